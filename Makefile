@@ -1,0 +1,46 @@
+# Every target reuses an active virtual environment, or makes .venv. `make help` lists them.
+SHELL := /bin/bash
+STUDY ?= demo
+SET ?=
+PYTHON ?= python3
+VENV := $(if $(VIRTUAL_ENV),$(VIRTUAL_ENV),$(if $(CONDA_PREFIX),$(CONDA_PREFIX),$(CURDIR)/.venv))
+RUN := $(VENV)/bin/python
+READY := $(VENV)/.workbook-ready
+export MPLCONFIGDIR ?= $(CURDIR)/work/.matplotlib
+
+.PHONY: help setup report sweep test quick lab lint format clean
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+setup: $(READY) ## install the project and what it needs
+
+$(READY): pyproject.toml constraints.txt
+	test -x $(RUN) || $(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $@
+
+report: setup ## run the whole chain on the embedded default: reports/demo/index.html
+	$(RUN) -m helpers.sweep params/demo.yaml $(SET)
+
+sweep: setup ## run a study: make sweep STUDY=tiny20_cpu SET="--set data_path=..."
+	$(RUN) -m helpers.sweep params/$(STUDY).yaml $(SET)
+
+test: setup ## contract, unit and smoke tests
+	$(RUN) -m pytest
+
+quick: setup ## the tests without the notebooks end to end
+	$(RUN) -m pytest -m "not smoke"
+
+lab: setup ## open JupyterLab on the notebooks
+	$(RUN) -m jupyterlab --notebook-dir=$(CURDIR)
+
+lint: setup ## check style of modules and notebooks
+	$(RUN) -m ruff check . && $(RUN) -m ruff format --check .
+
+format: setup ## put modules and notebooks into style
+	$(RUN) -m ruff check --fix . && $(RUN) -m ruff format .
+
+clean: ## delete what can be made again, but no runs and no reports
+	rm -rf .pytest_cache .ruff_cache build *.egg-info
