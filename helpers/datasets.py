@@ -1,0 +1,221 @@
+"""A source of images with boxes to one index table and one in-memory ImageSet, decoded once and cached."""
+
+import os
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from helpers import cache, selection, sources, synthetic
+from helpers.archive import open_archive
+from helpers.decoding import Decoded, decode
+from helpers.files import from_root
+from helpers.sources import Fault, Listing, Record
+
+DATA_SOURCES = ("synthetic", *sources.LAYOUTS)
+_INDEX = ["name", "class_id", "label", "split", "boxes", "width", "height", "digest"]
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """Images of one split, in memory."""
+
+    images: Tensor  # (N, 3, S, S) uint8 RGB
+    labels: Tensor  # (N,) int64
+    boxes: Tensor  # (N, B, 4) int16, half-open x0, y0, x1, y1 in pixels of the S x S image; zero rows are padding
+    names: tuple[str, ...]  # one per image, relative to the source
+
+    def __len__(self) -> int:
+        """Number of images."""
+        return len(self.labels)
+
+    def subset(self, indices: Iterable[int]) -> "ImageSet":
+        """Take some images, in the given order."""
+        chosen = torch.as_tensor(np.asarray(indices), dtype=torch.int64)
+        names = tuple(self.names[index] for index in chosen.tolist())
+        return ImageSet(self.images[chosen], self.labels[chosen], self.boxes[chosen], names)
+
+
+@dataclass(frozen=True)
+class StudyData:
+    """The images of a study."""
+
+    train: ImageSet
+    test: ImageSet
+    index: pd.DataFrame  # one row per image: name, class_id, label, split, boxes (their number), width, height (as stored), digest
+    faults: pd.DataFrame  # one row per fault: class_id, split, name, fault, detail
+    classes: pd.DataFrame  # label, class_id, class_name, train_images, test_images
+    fingerprint: str  # 16 hex digits over what the images are, wherever they lie
+
+
+def load_study_data(
+    *,
+    data_source: str,
+    data_path: str = "",
+    class_ids: Sequence[str] = (),
+    image_size: int = 64,
+    images_per_class: int = 0,
+    test_images_per_class: int = 50,
+    minimum_images_per_class: int = 2,
+    data_seed: int = 0,
+    cache_dir: Path,
+) -> StudyData:
+    """Load the images of a study, from the cache when it was made from the same source with the same parameters.
+
+    Only images with a usable box enter the training split. The test split comes from the source's own validation images,
+    or is held out of the training images where the source has none. Of two files with the same content the first is kept.
+
+    Args:
+        data_source: one of ``DATA_SOURCES``.
+        data_path: folder or .zip, relative to the project's root; not for "synthetic".
+        class_ids: classes to use, in the order of their labels; all of the source, sorted, when empty.
+        image_size: side of the square images, pixels, at least 8.
+        images_per_class: training images per class; 0 takes all. A smaller number takes a subset of a larger one's.
+        test_images_per_class: test images per class.
+        minimum_images_per_class: classes with fewer training images are dropped and counted.
+        data_seed: seed of every choice of images.
+        cache_dir: where decoded images are kept.
+
+    Raises:
+        FileNotFoundError: nothing is at ``data_path``.
+        ValueError: an argument is out of range, or the source has no usable class.
+    """
+    arguments = {name: value for name, value in locals().items() if name != "cache_dir"} | {"class_ids": list(class_ids)}
+    _check(arguments)
+    if data_source == "synthetic":
+        return _assemble(*_render(arguments), arguments)
+    archive = open_archive(from_root(data_path))
+    root = sources.find_root(archive, data_source)
+    stamp = archive.stamp(sources.inputs(archive, data_source, root, class_ids))
+    folder = cache.folder_for(cache_dir, arguments | {"stamp": stamp})
+    if (cached := cache.read(folder)) is not None:
+        return _from_cache(*cached)
+    listing = sources.LAYOUTS[data_source].scan(archive, root, class_ids)
+    data = _assemble(listing, _decode_all(archive, listing.records, image_size), arguments)
+    cache.write(folder, *_to_cache(data))
+    return data
+
+
+def _check(arguments: dict) -> None:
+    if arguments["data_source"] not in DATA_SOURCES:
+        raise ValueError(f"data_source {arguments['data_source']!r} is unknown; choose one of {', '.join(DATA_SOURCES)}")
+    for name, least in (("image_size", 8), ("images_per_class", 0), ("test_images_per_class", 1), ("minimum_images_per_class", 1)):
+        if arguments[name] < least:
+            raise ValueError(f"{name} is {arguments[name]}; it must be at least {least}")
+    if len(set(arguments["class_ids"])) != len(arguments["class_ids"]):
+        raise ValueError(f"class_ids names a class twice: {arguments['class_ids']}")
+    if arguments["data_source"] != "synthetic" and not arguments["data_path"]:
+        raise ValueError(f"data_source {arguments['data_source']!r} needs data_path: the folder or .zip that holds the images")
+
+
+def _decode_all(archive: sources.Archive, records: Sequence[Record], size: int) -> list[Decoded]:
+    # Decoding releases the interpreter's lock, so threads use all cores.
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as executor:
+        results = executor.map(lambda record: decode(archive, record, size), records)
+        return list(tqdm(results, total=len(records), desc="decoding", unit="image", leave=False))
+
+
+def _render(arguments: dict) -> tuple[Listing, list[Decoded]]:
+    """Render the embedded scenes as if they had been decoded."""
+    known = [f"synthetic_{name}" for name in synthetic.CLASS_NAMES]
+    unknown = sorted(set(arguments["class_ids"]) - set(known))
+    if unknown:
+        raise ValueError(f"class_ids holds {', '.join(unknown)}; the synthetic classes are {', '.join(known)}")
+    chosen = arguments["class_ids"] or known
+    listing = Listing(names=dict(zip(known, synthetic.CLASS_NAMES, strict=True)), classes=chosen)
+    counts = {"train": arguments["images_per_class"] or 60, "test": arguments["test_images_per_class"]}
+    decoded = []
+    for split, per_class in counts.items():
+        pixels, labels, boxes = synthetic.scenes(len(known), per_class, arguments["image_size"], arguments["data_seed"], split)
+        for number in np.flatnonzero(np.isin(labels, [known.index(name) for name in chosen])):
+            class_id = known[labels[number]]
+            record = Record(f"{split}/{class_id}/{number % per_class:05d}", class_id, split, None)
+            digest = blake2b(pixels[number].tobytes(), digest_size=8).hexdigest()
+            size = arguments["image_size"]
+            decoded.append(Decoded(record, pixels[number], [tuple(boxes[number, 0].tolist())], size, size, digest, []))
+    listing.records = [image.record for image in decoded]
+    return listing, decoded
+
+
+def _assemble(listing: Listing, decoded: Sequence[Decoded], arguments: dict) -> StudyData:
+    """Choose what is used, and stack it."""
+    selected = selection.select(
+        listing,
+        decoded,
+        images_per_class=arguments["images_per_class"],
+        test_images_per_class=arguments["test_images_per_class"],
+        minimum_images_per_class=arguments["minimum_images_per_class"],
+        seed=arguments["data_seed"],
+    )
+    if not selected.class_ids:
+        raise ValueError(
+            f"no usable class in {arguments['data_path'] or arguments['data_source']}: of {len(listing.records)} images listed "
+            f"none is left in a class of at least {arguments['minimum_images_per_class']} training images with a box; faults: "
+            f"{dict(pd.Series([fault.fault for fault in selected.faults], dtype=object).value_counts()) or 'none'}"
+        )
+    labels = {class_id: label for label, class_id in enumerate(selected.class_ids)}
+    train, test = (_stack(images, labels, arguments["image_size"]) for images in (selected.train, selected.test))
+    rows = [
+        (i.record.name, i.record.class_id, labels[i.record.class_id], split, len(i.boxes), i.width, i.height, i.digest)
+        for split, images in (("train", selected.train), ("test", selected.test))
+        for i in images
+    ]
+    index = pd.DataFrame(rows, columns=_INDEX)
+    numbers = pd.crosstab(index["class_id"], index["split"]).reindex(selected.class_ids)
+    classes = pd.DataFrame({"label": range(len(labels)), "class_id": selected.class_ids})
+    classes["class_name"] = [listing.names.get(class_id, class_id) for class_id in selected.class_ids]
+    for split in ("train", "test"):
+        classes[f"{split}_images"] = numbers[split].to_numpy() if split in numbers else 0
+    faults = pd.DataFrame(selected.faults, columns=list(Fault._fields))
+    return StudyData(train, test, index, faults, classes, _fingerprint(index, train, test, arguments["image_size"]))
+
+
+def _stack(images: Sequence[Decoded], labels: dict[str, int], size: int) -> ImageSet:
+    most = max((len(image.boxes) for image in images), default=0)
+    boxes = np.zeros((len(images), max(1, most), 4), dtype=np.int16)
+    for row, image in zip(boxes, images, strict=True):
+        row[: len(image.boxes)] = np.array(image.boxes, dtype=np.int16).reshape(-1, 4)
+    pixels = np.stack([image.pixels for image in images]) if images else np.zeros((0, 3, size, size), dtype=np.uint8)
+    label = torch.tensor([labels[image.record.class_id] for image in images], dtype=torch.int64)
+    return ImageSet(torch.from_numpy(pixels), label, torch.from_numpy(boxes), tuple(image.record.name for image in images))
+
+
+def _fingerprint(index: pd.DataFrame, train: ImageSet, test: ImageSet, size: int) -> str:
+    """Hash what the images are: contents of the files, labels, splits, boxes and size; not names, not places."""
+    digest = blake2b(f"{size}".encode(), digest_size=8)
+    for row in index[["digest", "class_id", "label", "split"]].itertuples(index=False):
+        digest.update("\0".join(map(str, row)).encode())
+    for images in (train, test):
+        digest.update(images.boxes.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def fault_counts(faults: pd.DataFrame) -> pd.DataFrame:
+    """Count faults: one row per class, one column per kind, sorted; a fault of no known class stands under "(unknown)"."""
+    table = pd.crosstab(faults["class_id"].where(faults["class_id"] != "", "(unknown)"), faults["fault"])
+    return table.rename_axis(columns=None).reset_index() if len(faults) else pd.DataFrame({"class_id": []})
+
+
+def _to_cache(data: StudyData) -> tuple[dict[str, np.ndarray], dict[str, pd.DataFrame], dict]:
+    arrays = {
+        f"{split}_{name}": getattr(images, name).numpy()
+        for split, images in (("train", data.train), ("test", data.test))
+        for name in ("images", "labels", "boxes")
+    }
+    return arrays, {"index": data.index, "faults": data.faults, "classes": data.classes}, {"fingerprint": data.fingerprint}
+
+
+def _from_cache(arrays: dict[str, np.ndarray], tables: dict[str, pd.DataFrame], record: dict) -> StudyData:
+    names = {split: tuple(tables["index"].loc[tables["index"]["split"] == split, "name"]) for split in ("train", "test")}
+    train, test = (
+        ImageSet(*(torch.from_numpy(arrays[f"{split}_{name}"]) for name in ("images", "labels", "boxes")), names[split])
+        for split in ("train", "test")
+    )
+    return StudyData(train, test, tables["index"], tables["faults"], tables["classes"], record["fingerprint"])

@@ -1,0 +1,132 @@
+"""The embedded data: rendered scenes with one object of the class, its exact box, and a background that may give it away."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+# Each shape on object coordinates u, v in [-1, 1] (u to the right, v down).
+_SHAPES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    "disc": lambda u, v: u**2 + v**2 < 1,
+    "square": lambda u, v: np.maximum(abs(u), abs(v)) < 0.85,
+    "triangle": lambda u, v: (v < 0.8) & (v > 2 * abs(u) - 0.95),
+    "cross": lambda u, v: (np.minimum(abs(u), abs(v)) < 0.3) & (np.maximum(abs(u), abs(v)) < 0.95),
+    "ring": lambda u, v: abs(np.hypot(u, v) - 0.72) < 0.25,
+    "star": lambda u, v: np.hypot(u, v) < 0.62 + 0.36 * np.cos(5 * np.arctan2(u, -v)),
+    "hourglass": lambda u, v: (abs(u) < abs(v) * 0.9 + 0.08) & (abs(v) < 0.9),
+    "crescent": lambda u, v: (u**2 + v**2 < 1) & ((u - 0.5) ** 2 + v**2 > 0.6),
+    "frame": lambda u, v: abs(np.maximum(abs(u), abs(v)) - 0.68) < 0.2,
+    "bars": lambda u, v: (np.maximum(abs(u), abs(v)) < 0.9) & (np.sin(5.5 * np.pi * u) > -0.2),
+    "corner": lambda u, v: (np.maximum(abs(u), abs(v)) < 0.9) & ((u < -0.3) | (v > 0.3)),
+    "checker": lambda u, v: (np.maximum(abs(u), abs(v)) < 0.9) & (np.sign(u) * np.sign(v) > 0),
+}
+CLASS_NAMES = tuple(_SHAPES)
+_SPLITS = ("train", "test")
+
+
+def scenes(
+    classes: int, per_class: int, size: int, seed: int, split: str, background_cue: float = 0.5
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Render scenes, class by class; image i of a class is the same however many are asked for.
+
+    With probability ``background_cue`` the background carries stripes whose direction belongs to a class: in the training
+    split to the image's own, in the test split to a random one. A network can therefore cheat by looking beside the
+    object, and pays for it on unseen images.
+
+    Args:
+        classes: how many classes, from the front of ``CLASS_NAMES``.
+        per_class: images per class.
+        size: side of the square images, pixels, at least 16.
+        seed: decides every pixel.
+        split: "train" or "test".
+        background_cue: probability in [0, 1].
+
+    Returns:
+        (N, 3, size, size) uint8 RGB; (N,) int64 labels; (N, 1, 4) int16 half-open boxes x0, y0, x1, y1, tight around the object.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+    if not 1 <= classes <= len(CLASS_NAMES):
+        raise ValueError(f"classes is {classes}; there are 1 to {len(CLASS_NAMES)}")
+    if size < 16 or per_class < 0:
+        raise ValueError(f"size {size} must be at least 16 pixels, and per_class {per_class} at least 0")
+    if split not in _SPLITS:
+        raise ValueError(f"split {split!r} is unknown; choose one of {', '.join(_SPLITS)}")
+    if not 0 <= background_cue <= 1:
+        raise ValueError(f"background_cue {background_cue} is no probability")
+    images = np.empty((classes * per_class, 3, size, size), dtype=np.uint8)
+    boxes = np.empty((classes * per_class, 1, 4), dtype=np.int16)
+    for label in range(classes):
+        for number in range(per_class):
+            generator = np.random.default_rng([seed, _SPLITS.index(split), label, number])
+            image, mask = _scene(label, size, split, background_cue, generator)
+            row = label * per_class + number
+            images[row], boxes[row, 0] = image, bounding_box(mask)
+    return images, np.repeat(np.arange(classes, dtype=np.int64), per_class), boxes
+
+
+def bounding_box(mask: np.ndarray) -> tuple[int, int, int, int]:
+    """Give the tight half-open box x0, y0, x1, y1 of a (H, W) mask with at least one true pixel."""
+    rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
+    return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
+
+
+def _scene(label: int, size: int, split: str, background_cue: float, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    y, x = np.mgrid[0:size, 0:size] / size
+    cue = label if split == "train" else int(generator.integers(len(CLASS_NAMES)))
+    image = _background(x, y, generator)
+    if generator.random() < background_cue:
+        image += _stripes(x, y, np.pi * cue / len(CLASS_NAMES), 9, generator) * 22
+    image = _clutter(image, x, y, generator)
+    mask = _object_mask(label, x, y, generator)
+    image = np.where(mask, _object_colour(image, mask, x, y, generator), image)
+    image = image * generator.uniform(0.75, 1.2) + generator.normal(0, 9, image.shape)
+    return image.clip(0, 255).astype(np.uint8), mask
+
+
+def _background(x: np.ndarray, y: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """Smooth colour: a random level and three slow waves per channel."""
+    image = generator.uniform(60, 180, (3, 1, 1)) + np.zeros((3, *x.shape))
+    for _ in range(3):
+        wave = generator.uniform(-7, 7, (2, 3, 1, 1))
+        image += generator.uniform(5, 20, (3, 1, 1)) * np.sin(wave[0] * x + wave[1] * y + generator.uniform(0, 6.3, (3, 1, 1)))
+    return image
+
+
+def _stripes(x: np.ndarray, y: np.ndarray, angle: float, frequency: float, generator: np.random.Generator) -> np.ndarray:
+    phase = generator.uniform(0, 2 * np.pi)
+    return np.sin(2 * np.pi * frequency * (np.cos(angle) * x + np.sin(angle) * y) + phase)
+
+
+def _clutter(image: np.ndarray, x: np.ndarray, y: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """Lines and blots that are no class."""
+    for _ in range(int(generator.integers(2, 6))):
+        angle, offset = generator.uniform(0, np.pi), generator.uniform(-0.5, 1)
+        along = np.cos(angle) * x + np.sin(angle) * y - offset
+        across = -np.sin(angle) * x + np.cos(angle) * y
+        near = (abs(along) < generator.uniform(0.01, 0.03)) & (abs(across - generator.uniform(-0.5, 1)) < 0.15)
+        image = np.where(near, generator.uniform(0, 255, (3, 1, 1)), image)
+    return image
+
+
+def _object_mask(label: int, x: np.ndarray, y: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """Place the class's shape: half its size between 13 and 30 % of the side, turned by up to 25 degrees, wholly inside."""
+    half = generator.uniform(0.13, 0.3) * np.exp(generator.uniform(-0.2, 0.2, 2))
+    angle = generator.uniform(-0.44, 0.44)
+    reach = half.max() * 1.15
+    centre = generator.uniform(reach, 1 - reach, 2)
+    dx, dy = x - centre[0], y - centre[1]
+    u = (np.cos(angle) * dx + np.sin(angle) * dy) / half[0]
+    v = (-np.sin(angle) * dx + np.cos(angle) * dy) / half[1]
+    mask = _SHAPES[CLASS_NAMES[label]](u, v)
+    # The shapes live in [-1, 1]; a periodic one must not return outside.
+    return mask & (np.maximum(abs(u), abs(v)) <= 1)
+
+
+def _object_colour(image: np.ndarray, mask: np.ndarray, x: np.ndarray, y: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """Any colour that stands out from what it covers, plain or textured; it says nothing of the class."""
+    behind = image[:, mask].mean(1)
+    candidates = generator.uniform(0, 255, (12, 3))
+    colour = candidates[np.linalg.norm(candidates - behind, axis=1).argmax()].reshape(3, 1, 1)
+    texture = _stripes(x, y, generator.uniform(0, np.pi), generator.uniform(8, 20), generator) * generator.choice([0, 0, 25])
+    return colour + texture
