@@ -1,0 +1,176 @@
+"""The networks: torchvision's ResNets, with a stem for small images and a width for quick studies, and their weights."""
+
+import hashlib
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.error import URLError
+
+import safetensors.torch
+import torch
+import torchvision
+from safetensors import SafetensorError
+from torch import Tensor, nn
+from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
+
+from helpers.files import from_root
+
+# Blocks per stage, He et al. 2016, Table 1.
+_STAGES = {
+    "resnet18": (BasicBlock, (2, 2, 2, 2)),
+    "resnet34": (BasicBlock, (3, 4, 6, 3)),
+    "resnet50": (Bottleneck, (3, 4, 6, 3)),
+    "resnet101": (Bottleneck, (3, 4, 23, 3)),
+}
+ARCHITECTURES = tuple(_STAGES)
+STEMS = ("imagenet", "small", "strided")
+CAM_LAYER = "layer4"
+_LEAST_WIDTH = 0.125
+
+# The statistics that torchvision's weights expect, in units of a pixel in [0, 255], RGB.
+_MEAN = torch.tensor([0.485, 0.456, 0.406]).mul(255).view(1, 3, 1, 1)
+_STD = torch.tensor([0.229, 0.224, 0.225]).mul(255).view(1, 3, 1, 1)
+
+
+class ScaledResNet(ResNet):
+    """torchvision's ResNet with another number of channels and another stem; same blocks, same names, same forward."""
+
+    def __init__(self, architecture: str, classes: int, stem: str, width: float) -> None:
+        """Lay out the stages of ``architecture`` with ``round(64 * width)`` channels after the stem."""
+        nn.Module.__init__(self)
+        block, stages = _STAGES[architecture]
+        channels = round(64 * width)
+        self._norm_layer, self.inplanes, self.dilation, self.groups, self.base_width = nn.BatchNorm2d, channels, 1, 1, 64
+        kernel, stride, padding = {"imagenet": (7, 2, 3), "small": (3, 1, 1), "strided": (3, 2, 1)}[stem]
+        self.conv1 = nn.Conv2d(3, channels, kernel, stride, padding, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.relu = nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(3, 2, 1) if stem == "imagenet" else nn.Identity()
+        self.layer1 = self._make_layer(block, channels, stages[0])
+        self.layer2 = self._make_layer(block, channels * 2, stages[1], stride=2)
+        self.layer3 = self._make_layer(block, channels * 4, stages[2], stride=2)
+        self.layer4 = self._make_layer(block, channels * 8, stages[3], stride=2)
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(channels * 8 * block.expansion, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+
+def build(architecture: str, classes: int, *, stem: str = "imagenet", width: float = 1.0, seed: int) -> ResNet:
+    """Make an untrained network; the same arguments give the same weights.
+
+    With width 1 and the ImageNet stem it is torchvision's own model: same keys, same outputs.
+
+    Args:
+        architecture: one of ``ARCHITECTURES``.
+        classes: number of outputs.
+        stem: "imagenet" (7x7 stride 2, max-pool), "small" (3x3 stride 1, no max-pool: He et al.'s CIFAR stem),
+            or "strided" (3x3 stride 2, no max-pool: a quarter of "small"'s work).
+        width: factor on the number of channels of every layer, at least 0.125.
+        seed: of the initial weights.
+
+    Raises:
+        ValueError: an unknown architecture or stem, or a width below 0.125.
+    """
+    if architecture not in ARCHITECTURES:
+        raise ValueError(f"architecture {architecture!r} is unknown; choose one of {', '.join(ARCHITECTURES)}")
+    if stem not in STEMS:
+        raise ValueError(f"stem {stem!r} is unknown; choose one of {', '.join(STEMS)}")
+    # Below 8 channels torch 2.15's CPU convolution writes out of bounds in channels-last layout (heap corruption, seen at 4).
+    if width < _LEAST_WIDTH:
+        raise ValueError(f"width {width} must be at least {_LEAST_WIDTH}, which is 8 channels after the stem (1 is the published width)")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if stem == "imagenet" and width == 1:
+            return torchvision.models.get_model(architecture, weights=None, num_classes=classes)
+        return ScaledResNet(architecture, classes, stem, width)
+
+
+def normalise(images: Tensor) -> Tensor:
+    """Turn uint8 pixels into what the networks expect: (x / 255 - mean) / std with ImageNet's statistics.
+
+    Args:
+        images: (B, 3, H, W) RGB in [0, 255], uint8 or already float (after augmentation).
+    """
+    return (images.float() - _MEAN.to(images.device)) / _STD.to(images.device)
+
+
+def read_weights(source: str, architecture: str) -> dict[str, Tensor]:
+    """Read a state dict by torchvision's name or by path; nothing is unpickled but plain tensors.
+
+    Args:
+        source: a name of torchvision's weights enum ("IMAGENET1K_V1"), or the path of a ``.safetensors``, ``.pt`` or
+            ``.pth`` file, relative to the project's root; "{architecture}" in it is filled in.
+        architecture: one of ``ARCHITECTURES``.
+
+    Raises:
+        FileNotFoundError: the weights are neither in the cache nor to be downloaded, or the path does not exist.
+        ValueError: the file holds something else than a state dict of tensors.
+    """
+    enum = torchvision.models.get_model_weights(architecture)
+    if source in enum.__members__:
+        return _read_named(enum[source], source, architecture)
+    path = from_root(source.replace("{architecture}", architecture))
+    if not path.is_file():
+        raise FileNotFoundError(_missing(architecture, f"the file {path} (from {source!r})", path.parent, sorted(enum.__members__)))
+    try:
+        state = (
+            safetensors.torch.load_file(path) if path.suffix == ".safetensors" else torch.load(path, map_location="cpu", weights_only=True)
+        )
+    except (pickle.UnpicklingError, SafetensorError, RuntimeError, EOFError) as fault:
+        raise ValueError(
+            f"{path} is no plain state dict ({type(fault).__name__}); save it as safetensors, it is not unpickled here"
+        ) from fault
+    if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise ValueError(f"{path} holds no flat state dict of tensors; save model.state_dict() as safetensors")
+    return dict(state)
+
+
+def _read_named(weights: torchvision.models.WeightsEnum, name: str, architecture: str) -> dict[str, Tensor]:
+    try:
+        return weights.get_state_dict(progress=False, check_hash=False)
+    except (URLError, OSError) as fault:
+        folder = Path(torch.hub.get_dir()) / "checkpoints"
+        wanted = f"{Path(weights.url).name} ({name} of {architecture})"
+        raise FileNotFoundError(_missing(architecture, wanted, folder, [name])) from fault
+
+
+def _missing(architecture: str, wanted: str, folder: Path, names: list[str]) -> str:
+    return (
+        f"weights for {architecture} cannot be had: {wanted} is not in {folder}. Three ways: (1) put the file there, or name one of "
+        f"{', '.join(names)} where the network allows a download; (2) set pretrained_weights to the path of a .safetensors or .pth file; "
+        "(3) set pretrained_weights to 'made' and pretrain_data_path to images of other classes, to pretrain on the spot"
+    )
+
+
+def load_backbone(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
+    """Copy weights into a network; a final layer made for other classes is left at its initial values.
+
+    Raises:
+        ValueError: any other tensor is missing, unknown or of another shape.
+    """
+    own = model.state_dict()
+    head = {name for name in ("fc.weight", "fc.bias") if name in own and name in state and own[name].shape != state[name].shape}
+    usable = {name: value for name, value in state.items() if name not in head}
+    wrong = sorted(
+        {name for name in usable if name not in own or usable[name].shape != own[name].shape}
+        | {name for name in own if name not in usable and name not in head and not name.endswith("num_batches_tracked")}
+    )
+    if wrong:
+        raise ValueError(
+            f"the weights do not fit the network: {len(wrong)} tensors differ, first {', '.join(wrong[:3])}; "
+            "use weights of the same architecture, stem and width"
+        )
+    model.load_state_dict(usable, strict=False)
+    return model
+
+
+def weights_digest(state: Mapping[str, Tensor]) -> str:
+    """Name weights by what they are: 16 hex digits over names, shapes and bytes, wherever the file lies."""
+    digest = hashlib.blake2b(digest_size=8)
+    for name in sorted(state):
+        tensor = state[name].detach().cpu().contiguous()
+        digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+        digest.update(tensor.view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
