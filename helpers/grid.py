@@ -1,0 +1,160 @@
+"""The hyperparameter grid: what one run is, its name, and which runs a study has (Du et al. 2024, Table 2)."""
+
+import hashlib
+import itertools
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from helpers.models import ARCHITECTURES, STEMS
+
+OPTIMIZERS = ("adam", "sgd")
+
+# The paper's seven axes, in the order of its Table 2; any other field of RunConfig may be an axis as well.
+PAPER_AXES = ("batch_size", "learning_rate", "optimizer", "weight_decay", "architecture", "augmentation", "pretrained")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything that decides the outcome of one training run; equal configurations are the same run on any machine."""
+
+    architecture: str
+    batch_size: int
+    learning_rate: float
+    optimizer: str
+    weight_decay: float
+    augmentation: bool
+    pretrained: bool
+    data: str  # fingerprint of the images, labels and boxes; not where they lie
+    weights: str = ""  # what the pretrained weights are: a digest, a name, or the run that made them; "" from scratch
+    repeat: int = 0
+    images_per_class: int = 0  # 0 is all
+    label_noise: float = 0.0  # fraction of training labels replaced by another class
+    stem: str = "imagenet"
+    width: float = 1.0
+    momentum: float = 0.9  # of SGD; the paper does not state one
+    max_epochs: int = 150  # rule 4
+    loss_threshold: float = 0.1  # rule 1
+    accuracy_threshold: float = 0.95  # rule 2
+    rule3_split: str = "test"  # where rule 3 reads the error: "test" (the paper) or "holdout"
+    holdout_fraction: float = 0.1  # of the training images, only with rule3_split "holdout"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse values that no run can have, naming the hyperparameter and what is allowed."""
+        for name, allowed in (
+            ("architecture", ARCHITECTURES),
+            ("optimizer", OPTIMIZERS),
+            ("stem", STEMS),
+            ("rule3_split", ("test", "holdout")),
+        ):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} {getattr(self, name)!r} is unknown; choose one of {', '.join(allowed)}")
+        for name, low, high in _RANGES:
+            if not low <= getattr(self, name) <= high:
+                raise ValueError(f"{name} {getattr(self, name)!r} lies outside [{low}, {high}]")
+
+
+_RANGES = (
+    ("batch_size", 2, math.inf),
+    ("learning_rate", 0, math.inf),
+    ("weight_decay", 0, math.inf),
+    ("label_noise", 0, 1),
+    ("images_per_class", 0, math.inf),
+    ("repeat", 0, math.inf),
+    ("max_epochs", 1, math.inf),
+    ("holdout_fraction", 0.01, 0.9),
+)
+
+
+def cell_name(config: RunConfig) -> str:
+    """Name the hyperparameter cell: everything but the repeat. Runs of a cell are resampled together."""
+    parts = [
+        config.architecture,
+        f"b{config.batch_size}",
+        f"lr{config.learning_rate:g}",
+        config.optimizer,
+        f"wd{config.weight_decay:g}",
+        "aug" if config.augmentation else "plain",
+        "pre" if config.pretrained else "scratch",
+    ]
+    if config.images_per_class:
+        parts.append(f"n{config.images_per_class}")
+    if config.label_noise:
+        parts.append(f"noise{config.label_noise:g}")
+    return "-".join(parts)
+
+
+def run_id(config: RunConfig) -> str:
+    """Name a run: readable hyperparameters, the repeat, and 8 hex digits over the whole configuration."""
+    canonical = json.dumps(asdict(config), sort_keys=True)
+    digest = hashlib.blake2b(canonical.encode(), digest_size=4).hexdigest()
+    return f"{cell_name(config)}-r{config.repeat}-{digest}"
+
+
+def config_from(record: Mapping[str, Any]) -> RunConfig:
+    """Rebuild a configuration from ``config.json``, ignoring what else stands in it."""
+    known = {field.name for field in fields(RunConfig)}
+    return RunConfig(**{name: value for name, value in record.items() if name in known})
+
+
+def grid(axes: Mapping[str, Sequence[Any]], repeats: int, fixed: Mapping[str, Any]) -> list[RunConfig]:
+    """List every combination of the axes' levels, ``repeats`` times.
+
+    Args:
+        axes: levels per hyperparameter, e.g. ``{"batch_size": [16, 32, 64], ...}``.
+        repeats: how often each combination is trained, with different seeds; at least 1.
+        fixed: the remaining fields of ``RunConfig``.
+
+    Raises:
+        ValueError: an axis is unknown, empty, or has a level twice.
+    """
+    known = {field.name for field in fields(RunConfig)}
+    for name, levels in axes.items():
+        if name not in known:
+            raise ValueError(f"axis {name!r} is no hyperparameter; the hyperparameters are {', '.join(sorted(known))}")
+        if not levels or len(set(levels)) != len(levels):
+            raise ValueError(f"axis {name!r} has the levels {list(levels)}; it needs at least one, each once")
+    if repeats < 1:
+        raise ValueError(f"repeats is {repeats}; at least 1 is needed")
+    combinations = itertools.product(*axes.values(), range(repeats))
+    return [RunConfig(**{**fixed, **dict(zip((*axes, "repeat"), levels, strict=True))}) for levels in combinations]
+
+
+def balanced_choice(runs: Sequence[RunConfig], count: int, seed: int = 0) -> list[RunConfig]:
+    """Choose runs so that every level of every axis, and every pair of levels, occurs as equally often as it can.
+
+    Greedy: the next run is the one whose levels and pairs of levels were used least so far. A longer choice begins with
+    the shorter one, so a study grows without repeating.
+
+    Args:
+        runs: the whole grid.
+        count: how many to take; 0 or more than there are takes all, in the balanced order.
+        seed: breaks ties.
+    """
+    count = min(count, len(runs)) or len(runs)
+    tables = [asdict(run) for run in runs]
+    axes = [name for name in tables[0] if len({table[name] for table in tables}) > 1]
+    levels = np.array([[str(table[name]) for name in axes] for table in tables]).reshape(len(runs), len(axes))
+    keys = [levels[:, axis] for axis in range(len(axes))]
+    keys += [np.char.add(np.char.add(levels[:, a], "|"), levels[:, b]) for a, b in itertools.combinations(range(len(axes)), 2)]
+    codes = [np.unique(key, return_inverse=True)[1] for key in keys]
+    # A single level counts more than a pair: marginal balance first.
+    weights = [len(keys)] * len(axes) + [1] * (len(keys) - len(axes))
+    used = [np.zeros(code.max() + 1) for code in codes]
+    order = np.random.default_rng(seed).permutation(len(runs))
+    free = np.ones(len(runs), dtype=bool)
+    chosen = []
+    for _ in range(count):
+        cost = sum(weight * uses[code] for weight, uses, code in zip(weights, used, codes, strict=True)) + np.zeros(len(runs))
+        candidates = order[free[order]]
+        pick = int(candidates[np.argmin(cost[candidates])])
+        free[pick] = False
+        chosen.append(runs[pick])
+        for uses, code in zip(used, codes, strict=True):
+            uses[code[pick]] += 1
+    return chosen

@@ -1,0 +1,115 @@
+import itertools
+from collections import Counter
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+
+from helpers.grid import PAPER_AXES, RunConfig, balanced_choice, cell_name, config_from, grid, run_id
+
+PAPER = {
+    "batch_size": [16, 32, 64],
+    "learning_rate": [1.25e-1, 1.25e-3, 1.25e-5],
+    "optimizer": ["adam", "sgd"],
+    "weight_decay": [0.0, 2e-4, 5e-4],
+    "architecture": ["resnet18", "resnet34", "resnet50", "resnet101"],
+    "augmentation": [True, False],
+    "pretrained": [True, False],
+}
+
+
+def test_the_papers_grid_has_864_cells_and_1728_runs_of_different_names():
+    runs = grid(PAPER, repeats=2, fixed={"data": "d"})
+    assert set(PAPER) == set(PAPER_AXES)
+    assert len({cell_name(run) for run in runs}) == 864
+    assert len({run_id(run) for run in runs}) == len(runs) == 1728
+
+
+def test_the_id_follows_from_the_configuration_alone_and_every_field_counts():
+    run = grid(PAPER, 1, {"data": "d"})[0]
+    assert run_id(run) == run_id(config_from(asdict(run) | {"run_id": "something else"}))
+    changed = {
+        "batch_size": 128,
+        "learning_rate": 0.5,
+        "optimizer": "sgd",
+        "weight_decay": 0.3,
+        "architecture": "resnet101",
+        "augmentation": False,
+        "pretrained": False,
+        "data": "e",
+        "weights": "w",
+        "repeat": 5,
+        "images_per_class": 7,
+        "label_noise": 0.2,
+        "stem": "small",
+        "width": 0.5,
+        "momentum": 0.0,
+        "max_epochs": 3,
+        "loss_threshold": 0.2,
+        "accuracy_threshold": 0.9,
+        "rule3_split": "holdout",
+        "holdout_fraction": 0.2,
+        "seed": 9,
+    }
+    assert set(changed) == set(asdict(run))
+    assert len({run_id(replace(run, **{name: value})) for name, value in changed.items()} | {run_id(run)}) == len(changed) + 1
+
+
+def test_a_balanced_choice_uses_every_level_equally_often_and_grows_without_repeating():
+    runs = grid(PAPER, 2, {"data": "d"})
+    short, long = balanced_choice(runs, 36), balanced_choice(runs, 72)
+    assert long[:36] == short
+    assert len(set(map(run_id, long))) == 72
+    for axis, levels in PAPER.items():
+        counts = [sum(getattr(run, axis) == level for run in short) for level in levels]
+        assert max(counts) - min(counts) <= 1, (axis, counts)
+
+
+def test_a_balanced_choice_spreads_pairs_of_levels_better_than_chance():
+    runs = grid(PAPER, 2, {"data": "d"})
+    chance = [runs[n] for n in np.random.default_rng(0).permutation(len(runs))[:144]]
+    assert _worst_pair(balanced_choice(runs, 144)) < _worst_pair(chance)
+
+
+def _worst_pair(chosen):
+    """Largest difference between how often two pairs of levels of the same two axes occur."""
+    spread = []
+    for a, b in itertools.combinations(PAPER, 2):
+        counts = Counter((getattr(run, a), getattr(run, b)) for run in chosen)
+        possible = [counts[pair] for pair in itertools.product(PAPER[a], PAPER[b])]
+        spread.append(max(possible) - min(possible))
+    return max(spread)
+
+
+def test_taking_all_takes_all():
+    runs = grid(PAPER, 1, {"data": "d"})[:50]
+    assert set(map(run_id, balanced_choice(runs, 0))) == set(map(run_id, runs))
+    assert len(balanced_choice(runs, 10_000)) == 50
+
+
+def _rest():
+    return {"architecture": "resnet18", "learning_rate": 0.1, "optimizer": "sgd", "pretrained": False}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"architecture": "resnet19"}, r"architecture 'resnet19' is unknown; choose one of resnet18, resnet34, resnet50, resnet101"),
+        ({"optimizer": "adamw"}, r"optimizer 'adamw' is unknown; choose one of adam, sgd"),
+        ({"batch_size": 1}, r"batch_size 1 lies outside \[2, inf\]"),
+        ({"label_noise": 1.5}, r"label_noise 1.5 lies outside \[0, 1\]"),
+        ({"learning_rate": float("nan")}, r"learning_rate nan lies outside"),
+    ],
+)
+def test_refuses_what_no_run_can_have(change, message):
+    with pytest.raises(ValueError, match=message):
+        RunConfig(**{**_rest(), "batch_size": 16, "weight_decay": 0.0, "augmentation": True, "data": "d", **change})
+
+
+def test_refuses_an_unknown_or_repeated_axis():
+    with pytest.raises(ValueError, match=r"axis 'lr' is no hyperparameter; the hyperparameters are .*learning_rate"):
+        grid({"lr": [1]}, 1, {})
+    with pytest.raises(ValueError, match=r"axis 'batch_size' has the levels \[16, 16\]"):
+        grid({"batch_size": [16, 16]}, 1, {})
+    with pytest.raises(ValueError, match="repeats is 0"):
+        grid({"batch_size": [16]}, 0, {})
