@@ -1,0 +1,64 @@
+"""Training augmentation of Du et al. 2024, batched on the device with a draw of its own for every image.
+
+Source: the augmentation that the authors' code applies (FORMULAS 1.4): horizontal flip, vertical flip, brightness +-32,
+contrast x [0.5, 1.5], a random permutation of the channels; each with probability one half.
+"""
+
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Draws:
+    """One epoch's random numbers, one entry per image."""
+
+    horizontal: Tensor  # (N,) bool
+    vertical: Tensor  # (N,) bool
+    brightness: Tensor  # (N,) float, added to pixels in [0, 255]; 0 leaves the image
+    contrast: Tensor  # (N,) float, factor on pixels; 1 leaves the image
+    channels: Tensor  # (N, 3) int64, a permutation of 0, 1, 2
+
+    def to(self, device: torch.device | str) -> "Draws":
+        """Move all draws to a device, once per epoch."""
+        return Draws(*(getattr(self, field.name).to(device) for field in fields(self)))
+
+    def of(self, images: Tensor) -> "Draws":
+        """Take the draws of some images (integer indices)."""
+        return Draws(*(getattr(self, field.name)[images] for field in fields(self)))
+
+
+def draw(count: int, generator: torch.Generator) -> Draws:
+    """Draw the augmentation of ``count`` images from a CPU generator, so that every device sees the same."""
+    apply = torch.rand(5, count, generator=generator) < 0.5
+    brightness = torch.empty(count).uniform_(-32, 32, generator=generator)
+    contrast = torch.empty(count).uniform_(0.5, 1.5, generator=generator)
+    shuffled = torch.rand(count, 3, generator=generator).argsort(1)
+    return Draws(
+        horizontal=apply[0],
+        vertical=apply[1],
+        brightness=torch.where(apply[2], brightness, 0.0),
+        contrast=torch.where(apply[3], contrast, 1.0),
+        channels=torch.where(apply[4].unsqueeze(1), shuffled, torch.arange(3)),
+    )
+
+
+def augment(images: Tensor, draws: Draws) -> Tensor:
+    """Apply one draw per image.
+
+    Args:
+        images: (B, 3, H, W) uint8 or float, pixels in [0, 255].
+        draws: B entries, on the same device.
+
+    Returns:
+        (B, 3, H, W) float, clamped to [0, 255], in the memory layout of ``images``.
+    """
+    per_image = (-1, 1, 1, 1)
+    pixels = images.float()
+    pixels = torch.where(draws.horizontal.view(per_image), pixels.flip(3), pixels)
+    pixels = torch.where(draws.vertical.view(per_image), pixels.flip(2), pixels)
+    pixels = (pixels + draws.brightness.view(per_image)) * draws.contrast.view(per_image)
+    batch = torch.arange(len(pixels), device=pixels.device).unsqueeze(1)
+    permuted = pixels.clamp_(0, 255)[batch, draws.channels]
+    return permuted.contiguous(memory_format=torch.channels_last) if images.is_contiguous(memory_format=torch.channels_last) else permuted

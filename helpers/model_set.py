@@ -1,0 +1,153 @@
+"""The model set on disk: which runs are complete, the catalogue with one row per model, the models, and their scores."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet
+import safetensors.torch
+import torch
+from torch import nn
+
+from helpers import models
+from helpers.checkpoints import snapshot_path
+from helpers.files import complete_or_absent, inside, read_json
+from helpers.grid import RunConfig, cell_name, config_from, run_id
+
+_HYPERPARAMETERS = [field.name for field in fields(RunConfig)]
+_MEASURED = ["snapshot", "epoch", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "gap"]
+COLUMNS = ["model_id", "run_id", "cell", "status", "stop_reason", *_MEASURED, "epochs", "seconds", "device", *_HYPERPARAMETERS]
+SCORE_COLUMNS = ["model_id", "measure", "variant", "value", "seconds"]
+
+
+def run_folder(work: Path, run: RunConfig | str) -> Path:
+    """Give the folder of a run below ``work``."""
+    return inside(work / "runs", run if isinstance(run, str) else run_id(run))
+
+
+def is_complete(work: Path, run: RunConfig | str) -> bool:
+    """Say whether a run needs nothing more: exactly when its ``result.json`` is there."""
+    return (run_folder(work, run) / "result.json").is_file()
+
+
+def missing(work: Path, runs: Sequence[RunConfig]) -> list[RunConfig]:
+    """List the runs that are not complete, in the given order."""
+    return [run for run in runs if not is_complete(work, run)]
+
+
+def catalogue(work: Path, runs: Iterable[RunConfig] | None = None) -> pd.DataFrame:
+    """Read the catalogue: one row per model (run and snapshot), sorted by model.
+
+    A diverged run without a snapshot has one row with NaN where a model would have been measured, so that it is counted.
+
+    Args:
+        work: the study's folder.
+        runs: only these; all complete runs below ``work`` when None.
+
+    Returns:
+        ``COLUMNS``; accuracies and gap are fractions, ``gap`` is train minus test accuracy.
+    """
+    names = (
+        [run_id(run) for run in runs] if runs is not None else sorted(path.parent.name for path in (work / "runs").glob("*/result.json"))
+    )
+    rows = [row for name in names if is_complete(work, name) for row in _rows(run_folder(work, name))]
+    table = pd.DataFrame(rows, columns=COLUMNS).sort_values("model_id", ignore_index=True)
+    return table.astype(dict.fromkeys(_MEASURED[2:], float))
+
+
+def _rows(folder: Path) -> list[dict[str, Any]]:
+    config = config_from(read_json(folder / "config.json"))
+    result = read_json(folder / "result.json")
+    common = {name: result[name] for name in ("run_id", "status", "stop_reason", "epochs", "seconds", "device")}
+    common |= {name: getattr(config, name) for name in _HYPERPARAMETERS} | {"cell": cell_name(config)}
+    snapshots = result["snapshots"] or [{"snapshot": "none"}]
+    return [common | snapshot | {"model_id": f"{result['run_id']}@{snapshot['snapshot']}"} for snapshot in snapshots]
+
+
+def histories(work: Path, run_ids: Iterable[str]) -> pd.DataFrame:
+    """Read the histories of complete runs: one row per run and epoch, with its ``run_id``."""
+    tables = [pd.read_parquet(run_folder(work, name) / "history.parquet").assign(run_id=name) for name in run_ids]
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=["run_id", "epoch"])
+
+
+def late_changes(history: pd.DataFrame, epochs: int = 10) -> pd.DataFrame:
+    """Relative change of loss and accuracy, epoch by epoch, over the last epochs of each run (Du et al. 2024, Fig. A1).
+
+    Args:
+        history: rows of ``histories`` for the runs that ended at the epoch cap.
+        epochs: how many of the last epochs.
+
+    Returns:
+        run_id, epoch, relative_loss_change, relative_accuracy_change: (x_t - x_{t-1}) / x_{t-1}; NaN where x_{t-1} is 0.
+    """
+    parts = []
+    for name, run in history.sort_values("epoch").groupby("run_id"):
+        before = run[["train_loss", "train_accuracy"]].shift()
+        change = (run[["train_loss", "train_accuracy"]] - before) / before.where(before != 0)
+        part = pd.DataFrame({"run_id": name, "epoch": run["epoch"]})
+        part["relative_loss_change"], part["relative_accuracy_change"] = change["train_loss"], change["train_accuracy"]
+        parts.append(part.iloc[1:].tail(epochs))
+    columns = ["run_id", "epoch", "relative_loss_change", "relative_accuracy_change"]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
+
+
+def load_model(work: Path, model: pd.Series, classes: int, device: torch.device | str = "cpu") -> nn.Module:
+    """Load a model of the catalogue in eval mode, channels last.
+
+    Args:
+        work: the study's folder.
+        model: a row of the catalogue.
+        classes: number of outputs.
+        device: where to put it.
+
+    Raises:
+        FileNotFoundError: its weights are not there; the message names the run to train again.
+    """
+    path = snapshot_path(run_folder(work, model["run_id"]), model["snapshot"])
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing; delete the folder {path.parent} and run 02_grid_training again to train it anew")
+    network = models.build(model["architecture"], classes, stem=model["stem"], width=model["width"], seed=0)
+    network.load_state_dict(safetensors.torch.load_file(path))
+    return network.to(device, memory_format=torch.channels_last).eval()
+
+
+def _score_path(work: Path, family: str, model_id: str) -> Path:
+    return inside(work / "scores", f"{family}/{model_id}.parquet")
+
+
+def has_scores(work: Path, family: str, model_id: str) -> bool:
+    """Say whether a family of measures was computed for a model; then it is never computed again."""
+    return _score_path(work, family, model_id).is_file()
+
+
+def save_scores(work: Path, family: str, model_id: str, scores: pd.DataFrame) -> None:
+    """Write a model's scores of one family at once: rows of measure, variant, value (NaN is undefined), seconds."""
+    table = scores.assign(model_id=model_id)[SCORE_COLUMNS].astype({"value": float, "seconds": float})
+    with complete_or_absent(_score_path(work, family, model_id)) as temporary:
+        table.to_parquet(temporary, index=False)
+
+
+def load_scores(work: Path, model_ids: Iterable[str] | None = None) -> pd.DataFrame:
+    """Read all scores as one tidy table, sorted by model, measure and variant; only some models when ids are given."""
+    paths = sorted((work / "scores").glob("*/*.parquet"))
+    wanted = None if model_ids is None else set(model_ids)
+    tables = [pyarrow.parquet.ParquetFile(path).read().to_pandas() for path in paths if wanted is None or path.stem in wanted]
+    table = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=SCORE_COLUMNS)
+    return table.sort_values(["model_id", "measure", "variant"], ignore_index=True)
+
+
+def analysed(table: pd.DataFrame, minimum_train_accuracy: float) -> pd.DataFrame:
+    """Say for each model whether it enters the analysis, and why not: the paper keeps those above 80 % training accuracy.
+
+    Returns:
+        The catalogue with a column ``left_out``: "" for a model that is kept, else the reason.
+    """
+    reasons = np.select(
+        [table["snapshot"].eq("none"), ~(table["train_accuracy"] > minimum_train_accuracy)],
+        ["diverged before a snapshot", f"train accuracy not above {minimum_train_accuracy:.0%}"],
+        "",
+    )
+    return table.assign(left_out=reasons)

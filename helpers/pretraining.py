@@ -1,0 +1,81 @@
+"""Where pretrained starts come from: torchvision's names, files, or a pretraining made on the spot on other classes."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from helpers import model_set, models, pool
+from helpers.checkpoints import snapshot_path
+from helpers.datasets import load_study_data
+from helpers.grid import RunConfig, run_id
+
+MADE = "made"
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Pretrained weights of one architecture."""
+
+    source: str  # what ``models.read_weights`` reads
+    identity: str  # what they are, wherever they lie: it enters the ids of the runs that start from them
+
+
+def found(pretrained_weights: str, architectures: Sequence[str]) -> dict[str, Weights]:
+    """Read the weights that a name or a path stands for, once, so that a missing file stops the study before it trains.
+
+    Raises:
+        FileNotFoundError, ValueError: as ``models.read_weights``.
+    """
+    digests = {name: models.weights_digest(models.read_weights(pretrained_weights, name)) for name in architectures}
+    return {name: Weights(pretrained_weights, digest) for name, digest in digests.items()}
+
+
+def recipes(architectures: Sequence[str], data: str, fixed: Mapping[str, Any]) -> list[RunConfig]:
+    """Describe one pretraining run per architecture: Adam at 1e-3, batches of 64, augmented, from scratch.
+
+    Args:
+        architectures: the study's.
+        data: fingerprint of the pretraining images.
+        fixed: stem, width, max_epochs, seed and whatever else the study fixes.
+    """
+    recipe = {"batch_size": 64, "learning_rate": 1e-3, "optimizer": "adam", "weight_decay": 5e-4, "augmentation": True, "pretrained": False}
+    return [RunConfig(**{**recipe, **fixed, "architecture": name, "data": data}) for name in architectures]
+
+
+def check_disjoint(study_classes: Sequence[str], pretraining_classes: Sequence[str]) -> None:
+    """Refuse pretraining on classes of the study: what a "pretrained" network had seen would leak into its gap.
+
+    Raises:
+        ValueError: classes are shared; the message names them.
+    """
+    shared = sorted(set(study_classes) & set(pretraining_classes))
+    if shared:
+        raise ValueError(f"pretraining and study share the classes {', '.join(shared[:5])}; set pretrain_class_ids to other classes")
+
+
+def make(runs: Sequence[RunConfig], work: Path, data_arguments: Mapping[str, Any], device: str, jobs: int) -> Iterator[dict[str, Any]]:
+    """Train the pretraining runs that are missing, in a model set of their own below ``work/pretraining``."""
+    return pool.train_missing(runs, work / "pretraining", data_arguments, device=device, jobs=jobs)
+
+
+def made(runs: Sequence[RunConfig], work: Path) -> dict[str, Weights]:
+    """Point to the weights that ``make`` left. Their identity is the recipe, so several machines fill one model set.
+
+    Raises:
+        RuntimeError: a pretraining run diverged or is not complete.
+    """
+    weights = {}
+    for run in runs:
+        path = snapshot_path(model_set.run_folder(work / "pretraining", run), "stop")
+        if not path.is_file():
+            raise RuntimeError(f"pretraining {run_id(run)} left no weights (diverged?); lower its learning rate or check its images")
+        weights[run.architecture] = Weights(str(path), run_id(run))
+    return weights
+
+
+def load(data_arguments: Mapping[str, Any], study_classes: Sequence[str]) -> Any:
+    """Load the pretraining images and check that none of their classes is one of the study's."""
+    data = load_study_data(**data_arguments)
+    check_disjoint(study_classes, list(data.classes["class_id"]))
+    return data

@@ -1,0 +1,45 @@
+"""When a run of Du et al. 2024 stops: their four rules, read from the history of epochs (FORMULAS 1.4)."""
+
+from collections.abc import Sequence
+from typing import TypedDict
+
+from helpers.grid import RunConfig
+
+
+class Epoch(TypedDict):
+    """One row of a run's history; what the training pass itself gives, and the error that rule 3 watches."""
+
+    epoch: int  # 1 is the first
+    train_loss: float  # mean cross-entropy over the epoch's training pass, augmentation and dropout of that pass included
+    train_accuracy: float  # fraction, of the same pass
+    monitor_accuracy: float  # fraction, on the split of rule 3, in eval mode
+    seconds: float
+
+
+def conditions_met(history: Sequence[Epoch], config: RunConfig) -> tuple[int, ...]:
+    """Say which of the rules 1 to 3 hold at the last epoch.
+
+    1: training loss below ``loss_threshold`` (0.1). 2: training accuracy above ``accuracy_threshold`` (0.95).
+    3: the loss fell on two consecutive checks while the error on the monitored split rose on both (overfitting).
+    """
+    last = history[-1]
+    met = []
+    if last["train_loss"] < config.loss_threshold:
+        met.append(1)
+    if last["train_accuracy"] > config.accuracy_threshold:
+        met.append(2)
+    if len(history) >= 3:
+        checks = list(zip(history[-3:-1], history[-2:], strict=True))
+        fell = all(after["train_loss"] < before["train_loss"] for before, after in checks)
+        rose = all(after["monitor_accuracy"] < before["monitor_accuracy"] for before, after in checks)
+        if fell and rose:
+            met.append(3)
+    return tuple(met)
+
+
+def stop_reason(history: Sequence[Epoch], config: RunConfig) -> str:
+    """Say why the run stops after the last epoch, or "" if it goes on: any two of the rules 1 to 3, or the epoch cap (4)."""
+    met = conditions_met(history, config)
+    if len(met) >= 2:
+        return "rules " + "+".join(map(str, met))
+    return f"epoch cap {config.max_epochs}" if len(history) >= config.max_epochs else ""

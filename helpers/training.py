@@ -1,0 +1,236 @@
+"""One training run: data and configuration in; snapshots, history and result out, resumable after every epoch."""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from helpers import checkpoints, models, stopping
+from helpers.augmentation import augment, draw
+from helpers.datasets import ImageSet, StudyData
+from helpers.files import complete_or_absent, write_json
+from helpers.grid import RunConfig, run_id
+from helpers.provenance import device_name, versions
+
+
+@dataclass(frozen=True)
+class Split:
+    """Images that stay on the device as uint8, channels last, for as long as a run takes."""
+
+    pixels: Tensor  # (N, H, W, 3) uint8
+    labels: Tensor  # (N,) int64
+
+    def batch(self, indices: Tensor) -> Tensor:
+        """Gather images as (B, 3, H, W) uint8 in channels-last layout, without a copy beyond the gather."""
+        return self.pixels[indices].permute(0, 3, 1, 2)
+
+
+def resident(images: ImageSet, device: torch.device | str) -> Split:
+    """Move an image set to the device once."""
+    return Split(images.images.permute(0, 2, 3, 1).contiguous().to(device), images.labels.to(device))
+
+
+def training_images(data: StudyData, config: RunConfig) -> tuple[ImageSet, ImageSet]:
+    """Choose the images that a run is fitted to, and those that rule 3 watches.
+
+    The choice depends on the data and the configuration alone, so scoring finds the same images again. Fewer images per
+    class are a subset of more; noisy labels are drawn uniformly from the other classes.
+
+    Returns:
+        The training images with the labels that the run is fitted to, and the monitored split.
+    """
+    order = np.random.default_rng([config.seed, 1]).permutation(len(data.train))
+    labels = data.train.labels.numpy()[order]
+    rank_in_class = pd.Series(labels).groupby(labels).cumcount().to_numpy()
+    kept = order[rank_in_class < config.images_per_class] if config.images_per_class else order
+    monitored = data.test
+    if config.rule3_split == "holdout":
+        cut = max(1, round(len(kept) * config.holdout_fraction))
+        monitored, kept = data.train.subset(np.sort(kept[:cut])), kept[cut:]
+    chosen = data.train.subset(np.sort(kept))
+    if not config.label_noise:
+        return chosen, monitored
+    return replace(chosen, labels=_noisy(chosen.labels, config, len(data.classes))), monitored
+
+
+def _noisy(labels: Tensor, config: RunConfig, classes: int) -> Tensor:
+    generator = np.random.default_rng([config.seed, 2])
+    flipped = generator.permutation(len(labels))[: round(len(labels) * config.label_noise)]
+    noisy = labels.clone()
+    noisy[flipped] = (labels[flipped] + torch.from_numpy(generator.integers(1, classes, len(flipped)))) % classes
+    return noisy
+
+
+def initial_model(config: RunConfig, classes: int, pretrained: Mapping[str, Tensor] | None = None) -> nn.Module:
+    """Make the network as it is before the first step; the same configuration gives the same weights.
+
+    Raises:
+        ValueError: the configuration is pretrained and no weights are given.
+    """
+    model = models.build(config.architecture, classes, stem=config.stem, width=config.width, seed=_seed(config, 0))
+    if not config.pretrained:
+        return model
+    if pretrained is None:
+        raise ValueError(f"run {run_id(config)} starts from pretrained weights, and none were given; see models.read_weights")
+    return models.load_backbone(model, pretrained)
+
+
+def _seed(config: RunConfig, epoch: int) -> int:
+    """Derive one seed per run and epoch, so that a resumed run draws what an uninterrupted one would have drawn."""
+    return int(np.random.SeedSequence([config.seed, config.repeat, epoch]).generate_state(1)[0])
+
+
+def _optimizer(model: nn.Module, config: RunConfig, device: torch.device) -> torch.optim.Optimizer:
+    fused = device.type == "cuda"
+    if config.optimizer == "adam":
+        return torch.optim.Adam(model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, fused=fused)
+    return torch.optim.SGD(
+        model.parameters(), lr=config.learning_rate, momentum=config.momentum, weight_decay=config.weight_decay, fused=fused
+    )
+
+
+def _autocast(device: torch.device) -> torch.autocast:
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda" and torch.cuda.is_bf16_supported())
+
+
+def train_epoch(model: nn.Module, optimizer: torch.optim.Optimizer, split: Split, config: RunConfig, epoch: int) -> tuple[float, float]:
+    """Fit one epoch in a seeded order; a last batch of one image is left out, since batch-norm is undefined on it.
+
+    Returns:
+        Mean loss and accuracy (fraction) of the pass itself. They are summed on the device and read once.
+    """
+    device = split.labels.device
+    generator = torch.Generator().manual_seed(_seed(config, epoch))
+    order = torch.randperm(len(split.labels), generator=generator)
+    draws = draw(len(order), generator).to(device) if config.augmentation else None
+    if len(order) % config.batch_size == 1:
+        order = order[:-1]
+    totals = torch.zeros(2, dtype=torch.float64, device=device)
+    model.train()
+    for indices in order.to(device).split(config.batch_size):
+        images = split.batch(indices)
+        if draws is not None:
+            images = augment(images, draws.of(indices))
+        with _autocast(device):
+            logits = model(models.normalise(images))
+            loss = cross_entropy(logits, split.labels[indices])
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        correct = (logits.detach().argmax(1) == split.labels[indices]).sum()
+        totals += torch.stack([loss.detach().double() * len(indices), correct.double()])
+    loss_sum, correct_sum = totals.tolist()
+    return loss_sum / len(order), correct_sum / len(order)
+
+
+@torch.inference_mode()
+def evaluate(model: nn.Module, split: Split, batch_size: int = 512) -> tuple[float, float]:
+    """Measure mean cross-entropy and accuracy (fraction) without augmentation, in eval mode and float32."""
+    model.eval()
+    totals = torch.zeros(2, dtype=torch.float64, device=split.labels.device)
+    for indices in torch.arange(len(split.labels), device=split.labels.device).split(batch_size):
+        logits = model(models.normalise(split.batch(indices))).float()
+        labels = split.labels[indices]
+        totals += torch.stack([cross_entropy(logits, labels, reduction="sum").double(), (logits.argmax(1) == labels).sum().double()])
+    loss, correct = (totals / max(1, len(split.labels))).tolist()
+    return loss, correct
+
+
+def train_run(
+    config: RunConfig,
+    data: StudyData,
+    folder: Path,
+    *,
+    pretrained: Mapping[str, Tensor] | None = None,
+    device: torch.device | str = "cpu",
+    on_epoch: Callable[[stopping.Epoch], None] = lambda epoch: None,
+) -> dict[str, Any]:
+    """Train one run until a rule stops it, and leave a complete run in ``folder``.
+
+    Snapshots are taken when the first of the rules 1 to 3 holds ("first") and at the stop ("stop"); where both fall on one
+    epoch there is one snapshot, "stop". Killed at any moment, the next call goes on after the last complete epoch. A run
+    that diverges is a result too: status "diverged", its reason, no snapshot after the fact.
+
+    Args:
+        config: the run; its ``data`` must be the fingerprint of ``data``.
+        data: images of the study.
+        folder: ``runs/<run_id>``; ``result.json`` is written last of all.
+        pretrained: state dict to start from when ``config.pretrained``.
+        device: where to train.
+        on_epoch: called with each new row of the history.
+
+    Returns:
+        The record that ``result.json`` holds.
+    """
+    if config.data != data.fingerprint:
+        raise ValueError(f"run {run_id(config)} belongs to the data {config.data}, and was given {data.fingerprint}")
+    device = torch.device(device)
+    chosen, monitored = training_images(data, config)
+    train, monitor, test = (resident(images, device) for images in (chosen, monitored, data.test))
+    model = initial_model(config, len(data.classes), pretrained).to(device, memory_format=torch.channels_last)
+    optimizer = _optimizer(model, config, device)
+    write_json(folder / "config.json", asdict(config) | {"run_id": run_id(config)})
+    history, snapshots = checkpoints.restore(folder, model, optimizer)
+    # A kill may have come between the last checkpoint and the result: then there is nothing left to train.
+    reason, diverged = stopping.stop_reason(history, config) if history else "", False
+    while not reason:
+        started = time.perf_counter()
+        epoch = len(history) + 1
+        loss, accuracy = train_epoch(model, optimizer, train, config, epoch)
+        if not math.isfinite(loss):
+            reason, diverged = f"loss is {loss} in epoch {epoch}", True
+            break
+        monitor_accuracy = evaluate(model, monitor)[1]
+        row = stopping.Epoch(epoch=epoch, train_loss=loss, train_accuracy=accuracy, monitor_accuracy=monitor_accuracy, seconds=0.0)
+        history.append(row)
+        reason = stopping.stop_reason(history, config)
+        name = "stop" if reason else "first"
+        if reason or (stopping.conditions_met(history, config) and not snapshots):
+            checkpoints.save_snapshot(folder, name, model)
+            snapshots.append({"snapshot": name, "epoch": epoch} | _measured(model, train, test))
+        row["seconds"] = time.perf_counter() - started
+        checkpoints.save(folder, model, optimizer, history, snapshots)
+        on_epoch(row)
+    return _finish(folder, config, history, snapshots, reason, diverged, device)
+
+
+def _measured(model: nn.Module, train: Split, test: Split) -> dict[str, float]:
+    train_loss, train_accuracy = evaluate(model, train)
+    test_loss, test_accuracy = evaluate(model, test)
+    losses = {"train_loss": train_loss, "test_loss": test_loss}
+    finite = {name: value if math.isfinite(value) else None for name, value in losses.items()}
+    return finite | {"train_accuracy": train_accuracy, "test_accuracy": test_accuracy, "gap": train_accuracy - test_accuracy}
+
+
+def _finish(
+    folder: Path,
+    config: RunConfig,
+    history: list[stopping.Epoch],
+    snapshots: list[dict[str, Any]],
+    reason: str,
+    diverged: bool,
+    device: torch.device,
+) -> dict[str, Any]:
+    with complete_or_absent(folder / "history.parquet") as temporary:
+        pd.DataFrame(history, columns=list(stopping.Epoch.__annotations__)).to_parquet(temporary)
+    record = {
+        "run_id": run_id(config),
+        "status": "diverged" if diverged else "complete",
+        "stop_reason": reason,
+        "epochs": len(history),
+        "seconds": sum(row["seconds"] for row in history),
+        "snapshots": snapshots,
+        "device": device_name(device),
+        "versions": versions(),
+    }
+    write_json(folder / "result.json", record)
+    checkpoints.discard(folder)
+    return record

@@ -1,0 +1,123 @@
+"""Runs side by side, killed at any moment and resumed: the finished set equals an uninterrupted one's."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+from helpers import model_set, pool
+from helpers.datasets import load_study_data
+from helpers.grid import RunConfig, run_id
+
+ARGUMENTS = {
+    "data_source": "synthetic",
+    "class_ids": ["synthetic_disc", "synthetic_cross", "synthetic_bars"],
+    "image_size": 16,
+    "images_per_class": 12,
+    "test_images_per_class": 6,
+}
+SCRIPT = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from test_pool import ARGUMENTS, configurations
+from helpers import pool
+if __name__ == "__main__":
+    work = Path(sys.argv[1])
+    arguments = ARGUMENTS | {{"cache_dir": work / "cache"}}
+    for result in pool.train_missing(configurations(arguments), work, arguments, jobs=2):
+        print(result["run_id"], flush=True)
+"""
+
+
+def configurations(arguments):
+    data = load_study_data(**arguments)
+    base = RunConfig(
+        "resnet18", 8, 0.01, "adam", 0.0, True, False, data=data.fingerprint, stem="strided", width=0.125, max_epochs=12, loss_threshold=0.0
+    )
+    return [replace(base, repeat=number) for number in range(4)]
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT.format(tests=str(Path(__file__).parent)))
+    return path
+
+
+def start(script, work):
+    return subprocess.Popen([sys.executable, script, work], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
+
+
+def alive(session):
+    """Processes of the session that are not yet reaped zombies."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = status.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == session and fields[0] != "Z":
+            found.append(int(status.parent.name))
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc to see which processes are left")
+def test_killed_at_several_instants_and_resumed_the_set_is_that_of_an_uninterrupted_run(script, tmp_path):
+    assert start(script, tmp_path / "whole").wait() == 0
+    # Instants in the life of a run: before any checkpoint, amid the epochs, with some runs complete.
+    wait_for = ["**/config.json", "**/checkpoint.safetensors", "**/result.json"]
+    for pattern in wait_for:
+        process = start(script, tmp_path / "killed")
+        before = len(list((tmp_path / "killed").glob(pattern)))
+        while process.poll() is None and len(list((tmp_path / "killed").glob(pattern))) <= before:
+            time.sleep(0.01)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        for _ in range(500):  # the workers notice the end of their parent by themselves
+            if not alive(process.pid):
+                break
+            time.sleep(0.02)
+        assert alive(process.pid) == []
+    assert start(script, tmp_path / "killed").wait() == 0
+    tables = [model_set.catalogue(tmp_path / name).drop(columns="seconds") for name in ("whole", "killed")]
+    assert len(tables[0]) >= 4
+    assert tables[0].equals(tables[1])
+    for model in tables[0].itertuples():
+        paths = [tmp_path / name / "runs" / model.run_id / f"snapshot-{model.snapshot}.safetensors" for name in ("whole", "killed")]
+        first, second = map(safetensors.torch.load_file, paths)
+        assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_what_is_complete_is_not_trained_again(tmp_path):
+    arguments = ARGUMENTS | {"cache_dir": tmp_path / "cache"}
+    runs = [replace(run, max_epochs=1) for run in configurations(arguments)[:2]]
+    assert {result["run_id"] for result in pool.train_missing(runs, tmp_path, arguments, jobs=1)} == set(map(run_id, runs))
+    assert list(pool.train_missing(runs, tmp_path, arguments, jobs=1)) == []
+
+
+def test_one_failing_run_does_not_stop_the_others_and_is_named(tmp_path):
+    arguments = ARGUMENTS | {"cache_dir": tmp_path / "cache"}
+    good = replace(configurations(arguments)[0], max_epochs=1)
+    bad = replace(good, data="other")
+    with pytest.raises(
+        RuntimeError, match=rf"1 of 2 runs failed; the others are complete. {run_id(bad)}: ValueError: .*belongs to the data"
+    ):
+        list(pool.train_missing([bad, good], tmp_path, arguments, jobs=1))
+    assert model_set.is_complete(tmp_path, good)
+
+
+def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert pool.choose_device("auto") == "cpu"
+    with pytest.raises(ValueError, match=r"device 'cuda' is asked for .* set device to auto or cpu"):
+        pool.choose_device("cuda")
+    assert pool.jobs_for("cpu", 3) == 3
+    assert pool.jobs_for("cpu", 0) == len(os.sched_getaffinity(0))

@@ -1,0 +1,209 @@
+import math
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import safetensors.torch
+import torch
+
+from helpers import checkpoints, model_set, stopping, training
+from helpers.datasets import load_study_data
+from helpers.files import read_json
+from helpers.grid import RunConfig, run_id
+from helpers.training import train_run, training_images
+
+ARGUMENTS = {
+    "data_source": "synthetic",
+    "class_ids": ["synthetic_disc", "synthetic_cross", "synthetic_bars"],
+    "image_size": 16,
+    "images_per_class": 12,
+    "test_images_per_class": 6,
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return load_study_data(**ARGUMENTS, cache_dir=tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture
+def config(data):
+    return RunConfig(
+        "resnet18",
+        8,
+        0.01,
+        "adam",
+        0.0005,
+        True,
+        False,
+        data=data.fingerprint,
+        stem="strided",
+        width=0.125,
+        max_epochs=4,
+        loss_threshold=0.0,
+    )
+
+
+def tensors(folder):
+    return safetensors.torch.load_file(folder / "snapshot-stop.safetensors")
+
+
+def equal(first, second):
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_the_same_configuration_gives_the_same_bits(data, config, tmp_path):
+    for name in ("one", "two"):
+        train_run(config, data, tmp_path / name)
+    assert equal(tensors(tmp_path / "one"), tensors(tmp_path / "two"))
+    train_run(replace(config, repeat=1), data, tmp_path / "other")
+    assert not equal(tensors(tmp_path / "one"), tensors(tmp_path / "other"))
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_a_run_interrupted_after_any_epoch_ends_with_the_bits_of_an_uninterrupted_one(data, config, tmp_path, optimizer):
+    config = replace(config, optimizer=optimizer)
+    whole = train_run(config, data, tmp_path / "whole")
+
+    class Killed(BaseException):
+        pass
+
+    def kill(row):
+        raise Killed
+
+    attempts = 0
+    while not (tmp_path / "parts" / "result.json").exists():
+        attempts += 1
+        try:  # each attempt gets one epoch further, and dies right after its checkpoint
+            train_run(config, data, tmp_path / "parts", on_epoch=kill)
+        except Killed:
+            continue
+    assert attempts == config.max_epochs + 1  # the last attempt finds nothing left to train
+    assert equal(tensors(tmp_path / "whole"), tensors(tmp_path / "parts"))
+    parts = read_json(tmp_path / "parts" / "result.json")
+    assert parts["snapshots"] == whole["snapshots"]
+    histories = [pd.read_parquet(tmp_path / name / "history.parquet").drop(columns="seconds") for name in ("whole", "parts")]
+    pd.testing.assert_frame_equal(*histories)
+    assert not list((tmp_path / "parts").glob("*checkpoint*"))
+
+
+def test_the_snapshots_are_the_first_condition_and_the_stop(data, config, tmp_path, monkeypatch):
+    # Rule 2 alone from epoch 2 on; rules 1 and 2 at epoch 3.
+    met = {1: (), 2: (2,), 3: (1, 2)}
+    monkeypatch.setattr(stopping, "conditions_met", lambda history, config: met[len(history)])
+    result = train_run(config, data, tmp_path)
+    assert result["stop_reason"] == "rules 1+2"
+    assert [(s["snapshot"], s["epoch"]) for s in result["snapshots"]] == [("first", 2), ("stop", 3)]
+    assert not equal(safetensors.torch.load_file(tmp_path / "snapshot-first.safetensors"), tensors(tmp_path))
+
+
+def test_one_snapshot_where_both_fall_on_one_epoch(data, config, tmp_path, monkeypatch):
+    monkeypatch.setattr(stopping, "conditions_met", lambda history, config: (1, 2))
+    result = train_run(config, data, tmp_path)
+    assert [(s["snapshot"], s["epoch"]) for s in result["snapshots"]] == [("stop", 1)]
+    assert not (tmp_path / "snapshot-first.safetensors").exists()
+
+
+def test_the_recorded_gap_is_recomputed_from_the_saved_weights_by_a_plain_loop(data, config, tmp_path):
+    result = train_run(config, data, tmp_path / "runs" / run_id(config))
+    row = model_set.catalogue(tmp_path).iloc[0]
+    network = model_set.load_model(tmp_path, row, 3)
+    accuracy = {}
+    for name, images in (("train", training_images(data, config)[0]), ("test", data.test)):
+        correct = 0
+        for pixels, label in zip(images.images, images.labels, strict=True):
+            x = (pixels.numpy() / 255 - np.array([0.485, 0.456, 0.406]).reshape(3, 1, 1)) / np.array([0.229, 0.224, 0.225]).reshape(3, 1, 1)
+            with torch.no_grad():
+                correct += int(network(torch.tensor(x, dtype=torch.float32)[None]).argmax() == label)
+        accuracy[name] = correct / len(images)
+    assert result["snapshots"][-1]["gap"] == pytest.approx(accuracy["train"] - accuracy["test"])
+    assert row["gap"] == pytest.approx(row["train_accuracy"] - row["test_accuracy"])
+
+
+def test_a_diverging_run_is_a_result_with_its_reason(data, config, tmp_path):
+    result = train_run(replace(config, optimizer="sgd", learning_rate=1e30), data, tmp_path / "runs" / "x")
+    assert result["status"] == "diverged"
+    assert "loss is" in result["stop_reason"]
+    assert result["snapshots"] == []
+    table = model_set.catalogue(tmp_path, None)
+    assert table["snapshot"].tolist() == ["none"]
+    assert math.isnan(table["gap"].iloc[0])
+
+
+def test_fewer_images_are_a_subset_and_the_holdout_is_disjoint(data, config):
+    names = {size: set(training_images(data, replace(config, images_per_class=size))[0].names) for size in (3, 7, 0)}
+    assert names[3] < names[7] < names[0] == set(data.train.names)
+    few = training_images(data, replace(config, images_per_class=3))[0]
+    assert torch.bincount(few.labels).tolist() == [3, 3, 3]
+    train, watched = training_images(data, replace(config, rule3_split="holdout", holdout_fraction=0.25))
+    assert not set(train.names) & set(watched.names)
+    assert set(train.names) | set(watched.names) == set(data.train.names)
+    assert len(watched) == 9
+    assert training_images(data, config)[1] is data.test
+
+
+def test_label_noise_changes_exactly_its_share_to_other_classes(data, config):
+    clean, noisy = (training_images(data, replace(config, label_noise=share))[0] for share in (0.0, 0.5))
+    assert clean.names == noisy.names
+    assert int((clean.labels != noisy.labels).sum()) == 18
+    assert noisy.labels.min() >= 0
+    assert noisy.labels.max() <= 2
+
+
+def test_a_last_batch_of_one_image_is_left_out(data, config):
+    model = training.initial_model(config, 3)
+    split = training.resident(data.train.subset(range(17)), "cpu")  # 8 + 8 + 1
+    loss, accuracy = training.train_epoch(model, torch.optim.SGD(model.parameters(), lr=0.0), split, config, 1)
+    assert math.isfinite(loss)
+    assert accuracy * 16 == pytest.approx(round(accuracy * 16))
+
+
+def test_the_pass_reports_the_loss_that_a_plain_script_would(data, config):
+    """One batch, no augmentation, learning rate 0: mean cross-entropy and accuracy of one forward pass in train mode."""
+    config = replace(config, augmentation=False, batch_size=36)
+    model, twin = training.initial_model(config, 3), training.initial_model(config, 3)
+    split = training.resident(data.train, "cpu")
+    loss, accuracy = training.train_epoch(model, torch.optim.SGD(model.parameters(), lr=0.0), split, config, 1)
+    logits = twin.train()(training.models.normalise(data.train.images))
+    expected = torch.nn.functional.cross_entropy(logits, data.train.labels)
+    assert loss == pytest.approx(expected.item(), rel=1e-5)
+    assert accuracy == pytest.approx(float((logits.argmax(1) == data.train.labels).float().mean()))
+
+
+def test_adam_and_sgd_are_the_libraries_with_the_runs_values(data, config):
+    for name, kind in (("adam", torch.optim.Adam), ("sgd", torch.optim.SGD)):
+        model = training.initial_model(config, 3)
+        optimizer = training._optimizer(model, replace(config, optimizer=name), torch.device("cpu"))
+        assert type(optimizer) is kind
+        group = optimizer.param_groups[0]
+        assert (group["lr"], group["weight_decay"]) == (0.01, 0.0005)
+        assert group.get("momentum", 0.9) == 0.9
+
+
+def test_refuses_images_of_another_study_and_pretrained_without_weights(data, config, tmp_path):
+    with pytest.raises(ValueError, match=f"belongs to the data other, and was given {data.fingerprint}"):
+        train_run(replace(config, data="other"), data, tmp_path)
+    with pytest.raises(ValueError, match="starts from pretrained weights, and none were given"):
+        train_run(replace(config, pretrained=True), data, tmp_path)
+
+
+def test_a_damaged_checkpoint_starts_from_the_beginning(data, config, tmp_path):
+    train_run(config, data, tmp_path / "whole")
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "checkpoint.safetensors").write_bytes(b"half a file")
+    train_run(config, data, tmp_path / "damaged")
+    assert equal(tensors(tmp_path / "whole"), tensors(tmp_path / "damaged"))
+
+
+def test_a_checkpoint_restores_every_tensor_of_the_optimizer(data, config, tmp_path):
+    model = training.initial_model(config, 3)
+    optimizer = training._optimizer(model, config, torch.device("cpu"))
+    training.train_epoch(model, optimizer, training.resident(data.train, "cpu"), config, 1)
+    checkpoints.save(tmp_path, model, optimizer, [], [])
+    other = training.initial_model(replace(config, repeat=3), 3)
+    restored = training._optimizer(other, config, torch.device("cpu"))
+    checkpoints.restore(tmp_path, other, restored)
+    for index, slots in optimizer.state_dict()["state"].items():
+        for name, value in slots.items():
+            assert torch.equal(restored.state_dict()["state"][index][name], value), (index, name)
