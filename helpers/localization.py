@@ -1,0 +1,224 @@
+"""Does the network look at the object: heat map to mask to overlap with the annotated boxes (Du et al. 2024)."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from helpers import cams
+
+
+class BoxedImages(Protocol):
+    """Images with their labels and boxes, such as ``datasets.ImageSet``."""
+
+    images: Tensor  # (N, 3, S, S) uint8
+    labels: Tensor  # (N,) int64
+    boxes: Tensor  # (N, M, 4) half-open x0, y0, x1, y1 in pixels; zero rows are padding
+
+    def __len__(self) -> int:
+        """Number of images."""
+        ...
+
+
+def _spans(starts: Tensor, stops: Tensor, length: int) -> Tensor:
+    """Mark start <= position < stop: (...,) and (...,) -> (..., length) bool."""
+    positions = torch.arange(length, device=starts.device)
+    return (positions >= starts.unsqueeze(-1)) & (positions < stops.unsqueeze(-1))
+
+
+def box_masks(boxes: Tensor, size: int) -> Tensor:
+    """Mark the pixels inside any box of an image: Du et al. 2024, equation (5), the union of all boxes.
+
+    Args:
+        boxes: (B, M, 4) integers x0, y0, x1, y1 in pixels, half-open; a row of zeros is padding. What lies outside is cut off.
+        size: side S of the square images, pixels.
+
+    Returns:
+        (B, S, S) bool, rows (y) first.
+    """
+    x0, y0, x1, y1 = boxes.long().unbind(-1)
+    rows, columns = _spans(y0, y1, size), _spans(x0, x1, size)
+    # As a product of matrices, because (B, M, S, S) would not fit in memory where one image has many boxes.
+    return torch.einsum("bmy,bmx->byx", rows.float(), columns.float()) > 0
+
+
+def upsample(maps: Tensor, size: int) -> Tensor:
+    """Enlarge maps to the size of the images, bilinearly with aligned edges, not corners: (B, h, w) -> (B, S, S)."""
+    return F.interpolate(maps.unsqueeze(1), size=(size, size), mode="bilinear", align_corners=False).squeeze(1)
+
+
+def cam_masks(maps_normalised: Tensor, size: int, threshold: float = 0.1) -> Tensor:
+    """Mark where a network looks: ``A_L = 1[M >= threshold]``; Du et al. 2024, equations (3) and (4).
+
+    The order is that of the authors' code: normalised at low resolution, enlarged, then cut.
+
+    Args:
+        maps_normalised: (B, h, w) in [0, 1), see ``cams.normalise``.
+        size: side S of the images, pixels.
+        threshold: in (0, 1); the paper takes 0.1.
+
+    Returns:
+        (B, S, S) bool; all False for a constant map.
+
+    Raises:
+        ValueError: the threshold is not between 0 and 1; at 0 even an empty map would cover the image.
+    """
+    if not 0 < threshold < 1:
+        raise ValueError(f"threshold {threshold} must be between 0 and 1, both excluded (the paper takes 0.1)")
+    return upsample(maps_normalised, size) >= threshold
+
+
+def bounding_rectangles(masks: Tensor) -> Tensor:
+    """Find the smallest upright rectangle around all the pixels of a mask, over all its components.
+
+    Args:
+        masks: (B, H, W) bool.
+
+    Returns:
+        (B, 4) int64 x0, y0, x1, y1, half-open; zeros for an empty mask.
+    """
+    edges = []
+    for occupied in (masks.any(1), masks.any(2)):
+        length = occupied.shape[1]
+        first, last = occupied.byte().argmax(1), length - occupied.flip(1).byte().argmax(1)
+        edges.append((first, torch.where(occupied.any(1), last, 0)))
+    (x0, x1), (y0, y1) = edges
+    return torch.stack([x0, y0, x1, y1], 1)
+
+
+def filled_rectangles(masks: Tensor) -> Tensor:
+    """Fill the bounding rectangle of each mask: (B, H, W) bool -> (B, H, W) bool; an empty mask stays empty."""
+    x0, y0, x1, y1 = bounding_rectangles(masks).unbind(1)
+    return _spans(y0, y1, masks.shape[1]).unsqueeze(2) & _spans(x0, x1, masks.shape[2]).unsqueeze(1)
+
+
+def mask_iou(a: Tensor, b: Tensor) -> Tensor:
+    """Intersection over union of two masks: ``|a and b| / |a or b|``; Du et al. 2024, equation (2).
+
+    Args:
+        a: (B, H, W) bool.
+        b: (B, H, W) bool.
+
+    Returns:
+        (B,) in [0, 1]; 0 where one mask is empty, NaN where both are (a missing annotation is not rewarded).
+
+    Raises:
+        ValueError: the shapes differ.
+    """
+    if a.shape != b.shape:
+        raise ValueError(f"the masks have shapes {tuple(a.shape)} and {tuple(b.shape)}; they must be equal")
+    return (a & b).sum((1, 2)) / (a | b).sum((1, 2))
+
+
+def _overlaps(maps: Tensor, attention: Tensor, annotation: Tensor) -> tuple[Tensor, Tensor]:
+    """IoU and IoU-B of masks; NaN where the map is not finite, whose empty mask would pass for a network that looks nowhere."""
+    undefined = ~maps.isfinite().all(2).all(1)
+    iou, iou_b = mask_iou(attention, annotation), mask_iou(filled_rectangles(attention), annotation)
+    return iou.masked_fill(undefined, torch.nan), iou_b.masked_fill(undefined, torch.nan)
+
+
+def iou_and_iou_b(maps_normalised: Tensor, boxes: Tensor, size: int, threshold: float = 0.1) -> tuple[Tensor, Tensor]:
+    """Overlap of where the network looks with the boxes: by pixel (IoU) and by bounding rectangle (IoU-B); Du et al. 2024.
+
+    A larger value is expected to go with better generalization. IoU-B may be below IoU: the rectangle can grow beyond the box.
+
+    Args:
+        maps_normalised: (B, h, w) in [0, 1), see ``cams.normalise``.
+        boxes: (B, M, 4) integers, see ``box_masks``.
+        size: side of the images, pixels.
+        threshold: in (0, 1).
+
+    Returns:
+        Two (B,) tensors in [0, 1]. An empty map scores 0; NaN where there is neither map nor box, or the map is not finite.
+
+    Raises:
+        ValueError: the threshold is not between 0 and 1.
+    """
+    return _overlaps(maps_normalised, cam_masks(maps_normalised, size, threshold), box_masks(boxes, size))
+
+
+def score_images(
+    model: nn.Module,
+    layer: nn.Module,
+    image_set: BoxedImages,
+    *,
+    normalise_images: Callable[[Tensor], Tensor],
+    method: str = "grad_cam",
+    threshold: float = 0.1,
+    batch_size: int = 256,
+    device: torch.device | str,
+) -> pd.DataFrame:
+    """Score every image by one forward pass: is it classified correctly, and does the network look at the object?
+
+    The map is that of the predicted class, which needs no label (Du et al. 2024).
+
+    Args:
+        model: a classifier on ``device`` whose ``layer`` is averaged and fed to one linear layer.
+        layer: the layer that is looked at.
+        image_set: images, labels and boxes; they may lie on another device.
+        normalise_images: (B, 3, S, S) uint8 -> float images as the network expects them.
+        method: one of ``cams.METHODS``.
+        threshold: of the map, in (0, 1).
+        batch_size: images per forward pass.
+        device: where the network is.
+
+    Returns:
+        One row per image, in order: label, predicted, correct (bool), iou and iou_b in [0, 1] or NaN, empty_cam (no pixel of the map
+        reaches the threshold), box_empty (no annotated pixel).
+
+    Raises:
+        ValueError: no images, or the closed form does not hold for this layer, see ``cams.check_closed_form``.
+    """
+    if not len(image_set):
+        raise ValueError("there are no images to score")
+    size = image_set.images.shape[-1]
+
+    def prepared(rows: slice) -> Tensor:
+        return normalise_images(image_set.images[rows].to(device)).contiguous(memory_format=torch.channels_last)
+
+    parts: list[Tensor] = []
+    with torch.inference_mode():
+        classifier = cams.check_closed_form(model, layer, prepared(slice(0, 8)))
+        for start in range(0, len(image_set), batch_size):
+            rows = slice(start, start + batch_size)
+            features, logits = cams.features_and_logits(model, layer, prepared(rows))
+            predicted = logits.argmax(1)
+            maps = cams.normalise(cams.closed_form_cam(method, features, classifier.weight, predicted))
+            attention, annotation = cam_masks(maps, size, threshold), box_masks(image_set.boxes[rows].to(device), size)
+            empty = [~mask.flatten(1).any(1) for mask in (attention, annotation)]
+            parts.append(torch.stack([predicted.float(), *_overlaps(maps, attention, annotation), *(mask.float() for mask in empty)]))
+    predicted, iou, iou_b, empty_cam, box_empty = torch.cat(parts, 1).cpu().double().numpy()
+    labels = image_set.labels.cpu().numpy()
+    return pd.DataFrame(
+        {
+            "label": labels,
+            "predicted": predicted.astype("int64"),
+            "correct": labels == predicted,
+            "iou": iou,
+            "iou_b": iou_b,
+            "empty_cam": empty_cam.astype(bool),
+            "box_empty": box_empty.astype(bool),
+        }
+    )
+
+
+def model_scores(per_image: pd.DataFrame) -> dict[str, float]:
+    """Average the scores of the images to those of the model: ``IoU_model = mean of IoU_i``; Du et al. 2024, equation (6).
+
+    Args:
+        per_image: the table of ``score_images``.
+
+    Returns:
+        iou and iou_b, in [0, 1], means over the images where they are defined, NaN when there is none; n images in all, of which
+        dropped have no defined overlap and empty have a map without a pixel above the threshold.
+    """
+    return {
+        "iou": float(per_image["iou"].mean()),
+        "iou_b": float(per_image["iou_b"].mean()),
+        "n": len(per_image),
+        "dropped": int(per_image["iou"].isna().sum()),
+        "empty": int(per_image["empty_cam"].sum()),
+    }

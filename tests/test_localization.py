@@ -1,0 +1,269 @@
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from helpers import cams, localization
+
+
+class Looker(nn.Module):
+    """Shows the image itself as its maps: bright red speaks for class 0, bright green for class 1."""
+
+    def __init__(self):
+        super().__init__()
+        self.maps = nn.ReLU()
+        self.fc = nn.Linear(3, 2, bias=False)
+        self.fc.weight.data = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+
+    def forward(self, images):
+        return self.fc(self.maps(images).mean((2, 3)))
+
+
+def scale_pixels(images):
+    return images.float() / 255
+
+
+def image_set(images, labels, boxes):
+    labels = torch.tensor(labels)
+    return type("Images", (SimpleNamespace,), {"__len__": lambda self: len(self.labels)})(images=images, labels=labels, boxes=boxes)
+
+
+@pytest.fixture
+def seen():
+    """Four 8 x 8 images: red on its box, green beside its box, red without a box, and black with a box."""
+    images = torch.zeros(4, 3, 8, 8, dtype=torch.uint8)
+    images[0, 0, 2:6, 2:6] = 255
+    images[1, 1, 0:4, 0:4] = 255
+    images[2, 0, 0:2, 0:2] = 255
+    boxes = torch.zeros(4, 2, 4, dtype=torch.int16)
+    boxes[0, 0] = torch.tensor([2, 2, 6, 6])
+    boxes[1, 0] = torch.tensor([4, 4, 8, 8])
+    boxes[3, 0] = torch.tensor([0, 0, 8, 8])
+    return image_set(images, [0, 0, 0, 1], boxes)
+
+
+def random_boxes(rng, count, most, size):
+    corners = np.sort(rng.integers(0, size + 1, (count, most, 2, 2)), axis=2)
+    boxes = corners.reshape(count, most, 4)
+    boxes[rng.random((count, most)) < 0.3] = 0
+    return boxes
+
+
+def bilinear(grid, size):
+    """Half-pixel centres, clamped at the edges, in plain NumPy."""
+    side = grid.shape[0]
+    at = np.clip((np.arange(size) + 0.5) * side / size - 0.5, 0, None)
+    low = np.minimum(at.astype(int), side - 1)
+    high, share = np.minimum(low + 1, side - 1), at - low
+    rows = grid[low] * (1 - share)[:, None] + grid[high] * share[:, None]
+    return rows[:, low] * (1 - share) + rows[:, high] * share
+
+
+def by_loop(grid, boxes, size, threshold):
+    """IoU and IoU-B of one image by the definitions, pixel by pixel."""
+    looked = bilinear(grid, size) >= threshold
+    annotated = np.zeros((size, size), bool)
+    for x0, y0, x1, y1 in boxes:
+        annotated[y0:y1, x0:x1] = True
+    rectangle = np.zeros_like(looked)
+    if looked.any():
+        rows, columns = np.nonzero(looked)
+        rectangle[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1] = True
+    values = []
+    for mask in (looked, rectangle):
+        union = np.logical_or(mask, annotated).sum()
+        values.append(np.logical_and(mask, annotated).sum() / union if union else np.nan)
+    return values
+
+
+def test_box_mask_by_hand():
+    masks = localization.box_masks(torch.tensor([[[1, 0, 3, 2], [0, 0, 0, 0], [2, 1, 4, 2]]], dtype=torch.int16), 4)
+    assert masks.int().tolist() == [[[0, 1, 1, 0], [0, 1, 1, 1], [0, 0, 0, 0], [0, 0, 0, 0]]]
+
+
+def test_boxes_are_cut_at_the_edge_and_all_padding_is_empty():
+    assert localization.box_masks(torch.tensor([[[-5, -5, 99, 99]]]), 3).all()
+    assert not localization.box_masks(torch.zeros(2, 3, 4, dtype=torch.int16), 3).any()
+    assert localization.box_masks(torch.zeros(2, 0, 4, dtype=torch.int16), 3).shape == (2, 3, 3)
+
+
+def test_the_order_of_boxes_does_not_matter():
+    boxes = torch.as_tensor(random_boxes(np.random.default_rng(0), 20, 5, 16))
+    assert torch.equal(localization.box_masks(boxes, 16), localization.box_masks(boxes.flip(1), 16))
+
+
+def test_upsampling_by_hand():
+    # From 2 to 4 pixels: the centres lie at -1/4, 1/4, 3/4 and 5/4 of the old pixels, the ends are held.
+    row = localization.upsample(torch.tensor([[[0.0, 1.0], [0.0, 1.0]]]), 4)[0, 0]
+    assert row.tolist() == [0, 0.25, 0.75, 1]
+
+
+def test_the_threshold_is_reached_by_equality():
+    maps = torch.tensor([[[0.0, 0.5], [0.25, 0.75]]])
+    assert localization.cam_masks(maps, 2, 0.5).int().tolist() == [[[0, 1], [0, 1]]]
+
+
+@pytest.mark.parametrize("threshold", [0, 1, -0.1])
+def test_thresholds_outside_are_refused(threshold):
+    message = f"threshold {threshold} must be between 0 and 1, both excluded (the paper takes 0.1)"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        localization.cam_masks(torch.zeros(1, 2, 2), 4, threshold)
+
+
+def test_rectangle_by_hand_spans_all_components():
+    masks = torch.zeros(3, 5, 6, dtype=torch.bool)
+    masks[0, 1, 4] = masks[0, 3, 2] = True
+    masks[2] = True
+    assert localization.bounding_rectangles(masks).tolist() == [[2, 1, 5, 4], [0, 0, 0, 0], [0, 0, 6, 5]]
+    filled = localization.filled_rectangles(masks)
+    assert filled.sum((1, 2)).tolist() == [9, 0, 30]
+    assert filled[0, 1:4, 2:5].all()
+
+
+def test_filling_keeps_a_rectangle_and_contains_the_mask():
+    rng = np.random.default_rng(0)
+    boxes = torch.as_tensor(random_boxes(rng, 30, 1, 12))
+    masks = localization.box_masks(boxes, 12)
+    assert torch.equal(localization.filled_rectangles(masks), masks)
+    noise = torch.as_tensor(rng.random((30, 12, 12)) < 0.03)
+    assert not (noise & ~localization.filled_rectangles(noise)).any()
+
+
+def test_iou_by_hand():
+    a = localization.box_masks(torch.tensor([[[0, 0, 2, 2]]]), 4)
+    b = localization.box_masks(torch.tensor([[[1, 0, 3, 2]]]), 4)
+    empty, full = torch.zeros_like(a), torch.ones_like(a)
+    assert localization.mask_iou(a, b).item() == pytest.approx(2 / 6)
+    assert localization.mask_iou(a, a).item() == 1
+    assert localization.mask_iou(a, full).item() == 4 / 16
+    assert localization.mask_iou(empty, a).item() == 0
+    assert localization.mask_iou(empty, empty).isnan().item()
+
+
+def test_iou_is_symmetric():
+    a, b = torch.rand(2, 9, 6, 6, generator=torch.Generator().manual_seed(0)) < 0.4
+    assert torch.equal(localization.mask_iou(a, b), localization.mask_iou(b, a))
+
+
+def test_masks_of_two_shapes_are_refused():
+    with pytest.raises(ValueError, match=re.escape("the masks have shapes (1, 2, 2) and (1, 3, 3); they must be equal")):
+        localization.mask_iou(torch.zeros(1, 2, 2, dtype=torch.bool), torch.zeros(1, 3, 3, dtype=torch.bool))
+
+
+@pytest.mark.parametrize(("side", "size", "threshold"), [(7, 56, 0.1), (4, 30, 0.5), (2, 64, 0.3), (8, 8, 0.2)])
+def test_iou_and_iou_b_equal_a_plain_loop(side, size, threshold):
+    rng = np.random.default_rng(side)
+    grids = rng.random((40, side, side)) ** 4
+    grids[:3] = 0
+    boxes = random_boxes(rng, 40, 3, size)
+    boxes[2:4] = 0
+    expected = np.array([by_loop(grid, box, size, threshold) for grid, box in zip(grids, boxes, strict=True)])
+    found = localization.iou_and_iou_b(torch.as_tensor(grids), torch.as_tensor(boxes), size, threshold)
+    assert np.isnan(expected[2]).all()
+    # The ratio of two counts is rounded to float32.
+    np.testing.assert_allclose(torch.stack(found, 1).numpy(), expected, rtol=1e-6)
+    assert (found[0] > found[1]).any()  # no order between the two is promised
+    assert (found[0] < found[1]).any()
+
+
+def test_a_box_over_the_whole_image_gives_the_area_of_the_map():
+    maps = torch.rand(6, 5, 5, generator=torch.Generator().manual_seed(0))
+    iou, _ = localization.iou_and_iou_b(maps, torch.tensor([[[0, 0, 20, 20]]]).expand(6, 1, 4), 20, 0.6)
+    torch.testing.assert_close(iou, localization.cam_masks(maps, 20, 0.6).float().mean((1, 2)))
+
+
+def test_turning_image_and_boxes_over_changes_nothing():
+    rng = np.random.default_rng(3)
+    maps, boxes = torch.as_tensor(rng.random((10, 4, 4))), torch.as_tensor(random_boxes(rng, 10, 2, 16))
+    x0, y0, x1, y1 = boxes.unbind(-1)
+    turned = torch.stack([16 - x1, y0, 16 - x0, y1], -1)
+    turned[(boxes == 0).all(-1)] = 0
+    for before, after in zip(
+        localization.iou_and_iou_b(maps, boxes, 16), localization.iou_and_iou_b(maps.flip(2), turned, 16), strict=True
+    ):
+        assert torch.equal(before.nan_to_num(-1), after.nan_to_num(-1))
+
+
+def test_an_empty_map_scores_0_and_one_that_is_not_finite_nothing():
+    maps = torch.zeros(2, 3, 3)
+    maps[1, 0, 0] = torch.nan
+    iou, iou_b = localization.iou_and_iou_b(maps, torch.tensor([[[0, 0, 4, 4]]]).expand(2, 1, 4), 9)
+    assert iou[0] == iou_b[0] == 0
+    assert iou[1].isnan()
+    assert iou_b[1].isnan()
+
+
+def test_images_are_scored_by_hand(seen):
+    model = Looker().train()
+    table = localization.score_images(model, model.maps, seen, normalise_images=scale_pixels, device="cpu")
+    # A black image has equal logits, and the first class is taken.
+    expected = pd.DataFrame(
+        {
+            "label": [0, 0, 0, 1],
+            "predicted": [0, 1, 0, 0],
+            "correct": [True, False, True, False],
+            "iou": [1.0, 0.0, 0.0, 0.0],
+            "iou_b": [1.0, 0.0, 0.0, 0.0],
+            "empty_cam": [False, False, False, True],
+            "box_empty": [False, False, True, False],
+        }
+    )
+    pd.testing.assert_frame_equal(table, expected)
+    assert model.training
+    assert localization.model_scores(table) == {"iou": 0.25, "iou_b": 0.25, "n": 4, "dropped": 0, "empty": 1}
+
+
+def test_where_neither_looks_nor_box_the_image_is_dropped_and_counted(seen):
+    seen.boxes[3] = 0
+    model = Looker()
+    table = localization.score_images(model, model.maps, seen, normalise_images=scale_pixels, device="cpu")
+    assert table["iou"].isna().tolist() == [False, False, False, True]
+    assert localization.model_scores(table) == pytest.approx({"iou": 1 / 3, "iou_b": 1 / 3, "n": 4, "dropped": 1, "empty": 1})
+
+
+def test_scores_of_nothing_defined_are_nan():
+    scores = localization.model_scores(pd.DataFrame({"iou": [np.nan], "iou_b": [np.nan], "empty_cam": [True]}))
+    assert np.isnan(scores["iou"])
+    assert np.isnan(scores["iou_b"])
+    assert (scores["n"], scores["dropped"], scores["empty"]) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("method", cams.METHODS)
+def test_the_size_of_the_batch_does_not_matter_and_the_parts_agree(method):
+    rng = np.random.default_rng(0)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, stride=4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3)).eval()
+    pixels = torch.as_tensor(rng.integers(0, 256, (23, 3, 32, 32), dtype=np.uint8))
+    boxes = torch.as_tensor(random_boxes(rng, 23, 2, 32).astype(np.int16))
+    given = image_set(pixels, rng.integers(0, 3, 23).tolist(), boxes)
+    arguments = {"normalise_images": scale_pixels, "method": method, "threshold": 0.4, "device": "cpu"}
+    whole = localization.score_images(model, model[1], given, **arguments)
+    parts = localization.score_images(model, model[1], given, batch_size=5, **arguments)
+    with torch.no_grad():
+        maps = model[1](model[0](scale_pixels(pixels)))
+        predicted = model(scale_pixels(pixels)).argmax(1)
+        heat = cams.normalise(cams.closed_form_cam(method, maps, model[4].weight, predicted))
+    iou, _ = localization.iou_and_iou_b(heat, boxes, 32, 0.4)
+    assert whole["predicted"].tolist() == predicted.tolist()
+    # Another batch or memory order rounds differently: a pixel on the very threshold may flip, one of some hundred.
+    pd.testing.assert_frame_equal(whole, parts, rtol=0, atol=0.01)
+    np.testing.assert_allclose(whole["iou"], iou.numpy(), rtol=0, atol=0.01)
+
+
+def test_no_images_are_refused(seen):
+    model = Looker()
+    nothing = image_set(seen.images[:0], [], seen.boxes[:0])
+    with pytest.raises(ValueError, match=r"^there are no images to score$"):
+        localization.score_images(model, model.maps, nothing, normalise_images=scale_pixels, device="cpu")
+
+
+def test_a_layer_without_the_closed_form_is_refused():
+    model = nn.Sequential(nn.Conv2d(3, 3, 3), nn.ReLU(), nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(3, 2)).eval()
+    pixels = torch.randint(0, 256, (4, 3, 9, 9), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    given = image_set(pixels, [0] * 4, torch.zeros(4, 1, 4, dtype=torch.int16))
+    with pytest.raises(ValueError, match="does not give the logits; the closed form does not hold"):
+        localization.score_images(model, model[1], given, normalise_images=scale_pixels, device="cpu")
