@@ -1,0 +1,139 @@
+"""Pages that a colleague opens: HTML beside each executed notebook, and the study's index from question to answer."""
+
+import csv
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import mistune
+
+from helpers.files import complete_or_absent
+
+_ROWS = 12
+# Anything that a browser would fetch from another host: script and style elements, and imports inside a script.
+_OUTSIDE = (
+    re.compile(r'<script[^>]*\bsrc="https?://[^"]*"[^>]*>\s*</script>'),
+    re.compile(r'<link[^>]*\bhref="https?://[^"]*"[^>]*/?>'),
+    re.compile(r'<script type="module">(?:(?!</script>).)*?\bimport\b[^"\']*["\']https?://.*?</script>', re.S),
+)
+
+
+def write_all(folder: Path) -> Path:
+    """Write the HTML of every executed notebook of a study, and its index; give the index."""
+    notebooks = sorted(path for path in folder.glob("[0-9][0-9]_*.ipynb") if not path.name.endswith(".partial.ipynb"))
+    for path in notebooks:
+        notebook_page(path)
+    return study_page(folder, [path.stem for path in notebooks])
+
+
+def notebook_page(executed: Path) -> Path:
+    """Convert an executed notebook to HTML beside it, without any request to another host."""
+    from nbconvert import HTMLExporter
+
+    exporter = HTMLExporter(template_name="lab")
+    urls = ("require_js_url", "jquery_url", "mathjax_url", "mermaid_js_url", "jupyter_widgets_base_url", "widget_renderer_url")
+    for name in urls:
+        if exporter.has_trait(name):
+            setattr(exporter, name, "")
+    body, _ = exporter.from_filename(str(executed))
+    for pattern in _OUTSIDE:
+        body = pattern.sub("", body)
+    body = body.replace("<main>", '<main><p style="margin:1em"><a href="index.html">← the whole study</a></p>', 1)
+    page = executed.with_suffix(".html")
+    with complete_or_absent(page) as temporary:
+        temporary.write_text(body, encoding="utf-8")
+    return page
+
+
+def study_page(folder: Path, notebooks: list[str]) -> Path:
+    """Write ``index.html``: for each notebook its question, what it told, its figures and tables, and links to the whole."""
+    chapters = [_chapter(folder, name) for name in notebooks]
+    environment = jinja2.Environment(autoescape=True)
+    environment.filters["markdown"] = lambda text: jinja2.utils.markupsafe.Markup(mistune.html(str(jinja2.utils.markupsafe.escape(text))))
+    page = folder / "index.html"
+    with complete_or_absent(page) as temporary:
+        temporary.write_text(environment.from_string(_PAGE).render(study=folder.name, chapters=chapters), encoding="utf-8")
+    return page
+
+
+def _chapter(folder: Path, name: str) -> dict[str, Any]:
+    cells = json.loads((folder / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
+    first = next(("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"), "")
+    story = json.loads(path.read_text()) if (path := folder / "story" / f"{name}.json").is_file() else []
+    title = next((line.lstrip("# ") for line in first.splitlines() if line.startswith("# ")), name)
+    question = next((line.removeprefix("**Question.** ") for line in first.splitlines() if line.startswith("**Question.**")), "")
+    for item in story:
+        if item["kind"] == "table":
+            item["header"], item["cells"] = _head(folder / item["path"])
+    return {"name": name, "title": title, "question": question, "items": story}
+
+
+def _head(path: Path) -> tuple[list[str], list[list[str]]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = [row for _, row in zip(range(_ROWS + 1), csv.reader(file), strict=False)]
+    return (rows[0], [[_short(value) for value in row] for row in rows[1:]]) if rows else ([], [])
+
+
+def _short(value: str) -> str:
+    """Shorten a long decimal to four digits; an empty cell is an undefined value."""
+    if not value:
+        return "—"
+    try:
+        return f"{float(value):.4g}" if "." in value and len(value) > 7 else value
+    except ValueError:
+        return value
+
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{{ study }} · generalization workbook</title>
+<style>
+:root { color-scheme: light dark; --line: #8886; --soft: #8881; }
+body { font: 16px/1.55 system-ui, sans-serif; max-width: 60rem; margin: 0 auto; padding: 1rem; }
+h1, h2 { line-height: 1.2; } h2 { margin-top: 3rem; border-top: 1px solid var(--line); padding-top: 1rem; }
+.question { font-size: 1.15rem; font-style: italic; }
+figure { margin: 1.5rem 0; } figure img { max-width: 100%; height: auto; background: #fff; border-radius: 4px; }
+.table { overflow-x: auto; margin: 1rem 0; } table { border-collapse: collapse; font-size: .82rem; }
+th, td { padding: .2rem .55rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
+th:first-child, td:first-child { text-align: left; }
+summary { cursor: pointer; } nav li { margin: .3rem 0; } small, .small { opacity: .75; font-size: .85rem; }
+</style>
+</head>
+<body>
+<h1>Which of these networks will generalize, and by how much will accuracy drop?</h1>
+<p>Study <strong>{{ study }}</strong> of the generalization workbook. A set of networks is trained over a grid of hyperparameters, each with
+a known drop from training to test accuracy; each is scored by how far it looks at the object; and the scores are held against the drop.</p>
+<nav><ol>{% for chapter in chapters %}
+<li><a href="#{{ chapter.name }}">{{ chapter.title }}</a>: {{ chapter.question }}</li>{% endfor %}
+</ol></nav>
+{% for chapter in chapters %}
+<section id="{{ chapter.name }}">
+<h2>{{ chapter.title }}</h2>
+<p class="question">{{ chapter.question }}</p>
+<p class="small">In full: <a href="{{ chapter.name }}.html">page</a>, <a href="{{ chapter.name }}.ipynb">executed notebook</a></p>
+{% for item in chapter["items"] %}
+{% if item.kind == "text" %}{{ item.text | markdown }}
+{% elif item.kind == "figure" %}<figure><img src="{{ item.path }}" alt="{{ item.alt }}"><figcaption>{{ item.reading | markdown }}</figcaption></figure>
+{% elif item.kind == "table" %}{{ item.reading | markdown }}
+<details><summary>{{ item.name }} ({{ "{:,}".format(item.rows) }} rows)</summary><div class="table"><table>
+<tr>{% for name in item.header %}<th>{{ name }}</th>{% endfor %}</tr>
+{% for row in item.cells %}<tr>{% for value in row %}<td>{{ value }}</td>{% endfor %}</tr>
+{% endfor %}</table></div><p class="small"><a href="{{ item.path }}">{{ item.path }}</a>{% if item.rows > item.cells | length %}:
+the first {{ item.cells | length }} of {{ "{:,}".format(item.rows) }} rows are shown{% endif %}</p></details>
+{% elif item.kind == "parameters" %}<details><summary>Parameters</summary><div class="table"><table>
+{% for name, value in item["values"].items() %}<tr><td>{{ name }}</td><td style="white-space: normal">{{ value }}</td></tr>
+{% endfor %}</table></div></details>
+{% elif item.kind == "provenance" %}<details><summary>Where these numbers come from</summary><div class="table"><table>
+{% for name, value in item.facts.items() %}<tr><td>{{ name }}</td><td>{{ value }}</td></tr>
+{% endfor %}</table></div></details>
+{% endif %}{% endfor %}
+</section>
+{% endfor %}
+</body>
+</html>
+"""
