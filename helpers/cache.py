@@ -50,7 +50,7 @@ def read(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, pd.DataFrame], 
         meta = json.loads((folder / "meta.json").read_text())
         arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="c", allow_pickle=False) for name in meta["arrays"]}
         tables = {name: pd.read_parquet(folder / f"{name}.parquet") for name in meta["tables"]}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, EOFError, ValueError, KeyError, TypeError):
         return None
     if any([list(array.shape), str(array.dtype)] != meta["arrays"][name] for name, array in arrays.items()):
         return None

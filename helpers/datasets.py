@@ -155,10 +155,11 @@ def _assemble(listing: Listing, decoded: Sequence[Decoded], arguments: dict) -> 
         seed=arguments["data_seed"],
     )
     if not selected.class_ids:
+        kinds = pd.Series([fault.fault for fault in selected.faults], dtype=object).value_counts()
         raise ValueError(
             f"no usable class in {arguments['data_path'] or arguments['data_source']}: of {len(listing.records)} images listed "
-            f"none is left in a class of at least {arguments['minimum_images_per_class']} training images with a box; faults: "
-            f"{dict(pd.Series([fault.fault for fault in selected.faults], dtype=object).value_counts()) or 'none'}"
+            f"none is left in a class of at least {arguments['minimum_images_per_class']} training images with a box; "
+            f"faults: {', '.join(f'{number} {kind}' for kind, number in kinds.items()) or 'none'}"
         )
     labels = {class_id: label for label, class_id in enumerate(selected.class_ids)}
     train, test = (_stack(images, labels, arguments["image_size"]) for images in (selected.train, selected.test))

@@ -219,4 +219,5 @@ def inputs(archive: Archive, source: str, root: str, asked: Sequence[str]) -> li
         places += [f"{top}/{class_id}", f"{top}/{class_id}/images", f"{root}ILSVRC/Annotations/CLS-LOC/train/{class_id}"]
         places += [f"{root}val/{class_id}", f"{root}test/{class_id}"]
     places += [f"{root}{name}" for name in ("val", "val/images", "ILSVRC/Data/CLS-LOC/val", "ILSVRC/Annotations/CLS-LOC/val")]
-    return [f"{place}/{file}".lstrip("/") for place in dict.fromkeys(places) for file in archive.files(place)]
+    places = [place.lstrip("/") for place in dict.fromkeys(places)]
+    return [f"{place}/{file}".lstrip("/") for place in places for file in archive.files(place)]

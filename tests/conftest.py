@@ -1,0 +1,102 @@
+"""Small sources of images on disk, in the published layouts, as a folder or as a zip of it."""
+
+import io
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+REAL_DATA = Path(__file__).parents[2] / "shared" / "data"
+
+
+def jpeg(seed: int, size: tuple[int, int] = (20, 16), mode: str = "RGB", kind: str = "JPEG", **options) -> bytes:
+    """A random picture as the bytes of a file; ``size`` is width and height."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).convert(mode).save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def voc(*boxes: tuple, size: tuple[int, int] | None = (20, 16), name: str = "a") -> bytes:
+    """A Pascal VOC annotation."""
+    objects = "".join(
+        f"<object><name>{name}</name><bndbox><xmin>{b[0]}</xmin><ymin>{b[1]}</ymin><xmax>{b[2]}</xmax><ymax>{b[3]}</ymax></bndbox></object>"
+        for b in boxes
+    )
+    stated = f"<size><width>{size[0]}</width><height>{size[1]}</height><depth>3</depth></size>" if size else ""
+    return f"<annotation>{stated}{objects}</annotation>".encode()
+
+
+def tiny_imagenet(classes=("n01", "n02"), train=6, val=3) -> dict[str, bytes]:
+    """Tiny ImageNet's files by name."""
+    files = {"wnids.txt": "\n".join(classes).encode(), "words.txt": "\n".join(f"{c}\tname of {c}, synonym" for c in classes).encode()}
+    annotations = []
+    for number, wnid in enumerate(classes):
+        lines = []
+        for image in range(train):
+            name = f"{wnid}_{image}.JPEG"
+            files[f"train/{wnid}/images/{name}"] = jpeg(1000 * number + image, (16, 16))
+            lines.append(f"{name}\t{image}\t1\t12\t13")
+        files[f"train/{wnid}/{wnid}_boxes.txt"] = "\n".join(lines).encode()
+        for image in range(val):
+            name = f"val_{number}_{image}.JPEG"
+            files[f"val/images/{name}"] = jpeg(5000 + 1000 * number + image, (16, 16))
+            annotations.append(f"{name}\t{wnid}\t0\t0\t8\t8")
+    files["val/val_annotations.txt"] = "\n".join(annotations).encode()
+    return files
+
+
+def ilsvrc(classes=("n01", "n02"), train=4, val=2) -> dict[str, bytes]:
+    """ILSVRC CLS-LOC as Kaggle ships it, with XML and CSV that agree."""
+    files = {"LOC_synset_mapping.txt": "\n".join(f"{c} name of {c}, synonym" for c in classes).encode()}
+    rows = {"train": ["ImageId,PredictionString"], "val": ["ImageId,PredictionString"]}
+    for number, wnid in enumerate(classes):
+        for split, count in (("train", train), ("val", val)):
+            for image in range(count):
+                stem = f"{wnid}_{image}" if split == "train" else f"ILSVRC2012_val_{number}{image}"
+                place = f"{split}/{wnid}/{stem}" if split == "train" else f"{split}/{stem}"
+                files[f"ILSVRC/Data/CLS-LOC/{place}.JPEG"] = jpeg(10_000 * number + 100 * (split == "train") + image)
+                files[f"ILSVRC/Annotations/CLS-LOC/{place}.xml"] = voc((2, 2, 12, 10), (4, 4, 20, 16), name=wnid)
+                rows[split].append(f"{stem},{wnid} 2 2 12 10 {wnid} 4 4 20 16 ")
+    return files | {f"LOC_{split}_solution.csv": "\n".join(lines).encode() for split, lines in rows.items()}
+
+
+def voc_folder(classes=("cat", "dog"), count=8) -> dict[str, bytes]:
+    """A folder per class, an XML beside each image."""
+    files = {}
+    for number, name in enumerate(classes):
+        for image in range(count):
+            files[f"{name}/{image}.jpg"] = jpeg(100 * number + image)
+            files[f"{name}/{image}.xml"] = voc((1, 1, 10, 10), name=name)
+    return files
+
+
+LAYOUTS = {"tiny_imagenet": tiny_imagenet, "ilsvrc": ilsvrc, "voc_folder": voc_folder}
+
+
+@pytest.fixture(params=["folder", "zip", "zip with a leading folder"])
+def store(request, tmp_path):
+    """Write files as a folder or a zip; give the path."""
+
+    def write(files: dict[str, bytes], name: str = "source") -> Path:
+        if request.param == "folder":
+            for path, content in files.items():
+                (tmp_path / name / path).parent.mkdir(parents=True, exist_ok=True)
+                (tmp_path / name / path).write_bytes(content)
+            return tmp_path / name
+        with zipfile.ZipFile(tmp_path / f"{name}.zip", "w") as archive:
+            for path, content in files.items():
+                archive.writestr(f"top/{path}" if "leading" in request.param else path, content)
+        return tmp_path / f"{name}.zip"
+
+    return write
+
+
+@pytest.fixture
+def real_data():
+    """The folder of real photographs; a test that needs it is skipped where it is absent."""
+    if not REAL_DATA.is_dir():
+        pytest.skip(f"the real photographs are not at {REAL_DATA.name} beside the project")
+    return REAL_DATA

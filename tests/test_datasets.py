@@ -1,0 +1,322 @@
+import io
+import shutil
+from dataclasses import fields
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from conftest import LAYOUTS, REAL_DATA, ilsvrc, jpeg, tiny_imagenet, voc, voc_folder
+from helpers import cache, datasets
+from helpers.datasets import fault_counts, load_study_data
+
+
+@pytest.fixture
+def load(tmp_path):
+    def call(path, source="tiny_imagenet", **changes):
+        arguments = {
+            "data_source": source,
+            "data_path": str(path),
+            "image_size": 16,
+            "test_images_per_class": 2,
+            "cache_dir": tmp_path / "cache",
+        }
+        return load_study_data(**arguments | changes)
+
+    return call
+
+
+def kinds(data):
+    return data.faults["fault"].value_counts().to_dict()
+
+
+def same(first, second):
+    assert first.fingerprint == second.fingerprint
+    for split in ("train", "test"):
+        for field in fields(datasets.ImageSet):
+            a, b = (getattr(getattr(data, split), field.name) for data in (first, second))
+            assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b, (split, field.name)
+    for table in ("index", "faults", "classes"):
+        assert getattr(first, table).astype(str).equals(getattr(second, table).astype(str)), table
+
+
+@pytest.mark.parametrize("source", LAYOUTS)
+def test_each_layout_as_folder_and_zip_gives_images_labels_and_boxes(store, load, source):
+    data = load(store(LAYOUTS[source]()), source)
+    assert kinds(data) == {}
+    assert data.train.images.dtype == torch.uint8
+    assert data.train.images.shape[1:] == (3, 16, 16)
+    assert len(data.index) == len(data.train) + len(data.test)
+    assert data.classes["test_images"].tolist() == [2, 2]
+    assert data.classes["train_images"].tolist() == ([6, 6] if source == "voc_folder" else [6, 6] if source == "tiny_imagenet" else [4, 4])
+    assert torch.bincount(data.train.labels).tolist() == data.classes["train_images"].tolist()
+    assert not set(data.train.names) & set(data.test.names)
+
+
+def test_pixels_are_those_of_the_file_squashed_and_boxes_scaled_and_truncated(store, load):
+    files = ilsvrc(classes=("n01",), train=2)
+    data = load(store(files), "ilsvrc")
+    content = files["ILSVRC/Data/CLS-LOC/train/n01/n01_0.JPEG"]
+    expected = Image.open(io.BytesIO(content)).resize((16, 16), Image.Resampling.BILINEAR)
+    assert np.array_equal(data.train.images[0].numpy().transpose(1, 2, 0), np.asarray(expected))
+    # 20 x 16 squashed to 16 x 16: x times 0.8, y unchanged, truncated; half-open.
+    assert data.train.boxes[0].tolist() == [[1, 2, 9, 10], [3, 4, 16, 16]]
+
+
+def test_ilsvrc_boxes_agree_between_xml_and_csv(store, load):
+    files = ilsvrc()
+    without_xml = {name: content for name, content in files.items() if "Annotations" not in name}
+    without_csv = {name: content for name, content in files.items() if "solution" not in name}
+    both, table, xml = (load(store(part, name), "ilsvrc") for part, name in ((files, "a"), (without_xml, "b"), (without_csv, "c")))
+    assert both.fingerprint == table.fingerprint == xml.fingerprint
+    assert both.classes["class_name"].tolist() == ["name of n01", "name of n02"]
+
+
+def test_the_fingerprint_is_what_the_images_are_and_not_where_they_lie(tmp_path, load):
+    files = tiny_imagenet()
+    paths = []
+    for name in ("here", "elsewhere"):
+        for file, content in files.items():
+            (tmp_path / name / file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name / file).write_bytes(content)
+        paths.append(tmp_path / name)
+    zipped = shutil.make_archive(str(tmp_path / "zipped"), "zip", paths[0])
+    prints = {load(path).fingerprint for path in [*paths, zipped]}
+    assert len(prints) == 1
+    (paths[1] / "train/n01/images/n01_0.JPEG").write_bytes(jpeg(99, (16, 16)))
+    prints.add(load(paths[1]).fingerprint)
+    boxes = paths[0] / "train/n01/n01_boxes.txt"
+    boxes.write_text(boxes.read_text().replace("12\t13", "12\t14"))
+    prints.add(load(paths[0]).fingerprint)
+    prints.add(load(zipped, image_size=24).fingerprint)
+    prints.add(load(zipped, class_ids=["n02", "n01"]).fingerprint)
+    assert len(prints) == 5
+
+
+def test_the_second_start_reads_the_cache_and_decodes_nothing(store, load, monkeypatch):
+    path = store(tiny_imagenet())
+    first = load(path)
+    monkeypatch.setattr(datasets, "decode", lambda *arguments: pytest.fail("decoded again"))
+    same(first, load(path))
+
+
+@pytest.mark.parametrize(
+    "change", [{"image_size": 24}, {"images_per_class": 3}, {"test_images_per_class": 1}, {"data_seed": 1}, {"class_ids": ["n02"]}]
+)
+def test_a_cache_made_from_other_parameters_is_not_used(store, load, change):
+    path = store(tiny_imagenet())
+    load(path)
+    changed = load(path, **change)
+    shutil.rmtree(path.parent / "cache")
+    same(changed, load(path, **change))
+
+
+@pytest.mark.parametrize("name", ["meta.json", "train_images.npy", "index.parquet"])
+@pytest.mark.parametrize("content", [b"", b"half", None])
+def test_a_damaged_cache_is_made_again(tmp_path, load, name, content):
+    for file, bytes_ in tiny_imagenet().items():
+        (tmp_path / "s" / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "s" / file).write_bytes(bytes_)
+    first = load(tmp_path / "s")
+    (damaged,) = (tmp_path / "cache").glob(f"images-*/{name}")
+    damaged.unlink() if content is None else damaged.write_bytes(content)
+    same(first, load(tmp_path / "s"))
+    assert cache.read(damaged.parent) is not None
+    assert not list((tmp_path / "cache").glob(".*"))
+
+
+def test_a_changed_source_is_decoded_again(tmp_path, load):
+    for file, content in tiny_imagenet().items():
+        (tmp_path / "s" / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "s" / file).write_bytes(content)
+    before = load(tmp_path / "s")
+    (tmp_path / "s/train/n01/images/n01_3.JPEG").write_bytes(jpeg(77, (16, 16)))
+    assert load(tmp_path / "s").fingerprint != before.fingerprint
+
+
+def test_every_damage_is_counted_and_the_rest_is_used(store, load):
+    files = tiny_imagenet(classes=("n01", "n02", "n03"), train=12)
+    image = "train/n01/images/n01_{}.JPEG".format
+    files[image(0)] = files[image(0)][: len(files[image(0)]) // 2]  # cut
+    files[image(1)] = b"this is a text file"
+    files[image(2)] = b""
+    files[image(3)] = files[image(4)]  # the same file twice
+    lines = [f"n01_{n}.JPEG\t1\t1\t9\t9" for n in range(12)]
+    lines[5] = "n01_5.JPEG\t-4\t-4\t9\t9"  # reaches outside
+    lines[6] = "n01_6.JPEG\t20\t20\t30\t30"  # wholly outside
+    lines[7] = "n01_7.JPEG\t5\t5\t5\t9"  # no area
+    lines[8] = "n01_8.JPEG\t9\t9\t5\t5"  # turned round
+    lines[9] = "n01_9.JPEG\t1\t1\tx\t9"  # malformed
+    del lines[10]  # no annotation
+    files["train/n01/n01_boxes.txt"] = "\n".join(lines).encode()
+    del files["train/n03/n03_boxes.txt"]
+    files["val/val_annotations.txt"] += b"\nval_x.JPEG\tn99\t0\t0\t8\t8"
+    files["val/images/val_x.JPEG"] = jpeg(4711, (16, 16))
+    files["val/images/val_0_0.JPEG"] = files["train/n02/images/n02_0.JPEG"]  # a training image among the test images
+    data = load(store(files), class_ids=["n01", "n02", "n03", "n77"], test_images_per_class=3)
+    assert kinds(data) == {
+        "unreadable_image": 3,
+        "duplicate_file": 2,
+        "box_outside_clipped": 1,
+        "box_outside_dropped": 1,
+        "box_without_area": 2,
+        "malformed_annotation": 1,
+        "missing_annotation": 1 + 12,
+        "unknown_class": 2,
+        "class_with_too_few_images": 1,
+        "fewer_test_images_than_asked": 1,
+    }
+    assert data.classes["class_id"].tolist() == ["n01", "n02"]
+    used = {name.rsplit("/", 1)[1] for name in data.train.names if "n01" in name}
+    assert used == {"n01_3.JPEG", "n01_5.JPEG", "n01_11.JPEG"}  # 4 is 3's double
+    clipped = data.train.subset([i for i, name in enumerate(data.train.names) if name.endswith("n01_5.JPEG")])
+    assert clipped.boxes[0].tolist() == [[0, 0, 9, 9]]
+    counts = fault_counts(data.faults).set_index("class_id")
+    assert counts.loc["n01", "unreadable_image"] == 3
+    assert counts.loc["n03", "missing_annotation"] == 12
+
+
+def test_an_empty_class_is_counted_and_does_not_stop_the_run(store, load):
+    files = tiny_imagenet() | {"train/n00/n00_boxes.txt": b""}
+    data = load(store(files))
+    assert data.classes["class_id"].tolist() == ["n01", "n02"]
+    assert data.faults[["class_id", "fault"]].values.tolist() == [["n00", "class_with_too_few_images"]]
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind"), [("L", "JPEG"), ("CMYK", "JPEG"), ("P", "PNG"), ("RGBA", "PNG"), ("LA", "PNG"), ("1", "PNG"), ("I;16", "PNG")]
+)
+def test_every_mode_becomes_rgb(store, load, mode, kind):
+    files = voc_folder()
+    files["cat/0.jpg"] = jpeg(1, mode=mode, kind=kind) if mode != "I;16" else _sixteen_bit()
+    data = load(store(files), "voc_folder")
+    assert kinds(data) == {}
+    assert data.train.images.shape[1] == 3
+
+
+def _sixteen_bit():
+    buffer = io.BytesIO()
+    Image.fromarray(np.arange(320, dtype=np.uint16).reshape(16, 20) * 200).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def test_exif_rotation_is_applied_only_where_the_annotation_says_so(tmp_path, load):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # shown turned: stored 20 x 16, seen 16 x 20
+    turned = jpeg(3, exif=exif, quality=100, subsampling=0)
+    plain = jpeg(3, quality=100, subsampling=0)
+    for name, content, size in (("as_stored", turned, (20, 16)), ("as_seen", turned, (16, 20)), ("no_exif", plain, (16, 20))):
+        for number in range(4):
+            folder = tmp_path / name / "cat"
+            folder.mkdir(parents=True, exist_ok=True)
+            extra = b"" if number == 0 else bytes([number])
+            (folder / f"{number}.jpg").write_bytes(content + extra)  # trailing bytes: other files, same picture
+            (folder / f"{number}.xml").write_bytes(voc((0, 0, 8, 8), size=size))
+    stored, seen, without = (load(tmp_path / name, "voc_folder") for name in ("as_stored", "as_seen", "no_exif"))
+    assert kinds(stored) == kinds(seen) == {"fewer_test_images_than_asked": 1} or kinds(stored) == kinds(seen) == {}
+    assert kinds(without)["size_differs_from_annotation"] == 4
+    assert torch.equal(stored.train.images[0], without.train.images[0])
+    assert not torch.equal(stored.train.images[0], seen.train.images[0])
+    # Orientation 6 is a quarter turn; of a square squashed from it the turned pixels agree but for resampling.
+    turned_back = stored.train.images[0].rot90(-1, (1, 2)).float()
+    assert (turned_back - seen.train.images[0].float()).abs().mean() < 12
+    assert seen.train.boxes[0].tolist() == [[0, 0, 8, 6]]  # 16 x 20 to 16 x 16
+    assert stored.train.boxes[0].tolist() == [[0, 0, 6, 8]]
+
+
+def test_boxes_are_scaled_by_the_size_that_their_annotation_states(store, load):
+    files = voc_folder()
+    files["cat/0.xml"] = voc((20, 16, 40, 32), size=(40, 32))
+    data = load(store(files), "voc_folder", test_images_per_class=1)
+    assert kinds(data) == {"size_differs_from_annotation": 1}
+    row = [name.endswith("cat/0.jpg") for name in (*data.train.names, *data.test.names)].index(True)
+    boxes = [*data.train.boxes.tolist(), *data.test.boxes.tolist()]
+    assert boxes[row] == [[8, 8, 16, 16]]
+
+
+def test_the_held_out_test_split_is_seeded_and_disjoint(store, load):
+    path = store(voc_folder(count=10))
+    one, again, other = (load(path, "voc_folder", data_seed=seed, test_images_per_class=3) for seed in (0, 0, 1))
+    assert one.test.names == again.test.names != other.test.names
+    assert not set(one.train.names) & set(one.test.names)
+    assert len(one.train) == 14
+
+
+def test_a_class_of_few_images_is_not_held_out_whole(store, load):
+    data = load(store(voc_folder(count=5)), "voc_folder", test_images_per_class=50)
+    assert data.classes[["train_images", "test_images"]].values.tolist() == [[3, 2], [3, 2]]
+    assert kinds(data) == {"fewer_test_images_than_asked": 2}
+
+
+def test_fewer_images_are_a_subset_whatever_other_classes_are_asked_for(store, load):
+    path = store(tiny_imagenet(train=9))
+    names = {count: set(load(path, images_per_class=count).train.names) for count in (2, 5, 0)}
+    assert names[2] < names[5] < names[0]
+    alone = load(path, images_per_class=2, class_ids=["n02"])
+    assert set(alone.train.names) == {name for name in names[2] if "n02" in name}
+
+
+def test_labels_follow_the_order_of_the_classes_asked_for(store, load):
+    data = load(store(tiny_imagenet()), class_ids=["n02", "n01"])
+    assert data.classes["class_id"].tolist() == ["n02", "n01"]
+    assert all(("n02" in name) == (label == 0) for name, label in zip(data.train.names, data.train.labels.tolist(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("tiny_imagenet", "looked for train/<wnid>/images"),
+        ("ilsvrc", "looked for ILSVRC/Data/CLS-LOC/train/<wnid>"),
+        ("voc_folder", "no class was found"),
+    ],
+)
+def test_a_source_without_a_class_says_what_was_looked_for_and_where(tmp_path, load, source, message):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match=message):
+        load(tmp_path / "empty", source)
+
+
+def test_no_usable_class_names_the_faults(store, load):
+    files = {name: content for name, content in tiny_imagenet().items() if not name.endswith("boxes.txt")}
+    with pytest.raises(ValueError, match=r"no usable class .* of 18 images listed .*faults: 12 missing_annotation"):
+        load(store(files))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"data_source": "imagenet"}, "data_source 'imagenet' is unknown; choose one of synthetic, ilsvrc, tiny_imagenet, voc_folder"),
+        ({"image_size": 4}, "image_size is 4; it must be at least 8"),
+        ({"images_per_class": -1}, "images_per_class is -1; it must be at least 0"),
+        ({"class_ids": ["a", "a"]}, "class_ids names a class twice"),
+        ({"data_path": ""}, "needs data_path"),
+        (
+            {"data_source": "synthetic", "class_ids": ["synthetic_cat"]},
+            "class_ids holds synthetic_cat; the synthetic classes are synthetic_disc",
+        ),
+    ],
+)
+def test_refuses_arguments_by_name(tmp_path, change, message):
+    with pytest.raises(ValueError, match=message):
+        load_study_data(**{"data_source": "tiny_imagenet", "data_path": "x", "cache_dir": tmp_path, **change})
+
+
+def test_the_real_ilsvrc_sample(real_data, load):
+    data = load(real_data / "ilsvrc2012-sample.zip", "ilsvrc", minimum_images_per_class=1, test_images_per_class=50)
+    assert (len(data.train), len(data.test), len(data.classes)) == (199, 100, 20)
+    assert set(data.faults["fault"]) <= {"fewer_test_images_than_asked"}
+    assert data.train.boxes.shape[1] > 1  # some have several boxes
+
+
+@pytest.mark.parametrize("name", ["tiny-imagenet-20.zip", "tiny-imagenet-pretrain-30.zip"])
+def test_two_classes_of_the_real_tiny_imagenet(real_data, load, name):
+    classes = datasets.open_archive(real_data / name).folders(f"{name.removesuffix('.zip')}/train")[:2]
+    data = load(real_data / name, class_ids=classes, image_size=64, test_images_per_class=50)
+    assert data.classes["test_images"].tolist() == [50, 50]
+    assert set(data.faults["fault"]) <= {"box_without_area"}
+    assert len(data.train) + (data.faults["split"] == "train").sum() == 1000
+
+
+def test_where_the_real_data_is_looked_for():
+    assert REAL_DATA.parts[-2:] == ("shared", "data")
