@@ -30,7 +30,7 @@ def scores_found(table: pd.DataFrame) -> str:
     empty = scored["empty"].sum() / max(1, scored["n"].sum())
     return (
         f"IoU from {scored['iou'].min():.3f} to {scored['iou'].max():.3f}, IoU-B from {scored['iou_b'].min():.3f} to "
-        f"{scored['iou_b'].max():.3f} over {count(len(scored), 'model')}. {count(unseen, 'image score')} undefined and left out of the means; "
+        f"{scored['iou_b'].max():.3f} over {count(len(scored), 'model')}. {count(unseen, 'image score')} undefined and left out; "
         f"{percent(empty)} of the maps have no pixel above the threshold and count as 0."
     )
 
@@ -46,7 +46,8 @@ def step_by_step(steps: Steps, names: Sequence[str]) -> str:
     verdict = "correctly" if steps.label == steps.predicted else f"wrongly, it is {names[steps.label]}"
     return (
         f"Predicted: {names[steps.predicted]} ({verdict}). The map's mask covers {percent(float(steps.mask.float().mean()))} of the image, "
-        f"the box {percent(float(steps.box_mask.float().mean()))}; IoU {steps.iou:.3f}, and {steps.iou_b:.3f} for the rectangle around the mask."
+        f"the box {percent(float(steps.box_mask.float().mean()))}; "
+        f"IoU {steps.iou:.3f}, and {steps.iou_b:.3f} for the rectangle around the mask."
     )
 
 
@@ -145,5 +146,6 @@ def selection_read(table4: pd.DataFrame) -> str:
     pairs = int(row["concordant"] + row["discordant"])
     return (
         f"Of {count(pairs, 'pair')} (and {count(int(row['ties']), 'tie')}), the larger IoU picks the smaller gap in "
-        f"**{percent(row['accuracy'])}** (95 % interval {percent(low)} to {percent(high)}): {coin}; the paper reports {percent(row['published_accuracy'])}."
+        f"**{percent(row['accuracy'])}** (95 % interval {percent(low)} to {percent(high)}): {coin}; "
+        f"the paper reports {percent(row['published_accuracy'])}."
     )

@@ -118,7 +118,8 @@ a known drop from training to test accuracy; each is scored by how far it looks 
 <p class="small">In full: <a href="{{ chapter.name }}.html">page</a>, <a href="{{ chapter.name }}.ipynb">executed notebook</a></p>
 {% for item in chapter["items"] %}
 {% if item.kind == "text" %}{{ item.text | markdown }}
-{% elif item.kind == "figure" %}<figure><img src="{{ item.path }}" alt="{{ item.alt }}"><figcaption>{{ item.reading | markdown }}</figcaption></figure>
+{% elif item.kind == "figure" %}<figure><img src="{{ item.path }}" alt="{{ item.alt }}">
+<figcaption>{{ item.reading | markdown }}</figcaption></figure>
 {% elif item.kind == "table" %}{{ item.reading | markdown }}
 <details><summary>{{ item.name }} ({{ "{:,}".format(item.rows) }} rows)</summary><div class="table"><table>
 <tr>{% for name in item.header %}<th>{{ name }}</th>{% endfor %}</tr>

@@ -78,7 +78,8 @@ def box_sizes(images: ImageSet) -> str:
     several = int(((x1 > x0) & (y1 > y0)).sum(1).gt(1).sum())
     low, middle, high = np.percentile(share, [10, 50, 90])
     return (
-        f"The largest box of an image takes {percent(middle)} of it in the median (10th to 90th percentile: {percent(low)} to {percent(high)}); "
+        f"The largest box of an image takes {percent(middle)} of it in the median "
+        f"(10th to 90th percentile: {percent(low)} to {percent(high)}); "
         f"{count(several, 'image')} of {len(images):,} have more than one. A map that covers the whole image has an IoU of "
         f"{share.mean():.3f} on average, the floor that a measure of where a network looks must be read against."
     )
@@ -155,7 +156,8 @@ def gap_by_architecture(kept: pd.DataFrame) -> str:
     within = kept.groupby("architecture")["gap"].agg(np.ptp).max()
     between = middle["median"].max() - middle["median"].min()
     return (
-        f"Median gap: {listed(each, 8)}. The medians differ by {points(between)}, the models of one architecture by up to {points(within)}: "
+        f"Median gap: {listed(each, 8)}. The medians differ by {points(between)}, "
+        f"the models of one architecture by up to {points(within)}: "
         + ("architecture is the smaller lever." if between < within else "architecture is the larger lever.")
     )
 

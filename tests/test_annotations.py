@@ -1,6 +1,6 @@
 import pytest
-
 from conftest import voc
+
 from helpers.annotations import parse_names, parse_solution, parse_tiny_boxes, parse_voc
 
 
@@ -32,7 +32,7 @@ OUTSIDE = b'<!DOCTYPE x [<!ENTITY f SYSTEM "file:///etc/hostname">]><annotation>
     ],
 )
 def test_malformed_xml_and_entities_are_refused(content):
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError):
         parse_voc(content)
 
 

@@ -5,9 +5,9 @@ from dataclasses import fields
 import numpy as np
 import pytest
 import torch
+from conftest import LAYOUTS, REAL_DATA, ilsvrc, jpeg, tiny_imagenet, voc, voc_folder
 from PIL import Image
 
-from conftest import LAYOUTS, REAL_DATA, ilsvrc, jpeg, tiny_imagenet, voc, voc_folder
 from helpers import cache, datasets
 from helpers.datasets import fault_counts, load_study_data
 
