@@ -7,19 +7,21 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Patch, Rectangle
 from torch import Tensor
 
+from helpers.plots import empty, style
 from helpers.scoring import Overlays, Steps
 
 _BOX = {"edgecolor": "#ffd400", "facecolor": "none", "linewidth": 1.8}
 _CAM_BOX = {"edgecolor": "#00d5ff", "facecolor": "none", "linewidth": 1.8, "linestyle": "--"}
+_OVERLAP = "cividis"
 _MAP = {"cmap": "viridis", "vmin": 0, "vmax": 1}
 
 
 def _show(ax: Axes, image: Tensor | np.ndarray, **options: object) -> None:
     pixels = np.asarray(image)
-    ax.imshow(pixels.transpose(1, 2, 0) if pixels.ndim == 3 else pixels, **options)
+    ax.imshow(pixels.transpose(1, 2, 0) if pixels.ndim == 3 else pixels, interpolation="nearest", **options)  # pixels as they are
     ax.set_axis_off()
 
 
@@ -30,6 +32,7 @@ def _boxes(ax: Axes, boxes: Tensor, **options: object) -> None:
             ax.add_patch(Rectangle((x0 - 0.5, y0 - 0.5), x1 - x0, y1 - y0, **(options or _BOX)))
 
 
+@style()
 def images_with_boxes(images: Tensor, boxes: Tensor, titles: Sequence[str], columns: int = 5) -> Figure:
     """Draw images with the outline of their boxes.
 
@@ -39,8 +42,10 @@ def images_with_boxes(images: Tensor, boxes: Tensor, titles: Sequence[str], colu
         titles: one per image.
         columns: images per row.
     """
-    rows = max(1, -(-len(images) // columns))
-    figure, axes = plt.subplots(rows, columns, figsize=(1.9 * columns, 2.15 * rows), layout="constrained", squeeze=False)
+    if not len(images):
+        return empty("There is no image to draw.")
+    rows = -(-len(images) // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(1.8 * columns, 2.05 * rows), layout="constrained", squeeze=False)
     for ax in axes.flat:
         ax.set_axis_off()
     for ax, image, box, title in zip(axes.flat, images, boxes, titles, strict=False):
@@ -50,6 +55,7 @@ def images_with_boxes(images: Tensor, boxes: Tensor, titles: Sequence[str], colu
     return figure
 
 
+@style()
 def cam_steps(steps: Steps, title: str) -> Figure:
     """Draw how a model comes to its IoU on one image, from left to right (Du et al. 2024, Figs 1 and 3)."""
     figure, axes = plt.subplots(1, 5, figsize=(12, 3), layout="constrained")
@@ -60,27 +66,33 @@ def cam_steps(steps: Steps, title: str) -> Figure:
     _boxes(axes[0], steps.boxes)
     _show(axes[1], steps.heat_map, **_MAP)
     _show(axes[2], steps.image)
-    axes[2].imshow(steps.enlarged, alpha=0.55, **_MAP)
+    _show(axes[2], steps.enlarged, alpha=0.55, **_MAP)
     _show(axes[3], steps.image)
-    axes[3].imshow(np.where(steps.mask, np.nan, 0.0), cmap="gray", vmin=0, vmax=1, alpha=0.75)
+    _show(axes[3], np.where(steps.mask, np.nan, 0.0), cmap="gray", vmin=0, vmax=1, alpha=0.75)
     _boxes(axes[3], steps.boxes)
     _boxes(axes[3], steps.cam_box, **_CAM_BOX)
-    # 0 neither, 1 mask only, 2 box only, 3 both: three greys that differ in print as well.
-    _show(axes[4], steps.mask.int() + 2 * steps.box_mask.int(), cmap="cividis", vmin=0, vmax=3)
+    # 0 neither, 1 mask only, 2 box only, 3 both: shades from dark to light, which differ in print as well.
+    _show(axes[4], steps.mask.int() + 2 * steps.box_mask.int(), cmap=_OVERLAP, vmin=0, vmax=3)
     axes[4].set_title(f"both / either: IoU {steps.iou:.2f}\nrectangle: IoU-B {steps.iou_b:.2f}", fontsize="small")
+    shades = plt.get_cmap(_OVERLAP)
+    patches = [Patch(color=shades(value / 3), label=label) for value, label in enumerate(("neither", "mask only", "box only", "both"))]
+    figure.legend(handles=patches, loc="outside lower right", ncols=4, fontsize="small", frameon=False)
     figure.suptitle(title, fontsize="medium")
     return figure
 
 
+@style()
 def cam_overlays(overlays: Overlays, row_titles: Sequence[str], column_titles: Sequence[str]) -> Figure:
     """Draw where several models look on the same images: a row per model (Du et al. 2024, Fig. 2)."""
     rows, columns = overlays.ious.shape
-    figure, axes = plt.subplots(rows, columns, figsize=(1.2 + 2.1 * columns, 2.3 * rows), layout="constrained", squeeze=False)
+    if not rows * columns:
+        return empty("There is no model or no image to look at.")
+    figure, axes = plt.subplots(rows, columns, figsize=(1.2 + 1.9 * columns, 2.1 * rows), layout="constrained", squeeze=False)
     for row in range(rows):
         for column in range(columns):
             ax = axes[row, column]
             _show(ax, overlays.images[row, column])
-            ax.imshow(overlays.heat[row, column], alpha=0.5, **_MAP)
+            _show(ax, overlays.heat[row, column], alpha=0.5, **_MAP)
             _boxes(ax, overlays.boxes[row, column])
             name = f"{fill(column_titles[column], 22)}\n" if row == 0 else ""
             ax.set_title(f"{name}IoU {overlays.ious[row, column]:.2f}", fontsize="small")

@@ -83,7 +83,7 @@ def _run_all(executions: Iterable[Execution], study: str, force: set[str], dry_r
     if folder is not None and not dry_run:
         from helpers import pages  # late: it loads nbconvert
 
-        print(f"report: {pages.write_all(folder).relative_to(root)}")
+        print(f"report: {os.path.relpath(pages.write_all(folder), root)}")
     return 0
 
 
@@ -158,7 +158,7 @@ def _execute(execution: Execution, folder: Path, root: Path) -> str:
     try:
         papermill.execute_notebook(
             str(execution.notebook.relative_to(root)),
-            str(partial.relative_to(root)),
+            os.path.relpath(partial, root),
             execution.parameters,
             kernel_name="python3",
             progress_bar=False,
@@ -168,9 +168,8 @@ def _execute(execution: Execution, folder: Path, root: Path) -> str:
     except papermill.PapermillExecutionError as fault:
         return _failure(fault, execution, partial, root)
     except Exception as fault:  # whatever ends a kernel ends here as one message; the partial report stays
-        return (
-            f"{execution.notebook.stem}: the kernel failed: {type(fault).__name__}: {fault}\n  partial report: {partial.relative_to(root)}"
-        )
+        what = f"{type(fault).__name__}: {fault}"
+        return f"{execution.notebook.stem}: the kernel failed: {what}\n  partial report: {os.path.relpath(partial, root)}"
     finally:
         os.chdir(here)
     return ""
@@ -180,7 +179,7 @@ def _failure(fault: Any, execution: Execution, partial: Path, root: Path) -> str
     first = next((line for line in fault.source.splitlines() if line.strip()), "")
     return (
         f"{execution.notebook.stem}: cell {fault.cell_index} failed ({first.strip()})\n"
-        f"  {fault.ename}: {_ANSI.sub('', str(fault.evalue))}\n  partial report: {partial.relative_to(root)}"
+        f"  {fault.ename}: {_ANSI.sub('', str(fault.evalue))}\n  partial report: {os.path.relpath(partial, root)}"
     )
 
 

@@ -1,0 +1,40 @@
+import pytest
+
+from helpers.files import PROJECT_ROOT, complete_or_absent, from_root, inside, read_json, write_json
+
+
+def test_a_failure_leaves_neither_half_a_file_nor_a_temporary_one(tmp_path):
+    write_json(tmp_path / "a.json", {"x": 1})
+    with pytest.raises(RuntimeError, match="amid"), complete_or_absent(tmp_path / "a.json") as temporary:
+        temporary.write_text("half")
+        raise RuntimeError("amid")
+    assert read_json(tmp_path / "a.json") == {"x": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_the_file_appears_at_the_end_only_and_folders_are_made(tmp_path):
+    path = tmp_path / "new/folder/a.txt"
+    with complete_or_absent(path) as temporary:
+        temporary.write_text("whole")
+        assert not path.exists()
+    assert path.read_text() == "whole"
+
+
+@pytest.mark.parametrize("name", ["..", "../x", "a/../../x", "/etc/passwd", ".", ""])
+def test_names_that_leave_a_folder_are_refused(tmp_path, name):
+    with pytest.raises(ValueError, match=r"leaves the folder .*; use a plain file name"):
+        inside(tmp_path, name)
+    assert inside(tmp_path, "a/b..c") == tmp_path.resolve() / "a/b..c"
+
+
+def test_a_link_out_of_the_folder_is_followed_before_it_is_judged(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/link").symlink_to(tmp_path)
+    with pytest.raises(ValueError, match="leaves the folder"):
+        inside(tmp_path / "folder", "link/secret")
+
+
+def test_paths_are_those_of_the_project_wherever_the_kernel_starts(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert from_root("notebooks") == PROJECT_ROOT / "notebooks"
+    assert from_root(tmp_path) == tmp_path

@@ -1,0 +1,456 @@
+import io
+
+import matplotlib
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.stats
+import torch
+from matplotlib.patches import Rectangle
+
+from helpers import localization, pictures, plots, scoring, synthetic
+
+ARCHITECTURES = ["resnet18", "resnet34", "resnet50", "resnet101"]
+
+
+@pytest.fixture(autouse=True)
+def without_a_window():
+    with matplotlib.rc_context({"backend": "agg"}):
+        yield
+    plt.close("all")
+
+
+def drawn(figure):
+    """Draw for real, so that what only fails at drawing fails here; return its axes."""
+    figure.savefig(io.BytesIO(), format="png", dpi=50)
+    return figure.axes
+
+
+def words(figure):
+    """Every text of a figure that is not empty."""
+    return [text.get_text() for text in figure.findobj(matplotlib.text.Text) if text.get_text()]
+
+
+def legend_words(legend):
+    return [text.get_text() for text in legend.get_texts()]
+
+
+def points(ax):
+    """All markers of an axis without a line, as sorted (x, y) pairs."""
+    lines = [line for line in ax.lines if line.get_linestyle() == "None"]
+    return sorted((float(x), float(y)) for line in lines for x, y in zip(*line.get_data(), strict=True))
+
+
+@pytest.fixture
+def catalogue():
+    """Forty models of four architectures, the smaller gap the larger IoU; row 0 has no IoU, row 1 no gap."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"architecture": np.repeat(ARCHITECTURES[::-1], [13, 11, 9, 7]), "gap": rng.uniform(0.02, 0.6, 40)})
+    table["iou"] = 0.5 - 0.5 * table["gap"] + rng.normal(0, 0.03, 40)
+    table.loc[0, "iou"], table.loc[1, "gap"] = np.nan, np.nan
+    return table
+
+
+@pytest.fixture
+def histories():
+    rng = np.random.default_rng(1)
+    runs = [
+        pd.DataFrame(
+            {
+                "run_id": f"run{number}",
+                "architecture": ARCHITECTURES[number % 2],
+                "epoch": np.arange(1, 6),
+                "train_loss": np.sort(rng.uniform(0.1, 2, 5))[::-1],
+                "train_accuracy": np.sort(rng.uniform(0, 1, 5)),
+                "test_accuracy": rng.uniform(0, 1, 5),
+            }
+        )
+        for number in range(5)
+    ]
+    return pd.concat(runs, ignore_index=True)
+
+
+@pytest.fixture
+def thresholds():
+    rows = [
+        {"measure": measure, "architecture": name, "threshold": threshold, "n": 10 * (number + 1) + step}
+        for measure in ("iou", "iou_b")
+        for number, name in enumerate(["resnet18", "Total"])
+        for step, threshold in enumerate([0.95, 0.9])
+    ]
+    table = pd.DataFrame(rows)
+    table["pearson_r"] = np.linspace(-0.9, -0.2, 8)
+    return table.assign(ci_low=table["pearson_r"] - 0.05, ci_high=table["pearson_r"] + 0.2, published_r=np.linspace(-0.8, -0.7, 8))
+
+
+def test_the_style_is_there_while_drawing_and_gone_afterwards(catalogue):
+    before = dict(matplotlib.rcParams)
+    with plots.style():
+        assert matplotlib.rcParams["axes.grid"] and not matplotlib.rcParams["axes.spines.top"]
+        assert [matplotlib.colors.to_hex(colour) for colour in plots.colours(["a", "b"]).values()] == ["#0173b2", "#de8f05"]
+    plots.gap_histogram(catalogue)
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_architectures_stand_in_the_order_of_their_numbers():
+    assert plots.in_order(pd.Series(["resnet101", "resnet18", "vit", "resnet34", "resnet18"])) == [
+        "resnet18",
+        "resnet34",
+        "resnet101",
+        "vit",
+    ]
+    assert plots.in_order(pd.Series([True, False, True])) == [False, True]
+    assert plots.in_order(pd.Series([100, 25])) == [25, 100]
+
+
+def test_class_counts_draws_every_number_of_the_table():
+    table = pd.DataFrame({"class_name": ["disc", "ring"], "train_images": [60, 45], "test_images": [50, 20], "published": [np.nan, 70]})
+    figure = plots.class_counts(table)
+    (ax,) = drawn(figure)
+    assert [[bar.get_width() for bar in bars] for bars in ax.containers] == [[60, 45], [50, 20]]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["disc", "ring"]
+    assert {"training (n = 105)", "test (n = 70)", "training, Du et al. 2024"} == set(legend_words(ax.get_legend()))
+    np.testing.assert_array_equal(ax.lines[0].get_xdata(), [np.nan, 70])
+    assert ax.get_xlabel() == "images"
+
+
+def test_class_counts_without_published_numbers_names_none():
+    table = pd.DataFrame({"class_name": ["disc"], "train_images": [60], "test_images": [50]})
+    (ax,) = drawn(plots.class_counts(table))
+    assert not ax.lines and len(legend_words(ax.get_legend())) == 2
+
+
+def test_gap_boxplot_draws_every_gap_in_points_and_counts_it(catalogue):
+    (ax,) = drawn(plots.gap_boxplot(catalogue))
+    known = catalogue.dropna(subset="gap")
+    np.testing.assert_allclose(sorted(y for _, y in points(ax)), sorted(100 * known["gap"]))
+    counts = known["architecture"].value_counts()
+    assert [label.get_text() for label in ax.get_xticklabels()] == [f"{name}\nn = {counts[name]}" for name in ARCHITECTURES]
+    for place, name in enumerate(ARCHITECTURES, 1):
+        here = sorted(y for x, y in points(ax) if abs(x - place) < 0.2)
+        np.testing.assert_allclose(here, sorted(100 * known.loc[known["architecture"] == name, "gap"]))
+    assert "percentage points" in ax.get_ylabel()
+
+
+def test_gap_boxplot_tells_architectures_apart_without_colour(catalogue):
+    (ax,) = drawn(plots.gap_boxplot(catalogue))
+    markers = [line.get_marker() for line in ax.lines if line.get_linestyle() == "None"]
+    assert len(markers) == len(set(markers)) == 4
+
+
+def test_gap_boxplot_draws_medians(catalogue):
+    (ax,) = drawn(plots.gap_boxplot(catalogue))
+    medians = 100 * catalogue.groupby("architecture")["gap"].median()
+    levels = [line.get_ydata()[0] for line in ax.lines if line.get_linestyle() != "None" and np.ptp(line.get_ydata()) == 0]
+    assert all(np.isclose(levels, median).any() for median in medians)
+
+
+def test_gap_histogram_holds_every_model_with_a_gap(catalogue):
+    (ax,) = drawn(plots.gap_histogram(catalogue))
+    assert sum(bar.get_height() for bar in ax.patches) == 39
+    assert ax.get_ylabel() == "models (n = 39)" and "percentage points" in ax.get_xlabel()
+    edges = [bar.get_x() for bar in ax.patches] + [ax.patches[-1].get_x() + ax.patches[-1].get_width()]
+    np.testing.assert_allclose([edges[0], edges[-1]], [100 * catalogue["gap"].min(), 100 * catalogue["gap"].max()])
+
+
+def test_training_curves_draw_one_line_per_run(histories):
+    figure = plots.training_curves(histories)
+    axes = drawn(figure)
+    for ax, column in zip(axes, ["train_loss", "train_accuracy", "test_accuracy"], strict=True):
+        lines = {tuple(line.get_ydata()) for line in ax.lines}
+        assert lines == {tuple(run[column]) for _, run in histories.groupby("run_id")}
+        assert all(line.get_xdata().tolist() == [1, 2, 3, 4, 5] for line in ax.lines)
+        assert len({line.get_linestyle() for line in ax.lines}) == 2, "a line style per architecture"
+        assert ax.get_xlabel() == "epoch"
+    assert [ax.get_yscale() for ax in axes] == ["log", "linear", "linear"]
+    assert axes[0].get_ylabel() == "training loss (nats)"
+    assert all("%" in label.get_text() for ax in axes[1:] for label in ax.get_yticklabels())
+    assert legend_words(figure.legends[0]) == ["resnet18 (3 runs)", "resnet34 (2 runs)"]
+
+
+def test_a_run_of_one_epoch_is_seen(histories):
+    axes = drawn(plots.training_curves(histories[histories["epoch"] == 1]))
+    assert all(line.get_marker() == "." for line in axes[0].lines)
+
+
+def test_training_curves_survive_a_diverged_run(histories):
+    histories.loc[histories["run_id"] == "run0", ["train_loss", "train_accuracy"]] = np.nan
+    assert len(drawn(plots.training_curves(histories))[0].lines) == 5
+
+
+def test_late_changes_are_drawn_in_percent_and_counted():
+    table = pd.DataFrame(
+        {
+            "run_id": ["a", "a", "b", "b"],
+            "epoch": [9, 10, 9, 10],
+            "relative_loss_change": [-0.1, np.nan, 0.02, 0.03],
+            "relative_accuracy_change": [0.1, 0.2, 0.3, 0.4],
+        }
+    )
+    figure = plots.late_changes(table)
+    loss, accuracy = drawn(figure)
+    np.testing.assert_allclose(loss.lines[0].get_ydata(), [-10, np.nan])
+    np.testing.assert_allclose([line.get_ydata() for line in accuracy.lines[:2]], [[10, 20], [30, 40]])
+    assert "(%)" in loss.get_ylabel() and "(%)" in accuracy.get_ylabel()
+    assert figure.get_suptitle().endswith("(n = 2)")
+
+
+def test_measure_against_gap_draws_every_defined_model_pooled_and_by_architecture(catalogue):
+    figure = plots.measure_against_gap(catalogue, "iou")
+    axes = drawn(figure)[:5]
+    known = catalogue.dropna()
+    for ax, (name, models) in zip(axes, [("pooled", known), *((a, known[known["architecture"] == a]) for a in ARCHITECTURES)], strict=True):
+        np.testing.assert_allclose(points(ax), sorted(zip(models["iou"], 100 * models["gap"], strict=True)))
+        r = np.corrcoef(models["iou"], models["gap"])[0, 1]
+        assert ax.get_title() == f"{name}: r = {r:.2f}, n = {len(models)}"
+    assert axes[0].get_title().endswith("n = 38")
+    assert figure.legends[0].get_title().get_text() == "2 without a value left out"
+    markers = [line.get_marker() for line in axes[0].lines if line.get_linestyle() == "None"]
+    assert len(set(markers)) == 4
+    assert "percentage points" in axes[0].get_ylabel() and axes[3].get_xlabel() == "IoU"
+
+
+def test_every_column_of_panels_ends_with_a_labelled_axis(catalogue):
+    """Five panels on two rows of three: the third of the first row has none below it."""
+    axes = drawn(plots.measure_against_gap(catalogue, "iou"))
+    labelled = [ax.get_xlabel() == "IoU" and any(label.get_visible() for label in ax.get_xticklabels()) for ax in axes[:5]]
+    assert labelled == [False, False, True, True, True]
+
+
+def test_infinite_measures_are_left_out_too(catalogue):
+    catalogue.loc[2, "iou"] = np.inf
+    figure = plots.measure_against_gap(catalogue, "iou")
+    drawn(figure)
+    assert figure.legends[0].get_title().get_text() == "3 without a value left out"
+
+
+def test_one_architecture_has_one_panel(catalogue):
+    assert len(drawn(plots.measure_against_gap(catalogue[catalogue["architecture"] == "resnet18"], "iou"))) == 1
+
+
+def test_a_constant_measure_has_no_correlation(catalogue):
+    figure = plots.measure_against_gap(catalogue.assign(iou=0.3), "iou")
+    assert drawn(figure)[0].get_title() == "pooled: r undefined, n = 39"
+
+
+def test_band_is_that_of_ordinary_least_squares():
+    """Against scipy's line, and the interval of the mean from the covariance of the coefficients."""
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(size=12), rng.normal(size=12)
+    _, ax = plt.subplots()
+    plots.fit_band(ax, x, y)
+    expected = scipy.stats.linregress(x, y)
+    at, line = ax.lines[0].get_data()
+    np.testing.assert_allclose(line, expected.intercept + expected.slope * at)
+    design = np.column_stack([np.ones(12), x])
+    noise = ((y - expected.intercept - expected.slope * x) ** 2).sum() / 10
+    covariance = noise * np.linalg.inv(design.T @ design)
+    grid = np.column_stack([np.ones(len(at)), at])
+    half = scipy.stats.t.ppf(0.975, 10) * np.sqrt(np.einsum("ij,jk,ik->i", grid, covariance, grid))
+    corners = ax.collections[0].get_paths()[0].vertices
+    for place, low, high in zip(at[1:-1], (line - half)[1:-1], (line + half)[1:-1], strict=True):
+        here = corners[np.isclose(corners[:, 0], place), 1]
+        np.testing.assert_allclose([here.min(), here.max()], [low, high])
+
+
+def test_thresholds_draw_ours_filled_published_hollow_and_the_interval(thresholds):
+    figure = plots.correlation_by_threshold(thresholds)
+    for ax, measure in zip(drawn(figure), ["iou", "iou_b"], strict=True):
+        rows = thresholds[thresholds["measure"] == measure]
+        marked = [line for line in ax.lines if line.get_linestyle() == "None" and line.get_marker() in ("o", "s")]
+        filled = [y for line in marked if line.get_fillstyle() == "full" for y in line.get_ydata()]
+        hollow = [y for line in marked if line.get_fillstyle() == "none" for y in line.get_ydata()]
+        np.testing.assert_allclose(filled, rows["pearson_r"])
+        np.testing.assert_allclose(hollow, rows["published_r"])
+        ends = np.concatenate([[path.vertices[:, 1] for path in bars.get_paths()] for bars in ax.collections])
+        np.testing.assert_allclose(ends, rows[["ci_low", "ci_high"]])
+        assert [text.get_text() for text in ax.texts] == [f"n={n}" for n in rows["n"]]
+        assert "(%)" in ax.get_xlabel()
+    assert [ax.get_title() for ax in figure.axes] == ["IoU", "IoU-B"]
+
+
+def test_thresholds_stand_near_their_own_threshold(thresholds):
+    ax = drawn(plots.correlation_by_threshold(thresholds))[0]
+    filled = [line for line in ax.lines if line.get_marker() in ("o", "s") and line.get_fillstyle() == "full"]
+    assert all(np.abs(line.get_xdata() - [95, 90]).max() < 2.5 for line in filled)
+
+
+def test_an_undefined_correlation_leaves_a_hole_only(thresholds):
+    thresholds.loc[0, ["pearson_r", "ci_low", "ci_high"]] = np.nan
+    ax = drawn(plots.correlation_by_threshold(thresholds))[0]
+    assert np.isfinite([y for _, y in points(ax)]).sum() >= 3 + 4
+
+
+def nothing(columns):
+    return pd.DataFrame({name: pd.Series(dtype=float) for name in columns})
+
+
+@pytest.mark.parametrize(
+    ("draw", "table", "message"),
+    [
+        (plots.class_counts, nothing(["class_name", "train_images", "test_images"]), "There is no class to count images of."),
+        (plots.gap_boxplot, nothing(["architecture", "gap"]), "No model with a gap is kept, so there is nothing to draw."),
+        (
+            plots.gap_boxplot,
+            pd.DataFrame({"architecture": ["a"], "gap": [np.nan]}),
+            "No model with a gap is kept, so there is nothing to draw.",
+        ),
+        (plots.gap_histogram, pd.DataFrame({"gap": [np.nan]}), "No model with a gap is kept, so there is nothing to draw."),
+        (plots.training_curves, nothing(["run_id", "epoch"]), "No run has a history."),
+        (plots.late_changes, nothing(["run_id", "epoch"]), "No run ended at the epoch cap."),
+        (
+            lambda table: plots.measure_against_gap(table, "iou"),
+            nothing(["architecture", "gap", "iou"]),
+            "0 models with a defined IoU: too few to draw against the gap.",
+        ),
+        (
+            lambda table: plots.measure_against_gap(table, "iou"),
+            pd.DataFrame({"architecture": ["a"] * 4, "gap": [0.1, 0.2, np.nan, 0.3], "iou": [np.nan, 0.1, 0.2, 0.3]}),
+            "2 models with a defined IoU: too few to draw against the gap.",
+        ),
+        (
+            plots.correlation_by_threshold,
+            nothing(["pearson_r"]),
+            "No architecture has enough models above any threshold for a correlation.",
+        ),
+        (
+            plots.correlation_by_threshold,
+            pd.DataFrame({"pearson_r": [np.nan]}),
+            "No architecture has enough models above any threshold for a correlation.",
+        ),
+    ],
+)
+def test_nothing_to_draw_is_said_in_words(draw, table, message):
+    figure = draw(table)
+    drawn(figure)
+    assert [text.get_text() for text in figure.axes[0].texts] == [message]
+
+
+@pytest.fixture(scope="module")
+def scenes():
+    images, labels, boxes = synthetic.scenes(3, 2, 32, 0, "train")
+    return torch.from_numpy(images), labels, torch.from_numpy(boxes)
+
+
+@pytest.fixture(scope="module")
+def looks(scenes):
+    """Maps for the six scenes, and what follows from them."""
+    maps = torch.rand(6, 4, 4, generator=torch.Generator().manual_seed(0))
+    iou, iou_b = localization.iou_and_iou_b(maps, scenes[2], 32, 0.5)
+    return maps, localization.upsample(maps, 32), localization.cam_masks(maps, 32, 0.5), iou, iou_b
+
+
+def outlines(ax):
+    """Half-open boxes back from the rectangles on an axis; pixel centres lie at whole numbers."""
+    found = [patch for patch in ax.patches if isinstance(patch, Rectangle)]
+    return [[p.get_x() + 0.5, p.get_y() + 0.5, p.get_x() + p.get_width() + 0.5, p.get_y() + p.get_height() + 0.5] for p in found]
+
+
+def test_images_are_shown_with_their_boxes_and_titles(scenes):
+    images, _, boxes = scenes
+    padded = torch.cat([boxes, torch.zeros_like(boxes)], dim=1)  # a second, empty box is padding
+    axes = drawn(pictures.images_with_boxes(images, padded, [f"scene {i}" for i in range(6)], columns=4))
+    assert len(axes) == 8
+    for ax, image, box, number in zip(axes, images, boxes, range(6), strict=False):
+        np.testing.assert_array_equal(ax.images[0].get_array(), image.numpy().transpose(1, 2, 0))
+        assert outlines(ax) == box.tolist()
+        assert ax.get_title() == f"scene {number}"
+    assert not any(ax.images for ax in axes[6:])
+
+
+def test_numpy_images_are_shown_as_well(scenes):
+    images, _, boxes = scenes
+    axes = drawn(pictures.images_with_boxes(images.numpy(), boxes.numpy(), ["a"] * 6))
+    assert sum(len(ax.images) for ax in axes) == 6
+
+
+def test_no_image_is_said_in_words(scenes):
+    figure = pictures.images_with_boxes(scenes[0][:0], scenes[2][:0], [])
+    drawn(figure)
+    assert words(figure) == ["There is no image to draw."]
+
+
+def test_cam_steps_show_what_they_are_given(scenes, looks):
+    images, _, boxes = scenes
+    maps, enlarged, masks, iou, iou_b = looks
+    box_masks, rectangles = localization.box_masks(boxes, 32), localization.bounding_rectangles(masks)
+    values = float(iou[1]), float(iou_b[1])
+    steps = scoring.Steps(images[1], maps[1], enlarged[1], masks[1], box_masks[1], boxes[1], rectangles[1], *values, 0, 2)
+    figure = pictures.cam_steps(steps, "a model")
+    axes = drawn(figure)
+    np.testing.assert_array_equal(axes[1].images[0].get_array(), maps[1])
+    np.testing.assert_array_equal(axes[2].images[1].get_array(), enlarged[1])
+    assert outlines(axes[0]) == boxes[1].tolist()
+    assert outlines(axes[3]) == [*boxes[1].tolist(), rectangles[1].tolist()]
+    styles = [patch.get_linestyle() for patch in axes[3].patches]
+    assert styles[0] != styles[1], "the two rectangles differ without colour"
+    dark = ~np.ma.getmaskarray(axes[3].images[1].get_array())
+    np.testing.assert_array_equal(dark, ~masks[1].numpy())
+    overlap = np.asarray(axes[4].images[0].get_array())
+    assert (overlap == 3).sum() / (overlap > 0).sum() == pytest.approx(values[0])
+    assert axes[4].get_title() == f"both / either: IoU {values[0]:.2f}\nrectangle: IoU-B {values[1]:.2f}"
+    assert legend_words(figure.legends[0]) == ["neither", "mask only", "box only", "both"]
+    assert figure.get_suptitle() == "a model"
+
+
+def test_the_legend_of_the_overlap_names_the_shades_that_are_drawn(scenes, looks):
+    images, _, boxes = scenes
+    maps, enlarged, *_ = looks
+    mask, box_mask = torch.zeros(32, 32, dtype=torch.bool), torch.zeros(32, 32, dtype=torch.bool)
+    mask[:, 16:], box_mask[16:] = True, True
+    steps = scoring.Steps(images[0], maps[0], enlarged[0], mask, box_mask, boxes[0], boxes[0, 0], 0.3, 0.3, 0, 0)
+    figure = pictures.cam_steps(steps, "")
+    shown = drawn(figure)[4].images[0]
+    colours = shown.cmap(shown.norm(np.asarray(shown.get_array())))
+    at = {"neither": (0, 0), "mask only": (0, 31), "box only": (31, 0), "both": (31, 31)}
+    for patch, name in zip(figure.legends[0].get_patches(), legend_words(figure.legends[0]), strict=True):
+        np.testing.assert_allclose(patch.get_facecolor(), colours[at[name]])
+
+
+def test_cam_overlays_have_a_row_per_model_and_a_column_per_image(scenes, looks):
+    images, _, boxes = scenes
+    _, enlarged, _, iou, _ = looks
+    overlays = scoring.Overlays(
+        images.reshape(2, 3, 3, 32, 32), enlarged.reshape(2, 3, 32, 32), boxes.reshape(2, 3, 1, 4), iou.reshape(2, 3)
+    )
+    axes = np.array(drawn(pictures.cam_overlays(overlays, ["small gap", "large gap"], ["a", "b", "c"]))).reshape(2, 3)
+    for row in range(2):
+        for column in range(3):
+            ax, number = axes[row, column], 3 * row + column
+            np.testing.assert_array_equal(ax.images[0].get_array(), images[number].numpy().transpose(1, 2, 0))
+            np.testing.assert_array_equal(ax.images[1].get_array(), enlarged[number])
+            assert outlines(ax) == boxes[number].tolist()
+            assert ax.get_title() == ("abc"[column] + "\n" if row == 0 else "") + f"IoU {iou[number]:.2f}"
+            assert ax.images[1].get_cmap().name in ("viridis", "cividis")
+    assert [axes[row, 0].texts[0].get_text() for row in range(2)] == ["small gap", "large gap"]
+
+
+def test_no_model_to_look_through_is_said_in_words():
+    overlays = scoring.Overlays(torch.zeros(0, 3, 3, 8, 8), torch.zeros(0, 3, 8, 8), torch.zeros(0, 3, 1, 4), torch.zeros(0, 3))
+    figure = pictures.cam_overlays(overlays, [], ["a", "b", "c"])
+    drawn(figure)
+    assert words(figure) == ["There is no model or no image to look at."]
+
+
+def test_pictures_stay_small_and_nothing_is_cut(catalogue, histories, thresholds, scenes):
+    """No text reaches beyond the figure, and a PNG at 100 dpi stays below 250 kB."""
+    figures = [
+        plots.gap_boxplot(catalogue),
+        plots.gap_histogram(catalogue),
+        plots.training_curves(histories),
+        plots.measure_against_gap(catalogue, "iou"),
+        plots.correlation_by_threshold(thresholds),
+        pictures.images_with_boxes(scenes[0], scenes[2], ["a long name of a class, and another"] * 6),
+    ]
+    for figure in figures:
+        file = io.BytesIO()
+        figure.savefig(file, format="png", dpi=100)
+        assert len(file.getvalue()) < 250_000
+        renderer = figure.canvas.get_renderer()
+        frame = figure.bbox.padded(2)
+        for ax in figure.axes:
+            for text in (ax.title, ax.xaxis.label, ax.yaxis.label):
+                box = text.get_window_extent(renderer)
+                if text.get_text() and ax.axison:
+                    assert frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 and box.y1 <= frame.y1, text.get_text()

@@ -1,0 +1,93 @@
+"""All notebooks end to end on a tiny study, as a user's command runs them."""
+
+import json
+
+import nbformat
+import pandas as pd
+import pytest
+import yaml
+
+from helpers import sweep
+from helpers.files import PROJECT_ROOT
+
+TINY = {
+    "common": {
+        "class_ids": ["synthetic_disc", "synthetic_cross", "synthetic_bars"],
+        "image_size": 16,
+        "images_per_class": 10,
+        "test_images_per_class": 5,
+        "minimum_train_accuracy": 0.0,
+    },
+    "notebooks": {
+        "01_data_subset": {},
+        "02_grid_training": {
+            "run_count": 4,
+            "batch_sizes": [8],
+            "stem": "strided",
+            "max_epochs": 3,
+            "pretrain_class_ids": ["synthetic_ring", "synthetic_star"],
+            "pretrain_images_per_class": 8,
+            "pretrain_max_epochs": 1,
+        },
+        "03_cam_scoring": {"bootstrap_resamples": 50, "accuracy_thresholds": [0.5, 0.0]},
+    },
+}
+
+pytestmark = pytest.mark.smoke
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("smoke")
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(TINY))
+    places = [f"work_dir={folder / 'work'}", f"reports_dir={folder / 'reports'}"]
+    assert sweep.run_study(folder / "tiny.yaml", places) == 0
+    return folder, places
+
+
+def test_every_notebook_leaves_its_report_without_an_error(finished):
+    reports = finished[0] / "reports/tiny"
+    for name in TINY["notebooks"]:
+        executed = nbformat.read(reports / f"{name}.ipynb", as_version=4)
+        assert executed.metadata.papermill.exception is None
+        assert (reports / f"{name}.html").stat().st_size > 10_000
+    assert not list(finished[0].rglob("*.partial*"))
+    index = (reports / "index.html").read_text()
+    assert all(f'href="{name}.html"' in index for name in TINY["notebooks"])
+
+
+def test_the_tables_hold_what_the_contract_says(finished):
+    tables = finished[0] / "reports/tiny/tables"
+    catalogue = pd.read_csv(tables / "catalogue.csv")
+    assert catalogue["run_id"].nunique() == 4
+    assert (catalogue["gap"] - (catalogue["train_accuracy"] - catalogue["test_accuracy"])).abs().max() < 1e-12
+    table3 = pd.read_csv(tables / "table3_iou.csv")
+    wanted = ["architecture", "threshold", "measure", "n", "pearson_r", "ci_low", "ci_high", "kendall_tau", "published_r"]
+    assert set(wanted) <= set(table3)
+    assert len(table3) == 3 * 2 * 2  # two architectures and pooled, two thresholds, two measures
+    assert {"accuracy", "published_accuracy", "ties"} <= set(pd.read_csv(tables / "table4_selection.csv"))
+    table1 = pd.read_csv(tables / "table1_categories.csv")
+    assert table1[["train_images", "test_images"]].values.tolist() == [[10, 5]] * 3
+    scores = pd.read_csv(tables / "scores.csv")
+    assert set(scores["model_id"]) == set(catalogue.loc[catalogue["snapshot"] != "none", "model_id"])
+    assert scores["iou"].dropna().between(0, 1).all()
+
+
+def test_every_figure_is_read_by_a_computed_sentence(finished):
+    reports = finished[0] / "reports/tiny"
+    for name in TINY["notebooks"]:
+        for item in json.loads((reports / "story" / f"{name}.json").read_text()):
+            if item["kind"] == "figure":
+                assert len(item["reading"]) > 40, item["name"]
+                assert "nan" not in item["reading"].lower(), item["reading"]
+                assert (reports / item["path"]).stat().st_size < 300_000
+
+
+def test_the_same_command_again_runs_nothing(finished, capsys):
+    folder, places = finished
+    assert sweep.run_study(folder / "tiny.yaml", places) == 0
+    assert capsys.readouterr().out.count("complete, nothing changed") == 3
+
+
+def test_what_the_report_says_is_the_papers_rule_for_the_committed_notebooks():
+    assert {path.stem for path in (PROJECT_ROOT / "notebooks").glob("*.ipynb")} >= set(TINY["notebooks"])

@@ -1,0 +1,205 @@
+import hashlib
+
+import numpy as np
+import pytest
+
+from helpers import synthetic
+
+
+def digest(arrays):
+    return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
+
+
+def object_mask(split, seed, label, number, size):
+    """The mask that was drawn, made again with the generator of that one image."""
+    generator = np.random.default_rng([seed, ("train", "test").index(split), label, number])
+    return synthetic._scene(label, size, split, 0.5, generator)[1]
+
+
+def test_shapes_types_and_order_class_by_class():
+    images, labels, boxes = synthetic.scenes(3, 4, 20, 0, "train")
+    assert images.shape == (12, 3, 20, 20) and images.dtype == np.uint8
+    assert labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4 and labels.dtype == np.int64
+    assert boxes.shape == (12, 1, 4) and boxes.dtype == np.int16
+
+
+def test_no_image_of_a_class_is_an_empty_set():
+    images, labels, boxes = synthetic.scenes(3, 0, 20, 0, "train")
+    assert images.shape == (0, 3, 20, 20) and labels.shape == (0,) and boxes.shape == (0, 1, 4)
+
+
+def test_same_arguments_give_the_same_bits():
+    assert digest(synthetic.scenes(4, 5, 32, 7, "test")) == digest(synthetic.scenes(4, 5, 32, 7, "test"))
+
+
+@pytest.mark.parametrize("changed", [{"seed": 8}, {"split": "train"}, {"background_cue": 1.0}])
+def test_seed_split_and_cue_change_the_pixels(changed):
+    arguments = {"classes": 2, "per_class": 5, "size": 32, "seed": 7, "split": "test", "background_cue": 0.0}
+    first, second = synthetic.scenes(**arguments)[0], synthetic.scenes(**arguments | changed)[0]
+    assert (first != second).any((1, 2, 3)).all(), "no image may be shared"
+
+
+def test_fewer_images_and_fewer_classes_are_a_part_of_more():
+    many, few = synthetic.scenes(4, 6, 24, 1, "train"), synthetic.scenes(2, 3, 24, 1, "train")
+    chosen = [0, 1, 2, 6, 7, 8]
+    for large, small in zip(many, few, strict=True):
+        np.testing.assert_array_equal(large[chosen], small)
+
+
+def test_images_of_a_class_are_all_different():
+    images = synthetic.scenes(1, 30, 16, 0, "train")[0]
+    assert len({image.tobytes() for image in images}) == 30
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_boxes_are_tight_around_the_drawn_object(split):
+    size, per_class = 48, 6
+    _, labels, boxes = synthetic.scenes(len(synthetic.CLASS_NAMES), per_class, size, 3, split)
+    for row, (x0, y0, x1, y1) in enumerate(boxes[:, 0]):
+        mask = object_mask(split, 3, labels[row], row % per_class, size)
+        assert mask[y0:y1, x0:x1].sum() == mask.sum() > 0, "nothing lies outside"
+        sides = mask[y0, :], mask[y1 - 1, :], mask[:, x0], mask[:, x1 - 1]
+        assert all(side.any() for side in sides), "every side touches the object"
+
+
+def test_bounding_box_by_hand():
+    mask = np.zeros((6, 8), dtype=bool)
+    mask[2, 3] = mask[4, 5] = True
+    assert synthetic.bounding_box(mask) == (3, 2, 6, 5)
+
+
+def test_the_box_frames_the_object_that_is_seen():
+    """The object is lighter than every background, so nearly all light pixels of a scene lie in its box; clutter is the rest."""
+    images, _, boxes = synthetic.scenes(12, 10, 64, 0, "train")
+    light = images.min(1) > 110
+    within = np.zeros_like(light)
+    for row, (x0, y0, x1, y1) in enumerate(boxes[:, 0]):
+        within[row, y0:y1, x0:x1] = True
+    assert (light & within).sum() > 0.95 * light.sum() > 0
+    assert (light & within).any((1, 2)).mean() > 0.95
+
+
+def test_objects_are_whole_and_of_about_a_third_to_two_thirds_of_the_side():
+    _, _, boxes = synthetic.scenes(12, 40, 64, 0, "train")
+    longest = np.maximum(boxes[..., 2] - boxes[..., 0], boxes[..., 3] - boxes[..., 1]) / 64
+    assert np.quantile(longest, 0.05) > 0.25 and np.quantile(longest, 0.95) < 0.75
+    y, x = np.mgrid[-32:96, -32:96] / 64  # a canvas that reaches half a side beyond the image
+    for label in range(12):
+        for number in range(40):
+            mask = synthetic._object_mask(label, x, y, np.random.default_rng([label, number]))
+            assert mask.sum() == mask[32:96, 32:96].sum() > 0
+
+
+def test_every_class_shows_at_the_smallest_size():
+    y, x = np.mgrid[0:16, 0:16] / 16
+    pixels = [synthetic._object_mask(label, x, y, np.random.default_rng([label, n])).sum() for label in range(12) for n in range(200)]
+    assert min(pixels) >= 4
+
+
+def test_colour_of_the_object_says_nothing_of_the_class():
+    """Nearest class mean of the object's mean colour, fitted on half and tried on the other half, stays near chance."""
+    classes, per_class, size = 6, 40, 32
+    images, labels, _ = synthetic.scenes(classes, per_class, size, 5, "train", background_cue=0.0)
+    masks = [object_mask_without_cue(5, label, row % per_class, size) for row, label in enumerate(labels)]
+    colours = np.array([image[:, mask].mean(1) for image, mask in zip(images, masks, strict=True)])
+    assert nearest_mean_accuracy(colours, labels) < 2 / classes
+
+
+def object_mask_without_cue(seed, label, number, size):
+    return synthetic._scene(label, size, "train", 0.0, np.random.default_rng([seed, 0, label, number]))[1]
+
+
+def nearest_mean_accuracy(features, labels, tried=None, tried_labels=None):
+    half = np.arange(len(labels)) % 2 == 0
+    if tried is None:
+        features, labels, tried, tried_labels = features[half], labels[half], features[~half], labels[~half]
+    means = np.array([features[labels == label].mean(0) for label in np.unique(labels)])
+    nearest = ((tried[:, None] - means[None]) ** 2).sum(-1).argmin(1)
+    return (nearest == tried_labels).mean()
+
+
+def background_directions(images):
+    """Power of the grey corners of an image by direction and frequency, without phase: what stripes change and objects hardly."""
+    size = images.shape[-1] // 2
+    grey = images.mean(1) - images.mean((1, 2, 3))[:, None, None]
+    window = np.hanning(size)[:, None] * np.hanning(size)
+    corners = [grey[:, i : i + size, j : j + size] for i in (0, size) for j in (0, size)]
+    # The least over the corners: the object covers some, the stripes run through all.
+    power = np.min([np.abs(np.fft.rfft2(corner * window)) for corner in corners], axis=0)
+    return np.log(power + 1).reshape(len(images), -1)
+
+
+@pytest.fixture(scope="module")
+def cue_accuracy():
+    """Accuracy of a classifier that reads stripe directions alone, by probability of the cue and split it is tried on."""
+    found = {}
+    for cue in (0.0, 1.0):
+        images, labels, _ = synthetic.scenes(6, 40, 64, 2, "train", cue)
+        unseen, unseen_labels, _ = synthetic.scenes(6, 30, 64, 2, "test", cue)
+        features, others = background_directions(images), background_directions(unseen)
+        found[cue, "train"] = nearest_mean_accuracy(features, labels)
+        found[cue, "test"] = nearest_mean_accuracy(features, labels, others, unseen_labels)
+    return found
+
+
+def test_the_cue_gives_the_class_away_in_training(cue_accuracy):
+    assert cue_accuracy[1.0, "train"] > 0.6
+    assert cue_accuracy[0.0, "train"] < cue_accuracy[1.0, "train"] - 0.25
+
+
+def test_the_cue_misleads_on_unseen_images(cue_accuracy):
+    assert cue_accuracy[1.0, "test"] < cue_accuracy[1.0, "train"] - 0.25
+    assert cue_accuracy[1.0, "test"] < 0.4
+
+
+def test_the_cue_comes_as_often_as_it_is_asked_for(monkeypatch):
+    """Counted at its source: the stripes of frequency 9 are the cue's, those of an object's texture are no whole number."""
+    drawn = []
+    stripes = synthetic._stripes
+    monkeypatch.setattr(
+        synthetic, "_stripes", lambda x, y, angle, frequency, g: drawn.append(frequency) or stripes(x, y, angle, frequency, g)
+    )
+    for split in ("train", "test"):
+        drawn.clear()
+        synthetic.scenes(4, 100, 16, 0, split, 0.3)
+        assert abs(drawn.count(9) / 400 - 0.3) < 4 * np.sqrt(0.3 * 0.7 / 400)
+
+
+@pytest.mark.parametrize(("split", "own"), [("train", True), ("test", False)])
+def test_the_direction_of_the_cue_is_the_class_in_training_and_any_class_in_the_test_split(monkeypatch, split, own):
+    angles = []
+    stripes = synthetic._stripes
+
+    def listen(x, y, angle, frequency, generator):
+        if frequency == 9:
+            angles.append(angle)
+        return stripes(x, y, angle, frequency, generator)
+
+    monkeypatch.setattr(synthetic, "_stripes", listen)
+    labels = synthetic.scenes(12, 50, 16, 0, split, 1.0)[1]
+    shown = np.rint(np.array(angles) / np.pi * 12).astype(int)
+    if own:
+        np.testing.assert_array_equal(shown, labels)
+    else:
+        assert abs((shown == labels).mean() - 1 / 12) < 4 * np.sqrt(1 / 12 * 11 / 12 / 600)
+        assert set(shown) == set(range(12))
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"classes": 0}, "classes is 0; there are 1 to 12"),
+        ({"classes": 13}, "classes is 13; there are 1 to 12"),
+        ({"size": 15}, "size is 15; it must be at least 16"),
+        ({"per_class": -1}, "per_class is -1; it must be at least 0"),
+        ({"seed": -1}, "seed is -1; it must be at least 0"),
+        ({"split": "val"}, "split 'val' is unknown; choose one of train, test"),
+        ({"background_cue": 1.5}, "background_cue is 1.5; it is a probability, in [0, 1]"),
+        ({"background_cue": float("nan")}, "background_cue is nan; it is a probability, in [0, 1]"),
+    ],
+)
+def test_refusals(changed, message):
+    arguments = {"classes": 2, "per_class": 1, "size": 16, "seed": 0, "split": "train"} | changed
+    with pytest.raises(ValueError) as refusal:
+        synthetic.scenes(**arguments)
+    assert str(refusal.value) == message
