@@ -90,15 +90,21 @@ def load_study_data(
     arguments = {name: value for name, value in locals().items() if name != "cache_dir"} | {"class_ids": list(class_ids)}
     _check(arguments)
     if data_source == "synthetic":
-        return _assemble(*_render(arguments), arguments)
-    archive = open_archive(from_root(data_path))
-    root = sources.find_root(archive, data_source)
-    stamp = archive.stamp(sources.inputs(archive, data_source, root, class_ids))
+        # Rendered anew when the renderer changes.
+        stamp = blake2b(Path(synthetic.__file__).read_bytes()).hexdigest()
+    else:
+        archive = open_archive(from_root(data_path))
+        root = sources.find_root(archive, data_source)
+        stamp = archive.stamp(sources.inputs(archive, data_source, root, class_ids))
     folder = cache.folder_for(cache_dir, arguments | {"stamp": stamp})
     if (cached := cache.read(folder)) is not None:
         return _from_cache(*cached)
-    listing = sources.LAYOUTS[data_source].scan(archive, root, class_ids)
-    data = _assemble(listing, _decode_all(archive, listing.records, image_size), arguments)
+    if data_source == "synthetic":
+        listing, decoded = _render(arguments)
+    else:
+        listing = sources.LAYOUTS[data_source].scan(archive, root, class_ids)
+        decoded = _decode_all(archive, listing.records, image_size)
+    data = _assemble(listing, decoded, arguments)
     cache.write(folder, *_to_cache(data))
     return data
 

@@ -69,6 +69,21 @@ def with_measures(catalogue: pd.DataFrame, scores: pd.DataFrame, variant: str) -
     return catalogue.merge(wide, how="left", left_on="model_id", right_index=True)
 
 
+def to_look_at(table: pd.DataFrame) -> pd.DataFrame:
+    """Sort the models that can be pictured by their gap: those of the analysis, or all scored ones where it keeps none.
+
+    Raises:
+        ValueError: no model has a score.
+    """
+    scored = table.dropna(subset=["iou", "gap"])
+    kept = scored[scored["left_out"] == ""]
+    if not len(scored):
+        raise ValueError(
+            "no model of this study has a defined score: every run diverged; lower learning_rates and run 02_grid_training again"
+        )
+    return (kept if len(kept) else scored).sort_values("gap", ignore_index=True)
+
+
 @torch.inference_mode()
 def maps_of(network: torch.nn.Module, images: ImageSet, *, method: str, device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute normalised maps of the predicted class for a few images, to be looked at.
