@@ -46,6 +46,8 @@ def restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) ->
     Returns:
         The history and the snapshots so far.
     """
+    for left_by_a_kill in folder.glob(".*.partial"):
+        left_by_a_kill.unlink()
     path = folder / _NAME
     if not path.is_file():
         return [], []

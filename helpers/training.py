@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 from helpers import checkpoints, models, stopping
 from helpers.augmentation import augment, draw
 from helpers.datasets import ImageSet, StudyData
-from helpers.files import complete_or_absent, write_json
+from helpers.files import complete_or_absent, read_json, write_json
 from helpers.grid import RunConfig, run_id
 from helpers.provenance import device_name, versions
 
@@ -172,6 +172,8 @@ def train_run(
     """
     if config.data != data.fingerprint:
         raise ValueError(f"run {run_id(config)} belongs to the data {config.data}, and was given {data.fingerprint}")
+    if (folder / "result.json").is_file():
+        return read_json(folder / "result.json")
     device = torch.device(device)
     chosen, monitored = training_images(data, config)
     train, monitor, test = (resident(images, device) for images in (chosen, monitored, data.test))

@@ -207,3 +207,16 @@ def test_a_checkpoint_restores_every_tensor_of_the_optimizer(data, config, tmp_p
     for index, slots in optimizer.state_dict()["state"].items():
         for name, value in slots.items():
             assert torch.equal(restored.state_dict()["state"][index][name], value), (index, name)
+
+
+def test_a_complete_run_is_returned_and_not_trained_again(data, config, tmp_path):
+    first = train_run(config, data, tmp_path)
+    before = (tmp_path / "snapshot-stop.safetensors").stat().st_mtime_ns
+    assert train_run(config, data, tmp_path, on_epoch=lambda row: pytest.fail("trained again")) == first
+    assert (tmp_path / "snapshot-stop.safetensors").stat().st_mtime_ns == before
+
+
+def test_what_a_kill_left_half_written_is_cleared_away(data, config, tmp_path):
+    (tmp_path / ".checkpoint.safetensors.4711.partial").write_bytes(b"half")
+    train_run(config, data, tmp_path)
+    assert not list(tmp_path.glob(".*"))
