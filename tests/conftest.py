@@ -8,6 +8,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
+# Arguments of ``load_study_data`` for rendered scenes on which a run takes a second.
+TINY_SCENES = {
+    "data_source": "synthetic",
+    "class_ids": ["synthetic_disc", "synthetic_cross", "synthetic_bars"],
+    "image_size": 16,
+    "images_per_class": 12,
+    "test_images_per_class": 6,
+}
 REAL_DATA = Path(__file__).parents[2] / "shared" / "data"
 
 

@@ -11,27 +11,21 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
+from conftest import TINY_SCENES
 
 from helpers import model_set, pool
 from helpers.datasets import load_study_data
 from helpers.grid import RunConfig, run_id
 
-ARGUMENTS = {
-    "data_source": "synthetic",
-    "class_ids": ["synthetic_disc", "synthetic_cross", "synthetic_bars"],
-    "image_size": 16,
-    "images_per_class": 12,
-    "test_images_per_class": 6,
-}
 SCRIPT = """
 import sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
-from test_pool import ARGUMENTS, configurations
+from test_pool import TINY_SCENES, configurations
 from helpers import pool
 if __name__ == "__main__":
     work = Path(sys.argv[1])
-    arguments = ARGUMENTS | {{"cache_dir": work / "cache"}}
+    arguments = TINY_SCENES | {{"cache_dir": work / "cache"}}
     for result in pool.train_missing(configurations(arguments), work, arguments, jobs=2):
         print(result["run_id"], flush=True)
 """
@@ -97,14 +91,14 @@ def test_killed_at_several_instants_and_resumed_the_set_is_that_of_an_uninterrup
 
 
 def test_what_is_complete_is_not_trained_again(tmp_path):
-    arguments = ARGUMENTS | {"cache_dir": tmp_path / "cache"}
+    arguments = TINY_SCENES | {"cache_dir": tmp_path / "cache"}
     runs = [replace(run, max_epochs=1) for run in configurations(arguments)[:2]]
     assert {result["run_id"] for result in pool.train_missing(runs, tmp_path, arguments, jobs=1)} == set(map(run_id, runs))
     assert list(pool.train_missing(runs, tmp_path, arguments, jobs=1)) == []
 
 
 def test_one_failing_run_does_not_stop_the_others_and_is_named(tmp_path):
-    arguments = ARGUMENTS | {"cache_dir": tmp_path / "cache"}
+    arguments = TINY_SCENES | {"cache_dir": tmp_path / "cache"}
     good = replace(configurations(arguments)[0], max_epochs=1)
     bad = replace(good, data="other")
     with pytest.raises(

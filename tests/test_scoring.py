@@ -4,26 +4,20 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from conftest import TINY_SCENES
 
 from helpers import localization, model_set, pretraining, provenance, scoring
 from helpers.datasets import load_study_data
 from helpers.grid import RunConfig
 from helpers.training import train_run
 
-ARGUMENTS = {
-    "data_source": "synthetic",
-    "class_ids": ["synthetic_disc", "synthetic_cross", "synthetic_bars"],
-    "image_size": 16,
-    "images_per_class": 8,
-    "test_images_per_class": 4,
-}
 LOOK = {"method": "grad_cam", "threshold": 0.1, "device": "cpu"}
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
     work = tmp_path_factory.mktemp("work")
-    data = load_study_data(**ARGUMENTS, cache_dir=work / "cache")
+    data = load_study_data(**TINY_SCENES, cache_dir=work / "cache")
     base = RunConfig(
         "resnet18", 8, 0.01, "adam", 0.0, False, False, data=data.fingerprint, stem="strided", width=0.125, max_epochs=1, images_per_class=5
     )
@@ -38,7 +32,7 @@ def test_each_model_is_scored_once_on_the_images_it_was_fitted_to(study, monkeyp
     scored = list(scoring.score_missing(work, table, data, **LOOK))
     assert len(scored) == (table["snapshot"] != "none").sum() == 2
     joined = scoring.with_measures(table, model_set.load_scores(work), scoring.variant("grad_cam", 0.1))
-    assert sorted(joined["n"].dropna()) == [15, 24]
+    assert sorted(joined["n"].dropna()) == [15, 36]
     assert np.isnan(joined.loc[joined["snapshot"] == "none", "iou"]).all()
     monkeypatch.setattr(localization, "score_images", lambda *given, **named: pytest.fail("scored again"))
     assert list(scoring.score_missing(work, table, data, **LOOK)) == scored
@@ -79,7 +73,7 @@ def test_pretraining_on_the_studys_classes_is_refused(study):
 
 def test_weights_made_on_the_spot_start_a_run_and_are_named_by_their_recipe(study, tmp_path):
     _, data, _ = study
-    arguments = ARGUMENTS | {"class_ids": ["synthetic_ring", "synthetic_star"], "cache_dir": tmp_path / "cache"}
+    arguments = TINY_SCENES | {"class_ids": ["synthetic_ring", "synthetic_star"], "cache_dir": tmp_path / "cache"}
     images = pretraining.load(arguments, list(data.classes["class_id"]))
     recipes = pretraining.recipes(["resnet18"], images.fingerprint, {"stem": "strided", "width": 0.125, "max_epochs": 1})
     with pytest.raises(RuntimeError, match="left no weights"):

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 import safetensors.torch
 import torch
+from conftest import TINY_SCENES
 
 from helpers import checkpoints, model_set, stopping, training
 from helpers.datasets import load_study_data
@@ -13,18 +14,10 @@ from helpers.files import read_json
 from helpers.grid import RunConfig, run_id
 from helpers.training import train_run, training_images
 
-ARGUMENTS = {
-    "data_source": "synthetic",
-    "class_ids": ["synthetic_disc", "synthetic_cross", "synthetic_bars"],
-    "image_size": 16,
-    "images_per_class": 12,
-    "test_images_per_class": 6,
-}
-
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    return load_study_data(**ARGUMENTS, cache_dir=tmp_path_factory.mktemp("cache"))
+    return load_study_data(**TINY_SCENES, cache_dir=tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture
