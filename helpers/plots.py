@@ -189,6 +189,7 @@ def measure_against_gap(table: pd.DataFrame, measure: str, hue: str = "architect
     for number, ax in enumerate(axes.flat[: len(panels)]):  # a panel with none below it shows the axis, in a ragged last row too
         ax.tick_params(labelbottom=number + columns >= len(panels))
         ax.set_xlabel(_NAMES.get(measure, measure) if number + columns >= len(panels) else "")
+        ax.xaxis.set_major_locator(MaxNLocator(4))  # a narrow range has long labels
         ax.set_ylabel(_NAMES["gap"] if number % columns == 0 else "")
     for ax in axes.flat[len(panels) :]:
         ax.set_axis_off()
