@@ -25,9 +25,9 @@ LAYERS = [
     {"decoding", "stopping"},
     {"selection", "checkpoints"},
     {"datasets"},
-    {"training", "model_set", "readings"},
+    {"training", "model_set", "readings", "plots"},
     {"pool", "scoring"},
-    {"pretraining", "findings", "pictures", "plots"},
+    {"pretraining", "findings", "pictures"},
 ]
 # The launcher knows notebooks and parameters, and not one word of machine learning.
 WITHOUT_TORCH = {"sweep", "parameters", "pages", "files"}
