@@ -50,11 +50,12 @@ def notebook_page(executed: Path) -> Path:
 def study_page(folder: Path, notebooks: list[str]) -> Path:
     """Write ``index.html``: for each notebook its question, what it told, its figures and tables, and links to the whole."""
     chapters = [_chapter(folder, name) for name in notebooks]
+    answers = [item for chapter in chapters for item in chapter["items"] if item.get("answer")]
     environment = jinja2.Environment(autoescape=True)
     environment.filters["markdown"] = lambda text: jinja2.utils.markupsafe.Markup(mistune.html(str(jinja2.utils.markupsafe.escape(text))))
     page = folder / "index.html"
     with complete_or_absent(page) as temporary:
-        temporary.write_text(environment.from_string(_PAGE).render(study=folder.name, chapters=chapters), encoding="utf-8")
+        temporary.write_text(environment.from_string(_PAGE).render(study=folder.name, chapters=chapters, answers=answers), encoding="utf-8")
     return page
 
 
@@ -96,6 +97,7 @@ _PAGE = """<!doctype html>
 :root { color-scheme: light dark; --line: #8886; --soft: #8881; }
 body { font: 16px/1.55 system-ui, sans-serif; max-width: 60rem; margin: 0 auto; padding: 1rem; }
 h1, h2 { line-height: 1.2; } h2 { margin-top: 3rem; border-top: 1px solid var(--line); padding-top: 1rem; }
+.answer { border-left: 4px solid #0173b2; background: var(--soft); padding: .3rem 1rem; margin: 1.5rem 0; }
 .question { font-size: 1.15rem; font-style: italic; }
 figure { margin: 1.5rem 0; } figure img { max-width: 100%; height: auto; background: #fff; border-radius: 4px; }
 .table { overflow-x: auto; margin: 1rem 0; } table { border-collapse: collapse; font-size: .82rem; }
@@ -111,7 +113,8 @@ a known drop from training to test accuracy; each is scored by how far it looks 
 <nav><ol>{% for chapter in chapters %}
 <li><a href="#{{ chapter.name }}">{{ chapter.title }}</a>: {{ chapter.question }}</li>{% endfor %}
 </ol></nav>
-{% for chapter in chapters %}
+{% for item in answers %}<div class="answer">{{ item.text | markdown }}</div>
+{% endfor %}{% for chapter in chapters %}
 <section id="{{ chapter.name }}">
 <h2>{{ chapter.title }}</h2>
 <p class="question">{{ chapter.question }}</p>

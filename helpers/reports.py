@@ -56,10 +56,10 @@ def parameters(report: Report, values: Mapping[str, Any]) -> None:
     report.record("parameters", values={row["parameter"]: row["value"] for row in rows})
 
 
-def tell(report: Report, text: str) -> None:
-    """Show and record a computed sentence (Markdown)."""
+def tell(report: Report, text: str, *, answer: bool = False) -> None:
+    """Show and record a computed sentence (Markdown); an answer to the study's question also stands on top of its index page."""
     display(Markdown(text))
-    report.record("text", text=text)
+    report.record("text", text=text, answer=answer)
 
 
 def show_figure(report: Report, figure: Figure, name: str, reading: str) -> None:

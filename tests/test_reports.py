@@ -64,6 +64,15 @@ def test_names_stay_inside_the_report(report):
         reports.open_report(study="../outside", notebook="01_data_subset")
 
 
+def test_an_answer_stands_on_top_of_the_index(report):
+    opened, _ = report
+    reports.tell(opened, "Aside.")
+    assert '<div class="answer">' not in finish(opened).read_text()
+    reports.tell(opened, "It **does**.", answer=True)
+    page = finish(opened).read_text()
+    assert page.index("It <strong>does</strong>.") < page.index("Aside.")
+
+
 def test_the_story_is_complete_up_to_where_a_notebook_fails_and_starts_anew(report):
     opened, _ = report
     reports.tell(opened, "One.")
