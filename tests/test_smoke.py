@@ -78,7 +78,8 @@ def test_every_figure_is_read_by_a_computed_sentence(finished):
     for name in TINY["notebooks"]:
         for item in json.loads((reports / "story" / f"{name}.json").read_text()):
             if item["kind"] == "figure":
-                assert len(item["reading"]) > 40, item["name"]
+                assert item["reading"].endswith("."), item["name"]
+                assert item["alt"] == item["reading"].replace("**", "").replace("`", "")
                 assert "nan" not in item["reading"].lower(), item["reading"]
                 assert (reports / item["path"]).stat().st_size < 300_000
 
