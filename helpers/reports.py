@@ -2,7 +2,6 @@
 
 import base64
 import io
-import json
 import math
 import time
 from collections.abc import Mapping
@@ -115,9 +114,3 @@ def cell_text(value: Any) -> str:
 def _html(frame: pd.DataFrame) -> str:
     text = frame.map(cell_text) if len(frame) else frame
     return text.to_html(index=False, border=0, escape=True)
-
-
-def read_story(folder: Path, notebook: str) -> list[dict[str, Any]]:
-    """Read what a notebook recorded; nothing when it has not run."""
-    path = folder / "story" / f"{notebook}.json"
-    return json.loads(path.read_text()) if path.is_file() else []
