@@ -9,7 +9,8 @@ from helpers.readings import count, listed, percent, points
 from helpers.scoring import Overlays, Steps
 from helpers.statistics import TOTAL, bootstrap_interval, pearson
 
-SCORE_COLUMNS = ["model_id", "architecture", "train_accuracy", "test_accuracy", "gap", "iou", "iou_b", "n", "dropped", "empty", "left_out"]
+_COUNTS = ["images_scored", "images_without_overlap", "images_with_empty_map"]
+SCORE_COLUMNS = ["model_id", "architecture", "train_accuracy", "test_accuracy", "gap", "iou", "iou_b", *_COUNTS, "left_out"]
 _METHODS = {"iou": "IoU", "iou_b": "IoU-B"}
 
 
@@ -26,8 +27,8 @@ def scores_found(table: pd.DataFrame) -> str:
     scored = table.dropna(subset="iou")
     if not len(scored):
         return "No model has a defined score."
-    unseen = int(scored["dropped"].sum())
-    empty = scored["empty"].sum() / max(1, scored["n"].sum())
+    unseen = int(scored["images_without_overlap"].sum())
+    empty = scored["images_with_empty_map"].sum() / max(1, scored["images_scored"].sum())
     return (
         f"IoU from {scored['iou'].min():.3f} to {scored['iou'].max():.3f}, IoU-B from {scored['iou_b'].min():.3f} to "
         f"{scored['iou_b'].max():.3f} over {count(len(scored), 'model')}. {count(unseen, 'image score')} undefined and left out; "

@@ -1,26 +1,9 @@
 """Does the network look at the object: heat map to mask to overlap with the annotated boxes (Du et al. 2024)."""
 
-from collections.abc import Callable
-from typing import Protocol
-
 import pandas as pd
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-
-from helpers import cams
-
-
-class BoxedImages(Protocol):
-    """Images with their labels and boxes, such as ``datasets.ImageSet``."""
-
-    images: Tensor  # (N, 3, S, S) uint8
-    labels: Tensor  # (N,) int64
-    boxes: Tensor  # (N, M, 4) half-open x0, y0, x1, y1 in pixels; zero rows are padding
-
-    def __len__(self) -> int:
-        """Number of images."""
-        ...
+from torch import Tensor
 
 
 def _spans(starts: Tensor, stops: Tensor, length: int) -> Tensor:
@@ -140,85 +123,35 @@ def iou_and_iou_b(maps_normalised: Tensor, boxes: Tensor, size: int, threshold: 
     return _overlaps(maps_normalised, cam_masks(maps_normalised, size, threshold), box_masks(boxes, size))
 
 
-def score_images(
-    model: nn.Module,
-    layer: nn.Module,
-    image_set: BoxedImages,
-    *,
-    normalise_images: Callable[[Tensor], Tensor],
-    method: str = "grad_cam",
-    threshold: float = 0.1,
-    batch_size: int = 256,
-    device: torch.device | str,
+def image_scores(
+    maps_normalised: Tensor, boxes: Tensor, size: int, threshold: float = 0.1, *, device: torch.device | str = "cpu", batch_size: int = 1024
 ) -> pd.DataFrame:
-    """Score every image by one forward pass: is it classified correctly, and does the network look at the object?
-
-    The map is that of the predicted class, which needs no label (Du et al. 2024).
+    """Compare every map with the boxes of its image, a batch at a time so that masks of many images never lie in memory together.
 
     Args:
-        model: a classifier on ``device`` whose ``layer`` is averaged and fed to one linear layer.
-        layer: the layer that is looked at.
-        image_set: images, labels and boxes; they may lie on another device.
-        normalise_images: (B, 3, S, S) uint8 -> float images as the network expects them.
-        method: one of ``cams.METHODS``.
+        maps_normalised: (N, h, w) in [0, 1), see ``cams.normalise``.
+        boxes: (N, M, 4) integers, see ``box_masks``.
+        size: side of the images, pixels.
         threshold: of the map, in (0, 1).
-        batch_size: images per forward pass.
-        device: where the network is.
+        device: where to compute.
+        batch_size: images at a time.
 
     Returns:
-        One row per image, in order: label, predicted, correct (bool), iou and iou_b in [0, 1] or NaN, empty_cam (no pixel of the map
-        reaches the threshold), box_empty (no annotated pixel).
+        One row per image, in order: iou and iou_b in [0, 1] or NaN, empty_map (no pixel of the map reaches the threshold), empty_box
+        (no annotated pixel), and x0, y0, x1, y1 of the rectangle around the mask, pixels, half-open, zeros for an empty mask.
 
     Raises:
-        ValueError: no images, or the closed form does not hold for this layer, see ``cams.check_closed_form``.
+        ValueError: there are no images, or not one row of boxes per map.
     """
-    if not len(image_set):
-        raise ValueError("there are no images to score")
-    size = image_set.images.shape[-1]
-
-    def prepared(rows: slice) -> Tensor:
-        return normalise_images(image_set.images[rows].to(device)).contiguous(memory_format=torch.channels_last)
-
-    parts: list[Tensor] = []
-    with torch.inference_mode():
-        classifier = cams.check_closed_form(model, layer, prepared(slice(0, 8)))
-        for start in range(0, len(image_set), batch_size):
-            rows = slice(start, start + batch_size)
-            features, logits = cams.features_and_logits(model, layer, prepared(rows))
-            predicted = logits.argmax(1)
-            maps = cams.normalise(cams.closed_form_cam(method, features, classifier.weight, predicted))
-            attention, annotation = cam_masks(maps, size, threshold), box_masks(image_set.boxes[rows].to(device), size)
-            empty = [~mask.flatten(1).any(1) for mask in (attention, annotation)]
-            parts.append(torch.stack([predicted.float(), *_overlaps(maps, attention, annotation), *(mask.float() for mask in empty)]))
-    predicted, iou, iou_b, empty_cam, box_empty = torch.cat(parts, 1).cpu().double().numpy()
-    labels = image_set.labels.cpu().numpy()
-    return pd.DataFrame(
-        {
-            "label": labels,
-            "predicted": predicted.astype("int64"),
-            "correct": labels == predicted,
-            "iou": iou,
-            "iou_b": iou_b,
-            "empty_cam": empty_cam.astype(bool),
-            "box_empty": box_empty.astype(bool),
-        }
-    )
-
-
-def model_scores(per_image: pd.DataFrame) -> dict[str, float]:
-    """Average the scores of the images to those of the model: ``IoU_model = mean of IoU_i``; Du et al. 2024, equation (6).
-
-    Args:
-        per_image: the table of ``score_images``.
-
-    Returns:
-        iou and iou_b, in [0, 1], means over the images where they are defined, NaN when there is none; n images in all, of which
-        dropped have no defined overlap and empty have a map without a pixel above the threshold.
-    """
-    return {
-        "iou": float(per_image["iou"].mean()),
-        "iou_b": float(per_image["iou_b"].mean()),
-        "n": len(per_image),
-        "dropped": int(per_image["iou"].isna().sum()),
-        "empty": int(per_image["empty_cam"].sum()),
-    }
+    if not len(maps_normalised) or len(maps_normalised) != len(boxes):
+        raise ValueError(f"{len(maps_normalised)} maps and boxes of {len(boxes)} images cannot be scored; one of each per image is needed")
+    parts = []
+    for start in range(0, len(boxes), batch_size):
+        maps = maps_normalised[start : start + batch_size].to(device)
+        attention, annotation = cam_masks(maps, size, threshold), box_masks(boxes[start : start + batch_size].to(device), size)
+        empty = [~mask.flatten(1).any(1) for mask in (attention, annotation)]
+        rectangle = bounding_rectangles(attention).unbind(1)
+        parts.append(torch.stack([*_overlaps(maps, attention, annotation), *(column.float() for column in (*empty, *rectangle))]))
+    names = ["iou", "iou_b", "empty_map", "empty_box", "x0", "y0", "x1", "y1"]
+    table = pd.DataFrame(torch.cat(parts, 1).cpu().double().numpy().T, columns=names)
+    return table.astype(dict.fromkeys(names[2:4], bool) | dict.fromkeys(names[4:], "int64"))

@@ -20,7 +20,7 @@ from helpers.grid import RunConfig, cell_name, config_from, run_id
 _HYPERPARAMETERS = [field.name for field in fields(RunConfig)]
 _MEASURED = ["snapshot", "epoch", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "gap"]
 COLUMNS = ["model_id", "run_id", "cell", "status", "stop_reason", *_MEASURED, "epochs", "seconds", "device", *_HYPERPARAMETERS]
-SCORE_COLUMNS = ["model_id", "measure", "variant", "value", "seconds"]
+SCORE_COLUMNS = ["model_id", "measure", "variant", "value", "seconds", "reason"]
 
 
 def run_folder(work: Path, run: RunConfig | str) -> Path:
@@ -114,29 +114,36 @@ def load_model(work: Path, model: pd.Series, classes: int, device: torch.device 
     return network.to(device, memory_format=torch.channels_last).eval()
 
 
-def _score_path(work: Path, family: str, model_id: str) -> Path:
-    return inside(work / "scores", f"{family}/{model_id}.parquet")
+def start_path(work: Path, weights: str) -> Path:
+    """Give the place of the pretrained weights that runs start from, by what they are (``RunConfig.weights``)."""
+    return inside(work / "starts", f"{weights}.safetensors")
 
 
-def has_scores(work: Path, family: str, model_id: str) -> bool:
-    """Say whether a family of measures was computed for a model; then it is never computed again."""
-    return _score_path(work, family, model_id).is_file()
+def _score_path(work: Path, folder: str, model_id: str) -> Path:
+    return inside(work / "scores", f"{folder}/{model_id}.parquet")
 
 
-def save_scores(work: Path, family: str, model_id: str, scores: pd.DataFrame) -> None:
-    """Write a model's scores of one family at once: rows of measure, variant, value (NaN is undefined), seconds."""
+def scored_measures(work: Path, folder: str, model_id: str) -> set[str]:
+    """List the measures that a folder of scores has of a model; these are never computed again."""
+    path = _score_path(work, folder, model_id)
+    return set(pyarrow.parquet.read_table(path, columns=["measure"])["measure"].to_pylist()) if path.is_file() else set()
+
+
+def save_scores(work: Path, folder: str, model_id: str, scores: pd.DataFrame) -> None:
+    """Add scores of a model to a folder, all at once: rows of measure, variant, value (NaN is undefined), seconds, reason."""
+    path = _score_path(work, folder, model_id)
     table = scores.assign(model_id=model_id)[SCORE_COLUMNS].astype({"value": float, "seconds": float})
-    with complete_or_absent(_score_path(work, family, model_id)) as temporary:
+    if path.is_file():
+        table = pd.concat([pd.read_parquet(path), table], ignore_index=True)
+    with complete_or_absent(path) as temporary:
         table.to_parquet(temporary, index=False)
 
 
-def load_scores(work: Path, model_ids: Iterable[str] | None = None) -> pd.DataFrame:
-    """Read all scores as one tidy table, sorted by model, measure and variant; only some models when ids are given."""
-    paths = sorted((work / "scores").glob("*/*.parquet"))
-    wanted = None if model_ids is None else set(model_ids)
-    tables = [pyarrow.parquet.ParquetFile(path).read().to_pandas() for path in paths if wanted is None or path.stem in wanted]
-    table = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=SCORE_COLUMNS)
-    return table.sort_values(["model_id", "measure", "variant"], ignore_index=True)
+def load_scores(work: Path, folders: Iterable[str], model_ids: Iterable[str]) -> pd.DataFrame:
+    """Read the scores of some models in some folders as one tidy table, sorted by model, in each in the order they were computed."""
+    paths = [_score_path(work, folder, name) for name in sorted(model_ids) for folder in folders]
+    tables = [pyarrow.parquet.ParquetFile(path).read().to_pandas() for path in paths if path.is_file()]
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=SCORE_COLUMNS)
 
 
 def analysed(table: pd.DataFrame, minimum_train_accuracy: float) -> pd.DataFrame:

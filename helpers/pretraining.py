@@ -5,9 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
+
 from helpers import model_set, models, pool
 from helpers.checkpoints import snapshot_path
 from helpers.datasets import load_study_data
+from helpers.files import complete_or_absent
 from helpers.grid import RunConfig, run_id
 
 MADE = "made"
@@ -72,6 +75,15 @@ def made(runs: Sequence[RunConfig], work: Path) -> dict[str, Weights]:
             raise RuntimeError(f"pretraining {run_id(run)} left no weights (diverged?); lower its learning rate or check its images")
         weights[run.architecture] = Weights(str(path), run_id(run))
     return weights
+
+
+def keep_starts(weights: Mapping[str, Weights], work: Path) -> None:
+    """Copy the weights that runs start from into the study, once: some measures need the distance from the start."""
+    for architecture, start in weights.items():
+        path = model_set.start_path(work, start.identity)
+        if not path.is_file():
+            with complete_or_absent(path) as temporary:
+                safetensors.torch.save_file(models.read_weights(start.source, architecture), temporary)
 
 
 def load(data_arguments: Mapping[str, Any], study_classes: Sequence[str]) -> Any:

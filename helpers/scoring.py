@@ -1,20 +1,19 @@
-"""Every model of a catalogue on its own training images: where it looks, scored against the boxes once, and to be looked at."""
+"""Every model of a catalogue on its own training images: every measure once, and where it looks, to be looked at."""
 
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import safetensors.torch
 import torch
 
-from helpers import cams, localization, model_set, models
+from helpers import cams, localization, measures, model_set, models
 from helpers.datasets import ImageSet, StudyData
 from helpers.grid import config_from
-from helpers.training import training_images
-
-FAMILY = "localization"
+from helpers.measures.evidence import closure
+from helpers.training import initial_model, training_images
 
 
 def model_images(model: pd.Series, data: StudyData) -> ImageSet:
@@ -22,51 +21,70 @@ def model_images(model: pd.Series, data: StudyData) -> ImageSet:
     return training_images(data, config_from(model))[0]
 
 
-def score_missing(
-    work: Path, catalogue: pd.DataFrame, data: StudyData, *, method: str, threshold: float, device: torch.device | str
-) -> Iterator[str]:
-    """Score the models that have no localization scores for this method and threshold yet; yield each model's id when done.
+def initial_network(work: Path, model: pd.Series, classes: int) -> torch.nn.Module | None:
+    """Make a model of the catalogue as it was before its first step; None when its pretrained start was not kept."""
+    config = config_from(model)
+    if not config.pretrained:
+        return initial_model(config, classes)
+    path = model_set.start_path(work, config.weights)
+    return initial_model(config, classes, safetensors.torch.load_file(path)) if path.is_file() else None
 
-    Diverged runs without a model are passed over. Scores go to ``scores/<family>`` one file per model, see ``model_set``.
+
+def folder_name(family: str, settings: measures.Settings) -> str:
+    """Name the folder of a family's scores: the family, and the settings that its values depend on."""
+    return f"{family}-{measures.settings_name(measures.of_families([family]), settings)}"
+
+
+def score_missing(
+    work: Path,
+    catalogue: pd.DataFrame,
+    data: StudyData,
+    families: Sequence[str],
+    settings: measures.Settings,
+    *,
+    device: torch.device | str,
+) -> Iterator[str]:
+    """Compute what is missing of some families of measures, for every model; yield each model's id when it has all of them.
+
+    What several measures need, such as the forward pass, is worked out once per model. Diverged runs without a model are passed over.
+    Scores go to ``scores/<folder_name>``, one file per model and family, so that a killed run goes on where it stopped.
     """
-    family = family_name(method, threshold)
+    folders = {family: folder_name(family, settings) for family in families}
     for _, model in catalogue[catalogue["snapshot"] != "none"].iterrows():
-        if not model_set.has_scores(work, family, model["model_id"]):
-            model_set.save_scores(work, family, model["model_id"], _scores(work, model, data, method, threshold, device))
+        there = {family: model_set.scored_measures(work, folder, model["model_id"]) for family, folder in folders.items()}
+        todo = [item for item in measures.of_families(list(families)) if item.name not in there[item.family]]
+        if todo:
+            scores = _scores(work, model, data, todo, settings, device)
+            for family, rows in scores.groupby(scores["measure"].map({item.name: item.family for item in todo})):
+                model_set.save_scores(work, folders[family], model["model_id"], rows)
         yield model["model_id"]
 
 
-def family_name(method: str, threshold: float) -> str:
-    """Name the folder of scores that share a CAM method and a threshold."""
-    return f"{FAMILY}-{method}-{threshold:g}"
+def _scores(
+    work: Path, model: pd.Series, data: StudyData, todo: Sequence[measures.Measure], settings: measures.Settings, device: torch.device | str
+) -> pd.DataFrame:
+    given = {
+        "network": model_set.load_model(work, model, len(data.classes), device),
+        "images": model_images(model, data),
+        "normalise": models.normalise,
+        "device": device,
+    }
+    if "initial_network" in closure(name for item in todo for name in item.needs):
+        given["initial_network"] = initial_network(work, model, len(data.classes))
+    return measures.score(todo, given, settings)
 
 
-def _scores(work: Path, model: pd.Series, data: StudyData, method: str, threshold: float, device: torch.device | str) -> pd.DataFrame:
-    network = model_set.load_model(work, model, len(data.classes), device)
-    started = time.perf_counter()
-    per_image = localization.score_images(
-        network,
-        network.get_submodule(models.CAM_LAYER),
-        model_images(model, data),
-        normalise_images=models.normalise,
-        method=method,
-        threshold=threshold,
-        device=device,
-    )
-    summary = localization.model_scores(per_image)
-    rows = pd.DataFrame({"measure": list(summary), "value": list(summary.values())})
-    return rows.assign(variant=variant(method, threshold), seconds=time.perf_counter() - started)
+def load_scores(work: Path, catalogue: pd.DataFrame, families: Sequence[str], settings: measures.Settings) -> pd.DataFrame:
+    """Read the scores of some families under these settings: one row per model, measure and variant, see ``model_set.load_scores``."""
+    return model_set.load_scores(work, [folder_name(family, settings) for family in families], catalogue["model_id"])
 
 
-def variant(method: str, threshold: float) -> str:
-    """Name the way in which a localization measure was computed."""
-    return f"{method} {threshold:g}"
-
-
-def with_measures(catalogue: pd.DataFrame, scores: pd.DataFrame, variant: str) -> pd.DataFrame:
-    """Join scores of one variant to the catalogue: one column per measure, NaN where a model has none."""
-    wide = scores[scores["variant"] == variant].pivot(index="model_id", columns="measure", values="value")
-    return catalogue.merge(wide, how="left", left_on="model_id", right_index=True)
+def with_measures(catalogue: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
+    """Join scores to the catalogue: one column per measure and variant (see ``Measure.column``), NaN where a model has none."""
+    known = scores[scores["measure"].isin(measures.MEASURES)]
+    columns = [measures.MEASURES[name].column(variant) for name, variant in zip(known["measure"], known["variant"], strict=True)]
+    wide = known.assign(column=columns).pivot(index="model_id", columns="column", values="value")
+    return catalogue.merge(wide[list(dict.fromkeys(columns))], how="left", left_on="model_id", right_index=True)
 
 
 def to_look_at(table: pd.DataFrame) -> pd.DataFrame:

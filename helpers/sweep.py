@@ -94,7 +94,7 @@ def inputs_of(execution: Execution, upstream: Sequence[str], root: Path) -> dict
     return {
         "parameters": execution.parameters,
         "notebook": _digest(source.encode()),
-        "helpers": {path.stem: _digest(path.read_bytes()) for path in modules},
+        "helpers": {str(path.relative_to(root / "helpers").with_suffix("")): _digest(path.read_bytes()) for path in modules},
         "upstream": list(upstream),
     }
 
@@ -115,12 +115,18 @@ def imported_helpers(source: str, folder: Path) -> list[Path]:
                 names = [item.name for item in node.names]
             else:
                 continue
-            for parts in (name.split(".") for name in names if name.startswith("helpers.")):
-                path = folder / f"{parts[1]}.py"
-                if path.is_file() and path not in found:
+            for path in (path for name in names if name.startswith("helpers.") for path in _files_of(name, folder)):
+                if path not in found:
                     found.add(path)
                     waiting.append(path.read_text())
     return sorted(found)
+
+
+def _files_of(name: str, folder: Path) -> list[Path]:
+    """Files that an imported name may stand for: a module, a package, or both on the way to it."""
+    parts = name.split(".")[1:]
+    stems = [folder.joinpath(*parts[:length]) for length in range(1, len(parts) + 1)]
+    return [path for stem in stems for path in (stem.with_suffix(".py"), stem / "__init__.py") if path.is_file()]
 
 
 def why(record: Path, report: Path, inputs: Mapping[str, Any]) -> str:

@@ -108,3 +108,14 @@ def real_data():
     if not REAL_DATA.is_dir():
         pytest.skip(f"the real photographs are not at {REAL_DATA.name} beside the project")
     return REAL_DATA
+
+
+@pytest.fixture
+def tiny_given(tmp_path_factory):
+    """What measures are given: a tiny untrained ResNet18 with another start, and 36 rendered scenes of 16 px."""
+    from helpers import models
+    from helpers.datasets import load_study_data
+
+    built = [models.build("resnet18", 3, stem="strided", width=0.125, seed=seed).eval() for seed in (0, 1)]
+    images = load_study_data(**TINY_SCENES, cache_dir=tmp_path_factory.mktemp("cache")).train
+    return {"network": built[0], "initial_network": built[1], "images": images, "normalise": models.normalise, "device": "cpu"}

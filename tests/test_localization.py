@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from helpers import cams, localization
+from helpers.measures.passes import forward_pass
 
 
 class Looker(nn.Module):
@@ -197,39 +198,36 @@ def test_an_empty_map_scores_0_and_one_that_is_not_finite_nothing():
     assert iou_b[1].isnan()
 
 
+def look(model, given, threshold=0.1, method="grad_cam", batch_size=256):
+    """One pass, and the overlap of its maps with the boxes."""
+    example = scale_pixels(given.images[:1])
+    seen = forward_pass(model, given, scale_pixels, "cpu", example, method, batch_size)
+    overlaps = localization.image_scores(seen.maps, given.boxes, given.images.shape[-1], threshold, batch_size=batch_size)
+    return seen, overlaps
+
+
 def test_images_are_scored_by_hand(seen):
-    model = Looker().train()
-    table = localization.score_images(model, model.maps, seen, normalise_images=scale_pixels, device="cpu")
     # A black image has equal logits, and the first class is taken.
+    outputs, table = look(Looker().eval(), seen)
+    assert outputs.logits.argmax(1).tolist() == [0, 1, 0, 0]
     expected = pd.DataFrame(
         {
-            "label": [0, 0, 0, 1],
-            "predicted": [0, 1, 0, 0],
-            "correct": [True, False, True, False],
             "iou": [1.0, 0.0, 0.0, 0.0],
             "iou_b": [1.0, 0.0, 0.0, 0.0],
-            "empty_cam": [False, False, False, True],
-            "box_empty": [False, False, True, False],
+            "empty_map": [False, False, False, True],
+            "empty_box": [False, False, True, False],
+            "x0": [2, 0, 0, 0],
+            "y0": [2, 0, 0, 0],
+            "x1": [6, 4, 2, 0],
+            "y1": [6, 4, 2, 0],
         }
     )
     pd.testing.assert_frame_equal(table, expected)
-    assert model.training
-    assert localization.model_scores(table) == {"iou": 0.25, "iou_b": 0.25, "n": 4, "dropped": 0, "empty": 1}
 
 
-def test_where_neither_looks_nor_box_the_image_is_dropped_and_counted(seen):
+def test_where_neither_looks_nor_box_the_overlap_is_undefined(seen):
     seen.boxes[3] = 0
-    model = Looker()
-    table = localization.score_images(model, model.maps, seen, normalise_images=scale_pixels, device="cpu")
-    assert table["iou"].isna().tolist() == [False, False, False, True]
-    assert localization.model_scores(table) == pytest.approx({"iou": 1 / 3, "iou_b": 1 / 3, "n": 4, "dropped": 1, "empty": 1})
-
-
-def test_scores_of_nothing_defined_are_nan():
-    scores = localization.model_scores(pd.DataFrame({"iou": [np.nan], "iou_b": [np.nan], "empty_cam": [True]}))
-    assert np.isnan(scores["iou"])
-    assert np.isnan(scores["iou_b"])
-    assert (scores["n"], scores["dropped"], scores["empty"]) == (1, 1, 1)
+    assert look(Looker().eval(), seen)[1]["iou"].isna().tolist() == [False, False, False, True]
 
 
 @pytest.mark.parametrize("method", cams.METHODS)
@@ -240,30 +238,21 @@ def test_the_size_of_the_batch_does_not_matter_and_the_parts_agree(method):
     pixels = torch.as_tensor(rng.integers(0, 256, (23, 3, 32, 32), dtype=np.uint8))
     boxes = torch.as_tensor(random_boxes(rng, 23, 2, 32).astype(np.int16))
     given = image_set(pixels, rng.integers(0, 3, 23).tolist(), boxes)
-    arguments = {"normalise_images": scale_pixels, "method": method, "threshold": 0.4, "device": "cpu"}
-    whole = localization.score_images(model, model[1], given, **arguments)
-    parts = localization.score_images(model, model[1], given, batch_size=5, **arguments)
+    outputs, whole = look(model, given, 0.4, method)
+    _, parts = look(model, given, 0.4, method, batch_size=5)
     with torch.no_grad():
         maps = model[1](model[0](scale_pixels(pixels)))
         predicted = model(scale_pixels(pixels)).argmax(1)
         heat = cams.normalise(cams.closed_form_cam(method, maps, model[4].weight, predicted))
     iou, _ = localization.iou_and_iou_b(heat, boxes, 32, 0.4)
-    assert whole["predicted"].tolist() == predicted.tolist()
+    assert outputs.logits.argmax(1).tolist() == predicted.tolist()
     # Another batch or memory order rounds differently: a pixel on the very threshold may flip, one of some hundred.
-    pd.testing.assert_frame_equal(whole, parts, rtol=0, atol=0.01)
+    pd.testing.assert_frame_equal(whole[["iou", "iou_b"]], parts[["iou", "iou_b"]], rtol=0, atol=0.01)
     np.testing.assert_allclose(whole["iou"], iou.numpy(), rtol=0, atol=0.01)
 
 
-def test_no_images_are_refused(seen):
-    model = Looker()
-    nothing = image_set(seen.images[:0], [], seen.boxes[:0])
-    with pytest.raises(ValueError, match=r"^there are no images to score$"):
-        localization.score_images(model, model.maps, nothing, normalise_images=scale_pixels, device="cpu")
-
-
-def test_a_layer_without_the_closed_form_is_refused():
-    model = nn.Sequential(nn.Conv2d(3, 3, 3), nn.ReLU(), nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(3, 2)).eval()
-    pixels = torch.randint(0, 256, (4, 3, 9, 9), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    given = image_set(pixels, [0] * 4, torch.zeros(4, 1, 4, dtype=torch.int16))
-    with pytest.raises(ValueError, match="does not give the logits; the closed form does not hold"):
-        localization.score_images(model, model[1], given, normalise_images=scale_pixels, device="cpu")
+def test_no_maps_or_another_number_of_boxes_are_refused(seen):
+    with pytest.raises(ValueError, match=r"^0 maps and boxes of 0 images cannot be scored"):
+        localization.image_scores(torch.zeros(0, 2, 2), seen.boxes[:0], 8)
+    with pytest.raises(ValueError, match=r"^3 maps and boxes of 4 images cannot be scored"):
+        localization.image_scores(torch.zeros(3, 2, 2), seen.boxes, 8)

@@ -57,15 +57,22 @@ def test_the_analysis_keeps_models_strictly_above_the_threshold_and_says_why_oth
 
 
 def test_scores_are_kept_per_model_and_family_and_undefined_stays_undefined(tmp_path):
-    rows = pd.DataFrame({"measure": ["iou", "iou_b"], "variant": "v", "value": [0.5, np.nan], "seconds": 1.0})
+    rows = pd.DataFrame({"measure": ["iou", "iou_b"], "variant": "v", "value": [0.5, np.nan], "seconds": 1.0, "reason": ["", "none"]})
     model_set.save_scores(tmp_path, "localization", "m@stop", rows)
     model_set.save_scores(tmp_path, "norms", "n@stop", rows)
-    assert model_set.has_scores(tmp_path, "localization", "m@stop")
-    assert not model_set.has_scores(tmp_path, "norms", "m@stop")
-    table = model_set.load_scores(tmp_path, ["m@stop"])
+    assert model_set.scored_measures(tmp_path, "localization", "m@stop") == {"iou", "iou_b"}
+    assert model_set.scored_measures(tmp_path, "norms", "m@stop") == set()
+    table = model_set.load_scores(tmp_path, ["localization", "norms"], ["m@stop"])
     assert table["model_id"].tolist() == ["m@stop"] * 2
     assert np.isnan(table.set_index("measure")["value"]["iou_b"])
-    assert len(model_set.load_scores(tmp_path)) == 4
+    assert len(model_set.load_scores(tmp_path, ["localization", "norms"], ["n@stop", "m@stop"])) == 4
+
+
+def test_a_measure_added_later_joins_the_scores_that_are_there(tmp_path):
+    rows = pd.DataFrame({"measure": ["a"], "variant": "", "value": [0.5], "seconds": 1.0, "reason": ""})
+    model_set.save_scores(tmp_path, "f", "m", rows)
+    model_set.save_scores(tmp_path, "f", "m", rows.assign(measure="b", value=2.0))
+    assert model_set.load_scores(tmp_path, ["f"], ["m"]).set_index("measure")["value"].to_dict() == {"a": 0.5, "b": 2.0}
 
 
 @pytest.mark.parametrize("name", ["../outside", "/etc/passwd", ".."])
@@ -73,7 +80,7 @@ def test_names_never_leave_the_study(tmp_path, name):
     with pytest.raises(ValueError, match="leaves the folder"):
         model_set.run_folder(tmp_path / "study", name)
     with pytest.raises(ValueError, match="leaves the folder"):
-        model_set.has_scores(tmp_path / "study", name, "m")
+        model_set.scored_measures(tmp_path / "study", name, "m")
 
 
 def test_late_changes_by_hand():

@@ -38,9 +38,9 @@ def models(count=30, slope=-1.0, seed=0):
             "gap": 0.5 + slope * (iou - 0.5) * 0.4 + generator.normal(0, 0.02, count),
             "iou": iou,
             "iou_b": iou * 0.9,
-            "n": 100,
-            "dropped": 0,
-            "empty": 1,
+            "images_scored": 100,
+            "images_without_overlap": 0,
+            "images_with_empty_map": 1,
         }
     )
 

@@ -1,17 +1,20 @@
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import safetensors.torch
 import torch
 from conftest import TINY_SCENES
 
-from helpers import localization, model_set, pretraining, provenance, scoring
+from helpers import localization, measures, model_set, pretraining, provenance, scoring
 from helpers.datasets import load_study_data
 from helpers.grid import RunConfig
+from helpers.measures.passes import forward_pass
 from helpers.training import train_run
 
 LOOK = {"method": "grad_cam", "threshold": 0.1, "device": "cpu"}
+SETTINGS = measures.Settings()
 
 
 @pytest.fixture(scope="module")
@@ -29,13 +32,21 @@ def study(tmp_path_factory):
 def test_each_model_is_scored_once_on_the_images_it_was_fitted_to(study, monkeypatch):
     work, data, table = study
     assert set(table["snapshot"]) == {"stop", "none"}
-    scored = list(scoring.score_missing(work, table, data, **LOOK))
+    scored = list(scoring.score_missing(work, table, data, ["localization"], SETTINGS, device="cpu"))
     assert len(scored) == (table["snapshot"] != "none").sum() == 2
-    joined = scoring.with_measures(table, model_set.load_scores(work), scoring.variant("grad_cam", 0.1))
-    assert sorted(joined["n"].dropna()) == [15, 36]
+    joined = scoring.with_measures(table, scoring.load_scores(work, table, ["localization"], SETTINGS))
+    assert sorted(joined["images_scored"].dropna()) == [15, 36]
     assert np.isnan(joined.loc[joined["snapshot"] == "none", "iou"]).all()
-    monkeypatch.setattr(localization, "score_images", lambda *given, **named: pytest.fail("scored again"))
-    assert list(scoring.score_missing(work, table, data, **LOOK)) == scored
+    monkeypatch.setattr(measures, "score", lambda *given, **named: pytest.fail("scored again"))
+    assert list(scoring.score_missing(work, table, data, ["localization"], SETTINGS, device="cpu")) == scored
+
+
+def test_another_threshold_is_another_score_and_a_setting_of_other_families_is_none(study):
+    same, other = (replace(SETTINGS, **change) for change in ({"flatness_draws": 3}, {"cam_threshold": 0.5}))
+    assert scoring.folder_name("localization", same) == scoring.folder_name("localization", SETTINGS)
+    assert scoring.folder_name("localization", other) != scoring.folder_name("localization", SETTINGS)
+    work, _, table = study
+    assert len(scoring.load_scores(work, table, ["localization"], other)) == 0
 
 
 def test_the_steps_of_one_image_give_the_score_of_that_image(study):
@@ -43,13 +54,26 @@ def test_the_steps_of_one_image_give_the_score_of_that_image(study):
     model = table[table["snapshot"] == "stop"].iloc[0]
     images = scoring.model_images(model, data)
     network = model_set.load_model(work, model, 3)
-    per_image = localization.score_images(network, network.layer4, images, normalise_images=scoring.models.normalise, device="cpu")
+    example = scoring.models.normalise(images.images[:1])
+    seen = forward_pass(network, images, scoring.models.normalise, "cpu", example, "grad_cam", 256)
+    per_image = localization.image_scores(seen.maps, images.boxes, 16, 0.1)
     steps = scoring.steps(work, model, images.subset([3]), 3, **LOOK)
     assert steps.iou == pytest.approx(per_image["iou"][3], abs=1e-6)
     assert steps.iou_b == pytest.approx(per_image["iou_b"][3], abs=1e-6)
-    assert steps.predicted == per_image["predicted"][3]
+    assert steps.predicted == int(seen.logits[3].argmax())
     both = (steps.mask & steps.box_mask).sum() / (steps.mask | steps.box_mask).sum()
     assert steps.iou == pytest.approx(float(both), abs=1e-6)
+
+
+def test_the_initial_network_is_the_one_that_a_run_began_with(study, tmp_path):
+    work, data, table = study
+    model = table[table["snapshot"] == "stop"].iloc[0]
+    start = scoring.initial_network(work, model, 3)
+    config = scoring.config_from(model)
+    train_run(replace(config, learning_rate=0.0), data, tmp_path / "run")  # nothing but batch-norm statistics moves
+    trained = safetensors.torch.load_file(tmp_path / "run/snapshot-stop.safetensors")
+    assert torch.equal(trained["layer1.0.conv1.weight"], start.layer1[0].conv1.weight)
+    assert scoring.initial_network(work, model.to_dict() | {"pretrained": True, "weights": "unknown"}, 3) is None
 
 
 def test_overlays_show_images_that_all_models_were_fitted_to(study):
@@ -87,6 +111,9 @@ def test_weights_made_on_the_spot_start_a_run_and_are_named_by_their_recipe(stud
         "resnet18", 8, 0.0, "sgd", 0.0, False, True, data=data.fingerprint, weights=weights.identity, stem="strided", width=0.125
     )
     state = safetensors.torch.load_file(weights.source)
+    pretraining.keep_starts({"resnet18": weights}, tmp_path)
+    kept = scoring.initial_network(tmp_path, pd.Series(asdict(run)), 3)
+    assert torch.equal(kept.layer4[1].conv2.weight, state["layer4.1.conv2.weight"])
     train_run(replace(run, max_epochs=1), data, tmp_path / "run", pretrained=state)
     trained = safetensors.torch.load_file(tmp_path / "run/snapshot-stop.safetensors")
     assert torch.equal(trained["layer4.1.conv2.weight"], state["layer4.1.conv2.weight"])  # learning rate 0

@@ -117,5 +117,5 @@ def test_real_photographs_of_the_papers_classes_pass_through_at_full_size(real_d
     assert table1["published"].sum() == 11_173
     scores = pd.read_csv(tables / "scores.csv")
     assert len(scores) == 2
-    assert (scores["n"] == 199).all()
+    assert (scores["images_scored"] == 199).all()
     assert scores["iou"].between(0.05, 0.95).all()

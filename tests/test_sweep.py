@@ -105,6 +105,18 @@ def test_helpers_are_followed_through_all_forms_of_import(project):
     assert sweep.imported_helpers("import os", project / "helpers") == []
 
 
+def test_a_package_of_helpers_is_followed_into_its_modules(project):
+    package = project / "helpers/family"
+    package.mkdir()
+    (package / "__init__.py").write_text("from helpers.family import one\n")
+    (package / "one.py").write_text("from helpers.deeper import VALUE\n")
+    (package / "other.py").write_text("")
+    found = sweep.imported_helpers("from helpers import family", project / "helpers")
+    assert [str(path.relative_to(project / "helpers")) for path in found] == ["deeper.py", "family/__init__.py", "family/one.py"]
+    found = sweep.imported_helpers("from helpers.family.other import x", project / "helpers")
+    assert "family/other.py" in [str(path.relative_to(project / "helpers")) for path in found]
+
+
 def test_a_damaged_record_runs_again(tmp_path):
     (tmp_path / "r.json").write_text("{")
     (tmp_path / "x.ipynb").write_text("{}")

@@ -1,0 +1,19 @@
+"""Every measure of generalization of the literature, each a function with a name, a direction and a source; one registry."""
+
+from helpers.measures import localization, prediction
+from helpers.measures.evidence import Settings, score, settings_name
+from helpers.measures.registry import FAMILIES, MEASURES, Measure, directions, measure, of_families
+
+__all__ = [
+    "FAMILIES",
+    "MEASURES",
+    "Measure",
+    "Settings",
+    "directions",
+    "localization",
+    "measure",
+    "of_families",
+    "prediction",
+    "score",
+    "settings_name",
+]

@@ -1,0 +1,150 @@
+"""What can be known of one network and its training images: each thing worked out when first asked for, once, and timed."""
+
+import hashlib
+import inspect
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from helpers import cams
+from helpers.measures.registry import Measure
+
+# What the caller gives: the network in evaluation mode on its device, an ImageSet, uint8 images to network input, and the network as
+# it was before training, which may be None.
+GIVEN = ("network", "images", "normalise", "initial_network", "device")
+PROVIDERS: dict[str, Callable[..., Any]] = {}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that decides a measure's value beside network and images."""
+
+    cam_method: str = "grad_cam"  # one of cams.METHODS
+    cam_threshold: float = 0.1  # of the normalised map
+    perturbation_fraction: float = 0.1  # of the training images, for response curves
+    perturbation_points: int = 11  # magnitudes on a response curve
+    flatness_images: int = 2000  # training images at most, for flatness
+    flatness_draws: int = 10  # noisy copies of the weights per magnitude
+    flatness_halvings: int = 15  # steps of the search for the magnitude, at most
+    sharpness_images: int = 500  # training images at most, for worst-case sharpness
+    sharpness_steps: int = 20  # ascent steps per magnitude
+    batch_size: int = 256  # images per pass; no value depends on it beyond rounding
+    seed: int = 0  # of everything that is drawn
+
+
+def provides(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Enter a function into the list of what measures can ask for, under its name; its arguments name what it needs in turn."""
+    PROVIDERS[function.__name__] = function
+    return function
+
+
+class Evidence:
+    """What is known of one network so far; it lives as long as the network is scored."""
+
+    def __init__(self, given: Mapping[str, Any], settings: Settings) -> None:
+        """Take what the caller has (see ``GIVEN``) and the settings."""
+        self._known = {name: given.get(name) for name in GIVEN} | asdict(settings)
+        self._seconds = dict.fromkeys(self._known, 0.0)
+        self._failed: dict[str, ValueError] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        """Give a thing by name, working it out when it is asked for the first time.
+
+        Raises:
+            ValueError: it cannot be had for this network; the message says why.
+        """
+        if name in self._failed:
+            raise self._failed[name]
+        if name not in self._known:
+            arguments = {need: self[need] for need in needs(PROVIDERS[name])}
+            started = time.perf_counter()
+            try:
+                self._known[name] = PROVIDERS[name](**arguments)
+            except ValueError as fault:
+                self._failed[name] = fault
+                raise
+            finally:
+                self._seconds[name] = time.perf_counter() - started
+        return self._known[name]
+
+    def seconds(self, names: Iterable[str]) -> float:
+        """Seconds that some things took with all that they needed, each counted once: their cost if nothing else were computed."""
+        return sum(self._seconds.get(name, 0.0) for name in closure(names))
+
+
+def needs(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Names of a function's arguments."""
+    return tuple(inspect.signature(function).parameters)
+
+
+def closure(names: Iterable[str]) -> set[str]:
+    """Everything that some things need, directly or through others, with themselves."""
+    found: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += needs(PROVIDERS[name]) if name in PROVIDERS else ()
+    return found
+
+
+def score(measures: Iterable[Measure], given: Mapping[str, Any], settings: Settings) -> pd.DataFrame:
+    """Compute measures of one network, sharing everything that several of them need.
+
+    Args:
+        measures: see ``registry.MEASURES``.
+        given: values for ``GIVEN``.
+        settings: what else decides the values.
+
+    Returns:
+        One row per measure and variant, in order: measure, variant, value (NaN where undefined), seconds (of this measure with all it
+        needs, as if nothing were shared, so that costs compare), reason ("" or why there is no value, in one line).
+    """
+    evidence = Evidence(given, settings)
+    with cams.evaluation_mode(given["network"]):
+        rows = [row for item in measures for row in _rows(item, evidence)]
+    return pd.DataFrame(rows, columns=["measure", "variant", "value", "seconds", "reason"])
+
+
+def _rows(item: Measure, evidence: Evidence) -> list[dict[str, Any]]:
+    started, own, reason = 0.0, 0.0, ""
+    try:
+        arguments = {name: evidence[name] for name in item.needs}
+        started = time.perf_counter()
+        value = item.function(**arguments)
+        own = time.perf_counter() - started
+    except ValueError as fault:
+        value, reason = np.nan, str(fault).splitlines()[0]
+    values = value if isinstance(value, Mapping) else dict.fromkeys(item.variants[:1] or ("",), value)
+    missing = {variant: np.nan for variant in item.variants if variant not in values}
+    seconds = evidence.seconds(item.needs) + own
+    return [
+        {"measure": item.name, "variant": variant, "value": finite(number), "seconds": seconds, "reason": reason or undefined(number)}
+        for variant, number in (missing | dict(values)).items()
+    ]
+
+
+def finite(number: float) -> float:
+    """Give a number as a float, NaN when it is infinite: no table can rank by infinity."""
+    return float(number) if np.isfinite(number) else np.nan
+
+
+def undefined(number: float) -> str:
+    """Say why a number is no value: "" for a finite one."""
+    return "" if np.isfinite(number) else "undefined" if np.isnan(number) else "larger than any number of the computer"
+
+
+def settings_name(measures: Iterable[Measure], settings: Settings) -> str:
+    """Name the settings that a family's values depend on, for its folder: 8 hex digits over names and values.
+
+    A setting that no measure of the family needs changes nothing, and so does the batch size.
+    """
+    used = closure(name for item in measures for name in item.needs) - {"batch_size"}
+    relevant = {field.name: getattr(settings, field.name) for field in fields(settings) if field.name in used}
+    return hashlib.blake2b(json.dumps(relevant, sort_keys=True).encode(), digest_size=4).hexdigest()

@@ -1,0 +1,160 @@
+"""The one pass over the training images that most measures live on: logits, features and class activation maps together."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from helpers import cams
+from helpers.measures.evidence import provides
+
+_POOLING = (nn.AdaptiveAvgPool2d, nn.AvgPool2d, nn.AdaptiveMaxPool2d, nn.MaxPool2d, nn.Flatten, nn.Identity, nn.Dropout, nn.Dropout2d)
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What one forward pass over N training images gives; everything on the CPU, in the order of the images."""
+
+    logits: Tensor  # (N, K) float32
+    features: Tensor | None  # (N, D) float32, what the last linear layer is given; None where none is called
+    maps: Tensor | None  # (N, h, w) normalised maps of the predicted class; None where the closed form does not hold
+    no_maps: str  # why there are none
+
+
+@provides
+def example(images: Any, normalise: Any, device: Any) -> Tensor:
+    """Give the first training image as the network expects it: (1, 3, S, S)."""
+    return prepared(images.images[:1], normalise, device)
+
+
+def prepared(pixels: Tensor, normalise: Any, device: torch.device | str) -> Tensor:
+    """Turn (B, 3, S, S) uint8 images into input of a network, on its device, channels last."""
+    return normalise(pixels.to(device)).contiguous(memory_format=torch.channels_last)
+
+
+@torch.inference_mode()
+def last_maps_layer(network: nn.Module, example: Tensor) -> nn.Module:
+    """Find the layer whose maps are pooled and classified, by a trace: the last that puts out a stack of maps and is no pooling.
+
+    In a ResNet it is ``layer4``, in an EfficientNet the end of ``features``. Of nested modules with the same output the outermost counts.
+
+    Raises:
+        ValueError: no module puts out (B, C, h, w).
+    """
+    found: list[nn.Module] = []
+
+    def seen(module: nn.Module, given: Any, output: Any) -> None:
+        if isinstance(output, Tensor) and output.ndim == 4 and not isinstance(module, _POOLING) and module is not network:
+            found.append(module)
+
+    hooks = [module.register_forward_hook(seen) for module in network.modules()]
+    try:
+        with cams.evaluation_mode(network):
+            network(example)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if not found:
+        raise ValueError(f"no layer of {type(network).__name__} puts out maps (B, C, h, w), so there is no class activation map")
+    return found[-1]
+
+
+def last_linear(network: nn.Module, example: Tensor) -> nn.Linear | None:
+    """Find the linear layer that a pass calls last; None where none is called."""
+    called: list[nn.Linear] = []
+    linear = [module for module in network.modules() if isinstance(module, nn.Linear)]
+    hooks = [module.register_forward_hook(lambda module, given, output: called.append(module)) for module in linear]
+    try:
+        with torch.inference_mode(), cams.evaluation_mode(network):
+            network(example)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return called[-1] if called else None
+
+
+@provides
+@torch.inference_mode()
+def forward_pass(network: nn.Module, images: Any, normalise: Any, device: Any, example: Tensor, cam_method: str, batch_size: int) -> Pass:
+    """Run the training images through the network once, see ``Pass``.
+
+    Raises:
+        ValueError: there are no images, or the network's output is no (B, K) matrix of logits.
+    """
+    if not len(images):
+        raise ValueError("there are no training images to score")
+    linear = last_linear(network, example)
+    layer, classifier, no_maps = _closed_form(network, example)
+    kept: dict[str, list[Tensor]] = {"logits": [], "features": [], "maps": []}
+    given: list[Tensor] = []
+    hook = linear.register_forward_pre_hook(lambda module, inputs: given.append(inputs[0])) if linear is not None else None
+    try:
+        for start in range(0, len(images), batch_size):
+            pixels = prepared(images.images[start : start + batch_size], normalise, device)
+            given.clear()
+            maps, logits = cams.features_and_logits(network, layer, pixels) if classifier else (None, network(pixels))
+            if logits.ndim != 2:
+                raise ValueError(f"the network puts out shape {tuple(logits.shape)}; a classifier puts out (B, K) logits")
+            kept["logits"].append(logits.float().cpu())
+            if given:
+                kept["features"].append(given[-1].flatten(1).float().cpu())
+            if classifier:
+                weighted = cams.closed_form_cam(cam_method, maps, classifier.weight, logits.argmax(1))
+                kept["maps"].append(cams.normalise(weighted).float().cpu())
+    finally:
+        if hook is not None:
+            hook.remove()
+    joined = {name: torch.cat(parts) if parts else None for name, parts in kept.items()}
+    return Pass(**joined, no_maps=no_maps)
+
+
+def _closed_form(network: nn.Module, example: Tensor) -> tuple[nn.Module | None, nn.Linear | None, str]:
+    """The layer that is looked at and the linear layer behind it, or why there is no closed form of their map."""
+    try:
+        layer = last_maps_layer(network, example)
+        return layer, cams.check_closed_form(network, layer, example), ""
+    except ValueError as fault:
+        return None, None, str(fault)
+
+
+@provides
+def logits(forward_pass: Pass) -> Tensor:
+    """(N, K) float32 logits of the training images."""
+    return forward_pass.logits
+
+
+@provides
+def labels(images: Any) -> Tensor:
+    """(N,) int64 labels of the training images, as the network was fitted to them."""
+    return images.labels.cpu()
+
+
+@provides
+def features(forward_pass: Pass) -> Tensor:
+    """(N, D) float32, what the last linear layer is given.
+
+    Raises:
+        ValueError: no linear layer is called.
+    """
+    if forward_pass.features is None:
+        raise ValueError("no nn.Linear is called in the network's pass, so it has no features in front of one")
+    return forward_pass.features
+
+
+@provides
+def maps(forward_pass: Pass) -> Tensor:
+    """(N, h, w) normalised class activation maps of the predicted class.
+
+    Raises:
+        ValueError: the closed form does not hold for the network.
+    """
+    if forward_pass.maps is None:
+        raise ValueError(forward_pass.no_maps)
+    return forward_pass.maps
+
+
+@provides
+def training_images(images: Any) -> int:
+    """Give the number of training images."""
+    return len(images)

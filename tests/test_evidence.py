@@ -1,0 +1,186 @@
+"""The registry and the sharing of what measures need."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from helpers.measures import MEASURES, evidence, passes, registry
+
+
+@pytest.fixture
+def lists(monkeypatch):
+    """Empty lists of measures and providers, to be filled by a test."""
+    monkeypatch.setattr(registry, "MEASURES", {})
+    monkeypatch.setattr(evidence, "PROVIDERS", {})
+
+
+def network():
+    return nn.Linear(1, 1)
+
+
+def enter(function, **named):
+    registry.measure("norms", -1, "a paper", **named)(function)
+    return registry.MEASURES[function.__name__]
+
+
+def test_what_two_measures_need_is_worked_out_once_and_counted_for_both(lists):
+    calls = []
+
+    @evidence.provides
+    def base(seed):
+        calls.append(seed)
+        return seed + 1
+
+    def double(base):
+        return 2 * base
+
+    def triple(base, batch_size):
+        return 3 * base + batch_size
+
+    items = [enter(double), enter(triple)]
+    scores = evidence.score(items, {"network": network()}, evidence.Settings(seed=4, batch_size=100))
+    assert scores["value"].tolist() == [10, 115]
+    assert calls == [4]
+    assert (scores["seconds"] > 0).all()
+
+
+def test_what_cannot_be_had_is_nan_with_the_reason_for_every_measure_that_needs_it(lists):
+    calls = []
+
+    @evidence.provides
+    def start(initial_network):
+        calls.append(1)
+        raise ValueError("no initial weights were given\nsecond line")
+
+    def near(start):
+        return 1.0
+
+    def far(start):
+        return {"a": 1.0, "b": 2.0}
+
+    def there(seed):
+        return np.inf
+
+    items = [enter(near), enter(far, variants=("a", "b")), enter(there)]
+    scores = evidence.score(items, {"network": network()}, evidence.Settings())
+    assert scores["value"].isna().all()
+    assert scores["reason"].tolist() == ["no initial weights were given"] * 3 + ["larger than any number of the computer"]
+    assert sorted(scores["variant"]) == ["", "", "a", "b"]
+    assert calls == [1]
+
+
+def test_a_mistake_in_the_code_is_no_undefined_value(lists):
+    def wrong(seed):
+        return seed.nothing
+
+    with pytest.raises(AttributeError):
+        evidence.score([enter(wrong)], {"network": network()}, evidence.Settings())
+
+
+def test_the_first_variant_has_the_measures_own_name(lists):
+    def several():
+        return {}
+
+    item = enter(several, variants=("one", "two"))
+    assert [item.column(), item.column("one"), item.column("two")] == ["several", "several", "several (two)"]
+    assert registry.directions(["several", "several (two)"]) == {"several": -1, "several (two)": -1}
+    with pytest.raises(ValueError, match="has no variant 'three'; it has one, two"):
+        item.column("three")
+    with pytest.raises(ValueError, match="'other' is no measure; the measures are several"):
+        registry.directions(["other"])
+
+
+def test_the_registry_refuses_a_name_twice_an_unknown_family_and_a_wrong_direction(lists):
+    def same():
+        return 0.0
+
+    enter(same)
+    with pytest.raises(ValueError, match="'same' is there already"):
+        enter(same)
+    with pytest.raises(ValueError, match="family 'x' is unknown; choose one of localization"):
+        registry.measure("x", 1, "")
+    with pytest.raises(ValueError, match="direction 2 must be"):
+        registry.measure("norms", 2, "")
+
+
+def test_settings_that_a_family_does_not_need_do_not_name_it(lists):
+    @evidence.provides
+    def noisy(flatness_draws, batch_size):
+        return flatness_draws
+
+    def flat(noisy):
+        return 0.0
+
+    item, settings = enter(flat), evidence.Settings()
+    named = evidence.settings_name([item], settings)
+    assert evidence.settings_name([item], replace(settings, cam_threshold=0.5, batch_size=7)) == named
+    assert evidence.settings_name([item], replace(settings, flatness_draws=3)) != named
+
+
+def test_the_network_is_in_eval_mode_while_scored_and_as_before_after(lists):
+    def training(network):
+        return float(network.training)
+
+    model = network().train()
+    assert evidence.score([enter(training)], {"network": model}, evidence.Settings())["value"].tolist() == [0.0]
+    assert model.training
+
+
+def test_every_measure_has_a_source_a_summary_and_needs_that_exist():
+    known = {*evidence.GIVEN, *evidence.PROVIDERS, *evidence.Settings.__dataclass_fields__}
+    for item in MEASURES.values():
+        assert item.source, item.name
+        assert item.summary.endswith((".", ":")) or len(item.summary) > 20, item.name
+        assert evidence.closure(item.needs) <= known, item.name
+        assert len(set(item.variants)) == len(item.variants)
+
+
+class TwoLayerHead(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.maps = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU())
+        self.head = nn.Sequential(nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 3))
+
+    def forward(self, images):
+        return self.head(self.maps(images).mean((2, 3)))
+
+
+def test_the_layer_that_is_looked_at_is_found_by_a_trace(tiny_given):
+    resnet = tiny_given["network"]
+    example = passes.example(tiny_given["images"], tiny_given["normalise"], "cpu")
+    assert passes.last_maps_layer(resnet, example) is resnet.layer4
+    assert passes.last_linear(resnet, example) is resnet.fc
+    model = TwoLayerHead()
+    assert passes.last_maps_layer(model, example) is model.maps
+    assert passes.last_linear(model, example) is model.head[2]
+    assert passes.last_linear(model.maps, example) is None
+    with pytest.raises(ValueError, match="no layer of Linear puts out maps"):
+        passes.last_maps_layer(nn.Linear(16, 2), example)
+
+
+def test_a_head_of_two_layers_has_logits_and_features_but_no_closed_form(tiny_given):
+    model = TwoLayerHead().eval()
+    example = passes.example(tiny_given["images"], tiny_given["normalise"], "cpu")
+    seen = passes.forward_pass(model, tiny_given["images"], tiny_given["normalise"], "cpu", example, "grad_cam", 7)
+    inputs = tiny_given["normalise"](tiny_given["images"].images)
+    with torch.no_grad():
+        torch.testing.assert_close(seen.logits, model(inputs))
+        torch.testing.assert_close(seen.features, model.head[:2](model.maps(inputs).mean((2, 3))))
+    with pytest.raises(ValueError, match="the closed form does not hold"):
+        passes.maps(seen)
+
+
+def test_localization_says_why_a_network_has_no_map(tiny_given):
+    items = [MEASURES["iou"], MEASURES["training_accuracy"]]
+    scores = evidence.score(items, tiny_given | {"network": TwoLayerHead()}, evidence.Settings()).set_index("measure")
+    assert np.isnan(scores.loc["iou", "value"])
+    assert "the closed form does not hold" in scores.loc["iou", "reason"]
+    assert np.isfinite(scores.loc["training_accuracy", "value"])
+
+
+def test_a_network_without_a_matrix_of_logits_is_refused(tiny_given):
+    scores = evidence.score([MEASURES["training_accuracy"]], tiny_given | {"network": nn.Conv2d(3, 2, 1)}, evidence.Settings())
+    assert "a classifier puts out (B, K) logits" in scores["reason"].iloc[0]

@@ -1,0 +1,120 @@
+"""Measures of what a network says, by hand and against other computations."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import log_loss
+from torch import nn
+
+from helpers.measures import evidence, prediction
+from helpers.measures.registry import MEASURES
+
+RNG = np.random.default_rng(0)
+
+
+def random_probabilities(n, k, seed=0):
+    return torch.randn(n, k, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).softmax(1)
+
+
+def test_the_nuclear_norm_equals_the_sum_of_singular_values():
+    p = random_probabilities(40, 7)
+    values = prediction.nuclear_norm(p)
+    exact = np.linalg.svd(p.numpy(), compute_uv=False).sum()
+    assert values["raw"] == pytest.approx(exact, rel=1e-10)
+    assert values["scaled"] == pytest.approx(exact / np.sqrt(7 * 40), rel=1e-10)
+    assert values["as printed in Du"] == pytest.approx(exact / np.sqrt(7 * 40) / 40, rel=1e-10)
+
+
+def test_the_nuclear_norm_is_1_for_balanced_certainty_and_1_over_k_for_none():
+    balanced = torch.eye(5, dtype=torch.float64).repeat(6, 1)
+    assert prediction.nuclear_norm(balanced)["scaled"] == pytest.approx(1, abs=1e-12)
+    assert prediction.nuclear_norm(torch.full((30, 5), 0.2, dtype=torch.float64))["scaled"] == pytest.approx(1 / 5, abs=1e-9)
+    one_class = torch.eye(5, dtype=torch.float64)[[0] * 30]
+    assert prediction.nuclear_norm(one_class)["scaled"] < prediction.nuclear_norm(balanced)["scaled"]
+
+
+def test_the_order_of_images_does_not_change_the_nuclear_norm():
+    p = random_probabilities(20, 4)
+    assert prediction.nuclear_norm(p[torch.randperm(20)])["raw"] == pytest.approx(prediction.nuclear_norm(p)["raw"], rel=1e-12)
+
+
+def test_invariance_by_hand():
+    clean = torch.tensor([[0.8, 0.2], [0.8, 0.2], [1.0, 0.0]], dtype=torch.float64)
+    turned = torch.tensor([[0.6, 0.4], [0.3, 0.7], [1.0, 0.0]], dtype=torch.float64)
+    vector, confidence = prediction.invariance_of(clean, turned)
+    assert vector.tolist() == pytest.approx([(0.8 * 0.6 + 0.2 * 0.4) ** 0.5, 0, 1])
+    assert confidence.tolist() == pytest.approx([(0.8 * 0.6) ** 0.5, 0, 1])
+
+
+def test_the_vector_form_is_never_below_the_top_confidence_form():
+    clean = random_probabilities(200, 6, 1)
+    turned = torch.stack([random_probabilities(200, 6, seed) for seed in (2, 3, 4)])
+    values = prediction.effective_invariance(clean, turned)
+    assert 0 < values["top confidence"] <= values["vector"] < 1
+    same = prediction.effective_invariance(torch.eye(6, dtype=torch.float64), torch.eye(6, dtype=torch.float64).expand(3, 6, 6))
+    assert same == pytest.approx({"vector": 1.0, "top confidence": 1.0})
+
+
+class Corner(nn.Module):
+    """Says class 0 as loudly as the top left pixel is bright, class 1 for the top right, 2 and 3 for the lower corners."""
+
+    def forward(self, images):
+        plane = images.mean(1)
+        return torch.stack([plane[:, 0, 0], plane[:, 0, -1], plane[:, -1, 0], plane[:, -1, -1]], 1)
+
+
+def test_images_are_turned_by_quarter_turns_exactly():
+    images = type("Images", (), {"images": torch.zeros(1, 3, 4, 4, dtype=torch.uint8), "__len__": lambda self: 1})()
+    images.images[0, :, 0, 0] = 9
+    turned = prediction.rotated_probabilities(Corner(), images, torch.Tensor.float, "cpu", 8)
+    assert turned.argmax(2)[:, 0].tolist() == [2, 3, 1]  # anticlockwise: lower left, lower right, upper right
+    assert turned.shape == (3, 1, 4)
+
+
+def test_margins_by_hand():
+    logits = torch.tensor([[3.0, 1.0, 0.0], [0.0, 2.0, 5.0], [1.0, 1.0, 0.0]])
+    assert prediction.margins(logits, torch.tensor([0, 1, 0])).tolist() == [2.0, -3.0, 0.0]
+    with pytest.raises(ValueError, match="has 1 output; a margin needs two classes"):
+        prediction.margins(logits[:, :1], torch.zeros(3, dtype=torch.int64))
+
+
+def test_the_margin_of_the_norms_is_the_kth_smallest_in_size():
+    values = RNG.permutation(np.arange(-3, 22, dtype=float))  # 25 margins, so k = 2: the second smallest is -2
+    assert prediction.margin(values) == 2.0
+    assert prediction.margin(values) == abs(float(torch.tensor(values).kthvalue(2).values))
+    assert np.isnan(prediction.margin(np.zeros(20)))
+    with pytest.raises(ValueError, match="9 training images; the 10th percentile"):
+        prediction.margin(values[:9])
+
+
+def test_margin_percentiles_and_moments_equal_numpys():
+    values = RNG.gamma(2, size=500)
+    found = prediction.output_margin(values)
+    assert found["10th percentile"] == np.quantile(values, 0.1)
+    assert found["5th percentile"] == np.quantile(values, 0.05)
+    scaled = (values - values.mean()) / values.std()
+    assert found["skewness"] == pytest.approx((scaled**3).mean())
+    assert found["kurtosis"] == pytest.approx((scaled**4).mean() - 3)
+    constant = prediction.output_margin(np.ones(5))
+    assert (constant["mean"], constant["standard deviation"]) == (1, 0)
+    assert np.isnan(constant["skewness"])
+
+
+def test_loss_accuracy_and_entropy():
+    logits = torch.randn(50, 4, generator=torch.Generator().manual_seed(1))
+    labels = torch.arange(50) % 4
+    p = prediction.probabilities(logits)
+    assert prediction.training_loss(logits, labels) == pytest.approx(log_loss(labels, p.numpy()), rel=1e-6)
+    assert prediction.clean_accuracy(logits, labels) == (logits.numpy().argmax(1) == labels.numpy()).mean()
+    assert prediction.prediction_entropy(p) == pytest.approx(float(-(p * p.log()).sum(1).mean()))
+    assert prediction.prediction_entropy(torch.eye(3, dtype=torch.float64)) == 0
+    assert prediction.prediction_entropy(torch.full((2, 4), 0.25, dtype=torch.float64)) == pytest.approx(np.log(4))
+
+
+def test_every_value_of_the_family_is_finite_for_a_network_and_its_variants_are_all_there(tiny_given):
+    items = [item for item in MEASURES.values() if item.family == "prediction"]
+    scores = evidence.score(items, tiny_given, evidence.Settings())
+    assert np.isfinite(scores["value"]).all()
+    assert (scores["reason"] == "").all()
+    for item in items:
+        assert tuple(scores.loc[scores["measure"] == item.name, "variant"]) == (item.variants or ("",))
