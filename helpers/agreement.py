@@ -65,6 +65,18 @@ def kendall(measure: ArrayLike, gap: ArrayLike) -> float:
     return np.nan if undefined(x, y) else float(scipy.stats.kendalltau(x, y).statistic)
 
 
+def spearman(measure: ArrayLike, gap: ArrayLike) -> float:
+    """Linear correlation of the ranks, ties sharing their mean rank; Spearman 1904.
+
+    In [-1, 1], same sign as ``pearson``. Non-finite models are left out. NaN for fewer than 3, or a constant.
+
+    Raises:
+        ValueError: the arrays are not of one length.
+    """
+    x, y, _ = finite_pairs(measure, gap)
+    return np.nan if undefined(x, y) else float(scipy.stats.spearmanr(x, y).statistic)
+
+
 def _inversions(ranks: NDArray[np.int64]) -> int:
     """Count the pairs i < j with ranks[i] > ranks[j], by merge sort: all blocks of one level at once, O(n log² n)."""
     top = int(ranks.max(initial=0)) + 1

@@ -138,7 +138,8 @@ def image_scores(
 
     Returns:
         One row per image, in order: iou and iou_b in [0, 1] or NaN, empty_map (no pixel of the map reaches the threshold), empty_box
-        (no annotated pixel), and x0, y0, x1, y1 of the rectangle around the mask, pixels, half-open, zeros for an empty mask.
+        (no annotated pixel), map_pixels, box_pixels and common_pixels (in the mask, in the boxes, in both), and x0, y0, x1, y1 of the
+        rectangle around the mask, pixels, half-open, zeros for an empty mask.
 
     Raises:
         ValueError: there are no images, or not one row of boxes per map.
@@ -150,8 +151,9 @@ def image_scores(
         maps = maps_normalised[start : start + batch_size].to(device)
         attention, annotation = cam_masks(maps, size, threshold), box_masks(boxes[start : start + batch_size].to(device), size)
         empty = [~mask.flatten(1).any(1) for mask in (attention, annotation)]
+        areas = [mask.flatten(1).sum(1) for mask in (attention, annotation, attention & annotation)]
         rectangle = bounding_rectangles(attention).unbind(1)
-        parts.append(torch.stack([*_overlaps(maps, attention, annotation), *(column.float() for column in (*empty, *rectangle))]))
-    names = ["iou", "iou_b", "empty_map", "empty_box", "x0", "y0", "x1", "y1"]
+        parts.append(torch.stack([*_overlaps(maps, attention, annotation), *(column.float() for column in (*empty, *areas, *rectangle))]))
+    names = ["iou", "iou_b", "empty_map", "empty_box", "map_pixels", "box_pixels", "common_pixels", "x0", "y0", "x1", "y1"]
     table = pd.DataFrame(torch.cat(parts, 1).cpu().double().numpy().T, columns=names)
     return table.astype(dict.fromkeys(names[2:4], bool) | dict.fromkeys(names[4:], "int64"))

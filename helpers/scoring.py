@@ -80,11 +80,21 @@ def load_scores(work: Path, catalogue: pd.DataFrame, families: Sequence[str], se
 
 
 def with_measures(catalogue: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
-    """Join scores to the catalogue: one column per measure and variant (see ``Measure.column``), NaN where a model has none."""
-    known = scores[scores["measure"].isin(measures.MEASURES)]
-    columns = [measures.MEASURES[name].column(variant) for name, variant in zip(known["measure"], known["variant"], strict=True)]
-    wide = known.assign(column=columns).pivot(index="model_id", columns="column", values="value")
-    return catalogue.merge(wide[list(dict.fromkeys(columns))], how="left", left_on="model_id", right_index=True)
+    """Join scores to the catalogue: one column per measure and variant (see ``measures.columns``), NaN where a model has none."""
+    known = measures.columns().merge(scores, on=["measure", "variant"])
+    wide = known.pivot(index="model_id", columns="column", values="value")
+    return catalogue.merge(wide[list(dict.fromkeys(known["column"]))], how="left", left_on="model_id", right_index=True)
+
+
+def response_curves(scores: pd.DataFrame) -> pd.DataFrame:
+    """Read the response curves out of the scores: model_id, perturbation, alpha in [0, 1], accuracy, score (the curve's Gi)."""
+    points = scores[scores["measure"] == "response_curve"]
+    named = points["variant"].str.rsplit(" @ ", n=1, expand=True).reindex(columns=[0, 1])
+    curves = pd.DataFrame(
+        {"model_id": points["model_id"], "perturbation": named[0], "alpha": named[1].astype(float), "accuracy": points["value"]}
+    )
+    gi = scores[scores["measure"] == "gi_score"].rename(columns={"variant": "perturbation", "value": "score"})
+    return curves.merge(gi[["model_id", "perturbation", "score"]], how="left", on=["model_id", "perturbation"])
 
 
 def to_look_at(table: pd.DataFrame) -> pd.DataFrame:

@@ -86,11 +86,12 @@ def test_the_first_variant_has_the_measures_own_name(lists):
 
     item = enter(several, variants=("one", "two"))
     assert [item.column(), item.column("one"), item.column("two")] == ["several", "several", "several (two)"]
-    assert registry.directions(["several", "several (two)"]) == {"several": -1, "several (two)": -1}
     with pytest.raises(ValueError, match="has no variant 'three'; it has one, two"):
         item.column("three")
-    with pytest.raises(ValueError, match="'other' is no measure; the measures are several"):
-        registry.directions(["other"])
+    table = registry.columns()
+    assert table["column"].tolist() == ["several", "several (two)"]
+    assert table["title"].tolist() == ["several", "several, two"]
+    assert list(registry.ranked()) == ["several"]
 
 
 def test_the_registry_refuses_a_name_twice_an_unknown_family_and_a_wrong_direction(lists):

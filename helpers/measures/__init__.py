@@ -2,18 +2,19 @@
 
 from helpers.measures import localization, prediction
 from helpers.measures.evidence import Settings, score, settings_name
-from helpers.measures.registry import FAMILIES, MEASURES, Measure, directions, measure, of_families
+from helpers.measures.registry import FAMILIES, MEASURES, Measure, columns, measure, of_families, ranked
 
 __all__ = [
     "FAMILIES",
     "MEASURES",
     "Measure",
     "Settings",
-    "directions",
+    "columns",
     "localization",
     "measure",
     "of_families",
     "prediction",
+    "ranked",
     "score",
     "settings_name",
 ]

@@ -1,12 +1,14 @@
 """Measures of where a network looks: the overlap of its class activation maps with the annotated boxes."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from torch import Tensor
 
-from helpers import localization
+from helpers import box_localization, localization, segmentation
 from helpers.measures.evidence import provides
 from helpers.measures.registry import measure
 
@@ -31,6 +33,55 @@ def iou(image_overlaps: pd.DataFrame) -> float:
 def iou_b(image_overlaps: pd.DataFrame) -> float:
     """Like IoU, for the smallest upright rectangle around the map's mask; in [0, 1]."""
     return float(image_overlaps["iou_b"].mean())
+
+
+def rectangles_of(overlaps: pd.DataFrame) -> Tensor:
+    """(N, 4) int64 x0, y0, x1, y1 of the rectangle around each map's mask."""
+    return torch.tensor(overlaps[["x0", "y0", "x1", "y1"]].to_numpy())
+
+
+@measure(
+    "localization",
+    1,
+    "Russakovsky et al. 2015, section 4.2; Choe et al. 2020",
+    title="box found (GT-known)",
+    variants=("GT-known", "top-1", "box IoU"),
+)
+def box_found(image_overlaps: pd.DataFrame, images: Any, logits: Tensor) -> Mapping[str, float]:
+    """Fraction of images whose box the rectangle around the map finds at IoU >= 0.5, in [0, 1].
+
+    GT-known: whatever class is predicted (here the map is that of the predicted class); top-1: the class must be right too;
+    box IoU: mean over the images of the IoU of the rectangle with the box that it matches best. Images without a box are left out.
+    """
+    found = box_localization.localization_accuracy(rectangles_of(image_overlaps), images.boxes, images.labels, logits.argmax(1))
+    return {"GT-known": found["gt_known"], "top-1": found["top1_localization"], "box IoU": found["mean_box_iou"]}
+
+
+@measure("localization", 1, "Everingham et al. 2015, all points", title="average precision of the box")
+def box_average_precision(image_overlaps: pd.DataFrame, images: Any, logits: Tensor) -> float:
+    """Mean over the classes of the average precision of the rectangle around the map as a detection, ranked by confidence; in [0, 1]."""
+    confidence, predicted = logits.double().softmax(1).max(1)
+    names = [str(number) for number in range(logits.shape[1])]
+    given = (rectangles_of(image_overlaps), images.boxes, images.labels, predicted, confidence, names)
+    return box_localization.average_precision(*given).mean_average_precision
+
+
+_MASKS = {
+    "mean IoU": "mean_iou",
+    "IoU of the object": "iou_object",
+    "pixel accuracy": "pixel_accuracy",
+    "mean pixel accuracy": "mean_pixel_accuracy",
+    "frequency-weighted IoU": "frequency_weighted_iou",
+}
+
+
+@measure("localization", 1, "Long, Shelhamer and Darrell 2015, section 5", title="mean IoU of the masks", variants=tuple(_MASKS))
+def mask_agreement(image_overlaps: pd.DataFrame, images: Any) -> Mapping[str, float]:
+    """Segmentation metrics of the map's mask against the box's, over the pixels of all images together, each in [0, 1]."""
+    called, there, both = (int(image_overlaps[f"{name}_pixels"].sum()) for name in ("map", "box", "common"))
+    total = len(image_overlaps) * images.images.shape[-1] ** 2
+    values = segmentation.mask_metrics(torch.tensor([[total - called - there + both, called - both], [there - both, both]]))
+    return {name: values[key] for name, key in _MASKS.items()}
 
 
 @measure("localization", 0, "count")

@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import pandas as pd
+
 FAMILIES = ("localization", "prediction", "norms", "flatness", "perturbation")
 MEASURES: dict[str, "Measure"] = {}
 
@@ -32,7 +34,7 @@ class Measure:
     @property
     def summary(self) -> str:
         """First line of the function's documentation."""
-        return inspect.getdoc(self.function).splitlines()[0]
+        return (inspect.getdoc(self.function) or "").partition("\n")[0]
 
     def column(self, variant: str = "") -> str:
         """Name the column of a table that holds a variant: the first has the measure's own name."""
@@ -81,14 +83,18 @@ def of_families(families: tuple[str, ...] | list[str]) -> list[Measure]:
     return [item for family in families for item in MEASURES.values() if item.family == family]
 
 
-def directions(columns: Mapping[str, Any] | list[str]) -> dict[str, int]:
-    """Give the direction of each column that a table of scores may have.
+def ranked() -> dict[str, Measure]:
+    """List the columns that claim something, with their measure: the first variant of each that has a direction."""
+    return {item.column(): item for item in MEASURES.values() if item.direction}
 
-    Raises:
-        ValueError: a column is no measure's.
-    """
-    known = {item.column(variant): item.direction for item in MEASURES.values() for variant in ("", *item.variants)}
-    unknown = [name for name in columns if name not in known]
-    if unknown:
-        raise ValueError(f"{unknown[0]!r} is no measure; the measures are {', '.join(MEASURES)}")
-    return {name: known[name] for name in columns}
+
+def columns() -> pd.DataFrame:
+    """List every column that scores can have: column, measure, variant, title, family, direction (0: a count), source, needs, summary."""
+    rows = []
+    for item in MEASURES.values():
+        for variant in item.variants or ("",):
+            title = item.title if variant in ("", *item.variants[:1]) else f"{item.title}, {variant}"
+            row = {"column": item.column(variant), "measure": item.name, "variant": variant, "title": title, "family": item.family}
+            row |= {"direction": item.direction, "source": item.source, "needs": ", ".join(item.needs), "summary": item.summary}
+            rows.append(row)
+    return pd.DataFrame(rows)

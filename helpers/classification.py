@@ -1,0 +1,247 @@
+"""How well a network classifies: confusion, precision and recall, average precision, ROC, from its logits and the labels."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit, log_softmax
+from sklearn import metrics
+from torch import Tensor
+
+MICRO_AVERAGE = "micro average"
+POINTS_PER_CURVE = 200
+_SCORES = ("precision", "recall", "f1", "average_precision_step", "average_precision_eleven_point", "average_precision_all_point", "auc")
+
+
+class AveragePrecision(NamedTuple):
+    """Area under one precision-recall curve, by three rules."""
+
+    step: float
+    eleven_point: float
+    all_point: float
+
+
+def _array(values: ArrayLike | Tensor) -> NDArray[np.float64]:
+    return values.detach().cpu().double().numpy() if isinstance(values, Tensor) else np.asarray(values, dtype=float)
+
+
+def _checked(logits: ArrayLike | Tensor, labels: ArrayLike | Tensor) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Give (N, K) float64 logits and (N,) int64 labels, or say what is wrong with them."""
+    logits, labels = _array(logits), _array(labels)
+    if logits.ndim != 2 or labels.shape != logits.shape[:1] or not len(labels) or logits.shape[1] < 2:
+        raise ValueError(f"logits must be (N, K) and labels (N,), with N >= 1 and K >= 2, got shapes {logits.shape} and {labels.shape}")
+    if not np.isfinite(logits).all():
+        raise ValueError(f"{(~np.isfinite(logits)).sum()} of {logits.size} logits are not finite; leave such a model out")
+    wrong = labels[~np.isin(labels, np.arange(logits.shape[1]))]
+    if len(wrong):
+        raise ValueError(f"label {wrong[0]:g} must be a whole number from 0 to {logits.shape[1] - 1}")
+    return logits, labels.astype(np.int64)
+
+
+def _checked_names(names: Sequence[str], classes: int) -> list[str]:
+    if len(names) != classes or len(set(names)) != classes:
+        raise ValueError(f"{classes} classes need as many different names, got {len(names)}, of which {len(set(names))} differ")
+    return list(names)
+
+
+def one_vs_rest_scores(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Log-odds of each class against all the others: ``log(p_k / (1 - p_k)) = z_k - log(sum over j != k of exp(z_j))``.
+
+    They rank images as the softmax p_k does, but stay apart where p_k rounds to 1: a network that fits its training images gives
+    many such, and they would count as ties. (N, K) finite logits with K >= 2 -> (N, K) of either sign; larger speaks for the class.
+    """
+    nothing = np.full((len(logits), 1), -np.inf)
+    before = np.logaddexp.accumulate(np.hstack([nothing, logits[:, :-1]]), axis=1)
+    after = np.logaddexp.accumulate(np.hstack([nothing, logits[:, :0:-1]]), axis=1)[:, ::-1]
+    return logits - np.logaddexp(before, after)
+
+
+def average_precision(positive: ArrayLike, scores: ArrayLike) -> AveragePrecision:
+    """Average the precision P over the recall R, as images are called positive from the highest score down.
+
+    - step: ``sum over n of (R_n - R_{n-1}) P_n``, scikit-learn's;
+    - eleven_point: mean over r = 0, 0.1, ..., 1 of the best P among R >= r; Pascal VOC 2007, with "at least", not "above";
+    - all_point: ``sum over n of (R_n - R_{n-1}) max over R >= R_n of P``, the envelope; Pascal VOC 2010 and later.
+
+    All in [0, 1], larger is better; all_point is at least step. Images of equal score are one step. The point R = 0, P = 1 that
+    scikit-learn appends to the curve is no threshold's, and does not lift the envelope here.
+
+    Args:
+        positive: (N,) bool, the images of the class.
+        scores: (N,) larger speaks for the class.
+
+    Returns:
+        The three values; NaN without a positive image.
+    """
+    positive = np.asarray(positive, dtype=bool)
+    if not positive.any():
+        return AveragePrecision(np.nan, np.nan, np.nan)
+    precision, recall, _ = metrics.precision_recall_curve(positive, scores)
+    best = np.maximum.accumulate(precision[:-1])  # recall falls along the curve, so these are the points of at least this recall
+    # Tenths as quotients of whole numbers, as the recalls are: then 3 / 10 reaches 0.3, which 3 * 0.1 exceeds.
+    eleven_point = np.mean([best[recall[:-1] >= tenth].max() for tenth in np.arange(11) / 10])
+    all_point = -np.diff(recall) @ best
+    return AveragePrecision(float(metrics.average_precision_score(positive, scores)), float(eleven_point), float(all_point))
+
+
+def confusion(logits: ArrayLike | Tensor, labels: ArrayLike | Tensor) -> NDArray[np.int64]:
+    """Count images by true class (row) and predicted class (column): (K, K). The first of equal logits is predicted.
+
+    Raises:
+        ValueError: shapes, labels or logits that are not usable; see the message.
+    """
+    logits, labels = _checked(logits, labels)
+    return metrics.confusion_matrix(labels, logits.argmax(1), labels=np.arange(logits.shape[1]))
+
+
+def per_class_metrics(logits: ArrayLike | Tensor, labels: ArrayLike | Tensor, names: Sequence[str]) -> pd.DataFrame:
+    """Score every class against all the others.
+
+    ``precision = TP / (TP + FP)``, ``recall = TP / (TP + FN)``, ``F1 = 2 TP / (2 TP + FP + FN)`` of the predicted class;
+    ``average_precision`` and the area under the ROC curve (auc) of the ranking by ``one_vs_rest_scores``. All in [0, 1], larger is
+    better; an auc of 0.5 is chance.
+
+    Args:
+        logits: (N, K), finite.
+        labels: (N,) in 0 ... K - 1.
+        names: K different class names.
+
+    Returns:
+        One row per class: class, n images, precision, recall, f1, average_precision_step, average_precision_eleven_point,
+        average_precision_all_point, auc. A class without an image (n = 0) is NaN throughout; precision is NaN where the class is
+        never predicted, auc where every image is of the class.
+
+    Raises:
+        ValueError: shapes, labels, logits or names that are not usable; see the message.
+    """
+    logits, labels = _checked(logits, labels)
+    names = _checked_names(names, logits.shape[1])
+    scores, classes = one_vs_rest_scores(logits), np.arange(len(names))
+    counted = metrics.precision_recall_fscore_support(labels, logits.argmax(1), labels=classes, zero_division=np.nan)
+    rows = []
+    for k in classes:
+        positive = labels == k
+        auc = metrics.roc_auc_score(positive, scores[:, k]) if 0 < positive.sum() < len(labels) else np.nan
+        rows.append([names[k], positive.sum(), *(values[k] for values in counted[:3]), *average_precision(positive, scores[:, k]), auc])
+    table = pd.DataFrame(rows, columns=["class", "n", *_SCORES])
+    table.loc[table["n"] == 0, list(_SCORES)] = np.nan
+    return table
+
+
+def summary_metrics(logits: ArrayLike | Tensor, labels: ArrayLike | Tensor) -> dict[str, float]:
+    """Score the network as a whole: fractions of images, and means over the classes of ``per_class_metrics``.
+
+    Args:
+        logits: (N, K), finite.
+        labels: (N,) in 0 ... K - 1.
+
+    Returns:
+        top1 and top5, the fraction of images whose label is the first or among the first five classes (equal logits: the earlier
+        class first; top5 is NaN for K <= 5, where it would be 1 whatever the network); macro_precision, macro_recall, macro_f1,
+        mean_average_precision_step, ..._eleven_point, ..._all_point and macro_auc (one against the rest), each the mean over the
+        classes where it is defined; cross_entropy (nats, at least 0, smaller is better); n images; classes_absent, which have no image
+        and are in no mean; classes_never_predicted, which have images but no precision. A high macro_precision beside many of the
+        latter is no merit.
+
+    Raises:
+        ValueError: shapes, labels or logits that are not usable; see the message.
+    """
+    logits, labels = _checked(logits, labels)
+    classes = np.arange(logits.shape[1])
+    table = per_class_metrics(logits, labels, [str(k) for k in classes])
+    means = table[list(_SCORES)].mean()
+    # Turned over, because scikit-learn puts the later of equal classes first, where argmax takes the earlier.
+    top5 = metrics.top_k_accuracy_score(classes[-1] - labels, logits[:, ::-1], k=5, labels=classes) if len(classes) > 5 else np.nan
+    return {
+        "top1": float((logits.argmax(1) == labels).mean()),
+        "top5": float(top5),
+        **{f"macro_{name}": float(means[name]) for name in ("precision", "recall", "f1")},
+        **{f"mean_{name}": float(means[name]) for name in _SCORES if name.startswith("average_precision")},
+        "macro_auc": float(means["auc"]),
+        "cross_entropy": float(-log_softmax(logits, axis=1)[np.arange(len(labels)), labels].mean()),
+        "n": len(labels),
+        "classes_absent": int((table["n"] == 0).sum()),
+        "classes_never_predicted": int(((table["n"] > 0) & table["precision"].isna()).sum()),
+    }
+
+
+def metrics_table(models: Mapping[str, ArrayLike | Tensor], labels: ArrayLike | Tensor) -> pd.DataFrame:
+    """Put the ``summary_metrics`` of several models on the same images below each other: one row per model, its name in ``model``."""
+    return pd.DataFrame([{"model": name, **summary_metrics(logits, labels)} for name, logits in models.items()])
+
+
+def _decisions(logits: NDArray[np.float64], labels: NDArray[np.int64], names: Sequence[str]) -> list[tuple[str, NDArray, NDArray]]:
+    """Name, truth and score of each class that has images, last of all (image, class) decisions pooled."""
+    scores, true = one_vs_rest_scores(logits), labels[:, None] == np.arange(logits.shape[1])
+    single = [(name, true[:, k], scores[:, k]) for k, name in enumerate(names) if true[:, k].any()]
+    return [*single, (MICRO_AVERAGE, true.ravel(), scores.ravel())]
+
+
+def _thinned(x: NDArray, y: NDArray, kept: Sequence[int] = ()) -> NDArray[np.intp]:
+    """Choose the points to draw, evenly along the curve: the first, the last, those in ``kept``, POINTS_PER_CURVE at most."""
+    if len(x) <= POINTS_PER_CURVE:
+        return np.arange(len(x))
+    along = np.concatenate([[0], np.cumsum(np.abs(np.diff(x)) + np.abs(np.diff(y)))])
+    even = np.searchsorted(along, np.linspace(0, along[-1], POINTS_PER_CURVE - 1 - len(kept)))
+    return np.unique([*even, *kept, len(x) - 1])
+
+
+def precision_recall_points(logits: ArrayLike | Tensor, labels: ArrayLike | Tensor, names: Sequence[str]) -> pd.DataFrame:
+    """List the points of each class's precision-recall curve and of the micro average, which pools all (image, class) decisions.
+
+    Arguments and refusals are those of ``per_class_metrics``.
+
+    Returns:
+        Recall falling along each curve: class, n (positives), threshold (of the softmax; towards the ends it rounds to 0 or 1, where
+        the order is still exact), called (decisions positive at it), recall, precision. At most 200 points per curve, with both ends
+        and the points about break-even; none for a class without images, and not the point R = 0, P = 1, which no threshold gives.
+    """
+    logits, labels = _checked(logits, labels)
+    curves = []
+    for name, true, scores in _decisions(logits, labels, _checked_names(names, logits.shape[1])):
+        precision, recall, thresholds = metrics.precision_recall_curve(true, scores)
+        called = len(scores) - np.searchsorted(np.sort(scores), thresholds)
+        about = np.clip(np.searchsorted(-called, -true.sum()) + np.array([-1, 0]), 0, len(called) - 1)
+        rows = _thinned(recall[:-1], precision[:-1], about)
+        columns = {"threshold": expit(thresholds), "called": called, "recall": recall, "precision": precision}
+        curves.append(pd.DataFrame({"class": name, "n": true.sum(), **{key: values[rows] for key, values in columns.items()}}))
+    return pd.concat(curves, ignore_index=True)
+
+
+def roc_points(logits: ArrayLike | Tensor, labels: ArrayLike | Tensor, names: Sequence[str]) -> pd.DataFrame:
+    """List the points of each class's ROC curve and of the micro average, which pools all (image, class) decisions.
+
+    Arguments and refusals are those of ``per_class_metrics``.
+
+    Returns:
+        From (0, 0) to (1, 1): class, n (positives), threshold (of the softmax), false_positive_rate = FP / (FP + TN),
+        true_positive_rate = TP / (TP + FN). At most 200 points per curve; none for a class that no or every image is of.
+    """
+    logits, labels = _checked(logits, labels)
+    curves = []
+    for name, true, scores in _decisions(logits, labels, _checked_names(names, logits.shape[1])):
+        if not true.all():
+            false_rate, true_rate, thresholds = metrics.roc_curve(true, scores)
+            rows = _thinned(false_rate, true_rate)
+            columns = {"threshold": expit(thresholds), "false_positive_rate": false_rate, "true_positive_rate": true_rate}
+            curves.append(pd.DataFrame({"class": name, "n": true.sum(), **{key: values[rows] for key, values in columns.items()}}))
+    return pd.concat(curves, ignore_index=True)
+
+
+def break_even_point(curve: pd.DataFrame) -> float:
+    """Find where precision equals recall: ``TP / called = TP / n``, so where as many decisions are positive as there are positives.
+
+    Between two points (equal scores) recall is taken as linear in the number called, its mean over all orders of the tied.
+
+    Args:
+        curve: one class of ``precision_recall_points``.
+
+    Returns:
+        Precision and recall there, in [0, 1], larger is better; NaN for a curve without points.
+    """
+    if not len(curve):
+        return np.nan
+    points = curve.sort_values("called")
+    return float(np.interp(points["n"].iloc[0], [0, *points["called"]], [0, *points["recall"]]))

@@ -1,0 +1,300 @@
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.special import softmax
+from sklearn import metrics
+
+from helpers import classification
+
+SUMMARY = ["top1", "top5", "macro_precision", "macro_recall", "macro_f1"]
+FORMS = ["average_precision_step", "average_precision_eleven_point", "average_precision_all_point"]
+# Four images of two classes; the last is called class 0 and is of class 1. Three more logits than needed stay out of the way.
+LOGITS, LABELS = [[2.0, 0.0], [1.0, 0.0], [0.0, 1.0], [3.0, 0.0]], [0, 0, 1, 1]
+
+
+@pytest.fixture
+def scene():
+    """Two hundred images of seven classes, better than chance; no two logits are equal."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 7, 200)
+    return rng.normal(size=(200, 7)) + 1.2 * np.eye(7)[labels], labels
+
+
+def by_loop(positive, scores):
+    """The three forms for distinct scores, image by image from the top."""
+    order = np.argsort(-scores)
+    hits, points = 0, []
+    for called, image in enumerate(order, 1):
+        hits += positive[image]
+        points.append((hits / called, hits / positive.sum()))
+    at_hits = [points[rank] for rank, image in enumerate(order) if positive[image]]
+    step = np.mean([precision for precision, _ in at_hits])
+    eleven = np.mean([max(p for p, r in points if 10 * r >= tenth - 1e-9) for tenth in range(11)])
+    envelope = np.mean([max(p for p, r in points if r >= recall) for _, recall in at_hits])
+    return step, eleven, envelope
+
+
+def test_average_precision_by_hand():
+    # From the top: wrong, right, right, wrong, right. P at the hits: 1/2, 2/3, 3/5; the best from there on: 2/3, 2/3, 3/5.
+    found = classification.average_precision([0, 1, 1, 0, 1], [5, 4, 3, 2, 1])
+    assert found.step == pytest.approx((1 / 2 + 2 / 3 + 3 / 5) / 3)
+    assert found.all_point == pytest.approx((2 / 3 + 2 / 3 + 3 / 5) / 3)
+    assert found.eleven_point == pytest.approx((7 * 2 / 3 + 4 * 3 / 5) / 11)  # R = 2/3 serves 0 to 0.6
+
+
+def test_the_eleven_points_are_reached_by_equality():
+    # Ten hits with a miss after the third: at R = 3/10 exactly, P is 1 still; "above" would take the 10/11 at the end.
+    positive = np.array([1, 1, 1, 0, *[1] * 7])
+    found = classification.average_precision(positive, -np.arange(11))
+    assert found.eleven_point == pytest.approx((4 * 1 + 7 * 10 / 11) / 11)
+
+
+@pytest.mark.parametrize("positives", [1, 3, 10, 40])
+def test_average_precision_equals_a_plain_loop(positives):
+    rng = np.random.default_rng(positives)
+    positive = rng.permutation(np.arange(80) < positives)
+    scores = rng.normal(size=80) + positive
+    found = classification.average_precision(positive, scores)
+    assert found == pytest.approx(by_loop(positive, scores), rel=1e-12)
+    assert found == classification.average_precision(positive, np.exp(scores))  # only the order counts
+    assert found.all_point >= found.step - 1e-12  # they are equal where precision only falls
+
+
+def test_average_precision_of_perfect_worst_and_tied():
+    positive = np.arange(6) < 2
+    assert classification.average_precision(positive, -np.arange(6)) == (1, 1, 1)
+    # Last of six: P = 1/5 and 1/3, and the best from there on 1/3; no point at R = 0 of P = 1 lifts the envelope.
+    assert classification.average_precision(positive, np.arange(6)) == pytest.approx(((1 / 5 + 1 / 3) / 2, 1 / 3, 1 / 3))
+    assert classification.average_precision(positive, np.zeros(6)) == pytest.approx((1 / 3, 1 / 3, 1 / 3))
+    assert np.isnan(classification.average_precision(np.zeros(6), np.arange(6))).all()
+
+
+def test_scores_are_the_log_odds_of_the_softmax(scene):
+    p = softmax(scene[0], axis=1)
+    np.testing.assert_allclose(classification.one_vs_rest_scores(scene[0]), np.log(p / (1 - p)), rtol=1e-10, atol=1e-12)
+
+
+def test_scores_stay_apart_where_the_softmax_is_1():
+    logits = np.array([[50.0, 0.0], [60.0, 0.0], [1000.0, 0.0]])
+    assert (softmax(logits, axis=1)[:, 0] == 1).all()
+    assert classification.one_vs_rest_scores(logits)[:, 0].tolist() == [50, 60, 1000]
+
+
+def test_per_class_by_hand():
+    table = classification.per_class_metrics(LOGITS, LABELS, ["cat", "dog"])
+    expected = pd.DataFrame(
+        {
+            "class": ["cat", "dog"],
+            "n": [2, 2],
+            "precision": [2 / 3, 1.0],
+            "recall": [1.0, 0.5],
+            "f1": [0.8, 2 / 3],
+            "average_precision_step": [(1 / 2 + 2 / 3) / 2, (1 + 2 / 4) / 2],
+            "average_precision_eleven_point": [2 / 3, (6 * 1 + 5 / 2) / 11],
+            "average_precision_all_point": [2 / 3, (1 + 1 / 2) / 2],
+            "auc": [0.5, 0.5],
+        }
+    )
+    pd.testing.assert_frame_equal(table, expected, rtol=1e-12)
+    assert classification.confusion(LOGITS, LABELS).tolist() == [[2, 0], [1, 1]]
+
+
+def test_summary_equals_scikit_learn_on_softmax(scene):
+    logits, labels = scene
+    p, predicted = softmax(logits, axis=1), logits.argmax(1)
+    found = classification.summary_metrics(logits, labels)
+    macro = metrics.precision_recall_fscore_support(labels, predicted, average="macro")[:3]
+    expected = [metrics.accuracy_score(labels, predicted), metrics.top_k_accuracy_score(labels, p, k=5), *macro]
+    assert [found[name] for name in SUMMARY] == pytest.approx(expected)
+    assert found["macro_auc"] == pytest.approx(metrics.roc_auc_score(labels, p, multi_class="ovr"))
+    assert found["mean_average_precision_step"] == pytest.approx(metrics.average_precision_score(labels, p, average="macro"))
+    assert found["cross_entropy"] == pytest.approx(metrics.log_loss(labels, p))
+    forms = np.mean([by_loop(labels == k, p[:, k]) for k in range(7)], axis=0)
+    assert [found[f"mean_{form}"] for form in FORMS] == pytest.approx(forms)
+    assert (found["n"], found["classes_absent"], found["classes_never_predicted"]) == (200, 0, 0)
+
+
+def test_tensors_lists_and_arrays_give_the_same(scene):
+    logits, labels = scene
+    tensor = torch.tensor(logits, requires_grad=True)
+    assert classification.summary_metrics(tensor, torch.tensor(labels)) == classification.summary_metrics(logits.tolist(), labels.tolist())
+    np.testing.assert_array_equal(classification.confusion(tensor, labels), metrics.confusion_matrix(labels, logits.argmax(1)))
+
+
+def test_a_shift_of_all_logits_and_the_order_of_images_do_not_matter(scene):
+    logits, labels = scene
+    order = np.random.default_rng(1).permutation(200)
+    shifted = logits[order] + np.random.default_rng(2).normal(size=(200, 1))
+    assert classification.summary_metrics(shifted, labels[order]) == pytest.approx(classification.summary_metrics(logits, labels))
+
+
+def test_the_names_of_classes_do_not_matter_to_the_means(scene):
+    logits, labels = scene
+    before, after = classification.summary_metrics(logits, labels), classification.summary_metrics(logits[:, ::-1], 6 - labels)
+    assert before == pytest.approx(after)
+
+
+def test_a_perfect_network_scores_1_and_a_constant_one_as_chance():
+    labels = np.arange(12) % 6
+    perfect = classification.summary_metrics(40 * np.eye(6)[labels], labels)
+    assert all(perfect[name] == 1 for name in [*SUMMARY, "macro_auc", *(f"mean_{form}" for form in FORMS)])
+    constant = classification.summary_metrics(np.zeros((12, 6)), labels)
+    assert constant["top1"] == pytest.approx(1 / 6)
+    assert constant["top5"] == pytest.approx(5 / 6)  # the first five classes hold the first, which is top1
+    assert constant["macro_auc"] == 0.5
+    assert constant["cross_entropy"] == pytest.approx(np.log(6))
+    assert constant["macro_precision"] == pytest.approx(1 / 6)  # of the one class that is predicted
+    assert constant["classes_never_predicted"] == 5
+
+
+def test_top5_holds_top1_where_logits_tie():
+    found = classification.summary_metrics(np.zeros((10, 9)), [0] * 9 + [8])
+    assert (found["top1"], found["top5"]) == (0.9, 0.9)
+
+
+def test_top5_of_five_classes_says_nothing():
+    assert np.isnan(classification.summary_metrics(np.eye(5), np.arange(5))["top5"])
+
+
+def test_an_absent_class_is_nan_and_counted_and_in_no_mean(scene):
+    logits, labels = scene[0], np.where(scene[1] == 2, 3, scene[1])
+    table = classification.per_class_metrics(logits, labels, list("abcdefg"))
+    assert (logits.argmax(1) == 2).any()  # its precision would be 0, which would speak of a class that was never asked for
+    assert table.loc[2].isna().tolist() == [False, False, *[True] * 7]
+    assert table.drop(2).notna().all(axis=None)
+    found = classification.summary_metrics(logits, labels)
+    assert found["classes_absent"] == 1
+    assert found["macro_recall"] == pytest.approx(
+        metrics.recall_score(labels, logits.argmax(1), labels=[0, 1, 3, 4, 5, 6], average="macro")
+    )
+
+
+def test_a_class_never_predicted_has_no_precision_and_an_f1_of_0():
+    table = classification.per_class_metrics([[1, 0, -9], [0, 1, -9], [1, 0, -8]], [0, 1, 2], ["a", "b", "c"])
+    assert table["precision"].isna().tolist() == [False, False, True]
+    assert table.loc[2, ["recall", "f1"]].tolist() == [0, 0]
+    assert table.loc[2, FORMS].tolist() == [1, 1, 1]  # its ranking is right
+
+
+def test_one_class_alone_has_no_auc():
+    table = classification.per_class_metrics([[1, 0], [0, 1]], [0, 0], ["a", "b"])
+    assert table["auc"].isna().all()
+    assert table.loc[0, "average_precision_step"] == 1
+
+
+def test_models_stand_below_each_other(scene):
+    logits, labels = scene
+    table = classification.metrics_table({"first": logits, "second": torch.tensor(-logits)}, labels)
+    assert table["model"].tolist() == ["first", "second"]
+    assert table.iloc[1].drop("model").to_dict() == pytest.approx(classification.summary_metrics(-logits, labels))
+    assert not len(classification.metrics_table({}, labels))
+
+
+def test_precision_recall_points_by_hand():
+    points = classification.precision_recall_points(LOGITS, LABELS, ["cat", "dog"])
+    cat = points[points["class"] == "cat"]
+    assert cat["called"].tolist() == [4, 3, 2, 1]
+    assert cat["recall"].tolist() == [1, 1, 0.5, 0]
+    np.testing.assert_allclose(cat["precision"], [2 / 4, 2 / 3, 1 / 2, 0])
+    np.testing.assert_allclose(cat["threshold"], softmax(LOGITS, axis=1)[[2, 1, 0, 3], 0])
+    assert points.groupby("class")["n"].first().to_dict() == {"cat": 2, "dog": 2, "micro average": 4}
+
+
+def test_roc_points_by_hand():
+    points = classification.roc_points(LOGITS, LABELS, ["cat", "dog"])
+    cat = points[points["class"] == "cat"]
+    assert cat[["false_positive_rate", "true_positive_rate"]].to_numpy().tolist() == [[0, 0], [0.5, 0], [0.5, 1], [1, 1]]
+
+
+def test_points_equal_counts_at_their_threshold(scene):
+    logits, labels = scene
+    p, names = softmax(logits, axis=1), [*"abcdefg"]
+    true = labels[:, None] == np.arange(7)
+    recalls = classification.precision_recall_points(logits, labels, names)
+    rates = classification.roc_points(logits, labels, names)
+    for points, k in [(points, k) for points in (recalls, rates) for k in range(8)]:
+        truth, score = (true.ravel(), p.ravel()) if k == 7 else (true[:, k], p[:, k])
+        curve = points[points["class"] == [*names, "micro average"][k]]
+        assert curve["n"].unique().tolist() == [truth.sum()]
+        for row in curve.to_dict("records"):
+            called = score >= row["threshold"] - 1e-12
+            if "recall" in row:
+                assert row["called"] == called.sum()
+                assert row["precision"] == pytest.approx(truth[called].mean())
+            assert row.get("recall", row.get("true_positive_rate")) == pytest.approx(called[truth].mean())
+            assert row.get("false_positive_rate", called[~truth].mean()) == pytest.approx(called[~truth].mean())
+
+
+def test_long_curves_are_thinned_and_keep_ends_area_and_break_even():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 5000)
+    logits = rng.normal(size=(5000, 3)) + np.eye(3)[labels]
+    names, scores = ["a", "b", "c"], classification.one_vs_rest_scores(logits)
+    points = classification.precision_recall_points(logits, labels, names)
+    rates = classification.roc_points(logits, labels, names)
+    for k, name in enumerate(names):
+        curve, rate = points[points["class"] == name], rates[rates["class"] == name]
+        assert 100 < len(curve) <= 200
+        assert 100 < len(rate) <= 200
+        precision, recall, _ = metrics.precision_recall_curve(labels == k, scores[:, k], drop_intermediate=True)
+        assert len(recall) > 1000
+        assert curve[["recall", "precision"]].iloc[[0, -1]].to_numpy().tolist() == [[1, precision[0]], [recall[-2], precision[-2]]]
+        assert rate[["false_positive_rate", "true_positive_rate"]].iloc[[0, -1]].to_numpy().tolist() == [[0, 0], [1, 1]]
+        # Points 1/100 apart along a curve of length 2, and for precision and recall of some 3, leave out areas of that size at most.
+        assert metrics.auc(curve["recall"], curve["precision"]) == pytest.approx(metrics.auc(recall[:-1], precision[:-1]), abs=1 / 60)
+        area = metrics.roc_auc_score(labels == k, scores[:, k])
+        assert metrics.auc(rate["false_positive_rate"], rate["true_positive_rate"]) == pytest.approx(area, abs=1 / 100)
+        top = np.argsort(-scores[:, k])[: (labels == k).sum()]
+        assert classification.break_even_point(curve) == pytest.approx((labels[top] == k).mean(), abs=1e-12)
+
+
+def test_break_even_by_hand_and_without_one():
+    points = classification.precision_recall_points(LOGITS, LABELS, ["cat", "dog"])
+    assert classification.break_even_point(points[points["class"] == "cat"]) == 0.5
+    assert classification.break_even_point(points[points["class"] == "micro average"]) == 0.75  # pooled, it is the accuracy here
+    assert np.isnan(classification.break_even_point(points[:0]))
+
+
+def test_break_even_where_all_scores_tie_is_the_share_of_the_class():
+    points = classification.precision_recall_points(np.zeros((8, 2)), [0] * 2 + [1] * 6, ["a", "b"])
+    assert classification.break_even_point(points[points["class"] == "a"]) == pytest.approx(2 / 8)
+
+
+def test_break_even_below_a_top_of_misses_is_0():
+    points = classification.precision_recall_points([[5, 0], [4, 0], [3, 0], [2, 0]], [1, 1, 0, 1], ["a", "b"])
+    assert classification.break_even_point(points[points["class"] == "a"]) == 0
+
+
+def test_absent_classes_have_no_curve():
+    arguments = np.array([[1.0, 0.0], [0.0, 1.0], [2.0, 0.0]]), [0, 0, 0], ["a", "b"]
+    assert classification.precision_recall_points(*arguments)["class"].unique().tolist() == ["a", "micro average"]
+    assert classification.roc_points(*arguments)["class"].unique().tolist() == ["micro average"]
+
+
+@pytest.mark.parametrize(
+    ("logits", "labels", "message"),
+    [
+        (np.zeros((2, 3)), [0], "logits must be (N, K) and labels (N,), with N >= 1 and K >= 2, got shapes (2, 3) and (1,)"),
+        (np.zeros((0, 3)), [], "logits must be (N, K) and labels (N,), with N >= 1 and K >= 2, got shapes (0, 3) and (0,)"),
+        (np.zeros((2, 1)), [0, 0], "logits must be (N, K) and labels (N,), with N >= 1 and K >= 2, got shapes (2, 1) and (2,)"),
+        ([[0, np.nan], [np.inf, 0]], [0, 1], "2 of 4 logits are not finite; leave such a model out"),
+        (np.zeros((2, 3)), [0, 3], "label 3 must be a whole number from 0 to 2"),
+        (np.zeros((2, 3)), [0, -1], "label -1 must be a whole number from 0 to 2"),
+        (np.zeros((2, 3)), [0, 0.5], "label 0.5 must be a whole number from 0 to 2"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused(logits, labels, message):
+    for function in (classification.summary_metrics, classification.confusion):
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            function(logits, labels)
+
+
+@pytest.mark.parametrize(("names", "count"), [(["a", "b"], "2, of which 2"), (["a", "b", "a"], "3, of which 2")])
+def test_names_that_do_not_fit_are_refused(names, count):
+    message = f"3 classes need as many different names, got {count} differ"
+    for function in (classification.per_class_metrics, classification.precision_recall_points, classification.roc_points):
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            function(np.eye(3), [0, 1, 2], names)
