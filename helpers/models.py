@@ -129,7 +129,11 @@ def read_weights(source: str, architecture: str) -> dict[str, Tensor]:
 
 def _read_named(weights: torchvision.models.WeightsEnum, name: str, architecture: str) -> dict[str, Tensor]:
     try:
-        return weights.get_state_dict(progress=False, check_hash=False)
+        return weights.get_state_dict(progress=False, check_hash=False, weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as fault:
+        raise ValueError(
+            f"the cached file of {name} for {architecture} is no plain state dict ({type(fault).__name__}); delete it"
+        ) from fault
     except (URLError, OSError) as fault:
         folder = Path(torch.hub.get_dir()) / "checkpoints"
         wanted = f"{Path(weights.url).name} ({name} of {architecture})"

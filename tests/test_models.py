@@ -93,6 +93,17 @@ class Dangerous:
         return (print, ("this ran",))
 
 
+def test_a_pickle_with_code_in_the_cache_of_torchvision_is_refused_and_does_not_run(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    (tmp_path / "hub/checkpoints").mkdir(parents=True)
+    torch.save({"x": Dangerous()}, tmp_path / "hub/checkpoints/resnet18-f37072fd.pth")
+    with pytest.raises(
+        ValueError, match=r"cached file of IMAGENET1K_V1 for resnet18 is no plain state dict \(UnpicklingError\); delete it"
+    ):
+        models.read_weights("IMAGENET1K_V1", "resnet18")
+    assert capsys.readouterr().out == ""
+
+
 def test_a_pickle_with_code_is_refused_and_does_not_run(tmp_path, capsys):
     (tmp_path / "bad.pth").write_bytes(pickle.dumps({"x": Dangerous()}))
     torch.save({"x": Dangerous()}, tmp_path / "worse.pth")
