@@ -1,0 +1,80 @@
+"""Seconds and peak memory of every statistic that ranks measures, on a catalogue of 100,000 models and 40 measures."""
+
+import argparse
+import resource
+import time
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import scipy.stats
+
+from helpers.comparison import difference_table
+from helpers.conditional_information import information_table
+from helpers.confounding import granulated_kendall, partial_correlation
+from helpers.sign_error import sign_error_table
+
+# Seven hyperparameters with 864 cells in all.
+AXES = {
+    "batch_size": (32, 64, 128),
+    "learning_rate": (1e-3, 1e-2, 1e-1),
+    "optimizer": ("adam", "sgd"),
+    "weight_decay": (0.0, 1e-5, 1e-4, 1e-3),
+    "architecture": ("resnet18", "resnet34", "resnet50"),
+    "augmentation": (False, True),
+    "pretrained": (False, True),
+}
+
+
+def catalogue(models: int, measures: int, seed: int = 0) -> tuple[pd.DataFrame, dict[str, int]]:
+    """Draw a catalogue whose gap is a sum of effects of the hyperparameters and noise, and measures that follow it more or less."""
+    rng = np.random.default_rng(seed)
+    grid = pd.DataFrame(product(*AXES.values()), columns=list(AXES))
+    cells = np.arange(models) % len(grid)
+    effects = sum(rng.normal(size=len(levels))[pd.factorize(grid[name])[0]] for name, levels in AXES.items())
+    gap = 0.2 + 0.04 * effects[cells] + 0.02 * rng.normal(size=models)
+    names = [f"measure_{number:02d}" for number in range(measures)]
+    values = gap[:, None] + np.linspace(0.01, 1, measures) * rng.normal(size=(models, measures))
+    table = grid.iloc[cells].reset_index(drop=True).assign(gap=gap, cell=[f"cell{number}" for number in cells])
+    return pd.concat([table, pd.DataFrame(values, columns=names)], axis=1), dict.fromkeys(names, -1)
+
+
+def timed(name: str, call: Callable[[], Any]) -> float:
+    """Print and return how long a call takes, with the peak memory of the process so far."""
+    start = time.perf_counter()
+    call()
+    seconds = time.perf_counter() - start
+    print(f"{name:<36}{seconds:8.2f} s{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:8.2f} GiB peak", flush=True)
+    return seconds
+
+
+def each(statistic: Callable[..., Any], table: pd.DataFrame, measures: dict[str, int]) -> list[float]:
+    """Apply a statistic of two arrays to every measure and the gap."""
+    return [statistic(table[name].to_numpy(), table["gap"].to_numpy()).statistic for name in measures]
+
+
+def main() -> None:
+    """Time everything; the paired differences, which resample, on 2,000 models."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", type=int, default=100_000)
+    parser.add_argument("--measures", type=int, default=40)
+    arguments = parser.parse_args()
+    table, measures = catalogue(arguments.models, arguments.measures)
+    axes = list(AXES)
+    total = sum(
+        timed(name, lambda s=name: each(getattr(scipy.stats, s), table, measures)) for name in ("pearsonr", "spearmanr", "kendalltau")
+    )
+    total += timed("granulated Kendall", lambda: granulated_kendall(table, measures, axes))
+    total += timed("conditional mutual information", lambda: information_table(table, measures, axes))
+    total += timed("sign error", lambda: sign_error_table(table, measures, axes, test_images=10_000))
+    total += timed("partial correlation", lambda: partial_correlation(table, measures, axes))
+    print(f"{'together':<36}{total:8.2f} s")
+    small, _ = catalogue(2_000, arguments.measures)
+    for statistic in ("pearson", "kendall"):
+        timed(f"paired differences, {statistic}", lambda s=statistic: difference_table(small, measures, statistic=s))
+
+
+if __name__ == "__main__":
+    main()
