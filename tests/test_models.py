@@ -4,6 +4,7 @@ import pytest
 import safetensors.torch
 import torch
 import torchvision
+import torchvision.transforms.v2.functional as transforms
 
 from helpers import models
 
@@ -57,7 +58,7 @@ def test_the_seed_decides_the_weights_and_the_global_generator_is_left_alone():
 def test_normalise_is_torchvisions():
     image = torch.randint(0, 256, (2, 3, 5, 5), dtype=torch.uint8)
     preset = torchvision.models.ResNet18_Weights.IMAGENET1K_V1.transforms()
-    expected = torchvision.transforms.v2.functional.normalize(image / 255, preset.mean, preset.std)
+    expected = transforms.normalize(image / 255, preset.mean, preset.std)
     assert torch.allclose(models.normalise(image), expected, atol=1e-6)  # float32 rounding of values up to 3
 
 
