@@ -64,7 +64,7 @@ def train_missing(
     faults = []
     context = multiprocessing.get_context("spawn")
     count = min(jobs_for(device, jobs), len(todo))
-    with ProcessPoolExecutor(count, mp_context=context, initializer=_start, initargs=(device,)) as executor:
+    with ProcessPoolExecutor(count, mp_context=context, initializer=start_worker, initargs=(device,)) as executor:
         started = {executor.submit(_train, run, work, dict(data_arguments), dict(weights or {}), device): run for run in todo}
         for future in as_completed(started):
             if fault := future.exception():
@@ -75,7 +75,7 @@ def train_missing(
         raise RuntimeError(f"{len(faults)} of {len(todo)} runs failed; the others are complete. " + "; ".join(faults[:3]))
 
 
-def _start(device: str) -> None:
+def start_worker(device: str) -> None:
     """Prepare a worker: one thread on a CPU, and an end when the parent is gone, however it went."""
     if torch.device(device).type == "cpu":
         torch.set_num_threads(1)

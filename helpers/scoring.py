@@ -86,17 +86,6 @@ def with_measures(catalogue: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame
     return catalogue.merge(wide[list(dict.fromkeys(known["column"]))], how="left", left_on="model_id", right_index=True)
 
 
-def response_curves(scores: pd.DataFrame) -> pd.DataFrame:
-    """Read the response curves out of the scores: model_id, perturbation, alpha in [0, 1], accuracy, score (the curve's Gi)."""
-    points = scores[scores["measure"] == "response_curve"]
-    named = points["variant"].str.rsplit(" @ ", n=1, expand=True).reindex(columns=[0, 1])
-    curves = pd.DataFrame(
-        {"model_id": points["model_id"], "perturbation": named[0], "alpha": named[1].astype(float), "accuracy": points["value"]}
-    )
-    gi = scores[scores["measure"] == "gi_score"].rename(columns={"variant": "perturbation", "value": "score"})
-    return curves.merge(gi[["model_id", "perturbation", "score"]], how="left", on=["model_id", "perturbation"])
-
-
 def to_look_at(table: pd.DataFrame) -> pd.DataFrame:
     """Sort the models that can be pictured by their gap: those of the analysis, or all scored ones where it keeps none.
 

@@ -110,8 +110,8 @@ def real_data():
     return REAL_DATA
 
 
-@pytest.fixture
-def tiny_given(tmp_path_factory):
+@pytest.fixture(scope="module")
+def tiny_module_given(tmp_path_factory):
     """What measures are given: a tiny untrained ResNet18 with another start, and 36 rendered scenes of 16 px."""
     from helpers import models
     from helpers.datasets import load_study_data
@@ -119,3 +119,9 @@ def tiny_given(tmp_path_factory):
     built = [models.build("resnet18", 3, stem="strided", width=0.125, seed=seed).eval() for seed in (0, 1)]
     images = load_study_data(**TINY_SCENES, cache_dir=tmp_path_factory.mktemp("cache")).train
     return {"network": built[0], "initial_network": built[1], "images": images, "normalise": models.normalise, "device": "cpu"}
+
+
+@pytest.fixture
+def tiny_given(tiny_module_given):
+    """A copy of it for one test."""
+    return dict(tiny_module_given)

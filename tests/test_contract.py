@@ -46,11 +46,13 @@ LAYERS = [
     {"datasets"},
     {"training", "model_set", "readings", "plots", "measures.registry"},
     {"measures.evidence", "metric_plots", "measure_plots", "metric_readings", "outputs"},
-    {"measures.passes"},
-    {"measures.localization", "measures.prediction"},
+    {"measures.passes", "measures.layers", "measures.operators", "measures.curves"},
+    {"measures.localization", "measures.prediction", "measures.norms", "measures.response", "measures.transforms"},
+    {"measures.spectral", "measures.flatness", "measures.perturbation"},
+    {"measures.sharpness"},
     {"measures"},
-    {"pool", "scoring"},
-    {"pretraining", "findings", "pictures"},
+    {"pool", "scoring", "invariance"},
+    {"pretraining", "findings", "pictures", "verdicts", "side_by_side"},
 ]
 # The launcher knows notebooks and parameters, and not one word of machine learning.
 WITHOUT_TORCH = {"sweep", "parameters", "pages", "files"}

@@ -1,6 +1,7 @@
 """Every measure of generalization of the literature, each a function with a name, a direction and a source; one registry."""
 
-from helpers.measures import localization, prediction
+# Importing a family enters its measures; the order here is that of tables.
+from helpers.measures import localization, prediction, norms, spectral, flatness, sharpness, perturbation, curves  # noqa: I001
 from helpers.measures.evidence import Settings, score, settings_name
 from helpers.measures.registry import FAMILIES, MEASURES, Measure, columns, measure, of_families, ranked
 
@@ -10,11 +11,17 @@ __all__ = [
     "Measure",
     "Settings",
     "columns",
+    "curves",
+    "flatness",
     "localization",
     "measure",
+    "norms",
     "of_families",
+    "perturbation",
     "prediction",
     "ranked",
     "score",
     "settings_name",
+    "sharpness",
+    "spectral",
 ]

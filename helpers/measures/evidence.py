@@ -122,11 +122,11 @@ def _rows(item: Measure, evidence: Evidence) -> list[dict[str, Any]]:
     except ValueError as fault:
         value, reason = np.nan, str(fault).splitlines()[0]
     values = value if isinstance(value, Mapping) else dict.fromkeys(item.variants[:1] or ("",), value)
-    missing = {variant: np.nan for variant in item.variants if variant not in values}
+    values = {variant: values.get(variant, np.nan) for variant in item.variants} | dict(values)
     seconds = evidence.seconds(item.needs) + own
     return [
         {"measure": item.name, "variant": variant, "value": finite(number), "seconds": seconds, "reason": reason or undefined(number)}
-        for variant, number in (missing | dict(values)).items()
+        for variant, number in values.items()
     ]
 
 

@@ -24,7 +24,13 @@ class Pass:
 
 @provides
 def example(images: Any, normalise: Any, device: Any) -> Tensor:
-    """Give the first training image as the network expects it: (1, 3, S, S)."""
+    """Give the first training image as the network expects it: (1, 3, S, S).
+
+    Raises:
+        ValueError: there is none.
+    """
+    if not len(images.images):
+        raise ValueError("there are no training images, so the network can be neither traced nor scored")
     return prepared(images.images[:1], normalise, device)
 
 
@@ -80,10 +86,8 @@ def forward_pass(network: nn.Module, images: Any, normalise: Any, device: Any, e
     """Run the training images through the network once, see ``Pass``.
 
     Raises:
-        ValueError: there are no images, or the network's output is no (B, K) matrix of logits.
+        ValueError: the network's output is no (B, K) matrix of logits.
     """
-    if not len(images):
-        raise ValueError("there are no training images to score")
     linear = last_linear(network, example)
     layer, classifier, no_maps = _closed_form(network, example)
     kept: dict[str, list[Tensor]] = {"logits": [], "features": [], "maps": []}

@@ -1,0 +1,81 @@
+"""The invariance experiment: what tells best how accurate a network stays when unseen images are turned, moved or recoloured."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from helpers import model_set, models
+from helpers.agreement import finite_pairs, kendall
+from helpers.conditional_information import information_table
+from helpers.datasets import StudyData
+from helpers.measures.transforms import TRANSFORMS, invariance_targets
+from helpers.ranking import varied_axes
+from helpers.statistics import bootstrap_interval
+
+# Predictor to its measure and direction: +1 when a larger value promises a higher accuracy under the perturbation.
+PREDICTORS = {
+    "accuracy under augmentation": ("accuracy_under_augmentation", 1),
+    "mean of the curve": ("curve_mean", 1),
+    "Gi-score": ("gi_score", -1),
+}
+_TARGET = "test accuracy under perturbation"
+
+
+def keep_targets(work: Path, catalogue: pd.DataFrame, data: StudyData, seed: int, device: torch.device | str) -> Iterator[str]:
+    """Measure what is to be predicted, for the models that lack it: accuracy on perturbed test images; yield each model's id."""
+    folder = _folder(seed)
+    for _, model in catalogue[catalogue["snapshot"] != "none"].iterrows():
+        if not model_set.scored_measures(work, folder, model["model_id"]):
+            network = model_set.load_model(work, model, len(data.classes), device)
+            accuracies = invariance_targets(network, data.test, models.normalise, seed, device)
+            rows = pd.DataFrame({"measure": _TARGET, "variant": list(accuracies), "value": list(accuracies.values())})
+            model_set.save_scores(work, folder, model["model_id"], rows.assign(seconds=0.0, reason=""))
+        yield model["model_id"]
+
+
+def with_targets(work: Path, table: pd.DataFrame, seed: int) -> pd.DataFrame:
+    """Join the targets to a table of models: one column per transform, named "test accuracy under <transform>"."""
+    wide = model_set.load_scores(work, [_folder(seed)], table["model_id"]).pivot(index="model_id", columns="variant", values="value")
+    named = wide.reindex(columns=list(TRANSFORMS)).rename(columns=target_column)
+    return table.merge(named, how="left", left_on="model_id", right_index=True)
+
+
+def _folder(seed: int) -> str:
+    return f"invariance-{seed}"
+
+
+def target_column(transform: str) -> str:
+    """Name the column that holds the accuracy of the test images under a transform."""
+    return f"test accuracy under {transform}"
+
+
+def invariance_table(table: pd.DataFrame, axes: list[str], *, resamples: int, seed: int) -> pd.DataFrame:
+    """Say how well each predictor, from the training images alone, tells the accuracy on perturbed test images.
+
+    Source: Schiff et al. 2021, Table 2, whose target and score are not stated; here the target is the test accuracy under a random
+    magnitude per image, and the scores are Kendall's tau and 100 times the conditional mutual information.
+
+    Args:
+        table: one row per model, with targets, the predictors' columns, cell and the axes.
+        axes: hyperparameters.
+        resamples: of cells behind the interval of tau.
+        seed: of the resampling.
+
+    Returns:
+        perturbation, predictor, n, kendall with low and high (positive: the predictor works), information (of 100).
+    """
+    rows = []
+    varied = varied_axes(table, axes)
+    for transform in TRANSFORMS:
+        for predictor, (measure, direction) in PREDICTORS.items():
+            x, y, kept = finite_pairs(direction * table[f"{measure} ({transform})"], table[target_column(transform)])
+            cells = table["cell"].to_numpy()[kept]
+            low, high = bootstrap_interval(x, y, cells, "kendall", resamples, seed=seed)
+            # Information is about a loss to be predicted: the accuracy with its sign turned stands where the gap does.
+            turned = table[kept].assign(predictor=x, gap=-y)
+            score = information_table(turned, {"predictor": 1}, varied, seed=seed)["score"].iloc[0] if varied and len(x) else float("nan")
+            row = {"perturbation": transform, "predictor": predictor, "n": len(x), "kendall": kendall(x, y), "low": low, "high": high}
+            rows.append(row | {"information": 100 * score})
+    return pd.DataFrame(rows)

@@ -1,0 +1,250 @@
+"""How much noise a network's weights bear: the search for its magnitude, and the PAC-Bayes measures made of it."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from helpers.cams import evaluation_mode
+from helpers.measures import layers as network_layers
+from helpers.measures.evidence import provides
+from helpers.measures.passes import prepared
+from helpers.measures.registry import measure
+
+DEVIATION = 0.1  # of the accuracy, which defines the magnitude
+EPSILON = 1e-3  # standard deviation of the noise on a weight of 0, in the magnitude-aware version; Jiang et al. 2020
+CONVENTIONS = ("theory", "repository")  # see ``in_both_conventions``
+
+
+class Sample(NamedTuple):
+    """Images as the network expects them, with their labels, on its device."""
+
+    images: Tensor  # (n, 3, S, S) float32, channels last
+    labels: Tensor  # (n,) int64
+
+
+class Search(NamedTuple):
+    """The magnitude at which accuracy deviates by the wanted amount, and how it was found."""
+
+    magnitude: float  # the last one tried
+    passes: int  # magnitudes tried
+    never_dropped: bool  # all of them were too small
+    always_dropped: bool  # all of them were too large
+    converged: bool  # the deviation is within the tolerance; where none of the three holds, accuracy jumps at the magnitude
+
+
+def chosen_images(images: Any, normalise: Any, device: Any, at_most: int, seed: int) -> Sample:
+    """Take some training images by chance, always the same for a seed, or all of them if there are no more; ValueError without any."""
+    if not len(images):
+        raise ValueError("there are no training images to judge a noisy network by")
+    chosen = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))[:at_most].sort().values
+    return Sample(prepared(images.images[chosen], normalise, device), images.labels[chosen].to(device))
+
+
+@provides
+def flatness_sample(images: Any, normalise: Any, device: Any, flatness_images: int, seed: int) -> Sample:
+    """Choose the training images that noisy networks are judged by, see ``chosen_images``."""
+    return chosen_images(images, normalise, device, flatness_images, seed)
+
+
+@provides
+def flat_network(network: nn.Module, example: Tensor) -> nn.Module:
+    """Copy a network with its batch normalisations folded into convolutions, and each an identity; ValueError if that changes it."""
+    flat = deepcopy(network)
+    with torch.no_grad(), evaluation_mode(flat), network_layers._Trace(flat) as trace:
+        expected = flat(example)
+    for layer, norm in [(use.module, use.norm) for use in trace.found.values() if use.norm is not None]:
+        if isinstance(layer.weight, nn.Parameter):  # one that is computed from others cannot be replaced; its norm stays
+            weight, bias = network_layers.folded(layer.weight, layer.bias, norm)
+            layer.weight, layer.bias = nn.Parameter(weight.to(layer.weight)), nn.Parameter(bias.to(layer.weight))
+            norm.weight, norm.bias = None, None  # an identity, and not taken out, since some also apply an activation
+            norm.running_mean, norm.running_var = torch.zeros_like(norm.running_mean), torch.full_like(norm.running_var, 1 - norm.eps)
+    with torch.no_grad(), evaluation_mode(flat):
+        if not torch.allclose(flat(example), expected, rtol=0, atol=1e-3 * float(expected.abs().max())):
+            raise ValueError("batch normalisation cannot be folded into the convolutions: the network would give other logits")
+    return flat
+
+
+@contextmanager
+def perturbed(network: nn.Module, additions: Sequence[Tensor]) -> Iterator[nn.Module]:
+    """Add one tensor to each of ``network.parameters()``, in order, while the context is open; they come back bit by bit in any case."""
+    clean = [(parameter, parameter.detach().clone()) for parameter in network.parameters()]  # subtracting would leave rounding errors
+    try:
+        with torch.no_grad():
+            for (parameter, _), addition in zip(clean, additions, strict=True):
+                parameter.add_(addition)
+        yield network
+    finally:
+        with torch.no_grad():
+            for parameter, value in clean:
+                parameter.copy_(value)
+
+
+def right(logits: Tensor, labels: Tensor) -> int:
+    """Count the images that are classified correctly; one with a NaN among its logits, from too large noise, is not."""
+    return int(((logits.argmax(1) == labels) & ~logits.isnan().any(1)).sum())
+
+
+@torch.inference_mode()
+def accuracy(network: nn.Module, sample: Sample, batch_size: int) -> float:
+    """Fraction of a sample that a network classifies correctly, in the mode that it is in."""
+    batches = zip(sample.images.split(batch_size), sample.labels.split(batch_size), strict=True)
+    return sum(right(network(images), labels) for images, labels in batches) / len(sample.labels)
+
+
+def standard_deviation(weight: Tensor, magnitude: float, magnitude_aware: bool) -> Tensor | float:
+    """Spread of the noise on each weight, whose variance is ``sigma^2`` or, magnitude-aware, ``sigma'^2 w_j^2 + eps^2``; Jiang et al."""
+    return (magnitude**2 * weight.detach().square() + EPSILON**2).sqrt() if magnitude_aware else magnitude
+
+
+def noisy(network: nn.Module, sample: Sample, magnitude_aware: bool, draws: int, batch_size: int, seed: int) -> Callable[[float], float]:
+    """Give the mean accuracy of copies of a network with Gaussian noise on all parameters, as a function of the noise's magnitude.
+
+    All magnitudes share their draws (common random numbers), so that accuracy follows the magnitude without a jitter. The draws are kept,
+    ``draws`` times the memory of the network: drawing takes longer than a pass on a GPU. They are made on the CPU: alike on all devices.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    normals = [[torch.randn(p.shape, generator=generator).to(p) for p in network.parameters()] for _ in range(draws)]
+
+    def accuracy_at(magnitude: float) -> float:
+        found, spreads = [], [standard_deviation(parameter, magnitude, magnitude_aware) for parameter in network.parameters()]
+        for draw in normals:
+            with perturbed(network, [spread * normal for spread, normal in zip(spreads, draw, strict=True)]):
+                found.append(accuracy(network, sample, batch_size))
+        return math.fsum(found) / len(found)
+
+    return accuracy_at
+
+
+def search_magnitude(
+    accuracy_at: Callable[[float], float],
+    clean_accuracy: float,
+    *,
+    deviation: float = DEVIATION,
+    tolerance: float = 0.01,
+    low: float = 0.0,
+    high: float = 2.0,
+    halvings: int = 15,
+) -> Search:
+    """Halve [low, high] until ``| |accuracy(sigma) - clean accuracy| - deviation | < tolerance``, or ``halvings`` magnitudes were tried.
+
+    As in Dziugaite et al.'s public code: sigma is the middle; a larger deviation makes it the upper end, else the lower. Both accuracies
+    are fractions, on the same images; best without a jitter. When no halving is allowed, nothing is found.
+    """
+    lowest, highest, magnitude = low, high, high
+    for passes in range(1, halvings + 1):
+        magnitude = (low + high) / 2
+        excess = abs(accuracy_at(magnitude) - clean_accuracy) - deviation
+        if abs(excess) < tolerance:
+            return Search(magnitude, passes, False, False, True)
+        low, high = (low, magnitude) if excess > 0 else (magnitude, high)
+    return Search(magnitude, halvings, high == highest, low == lowest, False)
+
+
+def found_magnitude(search: Search, name: str) -> float:
+    """Give the magnitude of a search; ValueError when all magnitudes tried were too small, or all too large."""
+    if search.never_dropped:
+        raise ValueError(f"accuracy never dropped by {DEVIATION:g} up to {name} = {search.magnitude:.3g}")
+    if search.always_dropped:
+        raise ValueError(f"accuracy changes by more than {DEVIATION:g} at every {name} down to {search.magnitude:.1g}")
+    return search.magnitude
+
+
+def _search(network: nn.Module, sample: Sample, magnitude_aware: bool, draws: int, halvings: int, batch_size: int, seed: int) -> Search:
+    accuracy_at = noisy(network, sample, magnitude_aware, draws, batch_size, seed)
+    return search_magnitude(accuracy_at, accuracy(network, sample, batch_size), halvings=halvings)
+
+
+@provides
+def sigma_search(
+    flat_network: nn.Module, flatness_sample: Sample, flatness_draws: int, flatness_halvings: int, batch_size: int, seed: int
+) -> Search:
+    """Search for the standard deviation sigma of the noise, the same on every weight, that changes accuracy by 0.1."""
+    return _search(flat_network, flatness_sample, False, flatness_draws, flatness_halvings, batch_size, seed)
+
+
+@provides
+def magnitude_aware_search(
+    flat_network: nn.Module, flatness_sample: Sample, flatness_draws: int, flatness_halvings: int, batch_size: int, seed: int
+) -> Search:
+    """Search for the standard deviation sigma' of the noise, in units of each weight, that changes accuracy by 0.1."""
+    return _search(flat_network, flatness_sample, True, flatness_draws, flatness_halvings, batch_size, seed)
+
+
+def weight_vector(layers: Sequence[Any], initial_layers: Sequence[Any] = ()) -> Tensor:
+    """(omega,) float64 of all weights of layers, no biases: w, or ``w - w0`` where initial layers are given."""
+    vector = torch.cat([layer.weight.detach().double().flatten() for layer in layers])
+    return vector - weight_vector(initial_layers) if initial_layers else vector
+
+
+def reported(raw: float, training_images: int) -> float:
+    """Bring a bound or an inverse variance to the scale of a gap: ``sqrt(v / m)``; NaN for a negative v."""
+    return math.sqrt(raw / training_images) if raw >= 0 else math.nan
+
+
+def bound(complexity: float, sigma: float, training_images: int) -> float:
+    """PAC-Bayes bound, up to constants: ``sqrt((complexity + ln(m / sigma) + 10) / m)``; Jiang et al. 2020, from equation 48 on."""
+    return reported(complexity + math.log(training_images / sigma) + 10, training_images)
+
+
+def magnitude_aware_complexity(vector: Tensor, change: Tensor, sigma: float) -> float:
+    """``1/4 sum_j ln([eps^2 + (sigma'^2 + 1) ||v||^2 / omega] / [eps^2 + sigma'^2 (w_j - w0_j)^2])``; Jiang et al. 2020, eqs 56 and 57.
+
+    v is ``w - w0`` for a prior at the initial weights and ``w`` for one at the origin; the denominator has ``w - w0`` in both, as printed.
+    """
+    above = EPSILON**2 + (sigma**2 + 1) * vector.square().mean()
+    return float((above / (EPSILON**2 + sigma**2 * change.square())).log().sum()) / 4
+
+
+def in_both_conventions(value: Callable[[float], float], search: Search) -> Mapping[str, float]:
+    """Give a value for sigma as the theory means it and as the public code of Dziugaite et al. 2020 finds it.
+
+    The code hands sigma^2 to a sampler that expects a standard deviation, so its sigma is the square root of the theory's: converted,
+    not searched for again, which would differ by the search's tolerance and reach standard deviations above 2.
+    """
+    sigma = found_magnitude(search, "sigma")
+    return dict(zip(CONVENTIONS, (value(sigma), value(math.sqrt(sigma))), strict=True))
+
+
+@measure("flatness", -1, "Jiang et al. 2020, equation 48", title="PAC-Bayes bound (from the start)", variants=CONVENTIONS)
+def pacbayes_init(layers: Any, initial_layers: Any, sigma_search: Search, training_images: int) -> Mapping[str, float]:
+    """Distance from the initial weights over the noise that the network bears: complexity ``||w - w0||^2 / (4 sigma^2)`` in ``bound``."""
+    square = float(weight_vector(layers, initial_layers).square().sum())
+    return in_both_conventions(lambda sigma: bound(square / (4 * sigma**2), sigma, training_images), sigma_search)
+
+
+@measure("flatness", -1, "Jiang et al. 2020, equation 49", title="PAC-Bayes bound (from the origin)", variants=CONVENTIONS)
+def pacbayes_orig(layers: Any, sigma_search: Search, training_images: int) -> Mapping[str, float]:
+    """Norm of the weights over the noise that the network bears: complexity ``||w||^2 / (4 sigma^2)`` in ``bound``."""
+    square = float(weight_vector(layers).square().sum())
+    return in_both_conventions(lambda sigma: bound(square / (4 * sigma**2), sigma, training_images), sigma_search)
+
+
+@measure("flatness", -1, "Jiang et al. 2020, equation 53", title="PAC-Bayes flatness", variants=CONVENTIONS)
+def pacbayes_flatness(sigma_search: Search, training_images: int) -> Mapping[str, float]:
+    """Inverse of the noise that the network bears: ``sqrt(1 / (sigma^2 m))``."""
+    return in_both_conventions(lambda sigma: reported(1 / sigma**2, training_images), sigma_search)
+
+
+@measure("flatness", -1, "Jiang et al. 2020, equation 56", title="magnitude-aware PAC-Bayes bound (from the start)")
+def pacbayes_mag_init(layers: Any, initial_layers: Any, magnitude_aware_search: Search, training_images: int) -> float:
+    """Distance from the initial weights over the noise, relative to each weight, that the network bears; see ``bound``."""
+    change, sigma = weight_vector(layers, initial_layers), found_magnitude(magnitude_aware_search, "sigma'")
+    return bound(magnitude_aware_complexity(change, change, sigma), sigma, training_images)
+
+
+@measure("flatness", -1, "Jiang et al. 2020, equation 57", title="magnitude-aware PAC-Bayes bound (from the origin)")
+def pacbayes_mag_orig(layers: Any, initial_layers: Any, magnitude_aware_search: Search, training_images: int) -> float:
+    """Norm of the weights over the noise, relative to each weight, that the network bears; the initial weights are in it all the same."""
+    change, sigma = weight_vector(layers, initial_layers), found_magnitude(magnitude_aware_search, "sigma'")
+    return bound(magnitude_aware_complexity(weight_vector(layers), change, sigma), sigma, training_images)
+
+
+@measure("flatness", -1, "Jiang et al. 2020, equation 61", title="magnitude-aware PAC-Bayes flatness")
+def pacbayes_mag_flatness(magnitude_aware_search: Search, training_images: int) -> float:
+    """Inverse of the noise, relative to each weight, that the network bears: ``sqrt(1 / (sigma'^2 m))``."""
+    return reported(1 / found_magnitude(magnitude_aware_search, "sigma'") ** 2, training_images)

@@ -1,0 +1,250 @@
+"""Measures of how a network's accuracy stands up to mixed and transformed training images, and of how its classes cluster."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import zscore
+from sklearn.metrics import davies_bouldin_score
+from torch import Tensor, nn
+from torch.nn.functional import max_pool2d
+
+from helpers.agreement import finite_pairs, undefined
+from helpers.cams import evaluation_mode
+from helpers.measures import response
+from helpers.measures.evidence import provides
+from helpers.measures.passes import last_linear, prepared
+from helpers.measures.registry import measure
+from helpers.measures.transforms import TRANSFORMS, drawn_accuracies, transform_curves
+
+INPUT, FIRST_LAYER = "input", "first layer"
+MIXUPS = tuple(f"{kind} {place}" for kind in response.KINDS for place in (INPUT, FIRST_LAYER))
+VARIANTS = (*MIXUPS, *TRANSFORMS)
+# Of one class at most, for the mixup of Natekar and Sharma, who take all: 200 give an accuracy to 0.04, the mean of classes to less.
+PAIRS_PER_CLASS = 200
+
+
+class Sample(NamedTuple):
+    """The training images that are perturbed, on the network's device."""
+
+    pixels: Tensor  # (n, 3, S, S) uint8
+    inputs: Tensor  # (n, 3, S, S) as the network expects them
+    labels: Tensor  # (n,) int64
+    layer: response.FirstLayer | None  # None where the network has no end of a first layer
+    no_layer: str  # why there is none
+
+
+@provides
+def response_sample(images: Any, perturbation_fraction: float, seed: int) -> Tensor:
+    """Choose training images at random, the same fraction of every class but for rounding, at least 2 where a class has them.
+
+    (n,) int64 indices, increasing; n is the fraction of all images, or more where classes are small.
+
+    Raises:
+        ValueError: a fraction outside (0, 1], or no images.
+    """
+    if not 0 < perturbation_fraction <= 1:
+        raise ValueError(f"perturbation_fraction {perturbation_fraction} must be above 0 and at most 1")
+    if not len(images):
+        raise ValueError("there are no training images to perturb")
+    labels, generator = images.labels.cpu().numpy(), np.random.default_rng((seed, 0))
+    order = generator.permutation(len(labels))
+    _, codes, sizes = np.unique(labels[order], return_inverse=True, return_counts=True)
+    rank = pd.Series(codes).groupby(codes).cumcount().to_numpy()  # of each image among those of its class
+    # Each class is spread evenly over [0, 1); a random place within its step decides who gets what rounding leaves over.
+    place = (rank + generator.random(len(sizes))[codes]) / sizes[codes]
+    first = np.argsort(place, kind="stable")[: round(perturbation_fraction * len(order))]
+    return torch.from_numpy(np.union1d(order[first], order[rank < 2]))
+
+
+@provides
+def perturbed_sample(network: nn.Module, images: Any, normalise: Any, response_sample: Tensor, device: Any, batch_size: int) -> Sample:
+    """Put the chosen images on the device, with what the first layer makes of them, so that no curve computes it again."""
+    pixels, labels = (tensor[response_sample.to(tensor.device)].to(device) for tensor in (images.images, images.labels))
+    inputs = prepared(pixels, normalise, device)
+    try:
+        return Sample(pixels, inputs, labels, response.first_layer(network, inputs, batch_size), "")
+    except ValueError as fault:
+        return Sample(pixels, inputs, labels, None, str(fault))
+
+
+def _places(sample: Sample) -> dict[str, response.FirstLayer | None]:
+    return {INPUT: None} | ({FIRST_LAYER: sample.layer} if sample.layer is not None else {})
+
+
+def mixup_curves(network: nn.Module, sample: Sample, points: int, seed: int, batch_size: int = 256) -> dict[str, response.Curve]:
+    """Response curves of mixup, alpha from 0 to 0.5, for each of ``MIXUPS``, less the first layer's where there is none.
+
+    Partners are drawn once per kind, so that all alphas mix the same images, at the input and at the first layer.
+    """
+    curves = {}
+    for kind in response.KINDS:
+        partners = response.mixup_partners(sample.labels, kind, seed)
+        for place, layer in _places(sample).items():
+            mixed = partial(response.mixed_accuracy, network, sample.inputs, sample.labels, partners, layer=layer, batch_size=batch_size)
+            curves[f"{kind} {place}"] = response.response_curve(mixed, 0, 0.5, points)
+    return curves
+
+
+@provides
+def response_curves(
+    network: nn.Module, normalise: Any, perturbed_sample: Sample, perturbation_points: int, seed: int, batch_size: int
+) -> pd.DataFrame:
+    """Give the response curves of all ``VARIANTS``: perturbation, alpha in [0, 1], accuracy; Schiff et al. 2021, Algorithm 1."""
+    sample, points = perturbed_sample, perturbation_points
+    curves = mixup_curves(network, sample, points, seed, batch_size)
+    curves |= transform_curves(network, sample.pixels, sample.labels, normalise, TRANSFORMS, points, batch_size)
+    tables = [pd.DataFrame({"perturbation": name, "alpha": curve.alphas, "accuracy": curve.accuracies}) for name, curve in curves.items()]
+    return pd.concat(tables, ignore_index=True)
+
+
+@provides
+def augmented_accuracy(network: nn.Module, normalise: Any, perturbed_sample: Sample, seed: int, batch_size: int) -> dict[str, float]:
+    """Give the accuracy of the sample under each transform, with a random magnitude for every image."""
+    return drawn_accuracies(network, perturbed_sample.pixels, perturbed_sample.labels, normalise, TRANSFORMS, seed, batch_size)
+
+
+def class_pairs(labels: Tensor, limit: int, seed: int) -> response.Pairs:
+    """List the unordered pairs i > j of one class: all, or ``limit`` different ones drawn at random where a class has more. (P,) twice."""
+    generator, firsts, seconds = np.random.default_rng((seed, 3)), [], []
+    for label in labels.unique():
+        own = (labels == label).nonzero()[:, 0].cpu().numpy()
+        count = len(own) * (len(own) - 1) // 2
+        number = generator.choice(count, limit, replace=False) if count > limit else np.arange(count)
+        # Pairs are numbered 10, 20, 21, 30, ...: i (i - 1) / 2 of them come before those of i.
+        i = ((1 + np.sqrt(1 + 8 * number)) / 2).astype(np.int64)
+        firsts.append(own[i])
+        seconds.append(own[number - i * (i - 1) // 2])
+    return torch.from_numpy(np.concatenate(firsts)), torch.from_numpy(np.concatenate(seconds))
+
+
+@provides
+def pair_accuracies(network: nn.Module, perturbed_sample: Sample, seed: int, batch_size: int) -> dict[str, float]:
+    """Accuracy on halfway mixtures of two images of a class, mean over pairs and then over classes, at input and first layer."""
+    sample, values = perturbed_sample, {}
+    pairs = class_pairs(sample.labels, PAIRS_PER_CLASS, seed)
+    classes = sample.labels.cpu()[pairs[0]].numpy()
+    for place, layer in _places(sample).items():
+        hits = response.mixed_hits(network, sample.inputs, sample.labels, pairs, 0.5, layer, batch_size)
+        values[place] = float(pd.Series(hits.double().numpy()).groupby(classes).mean().mean())
+    return values
+
+
+def initial_index(sample: Sample, seed: int) -> float:
+    """Davies-Bouldin index of the first layer's maps, max-pooled by 4 x 4 (smaller ones whole) and flattened; NaN without maps.
+
+    Mean of 10 draws of 120 images (Natekar and Sharma 2020, code); of the whole sample when it has no more. ValueError for one class only.
+    """
+    if sample.layer is None or sample.layer.activations.ndim != 4:
+        return np.nan
+    maps, labels, generator = sample.layer.activations, sample.labels.cpu().numpy(), np.random.default_rng((seed, 4))
+    pooled = max_pool2d(maps, [min(4, side) for side in maps.shape[2:]]).flatten(1).cpu()
+    draws = [generator.permutation(len(labels))[:120] for _ in range(10)] if len(labels) > 120 else [np.arange(len(labels))]
+    return float(np.mean([davies_bouldin_score(pooled[draw].double().numpy(), labels[draw]) for draw in draws]))
+
+
+@torch.no_grad()
+def penultimate_index(network: nn.Module, sample: Sample, batch_size: int = 256) -> float:
+    """Davies-Bouldin index of what the last linear layer is given, over the sample; NaN where no linear layer gives the logits."""
+    linear, given = last_linear(network, sample.inputs[:1]), []
+    if linear is None:
+        return np.nan
+    hook = linear.register_forward_pre_hook(lambda module, inputs: given.append(inputs[0]))
+    try:
+        with evaluation_mode(network):
+            outputs = {network(batch).shape[1:] for batch in sample.inputs.split(batch_size)}
+    finally:
+        hook.remove()
+    if outputs != {(linear.out_features,)} or given[0].ndim != 2:
+        return np.nan
+    return float(davies_bouldin_score(torch.cat(given).double().cpu().numpy(), sample.labels.cpu().numpy()))
+
+
+@provides
+def cluster_indices(network: nn.Module, perturbed_sample: Sample, seed: int, batch_size: int) -> dict[str, float]:
+    """Give the Davies-Bouldin index at the start and at the end of the network."""
+    return {"initial": initial_index(perturbed_sample, seed), "penultimate": penultimate_index(network, perturbed_sample, batch_size)}
+
+
+def _of_curves(curves: pd.DataFrame, score: Callable[[ArrayLike, ArrayLike], float]) -> dict[str, float]:
+    return {name: score(rows["alpha"], rows["accuracy"]) for name, rows in curves.groupby("perturbation", sort=False)}
+
+
+@measure("perturbation", -1, "Schiff et al. 2021, Algorithm 2", title="Gi-score", variants=VARIANTS)
+def gi_score(response_curves: pd.DataFrame) -> Mapping[str, float]:
+    """Deficit of accuracy under growing perturbation, in [0, 1], see ``response.gi_score``; for each perturbation."""
+    return _of_curves(response_curves, response.gi_score)
+
+
+@measure("perturbation", 1, "after Schiff et al. 2021; not its Algorithm 4", title="Pal-score (working definition)", variants=VARIANTS)
+def pal_score(response_curves: pd.DataFrame) -> Mapping[str, float]:
+    """Ratio of areas of a response curve, WORKING DEFINITION (see ``response.pal_score``); 0 / 0 is undefined."""
+    return _of_curves(response_curves, response.pal_score)
+
+
+@measure("perturbation", 1, "after Schiff et al. 2021, Pal l=0 * l=1", title="Pal-score (working definition), product")
+def pal_product(response_curves: pd.DataFrame, perturbed_sample: Sample) -> float:
+    """Pal-score of intra-class mixup at the input times that at the first layer; WORKING DEFINITION, and the kind of mixup is a guess."""
+    if perturbed_sample.layer is None:
+        raise ValueError(perturbed_sample.no_layer)
+    scores = pal_score(response_curves)
+    return scores["intra input"] * scores["intra first layer"]
+
+
+@measure("perturbation", 1, "after Schiff et al. 2021, Pal inter+intra", title="Pal-score (working definition), sum")
+def pal_sum(response_curves: pd.DataFrame) -> float:
+    """Pal-score of inter-class plus that of intra-class mixup at the input; WORKING DEFINITION, and the layer is a guess."""
+    return sum(pal_score(response_curves)[name] for name in ("inter input", "intra input"))
+
+
+@measure("perturbation", 1, "Schiff et al. 2021, Table 2", title="mean of the response curve", variants=VARIANTS)
+def curve_mean(response_curves: pd.DataFrame) -> Mapping[str, float]:
+    """Mean accuracy over the magnitudes of a response curve, in [0, 1]."""
+    return dict(response_curves.groupby("perturbation", sort=False)["accuracy"].mean())
+
+
+@measure("perturbation", 1, "Schiff et al. 2021, Table 2", title="accuracy under augmentation", variants=tuple(TRANSFORMS))
+def accuracy_under_augmentation(augmented_accuracy: Mapping[str, float]) -> Mapping[str, float]:
+    """Accuracy on transformed training images, a random magnitude for each, in [0, 1]."""
+    return augmented_accuracy
+
+
+@measure("perturbation", 1, "Natekar and Sharma 2020", title="mixup accuracy", variants=(INPUT, FIRST_LAYER))
+def mixup_accuracy(pair_accuracies: Mapping[str, float]) -> Mapping[str, float]:
+    """Accuracy on halfway mixtures of two training images of a class, mean over pairs and then over classes, in [0, 1]."""
+    return pair_accuracies
+
+
+@measure("perturbation", -1, "Natekar and Sharma 2020", title="Davies-Bouldin index", variants=("initial", "penultimate"))
+def davies_bouldin_index(cluster_indices: Mapping[str, float]) -> Mapping[str, float]:
+    """``mean over k of max over j of (s_k + s_j) / |c_k - c_j|``: spread of classes over their distance, at least 0; small is apart."""
+    return cluster_indices
+
+
+@measure("perturbation", -1, "Natekar and Sharma 2020; Schiff et al. 2021, DBI*Mixup", title="DBI * (1 - mixup accuracy)")
+def dbi_times_mixup(cluster_indices: Mapping[str, float], pair_accuracies: Mapping[str, float], perturbed_sample: Sample) -> float:
+    """Davies-Bouldin index of the first layer times the error on mixtures at the input; the winner of the PGDL competition."""
+    if np.isnan(cluster_indices["initial"]):
+        raise ValueError(perturbed_sample.no_layer or "the network's first layer puts out no maps (n, C, h, w) to pool")
+    return cluster_indices["initial"] * (1 - pair_accuracies[INPUT])
+
+
+def pca_gi_mixup(gi: ArrayLike, mixup: ArrayLike) -> NDArray[np.float64]:
+    """First principal component of the z-scores of Gi-score and mixup accuracy over models, growing with Gi; Schiff et al., PCA Gi&Mix.
+
+    For (n,) values each, one per model, of correlation r: ``(z_gi + sign(r) z_mixup) / sqrt(2)``; 1 - mixup gives the same. Small is
+    better. Which Gi-score the paper takes is not known; intra-class at the input is recommended. NaN where one of the two is not finite,
+    and everywhere for fewer than 3 models, a constant, or r = 0.
+
+    Raises:
+        ValueError: not one value of each per model.
+    """
+    x, y, kept = finite_pairs(gi, mixup)
+    component = np.full(len(kept), np.nan)
+    if not undefined(x, y) and abs(r := np.corrcoef(x, y)[0, 1]) > 1e-12:
+        component[kept] = (zscore(x) + np.sign(r) * zscore(y)) / 2**0.5
+    return component

@@ -1,0 +1,233 @@
+"""Parametric transforms of images, one magnitude per image: rotation, translation, colour jitter, or a function of the reader's own."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+from torch.nn.functional import affine_grid, grid_sample
+from torchvision.transforms.v2.functional import rgb_to_grayscale
+
+from helpers.cams import evaluation_mode
+from helpers.measures.passes import prepared
+from helpers.measures.response import Curve, response_curve
+
+# (B, 3, H, W) images and (B,) magnitudes on their device -> as many images of the same size and type.
+Apply = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Transform:
+    """A change of images with a magnitude, and the range that the magnitude is taken from."""
+
+    name: str  # as a row of tables
+    low: float  # smallest magnitude, in the transform's own unit
+    high: float  # largest magnitude
+    apply: Apply
+
+
+def with_one_magnitude(function: Callable[[Tensor, float], Tensor]) -> Apply:
+    """Make a function of a batch and one number, such as torchvision's, into one that takes a magnitude per image.
+
+    Images of one magnitude go through it together; otherwise it is called once for each image, which costs more.
+    """
+
+    def apply(images: Tensor, magnitudes: Tensor) -> Tensor:
+        values = magnitudes.tolist()
+        if len(set(values)) == 1:
+            return function(images, values[0])
+        return torch.cat([function(image, value) for image, value in zip(images.split(1), values, strict=True)])
+
+    return apply
+
+
+def rotate(images: Tensor, degrees: Tensor) -> Tensor:
+    """Turn images about their centre, counter-clockwise; bilinear, zero (black) where nothing was.
+
+    Args:
+        images: (B, C, H, W), uint8 or floating. Zero is black for pixels and the mean colour for normalised images.
+        degrees: (B,) one angle per image, or a number for all.
+
+    Returns:
+        (B, C, H, W) of the same type, uint8 rounded; a turn by 90 degrees of a square uint8 image is exact.
+
+    Raises:
+        ValueError: neither one magnitude nor one per image.
+    """
+    angles = _per_image(images, degrees).double().deg2rad()
+    height, width = images.shape[-2:]
+    # Where an output pixel comes from, in units of half the width and half the height, with y downwards.
+    x_from = torch.stack([angles.cos(), -angles.sin() * height / width, torch.zeros_like(angles)], 1)
+    y_from = torch.stack([angles.sin() * width / height, angles.cos(), torch.zeros_like(angles)], 1)
+    return _resample(images, torch.stack([x_from, y_from], 1))
+
+
+def translate_horizontally(images: Tensor, fractions: Tensor) -> Tensor:
+    """Move images to the right by a fraction of their width; bilinear, zero where nothing was. See ``rotate`` for the rest."""
+    return _translate(images, fractions, 0)
+
+
+def translate_vertically(images: Tensor, fractions: Tensor) -> Tensor:
+    """Move images down by a fraction of their height; bilinear, zero where nothing was. See ``rotate`` for the rest."""
+    return _translate(images, fractions, 1)
+
+
+def _translate(images: Tensor, fractions: Tensor, axis: int) -> Tensor:
+    moved = _per_image(images, fractions).double()
+    theta = torch.eye(2, 3, dtype=torch.double, device=images.device).repeat(len(images), 1, 1)
+    theta[:, axis, 2] = -2 * moved  # in units of half the side, and backwards: where an output pixel comes from
+    return _resample(images, theta)
+
+
+def jitter_colour(images: Tensor, alphas: Tensor) -> Tensor:
+    """Change brightness, contrast and saturation, in this order, each by the factor ``f = 1 + alpha``.
+
+    brightness ``x <- f x``; contrast ``x <- f x + (1 - f) mean(g)``; saturation ``x <- f x + (1 - f) g``, where g is the grey value
+    ``0.2989 R + 0.587 G + 0.114 B``; each cut to the range of pixels. The operations are torchvision's ``ColorJitter``. Schiff et al.
+    name neither factors nor order: that one alpha drives all three is a choice made here.
+
+    Args:
+        images: (B, 3, H, W) pixels, uint8 in [0, 255] or floating in [0, 1]; normalised images have no range to be cut to.
+        alphas: (B,) one per image, or a number for all, at least -1.
+
+    Returns:
+        (B, 3, H, W) of the same type, uint8 rounded; the images themselves at 0.
+
+    Raises:
+        ValueError: neither one magnitude nor one per image.
+    """
+    factors = 1 + _per_image(images, alphas).view(-1, 1, 1, 1)
+    top = 1.0 if images.is_floating_point() else 255.0
+    pixels = (_floating(images) * factors).clamp(0, top)
+    pixels = (factors * pixels + (1 - factors) * rgb_to_grayscale(pixels).mean((1, 2, 3), keepdim=True)).clamp(0, top)
+    pixels = (factors * pixels + (1 - factors) * rgb_to_grayscale(pixels)).clamp(0, top)
+    return _of_type(pixels, images)
+
+
+def _per_image(images: Tensor, magnitudes: ArrayLike) -> Tensor:
+    values = torch.as_tensor(magnitudes, dtype=_floating(images[:0]).dtype, device=images.device)
+    if values.shape not in ((), (len(images),)):
+        raise ValueError(f"magnitudes have shape {tuple(values.shape)}; {len(images)} images need one number, or one for each")
+    return values.expand(len(images))
+
+
+def _floating(images: Tensor) -> Tensor:
+    return images if images.is_floating_point() else images.float()
+
+
+def _of_type(pixels: Tensor, images: Tensor) -> Tensor:
+    return pixels if images.is_floating_point() else pixels.round().clamp(0, 255).to(images.dtype)
+
+
+def _resample(images: Tensor, theta: Tensor) -> Tensor:
+    """Give each output pixel the colour at ``theta`` (x, y, 1), where x and y run from -1 to 1 over the image's edges."""
+    pixels = _floating(images)
+    grid = affine_grid(theta.to(pixels), list(images.shape), align_corners=False)
+    return _of_type(grid_sample(pixels, grid, mode="bilinear", padding_mode="zeros", align_corners=False), images)
+
+
+# Ranges of Schiff et al. 2021 for CIFAR-10; the unit of the last three is not printed there.
+TRANSFORMS: Mapping[str, Transform] = {
+    item.name: item
+    for item in (
+        Transform("rotation", -180, 179, rotate),
+        Transform("horizontal translation", -0.5, 0.5, translate_horizontally),
+        Transform("vertical translation", -0.5, 0.5, translate_vertically),
+        Transform("colour jitter", -0.25, 0.25, jitter_colour),
+    )
+}
+
+
+@torch.no_grad()
+def transformed_accuracy(
+    network: nn.Module,
+    pixels: Tensor,
+    labels: Tensor,
+    normalise: Callable[[Tensor], Tensor],
+    transform: Transform,
+    magnitudes: ArrayLike,
+    batch_size: int = 256,
+) -> float:
+    """Accuracy of a network on transformed images; they are transformed as pixels, so that what a move uncovers is black.
+
+    Args:
+        network: a classifier; modes and weights are left as they were.
+        pixels: (N, 3, H, W) uint8 on the network's device.
+        labels: (N,) int64, there too.
+        normalise: uint8 images -> input of the network.
+        transform: what is done to them.
+        magnitudes: (N,) one per image, or a number for all; they need not be in the transform's range.
+        batch_size: images per pass.
+
+    Returns:
+        A fraction; NaN for no images.
+    """
+    hits, values = [torch.zeros(0, dtype=torch.bool)], _per_image(pixels, magnitudes)
+    for start in range(0, len(pixels), batch_size):
+        rows = slice(start, start + batch_size)
+        with evaluation_mode(network):
+            logits = network(prepared(transform.apply(pixels[rows], values[rows]), normalise, pixels.device))
+        hits.append((logits.argmax(1) == labels[rows]).cpu())
+    return float(torch.cat(hits).double().mean())
+
+
+def transform_curves(
+    network: nn.Module,
+    pixels: Tensor,
+    labels: Tensor,
+    normalise: Callable[[Tensor], Tensor],
+    transforms: Mapping[str, Transform],
+    points: int,
+    batch_size: int = 256,
+) -> dict[str, Curve]:
+    """Response curve of each transform over its range, all images by the same magnitude; arguments as in ``transformed_accuracy``.
+
+    Raises:
+        ValueError: fewer than 2 points, or an empty range.
+    """
+    accuracy = partial(transformed_accuracy, network, pixels, labels, normalise, batch_size=batch_size)
+    return {name: response_curve(partial(accuracy, item), item.low, item.high, points) for name, item in transforms.items()}
+
+
+def drawn_accuracies(
+    network: nn.Module,
+    pixels: Tensor,
+    labels: Tensor,
+    normalise: Callable[[Tensor], Tensor],
+    transforms: Mapping[str, Transform],
+    seed: int,
+    batch_size: int = 256,
+) -> dict[str, float]:
+    """Accuracy under each transform with a magnitude of its own for every image, uniform over the transform's range.
+
+    The draw depends on the seed and the number of images only, so that networks are compared on the same images. Arguments and
+    values are those of ``transformed_accuracy``.
+    """
+    share = np.random.default_rng((seed, 2)).random(len(pixels))
+    return {
+        name: transformed_accuracy(network, pixels, labels, normalise, item, item.low + share * (item.high - item.low), batch_size)
+        for name, item in transforms.items()
+    }
+
+
+def invariance_targets(
+    network: nn.Module, images: Any, normalise: Any, seed: int, device: Any, transforms: Mapping[str, Transform] = TRANSFORMS
+) -> dict[str, float]:
+    """Accuracy of the TEST images under each transform, what the invariance experiment predicts (Schiff et al. 2021; FORMULAS 3.5).
+
+    Args:
+        network: a classifier on ``device``.
+        images: the test images: ``images`` (N, 3, S, S) uint8 and ``labels`` (N,).
+        normalise: uint8 images -> input of the network.
+        seed: of the magnitudes, one per image, see ``drawn_accuracies``.
+        device: where the network is.
+        transforms: what is done to the images.
+
+    Returns:
+        A fraction for each transform.
+    """
+    return drawn_accuracies(network, images.images.to(device), images.labels.to(device), normalise, transforms, seed)

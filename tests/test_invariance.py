@@ -1,0 +1,52 @@
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from conftest import TINY_SCENES
+from scipy.stats import kendalltau
+
+from helpers import invariance, model_set
+from helpers.datasets import load_study_data
+from helpers.grid import RunConfig
+from helpers.measures.transforms import TRANSFORMS
+from helpers.training import train_run
+
+
+def test_targets_are_measured_once_on_the_test_images(tmp_path, monkeypatch):
+    data = load_study_data(**TINY_SCENES, cache_dir=tmp_path / "cache")
+    run = RunConfig("resnet18", 8, 0.01, "adam", 0.0, False, False, data=data.fingerprint, stem="strided", width=0.125, max_epochs=1)
+    for config in (run, replace(run, learning_rate=1e30, optimizer="sgd")):
+        train_run(config, data, model_set.run_folder(tmp_path, config))
+    table = model_set.catalogue(tmp_path)
+    (model,) = invariance.keep_targets(tmp_path, table, data, 3, "cpu")
+    joined = invariance.with_targets(tmp_path, table, 3).set_index("model_id")
+    columns = [invariance.target_column(name) for name in TRANSFORMS]
+    assert joined.loc[model, columns].between(0, 1).all()
+    assert joined.drop(index=model)[columns].isna().all(axis=None)
+    monkeypatch.setattr(invariance, "invariance_targets", lambda *given: pytest.fail("measured again"))
+    assert list(invariance.keep_targets(tmp_path, table, data, 3, "cpu")) == [model]
+
+
+def test_a_predictor_is_scored_against_the_accuracy_it_predicts():
+    rng = np.random.default_rng(1)
+    n = 24
+    table = pd.DataFrame({"cell": np.arange(n) // 2, "a": np.arange(n) % 3, "b": np.arange(n) % 2, "gap": rng.random(n)})
+    for name in TRANSFORMS:
+        target = rng.random(n)
+        table[invariance.target_column(name)] = target
+        table[f"accuracy_under_augmentation ({name})"] = target
+        table[f"gi_score ({name})"] = target  # grows with the accuracy, so it is exactly wrong
+        table[f"curve_mean ({name})"] = rng.random(n)
+    found = invariance.invariance_table(table, ["a", "b"], resamples=30, seed=0).set_index(["perturbation", "predictor"])
+    for name in TRANSFORMS:
+        assert found.loc[(name, "accuracy under augmentation"), "kendall"] == pytest.approx(1)
+        assert found.loc[(name, "Gi-score"), "kendall"] == pytest.approx(-1)
+        tau = kendalltau(table[f"curve_mean ({name})"], table[invariance.target_column(name)]).statistic
+        row = found.loc[(name, "mean of the curve")]
+        assert row["kendall"] == pytest.approx(tau)
+        assert row["low"] < row["kendall"] < row["high"]
+        assert 0 <= row["information"] < found.loc[(name, "accuracy under augmentation"), "information"]
+    assert len(found) == 3 * len(TRANSFORMS)
+    undefined = invariance.invariance_table(table.iloc[:2], [], resamples=5, seed=0)
+    assert undefined["kendall"].isna().all()

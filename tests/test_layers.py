@@ -1,0 +1,238 @@
+import re
+
+import pytest
+import torch
+import torchvision
+from torch import nn
+
+from helpers import models
+from helpers.measures import evidence
+from helpers.measures.layers import check_same_layout, folded, normalised_convolutions, trace_layers
+
+
+def settle(network):
+    """Give every batch normalisation statistics, scale and shift that change something."""
+    generator = torch.Generator().manual_seed(1)
+    for module in network.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is not None:
+            module.running_mean.normal_(generator=generator)
+            module.running_var.uniform_(0.5, 2, generator=generator)
+            if module.affine:
+                nn.init.normal_(module.weight, generator=generator)
+                nn.init.normal_(module.bias, generator=generator)
+    return network.eval()
+
+
+def chain(*modules):
+    """Convolutions, then global pooling and a linear layer."""
+    return settle(nn.Sequential(*modules, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)))
+
+
+def trace(network, size=16):
+    return trace_layers(network, torch.zeros(1, 3, size, size))
+
+
+def state_of(network):
+    hooks = [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in network.modules()]
+    modes = [module.training for module in network.modules()]
+    return str([hooks, modes, [value.tolist() for value in network.state_dict().values()], [p.grad for p in network.parameters()]])
+
+
+def test_layers_come_as_they_are_called_with_what_they_were_given():
+    second = nn.Conv2d(6, 4, 3, dilation=2, groups=2, padding_mode="circular")
+    network = chain(nn.Conv2d(3, 6, (3, 5), (2, 1), padding=(1, 2)), nn.ReLU(), second)
+    first, second, last = trace(network)
+    assert (first.name, first.kind, first.stride, first.input_size, first.padding_mode) == ("0", "conv", (2, 1), (16, 16), "zeros")
+    assert (second.name, second.dilation, second.groups, second.input_size, second.padding_mode) == ("2", (2, 2), 2, (8, 16), "circular")
+    assert (last.name, last.kind, last.input_size, last.batch_norm) == ("5", "linear", None, False)
+    assert [tuple(layer.weight.shape) for layer in (first, second, last)] == [(6, 3, 3, 5), (4, 3, 3, 3), (2, 4)]
+    for layer, module in zip((first, second, last), (network[0], network[2], network[5]), strict=True):
+        assert torch.equal(layer.weight, module.weight.double())
+        assert torch.equal(layer.bias, module.bias.double())
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_the_folded_layer_is_the_convolution_and_its_normalisation(bias, affine, groups):
+    network = chain(nn.Conv2d(3, 6, 1), nn.Conv2d(6, 4, 3, bias=bias, groups=groups), nn.BatchNorm2d(4, affine=affine)).double()
+    layer = trace_layers(network, torch.zeros(1, 3, 9, 9, dtype=torch.float64))[1]
+    images = torch.randn(2, 6, 9, 9, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    with torch.no_grad():
+        expected = network[2](network[1](images))
+    torch.testing.assert_close(nn.functional.conv2d(images, layer.weight, layer.bias, groups=groups), expected, rtol=0, atol=1e-12)
+    assert layer.batch_norm
+    assert torch.equal(layer.kernel, network[1].weight)
+
+
+def test_folding_by_hand():
+    norm = nn.BatchNorm2d(1, eps=0.0)
+    norm.running_mean.fill_(3), norm.running_var.fill_(4)
+    nn.init.constant_(norm.weight, 10), nn.init.constant_(norm.bias, 7)
+    weight, bias = folded(torch.tensor([[2.0]]), torch.tensor([1.0]), norm)
+    assert (weight.item(), bias.item()) == (2 * 10 / 2, 7 + (1 - 3) * 10 / 2)
+
+
+def test_folding_agrees_with_torch_on_a_whole_network():
+    network = settle(torchvision.models.resnet18(num_classes=4))
+    pairs = normalised_convolutions(network, torch.zeros(1, 3, 64, 64))
+    layers = trace(network, 64)
+    assert len(pairs) == 20
+    for (convolution, norm), layer in zip(pairs, layers, strict=False):
+        fused = nn.utils.fusion.fuse_conv_bn_eval(convolution, norm)
+        torch.testing.assert_close(layer.weight.float(), fused.weight, rtol=1e-5, atol=1e-7)
+        torch.testing.assert_close(layer.bias.float(), fused.bias, rtol=1e-5, atol=1e-5)
+
+
+class Activated(nn.BatchNorm2d):
+    """A normalisation that is a subclass and ends in an activation."""
+
+    def forward(self, maps):
+        return super().forward(maps).relu()
+
+
+def test_a_subclass_of_batch_norm_is_folded():
+    plain, activated = (chain(nn.Conv2d(3, 4, 3), norm(4)) for norm in (nn.BatchNorm2d, Activated))
+    activated.load_state_dict(plain.state_dict())
+    assert torch.equal(trace(plain)[0].weight, trace(activated)[0].weight)
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        [nn.ReLU(), nn.BatchNorm2d(4)],
+        [nn.MaxPool2d(2), nn.BatchNorm2d(4)],
+        [nn.BatchNorm2d(4, track_running_stats=False)],
+        [nn.GroupNorm(2, 4)],
+    ],
+)
+def test_only_a_normalisation_of_the_very_output_is_folded(between):
+    network = chain(nn.Conv2d(3, 4, 3), *between)
+    layer = trace(network)[0]
+    assert not layer.batch_norm
+    assert torch.equal(layer.weight, network[0].weight.double())
+
+
+def test_a_layer_that_is_called_twice_is_listed_once():
+    shared = nn.Conv2d(4, 4, 3, padding=1)
+    assert [layer.name for layer in trace(chain(nn.Conv2d(3, 4, 1), shared, nn.MaxPool2d(2), shared))] == ["0", "1", "6"]
+    assert trace(chain(nn.Conv2d(3, 4, 1), shared, nn.MaxPool2d(2), shared))[1].input_size == (16, 16)
+
+
+def test_the_kernel_is_the_one_that_is_applied():
+    class Standardised(nn.Conv2d):
+        def forward(self, maps):
+            return nn.functional.conv2d(maps, self.weight - self.weight.mean((1, 2, 3), keepdim=True), self.bias)
+
+    network = chain(Standardised(3, 4, 3))
+    assert trace(network)[0].kernel.mean((1, 2, 3)).abs().max() < 1e-7
+    nn.utils.parametrizations.weight_norm(network[-1])
+    assert torch.equal(trace(network)[-1].kernel, network[-1].weight.double())
+
+
+class Attention(nn.Module):
+    """A convolution, attention over its pixels, a projection that torch applies without calling it, and a matrix of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.unused_linear = nn.Linear(5, 5)
+        self.stem = nn.Conv2d(3, 4, 4, 4)
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+        self.matrix = nn.Parameter(torch.ones(4, 7))
+        self.position = nn.Parameter(torch.zeros(16, 4))
+
+    def forward(self, images):
+        tokens = self.stem(images).flatten(2).mT + self.position
+        return self.attention(tokens, tokens, tokens, need_weights=False)[0].mean(1) @ self.matrix
+
+
+def test_matrices_that_no_called_layer_owns_are_found_and_others_are_not():
+    layers = trace(Attention())
+    assert [(layer.name, tuple(layer.weight.shape)) for layer in layers] == [
+        ("stem", (4, 3, 4, 4)),
+        ("attention.in_proj_weight", (12, 4)),
+        ("attention.out_proj", (4, 4)),
+        ("matrix", (4, 7)),
+    ]
+    assert [layer.bias is not None for layer in layers] == [True, False, True, False]
+
+
+def test_a_convolution_that_is_not_used_is_left_out_and_named():
+    network = chain(nn.Conv2d(3, 4, 3))
+    network.auxiliary = nn.Conv2d(4, 4, 3)
+    network.forward = lambda images: nn.Sequential(*list(network)[:4])(images)
+    with pytest.warns(UserWarning, match=r"^convolutions that the network does not use are left out: auxiliary$"):
+        assert [layer.name for layer in trace(network)] == ["0", "3"]
+
+
+def test_a_network_without_layers_is_refused():
+    message = "the network uses no nn.Conv2d and no nn.Linear, so it has no layers whose norms could be taken"
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        trace(nn.Flatten())
+
+
+@pytest.mark.parametrize(
+    ("name", "shortcuts"),
+    [
+        ("resnet18", ["layer2.0.downsample.0", "layer3.0.downsample.0", "layer4.0.downsample.0"]),
+        ("resnet50", [f"layer{stage}.0.downsample.0" for stage in (1, 2, 3, 4)]),
+        ("efficientnet_b0", []),
+        ("regnet_y_400mf", [f"trunk_output.block{stage}.block{stage}-0.proj.0" for stage in (1, 2, 3, 4)]),
+        ("densenet121", []),
+    ],
+)
+def test_known_networks_give_all_their_layers(name, shortcuts):
+    network = torchvision.models.get_model(name).eval()
+    layers = trace(network, 32)
+    expected = [child for child, module in network.named_modules() if isinstance(module, nn.Conv2d | nn.Linear)]
+    assert sorted(layer.name for layer in layers) == sorted(expected)
+    assert [layer.name for layer in layers if layer.shortcut] == shortcuts
+    assert sum(layer.kernel.numel() for layer in layers) == sum(value.numel() for value in network.parameters() if value.ndim > 1)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet50", "efficientnet_b0"])
+def test_timms_networks_are_torchvisions(name):
+    timm = pytest.importorskip("timm")
+    theirs, ours = timm.create_model(name).eval(), torchvision.models.get_model(name).eval()
+    for layer, other in zip(trace(theirs, 32), trace(ours, 32), strict=True):
+        assert (layer.kind, layer.weight.shape, layer.stride, layer.groups) == (other.kind, other.weight.shape, other.stride, other.groups)
+        assert (layer.input_size, layer.batch_norm, layer.shortcut) == (other.input_size, other.batch_norm, other.shortcut)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_network_is_left_as_it_came(training):
+    network = chain(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).train(training)
+    network[0].eval()
+    before = state_of(network)
+    for layer in trace(network):
+        layer.weight.zero_(), layer.kernel.zero_(), layer.bias.zero_()
+    assert state_of(network) == before
+
+
+def test_after_an_error_in_the_forward_pass_nothing_remains():
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Linear(3, 3)).train()
+    before = state_of(network)
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        trace(network)
+    assert state_of(network) == before
+    assert torch.overrides._len_torch_function_stack() == 0
+
+
+def test_providers_give_one_image_and_both_lists(tiny_given):
+    known = evidence.Evidence(tiny_given, evidence.Settings())
+    assert torch.equal(known["example"], models.normalise(tiny_given["images"].images[:1]))
+    assert [layer.name for layer in known["layers"]] == [layer.name for layer in known["initial_layers"]]
+    assert not torch.equal(known["layers"][0].weight, known["initial_layers"][0].weight)
+    assert known["layers"][0].input_size == (16, 16)
+
+
+def test_what_is_missing_or_does_not_match_is_said(tiny_given):
+    known = evidence.Evidence(tiny_given | {"initial_network": None}, evidence.Settings())
+    with pytest.raises(ValueError, match=r"^no initial weights were given, so there is no distance from them$"):
+        known["initial_layers"]
+    layers = trace(chain(nn.Conv2d(3, 4, 3)))
+    with pytest.raises(ValueError, match=r"^the network has 2 layers and its initial state 3; they must be one network's$"):
+        check_same_layout(layers, trace(chain(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 1))))
+    message = "the layer 0 has a conv weight of shape (4, 3, 3, 3) and at the start (4, 3, 5, 5); they must be equal"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        check_same_layout(layers, trace(chain(nn.Conv2d(3, 4, 5))))

@@ -1,0 +1,108 @@
+"""The whole field on networks of other makes: every measure gives a number or says in one line why it cannot."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+from torch import nn
+
+from helpers import measures, models
+
+# As little of everything as still goes through all of it.
+SMALL = measures.Settings(
+    perturbation_fraction=0.4,
+    perturbation_points=2,
+    flatness_images=12,
+    flatness_draws=1,
+    flatness_halvings=2,
+    sharpness_images=12,
+    sharpness_steps=1,
+)
+
+
+class TwoLayerHead(nn.Module):
+    """A convolutional network whose classifier has a hidden layer."""
+
+    def __init__(self, classes=3):
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 16, 3, 2, 1), nn.BatchNorm2d(16), nn.ReLU())
+        self.head = nn.Sequential(nn.Linear(16, 12), nn.ReLU(), nn.Linear(12, classes))
+
+    def forward(self, images):
+        return self.head(self.features(images).mean((2, 3)))
+
+
+def timm_network():
+    timm = pytest.importorskip("timm", reason="timm is not installed")
+    return timm.create_model("test_resnet", pretrained=False, num_classes=3)
+
+
+NETWORKS = {
+    "a narrow ResNet50": lambda: models.build("resnet50", 3, stem="imagenet", width=0.125, seed=0),
+    "EfficientNet B0": lambda: torchvision.models.efficientnet_b0(num_classes=3),
+    "a head of two layers": TwoLayerHead,
+    "a network of timm": timm_network,
+    "a vision transformer": lambda: torchvision.models.VisionTransformer(16, 8, 2, 2, 32, 64, num_classes=3),
+}
+
+
+def without_zeros(network):
+    """Move weights that begin as zeros (a head, the last scale of a block), with which norms and logits would be degenerate."""
+    for parameter in network.parameters():
+        if not parameter.any():
+            nn.init.uniform_(parameter, 0.1, 0.2)
+    return network
+
+
+@pytest.fixture(scope="module", params=list(NETWORKS))
+def scored(request, tiny_module_given):
+    torch.manual_seed(0)
+    network, start = (without_zeros(NETWORKS[request.param]()) for _ in range(2))
+    given = tiny_module_given | {"network": network, "initial_network": start}
+    return request.param, measures.score(measures.MEASURES.values(), given, SMALL)
+
+
+def test_every_measure_has_a_number_or_a_reason_of_one_line(scored):
+    _, scores = scored
+    without = scores[scores["value"].isna()]
+    assert (without["reason"].str.len() > 0).all()
+    assert not scores["reason"].str.contains("\n").any()
+    assert (scores.loc[scores["value"].notna(), "reason"] == "").all()
+    assert set(scores["measure"]) == set(measures.MEASURES)
+
+
+def test_what_needs_no_map_is_there_for_every_network(scored):
+    name, scores = scored
+    values = scores.set_index(["measure", "variant"])["value"].sort_index()
+    everywhere = [
+        "nuclear_norm",
+        "effective_invariance",
+        "output_margin",
+        "training_loss",
+        "params",
+        "log_prod_of_fro",
+        "l2_dist",
+        "param_norm",
+    ]
+    for measure in everywhere:
+        assert np.isfinite(values[measure].iloc[0]), (name, measure)
+    assert np.isfinite(values["gi_score", "intra input"])
+
+
+def test_only_networks_that_pool_and_classify_linearly_have_a_map(scored):
+    name, scores = scored
+    iou = scores[scores["measure"] == "iou"].iloc[0]
+    if name in ("a head of two layers", "a vision transformer"):
+        assert "the closed form does not hold" in iou["reason"] or "no layer" in iou["reason"]
+    else:
+        assert np.isfinite(iou["value"])
+
+
+def test_without_initial_weights_only_the_distances_are_missing(tiny_module_given):
+    given = tiny_module_given | {"network": TwoLayerHead(), "initial_network": None}
+    families = measures.of_families(["prediction", "norms"])
+    scores = measures.score(families, given, replace(SMALL))
+    missing = set(scores.loc[scores["reason"].str.contains("initial"), "measure"])
+    assert missing == {"l2_dist", "fro_dist", "dist_spec_init", "log_spec_init_main"}

@@ -1,0 +1,264 @@
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+from torch import nn
+
+from helpers import models
+from helpers.measures import evidence, norms, spectral
+from helpers.measures.layers import Layer, trace_layers
+from helpers.measures.registry import MEASURES
+
+SPECTRAL = ("log_prod_of_spec", "log_prod_of_spec_over_margin", "log_spec_init_main", "log_spec_orig_main", "fro_over_spec")
+SPECTRAL += ("log_sum_of_spec_over_margin", "log_sum_of_spec", "dist_spec_init")
+NAMES = [name for name, item in MEASURES.items() if item.function.__module__ in (norms.__name__, spectral.__name__)]
+
+
+def small_network(seed, bias=True, strides=(1, 2)):
+    """Two convolutions with settled normalisations, no padding effects to agree on, two linear layers."""
+    generator = torch.Generator().manual_seed(seed)
+    network = nn.Sequential(
+        *(nn.Conv2d(3, 5, 3, strides[0], 1, bias=bias), nn.BatchNorm2d(5), nn.ReLU(inplace=True)),
+        *(nn.Conv2d(5, 4, 3, strides[1], 1, bias=bias), nn.BatchNorm2d(4), nn.ReLU(inplace=True)),
+        *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)),
+    )
+    for name, value in network.state_dict().items():
+        if value.is_floating_point():
+            value.uniform_(0.5, 2, generator=generator) if name.endswith("var") else value.normal_(generator=generator)
+    return network.double().eval()
+
+
+def public_rules(network, initial, margins, size):
+    """The rules of the public repository, written once more with torch's own fusion and NumPy: raw values, before the scale."""
+
+    def weights(model):
+        model = copy.deepcopy(model)
+        for place in (0, 3):
+            model[place], model[place + 1] = nn.utils.fusion.fuse_conv_bn_eval(model[place], model[place + 1]), nn.Identity()
+        return model, [value.detach().numpy().copy() for name, value in model.named_parameters() if "bias" not in name]
+
+    def fft(kernel):
+        if kernel.ndim == 2:
+            return np.linalg.norm(kernel, 2)
+        return np.linalg.svd(np.fft.fft2(kernel.transpose(2, 3, 0, 1), (size, size), axes=(0, 1)), compute_uv=False).max()
+
+    fused, kernels = weights(network)
+    moved = [kernel - start for kernel, start in zip(kernels, weights(initial)[1], strict=True)]
+    flat, flat_moved = (np.concatenate([kernel.ravel() for kernel in group]) for group in (kernels, moved))
+    gamma = abs(float(torch.tensor(margins).kthvalue(len(margins) // 10).values))
+    fro, dist_fro = (np.array([(kernel**2).sum() for kernel in group]) for group in (kernels, moved))
+    for parameter in fused.parameters():
+        parameter.data.pow_(2)
+    paths, d = float(fused(torch.ones(1, 3, size, size, dtype=torch.float64)).sum().detach()), len(kernels)
+    expected = {
+        "params": len(flat),
+        "inverse_margin": 1 / gamma**2,
+        "l2": np.linalg.norm(flat),
+        "l2_dist": np.linalg.norm(flat_moved),
+        "log_prod_of_fro": np.log(fro).sum(),
+        "fro_dist": dist_fro.sum(),
+        "param_norm": fro.sum(),
+        "path_norm": paths,
+        "path_norm_over_margin": paths / gamma**2,
+    }
+    expected["log_prod_of_fro_over_margin"] = expected["log_prod_of_fro"] - 2 * np.log(gamma)
+    for name in ("log_prod_of_fro", "log_prod_of_fro_over_margin"):
+        expected[name.replace("prod", "sum")] = np.log(d) + expected[name] / d
+    for variant, norm in (("reshaped", lambda kernel: np.linalg.norm(kernel.reshape(len(kernel), -1), 2)), ("fft", fft)):
+        spec, dist_spec = (np.array([norm(kernel) ** 2 for kernel in group]) for group in (kernels, moved))
+        product = np.log(spec).sum()
+        over = product - 2 * np.log(gamma)
+        raw = (product, over, over + np.log((dist_fro / spec).sum()), over + np.log((fro / spec).sum()), (fro / spec).sum())
+        raw += (np.log(d) + over / d, np.log(d) + product / d, dist_spec.sum())
+        expected |= {f"{name} ({variant})": value for name, value in zip(SPECTRAL, raw, strict=True)}
+    return expected
+
+
+def evidence_of(network, initial, size=8, images=40):
+    """What measures need of a network, without a study around it."""
+    known = evidence.Evidence({"network": network, "initial_network": initial, "device": "cpu"}, evidence.Settings())
+    margins = np.random.default_rng(3).normal(1, 2, images)
+    given = {"example": torch.zeros(1, 3, size, size, dtype=torch.float64), "margins": margins, "training_images": images}
+    known._known |= given | {"margin": abs(float(np.sort(margins)[images // 10 - 1]))}
+    return known
+
+
+def values_of(known, names=NAMES):
+    found = {}
+    for name in names:
+        item = MEASURES[name]
+        value = item.function(**{need: known[need] for need in item.needs})
+        found |= {item.column(variant): number for variant, number in value.items()} if isinstance(value, dict) else {name: value}
+    return found
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("strides", [(1, 1), (1, 2)])
+def test_every_measure_agrees_with_the_public_rules(bias, strides):
+    network, initial = (small_network(seed, bias, strides) for seed in (0, 1))
+    known = evidence_of(network, initial)
+    found, m = values_of(known), 40
+    for name, raw in public_rules(network, initial, known["margins"], 8).items():
+        scaled = 0.5 * (raw - math.log(m)) if name.startswith("log_") else math.sqrt(raw / m)
+        assert found[name] == pytest.approx(scaled, rel=1e-10), name
+
+
+def test_without_strides_the_operator_at_the_networks_size_is_the_fft_rule():
+    found = values_of(evidence_of(small_network(0, strides=(1, 1)), small_network(1, strides=(1, 1))), SPECTRAL)
+    for name in SPECTRAL:
+        assert found[name] == pytest.approx(found[f"{name} (fft)"], rel=1e-10)
+    strided = values_of(evidence_of(small_network(0), small_network(1)), SPECTRAL)
+    assert strided["log_prod_of_spec"] < strided["log_prod_of_spec (fft)"] - 0.01
+
+
+def plain(*shape, kind="conv", seed=0, **options):
+    weight = torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return Layer("layer", kind, weight, None, weight, input_size=None if kind == "linear" else (8, 8), **options)
+
+
+def test_by_hand_for_diagonal_matrices():
+    weight = torch.diag(torch.tensor([3.0, 4.0], dtype=torch.float64))
+    layers = [Layer("a", "linear", weight, None, weight), Layer("b", "linear", 2 * weight, None, weight)]
+    fro, spec = norms.frobenius_norms(layers), spectral.layer_norms(layers, (8, 8))["operator"]
+    assert (fro.tolist(), spec.tolist()) == ([5, 10], [4, 8])
+    assert norms.log_product(spec) == pytest.approx(math.log(16 * 64))
+    assert norms.log_mean(norms.log_product(spec), 2) == pytest.approx(math.log(2 * 4 * 8))
+    assert spectral.ratio_sum(fro, spec) == pytest.approx(2 * 25 / 16)
+    assert spectral.log_margin_bound(spec, fro, 0.5) == pytest.approx(math.log(16 * 64 * (50 / 16) / 0.25))
+    assert norms.frobenius_norms(norms.distances(layers, layers[::-1])).tolist() == [5, 5]
+    assert (norms.reported(9.0, 4), norms.reported_log(math.log(9), 4)) == pytest.approx((1.5, math.log(1.5)))
+
+
+@pytest.mark.parametrize("variant", spectral.VARIANTS)
+def test_scaling_a_layer_scales_its_norm_and_a_linear_layer_has_one(variant):
+    layer = plain(4, 3, 3, 3, stride=(2, 2))
+    scaled = Layer("layer", "conv", -3 * layer.weight, None, layer.kernel, stride=(2, 2), input_size=(8, 8))
+    assert spectral.layer_norm(scaled, variant, (16, 16)) == pytest.approx(3 * spectral.layer_norm(layer, variant, (16, 16)))
+    matrix = plain(4, 3, kind="linear")
+    assert spectral.layer_norm(matrix, variant, (16, 16)) == pytest.approx(np.linalg.norm(matrix.weight.numpy(), 2))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_frobenius_norms_bound_the_reshaped_ones(seed):
+    known = evidence_of(small_network(seed), small_network(seed + 10))
+    found = values_of(known, ["log_prod_of_spec", "log_prod_of_fro", "fro_over_spec", "param_norm"])
+    assert found["log_prod_of_spec (reshaped)"] <= found["log_prod_of_fro"]
+    assert 40 * found["fro_over_spec (reshaped)"] ** 2 >= 4
+    assert found["log_prod_of_spec (reshaped)"] <= found["log_prod_of_spec"] <= found["log_prod_of_spec (reshaped)"] + 2 * math.log(3)
+    assert 40 * found["param_norm"] ** 2 == pytest.approx(sum(float((layer.weight**2).sum()) for layer in known["layers"]))
+
+
+def test_the_spectral_norm_of_du_is_the_unscaled_bound():
+    known = evidence_of(small_network(0), None)
+    found = values_of(known, ["spectral_norm", "log_spec_orig_main"])
+    assert found["spectral_norm"] == pytest.approx(2 * found["log_spec_orig_main"] + math.log(40))
+    assert found["spectral_norm (raw)"] == pytest.approx(math.exp(found["spectral_norm"]))
+    assert found["spectral_norm (du_code raw)"] == pytest.approx(math.exp(found["spectral_norm (du_code log)"]))
+
+
+@pytest.mark.parametrize("architecture", ["resnet18", "resnet50"])
+def test_the_released_rule_is_the_one_by_names(architecture):
+    network = torchvision.models.get_model(architecture, num_classes=4)
+    network.layer4 = nn.Identity() if architecture == "resnet18" else network.layer4[:1]
+    network.fc = nn.Linear(network.fc.in_features if architecture == "resnet50" else 256, 4)
+    layers = trace_layers(network.eval(), torch.zeros(1, 3, 32, 32))
+    stage = {"conv1": 32, "layer1": 8, "layer2": 8, "layer3": 4, "layer4": 2}
+    expected = [stage[layer.name.split(".")[0]] for layer in layers if "conv" in layer.name and layer.kernel.shape[-1] > 1]
+    found = dict(zip([layer.name for layer in layers], spectral.stage_sizes(layers), strict=True))
+    assert [found[layer.name] for layer in layers if "conv" in layer.name and layer.kernel.shape[-1] > 1] == [(n, n) for n in expected]
+    assert [layer.name for layer in layers if not layer.shortcut] == [name for name in found if "conv" in name or name == "fc"]
+
+
+def test_the_released_rule_by_brute_force():
+    network = models.build("resnet18", 3, stem="strided", width=0.125, seed=0).double().eval()
+    layers = trace_layers(network, torch.zeros(1, 3, 16, 16, dtype=torch.float64))
+    margins, total, ratios = np.random.default_rng(0).normal(2, 1, 30), 0.0, 0.0
+    sizes = {"conv1": 16, "layer1": 8, "layer2": 8, "layer3": 4, "layer4": 3}  # layer4 has 2, which the kernel of 3 exceeds
+    for name, kernel in network.state_dict().items():
+        if ("conv" in name and kernel.ndim == 4) or name == "fc.weight":
+            values = np.fft.fft2(kernel.permute(2, 3, 0, 1), [sizes[name.split(".")[0]]] * 2, axes=(0, 1)) if kernel.ndim == 4 else kernel
+            norm = np.linalg.svd(values, compute_uv=False).max()
+            total, ratios = total + 2 * math.log(norm), ratios + float((kernel**2).sum()) / norm**2
+    expected = total + math.log(ratios) - 2 * math.log(abs(np.percentile(margins, 5)))
+    assert spectral.released_log_bound(layers, margins) == pytest.approx(expected, rel=1e-9)
+
+
+def test_path_norm_is_a_sum_over_paths():
+    network = nn.Sequential(nn.Flatten(), nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).double()
+    first, offset, second, last = (parameter.detach().numpy() ** 2 for parameter in network.parameters())
+    expected = sum(first[h, i] * second[k, h] for i in range(3) for h in range(4) for k in range(2))
+    expected += sum(offset[h] * second[k, h] for h in range(4) for k in range(2)) + last.sum()
+    assert norms.squared_paths(network, (3, 1, 1)) == pytest.approx(expected, rel=1e-12)
+
+
+def test_path_norm_keeps_a_normalisation_that_folds_into_nothing():
+    network = nn.Sequential(nn.BatchNorm2d(3, affine=False), nn.Conv2d(3, 2, 1, bias=False), nn.Flatten(), nn.Linear(2, 1, bias=False))
+    network.double()
+    network[0].running_mean.fill_(2.0), network[0].running_var.fill_(4.0)
+    scale = 1 / math.sqrt(4 + 1e-5)
+    given = scale**2 + (2 * scale) ** 2  # of an image of ones, with the squares of scale and shift
+    expected = given * float((network[3].weight ** 2 @ network[1].weight.flatten(1) ** 2).sum().detach())
+    assert norms.squared_paths(network, (3, 1, 1)) == pytest.approx(expected, rel=1e-12)
+
+
+def test_path_norm_does_not_depend_on_how_two_layers_share_their_scale():
+    network = small_network(0)
+    before = norms.squared_paths(network, (3, 8, 8))
+    with torch.no_grad():
+        network[8].weight.mul_(8), network[8].bias.mul_(8), network[10].weight.div_(8)
+    assert norms.squared_paths(network, (3, 8, 8)) == pytest.approx(before, rel=1e-12)
+
+
+def test_path_norm_leaves_the_network_and_refuses_what_is_no_sum_over_paths():
+    network = small_network(0).train().float()
+    before = str([network.training, [(key, value.tolist(), value.dtype) for key, value in network.state_dict().items()]])
+    assert norms.squared_paths(network, (3, 8, 8)) > 0
+    assert str([network.training, [(key, value.tolist(), value.dtype) for key, value in network.state_dict().items()]]) == before
+    for module in (nn.GroupNorm(1, 3), nn.InstanceNorm2d(3), nn.BatchNorm2d(3, track_running_stats=False)):
+        message = rf"^the path norm is not defined: 0 \({type(module).__name__}\) divides by statistics of its input$"
+        with pytest.raises(ValueError, match=message):
+            norms.squared_paths(nn.Sequential(module, nn.Flatten(), nn.Linear(3, 1)), (3, 1, 1))
+    with pytest.raises(ValueError, match=r"^the path norm cannot be had, the network does not run in float64: .*mat1 and mat2"):
+        norms.squared_paths(nn.Sequential(nn.Flatten(), nn.Linear(5, 1)), (3, 1, 1))
+
+
+def test_what_is_zero_or_below_is_undefined():
+    assert np.isnan([norms.log_product([1.0, 0.0]), norms.over_margin(1.0, 0.0), norms.over_margin(1.0, math.nan)]).all()
+    assert np.isnan([norms.inverse_square(0.0), norms.inverse_square(math.nan), norms.reported(-1.0, 4)]).all()
+    assert np.isnan(spectral.ratio_sum(np.ones(2), np.array([1.0, 0.0])))
+    assert norms.inverse_square(1e-300) == math.inf
+    with pytest.raises(ValueError, match=r"^variant 'exact' is unknown; choose one of operator, reshaped, fft$"):
+        spectral.layer_norm(plain(2, 2, kind="linear"), "exact", (8, 8))
+
+
+def test_a_deep_network_does_not_overflow():
+    fro = np.full(2000, 1e3)
+    assert norms.log_product(fro) == pytest.approx(2000 * 2 * math.log(1e3))
+    known = evidence_of(small_network(0), None)
+    known._known["spectral_norms"] = {"operator": fro}
+    known._known["frobenius_norms"] = fro
+    found = values_of(known, ["spectral_norm"])
+    assert math.isfinite(found["spectral_norm"])
+    assert found["spectral_norm (raw)"] == math.inf
+
+
+def test_all_measures_on_a_tiny_study(tiny_given):
+    measures = [MEASURES[name] for name in NAMES]
+    assert len(NAMES) == 21
+    assert {(item.family, item.direction) for item in measures} == {("norms", -1)}
+    table = evidence.score(measures, tiny_given, evidence.Settings())
+    assert np.isfinite(table["value"]).all()
+    without = evidence.score(measures, tiny_given | {"initial_network": None}, evidence.Settings())
+    missing = without[without["value"].isna()]
+    assert set(missing["measure"]) == {"l2_dist", "fro_dist", "log_spec_init_main", "dist_spec_init"}
+    assert set(missing["reason"]) == {"no initial weights were given, so there is no distance from them"}
+
+
+def test_a_network_that_did_not_move_has_no_distance(tiny_given):
+    measures = [MEASURES[name] for name in ("l2_dist", "fro_dist", "dist_spec_init", "log_spec_init_main")]
+    table = evidence.score(measures, tiny_given | {"initial_network": tiny_given["network"]}, evidence.Settings())
+    assert table.loc[table["measure"] != "log_spec_init_main", "value"].eq(0).all()
+    assert table.loc[table["measure"] == "log_spec_init_main", "value"].isna().all()

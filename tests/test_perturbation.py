@@ -1,0 +1,312 @@
+import itertools
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import torchvision
+from conftest import TINY_SCENES
+from sklearn.decomposition import PCA
+from sklearn.metrics import davies_bouldin_score
+from torch import nn
+from torch.nn.functional import max_pool2d
+
+from helpers import models
+from helpers.datasets import load_study_data
+from helpers.measures import perturbation, response
+from helpers.measures.evidence import Evidence, Settings, score
+from helpers.measures.registry import of_families
+from helpers.measures.transforms import TRANSFORMS
+
+SETTINGS = Settings(perturbation_fraction=0.5, perturbation_points=5, batch_size=7)
+FAMILY = [item for item in of_families(["perturbation"]) if item.function.__module__ == perturbation.__name__]
+FIRST_LAYER = [name for name in perturbation.VARIANTS if name.endswith("first layer")]
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory):
+    data = load_study_data(**TINY_SCENES, cache_dir=tmp_path_factory.mktemp("cache"))
+    network = models.build("resnet18", 3, stem="strided", width=0.125, seed=0).eval()
+    # The head is drawn anew, wide enough that all classes are predicted.
+    nn.init.normal_(network.fc.weight, std=3, generator=torch.Generator().manual_seed(5))
+    return {"network": network, "images": data.train, "normalise": models.normalise, "device": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def evidence(given):
+    return Evidence(given, SETTINGS)
+
+
+class Images(list):
+    """Labels that have a length."""
+
+    @property
+    def labels(self):
+        return torch.tensor(self)
+
+
+def chosen(sizes, fraction, seed=0):
+    images = Images(np.random.default_rng(1).permutation(np.repeat(np.arange(len(sizes)) * 10, sizes)))
+    indices = perturbation.response_sample(images, fraction, seed)
+    return indices, np.bincount(images.labels[indices] // 10, minlength=len(sizes)).tolist()
+
+
+def test_the_sample_has_its_share_of_every_class():
+    indices, counts = chosen([40, 40, 40], 0.1)
+    assert counts == [4, 4, 4]
+    assert indices.tolist() == sorted(set(indices.tolist()))
+    assert sorted(chosen([25, 25, 25, 25], 0.1)[1]) == [2, 2, 3, 3]  # 2.5 each, 10 in all
+    assert chosen([100, 50, 10], 0.2)[1] == [20, 10, 2]
+    assert chosen([7, 1, 3], 1)[1] == [7, 1, 3]
+    assert chosen([300, 3, 1], 0.01)[1] == [3, 2, 1]  # two at least, where there are two
+
+
+def test_the_sample_is_drawn_by_the_seed_evenly():
+    assert torch.equal(chosen([30, 20], 0.2)[0], chosen([30, 20], 0.2)[0])
+    hits = sum(np.bincount(chosen([30, 20], 0.2, seed)[0], minlength=50) for seed in range(500))
+    assert np.abs(hits / 500 - 0.2).max() < 4.5 * (0.2 * 0.8 / 500) ** 0.5
+
+
+def test_a_sample_of_nothing_is_refused():
+    for fraction in (0, -0.1, 1.01):
+        with pytest.raises(ValueError, match=f"^perturbation_fraction {fraction} must be above 0 and at most 1$"):
+            perturbation.response_sample(Images([1]), fraction, 0)
+    with pytest.raises(ValueError, match=r"^there are no training images to perturb$"):
+        perturbation.response_sample(Images(), 0.1, 0)
+
+
+def test_pairs_are_all_of_a_class_or_as_many_different_ones():
+    labels = torch.tensor([3, 1, 3, 3, 1, 7, 3])
+    found = {frozenset(pair) for pair in zip(*(index.tolist() for index in perturbation.class_pairs(labels, 6, 0)), strict=True)}
+    assert found == {frozenset(pair) for pair in itertools.combinations(range(7), 2) if labels[pair[0]] == labels[pair[1]]}
+    labels = torch.tensor([0, 1] * 50)
+    first, second = perturbation.class_pairs(labels, 30, 0)
+    assert (labels[first] == labels[second]).all()
+    assert len({frozenset(pair) for pair in zip(first.tolist(), second.tolist(), strict=True)}) == len(first) == 60
+    assert (first != second).all()
+    assert not torch.equal(first, perturbation.class_pairs(labels, 30, 1)[0])
+
+
+def test_every_measure_has_a_value_on_a_resnet_and_the_order_of_batches_does_not_matter(given):
+    table = score(FAMILY, given, SETTINGS)
+    assert len(FAMILY) == 9
+    assert len(table) == 3 * 8 + 2 + 4 + 2 + 2 + 1
+    assert np.isfinite(table["value"]).all()
+    assert (table["reason"] == "").all()
+    again = score(FAMILY, given, Settings(perturbation_fraction=0.5, perturbation_points=5, batch_size=64))
+    pd.testing.assert_frame_equal(table.drop(columns="seconds"), again.drop(columns="seconds"), rtol=1e-5)
+    other = score(FAMILY, given, Settings(perturbation_fraction=0.5, perturbation_points=5, batch_size=64, seed=1))
+    assert (other["value"] != table["value"]).any()
+
+
+def test_directions_are_those_of_the_sources():
+    assert {item.name for item in FAMILY if item.direction < 0} == {"gi_score", "davies_bouldin_index", "dbi_times_mixup"}
+    assert all("working definition" in item.title for item in FAMILY if item.name.startswith("pal"))
+
+
+def test_curves_start_from_the_clean_sample_and_turn_around_it(given, evidence):
+    sample = evidence["perturbed_sample"]
+    with torch.no_grad():
+        clean = float((given["network"](sample.inputs).argmax(1) == sample.labels).double().mean())
+    curves = evidence["response_curves"]
+    assert curves["perturbation"].unique().tolist() == list(perturbation.VARIANTS)
+    for name, rows in curves.groupby("perturbation"):
+        assert rows["alpha"].tolist() == [0, 0.25, 0.5, 0.75, 1]
+        if name in perturbation.MIXUPS:
+            assert rows["accuracy"].iloc[0] == clean
+        elif name != "rotation":
+            assert rows["accuracy"].iloc[2] == clean
+    assert curves["accuracy"].between(0, 1).all()
+    # Not one flat line after the other.
+    assert curves.groupby("perturbation")["accuracy"].nunique().gt(1).sum() >= 6
+
+
+def test_a_curve_by_hand(given, evidence):
+    network, sample = given["network"], evidence["perturbed_sample"]
+    indices, usable = response.mixup_partners(sample.labels, "inter", SETTINGS.seed)
+    assert usable.all()
+    accuracies = []
+    with torch.no_grad():
+        for alpha in (0, 0.125, 0.25, 0.375, 0.5):
+            stem = network.bn1(network.conv1(sample.inputs)).relu()
+            maps = network.layer4(network.layer3(network.layer2(network.layer1((1 - alpha) * stem + alpha * stem[indices]))))
+            accuracies.append(float((network.fc(maps.mean((2, 3))).argmax(1) == sample.labels).double().mean()))
+    curves = evidence["response_curves"].set_index("perturbation")
+    assert curves.loc["inter first layer", "accuracy"].tolist() == accuracies
+
+
+def test_pairs_are_averaged_over_classes(given, evidence):
+    network, sample = given["network"], evidence["perturbed_sample"]
+    by_class = {0: [], 1: [], 2: []}
+    for i, j in itertools.combinations(range(len(sample.labels)), 2):
+        if sample.labels[i] == sample.labels[j]:
+            with torch.no_grad():
+                predicted = network((sample.inputs[i : i + 1] + sample.inputs[j : j + 1]) / 2).argmax()
+            by_class[int(sample.labels[i])].append(bool(predicted == sample.labels[i]))
+    assert {len(hits) for hits in by_class.values()} == {15}
+    expected = np.mean([np.mean(hits) for hits in by_class.values()])
+    assert evidence["pair_accuracies"]["input"] == pytest.approx(expected, abs=1e-12)
+
+
+def test_the_family_takes_no_more_passes_than_its_curves_have_points(given):
+    seen = []
+    hook = given["network"].register_forward_pre_hook(lambda module, inputs: seen.append(len(inputs[0])))
+    score(FAMILY, given, SETTINGS)
+    hook.remove()
+    n, points, pairs = 18, SETTINGS.perturbation_points, 45
+    curves = (4 + 4) * points * n
+    # First layer and its search, random magnitudes, pairs at input and first layer, features.
+    assert curves <= sum(seen) <= curves + n + 20 + 4 * n + 2 * pairs + n + 1
+
+
+def index_by_loops(features, labels):
+    classes = np.unique(labels)
+    centres = [features[labels == k].mean(0) for k in classes]
+    spread = [np.linalg.norm(features[labels == k] - c, axis=1).mean() for k, c in zip(classes, centres, strict=True)]
+    worst = [
+        max((spread[a] + spread[b]) / np.linalg.norm(centres[a] - centres[b]) for b in range(len(classes)) if b != a)
+        for a in range(len(classes))
+    ]
+    return np.mean(worst)
+
+
+def test_the_indices_are_davies_and_bouldins(given, evidence):
+    network, sample = given["network"], evidence["perturbed_sample"]
+    with torch.no_grad():
+        stem = network.bn1(network.conv1(sample.inputs)).relu()
+        deep = network.layer4(network.layer3(network.layer2(network.layer1(stem)))).mean((2, 3))
+    for features, name in ((max_pool2d(stem, 4).flatten(1), "initial"), (deep, "penultimate")):
+        expected = index_by_loops(features.double().numpy(), sample.labels.numpy())
+        # The features differ by the order of float32 sums.
+        assert evidence["cluster_indices"][name] == pytest.approx(expected, rel=1e-4)
+
+
+def made_sample(activations, labels):
+    return perturbation.Sample(None, None, labels, response.FirstLayer(nn.Identity(), activations), "")
+
+
+def test_a_large_sample_is_drawn_from_and_small_maps_are_pooled_whole():
+    rng = np.random.default_rng(0)
+    labels = torch.arange(400) % 4
+    maps = torch.from_numpy(rng.normal(size=(400, 6, 3, 2))) + labels.view(-1, 1, 1, 1)
+    pooled, values = maps.amax((2, 3)).numpy(), []
+    for _ in range(100):
+        draw = rng.permutation(400)[:120]
+        values.append(davies_bouldin_score(pooled[draw], labels.numpy()[draw]))
+    found = perturbation.initial_index(made_sample(maps, labels), 0)
+    # The mean of 10 draws, four standard errors wide; the whole sample gives another value than all of them.
+    assert found == pytest.approx(np.mean(values), abs=4 * np.std(values) * (1 / 10 + 1 / 100) ** 0.5)
+    assert found != perturbation.initial_index(made_sample(maps, labels), 1)
+    whole = perturbation.initial_index(made_sample(maps[:120], labels[:120]), 0)
+    assert whole == pytest.approx(index_by_loops(pooled[:120], labels.numpy()[:120]), rel=1e-9)
+
+
+def curves_of(**accuracies):
+    names = {name.replace("_", " "): values for name, values in accuracies.items()}
+    return pd.DataFrame([(n, a, v) for n, values in names.items() for a, v in zip((0, 0.5, 1), values, strict=True)]).set_axis(
+        ["perturbation", "alpha", "accuracy"], axis=1
+    )
+
+
+def test_scores_of_curves_by_hand(evidence):
+    curves = curves_of(intra_input=(0.5, 0.5, 0.5), intra_first_layer=(1, 1, 1), inter_input=(0, 0, 0))
+    sample = evidence["perturbed_sample"]
+    assert perturbation.gi_score(curves) == pytest.approx({"intra input": 0.5, "intra first layer": 0, "inter input": 1})
+    assert perturbation.curve_mean(curves) == {"intra input": 0.5, "intra first layer": 1, "inter input": 0}
+    assert perturbation.pal_score(curves) == pytest.approx({"intra input": 84, "intra first layer": 84, "inter input": np.nan}, nan_ok=True)
+    assert perturbation.pal_product(curves, sample) == pytest.approx(84 * 84)
+    assert np.isnan(perturbation.pal_sum(curves))
+    assert perturbation.pal_sum(curves_of(intra_input=(1, 1, 1), inter_input=(0.2, 0.2, 0.2))) == pytest.approx(168)
+    assert perturbation.dbi_times_mixup({"initial": 2.0}, {"input": 0.75}, sample) == 0.5
+
+
+def values(table):
+    return table.set_index(["measure", "variant"])
+
+
+def test_without_a_first_layer_the_rest_is_there(given):
+    class Branches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.two, self.head = nn.Conv2d(3, 8, 3), nn.Conv2d(3, 8, 3), nn.Linear(8, 3)
+
+        def forward(self, images):
+            return self.head((self.one(images) + self.two(images).relu()).mean((2, 3)))
+
+    table = values(score(FAMILY, given | {"network": Branches().eval()}, SETTINGS))
+    for measure in ("gi_score", "curve_mean"):
+        assert np.isfinite(table.loc[[(measure, name) for name in perturbation.VARIANTS if name not in FIRST_LAYER], "value"]).all()
+        assert table.loc[[(measure, name) for name in FIRST_LAYER], "value"].isna().all()
+    assert np.isfinite(table.loc[("davies_bouldin_index", "penultimate"), "value"])
+    reason = "no one module of Branches carries all of the image between the first and the second convolution or linear layer"
+    assert table.loc[[("pal_product", ""), ("dbi_times_mixup", "")], "reason"].tolist() == [reason] * 2
+
+
+def test_tokens_are_mixed_but_are_no_maps_to_pool(given):
+    torch.manual_seed(0)
+    network = torchvision.models.VisionTransformer(16, 8, 1, 2, 16, 32, num_classes=3).eval()
+    nn.init.normal_(network.heads.head.weight)
+    table = values(score(FAMILY, given | {"network": network}, SETTINGS))
+    assert np.isfinite(table.loc["gi_score", "value"]).all()
+    assert np.isfinite(table.loc[("davies_bouldin_index", "penultimate"), "value"])
+    assert table.loc[("dbi_times_mixup", ""), "reason"] == "the network's first layer puts out no maps (n, C, h, w) to pool"
+
+
+def test_a_linear_layer_that_does_not_give_the_logits_is_not_taken_for_the_end(given, evidence):
+    class Gated(nn.Module):
+        """A linear gate inside, a convolution at the end."""
+
+        def __init__(self, linear):
+            super().__init__()
+            self.one, self.gate, self.two = nn.Conv2d(3, 8, 3), nn.Linear(8, 8) if linear else nn.Identity(), nn.Conv2d(8, 3, 1)
+
+        def forward(self, images):
+            maps = self.one(images)
+            return self.two(maps * self.gate(maps.mean((2, 3)))[..., None, None]).mean((2, 3))
+
+    for linear in (True, False):
+        assert np.isnan(perturbation.penultimate_index(Gated(linear).eval(), evidence["perturbed_sample"]))
+
+
+def test_one_class_is_no_clustering(given):
+    images = given["images"].subset(torch.where(given["images"].labels == 1)[0])
+    table = values(score(FAMILY, given | {"images": images}, SETTINGS))
+    assert table.loc["davies_bouldin_index", "reason"].str.startswith("Number of labels is 1.").all()
+    assert np.isnan(table.loc[("gi_score", "inter input"), "value"])
+    assert np.isfinite(table.loc[("gi_score", "intra input"), "value"])
+
+
+def test_the_network_is_left_as_it_came(given):
+    network = given["network"]
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    score(FAMILY, given, SETTINGS)
+    assert not any(module.training or module._forward_hooks or module._forward_pre_hooks for module in network.modules())
+    assert all(parameter.requires_grad and parameter.grad is None for parameter in network.parameters())
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_component_is_scikit_learns_and_grows_with_gi(sign):
+    rng = np.random.default_rng(3)
+    gi = rng.normal(size=40)
+    mixup = 7 - 0.01 * (sign * gi + rng.normal(size=40))
+    table = np.stack([(column - column.mean()) / column.std() for column in (gi, mixup)], 1)
+    expected = PCA(1).fit_transform(table)[:, 0]
+    found = perturbation.pca_gi_mixup(gi, mixup)
+    assert found == pytest.approx(expected * np.sign(expected @ gi), abs=1e-12)
+    assert perturbation.pca_gi_mixup(100 * gi - 3, 1 - mixup) == pytest.approx(found, abs=1e-12)
+
+
+def test_the_component_is_undefined_where_its_columns_are():
+    found = perturbation.pca_gi_mixup([1, np.nan, 2, 4, 3], [4, 1, 3, 1, np.inf])
+    assert np.isnan(found).tolist() == [False, True, False, False, True]
+    assert found[[0, 2, 3]] == pytest.approx(perturbation.pca_gi_mixup([1, 2, 4], [4, 3, 1]))
+    for gi, mixup in (([1, 2], [3, 4]), ([1, 1, 1], [1, 2, 3]), ([-1, 0, 1], [1, 0, 1])):
+        assert np.isnan(perturbation.pca_gi_mixup(gi, mixup)).all()
+    with pytest.raises(ValueError, match=re.escape("one value per model each, got shapes (3,) and (2,)")):
+        perturbation.pca_gi_mixup([1, 2, 3], [1, 2])
+
+
+def test_random_magnitudes_are_scored_for_every_transform(given, evidence):
+    assert list(perturbation.accuracy_under_augmentation(evidence["augmented_accuracy"])) == list(TRANSFORMS)

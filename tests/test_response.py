@@ -1,0 +1,322 @@
+import re
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+from scipy.integrate import quad
+from torch import nn
+
+from helpers import models
+from helpers.measures import response
+
+
+@pytest.fixture(scope="module")
+def resnet():
+    return models.build("resnet18", 3, stem="imagenet", width=0.125, seed=0).eval()
+
+
+@pytest.fixture(scope="module")
+def inputs():
+    return torch.randn(12, 3, 32, 32, generator=torch.Generator().manual_seed(2))
+
+
+LABELS = torch.tensor([0, 1, 2, 0, 1, 2, 0, 0, 0, 1, 1, 2])
+
+
+def state_of(network):
+    hooks = [(len(module._forward_hooks), len(module._forward_pre_hooks), module.training) for module in network.modules()]
+    return hooks, [parameter.grad for parameter in network.parameters()], {k: v.tolist() for k, v in network.state_dict().items()}
+
+
+def name_of(network, module):
+    return next(name for name, other in network.named_modules() if other is module)
+
+
+def gi_by_loops(alphas, accuracies):
+    """Algorithm 2 as printed, with its divisor and without rescaling."""
+    t, n = [0.0], len(alphas)
+    for i in range(n - 1):
+        t.append(t[i] + (alphas[i + 1] - alphas[i]) * (accuracies[i] + accuracies[i + 1]) / 2)
+    d = [a - b for a, b in zip(alphas, t, strict=True)]
+    area = sum((alphas[i + 1] - alphas[i]) * (d[i] + d[i + 1]) / 2 for i in range(n - 1))
+    return area / (0.5 * alphas[-1] ** 2)
+
+
+def test_gi_of_constants_and_of_a_line():
+    alphas = np.linspace(0, 1, 11)
+    for constant in (1, 0.7, 0):
+        assert response.gi_score(alphas, np.full(11, constant)) == pytest.approx(1 - constant, abs=1e-15)
+    # The trapezoid of alpha^2 / 2 on steps h exceeds 1/6 by h^2 / 12.
+    for points in (11, 101, 1001):
+        assert response.gi_score(np.linspace(0, 1, points), np.linspace(1, 0, points)) == pytest.approx(1 / 3 + 1 / (6 * (points - 1) ** 2))
+
+
+def test_gi_by_hand():
+    # t = 0, 0.4, 0.6; d = 0, 0.1, 0.4; area 0.025 + 0.125.
+    assert response.gi_score([0, 0.5, 1], [1, 0.6, 0.2]) == pytest.approx(0.3)
+
+
+def test_gi_is_algorithm_2_on_uneven_magnitudes_of_any_range():
+    rng = np.random.default_rng(0)
+    alphas, accuracies = np.concatenate([[0], rng.random(9).cumsum()]), rng.random(10)
+    assert response.gi_score(alphas, accuracies) == pytest.approx(gi_by_loops(alphas, accuracies), rel=1e-12)
+    assert response.gi_score(360 * alphas - 180, accuracies) == pytest.approx(gi_by_loops(alphas, accuracies), rel=1e-12)
+
+
+def test_gi_weighs_an_early_loss_more():
+    flat = np.ones(11)
+    early, late = flat.copy(), flat.copy()
+    early[2], late[8] = 0.5, 0.5
+    assert response.gi_score(np.arange(11), early) > response.gi_score(np.arange(11), late) > 0
+
+
+def test_pal_of_constants_and_of_a_line():
+    for constant in (1.0, 0.3):
+        for points in (2, 6, 11, 14):
+            assert response.pal_score(np.linspace(-180, 179, points), np.full(points, constant)) == pytest.approx(84)
+    fine = response.pal_score(np.linspace(0, 1, 2001), np.linspace(1, 0, 2001))
+    assert fine == pytest.approx(54.62, abs=0.005)
+    assert np.isnan(response.pal_score([0, 0.5, 1], [0, 0, 0]))
+    assert np.isnan(response.pal_score([0, 0.1, 0.2, 1], [0, 0, 0, 1]))
+
+
+def test_pal_is_the_ratio_of_areas_by_quadrature():
+    rng = np.random.default_rng(1)
+    alphas, accuracies = np.sort(np.r_[0, rng.random(8), 1]), rng.random(10)
+    t = np.r_[0, np.cumsum(np.diff(alphas) * (accuracies[1:] + accuracies[:-1]) / 2)]
+
+    def area(start, stop):
+        return quad(np.interp, start, stop, args=(alphas, t), points=alphas[(alphas > start) & (alphas < stop)], limit=200)[0]
+
+    assert response.pal_score(alphas, accuracies, 0.35, 0.22) == pytest.approx(area(0.65, 1) / area(0, 0.22), rel=1e-7)
+    assert response.pal_score(alphas, 0.5 * accuracies) == pytest.approx(response.pal_score(alphas, accuracies))
+
+
+@pytest.mark.parametrize("score", [response.gi_score, response.pal_score])
+def test_scores_of_a_curve_that_is_none(score):
+    assert np.isnan(score([0, 0.5, 1], [1, np.nan, 1]))
+    with pytest.raises(ValueError, match=re.escape("at least 2 points; got shapes (3,) and (2,)")):
+        score([0, 1, 2], [1, 1])
+    with pytest.raises(ValueError, match=re.escape("at least 2 points; got shapes (1,) and (1,)")):
+        score([0], [1])
+    with pytest.raises(ValueError, match=re.escape("magnitudes must increase from point to point, got [0.0, 1.0, 1.0]")):
+        score([0, 1, 1], [1, 1, 1])
+
+
+@pytest.mark.parametrize(("top", "bottom", "name"), [(0, 0.1, "top 0"), (1.2, 0.1, "top 1.2"), (0.6, -1, "bottom -1")])
+def test_pal_refuses_other_shares(top, bottom, name):
+    with pytest.raises(ValueError, match=f"^{name} must be above 0 and at most 1$"):
+        response.pal_score([0, 1], [1, 1], top, bottom)
+
+
+def test_a_curve_asks_for_even_magnitudes_and_gives_them_from_0_to_1():
+    asked = []
+    curve = response.response_curve(lambda magnitude: asked.append(magnitude) or magnitude / 10, -2, 4, 4)
+    assert asked == [-2, 0, 2, 4]
+    assert curve.alphas.tolist() == pytest.approx([0, 1 / 3, 2 / 3, 1])
+    assert curve.accuracies.tolist() == pytest.approx([-0.2, 0, 0.2, 0.4])
+
+
+def test_a_curve_without_points_or_range_is_refused():
+    with pytest.raises(ValueError, match=r"^a response curve of 1 points has no area; it needs at least 2$"):
+        response.response_curve(float, 0, 1, 1)
+    with pytest.raises(ValueError, match=r"^the smallest magnitude 1 must be below the largest, 1$"):
+        response.response_curve(float, 1, 1, 3)
+
+
+@pytest.mark.parametrize("kind", response.KINDS)
+def test_partners_are_drawn_evenly_from_the_right_class(kind):
+    counts = np.zeros((12, 12))
+    for seed in range(600):
+        indices, usable = response.mixup_partners(LABELS, kind, seed)
+        assert usable.all()
+        counts[np.arange(12), indices] += 1
+    same = (LABELS[:, None] == LABELS).numpy()
+    allowed = same & ~np.eye(12, dtype=bool) if kind == "intra" else ~same
+    assert not counts[~allowed].any()
+    share = 1 / allowed.sum(1, keepdims=True) * np.ones((12, 12))
+    error = np.sqrt(share * (1 - share) / 600)
+    assert (np.abs(counts / 600 - share)[allowed] <= 4.5 * error[allowed]).all()
+    first, second = (response.mixup_partners(LABELS, kind, 7)[0] for _ in range(2))
+    assert torch.equal(first, second)
+
+
+def test_who_has_no_partner_is_not_usable():
+    indices, usable = response.mixup_partners(torch.tensor([4, 7, 4]), "intra", 0)
+    assert (indices.tolist(), usable.tolist()) == ([2, 1, 0], [True, False, True])
+    indices, usable = response.mixup_partners(torch.tensor([4, 4]), "inter", 0)
+    assert (indices.tolist(), usable.tolist()) == ([0, 1], [False, False])
+    assert len(response.mixup_partners(torch.tensor([], dtype=torch.int64), "intra", 0)[0]) == 0
+    with pytest.raises(ValueError, match=r"^kind of mixup 'both' is unknown; choose one of intra, inter$"):
+        response.mixup_partners(LABELS, "both", 0)
+
+
+class Residual(nn.Module):
+    """A convolution, then a block whose norm is on a branch: the convolution alone carries everything."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.norm, self.inner, self.head = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Conv2d(8, 8, 1), nn.Linear(8, 3)
+
+    def forward(self, images):
+        stem = self.stem(images)
+        return self.head((stem + self.inner(self.norm(stem))).mean((2, 3)))
+
+
+class Shared(nn.Module):
+    """One ReLU after both convolutions, of which the first call is the end of the first layer."""
+
+    def __init__(self, head=None):
+        super().__init__()
+        self.one, self.two, self.act, self.head = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3), nn.ReLU(inplace=True), head or nn.Linear(8, 3)
+
+    def forward(self, images):
+        return self.head(self.act(self.two(self.act(self.one(images)))).mean((2, 3)))
+
+
+class ClipStem(nn.Module):
+    """The stem of CLIP's ResNets: three convolutions, each with a norm and a ReLU of its own."""
+
+    def __init__(self):
+        super().__init__()
+        for number, channels in enumerate((3, 8, 8), 1):
+            self.add_module(f"conv{number}", nn.Conv2d(channels, 8, 3, padding=1, bias=False))
+            self.add_module(f"bn{number}", nn.BatchNorm2d(8))
+            self.add_module(f"relu{number}", nn.ReLU(inplace=True))
+
+    def forward(self, images):
+        for part in self.children():
+            images = part(images)
+        return images.mean((2, 3))
+
+
+def vision_transformer():
+    torch.manual_seed(0)
+    network = torchvision.models.VisionTransformer(32, 8, 2, 2, 32, 64, num_classes=3)
+    nn.init.normal_(network.heads.head.weight)  # torchvision starts at zero, where no output depends on the image
+    return network
+
+
+@pytest.mark.parametrize(
+    ("make", "end"),
+    [
+        (lambda: torchvision.models.resnet18(num_classes=3), "maxpool"),
+        (lambda: models.build("resnet50", 3, stem="strided", width=0.125, seed=0), "maxpool"),
+        (lambda: torchvision.models.efficientnet_b0(num_classes=3), "features.0.2"),
+        (ClipStem, "relu1"),
+        (vision_transformer, "encoder.dropout"),
+        (Residual, "stem"),
+        (Shared, "act"),
+    ],
+)
+def test_the_end_of_the_first_layer_is_found(make, end, inputs):
+    network = make().train()
+    modes = [module.training for module in network.modules()]
+    assert name_of(network, response.first_layer_end(network, inputs[:2])) == end
+    assert [module.training for module in network.modules()] == modes
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
+
+
+def test_a_network_without_an_end_of_a_first_layer_is_refused(inputs):
+    class Branches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.two = nn.Conv2d(3, 8, 3), nn.Conv2d(3, 8, 3)
+
+        def forward(self, images):
+            return (self.one(images) + self.two(images)).mean((2, 3))
+
+    message = "no one module of Branches carries all of the image between the first and the second convolution or linear layer"
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        response.first_layer_end(Branches(), inputs)
+    with pytest.raises(ValueError, match=r"^Sequential calls 1 convolution or linear layers; the end of the first needs a second one$"):
+        response.first_layer_end(nn.Sequential(nn.Flatten(), nn.Linear(3072, 3)), inputs)
+
+
+@torch.no_grad()
+def by_halves(network, inputs, first, second, alpha):
+    """The stem, the mixture and the rest, as in the forward of a ResNet."""
+    stem = network.maxpool(network.relu(network.bn1(network.conv1(inputs))))
+    mixed = (1 - alpha) * stem[first] + alpha * stem[second]
+    maps = network.layer4(network.layer3(network.layer2(network.layer1(mixed))))
+    return network.fc(network.avgpool(maps).flatten(1)).argmax(1)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.2, 0.5, 1.0])
+@pytest.mark.parametrize("batch_size", [5, 100])
+def test_mixing_at_the_first_layer_is_stem_mixture_rest(resnet, inputs, alpha, batch_size):
+    layer = response.first_layer(resnet, inputs, batch_size)
+    first, second = torch.tensor([0, 3, 3, 11, 5, 8, 1]), torch.tensor([1, 2, 4, 0, 0, 9, 6])
+    predicted = by_halves(resnet, inputs, first, second, alpha)
+    for guess in range(3):  # against every labelling, so that the predictions themselves are compared
+        labels = torch.full((12,), guess)
+        found = response.mixed_hits(resnet, inputs, labels, (first, second), alpha, layer, batch_size)
+        assert torch.equal(found, predicted == guess)
+
+
+def test_mixing_at_the_input(resnet, inputs):
+    partners = (torch.tensor([3, 1, 5, 0, 9, 2, 7, 6, 0, 1, 1, 2]), torch.tensor([True] * 11 + [False]))
+    for alpha in (0.0, 0.3):
+        with torch.no_grad():
+            logits = resnet((1 - alpha) * inputs + alpha * inputs[partners[0]])
+        expected = float((logits.argmax(1) == LABELS)[:11].double().mean())
+        assert response.mixed_accuracy(resnet, inputs, LABELS, partners, alpha, None, 4) == expected
+    nobody = (partners[0], torch.zeros(12, dtype=torch.bool))
+    assert np.isnan(response.mixed_accuracy(resnet, inputs, LABELS, nobody, 0.5, None))
+
+
+def test_before_anything_bends_input_and_first_layer_mix_alike(inputs):
+    torch.manual_seed(1)
+    network = Residual().eval()
+    layer, pairs = response.first_layer(network, inputs), (torch.arange(12), torch.arange(12).flip(0))
+    assert layer.module is network.stem
+    for guess in range(3):
+        labels = torch.full((12,), guess)
+        at_input, at_layer = (response.mixed_hits(network, inputs, labels, pairs, 0.4, place) for place in (None, layer))
+        assert torch.equal(at_input, at_layer)
+
+
+def test_only_the_first_call_is_replaced_and_the_cache_is_not_touched(inputs):
+    network = Shared().eval()
+    layer = response.first_layer(network, inputs)
+    kept = layer.activations.clone()
+    with torch.no_grad():
+        torch.testing.assert_close(kept, network.one(inputs).relu(), rtol=0, atol=1e-6)
+        with response.replaced_output(network.act, kept[:2].clone()):
+            once, twice = network(inputs[4:6]), network(inputs[4:6])
+        expected = network.head(network.two(kept).relu().mean((2, 3)))
+    torch.testing.assert_close(once, expected[:2], rtol=0, atol=1e-6)
+    torch.testing.assert_close(twice, expected[4:6], rtol=0, atol=1e-6)
+    response.mixed_hits(network, inputs, LABELS, (torch.arange(12), torch.arange(12)), 0.5, layer)
+    assert torch.equal(layer.activations, kept)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_network_is_left_as_it_came_also_after_an_error(inputs, training):
+    class Broken(nn.Module):
+        calls = 0
+
+        def forward(self, features):
+            self.calls += 1
+            if self.calls > self.allowed:
+                raise RuntimeError("broken head")
+            return features
+
+    head = Broken()
+    network = Shared(head).train(training)
+    network.two.weight.grad, before = torch.ones_like(network.two.weight), None
+    layer = None
+    for allowed in (0, 1, 2, 3, 4, 99):
+        head.calls, head.allowed = 0, allowed
+        before = str(state_of(network))
+        if allowed < 5:
+            with pytest.raises(RuntimeError, match=r"^broken head$"):
+                response.first_layer(network, inputs)
+        else:
+            layer = response.first_layer(network, inputs)
+        assert str(state_of(network)) == before
+    head.calls, head.allowed = 0, 1
+    with pytest.raises(RuntimeError, match=r"^broken head$"):
+        response.mixed_hits(network, inputs, LABELS, (torch.arange(12), torch.arange(12)), 0.5, layer, 4)
+    assert str(state_of(network)) == before
