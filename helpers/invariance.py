@@ -10,6 +10,7 @@ from helpers import model_set, models
 from helpers.agreement import finite_pairs, kendall
 from helpers.conditional_information import information_table
 from helpers.datasets import StudyData
+from helpers.measures import MEASURES
 from helpers.measures.transforms import TRANSFORMS, invariance_targets
 from helpers.ranking import varied_axes
 from helpers.statistics import bootstrap_interval
@@ -70,7 +71,7 @@ def invariance_table(table: pd.DataFrame, axes: list[str], *, resamples: int, se
     varied = varied_axes(table, axes)
     for transform in TRANSFORMS:
         for predictor, (measure, direction) in PREDICTORS.items():
-            x, y, kept = finite_pairs(direction * table[f"{measure} ({transform})"], table[target_column(transform)])
+            x, y, kept = finite_pairs(direction * table[MEASURES[measure].column(transform)], table[target_column(transform)])
             cells = table["cell"].to_numpy()[kept]
             low, high = bootstrap_interval(x, y, cells, "kendall", resamples, seed=seed)
             # Information is about a loss to be predicted: the accuracy with its sign turned stands where the gap does.

@@ -1,5 +1,6 @@
 """Small sources of images on disk, in the published layouts, as a folder or as a zip of it."""
 
+import copy
 import io
 import zipfile
 from pathlib import Path
@@ -123,5 +124,5 @@ def tiny_module_given(tmp_path_factory):
 
 @pytest.fixture
 def tiny_given(tiny_module_given):
-    """A copy of it for one test."""
-    return dict(tiny_module_given)
+    """A copy of it for one test, which may train the network."""
+    return {name: copy.deepcopy(value) if "network" in name else value for name, value in tiny_module_given.items()}

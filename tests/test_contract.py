@@ -49,9 +49,11 @@ LAYERS = [
     {"measures.passes", "measures.layers", "measures.operators", "measures.curves"},
     {"measures.localization", "measures.prediction", "measures.norms", "measures.response", "measures.transforms"},
     {"measures.spectral", "measures.flatness", "measures.perturbation"},
-    {"measures.sharpness"},
+    {"measures.pacbayes"},
+    {"measures.sharpness", "measures.repository_flatness"},
     {"measures"},
-    {"pool", "scoring", "invariance"},
+    {"pool", "scoring"},
+    {"invariance"},
     {"pretraining", "findings", "pictures", "verdicts", "side_by_side"},
 ]
 # The launcher knows notebooks and parameters, and not one word of machine learning.

@@ -7,7 +7,7 @@ import torch
 from scipy.stats import norm
 from torch import nn
 
-from helpers.measures import evidence, flatness
+from helpers.measures import evidence, flatness, pacbayes
 from helpers.measures.flatness import Sample, Search
 from helpers.measures.registry import MEASURES, of_families
 
@@ -210,40 +210,39 @@ def weights():
 @pytest.mark.parametrize("m", [1, 5000])
 def test_plain_bounds_equal_their_equations(weights, m):
     (layers, start), (w, w0) = weights
-    expected = {}
-    for variant, sigma in (("theory", 0.25), ("repository", 0.5)):  # the repository's noise has the standard deviation 0.5 ** 2
-        constants = math.log(m / sigma) + 10
-        raw = [np.linalg.norm(v) ** 2 / (4 * sigma**2) + constants for v in (w - w0, w)]
-        expected[variant] = np.sqrt([*raw, 1 / sigma**2]) / np.sqrt(m)
-    init, orig = flatness.pacbayes_init(layers, start, FOUND, m), flatness.pacbayes_orig(layers, FOUND, m)
-    found = [init, orig, flatness.pacbayes_flatness(FOUND, m)]
-    for variant, values in expected.items():
-        assert [each[variant] for each in found] == pytest.approx(values, rel=1e-12)
+    sigma = 0.25
+    raw = [np.linalg.norm(v) ** 2 / (4 * sigma**2) + math.log(m / sigma) + 10 for v in (w - w0, w)]
+    found = [
+        pacbayes.pacbayes_init(layers, start, FOUND, m),
+        pacbayes.pacbayes_orig(layers, FOUND, m),
+        pacbayes.pacbayes_flatness(FOUND, m),
+    ]
+    assert found == pytest.approx(np.sqrt([*raw, 1 / sigma**2]) / np.sqrt(m), rel=1e-12)
 
 
 def test_magnitude_aware_bounds_equal_their_equations(weights):
     (layers, start), (w, w0) = weights
     epsilon, sigma, m = 1e-3, 0.25, 300
-    found = [flatness.pacbayes_mag_init(layers, start, FOUND, m), flatness.pacbayes_mag_orig(layers, start, FOUND, m)]
+    found = [pacbayes.pacbayes_mag_init(layers, start, FOUND, m), pacbayes.pacbayes_mag_orig(layers, start, FOUND, m)]
     for value, v in zip(found, (w - w0, w), strict=True):
         raw = math.log(m / sigma) + 10
         for j in range(len(w)):
             above = epsilon**2 + (sigma**2 + 1) * np.sum(v**2) / len(w)
             raw += math.log(above / (epsilon**2 + sigma**2 * (w[j] - w0[j]) ** 2)) / 4
         assert value == pytest.approx(math.sqrt(raw / m), rel=1e-12)
-    assert flatness.pacbayes_mag_flatness(FOUND, m) == pytest.approx(4 / math.sqrt(m))
+    assert pacbayes.pacbayes_mag_flatness(FOUND, m) == pytest.approx(4 / math.sqrt(m))
 
 
 def test_a_network_that_did_not_move_has_only_the_constants(weights):
     (layers, _), (w, _) = weights
     m, sigma = 50, 0.25
-    assert flatness.pacbayes_init(layers, layers, FOUND, m)["theory"] == pytest.approx(math.sqrt((math.log(m / sigma) + 10) / m))
-    assert flatness.pacbayes_mag_init(layers, layers, FOUND, m) == pytest.approx(math.sqrt((math.log(m / sigma) + 10) / m))
-    assert flatness.pacbayes_mag_orig(layers, layers, FOUND, m) > math.sqrt(len(w) * math.log(np.mean(w**2) / 1e-6) / 4 / m)
+    assert pacbayes.pacbayes_init(layers, layers, FOUND, m) == pytest.approx(math.sqrt((math.log(m / sigma) + 10) / m))
+    assert pacbayes.pacbayes_mag_init(layers, layers, FOUND, m) == pytest.approx(math.sqrt((math.log(m / sigma) + 10) / m))
+    assert pacbayes.pacbayes_mag_orig(layers, layers, FOUND, m) > math.sqrt(len(w) * math.log(np.mean(w**2) / 1e-6) / 4 / m)
 
 
 def test_a_negative_bound_is_undefined():
-    assert math.isnan(flatness.reported(-1.0, 10))
+    assert math.isnan(pacbayes.reported(-1.0, 10))
 
 
 def normed_network():
@@ -308,10 +307,10 @@ def test_every_measure_of_a_resnet_has_a_value_or_a_reason(given):
     measures = [MEASURES[name] for name in PACBAYES]
     settings = evidence.Settings(flatness_draws=3, batch_size=20)
     table = evidence.score(measures, given, settings)
-    assert list(table["measure"]) == [name for name in PACBAYES for _ in range(2 if MEASURES[name].variants else 1)]
+    assert list(table["measure"]) == PACBAYES
     assert (table["reason"] == "").all(), table
     assert (table["value"] > 0).all()
-    values = table[table["variant"].isin(("", "theory"))].set_index("measure")["value"]
+    values = table.set_index("measure")["value"]
     # By the equation from what the search must have found, which is what the flatness measure says.
     m, weights = len(given["images"]), evidence.Evidence(given, settings)
     assert weights["flatness_sample"].labels.tolist() == given["images"].labels.tolist()

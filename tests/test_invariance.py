@@ -9,6 +9,7 @@ from scipy.stats import kendalltau
 from helpers import invariance, model_set
 from helpers.datasets import load_study_data
 from helpers.grid import RunConfig
+from helpers.measures import MEASURES
 from helpers.measures.transforms import TRANSFORMS
 from helpers.training import train_run
 
@@ -35,14 +36,14 @@ def test_a_predictor_is_scored_against_the_accuracy_it_predicts():
     for name in TRANSFORMS:
         target = rng.random(n)
         table[invariance.target_column(name)] = target
-        table[f"accuracy_under_augmentation ({name})"] = target
-        table[f"gi_score ({name})"] = target  # grows with the accuracy, so it is exactly wrong
-        table[f"curve_mean ({name})"] = rng.random(n)
+        table[MEASURES["accuracy_under_augmentation"].column(name)] = target
+        table[MEASURES["gi_score"].column(name)] = target  # grows with the accuracy, so it is exactly wrong
+        table[MEASURES["curve_mean"].column(name)] = rng.random(n)
     found = invariance.invariance_table(table, ["a", "b"], resamples=30, seed=0).set_index(["perturbation", "predictor"])
     for name in TRANSFORMS:
         assert found.loc[(name, "accuracy under augmentation"), "kendall"] == pytest.approx(1)
         assert found.loc[(name, "Gi-score"), "kendall"] == pytest.approx(-1)
-        tau = kendalltau(table[f"curve_mean ({name})"], table[invariance.target_column(name)]).statistic
+        tau = kendalltau(table[MEASURES["curve_mean"].column(name)], table[invariance.target_column(name)]).statistic
         row = found.loc[(name, "mean of the curve")]
         assert row["kendall"] == pytest.approx(tau)
         assert row["low"] < row["kendall"] < row["high"]

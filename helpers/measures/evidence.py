@@ -31,6 +31,7 @@ class Settings:
     flatness_images: int = 2000  # training images at most, for flatness
     flatness_draws: int = 10  # noisy copies of the weights per magnitude
     flatness_halvings: int = 15  # steps of the search for the magnitude, at most
+    repository_parity: bool = False  # also with the faults of the public code, at the price of a second search
     sharpness_images: int = 500  # training images at most, for worst-case sharpness
     sharpness_steps: int = 20  # ascent steps per magnitude
     batch_size: int = 256  # images per pass; no value depends on it beyond rounding

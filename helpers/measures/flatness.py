@@ -1,7 +1,7 @@
-"""How much noise a network's weights bear: the search for its magnitude, and the PAC-Bayes measures made of it."""
+"""How much noise a network's weights bear: the noise, and the search for the magnitude that costs a tenth of the accuracy."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any, NamedTuple
@@ -13,11 +13,9 @@ from helpers.cams import evaluation_mode
 from helpers.measures import layers as network_layers
 from helpers.measures.evidence import provides
 from helpers.measures.passes import prepared
-from helpers.measures.registry import measure
 
 DEVIATION = 0.1  # of the accuracy, which defines the magnitude
 EPSILON = 1e-3  # standard deviation of the noise on a weight of 0, in the magnitude-aware version; Jiang et al. 2020
-CONVENTIONS = ("theory", "repository")  # see ``in_both_conventions``
 
 
 class Sample(NamedTuple):
@@ -55,7 +53,7 @@ def flatness_sample(images: Any, normalise: Any, device: Any, flatness_images: i
 def flat_network(network: nn.Module, example: Tensor) -> nn.Module:
     """Copy a network with its batch normalisations folded into convolutions, and each an identity; ValueError if that changes it."""
     flat = deepcopy(network)
-    with torch.no_grad(), evaluation_mode(flat), network_layers._Trace(flat) as trace:
+    with torch.no_grad(), evaluation_mode(flat), network_layers.Trace(flat) as trace:
         expected = flat(example)
     for layer, norm in [(use.module, use.norm) for use in trace.found.values() if use.norm is not None]:
         if isinstance(layer.weight, nn.Parameter):  # one that is computed from others cannot be replaced; its norm stays
@@ -173,78 +171,3 @@ def magnitude_aware_search(
 ) -> Search:
     """Search for the standard deviation sigma' of the noise, in units of each weight, that changes accuracy by 0.1."""
     return _search(flat_network, flatness_sample, True, flatness_draws, flatness_halvings, batch_size, seed)
-
-
-def weight_vector(layers: Sequence[Any], initial_layers: Sequence[Any] = ()) -> Tensor:
-    """(omega,) float64 of all weights of layers, no biases: w, or ``w - w0`` where initial layers are given."""
-    vector = torch.cat([layer.weight.detach().double().flatten() for layer in layers])
-    return vector - weight_vector(initial_layers) if initial_layers else vector
-
-
-def reported(raw: float, training_images: int) -> float:
-    """Bring a bound or an inverse variance to the scale of a gap: ``sqrt(v / m)``; NaN for a negative v."""
-    return math.sqrt(raw / training_images) if raw >= 0 else math.nan
-
-
-def bound(complexity: float, sigma: float, training_images: int) -> float:
-    """PAC-Bayes bound, up to constants: ``sqrt((complexity + ln(m / sigma) + 10) / m)``; Jiang et al. 2020, from equation 48 on."""
-    return reported(complexity + math.log(training_images / sigma) + 10, training_images)
-
-
-def magnitude_aware_complexity(vector: Tensor, change: Tensor, sigma: float) -> float:
-    """``1/4 sum_j ln([eps^2 + (sigma'^2 + 1) ||v||^2 / omega] / [eps^2 + sigma'^2 (w_j - w0_j)^2])``; Jiang et al. 2020, eqs 56 and 57.
-
-    v is ``w - w0`` for a prior at the initial weights and ``w`` for one at the origin; the denominator has ``w - w0`` in both, as printed.
-    """
-    above = EPSILON**2 + (sigma**2 + 1) * vector.square().mean()
-    return float((above / (EPSILON**2 + sigma**2 * change.square())).log().sum()) / 4
-
-
-def in_both_conventions(value: Callable[[float], float], search: Search) -> Mapping[str, float]:
-    """Give a value for sigma as the theory means it and as the public code of Dziugaite et al. 2020 finds it.
-
-    The code hands sigma^2 to a sampler that expects a standard deviation, so its sigma is the square root of the theory's: converted,
-    not searched for again, which would differ by the search's tolerance and reach standard deviations above 2.
-    """
-    sigma = found_magnitude(search, "sigma")
-    return dict(zip(CONVENTIONS, (value(sigma), value(math.sqrt(sigma))), strict=True))
-
-
-@measure("flatness", -1, "Jiang et al. 2020, equation 48", title="PAC-Bayes bound (from the start)", variants=CONVENTIONS)
-def pacbayes_init(layers: Any, initial_layers: Any, sigma_search: Search, training_images: int) -> Mapping[str, float]:
-    """Distance from the initial weights over the noise that the network bears: complexity ``||w - w0||^2 / (4 sigma^2)`` in ``bound``."""
-    square = float(weight_vector(layers, initial_layers).square().sum())
-    return in_both_conventions(lambda sigma: bound(square / (4 * sigma**2), sigma, training_images), sigma_search)
-
-
-@measure("flatness", -1, "Jiang et al. 2020, equation 49", title="PAC-Bayes bound (from the origin)", variants=CONVENTIONS)
-def pacbayes_orig(layers: Any, sigma_search: Search, training_images: int) -> Mapping[str, float]:
-    """Norm of the weights over the noise that the network bears: complexity ``||w||^2 / (4 sigma^2)`` in ``bound``."""
-    square = float(weight_vector(layers).square().sum())
-    return in_both_conventions(lambda sigma: bound(square / (4 * sigma**2), sigma, training_images), sigma_search)
-
-
-@measure("flatness", -1, "Jiang et al. 2020, equation 53", title="PAC-Bayes flatness", variants=CONVENTIONS)
-def pacbayes_flatness(sigma_search: Search, training_images: int) -> Mapping[str, float]:
-    """Inverse of the noise that the network bears: ``sqrt(1 / (sigma^2 m))``."""
-    return in_both_conventions(lambda sigma: reported(1 / sigma**2, training_images), sigma_search)
-
-
-@measure("flatness", -1, "Jiang et al. 2020, equation 56", title="magnitude-aware PAC-Bayes bound (from the start)")
-def pacbayes_mag_init(layers: Any, initial_layers: Any, magnitude_aware_search: Search, training_images: int) -> float:
-    """Distance from the initial weights over the noise, relative to each weight, that the network bears; see ``bound``."""
-    change, sigma = weight_vector(layers, initial_layers), found_magnitude(magnitude_aware_search, "sigma'")
-    return bound(magnitude_aware_complexity(change, change, sigma), sigma, training_images)
-
-
-@measure("flatness", -1, "Jiang et al. 2020, equation 57", title="magnitude-aware PAC-Bayes bound (from the origin)")
-def pacbayes_mag_orig(layers: Any, initial_layers: Any, magnitude_aware_search: Search, training_images: int) -> float:
-    """Norm of the weights over the noise, relative to each weight, that the network bears; the initial weights are in it all the same."""
-    change, sigma = weight_vector(layers, initial_layers), found_magnitude(magnitude_aware_search, "sigma'")
-    return bound(magnitude_aware_complexity(weight_vector(layers), change, sigma), sigma, training_images)
-
-
-@measure("flatness", -1, "Jiang et al. 2020, equation 61", title="magnitude-aware PAC-Bayes flatness")
-def pacbayes_mag_flatness(magnitude_aware_search: Search, training_images: int) -> float:
-    """Inverse of the noise, relative to each weight, that the network bears: ``sqrt(1 / (sigma'^2 m))``."""
-    return reported(1 / found_magnitude(magnitude_aware_search, "sigma'") ** 2, training_images)

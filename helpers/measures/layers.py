@@ -83,7 +83,7 @@ def trace_layers(network: nn.Module, example: Tensor) -> list[Layer]:
     Raises:
         ValueError: no layer is used.
     """
-    trace = _Trace(network)
+    trace = Trace(network)
     with evaluation_mode(network), trace:
         network(example)
     if not trace.found:
@@ -97,7 +97,7 @@ def trace_layers(network: nn.Module, example: Tensor) -> list[Layer]:
 @torch.no_grad()
 def normalised_convolutions(network: nn.Module, example: Tensor) -> list[tuple[nn.Conv2d, nn.BatchNorm2d]]:
     """Pair each convolution with the batch normalisation that ``trace_layers`` folds into it, in the order of their first call."""
-    trace = _Trace(network)
+    trace = Trace(network)
     with evaluation_mode(network), trace:
         network(example)
     return [(use.module, use.norm) for use in trace.found.values() if use.norm is not None]
@@ -114,7 +114,7 @@ class _Use:
     normalised: Tensor | None = None
 
 
-class _Trace(TorchFunctionMode):
+class Trace(TorchFunctionMode):
     """What one forward pass does, while the context is open."""
 
     def __init__(self, network: nn.Module) -> None:
@@ -130,7 +130,7 @@ class _Trace(TorchFunctionMode):
         self._kernel: Tensor | None = None
         self._hooks: list[Any] = []
 
-    def __enter__(self) -> "_Trace":
+    def __enter__(self) -> "Trace":
         """Put a hook on every convolution, linear layer and batch normalisation."""
         for module in self._names:
             if isinstance(module, nn.Conv2d | nn.Linear):

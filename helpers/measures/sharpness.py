@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from helpers.measures import flatness
+from helpers.measures import flatness, pacbayes
 from helpers.measures.evidence import provides
 from helpers.measures.flatness import DEVIATION, Sample, Search
 from helpers.measures.registry import measure
@@ -203,31 +203,31 @@ def magnitude_aware_radius_search(
 
 
 def _bound(vector: Tensor, radius_search: Search, sigma_search: Search, training_images: int) -> float:
-    """Sharpness bound: complexity ``||v||^2 ln(2 omega) / (4 alpha^2)`` in ``flatness.bound``, whose sigma is the noise's."""
+    """Sharpness bound: complexity ``||v||^2 ln(2 omega) / (4 alpha^2)`` in ``pacbayes.bound``, whose sigma is the noise's."""
     alpha, sigma = flatness.found_magnitude(radius_search, "alpha"), flatness.found_magnitude(sigma_search, "sigma")
     complexity = float(vector.square().sum()) * math.log(2 * len(vector)) / (4 * alpha**2)
-    return flatness.bound(complexity, sigma, training_images)
+    return pacbayes.bound(complexity, sigma, training_images)
 
 
 @measure("flatness", -1, "Jiang et al. 2020, equation 51", title="sharpness bound (from the start)")
 def sharpness_init(layers: Any, initial_layers: Any, radius_search: Search, sigma_search: Search, training_images: int) -> float:
     """Distance from the initial weights over the worst change that the network bears; see ``_bound``."""
-    return _bound(flatness.weight_vector(layers, initial_layers), radius_search, sigma_search, training_images)
+    return _bound(pacbayes.weight_vector(layers, initial_layers), radius_search, sigma_search, training_images)
 
 
 @measure("flatness", -1, "Jiang et al. 2020, equation 52", title="sharpness bound (from the origin)")
 def sharpness_orig(layers: Any, radius_search: Search, sigma_search: Search, training_images: int) -> float:
     """Norm of the weights over the worst change that the network bears; see ``_bound``."""
-    return _bound(flatness.weight_vector(layers), radius_search, sigma_search, training_images)
+    return _bound(pacbayes.weight_vector(layers), radius_search, sigma_search, training_images)
 
 
 @measure("flatness", -1, "Jiang et al. 2020, equation 54", title="sharpness")
 def sharpness_flatness(radius_search: Search, training_images: int) -> float:
     """Inverse of the worst change that the network bears: ``sqrt(1 / (alpha^2 m))``."""
-    return flatness.reported(1 / flatness.found_magnitude(radius_search, "alpha") ** 2, training_images)
+    return pacbayes.reported(1 / flatness.found_magnitude(radius_search, "alpha") ** 2, training_images)
 
 
 @measure("flatness", -1, "Jiang et al. 2020, equation 62", title="magnitude-aware sharpness")
 def sharpness_mag_flatness(magnitude_aware_radius_search: Search, training_images: int) -> float:
     """Inverse of the worst change, in units of ``|w_j| + 1``, that the network bears: ``sqrt(1 / (alpha'^2 m))``."""
-    return flatness.reported(1 / flatness.found_magnitude(magnitude_aware_radius_search, "alpha'") ** 2, training_images)
+    return pacbayes.reported(1 / flatness.found_magnitude(magnitude_aware_radius_search, "alpha'") ** 2, training_images)
