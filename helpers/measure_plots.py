@@ -34,8 +34,9 @@ def ranking(table: pd.DataFrame) -> Figure:
             ax.plot(part["kendall"], at, marker, color=palette[family], label=family)
             cost.plot(part["seconds"], at, marker, color=palette[family])
     ax.set_yticks(rows, table["title"], fontsize="small")
-    ax.set(xlim=(-1.05, 1.05), xlabel="Kendall's tau with the gap, positive: the measure works", ylim=(-0.7, len(table) - 0.3))
-    cost.set(xscale="log", xlabel="seconds per model")
+    ax.set(xlim=(-1.05, 1.05), xticks=[-1, -0.5, 0, 0.5, 1], ylim=(-0.7, len(table) - 0.3))
+    ax.set_xlabel("Kendall's tau with the gap\n(positive: the measure works)")
+    cost.set(xscale="log", xlabel="seconds\nper model")
     cost.tick_params(labelleft=False)
     handles, labels = ax.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False)
@@ -59,11 +60,11 @@ def beside_published(table: pd.DataFrame, titles: Mapping[str, str]) -> Figure:
     for ax, measure in zip(np.atleast_1d(axes), chosen, strict=True):
         rows = table[table["measure"] == measure].set_index("architecture").reindex(names)
         at = np.arange(len(names))
-        ax.hlines(at, rows["ci_low"], rows["ci_high"], color="C0", linewidth=2, alpha=0.6)
-        ax.plot(rows["pearson_r"], at, "o", color="C0", label="here, 95 % interval")
-        ax.plot(rows["published_r"], at, "D", color="C1", fillstyle="none", label="Du et al. 2024")
+        ax.hlines(at - 0.12, rows["ci_low"], rows["ci_high"], color="C0", linewidth=2, alpha=0.6)
+        ax.plot(rows["pearson_r"], at - 0.12, "o", color="C0", label="here, 95 % interval")
+        ax.plot(rows["published_r"], at + 0.12, "D", color="C1", fillstyle="none", label="Du et al. 2024")
         ax.axvline(0, color="black", linewidth=0.8)
-        ax.set(title=titles[measure], xlim=(-1.05, 1.05), xticks=[-1, 0, 1])
+        ax.set(title=titles[measure], xlim=(-1.1, 1.1), xticks=[-1, 0, 1], ylim=(-0.5, len(names) - 0.5))
         ax.set_yticks(at, [f"{name}\nn = {int(n)}" for name, n in zip(names, rows["n"].fillna(0), strict=True)])
     np.atleast_1d(axes)[0].invert_yaxis()
     figure.supxlabel("Pearson r with the gap", fontsize="medium")
@@ -116,7 +117,7 @@ def measure_heatmap(table: pd.DataFrame, titles: Mapping[str, str]) -> Figure:
     if len(defined) < 2:
         return empty("Fewer than two measures are defined, so there is nothing to compare.")
     shown = table.loc[defined, defined].rename(index=titles, columns=titles)
-    side = 2.5 + 0.24 * len(defined)
+    side = 2.5 + 0.2 * len(defined)
     figure, ax = plt.subplots(figsize=(side + 0.8, side), layout="constrained")
     seaborn.heatmap(
         shown,
@@ -126,11 +127,10 @@ def measure_heatmap(table: pd.DataFrame, titles: Mapping[str, str]) -> Figure:
         vmin=-1,
         vmax=1,
         square=True,
-        linewidths=0.3,
         cbar_kws={"label": "Kendall's tau", "shrink": 0.6},
     )
-    ax.set_xticks(np.arange(len(defined)) + 0.5, shown.columns, rotation=90, fontsize="small")
-    ax.set_yticks(np.arange(len(defined)) + 0.5, shown.index, rotation=0, fontsize="small")
+    ax.set_xticks(np.arange(len(defined)) + 0.5, shown.columns, rotation=90, fontsize="x-small")
+    ax.set_yticks(np.arange(len(defined)) + 0.5, shown.index, rotation=0, fontsize="x-small")
     ax.set(xlabel="", ylabel="")
     return figure
 

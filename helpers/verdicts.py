@@ -48,7 +48,8 @@ def ranking_read(ranking: pd.DataFrame) -> str:
     text += f" ({listed(works['title'].tolist(), 3)})" if len(works) else ""
     text += f"; {len(reversed_)} have one below 0, so they tell it the wrong way round"
     text += f" ({listed(reversed_.sort_values('kendall')['title'].tolist(), 3)})" if len(reversed_) else ""
-    return text + f"; {len(defined) - len(works) - len(reversed_)} cannot be told from chance."
+    text += f"; {len(defined) - len(works) - len(reversed_)} cannot be told from chance"
+    return text + f". Of so many intervals some {0.025 * len(defined):.0f} would lie above 0 by luck."
 
 
 def winner(ranking: pd.DataFrame, differences: pd.DataFrame, titles: Mapping[str, str]) -> str:

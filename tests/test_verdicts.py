@@ -44,7 +44,7 @@ def test_the_ranking_counts_those_that_work_those_reversed_and_those_like_chance
     text = verdicts.ranking_read(ranked(("a", 0.5, 0.2, 0.7), ("b", 0.0, -0.2, 0.2), ("c", -0.5, -0.7, -0.1)))
     assert text.startswith("Of 3 measures, 1 have an interval above 0")
     assert "(Alpha); 1 have one below 0" in text
-    assert "(Gamma); 1 cannot be told from chance." in text
+    assert "(Gamma); 1 cannot be told from chance. Of so many intervals some 0 would lie above 0 by luck." in text
     assert "Too few" in verdicts.ranking_read(ranked(("a", 0.5, np.nan, np.nan)))
 
 
