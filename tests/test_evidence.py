@@ -1,5 +1,6 @@
 """The registry and the sharing of what measures need."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from helpers.files import PROJECT_ROOT
 from helpers.measures import MEASURES, evidence, passes, registry
 
 
@@ -185,3 +187,14 @@ def test_localization_says_why_a_network_has_no_map(tiny_given):
 def test_a_network_without_a_matrix_of_logits_is_refused(tiny_given):
     scores = evidence.score([MEASURES["training_accuracy"]], tiny_given | {"network": nn.Conv2d(3, 2, 1)}, evidence.Settings())
     assert "a classifier puts out (B, K) logits" in scores["reason"].iloc[0]
+
+
+def test_the_readmes_example_of_a_new_measure_works(tiny_given, monkeypatch):
+    (example,) = re.findall(r"```python\n(.*?)```", (PROJECT_ROOT / "README.md").read_text(), re.DOTALL)
+    assert len(example.splitlines()) < 15
+    monkeypatch.setattr(registry, "MEASURES", {})
+    exec(example, {})
+    (item,) = registry.MEASURES.values()
+    table = evidence.score([item], tiny_given, evidence.Settings())
+    assert 1 / 3 <= table["value"].iloc[0] <= 1
+    assert registry.columns()["title"].tolist() == ["mean confidence"]
