@@ -1,6 +1,8 @@
 """What every notebook, helper and study file keeps to; found by pattern, so that a new one is held to it the day it is added."""
 
 import ast
+import functools
+import graphlib
 import json
 import re
 
@@ -24,38 +26,20 @@ STUDIES = sorted((PROJECT_ROOT / "params").glob("*.yaml"))
 notebooks = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 modules = pytest.mark.parametrize("path", HELPERS, ids=lambda path: dotted(path))
 
-# Who may know whom, from the ground up: a module imports only from its own layer's left.
-LAYERS = [
-    {
-        "__init__",
-        "files",
-        "annotations",
-        "augmentation",
-        "agreement",
-        "published",
-        "synthetic",
-        "cams",
-        "classification",
-        "segmentation",
-        "box_localization",
-    },
-    {"archive", "cache", "provenance", "models", "statistics", "parameters", "pages", "localization"},
-    {"sources", "grid", "reports", "sweep", "conditional_information", "sign_error", "confounding", "comparison"},
-    {"decoding", "stopping", "ranking"},
-    {"selection", "checkpoints"},
-    {"datasets"},
-    {"training", "model_set", "readings", "plots", "measures.registry"},
-    {"measures.evidence", "metric_plots", "measure_plots", "metric_readings", "outputs"},
-    {"measures.passes", "measures.layers", "measures.operators", "measures.curves"},
-    {"measures.localization", "measures.prediction", "measures.norms", "measures.response", "measures.transforms"},
-    {"measures.spectral", "measures.flatness", "measures.perturbation"},
-    {"measures.pacbayes"},
-    {"measures.sharpness", "measures.repository_flatness"},
-    {"measures"},
-    {"pool", "scoring"},
-    {"invariance"},
-    {"pretraining", "findings", "pictures", "verdicts", "side_by_side"},
-]
+# Who must not know whom, by the first words of a name below ``helpers``: figures and sentences take tables, measures take a network, and
+# neither knows where a study lies on disk.
+STUDY_ON_DISK = ("model_set", "scoring", "pool", "reports", "sweep", "ablations", "random_networks")
+MUST_NOT_KNOW = {
+    "measures": (*STUDY_ON_DISK, "readings", "plots", "grid"),
+    "plots": STUDY_ON_DISK,
+    "measure_plots": STUDY_ON_DISK,
+    "metric_plots": STUDY_ON_DISK,
+    "ablation_plots": STUDY_ON_DISK,
+    "kappa_plots": STUDY_ON_DISK,
+    "readings": STUDY_ON_DISK,
+    "agreement": ("statistics", *STUDY_ON_DISK),
+    "statistics": STUDY_ON_DISK,
+}
 # The launcher knows notebooks and parameters, and not one word of machine learning.
 WITHOUT_TORCH = {"sweep", "parameters", "pages", "files"}
 
@@ -167,20 +151,31 @@ def test_nothing_is_unpickled_or_parsed_unsafely(path):
                 assert given.get("allow_pickle") == "False"
 
 
+@functools.cache
+def neighbours():
+    """Every module and those of the project that it imports, also inside of its functions."""
+    names = {dotted(path): path for path in HELPERS}
+    found = {}
+    for own, path in names.items():
+        imported = [name for name in set(imports(ast.parse(path.read_text()))) if name.startswith("helpers.")]
+        assert not any(name.endswith(".*") for name in imported), own
+        known = ([other for other in names if f"{name}.".startswith(f"helpers.{other}.")] for name in imported)
+        found[own] = {max(others, key=len) for others in known if others} - {own}
+    return found
+
+
+def test_imports_run_one_way():
+    ordered = list(graphlib.TopologicalSorter(neighbours()).static_order())  # raises on a cycle, and names it
+    assert len(ordered) == len(HELPERS)
+
+
 @modules
-def test_imports_run_one_way(path):
-    layer = {name: number for number, names in enumerate(LAYERS) for name in names}
+def test_a_module_does_not_know_what_it_must_not(path):
     own = dotted(path)
-    assert own in layer, f"say in LAYERS who may know {own}"
-    found = set(imports(ast.parse(path.read_text())))
-    for name in found:
-        assert not name.endswith(".*")
-        parts = name.split(".")
-        if parts[0] == "helpers":
-            other = max((known for known in layer if f"{name}.".startswith(f"helpers.{known}.")), key=len)
-            assert layer[other] < layer[own], f"{own} must not know {other}"
-        if own in WITHOUT_TORCH:
-            assert parts[0] not in {"torch", "torchvision", "captum"}
+    forbidden = MUST_NOT_KNOW.get(own.split(".")[0], ())
+    assert not {other for other in neighbours()[own] if other.split(".")[0] in forbidden}
+    if own in WITHOUT_TORCH:
+        assert not {"torch", "torchvision", "captum"} & {name.split(".")[0] for name in imports(ast.parse(path.read_text()))}
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
