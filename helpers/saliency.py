@@ -1,0 +1,247 @@
+"""Boxes made by a machine: masks of the salient object, in place of an annotation (Du et al. 2024, Table 7)."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+import scipy.ndimage
+import torch
+import torch.nn.functional as F
+import torchvision
+from PIL import Image
+from torch import Tensor, nn
+
+from helpers import cams, models
+from helpers.files import from_root
+
+# A provider: (N, 3, S, S) uint8 images -> (N, S, S) bool masks, True on the object.
+MaskProvider = Callable[[Tensor], Tensor]
+
+SEGMENTATION_NETWORKS = tuple(torchvision.models.list_models(module=torchvision.models.segmentation))
+_LUMA = torch.tensor([0.299, 0.587, 0.114], dtype=torch.float64)  # of ITU-R BT.601
+
+
+def empty(masks: Tensor) -> Tensor:
+    """Say which masks have no pixel, so that their images can be dropped and counted: (N, S, S) bool -> (N,) bool."""
+    return ~masks.any(2).any(1)
+
+
+def otsu_thresholds(maps: Tensor) -> Tensor:
+    """Split the values of each map in two groups as far apart as can be; Otsu 1979.
+
+    The threshold t maximises the variance between the groups, ``w0 w1 (m0 - m1)^2`` with the shares w and means m of the values
+    <= t and > t. Every split is tried, so there is no histogram and no number of bins.
+
+    Args:
+        maps: (N, ...) values.
+
+    Returns:
+        (N,) float64, the largest value of the lower group; the object is what lies above it. NaN for a constant map.
+
+    Raises:
+        ValueError: a value is not finite.
+    """
+    if not maps.isfinite().all():
+        raise ValueError("the maps hold a value that is not finite; no threshold can be found")
+    values = maps.flatten(1).double().sort(1).values
+    total = values.shape[1]
+    below = torch.arange(1, total, device=values.device)
+    lower = values.cumsum(1)[:, :-1]
+    difference = lower / below - (values.sum(1, keepdim=True) - lower) / (total - below)
+    # Equal values cannot be parted, and nothing lies above the last.
+    between = torch.where(values[:, 1:] > values[:, :-1], below * (total - below) * difference**2, -1)
+    best, place = F.pad(between, (0, 1), value=-1).max(1)
+    return values.gather(1, place.unsqueeze(1)).squeeze(1).masked_fill(best < 0, torch.nan)
+
+
+def spectral_residual(images: Tensor, side: int = 64) -> Tensor:
+    """Compute how much each place stands out, without weights: the spectral residual; Hou and Zhang 2007.
+
+    With amplitude A and phase P of the Fourier transform of the grey image at ``side`` pixels, and a 3 x 3 mean h:
+    ``S = g * |F^-1[exp(log A - h * log A + i P)]|^2``, where g is a Gaussian of standard deviation 2.5 pixels. It answers to corners
+    and edges more than to the inside of an even object.
+
+    Args:
+        images: (N, 3, S, S) uint8.
+        side: pixels at which it is computed, S where that is less; the paper's 64. It sets the size of what counts as an object.
+
+    Returns:
+        (N, S, S) float64, at least 0, enlarged bilinearly; zeros for an image of one colour.
+
+    Raises:
+        ValueError: images that are not (N, 3, S, S) uint8.
+    """
+    _check(images)
+    grey = torch.einsum("nchw,c->nhw", images.cpu().double(), _LUMA).unsqueeze(1)
+    flat = grey.amax((1, 2, 3)) - grey.amin((1, 2, 3)) < 1e-6
+    # An enlarged image would have nothing at the high frequencies, whose logarithms would then rule.
+    side = min(side, images.shape[2])
+    small = F.interpolate(grey, size=(side, side), mode="bilinear", antialias=True, align_corners=False).squeeze(1).numpy()
+    spectrum = np.fft.fft2(small)
+    amplitude = np.abs(spectrum)
+    # A frequency that is missing up to rounding has no logarithm; it is set to the rounding error of the largest.
+    logarithm = np.log(np.maximum(amplitude, 1e-15 * amplitude.max((1, 2), keepdims=True) + np.finfo(float).tiny))
+    residual = logarithm - scipy.ndimage.uniform_filter(logarithm, (1, 3, 3), mode="nearest")
+    salient = np.abs(np.fft.ifft2(np.exp(residual + 1j * np.angle(spectrum)))) ** 2
+    blurred = torch.from_numpy(scipy.ndimage.gaussian_filter(salient, (0, 2.5, 2.5), mode="nearest"))
+    blurred = blurred.masked_fill(flat.view(-1, 1, 1), 0)
+    return F.interpolate(blurred.unsqueeze(1), size=images.shape[2:], mode="bilinear", align_corners=False).squeeze(1)
+
+
+def spectral_residual_masks(images: Tensor, side: int = 64) -> Tensor:
+    """Mark where the ``spectral_residual`` is above its Otsu threshold: (N, S, S) bool on the CPU, empty for an image of one colour."""
+    maps = (spectral_residual(batch, side) for batch in images.split(256))
+    return torch.cat([salient > otsu_thresholds(salient).view(-1, 1, 1) for salient in maps])
+
+
+def _check(images: Tensor) -> None:
+    if images.ndim != 4 or images.shape[1] != 3 or images.shape[2] != images.shape[3] or images.dtype != torch.uint8:
+        raise ValueError(f"images must be (N, 3, S, S) uint8, got {images.dtype} of shape {tuple(images.shape)}")
+
+
+def masks_from_folder(folder: str | Path, names: Sequence[str], size: int, *, otsu: bool = False) -> Tensor:
+    """Read the masks that another program made: one image file for each image, of any size and any format that Pillow reads.
+
+    A mask belongs to an image when its path below ``folder`` is the image's name, or when its file name is the last part of it, both
+    without their endings. It is squashed to the square like the images, by the nearest pixel.
+
+    Args:
+        folder: folder of masks, relative to the project's root, searched with all that lies in it.
+        names: one for each image, such as ``datasets.ImageSet.names``.
+        size: side S of the square masks, pixels.
+        otsu: take what is brighter than the Otsu threshold (for grey saliency maps, and for JPEG, whose background is not exactly
+            0); else what is not 0, in any channel but transparency, or not index 0 of a palette.
+
+    Returns:
+        (N, S, S) bool, in the order of the names; a mask may be empty.
+
+    Raises:
+        FileNotFoundError: the folder or some mask is missing; up to three are named.
+        ValueError: two files fit one image, two images fit one file, a file lies outside the folder or is no image.
+    """
+    root = from_root(folder)
+    if not root.is_dir():
+        raise FileNotFoundError(f"the folder of masks {root} does not exist; set it to the folder that holds one mask for each image")
+    files = _assign(root, names)
+    return torch.from_numpy(np.array([_read_mask(file, size, otsu) for file in files], dtype=bool).reshape(-1, size, size))
+
+
+def _assign(root: Path, names: Sequence[str]) -> list[Path]:
+    """Find the one file of each name."""
+    known: dict[str, set[Path]] = {}
+    for file in sorted(path for path in root.rglob("*") if path.is_file()):
+        for key in (file.relative_to(root).with_suffix("").as_posix(), file.stem):
+            known.setdefault(key, set()).add(file)
+    found = [next((known[key] for key in _keys(name) if key in known), set()) for name in names]
+    missing = [name for name, fits in zip(names, found, strict=True) if not fits]
+    if missing:
+        raise FileNotFoundError(f"{len(missing)} of {len(names)} images have no mask in {root}, first {', '.join(missing[:3])}")
+    for name, fits in zip(names, found, strict=True):
+        if len(fits) > 1:
+            raise ValueError(f"{len(fits)} masks fit the image {name}, such as {' and '.join(str(file) for file in sorted(fits)[:2])}")
+    files = [file for fits in found for file in fits]
+    outside = [file for file in files if not file.resolve().is_relative_to(root)]
+    if outside:
+        raise ValueError(f"the mask {outside[0]} is a link that leaves the folder; copy the file into it")
+    if len(set(files)) < len(files):
+        twice = next(file for file in files if files.count(file) > 1)
+        raise ValueError(f"the mask {twice} fits several images; lay the masks in folders as the images are")
+    return files
+
+
+def _keys(name: str) -> tuple[str, ...]:
+    """Name a mask's file in the order of trust: by path or by last part, with the ending too, for a dot need not begin an ending."""
+    path = PurePosixPath(name)
+    return name, str(path.with_suffix("")), path.name, path.stem
+
+
+def _read_mask(file: Path, size: int, otsu: bool) -> np.ndarray:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(file) as image:
+                levels = _levels(image, otsu)
+    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError, Image.DecompressionBombWarning) as fault:
+        raise ValueError(f"the mask {file} is no readable image ({type(fault).__name__}: {fault})") from fault
+    above = float(otsu_thresholds(torch.from_numpy(levels)[None])) if otsu else 0
+    inside = Image.fromarray((levels > above).astype(np.uint8))
+    return np.asarray(inside.resize((size, size), Image.Resampling.NEAREST)) > 0
+
+
+def _levels(image: Image.Image, grey: bool) -> np.ndarray:
+    """Give one float64 for each pixel, 0 in the background: (H, W)."""
+    if image.mode in ("1", "L", "F", "I") or image.mode.startswith("I;16") or (image.mode == "P" and not grey):
+        return np.asarray(image).astype(float)
+    channels = np.asarray(image.convert("RGB")).astype(float)
+    return channels @ _LUMA.numpy() if grey else channels.max(2)
+
+
+def segmentation_network(architecture: str, weights_path: str, classes: int = 21) -> nn.Module:
+    """Build one of torchvision's segmentation networks with weights that the user has; nothing is downloaded or unpickled.
+
+    Args:
+        architecture: one of ``SEGMENTATION_NETWORKS``.
+        weights_path: a state dict as ``.safetensors``, ``.pt`` or ``.pth``, relative to the project's root; an auxiliary head is left out.
+        classes: outputs of the network: 21 of Pascal VOC with the background first, or 1 logit of the object.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: an unknown architecture, a file that is no state dict, or one that does not fit.
+    """
+    if architecture not in SEGMENTATION_NETWORKS:
+        raise ValueError(f"architecture {architecture!r} is unknown; choose one of {', '.join(SEGMENTATION_NETWORKS)}")
+    path = from_root(weights_path)
+    if not path.is_file():
+        raise FileNotFoundError(f"the weights {path} do not exist; save the state dict of a {architecture} there")
+    state = {name: value for name, value in models.read_weights(str(path), architecture).items() if not name.startswith("aux_classifier.")}
+    network = torchvision.models.get_model(architecture, weights=None, weights_backbone=None, num_classes=classes)
+    try:
+        network.load_state_dict(state)
+    except RuntimeError as fault:
+        raise ValueError(f"{path} does not fit a {architecture} with {classes} classes: {str(fault).splitlines()[1].strip()}") from fault
+    return network.eval()
+
+
+@torch.no_grad()
+def network_masks(
+    network: nn.Module,
+    images: Tensor,
+    *,
+    normalise_images: Callable[[Tensor], Tensor] = models.normalise,
+    batch_size: int = 32,
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """Mark what a network takes for an object: ``logit > 0`` for one logit per pixel, else any class but the first, the background.
+
+    Args:
+        network: on ``device``, float images (B, 3, S, S) -> logits (B, 1, h, w) or (B, K, h, w), or a dict that has them as "out", as
+            torchvision's segmentation networks give. Its mode is left as it was; it runs in evaluation mode.
+        images: (N, 3, S, S) uint8.
+        normalise_images: uint8 -> float images as the network expects them.
+        batch_size: images per forward pass.
+        device: where the network is.
+
+    Returns:
+        (N, S, S) bool on the CPU; logits are enlarged bilinearly before they are cut. NaN is background.
+
+    Raises:
+        ValueError: images that are not (N, 3, S, S) uint8, or other outputs.
+    """
+    _check(images)
+    masks = []
+    with cams.evaluation_mode(network):
+        for batch in images.split(batch_size):
+            logits = _maps_of(network(normalise_images(batch.to(device))), len(batch))
+            logits = F.interpolate(logits.float(), size=images.shape[2:], mode="bilinear", align_corners=False)
+            object_logit = logits[:, 0] if logits.shape[1] == 1 else logits[:, 1:].amax(1) - logits[:, 0]
+            masks.append((object_logit > 0).cpu())
+    return torch.cat(masks)
+
+
+def _maps_of(output: Tensor | dict[str, Tensor], count: int) -> Tensor:
+    logits = output.get("out") if isinstance(output, dict) else output
+    if not isinstance(logits, Tensor) or logits.ndim != 4 or len(logits) != count:
+        found = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else f"a {type(output).__name__}"
+        raise ValueError(f"the network puts out {found}; masks need logits ({count}, K, h, w), or a dict that has them as 'out'")
+    return logits
