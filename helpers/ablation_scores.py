@@ -1,0 +1,187 @@
+"""The overlap score of one network under every choice that could have been made otherwise: method, class, layer, threshold, size."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from helpers import cams, layer_cams, localization, models
+from helpers.datasets import ImageSet
+from helpers.measures import passes
+from helpers.threshold_sweep import overlaps_with_masks
+
+CORRECT, TORCHCAM = "correct", "torchcam"  # formulas
+PREDICTED, TRUE, NO_CLASS = "predicted", "true", "none"  # classes that a map explains
+BOXES, MASKS = "boxes", "masks"  # what it is compared with: annotated boxes, masks made by a machine
+ALL, RIGHT, WRONG = "all", "correct", "wrong"  # images: all, those classified as labelled, the others
+# What one forward pass gives in closed form; the first is the paper's. "cam" is the same as "grad_cam" here.
+CLOSED_FORMS = (("grad_cam", CORRECT), ("grad_cam_plus_plus", CORRECT), ("grad_cam_plus_plus", TORCHCAM), ("layer_cam", CORRECT))
+LAYER_METHODS = ("grad_cam", "layer_cam")  # at every layer
+SAMPLED_METHODS = tuple(method for method in layer_cams.METHODS if method not in LAYER_METHODS)  # at the last stage
+KEYS = ["method", "formula", "layer", "class_used", "annotation", "image_size", "threshold", "subset"]
+COLUMNS = [*KEYS, "n", "iou", "iou_b", "nearest", "difference", "seconds"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that decides the scores beside the network, its images and the machine's masks."""
+
+    thresholds: tuple[float, ...]  # of the map, in (0, 1); the paper's is added
+    threshold: float = 0.1  # the paper's, at which single images are kept
+    images: int = 48  # images per model for what needs gradients, noise or other image sizes; 0 takes all
+    methods: tuple[str, ...] = ("smooth_grad_cam_plus_plus", "eigen_cam", "score_cam")  # of SAMPLED_METHODS
+    layers: tuple[str, ...] = ()  # by name, see layer_cams.named_layer; none takes the last layer of every stage
+    noise_samples: int = 4  # of Smooth Grad-CAM++
+    noise_std: float = 0.3  # of Smooth Grad-CAM++, in units of the network's input
+    channels: int = 16  # of Score-CAM
+    scales: tuple[float, ...] = (0.5, 2.0)  # image sizes, as multiples of the study's
+    seed: int = 0  # of the choice of images and of the noise
+    batch_size: int = 256  # images per pass; of what is drawn, the noise alone depends on it
+
+    def __post_init__(self) -> None:
+        """Put the paper's threshold among the sorted thresholds; refuse unknown methods and scales that are not positive."""
+        object.__setattr__(self, "thresholds", tuple(sorted({*self.thresholds, self.threshold})))
+        if unknown := sorted(set(self.methods) - set(SAMPLED_METHODS)):
+            raise ValueError(f"methods {', '.join(unknown)} cannot be chosen; choose of {', '.join(SAMPLED_METHODS)}")
+        if not all(0 < scale < np.inf for scale in self.scales):
+            raise ValueError(f"scales {self.scales} must be positive multiples of the image size")
+
+
+class Stage(NamedTuple):
+    """The last stage of a network, where maps have a closed form."""
+
+    name: str
+    layer: nn.Module
+    classifier: nn.Linear
+
+
+@torch.inference_mode()
+def last_stage(network: nn.Module, images: ImageSet, device: torch.device | str) -> Stage:
+    """Find the layer whose maps are averaged and classified, see ``passes.last_maps_layer`` and ``cams.check_closed_form``.
+
+    Raises:
+        ValueError: there is none, or the closed form does not hold.
+    """
+    example = passes.prepared(images.images[:1], models.normalise, device)
+    layer = passes.last_maps_layer(network, example)
+    name = next(name for name, module in network.named_modules() if module is layer)
+    return Stage(name, layer, cams.check_closed_form(network, layer, example))
+
+
+def closed_form_maps(method: str, formula: str, features: Tensor, classifier_weight: Tensor, classes: Tensor) -> Tensor:
+    """Compute normalised maps without a backward pass, see ``cams.closed_form_cam``: (B, h, w) in [0, 1).
+
+    Grad-CAM++ as torchcam 0.4.0 computes it loses a division: alpha is g^2, so that a channel's weight, summed over its h w pixels, is
+    ``h w (relu(W_ck) / (h w))^3``. The factor is kept because it decides how much the 1e-8 of the normalisation weighs.
+
+    Raises:
+        ValueError: an unknown method, or the formula of torchcam for another than Grad-CAM++.
+    """
+    if (method, formula) not in CLOSED_FORMS:
+        known = ", ".join(f"{name} ({kind})" for name, kind in CLOSED_FORMS)
+        raise ValueError(f"there is no closed form of {method!r} by the formula {formula!r}; choose one of {known}")
+    if formula == CORRECT:
+        return cams.normalise(cams.closed_form_cam(method, features, classifier_weight, classes))
+    pixels = features.shape[2] * features.shape[3]
+    weights = pixels * (classifier_weight[classes].relu() / pixels) ** 3
+    return cams.normalise(torch.einsum("bk,bkhw->bhw", weights, features).relu())
+
+
+def swept(maps: Tensor, masks: Tensor, settings: Settings) -> Tensor:
+    """Compute IoU and IoU-B at every threshold on the CPU: (2, T, B); NaN where the mask is empty, so that the image is dropped."""
+    overlaps = torch.stack(overlaps_with_masks(maps, masks, settings.thresholds))
+    return overlaps.masked_fill(~masks.any(2).any(1), torch.nan).cpu()
+
+
+def summary(overlaps: Tensor, right: Tensor, settings: Settings, seconds: float, **keys: str | int) -> pd.DataFrame:
+    """Average overlaps (2, T, N) over all images, those classified right (N,), and the others; undefined ones are in no mean nor in n.
+
+    Returns:
+        ``COLUMNS``, one row per threshold and subset; NaN for a subset without a defined image.
+    """
+    rows = []
+    for subset, chosen in ((ALL, torch.ones_like(right)), (RIGHT, right), (WRONG, ~right)):
+        values = overlaps[:, :, chosen].double()
+        defined = values.isfinite().sum(2)
+        means = (values.nan_to_num(0).sum(2) / defined).tolist()
+        for threshold, n, iou, iou_b in zip(settings.thresholds, defined[0].tolist(), *means, strict=True):
+            rows.append(keys | {"threshold": threshold, "subset": subset, "n": n, "iou": iou, "iou_b": iou_b, "seconds": seconds})
+    table = pd.DataFrame(rows)
+    return table.assign(**{"nearest": "", "difference": np.nan} | {name: table[name] for name in table})[COLUMNS]
+
+
+class Scores(NamedTuple):
+    """What one pass over all images of a model gives."""
+
+    table: pd.DataFrame  # COLUMNS
+    single: pd.DataFrame  # one row per image: name, iou, iou_b, mask_iou, right, for the paper's method and threshold
+
+
+@torch.inference_mode()
+def closed_form_scores(
+    network: nn.Module, images: ImageSet, masks: Tensor | None, settings: Settings, device: torch.device | str
+) -> Scores:
+    """Score everything that one forward pass over all images of a model gives: methods, classes and thresholds at once.
+
+    Args:
+        network: on ``device``; its mode and hooks are left as they came.
+        images: its training images, with the labels that it was fitted to ("true").
+        masks: (N, S, S) bool of the same images, made by a machine, or None. An image with an empty mask is dropped there.
+        settings: see there.
+        device: where the network is.
+    """
+    stage, parts, seconds, right = last_stage(network, images, device), {}, {}, []
+    for start in range(0, len(images), settings.batch_size):
+        batch = slice(start, start + settings.batch_size)
+        started = time.perf_counter()
+        features, logits = cams.features_and_logits(network, stage.layer, passes.prepared(images.images[batch], models.normalise, device))
+        labels, predicted = images.labels[batch].to(device), logits.argmax(1)
+        annotations = {BOXES: localization.box_masks(images.boxes[batch].to(device), images.images.shape[-1])}
+        if masks is not None:
+            annotations[MASKS] = masks[batch].to(device)
+        right.append((predicted == labels).cpu())
+        forward = time.perf_counter() - started
+        for key in CLOSED_FORMS:
+            started = time.perf_counter()
+            for name, overlaps in _closed_form(key, features, stage.classifier.weight, predicted, labels, annotations, settings):
+                parts.setdefault((*key, *name), []).append(overlaps)
+            seconds[key] = seconds.get(key, 0.0) + forward + time.perf_counter() - started
+    joined, chosen = {key: torch.cat(values, 2) for key, values in parts.items()}, torch.cat(right)
+    fixed = {"layer": stage.name, "image_size": images.images.shape[-1]}
+    tables = [
+        summary(values, chosen, settings, seconds[method, formula], method=method, formula=formula, class_used=used, annotation=to, **fixed)
+        for (method, formula, used, to), values in joined.items()
+    ]
+    return Scores(pd.concat(tables, ignore_index=True), _single(joined, chosen, images.names, settings))
+
+
+def _closed_form(
+    key: tuple[str, str],
+    features: Tensor,
+    weight: Tensor,
+    predicted: Tensor,
+    labels: Tensor,
+    annotations: dict[str, Tensor],
+    settings: Settings,
+) -> Iterator[tuple[tuple[str, str], Tensor]]:
+    maps = closed_form_maps(*key, features, weight, predicted)
+    looked = swept(maps, annotations[BOXES], settings)
+    yield (PREDICTED, BOXES), looked
+    if MASKS in annotations and key == CLOSED_FORMS[0]:
+        yield (PREDICTED, MASKS), swept(maps, annotations[MASKS], settings)
+    wrong = (predicted != labels).nonzero().squeeze(1)  # elsewhere the two maps are the same
+    of_label = closed_form_maps(*key, features[wrong], weight, labels[wrong])
+    yield (TRUE, BOXES), looked.index_copy(2, wrong.cpu(), swept(of_label, annotations[BOXES][wrong], settings))
+
+
+def _single(joined: dict[tuple[str, ...], Tensor], right: Tensor, names: tuple[str, ...], settings: Settings) -> pd.DataFrame:
+    at = settings.thresholds.index(settings.threshold)
+    paper = joined[(*CLOSED_FORMS[0], PREDICTED, BOXES)][:, at]
+    against = joined.get((*CLOSED_FORMS[0], PREDICTED, MASKS))
+    columns = {"iou": paper[0], "iou_b": paper[1], "mask_iou": torch.full_like(paper[0], torch.nan) if against is None else against[0, at]}
+    return pd.DataFrame({"name": names} | {name: values.double().numpy() for name, values in columns.items()} | {"right": right.numpy()})

@@ -1,0 +1,209 @@
+"""Tables of the ablations: how the correlation of the overlap with the gap changes with each choice, with n and interval."""
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+import pandas as pd
+
+from helpers import published
+from helpers.ablation_scores import ALL, BOXES, CLOSED_FORMS, CORRECT, LAYER_METHODS, NO_CLASS, PREDICTED, RIGHT, TRUE
+from helpers.agreement import finite_pairs, kendall, pearson
+from helpers.statistics import TOTAL, bootstrap_interval, correlation_table
+
+PAPER_THRESHOLD = 0.1
+# Two maps whose pixels differ by less than this are one map; rounding in single precision moves them by some 1e-6.
+SAME = 1e-3
+_PAPER = dict(zip(("method", "formula"), CLOSED_FORMS[0], strict=True))
+
+
+def correlation(values: pd.Series, models: pd.DataFrame, resamples: int, seed: int) -> dict[str, float]:
+    """Correlate one value per model with its gap: n, dropped (not finite), cells, pearson_r, ci_low, ci_high, kendall_tau.
+
+    The interval is that of ``statistics.bootstrap_interval``, over whole cells; what is undefined is NaN.
+    """
+    x, y, kept = finite_pairs(values, models["gap"])
+    cells = models["cell"].to_numpy()[kept]
+    low, high = bootstrap_interval(x, y, cells, "pearson", resamples, seed=seed)
+    counts = {"n": len(x), "dropped": int((~kept).sum()), "cells": len(set(cells))}
+    return counts | {"pearson_r": pearson(x, y), "ci_low": low, "ci_high": high, "kendall_tau": kendall(x, y)}
+
+
+def correlations(
+    models: pd.DataFrame, scores: pd.DataFrame, keys: Sequence[str], *, measure: str = "iou", resamples: int = 1000, seed: int = 0
+) -> pd.DataFrame:
+    """Correlate a measure with the gap for every setting.
+
+    Args:
+        models: one row per model: model_id, gap, cell.
+        scores: rows of ``ablations.load``, at most one per model and setting.
+        keys: the columns that name a setting.
+        measure: iou or iou_b.
+        resamples: of the interval.
+        seed: of the resampling.
+
+    Returns:
+        One row per setting, in the order of the scores: the keys, images (median number behind a model's score), mean of the measure, and
+        ``correlation``.
+    """
+    rows = []
+    for values, part in scores.groupby(list(keys), sort=False, dropna=False):
+        joined = models[["model_id", "gap", "cell"]].merge(part[["model_id", "n", measure]], how="left", on="model_id", validate="1:1")
+        averages = {"images": joined["n"].median(), "mean": joined[measure].mean()}
+        rows.append(dict(zip(keys, values, strict=True)) | averages | correlation(joined[measure], joined, resamples, seed))
+    return pd.DataFrame(rows, columns=[*keys, "images", "mean", *correlation(pd.Series(dtype=float), models.head(0), 0, 0)])
+
+
+def at_last_stage(scores: pd.DataFrame) -> pd.DataFrame:
+    """Take the scores at the last stage and at the study's own image size, of all images of a model."""
+    closed = scores[scores["part"] == "closed"]
+    chosen = scores["layer"].isin(closed["layer"].unique()) & scores["image_size"].isin(closed["image_size"].unique())
+    return scores[chosen & (scores["subset"] == ALL)]
+
+
+def of_paper(scores: pd.DataFrame, **fixed: object) -> pd.DataFrame:
+    """Take the scores by Grad-CAM; ``fixed`` names columns and the value that they must have."""
+    return scores[(scores[[*_PAPER, *fixed]] == pd.Series(_PAPER | fixed)).all(axis=1)]
+
+
+def published_pooled(minimum_train_accuracy: float) -> dict[str, float]:
+    """Give the paper's pooled r of its measures among the models above a training accuracy; nothing for a threshold it does not have."""
+    table = published.du2024_table3()
+    chosen = (table["architecture"] == TOTAL) & np.isclose(table["threshold"], minimum_train_accuracy)
+    return table[chosen].set_index("method")["pearson_r"].to_dict()
+
+
+def _by_architecture(
+    models: pd.DataFrame, named: pd.DataFrame, thresholds: Collection[float], theirs: pd.DataFrame, resamples: int, seed: int
+) -> pd.DataFrame:
+    """Correlate scores that have a ``row`` name, per architecture and training accuracy, beside the paper's (method, architecture, ...)."""
+    wide = named.pivot(index="model_id", columns="row", values="iou")
+    joined = models.drop(columns=[name for name in wide if name in models]).merge(wide, how="left", left_on="model_id", right_index=True)
+    names = list(named["row"].unique())
+    table = correlation_table(joined, names, thresholds, resamples=resamples, kendall_resamples=0, seed=seed)
+    facts = named.groupby("row", sort=False).agg(method=("method", "first"), images=("n", "median"))
+    table = table.drop(columns=["kendall_low", "kendall_high"]).merge(facts, how="left", left_on="measure", right_index=True)
+    theirs = theirs.rename(columns={"pearson_r": "published_r"})
+    table = table.merge(theirs, how="left", on=["method", "architecture", "threshold"])
+    return table.assign(difference=table["pearson_r"] - table["published_r"])
+
+
+def cam_methods(
+    models: pd.DataFrame, scores: pd.DataFrame, threshold: float, accuracies: Collection[float], *, resamples: int, seed: int
+) -> pd.DataFrame:
+    """Compare the CAM methods, correct and as torchcam computes them, at the paper's threshold; Du et al. 2024, Table 6.
+
+    Returns:
+        One row per architecture (last "Total"), training accuracy (threshold) and way to compute the map (method, formula, images per
+        model): n, dropped, cells, pearson_r, ci_low, ci_high, kendall_tau, published_r, difference, coincides_with (the way in closed form
+        whose maps are the same for every model, "" where there is none).
+    """
+    chosen = at_last_stage(scores)
+    chosen = chosen[(chosen["threshold"] == threshold) & chosen["class_used"].isin([PREDICTED, NO_CLASS]) & (chosen["annotation"] == BOXES)]
+    named = chosen.assign(row=chosen["method"] + "|" + chosen["formula"] + "|" + chosen["part"])
+    table = _by_architecture(models, named, accuracies, published.du2024_table6(), resamples, seed)
+    table[["formula", "part"]] = table["measure"].str.split("|", expand=True).reindex(columns=[1, 2])
+    sampled = chosen[chosen["part"] == "sampled"].groupby(["method", "formula"]).agg({"nearest": set, "difference": "max"})
+    same = {key: next(iter(row.nearest)) for key, row in sampled.iterrows() if len(row.nearest) == 1 and row.difference < SAME}
+    keys = zip(table["method"], table["formula"], table["part"], strict=True)
+    table["coincides_with"] = [same.get(key[:2], "") if key[2] == "sampled" else "" for key in keys]
+    front = ["architecture", "threshold", "method", "formula", "images"]
+    return table[[*front, *(name for name in table if name not in [*front, "measure", "part"])]]
+
+
+def annotations(
+    models: pd.DataFrame, scores: pd.DataFrame, threshold: float, accuracies: Collection[float], *, resamples: int, seed: int
+) -> pd.DataFrame:
+    """Compare annotated boxes with masks made by a machine, by Grad-CAM at the paper's threshold; Du et al. 2024, Table 7.
+
+    Returns:
+        One row per architecture (last "Total"), training accuracy (threshold) and method (annotated_boxes or saliency_masks): images
+        (median per model; one with an empty mask is dropped), n, dropped, cells, pearson_r, ci_low, ci_high, kendall_tau, published_r,
+        difference.
+    """
+    chosen = of_paper(at_last_stage(scores), part="closed", class_used=PREDICTED, threshold=threshold)
+    names = np.where(chosen["annotation"] == BOXES, "annotated_boxes", "saliency_masks")
+    table = _by_architecture(models, chosen.assign(row=names, method=names), accuracies, published.du2024_table7(), resamples, seed)
+    front = ["architecture", "threshold", "method", "images"]
+    return table[[*front, *(name for name in table if name not in [*front, "measure"])]]
+
+
+def paper_scores(models: pd.DataFrame, scores: pd.DataFrame, threshold: float) -> pd.DataFrame:
+    """Join iou and iou_b of the paper's setting (Grad-CAM of the predicted class, all images, annotated boxes) to a table of models."""
+    chosen = of_paper(at_last_stage(scores), part="closed", class_used=PREDICTED, annotation=BOXES, threshold=threshold)
+    others = models.drop(columns=[name for name in ("iou", "iou_b") if name in models])
+    return others.merge(chosen[["model_id", "iou", "iou_b"]], how="left", on="model_id", validate="1:1")
+
+
+def validity(networks: pd.DataFrame, models: pd.DataFrame, *, resamples: int, seed: int) -> pd.DataFrame:
+    """Correlate IoU with the gap among untrained networks, beside the trained ones; Du et al. 2024, Table 5.
+
+    Args:
+        networks: one row per untrained network, see ``random_networks.COLUMNS``; each is a cell of its own.
+        models: the trained ones: architecture, gap, cell, iou.
+        resamples: of the interval.
+        seed: of the resampling.
+
+    Returns:
+        One row per architecture, last "Total": images, accuracies and IoU on average, n, dropped, cells, pearson_r, ci_low, ci_high,
+        kendall_tau, published_r, trained_n, trained_r.
+    """
+    networks = networks.assign(cell=[f"{row.architecture} {row.seed}" for row in networks.itertuples()])
+    means = {"images": "train_images", "train_accuracy": "train_accuracy", "test_accuracy": "test_accuracy", "mean": "iou"}
+    rows = []
+    for name in [*networks["architecture"].unique(), TOTAL]:
+        mine, trained = (table if name == TOTAL else table[table["architecture"] == name] for table in (networks, models))
+        averages = {column: mine[source].mean() for column, source in means.items()}
+        row = {"architecture": name} | averages | correlation(mine["iou"], mine, resamples, seed)
+        rows.append(row | {"trained_n": len(trained), "trained_r": pearson(trained["iou"], trained["gap"])})
+    theirs = published.du2024_table5().rename(columns={"pearson_r": "published_r"})[["architecture", "published_r"]]
+    return pd.DataFrame(rows).merge(theirs, how="left", on="architecture")
+
+
+def by_threshold(
+    models: pd.DataFrame, scores: pd.DataFrame, minimum_train_accuracy: float, paper: float, *, resamples: int, seed: int
+) -> pd.DataFrame:
+    """Correlate at every threshold of the map: each CAM method, and Grad-CAM against the machine's masks; all of the predicted class.
+
+    Returns:
+        Rows of ``correlations`` by way (a label; the paper's first), method, formula, annotation, part and threshold, with published_r
+        where the paper has the setting: its pooled Table 3 for models above the same training accuracy.
+    """
+    chosen = at_last_stage(scores)
+    # On the sampled images the two methods of every layer would only repeat the closed forms.
+    repeated = (chosen["part"] == "sampled") & chosen["method"].isin(LAYER_METHODS)
+    chosen = chosen[chosen["class_used"].isin([PREDICTED, NO_CLASS]) & ~repeated]
+    table = correlations(models, chosen, ["method", "formula", "annotation", "part", "threshold"], resamples=resamples, seed=seed)
+    names = table["method"].str.replace("_plus_plus", "++").str.replace("_", "-")
+    compatible = np.where(table["formula"] == CORRECT, "", " as in torchcam")
+    against = np.where(table["annotation"] == BOXES, "", ", masks of the machine")
+    few = np.where(table["part"] == "closed", "", table["images"].map(", {:.0f} images".format))
+    table.insert(0, "way", names + compatible + against + few)
+    is_paper = (table["way"] == table["way"].iloc[0]) & np.isclose(table["threshold"], paper) & np.isclose(paper, PAPER_THRESHOLD)
+    return table.assign(published_r=np.where(is_paper, published_pooled(minimum_train_accuracy).get("iou", np.nan), np.nan))
+
+
+def by_layer(models: pd.DataFrame, scores: pd.DataFrame, threshold: float, *, resamples: int, seed: int) -> pd.DataFrame:
+    """Correlate Grad-CAM and Layer-CAM of every layer, on the sampled images: rows of ``correlations`` by method and layer."""
+    size = scores.loc[scores["part"] == "closed", "image_size"].unique()
+    chosen = scores[(scores["part"] == "sampled") & scores["method"].isin(LAYER_METHODS) & scores["image_size"].isin(size)]
+    chosen = chosen[(chosen["threshold"] == threshold) & (chosen["subset"] == ALL)]
+    return correlations(models, chosen.sort_values("method", kind="stable"), ["method", "layer"], resamples=resamples, seed=seed)
+
+
+def by_class(models: pd.DataFrame, scores: pd.DataFrame, threshold: float, *, resamples: int, seed: int) -> pd.DataFrame:
+    """Correlate Grad-CAM of the predicted and of the true class, on all, rightly and wrongly classified images.
+
+    Returns:
+        Rows of ``correlations`` by class_used and subset; on rightly classified images the two classes are one, so it stands once.
+    """
+    chosen = of_paper(scores, part="closed", annotation=BOXES, threshold=threshold)
+    twice = (chosen["class_used"] == TRUE) & (chosen["subset"] == RIGHT)
+    return correlations(models, chosen[~twice], ["class_used", "subset"], resamples=resamples, seed=seed)
+
+
+def by_image_size(models: pd.DataFrame, scores: pd.DataFrame, threshold: float, *, resamples: int, seed: int) -> pd.DataFrame:
+    """Correlate Grad-CAM of the same sampled images at several sizes: rows of ``correlations`` by image_size, sorted."""
+    last = scores.loc[scores["part"] == "closed", "layer"].unique()
+    chosen = of_paper(scores, part="sampled", threshold=threshold, subset=ALL)
+    chosen = chosen[chosen["layer"].isin(last)].sort_values("image_size", kind="stable")
+    return correlations(models, chosen, ["image_size"], resamples=resamples, seed=seed)

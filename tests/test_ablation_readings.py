@@ -1,0 +1,184 @@
+"""Sentences of the ablations: their numbers are those of the table, and what is undefined is said in words."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from helpers import ablation_readings
+
+NAN = float("nan")
+
+
+def rows(r=(-0.8, 0.1, 0.6), low=(-0.9, -0.4, 0.3), high=(-0.5, 0.5, 0.8), **columns):
+    table = pd.DataFrame({"n": [20] * 3}).assign(pearson_r=r, ci_low=low, ci_high=high)
+    return table.assign(**columns)
+
+
+def methods(**changes):
+    table = rows(architecture="Total", threshold=0.8, published_r=NAN, coincides_with="", images=[100.0, 100.0, 9.0], formula="correct")
+    table = table.assign(method=["grad_cam", "grad_cam_plus_plus", "smooth_grad_cam_plus_plus"])
+    other = table.assign(architecture="resnet18", published_r=[-0.89, -0.88, -0.86], pearson_r=[-0.7, -0.6, -0.5])
+    return pd.concat([other, table, table.assign(threshold=0.95, pearson_r=-0.99)], ignore_index=True).assign(**changes)
+
+
+def test_a_correlation_is_written_with_interval_and_n_or_as_undefined():
+    assert ablation_readings.with_interval(rows().iloc[0]) == "-0.80 (95 % interval -0.90 to -0.50, n = 20)"
+    assert ablation_readings.with_interval(rows(low=NAN).iloc[0]) == "-0.80 (no interval, n = 20)"
+    assert ablation_readings.with_interval(rows(r=NAN).iloc[0]) == "undefined (n = 20)"
+
+
+def test_signs_are_counted_by_the_interval():
+    text = ablation_readings.signs(pd.concat([rows(), rows().iloc[:1], rows(low=NAN).iloc[:1]]), "row")
+    assert text == (
+        "Of 5 rows: in 2 the interval lies below 0, as the paper expects, in 1 the interval lies above 0, against the paper, "
+        "in 1 the interval contains 0, in 1 there is no interval for want of models"
+    )
+    assert ablation_readings.signs(rows().iloc[:1], "row") == "Of 1 row: in 1 the interval lies below 0, as the paper expects"
+
+
+def test_methods_are_read_pooled_at_the_lowest_accuracy():
+    text = ablation_readings.methods_read(methods())
+    assert text.startswith("Pooled, r runs from -0.80 (Grad-CAM, 100 images per model) to 0.60 (Smooth Grad-CAM++, 9 images). Of 3 ways:")
+    assert "No two methods coincide." in text
+    assert "Grad-CAM -0.70 (-0.89), Grad-CAM++ -0.60 (-0.88), Smooth Grad-CAM++ -0.50 (-0.86)." in text
+    assert "On ResNet-18" not in ablation_readings.methods_read(methods(published_r=NAN))
+
+
+def test_methods_that_coincide_are_named_and_a_method_does_not_coincide_with_itself():
+    same = np.where(methods()["method"].str.startswith("smooth"), "grad_cam_plus_plus (correct)", "")
+    assert "The maps of Smooth Grad-CAM++ and Grad-CAM++ are the same for every model, to rounding." in ablation_readings.methods_read(
+        methods(coincides_with=same)
+    )
+    itself = np.where(methods()["method"] == "grad_cam", "grad_cam (correct)", "")
+    assert "No two methods coincide." in ablation_readings.methods_read(methods(coincides_with=itself))
+
+
+def test_pictured_are_all_pooled_ways_and_those_beside_the_paper():
+    table = ablation_readings.pictured(methods())
+    assert table["architecture"].tolist() == ["resnet18"] * 3 + ["Total"] * 3
+    assert set(table["threshold"]) == {0.8}
+    labels = ablation_readings.ways(table)
+    assert (labels[0], labels[-1]) == ("resnet18, Grad-CAM, 100 images", "all, Smooth Grad-CAM++, 9 images")
+    assert ablation_readings.way(pd.Series({"method": "grad_cam_plus_plus", "formula": "torchcam"})) == "Grad-CAM++ as torchcam computes it"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "words"),
+    [(-0.3, 0.2, "the interval contains 0, as it must"), (0.1, 0.5, "which a valid measure must not"), (NAN, NAN, "too few networks")],
+)
+def test_untrained_networks_must_tell_nothing(low, high, words):
+    networks = pd.DataFrame({"train_accuracy": [0.2, 0.4], "iou": [0.31, 0.25]})
+    table = pd.DataFrame([{"architecture": "Total", "n": 2, "pearson_r": 0.2, "ci_low": low, "ci_high": high, "published_r": -0.0094}])
+    text = ablation_readings.random_read(table, networks)
+    assert words in text
+    assert text.startswith("2 untrained networks, training accuracy 30.0 % on average, IoU 0.250 to 0.310: r = 0.20")
+    assert text.endswith("The paper has -0.01.")
+
+
+def test_masks_are_read_by_the_metrics_of_segmentation():
+    names = ("pixel_accuracy", "mean_pixel_accuracy", "mean_iou", "frequency_weighted_iou", "iou_object")
+    quality = dict(zip(names, (0.9, 0.8, 0.7, 0.6, 0.5), strict=True)) | {"images": 1200, "dropped": 3}
+    text = ablation_readings.masks_read(quality)
+    assert [float(number) for number in re.findall(r"\d+\.\d+", text)] == [90.0, 80.0, 0.7, 0.6, 0.5]
+    assert text.endswith("3 empty masks of 1,200 dropped.")
+    assert "3 masks of 1,200 are empty" in ablation_readings.masks_read(quality | {"mean_iou": NAN})
+    assert ablation_readings.examples_read([0.9, 0.1]).endswith("0.90, 0.10.")
+
+
+def test_boxes_and_masks_stand_side_by_side_with_the_paper():
+    table = rows().iloc[:2].assign(threshold=0.8, method=["annotated_boxes", "saliency_masks"])
+    both = pd.concat(
+        [table.assign(architecture="Total", published_r=NAN), table.assign(architecture="resnet18", published_r=[-0.89, -0.82])]
+    )
+    text = ablation_readings.annotations_read(both)
+    assert text.startswith("Pooled r with annotated boxes -0.80 (")
+    assert "with the machine's masks 0.10 (" in text
+    assert text.endswith("the paper's ResNet-18: -0.89 and -0.82.")
+    assert ablation_readings.annotations_read(both.iloc[:1]) == "There are no masks of a machine."
+
+
+def test_thresholds_say_where_the_sign_changes_and_that_choosing_flatters():
+    text = ablation_readings.thresholds_read(rows(threshold=[0.1, 0.3, 0.5]), 0.1)
+    assert "At the paper's threshold 0.1 r is -0.80" in text
+    assert "over 3 thresholds from 0.1 to 0.5 its sign changes between 0.1 and 0.3" in text
+    assert "most negative at 0.1 (-0.80)" in text
+    assert "flatters" in text
+    assert "its sign is the same at all of them" in ablation_readings.thresholds_read(rows(r=-0.5, threshold=[0.1, 0.3, 0.5]), 0.1)
+
+
+def test_choices_are_listed_in_their_order():
+    text = ablation_readings.choices_read(rows(), ["a", "b", "c"], "layer")
+    assert text.startswith("r by layer: a: -0.80 (95 % interval -0.90 to -0.50, n = 20); b: 0.10")
+
+
+def test_enough_images_are_those_whose_error_is_small_against_the_spread():
+    table = pd.DataFrame({"images": [50, 100, 200, 400], "half_width": [0.1, 0.05, 0.02, 0.0]})
+    table = table.assign(pearson_r=-0.5, ci_low=-0.7, ci_high=-0.3)
+    text = ablation_readings.images_read(table, pd.Series([0.3, 0.5]))  # sd 0.141, a quarter is 0.035
+    assert "With all 400 images r is -0.50; with 50 the IoU of a model is known to ±0.100" in text
+    assert "between -0.70 and -0.30" in text
+    assert text.endswith("for an error of at most a quarter of it 200 images are enough.")
+    # All images have no error of choice; that is no answer to how many are enough.
+    assert ablation_readings.images_read(table, pd.Series([0.30, 0.31])).endswith("no smaller number that was tried is enough.")
+
+
+def test_repeats_and_snapshots_are_read_by_level_and_change():
+    levels = rows().iloc[:2].assign(column="snapshot", level=["first", "stop"], mean=0.4, mean_gap=0.3)
+    change = rows().iloc[:1].assign(column="snapshot", level="change between levels", mean=0.012, mean_gap=0.043)
+    single = rows().iloc[:1].assign(column="repeat", level="0", mean=0.4, mean_gap=0.3)
+    text = ablation_readings.repeats_read(pd.concat([levels, change, single]))
+    assert "r by snapshot: first: -0.80" in text
+    assert "IoU differs by 0.012 on average and the gap by 4.3 points; r of the two changes is -0.80" in text
+    assert text.endswith("This study has one repeat only (0).")
+
+
+def test_no_label_noise_is_said_and_noise_is_read_by_level():
+    none = rows().iloc[:1].assign(level="0.0")
+    assert "no models trained on noisy labels" in ablation_readings.label_noise_read(none)
+    assert "no models trained on noisy labels" in ablation_readings.label_noise_read(none.iloc[:0])
+    text = ablation_readings.label_noise_read(rows().iloc[:2].assign(level=["0.0", "0.2"]))
+    assert "0.0 % noise: -0.80" in text
+    assert "20.0 % noise: 0.10" in text
+
+
+def test_right_and_wrong_images_are_compared():
+    single = pd.DataFrame({"right": [True, True, False, False], "iou": [0.6, 0.4, 0.2, 0.3]})
+    assert ablation_readings.right_and_wrong(single) == "Mean IoU is 0.500 on images classified as labelled and 0.250 on the others."
+    assert "classified alike" in ablation_readings.right_and_wrong(single.iloc[:2])
+
+
+def test_survival_counts_the_settings_of_the_same_sign():
+    text = ablation_readings.survival({"layers": rows(), "sizes": rows(r=(-0.2, NAN, -0.1))}, -0.4)
+    assert text.startswith("At the paper's setting r is **-0.40**; under 3 of 5 settings tried it has the same sign")
+    assert "(layers 1 of 3, sizes 2 of 2), and it runs from -0.80 to 0.60." in text
+
+
+def undefined():
+    nothing = rows(r=NAN, low=NAN, high=NAN, level=["0.0", "0.1", "0.2"], threshold=[0.1, 0.2, 0.3], column="snapshot")
+    nothing = nothing.assign(mean=NAN, mean_gap=NAN, images=[1, 2, 3], half_width=NAN, architecture="Total", method="annotated_boxes")
+    two = pd.concat([nothing.iloc[:1], nothing.iloc[:1].assign(method="saliency_masks")]).assign(published_r=NAN)
+    networks = pd.DataFrame({"train_accuracy": [0.2], "iou": [0.0]})
+    return {
+        "methods": ablation_readings.methods_read(methods(pearson_r=NAN, ci_low=NAN, ci_high=NAN)),
+        "random": ablation_readings.random_read(nothing.assign(published_r=0.1), networks),
+        "examples": ablation_readings.examples_read([]),
+        "annotations": ablation_readings.annotations_read(two),
+        "thresholds": ablation_readings.thresholds_read(nothing, 0.1),
+        "choices": ablation_readings.choices_read(nothing, ["a", "b", "c"], "layer"),
+        "images": ablation_readings.images_read(nothing.assign(half_width=0.1), pd.Series([0.5])),
+        "no images": ablation_readings.images_read(nothing.iloc[:0], pd.Series(dtype=float)),
+        "no spread": ablation_readings.images_read(nothing.assign(half_width=0.0), pd.Series([0.0, 0.0])),
+        "repeats": ablation_readings.repeats_read(nothing),
+        "noise": ablation_readings.label_noise_read(nothing),
+        "right": ablation_readings.right_and_wrong(pd.DataFrame({"right": [True, False, True], "iou": NAN})),
+        "survival": ablation_readings.survival({"layers": nothing}, NAN),
+    }
+
+
+@pytest.mark.parametrize("name", list(undefined()))
+def test_what_is_undefined_is_said_in_words(name):
+    text = undefined()[name]
+    assert text.endswith(".")
+    assert not re.search(r"\bnan\b", text.lower())
