@@ -41,6 +41,28 @@ TINY = {
             "bootstrap_resamples": 30,
             "accuracy_thresholds": [0.5, 0.0],
         },
+        "05_robustness_ablations": {
+            "thresholds": [0.05, 0.3],
+            "ablation_images": 6,
+            "noise_samples": 2,
+            "score_cam_channels": 3,
+            "random_networks": 3,
+            "random_images": 12,
+            "sample_sizes": [4, 10],
+            "sample_draws": 10,
+            "bootstrap_resamples": 30,
+            "accuracy_thresholds": [0.5, 0.0],
+        },
+        "06_kappa_tradeoff": {
+            "models_per_architecture": 1,
+            "include_pretrained": True,
+            "unseen_class_ids": ["synthetic_triangle", "synthetic_hourglass"],
+            "unseen_fractions": [0.0, 0.4],
+            "noise_ssim": [0.7, 0.85, 1.0],
+            "lambdas": [0.5, 1.0],
+            "complexity_images": 20,
+            "permutations": 20,
+        },
     },
 }
 

@@ -1,0 +1,245 @@
+"""Frozen features of every network at every level of noise, linear probes on them, and the cells of error and Kappa they give."""
+
+import json
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from helpers import families, image_noise, kappa, probe
+from helpers.datasets import ImageSet, StudyData
+from helpers.families import Backbone
+from helpers.files import complete_or_absent, read_json, write_json
+from helpers.image_noise import NoiseGenerator
+from helpers.kappa_networks import MODEL_SET, Member
+from helpers.kappa_published import huang2025_table2, huang2025_table3
+from helpers.tradeoff import TradeoffPoint
+
+EVERY = "all named networks"
+_PLACE = ["family", "model", "architecture", "model_id", "origin", "weights", "ssim", "ssim_reached", "unseen_fraction"]
+_MEASURES_OF_THE_PAPER = {"INVERSE_MARGIN": "inverse_margin", "LOG_SUM_OF_FRO": "log_sum_of_fro", "PARAM_NORM": "param_norm"}
+
+
+class Level(NamedTuple):
+    """One level of noise, the same for all networks."""
+
+    target: float  # mean SSIM asked for, 1 is clean
+    reached: float  # mean SSIM of the test images to the clean ones
+    strength: float  # in the generator's own unit
+
+
+class Noise(NamedTuple):
+    """The generator of a study with its levels."""
+
+    generator: NoiseGenerator
+    levels: list[Level]
+    identity: str  # 16 hex digits over what the levels depend on
+    seed: int
+
+
+def of_classes(images: ImageSet, classes: int, most: int = 0, seed: int = 0) -> ImageSet:
+    """Take the images of the first classes, those with a label below ``classes``; ``most`` of them drawn at random, 0 takes all."""
+    chosen = np.flatnonzero(images.labels.numpy() < classes)
+    return images.subset(np.sort(np.random.default_rng(seed).permutation(chosen)[: most or None]))
+
+
+def check_classes(data: StudyData, wanted: Sequence[str]) -> None:
+    """Make sure that every class asked for has images.
+
+    Raises:
+        ValueError: classes are missing; the message names them.
+    """
+    missing = [name for name in wanted if name not in set(data.classes["class_id"])]
+    if missing:
+        raise ValueError(f"{len(missing)} classes have no usable images: {', '.join(missing[:5])}; check unseen_class_ids and data_source")
+
+
+def noise_levels(
+    name: str, targets: Sequence[float], data: StudyData, folder: Path, *, seed: int, device: torch.device | str, tolerance: float = 0.01
+) -> Noise:
+    """Calibrate a generator on all test images, so that their mean SSIM hits each target; once, then it is read.
+
+    An auto-encoder is trained on the training images first. What part of the images a step of classes has differs a little from the mean.
+
+    Args:
+        name: one of ``image_noise.GENERATORS``.
+        targets: mean SSIM of each level, in (0, 1].
+        data: all classes, seen and unseen.
+        folder: where the levels and the auto-encoder are kept.
+        seed: of the noise and of the auto-encoder.
+        device: where the auto-encoder is trained and the images are degraded.
+        tolerance: largest difference accepted.
+
+    Raises:
+        ValueError: no targets, one twice, an unknown generator, or a target that cannot be reached; the message says what was.
+    """
+    if not targets or len(set(targets)) != len(targets):
+        raise ValueError(f"noise_ssim is {list(targets)}; it needs at least one level, each once")
+    identity = blake2b(f"{name} {data.fingerprint} {seed} {tolerance}".encode(), digest_size=8).hexdigest()
+    network = None
+    if name == "autoencoder":
+        path = folder / f"autoencoder-{identity}.safetensors"
+        if not path.is_file():
+            trained = image_noise.train_autoencoder(data.train.images, seed=seed, device=device)
+            with complete_or_absent(path) as temporary:
+                safetensors.torch.save_file({key: value.cpu().contiguous() for key, value in trained.state_dict().items()}, temporary)
+        state = safetensors.torch.load_file(path)
+        network = image_noise.AutoEncoder(len(state["encoder.4.bias"])).eval()
+        network.load_state_dict(state)
+        network.to(device)
+    generator = image_noise.noise_generator(name, network)
+    record = folder / f"noise-{identity}.json"
+    known = read_json(record) if record.is_file() else {}
+    for target in targets:
+        if str(target) not in known:
+            known[str(target)] = image_noise.calibrate(generator, data.test.images.to(device), target, tolerance, seed)._asdict()
+            write_json(record, known)
+    levels = [Level(target, known[str(target)]["reached"], known[str(target)]["strength"]) for target in targets]
+    return Noise(generator, levels, identity, seed)
+
+
+def kept_features(given: Backbone, images: ImageSet, strength: float, noise: Noise, folder: Path, device: torch.device | str) -> Tensor:
+    """Give the features of images at one strength of noise: computed once per network and level, then read.
+
+    Returns:
+        (N, D) float32 on the CPU, in the order of the images.
+    """
+    what = [given.image_size, given.mean, given.std, strength, *((noise.identity, noise.seed) if strength else ())]
+    digest = blake2b(json.dumps(what).encode(), digest_size=8)
+    digest.update(images.images.numpy().tobytes())
+    path = folder / f"{given.name.replace(' ', '-')}-{given.identity}" / f"{digest.hexdigest()}.safetensors"
+    if not path.is_file():
+        degraded = image_noise.degrade(images.images.to(device), noise.generator, strength, noise.seed)
+        with complete_or_absent(path) as temporary:
+            safetensors.torch.save_file({"features": families.features(given, degraded, device, 64)}, temporary)
+    return safetensors.torch.load_file(path)["features"]
+
+
+class Probed(NamedTuple):
+    """What probing one network gives."""
+
+    classes: pd.DataFrame  # see ``probe_member``
+    first: probe.Probe  # of the seen classes
+
+
+def probe_member(
+    member: Member, data: StudyData, noise: Noise, steps: Sequence[Sequence[str]], seen: int, folder: Path, *, l2: float, device: str
+) -> Probed:
+    """Fit a linear probe per step of classes to clean training features, and test it at every level of noise.
+
+    The probe has seen every class that it is tested on; the classes beyond the first ``seen`` are unseen by the backbone alone.
+
+    Args:
+        member: the network.
+        data: all classes, the seen ones first.
+        noise: see ``noise_levels``.
+        steps: see ``probe.class_steps``.
+        seen: classes that the backbone was adapted to.
+        folder: where features are kept.
+        l2: penalty of the probe, see ``probe.fit_probe``.
+        device: where features and large probes are computed.
+
+    Returns:
+        A row per step, level and class: family, model, architecture, model_id, origin, weights (their number, without a head), ssim (the
+        target), ssim_reached, unseen_fraction, class_id, and the columns of ``kappa.per_class``. And the probe of the seen classes alone.
+    """
+    given = member.backbone
+    clean = kept_features(given, data.train, 0.0, noise, folder, device)
+    noisy = [kept_features(given, data.test, level.strength, noise, folder, device) for level in noise.levels]
+    place = {"family": member.family, "model": given.name, "architecture": member.architecture, "model_id": member.model_id}
+    place |= {"origin": given.origin, "weights": round(given.millions * 1e6)}
+    tables, probes = [], {}
+    for count in dict.fromkeys([seen, *map(len, steps)]):
+        kept = data.train.labels < count
+        probes[count] = probe.fit_probe(clean[kept], data.train.labels[kept], l2=l2, device=device)
+    for count in map(len, steps):
+        tested = data.test.labels < count
+        for level, features in zip(noise.levels, noisy, strict=True):
+            counts = probe.confusion(probes[count], features[tested], data.test.labels[tested].numpy(), range(count))
+            at = place | {"ssim": level.target, "ssim_reached": level.reached, "unseen_fraction": (count - seen) / count}
+            tables.append(kappa.per_class(counts).assign(class_id=data.classes["class_id"].tolist()[:count], **at))
+    table = pd.concat(tables, ignore_index=True)
+    return Probed(table[[*_PLACE, "class_id", *table.columns.difference([*_PLACE, "class_id"], sort=False)]], probes[seen])
+
+
+def cells(classes: pd.DataFrame) -> pd.DataFrame:
+    """Sum the classes of every cell up, and say how far it has moved from the model's clean cell.
+
+    Args:
+        classes: rows of ``probe_member``, of any number of models.
+
+    Returns:
+        One row per model, SSIM and unseen fraction: those columns, the statistics of ``kappa.cell_statistics``, and divergence, nats, from
+        the cell of the largest SSIM and the smallest unseen fraction, see ``kappa.kappa_error_divergence``.
+    """
+    rows = []
+    for _, own in classes.groupby("model", sort=False):
+        clean = own[(own["ssim"] == own["ssim"].max()) & (own["unseen_fraction"] == own["unseen_fraction"].min())]
+        for place, cell in own.groupby(_PLACE, sort=True):
+            divergence = kappa.kappa_error_divergence(cell, clean)
+            rows.append(dict(zip(_PLACE, place, strict=True)) | kappa.cell_statistics(cell) | {"divergence": divergence})
+    return pd.DataFrame(rows)
+
+
+def at_few_levels(classes: pd.DataFrame) -> pd.DataFrame:
+    """Take the classes of the largest step at the clean, a middle and the noisiest level, for a figure that shows every class."""
+    levels = np.unique(classes["ssim"])
+    few = levels[[0, len(levels) // 2, -1]]
+    return classes[(classes["unseen_fraction"] == classes["unseen_fraction"].max()) & classes["ssim"].isin(few)]
+
+
+def averaged(table: pd.DataFrame) -> pd.DataFrame:
+    """Average the cells of the models of one architecture, which have equally many weights; other networks stay as they are.
+
+    Returns:
+        As ``cells``, ``model`` being the architecture, and ``models`` how many were averaged. NaN where one of them is undefined.
+    """
+    keys = ["family", "architecture", "weights", "ssim", "unseen_fraction"]
+    values = [*kappa.STATISTICS, "divergence"]
+    means = table.groupby(keys, sort=False)[values].agg(lambda column: column.mean(skipna=False))
+    rest = table.groupby(keys, sort=False).agg(origin=("origin", "first"), classes=("classes", "first"), models=("model", "nunique"))
+    return means.join(rest).reset_index().assign(model=lambda joined: joined["architecture"])
+
+
+def groups(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Part cells by family; where there are several published families, all their networks stand together as one more group."""
+    parts = {str(name): part for name, part in table.groupby("family", sort=False)}
+    named = table[table["family"] != MODEL_SET]
+    return parts | ({EVERY: named} if named["family"].nunique() > 1 else {})
+
+
+def beside_table2(points: Mapping[str, TradeoffPoint], study: str, strength: float) -> pd.DataFrame:
+    """Put the trade-off points of the groups beside the published ones (Huang et al. 2025, Table 2).
+
+    Returns:
+        One row per point: source, dataset, family, generalization_bound and diversity_bound (means of the readings along the axes), ssim,
+        unseen_fraction, weights_millions; NaN for the published ones: lambda, F, and the reading of each bound along each axis.
+    """
+    rows = []
+    for name, point in points.items():
+        row = {"source": "this study", "dataset": study, "family": name}
+        row |= {bound: getattr(point, bound).mean for bound in ("generalization_bound", "diversity_bound")}
+        row |= {"ssim": point.ssim, "unseen_fraction": point.unseen_fraction, "weights_millions": point.weights / 1e6}
+        row |= {"lambda": strength, "F": point.F}
+        for bound in ("generalization_bound", "diversity_bound"):
+            row |= {f"{bound}_by_{axis}": getattr(getattr(point, bound), axis) for axis in kappa.AXES}
+        rows.append(row)
+    return pd.concat([pd.DataFrame(rows), huang2025_table2().assign(source="Huang et al. 2025")], ignore_index=True)
+
+
+def beside_table3(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Put the sign errors of each group, one row per slice and statistic, beside the published ones (Huang et al. 2025, Table 3)."""
+    keys = ["family", "measure", "n", "mean_rank", "best", "p_value"]
+    parts = [table.assign(family=name) for name, table in tables.items()]
+    joined = pd.concat(parts, ignore_index=True).melt(keys, var_name="slice", value_name="sign_error")
+    theirs = huang2025_table3().assign(measure=lambda table: table["measure"].map(_MEASURES_OF_THE_PAPER))
+    theirs["slice"] = theirs["statistic"] + "_over_" + theirs["axis"]
+    wide = theirs.pivot(index=["measure", "slice"], columns="dataset", values="sign_error").add_prefix("published_")
+    ordered = joined.sort_values(["family", "mean_rank"], kind="stable")
+    return ordered.merge(wide.reset_index(), how="left", on=["measure", "slice"])
