@@ -1,6 +1,6 @@
 """Training augmentation of Du et al. 2024, batched on the device with a draw of its own for every image.
 
-Source: the augmentation that the authors' code applies (FORMULAS 1.4): horizontal flip, vertical flip, brightness +-32,
+Source: the augmentation that the authors' code applies: horizontal flip, vertical flip, brightness +-32,
 contrast x [0.5, 1.5], a random permutation of the channels; each with probability one half.
 """
 

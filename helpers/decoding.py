@@ -78,7 +78,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 def square_boxes(
     annotation: Annotation | None, image_size: tuple[int, int], size: int
 ) -> tuple[list[tuple[int, int, int, int]], list[tuple[str, str]]]:
-    """Scale boxes to the square image: clip, multiply by size / stated side, truncate; half-open (FORMULAS 1.3).
+    """Scale boxes to the square image: clip, multiply by size / stated side, truncate; half-open.
 
     Args:
         annotation: boxes in pixels of the size that it states, or of the image where it states none.

@@ -1,4 +1,4 @@
-"""When a run of Du et al. 2024 stops: their four rules, read from the history of epochs (FORMULAS 1.4)."""
+"""When a run of Du et al. 2024 stops: their four rules, read from the history of epochs."""
 
 from collections.abc import Sequence
 from typing import TypedDict

@@ -217,7 +217,7 @@ def drawn_accuracies(
 def invariance_targets(
     network: nn.Module, images: Any, normalise: Any, seed: int, device: Any, transforms: Mapping[str, Transform] = TRANSFORMS
 ) -> dict[str, float]:
-    """Accuracy of the TEST images under each transform, what the invariance experiment predicts (Schiff et al. 2021; FORMULAS 3.5).
+    """Accuracy of the TEST images under each transform, what the invariance experiment predicts (Schiff et al. 2021).
 
     Args:
         network: a classifier on ``device``.
