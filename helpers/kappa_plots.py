@@ -19,7 +19,7 @@ _NAMES = {
     "weights": "weights (millions)",
     "error_mean": "error rate, mean over classes",
     "kappa_loss_mean": "Kappa loss (1 - Kappa), mean over classes",
-    "divergence": "Kullback-Leibler divergence from the clean cell (nats)",
+    "divergence": "divergence from the clean cell (nats)",
 }
 
 
