@@ -1,0 +1,191 @@
+"""What a study teaches about other checkpoints: its models with scores and known gaps, and how far a user's case is from them."""
+
+import ast
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from helpers import measures
+from helpers.files import inside
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The models of a study that enter its analysis, and what the study was."""
+
+    study: str
+    models: pd.DataFrame  # model_id, cell, architecture, gap, train_accuracy and one column per measure and variant
+    columns: tuple[str, ...]  # of measures, finite for all models, and not the same for all
+    classes: int  # 0 where the study does not say
+    settings: Mapping[str, object]  # parameters of its notebooks
+
+    def setting(self, name: str, default: object) -> object:
+        """Give a parameter of the study, or a default where it is not recorded."""
+        return self.settings.get(name, default)
+
+
+def studies(reports: Path) -> list[str]:
+    """List the studies whose tables can calibrate: those with all measures first, and of these the one with the most models."""
+    found = [path.parent.parent for path in sorted(reports.glob("*/tables/catalogue.csv"))]
+    rank = {folder.name: _rank(folder) for folder in found if _has_scores(folder)}
+    return sorted(rank, key=rank.__getitem__)
+
+
+def _rank(folder: Path) -> tuple[bool, int]:
+    return not (folder / "tables/scores.parquet").is_file(), -len(read(folder.parent, folder.name).models)
+
+
+def _has_scores(folder: Path) -> bool:
+    return any((folder / "tables" / name).is_file() for name in ("scores.parquet", "scores.csv"))
+
+
+def read(reports: Path, study: str) -> Calibration:
+    """Read a study's scored model set from the tables of its report, so that a fresh clone needs no training.
+
+    Of the catalogue the models that enter the analysis are kept. Scores are those of notebook 04 (``scores.parquet``) where they are
+    there, else the IoU and IoU-B of notebook 03 (``scores.csv``). Of each measure the first
+    variant is on offer; one that is undefined for a model, or the same for all, is left out: it could not be fitted.
+
+    Raises:
+        FileNotFoundError: the study has no such tables; the message names the studies that have.
+    """
+    folder = inside(reports, study)
+    tables = folder / "tables"
+    if not (tables / "catalogue.csv").is_file() or not _has_scores(folder):
+        there = ", ".join(studies(reports)) or "none"
+        raise FileNotFoundError(
+            f"the study {study!r} has no catalogue and scores in {tables} (notebooks 02 to 04); studies that have: {there}"
+        )
+    catalogue = pd.read_csv(tables / "catalogue.csv", keep_default_na=False, na_values=[""])
+    left_out = catalogue["left_out"].fillna("") if "left_out" in catalogue else ""
+    kept = catalogue[(left_out == "") & np.isfinite(catalogue["gap"])]
+    models = kept[["model_id", "cell", "architecture", "gap", "train_accuracy"]]
+    models = models.merge(_scores(tables), on="model_id", how="left").reset_index(drop=True)
+    claims = [name for name in models.columns[5:] if name in measures.ranked()]
+    finite = [name for name in claims if len(models) and np.isfinite(models[name].to_numpy(dtype=float)).all()]
+    columns = tuple(name for name in finite if np.ptp(models[name]) > 1e-12 * np.abs(models[name]).max())
+    classes = tables / "table1_categories.csv"
+    return Calibration(study, models, columns, len(pd.read_csv(classes)) if classes.is_file() else 0, _settings(folder / "story"))
+
+
+def _scores(tables: Path) -> pd.DataFrame:
+    if (tables / "scores.parquet").is_file():
+        known = measures.columns().query("direction != 0").merge(pd.read_parquet(tables / "scores.parquet"), on=["measure", "variant"])
+        return known.pivot(index="model_id", columns="column", values="value").reset_index()
+    wanted = ["model_id", *measures.columns().query("direction != 0")["column"]]
+    table = pd.read_csv(tables / "scores.csv")
+    return table[[name for name in wanted if name in table]]
+
+
+def _settings(story: Path) -> dict[str, object]:
+    """Read the parameters that the study's notebooks recorded."""
+    found: dict[str, object] = {}
+    for path in sorted(story.glob("0[1-4]*.json")):
+        for item in json.loads(path.read_text(encoding="utf-8")):
+            found |= {name: _literal(text) for name, text in item.get("values", {}).items()}
+    return found
+
+
+def _literal(text: str) -> object:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def without(calibration: Calibration, cells: Sequence[str]) -> Calibration:
+    """Give the calibration less some hyperparameter cells, to try it on these."""
+    kept = calibration.models[~calibration.models["cell"].isin(cells)].reset_index(drop=True)
+    return Calibration(calibration.study, kept, calibration.columns, calibration.classes, calibration.settings)
+
+
+def ranges(calibration: Calibration, own: pd.DataFrame) -> pd.DataFrame:
+    """Hold each measure's values for the user's checkpoints against its range among the study's models.
+
+    Args:
+        calibration: the study.
+        own: one row per checkpoint, a column per measure; see ``own_scores.wide``.
+
+    Returns:
+        One row per measure of the calibration that the checkpoints have: measure, calibrated_low, calibrated_high, own_low, own_high,
+        defined (checkpoints with a value), outside (fraction of these outside the calibrated range; NaN where none is defined), and
+        distance (of the checkpoints' median from the study's, in standard deviations of the study).
+    """
+    rows = []
+    for name in [name for name in calibration.columns if name in own and len(calibration.models)]:
+        theirs, ours = calibration.models[name].to_numpy(dtype=float), own[name].dropna().to_numpy(dtype=float)
+        low, high = float(theirs.min()), float(theirs.max())
+        spread = theirs.std(ddof=1) if len(theirs) > 1 else np.nan
+        row = {"measure": name, "calibrated_low": low, "calibrated_high": high, "defined": len(ours)}
+        row |= {"own_low": ours.min() if len(ours) else np.nan, "own_high": ours.max() if len(ours) else np.nan}
+        row["outside"] = float(((ours < low) | (ours > high)).mean()) if len(ours) else np.nan
+        row["distance"] = float(abs(np.median(ours) - np.median(theirs)) / spread) if len(ours) and spread > 0 else np.nan
+        rows.append(row)
+    names = ["measure", "calibrated_low", "calibrated_high", "own_low", "own_high", "defined", "outside", "distance"]
+    return pd.DataFrame(rows, columns=names)
+
+
+def usable(measured: pd.DataFrame, checkpoints: int) -> list[str]:
+    """List the measures that the prediction may rest on: defined for all rankable checkpoints, and at least half of these in range.
+
+    The choice looks at the checkpoints' scores and never at a gap. Where no measure is in range, all that are defined are given back: the
+    prediction is an extrapolation then, and ``differences`` says so.
+
+    Args:
+        measured: see ``ranges``.
+        checkpoints: how many there are.
+    """
+    defined = measured[measured["defined"] == checkpoints]
+    near = defined[defined["outside"] <= 0.5]
+    return (near if len(near) else defined)["measure"].tolist() if checkpoints else []
+
+
+def differences(
+    calibration: Calibration,
+    *,
+    architectures: Sequence[str],
+    outputs: Sequence[int],
+    image_size: int,
+    boxes: str,
+    images: int,
+    published: bool = True,
+) -> pd.DataFrame:
+    """Hold the user's case against the study's, fact by fact.
+
+    Args:
+        calibration: the study.
+        architectures: of the checkpoints.
+        outputs: of the checkpoints.
+        image_size: pixels.
+        boxes: where they are from, see ``own_images.box_source``.
+        images: scored on.
+        published: whether width and first layers are those of the published architectures, and not the study's own.
+
+    Returns:
+        what, study, own, same (None where the study does not say).
+    """
+    theirs = sorted(set(calibration.models["architecture"]))
+    size, width, stem = (calibration.setting(name, None) for name in ("image_size", "width", "stem"))
+    form = "as published" if published else "the study's own"
+    rows = [
+        ("architectures", ", ".join(theirs), ", ".join(sorted(set(architectures))), set(architectures) <= set(theirs)),
+        ("width of the networks", _said(width), form, None if width is None else not published or width == 1),
+        ("first layers", _said(stem), form, None if stem is None else not published or stem == "imagenet"),
+        ("classes", _said(calibration.classes or None), ", ".join(map(str, sorted(set(outputs)))), _equal(calibration.classes, outputs)),
+        ("image size (pixels)", _said(size), str(image_size), None if size is None else size == image_size),
+        ("training images scored", _said(calibration.setting("images_per_class", None), " per class"), str(images), None),
+        ("boxes", "annotated", boxes, boxes == "annotated"),
+    ]
+    return pd.DataFrame(rows, columns=["what", "study", "own", "same"])
+
+
+def _said(value: object, unit: str = "") -> str:
+    return "not recorded" if value is None else f"{value}{unit}"
+
+
+def _equal(classes: int, outputs: Sequence[int]) -> bool | None:
+    return None if not classes or not outputs else set(outputs) == {classes}

@@ -1,0 +1,195 @@
+"""How far the predicted gap of a checkpoint can be trusted: its interval, the trial on models left out, and who is the best.
+
+A study has tens of models in fewer hyperparameter cells, and some fifty measures. What is fitted must be small, and its error must be taken
+from cells that it never saw. So: the three measures that go most with the gap, ridge regression on them with a penalty chosen by
+leave-one-out error, and an interval from the residuals of models whose whole cell was left out, choice of measures included.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from helpers.gap_regression import Array, fit, predict
+
+FEWEST = 4  # cells
+
+
+def left_out_predictions(values: ArrayLike, gap: ArrayLike, groups: ArrayLike, new: ArrayLike) -> tuple[Array, Array, NDArray[np.int64]]:
+    """Fit without each group in turn, and predict its models and the new ones.
+
+    Returns:
+        (n,) residuals gap minus prediction of the models by the fit that never saw their group, (G, m) predictions of the new ones by each
+        of the G fits, and (n,) the number of each model's group.
+    """
+    x, g, fresh = np.asarray(values, dtype=float), np.asarray(gap, dtype=float), np.asarray(new, dtype=float)
+    codes, names = pd.factorize(np.asarray(groups))
+    residuals, predictions = np.full(len(g), np.nan), np.empty((len(names), len(fresh)))
+    for group in range(len(names)):
+        inside = codes == group
+        fitted = fit(x[~inside], g[~inside])
+        residuals[inside] = g[inside] - predict(fitted, x[inside])
+        predictions[group] = predict(fitted, fresh)
+    return residuals, predictions, codes
+
+
+def intervals(values: ArrayLike, gap: ArrayLike, groups: ArrayLike, new: ArrayLike, level: float = 0.8) -> Array:
+    """Prediction interval of the gap of each new model: the jackknife+ of Barber et al. 2021, with whole cells left out.
+
+    From residual ``r_i`` of model i by the fit without its cell, and that fit's prediction ``mu_i`` of the new model, the interval reaches
+    from the (1 - level) quantile of ``mu_i - |r_i|`` to the level quantile of ``mu_i + |r_i|``. Two models of one cell are near copies,
+    so a cell counts once, however many models it has: weights ``1 / ((G + 1) n_cell)`` and a mass of ``1 / (G + 1)`` at infinity, as Dunn,
+    Wasserman and Ramdas 2023 pool groups. If the new model is a draw from the same population of cells, the jackknife+ covers with
+    probability at least ``2 level - 1``, and about ``level`` in practice; nothing is assumed of the regression or of normal errors. For
+    a model of another kind nothing is promised; ``coverage`` measures what happens.
+
+    Args:
+        values: (n, M) finite measures of the study's models.
+        gap: (n,) their gaps, fractions.
+        groups: (n,) their hyperparameter cells.
+        new: (m, M) measures of the checkpoints.
+        level: aimed at, in (0, 1).
+
+    Returns:
+        (m, 2) low and high; NaN where a measure is, infinite where there are too few cells for the level (G < level / (1 - level)), and NaN
+        for fewer than 4 cells.
+
+    Raises:
+        ValueError: a level outside (0, 1).
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"level {level} must be between 0 and 1, both excluded")
+    fresh = np.asarray(new, dtype=float)
+    if pd.Series(np.asarray(groups)).nunique() < FEWEST:
+        return np.full((len(fresh), 2), np.nan)
+    residuals, predictions, codes = left_out_predictions(values, gap, groups, fresh)
+    weights = 1 / ((codes.max() + 1 + 1) * np.bincount(codes)[codes])
+    size = np.abs(residuals)[:, None]
+    high = _weighted_quantile(predictions[codes] + size, weights, level)
+    return np.column_stack([-_weighted_quantile(size - predictions[codes], weights, level), high])
+
+
+def _weighted_quantile(values: Array, weights: Array, level: float) -> Array:
+    """Smallest value of each column (n, m) with at least ``level`` of the mass at or below it; infinite where there is none."""
+    order = np.argsort(values, axis=0)
+    mass = np.cumsum(weights[order], axis=0)
+    reached = mass >= level - 1e-9
+    place = np.where(reached.any(0), reached.argmax(0), 0)
+    found = np.take_along_axis(np.take_along_axis(values, order, 0), place[None], 0)[0]
+    return np.where(np.isnan(values).any(0), np.nan, np.where(reached.any(0), found, np.inf))
+
+
+def possible(low_high: Array, train_accuracy: ArrayLike, images: float = np.inf) -> Array:
+    """Cut intervals (m, 2) to the gaps that can be: a gap is in [train - 1, train]; this loses no coverage.
+
+    Args:
+        low_high: intervals, or predictions as (m, 1).
+        train_accuracy: (m,) fractions; NaN, where it is not known, leaves [-1, 1].
+        images: that the accuracy is the mean of; a sample's is uncertain by two standard errors, and by 3 / images at least.
+    """
+    share = np.asarray(train_accuracy, dtype=float)
+    margin = np.maximum(2 * np.sqrt(share * (1 - share) / images), 3 / images)[:, None]
+    top = np.where(np.isnan(share), 1.0, share)[:, None]
+    bottom = np.where(np.isnan(share), -1.0, share - 1)[:, None]
+    margin = np.where(np.isnan(margin), 0, margin)
+    return np.clip(low_high, np.maximum(bottom - margin, -1), np.minimum(top + margin, 1))
+
+
+class Trial(NamedTuple):
+    """How prediction did on models that it had not seen, whole groups left out in turn."""
+
+    models: int
+    groups: int
+    coverage: float  # fraction of gaps inside their interval, each group counted once
+    level: float  # that the intervals aim at
+    error: float  # mean |gap - prediction|, fractions
+    mean_error: float  # the same for the mean gap of the other groups as the prediction, which needs no measure
+    width: float  # median width of the intervals
+
+
+def coverage(
+    values: ArrayLike, gap: ArrayLike, groups: ArrayLike, held_out: ArrayLike, train_accuracy: ArrayLike, level: float = 0.8
+) -> Trial:
+    """Try the whole method, choice of measures and interval included, on each group of models with all of it left out.
+
+    Args:
+        values: (n, M) finite measures.
+        gap: (n,) fractions.
+        groups: (n,) cells, as for ``intervals``.
+        held_out: (n,) what is left out together: the cells, or something coarser such as the architecture, to try the step to another kind.
+        train_accuracy: (n,) fractions, see ``possible``.
+        level: of the intervals.
+
+    Returns:
+        The trial; NaN where fewer than 2 groups are there, or the rest is too small for an interval.
+    """
+    x, g, cells, train = (np.asarray(item) for item in (values, gap, groups, train_accuracy))
+    codes, names = pd.factorize(np.asarray(held_out))
+    rows = []
+    for group in range(len(names)) if len(names) > 1 else ():
+        out = codes == group
+        low_high = possible(intervals(x[~out], g[~out], cells[~out], x[out], level), train[out])
+        guess = possible(predict(fit(x[~out], g[~out]), x[out])[:, None], train[out])[:, 0]
+        hit = np.where(np.isnan(low_high).any(1), np.nan, (low_high[:, 0] <= g[out]) & (g[out] <= low_high[:, 1]))
+        width = low_high[:, 1] - low_high[:, 0]
+        rows += list(
+            zip(hit, np.abs(g[out] - guess), np.abs(g[out] - g[~out].mean()), width, np.full(out.sum(), 1 / out.sum()), strict=True)
+        )
+    if not rows:
+        return Trial(len(g), len(names), np.nan, level, np.nan, np.nan, np.nan)
+    hit, error, mean_error, width, weight = np.array(rows, dtype=float).T
+    return Trial(
+        len(g), len(names), float(np.average(hit, weights=weight)), level, error.mean(), mean_error.mean(), float(np.median(width))
+    )
+
+
+class Ranks(NamedTuple):
+    """Where each checkpoint may stand among its like, 1 the smallest gap."""
+
+    best: Array  # (m,) probability that it has the smallest gap
+    low: Array  # (m,) 10 % quantile of its rank
+    high: Array  # (m,) 90 % quantile
+
+
+def rank_probabilities(
+    values: ArrayLike, gap: ArrayLike, groups: ArrayLike, new: ArrayLike, train_accuracy: ArrayLike, *, draws: int = 1000, seed: int = 0
+) -> Ranks:
+    """Probability that each checkpoint truly has the smallest gap, by the bootstrap of prediction; Davison and Hinkley 1997, section 6.3.3.
+
+    Each draw resamples whole cells, chooses the measures and fits anew, predicts every checkpoint, and adds to each a residual of a model
+    whose cell had been left out, drawn by cell. So both the uncertain regression and what it cannot explain are in the probability. The
+    residuals of checkpoints are drawn independently: where they err together, as a shift of all, the order is surer than stated.
+
+    Args:
+        values: (n, M) finite measures of the study's models.
+        gap: (n,) fractions.
+        groups: (n,) cells.
+        new: (m, M) measures of the checkpoints.
+        train_accuracy: (m,) of the checkpoints, see ``possible``.
+        draws: of the bootstrap.
+        seed: of all that is drawn.
+
+    Returns:
+        Probabilities that sum to 1 over the m checkpoints and the quantiles of their ranks, ties shared; NaN for a checkpoint with an
+        undefined measure, and for all where fewer than 4 cells or no draw are there.
+    """
+    x, g, fresh, train = (np.asarray(item, dtype=float) for item in (values, gap, new, train_accuracy))
+    codes, names = pd.factorize(np.asarray(groups))
+    defined = np.isfinite(fresh).all(1)
+    best, low, high = (np.full(len(fresh), np.nan) for _ in range(3))
+    if len(names) < FEWEST or draws < 1 or not defined.any():
+        return Ranks(best, low, high)
+    generator = np.random.default_rng(seed)
+    residuals = left_out_predictions(x, g, codes, fresh[:0])[0]
+    members = [np.flatnonzero(codes == group) for group in range(len(names))]
+    drawn = np.empty((draws, int(defined.sum())))
+    for row in drawn:
+        rows = np.concatenate([members[group] for group in generator.integers(len(names), size=len(names))])
+        noise = [generator.choice(members[group]) for group in generator.integers(len(names), size=len(row))]
+        row[:] = possible((predict(fit(x[rows], g[rows]), fresh[defined]) + residuals[noise])[:, None], train[defined])[:, 0]
+    smallest = drawn == drawn.min(1, keepdims=True)
+    best[defined] = (smallest / smallest.sum(1, keepdims=True)).mean(0)
+    ranks = pd.DataFrame(drawn).rank(axis=1).to_numpy()
+    low[defined], high[defined] = np.quantile(ranks, [0.1, 0.9], axis=0)
+    return Ranks(best, low, high)

@@ -1,0 +1,227 @@
+"""A user's training images: a folder or a zip, with classes if there are folders of them, with boxes or machine-made ones."""
+
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from helpers import localization, pseudo_boxes
+from helpers.annotations import Annotation, parse_solution, parse_voc
+from helpers.archive import open_archive
+from helpers.datasets import ImageSet
+from helpers.decoding import Decoded, decode
+from helpers.sources import Archive, Fault, Record, is_image
+
+ANNOTATED, MADE = "annotated", "made by a machine (spectral residual)"
+
+
+@dataclass(frozen=True)
+class OwnImages:
+    """Images of one folder, with what is known of them; measures that need a class are undefined where there is none."""
+
+    images: Tensor  # (N, 3, S, S) uint8 RGB
+    boxes: Tensor  # (N, B, 4) int16, half-open, zero rows are padding; see ``datasets.ImageSet``
+    names: tuple[str, ...]  # paths below the folder
+    class_names: tuple[str, ...]  # in the order of the labels; empty where there are no folders of classes
+    known_labels: Tensor | None  # (N,) int64
+    why_unlabelled: str  # "" where there are labels
+    annotated: Tensor  # (N,) bool: the boxes are the user's, and not made by a machine
+    found: int  # images in the folder, of which N were taken
+    shorter_sides: tuple[int, ...]  # (N) as stored, pixels
+    faults: pd.DataFrame  # one row per fault: class_id, split, name, fault, detail
+
+    def __len__(self) -> int:
+        """Number of images."""
+        return len(self.names)
+
+    @property
+    def labels(self) -> Tensor:
+        """(N,) int64. Raises ValueError, saying why, where there are none: a measure that asks is undefined with that reason."""
+        if self.known_labels is None:
+            raise ValueError(self.why_unlabelled)
+        return self.known_labels
+
+
+def load(
+    path: Path, *, image_size: int = 224, most: int = 200, boxes: Path | None = None, class_names: Sequence[str] = (), seed: int = 0
+) -> OwnImages:
+    """Decode images of a folder, some of every class, to squares, as the training images of the workbook are: squashed bilinearly.
+
+    Args:
+        path: folder or .zip. With folders of images in it (or in its folder "train"), each is a class, and the classes are labelled by
+            their sorted names, as torchvision's ImageFolder does; images inside such a folder may lie deeper. Images at the top alone
+            have no class.
+        image_size: side S of the squares, pixels, at least 8: that of the training.
+        most: images to take, the same number of every class but for rounding, by chance; 0 takes all.
+        boxes: where boxes are: a CSV in the format of Kaggle's ``LOC_train_solution.csv`` (by the image's name without ending), or a
+            folder of Pascal VOC XML by that name. None takes an .xml beside each image, or a CSV of that name at the top.
+        class_names: names of the folders in the order of the network's outputs, where that is not the sorted one.
+        seed: of the choice.
+
+    Returns:
+        The images. Those without a usable box get one around what the spectral residual marks, or none where it marks nothing.
+
+    Raises:
+        FileNotFoundError: nothing is at a path.
+        ValueError: no image can be used, a class name has no folder, or an argument is out of range.
+    """
+    if image_size < 8 or most < 0:
+        raise ValueError(f"image_size {image_size} must be at least 8 and the number of images {most} at least 0 (0 takes all)")
+    archive = open_archive(path)
+    top = "train" if "train" in archive.folders("") and archive.folders("train") else ""
+    classes, listed = _listed(archive, top, tuple(class_names))
+    chosen = _chosen(listed, most, seed)
+    annotations, faults = _annotations(archive, boxes, [name for name, _ in chosen])
+    records = [Record(name, classes[label] if classes else "", "train", annotations.get(name)) for name, label in chosen]
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as executor:
+        decoded = list(executor.map(decode, [archive] * len(records), records, [image_size] * len(records)))
+    faults += [Fault(i.record.class_id, "train", i.record.name, kind, detail) for i in decoded for kind, detail in i.faults]
+    usable = [(image, label) for image, (_, label) in zip(decoded, chosen, strict=True) if image.pixels is not None]
+    if not usable:
+        kinds = pd.Series([fault.fault for fault in faults], dtype=object).value_counts()
+        found = ", ".join(f"{number} {kind}" for kind, number in kinds.items()) or "none with an ending of an image"
+        raise ValueError(f"no image in {path} can be used: {len(listed)} were found, faults: {found}")
+    return _stacked(usable, classes, len(listed), faults)
+
+
+def _listed(archive: Archive, top: str, class_names: tuple[str, ...]) -> tuple[tuple[str, ...], list[tuple[str, int]]]:
+    """Name the classes, and list every image with its label: 0 for all where there is no class."""
+    folders = {name: _below(archive, f"{top}/{name}".strip("/")) for name in archive.folders(top) if not name.startswith(".")}
+    folders = {name: files for name, files in folders.items() if files}
+    if absent := [name for name in class_names if name not in folders]:
+        raise ValueError(f"no folder of images is named {', '.join(absent[:3])}; there are {', '.join(list(folders)[:5]) or 'none'}")
+    if not folders:
+        return (), [(name, 0) for name in _images(archive, top)]
+    classes = class_names or tuple(folders)
+    return classes, [(file, label) for label, name in enumerate(classes) for file in folders[name]]
+
+
+def _images(archive: Archive, folder: str) -> list[str]:
+    return [f"{folder}/{name}".strip("/") for name in archive.files(folder) if is_image(name) and not name.startswith(".")]
+
+
+def _below(archive: Archive, folder: str, depth: int = 4) -> list[str]:
+    """List the images in a folder and in those below it; a link that leaves the source is passed over."""
+    try:
+        found = _images(archive, folder)
+        inner = [name for name in archive.folders(folder) if not name.startswith(".")] if depth else []
+    except ValueError:
+        return []
+    return found + [name for other in inner for name in _below(archive, f"{folder}/{other}", depth - 1)]
+
+
+def _chosen(listed: Sequence[tuple[str, int]], most: int, seed: int) -> list[tuple[str, int]]:
+    """Take images by chance, class by class in turn, and give them in the order of the list."""
+    order = np.random.default_rng(seed).permutation(len(listed))
+    labels = pd.Series([listed[index][1] for index in order], dtype=int)
+    turn = labels.groupby(labels).cumcount().to_numpy()
+    first = order[np.argsort(turn, kind="stable")][: most or None]
+    return [listed[index] for index in sorted(first)]
+
+
+def _annotations(archive: Archive, boxes: Path | None, names: Sequence[str]) -> tuple[dict[str, Annotation], list[Fault]]:
+    """Find what is annotated of some images: by name; a malformed annotation is a fault, a missing one is none."""
+    found: dict[str, Annotation] = {}
+    faults: list[Fault] = []
+    table = _table(archive, boxes)
+    folder = boxes if boxes is not None and boxes.is_dir() else None
+    for name in names:
+        path = PurePosixPath(name)
+        try:
+            if path.stem in table:
+                found[name] = table[path.stem]
+            elif folder is not None:
+                content = _from_folder(folder, path)
+                found |= {name: parse_voc(content)} if content is not None else {}
+            elif boxes is None and archive.exists(other := str(path.with_suffix(".xml"))):
+                found[name] = parse_voc(archive.read(other))
+        except (ValueError, OSError) as fault:
+            faults.append(Fault("", "train", name, "malformed_annotation", str(fault)))
+    return found, faults
+
+
+def _table(archive: Archive, boxes: Path | None) -> Mapping[str, Annotation]:
+    if boxes is None:
+        name = "LOC_train_solution.csv"
+        return parse_solution(archive.read(name))[0] if archive.exists(name) else {}
+    if not boxes.exists():
+        raise FileNotFoundError(f"the boxes {boxes} do not exist; name a CSV in the format of LOC_train_solution.csv, or a folder of XML")
+    return {} if boxes.is_dir() else parse_solution(boxes.read_bytes())[0]
+
+
+def _from_folder(folder: Path, image: PurePosixPath) -> bytes | None:
+    """Read the XML of an image: at the same place below the folder, in one with its class's name, or by its bare name."""
+    parts = image.with_suffix(".xml").parts
+    for depth in range(len(parts)):
+        place = folder.joinpath(*parts[depth:])
+        if place.is_file() and place.resolve().is_relative_to(folder.resolve()):
+            return place.read_bytes()
+    return None
+
+
+def _stacked(usable: Sequence[tuple[Decoded, int]], classes: tuple[str, ...], found: int, faults: Sequence[Fault]) -> OwnImages:
+    pixels = torch.from_numpy(np.stack([image.pixels for image, _ in usable]))
+    width = max(1, *(len(image.boxes) for image, _ in usable))
+    boxes = torch.zeros(len(usable), width, 4, dtype=torch.int16)
+    for row, (image, _) in zip(boxes, usable, strict=True):
+        row[: len(image.boxes)] = torch.tensor(image.boxes, dtype=torch.int16).reshape(-1, 4)
+    labels = torch.tensor([label for _, label in usable], dtype=torch.int64)
+    names = tuple(image.record.name for image, _ in usable)
+    annotated = torch.tensor([any(x1 > x0 and y1 > y0 for x0, y0, x1, y1 in image.boxes) for image, _ in usable])
+    if not annotated.all():
+        boxes = with_made_boxes(ImageSet(pixels, labels, boxes, names), annotated)
+    table = pd.DataFrame(faults, columns=list(Fault._fields))
+    why = "" if classes else "the images lie in no folders of classes, so no label is known"
+    sides = tuple(min(image.width, image.height) for image, _ in usable)
+    return OwnImages(pixels, boxes, names, classes, labels if classes else None, why, annotated, found, sides, table)
+
+
+def with_made_boxes(images: ImageSet, annotated: Tensor) -> Tensor:
+    """Fill in one box for each image that has none: the rectangle around its ``pseudo_boxes`` mask; zeros where the mask is empty.
+
+    Args:
+        images: N images with boxes (N, B, 4).
+        annotated: (N,) bool, which have a usable box.
+
+    Returns:
+        (N, B, 4) int16.
+    """
+    boxes, lacking = images.boxes.clone(), torch.nonzero(~annotated)[:, 0]
+    masks = pseudo_boxes.make_masks("spectral_residual", images.subset(lacking.numpy()))
+    boxes[lacking] = 0
+    boxes[lacking, 0] = localization.bounding_rectangles(masks).to(boxes.dtype)
+    return boxes
+
+
+def box_source(images: OwnImages) -> str:
+    """Say where the boxes are from: ``ANNOTATED``, ``MADE``, or how many are annotated."""
+    count = int(images.annotated.sum())
+    return ANNOTATED if count == len(images) else MADE if not count else f"{count} of {len(images)} annotated, the others {MADE}"
+
+
+def for_network(images: OwnImages, outputs: int) -> OwnImages:
+    """Give the images as a network of so many outputs sees them: without labels where these cannot be its own."""
+    if images.known_labels is None or outputs == len(images.class_names):
+        return images
+    why = (
+        f"the network has {outputs} outputs and the folder has {len(images.class_names)} classes, so no label is known; name the folder "
+        "of each output in order"
+    )
+    known = {name: getattr(images, name) for name in images.__dataclass_fields__}
+    return OwnImages(**known | {"known_labels": None, "why_unlabelled": why})
+
+
+def natural_size(path: Path, most: int = 224) -> int:
+    """Choose a side for the squares where none is given: the shorter side of the images in the median of some, at most 224 pixels.
+
+    Raises:
+        ValueError: no image can be read.
+    """
+    sides = load(path, image_size=8, most=25).shorter_sides
+    return max(8, min(most, int(np.median(sides))))

@@ -1,0 +1,165 @@
+"""Every affordable measure of a user's checkpoints on their training images, and how many images the time allows."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+
+from helpers import measures, models
+from helpers.cams import evaluation_mode
+from helpers.measures.evidence import closure
+from helpers.measures.passes import prepared
+from helpers.own_checkpoints import Candidate
+from helpers.own_images import OwnImages, for_network
+
+COLUMNS = ["checkpoint", "measure", "variant", "value", "seconds", "reason"]
+FACTS = ["checkpoint", "architecture", "outputs", "fault"]
+# What takes hundreds of passes or minutes of linear algebra on a network of full width, and the start that a user rarely has kept.
+COSTLY = {
+    "spectral_norms",
+    "spectral_distances",
+    "flat_network",
+    "flatness_sample",
+    "response_curves",
+    "pair_accuracies",
+    "initial_network",
+}
+# What takes passes of its own beside the one over the training images.
+EXTRA = {"rotated_probabilities", "perturbed_sample"}
+_PASSES = 4.5  # over the images, with the extra ones and the linear algebra
+_FEWEST = 48  # images on which the extra passes are still worth their time
+
+Normalise = Callable[[torch.Tensor], torch.Tensor]
+
+
+class Plan(NamedTuple):
+    """What is computed within a time."""
+
+    images: int  # to take
+    extra: bool  # whether measures with passes of their own are computed
+
+
+def affordable(extra: bool = True) -> list[measures.Measure]:
+    """List the measures that need weights, one pass, or a few more, by what they ask for; a measure of the reader's own is among them.
+
+    Args:
+        extra: also those with passes of their own.
+    """
+    left_out = COSTLY | (set() if extra else EXTRA)
+    return [item for item in measures.of_families(list(measures.FAMILIES)) if not closure(item.needs) & left_out]
+
+
+class Pace(NamedTuple):
+    """How fast this machine is with one checkpoint, in seconds."""
+
+    fixed: float  # loading and the linear algebra on its weights
+    image: float  # one pass, per image
+
+
+def plan(pace: Pace, checkpoints: int, minutes: float, most: int) -> Plan:
+    """Choose how many images to take so that all checkpoints are scored within a time.
+
+    Where fewer than 48 images could be taken with all measures, those with passes of their own are left out: a mean over few images is a
+    worse guide than one measure less. At least 16 images are taken, however long it takes.
+
+    Args:
+        pace: of this machine.
+        checkpoints: how many there are.
+        minutes: for all of them.
+        most: images that there are, or that are wanted at most.
+    """
+    passes = max(0.0, 60 * minutes - checkpoints * pace.fixed) / max(pace.image * checkpoints, 1e-9)
+    if passes / _PASSES >= min(_FEWEST, most):
+        return Plan(max(1, min(most, int(passes / _PASSES))), True)
+    return Plan(max(1, min(most, max(16, int(passes / 1.5)))), False)
+
+
+def pace(candidates: Sequence[Candidate], images: OwnImages, device: torch.device | str = "cpu") -> Pace:
+    """Time the first checkpoint that can be loaded; zeros when none can. The first pass, which is slow, does not count as one."""
+    for candidate in candidates:
+        started = time.perf_counter()
+        try:
+            network = candidate.load().network.to(device)
+        except ValueError:
+            continue
+        pixels = prepared(images.images[:8], models.normalise, device)
+        with torch.inference_mode(), evaluation_mode(network):
+            network(pixels).sum().item()
+            warm = time.perf_counter()
+            network(pixels).sum().item()
+        # Tracing the layers and their norms take about as long as loading.
+        return Pace(2 * (warm - started), (time.perf_counter() - warm) / len(pixels))
+    return Pace(0.0, 0.0)
+
+
+def normaliser(mean: Sequence[float], std: Sequence[float]) -> Normalise:
+    """Make the function that turns uint8 images into network input: ``(x / 255 - mean) / std`` for each channel.
+
+    Raises:
+        ValueError: not three finite numbers, or a standard deviation that is not positive.
+    """
+    if len(mean) != 3 or len(std) != 3 or not np.isfinite([*mean, *std]).all() or min(std) <= 0:
+        raise ValueError(f"mean {list(mean)} and std {list(std)} must be three numbers each, std above 0, as in training")
+    return partial(_normalised, tuple(mean), tuple(std))
+
+
+def _normalised(mean: tuple[float, ...], std: tuple[float, ...], images: torch.Tensor) -> torch.Tensor:
+    centre, width = (torch.tensor(values, device=images.device).view(1, 3, 1, 1) for values in (mean, std))
+    return (images.float() / 255 - centre) / width
+
+
+def score(
+    candidates: Sequence[Candidate],
+    images: OwnImages,
+    settings: measures.Settings,
+    *,
+    extra: bool = True,
+    normalise: Normalise = models.normalise,
+    device: torch.device | str = "cpu",
+) -> Iterator[tuple[dict[str, object], pd.DataFrame]]:
+    """Score checkpoints one after the other; one that cannot be had, or fails, is a row with its fault and no scores.
+
+    Args:
+        candidates: see ``own_checkpoints.find``.
+        images: the training images.
+        settings: what else decides the values; the calibration's, so that values compare.
+        extra: see ``affordable``.
+        normalise: uint8 images -> network input, as in training.
+        device: where to compute.
+
+    Yields:
+        For each checkpoint its facts (``FACTS``; outputs is 0 and fault says why where it could not be scored), and its scores
+        (``COLUMNS``, one row per measure and variant, NaN with a reason where undefined).
+    """
+    for candidate in candidates:
+        facts: dict[str, object] = {"checkpoint": candidate.name, "architecture": "", "outputs": 0, "fault": ""}
+        scores = pd.DataFrame(columns=COLUMNS[1:])
+        try:
+            loaded = candidate.load()
+            facts |= {"architecture": loaded.architecture, "outputs": loaded.classes}
+            given = {"network": loaded.network.to(device), "normalise": normalise, "device": device}
+            scores = measures.score(affordable(extra), given | {"images": for_network(images, loaded.classes)}, settings)
+        except (ValueError, RuntimeError, TypeError) as fault:  # a network of the user's own may fail on these images in any of these ways
+            facts["fault"] = (str(fault).splitlines() or [type(fault).__name__])[0]
+        yield facts, scores.assign(checkpoint=candidate.name)[COLUMNS]
+
+
+def tables(scored: Sequence[tuple[dict[str, object], pd.DataFrame]]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Join what ``score`` yields: the facts, one row per checkpoint, and all scores."""
+    facts = pd.DataFrame([facts for facts, _ in scored], columns=FACTS)
+    parts = [scores for _, scores in scored if len(scores)]
+    return facts, pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=COLUMNS)
+
+
+def wide(scores: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+    """Lay scores out with one row per checkpoint, in the order of ``names``, and a column per measure and variant; NaN where there is none.
+
+    Columns are named as in a study's tables, see ``measures.columns``; counts are left out.
+    """
+    known = measures.columns().query("direction != 0").merge(scores, on=["measure", "variant"])
+    table = known.pivot(index="checkpoint", columns="column", values="value")
+    return table.reindex(index=list(names), columns=list(dict.fromkeys(known["column"]))).astype(float)

@@ -1,0 +1,152 @@
+"""Rank checkpoints by the gap that a study predicts of them: ``python -m helpers.select CHECKPOINTS IMAGES``."""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+DESCRIPTION = """Score every checkpoint of a folder on its training images, and rank them by the generalization gap that a study of this
+repository predicts, with an interval and the probability that each truly has the smallest. Nothing is trained, no test image is needed,
+and no code from a checkpoint is run."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Describe the command line."""
+    made = argparse.ArgumentParser(prog="python -m helpers.select", description=DESCRIPTION)
+    made.add_argument("checkpoints", type=Path, help="folder of .safetensors, .pt or .pth files with state dicts, or one such file")
+    made.add_argument("images", type=Path, help="folder or .zip of training images, best with one folder per class")
+    made.add_argument("--architecture", default="auto", help="torchvision's name, timm:NAME or module:function; auto tells ResNets apart")
+    made.add_argument("--boxes", type=Path, help="CSV like LOC_train_solution.csv, or a folder of Pascal VOC XML (else: beside the images)")
+    made.add_argument("--classes", type=Path, help="text file with the name of a class folder per line, in the order of the outputs")
+    made.add_argument("--image-size", type=int, default=0, help="side of the square images, pixels; 0: that of the files, 224 at most")
+    made.add_argument("--images-used", type=int, default=0, help="images to take; 0: as many as the minutes allow, 200 at most")
+    made.add_argument("--minutes", type=float, default=5.0, help="time for the scoring, where --images-used is 0 (default 5)")
+    made.add_argument("--mean", type=float, nargs=3, default=[0.485, 0.456, 0.406], help="of the normalisation in training, RGB in [0, 1]")
+    made.add_argument("--std", type=float, nargs=3, default=[0.229, 0.224, 0.225], help="of the normalisation in training")
+    made.add_argument("--study", default="", help="study under --reports that calibrates; default: the first with all measures")
+    made.add_argument("--reports", default="reports", help="folder of the studies' reports, relative to the project's root")
+    made.add_argument("--level", type=float, default=0.8, help="of the intervals (default 0.8)")
+    made.add_argument("--seed", type=int, default=0, help="of the choice of images and of the bootstrap")
+    made.add_argument("--device", default="auto", help="cpu, cuda or auto")
+    made.add_argument("--out", type=Path, default=Path("own"), help="folder for tables, cards and figures (default ./own)")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; 0 when checkpoints were ranked, 1 when none could be, 2 when an argument is wrong."""
+    given = parser().parse_args(arguments)
+    try:
+        return run(given)
+    except (ValueError, OSError) as fault:
+        print(f"{parser().prog}: {fault}", file=sys.stderr)
+        return 2
+
+
+def run(given: argparse.Namespace) -> int:
+    """Score, rank, write and print. Raises ValueError or FileNotFoundError for arguments that cannot be."""
+    from helpers import calibration, measures, own_checkpoints, own_images, own_ranking, own_scores, pool
+    from helpers.files import from_root
+
+    started = time.perf_counter()
+    known = calibration.studies(from_root(given.reports))
+    study = calibration.read(from_root(given.reports), given.study or (known[0] if known else "demo"))
+    device, normalise = pool.choose_device(given.device), own_scores.normaliser(given.mean, given.std)
+    candidates = own_checkpoints.find(given.checkpoints, given.architecture)
+    size = given.image_size or own_images.natural_size(given.images)
+    loaded = {"image_size": size, "boxes": given.boxes, "class_names": _classes(given.classes), "seed": given.seed}
+    plan = _plan(given, candidates, loaded, device)
+    images = own_images.load(given.images, most=plan.images, **loaded)
+    print(f"{len(candidates)} checkpoints, {len(images)} of {images.found} images at {size} px, study {study.study}, {device}", flush=True)
+    if not plan.extra:
+        print("measures with passes of their own are left out to keep to the time; give more --minutes for them")
+    wanted = {name: study.setting(name, default) for name, default in (("cam_method", "grad_cam"), ("cam_threshold", 0.1))}
+    settings = measures.Settings(**wanted, perturbation_fraction=0.25, seed=given.seed)
+    scored = []
+    for item in own_scores.score(candidates, images, settings, extra=plan.extra, normalise=normalise, device=device):
+        scored.append(item)
+        seconds = time.perf_counter() - started
+        print(
+            f"[{len(scored)}/{len(candidates)}] {seconds:4.0f} s  {_plain(item[0]['checkpoint'])}  {_plain(item[0]['fault'])}", flush=True
+        )
+    facts, scores = own_scores.tables(scored)
+    own = own_scores.wide(scores, facts["checkpoint"])
+    least = float(study.setting("minimum_train_accuracy", 0.8))
+    verdict = own_ranking.rank(study, own, facts, images=len(images), minimum_train_accuracy=least, level=given.level, seed=given.seed)
+    _write(given, study, verdict, own, facts, scores, images)
+    _print(verdict, given, time.perf_counter() - started)
+    return 0 if verdict.ranking["rank"].notna().any() else 1
+
+
+def _classes(path: Path | None) -> list[str]:
+    return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()] if path else []
+
+
+def _plan(given: argparse.Namespace, candidates: Sequence[Any], loaded: dict[str, Any], device: str) -> Any:
+    from helpers import own_images, own_scores
+
+    if given.images_used:
+        return own_scores.Plan(given.images_used, True)
+    few = own_images.load(given.images, most=8, **loaded)
+    pace = own_scores.pace(candidates, few, device)
+    return own_scores.plan(pace, len(candidates), given.minutes, min(200, few.found))
+
+
+def _write(given: argparse.Namespace, study: Any, verdict: Any, own: Any, facts: Any, scores: Any, images: Any) -> None:
+    from helpers import calibration, measures, model_cards, own_images, selection_plots, selection_readings
+    from helpers.files import complete_or_absent
+
+    good = facts[facts["fault"] == ""]
+    case = {"image_size": images.images.shape[-1], "boxes": own_images.box_source(images), "images": len(images)}
+    apart = calibration.differences(study, architectures=good["architecture"].tolist(), outputs=good["outputs"].tolist(), **case)
+    distance = selection_readings.distance_read(apart, verdict.measured, verdict.used)
+    titles = dict(measures.columns()[["column", "title"]].to_numpy().tolist())
+    sentences = [
+        selection_readings.images_found(images),
+        selection_readings.checkpoints_scored(facts, scores),
+        selection_readings.ranking_read(verdict, given.level),
+        selection_readings.calibration_read(verdict, study.study, titles),
+        distance,
+    ]
+    for name, table in {
+        "own_ranking": verdict.ranking,
+        "own_scores": scores,
+        "own_distance": apart,
+        "own_ranges": verdict.measured,
+    }.items():
+        with complete_or_absent(given.out / f"{name}.csv") as temporary:
+            table.to_csv(temporary, index=False)
+    with complete_or_absent(given.out / "README.md") as temporary:
+        temporary.write_text("# Your own checkpoints\n\n" + "\n\n".join(sentences) + "\n", encoding="utf-8")
+    given_cards = {"study": study.study, "level": given.level, "distance": distance}
+    model_cards.write_all(given.out / "cards", verdict, scores, images, **given_cards)
+    chosen = list(verdict.chosen)
+    figures = {
+        "own_ranking": selection_plots.ranking(verdict.ranking, given.level),
+        "own_among_the_study": selection_plots.among_the_study(study.models, own, verdict.ranking, chosen, titles),
+    }
+    for name, figure in figures.items():
+        with complete_or_absent(given.out / f"{name}.png") as temporary:
+            figure.savefig(temporary, format="png", dpi=90, bbox_inches="tight", facecolor="white")
+    print("\n" + "\n\n".join(sentences).replace("**", "").replace("`", ""))
+
+
+def _print(verdict: Any, given: argparse.Namespace, seconds: float) -> None:
+    from helpers.readings import percent, points
+
+    print(f"\n{'rank':>4}  {'gap':>14}  {'interval (points)':>20}  {'best':>8}  checkpoint")
+    for row in verdict.ranking.itertuples():
+        rank = f"{row.rank:.0f}" if row.rank == row.rank else "-"
+        span = f"{100 * row.gap_low:.1f} to {100 * row.gap_high:.1f}" if row.gap_low == row.gap_low else "undefined"
+        print(f"{rank:>4}  {points(row.predicted_gap):>14}  {span:>20}  {percent(row.probability_best):>8}  {_plain(row.checkpoint)}")
+    print(f"\n{seconds:.0f} s; tables, figures and a card per checkpoint are in {given.out}")
+
+
+def _plain(text: object) -> str:
+    """Write a name that comes from a file on one line, without signs that a terminal would obey."""
+    return "".join(sign if sign.isprintable() else "?" for sign in str(text))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from helpers import calibration
+from helpers.files import PROJECT_ROOT
+
+
+def write(folder, rows=12, *, parquet=True):
+    generator = np.random.default_rng(0)
+    (folder / "tables").mkdir(parents=True)
+    (folder / "story").mkdir()
+    names = [f"run{number}@stop" for number in range(rows)]
+    catalogue = pd.DataFrame({"model_id": names, "cell": [f"c{number // 2}" for number in range(rows)], "architecture": "resnet18"})
+    catalogue["gap"], catalogue["train_accuracy"] = generator.uniform(0.1, 0.4, rows), 0.95
+    catalogue["left_out"] = ["train accuracy not above 80%"] + [""] * (rows - 1)
+    catalogue.to_csv(folder / "tables/catalogue.csv", index=False)
+    iou = generator.uniform(0.3, 0.6, rows)
+    if parquet:
+        values = {("iou", ""): iou, ("nuclear_norm", "scaled"): np.ones(rows), ("nuclear_norm", "raw"): iou, ("images_scored", ""): iou}
+        values[("l2", "")] = [np.nan, *iou[2:], np.nan]
+        parts = [pd.DataFrame({"model_id": names, "measure": m, "variant": v, "value": x}) for (m, v), x in values.items()]
+        pd.concat(parts).to_parquet(folder / "tables/scores.parquet", index=False)
+    else:
+        pd.DataFrame({"model_id": names, "iou": iou, "gap": 1.0, "images_scored": 5}).to_csv(folder / "tables/scores.csv", index=False)
+    values = {"image_size": "64", "cam_method": "grad_cam", "width": "0.5", "stem": "small"}
+    (folder / "story/03_cam_scoring.json").write_text(json.dumps([{"kind": "parameters", "values": values}]))
+    return iou
+
+
+@pytest.mark.parametrize("parquet", [True, False])
+def test_a_study_is_read_from_the_tables_of_its_report(tmp_path, parquet):
+    iou = write(tmp_path / "s", parquet=parquet)
+    study = calibration.read(tmp_path, "s")
+    assert study.columns == ("iou",)  # constant, undefined and further variants are no regressors
+    np.testing.assert_array_equal(study.models["iou"], iou[1:])
+    assert len(study.models) == 11
+    assert (study.setting("image_size", 0), study.setting("cam_method", ""), study.setting("absent", 7)) == (64, "grad_cam", 7)
+
+
+def test_what_cannot_calibrate_names_what_can(tmp_path):
+    write(tmp_path / "there")
+    with pytest.raises(FileNotFoundError, match=r"'absent' has no catalogue.*there"):
+        calibration.read(tmp_path, "absent")
+    with pytest.raises(ValueError, match="leaves the folder"):
+        calibration.read(tmp_path, "../out")
+
+
+def test_the_study_with_all_measures_and_most_models_comes_first(tmp_path):
+    write(tmp_path / "a", parquet=False)
+    write(tmp_path / "b", rows=6)
+    write(tmp_path / "c", rows=10)
+    assert calibration.studies(tmp_path) == ["c", "b", "a"]
+
+
+def test_a_clean_clone_has_a_study_to_calibrate_with():
+    study = calibration.read(PROJECT_ROOT / "reports", "tiny20_cpu")
+    assert len(study.models) == 22
+    assert {"iou", "iou_b"} <= set(study.columns)
+    assert (study.classes, study.setting("image_size", 0)) == (20, 64)
+
+
+def test_cells_are_left_out_whole(tmp_path):
+    write(tmp_path / "s")
+    study = calibration.without(calibration.read(tmp_path, "s"), ["c1", "c2"])
+    assert set(study.models["cell"]) == {"c0", "c3", "c4", "c5"}
+
+
+def test_ranges_count_what_lies_outside(tmp_path):
+    write(tmp_path / "s")
+    study = calibration.read(tmp_path, "s")
+    low, high = study.models["iou"].min(), study.models["iou"].max()
+    own = pd.DataFrame({"iou": [low, high + 1, np.nan, (low + high) / 2]}, index=list("abcd"))
+    row = calibration.ranges(study, own).iloc[0]
+    assert (row["defined"], row["outside"]) == (3, pytest.approx(1 / 3))
+    assert row["distance"] == pytest.approx(abs((low + high) / 2 - study.models["iou"].median()) / study.models["iou"].std())
+    assert calibration.usable(calibration.ranges(study, own), 4) == []
+    assert calibration.usable(calibration.ranges(study, own.dropna()), 3) == ["iou"]
+    far = calibration.ranges(study, own.dropna() + 10)
+    assert calibration.usable(far, 3) == ["iou"]  # nothing is near, so it is an extrapolation and is said to be one
+
+
+def test_differences_are_told_fact_by_fact(tmp_path):
+    write(tmp_path / "s")
+    study = calibration.read(tmp_path, "s")
+    given = {"image_size": 64, "boxes": "annotated", "images": 10}
+    table = calibration.differences(study, architectures=["resnet18"], outputs=[3], **given).set_index("what")
+    assert table.loc["architectures", "same"]
+    assert table.loc["image size (pixels)", "same"]
+    assert not table.loc["width of the networks", "same"]
+    assert table.loc["classes", "same"] is None
+    own = calibration.differences(study, architectures=["vit"], outputs=[3], published=False, **given).set_index("what")
+    assert own.loc["width of the networks", "same"]
+    assert not own.loc["architectures", "same"]
