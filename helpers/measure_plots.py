@@ -95,7 +95,7 @@ def response_curves(curves: pd.DataFrame) -> Figure:
             ax.plot(curve["alpha"], curve["accuracy"], "os^D"[number % 4] + "-", markersize=4, color=f"C{number}", label=label)
         ax.set_title(perturbation, fontsize="medium")
         ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.05))
-        ax.legend(fontsize="x-small", loc="lower left", frameon=True)
+        ax.legend(fontsize="x-small", loc="best", frameon=True)
     for ax in axes.flat[len(perturbations) :]:
         ax.set_axis_off()
     figure.supxlabel("magnitude of the perturbation, rescaled", fontsize="medium")
