@@ -4,6 +4,7 @@ import argparse
 import resource
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -55,6 +56,18 @@ def each(statistic: Callable[..., Any], table: pd.DataFrame, measures: dict[str,
     return [statistic(table[name].to_numpy(), table["gap"].to_numpy()).statistic for name in measures]
 
 
+def statistics_of(table: pd.DataFrame, measures: dict[str, int]) -> dict[str, Callable[[], Any]]:
+    """Give every statistic of all measures as a call without arguments, by name."""
+    axes = list(AXES)
+    plain = {name: partial(each, getattr(scipy.stats, name), table, measures) for name in ("pearsonr", "spearmanr", "kendalltau")}
+    return plain | {
+        "granulated Kendall": partial(granulated_kendall, table, measures, axes),
+        "conditional mutual information": partial(information_table, table, measures, axes),
+        "sign error": partial(sign_error_table, table, measures, axes, test_images=10_000),
+        "partial correlation": partial(partial_correlation, table, measures, axes),
+    }
+
+
 def main() -> None:
     """Time everything; the paired differences, which resample, on 2,000 models."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -62,14 +75,7 @@ def main() -> None:
     parser.add_argument("--measures", type=int, default=40)
     arguments = parser.parse_args()
     table, measures = catalogue(arguments.models, arguments.measures)
-    axes = list(AXES)
-    total = sum(
-        timed(name, lambda s=name: each(getattr(scipy.stats, s), table, measures)) for name in ("pearsonr", "spearmanr", "kendalltau")
-    )
-    total += timed("granulated Kendall", lambda: granulated_kendall(table, measures, axes))
-    total += timed("conditional mutual information", lambda: information_table(table, measures, axes))
-    total += timed("sign error", lambda: sign_error_table(table, measures, axes, test_images=10_000))
-    total += timed("partial correlation", lambda: partial_correlation(table, measures, axes))
+    total = sum(timed(name, call) for name, call in statistics_of(table, measures).items())
     print(f"{'together':<36}{total:8.2f} s")
     small, _ = catalogue(2_000, arguments.measures)
     for statistic in ("pearson", "kendall"):

@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def _spans(starts: Tensor, stops: Tensor, length: int) -> Tensor:
-    """Mark start <= position < stop: (...,) and (...,) -> (..., length) bool."""
+def spans(starts: Tensor, stops: Tensor, length: int) -> Tensor:
+    """Mark start <= position < stop: (...,) and (...,) int -> (..., length) bool."""
     positions = torch.arange(length, device=starts.device)
     return (positions >= starts.unsqueeze(-1)) & (positions < stops.unsqueeze(-1))
 
@@ -23,7 +23,7 @@ def box_masks(boxes: Tensor, size: int) -> Tensor:
         (B, S, S) bool, rows (y) first.
     """
     x0, y0, x1, y1 = boxes.long().unbind(-1)
-    rows, columns = _spans(y0, y1, size), _spans(x0, x1, size)
+    rows, columns = spans(y0, y1, size), spans(x0, x1, size)
     # As a product of matrices, because (B, M, S, S) would not fit in memory where one image has many boxes.
     return torch.einsum("bmy,bmx->byx", rows.float(), columns.float()) > 0
 
@@ -64,18 +64,23 @@ def bounding_rectangles(masks: Tensor) -> Tensor:
         (B, 4) int64 x0, y0, x1, y1, half-open; zeros for an empty mask.
     """
     edges = []
-    for occupied in (masks.any(1), masks.any(2)):
-        length = occupied.shape[1]
-        first, last = occupied.byte().argmax(1), length - occupied.flip(1).byte().argmax(1)
-        edges.append((first, torch.where(occupied.any(1), last, 0)))
+    for axis in (1, 2):
+        # The largest byte says the same as any(), several times faster.
+        occupied = masks.view(torch.uint8).amax(axis)
+        first, last = occupied.argmax(1), occupied.shape[1] - occupied.flip(1).argmax(1)
+        edges.append((first, torch.where(occupied.any(1).bool(), last, 0)))
     (x0, x1), (y0, y1) = edges
     return torch.stack([x0, y0, x1, y1], 1)
 
 
 def filled_rectangles(masks: Tensor) -> Tensor:
     """Fill the bounding rectangle of each mask: (B, H, W) bool -> (B, H, W) bool; an empty mask stays empty."""
-    x0, y0, x1, y1 = bounding_rectangles(masks).unbind(1)
-    return _spans(y0, y1, masks.shape[1]).unsqueeze(2) & _spans(x0, x1, masks.shape[2]).unsqueeze(1)
+    return _filled(bounding_rectangles(masks), masks)
+
+
+def _filled(rectangles: Tensor, masks: Tensor) -> Tensor:
+    x0, y0, x1, y1 = rectangles.unbind(1)
+    return spans(y0, y1, masks.shape[1]).unsqueeze(2) & spans(x0, x1, masks.shape[2]).unsqueeze(1)
 
 
 def mask_iou(a: Tensor, b: Tensor) -> Tensor:
@@ -93,13 +98,18 @@ def mask_iou(a: Tensor, b: Tensor) -> Tensor:
     """
     if a.shape != b.shape:
         raise ValueError(f"the masks have shapes {tuple(a.shape)} and {tuple(b.shape)}; they must be equal")
-    return (a & b).sum((1, 2)) / (a | b).sum((1, 2))
+    return pixels(a & b) / pixels(a | b)
 
 
-def _overlaps(maps: Tensor, attention: Tensor, annotation: Tensor) -> tuple[Tensor, Tensor]:
+def pixels(masks: Tensor) -> Tensor:
+    """Count the marked pixels of each mask: (B, H, W) bool -> (B,) int32, which is summed several times faster than int64."""
+    return masks.flatten(1).sum(1, dtype=torch.int32)
+
+
+def _overlaps(maps: Tensor, attention: Tensor, rectangles: Tensor, annotation: Tensor) -> tuple[Tensor, Tensor]:
     """IoU and IoU-B of masks; NaN where the map is not finite, whose empty mask would pass for a network that looks nowhere."""
     undefined = ~maps.isfinite().all(2).all(1)
-    iou, iou_b = mask_iou(attention, annotation), mask_iou(filled_rectangles(attention), annotation)
+    iou, iou_b = mask_iou(attention, annotation), mask_iou(_filled(rectangles, attention), annotation)
     return iou.masked_fill(undefined, torch.nan), iou_b.masked_fill(undefined, torch.nan)
 
 
@@ -120,11 +130,12 @@ def iou_and_iou_b(maps_normalised: Tensor, boxes: Tensor, size: int, threshold: 
     Raises:
         ValueError: the threshold is not between 0 and 1.
     """
-    return _overlaps(maps_normalised, cam_masks(maps_normalised, size, threshold), box_masks(boxes, size))
+    attention = cam_masks(maps_normalised, size, threshold)
+    return _overlaps(maps_normalised, attention, bounding_rectangles(attention), box_masks(boxes, size))
 
 
 def image_scores(
-    maps_normalised: Tensor, boxes: Tensor, size: int, threshold: float = 0.1, *, device: torch.device | str = "cpu", batch_size: int = 1024
+    maps_normalised: Tensor, boxes: Tensor, size: int, threshold: float = 0.1, *, device: torch.device | str = "cpu", batch_size: int = 0
 ) -> pd.DataFrame:
     """Compare every map with the boxes of its image, a batch at a time so that masks of many images never lie in memory together.
 
@@ -134,7 +145,7 @@ def image_scores(
         size: side of the images, pixels.
         threshold: of the map, in (0, 1).
         device: where to compute.
-        batch_size: images at a time.
+        batch_size: images at a time; 0 takes as many as suit the device. No value depends on it.
 
     Returns:
         One row per image, in order: iou and iou_b in [0, 1] or NaN, empty_map (no pixel of the map reaches the threshold), empty_box
@@ -146,14 +157,16 @@ def image_scores(
     """
     if not len(maps_normalised) or len(maps_normalised) != len(boxes):
         raise ValueError(f"{len(maps_normalised)} maps and boxes of {len(boxes)} images cannot be scored; one of each per image is needed")
-    parts = []
+    # A processor's cache holds the masks of some ten images, and several passes go over them.
+    parts, batch_size = [], batch_size or (1024 if torch.device(device).type == "cuda" else 32)
     for start in range(0, len(boxes), batch_size):
         maps = maps_normalised[start : start + batch_size].to(device)
         attention, annotation = cam_masks(maps, size, threshold), box_masks(boxes[start : start + batch_size].to(device), size)
-        empty = [~mask.flatten(1).any(1) for mask in (attention, annotation)]
-        areas = [mask.flatten(1).sum(1) for mask in (attention, annotation, attention & annotation)]
-        rectangle = bounding_rectangles(attention).unbind(1)
-        parts.append(torch.stack([*_overlaps(maps, attention, annotation), *(column.float() for column in (*empty, *areas, *rectangle))]))
+        areas = [pixels(mask) for mask in (attention, annotation, attention & annotation)]
+        empty = [area == 0 for area in areas[:2]]
+        rectangles = bounding_rectangles(attention)
+        columns = [*empty, *areas, *rectangles.unbind(1)]
+        parts.append(torch.stack([*_overlaps(maps, attention, rectangles, annotation), *(column.float() for column in columns)]))
     names = ["iou", "iou_b", "empty_map", "empty_box", "map_pixels", "box_pixels", "common_pixels", "x0", "y0", "x1", "y1"]
     table = pd.DataFrame(torch.cat(parts, 1).cpu().double().numpy().T, columns=names)
     return table.astype(dict.fromkeys(names[2:4], bool) | dict.fromkeys(names[4:], "int64"))

@@ -3,6 +3,7 @@
 import hashlib
 import pickle
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from urllib.error import URLError
 
@@ -93,7 +94,15 @@ def normalise(images: Tensor) -> Tensor:
     Args:
         images: (B, 3, H, W) RGB in [0, 255], uint8 or already float (after augmentation).
     """
-    return (images.float() - _MEAN.to(images.device)) / _STD.to(images.device)
+    mean, std = _statistics(images.device)
+    return (images.float() - mean) / std
+
+
+@lru_cache
+def _statistics(device: torch.device) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation on a device: copied once, because a copy at every step would make the host wait for a GPU."""
+    with torch.inference_mode(False):
+        return _MEAN.to(device), _STD.to(device)
 
 
 def read_weights(source: str, architecture: str) -> dict[str, Tensor]:

@@ -30,6 +30,7 @@ def write_all(folder: Path) -> Path:
 
 def notebook_page(executed: Path) -> Path:
     """Convert an executed notebook to HTML beside it, without any request to another host."""
+    import nbformat
     from nbconvert import HTMLExporter
 
     exporter = HTMLExporter(template_name="lab")
@@ -37,7 +38,9 @@ def notebook_page(executed: Path) -> Path:
     for name in urls:
         if exporter.has_trait(name):
             setattr(exporter, name, "")
-    body, _ = exporter.from_filename(str(executed))
+    notebook = nbformat.read(executed, as_version=4)
+    notebook.metadata.pop("widgets", None)  # progress bars, for which the page would ask another host for a script
+    body, _ = exporter.from_notebook_node(notebook, {"metadata": {"name": executed.stem}})
     for pattern in _OUTSIDE:
         body = pattern.sub("", body)
     body = body.replace("<main>", '<main><p style="margin:1em"><a href="index.html">← the whole study</a></p>', 1)

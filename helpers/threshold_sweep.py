@@ -48,9 +48,9 @@ def overlaps_with_masks(maps_normalised: Tensor, masks: Tensor, thresholds: Sequ
     # In the type of the maps, as a comparison with a Python number would be made.
     levels, order = torch.tensor(list(thresholds), dtype=torch.float64).to(values).sort()
     undefined = ~maps_normalised.isfinite().all(2).all(1)
-    results = []
+    results, annotated = [], localization.pixels(masks)
     for shared, marked in (_pixel_overlaps(values, masks, levels), _rectangle_overlaps(values, masks, levels)):
-        overlap = shared / (marked + masks.sum((1, 2)) - shared)
+        overlap = shared / (marked + annotated - shared)
         results.append(torch.empty_like(overlap).index_copy_(0, order, overlap).masked_fill(undefined, torch.nan))
     return results[0], results[1]
 
@@ -79,13 +79,13 @@ def _pixel_overlaps(values: Tensor, annotation: Tensor, levels: Tensor) -> tuple
 
 
 def _rectangle_overlaps(values: Tensor, annotation: Tensor, levels: Tensor) -> tuple[Tensor, Tensor]:
-    """Count the pixels of the bounding rectangle of the mask at each level, inside the boxes and in all: (T, B) int64 each."""
+    """Count the pixels of the bounding rectangle of the mask at each level, inside the boxes and in all: (T, B) whole numbers each."""
     # A row is part of the mask when its largest value is.
     y0, y1 = _extent(values.amax(2), levels)
     x0, x1 = _extent(values.amax(1), levels)
-    integral = torch.nn.functional.pad(annotation.cumsum(1).cumsum(2), (1, 0, 1, 0))
-    image = torch.arange(len(values), device=values.device)
-    shared = integral[image, y1, x1] - integral[image, y0, x1] - integral[image, y1, x0] + integral[image, y0, x0]
+    rows, columns = (localization.spans(*ends, values.shape[1]).float().transpose(0, 1) for ends in ((y0, y1), (x0, x1)))
+    # How many annotated pixels of each column lie in the rows of the rectangle; as a product of matrices, exact below 2^24.
+    shared = (torch.bmm(rows, annotation.float()) * columns).sum(2).T
     return shared, (y1 - y0) * (x1 - x0)
 
 

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from helpers import checkpoints, models, stopping
-from helpers.augmentation import augment, draw
+from helpers import captured_step, checkpoints, models, stopping
+from helpers.augmentation import draw
 from helpers.datasets import ImageSet, StudyData
 from helpers.files import complete_or_absent, read_json, write_json
 from helpers.grid import RunConfig, run_id
@@ -88,7 +89,8 @@ def _seed(config: RunConfig, epoch: int) -> int:
     return int(np.random.SeedSequence([config.seed, config.repeat, epoch]).generate_state(1)[0])
 
 
-def _optimizer(model: nn.Module, config: RunConfig, device: torch.device) -> torch.optim.Optimizer:
+def make_optimizer(model: nn.Module, config: RunConfig, device: torch.device) -> torch.optim.Optimizer:
+    """Make the optimizer of a run, before its first step; in one kernel for all weights on a GPU."""
     fused = device.type == "cuda"
     if config.optimizer == "adam":
         return torch.optim.Adam(model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, fused=fused)
@@ -97,12 +99,18 @@ def _optimizer(model: nn.Module, config: RunConfig, device: torch.device) -> tor
     )
 
 
-def _autocast(device: torch.device) -> torch.autocast:
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda" and torch.cuda.is_bf16_supported())
-
-
-def train_epoch(model: nn.Module, optimizer: torch.optim.Optimizer, split: Split, config: RunConfig, epoch: int) -> tuple[float, float]:
+def train_epoch(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    split: Split,
+    config: RunConfig,
+    epoch: int,
+    captured: captured_step.CapturedStep | None = None,
+) -> tuple[float, float]:
     """Fit one epoch in a seeded order; a last batch of one image is left out, since batch-norm is undefined on it.
+
+    With ``captured``, a step recorded for this shape of run, the steps are replayed on a copy of the run's state, which comes back at
+    the end of the epoch; the results agree up to rounding.
 
     Returns:
         Mean loss and accuracy (fraction) of the pass itself. They are summed on the device and read once.
@@ -115,18 +123,13 @@ def train_epoch(model: nn.Module, optimizer: torch.optim.Optimizer, split: Split
         order = order[:-1]
     totals = torch.zeros(2, dtype=torch.float64, device=device)
     model.train()
+    advance = captured or partial(captured_step.step, model, optimizer)
+    if captured:
+        captured.load(model, optimizer, config.learning_rate, config.weight_decay)
     for indices in order.to(device).split(config.batch_size):
-        images = split.batch(indices)
-        if draws is not None:
-            images = augment(images, draws.of(indices))
-        with _autocast(device):
-            logits = model(models.normalise(images))
-            loss = cross_entropy(logits, split.labels[indices])
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        optimizer.step()
-        correct = (logits.detach().argmax(1) == split.labels[indices]).sum()
-        totals += torch.stack([loss.detach().double() * len(indices), correct.double()])
+        totals += advance(split.batch(indices), split.labels[indices], draws.of(indices) if draws else None)
+    if captured:
+        captured.unload(model, optimizer)
     loss_sum, correct_sum = totals.tolist()
     return loss_sum / len(order), correct_sum / len(order)
 
@@ -151,6 +154,7 @@ def train_run(
     *,
     pretrained: Mapping[str, Tensor] | None = None,
     device: torch.device | str = "cpu",
+    capture: bool | None = None,
     on_epoch: Callable[[stopping.Epoch], None] = lambda epoch: None,
 ) -> dict[str, Any]:
     """Train one run until a rule stops it, and leave a complete run in ``folder``.
@@ -165,6 +169,7 @@ def train_run(
         folder: ``runs/<run_id>``; ``result.json`` is written last of all.
         pretrained: state dict to start from when ``config.pretrained``.
         device: where to train.
+        capture: replay a recorded step, see ``captured_step``; None does so on a GPU. A CPU gains nothing.
         on_epoch: called with each new row of the history.
 
     Returns:
@@ -178,15 +183,18 @@ def train_run(
     chosen, monitored = training_images(data, config)
     train, monitor, test = (resident(images, device) for images in (chosen, monitored, data.test))
     model = initial_model(config, len(data.classes), pretrained).to(device, memory_format=torch.channels_last)
-    optimizer = _optimizer(model, config, device)
+    optimizer = make_optimizer(model, config, device)
     write_json(folder / "config.json", asdict(config) | {"run_id": run_id(config)})
+    captured = None
+    if device.type == "cuda" if capture is None else capture:
+        captured = captured_step.for_shape(captured_step.shape_of(config, len(data.classes), train.pixels.shape[1], device))
     history, snapshots = checkpoints.restore(folder, model, optimizer)
     # A kill may have come between the last checkpoint and the result: then there is nothing left to train.
     reason, diverged = stopping.stop_reason(history, config) if history else "", False
     while not reason:
         started = time.perf_counter()
         epoch = len(history) + 1
-        loss, accuracy = train_epoch(model, optimizer, train, config, epoch)
+        loss, accuracy = train_epoch(model, optimizer, train, config, epoch, captured)
         if not math.isfinite(loss):
             reason, diverged = f"loss is {loss} in epoch {epoch}", True
             break

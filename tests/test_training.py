@@ -167,7 +167,7 @@ def test_the_pass_reports_the_loss_that_a_plain_script_would(data, config):
 def test_adam_and_sgd_are_the_libraries_with_the_runs_values(data, config):
     for name, kind in (("adam", torch.optim.Adam), ("sgd", torch.optim.SGD)):
         model = training.initial_model(config, 3)
-        optimizer = training._optimizer(model, replace(config, optimizer=name), torch.device("cpu"))
+        optimizer = training.make_optimizer(model, replace(config, optimizer=name), torch.device("cpu"))
         assert type(optimizer) is kind
         group = optimizer.param_groups[0]
         assert (group["lr"], group["weight_decay"]) == (0.01, 0.0005)
@@ -191,11 +191,11 @@ def test_a_damaged_checkpoint_starts_from_the_beginning(data, config, tmp_path):
 
 def test_a_checkpoint_restores_every_tensor_of_the_optimizer(data, config, tmp_path):
     model = training.initial_model(config, 3)
-    optimizer = training._optimizer(model, config, torch.device("cpu"))
+    optimizer = training.make_optimizer(model, config, torch.device("cpu"))
     training.train_epoch(model, optimizer, training.resident(data.train, "cpu"), config, 1)
     checkpoints.save(tmp_path, model, optimizer, [], [])
     other = training.initial_model(replace(config, repeat=3), 3)
-    restored = training._optimizer(other, config, torch.device("cpu"))
+    restored = training.make_optimizer(other, config, torch.device("cpu"))
     checkpoints.restore(tmp_path, other, restored)
     for index, slots in optimizer.state_dict()["state"].items():
         for name, value in slots.items():

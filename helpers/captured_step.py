@@ -1,0 +1,236 @@
+"""One training step, recorded on a GPU once per shape and replayed: launching its kernels is paid once, not at every step of every run."""
+
+import copy
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from functools import lru_cache
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from helpers import models
+from helpers.augmentation import Draws, augment, draw
+from helpers.grid import RunConfig
+
+_WARM_UP = 3  # steps before recording: lazily made state and chosen algorithms must be there
+_SHARE_OF_MOVEMENT = 0.1  # by which replayed weights may differ from plain ones
+
+
+@dataclass(frozen=True)
+class Shape:
+    """All that a recorded step is fixed to; runs that agree in it share the recording, whatever their weights and learning rates."""
+
+    architecture: str
+    classes: int
+    stem: str
+    width: float
+    image_size: int  # pixels
+    batch_size: int
+    optimizer: str  # adam or sgd
+    momentum: float  # of SGD
+    augmentation: bool
+    device: str
+
+
+def shape_of(config: RunConfig, classes: int, image_size: int, device: torch.device | str) -> Shape:
+    """Give the shape of a run on images of a size (pixels)."""
+    kept = {field.name: getattr(config, field.name) for field in fields(Shape) if hasattr(config, field.name)}
+    return Shape(**kept, classes=classes, image_size=image_size, device=str(device))
+
+
+def autocast(device: torch.device) -> torch.autocast:
+    """Bfloat16 where a GPU has it, float32 elsewhere."""
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda" and torch.cuda.is_bf16_supported())
+
+
+def step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, images: Tensor, labels: Tensor, draws: Draws | None, decay: Tensor | None = None
+) -> Tensor:
+    """Take one training step, without waiting for the device.
+
+    Args:
+        model: in train mode.
+        optimizer: of its parameters.
+        images: (B, 3, S, S) uint8.
+        labels: (B,) int64, on the same device.
+        draws: the augmentation of these images; None leaves them.
+        decay: weight decay as a tensor of one number, added to the gradient as ``decay * weight``; None leaves it to the optimizer.
+
+    Returns:
+        (2,) float64 on the device: the sum of the cross-entropies, and the number of images classified correctly.
+    """
+    if draws is not None:
+        images = augment(images, draws)
+    with autocast(labels.device):
+        logits = model(models.normalise(images))
+        loss = cross_entropy(logits, labels)
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    if decay is not None:
+        _decay(list(model.parameters()), decay)
+    optimizer.step()
+    correct = (logits.detach().argmax(1) == labels).sum()
+    return torch.stack([loss.detach().double() * len(labels), correct.double()])
+
+
+@torch.no_grad()
+def _decay(parameters: list[nn.Parameter], decay: Tensor) -> None:
+    torch._foreach_add_([parameter.grad for parameter in parameters], torch._foreach_mul(parameters, decay))
+
+
+class CapturedStep:
+    """A network, its optimizer and one batch at fixed addresses, and the step that a CUDA graph replays on them.
+
+    A run copies its state in with ``load``, takes an epoch's steps by calling, and copies the state out with ``unload``. Learning rate
+    and weight decay are tensors that the step reads, so they change without a new recording. On a CPU nothing is recorded: the same
+    code runs step by step, which is what tests compare with the plain step.
+    """
+
+    def __init__(self, shape: Shape) -> None:
+        """Make what lies at fixed addresses, warm up, and record where the device is a GPU."""
+        self.shape, device, count, size = shape, torch.device(shape.device), shape.batch_size, shape.image_size
+        model = models.build(shape.architecture, shape.classes, stem=shape.stem, width=shape.width, seed=0)
+        self.model = model.to(device, memory_format=torch.channels_last).train()
+        self.learning_rate, self.decay = torch.zeros((), device=device), torch.zeros((), device=device)
+        self.optimizer = self._make_optimizer(device)
+        self._pixels = torch.zeros(count, size, size, 3, dtype=torch.uint8, device=device).permute(0, 3, 1, 2)
+        self._labels = torch.zeros(count, dtype=torch.int64, device=device)
+        self._draws = draw(count, torch.Generator().manual_seed(0)).to(device) if shape.augmentation else None
+        self._graph, self._sums = None, None
+        if device.type == "cuda":
+            self._record()
+        else:
+            self._step()  # makes the optimizer's state
+
+    def _make_optimizer(self, device: torch.device) -> torch.optim.Optimizer:
+        if self.shape.optimizer == "adam":
+            capturable = device.type == "cuda"
+            return torch.optim.Adam(self.model.parameters(), lr=self.learning_rate, fused=True, capturable=capturable)
+        return torch.optim.SGD(self.model.parameters(), lr=self.learning_rate, momentum=self.shape.momentum, fused=True)
+
+    def _step(self) -> Tensor:
+        return step(self.model, self.optimizer, self._pixels, self._labels, self._draws, self.decay)
+
+    def _record(self) -> None:
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*capturable=True.*")
+            for _ in range(_WARM_UP):
+                self._step()
+        torch.cuda.current_stream().wait_stream(side)
+        self.optimizer.zero_grad(set_to_none=True)  # so that gradients get addresses of the recording's own
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._sums = self._step()
+        self._graph = graph
+
+    @torch.no_grad()
+    def load(self, model: nn.Module, optimizer: torch.optim.Optimizer, learning_rate: float, weight_decay: float) -> None:
+        """Copy in the state of a run: weights, buffers, optimizer, hyperparameters. What an optimizer has not made yet counts as 0."""
+        _copy(self.model.state_dict().values(), model.state_dict().values())
+        for own, theirs in _pairs(self.model, model):
+            given = optimizer.state.get(theirs, {})
+            for name, value in self.optimizer.state[own].items():
+                value.copy_(given[name]) if name in given else value.zero_()
+        self.learning_rate.fill_(learning_rate)
+        self.decay.fill_(weight_decay)
+
+    @torch.no_grad()
+    def unload(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Copy weights, buffers and the optimizer's state out to a run; its optimizer is of the same kind."""
+        _copy(model.state_dict().values(), self.model.state_dict().values())
+        for own, theirs in _pairs(self.model, model):
+            kept = optimizer.state[theirs]
+            for name, value in self.optimizer.state[own].items():
+                if isinstance(kept.get(name), Tensor):
+                    kept[name].copy_(value)
+                else:
+                    kept[name] = value.clone()
+
+    def __call__(self, images: Tensor, labels: Tensor, draws: Draws | None) -> Tensor:
+        """Take one step, see ``step``; a batch of another size, the last of an epoch, is not replayed but run.
+
+        Returns:
+            (2,) sums; the next call may overwrite them.
+
+        Raises:
+            ValueError: images or draws do not fit the recording.
+        """
+        if images.shape[1:] != self._pixels.shape[1:] or (draws is None) == self.shape.augmentation:
+            raise ValueError(
+                f"a step recorded for {tuple(self._pixels.shape)} and augmentation {self.shape.augmentation} was given "
+                f"{tuple(images.shape)} and {'no ' if draws is None else ''}draws"
+            )
+        if len(labels) != self.shape.batch_size:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message=".*capturable=True.*")
+                return step(self.model, self.optimizer, images, labels, draws, self.decay)
+        self._pixels.copy_(images)
+        self._labels.copy_(labels)
+        if draws is not None:
+            _copy(_tensors(self._draws), _tensors(draws))
+        if self._graph is None:
+            return self._step()
+        self._graph.replay()
+        return self._sums
+
+
+def _copy(targets: Iterable[Tensor], sources: Iterable[Tensor]) -> None:
+    for target, source in zip(targets, sources, strict=True):
+        target.copy_(source)
+
+
+def _pairs(first: nn.Module, second: nn.Module) -> Iterable[tuple[nn.Parameter, nn.Parameter]]:
+    return zip(first.parameters(), second.parameters(), strict=True)
+
+
+def _tensors(draws: Draws) -> list[Tensor]:
+    return [getattr(draws, field.name) for field in fields(draws)]
+
+
+def agrees(captured: CapturedStep, steps: int = 3) -> bool:
+    """Compare a captured step with the plain one: same start, same batch, same losses and weights after a few steps.
+
+    Weights may differ by a tenth of the way that they went: rounding turns the sign of Adam's first steps where a gradient is nearly 0.
+    The captured state is overwritten.
+    """
+    shape, device = captured.shape, captured.learning_rate.device
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 256, captured._pixels.shape, generator=generator, dtype=torch.uint8)
+    images = pixels.to(device, memory_format=torch.channels_last)
+    labels = torch.randint(0, shape.classes, (shape.batch_size,), generator=generator).to(device)
+    draws = draw(shape.batch_size, generator).to(device) if shape.augmentation else None
+    start = models.build(shape.architecture, shape.classes, stem=shape.stem, width=shape.width, seed=0)
+    plain = copy.deepcopy(start).to(device, memory_format=torch.channels_last).train()
+    kind, options = (torch.optim.Adam, {}) if shape.optimizer == "adam" else (torch.optim.SGD, {"momentum": shape.momentum})
+    optimizer = kind(plain.parameters(), lr=1e-3, weight_decay=1e-3, **options)
+    captured.load(plain, optimizer, 1e-3, 1e-3)
+    expected = torch.stack([step(plain, optimizer, images, labels, draws) for _ in range(steps)])
+    found = torch.stack([captured(images, labels, draws).clone() for _ in range(steps)])
+    run, replayed, begun = (_flat(network) for network in (plain, captured.model, start.to(device)))
+    near = (replayed - run).norm() <= _SHARE_OF_MOVEMENT * (run - begun).norm()
+    return bool(near) and torch.allclose(found[:, 0], expected[:, 0], rtol=0.02)
+
+
+def _flat(network: nn.Module) -> Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
+
+
+@lru_cache(maxsize=1)
+def for_shape(shape: Shape) -> CapturedStep | None:
+    """Record the step of a shape, or give the recording at hand; None, with a warning, where it cannot be recorded or is not the same.
+
+    Only the last shape is kept, because a recording holds the memory of its activations.
+    """
+    try:
+        captured = CapturedStep(shape)
+        if agrees(captured):
+            return captured
+        fault = "its steps differ from the plain ones"
+    except RuntimeError as error:
+        fault = str(error).splitlines()[0]
+    warnings.warn(f"the training step of {shape} is not replayed but run: {fault}", stacklevel=2)
+    return None

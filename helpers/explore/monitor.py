@@ -1,0 +1,152 @@
+"""Sweep monitor: the runs of a study as they train, told from the files that they leave on disk."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from ipywidgets import Dropdown, Play
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from safetensors import SafetensorError, safe_open
+
+from helpers import plots, progress
+from helpers.claims import Owner
+from helpers.explore.panel import Panel, View, control_layout, figure_png, number, table
+from helpers.files import read_json
+from helpers.grid import RunConfig, run_id
+from helpers.readings import count
+
+STATES = ("done", "diverged", "running", "interrupted", "waiting")
+COLUMNS = ["run_id", "state", "epoch", "epochs_at_most", "train_loss", "train_accuracy", "seconds", "where"]
+EVERY = "all"
+_CHECKPOINT = "checkpoint.safetensors"  # as ``checkpoints`` names it
+_ROWS, _CURVES = 15, 8
+
+
+def states(folder: Path, owner: Owner, names: Sequence[str] | None = None) -> pd.DataFrame:
+    """Tell from the disk where every run stands.
+
+    A run is "done" or "diverged" when its result is there, "running" when a living process has claimed it, "interrupted" when it was
+    begun and nobody trains it, and "waiting" when it is named and has no folder. The same call goes on with interrupted runs.
+
+    Args:
+        folder: of the runs.
+        owner: of the claims of that folder; kept from look to look, because processes elsewhere are watched by their heartbeats.
+        names: ids of all runs; those with a folder when None.
+
+    Returns:
+        One row per run, sorted by state and name: ``COLUMNS``; epoch, loss, accuracy (fraction) and seconds are of the last complete
+        epoch, NaN before the first one; ``where`` is the machine of a running one and the reason of a diverged one.
+    """
+    found = sorted(path.parent.name for path in folder.glob("*/config.json"))
+    rows = [_state(folder / name, owner, name) for name in (found if names is None else dict.fromkeys(names))]
+    rows.sort(key=lambda row: (STATES.index(row["state"]), row["run_id"]))
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def _state(folder: Path, owner: Owner, name: str) -> dict[str, Any]:
+    row = dict.fromkeys(COLUMNS, np.nan) | {"run_id": name, "state": "waiting", "epoch": 0, "where": ""}
+    if (folder / "config.json").is_file():
+        row["epochs_at_most"] = read_json(folder / "config.json")["max_epochs"]
+        row["state"] = "interrupted"
+    if (folder / "result.json").is_file():
+        result = read_json(folder / "result.json")
+        last = (result["snapshots"] or [{}])[-1]
+        row |= {"state": "diverged" if result["status"] == "diverged" else "done", "epoch": result["epochs"], "seconds": result["seconds"]}
+        row |= {key: last[key] for key in ("train_loss", "train_accuracy") if last.get(key) is not None}
+        return row | {"where": result["stop_reason"]}
+    history = history_so_far(folder)
+    if history:
+        row |= {key: history[-1][key] for key in ("epoch", "train_loss", "train_accuracy")}
+        row["seconds"] = sum(epoch["seconds"] for epoch in history)
+    if holder := owner.holder(name):
+        row |= {"state": "running", "where": str(holder.get("machine", "")).partition("|")[0]}
+    return row
+
+
+def history_so_far(folder: Path) -> list[dict[str, Any]]:
+    """Read the epochs of a run that is not complete; none where no epoch is complete, or the file is being replaced."""
+    try:
+        with safe_open(folder / _CHECKPOINT, framework="numpy") as file:
+            return json.loads((file.metadata() or {}).get("history", "[]"))
+    except (SafetensorError, OSError):
+        return []
+
+
+def tally_of(runs: pd.DataFrame) -> progress.Tally:
+    """Count the runs as the sweep counts executions; diverged ones as failed, and the time left from what is done."""
+    counts = runs["state"].value_counts()
+    seconds = runs.loc[runs["state"] == "done", "seconds"].tolist()
+    return progress.Tally(len(runs), counts.get("done", 0), counts.get("running", 0), counts.get("diverged", 0), seconds=seconds)
+
+
+def explorer(work: Path, runs: Sequence[RunConfig] | None) -> Panel:
+    """Make the explorer; see ``explore.sweep_monitor``."""
+    folder = work / "runs"
+    owner = Owner(folder / ".claims")  # looks and claims nothing
+    names = None if runs is None else [run_id(run) for run in runs]
+    controls = {
+        "tick": Play(value=0, min=0, max=10**6, interval=5000, playing=True, description="look again every 5 s"),
+        "state": Dropdown(options=[EVERY, *STATES], description="list", **control_layout()),
+    }
+
+    def draw(tick: int, state: str) -> View:
+        now = states(folder, owner, names)
+        tally = tally_of(now)
+        left = progress.duration(tally.seconds_left(max(1, tally.running)))
+        counts = {name: int((now["state"] == name).sum()) for name in STATES}
+        with plots.style():
+            picture = figure_png(_figure(now, counts, folder))
+        summary = ", ".join(f"{value} {name}" for name, value in counts.items())
+        reading = f"<p>{count(len(now), 'run')}: {summary}; time left: about {left}.</p>"
+        return View(picture, reading + _listed(now, state), counts | {"runs": len(now), "time_left": left})
+
+    return Panel("How far is the training?", controls, draw)
+
+
+def _listed(runs: pd.DataFrame, state: str) -> str:
+    chosen = runs if state == EVERY else runs[runs["state"] == state]
+    rows = [
+        {
+            "run": run.run_id,
+            "state": run.state,
+            "epoch": f"{run.epoch} of at most {run.epochs_at_most:.0f}" if np.isfinite(run.epochs_at_most) else "none yet",
+            "training loss": number(run.train_loss),
+            "training accuracy": number(run.train_accuracy),
+            "time": progress.duration(run.seconds) if np.isfinite(run.seconds) else "none yet",
+            "where, or why it ended": run.where,
+        }
+        for run in chosen.head(_ROWS).itertuples()
+    ]
+    more = f"<p>and {len(chosen) - _ROWS} more</p>" if len(chosen) > _ROWS else ""
+    return table(rows) + more
+
+
+def _figure(runs: pd.DataFrame, counts: Mapping[str, int], folder: Path) -> Figure:
+    """Draw how many runs are in each state, and the training loss of those that are under way."""
+    figure = Figure(figsize=(9, 2.8))
+    bars, curves = figure.add_axes((0.13, 0.2, 0.31, 0.68)), figure.add_axes((0.56, 0.2, 0.42, 0.68))
+    drawn = bars.barh(list(counts), list(counts.values()), color=list(plots.colours(STATES).values()))
+    bars.bar_label(drawn, padding=3)
+    bars.invert_yaxis()
+    bars.set(xlabel="runs", xlim=(0, max(1, 1.15 * max(counts.values()))))
+    bars.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+    bars.grid(axis="y", visible=False)
+    _curves(curves, runs[runs["state"].isin(("running", "interrupted"))], folder)
+    return figure
+
+
+def _curves(ax: Axes, runs: pd.DataFrame, folder: Path) -> None:
+    if not len(runs):
+        ax.text(0.5, 0.5, "no run is under way", ha="center", transform=ax.transAxes)
+        ax.set_axis_off()
+        return
+    for name in runs["run_id"].head(_CURVES):
+        history = history_so_far(folder / name)
+        ax.plot([epoch["epoch"] for epoch in history], [epoch["train_loss"] for epoch in history], ".-", linewidth=1)
+    ax.set(xlabel="epoch", ylabel="training loss (nats)", title=f"under way, {min(_CURVES, len(runs))} of {len(runs)}")
+    ax.xaxis.set_major_locator(MaxNLocator(4, integer=True))

@@ -1,0 +1,211 @@
+"""What a study costs before it is started: a few steps of every network are timed on the machine at hand, and the rest is arithmetic."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+import torch
+
+from helpers import grid, pool, published, sources, synthetic
+from helpers.archive import open_archive
+from helpers.files import PROJECT_ROOT, from_root, read_json
+from helpers.grid import RunConfig
+from helpers.parameters import load_study
+from helpers.provenance import device_name
+from helpers.step_costs import Step, time_steps
+
+NOTEBOOK = "02_grid_training"
+_ILSVRC_IMAGES = 500  # training images with boxes in an ILSVRC class whose number is not known: about the mean of Du et al., Table 1
+_COPIES = {"adam": 4, "sgd": 3}  # numbers that training keeps for each weight: itself, its gradient, and those of the optimizer
+
+
+class Counts(NamedTuple):
+    """How many images a study has."""
+
+    train: int
+    test: int
+    classes: int
+    source: str  # where the numbers come from
+
+
+def planned_runs(parameters: Mapping[str, Any]) -> list[RunConfig]:
+    """List the runs of a study as its training notebook does, without looking at its images."""
+    axes = {
+        "batch_size": "batch_sizes",
+        "learning_rate": "learning_rates",
+        "optimizer": "optimizers",
+        "weight_decay": "weight_decays",
+        "architecture": "architectures",
+        "augmentation": "augmentations",
+        "pretrained": "pretrained_levels",
+        "images_per_class": "training_sizes",
+        "label_noise": "label_noises",
+    }
+    names = ("stem", "width", "momentum", "rule3_split", "seed", "max_epochs", "loss_threshold", "accuracy_threshold")
+    fixed = {name: parameters[name] for name in names} | {"data": "unknown"}
+    every = grid.grid({axis: parameters[name] for axis, name in axes.items()}, parameters["repeats"], fixed)
+    return grid.balanced_choice(every, parameters["run_count"], parameters["seed"]) if parameters["run_count"] else every
+
+
+def image_counts(parameters: Mapping[str, Any]) -> Counts:
+    """Count the images that a study would use, from the list of its files; nothing is decoded.
+
+    Where the files are not there, the published numbers of images are taken, and ``source`` says so.
+    """
+    wanted, most, held = parameters["class_ids"], parameters["images_per_class"], parameters["test_images_per_class"]
+    if parameters["data_source"] == "synthetic":
+        classes = len(wanted) or len(synthetic.CLASS_NAMES)
+        return Counts(classes * (most or 60), classes * held, classes, "rendered")
+    try:
+        archive = open_archive(from_root(parameters["data_path"]))
+        root = sources.find_root(archive, parameters["data_source"])
+        records = sources.LAYOUTS[parameters["data_source"]].scan(archive, root, wanted).records
+    except (OSError, ValueError):
+        known = published.du2024_table1().set_index("wnid")["n"].to_dict()
+        numbers = pd.Series({name: known.get(name, _ILSVRC_IMAGES) for name in wanted})
+        note = "assumed: the files are not there, so the published numbers of images with boxes stand for them"
+        return Counts(int(numbers.clip(upper=most or None).sum()), held * len(wanted), len(wanted), note)
+    table = pd.DataFrame([(record.class_id, record.split) for record in records if record.annotation], columns=["class_id", "split"])
+    numbers = table.value_counts().unstack("split", fill_value=0)
+    test = numbers["test"].clip(upper=held) if "test" in numbers else (numbers["train"] // 2).clip(upper=held)
+    train = numbers["train"] if "test" in numbers else numbers["train"] - test
+    return Counts(int(train.clip(upper=most or None).sum()), int(test.sum()), len(numbers), "listed, faults not yet taken out")
+
+
+def hours_table(runs: Sequence[RunConfig], steps: Mapping[tuple[str, int], Step], counts: Counts) -> pd.DataFrame:
+    """Hours of training by architecture and batch size, one run after another, if every run went to its last epoch.
+
+    Returns:
+        architecture, batch_size, images_per_second, seconds_per_epoch (of a run on all images), runs, hours.
+    """
+    rows = []
+    for (architecture, batch), step in steps.items():
+        chosen = [run for run in runs if (run.architecture, run.batch_size) == (architecture, batch)]
+        sizes = [min(counts.train, run.images_per_class * counts.classes or counts.train) for run in chosen]
+        seconds = [images * step.train + counts.test * step.evaluate for images in sizes]
+        # At a snapshot, of which there may be two, both splits are evaluated.
+        snapshots = [2 * (images + counts.test) * step.evaluate for images in sizes]
+        total = sum(run.max_epochs * epoch + once for run, epoch, once in zip(chosen, seconds, snapshots, strict=True))
+        rows.append((architecture, batch, 1 / step.train, max(seconds), len(chosen), total / 3600))
+    return pd.DataFrame(rows, columns=["architecture", "batch_size", "images_per_second", "seconds_per_epoch", "runs", "hours"])
+
+
+def print_plan(study: Path, overrides: Sequence[str] = (), *, root: Path = PROJECT_ROOT) -> int:
+    """Time a few steps of every network of a study on this machine, and print what the whole study would take.
+
+    Args:
+        study: the study file.
+        overrides: "name=value" or "notebook.name=value".
+        root: the project, with its notebooks.
+
+    Returns:
+        0, or 2 where the study trains no grid.
+
+    Raises:
+        StudyError: the study file is wrong.
+    """
+    executions = {item.name: item.parameters for item in load_study(study, root / "notebooks", overrides)}
+    if NOTEBOOK not in executions:
+        print(f"{study}: no notebook of this study trains a grid ({NOTEBOOK}), so there is nothing to plan")
+        return 2
+    parameters = executions[NOTEBOOK]
+    runs, counts = planned_runs(parameters), image_counts(parameters)
+    device = "cuda" if torch.cuda.is_available() and parameters["device"] != "cpu" else "cpu"
+    threads = torch.get_num_threads()
+    if device == "cpu":
+        torch.set_num_threads(1)  # as a run has
+    try:
+        steps = time_steps(runs, counts.classes, parameters["image_size"], device)
+        finished = finished_epochs(from_root(parameters["work_dir"]) / study.stem)
+        print("\n".join(lines(study.stem, parameters, runs, counts, steps, device, finished)))
+    finally:
+        torch.set_num_threads(threads)
+    return 0
+
+
+def finished_epochs(work: Path) -> list[int]:
+    """Epochs of the runs of a study that are complete."""
+    return [read_json(path)["epochs"] for path in sorted((work / "runs").glob("*/result.json"))]
+
+
+def lines(
+    name: str,
+    parameters: Mapping[str, Any],
+    runs: Sequence[RunConfig],
+    counts: Counts,
+    steps: Mapping[tuple[str, int], Step],
+    device: str,
+    finished: Sequence[int],
+) -> list[str]:
+    """Write the plan of a study, line by line."""
+    table, cap = hours_table(runs, steps, counts), parameters["max_epochs"]
+    total, side = table["hours"].sum(), pool.jobs_for(device, parameters["jobs"]) if device == "cpu" else 1
+    images = f"{counts.train:,} training and {counts.test:,} test images of {parameters['image_size']} px in {counts.classes} classes"
+    told = [f"{name}: {len(runs):,} runs of at most {cap} epochs, on {images} ({counts.source})"]
+    asked = ", though the study asks for a GPU, and torch sees none here" if device == "cpu" and "cuda" in parameters["device"] else ""
+    told += [f"timed on {device_name(device)}{asked}"]
+    told += ["", *table.round({"images_per_second": 1, "seconds_per_epoch": 1, "hours": 2}).to_string(index=False).splitlines(), ""]
+    together = f"with {side} runs side by side" if device == "cpu" else "on one GPU, which runs that share it are not taken to speed up"
+    told += [f"training: at most {_span(total / side)} {together}; one epoch of all runs takes {_span(total / side / cap)}"]
+    if finished:
+        mean = sum(finished) / len(finished)
+        after = _span(total / side * mean / cap)
+        told += [f"  the {len(finished)} runs that are complete took {mean:.0f} epochs on average: then {after}"]
+    told += _space(parameters, runs, counts, steps, device, side)
+    return told + _levers(table, total / side, parameters, len(runs))
+
+
+def _span(hours: float) -> str:
+    """Write a time in the unit that a reader plans in."""
+    if hours < 1:
+        return f"{hours * 60:.1f} min"
+    return f"{hours:,.1f} h" if hours < 48 else f"{hours:,.0f} h ({hours / 24:,.1f} days)"
+
+
+def _space(
+    parameters: Mapping[str, Any],
+    runs: Sequence[RunConfig],
+    counts: Counts,
+    steps: Mapping[tuple[str, int], Step],
+    device: str,
+    side: int,
+) -> list[str]:
+    """What the study needs on disk and in memory."""
+    of_run = {run: steps[run.architecture, run.batch_size] for run in runs}
+    snapshots = sum(step.weights for step in of_run.values())
+    pixels = (counts.train + counts.test) * 3 * parameters["image_size"] ** 2
+    unfinished = side * max(step.weights * (_COPIES[run.optimizer] - 1) for run, step in of_run.items())
+    told = [
+        f"disk: {_size(snapshots)} to {_size(2 * snapshots)} of snapshots (one or two a run), "
+        f"{_size(unfinished)} of checkpoints while runs train, {_size(pixels)} of decoded images"
+    ]
+    needs = {key: pixels + step.memory + (0 if device == "cuda" else step.weights * 4) for key, step in steps.items()}
+    (architecture, batch), most = max(needs.items(), key=_second)
+    how = "measured" if device == "cuda" else "estimated for float32 from what the backward pass keeps; bfloat16 needs a little over half"
+    return [*told, f"GPU memory: {_size(most)} for a run of {architecture} at batch {batch}, the largest, images included ({how})"]
+
+
+def _second(pair: tuple[Any, int]) -> int:
+    return pair[1]
+
+
+def _size(number: float) -> str:
+    return f"{number / 1e9:,.1f} GB" if number >= 1e8 else f"{number / 1e6:,.1f} MB"
+
+
+def _levers(table: pd.DataFrame, hours: float, parameters: Mapping[str, Any], runs: int) -> list[str]:
+    """What would change the hours, the strongest first."""
+    shares = (table.groupby("architecture")["hours"].sum() / table["hours"].sum()).sort_values(ascending=False)
+    told = ["what would change it:"]
+    if len(shares) > 1:
+        told += [f"  without {name} (architectures): {share:.0%} less" for name, share in shares.items()]
+    few, size = max(1, runs // 4), parameters["image_size"]
+    return [
+        *told,
+        f"  run_count {few}, a balanced quarter of the runs: at most {_span(hours * few / runs)}",
+        f"  max_epochs {max(1, parameters['max_epochs'] // 2)}: at most half; most runs stop earlier by rules 1 to 3",
+        f"  image_size {size // 2}: about a quarter of the arithmetic",
+        "  machines that share the disk, or --shard: the hours are divided by their number",
+        "not counted: pretraining on the spot, and the other notebooks, whose cost is a few forward passes a model",
+    ]

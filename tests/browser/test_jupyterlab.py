@@ -1,0 +1,87 @@
+"""The notebooks in JupyterLab as a reader has them: all cells run, and every control of an explorer moves what is shown."""
+
+import copy
+import subprocess
+import sys
+from functools import partial
+
+import browsing
+import nbformat
+import pytest
+import yaml
+from papermill.iorw import load_notebook_node
+from papermill.parameterize import parameterize_notebook
+from test_smoke import TINY
+
+from helpers.parameters import load_study
+
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(bool(browsing.missing()), reason=browsing.missing())]
+NOTEBOOKS = [stem for stem in sorted(TINY["notebooks"]) if stem[:2] in ("02", "03", "04", "06", "07")]  # 07 reads what 04 scores
+EXPLORED = {"02": 1, "03": 1, "04": 2, "06": 1}  # explorers in each notebook
+KEYS = ("END", "HOME", "ARROW_RIGHT", "ARROW_LEFT", "PAGE_UP")
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """A copy of the project with a tiny model set, and its notebooks with the parameters of that study."""
+    folder = browsing.copy_project(tmp_path_factory.mktemp("project"))
+    study = copy.deepcopy(TINY)
+    study["common"] |= {"image_size": 32}  # maps of the last stage have several pixels
+    study["notebooks"]["02_grid_training"] |= {"stem": "small", "max_epochs": 2}
+    known = {path.stem for path in (folder / "notebooks").glob("*.ipynb")}
+    study["notebooks"] = {name: values for name, values in study["notebooks"].items() if name in known}
+    (folder / "params/all.yaml").write_text(yaml.safe_dump(study))
+    for execution in load_study(folder / "params/all.yaml", folder / "notebooks"):
+        given = parameterize_notebook(load_notebook_node(str(execution.notebook)), execution.parameters | {"study": "tiny"})
+        nbformat.write(given, execution.notebook.with_name(f"open_{execution.notebook.name}"))
+    study["notebooks"] = {name: study["notebooks"][name] for name in ("01_data_subset", "02_grid_training")}
+    (folder / "params/tiny.yaml").write_text(yaml.safe_dump(study))
+    command = [sys.executable, "-m", "helpers.sweep", "params/tiny.yaml"]
+    done = subprocess.run(command, cwd=folder, env=browsing.environment(folder), capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def lab(project):
+    with browsing.jupyterlab(project) as address:
+        yield address
+
+
+@pytest.fixture
+def browser():
+    with browsing.chromium() as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("stem", NOTEBOOKS)
+def test_all_cells_run_and_every_control_moves_what_is_shown(browser, lab, stem):
+    notebook = browsing.Notebook(browser, lab(f"notebooks/open_{stem}.ipynb"))
+    notebook.run_all()
+    assert notebook.faults() == []
+    expected = EXPLORED.get(stem[:2], 0)
+    assert browsing.until(lambda: len(notebook.explorers()) >= expected, 60, f"{expected} explorers are not shown")
+    for explorer in notebook.explorers():
+        move_sliders(explorer)
+        choose_from_lists(explorer)
+        assert "cannot be shown" not in explorer.reading()
+    assert notebook.faults() == []
+    notebook.close()
+
+
+def move_sliders(explorer):
+    """Each handle to one end and, where that is where it was or changes nothing, elsewhere; back where everything is seen."""
+    for number, handle in enumerate(explorer.sliders()):
+        moved = any(explorer.changes(partial(explorer.press, handle, key), explorer.seen) for key in KEYS)
+        assert moved, f"{explorer.title()}: slider {number}, {explorer.described(handle)}"
+        explorer.press(handle, "HOME")
+
+
+def choose_from_lists(explorer):
+    """Some other item of each list, and back; picture or reading follow."""
+    for number, chosen in enumerate(explorer.lists()):
+        first = int(chosen.first_selected_option.get_attribute("index"))
+        others = [index for index in range(len(chosen.options)) if index != first][-3:]
+        moved = any(explorer.changes(partial(explorer.choose, chosen, index), explorer.shown) for index in others)
+        assert moved, f"{explorer.title()}: list {number}"
+        explorer.choose(chosen, first)
