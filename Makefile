@@ -8,7 +8,7 @@ RUN := $(VENV)/bin/python
 READY := $(VENV)/.workbook-ready
 export MPLCONFIGDIR ?= $(CURDIR)/work/.matplotlib
 
-.PHONY: help setup report sweep test quick lab lint format clean
+.PHONY: help setup report sweep status findings test quick browser faults lab lint format clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -27,11 +27,23 @@ report: setup ## run the whole chain on the embedded default: reports/demo/index
 sweep: setup ## run a study: make sweep STUDY=tiny20_cpu SET="--set data_path=..."
 	$(RUN) -m helpers.sweep params/$(STUDY).yaml $(SET)
 
+status: setup ## tell how far a study is, whoever runs it: make status STUDY=tiny20_cpu SET="the same as of its sweep"
+	@$(RUN) -m helpers.sweep params/$(STUDY).yaml $(SET) --status
+
+findings: setup ## check every number of a study's FINDINGS.md against its tables: make findings STUDY=tiny20_cpu
+	$(RUN) -m helpers.study_findings $(STUDY) $(SET)
+
 test: setup ## contract, unit and smoke tests
-	$(RUN) -m pytest
+	$(RUN) -m pytest -m "not browser"
 
 quick: setup ## the tests without the notebooks end to end
-	$(RUN) -m pytest -m "not smoke"
+	$(RUN) -m pytest -m "not smoke and not browser"
+
+browser: setup ## JupyterLab and report pages in headless Chromium (Debian: chromium, chromium-driver)
+	$(RUN) -m pytest -m browser tests/browser
+
+faults: setup ## kill a study 20 times at random moments and compare with an uninterrupted one (10 minutes on two cores)
+	$(RUN) tests/faults/killed.py
 
 lab: setup ## open JupyterLab on the notebooks
 	$(RUN) -m jupyterlab --notebook-dir=$(CURDIR)

@@ -10,6 +10,7 @@ import pandas as pd
 import pyarrow.parquet
 import safetensors.torch
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from helpers import models
@@ -105,12 +106,16 @@ def load_model(work: Path, model: pd.Series, classes: int, device: torch.device 
 
     Raises:
         FileNotFoundError: its weights are not there; the message names the run to train again.
+        ValueError: the file is damaged; likewise.
     """
     path = snapshot_path(run_folder(work, model["run_id"]), model["snapshot"])
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing; delete the folder {path.parent} and run 02_grid_training again to train it anew")
     network = models.build(model["architecture"], classes, stem=model["stem"], width=model["width"], seed=0)
-    network.load_state_dict(safetensors.torch.load_file(path))
+    try:
+        network.load_state_dict(safetensors.torch.load_file(path))
+    except SafetensorError as fault:
+        raise ValueError(f"{path} is damaged ({fault}); delete the folder {path.parent} and run 02_grid_training again") from fault
     return network.to(device, memory_format=torch.channels_last).eval()
 
 

@@ -1,8 +1,6 @@
-"""The parameters of the notebooks: declared in their tagged cells, set by a study file, checked before anything runs."""
+"""A study file: the values of the notebooks' parameters, and how work is split, checked before anything runs."""
 
-import ast
 import difflib
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,26 +9,10 @@ from typing import Any
 
 import yaml
 
-TAG = "parameters"
+from helpers import fan_out
+from helpers.declarations import Parameter, StudyError, check_type, choices, declared
 
-
-class StudyError(ValueError):
-    """All that is wrong with a study file, one fault a line."""
-
-    def __init__(self, faults: Sequence[str]) -> None:
-        """Join the faults to one message."""
-        self.faults = list(faults)
-        super().__init__("\n".join(self.faults))
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """One line of a notebook's tagged cell."""
-
-    name: str
-    annotation: str
-    default: Any
-    comment: str
+_BLOCKS = ("common", "notebooks", "sweep")
 
 
 @dataclass(frozen=True)
@@ -39,32 +21,12 @@ class Execution:
 
     notebook: Path
     parameters: dict[str, Any]
+    part: str = ""  # name of one of several executions that the `sweep` block makes; "" is the whole
 
-
-def code_cells(notebook: Path) -> list[dict[str, Any]]:
-    """Read a notebook's code cells as plain JSON, with ``source`` as one string."""
-    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    return [cell | {"source": "".join(cell["source"])} for cell in cells if cell["cell_type"] == "code"]
-
-
-def declared(notebook: Path) -> dict[str, Parameter]:
-    """Read the parameters that a notebook declares: ``name: type = literal  # what it is``.
-
-    Raises:
-        StudyError: there is not exactly one tagged cell, or a line of it is no annotated literal.
-    """
-    tagged = [cell["source"] for cell in code_cells(notebook) if TAG in cell["metadata"].get("tags", [])]
-    if len(tagged) != 1:
-        raise StudyError([f"{notebook}: {len(tagged)} cells are tagged {TAG!r}; exactly one is needed"])
-    lines = tagged[0].splitlines()
-    found = {}
-    for node in ast.parse(tagged[0]).body:
-        if not (isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None):
-            raise StudyError([f"{notebook}: line {node.lineno} of the parameters cell is not `name: type = literal`"])
-        comment = lines[node.end_lineno - 1][node.end_col_offset :].strip().lstrip("# ")
-        name = node.target.id
-        found[name] = Parameter(name, ast.unparse(node.annotation), ast.literal_eval(node.value), comment)
-    return found
+    @property
+    def name(self) -> str:
+        """Name the execution: the notebook, and the part of it."""
+        return f"{self.notebook.stem}/{self.part}" if self.part else self.notebook.stem
 
 
 class _UniqueKeys(yaml.SafeLoader):
@@ -93,12 +55,13 @@ def load_study(path: Path, notebooks: Path, overrides: Sequence[str] = ()) -> li
     """Read a study file and check every value against what the notebooks declare.
 
     Args:
-        path: ``params/<study>.yaml`` with the blocks ``common`` and ``notebooks``.
+        path: ``params/<study>.yaml`` with the blocks ``common``, ``notebooks`` and, where work is to be split, ``sweep``.
         notebooks: the folder of the notebooks.
         overrides: "name=value" for every notebook that declares the name, or "notebook.name=value" for one.
 
     Returns:
-        The executions in the order of the notebooks' names, each with every declared parameter.
+        The executions in the order of the notebooks' names, each with every declared parameter. The parts of a notebook come
+        before its execution as a whole, which finds their work done and sums it up.
 
     Raises:
         StudyError: every fault there is, each naming where, what, and what would be valid.
@@ -106,7 +69,7 @@ def load_study(path: Path, notebooks: Path, overrides: Sequence[str] = ()) -> li
     content = _read(path)
     available = {item.stem: item for item in sorted(notebooks.glob("[0-9][0-9]_*.ipynb"))}
     blocks, faults = content.get("notebooks") or {}, []
-    faults += [_unknown(str(path), "block", key, ("common", "notebooks")) for key in content if key not in ("common", "notebooks")]
+    faults += [_unknown(str(path), "block", key, _BLOCKS) for key in content if key not in _BLOCKS]
     faults += [_unknown(f"{path}, notebooks", "notebook", stem, available) for stem in blocks if stem not in available]
     if not blocks:
         faults.append(f"{path}: the block `notebooks` is missing or empty; it names the notebooks to run, of {', '.join(available)}")
@@ -118,10 +81,41 @@ def load_study(path: Path, notebooks: Path, overrides: Sequence[str] = ()) -> li
         _assign(f"{path}, {stem}", blocks[stem] or {}, values[stem], schema[stem], faults)
     for override in overrides:
         _override(override, values, schema, faults)
-    executions = [Execution(available[stem], _checked(path, stem, values[stem], schema[stem], faults)) for stem in stems]
+    wholes = [Execution(available[stem], _checked(path, stem, values[stem], schema[stem], faults)) for stem in stems]
+    sweep = content.get("sweep") or {}
+    faults += _sweep_faults(path, sweep, stems, overrides)
+    executions = [item for whole in wholes for item in [*_parts(path, whole, sweep, schema[whole.notebook.stem], faults), whole]]
     if faults:
-        raise StudyError(faults)
+        raise StudyError(list(dict.fromkeys(faults)), executions)
     return executions
+
+
+def _sweep_faults(path: Path, sweep: Any, stems: Sequence[str], overrides: Sequence[str]) -> list[str]:
+    if not isinstance(sweep, dict):
+        return [f"{path}, sweep: this block is {sweep!r}; it must map notebooks to parameters and their values"]
+    faults = [_unknown(f"{path}, sweep", "notebook", stem, stems) for stem in sweep if stem not in stems]
+    for override in overrides:
+        stem, _, name = override.partition("=")[0].rpartition(".")
+        swept = [key for key, block in sweep.items() if stem in ("", key) and isinstance(block, dict) and name in block]
+        faults += [f"--set {override}: the sweep block gives {name} of {key} its values; change them there" for key in swept]
+    return faults
+
+
+def _parts(path: Path, whole: Execution, sweep: Any, schema: Mapping[str, Parameter], faults: list[str]) -> list[Execution]:
+    """Make the executions of a notebook's parts; each has a folder of its own for what it reports."""
+    stem = whole.notebook.stem
+    if not isinstance(sweep, dict) or stem not in sweep:
+        return []
+    where = f"{path}, sweep, {stem}"
+    found, wrong = fan_out.parts(where, sweep[stem], {name: item.annotation for name, item in schema.items()})
+    faults += wrong
+    made = []
+    for part, values in found.items():
+        values = {name: _valid(where, schema[name], value, faults) for name, value in values.items()}
+        if "reports_dir" in schema:
+            values = values | {"reports_dir": f"{whole.parameters['reports_dir']}/{path.stem}/{stem}/{part}"}
+        made.append(Execution(whole.notebook, whole.parameters | values, part))
+    return made
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -185,31 +179,18 @@ def _override(override: str, values: dict[str, dict], schema: Mapping[str, Mappi
 
 
 def _checked(path: Path, stem: str, values: dict[str, Any], schema: Mapping[str, Parameter], faults: list[str]) -> dict[str, Any]:
-    checked = {}
-    for name, parameter in schema.items():
-        value = values.get(name, parameter.default)
-        try:
-            checked[name] = check_type(parameter.annotation, value)
-        except ValueError as fault:
-            faults.append(f"{path}, {stem}: {name} is {value!r}, and must be {parameter.annotation} ({parameter.comment}): {fault}")
-    return checked
+    return {name: _valid(f"{path}, {stem}", item, values.get(name, item.default), faults) for name, item in schema.items()}
 
 
-def check_type(annotation: str, value: Any) -> Any:
-    """Check a value against an annotation as written in a notebook; an int will do for a float, nothing else is converted.
-
-    Raises:
-        ValueError: the value is of another type; the first reason is given.
-    """
-    from typing import Literal, Optional  # the names that an annotation may use besides the built-in types
-
-    from pydantic import ConfigDict, TypeAdapter, ValidationError
-
-    names = {kind.__name__: kind for kind in (int, float, str, bool, list, dict)} | {"Literal": Literal, "Optional": Optional}
-    kind = eval(annotation, {"__builtins__": {}}, names)  # the annotation comes from a notebook of this project, not from data
+def _valid(where: str, parameter: Parameter, value: Any, faults: list[str]) -> Any:
+    """Give a value as its type has it; where it has none note the fault, and give the default, so that the rest can be checked."""
     try:
-        return TypeAdapter(kind, config=ConfigDict(strict=True)).validate_python(value)
-    except ValidationError as fault:
-        first = fault.errors()[0]
-        place = "".join(f"[{item}]" for item in first["loc"])
-        raise ValueError(f"{place} {first['msg']}".strip()) from fault
+        value = check_type(parameter.annotation, value)
+    except ValueError as fault:
+        faults.append(f"{where}: {parameter.name} is {value!r}, and must be {parameter.annotation} ({parameter.comment}): {fault}")
+        return parameter.default
+    allowed = choices(parameter)
+    wrong = [item for item in (value if isinstance(value, list) else [value]) if allowed and item not in allowed]
+    if wrong:
+        faults.append(f"{where}: {parameter.name} is {wrong[0]!r}, and must be one of {', '.join(allowed)}")
+    return value

@@ -1,17 +1,24 @@
-"""Several training runs side by side on one machine, each in a process of its own with one thread."""
+"""Several training runs side by side on one machine, each in a process of its own with one thread; several machines share them."""
 
 import multiprocessing
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from helpers import model_set
+from helpers import epochs, model_set
+from helpers.claims import Owner
+from helpers.files import read_json
 from helpers.grid import RunConfig, run_id
+
+_TICK = 1.0  # seconds between two looks at runs that others train
 
 
 def choose_device(device: str) -> str:
@@ -42,10 +49,13 @@ def train_missing(
     weights: Mapping[str, str] | None = None,
     device: str = "cpu",
     jobs: int = 0,
+    show: Callable[[str], object] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Train the runs that are not complete, and yield each result as it comes.
 
-    On a CPU a run has one thread, however many there are side by side: a run's numbers never depend on ``jobs``.
+    A run is claimed when its training begins, so that several executions, on one machine or on several with one disk, divide the runs;
+    this one waits for what the others train, and takes over what they leave undone. On a CPU a run has one thread, however many
+    there are side by side: a run's numbers never depend on ``jobs``.
 
     Args:
         runs: the configurations.
@@ -54,25 +64,76 @@ def train_missing(
         weights: where each architecture's pretrained weights are read from, as ``models.read_weights`` takes it.
         device: where to train.
         jobs: processes; 0 chooses.
+        show: is given one line on the epochs of the runs that train, again and again, such as ``tqdm``'s ``set_postfix_str``.
 
     Raises:
-        RuntimeError: a run failed for a reason other than divergence; the others are finished first, all faults are named.
+        RuntimeError: a run failed for a reason other than divergence; the others are finished first, all faults are named. Where a
+            process was killed it is a ``BrokenProcessPool``, which a sweep tries again.
     """
-    todo = model_set.missing(work, runs)
+    todo, claims = model_set.missing(work, runs), work / "runs" / ".claims"
     if not todo:
+        Owner(claims).others()  # an execution may have been killed after its last run
         return
-    faults = []
+    faults: list[str] = []
+    failed: type[RuntimeError] = RuntimeError
     context = multiprocessing.get_context("spawn")
     count = min(jobs_for(device, jobs), len(todo))
-    with ProcessPoolExecutor(count, mp_context=context, initializer=start_worker, initargs=(device,)) as executor:
-        started = {executor.submit(_train, run, work, dict(data_arguments), dict(weights or {}), device): run for run in todo}
-        for future in as_completed(started):
-            if fault := future.exception():
-                faults.append(f"{run_id(started[future])}: {type(fault).__name__}: {fault}")
-            else:
-                yield future.result()
+    given = (work, dict(data_arguments), dict(weights or {}), device)
+    with (
+        Owner(claims) as owner,
+        ProcessPoolExecutor(count, mp_context=context, initializer=start_worker, initargs=(device,)) as executor,
+    ):
+        waiting, started = deque(todo), {}
+        while waiting or started:
+            yield from _start_free(waiting, started, count, owner, executor, given)
+            for future in _ended(started):
+                run = started.pop(future)
+                owner.release(run_id(run))
+                if fault := future.exception():
+                    faults.append(f"{run_id(run)}: {type(fault).__name__}: {fault}")
+                    failed = BrokenProcessPool if isinstance(fault, BrokenProcessPool) else failed
+                else:
+                    yield future.result()
+            if show:
+                show(epochs.line(work, started.values()))
+        owner.others()  # clears away what killed executions left
     if faults:
-        raise RuntimeError(f"{len(faults)} of {len(todo)} runs failed; the others are complete. " + "; ".join(faults[:3]))
+        raise failed(f"{len(faults)} of {len(todo)} runs failed; the others are complete. " + "; ".join(faults[:3]))
+
+
+def _start_free(
+    waiting: deque[RunConfig], started: dict[Future, RunConfig], count: int, owner: Owner, executor: ProcessPoolExecutor, given: tuple
+) -> Iterator[dict[str, Any]]:
+    """Start waiting runs that nobody trains, as many as there is room for; yield the results of those that others completed."""
+    for _ in range(len(waiting)):
+        if len(started) >= count:
+            return
+        run, work = waiting.popleft(), given[0]
+        claimed = owner.claim(run_id(run))
+        if model_set.is_complete(work, run):
+            if claimed:
+                owner.release(run_id(run))
+            yield read_json(model_set.run_folder(work, run) / "result.json")
+        elif claimed:
+            started[_submit(executor, run, given)] = run
+        else:
+            waiting.append(run)
+
+
+def _submit(executor: ProcessPoolExecutor, run: RunConfig, given: tuple) -> Future:
+    try:
+        return executor.submit(_train, run, *given)
+    except BrokenProcessPool as fault:  # a process was killed, and none can be started any more
+        failed: Future = Future()
+        failed.set_exception(fault)
+        return failed
+
+
+def _ended(started: Mapping[Future, RunConfig]) -> set[Future]:
+    if not started:
+        time.sleep(_TICK)  # all that is left is with others
+        return set()
+    return wait(started, timeout=_TICK, return_when=FIRST_COMPLETED).done
 
 
 def start_worker(device: str) -> None:

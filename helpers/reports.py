@@ -14,9 +14,10 @@ import pandas as pd
 from IPython.display import HTML, Markdown, display
 from matplotlib.figure import Figure
 
+from helpers import plots
 from helpers import provenance as origin
+from helpers.declarations import declared
 from helpers.files import PROJECT_ROOT, complete_or_absent, from_root, inside, write_json
-from helpers.parameters import declared
 
 _DPI = 90
 
@@ -64,7 +65,8 @@ def tell(report: Report, text: str, *, answer: bool = False) -> None:
 def show_figure(report: Report, figure: Figure, name: str, reading: str) -> None:
     """Write a figure to ``figures/<notebook>-<name>.png``, show it with its reading as alternative text, and close it."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=_DPI, bbox_inches="tight", facecolor="white")
+    with plots.style():  # colours such as C0 are looked up only now
+        figure.savefig(buffer, format="png", dpi=_DPI, bbox_inches="tight", facecolor="white")
     plt.close(figure)
     path = inside(report.folder, f"figures/{report.notebook}-{name}.png")
     with complete_or_absent(path) as temporary:

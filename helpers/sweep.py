@@ -1,38 +1,88 @@
-"""A study file to executed report notebooks: one papermill run after the other, and only those whose inputs changed."""
+"""A study file to executed report notebooks: only those whose inputs changed, split over processes and machines, resumed at any time."""
 
 import argparse
-import ast
-import hashlib
-import json
 import os
-import re
+import shutil
+import signal
 import sys
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from helpers.files import PROJECT_ROOT, inside, read_json, write_json
-from helpers.parameters import Execution, StudyError, code_cells, load_study
+from helpers import engines, preflight, processes, progress, ray_engine
+from helpers.claims import Owner
+from helpers.declarations import StudyError
+from helpers.executions import Places, Sources, digest_of, why
+from helpers.files import PROJECT_ROOT, read_json, write_json
+from helpers.parameters import Execution, load_study
+from helpers.schedule import Rules, Sweep
+from helpers.shards import shard_slice
 
-_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_INTERRUPTED = "interrupted; the same command goes on where this one stopped"
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a study is executed; none of it changes a result."""
+
+    engine: str = "local"
+    address: str = ""
+    jobs: int = 0
+    per_gpu: int = 1
+    shard: str = ""
+    time_limit: float = 0.0  # minutes
+    max_failures: int = 0
+    retries: int = 2
+    min_free: float = 1.0  # GiB
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a study from the command line; see ``--help``."""
     parser = argparse.ArgumentParser(prog="python -m helpers.sweep", description="Run the notebooks of a study and write its report.")
-    parser.add_argument("study", type=Path, help="params/<study>.yaml")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE", help="override a parameter; notebook.name=value for one"
-    )
-    parser.add_argument("--force", action="append", default=[], metavar="NOTEBOOK", help="run this notebook although nothing changed")
-    parser.add_argument("--dry-run", action="store_true", help="say what would run and why, and run nothing")
-    options = parser.parse_args(arguments)
-    return run_study(options.study, options.set, force=options.force, dry_run=options.dry_run)
+    add = parser.add_argument
+    add("study", type=Path, help="params/<study>.yaml")
+    add("--set", action="append", default=[], metavar="NAME=VALUE", help="override a parameter; notebook.name=value for one")
+    add("--force", action="append", default=[], metavar="NOTEBOOK", help="run this notebook although nothing changed")
+    add("--dry-run", action="store_true", help="say what would run and why, and run nothing")
+    add("--plan", action="store_true", help="time a few steps of every network, say what the study costs, and run nothing")
+    add("--status", action="store_true", help="tell from the disk how far the study is, and run nothing")
+    add("--engine", choices=("local", "ray"), default="local", help="where executions run: this machine (default), or a Ray cluster")
+    add("--address", default="", help="of the Ray cluster: local, or HOST:PORT of its head")
+    add("--jobs", type=int, default=0, metavar="N", help="executions side by side; 0 takes the GPUs, or half the cores")
+    add("--per-gpu", type=int, default=1, metavar="N", help="executions that share a GPU")
+    add("--shard", default="", metavar="I/N", help="run only the I-th of N shares of the parts, as a task of a SLURM array does")
+    add("--time-limit", type=float, default=0.0, metavar="MINUTES", help="end an execution that takes longer; 0 is no limit")
+    add("--retries", type=int, default=2, metavar="N", help="further tries after a lost kernel, worker or machine")
+    failing = parser.add_mutually_exclusive_group()
+    failing.add_argument("--keep-going", action="store_true", help="run what does not depend on a failed execution (default)")
+    failing.add_argument("--fail-fast", action="store_true", help="stop at the first failure")
+    failing.add_argument("--max-failures", type=int, default=0, metavar="N", help="stop after N failures")
+    add("--min-free", type=float, default=1.0, metavar="GIB", help="disk space that must be free before anything starts")
+    given = parser.parse_args(arguments)
+    limits = {"time_limit": given.time_limit, "retries": given.retries, "max_failures": 1 if given.fail_fast else given.max_failures}
+    places = {"engine": given.engine, "address": given.address, "jobs": given.jobs, "per_gpu": given.per_gpu, "shard": given.shard}
+    options = Options(**places, **limits, min_free=given.min_free)
+    if given.status:
+        return print_status(given.study, given.set)
+    if given.plan:
+        from helpers import plan  # late: it loads torch
+
+        try:
+            return plan.print_plan(given.study, given.set)
+        except StudyError as fault:
+            print("\n".join(fault.faults), file=sys.stderr)
+            return 2
+    return run_study(given.study, given.set, force=given.force, dry_run=given.dry_run, options=options)
 
 
 def run_study(
-    study: Path, overrides: Sequence[str] = (), *, force: Sequence[str] = (), dry_run: bool = False, root: Path = PROJECT_ROOT
+    study: Path,
+    overrides: Sequence[str] = (),
+    *,
+    force: Sequence[str] = (),
+    dry_run: bool = False,
+    root: Path = PROJECT_ROOT,
+    options: Options = Options(),
 ) -> int:
     """Execute the notebooks of a study whose inputs changed, in order, and write the pages of its report.
 
@@ -42,151 +92,152 @@ def run_study(
         force: notebooks to run in any case.
         dry_run: only print what would run.
         root: the project; notebooks, helpers, work and reports lie below it.
+        options: how it is executed.
 
     Returns:
-        0 when everything is complete, 1 when a notebook failed, 2 when the study file is wrong, 130 when interrupted.
+        0 when everything (of this shard) is complete, 1 when something failed, 2 when something is wrong before it starts, 130 when
+        interrupted.
     """
-    try:
-        executions = load_study(study, root / "notebooks", overrides)
-        wrong = [name for name in force if name not in {item.notebook.stem for item in executions}]
-        if wrong:
-            raise StudyError([f"--force {name}: this study runs {', '.join(item.notebook.stem for item in executions)}" for name in wrong])
-    except StudyError as fault:
-        print(f"{len(fault.faults)} fault(s), nothing was run:\n" + "\n".join(f"  {line}" for line in fault.faults), file=sys.stderr)
+    before = study.read_bytes() if study.is_file() else b""
+    places, gpus = Places(root.resolve(), study.stem), engines.visible_gpus()
+    executions, faults = _checked(study, overrides, force, options, places, gpus)
+    if dry_run and executions:
+        _print_plan(executions, set(force), places)
+    if faults:
+        print(f"{len(faults)} fault(s), nothing was run:\n" + "\n".join(f"  {line}" for line in faults), file=sys.stderr)
         return 2
+    if dry_run:
+        return 0
+    usual = signal.getsignal(signal.SIGTERM)
     try:
-        return _run_all(executions, study.stem, set(force), dry_run, root)
+        signal.signal(signal.SIGTERM, _interrupt)  # what a cluster sends before it takes a machine away
+        code = _execute(executions, frozenset(force), options, places, gpus)
     except KeyboardInterrupt:
-        print("interrupted; the same command goes on where this one stopped", file=sys.stderr)
+        print(_INTERRUPTED, file=sys.stderr)
         return 130
+    except OSError as fault:
+        print(f"the sweep stopped: {fault}; what was complete is kept, and the same command goes on", file=sys.stderr)
+        return 1
+    finally:
+        signal.signal(signal.SIGTERM, usual)
+    if not study.is_file() or study.read_bytes() != before:
+        print(f"{study} was edited meanwhile; this ran as it stood at the start, and the same command runs what the edit changes")
+    return code
 
 
-def _run_all(executions: Iterable[Execution], study: str, force: set[str], dry_run: bool, root: Path) -> int:
-    upstream: list[str] = []
-    folder = None
-    for execution in executions:
-        name, given = execution.notebook.stem, execution.parameters
-        folder = inside(root / given.get("reports_dir", "reports"), study)
-        record_path = inside(root / given.get("work_dir", "work"), study) / "executions" / f"{name}.json"
-        inputs = inputs_of(execution, upstream, root)
-        reason = "forced" if name in force else why(record_path, folder / f"{name}.ipynb", inputs)
-        upstream = [*upstream, hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()]
-        print(f"{name}: {reason or 'complete, nothing changed'}", flush=True)
-        if not reason or dry_run:
-            continue
-        started = time.perf_counter()
-        if failure := _execute(execution, folder, root):
-            print(failure, file=sys.stderr)
-            return 1
-        write_json(record_path, {"status": "complete", "inputs": inputs, "seconds": time.perf_counter() - started})
-        print(f"{name}: done in {time.perf_counter() - started:.0f} s", flush=True)
-    if folder is not None and not dry_run:
-        from helpers import pages  # late: it loads nbconvert
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
 
-        print(f"report: {os.path.relpath(pages.write_all(folder), root)}")
+
+def _checked(
+    study: Path, overrides: Sequence[str], force: Sequence[str], options: Options, places: Places, gpus: Sequence[str]
+) -> tuple[list[Execution], list[str]]:
+    """Read the study and list everything that is wrong with it, with the options, and with this machine."""
+    executions, known, faults = [], [], []
+    try:
+        executions = known = load_study(study, places.root / "notebooks", overrides)
+    except StudyError as fault:
+        faults, known = fault.faults, fault.executions
+    stems = dict.fromkeys(item.notebook.stem for item in known)
+    faults += [f"--force {name}: this study runs {', '.join(stems)}" for name in force if known and name not in stems]
+    try:
+        shard_slice(options.shard)
+    except ValueError as fault:
+        faults.append(f"--shard: {fault}")
+    least = {"jobs": 0, "per_gpu": 1, "time_limit": 0, "retries": 0, "max_failures": 0, "min_free": 0}
+    for name, low in least.items():
+        if getattr(options, name) < low:
+            faults.append(f"--{name.replace('_', '-')} is {getattr(options, name)}, and must be at least {low}")
+    if options.engine == "ray" and (fault := ray_engine.address_fault(options.address)):
+        faults.append(fault)
+    return executions, faults + preflight.faults_of(known, places, None if options.engine == "ray" else gpus, options.min_free)
+
+
+def _print_plan(executions: Sequence[Execution], force: set[str], places: Places) -> None:
+    """Say of each execution whether it would run and why; what earlier ones will find is not known before they ran."""
+    sources, upstream, running = Sources(places.root), {}, []
+    for stage, members in progress.stages(executions).items():
+        reasons = {}
+        for item in members:
+            inputs = sources.inputs_of(item, upstream)
+            reasons[item.name] = "forced" if item.notebook.stem in force else why(places.record(item), places.report(item), inputs)
+            doubt = f"runs if the results of {', '.join(running)} change" if running else "complete, nothing changed"
+            print(f"{item.name}: {reasons[item.name] or doubt}", flush=True)
+        if all(places.record(item).is_file() for item in members):
+            upstream = Sweep.after(upstream, stage, Sweep.results(members, places, sources, upstream))
+        running += [stage] if any(reasons.values()) else []
+
+
+def _execute(executions: Sequence[Execution], force: frozenset[str], options: Options, places: Places, gpus: list[str]) -> int:
+    work, reports = places.work(executions[0]), places.reports(executions[0])
+    rules = Rules(force, options.retries, options.max_failures, shard_slice(options.shard))
+    with Owner(work / "claims") as owner:
+        others, gone = owner.others()
+        for record in gone:
+            processes.end_family(f"{record.get('token', '?')}.")
+            shutil.rmtree(engines.scratch(record.get("token", "?")), ignore_errors=True)
+        engine = _engine(options, places.root, work, owner.token, gpus)
+        sweep = Sweep(places, engine, owner, rules, progress.Display())
+        try:
+            sweep.run(executions)
+        finally:
+            engine.close()
+        others, later = owner.others()
+        if (sweep.ran or gone or later) and not others:
+            _clear([work, reports])
+    sweep.display.draw([])
+    if sweep.failures:
+        print(f"{len(sweep.failures)} execution(s) failed:\n" + "\n".join(sweep.failures), file=sys.stderr)
+        return 1
+    if sweep.left_to_others:
+        print(f"{sweep.left_to_others} execution(s) are left to the other shards; the last to finish closes the study")
+        return 0
+    _write_pages(executions, places, work, reports)
     return 0
 
 
-def inputs_of(execution: Execution, upstream: Sequence[str], root: Path) -> dict[str, Any]:
-    """Digest everything that an executed notebook depends on: parameters, its source, the helpers it imports, what ran before."""
-    source = json.dumps([cell["source"] for cell in json.loads(execution.notebook.read_text())["cells"]])
-    modules = imported_helpers("\n".join(cell["source"] for cell in code_cells(execution.notebook)), root / "helpers")
-    return {
-        "parameters": execution.parameters,
-        "notebook": _digest(source.encode()),
-        "helpers": {str(path.relative_to(root / "helpers").with_suffix("")): _digest(path.read_bytes()) for path in modules},
-        "upstream": list(upstream),
-    }
+def _engine(options: Options, root: Path, work: Path, token: str, gpus: list[str]) -> engines.Engine:
+    seconds = options.time_limit * 60
+    if options.engine == "ray":
+        return ray_engine.RayEngine(root, options.address, options.jobs, options.per_gpu, seconds)
+    slots = engines.slots_for(options.jobs, gpus, options.per_gpu)
+    return engines.LocalEngine(root, work / "kernels.log", token, slots, gpus, seconds)
 
 
-def _digest(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=8).hexdigest()
+def _clear(folders: Sequence[Path]) -> None:
+    """Delete what killed processes left half-written; called only while no other sweep is at work."""
+    for folder in folders:
+        for path in folder.rglob(".*.partial"):
+            number = path.name.split(".")[-2]
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            elif not (number.isdigit() and processes.started(int(number))):  # a notebook in JupyterLab may be writing
+                path.unlink(missing_ok=True)
 
 
-def imported_helpers(source: str, folder: Path) -> list[Path]:
-    """List the modules of ``helpers`` that a source imports, directly or through others, sorted."""
-    found: set[Path] = set()
-    waiting = [source]
-    while waiting:
-        for node in ast.walk(ast.parse(waiting.pop())):
-            if isinstance(node, ast.ImportFrom) and node.module:
-                names = [f"{node.module}.{item.name}" for item in node.names] + [node.module]
-            elif isinstance(node, ast.Import):
-                names = [item.name for item in node.names]
-            else:
-                continue
-            for path in (path for name in names if name.startswith("helpers.") for path in _files_of(name, folder)):
-                if path not in found:
-                    found.add(path)
-                    waiting.append(path.read_text())
-    return sorted(found)
+def _write_pages(executions: Sequence[Execution], places: Places, work: Path, reports: Path) -> None:
+    """Write the pages of the report, unless they show just these executions already."""
+    state = digest_of({item.name: read_json(places.record(item)) for item in executions})
+    written = work / "executions" / "pages.json"
+    if not (reports / "index.html").is_file() or not written.is_file() or read_json(written) != state:
+        from helpers import pages  # late: it loads nbconvert
+
+        pages.write_all(reports)
+        write_json(written, state)
+    print(f"report: {os.path.relpath(reports / 'index.html', places.root)}")
 
 
-def _files_of(name: str, folder: Path) -> list[Path]:
-    """Files that an imported name may stand for: a module, a package, or both on the way to it."""
-    parts = name.split(".")[1:]
-    stems = [folder.joinpath(*parts[:length]) for length in range(1, len(parts) + 1)]
-    return [path for stem in stems for path in (stem.with_suffix(".py"), stem / "__init__.py") if path.is_file()]
-
-
-def why(record: Path, report: Path, inputs: Mapping[str, Any]) -> str:
-    """Say why a notebook has to run; "" when its report is there and nothing that it depends on changed."""
-    if not record.is_file() or not report.is_file():
-        return "runs for the first time"
+def print_status(study: Path, overrides: Sequence[str] = (), *, root: Path = PROJECT_ROOT) -> int:
+    """Print from the disk how far a study is, whoever runs it and wherever; 2 when the study file is wrong."""
     try:
-        before = read_json(record)["inputs"]
-    except (ValueError, KeyError, TypeError):
-        return "runs, since the record of its last execution is damaged"
-    changed = [name for name, value in inputs["parameters"].items() if before["parameters"].get(name, ...) != value]
-    changed += [name for name in before["parameters"] if name not in inputs["parameters"]]
-    modules = sorted(
-        name for name in {*before["helpers"], *inputs["helpers"]} if before["helpers"].get(name) != inputs["helpers"].get(name)
-    )
-    reasons = [f"parameters changed: {', '.join(changed)}"] if changed else []
-    reasons += ["its source changed"] if before["notebook"] != inputs["notebook"] else []
-    reasons += [f"helpers changed: {', '.join(modules)}"] if modules else []
-    reasons += ["a notebook before it ran with other inputs"] if before["upstream"] != inputs["upstream"] else []
-    return "runs, since " + "; ".join(reasons) if reasons else ""
-
-
-def _execute(execution: Execution, folder: Path, root: Path) -> str:
-    """Run one notebook by papermill; give the message of its failure, "" when it went well."""
-    os.environ.setdefault("PYTHONHASHSEED", "0")
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    # Report cells are compared and mailed: frozen-module warnings and telemetry have no place in them.
-    os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
-    import papermill
-
-    folder.mkdir(parents=True, exist_ok=True)
-    partial, final = folder / f"{execution.notebook.stem}.partial.ipynb", folder / f"{execution.notebook.stem}.ipynb"
-    here = Path.cwd()
-    os.chdir(root)  # so that the paths in the report's metadata are relative to the project
-    try:
-        papermill.execute_notebook(
-            str(execution.notebook.relative_to(root)),
-            os.path.relpath(partial, root),
-            execution.parameters,
-            kernel_name="python3",
-            progress_bar=False,
-            start_timeout=120,
-        )
-        os.replace(partial, final)
-    except papermill.PapermillExecutionError as fault:
-        return _failure(fault, execution, partial, root)
-    except Exception as fault:  # whatever ends a kernel ends here as one message; the partial report stays
-        what = f"{type(fault).__name__}: {fault}"
-        return f"{execution.notebook.stem}: the kernel failed: {what}\n  partial report: {os.path.relpath(partial, root)}"
-    finally:
-        os.chdir(here)
-    return ""
-
-
-def _failure(fault: Any, execution: Execution, partial: Path, root: Path) -> str:
-    first = next((line for line in fault.source.splitlines() if line.strip()), "")
-    return (
-        f"{execution.notebook.stem}: cell {fault.cell_index} failed ({first.strip()})\n"
-        f"  {fault.ename}: {_ANSI.sub('', str(fault.evalue))}\n  partial report: {os.path.relpath(partial, root)}"
-    )
+        executions = load_study(study, root / "notebooks", overrides)
+    except StudyError as fault:
+        print("\n".join(fault.faults), file=sys.stderr)
+        return 2
+    places = Places(root.resolve(), study.stem)
+    tallies, lines = progress.from_disk(executions, places, Owner(places.work(executions[0]) / "claims").holder)
+    print("\n".join(progress.table(tallies, max(1, sum(tally.running for tally in tallies.values()))) + lines))
+    return 0
 
 
 if __name__ == "__main__":

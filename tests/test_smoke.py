@@ -63,6 +63,7 @@ TINY = {
             "complexity_images": 20,
             "permutations": 20,
         },
+        "07_your_checkpoints": {"images_used": 20, "bootstrap_resamples": 20, "cells_left_out": 1, "extra_passes": False},
     },
 }
 

@@ -1,10 +1,12 @@
 import json
+import re
 from pathlib import Path
 
 import nbformat
 import pytest
 
-from helpers import sweep
+from helpers import executions, sweep
+from helpers.files import PROJECT_ROOT
 
 
 def notebook(path: Path, *cells: str) -> None:
@@ -62,7 +64,7 @@ def test_runs_resumes_and_says_why(project, capsys):
     assert run(project, dry_run=True) == (0, [])
     printed = capsys.readouterr().out
     assert "01_first: runs, since helpers changed: deeper" in printed
-    assert "02_second: runs, since a notebook before it ran with other inputs" in printed
+    assert "02_second: runs if the results of 01_first change" in printed
     (project / "helpers/deeper.py").write_text("VALUE = 1\n")
     run(project, "02_second.other=2", dry_run=True)
     printed = capsys.readouterr().out
@@ -99,10 +101,10 @@ def test_faults_stop_before_anything_runs(project, capsys):
 
 
 def test_helpers_are_followed_through_all_forms_of_import(project):
-    found = sweep.imported_helpers("import helpers.used as u", project / "helpers")
+    found = executions.imported_helpers("import helpers.used as u", project / "helpers")
     assert [path.stem for path in found] == ["deeper", "used"]
-    assert [path.stem for path in sweep.imported_helpers("from helpers.unused import VALUE", project / "helpers")] == ["unused"]
-    assert sweep.imported_helpers("import os", project / "helpers") == []
+    assert [path.stem for path in executions.imported_helpers("from helpers.unused import VALUE", project / "helpers")] == ["unused"]
+    assert executions.imported_helpers("import os", project / "helpers") == []
 
 
 def test_a_package_of_helpers_is_followed_into_its_modules(project):
@@ -111,15 +113,30 @@ def test_a_package_of_helpers_is_followed_into_its_modules(project):
     (package / "__init__.py").write_text("from helpers.family import one\n")
     (package / "one.py").write_text("from helpers.deeper import VALUE\n")
     (package / "other.py").write_text("")
-    found = sweep.imported_helpers("from helpers import family", project / "helpers")
+    found = executions.imported_helpers("from helpers import family", project / "helpers")
     assert [str(path.relative_to(project / "helpers")) for path in found] == ["deeper.py", "family/__init__.py", "family/one.py"]
-    found = sweep.imported_helpers("from helpers.family.other import x", project / "helpers")
+    found = executions.imported_helpers("from helpers.family.other import x", project / "helpers")
     assert "family/other.py" in [str(path.relative_to(project / "helpers")) for path in found]
 
 
 def test_a_damaged_record_runs_again(tmp_path):
     (tmp_path / "r.json").write_text("{")
     (tmp_path / "x.ipynb").write_text("{}")
-    assert "damaged" in sweep.why(
+    assert "damaged" in executions.why(
         tmp_path / "r.json", tmp_path / "x.ipynb", {"parameters": {}, "notebook": "", "helpers": {}, "upstream": []}
     )
+
+
+def test_the_recipes_use_options_that_exist_and_are_under_ten_lines(capsys):
+    with pytest.raises(SystemExit):
+        sweep.main(["--help"])
+    known = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
+    recipes = re.findall(r"```\w*\n(.*?)```", (PROJECT_ROOT / "docs/clusters.md").read_text(), re.S)
+    assert len(recipes) >= 6
+    assert all(recipe.count("\n") < 10 for recipe in recipes)
+    used = {
+        option for recipe in recipes for call in re.findall(r"helpers\.sweep(.*)", recipe) for option in re.findall(r" (--[a-z-]+)", call)
+    }
+    assert {"--shard", "--engine", "--address", "--per-gpu"} <= used <= known
+    studies = set(re.findall(r"helpers\.sweep params/(\w+)\.yaml", "".join(recipes)))
+    assert studies <= {path.stem for path in (PROJECT_ROOT / "params").glob("*.yaml")}

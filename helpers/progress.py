@@ -1,0 +1,144 @@
+"""How far a sweep is: one table in the terminal and from the disk, and a log with one line per event."""
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from helpers.executions import Places
+from helpers.files import read_json
+from helpers.parameters import Execution
+
+PARTS = ", parts"  # ends the name of the stage of a notebook's parts
+_COLUMNS = ("done", "running", "failed", "retried", "waiting")
+
+
+@dataclass
+class Tally:
+    """Where the executions of one stage stand."""
+
+    total: int
+    done: int = 0
+    running: int = 0
+    failed: int = 0
+    retried: int = 0
+    seconds: list[float] = field(default_factory=list)  # measured durations of what is done
+
+    @property
+    def waiting(self) -> int:
+        """Count what has not been started."""
+        return self.total - self.done - self.running - self.failed
+
+    def seconds_left(self, slots: int) -> float | None:
+        """Estimate the time to the end from the mean of the measured durations; None before the first one.
+
+        What runs counts as half done. With n executions left on ``slots`` places, ceil(n / slots) rounds are to come.
+        """
+        left = self.waiting + self.running / 2
+        if not left:
+            return 0.0
+        return sum(self.seconds) / len(self.seconds) * left / max(1, min(slots, self.waiting + self.running)) if self.seconds else None
+
+
+def stages(executions: Iterable[Execution]) -> dict[str, list[Execution]]:
+    """Put executions into the order in which they may run: the parts of a notebook side by side, then the whole, then the next."""
+    found: dict[str, list[Execution]] = {}
+    for execution in executions:
+        found.setdefault(f"{execution.notebook.stem}{PARTS}" if execution.part else execution.notebook.stem, []).append(execution)
+    return found
+
+
+def table(tallies: Mapping[str, Tally], slots: int = 1) -> list[str]:
+    """Write one line per stage: how many are done, running, failed, retried and waiting, and the time left."""
+    width = max([len(name) for name in tallies] + [8])
+    lines = [f"{'':{width}}  " + "  ".join(f"{name:>7}" for name in _COLUMNS) + "  time left"]
+    for name, tally in tallies.items():
+        counts = "  ".join(f"{getattr(tally, column):7d}" for column in _COLUMNS)
+        lines.append(f"{name:{width}}  {counts}  {duration(tally.seconds_left(slots)):>9}")
+    return lines
+
+
+def duration(seconds: float | None) -> str:
+    """Write a time span for a reader: 4 s, 12 min, 3 h 20 min; unknown is a question mark."""
+    if seconds is None:
+        return "?"
+    minutes = round(seconds / 60)
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def from_disk(
+    executions: Sequence[Execution], places: Places, holder: Callable[[str], Mapping[str, Any] | None]
+) -> tuple[dict[str, Tally], list[str]]:
+    """Tell from the disk alone where a study stands, whoever runs it.
+
+    Returns:
+        The tallies by stage, and one line per execution that runs or failed.
+    """
+    tallies, lines = {}, []
+    for stage, members in stages(executions).items():
+        tally = tallies[stage] = Tally(len(members))
+        for execution in members:
+            record = _read(places.record(execution)) if places.report(execution).is_file() else None
+            failure = _read(places.failure(execution))
+            owner = holder(execution.name)
+            tally.retried += max(0, ((failure or record or {}).get("attempts") or 1) - 1)
+            if owner:
+                tally.running += 1
+                lines.append(f"running: {execution.name} on {owner['machine'].partition('|')[0]}, process {owner['pid']}")
+            elif failure:
+                tally.failed += 1
+                lines.append("failed: " + failure["message"])
+            elif record:
+                tally.done += 1
+                tally.seconds.append(record.get("seconds", 0.0))
+    return tallies, lines
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        return read_json(path) if path.is_file() else None
+    except ValueError:
+        return None
+
+
+@dataclass
+class Display:
+    """The live table of a terminal, drawn again in place; elsewhere one line per event."""
+
+    stream: TextIO = field(default_factory=lambda: sys.stdout)
+    _drawn: int = 0
+
+    def say(self, line: str) -> None:
+        """Print a line that stays, above the table."""
+        self._erase()
+        print(line, file=self.stream, flush=True)
+
+    def draw(self, lines: Sequence[str]) -> None:
+        """Draw the table where it stood; only a terminal has one."""
+        if self.stream.isatty():
+            self._erase()
+            print("\n".join(lines), file=self.stream, flush=True)
+            self._drawn = len(lines)
+
+    def _erase(self) -> None:
+        if self._drawn:
+            print(f"\x1b[{self._drawn}A\x1b[J", end="", file=self.stream)
+            self._drawn = 0
+
+
+def log_event(path: Path, event: str, name: str, detail: str = "") -> None:
+    """Append one line to the log: UTC time, machine and process, event, execution, detail. A log that cannot be written stops nothing."""
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    line = " ".join(f"{stamp} {socket.gethostname()}:{os.getpid()} {event} {name} {detail}".split()) + "\n"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab", buffering=0) as log:
+            log.write(line.encode())  # one write in append mode: lines of several processes do not mix
+    except OSError:
+        return

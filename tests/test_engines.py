@@ -1,0 +1,144 @@
+"""Real kernels in worker processes: what is killed is tried again, what takes too long is ended, and nothing stays behind."""
+
+import json
+import os
+import tempfile
+
+import nbformat
+import psutil
+import pytest
+import yaml
+
+from helpers import engines, ray_engine, sweep
+from helpers.sweep import Options
+
+DECLARED = 'study: str = "x"  # name\nact: str = "whole"  # what this part does, one of whole, well, kernel, worker, child, long or wrong'
+# Each part dies at its first attempt only; the second one finds the mark of the first.
+ACT = """import os, pathlib, signal, subprocess, sys, time
+first = not pathlib.Path(act).exists()
+pathlib.Path(act).touch()
+if act == "child":
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+if first and act in ("kernel", "child"):
+    os.kill(os.getpid(), signal.SIGKILL)
+if first and act == "worker":
+    os.kill(os.getppid(), signal.SIGKILL)
+while act == "long":
+    time.sleep(1)
+assert act != "wrong", "this is \\x1b[31mred\\x1b[0m"
+"""
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A notebook with a closing part, split by what it does; gives a function that sweeps some of it."""
+    for name in ("notebooks", "helpers", "params"):
+        (tmp_path / name).mkdir()
+    cells = [nbformat.v4.new_code_cell(DECLARED, metadata={"tags": ["parameters"]}), nbformat.v4.new_code_cell(ACT)]
+    closing = "import pathlib; pathlib.Path('closed').write_text(os.environ.get('OMP_NUM_THREADS', ''))"
+    cells += [nbformat.v4.new_code_cell(closing, metadata={"tags": ["closing"]}), nbformat.v4.new_code_cell("1")]
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), tmp_path / "notebooks/01_a.ipynb")
+
+    def run(*acts, **options):
+        (tmp_path / "params/s.yaml").write_text(yaml.safe_dump({"notebooks": {"01_a": {}}, "sweep": {"01_a": {"act": list(acts)}}}))
+        return sweep.run_study(tmp_path / "params/s.yaml", root=tmp_path, options=Options(**options))
+
+    run.root, run.temporary = tmp_path, tmp_path / "temporary"
+    run.temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(run.temporary))
+    return run
+
+
+def test_killed_kernels_and_workers_are_tried_again_and_leave_nothing(project, capsys):
+    assert project("well", "kernel", "worker", "child", jobs=2) == 0
+    printed = capsys.readouterr().out
+    assert "01_a/kernel: the kernel failed (DeadKernelError" in printed
+    assert "01_a/worker: the worker ended (by signal 9); it is tried again" in printed
+    assert printed.count("it is tried again") == 3
+    root = project.root
+    attempts = {path.stem: json.loads(path.read_text())["attempts"] for path in (root / "work/s/executions/01_a").glob("*.json")}
+    assert attempts == {"well": 1, "kernel": 2, "worker": 2, "child": 2}
+    assert (root / "closed").read_text() == os.environ.get("OMP_NUM_THREADS", "")  # the whole has its own parameters, and all cores
+    part = json.loads((root / "reports/s/01_a/well.ipynb").read_text())
+    assert len(part["cells"]) == 3  # declared, injected, act: what comes from "closing" on is the whole's
+    assert part["metadata"]["papermill"]["input_path"] == "notebooks/01_a.ipynb"
+    assert len(json.loads((root / "reports/s/01_a.ipynb").read_text())["cells"]) == 5
+    assert not [process for process in psutil.process_iter(["cwd"]) if process.info["cwd"] == str(root)]
+    assert [path for path in root.rglob("*") if ".partial" in path.name or path.suffix == ".claim"] == []
+    assert list(project.temporary.iterdir()) == []
+
+
+def test_an_execution_over_its_time_limit_is_ended_and_an_error_in_a_cell_is_no_reason_to_try_again(project, capsys):
+    assert project("long", time_limit=0.02) == 1
+    assert "01_a/long: stopped\n  it took longer than its time limit of 1.2 s" in capsys.readouterr().err
+    assert project("wrong") == 1
+    printed = capsys.readouterr()
+    assert "01_a/wrong: cell 2 failed (import os, pathlib" in printed.err
+    assert "AssertionError: this is red\n  partial report: reports/s/01_a/wrong.partial.ipynb" in printed.err
+    assert "tried again" not in printed.out
+    assert "this is" in (project.root / "reports/s/01_a/wrong.partial.ipynb").read_text()
+    assert not (project.root / "closed").exists()
+
+
+def test_gpus_are_those_that_may_be_used(monkeypatch):
+    for text, found in (("0,1", ["0", "1"]), ("", []), ("-1", []), ("MIG-a, GPU-b", ["MIG-a", "GPU-b"])):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
+        assert engines.visible_gpus() == found
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+
+    class Listed:
+        stdout = "GPU 0: NVIDIA X (UUID: GPU-1)\n  MIG 1g Device 0: (UUID: MIG-1)\nGPU 1: NVIDIA X (UUID: GPU-2)\n"
+
+    monkeypatch.setattr(engines.subprocess, "run", lambda *given, **options: Listed)
+    assert engines.visible_gpus() == ["0", "1"]
+
+
+def test_places_are_counted_by_gpus_and_else_by_cores(monkeypatch):
+    monkeypatch.setattr(engines, "cores", lambda: list(range(8)))
+    assert engines.slots_for(3, ["0"], 1) == 3
+    assert engines.slots_for(0, ["0", "1"], 2) == 4
+    assert engines.slots_for(0, [], 2) == 4
+
+
+def test_cores_and_gpus_are_dealt_out_by_the_width_of_the_stage_alone(tmp_path, monkeypatch):
+    class Deaf:
+        def __init__(self):
+            self.heard = []
+
+        def write(self, line):
+            self.heard.append(json.loads(line))
+
+        def flush(self):
+            pass
+
+    class Process:
+        def __init__(self):
+            self.stdin = Deaf()
+
+    monkeypatch.setattr(engines, "cores", lambda: list(range(8)))
+    for name in engines._THREADS:
+        monkeypatch.delenv(name, raising=False)
+    engine = engines.LocalEngine(tmp_path, tmp_path / "log", "t", 4, ["5", "7"])
+    monkeypatch.setattr(engine, "_start", lambda slot: engines._Worker(Process(), f"t.{slot}"))
+    for number in range(4):
+        engine.submit(f"n{number}", {}, width=9)
+    jobs = [worker.process.stdin.heard[0] for worker in engine._workers.values()]
+    assert sorted(core for job in jobs for core in job["cores"]) == list(range(8))
+    assert [job["environment"]["CUDA_VISIBLE_DEVICES"] for job in jobs] == ["5", "7", "5", "7"]
+    assert {job["environment"]["OMP_NUM_THREADS"] for job in jobs} == {"2"}
+    for worker in engine._workers.values():
+        worker.job = ""
+    engine.submit("whole", {}, width=1)
+    alone = engine._workers[0].process.stdin.heard[1]
+    assert alone["cores"] == list(range(8))
+    assert "OMP_NUM_THREADS" not in alone["environment"]
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # what the user sets stays
+    engine.submit("n", {}, width=2)
+    assert "OMP_NUM_THREADS" not in engine._workers[1].process.stdin.heard[1]["environment"]
+
+
+def test_a_cluster_is_joined_at_an_explicit_address_only():
+    assert "needs --address" in ray_engine.address_fault("")
+    assert "would join whatever cluster is found" in ray_engine.address_fault("auto")
+    assert ray_engine.address_fault("local") in ("", "--engine ray needs Ray: pip install '.[cluster]' on every machine")
