@@ -6,21 +6,15 @@ import numpy as np
 import pandas as pd
 
 from helpers.agreement import pearson
-from helpers.readings import count, listed, percent
+from helpers.readings import count, interval, listed, percent
 from helpers.statistics import TOTAL
-
-
-def interval(row: pd.Series) -> str:
-    """Write an interval, or that there is none."""
-    low, high = row["ci_low"], row["ci_high"]
-    return f"95 % interval {low:.2f} to {high:.2f}" if np.isfinite(low) and np.isfinite(high) else "no interval"
 
 
 def with_interval(row: pd.Series) -> str:
     """Write a correlation with its interval and n, or that it is undefined."""
     if not np.isfinite(row["pearson_r"]):
         return f"undefined (n = {int(row['n'])})"
-    return f"{row['pearson_r']:.2f} ({interval(row)}, n = {int(row['n'])})"
+    return f"{row['pearson_r']:.2f} ({interval(row['ci_low'], row['ci_high'])}, n = {int(row['n'])})"
 
 
 def _number(value: float) -> str:

@@ -116,8 +116,6 @@ def with_other_measures(work: Path, models: pd.DataFrame, settings: measures.Set
         The table, and the direction of iou, iou_b and every other ranked measure that is defined for some model.
     """
     scores = model_set.load_scores(work, measure_folders(work, settings), models["model_id"])
-    # Two notebooks that scored a model at the same time have both entered it.
-    scores = scores.drop_duplicates(["model_id", "measure", "variant"])
     joined = scoring.with_measures(models.drop(columns=["iou", "iou_b"]), scores)
     joined = joined.assign(iou=models["iou"].to_numpy(), iou_b=models["iou_b"].to_numpy())
     found = {name: item.direction for name, item in measures.ranked().items() if name in joined and joined[name].notna().any()}

@@ -67,6 +67,15 @@ def restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) ->
     return json.loads(metadata["history"]), json.loads(metadata["snapshots"])
 
 
+def history(folder: Path) -> list[Epoch]:
+    """Read the epochs of a run that trains, whoever trains it; none before the first, after the last, and where the file is damaged."""
+    try:
+        with safe_open(folder / _NAME, framework="pt") as file:
+            return json.loads((file.metadata() or {}).get("history", "[]"))
+    except (SafetensorError, OSError, ValueError):
+        return []
+
+
 def discard(folder: Path) -> None:
     """Delete the checkpoint of a run that is complete."""
     (folder / _NAME).unlink(missing_ok=True)

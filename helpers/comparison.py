@@ -1,13 +1,13 @@
 """Is one measure really better than another: the difference of their strengths, with an interval from paired resampling."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from helpers.agreement import kendall, pearson
-from helpers.cells import Array, Codes, check_columns, finite_groups
+from helpers.cells import Array, Codes, check_columns, draws, finite_groups
 
 STATISTICS = ("pearson", "kendall")
 # Above this many models the tables of all pairs are not built; resamples are counted one by one, and at most _RECOUNTS of them.
@@ -103,20 +103,12 @@ def _resampled(values: Array, gap: Array, cells: NDArray, statistic: str, resamp
     if statistic == "pearson":
         sums = _moment_sums(values, gap, codes)
         chunk = max(1, 4_000_000 // len(names))
-        return np.concatenate([_pearson_from_sums(counts, sums) for counts in _draws(len(names), resamples, chunk, rng)])
+        return np.concatenate([_pearson_from_sums(counts, sums) for counts in draws(len(names), resamples, chunk, rng)])
     if len(gap) > _PAIR_TABLE_LIMIT:
-        draws = _draws(len(names), min(resamples, _RECOUNTS), 1, rng)
-        return np.stack([_recount(values, gap, counts[0, codes]) for counts in draws])
-    (counts,) = _draws(len(names), resamples, resamples, rng)
+        drawn = draws(len(names), min(resamples, _RECOUNTS), 1, rng)
+        return np.stack([_recount(values, gap, counts[0, codes]) for counts in drawn])
+    (counts,) = draws(len(names), resamples, resamples, rng)
     return _kendall_from_tables(values, gap, codes, counts.astype(np.float32))
-
-
-def _draws(cells: int, resamples: int, chunk: int, rng: np.random.Generator) -> Iterator[Array]:
-    """How often each cell is in each resample: (up to chunk, cells) at a time, so that memory stays bounded."""
-    for start in range(0, resamples, chunk):
-        rows = min(chunk, resamples - start)
-        drawn = rng.integers(cells, size=(rows, cells)) + np.arange(rows)[:, None] * cells
-        yield np.bincount(drawn.ravel(), minlength=rows * cells).reshape(rows, cells).astype(float)
 
 
 def _standardised(values: Array) -> Array:

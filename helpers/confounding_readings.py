@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from helpers.confounders import ALL, GIVEN_ALL, GIVEN_ONE, GRANULATED, POOLED
-from helpers.readings import count, percent
+from helpers.readings import count, interval, percent
 
 
 def _row(table: pd.DataFrame, kind: str, hyperparameter: str = ALL) -> pd.Series | None:
@@ -18,9 +18,7 @@ def _clear(row: pd.Series) -> bool:
 
 
 def _words(row: pd.Series) -> str:
-    low, high = row["ci_low"], row["ci_high"]
-    text = f"95 % interval {low:.2f} to {high:.2f}" if np.isfinite(low) and np.isfinite(high) else "no interval"
-    return f"{row['strength']:.2f} ({text})"
+    return f"{row['strength']:.2f} ({interval(row['ci_low'], row['ci_high'])})"
 
 
 def confounding_read(table: pd.DataFrame, measure: str, title: str) -> str:

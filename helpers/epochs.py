@@ -1,24 +1,16 @@
 """How far runs are while they train: the last epoch and its loss, read from their checkpoints, whoever trains them and wherever."""
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-
-from helpers import model_set
+from helpers import checkpoints, model_set
 from helpers.grid import RunConfig
 
 
 def last_epoch(folder: Path) -> dict[str, Any] | None:
     """Read the last row of a run's history from its checkpoint; None before the first epoch, after the last, and where it is damaged."""
-    path = folder / "checkpoint.safetensors"
-    try:
-        with safe_open(path, framework="numpy") as file:
-            history = json.loads(file.metadata()["history"])
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError):
-        return None
+    history = checkpoints.history(folder)
     return history[-1] if history else None
 
 

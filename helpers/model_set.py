@@ -145,10 +145,14 @@ def save_scores(work: Path, folder: str, model_id: str, scores: pd.DataFrame) ->
 
 
 def load_scores(work: Path, folders: Iterable[str], model_ids: Iterable[str]) -> pd.DataFrame:
-    """Read the scores of some models in some folders as one tidy table, sorted by model, in each in the order they were computed."""
+    """Read the scores of some models in some folders as one tidy table, sorted by model, in each in the order they were computed.
+
+    Two processes that scored a model at the same time have both entered it; it is given once.
+    """
     paths = [_score_path(work, folder, name) for name in sorted(model_ids) for folder in folders]
     tables = [pyarrow.parquet.ParquetFile(path).read().to_pandas() for path in paths if path.is_file()]
-    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=SCORE_COLUMNS)
+    table = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=SCORE_COLUMNS)
+    return table.drop_duplicates(["model_id", "measure", "variant"], ignore_index=True)
 
 
 def analysed(table: pd.DataFrame, minimum_train_accuracy: float) -> pd.DataFrame:

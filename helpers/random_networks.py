@@ -1,7 +1,5 @@
 """Networks that learnt nothing: their IoU must tell nothing about their gap (Du et al. 2024, Table 5)."""
 
-import hashlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +8,7 @@ import pandas as pd
 import torch
 
 from helpers import localization, models
+from helpers.ablations import digest
 from helpers.datasets import ImageSet, StudyData
 from helpers.files import complete_or_absent, inside
 from helpers.measures import passes
@@ -96,8 +95,7 @@ def random_network_scores(
     train, test = (some_images(split, images, seed) for split in (data.train, data.test))
     decisive = {"data": data.fingerprint, "images": images, "method": method, "threshold": threshold, "chosen": seed if images else 0}
     for architecture, stem, width in catalogue[["architecture", "stem", "width"]].drop_duplicates("architecture").itertuples(index=False):
-        record = json.dumps(decisive | {"stem": stem, "width": float(width)}, sort_keys=True)
-        folder = f"ablations/random-{hashlib.blake2b(record.encode(), digest_size=4).hexdigest()}"
+        folder = f"ablations/random-{digest(**decisive, stem=stem, width=float(width))}"
         for number in range(seed, seed + count):
             path = inside(work, f"{folder}/{architecture}-{number}.parquet")
             if not path.is_file():

@@ -22,6 +22,11 @@ def listed(items: Sequence[str], most: int = 4) -> str:
     return f"{shown} and {len(items) - most} more" if len(items) > most else shown
 
 
+def interval(low: float, high: float, absent: str = "no interval") -> str:
+    """Write a 95 % interval, or that there is none."""
+    return f"95 % interval {low:.2f} to {high:.2f}" if np.isfinite(low) and np.isfinite(high) else absent
+
+
 def points(fraction: float) -> str:
     """Write a fraction as percentage points; an undefined one in words."""
     return f"{100 * fraction:.1f} points" if np.isfinite(fraction) else "undefined"

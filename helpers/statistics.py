@@ -7,6 +7,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from helpers.agreement import Array, PairwiseAccuracy, finite_pairs, kendall, pairwise_accuracy, pearson, undefined
+from helpers.cells import draws
 
 __all__ = [
     "PairwiseAccuracy",
@@ -81,21 +82,13 @@ def _resampled(x: Array, y: Array, codes: NDArray[np.intp], statistic: str, resa
     """Values of the statistic on resamples; models come sorted by cell."""
     cells = int(codes[-1]) + 1
     if statistic != "pearson" and len(x) > _PAIR_TABLE_LIMIT:
-        return np.array([_recount(x, y, counts[0, codes], statistic) for counts in _draws(cells, min(resamples, 100), 1, rng)])
+        return np.array([_recount(x, y, counts[0, codes], statistic) for counts in draws(cells, min(resamples, 100), 1, rng)])
     chunk = max(1, 4_000_000 // cells)
     if statistic == "pearson":
         sums = _moment_sums(x, y, codes)
-        return np.concatenate([_pearson_from_sums(counts @ sums) for counts in _draws(cells, resamples, chunk, rng)])
+        return np.concatenate([_pearson_from_sums(counts @ sums) for counts in draws(cells, resamples, chunk, rng)])
     tables = _pair_tables(x, y, codes)
-    return np.concatenate([_rank_statistic(counts, tables, statistic) for counts in _draws(cells, resamples, chunk, rng)])
-
-
-def _draws(cells: int, resamples: int, chunk: int, rng: np.random.Generator) -> Iterator[Array]:
-    """How often each cell is in each resample: (up to chunk, cells) at a time, so that memory stays bounded."""
-    for start in range(0, resamples, chunk):
-        rows = min(chunk, resamples - start)
-        drawn = rng.integers(cells, size=(rows, cells)) + np.arange(rows)[:, None] * cells
-        yield np.bincount(drawn.ravel(), minlength=rows * cells).reshape(rows, cells).astype(float)
+    return np.concatenate([_rank_statistic(counts, tables, statistic) for counts in draws(cells, resamples, chunk, rng)])
 
 
 def _moment_sums(x: Array, y: Array, codes: NDArray[np.intp]) -> Array:

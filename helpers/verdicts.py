@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from helpers.readings import count, listed, percent
+from helpers.readings import count, interval, listed, percent
 from helpers.statistics import TOTAL
 
 
@@ -86,7 +86,7 @@ def winner(ranking: pd.DataFrame, differences: pd.DataFrame, titles: Mapping[str
 
 
 def _interval(low: float, high: float) -> str:
-    return f"95 % interval {low:.2f} to {high:.2f}" if np.isfinite(low) and np.isfinite(high) else "no interval: too few models"
+    return interval(low, high, absent="no interval: too few models")
 
 
 def methods_read(table3: pd.DataFrame, titles: Mapping[str, str]) -> str:

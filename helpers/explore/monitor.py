@@ -1,6 +1,5 @@
 """Sweep monitor: the runs of a study as they train, told from the files that they leave on disk."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,8 @@ from ipywidgets import Dropdown, Play
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from safetensors import SafetensorError, safe_open
 
-from helpers import plots, progress
+from helpers import checkpoints, plots, progress
 from helpers.claims import Owner
 from helpers.explore.panel import Panel, View, control_layout, figure_png, number, table
 from helpers.files import read_json
@@ -23,7 +21,6 @@ from helpers.readings import count
 STATES = ("done", "diverged", "running", "interrupted", "waiting")
 COLUMNS = ["run_id", "state", "epoch", "epochs_at_most", "train_loss", "train_accuracy", "seconds", "where"]
 EVERY = "all"
-_CHECKPOINT = "checkpoint.safetensors"  # as ``checkpoints`` names it
 _ROWS, _CURVES = 15, 8
 
 
@@ -59,22 +56,13 @@ def _state(folder: Path, owner: Owner, name: str) -> dict[str, Any]:
         row |= {"state": "diverged" if result["status"] == "diverged" else "done", "epoch": result["epochs"], "seconds": result["seconds"]}
         row |= {key: last[key] for key in ("train_loss", "train_accuracy") if last.get(key) is not None}
         return row | {"where": result["stop_reason"]}
-    history = history_so_far(folder)
+    history = checkpoints.history(folder)
     if history:
         row |= {key: history[-1][key] for key in ("epoch", "train_loss", "train_accuracy")}
         row["seconds"] = sum(epoch["seconds"] for epoch in history)
     if holder := owner.holder(name):
         row |= {"state": "running", "where": str(holder.get("machine", "")).partition("|")[0]}
     return row
-
-
-def history_so_far(folder: Path) -> list[dict[str, Any]]:
-    """Read the epochs of a run that is not complete; none where no epoch is complete, or the file is being replaced."""
-    try:
-        with safe_open(folder / _CHECKPOINT, framework="numpy") as file:
-            return json.loads((file.metadata() or {}).get("history", "[]"))
-    except (SafetensorError, OSError):
-        return []
 
 
 def tally_of(runs: pd.DataFrame) -> progress.Tally:
@@ -146,7 +134,7 @@ def _curves(ax: Axes, runs: pd.DataFrame, folder: Path) -> None:
         ax.set_axis_off()
         return
     for name in runs["run_id"].head(_CURVES):
-        history = history_so_far(folder / name)
+        history = checkpoints.history(folder / name)
         ax.plot([epoch["epoch"] for epoch in history], [epoch["train_loss"] for epoch in history], ".-", linewidth=1)
     ax.set(xlabel="epoch", ylabel="training loss (nats)", title=f"under way, {min(_CURVES, len(runs))} of {len(runs)}")
     ax.xaxis.set_major_locator(MaxNLocator(4, integer=True))
