@@ -6,7 +6,6 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import torch
-from sklearn.metrics import precision_recall_curve
 from torch import Tensor
 from torchvision import ops
 
@@ -96,6 +95,8 @@ def _all_point(hits: np.ndarray, scores: np.ndarray, boxes: int) -> float:
     """Area under the envelope of precision over recall = hits so far / boxes; what is never found adds nothing."""
     if not boxes or not hits.any():
         return 0.0 if boxes else np.nan
+    from sklearn.metrics import precision_recall_curve  # here: its import takes a second, and most kernels never come here
+
     precision, share, _ = precision_recall_curve(hits, scores)
     recall = share * hits.sum() / boxes
     return float(-np.diff(recall) @ np.maximum.accumulate(precision[:-1]))

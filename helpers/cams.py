@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from captum.attr import LayerGradCam
 from torch import Tensor, nn
 
 METHODS = ("cam", "grad_cam", "grad_cam_plus_plus", "layer_cam")
@@ -173,6 +172,8 @@ def captum_grad_cam(model: nn.Module, layer: nn.Module, images: Tensor, classes:
     Returns:
         (B, h, w) maps, at least 0, not normalised, detached.
     """
+    from captum.attr import LayerGradCam  # here: its import takes as long as that of pandas, and the closed form does without
+
     with torch.inference_mode(False), torch.enable_grad(), evaluation_mode(model):
         # Copies, because a tensor made in inference mode cannot enter a graph.
         maps = LayerGradCam(model, layer).attribute(

@@ -9,7 +9,6 @@ import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import zscore
-from sklearn.metrics import davies_bouldin_score
 from torch import Tensor, nn
 from torch.nn.functional import max_pool2d
 
@@ -134,6 +133,13 @@ def pair_accuracies(network: nn.Module, perturbed_sample: Sample, seed: int, bat
     return values
 
 
+def _davies_bouldin(points: Tensor, labels: np.ndarray) -> float:
+    """Ratio of the scatter within clusters to the distance between them, in double precision; ValueError for one cluster only."""
+    from sklearn.metrics import davies_bouldin_score  # here: its import takes a second, and most kernels never come here
+
+    return float(davies_bouldin_score(points.double().numpy(), labels))
+
+
 def initial_index(sample: Sample, seed: int) -> float:
     """Davies-Bouldin index of the first layer's maps, max-pooled by 4 x 4 (smaller ones whole) and flattened; NaN without maps.
 
@@ -144,7 +150,7 @@ def initial_index(sample: Sample, seed: int) -> float:
     maps, labels, generator = sample.layer.activations, sample.labels.cpu().numpy(), np.random.default_rng((seed, 4))
     pooled = max_pool2d(maps, [min(4, side) for side in maps.shape[2:]]).flatten(1).cpu()
     draws = [generator.permutation(len(labels))[:120] for _ in range(10)] if len(labels) > 120 else [np.arange(len(labels))]
-    return float(np.mean([davies_bouldin_score(pooled[draw].double().numpy(), labels[draw]) for draw in draws]))
+    return float(np.mean([_davies_bouldin(pooled[draw], labels[draw]) for draw in draws]))
 
 
 @torch.no_grad()
@@ -161,7 +167,7 @@ def penultimate_index(network: nn.Module, sample: Sample, batch_size: int = 256)
         hook.remove()
     if outputs != {(linear.out_features,)} or given[0].ndim != 2:
         return np.nan
-    return float(davies_bouldin_score(torch.cat(given).double().cpu().numpy(), sample.labels.cpu().numpy()))
+    return _davies_bouldin(torch.cat(given).cpu(), sample.labels.cpu().numpy())
 
 
 @provides
