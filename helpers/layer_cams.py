@@ -12,6 +12,7 @@ from helpers import cams
 
 METHODS = ("grad_cam", "grad_cam_plus_plus", "smooth_grad_cam_plus_plus", "layer_cam", "eigen_cam", "score_cam")
 TORCHCAM_METHODS = METHODS[:4]  # what torchcam_compat is for
+_MASKED_IMAGES = 64  # of Score-CAM in one batch
 
 
 def layer_maps(
@@ -137,11 +138,13 @@ def _score_cam(model: nn.Module, activations: Tensor, images: Tensor, classes: T
     strongest = activations.square().sum((2, 3)).topk(min(channels, activations.shape[1])).indices
     chosen = activations.take_along_dim(strongest[:, :, None, None], 1)
     scores = []
-    for maps in chosen.unbind(1):
-        mask = nn.functional.interpolate(maps.unsqueeze(1), size=images.shape[2:], mode="bilinear", align_corners=False)
-        scores.append(_chosen_logits(model(images * cams.normalise(mask.squeeze(1)).unsqueeze(1)), classes))
+    for maps in chosen.split(max(1, _MASKED_IMAGES // max(1, len(images))), 1):
+        masks = nn.functional.interpolate(maps, size=images.shape[2:], mode="bilinear", align_corners=False)
+        count = masks.shape[1]
+        masked = images.repeat_interleave(count, 0) * cams.normalise(masks.flatten(0, 1)).unsqueeze(1)
+        scores.append(_chosen_logits(model(masked), classes.repeat_interleave(count)).unflatten(0, (-1, count)))
     # The score of the empty image, which the paper subtracts, cancels in the softmax.
-    return _weighted(torch.stack(scores, 1).softmax(1), chosen)
+    return _weighted(torch.cat(scores, 1).softmax(1), chosen)
 
 
 def _chosen_logits(logits: Tensor, classes: Tensor) -> Tensor:
