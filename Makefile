@@ -30,7 +30,7 @@ sweep: setup ## run a study: make sweep STUDY=tiny20_cpu SET="--set data_path=..
 status: setup ## tell how far a study is, whoever runs it: make status STUDY=tiny20_cpu SET="the same as of its sweep"
 	@$(RUN) -m helpers.sweep params/$(STUDY).yaml $(SET) --status
 
-findings: setup ## check every number of a study's FINDINGS.md against its tables: make findings STUDY=tiny20_cpu
+findings: setup ## check every number of a study's FINDINGS.md against its tables: make findings STUDY=tiny20
 	$(RUN) -m helpers.study_findings $(STUDY) $(SET)
 
 test: setup ## contract, unit and smoke tests

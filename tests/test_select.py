@@ -42,7 +42,7 @@ def test_checkpoints_and_images_give_a_ranking_cards_and_figures(folders, capsys
         "--device",
         "cpu",
     ]
-    assert select.main([*arguments, "--study", "tiny20_cpu"]) == 0
+    assert select.main([*arguments, "--study", "tiny20"]) == 0
     told = capsys.readouterr().out
     table = pd.read_csv(folders / "out/own_ranking.csv")
     assert len(table) == 4
