@@ -153,7 +153,7 @@ def pooled_against_within(table: pd.DataFrame, titles: Mapping[str, str], measur
     figure.legend(*right.get_legend_handles_labels(), loc="outside upper right", ncols=2, fontsize="small", frameon=False)
     for ax in (left, right):
         ax.axvline(0, color="black", linewidth=0.8)
-        ax.set(xlim=(-1.08, 1.08))
+        ax.set(xlim=(-1.08, 1.08), xticks=(-1, -0.5, 0, 0.5, 1))
         ax.grid(axis="y", visible=False)
     figure.supxlabel(_LEFT, fontsize="medium")
     return figure
