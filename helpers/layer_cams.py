@@ -69,8 +69,7 @@ def layer_maps(
     """
     _check(method, images, classes, torchcam_compat, noise_samples, noise_std, channels)
     with torch.inference_mode(False), torch.enable_grad(), cams.evaluation_mode(model):
-        # Copies, because a tensor made in inference mode cannot enter a graph.
-        images, classes = images.detach().clone(), classes.detach().clone()
+        images, classes = images.detach().clone(), classes.detach().clone()  # one made in inference mode cannot enter a graph
         if method in METHODS[4:]:
             activations = _run(model, layer, images)[0].detach()
             return _eigen_cam(activations) if method == "eigen_cam" else _score_cam(model, activations, images, classes, channels)
@@ -128,8 +127,7 @@ def _eigen_cam(activations: Tensor) -> Tensor:
     undefined = ~activations.isfinite().all(3).all(2).all(1)
     activations = activations.nan_to_num(0, 0, 0)
     direction = torch.linalg.svd(activations.flatten(2), full_matrices=False).U[:, :, 0]
-    # The inner product of the map with the channels' mean has the sign of the weights' sum.
-    direction = torch.where(direction.sum(1, keepdim=True) < 0, -direction, direction)
+    direction = torch.where(direction.sum(1, keepdim=True) < 0, -direction, direction)  # map times the channels' mean has this sign
     return _weighted(direction, activations).masked_fill(undefined[:, None, None], torch.nan)
 
 
@@ -139,10 +137,9 @@ def _score_cam(model: nn.Module, activations: Tensor, images: Tensor, classes: T
     chosen = activations.take_along_dim(strongest[:, :, None, None], 1)
     scores = []
     for maps in chosen.split(max(1, _MASKED_IMAGES // max(1, len(images))), 1):
-        masks = nn.functional.interpolate(maps, size=images.shape[2:], mode="bilinear", align_corners=False)
-        count = masks.shape[1]
-        masked = images.repeat_interleave(count, 0) * cams.normalise(masks.flatten(0, 1)).unsqueeze(1)
-        scores.append(_chosen_logits(model(masked), classes.repeat_interleave(count)).unflatten(0, (-1, count)))
+        masks = nn.functional.interpolate(maps, size=images.shape[2:], mode="bilinear", align_corners=False).flatten(0, 1)
+        masked = images.repeat_interleave(maps.shape[1], 0) * cams.normalise(masks).unsqueeze(1)
+        scores.append(_chosen_logits(model(masked), classes.repeat_interleave(maps.shape[1])).unflatten(0, maps.shape[:2]))
     # The score of the empty image, which the paper subtracts, cancels in the softmax.
     return _weighted(torch.cat(scores, 1).softmax(1), chosen)
 

@@ -133,29 +133,26 @@ def pair_accuracies(network: nn.Module, perturbed_sample: Sample, seed: int, bat
     return values
 
 
-def _davies_bouldin(points: Tensor, labels: np.ndarray) -> float:
-    """Ratio of the scatter within clusters to the distance between them, in double precision; ValueError for one cluster only."""
-    from sklearn.metrics import davies_bouldin_score  # here: its import takes a second, and most kernels never come here
-
-    return float(davies_bouldin_score(points.double().numpy(), labels))
-
-
 def initial_index(sample: Sample, seed: int) -> float:
     """Davies-Bouldin index of the first layer's maps, max-pooled by 4 x 4 (smaller ones whole) and flattened; NaN without maps.
 
     Mean of 10 draws of 120 images (Natekar and Sharma 2020, code); of the whole sample when it has no more. ValueError for one class only.
     """
+    from sklearn.metrics import davies_bouldin_score  # here, because its import takes a second
+
     if sample.layer is None or sample.layer.activations.ndim != 4:
         return np.nan
     maps, labels, generator = sample.layer.activations, sample.labels.cpu().numpy(), np.random.default_rng((seed, 4))
     pooled = max_pool2d(maps, [min(4, side) for side in maps.shape[2:]]).flatten(1).cpu()
     draws = [generator.permutation(len(labels))[:120] for _ in range(10)] if len(labels) > 120 else [np.arange(len(labels))]
-    return float(np.mean([_davies_bouldin(pooled[draw], labels[draw]) for draw in draws]))
+    return float(np.mean([davies_bouldin_score(pooled[draw].double().numpy(), labels[draw]) for draw in draws]))
 
 
 @torch.no_grad()
 def penultimate_index(network: nn.Module, sample: Sample, batch_size: int = 256) -> float:
     """Davies-Bouldin index of what the last linear layer is given, over the sample; NaN where no linear layer gives the logits."""
+    from sklearn.metrics import davies_bouldin_score
+
     linear, given = last_linear(network, sample.inputs[:1]), []
     if linear is None:
         return np.nan
@@ -167,7 +164,7 @@ def penultimate_index(network: nn.Module, sample: Sample, batch_size: int = 256)
         hook.remove()
     if outputs != {(linear.out_features,)} or given[0].ndim != 2:
         return np.nan
-    return _davies_bouldin(torch.cat(given).cpu(), sample.labels.cpu().numpy())
+    return float(davies_bouldin_score(torch.cat(given).double().cpu().numpy(), sample.labels.cpu().numpy()))
 
 
 @provides
@@ -244,10 +241,7 @@ def pca_gi_mixup(gi: ArrayLike, mixup: ArrayLike) -> NDArray[np.float64]:
 
     For (n,) values each, one per model, of correlation r: ``(z_gi + sign(r) z_mixup) / sqrt(2)``; 1 - mixup gives the same. Small is
     better. Which Gi-score the paper takes is not known; intra-class at the input is recommended. NaN where one of the two is not finite,
-    and everywhere for fewer than 3 models, a constant, or r = 0.
-
-    Raises:
-        ValueError: not one value of each per model.
+    and everywhere for fewer than 3 models, a constant, or r = 0; ValueError unless there is one value of each per model.
     """
     x, y, kept = finite_pairs(gi, mixup)
     component = np.full(len(kept), np.nan)
