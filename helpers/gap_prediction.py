@@ -93,7 +93,9 @@ def possible(low_high: Array, train_accuracy: ArrayLike, images: float = np.inf)
     top = np.where(np.isnan(share), 1.0, share)[:, None]
     bottom = np.where(np.isnan(share), -1.0, share - 1)[:, None]
     margin = np.where(np.isnan(margin), 0, margin)
-    return np.clip(low_high, np.maximum(bottom - margin, -1), np.minimum(top + margin, 1))
+    cut = np.clip(low_high, np.maximum(bottom - margin, -1), np.minimum(top + margin, 1))
+    # An interval that lay outside altogether keeps the margin, so that the prediction, which has none, stays inside it.
+    return np.column_stack([np.minimum(cut[:, :1], top), np.maximum(cut[:, 1:], bottom)]) if cut.shape[1] == 2 else cut
 
 
 class Trial(NamedTuple):

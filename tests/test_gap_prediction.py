@@ -162,3 +162,14 @@ def test_least_squares_is_the_limit_of_no_penalty():
     assert fitted.penalty == gap_regression._PENALTIES[0]
     theirs = LinearRegression().fit(values, gap).predict(values)
     assert np.abs(gap_regression.predict(fitted, values) - theirs).max() < 0.05 * np.ptp(gap)
+
+
+def test_an_interval_beyond_all_possible_gaps_still_holds_the_prediction():
+    train, images = [0.05], 200
+    low, high = gap_prediction.possible(np.array([[0.6, 0.8]]), train, images)[0]
+    guess = gap_prediction.possible(np.array([[0.7]]), train)[0, 0]
+    assert low <= guess <= high
+    assert (low, guess) == (0.05, 0.05)
+    assert high == pytest.approx(0.05 + 2 * np.sqrt(0.05 * 0.95 / 200))
+    low, high = gap_prediction.possible(np.array([[-2.0, -1.5]]), [0.9], images)[0]
+    assert low < high == pytest.approx(-0.1)
