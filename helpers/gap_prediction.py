@@ -93,9 +93,10 @@ def possible(low_high: Array, train_accuracy: ArrayLike, images: float = np.inf)
     top = np.where(np.isnan(share), 1.0, share)[:, None]
     bottom = np.where(np.isnan(share), -1.0, share - 1)[:, None]
     margin = np.where(np.isnan(margin), 0, margin)
-    cut = np.clip(low_high, np.maximum(bottom - margin, -1), np.minimum(top + margin, 1))
-    # An interval that lay outside altogether keeps the margin, so that the prediction, which has none, stays inside it.
-    return np.column_stack([np.minimum(cut[:, :1], top), np.maximum(cut[:, 1:], bottom)]) if cut.shape[1] == 2 else cut
+    # Only the outer side of each end has the margin, so that an interval beyond all that can be still holds its prediction.
+    lowest, highest = np.hstack([np.maximum(bottom - margin, -1), bottom]), np.hstack([top, np.minimum(top + margin, 1)])
+    ends = np.shape(low_high)[1]
+    return np.clip(low_high, lowest[:, :ends], highest[:, :ends])
 
 
 class Trial(NamedTuple):
