@@ -24,8 +24,8 @@ class Draws:
         """Move all draws to a device, once per epoch."""
         return Draws(*(getattr(self, field.name).to(device) for field in fields(self)))
 
-    def of(self, images: Tensor) -> "Draws":
-        """Take the draws of some images (integer indices)."""
+    def of(self, images: Tensor | slice) -> "Draws":
+        """Take the draws of some images (integer indices, or a slice, which copies nothing)."""
         return Draws(*(getattr(self, field.name)[images] for field in fields(self)))
 
 

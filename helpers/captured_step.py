@@ -100,7 +100,8 @@ class CapturedStep:
         self._draws = draw(count, torch.Generator().manual_seed(0)).to(device) if shape.augmentation else None
         self._graph, self._sums = None, None
         if device.type == "cuda":
-            self._record()
+            with torch.cuda.device(device):  # streams belong to one GPU
+                self._record()
         else:
             self._step()  # makes the optimizer's state
 
@@ -225,6 +226,7 @@ def for_shape(shape: Shape) -> CapturedStep | None:
 
     Only the last shape is kept, because a recording holds the memory of its activations.
     """
+    for_shape.cache_clear()  # before the next is made: two may not fit
     try:
         captured = CapturedStep(shape)
         if agrees(captured):

@@ -14,11 +14,13 @@ from typing import Any
 import torch
 
 from helpers import epochs, model_set
+from helpers.captured_step import shape_of
 from helpers.claims import Owner
 from helpers.files import read_json
 from helpers.grid import RunConfig, run_id
 
 _TICK = 1.0  # seconds between two looks at runs that others train
+_CHECKPOINT_SECONDS = 30.0  # between two checkpoints on a GPU, where writing one may take longer than an epoch
 
 
 def choose_device(device: str) -> str:
@@ -70,7 +72,7 @@ def train_missing(
         RuntimeError: a run failed for a reason other than divergence; the others are finished first, all faults are named. Where a
             process was killed it is a ``BrokenProcessPool``, which a sweep tries again.
     """
-    todo, claims = model_set.missing(work, runs), work / "runs" / ".claims"
+    todo, claims = in_order(model_set.missing(work, runs), device), work / "runs" / ".claims"
     if not todo:
         Owner(claims).others()  # an execution may have been killed after its last run
         return
@@ -99,6 +101,13 @@ def train_missing(
         owner.others()  # clears away what killed executions left
     if faults:
         raise failed(f"{len(faults)} of {len(todo)} runs failed; the others are complete. " + "; ".join(faults[:3]))
+
+
+def in_order(runs: Sequence[RunConfig], device: str) -> list[RunConfig]:
+    """Put runs that share a recorded training step next to each other on a GPU, so that it is recorded once; else keep their order."""
+    if torch.device(device).type == "cpu":
+        return list(runs)
+    return sorted(runs, key=lambda run: str(shape_of(run, 0, 0, device)))
 
 
 def _start_free(
@@ -150,4 +159,5 @@ def _train(run: RunConfig, work: Path, data_arguments: dict[str, Any], weights: 
 
     data = datasets.load_study_data(**data_arguments)
     pretrained = models.read_weights(weights[run.architecture], run.architecture) if run.pretrained else None
-    return training.train_run(run, data, model_set.run_folder(work, run), pretrained=pretrained, device=device)
+    seconds = 0.0 if torch.device(device).type == "cpu" else _CHECKPOINT_SECONDS
+    return training.train_run(run, data, model_set.run_folder(work, run), pretrained=pretrained, device=device, checkpoint_seconds=seconds)

@@ -119,19 +119,20 @@ def train_epoch(
     generator = torch.Generator().manual_seed(_seed(config, epoch))
     order = torch.randperm(len(split.labels), generator=generator)
     draws = draw(len(order), generator).to(device) if config.augmentation else None
-    if len(order) % config.batch_size == 1:
-        order = order[:-1]
     totals = torch.zeros(2, dtype=torch.float64, device=device)
     model.train()
     advance = captured or partial(captured_step.step, model, optimizer)
     if captured:
         captured.load(model, optimizer, config.learning_rate, config.weight_decay)
-    for indices in order.to(device).split(config.batch_size):
-        totals += advance(split.batch(indices), split.labels[indices], draws.of(indices) if draws else None)
+    # Put in order once, so that a step has little to launch beside itself.
+    order = (order[:-1] if len(order) % config.batch_size == 1 else order).to(device)
+    labels, draws = split.labels[order], draws.of(order) if draws else None
+    for start in range(0, len(order), config.batch_size):
+        part = slice(start, start + config.batch_size)
+        totals += advance(split.batch(order[part]), labels[part], draws.of(part) if draws else None)
     if captured:
         captured.unload(model, optimizer)
-    loss_sum, correct_sum = totals.tolist()
-    return loss_sum / len(order), correct_sum / len(order)
+    return tuple((totals / len(order)).tolist())
 
 
 @torch.inference_mode()
@@ -143,8 +144,7 @@ def evaluate(model: nn.Module, split: Split, batch_size: int = 512) -> tuple[flo
         logits = model(models.normalise(split.batch(indices))).float()
         labels = split.labels[indices]
         totals += torch.stack([cross_entropy(logits, labels, reduction="sum").double(), (logits.argmax(1) == labels).sum().double()])
-    loss, correct = (totals / max(1, len(split.labels))).tolist()
-    return loss, correct
+    return tuple((totals / max(1, len(split.labels))).tolist())
 
 
 def train_run(
@@ -155,13 +155,14 @@ def train_run(
     pretrained: Mapping[str, Tensor] | None = None,
     device: torch.device | str = "cpu",
     capture: bool | None = None,
+    checkpoint_seconds: float = 0.0,
     on_epoch: Callable[[stopping.Epoch], None] = lambda epoch: None,
 ) -> dict[str, Any]:
     """Train one run until a rule stops it, and leave a complete run in ``folder``.
 
     Snapshots are taken when the first of the rules 1 to 3 holds ("first") and at the stop ("stop"); where both fall on one
-    epoch there is one snapshot, "stop". Killed at any moment, the next call goes on after the last complete epoch. A run
-    that diverges is a result too: status "diverged", its reason, no snapshot after the fact.
+    epoch there is one snapshot, "stop". Killed at any moment, the next call goes on after the last checkpoint. A run that
+    diverges is a result too: status "diverged", its reason, no snapshot after the fact.
 
     Args:
         config: the run; its ``data`` must be the fingerprint of ``data``.
@@ -170,6 +171,7 @@ def train_run(
         pretrained: state dict to start from when ``config.pretrained``.
         device: where to train.
         capture: replay a recorded step, see ``captured_step``; None does so on a GPU. A CPU gains nothing.
+        checkpoint_seconds: that go by between two checkpoints, at least; 0 writes one after every epoch.
         on_epoch: called with each new row of the history.
 
     Returns:
@@ -190,7 +192,7 @@ def train_run(
         captured = captured_step.for_shape(captured_step.shape_of(config, len(data.classes), train.pixels.shape[1], device))
     history, snapshots = checkpoints.restore(folder, model, optimizer)
     # A kill may have come between the last checkpoint and the result: then there is nothing left to train.
-    reason, diverged = stopping.stop_reason(history, config) if history else "", False
+    reason, diverged, saved = stopping.stop_reason(history, config) if history else "", False, -math.inf
     while not reason:
         started = time.perf_counter()
         epoch = len(history) + 1
@@ -207,7 +209,9 @@ def train_run(
             checkpoints.save_snapshot(folder, name, model)
             snapshots.append({"snapshot": name, "epoch": epoch} | _measured(model, train, test))
         row["seconds"] = time.perf_counter() - started
-        checkpoints.save(folder, model, optimizer, history, snapshots)
+        if time.perf_counter() - saved >= checkpoint_seconds:
+            checkpoints.save(folder, model, optimizer, history, snapshots)
+            saved = time.perf_counter()
         on_epoch(row)
     return _finish(folder, config, history, snapshots, reason, diverged, device)
 

@@ -1,6 +1,8 @@
 import contextlib
 import copy
+import gc
 import math
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -146,6 +148,22 @@ def test_runs_share_a_recording_unless_their_shape_differs(config):
     assert for_shape(shape) is for_shape(shape)
     for change in ({"batch_size": 4}, {"augmentation": False}, {"width": 0.25}, {"momentum": 0.5}, {"architecture": "resnet34"}):
         assert shape_of(replace(config, **change), 3, 16, "cpu") != shape
+
+
+def test_the_last_recording_is_let_go_before_the_next_is_made(config, monkeypatch):
+    """On a GPU both would hold the memory of their activations."""
+    shape = shape_of(config, 3, 16, "cpu")
+    last, there, make = weakref.ref(for_shape(shape)), [], CapturedStep.__init__
+
+    def watch(self, wanted):
+        gc.collect()
+        there.append(last() is not None)
+        make(self, wanted)
+
+    assert last() is not None
+    monkeypatch.setattr(CapturedStep, "__init__", watch)
+    assert for_shape(replace(shape, batch_size=4)) is not None
+    assert there == [False]
 
 
 def test_a_recording_that_computes_something_else_is_found_out_and_not_used(config, monkeypatch):

@@ -1,5 +1,6 @@
 """Runs side by side, killed at any moment and resumed: the finished set equals an uninterrupted one's."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -106,6 +107,17 @@ def test_one_failing_run_does_not_stop_the_others_and_is_named(tmp_path):
     ):
         list(pool.train_missing([bad, good], tmp_path, arguments, jobs=1))
     assert model_set.is_complete(tmp_path, good)
+
+
+def test_runs_of_one_shape_follow_each_other_on_a_gpu_and_keep_their_order_on_a_cpu():
+    base = RunConfig("resnet18", 8, 0.01, "adam", 0.0, True, False, data="any")
+    axes = itertools.product((8, 16), ("adam", "sgd"), (0.01, 0.001), ("resnet18", "resnet50"))
+    runs = [replace(base, batch_size=size, optimizer=name, learning_rate=rate, architecture=network) for size, name, rate, network in axes]
+    assert pool.in_order(runs, "cpu") == runs
+    ordered = pool.in_order(runs, "cuda")
+    assert sorted(map(run_id, ordered)) == sorted(map(run_id, runs))
+    shapes = [(run.architecture, run.batch_size, run.optimizer) for run in ordered]
+    assert len(list(itertools.groupby(shapes))) == len(set(shapes)) == 8
 
 
 def test_a_gpu_that_is_not_there_is_refused(monkeypatch):

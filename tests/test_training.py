@@ -81,6 +81,25 @@ def test_a_run_interrupted_after_any_epoch_ends_with_the_bits_of_an_uninterrupte
     assert not list((tmp_path / "parts").glob("*checkpoint*"))
 
 
+def test_with_time_between_checkpoints_a_killed_run_takes_a_few_epochs_again_and_ends_the_same(data, config, tmp_path):
+    whole = train_run(config, data, tmp_path / "whole")
+
+    class Killed(BaseException):
+        pass
+
+    def kill_in_the_third(row):
+        if row["epoch"] == 3:
+            raise Killed
+
+    with pytest.raises(Killed):
+        train_run(config, data, tmp_path / "parts", checkpoint_seconds=3600, on_epoch=kill_in_the_third)
+    assert [row["epoch"] for row in checkpoints.history(tmp_path / "parts")] == [1]  # the first is always written
+    parts = train_run(config, data, tmp_path / "parts", checkpoint_seconds=3600)
+    assert equal(tensors(tmp_path / "whole"), tensors(tmp_path / "parts"))
+    assert parts["snapshots"] == whole["snapshots"]
+    assert not list((tmp_path / "parts").glob("*checkpoint*"))
+
+
 def test_the_snapshots_are_the_first_condition_and_the_stop(data, config, tmp_path, monkeypatch):
     # Rule 2 alone from epoch 2 on; rules 1 and 2 at epoch 3.
     met = {1: (), 2: (2,), 3: (1, 2)}
