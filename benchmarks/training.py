@@ -23,7 +23,7 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from benchmarks import interleaved
-from helpers import captured_step, models, synthetic, training
+from helpers import captured_step, models, recordings, synthetic, training
 from helpers.grid import RunConfig
 
 CLASSES = 12
@@ -102,7 +102,7 @@ def compare(config: RunConfig, size: int, count: int, workers: int, repetitions:
         ways: dict[str, Callable[[], object]] = {"bare training step (the limit)": partial(bare_epoch, *given["limit"], ready, device)}
         ways["ours"] = partial(training.train_epoch, *given["plain"], split, config, 1)
         if place.type == "cuda":
-            captured = captured_step.for_shape(captured_step.shape_of(config, CLASSES, size, place))
+            captured = recordings.for_shape(captured_step.shape_of(config, CLASSES, size, place))
             ways["ours, recorded step"] = partial(training.train_epoch, *given["captured"], split, config, 1, captured)
         ways[f"usual script, {workers} workers"] = partial(usual_epoch, *given["usual"], loader, device)
         table = interleaved.compared(interleaved.rounds(ways, repetitions), next(iter(ways)), len(labels), "images")

@@ -1,10 +1,8 @@
 """One training step, recorded on a GPU once per shape and replayed: launching its kernels is paid once, not at every step of every run."""
 
-import copy
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +13,6 @@ from helpers.augmentation import Draws, augment, draw
 from helpers.grid import RunConfig
 
 _WARM_UP = 3  # steps before recording: lazily made state and chosen algorithms must be there
-_SHARE_OF_MOVEMENT = 0.1  # by which replayed weights may differ from plain ones
 
 
 @dataclass(frozen=True)
@@ -190,49 +187,3 @@ def _pairs(first: nn.Module, second: nn.Module) -> Iterable[tuple[nn.Parameter, 
 
 def _tensors(draws: Draws) -> list[Tensor]:
     return [getattr(draws, field.name) for field in fields(draws)]
-
-
-def agrees(captured: CapturedStep, steps: int = 3) -> bool:
-    """Compare a captured step with the plain one: same start, same batch, same losses and weights after a few steps.
-
-    Weights may differ by a tenth of the way that they went: rounding turns the sign of Adam's first steps where a gradient is nearly 0.
-    The captured state is overwritten.
-    """
-    shape, device = captured.shape, captured.learning_rate.device
-    generator = torch.Generator().manual_seed(0)
-    pixels = torch.randint(0, 256, captured._pixels.shape, generator=generator, dtype=torch.uint8)
-    images = pixels.to(device, memory_format=torch.channels_last)
-    labels = torch.randint(0, shape.classes, (shape.batch_size,), generator=generator).to(device)
-    draws = draw(shape.batch_size, generator).to(device) if shape.augmentation else None
-    start = models.build(shape.architecture, shape.classes, stem=shape.stem, width=shape.width, seed=0)
-    plain = copy.deepcopy(start).to(device, memory_format=torch.channels_last).train()
-    kind, options = (torch.optim.Adam, {}) if shape.optimizer == "adam" else (torch.optim.SGD, {"momentum": shape.momentum})
-    optimizer = kind(plain.parameters(), lr=1e-3, weight_decay=1e-3, **options)
-    captured.load(plain, optimizer, 1e-3, 1e-3)
-    expected = torch.stack([step(plain, optimizer, images, labels, draws) for _ in range(steps)])
-    found = torch.stack([captured(images, labels, draws).clone() for _ in range(steps)])
-    run, replayed, begun = (_flat(network) for network in (plain, captured.model, start.to(device)))
-    near = (replayed - run).norm() <= _SHARE_OF_MOVEMENT * (run - begun).norm()
-    return bool(near) and torch.allclose(found[:, 0], expected[:, 0], rtol=0.02)
-
-
-def _flat(network: nn.Module) -> Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
-
-
-@lru_cache(maxsize=1)
-def for_shape(shape: Shape) -> CapturedStep | None:
-    """Record the step of a shape, or give the recording at hand; None, with a warning, where it cannot be recorded or is not the same.
-
-    Only the last shape is kept, because a recording holds the memory of its activations.
-    """
-    for_shape.cache_clear()  # before the next is made: two may not fit
-    try:
-        captured = CapturedStep(shape)
-        if agrees(captured):
-            return captured
-        fault = "its steps differ from the plain ones"
-    except RuntimeError as error:
-        fault = str(error).splitlines()[0]
-    warnings.warn(f"the training step of {shape} is not replayed but run: {fault}", stacklevel=2)
-    return None

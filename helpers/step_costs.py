@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from helpers import captured_step, models, training
+from helpers import captured_step, models, recordings, training
 from helpers.grid import RunConfig
 
 _LONG = 3.0  # seconds for one step, beyond which larger batches are taken to be as fast per image
@@ -42,7 +42,7 @@ def time_step(config: RunConfig, classes: int, size: int, device: str) -> Step:
     pixels = torch.randint(0, 256, (count, size, size, 3), generator=generator, dtype=torch.uint8)
     split = training.Split(pixels.to(place), torch.randint(0, classes, (count,), generator=generator).to(place))
     kept = activation_bytes(model, split.batch(torch.arange(2, device=place))) * config.batch_size // 2
-    captured = captured_step.for_shape(captured_step.shape_of(config, classes, size, place)) if gpu else None
+    captured = recordings.for_shape(captured_step.shape_of(config, classes, size, place)) if gpu else None
     train = _seconds(lambda: training.train_epoch(model, optimizer, split, config, 1, captured))
     if gpu:
         kept = torch.cuda.max_memory_allocated()

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from helpers import captured_step, checkpoints, models, stopping
+from helpers import captured_step, checkpoints, models, recordings, stopping
 from helpers.augmentation import draw
 from helpers.datasets import ImageSet, StudyData
 from helpers.files import complete_or_absent, read_json, write_json
@@ -189,7 +189,7 @@ def train_run(
     write_json(folder / "config.json", asdict(config) | {"run_id": run_id(config)})
     captured = None
     if device.type == "cuda" if capture is None else capture:
-        captured = captured_step.for_shape(captured_step.shape_of(config, len(data.classes), train.pixels.shape[1], device))
+        captured = recordings.for_shape(captured_step.shape_of(config, len(data.classes), train.pixels.shape[1], device))
     history, snapshots = checkpoints.restore(folder, model, optimizer)
     # A kill may have come between the last checkpoint and the result: then there is nothing left to train.
     reason, diverged, saved = stopping.stop_reason(history, config) if history else "", False, -math.inf

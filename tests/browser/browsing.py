@@ -205,15 +205,18 @@ class Explorer:
         return f"{self.seen()} {self.reading()}"
 
     def changes(self, act: Callable[[], None], look: Callable[[], str], seconds: float = 8) -> bool:
-        """Do something and say whether what ``look`` gives becomes something else in time."""
-        before = look()
+        """Do something and say whether what ``look`` gives becomes something else; seconds in which the kernel still works do not count."""
+        before, step, last = look(), 0.05, time.monotonic() + 300
         act()
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
+        while seconds > 0 and time.monotonic() < last:
             if look() != before:
                 return True
-            time.sleep(0.05)
+            time.sleep(step)
+            seconds -= step if self._kernel_waits() else 0
         return False
+
+    def _kernel_waits(self) -> bool:
+        return self.browser.execute_script(f"return {Notebook._PANEL}.sessionContext.session?.kernel?.status == 'idle'")
 
     def sliders(self) -> list[Any]:
         """List the handles of the sliders; a range has two, and one that is switched off has none."""
