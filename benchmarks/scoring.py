@@ -17,7 +17,7 @@ from helpers import cams, localization, measures, models, synthetic
 from helpers.ablation_scores import CLOSED_FORMS, closed_form_maps
 from helpers.datasets import ImageSet
 from helpers.measures import passes
-from helpers.threshold_sweep import overlaps_with_masks
+from helpers.threshold_sweep import annotated, overlaps
 
 THRESHOLDS = tuple(number / 21 for number in range(1, 21))
 CLASSES = 20
@@ -65,17 +65,17 @@ def side(images: ImageSet) -> int:
 @torch.inference_mode()
 def everything(network: nn.Module, images: ImageSet, batch: int, device: str) -> Tensor:
     """Ours, all of one pass: logits, features, every closed-form CAM, IoU and IoU-B at 20 thresholds, and the measures of the logits."""
-    layer, overlaps, logits, pooled = network.get_submodule(models.CAM_LAYER), [], [], []
+    layer, scores, logits, pooled = network.get_submodule(models.CAM_LAYER), [], [], []
     for start in range(0, len(images), batch):
         part = slice(start, start + batch)
         features, out = cams.features_and_logits(network, layer, passes.prepared(images.images[part], models.normalise, device))
-        masks = localization.box_masks(images.boxes[part].to(device), side(images))
+        annotation = annotated(localization.box_masks(images.boxes[part].to(device), side(images)))
         found = [closed_form_maps(*form, features, network.fc.weight, out.argmax(1)) for form in CLOSED_FORMS]
-        overlaps.append(torch.stack([torch.stack(overlaps_with_masks(maps, masks, THRESHOLDS)) for maps in found]).cpu())
+        scores.append(torch.stack([torch.stack(overlaps(maps, annotation, THRESHOLDS)) for maps in found]).cpu())
         logits.append(out.cpu())
         pooled.append(features.mean((2, 3)).cpu())
     from_logits(torch.cat(logits), images.labels)
-    return torch.cat(overlaps, 3)
+    return torch.cat(scores, 3)
 
 
 def from_logits(logits: Tensor, labels: Tensor) -> list[Any]:

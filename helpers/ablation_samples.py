@@ -27,6 +27,7 @@ from helpers.ablation_scores import (
     swept,
 )
 from helpers.datasets import ImageSet
+from helpers.threshold_sweep import Annotation, annotated
 
 # (B, 3, S, S) normalised images, (B,) classes, a seed -> (B, h, w) maps.
 Maps = Callable[[Tensor, Tensor, int], Tensor]
@@ -76,8 +77,8 @@ def sampled_scores(network: nn.Module, images: ImageSet, settings: Settings, dev
 
 def _batches(
     network: nn.Module, stage: Stage, images: ImageSet, settings: Settings, device: torch.device | str
-) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor, dict[tuple[str, str], Tensor]]]:
-    """Give pixels as floats in [0, 255], masks of the boxes, predicted classes, labels, and the maps in closed form."""
+) -> Iterator[tuple[Tensor, Annotation, Tensor, Tensor, dict[tuple[str, str], Tensor]]]:
+    """Give pixels as floats in [0, 255], the boxes, predicted classes, labels, and the maps in closed form."""
     for start in range(0, len(images), settings.batch_size):
         batch = slice(start, start + settings.batch_size)
         pixels = images.images[batch].to(device).float()
@@ -85,7 +86,7 @@ def _batches(
             features, logits = cams.features_and_logits(network, stage.layer, _prepared(pixels))
             predicted = logits.argmax(1)
             closed = {key: closed_form_maps(*key, features, stage.classifier.weight, predicted) for key in CLOSED_FORMS}
-        boxes = localization.box_masks(images.boxes[batch].to(device), images.images.shape[-1])
+        boxes = annotated(localization.box_masks(images.boxes[batch].to(device), images.images.shape[-1]))
         yield pixels, boxes, predicted, images.labels[batch].to(device), closed
 
 

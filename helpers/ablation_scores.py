@@ -10,10 +10,10 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from helpers import cams, layer_cams, localization, models
+from helpers import cams, layer_cams, localization, models, threshold_sweep
 from helpers.datasets import ImageSet
 from helpers.measures import passes
-from helpers.threshold_sweep import overlaps_with_masks
+from helpers.threshold_sweep import Annotation, annotated
 
 CORRECT, TORCHCAM = "correct", "torchcam"  # formulas
 PREDICTED, TRUE, NO_CLASS = "predicted", "true", "none"  # classes that a map explains
@@ -92,10 +92,10 @@ def closed_form_maps(method: str, formula: str, features: Tensor, classifier_wei
     return cams.normalise(torch.einsum("bk,bkhw->bhw", weights, features).relu())
 
 
-def swept(maps: Tensor, masks: Tensor, settings: Settings) -> Tensor:
+def swept(maps: Tensor, annotation: Annotation, settings: Settings) -> Tensor:
     """Compute IoU and IoU-B at every threshold on the CPU: (2, T, B); NaN where the mask is empty, so that the image is dropped."""
-    overlaps = torch.stack(overlaps_with_masks(maps, masks, settings.thresholds))
-    return overlaps.masked_fill(~masks.any(2).any(1), torch.nan).cpu()
+    found = torch.stack(threshold_sweep.overlaps(maps, annotation, settings.thresholds))
+    return found.masked_fill(annotation.pixels() == 0, torch.nan).cpu()
 
 
 def summary(overlaps: Tensor, right: Tensor, settings: Settings, seconds: float, **keys: str | int) -> pd.DataFrame:
@@ -141,9 +141,9 @@ def closed_form_scores(
         started = time.perf_counter()
         features, logits = cams.features_and_logits(network, stage.layer, passes.prepared(images.images[batch], models.normalise, device))
         labels, predicted = images.labels[batch].to(device), logits.argmax(1)
-        annotations = {BOXES: localization.box_masks(images.boxes[batch].to(device), images.images.shape[-1])}
+        annotations = {BOXES: annotated(localization.box_masks(images.boxes[batch].to(device), images.images.shape[-1]))}
         if masks is not None:
-            annotations[MASKS] = masks[batch].to(device)
+            annotations[MASKS] = annotated(masks[batch].to(device))
         right.append((predicted == labels).cpu())
         forward = time.perf_counter() - started
         for key in CLOSED_FORMS:
@@ -166,7 +166,7 @@ def _closed_form(
     weight: Tensor,
     predicted: Tensor,
     labels: Tensor,
-    annotations: dict[str, Tensor],
+    annotations: dict[str, Annotation],
     settings: Settings,
 ) -> Iterator[tuple[tuple[str, str], Tensor]]:
     maps = closed_form_maps(*key, features, weight, predicted)
@@ -176,7 +176,7 @@ def _closed_form(
         yield (PREDICTED, MASKS), swept(maps, annotations[MASKS], settings)
     wrong = (predicted != labels).nonzero().squeeze(1)  # elsewhere the two maps are the same
     of_label = closed_form_maps(*key, features[wrong], weight, labels[wrong])
-    yield (TRUE, BOXES), looked.index_copy(2, wrong.cpu(), swept(of_label, annotations[BOXES][wrong], settings))
+    yield (TRUE, BOXES), looked.index_copy(2, wrong.cpu(), swept(of_label, annotations[BOXES].of(wrong), settings))
 
 
 def _single(joined: dict[tuple[str, ...], Tensor], right: Tensor, names: tuple[str, ...], settings: Settings) -> pd.DataFrame:

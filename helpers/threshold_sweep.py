@@ -1,11 +1,36 @@
 """The overlap of heat maps with boxes at many thresholds, for the price of one: counted from a histogram, not mask by mask."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from helpers import localization
+
+_CELLS = 64  # of the interval from 0 to 1; a power of two, so that no rounding puts a value into another cell
+
+
+class Annotation(NamedTuple):
+    """Masks of images, counted once for any number of maps."""
+
+    inside: Tensor  # (B, S, S) int32, 1 where a pixel is annotated, else 0
+    before: Tensor  # (B, S + 1, S + 1) int32, annotated pixels in the first y rows and x columns
+
+    def of(self, images: Tensor | slice) -> "Annotation":
+        """Take some images."""
+        return Annotation(self.inside[images], self.before[images])
+
+    def pixels(self) -> Tensor:
+        """Count the annotated pixels of each image: (B,) int32."""
+        return self.before[:, -1, -1]
+
+
+def annotated(masks: Tensor) -> Annotation:
+    """Prepare masks of any shape, such as those of ``localization.box_masks`` or ``saliency``: (B, S, S) bool."""
+    inside = masks.int()
+    before = torch.nn.functional.pad(inside.cumsum(1, dtype=torch.int32).cumsum(2, dtype=torch.int32), (1, 0, 1, 0))
+    return Annotation(inside, before)
 
 
 def overlaps_at_thresholds(maps_normalised: Tensor, boxes: Tensor, size: int, thresholds: Sequence[float]) -> tuple[Tensor, Tensor]:
@@ -26,15 +51,15 @@ def overlaps_at_thresholds(maps_normalised: Tensor, boxes: Tensor, size: int, th
     Raises:
         ValueError: no threshold, one that is not between 0 and 1, or another number of maps than of images with boxes.
     """
-    return overlaps_with_masks(maps_normalised, localization.box_masks(boxes, size), thresholds)
+    return overlaps(maps_normalised, annotated(localization.box_masks(boxes, size)), thresholds)
 
 
-def overlaps_with_masks(maps_normalised: Tensor, masks: Tensor, thresholds: Sequence[float]) -> tuple[Tensor, Tensor]:
-    """Compute the same with masks of any shape in place of boxes, such as those of ``saliency``.
+def overlaps(maps_normalised: Tensor, annotation: Annotation, thresholds: Sequence[float]) -> tuple[Tensor, Tensor]:
+    """Compute the same with prepared masks, which several maps of the same images share.
 
     Args:
         maps_normalised: (B, h, w) in [0, 1), see ``cams.normalise``.
-        masks: (B, S, S) bool.
+        annotation: of the same B images, see ``annotated``.
         thresholds: T numbers in (0, 1), in any order.
 
     Returns:
@@ -43,16 +68,17 @@ def overlaps_with_masks(maps_normalised: Tensor, masks: Tensor, thresholds: Sequ
     Raises:
         ValueError: no threshold, one that is not between 0 and 1, or another number of maps than of masks.
     """
-    _check(maps_normalised, masks, thresholds)
-    values = localization.upsample(maps_normalised, masks.shape[-1])
+    _check(maps_normalised, annotation.inside, thresholds)
     # In the type of the maps, as a comparison with a Python number would be made.
-    levels, order = torch.tensor(list(thresholds), dtype=torch.float64).to(values).sort()
-    undefined = ~maps_normalised.isfinite().all(2).all(1)
-    results, annotated = [], localization.pixels(masks)
-    for shared, marked in (_pixel_overlaps(values, masks, levels), _rectangle_overlaps(values, masks, levels)):
-        overlap = shared / (marked + annotated - shared)
-        results.append(torch.empty_like(overlap).index_copy_(0, order, overlap).masked_fill(undefined, torch.nan))
-    return results[0], results[1]
+    levels, order = torch.tensor(list(thresholds), dtype=torch.float64).to(maps_normalised).sort()
+    results = torch.empty(2, len(levels), len(maps_normalised), device=maps_normalised.device)
+    # A processor's cache holds what is worked out for some images; a GPU takes all at once.
+    step = 8 if maps_normalised.device.type == "cpu" else max(1, len(maps_normalised))
+    for start in range(0, len(maps_normalised), step):
+        part = slice(start, start + step)
+        results[:, :, part] = _overlaps(maps_normalised[part], annotation.of(part), levels)
+    iou, iou_b = torch.empty_like(results).index_copy_(1, order, results)
+    return iou, iou_b
 
 
 def _check(maps: Tensor, annotations: Tensor, thresholds: Sequence[float]) -> None:
@@ -65,27 +91,57 @@ def _check(maps: Tensor, annotations: Tensor, thresholds: Sequence[float]) -> No
         raise ValueError(f"{len(maps)} maps do not fit the annotations of {len(annotations)} images; there must be one map for each image")
 
 
-def _pixel_overlaps(values: Tensor, annotation: Tensor, levels: Tensor) -> tuple[Tensor, Tensor]:
+def _overlaps(maps: Tensor, annotation: Annotation, levels: Tensor) -> Tensor:
+    """IoU and IoU-B of a few images: (2, T, B) for sorted levels."""
+    values = localization.upsample(maps, annotation.inside.shape[-1])
+    counted = (_pixel_overlaps(values, annotation.inside, levels), _rectangle_overlaps(values, annotation.before, levels))
+    found = torch.stack([shared / (marked + annotation.pixels() - shared) for shared, marked in counted])
+    return found.masked_fill(~maps.isfinite().all(2).all(1), torch.nan)
+
+
+def _pixel_overlaps(values: Tensor, inside: Tensor, levels: Tensor) -> tuple[Tensor, Tensor]:
     """Count the pixels at or above each level, inside the boxes and in all: (T, B) int64 each."""
-    count, bins = len(values), len(levels) + 1
-    # A pixel in bin t reaches the first t levels. NaN falls anywhere; such maps are taken out at the end.
-    reached = torch.bucketize(values, levels, right=True, out_int32=True)
+    places, limits = _bins(levels)
+    count, bins = len(values), (_CELLS + 1) * (len(limits) + 1)
+    # What is infinite or NaN falls anywhere; such maps are taken out at the end.
+    cell = (values * _CELLS).int().clamp_(0, _CELLS)
+    place = cell * (len(limits) + 1)
+    for limit in limits:
+        place += values >= limit.index_select(0, cell.flatten()).view_as(values)
     image = torch.arange(count, device=values.device, dtype=torch.int32).view(-1, 1, 1)
-    place = reached.add_(annotation, alpha=bins).add_(image, alpha=2 * bins)  # in place: at 224 px memory is what this waits for
+    place.add_(inside, alpha=bins).add_(image, alpha=2 * bins)
     pixels = torch.bincount(place.flatten(), minlength=count * 2 * bins).view(count, 2, bins)
-    # Bin 0 reaches no level; from the highest bin down, the sum up to bin t is what reaches level t.
-    above = pixels.flip(2).cumsum(2).flip(2)[:, :, 1:]
+    above = pixels.flip(2).cumsum(2).flip(2)[:, :, places]
     return above[:, 1].T, above.sum(1).T
 
 
-def _rectangle_overlaps(values: Tensor, annotation: Tensor, levels: Tensor) -> tuple[Tensor, Tensor]:
+def _bins(levels: Tensor) -> tuple[Tensor, Tensor]:
+    """Divide the values so finely that no level lies amid a bin: by equal cells, and within a cell by its levels.
+
+    Comparing a value with the levels of its own cell takes half the time of finding its place among all levels.
+
+    Args:
+        levels: (T,) in (0, 1), sorted.
+
+    Returns:
+        (T,) the first bin above each level, where a cell has one bin more than there are limits; (D, cells) limits of each cell, the
+        levels in it, and infinity where there are fewer than D.
+    """
+    cells = (levels * _CELLS).long()
+    rank = torch.arange(len(levels), device=levels.device) - torch.searchsorted(cells, cells)
+    depth = int(rank.max()) + 1
+    limits = levels.new_full((depth, _CELLS + 1), torch.inf)
+    limits[rank, cells] = levels
+    return cells * (depth + 1) + rank + 1, limits
+
+
+def _rectangle_overlaps(values: Tensor, before: Tensor, levels: Tensor) -> tuple[Tensor, Tensor]:
     """Count the pixels of the bounding rectangle of the mask at each level, inside the boxes and in all: (T, B) whole numbers each."""
     # A row is part of the mask when its largest value is.
     y0, y1 = _extent(values.amax(2), levels)
     x0, x1 = _extent(values.amax(1), levels)
-    rows, columns = (localization.spans(*ends, values.shape[1]).float().transpose(0, 1) for ends in ((y0, y1), (x0, x1)))
-    # How many annotated pixels of each column lie in the rows of the rectangle; as a product of matrices, exact below 2^24.
-    shared = (torch.bmm(rows, annotation.float()) * columns).sum(2).T
+    image = torch.arange(len(values), device=values.device)
+    shared = before[image, y1, x1] - before[image, y0, x1] - before[image, y1, x0] + before[image, y0, x0]
     return shared, (y1 - y0) * (x1 - x0)
 
 

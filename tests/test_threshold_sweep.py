@@ -39,6 +39,19 @@ def test_every_row_is_bit_for_bit_that_of_one_threshold(size, dtype):
     assert swept[1][:, :3].isnan().all()
 
 
+@pytest.mark.parametrize("spread", [1, 3])
+def test_thresholds_as_dense_as_can_be_and_values_beyond_the_range_change_nothing(spread):
+    """Many thresholds between two values, some equal; maps from -1 to 2 although only [0, 1) is promised."""
+    maps, boxes = random_cases(16, seed=5)
+    maps = maps * spread - spread // 3
+    thresholds = np.random.default_rng(2).random(300).round(3).clip(0.001, 0.999).tolist()
+    swept = threshold_sweep.overlaps_at_thresholds(maps, boxes, 16, thresholds)
+    for row, threshold in enumerate(thresholds):
+        for many, one in zip(swept, localization.iou_and_iou_b(maps, boxes, 16, threshold), strict=True):
+            assert torch.equal(many[row].nan_to_num(-1), one.nan_to_num(-1)), threshold
+    assert len(set(thresholds)) < 300
+
+
 def test_a_value_that_equals_a_threshold_reaches_it():
     maps = torch.tensor([[[0.25, 0.5], [0.75, 0.1]]])
     boxes = torch.tensor([[[0, 0, 1, 1]]])
@@ -107,13 +120,13 @@ def test_a_mask_of_any_shape_takes_the_place_of_boxes():
     maps, boxes = random_cases(16)
     masks = localization.box_masks(boxes, 16)
     by_boxes = threshold_sweep.overlaps_at_thresholds(maps, boxes, 16, THRESHOLDS)
-    by_masks = threshold_sweep.overlaps_with_masks(maps, masks, THRESHOLDS)
+    by_masks = threshold_sweep.overlaps(maps, threshold_sweep.annotated(masks), THRESHOLDS)
     for one, other in zip(by_boxes, by_masks, strict=True):
         assert torch.equal(one.nan_to_num(-1), other.nan_to_num(-1))
     ring = torch.zeros(1, 16, 16, dtype=torch.bool)
     ring[0, 2:14, 2:14], ring[0, 5:11, 5:11] = True, False  # no union of one box
     attention = localization.cam_masks(maps[10:11], 16, 0.3)
-    iou, iou_b = threshold_sweep.overlaps_with_masks(maps[10:11], ring, [0.3])
+    iou, iou_b = threshold_sweep.overlaps(maps[10:11], threshold_sweep.annotated(ring), [0.3])
     assert iou[0].tolist() == pytest.approx(localization.mask_iou(attention, ring).tolist())
     assert iou_b[0].tolist() == pytest.approx(localization.mask_iou(localization.filled_rectangles(attention), ring).tolist())
 
@@ -121,7 +134,7 @@ def test_a_mask_of_any_shape_takes_the_place_of_boxes():
 def test_the_maps_are_enlarged_once_whatever_the_number_of_thresholds(monkeypatch):
     calls = []
     enlarge = localization.upsample
-    monkeypatch.setattr(localization, "upsample", lambda *given: calls.append(1) or enlarge(*given))
+    monkeypatch.setattr(localization, "upsample", lambda *given: calls.append(len(given[0])) or enlarge(*given))
     maps, boxes = random_cases(16)
     threshold_sweep.overlaps_at_thresholds(maps, boxes, 16, [number / 100 for number in range(1, 91)])
-    assert len(calls) == 1
+    assert sum(calls) == len(maps)
