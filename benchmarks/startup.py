@@ -52,7 +52,9 @@ def first_figure(study: Path, work: Path) -> None:
         given = parameters_of(study, FIGURE) | {"work_dir": str(work), "reports_dir": folder}
         tagged = next(cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", []))
         tagged.source = "\n".join(f"{name} = {value!r}" for name, value in given.items())
-        client = nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(PROJECT_ROOT)}})
+        # The kernel is killed, because its end is not part of what is timed.
+        options = {"resources": {"metadata": {"path": str(PROJECT_ROOT)}}, "shutdown_kernel": "immediate"}
+        client = nbclient.NotebookClient(notebook, timeout=600, **options)
         with client.setup_kernel():
             for number, cell in enumerate(notebook.cells):
                 client.execute_cell(cell, number)

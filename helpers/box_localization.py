@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
-from torchvision import ops
 
 
 class Detection(NamedTuple):
@@ -46,6 +45,8 @@ def best_box_iou(rectangles: Tensor, boxes: Tensor) -> Tensor:
     Raises:
         ValueError: the shapes are not those above.
     """
+    from torchvision import ops  # here: its import takes two seconds, and most kernels never come here
+
     _check(rectangles, boxes)
     exists = _exists(boxes)
     # In double, where the areas of pixel boxes are exact, so that a ratio of just the threshold reaches it.

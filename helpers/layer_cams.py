@@ -6,7 +6,6 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torchvision.models.resnet import ResNet
 
 from helpers import cams
 
@@ -217,8 +216,9 @@ def stage_layers(model: nn.Module, image_size: int = 64) -> dict[str, nn.Module]
     Raises:
         ValueError: no module puts out maps of more than one pixel.
     """
-    if isinstance(model, ResNet):
-        return {name: getattr(model, name) for name in ("layer1", "layer2", "layer3", "layer4")}
+    of_resnet = [name for name in ("layer1", "layer2", "layer3", "layer4") if hasattr(model, name)]
+    if len(of_resnet) == 4:
+        return {name: model.get_submodule(name) for name in of_resnet}
     sizes = _trace(model, image_size)
     last = set({size: name for name, size in sizes.items() if size > 1}.values())
     stages = {name: model.get_submodule(name) for name in sizes if name in last}

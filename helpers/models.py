@@ -1,30 +1,22 @@
-"""The networks: torchvision's ResNets, with a stem for small images and a width for quick studies, and their weights."""
+"""The networks: ResNets, with a stem for small images and a width for quick studies, and their weights, torchvision's among them."""
 
 import hashlib
 import pickle
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 from urllib.error import URLError
 
 import safetensors.torch
 import torch
-import torchvision
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
+from helpers import resnet
 from helpers.files import from_root
 
-# Blocks per stage, He et al. 2016, Table 1.
-_STAGES = {
-    "resnet18": (BasicBlock, (2, 2, 2, 2)),
-    "resnet34": (BasicBlock, (3, 4, 6, 3)),
-    "resnet50": (Bottleneck, (3, 4, 6, 3)),
-    "resnet101": (Bottleneck, (3, 4, 23, 3)),
-}
-ARCHITECTURES = tuple(_STAGES)
-STEMS = ("imagenet", "small", "strided")
+ARCHITECTURES, STEMS = tuple(resnet.STAGES), tuple(resnet.STEMS)
 CAM_LAYER = "layer4"
 _LEAST_WIDTH = 0.125
 
@@ -33,35 +25,10 @@ _MEAN = torch.tensor([0.485, 0.456, 0.406]).mul(255).view(1, 3, 1, 1)
 _STD = torch.tensor([0.229, 0.224, 0.225]).mul(255).view(1, 3, 1, 1)
 
 
-class ScaledResNet(ResNet):
-    """torchvision's ResNet with another number of channels and another stem; same blocks, same names, same forward."""
-
-    def __init__(self, architecture: str, classes: int, stem: str, width: float) -> None:
-        """Lay out the stages of ``architecture`` with ``round(64 * width)`` channels after the stem."""
-        nn.Module.__init__(self)
-        block, stages = _STAGES[architecture]
-        channels = round(64 * width)
-        self._norm_layer, self.inplanes, self.dilation, self.groups, self.base_width = nn.BatchNorm2d, channels, 1, 1, 64
-        kernel, stride, padding = {"imagenet": (7, 2, 3), "small": (3, 1, 1), "strided": (3, 2, 1)}[stem]
-        self.conv1 = nn.Conv2d(3, channels, kernel, stride, padding, bias=False)
-        self.bn1 = nn.BatchNorm2d(channels)
-        self.relu = nn.ReLU(inplace=True)
-        self.maxpool = nn.MaxPool2d(3, 2, 1) if stem == "imagenet" else nn.Identity()
-        self.layer1 = self._make_layer(block, channels, stages[0])
-        self.layer2 = self._make_layer(block, channels * 2, stages[1], stride=2)
-        self.layer3 = self._make_layer(block, channels * 4, stages[2], stride=2)
-        self.layer4 = self._make_layer(block, channels * 8, stages[3], stride=2)
-        self.avgpool = nn.AdaptiveAvgPool2d(1)
-        self.fc = nn.Linear(channels * 8 * block.expansion, classes)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-
-
-def build(architecture: str, classes: int, *, stem: str = "imagenet", width: float = 1.0, seed: int) -> ResNet:
+def build(architecture: str, classes: int, *, stem: str = "imagenet", width: float = 1.0, seed: int) -> resnet.ResNet:
     """Make an untrained network; the same arguments give the same weights.
 
-    With width 1 and the ImageNet stem it is torchvision's own model: same keys, same outputs.
+    With width 1 and the ImageNet stem it is torchvision's model: same keys, same weights, same outputs.
 
     Args:
         architecture: one of ``ARCHITECTURES``.
@@ -83,9 +50,7 @@ def build(architecture: str, classes: int, *, stem: str = "imagenet", width: flo
         raise ValueError(f"width {width} must be at least {_LEAST_WIDTH}, which is 8 channels after the stem (1 is the published width)")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        if stem == "imagenet" and width == 1:
-            return torchvision.models.get_model(architecture, weights=None, num_classes=classes)
-        return ScaledResNet(architecture, classes, stem, width)
+        return resnet.ResNet(architecture, classes, stem, width)
 
 
 def normalise(images: Tensor) -> Tensor:
@@ -117,6 +82,8 @@ def read_weights(source: str, architecture: str) -> dict[str, Tensor]:
         FileNotFoundError: the weights are neither in the cache nor to be downloaded, or the path does not exist.
         ValueError: the file holds something else than a state dict of tensors.
     """
+    import torchvision  # here: its import takes two seconds, and a network from scratch or from a snapshot does without
+
     enum = torchvision.models.get_model_weights(architecture)
     if source in enum.__members__:
         return _read_named(enum[source], source, architecture)
@@ -136,7 +103,7 @@ def read_weights(source: str, architecture: str) -> dict[str, Tensor]:
     return dict(state)
 
 
-def _read_named(weights: torchvision.models.WeightsEnum, name: str, architecture: str) -> dict[str, Tensor]:
+def _read_named(weights: Any, name: str, architecture: str) -> dict[str, Tensor]:
     try:
         return weights.get_state_dict(progress=False, check_hash=False, weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError) as fault:

@@ -5,6 +5,8 @@ import functools
 import graphlib
 import json
 import re
+import subprocess
+import sys
 
 import nbformat
 import papermill
@@ -176,6 +178,15 @@ def test_a_module_does_not_know_what_it_must_not(path):
     assert not {other for other in neighbours()[own] if other.split(".")[0] in forbidden}
     if own in WITHOUT_TORCH:
         assert not {"torch", "torchvision", "captum"} & {name.split(".")[0] for name in imports(ast.parse(path.read_text()))}
+
+
+def test_where_networks_look_is_drawn_without_the_imports_that_take_seconds():
+    """A reader of notebook 03 waits for its imports; torchvision alone would be a quarter of the time to the first figure."""
+    notebook = nbformat.read(PROJECT_ROOT / "notebooks" / "03_cam_scoring.ipynb", as_version=4)
+    cell = next(cell for cell in notebook.cells if cell.source.startswith("import time"))
+    look = "import sys; print(sorted({'torchvision', 'torch._dynamo', 'captum', 'scoring'} & {*sys.modules, *globals()}))"
+    done = subprocess.run([sys.executable, "-c", f"{cell.source}\n{look}"], cwd=PROJECT_ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['scoring']"
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)

@@ -6,7 +6,7 @@ import torch
 import torchvision
 import torchvision.transforms.v2.functional as transforms
 
-from helpers import models
+from helpers import models, resnet
 
 
 @pytest.mark.parametrize("architecture", models.ARCHITECTURES)
@@ -23,7 +23,7 @@ def test_full_width_with_the_imagenet_stem_is_torchvisions(architecture):
 @pytest.mark.parametrize("architecture", models.ARCHITECTURES)
 def test_a_scaled_network_of_full_width_has_torchvisions_keys_shapes_and_outputs(architecture):
     reference = torchvision.models.get_model(architecture, weights=None, num_classes=7).eval()
-    scaled = models.ScaledResNet(architecture, 7, "imagenet", 1.0).eval()
+    scaled = resnet.ResNet(architecture, 7).eval()
     scaled.load_state_dict(reference.state_dict())
     image = torch.randn(1, 3, 64, 64)
     with torch.no_grad():

@@ -10,7 +10,6 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.nn.functional import affine_grid, grid_sample
-from torchvision.transforms.v2.functional import rgb_to_grayscale
 
 from helpers.cams import evaluation_mode
 from helpers.measures.passes import prepared
@@ -100,6 +99,8 @@ def jitter_colour(images: Tensor, alphas: Tensor) -> Tensor:
     Raises:
         ValueError: neither one magnitude nor one per image.
     """
+    from torchvision.transforms.v2.functional import rgb_to_grayscale  # here: its import takes two seconds
+
     factors = 1 + _per_image(images, alphas).view(-1, 1, 1, 1)
     top = 1.0 if images.is_floating_point() else 255.0
     pixels = (_floating(images) * factors).clamp(0, top)

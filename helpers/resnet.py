@@ -1,0 +1,109 @@
+"""Residual networks of any width and stem (He et al. 2016), with torchvision's names, order and arithmetic.
+
+Written out because importing torchvision takes two seconds, most of them torch's compiler, which every kernel would wait for; with
+width 1 and the ImageNet stem, weights and outputs are torchvision's, bit for bit.
+"""
+
+from torch import Tensor, nn
+
+# Expansion of the channels within a block, and blocks per stage, He et al. 2016, Table 1.
+STAGES = {
+    "resnet18": (1, (2, 2, 2, 2)),
+    "resnet34": (1, (3, 4, 6, 3)),
+    "resnet50": (4, (3, 4, 6, 3)),
+    "resnet101": (4, (3, 4, 23, 3)),
+}
+# Kernel, stride and padding of the first convolution.
+STEMS = {"imagenet": (7, 2, 3), "small": (3, 1, 1), "strided": (3, 2, 1)}
+
+
+def _convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
+    return nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions beside a shortcut."""
+
+    def __init__(self, inputs: int, channels: int, stride: int, downsample: nn.Module | None) -> None:
+        """Make it for a number of input channels; the shortcut goes through ``downsample`` where the shapes differ."""
+        super().__init__()
+        self.conv1 = _convolution(inputs, channels, 3, stride)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.relu = nn.ReLU(inplace=True)
+        self.conv2 = _convolution(channels, channels, 3)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.downsample = downsample
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Take (B, inputs, H, W) and give (B, channels, H / stride, W / stride)."""
+        shortcut = images if self.downsample is None else self.downsample(images)
+        found = self.relu(self.bn1(self.conv1(images)))
+        found = self.bn2(self.conv2(found))
+        found += shortcut
+        return self.relu(found)
+
+
+class Bottleneck(nn.Module):
+    """A 3x3 convolution between two 1x1, beside a shortcut; the stride is that of the 3x3, as in torchvision's networks."""
+
+    def __init__(self, inputs: int, channels: int, stride: int, downsample: nn.Module | None) -> None:
+        """Make it for a number of input channels; it puts out four times ``channels``."""
+        super().__init__()
+        self.conv1 = _convolution(inputs, channels, 1)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = _convolution(channels, channels, 3, stride)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.conv3 = _convolution(channels, channels * 4, 1)
+        self.bn3 = nn.BatchNorm2d(channels * 4)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = downsample
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Take (B, inputs, H, W) and give (B, 4 channels, H / stride, W / stride)."""
+        shortcut = images if self.downsample is None else self.downsample(images)
+        found = self.relu(self.bn1(self.conv1(images)))
+        found = self.relu(self.bn2(self.conv2(found)))
+        found = self.bn3(self.conv3(found))
+        found += shortcut
+        return self.relu(found)
+
+
+class ResNet(nn.Module):
+    """A residual network: stem, four stages, the mean over the map of the last one, and one linear layer."""
+
+    def __init__(self, architecture: str, classes: int, stem: str = "imagenet", width: float = 1.0) -> None:
+        """Lay out the stages of ``architecture`` with ``round(64 * width)`` channels after the stem; weights are drawn."""
+        super().__init__()
+        expansion, blocks = STAGES[architecture]
+        channels = round(64 * width)
+        self.conv1 = nn.Conv2d(3, channels, *STEMS[stem], bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.relu = nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(3, 2, 1) if stem == "imagenet" else nn.Identity()
+        self.layer1 = _stage(channels, channels, expansion, blocks[0], 1)
+        self.layer2 = _stage(channels * expansion, channels * 2, expansion, blocks[1], 2)
+        self.layer3 = _stage(channels * 2 * expansion, channels * 4, expansion, blocks[2], 2)
+        self.layer4 = _stage(channels * 4 * expansion, channels * 8, expansion, blocks[3], 2)
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(channels * 8 * expansion, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Take (B, 3, H, W) and give (B, classes) logits."""
+        maps = self.maxpool(self.relu(self.bn1(self.conv1(images))))
+        maps = self.layer4(self.layer3(self.layer2(self.layer1(maps))))
+        return self.fc(self.avgpool(maps).flatten(1))
+
+
+def _stage(inputs: int, channels: int, expansion: int, blocks: int, stride: int) -> nn.Sequential:
+    """Make the blocks of a stage; the first has the stride, and a projection as its shortcut where the shapes differ."""
+    made, block, outputs = [], BasicBlock if expansion == 1 else Bottleneck, channels * expansion
+    for number in range(blocks):
+        step, projection = stride if number == 0 else 1, None
+        if step != 1 or inputs != outputs:
+            projection = nn.Sequential(_convolution(inputs, outputs, 1, step), nn.BatchNorm2d(outputs))
+        made.append(block(inputs, channels, step, projection))
+        inputs = outputs
+    return nn.Sequential(*made)
