@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -155,9 +156,17 @@ def start_worker(device: str) -> None:
 
 def _train(run: RunConfig, work: Path, data_arguments: dict[str, Any], weights: dict[str, str], device: str) -> dict[str, Any]:
     # Imported in the worker, where they are needed; the parent only hands out work.
-    from helpers import datasets, models, training
+    from helpers import models, training
 
-    data = datasets.load_study_data(**data_arguments)
+    data = _images(*((name, tuple(value) if isinstance(value, list) else value) for name, value in data_arguments.items()))
     pretrained = models.read_weights(weights[run.architecture], run.architecture) if run.pretrained else None
     seconds = 0.0 if torch.device(device).type == "cpu" else _CHECKPOINT_SECONDS
     return training.train_run(run, data, model_set.run_folder(work, run), pretrained=pretrained, device=device, checkpoint_seconds=seconds)
+
+
+@lru_cache(maxsize=1)
+def _images(*arguments: tuple[str, Any]) -> Any:
+    """Load the images of a study once for all runs of a worker: to find them in the cache, the files of the source are listed."""
+    from helpers import datasets
+
+    return datasets.load_study_data(**dict(arguments))

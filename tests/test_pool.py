@@ -14,7 +14,7 @@ import safetensors.torch
 import torch
 from conftest import TINY_SCENES
 
-from helpers import model_set, pool
+from helpers import datasets, model_set, pool
 from helpers.datasets import load_study_data
 from helpers.grid import RunConfig, run_id
 
@@ -89,6 +89,16 @@ def test_killed_at_several_instants_and_resumed_the_set_is_that_of_an_uninterrup
         paths = [tmp_path / name / "runs" / model.run_id / f"snapshot-{model.snapshot}.safetensors" for name in ("whole", "killed")]
         first, second = map(safetensors.torch.load_file, paths)
         assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_worker_loads_the_images_once_for_all_its_runs(tmp_path, monkeypatch):
+    arguments, loaded = TINY_SCENES | {"cache_dir": tmp_path / "cache"}, []
+    runs = configurations(arguments)[:2]
+    monkeypatch.setattr(datasets, "load_study_data", lambda **given: loaded.append(given) or load_study_data(**given))
+    pool._images.cache_clear()
+    results = [pool._train(run, tmp_path, arguments, {}, "cpu") for run in runs]
+    assert [result["status"] for result in results] == ["complete", "complete"]
+    assert [given | {"class_ids": list(given.get("class_ids", ()))} for given in loaded] == [{"class_ids": []} | arguments]
 
 
 def test_what_is_complete_is_not_trained_again(tmp_path):
