@@ -2,6 +2,7 @@ import contextlib
 import copy
 import gc
 import math
+import types
 import weakref
 from dataclasses import replace
 
@@ -226,6 +227,34 @@ def test_the_sums_are_those_of_a_plain_pass(config):
     by_hand = -sum(math.log(float(row.softmax(0)[label])) for row, label in zip(logits, labels, strict=True))
     assert loss == pytest.approx(by_hand, rel=1e-5)
     assert correct == int((logits.argmax(1) == labels).sum())
+
+
+class GraphByHand:
+    """What a CUDA graph does, on a CPU: what stands in the block of its recording runs again on the same tensors."""
+
+    captured = None
+
+    def replay(self):
+        sums = self.captured._sums
+        sums.copy_(self.captured._step())
+
+
+def test_what_is_replayed_reads_the_given_batch_and_gives_its_sums(data, config, monkeypatch):
+    """The path of a GPU but for the GPU: streams are none, and a graph is one by hand."""
+    for name in ("Stream", "current_stream"):
+        monkeypatch.setattr(torch.cuda, name, lambda: types.SimpleNamespace(wait_stream=lambda stream: None))
+    for name in ("stream", "graph"):
+        monkeypatch.setattr(torch.cuda, name, lambda given: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", GraphByHand)
+    captured = CapturedStep(shape_of(config, 3, 16, "cpu"))
+    captured._record()
+    captured._graph.captured = captured
+    assert recordings.agrees(captured)
+    split = training.resident(data.train, "cpu")
+    losses, model, _ = curve(config, split, captured)
+    plain, expected, _ = curve(config, split, CapturedStep(captured.shape))
+    assert losses == plain
+    assert largest_difference(model, expected) == 0
 
 
 @needs_cuda
