@@ -34,7 +34,7 @@ class Settings:
     repository_parity: bool = False  # also with the faults of the public code, at the price of a second search
     sharpness_images: int = 500  # training images at most, for worst-case sharpness
     sharpness_steps: int = 20  # ascent steps per magnitude
-    batch_size: int = 256  # images per pass; no value depends on it beyond rounding
+    batch_size: int = 0  # images per pass, 0 as many as memory takes (see batches); no value depends on it beyond rounding
     seed: int = 0  # of everything that is drawn
 
 
@@ -50,6 +50,8 @@ class Evidence:
     def __init__(self, given: Mapping[str, Any], settings: Settings) -> None:
         """Take what the caller has (see ``GIVEN``) and the settings."""
         self._known = {name: given.get(name) for name in GIVEN} | asdict(settings)
+        if not settings.batch_size:
+            del self._known["batch_size"]  # so that it is worked out
         self._seconds = dict.fromkeys(self._known, 0.0)
         self._failed: dict[str, ValueError] = {}
 

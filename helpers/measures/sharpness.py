@@ -188,18 +188,18 @@ def _search(network: nn.Module, sample: Sample, magnitude_aware: bool, steps: in
 
 @provides
 def radius_search(
-    flat_network: nn.Module, sharpness_sample: Sample, sharpness_steps: int, flatness_halvings: int, batch_size: int, seed: int
+    flat_network: nn.Module, sharpness_sample: Sample, sharpness_steps: int, flatness_halvings: int, gradient_batch_size: int, seed: int
 ) -> Search:
     """Search for the half-width alpha of the box, the same on every weight, whose worst point changes accuracy by 0.1."""
-    return _search(flat_network, sharpness_sample, False, sharpness_steps, flatness_halvings, batch_size, seed)
+    return _search(flat_network, sharpness_sample, False, sharpness_steps, flatness_halvings, gradient_batch_size, seed)
 
 
 @provides
 def magnitude_aware_radius_search(
-    flat_network: nn.Module, sharpness_sample: Sample, sharpness_steps: int, flatness_halvings: int, batch_size: int, seed: int
+    flat_network: nn.Module, sharpness_sample: Sample, sharpness_steps: int, flatness_halvings: int, gradient_batch_size: int, seed: int
 ) -> Search:
     """Search for the half-width alpha' of the box, in units of ``|w_j| + 1``, whose worst point changes accuracy by 0.1."""
-    return _search(flat_network, sharpness_sample, True, sharpness_steps, flatness_halvings, batch_size, seed)
+    return _search(flat_network, sharpness_sample, True, sharpness_steps, flatness_halvings, gradient_batch_size, seed)
 
 
 def _bound(vector: Tensor, radius_search: Search, sigma_search: Search, training_images: int) -> float:
