@@ -179,20 +179,19 @@ def main() -> None:
 
 
 def compare(network: nn.Module, images: ImageSet, given: argparse.Namespace, title: str) -> None:
-    """Print two tables for one network: IoU beside the rivals, and everything of a pass beside the bare pass."""
+    """Print three tables for one network: IoU beside the rivals, everything of a pass, and Effective Invariance with its four passes."""
     batches, single = in_batches(images, given.batch, given.device), in_batches(images, 1, given.device)
     ours = (network, images, given.batch, given.device)
     limit = {"bare forward pass (the limit)": partial(bare, network, batches)}
-    ways = limit | {"ours, closed form": partial(closed_form, *ours)} | rivals(network, batches, single, given.size)
-    table = interleaved.compared(interleaved.rounds(ways, given.rounds), *limit, len(images), "images")
-    interleaved.show(f"IoU and IoU-B, {title}, {given.size} px, {len(images)} images, batch {given.batch}", table)
-    ways = limit | {"ours, everything of one pass": partial(everything, *ours)}
-    ways |= {
-        "four bare passes": partial(four_passes, network, batches),
-        "ours, localization and prediction": partial(score_families, *ours),
+    four = {"four bare passes (the limit)": partial(four_passes, network, batches)}
+    tables = {
+        "IoU and IoU-B": limit | {"ours, closed form": partial(closed_form, *ours)} | rivals(network, batches, single, given.size),
+        "Everything of one pass": limit | {"ours": partial(everything, *ours)},
+        "Localization and prediction, with Effective Invariance": four | {"ours": partial(score_families, *ours)},
     }
-    table = interleaved.compared(interleaved.rounds(ways, given.rounds), *limit, len(images), "images")
-    interleaved.show(f"Everything, {title}, {given.size} px, {len(images)} images, batch {given.batch}", table)
+    for name, ways in tables.items():
+        table = interleaved.compared(interleaved.rounds(ways, given.rounds), next(iter(ways)), len(images), "images")
+        interleaved.show(f"{name}, {title}, {given.size} px, {len(images)} images, batch {given.batch}", table)
 
 
 def four_passes(network: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> None:
