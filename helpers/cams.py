@@ -141,7 +141,20 @@ def check_closed_form(model: nn.Module, layer: nn.Module, sample: Tensor) -> nn.
     Raises:
         ValueError: no linear layer, one of another width, or other logits; use ``captum_grad_cam`` then.
     """
-    features, logits = features_and_logits(model, layer, sample)
+    return closed_form_classifier(model, *features_and_logits(model, layer, sample))
+
+
+def closed_form_classifier(model: nn.Module, features: Tensor, logits: Tensor) -> nn.Linear:
+    """Give the linear layer whose weight the closed form needs, and make sure that it gives the logits of a pass.
+
+    Args:
+        model: a classifier.
+        features: (B, C, h, w) what a layer of it puts out in a pass.
+        logits: (B, K) of the same pass.
+
+    Raises:
+        ValueError: as for ``check_closed_form``.
+    """
     linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
     advice = "the closed form does not hold, use captum_grad_cam"
     if not linear:

@@ -111,7 +111,7 @@ def maps_of(network: torch.nn.Module, images: ImageSet, *, method: str, device: 
     layer = network.get_submodule(models.CAM_LAYER)
     pixels = models.normalise(images.images.to(device)).contiguous(memory_format=torch.channels_last)
     features, logits = cams.features_and_logits(network, layer, pixels)
-    classifier = cams.check_closed_form(network, layer, pixels)
+    classifier = cams.closed_form_classifier(network, features, logits)
     predicted = logits.argmax(1)
     return cams.normalise(cams.closed_form_cam(method, features, classifier.weight, predicted)).cpu(), predicted.cpu()
 

@@ -40,19 +40,22 @@ def prepared(pixels: Tensor, normalise: Any, device: torch.device | str) -> Tens
 
 
 @torch.inference_mode()
-def last_maps_layer(network: nn.Module, example: Tensor) -> nn.Module:
-    """Find the layer whose maps are pooled and classified, by a trace: the last that puts out a stack of maps and is no pooling.
+def last_called(network: nn.Module, example: Tensor) -> tuple[nn.Module | None, nn.Linear | None]:
+    """Find, in one pass, the last layer that puts out a stack of maps and is no pooling, and the linear layer that is called last.
 
-    In a ResNet it is ``layer4``, in an EfficientNet the end of ``features``. Of nested modules with the same output the outermost counts.
+    In a ResNet these are ``layer4`` and ``fc``. Of nested modules with the same output the outermost counts.
 
-    Raises:
-        ValueError: no module puts out (B, C, h, w).
+    Returns:
+        The two, each None where there is none.
     """
-    found: list[nn.Module] = []
+    maps: list[nn.Module] = []
+    linear: list[nn.Linear] = []
 
     def seen(module: nn.Module, given: Any, output: Any) -> None:
         if isinstance(output, Tensor) and output.ndim == 4 and not isinstance(module, _POOLING) and module is not network:
-            found.append(module)
+            maps.append(module)
+        if isinstance(module, nn.Linear):
+            linear.append(module)
 
     hooks = [module.register_forward_hook(seen) for module in network.modules()]
     try:
@@ -61,23 +64,28 @@ def last_maps_layer(network: nn.Module, example: Tensor) -> nn.Module:
     finally:
         for hook in hooks:
             hook.remove()
-    if not found:
-        raise ValueError(f"no layer of {type(network).__name__} puts out maps (B, C, h, w), so there is no class activation map")
-    return found[-1]
+    return (maps or [None])[-1], (linear or [None])[-1]
+
+
+def last_maps_layer(network: nn.Module, example: Tensor) -> nn.Module:
+    """Find the layer whose maps are pooled and classified, see ``last_called``.
+
+    Raises:
+        ValueError: no module puts out (B, C, h, w).
+    """
+    layer, _ = last_called(network, example)
+    if layer is None:
+        raise ValueError(_no_layer(network))
+    return layer
+
+
+def _no_layer(network: nn.Module) -> str:
+    return f"no layer of {type(network).__name__} puts out maps (B, C, h, w), so there is no class activation map"
 
 
 def last_linear(network: nn.Module, example: Tensor) -> nn.Linear | None:
     """Find the linear layer that a pass calls last; None where none is called."""
-    called: list[nn.Linear] = []
-    linear = [module for module in network.modules() if isinstance(module, nn.Linear)]
-    hooks = [module.register_forward_hook(lambda module, given, output: called.append(module)) for module in linear]
-    try:
-        with torch.inference_mode(), cams.evaluation_mode(network):
-            network(example)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return called[-1] if called else None
+    return last_called(network, example)[1]
 
 
 @provides
@@ -88,8 +96,8 @@ def forward_pass(network: nn.Module, images: Any, normalise: Any, device: Any, e
     Raises:
         ValueError: the network's output is no (B, K) matrix of logits.
     """
-    linear = last_linear(network, example)
-    layer, classifier, no_maps = _closed_form(network, example)
+    layer, linear = last_called(network, example)
+    classifier, no_maps = None, "" if layer is not None else _no_layer(network)
     kept: dict[str, list[Tensor]] = {"logits": [], "features": [], "maps": []}
     given: list[Tensor] = []
     hook = linear.register_forward_pre_hook(lambda module, inputs: given.append(inputs[0])) if linear is not None else None
@@ -97,9 +105,11 @@ def forward_pass(network: nn.Module, images: Any, normalise: Any, device: Any, e
         for start in range(0, len(images), batch_size):
             pixels = prepared(images.images[start : start + batch_size], normalise, device)
             given.clear()
-            maps, logits = cams.features_and_logits(network, layer, pixels) if classifier else (None, network(pixels))
+            maps, logits = (None, network(pixels)) if no_maps else cams.features_and_logits(network, layer, pixels)
             if logits.ndim != 2:
                 raise ValueError(f"the network puts out shape {tuple(logits.shape)}; a classifier puts out (B, K) logits")
+            if start == 0 and not no_maps:
+                classifier, no_maps = _closed_form(network, maps, logits)
             kept["logits"].append(logits.float().cpu())
             if given:
                 kept["features"].append(given[-1].flatten(1).float().cpu())
@@ -113,13 +123,12 @@ def forward_pass(network: nn.Module, images: Any, normalise: Any, device: Any, e
     return Pass(**joined, no_maps=no_maps)
 
 
-def _closed_form(network: nn.Module, example: Tensor) -> tuple[nn.Module | None, nn.Linear | None, str]:
-    """The layer that is looked at and the linear layer behind it, or why there is no closed form of their map."""
+def _closed_form(network: nn.Module, maps: Tensor, logits: Tensor) -> tuple[nn.Linear | None, str]:
+    """Give the linear layer behind the maps of a pass, or why there is no closed form of their class activation map."""
     try:
-        layer = last_maps_layer(network, example)
-        return layer, cams.check_closed_form(network, layer, example), ""
+        return cams.closed_form_classifier(network, maps, logits), ""
     except ValueError as fault:
-        return None, None, str(fault)
+        return None, str(fault)
 
 
 @provides
