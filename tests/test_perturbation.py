@@ -14,7 +14,7 @@ from torch.nn.functional import max_pool2d
 
 from helpers import models
 from helpers.datasets import load_study_data
-from helpers.measures import perturbation, response
+from helpers.measures import clusters, perturbation, response
 from helpers.measures.evidence import Evidence, Settings, score
 from helpers.measures.registry import of_families
 from helpers.measures.transforms import TRANSFORMS
@@ -194,11 +194,11 @@ def test_a_large_sample_is_drawn_from_and_small_maps_are_pooled_whole():
     for _ in range(100):
         draw = rng.permutation(400)[:120]
         values.append(davies_bouldin_score(pooled[draw], labels.numpy()[draw]))
-    found = perturbation.initial_index(made_sample(maps, labels), 0)
+    found = clusters.initial_index(made_sample(maps, labels), 0)
     # The mean of 10 draws, four standard errors wide; the whole sample gives another value than all of them.
     assert found == pytest.approx(np.mean(values), abs=4 * np.std(values) * (1 / 10 + 1 / 100) ** 0.5)
-    assert found != perturbation.initial_index(made_sample(maps, labels), 1)
-    whole = perturbation.initial_index(made_sample(maps[:120], labels[:120]), 0)
+    assert found != clusters.initial_index(made_sample(maps, labels), 1)
+    whole = clusters.initial_index(made_sample(maps[:120], labels[:120]), 0)
     assert whole == pytest.approx(index_by_loops(pooled[:120], labels.numpy()[:120]), rel=1e-9)
 
 
@@ -266,7 +266,7 @@ def test_a_linear_layer_that_does_not_give_the_logits_is_not_taken_for_the_end(g
             return self.two(maps * self.gate(maps.mean((2, 3)))[..., None, None]).mean((2, 3))
 
     for linear in (True, False):
-        assert np.isnan(perturbation.penultimate_index(Gated(linear).eval(), evidence["perturbed_sample"]))
+        assert np.isnan(clusters.penultimate_index(Gated(linear).eval(), evidence["perturbed_sample"]))
 
 
 def test_one_class_is_no_clustering(given):

@@ -2,7 +2,7 @@
 
 # Importing a family enters its measures; the order here is that of tables.
 from helpers.measures import localization, prediction, norms, spectral, pacbayes, sharpness, repository_flatness, perturbation, curves  # noqa: I001
-from helpers.measures import batches
+from helpers.measures import batches, clusters
 from helpers.measures.evidence import Settings, score, settings_name
 from helpers.measures.registry import FAMILIES, MEASURES, Measure, columns, measure, of_families, ranked
 
@@ -12,6 +12,7 @@ __all__ = [
     "Measure",
     "Settings",
     "batches",
+    "clusters",
     "columns",
     "curves",
     "localization",

@@ -10,13 +10,11 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import zscore
 from torch import Tensor, nn
-from torch.nn.functional import max_pool2d
 
 from helpers.agreement import finite_pairs, undefined
-from helpers.cams import evaluation_mode
 from helpers.measures import response
 from helpers.measures.evidence import provides
-from helpers.measures.passes import last_linear, prepared
+from helpers.measures.passes import prepared
 from helpers.measures.registry import measure
 from helpers.measures.transforms import TRANSFORMS, drawn_accuracies, transform_curves
 
@@ -133,46 +131,6 @@ def pair_accuracies(network: nn.Module, perturbed_sample: Sample, seed: int, bat
     return values
 
 
-def initial_index(sample: Sample, seed: int) -> float:
-    """Davies-Bouldin index of the first layer's maps, max-pooled by 4 x 4 (smaller ones whole) and flattened; NaN without maps.
-
-    Mean of 10 draws of 120 images (Natekar and Sharma 2020, code); of the whole sample when it has no more. ValueError for one class only.
-    """
-    from sklearn.metrics import davies_bouldin_score  # here, because its import takes a second
-
-    if sample.layer is None or sample.layer.activations.ndim != 4:
-        return np.nan
-    maps, labels, generator = sample.layer.activations, sample.labels.cpu().numpy(), np.random.default_rng((seed, 4))
-    pooled = max_pool2d(maps, [min(4, side) for side in maps.shape[2:]]).flatten(1).cpu()
-    draws = [generator.permutation(len(labels))[:120] for _ in range(10)] if len(labels) > 120 else [np.arange(len(labels))]
-    return float(np.mean([davies_bouldin_score(pooled[draw].double().numpy(), labels[draw]) for draw in draws]))
-
-
-@torch.no_grad()
-def penultimate_index(network: nn.Module, sample: Sample, batch_size: int = 256) -> float:
-    """Davies-Bouldin index of what the last linear layer is given, over the sample; NaN where no linear layer gives the logits."""
-    from sklearn.metrics import davies_bouldin_score
-
-    linear, given = last_linear(network, sample.inputs[:1]), []
-    if linear is None:
-        return np.nan
-    hook = linear.register_forward_pre_hook(lambda module, inputs: given.append(inputs[0]))
-    try:
-        with evaluation_mode(network):
-            outputs = {network(batch).shape[1:] for batch in sample.inputs.split(batch_size)}
-    finally:
-        hook.remove()
-    if outputs != {(linear.out_features,)} or given[0].ndim != 2:
-        return np.nan
-    return float(davies_bouldin_score(torch.cat(given).double().cpu().numpy(), sample.labels.cpu().numpy()))
-
-
-@provides
-def cluster_indices(network: nn.Module, perturbed_sample: Sample, seed: int, batch_size: int) -> dict[str, float]:
-    """Give the Davies-Bouldin index at the start and at the end of the network."""
-    return {"initial": initial_index(perturbed_sample, seed), "penultimate": penultimate_index(network, perturbed_sample, batch_size)}
-
-
 def _of_curves(curves: pd.DataFrame, score: Callable[[ArrayLike, ArrayLike], float]) -> dict[str, float]:
     return {name: score(rows["alpha"], rows["accuracy"]) for name, rows in curves.groupby("perturbation", sort=False)}
 
@@ -241,7 +199,10 @@ def pca_gi_mixup(gi: ArrayLike, mixup: ArrayLike) -> NDArray[np.float64]:
 
     For (n,) values each, one per model, of correlation r: ``(z_gi + sign(r) z_mixup) / sqrt(2)``; 1 - mixup gives the same. Small is
     better. Which Gi-score the paper takes is not known; intra-class at the input is recommended. NaN where one of the two is not finite,
-    and everywhere for fewer than 3 models, a constant, or r = 0; ValueError unless there is one value of each per model.
+    and everywhere for fewer than 3 models, a constant, or r = 0.
+
+    Raises:
+        ValueError: not one value of each per model.
     """
     x, y, kept = finite_pairs(gi, mixup)
     component = np.full(len(kept), np.nan)
