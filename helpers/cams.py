@@ -1,7 +1,8 @@
 """Where a network looks: class activation maps, in closed form where that is exact, by Captum elsewhere."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -101,6 +102,17 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
+
+
+def observe(model: nn.Module, images: Tensor, seen: Callable[[nn.Module, Any, Any], None]) -> None:
+    """Run one pass in evaluation mode and call ``seen`` with each module, its input and output; hooks are removed whatever happens."""
+    hooks = [module.register_forward_hook(seen) for module in model.modules()]
+    try:
+        with evaluation_mode(model):
+            model(images)
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def features_and_logits(model: nn.Module, layer: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:

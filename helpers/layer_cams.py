@@ -234,17 +234,13 @@ def _trace(model: nn.Module, image_size: int) -> dict[str, int]:
     names = {module: name for name, module in model.named_modules() if name}
 
     def note(module: nn.Module, given: tuple, output: Tensor) -> None:
+        if module is model:
+            return
         sizes.pop(names[module], None)
         # What is not square is no stack of maps here, such as the output of a block that puts the channels last.
         if isinstance(output, Tensor) and output.ndim == 4 and output.shape[2] == output.shape[3]:
             sizes[names[module]] = output.shape[2]
 
-    hooks = [module.register_forward_hook(note) for module in names]
-    try:
-        with cams.evaluation_mode(model):
-            weight = next(model.parameters(), torch.empty(0))
-            model(torch.zeros(1, 3, image_size, image_size, dtype=weight.dtype, device=weight.device))
-    finally:
-        for hook in hooks:
-            hook.remove()
+    weight = next(model.parameters(), torch.empty(0))
+    cams.observe(model, torch.zeros(1, 3, image_size, image_size, dtype=weight.dtype, device=weight.device), note)
     return sizes

@@ -71,12 +71,13 @@ def overlaps(maps_normalised: Tensor, annotation: Annotation, thresholds: Sequen
     _check(maps_normalised, annotation.inside, thresholds)
     # In the type of the maps, as a comparison with a Python number would be made.
     levels, order = torch.tensor(list(thresholds), dtype=torch.float64).to(maps_normalised).sort()
+    bins = _bins(levels)
     results = torch.empty(2, len(levels), len(maps_normalised), device=maps_normalised.device)
     # A processor's cache holds what is worked out for some images; a GPU takes all at once.
     step = 8 if maps_normalised.device.type == "cpu" else max(1, len(maps_normalised))
     for start in range(0, len(maps_normalised), step):
         part = slice(start, start + step)
-        results[:, :, part] = _overlaps(maps_normalised[part], annotation.of(part), levels)
+        results[:, :, part] = _overlaps(maps_normalised[part], annotation.of(part), levels, bins)
     iou, iou_b = torch.empty_like(results).index_copy_(1, order, results)
     return iou, iou_b
 
@@ -91,17 +92,16 @@ def _check(maps: Tensor, annotations: Tensor, thresholds: Sequence[float]) -> No
         raise ValueError(f"{len(maps)} maps do not fit the annotations of {len(annotations)} images; there must be one map for each image")
 
 
-def _overlaps(maps: Tensor, annotation: Annotation, levels: Tensor) -> Tensor:
-    """IoU and IoU-B of a few images: (2, T, B) for sorted levels."""
+def _overlaps(maps: Tensor, annotation: Annotation, levels: Tensor, bins: tuple[Tensor, Tensor]) -> Tensor:
+    """IoU and IoU-B of a few images: (2, T, B) for sorted levels and their ``_bins``."""
     values = localization.upsample(maps, annotation.inside.shape[-1])
-    counted = (_pixel_overlaps(values, annotation.inside, levels), _rectangle_overlaps(values, annotation.before, levels))
+    counted = (_pixel_overlaps(values, annotation.inside, *bins), _rectangle_overlaps(values, annotation.before, levels))
     found = torch.stack([shared / (marked + annotation.pixels() - shared) for shared, marked in counted])
     return found.masked_fill(~maps.isfinite().all(2).all(1), torch.nan)
 
 
-def _pixel_overlaps(values: Tensor, inside: Tensor, levels: Tensor) -> tuple[Tensor, Tensor]:
-    """Count the pixels at or above each level, inside the boxes and in all: (T, B) int64 each."""
-    places, limits = _bins(levels)
+def _pixel_overlaps(values: Tensor, inside: Tensor, places: Tensor, limits: Tensor) -> tuple[Tensor, Tensor]:
+    """Count the pixels at or above each level, inside the boxes and in all: (T, B) int64 each; see ``_bins``."""
     count, bins = len(values), (_CELLS + 1) * (len(limits) + 1)
     # What is infinite or NaN falls anywhere; such maps are taken out at the end.
     cell = (values * _CELLS).int().clamp_(0, _CELLS)

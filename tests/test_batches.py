@@ -22,26 +22,26 @@ def test_what_layers_put_out_is_counted_in_bytes_and_nothing_is_left_behind():
 
 
 def test_a_batch_is_as_large_as_fits(monkeypatch):
-    network, image = two_layers(), torch.zeros(1, 3, 8, 8)
+    sizes = batches.output_bytes(two_layers(), torch.zeros(1, 3, 8, 8))
     largest, together = 4096, 4096 + 64 + 64 + 20
     monkeypatch.setattr(batches, "_FORWARD", 10 * 4 * largest + 1)
-    assert batches.batch_size(network, image, "cpu") == 10
+    assert batches.batch_size(sizes, "cpu") == 10
     monkeypatch.setattr(batches, "_BACKWARD", 7 * 2 * together + 1)
-    assert batches.gradient_batch_size(network, image, "cpu", 10) == 7
-    assert batches.gradient_batch_size(network, image, "cpu", 5) == 5
+    assert batches.gradient_batch_size(sizes, "cpu", 10) == 7
+    assert batches.gradient_batch_size(sizes, "cpu", 5) == 5
     monkeypatch.setattr(batches, "_FORWARD", 1)
-    assert batches.batch_size(network, image, "cpu") == 1
+    assert batches.batch_size(sizes, "cpu") == 1
 
 
 def test_on_a_gpu_half_of_what_is_free_counts(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2 * 20 * 4 * 4096, 10**12))
-    assert batches.batch_size(two_layers(), torch.zeros(1, 3, 8, 8), "cuda") == 20
+    assert batches.batch_size(batches.output_bytes(two_layers(), torch.zeros(1, 3, 8, 8)), "cuda") == 20
 
 
 @pytest.mark.parametrize(("architecture", "size", "least", "most"), [("resnet18", 224, 8, 64), ("resnet18", 32, 256, 256)])
 def test_batches_of_the_usual_networks_are_of_the_usual_size(architecture, size, least, most):
     network = models.build(architecture, 20, seed=0)
-    assert least <= batches.batch_size(network, torch.zeros(1, 3, size, size), "cpu") <= most
+    assert least <= batches.batch_size(batches.output_bytes(network, torch.zeros(1, 3, size, size)), "cpu") <= most
 
 
 def test_settings_choose_only_where_they_leave_it_open():

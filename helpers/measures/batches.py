@@ -14,34 +14,29 @@ _SHARE = 0.5  # of the memory that is free on a GPU
 
 
 @provides
-def batch_size(network: nn.Module, example: Tensor, device: Any) -> int:
-    """Choose how many images a forward pass takes: its largest layer reads and writes a few maps of that size at a time."""
-    return _fitting(4 * max(output_bytes(network, example), default=0), device, _FORWARD)
-
-
-@provides
-def gradient_batch_size(network: nn.Module, example: Tensor, device: Any, batch_size: int) -> int:
-    """Choose how many images a pass with gradients takes, which keeps what every layer puts out; at most ``batch_size``."""
-    return min(batch_size, _fitting(2 * sum(output_bytes(network, example)), device, _BACKWARD))
-
-
 @torch.inference_mode()
 def output_bytes(network: nn.Module, example: Tensor) -> list[int]:
     """Measure what each layer without layers of its own puts out for an example of one image, bytes, by a trace."""
     found: list[int] = []
 
     def note(module: nn.Module, given: Any, output: Any) -> None:
-        if isinstance(output, Tensor):
+        if isinstance(output, Tensor) and not list(module.children()):
             found.append(output.nbytes)
 
-    hooks = [module.register_forward_hook(note) for module in network.modules() if not any(True for _ in module.children())]
-    try:
-        with cams.evaluation_mode(network):
-            network(example)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    cams.observe(network, example, note)
     return found
+
+
+@provides
+def batch_size(output_bytes: list[int], device: Any) -> int:
+    """Choose how many images a forward pass takes: its largest layer reads and writes a few maps of that size at a time."""
+    return _fitting(4 * max(output_bytes, default=0), device, _FORWARD)
+
+
+@provides
+def gradient_batch_size(output_bytes: list[int], device: Any, batch_size: int) -> int:
+    """Choose how many images a pass with gradients takes, which keeps what every layer puts out; at most ``batch_size``."""
+    return min(batch_size, _fitting(2 * sum(output_bytes), device, _BACKWARD))
 
 
 def _fitting(image: int, device: Any, processor: int) -> int:

@@ -57,13 +57,7 @@ def last_called(network: nn.Module, example: Tensor) -> tuple[nn.Module | None, 
         if isinstance(module, nn.Linear):
             linear.append(module)
 
-    hooks = [module.register_forward_hook(seen) for module in network.modules()]
-    try:
-        with cams.evaluation_mode(network):
-            network(example)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    cams.observe(network, example, seen)
     return (maps or [None])[-1], (linear or [None])[-1]
 
 
