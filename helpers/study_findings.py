@@ -11,9 +11,8 @@ import numpy as np
 import pandas as pd
 
 from helpers import measures, paper_claims, scoring
+from helpers.bearing import bearing_section, table_link, testable
 from helpers.comparison import difference_table
-from helpers.confounders import confounders
-from helpers.confounding_readings import confounding_read
 from helpers.files import PROJECT_ROOT, inside
 from helpers.grid import PAPER_AXES
 from helpers.paper_claims import Sampling
@@ -23,6 +22,7 @@ from helpers.verdicts import ranking_read, winner
 
 PAGE = "FINDINGS.md"
 PILOT = 150  # models; a study of fewer is a pilot
+NOT_TESTED = "not tested here"
 _ABLATIONS = ("table5_validity", "table6_cam_methods", "table7_saliency", "ablation_label_noise")
 
 
@@ -36,6 +36,7 @@ class Study(NamedTuple):
     axes: list[str]
     tables: dict[str, pd.DataFrame]  # of notebook 05
     hyperparameters: pd.DataFrame  # levels here and in the paper
+    scores: str  # table of the measures: "scores", of notebook 04, or, where there is none, "mask_metrics", of notebook 03
 
 
 def read_study(reports: Path, name: str) -> Study:
@@ -45,21 +46,22 @@ def read_study(reports: Path, name: str) -> Study:
         FileNotFoundError: it has no catalogue or no scores; the message says which notebooks make them.
     """
     folder = inside(reports, name) / "tables"
+    localized = not (folder / "scores.parquet").is_file() and (folder / "mask_metrics.csv").is_file()
     for file, notebook in (("catalogue.csv", "02_grid_training"), ("scores.parquet", "04_baselines")):
-        if not (folder / file).is_file():
+        if not (folder / file).is_file() and not (localized and notebook == "04_baselines"):
             raise FileNotFoundError(f"{folder / file} is missing; run {notebook} of study {name!r} first")
     catalogue = pd.read_csv(folder / "catalogue.csv", keep_default_na=False, na_values=["", "nan", "NaN"])
     catalogue = catalogue.assign(left_out=catalogue["left_out"].fillna(""))
-    table = scoring.with_measures(catalogue, pd.read_parquet(folder / "scores.parquet"))
+    if localized:
+        table = catalogue.merge(pd.read_csv(folder / "mask_metrics.csv"), how="left", on="model_id")
+    else:
+        table = scoring.with_measures(catalogue, pd.read_parquet(folder / "scores.parquet"))
     models = table[table["left_out"] == ""].reset_index(drop=True)
     directions = {key: item.direction for key, item in measures.ranked().items() if key in models and models[key].notna().any()}
     axes = varied_axes(models, [*PAPER_AXES, "images_per_class", "label_noise"])
     tables = {key: pd.read_csv(folder / f"{key}.csv") for key in _ABLATIONS if (folder / f"{key}.csv").is_file()}
-    return Study(name, catalogue, models, directions, axes, tables, pd.read_csv(folder / "table2_hyperparameters.csv"))
-
-
-def _link(table: str) -> str:
-    return f"[{table}](tables/{table}.{'parquet' if table == 'scores' else 'csv'})"
+    levels = pd.read_csv(folder / "table2_hyperparameters.csv")
+    return Study(name, catalogue, models, directions, axes, tables, levels, "mask_metrics" if localized else "scores")
 
 
 def models_section(study: Study) -> list[str]:
@@ -70,19 +72,19 @@ def models_section(study: Study) -> list[str]:
     reasons = study.catalogue.loc[study.catalogue["left_out"] != "", "left_out"].value_counts()
     lines = [
         f"- {count(len(runs), 'run')}, {diverged} of them diverged, gave **{count(scored, 'model')}**; **{len(study.models)}** of them, "
-        f"from {count(study.models['cell'].nunique(), 'hyperparameter cell')}, enter the analysis ({_link('catalogue')}).",
+        f"from {count(study.models['cell'].nunique(), 'hyperparameter cell')}, enter the analysis ({table_link('catalogue')}).",
         f"- Their gaps run from {points(study.models['gap'].min())} to {points(study.models['gap'].max())}, test accuracies from "
-        f"{percent(study.models['test_accuracy'].min())} to {percent(study.models['test_accuracy'].max())} ({_link('catalogue')}).",
+        f"{percent(study.models['test_accuracy'].min())} to {percent(study.models['test_accuracy'].max())} ({table_link('catalogue')}).",
     ]
-    lines += [f"- Left out: {count(int(number), 'model')}, {reason} ({_link('left_out')})." for reason, number in reasons.items()]
+    lines += [f"- Left out: {count(int(number), 'model')}, {reason} ({table_link('left_out')})." for reason, number in reasons.items()]
     for device, own in runs.groupby("device"):
         seconds = own["seconds"]
         lines.append(
             f"- {device}: {count(len(own), 'run')}, {seconds.median():.0f} s in the median ({seconds.min():.0f} to {seconds.max():.0f}), "
-            f"{seconds.sum() / 3600:.1f} hours together ({_link('catalogue')})."
+            f"{seconds.sum() / 3600:.1f} hours together ({table_link('catalogue')})."
         )
     for row in study.hyperparameters.itertuples():
-        lines.append(f"- {row.hyperparameter}: {row.levels} (the paper: {row.published}; {_link('table2_hyperparameters')}).")
+        lines.append(f"- {row.hyperparameter}: {row.levels} (the paper: {row.published}; {table_link('table2_hyperparameters')}).")
     return lines
 
 
@@ -98,8 +100,9 @@ def rivals_section(study: Study, test_images: int, sampling: Sampling) -> list[s
     place = int(np.flatnonzero(ranking["measure"] == "iou")[0]) + 1 if (ranking["measure"] == "iou").any() else None
     own = f" IoU is number {place} of {len(ranking)}." if place else ""
     return [
+        "The ranking holds neither training size nor fit fixed, so being first or last in it is no finding about a measure.",
         winner(ranking, differences, listing["title"].to_dict()) + own,
-        f"{ranking_read(ranking)} ({_link('measures_ranking')}, {_link('scores')})",
+        f"{ranking_read(ranking)} ({table_link('measures_ranking')}, {table_link('scores')})",
     ]
 
 
@@ -115,7 +118,7 @@ def claims_table(claims: pd.DataFrame) -> list[str]:
         ours = f"{_number(row.ours)}{interval if np.isfinite(row.ours) else ''}"
         place = "confounders" if row.source == "not in the paper" else row.table
         lines.append(
-            f"| {row.claim} ({row.source}) | {_number(row.published)} | {ours} | {row.n:.0f} | **{row.verdict}** | {_link(place)} |"
+            f"| {row.claim} ({row.source}) | {_number(row.published)} | {ours} | {row.n:.0f} | **{row.verdict}** | {table_link(place)} |"
         )
     return lines
 
@@ -126,8 +129,9 @@ def answer(claims: pd.DataFrame, study: Study) -> str:
     verdicts = claims.loc[claims["source"] != "not in the paper", "verdict"].value_counts()
     scored = int((study.catalogue["snapshot"] != "none").sum())
     pilot = f" With {count(scored, 'model')}, fewer than {PILOT}, this is a **pilot**." if scored < PILOT else ""
-    each = {"hold": paper_claims.HOLDS, "do not hold": paper_claims.FAILS, "cannot be told from these models": paper_claims.UNKNOWN}
-    tally = ", ".join(f"{int(verdicts.get(value, 0))} {words}" for words, value in each.items())
+    each = {NOT_TESTED: NOT_TESTED, "hold": paper_claims.HOLDS, "do not hold": paper_claims.FAILS}
+    each["cannot be told from these models"] = paper_claims.UNKNOWN
+    tally = ", ".join(f"{int(verdicts.get(value, 0))} {words}" for words, value in each.items() if value in verdicts)
     return (
         f"Among {count(int(first['n']), 'model')} above 80 % training accuracy r of IoU with the gap is **{_number(first['ours'])}** (95 % "
         f"interval {_number(first['ci_low'])} to {_number(first['ci_high'])}; the paper {_number(first['published'])}). Of the paper's "
@@ -145,13 +149,16 @@ def page(study: Study, notes: str, *, test_images: int, sampling: Sampling) -> s
         sampling: of all intervals.
     """
     claims = paper_claims.claims(study.models, study.directions, study.tables, study.axes, sampling)
-    drawing = {"resamples": sampling.resamples, "seed": sampling.seed}
-    held = confounders(study.models, {"iou": 1}, study.axes, **drawing)
+    if study.scores == "mask_metrics":
+        claims["table"] = claims["table"].replace("table3_correlations", "table3_iou")  # as notebook 03 names it
+    if not testable(study.models):
+        claims["verdict"] = NOT_TESTED
+    ranked = ["## Which measure is best?", *rivals_section(study, test_images, sampling)] if study.scores == "scores" else []
     parts = [
         [f"# What {study.name} says", answer(claims, study)],
+        ["## What these tables can bear", *bearing_section(study.models, study.axes, study.scores, sampling)],
         ["## The paper's claims", "\n".join(claims_table(claims)), "Strength is minus r: positive for a measure that works."],
-        ["## Is it the hyperparameters?", f"{confounding_read(held, 'iou', 'IoU')} ({_link('confounders')})"],
-        ["## Which measure is best?", *rivals_section(study, test_images, sampling)],
+        ranked,
         ["## The models", "\n".join(models_section(study))],
         ["## What was left out", notes.strip()] if notes.strip() else [],
     ]

@@ -4,8 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from helpers import study_findings
+from helpers import bearing, study_findings
 from helpers.files import PROJECT_ROOT
+from helpers.paper_claims import Sampling
 
 PAGES = sorted((PROJECT_ROOT / "reports").glob("*/FINDINGS.md"))
 
@@ -100,6 +101,60 @@ def test_a_study_without_scores_is_refused_by_name(reports, capsys):
     (reports / "made_up/tables/scores.parquet").unlink()
     assert run(reports) == 2
     assert "04_baselines" in capsys.readouterr().err
+
+
+def mask_metrics(true: float, extra: float, missed: float) -> dict[str, float]:
+    """The four metrics of masks, from the shares of pixels that are rightly, wrongly and not covered."""
+    rest = 1 - true - extra - missed
+    item, background = true / (true + extra + missed), rest / (rest + extra + missed)
+    return {
+        "mask_agreement": (item + background) / 2,
+        "mask_agreement (IoU of the object)": item,
+        "mask_agreement (frequency-weighted IoU)": (true + missed) * item + (extra + rest) * background,
+        "mask_agreement (pixel accuracy)": true + rest,
+    }
+
+
+@pytest.mark.parametrize(
+    ("true", "extra", "missed", "able"), [(0.5, 0.4, 0.02, False), (0.2, 0.3, 0.1, True), (0.2, 0.45, 0.1, False), (0.02, 0.02, 0.2, False)]
+)
+def test_areas_of_boxes_and_masks_are_solved_from_the_metrics(true, extra, missed, able):
+    models = pd.DataFrame([mask_metrics(true, extra, missed)])
+    areas = bearing.mask_areas(models).iloc[0]
+    np.testing.assert_allclose(areas[["box", "mask"]].to_numpy(float), [true + missed, true + extra], rtol=1e-9)
+    assert bearing.testable(models) is able
+    assert bearing.mask_areas(models[["mask_agreement"]]).isna().all(axis=None)
+
+
+def test_r_given_a_column_is_the_partial_correlation_and_vanishes_with_its_common_cause():
+    rng = np.random.default_rng(0)
+    size = np.repeat([25.0, 100.0], 40)
+    models = pd.DataFrame({"images_per_class": size, "gap": -size / 100 + rng.normal(0, 0.2, 80), "cell": np.arange(80) // 2})
+    models["iou"] = -size / 100 + rng.normal(0, 0.2, 80)
+    sampling = Sampling(0.8, 200, 0)
+    r, low, high = bearing.held_fixed(models, "iou", ["images_per_class"], [], sampling)
+    xy, xz, yz = (models[a].corr(models[b]) for a, b in (("iou", "gap"), ("iou", "images_per_class"), ("gap", "images_per_class")))
+    assert xy > 0.6
+    assert r == pytest.approx((xy - xz * yz) / np.sqrt((1 - xz**2) * (1 - yz**2)), abs=1e-12)
+    assert low < 0 < high
+    assert bearing.held_fixed(models, "iou", [], ["images_per_class"], sampling)[0] == pytest.approx(r, abs=1e-12)
+    few = models[models["cell"] < 7]
+    assert np.isnan(bearing.held_fixed(few, "iou", [], [], sampling)[1:]).all()
+    assert np.isnan(bearing.held_fixed(models, "images_per_class", ["images_per_class"], [], sampling)[0])
+
+
+def test_masks_that_cover_everything_test_no_claim(reports):
+    folder = reports / "made_up/tables"
+    scores = pd.read_parquet(folder / "scores.parquet").pivot(index="model_id", columns="measure", values="value").reset_index()
+    scores.assign(**mask_metrics(0.5, 0.4, 0.02)).to_csv(folder / "mask_metrics.csv", index=False)
+    (folder / "scores.parquet").unlink()  # as in a study without notebook 04
+    assert run(reports, "--write") == 0
+    text = (reports / "made_up/FINDINGS.md").read_text()
+    assert "the study cannot test the claim" in text
+    assert "masks cover 90.0 % of the pixels, the boxes 52.0 %" in text
+    assert "Which measure is best?" not in text
+    verdicts = {line.split("**")[1] for line in text.splitlines() if "](tables/" in line and line.startswith("|")}
+    assert verdicts == {study_findings.NOT_TESTED}
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.parent.name)
