@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from helpers.own_architectures import builder_of, class_count, guess
+from helpers.resnet import sample_first
 
 ENDINGS = (".safetensors", ".pt", ".pth")
 AUTO = "auto"
@@ -82,7 +83,7 @@ def load(path: Path, architecture: str = AUTO) -> Loaded:
             f"first {', '.join(wrong[:3])}; name the architecture that it was trained with"
         )
     network.load_state_dict(state, strict=False)
-    return Loaded(network.to(memory_format=torch.channels_last).eval(), name, classes)
+    return Loaded(sample_first(network).to(memory_format=torch.channels_last).eval(), name, classes)
 
 
 def read_state(path: Path) -> State:

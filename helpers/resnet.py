@@ -5,6 +5,7 @@ width 1 and the ImageNet stem, weights and outputs are torchvision's, bit for bi
 """
 
 from torch import Tensor, nn
+from torch.nn.functional import conv2d
 
 # Expansion of the channels within a block, and blocks per stage, He et al. 2016, Table 1.
 STAGES = {
@@ -15,6 +16,36 @@ STAGES = {
 }
 # Kernel, stride and padding of the first convolution.
 STEMS = {"imagenet": (7, 2, 3), "small": (3, 1, 1), "strided": (3, 2, 1)}
+
+_BLOCK = 16  # input channels that oneDNN takes at once where a CPU has AVX-512; 8 with AVX2
+
+
+class SampledConvolution(nn.Conv2d):
+    """A strided 1x1 convolution that on a CPU takes the pixels it needs first, and then is one of stride 1: the same sums.
+
+    With fewer input channels than a block, channels last, the gradient of the weights in oneDNN writes past its workspace (its issue 6035;
+    3.13 of torch 2.15 too): the process dies, or goes on with spoilt memory. Taking the pixels first, it has nothing to gather there.
+    """
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Take (B, inputs, H, W) and give (B, channels, H / stride, W / stride), rounded up."""
+        if images.device.type != "cpu":
+            return super().forward(images)
+        rows, columns = self.stride
+        return conv2d(images[..., ::rows, ::columns], self.weight, self.bias, groups=self.groups)
+
+
+def sample_first(network: nn.Module) -> nn.Module:
+    """Turn the strided 1x1 convolutions of a network that have few input channels into ``SampledConvolution``, in place; give it back."""
+    for module in network.modules():
+        if type(module) is nn.Conv2d and _gathers_few_channels(module):
+            module.__class__ = SampledConvolution
+    return network
+
+
+def _gathers_few_channels(convolution: nn.Conv2d) -> bool:
+    strided = convolution.kernel_size == (1, 1) and convolution.stride != (1, 1) and convolution.padding == (0, 0)
+    return strided and convolution.in_channels // convolution.groups < _BLOCK
 
 
 def _convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
@@ -89,6 +120,7 @@ class ResNet(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        sample_first(self)
 
     def forward(self, images: Tensor) -> Tensor:
         """Take (B, 3, H, W) and give (B, classes) logits."""

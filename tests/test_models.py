@@ -129,7 +129,8 @@ def test_weights_of_another_network_are_refused_by_name():
     [
         ({"architecture": "vgg16"}, "architecture 'vgg16' is unknown; choose one of resnet18, resnet34, resnet50, resnet101"),
         ({"stem": "large"}, "stem 'large' is unknown; choose one of imagenet, small, strided"),
-        ({"width": 0.1}, "width 0.1 must be at least 0.125, which is 8 channels"),
+        ({"width": 0.05}, "width 0.05 must be at least 0.0625, which is 4 channels"),
+        ({"width": float("nan")}, "width nan must be at least 0.0625"),
     ],
 )
 def test_refuses_unknown_networks(arguments, message):
