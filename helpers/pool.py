@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from collections import deque
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import lru_cache
+from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,13 @@ from helpers.grid import RunConfig, run_id
 
 _TICK = 1.0  # seconds between two looks at runs that others train
 _CHECKPOINT_SECONDS = 30.0  # between two checkpoints on a GPU, where writing one may take longer than an epoch
+_NOTES: dict[str, Any] = {}  # of a worker: where it writes which run it trains
+_COMPILED = "a fault in compiled code: train it alone by jobs=1; if it dies again, set ONEDNN_MAX_CPU_ISA=AVX2 or take another torch"
+_TO_TRY = {
+    signal.SIGKILL: "mostly for want of memory: lower jobs or the batch size",
+    signal.SIGBUS: "mostly for want of room in /dev/shm or on the disk: make room, or lower jobs",
+    **dict.fromkeys((signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE), _COMPILED),
+}
 
 
 def choose_device(device: str) -> str:
@@ -71,37 +80,71 @@ def train_missing(
 
     Raises:
         RuntimeError: a run failed for a reason other than divergence; the others are finished first, all faults are named. Where a
-            process was killed it is a ``BrokenProcessPool``, which a sweep tries again.
+            process was killed it is a ``BrokenProcessPool``, which a sweep tries again; it names the signal, the run, and what to try.
     """
     todo, claims = in_order(model_set.missing(work, runs), device), work / "runs" / ".claims"
     if not todo:
         Owner(claims).others()  # an execution may have been killed after its last run
         return
     faults: list[str] = []
-    failed: type[RuntimeError] = RuntimeError
-    context = multiprocessing.get_context("spawn")
+    broken: list[str] = []
+    context, processes = _watched()
     count = min(jobs_for(device, jobs), len(todo))
+    pids = context.RawArray("q", len(todo))  # who trains each run, written by the processes
+    numbers = {run_id(run): number for number, run in enumerate(todo)}
     given = (work, dict(data_arguments), dict(weights or {}), device)
     with (
         Owner(claims) as owner,
-        ProcessPoolExecutor(count, mp_context=context, initializer=start_worker, initargs=(device,)) as executor,
+        ProcessPoolExecutor(count, mp_context=context, initializer=_start_trainer, initargs=(device, pids, numbers)) as executor,
     ):
         waiting, started = deque(todo), {}
         while waiting or started:
             yield from _start_free(waiting, started, count, owner, executor, given)
             for future in _ended(started):
-                run = started.pop(future)
-                owner.release(run_id(run))
-                if fault := future.exception():
-                    faults.append(f"{run_id(run)}: {type(fault).__name__}: {fault}")
-                    failed = BrokenProcessPool if isinstance(fault, BrokenProcessPool) else failed
+                name = run_id(started.pop(future))
+                owner.release(name)
+                if isinstance(fault := future.exception(), BrokenProcessPool):
+                    broken.append(name)
+                elif fault:
+                    faults.append(f"{name}: {type(fault).__name__}: {fault}")
                 else:
                     yield future.result()
             if show:
                 show(epochs.line(work, started.values()))
         owner.others()  # clears away what killed executions left
-    if faults:
-        raise failed(f"{len(faults)} of {len(todo)} runs failed; the others are complete. " + "; ".join(faults[:3]))
+    if count := len(faults) + len(broken):
+        failed = BrokenProcessPool if broken else RuntimeError
+        # Outside of the pool every process has ended, and has its exit code.
+        told = (_killed(processes, {pids[numbers[name]]: name for name in broken}) if broken else []) + faults
+        raise failed(f"{count} of {len(todo)} runs failed; the others are complete. " + "; ".join((told or broken)[:3]))
+
+
+def _watched() -> tuple[SpawnContext, list[SpawnProcess]]:
+    """Give a way to start processes, and the list of those that it started: a pool that is broken has forgotten its own."""
+    context, processes = SpawnContext(), []
+
+    def process(*given: Any, **named: Any) -> SpawnProcess:
+        processes.append(SpawnProcess(*given, **named))
+        return processes[-1]
+
+    context.Process = process
+    return context, processes
+
+
+def _killed(processes: Sequence[SpawnProcess], trained: Mapping[int, str]) -> list[str]:
+    """Say of each process that died by itself how, in which run (by its number), and what to try."""
+    codes = {process.pid: process.exitcode for process in processes if process.exitcode}
+    # The pool ends the processes beside a dead one by SIGTERM.
+    first = {pid: code for pid, code in codes.items() if code != -signal.SIGTERM} or codes
+    return [(f"{trained[pid]}: its process " if pid in trained else "a process between runs ") + _end(code) for pid, code in first.items()]
+
+
+def _end(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+    advice = _TO_TRY.get(-code, "")
+    return f"was killed by {name}" + (f" ({advice})" if advice else "")
 
 
 def in_order(runs: Sequence[RunConfig], device: str) -> list[RunConfig]:
@@ -132,7 +175,7 @@ def _start_free(
 
 def _submit(executor: ProcessPoolExecutor, run: RunConfig, given: tuple) -> Future:
     try:
-        return executor.submit(_train, run, *given)
+        return executor.submit(_train_noted, run, *given)
     except BrokenProcessPool as fault:  # a process was killed, and none can be started any more
         failed: Future = Future()
         failed.set_exception(fault)
@@ -152,6 +195,16 @@ def start_worker(device: str) -> None:
         torch.set_num_threads(1)
     parent = multiprocessing.parent_process()
     threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+
+
+def _start_trainer(device: str, pids: Any, numbers: dict[str, int]) -> None:
+    start_worker(device)
+    _NOTES.update(pids=pids, numbers=numbers)
+
+
+def _train_noted(run: RunConfig, *given: Any) -> dict[str, Any]:
+    _NOTES["pids"][_NOTES["numbers"][run_id(run)]] = os.getpid()
+    return _train(run, *given)
 
 
 def _train(run: RunConfig, work: Path, data_arguments: dict[str, Any], weights: dict[str, str], device: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -117,6 +118,47 @@ def test_one_failing_run_does_not_stop_the_others_and_is_named(tmp_path):
     ):
         list(pool.train_missing([bad, good], tmp_path, arguments, jobs=1))
     assert model_set.is_complete(tmp_path, good)
+
+
+DEADLY = """
+import os, signal, sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from test_pool import TINY_SCENES, configurations
+from helpers import pool, training
+from helpers.grid import run_id
+train = training.train_run
+def deadly(run, *given, **named):
+    if run.repeat == 1:
+        {end}
+    return train(run, *given, **named)
+training.train_run = deadly  # in the workers too: they read this file again
+if __name__ == "__main__":
+    work = Path(sys.argv[1])
+    arguments = TINY_SCENES | {{"cache_dir": work / "cache"}}
+    runs = configurations(arguments)
+    print(run_id(runs[1]))
+    try:
+        list(pool.train_missing(runs, work, arguments, jobs=2))
+    except RuntimeError as fault:
+        print(type(fault).__name__, fault)
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        ("os.kill(os.getpid(), signal.SIGSEGV)", r"was killed by SIGSEGV \(a fault in compiled code: .*jobs=1.*ONEDNN_MAX_CPU_ISA=AVX2"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", r"was killed by SIGKILL \(mostly for want of memory: lower jobs"),
+        ("os.kill(os.getpid(), signal.SIGRTMIN + 1)", r"was killed by signal 35$"),
+        ("os._exit(3)", r"ended with exit code 3$"),
+    ],
+)
+def test_a_process_that_dies_is_told_with_its_signal_its_run_and_what_to_try(end, told, tmp_path):
+    (tmp_path / "train.py").write_text(DEADLY.format(tests=str(Path(__file__).parent), end=end))
+    ended = subprocess.run([sys.executable, tmp_path / "train.py", tmp_path], capture_output=True, text=True, check=True)
+    name, message = ended.stdout.splitlines()
+    assert re.match(rf"BrokenProcessPool [34] of 4 runs failed; the others are complete\. {name}: its process {told}", message), message
 
 
 def test_runs_of_one_shape_follow_each_other_on_a_gpu_and_keep_their_order_on_a_cpu():
