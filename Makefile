@@ -31,7 +31,7 @@ status: setup ## tell how far a study is, whoever runs it: make status STUDY=tin
 	@$(RUN) -m helpers.sweep params/$(STUDY).yaml $(SET) --status
 
 findings: setup ## check every number of a study's FINDINGS.md against its tables: make findings STUDY=tiny20
-	$(RUN) -m helpers.study_findings $(STUDY) $(SET)
+	$(RUN) -m helpers.report.findings_page $(STUDY) $(SET)
 
 test: setup ## contract, unit and smoke tests
 	$(RUN) -m pytest -m "not browser"

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from helpers import provenance
+from helpers import files
 
 
 class Spent(NamedTuple):
@@ -112,7 +112,7 @@ def print_machine(*packages: str) -> None:
     print(f"- threads: OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', 'unset')}; load when it began: {os.getloadavg()[0]:.1f}")
     print(f"- versions: Python {platform.python_version()}, " + ", ".join(f"{name} {number}" for name, number in named.items()))
     print(f"- command: python -m {sys.modules['__main__'].__spec__.name} {' '.join(sys.argv[1:])}".rstrip())
-    print(f"- commit: {provenance.commit()}", flush=True)
+    print(f"- commit: {files.commit()}", flush=True)
 
 
 def version_of(package: str) -> str:

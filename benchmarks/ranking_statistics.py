@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 import scipy.stats
 
-from helpers.comparison import difference_table
-from helpers.conditional_information import information_table
-from helpers.confounding import granulated_kendall, partial_correlation
-from helpers.sign_error import sign_error_table
+from helpers.statistics.hyperparameters import granulated_kendall, partial_correlation
+from helpers.statistics.information import information_table
+from helpers.statistics.resampling import difference_table
+from helpers.statistics.sign_error import sign_error_table
 
 # Seven hyperparameters with 864 cells in all.
 AXES = {

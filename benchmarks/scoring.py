@@ -13,11 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import interleaved
-from helpers import cams, localization, measures, models, synthetic
-from helpers.ablation_scores import CLOSED_FORMS, closed_form_maps
-from helpers.datasets import ImageSet
-from helpers.measures import passes
-from helpers.threshold_sweep import annotated, overlaps
+from helpers.ablations.compute import CLOSED_FORMS, closed_form_maps
+from helpers.cams import overlap
+from helpers.cams.closed_form import closed_form_cam, normalise_maps
+from helpers.cams.overlap import annotated, overlaps
+from helpers.data import synthetic
+from helpers.data.dataset import ImageSet
+from helpers.measures import evidence, prediction, registry
+from helpers.networks import hooks, resnet
 
 THRESHOLDS = tuple(number / 21 for number in range(1, 21))
 CLASSES = 20
@@ -35,7 +38,7 @@ def in_batches(images: ImageSet, size: int, device: str) -> list[tuple[Tensor, T
     """Normalised images, channels last, and boxes, ready on the device: what every rival and the limit are given."""
     starts = range(0, len(images), size)
     given = [(images.images[start : start + size], images.boxes[start : start + size]) for start in starts]
-    return [(passes.prepared(pixels, models.normalise, device), boxes.to(device)) for pixels, boxes in given]
+    return [(hooks.prepared(pixels, resnet.normalise_images, device), boxes.to(device)) for pixels, boxes in given]
 
 
 @torch.inference_mode()
@@ -48,12 +51,12 @@ def bare(network: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> None:
 @torch.inference_mode()
 def closed_form(network: nn.Module, images: ImageSet, batch: int, device: str) -> Tensor:
     """Ours, IoU and IoU-B at one threshold, from uint8 images."""
-    layer, scores = network.get_submodule(models.CAM_LAYER), []
+    layer, scores = network.get_submodule(resnet.CAM_LAYER), []
     for start in range(0, len(images), batch):
         part = slice(start, start + batch)
-        features, logits = cams.features_and_logits(network, layer, passes.prepared(images.images[part], models.normalise, device))
-        maps = cams.normalise(cams.closed_form_cam("grad_cam", features, network.fc.weight, logits.argmax(1)))
-        scores.append(torch.stack(localization.iou_and_iou_b(maps, images.boxes[part].to(device), side(images))))
+        features, logits = hooks.features_and_logits(network, layer, hooks.prepared(images.images[part], resnet.normalise_images, device))
+        maps = normalise_maps(closed_form_cam("grad_cam", features, network.fc.weight, logits.argmax(1)))
+        scores.append(torch.stack(overlap.iou_and_iou_b(maps, images.boxes[part].to(device), side(images))))
     return torch.cat(scores, 1)
 
 
@@ -65,11 +68,11 @@ def side(images: ImageSet) -> int:
 @torch.inference_mode()
 def everything(network: nn.Module, images: ImageSet, batch: int, device: str) -> Tensor:
     """Ours, all of one pass: logits, features, every closed-form CAM, IoU and IoU-B at 20 thresholds, and the measures of the logits."""
-    layer, scores, logits, pooled = network.get_submodule(models.CAM_LAYER), [], [], []
+    layer, scores, logits, pooled = network.get_submodule(resnet.CAM_LAYER), [], [], []
     for start in range(0, len(images), batch):
         part = slice(start, start + batch)
-        features, out = cams.features_and_logits(network, layer, passes.prepared(images.images[part], models.normalise, device))
-        annotation = annotated(localization.box_masks(images.boxes[part].to(device), side(images)))
+        features, out = hooks.features_and_logits(network, layer, hooks.prepared(images.images[part], resnet.normalise_images, device))
+        annotation = annotated(overlap.box_masks(images.boxes[part].to(device), side(images)))
         found = [closed_form_maps(*form, features, network.fc.weight, out.argmax(1)) for form in CLOSED_FORMS]
         scores.append(torch.stack([torch.stack(overlaps(maps, annotation, THRESHOLDS)) for maps in found]).cpu())
         logits.append(out.cpu())
@@ -80,8 +83,8 @@ def everything(network: nn.Module, images: ImageSet, batch: int, device: str) ->
 
 def from_logits(logits: Tensor, labels: Tensor) -> list[Any]:
     """Accuracy, loss, margins, entropy and nuclear norm."""
-    probabilities, margins = logits.double().softmax(1), measures.prediction.margins(logits, labels)
-    of = measures.prediction
+    probabilities, margins = logits.double().softmax(1), prediction.margins(logits, labels)
+    of = prediction
     return [
         of.clean_accuracy(logits, labels),
         of.training_loss(logits, labels),
@@ -93,21 +96,21 @@ def from_logits(logits: Tensor, labels: Tensor) -> list[Any]:
 
 def score_families(network: nn.Module, images: ImageSet, batch: int, device: str) -> Any:
     """Ours, as notebooks call it: every measure of the families localization and prediction, Effective Invariance among them."""
-    given = {"network": network, "images": images, "normalise": models.normalise, "device": device}
-    return measures.score(measures.of_families(["localization", "prediction"]), given, measures.Settings(batch_size=batch))
+    given = {"network": network, "images": images, "normalise": resnet.normalise_images, "device": device}
+    return evidence.score(registry.of_families(["localization", "prediction"]), given, evidence.MeasureSettings(batch_size=batch))
 
 
 def by_gradient(network: nn.Module, batches: list[tuple[Tensor, Tensor]], size: int, maps_of: Callable[[Tensor], Tensor]) -> None:
     """A rival: its maps, then the same normalisation, enlargement and overlap as ours."""
     for pixels, boxes in batches:
-        localization.iou_and_iou_b(cams.normalise(maps_of(pixels)), boxes, size)
+        overlap.iou_and_iou_b(normalise_maps(maps_of(pixels)), boxes, size)
 
 
 def captum_maps(network: nn.Module) -> Callable[[Tensor], Tensor]:
     """Captum's LayerGradCam, one pass for the class and one for the map, as its users write it."""
     from captum.attr import LayerGradCam
 
-    attribution = LayerGradCam(network, network.get_submodule(models.CAM_LAYER))
+    attribution = LayerGradCam(network, network.get_submodule(resnet.CAM_LAYER))
 
     def maps(pixels: Tensor) -> Tensor:
         with torch.no_grad():
@@ -122,7 +125,7 @@ def torchcam_maps(network: nn.Module) -> Callable[[Tensor], Tensor]:
     from torchcam.methods import GradCAM
 
     def maps(pixels: Tensor) -> Tensor:
-        with GradCAM(network, target_layer=models.CAM_LAYER) as extractor:
+        with GradCAM(network, target_layer=resnet.CAM_LAYER) as extractor:
             logits = network(pixels)
             return extractor(logits.argmax(1).tolist(), logits, normalized=False)[0].detach()
 
@@ -134,7 +137,7 @@ def grad_cam_maps(network: nn.Module) -> Callable[[Tensor], Tensor]:
     from pytorch_grad_cam import GradCAM
 
     def maps(pixels: Tensor) -> Tensor:
-        with GradCAM(model=network, target_layers=[network.get_submodule(models.CAM_LAYER)]) as cam:
+        with GradCAM(model=network, target_layers=[network.get_submodule(resnet.CAM_LAYER)]) as cam:
             return torch.from_numpy(cam(input_tensor=pixels, targets=None)).to(pixels.device)
 
     return maps
@@ -163,7 +166,7 @@ def main() -> None:
     """Time everything for one architecture after another."""
     parser = argparse.ArgumentParser(description=__doc__)
     gpu = torch.cuda.is_available()
-    parser.add_argument("--architectures", nargs="+", default=["resnet18", "resnet50"], choices=models.ARCHITECTURES)
+    parser.add_argument("--architectures", nargs="+", default=["resnet18", "resnet50"], choices=resnet.ARCHITECTURES)
     parser.add_argument("--images", type=int, default=2048 if gpu else 64)
     parser.add_argument("--batch", type=int, default=256 if gpu else 32)
     parser.add_argument("--size", type=int, default=224)
@@ -174,7 +177,7 @@ def main() -> None:
     interleaved.print_machine("captum", "torchcam", "grad-cam")
     images = images_of(given.images, given.size)
     for architecture in given.architectures:
-        network = models.build(architecture, CLASSES, seed=0).eval().to(given.device, memory_format=torch.channels_last)
+        network = resnet.build(architecture, CLASSES, seed=0).eval().to(given.device, memory_format=torch.channels_last)
         compare(network, images, given, architecture)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks import interleaved
 from helpers.files import PROJECT_ROOT
-from helpers.parameters import load_study
+from helpers.sweep.study_file import load_study
 
 CHECK = "from pathlib import Path; from helpers.parameters import load_study; load_study(Path({!r}), Path('notebooks'))"
 LOAD = "import json, sys; from pathlib import Path; from helpers import datasets; given = json.loads(sys.argv[1]); \

@@ -23,8 +23,10 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from benchmarks import interleaved
-from helpers import captured_step, models, recordings, synthetic, training
-from helpers.grid import RunConfig
+from helpers.data import synthetic
+from helpers.networks import resnet
+from helpers.training import cuda_graph, run
+from helpers.training.config import RunConfig
 
 CLASSES = 12
 PHOTOGRAPH = (500, 375)  # pixels of a typical ILSVRC photograph, which has to be made smaller; Tiny ImageNet's lie there at 64
@@ -59,7 +61,7 @@ def usual_loader(folder: Path, size: int, batch: int, workers: int) -> DataLoade
 
 def network_of(config: RunConfig, device: str) -> nn.Module:
     """Make the network, channels last."""
-    network = models.build(config.architecture, CLASSES, stem=config.stem, width=config.width, seed=0)
+    network = resnet.build(config.architecture, CLASSES, stem=config.stem, width=config.width, seed=0)
     return network.to(device, memory_format=torch.channels_last).train()
 
 
@@ -67,7 +69,7 @@ def usual_epoch(network: nn.Module, optimizer: torch.optim.Optimizer, loader: Da
     """One epoch of the usual script; the loss is read at every step, as its progress bar does."""
     for images, labels in loader:
         images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
-        with captured_step.autocast(torch.device(device)):
+        with cuda_graph.autocast(torch.device(device)):
             loss = cross_entropy(network(images), labels)
         optimizer.zero_grad()
         loss.backward()
@@ -78,7 +80,7 @@ def usual_epoch(network: nn.Module, optimizer: torch.optim.Optimizer, loader: Da
 def bare_epoch(network: nn.Module, optimizer: torch.optim.Optimizer, batches: list[tuple[Tensor, Tensor]], device: str) -> None:
     """The limit: the plain training step on normalised images that lie on the device."""
     for images, labels in batches:
-        with captured_step.autocast(torch.device(device)):
+        with cuda_graph.autocast(torch.device(device)):
             loss = cross_entropy(network(images), labels)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -92,18 +94,16 @@ def compare(config: RunConfig, size: int, count: int, workers: int, repetitions:
         write_images(Path(folder), count, size)
         loader = usual_loader(Path(folder), size, config.batch_size, workers)
         pixels, labels, _ = synthetic.scenes(CLASSES, -(-count // CLASSES), size, 0, "train")
-        split = training.Split(
-            torch.from_numpy(pixels).permute(0, 2, 3, 1).contiguous().to(place), torch.from_numpy(labels).long().to(place)
-        )
+        split = run.Split(torch.from_numpy(pixels).permute(0, 2, 3, 1).contiguous().to(place), torch.from_numpy(labels).long().to(place))
         starts = torch.arange(len(labels), device=place).split(config.batch_size)
-        ready = [(models.normalise(split.batch(chosen)), split.labels[chosen]) for chosen in starts]
+        ready = [(resnet.normalise_images(split.batch(chosen)), split.labels[chosen]) for chosen in starts]
         made = {name: network_of(config, device) for name in ("limit", "plain", "captured", "usual")}
-        given = {name: (network, training.make_optimizer(network, config, place)) for name, network in made.items()}
+        given = {name: (network, run.make_optimizer(network, config, place)) for name, network in made.items()}
         ways: dict[str, Callable[[], object]] = {"bare training step (the limit)": partial(bare_epoch, *given["limit"], ready, device)}
-        ways["ours"] = partial(training.train_epoch, *given["plain"], split, config, 1)
+        ways["ours"] = partial(run.train_epoch, *given["plain"], split, config, 1)
         if place.type == "cuda":
-            captured = recordings.for_shape(captured_step.shape_of(config, CLASSES, size, place))
-            ways["ours, recorded step"] = partial(training.train_epoch, *given["captured"], split, config, 1, captured)
+            captured = cuda_graph.for_shape(cuda_graph.shape_of(config, CLASSES, size, place))
+            ways["ours, recorded step"] = partial(run.train_epoch, *given["captured"], split, config, 1, captured)
         ways[f"usual script, {workers} workers"] = partial(usual_epoch, *given["usual"], loader, device)
         table = interleaved.compared(interleaved.rounds(ways, repetitions), next(iter(ways)), len(labels), "images")
     table.insert(2, "epochs/min", (60 * table["images/s"] / len(labels)).round(2))
@@ -115,9 +115,9 @@ def small_runs(config: RunConfig, size: int, count: int, threads: int, number: i
     torch.set_num_threads(threads)
     generator = torch.Generator().manual_seed(number)
     pixels = torch.randint(0, 256, (count, size, size, 3), generator=generator, dtype=torch.uint8)
-    split = training.Split(pixels, torch.randint(0, CLASSES, (count,), generator=generator))
+    split = run.Split(pixels, torch.randint(0, CLASSES, (count,), generator=generator))
     network = network_of(config, "cpu")
-    training.train_epoch(network, training.make_optimizer(network, config, torch.device("cpu")), split, config, 1)
+    run.train_epoch(network, run.make_optimizer(network, config, torch.device("cpu")), split, config, 1)
     return os.getpid()
 
 
@@ -149,7 +149,7 @@ def main() -> None:
     """Time both image sizes, then small runs side by side."""
     gpu = torch.cuda.is_available()
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--architecture", default="resnet18", choices=models.ARCHITECTURES)
+    parser.add_argument("--architecture", default="resnet18", choices=resnet.ARCHITECTURES)
     parser.add_argument("--sizes", nargs="*", type=int, default=[64, 224])
     parser.add_argument(
         "--images", nargs="*", type=int, default=[6000, 2004] if gpu else [192, 36], help="images per epoch, one for each size"

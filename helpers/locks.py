@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import socket
 import threading
 import time
 import uuid
@@ -10,15 +11,49 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from helpers import processes
 from helpers.files import inside, write_json
 
+MARK = "WORKBOOK_SWEEP"  # environment variable that every process started by a sweep inherits, in whatever session it lies
+
+
+def machine() -> str:
+    """Name this machine since its last start, and the space in which its process numbers mean something (a container has its own)."""
+    parts = [socket.gethostname()]
+    for source in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
+        try:
+            parts.append(os.readlink(source) if "/ns/" in source else Path(source).read_text().strip())
+        except OSError:
+            parts.append("")
+    return "|".join(parts)
+
+
+def started(pid: int) -> str:
+    """Say when a process was started, in ticks that no change of the clock moves; "" when there is none or only its remains."""
+    stat = Path(f"/proc/{pid}/stat")
+    if Path("/proc/self/stat").exists():
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            return ""
+        return "" if fields[0] in "ZX" else fields[19]
+    import psutil  # elsewhere than on Linux
+
+    try:
+        return str(psutil.Process(pid).create_time())
+    except psutil.Error:
+        return ""
+
+
 _FILE = re.compile(r"(?P<name>.+)\.(?P<generation>\d+)\.claim$")
+
+
 BEAT_SECONDS = 10.0
+
+
 STALE_SECONDS = 60.0
 
 
-class Owner:
+class LockHolder:
     """One process that claims work; leaving the block gives back all that it claimed.
 
     A claim is a file that is linked into place, so of two processes one gets it. It holds its owner; a taken-over claim is a
@@ -38,14 +73,14 @@ class Owner:
         """Take the folder of the claims; ``clock`` counts seconds and never goes back."""
         self.folder = folder.resolve()
         self.token = uuid.uuid4().hex[:12]
-        self._identity = {"machine": processes.machine(), "pid": os.getpid(), "started": processes.started(os.getpid())}
+        self._identity = {"machine": machine(), "pid": os.getpid(), "started": started(os.getpid())}
         self._beat_seconds, self._stale_seconds, self._clock = beat_seconds, stale_seconds, clock
         self._beats = 0
         self._held: dict[str, Path] = {}
         self._observed: dict[str, tuple[Any, float]] = {}  # token to its last heartbeat and when that was first seen
         self._leaving = threading.Event()
 
-    def __enter__(self) -> "Owner":
+    def __enter__(self) -> "LockHolder":
         """Start the heartbeat."""
         self.beat()
         threading.Thread(target=self._keep_beating, daemon=True).start()
@@ -115,7 +150,7 @@ class Owner:
     def is_gone(self, owner: dict[str, Any]) -> bool:
         """Say whether the owner of a claim has vanished."""
         if owner.get("machine") == self._identity["machine"]:
-            return processes.started(owner["pid"]) != owner["started"]
+            return started(owner["pid"]) != owner["started"]
         token = owner.get("token", "")
         beat = _read(self._beat_path(token)) if token else None
         known = self._observed.get(token)

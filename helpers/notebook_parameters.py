@@ -1,4 +1,4 @@
-"""What a notebook declares in its tagged cell: typed parameters, each with a comment that may name the choices."""
+"""What a notebook declares in its tagged cell, typed and commented, and equal parts of a list, named "i/n"."""
 
 import ast
 import json
@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 TAG = "parameters"
+
+
 _CHOICES = re.compile(r"\bone of ((?:[\w.-]+, )*[\w.-]+(?:,? or [\w.-]+)?)")
 
 
@@ -89,3 +91,23 @@ def _adapter(annotation: str) -> Any:
     names = {kind.__name__: kind for kind in (int, float, str, bool, list, dict)} | {"Literal": Literal, "Optional": Optional}
     kind = eval(annotation, {"__builtins__": {}}, names)  # the annotation comes from a notebook of this project, not from data
     return TypeAdapter(kind, config=ConfigDict(strict=True))
+
+
+_FORM = re.compile(r"(\d+)/(\d+)")
+
+
+def shard_slice(shard: str) -> slice:
+    """Turn "2/4" into the slice that takes every fourth item from the second on; "" and "1/1" take all.
+
+    The parts of a list are disjoint, together they are the list, and their lengths differ by one at most. A slice serves lists
+    (``runs[shard_slice(shard)]``) and tables (``table.iloc[shard_slice(shard)]``).
+
+    Raises:
+        ValueError: the text is no i/n with 1 <= i <= n.
+    """
+    if not shard:
+        return slice(None)
+    match = _FORM.fullmatch(shard)
+    if not match or not 1 <= int(match[1]) <= int(match[2]):
+        raise ValueError(f"the shard is {shard!r}; write i/n with i from 1 to n, such as 2/4")
+    return slice(int(match[1]) - 1, None, int(match[2]))

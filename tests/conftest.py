@@ -17,6 +17,63 @@ TINY_SCENES = {
     "images_per_class": 12,
     "test_images_per_class": 6,
 }
+# A study that all seven notebooks run in minutes.
+TINY_STUDY = {
+    "common": {
+        "class_ids": ["synthetic_disc", "synthetic_cross", "synthetic_bars"],
+        "image_size": 16,
+        "images_per_class": 10,
+        "test_images_per_class": 5,
+        "minimum_train_accuracy": 0.0,
+    },
+    "notebooks": {
+        "01_data_subset": {},
+        "02_grid_training": {
+            "run_count": 4,
+            "batch_sizes": [8],
+            "stem": "strided",
+            "max_epochs": 3,
+            "pretrain_class_ids": ["synthetic_ring", "synthetic_star"],
+            "pretrain_images_per_class": 8,
+            "pretrain_max_epochs": 1,
+        },
+        "03_cam_scoring": {"bootstrap_resamples": 50, "accuracy_thresholds": [0.5, 0.0]},
+        "04_baselines": {
+            "perturbation_fraction": 1.0,
+            "perturbation_points": 3,
+            "flatness_images": 16,
+            "flatness_draws": 1,
+            "flatness_halvings": 2,
+            "sharpness_images": 8,
+            "sharpness_steps": 1,
+            "bootstrap_resamples": 30,
+            "accuracy_thresholds": [0.5, 0.0],
+        },
+        "05_robustness_ablations": {
+            "thresholds": [0.05, 0.3],
+            "ablation_images": 6,
+            "noise_samples": 2,
+            "score_cam_channels": 3,
+            "random_networks": 3,
+            "random_images": 12,
+            "sample_sizes": [4, 10],
+            "sample_draws": 10,
+            "bootstrap_resamples": 30,
+            "accuracy_thresholds": [0.5, 0.0],
+        },
+        "06_kappa_tradeoff": {
+            "models_per_architecture": 1,
+            "include_pretrained": True,
+            "unseen_class_ids": ["synthetic_triangle", "synthetic_hourglass"],
+            "unseen_fractions": [0.0, 0.4],
+            "noise_ssim": [0.7, 0.85, 1.0],
+            "lambdas": [0.5, 1.0],
+            "complexity_images": 20,
+            "permutations": 20,
+        },
+        "07_your_checkpoints": {"images_used": 20, "bootstrap_resamples": 20, "cells_left_out": 1, "extra_passes": False},
+    },
+}
 REAL_DATA = Path(__file__).parents[2] / "shared" / "data"
 
 
@@ -114,12 +171,12 @@ def real_data():
 @pytest.fixture(scope="module")
 def tiny_module_given(tmp_path_factory):
     """What measures are given: a tiny untrained ResNet18 with another start, and 36 rendered scenes of 16 px."""
-    from helpers import models
-    from helpers.datasets import load_study_data
+    from helpers.data.dataset import load_study_data
+    from helpers.networks import resnet
 
-    built = [models.build("resnet18", 3, stem="strided", width=0.125, seed=seed).eval() for seed in (0, 1)]
+    built = [resnet.build("resnet18", 3, stem="strided", width=0.125, seed=seed).eval() for seed in (0, 1)]
     images = load_study_data(**TINY_SCENES, cache_dir=tmp_path_factory.mktemp("cache")).train
-    return {"network": built[0], "initial_network": built[1], "images": images, "normalise": models.normalise, "device": "cpu"}
+    return {"network": built[0], "initial_network": built[1], "images": images, "normalise": resnet.normalise_images, "device": "cpu"}
 
 
 @pytest.fixture

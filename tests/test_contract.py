@@ -7,47 +7,62 @@ import json
 import re
 import subprocess
 import sys
+from collections import defaultdict
 
 import nbformat
 import papermill
 import pytest
 
 from helpers.files import PROJECT_ROOT
-from helpers.parameters import check_type, declared, load_study
+from helpers.sweep.study_file import check_type, declared, load_study
+
+# The rooms from the ground up: a room imports only rooms before its own place. Those of one place do not know one another.
+ROOMS = (
+    ("",),
+    ("data", "networks", "statistics"),
+    ("training", "cams"),
+    ("measures",),
+    ("scoring",),
+    ("report",),
+    ("ablations", "kappa", "select"),
+    ("sweep",),
+)
+PLACE = {room: place for place, rooms in enumerate(ROOMS) for room in rooms}
+GROUND = {"files", "locks", "tally", "notebook_parameters"}
+# What the launcher may know beside the ground: how pages are written.
+SWEEP_KNOWS = {"report.pages"}
+LONGEST_MODULE, LONGEST_FUNCTION, LARGEST_ROOM, MOST_IMPORTS = 500, 70, 15, 8
 
 
 def dotted(path):
-    """The name below ``helpers``: "grid", "measures.norms", and "measures" for a package itself."""
+    """The name below ``helpers``: "files", "measures.norms", and "measures" for a room itself."""
     parts = path.relative_to(PROJECT_ROOT / "helpers").with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def room_of(name):
+    first = name.split(".")[0]
+    return first if first in PLACE else ""
 
 
 NOTEBOOKS = sorted((PROJECT_ROOT / "notebooks").glob("*.ipynb"))
 HELPERS = sorted((PROJECT_ROOT / "helpers").rglob("*.py"))
 STUDIES = sorted((PROJECT_ROOT / "params").glob("*.yaml"))
 notebooks = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-modules = pytest.mark.parametrize("path", HELPERS, ids=lambda path: dotted(path))
-
-# Who must not know whom, by the first words of a name below ``helpers``: figures and sentences take tables, measures take a network, and
-# neither knows where a study lies on disk.
-STUDY_ON_DISK = ("model_set", "scoring", "pool", "reports", "sweep", "ablations", "random_networks")
-MUST_NOT_KNOW = {
-    "measures": (*STUDY_ON_DISK, "readings", "plots", "grid"),
-    "plots": STUDY_ON_DISK,
-    "measure_plots": STUDY_ON_DISK,
-    "metric_plots": STUDY_ON_DISK,
-    "ablation_plots": STUDY_ON_DISK,
-    "kappa_plots": STUDY_ON_DISK,
-    "readings": STUDY_ON_DISK,
-    "agreement": ("statistics", *STUDY_ON_DISK),
-    "statistics": STUDY_ON_DISK,
-}
-# The launcher knows notebooks and parameters, and not one word of machine learning.
-WITHOUT_TORCH = {"sweep", "parameters", "pages", "files"}
+modules = pytest.mark.parametrize("path", HELPERS, ids=lambda path: dotted(path) or "helpers")
 
 
 def code(path):
     return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+
+
+def source_of(path):
+    return "\n".join(cell.source for cell in code(path))
+
+
+@functools.cache
+def tree_of(path):
+    return ast.parse(path.read_text())
 
 
 def imports(tree):
@@ -90,6 +105,40 @@ def test_a_notebook_tells_a_story_and_holds_no_logic(path):
 
 
 @notebooks
+def test_a_notebook_imports_few_rooms_at_its_head_and_assigns_to_none(path):
+    cells = [ast.parse(cell.source) for cell in code(path) if "parameters" not in cell.metadata.get("tags", [])]
+    (head,) = [node for tree in cells for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module.startswith("helpers")]
+    assert head in cells[0].body, "imports stand in the first cell after the parameters"
+    assert head.module == "helpers", "a notebook takes rooms, not what is in them"
+    rooms = {item.name for item in head.names}
+    assert rooms <= GROUND | set(PLACE)
+    assert len(rooms) <= MOST_IMPORTS
+    statements = [node for tree in cells for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    imported = {item.asname or item.name for node in statements for item in node.names}
+    assigned = {node.id for tree in cells for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    assert not imported & assigned
+
+
+@notebooks
+def test_a_notebook_finds_in_the_rooms_what_it_asks_of_them(path):
+    """Names of a room are looked up when they are used, so a misspelt one would be seen only when its cell runs."""
+    tree = ast.parse(source_of(path))
+    rooms = {item.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module == "helpers" for item in node.names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in rooms:
+            assert hasattr(__import__(f"helpers.{node.value.id}", fromlist=["_"]), node.attr), ast.unparse(node)
+
+
+def test_a_room_lends_only_what_a_notebook_uses():
+    used = {ast.unparse(node) for path in NOTEBOOKS for node in ast.walk(ast.parse(source_of(path))) if isinstance(node, ast.Attribute)}
+    for path in HELPERS:
+        for node in tree_of(path).body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "FACE":
+                lent = {name for module, names in ast.literal_eval(node.value).items() for name in (names or [module])}
+                assert {f"{dotted(path)}.{name}" for name in lent} <= used
+
+
+@notebooks
 def test_the_parameters_are_typed_literals_of_one_line_with_a_comment(path):
     (cell,) = [cell for cell in code(path) if "parameters" in cell.metadata.get("tags", [])]
     assert len(cell.source.splitlines()) == len(ast.parse(cell.source).body)
@@ -111,29 +160,30 @@ def test_papermill_reads_the_same_parameters(path):
 
 @notebooks
 def test_a_notebook_uses_every_parameter_it_declares(path):
-    loaded = {
-        node.id
-        for cell in code(path)
-        for node in ast.walk(ast.parse(cell.source))
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-    }
+    loaded = {node.id for node in ast.walk(ast.parse(source_of(path))) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     assert set(declared(path)) <= loaded
 
 
 @modules
-def test_a_module_is_documented_and_read_in_one_sitting(path):
-    tree = ast.parse(path.read_text())
-    assert ast.get_docstring(tree)
-    assert path.read_text().count("\n") <= 250
-    for node in tree.body:
+def test_a_module_is_documented_and_one_subject(path):
+    assert ast.get_docstring(tree_of(path))
+    assert path.read_text().count("\n") <= LONGEST_MODULE
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.FunctionDef):
+            assert node.end_lineno - node.lineno < LONGEST_FUNCTION, node.name
+    for node in tree_of(path).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
             assert ast.get_docstring(node), node.name
 
 
 @modules
+def test_a_module_speaks_of_the_project_alone(path):
+    assert not re.search(r"\bissues? [A-Z]?\d*\b|\bissue [A-Z]\b|TODO|FIXME", path.read_text())
+
+
+@modules
 def test_nothing_is_unpickled_or_parsed_unsafely(path):
-    text = path.read_text()
-    tree = ast.parse(text)
+    tree = tree_of(path)
     assert not {"dill", "joblib", "cloudpickle", "xml.etree.ElementTree.parse", "xml.etree.ElementTree.fromstring"} & set(imports(tree))
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -159,9 +209,9 @@ def neighbours():
     names = {dotted(path): path for path in HELPERS}
     found = {}
     for own, path in names.items():
-        imported = [name for name in set(imports(ast.parse(path.read_text()))) if name.startswith("helpers.")]
+        imported = [name for name in set(imports(tree_of(path))) if name.startswith("helpers.")]
         assert not any(name.endswith(".*") for name in imported), own
-        known = ([other for other in names if f"{name}.".startswith(f"helpers.{other}.")] for name in imported)
+        known = ([other for other in names if other and f"{name}.".startswith(f"helpers.{other}.")] for name in imported)
         found[own] = {max(others, key=len) for others in known if others} - {own}
     return found
 
@@ -171,22 +221,86 @@ def test_imports_run_one_way():
     assert len(ordered) == len(HELPERS)
 
 
+def test_evidence_within_the_measures_runs_one_way():
+    """A measure asks for evidence by the name of an argument: these are edges between files as much as imports are."""
+    trees = {path.stem: tree_of(path) for path in (PROJECT_ROOT / "helpers" / "measures").glob("*.py") if path.stem != "__init__"}
+    entered = {
+        node.name: stem
+        for stem, tree in trees.items()
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and any(ast.unparse(item).startswith(("measure(", "provides")) for item in node.decorator_list)
+    }
+    graph = {stem: {name.split(".")[1] for name in neighbours()[f"measures.{stem}"] if name.startswith("measures.")} for stem in trees}
+    for stem, tree in trees.items():
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef) and node.name in entered:
+                graph[stem] |= {entered[item.arg] for item in node.args.args + node.args.kwonlyargs if item.arg in entered} - {stem}
+    assert entered
+    assert list(graphlib.TopologicalSorter(graph).static_order())
+
+
+def test_only_the_ground_stands_outside_of_rooms():
+    assert {path.stem for path in (PROJECT_ROOT / "helpers").glob("*.py")} == GROUND | {"__init__"}
+    assert {path.name for path in (PROJECT_ROOT / "helpers").iterdir() if path.is_dir() and path.name != "__pycache__"} == set(PLACE) - {""}
+    rooms = defaultdict(int)
+    for path in HELPERS:
+        rooms[room_of(dotted(path))] += path.name not in ("__init__.py", "__main__.py")
+    assert max(rooms.values()) <= LARGEST_ROOM, dict(rooms)
+
+
 @modules
-def test_a_module_does_not_know_what_it_must_not(path):
+def test_a_room_knows_only_the_rooms_before_it(path):
     own = dotted(path)
-    forbidden = MUST_NOT_KNOW.get(own.split(".")[0], ())
-    assert not {other for other in neighbours()[own] if other.split(".")[0] in forbidden}
-    if own in WITHOUT_TORCH:
-        assert not {"torch", "torchvision", "captum"} & {name.split(".")[0] for name in imports(ast.parse(path.read_text()))}
+    others = {other for other in neighbours()[own] if room_of(other) != room_of(own)}
+    assert all(PLACE[room_of(other)] < PLACE[room_of(own)] for other in others), others
+    if room_of(own) == "sweep" and own != "sweep.cost":  # which times the steps of networks
+        assert {other for other in others if room_of(other)} <= SWEEP_KNOWS
+
+
+def test_the_launcher_loads_no_machine_learning():
+    for path in HELPERS:
+        if room_of(dotted(path)) in ("", "sweep") and dotted(path) not in ("files", "sweep.cost", "sweep.executions"):
+            assert not {"torch", "torchvision", "captum"} & {name.split(".")[0] for name in imports(tree_of(path))}, path
+
+
+def test_a_public_name_has_one_meaning():
+    places = defaultdict(list)
+    for path in HELPERS:
+        for node in tree_of(path).body:
+            names = [node.name] if isinstance(node, ast.FunctionDef | ast.ClassDef) else []
+            if isinstance(node, ast.Assign):
+                names = [item.id for target in node.targets for item in ast.walk(target) if isinstance(item, ast.Name)]
+            for name in names:
+                if not name.startswith("_") and name not in ("main", "FACE"):
+                    places[name].append(dotted(path))
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def test_tests_mirror_the_rooms():
+    """A file of tests is named after what it tests; makers stand in conftest.py, and no test imports a test."""
+    names = {dotted(path) for path in HELPERS}
+    for path in (PROJECT_ROOT / "tests").rglob("test_*.py"):
+        place = path.relative_to(PROJECT_ROOT / "tests").with_suffix("").parts
+        if place[0] in PLACE:
+            subject = place[1].removeprefix("test_")
+            known = {f"{place[0]}.{subject}", f"{place[0]}.{subject.replace('_', '.', 1)}"}
+            assert known & names or subject in ("registry", "any_network", "face"), path
+        assert not [name for name in imports(ast.parse(path.read_text())) if re.search(r"(^|\.)test_\w+", name)], path
 
 
 def test_where_networks_look_is_drawn_without_the_imports_that_take_seconds():
     """A reader of notebook 03 waits for its imports; torchvision alone would be a quarter of the time to the first figure."""
-    notebook = nbformat.read(PROJECT_ROOT / "notebooks" / "03_cam_scoring.ipynb", as_version=4)
-    cell = next(cell for cell in notebook.cells if cell.source.startswith("import time"))
-    look = "import sys; print(sorted({'torchvision', 'torch._dynamo', 'captum', 'scoring'} & {*sys.modules, *globals()}))"
-    done = subprocess.run([sys.executable, "-c", f"{cell.source}\n{look}"], cwd=PROJECT_ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "['scoring']"
+    path = PROJECT_ROOT / "notebooks" / "03_cam_scoring.ipynb"
+    head = next(cell.source for cell in code(path) if cell.source.startswith("import time"))
+    tree = ast.parse(source_of(path))
+    rooms = {item.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module == "helpers" for item in node.names}
+    asked = {
+        ast.unparse(n) for n in ast.walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name) and n.value.id in rooms
+    }
+    touch = "\n".join(sorted(asked - {"report.where_it_looks"}))  # the explorer comes after the first figure
+    look = "import sys; print(sorted({'torchvision', 'torch._dynamo', 'captum', 'helpers.scoring.models'} & {*sys.modules}))"
+    done = subprocess.run([sys.executable, "-c", f"{head}\n{touch}\n{look}"], cwd=PROJECT_ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['helpers.scoring.models']"
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)

@@ -14,16 +14,18 @@ import pandas as pd
 import psutil
 import pytest
 import yaml
-from conftest import TINY_SCENES
-from test_pool import configurations
-from test_schedule import Imagined
 
-from helpers import model_set, pool, sweep, training
-from helpers.claims import Owner
-from helpers.datasets import load_study_data
+from helpers.data.dataset import load_study_data
 from helpers.files import PROJECT_ROOT
-from helpers.grid import run_id
-from helpers.sweep import Options
+from helpers.locks import LockHolder
+from helpers.sweep import cli
+from helpers.sweep.cli import Options
+from helpers.training import catalogue, pool
+from helpers.training.config import run_id
+from helpers.training.run import train_run
+from tests.conftest import TINY_SCENES
+from tests.sweep.conftest import Imagined
+from tests.training.conftest import configurations
 
 DECLARED = """study: str = "x"  # name
 part: str = ""  # which part
@@ -47,7 +49,7 @@ def project(tmp_path):
         return root
 
     def run(*overrides, **options):
-        return sweep.run_study(root / "params/s.yaml", overrides, root=root, options=Options(jobs=1, **options))
+        return cli.run_study(root / "params/s.yaml", overrides, root=root, options=Options(jobs=1, **options))
 
     run.root, run.write = root, write
     return run
@@ -61,7 +63,7 @@ def sweeping(root):
     """Sweep the study in a process of its own."""
     script = f"""import sys
 from pathlib import Path
-from helpers import sweep
+from helpers.sweep import cli as sweep
 if __name__ == "__main__":
     root = Path({str(root)!r})
     sys.exit(sweep.run_study(root / "params/s.yaml", root=root, options=sweep.Options(jobs=1)))"""
@@ -119,8 +121,8 @@ if part == "fills":
 def test_a_read_only_reports_folder_is_told_before_anything_starts_and_again_when_it_becomes_so(project, small_disk, monkeypatch, capsys):
     root = project.write("pass", "one", "two")
     engine = Imagined(root, slots=1)
-    monkeypatch.setattr(sweep, "_engine", lambda *given: engine)
-    monkeypatch.setattr(sweep, "_write_pages", lambda *given: None)
+    monkeypatch.setattr(cli, "_engine", lambda *given: engine)
+    monkeypatch.setattr(cli, "_write_pages", lambda *given: None)
     place = [f"reports_dir={small_disk}/reports"]
 
     def remount(mode):
@@ -150,8 +152,8 @@ def test_a_reports_folder_without_permission_is_told_before_anything_starts(proj
 def test_a_clock_that_jumps_back_changes_nothing(project, monkeypatch):
     root = project.write("pass", "one", "two")
     engine = Imagined(root)
-    monkeypatch.setattr(sweep, "_engine", lambda *given: engine)
-    monkeypatch.setattr(sweep, "_write_pages", lambda *given: None)
+    monkeypatch.setattr(cli, "_engine", lambda *given: engine)
+    monkeypatch.setattr(cli, "_write_pages", lambda *given: None)
     clock = iter(range(2_000_000_000, 0, -86_400))
     monkeypatch.setattr(time, "time", lambda: float(next(clock)))
     assert project() == 0
@@ -165,9 +167,9 @@ def test_a_clock_that_jumps_back_changes_nothing(project, monkeypatch):
 
 def train(work, *runs):
     """Train what is missing, here and now; give the runs that were."""
-    missing = model_set.missing(work, runs)
+    missing = catalogue.missing(work, runs)
     for run in missing:
-        training.train_run(run, load_study_data(**TINY_SCENES, cache_dir=work.parent / "cache"), model_set.run_folder(work, run))
+        train_run(run, load_study_data(**TINY_SCENES, cache_dir=work.parent / "cache"), catalogue.run_folder(work, run))
     return missing
 
 
@@ -175,16 +177,16 @@ def test_a_corrupted_result_is_named_and_costs_that_run_alone(tmp_path):
     work = tmp_path / "work"
     runs = [replace(run, max_epochs=1) for run in configurations(TINY_SCENES | {"cache_dir": tmp_path / "cache"})[:2]]
     assert train(work, *runs) == runs
-    before = model_set.catalogue(work)
-    damaged, good = (model_set.run_folder(work, run) / "result.json" for run in runs)
+    before = catalogue.read_catalogue(work)
+    damaged, good = (catalogue.run_folder(work, run) / "result.json" for run in runs)
     content = good.read_bytes(), good.stat().st_mtime_ns
     damaged.write_text(damaged.read_text()[:40])
     with pytest.raises(ValueError, match=f"{damaged} is not readable JSON .*; delete it and run again to make it anew"):
-        model_set.catalogue(work)
+        catalogue.read_catalogue(work)
     damaged.unlink()
     assert train(work, *runs) == runs[:1]
     assert (good.read_bytes(), good.stat().st_mtime_ns) == content
-    pd.testing.assert_frame_equal(model_set.catalogue(work).drop(columns="seconds"), before.drop(columns="seconds"))
+    pd.testing.assert_frame_equal(catalogue.read_catalogue(work).drop(columns="seconds"), before.drop(columns="seconds"))
 
 
 def test_what_an_execution_killed_after_its_last_run_left_is_cleared_away(tmp_path):
@@ -197,7 +199,7 @@ from helpers.claims import Owner
 assert Owner(Path({str(claims)!r})).__enter__().claim({run_id(run)!r})
 os.kill(os.getpid(), 9)"""
     assert subprocess.run([sys.executable, "-c", script], cwd=PROJECT_ROOT).returncode == -9
-    with Owner(claims) as living:
+    with LockHolder(claims) as living:
         living.claim("another")
         assert list(pool.train_missing([run], tmp_path / "work", {})) == []
         assert sorted(path.name for path in claims.rglob("*.*")) == sorted(["another.1.claim", f"{living.token}.json"])
@@ -206,9 +208,9 @@ os.kill(os.getpid(), 9)"""
 def test_a_half_written_checkpoint_costs_its_epochs_and_the_run_ends_as_if_nothing_had_been(tmp_path):
     run = replace(configurations(TINY_SCENES | {"cache_dir": tmp_path / "cache"})[0], max_epochs=2)
     train(tmp_path / "whole", run)
-    folder = model_set.run_folder(tmp_path / "cut", run)
+    folder = catalogue.run_folder(tmp_path / "cut", run)
     folder.mkdir(parents=True)
-    snapshot = (model_set.run_folder(tmp_path / "whole", run) / "snapshot-stop.safetensors").read_bytes()
+    snapshot = (catalogue.run_folder(tmp_path / "whole", run) / "snapshot-stop.safetensors").read_bytes()
     (folder / "checkpoint.safetensors").write_bytes(snapshot[: len(snapshot) // 2])
     train(tmp_path / "cut", run)
     assert (folder / "snapshot-stop.safetensors").read_bytes() == snapshot

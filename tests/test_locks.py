@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from helpers import claims, processes
-from helpers.claims import Owner
+from helpers import locks
+from helpers.locks import LockHolder
+from helpers.sweep import worker
 
 
 class Hand:
@@ -32,7 +33,7 @@ def owner(tmp_path, clock):
     """Gives owners on one folder; ``elsewhere`` lets one seem to run on another machine."""
 
     def make(elsewhere=""):
-        made = Owner(tmp_path / "claims", stale_seconds=60, clock=clock)
+        made = LockHolder(tmp_path / "claims", stale_seconds=60, clock=clock)
         if elsewhere:
             made._identity = {"machine": elsewhere, "pid": 1, "started": "1"}
         made.beat()
@@ -214,7 +215,7 @@ def test_a_full_disk_simulated_at_the_write_of_a_claim_leaves_no_half_of_it(owne
         return open("/dev/full", "w")
 
     monkeypatch.setattr("os.link", refuse)
-    monkeypatch.setattr(claims, "open", full, raising=False)
+    monkeypatch.setattr(locks, "open", full, raising=False)
     with pytest.raises(OSError, match="No space left on device"):
         first.claim("x")
     monkeypatch.undo()
@@ -251,23 +252,23 @@ def test_a_damaged_claim_is_not_taken_before_its_time(owner, clock, tmp_path):
 def test_a_family_is_found_by_its_mark_and_ended_whole(tmp_path):
     child = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)"
     script = f"{child}; print('ready', flush=True); time.sleep(600)"
-    process = subprocess.Popen([sys.executable, "-c", script], env=os.environ | {processes.MARK: "test-family.1"}, stdout=subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, "-c", script], env=os.environ | {locks.MARK: "test-family.1"}, stdout=subprocess.PIPE)
     assert process.stdout.readline() == b"ready\n"
-    assert len(processes.family("test-family.")) == 2
+    assert len(worker.family("test-family.")) == 2
     process.kill()
     process.wait()
-    assert len(processes.family("test-family.")) == 1  # it has left the session of its parent, which is dead
-    processes.end_family("test-family.")
-    assert processes.family("test-family.") == []
+    assert len(worker.family("test-family.")) == 1  # it has left the session of its parent, which is dead
+    worker.end_family("test-family.")
+    assert worker.family("test-family.") == []
     with pytest.raises(ValueError, match="the mark is empty"):
-        processes.end_family("")
+        worker.end_family("")
 
 
 def test_a_process_has_a_start_while_it_lives():
-    assert processes.started(1) or not Path("/proc").is_dir()
+    assert locks.started(1) or not Path("/proc").is_dir()
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    assert processes.started(process.pid)
+    assert locks.started(process.pid)
     process.kill()
     process.wait()
-    assert processes.started(process.pid) == ""
-    assert processes.machine() == processes.machine()
+    assert locks.started(process.pid) == ""
+    assert locks.machine() == locks.machine()

@@ -7,65 +7,10 @@ import pandas as pd
 import pytest
 import yaml
 
-from helpers import measures, sweep
 from helpers.files import PROJECT_ROOT
-
-TINY = {
-    "common": {
-        "class_ids": ["synthetic_disc", "synthetic_cross", "synthetic_bars"],
-        "image_size": 16,
-        "images_per_class": 10,
-        "test_images_per_class": 5,
-        "minimum_train_accuracy": 0.0,
-    },
-    "notebooks": {
-        "01_data_subset": {},
-        "02_grid_training": {
-            "run_count": 4,
-            "batch_sizes": [8],
-            "stem": "strided",
-            "max_epochs": 3,
-            "pretrain_class_ids": ["synthetic_ring", "synthetic_star"],
-            "pretrain_images_per_class": 8,
-            "pretrain_max_epochs": 1,
-        },
-        "03_cam_scoring": {"bootstrap_resamples": 50, "accuracy_thresholds": [0.5, 0.0]},
-        "04_baselines": {
-            "perturbation_fraction": 1.0,
-            "perturbation_points": 3,
-            "flatness_images": 16,
-            "flatness_draws": 1,
-            "flatness_halvings": 2,
-            "sharpness_images": 8,
-            "sharpness_steps": 1,
-            "bootstrap_resamples": 30,
-            "accuracy_thresholds": [0.5, 0.0],
-        },
-        "05_robustness_ablations": {
-            "thresholds": [0.05, 0.3],
-            "ablation_images": 6,
-            "noise_samples": 2,
-            "score_cam_channels": 3,
-            "random_networks": 3,
-            "random_images": 12,
-            "sample_sizes": [4, 10],
-            "sample_draws": 10,
-            "bootstrap_resamples": 30,
-            "accuracy_thresholds": [0.5, 0.0],
-        },
-        "06_kappa_tradeoff": {
-            "models_per_architecture": 1,
-            "include_pretrained": True,
-            "unseen_class_ids": ["synthetic_triangle", "synthetic_hourglass"],
-            "unseen_fractions": [0.0, 0.4],
-            "noise_ssim": [0.7, 0.85, 1.0],
-            "lambdas": [0.5, 1.0],
-            "complexity_images": 20,
-            "permutations": 20,
-        },
-        "07_your_checkpoints": {"images_used": 20, "bootstrap_resamples": 20, "cells_left_out": 1, "extra_passes": False},
-    },
-}
+from helpers.measures import registry
+from helpers.sweep import cli
+from tests.conftest import TINY_STUDY
 
 pytestmark = pytest.mark.smoke
 
@@ -73,21 +18,21 @@ pytestmark = pytest.mark.smoke
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("smoke")
-    (folder / "tiny.yaml").write_text(yaml.safe_dump(TINY))
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(TINY_STUDY))
     places = [f"work_dir={folder / 'work'}", f"reports_dir={folder / 'reports'}"]
-    assert sweep.run_study(folder / "tiny.yaml", places) == 0
+    assert cli.run_study(folder / "tiny.yaml", places) == 0
     return folder, places
 
 
 def test_every_notebook_leaves_its_report_without_an_error(finished):
     reports = finished[0] / "reports/tiny"
-    for name in TINY["notebooks"]:
+    for name in TINY_STUDY["notebooks"]:
         executed = nbformat.read(reports / f"{name}.ipynb", as_version=4)
         assert executed.metadata.papermill.exception is None
         assert (reports / f"{name}.html").stat().st_size > 10_000
     assert not list(finished[0].rglob("*.partial*"))
     index = (reports / "index.html").read_text()
-    assert all(f'href="{name}.html"' in index for name in TINY["notebooks"])
+    assert all(f'href="{name}.html"' in index for name in TINY_STUDY["notebooks"])
 
 
 def test_the_tables_hold_what_the_contract_says(finished):
@@ -112,9 +57,9 @@ def test_every_measure_of_every_model_is_in_the_tables_of_04(finished):
     scores = pd.read_parquet(tables / "scores.parquet")
     catalogue = pd.read_csv(tables / "catalogue.csv")
     ids = set(catalogue.loc[catalogue["snapshot"] != "none", "model_id"])
-    claims = [name for name, item in measures.MEASURES.items() if item.direction]
+    claims = [name for name, item in registry.MEASURES.items() if item.direction]
     assert scores[scores["measure"].isin(claims)].groupby("measure")["model_id"].agg(set).eq(ids).all()
-    assert set(scores["measure"]) == set(measures.MEASURES)
+    assert set(scores["measure"]) == set(registry.MEASURES)
     assert (scores["value"].notna() | (scores["reason"].str.len() > 0)).all()
     table3 = pd.read_csv(tables / "table3_correlations.csv")
     assert set(table3["measure"]) == {"iou", "iou_b", "effective_invariance", "nuclear_norm", "spectral_norm"}
@@ -130,7 +75,7 @@ def test_every_measure_of_every_model_is_in_the_tables_of_04(finished):
 
 def test_every_figure_is_read_by_a_computed_sentence(finished):
     reports = finished[0] / "reports/tiny"
-    for name in TINY["notebooks"]:
+    for name in TINY_STUDY["notebooks"]:
         for item in json.loads((reports / "story" / f"{name}.json").read_text()):
             if item["kind"] == "figure":
                 assert item["reading"].endswith("."), item["name"]
@@ -141,12 +86,12 @@ def test_every_figure_is_read_by_a_computed_sentence(finished):
 
 def test_the_same_command_again_runs_nothing(finished, capsys):
     folder, places = finished
-    assert sweep.run_study(folder / "tiny.yaml", places) == 0
-    assert capsys.readouterr().out.count("complete, nothing changed") == len(TINY["notebooks"])
+    assert cli.run_study(folder / "tiny.yaml", places) == 0
+    assert capsys.readouterr().out.count("complete, nothing changed") == len(TINY_STUDY["notebooks"])
 
 
 def test_the_tiny_study_runs_every_notebook():
-    assert {path.stem for path in (PROJECT_ROOT / "notebooks").glob("*.ipynb")} == set(TINY["notebooks"])
+    assert {path.stem for path in (PROJECT_ROOT / "notebooks").glob("*.ipynb")} == set(TINY_STUDY["notebooks"])
 
 
 def test_real_photographs_of_the_papers_classes_pass_through_at_full_size(real_data, tmp_path):
@@ -165,7 +110,7 @@ def test_real_photographs_of_the_papers_classes_pass_through_at_full_size(real_d
     notebooks = {"01_data_subset": {}, "02_grid_training": grid | {"stem": "imagenet"}, "03_cam_scoring": {"bootstrap_resamples": 50}}
     (tmp_path / "ilsvrc.yaml").write_text(yaml.safe_dump({"common": common, "notebooks": notebooks}))
     places = [f"work_dir={tmp_path / 'work'}", f"reports_dir={tmp_path / 'reports'}"]
-    assert sweep.run_study(tmp_path / "ilsvrc.yaml", places) == 0
+    assert cli.run_study(tmp_path / "ilsvrc.yaml", places) == 0
     tables = tmp_path / "reports/ilsvrc/tables"
     table1 = pd.read_csv(tables / "table1_categories.csv")
     assert (table1["train_images"].sum(), table1["test_images"].sum(), len(table1)) == (199, 100, 20)

@@ -1,34 +1,52 @@
 """The overlap score of one network under every choice that could have been made otherwise: method, class, layer, threshold, size."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from helpers import cams, layer_cams, localization, models, threshold_sweep
-from helpers.datasets import ImageSet
-from helpers.measures import passes
-from helpers.threshold_sweep import Annotation, annotated
+from helpers.cams import closed_form, gradient, overlap
+from helpers.cams.overlap import CountedBoxes, annotated
+from helpers.data.dataset import ImageSet
+from helpers.networks import hooks, resnet
 
 CORRECT, TORCHCAM = "correct", "torchcam"  # formulas
+
+
 PREDICTED, TRUE, NO_CLASS = "predicted", "true", "none"  # classes that a map explains
+
+
 BOXES, MASKS = "boxes", "masks"  # what it is compared with: annotated boxes, masks made by a machine
-ALL, RIGHT, WRONG = "all", "correct", "wrong"  # images: all, those classified as labelled, the others
+
+
+ALL_IMAGES, RIGHT, WRONG = "all", "correct", "wrong"  # images: all, those classified as labelled, the others
+
+
 # What one forward pass gives in closed form; the first is the paper's. "cam" is the same as "grad_cam" here.
 CLOSED_FORMS = (("grad_cam", CORRECT), ("grad_cam_plus_plus", CORRECT), ("grad_cam_plus_plus", TORCHCAM), ("layer_cam", CORRECT))
+
+
 LAYER_METHODS = ("grad_cam", "layer_cam")  # at every layer
-SAMPLED_METHODS = tuple(method for method in layer_cams.METHODS if method not in LAYER_METHODS)  # at the last stage
+
+
+SAMPLED_METHODS = tuple(method for method in gradient.GRADIENT_METHODS if method not in LAYER_METHODS)  # at the last stage
+
+
 KEYS = ["method", "formula", "layer", "class_used", "annotation", "image_size", "threshold", "subset"]
-COLUMNS = [*KEYS, "n", "iou", "iou_b", "nearest", "difference", "seconds"]
+
+
+OVERLAP_COLUMNS = [*KEYS, "n", "iou", "iou_b", "nearest", "difference", "seconds"]
 
 
 @dataclass(frozen=True)
-class Settings:
+class AblationSettings:
     """Everything that decides the scores beside the network, its images and the machine's masks."""
 
     thresholds: tuple[float, ...]  # of the map, in (0, 1); the paper's is added
@@ -62,19 +80,19 @@ class Stage(NamedTuple):
 
 @torch.inference_mode()
 def last_stage(network: nn.Module, images: ImageSet, device: torch.device | str) -> Stage:
-    """Find the layer whose maps are averaged and classified, see ``passes.last_maps_layer`` and ``cams.check_closed_form``.
+    """Find the layer whose maps are averaged and classified, see ``passes.last_maps_layer`` and ``closed_form.check_closed_form``.
 
     Raises:
         ValueError: there is none, or the closed form does not hold.
     """
-    example = passes.prepared(images.images[:1], models.normalise, device)
-    layer = passes.last_maps_layer(network, example)
+    example = hooks.prepared(images.images[:1], resnet.normalise_images, device)
+    layer = hooks.last_maps_layer(network, example)
     name = next(name for name, module in network.named_modules() if module is layer)
-    return Stage(name, layer, cams.check_closed_form(network, layer, example))
+    return Stage(name, layer, closed_form.check_closed_form(network, layer, example))
 
 
 def closed_form_maps(method: str, formula: str, features: Tensor, classifier_weight: Tensor, classes: Tensor) -> Tensor:
-    """Compute normalised maps without a backward pass, see ``cams.closed_form_cam``: (B, h, w) in [0, 1).
+    """Compute normalised maps without a backward pass, see ``closed_form.closed_form_cam``: (B, h, w) in [0, 1).
 
     Grad-CAM++ as torchcam 0.4.0 computes it loses a division: alpha is g^2, so that a channel's weight, summed over its h w pixels, is
     ``h w (relu(W_ck) / (h w))^3``. The factor is kept because it decides how much the 1e-8 of the normalisation weighs.
@@ -86,33 +104,33 @@ def closed_form_maps(method: str, formula: str, features: Tensor, classifier_wei
         known = ", ".join(f"{name} ({kind})" for name, kind in CLOSED_FORMS)
         raise ValueError(f"there is no closed form of {method!r} by the formula {formula!r}; choose one of {known}")
     if formula == CORRECT:
-        return cams.normalise(cams.closed_form_cam(method, features, classifier_weight, classes))
+        return closed_form.normalise_maps(closed_form.closed_form_cam(method, features, classifier_weight, classes))
     pixels = features.shape[2] * features.shape[3]
     weights = pixels * (classifier_weight[classes].relu() / pixels) ** 3
-    return cams.normalise(torch.einsum("bk,bkhw->bhw", weights, features).relu())
+    return closed_form.normalise_maps(torch.einsum("bk,bkhw->bhw", weights, features).relu())
 
 
-def swept(maps: Tensor, annotation: Annotation, settings: Settings) -> Tensor:
+def swept(maps: Tensor, annotation: CountedBoxes, settings: AblationSettings) -> Tensor:
     """Compute IoU and IoU-B at every threshold on the CPU: (2, T, B); NaN where the mask is empty, so that the image is dropped."""
-    found = torch.stack(threshold_sweep.overlaps(maps, annotation, settings.thresholds))
+    found = torch.stack(overlap.overlaps(maps, annotation, settings.thresholds))
     return found.masked_fill(annotation.pixels() == 0, torch.nan).cpu()
 
 
-def summary(overlaps: Tensor, right: Tensor, settings: Settings, seconds: float, **keys: str | int) -> pd.DataFrame:
+def summary(overlaps: Tensor, right: Tensor, settings: AblationSettings, seconds: float, **keys: str | int) -> pd.DataFrame:
     """Average overlaps (2, T, N) over all images, those classified right (N,), and the others; undefined ones are in no mean nor in n.
 
     Returns:
         ``COLUMNS``, one row per threshold and subset; NaN for a subset without a defined image.
     """
     rows = []
-    for subset, chosen in ((ALL, torch.ones_like(right)), (RIGHT, right), (WRONG, ~right)):
+    for subset, chosen in ((ALL_IMAGES, torch.ones_like(right)), (RIGHT, right), (WRONG, ~right)):
         values = overlaps[:, :, chosen].double()
         defined = values.isfinite().sum(2)
         means = (values.nan_to_num(0).sum(2) / defined).tolist()
         for threshold, n, iou, iou_b in zip(settings.thresholds, defined[0].tolist(), *means, strict=True):
             rows.append(keys | {"threshold": threshold, "subset": subset, "n": n, "iou": iou, "iou_b": iou_b, "seconds": seconds})
     table = pd.DataFrame(rows)
-    return table.assign(**{"nearest": "", "difference": np.nan} | {name: table[name] for name in table})[COLUMNS]
+    return table.assign(**{"nearest": "", "difference": np.nan} | {name: table[name] for name in table})[OVERLAP_COLUMNS]
 
 
 class Scores(NamedTuple):
@@ -124,7 +142,7 @@ class Scores(NamedTuple):
 
 @torch.inference_mode()
 def closed_form_scores(
-    network: nn.Module, images: ImageSet, masks: Tensor | None, settings: Settings, device: torch.device | str
+    network: nn.Module, images: ImageSet, masks: Tensor | None, settings: AblationSettings, device: torch.device | str
 ) -> Scores:
     """Score everything that one forward pass over all images of a model gives: methods, classes and thresholds at once.
 
@@ -139,9 +157,11 @@ def closed_form_scores(
     for start in range(0, len(images), settings.batch_size):
         batch = slice(start, start + settings.batch_size)
         started = time.perf_counter()
-        features, logits = cams.features_and_logits(network, stage.layer, passes.prepared(images.images[batch], models.normalise, device))
+        features, logits = hooks.features_and_logits(
+            network, stage.layer, hooks.prepared(images.images[batch], resnet.normalise_images, device)
+        )
         labels, predicted = images.labels[batch].to(device), logits.argmax(1)
-        annotations = {BOXES: annotated(localization.box_masks(images.boxes[batch].to(device), images.images.shape[-1]))}
+        annotations = {BOXES: annotated(overlap.box_masks(images.boxes[batch].to(device), images.images.shape[-1]))}
         if masks is not None:
             annotations[MASKS] = annotated(masks[batch].to(device))
         right.append((predicted == labels).cpu())
@@ -166,8 +186,8 @@ def _closed_form(
     weight: Tensor,
     predicted: Tensor,
     labels: Tensor,
-    annotations: dict[str, Annotation],
-    settings: Settings,
+    annotations: dict[str, CountedBoxes],
+    settings: AblationSettings,
 ) -> Iterator[tuple[tuple[str, str], Tensor]]:
     maps = closed_form_maps(*key, features, weight, predicted)
     looked = swept(maps, annotations[BOXES], settings)
@@ -179,9 +199,109 @@ def _closed_form(
     yield (TRUE, BOXES), looked.index_copy(2, wrong.cpu(), swept(of_label, annotations[BOXES].of(wrong), settings))
 
 
-def _single(joined: dict[tuple[str, ...], Tensor], right: Tensor, names: tuple[str, ...], settings: Settings) -> pd.DataFrame:
+def _single(joined: dict[tuple[str, ...], Tensor], right: Tensor, names: tuple[str, ...], settings: AblationSettings) -> pd.DataFrame:
     at = settings.thresholds.index(settings.threshold)
     paper = joined[(*CLOSED_FORMS[0], PREDICTED, BOXES)][:, at]
     against = joined.get((*CLOSED_FORMS[0], PREDICTED, MASKS))
     columns = {"iou": paper[0], "iou_b": paper[1], "mask_iou": torch.full_like(paper[0], torch.nan) if against is None else against[0, at]}
     return pd.DataFrame({"name": names} | {name: values.double().numpy() for name, values in columns.items()} | {"right": right.numpy()})
+
+
+# (B, 3, S, S) normalised images, (B,) classes, a seed -> (B, h, w) maps.
+Maps = Callable[[Tensor, Tensor, int], Tensor]
+
+
+Job = tuple[dict[str, str | int], Maps]
+
+
+def sampled_images(images: ImageSet, settings: AblationSettings) -> ImageSet:
+    """Choose the images: the same of every model that was fitted to the same, in their order."""
+    order = np.random.default_rng(settings.seed).permutation(len(images))
+    return images.subset(np.sort(order[: settings.images or None]))
+
+
+def sampled_scores(network: nn.Module, images: ImageSet, settings: AblationSettings, device: torch.device | str) -> pd.DataFrame:
+    """Score the methods that need gradients or noise at the last stage, Grad-CAM and Layer-CAM at every layer, and other image sizes.
+
+    Args:
+        network: on ``device``; modes, hooks and gradients are left as they came.
+        images: its training images.
+        settings: see there.
+        device: where the network is.
+
+    Returns:
+        ``compute.OVERLAP_COLUMNS``. At the last stage, nearest names the method and formula in closed form whose maps are nearest to
+        these, and difference the largest difference of a pixel of the normalised maps: near 0 the two methods coincide for this network.
+    """
+    images = sampled_images(images, settings)
+    stage = last_stage(network, images, device)
+    size = images.images.shape[-1]
+    batches = list(_batches(network, stage, images, settings, device))
+    right = torch.cat([(predicted == labels).cpu() for _, _, predicted, labels, _ in batches])
+    tables = []
+    for keys, maps_of in _jobs(network, stage, settings, size):
+        started, overlaps, differences = time.perf_counter(), [], []
+        for number, (pixels, boxes, predicted, _, closed) in enumerate(batches):
+            maps = closed_form.normalise_maps(maps_of(pixels, predicted, settings.seed + number))
+            overlaps.append(swept(maps, boxes, settings))
+            if maps.shape == closed[CLOSED_FORMS[0]].shape:
+                differences.append([float((maps - other).abs().amax()) for other in closed.values()])
+        table = summary(torch.cat(overlaps, 2), right, settings, time.perf_counter() - started, **keys)
+        if differences and keys["layer"] == stage.name and keys["image_size"] == size:
+            largest = np.nan_to_num(np.max(differences, axis=0), nan=np.inf)
+            method, formula = CLOSED_FORMS[int(largest.argmin())]
+            table = table.assign(nearest=f"{method} ({formula})", difference=float(largest.min()))
+        tables.append(table)
+    return pd.concat(tables, ignore_index=True)
+
+
+def _batches(
+    network: nn.Module, stage: Stage, images: ImageSet, settings: AblationSettings, device: torch.device | str
+) -> Iterator[tuple[Tensor, CountedBoxes, Tensor, Tensor, dict[tuple[str, str], Tensor]]]:
+    """Give pixels as floats in [0, 255], the boxes, predicted classes, labels, and the maps in closed form."""
+    for start in range(0, len(images), settings.batch_size):
+        batch = slice(start, start + settings.batch_size)
+        pixels = images.images[batch].to(device).float()
+        with torch.inference_mode():
+            features, logits = hooks.features_and_logits(network, stage.layer, _prepared(pixels))
+            predicted = logits.argmax(1)
+            closed = {key: closed_form_maps(*key, features, stage.classifier.weight, predicted) for key in CLOSED_FORMS}
+        boxes = annotated(overlap.box_masks(images.boxes[batch].to(device), images.images.shape[-1]))
+        yield pixels, boxes, predicted, images.labels[batch].to(device), closed
+
+
+def _prepared(pixels: Tensor) -> Tensor:
+    return resnet.normalise_images(pixels).contiguous(memory_format=torch.channels_last)
+
+
+def _jobs(network: nn.Module, stage: Stage, settings: AblationSettings, size: int) -> Iterator[Job]:
+    """List what is to be computed, with the keys of its rows."""
+    options = {"noise_samples": settings.noise_samples, "noise_std": settings.noise_std, "channels": settings.channels}
+    keys = {"formula": CORRECT, "layer": stage.name, "class_used": PREDICTED, "annotation": BOXES, "image_size": size}
+    for method in settings.methods:
+        used = NO_CLASS if method == "eigen_cam" else PREDICTED
+        yield keys | {"method": method, "class_used": used}, partial(_by_gradient, network, stage.layer, method, options)
+        if method in gradient.TORCHCAM_METHODS:
+            compatible = options | {"torchcam_compat": True}
+            yield keys | {"method": method, "formula": TORCHCAM}, partial(_by_gradient, network, stage.layer, method, compatible)
+    layers = {name: hooks.named_layer(network, name) for name in settings.layers} or hooks.stage_layers(network, size)
+    for name, layer in layers.items():
+        for method in LAYER_METHODS:
+            yield keys | {"method": method, "layer": name}, partial(_by_gradient, network, layer, method, options)
+    for side in dict.fromkeys(max(8, round(scale * size)) for scale in settings.scales):
+        if side != size:
+            yield keys | {"method": "grad_cam", "image_size": side}, partial(_at_size, network, stage, side)
+
+
+def _by_gradient(
+    network: nn.Module, layer: nn.Module, method: str, options: dict[str, int | float | bool], pixels: Tensor, classes: Tensor, seed: int
+) -> Tensor:
+    return gradient.layer_maps(method, network, layer, _prepared(pixels), classes, seed=seed, **options)
+
+
+@torch.inference_mode()
+def _at_size(network: nn.Module, stage: Stage, side: int, pixels: Tensor, classes: Tensor, seed: int) -> Tensor:
+    """Compute Grad-CAM of images of another size, for the class that is predicted at that size."""
+    resized = F.interpolate(pixels, size=(side, side), mode="bilinear", antialias=True, align_corners=False)
+    features, logits = hooks.features_and_logits(network, stage.layer, _prepared(resized))
+    return closed_form.closed_form_cam("grad_cam", features, stage.classifier.weight, logits.argmax(1))

@@ -1,4 +1,4 @@
-"""The ablations of every model of a catalogue: computed once, kept on disk, and read back."""
+"""The ablations of every model of a catalogue, and untrained networks beside them (Du et al. 2024, Table 5): computed once and kept."""
 
 import hashlib
 import json
@@ -13,14 +13,22 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from helpers import ablation_scores, measures, model_set, scoring
-from helpers.ablation_samples import sampled_scores
-from helpers.ablation_scores import Settings, closed_form_scores
-from helpers.datasets import StudyData
+from helpers.ablations import compute
+from helpers.ablations.compute import AblationSettings, closed_form_scores, sampled_scores
+from helpers.cams import overlap
+from helpers.data.dataset import ImageSet, StudyData
 from helpers.files import complete_or_absent, inside
+from helpers.measures import evidence, passes, registry
+from helpers.networks import resnet
+from helpers.scoring.models import folder_name, model_images, with_measures
+from helpers.training.catalogue import load_model, read_scores
 
 CLOSED, SAMPLED = "closed", "sampled"  # parts: all images in closed form, a few images by gradients
-COLUMNS = ["model_id", *ablation_scores.COLUMNS, "part"]
+
+
+ABLATION_COLUMNS = ["model_id", *compute.OVERLAP_COLUMNS, "part"]
+
+
 IMAGE_COLUMNS = ["model_id", "name", "iou", "iou_b", "mask_iou", "right"]
 
 
@@ -29,7 +37,7 @@ def digest(**decisive: Any) -> str:
     return hashlib.blake2b(json.dumps(decisive, sort_keys=True).encode(), digest_size=4).hexdigest()
 
 
-def folder_names(settings: Settings, masks: Tensor | None) -> dict[str, str]:
+def folder_names(settings: AblationSettings, masks: Tensor | None) -> dict[str, str]:
     """Name each part's folder by what its scores depend on: other noise does not compute the closed forms again, nor other masks the noise.
 
     Masks are told apart by their pixels, wherever they came from.
@@ -41,8 +49,8 @@ def folder_names(settings: Settings, masks: Tensor | None) -> dict[str, str]:
     return {CLOSED: f"{CLOSED}-{closed}", SAMPLED: f"{SAMPLED}-{digest(**options)}"}
 
 
-def score_missing(
-    work: Path, catalogue: pd.DataFrame, data: StudyData, settings: Settings, masks: Tensor | None, *, device: torch.device | str
+def score_missing_ablations(
+    work: Path, catalogue: pd.DataFrame, data: StudyData, settings: AblationSettings, masks: Tensor | None, *, device: torch.device | str
 ) -> Iterator[str]:
     """Compute what is missing, model by model; yield each model's id when it has everything.
 
@@ -64,14 +72,14 @@ def score_missing(
         paths = {part: inside(place, f"{name}.parquet") for part, place in places.items()}
         missing = [part for part, path in paths.items() if not path.is_file()]
         if missing:
-            network, images = model_set.load_model(work, model, len(data.classes), device), scoring.model_images(model, data)
+            network, images = load_model(work, model, len(data.classes), device), model_images(model, data)
         if CLOSED in missing:
             own = None if masks is None else masks[[row_of[image] for image in images.names]]
             scores = closed_form_scores(network, images, own, settings, device)
             _keep(inside(places[CLOSED], f"{name}.images.parquet"), scores.single.assign(model_id=name)[IMAGE_COLUMNS])
-            _keep(paths[CLOSED], scores.table.assign(model_id=name, part=CLOSED)[COLUMNS])
+            _keep(paths[CLOSED], scores.table.assign(model_id=name, part=CLOSED)[ABLATION_COLUMNS])
         if SAMPLED in missing:
-            _keep(paths[SAMPLED], sampled_scores(network, images, settings, device).assign(model_id=name, part=SAMPLED)[COLUMNS])
+            _keep(paths[SAMPLED], sampled_scores(network, images, settings, device).assign(model_id=name, part=SAMPLED)[ABLATION_COLUMNS])
         yield name
 
 
@@ -80,12 +88,14 @@ def _keep(path: Path, table: pd.DataFrame) -> None:
         table.to_parquet(temporary, index=False)
 
 
-def load(work: Path, catalogue: pd.DataFrame, settings: Settings, masks: Tensor | None) -> tuple[pd.DataFrame, pd.DataFrame]:
+def load_ablations(
+    work: Path, catalogue: pd.DataFrame, settings: AblationSettings, masks: Tensor | None
+) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Read what is kept of some models: the scores (``COLUMNS``), and those of single images at the paper's setting (``IMAGE_COLUMNS``)."""
     names, ids = folder_names(settings, masks), sorted(catalogue["model_id"])
     scores = [table for folder in names.values() for table in _read(work / "ablations" / folder, ids, ".parquet")]
     single = _read(work / "ablations" / names[CLOSED], ids, ".images.parquet")
-    return _stacked(scores, COLUMNS), _stacked(single, IMAGE_COLUMNS)
+    return _stacked(scores, ABLATION_COLUMNS), _stacked(single, IMAGE_COLUMNS)
 
 
 def _read(folder: Path, ids: Iterable[str], ending: str) -> list[pd.DataFrame]:
@@ -96,27 +106,120 @@ def _stacked(tables: list[pd.DataFrame], columns: list[str]) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=columns)
 
 
-def measure_folders(work: Path, settings: measures.Settings) -> list[str]:
+def measure_folders(work: Path, settings: evidence.MeasureSettings) -> list[str]:
     """Find the scores of 04_baselines: of each family the folder for these settings, or the only one there is.
 
     Where there are several and none is for these settings, it cannot be known which is meant, and the family is left out.
     """
     chosen = []
-    for family in measures.FAMILIES:
+    for family in registry.FAMILIES:
         there = sorted(path.name for path in (work / "scores").glob(f"{family}-*") if re.fullmatch(f"{family}-[0-9a-f]{{8}}", path.name))
-        wanted = scoring.folder_name(family, settings)
+        wanted = folder_name(family, settings)
         chosen += [wanted] if wanted in there else there if len(there) == 1 else []
     return chosen
 
 
-def with_other_measures(work: Path, models: pd.DataFrame, settings: measures.Settings) -> tuple[pd.DataFrame, dict[str, int]]:
+def with_other_measures(work: Path, models: pd.DataFrame, settings: evidence.MeasureSettings) -> tuple[pd.DataFrame, dict[str, int]]:
     """Join the measures that 04_baselines kept to a table of models that has iou and iou_b.
 
     Returns:
         The table, and the direction of iou, iou_b and every other ranked measure that is defined for some model.
     """
-    scores = model_set.load_scores(work, measure_folders(work, settings), models["model_id"])
-    joined = scoring.with_measures(models.drop(columns=["iou", "iou_b"]), scores)
+    scores = read_scores(work, measure_folders(work, settings), models["model_id"])
+    joined = with_measures(models.drop(columns=["iou", "iou_b"]), scores)
     joined = joined.assign(iou=models["iou"].to_numpy(), iou_b=models["iou_b"].to_numpy())
-    found = {name: item.direction for name, item in measures.ranked().items() if name in joined and joined[name].notna().any()}
+    found = {name: item.direction for name, item in registry.ranked().items() if name in joined and joined[name].notna().any()}
     return joined, {"iou": 1, "iou_b": 1} | found
+
+
+UNTRAINED_COLUMNS = ["architecture", "seed", "train_accuracy", "test_accuracy", "gap", "iou", "iou_b", "train_images", "test_images"]
+
+
+def some_images(images: ImageSet, count: int, seed: int) -> ImageSet:
+    """Choose at most ``count`` images, seeded and in their order; 0 takes all."""
+    return images.subset(np.sort(np.random.default_rng(seed).permutation(len(images))[: count or None]))
+
+
+def random_network_score(
+    architecture: str,
+    train: ImageSet,
+    test: ImageSet,
+    classes: int,
+    *,
+    stem: str,
+    width: float,
+    seed: int,
+    method: str = "grad_cam",
+    threshold: float = 0.1,
+    device: torch.device | str = "cpu",
+    batch_size: int = 256,
+) -> dict[str, float | int | str]:
+    """Score one untrained network: initial weights of its seed, batch statistics of mean 0 and variance 1, evaluation mode.
+
+    Args:
+        architecture: see ``resnet.build``, as stem and width.
+        train: images for the training accuracy and the overlap.
+        test: images for the test accuracy.
+        classes: outputs.
+        stem: of the network.
+        width: of the network.
+        seed: of the initial weights; the same seed gives the same numbers.
+        method: of the map, one of ``closed_form.CLOSED_FORM_METHODS``.
+        threshold: of the map.
+        device: where to compute.
+        batch_size: images per pass.
+
+    Returns:
+        ``COLUMNS``: accuracies and gap (train minus test) as fractions, near 1 / classes and 0; iou and iou_b in [0, 1].
+    """
+    network = resnet.build(architecture, classes, stem=stem, width=width, seed=seed)
+    network = network.to(device, memory_format=torch.channels_last).eval()
+    example = passes.example(train, resnet.normalise_images, device)
+    given = (resnet.normalise_images, device, example, method, batch_size)
+    seen, unseen = (passes.forward_pass(network, images, *given) for images in (train, test))
+    accuracies = [float((run.logits.argmax(1) == images.labels).double().mean()) for run, images in ((seen, train), (unseen, test))]
+    overlaps = overlap.image_scores(seen.maps, train.boxes, train.images.shape[-1], threshold, device=device)
+    values = [*accuracies, accuracies[0] - accuracies[1], float(overlaps["iou"].mean()), float(overlaps["iou_b"].mean())]
+    return dict(zip(UNTRAINED_COLUMNS, [architecture, seed, *values, len(train), len(test)], strict=True))
+
+
+def random_network_scores(
+    work: Path,
+    catalogue: pd.DataFrame,
+    data: StudyData,
+    count: int,
+    *,
+    images: int = 0,
+    method: str = "grad_cam",
+    threshold: float = 0.1,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+) -> Iterator[dict[str, float | int | str]]:
+    """Score ``count`` untrained networks of every architecture that a catalogue has, with its stem and width; yield them one by one.
+
+    Each is kept in ``ablations/random-<digest>/<architecture>-<seed>.parquet`` and never computed again; more networks are added to
+    those that are there.
+
+    Args:
+        work: the study's folder.
+        catalogue: architecture, stem, width.
+        data: the study's images.
+        count: networks per architecture; Du et al. take 50.
+        images: training and test images at most, the same for all networks; 0 takes all.
+        method: of the map.
+        threshold: of the map.
+        seed: of the first network and of the choice of images.
+        device: where to compute.
+    """
+    train, test = (some_images(split, images, seed) for split in (data.train, data.test))
+    decisive = {"data": data.fingerprint, "images": images, "method": method, "threshold": threshold, "chosen": seed if images else 0}
+    for architecture, stem, width in catalogue[["architecture", "stem", "width"]].drop_duplicates("architecture").itertuples(index=False):
+        folder = f"ablations/random-{digest(**decisive, stem=stem, width=float(width))}"
+        for number in range(seed, seed + count):
+            path = inside(work, f"{folder}/{architecture}-{number}.parquet")
+            if not path.is_file():
+                settings = {"stem": stem, "width": float(width), "seed": number, "method": method, "threshold": threshold}
+                row = random_network_score(architecture, train, test, len(data.classes), device=device, **settings)
+                with complete_or_absent(path) as temporary:
+                    pd.DataFrame([row]).to_parquet(temporary, index=False)
+            yield pd.read_parquet(path).iloc[0].to_dict()

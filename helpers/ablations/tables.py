@@ -5,21 +5,77 @@ from collections.abc import Collection, Sequence
 import numpy as np
 import pandas as pd
 
-from helpers import published
-from helpers.ablation_scores import ALL, BOXES, CLOSED_FORMS, CORRECT, LAYER_METHODS, NO_CLASS, PREDICTED, RIGHT, TRUE
-from helpers.agreement import finite_pairs, kendall, pearson
-from helpers.statistics import TOTAL, bootstrap_interval, correlation_table
+from helpers.ablations.compute import ALL_IMAGES, BOXES, CLOSED_FORMS, CORRECT, LAYER_METHODS, NO_CLASS, PREDICTED, RIGHT, TRUE
+from helpers.statistics import published
+from helpers.statistics.agreement import Array, finite_pairs, kendall, pearson
+from helpers.statistics.resampling import bootstrap_interval
+from helpers.statistics.tables import TOTAL, correlation_table
+
+
+def by_number_of_images(
+    models: pd.DataFrame, single: pd.DataFrame, sizes: Sequence[int], *, draws: int = 200, seed: int = 0
+) -> pd.DataFrame:
+    """Ask how many training images are enough: IoU of every model and its r with the gap from n images, drawn again and again.
+
+    A draw puts all images in one order, and every model takes the first n of those it was fitted to: models share images as they would
+    in use. The intervals hold for these models, and are of the choice of images alone.
+
+    Args:
+        models: model_id, gap.
+        single: model_id, name, iou: one row per model and image, see ``store.load_ablations``; undefined overlaps are left out.
+        sizes: numbers of images; those that no model has are left out, and all is added.
+        draws: orders.
+        seed: of the draws.
+
+    Returns:
+        One row per size: images, n models, fewer (models that have fewer images and give all they have), draws, half_width (of the 95 %
+        interval of a model's IoU, median over the models), pearson_r (median over the draws), ci_low, ci_high.
+    """
+    wide = single.pivot(index="model_id", columns="name", values="iou").reindex(models["model_id"]).astype(float)
+    values, counts = wide.to_numpy(), wide.notna().sum(axis=1).to_numpy()
+    most = int(counts.max(initial=0))
+    chosen = sorted({size for size in sizes if 0 < size < most} | ({most} if most else set()))
+    generator = np.random.default_rng(seed)
+    means = np.array([_means_of_first(values[:, generator.permutation(values.shape[1])], chosen) for _ in range(draws)])
+    rows = []
+    for number, size in enumerate(chosen):
+        drawn = means[:, number]
+        low, high = np.quantile(drawn[:, counts > 0], [0.025, 0.975], axis=0)
+        r = np.array([pearson(row, models["gap"]) for row in drawn])
+        defined = r[np.isfinite(r)]
+        limits = np.quantile(defined, [0.5, 0.025, 0.975]) if len(defined) else np.full(3, np.nan)
+        row = {"images": size, "n": int((counts > 0).sum()), "fewer": int((counts < size).sum()), "draws": draws}
+        rows.append(row | {"half_width": np.median((high - low) / 2)} | dict(zip(("pearson_r", "ci_low", "ci_high"), limits, strict=True)))
+    return pd.DataFrame(rows, columns=["images", "n", "fewer", "draws", "half_width", "pearson_r", "ci_low", "ci_high"])
+
+
+def _means_of_first(values: Array, sizes: Sequence[int]) -> Array:
+    """Mean of the first n defined values of each row, for each n: (M, N) -> (sizes, M); NaN for a row without any."""
+    defined = np.isfinite(values)
+    number, total = defined.cumsum(1), np.where(defined, values, 0).cumsum(1)
+    results = []
+    for size in sizes:
+        # The last place where at most `size` values have been seen.
+        place = np.maximum((number <= size).sum(1) - 1, 0)[:, None]
+        seen = np.take_along_axis(number, place, 1)[:, 0]
+        results.append(np.take_along_axis(total, place, 1)[:, 0] / np.where(seen > 0, seen, np.nan))
+    return np.array(results)
+
 
 PAPER_THRESHOLD = 0.1
+
+
 # Two maps whose pixels differ by less than this are one map; rounding in single precision moves them by some 1e-6.
 SAME = 1e-3
+
+
 _PAPER = dict(zip(("method", "formula"), CLOSED_FORMS[0], strict=True))
 
 
 def correlation(values: pd.Series, models: pd.DataFrame, resamples: int, seed: int) -> dict[str, float]:
     """Correlate one value per model with its gap: n, dropped (not finite), cells, pearson_r, ci_low, ci_high, kendall_tau.
 
-    The interval is that of ``statistics.bootstrap_interval``, over whole cells; what is undefined is NaN.
+    The interval is that of ``resampling.bootstrap_interval``, over whole cells; what is undefined is NaN.
     """
     x, y, kept = finite_pairs(values, models["gap"])
     cells = models["cell"].to_numpy()[kept]
@@ -35,7 +91,7 @@ def correlations(
 
     Args:
         models: one row per model: model_id, gap, cell.
-        scores: rows of ``ablations.load``, at most one per model and setting.
+        scores: rows of ``store.load_ablations``, at most one per model and setting.
         keys: the columns that name a setting.
         measure: iou or iou_b.
         resamples: of the interval.
@@ -57,7 +113,7 @@ def at_last_stage(scores: pd.DataFrame) -> pd.DataFrame:
     """Take the scores at the last stage and at the study's own image size, of all images of a model."""
     closed = scores[scores["part"] == "closed"]
     chosen = scores["layer"].isin(closed["layer"].unique()) & scores["image_size"].isin(closed["image_size"].unique())
-    return scores[chosen & (scores["subset"] == ALL)]
+    return scores[chosen & (scores["subset"] == ALL_IMAGES)]
 
 
 def of_paper(scores: pd.DataFrame, **fixed: object) -> pd.DataFrame:
@@ -138,7 +194,7 @@ def validity(networks: pd.DataFrame, models: pd.DataFrame, *, resamples: int, se
     """Correlate IoU with the gap among untrained networks, beside the trained ones; Du et al. 2024, Table 5.
 
     Args:
-        networks: one row per untrained network, see ``random_networks.COLUMNS``; each is a cell of its own.
+        networks: one row per untrained network, see ``store.UNTRAINED_COLUMNS``; each is a cell of its own.
         models: the trained ones: architecture, gap, cell, iou.
         resamples: of the interval.
         seed: of the resampling.
@@ -186,7 +242,7 @@ def by_layer(models: pd.DataFrame, scores: pd.DataFrame, threshold: float, *, re
     """Correlate Grad-CAM and Layer-CAM of every layer, on the sampled images: rows of ``correlations`` by method and layer."""
     size = scores.loc[scores["part"] == "closed", "image_size"].unique()
     chosen = scores[(scores["part"] == "sampled") & scores["method"].isin(LAYER_METHODS) & scores["image_size"].isin(size)]
-    chosen = chosen[(chosen["threshold"] == threshold) & (chosen["subset"] == ALL)]
+    chosen = chosen[(chosen["threshold"] == threshold) & (chosen["subset"] == ALL_IMAGES)]
     return correlations(models, chosen.sort_values("method", kind="stable"), ["method", "layer"], resamples=resamples, seed=seed)
 
 
@@ -204,6 +260,6 @@ def by_class(models: pd.DataFrame, scores: pd.DataFrame, threshold: float, *, re
 def by_image_size(models: pd.DataFrame, scores: pd.DataFrame, threshold: float, *, resamples: int, seed: int) -> pd.DataFrame:
     """Correlate Grad-CAM of the same sampled images at several sizes: rows of ``correlations`` by image_size, sorted."""
     last = scores.loc[scores["part"] == "closed", "layer"].unique()
-    chosen = of_paper(scores, part="sampled", threshold=threshold, subset=ALL)
+    chosen = of_paper(scores, part="sampled", threshold=threshold, subset=ALL_IMAGES)
     chosen = chosen[chosen["layer"].isin(last)].sort_values("image_size", kind="stable")
     return correlations(models, chosen, ["image_size"], resamples=resamples, seed=seed)

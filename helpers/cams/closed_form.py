@@ -1,13 +1,11 @@
 """Where a network looks: class activation maps, in closed form where that is exact, by Captum elsewhere."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
-METHODS = ("cam", "grad_cam", "grad_cam_plus_plus", "layer_cam")
+from helpers.networks.hooks import evaluation_mode, features_and_logits
+
+CLOSED_FORM_METHODS = ("cam", "grad_cam", "grad_cam_plus_plus", "layer_cam")
 
 
 def closed_form_weights(method: str, class_weights: Tensor, pooled: Tensor) -> Tensor:
@@ -39,7 +37,7 @@ def closed_form_weights(method: str, class_weights: Tensor, pooled: Tensor) -> T
     if method == "grad_cam_plus_plus":
         # With relu(W) below as well, a channel of negative weight is 0 / 2 and never 0 / 0.
         return positive / (2 + positive * pooled)
-    raise ValueError(f"CAM method {method!r} is unknown; choose one of {', '.join(METHODS)}")
+    raise ValueError(f"CAM method {method!r} is unknown; choose one of {', '.join(CLOSED_FORM_METHODS)}")
 
 
 def closed_form_cam(method: str, features: Tensor, classifier_weight: Tensor, classes: Tensor) -> Tensor:
@@ -63,7 +61,7 @@ def closed_form_cam(method: str, features: Tensor, classifier_weight: Tensor, cl
     return torch.einsum("bk,bkhw->bhw", weights, features).relu()
 
 
-def normalise(maps: Tensor) -> Tensor:
+def normalise_maps(maps: Tensor) -> Tensor:
     """Scale each map to [0, 1): ``M <- M - min M``, then ``M <- M / (max M + 1e-8)``, as in the code of Du et al. 2024.
 
     Args:
@@ -74,68 +72,6 @@ def normalise(maps: Tensor) -> Tensor:
     """
     shifted = maps - maps.amin((1, 2), keepdim=True)
     return shifted / (shifted.amax((1, 2), keepdim=True) + 1e-8)
-
-
-@contextmanager
-def captured_output(layer: nn.Module) -> Iterator[list[Tensor]]:
-    """Collect what a layer puts out while the context is open; the hook is removed whatever happens inside.
-
-    Yields:
-        A list that every call of the layer appends to.
-    """
-    outputs: list[Tensor] = []
-    # Copied, because an in-place layer behind this one would overwrite what was captured.
-    hook = layer.register_forward_hook(lambda module, given, output: outputs.append(output.clone()))
-    try:
-        yield outputs
-    finally:
-        hook.remove()
-
-
-@contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Put every module in evaluation mode, and each back in the mode it was in, whatever happens inside."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
-
-
-def observe(model: nn.Module, images: Tensor, seen: Callable[[nn.Module, Any, Any], None]) -> None:
-    """Run one pass in evaluation mode and call ``seen`` with each module, its input and output; hooks are removed whatever happens."""
-    hooks = [module.register_forward_hook(seen) for module in model.modules()]
-    try:
-        with evaluation_mode(model):
-            model(images)
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def features_and_logits(model: nn.Module, layer: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Run one forward pass in evaluation mode; modes, gradients and hooks are left as they were.
-
-    Args:
-        model: a classifier, (B, 3, H, W) -> (B, K).
-        layer: one of its modules; when it is called more than once, its last output counts.
-        images: (B, 3, H, W) as the network expects them.
-
-    Returns:
-        (B, C, h, w) the layer's output, and (B, K) logits.
-
-    Raises:
-        ValueError: the layer is not called, or its output is no stack of maps.
-    """
-    with evaluation_mode(model), captured_output(layer) as outputs:
-        logits = model(images)
-    if not outputs:
-        raise ValueError(f"the layer {type(layer).__name__} is not called in the network's forward pass; choose one of its own modules")
-    if outputs[-1].ndim != 4:
-        raise ValueError(f"the layer {type(layer).__name__} puts out shape {tuple(outputs[-1].shape)}; a CAM needs (B, C, h, w)")
-    return outputs[-1], logits
 
 
 @torch.no_grad()

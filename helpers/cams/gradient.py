@@ -7,10 +7,15 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from helpers import cams
+from helpers.cams import closed_form
+from helpers.networks import hooks
 
-METHODS = ("grad_cam", "grad_cam_plus_plus", "smooth_grad_cam_plus_plus", "layer_cam", "eigen_cam", "score_cam")
-TORCHCAM_METHODS = METHODS[:4]  # what torchcam_compat is for
+GRADIENT_METHODS = ("grad_cam", "grad_cam_plus_plus", "smooth_grad_cam_plus_plus", "layer_cam", "eigen_cam", "score_cam")
+
+
+TORCHCAM_METHODS = GRADIENT_METHODS[:4]  # what torchcam_compat is for
+
+
 _MASKED_IMAGES = 64  # of Score-CAM in one batch
 
 
@@ -60,16 +65,16 @@ def layer_maps(
         channels: of Score-CAM, at least 1; all where the layer has fewer.
 
     Returns:
-        (B, h, w) maps, at least 0, not normalised (see ``cams.normalise``), detached. All zeros where nothing speaks for the class;
+        (B, h, w) maps, at least 0, not normalised (see ``closed_form.normalise_maps``), detached. All zeros where nothing speaks for it;
         NaN where an activation or gradient is NaN.
 
     Raises:
         ValueError: an argument is out of range, torchcam has no such method, or the layer has no maps that the logits depend on.
     """
     _check(method, images, classes, torchcam_compat, noise_samples, noise_std, channels)
-    with torch.inference_mode(False), torch.enable_grad(), cams.evaluation_mode(model):
+    with torch.inference_mode(False), torch.enable_grad(), hooks.evaluation_mode(model):
         images, classes = images.detach().clone(), classes.detach().clone()  # one made in inference mode cannot enter a graph
-        if method in METHODS[4:]:
+        if method in GRADIENT_METHODS[4:]:
             activations = _run(model, layer, images)[0].detach()
             return _eigen_cam(activations) if method == "eigen_cam" else _score_cam(model, activations, images, classes, channels)
         if method == "smooth_grad_cam_plus_plus":
@@ -85,8 +90,8 @@ def layer_maps(
 
 
 def _check(method: str, images: Tensor, classes: Tensor, compat: bool, samples: int, std: float, channels: int) -> None:
-    if method not in METHODS:
-        raise ValueError(f"CAM method {method!r} is unknown; choose one of {', '.join(METHODS)}")
+    if method not in GRADIENT_METHODS:
+        raise ValueError(f"CAM method {method!r} is unknown; choose one of {', '.join(GRADIENT_METHODS)}")
     if compat and method not in TORCHCAM_METHODS:
         raise ValueError(f"torchcam_compat is not for {method!r}; it is for {', '.join(TORCHCAM_METHODS)}")
     if classes.shape != images.shape[:1] or classes.dtype != torch.int64:
@@ -137,7 +142,7 @@ def _score_cam(model: nn.Module, activations: Tensor, images: Tensor, classes: T
     scores = []
     for maps in chosen.split(max(1, _MASKED_IMAGES // max(1, len(images))), 1):
         masks = nn.functional.interpolate(maps, size=images.shape[2:], mode="bilinear", align_corners=False).flatten(0, 1)
-        masked = images.repeat_interleave(maps.shape[1], 0) * cams.normalise(masks).unsqueeze(1)
+        masked = images.repeat_interleave(maps.shape[1], 0) * closed_form.normalise_maps(masks).unsqueeze(1)
         scores.append(_chosen_logits(model(masked), classes.repeat_interleave(maps.shape[1])).unflatten(0, maps.shape[:2]))
     # The score of the empty image, which the paper subtracts, cancels in the softmax.
     return _weighted(torch.cat(scores, 1).softmax(1), chosen)
@@ -188,59 +193,3 @@ def _differentiate(model: nn.Module, layer: nn.Module, images: Tensor, classes: 
     if gradient is None:
         raise ValueError(f"the logits do not depend on the last output of the layer {type(layer).__name__}; choose a layer before the head")
     return leaf.detach(), gradient
-
-
-def named_layer(model: nn.Module, name: str) -> nn.Module:
-    """Find a module by its name, with dots for what lies inside: "layer3", "layer4.1.conv2".
-
-    Raises:
-        ValueError: no module has that name; the message lists the outer ones.
-    """
-    modules = dict(model.named_modules())
-    if not name or name not in modules:
-        outer = ", ".join(dict(model.named_children()))
-        raise ValueError(f"the network has no layer {name!r}; it has {outer}, and what lies inside, such as {list(modules)[-1]!r}")
-    return modules[name]
-
-
-def stage_layers(model: nn.Module, image_size: int = 64) -> dict[str, nn.Module]:
-    """List the layers that a user may name: the last one at each resolution, in the order in which they are called.
-
-    For a ResNet these are its four stages. Elsewhere one image of zeros is traced, and of the modules whose last output has a
-    resolution the one called last is taken; maps of a single pixel show no place and are left out.
-
-    Args:
-        model: a network, (1, 3, S, S) -> anything; left as it came.
-        image_size: side S of the traced image, pixels; smaller ones have fewer resolutions.
-
-    Raises:
-        ValueError: no module puts out maps of more than one pixel.
-    """
-    of_resnet = [name for name in ("layer1", "layer2", "layer3", "layer4") if hasattr(model, name)]
-    if len(of_resnet) == 4:
-        return {name: model.get_submodule(name) for name in of_resnet}
-    sizes = _trace(model, image_size)
-    last = set({size: name for name, size in sizes.items() if size > 1}.values())
-    stages = {name: model.get_submodule(name) for name in sizes if name in last}
-    if stages:
-        return stages
-    raise ValueError(f"no module of {type(model).__name__} puts out maps of more than one pixel for images of {image_size} pixels")
-
-
-@torch.no_grad()
-def _trace(model: nn.Module, image_size: int) -> dict[str, int]:
-    """Note the side of the maps that each module put out last, in the order of these last calls."""
-    sizes: dict[str, int] = {}
-    names = {module: name for name, module in model.named_modules() if name}
-
-    def note(module: nn.Module, given: tuple, output: Tensor) -> None:
-        if module is model:
-            return
-        sizes.pop(names[module], None)
-        # What is not square is no stack of maps here, such as the output of a block that puts the channels last.
-        if isinstance(output, Tensor) and output.ndim == 4 and output.shape[2] == output.shape[3]:
-            sizes[names[module]] = output.shape[2]
-
-    weight = next(model.parameters(), torch.empty(0))
-    cams.observe(model, torch.zeros(1, 3, image_size, image_size, dtype=weight.dtype, device=weight.device), note)
-    return sizes

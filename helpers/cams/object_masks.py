@@ -1,10 +1,11 @@
-"""Boxes made by a machine: masks of the salient object, in place of an annotation (Du et al. 2024, Table 7)."""
+"""Masks of the salient object made by a machine, in place of an annotation, and how good they are (Du et al. 2024, Table 7)."""
 
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 
 import numpy as np
+import pandas as pd
 import scipy.ndimage
 import torch
 import torch.nn.functional as F
@@ -12,17 +13,22 @@ import torchvision
 from PIL import Image
 from torch import Tensor, nn
 
-from helpers import cams, models
+from helpers.cams import detection, overlap
+from helpers.data.dataset import ImageSet
 from helpers.files import from_root
+from helpers.networks import hooks, resnet, weights
 
 # A provider: (N, 3, S, S) uint8 images -> (N, S, S) bool masks, True on the object.
 MaskProvider = Callable[[Tensor], Tensor]
 
+
 SEGMENTATION_NETWORKS = tuple(torchvision.models.list_models(module=torchvision.models.segmentation))
+
+
 _LUMA = torch.tensor([0.299, 0.587, 0.114], dtype=torch.float64)  # of ITU-R BT.601
 
 
-def empty(masks: Tensor) -> Tensor:
+def empty_masks(masks: Tensor) -> Tensor:
     """Say which masks have no pixel, so that their images can be dropped and counted: (N, S, S) bool -> (N,) bool."""
     return ~masks.any(2).any(1)
 
@@ -194,7 +200,7 @@ def segmentation_network(architecture: str, weights_path: str, classes: int = 21
     path = from_root(weights_path)
     if not path.is_file():
         raise FileNotFoundError(f"the weights {path} do not exist; save the state dict of a {architecture} there")
-    state = {name: value for name, value in models.read_weights(str(path), architecture).items() if not name.startswith("aux_classifier.")}
+    state = {name: value for name, value in weights.read_weights(str(path), architecture).items() if not name.startswith("aux_classifier.")}
     network = torchvision.models.get_model(architecture, weights=None, weights_backbone=None, num_classes=classes)
     try:
         network.load_state_dict(state)
@@ -208,7 +214,7 @@ def network_masks(
     network: nn.Module,
     images: Tensor,
     *,
-    normalise_images: Callable[[Tensor], Tensor] = models.normalise,
+    normalise_images: Callable[[Tensor], Tensor] = resnet.normalise_images,
     batch_size: int = 32,
     device: torch.device | str = "cpu",
 ) -> Tensor:
@@ -230,7 +236,7 @@ def network_masks(
     """
     _check(images)
     masks = []
-    with cams.evaluation_mode(network):
+    with hooks.evaluation_mode(network):
         for batch in images.split(batch_size):
             logits = _maps_of(network(normalise_images(batch.to(device))), len(batch))
             logits = F.interpolate(logits.float(), size=images.shape[2:], mode="bilinear", align_corners=False)
@@ -245,3 +251,84 @@ def _maps_of(output: Tensor | dict[str, Tensor], count: int) -> Tensor:
         found = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else f"a {type(output).__name__}"
         raise ValueError(f"the network puts out {found}; masks need logits ({count}, K, h, w), or a dict that has them as 'out'")
     return logits
+
+
+MASK_PROVIDERS = ("spectral_residual", "folder", "network")
+
+
+def make_masks(
+    provider: str, images: ImageSet, *, path: str = "", architecture: str = "", classes: int = 21, device: torch.device | str = "cpu"
+) -> Tensor:
+    """Mark the salient object of every image.
+
+    Args:
+        provider: "spectral_residual" (Hou and Zhang 2007, needs nothing), "folder" (masks that another program made, such as MCCL's as
+            in the paper), or "network" (one of torchvision's segmentation networks with weights of the user).
+        images: N images.
+        path: the folder of masks, or the weights' file; relative to the project's root.
+        architecture: of the network, one of ``object_masks.SEGMENTATION_NETWORKS``.
+        classes: outputs of the network, see ``object_masks.segmentation_network``.
+        device: where the network runs.
+
+    Returns:
+        (N, S, S) bool on the CPU; a mask may be empty.
+
+    Raises:
+        ValueError: an unknown provider, or one that needs a path and has none.
+        FileNotFoundError: a mask or the weights are missing.
+    """
+    if provider not in MASK_PROVIDERS:
+        raise ValueError(f"saliency provider {provider!r} is unknown; choose one of {', '.join(MASK_PROVIDERS)}")
+    if provider == "spectral_residual":
+        return spectral_residual_masks(images.images)
+    if not path:
+        wanted = "folder that holds one mask for each image" if provider == "folder" else "file of the network's weights"
+        raise ValueError(f"saliency provider {provider!r} needs a path: the {wanted}")
+    if provider == "folder":
+        return masks_from_folder(path, images.names, images.images.shape[-1])
+    network = segmentation_network(architecture, path, classes).to(device)
+    return network_masks(network, images.images, device=device)
+
+
+def image_quality(masks: Tensor, images: ImageSet, batch_size: int = 256) -> pd.DataFrame:
+    """Compare each mask with the boxes of its image.
+
+    Returns:
+        One row per image: name, iou in [0, 1] with the union of its boxes (0 for an empty mask, NaN where there is no box either),
+        empty (no pixel), share (of the image that is mask).
+    """
+    ious = _batched(masks, images, batch_size, overlap.mask_iou)
+    iou = torch.cat(ious).double().numpy() if ious else np.empty(0)
+    share = masks.flatten(1).double().mean(1).numpy()
+    return pd.DataFrame({"name": images.names, "iou": iou, "empty": empty_masks(masks).numpy(), "share": share})
+
+
+def mask_quality(masks: Tensor, images: ImageSet, batch_size: int = 256) -> dict[str, float]:
+    """Score the masks against the boxes by the metrics of segmentation, over the pixels of all images whose mask is not empty.
+
+    Returns:
+        What ``detection.mask_metrics`` gives, then images (N), dropped (empty masks).
+    """
+    kept = ~empty_masks(masks)
+    parts = _batched(masks[kept], images.subset(np.flatnonzero(kept.numpy())), batch_size, detection.pixel_confusion)
+    metrics = detection.mask_metrics(sum(parts, torch.zeros(2, 2, dtype=torch.int64)))
+    return metrics | {"images": len(masks), "dropped": int((~kept).sum())}
+
+
+def _batched(masks: Tensor, images: ImageSet, batch_size: int, compare: Callable[[Tensor, Tensor], Tensor]) -> list[Tensor]:
+    size = images.images.shape[-1]
+    starts = range(0, len(masks), batch_size)
+    return [
+        compare(masks[start : start + batch_size], overlap.box_masks(images.boxes[start : start + batch_size], size)) for start in starts
+    ]
+
+
+def from_best_to_worst(quality: pd.DataFrame, count: int = 5) -> list[int]:
+    """Choose images evenly from the best mask to the worst, as in the paper's Figure 6; those without an IoU are left out.
+
+    Returns:
+        Row numbers of ``image_quality``, at most ``count``, all different.
+    """
+    order = quality["iou"].dropna().sort_values(ascending=False, kind="stable").index.to_numpy()
+    places = np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(int)
+    return order[places].tolist()

@@ -1,11 +1,15 @@
-"""A source of images with boxes to one index table and one in-memory ImageSet, decoded once and cached."""
+"""A source of images with boxes to one index table and one in-memory ImageSet: selected, decoded once, cached."""
 
+import json
 import os
-from collections.abc import Iterable, Sequence
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,13 +17,135 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from helpers import cache, selection, sources, synthetic
-from helpers.archive import open_archive
-from helpers.decoding import Decoded, decode
+from helpers.data import layouts, synthetic
+from helpers.data.decode import Decoded, decode_image
+from helpers.data.layouts import Fault, Listing, Record, open_archive
 from helpers.files import from_root
-from helpers.sources import Fault, Listing, Record
 
-DATA_SOURCES = ("synthetic", *sources.LAYOUTS)
+# Raise this when the meaning of the cached arrays changes: older caches are then never used.
+_FORMAT = 1
+
+
+def folder_for(cache_dir: Path, parameters: Mapping[str, Any]) -> Path:
+    """Name the folder of a cache: a hash over every parameter, so that one made from others is never used by mistake."""
+    canonical = json.dumps({**parameters, "format": _FORMAT}, sort_keys=True)
+    return cache_dir / f"images-{blake2b(canonical.encode(), digest_size=8).hexdigest()}"
+
+
+def write(folder: Path, arrays: Mapping[str, np.ndarray], tables: Mapping[str, pd.DataFrame], record: Mapping[str, Any]) -> None:
+    """Write a cache beside its place and rename it; where another process was first, its cache stays."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".partial", dir=folder.parent))
+    try:
+        for name, array in arrays.items():
+            np.save(temporary / f"{name}.npy", array, allow_pickle=False)
+        for name, table in tables.items():
+            table.to_parquet(temporary / f"{name}.parquet", index=False)
+        shapes = {name: [list(array.shape), str(array.dtype)] for name, array in arrays.items()}
+        (temporary / "meta.json").write_text(json.dumps({**record, "arrays": shapes, "tables": sorted(tables)}))
+        if folder.exists() and read_cache(folder) is None:
+            shutil.rmtree(folder)  # damaged
+        if not folder.exists():
+            try:
+                temporary.rename(folder)
+            except OSError:
+                if read_cache(folder) is None:
+                    raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def read_cache(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, pd.DataFrame], dict[str, Any]] | None:
+    """Read a cache; None when there is none or it is damaged. Arrays are mapped, so that processes share the pages."""
+    try:
+        meta = json.loads((folder / "meta.json").read_text())
+        arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="c", allow_pickle=False) for name in meta["arrays"]}
+        tables = {name: pd.read_parquet(folder / f"{name}.parquet") for name in meta["tables"]}
+    except (OSError, EOFError, ValueError, KeyError, TypeError):
+        return None
+    if any([list(array.shape), str(array.dtype)] != meta["arrays"][name] for name, array in arrays.items()):
+        return None
+    return arrays, tables, meta
+
+
+@dataclass(frozen=True)
+class Selected:
+    """The images of a study, in the order of their classes and names."""
+
+    class_ids: list[str]
+    train: list[Decoded]
+    test: list[Decoded]
+    faults: list[Fault]
+
+
+def select(
+    listing: Listing,
+    decoded: Sequence[Decoded],
+    *,
+    images_per_class: int,
+    test_images_per_class: int,
+    minimum_images_per_class: int,
+    seed: int,
+) -> Selected:
+    """Choose the images of a study; see ``dataset.load_study_data`` for the arguments.
+
+    Every choice is per class and seeded by class, so it does not depend on which other classes are asked for.
+    """
+    faults = list(listing.faults)
+    for image in decoded:
+        place = (image.record.class_id, image.record.split, image.record.name)
+        faults += [Fault(*place, *fault) for fault in image.faults]
+        annotation = image.record.annotation
+        if place[1] == "train" and annotation is not None and not annotation.boxes:
+            faults.append(Fault(*place, "no_object_in_annotation", ""))
+    usable = _without_duplicates([image for image in decoded if image.pixels is not None], faults)
+    pools = {split: [image for image in usable if image.record.split == split] for split in ("train", "test")}
+    held_out = not pools["test"]
+    kept, train, test = [], [], []
+    for class_id in listing.classes:
+        candidates = [image for image in pools["train"] if image.record.class_id == class_id and image.boxes]
+        unseen = [image for image in pools["test"] if image.record.class_id == class_id]
+        if held_out:
+            # At most half of a class, so that a small class is not tested only.
+            cut = min(test_images_per_class, len(candidates) // 2)
+            chosen = _choice(candidates, cut, seed, class_id, "hold out")
+            held = {image.record.name for image in chosen}
+            candidates, unseen = [image for image in candidates if image.record.name not in held], chosen
+        if len(candidates) < minimum_images_per_class:
+            faults.append(Fault(class_id, "train", "", "class_with_too_few_images", f"{len(candidates)} with a box"))
+            continue
+        if len(unseen) < test_images_per_class:
+            faults.append(Fault(class_id, "test", "", "fewer_test_images_than_asked", f"{len(unseen)} of {test_images_per_class}"))
+        kept.append(class_id)
+        train += _choice(candidates, images_per_class or len(candidates), seed, class_id, "train")
+        test += _choice(unseen, test_images_per_class, seed, class_id, "test")
+    return Selected(kept, train, test, faults)
+
+
+def _choice(images: list[Decoded], count: int, seed: int, class_id: str, purpose: str) -> list[Decoded]:
+    """Take a seeded choice, in the order of names; a smaller count takes a subset of a larger one's."""
+    words = np.frombuffer(blake2b(f"{class_id}\0{purpose}".encode(), digest_size=16).digest(), dtype=np.uint32)
+    order = np.random.default_rng([seed, *words.tolist()]).permutation(len(images))
+    return [images[index] for index in sorted(order[:count])]
+
+
+def _without_duplicates(images: Sequence[Decoded], faults: list[Fault]) -> list[Decoded]:
+    """Keep the first of the files with the same content: training before test, then by name."""
+    seen: dict[str, str] = {}
+    kept = []
+    for image in sorted(images, key=lambda image: (image.record.split != "train", image.record.name)):
+        if image.digest in seen:
+            detail = f"same content as {seen[image.digest]}"
+            faults.append(Fault(image.record.class_id, image.record.split, image.record.name, "duplicate_file", detail))
+            continue
+        seen[image.digest] = image.record.name
+        kept.append(image)
+    return kept
+
+
+DATA_SOURCES = ("synthetic", *layouts.LAYOUTS)
+
+
 _INDEX = ["name", "class_id", "label", "split", "boxes", "width", "height", "digest"]
 
 
@@ -94,18 +220,18 @@ def load_study_data(
         stamp = blake2b(Path(synthetic.__file__).read_bytes()).hexdigest()
     else:
         archive = open_archive(from_root(data_path))
-        root = sources.find_root(archive, data_source)
-        stamp = archive.stamp(sources.inputs(archive, data_source, root, class_ids))
-    folder = cache.folder_for(cache_dir, arguments | {"stamp": stamp})
-    if (cached := cache.read(folder)) is not None:
+        root = layouts.find_root(archive, data_source)
+        stamp = archive.stamp(layouts.inputs(archive, data_source, root, class_ids))
+    folder = folder_for(cache_dir, arguments | {"stamp": stamp})
+    if (cached := read_cache(folder)) is not None:
         return _from_cache(*cached)
     if data_source == "synthetic":
         listing, decoded = _render(arguments)
     else:
-        listing = sources.LAYOUTS[data_source].scan(archive, root, class_ids)
+        listing = layouts.LAYOUTS[data_source].scan(archive, root, class_ids)
         decoded = _decode_all(archive, listing.records, image_size)
     data = _assemble(listing, decoded, arguments)
-    cache.write(folder, *_to_cache(data))
+    write(folder, *_to_cache(data))
     return data
 
 
@@ -121,10 +247,10 @@ def _check(arguments: dict) -> None:
         raise ValueError(f"data_source {arguments['data_source']!r} needs data_path: the folder or .zip that holds the images")
 
 
-def _decode_all(archive: sources.Archive, records: Sequence[Record], size: int) -> list[Decoded]:
+def _decode_all(archive: layouts.Archive, records: Sequence[Record], size: int) -> list[Decoded]:
     # Decoding releases the interpreter's lock, so threads use all cores.
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as executor:
-        results = executor.map(lambda record: decode(archive, record, size), records)
+        results = executor.map(lambda record: decode_image(archive, record, size), records)
         return list(tqdm(results, total=len(records), desc="decoding", unit="image", leave=False))
 
 
@@ -152,7 +278,7 @@ def _render(arguments: dict) -> tuple[Listing, list[Decoded]]:
 
 def _assemble(listing: Listing, decoded: Sequence[Decoded], arguments: dict) -> StudyData:
     """Choose what is used, and stack it."""
-    selected = selection.select(
+    selected = select(
         listing,
         decoded,
         images_per_class=arguments["images_per_class"],

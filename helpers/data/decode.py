@@ -8,8 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from helpers.annotations import Annotation, Box
-from helpers.sources import Archive, Record
+from helpers.data.layouts import Annotation, Archive, Box, Record
 
 # EXIF orientations that exchange width and height.
 _TURNED = {5, 6, 7, 8}
@@ -27,7 +26,7 @@ class Decoded(NamedTuple):
     faults: list[tuple[str, str]]  # kind and detail
 
 
-def decode(archive: Archive, record: Record, size: int) -> Decoded:
+def decode_image(archive: Archive, record: Record, size: int) -> Decoded:
     """Read, convert to RGB and squash one image; never raises for a bad file, whose fault is in the result."""
     try:
         content = archive.read(record.name)

@@ -1,14 +1,224 @@
-"""The layouts in which data sets are published: which images there are, of which class and split, with which boxes."""
+"""The layouts in which data sets are published, in a folder or a ``.zip`` read in place: images, classes, splits, boxes."""
 
+import csv
+import io
+import zipfile
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from hashlib import blake2b
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
+from xml.etree.ElementTree import Element, ParseError
 
-from helpers.annotations import Annotation, parse_names, parse_solution, parse_tiny_boxes, parse_voc
-from helpers.archive import Folder, Zip
+import defusedxml.ElementTree
+from defusedxml import DefusedXmlException
+
+from helpers.files import inside
+
+Box = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True)
+class Annotation:
+    """What an annotation says of one image."""
+
+    boxes: tuple[Box, ...]  # xmin, ymin, xmax, ymax in pixels of the stated size
+    objects: tuple[str, ...]  # the class named at each box
+    size: tuple[int, int] | None = None  # stated width and height; None where the format states none
+
+
+def parse_voc(content: bytes) -> Annotation:
+    """Read a Pascal VOC XML file; entity definitions are refused, not expanded.
+
+    Raises:
+        ValueError: not XML, or a box without four numbers.
+    """
+    try:
+        root = defusedxml.ElementTree.fromstring(content)
+        boxes, names = [], []
+        for item in root.iter("object"):
+            corners = item.find("bndbox")
+            if corners is None:
+                raise ValueError("an object without bndbox")
+            boxes.append(tuple(_number(corners, side) for side in ("xmin", "ymin", "xmax", "ymax")))
+            names.append((item.findtext("name") or "").strip())
+        size = root.find("size")
+        stated = (int(_number(size, "width")), int(_number(size, "height"))) if size is not None else None
+    except (ParseError, DefusedXmlException, ValueError, OverflowError) as fault:
+        raise ValueError(f"{type(fault).__name__}: {fault}") from fault
+    # A size of zero is how some tools write "unknown".
+    return Annotation(tuple(boxes), tuple(names), stated if stated and min(stated) > 0 else None)
+
+
+def _number(parent: Element, name: str) -> float:
+    value = float(parent.findtext(name) or "nothing")
+    if value != value or abs(value) == float("inf"):
+        raise ValueError(f"{name} is {value}")
+    return value
+
+
+def parse_solution(content: bytes) -> tuple[dict[str, Annotation], dict[str, str]]:
+    """Read ``LOC_train_solution.csv`` or ``LOC_val_solution.csv``: "wnid xmin ymin xmax ymax" repeated per image.
+
+    Returns:
+        Annotations by image id, and what is wrong by image id.
+    """
+    annotations, faults = {}, {}
+    for number, row in enumerate(csv.reader(io.StringIO(content.decode("utf-8", "replace")))):
+        if number == 0 or not row:
+            continue
+        words = row[1].split() if len(row) > 1 else []
+        try:
+            if not words or len(words) % 5:
+                raise ValueError(f"{len(words)} words, not a multiple of five")
+            boxes = tuple(tuple(map(float, words[start + 1 : start + 5])) for start in range(0, len(words), 5))
+            annotations[row[0]] = Annotation(boxes, tuple(words[::5]))
+        except ValueError as fault:
+            faults[row[0]] = f"line {number + 1}: {fault}"
+    return annotations, faults
+
+
+def parse_tiny_boxes(content: bytes, with_class: bool) -> tuple[dict[str, Annotation], dict[str, str]]:
+    """Read Tiny ImageNet's tab-separated boxes: name, [class,] xmin, ymin, xmax, ymax; a name may have several lines.
+
+    Args:
+        content: of ``<wnid>_boxes.txt``, or of ``val_annotations.txt``.
+        with_class: whether the second column is the class.
+
+    Returns:
+        Annotations by file name, and what is wrong by file name.
+    """
+    annotations: dict[str, Annotation] = {}
+    faults: dict[str, str] = {}
+    for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), 1):
+        if not line.strip():
+            continue
+        name, *rest = line.split("\t")
+        label = rest.pop(0) if with_class and rest else ""
+        try:
+            corners = tuple(map(float, rest))
+            if len(corners) != 4 or any(value != value or abs(value) == float("inf") for value in corners):
+                raise ValueError(f"{len(corners)} finite numbers are needed: 4")
+            before = annotations.get(name, Annotation((), ()))
+            annotations[name] = Annotation((*before.boxes, corners), (*before.objects, label))
+        except ValueError as fault:
+            faults[name] = f"line {number}: {fault}"
+            if with_class and label:  # the class is still known, only the box is lost
+                annotations.setdefault(name, Annotation((), (label,)))
+    return annotations, faults
+
+
+def parse_names(content: bytes, separator: str | None) -> dict[str, str]:
+    """Read "id<separator>name, synonym, ..." lines (``LOC_synset_mapping.txt``, ``words.txt``); the first name is kept."""
+    pairs = (line.split(separator, 1) for line in content.decode("utf-8", "replace").splitlines() if line.strip())
+    return {pair[0].strip(): pair[1].split(",")[0].strip() for pair in pairs if len(pair) == 2}
+
+
+class Folder:
+    """Files below a directory."""
+
+    def __init__(self, path: Path) -> None:
+        """Take the directory; nothing is listed yet."""
+        self.path = path
+
+    def folders(self, name: str) -> list[str]:
+        """List the names of the folders directly below a folder, sorted; none if it is not there."""
+        return self._names(name, directories=True)
+
+    def files(self, name: str) -> list[str]:
+        """List the names of the files directly below a folder, sorted; none if it is not there."""
+        return self._names(name, directories=False)
+
+    def _names(self, name: str, directories: bool) -> list[str]:
+        place = self._place(name)
+        return sorted(item.name for item in place.iterdir() if item.is_dir() == directories) if place.is_dir() else []
+
+    def _place(self, name: str) -> Path:
+        return inside(self.path, name) if name.strip("./") else self.path
+
+    def exists(self, name: str) -> bool:
+        """Say whether a file is there."""
+        return self._place(name).is_file()
+
+    def read(self, name: str) -> bytes:
+        """Read a file whole. Raises OSError when it cannot be read, ValueError when the name leaves the folder."""
+        return self._place(name).read_bytes()
+
+    def stamp(self, names: Iterable[str]) -> str:
+        """Name the state of some files by size and time of change: equal stamps mean that nothing was touched."""
+        digest = blake2b(digest_size=8)
+        for name in sorted(names):
+            state = self._place(name).stat()
+            digest.update(f"{name}\0{state.st_size}\0{state.st_mtime_ns}\0".encode())
+        return digest.hexdigest()
+
+
+class Zip:
+    """Files in a zip archive. Reading is safe from several threads: ``zipfile`` locks its one handle."""
+
+    def __init__(self, path: Path) -> None:
+        """Read the archive's directory. Raises zipfile.BadZipFile when it is none."""
+        self.path = path
+        self._archive = zipfile.ZipFile(path)
+        self._files: dict[str, set[str]] = defaultdict(set)
+        self._folders: dict[str, set[str]] = defaultdict(set)
+        for name in self._archive.namelist():
+            parts = PurePosixPath(name).parts
+            # An absolute name or one with ".." is not part of the folder that the archive holds.
+            if not parts or name.startswith("/") or ".." in parts:
+                continue
+            for depth in range(1, len(parts)):
+                self._folders["/".join(parts[: depth - 1])].add(parts[depth - 1])
+            (self._folders if name.endswith("/") else self._files)["/".join(parts[:-1])].add(parts[-1])
+
+    def folders(self, name: str) -> list[str]:
+        """List the names of the folders directly below a folder, sorted; none if it is not there."""
+        return sorted(self._folders.get(name.strip("/"), ()))
+
+    def files(self, name: str) -> list[str]:
+        """List the names of the files directly below a folder, sorted; none if it is not there."""
+        return sorted(self._files.get(name.strip("/"), ()))
+
+    def exists(self, name: str) -> bool:
+        """Say whether a file is there."""
+        folder, _, file = name.rpartition("/")
+        return file in self._files.get(folder, ())
+
+    def read(self, name: str) -> bytes:
+        """Read a file whole. Raises OSError when it is missing or damaged inside the archive."""
+        try:
+            return self._archive.read(name)
+        except (KeyError, zipfile.BadZipFile, EOFError, ValueError, RuntimeError) as fault:
+            raise OSError(f"{name} cannot be read from {self.path.name}: {fault}") from fault
+
+    def stamp(self, names: Iterable[str]) -> str:
+        """Name the state of the archive by its size and time of change; ``names`` makes no difference."""
+        state = self.path.stat()
+        return f"{state.st_size}-{state.st_mtime_ns}"
+
+
+def open_archive(path: Path) -> Folder | Zip:
+    """Open a folder or a zip.
+
+    Raises:
+        FileNotFoundError: nothing is there.
+        ValueError: it is neither.
+    """
+    if path.is_dir():
+        return Folder(path)
+    if not path.exists():
+        raise FileNotFoundError(
+            f"data_path {path} does not exist; put the images there, or set data_path to the folder or .zip that holds them"
+        )
+    if not zipfile.is_zipfile(path):
+        raise ValueError(f"data_path {path} is neither a folder nor a .zip; set data_path to one of these")
+    return Zip(path)
+
 
 IMAGE_ENDINGS = {".jpeg", ".jpg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"}
+
+
 Archive = Folder | Zip
 
 

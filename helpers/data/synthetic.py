@@ -20,7 +20,11 @@ _SHAPES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "corner": lambda u, v: (np.maximum(abs(u), abs(v)) < 0.9) & ((u < -0.3) | (v > 0.3)),
     "checker": lambda u, v: (np.maximum(abs(u), abs(v)) < 0.9) & (np.sign(u) * np.sign(v) > 0),
 }
+
+
 CLASS_NAMES = tuple(_SHAPES)
+
+
 _SPLITS = ("train", "test")
 
 

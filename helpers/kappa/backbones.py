@@ -14,21 +14,34 @@ from torch import Tensor, nn
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2.functional import resize
 
-from helpers import models
-from helpers.cams import evaluation_mode
 from helpers.files import from_root
+from helpers.networks import resnet
+from helpers.networks.hooks import evaluation_mode
+from helpers.networks.weights import load_backbone, read_weights, weights_digest
 
 # Every family from small to large, by the names of open_clip and torchvision.
-FAMILIES = {
+NETWORK_FAMILIES = {
     "clip": ("RN50", "RN101", "RN50x4", "RN50x16", "RN50x64"),
     "efficientnet": tuple(f"efficientnet_b{number}" for number in range(8)),
-    "resnet": models.ARCHITECTURES,
+    "resnet": resnet.ARCHITECTURES,
 }
+
+
 WORKBOOK = "workbook"
+
+
 RANDOM = "random"
+
+
 _CLIP_STRIDE = 32  # pixels per cell of the map that the attention pool sees
+
+
 _CLIP_HEAD_WIDTH = 64
+
+
 _CLIP_POSITIONS = "attnpool.positional_embedding"
+
+
 _Channels = tuple[float, ...]
 
 
@@ -44,15 +57,15 @@ class Backbone:
     std: tuple[float, ...]
     image_size: int | None  # side that images are resized to; None takes them as they come
     origin: str  # "random", "named <name of the library's weights>" or "file <name of the file>"
-    identity: str  # 16 hex digits over names, shapes and bytes of the weights, see ``models.weights_digest``
+    identity: str  # 16 hex digits over names, shapes and bytes of the weights, see ``weights.weights_digest``
 
 
 def family_of(name: str) -> str:
     """Name the family that a network belongs to; ValueError when none has it."""
-    for family, members in FAMILIES.items():
+    for family, members in NETWORK_FAMILIES.items():
         if name in members:
             return family
-    raise ValueError(f"network {name!r} is unknown; choose one of {', '.join(sum(FAMILIES.values(), ()))}")
+    raise ValueError(f"network {name!r} is unknown; choose one of {', '.join(sum(NETWORK_FAMILIES.values(), ()))}")
 
 
 def backbone(name: str, *, weights: str, seed: int, image_size: int | None = None) -> Backbone:
@@ -87,8 +100,8 @@ def backbone(name: str, *, weights: str, seed: int, image_size: int | None = Non
         network = torchvision.models.get_model(name, weights=None)
     network, head = without_head(network)
     if weights != RANDOM:
-        state = models.read_weights(weights, name)
-        models.load_backbone(network, {key: value for key, value in state.items() if not key.startswith(f"{head}.")})
+        state = read_weights(weights, name)
+        load_backbone(network, {key: value for key, value in state.items() if not key.startswith(f"{head}.")})
     return _finish(name, family, network, *_torchvision_statistics(name), image_size, _origin(name, weights))
 
 
@@ -97,7 +110,7 @@ def own_backbone(name: str, network: nn.Module, *, origin: str, image_size: int 
 
     Args:
         name: it stands under this in tables.
-        network: a classifier whose logits come out of its last ``nn.Linear``; its images are normalised as by ``models.normalise``.
+        network: a classifier whose logits come out of its last ``nn.Linear``; its images are normalised as by ``resnet.normalise_images``.
         origin: where its weights come from, as in ``Backbone``.
         image_size: side that images are resized to, None to take them as they come.
 
@@ -124,7 +137,7 @@ def without_head(network: nn.Module) -> tuple[nn.Module, str]:
     return copied, names[-1]
 
 
-def features(given: Backbone, images: Tensor, device: torch.device | str, batch_size: int) -> Tensor:
+def backbone_features(given: Backbone, images: Tensor, device: torch.device | str, batch_size: int) -> Tensor:
     """Compute the features of images, in evaluation mode; the network's modes, device and gradients are left as they were.
 
     Images of another size than ``image_size`` are resized, bicubic and antialiased as CLIP's own; then ``(x / 255 - mean) / std``.
@@ -149,7 +162,7 @@ def features(given: Backbone, images: Tensor, device: torch.device | str, batch_
     try:
         with evaluation_mode(given.network), torch.inference_mode():
             network = given.network.to(device)
-            batches = [network(prepared(batch.to(device), given)).float().cpu() for batch in images.split(batch_size)]
+            batches = [network(backbone_input(batch.to(device), given)).float().cpu() for batch in images.split(batch_size)]
     finally:
         given.network.to(home)
     if batches[0].ndim != 2:
@@ -158,7 +171,7 @@ def features(given: Backbone, images: Tensor, device: torch.device | str, batch_
     return torch.cat(batches)
 
 
-def prepared(images: Tensor, given: Backbone) -> Tensor:
+def backbone_input(images: Tensor, given: Backbone) -> Tensor:
     """Turn (B, 3, S, S) uint8 images into what a network expects: resized to its ``image_size``, ``(x / 255 - mean) / std``."""
     side = given.image_size
     if side is not None and images.shape[-2:] != (side, side):
@@ -187,7 +200,7 @@ def _path(weights: str, name: str) -> Path:
 def _finish(name: str, family: str, network: nn.Module, mean: _Channels, std: _Channels, size: int | None, origin: str) -> Backbone:
     network.eval().requires_grad_(False)
     millions = sum(parameter.numel() for parameter in network.parameters()) / 1e6
-    return Backbone(name, family, network, millions, mean, std, size, origin, models.weights_digest(network.state_dict()))
+    return Backbone(name, family, network, millions, mean, std, size, origin, weights_digest(network.state_dict()))
 
 
 def _open_clip() -> ModuleType:
@@ -214,7 +227,7 @@ def _clip(name: str, weights: str, seed: int, image_size: int | None) -> Backbon
             layout["vision_cfg"]["layers"], layout["embed_dim"], heads=width * 32 // _CLIP_HEAD_WIDTH, image_size=side, width=width
         )
     if state is not None:
-        models.load_backbone(network, state)
+        load_backbone(network, state)
     return _finish(name, "clip", network, tuple(mean), tuple(std), side, _origin(name, weights))
 
 
@@ -225,7 +238,7 @@ def _clip_state(library: ModuleType, name: str, weights: str) -> dict[str, Tenso
     if not Path(path).is_file():
         raise FileNotFoundError(f"weights for {name} cannot be had: {path} (from {weights!r}) is no file; or name one of {', '.join(tags)}")
     # The architecture is needed for torchvision's names alone, and this is a path.
-    state = models.read_weights(str(path), "resnet50")
+    state = read_weights(str(path), "resnet50")
     visual = {key.removeprefix("visual."): value for key, value in state.items() if key.startswith("visual.")}
     return visual or state
 

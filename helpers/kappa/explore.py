@@ -7,20 +7,44 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from IPython.display import Markdown
 from ipywidgets import Dropdown, FloatRangeSlider, FloatSlider, ValueWidget
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
-from helpers import kappa_plots, kappa_readings, plots, reports
-from helpers.explore.panel import Backdrop, Panel, View, control_layout
-from helpers.kappa import AXES
-from helpers.tradeoff import Bounds, Surface, TradeoffPoint, trade_off_point
+from helpers.kappa import report
+from helpers.kappa.statistics import AXES
+from helpers.kappa.tradeoff import UNBOUNDED, Bounds, Surface, TradeoffPoint, trade_off_point
+from helpers.report import notebook, style
+from helpers.report.explore import _absent, interactive
+from helpers.report.explore.panel import Backdrop, Panel, View, control_layout
+
+
+def trade_off(
+    surfaces: Mapping[str, Surface], marginals: pd.DataFrame, *, strength: float = 1.0, bounds: Bounds = UNBOUNDED
+) -> Panel | Markdown:
+    """Show how the trade-off point and its bounds move with what is asked of it.
+
+    Args:
+        surfaces: name of each family to its surface, see ``tradeoff.fit_surface``.
+        marginals: see ``statistics.marginals``, with a column family.
+        strength: lambda, that is chosen first.
+        bounds: that are chosen first.
+
+    Raises:
+        ValueError: no family, or one without marginals.
+    """
+    if not interactive():
+        return _absent("What does more noise, more unseen classes or less size cost?")
+
+    return trade_off_explorer(surfaces, marginals, strength=strength, bounds=bounds)
+
 
 _DPI = 80
 
 
 class Mark(NamedTuple):
-    """What moves in one panel of ``kappa_plots.marginal_curves``."""
+    """What moves in one panel of ``report.marginal_curves``."""
 
     line: Line2D  # through the point, along the axis of the bound
     star: Line2D
@@ -33,13 +57,13 @@ class Drawing:
     def __init__(self, marginals: pd.DataFrame, surface: Surface) -> None:
         """Draw everything but the point."""
         self._surface = surface
-        with plots.style():
-            figure = kappa_plots.marginal_curves(marginals, surface, trade_off_point(surface))
+        with style.style():
+            figure = report.marginal_curves(marginals, surface, trade_off_point(surface))
             self._marks = [Mark(*ax.lines[-2:], ax.title) for ax in figure.axes]
             self._backdrop = Backdrop(figure, [artist for mark in self._marks for artist in mark], _DPI)
 
     def with_point(self, point: TradeoffPoint) -> bytes:
-        """Give the figure as ``kappa_plots.marginal_curves`` draws it for a point, as a PNG."""
+        """Give the figure as ``report.marginal_curves`` draws it for a point, as a PNG."""
         bounds = [getattr(bound, axis) for bound in (point.generalization_bound, point.diversity_bound) for axis in AXES]
         for mark, axis, bound, degree in zip(self._marks, [*AXES, *AXES], bounds, [*self._surface.degrees] * 2, strict=True):
             at = getattr(point, axis) / (1e6 if axis == "weights" else 1)
@@ -49,7 +73,7 @@ class Drawing:
         return self._backdrop.png()
 
 
-def explorer(surfaces: Mapping[str, Surface], marginals: pd.DataFrame, *, strength: float, bounds: Bounds) -> Panel:
+def trade_off_explorer(surfaces: Mapping[str, Surface], marginals: pd.DataFrame, *, strength: float, bounds: Bounds) -> Panel:
     """Make the explorer; see ``explore.trade_off``."""
     absent = sorted(set(surfaces) - set(marginals["family"]))
     if not surfaces or absent:
@@ -62,7 +86,7 @@ def explorer(surfaces: Mapping[str, Surface], marginals: pd.DataFrame, *, streng
     def draw(family: str, ssim: tuple[float, float], unseen: float, weights: float, strength: float) -> View:
         asked = Bounds(ssim_at_least=ssim[0], ssim_at_most=ssim[1], unseen_fraction_at_least=unseen, weights_at_most=weights)
         point = trade_off_point(surfaces[family], strength, asked)
-        reading = reports.plain(kappa_readings.point_read(family, point, surfaces[family], strength))
+        reading = notebook.plain(report.say_point(family, point, surfaces[family], strength))
         return View(drawing(family).with_point(point), f"<p>{escape(reading)}</p>", {"point": point})
 
     controls = _controls(surfaces, strength, bounds)

@@ -14,17 +14,25 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from helpers import families, measures, model_set
-from helpers.datasets import ImageSet
-from helpers.families import RANDOM, Backbone
+from helpers.data.dataset import ImageSet
 from helpers.files import complete_or_absent
-from helpers.pretraining import MADE
-from helpers.probe import Probe
+from helpers.kappa import backbones
+from helpers.kappa.backbones import RANDOM, Backbone
+from helpers.kappa.probe import Probe
+from helpers.measures import evidence, registry
+from helpers.training.catalogue import load_model
+from helpers.training.pretraining import MADE
 
 MODEL_SET = "model set"
+
+
 COMPLEXITY_FAMILIES = ("norms", "prediction")
+
+
 # Largest learning rate of Adam and images a step; at this rate all families learn from a random start within a few passes.
 _LEARNING_RATE = 1e-3
+
+
 _BATCH = 32
 
 
@@ -43,7 +51,7 @@ def check_asked(names: Sequence[str], seen: int, classes: int) -> None:
     """Refuse a choice of networks that cannot be had before anything runs.
 
     Args:
-        names: members of ``families.FAMILIES``, and "model set".
+        names: members of ``backbones.NETWORK_FAMILIES``, and "model set".
         seen: classes that the backbones are adapted to.
         classes: classes of the study.
 
@@ -54,7 +62,7 @@ def check_asked(names: Sequence[str], seen: int, classes: int) -> None:
         raise ValueError(f"kappa_families is {list(names)}; name at least one network, each once")
     for name in names:
         if name != MODEL_SET:
-            families.family_of(name)
+            backbones.family_of(name)
     if MODEL_SET in names and seen != classes:
         raise ValueError(f"the model set was trained on all {classes} classes of the study, so seen_classes must be 0 (all) and not {seen}")
 
@@ -63,7 +71,7 @@ def chosen_models(catalogue: pd.DataFrame, per_architecture: int, include_pretra
     """Choose models of the catalogue, by their training loss, so that no test image has a say in the choice.
 
     Args:
-        catalogue: with ``left_out``, see ``model_set.analysed``.
+        catalogue: with ``left_out``, see ``catalogue.analysed``.
         per_architecture: the best fitted ones of each architecture; 0 takes all.
         include_pretrained: take models that start from pretrained weights as well. Their pretraining may have seen the classes that are
             called backbone-unseen; only who knows that it has not may include them.
@@ -91,8 +99,8 @@ def published_members(
     """Build the named networks one after the other, training them first when they are to be made on the spot.
 
     Args:
-        names: members of ``families.FAMILIES``; "model set" is passed over.
-        weights: "made", or as ``families.backbone`` takes it.
+        names: members of ``backbones.NETWORK_FAMILIES``; "model set" is passed over.
+        weights: "made", or as ``backbones.backbone`` takes it.
         images: training images of the seen classes; their size is what the networks are made for.
         folder: where made weights are kept.
         epochs: passes over the images, for "made".
@@ -100,17 +108,17 @@ def published_members(
         device: where they are trained.
 
     Raises:
-        ImportError, FileNotFoundError, ValueError: as ``families.backbone``.
+        ImportError, FileNotFoundError, ValueError: as ``backbones.backbone``.
     """
     side = images.images.shape[-1]
     for name in (name for name in names if name != MODEL_SET):
-        options = {"seed": seed, "image_size": side if families.family_of(name) == "clip" else None}
-        start = families.backbone(name, weights=RANDOM, **options) if weights in (RANDOM, MADE) else None
-        found = start or families.backbone(name, weights=weights, **options)
+        options = {"seed": seed, "image_size": side if backbones.family_of(name) == "clip" else None}
+        start = backbones.backbone(name, weights=RANDOM, **options) if weights in (RANDOM, MADE) else None
+        found = start or backbones.backbone(name, weights=weights, **options)
         if weights == MADE:
             path = made_weights(start, images, folder, epochs=epochs, seed=seed, device=device)
             origin = f"made on {len(images.labels.unique())} classes"
-            found = replace(families.backbone(name, weights=str(path), **options), origin=origin)
+            found = replace(backbones.backbone(name, weights=str(path), **options), origin=origin)
         yield Member(found, found.family, name, start=start.network if start else None)
 
 
@@ -124,7 +132,7 @@ def own_members(work: Path, chosen: pd.DataFrame, classes: int) -> Iterator[Memb
     """
     for _, model in chosen.iterrows():
         origin = f"trained on {classes} classes" + (", pretrained" if model["pretrained"] else "")
-        found = families.own_backbone(model["model"], model_set.load_model(work, model, classes), origin=origin)
+        found = backbones.own_backbone(model["model"], load_model(work, model, classes), origin=origin)
         yield Member(found, MODEL_SET, model["architecture"], model_id=model["model_id"])
 
 
@@ -135,7 +143,7 @@ def made_weights(start: Backbone, images: ImageSet, folder: Path, *, epochs: int
     quarter of the steps and falls to 0.
 
     Args:
-        start: a member of ``families.FAMILIES`` with random weights; it is left as it was.
+        start: a member of ``backbones.NETWORK_FAMILIES`` with random weights; it is left as it was.
         images: training images of the seen classes, labels from 0 without a gap.
         folder: where the weights are kept, under a name that says what they depend on.
         epochs: passes over the images, at least 1.
@@ -170,7 +178,7 @@ def _trained(start: Backbone, images: ImageSet, epochs: int, seed: int, device: 
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(seed)
-        width = families.features(start, images.images[:2], device, 2).shape[1]
+        width = backbones.backbone_features(start, images.images[:2], device, 2).shape[1]
         model = nn.Sequential(network, nn.Linear(width, int(images.labels.max()) + 1)).to(device, memory_format=torch.channels_last).train()
         optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.01)
         # A last batch of one image is left out, since batch normalisation is undefined on it.
@@ -179,7 +187,7 @@ def _trained(start: Backbone, images: ImageSet, epochs: int, seed: int, device: 
         for _ in range(epochs):
             for chosen in torch.randperm(len(images), generator=generator).split(_BATCH):
                 if len(chosen) > 1:
-                    pixels = families.prepared(images.images[chosen].to(device), start)
+                    pixels = backbones.backbone_input(images.images[chosen].to(device), start)
                     mirrored = torch.rand(len(chosen), 1, 1, 1, generator=generator).to(device) < 0.5
                     batch = torch.where(mirrored, pixels.flip(3), pixels).contiguous(memory_format=torch.channels_last)
                     loss = cross_entropy(model(batch), images.labels[chosen].to(device))
@@ -209,28 +217,30 @@ def classifier(network: nn.Module, probe: Probe) -> nn.Module:
     return nn.Sequential(copy.deepcopy(network), head.requires_grad_(False)).eval()
 
 
-def complexities(member: Member, probe: Probe, images: ImageSet, settings: measures.Settings, device: torch.device | str) -> pd.DataFrame:
-    """Score the norms and the predictions of a published network with its probe of the seen classes (issue B's measures).
+def complexities(
+    member: Member, probe: Probe, images: ImageSet, settings: evidence.MeasureSettings, device: torch.device | str
+) -> pd.DataFrame:
+    """Score the norms and the predictions of a published network with its probe of the seen classes (the measures of notebook 04).
 
     The start, for distances, is the backbone before it was trained with a head of zeros, where a probe's solver begins; without it
     they are undefined.
 
     Args:
-        member: a member of ``families.FAMILIES``.
+        member: a member of ``backbones.NETWORK_FAMILIES``.
         probe: fitted to the clean training images of the seen classes.
         images: those images, or a part of them, with labels that the probe was fitted to, 0 to K - 1.
         settings: of the measures.
         device: where the network runs.
 
     Returns:
-        See ``measures.score``, with a column ``model``.
+        See ``evidence.score``, with a column ``model``.
     """
     given: dict[str, Any] = {"network": classifier(member.backbone.network, probe).to(device), "images": images, "device": device}
-    given["normalise"] = partial(families.prepared, given=member.backbone)
+    given["normalise"] = partial(backbones.backbone_input, given=member.backbone)
     if member.start is not None:
         zeros = replace(probe, weight=0 * probe.weight, bias=0 * probe.bias)
         given["initial_network"] = classifier(member.start, zeros).to(device)
-    scores = measures.score(measures.of_families(COMPLEXITY_FAMILIES), given, settings)
+    scores = evidence.score(registry.of_families(COMPLEXITY_FAMILIES), given, settings)
     return scores.assign(model=member.backbone.name)
 
 
@@ -244,5 +254,5 @@ def as_complexity(scores: pd.DataFrame) -> pd.DataFrame:
         Index model, a column per measure of a direction (its first variant), NaN where it is undefined.
     """
     once = scores.drop_duplicates(["model", "measure", "variant"])  # two processes that score at once leave a value twice
-    wide = once.merge(measures.columns().query("direction != 0 and column == measure"), on=["measure", "variant"])
+    wide = once.merge(registry.columns().query("direction != 0 and column == measure"), on=["measure", "variant"])
     return wide.assign(value=-wide["direction"] * wide["value"]).pivot(index="model", columns="measure", values="value")

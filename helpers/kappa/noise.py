@@ -10,12 +10,18 @@ from torch.nn.functional import mse_loss, pixel_shuffle
 from torchmetrics.functional.image import structural_similarity_index_measure
 from torchvision.transforms.v2.functional import gaussian_blur
 
-from helpers.cams import evaluation_mode
+from helpers.networks.hooks import evaluation_mode
 
 GENERATORS = ("blur", "gaussian", "autoencoder")
+
+
 # Images at a time: few, since the convolutions of small maps are several times faster on a CPU when they stay in its cache.
 _CHUNK = 16
+
+
 _LEAST_SIDE = 8
+
+
 _MOST_STEPS = 40
 
 

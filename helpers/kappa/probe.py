@@ -10,12 +10,17 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
-Array = NDArray[np.float64]
+_Array = NDArray[np.float64]
+
 
 # Huang, Yu and Zhang 2025: 0, 10, 20, 30, 40 and 50 classes added to 50.
 UNSEEN_FRACTIONS = (0.0, 0.167, 0.286, 0.375, 0.444, 0.5)
+
+
 # Above this many values the fit moves to torch, and to the device: 10,000 images of 2,048 features.
 ELEMENT_LIMIT = 20_480_000
+
+
 # The published fractions are rounded to three decimals.
 _ROUNDING = 0.0005
 
@@ -25,10 +30,10 @@ class Probe:
     """A linear classifier on standardised features."""
 
     classes: NDArray[np.int64]  # (K,) labels, ascending
-    mean: Array  # (D,) of the training features
-    scale: Array  # (D,) their standard deviation, 1 for a constant feature
-    weight: Array  # (K, D)
-    bias: Array  # (K,)
+    mean: _Array  # (D,) of the training features
+    scale: _Array  # (D,) their standard deviation, 1 for a constant feature
+    weight: _Array  # (K, D)
+    bias: _Array  # (K,)
     solver: str  # "scikit-learn" or "torch"
     iterations: int
     gradient: float  # largest entry of the objective's gradient where the solver stopped
@@ -91,7 +96,7 @@ def fit_probe(
     return Probe(classes, mean, scale, weight, bias, solver, iterations, gradient, gradient <= tolerance)
 
 
-def _checked(features: ArrayLike, labels: ArrayLike) -> tuple[Array, NDArray[np.int64]]:
+def _checked(features: ArrayLike, labels: ArrayLike) -> tuple[_Array, NDArray[np.int64]]:
     x, y = np.asarray(features, dtype=float), np.asarray(labels)
     if x.ndim != 2 or y.ndim != 1 or len(x) != len(y) or not x.size:
         raise ValueError(f"features must be (N, D) and labels (N,), N and D at least 1; got shapes {x.shape} and {y.shape}")
@@ -103,8 +108,8 @@ def _checked(features: ArrayLike, labels: ArrayLike) -> tuple[Array, NDArray[np.
 
 
 def _scikit_learn(
-    x: Array, targets: NDArray[np.intp], l2: float, seed: int, max_iterations: int, tolerance: float
-) -> tuple[Array, Array, int]:
+    x: _Array, targets: NDArray[np.intp], l2: float, seed: int, max_iterations: int, tolerance: float
+) -> tuple[_Array, _Array, int]:
     two = targets.max() == 1
     model = LogisticRegression(C=(2 if two else 1) / (l2 * len(x)), tol=tolerance, max_iter=max_iterations, random_state=seed)
     with warnings.catch_warnings():
@@ -118,8 +123,8 @@ def _scikit_learn(
 
 
 def _torch(
-    x: Array, targets: NDArray[np.intp], l2: float, max_iterations: int, tolerance: float, device: torch.device | str
-) -> tuple[Array, Array, int]:
+    x: _Array, targets: NDArray[np.intp], l2: float, max_iterations: int, tolerance: float, device: torch.device | str
+) -> tuple[_Array, _Array, int]:
     with torch.inference_mode(False), torch.no_grad():
         given = torch.from_numpy(x).to(device), torch.from_numpy(targets).to(device)
         classes = int(targets.max()) + 1
@@ -155,7 +160,7 @@ def _gradient(
     return float(loss), residual.T @ x + l2 * weight, residual.sum(0)
 
 
-def probabilities(probe: Probe, features: ArrayLike) -> Array:
+def probe_probabilities(probe: Probe, features: ArrayLike) -> _Array:
     """Give the probability of each class: ``softmax(W (x - mean) / scale + b)``.
 
     Args:
@@ -177,7 +182,7 @@ def probabilities(probe: Probe, features: ArrayLike) -> Array:
     return powers / powers.sum(1, keepdims=True)
 
 
-def predict(probe: Probe, features: ArrayLike) -> NDArray[np.int64]:
+def predicted_labels(probe: Probe, features: ArrayLike) -> NDArray[np.int64]:
     """Give the label of the most probable class, the smallest of equals.
 
     Returns:
@@ -186,13 +191,13 @@ def predict(probe: Probe, features: ArrayLike) -> NDArray[np.int64]:
     Raises:
         ValueError: another number of features, or a feature that is not finite.
     """
-    found = probabilities(probe, features)
+    found = probe_probabilities(probe, features)
     if np.isnan(found).any():
         raise ValueError(f"{int(np.isnan(found).any(1).sum())} of {len(found)} images have features that are not finite")
     return probe.classes[found.argmax(1)]
 
 
-def confusion(probe: Probe, features: ArrayLike, labels: ArrayLike, classes: Sequence[int]) -> NDArray[np.int64]:
+def probe_confusion(probe: Probe, features: ArrayLike, labels: ArrayLike, classes: Sequence[int]) -> NDArray[np.int64]:
     """Count n_ij, images of class i that the probe takes for class j; the n_ij of Huang, Yu and Zhang 2025.
 
     Args:
@@ -207,7 +212,7 @@ def confusion(probe: Probe, features: ArrayLike, labels: ArrayLike, classes: Seq
     Raises:
         ValueError: shapes do not match, a label stands twice in ``classes`` or is missing from it, or a feature is not finite.
     """
-    predicted, true = predict(probe, features), np.asarray(labels)
+    predicted, true = predicted_labels(probe, features), np.asarray(labels)
     if true.shape != predicted.shape:
         raise ValueError(f"labels have shape {true.shape}, features are of {len(predicted)} images")
     place = {label: number for number, label in enumerate(classes)}

@@ -12,17 +12,21 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from helpers import families, image_noise, kappa, probe
-from helpers.datasets import ImageSet, StudyData
-from helpers.families import Backbone
+from helpers.data.dataset import ImageSet, StudyData
 from helpers.files import complete_or_absent, read_json, write_json
-from helpers.image_noise import NoiseGenerator
-from helpers.kappa_networks import MODEL_SET, Member
-from helpers.kappa_published import huang2025_table2, huang2025_table3
-from helpers.tradeoff import TradeoffPoint
+from helpers.kappa import backbones, probe, statistics
+from helpers.kappa.backbones import Backbone
+from helpers.kappa.networks import MODEL_SET, Member
+from helpers.kappa.noise import AutoEncoder, NoiseGenerator, calibrate, degrade, noise_generator, train_autoencoder
+from helpers.kappa.tradeoff import TradeoffPoint
+from helpers.statistics.published import huang2025_table2, huang2025_table3
 
-EVERY = "all named networks"
+ALL_NETWORKS = "all named networks"
+
+
 _PLACE = ["family", "model", "architecture", "model_id", "origin", "weights", "ssim", "ssim_reached", "unseen_fraction"]
+
+
 _MEASURES_OF_THE_PAPER = {"INVERSE_MARGIN": "inverse_margin", "LOG_SUM_OF_FRO": "log_sum_of_fro", "PARAM_NORM": "param_norm"}
 
 
@@ -68,7 +72,7 @@ def noise_levels(
     An auto-encoder is trained on the training images first. What part of the images a step of classes has differs a little from the mean.
 
     Args:
-        name: one of ``image_noise.GENERATORS``.
+        name: one of ``noise.GENERATORS``.
         targets: mean SSIM of each level, in (0, 1].
         data: all classes, seen and unseen.
         folder: where the levels and the auto-encoder are kept.
@@ -86,19 +90,19 @@ def noise_levels(
     if name == "autoencoder":
         path = folder / f"autoencoder-{identity}.safetensors"
         if not path.is_file():
-            trained = image_noise.train_autoencoder(data.train.images, seed=seed, device=device)
+            trained = train_autoencoder(data.train.images, seed=seed, device=device)
             with complete_or_absent(path) as temporary:
                 safetensors.torch.save_file({key: value.cpu().contiguous() for key, value in trained.state_dict().items()}, temporary)
         state = safetensors.torch.load_file(path)
-        network = image_noise.AutoEncoder(len(state["encoder.4.bias"])).eval()
+        network = AutoEncoder(len(state["encoder.4.bias"])).eval()
         network.load_state_dict(state)
         network.to(device)
-    generator = image_noise.noise_generator(name, network)
+    generator = noise_generator(name, network)
     record = folder / f"noise-{identity}.json"
     known = read_json(record) if record.is_file() else {}
     for target in targets:
         if str(target) not in known:
-            known[str(target)] = image_noise.calibrate(generator, data.test.images.to(device), target, tolerance, seed)._asdict()
+            known[str(target)] = calibrate(generator, data.test.images.to(device), target, tolerance, seed)._asdict()
             write_json(record, known)
     levels = [Level(target, known[str(target)]["reached"], known[str(target)]["strength"]) for target in targets]
     return Noise(generator, levels, identity, seed)
@@ -115,9 +119,9 @@ def kept_features(given: Backbone, images: ImageSet, strength: float, noise: Noi
     digest.update(images.images.numpy().tobytes())
     path = folder / f"{given.name.replace(' ', '-')}-{given.identity}" / f"{digest.hexdigest()}.safetensors"
     if not path.is_file():
-        degraded = image_noise.degrade(images.images.to(device), noise.generator, strength, noise.seed)
+        degraded = degrade(images.images.to(device), noise.generator, strength, noise.seed)
         with complete_or_absent(path) as temporary:
-            safetensors.torch.save_file({"features": families.features(given, degraded, device, 64)}, temporary)
+            safetensors.torch.save_file({"features": backbones.backbone_features(given, degraded, device, 64)}, temporary)
     return safetensors.torch.load_file(path)["features"]
 
 
@@ -147,7 +151,7 @@ def probe_member(
 
     Returns:
         A row per step, level and class: family, model, architecture, model_id, origin, weights (their number, without a head), ssim (the
-        target), ssim_reached, unseen_fraction, class_id, and the columns of ``kappa.per_class``. And the probe of the seen classes alone.
+        target), ssim_reached, unseen_fraction, class_id, and the columns of ``statistics.per_class``; and the probe of the seen classes.
     """
     given = member.backbone
     clean = kept_features(given, data.train, 0.0, noise, folder, device)
@@ -161,9 +165,9 @@ def probe_member(
     for count in map(len, steps):
         tested = data.test.labels < count
         for level, features in zip(noise.levels, noisy, strict=True):
-            counts = probe.confusion(probes[count], features[tested], data.test.labels[tested].numpy(), range(count))
+            counts = probe.probe_confusion(probes[count], features[tested], data.test.labels[tested].numpy(), range(count))
             at = place | {"ssim": level.target, "ssim_reached": level.reached, "unseen_fraction": (count - seen) / count}
-            tables.append(kappa.per_class(counts).assign(class_id=data.classes["class_id"].tolist()[:count], **at))
+            tables.append(statistics.per_class(counts).assign(class_id=data.classes["class_id"].tolist()[:count], **at))
     table = pd.concat(tables, ignore_index=True)
     return Probed(table[[*_PLACE, "class_id", *table.columns.difference([*_PLACE, "class_id"], sort=False)]], probes[seen])
 
@@ -175,15 +179,15 @@ def cells(classes: pd.DataFrame) -> pd.DataFrame:
         classes: rows of ``probe_member``, of any number of models.
 
     Returns:
-        One row per model, SSIM and unseen fraction: those columns, the statistics of ``kappa.cell_statistics``, and divergence, nats, from
-        the cell of the largest SSIM and the smallest unseen fraction, see ``kappa.kappa_error_divergence``.
+        One row per model, SSIM and unseen fraction: those columns, those of ``statistics.cell_statistics``, and divergence, nats, from
+        the cell of the largest SSIM and the smallest unseen fraction, see ``statistics.kappa_error_divergence``.
     """
     rows = []
     for _, own in classes.groupby("model", sort=False):
         clean = own[(own["ssim"] == own["ssim"].max()) & (own["unseen_fraction"] == own["unseen_fraction"].min())]
         for place, cell in own.groupby(_PLACE, sort=True):
-            divergence = kappa.kappa_error_divergence(cell, clean)
-            rows.append(dict(zip(_PLACE, place, strict=True)) | kappa.cell_statistics(cell) | {"divergence": divergence})
+            divergence = statistics.kappa_error_divergence(cell, clean)
+            rows.append(dict(zip(_PLACE, place, strict=True)) | statistics.cell_statistics(cell) | {"divergence": divergence})
     return pd.DataFrame(rows)
 
 
@@ -201,7 +205,7 @@ def averaged(table: pd.DataFrame) -> pd.DataFrame:
         As ``cells``, ``model`` being the architecture, and ``models`` how many were averaged. NaN where one of them is undefined.
     """
     keys = ["family", "architecture", "weights", "ssim", "unseen_fraction"]
-    values = [*kappa.STATISTICS, "divergence"]
+    values = [*statistics.CELL_STATISTICS, "divergence"]
     means = table.groupby(keys, sort=False)[values].agg(lambda column: column.mean(skipna=False))
     rest = table.groupby(keys, sort=False).agg(origin=("origin", "first"), classes=("classes", "first"), models=("model", "nunique"))
     return means.join(rest).reset_index().assign(model=lambda joined: joined["architecture"])
@@ -211,7 +215,7 @@ def groups(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Part cells by family; where there are several published families, all their networks stand together as one more group."""
     parts = {str(name): part for name, part in table.groupby("family", sort=False)}
     named = table[table["family"] != MODEL_SET]
-    return parts | ({EVERY: named} if named["family"].nunique() > 1 else {})
+    return parts | ({ALL_NETWORKS: named} if named["family"].nunique() > 1 else {})
 
 
 def beside_table2(points: Mapping[str, TradeoffPoint], study: str, strength: float) -> pd.DataFrame:
@@ -228,7 +232,7 @@ def beside_table2(points: Mapping[str, TradeoffPoint], study: str, strength: flo
         row |= {"ssim": point.ssim, "unseen_fraction": point.unseen_fraction, "weights_millions": point.weights / 1e6}
         row |= {"lambda": strength, "F": point.F}
         for bound in ("generalization_bound", "diversity_bound"):
-            row |= {f"{bound}_by_{axis}": getattr(getattr(point, bound), axis) for axis in kappa.AXES}
+            row |= {f"{bound}_by_{axis}": getattr(getattr(point, bound), axis) for axis in statistics.AXES}
         rows.append(row)
     return pd.concat([pd.DataFrame(rows), huang2025_table2().assign(source="Huang et al. 2025")], ignore_index=True)
 

@@ -10,11 +10,18 @@ import pandas as pd
 import scipy.stats
 from numpy.typing import ArrayLike, NDArray
 
-Array = NDArray[np.float64]
+_Array = NDArray[np.float64]
+
 
 AXES = ("ssim", "unseen_fraction", "weights")
-STATISTICS = ("error_mean", "error_std", "error_10th_percentile", "kappa_loss_mean", "kappa_loss_std", "kappa_loss_10th_percentile")
+
+
+CELL_STATISTICS = ("error_mean", "error_std", "error_10th_percentile", "kappa_loss_mean", "kappa_loss_std", "kappa_loss_10th_percentile")
+
+
 _BIN_EDGES = np.arange(11) / 10  # the nearest float to each tenth, so that an error of 3 in 10 is not put below 0.3
+
+
 _FLOOR = 1e-10
 
 
@@ -80,7 +87,7 @@ def cell_statistics(per_class: pd.DataFrame) -> dict[str, float]:
     return found | {"classes": len(tested), "dropped": len(per_class) - len(tested)}
 
 
-def _histogram(per_class: pd.DataFrame) -> Array:
+def _histogram(per_class: pd.DataFrame) -> _Array:
     pairs = per_class[["error", "kappa_loss"]].dropna().clip(0, 1).to_numpy()
     counts, _, _ = np.histogram2d(pairs[:, 0], pairs[:, 1], bins=[_BIN_EDGES, _BIN_EDGES])
     return (counts / max(len(pairs), 1) + _FLOOR).ravel()
@@ -105,7 +112,7 @@ def kappa_error_divergence(cell: pd.DataFrame, reference: pd.DataFrame) -> float
     return float(scipy.stats.entropy(_histogram(cell), _histogram(reference)))
 
 
-def cell_array(cells: pd.DataFrame) -> tuple[list[Array], Array]:
+def cell_array(cells: pd.DataFrame) -> tuple[list[_Array], _Array]:
     """Lay the cells out on the full grid of their levels (the paper's 3DA); levels are equal only when their numbers are.
 
     Returns:
@@ -122,9 +129,9 @@ def cell_array(cells: pd.DataFrame) -> tuple[list[Array], Array]:
         place, models = places[twice].iloc[0].to_dict(), ", ".join(map(str, cells.loc[twice, "model"]))
         raise ValueError(f"{twice.sum()} cells lie at {place} ({models}); average them, or keep one")
     levels = [np.unique(places[axis]) for axis in AXES]
-    statistics = cells[list(STATISTICS)].set_axis(pd.MultiIndex.from_frame(places))
+    statistics = cells[list(CELL_STATISTICS)].set_axis(pd.MultiIndex.from_frame(places))
     values = statistics.reindex(pd.MultiIndex.from_product(levels)).to_numpy(dtype=float)
-    return levels, values.reshape(*map(len, levels), len(STATISTICS))
+    return levels, values.reshape(*map(len, levels), len(CELL_STATISTICS))
 
 
 def marginals(cells: pd.DataFrame) -> pd.DataFrame:
@@ -142,8 +149,8 @@ def marginals(cells: pd.DataFrame) -> pd.DataFrame:
     levels, values = cell_array(cells)
     tables = []
     for number, axis in enumerate(AXES):
-        settings = np.moveaxis(values, number, 0).reshape(len(levels[number]), -1, len(STATISTICS))
-        means = dict(zip(STATISTICS, settings.mean(axis=1).T, strict=True))
+        settings = np.moveaxis(values, number, 0).reshape(len(levels[number]), -1, len(CELL_STATISTICS))
+        means = dict(zip(CELL_STATISTICS, settings.mean(axis=1).T, strict=True))
         tables.append(pd.DataFrame({"axis": axis, "level": levels[number], "n": settings.shape[1], **means}))
     return pd.concat(tables, ignore_index=True)
 
@@ -166,7 +173,7 @@ def slice_marginals(cells: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def _order(values: Array) -> Array:
+def _order(values: _Array) -> _Array:
     """Sign of each difference, by comparison so that large values do not overflow: (..., n) -> (..., n, n)."""
     rows, columns = values[..., :, None], values[..., None, :]
     return (rows > columns).astype(float) - (rows < columns)
@@ -198,11 +205,11 @@ def sign_error_of_complexity(complexity: ArrayLike, marginal: ArrayLike) -> floa
     return float((1 - (_order(x[kept]) * _order(y[kept])).sum() / (n * (n - 1))) / 2)
 
 
-def _permutation_p_value(complexity: Array, marginal: Array, resamples: int, seed: int) -> float:
+def _permutation_p_value(complexity: _Array, marginal: _Array, resamples: int, seed: int) -> float:
     n = len(complexity)
     truth = np.mean([_order(column) for column in marginal.T], axis=0)
 
-    def mean_sign_error(values: Array, axis: int = -1) -> Array:
+    def mean_sign_error(values: _Array, axis: int = -1) -> _Array:
         return (1 - (_order(values) * truth).sum((-2, -1)) / (n * (n - 1))) / 2
 
     options = {"permutation_type": "pairings", "vectorized": True, "alternative": "less", "batch": max(1, 4_000_000 // n**2)}
@@ -210,7 +217,7 @@ def _permutation_p_value(complexity: Array, marginal: Array, resamples: int, see
     return float(scipy.stats.permutation_test((complexity,), mean_sign_error, n_resamples=resamples, random_state=rng, **options).pvalue)
 
 
-def sign_error_table(complexities: pd.DataFrame, cells: pd.DataFrame, *, resamples: int = 9999, seed: int = 0) -> pd.DataFrame:
+def slice_sign_errors(complexities: pd.DataFrame, cells: pd.DataFrame, *, resamples: int = 9999, seed: int = 0) -> pd.DataFrame:
     """Give the sign-error of every measure against the slices, with ranks and p-values; Huang et al. 2025, Table 3.
 
     The paper does not name the test behind its p-values. Here p is the share of pairings of complexities with models, drawn at random

@@ -10,10 +10,14 @@ from numpy.polynomial import Polynomial
 from scipy.interpolate import RegularGridInterpolator
 from scipy.optimize import minimize
 
-from helpers.kappa import AXES, Array, cell_array, marginals
+from helpers.kappa.statistics import AXES, _Array, cell_array, marginals
 
 _DEGREE = 4
+
+
 _SAMPLES = 24  # per axis, spread over the cells of the grid
+
+
 _REFINED = 8  # grid cells in which the search is refined
 
 
@@ -54,8 +58,8 @@ class TradeoffPoint:
 class Surface:
     """F over the grid of a family, made once and asked often; see ``fit_surface``."""
 
-    levels: tuple[Array, Array, Array]  # ssim, unseen fraction, weights, ascending
-    nodes: tuple[Array, Array, Array]  # the same levels as coordinates x, y, z, ascending
+    levels: tuple[_Array, _Array, _Array]  # ssim, unseen fraction, weights, ascending
+    nodes: tuple[_Array, _Array, _Array]  # the same levels as coordinates x, y, z, ascending
     interpolator: RegularGridInterpolator  # F at (..., 3) coordinates, linear
     error_fits: tuple[Polynomial, Polynomial, Polynomial]  # mean error along each axis, of log weights on the last
     kappa_fits: tuple[Polynomial, Polynomial, Polynomial]  # mean Kappa loss, likewise
@@ -67,17 +71,19 @@ class Surface:
 
 
 UNBOUNDED = Bounds()
+
+
 EQUAL = (1.0, 1.0, 1.0)
 
 
-def _coordinates(levels: Sequence[Array], values: Sequence[float] | Sequence[Array]) -> list[Array]:
+def _coordinates(levels: Sequence[_Array], values: Sequence[float] | Sequence[_Array]) -> list[_Array]:
     """SSIM, unseen fraction and weights as x, y and z: all three fall as more is asked of a network."""
     ssim, unseen_fraction, weights = map(np.asarray, values)
     span = levels[2][-1] - levels[2][0]
     return [ssim, 1 - unseen_fraction, (weights - levels[2][0]) / (span or 1.0)]
 
 
-def _fit(axis: str, levels: Array, values: Array) -> Polynomial:
+def _fit(axis: str, levels: _Array, values: _Array) -> Polynomial:
     degree = min(_DEGREE, len(levels) - 1)
     if not degree:
         return Polynomial(values[:1])
@@ -94,7 +100,7 @@ def fit_surface(cells: pd.DataFrame) -> Surface:
         cells: the tidy array of one family, see ``kappa``, on a full grid.
 
     Raises:
-        ValueError: a cell is missing or has an undefined statistic, weights are not positive, or see ``kappa.cell_array``.
+        ValueError: a cell is missing or has an undefined statistic, weights are not positive, or see ``statistics.cell_array``.
     """
     levels, statistics = cell_array(cells)
     total = statistics.sum(axis=-1)
@@ -134,13 +140,13 @@ def _ranges(surface: Surface, bounds: Bounds) -> list[tuple[float, float]]:
     return ranges
 
 
-def _edges(nodes: Array, low: float, high: float) -> Array:
+def _edges(nodes: _Array, low: float, high: float) -> _Array:
     """Where the box cuts an axis into pieces on which F is smooth: its ends and the nodes between; two of them at least."""
     inner = nodes[(nodes > low) & (nodes < high)]
     return np.concatenate([[low], inner, [high]])
 
 
-def _pieces(objective: Callable[[Array], Array], edges: Sequence[Array]) -> Iterator[tuple[Array, Array, Array]]:
+def _pieces(objective: Callable[[_Array], _Array], edges: Sequence[_Array]) -> Iterator[tuple[_Array, _Array, _Array]]:
     """Sample the whole box, and give the best sample of the most promising pieces, best first, with its piece's low and high corner."""
     pieces = [len(edge) - 1 for edge in edges]
     steps = [max(1, _SAMPLES // count) for count in pieces]
@@ -157,11 +163,11 @@ def _pieces(objective: Callable[[Array], Array], edges: Sequence[Array]) -> Iter
         yield samples[index], low, high
 
 
-def _refined(interpolator: RegularGridInterpolator, factors: Array, start: Array, low: Array, high: Array) -> Array:
+def _refined(interpolator: RegularGridInterpolator, factors: _Array, start: _Array, low: _Array, high: _Array) -> _Array:
     """Descend from a point within a piece, where F is linear along each axis: its slope is its change from end to end."""
     own, width = np.eye(3, dtype=bool), np.where(high > low, high - low, 1)
 
-    def value_and_slope(point: Array) -> tuple[float, Array]:
+    def value_and_slope(point: _Array) -> tuple[float, _Array]:
         values = interpolator(np.concatenate([[point], np.where(own, low, point), np.where(own, high, point)]))
         return values[0] + point**2 @ factors, (values[4:] - values[1:4]) / width + 2 * factors * point
 
@@ -198,7 +204,7 @@ def trade_off_point(
     corners = zip(*(_coordinates(surface.levels, ends) for ends in zip(*ranges, strict=True)), strict=True)
     edges = [_edges(nodes, *sorted(ends)) for nodes, ends in zip(surface.nodes, corners, strict=True)]
 
-    def objective(points: Array) -> Array:
+    def objective(points: _Array) -> _Array:
         # F is a sum of six numbers near 1; what differs by rounding only must not decide.
         return np.round(surface.interpolator(points) + points**2 @ factors, 12)
 
@@ -208,7 +214,7 @@ def trade_off_point(
     return _described(surface, found[best], ranges, factors)
 
 
-def _described(surface: Surface, point: Array, ranges: Sequence[tuple[float, float]], factors: Array) -> TradeoffPoint:
+def _described(surface: Surface, point: _Array, ranges: Sequence[tuple[float, float]], factors: _Array) -> TradeoffPoint:
     smallest, largest = surface.levels[2][[0, -1]]
     given = (point[0], 1 - point[1], smallest + point[2] * (largest - smallest))
     place = [float(np.clip(value, *ends)) for value, ends in zip(given, ranges, strict=True)]  # rounding must not lead outside

@@ -11,17 +11,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from helpers import cams
 from helpers.measures.registry import Measure
+from helpers.networks import hooks
 
 # What the caller gives: the network in evaluation mode on its device, an ImageSet, uint8 images to network input, and the network as
 # it was before training, which may be None.
 GIVEN = ("network", "images", "normalise", "initial_network", "device")
+
+
 PROVIDERS: dict[str, Callable[..., Any]] = {}
 
 
 @dataclass(frozen=True)
-class Settings:
+class MeasureSettings:
     """Everything that decides a measure's value beside network and images."""
 
     cam_method: str = "grad_cam"  # one of cams.METHODS
@@ -47,7 +49,7 @@ def provides(function: Callable[..., Any]) -> Callable[..., Any]:
 class Evidence:
     """What is known of one network so far; it lives as long as the network is scored."""
 
-    def __init__(self, given: Mapping[str, Any], settings: Settings) -> None:
+    def __init__(self, given: Mapping[str, Any], settings: MeasureSettings) -> None:
         """Take what the caller has (see ``GIVEN``) and the settings."""
         self._known = {name: given.get(name) for name in GIVEN} | asdict(settings)
         if not settings.batch_size:
@@ -97,7 +99,7 @@ def closure(names: Iterable[str]) -> set[str]:
     return found
 
 
-def score(measures: Iterable[Measure], given: Mapping[str, Any], settings: Settings) -> pd.DataFrame:
+def score(measures: Iterable[Measure], given: Mapping[str, Any], settings: MeasureSettings) -> pd.DataFrame:
     """Compute measures of one network, sharing everything that several of them need.
 
     Args:
@@ -110,7 +112,7 @@ def score(measures: Iterable[Measure], given: Mapping[str, Any], settings: Setti
         needs, as if nothing were shared, so that costs compare), reason ("" or why there is no value, in one line).
     """
     evidence = Evidence(given, settings)
-    with cams.evaluation_mode(given["network"]):
+    with hooks.evaluation_mode(given["network"]):
         rows = [row for item in measures for row in _rows(item, evidence)]
     return pd.DataFrame(rows, columns=["measure", "variant", "value", "seconds", "reason"])
 
@@ -128,7 +130,13 @@ def _rows(item: Measure, evidence: Evidence) -> list[dict[str, Any]]:
     values = {variant: values.get(variant, np.nan) for variant in item.variants} | dict(values)
     seconds = evidence.seconds(item.needs) + own
     return [
-        {"measure": item.name, "variant": variant, "value": finite(number), "seconds": seconds, "reason": reason or undefined(number)}
+        {
+            "measure": item.name,
+            "variant": variant,
+            "value": finite(number),
+            "seconds": seconds,
+            "reason": reason or undefined_reason(number),
+        }
         for variant, number in values.items()
     ]
 
@@ -138,12 +146,12 @@ def finite(number: float) -> float:
     return float(number) if np.isfinite(number) else np.nan
 
 
-def undefined(number: float) -> str:
+def undefined_reason(number: float) -> str:
     """Say why a number is no value: "" for a finite one."""
     return "" if np.isfinite(number) else "undefined" if np.isnan(number) else "larger than any number of the computer"
 
 
-def settings_name(measures: Iterable[Measure], settings: Settings) -> str:
+def settings_name(measures: Iterable[Measure], settings: MeasureSettings) -> str:
     """Name the settings that a family's values depend on, for its folder: 8 hex digits over names and values.
 
     A setting that no measure of the family needs changes nothing, and so does the batch size.

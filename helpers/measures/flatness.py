@@ -9,16 +9,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from helpers.cams import evaluation_mode
-from helpers.measures import layers as network_layers
+from helpers.measures import traced_layers
 from helpers.measures.evidence import provides
-from helpers.measures.passes import prepared
+from helpers.networks.hooks import evaluation_mode, prepared
 
 DEVIATION = 0.1  # of the accuracy, which defines the magnitude
+
+
 EPSILON = 1e-3  # standard deviation of the noise on a weight of 0, in the magnitude-aware version; Jiang et al. 2020
 
 
-class Sample(NamedTuple):
+class NoiseSample(NamedTuple):
     """Images as the network expects them, with their labels, on its device."""
 
     images: Tensor  # (n, 3, S, S) float32, channels last
@@ -35,16 +36,16 @@ class Search(NamedTuple):
     converged: bool  # the deviation is within the tolerance; where none of the three holds, accuracy jumps at the magnitude
 
 
-def chosen_images(images: Any, normalise: Any, device: Any, at_most: int, seed: int) -> Sample:
+def chosen_images(images: Any, normalise: Any, device: Any, at_most: int, seed: int) -> NoiseSample:
     """Take some training images by chance, always the same for a seed, or all of them if there are no more; ValueError without any."""
     if not len(images):
         raise ValueError("there are no training images to judge a noisy network by")
     chosen = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))[:at_most].sort().values
-    return Sample(prepared(images.images[chosen], normalise, device), images.labels[chosen].to(device))
+    return NoiseSample(prepared(images.images[chosen], normalise, device), images.labels[chosen].to(device))
 
 
 @provides
-def flatness_sample(images: Any, normalise: Any, device: Any, flatness_images: int, seed: int) -> Sample:
+def flatness_sample(images: Any, normalise: Any, device: Any, flatness_images: int, seed: int) -> NoiseSample:
     """Choose the training images that noisy networks are judged by, see ``chosen_images``."""
     return chosen_images(images, normalise, device, flatness_images, seed)
 
@@ -53,11 +54,11 @@ def flatness_sample(images: Any, normalise: Any, device: Any, flatness_images: i
 def flat_network(network: nn.Module, example: Tensor) -> nn.Module:
     """Copy a network with its batch normalisations folded into convolutions, and each an identity; ValueError if that changes it."""
     flat = deepcopy(network)
-    with torch.no_grad(), evaluation_mode(flat), network_layers.Trace(flat) as trace:
+    with torch.no_grad(), evaluation_mode(flat), traced_layers.Trace(flat) as trace:
         expected = flat(example)
     for layer, norm in [(use.module, use.norm) for use in trace.found.values() if use.norm is not None]:
         if isinstance(layer.weight, nn.Parameter):  # one that is computed from others cannot be replaced; its norm stays
-            weight, bias = network_layers.folded(layer.weight, layer.bias, norm)
+            weight, bias = traced_layers.folded(layer.weight, layer.bias, norm)
             layer.weight, layer.bias = nn.Parameter(weight.to(layer.weight)), nn.Parameter(bias.to(layer.weight))
             norm.weight, norm.bias = None, None  # an identity, and not taken out, since some also apply an activation
             norm.running_mean, norm.running_var = torch.zeros_like(norm.running_mean), torch.full_like(norm.running_var, 1 - norm.eps)
@@ -88,7 +89,7 @@ def right(logits: Tensor, labels: Tensor) -> int:
 
 
 @torch.inference_mode()
-def accuracy(network: nn.Module, sample: Sample, batch_size: int) -> float:
+def accuracy(network: nn.Module, sample: NoiseSample, batch_size: int) -> float:
     """Fraction of a sample that a network classifies correctly, in the mode that it is in."""
     batches = zip(sample.images.split(batch_size), sample.labels.split(batch_size), strict=True)
     return sum(right(network(images), labels) for images, labels in batches) / len(sample.labels)
@@ -99,7 +100,9 @@ def standard_deviation(weight: Tensor, magnitude: float, magnitude_aware: bool) 
     return (magnitude**2 * weight.detach().square() + EPSILON**2).sqrt() if magnitude_aware else magnitude
 
 
-def noisy(network: nn.Module, sample: Sample, magnitude_aware: bool, draws: int, batch_size: int, seed: int) -> Callable[[float], float]:
+def noisy(
+    network: nn.Module, sample: NoiseSample, magnitude_aware: bool, draws: int, batch_size: int, seed: int
+) -> Callable[[float], float]:
     """Give the mean accuracy of copies of a network with Gaussian noise on all parameters, as a function of the noise's magnitude.
 
     All magnitudes share their draws (common random numbers), so that accuracy follows the magnitude without a jitter. The draws are kept,
@@ -152,14 +155,16 @@ def found_magnitude(search: Search, name: str) -> float:
     return search.magnitude
 
 
-def _search(network: nn.Module, sample: Sample, magnitude_aware: bool, draws: int, halvings: int, batch_size: int, seed: int) -> Search:
+def _search(
+    network: nn.Module, sample: NoiseSample, magnitude_aware: bool, draws: int, halvings: int, batch_size: int, seed: int
+) -> Search:
     accuracy_at = noisy(network, sample, magnitude_aware, draws, batch_size, seed)
     return search_magnitude(accuracy_at, accuracy(network, sample, batch_size), halvings=halvings)
 
 
 @provides
 def sigma_search(
-    flat_network: nn.Module, flatness_sample: Sample, flatness_draws: int, flatness_halvings: int, batch_size: int, seed: int
+    flat_network: nn.Module, flatness_sample: NoiseSample, flatness_draws: int, flatness_halvings: int, batch_size: int, seed: int
 ) -> Search:
     """Search for the standard deviation sigma of the noise, the same on every weight, that changes accuracy by 0.1."""
     return _search(flat_network, flatness_sample, False, flatness_draws, flatness_halvings, batch_size, seed)
@@ -167,7 +172,7 @@ def sigma_search(
 
 @provides
 def magnitude_aware_search(
-    flat_network: nn.Module, flatness_sample: Sample, flatness_draws: int, flatness_halvings: int, batch_size: int, seed: int
+    flat_network: nn.Module, flatness_sample: NoiseSample, flatness_draws: int, flatness_halvings: int, batch_size: int, seed: int
 ) -> Search:
     """Search for the standard deviation sigma' of the noise, in units of each weight, that changes accuracy by 0.1."""
     return _search(flat_network, flatness_sample, True, flatness_draws, flatness_halvings, batch_size, seed)

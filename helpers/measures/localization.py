@@ -8,15 +8,15 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from helpers import box_localization, localization, segmentation
+from helpers.cams import detection, overlap
 from helpers.measures.evidence import provides
 from helpers.measures.registry import measure
 
 
 @provides
 def image_overlaps(maps: Tensor, images: Any, cam_threshold: float, device: Any) -> pd.DataFrame:
-    """One row per training image, see ``localization.image_scores``."""
-    return localization.image_scores(maps, images.boxes, images.images.shape[-1], cam_threshold, device=device)
+    """One row per training image, see ``overlap.image_scores``."""
+    return overlap.image_scores(maps, images.boxes, images.images.shape[-1], cam_threshold, device=device)
 
 
 @measure("localization", 1, "Du et al. 2024, equations 2 to 6", title="IoU")
@@ -53,7 +53,7 @@ def box_found(image_overlaps: pd.DataFrame, images: Any, logits: Tensor) -> Mapp
     GT-known: whatever class is predicted (here the map is that of the predicted class); top-1: the class must be right too;
     box IoU: mean over the images of the IoU of the rectangle with the box that it matches best. Images without a box are left out.
     """
-    found = box_localization.localization_accuracy(rectangles_of(image_overlaps), images.boxes, images.labels, logits.argmax(1))
+    found = detection.localization_accuracy(rectangles_of(image_overlaps), images.boxes, images.labels, logits.argmax(1))
     return {"GT-known": found["gt_known"], "top-1": found["top1_localization"], "box IoU": found["mean_box_iou"]}
 
 
@@ -63,7 +63,7 @@ def box_average_precision(image_overlaps: pd.DataFrame, images: Any, logits: Ten
     confidence, predicted = logits.double().softmax(1).max(1)
     names = [str(number) for number in range(logits.shape[1])]
     given = (rectangles_of(image_overlaps), images.boxes, images.labels, predicted, confidence, names)
-    return box_localization.average_precision(*given).mean_average_precision
+    return detection.rectangle_average_precision(*given).mean_average_precision
 
 
 _MASKS = {
@@ -80,7 +80,7 @@ def mask_agreement(image_overlaps: pd.DataFrame, images: Any) -> Mapping[str, fl
     """Segmentation metrics of the map's mask against the box's, over the pixels of all images together, each in [0, 1]."""
     called, there, both = (int(image_overlaps[f"{name}_pixels"].sum()) for name in ("map", "box", "common"))
     total = len(image_overlaps) * images.images.shape[-1] ** 2
-    values = segmentation.mask_metrics(torch.tensor([[total - called - there + both, called - both], [there - both, both]]))
+    values = detection.mask_metrics(torch.tensor([[total - called - there + both, called - both], [there - both, both]]))
     return {name: values[key] for name, key in _MASKS.items()}
 
 

@@ -12,16 +12,17 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from helpers.measures.evidence import provides
-from helpers.measures.layers import Layer, check_same_layout, folded, normalised_convolutions
 from helpers.measures.registry import measure
+from helpers.measures.traced_layers import Layer, check_same_layout, folded, normalised_convolutions
 
-Array = NDArray[np.float64]
+_Array = NDArray[np.float64]
+
 
 # Layers that divide by statistics of their input, which is no sum over paths.
 _DIVIDING = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.LocalResponseNorm)
 
 
-def logarithm(values: ArrayLike) -> Array:
+def logarithm(values: ArrayLike) -> _Array:
     """Natural logarithm, NaN where a value is not above 0."""
     values = np.asarray(values, dtype=float)
     return np.log(np.where(values > 0, values, np.nan))
@@ -43,7 +44,7 @@ def reported_log(value: float, images: int) -> float:
 
 
 @provides
-def frobenius_norms(layers: Sequence[Layer]) -> Array:
+def frobenius_norms(layers: Sequence[Layer]) -> _Array:
     """Root of the sum of squared weights of each layer, batch normalisation folded in, biases left out: (d,)."""
     return np.array([float(torch.linalg.vector_norm(layer.weight)) for layer in layers])
 
@@ -147,7 +148,7 @@ def inverse_margin(margin: float, training_images: int) -> float:
 
 
 @measure("norms", -1, "Dziugaite et al. 2020 (code), L2", title="L2 norm")
-def l2(frobenius_norms: Array, training_images: int) -> float:
+def l2(frobenius_norms: _Array, training_images: int) -> float:
     """Length of all weights as one vector: ``sqrt(|w| / m)``."""
     return reported(float(np.linalg.norm(frobenius_norms)), training_images)
 
@@ -159,25 +160,25 @@ def l2_dist(distances: list[Layer], training_images: int) -> float:
 
 
 @measure("norms", -1, "Jiang et al. 2020, eq. 36", title="log product of Frobenius norms over margin")
-def log_prod_of_fro_over_margin(frobenius_norms: Array, margin: float, training_images: int) -> float:
+def log_prod_of_fro_over_margin(frobenius_norms: _Array, margin: float, training_images: int) -> float:
     """Product of all squared Frobenius norms over the squared margin, as half a logarithm per image."""
     return reported_log(over_margin(log_product(frobenius_norms), margin), training_images)
 
 
 @measure("norms", -1, "Jiang et al. 2020, eq. 37", title="log product of Frobenius norms")
-def log_prod_of_fro(frobenius_norms: Array, training_images: int) -> float:
+def log_prod_of_fro(frobenius_norms: _Array, training_images: int) -> float:
     """Product of all squared Frobenius norms, as half a logarithm per image."""
     return reported_log(log_product(frobenius_norms), training_images)
 
 
 @measure("norms", -1, "Jiang et al. 2020, eq. 38", title="log sum of Frobenius norms over margin")
-def log_sum_of_fro_over_margin(frobenius_norms: Array, margin: float, training_images: int) -> float:
+def log_sum_of_fro_over_margin(frobenius_norms: _Array, margin: float, training_images: int) -> float:
     """Number of layers times the geometric mean of (36)'s factors, as half a logarithm per image."""
     return reported_log(log_mean(over_margin(log_product(frobenius_norms), margin), len(frobenius_norms)), training_images)
 
 
 @measure("norms", -1, "Jiang et al. 2020, eq. 39", title="log sum of Frobenius norms")
-def log_sum_of_fro(frobenius_norms: Array, training_images: int) -> float:
+def log_sum_of_fro(frobenius_norms: _Array, training_images: int) -> float:
     """Number of layers times the geometric mean of the squared Frobenius norms, as half a logarithm per image."""
     return reported_log(log_mean(log_product(frobenius_norms), len(frobenius_norms)), training_images)
 
@@ -189,7 +190,7 @@ def fro_dist(distances: list[Layer], training_images: int) -> float:
 
 
 @measure("norms", -1, "Jiang et al. 2020, eq. 42", title="parameter norm")
-def param_norm(frobenius_norms: Array, training_images: int) -> float:
+def param_norm(frobenius_norms: _Array, training_images: int) -> float:
     """Sum of all squared weights: ``sqrt(|w|² / m)``."""
     return reported(float(np.square(frobenius_norms).sum()), training_images)
 

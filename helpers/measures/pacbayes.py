@@ -1,14 +1,17 @@
-"""PAC-Bayes measures, made of the noise that a network's weights bear (Jiang et al. 2020)."""
+"""PAC-Bayes measures from the noise that weights bear (Jiang et al. 2020), and as the code of Dziugaite et al. 2020 computes them."""
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from helpers.measures.flatness import EPSILON, Search, found_magnitude
+from helpers.measures.evidence import provides
+from helpers.measures.flatness import EPSILON, NoiseSample, Search, accuracy, found_magnitude, perturbed, search_magnitude
 from helpers.measures.registry import measure
+from helpers.measures.traced_layers import folded, normalised_convolutions
 
 
 def weight_vector(layers: Sequence[Any], initial_layers: Sequence[Any] = ()) -> Tensor:
@@ -17,14 +20,14 @@ def weight_vector(layers: Sequence[Any], initial_layers: Sequence[Any] = ()) -> 
     return vector - weight_vector(initial_layers) if initial_layers else vector
 
 
-def reported(raw: float, training_images: int) -> float:
+def gap_scale(raw: float, training_images: int) -> float:
     """Bring a bound or an inverse variance to the scale of a gap: ``sqrt(v / m)``; NaN for a negative v."""
     return math.sqrt(raw / training_images) if raw >= 0 else math.nan
 
 
 def bound(complexity: float, sigma: float, training_images: int) -> float:
     """PAC-Bayes bound, up to constants: ``sqrt((complexity + ln(m / sigma) + 10) / m)``; Jiang et al. 2020, from equation 48 on."""
-    return reported(complexity + math.log(training_images / sigma) + 10, training_images)
+    return gap_scale(complexity + math.log(training_images / sigma) + 10, training_images)
 
 
 def gaussian_complexity(vector: Tensor, sigma: float) -> float:
@@ -58,7 +61,7 @@ def pacbayes_orig(layers: Any, sigma_search: Search, training_images: int) -> fl
 @measure("flatness", -1, "Jiang et al. 2020, equation 53", title="PAC-Bayes flatness")
 def pacbayes_flatness(sigma_search: Search, training_images: int) -> float:
     """Inverse of the noise that the network bears: ``sqrt(1 / (sigma^2 m))``."""
-    return reported(1 / found_magnitude(sigma_search, "sigma") ** 2, training_images)
+    return gap_scale(1 / found_magnitude(sigma_search, "sigma") ** 2, training_images)
 
 
 @measure("flatness", -1, "Jiang et al. 2020, equation 56", title="magnitude-aware PAC-Bayes bound (from the start)")
@@ -78,4 +81,98 @@ def pacbayes_mag_orig(layers: Any, initial_layers: Any, magnitude_aware_search: 
 @measure("flatness", -1, "Jiang et al. 2020, equation 61", title="magnitude-aware PAC-Bayes flatness")
 def pacbayes_mag_flatness(magnitude_aware_search: Search, training_images: int) -> float:
     """Inverse of the noise, relative to each weight, that the network bears: ``sqrt(1 / (sigma'^2 m))``."""
-    return reported(1 / found_magnitude(magnitude_aware_search, "sigma'") ** 2, training_images)
+    return gap_scale(1 / found_magnitude(magnitude_aware_search, "sigma'") ** 2, training_images)
+
+
+# The code's own offset of its seed, without which its draws would be others.
+_SEED = 10348628753
+
+
+class Sigmas(NamedTuple):
+    """The two magnitudes in the code's units."""
+
+    plain: float
+    magnitude_aware: float
+
+
+def unit_normalised(network: nn.Module, example: Tensor) -> nn.Module:
+    """Copy a network with each batch normalisation folded into its convolution and left in place with scale 1, shift 0, mean 0, variance 1.
+
+    Raises:
+        ValueError: a convolution in front of a batch normalisation has no bias to fold into; the public code fails on it too.
+    """
+    flat = deepcopy(network)
+    with torch.no_grad():
+        for convolution, norm in normalised_convolutions(flat, example):
+            if convolution.bias is None or norm.weight is None:
+                raise ValueError("the public code needs a bias in every convolution and a scale in every batch normalisation")
+            weight, bias = folded(convolution.weight, convolution.bias, norm)
+            convolution.weight.copy_(weight)
+            convolution.bias.copy_(bias)
+            for tensor, value in ((norm.weight, 1.0), (norm.bias, 0.0), (norm.running_mean, 0.0), (norm.running_var, 1.0)):
+                tensor.fill_(value)
+    return flat
+
+
+def searched(
+    network: nn.Module, sample: NoiseSample, clean: float, draws: int, halvings: int, batch_size: int, seed: int, aware: bool
+) -> float:
+    """Find sigma as the code does; its noise has the standard deviation ``sigma^2``, or ``sigma^2 w^2 + eps^2`` if magnitude-aware.
+
+    Raises:
+        ValueError: accuracy dropped at no magnitude, or at all.
+    """
+    generator = torch.Generator().manual_seed(_SEED + seed)
+
+    def accuracy_at(sigma: float) -> float:
+        found = []
+        for _ in range(draws):
+            weights = [parameter.detach().cpu() for parameter in network.parameters()]
+            spreads = [sigma**2 * w.abs() ** 2 + EPSILON**2 if aware else torch.full_like(w, sigma**2) for w in weights]
+            noise = [torch.normal(torch.zeros_like(spread), spread, generator=generator) for spread in spreads]
+            with perturbed(network, [n.to(sample.images.device) for n in noise]):
+                found.append(accuracy(network, sample, batch_size))
+        return sum(found) / len(found)
+
+    return found_magnitude(search_magnitude(accuracy_at, clean, halvings=halvings), "sigma")
+
+
+@provides
+def repository_sigmas(
+    network: nn.Module,
+    example: Tensor,
+    flatness_sample: NoiseSample,
+    repository_parity: bool,
+    flatness_draws: int,
+    flatness_halvings: int,
+    batch_size: int,
+    seed: int,
+) -> Sigmas:
+    """Search for both magnitudes on the sample, see ``searched``.
+
+    Raises:
+        ValueError: the setting ``repository_parity`` is off, or as in ``unit_normalised`` and ``searched``.
+    """
+    if not repository_parity:
+        raise ValueError("not computed: it repeats the flatness search with the public code's faults; set repository_parity to have it")
+    flat = unit_normalised(network, example)
+    clean = accuracy(flat, flatness_sample, batch_size)
+    given = (flatness_sample, clean, flatness_draws, flatness_halvings, batch_size, seed)
+    return Sigmas(*(searched(flat, *given, aware) for aware in (False, True)))
+
+
+_NAMES = ("PACBAYES_FLATNESS", "PACBAYES_INIT", "PACBAYES_ORIG", "PACBAYES_MAG_FLATNESS", "PACBAYES_MAG_INIT", "PACBAYES_MAG_ORIG")
+
+
+@measure("flatness", -1, "Dziugaite et al. 2020, public code", title="PAC-Bayes of the public code", variants=_NAMES)
+def repository_pacbayes(layers: Any, initial_layers: Any, repository_sigmas: Sigmas, training_images: int) -> Mapping[str, float]:
+    """The six PAC-Bayes measures under the names and with the values of the public code; only for comparison with it."""
+    weights, change, (sigma, aware) = weight_vector(layers), weight_vector(layers, initial_layers), repository_sigmas
+    complexities = [gaussian_complexity(vector, sigma) for vector in (change, weights)]
+    aware_complexities = [magnitude_aware_complexity(vector, change, aware) for vector in (change, weights)]
+    plain = [gap_scale(1 / sigma**2, training_images), *(bound(complexity, sigma, training_images) for complexity in complexities)]
+    magnitude = [
+        gap_scale(1 / aware**2, training_images),
+        *(bound(complexity, aware, training_images) for complexity in aware_complexities),
+    ]
+    return dict(zip(_NAMES, plain + magnitude, strict=True))

@@ -1,4 +1,4 @@
-"""The one pass over the training images that most measures live on: logits, features and class activation maps together."""
+"""The one pass over the training images that most measures live on, as many images at once as memory takes."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from helpers import cams
+from helpers.cams import closed_form
 from helpers.measures.evidence import provides
-
-_POOLING = (nn.AdaptiveAvgPool2d, nn.AvgPool2d, nn.AdaptiveMaxPool2d, nn.MaxPool2d, nn.Flatten, nn.Identity, nn.Dropout, nn.Dropout2d)
+from helpers.networks import hooks
+from helpers.networks.hooks import _no_layer, last_called, prepared
 
 
 @dataclass(frozen=True)
@@ -34,54 +34,6 @@ def example(images: Any, normalise: Any, device: Any) -> Tensor:
     return prepared(images.images[:1], normalise, device)
 
 
-def prepared(pixels: Tensor, normalise: Any, device: torch.device | str) -> Tensor:
-    """Turn (B, 3, S, S) uint8 images into input of a network, on its device, channels last."""
-    return normalise(pixels.to(device)).contiguous(memory_format=torch.channels_last)
-
-
-@torch.inference_mode()
-def last_called(network: nn.Module, example: Tensor) -> tuple[nn.Module | None, nn.Linear | None]:
-    """Find, in one pass, the last layer that puts out a stack of maps and is no pooling, and the linear layer that is called last.
-
-    In a ResNet these are ``layer4`` and ``fc``. Of nested modules with the same output the outermost counts.
-
-    Returns:
-        The two, each None where there is none.
-    """
-    maps: list[nn.Module] = []
-    linear: list[nn.Linear] = []
-
-    def seen(module: nn.Module, given: Any, output: Any) -> None:
-        if isinstance(output, Tensor) and output.ndim == 4 and not isinstance(module, _POOLING) and module is not network:
-            maps.append(module)
-        if isinstance(module, nn.Linear):
-            linear.append(module)
-
-    cams.observe(network, example, seen)
-    return (maps or [None])[-1], (linear or [None])[-1]
-
-
-def last_maps_layer(network: nn.Module, example: Tensor) -> nn.Module:
-    """Find the layer whose maps are pooled and classified, see ``last_called``.
-
-    Raises:
-        ValueError: no module puts out (B, C, h, w).
-    """
-    layer, _ = last_called(network, example)
-    if layer is None:
-        raise ValueError(_no_layer(network))
-    return layer
-
-
-def _no_layer(network: nn.Module) -> str:
-    return f"no layer of {type(network).__name__} puts out maps (B, C, h, w), so there is no class activation map"
-
-
-def last_linear(network: nn.Module, example: Tensor) -> nn.Linear | None:
-    """Find the linear layer that a pass calls last; None where none is called."""
-    return last_called(network, example)[1]
-
-
 @provides
 @torch.inference_mode()
 def forward_pass(network: nn.Module, images: Any, normalise: Any, device: Any, example: Tensor, cam_method: str, batch_size: int) -> Pass:
@@ -99,7 +51,7 @@ def forward_pass(network: nn.Module, images: Any, normalise: Any, device: Any, e
         for start in range(0, len(images), batch_size):
             pixels = prepared(images.images[start : start + batch_size], normalise, device)
             given.clear()
-            maps, logits = (None, network(pixels)) if no_maps else cams.features_and_logits(network, layer, pixels)
+            maps, logits = (None, network(pixels)) if no_maps else hooks.features_and_logits(network, layer, pixels)
             if logits.ndim != 2:
                 raise ValueError(f"the network puts out shape {tuple(logits.shape)}; a classifier puts out (B, K) logits")
             if start == 0 and not no_maps:
@@ -108,8 +60,8 @@ def forward_pass(network: nn.Module, images: Any, normalise: Any, device: Any, e
             if given:
                 kept["features"].append(given[-1].flatten(1).float().cpu())
             if classifier:
-                weighted = cams.closed_form_cam(cam_method, maps, classifier.weight, logits.argmax(1))
-                kept["maps"].append(cams.normalise(weighted).float().cpu())
+                weighted = closed_form.closed_form_cam(cam_method, maps, classifier.weight, logits.argmax(1))
+                kept["maps"].append(closed_form.normalise_maps(weighted).float().cpu())
     finally:
         if hook is not None:
             hook.remove()
@@ -120,7 +72,7 @@ def forward_pass(network: nn.Module, images: Any, normalise: Any, device: Any, e
 def _closed_form(network: nn.Module, maps: Tensor, logits: Tensor) -> tuple[nn.Linear | None, str]:
     """Give the linear layer behind the maps of a pass, or why there is no closed form of their class activation map."""
     try:
-        return cams.closed_form_classifier(network, maps, logits), ""
+        return closed_form.closed_form_classifier(network, maps, logits), ""
     except ValueError as fault:
         return None, str(fault)
 
@@ -165,3 +117,45 @@ def maps(forward_pass: Pass) -> Tensor:
 def training_images(images: Any) -> int:
     """Give the number of training images."""
     return len(images)
+
+
+_MOST = 256  # images: beyond, neither a processor nor a GPU gains
+
+
+_FORWARD, _BACKWARD = 2**28, 2**31  # bytes on a processor, where tensors of more than some MB gain nothing
+
+
+_SHARE = 0.5  # of the memory that is free on a GPU
+
+
+@provides
+@torch.inference_mode()
+def output_bytes(network: nn.Module, example: Tensor) -> list[int]:
+    """Measure what each layer without layers of its own puts out for an example of one image, bytes, by a trace."""
+    found: list[int] = []
+
+    def note(module: nn.Module, given: Any, output: Any) -> None:
+        if isinstance(output, Tensor) and not list(module.children()):
+            found.append(output.nbytes)
+
+    hooks.observe(network, example, note)
+    return found
+
+
+@provides
+def batch_size(output_bytes: list[int], device: Any) -> int:
+    """Choose how many images a forward pass takes: its largest layer reads and writes a few maps of that size at a time."""
+    return _fitting(4 * max(output_bytes, default=0), device, _FORWARD)
+
+
+@provides
+def gradient_batch_size(output_bytes: list[int], device: Any, batch_size: int) -> int:
+    """Choose how many images a pass with gradients takes, which keeps what every layer puts out; at most ``batch_size``."""
+    return min(batch_size, _fitting(2 * sum(output_bytes), device, _BACKWARD))
+
+
+def _fitting(image: int, device: Any, processor: int) -> int:
+    """Give the largest number of images of so many bytes each that fits, at least 1."""
+    place = torch.device(device)
+    free = int(_SHARE * torch.cuda.mem_get_info(place)[0]) if place.type == "cuda" else processor
+    return max(1, min(_MOST, free // max(1, image)))

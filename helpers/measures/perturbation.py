@@ -1,4 +1,4 @@
-"""Measures of how a network's accuracy stands up to mixed and transformed training images, and of how its classes cluster."""
+"""How accuracy stands up to mixed and transformed training images, as curves and scores, and how the classes cluster."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -7,25 +7,50 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import ArrayLike, NDArray
-from scipy.stats import zscore
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
+from torch.nn.functional import max_pool2d
 
-from helpers.agreement import finite_pairs, undefined
 from helpers.measures import response
 from helpers.measures.evidence import provides
-from helpers.measures.passes import prepared
 from helpers.measures.registry import measure
 from helpers.measures.transforms import TRANSFORMS, drawn_accuracies, transform_curves
+from helpers.networks.hooks import evaluation_mode, last_linear, prepared
+
+_AT = " @ "
+
+
+@measure("perturbation", 0, "Schiff et al. 2021, Algorithm 1")
+def response_curve(response_curves: pd.DataFrame) -> Mapping[str, float]:
+    """Accuracy on perturbed training images at every magnitude; a record for figures, with a variant per point."""
+    names = response_curves["perturbation"] + _AT + response_curves["alpha"].map("{:.6f}".format)
+    return dict(zip(names, response_curves["accuracy"], strict=True))
+
+
+def curves_of(scores: pd.DataFrame) -> pd.DataFrame:
+    """Read the response curves out of scores: model_id, perturbation, alpha in [0, 1], accuracy, score (the curve's Gi-score)."""
+    points = scores[scores["measure"] == "response_curve"]
+    points = points[points["variant"].str.contains(_AT, regex=False)]
+    named = points["variant"].str.rsplit(_AT, n=1, expand=True).reindex(columns=[0, 1])
+    columns = {"model_id": points["model_id"], "perturbation": named[0], "alpha": named[1].astype(float), "accuracy": points["value"]}
+    gi = scores[scores["measure"] == "gi_score"].rename(columns={"variant": "perturbation", "value": "score"})
+    return pd.DataFrame(columns).merge(gi[["model_id", "perturbation", "score"]], how="left", on=["model_id", "perturbation"])
+
 
 INPUT, FIRST_LAYER = "input", "first layer"
+
+
 MIXUPS = tuple(f"{kind} {place}" for kind in response.KINDS for place in (INPUT, FIRST_LAYER))
-VARIANTS = (*MIXUPS, *TRANSFORMS)
+
+
+PERTURBATIONS = (*MIXUPS, *TRANSFORMS)
+
+
 # Of one class at most, for the mixup of Natekar and Sharma, who take all: 200 give an accuracy to 0.04, the mean of classes to less.
 PAIRS_PER_CLASS = 200
 
 
-class Sample(NamedTuple):
+class PerturbedSample(NamedTuple):
     """The training images that are perturbed, on the network's device."""
 
     pixels: Tensor  # (n, 3, S, S) uint8
@@ -59,21 +84,23 @@ def response_sample(images: Any, perturbation_fraction: float, seed: int) -> Ten
 
 
 @provides
-def perturbed_sample(network: nn.Module, images: Any, normalise: Any, response_sample: Tensor, device: Any, batch_size: int) -> Sample:
+def perturbed_sample(
+    network: nn.Module, images: Any, normalise: Any, response_sample: Tensor, device: Any, batch_size: int
+) -> PerturbedSample:
     """Put the chosen images on the device, with what the first layer makes of them, so that no curve computes it again."""
     pixels, labels = (tensor[response_sample.to(tensor.device)].to(device) for tensor in (images.images, images.labels))
     inputs = prepared(pixels, normalise, device)
     try:
-        return Sample(pixels, inputs, labels, response.first_layer(network, inputs, batch_size), "")
+        return PerturbedSample(pixels, inputs, labels, response.first_layer(network, inputs, batch_size), "")
     except ValueError as fault:
-        return Sample(pixels, inputs, labels, None, str(fault))
+        return PerturbedSample(pixels, inputs, labels, None, str(fault))
 
 
-def _places(sample: Sample) -> dict[str, response.FirstLayer | None]:
+def _places(sample: PerturbedSample) -> dict[str, response.FirstLayer | None]:
     return {INPUT: None} | ({FIRST_LAYER: sample.layer} if sample.layer is not None else {})
 
 
-def mixup_curves(network: nn.Module, sample: Sample, points: int, seed: int, batch_size: int = 256) -> dict[str, response.Curve]:
+def mixup_curves(network: nn.Module, sample: PerturbedSample, points: int, seed: int, batch_size: int = 256) -> dict[str, response.Curve]:
     """Response curves of mixup, alpha from 0 to 0.5, for each of ``MIXUPS``, less the first layer's where there is none.
 
     Partners are drawn once per kind, so that all alphas mix the same images, at the input and at the first layer.
@@ -83,13 +110,13 @@ def mixup_curves(network: nn.Module, sample: Sample, points: int, seed: int, bat
         partners = response.mixup_partners(sample.labels, kind, seed)
         for place, layer in _places(sample).items():
             mixed = partial(response.mixed_accuracy, network, sample.inputs, sample.labels, partners, layer=layer, batch_size=batch_size)
-            curves[f"{kind} {place}"] = response.response_curve(mixed, 0, 0.5, points)
+            curves[f"{kind} {place}"] = response.accuracy_curve(mixed, 0, 0.5, points)
     return curves
 
 
 @provides
 def response_curves(
-    network: nn.Module, normalise: Any, perturbed_sample: Sample, perturbation_points: int, seed: int, batch_size: int
+    network: nn.Module, normalise: Any, perturbed_sample: PerturbedSample, perturbation_points: int, seed: int, batch_size: int
 ) -> pd.DataFrame:
     """Give the response curves of all ``VARIANTS``: perturbation, alpha in [0, 1], accuracy; Schiff et al. 2021, Algorithm 1."""
     sample, points = perturbed_sample, perturbation_points
@@ -100,7 +127,9 @@ def response_curves(
 
 
 @provides
-def augmented_accuracy(network: nn.Module, normalise: Any, perturbed_sample: Sample, seed: int, batch_size: int) -> dict[str, float]:
+def augmented_accuracy(
+    network: nn.Module, normalise: Any, perturbed_sample: PerturbedSample, seed: int, batch_size: int
+) -> dict[str, float]:
     """Give the accuracy of the sample under each transform, with a random magnitude for every image."""
     return drawn_accuracies(network, perturbed_sample.pixels, perturbed_sample.labels, normalise, TRANSFORMS, seed, batch_size)
 
@@ -120,7 +149,7 @@ def class_pairs(labels: Tensor, limit: int, seed: int) -> response.Pairs:
 
 
 @provides
-def pair_accuracies(network: nn.Module, perturbed_sample: Sample, seed: int, batch_size: int) -> dict[str, float]:
+def pair_accuracies(network: nn.Module, perturbed_sample: PerturbedSample, seed: int, batch_size: int) -> dict[str, float]:
     """Accuracy on halfway mixtures of two images of a class, mean over pairs and then over classes, at input and first layer."""
     sample, values = perturbed_sample, {}
     pairs = class_pairs(sample.labels, PAIRS_PER_CLASS, seed)
@@ -135,20 +164,20 @@ def _of_curves(curves: pd.DataFrame, score: Callable[[ArrayLike, ArrayLike], flo
     return {name: score(rows["alpha"], rows["accuracy"]) for name, rows in curves.groupby("perturbation", sort=False)}
 
 
-@measure("perturbation", -1, "Schiff et al. 2021, Algorithm 2", title="Gi-score", variants=VARIANTS)
+@measure("perturbation", -1, "Schiff et al. 2021, Algorithm 2", title="Gi-score", variants=PERTURBATIONS)
 def gi_score(response_curves: pd.DataFrame) -> Mapping[str, float]:
     """Deficit of accuracy under growing perturbation, in [0, 1], see ``response.gi_score``; for each perturbation."""
-    return _of_curves(response_curves, response.gi_score)
+    return _of_curves(response_curves, response.gi_of_curve)
 
 
-@measure("perturbation", 1, "after Schiff et al. 2021; not its Algorithm 4", title="Pal-score (working definition)", variants=VARIANTS)
+@measure("perturbation", 1, "after Schiff et al. 2021; not its Algorithm 4", title="Pal-score (working definition)", variants=PERTURBATIONS)
 def pal_score(response_curves: pd.DataFrame) -> Mapping[str, float]:
     """Ratio of areas of a response curve, WORKING DEFINITION (see ``response.pal_score``); 0 / 0 is undefined."""
-    return _of_curves(response_curves, response.pal_score)
+    return _of_curves(response_curves, response.pal_of_curve)
 
 
 @measure("perturbation", 1, "after Schiff et al. 2021, Pal l=0 * l=1", title="Pal-score (working definition), product")
-def pal_product(response_curves: pd.DataFrame, perturbed_sample: Sample) -> float:
+def pal_product(response_curves: pd.DataFrame, perturbed_sample: PerturbedSample) -> float:
     """Pal-score of intra-class mixup at the input times that at the first layer; WORKING DEFINITION, and the kind of mixup is a guess."""
     if perturbed_sample.layer is None:
         raise ValueError(perturbed_sample.no_layer)
@@ -162,7 +191,7 @@ def pal_sum(response_curves: pd.DataFrame) -> float:
     return sum(pal_score(response_curves)[name] for name in ("inter input", "intra input"))
 
 
-@measure("perturbation", 1, "Schiff et al. 2021, Table 2", title="mean of the response curve", variants=VARIANTS)
+@measure("perturbation", 1, "Schiff et al. 2021, Table 2", title="mean of the response curve", variants=PERTURBATIONS)
 def curve_mean(response_curves: pd.DataFrame) -> Mapping[str, float]:
     """Mean accuracy over the magnitudes of a response curve, in [0, 1]."""
     return dict(response_curves.groupby("perturbation", sort=False)["accuracy"].mean())
@@ -187,25 +216,51 @@ def davies_bouldin_index(cluster_indices: Mapping[str, float]) -> Mapping[str, f
 
 
 @measure("perturbation", -1, "Natekar and Sharma 2020; Schiff et al. 2021, DBI*Mixup", title="DBI * (1 - mixup accuracy)")
-def dbi_times_mixup(cluster_indices: Mapping[str, float], pair_accuracies: Mapping[str, float], perturbed_sample: Sample) -> float:
+def dbi_times_mixup(cluster_indices: Mapping[str, float], pair_accuracies: Mapping[str, float], perturbed_sample: PerturbedSample) -> float:
     """Davies-Bouldin index of the first layer times the error on mixtures at the input; the winner of the PGDL competition."""
     if np.isnan(cluster_indices["initial"]):
         raise ValueError(perturbed_sample.no_layer or "the network's first layer puts out no maps (n, C, h, w) to pool")
     return cluster_indices["initial"] * (1 - pair_accuracies[INPUT])
 
 
-def pca_gi_mixup(gi: ArrayLike, mixup: ArrayLike) -> NDArray[np.float64]:
-    """First principal component of the z-scores of Gi-score and mixup accuracy over models, growing with Gi; Schiff et al., PCA Gi&Mix.
+def _davies_bouldin(points: Tensor, labels: np.ndarray) -> float:
+    """Ratio of the scatter within clusters to the distance between them, in double precision; ValueError for one cluster only."""
+    from sklearn.metrics import davies_bouldin_score  # here: its import takes a second, and most kernels never come here
 
-    For (n,) values each, one per model, of correlation r: ``(z_gi + sign(r) z_mixup) / sqrt(2)``; 1 - mixup gives the same. Small is
-    better. Which Gi-score the paper takes is not known; intra-class at the input is recommended. NaN where one of the two is not finite,
-    and everywhere for fewer than 3 models, a constant, or r = 0.
+    return float(davies_bouldin_score(points.double().numpy(), labels))
 
-    Raises:
-        ValueError: not one value of each per model.
+
+def initial_index(sample: PerturbedSample, seed: int) -> float:
+    """Davies-Bouldin index of the first layer's maps, max-pooled by 4 x 4 (smaller ones whole) and flattened; NaN without maps.
+
+    Mean of 10 draws of 120 images (Natekar and Sharma 2020, code); of the whole sample when it has no more. ValueError for one class only.
     """
-    x, y, kept = finite_pairs(gi, mixup)
-    component = np.full(len(kept), np.nan)
-    if not undefined(x, y) and abs(r := np.corrcoef(x, y)[0, 1]) > 1e-12:
-        component[kept] = (zscore(x) + np.sign(r) * zscore(y)) / 2**0.5
-    return component
+    if sample.layer is None or sample.layer.activations.ndim != 4:
+        return np.nan
+    maps, labels, generator = sample.layer.activations, sample.labels.cpu().numpy(), np.random.default_rng((seed, 4))
+    pooled = max_pool2d(maps, [min(4, side) for side in maps.shape[2:]]).flatten(1).cpu()
+    draws = [generator.permutation(len(labels))[:120] for _ in range(10)] if len(labels) > 120 else [np.arange(len(labels))]
+    return float(np.mean([_davies_bouldin(pooled[draw], labels[draw]) for draw in draws]))
+
+
+@torch.no_grad()
+def penultimate_index(network: nn.Module, sample: PerturbedSample, batch_size: int = 256) -> float:
+    """Davies-Bouldin index of what the last linear layer is given, over the sample; NaN where no linear layer gives the logits."""
+    linear, given = last_linear(network, sample.inputs[:1]), []
+    if linear is None:
+        return np.nan
+    hook = linear.register_forward_pre_hook(lambda module, inputs: given.append(inputs[0]))
+    try:
+        with evaluation_mode(network):
+            outputs = {network(batch).shape[1:] for batch in sample.inputs.split(batch_size)}
+    finally:
+        hook.remove()
+    if outputs != {(linear.out_features,)} or given[0].ndim != 2:
+        return np.nan
+    return _davies_bouldin(torch.cat(given).cpu(), sample.labels.cpu().numpy())
+
+
+@provides
+def cluster_indices(network: nn.Module, perturbed_sample: PerturbedSample, seed: int, batch_size: int) -> dict[str, float]:
+    """Give the Davies-Bouldin index at the start and at the end of the network."""
+    return {"initial": initial_index(perturbed_sample, seed), "penultimate": penultimate_index(network, perturbed_sample, batch_size)}

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from helpers.measures.evidence import provides
-from helpers.measures.passes import prepared
 from helpers.measures.registry import measure
+from helpers.networks.hooks import prepared
 
 _MOMENTS = ("mean", "standard deviation", "skewness", "kurtosis")
 

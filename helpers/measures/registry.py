@@ -7,7 +7,10 @@ from dataclasses import dataclass
 import pandas as pd
 
 FAMILIES = ("localization", "prediction", "norms", "flatness", "perturbation")
+
+
 MEASURES: dict[str, "Measure"] = {}
+
 
 # What a measure returns: one number, or one per variant.
 Value = float | Mapping[str, float]

@@ -11,19 +11,25 @@ from scipy.integrate import cumulative_trapezoid, trapezoid
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from helpers.cams import captured_output, evaluation_mode
+from helpers.networks.hooks import captured_output, evaluation_mode
 
-Array = NDArray[np.float64]
+_Array = NDArray[np.float64]
+
+
 Pairs = tuple[Tensor, Tensor]
+
+
 KINDS = ("intra", "inter")
+
+
 _WEIGHTED = (_ConvNd, nn.Linear, nn.MultiheadAttention)
 
 
 class Curve(NamedTuple):
     """Accuracy as a function of the perturbation's magnitude."""
 
-    alphas: Array  # (P,) magnitudes, rescaled to [0, 1]
-    accuracies: Array  # (P,) fractions
+    alphas: _Array  # (P,) magnitudes, rescaled to [0, 1]
+    accuracies: _Array  # (P,) fractions
 
 
 class FirstLayer(NamedTuple):
@@ -33,7 +39,7 @@ class FirstLayer(NamedTuple):
     activations: Tensor  # (N, ...) for N images, on the network's device
 
 
-def response_curve(accuracy_at: Callable[[float], float], low: float, high: float, points: int) -> Curve:
+def accuracy_curve(accuracy_at: Callable[[float], float], low: float, high: float, points: int) -> Curve:
     """Evaluate accuracy, a fraction, at evenly spaced magnitudes from low to high; Schiff et al. 2021, Algorithm 1.
 
     Raises:
@@ -55,7 +61,7 @@ def _rescaled(alphas: ArrayLike, accuracies: ArrayLike) -> Curve:
     return Curve((x - x[0]) / (x[-1] - x[0]), a)
 
 
-def gi_score(alphas: ArrayLike, accuracies: ArrayLike) -> float:
+def gi_of_curve(alphas: ArrayLike, accuracies: ArrayLike) -> float:
     """Deficit of a response curve, after Gini: ``Gi = 2 * integral of (alpha - t(alpha))``; Schiff et al. 2021, Algorithm 2.
 
     ``t(alpha)`` is the area under the curve up to alpha (trapezoids); a network that no magnitude harms has t = alpha. The (P,) increasing
@@ -69,7 +75,7 @@ def gi_score(alphas: ArrayLike, accuracies: ArrayLike) -> float:
     return float(2 * trapezoid(x - cumulative_trapezoid(a, x, initial=0), x))
 
 
-def pal_score(alphas: ArrayLike, accuracies: ArrayLike, top: float = 0.6, bottom: float = 0.1) -> float:
+def pal_of_curve(alphas: ArrayLike, accuracies: ArrayLike, top: float = 0.6, bottom: float = 0.1) -> float:
     """Ratio of areas, after Palma; a WORKING DEFINITION, because Algorithm 4 of Schiff et al. 2021 was not at hand.
 
     ``Pal = integral of t over [1 - top, 1] / integral of t over [0, bottom]``, t as in ``gi_score``, linear between points. Large is
@@ -96,7 +102,7 @@ def pal_score(alphas: ArrayLike, accuracies: ArrayLike, top: float = 0.6, bottom
     return _area(x, t, 1 - top, 1) / lower if lower > 0 else np.nan
 
 
-def _area(x: Array, t: Array, start: float, stop: float) -> float:
+def _area(x: _Array, t: _Array, start: float, stop: float) -> float:
     cut = np.concatenate([[start], x[(x > start) & (x < stop)], [stop]])
     return float(trapezoid(np.interp(cut, x, t), cut))
 

@@ -12,19 +12,27 @@ from torch.nn.functional import cross_entropy
 
 from helpers.measures import flatness, pacbayes
 from helpers.measures.evidence import provides
-from helpers.measures.flatness import DEVIATION, Sample, Search
+from helpers.measures.flatness import DEVIATION, NoiseSample, Search
 from helpers.measures.registry import measure
 
 RESTARTS = 2  # ascents from different starts; the worst counts
+
+
 FIRST = 2.0**-10  # radius that is tried first; those of trained networks are a few factors of 4 away
+
+
 HIGHEST = 2.0  # radius that is tried at most
+
+
 TOLERANCE = 0.01  # of the deviation of accuracy, as for the noise
+
+
 # Steps add up to 2.5 times the box's half-width, so that ascent can cross it from any start and come back.
 _TRAVEL = 2.5
 
 
 @provides
-def sharpness_sample(images: Any, normalise: Any, device: Any, sharpness_images: int, seed: int) -> Sample:
+def sharpness_sample(images: Any, normalise: Any, device: Any, sharpness_images: int, seed: int) -> NoiseSample:
     """Choose the training images that the worst networks are judged by, see ``flatness.chosen_images``."""
     return flatness.chosen_images(images, normalise, device, sharpness_images, seed)
 
@@ -52,7 +60,7 @@ def half_widths(parameters: Sequence[Tensor], radius: float, magnitude_aware: bo
     return [radius * scale for scale in scales]
 
 
-def slope(network: nn.Module, parameters: Sequence[Tensor], sample: Sample, batch_size: int) -> tuple[list[Tensor], float]:
+def slope(network: nn.Module, parameters: Sequence[Tensor], sample: NoiseSample, batch_size: int) -> tuple[list[Tensor], float]:
     """Differentiate the mean cross-entropy of a sample, nats; ``.grad`` stays as it is.
 
     Returns:
@@ -70,7 +78,14 @@ def slope(network: nn.Module, parameters: Sequence[Tensor], sample: Sample, batc
 
 
 def ascent(
-    network: nn.Module, sample: Sample, widths: Sequence[Tensor], generator: torch.Generator, *, steps: int, enough: float, batch_size: int
+    network: nn.Module,
+    sample: NoiseSample,
+    widths: Sequence[Tensor],
+    generator: torch.Generator,
+    *,
+    steps: int,
+    enough: float,
+    batch_size: int,
 ) -> float:
     """Climb the loss by signed gradients from a random start in half the box: the lowest accuracy on the way, the end included.
 
@@ -102,7 +117,7 @@ def ascent(
 
 def worst_accuracy(
     network: nn.Module,
-    sample: Sample,
+    sample: NoiseSample,
     radius: float,
     *,
     magnitude_aware: bool,
@@ -178,7 +193,7 @@ def _next_radius(low: float, high: float, first: float, highest: float) -> float
     return math.sqrt(low * high) if low else high / 4
 
 
-def _search(network: nn.Module, sample: Sample, magnitude_aware: bool, steps: int, tries: int, batch_size: int, seed: int) -> Search:
+def _search(network: nn.Module, sample: NoiseSample, magnitude_aware: bool, steps: int, tries: int, batch_size: int, seed: int) -> Search:
     clean = flatness.accuracy(network, sample, batch_size)
     options = {"magnitude_aware": magnitude_aware, "steps": steps, "seed": seed, "batch_size": batch_size}
     # Below this the deviation is too large whatever the ascent would find in addition, so that the search decides in the same way.
@@ -188,7 +203,12 @@ def _search(network: nn.Module, sample: Sample, magnitude_aware: bool, steps: in
 
 @provides
 def radius_search(
-    flat_network: nn.Module, sharpness_sample: Sample, sharpness_steps: int, flatness_halvings: int, gradient_batch_size: int, seed: int
+    flat_network: nn.Module,
+    sharpness_sample: NoiseSample,
+    sharpness_steps: int,
+    flatness_halvings: int,
+    gradient_batch_size: int,
+    seed: int,
 ) -> Search:
     """Search for the half-width alpha of the box, the same on every weight, whose worst point changes accuracy by 0.1."""
     return _search(flat_network, sharpness_sample, False, sharpness_steps, flatness_halvings, gradient_batch_size, seed)
@@ -196,7 +216,12 @@ def radius_search(
 
 @provides
 def magnitude_aware_radius_search(
-    flat_network: nn.Module, sharpness_sample: Sample, sharpness_steps: int, flatness_halvings: int, gradient_batch_size: int, seed: int
+    flat_network: nn.Module,
+    sharpness_sample: NoiseSample,
+    sharpness_steps: int,
+    flatness_halvings: int,
+    gradient_batch_size: int,
+    seed: int,
 ) -> Search:
     """Search for the half-width alpha' of the box, in units of ``|w_j| + 1``, whose worst point changes accuracy by 0.1."""
     return _search(flat_network, sharpness_sample, True, sharpness_steps, flatness_halvings, gradient_batch_size, seed)
@@ -224,10 +249,10 @@ def sharpness_orig(layers: Any, radius_search: Search, sigma_search: Search, tra
 @measure("flatness", -1, "Jiang et al. 2020, equation 54", title="sharpness")
 def sharpness_flatness(radius_search: Search, training_images: int) -> float:
     """Inverse of the worst change that the network bears: ``sqrt(1 / (alpha^2 m))``."""
-    return pacbayes.reported(1 / flatness.found_magnitude(radius_search, "alpha") ** 2, training_images)
+    return pacbayes.gap_scale(1 / flatness.found_magnitude(radius_search, "alpha") ** 2, training_images)
 
 
 @measure("flatness", -1, "Jiang et al. 2020, equation 62", title="magnitude-aware sharpness")
 def sharpness_mag_flatness(magnitude_aware_radius_search: Search, training_images: int) -> float:
     """Inverse of the worst change, in units of ``|w_j| + 1``, that the network bears: ``sqrt(1 / (alpha'^2 m))``."""
-    return pacbayes.reported(1 / flatness.found_magnitude(magnitude_aware_radius_search, "alpha'") ** 2, training_images)
+    return pacbayes.gap_scale(1 / flatness.found_magnitude(magnitude_aware_radius_search, "alpha'") ** 2, training_images)

@@ -1,19 +1,213 @@
-"""Spectral norms of the layers, combined over the network (Jiang et al. 2020; Du et al. 2024)."""
+"""How much a layer can stretch its input, and spectral norms of the layers combined (Jiang et al. 2020; Du et al. 2024)."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from helpers.measures.evidence import provides
-from helpers.measures.layers import Layer
-from helpers.measures.norms import Array, frobenius_norms, log_mean, log_product, logarithm, over_margin, reported, reported_log
-from helpers.measures.operators import fft_norm, operator_norm, reshaped_norm
+from helpers.measures.norms import _Array, frobenius_norms, log_mean, log_product, logarithm, over_margin, reported, reported_log
 from helpers.measures.registry import measure
+from helpers.measures.traced_layers import Layer
+
+Pair = int | tuple[int, int]
+
+
+# Numbers in one batch of Gram matrices; larger ones leave the processor's cache and take twice as long.
+_BATCH = 500_000
+
+
+# By which eigenvalues may be told apart, relative: some thousand roundings of float64.
+_TOLERANCE = 1e-12
+
+
+def operator_norm(weight: Tensor, input_size: Pair, stride: Pair = 1, dilation: Pair = 1, groups: int = 1) -> float:
+    """Spectral norm of a convolution as a linear map of its whole input, with circular padding: ``max of |conv(x)| / |x|``.
+
+    Sedghi, Gupta and Long 2019: with W_k the (c_out, c_in) matrix of tap k, the map times its transpose is block diagonal in
+    frequency, with the blocks ``G(t) = sum over lags l of A_l exp(-i t l)``, where ``A_l = sum over k of W_(k+l) W_k'``. The norm is
+    the root of the largest eigenvalue of all G(t), exact to 1e-12 relative. A stride s is a stride of 1 on the s² images that hold
+    every s-th pixel each, which is the same as joining the s² aliases of each frequency.
+
+    Args:
+        weight: (c_out, c_in / groups, kh, kw), of either sign.
+        input_size: height and width of the layer's input. It is rounded up to the kernel's size (a smaller circle would wrap the
+            kernel over itself) and then to a multiple of the stride (circular padding needs one).
+        stride: of the convolution.
+        dilation: of the convolution; the kernel is taken with zeros between its taps.
+        groups: of the convolution; the norm is that of the group with the largest.
+
+    Returns:
+        At least 0, and 0 for a weight of zeros only; NaN when a weight is not finite. For a 1x1 kernel, and wherever the stride is at
+        least the kernel's size, it is ``reshaped_norm`` of the largest group at any input size.
+
+    Raises:
+        ValueError: the weight is no stack of kernels, or sizes, strides, dilations or groups do not fit it.
+    """
+    kernels, stride = _dilated(_stack(weight, groups), _pair("dilation", dilation)), _pair("stride", stride)
+    if not kernels.isfinite().all():
+        return math.nan
+    if not kernels.any():
+        return 0.0
+    sizes = zip(_pair("input size", input_size), kernels.shape[-2:], stride, strict=True)
+    grid = tuple(-(-max(size, taps) // step) for size, taps, step in sizes)
+    kernels = _interleaved(kernels, stride)
+    if kernels.shape[2] < kernels.shape[1]:
+        kernels = kernels.transpose(1, 2)  # another order of the product: smaller blocks with the same eigenvalues
+    return math.sqrt(_largest_over_frequencies(*_autocorrelation(kernels), grid))
+
+
+def reshaped_norm(weight: Tensor) -> float:
+    """Spectral norm of a weight as one (c_out, rest) matrix R; the rule of Yoshida and Miyato 2017 for convolutions.
+
+    At stride 1, ``|R| <= operator_norm <= sqrt(kh kw) |R|``; equal for a 1x1 kernel.
+
+    Args:
+        weight: (c_out, ...); a linear layer's (out, in) as it is.
+
+    Returns:
+        At least 0; NaN when a weight is not finite.
+    """
+    matrix = weight.detach().cpu().double().flatten(1)
+    if not matrix.isfinite().all():
+        return math.nan
+    # Of the smaller product, whose largest eigenvalue is as exact as the singular value and much quicker to find.
+    product = matrix @ matrix.T if len(matrix) <= matrix.shape[1] else matrix.T @ matrix
+    return math.sqrt(max(0.0, float(torch.linalg.eigvalsh(product)[-1])))
+
+
+def fft_norm(weight: Tensor, size: Pair, groups: int = 1) -> float:
+    """Spectral norm of a kernel at a size that is given and not the layer's own, stride and dilation ignored.
+
+    The rule of Dziugaite et al. 2020 (code), who take the size of the network's input for every layer. Equal to ``operator_norm`` for
+    a layer with stride 1 and an input of that size.
+
+    Args:
+        weight: (c_out, c_in / groups, kh, kw), or (out, in) of a linear layer, for which it is ``reshaped_norm``.
+        size: height and width.
+        groups: of the convolution.
+
+    Returns:
+        At least 0; NaN when a weight is not finite.
+    """
+    return reshaped_norm(weight) if weight.ndim == 2 else operator_norm(weight, size, groups=groups)
+
+
+def _pair(name: str, value: Pair) -> tuple[int, int]:
+    pair = (value, value) if isinstance(value, int) else tuple(int(part) for part in value)
+    if len(pair) != 2 or min(pair) < 1:
+        raise ValueError(f"{name} {value!r} must be one or two whole numbers of at least 1")
+    return pair
+
+
+def _stack(weight: Tensor, groups: int) -> Tensor:
+    if weight.ndim != 4:
+        raise ValueError(f"the weight has shape {tuple(weight.shape)}; a convolution needs (c_out, c_in / groups, kh, kw)")
+    if groups < 1 or len(weight) % groups:
+        raise ValueError(f"groups {groups} must divide the {len(weight)} output channels")
+    return weight.detach().cpu().double().unflatten(0, (groups, -1))
+
+
+def _dilated(kernels: Tensor, dilation: tuple[int, int]) -> Tensor:
+    """Put zeros between the taps: (..., kh, kw) -> (..., (kh - 1) dilation + 1, (kw - 1) dilation + 1)."""
+    spread = [(taps - 1) * step + 1 for taps, step in zip(kernels.shape[-2:], dilation, strict=True)]
+    wide = kernels.new_zeros(*kernels.shape[:-2], *spread)
+    wide[..., :: dilation[0], :: dilation[1]] = kernels
+    return wide
+
+
+def _interleaved(kernels: Tensor, stride: tuple[int, int]) -> Tensor:
+    """Write a kernel of stride s as one of stride 1 on s² times the channels: (g, n, c, kh, kw) -> (g, n, c s², kh / s, kw / s)."""
+    missing = [-taps % step for taps, step in zip(kernels.shape[-2:], stride, strict=True)]
+    full = F.pad(kernels, (0, missing[1], 0, missing[0]))
+    split = full.unflatten(4, (-1, stride[1])).unflatten(3, (-1, stride[0]))  # (g, n, c, kh / s, s, kw / s, s)
+    return split.permute(0, 1, 2, 4, 6, 3, 5).flatten(2, 4)
+
+
+def _autocorrelation(kernels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Products of a kernel with itself, shifted: lags l (L, 2), and A_l + A_l' and A_l - A_l', (L, groups, n, n) each.
+
+    Of each pair of lags l and -l one is kept, because ``A_-l = A_l'``. The first lag is 0, with A_0 and zeros.
+    """
+    height, width = kernels.shape[-2:]
+    lags = [(y, x) for y in range(height) for x in range(1 - width, width) if (y, x) >= (0, 0)]
+    even, odd = [], []
+    for y, x in lags:
+        ahead = kernels[..., y:, max(x, 0) : width + min(x, 0)].flatten(2)
+        behind = kernels[..., : height - y, max(-x, 0) : width - max(x, 0)].flatten(2)
+        product = ahead @ behind.mT
+        even.append(product + product.mT if (y, x) > (0, 0) else product)
+        odd.append(product - product.mT)
+    return torch.tensor(lags), torch.stack(even), torch.stack(odd)
+
+
+def _largest_over_frequencies(lags: Tensor, even: Tensor, odd: Tensor, grid: tuple[int, int]) -> float:
+    """Largest eigenvalue of ``G(t) = sum over l of even_l cos(t l) - i odd_l sin(t l)`` over a grid of frequencies t.
+
+    Cells of frequencies are bounded by their centre, dropped or cut in four. With x fixed, x' G(t) x is a trigonometric polynomial
+    between 0 and the largest eigenvalue M of all real t, so on the way from a t where it is v to a centre it falls no faster than
+    ``M cos²(arccos(sqrt(v / M)) + r)``, where r is half the sum of lag times distance over both axes (Duffin and Schaeffer 1938).
+    Some centre is within r of M itself, so ``M <= best / cos² r``, and no cell whose centre is below
+    ``best cos²(2 r) / cos² r`` can hold anything above best.
+    """
+    largest_lag = lags.abs().amax(0)
+    if not largest_lag.any():
+        return float(torch.linalg.eigvalsh(even[0])[:, -1].max())
+    scale = 2 * math.pi / torch.tensor(grid, dtype=torch.float64)
+    rate = float((largest_lag * scale).sum()) / 4
+    # Cells that are larger than this bound nothing.
+    width = 2 ** max(0, math.floor(math.log2(math.pi / 8 / rate)))
+    # Of t and -t, whose blocks are conjugate, one is enough.
+    cells = torch.cartesian_prod(torch.arange(0, grid[0], width), torch.arange(0, grid[1] // 2 + 1, width))
+    best = 0.0
+    while len(cells):
+        reach = rate * width if width > 1 else 0.0
+        share, open_cells = math.cos(2 * reach) ** 2 / math.cos(reach) ** 2, []
+        for part in cells.split(max(1, _BATCH // even[0].numel())):
+            angles = (part + width // 2) * scale @ lags.double().T
+            grams = torch.complex(torch.tensordot(angles.cos(), even, 1), torch.tensordot(-angles.sin(), odd, 1))
+            best, possible = _raised(best, share, grams)
+            open_cells.append(part[possible])
+        if width == 1:
+            break
+        width //= 2
+        quarters = torch.cartesian_prod(torch.tensor([0, width]), torch.tensor([0, width]))
+        cells = (torch.cat(open_cells)[:, None] + quarters).flatten(0, 1)
+    return best
+
+
+def _raised(best: float, share: float, blocks: Tensor) -> tuple[float, Tensor]:
+    """Raise ``best`` to the largest eigenvalue of any block, (F, groups, n, n); and mark, (F,), where there may be more than a share of it.
+
+    ``best I - G`` has a Cholesky factor exactly when all eigenvalues of G are below best, and that is found out many times as
+    quickly as the eigenvalues; these are computed for the few blocks that raise it.
+    """
+    best = max(best, float(blocks.diagonal(dim1=2, dim2=3).real.max()))
+    possible = _above(blocks, share * best)
+    left = blocks[possible]
+    # By the sum of squared eigenvalues, so that the first ones raise it most.
+    left = left[torch.view_as_real(left).square().sum((1, 2, 3)).argsort(descending=True)]
+    while len(left):
+        left = left[_above(left, best)]
+        if len(left):
+            best, left = max(best, float(torch.linalg.eigvalsh(left[0])[-1])), left[1:]
+    return best, possible.any(1)
+
+
+def _above(blocks: Tensor, bound: float) -> Tensor:
+    """Mark the Hermitian matrices that have an eigenvalue above a bound."""
+    identity = torch.eye(blocks.shape[-1], dtype=blocks.dtype)
+    return torch.linalg.cholesky_ex(bound * (1 + _TOLERANCE) * identity - blocks).info > 0
+
 
 # The layer as the map that it is, at its own input size; its weight as one matrix; its kernel at the size of the network's input.
-VARIANTS = ("operator", "reshaped", "fft")
-Norms = Mapping[str, Array]
+NORM_VARIANTS = ("operator", "reshaped", "fft")
+
+
+Norms = Mapping[str, _Array]
 
 
 def layer_norm(layer: Layer, variant: str, size: tuple[int, int]) -> float:
@@ -27,8 +221,8 @@ def layer_norm(layer: Layer, variant: str, size: tuple[int, int]) -> float:
     Raises:
         ValueError: an unknown variant.
     """
-    if variant not in VARIANTS:
-        raise ValueError(f"variant {variant!r} is unknown; choose one of {', '.join(VARIANTS)}")
+    if variant not in NORM_VARIANTS:
+        raise ValueError(f"variant {variant!r} is unknown; choose one of {', '.join(NORM_VARIANTS)}")
     if layer.kind == "linear" or variant == "reshaped":
         return reshaped_norm(layer.weight)
     if variant == "fft":
@@ -36,12 +230,12 @@ def layer_norm(layer: Layer, variant: str, size: tuple[int, int]) -> float:
     return operator_norm(layer.weight, layer.input_size, layer.stride, layer.dilation, layer.groups)
 
 
-def layer_norms(layers: Sequence[Layer], size: tuple[int, int]) -> dict[str, Array]:
+def layer_norms(layers: Sequence[Layer], size: tuple[int, int]) -> dict[str, _Array]:
     """Spectral norms of all layers, (d,) by each of ``VARIANTS``, see ``layer_norm``."""
-    return {variant: np.array([layer_norm(layer, variant, size) for layer in layers]) for variant in VARIANTS}
+    return {variant: np.array([layer_norm(layer, variant, size) for layer in layers]) for variant in NORM_VARIANTS}
 
 
-def ratio_sum(numerators: Array, norms: Array) -> float:
+def ratio_sum(numerators: _Array, norms: _Array) -> float:
     """Sum of squared ratios ``(a_i / s_i)²``; NaN when an s_i is 0.
 
     With the Frobenius norms of the same weights it is a sum of stable ranks for the variant "reshaped", at least 1 each. The other
@@ -50,7 +244,7 @@ def ratio_sum(numerators: Array, norms: Array) -> float:
     return float(np.square(numerators / np.where(norms > 0, norms, np.nan)).sum())
 
 
-def log_margin_bound(norms: Array, numerators: Array, margin: float) -> float:
+def log_margin_bound(norms: _Array, numerators: _Array, margin: float) -> float:
     """Logarithm of ``prod of s_i² * sum of (a_i / s_i)² / margin²``; Jiang et al. 2020, equations (29) and (30) before scaling."""
     return over_margin(log_product(norms), margin) + float(logarithm(ratio_sum(numerators, norms)))
 
@@ -70,7 +264,7 @@ def stage_sizes(layers: Sequence[Layer]) -> list[tuple[int, int] | None]:
     return [opened.get(layer.input_size, layer.input_size) if layer.stride == (1, 1) else layer.input_size for layer in layers]
 
 
-def released_log_bound(layers: Sequence[Layer], margins: Array) -> float:
+def released_log_bound(layers: Sequence[Layer], margins: _Array) -> float:
     """Logarithm of the spectral norm measure by the rules of Du et al. 2024's code, where these differ from the paper.
 
     Projections on shortcuts are left out, batch normalisation is not folded, each kernel is transformed at the input size of its
@@ -98,58 +292,60 @@ def spectral_distances(distances: list[Layer], example: Tensor) -> Norms:
     return layer_norms(distances, tuple(example.shape[-2:]))
 
 
-@measure("norms", -1, "Jiang et al. 2020, eq. 32", title="log product of spectral norms", variants=VARIANTS)
+@measure("norms", -1, "Jiang et al. 2020, eq. 32", title="log product of spectral norms", variants=NORM_VARIANTS)
 def log_prod_of_spec(spectral_norms: Norms, training_images: int) -> Mapping[str, float]:
     """Product of all squared spectral norms, as half a logarithm per image."""
     return {name: reported_log(log_product(norms), training_images) for name, norms in spectral_norms.items()}
 
 
-@measure("norms", -1, "Jiang et al. 2020, eq. 31", title="log product of spectral norms over margin", variants=VARIANTS)
+@measure("norms", -1, "Jiang et al. 2020, eq. 31", title="log product of spectral norms over margin", variants=NORM_VARIANTS)
 def log_prod_of_spec_over_margin(spectral_norms: Norms, margin: float, training_images: int) -> Mapping[str, float]:
     """Product of all squared spectral norms over the squared margin, as half a logarithm per image."""
     return {name: reported_log(over_margin(log_product(norms), margin), training_images) for name, norms in spectral_norms.items()}
 
 
-@measure("norms", -1, "Jiang et al. 2020, eq. 29", title="log spectral bound from the start", variants=VARIANTS)
+@measure("norms", -1, "Jiang et al. 2020, eq. 29", title="log spectral bound from the start", variants=NORM_VARIANTS)
 def log_spec_init_main(spectral_norms: Norms, distances: list[Layer], margin: float, training_images: int) -> Mapping[str, float]:
     """Bound (31) times the sum of squared distances from the start over squared spectral norms, as half a logarithm per image."""
     moved = frobenius_norms(distances)
     return {name: reported_log(log_margin_bound(norms, moved, margin), training_images) for name, norms in spectral_norms.items()}
 
 
-@measure("norms", -1, "Jiang et al. 2020, eq. 30", title="log spectral bound", variants=VARIANTS)
-def log_spec_orig_main(spectral_norms: Norms, frobenius_norms: Array, margin: float, training_images: int) -> Mapping[str, float]:
+@measure("norms", -1, "Jiang et al. 2020, eq. 30", title="log spectral bound", variants=NORM_VARIANTS)
+def log_spec_orig_main(spectral_norms: Norms, frobenius_norms: _Array, margin: float, training_images: int) -> Mapping[str, float]:
     """Bound (31) times the sum of squared Frobenius over squared spectral norms, as half a logarithm per image."""
     return {name: reported_log(log_margin_bound(norms, frobenius_norms, margin), training_images) for name, norms in spectral_norms.items()}
 
 
-@measure("norms", -1, "Jiang et al. 2020, eq. 33", title="Frobenius over spectral norms", variants=VARIANTS)
-def fro_over_spec(spectral_norms: Norms, frobenius_norms: Array, training_images: int) -> Mapping[str, float]:
+@measure("norms", -1, "Jiang et al. 2020, eq. 33", title="Frobenius over spectral norms", variants=NORM_VARIANTS)
+def fro_over_spec(spectral_norms: Norms, frobenius_norms: _Array, training_images: int) -> Mapping[str, float]:
     """Sum of squared Frobenius over squared spectral norms, as a root per image."""
     return {name: reported(ratio_sum(frobenius_norms, norms), training_images) for name, norms in spectral_norms.items()}
 
 
-@measure("norms", -1, "Jiang et al. 2020, eq. 34", title="log sum of spectral norms over margin", variants=VARIANTS)
+@measure("norms", -1, "Jiang et al. 2020, eq. 34", title="log sum of spectral norms over margin", variants=NORM_VARIANTS)
 def log_sum_of_spec_over_margin(spectral_norms: Norms, margin: float, training_images: int) -> Mapping[str, float]:
     """Number of layers times the geometric mean of (31)'s factors, as half a logarithm per image."""
     bounds = {name: log_mean(over_margin(log_product(norms), margin), len(norms)) for name, norms in spectral_norms.items()}
     return {name: reported_log(bound, training_images) for name, bound in bounds.items()}
 
 
-@measure("norms", -1, "Jiang et al. 2020, eq. 35", title="log sum of spectral norms", variants=VARIANTS)
+@measure("norms", -1, "Jiang et al. 2020, eq. 35", title="log sum of spectral norms", variants=NORM_VARIANTS)
 def log_sum_of_spec(spectral_norms: Norms, training_images: int) -> Mapping[str, float]:
     """Number of layers times the geometric mean of the squared spectral norms, as half a logarithm per image."""
     return {name: reported_log(log_mean(log_product(norms), len(norms)), training_images) for name, norms in spectral_norms.items()}
 
 
-@measure("norms", -1, "Jiang et al. 2020, eq. 41", title="spectral distance from the start", variants=VARIANTS)
+@measure("norms", -1, "Jiang et al. 2020, eq. 41", title="spectral distance from the start", variants=NORM_VARIANTS)
 def dist_spec_init(spectral_distances: Norms, training_images: int) -> Mapping[str, float]:
     """Sum of squared spectral norms of the weights' differences from their initial values, as a root per image."""
     return {name: reported(float(np.square(norms).sum()), training_images) for name, norms in spectral_distances.items()}
 
 
 @measure("norms", -1, "Du et al. 2024, Appendix A1", variants=("log", "raw", "du_code log", "du_code raw"))
-def spectral_norm(spectral_norms: Norms, frobenius_norms: Array, layers: list[Layer], margin: float, margins: Array) -> Mapping[str, float]:
+def spectral_norm(
+    spectral_norms: Norms, frobenius_norms: _Array, layers: list[Layer], margin: float, margins: _Array
+) -> Mapping[str, float]:
     """Product of squared spectral norms times the sum of squared Frobenius over spectral norms, over the squared margin: its logarithm.
 
     It is not scaled by the number of images. "raw" is the number itself, and "du_code" follows ``released_log_bound``.

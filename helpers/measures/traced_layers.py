@@ -9,17 +9,21 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from helpers.cams import evaluation_mode
 from helpers.measures.evidence import provides
+from helpers.networks.hooks import evaluation_mode
 
 # Functions that apply a matrix, so that one that no called nn.Linear owns is found as well (the projections of an attention).
 _MATRIX_PRODUCTS = {"linear", "matmul", "__matmul__", "mm", "addmm", "multi_head_attention_forward"}
+
+
 _SUMS = {"add", "add_", "__add__", "__radd__", "__iadd__"}
+
+
 _NORMALISATIONS = (nn.BatchNorm2d, nn.SyncBatchNorm)
 
 
 class Images(Protocol):
-    """Images, such as ``datasets.ImageSet``."""
+    """Images, such as ``dataset.ImageSet``."""
 
     images: Tensor  # (N, 3, S, S) uint8
 

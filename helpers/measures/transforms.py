@@ -11,9 +11,8 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.nn.functional import affine_grid, grid_sample
 
-from helpers.cams import evaluation_mode
-from helpers.measures.passes import prepared
-from helpers.measures.response import Curve, response_curve
+from helpers.measures.response import Curve, accuracy_curve
+from helpers.networks.hooks import evaluation_mode, prepared
 
 # (B, 3, H, W) images and (B,) magnitudes on their device -> as many images of the same size and type.
 Apply = Callable[[Tensor, Tensor], Tensor]
@@ -191,7 +190,7 @@ def transform_curves(
         ValueError: fewer than 2 points, or an empty range.
     """
     accuracy = partial(transformed_accuracy, network, pixels, labels, normalise, batch_size=batch_size)
-    return {name: response_curve(partial(accuracy, item), item.low, item.high, points) for name, item in transforms.items()}
+    return {name: accuracy_curve(partial(accuracy, item), item.low, item.high, points) for name, item in transforms.items()}
 
 
 def drawn_accuracies(

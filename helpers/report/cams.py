@@ -1,161 +1,36 @@
-"""Every figure of the reports that is drawn from a table: gaps, training curves, measures against the gap."""
+"""What notebook 03 shows: maps beside boxes, and the overlap against the gap."""
 
-import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from textwrap import fill
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import scipy.stats
-import seaborn
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
-_MARKERS = ("o", "s", "^", "D", "v", "P")
-_LINES = ("-", "--", "-.", ":")
-_NAMES = {"iou": "IoU", "iou_b": "IoU-B", "gap": "generalization gap\n(percentage points)"}
-
-
-@contextmanager
-def style() -> Iterator[None]:
-    """Draw in the one style of all figures: colour-blind palette, light grid, no box; what was set before is set again after."""
-    no_box = {"axes.spines.top": False, "axes.spines.right": False}
-    with plt.rc_context():
-        seaborn.set_theme(context="notebook", style="whitegrid", palette="colorblind", color_codes=False, rc=no_box)
-        yield
-
-
-def colours(names: Sequence[str]) -> dict[str, tuple]:
-    """Give each name a colour; the same names in the same order always get the same."""
-    return dict(zip(names, seaborn.color_palette("colorblind", len(names)), strict=True))
-
-
-def in_order(names: pd.Series) -> list:
-    """List the distinct values, numbers inside names by their size: resnet18 before resnet101."""
-    return sorted(
-        names.unique(), key=lambda name: [(len(part), part) if part.isdigit() else (0, part) for part in re.split(r"(\d+)", str(name))]
-    )
-
-
-def empty(message: str) -> Figure:
-    """Say in words that there is nothing to draw."""
-    figure, ax = plt.subplots(figsize=(7, 2))
-    ax.text(0.5, 0.5, message, ha="center", va="center", wrap=True, transform=ax.transAxes)
-    ax.set_axis_off()
-    return figure
-
-
-@style()
-def class_counts(classes: pd.DataFrame) -> Figure:
-    """Draw training and test images per class as bars, and the paper's count as a line where it has the class.
-
-    Args:
-        classes: class_name, train_images, test_images, published (NaN where the paper has no such class).
-    """
-    if not len(classes):
-        return empty("There is no class to count images of.")
-    figure, ax = plt.subplots(figsize=(7.5, 0.8 + 0.28 * len(classes)), layout="constrained")
-    rows = np.arange(len(classes))
-    ax.barh(rows - 0.2, classes["train_images"], height=0.4, label=f"training (n = {classes['train_images'].sum():,})")
-    ax.barh(rows + 0.2, classes["test_images"], height=0.4, hatch="//", label=f"test (n = {classes['test_images'].sum():,})")
-    if "published" in classes and classes["published"].notna().any():
-        ax.plot(classes["published"], rows - 0.2, "k|", markersize=10, label="training, Du et al. 2024")
-    ax.set_yticks(rows, classes["class_name"])
-    ax.invert_yaxis()
-    ax.set_xlabel("images")
-    ax.grid(axis="y", visible=False)
-    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, frameon=False)
-    return figure
-
-
-@style()
-def gap_boxplot(catalogue: pd.DataFrame) -> Figure:
-    """Draw the gap of the models by architecture (Du et al. 2024, Fig. 4): box with median and quartiles, every model a point.
-
-    A run that diverged before it left a model has no gap, and is not in n.
-    """
-    catalogue = catalogue.dropna(subset="gap")
-    if not len(catalogue):
-        return empty("No model with a gap is kept, so there is nothing to draw.")
-    names = in_order(catalogue["architecture"])
-    figure, ax = plt.subplots(figsize=(2 + 1.5 * len(names), 4), layout="constrained")
-    groups = [100 * catalogue.loc[catalogue["architecture"] == name, "gap"] for name in names]
-    ax.boxplot(groups, widths=0.5, showfliers=False, medianprops={"color": "black"})
-    generator = np.random.default_rng(0)  # sideways only, so that points do not hide each other
-    for number, (name, values) in enumerate(zip(names, groups, strict=True), 1):
-        ax.plot(
-            number + generator.uniform(-0.12, 0.12, len(values)), values, _MARKERS[number % 6 - 1], alpha=0.6, color=colours(names)[name]
-        )
-    ax.set_xticks(range(1, len(names) + 1), [f"{name}\nn = {len(values)}" for name, values in zip(names, groups, strict=True)])
-    ax.set_ylabel(_NAMES["gap"])
-    return figure
-
-
-@style()
-def gap_histogram(catalogue: pd.DataFrame) -> Figure:
-    """Draw how the gap spreads over all models that have one (Du et al. 2024, Fig. 5)."""
-    catalogue = catalogue.dropna(subset="gap")
-    if not len(catalogue):
-        return empty("No model with a gap is kept, so there is nothing to draw.")
-    figure, ax = plt.subplots(figsize=(6.5, 3.5), layout="constrained")
-    ax.hist(100 * catalogue["gap"], bins=min(20, max(5, len(catalogue) // 3)), edgecolor="white")
-    ax.set(xlabel=_NAMES["gap"].replace("\n", " "), ylabel=f"models (n = {len(catalogue)})")
-    ax.yaxis.set_major_locator(MaxNLocator(integer=True))
-    return figure
-
-
-@style()
-def training_curves(histories: pd.DataFrame) -> Figure:
-    """Draw one line per run: training cross-entropy (log scale), training accuracy, accuracy on the split that rule 3 watches.
-
-    Args:
-        histories: run_id, architecture, epoch, train_loss, train_accuracy, test_accuracy (fractions).
-    """
-    if not len(histories):
-        return empty("No run has a history.")
-    names = in_order(histories["architecture"])
-    figure, axes = plt.subplots(1, 3, figsize=(11, 3.6), layout="constrained")
-    panels = (("train_loss", "training loss (nats)"), ("train_accuracy", "training accuracy"), ("test_accuracy", "test accuracy"))
-    for ax, (column, label) in zip(axes, panels, strict=True):
-        for (name, _), run in histories.groupby(["architecture", "run_id"]):
-            mark = {"color": colours(names)[name], "linestyle": _LINES[names.index(name) % 4], "marker": "." if len(run) == 1 else ""}
-            ax.plot(run["epoch"], run[column], alpha=0.55, linewidth=1, **mark)
-        ax.set(xlabel="epoch", ylabel=label)
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-        if column == "train_loss":
-            ax.set_yscale("log")
-        else:
-            ax.set_ylim(0, 1)
-            ax.yaxis.set_major_formatter(PercentFormatter(1))
-    runs = histories.groupby("architecture")["run_id"].nunique()
-    handles = [
-        plt.Line2D([], [], color=colours(names)[name], linestyle=_LINES[n % 4], label=f"{name} ({runs[name]} runs)")
-        for n, name in enumerate(names)
-    ]
-    figure.legend(handles=handles, loc="outside upper center", ncols=len(names), frameon=False)
-    return figure
-
-
-@style()
-def late_changes(changes: pd.DataFrame) -> Figure:
-    """Draw the relative change of loss and accuracy over the last epochs of the runs at the cap (Du et al. 2024, Fig. A1).
-
-    Args:
-        changes: run_id, epoch, relative_loss_change, relative_accuracy_change; see ``model_set.late_changes``.
-    """
-    if not len(changes):
-        return empty("No run ended at the epoch cap.")
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained", sharex=True)
-    for ax, name in zip(axes, ("loss", "accuracy"), strict=True):
-        for _, run in changes.groupby("run_id"):
-            ax.plot(run["epoch"], 100 * run[f"relative_{name}_change"], linewidth=1, alpha=0.6, color="C0", marker=".")
-        ax.axhline(0, color="black", linewidth=0.8)
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-        ax.set(xlabel="epoch", ylabel=f"change of training {name}\nfrom the epoch before (%)")
-    figure.suptitle(f"runs that ended at the epoch cap (n = {changes['run_id'].nunique()})", fontsize="medium")
-    return figure
+from helpers.report.style import (
+    _CAM_BOX,
+    _MARKERS,
+    _NAMES,
+    _boxes,
+    _show,
+    colours,
+    count,
+    fit_band,
+    levels_in_order,
+    listed,
+    nothing_to_draw,
+    percent,
+    points,
+    style,
+)
+from helpers.scoring.look import Overlays, Steps
+from helpers.statistics.agreement import pearson
+from helpers.statistics.resampling import bootstrap_interval
+from helpers.statistics.tables import TOTAL
 
 
 @style()
@@ -172,8 +47,8 @@ def measure_against_gap(table: pd.DataFrame, measure: str, hue: str = "architect
     defined = np.isfinite(table[[measure, "gap"]].astype(float)).all(axis=1) & table[hue].notna()
     kept, left_out = table[defined], int((~defined).sum())
     if len(kept) < 3:
-        return empty(f"{len(kept)} models with a defined {_NAMES.get(measure, measure)}: too few to draw against the gap.")
-    levels = in_order(kept[hue])
+        return nothing_to_draw(f"{len(kept)} models with a defined {_NAMES.get(measure, measure)}: too few to draw against the gap.")
+    levels = levels_in_order(kept[hue])
     panels = [("pooled", kept), *((str(level), kept[kept[hue] == level]) for level in levels if len(levels) > 1)]
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
@@ -205,20 +80,6 @@ def _pearson_in_words(x: pd.Series, y: pd.Series) -> str:
     return f"r = {scipy.stats.pearsonr(x, y).statistic:.2f}"
 
 
-def fit_band(ax: Axes, x: np.ndarray, y: np.ndarray) -> None:
-    """Draw the least-squares line and the 95 % band of its mean (normal errors, models taken as independent)."""
-    if len(x) < 3 or np.ptp(x) == 0:
-        return
-    slope, intercept = np.polyfit(x, y, 1)
-    grid = np.linspace(x.min(), x.max(), 50)
-    error = np.sqrt(((y - slope * x - intercept) ** 2).sum() / (len(x) - 2))
-    spread = error * np.sqrt(1 / len(x) + (grid - x.mean()) ** 2 / ((x - x.mean()) ** 2).sum())
-    half = scipy.stats.t.ppf(0.975, len(x) - 2) * spread
-    line = slope * grid + intercept
-    ax.plot(grid, line, color="black", linewidth=1.2, label="least squares")
-    ax.fill_between(grid, line - half, line + half, color="black", alpha=0.12, linewidth=0, label="95 % band of its mean")
-
-
 @style()
 def correlation_by_threshold(table: pd.DataFrame) -> Figure:
     """Draw Pearson's r with its interval and n by accuracy threshold, a panel per measure; the paper's values hollow beside ours.
@@ -227,7 +88,7 @@ def correlation_by_threshold(table: pd.DataFrame) -> Figure:
         table: architecture, threshold (fraction), measure, n, pearson_r, ci_low, ci_high, published_r.
     """
     if not table["pearson_r"].notna().any():
-        return empty("No architecture has enough models above any threshold for a correlation.")
+        return nothing_to_draw("No architecture has enough models above any threshold for a correlation.")
     measures, names = list(table["measure"].unique()), list(table["architecture"].unique())
     figure, axes = plt.subplots(1, len(measures), figsize=(1 + 5.2 * len(measures), 4), layout="constrained", squeeze=False, sharey=True)
     for ax, measure in zip(axes[0], measures, strict=True):
@@ -239,12 +100,192 @@ def correlation_by_threshold(table: pd.DataFrame) -> Figure:
             ax.errorbar(x, middle, yerr=half, fmt="none", capsize=3, color=mark["color"])  # an interval need not hold r in its middle
             ax.plot(x, rows["pearson_r"], label=name, **mark)
             ax.plot(x + 0.35, rows["published_r"], fillstyle="none", alpha=0.8, **mark)
-            for place, count in zip(x, rows["n"], strict=True):
-                ax.text(place, 1.1, f"n={count:.0f}", rotation=90, ha="center", va="bottom", fontsize="xx-small")
+            for place, models in zip(x, rows["n"], strict=True):
+                ax.text(place, 1.1, f"n={models:.0f}", rotation=90, ha="center", va="bottom", fontsize="xx-small")
         ax.axhline(0, color="black", linewidth=0.8)
         ax.set_xticks(sorted(100 * table["threshold"].unique()))
         ax.grid(axis="x", visible=False)
         ax.set(xlabel="training accuracy above (%)", title=_NAMES.get(measure, measure), ylim=(-1.05, 1.55), yticks=np.linspace(-1, 1, 9))
     axes[0, 0].set_ylabel("Pearson r with the gap")
     axes[0, -1].legend(title="filled: here\nhollow: Du et al. 2024", loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+    return figure
+
+
+_COUNTS = ["images_scored", "images_without_overlap", "images_with_empty_map"]
+
+
+SHOWN_COLUMNS = ["model_id", "architecture", "train_accuracy", "test_accuracy", "gap", "iou", "iou_b", *_COUNTS, "left_out"]
+
+
+_METHODS = {"iou": "IoU", "iou_b": "IoU-B"}
+
+
+def models_analysed(catalogue: pd.DataFrame) -> str:
+    """Say how many models are scored and how many of them enter the analysis."""
+    scored = int((catalogue["snapshot"] != "none").sum())
+    kept = int((catalogue["left_out"] == "").sum())
+    cells = catalogue.loc[catalogue["left_out"] == "", "cell"].nunique()
+    return f"{count(scored, 'model')} are scored; **{kept:,}** of them, from {count(cells, 'hyperparameter cell')}, enter the analysis."
+
+
+def scores_found(table: pd.DataFrame) -> str:
+    """Say what range the scores take, and how many images could not be scored."""
+    scored = table.dropna(subset="iou")
+    if not len(scored):
+        return "No model has a defined score."
+    unseen = int(scored["images_without_overlap"].sum())
+    empty = scored["images_with_empty_map"].sum() / max(1, scored["images_scored"].sum())
+    return (
+        f"IoU from {scored['iou'].min():.3f} to {scored['iou'].max():.3f}, IoU-B from {scored['iou_b'].min():.3f} to "
+        f"{scored['iou_b'].max():.3f} over {count(len(scored), 'model')}. {count(unseen, 'image score')} undefined and left out; "
+        f"{percent(empty)} of the maps have no pixel above the threshold and count as 0."
+    )
+
+
+def model_title(model: pd.Series) -> str:
+    """Name a model by what a reader wants to know of it."""
+    start = "pretrained" if model["pretrained"] else "from scratch"
+    return f"{model['architecture']}, {start}, gap {points(model['gap'])}"
+
+
+def step_by_step(steps: Steps, names: Sequence[str]) -> str:
+    """Read the figure of one image: what was predicted, how large map and box are, what the overlap is."""
+    verdict = "correctly" if steps.label == steps.predicted else f"wrongly, it is {names[steps.label]}"
+    return (
+        f"Predicted: {names[steps.predicted]} ({verdict}). The map's mask covers {percent(float(steps.mask.float().mean()))} of the image, "
+        f"the box {percent(float(steps.box_mask.float().mean()))}; "
+        f"IoU {steps.iou:.3f}, and {steps.iou_b:.3f} for the rectangle around the mask."
+    )
+
+
+def say_overlays(models: pd.DataFrame, overlays: Overlays) -> str:
+    """Compare the mean IoU of the models on the pictured images; few images, so no claim is made."""
+    means = np.nanmean(overlays.ious.numpy(), axis=1)
+    each = [f"{points(gap)}: {mean:.3f}" for gap, mean in zip(models["gap"], means, strict=True)]
+    return f"Mean IoU on these {count(overlays.ious.shape[1], 'image')} by gap: {listed(each)}. A few images illustrate and prove nothing."
+
+
+def interval_says(low: float, high: float) -> str:
+    """Say what a 95 % interval of a correlation allows: negative is what the paper expects of IoU."""
+    if not (np.isfinite(low) and np.isfinite(high)):
+        return "there are too few models for an interval, so nothing can be said"
+    if high < 0:
+        return "the interval lies below 0, as the paper expects: a larger IoU goes with a smaller gap"
+    if low > 0:
+        return "the interval lies above 0, against the paper: a larger IoU goes with a larger gap"
+    return "the interval contains 0: whether IoU tells the gap here cannot be said"
+
+
+def iou_against_gap(kept: pd.DataFrame, resamples: int, seed: int) -> str:
+    """State the pooled correlation of IoU with the gap, its interval, and what that allows."""
+    r = pearson(kept["iou"], kept["gap"])
+    low, high = bootstrap_interval(kept["iou"], kept["gap"], kept["cell"], "pearson", resamples, seed=seed)
+    if not np.isfinite(r):
+        return f"With {count(len(kept), 'model')} the correlation is undefined."
+    return f"Pooled over {count(len(kept), 'model')}: **r = {r:.3f}** (95 % interval {low:.3f} to {high:.3f}); {interval_says(low, high)}."
+
+
+def _pooled(table: pd.DataFrame, measure: str) -> pd.DataFrame:
+    return table[(table["architecture"] == TOTAL) & (table["measure"] == measure)].sort_values("threshold")
+
+
+def say_correlations(table3: pd.DataFrame) -> str:
+    """Say how ours stands to the paper's at its lowest threshold, measure by measure, and how many cells agree in sign."""
+    parts = []
+    for measure, name in _METHODS.items():
+        row = _pooled(table3, measure).iloc[0]
+        if np.isfinite(row["pearson_r"]):
+            parts.append(
+                f"{name}: r = {row['pearson_r']:.3f} ({row['ci_low']:.3f} to {row['ci_high']:.3f}, n = {int(row['n'])}), "
+                f"the paper's {row['published_r']:.3f}"
+            )
+    defined = table3.dropna(subset=["ci_low", "ci_high"])
+    negative = int((defined["ci_high"] < 0).sum())
+    positive = int((defined["ci_low"] > 0).sum())
+    undefined = int(table3["pearson_r"].isna().sum())
+    return (
+        f"Pooled, above {percent(table3['threshold'].min())} training accuracy: {'; '.join(parts) or 'no correlation is defined'}. Of "
+        f"{count(len(table3), 'cell')} of the table, {negative} have an interval below 0, {positive} above 0, "
+        f"{len(defined) - negative - positive} contain 0, and {undefined} have no correlation for want of models. "
+        "The images and networks are not the paper's unless the study is imagenet20, so a difference is no failed replication."
+    )
+
+
+def say_accuracy_thresholds(table3: pd.DataFrame) -> str:
+    """Say whether the pooled correlation of IoU changes its sign with the accuracy threshold."""
+    rows = _pooled(table3, "iou").dropna(subset="pearson_r")
+    if not len(rows):
+        return "No threshold leaves enough models for a correlation."
+    each = [f"{row.pearson_r:.3f} above {row.threshold:.0%} (n = {int(row.n)})" for row in rows.itertuples()]
+    same = (np.sign(rows["pearson_r"]).nunique() == 1) and len(rows) > 1
+    stable = "its sign does not depend on the threshold" if same else "its sign is not the same at all thresholds"
+    return f"Pooled r of IoU: {listed(each)}; {stable if len(rows) > 1 else 'only one threshold has enough models'}."
+
+
+def say_selection(table4: pd.DataFrame) -> str:
+    """Say how often the larger IoU picks the better of two models, against a coin."""
+    row = _pooled(table4, "iou").iloc[0]
+    if not np.isfinite(row["accuracy"]):
+        return "There is no pair of models to choose from."
+    low, high = row["ci_low"], row["ci_high"]
+    coin = "better than a coin" if low > 0.5 else "worse than a coin" if high < 0.5 else "not to be told from a coin"
+    if not np.isfinite(low):
+        coin = "with too few models for an interval"
+    pairs = int(row["concordant"] + row["discordant"])
+    return (
+        f"Of {count(pairs, 'pair')} (and {count(int(row['ties']), 'tie')}), the larger IoU picks the smaller gap in "
+        f"**{percent(row['accuracy'])}** (95 % interval {percent(low)} to {percent(high)}): {coin}; "
+        f"the paper reports {percent(row['published_accuracy'])}."
+    )
+
+
+_OVERLAP = "cividis"
+
+
+_MAP = {"cmap": "viridis", "vmin": 0, "vmax": 1}
+
+
+@style()
+def cam_steps(steps: Steps, title: str) -> Figure:
+    """Draw how a model comes to its IoU on one image, from left to right (Du et al. 2024, Figs 1 and 3)."""
+    figure, axes = plt.subplots(1, 5, figsize=(12, 3), layout="constrained")
+    names = ("image and box", "map of the last stage", "enlarged", "mask and its rectangle", "overlap with the box")
+    for ax, name in zip(axes, names, strict=True):
+        ax.set_title(name, fontsize="small")
+    _show(axes[0], steps.image)
+    _boxes(axes[0], steps.boxes)
+    _show(axes[1], steps.heat_map, **_MAP)
+    _show(axes[2], steps.image)
+    _show(axes[2], steps.enlarged, alpha=0.55, **_MAP)
+    _show(axes[3], steps.image)
+    _show(axes[3], np.where(steps.mask, np.nan, 0.0), cmap="gray", vmin=0, vmax=1, alpha=0.75)
+    _boxes(axes[3], steps.boxes)
+    _boxes(axes[3], steps.cam_box, **_CAM_BOX)
+    # 0 neither, 1 mask only, 2 box only, 3 both: shades from dark to light, which differ in print as well.
+    _show(axes[4], steps.mask.int() + 2 * steps.box_mask.int(), cmap=_OVERLAP, vmin=0, vmax=3)
+    axes[4].set_title(f"both / either: IoU {steps.iou:.2f}\nrectangle: IoU-B {steps.iou_b:.2f}", fontsize="small")
+    shades = plt.get_cmap(_OVERLAP)
+    patches = [Patch(color=shades(value / 3), label=label) for value, label in enumerate(("neither", "mask only", "box only", "both"))]
+    figure.legend(handles=patches, loc="outside lower right", ncols=4, fontsize="small", frameon=False)
+    figure.suptitle(title, fontsize="medium")
+    return figure
+
+
+@style()
+def cam_overlays(overlays: Overlays, row_titles: Sequence[str], column_titles: Sequence[str]) -> Figure:
+    """Draw where several models look on the same images: a row per model (Du et al. 2024, Fig. 2)."""
+    rows, columns = overlays.ious.shape
+    if not rows * columns:
+        return nothing_to_draw("There is no model or no image to look at.")
+    figure, axes = plt.subplots(rows, columns, figsize=(1.2 + 1.9 * columns, 2.1 * rows), layout="constrained", squeeze=False)
+    for row in range(rows):
+        for column in range(columns):
+            ax = axes[row, column]
+            _show(ax, overlays.images[row, column])
+            _show(ax, overlays.heat[row, column], alpha=0.5, **_MAP)
+            _boxes(ax, overlays.boxes[row, column])
+            name = f"{fill(column_titles[column], 22)}\n" if row == 0 else ""
+            ax.set_title(f"{name}IoU {overlays.ious[row, column]:.2f}", fontsize="small")
+        title = fill(row_titles[row], 18)
+        axes[row, 0].text(-0.08, 0.5, title, transform=axes[row, 0].transAxes, rotation=90, ha="right", va="center", fontsize="small")
     return figure

@@ -1,12 +1,165 @@
-"""Sentences that compare measures: which is first, by how much, and whether the interval allows saying so."""
+"""What notebook 04 shows: which measure is first, by how much, beside the published values, and what the hyperparameters leave."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+import seaborn
+from matplotlib.figure import Figure
 
-from helpers.readings import count, interval, listed, percent
-from helpers.statistics import TOTAL
+from helpers.report.style import colours, count, interval, listed, nothing_to_draw, percent, style
+from helpers.statistics.hyperparameters import ALL, GIVEN_ALL, GIVEN_ONE, GRANULATED, POOLED
+from helpers.statistics.tables import TOTAL
+
+_MARKERS = {"localization": "o", "prediction": "s", "norms": "^", "flatness": "D", "perturbation": "v"}
+
+
+@style()
+def ranking_figure(table: pd.DataFrame) -> Figure:
+    """Draw Kendall's tau of every measure with its interval, the strongest on top, beside what it costs per model.
+
+    Args:
+        table: title, family, kendall, kendall_low, kendall_high (positive for a measure that works), seconds (median per model).
+    """
+    table = table.dropna(subset="kendall").iloc[::-1]
+    if not len(table):
+        return nothing_to_draw("No measure has a defined rank correlation with the gap.")
+    figure, (ax, cost) = plt.subplots(1, 2, figsize=(9.5, 1.4 + 0.27 * len(table)), layout="constrained", sharey=True, width_ratios=[3, 1])
+    palette, rows = colours(list(_MARKERS)), np.arange(len(table))
+    ax.axvline(0, color="black", linewidth=0.8)
+    for family, marker in _MARKERS.items():
+        chosen = (table["family"] == family).to_numpy()
+        if chosen.any():
+            part, at = table[chosen], rows[chosen]
+            ax.hlines(at, part["kendall_low"], part["kendall_high"], color=palette[family], linewidth=2, alpha=0.6)
+            ax.plot(part["kendall"], at, marker, color=palette[family], label=family)
+            cost.plot(part["seconds"], at, marker, color=palette[family])
+    ax.set_yticks(rows, table["title"], fontsize="small")
+    ax.set(xlim=(-1.05, 1.05), xticks=[-1, -0.5, 0, 0.5, 1], ylim=(-0.7, len(table) - 0.3))
+    ax.set_xlabel("Kendall's tau with the gap\n(positive: the measure works)")
+    cost.set(xscale="log", xlabel="seconds\nper model")
+    cost.tick_params(labelleft=False)
+    handles, labels = ax.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False)
+    return figure
+
+
+@style()
+def methods_figure(table: pd.DataFrame, titles: Mapping[str, str]) -> Figure:
+    """Draw Pearson's r of several methods per architecture, ours with its interval and the paper's hollow, a panel per method.
+
+    Args:
+        table: rows of one threshold: architecture, measure, n, pearson_r, ci_low, ci_high, published_r.
+        titles: measure to what the panel is called.
+    """
+    if not table["pearson_r"].notna().any():
+        return nothing_to_draw("No architecture has enough models above this threshold for a correlation.")
+    names, chosen = list(table["architecture"].unique()), [name for name in titles if name in set(table["measure"])]
+    figure, axes = plt.subplots(
+        1, len(chosen), figsize=(1.5 + 2.1 * len(chosen), 1.6 + 0.4 * len(names)), layout="constrained", sharey=True
+    )
+    for ax, measure in zip(np.atleast_1d(axes), chosen, strict=True):
+        rows = table[table["measure"] == measure].set_index("architecture").reindex(names)
+        at = np.arange(len(names))
+        ax.hlines(at - 0.12, rows["ci_low"], rows["ci_high"], color="C0", linewidth=2, alpha=0.6)
+        ax.plot(rows["pearson_r"], at - 0.12, "o", color="C0", label="here, 95 % interval")
+        ax.plot(rows["published_r"], at + 0.12, "D", color="C1", fillstyle="none", label="Du et al. 2024")
+        ax.axvline(0, color="black", linewidth=0.8)
+        ax.set(title=titles[measure], xlim=(-1.1, 1.1), xticks=[-1, 0, 1], ylim=(-0.5, len(names) - 0.5))
+        ax.set_yticks(at, [f"{name}\nn = {int(n)}" for name, n in zip(names, rows["n"].fillna(0), strict=True)])
+    np.atleast_1d(axes)[0].invert_yaxis()
+    figure.supxlabel("Pearson r with the gap", fontsize="medium")
+    handles, labels = np.atleast_1d(axes)[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False)
+    return figure
+
+
+@style()
+def response_curves_figure(curves: pd.DataFrame) -> Figure:
+    """Draw accuracy under growing perturbation, a panel per perturbation and a line per model (Schiff et al. 2021, Figure 2).
+
+    Args:
+        curves: perturbation, model (a label), alpha in [0, 1], accuracy (fraction), and score (Gi of the curve).
+    """
+    if not len(curves):
+        return nothing_to_draw("No model has a response curve.")
+    perturbations, models = list(curves["perturbation"].unique()), list(curves["model"].unique())
+    columns = min(4, len(perturbations))
+    rows = -(-len(perturbations) // columns)
+    figure, axes = plt.subplots(
+        rows, columns, figsize=(0.8 + 2.9 * columns, 0.9 + 2.6 * rows), layout="constrained", squeeze=False, sharex=True, sharey=True
+    )
+    for ax, perturbation in zip(axes.flat, perturbations, strict=False):
+        for number, model in enumerate(models):
+            curve = curves[(curves["perturbation"] == perturbation) & (curves["model"] == model)]
+            label = f"Gi {curve['score'].iloc[0]:.2f}" if len(curve) else "none"
+            ax.plot(curve["alpha"], curve["accuracy"], "os^D"[number % 4] + "-", markersize=4, color=f"C{number}", label=label)
+        ax.set_title(perturbation, fontsize="medium")
+        ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.05))
+        ax.legend(fontsize="x-small", loc="best", frameon=True)
+    for ax in axes.flat[len(perturbations) :]:
+        ax.set_axis_off()
+    figure.supxlabel("magnitude of the perturbation, rescaled", fontsize="medium")
+    figure.supylabel("accuracy", fontsize="medium")
+    handles = [plt.Line2D([], [], color=f"C{number}", marker="os^D"[number % 4], label=model) for number, model in enumerate(models)]
+    figure.legend(handles=handles, loc="outside upper center", ncols=min(2, len(models)), frameon=False)
+    return figure
+
+
+@style()
+def measure_heatmap(table: pd.DataFrame, titles: Mapping[str, str]) -> Figure:
+    """Draw how the measures order the models relative to each other: Kendall's tau, red alike, blue opposed, blank undefined.
+
+    Args:
+        table: square, see ``tables.measure_correlations``.
+        titles: column to label.
+    """
+    defined = [name for name in table.columns if table[name].notna().any()]
+    if len(defined) < 2:
+        return nothing_to_draw("Fewer than two measures are defined, so there is nothing to compare.")
+    shown = table.loc[defined, defined].rename(index=titles, columns=titles)
+    side = 2.5 + 0.2 * len(defined)
+    figure, ax = plt.subplots(figsize=(side + 0.8, side), layout="constrained")
+    seaborn.heatmap(
+        shown,
+        ax=ax,
+        cmap="vlag",
+        center=0,
+        vmin=-1,
+        vmax=1,
+        square=True,
+        cbar_kws={"label": "Kendall's tau", "shrink": 0.6},
+    )
+    ax.set_xticks(np.arange(len(defined)) + 0.5, shown.columns, rotation=90, fontsize="x-small")
+    ax.set_yticks(np.arange(len(defined)) + 0.5, shown.index, rotation=0, fontsize="x-small")
+    ax.set(xlabel="", ylabel="")
+    return figure
+
+
+@style()
+def invariance_figure(table: pd.DataFrame, predictors: Sequence[str]) -> Figure:
+    """Draw how well each predictor tells the test accuracy under a perturbation: Kendall's tau with its interval, grouped.
+
+    Args:
+        table: perturbation, predictor, kendall, low, high (positive: the predictor works).
+        predictors: their order.
+    """
+    if not table["kendall"].notna().any():
+        return nothing_to_draw("No perturbation leaves enough models for a rank correlation.")
+    perturbations = list(table["perturbation"].unique())
+    figure, ax = plt.subplots(figsize=(2 + 1.9 * len(perturbations), 3.8), layout="constrained")
+    for number, name in enumerate(predictors):
+        rows = table[table["predictor"] == name].set_index("perturbation").reindex(perturbations)
+        at = np.arange(len(perturbations)) + (number - (len(predictors) - 1) / 2) * 0.2
+        ax.vlines(at, rows["low"], rows["high"], color=f"C{number}", linewidth=2, alpha=0.6)
+        ax.plot(at, rows["kendall"], "os^D"[number % 4], color=f"C{number}", label=name)
+    ax.axhline(0, color="black", linewidth=0.8)
+    ax.set_xticks(range(len(perturbations)), perturbations)
+    ax.grid(axis="x", visible=False)
+    ax.set(ylabel="Kendall's tau with test accuracy\nunder the perturbation", ylim=(-1.05, 1.05))
+    figure.legend(*ax.get_legend_handles_labels(), loc="outside upper center", ncols=len(predictors), frameon=False)
+    return figure
 
 
 def not_computed(scores: pd.DataFrame) -> pd.DataFrame:
@@ -30,7 +183,7 @@ def costs(scores: pd.DataFrame) -> pd.Series:
     return scores.groupby("measure")["seconds"].median()
 
 
-def costs_read(ranking: pd.DataFrame) -> str:
+def say_costs(ranking: pd.DataFrame) -> str:
     """Name the cheapest and the dearest measure."""
     seconds = ranking.dropna(subset="seconds").set_index("title")["seconds"]
     if not len(seconds):
@@ -38,7 +191,7 @@ def costs_read(ranking: pd.DataFrame) -> str:
     return f"From {seconds.min():.2g} s a model ({seconds.idxmin()}) to {seconds.max():.2g} s ({seconds.idxmax()}), in the median."
 
 
-def ranking_read(ranking: pd.DataFrame) -> str:
+def say_ranking(ranking: pd.DataFrame) -> str:
     """Name the measures whose rank correlation with the gap lies clear of 0, on either side."""
     defined = ranking.dropna(subset=["kendall", "kendall_low", "kendall_high"])
     if not len(defined):
@@ -57,7 +210,7 @@ def winner(ranking: pd.DataFrame, differences: pd.DataFrame, titles: Mapping[str
 
     Args:
         ranking: one row per measure in order, with measure, family, kendall, kendall_low and kendall_high.
-        differences: ``comparison.difference_table`` against the first, by Kendall.
+        differences: ``resampling.difference_table`` against the first, by Kendall.
         titles: measure to its name.
     """
     defined = ranking.dropna(subset="kendall")
@@ -89,7 +242,7 @@ def _interval(low: float, high: float) -> str:
     return interval(low, high, absent="no interval: too few models")
 
 
-def methods_read(table3: pd.DataFrame, titles: Mapping[str, str]) -> str:
+def say_methods(table3: pd.DataFrame, titles: Mapping[str, str]) -> str:
     """Put the paper's five methods in our order and in the paper's, pooled over the architectures at the lowest threshold."""
     pooled = table3[table3["architecture"] == TOTAL]
     rows = pooled[pooled["threshold"] == pooled["threshold"].min()].dropna(subset="pearson_r").sort_values("pearson_r")
@@ -101,7 +254,7 @@ def methods_read(table3: pd.DataFrame, titles: Mapping[str, str]) -> str:
     return f"Pooled r, most negative first: {'; '.join(each)}. The paper: {order}." if len(theirs) else f"Pooled r: {'; '.join(each)}."
 
 
-def curves_read(curves: pd.DataFrame, gaps: Mapping[str, float]) -> str:
+def say_curves(curves: pd.DataFrame, gaps: Mapping[str, float]) -> str:
     """Compare the two models' Gi-scores, perturbation by perturbation; two models illustrate and prove nothing."""
     wide = curves.drop_duplicates(["perturbation", "model"]).pivot(index="perturbation", columns="model", values="score")
     if wide.shape[1] < 2:
@@ -118,7 +271,7 @@ def _ahead(wide: pd.DataFrame) -> int:
     return int((wide["Gi-score"] > wide.drop(columns="Gi-score").max(axis=1)).sum())
 
 
-def invariance_read(table: pd.DataFrame, published: pd.DataFrame) -> str:
+def say_invariance(table: pd.DataFrame, published: pd.DataFrame) -> str:
     """Say under how many perturbations the Gi-score is ahead of the two plain predictors, here and in the paper."""
     wide = table.pivot(index="perturbation", columns="predictor", values="kendall").dropna()
     if not len(wide):
@@ -131,7 +284,7 @@ def invariance_read(table: pd.DataFrame, published: pd.DataFrame) -> str:
     )
 
 
-def alike_read(table: pd.DataFrame, titles: Mapping[str, str]) -> str:
+def say_alike(table: pd.DataFrame, titles: Mapping[str, str]) -> str:
     """Say how much the measures are copies of each other: pairs whose order of the models is nearly the same or reversed."""
     values = table.to_numpy()
     rows, columns = np.tril_indices(len(table), -1)
@@ -149,7 +302,7 @@ def alike_read(table: pd.DataFrame, titles: Mapping[str, str]) -> str:
     )
 
 
-def tasks_read(table: pd.DataFrame, titles: Mapping[str, str]) -> str:
+def say_tasks(table: pd.DataFrame, titles: Mapping[str, str]) -> str:
     """Name the measure with the highest average competition score here, and the one in the paper."""
     ours, theirs = table.dropna(subset="average"), table.dropna(subset="published_average")
     if not len(ours):
@@ -158,4 +311,96 @@ def tasks_read(table: pd.DataFrame, titles: Mapping[str, str]) -> str:
     return (
         f"Highest average here: {titles[best['measure']]} with {best['average']:.1f} of 100; "
         f"in the paper {titles[known['measure']]} with {known['published_average']:.1f}."
+    )
+
+
+def _row(table: pd.DataFrame, kind: str, hyperparameter: str = ALL) -> pd.Series | None:
+    found = table[(table["kind"] == kind) & (table["hyperparameter"] == hyperparameter)]
+    return found.iloc[0] if len(found) and np.isfinite(found["strength"].iloc[0]) else None
+
+
+def _clear(row: pd.Series) -> bool:
+    """Say whether an interval leaves 0 out."""
+    return bool(row["ci_low"] > 0 or row["ci_high"] < 0)
+
+
+def _words(row: pd.Series) -> str:
+    return f"{row['strength']:.2f} ({interval(row['ci_low'], row['ci_high'])})"
+
+
+def say_confounding(table: pd.DataFrame, measure: str, title: str) -> str:
+    """Say how much of a measure's pooled correlation with the gap is left given the hyperparameters, and which one takes most away.
+
+    Args:
+        table: see ``hyperparameters.confounders``.
+        measure: its column.
+        title: its name in the sentence.
+    """
+    own = table[table["measure"] == measure]
+    pooled, left = _row(own, POOLED), _row(own, GIVEN_ALL)
+    if pooled is None:
+        return f"The pooled correlation of {title} with the gap is undefined, so nothing can be said to be left of it."
+    text = f"Pooled over {count(int(pooled['n']), 'model')}, {title} has a strength (minus r) of **{_words(pooled)}**"
+    single = own[(own["kind"] == GIVEN_ONE) & own["strength"].notna()]
+    axes = own.loc[own["kind"] == GIVEN_ONE, "hyperparameter"].nunique()
+    if not axes:
+        return text + "; no hyperparameter has two levels, so none can be behind it."
+    most = single.loc[(single["strength"] * np.sign(pooled["strength"])).idxmin()] if len(single) else None
+    alone = f"held fixed alone, {most['hyperparameter']} takes most away and leaves {most['strength']:.2f}" if most is not None else ""
+    if left is None:
+        text += f"; {count(axes, 'hyperparameter')} leave no degree of freedom for what is left given all of them"
+        return text + (f", but {alone}." if alone else ".")
+    share = left["strength"] / pooled["strength"]
+    given = "the one hyperparameter that varies" if axes == 1 else f"all {axes} hyperparameters"
+    part = f", {percent(share)} of it" if 0 <= share <= 1 else ", none of it" if share < 0 else ", all of it and more"
+    text += f"; given {given} **{_words(left)}** is left{part if _clear(pooled) else ''}"
+    return f"{text}: {_verdict(pooled, left, share)}" + (f"; {alone}." if alone else ".")
+
+
+def _verdict(pooled: pd.Series, left: pd.Series, share: float) -> str:
+    if not np.isfinite(left["ci_low"]):
+        return "with too few models for an interval, no claim"
+    if not _clear(left):
+        if not _clear(pooled):
+            return "neither can be told from 0"
+        if left["ci_low"] <= pooled["strength"] <= left["ci_high"]:
+            return "with these models what is left can be told neither from 0 nor from the pooled strength"
+        return "what is left can be told from the pooled strength but not from 0, so the pooled correlation is that of the hyperparameters"
+    if not _clear(pooled):
+        return "a correlation that the pooled models hide shows when the hyperparameters are held fixed"
+    if share < 0:
+        return "the correlation turns round when the hyperparameters are held fixed (Simpson's paradox)"
+    if share < 0.5:
+        return "more than half of the pooled correlation is that of the hyperparameters, but not all"
+    return "the hyperparameters are not what makes it"
+
+
+def say_field(table: pd.DataFrame) -> str:
+    """Count the measures whose strength survives, fades or turns round when the hyperparameters are held fixed."""
+    wide = table[table["kind"].isin([POOLED, GIVEN_ALL])].set_index(["measure", "kind"])
+    rows = [wide.loc[name].reindex([POOLED, GIVEN_ALL]) for name in wide.index.unique("measure")]
+    defined = [row for row in rows if row["strength"].notna().all() and row["ci_low"].notna().all()]
+    if not defined:
+        return "For no measure both the pooled strength and what is left given the hyperparameters can be had with intervals."
+    clear = [row for row in defined if _clear(row.loc[POOLED])]
+    alike = [row for row in clear if _clear(row.loc[GIVEN_ALL]) and row["strength"].prod() > 0]
+    turned = [row for row in clear if _clear(row.loc[GIVEN_ALL]) and row["strength"].prod() < 0]
+    lost = len(clear) - len(alike) - len(turned)
+    return (
+        f"Of {count(len(defined), 'measure')}, {len(clear)} have a pooled interval clear of 0; given all hyperparameters {len(alike)} of "
+        f"these keep their sign beyond doubt, {len(turned)} turn round, and {lost} cannot be told from 0 any more."
+    )
+
+
+def say_granulated(table: pd.DataFrame, measure: str, title: str) -> str:
+    """State the granulated Kendall of a measure: its mean over the hyperparameters, and the lowest."""
+    own = table[(table["measure"] == measure) & (table["kind"] == GRANULATED)].dropna(subset="strength")
+    single = own[own["hyperparameter"] != ALL]
+    if not len(single):
+        return f"No two cells differ in one hyperparameter only, so {title} has no granulated Kendall."
+    worst = single.loc[single["strength"].idxmin()]
+    mean = own.loc[own["hyperparameter"] == ALL, "strength"].iloc[0]
+    return (
+        f"While one hyperparameter changes at a time, Kendall's tau of {title} is {mean:.2f} on average (granulated), lowest for "
+        f"{worst['hyperparameter']} with {worst['strength']:.2f}."
     )

@@ -14,10 +14,10 @@ import pandas as pd
 from IPython.display import HTML, Markdown, display
 from matplotlib.figure import Figure
 
-from helpers import plots
-from helpers import provenance as origin
-from helpers.declarations import declared
+from helpers import files
 from helpers.files import PROJECT_ROOT, complete_or_absent, from_root, inside, write_json
+from helpers.notebook_parameters import declared
+from helpers.report import style
 
 _DPI = 90
 
@@ -65,7 +65,7 @@ def tell(report: Report, text: str, *, answer: bool = False) -> None:
 def show_figure(report: Report, figure: Figure, name: str, reading: str) -> None:
     """Write a figure to ``figures/<notebook>-<name>.png``, show it with its reading as alternative text, and close it."""
     buffer = io.BytesIO()
-    with plots.style():  # colours such as C0 are looked up only now
+    with style.style():  # colours such as C0 are looked up only now
         figure.savefig(buffer, format="png", dpi=_DPI, bbox_inches="tight", facecolor="white")
     plt.close(figure)
     path = inside(report.folder, f"figures/{report.notebook}-{name}.png")
@@ -93,7 +93,7 @@ def show_table(report: Report, frame: pd.DataFrame, name: str, reading: str = ""
 
 def provenance(report: Report, seconds: float, device: object = "cpu") -> None:
     """Show and record what made this report: commit, versions, device, time and duration."""
-    facts = {"commit": origin.commit(), "device": origin.device_name(device), **origin.all_versions()}
+    facts = {"commit": files.commit(), "device": files.device_name(device), **files.all_versions()}
     facts |= {"finished (UTC)": time.strftime("%Y-%m-%d %H:%M", time.gmtime()), "seconds": f"{seconds:.0f}"}
     display(HTML(_html(pd.DataFrame({"what": list(facts), "value": list(facts.values())}))))
     report.record("provenance", facts=facts)

@@ -12,6 +12,8 @@ import mistune
 from helpers.files import complete_or_absent
 
 _ROWS = 12
+
+
 # Anything that a browser would fetch from another host: script and style elements, and imports inside a script.
 _OUTSIDE = (
     re.compile(r'<script[^>]*\bsrc="https?://[^"]*"[^>]*>\s*</script>'),
@@ -20,7 +22,7 @@ _OUTSIDE = (
 )
 
 
-def write_all(folder: Path) -> Path:
+def write_pages(folder: Path) -> Path:
     """Write the HTML of every executed notebook of a study, and its index; give the index."""
     notebooks = sorted(path for path in folder.glob("[0-9][0-9]_*.ipynb") if not path.name.endswith(".partial.ipynb"))
     for path in notebooks:

@@ -1,101 +1,244 @@
-"""Sentences that read the data and the model set, computed from the tables; a number in them moved there by itself."""
+"""What notebook 02 shows: the model set, its gaps, its training curves, and the ordinary metrics of classification."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from helpers.datasets import ImageSet, StudyData
-from helpers.grid import RunConfig, cell_name
-
-
-def count(number: int, noun: str) -> str:
-    """Write a number with its noun in the right number: "1 model", "1,200 models", "3 classes"."""
-    plural = noun + "es" if noun.endswith("s") else noun + "s"
-    return f"{number:,} {noun if number == 1 else plural}"
-
-
-def listed(items: Sequence[str], most: int = 4) -> str:
-    """List a few items and count the rest."""
-    shown = ", ".join(items[:most])
-    return f"{shown} and {len(items) - most} more" if len(items) > most else shown
+from helpers.report.style import _LINES, _MARKERS, _NAMES, colours, count, levels_in_order, listed, nothing_to_draw, percent, points, style
+from helpers.scoring.classification import MICRO_AVERAGE, break_even_point
+from helpers.training.config import RunConfig, cell_name
 
 
-def interval(low: float, high: float, absent: str = "no interval") -> str:
-    """Write a 95 % interval, or that there is none."""
-    return f"95 % interval {low:.2f} to {high:.2f}" if np.isfinite(low) and np.isfinite(high) else absent
+@style()
+def gap_boxplot(catalogue: pd.DataFrame) -> Figure:
+    """Draw the gap of the models by architecture (Du et al. 2024, Fig. 4): box with median and quartiles, every model a point.
+
+    A run that diverged before it left a model has no gap, and is not in n.
+    """
+    catalogue = catalogue.dropna(subset="gap")
+    if not len(catalogue):
+        return nothing_to_draw("No model with a gap is kept, so there is nothing to draw.")
+    names = levels_in_order(catalogue["architecture"])
+    figure, ax = plt.subplots(figsize=(2 + 1.5 * len(names), 4), layout="constrained")
+    groups = [100 * catalogue.loc[catalogue["architecture"] == name, "gap"] for name in names]
+    ax.boxplot(groups, widths=0.5, showfliers=False, medianprops={"color": "black"})
+    generator = np.random.default_rng(0)  # sideways only, so that points do not hide each other
+    for number, (name, values) in enumerate(zip(names, groups, strict=True), 1):
+        ax.plot(
+            number + generator.uniform(-0.12, 0.12, len(values)), values, _MARKERS[number % 6 - 1], alpha=0.6, color=colours(names)[name]
+        )
+    ax.set_xticks(range(1, len(names) + 1), [f"{name}\nn = {len(values)}" for name, values in zip(names, groups, strict=True)])
+    ax.set_ylabel(_NAMES["gap"])
+    return figure
 
 
-def points(fraction: float) -> str:
-    """Write a fraction as percentage points; an undefined one in words."""
-    return f"{100 * fraction:.1f} points" if np.isfinite(fraction) else "undefined"
+@style()
+def gap_histogram(catalogue: pd.DataFrame) -> Figure:
+    """Draw how the gap spreads over all models that have one (Du et al. 2024, Fig. 5)."""
+    catalogue = catalogue.dropna(subset="gap")
+    if not len(catalogue):
+        return nothing_to_draw("No model with a gap is kept, so there is nothing to draw.")
+    figure, ax = plt.subplots(figsize=(6.5, 3.5), layout="constrained")
+    ax.hist(100 * catalogue["gap"], bins=min(20, max(5, len(catalogue) // 3)), edgecolor="white")
+    ax.set(xlabel=_NAMES["gap"].replace("\n", " "), ylabel=f"models (n = {len(catalogue)})")
+    ax.yaxis.set_major_locator(MaxNLocator(integer=True))
+    return figure
 
 
-def percent(fraction: float) -> str:
-    """Write a fraction in percent; an undefined one in words."""
-    return f"{100 * fraction:.1f} %" if np.isfinite(fraction) else "undefined"
-
-
-def categories(classes: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
-    """Put the study's classes beside Du et al. 2024, Table 1: ``published`` is the paper's count, NaN for other classes.
+@style()
+def training_curves(histories: pd.DataFrame) -> Figure:
+    """Draw one line per run: training cross-entropy (log scale), training accuracy, accuracy on the split that rule 3 watches.
 
     Args:
-        classes: label, class_id, class_name, train_images, test_images.
-        published: wnid and n of the paper.
+        histories: run_id, architecture, epoch, train_loss, train_accuracy, test_accuracy (fractions).
     """
-    counts = published.set_index("wnid")["n"]
-    return classes.assign(published=classes["class_id"].map(counts).astype(float))
+    if not len(histories):
+        return nothing_to_draw("No run has a history.")
+    names = levels_in_order(histories["architecture"])
+    figure, axes = plt.subplots(1, 3, figsize=(11, 3.6), layout="constrained")
+    panels = (("train_loss", "training loss (nats)"), ("train_accuracy", "training accuracy"), ("test_accuracy", "test accuracy"))
+    for ax, (column, label) in zip(axes, panels, strict=True):
+        for (name, _), run in histories.groupby(["architecture", "run_id"]):
+            mark = {"color": colours(names)[name], "linestyle": _LINES[names.index(name) % 4], "marker": "." if len(run) == 1 else ""}
+            ax.plot(run["epoch"], run[column], alpha=0.55, linewidth=1, **mark)
+        ax.set(xlabel="epoch", ylabel=label)
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if column == "train_loss":
+            ax.set_yscale("log")
+        else:
+            ax.set_ylim(0, 1)
+            ax.yaxis.set_major_formatter(PercentFormatter(1))
+    runs = histories.groupby("architecture")["run_id"].nunique()
+    handles = [
+        plt.Line2D([], [], color=colours(names)[name], linestyle=_LINES[n % 4], label=f"{name} ({runs[name]} runs)")
+        for n, name in enumerate(names)
+    ]
+    figure.legend(handles=handles, loc="outside upper center", ncols=len(names), frameon=False)
+    return figure
 
 
-def data_found(data: StudyData, table1: pd.DataFrame) -> str:
-    """Say how many images of how many classes there are, and how the counts stand to the paper's."""
-    text = (
-        f"**{count(len(data.train), 'training image')}** with a box and **{count(len(data.test), 'test image')}** "
-        f"of {count(len(data.classes), 'class')}; fingerprint of the data: `{data.fingerprint}`."
-    )
-    theirs = table1.dropna(subset="published")
-    if not len(theirs):
-        return text + " None of these classes is one of the paper's 20 ImageNet classes, so its counts do not apply."
-    equal = int((theirs["published"] == theirs["train_images"]).sum())
-    return text + (
-        f" {equal} of {count(len(theirs), 'class')} shared with the paper have its number of images "
-        f"({theirs['train_images'].sum():,.0f} here, {theirs['published'].sum():,.0f} there)."
-    )
+@style()
+def late_changes_figure(changes: pd.DataFrame) -> Figure:
+    """Draw the relative change of loss and accuracy over the last epochs of the runs at the cap (Du et al. 2024, Fig. A1).
+
+    Args:
+        changes: run_id, epoch, relative_loss_change, relative_accuracy_change; see ``catalogue.late_changes``.
+    """
+    if not len(changes):
+        return nothing_to_draw("No run ended at the epoch cap.")
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained", sharex=True)
+    for ax, name in zip(axes, ("loss", "accuracy"), strict=True):
+        for _, run in changes.groupby("run_id"):
+            ax.plot(run["epoch"], 100 * run[f"relative_{name}_change"], linewidth=1, alpha=0.6, color="C0", marker=".")
+        ax.axhline(0, color="black", linewidth=0.8)
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        ax.set(xlabel="epoch", ylabel=f"change of training {name}\nfrom the epoch before (%)")
+    figure.suptitle(f"runs that ended at the epoch cap (n = {changes['run_id'].nunique()})", fontsize="medium")
+    return figure
 
 
-def class_sizes(classes: pd.DataFrame) -> str:
-    """Say how evenly the images are spread over the classes."""
-    train = classes.set_index("class_name")["train_images"]
-    if train.nunique() == 1:
-        return f"Every class has {count(int(train.iloc[0]), 'training image')}."
-    return (
-        f"The smallest class is {train.idxmin()} with {count(int(train.min()), 'training image')}, the largest {train.idxmax()} "
-        f"with {int(train.max()):,}: a factor of {train.max() / train.min():.1f}."
-    )
+_ANNOTATED_CLASSES = 12
 
 
-def box_sizes(images: ImageSet) -> str:
-    """Say how much of an image the boxes take, and what a network that looks everywhere would score."""
-    x0, y0, x1, y1 = images.boxes.double().unbind(-1)
-    side = images.images.shape[-1]
-    share = ((x1 - x0) * (y1 - y0)).amax(1).numpy() / side**2
-    several = int(((x1 > x0) & (y1 > y0)).sum(1).gt(1).sum())
-    low, middle, high = np.percentile(share, [10, 50, 90])
-    return (
-        f"The largest box of an image takes {percent(middle)} of it in the median "
-        f"(10th to 90th percentile: {percent(low)} to {percent(high)}); "
-        f"{count(several, 'image')} of {len(images):,} have more than one. A map that covers the whole image has an IoU of "
-        f"{share.mean():.3f} on average, the floor that a measure of where a network looks must be read against."
-    )
+_LABELLED_CLASSES = 40
 
 
-def faults_found(faults: pd.DataFrame) -> str:
-    """Say what is wrong in the data, most frequent first."""
-    if not len(faults):
-        return "Nothing was found wrong: every image could be read and every box lies inside its image."
-    kinds = faults["fault"].value_counts()
-    return f"{count(len(faults), 'fault')}: " + ", ".join(f"{number:,} × {kind.replace('_', ' ')}" for kind, number in kinds.items()) + "."
+_SCORES = {"precision": "precision", "recall": "recall", "f1": "F1"}
+
+
+@style()
+def confusion_heatmap(matrix: np.ndarray, names: Sequence[str]) -> Figure:
+    """Draw where the images of each class end up, each row in percent of its class; counts are written in up to 12 classes.
+
+    Args:
+        matrix: (K, K) counts, rows true, columns predicted, see ``classification.confusion``; a row without images stays grey.
+        names: K class names.
+
+    Raises:
+        ValueError: the matrix is not square or has not as many rows as there are names.
+    """
+    matrix = np.asarray(matrix)
+    if matrix.shape != (len(names), len(names)):
+        raise ValueError(f"{len(names)} classes need a ({len(names)}, {len(names)}) matrix, got shape {matrix.shape}")
+    if not matrix.sum():
+        return nothing_to_draw("There is no classified image.")
+    images = matrix.sum(1, keepdims=True)
+    percent = 100 * np.divide(matrix, images, out=np.full(matrix.shape, np.nan), where=images > 0)
+    side = float(np.clip(3 + 0.3 * len(names), 4.5, 10))
+    figure, ax = plt.subplots(figsize=(side + 1.5, side + 0.3), layout="constrained")
+    ax.set_facecolor("lightgrey")
+    # By the square root, so that a confusion of a few percent still shows beside a diagonal near 100.
+    drawn = ax.imshow(percent, cmap="Blues", norm=PowerNorm(0.5, vmin=0, vmax=100))
+    places = np.arange(0, len(names), -(-len(names) // _LABELLED_CLASSES))
+    small = {"fontsize": "x-small" if len(names) > _ANNOTATED_CLASSES else "small"}
+    ax.set_xticks(places, [names[k] for k in places], rotation=90, **small)
+    ax.set_yticks(places, [f"{names[k]} (n = {images[k, 0]:,})" for k in places], **small)
+    ax.grid(visible=False)
+    ax.set(xlabel="predicted class", ylabel="true class (n images)")
+    if len(names) <= _ANNOTATED_CLASSES:
+        for (row, column), count in np.ndenumerate(matrix):
+            colour = "white" if percent[row, column] > 40 else "black"
+            ax.text(column, row, f"{count:,}", ha="center", va="center", color=colour, fontsize="small")
+    figure.colorbar(drawn, ax=ax, shrink=0.8, label="share of the true class (%)", ticks=[0, 1, 5, 10, 20, 40, 60, 80, 100])
+    return figure
+
+
+def _draw_curves(ax: Axes, points: pd.DataFrame, x: str, y: str) -> None:
+    """Draw every class in grey, the classes of smallest and largest area in colour, the micro average in black."""
+    curves = dict(iter(points.groupby("class", sort=False)))
+    pooled = curves.pop(MICRO_AVERAGE, None)
+    areas = {name: abs(np.trapezoid(curve[y], curve[x])) for name, curve in curves.items()}
+    counts = [curve["n"].iloc[0] for curve in curves.values()]
+    for number, curve in enumerate(curves.values()):
+        label = f"each of {len(curves)} classes (n = {min(counts):,} to {max(counts):,})" if not number else None
+        ax.plot(curve[x], curve[y], color="grey", alpha=0.45, linewidth=0.8, label=label)
+    if len(curves) > 2:
+        for word, name, colour in (("largest", max(areas, key=areas.get), "C0"), ("smallest", min(areas, key=areas.get), "C1")):
+            label = f"{word} area: {name} (n = {curves[name]['n'].iloc[0]:,})"
+            ax.plot(curves[name][x], curves[name][y], color=colour, linewidth=1.3, label=label)
+    if pooled is not None:
+        ax.plot(pooled[x], pooled[y], color="black", linewidth=2.5, label=f"{MICRO_AVERAGE} (n = {pooled['n'].iloc[0]:,})")
+
+
+def _curve_figure(points: pd.DataFrame, x: str, y: str) -> tuple[Figure, Axes]:
+    figure, ax = plt.subplots(figsize=(6, 6.8), layout="constrained")
+    _draw_curves(ax, points, x, y)
+    ax.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01), aspect="equal")
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_ticks(np.linspace(0, 1, 6))
+        axis.set_major_formatter(PercentFormatter(1))
+    return figure, ax
+
+
+@style()
+def precision_recall_curves(points: pd.DataFrame) -> Figure:
+    """Draw precision against recall per class and pooled; up and right is better. Where the pooled curve meets P = R is marked.
+
+    Args:
+        points: see ``classification.precision_recall_points``; n counts the images of the class, or all for the micro average.
+    """
+    if not len(points):
+        return nothing_to_draw("There is no point of a precision-recall curve.")
+    figure, ax = _curve_figure(points, "recall", "precision")
+    ax.plot([0, 1], [0, 1], ":", color="black", linewidth=0.8, zorder=1)
+    pooled = points[points["class"] == MICRO_AVERAGE]
+    if len(pooled):
+        value = break_even_point(pooled)
+        ax.plot(value, value, "D", color="C3", markersize=8, zorder=5, label=f"break-even point: {100 * value:.1f} %")
+    ax.set(xlabel="recall (% of the images of the class)", ylabel="precision (% of the images called the class)")
+    figure.legend(loc="outside lower center", frameon=False, fontsize="small")
+    return figure
+
+
+@style()
+def roc_curves(points: pd.DataFrame) -> Figure:
+    """Draw the true against the false positive rate per class and pooled; up and left is better, the diagonal is chance.
+
+    Args:
+        points: see ``classification.roc_points``; n counts the images of the class, or all for the micro average.
+    """
+    if not len(points):
+        return nothing_to_draw("There is no point of a ROC curve.")
+    figure, ax = _curve_figure(points, "false_positive_rate", "true_positive_rate")
+    ax.plot([0, 1], [0, 1], ":", color="black", linewidth=0.8, zorder=1, label="chance")
+    ax.set(xlabel="false positive rate (% of the other images)", ylabel="true positive rate (% of the images of the class)")
+    figure.legend(loc="outside lower center", frameon=False, fontsize="small")
+    return figure
+
+
+@style()
+def per_class_bars(per_class: pd.DataFrame) -> Figure:
+    """Draw precision, recall and F1 of each class as bars, the best F1 on top; what is undefined has no bar and says so.
+
+    Args:
+        per_class: class, n, precision, recall, f1 (fractions), see ``classification.per_class_metrics``. Of more than 40 classes the
+            20 of highest and the 20 of lowest F1 are drawn.
+    """
+    if not len(per_class):
+        return nothing_to_draw("There is no class to score.")
+    table = per_class.sort_values("f1", ascending=False, kind="stable", na_position="last")
+    half = _LABELLED_CLASSES // 2
+    shown = table if len(table) <= _LABELLED_CLASSES else pd.concat([table.head(half), table.tail(half)])
+    figure, ax = plt.subplots(figsize=(7.5, 1.2 + 0.42 * len(shown)), layout="constrained")
+    rows = np.arange(len(shown))
+    for number, (column, label) in enumerate(_SCORES.items()):
+        places = rows + 0.26 * (number - 1)
+        ax.barh(places, 100 * shown[column], height=0.25, label=label, hatch=("", "//", "..")[number], edgecolor="white", linewidth=0)
+        for place in places[shown[column].isna()]:
+            ax.text(0.5, place, f"{label} undefined", va="center", fontsize="xx-small")
+    ax.set_yticks(rows, [f"{name} (n = {n:,})" for name, n in zip(shown["class"], shown["n"], strict=True)])
+    ax.set(ylim=(len(shown) - 0.5, -0.5), xlim=(0, 100), xlabel="precision, recall, F1 (%)", ylabel="class (n images)")
+    ax.grid(axis="y", visible=False)
+    title = f"{half} highest and {half} lowest F1 of {len(table)} classes" if len(shown) < len(table) else None
+    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, frameon=False, title=title)
+    return figure
 
 
 def pretraining_found(table: pd.DataFrame) -> str:
@@ -198,3 +341,75 @@ def late_convergence(changes: pd.DataFrame, settled: float = 0.05) -> str:
         f"Of {count(len(moves), 'run')} at the cap, {moving} still changed their loss by more than {settled:.0%} an epoch in the median: "
         + ("they had not converged." if moving else "all had settled.")
     )
+
+
+def models_classify(metrics: pd.DataFrame) -> str:
+    """Say what range the models' metrics take on the test images."""
+    if not len(metrics):
+        return "No model has finite logits."
+    parts = [
+        f"{name} {percent(metrics[column].min())} to {percent(metrics[column].max())}"
+        for column, name in (("top1", "top-1"), ("top5", "top-5"), ("macro_f1", "macro F1"), ("mean_average_precision_step", "mAP"))
+        if metrics[column].notna().any()
+    ]
+    never = int((metrics["classes_never_predicted"] > 0).sum())
+    return (
+        f"Over {count(len(metrics), 'model')} on {count(int(metrics['n'].iloc[0]), 'test image')}: {listed(parts, 4)}. "
+        f"{count(never, 'model')} never predicted some class, whose precision is undefined and in no mean."
+    )
+
+
+def most_confused(matrix: np.ndarray, names: list[str]) -> str:
+    """Name the pair of classes that is taken for one another most often."""
+    off = matrix - np.diag(np.diag(matrix))
+    if not off.sum():
+        return "No image is classified wrongly."
+    true, called = np.unravel_index(off.argmax(), off.shape)
+    share = off[true, called] / matrix[true].sum()
+    return (
+        f"{percent(np.trace(matrix) / matrix.sum())} of {count(int(matrix.sum()), 'image')} are on the diagonal; the most frequent "
+        f"confusion takes {names[true]} for {names[called]} ({count(int(off[true, called]), 'image')}, {percent(share)} of that class)."
+    )
+
+
+def classes_compared(per_class: pd.DataFrame) -> str:
+    """Name the classes with the best and the worst F1."""
+    defined = per_class.dropna(subset="f1").sort_values("f1")
+    if not len(defined):
+        return "No class has a defined F1."
+    worst, best = defined.iloc[0], defined.iloc[-1]
+    return f"F1 runs from {worst['f1']:.2f} ({worst['class']}) to {best['f1']:.2f} ({best['class']}), median {defined['f1'].median():.2f}."
+
+
+def say_precision_recall(points: pd.DataFrame, per_class: pd.DataFrame) -> str:
+    """State the break-even point of all decisions together, and the three forms of average precision."""
+    means = [per_class[f"average_precision_{form}"].mean() for form in ("step", "eleven_point", "all_point")]
+    point = break_even_point(points[points["class"] == MICRO_AVERAGE])
+    return (
+        f"Precision equals recall at {percent(point)}. Mean average precision over the classes: {means[0]:.3f} (step), "
+        f"{means[1]:.3f} (11-point) and {means[2]:.3f} (all-point envelope)."
+    )
+
+
+def say_roc(per_class: pd.DataFrame) -> str:
+    """State the range of the areas under the ROC curves."""
+    auc = per_class.set_index("class")["auc"].dropna()
+    if not len(auc):
+        return "No class has a defined ROC curve."
+    return f"Area under the curve: mean {auc.mean():.3f}, from {auc.min():.3f} ({auc.idxmin()}) to {auc.max():.3f} ({auc.idxmax()})."
+
+
+def say_mask_metrics(table: pd.DataFrame) -> str:
+    """Say how the masks of the maps stand to the boxes, pixel by pixel and as detections, over the models."""
+    names = {
+        "mask_agreement": "mean IoU",
+        "mask_agreement (pixel accuracy)": "pixel accuracy",
+        "mask_agreement (frequency-weighted IoU)": "frequency-weighted IoU",
+        "box_found": "box found (GT-known)",
+        "box_average_precision": "average precision of the box",
+    }
+    scored = table.dropna(subset=list(names), how="all")
+    if not len(scored):
+        return "No model has a defined mask."
+    each = [f"{label} {scored[column].median():.3f}" for column, label in names.items()]
+    return f"Medians over {count(len(scored), 'model')}: {listed(each, 5)}."

@@ -6,14 +6,15 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from helpers import model_set, models
-from helpers.agreement import finite_pairs, kendall
-from helpers.conditional_information import information_table
-from helpers.datasets import StudyData
-from helpers.measures import MEASURES
+from helpers.data.dataset import StudyData
+from helpers.measures.registry import MEASURES
 from helpers.measures.transforms import TRANSFORMS, invariance_targets
-from helpers.ranking import varied_axes
-from helpers.statistics import bootstrap_interval
+from helpers.networks import resnet
+from helpers.statistics.agreement import finite_pairs, kendall
+from helpers.statistics.information import information_table
+from helpers.statistics.resampling import bootstrap_interval
+from helpers.statistics.tables import varied_axes
+from helpers.training.catalogue import load_model, read_scores, save_scores, scored_measures
 
 # Predictor to its measure and direction: +1 when a larger value promises a higher accuracy under the perturbation.
 PREDICTORS = {
@@ -21,6 +22,8 @@ PREDICTORS = {
     "mean of the curve": ("curve_mean", 1),
     "Gi-score": ("gi_score", -1),
 }
+
+
 _TARGET = "test accuracy under perturbation"
 
 
@@ -28,17 +31,17 @@ def keep_targets(work: Path, catalogue: pd.DataFrame, data: StudyData, seed: int
     """Measure what is to be predicted, for the models that lack it: accuracy on perturbed test images; yield each model's id."""
     folder = _folder(seed)
     for _, model in catalogue[catalogue["snapshot"] != "none"].iterrows():
-        if not model_set.scored_measures(work, folder, model["model_id"]):
-            network = model_set.load_model(work, model, len(data.classes), device)
-            accuracies = invariance_targets(network, data.test, models.normalise, seed, device)
+        if not scored_measures(work, folder, model["model_id"]):
+            network = load_model(work, model, len(data.classes), device)
+            accuracies = invariance_targets(network, data.test, resnet.normalise_images, seed, device)
             rows = pd.DataFrame({"measure": _TARGET, "variant": list(accuracies), "value": list(accuracies.values())})
-            model_set.save_scores(work, folder, model["model_id"], rows.assign(seconds=0.0, reason=""))
+            save_scores(work, folder, model["model_id"], rows.assign(seconds=0.0, reason=""))
         yield model["model_id"]
 
 
 def with_targets(work: Path, table: pd.DataFrame, seed: int) -> pd.DataFrame:
     """Join the targets to a table of models: one column per transform, named "test accuracy under <transform>"."""
-    wide = model_set.load_scores(work, [_folder(seed)], table["model_id"]).pivot(index="model_id", columns="variant", values="value")
+    wide = read_scores(work, [_folder(seed)], table["model_id"]).pivot(index="model_id", columns="variant", values="value")
     named = wide.reindex(columns=list(TRANSFORMS)).rename(columns=target_column)
     return table.merge(named, how="left", left_on="model_id", right_index=True)
 

@@ -1,16 +1,25 @@
-"""What a study teaches about other checkpoints: its models with scores and known gaps, and how far a user's case is from them."""
+"""What a study teaches about other checkpoints, and the case they are judged in: how far is it from the study's models?"""
 
 import ast
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+import torch
 
-from helpers import measures
-from helpers.files import inside
+from helpers.data.dataset import StudyData
+from helpers.files import from_root, inside
+from helpers.measures import registry
+from helpers.scoring import look
+from helpers.select import load
+from helpers.select.images import OwnImages, load_images, natural_size
+from helpers.select.load import Candidate, Loaded
+from helpers.training.catalogue import load_model
 
 
 @dataclass(frozen=True)
@@ -36,14 +45,14 @@ def studies(reports: Path) -> list[str]:
 
 
 def _rank(folder: Path) -> tuple[bool, int]:
-    return not (folder / "tables/scores.parquet").is_file(), -len(read(folder.parent, folder.name).models)
+    return not (folder / "tables/scores.parquet").is_file(), -len(read_calibration(folder.parent, folder.name).models)
 
 
 def _has_scores(folder: Path) -> bool:
     return any((folder / "tables" / name).is_file() for name in ("scores.parquet", "scores.csv"))
 
 
-def read(reports: Path, study: str) -> Calibration:
+def read_calibration(reports: Path, study: str) -> Calibration:
     """Read a study's scored model set from the tables of its report, so that a fresh clone needs no training.
 
     Of the catalogue the models that enter the analysis are kept. Scores are those of notebook 04 (``scores.parquet``) where they are
@@ -65,7 +74,7 @@ def read(reports: Path, study: str) -> Calibration:
     kept = catalogue[(left_out == "") & np.isfinite(catalogue["gap"])]
     models = kept[["model_id", "cell", "architecture", "gap", "train_accuracy"]]
     models = models.merge(_scores(tables), on="model_id", how="left").reset_index(drop=True)
-    claims = [name for name in models.columns[5:] if name in measures.ranked()]
+    claims = [name for name in models.columns[5:] if name in registry.ranked()]
     finite = [name for name in claims if len(models) and np.isfinite(models[name].to_numpy(dtype=float)).all()]
     columns = tuple(name for name in finite if np.ptp(models[name]) > 1e-12 * np.abs(models[name]).max())
     classes = tables / "table1_categories.csv"
@@ -74,9 +83,9 @@ def read(reports: Path, study: str) -> Calibration:
 
 def _scores(tables: Path) -> pd.DataFrame:
     if (tables / "scores.parquet").is_file():
-        known = measures.columns().query("direction != 0").merge(pd.read_parquet(tables / "scores.parquet"), on=["measure", "variant"])
+        known = registry.columns().query("direction != 0").merge(pd.read_parquet(tables / "scores.parquet"), on=["measure", "variant"])
         return known.pivot(index="model_id", columns="column", values="value").reset_index()
-    wanted = ["model_id", *measures.columns().query("direction != 0")["column"]]
+    wanted = ["model_id", *registry.columns().query("direction != 0")["column"]]
     table = pd.read_csv(tables / "scores.csv")
     return table[[name for name in wanted if name in table]]
 
@@ -108,7 +117,7 @@ def ranges(calibration: Calibration, own: pd.DataFrame) -> pd.DataFrame:
 
     Args:
         calibration: the study.
-        own: one row per checkpoint, a column per measure; see ``own_scores.wide``.
+        own: one row per checkpoint, a column per measure; see ``scores.wide``.
 
     Returns:
         One row per measure of the calibration that the checkpoints have: measure, calibrated_low, calibrated_high, own_low, own_high,
@@ -161,7 +170,7 @@ def differences(
         architectures: of the checkpoints.
         outputs: of the checkpoints.
         image_size: pixels.
-        boxes: where they are from, see ``own_images.box_source``.
+        boxes: where they are from, see ``images.box_source``.
         images: scored on.
         published: whether width and first layers are those of the published architectures, and not the study's own.
 
@@ -189,3 +198,90 @@ def _said(value: object, unit: str = "") -> str:
 
 def _equal(classes: int, outputs: Sequence[int]) -> bool | None:
     return None if not classes or not outputs else set(outputs) == {classes}
+
+
+class Case(NamedTuple):
+    """What is judged, on which images, by which study."""
+
+    candidates: list[Candidate]
+    images: OwnImages
+    study: Calibration
+    truth: pd.Series | None  # true gap by checkpoint; None where it is not known
+
+
+def of_user(
+    study: Calibration,
+    checkpoints_path: str,
+    images_path: str,
+    *,
+    architecture: str = "auto",
+    boxes_path: str = "",
+    class_names: Sequence[str] = (),
+    image_size: int = 0,
+    images: int = 200,
+    seed: int = 0,
+) -> Case:
+    """Find a user's checkpoints and load the images; paths are relative to the project's root.
+
+    Args:
+        study: the calibration.
+        checkpoints_path: see ``load.find``.
+        images_path: see ``images.load_images``, as for the rest.
+        architecture: see ``load.find``.
+        boxes_path: "" for none of its own.
+        class_names: in the order of the outputs; empty takes the sorted folders.
+        image_size: 0 takes that of the files.
+        images: to take at most.
+        seed: of the choice of images.
+
+    Raises:
+        ValueError: there is no path of images, or something in a folder cannot be used.
+        FileNotFoundError: nothing is at a path.
+    """
+    if not images_path:
+        raise ValueError("checkpoints_path is set and images_path is empty; set it to the folder or .zip of the training images")
+    path, boxes = from_root(images_path), from_root(boxes_path) if boxes_path else None
+    size = image_size or natural_size(path)
+    loaded = load_images(path, image_size=size, most=images, boxes=boxes, class_names=class_names, seed=seed)
+    return Case(load.find(from_root(checkpoints_path), architecture), loaded, study, None)
+
+
+def of_study(study: Calibration, work: Path, catalogue: pd.DataFrame, data: StudyData, *, cells: int, images: int, seed: int = 0) -> Case:
+    """Leave cells of a study out of its calibration, and take their models as if they were a user's.
+
+    Args:
+        study: the calibration, of the same study.
+        work: the study's folder, with its runs.
+        catalogue: of the study, with ``left_out``.
+        data: of the study.
+        cells: hyperparameter cells to leave out, by chance; never more than half.
+        images: to score on at most, of those that all these models were fitted to.
+        seed: of the choice of cells and images.
+
+    Raises:
+        ValueError: the study has fewer than 2 cells in its calibration.
+    """
+    known = sorted(set(study.models["cell"]) & set(catalogue["cell"]))
+    if len(known) < 2:
+        raise ValueError(
+            f"the study {study.study!r} has {len(known)} cells with scores; leaving some out needs 2: run 02 to 04 with more runs"
+        )
+    generator = np.random.default_rng(seed)
+    chosen = generator.choice(known, size=min(max(1, cells), len(known) // 2), replace=False)
+    models = catalogue[catalogue["cell"].isin(chosen) & catalogue["model_id"].isin(study.models["model_id"])]
+    candidates = [Candidate(row["model_id"], partial(_model, work, row, len(data.classes))) for _, row in models.iterrows()]
+    shared = look.common_images(models, data, images, seed)
+    names = tuple(data.classes["class_id"])
+    sides = (data.train.images.shape[-1],) * len(shared)
+    faults = pd.DataFrame(columns=["class_id", "split", "name", "fault", "detail"])
+    annotated = torch.ones(len(shared), dtype=torch.bool)
+    given = (shared.images, shared.boxes, shared.names, names, shared.labels, "", annotated, len(data.train), sides, faults)
+    truth = models.set_index("model_id")["gap"]
+    return Case(candidates, OwnImages(*given), without(study, list(chosen)), truth)
+
+
+def _model(work: Path, row: pd.Series, classes: int) -> Loaded:
+    try:
+        return Loaded(load_model(work, row, classes), row["architecture"], classes)
+    except FileNotFoundError as fault:
+        raise ValueError(str(fault)) from fault

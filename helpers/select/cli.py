@@ -38,42 +38,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; 0 when checkpoints were ranked, 1 when none could be, 2 when an argument is wrong."""
     given = parser().parse_args(arguments)
     try:
-        return run(given)
+        return rank_checkpoints(given)
     except (ValueError, OSError) as fault:
         print(f"{parser().prog}: {fault}", file=sys.stderr)
         return 2
 
 
-def run(given: argparse.Namespace) -> int:
+def rank_checkpoints(given: argparse.Namespace) -> int:
     """Score, rank, write and print. Raises ValueError or FileNotFoundError for arguments that cannot be."""
-    from helpers import calibration, measures, own_checkpoints, own_images, own_ranking, own_scores, pool
     from helpers.files import from_root
+    from helpers.measures import evidence
+    from helpers.select import calibration, load, ranking
+    from helpers.select.images import load_images, natural_size
+    from helpers.select.scores import normaliser, score_checkpoints, score_tables, wide
+    from helpers.training import pool
 
     started = time.perf_counter()
     known = calibration.studies(from_root(given.reports))
-    study = calibration.read(from_root(given.reports), given.study or (known[0] if known else "demo"))
-    device, normalise = pool.choose_device(given.device), own_scores.normaliser(given.mean, given.std)
-    candidates = own_checkpoints.find(given.checkpoints, given.architecture)
-    size = given.image_size or own_images.natural_size(given.images)
+    study = calibration.read_calibration(from_root(given.reports), given.study or (known[0] if known else "demo"))
+    device, normalise = pool.choose_device(given.device), normaliser(given.mean, given.std)
+    candidates = load.find(given.checkpoints, given.architecture)
+    size = given.image_size or natural_size(given.images)
     loaded = {"image_size": size, "boxes": given.boxes, "class_names": _classes(given.classes), "seed": given.seed}
     plan = _plan(given, candidates, loaded, device)
-    images = own_images.load(given.images, most=plan.images, **loaded)
+    images = load_images(given.images, most=plan.images, **loaded)
     print(f"{len(candidates)} checkpoints, {len(images)} of {images.found} images at {size} px, study {study.study}, {device}", flush=True)
     if not plan.extra:
         print("measures with passes of their own are left out to keep to the time; give more --minutes for them")
     wanted = {name: study.setting(name, default) for name, default in (("cam_method", "grad_cam"), ("cam_threshold", 0.1))}
-    settings = measures.Settings(**wanted, perturbation_fraction=0.25, seed=given.seed)
+    settings = evidence.MeasureSettings(**wanted, perturbation_fraction=0.25, seed=given.seed)
     scored = []
-    for item in own_scores.score(candidates, images, settings, extra=plan.extra, normalise=normalise, device=device):
+    for item in score_checkpoints(candidates, images, settings, extra=plan.extra, normalise=normalise, device=device):
         scored.append(item)
         seconds = time.perf_counter() - started
         print(
             f"[{len(scored)}/{len(candidates)}] {seconds:4.0f} s  {_plain(item[0]['checkpoint'])}  {_plain(item[0]['fault'])}", flush=True
         )
-    facts, scores = own_scores.tables(scored)
-    own = own_scores.wide(scores, facts["checkpoint"])
+    facts, scores = score_tables(scored)
+    own = wide(scores, facts["checkpoint"])
     least = float(study.setting("minimum_train_accuracy", 0.8))
-    verdict = own_ranking.rank(study, own, facts, images=len(images), minimum_train_accuracy=least, level=given.level, seed=given.seed)
+    verdict = ranking.rank(study, own, facts, images=len(images), minimum_train_accuracy=least, level=given.level, seed=given.seed)
     _write(given, study, verdict, own, facts, scores, images)
     _print(verdict, given, time.perf_counter() - started)
     return 0 if verdict.ranking["rank"].notna().any() else 1
@@ -84,29 +88,33 @@ def _classes(path: Path | None) -> list[str]:
 
 
 def _plan(given: argparse.Namespace, candidates: Sequence[Any], loaded: dict[str, Any], device: str) -> Any:
-    from helpers import own_images, own_scores
+    from helpers.select import scores as select_scores
+    from helpers.select.images import load_images
+    from helpers.select.scores import Plan
 
     if given.images_used:
-        return own_scores.Plan(given.images_used, True)
-    few = own_images.load(given.images, most=8, **loaded)
-    pace = own_scores.pace(candidates, few, device)
-    return own_scores.plan(pace, len(candidates), given.minutes, min(200, few.found))
+        return Plan(given.images_used, True)
+    few = load_images(given.images, most=8, **loaded)
+    pace = select_scores.pace(candidates, few, device)
+    return select_scores.plan(pace, len(candidates), given.minutes, min(200, few.found))
 
 
 def _write(given: argparse.Namespace, study: Any, verdict: Any, own: Any, facts: Any, scores: Any, images: Any) -> None:
-    from helpers import calibration, measures, model_cards, own_images, selection_plots, selection_readings
     from helpers.files import complete_or_absent
+    from helpers.measures import registry
+    from helpers.select import calibration, report
+    from helpers.select.images import box_source
 
     good = facts[facts["fault"] == ""]
-    case = {"image_size": images.images.shape[-1], "boxes": own_images.box_source(images), "images": len(images)}
+    case = {"image_size": images.images.shape[-1], "boxes": box_source(images), "images": len(images)}
     apart = calibration.differences(study, architectures=good["architecture"].tolist(), outputs=good["outputs"].tolist(), **case)
-    distance = selection_readings.distance_read(apart, verdict.measured, verdict.used)
-    titles = dict(measures.columns()[["column", "title"]].to_numpy().tolist())
+    distance = report.say_distance(apart, verdict.measured, verdict.used)
+    titles = dict(registry.columns()[["column", "title"]].to_numpy().tolist())
     sentences = [
-        selection_readings.images_found(images),
-        selection_readings.checkpoints_scored(facts, scores),
-        selection_readings.ranking_read(verdict, given.level),
-        selection_readings.calibration_read(verdict, study.study, titles),
+        report.images_found(images),
+        report.checkpoints_scored(facts, scores),
+        report.say_first(verdict, given.level),
+        report.say_calibration(verdict, study.study, titles),
         distance,
     ]
     for name, table in {
@@ -120,11 +128,11 @@ def _write(given: argparse.Namespace, study: Any, verdict: Any, own: Any, facts:
     with complete_or_absent(given.out / "README.md") as temporary:
         temporary.write_text("# Your own checkpoints\n\n" + "\n\n".join(sentences) + "\n", encoding="utf-8")
     given_cards = {"study": study.study, "level": given.level, "distance": distance}
-    model_cards.write_all(given.out / "cards", verdict, scores, images, **given_cards)
+    report.write_cards(given.out / "cards", verdict, scores, images, **given_cards)
     chosen = list(verdict.chosen)
     figures = {
-        "own_ranking": selection_plots.ranking(verdict.ranking, given.level),
-        "own_among_the_study": selection_plots.among_the_study(study.models, own, verdict.ranking, chosen, titles),
+        "own_ranking": report.checkpoints_figure(verdict.ranking, given.level),
+        "own_among_the_study": report.among_the_study(study.models, own, verdict.ranking, chosen, titles),
     }
     for name, figure in figures.items():
         with complete_or_absent(given.out / f"{name}.png") as temporary:
@@ -133,7 +141,7 @@ def _write(given: argparse.Namespace, study: Any, verdict: Any, own: Any, facts:
 
 
 def _print(verdict: Any, given: argparse.Namespace, seconds: float) -> None:
-    from helpers.readings import percent, points
+    from helpers.report.style import percent, points
 
     print(f"\n{'rank':>4}  {'gap':>14}  {'interval (points)':>20}  {'best':>8}  checkpoint")
     for row in verdict.ranking.itertuples():
@@ -146,7 +154,3 @@ def _print(verdict: Any, given: argparse.Namespace, seconds: float) -> None:
 def _plain(text: object) -> str:
     """Write a name that comes from a file on one line, without signs that a terminal would obey."""
     return "".join(sign if sign.isprintable() else "?" for sign in str(text))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

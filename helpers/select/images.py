@@ -11,14 +11,12 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from helpers import localization, pseudo_boxes
-from helpers.annotations import Annotation, parse_solution, parse_voc
-from helpers.archive import open_archive
-from helpers.datasets import ImageSet
-from helpers.decoding import Decoded, decode
-from helpers.sources import Archive, Fault, Record, is_image
+from helpers.cams import object_masks, overlap
+from helpers.data.dataset import ImageSet
+from helpers.data.decode import Decoded, decode_image
+from helpers.data.layouts import Annotation, Archive, Fault, Record, is_image, open_archive, parse_solution, parse_voc
 
-ANNOTATED, MADE = "annotated", "made by a machine (spectral residual)"
+ANNOTATED, MACHINE_MADE = "annotated", "made by a machine (spectral residual)"
 
 
 @dataclass(frozen=True)
@@ -26,7 +24,7 @@ class OwnImages:
     """Images of one folder, with what is known of them; measures that need a class are undefined where there is none."""
 
     images: Tensor  # (N, 3, S, S) uint8 RGB
-    boxes: Tensor  # (N, B, 4) int16, half-open, zero rows are padding; see ``datasets.ImageSet``
+    boxes: Tensor  # (N, B, 4) int16, half-open, zero rows are padding; see ``dataset.ImageSet``
     names: tuple[str, ...]  # paths below the folder
     class_names: tuple[str, ...]  # in the order of the labels; empty where there are no folders of classes
     known_labels: Tensor | None  # (N,) int64
@@ -48,7 +46,7 @@ class OwnImages:
         return self.known_labels
 
 
-def load(
+def load_images(
     path: Path, *, image_size: int = 224, most: int = 200, boxes: Path | None = None, class_names: Sequence[str] = (), seed: int = 0
 ) -> OwnImages:
     """Decode images of a folder, some of every class, to squares, as the training images of the workbook are: squashed bilinearly.
@@ -80,7 +78,7 @@ def load(
     annotations, faults = _annotations(archive, boxes, [name for name, _ in chosen])
     records = [Record(name, classes[label] if classes else "", "train", annotations.get(name)) for name, label in chosen]
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as executor:
-        decoded = list(executor.map(decode, [archive] * len(records), records, [image_size] * len(records)))
+        decoded = list(executor.map(decode_image, [archive] * len(records), records, [image_size] * len(records)))
     faults += [Fault(i.record.class_id, "train", i.record.name, kind, detail) for i in decoded for kind, detail in i.faults]
     usable = [(image, label) for image, (_, label) in zip(decoded, chosen, strict=True) if image.pixels is not None]
     if not usable:
@@ -193,16 +191,22 @@ def with_made_boxes(images: ImageSet, annotated: Tensor) -> Tensor:
         (N, B, 4) int16.
     """
     boxes, lacking = images.boxes.clone(), torch.nonzero(~annotated)[:, 0]
-    masks = pseudo_boxes.make_masks("spectral_residual", images.subset(lacking.numpy()))
+    masks = object_masks.make_masks("spectral_residual", images.subset(lacking.numpy()))
     boxes[lacking] = 0
-    boxes[lacking, 0] = localization.bounding_rectangles(masks).to(boxes.dtype)
+    boxes[lacking, 0] = overlap.bounding_rectangles(masks).to(boxes.dtype)
     return boxes
 
 
 def box_source(images: OwnImages) -> str:
     """Say where the boxes are from: ``ANNOTATED``, ``MADE``, or how many are annotated."""
     count = int(images.annotated.sum())
-    return ANNOTATED if count == len(images) else MADE if not count else f"{count} of {len(images)} annotated, the others {MADE}"
+    return (
+        ANNOTATED
+        if count == len(images)
+        else MACHINE_MADE
+        if not count
+        else f"{count} of {len(images)} annotated, the others {MACHINE_MADE}"
+    )
 
 
 def for_network(images: OwnImages, outputs: int) -> OwnImages:
@@ -223,5 +227,5 @@ def natural_size(path: Path, most: int = 224) -> int:
     Raises:
         ValueError: no image can be read.
     """
-    sides = load(path, image_size=8, most=25).shorter_sides
+    sides = load_images(path, image_size=8, most=25).shorter_sides
     return max(8, min(most, int(np.median(sides))))

@@ -1,28 +1,141 @@
-"""A user's checkpoints: found in a folder, read without running any code in them, and put into a network named by the user."""
+"""A user's checkpoints, found in a folder, read without running any code in them, and put into networks made by name."""
 
-import pickle
-import struct
+import importlib
+import inspect
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
-import safetensors.torch
 import torch
-from safetensors import SafetensorError
+import torchvision
 from torch import Tensor, nn
 
-from helpers.own_architectures import builder_of, class_count, guess
-from helpers.resnet import sample_first
+from helpers.networks.resnet import sample_first
+from helpers.networks.weights import read_state
+
+# What a guess tries: the names and shapes of a state dict tell these apart.
+RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "wide_resnet50_2", "wide_resnet101_2", "resnext50_32x4d")
+
+
+StateMapping = Mapping[str, Tensor]
+
+
+Builder = Callable[[int], nn.Module]  # number of classes -> untrained network
+
+
+@lru_cache
+def builder_of(architecture: str) -> Builder:
+    """Find what makes an untrained network of a number of classes.
+
+    Args:
+        architecture: torchvision's name of a classifier ("resnet18"), "timm:NAME", or "module:function" of the user, whose function takes
+            the number of classes, or nothing. A user's module is imported from where Python looks for modules: it is run, as it is named.
+
+    Raises:
+        ValueError: it is none of these, or timm is not installed.
+    """
+    kind, colon, name = architecture.partition(":")
+    if not colon:
+        if architecture not in classifiers():
+            raise ValueError(
+                f"architecture {architecture!r} is unknown; name one of torchvision's classifiers (such as {', '.join(RESNETS[:3])}), "
+                "timm:NAME, or module:function"
+            )
+        return partial(_torchvision, architecture)
+    return _timm(name) if kind == "timm" else _users(kind, name)
+
+
+@lru_cache
+def classifiers() -> tuple[str, ...]:
+    """List the names of torchvision's image classifiers."""
+    return tuple(torchvision.models.list_models(module=torchvision.models))
+
+
+def _torchvision(name: str, classes: int) -> nn.Module:
+    extra = {"aux_logits": False, "init_weights": False} if name in ("googlenet", "inception_v3") else {}
+    return torchvision.models.get_model(name, weights=None, num_classes=classes, **extra)
+
+
+def _timm(name: str) -> Builder:
+    try:
+        import timm
+    except ImportError as fault:
+        raise ValueError(f"architecture 'timm:{name}' needs timm, which is not installed: pip install timm") from fault
+    if not timm.is_model(name):
+        raise ValueError(f"timm {timm.__version__} has no architecture {name!r}; it has {', '.join(timm.list_models(f'{name[:6]}*')[:5])}")
+    return partial(_timm_model, name)
+
+
+def _timm_model(name: str, classes: int) -> nn.Module:
+    import timm
+
+    return timm.create_model(name, pretrained=False, num_classes=classes)
+
+
+def _users(module: str, name: str) -> Builder:
+    try:
+        function = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as fault:
+        raise ValueError(f"architecture '{module}:{name}' cannot be imported ({fault}); put the module where python finds it") from fault
+    takes = any(item.default is inspect.Parameter.empty for item in inspect.signature(function).parameters.values())
+    return function if takes else partial(_no_argument, function)
+
+
+def _no_argument(function: Callable[[], nn.Module], classes: int) -> nn.Module:
+    return function()
+
+
+@lru_cache(maxsize=256)
+def _shapes(builder: Builder, classes: int) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of a network's tensors, without drawing weights where that can be helped."""
+    if isinstance(builder, partial) and builder.func in (_torchvision, _timm_model):
+        with torch.device("meta"):
+            return {name: tuple(value.shape) for name, value in builder(classes).state_dict().items()}
+    return {name: tuple(value.shape) for name, value in builder(classes).state_dict().items()}
+
+
+def class_count(builder: Builder, state: StateMapping, name: str) -> int:
+    """Read from the head how many outputs a checkpoint has: where the shapes of a network of 2 and of 3 classes differ.
+
+    Raises:
+        ValueError: the checkpoint has no such tensor.
+    """
+    two, three = _shapes(builder, 2), _shapes(builder, 3)
+    differ = [(key, axis) for key, shape in two.items() for axis in range(len(shape)) if shape[axis] != three[key][axis]]
+    if not differ:  # the user's function has one number of classes
+        with torch.no_grad():
+            heads = [module for module in builder(2).modules() if isinstance(module, nn.Linear)]
+        return heads[-1].out_features if heads else 0
+    key, axis = next(((key, axis) for key, axis in differ if key in state and state[key].ndim > axis), (None, 0))
+    if key is None:
+        raise ValueError(
+            f"the checkpoint has no head of {name}: {differ[0][0]} is not in it; name the architecture that it was trained with"
+        )
+    return int(state[key].shape[axis])
+
+
+def guess(state: StateMapping, file: str) -> str:
+    """Tell which of torchvision's ResNets a state dict belongs to, by names and shapes of all but the head.
+
+    Raises:
+        ValueError: none of them.
+    """
+    found = _bodies({name: tuple(value.shape) for name, value in state.items()})
+    for name in RESNETS:
+        if _bodies(_shapes(builder_of(name), 2)) == found:
+            return name
+    raise ValueError(f"{file} is none of {', '.join(RESNETS)}; name its architecture: torchvision's name, timm:NAME or module:function")
+
+
+def _bodies(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    return {name: shape for name, shape in shapes.items() if not name.startswith("fc.") and not name.endswith("num_batches_tracked")}
+
 
 ENDINGS = (".safetensors", ".pt", ".pth")
+
+
 AUTO = "auto"
-# Where training programs keep the state dict inside a file, and what wrappers put before each name.
-_NESTED = ("state_dict", "model_state_dict", "model", "net", "network", "weights")
-_PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "network.")
-State = dict[str, Tensor]
-# What a damaged file can make the readers raise.
-_DAMAGED = (SafetensorError, RuntimeError, EOFError, OSError, ValueError, KeyError, IndexError, AttributeError, TypeError, struct.error)
 
 
 class Candidate(NamedTuple):
@@ -45,7 +158,7 @@ def find(folder: Path, architecture: str = AUTO) -> list[Candidate]:
 
     Args:
         folder: searched for ``ENDINGS``; hidden files are passed over. A single file is a folder of one.
-        architecture: see ``own_architectures.builder_of``; "auto" tells torchvision's ResNets apart by their tensors.
+        architecture: see ``load.builder_of``; "auto" tells torchvision's ResNets apart by their tensors.
 
     Raises:
         FileNotFoundError: there is no such folder.
@@ -60,10 +173,10 @@ def find(folder: Path, architecture: str = AUTO) -> list[Candidate]:
     kept = [path for path in paths if path.suffix.lower() in ENDINGS and not path.name.startswith(".")]
     if not kept:
         raise ValueError(f"no checkpoint is in {folder}: looked for files that end in {', '.join(ENDINGS)}, in it and below")
-    return [Candidate(path.relative_to(top).as_posix(), partial(load, path, architecture)) for path in kept]
+    return [Candidate(path.relative_to(top).as_posix(), partial(load_checkpoint, path, architecture)) for path in kept]
 
 
-def load(path: Path, architecture: str = AUTO) -> Loaded:
+def load_checkpoint(path: Path, architecture: str = AUTO) -> Loaded:
     """Read one checkpoint and put it into a new network of its architecture; every tensor must find its place.
 
     Raises:
@@ -84,54 +197,3 @@ def load(path: Path, architecture: str = AUTO) -> Loaded:
         )
     network.load_state_dict(state, strict=False)
     return Loaded(sample_first(network).to(memory_format=torch.channels_last).eval(), name, classes)
-
-
-def read_state(path: Path) -> State:
-    """Read the state dict of a file, unwrapped: float32 tensors by the names that the bare network has.
-
-    A dict inside the file under "state_dict", "model" and the like is taken; ``module.`` (DataParallel), ``_orig_mod.`` (torch.compile) and
-    such before every name are removed. ``.pt`` and ``.pth`` are read with ``weights_only``, which builds tensors and plain values and runs
-    nothing else.
-
-    Raises:
-        ValueError: no state dict is there, the file is damaged, or holds objects that only running its code would make.
-    """
-    content = safe_content(path)
-    if not isinstance(content, Mapping):
-        raise ValueError(f"{path.name} holds a {type(content).__name__} and no state dict; save model.state_dict()")
-    if not _tensors(content):
-        nested = [content[key] for key in _NESTED if isinstance(content.get(key), Mapping) and _tensors(content[key])]
-        if not nested:
-            raise ValueError(
-                f"{path.name} holds no state dict of tensors, neither itself nor under {', '.join(_NESTED)}; it has "
-                f"{', '.join(map(str, list(content)[:5])) or 'nothing'}"
-            )
-        content = nested[0]
-    return {name: value.float() if value.is_floating_point() else value for name, value in without_prefix(dict(content)).items()}
-
-
-def safe_content(path: Path) -> object:
-    """Read what a file holds, running no code that it may hold. Raises ValueError, see ``read_state``."""
-    try:
-        if path.suffix.lower() == ".safetensors":
-            return safetensors.torch.load_file(path)
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as fault:
-        raise ValueError(
-            f"{path.name} was refused: it holds more than tensors and plain values, and reading that would run code from the file. Where "
-            "you trust it, load it yourself and save model.state_dict() with safetensors.torch.save_file"
-        ) from fault
-    except _DAMAGED as fault:
-        lines = str(fault).splitlines() or [""]
-        raise ValueError(f"{path.name} cannot be read as plain tensors ({type(fault).__name__}: {lines[0][:160]})") from fault
-
-
-def _tensors(content: Mapping) -> bool:
-    return bool(content) and all(isinstance(key, str) and isinstance(value, Tensor) for key, value in content.items())
-
-
-def without_prefix(state: State) -> State:
-    """Remove what wrappers put before every name, as often as it is there."""
-    while prefix := next((prefix for prefix in _PREFIXES if all(name.startswith(prefix) for name in state)), ""):
-        state = {name.removeprefix(prefix): value for name, value in state.items()}
-    return state

@@ -1,9 +1,4 @@
-"""How far the predicted gap of a checkpoint can be trusted: its interval, the trial on models left out, and who is the best.
-
-A study has tens of models in fewer hyperparameter cells, and some fifty measures. What is fitted must be small, and its error must be taken
-from cells that it never saw. So: the three measures that go most with the gap, ridge regression on them with a penalty chosen by
-leave-one-out error, and an interval from the residuals of models whose whole cell was left out, choice of measures included.
-"""
+"""The gap predicted by a regression on a few measures, and how far that can be trusted."""
 
 from typing import NamedTuple
 
@@ -11,12 +6,83 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from helpers.gap_regression import Array, fit, predict
+_Array = NDArray[np.float64]
+
+
+MOST = 3  # measures in a regression
+
+
+_PENALTIES = np.array([0.03, 0.1, 0.3, 1, 3, 10, 100, 1e6])  # per model; the last is the mean of the gaps
+
+
+class Fit(NamedTuple):
+    """A regression of the gap on a few measures."""
+
+    chosen: NDArray[np.int64]  # columns, the strongest first; empty where none can be fitted
+    centre: _Array  # of each chosen column
+    scale: _Array
+    slopes: _Array  # gap per standard deviation of the measure
+    intercept: float  # mean gap
+    penalty: float  # per model; larger shrinks more
+
+
+def fit(values: ArrayLike, gap: ArrayLike, most: int = MOST) -> Fit:
+    """Fit ``gap = mean + sum_j b_j z_j`` by ridge regression; Hoerl and Kennard 1970.
+
+    The measures are standardised, and the ``most`` of largest |Pearson r| with the gap are taken. ``b`` minimises
+    ``||g - Z b||² + n p ||b||²`` with the penalty p of least squared leave-one-out error, ``e_i / (1 - H_ii)`` with
+    ``H = Z (Z'Z + n p)^-1 Z' + 1/n``; Golub, Heath and Wahba 1979. The sign of a slope is what the study shows, whatever the literature
+    promises. Measures that tell nothing are shrunk to the mean of the gaps.
+
+    Args:
+        values: (n, M) finite, a column per measure.
+        gap: (n,) fractions.
+        most: measures to take.
+
+    Returns:
+        The fit; of no measure, the mean, where fewer than 3 models or no measure varies. The mean of no model is NaN.
+    """
+    x, g = np.asarray(values, dtype=float), np.asarray(gap, dtype=float)
+    nothing = Fit(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0), np.zeros(0), float(g.mean()) if len(g) else np.nan, np.inf)
+    if len(g) < 3 or not x.shape[1]:
+        return nothing
+    with np.errstate(over="ignore"):
+        centre, scale = x.mean(0), x.std(0)
+    varies = scale > 1e-12 * np.abs(x).max(0)
+    z = (x - centre) / np.where(varies, scale, 1) * varies
+    strength = np.abs(z.T @ (g - g.mean()))
+    chosen = np.argsort(-strength, kind="stable")[:most]
+    chosen = chosen[varies[chosen]]
+    if not len(chosen):
+        return nothing
+    slopes, penalty = _ridge(z[:, chosen], g - g.mean())
+    return Fit(chosen, centre[chosen], scale[chosen], slopes, float(g.mean()), penalty)
+
+
+def _ridge(z: _Array, g: _Array) -> tuple[_Array, float]:
+    u, s, vt = np.linalg.svd(z, full_matrices=False)
+    kept = s > 1e-10 * s[0]
+    u, s, vt = u[:, kept], s[kept], vt[kept]
+    shrink = s**2 / (s**2 + len(g) * _PENALTIES[:, None])
+    projected = u.T @ g
+    residuals = g - (shrink * projected) @ u.T
+    leverage = shrink @ (u**2).T + 1 / len(g)
+    errors = ((residuals / np.clip(1 - leverage, 1e-9, None)) ** 2).sum(1)
+    best = int(np.argmin(errors))
+    return vt.T @ (shrink[best] * projected / s), float(_PENALTIES[best])
+
+
+def predict_gap(fitted: Fit, values: ArrayLike) -> _Array:
+    """Predict the gap: (m, M) measures -> (m,) fractions; NaN where a measure that the fit uses is NaN."""
+    x = np.asarray(values, dtype=float)
+    z = (x[:, fitted.chosen] - fitted.centre) / fitted.scale
+    return fitted.intercept + z @ fitted.slopes
+
 
 FEWEST = 4  # cells
 
 
-def left_out_predictions(values: ArrayLike, gap: ArrayLike, groups: ArrayLike, new: ArrayLike) -> tuple[Array, Array, NDArray[np.int64]]:
+def left_out_predictions(values: ArrayLike, gap: ArrayLike, groups: ArrayLike, new: ArrayLike) -> tuple[_Array, _Array, NDArray[np.int64]]:
     """Fit without each group in turn, and predict its models and the new ones.
 
     Returns:
@@ -29,12 +95,12 @@ def left_out_predictions(values: ArrayLike, gap: ArrayLike, groups: ArrayLike, n
     for group in range(len(names)):
         inside = codes == group
         fitted = fit(x[~inside], g[~inside])
-        residuals[inside] = g[inside] - predict(fitted, x[inside])
-        predictions[group] = predict(fitted, fresh)
+        residuals[inside] = g[inside] - predict_gap(fitted, x[inside])
+        predictions[group] = predict_gap(fitted, fresh)
     return residuals, predictions, codes
 
 
-def intervals(values: ArrayLike, gap: ArrayLike, groups: ArrayLike, new: ArrayLike, level: float = 0.8) -> Array:
+def intervals(values: ArrayLike, gap: ArrayLike, groups: ArrayLike, new: ArrayLike, level: float = 0.8) -> _Array:
     """Prediction interval of the gap of each new model: the jackknife+ of Barber et al. 2021, with whole cells left out.
 
     From residual ``r_i`` of model i by the fit without its cell, and that fit's prediction ``mu_i`` of the new model, the interval reaches
@@ -70,7 +136,7 @@ def intervals(values: ArrayLike, gap: ArrayLike, groups: ArrayLike, new: ArrayLi
     return np.column_stack([-_weighted_quantile(size - predictions[codes], weights, level), high])
 
 
-def _weighted_quantile(values: Array, weights: Array, level: float) -> Array:
+def _weighted_quantile(values: _Array, weights: _Array, level: float) -> _Array:
     """Smallest value of each column (n, m) with at least ``level`` of the mass at or below it; infinite where there is none."""
     order = np.argsort(values, axis=0)
     mass = np.cumsum(weights[order], axis=0)
@@ -80,7 +146,7 @@ def _weighted_quantile(values: Array, weights: Array, level: float) -> Array:
     return np.where(np.isnan(values).any(0), np.nan, np.where(reached.any(0), found, np.inf))
 
 
-def possible(low_high: Array, train_accuracy: ArrayLike, images: float = np.inf) -> Array:
+def possible(low_high: _Array, train_accuracy: ArrayLike, images: float = np.inf) -> _Array:
     """Cut intervals (m, 2) to the gaps that can be: a gap is in [train - 1, train]; this loses no coverage.
 
     Args:
@@ -133,7 +199,7 @@ def coverage(
     for group in range(len(names)) if len(names) > 1 else ():
         out = codes == group
         low_high = possible(intervals(x[~out], g[~out], cells[~out], x[out], level), train[out])
-        guess = possible(predict(fit(x[~out], g[~out]), x[out])[:, None], train[out])[:, 0]
+        guess = possible(predict_gap(fit(x[~out], g[~out]), x[out])[:, None], train[out])[:, 0]
         hit = np.where(np.isnan(low_high).any(1), np.nan, (low_high[:, 0] <= g[out]) & (g[out] <= low_high[:, 1]))
         width = low_high[:, 1] - low_high[:, 0]
         rows += list(
@@ -150,9 +216,9 @@ def coverage(
 class Ranks(NamedTuple):
     """Where each checkpoint may stand among its like, 1 the smallest gap."""
 
-    best: Array  # (m,) probability that it has the smallest gap
-    low: Array  # (m,) 10 % quantile of its rank
-    high: Array  # (m,) 90 % quantile
+    best: _Array  # (m,) probability that it has the smallest gap
+    low: _Array  # (m,) 10 % quantile of its rank
+    high: _Array  # (m,) 90 % quantile
 
 
 def rank_probabilities(
@@ -190,7 +256,7 @@ def rank_probabilities(
     for row in drawn:
         rows = np.concatenate([members[group] for group in generator.integers(len(names), size=len(names))])
         noise = [generator.choice(members[group]) for group in generator.integers(len(names), size=len(row))]
-        row[:] = possible((predict(fit(x[rows], g[rows]), fresh[defined]) + residuals[noise])[:, None], train[defined])[:, 0]
+        row[:] = possible((predict_gap(fit(x[rows], g[rows]), fresh[defined]) + residuals[noise])[:, None], train[defined])[:, 0]
     smallest = drawn == drawn.min(1, keepdims=True)
     best[defined] = (smallest / smallest.sum(1, keepdims=True)).mean(0)
     ranks = pd.DataFrame(drawn).rank(axis=1).to_numpy()

@@ -5,10 +5,10 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from helpers import calibration, gap_prediction, gap_regression
-from helpers.calibration import Calibration
+from helpers.select import calibration, prediction
+from helpers.select.calibration import Calibration
 
-COLUMNS = [
+RANKING_COLUMNS = [
     "rank",
     "checkpoint",
     "architecture",
@@ -26,7 +26,7 @@ COLUMNS = [
 ]
 
 
-class Verdict(NamedTuple):
+class RankingResult(NamedTuple):
     """What a study says of a user's checkpoints, and how well founded it is."""
 
     ranking: pd.DataFrame  # COLUMNS, the smallest predicted gap first, those without a prediction last
@@ -35,8 +35,8 @@ class Verdict(NamedTuple):
     slopes: tuple[float, ...]  # gap per standard deviation of each
     penalty: float
     measured: pd.DataFrame  # see ``calibration.ranges``
-    trial: gap_prediction.Trial  # cells left out
-    transfer: gap_prediction.Trial  # architectures left out
+    trial: prediction.Trial  # cells left out
+    transfer: prediction.Trial  # architectures left out
 
 
 def rank(
@@ -49,12 +49,12 @@ def rank(
     level: float = 0.8,
     draws: int = 1000,
     seed: int = 0,
-) -> Verdict:
+) -> RankingResult:
     """Predict the gap of every checkpoint from a study, and order them; see ``gap_prediction`` for how and why.
 
     Args:
         study: the calibration.
-        own: one row per checkpoint, a column per measure; see ``own_scores.wide``.
+        own: one row per checkpoint, a column per measure; see ``scores.wide``.
         facts: one row per checkpoint: checkpoint, architecture, outputs, fault.
         images: that the checkpoints were scored on; their training accuracies are no surer than so many allow.
         minimum_train_accuracy: the study's.
@@ -86,13 +86,15 @@ def rank(
     table["rank"] = [np.nan if np.isnan(guess) else 1.0 + sum(other < (behind, guess) for other in order) for behind, guess in order]
     table["predicted_test_accuracy"] = table["train_accuracy"] - table["predicted_gap"]
     table["note"] = [_note(row, minimum_train_accuracy) for row in table.itertuples()]
-    fitted = gap_regression.fit(values, gap)
+    fitted = prediction.fit(values, gap)
     tried = [
-        gap_prediction.coverage(values, gap, cells, groups, study.models["train_accuracy"].to_numpy()[: len(gap)], level)
+        prediction.coverage(values, gap, cells, groups, study.models["train_accuracy"].to_numpy()[: len(gap)], level)
         for groups in (cells, study.models["architecture"].to_numpy()[: len(gap)])
     ]
     chosen = tuple(used[column] for column in fitted.chosen)
-    return Verdict(table[COLUMNS].reset_index(drop=True), tuple(used), chosen, tuple(fitted.slopes), fitted.penalty, measured, *tried)
+    return RankingResult(
+        table[RANKING_COLUMNS].reset_index(drop=True), tuple(used), chosen, tuple(fitted.slopes), fitted.penalty, measured, *tried
+    )
 
 
 def _predicted(
@@ -109,13 +111,13 @@ def _predicted(
 ) -> pd.DataFrame:
     columns = ["guess", "predicted_gap", "gap_low", "gap_high", "probability_best", "rank_low", "rank_high"]
     table = pd.DataFrame(np.nan, index=range(len(own)), columns=columns).assign(train_accuracy=train, behind=(~compared).astype(float))
-    if len(gap) and len(np.unique(cells)) >= gap_prediction.FEWEST and len(own):
-        guess = gap_regression.predict(gap_regression.fit(values, gap), own)
+    if len(gap) and len(np.unique(cells)) >= prediction.FEWEST and len(own):
+        guess = prediction.predict_gap(prediction.fit(values, gap), own)
         table["guess"] = guess
-        table["predicted_gap"] = gap_prediction.possible(guess[:, None], train)[:, 0]
-        table[["gap_low", "gap_high"]] = gap_prediction.possible(gap_prediction.intervals(values, gap, cells, own, level), train, images)
+        table["predicted_gap"] = prediction.possible(guess[:, None], train)[:, 0]
+        table[["gap_low", "gap_high"]] = prediction.possible(prediction.intervals(values, gap, cells, own, level), train, images)
         unknown = np.full(len(own), np.nan)  # a bound by an accuracy must not decide an order that is about the gap
-        ranks = gap_prediction.rank_probabilities(values, gap, cells, own[compared], unknown[compared], draws=draws, seed=seed)
+        ranks = prediction.rank_probabilities(values, gap, cells, own[compared], unknown[compared], draws=draws, seed=seed)
         table.loc[compared, ["probability_best", "rank_low", "rank_high"]] = np.column_stack(ranks)
     return table
 

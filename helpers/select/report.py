@@ -1,14 +1,100 @@
-"""Sentences on a user's own checkpoints: who is first and how surely, what the prediction is worth, how far the study is from the case."""
+"""What notebook 07 shows: who is first and how surely, and a model card per checkpoint (Mitchell et al. 2019)."""
 
+import hashlib
+import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
-from helpers.gap_prediction import Trial
-from helpers.own_images import OwnImages, box_source
-from helpers.own_ranking import Verdict
-from helpers.readings import count, listed, percent, points
+from helpers.files import complete_or_absent, inside
+from helpers.measures import registry
+from helpers.report.style import count, fit_band, listed, nothing_to_draw, percent, points, style
+from helpers.select.images import OwnImages, box_source
+from helpers.select.prediction import Trial
+from helpers.select.ranking import RankingResult
+
+_LONGEST = 38  # characters of a name
+
+
+def label(name: str) -> str:
+    """Write a checkpoint's name as plain text of a figure: nothing in it is read as mathematics, and its middle is cut when it is long."""
+    text = " ".join("".join(sign if sign.isprintable() else " " for sign in name).split())
+    if len(text) > _LONGEST:
+        text = f"{text[: _LONGEST // 2 - 1]}…{text[-_LONGEST // 2 :]}"
+    return text.replace("$", r"\$")
+
+
+@style()
+def checkpoints_figure(table: pd.DataFrame, level: float, truth: pd.Series | None = None, most: int = 30) -> Figure:
+    """Draw each checkpoint's predicted gap with its interval, the smallest on top, and the probability that it truly is the best.
+
+    Args:
+        table: see ``ranking.RANKING_COLUMNS``.
+        level: of the intervals.
+        truth: true gap by checkpoint, where it is known; drawn hollow.
+        most: checkpoints that are drawn.
+    """
+    table = table.dropna(subset="predicted_gap").head(most).iloc[::-1]
+    if not len(table):
+        return nothing_to_draw("No checkpoint has a predicted gap, so there is no ranking to draw.")
+    size = (9.5, 1.7 + 0.3 * len(table))
+    figure, (ax, chance) = plt.subplots(1, 2, figsize=size, layout="constrained", sharey=True, width_ratios=[3, 1])
+    rows, low, high = np.arange(len(table)), 100 * table["gap_low"], 100 * table["gap_high"]
+    inside = (table["measures_outside"] == 0).to_numpy()
+    ax.hlines(rows, low, high, color="C0", linewidth=2, alpha=0.5, label=f"{level:.0%} interval")
+    for marker, chosen, words in (("o", inside, "predicted"), ("X", ~inside, "predicted, outside the study's range")):
+        if chosen.any():
+            ax.plot(100 * table["predicted_gap"][chosen], rows[chosen], marker, color="C0", label=words)
+    if truth is not None:
+        ax.plot(100 * table["checkpoint"].map(truth), rows, "D", color="C1", fillstyle="none", label="true")
+    ax.set_yticks(rows, [label(name) for name in table["checkpoint"]], fontsize="small")
+    ax.set(xlabel="generalization gap (percentage points)", ylim=(-0.7, len(table) - 0.3))
+    ax.grid(axis="y", visible=False)
+    chance.barh(rows, 100 * table["probability_best"], height=0.6, color="C2")
+    chance.set(xlabel="probability of having\nthe smallest gap (%)", xlim=(0, max(5, 105 * table["probability_best"].max())))
+    chance.grid(axis="y", visible=False)
+    chance.tick_params(labelleft=False)
+    handles, labels = ax.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False)
+    return figure
+
+
+@style()
+def among_the_study(
+    models: pd.DataFrame, own: pd.DataFrame, ranking: pd.DataFrame, measures: Sequence[str], titles: dict[str, str]
+) -> Figure:
+    """Draw the study's models, measure against gap, and the user's checkpoints at their predicted gap, a panel per measure.
+
+    Args:
+        models: of the study: gap (fraction) and the measures.
+        own: one row per checkpoint, a column per measure.
+        ranking: see ``ranking.RANKING_COLUMNS``.
+        measures: columns to draw.
+        titles: measure to what it is called.
+    """
+    if not len(measures) or not len(models):
+        return nothing_to_draw("The study and the checkpoints share no defined measure, so they cannot be drawn together.")
+    guess = ranking.set_index("checkpoint")["predicted_gap"].dropna()
+    figure, axes = plt.subplots(
+        1, len(measures), figsize=(1.4 + 3.7 * len(measures), 4.2), layout="constrained", sharey=True, squeeze=False
+    )
+    for ax, name in zip(axes[0], measures, strict=True):
+        ax.plot(models[name], 100 * models["gap"], "o", color="C0", alpha=0.75, label=f"models of the study (n = {len(models)})")
+        fit_band(ax, models[name].to_numpy(dtype=float), 100 * models["gap"].to_numpy())
+        words = f"your checkpoints, at their predicted gap (n = {len(guess)})"
+        ax.plot(own.loc[guess.index, name], 100 * guess, "X", color="C1", markersize=8, markeredgecolor="black", label=words)
+        ax.axvspan(models[name].min(), models[name].max(), color="C0", alpha=0.06, linewidth=0, label="calibrated range")
+        ax.xaxis.set_major_locator(MaxNLocator(4))
+        ax.set_xlabel(titles.get(name, name))
+    axes[0, 0].set_ylabel("generalization gap\n(percentage points)")
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
+    return figure
 
 
 def code(name: str) -> str:
@@ -46,7 +132,7 @@ def checkpoints_scored(facts: pd.DataFrame, scores: pd.DataFrame) -> str:
     )
 
 
-def ranking_read(verdict: Verdict, level: float) -> str:
+def say_first(verdict: RankingResult, level: float) -> str:
     """Say who is first, with which predicted gap, interval and probability, and whether that is more than chance."""
     table = verdict.ranking.dropna(subset="predicted_gap")
     if not len(table):
@@ -86,7 +172,7 @@ def _span(row: pd.Series) -> str:
     return f"{100 * row['gap_low']:.1f} to {points(row['gap_high'])}"
 
 
-def calibration_read(verdict: Verdict, study: str, titles: Mapping[str, str]) -> str:
+def say_calibration(verdict: RankingResult, study: str, titles: Mapping[str, str]) -> str:
     """Say on what the prediction rests, how often its intervals held, and whether it beats a prediction without any measure."""
     trial = verdict.trial
     if np.isnan(trial.coverage):
@@ -115,7 +201,7 @@ def _transfer(trial: Trial) -> str:
     )
 
 
-def distance_read(differences: pd.DataFrame, measured: pd.DataFrame, used: Sequence[str]) -> str:
+def say_distance(differences: pd.DataFrame, measured: pd.DataFrame, used: Sequence[str]) -> str:
     """Say in plain words how far the study is from the user's case."""
     other = differences[differences["same"].eq(False)]
     near = measured[measured["measure"].isin(used)]
@@ -139,7 +225,7 @@ def distance_read(differences: pd.DataFrame, measured: pd.DataFrame, used: Seque
     return text
 
 
-def truth_read(ranking: pd.DataFrame, truth: pd.Series) -> str:
+def say_truth(ranking: pd.DataFrame, truth: pd.Series) -> str:
     """Say how the prediction did where the truth is known."""
     table = ranking.assign(gap=ranking["checkpoint"].map(truth)).dropna(subset=["predicted_gap", "gap", "gap_low"])
     if not len(table):
@@ -152,3 +238,86 @@ def truth_read(ranking: pd.DataFrame, truth: pd.Series) -> str:
         f"{len(table)} true gaps lie in their interval, and the one with the smallest true gap, {code(table.loc[best, 'checkpoint'])}, was "
         f"ranked {place} of {len(table)}."
     )
+
+
+def file_name(name: str) -> str:
+    """Name the card of a checkpoint: its readable letters and a hash of it all; no name meets another or leaves a folder."""
+    readable = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:60] or "checkpoint"
+    return f"{readable}-{hashlib.blake2b(name.encode('utf-8', 'surrogateescape'), digest_size=4).hexdigest()}.md"
+
+
+def card(
+    row: pd.Series, scores: pd.DataFrame, verdict: RankingResult, images: OwnImages, *, study: str, level: float, distance: str
+) -> str:
+    """Write one card.
+
+    Args:
+        row: of ``ranking.RANKING_COLUMNS``.
+        scores: of this checkpoint: measure, variant, value, reason; see ``scores.OWN_SCORE_COLUMNS``.
+        verdict: of all the checkpoints.
+        images: that it was scored on.
+        study: that calibrates.
+        level: of the interval.
+        distance: how far the study is from the case, as a sentence.
+
+    Returns:
+        Markdown. Names stand in it as literal text.
+    """
+    lines = [f"# Model card: {code(row['checkpoint'])}", "", *_verdict(row, len(verdict.ranking), level, study), ""]
+    lines += ["## What it rests on", "", images_found(images), ""]
+    lines += [f"Calibrated on the study {code(study)}. {distance}", ""]
+    lines += [
+        "This card predicts from training images alone. It replaces no test on held-out images, and says nothing of images of another",
+        "",
+    ]
+    lines[-2] += " kind, of fairness, or of robustness."
+    return "\n".join([*lines, *_measures(scores, verdict), ""])
+
+
+def _verdict(row: pd.Series, count: int, level: float, study: str) -> list[str]:
+    facts = {
+        "architecture": code(row["architecture"]) if row["architecture"] else "unknown",
+        "outputs": str(int(row["outputs"])) if row["outputs"] else "unknown",
+        "rank": f"{row['rank']:.0f} of {count}" if np.isfinite(row["rank"]) else "none",
+        "predicted gap": points(row["predicted_gap"]),
+        f"{level:.0%} interval of the gap": " to ".join(points(row[name]) for name in ("gap_low", "gap_high")),
+        "probability of the smallest gap": percent(row["probability_best"]),
+        "training accuracy on these images": percent(row["train_accuracy"]),
+        "predicted test accuracy": percent(row["predicted_test_accuracy"]),
+        "note": code(row["note"]) if row["note"] else "",
+    }
+    return ["| | |", "|---|---|", *(f"| {name} | {_cell(value)} |" for name, value in facts.items() if value)]
+
+
+def _measures(scores: pd.DataFrame, verdict: RankingResult) -> list[str]:
+    """Table every measure, beside its range among the study's models."""
+    if not len(scores):
+        return ["## Measures", "", "None could be computed."]
+    known = registry.columns().merge(scores, on=["measure", "variant"])
+    known = known.merge(verdict.measured.rename(columns={"measure": "column"}), on="column", how="left")
+    rows = ["## Measures", "", "| measure | value | in the study | promises a small gap when |", "|---|---|---|---|"]
+    for item in known.itertuples():
+        value = f"{item.value:.4g}" if np.isfinite(item.value) else f"undefined: {code(str(item.reason))}"
+        span = f"{item.calibrated_low:.4g} to {item.calibrated_high:.4g}" if np.isfinite(item.calibrated_low) else "not calibrated"
+        promise = {1: "large", -1: "small", 0: "is a count"}[item.direction]
+        rows.append(f"| {_cell(item.title)} | {_cell(value)} | {span} | {promise} |")
+    return rows
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", r"\|")
+
+
+def write_cards(
+    folder: Path, verdict: RankingResult, scores: pd.DataFrame, images: OwnImages, *, study: str, level: float, distance: str
+) -> Mapping[str, Path]:
+    """Write the card of every checkpoint into a folder; arguments as for ``card``. Gives the path of each by its checkpoint's name."""
+    written = {}
+    for _, row in verdict.ranking.iterrows():
+        own = scores[scores["checkpoint"] == row["checkpoint"]]
+        path = inside(folder, file_name(row["checkpoint"]))
+        with complete_or_absent(path) as temporary:
+            text = card(row, own, verdict, images, study=study, level=level, distance=distance)
+            temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
+        written[row["checkpoint"]] = path
+    return written

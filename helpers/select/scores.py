@@ -9,15 +9,19 @@ import numpy as np
 import pandas as pd
 import torch
 
-from helpers import measures, models
-from helpers.cams import evaluation_mode
+from helpers.measures import evidence, registry
 from helpers.measures.evidence import closure
-from helpers.measures.passes import prepared
-from helpers.own_checkpoints import Candidate
-from helpers.own_images import OwnImages, for_network
+from helpers.networks import resnet
+from helpers.networks.hooks import evaluation_mode, prepared
+from helpers.select.images import OwnImages, for_network
+from helpers.select.load import Candidate
 
-COLUMNS = ["checkpoint", "measure", "variant", "value", "seconds", "reason"]
+OWN_SCORE_COLUMNS = ["checkpoint", "measure", "variant", "value", "seconds", "reason"]
+
+
 FACTS = ["checkpoint", "architecture", "outputs", "fault"]
+
+
 # What takes hundreds of passes or minutes of linear algebra on a network of full width, and the start that a user rarely has kept.
 COSTLY = {
     "spectral_norms",
@@ -28,10 +32,17 @@ COSTLY = {
     "pair_accuracies",
     "initial_network",
 }
+
+
 # What takes passes of its own beside the one over the training images.
 EXTRA = {"rotated_probabilities", "perturbed_sample"}
+
+
 _PASSES = 4.5  # over the images, with the extra ones and the linear algebra
+
+
 _FEWEST = 48  # images on which the extra passes are still worth their time
+
 
 Normalise = Callable[[torch.Tensor], torch.Tensor]
 
@@ -43,14 +54,14 @@ class Plan(NamedTuple):
     extra: bool  # whether measures with passes of their own are computed
 
 
-def affordable(extra: bool = True) -> list[measures.Measure]:
+def affordable(extra: bool = True) -> list[registry.Measure]:
     """List the measures that need weights, one pass, or a few more, by what they ask for; a measure of the reader's own is among them.
 
     Args:
         extra: also those with passes of their own.
     """
     left_out = COSTLY | (set() if extra else EXTRA)
-    return [item for item in measures.of_families(list(measures.FAMILIES)) if not closure(item.needs) & left_out]
+    return [item for item in registry.of_families(list(registry.FAMILIES)) if not closure(item.needs) & left_out]
 
 
 class Pace(NamedTuple):
@@ -86,7 +97,7 @@ def pace(candidates: Sequence[Candidate], images: OwnImages, device: torch.devic
             network = candidate.load().network.to(device)
         except ValueError:
             continue
-        pixels = prepared(images.images[:8], models.normalise, device)
+        pixels = prepared(images.images[:8], resnet.normalise_images, device)
         with torch.inference_mode(), evaluation_mode(network):
             network(pixels).sum().item()
             warm = time.perf_counter()
@@ -112,19 +123,19 @@ def _normalised(mean: tuple[float, ...], std: tuple[float, ...], images: torch.T
     return (images.float() / 255 - centre) / width
 
 
-def score(
+def score_checkpoints(
     candidates: Sequence[Candidate],
     images: OwnImages,
-    settings: measures.Settings,
+    settings: evidence.MeasureSettings,
     *,
     extra: bool = True,
-    normalise: Normalise = models.normalise,
+    normalise: Normalise = resnet.normalise_images,
     device: torch.device | str = "cpu",
 ) -> Iterator[tuple[dict[str, object], pd.DataFrame]]:
     """Score checkpoints one after the other; one that cannot be had, or fails, is a row with its fault and no scores.
 
     Args:
-        candidates: see ``own_checkpoints.find``.
+        candidates: see ``load.find``.
         images: the training images.
         settings: what else decides the values; the calibration's, so that values compare.
         extra: see ``affordable``.
@@ -137,29 +148,29 @@ def score(
     """
     for candidate in candidates:
         facts: dict[str, object] = {"checkpoint": candidate.name, "architecture": "", "outputs": 0, "fault": ""}
-        scores = pd.DataFrame(columns=COLUMNS[1:])
+        scores = pd.DataFrame(columns=OWN_SCORE_COLUMNS[1:])
         try:
             loaded = candidate.load()
             facts |= {"architecture": loaded.architecture, "outputs": loaded.classes}
             given = {"network": loaded.network.to(device), "normalise": normalise, "device": device}
-            scores = measures.score(affordable(extra), given | {"images": for_network(images, loaded.classes)}, settings)
+            scores = evidence.score(affordable(extra), given | {"images": for_network(images, loaded.classes)}, settings)
         except (ValueError, RuntimeError, TypeError) as fault:  # a network of the user's own may fail on these images in any of these ways
             facts["fault"] = (str(fault).splitlines() or [type(fault).__name__])[0]
-        yield facts, scores.assign(checkpoint=candidate.name)[COLUMNS]
+        yield facts, scores.assign(checkpoint=candidate.name)[OWN_SCORE_COLUMNS]
 
 
-def tables(scored: Sequence[tuple[dict[str, object], pd.DataFrame]]) -> tuple[pd.DataFrame, pd.DataFrame]:
+def score_tables(scored: Sequence[tuple[dict[str, object], pd.DataFrame]]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Join what ``score`` yields: the facts, one row per checkpoint, and all scores."""
     facts = pd.DataFrame([facts for facts, _ in scored], columns=FACTS)
     parts = [scores for _, scores in scored if len(scores)]
-    return facts, pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=COLUMNS)
+    return facts, pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=OWN_SCORE_COLUMNS)
 
 
 def wide(scores: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
     """Lay scores out with one row per checkpoint, in the order of ``names``, and a column per measure and variant; NaN where there is none.
 
-    Columns are named as in a study's tables, see ``measures.columns``; counts are left out.
+    Columns are named as in a study's tables, see ``registry.columns``; counts are left out.
     """
-    known = measures.columns().query("direction != 0").merge(scores, on=["measure", "variant"])
+    known = registry.columns().query("direction != 0").merge(scores, on=["measure", "variant"])
     table = known.pivot(index="checkpoint", columns="column", values="value")
     return table.reindex(index=list(names), columns=list(dict.fromkeys(known["column"]))).astype(float)

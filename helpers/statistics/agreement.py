@@ -34,7 +34,7 @@ def finite_pairs(measure: ArrayLike, gap: ArrayLike) -> tuple[Array, Array, NDAr
     return measure[kept], gap[kept], kept
 
 
-def undefined(measure: Array, gap: Array) -> bool:
+def no_correlation(measure: Array, gap: Array) -> bool:
     """Say whether no correlation can be had of finite values: fewer than 3 models, or one of the two constant to rounding."""
     return len(measure) < 3 or any(np.ptp(values) <= 1e-12 * np.abs(values).max() for values in (measure, gap))
 
@@ -49,7 +49,7 @@ def pearson(measure: ArrayLike, gap: ArrayLike) -> float:
         ValueError: the arrays are not of one length.
     """
     x, y, _ = finite_pairs(measure, gap)
-    return np.nan if undefined(x, y) else float(scipy.stats.pearsonr(x, y).statistic)
+    return np.nan if no_correlation(x, y) else float(scipy.stats.pearsonr(x, y).statistic)
 
 
 def kendall(measure: ArrayLike, gap: ArrayLike) -> float:
@@ -62,7 +62,7 @@ def kendall(measure: ArrayLike, gap: ArrayLike) -> float:
         ValueError: the arrays are not of one length.
     """
     x, y, _ = finite_pairs(measure, gap)
-    return np.nan if undefined(x, y) else float(scipy.stats.kendalltau(x, y).statistic)
+    return np.nan if no_correlation(x, y) else float(scipy.stats.kendalltau(x, y).statistic)
 
 
 def spearman(measure: ArrayLike, gap: ArrayLike) -> float:
@@ -74,7 +74,7 @@ def spearman(measure: ArrayLike, gap: ArrayLike) -> float:
         ValueError: the arrays are not of one length.
     """
     x, y, _ = finite_pairs(measure, gap)
-    return np.nan if undefined(x, y) else float(scipy.stats.spearmanr(x, y).statistic)
+    return np.nan if no_correlation(x, y) else float(scipy.stats.spearmanr(x, y).statistic)
 
 
 def _inversions(ranks: NDArray[np.int64]) -> int:

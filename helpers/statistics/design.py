@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-Array = NDArray[np.float64]
+from helpers.statistics.agreement import Array
+
 Codes = NDArray[np.int64]
 
 
@@ -75,11 +76,3 @@ def cell_means(values: Array, cells: Codes) -> Array:
     mantissa, exponent = np.frexp(pd.DataFrame(values).groupby(cells).mean().to_numpy())
     # Rounded to 40 bits: repeats that are equal would else differ by the rounding of their mean, and ties would get an order.
     return np.ldexp(np.rint(np.ldexp(mantissa, 40)), exponent - 40)
-
-
-def draws(cells: int, resamples: int, chunk: int, rng: np.random.Generator) -> Iterator[Array]:
-    """Draw whole cells with replacement: how often each is in each resample, (up to chunk, cells) at a time to bound memory."""
-    for start in range(0, resamples, chunk):
-        rows = min(chunk, resamples - start)
-        drawn = rng.integers(cells, size=(rows, cells)) + np.arange(rows)[:, None] * cells
-        yield np.bincount(drawn.ravel(), minlength=rows * cells).reshape(rows, cells).astype(float)

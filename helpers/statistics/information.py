@@ -10,10 +10,11 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import entr, rel_entr
 
-from helpers.agreement import kendall
-from helpers.cells import Array, Codes, cell_means, finite_groups, joint_codes, level_codes
+from helpers.statistics.agreement import Array, kendall
+from helpers.statistics.design import Codes, cell_means, finite_groups, joint_codes, level_codes
 
 Hyperparameters = pd.DataFrame | Mapping[str, ArrayLike]
+
 
 # Above this many cells of the grid a sample of them is taken: all ordered pairs of 3,000 are nine million.
 CELL_LIMIT = 3_000

@@ -6,15 +6,23 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from helpers import published
-from helpers.comparison import difference_table
-from helpers.confounders import GIVEN_ALL, confounders
-from helpers.statistics import TOTAL, correlation_table, selection_table
+from helpers.statistics import published
+from helpers.statistics.hyperparameters import GIVEN_ALL, confounders
+from helpers.statistics.resampling import difference_table
+from helpers.statistics.tables import TOTAL, correlation_table, selection_table
 
 HOLDS, FAILS, UNKNOWN = "holds", "does not hold", "cannot tell"
-COLUMNS = ["claim", "source", "published", "ours", "ci_low", "ci_high", "n", "verdict", "table"]
+
+
+CLAIM_COLUMNS = ["claim", "source", "published", "ours", "ci_low", "ci_high", "n", "verdict", "table"]
+
+
 _RIVALS = {"nuclear_norm": "the nuclear norm", "effective_invariance": "Effective Invariance", "spectral_norm": "the spectral norm"}
+
+
 _TITLES = {"iou": "IoU", "iou_b": "IoU-B"}
+
+
 # An interval this wide or narrower that holds 0 says that a correlation is weak; a wider one says nothing.
 _WEAK = 0.5
 
@@ -27,7 +35,7 @@ class Sampling(NamedTuple):
     seed: int
 
 
-def verdict(low: float, high: float, bound: float, side: int) -> str:
+def judged(low: float, high: float, bound: float, side: int) -> str:
     """Judge a claim by its interval.
 
     Args:
@@ -54,7 +62,7 @@ def verdict(low: float, high: float, bound: float, side: int) -> str:
 def _claim(claim: str, source: str, theirs: float, row: Mapping[str, float], value: str, table: str, bound: float, side: int) -> dict:
     low, high = row.get("ci_low", row.get("low", np.nan)), row.get("ci_high", row.get("high", np.nan))
     facts = {"claim": claim, "source": source, "published": theirs, "ours": row[value], "ci_low": low, "ci_high": high, "n": row["n"]}
-    return facts | {"verdict": verdict(low, high, bound, side), "table": table}
+    return facts | {"verdict": judged(low, high, bound, side), "table": table}
 
 
 def of_correlation(models: pd.DataFrame, sampling: Sampling) -> list[dict]:
@@ -150,7 +158,7 @@ def claims(
     """List every claim with its verdict: ``COLUMNS``, r, differences and fractions as they are, NaN where there is no value.
 
     Args:
-        models: catalogue joined with the measures, see ``scoring.with_measures``.
+        models: catalogue joined with the measures, see ``models.with_measures``.
         directions: measure to +1 or -1.
         tables: of notebook 05, see ``of_ablations``.
         axes: hyperparameters with more than one level.
@@ -158,4 +166,4 @@ def claims(
     """
     rows = [*of_correlation(models, sampling), *of_rivals(models, directions, sampling), *of_selection(models, sampling)]
     rows += [*of_ablations(tables, sampling.accuracy), *of_confounding(models, axes, sampling)]
-    return pd.DataFrame(rows, columns=COLUMNS)
+    return pd.DataFrame(rows, columns=CLAIM_COLUMNS)

@@ -1,17 +1,30 @@
 """Is one measure really better than another: the difference of their strengths, with an interval from paired resampling."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from helpers.agreement import kendall, pearson
-from helpers.cells import Array, Codes, check_columns, draws, finite_groups
+from helpers.statistics.agreement import Array, finite_pairs, kendall, no_correlation, pairwise_accuracy, pearson
+from helpers.statistics.design import Codes, check_columns, finite_groups
+
+
+def draws(cells: int, resamples: int, chunk: int, rng: np.random.Generator) -> Iterator[Array]:
+    """Draw whole cells with replacement: how often each is in each resample, (up to chunk, cells) at a time to bound memory."""
+    for start in range(0, resamples, chunk):
+        rows = min(chunk, resamples - start)
+        drawn = rng.integers(cells, size=(rows, cells)) + np.arange(rows)[:, None] * cells
+        yield np.bincount(drawn.ravel(), minlength=rows * cells).reshape(rows, cells).astype(float)
+
 
 STATISTICS = ("pearson", "kendall")
+
+
 # Above this many models the tables of all pairs are not built; resamples are counted one by one, and at most _RECOUNTS of them.
 _PAIR_TABLE_LIMIT = 4_000
+
+
 _RECOUNTS = 100
 
 
@@ -168,3 +181,110 @@ def _quadratic(counts: NDArray[np.float32], table: NDArray[np.int8], starts: Cod
 def _recount(values: Array, gap: Array, counts: Array) -> Array:
     copies = np.repeat(np.arange(len(gap)), counts.astype(int))
     return np.array([kendall(column[copies], gap[copies]) for column in values.T])
+
+
+INTERVAL_STATISTICS = ("pearson", "kendall", "pairwise_accuracy")
+
+
+def bootstrap_interval(
+    measure: ArrayLike,
+    gap: ArrayLike,
+    cells: ArrayLike,
+    statistic: str,
+    resamples: int = 2000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """Interval of a statistic by percentile cluster bootstrap: whole hyperparameter cells are drawn with replacement.
+
+    The snapshots and repeats of a cell are alike, so resampling single models would count them as independent and give an interval
+    that is too narrow. The percentile form (Efron and Tibshirani 1993, chapter 13) is taken and not BCa: BCa's acceleration comes from
+    leaving out one unit at a time, which for unequal cells is no longer the quantity it corrects for, and it can leave the range of the
+    resamples when cells are few. Resamples where the statistic is undefined (one cell drawn throughout) are left out.
+
+    Args:
+        measure: (n,) one value per model; for "pairwise_accuracy" signed such that larger promises a smaller gap.
+        gap: (n,) train minus test accuracy.
+        cells: (n,) name of each model's cell.
+        statistic: one of ``STATISTICS``.
+        resamples: number of resamples. With more than 4,000 models, rank statistics take 100 at most: each costs O(n log² n).
+        level: coverage, in (0, 1).
+        seed: of the resampling.
+
+    Returns:
+        (low, high); NaN twice for fewer than 3 cells with finite values, no resample or a constant.
+
+    Raises:
+        ValueError: an unknown statistic, a level outside (0, 1), or arrays that are not of one length.
+    """
+    if statistic not in INTERVAL_STATISTICS:
+        raise ValueError(f"statistic {statistic!r} is unknown; choose one of {', '.join(INTERVAL_STATISTICS)}")
+    if not 0 < level < 1:
+        raise ValueError(f"level {level} must be between 0 and 1, both excluded")
+    x, y, kept = finite_pairs(measure, gap)
+    if np.shape(cells) != kept.shape:
+        raise ValueError(f"cells need one name per model, got shape {np.shape(cells)} for {len(kept)} models")
+    codes, names = pd.factorize(np.asarray(cells)[kept])
+    if len(names) < 3 or resamples < 1 or no_correlation(x, y):
+        return np.nan, np.nan
+    order = np.argsort(codes, kind="stable")
+    x, y, codes = x[order], y[order], codes[order]
+    values = _pair_resampled(x, y, codes, statistic, resamples, np.random.default_rng(seed))
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return np.nan, np.nan
+    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def _pair_resampled(x: Array, y: Array, codes: NDArray[np.intp], statistic: str, resamples: int, rng: np.random.Generator) -> Array:
+    """Values of the statistic on resamples; models come sorted by cell."""
+    cells = int(codes[-1]) + 1
+    if statistic != "pearson" and len(x) > _PAIR_TABLE_LIMIT:
+        return np.array([_pair_recount(x, y, counts[0, codes], statistic) for counts in draws(cells, min(resamples, 100), 1, rng)])
+    chunk = max(1, 4_000_000 // cells)
+    if statistic == "pearson":
+        sums = _pair_moment_sums(x, y, codes)
+        return np.concatenate([_pair_pearson(counts @ sums) for counts in draws(cells, resamples, chunk, rng)])
+    tables = _pair_tables(x, y, codes)
+    return np.concatenate([_rank_statistic(counts, tables, statistic) for counts in draws(cells, resamples, chunk, rng)])
+
+
+def _pair_moment_sums(x: Array, y: Array, codes: NDArray[np.intp]) -> Array:
+    """Per cell: n and the sums of x, y, x², y², xy, of the standardised values lest the squares cancel. (cells, 6)."""
+    x, y = ((scaled - scaled.mean()) / scaled.std() for scaled in (values / np.abs(values).max() for values in (x, y)))
+    return np.stack([np.bincount(codes, weights) for weights in (np.ones_like(x), x, y, x * x, y * y, x * y)], axis=1)
+
+
+def _pair_pearson(sums: Array) -> Array:
+    n, sx, sy, sxx, syy, sxy = sums.T
+    spread_x, spread_y = sxx / n - (sx / n) ** 2, syy / n - (sy / n) ** 2
+    # Below 1e-12 of the whole set's variance a resample is constant to rounding.
+    defined = (spread_x > 1e-12) & (spread_y > 1e-12)
+    product = np.where(defined, spread_x * spread_y, np.nan)
+    return np.clip((sxy / n - sx * sy / n**2) / np.sqrt(product), -1, 1)
+
+
+def _pair_tables(x: Array, y: Array, codes: NDArray[np.intp]) -> tuple[Array, Array, Array, Array]:
+    """Sums over the pairs between cells: sign product, untied in x, untied in y, untied in both; each (cells, cells).
+
+    For a resample that holds cell c w_c times, the sum over its pairs is ``w' T w``; copies of a model tie with it and add 0.
+    """
+    sign_x, sign_y = (np.greater.outer(values, values).astype(np.int8) - np.less.outer(values, values) for values in (x, y))
+    starts = np.flatnonzero(np.diff(codes, prepend=-1))
+    per_pair = (sign_x * sign_y, np.abs(sign_x), np.abs(sign_y), np.abs(sign_x * sign_y))
+    by_row = (np.add.reduceat(table, starts, axis=0, dtype=float) for table in per_pair)
+    return tuple(np.add.reduceat(table, starts, axis=1) for table in by_row)
+
+
+def _rank_statistic(counts: Array, tables: Sequence[Array], statistic: str) -> Array:
+    signed, untied_x, untied_y, untied = (((counts @ table) * counts).sum(1) for table in tables)
+    if statistic == "pairwise_accuracy":
+        return (1 - signed / np.where(untied > 0, untied, np.nan)) / 2
+    product = untied_x * untied_y
+    return signed / np.sqrt(np.where(product > 0, product, np.nan))
+
+
+def _pair_recount(x: Array, y: Array, counts: Array, statistic: str) -> float:
+    copies = np.repeat(np.arange(len(x)), counts.astype(int))
+    return kendall(x[copies], y[copies]) if statistic == "kendall" else pairwise_accuracy(x[copies], y[copies]).accuracy

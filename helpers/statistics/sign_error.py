@@ -8,12 +8,19 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import rankdata
 
-from helpers.cells import Array, Codes, arrays_of, finite_groups, joint_codes
+from helpers.statistics.agreement import Array
+from helpers.statistics.design import Codes, arrays_of, finite_groups, joint_codes
 
-ALL = "all"
+ALL_ENVIRONMENTS = "all"
+
+
 # Two cells of 30 repeats have 900 pairs; more would cost time and hardly move the mean.
 REPEAT_LIMIT = 30
+
+
 _PAIRS_AT_ONCE = 100_000
+
+
 # The columns of the sums over an environment's pairs; one column per measure follows.
 _WEIGHT, _SQUARES, _PAIRS, _WRONG = range(4)
 
@@ -44,7 +51,7 @@ def noise_weights(gap_difference: ArrayLike, test_images: int, shift: float = 0.
     return np.maximum(np.maximum(1 - 2 * np.exp(-test_images * beyond**2 / 2), 0) ** 2 - 0.5, 0)
 
 
-def sign_error(measure_a: ArrayLike, measure_b: ArrayLike, gap_a: ArrayLike, gap_b: ArrayLike, weights: ArrayLike) -> float:
+def pair_sign_error(measure_a: ArrayLike, measure_b: ArrayLike, gap_a: ArrayLike, gap_b: ArrayLike, weights: ArrayLike) -> float:
     """Weighted share of pairs whose sign is wrong: ``SE = 1/2 (1 - sgn(C_a - C_b) sgn(G_a - G_b))``; Dziugaite et al. 2020, equation (4).
 
     A pair that is tied in either counts 1/2. Pairs with a value that is not finite are left out.
@@ -120,8 +127,8 @@ def sign_error_table(
         counts = {"n": int(kept.sum()), "dropped": int((~kept).sum())}
         for position, column in enumerate(columns):
             error = sums[:, _WRONG + position] / np.where(keep, sums[:, _WEIGHT], np.nan)
-            for number, name in enumerate([*axes, ALL]):
-                chosen = axis == number if name != ALL else np.ones_like(keep)
+            for number, name in enumerate([*axes, ALL_ENVIRONMENTS]):
+                chosen = axis == number if name != ALL_ENVIRONMENTS else np.ones_like(keep)
                 row = {"measure": names[column], "hyperparameter": name, "environment": "pooled" if pool else "single"}
                 row |= _summary(error[chosen & keep]) | {"environments": int((chosen & keep).sum()), "candidates": int(chosen.sum())}
                 rows[column, number] = row | {"pairs": int(sums[chosen & keep, _PAIRS].sum())} | counts

@@ -1,13 +1,27 @@
-"""Tables of how well measures tell the gap, with intervals by resampling whole hyperparameter cells."""
+"""Tables of how well measures tell the gap, by every statistic, with intervals by resampling whole hyperparameter cells."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
+from scipy.stats import zscore
 
-from helpers.agreement import Array, PairwiseAccuracy, finite_pairs, kendall, pairwise_accuracy, pearson, undefined
-from helpers.cells import draws
+from helpers.statistics.agreement import (
+    PairwiseAccuracy,
+    finite_pairs,
+    kendall,
+    no_correlation,
+    pairwise_accuracy,
+    pearson,
+    spearman,
+)
+from helpers.statistics.hyperparameters import granulated_kendall, partial_correlation
+from helpers.statistics.information import information_table
+from helpers.statistics.resampling import (
+    bootstrap_interval,
+)
+from helpers.statistics.sign_error import ALL_ENVIRONMENTS, sign_error_table
 
 __all__ = [
     "PairwiseAccuracy",
@@ -20,115 +34,11 @@ __all__ = [
     "selection_table",
 ]
 
+
 THRESHOLDS = (0.95, 0.90, 0.85, 0.80)
+
+
 TOTAL = "Total"
-STATISTICS = ("pearson", "kendall", "pairwise_accuracy")
-# Above this many models the table of all pairs is not built; resamples are counted one by one.
-_PAIR_TABLE_LIMIT = 4_000
-
-
-def bootstrap_interval(
-    measure: ArrayLike,
-    gap: ArrayLike,
-    cells: ArrayLike,
-    statistic: str,
-    resamples: int = 2000,
-    level: float = 0.95,
-    seed: int = 0,
-) -> tuple[float, float]:
-    """Interval of a statistic by percentile cluster bootstrap: whole hyperparameter cells are drawn with replacement.
-
-    The snapshots and repeats of a cell are alike, so resampling single models would count them as independent and give an interval
-    that is too narrow. The percentile form (Efron and Tibshirani 1993, chapter 13) is taken and not BCa: BCa's acceleration comes from
-    leaving out one unit at a time, which for unequal cells is no longer the quantity it corrects for, and it can leave the range of the
-    resamples when cells are few. Resamples where the statistic is undefined (one cell drawn throughout) are left out.
-
-    Args:
-        measure: (n,) one value per model; for "pairwise_accuracy" signed such that larger promises a smaller gap.
-        gap: (n,) train minus test accuracy.
-        cells: (n,) name of each model's cell.
-        statistic: one of ``STATISTICS``.
-        resamples: number of resamples. With more than 4,000 models, rank statistics take 100 at most: each costs O(n log² n).
-        level: coverage, in (0, 1).
-        seed: of the resampling.
-
-    Returns:
-        (low, high); NaN twice for fewer than 3 cells with finite values, no resample or a constant.
-
-    Raises:
-        ValueError: an unknown statistic, a level outside (0, 1), or arrays that are not of one length.
-    """
-    if statistic not in STATISTICS:
-        raise ValueError(f"statistic {statistic!r} is unknown; choose one of {', '.join(STATISTICS)}")
-    if not 0 < level < 1:
-        raise ValueError(f"level {level} must be between 0 and 1, both excluded")
-    x, y, kept = finite_pairs(measure, gap)
-    if np.shape(cells) != kept.shape:
-        raise ValueError(f"cells need one name per model, got shape {np.shape(cells)} for {len(kept)} models")
-    codes, names = pd.factorize(np.asarray(cells)[kept])
-    if len(names) < 3 or resamples < 1 or undefined(x, y):
-        return np.nan, np.nan
-    order = np.argsort(codes, kind="stable")
-    x, y, codes = x[order], y[order], codes[order]
-    values = _resampled(x, y, codes, statistic, resamples, np.random.default_rng(seed))
-    values = values[np.isfinite(values)]
-    if not len(values):
-        return np.nan, np.nan
-    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
-
-
-def _resampled(x: Array, y: Array, codes: NDArray[np.intp], statistic: str, resamples: int, rng: np.random.Generator) -> Array:
-    """Values of the statistic on resamples; models come sorted by cell."""
-    cells = int(codes[-1]) + 1
-    if statistic != "pearson" and len(x) > _PAIR_TABLE_LIMIT:
-        return np.array([_recount(x, y, counts[0, codes], statistic) for counts in draws(cells, min(resamples, 100), 1, rng)])
-    chunk = max(1, 4_000_000 // cells)
-    if statistic == "pearson":
-        sums = _moment_sums(x, y, codes)
-        return np.concatenate([_pearson_from_sums(counts @ sums) for counts in draws(cells, resamples, chunk, rng)])
-    tables = _pair_tables(x, y, codes)
-    return np.concatenate([_rank_statistic(counts, tables, statistic) for counts in draws(cells, resamples, chunk, rng)])
-
-
-def _moment_sums(x: Array, y: Array, codes: NDArray[np.intp]) -> Array:
-    """Per cell: n and the sums of x, y, x², y², xy, of the standardised values lest the squares cancel. (cells, 6)."""
-    x, y = ((scaled - scaled.mean()) / scaled.std() for scaled in (values / np.abs(values).max() for values in (x, y)))
-    return np.stack([np.bincount(codes, weights) for weights in (np.ones_like(x), x, y, x * x, y * y, x * y)], axis=1)
-
-
-def _pearson_from_sums(sums: Array) -> Array:
-    n, sx, sy, sxx, syy, sxy = sums.T
-    spread_x, spread_y = sxx / n - (sx / n) ** 2, syy / n - (sy / n) ** 2
-    # Below 1e-12 of the whole set's variance a resample is constant to rounding.
-    defined = (spread_x > 1e-12) & (spread_y > 1e-12)
-    product = np.where(defined, spread_x * spread_y, np.nan)
-    return np.clip((sxy / n - sx * sy / n**2) / np.sqrt(product), -1, 1)
-
-
-def _pair_tables(x: Array, y: Array, codes: NDArray[np.intp]) -> tuple[Array, Array, Array, Array]:
-    """Sums over the pairs between cells: sign product, untied in x, untied in y, untied in both; each (cells, cells).
-
-    For a resample that holds cell c w_c times, the sum over its pairs is ``w' T w``; copies of a model tie with it and add 0.
-    """
-    sign_x, sign_y = (np.greater.outer(values, values).astype(np.int8) - np.less.outer(values, values) for values in (x, y))
-    starts = np.flatnonzero(np.diff(codes, prepend=-1))
-    per_pair = (sign_x * sign_y, np.abs(sign_x), np.abs(sign_y), np.abs(sign_x * sign_y))
-    by_row = (np.add.reduceat(table, starts, axis=0, dtype=float) for table in per_pair)
-    return tuple(np.add.reduceat(table, starts, axis=1) for table in by_row)
-
-
-def _rank_statistic(counts: Array, tables: Sequence[Array], statistic: str) -> Array:
-    signed, untied_x, untied_y, untied = (((counts @ table) * counts).sum(1) for table in tables)
-    if statistic == "pairwise_accuracy":
-        return (1 - signed / np.where(untied > 0, untied, np.nan)) / 2
-    product = untied_x * untied_y
-    return signed / np.sqrt(np.where(product > 0, product, np.nan))
-
-
-def _recount(x: Array, y: Array, counts: Array, statistic: str) -> float:
-    copies = np.repeat(np.arange(len(x)), counts.astype(int))
-    return kendall(x[copies], y[copies]) if statistic == "kendall" else pairwise_accuracy(x[copies], y[copies]).accuracy
 
 
 def _subsets(catalogue: pd.DataFrame, thresholds: Collection[float]) -> Iterator[tuple[str, float, pd.DataFrame]]:
@@ -224,3 +134,159 @@ def selection_table(
 
 def _named(names: Sequence[str], values: Sequence[float]) -> dict[str, float]:
     return dict(zip(names, values, strict=True))
+
+
+def varied_axes(catalogue: pd.DataFrame, axes: Sequence[str]) -> list[str]:
+    """List the hyperparameters that have more than one level among these models."""
+    return [name for name in axes if catalogue[name].nunique() > 1]
+
+
+def ranking_table(
+    catalogue: pd.DataFrame,
+    measures: Mapping[str, int],
+    axes: Sequence[str],
+    *,
+    test_images: int,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Rank measures by Kendall's tau with the gap, beside every other statistic of the literature.
+
+    All but pearson_r are signed so that a measure that works is positive, whichever way it points; sign_error is 0 for a perfect
+    measure and 0.5 for chance.
+
+    Args:
+        catalogue: one row per model: gap (fraction), cell, the axes and a column per measure.
+        measures: column to direction, +1 when a larger value promises a smaller gap, else -1.
+        axes: hyperparameters with more than one level, see ``varied_axes``.
+        test_images: images that each test accuracy was measured on, for the noise filter of the sign error.
+        resamples: of hyperparameter cells behind the intervals; 0 leaves them NaN.
+        seed: of the resampling.
+
+    Returns:
+        One row per measure, the strongest first: n, dropped (not finite), pearson_r with ci_low and ci_high, spearman, kendall with
+        kendall_low and kendall_high, granulated_kendall (mean over the axes), partial_r (given all axes) with partial_p,
+        conditional_information in [0, 1], sign_error (of the worst environment), environment (single, or pooled where cells have too
+        few repeats) and environments. What is undefined is NaN and stands last.
+    """
+    rows = [_own(catalogue, name, direction, resamples, seed) for name, direction in measures.items()]
+    table = pd.DataFrame(rows).set_index("measure")
+    if axes:
+        table = table.join(_conditional(catalogue, measures, axes, test_images, seed))
+    wanted = ["granulated_kendall", "partial_r", "partial_p", "conditional_information", "sign_error", "environment", "environments"]
+    table = table.reindex(columns=[*table.columns, *(name for name in wanted if name not in table)])
+    return table.sort_values("kendall", ascending=False, na_position="last", kind="stable").reset_index()
+
+
+def _own(catalogue: pd.DataFrame, name: str, direction: int, resamples: int, seed: int) -> dict[str, float | str]:
+    """Statistics that need the measure and the gap alone."""
+    x, y, kept = finite_pairs(catalogue[name], catalogue["gap"])
+    cells = catalogue["cell"].to_numpy()[kept]
+    low, high = bootstrap_interval(x, y, cells, "pearson", resamples, seed=seed)
+    kendall_low, kendall_high = bootstrap_interval(-direction * x, y, cells, "kendall", resamples, seed=seed)
+    return {
+        "measure": name,
+        "n": len(x),
+        "dropped": int((~kept).sum()),
+        "pearson_r": pearson(x, y),
+        "ci_low": low,
+        "ci_high": high,
+        "spearman": -direction * spearman(x, y),
+        "kendall": -direction * kendall(x, y),
+        "kendall_low": kendall_low,
+        "kendall_high": kendall_high,
+    }
+
+
+def _conditional(catalogue: pd.DataFrame, measures: Mapping[str, int], axes: Sequence[str], test_images: int, seed: int) -> pd.DataFrame:
+    """Statistics that hold hyperparameters fixed, indexed by measure."""
+    granulated = granulated_kendall(catalogue, measures, axes)
+    partial = partial_correlation(catalogue, measures, axes).set_index("measure")
+    information = information_table(catalogue, measures, axes, seed=seed).set_index("measure")
+    errors = sign_error_table(catalogue, measures, axes, test_images=test_images, seed=seed)
+    worst = errors[errors["hyperparameter"] == ALL_ENVIRONMENTS].set_index("measure")
+    return pd.DataFrame(
+        {
+            "granulated_kendall": granulated[granulated["hyperparameter"] == ALL_ENVIRONMENTS].set_index("measure")["psi"],
+            "partial_r": partial["partial_r"],
+            "partial_p": partial["p_value"],
+            "conditional_information": information["score"],
+            "sign_error": worst["maximum"],
+            "environment": worst["environment"],
+            "environments": worst["environments"],
+        }
+    )
+
+
+def measure_correlations(catalogue: pd.DataFrame, measures: Mapping[str, int]) -> pd.DataFrame:
+    """Rank correlation of every measure with every other, signed so that measures that promise alike are positive.
+
+    Returns:
+        A square table (measures x measures) of Kendall's tau-b over the models where both are finite; NaN where undefined.
+    """
+    signed = {name: direction * catalogue[name] for name, direction in measures.items()}
+    names = list(signed)
+    table = pd.DataFrame(np.nan, index=names, columns=names)
+    for row, one in enumerate(names):
+        for other in names[: row + 1]:
+            table.loc[one, other] = table.loc[other, one] = kendall(signed[one], signed[other])
+    return table
+
+
+def task_table(catalogue: pd.DataFrame, measures: Mapping[str, int], axes: Sequence[str], task: str, *, seed: int = 0) -> pd.DataFrame:
+    """Score measures as the PGDL competition does, 100 times the conditional mutual information, task by task; Schiff et al. 2021.
+
+    Args:
+        catalogue: as for ``ranking_table``.
+        measures: column to direction.
+        axes: hyperparameters; the task itself is no axis.
+        task: the column that tells tasks apart, such as the architecture.
+        seed: of the sample of cells where there are very many.
+
+    Returns:
+        One row per measure: a column per task and their average over the tasks where it is defined. A task has no value when fewer than
+        two hyperparameters vary in it, or when its models leave nothing to condition on.
+    """
+    columns = {}
+    for name, models in catalogue.groupby(task, sort=True):
+        varied = varied_axes(models, [axis for axis in axes if axis != task])
+        scores = information_table(models, measures, varied, seed=seed).set_index("measure")["score"] if len(varied) > 1 else np.nan
+        columns[str(name)] = 100 * scores
+    table = pd.DataFrame(columns, index=list(measures), dtype=float).rename_axis("measure")
+    return table.assign(average=table.mean(axis=1)).reset_index()
+
+
+def pca_gi_mixup(gi: ArrayLike, mixup: ArrayLike) -> NDArray[np.float64]:
+    """First principal component of the z-scores of Gi-score and mixup accuracy over models, growing with Gi; Schiff et al., PCA Gi&Mix.
+
+    For (n,) values each, one per model, of correlation r: ``(z_gi + sign(r) z_mixup) / sqrt(2)``; 1 - mixup gives the same. Small is
+    better. Which Gi-score the paper takes is not known; intra-class at the input is recommended. NaN where one of the two is not finite,
+    and everywhere for fewer than 3 models, a constant, or r = 0.
+
+    Raises:
+        ValueError: not one value of each per model.
+    """
+    x, y, kept = finite_pairs(gi, mixup)
+    component = np.full(len(kept), np.nan)
+    if not no_correlation(x, y) and abs(r := np.corrcoef(x, y)[0, 1]) > 1e-12:
+        component[kept] = (zscore(x) + np.sign(r) * zscore(y)) / 2**0.5
+    return component
+
+
+def beside_published(table: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
+    """Add the paper's value and the difference to it, where the paper has the architecture, threshold and method.
+
+    Args:
+        table: rows of ``tables.correlation_table`` or ``selection_table``.
+        published: method, architecture, threshold, and either pearson_r or accuracy_percent.
+
+    Returns:
+        The table with published_r and difference, or published_accuracy (fraction) and difference; NaN where there is none.
+    """
+    theirs = published.rename(columns={"method": "measure"})
+    if "pearson_r" in published:
+        theirs, ours, name = theirs.rename(columns={"pearson_r": "published_r"}), "pearson_r", "published_r"
+    else:
+        theirs, ours, name = theirs.assign(published_accuracy=theirs["accuracy_percent"] / 100), "accuracy", "published_accuracy"
+    joined = table.merge(theirs[["architecture", "threshold", "measure", name]], how="left", on=["architecture", "threshold", "measure"])
+    return joined.assign(difference=joined[ours] - joined[name])

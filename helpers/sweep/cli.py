@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from helpers import engines, preflight, processes, progress, ray_engine
-from helpers.claims import Owner
-from helpers.declarations import StudyError
-from helpers.executions import Places, Sources, digest_of, why
+from helpers import locks
 from helpers.files import PROJECT_ROOT, read_json, write_json
-from helpers.parameters import Execution, load_study
-from helpers.schedule import Rules, Sweep
-from helpers.shards import shard_slice
+from helpers.locks import LockHolder
+from helpers.notebook_parameters import StudyError, shard_slice
+from helpers.sweep import engines, progress, worker
+from helpers.sweep.executions import Places, Sources, digest_of, faults_of, why
+from helpers.sweep.schedule import Rules, Sweep
+from helpers.sweep.study_file import Execution, load_study
 
 _INTERRUPTED = "interrupted; the same command goes on where this one stopped"
 
@@ -65,10 +65,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.status:
         return print_status(given.study, given.set)
     if given.plan:
-        from helpers import plan  # late: it loads torch
+        from helpers.sweep import cost  # late: it loads torch
 
         try:
-            return plan.print_plan(given.study, given.set)
+            return cost.print_plan(given.study, given.set)
         except StudyError as fault:
             print("\n".join(fault.faults), file=sys.stderr)
             return 2
@@ -148,9 +148,9 @@ def _checked(
     for name, low in least.items():
         if getattr(options, name) < low:
             faults.append(f"--{name.replace('_', '-')} is {getattr(options, name)}, and must be at least {low}")
-    if options.engine == "ray" and (fault := ray_engine.address_fault(options.address)):
+    if options.engine == "ray" and (fault := engines.address_fault(options.address)):
         faults.append(fault)
-    return executions, faults + preflight.faults_of(known, places, None if options.engine == "ray" else gpus, options.min_free)
+    return executions, faults + faults_of(known, places, None if options.engine == "ray" else gpus, options.min_free)
 
 
 def _print_plan(executions: Sequence[Execution], force: set[str], places: Places) -> None:
@@ -171,10 +171,10 @@ def _print_plan(executions: Sequence[Execution], force: set[str], places: Places
 def _execute(executions: Sequence[Execution], force: frozenset[str], options: Options, places: Places, gpus: list[str]) -> int:
     work, reports = places.work(executions[0]), places.reports(executions[0])
     rules = Rules(force, options.retries, options.max_failures, shard_slice(options.shard))
-    with Owner(work / "claims") as owner:
+    with LockHolder(work / "claims") as owner:
         others, gone = owner.others()
         for record in gone:
-            processes.end_family(f"{record.get('token', '?')}.")
+            worker.end_family(f"{record.get('token', '?')}.")
             shutil.rmtree(engines.scratch(record.get("token", "?")), ignore_errors=True)
         engine = _engine(options, places.root, work, owner.token, gpus)
         sweep = Sweep(places, engine, owner, rules, progress.Display())
@@ -199,7 +199,7 @@ def _execute(executions: Sequence[Execution], force: frozenset[str], options: Op
 def _engine(options: Options, root: Path, work: Path, token: str, gpus: list[str]) -> engines.Engine:
     seconds = options.time_limit * 60
     if options.engine == "ray":
-        return ray_engine.RayEngine(root, options.address, options.jobs, options.per_gpu, seconds)
+        return engines.RayEngine(root, options.address, options.jobs, options.per_gpu, seconds)
     slots = engines.slots_for(options.jobs, gpus, options.per_gpu)
     return engines.LocalEngine(root, work / "kernels.log", token, slots, gpus, seconds)
 
@@ -211,7 +211,7 @@ def _clear(folders: Sequence[Path]) -> None:
             number = path.name.split(".")[-2]
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
-            elif not (number.isdigit() and processes.started(int(number))):  # a notebook in JupyterLab may be writing
+            elif not (number.isdigit() and locks.started(int(number))):  # a notebook in JupyterLab may be writing
                 path.unlink(missing_ok=True)
 
 
@@ -220,9 +220,9 @@ def _write_pages(executions: Sequence[Execution], places: Places, work: Path, re
     state = digest_of({item.name: read_json(places.record(item)) for item in executions})
     written = work / "executions" / "pages.json"
     if not (reports / "index.html").is_file() or not written.is_file() or read_json(written) != state:
-        from helpers import pages  # late: it loads nbconvert
+        from helpers.report import pages  # late: it loads nbconvert
 
-        pages.write_all(reports)
+        pages.write_pages(reports)
         write_json(written, state)
     print(f"report: {os.path.relpath(reports / 'index.html', places.root)}")
 
@@ -235,10 +235,6 @@ def print_status(study: Path, overrides: Sequence[str] = (), *, root: Path = PRO
         print("\n".join(fault.faults), file=sys.stderr)
         return 2
     places = Places(root.resolve(), study.stem)
-    tallies, lines = progress.from_disk(executions, places, Owner(places.work(executions[0]) / "claims").holder)
-    print("\n".join(progress.table(tallies, max(1, sum(tally.running for tally in tallies.values()))) + lines))
+    tallies, lines = progress.from_disk(executions, places, LockHolder(places.work(executions[0]) / "claims").holder)
+    print("\n".join(progress.progress_table(tallies, max(1, sum(tally.running for tally in tallies.values()))) + lines))
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,22 +1,123 @@
-"""What a study costs before it is started: a few steps of every network are timed on the machine at hand, and the rest is arithmetic."""
+"""What a study costs before it is started: steps of every network are timed on the machine at hand, the rest is arithmetic."""
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
+from torch import Tensor, nn
 
-from helpers import grid, pool, published, sources, synthetic
-from helpers.archive import open_archive
-from helpers.files import PROJECT_ROOT, from_root, read_json
-from helpers.grid import RunConfig
-from helpers.parameters import load_study
-from helpers.provenance import device_name
-from helpers.step_costs import Step, time_steps
+from helpers.data import layouts, synthetic
+from helpers.data.layouts import open_archive
+from helpers.files import PROJECT_ROOT, device_name, from_root, read_json
+from helpers.networks import resnet
+from helpers.statistics import published
+from helpers.sweep.study_file import load_study
+from helpers.training import config, cuda_graph, pool
+from helpers.training import run as training_run
+from helpers.training.config import RunConfig
+from helpers.training.run import Split, make_optimizer, train_epoch
+
+_LONG = 3.0  # seconds for one step, beyond which larger batches are taken to be as fast per image
+
+
+_TIMED = 0.5  # seconds of steps per measurement
+
+
+_STEPS = 20  # in a timed epoch on a GPU, where an epoch has a fixed cost of its own
+
+
+class Step(NamedTuple):
+    """What one network takes at one batch size."""
+
+    train: float  # seconds per image of a training step
+    evaluate: float  # seconds per image of an evaluation
+    weights: int  # bytes of the network's state
+    memory: int  # bytes: on a GPU all that a run took at its peak, else what float32 training keeps for the backward pass
+
+
+def time_step(config: RunConfig, classes: int, size: int, device: str) -> Step:
+    """Time a training step and an evaluation of one network on random images, after a warm-up; at least one step of each.
+
+    Args:
+        config: architecture, stem, width, batch size, optimizer, augmentation.
+        classes: outputs of the network.
+        size: side of the images, pixels.
+        device: cpu (one thread, as runs have) or cuda (with the recorded step, as runs have).
+    """
+    place = torch.device(device)
+    gpu, count = place.type == "cuda", config.batch_size * (_STEPS if place.type == "cuda" else 1)
+    model = resnet.build(config.architecture, classes, stem=config.stem, width=config.width, seed=0)
+    model = model.to(place, memory_format=torch.channels_last)
+    optimizer = make_optimizer(model, config, place)
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 256, (count, size, size, 3), generator=generator, dtype=torch.uint8)
+    split = Split(pixels.to(place), torch.randint(0, classes, (count,), generator=generator).to(place))
+    kept = activation_bytes(model, split.batch(torch.arange(2, device=place))) * config.batch_size // 2
+    captured = cuda_graph.for_shape(cuda_graph.shape_of(config, classes, size, place)) if gpu else None
+    train = _seconds(lambda: train_epoch(model, optimizer, split, config, 1, captured))
+    if gpu:
+        kept = torch.cuda.max_memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+    evaluate = _seconds(lambda: training_run.evaluate(model, split))
+    return Step(train / count, evaluate / count, sum(value.nbytes for value in model.state_dict().values()), kept)
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    """Seconds of a call that waits for its device, as both passes do, which read their sums at the end."""
+    started = time.perf_counter()
+    call()
+    first = time.perf_counter() - started
+    if first > _LONG:
+        return first
+    count, started = 0, time.perf_counter()
+    while not count or time.perf_counter() - started < _TIMED:
+        call()
+        count += 1
+    return (time.perf_counter() - started) / count
+
+
+def activation_bytes(model: nn.Module, images: Tensor) -> int:
+    """Bytes that autograd keeps of a forward pass in train mode, in float32, beside the weights; each tensor counted once."""
+    own = {value.untyped_storage().data_ptr() for value in [*model.parameters(), *model.buffers()]}
+    kept: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    model.train()
+    with torch.autograd.graph.saved_tensors_hooks(pack, _same):
+        model(resnet.normalise_images(images))
+    return sum(size for place, size in kept.items() if place not in own)
+
+
+def _same(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def time_steps(runs: Sequence[RunConfig], classes: int, size: int, device: str) -> dict[tuple[str, int], Step]:
+    """Time every network at every batch size of a study; on a slow machine larger batches are taken from the smallest one."""
+    steps: dict[tuple[str, int], Step] = {}
+    for key in sorted({(run.architecture, run.batch_size) for run in runs}):
+        config = next(run for run in runs if (run.architecture, run.batch_size) == key)
+        slow = [(batch, step) for (name, batch), step in steps.items() if name == key[0] and step.train * batch > _LONG]
+        if slow:
+            batch, step = slow[0]
+            steps[key] = step._replace(memory=step.memory * key[1] // batch)
+        else:
+            steps[key] = time_step(config, classes, size, device)
+    return steps
+
 
 NOTEBOOK = "02_grid_training"
+
+
 _ILSVRC_IMAGES = 500  # training images with boxes in an ILSVRC class whose number is not known: about the mean of Du et al., Table 1
+
+
 _COPIES = {"adam": 4, "sgd": 3}  # numbers that training keeps for each weight: itself, its gradient, and those of the optimizer
 
 
@@ -44,8 +145,8 @@ def planned_runs(parameters: Mapping[str, Any]) -> list[RunConfig]:
     }
     names = ("stem", "width", "momentum", "rule3_split", "seed", "max_epochs", "loss_threshold", "accuracy_threshold")
     fixed = {name: parameters[name] for name in names} | {"data": "unknown"}
-    every = grid.grid({axis: parameters[name] for axis, name in axes.items()}, parameters["repeats"], fixed)
-    return grid.balanced_choice(every, parameters["run_count"], parameters["seed"]) if parameters["run_count"] else every
+    every = config.grid({axis: parameters[name] for axis, name in axes.items()}, parameters["repeats"], fixed)
+    return config.balanced_choice(every, parameters["run_count"], parameters["seed"]) if parameters["run_count"] else every
 
 
 def image_counts(parameters: Mapping[str, Any]) -> Counts:
@@ -59,8 +160,8 @@ def image_counts(parameters: Mapping[str, Any]) -> Counts:
         return Counts(classes * (most or 60), classes * held, classes, "rendered")
     try:
         archive = open_archive(from_root(parameters["data_path"]))
-        root = sources.find_root(archive, parameters["data_source"])
-        records = sources.LAYOUTS[parameters["data_source"]].scan(archive, root, wanted).records
+        root = layouts.find_root(archive, parameters["data_source"])
+        records = layouts.LAYOUTS[parameters["data_source"]].scan(archive, root, wanted).records
     except (OSError, ValueError):
         known = published.du2024_table1().set_index("wnid")["n"].to_dict()
         numbers = pd.Series({name: known.get(name, _ILSVRC_IMAGES) for name in wanted})

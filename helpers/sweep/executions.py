@@ -1,17 +1,19 @@
-"""One execution of a notebook: where its report lies, what it depends on, and why it has to run again."""
+"""One execution of a notebook: where its report lies, what it depends on, why it runs again, what would make it fail."""
 
 import ast
 import json
-from collections.abc import Mapping
+import os
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from helpers.declarations import code_cells
 from helpers.files import inside, read_json
-from helpers.parameters import Execution
+from helpers.notebook_parameters import code_cells
+from helpers.sweep.study_file import Execution
 
 CLOSING = "closing"  # tag of the first cell of a notebook's closing part, which only the execution of the whole runs
 
@@ -119,7 +121,9 @@ def _names_in(source: str) -> tuple[str, ...]:
             names += [f"{node.module}.{item.name}" for item in node.names] + [node.module]
         elif isinstance(node, ast.Import):
             names += [item.name for item in node.names]
-    return tuple(name for name in names if name.startswith("helpers."))
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            names.append(f"helpers.{node.value.id}.{node.attr}")  # a name that a room lends, if there is a room of that name
+    return tuple(name for name in dict.fromkeys(names) if name.startswith("helpers."))
 
 
 def imported_helpers(source: str, folder: Path) -> list[Path]:
@@ -135,10 +139,22 @@ def imported_helpers(source: str, folder: Path) -> list[Path]:
 
 
 def _files_of(name: str, folder: Path) -> list[Path]:
-    """Files that an imported name may stand for: a module, a package, or both on the way to it."""
+    """Files that a name may stand for: a module, a package, or both on the way to it, and the module from which a room lends the name."""
     parts = name.split(".")[1:]
     stems = [folder.joinpath(*parts[:length]) for length in range(1, len(parts) + 1)]
+    room = folder / parts[0] / "__init__.py"
+    if len(parts) > 1 and room.is_file() and (lent := _lent(room.read_text(encoding="utf-8")).get(parts[1])):
+        stems.append(folder / parts[0] / lent)
     return [path for stem in stems for path in (stem.with_suffix(".py"), stem / "__init__.py") if path.is_file()]
+
+
+@lru_cache(maxsize=64)
+def _lent(room: str) -> dict[str, str]:
+    """Read which module each name of a room's ``FACE`` comes from, out of the source of the room's ``__init__``."""
+    for node in ast.parse(room).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "FACE":
+            return {name: module for module, names in ast.literal_eval(node.value).items() for name in names}
+    return {}
 
 
 def why(record: Path, report: Path, inputs: Mapping[str, Any]) -> str:
@@ -161,3 +177,39 @@ def _changes(before: Mapping[str, Any], inputs: Mapping[str, Any]) -> list[str]:
         changed = sorted(name for name in {*old, *inputs[key]} if old.get(name, ...) != inputs[key].get(name, ...))
         reasons += [f"{label}{':' if key != 'upstream' else ''} {', '.join(changed)}"] if changed else []
     return reasons + (["its source changed"] if before["notebook"] != inputs["notebook"] else [])
+
+
+GIB = 2**30
+
+
+def faults_of(executions: Sequence[Execution], places: Places, gpus: Sequence[str] | None, least_free: float) -> list[str]:
+    """List what stands in the way of a study, each fault once.
+
+    A parameter whose name ends with ``_path`` names a file or folder that must be there; ``device`` may ask for a GPU.
+
+    Args:
+        executions: what is to run.
+        places: the study's folders.
+        gpus: this machine's GPUs; None where other machines do the work.
+        least_free: GiB that must be free below work and reports.
+    """
+    found = [fault for execution in executions for fault in _of_execution(execution, places.root, gpus)]
+    folders = {folder for execution in executions for folder in (places.work(execution), places.reports(execution))}
+    return list(dict.fromkeys([*found, *_of_folders(sorted(folders), least_free)]))
+
+
+def _of_execution(execution: Execution, root: Path, gpus: Sequence[str] | None) -> Iterable[str]:
+    for name, value in execution.parameters.items():
+        if name.endswith("_path") and isinstance(value, str) and value and not (root / Path(value).expanduser()).exists():
+            yield f"{execution.notebook.stem}: {name} is {value!r}, and nothing is there; give its place by --set {name}=..."
+        if name == "device" and isinstance(value, str) and value.startswith("cuda") and gpus is not None and not gpus:
+            yield f"{execution.notebook.stem}: device is {value!r}, and this machine shows no GPU; set device to auto or cpu"
+
+
+def _of_folders(folders: Sequence[Path], least_free: float) -> Iterable[str]:
+    for folder in folders:
+        there = next(path for path in (folder, *folder.parents) if path.exists())
+        if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+            yield f"{there} cannot be written, and {folder.name} has to go there; change its permissions, or set work_dir and reports_dir"
+        elif (free := shutil.disk_usage(there).free / GIB) < least_free:
+            yield f"{there} has {free:.2f} GiB free, and {least_free:g} GiB are asked for; make room, or lower --min-free"

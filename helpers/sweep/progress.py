@@ -9,39 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from helpers.executions import Places
 from helpers.files import read_json
-from helpers.parameters import Execution
+from helpers.sweep.executions import Places
+from helpers.sweep.study_file import Execution
+from helpers.tally import Tally, duration
 
 PARTS = ", parts"  # ends the name of the stage of a notebook's parts
+
+
 _COLUMNS = ("done", "running", "failed", "retried", "waiting")
-
-
-@dataclass
-class Tally:
-    """Where the executions of one stage stand."""
-
-    total: int
-    done: int = 0
-    running: int = 0
-    failed: int = 0
-    retried: int = 0
-    seconds: list[float] = field(default_factory=list)  # measured durations of what is done
-
-    @property
-    def waiting(self) -> int:
-        """Count what has not been started."""
-        return self.total - self.done - self.running - self.failed
-
-    def seconds_left(self, slots: int) -> float | None:
-        """Estimate the time to the end from the mean of the measured durations; None before the first one.
-
-        What runs counts as half done. With n executions left on ``slots`` places, ceil(n / slots) rounds are to come.
-        """
-        left = self.waiting + self.running / 2
-        if not left:
-            return 0.0
-        return sum(self.seconds) / len(self.seconds) * left / max(1, min(slots, self.waiting + self.running)) if self.seconds else None
 
 
 def stages(executions: Iterable[Execution]) -> dict[str, list[Execution]]:
@@ -52,7 +28,7 @@ def stages(executions: Iterable[Execution]) -> dict[str, list[Execution]]:
     return found
 
 
-def table(tallies: Mapping[str, Tally], slots: int = 1) -> list[str]:
+def progress_table(tallies: Mapping[str, Tally], slots: int = 1) -> list[str]:
     """Write one line per stage: how many are done, running, failed, retried and waiting, and the time left."""
     width = max([len(name) for name in tallies] + [8])
     lines = [f"{'':{width}}  " + "  ".join(f"{name:>7}" for name in _COLUMNS) + "  time left"]
@@ -60,16 +36,6 @@ def table(tallies: Mapping[str, Tally], slots: int = 1) -> list[str]:
         counts = "  ".join(f"{getattr(tally, column):7d}" for column in _COLUMNS)
         lines.append(f"{name:{width}}  {counts}  {duration(tally.seconds_left(slots)):>9}")
     return lines
-
-
-def duration(seconds: float | None) -> str:
-    """Write a time span for a reader: 4 s, 12 min, 3 h 20 min; unknown is a question mark."""
-    if seconds is None:
-        return "?"
-    minutes = round(seconds / 60)
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def from_disk(

@@ -6,16 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from helpers import progress
-from helpers.claims import Owner
-from helpers.engines import Engine
-from helpers.executions import Places, Sources, digest_of, recorded_results, results_of, why
 from helpers.files import write_json
-from helpers.parameters import Execution
-from helpers.progress import Display, Tally
-from helpers.worker import Outcome
+from helpers.locks import LockHolder
+from helpers.sweep import progress
+from helpers.sweep.engines import Engine
+from helpers.sweep.executions import Places, Sources, digest_of, recorded_results, results_of, why
+from helpers.sweep.progress import Display
+from helpers.sweep.study_file import Execution
+from helpers.sweep.worker import Outcome
+from helpers.tally import Tally
 
 _TICK = 1.0  # seconds between two looks at what others do
+
+
 _QUIET = 3  # looks at which nobody is at work before a sweep stops waiting for others
 
 
@@ -35,7 +38,7 @@ class Sweep:
 
     places: Places
     engine: Engine
-    owner: Owner
+    owner: LockHolder
     rules: Rules
     display: Display
     tallies: dict[str, Tally] = field(default_factory=dict)
@@ -111,7 +114,7 @@ class Sweep:
                 else:
                     running[item[0].name] = item
                     self._start(stage, item[0], width)
-            self.display.draw(progress.table(self.tallies, self.engine.slots))
+            self.display.draw(progress.progress_table(self.tallies, self.engine.slots))
             for name, outcome in self.engine.wait(_TICK):
                 item = running.pop(name)
                 if self._finish(stage, item, outcome):

@@ -1,4 +1,4 @@
-"""The process that executes notebooks for a sweep, one after the other: papermill is loaded once, each notebook has its own kernel."""
+"""The process that executes notebooks one after the other, each in a kernel of its own, and the end of a whole family of processes."""
 
 import errno
 import json
@@ -11,12 +11,68 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from helpers import processes
-from helpers.executions import CLOSING
+from helpers import locks
+from helpers.locks import MARK, started
+from helpers.sweep.executions import CLOSING
+
+
+def family(mark: str) -> list[int]:
+    """List the living processes whose mark begins with this one, without the calling process."""
+    import psutil
+
+    found = []
+    for process in psutil.process_iter():
+        try:
+            marked = process.environ().get(MARK, "").startswith(mark)
+        except (psutil.Error, OSError):
+            continue
+        if marked and process.pid != os.getpid() and started(process.pid):
+            found.append(process.pid)
+    return found
+
+
+def end_family(mark: str, patience: float = 10.0) -> None:
+    """Kill every process of a family, and wait until none is left.
+
+    A process that is being born while the list is read appears in the next list, so the list is read until it is empty. Python's
+    resource trackers go last, and by themselves: they delete the semaphores of those that were killed.
+    """
+    if not mark:
+        raise ValueError("the mark is empty; it would end every process that carries one")
+    limit = time.monotonic() + patience
+    while (found := family(mark)) and time.monotonic() < limit:
+        late = time.monotonic() > limit - patience / 2
+        for pid in found:
+            if late or not _tracks(pid):
+                _kill(pid)
+        time.sleep(0.01)
+
+
+def _tracks(pid: int) -> bool:
+    import psutil
+
+    try:
+        return "multiprocessing.resource_tracker" in " ".join(psutil.Process(pid).cmdline())
+    except psutil.Error:
+        return False
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, 9)
+    except OSError:
+        return  # it is gone
+
 
 _KILLED = "BrokenProcessPool"  # what a cell ends with when one of the processes that it started was killed
+
+
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
+
+
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
 # Report cells are compared and mailed: frozen-module warnings and telemetry have no place in them.
 _KERNEL = {"PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
 
@@ -111,7 +167,7 @@ def _listen(jobs: "queue.Queue[dict[str, Any]]") -> None:
     for line in sys.stdin:
         jobs.put(json.loads(line))
     try:
-        processes.end_family(os.environ.get(processes.MARK, ""))
+        end_family(os.environ.get(locks.MARK, ""))
     finally:
         os._exit(0)
 

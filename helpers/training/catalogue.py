@@ -13,14 +13,20 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from helpers import models
-from helpers.checkpoints import snapshot_path
 from helpers.files import complete_or_absent, inside, read_json
-from helpers.grid import RunConfig, cell_name, config_from, run_id
+from helpers.networks import resnet
+from helpers.training.config import RunConfig, cell_name, config_from, run_id
+from helpers.training.state import snapshot_path
 
 _HYPERPARAMETERS = [field.name for field in fields(RunConfig)]
+
+
 _MEASURED = ["snapshot", "epoch", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "gap"]
-COLUMNS = ["model_id", "run_id", "cell", "status", "stop_reason", *_MEASURED, "epochs", "seconds", "device", *_HYPERPARAMETERS]
+
+
+CATALOGUE_COLUMNS = ["model_id", "run_id", "cell", "status", "stop_reason", *_MEASURED, "epochs", "seconds", "device", *_HYPERPARAMETERS]
+
+
 SCORE_COLUMNS = ["model_id", "measure", "variant", "value", "seconds", "reason"]
 
 
@@ -39,7 +45,7 @@ def missing(work: Path, runs: Sequence[RunConfig]) -> list[RunConfig]:
     return [run for run in runs if not is_complete(work, run)]
 
 
-def catalogue(work: Path, runs: Iterable[RunConfig] | None = None) -> pd.DataFrame:
+def read_catalogue(work: Path, runs: Iterable[RunConfig] | None = None) -> pd.DataFrame:
     """Read the catalogue: one row per model (run and snapshot), sorted by model.
 
     A diverged run without a snapshot has one row with NaN where a model would have been measured, so that it is counted.
@@ -55,7 +61,7 @@ def catalogue(work: Path, runs: Iterable[RunConfig] | None = None) -> pd.DataFra
         [run_id(run) for run in runs] if runs is not None else sorted(path.parent.name for path in (work / "runs").glob("*/result.json"))
     )
     rows = [row for name in names if is_complete(work, name) for row in _rows(run_folder(work, name))]
-    table = pd.DataFrame(rows, columns=COLUMNS).sort_values("model_id", ignore_index=True)
+    table = pd.DataFrame(rows, columns=CATALOGUE_COLUMNS).sort_values("model_id", ignore_index=True)
     return table.astype(dict.fromkeys(_MEASURED[2:], float))
 
 
@@ -111,7 +117,7 @@ def load_model(work: Path, model: pd.Series, classes: int, device: torch.device 
     path = snapshot_path(run_folder(work, model["run_id"]), model["snapshot"])
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing; delete the folder {path.parent} and run 02_grid_training again to train it anew")
-    network = models.build(model["architecture"], classes, stem=model["stem"], width=model["width"], seed=0)
+    network = resnet.build(model["architecture"], classes, stem=model["stem"], width=model["width"], seed=0)
     try:
         network.load_state_dict(safetensors.torch.load_file(path))
     except SafetensorError as fault:
@@ -144,7 +150,7 @@ def save_scores(work: Path, folder: str, model_id: str, scores: pd.DataFrame) ->
         table.to_parquet(temporary, index=False)
 
 
-def load_scores(work: Path, folders: Iterable[str], model_ids: Iterable[str]) -> pd.DataFrame:
+def read_scores(work: Path, folders: Iterable[str], model_ids: Iterable[str]) -> pd.DataFrame:
     """Read the scores of some models in some folders as one tidy table, sorted by model, in each in the order they were computed.
 
     Two processes that scored a model at the same time have both entered it; it is given once.

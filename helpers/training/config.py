@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from helpers.models import ARCHITECTURES, STEMS
+from helpers.networks.resnet import ARCHITECTURES, STEMS
 
 OPTIMIZERS = ("adam", "sgd")
+
 
 # The paper's seven axes, in the order of its Table 2; any other field of RunConfig may be an axis as well.
 PAPER_AXES = ("batch_size", "learning_rate", "optimizer", "weight_decay", "architecture", "augmentation", "pretrained")

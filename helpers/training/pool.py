@@ -1,4 +1,4 @@
-"""Several training runs side by side on one machine, each in a process of its own with one thread; several machines share them."""
+"""Several training runs side by side, each in a process of its own with one thread, on one machine or several with one disk."""
 
 import multiprocessing
 import os
@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import lru_cache
@@ -16,16 +16,44 @@ from typing import Any
 
 import torch
 
-from helpers import epochs, model_set
-from helpers.captured_step import shape_of
-from helpers.claims import Owner
 from helpers.files import read_json
-from helpers.grid import RunConfig, run_id
+from helpers.locks import LockHolder
+from helpers.training import catalogue, state
+from helpers.training.config import RunConfig, run_id
+from helpers.training.cuda_graph import shape_of
+
+
+def last_epoch(folder: Path) -> dict[str, Any] | None:
+    """Read the last row of a run's history from its checkpoint; None before the first epoch, after the last, and where it is damaged."""
+    history = state.history(folder)
+    return history[-1] if history else None
+
+
+def line(work: Path, runs: Iterable[RunConfig]) -> str:
+    """Write one line over the runs that train now, such as "resnet18 epoch 5 of 16, loss 0.43"; "" when none has an epoch yet.
+
+    Args:
+        work: the study's folder.
+        runs: those that train.
+    """
+    found = [(run, last_epoch(catalogue.run_folder(work, run))) for run in runs]
+    return "; ".join(
+        f"{run.architecture} epoch {row['epoch']} of {run.max_epochs}, loss {row['train_loss']:.2f}" for run, row in found if row
+    )
+
 
 _TICK = 1.0  # seconds between two looks at runs that others train
+
+
 _CHECKPOINT_SECONDS = 30.0  # between two checkpoints on a GPU, where writing one may take longer than an epoch
+
+
 _NOTES: dict[str, Any] = {}  # of a worker: where it writes which run it trains
+
+
 _COMPILED = "a fault in compiled code: train it alone by jobs=1; if it dies again, set ONEDNN_MAX_CPU_ISA=AVX2 or take another torch"
+
+
 _TO_TRY = {
     signal.SIGKILL: "mostly for want of memory: lower jobs or the batch size",
     signal.SIGBUS: "mostly for want of room in /dev/shm or on the disk: make room, or lower jobs",
@@ -72,8 +100,8 @@ def train_missing(
     Args:
         runs: the configurations.
         work: the study's folder; runs go to ``work/runs``.
-        data_arguments: what ``datasets.load_study_data`` takes; each process reads the cache.
-        weights: where each architecture's pretrained weights are read from, as ``models.read_weights`` takes it.
+        data_arguments: what ``dataset.load_study_data`` takes; each process reads the cache.
+        weights: where each architecture's pretrained weights are read from, as ``weights.read_weights`` takes it.
         device: where to train.
         jobs: processes; 0 chooses.
         show: is given one line on the epochs of the runs that train, again and again, such as ``tqdm``'s ``set_postfix_str``.
@@ -82,9 +110,9 @@ def train_missing(
         RuntimeError: a run failed for a reason other than divergence; the others are finished first, all faults are named. Where a
             process was killed it is a ``BrokenProcessPool``, which a sweep tries again; it names the signal, the run, and what to try.
     """
-    todo, claims = in_order(model_set.missing(work, runs), device), work / "runs" / ".claims"
+    todo, claims = runs_in_order(catalogue.missing(work, runs), device), work / "runs" / ".claims"
     if not todo:
-        Owner(claims).others()  # an execution may have been killed after its last run
+        LockHolder(claims).others()  # an execution may have been killed after its last run
         return
     faults: list[str] = []
     broken: list[str] = []
@@ -94,7 +122,7 @@ def train_missing(
     numbers = {run_id(run): number for number, run in enumerate(todo)}
     given = (work, dict(data_arguments), dict(weights or {}), device)
     with (
-        Owner(claims) as owner,
+        LockHolder(claims) as owner,
         ProcessPoolExecutor(count, mp_context=context, initializer=_start_trainer, initargs=(device, pids, numbers)) as executor,
     ):
         waiting, started = deque(todo), {}
@@ -110,7 +138,7 @@ def train_missing(
                 else:
                     yield future.result()
             if show:
-                show(epochs.line(work, started.values()))
+                show(line(work, started.values()))
         owner.others()  # clears away what killed executions left
     if count := len(faults) + len(broken):
         failed = BrokenProcessPool if broken else RuntimeError
@@ -147,7 +175,7 @@ def _end(code: int) -> str:
     return f"was killed by {name}" + (f" ({advice})" if advice else "")
 
 
-def in_order(runs: Sequence[RunConfig], device: str) -> list[RunConfig]:
+def runs_in_order(runs: Sequence[RunConfig], device: str) -> list[RunConfig]:
     """Put runs that share a recorded training step next to each other on a GPU, so that it is recorded once; else keep their order."""
     if torch.device(device).type == "cpu":
         return list(runs)
@@ -155,7 +183,7 @@ def in_order(runs: Sequence[RunConfig], device: str) -> list[RunConfig]:
 
 
 def _start_free(
-    waiting: deque[RunConfig], started: dict[Future, RunConfig], count: int, owner: Owner, executor: ProcessPoolExecutor, given: tuple
+    waiting: deque[RunConfig], started: dict[Future, RunConfig], count: int, owner: LockHolder, executor: ProcessPoolExecutor, given: tuple
 ) -> Iterator[dict[str, Any]]:
     """Start waiting runs that nobody trains, as many as there is room for; yield the results of those that others completed."""
     for _ in range(len(waiting)):
@@ -163,10 +191,10 @@ def _start_free(
             return
         run, work = waiting.popleft(), given[0]
         claimed = owner.claim(run_id(run))
-        if model_set.is_complete(work, run):
+        if catalogue.is_complete(work, run):
             if claimed:
                 owner.release(run_id(run))
-            yield read_json(model_set.run_folder(work, run) / "result.json")
+            yield read_json(catalogue.run_folder(work, run) / "result.json")
         elif claimed:
             started[_submit(executor, run, given)] = run
         else:
@@ -209,17 +237,18 @@ def _train_noted(run: RunConfig, *given: Any) -> dict[str, Any]:
 
 def _train(run: RunConfig, work: Path, data_arguments: dict[str, Any], weights: dict[str, str], device: str) -> dict[str, Any]:
     # Imported in the worker, where they are needed; the parent only hands out work.
-    from helpers import models, training
+    from helpers.networks.weights import read_weights
+    from helpers.training.run import train_run
 
     data = _images(*((name, tuple(value) if isinstance(value, list) else value) for name, value in data_arguments.items()))
-    pretrained = models.read_weights(weights[run.architecture], run.architecture) if run.pretrained else None
+    pretrained = read_weights(weights[run.architecture], run.architecture) if run.pretrained else None
     seconds = 0.0 if torch.device(device).type == "cpu" else _CHECKPOINT_SECONDS
-    return training.train_run(run, data, model_set.run_folder(work, run), pretrained=pretrained, device=device, checkpoint_seconds=seconds)
+    return train_run(run, data, catalogue.run_folder(work, run), pretrained=pretrained, device=device, checkpoint_seconds=seconds)
 
 
 @lru_cache(maxsize=1)
 def _images(*arguments: tuple[str, Any]) -> Any:
     """Load the images of a study once for all runs of a worker: to find them in the cache, the files of the source are listed."""
-    from helpers import datasets
+    from helpers.data import dataset
 
-    return datasets.load_study_data(**dict(arguments))
+    return dataset.load_study_data(**dict(arguments))

@@ -7,11 +7,12 @@ from typing import Any
 
 import safetensors.torch
 
-from helpers import model_set, models, pool
-from helpers.checkpoints import snapshot_path
-from helpers.datasets import load_study_data
+from helpers.data.dataset import load_study_data
 from helpers.files import complete_or_absent
-from helpers.grid import RunConfig, run_id
+from helpers.networks.weights import read_weights, weights_digest
+from helpers.training import catalogue, pool
+from helpers.training.config import RunConfig, run_id
+from helpers.training.state import snapshot_path
 
 MADE = "made"
 
@@ -20,7 +21,7 @@ MADE = "made"
 class Weights:
     """Pretrained weights of one architecture."""
 
-    source: str  # what ``models.read_weights`` reads
+    source: str  # what ``weights.read_weights`` reads
     identity: str  # what they are, wherever they lie: it enters the ids of the runs that start from them
 
 
@@ -28,9 +29,9 @@ def found(pretrained_weights: str, architectures: Sequence[str]) -> dict[str, We
     """Read the weights that a name or a path stands for, once, so that a missing file stops the study before it trains.
 
     Raises:
-        FileNotFoundError, ValueError: as ``models.read_weights``.
+        FileNotFoundError, ValueError: as ``weights.read_weights``.
     """
-    digests = {name: models.weights_digest(models.read_weights(pretrained_weights, name)) for name in architectures}
+    digests = {name: weights_digest(read_weights(pretrained_weights, name)) for name in architectures}
     return {name: Weights(pretrained_weights, digest) for name, digest in digests.items()}
 
 
@@ -70,7 +71,7 @@ def made(runs: Sequence[RunConfig], work: Path) -> dict[str, Weights]:
     """
     weights = {}
     for run in runs:
-        path = snapshot_path(model_set.run_folder(work / "pretraining", run), "stop")
+        path = snapshot_path(catalogue.run_folder(work / "pretraining", run), "stop")
         if not path.is_file():
             raise RuntimeError(f"pretraining {run_id(run)} left no weights (diverged?); lower its learning rate or check its images")
         weights[run.architecture] = Weights(str(path), run_id(run))
@@ -80,13 +81,13 @@ def made(runs: Sequence[RunConfig], work: Path) -> dict[str, Weights]:
 def keep_starts(weights: Mapping[str, Weights], work: Path) -> None:
     """Copy the weights that runs start from into the study, once: some measures need the distance from the start."""
     for architecture, start in weights.items():
-        path = model_set.start_path(work, start.identity)
+        path = catalogue.start_path(work, start.identity)
         if not path.is_file():
             with complete_or_absent(path) as temporary:
-                safetensors.torch.save_file(models.read_weights(start.source, architecture), temporary)
+                safetensors.torch.save_file(read_weights(start.source, architecture), temporary)
 
 
-def load(data_arguments: Mapping[str, Any], study_classes: Sequence[str]) -> Any:
+def load_pretraining_images(data_arguments: Mapping[str, Any], study_classes: Sequence[str]) -> Any:
     """Load the pretraining images and check that none of their classes is one of the study's."""
     data = load_study_data(**data_arguments)
     check_disjoint(study_classes, list(data.classes["class_id"]))

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from helpers import captured_step, checkpoints, models, recordings, stopping
-from helpers.augmentation import draw
-from helpers.datasets import ImageSet, StudyData
-from helpers.files import complete_or_absent, read_json, write_json
-from helpers.grid import RunConfig, run_id
-from helpers.provenance import device_name, versions
+from helpers.data.dataset import ImageSet, StudyData
+from helpers.files import complete_or_absent, device_name, read_json, versions, write_json
+from helpers.networks import resnet, weights
+from helpers.training import cuda_graph, state, stopping
+from helpers.training.augmentation import draw
+from helpers.training.config import RunConfig, run_id
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def resident(images: ImageSet, device: torch.device | str) -> Split:
     return Split(images.images.permute(0, 2, 3, 1).contiguous().to(device), images.labels.to(device))
 
 
-def training_images(data: StudyData, config: RunConfig) -> tuple[ImageSet, ImageSet]:
+def images_of_run(data: StudyData, config: RunConfig) -> tuple[ImageSet, ImageSet]:
     """Choose the images that a run is fitted to, and those that rule 3 watches.
 
     The choice depends on the data and the configuration alone, so scoring finds the same images again. Fewer images per
@@ -76,12 +76,12 @@ def initial_model(config: RunConfig, classes: int, pretrained: Mapping[str, Tens
     Raises:
         ValueError: the configuration is pretrained and no weights are given.
     """
-    model = models.build(config.architecture, classes, stem=config.stem, width=config.width, seed=_seed(config, 0))
+    model = resnet.build(config.architecture, classes, stem=config.stem, width=config.width, seed=_seed(config, 0))
     if not config.pretrained:
         return model
     if pretrained is None:
         raise ValueError(f"run {run_id(config)} starts from pretrained weights, and none were given; see models.read_weights")
-    return models.load_backbone(model, pretrained)
+    return weights.load_backbone(model, pretrained)
 
 
 def _seed(config: RunConfig, epoch: int) -> int:
@@ -105,7 +105,7 @@ def train_epoch(
     split: Split,
     config: RunConfig,
     epoch: int,
-    captured: captured_step.CapturedStep | None = None,
+    captured: cuda_graph.CapturedStep | None = None,
 ) -> tuple[float, float]:
     """Fit one epoch in a seeded order; a last batch of one image is left out, since batch-norm is undefined on it.
 
@@ -121,7 +121,7 @@ def train_epoch(
     draws = draw(len(order), generator).to(device) if config.augmentation else None
     totals = torch.zeros(2, dtype=torch.float64, device=device)
     model.train()
-    advance = captured or partial(captured_step.step, model, optimizer)
+    advance = captured or partial(cuda_graph.step, model, optimizer)
     if captured:
         captured.load(model, optimizer, config.learning_rate, config.weight_decay)
     # Put in order once, so that a step has little to launch beside itself.
@@ -141,7 +141,7 @@ def evaluate(model: nn.Module, split: Split, batch_size: int = 512) -> tuple[flo
     model.eval()
     totals = torch.zeros(2, dtype=torch.float64, device=split.labels.device)
     for indices in torch.arange(len(split.labels), device=split.labels.device).split(batch_size):
-        logits = model(models.normalise(split.batch(indices))).float()
+        logits = model(resnet.normalise_images(split.batch(indices))).float()
         labels = split.labels[indices]
         totals += torch.stack([cross_entropy(logits, labels, reduction="sum").double(), (logits.argmax(1) == labels).sum().double()])
     return tuple((totals / max(1, len(split.labels))).tolist())
@@ -182,15 +182,15 @@ def train_run(
     if (folder / "result.json").is_file():
         return read_json(folder / "result.json")
     device = torch.device(device)
-    chosen, monitored = training_images(data, config)
+    chosen, monitored = images_of_run(data, config)
     train, monitor, test = (resident(images, device) for images in (chosen, monitored, data.test))
     model = initial_model(config, len(data.classes), pretrained).to(device, memory_format=torch.channels_last)
     optimizer = make_optimizer(model, config, device)
     write_json(folder / "config.json", asdict(config) | {"run_id": run_id(config)})
     captured = None
     if device.type == "cuda" if capture is None else capture:
-        captured = recordings.for_shape(captured_step.shape_of(config, len(data.classes), train.pixels.shape[1], device))
-    history, snapshots = checkpoints.restore(folder, model, optimizer)
+        captured = cuda_graph.for_shape(cuda_graph.shape_of(config, len(data.classes), train.pixels.shape[1], device))
+    history, snapshots = state.restore(folder, model, optimizer)
     # A kill may have come between the last checkpoint and the result: then there is nothing left to train.
     reason, diverged, saved = stopping.stop_reason(history, config) if history else "", False, -math.inf
     while not reason:
@@ -206,11 +206,11 @@ def train_run(
         reason = stopping.stop_reason(history, config)
         name = "stop" if reason else "first"
         if reason or (stopping.conditions_met(history, config) and not snapshots):
-            checkpoints.save_snapshot(folder, name, model)
+            state.save_snapshot(folder, name, model)
             snapshots.append({"snapshot": name, "epoch": epoch} | _measured(model, train, test))
         row["seconds"] = time.perf_counter() - started
         if time.perf_counter() - saved >= checkpoint_seconds:
-            checkpoints.save(folder, model, optimizer, history, snapshots)
+            state.save(folder, model, optimizer, history, snapshots)
             saved = time.perf_counter()
         on_epoch(row)
     return _finish(folder, config, history, snapshots, reason, diverged, device)
@@ -246,5 +246,5 @@ def _finish(
         "versions": versions(),
     }
     write_json(folder / "result.json", record)
-    checkpoints.discard(folder)
+    state.discard(folder)
     return record

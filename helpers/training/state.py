@@ -10,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from helpers.files import complete_or_absent
-from helpers.stopping import Epoch
+from helpers.training.stopping import Epoch
 
 _NAME = "checkpoint.safetensors"
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TypedDict
 
-from helpers.grid import RunConfig
+from helpers.training.config import RunConfig
 
 
 class Epoch(TypedDict):

@@ -2,11 +2,14 @@
 
 import re
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
-from helpers import ablation_readings
+from helpers.ablations import report
+from helpers.statistics import hyperparameters
 
 NAN = float("nan")
 
@@ -24,44 +27,44 @@ def methods(**changes):
 
 
 def test_a_correlation_is_written_with_interval_and_n_or_as_undefined():
-    assert ablation_readings.with_interval(rows().iloc[0]) == "-0.80 (95 % interval -0.90 to -0.50, n = 20)"
-    assert ablation_readings.with_interval(rows(low=NAN).iloc[0]) == "-0.80 (no interval, n = 20)"
-    assert ablation_readings.with_interval(rows(r=NAN).iloc[0]) == "undefined (n = 20)"
+    assert report.with_interval(rows().iloc[0]) == "-0.80 (95 % interval -0.90 to -0.50, n = 20)"
+    assert report.with_interval(rows(low=NAN).iloc[0]) == "-0.80 (no interval, n = 20)"
+    assert report.with_interval(rows(r=NAN).iloc[0]) == "undefined (n = 20)"
 
 
 def test_signs_are_counted_by_the_interval():
-    text = ablation_readings.signs(pd.concat([rows(), rows().iloc[:1], rows(low=NAN).iloc[:1]]), "row")
+    text = report.signs(pd.concat([rows(), rows().iloc[:1], rows(low=NAN).iloc[:1]]), "row")
     assert text == (
         "Of 5 rows: in 2 the interval lies below 0, as the paper expects, in 1 the interval lies above 0, against the paper, "
         "in 1 the interval contains 0, in 1 there is no interval for want of models"
     )
-    assert ablation_readings.signs(rows().iloc[:1], "row") == "Of 1 row: in 1 the interval lies below 0, as the paper expects"
+    assert report.signs(rows().iloc[:1], "row") == "Of 1 row: in 1 the interval lies below 0, as the paper expects"
 
 
 def test_methods_are_read_pooled_at_the_lowest_accuracy():
-    text = ablation_readings.methods_read(methods())
+    text = report.say_cam_methods(methods())
     assert text.startswith("Pooled, r runs from -0.80 (Grad-CAM, 100 images per model) to 0.60 (Smooth Grad-CAM++, 9 images). Of 3 ways:")
     assert "No two methods coincide." in text
     assert "Grad-CAM -0.70 (-0.89), Grad-CAM++ -0.60 (-0.88), Smooth Grad-CAM++ -0.50 (-0.86)." in text
-    assert "On ResNet-18" not in ablation_readings.methods_read(methods(published_r=NAN))
+    assert "On ResNet-18" not in report.say_cam_methods(methods(published_r=NAN))
 
 
 def test_methods_that_coincide_are_named_and_a_method_does_not_coincide_with_itself():
     same = np.where(methods()["method"].str.startswith("smooth"), "grad_cam_plus_plus (correct)", "")
-    assert "The maps of Smooth Grad-CAM++ and Grad-CAM++ are the same for every model, to rounding." in ablation_readings.methods_read(
+    assert "The maps of Smooth Grad-CAM++ and Grad-CAM++ are the same for every model, to rounding." in report.say_cam_methods(
         methods(coincides_with=same)
     )
     itself = np.where(methods()["method"] == "grad_cam", "grad_cam (correct)", "")
-    assert "No two methods coincide." in ablation_readings.methods_read(methods(coincides_with=itself))
+    assert "No two methods coincide." in report.say_cam_methods(methods(coincides_with=itself))
 
 
 def test_pictured_are_all_pooled_ways_and_those_beside_the_paper():
-    table = ablation_readings.pictured(methods())
+    table = report.pictured(methods())
     assert table["architecture"].tolist() == ["resnet18"] * 3 + ["Total"] * 3
     assert set(table["threshold"]) == {0.8}
-    labels = ablation_readings.ways(table)
+    labels = report.ways(table)
     assert (labels[0], labels[-1]) == ("resnet18, Grad-CAM, 100 images", "all, Smooth Grad-CAM++, 9 images")
-    assert ablation_readings.way(pd.Series({"method": "grad_cam_plus_plus", "formula": "torchcam"})) == "Grad-CAM++ as torchcam computes it"
+    assert report.way(pd.Series({"method": "grad_cam_plus_plus", "formula": "torchcam"})) == "Grad-CAM++ as torchcam computes it"
 
 
 @pytest.mark.parametrize(
@@ -71,7 +74,7 @@ def test_pictured_are_all_pooled_ways_and_those_beside_the_paper():
 def test_untrained_networks_must_tell_nothing(low, high, words):
     networks = pd.DataFrame({"train_accuracy": [0.2, 0.4], "iou": [0.31, 0.25]})
     table = pd.DataFrame([{"architecture": "Total", "n": 2, "pearson_r": 0.2, "ci_low": low, "ci_high": high, "published_r": -0.0094}])
-    text = ablation_readings.random_read(table, networks)
+    text = report.say_random(table, networks)
     assert words in text
     assert text.startswith("2 untrained networks, training accuracy 30.0 % on average, IoU 0.250 to 0.310: r = 0.20")
     assert text.endswith("The paper has -0.01.")
@@ -80,11 +83,11 @@ def test_untrained_networks_must_tell_nothing(low, high, words):
 def test_masks_are_read_by_the_metrics_of_segmentation():
     names = ("pixel_accuracy", "mean_pixel_accuracy", "mean_iou", "frequency_weighted_iou", "iou_object")
     quality = dict(zip(names, (0.9, 0.8, 0.7, 0.6, 0.5), strict=True)) | {"images": 1200, "dropped": 3}
-    text = ablation_readings.masks_read(quality)
+    text = report.say_machine_masks(quality)
     assert [float(number) for number in re.findall(r"\d+\.\d+", text)] == [90.0, 80.0, 0.7, 0.6, 0.5]
     assert text.endswith("3 empty masks of 1,200 dropped.")
-    assert "3 masks of 1,200 are empty" in ablation_readings.masks_read(quality | {"mean_iou": NAN})
-    assert ablation_readings.examples_read([0.9, 0.1]).endswith("0.90, 0.10.")
+    assert "3 masks of 1,200 are empty" in report.say_machine_masks(quality | {"mean_iou": NAN})
+    assert report.say_examples([0.9, 0.1]).endswith("0.90, 0.10.")
 
 
 def test_boxes_and_masks_stand_side_by_side_with_the_paper():
@@ -92,43 +95,43 @@ def test_boxes_and_masks_stand_side_by_side_with_the_paper():
     both = pd.concat(
         [table.assign(architecture="Total", published_r=NAN), table.assign(architecture="resnet18", published_r=[-0.89, -0.82])]
     )
-    text = ablation_readings.annotations_read(both)
+    text = report.say_annotations(both)
     assert text.startswith("Pooled r with annotated boxes -0.80 (")
     assert "with the machine's masks 0.10 (" in text
     assert text.endswith("the paper's ResNet-18: -0.89 and -0.82.")
-    assert ablation_readings.annotations_read(both.iloc[:1]) == "There are no masks of a machine."
+    assert report.say_annotations(both.iloc[:1]) == "There are no masks of a machine."
 
 
 def test_thresholds_say_where_the_sign_changes_and_that_choosing_flatters():
-    text = ablation_readings.thresholds_read(rows(threshold=[0.1, 0.3, 0.5]), 0.1)
+    text = report.say_map_thresholds(rows(threshold=[0.1, 0.3, 0.5]), 0.1)
     assert "At the paper's threshold 0.1 r is -0.80" in text
     assert "over 3 thresholds from 0.1 to 0.5 its sign changes between 0.1 and 0.3" in text
     assert "most negative at 0.1 (-0.80)" in text
     assert "flatters" in text
-    assert "its sign is the same at all of them" in ablation_readings.thresholds_read(rows(r=-0.5, threshold=[0.1, 0.3, 0.5]), 0.1)
+    assert "its sign is the same at all of them" in report.say_map_thresholds(rows(r=-0.5, threshold=[0.1, 0.3, 0.5]), 0.1)
 
 
 def test_choices_are_listed_in_their_order():
-    text = ablation_readings.choices_read(rows(), ["a", "b", "c"], "layer")
+    text = report.say_choices(rows(), ["a", "b", "c"], "layer")
     assert text.startswith("r by layer: a: -0.80 (95 % interval -0.90 to -0.50, n = 20); b: 0.10")
 
 
 def test_enough_images_are_those_whose_error_is_small_against_the_spread():
     table = pd.DataFrame({"images": [50, 100, 200, 400], "half_width": [0.1, 0.05, 0.02, 0.0]})
     table = table.assign(pearson_r=-0.5, ci_low=-0.7, ci_high=-0.3)
-    text = ablation_readings.images_read(table, pd.Series([0.3, 0.5]))  # sd 0.141, a quarter is 0.035
+    text = report.say_images(table, pd.Series([0.3, 0.5]))  # sd 0.141, a quarter is 0.035
     assert "With all 400 images r is -0.50; with 50 the IoU of a model is known to ±0.100" in text
     assert "between -0.70 and -0.30" in text
     assert text.endswith("for an error of at most a quarter of it 200 images are enough.")
     # All images have no error of choice; that is no answer to how many are enough.
-    assert ablation_readings.images_read(table, pd.Series([0.30, 0.31])).endswith("no smaller number that was tried is enough.")
+    assert report.say_images(table, pd.Series([0.30, 0.31])).endswith("no smaller number that was tried is enough.")
 
 
 def test_repeats_and_snapshots_are_read_by_level_and_change():
     levels = rows().iloc[:2].assign(column="snapshot", level=["first", "stop"], mean=0.4, mean_gap=0.3)
     change = rows().iloc[:1].assign(column="snapshot", level="change between levels", mean=0.012, mean_gap=0.043)
     single = rows().iloc[:1].assign(column="repeat", level="0", mean=0.4, mean_gap=0.3)
-    text = ablation_readings.repeats_read(pd.concat([levels, change, single]))
+    text = report.say_repeats(pd.concat([levels, change, single]))
     assert "r by snapshot: first: -0.80" in text
     assert "IoU differs by 0.012 on average and the gap by 4.3 points; r of the two changes is -0.80" in text
     assert text.endswith("This study has one repeat only (0).")
@@ -136,21 +139,21 @@ def test_repeats_and_snapshots_are_read_by_level_and_change():
 
 def test_no_label_noise_is_said_and_noise_is_read_by_level():
     none = rows().iloc[:1].assign(level="0.0")
-    assert "no models trained on noisy labels" in ablation_readings.label_noise_read(none)
-    assert "no models trained on noisy labels" in ablation_readings.label_noise_read(none.iloc[:0])
-    text = ablation_readings.label_noise_read(rows().iloc[:2].assign(level=["0.0", "0.2"]))
+    assert "no models trained on noisy labels" in report.say_label_noise(none)
+    assert "no models trained on noisy labels" in report.say_label_noise(none.iloc[:0])
+    text = report.say_label_noise(rows().iloc[:2].assign(level=["0.0", "0.2"]))
     assert "0.0 % noise: -0.80" in text
     assert "20.0 % noise: 0.10" in text
 
 
 def test_right_and_wrong_images_are_compared():
     single = pd.DataFrame({"right": [True, True, False, False], "iou": [0.6, 0.4, 0.2, 0.3]})
-    assert ablation_readings.right_and_wrong(single) == "Mean IoU is 0.500 on images classified as labelled and 0.250 on the others."
-    assert "classified alike" in ablation_readings.right_and_wrong(single.iloc[:2])
+    assert report.right_and_wrong(single) == "Mean IoU is 0.500 on images classified as labelled and 0.250 on the others."
+    assert "classified alike" in report.right_and_wrong(single.iloc[:2])
 
 
 def test_survival_counts_the_settings_of_the_same_sign():
-    text = ablation_readings.survival({"layers": rows(), "sizes": rows(r=(-0.2, NAN, -0.1))}, -0.4)
+    text = report.survival({"layers": rows(), "sizes": rows(r=(-0.2, NAN, -0.1))}, -0.4)
     assert text.startswith("At the paper's setting r is **-0.40**; under 3 of 5 settings tried it has the same sign")
     assert "(layers 1 of 3, sizes 2 of 2), and it runs from -0.80 to 0.60." in text
 
@@ -161,19 +164,19 @@ def undefined():
     two = pd.concat([nothing.iloc[:1], nothing.iloc[:1].assign(method="saliency_masks")]).assign(published_r=NAN)
     networks = pd.DataFrame({"train_accuracy": [0.2], "iou": [0.0]})
     return {
-        "methods": ablation_readings.methods_read(methods(pearson_r=NAN, ci_low=NAN, ci_high=NAN)),
-        "random": ablation_readings.random_read(nothing.assign(published_r=0.1), networks),
-        "examples": ablation_readings.examples_read([]),
-        "annotations": ablation_readings.annotations_read(two),
-        "thresholds": ablation_readings.thresholds_read(nothing, 0.1),
-        "choices": ablation_readings.choices_read(nothing, ["a", "b", "c"], "layer"),
-        "images": ablation_readings.images_read(nothing.assign(half_width=0.1), pd.Series([0.5])),
-        "no images": ablation_readings.images_read(nothing.iloc[:0], pd.Series(dtype=float)),
-        "no spread": ablation_readings.images_read(nothing.assign(half_width=0.0), pd.Series([0.0, 0.0])),
-        "repeats": ablation_readings.repeats_read(nothing),
-        "noise": ablation_readings.label_noise_read(nothing),
-        "right": ablation_readings.right_and_wrong(pd.DataFrame({"right": [True, False, True], "iou": NAN})),
-        "survival": ablation_readings.survival({"layers": nothing}, NAN),
+        "methods": report.say_cam_methods(methods(pearson_r=NAN, ci_low=NAN, ci_high=NAN)),
+        "random": report.say_random(nothing.assign(published_r=0.1), networks),
+        "examples": report.say_examples([]),
+        "annotations": report.say_annotations(two),
+        "thresholds": report.say_map_thresholds(nothing, 0.1),
+        "choices": report.say_choices(nothing, ["a", "b", "c"], "layer"),
+        "images": report.say_images(nothing.assign(half_width=0.1), pd.Series([0.5])),
+        "no images": report.say_images(nothing.iloc[:0], pd.Series(dtype=float)),
+        "no spread": report.say_images(nothing.assign(half_width=0.0), pd.Series([0.0, 0.0])),
+        "repeats": report.say_repeats(nothing),
+        "noise": report.say_label_noise(nothing),
+        "right": report.right_and_wrong(pd.DataFrame({"right": [True, False, True], "iou": NAN})),
+        "survival": report.survival({"layers": nothing}, NAN),
     }
 
 
@@ -182,3 +185,133 @@ def test_what_is_undefined_is_said_in_words(name):
     text = undefined()[name]
     assert text.endswith(".")
     assert not re.search(r"\bnan\b", text.lower())
+
+
+@pytest.fixture(autouse=True)
+def closed_figures():
+    yield
+    plt.close("all")
+
+
+def correlations(**changes):
+    table = {"n": [20, 12, 2], "pearson_r": [-0.8, 0.1, np.nan], "ci_low": [-0.9, -0.4, np.nan], "ci_high": [-0.5, 0.5, np.nan]}
+    return pd.DataFrame(table | changes)
+
+
+def dots(ax, marker):
+    return [(line.get_xdata().tolist(), line.get_ydata().tolist()) for line in ax.lines if line.get_marker() == marker]
+
+
+def texts(figure):
+    return [text.get_text() for ax in figure.axes for text in [*ax.texts, ax.title, *ax.get_yticklabels(), *ax.get_xticklabels()]]
+
+
+def test_correlations_are_drawn_at_their_value_with_interval_n_and_the_papers_hollow():
+    figure = report.correlations_figure(correlations(published_r=[-0.9, np.nan, np.nan]), ["one", "two", "three"])
+    (ax,) = figure.axes
+    np.testing.assert_array_equal(dots(ax, "o")[0][0], [-0.8, 0.1, np.nan])
+    np.testing.assert_array_equal(dots(ax, "D")[0][0], [-0.9, np.nan, np.nan])
+    segments = [segment for segment in ax.collections[0].get_segments() if len(segment)]  # none for an undefined interval
+    assert [segment[:, 0].tolist() for segment in segments] == [[-0.9, -0.5], [-0.4, 0.5]]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["one  (n = 20)", "two  (n = 12)", "three  (n = 2)"]
+    bottom, top = ax.get_ylim()
+    assert bottom > top  # the first row on top
+    without = report.correlations_figure(correlations(), ["one", "two", "three"])
+    assert not dots(without.axes[0], "D")
+    assert len(without.legends[0].get_texts()) == 1
+
+
+def test_thresholds_are_a_line_per_way_and_a_band_for_the_first_only():
+    rows = {"threshold": [0.5, 0.1, 0.3], "pearson_r": [-0.1, -0.5, -0.3], "ci_low": -0.6, "ci_high": 0.0}
+    table = pd.concat([pd.DataFrame(rows).assign(way=way) for way in ("a", "b")])
+    figure = report.threshold_figure(table, 0.1)
+    (ax,) = figure.axes
+    lines = [line for line in ax.lines if line.get_marker() in ("o", "s")]
+    assert [line.get_xdata().tolist() for line in lines] == [[0.1, 0.3, 0.5]] * 2
+    assert lines[0].get_ydata().tolist() == [-0.5, -0.3, -0.1]
+    assert len(ax.collections) == 1
+    assert "paper: 0.1" in texts(figure)
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["a", "b"]
+
+
+def test_numbers_of_images_show_error_spread_and_draws():
+    rows = {"images": [50, 100, 110], "half_width": [0.1, 0.05, 0.0], "pearson_r": -0.5, "ci_low": [-0.9, -0.7, -0.5], "ci_high": -0.2}
+    figure = report.by_images(pd.DataFrame(rows), 0.03)
+    left, right = figure.axes
+    assert dots(left, "o") == [([50, 100, 110], [0.1, 0.05, 0.0])]
+    assert any(line.get_ydata()[0] == 0.03 for line in left.lines)
+    assert [label.get_text() for label in left.get_xticklabels()] == ["50", "110"]  # 100 would run into 110
+    assert len(right.collections) == 1
+    assert len(report.by_images(pd.DataFrame(rows), np.nan).axes[0].lines) == 1
+
+
+def test_masks_stand_below_their_images():
+    images = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
+    images[0] = 255
+    made, boxes = torch.zeros(2, 4, 4, dtype=torch.bool), torch.ones(2, 4, 4, dtype=torch.bool)
+    figure = report.masks(images, made, boxes, ["IoU 0.00", "IoU 0.10"])
+    shown = [ax.images[0].get_array() for ax in figure.axes]
+    assert [np.asarray(picture).max() for picture in shown] == [255, 0, 0, 0, 1, 1]
+    assert {"IoU 0.00", "IoU 0.10"} <= set(texts(figure))
+    assert [ax.get_ylabel() for ax in figure.axes][::2] == ["image", "mask of the machine", "annotated boxes"]
+
+
+def confounding(count=24):
+    rng = np.random.default_rng(0)
+    models = pd.DataFrame({"rate": np.arange(count) % 3 * 0.1, "pretrained": np.arange(count) % 2 == 0, "cell": np.arange(count) // 2})
+    models = models.assign(gap=rng.uniform(0, 1, count), iou=rng.uniform(0, 1, count), l2=rng.uniform(0, 1, count))
+    return hyperparameters.confounders(models, {"iou": 1, "l2": -1}, ["rate", "pretrained"], resamples=50)
+
+
+def test_pooled_stands_against_within_for_one_measure_and_for_all():
+    table = confounding()
+    figure = report.pooled_against_within(table, {"iou": "IoU"})
+    left, right = figure.axes
+    labels = [label.get_text() for label in left.get_yticklabels()]
+    assert labels[:2] == ["pooled  (n = 24)", "given all hyperparameters  (n = 24)"]
+    assert [label.split("  ")[0] for label in labels[2:]] == [
+        "given rate",
+        "rate = 0.0",
+        "rate = 0.1",
+        "rate = 0.2",
+        "given pretrained",
+        "pretrained = True",
+        "pretrained = False",
+    ]
+    own = table[(table["measure"] == "iou") & (table["kind"] == "within a level")]
+    assert dots(left, "s")[0][0] == own["strength"].tolist()
+    strengths = table[table["kind"] == "pooled"].set_index("measure")["strength"]
+    order = strengths.abs().sort_values(ascending=False).index
+    assert dots(right, "o")[0][0] == strengths[order].tolist()
+    given = table[table["kind"] == "given all"].set_index("measure")["strength"]
+    assert dots(right, "D")[0][0] == given[order].tolist()
+    assert {"IoU", "l2"} == {label.get_text() for label in right.get_yticklabels()}
+    assert len(report.pooled_against_within(table, {}, most=1).axes[1].get_yticklabels()) == 1
+
+
+def undefined_ablation_plots():
+    none = correlations(pearson_r=np.nan)
+    nothing = torch.zeros(0, 3, 4, 4, dtype=torch.uint8), *[torch.zeros(0, 4, 4, dtype=torch.bool)] * 2
+    table = confounding()
+    return {
+        "correlations": lambda: report.correlations_figure(none, ["a", "b", "c"]),
+        "by_threshold": lambda: report.threshold_figure(none.assign(way="a", threshold=0.1), 0.1),
+        "by_images": lambda: report.by_images(pd.DataFrame({"images": [], "half_width": []}), np.nan),
+        "masks": lambda: report.masks(*nothing, []),
+        "without axes": lambda: report.pooled_against_within(table[table["kind"] == "pooled"], {}),
+        "without values": lambda: report.pooled_against_within(table.assign(strength=np.nan), {}),
+    }
+
+
+@pytest.mark.parametrize("name", list(undefined_ablation_plots()))
+def test_nothing_to_draw_is_said_in_words(name):
+    figure = undefined_ablation_plots()[name]()
+    (ax,) = figure.axes
+    assert ax.texts[0].get_text().endswith(".")
+    assert not ax.lines
+
+
+def test_the_style_of_others_is_left_alone():
+    before = dict(plt.rcParams)
+    report.correlations_figure(correlations(), ["a", "b", "c"])
+    assert dict(plt.rcParams) == before

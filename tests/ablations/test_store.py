@@ -9,12 +9,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from helpers import ablation_samples, ablation_scores, ablations, cams, layer_cams, localization, measures, model_set, models, scoring
-from helpers.ablation_scores import CLOSED_FORMS, Settings
-from helpers.datasets import load_study_data
+from helpers.ablations import compute, store
+from helpers.ablations.compute import CLOSED_FORMS, AblationSettings
+from helpers.cams import closed_form, gradient, overlap
+from helpers.data.dataset import load_study_data
+from helpers.measures import evidence, registry
+from helpers.networks import hooks, resnet
+from helpers.scoring import models
+from helpers.training.catalogue import save_scores
 from tests.conftest import TINY_SCENES
 
-SETTINGS = Settings(thresholds=(0.05, 0.3, 0.7), images=10, channels=4, noise_samples=2)
+SETTINGS = AblationSettings(thresholds=(0.05, 0.3, 0.7), images=10, channels=4, noise_samples=2)
 
 
 @pytest.fixture(scope="module")
@@ -25,11 +30,11 @@ def data(tmp_path_factory):
 @pytest.fixture(scope="module")
 def network():
     """Untrained, with a seed that classifies some images right and some wrong."""
-    return models.build("resnet18", 3, stem="small", width=0.125, seed=1).eval()
+    return resnet.build("resnet18", 3, stem="small", width=0.125, seed=1).eval()
 
 
 def normalised(images):
-    return models.normalise(images.images)
+    return resnet.normalise_images(images.images)
 
 
 def chosen(table, **keys):
@@ -38,45 +43,45 @@ def chosen(table, **keys):
 
 @pytest.fixture(scope="module")
 def closed(network, data):
-    return ablation_scores.closed_form_scores(network, data.train, None, SETTINGS, "cpu")
+    return compute.closed_form_scores(network, data.train, None, SETTINGS, "cpu")
 
 
 @pytest.fixture(scope="module")
 def sampled(network, data):
-    return ablation_samples.sampled_scores(network, data.train, SETTINGS, "cpu")
+    return compute.sampled_scores(network, data.train, SETTINGS, "cpu")
 
 
 @pytest.mark.parametrize(("method", "formula"), CLOSED_FORMS)
 def test_closed_form_maps_equal_differentiation_in_double_precision(method, formula, data):
-    network = models.build("resnet18", 3, stem="small", width=0.125, seed=0).double().eval()
+    network = resnet.build("resnet18", 3, stem="small", width=0.125, seed=0).double().eval()
     images, classes = normalised(data.train.subset(range(6))).double(), torch.tensor([0, 1, 2, 0, 1, 2])
     with torch.no_grad():
-        features, _ = cams.features_and_logits(network, network.layer4, images)
-        maps = ablation_scores.closed_form_maps(method, formula, features, network.fc.weight, classes)
-    expected = layer_cams.layer_maps(method, network, network.layer4, images, classes, torchcam_compat=formula == "torchcam")
+        features, _ = hooks.features_and_logits(network, network.layer4, images)
+        maps = compute.closed_form_maps(method, formula, features, network.fc.weight, classes)
+    expected = gradient.layer_maps(method, network, network.layer4, images, classes, torchcam_compat=formula == "torchcam")
     # The constant 1e-8 of the normalisation weighs unequally where a common factor was dropped; the torchcam form keeps the factor.
     tolerance = 1e-10 if formula == "torchcam" else 1e-6
     assert maps.max() > 0.5
-    assert (maps - cams.normalise(expected)).abs().max() < tolerance
+    assert (maps - closed_form.normalise_maps(expected)).abs().max() < tolerance
 
 
 def test_other_closed_forms_are_refused():
     message = "there is no closed form of 'grad_cam' by the formula 'torchcam'; choose one of grad_cam (correct), "
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
-        ablation_scores.closed_form_maps("grad_cam", "torchcam", torch.ones(1, 2, 2, 2), torch.ones(3, 2), torch.tensor([0]))
+        compute.closed_form_maps("grad_cam", "torchcam", torch.ones(1, 2, 2, 2), torch.ones(3, 2), torch.tensor([0]))
 
 
 @pytest.mark.parametrize(("method", "formula"), CLOSED_FORMS)
 @pytest.mark.parametrize("class_used", ["predicted", "true"])
 def test_every_closed_form_is_scored_as_one_by_one(method, formula, class_used, network, data, closed):
     with torch.no_grad():
-        features, logits = cams.features_and_logits(network, network.layer4, normalised(data.train))
+        features, logits = hooks.features_and_logits(network, network.layer4, normalised(data.train))
         right = logits.argmax(1) == data.train.labels
         classes = logits.argmax(1) if class_used == "predicted" else data.train.labels
-        maps = ablation_scores.closed_form_maps(method, formula, features, network.fc.weight, classes)
+        maps = compute.closed_form_maps(method, formula, features, network.fc.weight, classes)
     assert 0 < right.sum() < len(right)
     for threshold in (0.05, 0.1, 0.3, 0.7):
-        iou, iou_b = localization.iou_and_iou_b(maps, data.train.boxes, 16, threshold)
+        iou, iou_b = overlap.iou_and_iou_b(maps, data.train.boxes, 16, threshold)
         for subset, part in (("all", right | ~right), ("correct", right), ("wrong", ~right)):
             keys = {"method": method, "formula": formula, "class_used": class_used, "threshold": threshold, "subset": subset}
             (row,) = chosen(closed.table, **keys).to_dict("records")
@@ -94,25 +99,25 @@ def test_single_images_average_to_the_papers_setting_and_to_the_measure(network,
     assert closed.single["iou_b"].mean() == pytest.approx(row["iou_b"], rel=1e-12)
     assert tuple(closed.single["name"]) == data.train.names
     assert closed.single["mask_iou"].isna().all()
-    given = {"network": network, "images": data.train, "normalise": models.normalise, "device": "cpu", "initial_network": None}
-    own = measures.score([item for item in measures.of_families(["localization"]) if item.name == "iou"], given, measures.Settings())
+    given = {"network": network, "images": data.train, "normalise": resnet.normalise_images, "device": "cpu", "initial_network": None}
+    own = evidence.score([item for item in registry.of_families(["localization"]) if item.name == "iou"], given, evidence.MeasureSettings())
     assert own["value"].iloc[0] == pytest.approx(row["iou"], abs=1e-6)
 
 
 def test_batches_change_nothing(network, data, closed):
-    small = ablation_scores.closed_form_scores(network, data.train, None, replace(SETTINGS, batch_size=7), "cpu")
+    small = compute.closed_form_scores(network, data.train, None, replace(SETTINGS, batch_size=7), "cpu")
     # Another size of batch may be convolved in another order: rounding, and a pixel at the threshold with it.
     np.testing.assert_allclose(small.table["iou"], closed.table["iou"], atol=1e-3)
     assert small.table["n"].tolist() == closed.table["n"].tolist()
 
 
 def test_masks_of_a_machine_are_scored_and_empty_ones_dropped(network, data):
-    masks = localization.box_masks(data.train.boxes, 16)
-    same = ablation_scores.closed_form_scores(network, data.train, masks, SETTINGS, "cpu").table
+    masks = overlap.box_masks(data.train.boxes, 16)
+    same = compute.closed_form_scores(network, data.train, masks, SETTINGS, "cpu").table
     by_boxes, by_masks = (chosen(same, method="grad_cam", class_used="predicted", annotation=kind) for kind in ("boxes", "masks"))
     assert by_boxes["iou"].tolist() == by_masks["iou"].tolist()
     masks[:5] = False
-    scores = ablation_scores.closed_form_scores(network, data.train, masks, SETTINGS, "cpu")
+    scores = compute.closed_form_scores(network, data.train, masks, SETTINGS, "cpu")
     row = chosen(scores.table, annotation="masks", threshold=0.1, subset="all").iloc[0]
     assert row["n"] == len(data.train) - 5
     assert scores.single["mask_iou"].isna().tolist() == [True] * 5 + [False] * (len(data.train) - 5)
@@ -122,10 +127,10 @@ def test_masks_of_a_machine_are_scored_and_empty_ones_dropped(network, data):
 
 def test_undefined_overlaps_are_in_no_mean_and_an_empty_subset_is_nan():
     overlaps = torch.tensor([[[0.2, torch.nan, 0.6]], [[0.1, torch.nan, 0.3]]])
-    table = ablation_scores.summary(
+    table = compute.summary(
         overlaps,
         torch.ones(3, dtype=torch.bool),
-        Settings(thresholds=(0.1,)),
+        AblationSettings(thresholds=(0.1,)),
         2.0,
         method="m",
         formula="f",
@@ -138,7 +143,7 @@ def test_undefined_overlaps_are_in_no_mean_and_an_empty_subset_is_nan():
     assert table["iou"].tolist()[:2] == pytest.approx([0.4, 0.4])
     assert table["iou_b"].tolist()[:2] == pytest.approx([0.2, 0.2])
     assert table["iou"].isna().tolist() == [False, False, True]
-    assert list(table.columns) == ablation_scores.COLUMNS
+    assert list(table.columns) == compute.OVERLAP_COLUMNS
 
 
 def test_smooth_grad_cam_plus_plus_coincides_with_grad_cam_plus_plus_and_torchcams_does_not(sampled):
@@ -155,10 +160,10 @@ def test_smooth_grad_cam_plus_plus_coincides_with_grad_cam_plus_plus_and_torchca
 
 @pytest.mark.parametrize("layer", ["layer1", "layer2", "layer3", "layer4"])
 def test_every_layer_is_scored_as_captum_would(layer, network, data, sampled):
-    images = ablation_samples.sampled_images(data.train, SETTINGS)
+    images = compute.sampled_images(data.train, SETTINGS)
     pixels = normalised(images)
-    maps = cams.captum_grad_cam(network, network.get_submodule(layer), pixels, network(pixels).argmax(1))
-    iou, _ = localization.iou_and_iou_b(cams.normalise(maps), images.boxes, 16, 0.3)
+    maps = closed_form.captum_grad_cam(network, network.get_submodule(layer), pixels, network(pixels).argmax(1))
+    iou, _ = overlap.iou_and_iou_b(closed_form.normalise_maps(maps), images.boxes, 16, 0.3)
     row = chosen(sampled, method="grad_cam", layer=layer, threshold=0.3, subset="all", image_size=16).iloc[0]
     assert row["iou"] == pytest.approx(float(iou.double().mean()), abs=3e-3)
     assert row["n"] == len(images) == 10
@@ -166,40 +171,40 @@ def test_every_layer_is_scored_as_captum_would(layer, network, data, sampled):
 
 @pytest.mark.parametrize("side", [8, 32])
 def test_another_image_size_is_scored_as_a_pass_over_resized_images(side, network, data, sampled):
-    images = ablation_samples.sampled_images(data.train, SETTINGS)
+    images = compute.sampled_images(data.train, SETTINGS)
     resized = F.interpolate(images.images.float(), size=(side, side), mode="bilinear", antialias=True, align_corners=False)
     with torch.no_grad():
-        features, logits = cams.features_and_logits(network, network.layer4, models.normalise(resized))
-        maps = cams.normalise(cams.closed_form_cam("grad_cam", features, network.fc.weight, logits.argmax(1)))
-    iou, _ = localization.iou_and_iou_b(maps, images.boxes, 16, 0.3)
+        features, logits = hooks.features_and_logits(network, network.layer4, resnet.normalise_images(resized))
+        maps = closed_form.normalise_maps(closed_form.closed_form_cam("grad_cam", features, network.fc.weight, logits.argmax(1)))
+    iou, _ = overlap.iou_and_iou_b(maps, images.boxes, 16, 0.3)
     row = chosen(sampled, method="grad_cam", image_size=side, threshold=0.3, subset="all").iloc[0]
     assert row["iou"] == pytest.approx(float(iou.double().mean()), abs=3e-3)
 
 
 def test_a_setting_stands_once_and_named_layers_take_the_place_of_stages(network, data, sampled):
-    assert not sampled.duplicated(ablation_scores.KEYS).any()
-    named = ablation_samples.sampled_scores(network, data.train, replace(SETTINGS, layers=("layer2.0",), methods=(), scales=()), "cpu")
+    assert not sampled.duplicated(compute.KEYS).any()
+    named = compute.sampled_scores(network, data.train, replace(SETTINGS, layers=("layer2.0",), methods=(), scales=()), "cpu")
     assert set(named["layer"]) == {"layer2.0"}
     assert set(named["method"]) == {"grad_cam", "layer_cam"}
 
 
 def test_noise_is_seeded_and_vanishing_noise_makes_torchcams_smooth_variant_the_formula_again(network, data, sampled):
-    again = ablation_samples.sampled_scores(network, data.train, SETTINGS, "cpu")
-    columns = [*ablation_scores.KEYS, "n", "iou", "iou_b"]
+    again = compute.sampled_scores(network, data.train, SETTINGS, "cpu")
+    columns = [*compute.KEYS, "n", "iou", "iou_b"]
     pd.testing.assert_frame_equal(again[columns], sampled[columns])
-    quiet = ablation_samples.sampled_scores(network, data.train, replace(SETTINGS, noise_std=0.0), "cpu")
+    quiet = compute.sampled_scores(network, data.train, replace(SETTINGS, noise_std=0.0), "cpu")
     row = chosen(quiet, method="smooth_grad_cam_plus_plus", formula="torchcam").iloc[0]
     assert row["nearest"] == "grad_cam_plus_plus (correct)"
     assert row["difference"] < 0.05  # torchcam adds 1e-8 to a denominator that is small itself
 
 
 def test_the_network_is_left_as_it_came(data):
-    network = models.build("resnet18", 3, stem="small", width=0.125, seed=1).train()
+    network = resnet.build("resnet18", 3, stem="small", width=0.125, seed=1).train()
     network.layer2.eval()
     modes = [module.training for module in network.modules()]
     state = {name: value.clone() for name, value in network.state_dict().items()}
-    ablation_scores.closed_form_scores(network, data.train, None, SETTINGS, "cpu")
-    ablation_samples.sampled_scores(network, data.train, SETTINGS, "cpu")
+    compute.closed_form_scores(network, data.train, None, SETTINGS, "cpu")
+    compute.sampled_scores(network, data.train, SETTINGS, "cpu")
     assert [module.training for module in network.modules()] == modes
     assert all(torch.equal(value, state[name]) for name, value in network.state_dict().items())
     assert all(parameter.grad is None for parameter in network.parameters())
@@ -218,37 +223,37 @@ def test_the_network_is_left_as_it_came(data):
 )
 def test_impossible_settings_are_refused(wrong, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        Settings(thresholds=(0.1,), **wrong)
+        AblationSettings(thresholds=(0.1,), **wrong)
 
 
 def test_the_papers_threshold_is_added_once_and_sorted():
-    assert Settings(thresholds=(0.5, 0.2)).thresholds == (0.1, 0.2, 0.5)
-    assert Settings(thresholds=(0.5, 0.1)).thresholds == (0.1, 0.5)
+    assert AblationSettings(thresholds=(0.5, 0.2)).thresholds == (0.1, 0.2, 0.5)
+    assert AblationSettings(thresholds=(0.5, 0.1)).thresholds == (0.1, 0.5)
 
 
 @pytest.fixture
 def study(tmp_path, data, network, monkeypatch):
     """A catalogue of two models whose weights are not on disk, and one diverged run; calls are counted."""
     loaded = []
-    monkeypatch.setattr(model_set, "load_model", lambda work, model, classes, device: loaded.append(model["model_id"]) or network)
-    monkeypatch.setattr(scoring, "model_images", lambda model, data: data.train.subset(model["images"]))
+    monkeypatch.setattr(store, "load_model", lambda work, model, classes, device: loaded.append(model["model_id"]) or network)
+    monkeypatch.setattr(store, "model_images", lambda model, data: data.train.subset(model["images"]))
     rows = [("a@stop", "stop", range(36)), ("b@stop", "stop", range(0, 36, 2)), ("c@none", "none", range(36))]
     return tmp_path, pd.DataFrame(rows, columns=["model_id", "snapshot", "images"]), loaded
 
 
 def run(study, data, settings=SETTINGS, masks=None):
     work, catalogue, _ = study
-    done = list(ablations.score_missing(work, catalogue, data, settings, masks, device="cpu"))
-    return done, *ablations.load(work, catalogue, settings, masks)
+    done = list(store.score_missing_ablations(work, catalogue, data, settings, masks, device="cpu"))
+    return done, *store.load_ablations(work, catalogue, settings, masks)
 
 
 def test_scores_are_kept_and_never_computed_twice(study, data):
     done, table, single = run(study, data)
     assert done == ["a@stop", "b@stop"] == study[2]
-    assert list(table.columns) == ablations.COLUMNS
-    assert list(single.columns) == ablations.IMAGE_COLUMNS
+    assert list(table.columns) == store.ABLATION_COLUMNS
+    assert list(single.columns) == store.IMAGE_COLUMNS
     assert single["model_id"].value_counts().to_dict() == {"a@stop": 36, "b@stop": 18}
-    assert not table.duplicated(["model_id", "part", *ablation_scores.KEYS]).any()
+    assert not table.duplicated(["model_id", "part", *compute.KEYS]).any()
     again = run(study, data)
     assert len(study[2]) == 2
     pd.testing.assert_frame_equal(again[1], table)
@@ -280,25 +285,118 @@ def test_a_killed_run_goes_on_with_the_missing_model(study, data):
 
 
 def test_nothing_kept_is_an_empty_table(tmp_path):
-    table, single = ablations.load(tmp_path, pd.DataFrame({"model_id": ["a@stop"]}), SETTINGS, None)
+    table, single = store.load_ablations(tmp_path, pd.DataFrame({"model_id": ["a@stop"]}), SETTINGS, None)
     assert (len(table), len(single)) == (0, 0)
-    assert list(table.columns) == ablations.COLUMNS
+    assert list(table.columns) == store.ABLATION_COLUMNS
 
 
 def test_other_measures_are_joined_from_the_folder_for_the_settings_or_the_only_one(tmp_path):
-    settings = measures.Settings(flatness_draws=3)
+    settings = evidence.MeasureSettings(flatness_draws=3)
     rows = pd.DataFrame({"measure": ["params", "l2", "iou"], "variant": "", "value": [7.0, 2.0, 0.9], "seconds": 1.0, "reason": ""})
-    for folder in ("norms-0a0a0a0a", scoring.folder_name("localization", settings), "localization-ffffffff", "localization-grad_cam-0.1"):
-        model_set.save_scores(tmp_path, folder, "a", rows[rows["measure"].eq("iou") == folder.startswith("localization")])
-    model_set.save_scores(tmp_path, "norms-0a0a0a0a", "a", rows[:1])  # entered twice
+    for folder in ("norms-0a0a0a0a", models.folder_name("localization", settings), "localization-ffffffff", "localization-grad_cam-0.1"):
+        save_scores(tmp_path, folder, "a", rows[rows["measure"].eq("iou") == folder.startswith("localization")])
+    save_scores(tmp_path, "norms-0a0a0a0a", "a", rows[:1])  # entered twice
     for folder in ("prediction-00000000", "prediction-11111111"):
-        model_set.save_scores(tmp_path, folder, "a", rows.assign(measure="mixup_accuracy"))
-    assert ablations.measure_folders(tmp_path, settings) == [scoring.folder_name("localization", settings), "norms-0a0a0a0a"]
+        save_scores(tmp_path, folder, "a", rows.assign(measure="mixup_accuracy"))
+    assert store.measure_folders(tmp_path, settings) == [models.folder_name("localization", settings), "norms-0a0a0a0a"]
     mine = pd.DataFrame({"model_id": ["a", "b"], "gap": [0.1, 0.2], "iou": [0.5, 0.6], "iou_b": [0.4, 0.3]})
-    joined, directions = ablations.with_other_measures(tmp_path, mine, settings)
+    joined, directions = store.with_other_measures(tmp_path, mine, settings)
     assert joined["iou"].tolist() == [0.5, 0.6]
     assert joined["l2"].tolist()[0] == 2.0
     assert np.isnan(joined["l2"].tolist()[1])
     assert directions["iou"] == directions["iou_b"] == 1
-    assert directions["l2"] == measures.ranked()["l2"].direction
+    assert directions["l2"] == registry.ranked()["l2"].direction
     assert "mixup_accuracy" not in directions
+
+
+SMALL = {"stem": "small", "width": 0.125}  # whose last maps have 2 x 2 pixels at 16 px
+
+
+@pytest.fixture
+def catalogue():
+    """Two architectures, as three models of a study."""
+    return pd.DataFrame({"architecture": ["resnet18", "resnet34", "resnet18"], "stem": "small", "width": 0.125})
+
+
+def scores(work, catalogue, data, count, **options):
+    return pd.DataFrame(store.random_network_scores(work, catalogue, data, count, **options))
+
+
+def test_a_score_is_that_of_the_untrained_network_worked_out_step_by_step(data):
+    row = store.random_network_score("resnet18", data.train, data.test, 3, **SMALL, seed=4)
+    network = resnet.build("resnet18", 3, **SMALL, seed=4).eval()
+    accuracies = []
+    with torch.no_grad():
+        for images in (data.train, data.test):
+            _, logits = hooks.features_and_logits(network, network.layer4, resnet.normalise_images(images.images))
+            accuracies.append(float((logits.argmax(1) == images.labels).float().mean()))
+        _, logits = hooks.features_and_logits(network, network.layer4, resnet.normalise_images(data.train.images))
+        maps = closed_form.captum_grad_cam(network, network.layer4, resnet.normalise_images(data.train.images), logits.argmax(1))
+    iou, iou_b = overlap.iou_and_iou_b(closed_form.normalise_maps(maps), data.train.boxes, 16)
+    assert row["train_accuracy"] == pytest.approx(accuracies[0], abs=1e-6)
+    assert row["test_accuracy"] == pytest.approx(accuracies[1], abs=1e-6)
+    assert row["gap"] == row["train_accuracy"] - row["test_accuracy"]
+    # One pixel that rounding moves over the threshold changes the IoU of an image by some 1 / 100.
+    assert (row["iou"], row["iou_b"]) == pytest.approx((float(iou.mean()), float(iou_b.mean())), abs=2e-3)
+    assert (row["train_images"], row["test_images"]) == (36, 18)
+
+
+def test_a_seed_decides_everything_and_another_seed_is_another_network(data):
+    one, again, other = (store.random_network_score("resnet18", data.train, data.test, 3, **SMALL, seed=seed) for seed in (1, 1, 2))
+    assert one == again
+    assert one["iou"] != other["iou"]
+
+
+def test_untrained_networks_know_nothing(data, tmp_path, catalogue):
+    table = scores(tmp_path, catalogue, data, 10)
+    assert table["train_accuracy"].mean() == pytest.approx(1 / 3, abs=0.1)
+    assert table["gap"].mean() == pytest.approx(0, abs=0.1)
+    assert table["iou"].between(0, 1).all()
+    assert table.groupby("architecture")["seed"].apply(list).to_dict() == {"resnet18": list(range(10)), "resnet34": list(range(10))}
+
+
+def test_what_is_kept_is_not_computed_again_and_more_are_added(data, tmp_path, catalogue, monkeypatch):
+    few = scores(tmp_path, catalogue, data, 2)
+    calls = []
+    compute = store.random_network_score
+
+    def counted(architecture, *given, **options):
+        calls.append(architecture)
+        return compute(architecture, *given, **options)
+
+    monkeypatch.setattr(store, "random_network_score", counted)
+    more = scores(tmp_path, catalogue, data, 3)
+    assert calls == ["resnet18", "resnet34"]
+    pd.testing.assert_frame_equal(more[more["seed"] < 2].reset_index(drop=True), few)
+    assert not list(tmp_path.rglob("*.partial"))
+
+
+@pytest.mark.parametrize("changed", [{"images": 5}, {"method": "layer_cam"}, {"threshold": 0.5}])
+def test_other_settings_are_kept_apart(data, tmp_path, catalogue, changed):
+    scores(tmp_path, catalogue, data, 1)
+    scores(tmp_path, catalogue, data, 1, **changed)
+    assert len(list((tmp_path / "ablations").iterdir())) == 2
+
+
+def test_fewer_images_are_the_same_for_all_networks_and_zero_takes_all(data):
+    some = store.some_images(data.train, 7, 3)
+    assert len(some) == len(set(some.names)) == 7
+    assert some.names == store.some_images(data.train, 7, 3).names
+    assert some.names != store.some_images(data.train, 7, 4).names
+    places = [data.train.names.index(name) for name in some.names]
+    assert places == sorted(places)
+    assert store.some_images(data.train, 0, 3).names == store.some_images(data.train, 99, 3).names == data.train.names
+
+
+def test_no_network_gives_no_row_and_an_unknown_architecture_is_refused(data, tmp_path, catalogue):
+    assert not len(scores(tmp_path, catalogue, data, 0))
+    message = "architecture 'alexnet' is unknown; choose one of resnet18, resnet34, resnet50, resnet101"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        scores(tmp_path, catalogue.assign(architecture="alexnet"), data, 1)
+
+
+def test_the_random_state_of_the_process_is_left_alone(data, tmp_path, catalogue):
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    scores(tmp_path, catalogue, data, 1)
+    assert torch.equal(torch.get_rng_state(), before)

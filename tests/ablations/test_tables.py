@@ -6,12 +6,28 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from helpers import ablation_tables, ablations, sample_sizes
-from helpers.ablation_scores import COLUMNS
-from helpers.published import du2024_table3, du2024_table6, du2024_table7
-from helpers.statistics import kendall, pearson
+from helpers.ablations import store
+from helpers.ablations.compute import OVERLAP_COLUMNS
+from helpers.ablations.tables import (
+    _means_of_first,
+    annotations,
+    by_class,
+    by_image_size,
+    by_layer,
+    by_number_of_images,
+    by_threshold,
+    cam_methods,
+    correlations,
+    paper_scores,
+    published_pooled,
+    validity,
+)
+from helpers.statistics.agreement import kendall, pearson
+from helpers.statistics.published import du2024_table3, du2024_table6, du2024_table7
 
 METHODS = ("grad_cam", "layer_cam")
+
+
 RESAMPLING = {"resamples": 100, "seed": 0}
 
 
@@ -63,8 +79,8 @@ def scores(models):
         {"image_size": 16, **few},
     ]
     table = pd.concat([setting(models, 0.3, seed, **keys) for seed, keys in enumerate(parts)], ignore_index=True)
-    assert set(ablations.COLUMNS) == set(table)
-    return table[["model_id", *COLUMNS, "part"]]
+    assert set(store.ABLATION_COLUMNS) == set(table)
+    return table[["model_id", *OVERLAP_COLUMNS, "part"]]
 
 
 def iou_of(models, scores, **keys):
@@ -78,7 +94,7 @@ PAPER = {"method": "grad_cam", "formula": "correct", "class_used": "predicted", 
 
 def test_correlations_are_those_of_the_statistics_and_a_missing_model_is_dropped(models, scores):
     paper = scores[(scores[list(PAPER)] == pd.Series(PAPER)).all(axis=1) & (scores["model_id"] != "m03")]
-    table = ablation_tables.correlations(models, paper, ["threshold"], **RESAMPLING)
+    table = correlations(models, paper, ["threshold"], **RESAMPLING)
     assert table["threshold"].tolist() == [0.1, 0.5]
     x = iou_of(models, scores, **PAPER, threshold=0.1)
     kept = models["model_id"] != "m03"
@@ -90,13 +106,13 @@ def test_correlations_are_those_of_the_statistics_and_a_missing_model_is_dropped
 
 
 def test_the_papers_setting_is_one_score_per_model(models, scores):
-    table = ablation_tables.paper_scores(models.assign(iou=9.0), scores, 0.1)
+    table = paper_scores(models.assign(iou=9.0), scores, 0.1)
     np.testing.assert_array_equal(table["iou"], iou_of(models, scores, **PAPER, threshold=0.1))
     assert len(table) == len(models)
 
 
 def test_table6_stands_beside_the_paper_and_names_what_coincides(models, scores):
-    table = ablation_tables.cam_methods(models, scores, 0.1, [0.95, 0.8], **RESAMPLING)
+    table = cam_methods(models, scores, 0.1, [0.95, 0.8], **RESAMPLING)
     ways = table.drop_duplicates(["method", "formula", "images"])
     assert len(ways) == 3 + 3 + 2
     assert len(table) == len(ways) * 3 * 2
@@ -110,12 +126,12 @@ def test_table6_stands_beside_the_paper_and_names_what_coincides(models, scores)
     row = table[(table["method"] == "grad_cam") & (table["images"] == 100) & (table["architecture"] == "Total")].iloc[-1]
     assert row["pearson_r"] == pytest.approx(pearson(iou_of(models, scores, **PAPER, threshold=0.1), models["gap"]))
     one = scores.assign(nearest=np.where(scores["model_id"] == "m05", "layer_cam (correct)", scores["nearest"]))
-    again = ablation_tables.cam_methods(models, one, 0.1, [0.8], **RESAMPLING)
+    again = cam_methods(models, one, 0.1, [0.8], **RESAMPLING)
     assert (again["coincides_with"] == "").all()
 
 
 def test_table7_stands_beside_the_paper(models, scores):
-    table = ablation_tables.annotations(models, scores, 0.1, [0.8], **RESAMPLING)
+    table = annotations(models, scores, 0.1, [0.8], **RESAMPLING)
     assert table["method"].unique().tolist() == ["annotated_boxes", "saliency_masks"]
     assert table.groupby("method")["images"].first().to_dict() == {"annotated_boxes": 100, "saliency_masks": 90}
     mine = table[(table["architecture"] == "resnet18")].set_index("method")["published_r"].to_dict()
@@ -129,8 +145,8 @@ def test_table5_puts_untrained_networks_beside_the_trained_and_the_paper(models,
     rng = np.random.default_rng(1)
     networks = pd.DataFrame({"architecture": ["resnet18"] * 9 + ["resnet101"] * 9, "seed": [*range(9), *range(9)]})
     numbers = {name: rng.uniform(0, 1, 18) for name in ("train_accuracy", "test_accuracy", "gap", "iou")}
-    trained = ablation_tables.paper_scores(models, scores, 0.1)
-    table = ablation_tables.validity(networks.assign(**numbers, train_images=50), trained, **RESAMPLING).set_index("architecture")
+    trained = paper_scores(models, scores, 0.1)
+    table = validity(networks.assign(**numbers, train_images=50), trained, **RESAMPLING).set_index("architecture")
     assert table["published_r"].to_dict() == {"resnet18": -0.1544, "resnet101": -0.0585, "Total": -0.0094}
     assert table["n"].tolist() == table["cells"].tolist() == [9, 9, 18]
     assert table.loc["Total", "pearson_r"] == pytest.approx(pearson(numbers["iou"], numbers["gap"]))
@@ -139,27 +155,27 @@ def test_table5_puts_untrained_networks_beside_the_trained_and_the_paper(models,
 
 
 def test_thresholds_begin_with_the_papers_way_and_carry_its_value_once(models, scores):
-    table = ablation_tables.by_threshold(models, scores, 0.8, 0.1, **RESAMPLING)
+    table = by_threshold(models, scores, 0.8, 0.1, **RESAMPLING)
     assert table["way"].iloc[0] == "grad-cam"
     assert not table.duplicated(["way", "threshold"]).any()
     assert table["way"].nunique() == 7  # three closed forms, masks, three sampled; not the closed forms again on a few images
     known = table.dropna(subset="published_r")
     assert known[["way", "threshold", "published_r"]].values.tolist() == [["grad-cam", 0.1, -0.8159]]
-    assert ablation_tables.by_threshold(models, scores, 0.7, 0.1, **RESAMPLING)["published_r"].isna().all()
-    assert ablation_tables.by_threshold(models, scores, 0.8, 0.5, **RESAMPLING)["published_r"].isna().all()
+    assert by_threshold(models, scores, 0.7, 0.1, **RESAMPLING)["published_r"].isna().all()
+    assert by_threshold(models, scores, 0.8, 0.5, **RESAMPLING)["published_r"].isna().all()
 
 
 def test_pooled_values_of_the_paper_are_looked_up_by_accuracy():
     expected = du2024_table3().query("architecture == 'Total' and threshold == 0.9").set_index("method")["pearson_r"].to_dict()
-    assert ablation_tables.published_pooled(0.9) == expected
-    assert ablation_tables.published_pooled(0.5) == {}
+    assert published_pooled(0.9) == expected
+    assert published_pooled(0.5) == {}
 
 
 def test_layers_classes_and_sizes_are_one_row_each(models, scores):
-    layers = ablation_tables.by_layer(models, scores, 0.1, **RESAMPLING)
+    layers = by_layer(models, scores, 0.1, **RESAMPLING)
     names = [("grad_cam", "layer1"), ("grad_cam", "layer4"), ("layer_cam", "layer1"), ("layer_cam", "layer4")]
     assert list(layers[["method", "layer"]].itertuples(index=False, name=None)) == names
-    classes = ablation_tables.by_class(models, scores, 0.1, **RESAMPLING)
+    classes = by_class(models, scores, 0.1, **RESAMPLING)
     assert sorted(classes["class_used"] + " " + classes["subset"]) == [
         "predicted all",
         "predicted correct",
@@ -167,7 +183,7 @@ def test_layers_classes_and_sizes_are_one_row_each(models, scores):
         "true all",
         "true wrong",
     ]
-    sizes = ablation_tables.by_image_size(models, scores, 0.1, **RESAMPLING)
+    sizes = by_image_size(models, scores, 0.1, **RESAMPLING)
     assert sizes["image_size"].tolist() == [16, 32]
     assert (sizes["images"] == 9).all()
 
@@ -181,7 +197,7 @@ def test_all_images_give_the_mean_and_no_error_of_choice():
     rng = np.random.default_rng(0)
     values, gap = rng.uniform(0, 1, (8, 40)), rng.uniform(0, 1, 8)
     models = pd.DataFrame({"model_id": [f"m{number}" for number in range(8)], "gap": gap})
-    table = sample_sizes.by_number_of_images(models, singles(values), [10, 20, 40, 500], draws=300)
+    table = by_number_of_images(models, singles(values), [10, 20, 40, 500], draws=300)
     assert table["images"].tolist() == [10, 20, 40]
     last = table.iloc[-1]
     assert last["half_width"] == pytest.approx(0, abs=1e-12)
@@ -195,7 +211,7 @@ def test_all_images_give_the_mean_and_no_error_of_choice():
 
 def test_first_images_are_counted_among_the_defined_ones():
     values = np.array([[0.1, np.nan, 0.3, 0.8], [np.nan, np.nan, np.nan, 0.4], [np.nan] * 4])
-    means = sample_sizes._means_of_first(values, [1, 2, 4])
+    means = _means_of_first(values, [1, 2, 4])
     np.testing.assert_allclose(means, [[0.1, 0.4, np.nan], [0.2, 0.4, np.nan], [0.4, 0.4, np.nan]])
 
 
@@ -203,17 +219,17 @@ def test_a_model_with_fewer_images_gives_all_and_is_counted():
     values = np.full((4, 30), np.nan)
     values[0, :5], values[1:, :] = 0.7, np.random.default_rng(1).uniform(0, 1, (3, 30))
     models = pd.DataFrame({"model_id": [f"m{number}" for number in range(4)], "gap": [0.1, 0.2, 0.3, 0.4]})
-    table = sample_sizes.by_number_of_images(models, singles(values), [4, 10], draws=50)
+    table = by_number_of_images(models, singles(values), [4, 10], draws=50)
     assert table[["images", "n", "fewer"]].values.tolist() == [[4, 4, 0], [10, 4, 1], [30, 4, 1]]
 
 
 def test_draws_are_seeded_and_no_image_gives_no_row():
     values = np.random.default_rng(0).uniform(0, 1, (5, 20))
     models = pd.DataFrame({"model_id": [f"m{number}" for number in range(5)], "gap": np.arange(5) / 5})
-    one, again, other = (sample_sizes.by_number_of_images(models, singles(values), [5], draws=20, seed=seed) for seed in (0, 0, 1))
+    one, again, other = (by_number_of_images(models, singles(values), [5], draws=20, seed=seed) for seed in (0, 0, 1))
     pd.testing.assert_frame_equal(one, again)
     assert one["ci_low"].iloc[0] != other["ci_low"].iloc[0]
-    nothing = sample_sizes.by_number_of_images(models, singles(values).iloc[:0], [5])
+    nothing = by_number_of_images(models, singles(values).iloc[:0], [5])
     assert not len(nothing)
     assert list(nothing.columns) == list(one.columns)
 
@@ -222,12 +238,12 @@ def test_too_few_models_leave_every_table_whole_with_nan(models, scores):
     few = models.iloc[:2]
     mine = scores[scores["model_id"].isin(few["model_id"])]
     tables = [
-        ablation_tables.cam_methods(few, mine, 0.1, [0.95, 0.8], **RESAMPLING),
-        ablation_tables.annotations(few, mine, 0.1, [0.8], **RESAMPLING),
-        ablation_tables.by_threshold(few, mine, 0.8, 0.1, **RESAMPLING),
-        ablation_tables.by_layer(few, mine, 0.1, **RESAMPLING),
-        ablation_tables.by_class(few, mine, 0.1, **RESAMPLING),
-        ablation_tables.by_image_size(few, mine, 0.1, **RESAMPLING),
+        cam_methods(few, mine, 0.1, [0.95, 0.8], **RESAMPLING),
+        annotations(few, mine, 0.1, [0.8], **RESAMPLING),
+        by_threshold(few, mine, 0.8, 0.1, **RESAMPLING),
+        by_layer(few, mine, 0.1, **RESAMPLING),
+        by_class(few, mine, 0.1, **RESAMPLING),
+        by_image_size(few, mine, 0.1, **RESAMPLING),
     ]
     for table in tables:
         assert len(table)

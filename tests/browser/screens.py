@@ -9,15 +9,16 @@ import sys
 import tempfile
 from pathlib import Path
 
-import browsing
 import nbformat
 from papermill.iorw import load_notebook_node
 from papermill.parameterize import parameterize_notebook
 from PIL import Image
 
+from tests.browser import browsing
+
 sys.path.insert(0, str(browsing.PROJECT_ROOT))
 from helpers.files import complete_or_absent
-from helpers.parameters import load_study
+from helpers.sweep.study_file import load_study
 
 FOLDER = browsing.PROJECT_ROOT / "docs/screens"
 SCREENS = {"03_cam_scoring": "where-it-looks", "04_baselines": "what-predicts", "06_kappa_tradeoff": "trade-off"}

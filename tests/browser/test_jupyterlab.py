@@ -5,18 +5,18 @@ import subprocess
 import sys
 from functools import partial
 
-import browsing
 import nbformat
 import pytest
 import yaml
 from papermill.iorw import load_notebook_node
 from papermill.parameterize import parameterize_notebook
-from test_smoke import TINY
 
-from helpers.parameters import load_study
+from helpers.sweep.study_file import load_study
+from tests.browser import browsing
+from tests.conftest import TINY_STUDY
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(bool(browsing.missing()), reason=browsing.missing())]
-NOTEBOOKS = [stem for stem in sorted(TINY["notebooks"]) if stem[:2] in ("02", "03", "04", "06", "07")]  # 07 reads what 04 scores
+NOTEBOOKS = [stem for stem in sorted(TINY_STUDY["notebooks"]) if stem[:2] in ("02", "03", "04", "06", "07")]  # 07 reads what 04 scores
 EXPLORED = {"02": 1, "03": 1, "04": 2, "06": 1}  # explorers in each notebook
 KEYS = ("END", "HOME", "ARROW_RIGHT", "ARROW_LEFT", "PAGE_UP")
 
@@ -25,7 +25,7 @@ KEYS = ("END", "HOME", "ARROW_RIGHT", "ARROW_LEFT", "PAGE_UP")
 def project(tmp_path_factory):
     """A copy of the project with a tiny model set, and its notebooks with the parameters of that study."""
     folder = browsing.copy_project(tmp_path_factory.mktemp("project"))
-    study = copy.deepcopy(TINY)
+    study = copy.deepcopy(TINY_STUDY)
     study["common"] |= {"image_size": 32}  # maps of the last stage have several pixels
     study["notebooks"]["02_grid_training"] |= {"stem": "small", "max_epochs": 2}
     known = {path.stem for path in (folder / "notebooks").glob("*.ipynb")}

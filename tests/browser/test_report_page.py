@@ -2,8 +2,9 @@
 
 from urllib.parse import unquote, urlsplit
 
-import browsing
 import pytest
+
+from tests.browser import browsing
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(bool(browsing.missing()), reason=browsing.missing())]
 REPORTS = sorted((browsing.PROJECT_ROOT / "reports").glob("*/index.html"))

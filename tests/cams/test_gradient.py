@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from helpers import cams, layer_cams, models
+from helpers.cams import closed_form, gradient
+from helpers.networks import resnet
+from helpers.networks.hooks import features_and_logits, named_layer, stage_layers
 
 GRADIENT_METHODS = ["grad_cam", "grad_cam_plus_plus", "layer_cam"]
 
@@ -27,7 +29,7 @@ class Toy(nn.Module):
 @pytest.fixture(scope="module")
 def trained():
     """A narrow ResNet-18 after a few steps, so that batch norms and head have left their start, in double precision."""
-    model = models.build("resnet18", 5, stem="small", width=0.125, seed=0)
+    model = resnet.build("resnet18", 5, stem="small", width=0.125, seed=0)
     images = torch.randn(6, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
     for _ in range(3):
@@ -79,7 +81,7 @@ def test_maps_equal_the_definitions(trained, method, stage):
     layer = getattr(model, stage)
     expected = torch.stack([by_definition(method, model, layer, image, c) for image, c in zip(images, classes, strict=True)])
     assert expected.amax() > 0
-    found = layer_cams.layer_maps(method, model, layer, images, classes)
+    found = gradient.layer_maps(method, model, layer, images, classes)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
     torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-8 * float(expected.max()))
 
@@ -88,11 +90,11 @@ def test_maps_equal_the_definitions(trained, method, stage):
 def test_the_last_stage_has_the_closed_form(trained, method):
     model, images, classes = trained
     with torch.no_grad():
-        features, _ = cams.features_and_logits(model, model.layer4, images)
-    closed = cams.closed_form_cam(method, features, model.fc.weight.detach(), classes)
+        features, _ = features_and_logits(model, model.layer4, images)
+    closed = closed_form.closed_form_cam(method, features, model.fc.weight.detach(), classes)
     # The closed form leaves out the gradient's factor 1 / (h w), which Grad-CAM++ has not.
     factor = 1 if method == "grad_cam_plus_plus" else 16
-    found = factor * layer_cams.layer_maps(method, model, model.layer4, images, classes)
+    found = factor * gradient.layer_maps(method, model, model.layer4, images, classes)
     torch.testing.assert_close(found, closed, rtol=0, atol=1e-10)
     assert closed.amax((1, 2)).gt(0.01).any()
 
@@ -100,9 +102,9 @@ def test_the_last_stage_has_the_closed_form(trained, method):
 @pytest.mark.parametrize("stage", ["layer1", "layer2", "layer3", "layer2.0.bn1"])
 def test_inner_layers_equal_captum(trained, stage):
     model, images, classes = trained
-    layer = layer_cams.named_layer(model, stage)
-    captum = cams.captum_grad_cam(model, layer, images, classes)
-    found = layer_cams.layer_maps("grad_cam", model, layer, images, classes)
+    layer = named_layer(model, stage)
+    captum = closed_form.captum_grad_cam(model, layer, images, classes)
+    found = gradient.layer_maps("grad_cam", model, layer, images, classes)
     torch.testing.assert_close(found, captum, rtol=1e-10, atol=1e-10 * float(captum.max()))
     assert captum.max() > 0
 
@@ -120,17 +122,17 @@ def test_inner_layers_equal_captum(trained, stage):
 def test_maps_by_hand(method, compat, expected):
     model = Toy([[[[2, -1]], [[0, 1]]]])
     image = torch.tensor([[[[1, 3]], [[2, 0]]]], dtype=torch.float64)
-    found = layer_cams.layer_maps(method, model, model.maps, image, torch.tensor([0]), torchcam_compat=compat)
+    found = gradient.layer_maps(method, model, model.maps, image, torch.tensor([0]), torchcam_compat=compat)
     torch.testing.assert_close(found, torch.tensor([[expected]], dtype=torch.float64), rtol=1e-14, atol=1e-14)
 
 
 def smooth(model, layer, images, classes, **options):
-    return layer_cams.layer_maps("smooth_grad_cam_plus_plus", model, layer, images, classes, **options)
+    return gradient.layer_maps("smooth_grad_cam_plus_plus", model, layer, images, classes, **options)
 
 
 def test_smooth_without_noise_is_grad_cam_plus_plus(trained):
     model, images, classes = trained
-    plain = layer_cams.layer_maps("grad_cam_plus_plus", model, model.layer3, images, classes)
+    plain = gradient.layer_maps("grad_cam_plus_plus", model, model.layer3, images, classes)
     found = smooth(model, model.layer3, images, classes, noise_std=0, noise_samples=3)
     torch.testing.assert_close(found, plain, rtol=1e-12, atol=1e-12 * float(plain.max()))
     far = [float((smooth(model, model.layer3, images, classes, noise_std=std) - plain).abs().max()) for std in (0.3, 0.003)]
@@ -139,7 +141,7 @@ def test_smooth_without_noise_is_grad_cam_plus_plus(trained):
 
 def test_smooth_is_grad_cam_plus_plus_whatever_the_noise_where_the_gradient_is_constant(trained):
     model, images, classes = trained
-    plain = layer_cams.layer_maps("grad_cam_plus_plus", model, model.layer4, images, classes)
+    plain = gradient.layer_maps("grad_cam_plus_plus", model, model.layer4, images, classes)
     torch.testing.assert_close(smooth(model, model.layer4, images, classes), plain, rtol=1e-10, atol=1e-12)
 
 
@@ -189,30 +191,30 @@ def test_the_compatible_maps_follow_torchcams_rule(trained, method):
     layer = model.layer3
     with torch.random.fork_rng():
         expected = torchcam_rule(method, model, layer, images, classes, seed=7)
-    found = layer_cams.layer_maps(method, model, layer, images, classes, torchcam_compat=True, seed=7)
+    found = gradient.layer_maps(method, model, layer, images, classes, torchcam_compat=True, seed=7)
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12 * float(expected.max()))
-    correct = layer_cams.layer_maps(method, model, layer, images, classes, seed=7)
-    assert (cams.normalise(found) - cams.normalise(correct)).abs().max() > 0.01
+    correct = gradient.layer_maps(method, model, layer, images, classes, seed=7)
+    assert (closed_form.normalise_maps(found) - closed_form.normalise_maps(correct)).abs().max() > 0.01
 
 
 def test_eigen_cam_is_the_first_singular_vector(trained):
     model, images, classes = trained
-    found = layer_cams.layer_maps("eigen_cam", model, model.layer3, images, classes)
+    found = gradient.layer_maps("eigen_cam", model, model.layer3, images, classes)
     with torch.no_grad():
-        features, _ = cams.features_and_logits(model, model.layer3, images)
+        features, _ = features_and_logits(model, model.layer3, images)
     for heat, a in zip(found, features, strict=True):
         _, singular, right = np.linalg.svd(a.flatten(1).T.numpy())
         # Of maps that are not negative the first vector has no two signs.
         np.testing.assert_allclose(heat, np.abs(a.flatten(1).T.numpy() @ right[0]).reshape(heat.shape), atol=1e-10)
         assert heat.square().sum().sqrt().item() == pytest.approx(singular[0])
-    assert torch.equal(found, layer_cams.layer_maps("eigen_cam", model, model.layer3, images, classes.flip(0)))
+    assert torch.equal(found, gradient.layer_maps("eigen_cam", model, model.layer3, images, classes.flip(0)))
 
 
 def test_eigen_cam_takes_the_sign_of_the_channels_mean_and_keeps_an_undefined_image_apart():
     model = Toy(torch.ones(1, 2, 1, 3))
     place = torch.tensor([[[3.0, 0.0, -4.0]]], dtype=torch.float64)
     image = torch.stack([torch.cat([place, 2 * place]), torch.cat([-place, place / 2]), torch.full((2, 1, 3), torch.nan).double()])
-    found = layer_cams.layer_maps("eigen_cam", model, model.maps, image, torch.zeros(3, dtype=torch.int64))
+    found = gradient.layer_maps("eigen_cam", model, model.maps, image, torch.zeros(3, dtype=torch.int64))
     # Rank one: the map is place times the length of (1, 2), or of (-1, 1/2) with its sign turned.
     assert found[0, 0].tolist() == pytest.approx([3 * 5**0.5, 0, 0])
     assert found[1, 0].tolist() == pytest.approx([0, 0, 4 * 1.25**0.5])
@@ -222,10 +224,10 @@ def test_eigen_cam_takes_the_sign_of_the_channels_mean_and_keeps_an_undefined_im
 @pytest.mark.parametrize("channels", [1, 3, 999])
 def test_score_cam_asks_the_strongest_channels(trained, channels):
     model, images, classes = trained
-    found = layer_cams.layer_maps("score_cam", model, model.layer3, images, classes, channels=channels)
+    found = gradient.layer_maps("score_cam", model, model.layer3, images, classes, channels=channels)
     with torch.no_grad():
         for number, image in enumerate(images[:2]):
-            features, _ = cams.features_and_logits(model, model.layer3, image[None])
+            features, _ = features_and_logits(model, model.layer3, image[None])
             strongest = sorted(features[0], key=lambda channel: -float((channel**2).sum()))[:channels]
             scores = []
             for channel in strongest:
@@ -237,18 +239,18 @@ def test_score_cam_asks_the_strongest_channels(trained, channels):
             torch.testing.assert_close(found[number], expected.relu(), rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.parametrize("method", layer_cams.METHODS)
+@pytest.mark.parametrize("method", gradient.GRADIENT_METHODS)
 @pytest.mark.parametrize("training", [True, False])
 def test_the_network_is_left_as_it_came_frozen_or_not_under_inference_mode(trained, method, training):
     original, images, classes = trained
-    expected = layer_cams.layer_maps(method, original, original.layer3, images, classes)
+    expected = gradient.layer_maps(method, original, original.layer3, images, classes)
     model = copy.deepcopy(original).train(training)
     model.bn1.train(not training)
     model.requires_grad_(False)
     model.fc.weight.requires_grad_(True).grad = torch.ones_like(model.fc.weight)
     before = state_of(model)
     with torch.inference_mode():
-        found = layer_cams.layer_maps(method, model, model.layer3, images.clone(), classes.clone())
+        found = gradient.layer_maps(method, model, model.layer3, images.clone(), classes.clone())
     assert_same_state(state_of(model), before)
     assert model.fc.weight.grad.eq(1).all()
     assert not found.requires_grad
@@ -257,19 +259,19 @@ def test_the_network_is_left_as_it_came_frozen_or_not_under_inference_mode(train
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("method", layer_cams.METHODS)
+@pytest.mark.parametrize("method", gradient.GRADIENT_METHODS)
 def test_weights_made_in_inference_mode_and_images_alone_give_the_same(trained, method):
     original, images, classes = trained
     with torch.inference_mode():
-        model = models.build("resnet18", 5, stem="small", width=0.125, seed=0).double()
+        model = resnet.build("resnet18", 5, stem="small", width=0.125, seed=0).double()
         model.load_state_dict(original.state_dict())
     assert model.fc.weight.is_inference()
-    found = layer_cams.layer_maps(method, model, model.layer3, images, classes, noise_std=0)
-    alone = [layer_cams.layer_maps(method, original, original.layer3, images[i : i + 1], classes[i : i + 1], noise_std=0) for i in range(6)]
+    found = gradient.layer_maps(method, model, model.layer3, images, classes, noise_std=0)
+    alone = [gradient.layer_maps(method, original, original.layer3, images[i : i + 1], classes[i : i + 1], noise_std=0) for i in range(6)]
     torch.testing.assert_close(found, torch.cat(alone), rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.parametrize("method", layer_cams.METHODS)
+@pytest.mark.parametrize("method", gradient.GRADIENT_METHODS)
 def test_after_an_error_nothing_remains(method):
     class Broken(nn.Module):
         def forward(self, features):
@@ -278,7 +280,7 @@ def test_after_an_error_nothing_remains(method):
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), Broken()).train()
     before = state_of(model)
     with pytest.raises(RuntimeError, match=r"^broken head$"):
-        layer_cams.layer_maps(method, model, model[0], torch.randn(2, 3, 5, 5), torch.zeros(2, dtype=torch.int64))
+        gradient.layer_maps(method, model, model[0], torch.randn(2, 3, 5, 5), torch.zeros(2, dtype=torch.int64))
     assert_same_state(state_of(model), before)
 
 
@@ -288,7 +290,7 @@ def test_an_in_place_layer_behind_changes_nothing(method):
     head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 3))
     model = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(inplace=True), *head).double()
     images, classes = torch.randn(4, 3, 7, 7).double(), torch.tensor([0, 1, 2, 0])
-    found = layer_cams.layer_maps(method, model, model[0], images, classes)
+    found = gradient.layer_maps(method, model, model[0], images, classes)
     model[1].inplace = False
     expected = torch.stack([by_definition(method, model, model[0], image, c) for image, c in zip(images, classes, strict=True)])
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
@@ -298,7 +300,7 @@ def test_a_layer_that_is_called_twice_is_judged_by_its_last_output():
     relu = nn.ReLU()
     model = nn.Sequential(nn.Conv2d(3, 3, 3), relu, nn.Conv2d(3, 3, 1), relu, nn.AdaptiveAvgPool2d(1), nn.Flatten()).double()
     images, classes = torch.randn(2, 3, 7, 7).double(), torch.tensor([1, 2])
-    found = layer_cams.layer_maps("grad_cam", model, relu, images, classes)
+    found = gradient.layer_maps("grad_cam", model, relu, images, classes)
     torch.testing.assert_close(found, model[:4](images)[[0, 1], classes].detach() / 25, rtol=1e-10, atol=1e-12)
 
 
@@ -307,7 +309,7 @@ def test_nothing_for_the_class_gives_zeros_and_nan_stays():
     images = torch.ones(2, 2, 2, 2, dtype=torch.float64)
     images[1, 0, 0, 0] = torch.nan
     for method in GRADIENT_METHODS:
-        found = layer_cams.layer_maps(method, model, model.maps, images, torch.zeros(2, dtype=torch.int64))
+        found = gradient.layer_maps(method, model, model.maps, images, torch.zeros(2, dtype=torch.int64))
         assert found[0].eq(0).all()
         assert found[1].isnan().any()
 
@@ -339,15 +341,15 @@ def test_refusals(changes, message):
         given["layer"] = model.get_submodule(given["layer"])
     before = state_of(model)
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
-        layer_cams.layer_maps(model=model, images=torch.ones(1, 2, 2, 2, dtype=torch.float64), **given)
+        gradient.layer_maps(model=model, images=torch.ones(1, 2, 2, 2, dtype=torch.float64), **given)
     assert_same_state(state_of(model), before)
 
 
 def test_the_stages_of_a_resnet_are_its_four_and_can_be_named(trained):
-    stages = layer_cams.stage_layers(trained[0])
+    stages = stage_layers(trained[0])
     assert list(stages) == ["layer1", "layer2", "layer3", "layer4"]
-    assert all(layer_cams.named_layer(trained[0], name) is layer for name, layer in stages.items())
-    assert layer_cams.named_layer(trained[0], "layer4.1.conv2") is trained[0].layer4[1].conv2
+    assert all(named_layer(trained[0], name) is layer for name, layer in stages.items())
+    assert named_layer(trained[0], "layer4.1.conv2") is trained[0].layer4[1].conv2
 
 
 def test_other_networks_are_traced_by_the_order_of_calls():
@@ -367,15 +369,15 @@ def test_other_networks_are_traced_by_the_order_of_calls():
     model = Other().double().train()
     before = state_of(model)
     # The last output of the ReLU is a small one, so it does not stand for the large resolution.
-    assert list(layer_cams.stage_layers(model)) == ["z_first", "relu"]
+    assert list(stage_layers(model)) == ["z_first", "relu"]
     assert_same_state(state_of(model), before)
 
 
 def test_unknown_names_and_networks_without_maps_are_refused(trained):
     message = "the network has no layer 'layer5'; it has conv1, bn1, relu, maxpool, layer1, layer2, layer3, layer4, avgpool, fc, and what"
     with pytest.raises(ValueError, match=f"^{re.escape(message)} lies inside, such as 'fc'$"):
-        layer_cams.named_layer(trained[0], "layer5")
+        named_layer(trained[0], "layer5")
     with pytest.raises(ValueError, match=r"^the network has no layer ''; it has 0, and what lies inside, such as '0'$"):
-        layer_cams.named_layer(nn.Sequential(nn.ReLU()), "")
+        named_layer(nn.Sequential(nn.ReLU()), "")
     with pytest.raises(ValueError, match=r"^no module of Sequential puts out maps of more than one pixel for images of 8 pixels$"):
-        layer_cams.stage_layers(nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()), image_size=8)
+        stage_layers(nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()), image_size=8)

@@ -5,11 +5,11 @@ from dataclasses import fields
 import numpy as np
 import pytest
 import torch
-from conftest import LAYOUTS, REAL_DATA, ilsvrc, jpeg, tiny_imagenet, voc, voc_folder
 from PIL import Image
 
-from helpers import cache, datasets
-from helpers.datasets import fault_counts, load_study_data
+from helpers.data import dataset, layouts
+from helpers.data.dataset import fault_counts, load_study_data
+from tests.conftest import LAYOUTS, REAL_DATA, ilsvrc, jpeg, tiny_imagenet, voc, voc_folder
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def kinds(data):
 def same(first, second):
     assert first.fingerprint == second.fingerprint
     for split in ("train", "test"):
-        for field in fields(datasets.ImageSet):
+        for field in fields(dataset.ImageSet):
             a, b = (getattr(getattr(data, split), field.name) for data in (first, second))
             assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b, (split, field.name)
     for table in ("index", "faults", "classes"):
@@ -97,7 +97,7 @@ def test_the_fingerprint_is_what_the_images_are_and_not_where_they_lie(tmp_path,
 def test_the_second_start_reads_the_cache_and_decodes_nothing(store, load, monkeypatch):
     path = store(tiny_imagenet())
     first = load(path)
-    monkeypatch.setattr(datasets, "decode", lambda *arguments: pytest.fail("decoded again"))
+    monkeypatch.setattr(dataset, "decode_image", lambda *arguments: pytest.fail("decoded again"))
     same(first, load(path))
 
 
@@ -122,7 +122,7 @@ def test_a_damaged_cache_is_made_again(tmp_path, load, name, content):
     (damaged,) = (tmp_path / "cache").glob(f"images-*/{name}")
     damaged.unlink() if content is None else damaged.write_bytes(content)
     same(first, load(tmp_path / "s"))
-    assert cache.read(damaged.parent) is not None
+    assert dataset.read_cache(damaged.parent) is not None
     assert not list((tmp_path / "cache").glob(".*"))
 
 
@@ -311,7 +311,7 @@ def test_the_real_ilsvrc_sample(real_data, load):
 
 @pytest.mark.parametrize("name", ["tiny-imagenet-20.zip", "tiny-imagenet-pretrain-30.zip"])
 def test_two_classes_of_the_real_tiny_imagenet(real_data, load, name):
-    classes = datasets.open_archive(real_data / name).folders(f"{name.removesuffix('.zip')}/train")[:2]
+    classes = layouts.open_archive(real_data / name).folders(f"{name.removesuffix('.zip')}/train")[:2]
     data = load(real_data / name, class_ids=classes, image_size=64, test_images_per_class=50)
     assert data.classes["test_images"].tolist() == [50, 50]
     assert set(data.faults["fault"]) <= {"box_without_area"}

@@ -3,7 +3,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from helpers import synthetic
+from helpers.data import synthetic
 
 
 def digest(arrays):

@@ -13,8 +13,8 @@ import nbformat
 from nbclient import NotebookClient
 from projects import trivial
 
-from helpers import sweep
-from helpers.sweep import Options
+from helpers.sweep import cli
+from helpers.sweep.cli import Options
 
 
 def spent() -> tuple[float, float]:
@@ -45,12 +45,12 @@ def main() -> None:
         options = Options(jobs=jobs)
         before = bare_kernels(min(executions, 20))
         begun = spent()
-        assert sweep.run_study(study, root=root, options=options) == 0
+        assert cli.run_study(study, root=root, options=options) == 0
         clock, processor = since(begun, executions)
         after = bare_kernels(min(executions, 20))
         bare = [(first + second) / 2 for first, second in zip(before, after, strict=True)]
         begun = spent()
-        assert sweep.run_study(study, root=root, options=options) == 0
+        assert cli.run_study(study, root=root, options=options) == 0
         print(f"{executions} executions, {jobs} side by side; seconds for each, of the clock and of the processor:")
         print(f"  sweep {clock * jobs:.2f} and {processor:.2f}; bare kernel {bare[0]:.2f} and {bare[1]:.2f}")
         print(f"  overhead {clock * jobs - bare[0]:.2f} and {processor - bare[1]:.2f}")

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from projects import ROOT, trivial
 
-from helpers import sweep
-from helpers.sweep import Options
+from helpers.sweep import cli
+from helpers.sweep.cli import Options
 
 PARTS = 8
 SOURCE = """import os, time
@@ -50,14 +50,14 @@ def main() -> None:
         complete: list[str] = []
         threading.Thread(target=kill_when_some_are_complete, args=(cluster, second, root, complete), daemon=True).start()
         started = time.monotonic()
-        code = sweep.run_study(study, root=root, options=Options(engine="ray", address=cluster.address))
+        code = cli.run_study(study, root=root, options=Options(engine="ray", address=cluster.address))
         begun = collections.Counter((root / "begun.txt").read_text().split())
         cluster.shutdown()
         assert code == 0
         assert len(list((root / "reports/many/01_trivial").glob("number*.ipynb"))) == PARTS
         assert all(begun[number] == 1 for number in complete if number != "0"), begun  # the whole runs with the default, 0
         print(f"one of two nodes killed, all {PARTS} complete in {time.monotonic() - started:.0f} s; begun: {dict(begun)}")
-        assert sweep.run_study(study, root=root, options=Options()) == 0  # another engine recognises them
+        assert cli.run_study(study, root=root, options=Options()) == 0  # another engine recognises them
 
 
 if __name__ == "__main__":

@@ -9,8 +9,9 @@ import torchvision
 from PIL import Image
 from torch import nn
 
-from helpers import families, models
-from helpers.families import FAMILIES, Backbone, backbone, features, own_backbone, without_head
+from helpers.kappa import backbones
+from helpers.kappa.backbones import NETWORK_FAMILIES, Backbone, backbone, backbone_features, own_backbone, without_head
+from helpers.networks import resnet
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +62,12 @@ class Flat(nn.Module):
 
 def test_families_are_the_libraries_own_names():
     known = torchvision.models.list_models()
-    assert {*FAMILIES["efficientnet"], *FAMILIES["resnet"]} <= set(known)
-    assert [family for family, members in FAMILIES.items() for _ in members] == [
-        families.family_of(n) for m in FAMILIES.values() for n in m
+    assert {*NETWORK_FAMILIES["efficientnet"], *NETWORK_FAMILIES["resnet"]} <= set(known)
+    assert [family for family, members in NETWORK_FAMILIES.items() for _ in members] == [
+        backbones.family_of(n) for m in NETWORK_FAMILIES.values() for n in m
     ]
     open_clip = pytest.importorskip("open_clip")
-    assert set(FAMILIES["clip"]) <= set(open_clip.list_models())
+    assert set(NETWORK_FAMILIES["clip"]) <= set(open_clip.list_models())
 
 
 @pytest.mark.parametrize("name", ["resnet18", "efficientnet_b0"])
@@ -74,12 +75,12 @@ def test_what_goes_into_the_last_linear_layer_is_the_feature(name, images):
     torch.manual_seed(7)
     reference = torchvision.models.get_model(name, weights=None).eval()
     given = backbone(name, weights="random", seed=7)
-    found = features(given, images, "cpu", 5)
+    found = backbone_features(given, images, "cpu", 5)
     head = reference.fc if name == "resnet18" else reference.classifier[1]
     assert found.shape == (5, head.in_features)
     assert found.dtype == torch.float32
     with torch.no_grad():
-        expected = reference(models.normalise(images))
+        expected = reference(resnet.normalise_images(images))
         torch.testing.assert_close(head(found), expected, rtol=1e-4, atol=1e-5 * float(expected.abs().max()))
     assert found.std(0).max() > 0  # the images differ
 
@@ -102,7 +103,7 @@ def test_the_seed_decides_random_weights_and_the_global_generator_is_left_alone(
 
 
 def test_weights_by_path_and_by_name_give_the_same_features_whatever_the_head(tmp_path, monkeypatch, images):
-    trained = models.build("resnet18", 1000, seed=3).state_dict()
+    trained = resnet.build("resnet18", 1000, seed=3).state_dict()
     other_head = {name: value for name, value in trained.items() if not name.startswith("fc.")} | {"fc.weight": torch.zeros(7, 512)}
     safetensors.torch.save_file(other_head, tmp_path / "resnet18.safetensors")
     torch.save(trained, tmp_path / "resnet18.pth")
@@ -113,8 +114,8 @@ def test_weights_by_path_and_by_name_give_the_same_features_whatever_the_head(tm
     found = [backbone("resnet18", weights=source, seed=number) for number, source in enumerate(sources)]
     assert [given.origin for given in found] == ["file resnet18.safetensors", "file resnet18.pth", "named IMAGENET1K_V1"]
     assert len({given.identity for given in found}) == 1
-    expected = features(own_backbone("ours", models.build("resnet18", 1000, seed=3), origin="random"), images, "cpu", 2)
-    assert torch.equal(features(found[0], images, "cpu", 2), expected)
+    expected = backbone_features(own_backbone("ours", resnet.build("resnet18", 1000, seed=3), origin="random"), images, "cpu", 2)
+    assert torch.equal(backbone_features(found[0], images, "cpu", 2), expected)
 
 
 def test_missing_weights_name_the_file_and_the_folder(tmp_path, monkeypatch):
@@ -131,7 +132,7 @@ def offline(*arguments, **options):
 
 
 def test_weights_of_another_network_are_refused(tmp_path):
-    safetensors.torch.save_file(models.build("resnet18", 5, width=0.125, seed=0).state_dict(), tmp_path / "narrow.safetensors")
+    safetensors.torch.save_file(resnet.build("resnet18", 5, width=0.125, seed=0).state_dict(), tmp_path / "narrow.safetensors")
     with pytest.raises(ValueError, match=r"^the weights do not fit the network: \d+ tensors differ, first bn1\.bias"):
         backbone("resnet18", weights=str(tmp_path / "narrow.safetensors"), seed=0)
 
@@ -140,14 +141,14 @@ def test_an_own_network_is_copied_and_only_its_last_linear_layer_goes(tiny, imag
     before = {name: value.clone() for name, value in tiny.state_dict().items()}
     tiny.train()
     given = own_backbone("tiny", tiny, origin="file tiny.safetensors")
-    found = features(given, images, "cpu", 2)
+    found = backbone_features(given, images, "cpu", 2)
     assert (given.family, given.name, given.origin) == ("workbook", "tiny", "file tiny.safetensors")
     assert found.shape == (5, 6)
     assert all(module.training for module in tiny.modules())
     assert all(parameter.requires_grad for parameter in tiny.parameters())
     assert all(torch.equal(value, before[name]) for name, value in tiny.state_dict().items())
     with torch.no_grad():
-        torch.testing.assert_close(tiny.classify[1](found), tiny.eval()(models.normalise(images)))
+        torch.testing.assert_close(tiny.classify[1](found), tiny.eval()(resnet.normalise_images(images)))
 
 
 def test_without_head_names_the_layer_and_refuses_a_network_without_one(tiny):
@@ -159,22 +160,22 @@ def test_without_head_names_the_layer_and_refuses_a_network_without_one(tiny):
 
 def test_features_do_not_depend_on_the_batch_and_are_ordinary_tensors(tiny, images):
     given = own_backbone("tiny", tiny, origin="random")
-    found = features(given, images, "cpu", 2)
-    torch.testing.assert_close(found, features(given, images, "cpu", 100))
-    torch.testing.assert_close(found[[3, 1]], features(given, images[[3, 1]], "cpu", 1))
+    found = backbone_features(given, images, "cpu", 2)
+    torch.testing.assert_close(found, backbone_features(given, images, "cpu", 100))
+    torch.testing.assert_close(found[[3, 1]], backbone_features(given, images[[3, 1]], "cpu", 1))
     assert not found.is_inference()
     assert not found.requires_grad
 
 
 def test_pixels_are_normalised_by_hand():
     image = torch.tensor([255, 51, 0], dtype=torch.uint8).view(1, 3, 1, 1)
-    found = features(identity_backbone(Flat(), mean=(0.5, 0.2, 0.1), std=(0.5, 0.1, 0.2)), image, "cpu", 1)
+    found = backbone_features(identity_backbone(Flat(), mean=(0.5, 0.2, 0.1), std=(0.5, 0.1, 0.2)), image, "cpu", 1)
     torch.testing.assert_close(found, torch.tensor([[1.0, 0.0, -0.5]]))
 
 
 @pytest.mark.parametrize("side", [16, 48])
 def test_images_are_resized_as_pillow_resizes_them(images, side):
-    found = features(identity_backbone(Flat(), image_size=side), images, "cpu", 5).view(5, 3, side, side) * 255
+    found = backbone_features(identity_backbone(Flat(), image_size=side), images, "cpu", 5).view(5, 3, side, side) * 255
     for one, ours in zip(images, found, strict=True):
         theirs = Image.fromarray(one.permute(1, 2, 0).numpy()).resize((side, side), Image.Resampling.BICUBIC)
         assert np.abs(ours.permute(1, 2, 0).numpy() - np.asarray(theirs, dtype=float)).max() <= 1.001  # both round to whole grey levels
@@ -187,7 +188,7 @@ def test_the_network_is_left_as_it_was_also_after_a_fault(images):
 
     given = identity_backbone(Faulty().train())
     with pytest.raises(RuntimeError, match="broken"):
-        features(given, images, "cpu", 2)
+        backbone_features(given, images, "cpu", 2)
     assert given.network.training
     assert given.network.nothing.requires_grad
     assert given.network.nothing.device.type == "cpu"
@@ -206,7 +207,7 @@ def test_the_network_is_left_as_it_was_also_after_a_fault(images):
 def test_features_refuse(change, message):
     arguments = {"given": identity_backbone(Flat()), "images": torch.zeros(2, 3, 8, 8, dtype=torch.uint8), "batch_size": 2, "device": "cpu"}
     with pytest.raises(ValueError, match=re.escape(message)):
-        features(**arguments | change)
+        backbone_features(**arguments | change)
 
 
 def test_unknown_names_and_sizes_are_refused():
@@ -226,7 +227,7 @@ def test_clips_features_are_the_attention_pools_output_at_a_size_rounded_up_to_3
     assert clip.image_size == 64
     assert clip.family == "clip"
     assert clip.network.attnpool.positional_embedding.shape == (2 * 2 + 1, 2048)
-    found = features(clip, images[:2], "cpu", 2)
+    found = backbone_features(clip, images[:2], "cpu", 2)
     assert found.shape == (2, 1024)
     assert torch.isfinite(found).all()
     assert found.std(0).max() > 0
@@ -252,7 +253,7 @@ def test_a_file_of_a_clip_model_decides_the_size_and_its_text_half_is_left_out(c
     assert given.image_size == 64
     assert given.identity == clip.identity
     assert given.origin == "file RN50.safetensors"
-    assert torch.equal(features(given, images[:2], "cpu", 2), features(clip, images[:2], "cpu", 2))
+    assert torch.equal(backbone_features(given, images[:2], "cpu", 2), backbone_features(clip, images[:2], "cpu", 2))
 
 
 def test_missing_or_strange_weights_of_clip_are_refused(clip, tmp_path, monkeypatch):

@@ -8,9 +8,11 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from helpers import explore, kappa, kappa_plots, kappa_readings, plots, tradeoff
-from helpers.explore.panel import figure_png
-from helpers.tradeoff import Bounds
+from helpers.kappa import explore as kappa_explore
+from helpers.kappa import report, statistics, tradeoff
+from helpers.kappa.tradeoff import Bounds
+from helpers.report import explore, style
+from helpers.report.explore.panel import figure_png
 
 SSIM, UNSEEN, WEIGHTS = np.linspace(0.6, 1, 5).round(2), np.array([0, 0.2, 0.4]), np.array([5.3, 12, 30, 66]) * 1e6
 
@@ -18,10 +20,10 @@ SSIM, UNSEEN, WEIGHTS = np.linspace(0.6, 1, 5).round(2), np.array([0, 0.2, 0.4])
 def cells_of(seed, ssim=SSIM, weights=WEIGHTS):
     """The error falls with SSIM and size, rises with unseen classes, and is uneven."""
     rng = np.random.default_rng(seed)
-    table = pd.DataFrame(list(itertools.product(ssim, UNSEEN, weights)), columns=kappa.AXES)
+    table = pd.DataFrame(list(itertools.product(ssim, UNSEEN, weights)), columns=statistics.AXES)
     total = 3 - 1.5 * table["ssim"] + 1.2 * table["unseen_fraction"] - 0.1 * np.log(table["weights"]) + rng.normal(0, 0.1, len(table))
     parts = np.arange(1, 7) / 21
-    table = table.assign(**dict(zip(kappa.STATISTICS, np.outer(parts, total), strict=True)))
+    table = table.assign(**dict(zip(statistics.CELL_STATISTICS, np.outer(parts, total), strict=True)))
     return table.assign(model=table["weights"].map("{:g}".format))
 
 
@@ -36,14 +38,14 @@ def a_reader(monkeypatch):
 @pytest.fixture(scope="module")
 def given():
     surfaces = {name: tradeoff.fit_surface(cells) for name, cells in FAMILIES.items()}
-    return surfaces, pd.concat([kappa.marginals(cells).assign(family=name) for name, cells in FAMILIES.items()])
+    return surfaces, pd.concat([statistics.marginals(cells).assign(family=name) for name, cells in FAMILIES.items()])
 
 
 @pytest.fixture(scope="module")
 def opened(given):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(explore.SWITCH, "1")
-        return explore.trade_off(*given)
+        return kappa_explore.trade_off(*given)
 
 
 @pytest.fixture
@@ -55,6 +57,8 @@ def panel(opened):
 
 
 START = {"family": "ResNet", "strength": 1.0, "ssim": (0.6, 1.0), "unseen": 0.0, "weights": WEIGHTS[-1]}
+
+
 MOVES = [
     {"strength": 0.0},
     {"strength": 3.0},
@@ -72,14 +76,14 @@ def asked_point(surfaces, values):
 
 
 def test_it_opens_with_nothing_asked(given):
-    shown = explore.trade_off(*given)
+    shown = kappa_explore.trade_off(*given)
     assert shown.values() == {**START, "weights": WEIGHTS[-1]}
     assert shown.numbers["point"] == tradeoff.trade_off_point(given[0]["ResNet"])
 
 
 def test_it_opens_with_the_bounds_and_lambda_of_the_report(given):
     bounds = Bounds(ssim_at_most=0.8, unseen_fraction_at_least=0.1)
-    shown = explore.trade_off(*given, strength=7.0, bounds=bounds)
+    shown = kappa_explore.trade_off(*given, strength=7.0, bounds=bounds)
     assert shown.numbers["point"] == tradeoff.trade_off_point(given[0]["ResNet"], 7.0, bounds)
 
 
@@ -90,7 +94,7 @@ def test_the_point_is_that_of_the_search_and_its_words_those_of_the_report(panel
     values = START | moves
     point = asked_point(given[0], values)
     assert panel.numbers["point"] == point
-    words = kappa_readings.point_read(values["family"], point, given[0][values["family"]], values["strength"])
+    words = report.say_point(values["family"], point, given[0][values["family"]], values["strength"])
     assert panel.reading.value == f"<p>{words.replace('**', '')}</p>"
 
 
@@ -100,10 +104,8 @@ def test_the_picture_is_that_of_the_report_for_this_point(panel, given, moves):
         panel.controls[name].value = value
     surfaces, marginals = given
     family = (START | moves)["family"]
-    with plots.style():
-        whole = kappa_plots.marginal_curves(
-            marginals[marginals["family"] == family], surfaces[family], asked_point(surfaces, START | moves)
-        )
+    with style.style():
+        whole = report.marginal_curves(marginals[marginals["family"] == family], surfaces[family], asked_point(surfaces, START | moves))
         theirs = figure_png(whole, 80)
     ours, theirs = (np.asarray(Image.open(io.BytesIO(picture))).astype(int) for picture in (panel.picture.value, theirs))
     # Layout and curves are the same; what moves lies above the grid and the curves in both.
@@ -131,7 +133,7 @@ def test_what_a_family_has_not_measured_is_told_and_taken_back(panel):
 
 def test_a_single_network_has_nothing_to_trade_in_size():
     cells = cells_of(2, weights=WEIGHTS[:1])
-    shown = explore.trade_off({"one": tradeoff.fit_surface(cells)}, kappa.marginals(cells).assign(family="one"))
+    shown = kappa_explore.trade_off({"one": tradeoff.fit_surface(cells)}, statistics.marginals(cells).assign(family="one"))
     assert not shown.fault
     assert shown.controls["weights"].disabled
     assert shown.controls["weights"].max > shown.controls["weights"].min  # JupyterLab draws no slider without length
@@ -140,7 +142,7 @@ def test_a_single_network_has_nothing_to_trade_in_size():
 
 def test_the_name_of_a_family_is_shown_as_text(given):
     surfaces, marginals = given
-    shown = explore.trade_off({"<b>x": surfaces["ResNet"]}, marginals[marginals["family"] == "ResNet"].assign(family="<b>x"))
+    shown = kappa_explore.trade_off({"<b>x": surfaces["ResNet"]}, marginals[marginals["family"] == "ResNet"].assign(family="<b>x"))
     assert "&lt;b&gt;x" in shown.reading.value
     assert "<b>" not in shown.reading.value
 
@@ -150,4 +152,4 @@ def test_no_family_and_one_without_marginals_are_refused(given, names, kept):
     surfaces, marginals = given
     named = "any" if not names else "EfficientNet"
     with pytest.raises(ValueError, match=rf"^{len(names)} families, and no marginals of {named}: there is nothing to show$"):
-        explore.trade_off({name: surfaces[name] for name in names}, marginals[marginals["family"] == kept])
+        kappa_explore.trade_off({name: surfaces[name] for name in names}, marginals[marginals["family"] == kept])

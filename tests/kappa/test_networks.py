@@ -2,12 +2,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import TINY_SCENES
 from torch import nn
 
-from helpers import families, kappa_networks, measures, models, probe
-from helpers.datasets import load_study_data
-from helpers.kappa_networks import Member, as_complexity, check_asked, chosen_models, classifier, complexities, made_weights
+from helpers.data.dataset import load_study_data
+from helpers.kappa import backbones, networks, probe
+from helpers.kappa.networks import Member, as_complexity, check_asked, chosen_models, classifier, complexities, made_weights
+from helpers.measures import evidence
+from helpers.networks import resnet, weights
+from tests.conftest import TINY_SCENES
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +19,7 @@ def images(tmp_path_factory):
 
 def small(seed=0, name="small"):
     """A backbone of 64 features at an eighth of ResNet18's width."""
-    return families.own_backbone(name, models.build("resnet18", 3, stem="strided", width=0.125, seed=seed), origin="random")
+    return backbones.own_backbone(name, resnet.build("resnet18", 3, stem="strided", width=0.125, seed=seed), origin="random")
 
 
 def catalogue():
@@ -100,11 +102,11 @@ def test_made_features_tell_the_seen_classes_apart_better_than_random_ones(image
     """A probe held back by a strong penalty fits the shapes better on features that were learnt from them."""
     start, made = small(), small()
     path = made_weights(start, images, tmp_path, epochs=30, seed=0, device="cpu")
-    models.load_backbone(made.network, models.read_weights(str(path), "resnet18"))
+    weights.load_backbone(made.network, weights.read_weights(str(path), "resnet18"))
     losses = []
     for given in (start, made):
-        found = families.features(given, images.images, "cpu", 36)
-        right = probe.probabilities(probe.fit_probe(found, images.labels, l2=1), found)[range(36), images.labels]
+        found = backbones.backbone_features(given, images.images, "cpu", 36)
+        right = probe.probe_probabilities(probe.fit_probe(found, images.labels, l2=1), found)[range(36), images.labels]
         losses.append(-np.log(right).mean())
     assert losses[1] < 0.85 * losses[0]
 
@@ -116,21 +118,21 @@ def test_training_without_a_pass_is_refused(images, tmp_path):
 
 def test_named_networks_know_their_start_where_it_is_known(images, tmp_path):
     options = {"epochs": 1, "seed": 0, "device": "cpu"}
-    (random,) = kappa_networks.published_members(["model set", "resnet18"], "random", images, tmp_path, **options)
+    (random,) = networks.published_members(["model set", "resnet18"], "random", images, tmp_path, **options)
     assert (random.family, random.architecture, random.backbone.origin) == ("resnet", "resnet18", "random")
     assert random.start is random.backbone.network
     few = images.subset(range(0, 36, 12))
-    (made,) = kappa_networks.published_members(["resnet18"], "made", few, tmp_path, **options)
+    (made,) = networks.published_members(["resnet18"], "made", few, tmp_path, **options)
     assert made.backbone.origin == "made on 3 classes"
-    assert models.weights_digest(made.start.state_dict()) == random.backbone.identity != made.backbone.identity
+    assert weights.weights_digest(made.start.state_dict()) == random.backbone.identity != made.backbone.identity
     path = next(tmp_path.glob("made-resnet18-*.safetensors"))
-    (found,) = kappa_networks.published_members(["resnet18"], str(path), images, tmp_path, **options)
+    (found,) = networks.published_members(["resnet18"], str(path), images, tmp_path, **options)
     assert found.start is None
     assert found.backbone.identity == made.backbone.identity
 
 
 def fitted(given, images):
-    return probe.fit_probe(families.features(given, images.images, "cpu", 36), images.labels)
+    return probe.fit_probe(backbones.backbone_features(given, images.images, "cpu", 36), images.labels)
 
 
 def test_a_classifier_gives_the_logits_of_its_probe(images):
@@ -138,8 +140,8 @@ def test_a_classifier_gives_the_logits_of_its_probe(images):
     fit = fitted(given, images)
     network = classifier(given.network, fit)
     with torch.inference_mode():
-        found = network(families.prepared(images.images, given)).softmax(1)
-    wanted = probe.probabilities(fit, families.features(given, images.images, "cpu", 36))
+        found = network(backbones.backbone_input(images.images, given)).softmax(1)
+    wanted = probe.probe_probabilities(fit, backbones.backbone_features(given, images.images, "cpu", 36))
     np.testing.assert_allclose(found.numpy(), wanted, atol=1e-5)
     assert not any(parameter.requires_grad for parameter in network.parameters())
 
@@ -147,8 +149,10 @@ def test_a_classifier_gives_the_logits_of_its_probe(images):
 def test_complexities_are_those_of_the_network_with_its_probe(images):
     given = small()
     fit = fitted(given, images)
-    scores = complexities(Member(given, "resnet", "small"), fit, images, measures.Settings(), "cpu").set_index(["measure", "variant"])
-    predicted = probe.predict(fit, families.features(given, images.images, "cpu", 36))
+    scores = complexities(Member(given, "resnet", "small"), fit, images, evidence.MeasureSettings(), "cpu").set_index(
+        ["measure", "variant"]
+    )
+    predicted = probe.predicted_labels(fit, backbones.backbone_features(given, images.images, "cpu", 36))
     assert scores.loc[("training_accuracy", ""), "value"] == pytest.approx((predicted == images.labels.numpy()).mean())
     assert set(scores["model"]) == {"small"}
     if ("fro_dist", "") in scores.index:
@@ -159,7 +163,7 @@ def test_complexities_are_those_of_the_network_with_its_probe(images):
 def test_the_distance_from_an_untrained_start_is_that_of_the_probe_alone(images):
     given = small()
     fit = fitted(given, images)
-    scores = complexities(Member(given, "resnet", "small", start=given.network), fit, images, measures.Settings(), "cpu")
+    scores = complexities(Member(given, "resnet", "small", start=given.network), fit, images, evidence.MeasureSettings(), "cpu")
     scores = scores.set_index(["measure", "variant"])["value"]
     if ("fro_dist", "") not in scores.index:
         pytest.skip("the norms are not registered")
@@ -177,10 +181,10 @@ def test_complexity_is_the_value_against_its_direction():
 
 
 def test_models_of_the_catalogue_become_members(tmp_path, monkeypatch):
-    network = models.build("resnet18", 3, stem="strided", width=0.125, seed=0)
-    monkeypatch.setattr(kappa_networks.model_set, "load_model", lambda work, model, classes: network)
+    network = resnet.build("resnet18", 3, stem="strided", width=0.125, seed=0)
+    monkeypatch.setattr(networks, "load_model", lambda work, model, classes: network)
     chosen = chosen_models(catalogue(), 1, False)
-    first, second = kappa_networks.own_members(tmp_path, chosen, 3)
+    first, second = networks.own_members(tmp_path, chosen, 3)
     assert (first.family, first.architecture, first.model_id) == ("model set", "resnet18", "b@stop")
     assert (second.backbone.name, second.backbone.origin) == ("resnet34 no. 1", "trained on 3 classes")
     assert not any(isinstance(module, nn.Linear) for module in first.backbone.network.modules())

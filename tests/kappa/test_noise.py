@@ -6,8 +6,8 @@ import scipy.ndimage
 import torch
 from torch import nn
 
-from helpers import synthetic
-from helpers.image_noise import AutoEncoder, calibrate, degrade, greatest_strength, noise_generator, ssim, train_autoencoder
+from helpers.data import synthetic
+from helpers.kappa.noise import AutoEncoder, calibrate, degrade, greatest_strength, noise_generator, ssim, train_autoencoder
 
 BLUR, GAUSSIAN = noise_generator("blur"), noise_generator("gaussian")
 

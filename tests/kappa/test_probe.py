@@ -10,8 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from helpers import probe as probes
-from helpers.probe import class_steps, confusion, fit_probe, predict, probabilities
+from helpers.kappa.probe import UNSEEN_FRACTIONS, class_steps, fit_probe, predicted_labels, probe_confusion, probe_probabilities
 
 
 def clouds(classes=4, each=40, features=6, seed=0):
@@ -56,7 +55,7 @@ def test_torch_and_scikit_learn_find_the_same_probabilities(classes):
     assert (ours.solver, theirs.solver) == ("torch", "scikit-learn")
     assert ours.converged
     assert theirs.converged
-    np.testing.assert_allclose(probabilities(ours, features), probabilities(theirs, features), rtol=0, atol=1e-3)
+    np.testing.assert_allclose(probe_probabilities(ours, features), probe_probabilities(theirs, features), rtol=0, atol=1e-3)
 
 
 def test_more_than_the_limit_goes_to_torch_and_the_limit_itself_does_not():
@@ -72,9 +71,9 @@ def test_probabilities_are_those_of_a_scikit_learn_pipeline(classes):
     c = (2 if classes == 2 else 1) / (l2 * len(labels))
     reference = make_pipeline(StandardScaler(), LogisticRegression(C=c, tol=1e-8, max_iter=5000)).fit(features, labels)
     found = fit_probe(features, labels, l2=l2, tolerance=1e-7)
-    np.testing.assert_allclose(probabilities(found, features), reference.predict_proba(features), atol=1e-5)
-    np.testing.assert_array_equal(predict(found, features), reference.predict(features))
-    assert predict(found, features).dtype == np.int64
+    np.testing.assert_allclose(probe_probabilities(found, features), reference.predict_proba(features), atol=1e-5)
+    np.testing.assert_array_equal(predicted_labels(found, features), reference.predict(features))
+    assert predicted_labels(found, features).dtype == np.int64
 
 
 def test_two_points_by_hand():
@@ -84,16 +83,16 @@ def test_two_points_by_hand():
     w = found.weight[1, 0]
     assert found.weight[0, 0] == pytest.approx(-w)
     assert 1 / (1 + np.exp(2 * w)) == pytest.approx(l2 * w, abs=1e-8)
-    assert probabilities(found, [[4.0]])[0] == pytest.approx([0.5, 0.5])
+    assert probe_probabilities(found, [[4.0]])[0] == pytest.approx([0.5, 0.5])
 
 
 @pytest.mark.parametrize("limit", [0, 10**9])
 def test_scale_place_and_order_do_not_matter(limit):
     features, labels = clouds()
-    found = probabilities(fit_probe(features, labels, element_limit=limit, tolerance=1e-7), features)
+    found = probe_probabilities(fit_probe(features, labels, element_limit=limit, tolerance=1e-7), features)
     order = np.random.default_rng(1).permutation(len(labels))
     moved = features[order] * -3.0 + 100
-    again = probabilities(fit_probe(moved, labels[order], element_limit=limit, tolerance=1e-7), moved)
+    again = probe_probabilities(fit_probe(moved, labels[order], element_limit=limit, tolerance=1e-7), moved)
     np.testing.assert_allclose(again, found[order], atol=1e-4)
 
 
@@ -104,8 +103,8 @@ def test_a_constant_feature_gets_no_weight_also_when_float32_rounds_it():
     found = fit_probe(widened, labels, tolerance=1e-7)
     assert np.abs(found.weight[:, 6:]).max() < 1e-4
     assert (found.scale[6:] == 1).all()
-    expected = probabilities(fit_probe(features, labels, tolerance=1e-7), features)
-    np.testing.assert_allclose(probabilities(found, widened), expected, atol=1e-4)
+    expected = probe_probabilities(fit_probe(features, labels, tolerance=1e-7), features)
+    np.testing.assert_allclose(probe_probabilities(found, widened), expected, atol=1e-4)
 
 
 def test_a_stronger_penalty_gives_smaller_weights_and_at_the_limit_the_shares_of_the_classes():
@@ -113,7 +112,7 @@ def test_a_stronger_penalty_gives_smaller_weights_and_at_the_limit_the_shares_of
     sizes = [np.linalg.norm(fit_probe(features, labels, l2=l2).weight) for l2 in (1e-2, 1e-1, 1)]
     assert np.diff(sizes).max() < 0
     kept = np.r_[0:40, 40:60, 80:90]
-    flat = probabilities(fit_probe(features[kept], labels[kept], l2=1e6, tolerance=1e-6), features[:1])[0]
+    flat = probe_probabilities(fit_probe(features[kept], labels[kept], l2=1e6, tolerance=1e-6), features[:1])[0]
     assert flat == pytest.approx([40 / 70, 20 / 70, 10 / 70], abs=1e-3)
 
 
@@ -161,8 +160,8 @@ def test_confusion_is_scikit_learns_in_any_order_and_with_classes_that_the_probe
     features, labels = clouds(4, seed=2)
     fitted = fit_probe(features[labels != 12], labels[labels != 12])
     classes = [13, 10, 99, 12, 11]
-    found = confusion(fitted, features, labels, classes)
-    np.testing.assert_array_equal(found, sklearn.metrics.confusion_matrix(labels, predict(fitted, features), labels=classes))
+    found = probe_confusion(fitted, features, labels, classes)
+    np.testing.assert_array_equal(found, sklearn.metrics.confusion_matrix(labels, predicted_labels(fitted, features), labels=classes))
     assert found.sum() == len(labels)
     assert found[:, 3].sum() == 0  # never predicted
     assert found[2].sum() == 0  # no test images
@@ -171,34 +170,34 @@ def test_confusion_is_scikit_learns_in_any_order_and_with_classes_that_the_probe
 
 def test_separated_classes_are_all_found():
     features, labels = np.repeat(np.eye(3), 5, axis=0) * 10, np.repeat([4, 0, 9], 5)
-    np.testing.assert_array_equal(confusion(fit_probe(features, labels), features, labels, [0, 4, 9]), np.eye(3) * 5)
+    np.testing.assert_array_equal(probe_confusion(fit_probe(features, labels), features, labels, [0, 4, 9]), np.eye(3) * 5)
 
 
 def test_confusion_and_prediction_refuse():
     features, labels = clouds(3)
     fitted = fit_probe(features, labels)
     with pytest.raises(ValueError, match=re.escape("classes must name every label once; missing: 12, got [10, 11]")):
-        confusion(fitted, features[labels < 12], labels[labels < 12], [10, 11])
+        probe_confusion(fitted, features[labels < 12], labels[labels < 12], [10, 11])
     with pytest.raises(ValueError, match=re.escape("missing: 77, got [10, 11, 12]")):
-        confusion(fitted, features[:1], [77], [10, 11, 12])
+        probe_confusion(fitted, features[:1], [77], [10, 11, 12])
     with pytest.raises(ValueError, match=re.escape("missing: none, got [10, 11, 12, 10]")):
-        confusion(fitted, features, labels, [10, 11, 12, 10])
+        probe_confusion(fitted, features, labels, [10, 11, 12, 10])
     with pytest.raises(ValueError, match=re.escape("labels have shape (2,), features are of 120 images")):
-        confusion(fitted, features, labels[:2], [10, 11, 12])
+        probe_confusion(fitted, features, labels[:2], [10, 11, 12])
     with pytest.raises(ValueError, match=re.escape("features have shape (120, 5); the probe takes (N, 6)")):
-        predict(fitted, features[:, 1:])
+        predicted_labels(fitted, features[:, 1:])
     spoilt = features.copy()
     spoilt[3, 1] = np.inf
     with pytest.raises(ValueError, match=r"^1 of 120 images have features that are not finite$"):
-        predict(fitted, spoilt)
-    found = probabilities(fitted, spoilt)
+        predicted_labels(fitted, spoilt)
+    found = probe_probabilities(fitted, spoilt)
     assert np.isnan(found[3]).all()
     assert np.isfinite(np.delete(found, 3, 0)).all()
 
 
 def test_probabilities_do_not_overflow():
     features, labels = clouds(3)
-    found = probabilities(fit_probe(features, labels), features * 1e6)
+    found = probe_probabilities(fit_probe(features, labels), features * 1e6)
     np.testing.assert_allclose(found.sum(1), 1)
 
 
@@ -208,7 +207,7 @@ def test_the_papers_fractions_by_hand(seen, added):
     steps = class_steps(names, seen)
     assert [len(step) - seen for step in steps] == added
     assert all(step == names[: len(step)] for step in steps)
-    assert [round((len(step) - seen) / len(step), 3) for step in steps] == list(probes.UNSEEN_FRACTIONS)
+    assert [round((len(step) - seen) / len(step), 3) for step in steps] == list(UNSEEN_FRACTIONS)
 
 
 def test_steps_come_in_the_order_asked_for():

@@ -1,4 +1,3 @@
-import itertools
 import json
 
 import numpy as np
@@ -6,12 +5,26 @@ import pandas as pd
 import pytest
 import sklearn.metrics
 import torch
-from conftest import TINY_SCENES
 
-from helpers import families, image_noise, kappa, kappa_cells, models, probe, tradeoff
-from helpers.datasets import load_study_data
-from helpers.kappa_cells import EVERY, at_few_levels, averaged, cells, check_classes, groups, kept_features, noise_levels, of_classes
-from helpers.kappa_networks import MODEL_SET, Member
+from helpers.data.dataset import load_study_data
+from helpers.kappa import backbones, probe, probing, statistics, tradeoff
+from helpers.kappa import noise as kappa_noise
+from helpers.kappa.networks import MODEL_SET, Member
+from helpers.kappa.noise import calibrate, degrade
+from helpers.kappa.probing import (
+    ALL_NETWORKS,
+    at_few_levels,
+    averaged,
+    cells,
+    check_classes,
+    groups,
+    kept_features,
+    noise_levels,
+    of_classes,
+)
+from helpers.networks import resnet
+from tests.conftest import TINY_SCENES
+from tests.kappa.conftest import grid
 
 TARGETS = [0.7, 1.0]
 
@@ -28,32 +41,20 @@ def noise(data, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def member():
-    network = models.build("resnet18", 3, stem="strided", width=0.125, seed=0)
-    return Member(families.own_backbone("resnet18 no. 1", network, origin="random"), "resnet", "resnet18", "a@stop")
+    network = resnet.build("resnet18", 3, stem="strided", width=0.125, seed=0)
+    return Member(backbones.own_backbone("resnet18 no. 1", network, origin="random"), "resnet", "resnet18", "a@stop")
 
 
 @pytest.fixture(scope="module")
 def probed(member, data, noise, tmp_path_factory):
     steps = probe.class_steps(data.classes["class_id"].tolist(), 2, [0.0, 1 / 3])
-    return kappa_cells.probe_member(member, data, noise, steps, 2, tmp_path_factory.mktemp("features"), l2=0.01, device="cpu")
-
-
-def grid(models=(("a", "efficientnet", 5.0), ("b", "clip", 20.0)), ssim=(0.6, 1.0), unseen=(0.0, 0.5)):
-    """Per-class rows of four classes; the error grows with noise and unseen classes."""
-    rows = []
-    for (name, family, size), level, fraction in itertools.product(models, ssim, unseen):
-        place = {"family": family, "model": name, "architecture": name, "model_id": "", "origin": "random", "weights": size * 1e6}
-        place |= {"ssim": level, "ssim_reached": level, "unseen_fraction": fraction}
-        for index in range(4):
-            error = 0.1 + 0.1 * index + 0.3 * (1 - level) + 0.1 * fraction
-            rows.append(place | {"class_id": f"c{index}", "class_index": index, "n": 10, "error": error, "kappa_loss": 1.2 * error})
-    return pd.DataFrame(rows).assign(kappa=lambda table: 1 - table["kappa_loss"])
+    return probing.probe_member(member, data, noise, steps, 2, tmp_path_factory.mktemp("features"), l2=0.01, device="cpu")
 
 
 def test_every_level_hits_its_target_on_the_test_images(data, noise):
     for level, target in zip(noise.levels, TARGETS, strict=True):
-        degraded = image_noise.degrade(data.test.images, noise.generator, level.strength, noise.seed)
-        mean = float(image_noise.ssim(data.test.images, degraded).mean())
+        degraded = degrade(data.test.images, noise.generator, level.strength, noise.seed)
+        mean = float(kappa_noise.ssim(data.test.images, degraded).mean())
         assert mean == pytest.approx(level.reached, abs=1e-3)
         assert abs(level.reached - target) <= 0.01
 
@@ -61,9 +62,9 @@ def test_every_level_hits_its_target_on_the_test_images(data, noise):
 def test_levels_are_read_when_they_are_there_and_only_new_ones_are_calibrated(data, tmp_path, monkeypatch):
     first = noise_levels("gaussian", [0.9], data, tmp_path, seed=0, device="cpu")
     asked = []
-    real = image_noise.calibrate
+    real = calibrate
     monkeypatch.setattr(
-        image_noise, "calibrate", lambda generator, images, target, *rest: asked.append(target) or real(generator, images, target, *rest)
+        probing, "calibrate", lambda generator, images, target, *rest: asked.append(target) or real(generator, images, target, *rest)
     )
     second = noise_levels("gaussian", [0.9, 0.8], data, tmp_path, seed=0, device="cpu")
     assert asked == [0.8]
@@ -74,7 +75,7 @@ def test_levels_are_read_when_they_are_there_and_only_new_ones_are_calibrated(da
 
 def test_the_auto_encoder_is_trained_once(data, tmp_path, monkeypatch):
     made = noise_levels("autoencoder", [1.0], data, tmp_path, seed=0, device="cpu")
-    monkeypatch.setattr(image_noise, "train_autoencoder", lambda *arguments, **options: pytest.fail("trained again"))
+    monkeypatch.setattr(probing, "train_autoencoder", lambda *arguments, **options: pytest.fail("trained again"))
     found = noise_levels("autoencoder", [1.0], data, tmp_path, seed=0, device="cpu")
     for name, value in made.generator.network.state_dict().items():
         assert torch.equal(value, found.generator.network.state_dict()[name])
@@ -97,9 +98,9 @@ def test_levels_that_cannot_be_had_are_refused(name, targets, message, data, tmp
 def test_features_are_computed_once_per_network_and_level(member, data, noise, tmp_path, monkeypatch):
     clean = kept_features(member.backbone, data.test, 0.0, noise, tmp_path, "cpu")
     noisy = kept_features(member.backbone, data.test, noise.levels[0].strength, noise, tmp_path, "cpu")
-    torch.testing.assert_close(clean, families.features(member.backbone, data.test.images, "cpu", 64), rtol=0, atol=0)
+    torch.testing.assert_close(clean, backbones.backbone_features(member.backbone, data.test.images, "cpu", 64), rtol=0, atol=0)
     assert (clean - noisy).abs().max() > 1e-3
-    monkeypatch.setattr(families, "features", lambda *arguments: pytest.fail("computed again"))
+    monkeypatch.setattr(backbones, "backbone_features", lambda *arguments: pytest.fail("computed again"))
     assert torch.equal(kept_features(member.backbone, data.test, 0.0, noise, tmp_path, "cpu"), clean)
     assert len(list(tmp_path.glob("*/*.safetensors"))) == 2
     assert not list(tmp_path.rglob("*.partial*"))
@@ -109,7 +110,7 @@ def test_an_interrupted_computation_leaves_nothing(member, data, noise, tmp_path
     def fail(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(families, "features", fail)
+    monkeypatch.setattr(backbones, "backbone_features", fail)
     with pytest.raises(KeyboardInterrupt):
         kept_features(member.backbone, data.test, 0.0, noise, tmp_path, "cpu")
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
@@ -118,14 +119,14 @@ def test_an_interrupted_computation_leaves_nothing(member, data, noise, tmp_path
 def test_probes_are_fitted_to_clean_images_of_their_step_and_tested_at_every_level(probed, member, data, noise):
     table = probed.classes
     assert len(table) == 2 * (2 + 3)
-    clean = families.features(member.backbone, data.train.images, "cpu", 64).numpy()
+    clean = backbones.backbone_features(member.backbone, data.train.images, "cpu", 64).numpy()
     strength = noise.levels[0].strength
-    degraded = image_noise.degrade(data.test.images, noise.generator, strength, noise.seed)
-    noisy = families.features(member.backbone, degraded, "cpu", 64).numpy()
+    degraded = degrade(data.test.images, noise.generator, strength, noise.seed)
+    noisy = backbones.backbone_features(member.backbone, degraded, "cpu", 64).numpy()
     for count, fraction in ((2, 0.0), (3, 1 / 3)):
         train, test = data.train.labels.numpy() < count, data.test.labels.numpy() < count
         fitted = probe.fit_probe(clean[train], data.train.labels[train])
-        true, predicted = data.test.labels.numpy()[test], probe.predict(fitted, noisy[test])
+        true, predicted = data.test.labels.numpy()[test], probe.predicted_labels(fitted, noisy[test])
         rows = table[(table["ssim"] == 0.7) & np.isclose(table["unseen_fraction"], fraction)]
         assert rows["class_id"].tolist() == TINY_SCENES["class_ids"][:count]
         for row in rows.itertuples():
@@ -159,7 +160,7 @@ def test_a_cell_sums_its_classes_up_and_is_compared_with_the_clean_one():
         clean = classes[(classes["model"] == row.model) & (classes["ssim"] == 1) & (classes["unseen_fraction"] == 0)]
         assert row.error_mean == pytest.approx(own["error"].mean())
         assert row.kappa_loss_std == pytest.approx(own["kappa_loss"].std(ddof=1))
-        assert row.divergence == pytest.approx(kappa.kappa_error_divergence(own, clean))
+        assert row.divergence == pytest.approx(statistics.kappa_error_divergence(own, clean))
     assert table.loc[(table["ssim"] == 1) & (table["unseen_fraction"] == 0), "divergence"].eq(0).all()
 
 
@@ -194,8 +195,8 @@ def test_an_average_over_an_undefined_cell_is_undefined():
 
 def test_families_stand_alone_and_published_ones_together_as_well():
     parts = groups(cells(grid((("a", "clip", 5.0), ("b", "resnet", 6.0), ("c", MODEL_SET, 7.0)))))
-    assert list(parts) == ["clip", "resnet", MODEL_SET, EVERY]
-    assert set(parts[EVERY]["model"]) == {"a", "b"}
+    assert list(parts) == ["clip", "resnet", MODEL_SET, ALL_NETWORKS]
+    assert set(parts[ALL_NETWORKS]["model"]) == {"a", "b"}
     assert list(groups(cells(grid((("a", "clip", 5.0), ("b", "clip", 6.0)))))) == ["clip"]
 
 
@@ -209,7 +210,7 @@ def test_a_figure_of_every_class_shows_three_levels_of_the_largest_step():
 def test_table_2_puts_our_points_above_the_published_ones():
     surface = tradeoff.fit_surface(cells(grid()))
     point = tradeoff.trade_off_point(surface, 0.5)
-    table = kappa_cells.beside_table2({"clip": point}, "mine", 0.5)
+    table = probing.beside_table2({"clip": point}, "mine", 0.5)
     first = table.iloc[0]
     assert (first["source"], first["dataset"], first["family"], first["lambda"]) == ("this study", "mine", "clip", 0.5)
     assert first["generalization_bound"] == point.generalization_bound.mean
@@ -221,8 +222,8 @@ def test_table_2_puts_our_points_above_the_published_ones():
 
 
 def test_table_3_puts_the_three_published_measures_beside_ours():
-    errors = kappa.sign_error_table(pd.DataFrame({"param_norm": [1.0, 2.0], "l2": [2.0, 1.0]}, index=["a", "b"]), cells(grid()))
-    table = kappa_cells.beside_table3({"all": errors})
+    errors = statistics.slice_sign_errors(pd.DataFrame({"param_norm": [1.0, 2.0], "l2": [2.0, 1.0]}, index=["a", "b"]), cells(grid()))
+    table = probing.beside_table3({"all": errors})
     assert len(table) == 2 * 4
     row = table[(table["measure"] == "param_norm") & (table["slice"] == "error_mean_over_unseen_fraction")].iloc[0]
     assert (row["published_imagenet"], row["published_cifar100"]) == (0.366667, 0.714286)

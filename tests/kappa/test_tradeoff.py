@@ -7,21 +7,27 @@ import pandas as pd
 import pytest
 from scipy.ndimage import map_coordinates
 
-from helpers import kappa, tradeoff
-from helpers.tradeoff import Bounds
+from helpers.kappa import statistics, tradeoff
+from helpers.kappa.tradeoff import Bounds
 
 SSIM = np.linspace(0.6, 1, 9).round(2)
+
+
 UNSEEN = np.array([n / (50 + n) for n in range(0, 60, 10)])
+
+
 WEIGHTS = np.array([5.3, 7.8, 9.2, 12, 19, 30, 43, 66]) * 1e6
+
+
 LAMBDAS = (0, *np.geomspace(0.01, 10, 16))
 
 
 def tidy(total, ssim=SSIM, unseen=UNSEEN, weights=WEIGHTS):
     """Cells whose six statistics sum to ``total``, (S, U, W)."""
-    places = [dict(zip(kappa.AXES, place, strict=True)) for place in itertools.product(ssim, unseen, weights)]
+    places = [dict(zip(statistics.AXES, place, strict=True)) for place in itertools.product(ssim, unseen, weights)]
     parts = np.arange(1, 7) / 21  # all different, so that a statistic left out would be seen
     cells = pd.DataFrame(places).assign(model=lambda table: table["weights"].map("{:g}".format))
-    return cells.assign(**dict(zip(kappa.STATISTICS, np.outer(parts, np.ravel(total)), strict=True)))
+    return cells.assign(**dict(zip(statistics.CELL_STATISTICS, np.outer(parts, np.ravel(total)), strict=True)))
 
 
 def random_cells(seed):
@@ -64,7 +70,7 @@ def test_lambda_draws_a_paraboloid_to_where_calculus_puts_it(coefficients):
     cells = paraboloid(place)
     v = np.stack([cells["ssim"], 1 - cells["unseen_fraction"], (cells["weights"] / 1e6 - 1) / 99])
     total = 1 + steepness @ (v - centre[:, None]) ** 2
-    cells[list(kappa.STATISTICS)] = np.outer(total, np.full(6, 1 / 6))
+    cells[list(statistics.CELL_STATISTICS)] = np.outer(total, np.full(6, 1 / 6))
     point = tradeoff.trade_off_point(tradeoff.fit_surface(cells), strength, coefficients=coefficients)
     found = coordinates(point, np.array([1e6, 100e6]))
     np.testing.assert_allclose(found, place, rtol=0, atol=1e-3)
@@ -77,7 +83,7 @@ def test_no_point_of_a_dense_grid_is_better(surfaces, strength):
     nodes = (SSIM, 1 - UNSEEN[::-1], (WEIGHTS - WEIGHTS[0]) / np.ptp(WEIGHTS))
     dense = np.stack(np.meshgrid(*(np.linspace(ends[0], ends[-1], 51) for ends in nodes), indexing="ij"), -1).reshape(-1, 3)
     for seed, surface in enumerate(surfaces):
-        total = kappa.cell_array(random_cells(seed))[1].sum(-1)[:, ::-1]
+        total = statistics.cell_array(random_cells(seed))[1].sum(-1)[:, ::-1]
         point = tradeoff.trade_off_point(surface, strength)
         tried = np.concatenate([[coordinates(point)], dense])
         places = [np.interp(tried[:, axis], along, np.arange(len(along))) for axis, along in enumerate(nodes)]
@@ -90,9 +96,9 @@ def test_no_point_of_a_dense_grid_is_better(surfaces, strength):
 def test_without_a_penalty_the_best_cell_is_taken(surfaces):
     for seed, surface in enumerate(surfaces):
         cells = random_cells(seed)
-        best = cells.loc[cells[list(kappa.STATISTICS)].sum(axis=1).idxmin()]
+        best = cells.loc[cells[list(statistics.CELL_STATISTICS)].sum(axis=1).idxmin()]
         point = tradeoff.trade_off_point(surface, 0)
-        assert (point.ssim, point.unseen_fraction, point.weights) == pytest.approx(tuple(best[list(kappa.AXES)]), rel=1e-12)
+        assert (point.ssim, point.unseen_fraction, point.weights) == pytest.approx(tuple(best[list(statistics.AXES)]), rel=1e-12)
 
 
 def test_of_equal_cells_the_most_demanding_is_taken():
@@ -172,7 +178,7 @@ def test_sensitivity_holds_the_points(surfaces):
     assert table["lambda"].tolist() == [2.0, 0.1]
     point = tradeoff.trade_off_point(surfaces[0], 0.1)
     row = table.iloc[1]
-    assert [row[name] for name in kappa.AXES] == [getattr(point, name) for name in kappa.AXES]
+    assert [row[name] for name in statistics.AXES] == [getattr(point, name) for name in statistics.AXES]
     assert (row["generalization_bound"], row["diversity_bound"]) == (point.generalization_bound.mean, point.diversity_bound.mean)
 
 
@@ -188,7 +194,7 @@ def test_bounds_are_read_from_polynomials_of_the_marginals():
     point = tradeoff.trade_off_point(tradeoff.fit_surface(cells), 0.4, Bounds(ssim_at_most=0.93, weights_at_most=25e6))
     assert point.degrees == (4, 4, 4)
     for name, reading in (("error_mean", point.generalization_bound), ("kappa_loss_mean", point.diversity_bound)):
-        mean, place = np.mean(sum(parts[name])), [getattr(point, axis) for axis in kappa.AXES]
+        mean, place = np.mean(sum(parts[name])), [getattr(point, axis) for axis in statistics.AXES]
         expected = [mean - part.mean() + term(at) for part, term, at in zip(parts[name], terms[name], place, strict=True)]
         assert reading == pytest.approx((*expected, np.mean(expected)), abs=1e-10)
 
@@ -210,8 +216,8 @@ def test_an_axis_of_one_level_gives_the_problem_of_the_other_two(single):
     levels = [SSIM, UNSEEN, WEIGHTS]
     levels[single] = levels[single][[2]]
     point = tradeoff.trade_off_point(tradeoff.fit_surface(tidy(rng.uniform(1, 2, [len(level) for level in levels]), *levels)), 0.3)
-    assert getattr(point, kappa.AXES[single]) == pytest.approx(levels[single][0], rel=1e-15)
-    for axis, level in zip(kappa.AXES, levels, strict=True):
+    assert getattr(point, statistics.AXES[single]) == pytest.approx(levels[single][0], rel=1e-15)
+    for axis, level in zip(statistics.AXES, levels, strict=True):
         assert level[0] <= getattr(point, axis) <= level[-1]
 
 

@@ -8,10 +8,11 @@ import torch
 import torchvision
 from torch import nn
 
-from helpers import measures, models
+from helpers.measures import evidence, registry
+from helpers.networks import resnet
 
 # As little of everything as still goes through all of it.
-SMALL = measures.Settings(
+SMALL = evidence.MeasureSettings(
     perturbation_fraction=0.4,
     perturbation_points=2,
     flatness_images=12,
@@ -40,7 +41,7 @@ def timm_network():
 
 
 NETWORKS = {
-    "a narrow ResNet50": lambda: models.build("resnet50", 3, stem="imagenet", width=0.125, seed=0),
+    "a narrow ResNet50": lambda: resnet.build("resnet50", 3, stem="imagenet", width=0.125, seed=0),
     "EfficientNet B0": lambda: torchvision.models.efficientnet_b0(num_classes=3),
     "a head of two layers": TwoLayerHead,
     "a network of timm": timm_network,
@@ -61,7 +62,7 @@ def scored(request, tiny_module_given):
     torch.manual_seed(0)
     network, start = (without_zeros(NETWORKS[request.param]()) for _ in range(2))
     given = tiny_module_given | {"network": network, "initial_network": start}
-    return request.param, measures.score(measures.MEASURES.values(), given, SMALL)
+    return request.param, evidence.score(registry.MEASURES.values(), given, SMALL)
 
 
 def test_every_measure_has_a_number_or_a_reason_of_one_line(scored):
@@ -70,7 +71,7 @@ def test_every_measure_has_a_number_or_a_reason_of_one_line(scored):
     assert (without["reason"].str.len() > 0).all()
     assert not scores["reason"].str.contains("\n").any()
     assert (scores.loc[scores["value"].notna(), "reason"] == "").all()
-    assert set(scores["measure"]) == set(measures.MEASURES)
+    assert set(scores["measure"]) == set(registry.MEASURES)
 
 
 def test_what_needs_no_map_is_there_for_every_network(scored):
@@ -102,7 +103,7 @@ def test_only_networks_that_pool_and_classify_linearly_have_a_map(scored):
 
 def test_without_initial_weights_only_the_distances_are_missing(tiny_module_given):
     given = tiny_module_given | {"network": TwoLayerHead(), "initial_network": None}
-    families = measures.of_families(["prediction", "norms"])
-    scores = measures.score(families, given, replace(SMALL))
+    families = registry.of_families(["prediction", "norms"])
+    scores = evidence.score(families, given, replace(SMALL))
     missing = set(scores.loc[scores["reason"].str.contains("initial"), "measure"])
     assert missing == {"l2_dist", "fro_dist", "dist_spec_init", "log_spec_init_main"}

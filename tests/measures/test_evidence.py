@@ -9,7 +9,9 @@ import torch
 from torch import nn
 
 from helpers.files import PROJECT_ROOT
-from helpers.measures import MEASURES, evidence, passes, registry
+from helpers.measures import evidence, passes, registry
+from helpers.measures.registry import MEASURES
+from helpers.networks import hooks
 
 
 @pytest.fixture
@@ -43,7 +45,7 @@ def test_what_two_measures_need_is_worked_out_once_and_counted_for_both(lists):
         return 3 * base + batch_size
 
     items = [enter(double), enter(triple)]
-    scores = evidence.score(items, {"network": network()}, evidence.Settings(seed=4, batch_size=100))
+    scores = evidence.score(items, {"network": network()}, evidence.MeasureSettings(seed=4, batch_size=100))
     assert scores["value"].tolist() == [10, 115]
     assert calls == [4]
     assert (scores["seconds"] > 0).all()
@@ -67,7 +69,7 @@ def test_what_cannot_be_had_is_nan_with_the_reason_for_every_measure_that_needs_
         return np.inf
 
     items = [enter(near), enter(far, variants=("a", "b")), enter(there)]
-    scores = evidence.score(items, {"network": network()}, evidence.Settings())
+    scores = evidence.score(items, {"network": network()}, evidence.MeasureSettings())
     assert scores["value"].isna().all()
     assert scores["reason"].tolist() == ["no initial weights were given"] * 3 + ["larger than any number of the computer"]
     assert sorted(scores["variant"]) == ["", "", "a", "b"]
@@ -79,7 +81,7 @@ def test_a_mistake_in_the_code_is_no_undefined_value(lists):
         return seed.nothing
 
     with pytest.raises(AttributeError):
-        evidence.score([enter(wrong)], {"network": network()}, evidence.Settings())
+        evidence.score([enter(wrong)], {"network": network()}, evidence.MeasureSettings())
 
 
 def test_the_first_variant_has_the_measures_own_name(lists):
@@ -117,7 +119,7 @@ def test_settings_that_a_family_does_not_need_do_not_name_it(lists):
     def flat(noisy):
         return 0.0
 
-    item, settings = enter(flat), evidence.Settings()
+    item, settings = enter(flat), evidence.MeasureSettings()
     named = evidence.settings_name([item], settings)
     assert evidence.settings_name([item], replace(settings, cam_threshold=0.5, batch_size=7)) == named
     assert evidence.settings_name([item], replace(settings, flatness_draws=3)) != named
@@ -128,12 +130,12 @@ def test_the_network_is_in_eval_mode_while_scored_and_as_before_after(lists):
         return float(network.training)
 
     model = network().train()
-    assert evidence.score([enter(training)], {"network": model}, evidence.Settings())["value"].tolist() == [0.0]
+    assert evidence.score([enter(training)], {"network": model}, evidence.MeasureSettings())["value"].tolist() == [0.0]
     assert model.training
 
 
 def test_every_measure_has_a_source_a_summary_and_needs_that_exist():
-    known = {*evidence.GIVEN, *evidence.PROVIDERS, *evidence.Settings.__dataclass_fields__}
+    known = {*evidence.GIVEN, *evidence.PROVIDERS, *evidence.MeasureSettings.__dataclass_fields__}
     for item in MEASURES.values():
         assert item.source, item.name
         assert item.summary.endswith((".", ":")) or len(item.summary) > 20, item.name
@@ -154,14 +156,14 @@ class TwoLayerHead(nn.Module):
 def test_the_layer_that_is_looked_at_is_found_by_a_trace(tiny_given):
     resnet = tiny_given["network"]
     example = passes.example(tiny_given["images"], tiny_given["normalise"], "cpu")
-    assert passes.last_maps_layer(resnet, example) is resnet.layer4
-    assert passes.last_linear(resnet, example) is resnet.fc
+    assert hooks.last_maps_layer(resnet, example) is resnet.layer4
+    assert hooks.last_linear(resnet, example) is resnet.fc
     model = TwoLayerHead()
-    assert passes.last_maps_layer(model, example) is model.maps
-    assert passes.last_linear(model, example) is model.head[2]
-    assert passes.last_linear(model.maps, example) is None
+    assert hooks.last_maps_layer(model, example) is model.maps
+    assert hooks.last_linear(model, example) is model.head[2]
+    assert hooks.last_linear(model.maps, example) is None
     with pytest.raises(ValueError, match="no layer of Linear puts out maps"):
-        passes.last_maps_layer(nn.Linear(16, 2), example)
+        hooks.last_maps_layer(nn.Linear(16, 2), example)
 
 
 def test_a_head_of_two_layers_has_logits_and_features_but_no_closed_form(tiny_given):
@@ -178,14 +180,14 @@ def test_a_head_of_two_layers_has_logits_and_features_but_no_closed_form(tiny_gi
 
 def test_localization_says_why_a_network_has_no_map(tiny_given):
     items = [MEASURES["iou"], MEASURES["training_accuracy"]]
-    scores = evidence.score(items, tiny_given | {"network": TwoLayerHead()}, evidence.Settings()).set_index("measure")
+    scores = evidence.score(items, tiny_given | {"network": TwoLayerHead()}, evidence.MeasureSettings()).set_index("measure")
     assert np.isnan(scores.loc["iou", "value"])
     assert "the closed form does not hold" in scores.loc["iou", "reason"]
     assert np.isfinite(scores.loc["training_accuracy", "value"])
 
 
 def test_a_network_without_a_matrix_of_logits_is_refused(tiny_given):
-    scores = evidence.score([MEASURES["training_accuracy"]], tiny_given | {"network": nn.Conv2d(3, 2, 1)}, evidence.Settings())
+    scores = evidence.score([MEASURES["training_accuracy"]], tiny_given | {"network": nn.Conv2d(3, 2, 1)}, evidence.MeasureSettings())
     assert "a classifier puts out (B, K) logits" in scores["reason"].iloc[0]
 
 
@@ -195,6 +197,6 @@ def test_the_readmes_example_of_a_new_measure_works(tiny_given, monkeypatch):
     monkeypatch.setattr(registry, "MEASURES", {})
     exec(example, {})
     (item,) = registry.MEASURES.values()
-    table = evidence.score([item], tiny_given, evidence.Settings())
+    table = evidence.score([item], tiny_given, evidence.MeasureSettings())
     assert 1 / 3 <= table["value"].iloc[0] <= 1
     assert registry.columns()["title"].tolist() == ["mean confidence"]

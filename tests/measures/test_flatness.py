@@ -8,11 +8,15 @@ from scipy.stats import norm
 from torch import nn
 
 from helpers.measures import evidence, flatness, pacbayes
-from helpers.measures.flatness import Sample, Search
+from helpers.measures.flatness import NoiseSample, Search
 from helpers.measures.registry import MEASURES, of_families
 
 PACBAYES = ["pacbayes_init", "pacbayes_orig", "pacbayes_flatness", "pacbayes_mag_init", "pacbayes_mag_orig", "pacbayes_mag_flatness"]
+
+
 IMAGES = 2000
+
+
 FOUND = Search(0.25, 3, False, False, True)
 
 
@@ -25,7 +29,7 @@ def linear(weight):
 @pytest.fixture(scope="module")
 def sample():
     """One image per weight, so that noise turns each image by itself; all of class 1."""
-    return Sample(torch.eye(IMAGES), torch.ones(IMAGES, dtype=torch.int64))
+    return NoiseSample(torch.eye(IMAGES), torch.ones(IMAGES, dtype=torch.int64))
 
 
 @pytest.fixture
@@ -176,7 +180,7 @@ def test_parameters_come_back_bit_by_bit(network, fault):
 
 def test_noisy_accuracy_leaves_the_network_as_it_came(network):
     before = state_of(network)
-    noisy(network, Sample(torch.randn(5, 3, 4, 4), torch.tensor([0, 1, 2, 0, 1])), magnitude_aware=True)(1.5)
+    noisy(network, NoiseSample(torch.randn(5, 3, 4, 4), torch.tensor([0, 1, 2, 0, 1])), magnitude_aware=True)(1.5)
     after = state_of(network)
     assert all(torch.equal(a[0], b[0]) for a, b in zip(before[0], after[0], strict=True))
     assert str(after) == str(before)
@@ -242,7 +246,7 @@ def test_a_network_that_did_not_move_has_only_the_constants(weights):
 
 
 def test_a_negative_bound_is_undefined():
-    assert math.isnan(pacbayes.reported(-1.0, 10))
+    assert math.isnan(pacbayes.gap_scale(-1.0, 10))
 
 
 def normed_network():
@@ -305,7 +309,7 @@ def given(tiny_given):
 
 def test_every_measure_of_a_resnet_has_a_value_or_a_reason(given):
     measures = [MEASURES[name] for name in PACBAYES]
-    settings = evidence.Settings(flatness_draws=3, batch_size=20)
+    settings = evidence.MeasureSettings(flatness_draws=3, batch_size=20)
     table = evidence.score(measures, given, settings)
     assert list(table["measure"]) == PACBAYES
     assert (table["reason"] == "").all(), table
@@ -323,7 +327,7 @@ def test_every_measure_of_a_resnet_has_a_value_or_a_reason(given):
 
 def test_without_initial_weights_the_distances_are_missing_with_a_reason(given):
     names = ["pacbayes_init", "pacbayes_mag_init", "pacbayes_mag_orig"]
-    settings = evidence.Settings(flatness_draws=1, flatness_halvings=1)
+    settings = evidence.MeasureSettings(flatness_draws=1, flatness_halvings=1)
     table = evidence.score([MEASURES[name] for name in names], given | {"initial_network": None}, settings)
     assert table["value"].isna().all()
     assert set(table["reason"]) == {"no initial weights were given, so there is no distance from them"}

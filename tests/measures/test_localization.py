@@ -8,9 +8,11 @@ import pytest
 import torch
 from sklearn.metrics import balanced_accuracy_score, jaccard_score
 
-from helpers import localization, models
-from helpers.measures import MEASURES, Settings, score
-from helpers.measures import localization as measures
+from helpers.cams import overlap
+from helpers.measures import localization
+from helpers.measures.evidence import MeasureSettings, score
+from helpers.measures.registry import MEASURES
+from helpers.networks import resnet
 
 
 @pytest.fixture
@@ -22,21 +24,25 @@ def case():
     images = SimpleNamespace(
         images=torch.zeros(30, 3, 24, 24), boxes=torch.as_tensor(corners), labels=torch.as_tensor(rng.integers(0, 3, 30))
     )
-    masks = localization.cam_masks(maps, 24, 0.6), localization.box_masks(images.boxes, 24)
-    return localization.image_scores(maps, images.boxes, 24, 0.6, batch_size=7), images, *masks
+    masks = overlap.cam_masks(maps, 24, 0.6), overlap.box_masks(images.boxes, 24)
+    return overlap.image_scores(maps, images.boxes, 24, 0.6, batch_size=7), images, *masks
 
 
 def test_the_mean_is_over_the_images_where_the_overlap_is_defined():
     table = pd.DataFrame({"iou": [0.5, np.nan, 0.1], "iou_b": [0.2, np.nan, 0.4], "empty_map": [False, True, True]})
-    assert measures.iou(table) == pytest.approx(0.3)
-    assert measures.iou_b(table) == pytest.approx(0.3)
-    assert (measures.images_scored(table), measures.images_without_overlap(table), measures.images_with_empty_map(table)) == (3, 1, 2)
-    assert np.isnan(measures.iou(table.iloc[[1]]))
+    assert localization.iou(table) == pytest.approx(0.3)
+    assert localization.iou_b(table) == pytest.approx(0.3)
+    assert (localization.images_scored(table), localization.images_without_overlap(table), localization.images_with_empty_map(table)) == (
+        3,
+        1,
+        2,
+    )
+    assert np.isnan(localization.iou(table.iloc[[1]]))
 
 
 def test_the_metrics_of_the_masks_equal_scikit_learns_on_all_pixels(case):
     overlaps, images, attention, annotation = case
-    found = measures.mask_agreement(overlaps, images)
+    found = localization.mask_agreement(overlaps, images)
     true, predicted = annotation.flatten().numpy(), attention.flatten().numpy()
     assert found["pixel accuracy"] == pytest.approx((true == predicted).mean())
     assert found["mean pixel accuracy"] == pytest.approx(balanced_accuracy_score(true, predicted))
@@ -49,15 +55,15 @@ def test_a_map_on_its_box_is_found_and_the_wrong_class_is_no_top_1():
     overlaps = pd.DataFrame({"x0": [2, 0], "y0": [2, 0], "x1": [6, 4], "y1": [6, 4]})
     images = SimpleNamespace(boxes=torch.tensor([[[2, 2, 6, 6]], [[0, 0, 4, 8]]]), labels=torch.tensor([0, 1]))
     logits = torch.tensor([[2.0, 0.0], [3.0, 0.0]])
-    assert measures.box_found(overlaps, images, logits) == pytest.approx({"GT-known": 1.0, "top-1": 0.5, "box IoU": 0.75})
+    assert localization.box_found(overlaps, images, logits) == pytest.approx({"GT-known": 1.0, "top-1": 0.5, "box IoU": 0.75})
     # Class 0: the wrong image is the more confident, so precision is 1/2 at full recall. Class 1: its box is never found.
-    assert measures.box_average_precision(overlaps, images, logits) == pytest.approx((0.5 + 0) / 2)
+    assert localization.box_average_precision(overlaps, images, logits) == pytest.approx((0.5 + 0) / 2)
 
 
 def test_the_family_is_computed_from_one_pass(tiny_given):
     items = [item for item in MEASURES.values() if item.family == "localization"]
-    network = models.build("resnet18", 3, stem="small", width=0.125, seed=0)  # maps of 2 x 2
-    scores = score(items, tiny_given | {"network": network}, Settings(cam_threshold=0.3))
+    network = resnet.build("resnet18", 3, stem="small", width=0.125, seed=0)  # maps of 2 x 2
+    scores = score(items, tiny_given | {"network": network}, MeasureSettings(cam_threshold=0.3))
     assert np.isfinite(scores["value"]).all()
     values = scores.set_index("measure")["value"]
     assert 0 < values["iou"] < 1

@@ -7,13 +7,17 @@ import torch
 import torchvision
 from torch import nn
 
-from helpers import models
 from helpers.measures import evidence, norms, spectral
-from helpers.measures.layers import Layer, trace_layers
 from helpers.measures.registry import MEASURES
+from helpers.measures.traced_layers import Layer, trace_layers
+from helpers.networks import resnet
 
 SPECTRAL = ("log_prod_of_spec", "log_prod_of_spec_over_margin", "log_spec_init_main", "log_spec_orig_main", "fro_over_spec")
+
+
 SPECTRAL += ("log_sum_of_spec_over_margin", "log_sum_of_spec", "dist_spec_init")
+
+
 NAMES = [name for name, item in MEASURES.items() if item.function.__module__ in (norms.__name__, spectral.__name__)]
 
 
@@ -79,7 +83,7 @@ def public_rules(network, initial, margins, size):
 
 def evidence_of(network, initial, size=8, images=40):
     """What measures need of a network, without a study around it."""
-    known = evidence.Evidence({"network": network, "initial_network": initial, "device": "cpu"}, evidence.Settings())
+    known = evidence.Evidence({"network": network, "initial_network": initial, "device": "cpu"}, evidence.MeasureSettings())
     margins = np.random.default_rng(3).normal(1, 2, images)
     given = {"example": torch.zeros(1, 3, size, size, dtype=torch.float64), "margins": margins, "training_images": images}
     known._known |= given | {"margin": abs(float(np.sort(margins)[images // 10 - 1]))}
@@ -132,7 +136,7 @@ def test_by_hand_for_diagonal_matrices():
     assert (norms.reported(9.0, 4), norms.reported_log(math.log(9), 4)) == pytest.approx((1.5, math.log(1.5)))
 
 
-@pytest.mark.parametrize("variant", spectral.VARIANTS)
+@pytest.mark.parametrize("variant", spectral.NORM_VARIANTS)
 def test_scaling_a_layer_scales_its_norm_and_a_linear_layer_has_one(variant):
     layer = plain(4, 3, 3, 3, stride=(2, 2))
     scaled = Layer("layer", "conv", -3 * layer.weight, None, layer.kernel, stride=(2, 2), input_size=(8, 8))
@@ -173,7 +177,7 @@ def test_the_released_rule_is_the_one_by_names(architecture):
 
 
 def test_the_released_rule_by_brute_force():
-    network = models.build("resnet18", 3, stem="strided", width=0.125, seed=0).double().eval()
+    network = resnet.build("resnet18", 3, stem="strided", width=0.125, seed=0).double().eval()
     layers = trace_layers(network, torch.zeros(1, 3, 16, 16, dtype=torch.float64))
     margins, total, ratios = np.random.default_rng(0).normal(2, 1, 30), 0.0, 0.0
     sizes = {"conv1": 16, "layer1": 8, "layer2": 8, "layer3": 4, "layer4": 3}  # layer4 has 2, which the kernel of 3 exceeds
@@ -249,9 +253,9 @@ def test_all_measures_on_a_tiny_study(tiny_given):
     measures = [MEASURES[name] for name in NAMES]
     assert len(NAMES) == 21
     assert {(item.family, item.direction) for item in measures} == {("norms", -1)}
-    table = evidence.score(measures, tiny_given, evidence.Settings())
+    table = evidence.score(measures, tiny_given, evidence.MeasureSettings())
     assert np.isfinite(table["value"]).all()
-    without = evidence.score(measures, tiny_given | {"initial_network": None}, evidence.Settings())
+    without = evidence.score(measures, tiny_given | {"initial_network": None}, evidence.MeasureSettings())
     missing = without[without["value"].isna()]
     assert set(missing["measure"]) == {"l2_dist", "fro_dist", "log_spec_init_main", "dist_spec_init"}
     assert set(missing["reason"]) == {"no initial weights were given, so there is no distance from them"}
@@ -259,6 +263,6 @@ def test_all_measures_on_a_tiny_study(tiny_given):
 
 def test_a_network_that_did_not_move_has_no_distance(tiny_given):
     measures = [MEASURES[name] for name in ("l2_dist", "fro_dist", "dist_spec_init", "log_spec_init_main")]
-    table = evidence.score(measures, tiny_given | {"initial_network": tiny_given["network"]}, evidence.Settings())
+    table = evidence.score(measures, tiny_given | {"initial_network": tiny_given["network"]}, evidence.MeasureSettings())
     assert table.loc[table["measure"] != "log_spec_init_main", "value"].eq(0).all()
     assert table.loc[table["measure"] == "log_spec_init_main", "value"].isna().all()

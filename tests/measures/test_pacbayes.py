@@ -9,10 +9,11 @@ import torch
 from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from helpers.measures import MEASURES, Settings, score
-from helpers.measures.flatness import Sample
-from helpers.measures.layers import trace_layers
-from helpers.measures.repository_flatness import searched, unit_normalised
+from helpers.measures.evidence import MeasureSettings, score
+from helpers.measures.flatness import NoiseSample
+from helpers.measures.pacbayes import searched, unit_normalised
+from helpers.measures.registry import MEASURES
+from helpers.measures.traced_layers import trace_layers
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,7 @@ def trained():
         optimizer.zero_grad()
         nn.functional.cross_entropy(network(images), labels).backward()
         optimizer.step()
-    return network.eval(), Sample(images, labels)
+    return network.eval(), NoiseSample(images, labels)
 
 
 def test_the_batch_normalisation_that_is_left_behind_has_scale_1_and_is_noisy_too(trained):
@@ -76,7 +77,7 @@ def scored(network, sample, **settings):
     images = type("Images", (), {"__len__": lambda self: len(sample.labels)})()
     images.images, images.labels = (sample.images * 255).byte(), sample.labels
     given = {"network": network, "initial_network": copy.deepcopy(network), "images": images, "normalise": scale, "device": "cpu"}
-    return score([MEASURES["repository_pacbayes"]], given, Settings(flatness_draws=3, **settings))
+    return score([MEASURES["repository_pacbayes"]], given, MeasureSettings(flatness_draws=3, **settings))
 
 
 def scale(pixels):

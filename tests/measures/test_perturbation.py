@@ -6,31 +6,36 @@ import pandas as pd
 import pytest
 import torch
 import torchvision
-from conftest import TINY_SCENES
 from sklearn.decomposition import PCA
 from sklearn.metrics import davies_bouldin_score
 from torch import nn
 from torch.nn.functional import max_pool2d
 
-from helpers import models
-from helpers.datasets import load_study_data
-from helpers.measures import clusters, perturbation, response
-from helpers.measures.evidence import Evidence, Settings, score
+from helpers.data.dataset import load_study_data
+from helpers.measures import perturbation, response
+from helpers.measures.evidence import Evidence, MeasureSettings, score
 from helpers.measures.registry import of_families
 from helpers.measures.transforms import TRANSFORMS
+from helpers.networks import resnet
+from helpers.statistics import tables
+from tests.conftest import TINY_SCENES
 
-SETTINGS = Settings(perturbation_fraction=0.5, perturbation_points=5, batch_size=7)
-FAMILY = [item for item in of_families(["perturbation"]) if item.function.__module__ == perturbation.__name__]
-FIRST_LAYER = [name for name in perturbation.VARIANTS if name.endswith("first layer")]
+SETTINGS = MeasureSettings(perturbation_fraction=0.5, perturbation_points=5, batch_size=7)
+
+
+FAMILY = [item for item in of_families(["perturbation"]) if item.function.__module__ == perturbation.__name__ and item.direction]
+
+
+FIRST_LAYER = [name for name in perturbation.PERTURBATIONS if name.endswith("first layer")]
 
 
 @pytest.fixture(scope="module")
 def given(tmp_path_factory):
     data = load_study_data(**TINY_SCENES, cache_dir=tmp_path_factory.mktemp("cache"))
-    network = models.build("resnet18", 3, stem="strided", width=0.125, seed=0).eval()
+    network = resnet.build("resnet18", 3, stem="strided", width=0.125, seed=0).eval()
     # The head is drawn anew, wide enough that all classes are predicted.
     nn.init.normal_(network.fc.weight, std=3, generator=torch.Generator().manual_seed(5))
-    return {"network": network, "images": data.train, "normalise": models.normalise, "device": "cpu"}
+    return {"network": network, "images": data.train, "normalise": resnet.normalise_images, "device": "cpu"}
 
 
 @pytest.fixture(scope="module")
@@ -94,9 +99,9 @@ def test_every_measure_has_a_value_on_a_resnet_and_the_order_of_batches_does_not
     assert len(table) == 3 * 8 + 2 + 4 + 2 + 2 + 1
     assert np.isfinite(table["value"]).all()
     assert (table["reason"] == "").all()
-    again = score(FAMILY, given, Settings(perturbation_fraction=0.5, perturbation_points=5, batch_size=64))
+    again = score(FAMILY, given, MeasureSettings(perturbation_fraction=0.5, perturbation_points=5, batch_size=64))
     pd.testing.assert_frame_equal(table.drop(columns="seconds"), again.drop(columns="seconds"), rtol=1e-5)
-    other = score(FAMILY, given, Settings(perturbation_fraction=0.5, perturbation_points=5, batch_size=64, seed=1))
+    other = score(FAMILY, given, MeasureSettings(perturbation_fraction=0.5, perturbation_points=5, batch_size=64, seed=1))
     assert (other["value"] != table["value"]).any()
 
 
@@ -110,7 +115,7 @@ def test_curves_start_from_the_clean_sample_and_turn_around_it(given, evidence):
     with torch.no_grad():
         clean = float((given["network"](sample.inputs).argmax(1) == sample.labels).double().mean())
     curves = evidence["response_curves"]
-    assert curves["perturbation"].unique().tolist() == list(perturbation.VARIANTS)
+    assert curves["perturbation"].unique().tolist() == list(perturbation.PERTURBATIONS)
     for name, rows in curves.groupby("perturbation"):
         assert rows["alpha"].tolist() == [0, 0.25, 0.5, 0.75, 1]
         if name in perturbation.MIXUPS:
@@ -183,7 +188,7 @@ def test_the_indices_are_davies_and_bouldins(given, evidence):
 
 
 def made_sample(activations, labels):
-    return perturbation.Sample(None, None, labels, response.FirstLayer(nn.Identity(), activations), "")
+    return perturbation.PerturbedSample(None, None, labels, response.FirstLayer(nn.Identity(), activations), "")
 
 
 def test_a_large_sample_is_drawn_from_and_small_maps_are_pooled_whole():
@@ -194,11 +199,11 @@ def test_a_large_sample_is_drawn_from_and_small_maps_are_pooled_whole():
     for _ in range(100):
         draw = rng.permutation(400)[:120]
         values.append(davies_bouldin_score(pooled[draw], labels.numpy()[draw]))
-    found = clusters.initial_index(made_sample(maps, labels), 0)
+    found = perturbation.initial_index(made_sample(maps, labels), 0)
     # The mean of 10 draws, four standard errors wide; the whole sample gives another value than all of them.
     assert found == pytest.approx(np.mean(values), abs=4 * np.std(values) * (1 / 10 + 1 / 100) ** 0.5)
-    assert found != clusters.initial_index(made_sample(maps, labels), 1)
-    whole = clusters.initial_index(made_sample(maps[:120], labels[:120]), 0)
+    assert found != perturbation.initial_index(made_sample(maps, labels), 1)
+    whole = perturbation.initial_index(made_sample(maps[:120], labels[:120]), 0)
     assert whole == pytest.approx(index_by_loops(pooled[:120], labels.numpy()[:120]), rel=1e-9)
 
 
@@ -236,7 +241,7 @@ def test_without_a_first_layer_the_rest_is_there(given):
 
     table = values(score(FAMILY, given | {"network": Branches().eval()}, SETTINGS))
     for measure in ("gi_score", "curve_mean"):
-        assert np.isfinite(table.loc[[(measure, name) for name in perturbation.VARIANTS if name not in FIRST_LAYER], "value"]).all()
+        assert np.isfinite(table.loc[[(measure, name) for name in perturbation.PERTURBATIONS if name not in FIRST_LAYER], "value"]).all()
         assert table.loc[[(measure, name) for name in FIRST_LAYER], "value"].isna().all()
     assert np.isfinite(table.loc[("davies_bouldin_index", "penultimate"), "value"])
     reason = "no one module of Branches carries all of the image between the first and the second convolution or linear layer"
@@ -266,7 +271,7 @@ def test_a_linear_layer_that_does_not_give_the_logits_is_not_taken_for_the_end(g
             return self.two(maps * self.gate(maps.mean((2, 3)))[..., None, None]).mean((2, 3))
 
     for linear in (True, False):
-        assert np.isnan(clusters.penultimate_index(Gated(linear).eval(), evidence["perturbed_sample"]))
+        assert np.isnan(perturbation.penultimate_index(Gated(linear).eval(), evidence["perturbed_sample"]))
 
 
 def test_one_class_is_no_clustering(given):
@@ -293,19 +298,19 @@ def test_the_component_is_scikit_learns_and_grows_with_gi(sign):
     mixup = 7 - 0.01 * (sign * gi + rng.normal(size=40))
     table = np.stack([(column - column.mean()) / column.std() for column in (gi, mixup)], 1)
     expected = PCA(1).fit_transform(table)[:, 0]
-    found = perturbation.pca_gi_mixup(gi, mixup)
+    found = tables.pca_gi_mixup(gi, mixup)
     assert found == pytest.approx(expected * np.sign(expected @ gi), abs=1e-12)
-    assert perturbation.pca_gi_mixup(100 * gi - 3, 1 - mixup) == pytest.approx(found, abs=1e-12)
+    assert tables.pca_gi_mixup(100 * gi - 3, 1 - mixup) == pytest.approx(found, abs=1e-12)
 
 
 def test_the_component_is_undefined_where_its_columns_are():
-    found = perturbation.pca_gi_mixup([1, np.nan, 2, 4, 3], [4, 1, 3, 1, np.inf])
+    found = tables.pca_gi_mixup([1, np.nan, 2, 4, 3], [4, 1, 3, 1, np.inf])
     assert np.isnan(found).tolist() == [False, True, False, False, True]
-    assert found[[0, 2, 3]] == pytest.approx(perturbation.pca_gi_mixup([1, 2, 4], [4, 3, 1]))
+    assert found[[0, 2, 3]] == pytest.approx(tables.pca_gi_mixup([1, 2, 4], [4, 3, 1]))
     for gi, mixup in (([1, 2], [3, 4]), ([1, 1, 1], [1, 2, 3]), ([-1, 0, 1], [1, 0, 1])):
-        assert np.isnan(perturbation.pca_gi_mixup(gi, mixup)).all()
+        assert np.isnan(tables.pca_gi_mixup(gi, mixup)).all()
     with pytest.raises(ValueError, match=re.escape("one value per model each, got shapes (3,) and (2,)")):
-        perturbation.pca_gi_mixup([1, 2, 3], [1, 2])
+        tables.pca_gi_mixup([1, 2, 3], [1, 2])
 
 
 def test_random_magnitudes_are_scored_for_every_transform(given, evidence):

@@ -113,7 +113,7 @@ def test_loss_accuracy_and_entropy():
 
 def test_every_value_of_the_family_is_finite_for_a_network_and_its_variants_are_all_there(tiny_given):
     items = [item for item in MEASURES.values() if item.family == "prediction"]
-    scores = evidence.score(items, tiny_given, evidence.Settings())
+    scores = evidence.score(items, tiny_given, evidence.MeasureSettings())
     assert np.isfinite(scores["value"]).all()
     assert (scores["reason"] == "").all()
     for item in items:

@@ -7,13 +7,13 @@ import torchvision
 from scipy.integrate import quad
 from torch import nn
 
-from helpers import models
 from helpers.measures import response
+from helpers.networks.resnet import build
 
 
 @pytest.fixture(scope="module")
 def resnet():
-    return models.build("resnet18", 3, stem="imagenet", width=0.125, seed=0).eval()
+    return build("resnet18", 3, stem="imagenet", width=0.125, seed=0).eval()
 
 
 @pytest.fixture(scope="module")
@@ -46,39 +46,41 @@ def gi_by_loops(alphas, accuracies):
 def test_gi_of_constants_and_of_a_line():
     alphas = np.linspace(0, 1, 11)
     for constant in (1, 0.7, 0):
-        assert response.gi_score(alphas, np.full(11, constant)) == pytest.approx(1 - constant, abs=1e-15)
+        assert response.gi_of_curve(alphas, np.full(11, constant)) == pytest.approx(1 - constant, abs=1e-15)
     # The trapezoid of alpha^2 / 2 on steps h exceeds 1/6 by h^2 / 12.
     for points in (11, 101, 1001):
-        assert response.gi_score(np.linspace(0, 1, points), np.linspace(1, 0, points)) == pytest.approx(1 / 3 + 1 / (6 * (points - 1) ** 2))
+        assert response.gi_of_curve(np.linspace(0, 1, points), np.linspace(1, 0, points)) == pytest.approx(
+            1 / 3 + 1 / (6 * (points - 1) ** 2)
+        )
 
 
 def test_gi_by_hand():
     # t = 0, 0.4, 0.6; d = 0, 0.1, 0.4; area 0.025 + 0.125.
-    assert response.gi_score([0, 0.5, 1], [1, 0.6, 0.2]) == pytest.approx(0.3)
+    assert response.gi_of_curve([0, 0.5, 1], [1, 0.6, 0.2]) == pytest.approx(0.3)
 
 
 def test_gi_is_algorithm_2_on_uneven_magnitudes_of_any_range():
     rng = np.random.default_rng(0)
     alphas, accuracies = np.concatenate([[0], rng.random(9).cumsum()]), rng.random(10)
-    assert response.gi_score(alphas, accuracies) == pytest.approx(gi_by_loops(alphas, accuracies), rel=1e-12)
-    assert response.gi_score(360 * alphas - 180, accuracies) == pytest.approx(gi_by_loops(alphas, accuracies), rel=1e-12)
+    assert response.gi_of_curve(alphas, accuracies) == pytest.approx(gi_by_loops(alphas, accuracies), rel=1e-12)
+    assert response.gi_of_curve(360 * alphas - 180, accuracies) == pytest.approx(gi_by_loops(alphas, accuracies), rel=1e-12)
 
 
 def test_gi_weighs_an_early_loss_more():
     flat = np.ones(11)
     early, late = flat.copy(), flat.copy()
     early[2], late[8] = 0.5, 0.5
-    assert response.gi_score(np.arange(11), early) > response.gi_score(np.arange(11), late) > 0
+    assert response.gi_of_curve(np.arange(11), early) > response.gi_of_curve(np.arange(11), late) > 0
 
 
 def test_pal_of_constants_and_of_a_line():
     for constant in (1.0, 0.3):
         for points in (2, 6, 11, 14):
-            assert response.pal_score(np.linspace(-180, 179, points), np.full(points, constant)) == pytest.approx(84)
-    fine = response.pal_score(np.linspace(0, 1, 2001), np.linspace(1, 0, 2001))
+            assert response.pal_of_curve(np.linspace(-180, 179, points), np.full(points, constant)) == pytest.approx(84)
+    fine = response.pal_of_curve(np.linspace(0, 1, 2001), np.linspace(1, 0, 2001))
     assert fine == pytest.approx(54.62, abs=0.005)
-    assert np.isnan(response.pal_score([0, 0.5, 1], [0, 0, 0]))
-    assert np.isnan(response.pal_score([0, 0.1, 0.2, 1], [0, 0, 0, 1]))
+    assert np.isnan(response.pal_of_curve([0, 0.5, 1], [0, 0, 0]))
+    assert np.isnan(response.pal_of_curve([0, 0.1, 0.2, 1], [0, 0, 0, 1]))
 
 
 def test_pal_is_the_ratio_of_areas_by_quadrature():
@@ -89,11 +91,11 @@ def test_pal_is_the_ratio_of_areas_by_quadrature():
     def area(start, stop):
         return quad(np.interp, start, stop, args=(alphas, t), points=alphas[(alphas > start) & (alphas < stop)], limit=200)[0]
 
-    assert response.pal_score(alphas, accuracies, 0.35, 0.22) == pytest.approx(area(0.65, 1) / area(0, 0.22), rel=1e-7)
-    assert response.pal_score(alphas, 0.5 * accuracies) == pytest.approx(response.pal_score(alphas, accuracies))
+    assert response.pal_of_curve(alphas, accuracies, 0.35, 0.22) == pytest.approx(area(0.65, 1) / area(0, 0.22), rel=1e-7)
+    assert response.pal_of_curve(alphas, 0.5 * accuracies) == pytest.approx(response.pal_of_curve(alphas, accuracies))
 
 
-@pytest.mark.parametrize("score", [response.gi_score, response.pal_score])
+@pytest.mark.parametrize("score", [response.gi_of_curve, response.pal_of_curve])
 def test_scores_of_a_curve_that_is_none(score):
     assert np.isnan(score([0, 0.5, 1], [1, np.nan, 1]))
     with pytest.raises(ValueError, match=re.escape("at least 2 points; got shapes (3,) and (2,)")):
@@ -107,12 +109,12 @@ def test_scores_of_a_curve_that_is_none(score):
 @pytest.mark.parametrize(("top", "bottom", "name"), [(0, 0.1, "top 0"), (1.2, 0.1, "top 1.2"), (0.6, -1, "bottom -1")])
 def test_pal_refuses_other_shares(top, bottom, name):
     with pytest.raises(ValueError, match=f"^{name} must be above 0 and at most 1$"):
-        response.pal_score([0, 1], [1, 1], top, bottom)
+        response.pal_of_curve([0, 1], [1, 1], top, bottom)
 
 
 def test_a_curve_asks_for_even_magnitudes_and_gives_them_from_0_to_1():
     asked = []
-    curve = response.response_curve(lambda magnitude: asked.append(magnitude) or magnitude / 10, -2, 4, 4)
+    curve = response.accuracy_curve(lambda magnitude: asked.append(magnitude) or magnitude / 10, -2, 4, 4)
     assert asked == [-2, 0, 2, 4]
     assert curve.alphas.tolist() == pytest.approx([0, 1 / 3, 2 / 3, 1])
     assert curve.accuracies.tolist() == pytest.approx([-0.2, 0, 0.2, 0.4])
@@ -120,9 +122,9 @@ def test_a_curve_asks_for_even_magnitudes_and_gives_them_from_0_to_1():
 
 def test_a_curve_without_points_or_range_is_refused():
     with pytest.raises(ValueError, match=r"^a response curve of 1 points has no area; it needs at least 2$"):
-        response.response_curve(float, 0, 1, 1)
+        response.accuracy_curve(float, 0, 1, 1)
     with pytest.raises(ValueError, match=r"^the smallest magnitude 1 must be below the largest, 1$"):
-        response.response_curve(float, 1, 1, 3)
+        response.accuracy_curve(float, 1, 1, 3)
 
 
 @pytest.mark.parametrize("kind", response.KINDS)
@@ -202,7 +204,7 @@ def vision_transformer():
     ("make", "end"),
     [
         (lambda: torchvision.models.resnet18(num_classes=3), "maxpool"),
-        (lambda: models.build("resnet50", 3, stem="strided", width=0.125, seed=0), "maxpool"),
+        (lambda: build("resnet50", 3, stem="strided", width=0.125, seed=0), "maxpool"),
         (lambda: torchvision.models.efficientnet_b0(num_classes=3), "features.0.2"),
         (ClipStem, "relu1"),
         (vision_transformer, "encoder.dropout"),

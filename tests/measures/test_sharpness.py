@@ -9,10 +9,12 @@ import torch
 from torch import nn
 
 from helpers.measures import evidence, flatness, sharpness
-from helpers.measures.flatness import Sample, Search
+from helpers.measures.flatness import NoiseSample, Search
 from helpers.measures.registry import MEASURES
 
 ALPHA, SIGMA = Search(0.02, 4, False, False, True), Search(0.25, 3, False, False, True)
+
+
 ASCENT = {"steps": 20, "restarts": 2, "seed": 0}
 
 
@@ -26,7 +28,7 @@ def linear(weight):
 def toy():
     """A linear classifier of points with positive coordinates, all of class 1: one corner of the box is the worst for all of them."""
     points = torch.rand(400, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 0.1
-    return torch.tensor([[-1.0, 0.3], [2.0, 0.5]], dtype=torch.float64), Sample(points, torch.ones(400, dtype=torch.int64))
+    return torch.tensor([[-1.0, 0.3], [2.0, 0.5]], dtype=torch.float64), NoiseSample(points, torch.ones(400, dtype=torch.int64))
 
 
 @pytest.fixture
@@ -38,7 +40,7 @@ def small():
     network[1].weight.requires_grad_(False)
     network[4].bias.grad = torch.ones(3, dtype=torch.float64)
     images = torch.randn(60, 2, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    return network, Sample(images, network(images).argmax(1))
+    return network, NoiseSample(images, network(images).argmax(1))
 
 
 def state_of(network):
@@ -83,7 +85,7 @@ def test_the_magnitude_aware_radius_is_free_of_scale_where_weights_are_large(toy
     weight, (points, labels) = toy
     radii = []
     for factor in (1e4, 1e6):  # the points shrink as the weights grow, or the loss would saturate
-        network, sample = linear(weight * factor), Sample(points / factor, labels)
+        network, sample = linear(weight * factor), NoiseSample(points / factor, labels)
         worst = partial(sharpness.worst_accuracy, network, sample, magnitude_aware=True, **ASCENT)
         radii.append(sharpness.search_radius(worst, 1.0).magnitude)
         # The fall is alpha' sum (|w_j| + 1 / factor) |x_j| in the first units.
@@ -101,7 +103,7 @@ def test_the_plain_radius_grows_with_the_weights(toy):
 
 def test_confident_images_do_not_stop_the_ascent(toy):
     weight, (points, labels) = toy
-    confident = linear(weight.float() * 13), Sample(points.float() + 0.5, labels)
+    confident = linear(weight.float() * 13), NoiseSample(points.float() + 0.5, labels)
     assert (confident[0](confident[1].images).diff() > 20).all()  # in float32 the slope of the true class' logit would be 0
     with sharpness.differentiable(confident[0]) as parameters:
         gradient = sharpness.slope(confident[0], parameters, confident[1], 400)[0][0]
@@ -296,7 +298,7 @@ def test_every_measure_of_a_resnet_has_a_value_or_a_reason(tiny_given):
         labels = tiny_given["network"](normalise(images.images)).argmax(1)
     given = tiny_given | {"images": dataclasses.replace(images, labels=labels)}
     before = [parameter.detach().clone() for parameter in given["network"].parameters()]
-    settings = evidence.Settings(sharpness_steps=3, flatness_draws=3, batch_size=20)
+    settings = evidence.MeasureSettings(sharpness_steps=3, flatness_draws=3, batch_size=20)
     table = evidence.score([MEASURES[name] for name in names], given, settings).set_index("measure")
     assert list(table.index) == names
     assert (table["reason"] == "").all(), table

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from helpers.measures import operators
+from helpers.measures import spectral
 
 
 def random_kernel(*shape, seed=0):
@@ -52,18 +52,18 @@ def largest_by_frequency(weight, size):
 def test_operator_norm_is_that_of_the_explicit_matrix(shape, size, stride, dilation, groups):
     weight = random_kernel(*shape)
     expected = np.linalg.norm(operator_matrix(weight.numpy(), size, stride, dilation, groups), 2)
-    assert operators.operator_norm(weight, size, stride, dilation, groups) == pytest.approx(expected, rel=1e-10)
+    assert spectral.operator_norm(weight, size, stride, dilation, groups) == pytest.approx(expected, rel=1e-10)
 
 
 def test_by_hand():
     difference = torch.tensor([[[[1.0, -1.0]]]])
     # x_j - x_(j+1) is largest for alternating signs, which need an even circle; on 3 pixels it is 2 sin(pi / 3).
-    assert operators.operator_norm(difference, (1, 8)) == pytest.approx(2, rel=1e-12)
-    assert operators.operator_norm(difference, (1, 3)) == pytest.approx(np.sqrt(3), rel=1e-12)
-    assert operators.reshaped_norm(difference) == pytest.approx(np.sqrt(2), rel=1e-12)
+    assert spectral.operator_norm(difference, (1, 8)) == pytest.approx(2, rel=1e-12)
+    assert spectral.operator_norm(difference, (1, 3)) == pytest.approx(np.sqrt(3), rel=1e-12)
+    assert spectral.reshaped_norm(difference) == pytest.approx(np.sqrt(2), rel=1e-12)
     shift = torch.zeros(1, 1, 3, 3)
     shift[..., 2, 0] = -5.0
-    assert operators.operator_norm(shift, 7) == pytest.approx(5, rel=1e-12)
+    assert spectral.operator_norm(shift, 7) == pytest.approx(5, rel=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -73,7 +73,7 @@ def test_no_frequency_is_dropped_that_holds_the_largest(taps, size, seed):
     if seed % 2:  # nearly constant over frequencies, where bounds are closest
         weight *= 1e-3
         weight[:, :, 1, 1] += torch.eye(3, 4)
-    assert operators.fft_norm(weight, size) == pytest.approx(largest_by_frequency(weight, size), rel=1e-11)
+    assert spectral.fft_norm(weight, size) == pytest.approx(largest_by_frequency(weight, size), rel=1e-11)
 
 
 @pytest.mark.parametrize(("u", "v"), [(0, 0), (17, 5), (50, 31), (33, 48), (95, 1)])
@@ -81,65 +81,65 @@ def test_a_single_peak_is_found_wherever_it_is(u, v):
     taps = torch.arange(7, dtype=torch.float64)
     angle = 2 * np.pi * (u * taps[:, None] + v * taps) / 96
     weight = angle.cos()[None, None]
-    assert operators.fft_norm(weight, 96) == pytest.approx(largest_by_frequency(weight, (96, 96)), rel=1e-12)
+    assert spectral.fft_norm(weight, 96) == pytest.approx(largest_by_frequency(weight, (96, 96)), rel=1e-12)
 
 
 @pytest.mark.parametrize("stride", [1, 2, 3])
 def test_a_kernel_of_one_pixel_is_a_matrix(stride):
     weight = random_kernel(6, 4, 1, 1)
     expected = np.linalg.svd(weight.flatten(1).numpy(), compute_uv=False)[0]
-    found = [operators.operator_norm(weight, 9, stride), operators.reshaped_norm(weight), operators.fft_norm(weight, 9)]
+    found = [spectral.operator_norm(weight, 9, stride), spectral.reshaped_norm(weight), spectral.fft_norm(weight, 9)]
     assert found == pytest.approx([expected] * 3, rel=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_norm_lies_between_the_matrix_and_three_times_the_matrix(seed):
     weight = random_kernel(5, 4, 3, 3, seed=seed)
-    reshaped, operator = operators.reshaped_norm(weight), operators.operator_norm(weight, 12)
+    reshaped, operator = spectral.reshaped_norm(weight), spectral.operator_norm(weight, 12)
     assert reshaped < operator < 3 * reshaped
     constant = torch.ones(1, 1, 3, 3)
-    assert operators.operator_norm(constant, 12) == pytest.approx(3 * operators.reshaped_norm(constant), rel=1e-12)
+    assert spectral.operator_norm(constant, 12) == pytest.approx(3 * spectral.reshaped_norm(constant), rel=1e-12)
 
 
 def test_patches_that_do_not_overlap_are_a_matrix():
     weight = random_kernel(5, 3, 4, 4)
-    assert operators.operator_norm(weight, 12, 4) == pytest.approx(operators.reshaped_norm(weight), rel=1e-12)
-    assert operators.operator_norm(weight, 12, 6) == pytest.approx(operators.reshaped_norm(weight), rel=1e-12)
+    assert spectral.operator_norm(weight, 12, 4) == pytest.approx(spectral.reshaped_norm(weight), rel=1e-12)
+    assert spectral.operator_norm(weight, 12, 6) == pytest.approx(spectral.reshaped_norm(weight), rel=1e-12)
 
 
 def test_fft_norm_ignores_the_stride_and_a_linear_layer_the_size():
     weight, matrix = random_kernel(4, 3, 3, 3), random_kernel(4, 7)
-    assert operators.fft_norm(weight, 8) == operators.operator_norm(weight, 8, 1)
-    assert operators.fft_norm(weight, 8) > 1.05 * operators.operator_norm(weight, 8, 2)
-    assert operators.fft_norm(matrix, 8) == operators.reshaped_norm(matrix)
-    assert operators.reshaped_norm(matrix) == pytest.approx(np.linalg.norm(matrix.numpy(), 2), rel=1e-12)
+    assert spectral.fft_norm(weight, 8) == spectral.operator_norm(weight, 8, 1)
+    assert spectral.fft_norm(weight, 8) > 1.05 * spectral.operator_norm(weight, 8, 2)
+    assert spectral.fft_norm(matrix, 8) == spectral.reshaped_norm(matrix)
+    assert spectral.reshaped_norm(matrix) == pytest.approx(np.linalg.norm(matrix.numpy(), 2), rel=1e-12)
 
 
 def test_the_size_is_rounded_up_to_the_stride_and_to_the_kernel():
     weight = random_kernel(3, 2, 3, 3, seed=3)
-    assert operators.operator_norm(weight, 7, 2) == operators.operator_norm(weight, 8, 2)
-    assert operators.operator_norm(weight, (2, 8), 1, 2) == operators.operator_norm(weight, (5, 8), 1, 2)
-    assert operators.operator_norm(weight, 8, 2) != operators.operator_norm(weight, 10, 2)
+    assert spectral.operator_norm(weight, 7, 2) == spectral.operator_norm(weight, 8, 2)
+    assert spectral.operator_norm(weight, (2, 8), 1, 2) == spectral.operator_norm(weight, (5, 8), 1, 2)
+    assert spectral.operator_norm(weight, 8, 2) != spectral.operator_norm(weight, 10, 2)
 
 
 @pytest.mark.parametrize("scale", [1e-90, -3.0, 1e90])
 def test_the_norm_grows_with_the_weight(scale):
     weight = random_kernel(3, 4, 3, 3)
-    for norm in (operators.operator_norm(weight * scale, (9, 8), (1, 2)), operators.reshaped_norm(weight * scale)):
+    for norm in (spectral.operator_norm(weight * scale, (9, 8), (1, 2)), spectral.reshaped_norm(weight * scale)):
         assert norm > 0
-    expected = abs(scale) * operators.operator_norm(weight, (9, 8), (1, 2))
-    assert operators.operator_norm(weight * scale, (9, 8), (1, 2)) == pytest.approx(expected, rel=1e-11)
+    expected = abs(scale) * spectral.operator_norm(weight, (9, 8), (1, 2))
+    assert spectral.operator_norm(weight * scale, (9, 8), (1, 2)) == pytest.approx(expected, rel=1e-11)
 
 
 def test_the_order_of_channels_does_not_matter():
     weight = random_kernel(5, 4, 3, 3)
     mixed = weight[torch.tensor([3, 1, 4, 0, 2])][:, torch.tensor([2, 0, 3, 1])]
-    assert operators.operator_norm(mixed, 8, 2) == pytest.approx(operators.operator_norm(weight, 8, 2), rel=1e-11)
+    assert spectral.operator_norm(mixed, 8, 2) == pytest.approx(spectral.operator_norm(weight, 8, 2), rel=1e-11)
 
 
 def test_no_input_is_stretched_more_and_the_transpose_map_is_the_same():
     weight = random_kernel(4, 3, 3, 3)
-    norm = operators.operator_norm(weight, 10)
+    norm = spectral.operator_norm(weight, 10)
     images = random_kernel(50, 3, 10, 10, seed=1)
     layer = nn.Conv2d(3, 4, 3, padding=1, padding_mode="circular", bias=False, dtype=torch.float64)
     with torch.no_grad():
@@ -155,9 +155,9 @@ def test_no_input_is_stretched_more_and_the_transpose_map_is_the_same():
 
 def test_zeros_give_zero_and_what_is_not_finite_is_undefined():
     weight = torch.zeros(3, 2, 3, 3)
-    assert operators.operator_norm(weight, 8, 2) == operators.reshaped_norm(weight) == operators.fft_norm(weight, 8) == 0
+    assert spectral.operator_norm(weight, 8, 2) == spectral.reshaped_norm(weight) == spectral.fft_norm(weight, 8) == 0
     weight[0, 0, 1, 1] = torch.inf
-    assert np.isnan([operators.operator_norm(weight, 8), operators.reshaped_norm(weight), operators.fft_norm(weight, 8)]).all()
+    assert np.isnan([spectral.operator_norm(weight, 8), spectral.reshaped_norm(weight), spectral.fft_norm(weight, 8)]).all()
 
 
 @pytest.mark.parametrize(
@@ -172,4 +172,4 @@ def test_zeros_give_zero_and_what_is_not_finite_is_undefined():
 )
 def test_what_does_not_fit_is_refused(shape, arguments, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        operators.operator_norm(torch.ones(shape), **arguments)
+        spectral.operator_norm(torch.ones(shape), **arguments)

@@ -5,9 +5,9 @@ import torch
 import torchvision
 from torch import nn
 
-from helpers import models
 from helpers.measures import evidence
-from helpers.measures.layers import check_same_layout, folded, normalised_convolutions, trace_layers
+from helpers.measures.traced_layers import check_same_layout, folded, normalised_convolutions, trace_layers
+from helpers.networks import resnet
 
 
 def settle(network):
@@ -219,15 +219,15 @@ def test_after_an_error_in_the_forward_pass_nothing_remains():
 
 
 def test_providers_give_one_image_and_both_lists(tiny_given):
-    known = evidence.Evidence(tiny_given, evidence.Settings())
-    assert torch.equal(known["example"], models.normalise(tiny_given["images"].images[:1]))
+    known = evidence.Evidence(tiny_given, evidence.MeasureSettings())
+    assert torch.equal(known["example"], resnet.normalise_images(tiny_given["images"].images[:1]))
     assert [layer.name for layer in known["layers"]] == [layer.name for layer in known["initial_layers"]]
     assert not torch.equal(known["layers"][0].weight, known["initial_layers"][0].weight)
     assert known["layers"][0].input_size == (16, 16)
 
 
 def test_what_is_missing_or_does_not_match_is_said(tiny_given):
-    known = evidence.Evidence(tiny_given | {"initial_network": None}, evidence.Settings())
+    known = evidence.Evidence(tiny_given | {"initial_network": None}, evidence.MeasureSettings())
     with pytest.raises(ValueError, match=r"^no initial weights were given, so there is no distance from them$"):
         known["initial_layers"]
     layers = trace(chain(nn.Conv2d(3, 4, 3)))

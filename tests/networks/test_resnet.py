@@ -1,26 +1,33 @@
+import os
 import pickle
+import signal
+import subprocess
+import sys
 
 import pytest
 import safetensors.torch
 import torch
 import torchvision
 import torchvision.transforms.v2.functional as transforms
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from helpers import models, resnet
+from helpers.networks import resnet, weights
+from helpers.select import load
 
 
-@pytest.mark.parametrize("architecture", models.ARCHITECTURES)
+@pytest.mark.parametrize("architecture", resnet.ARCHITECTURES)
 def test_full_width_with_the_imagenet_stem_is_torchvisions(architecture):
     torch.manual_seed(5)
     reference = torchvision.models.get_model(architecture, weights=None, num_classes=20)
-    ours = models.build(architecture, 20, seed=5)
+    ours = resnet.build(architecture, 20, seed=5)
     assert list(ours.state_dict()) == list(reference.state_dict())
     image = torch.randn(2, 3, 64, 64)
     with torch.no_grad():
         assert torch.equal(ours.eval()(image), reference.eval()(image))
 
 
-@pytest.mark.parametrize("architecture", models.ARCHITECTURES)
+@pytest.mark.parametrize("architecture", resnet.ARCHITECTURES)
 def test_a_scaled_network_of_full_width_has_torchvisions_keys_shapes_and_outputs(architecture):
     reference = torchvision.models.get_model(architecture, weights=None, num_classes=7).eval()
     scaled = resnet.ResNet(architecture, 7).eval()
@@ -32,7 +39,7 @@ def test_a_scaled_network_of_full_width_has_torchvisions_keys_shapes_and_outputs
 
 @pytest.mark.parametrize(("stem", "side"), [("imagenet", 2), ("small", 8), ("strided", 4)])
 def test_the_stem_decides_the_size_of_the_map(stem, side):
-    network = models.build("resnet18", 5, stem=stem, width=0.125, seed=0)
+    network = resnet.build("resnet18", 5, stem=stem, width=0.125, seed=0)
     maps = []
     network.layer4.register_forward_hook(lambda module, given, output: maps.append(output))
     network(torch.randn(2, 3, 64, 64))
@@ -40,8 +47,8 @@ def test_the_stem_decides_the_size_of_the_map(stem, side):
 
 
 def test_width_scales_every_layer():
-    widths = {name: p.shape[0] for name, p in models.build("resnet50", 5, width=0.25, seed=0).named_parameters() if p.ndim == 4}
-    full = {name: p.shape[0] for name, p in models.build("resnet50", 5, seed=0).named_parameters() if p.ndim == 4}
+    widths = {name: p.shape[0] for name, p in resnet.build("resnet50", 5, width=0.25, seed=0).named_parameters() if p.ndim == 4}
+    full = {name: p.shape[0] for name, p in resnet.build("resnet50", 5, seed=0).named_parameters() if p.ndim == 4}
     assert widths == {name: channels // 4 for name, channels in full.items()}
 
 
@@ -49,7 +56,7 @@ def test_the_seed_decides_the_weights_and_the_global_generator_is_left_alone():
     torch.manual_seed(0)
     expected = torch.rand(1)
     torch.manual_seed(0)
-    one, two, other = (models.build("resnet18", 5, width=0.125, seed=seed) for seed in (1, 1, 2))
+    one, two, other = (resnet.build("resnet18", 5, width=0.125, seed=seed) for seed in (1, 1, 2))
     assert torch.equal(torch.rand(1), expected)
     assert torch.equal(one.conv1.weight, two.conv1.weight)
     assert not torch.equal(one.conv1.weight, other.conv1.weight)
@@ -59,30 +66,30 @@ def test_normalise_is_torchvisions():
     image = torch.randint(0, 256, (2, 3, 5, 5), dtype=torch.uint8)
     preset = torchvision.models.ResNet18_Weights.IMAGENET1K_V1.transforms()
     expected = transforms.normalize(image / 255, preset.mean, preset.std)
-    assert torch.allclose(models.normalise(image), expected, atol=1e-6)  # float32 rounding of values up to 3
+    assert torch.allclose(resnet.normalise_images(image), expected, atol=1e-6)  # float32 rounding of values up to 3
 
 
 def test_weights_by_path_and_by_torchvisions_name_load_the_same_backbone(tmp_path, monkeypatch):
-    trained = models.build("resnet18", 1000, seed=3)
+    trained = resnet.build("resnet18", 1000, seed=3)
     safetensors.torch.save_file(trained.state_dict(), tmp_path / "resnet18.safetensors")
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     (tmp_path / "hub/checkpoints").mkdir(parents=True)
     torch.save(trained.state_dict(), tmp_path / "hub/checkpoints/resnet18-f37072fd.pth")
-    by_path = models.read_weights(str(tmp_path / "{architecture}.safetensors"), "resnet18")
-    by_name = models.read_weights("IMAGENET1K_V1", "resnet18")
-    assert models.weights_digest(by_path) == models.weights_digest(by_name) == models.weights_digest(trained.state_dict())
-    network = models.load_backbone(models.build("resnet18", 20, seed=9), by_name)
+    by_path = weights.read_weights(str(tmp_path / "{architecture}.safetensors"), "resnet18")
+    by_name = weights.read_weights("IMAGENET1K_V1", "resnet18")
+    assert weights.weights_digest(by_path) == weights.weights_digest(by_name) == weights.weights_digest(trained.state_dict())
+    network = weights.load_backbone(resnet.build("resnet18", 20, seed=9), by_name)
     assert torch.equal(network.layer4[1].conv2.weight, trained.layer4[1].conv2.weight)
-    assert torch.equal(network.fc.weight, models.build("resnet18", 20, seed=9).fc.weight)  # other classes: the head starts anew
+    assert torch.equal(network.fc.weight, resnet.build("resnet18", 20, seed=9).fc.weight)  # other classes: the head starts anew
 
 
 def test_missing_weights_name_the_file_the_folder_and_three_ways(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     monkeypatch.setattr(torch.hub, "download_url_to_file", _offline)
     with pytest.raises(FileNotFoundError, match=r"resnet50-0676ba61.pth.*checkpoints.*Three ways: \(1\).*\(2\).*\(3\)"):
-        models.read_weights("IMAGENET1K_V1", "resnet50")
+        weights.read_weights("IMAGENET1K_V1", "resnet50")
     with pytest.raises(FileNotFoundError, match=r"nowhere/resnet18.safetensors.*Three ways"):
-        models.read_weights("nowhere/{architecture}.safetensors", "resnet18")
+        weights.read_weights("nowhere/{architecture}.safetensors", "resnet18")
 
 
 def _offline(*arguments, **options):
@@ -101,7 +108,7 @@ def test_a_pickle_with_code_in_the_cache_of_torchvision_is_refused_and_does_not_
     with pytest.raises(
         ValueError, match=r"cached file of IMAGENET1K_V1 for resnet18 is no plain state dict \(UnpicklingError\); delete it"
     ):
-        models.read_weights("IMAGENET1K_V1", "resnet18")
+        weights.read_weights("IMAGENET1K_V1", "resnet18")
     assert capsys.readouterr().out == ""
 
 
@@ -110,18 +117,18 @@ def test_a_pickle_with_code_is_refused_and_does_not_run(tmp_path, capsys):
     torch.save({"x": Dangerous()}, tmp_path / "worse.pth")
     for name in ("bad.pth", "worse.pth"):
         with pytest.raises(ValueError, match=f"{name} is no plain state dict .* save it as safetensors"):
-            models.read_weights(str(tmp_path / name), "resnet18")
+            weights.read_weights(str(tmp_path / name), "resnet18")
     assert "this ran" not in capsys.readouterr().out
 
 
 def test_weights_of_another_network_are_refused_by_name():
-    state = models.build("resnet18", 5, width=0.25, seed=0).state_dict()
+    state = resnet.build("resnet18", 5, width=0.25, seed=0).state_dict()
     with pytest.raises(ValueError, match=r"\d+ tensors differ, first .*; use weights of the same architecture, stem and width"):
-        models.load_backbone(models.build("resnet18", 5, width=0.125, seed=0), state)
+        weights.load_backbone(resnet.build("resnet18", 5, width=0.125, seed=0), state)
     with pytest.raises(ValueError, match=r"1 tensors differ, first layer4\.1\.conv2\.weight"):
-        partial = models.build("resnet18", 5, width=0.125, seed=0).state_dict()
+        partial = resnet.build("resnet18", 5, width=0.125, seed=0).state_dict()
         del partial["layer4.1.conv2.weight"]
-        models.load_backbone(models.build("resnet18", 5, width=0.125, seed=0), partial)
+        weights.load_backbone(resnet.build("resnet18", 5, width=0.125, seed=0), partial)
 
 
 @pytest.mark.parametrize(
@@ -135,4 +142,121 @@ def test_weights_of_another_network_are_refused_by_name():
 )
 def test_refuses_unknown_networks(arguments, message):
     with pytest.raises(ValueError, match=message):
-        models.build(**{"architecture": "resnet18", "classes": 5, "seed": 0, **arguments})
+        resnet.build(**{"architecture": "resnet18", "classes": 5, "seed": 0, **arguments})
+
+
+UPSTREAM = """
+import torch
+torch.set_num_threads(1)
+convolution = torch.nn.Conv2d(8, 16, 1, stride=2, bias=False).to(memory_format=torch.channels_last)
+for batch in (8, 16, 32):
+    images = torch.randn(batch, 8, 56, 56).contiguous(memory_format=torch.channels_last)
+    convolution(images).sum().backward()
+"""
+
+
+ONE_STEP = """
+import torch
+from helpers import captured_step, models
+torch.set_num_threads(1)
+network = models.build("resnet18", 20, width=0.125, seed=0).to(memory_format=torch.channels_last).train()
+pixels = torch.randint(0, 256, (8, 224, 224, 3), dtype=torch.uint8).permute(0, 3, 1, 2)
+optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
+for _ in range(3):
+    captured_step.step(network, optimizer, pixels, torch.arange(8), None)
+print(all(bool(weights.isfinite().all()) for weights in network.parameters()))
+"""
+
+
+CPU = torch.backends.cpu.get_cpu_capability()
+
+
+def in_a_process_of_its_own(program):
+    environment = {name: value for name, value in os.environ.items() if name != "ONEDNN_MAX_CPU_ISA"}
+    return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.skipif(CPU != "AVX512", reason=f"the fault was seen on CPUs with AVX-512, and torch uses {CPU} here")
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
+def test_the_fault_upstream_is_still_there():
+    """8 to 16 channels, stride 2, channels last, maps of 56 x 56: the process dies of the gradient of the weights."""
+    code = in_a_process_of_its_own(UPSTREAM).returncode
+    assert code in (-signal.SIGSEGV, -signal.SIGABRT), (
+        f"torch {torch.__version__} ended with {code}: if oneDNN's issue 6035 is closed, resnet.SampledConvolution and this test may go"
+    )
+
+
+def test_the_network_that_died_of_it_trains():
+    ended = in_a_process_of_its_own(ONE_STEP)
+    assert (ended.returncode, ended.stdout) == (0, "True\n"), ended.stderr
+
+
+class Convolutions(TorchDispatchMode):
+    """Notes every convolution that is carried out, forward and backward: kernel, stride, input channels per group."""
+
+    def __init__(self):
+        super().__init__()
+        self.forward, self.backward = [], []
+
+    def __torch_dispatch__(self, function, types, given=(), named=None):
+        name = function.overloadpacket.__name__
+        if name == "convolution":
+            self.forward.append((tuple(given[1].shape[2:]), tuple(given[3]), given[1].shape[1]))
+        if name == "convolution_backward":
+            self.backward.append((tuple(given[2].shape[2:]), tuple(given[4]), given[2].shape[1]))
+        return function(*given, **(named or {}))
+
+
+def carried_out(network, size=32):
+    with Convolutions() as seen:
+        network.train()(torch.randn(2, 3, size, size).contiguous(memory_format=torch.channels_last)).sum().backward()
+    assert len(seen.forward) == len(seen.backward) == sum(isinstance(module, nn.Conv2d) for module in network.modules())
+    return [(stride, inputs) for kernel, stride, inputs in seen.forward + seen.backward if kernel == (1, 1) and stride != (1, 1)]
+
+
+@pytest.mark.parametrize("architecture", resnet.ARCHITECTURES)
+@pytest.mark.parametrize("stem", resnet.STEMS)
+@pytest.mark.parametrize("width", [0.0625, 0.125, 0.1875, 0.25])
+def test_no_network_carries_out_a_strided_1x1_convolution_of_few_channels(architecture, stem, width):
+    network = resnet.build(architecture, 5, stem=stem, width=width, seed=0).to(memory_format=torch.channels_last)
+    strided = carried_out(network)
+    assert all(inputs >= 16 for _, inputs in strided)
+    # Three shortcuts have a stride, each seen forward and backward but where it is avoided.
+    avoided = sum(isinstance(module, resnet.SampledConvolution) for module in network.modules())
+    assert len(strided) == 2 * (3 - avoided)
+    assert avoided == {0.0625: 2, 0.125: 1, 0.1875: 1, 0.25: 0}[width] * (architecture in ("resnet18", "resnet34"))
+
+
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+@pytest.mark.parametrize("options", [{"stride": 2}, {"stride": (3, 1)}, {"stride": 2, "bias": False}, {"stride": 2, "groups": 2}])
+def test_it_is_the_convolution_that_it_stands_for(layout, options):
+    plain = nn.Conv2d(6, 10, 1, **options).double().to(memory_format=layout)
+    sampled = nn.Conv2d(6, 10, 1, **options).double().to(memory_format=layout)
+    sampled.load_state_dict(plain.state_dict())
+    assert type(resnet.sample_first(sampled)) is resnet.SampledConvolution
+    images = torch.randn(3, 6, 9, 8, dtype=torch.float64).contiguous(memory_format=layout)
+    pairs = []
+    for convolution in (plain, sampled):
+        given = images.clone().requires_grad_(True)
+        output = convolution(given)
+        output.pow(3).sum().backward()
+        pairs.append([output, given.grad, *(weights.grad for weights in convolution.parameters())])
+    for expected, found in zip(*pairs, strict=True):
+        assert torch.allclose(found, expected, rtol=1e-12, atol=1e-12)  # sums of at most 108 products in another order
+
+
+def test_other_convolutions_are_left_alone():
+    kept = [nn.Conv2d(16, 8, 1, 2), nn.Conv2d(32, 8, 1, 2, groups=2)]  # a block of channels and more
+    kept += [nn.Conv2d(8, 8, 1), nn.Conv2d(8, 8, 3, 2), nn.Conv2d(8, 8, 1, 2, padding=1)]
+    assert {type(module) for module in resnet.sample_first(nn.Sequential(*kept))} == {nn.Conv2d}
+
+
+def users_network(classes=4):
+    return nn.Sequential(nn.Conv2d(3, 6, 3), nn.Conv2d(6, 12, 1, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(12, classes))
+
+
+def test_a_users_network_is_spared_it_too(tmp_path):
+    torch.save(users_network().state_dict(), tmp_path / "mine.pth")
+    network = load.load_checkpoint(tmp_path / "mine.pth", f"{__name__}:users_network").network
+    assert carried_out(network) == []
+    assert carried_out(users_network()) == [((2, 2), 6)] * 2

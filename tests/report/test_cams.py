@@ -9,7 +9,11 @@ import scipy.stats
 import torch
 from matplotlib.patches import Rectangle
 
-from helpers import localization, pictures, plots, scoring, synthetic
+from helpers.cams import overlap as cams_overlap
+from helpers.cams.overlap import bounding_rectangles, cam_masks, iou_and_iou_b, upsample
+from helpers.data import synthetic
+from helpers.report import cams, data, style, training
+from helpers.scoring import look
 
 ARCHITECTURES = ["resnet18", "resnet34", "resnet50", "resnet101"]
 
@@ -86,27 +90,27 @@ def thresholds():
 
 def test_the_style_is_there_while_drawing_and_gone_afterwards(catalogue):
     before = dict(matplotlib.rcParams)
-    with plots.style():
+    with style.style():
         assert matplotlib.rcParams["axes.grid"] and not matplotlib.rcParams["axes.spines.top"]
-        assert [matplotlib.colors.to_hex(colour) for colour in plots.colours(["a", "b"]).values()] == ["#0173b2", "#de8f05"]
-    plots.gap_histogram(catalogue)
+        assert [matplotlib.colors.to_hex(colour) for colour in style.colours(["a", "b"]).values()] == ["#0173b2", "#de8f05"]
+    training.gap_histogram(catalogue)
     assert dict(matplotlib.rcParams) == before
 
 
 def test_architectures_stand_in_the_order_of_their_numbers():
-    assert plots.in_order(pd.Series(["resnet101", "resnet18", "vit", "resnet34", "resnet18"])) == [
+    assert style.levels_in_order(pd.Series(["resnet101", "resnet18", "vit", "resnet34", "resnet18"])) == [
         "resnet18",
         "resnet34",
         "resnet101",
         "vit",
     ]
-    assert plots.in_order(pd.Series([True, False, True])) == [False, True]
-    assert plots.in_order(pd.Series([100, 25])) == [25, 100]
+    assert style.levels_in_order(pd.Series([True, False, True])) == [False, True]
+    assert style.levels_in_order(pd.Series([100, 25])) == [25, 100]
 
 
 def test_class_counts_draws_every_number_of_the_table():
     table = pd.DataFrame({"class_name": ["disc", "ring"], "train_images": [60, 45], "test_images": [50, 20], "published": [np.nan, 70]})
-    figure = plots.class_counts(table)
+    figure = data.class_counts(table)
     (ax,) = drawn(figure)
     assert [[bar.get_width() for bar in bars] for bars in ax.containers] == [[60, 45], [50, 20]]
     assert [label.get_text() for label in ax.get_yticklabels()] == ["disc", "ring"]
@@ -117,12 +121,12 @@ def test_class_counts_draws_every_number_of_the_table():
 
 def test_class_counts_without_published_numbers_names_none():
     table = pd.DataFrame({"class_name": ["disc"], "train_images": [60], "test_images": [50]})
-    (ax,) = drawn(plots.class_counts(table))
+    (ax,) = drawn(data.class_counts(table))
     assert not ax.lines and len(legend_words(ax.get_legend())) == 2
 
 
 def test_gap_boxplot_draws_every_gap_in_points_and_counts_it(catalogue):
-    (ax,) = drawn(plots.gap_boxplot(catalogue))
+    (ax,) = drawn(training.gap_boxplot(catalogue))
     known = catalogue.dropna(subset="gap")
     np.testing.assert_allclose(sorted(y for _, y in points(ax)), sorted(100 * known["gap"]))
     counts = known["architecture"].value_counts()
@@ -134,20 +138,20 @@ def test_gap_boxplot_draws_every_gap_in_points_and_counts_it(catalogue):
 
 
 def test_gap_boxplot_tells_architectures_apart_without_colour(catalogue):
-    (ax,) = drawn(plots.gap_boxplot(catalogue))
+    (ax,) = drawn(training.gap_boxplot(catalogue))
     markers = [line.get_marker() for line in ax.lines if line.get_linestyle() == "None"]
     assert len(markers) == len(set(markers)) == 4
 
 
 def test_gap_boxplot_draws_medians(catalogue):
-    (ax,) = drawn(plots.gap_boxplot(catalogue))
+    (ax,) = drawn(training.gap_boxplot(catalogue))
     medians = 100 * catalogue.groupby("architecture")["gap"].median()
     levels = [line.get_ydata()[0] for line in ax.lines if line.get_linestyle() != "None" and np.ptp(line.get_ydata()) == 0]
     assert all(np.isclose(levels, median).any() for median in medians)
 
 
 def test_gap_histogram_holds_every_model_with_a_gap(catalogue):
-    (ax,) = drawn(plots.gap_histogram(catalogue))
+    (ax,) = drawn(training.gap_histogram(catalogue))
     assert sum(bar.get_height() for bar in ax.patches) == 39
     assert ax.get_ylabel() == "models (n = 39)" and "percentage points" in ax.get_xlabel()
     edges = [bar.get_x() for bar in ax.patches] + [ax.patches[-1].get_x() + ax.patches[-1].get_width()]
@@ -155,7 +159,7 @@ def test_gap_histogram_holds_every_model_with_a_gap(catalogue):
 
 
 def test_training_curves_draw_one_line_per_run(histories):
-    figure = plots.training_curves(histories)
+    figure = training.training_curves(histories)
     axes = drawn(figure)
     for ax, column in zip(axes, ["train_loss", "train_accuracy", "test_accuracy"], strict=True):
         lines = {tuple(line.get_ydata()) for line in ax.lines}
@@ -170,13 +174,13 @@ def test_training_curves_draw_one_line_per_run(histories):
 
 
 def test_a_run_of_one_epoch_is_seen(histories):
-    axes = drawn(plots.training_curves(histories[histories["epoch"] == 1]))
+    axes = drawn(training.training_curves(histories[histories["epoch"] == 1]))
     assert all(line.get_marker() == "." for line in axes[0].lines)
 
 
 def test_training_curves_survive_a_diverged_run(histories):
     histories.loc[histories["run_id"] == "run0", ["train_loss", "train_accuracy"]] = np.nan
-    assert len(drawn(plots.training_curves(histories))[0].lines) == 5
+    assert len(drawn(training.training_curves(histories))[0].lines) == 5
 
 
 def test_late_changes_are_drawn_in_percent_and_counted():
@@ -188,7 +192,7 @@ def test_late_changes_are_drawn_in_percent_and_counted():
             "relative_accuracy_change": [0.1, 0.2, 0.3, 0.4],
         }
     )
-    figure = plots.late_changes(table)
+    figure = training.late_changes_figure(table)
     loss, accuracy = drawn(figure)
     np.testing.assert_allclose(loss.lines[0].get_ydata(), [-10, np.nan])
     np.testing.assert_allclose([line.get_ydata() for line in accuracy.lines[:2]], [[10, 20], [30, 40]])
@@ -197,7 +201,7 @@ def test_late_changes_are_drawn_in_percent_and_counted():
 
 
 def test_measure_against_gap_draws_every_defined_model_pooled_and_by_architecture(catalogue):
-    figure = plots.measure_against_gap(catalogue, "iou")
+    figure = cams.measure_against_gap(catalogue, "iou")
     axes = drawn(figure)[:5]
     known = catalogue.dropna()
     for ax, (name, models) in zip(axes, [("pooled", known), *((a, known[known["architecture"] == a]) for a in ARCHITECTURES)], strict=True):
@@ -213,24 +217,24 @@ def test_measure_against_gap_draws_every_defined_model_pooled_and_by_architectur
 
 def test_every_column_of_panels_ends_with_a_labelled_axis(catalogue):
     """Five panels on two rows of three: the third of the first row has none below it."""
-    axes = drawn(plots.measure_against_gap(catalogue, "iou"))
+    axes = drawn(cams.measure_against_gap(catalogue, "iou"))
     labelled = [ax.get_xlabel() == "IoU" and any(label.get_visible() for label in ax.get_xticklabels()) for ax in axes[:5]]
     assert labelled == [False, False, True, True, True]
 
 
 def test_infinite_measures_are_left_out_too(catalogue):
     catalogue.loc[2, "iou"] = np.inf
-    figure = plots.measure_against_gap(catalogue, "iou")
+    figure = cams.measure_against_gap(catalogue, "iou")
     drawn(figure)
     assert figure.legends[0].get_title().get_text() == "3 without a value left out"
 
 
 def test_one_architecture_has_one_panel(catalogue):
-    assert len(drawn(plots.measure_against_gap(catalogue[catalogue["architecture"] == "resnet18"], "iou"))) == 1
+    assert len(drawn(cams.measure_against_gap(catalogue[catalogue["architecture"] == "resnet18"], "iou"))) == 1
 
 
 def test_a_constant_measure_has_no_correlation(catalogue):
-    figure = plots.measure_against_gap(catalogue.assign(iou=0.3), "iou")
+    figure = cams.measure_against_gap(catalogue.assign(iou=0.3), "iou")
     assert drawn(figure)[0].get_title() == "pooled: r undefined, n = 39"
 
 
@@ -239,7 +243,7 @@ def test_band_is_that_of_ordinary_least_squares():
     rng = np.random.default_rng(3)
     x, y = rng.normal(size=12), rng.normal(size=12)
     _, ax = plt.subplots()
-    plots.fit_band(ax, x, y)
+    style.fit_band(ax, x, y)
     expected = scipy.stats.linregress(x, y)
     at, line = ax.lines[0].get_data()
     np.testing.assert_allclose(line, expected.intercept + expected.slope * at)
@@ -255,7 +259,7 @@ def test_band_is_that_of_ordinary_least_squares():
 
 
 def test_thresholds_draw_ours_filled_published_hollow_and_the_interval(thresholds):
-    figure = plots.correlation_by_threshold(thresholds)
+    figure = cams.correlation_by_threshold(thresholds)
     for ax, measure in zip(drawn(figure), ["iou", "iou_b"], strict=True):
         rows = thresholds[thresholds["measure"] == measure]
         marked = [line for line in ax.lines if line.get_linestyle() == "None" and line.get_marker() in ("o", "s")]
@@ -271,14 +275,14 @@ def test_thresholds_draw_ours_filled_published_hollow_and_the_interval(threshold
 
 
 def test_thresholds_stand_near_their_own_threshold(thresholds):
-    ax = drawn(plots.correlation_by_threshold(thresholds))[0]
+    ax = drawn(cams.correlation_by_threshold(thresholds))[0]
     filled = [line for line in ax.lines if line.get_marker() in ("o", "s") and line.get_fillstyle() == "full"]
     assert all(np.abs(line.get_xdata() - [95, 90]).max() < 2.5 for line in filled)
 
 
 def test_an_undefined_correlation_leaves_a_hole_only(thresholds):
     thresholds.loc[0, ["pearson_r", "ci_low", "ci_high"]] = np.nan
-    ax = drawn(plots.correlation_by_threshold(thresholds))[0]
+    ax = drawn(cams.correlation_by_threshold(thresholds))[0]
     assert np.isfinite([y for _, y in points(ax)]).sum() >= 3 + 4
 
 
@@ -289,33 +293,33 @@ def nothing(columns):
 @pytest.mark.parametrize(
     ("draw", "table", "message"),
     [
-        (plots.class_counts, nothing(["class_name", "train_images", "test_images"]), "There is no class to count images of."),
-        (plots.gap_boxplot, nothing(["architecture", "gap"]), "No model with a gap is kept, so there is nothing to draw."),
+        (data.class_counts, nothing(["class_name", "train_images", "test_images"]), "There is no class to count images of."),
+        (training.gap_boxplot, nothing(["architecture", "gap"]), "No model with a gap is kept, so there is nothing to draw."),
         (
-            plots.gap_boxplot,
+            training.gap_boxplot,
             pd.DataFrame({"architecture": ["a"], "gap": [np.nan]}),
             "No model with a gap is kept, so there is nothing to draw.",
         ),
-        (plots.gap_histogram, pd.DataFrame({"gap": [np.nan]}), "No model with a gap is kept, so there is nothing to draw."),
-        (plots.training_curves, nothing(["run_id", "epoch"]), "No run has a history."),
-        (plots.late_changes, nothing(["run_id", "epoch"]), "No run ended at the epoch cap."),
+        (training.gap_histogram, pd.DataFrame({"gap": [np.nan]}), "No model with a gap is kept, so there is nothing to draw."),
+        (training.training_curves, nothing(["run_id", "epoch"]), "No run has a history."),
+        (training.late_changes_figure, nothing(["run_id", "epoch"]), "No run ended at the epoch cap."),
         (
-            lambda table: plots.measure_against_gap(table, "iou"),
+            lambda table: cams.measure_against_gap(table, "iou"),
             nothing(["architecture", "gap", "iou"]),
             "0 models with a defined IoU: too few to draw against the gap.",
         ),
         (
-            lambda table: plots.measure_against_gap(table, "iou"),
+            lambda table: cams.measure_against_gap(table, "iou"),
             pd.DataFrame({"architecture": ["a"] * 4, "gap": [0.1, 0.2, np.nan, 0.3], "iou": [np.nan, 0.1, 0.2, 0.3]}),
             "2 models with a defined IoU: too few to draw against the gap.",
         ),
         (
-            plots.correlation_by_threshold,
+            cams.correlation_by_threshold,
             nothing(["pearson_r"]),
             "No architecture has enough models above any threshold for a correlation.",
         ),
         (
-            plots.correlation_by_threshold,
+            cams.correlation_by_threshold,
             pd.DataFrame({"pearson_r": [np.nan]}),
             "No architecture has enough models above any threshold for a correlation.",
         ),
@@ -337,8 +341,8 @@ def scenes():
 def looks(scenes):
     """Maps for the six scenes, and what follows from them."""
     maps = torch.rand(6, 4, 4, generator=torch.Generator().manual_seed(0))
-    iou, iou_b = localization.iou_and_iou_b(maps, scenes[2], 32, 0.5)
-    return maps, localization.upsample(maps, 32), localization.cam_masks(maps, 32, 0.5), iou, iou_b
+    iou, iou_b = iou_and_iou_b(maps, scenes[2], 32, 0.5)
+    return maps, upsample(maps, 32), cam_masks(maps, 32, 0.5), iou, iou_b
 
 
 def outlines(ax):
@@ -350,7 +354,7 @@ def outlines(ax):
 def test_images_are_shown_with_their_boxes_and_titles(scenes):
     images, _, boxes = scenes
     padded = torch.cat([boxes, torch.zeros_like(boxes)], dim=1)  # a second, empty box is padding
-    axes = drawn(pictures.images_with_boxes(images, padded, [f"scene {i}" for i in range(6)], columns=4))
+    axes = drawn(data.images_with_boxes(images, padded, [f"scene {i}" for i in range(6)], columns=4))
     assert len(axes) == 8
     for ax, image, box, number in zip(axes, images, boxes, range(6), strict=False):
         np.testing.assert_array_equal(ax.images[0].get_array(), image.numpy().transpose(1, 2, 0))
@@ -361,12 +365,12 @@ def test_images_are_shown_with_their_boxes_and_titles(scenes):
 
 def test_numpy_images_are_shown_as_well(scenes):
     images, _, boxes = scenes
-    axes = drawn(pictures.images_with_boxes(images.numpy(), boxes.numpy(), ["a"] * 6))
+    axes = drawn(data.images_with_boxes(images.numpy(), boxes.numpy(), ["a"] * 6))
     assert sum(len(ax.images) for ax in axes) == 6
 
 
 def test_no_image_is_said_in_words(scenes):
-    figure = pictures.images_with_boxes(scenes[0][:0], scenes[2][:0], [])
+    figure = data.images_with_boxes(scenes[0][:0], scenes[2][:0], [])
     drawn(figure)
     assert words(figure) == ["There is no image to draw."]
 
@@ -374,10 +378,10 @@ def test_no_image_is_said_in_words(scenes):
 def test_cam_steps_show_what_they_are_given(scenes, looks):
     images, _, boxes = scenes
     maps, enlarged, masks, iou, iou_b = looks
-    box_masks, rectangles = localization.box_masks(boxes, 32), localization.bounding_rectangles(masks)
+    box_masks, rectangles = cams_overlap.box_masks(boxes, 32), bounding_rectangles(masks)
     values = float(iou[1]), float(iou_b[1])
-    steps = scoring.Steps(images[1], maps[1], enlarged[1], masks[1], box_masks[1], boxes[1], rectangles[1], *values, 0, 2)
-    figure = pictures.cam_steps(steps, "a model")
+    steps = look.Steps(images[1], maps[1], enlarged[1], masks[1], box_masks[1], boxes[1], rectangles[1], *values, 0, 2)
+    figure = cams.cam_steps(steps, "a model")
     axes = drawn(figure)
     np.testing.assert_array_equal(axes[1].images[0].get_array(), maps[1])
     np.testing.assert_array_equal(axes[2].images[1].get_array(), enlarged[1])
@@ -399,8 +403,8 @@ def test_the_legend_of_the_overlap_names_the_shades_that_are_drawn(scenes, looks
     maps, enlarged, *_ = looks
     mask, box_mask = torch.zeros(32, 32, dtype=torch.bool), torch.zeros(32, 32, dtype=torch.bool)
     mask[:, 16:], box_mask[16:] = True, True
-    steps = scoring.Steps(images[0], maps[0], enlarged[0], mask, box_mask, boxes[0], boxes[0, 0], 0.3, 0.3, 0, 0)
-    figure = pictures.cam_steps(steps, "")
+    steps = look.Steps(images[0], maps[0], enlarged[0], mask, box_mask, boxes[0], boxes[0, 0], 0.3, 0.3, 0, 0)
+    figure = cams.cam_steps(steps, "")
     shown = drawn(figure)[4].images[0]
     colours = shown.cmap(shown.norm(np.asarray(shown.get_array())))
     at = {"neither": (0, 0), "mask only": (0, 31), "box only": (31, 0), "both": (31, 31)}
@@ -411,10 +415,8 @@ def test_the_legend_of_the_overlap_names_the_shades_that_are_drawn(scenes, looks
 def test_cam_overlays_have_a_row_per_model_and_a_column_per_image(scenes, looks):
     images, _, boxes = scenes
     _, enlarged, _, iou, _ = looks
-    overlays = scoring.Overlays(
-        images.reshape(2, 3, 3, 32, 32), enlarged.reshape(2, 3, 32, 32), boxes.reshape(2, 3, 1, 4), iou.reshape(2, 3)
-    )
-    axes = np.array(drawn(pictures.cam_overlays(overlays, ["small gap", "large gap"], ["a", "b", "c"]))).reshape(2, 3)
+    overlays = look.Overlays(images.reshape(2, 3, 3, 32, 32), enlarged.reshape(2, 3, 32, 32), boxes.reshape(2, 3, 1, 4), iou.reshape(2, 3))
+    axes = np.array(drawn(cams.cam_overlays(overlays, ["small gap", "large gap"], ["a", "b", "c"]))).reshape(2, 3)
     for row in range(2):
         for column in range(3):
             ax, number = axes[row, column], 3 * row + column
@@ -427,8 +429,8 @@ def test_cam_overlays_have_a_row_per_model_and_a_column_per_image(scenes, looks)
 
 
 def test_no_model_to_look_through_is_said_in_words():
-    overlays = scoring.Overlays(torch.zeros(0, 3, 3, 8, 8), torch.zeros(0, 3, 8, 8), torch.zeros(0, 3, 1, 4), torch.zeros(0, 3))
-    figure = pictures.cam_overlays(overlays, [], ["a", "b", "c"])
+    overlays = look.Overlays(torch.zeros(0, 3, 3, 8, 8), torch.zeros(0, 3, 8, 8), torch.zeros(0, 3, 1, 4), torch.zeros(0, 3))
+    figure = cams.cam_overlays(overlays, [], ["a", "b", "c"])
     drawn(figure)
     assert words(figure) == ["There is no model or no image to look at."]
 
@@ -436,12 +438,12 @@ def test_no_model_to_look_through_is_said_in_words():
 def test_pictures_stay_small_and_nothing_is_cut(catalogue, histories, thresholds, scenes):
     """No text reaches beyond the figure, and a PNG at 100 dpi stays below 250 kB."""
     figures = [
-        plots.gap_boxplot(catalogue),
-        plots.gap_histogram(catalogue),
-        plots.training_curves(histories),
-        plots.measure_against_gap(catalogue, "iou"),
-        plots.correlation_by_threshold(thresholds),
-        pictures.images_with_boxes(scenes[0], scenes[2], ["a long name of a class, and another"] * 6),
+        training.gap_boxplot(catalogue),
+        training.gap_histogram(catalogue),
+        training.training_curves(histories),
+        cams.measure_against_gap(catalogue, "iou"),
+        cams.correlation_by_threshold(thresholds),
+        data.images_with_boxes(scenes[0], scenes[2], ["a long name of a class, and another"] * 6),
     ]
     for figure in figures:
         file = io.BytesIO()

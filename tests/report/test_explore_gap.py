@@ -8,12 +8,17 @@ import pytest
 from ipywidgets import Dropdown
 from PIL import Image
 
-from helpers import explore, plots, statistics
-from helpers.explore import scatter
-from helpers.explore.panel import Panel, View, blank, figure_png
+from helpers.report import explore, style
+from helpers.report.explore.gap import ANY, _scatter
+from helpers.report.explore.panel import Panel, View, blank, figure_png
+from helpers.statistics import tables
 
 TITLES = {"iou": "IoU", "flat": "a constant", "never": "never defined", "some": "sometimes defined", "absent": "not of this study"}
+
+
 AXES = ["architecture", "learning_rate", "pretrained"]
+
+
 RESAMPLES = 200
 
 
@@ -51,8 +56,8 @@ def panel(models):
 def of_the_tables(models, measure, above=0.0):
     """The row of the reports' table for all architectures together."""
     options = {"resamples": RESAMPLES, "kendall_resamples": RESAMPLES}
-    rows = statistics.correlation_table(models.dropna(subset="gap"), [measure], [above], **options)
-    (row,) = rows[rows["architecture"] == statistics.TOTAL].to_dict("records")
+    rows = tables.correlation_table(models.dropna(subset="gap"), [measure], [above], **options)
+    (row,) = rows[rows["architecture"] == tables.TOTAL].to_dict("records")
     return {name: row[name] for name in row if name not in ("architecture", "threshold", "measure")}
 
 
@@ -81,7 +86,7 @@ def test_filters_add_up_and_any_takes_them_back(panel, models):
     chosen = (models["architecture"] == "resnet18") & ~models["pretrained"].astype(bool)
     same(panel.numbers, of_the_tables(models[chosen], "iou"))
     assert panel.numbers["n"] == chosen.sum() < everything["n"]
-    panel.controls["architecture"].value = panel.controls["pretrained"].value = scatter.ANY
+    panel.controls["architecture"].value = panel.controls["pretrained"].value = ANY
     same(panel.numbers, everything)
 
 
@@ -138,8 +143,8 @@ def pixels(picture):
 @pytest.mark.parametrize("number", [3, 20])
 def test_the_ring_lies_around_the_picked_model(panel, models, number):
     model = models.iloc[number]
-    with plots.style():
-        figure, _ = scatter._scatter(models.dropna(subset="gap"), "iou", "IoU", "architecture")
+    with style.style():
+        figure, _ = _scatter(models.dropna(subset="gap"), "iou", "IoU", "architecture")
         bare = pixels(figure_png(figure))
     x, y = figure.axes[0].transData.transform((model["iou"], 100 * model["gap"]))
     panel.controls["picked"].value = model["model_id"]

@@ -6,17 +6,26 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conftest import TINY_SCENES
 from matplotlib.colors import to_rgb
 from PIL import Image
 
-from helpers import cams, explore, layer_cams, localization, measures, model_set, models, scoring
-from helpers.datasets import load_study_data
-from helpers.explore import focus, mosaic
-from helpers.grid import RunConfig
-from helpers.training import train_run
+from helpers.cams import closed_form, gradient
+from helpers.cams.overlap import iou_and_iou_b
+from helpers.data.dataset import load_study_data
+from helpers.measures import evidence
+from helpers.networks import resnet
+from helpers.report import explore
+from helpers.report.explore.look import BOX, Lens, Look, _row, mosaic, overlap_colours
+from helpers.scoring import models
+from helpers.scoring.look import steps
+from helpers.training import catalogue
+from helpers.training.config import RunConfig
+from helpers.training.run import train_run
+from tests.conftest import TINY_SCENES
 
 SIZE = 32  # of the images; maps of the last stage have 4 x 4 pixels
+
+
 FACTOR = 6  # at which an image is drawn, at least 190 pixels wide
 
 
@@ -27,11 +36,11 @@ def study(tmp_path_factory):
     base = RunConfig("resnet18", 8, 0.01, "adam", 0.0, False, False, data=data.fingerprint, stem="small", width=0.125, max_epochs=2)
     others = (replace(base, batch_size=16), replace(base, weight_decay=0.1), replace(base, learning_rate=1e30, optimizer="sgd"))
     for run in (base, *others):
-        train_run(run, data, model_set.run_folder(work, run))
-    table = model_set.analysed(model_set.catalogue(work), 0.0)
-    settings = measures.Settings()
-    list(scoring.score_missing(work, table, data, ["localization"], settings, device="cpu"))
-    return work, data, scoring.with_measures(table, scoring.load_scores(work, table, ["localization"], settings))
+        train_run(run, data, catalogue.run_folder(work, run))
+    table = catalogue.analysed(catalogue.read_catalogue(work), 0.0)
+    settings = evidence.MeasureSettings()
+    list(models.score_missing(work, table, data, ["localization"], settings, device="cpu"))
+    return work, data, models.with_measures(table, models.load_scores(work, table, ["localization"], settings))
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +62,7 @@ def expected(study, model_id, image, method, threshold):
     """The report's way to one image."""
     work, data, table = study
     model = table.set_index("model_id", drop=False).loc[model_id]
-    return scoring.steps(work, model, data.train.subset([image]), 3, method=method, threshold=threshold, device="cpu")
+    return steps(work, model, data.train.subset([image]), 3, method=method, threshold=threshold, device="cpu")
 
 
 def test_models_with_a_gap_are_offered_by_gap_and_the_extremes_stand_side_by_side(panel, study):
@@ -81,25 +90,25 @@ def test_the_numbers_of_the_last_stage_are_the_reports(panel, study, method, thr
     assert any(0 < iou < 1 for iou in ious), "maps and boxes overlap in part, or nothing was tested"
 
 
-@pytest.mark.parametrize("method", layer_cams.METHODS)
+@pytest.mark.parametrize("method", gradient.GRADIENT_METHODS)
 def test_another_layer_and_class_are_those_of_the_layer_maps(panel, study, method):
     work, data, table = study
     panel.controls["label"].value, panel.controls["layer"].value, panel.controls["method"].value = 2, "layer3", method
     image, shown = panel.controls["image"].value, panel.numbers["right"]
     model = table.set_index("model_id").loc[panel.controls["right"].value]
-    network = model_set.load_model(work, model, 3)
-    given = models.normalise(data.train.images[[image]]).contiguous(memory_format=torch.channels_last)
-    maps = cams.normalise(layer_cams.layer_maps(method, network, network.layer3, given, torch.tensor([2])))
+    network = catalogue.load_model(work, model, 3)
+    given = resnet.normalise_images(data.train.images[[image]]).contiguous(memory_format=torch.channels_last)
+    maps = closed_form.normalise_maps(gradient.layer_maps(method, network, network.layer3, given, torch.tensor([2])))
     torch.testing.assert_close(shown.heat_map, maps[0], rtol=0, atol=1e-6)
-    iou, iou_b = localization.iou_and_iou_b(maps, data.train.boxes[[image]], SIZE, 0.1)
+    iou, iou_b = iou_and_iou_b(maps, data.train.boxes[[image]], SIZE, 0.1)
     assert (shown.iou, shown.iou_b) == (float(iou), float(iou_b))
 
 
 def test_the_probability_is_that_of_the_predicted_class(panel, study):
     work, data, table = study
-    network = model_set.load_model(work, table.set_index("model_id").loc[panel.controls["left"].value], 3)
+    network = catalogue.load_model(work, table.set_index("model_id").loc[panel.controls["left"].value], 3)
     with torch.no_grad():
-        chances = network(models.normalise(data.train.images[[panel.controls["image"].value]]))[0].softmax(0)
+        chances = network(resnet.normalise_images(data.train.images[[panel.controls["image"].value]]))[0].softmax(0)
     assert panel.numbers["left"].probability == pytest.approx(float(chances.max()), rel=1e-4)
     name = data.classes["class_name"][int(chances.argmax())]
     assert f"{name} ({100 * float(chances.max()):.1f} %)" in panel.reading.value
@@ -144,7 +153,7 @@ def test_the_overlap_is_drawn_pixel_by_pixel(panel):
     look = panel.numbers["left"]
     overlap = picture[2 * 22 : 2 * 22 + tile, 4 * (tile + 8) : 4 * (tile + 8) + tile]
     state = (look.mask.int() + 2 * look.box_mask.int()).numpy().repeat(FACTOR, 0).repeat(FACTOR, 1)
-    for value, colour in enumerate(mosaic.overlap_colours()):
+    for value, colour in enumerate(overlap_colours()):
         drawn = (np.abs(overlap.astype(int) - np.round(255 * np.array(to_rgb(colour)))) <= 1).all(-1)
         np.testing.assert_array_equal(drawn, state == value)
 
@@ -152,14 +161,14 @@ def test_the_overlap_is_drawn_pixel_by_pixel(panel):
 def test_the_box_is_outlined_where_it_lies(panel):
     x0, y0, x1, y1 = (FACTOR * value for value in panel.numbers["left"].boxes[0].tolist())
     tile = pixels(panel)[2 * 22 : 2 * 22 + SIZE * FACTOR, : SIZE * FACTOR]
-    yellow = (tile == np.round(255 * np.array(to_rgb(mosaic.BOX)))).all(-1)
+    yellow = (tile == np.round(255 * np.array(to_rgb(BOX)))).all(-1)
     rows, columns = yellow.nonzero()
     assert (columns.min(), rows.min(), columns.max(), rows.max()) == (x0, y0, x1 - 1, y1 - 1)
 
 
 def test_a_map_that_is_undefined_is_drawn_dark_with_an_undefined_iou():
     nothing = torch.zeros(4, 4, dtype=torch.bool)
-    look = focus.Look(
+    look = Look(
         torch.zeros(3, 4, 4, dtype=torch.uint8),
         torch.zeros(1, 4),
         torch.full((2, 2), torch.nan),
@@ -170,19 +179,19 @@ def test_a_map_that_is_undefined_is_drawn_dark_with_an_undefined_iou():
         0,
         1.0,
     )
-    drawn = mosaic.mosaic([look], ["title"])
+    drawn = mosaic([look], ["title"])
     assert drawn.shape == (22 + 22 + 192 + 8, 5 * (192 + 8), 3)
-    row = focus._row({"model_id": "m"}, look, ["a"])
+    row = _row({"model_id": "m"}, look, ["a"])
     assert (row["IoU"], row["IoU-B"]) == ("undefined", "undefined")
 
 
 def test_models_leave_as_they_came(study):
     work, data, table = study
-    lens = focus.Lens(work, table.dropna(subset="gap"), data, "cpu")
+    lens = Lens(work, table.dropna(subset="gap"), data, "cpu")
     model = table.dropna(subset="gap")["model_id"].iloc[0]
     network = lens.network(model)
     before = {name: value.clone() for name, value in network.state_dict().items()}
-    for method in layer_cams.METHODS:
+    for method in gradient.GRADIENT_METHODS:
         lens.look(model, 0, method, "layer2", 1, 0.3)
     assert all(torch.equal(before[name], value) for name, value in network.state_dict().items())
     assert not any(module._forward_hooks or module.training for module in network.modules())
@@ -199,7 +208,7 @@ def test_a_single_model_stands_beside_itself(study):
 def test_a_model_without_its_weights_says_so_and_the_others_go_on(panel, monkeypatch):
     first, last = panel.controls["left"].value, panel.controls["right"].value
     other = next(value for _, value in panel.controls["left"].options if value not in (first, last))
-    monkeypatch.setattr(model_set, "snapshot_path", lambda folder, snapshot: folder / "gone.safetensors")
+    monkeypatch.setattr(catalogue, "snapshot_path", lambda folder, snapshot: folder / "gone.safetensors")
     panel.controls["left"].value = other
     assert "gone.safetensors is missing; delete the folder" in panel.reading.value
     panel.controls["left"].value = first

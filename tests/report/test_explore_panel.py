@@ -11,21 +11,23 @@ from IPython.utils.capture import capture_output
 from ipywidgets import Dropdown, IntSlider
 from PIL import Image
 
-from helpers import explore, processes
-from helpers.explore import panel
-from helpers.explore.panel import Backdrop, Panel, View
+from helpers import locks
+from helpers.kappa import explore as kappa_explore
+from helpers.report import explore
+from helpers.report.explore import panel
+from helpers.report.explore.panel import Backdrop, Panel, View
 
 EXPLORERS = [
     (explore.where_it_looks, 3, "Where does it look?"),
     (explore.what_predicts, 3, "What predicts the gap?"),
-    (explore.trade_off, 2, "What does more noise, more unseen classes or less size cost?"),
+    (kappa_explore.trade_off, 2, "What does more noise, more unseen classes or less size cost?"),
     (explore.sweep_monitor, 1, "How far is the training?"),
 ]
 
 
 @pytest.fixture(autouse=True)
 def nobody_there(monkeypatch):
-    for name in (explore.SWITCH, "JPY_SESSION_NAME", processes.MARK):
+    for name in (explore.SWITCH, "JPY_SESSION_NAME", locks.MARK):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -34,9 +36,9 @@ def nobody_there(monkeypatch):
     [
         ({}, False),
         ({"JPY_SESSION_NAME": "notebooks/03.ipynb"}, True),
-        ({"JPY_SESSION_NAME": "notebooks/03.ipynb", processes.MARK: "abc.1"}, False),  # a sweep that was started inside JupyterLab
+        ({"JPY_SESSION_NAME": "notebooks/03.ipynb", locks.MARK: "abc.1"}, False),  # a sweep that was started inside JupyterLab
         ({explore.SWITCH: "1"}, True),
-        ({explore.SWITCH: "1", processes.MARK: "abc.1"}, True),
+        ({explore.SWITCH: "1", locks.MARK: "abc.1"}, True),
         ({explore.SWITCH: "0", "JPY_SESSION_NAME": "notebooks/03.ipynb"}, False),
         ({explore.SWITCH: "", "JPY_SESSION_NAME": ""}, False),
     ],
@@ -127,11 +129,11 @@ def test_the_title_is_text():
 
 
 def test_a_table_shows_names_as_text_and_nothing_for_no_rows():
-    html = panel.table([{"<i>": "<script>", "n": 3}, {"<i>": "a & b", "n": 4}])
+    html = panel.html_table([{"<i>": "<script>", "n": 3}, {"<i>": "a & b", "n": 4}])
     assert "<script>" not in html
     assert html.count("<tr>") == 3
     assert all(part in html for part in ("&lt;i&gt;", "&lt;script&gt;", "a &amp; b", ">4<"))
-    assert panel.table([]) == ""
+    assert panel.html_table([]) == ""
 
 
 @pytest.mark.parametrize(("value", "words"), [(0.12345, "0.123"), (-1.0, "-1.000"), (np.nan, "undefined"), (np.inf, "undefined")])

@@ -6,14 +6,21 @@ import numpy as np
 import pytest
 import torch
 
-from helpers import checkpoints, explore, model_set, progress
-from helpers.claims import Owner
-from helpers.explore import monitor
+from helpers import tally
 from helpers.files import write_json
-from helpers.grid import RunConfig, run_id
+from helpers.locks import LockHolder
+from helpers.report import explore
+from helpers.report.explore import training
+from helpers.training import catalogue
+from helpers.training.config import RunConfig, run_id
+from helpers.training.state import save
 
 BASE = RunConfig("resnet18", 8, 0.01, "adam", 0.0, False, False, data="d", max_epochs=9)
+
+
 RUNS = [replace(BASE, repeat=number) for number in range(7)]
+
+
 DONE, DONE2, DIVERGED, RUNNING, INTERRUPTED, BEGUN, WAITING = RUNS
 
 
@@ -23,7 +30,7 @@ def a_reader(monkeypatch):
 
 
 def begin(work, run, losses=()):
-    folder = model_set.run_folder(work, run)
+    folder = catalogue.run_folder(work, run)
     write_json(folder / "config.json", asdict(run) | {"run_id": run_id(run)})
     if losses:
         network = torch.nn.Linear(2, 2)
@@ -31,7 +38,7 @@ def begin(work, run, losses=()):
             {"epoch": number, "train_loss": loss, "train_accuracy": 0.1 * number, "monitor_accuracy": 0.1, "seconds": 2.5}
             for number, loss in enumerate(losses, 1)
         ]
-        checkpoints.save(folder, network, torch.optim.SGD(network.parameters()), history, [])
+        save(folder, network, torch.optim.SGD(network.parameters()), history, [])
     return folder
 
 
@@ -49,20 +56,20 @@ def work(tmp_path):
     begin(tmp_path, RUNNING, [1.5, 0.75])
     begin(tmp_path, INTERRUPTED, [1.2])
     begin(tmp_path, BEGUN)
-    with Owner(tmp_path / "runs" / ".claims") as owner:
+    with LockHolder(tmp_path / "runs" / ".claims") as owner:
         assert owner.claim(run_id(RUNNING))
         yield tmp_path
 
 
 def look(work, runs=RUNS):
-    return monitor.states(work / "runs", Owner(work / "runs" / ".claims"), [run_id(run) for run in runs]).set_index("run_id")
+    return training.states(work / "runs", LockHolder(work / "runs" / ".claims"), [run_id(run) for run in runs]).set_index("run_id")
 
 
 def test_every_run_stands_where_its_files_say(work):
     table = look(work)
     expected = ["done", "done", "diverged", "running", "interrupted", "interrupted", "waiting"]
     assert [table.loc[run_id(run), "state"] for run in RUNS] == expected
-    assert table["state"].tolist() == sorted(expected, key=monitor.STATES.index)
+    assert table["state"].tolist() == sorted(expected, key=training.STATES.index)
 
 
 def test_epoch_loss_and_time_are_of_the_last_complete_epoch(work):
@@ -84,7 +91,7 @@ def test_the_time_left_is_that_of_the_sweep_by_hand(work):
     panel = explore.sweep_monitor(work, RUNS)
     counts = {"done": 2, "diverged": 1, "running": 1, "interrupted": 2, "waiting": 1}
     # Ten seconds a run; three to begin and half of one to finish, one at a time.
-    assert panel.numbers == counts | {"runs": 7, "time_left": progress.duration(35.0)}
+    assert panel.numbers == counts | {"runs": 7, "time_left": tally.duration(35.0)}
     assert "7 runs: 2 done, 1 diverged, 1 running, 2 interrupted, 1 waiting; time left: about 35 s." in panel.reading.value
 
 
@@ -113,7 +120,7 @@ def test_a_list_holds_the_runs_of_one_state(work):
 
 
 def test_a_run_whose_trainer_has_vanished_is_interrupted(work):
-    gone = Owner(work / "runs" / ".claims")
+    gone = LockHolder(work / "runs" / ".claims")
     gone._identity |= {"pid": 2**22 + 1, "started": "1"}  # beyond the numbers that Linux gives
     assert gone.claim(run_id(BEGUN))
     assert look(work).loc[run_id(BEGUN), "state"] == "interrupted"
@@ -126,7 +133,7 @@ def test_looking_leaves_no_file(work):
 
 
 def test_a_checkpoint_that_is_being_replaced_counts_as_none(work):
-    folder = model_set.run_folder(work, RUNNING)
+    folder = catalogue.run_folder(work, RUNNING)
     for content in (b"", b"\xff" * 40):
         (folder / "checkpoint.safetensors").write_bytes(content)
         row = look(work).loc[run_id(RUNNING)]
@@ -141,7 +148,7 @@ def test_before_the_first_run_there_is_nothing_and_no_time_is_guessed(tmp_path):
 
 
 def test_a_damaged_record_is_named(work):
-    path = model_set.run_folder(work, DONE) / "result.json"
+    path = catalogue.run_folder(work, DONE) / "result.json"
     path.write_text("{")
     panel = explore.sweep_monitor(work, RUNS)
     assert "is not readable JSON" in panel.fault

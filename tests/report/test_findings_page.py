@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from helpers import bearing, study_findings
 from helpers.files import PROJECT_ROOT
-from helpers.paper_claims import Sampling
+from helpers.report import findings_page
+from helpers.statistics.replication import Sampling
 
 PAGES = sorted((PROJECT_ROOT / "reports").glob("*/FINDINGS.md"))
 
@@ -57,7 +57,7 @@ def reports(tmp_path):
 
 
 def run(reports, *options):
-    return study_findings.main(["made_up", "--reports", str(reports), *options])
+    return findings_page.main(["made_up", "--reports", str(reports), *options])
 
 
 def test_a_page_is_written_and_passes_its_check(reports, capsys):
@@ -120,10 +120,10 @@ def mask_metrics(true: float, extra: float, missed: float) -> dict[str, float]:
 )
 def test_areas_of_boxes_and_masks_are_solved_from_the_metrics(true, extra, missed, able):
     models = pd.DataFrame([mask_metrics(true, extra, missed)])
-    areas = bearing.mask_areas(models).iloc[0]
+    areas = findings_page.mask_areas(models).iloc[0]
     np.testing.assert_allclose(areas[["box", "mask"]].to_numpy(float), [true + missed, true + extra], rtol=1e-9)
-    assert bearing.testable(models) is able
-    assert bearing.mask_areas(models[["mask_agreement"]]).isna().all(axis=None)
+    assert findings_page.testable(models) is able
+    assert findings_page.mask_areas(models[["mask_agreement"]]).isna().all(axis=None)
 
 
 def test_r_given_a_column_is_the_partial_correlation_and_vanishes_with_its_common_cause():
@@ -132,15 +132,15 @@ def test_r_given_a_column_is_the_partial_correlation_and_vanishes_with_its_commo
     models = pd.DataFrame({"images_per_class": size, "gap": -size / 100 + rng.normal(0, 0.2, 80), "cell": np.arange(80) // 2})
     models["iou"] = -size / 100 + rng.normal(0, 0.2, 80)
     sampling = Sampling(0.8, 200, 0)
-    r, low, high = bearing.held_fixed(models, "iou", ["images_per_class"], [], sampling)
+    r, low, high = findings_page.held_fixed(models, "iou", ["images_per_class"], [], sampling)
     xy, xz, yz = (models[a].corr(models[b]) for a, b in (("iou", "gap"), ("iou", "images_per_class"), ("gap", "images_per_class")))
     assert xy > 0.6
     assert r == pytest.approx((xy - xz * yz) / np.sqrt((1 - xz**2) * (1 - yz**2)), abs=1e-12)
     assert low < 0 < high
-    assert bearing.held_fixed(models, "iou", [], ["images_per_class"], sampling)[0] == pytest.approx(r, abs=1e-12)
+    assert findings_page.held_fixed(models, "iou", [], ["images_per_class"], sampling)[0] == pytest.approx(r, abs=1e-12)
     few = models[models["cell"] < 7]
-    assert np.isnan(bearing.held_fixed(few, "iou", [], [], sampling)[1:]).all()
-    assert np.isnan(bearing.held_fixed(models, "images_per_class", ["images_per_class"], [], sampling)[0])
+    assert np.isnan(findings_page.held_fixed(few, "iou", [], [], sampling)[1:]).all()
+    assert np.isnan(findings_page.held_fixed(models, "images_per_class", ["images_per_class"], [], sampling)[0])
 
 
 def test_masks_that_cover_everything_test_no_claim(reports):
@@ -154,9 +154,9 @@ def test_masks_that_cover_everything_test_no_claim(reports):
     assert "masks cover 90.0 % of the pixels, the boxes 52.0 %" in text
     assert "Which measure is best?" not in text
     verdicts = {line.split("**")[1] for line in text.splitlines() if "](tables/" in line and line.startswith("|")}
-    assert verdicts == {study_findings.NOT_TESTED}
+    assert verdicts == {findings_page.NOT_TESTED}
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.parent.name)
 def test_a_committed_page_holds_what_its_tables_give(path):
-    assert study_findings.main([path.parent.name]) == 0
+    assert findings_page.main([path.parent.name]) == 0

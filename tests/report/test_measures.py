@@ -1,9 +1,11 @@
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib import pyplot as plt
 
-from helpers import schiff_published, verdicts
-from helpers.measures import MEASURES, columns
+from helpers.measures.registry import MEASURES, columns
+from helpers.report import measures
+from helpers.statistics import published
 
 TITLES = {"a": "Alpha", "b": "Beta", "c": "Gamma", "iou": "IoU", "nuclear_norm": "nuclear norm"}
 
@@ -21,31 +23,31 @@ def rivals(*rows):
 def test_a_clear_winner_is_said_to_win_over_the_rivals_that_it_beats():
     table = ranked(("a", 0.8, 0.7, 0.9), ("b", 0.6, 0.4, 0.7), ("c", 0.1, -0.2, 0.3))
     differences = rivals(("a", 0, 0, 0), ("b", -0.2, -0.4, 0.05), ("c", -0.7, -0.9, -0.5))
-    text = verdicts.winner(table, differences, TITLES)
+    text = measures.winner(table, differences, TITLES)
     assert text.startswith("**Alpha** is first with Kendall's tau 0.80 (95 % interval 0.70 to 0.90). ")
     assert (
         "ahead of 1 of 2 rivals beyond chance; from 1 it cannot be told apart, nearest Beta (difference -0.20, 95 % interval -0.40 to 0.05)"
         in text
     )
-    assert "cannot be told apart" not in verdicts.winner(table, differences[differences["measure"] != "b"], TITLES)
+    assert "cannot be told apart" not in measures.winner(table, differences[differences["measure"] != "b"], TITLES)
 
 
 def test_a_first_whose_interval_holds_0_is_no_winner():
-    text = verdicts.winner(ranked(("a", 0.2, -0.1, 0.5), ("b", 0.1, -0.2, 0.3)), rivals(), TITLES)
+    text = measures.winner(ranked(("a", 0.2, -0.1, 0.5), ("b", 0.1, -0.2, 0.3)), rivals(), TITLES)
     assert text.endswith("its interval does not lie above 0, so no measure can be said to tell the gap here.")
-    unknown = verdicts.winner(ranked(("a", 0.2, np.nan, np.nan), ("b", 0.1, np.nan, np.nan)), rivals(), TITLES)
+    unknown = measures.winner(ranked(("a", 0.2, np.nan, np.nan), ("b", 0.1, np.nan, np.nan)), rivals(), TITLES)
     assert "no interval: too few models" in unknown
-    assert "Fewer than two measures" in verdicts.winner(ranked(("a", np.nan, np.nan, np.nan)), rivals(), TITLES)
-    few = verdicts.winner(ranked(("a", 0.8, 0.7, 0.9), ("b", 0.1, 0, 1)), rivals(("b", -0.7, np.nan, np.nan)), TITLES)
+    assert "Fewer than two measures" in measures.winner(ranked(("a", np.nan, np.nan, np.nan)), rivals(), TITLES)
+    few = measures.winner(ranked(("a", 0.8, 0.7, 0.9), ("b", 0.1, 0, 1)), rivals(("b", -0.7, np.nan, np.nan)), TITLES)
     assert "its lead cannot be judged" in few
 
 
 def test_the_ranking_counts_those_that_work_those_reversed_and_those_like_chance():
-    text = verdicts.ranking_read(ranked(("a", 0.5, 0.2, 0.7), ("b", 0.0, -0.2, 0.2), ("c", -0.5, -0.7, -0.1)))
+    text = measures.say_ranking(ranked(("a", 0.5, 0.2, 0.7), ("b", 0.0, -0.2, 0.2), ("c", -0.5, -0.7, -0.1)))
     assert text.startswith("Of 3 measures, 1 have an interval above 0")
     assert "(Alpha); 1 have one below 0" in text
     assert "(Gamma); 1 cannot be told from chance. Of so many intervals some 0 would lie above 0 by luck." in text
-    assert "Too few" in verdicts.ranking_read(ranked(("a", 0.5, np.nan, np.nan)))
+    assert "Too few" in measures.say_ranking(ranked(("a", 0.5, np.nan, np.nan)))
 
 
 def test_values_that_are_missing_are_grouped_by_their_reason():
@@ -59,17 +61,17 @@ def test_values_that_are_missing_are_grouped_by_their_reason():
             "reason": ["", "no map", "", ""],
         }
     )
-    missing = verdicts.not_computed(scores)
+    missing = measures.not_computed(scores)
     assert missing.to_dict("records") == [{"measure": "iou", "variant": "", "reason": "no map", "models": 1}]
-    assert verdicts.scores_computed(scores, columns()) == "**1 measure** (with variants 1) of 2 models: 2 values, of which 1 are undefined."
-    assert verdicts.costs(scores)["iou"] == 2.0
+    assert measures.scores_computed(scores, columns()) == "**1 measure** (with variants 1) of 2 models: 2 values, of which 1 are undefined."
+    assert measures.costs(scores)["iou"] == 2.0
     assert "iou" in MEASURES
 
 
 def test_costs_name_the_cheapest_and_the_dearest():
     table = pd.DataFrame({"title": ["Alpha", "Beta"], "seconds": [0.01, 5.0]})
-    assert verdicts.costs_read(table) == "From 0.01 s a model (Alpha) to 5 s (Beta), in the median."
-    assert verdicts.costs_read(table.assign(seconds=np.nan)) == "No cost was recorded."
+    assert measures.say_costs(table) == "From 0.01 s a model (Alpha) to 5 s (Beta), in the median."
+    assert measures.say_costs(table.assign(seconds=np.nan)) == "No cost was recorded."
 
 
 def test_methods_are_read_in_our_order_and_in_the_papers():
@@ -84,19 +86,19 @@ def test_methods_are_read_in_our_order_and_in_the_papers():
             "published_r": [-0.8, -0.4, -0.9],
         }
     )
-    text = verdicts.methods_read(table, TITLES)
+    text = measures.say_methods(table, TITLES)
     assert text.startswith("Pooled r, most negative first: nuclear norm -0.50 (no interval: too few models); IoU -0.20 (95 % interval")
     assert text.endswith("The paper: IoU -0.80, nuclear norm -0.40.")
-    assert "The paper" not in verdicts.methods_read(table.assign(published_r=np.nan), TITLES)
-    assert verdicts.methods_read(table.assign(pearson_r=np.nan), TITLES) == "No method has a defined correlation."
+    assert "The paper" not in measures.say_methods(table.assign(published_r=np.nan), TITLES)
+    assert measures.say_methods(table.assign(pearson_r=np.nan), TITLES) == "No method has a defined correlation."
 
 
 def test_curves_say_how_often_the_better_model_has_the_lower_score():
     curves = pd.DataFrame({"perturbation": ["p", "p", "q", "q"], "model": ["small", "large"] * 2, "score": [0.1, 0.3, 0.4, 0.2]})
-    text = verdicts.curves_read(curves, {"small": 0.05, "large": 0.4})
+    text = measures.say_curves(curves, {"small": 0.05, "large": 0.4})
     assert "smaller gap (5.0 against 40.0 points)" in text
     assert "under 1 of 2 perturbations" in text
-    assert "not two models" in verdicts.curves_read(curves[curves["model"] == "small"], {"small": 0.05})
+    assert "not two models" in measures.say_curves(curves[curves["model"] == "small"], {"small": 0.05})
 
 
 def test_invariance_counts_where_the_gi_score_is_ahead():
@@ -107,32 +109,129 @@ def test_invariance_counts_where_the_gi_score_is_ahead():
         ("colour jitter", "accuracy under augmentation", 0.3),
     ]
     table = pd.DataFrame(rows, columns=["perturbation", "predictor", "kendall"])
-    text = verdicts.invariance_read(table, schiff_published.invariance_scores())
+    text = measures.say_invariance(table, published.invariance_scores())
     assert "under 1 of 2 perturbations" in text
     assert "In the paper it is ahead in 14 of 16 cases." in text
-    assert "enough models" in verdicts.invariance_read(table.assign(kendall=np.nan), schiff_published.invariance_scores())
+    assert "enough models" in measures.say_invariance(table.assign(kendall=np.nan), published.invariance_scores())
 
 
 def test_the_published_averages_are_the_means_of_the_published_tasks():
-    table = schiff_published.pgdl_scores().set_index("measure")
-    means = table[list(schiff_published.TASKS)].mean(axis=1)
+    table = published.pgdl_scores().set_index("measure")
+    means = table[list(published.TASKS)].mean(axis=1)
     np.testing.assert_allclose(means, table["published_average"], atol=0.01)  # both were rounded to two places
 
 
 def test_measures_that_go_together_are_counted():
     table = pd.DataFrame([[1, 0.9, -0.9], [0.9, 1, np.nan], [-0.9, np.nan, 1]], index=list("abc"), columns=list("abc"))
-    text = verdicts.alike_read(table, TITLES)
+    text = measures.say_alike(table, TITLES)
     assert text.startswith("Of 2 pairs of measures, 50.0 % order the models nearly alike")
     assert "the most opposed are Gamma and Alpha (-0.90)" in text
-    assert verdicts.alike_read(table * np.nan, TITLES) == "No two measures can be compared."
+    assert measures.say_alike(table * np.nan, TITLES) == "No two measures can be compared."
 
 
 def test_tasks_name_the_best_here_and_in_the_paper():
     table = pd.DataFrame({"measure": ["a", "b"], "average": [10.0, 20.0], "published_average": [5.0, 1.0]})
-    assert verdicts.tasks_read(table, TITLES) == "Highest average here: Beta with 20.0 of 100; in the paper Alpha with 5.0."
-    assert "no score" in verdicts.tasks_read(table.assign(average=np.nan), TITLES)
+    assert measures.say_tasks(table, TITLES) == "Highest average here: Beta with 20.0 of 100; in the paper Alpha with 5.0."
+    assert "no score" in measures.say_tasks(table.assign(average=np.nan), TITLES)
 
 
 @pytest.mark.parametrize("column", ["source", "title", "family", "summary"])
 def test_the_listing_of_measures_is_complete(column):
     assert columns()[column].str.len().gt(0).all()
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    plt.close("all")
+
+
+def texts(figure):
+    return [text.get_text() for text in figure.findobj(plt.Text) if text.get_text()]
+
+
+def ranking_table(rows=5):
+    rng = np.random.default_rng(0)
+    tau = np.sort(rng.uniform(-0.5, 0.8, rows))[::-1]
+    families = ["localization", "prediction", "norms", "flatness", "perturbation"]
+    return pd.DataFrame(
+        {
+            "title": [f"measure {number}" for number in range(rows)],
+            "family": [families[number % 5] for number in range(rows)],
+            "kendall": tau,
+            "kendall_low": tau - 0.2,
+            "kendall_high": tau + 0.1,
+            "seconds": 10.0 ** rng.uniform(-2, 2, rows),
+        }
+    )
+
+
+def test_the_ranking_has_the_strongest_on_top_and_every_value_at_its_place():
+    table = ranking_table()
+    ax, cost = measures.ranking_figure(table).axes
+    assert [label.get_text() for label in ax.get_yticklabels()] == table["title"].tolist()[::-1]
+    drawn = {float(line.get_ydata()[0]): float(line.get_xdata()[0]) for line in ax.lines if line.get_label() in set(table["family"])}
+    assert [drawn[row] for row in range(5)] == pytest.approx(table["kendall"].tolist()[::-1])
+    assert cost.get_xscale() == "log"
+    assert len(cost.lines) == 5
+
+
+def test_what_has_no_rank_correlation_is_not_drawn():
+    table = ranking_table()
+    table.loc[2, "kendall"] = np.nan
+    assert len(measures.ranking_figure(table).axes[0].get_yticklabels()) == 4
+    assert "No measure has a defined rank correlation" in texts(measures.ranking_figure(table.assign(kendall=np.nan)))[0]
+
+
+def test_each_method_has_a_panel_with_our_value_and_the_papers():
+    table = pd.DataFrame(
+        {
+            "architecture": ["resnet18", "Total"] * 2,
+            "measure": ["iou", "iou", "nuclear_norm", "nuclear_norm"],
+            "n": 10,
+            "pearson_r": [-0.5, -0.4, -0.2, np.nan],
+            "ci_low": -0.6,
+            "ci_high": -0.1,
+            "published_r": [-0.89, -0.82, -0.2, -0.4],
+        }
+    )
+    figure = measures.methods_figure(table, {"iou": "IoU", "nuclear_norm": "nuclear norm", "absent": "none"})
+    assert [ax.get_title() for ax in figure.axes] == ["IoU", "nuclear norm"]
+    ours, theirs = (line.get_xdata().tolist() for line in figure.axes[0].lines[:2])
+    assert ours == [-0.5, -0.4]
+    assert theirs == [-0.89, -0.82]
+    assert "resnet18\nn = 10" in texts(figure)
+    assert "enough models" in texts(measures.methods_figure(table.assign(pearson_r=np.nan), {"iou": "IoU"}))[0]
+
+
+def curve(perturbation, model, score):
+    alphas = np.linspace(0, 1, 5)
+    return pd.DataFrame({"perturbation": perturbation, "model": model, "alpha": alphas, "accuracy": 1 - alphas * score, "score": score})
+
+
+def test_every_perturbation_has_a_panel_and_every_model_a_line():
+    curves = pd.concat([curve(p, m, s) for p in "pqrst" for m, s in (("good", 0.1), ("bad", 0.5))], ignore_index=True)
+    figure = measures.response_curves_figure(curves)
+    shown = [ax for ax in figure.axes if ax.axison]
+    assert [ax.get_title() for ax in shown] == list("pqrst")
+    assert [line.get_label() for line in shown[0].lines] == ["Gi 0.10", "Gi 0.50"]
+    assert shown[0].lines[1].get_ydata()[-1] == pytest.approx(0.5)
+    assert "No model has a response curve." in texts(measures.response_curves_figure(curves.iloc[:0]))
+
+
+def test_the_heat_map_leaves_out_what_is_defined_nowhere():
+    table = pd.DataFrame([[1, 0.5, np.nan], [0.5, 1, np.nan], [np.nan] * 3], index=list("abc"), columns=list("abc"))
+    figure = measures.measure_heatmap(table, {"a": "Alpha", "b": "Beta", "c": "Gamma"})
+    assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["Alpha", "Beta"]
+    assert "Fewer than two" in texts(measures.measure_heatmap(table * np.nan, {}))[0]
+
+
+def test_predictors_stand_beside_each_other_for_each_perturbation():
+    rows = [(p, m, t) for p, t in (("rotation", 0.3), ("colour jitter", 0.5)) for m in ("one", "two")]
+    table = pd.DataFrame(rows, columns=["perturbation", "predictor", "kendall"]).assign(low=0.1, high=0.6)
+    figure = measures.invariance_figure(table, ["one", "two"])
+    ax = figure.axes[0]
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["rotation", "colour jitter"]
+    assert ax.lines[0].get_ydata().tolist() == [0.3, 0.5]
+    assert ax.lines[0].get_xdata()[0] < 0 < ax.lines[1].get_xdata()[0]
+    assert "enough models" in texts(measures.invariance_figure(table.assign(kendall=np.nan), ["one"]))[0]

@@ -6,9 +6,15 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from matplotlib.colors import to_hex
 
-from helpers import classification, metric_plots
+from helpers.data.dataset import ImageSet
+from helpers.report import cams, data, style, training
+from helpers.scoring import classification
+from helpers.scoring.look import Overlays
+from helpers.statistics import tables
+from helpers.statistics.tables import correlation_table, selection_table
 
 NAMES = [f"class number {k}" for k in range(20)]
 
@@ -61,7 +67,7 @@ def assert_nothing_is_cut(figure):
 
 def test_confusion_draws_shares_of_the_true_class(scene):
     matrix = classification.confusion(*scene)
-    figure = metric_plots.confusion_heatmap(matrix, NAMES)
+    figure = training.confusion_heatmap(matrix, NAMES)
     ax, bar = drawn(figure)
     shown = np.ma.filled(ax.images[0].get_array(), np.nan)
     present = np.arange(20) != 7
@@ -82,7 +88,7 @@ def test_confusion_draws_shares_of_the_true_class(scene):
 
 
 def test_confusion_of_few_classes_says_its_counts():
-    figure = metric_plots.confusion_heatmap(np.array([[1234, 1], [2, 0]]), ["cat", "dog"])
+    figure = training.confusion_heatmap(np.array([[1234, 1], [2, 0]]), ["cat", "dog"])
     ax = drawn(figure)[0]
     counts = {text.get_position(): (text.get_text(), text.get_color()) for text in ax.texts}
     assert counts == {(0, 0): ("1,234", "white"), (1, 0): ("1", "black"), (0, 1): ("2", "white"), (1, 1): ("0", "black")}
@@ -90,7 +96,7 @@ def test_confusion_of_few_classes_says_its_counts():
 
 def test_confusion_of_many_classes_names_some_of_them():
     names = [f"{k}" for k in range(100)]
-    ax = drawn(metric_plots.confusion_heatmap(np.eye(100, dtype=int), names))[0]
+    ax = drawn(training.confusion_heatmap(np.eye(100, dtype=int), names))[0]
     assert [label.get_text() for label in ax.get_xticklabels()] == names[::3]
     assert ax.get_xticks().tolist() == list(range(0, 100, 3))
 
@@ -99,12 +105,12 @@ def test_confusion_of_many_classes_names_some_of_them():
 def test_a_matrix_without_names_is_refused(shape):
     message = f"2 classes need a (2, 2) matrix, got shape {shape}"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        metric_plots.confusion_heatmap(np.ones(shape), ["cat", "dog"])
+        training.confusion_heatmap(np.ones(shape), ["cat", "dog"])
 
 
 def test_precision_recall_draws_every_class_and_marks_break_even(scene):
     points = classification.precision_recall_points(*scene, NAMES)
-    figure = metric_plots.precision_recall_curves(points)
+    figure = training.precision_recall_curves(points)
     (ax,) = drawn(figure)
     lines = labelled(ax)
     counts = np.bincount(scene[1], minlength=20)
@@ -128,14 +134,14 @@ def test_precision_recall_draws_every_class_and_marks_break_even(scene):
 
 def test_the_named_curves_have_the_largest_and_smallest_area(scene):
     table = classification.per_class_metrics(*scene, NAMES).dropna(subset="auc").set_index("class")
-    (ax,) = drawn(metric_plots.roc_curves(classification.roc_points(*scene, NAMES)))
+    (ax,) = drawn(training.roc_curves(classification.roc_points(*scene, NAMES)))
     for word, name in (("largest", table["auc"].idxmax()), ("smallest", table["auc"].idxmin())):
         assert f"{word} area: {name} (n = {table.loc[name, 'n']})" in labelled(ax)
 
 
 def test_roc_draws_every_class_and_chance(scene):
     points = classification.roc_points(*scene, NAMES)
-    (ax,) = drawn(metric_plots.roc_curves(points))
+    (ax,) = drawn(training.roc_curves(points))
     assert labelled(ax)["chance"].get_xydata().tolist() == [[0, 0], [1, 1]]
     pooled = points[points["class"] == "micro average"][["false_positive_rate", "true_positive_rate"]]
     np.testing.assert_array_equal(labelled(ax)["micro average (n = 1,000)"].get_xydata(), pooled)
@@ -146,13 +152,13 @@ def test_roc_draws_every_class_and_chance(scene):
 
 def test_curves_without_a_micro_average_or_of_two_classes_are_drawn():
     points = classification.precision_recall_points(np.eye(2)[[0, 1, 1]], [0, 1, 0], ["cat", "dog"])
-    (ax,) = drawn(metric_plots.precision_recall_curves(points[points["class"] != "micro average"]))
+    (ax,) = drawn(training.precision_recall_curves(points[points["class"] != "micro average"]))
     assert list(labelled(ax)) == ["each of 2 classes (n = 1 to 2)"]
 
 
 def test_bars_are_sorted_by_f1_and_carry_every_number(scene):
     table = classification.per_class_metrics(*scene, NAMES)
-    (ax,) = drawn(metric_plots.per_class_bars(table))
+    (ax,) = drawn(training.per_class_bars(table))
     sorted_table = table.sort_values("f1", ascending=False, kind="stable", na_position="last")
     assert [label.get_text() for label in ax.get_yticklabels()] == [
         f"{row['class']} (n = {row['n']})" for row in sorted_table.to_dict("records")
@@ -167,7 +173,7 @@ def test_bars_are_sorted_by_f1_and_carry_every_number(scene):
 def test_of_many_classes_the_best_and_the_worst_are_drawn():
     rng = np.random.default_rng(0)
     table = pd.DataFrame({"class": [f"c{k}" for k in range(100)], "n": 50, **dict.fromkeys(("precision", "recall", "f1"), rng.random(100))})
-    figure = metric_plots.per_class_bars(table)
+    figure = training.per_class_bars(table)
     (ax,) = drawn(figure)
     widths = [bar.get_width() for bar in ax.containers[2]]
     np.testing.assert_allclose(widths, 100 * np.sort(table["f1"])[::-1][[*range(20), *range(80, 100)]])
@@ -177,11 +183,11 @@ def test_of_many_classes_the_best_and_the_worst_are_drawn():
 @pytest.mark.parametrize(
     ("function", "arguments", "message"),
     [
-        (metric_plots.confusion_heatmap, (np.zeros((2, 2), int), ["cat", "dog"]), "There is no classified image."),
-        (metric_plots.confusion_heatmap, (np.zeros((0, 0), int), []), "There is no classified image."),
-        (metric_plots.precision_recall_curves, (pd.DataFrame(),), "There is no point of a precision-recall curve."),
-        (metric_plots.roc_curves, (pd.DataFrame(),), "There is no point of a ROC curve."),
-        (metric_plots.per_class_bars, (pd.DataFrame(),), "There is no class to score."),
+        (training.confusion_heatmap, (np.zeros((2, 2), int), ["cat", "dog"]), "There is no classified image."),
+        (training.confusion_heatmap, (np.zeros((0, 0), int), []), "There is no classified image."),
+        (training.precision_recall_curves, (pd.DataFrame(),), "There is no point of a precision-recall curve."),
+        (training.roc_curves, (pd.DataFrame(),), "There is no point of a ROC curve."),
+        (training.per_class_bars, (pd.DataFrame(),), "There is no class to score."),
     ],
 )
 def test_nothing_to_draw_is_said_in_words(function, arguments, message):
@@ -194,13 +200,167 @@ def test_no_text_is_cut_and_the_style_is_gone_afterwards(scene):
     before = dict(matplotlib.rcParams)
     names = [f"a rather long name {k}" for k in range(20)]
     figures = [
-        metric_plots.confusion_heatmap(classification.confusion(*scene), names),
-        metric_plots.confusion_heatmap(np.eye(2, dtype=int), names[:2]),
-        metric_plots.precision_recall_curves(classification.precision_recall_points(*scene, names)),
-        metric_plots.roc_curves(classification.roc_points(*scene, names)),
-        metric_plots.per_class_bars(classification.per_class_metrics(*scene, names)),
-        metric_plots.per_class_bars(classification.per_class_metrics(np.eye(2), [0, 1], names[:2])),
+        training.confusion_heatmap(classification.confusion(*scene), names),
+        training.confusion_heatmap(np.eye(2, dtype=int), names[:2]),
+        training.precision_recall_curves(classification.precision_recall_points(*scene, names)),
+        training.roc_curves(classification.roc_points(*scene, names)),
+        training.per_class_bars(classification.per_class_metrics(*scene, names)),
+        training.per_class_bars(classification.per_class_metrics(np.eye(2), [0, 1], names[:2])),
     ]
     assert dict(matplotlib.rcParams) == before
     for figure in figures:
         assert_nothing_is_cut(figure)
+
+
+def numbers(text):
+    return [float(number) for number in re.findall(r"-?\d+(?:\.\d+)?", text.replace(",", ""))]
+
+
+def models(count=30, slope=-1.0, seed=0):
+    """A catalogue whose gap falls (slope -1) or rises with IoU; two models a cell."""
+    generator = np.random.default_rng(seed)
+    iou = generator.uniform(0.2, 0.8, count)
+    return pd.DataFrame(
+        {
+            "model_id": [f"m{n}" for n in range(count)],
+            "run_id": [f"r{n // 2}" for n in range(count)],
+            "cell": [f"c{n // 2}" for n in range(count)],
+            "architecture": np.where(np.arange(count) % 4 < 2, "resnet18", "resnet34"),
+            "snapshot": "stop",
+            "status": "complete",
+            "stop_reason": "rules 1+2",
+            "epochs": 7,
+            "seconds": 60.0,
+            "left_out": "",
+            "pretrained": True,
+            "train_accuracy": generator.uniform(0.96, 1, count),
+            "gap": 0.5 + slope * (iou - 0.5) * 0.4 + generator.normal(0, 0.02, count),
+            "iou": iou,
+            "iou_b": iou * 0.9,
+            "images_scored": 100,
+            "images_without_overlap": 0,
+            "images_with_empty_map": 1,
+        }
+    )
+
+
+def published(measure="iou"):
+    return pd.DataFrame({"method": [measure], "architecture": ["Total"], "threshold": [0.8], "pearson_r": [-0.8159]})
+
+
+def test_counts_percentages_and_lists():
+    assert style.count(1, "class") == "1 class"
+    assert style.count(2, "class") == "2 classes"
+    assert style.count(1200, "model") == "1,200 models"
+    assert style.points(0.1234) == "12.3 points"
+    assert style.points(float("nan")) == "undefined"
+    assert style.percent(float("nan")) == "undefined"
+    assert style.listed(list("abcdef"), 2) == "a, b and 4 more"
+
+
+def test_box_sizes_by_hand():
+    boxes = torch.tensor([[[0, 0, 5, 10], [0, 0, 1, 1]], [[0, 0, 10, 10], [0, 0, 0, 0]]], dtype=torch.int16)
+    images = ImageSet(torch.zeros(2, 3, 10, 10, dtype=torch.uint8), torch.tensor([0, 1]), boxes, ("a", "b"))
+    text = data.box_sizes(images)
+    assert "75.0 % of it in the median" in text
+    assert "1 image of 2 have more than one" in text
+    assert "IoU of 0.750 on average" in text
+
+
+def test_faults_are_named_most_frequent_first():
+    faults = pd.DataFrame({"fault": ["duplicate_file", "unreadable_image", "unreadable_image"]})
+    assert data.faults_found(faults) == "3 faults: 2 × unreadable image, 1 × duplicate file."
+    assert data.faults_found(faults.iloc[:0]).startswith("Nothing was found wrong")
+
+
+def test_categories_stand_beside_the_papers_counts():
+    classes = pd.DataFrame({"class_id": ["n1", "n2"], "train_images": [5, 6]})
+    table = data.categories(classes, pd.DataFrame({"wnid": ["n1"], "n": [579]}))
+    assert table["published"].iloc[0] == 579
+    assert np.isnan(table["published"].iloc[1])
+
+
+def test_what_is_left_out_is_counted_by_reason():
+    table = models(4)
+    table.loc[0, "left_out"] = "diverged before a snapshot"
+    assert training.models_left_out(table) == "3 models enter the analysis; left out: 1 × diverged before a snapshot."
+    assert training.models_left_out(models(4)) == "All 4 models enter the analysis."
+
+
+def test_convergence_is_judged_by_the_median_change():
+    still = pd.DataFrame({"run_id": "a", "relative_loss_change": [0.01, -0.02, 0.5]})
+    moving = pd.DataFrame({"run_id": "b", "relative_loss_change": [-0.2, -0.3, 0.0]})
+    assert "Of 2 runs at the cap, 1 still changed" in training.late_convergence(pd.concat([still, moving]))
+    assert "all had settled" in training.late_convergence(still)
+    assert training.late_convergence(still.iloc[:0]).startswith("No run ended at the epoch cap")
+
+
+@pytest.mark.parametrize("empty", [training.gap_by_architecture, training.gap_spread])
+def test_no_model_is_said_in_words(empty):
+    text = empty(models(4).iloc[:0])
+    assert "No model is kept" in text
+    assert "nan" not in text
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "words"), [(-0.9, -0.1, "as the paper expects"), (0.1, 0.9, "against the paper"), (-0.1, 0.1, "cannot be said")]
+)
+def test_the_verdict_follows_the_interval(low, high, words):
+    assert words in cams.interval_says(low, high)
+    assert "too few models" in cams.interval_says(np.nan, high)
+
+
+@pytest.mark.parametrize(("slope", "words"), [(-1.0, "as the paper expects"), (1.0, "against the paper"), (0.0, "cannot be said")])
+def test_the_lead_sentence_says_what_the_data_were_made_to_hold(slope, words):
+    table = models(60, slope)
+    text = cams.iou_against_gap(table, 400, 0)
+    assert words in text
+    assert numbers(text)[1] == pytest.approx(np.corrcoef(table["iou"], table["gap"])[0, 1], abs=0.0006)
+
+
+def test_two_models_have_no_correlation_and_the_sentence_says_so():
+    assert cams.iou_against_gap(models(2), 10, 0) == "With 2 models the correlation is undefined."
+
+
+def test_ours_stands_beside_the_paper_with_the_difference_where_it_has_a_value():
+    table = correlation_table(models(), ["iou"], [0.95, 0.8], resamples=50, kendall_resamples=0)
+    joined = tables.beside_published(table, published())
+    assert len(joined) == len(table)
+    row = joined[(joined["architecture"] == "Total") & (joined["threshold"] == 0.8)].iloc[0]
+    assert row["published_r"] == -0.8159
+    assert row["difference"] == pytest.approx(row["pearson_r"] + 0.8159)
+    assert joined["published_r"].notna().sum() == 1
+
+
+def test_tables_are_read_with_their_counts():
+    table = correlation_table(models(), ["iou", "iou_b"], [0.95, 0.8], resamples=100, kendall_resamples=0)
+    text = cams.say_correlations(tables.beside_published(table, published()))
+    assert "Of 12 cells of the table, 12 have an interval below 0, 0 above 0" in text
+    assert "the paper's -0.816" in text
+    assert "its sign does not depend on the threshold" in cams.say_accuracy_thresholds(table)
+
+
+def test_selection_is_held_against_a_coin():
+    accuracy = pd.DataFrame({"method": ["iou"], "architecture": ["Total"], "threshold": [0.8], "accuracy_percent": [73.82]})
+    for slope, words in ((-1.0, "better than a coin"), (1.0, "worse than a coin")):
+        table = selection_table(models(40, slope), {"iou": 1}, [0.8], resamples=100)
+        text = cams.say_selection(tables.beside_published(table, accuracy))
+        assert words in text
+        assert "the paper reports 73.8 %" in text
+        assert "Of 780 pairs" in text
+
+
+def test_overlays_average_the_images_of_each_model():
+    ious = torch.tensor([[0.2, 0.4], [0.6, float("nan")]])
+    text = cams.say_overlays(models(2), Overlays(torch.zeros(2, 2, 3, 4, 4), torch.zeros(2, 2, 4, 4), torch.zeros(2, 2, 1, 4), ious))
+    assert "0.300" in text
+    assert "0.600" in text
+
+
+def test_scores_and_models_are_counted():
+    table = models(10)
+    table.loc[0, ["iou", "iou_b"]] = np.nan
+    text = cams.scores_found(table)
+    assert "over 9 models" in text
+    assert "1.0 % of the maps" in text
+    assert "**10** of them, from 5 hyperparameter cells" in cams.models_analysed(table)

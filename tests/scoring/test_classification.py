@@ -1,16 +1,27 @@
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
+import safetensors.torch
 import torch
 from scipy.special import softmax
 from sklearn import metrics
 
-from helpers import classification
+from helpers.data.dataset import load_study_data
+from helpers.scoring import classification
+from helpers.training import catalogue
+from helpers.training.config import RunConfig
+from helpers.training.run import train_run
+from tests.conftest import TINY_SCENES
 
 SUMMARY = ["top1", "top5", "macro_precision", "macro_recall", "macro_f1"]
+
+
 FORMS = ["average_precision_step", "average_precision_eleven_point", "average_precision_all_point"]
+
+
 # Four images of two classes; the last is called class 0 and is of class 1. Three more logits than needed stay out of the way.
 LOGITS, LABELS = [[2.0, 0.0], [1.0, 0.0], [0.0, 1.0], [3.0, 0.0]], [0, 0, 1, 1]
 
@@ -298,3 +309,33 @@ def test_names_that_do_not_fit_are_refused(names, count):
     for function in (classification.per_class_metrics, classification.precision_recall_points, classification.roc_points):
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
             function(np.eye(3), [0, 1, 2], names)
+
+
+RUN = RunConfig("resnet18", 8, 0.01, "adam", 0.0, False, False, data="", stem="strided", width=0.125, max_epochs=1)
+
+
+def test_logits_of_the_test_images_are_kept_and_agree_with_the_measured_accuracy(tmp_path, monkeypatch):
+    data = load_study_data(**TINY_SCENES, cache_dir=tmp_path / "cache")
+    for run in (replace(RUN, data=data.fingerprint), replace(RUN, data=data.fingerprint, learning_rate=1e30, optimizer="sgd")):
+        train_run(run, data, catalogue.run_folder(tmp_path, run))
+    table = catalogue.read_catalogue(tmp_path)
+    (model,) = classification.keep_test_logits(tmp_path, table, data, "cpu", batch_size=5)
+    logits = classification.read_logits(tmp_path, model)
+    accuracy = (logits.argmax(1) == data.test.labels).double().mean()
+    row = table[table["model_id"] == model].iloc[0]
+    assert float(accuracy) == row["test_accuracy"]
+    metrics = classification.metrics_of_models(tmp_path, table, data)
+    assert metrics["model"].tolist() == [model]
+    assert metrics["top1"].iloc[0] == row["test_accuracy"]
+    assert metrics["cross_entropy"].iloc[0] == pytest.approx(row["test_loss"], rel=1e-5)
+    monkeypatch.setattr(classification, "load_model", lambda *given: pytest.fail("computed again"))
+    assert list(classification.keep_test_logits(tmp_path, table, data, "cpu")) == [model]
+    safetensors.torch.save_file({"logits": torch.full_like(logits, torch.nan)}, classification.logits_path(tmp_path, model))
+    assert len(classification.metrics_of_models(tmp_path, table, data)) == 0
+
+
+def test_missing_logits_say_how_to_get_them(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"m\.safetensors are missing; run 02_grid_training again"):
+        classification.read_logits(tmp_path, "m")
+    with pytest.raises(ValueError, match="leaves the folder"):
+        classification.logits_path(tmp_path, "../../m")

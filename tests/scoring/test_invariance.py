@@ -3,23 +3,24 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import TINY_SCENES
 from scipy.stats import kendalltau
 
-from helpers import invariance, model_set
-from helpers.datasets import load_study_data
-from helpers.grid import RunConfig
-from helpers.measures import MEASURES
+from helpers.data.dataset import load_study_data
+from helpers.measures.registry import MEASURES
 from helpers.measures.transforms import TRANSFORMS
-from helpers.training import train_run
+from helpers.scoring import invariance
+from helpers.training import catalogue
+from helpers.training.config import RunConfig
+from helpers.training.run import train_run
+from tests.conftest import TINY_SCENES
 
 
 def test_targets_are_measured_once_on_the_test_images(tmp_path, monkeypatch):
     data = load_study_data(**TINY_SCENES, cache_dir=tmp_path / "cache")
     run = RunConfig("resnet18", 8, 0.01, "adam", 0.0, False, False, data=data.fingerprint, stem="strided", width=0.125, max_epochs=1)
     for config in (run, replace(run, learning_rate=1e30, optimizer="sgd")):
-        train_run(config, data, model_set.run_folder(tmp_path, config))
-    table = model_set.catalogue(tmp_path)
+        train_run(config, data, catalogue.run_folder(tmp_path, config))
+    table = catalogue.read_catalogue(tmp_path)
     (model,) = invariance.keep_targets(tmp_path, table, data, 3, "cpu")
     joined = invariance.with_targets(tmp_path, table, 3).set_index("model_id")
     columns = [invariance.target_column(name) for name in TRANSFORMS]

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from helpers import calibration
 from helpers.files import PROJECT_ROOT
+from helpers.select import calibration
 
 
 def write(folder, rows=12, *, parquet=True):
@@ -33,7 +33,7 @@ def write(folder, rows=12, *, parquet=True):
 @pytest.mark.parametrize("parquet", [True, False])
 def test_a_study_is_read_from_the_tables_of_its_report(tmp_path, parquet):
     iou = write(tmp_path / "s", parquet=parquet)
-    study = calibration.read(tmp_path, "s")
+    study = calibration.read_calibration(tmp_path, "s")
     assert study.columns == ("iou",)  # constant, undefined and further variants are no regressors
     np.testing.assert_array_equal(study.models["iou"], iou[1:])
     assert len(study.models) == 11
@@ -43,9 +43,9 @@ def test_a_study_is_read_from_the_tables_of_its_report(tmp_path, parquet):
 def test_what_cannot_calibrate_names_what_can(tmp_path):
     write(tmp_path / "there")
     with pytest.raises(FileNotFoundError, match=r"'absent' has no catalogue.*there"):
-        calibration.read(tmp_path, "absent")
+        calibration.read_calibration(tmp_path, "absent")
     with pytest.raises(ValueError, match="leaves the folder"):
-        calibration.read(tmp_path, "../out")
+        calibration.read_calibration(tmp_path, "../out")
 
 
 def test_the_study_with_all_measures_and_most_models_comes_first(tmp_path):
@@ -56,7 +56,7 @@ def test_the_study_with_all_measures_and_most_models_comes_first(tmp_path):
 
 
 def test_a_clean_clone_has_a_study_to_calibrate_with():
-    study = calibration.read(PROJECT_ROOT / "reports", "tiny20")
+    study = calibration.read_calibration(PROJECT_ROOT / "reports", "tiny20")
     assert len(study.models) == 60
     assert {"iou", "iou_b"} <= set(study.columns)
     assert (study.classes, study.setting("image_size", 0)) == (20, 64)
@@ -64,13 +64,13 @@ def test_a_clean_clone_has_a_study_to_calibrate_with():
 
 def test_cells_are_left_out_whole(tmp_path):
     write(tmp_path / "s")
-    study = calibration.without(calibration.read(tmp_path, "s"), ["c1", "c2"])
+    study = calibration.without(calibration.read_calibration(tmp_path, "s"), ["c1", "c2"])
     assert set(study.models["cell"]) == {"c0", "c3", "c4", "c5"}
 
 
 def test_ranges_count_what_lies_outside(tmp_path):
     write(tmp_path / "s")
-    study = calibration.read(tmp_path, "s")
+    study = calibration.read_calibration(tmp_path, "s")
     low, high = study.models["iou"].min(), study.models["iou"].max()
     own = pd.DataFrame({"iou": [low, high + 1, np.nan, (low + high) / 2]}, index=list("abcd"))
     row = calibration.ranges(study, own).iloc[0]
@@ -84,7 +84,7 @@ def test_ranges_count_what_lies_outside(tmp_path):
 
 def test_differences_are_told_fact_by_fact(tmp_path):
     write(tmp_path / "s")
-    study = calibration.read(tmp_path, "s")
+    study = calibration.read_calibration(tmp_path, "s")
     given = {"image_size": 64, "boxes": "annotated", "images": 10}
     table = calibration.differences(study, architectures=["resnet18"], outputs=[3], **given).set_index("what")
     assert table.loc["architectures", "same"]

@@ -10,8 +10,9 @@ import torchvision
 from PIL import Image
 from safetensors.torch import save_file
 
-from helpers import own_scores, select
 from helpers.files import PROJECT_ROOT
+from helpers.select import cli
+from helpers.select.scores import Pace, affordable, normaliser, plan
 
 EVIL = "<img src=x onerror=alert(1)>`$|"
 
@@ -42,7 +43,7 @@ def test_checkpoints_and_images_give_a_ranking_cards_and_figures(folders, capsys
         "--device",
         "cpu",
     ]
-    assert select.main([*arguments, "--study", "tiny20"]) == 0
+    assert cli.main([*arguments, "--study", "tiny20"]) == 0
     told = capsys.readouterr().out
     table = pd.read_csv(folders / "out/own_ranking.csv")
     assert len(table) == 4
@@ -83,7 +84,7 @@ def test_a_name_with_markup_is_literal_text_in_card_and_sentences(folders):
 )
 def test_a_wrong_argument_is_one_clear_line(folders, capsys, arguments, message):
     places = [str(folders / word) if index < 2 else word for index, word in enumerate(arguments)]
-    assert select.main([*places, "--out", str(folders / "out2")]) == 2
+    assert cli.main([*places, "--out", str(folders / "out2")]) == 2
     error = capsys.readouterr().err
     assert message in error
     assert len(error.splitlines()) == 1
@@ -93,7 +94,7 @@ def test_a_wrong_argument_is_one_clear_line(folders, capsys, arguments, message)
 def test_help_is_fast_since_it_imports_no_torch():
     started = time.perf_counter()
     code = (
-        "import sys; from helpers import select\ntry: select.main(['--help'])\nexcept SystemExit: pass\nassert 'torch' not in sys.modules"
+        "import sys; from helpers.select import cli\ntry: cli.main(['--help'])\nexcept SystemExit: pass\nassert 'torch' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -102,23 +103,23 @@ def test_help_is_fast_since_it_imports_no_torch():
 
 
 def test_the_plan_keeps_to_the_time_and_drops_the_dear_measures_first():
-    rich = own_scores.plan(own_scores.Pace(0.1, 0.001), 20, 5, 200)
+    rich = plan(Pace(0.1, 0.001), 20, 5, 200)
     assert rich == (200, True)
-    tight = own_scores.plan(own_scores.Pace(1, 0.1), 20, 5, 200)
+    tight = plan(Pace(1, 0.1), 20, 5, 200)
     assert not tight.extra
     assert 20 * (1 + tight.images * 1.5 * 0.1) <= 300
-    assert own_scores.plan(own_scores.Pace(100, 1), 20, 1, 200) == (16, False)
-    assert own_scores.plan(own_scores.Pace(0, 0), 20, 1, 7) == (7, True)
+    assert plan(Pace(100, 1), 20, 1, 200) == (16, False)
+    assert plan(Pace(0, 0), 20, 1, 7) == (7, True)
 
 
 def test_what_is_affordable_needs_no_start_and_no_search():
-    names = {item.name for item in own_scores.affordable()}
+    names = {item.name for item in affordable()}
     assert {"iou", "nuclear_norm", "effective_invariance", "l2", "training_loss", "accuracy_under_augmentation"} <= names
     assert not {"spectral_norm", "pacbayes_orig", "gi_score", "l2_dist"} & names
-    assert "effective_invariance" not in {item.name for item in own_scores.affordable(extra=False)}
+    assert "effective_invariance" not in {item.name for item in affordable(extra=False)}
 
 
 def test_normalisation_is_that_of_the_training():
     pixels = torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1).expand(2, 3, 2, 2)
-    found = own_scores.normaliser([0.5, 0.4, 0.3], [0.5, 0.2, 0.1])(pixels)
+    found = normaliser([0.5, 0.4, 0.3], [0.5, 0.2, 0.1])(pixels)
     torch.testing.assert_close(found[:, :, 0, 0], torch.tensor([[-1.0, -2.0, -3.0], [1.0, 3.0, 7.0]]))

@@ -3,9 +3,11 @@ import pytest
 import torch
 from PIL import Image
 
-from helpers import own_images
+from helpers.select.images import MACHINE_MADE, box_source, for_network, load_images, natural_size
 
 XML = "<annotation><size><width>40</width><height>20</height></size>{}</annotation>"
+
+
 BOX = "<object><name>a</name><bndbox><xmin>10</xmin><ymin>5</ymin><xmax>30</xmax><ymax>15</ymax></bndbox></object>"
 
 
@@ -25,7 +27,7 @@ def folder(tmp_path):
 
 
 def test_folders_are_classes_in_sorted_order(folder):
-    images = own_images.load(folder, image_size=16)
+    images = load_images(folder, image_size=16)
     assert images.class_names == ("cat", "dog")
     assert images.labels.tolist() == [0] * 4 + [1] * 4
     assert images.images.shape == (8, 3, 16, 16)
@@ -34,34 +36,34 @@ def test_folders_are_classes_in_sorted_order(folder):
 
 
 def test_named_classes_give_the_order_of_the_outputs(folder):
-    images = own_images.load(folder, image_size=16, class_names=["dog", "cat"])
+    images = load_images(folder, image_size=16, class_names=["dog", "cat"])
     assert [images.class_names[label] for label in images.labels] == [name.split("/")[0] for name in images.names]
     assert images.class_names == ("dog", "cat")
     with pytest.raises(ValueError, match="no folder of images is named bird"):
-        own_images.load(folder, class_names=["bird"])
+        load_images(folder, class_names=["bird"])
 
 
 def test_images_without_folders_have_no_label_and_say_so(tmp_path):
     draw(tmp_path / "a.jpg")
-    images = own_images.load(tmp_path, image_size=16)
+    images = load_images(tmp_path, image_size=16)
     assert images.class_names == ()
     with pytest.raises(ValueError, match="no folders of classes"):
         images.labels  # noqa: B018
 
 
 def test_a_network_with_other_outputs_knows_no_label(folder):
-    images = own_images.load(folder, image_size=16)
-    assert own_images.for_network(images, 2) is images
+    images = load_images(folder, image_size=16)
+    assert for_network(images, 2) is images
     with pytest.raises(ValueError, match="1000 outputs and the folder has 2 classes"):
-        own_images.for_network(images, 1000).labels  # noqa: B018
+        for_network(images, 1000).labels  # noqa: B018
 
 
 def test_an_xml_beside_an_image_gives_its_box_scaled_to_the_square(folder):
     (folder / "cat/0.xml").write_text(XML.format(BOX))
-    images = own_images.load(folder, image_size=16)
+    images = load_images(folder, image_size=16)
     assert images.annotated.tolist() == [True] + [False] * 7
     assert images.boxes[0, 0].tolist() == [4, 4, 12, 12]
-    assert own_images.box_source(images).startswith("1 of 8 annotated")
+    assert box_source(images).startswith("1 of 8 annotated")
 
 
 @pytest.mark.parametrize("place", ["cat/0.xml", "0.xml"])
@@ -69,58 +71,58 @@ def test_a_folder_of_xml_is_searched_by_name(folder, tmp_path, place):
     path = tmp_path / "boxes" / place
     path.parent.mkdir(parents=True)
     path.write_text(XML.format(BOX))
-    images = own_images.load(folder, image_size=16, boxes=tmp_path / "boxes")
+    images = load_images(folder, image_size=16, boxes=tmp_path / "boxes")
     assert images.boxes[0, 0].tolist() == [4, 4, 12, 12]
 
 
 def test_a_csv_gives_boxes_by_name(folder, tmp_path):
     (tmp_path / "b.csv").write_text("ImageId,PredictionString\n2,n1 0 0 20 10\n")
-    images = own_images.load(folder, image_size=16, boxes=tmp_path / "b.csv")
+    images = load_images(folder, image_size=16, boxes=tmp_path / "b.csv")
     assert images.annotated.tolist() == [False, False, True, False] * 2
     assert images.boxes[2, 0].tolist() == [0, 0, 8, 8]
     with pytest.raises(FileNotFoundError, match="do not exist"):
-        own_images.load(folder, boxes=tmp_path / "c.csv")
+        load_images(folder, boxes=tmp_path / "c.csv")
 
 
 def test_a_made_box_is_where_the_object_is(folder):
-    images = own_images.load(folder, image_size=40)
+    images = load_images(folder, image_size=40)
     assert not images.annotated.any()
     x0, y0, x1, y1 = images.boxes[:, 0].double().mean(0).tolist()
     assert x0 < 14 < x1
     assert y0 < 17 < y1
-    assert own_images.box_source(images) == own_images.MADE
+    assert box_source(images) == MACHINE_MADE
 
 
 def test_images_are_taken_evenly_by_a_seed(folder):
-    images = own_images.load(folder, image_size=16, most=4, seed=1)
+    images = load_images(folder, image_size=16, most=4, seed=1)
     assert images.labels.tolist() == [0, 0, 1, 1]
     assert images.found == 8
-    assert images.names == own_images.load(folder, image_size=16, most=4, seed=1).names
+    assert images.names == load_images(folder, image_size=16, most=4, seed=1).names
 
 
 def test_names_with_markup_are_text_and_links_do_not_leave(folder, tmp_path):
     draw(folder / "<b>&.." / "x.jpg")
     draw(tmp_path / "secret" / "s.jpg")
     (folder / "out").symlink_to(tmp_path / "secret")
-    images = own_images.load(folder, image_size=16)
+    images = load_images(folder, image_size=16)
     assert images.class_names == ("<b>&..", "cat", "dog")
     assert not any("s.jpg" in name for name in images.names)
 
 
 def test_a_broken_image_is_a_fault_and_none_left_is_an_error(folder, tmp_path):
     (folder / "cat/9.jpg").write_bytes(b"no image")
-    images = own_images.load(folder, image_size=16)
+    images = load_images(folder, image_size=16)
     assert images.faults["fault"].tolist() == ["unreadable_image"]
     assert len(images) == 8
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad/a.jpg").write_bytes(b"")
     with pytest.raises(ValueError, match=r"1 were found.*1 unreadable_image"):
-        own_images.load(tmp_path / "bad")
+        load_images(tmp_path / "bad")
     with pytest.raises(ValueError, match="image_size 4"):
-        own_images.load(folder, image_size=4)
+        load_images(folder, image_size=4)
 
 
 def test_the_natural_size_is_the_shorter_side_and_at_most_224(folder, tmp_path):
-    assert own_images.natural_size(folder) == 20
+    assert natural_size(folder) == 20
     draw(tmp_path / "big/a.jpg", size=(500, 375))
-    assert own_images.natural_size(tmp_path / "big") == 224
+    assert natural_size(tmp_path / "big") == 224

@@ -8,7 +8,8 @@ import torchvision
 from safetensors.torch import save_file
 from torch import nn
 
-from helpers import own_architectures, own_checkpoints
+from helpers.networks import weights
+from helpers.select import load
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,7 @@ def users_module(monkeypatch):
     module = type(sys)("a_users_module")
     module.narrow, module.fixed = narrow, fixed
     monkeypatch.setitem(sys.modules, "a_users_module", module)
-    own_architectures.builder_of.cache_clear()
+    load.builder_of.cache_clear()
     return "a_users_module"
 
 
@@ -39,7 +40,7 @@ def users_module(monkeypatch):
 def test_a_wrapped_state_dict_is_found_whatever_wraps_it(tmp_path, network, prefix, key):
     state = {prefix + name: value for name, value in network.state_dict().items()}
     torch.save({key: state, "epoch": 3} if key else state, tmp_path / "a.pt")
-    read = own_checkpoints.read_state(tmp_path / "a.pt")
+    read = weights.read_state(tmp_path / "a.pt")
     assert {name: value.tolist() for name, value in read.items() if value.ndim < 2} == {
         name: value.tolist() for name, value in network.state_dict().items() if value.ndim < 2
     }
@@ -50,7 +51,7 @@ def test_checkpoints_of_every_ending_give_the_network_that_was_saved(tmp_path, n
     torch.save(network.state_dict(), tmp_path / "b.pth")
     (tmp_path / ".hidden.pt").write_bytes(b"")
     (tmp_path / "notes.txt").write_text("no")
-    found = own_checkpoints.find(tmp_path)
+    found = load.find(tmp_path)
     assert [item.name for item in found] == ["a.safetensors", "b.pth"]
     images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     for candidate in found:
@@ -71,9 +72,9 @@ def test_code_in_a_checkpoint_is_refused_and_not_run(tmp_path, protocol):
     torch.save({"state_dict": Trap()}, tmp_path / "a.pt")
     (tmp_path / "b.pt").write_bytes(pickle.dumps(Trap(), protocol=protocol))
     with pytest.raises(ValueError, match=r"a\.pt was refused.*run code.*safetensors"):
-        own_checkpoints.load(tmp_path / "a.pt")
+        load.load_checkpoint(tmp_path / "a.pt")
     with pytest.raises(ValueError, match=r"b\.pt"):
-        own_checkpoints.load(tmp_path / "b.pt")
+        load.load_checkpoint(tmp_path / "b.pt")
 
 
 @pytest.mark.parametrize("name", ["a.pt", "a.safetensors"])
@@ -81,36 +82,36 @@ def test_code_in_a_checkpoint_is_refused_and_not_run(tmp_path, protocol):
 def test_a_damaged_file_is_named(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=name):
-        own_checkpoints.load(tmp_path / name)
+        load.load_checkpoint(tmp_path / name)
 
 
 def test_a_file_without_tensors_says_what_it_has(tmp_path):
     torch.save({"epoch": 3, "loss": 0.5}, tmp_path / "a.pt")
     with pytest.raises(ValueError, match="epoch, loss"):
-        own_checkpoints.read_state(tmp_path / "a.pt")
+        weights.read_state(tmp_path / "a.pt")
     torch.save([1, 2], tmp_path / "b.pt")
     with pytest.raises(ValueError, match="holds a list"):
-        own_checkpoints.read_state(tmp_path / "b.pt")
+        weights.read_state(tmp_path / "b.pt")
 
 
 def test_the_wrong_architecture_names_the_tensors_that_differ(tmp_path, network):
     save_file(network.state_dict(), tmp_path / "a.safetensors")
     with pytest.raises(ValueError, match=r"does not fit resnet34.*layer1\.2"):
-        own_checkpoints.load(tmp_path / "a.safetensors", "resnet34")
+        load.load_checkpoint(tmp_path / "a.safetensors", "resnet34")
 
 
 def test_half_precision_becomes_single(tmp_path, network):
     torch.save(
         {name: value.half() if value.is_floating_point() else value for name, value in network.state_dict().items()}, tmp_path / "a.pt"
     )
-    assert own_checkpoints.load(tmp_path / "a.pt").network.fc.weight.dtype == torch.float32
+    assert load.load_checkpoint(tmp_path / "a.pt").network.fc.weight.dtype == torch.float32
 
 
 def test_a_users_function_is_given_the_number_of_classes_of_the_head(tmp_path, users_module):
     save_file(narrow(11).state_dict(), tmp_path / "a.safetensors")
-    assert own_checkpoints.load(tmp_path / "a.safetensors", f"{users_module}:narrow").classes == 11
+    assert load.load_checkpoint(tmp_path / "a.safetensors", f"{users_module}:narrow").classes == 11
     save_file(narrow(7).state_dict(), tmp_path / "b.safetensors")
-    assert own_checkpoints.load(tmp_path / "b.safetensors", f"{users_module}:fixed").classes == 7
+    assert load.load_checkpoint(tmp_path / "b.safetensors", f"{users_module}:fixed").classes == 7
 
 
 @pytest.mark.skipif(importlib.util.find_spec("timm") is None, reason="timm is not installed")
@@ -119,26 +120,26 @@ def test_timm_is_known_by_name(tmp_path):
 
     made = timm.create_model("resnet10t", num_classes=4)
     save_file(made.state_dict(), tmp_path / "a.safetensors")
-    assert own_checkpoints.load(tmp_path / "a.safetensors", "timm:resnet10t").classes == 4
+    assert load.load_checkpoint(tmp_path / "a.safetensors", "timm:resnet10t").classes == 4
     with pytest.raises(ValueError, match="no architecture 'resnet_of_nobody'"):
-        own_architectures.builder_of("timm:resnet_of_nobody")
+        load.builder_of("timm:resnet_of_nobody")
 
 
 def test_what_cannot_be_found_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"):
-        own_checkpoints.find(tmp_path / "nowhere")
+        load.find(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="no checkpoint is in"):
-        own_checkpoints.find(tmp_path)
+        load.find(tmp_path)
     with pytest.raises(ValueError, match="'resnet19' is unknown"):
-        own_checkpoints.find(tmp_path, "resnet19")
+        load.find(tmp_path, "resnet19")
     with pytest.raises(ValueError, match="cannot be imported"):
-        own_architectures.builder_of("no_such_module:function")
+        load.builder_of("no_such_module:function")
     with pytest.raises(ValueError, match="is none of resnet18"):
-        own_architectures.guess(narrow(2).state_dict(), "a.pt")
+        load.guess(narrow(2).state_dict(), "a.pt")
 
 
-@pytest.mark.parametrize("name", own_architectures.RESNETS)
+@pytest.mark.parametrize("name", load.RESNETS)
 def test_a_guess_tells_the_resnets_apart(name):
     with torch.device("meta"):
         state = torchvision.models.get_model(name, num_classes=3).state_dict()
-    assert own_architectures.guess(state, "a.pt") == name
+    assert load.guess(state, "a.pt") == name

@@ -7,13 +7,8 @@ import pandas as pd
 import pytest
 import sklearn.metrics
 
-from helpers import conditional_information
-from helpers.conditional_information import (
-    conditional_information_of_many,
-    conditional_mutual_information,
-    information_table,
-    pgdl_score,
-)
+from helpers.statistics import information as statistics_information
+from helpers.statistics.information import conditional_information_of_many, conditional_mutual_information, information_table, pgdl_score
 
 AXES = {"batch_size": [32, 64, 128], "learning_rate": [0.1, 0.01, 0.001], "optimizer": ["adam", "sgd"], "pretrained": [False, True]}
 
@@ -200,7 +195,7 @@ def test_large_grids_are_sampled_with_a_seed(monkeypatch):
     gap = np.random.default_rng(9).normal(size=36)
     measure = gap + np.random.default_rng(10).normal(size=36)
     full = conditional_mutual_information(measure, gap, grid())
-    monkeypatch.setattr(conditional_information, "CELL_LIMIT", 24)
+    monkeypatch.setattr(statistics_information, "CELL_LIMIT", 24)
     records = [conditional_mutual_information(measure, gap, grid(), seed=seed) for seed in (0, 0, 1)]
     assert records[0] == records[1] != records[2]
     assert all((record.cells, record.cells_used, record.n) == (36, 24, 36) for record in records)

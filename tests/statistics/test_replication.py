@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from helpers import paper_claims
-from helpers.paper_claims import FAILS, HOLDS, UNKNOWN, Sampling, verdict
+from helpers.statistics import replication
+from helpers.statistics.replication import FAILS, HOLDS, UNKNOWN, Sampling, judged
 
 SAMPLING = Sampling(0.8, 200, 0)
 
@@ -27,7 +27,7 @@ SAMPLING = Sampling(0.8, 200, 0)
     ],
 )
 def test_a_verdict_is_where_the_whole_interval_lies(low, high, bound, side, wanted):
-    assert verdict(low, high, bound, side) == wanted
+    assert judged(low, high, bound, side) == wanted
 
 
 def models(slope: float, n: int = 40, seed: int = 0) -> pd.DataFrame:
@@ -51,8 +51,8 @@ def models(slope: float, n: int = 40, seed: int = 0) -> pd.DataFrame:
 
 @pytest.mark.parametrize(("slope", "wanted"), [(-1, HOLDS), (1, FAILS)])
 def test_the_first_claim_follows_the_sign_of_the_correlation(slope, wanted):
-    claims = paper_claims.claims(models(slope), {"iou": 1, "iou_b": 1, "nuclear_norm": 1}, {}, ["learning_rate"], SAMPLING)
-    assert claims.columns.tolist() == paper_claims.COLUMNS
+    claims = replication.claims(models(slope), {"iou": 1, "iou_b": 1, "nuclear_norm": 1}, {}, ["learning_rate"], SAMPLING)
+    assert claims.columns.tolist() == replication.CLAIM_COLUMNS
     pooled = claims.iloc[0]
     assert pooled["verdict"] == wanted
     assert pooled["n"] == 36  # models at or below the training accuracy do not count
@@ -67,16 +67,16 @@ def test_the_first_claim_follows_the_sign_of_the_correlation(slope, wanted):
 
 def test_a_rival_without_signal_is_beaten_and_an_absent_one_is_left_out():
     directions = {"iou": 1, "iou_b": 1, "nuclear_norm": 1}
-    rows = paper_claims.of_rivals(models(-1), directions, SAMPLING)
+    rows = replication.of_rivals(models(-1), directions, SAMPLING)
     assert [row["verdict"] for row in rows] == [HOLDS]
     assert rows[0]["published"] == pytest.approx(-0.8159 + 0.3898)
-    assert paper_claims.of_rivals(models(-1).drop(columns="nuclear_norm"), directions, SAMPLING) == []
+    assert replication.of_rivals(models(-1).drop(columns="nuclear_norm"), directions, SAMPLING) == []
 
 
 def test_noise_cannot_be_told():
     table = models(0)
     table["iou"] = np.random.default_rng(3).normal(0, 1, len(table))
-    claims = paper_claims.claims(table, {"iou": 1, "iou_b": 1, "nuclear_norm": 1}, {}, ["learning_rate"], SAMPLING)
+    claims = replication.claims(table, {"iou": 1, "iou_b": 1, "nuclear_norm": 1}, {}, ["learning_rate"], SAMPLING)
     assert claims.iloc[0]["verdict"] == UNKNOWN
 
 
@@ -93,11 +93,11 @@ def test_ablations_are_read_where_there_are_tables():
     untrained = pd.DataFrame([row | {"architecture": "Total", "ci_low": -0.1, "ci_high": 0.1, "pearson_r": 0.0}])
     noise = pd.DataFrame([{"level": 0.0} | row, {"level": 0.1} | row | {"ci_high": 0.3}])
     tables = {"table6_cam_methods": methods, "table5_validity": untrained, "ablation_label_noise": noise}
-    found = paper_claims.of_ablations(tables, 0.8)
+    found = replication.of_ablations(tables, 0.8)
     assert [(item["source"], item["verdict"], item["ours"]) for item in found] == [
         ("Table 5", HOLDS, 0.0),
         ("Table 6", HOLDS, -0.5),
         ("text", UNKNOWN, -0.5),
     ]
     assert "10%" in found[-1]["claim"]
-    assert paper_claims.of_ablations({}, 0.8) == []
+    assert replication.of_ablations({}, 0.8) == []

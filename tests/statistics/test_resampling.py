@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from helpers import comparison, statistics
-from helpers.comparison import difference_table
+from helpers.statistics import resampling
+from helpers.statistics.resampling import difference_table
 
 
 def catalogue(rng, cells=25, repeats=3):
@@ -84,7 +84,7 @@ def test_interval_against_an_unrelated_draw_equals_scipys_paired_bootstrap(stati
 def test_pairing_makes_the_interval_of_two_like_measures_narrow(statistic):
     table = catalogue(np.random.default_rng(3))
     found = difference_table(table, MEASURES, reference="good", statistic=statistic).set_index("measure")
-    alone = statistics.bootstrap_interval(table["similar"], table["gap"], table["cell"], statistic, 500)
+    alone = resampling.bootstrap_interval(table["similar"], table["gap"], table["cell"], statistic, 500)
     assert found.loc["similar", "high"] - found.loc["similar", "low"] < 0.5 * (alone[1] - alone[0])
     assert found.loc["noise", "high"] < 0
 
@@ -107,7 +107,7 @@ def test_a_reversed_measure_is_not_the_strongest():
 def test_what_is_not_finite_is_left_out_of_both_and_counted():
     table = catalogue(np.random.default_rng(6))
     table.loc[[0, 1], "noise"], table.loc[2, "good"], table.loc[3, "gap"] = [np.nan, -np.inf], np.inf, np.nan
-    for statistic in comparison.STATISTICS:
+    for statistic in resampling.STATISTICS:
         found = difference_table(table, MEASURES, reference="good", statistic=statistic, resamples=40).set_index("measure")
         assert list(found["dropped"]) == [2, 2, 4, 2]
         alone = difference_table(table.drop(index=[0, 1, 2, 3]), MEASURES, reference="good", statistic=statistic, resamples=40)
@@ -131,7 +131,7 @@ def test_undefined_strengths_and_intervals_are_nan(statistic):
 def test_kendall_by_tables_equals_kendall_by_recount(monkeypatch):
     table = catalogue(np.random.default_rng(8), cells=8)
     expected = difference_table(table, MEASURES, statistic="kendall", resamples=30)
-    monkeypatch.setattr(comparison, "_PAIR_TABLE_LIMIT", 10)
+    monkeypatch.setattr(resampling, "_PAIR_TABLE_LIMIT", 10)
     pd.testing.assert_frame_equal(difference_table(table, MEASURES, statistic="kendall", resamples=30), expected, rtol=1e-9)
 
 

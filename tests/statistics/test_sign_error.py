@@ -5,8 +5,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from helpers import sign_error
-from helpers.sign_error import noise_weights, sign_error_table
+from helpers.statistics import sign_error
+from helpers.statistics.sign_error import noise_weights, sign_error_table
 
 AXES = {"batch_size": [32, 64], "learning_rate": [0.1, 0.01, 0.001], "optimizer": ["adam", "sgd"]}
 
@@ -62,10 +62,10 @@ def test_noise_weights_by_hand():
 
 def test_sign_error_by_hand():
     # Right, wrong, tied in the measure, tied in the gap: (1 * 0 + 2 * 1 + 3 * .5 + 4 * .5) / 10.
-    assert sign_error.sign_error([2, 1, 1, 5], [1, 2, 1, 1], [9, 9, 9, 4], [1, 1, 1, 4], [1, 2, 3, 4]) == pytest.approx(0.55)
-    assert sign_error.sign_error([2, np.nan], [1, 1], [9, 1], [1, 3], [1, 1]) == 0
-    assert np.isnan(sign_error.sign_error([1], [2], [1], [2], [0]))
-    assert np.isnan(sign_error.sign_error([], [], [], [], []))
+    assert sign_error.pair_sign_error([2, 1, 1, 5], [1, 2, 1, 1], [9, 9, 9, 4], [1, 1, 1, 4], [1, 2, 3, 4]) == pytest.approx(0.55)
+    assert sign_error.pair_sign_error([2, np.nan], [1, 1], [9, 1], [1, 3], [1, 1]) == 0
+    assert np.isnan(sign_error.pair_sign_error([1], [2], [1], [2], [0]))
+    assert np.isnan(sign_error.pair_sign_error([], [], [], [], []))
 
 
 @pytest.mark.parametrize(("pooled", "minimum", "shift"), [(False, 4, 0), (False, 12, 0.01), (True, 12, 0.02)])
@@ -165,7 +165,7 @@ def test_floats_that_are_close_are_one_level():
     [
         (lambda: noise_weights([0.1], 0), "test_images 0 must be at least 1"),
         (lambda: noise_weights([0.1], 10, -0.1), "shift -0.1 must be 0 or larger"),
-        (lambda: sign_error.sign_error([1, 2], [1, 2], [1, 2], [1, 2], [1]), "got shapes (2,), (2,), (2,), (2,), (1,)"),
+        (lambda: sign_error.pair_sign_error([1, 2], [1, 2], [1, 2], [1, 2], [1]), "got shapes (2,), (2,), (2,), (2,), (1,)"),
         (lambda: sign_error_table(catalogue(), {"best": 1}, ["depth"], test_images=10), "no column depth, best"),
         (lambda: sign_error_table(catalogue(), {"good": 2}, list(AXES), test_images=10), "directions {'good': 2} must be +1"),
         (lambda: sign_error_table(catalogue(), {"good": 1}, [], test_images=10), "there are no hyperparameters"),

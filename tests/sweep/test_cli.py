@@ -5,8 +5,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from helpers import executions, sweep
 from helpers.files import PROJECT_ROOT
+from helpers.sweep import cli, executions
 
 
 def notebook(path: Path, *cells: str) -> None:
@@ -37,7 +37,7 @@ def project(tmp_path):
 
 def run(project, *overrides, **options):
     (project / "log.txt").unlink(missing_ok=True)
-    code = sweep.run_study(project / "params/small.yaml", overrides, root=project, **options)
+    code = cli.run_study(project / "params/small.yaml", overrides, root=project, **options)
     executed = (project / "log.txt").read_text().split() if (project / "log.txt").exists() else []
     return code, executed
 
@@ -129,7 +129,7 @@ def test_a_damaged_record_runs_again(tmp_path):
 
 def test_the_recipes_use_options_that_exist_and_are_under_ten_lines(capsys):
     with pytest.raises(SystemExit):
-        sweep.main(["--help"])
+        cli.main(["--help"])
     known = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
     recipes = re.findall(r"```\w*\n(.*?)```", (PROJECT_ROOT / "docs/clusters.md").read_text(), re.S)
     assert len(recipes) >= 6

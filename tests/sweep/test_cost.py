@@ -5,18 +5,18 @@ import torch
 import torchvision
 import yaml
 
-from helpers import models, plan, step_costs
-from helpers.declarations import StudyError
 from helpers.files import PROJECT_ROOT, write_json
-from helpers.grid import RunConfig
-from helpers.parameters import load_study
-from helpers.plan import Counts, hours_table, image_counts, lines, planned_runs
-from helpers.step_costs import Step, activation_bytes, time_step, time_steps
+from helpers.networks import resnet
+from helpers.notebook_parameters import StudyError
+from helpers.sweep import cost
+from helpers.sweep.cost import Counts, Step, activation_bytes, hours_table, image_counts, lines, planned_runs, time_step, time_steps
+from helpers.sweep.study_file import load_study
+from helpers.training.config import RunConfig
 
 
 def parameters_of(study, *overrides):
     executions = load_study(PROJECT_ROOT / "params" / f"{study}.yaml", PROJECT_ROOT / "notebooks", overrides)
-    return next(item.parameters for item in executions if item.name == plan.NOTEBOOK)
+    return next(item.parameters for item in executions if item.name == cost.NOTEBOOK)
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_a_smaller_study_is_the_balanced_choice_of_the_notebook():
 
 def test_images_are_counted_where_they_are_rendered_listed_or_missing(store, tmp_path):
     assert image_counts(parameters_of("demo"))[:3] == (6 * 60, 6 * 50, 6)
-    from conftest import ilsvrc, tiny_imagenet, voc_folder
+    from tests.conftest import ilsvrc, tiny_imagenet, voc_folder
 
     def given(layout, files, **changed):
         common = {"class_ids": [], "images_per_class": 0, "test_images_per_class": 50}
@@ -79,7 +79,7 @@ def test_a_step_is_timed_and_leaves_the_seeds_alone(run):
     state = torch.get_rng_state()
     step = time_step(run, 5, 16, "cpu")
     assert step.train > step.evaluate > 0
-    network = models.build("resnet18", 5, stem="strided", width=0.125, seed=0)
+    network = resnet.build("resnet18", 5, stem="strided", width=0.125, seed=0)
     assert step.weights == sum(value.nbytes for value in network.state_dict().values())
     assert torch.equal(torch.get_rng_state(), state)
 
@@ -91,7 +91,7 @@ def test_on_a_slow_machine_larger_batches_are_not_timed(run, monkeypatch):
         timed.append((config.architecture, config.batch_size))
         return Step(1.0 if config.architecture == "resnet50" else 0.01, 0.1, 7, 100)
 
-    monkeypatch.setattr(step_costs, "time_step", slow)
+    monkeypatch.setattr(cost, "time_step", slow)
     runs = [replace(run, architecture=name, batch_size=size) for name in ("resnet18", "resnet50") for size in (8, 32, 16)]
     steps = time_steps(runs, 5, 16, "cpu")
     assert timed == [("resnet18", 8), ("resnet18", 16), ("resnet18", 32), ("resnet50", 8)]
@@ -105,7 +105,7 @@ def test_activations_are_counted_once_and_without_weights():
 
 
 def test_activations_grow_with_the_batch_and_the_pixels():
-    network = models.build("resnet18", 5, stem="strided", width=0.125, seed=0)
+    network = resnet.build("resnet18", 5, stem="strided", width=0.125, seed=0)
     one, two, four = (activation_bytes(network, torch.zeros(count, 3, side, side)) for count, side in ((2, 16), (4, 16), (2, 32)))
     assert two == pytest.approx(2 * one, rel=0.05)
     assert four == pytest.approx(4 * one, rel=0.05)
@@ -133,7 +133,7 @@ def test_the_plan_of_a_study_is_printed_and_threads_are_given_back(tmp_path, cap
     (tmp_path / "small.yaml").write_text(yaml.safe_dump({"common": {"image_size": 16}, "notebooks": {"02_grid_training": settings}}))
     write_json(tmp_path / "work" / "small" / "runs" / "one" / "result.json", {"epochs": 2})
     threads = torch.get_num_threads()
-    assert plan.print_plan(tmp_path / "small.yaml", ["device=cpu"]) == 0
+    assert cost.print_plan(tmp_path / "small.yaml", ["device=cpu"]) == 0
     told = capsys.readouterr().out
     assert told.startswith("small: 2 runs of at most 3 epochs")
     assert "the 1 runs that are complete took 2 epochs" in told
@@ -142,10 +142,10 @@ def test_the_plan_of_a_study_is_printed_and_threads_are_given_back(tmp_path, cap
 
 def test_refuses_a_study_without_a_grid_and_a_wrong_one(tmp_path, capsys):
     (tmp_path / "none.yaml").write_text(yaml.safe_dump({"notebooks": {"01_data_subset": {}}}))
-    assert plan.print_plan(tmp_path / "none.yaml") == 2
+    assert cost.print_plan(tmp_path / "none.yaml") == 2
     assert "no notebook of this study trains a grid (02_grid_training)" in capsys.readouterr().out
     with pytest.raises(StudyError, match="unknown parameter 'run_counts'"):
-        plan.print_plan(tmp_path / "none.yaml", ["run_counts=3"])
+        cost.print_plan(tmp_path / "none.yaml", ["run_counts=3"])
 
 
 def test_activations_of_a_resnet_are_those_that_its_layers_are_known_to_keep():

@@ -9,11 +9,11 @@ import nbformat
 import pytest
 import yaml
 
-from helpers import preflight, sweep
-from helpers.executions import Places
 from helpers.files import PROJECT_ROOT
-from helpers.parameters import Execution
-from helpers.sweep import Options
+from helpers.sweep import cli, engines, executions
+from helpers.sweep.cli import Options
+from helpers.sweep.executions import Places
+from helpers.sweep.study_file import Execution
 
 CELL = """study: str = "x"  # name
 data_path: str = ""  # folder
@@ -33,29 +33,29 @@ def places(tmp_path):
 def test_data_that_is_not_there_is_named_and_data_that_is_there_is_not(places, tmp_path):
     (tmp_path / "images.zip").touch()
     good = [execution(data_path="images.zip"), execution(data_path=""), execution(data_path=str(tmp_path)), execution(pathology="x")]
-    assert preflight.faults_of(good, places, [], 0) == []
-    (fault,) = preflight.faults_of([execution(data_path="data/images")] * 3, places, [], 0)
+    assert executions.faults_of(good, places, [], 0) == []
+    (fault,) = executions.faults_of([execution(data_path="data/images")] * 3, places, [], 0)
     assert fault == "01_a: data_path is 'data/images', and nothing is there; give its place by --set data_path=..."
 
 
 def test_a_gpu_is_demanded_only_of_the_machine_that_does_the_work(places):
     wanted = [execution(device="cuda:1")]
-    assert preflight.faults_of(wanted, places, ["0"], 0) == []
-    assert preflight.faults_of(wanted, places, None, 0) == []
-    assert "device is 'cuda:1', and this machine shows no GPU" in preflight.faults_of(wanted, places, [], 0)[0]
-    assert preflight.faults_of([execution(device="auto")], places, [], 0) == []
+    assert executions.faults_of(wanted, places, ["0"], 0) == []
+    assert executions.faults_of(wanted, places, None, 0) == []
+    assert "device is 'cuda:1', and this machine shows no GPU" in executions.faults_of(wanted, places, [], 0)[0]
+    assert executions.faults_of([execution(device="auto")], places, [], 0) == []
 
 
 def test_too_little_room_and_folders_that_cannot_be_written_are_named(places, tmp_path, monkeypatch):
-    faults = preflight.faults_of([execution()], places, [], 1e9)
+    faults = executions.faults_of([execution()], places, [], 1e9)
     assert len(faults) == 1  # work and reports lie on one disk
     assert "GiB free, and 1e+09 GiB are asked for; make room, or lower --min-free" in faults[0]
     (tmp_path / "reports").write_text("a file")
-    assert "reports cannot be written, and s has to go there" in preflight.faults_of([execution()], places, [], 0)[0]
+    assert "reports cannot be written, and s has to go there" in executions.faults_of([execution()], places, [], 0)[0]
     (tmp_path / "reports").unlink()
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "work")
     (tmp_path / "work").mkdir()
-    assert "work cannot be written" in preflight.faults_of([execution()], places, [], 0)[0]
+    assert "work cannot be written" in executions.faults_of([execution()], places, [], 0)[0]
 
 
 def test_all_faults_of_all_kinds_are_told_together_and_nothing_runs(tmp_path, capsys, monkeypatch):
@@ -66,7 +66,7 @@ def test_all_faults_of_all_kinds_are_told_together_and_nothing_runs(tmp_path, ca
 
     def faults(content, overrides=(), **options):
         study.write_text(yaml.safe_dump(content))
-        assert sweep.run_study(study, overrides, root=tmp_path, options=Options(**options)) == 2
+        assert cli.run_study(study, overrides, root=tmp_path, options=Options(**options)) == 2
         return capsys.readouterr().err
 
     wrong = {"notebooks": {"01_a": {"count": "x", "device": "gpu"}}, "sweep": {"01_a": {"cuont": [1]}, "02_b": {}}}
@@ -85,7 +85,7 @@ def test_all_faults_of_all_kinds_are_told_together_and_nothing_runs(tmp_path, ca
         assert line in printed
     assert printed.startswith("9 fault(s), nothing was run:")
     wrong = {"notebooks": {"01_a": {"cuont": 1, "data_path": "nowhere", "device": "cuda"}}}
-    monkeypatch.setattr(sweep.engines, "visible_gpus", list)
+    monkeypatch.setattr(engines, "visible_gpus", list)
     printed = faults(wrong, ["count=x"], min_free=1e9)
     for line in (
         "01_a: unknown parameter 'cuont' (did you mean 'count'?)",
@@ -111,7 +111,7 @@ def test_the_check_of_a_large_sweep_loads_nothing_heavy(tmp_path):
     }
     (tmp_path / "large.yaml").write_text(yaml.safe_dump(content))
     script = (
-        "import sys; from helpers.sweep import main;"
+        "import sys; from helpers.sweep.cli import main;"
         f"code = main([{str(tmp_path / 'large.yaml')!r}, '--dry-run', '--set', 'data_path=nowhere', '--set', 'work_dir={tmp_path}/w']);"
         "print(code, sorted({'torch', 'papermill', 'pandas', 'matplotlib', 'nbconvert', 'ray'} & set(sys.modules)))"
     )

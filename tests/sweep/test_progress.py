@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from helpers import progress
-from helpers.executions import Places
 from helpers.files import PROJECT_ROOT
-from helpers.parameters import Execution
-from helpers.progress import Display, Tally
+from helpers.sweep import progress
+from helpers.sweep.executions import Places
+from helpers.sweep.progress import Display
+from helpers.sweep.study_file import Execution
+from helpers.tally import Tally
 
 
 class Terminal(io.StringIO):
@@ -40,7 +41,7 @@ def test_elsewhere_there_are_lines_and_no_table():
 
 def test_the_table_has_a_line_per_stage_with_all_counts_and_the_time_left():
     tallies = {"02_b, parts": Tally(10, done=2, running=2, failed=1, retried=3, seconds=[50.0, 70.0]), "02_b": Tally(1)}
-    head, parts, whole = progress.table(tallies, slots=2)
+    head, parts, whole = progress.progress_table(tallies, slots=2)
     assert head.split() == ["done", "running", "failed", "retried", "waiting", "time", "left"]
     assert parts.split() == ["02_b,", "parts", "2", "2", "1", "3", "5", "3", "min"]  # 60 s times 6 over 2
     assert whole.split() == ["02_b", "0", "0", "0", "0", "1", "?"]

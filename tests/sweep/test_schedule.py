@@ -7,43 +7,16 @@ import nbformat
 import pytest
 import yaml
 
-from helpers import progress, schedule, sweep
-from helpers.claims import Owner
-from helpers.engines import LocalEngine
-from helpers.sweep import Options
-from helpers.worker import Outcome
+from helpers import files
+from helpers.locks import LockHolder
+from helpers.sweep import cli, schedule
+from helpers.sweep.cli import Options
+from helpers.sweep.engines import LocalEngine
+from helpers.sweep.worker import Outcome
+from helpers.tally import Tally, duration
+from tests.sweep.conftest import Imagined
 
 CELL = 'study: str = "x"  # name\nseed: int = 0  # of all\nshard: str = ""  # part\nreports_dir: str = "reports"  # where reports go'
-
-
-class Imagined:
-    """An engine whose jobs are done at once, unless ``ends`` says how a notebook or a part of it ends."""
-
-    def __init__(self, root, slots=2):
-        self.root, self.slots, self.ends, self.started, self.ready, self.tables = root, slots, {}, [], [], {}
-        self.meanwhile = lambda name: None
-
-    def submit(self, name, job, width):
-        self.started.append(name)
-        partial = self.root / job["partial"]
-        partial.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps({"cells": []}))
-        if table := self.tables.get(name):
-            folder = self.root / job["parameters"]["reports_dir"] / "s"
-            (folder / "story").mkdir(parents=True, exist_ok=True)
-            (folder / "t.csv").write_text(table)
-            story = [{"kind": "table", "name": "t", "path": "t.csv"}]
-            (folder / "story" / f"{name.partition('/')[0]}.json").write_text(json.dumps(story))
-        self.meanwhile(name)
-        ends = self.ends.get(name, [])
-        self.ready.append((name, ends.pop(0) if ends else Outcome("done", 1.0)))
-
-    def wait(self, seconds):
-        ready, self.ready = self.ready, []
-        return ready
-
-    def close(self):
-        self.closed = True
 
 
 @pytest.fixture
@@ -57,13 +30,13 @@ def project(tmp_path, monkeypatch):
     text = {"notebooks": {"01_a": {}, "02_b": {}, "03_c": {}}, "sweep": {"02_b": {"seed": [1, 2, 3]}}}
     (tmp_path / "params/s.yaml").write_text(yaml.safe_dump(text))
     engine = Imagined(tmp_path)
-    monkeypatch.setattr(sweep, "_engine", lambda *given: engine)
-    monkeypatch.setattr(sweep, "_write_pages", lambda *given: None)
+    monkeypatch.setattr(cli, "_engine", lambda *given: engine)
+    monkeypatch.setattr(cli, "_write_pages", lambda *given: None)
 
     def run(*overrides, **options):
         engine.started.clear()
         plain = {key: options.pop(key) for key in ("force", "dry_run") if key in options}
-        code = sweep.run_study(tmp_path / "params/s.yaml", overrides, root=tmp_path, options=Options(**options), **plain)
+        code = cli.run_study(tmp_path / "params/s.yaml", overrides, root=tmp_path, options=Options(**options), **plain)
         return code, list(engine.started)
 
     run.root, run.engine = tmp_path, engine
@@ -165,7 +138,7 @@ def test_shards_divide_the_parts_and_the_last_one_closes(project, capsys, monkey
 def test_two_sweeps_divide_what_is_to_do_and_nothing_runs_twice(project):
     """The second begins in the middle of the first one's first part, and both see each other's claims."""
     second = Imagined(project.root, slots=1)
-    with Owner(project.root / "work/s/claims") as other:
+    with LockHolder(project.root / "work/s/claims") as other:
 
         def begin(name):
             if name == "02_b/seed1":
@@ -191,8 +164,8 @@ def test_two_sweeps_divide_what_is_to_do_and_nothing_runs_twice(project):
 
 def test_a_claim_that_was_taken_over_is_not_recorded_by_who_lost_it(project, monkeypatch):
     held = iter([False])
-    real = Owner.still_holds
-    monkeypatch.setattr(Owner, "still_holds", lambda self, name: next(held, True) and real(self, name))
+    real = LockHolder.still_holds
+    monkeypatch.setattr(LockHolder, "still_holds", lambda self, name: next(held, True) and real(self, name))
     assert project() == (0, ["01_a", *EVERYTHING])
 
 
@@ -224,7 +197,7 @@ def test_a_notebook_edited_meanwhile_runs_again_at_the_next_command(project, cap
 
 
 def test_a_full_disk_simulated_at_the_write_is_told_and_loses_nothing_that_was_complete(project, monkeypatch, capsys):
-    writing, full = schedule.write_json, []
+    writing, full = files.write_json, []
 
     def write(path, record):
         if full and path.name.startswith("seed2"):
@@ -243,7 +216,7 @@ def test_a_full_disk_simulated_at_the_write_is_told_and_loses_nothing_that_was_c
     def refuse(self, name):
         raise OSError(errno.ENOSPC, "No space left on device", "claims")
 
-    monkeypatch.setattr(Owner, "claim", refuse)
+    monkeypatch.setattr(LockHolder, "claim", refuse)
     assert project(force=["03_c"]) == (1, [])
     assert "the sweep stopped: [Errno 28] No space left on device: 'claims'; what was complete is kept" in capsys.readouterr().err
 
@@ -263,9 +236,9 @@ def test_the_status_is_told_from_the_disk(project, capsys):
     project.engine.ends = {"02_b/seed1": [Outcome("lost", 1.0, "gone", ""), Outcome("error", 1.0, "cell 3", "ValueError: no")]}
     project()
     capsys.readouterr()
-    with Owner(project.root / "work/s/claims") as other:
+    with LockHolder(project.root / "work/s/claims") as other:
         other.claim("02_b")
-        assert sweep.print_status(project.root / "params/s.yaml", root=project.root) == 0
+        assert cli.print_status(project.root / "params/s.yaml", root=project.root) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["done", "running", "failed", "retried", "waiting", "time", "left"]
     assert lines[1].split() == ["01_a", "1", "0", "0", "0", "0", "0", "s"]
@@ -273,21 +246,21 @@ def test_the_status_is_told_from_the_disk(project, capsys):
     assert lines[3].split() == ["02_b", "0", "1", "0", "0", "0", "?"]
     assert any(line.startswith("failed: 02_b/seed1: cell 3") for line in lines)
     assert any(line.startswith("running: 02_b on ") for line in lines)
-    assert sweep.print_status(project.root / "params/nothing.yaml", root=project.root) == 2
+    assert cli.print_status(project.root / "params/nothing.yaml", root=project.root) == 2
 
 
 def test_the_local_engine_is_the_default_and_takes_the_options(tmp_path):
-    made = sweep._engine(Options(jobs=3, time_limit=2), tmp_path, tmp_path, "t", [])
+    made = cli._engine(Options(jobs=3, time_limit=2), tmp_path, tmp_path, "t", [])
     assert isinstance(made, LocalEngine)
     assert (made.slots, made.time_limit) == (3, 120)
 
 
 def test_time_left_comes_from_measured_durations():
-    tally = progress.Tally(total=10, done=2, running=2, seconds=[10.0, 30.0])
+    tally = Tally(total=10, done=2, running=2, seconds=[10.0, 30.0])
     assert tally.waiting == 6
     assert tally.seconds_left(2) == pytest.approx(20 * 7 / 2)
     assert tally.seconds_left(100) == pytest.approx(20 * 7 / 8)
-    assert progress.Tally(total=3).seconds_left(1) is None
-    assert progress.Tally(total=3, done=3).seconds_left(1) == 0
+    assert Tally(total=3).seconds_left(1) is None
+    assert Tally(total=3, done=3).seconds_left(1) == 0
     spans = [(None, "?"), (4, "4 s"), (119, "119 s"), (720, "12 min"), (12_000, "3 h 20 min")]
-    assert [progress.duration(seconds) for seconds, _ in spans] == [text for _, text in spans]
+    assert [duration(seconds) for seconds, _ in spans] == [text for _, text in spans]

@@ -5,7 +5,8 @@ import nbformat
 import pytest
 
 from helpers.files import PROJECT_ROOT
-from helpers.parameters import StudyError, check_type, declared, load_study, parse_value
+from helpers.notebook_parameters import StudyError, check_type, declared, shard_slice
+from helpers.sweep.study_file import load_study, parse_value, parts
 
 CELL = """study: str = "x"  # name
 threshold: float = 0.1  # of the map
@@ -127,9 +128,74 @@ def test_a_notebook_needs_exactly_one_cell_of_annotated_literals(tmp_path):
 
 def test_checking_a_study_loads_neither_torch_nor_papermill():
     script = (
-        "import sys; from helpers.sweep import main; code = main(['params/demo.yaml', '--set', 'cam_treshold=1']);"
+        "import sys; from helpers.sweep.cli import main; code = main(['params/demo.yaml', '--set', 'cam_treshold=1']);"
         "print(code, sorted({'torch', 'papermill', 'pandas', 'matplotlib'} & set(sys.modules)))"
     )
     run = subprocess.run([sys.executable, "-c", script], cwd=PROJECT_ROOT, capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "2 []"
     assert "unknown parameter 'cam_treshold' (did you mean 'cam_threshold'?)" in run.stderr
+
+
+TYPES = {"architectures": "list[str]", "seed": "int", "pretrained_levels": "list[bool]", "rate": "float", "stem": "str", "shard": "str"}
+
+
+def test_every_combination_is_a_part_and_a_list_takes_single_values():
+    found, faults = parts("here", {"architectures": ["resnet18", ["resnet34", "resnet50"]], "seed": [0, 1]}, TYPES)
+    assert faults == []
+    assert found == {
+        "resnet18-seed0": {"architectures": ["resnet18"], "seed": 0},
+        "resnet18-seed1": {"architectures": ["resnet18"], "seed": 1},
+        "resnet34+resnet50-seed0": {"architectures": ["resnet34", "resnet50"], "seed": 0},
+        "resnet34+resnet50-seed1": {"architectures": ["resnet34", "resnet50"], "seed": 1},
+    }
+    assert list(parts("here", {"pretrained_levels": [True, False], "rate": [1e-5]}, TYPES)[0]) == [
+        "pretrained_levelstrue-rate1e-05",
+        "pretrained_levelsfalse-rate1e-05",
+    ]
+
+
+def test_a_number_of_shards_makes_as_many_parts():
+    found, _ = parts("here", {"shard": 11}, TYPES)
+    assert list(found.values()) == [{"shard": f"{number}/11"} for number in range(1, 12)]
+    assert list(found) == sorted(found)
+    assert next(iter(found)) == "shard01of11"
+
+
+def test_names_are_plain_file_names_and_never_the_same():
+    found, _ = parts("here", {"stem": ["a/b", "a:b", "..", "x" * 300, "x" * 301]}, TYPES)
+    assert len(found) == 5
+    assert all(len(name) < 100 and "/" not in name and not name.startswith(".") for name in found)
+
+
+@pytest.mark.parametrize(
+    ("block", "message"),
+    [
+        ({"architecture": ["a"]}, "here: unknown parameter 'architecture' (did you mean 'architectures'?)"),
+        ({"seed": 3}, "here: seed is 3, and must be a list of the values to run"),
+        ({"seed": []}, "must be a list of the values"),
+        ({"seed": [1, 2, 1]}, "here: seed has a value twice: [1, 2, 1]"),
+        ({"shard": 0}, "here: shard is 0, and must be a whole number of parts, at least 1"),
+        ({"shard": True}, "must be a whole number"),
+        ({"shard": [1]}, "must be a whole number"),
+        ([], "here: this block is []; it must map parameters to lists of values"),
+    ],
+)
+def test_faults_say_what_is_wrong_and_what_would_be_valid(block, message):
+    found, (fault,) = parts("here", block, TYPES)
+    assert found == {}
+    assert message in fault
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 12])
+def test_shards_are_disjoint_complete_and_as_equal_as_can_be(count):
+    runs = list(range(10))
+    shares = [runs[shard_slice(f"{number}/{count}")] for number in range(1, count + 1)]
+    assert sorted(run for share in shares for run in share) == runs
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def test_no_shard_is_everything_and_a_wrong_one_is_refused():
+    assert [1, 2][shard_slice("")] == [1, 2]
+    for wrong in ("0/2", "3/2", "1", "a/b", "1/2/3", "-1/2"):
+        with pytest.raises(ValueError, match=f"the shard is '{wrong}'; write i/n with i from 1 to n"):
+            shard_slice(wrong)

@@ -10,8 +10,10 @@ import pytest
 from nbclient.exceptions import DeadKernelError
 from papermill import PapermillExecutionError
 
-from helpers import processes, worker
+from helpers import locks
 from helpers.files import PROJECT_ROOT
+from helpers.sweep import worker
+from helpers.sweep.worker import perform
 
 
 def job(**given):
@@ -44,7 +46,7 @@ def test_only_what_was_lost_is_to_be_tried_again(fault, expected, monkeypatch):
         raise fault
 
     monkeypatch.setattr(worker, "_execute", fail)
-    outcome = worker.perform(job())
+    outcome = perform(job())
     assert (outcome.kind, outcome.where, outcome.error) == expected
     assert outcome.seconds >= 0
 
@@ -56,8 +58,8 @@ def test_a_job_has_its_environment_and_the_next_one_does_not(monkeypatch):
     monkeypatch.setenv("PYTHONHASHSEED", "7")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     before = dict(os.environ)
-    assert worker.perform(job(environment={"OMP_NUM_THREADS": "2", "CUDA_VISIBLE_DEVICES": "1"})).kind == "done"
-    assert worker.perform(job()).kind == "done"
+    assert perform(job(environment={"OMP_NUM_THREADS": "2", "CUDA_VISIBLE_DEVICES": "1"})).kind == "done"
+    assert perform(job()).kind == "done"
     assert [(item["OMP_NUM_THREADS"], item.get("CUDA_VISIBLE_DEVICES")) for item in seen] == [("2", "1"), ("4", None)]
     assert seen[0]["PYTHONHASHSEED"] == "7"  # what the user sets stays
     assert seen[0]["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
@@ -71,7 +73,7 @@ def test_a_part_stops_before_the_closing_cell_and_a_notebook_without_one_runs_wh
     for name, kept in (("whole.ipynb", cells[:2]), ("tagged.ipynb", [*cells, nbformat.v4.new_code_cell("d")])):
         nbformat.write(nbformat.v4.new_notebook(cells=kept), tmp_path / name)
         for whole in (True, False):
-            worker.perform(job(notebook=str(tmp_path / name), partial=str(tmp_path / "out/p.ipynb"), whole=whole))
+            perform(job(notebook=str(tmp_path / name), partial=str(tmp_path / "out/p.ipynb"), whole=whole))
     assert executed[:3] == [str(tmp_path / "whole.ipynb")] * 2 + [str(tmp_path / "tagged.ipynb")]
     assert [cell.source for cell in executed[3].cells] == ["a", "b"]
 
@@ -82,11 +84,9 @@ from helpers import worker
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
 worker.main()"""
     mark = f"test-worker.{os.getpid()}"
-    started = subprocess.Popen(
-        [sys.executable, "-c", script], cwd=PROJECT_ROOT, env=os.environ | {processes.MARK: mark}, stdin=subprocess.PIPE
-    )
-    while len(processes.family(mark)) < 2:
+    started = subprocess.Popen([sys.executable, "-c", script], cwd=PROJECT_ROOT, env=os.environ | {locks.MARK: mark}, stdin=subprocess.PIPE)
+    while len(worker.family(mark)) < 2:
         assert started.poll() is None
     started.stdin.close()  # what the end of the sweep does, however it came
     assert started.wait() == 0
-    assert processes.family(mark) == []
+    assert worker.family(mark) == []

@@ -1,7 +1,7 @@
 import torch
 from torchvision.transforms.v2 import functional as reference
 
-from helpers.augmentation import Draws, augment, draw
+from helpers.training.augmentation import Draws, augment, draw
 
 
 def images(count=6, size=8):

@@ -5,15 +5,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from helpers import model_set
 from helpers.files import write_json
-from helpers.grid import RunConfig, run_id
+from helpers.training import catalogue
+from helpers.training.config import RunConfig, run_id
 
 CONFIG = RunConfig("resnet18", 16, 0.1, "sgd", 0.0, False, False, data="d")
 
 
 def complete(work, config, snapshots, status="complete"):
-    folder = model_set.run_folder(work, config)
+    folder = catalogue.run_folder(work, config)
     write_json(folder / "config.json", asdict(config))
     record = {"run_id": run_id(config), "status": status, "stop_reason": "rules 1+2", "epochs": 7, "seconds": 3.0, "device": "CPU"}
     write_json(folder / "result.json", record | {"snapshots": snapshots})
@@ -27,14 +27,14 @@ def snapshot(name="stop", train=0.9, test=0.6):
 def test_a_run_is_complete_exactly_when_its_result_is_there(tmp_path):
     other = replace(CONFIG, repeat=1)
     complete(tmp_path, CONFIG, [snapshot()])
-    write_json(model_set.run_folder(tmp_path, other) / "config.json", asdict(other))
-    assert model_set.missing(tmp_path, [CONFIG, other]) == [other]
-    assert model_set.catalogue(tmp_path)["run_id"].tolist() == [run_id(CONFIG)]
+    write_json(catalogue.run_folder(tmp_path, other) / "config.json", asdict(other))
+    assert catalogue.missing(tmp_path, [CONFIG, other]) == [other]
+    assert catalogue.read_catalogue(tmp_path)["run_id"].tolist() == [run_id(CONFIG)]
 
 
 def test_the_catalogue_has_one_row_per_model_and_its_hyperparameters(tmp_path):
     complete(tmp_path, CONFIG, [snapshot("first", 0.8), snapshot()])
-    table = model_set.catalogue(tmp_path, [CONFIG])
+    table = catalogue.read_catalogue(tmp_path, [CONFIG])
     assert table["model_id"].tolist() == [f"{run_id(CONFIG)}@first", f"{run_id(CONFIG)}@stop"]
     assert table["gap"].tolist() == pytest.approx([0.2, 0.3])
     assert set(asdict(CONFIG)) <= set(table)
@@ -43,60 +43,60 @@ def test_the_catalogue_has_one_row_per_model_and_its_hyperparameters(tmp_path):
 
 def test_a_damaged_result_is_named_with_what_to_do(tmp_path):
     complete(tmp_path, CONFIG, [snapshot()])
-    path = model_set.run_folder(tmp_path, CONFIG) / "result.json"
+    path = catalogue.run_folder(tmp_path, CONFIG) / "result.json"
     path.write_text(path.read_text()[:40])
     with pytest.raises(ValueError, match=r"result.json is not readable JSON .* delete it and run again"):
-        model_set.catalogue(tmp_path)
+        catalogue.read_catalogue(tmp_path)
 
 
 def test_the_analysis_keeps_models_strictly_above_the_threshold_and_says_why_others_are_out(tmp_path):
     complete(tmp_path, CONFIG, [snapshot("first", 0.8), snapshot("stop", 0.81)])
     complete(tmp_path, replace(CONFIG, repeat=1), [], status="diverged")
-    table = model_set.analysed(model_set.catalogue(tmp_path), 0.8).set_index("snapshot")["left_out"]
+    table = catalogue.analysed(catalogue.read_catalogue(tmp_path), 0.8).set_index("snapshot")["left_out"]
     assert table.to_dict() == {"first": "train accuracy not above 80%", "stop": "", "none": "diverged before a snapshot"}
 
 
 def test_scores_are_kept_per_model_and_family_and_undefined_stays_undefined(tmp_path):
     rows = pd.DataFrame({"measure": ["iou", "iou_b"], "variant": "v", "value": [0.5, np.nan], "seconds": 1.0, "reason": ["", "none"]})
-    model_set.save_scores(tmp_path, "localization", "m@stop", rows)
-    model_set.save_scores(tmp_path, "norms", "n@stop", rows)
-    assert model_set.scored_measures(tmp_path, "localization", "m@stop") == {"iou", "iou_b"}
-    assert model_set.scored_measures(tmp_path, "norms", "m@stop") == set()
-    table = model_set.load_scores(tmp_path, ["localization", "norms"], ["m@stop"])
+    catalogue.save_scores(tmp_path, "localization", "m@stop", rows)
+    catalogue.save_scores(tmp_path, "norms", "n@stop", rows)
+    assert catalogue.scored_measures(tmp_path, "localization", "m@stop") == {"iou", "iou_b"}
+    assert catalogue.scored_measures(tmp_path, "norms", "m@stop") == set()
+    table = catalogue.read_scores(tmp_path, ["localization", "norms"], ["m@stop"])
     assert table["model_id"].tolist() == ["m@stop"] * 2
     assert np.isnan(table.set_index("measure")["value"]["iou_b"])
-    assert len(model_set.load_scores(tmp_path, ["localization", "norms"], ["n@stop", "m@stop"])) == 4
+    assert len(catalogue.read_scores(tmp_path, ["localization", "norms"], ["n@stop", "m@stop"])) == 4
 
 
 def test_a_measure_added_later_joins_the_scores_that_are_there(tmp_path):
     rows = pd.DataFrame({"measure": ["a"], "variant": "", "value": [0.5], "seconds": 1.0, "reason": ""})
-    model_set.save_scores(tmp_path, "f", "m", rows)
-    model_set.save_scores(tmp_path, "f", "m", rows.assign(measure="b", value=2.0))
-    assert model_set.load_scores(tmp_path, ["f"], ["m"]).set_index("measure")["value"].to_dict() == {"a": 0.5, "b": 2.0}
+    catalogue.save_scores(tmp_path, "f", "m", rows)
+    catalogue.save_scores(tmp_path, "f", "m", rows.assign(measure="b", value=2.0))
+    assert catalogue.read_scores(tmp_path, ["f"], ["m"]).set_index("measure")["value"].to_dict() == {"a": 0.5, "b": 2.0}
 
 
 @pytest.mark.parametrize("name", ["../outside", "/etc/passwd", ".."])
 def test_names_never_leave_the_study(tmp_path, name):
     with pytest.raises(ValueError, match="leaves the folder"):
-        model_set.run_folder(tmp_path / "study", name)
+        catalogue.run_folder(tmp_path / "study", name)
     with pytest.raises(ValueError, match="leaves the folder"):
-        model_set.scored_measures(tmp_path / "study", name, "m")
+        catalogue.scored_measures(tmp_path / "study", name, "m")
 
 
 def test_late_changes_by_hand():
     history = pd.DataFrame({"run_id": "r", "epoch": [1, 2, 3], "train_loss": [4.0, 2.0, 3.0], "train_accuracy": [0.0, 0.5, 0.6]})
-    changes = model_set.late_changes(history, epochs=2)
+    changes = catalogue.late_changes(history, epochs=2)
     assert changes["relative_loss_change"].tolist() == [-0.5, 0.5]
     assert np.isnan(changes["relative_accuracy_change"].iloc[0])  # from 0: undefined, not infinite
     assert changes["relative_accuracy_change"].iloc[1] == pytest.approx(0.2)
-    assert model_set.late_changes(history, epochs=1)["epoch"].tolist() == [3]
-    assert len(model_set.late_changes(history.iloc[:0])) == 0
+    assert catalogue.late_changes(history, epochs=1)["epoch"].tolist() == [3]
+    assert len(catalogue.late_changes(history.iloc[:0])) == 0
 
 
 def test_a_missing_snapshot_says_how_to_get_it_back(tmp_path):
     complete(tmp_path, CONFIG, [snapshot()])
     with pytest.raises(FileNotFoundError, match=r"snapshot-stop.safetensors is missing; delete the folder .* and run 02_grid_training"):
-        model_set.load_model(tmp_path, model_set.catalogue(tmp_path).iloc[0], 3)
+        catalogue.load_model(tmp_path, catalogue.read_catalogue(tmp_path).iloc[0], 3)
 
 
 def test_json_refuses_nan_so_that_undefined_is_never_written_as_a_number(tmp_path):

@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-from helpers.grid import PAPER_AXES, RunConfig, balanced_choice, cell_name, config_from, grid, run_id
+from helpers.training.config import PAPER_AXES, RunConfig, balanced_choice, cell_name, config_from, grid, run_id
 
 PAPER = {
     "batch_size": [16, 32, 64],

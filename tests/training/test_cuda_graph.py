@@ -9,14 +9,14 @@ from dataclasses import replace
 import pytest
 import safetensors.torch
 import torch
-from conftest import TINY_SCENES
 
-from helpers import captured_step, recordings, training
-from helpers.augmentation import draw
-from helpers.captured_step import CapturedStep, Shape, shape_of
-from helpers.datasets import load_study_data
-from helpers.grid import RunConfig
-from helpers.recordings import for_shape
+from helpers.data.dataset import load_study_data
+from helpers.networks import resnet
+from helpers.training import cuda_graph, run
+from helpers.training.augmentation import draw
+from helpers.training.config import RunConfig
+from helpers.training.cuda_graph import CapturedStep, Shape, for_shape, shape_of
+from tests.conftest import TINY_SCENES
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="a CUDA graph is recorded on a GPU, and torch sees none here")
 
@@ -39,8 +39,8 @@ def nothing_recorded_before():
 
 def start(config, device="cpu"):
     """A network and its optimizer as a run makes them."""
-    model = training.initial_model(config, 3).to(device, memory_format=torch.channels_last)
-    return model, training.make_optimizer(model, config, torch.device(device))
+    model = run.initial_model(config, 3).to(device, memory_format=torch.channels_last)
+    return model, run.make_optimizer(model, config, torch.device(device))
 
 
 def curve(config, split, captured, epochs=3, perturbed=0.0):
@@ -49,7 +49,7 @@ def curve(config, split, captured, epochs=3, perturbed=0.0):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1 + perturbed)
-    losses = [training.train_epoch(model, optimizer, split, config, epoch, captured)[0] for epoch in range(1, epochs + 1)]
+    losses = [run.train_epoch(model, optimizer, split, config, epoch, captured)[0] for epoch in range(1, epochs + 1)]
     return losses, model, optimizer
 
 
@@ -63,7 +63,7 @@ def test_both_steps_give_the_same_loss_curve_up_to_rounding(data, config):
 
     Training amplifies rounding, so what counts as rounding is measured: a plain run whose weights begin a few last digits away.
     """
-    split, config = training.resident(data.train, "cpu"), replace(config, learning_rate=0.0002)
+    split, config = run.resident(data.train, "cpu"), replace(config, learning_rate=0.0002)
     losses, model, optimizer = curve(config, split, None)
     rounded, near, _ = curve(config, split, None, perturbed=1e-6)
     replayed, copied, copied_optimizer = curve(config, split, CapturedStep(shape_of(config, 3, 16, "cpu")))
@@ -77,7 +77,7 @@ def test_both_steps_give_the_same_loss_curve_up_to_rounding(data, config):
 
 def test_a_recording_serves_the_next_run_as_if_it_were_new(data, config):
     """Another learning rate, weight decay, seed; the state of the run before leaves no trace."""
-    split, shared = training.resident(data.train, "cpu"), CapturedStep(shape_of(config, 3, 16, "cpu"))
+    split, shared = run.resident(data.train, "cpu"), CapturedStep(shape_of(config, 3, 16, "cpu"))
     other = replace(config, learning_rate=0.01, weight_decay=0.0, repeat=1)
     curve(replace(config, learning_rate=1e30), split, shared, 1)  # a run that diverged is the worst to come after
     losses, model, _ = curve(other, split, shared)
@@ -92,21 +92,21 @@ def test_weight_decay_as_a_tensor_is_that_of_the_optimizer(config):
     model, optimizer = start(config)
     twin = copy.deepcopy(model)
     images, labels = torch.randint(0, 256, (8, 3, 16, 16), dtype=torch.uint8), torch.arange(8) % 3
-    captured_step.step(model.train(), optimizer, images, labels, None)
+    cuda_graph.step(model.train(), optimizer, images, labels, None)
     kind = type(optimizer)
     without = kind(
         twin.parameters(), **{key: optimizer.param_groups[0][key] for key in ("lr", "momentum") if key in optimizer.param_groups[0]}
     )
-    captured_step.step(twin.train(), without, images, labels, None, torch.tensor(config.weight_decay))
+    cuda_graph.step(twin.train(), without, images, labels, None, torch.tensor(config.weight_decay))
     assert largest_difference(model, twin) < 1e-5
     third, plain = start(config)
     plain.param_groups[0]["weight_decay"] = 0.0
-    captured_step.step(third.train(), plain, images, labels, None)
+    cuda_graph.step(third.train(), plain, images, labels, None)
     assert largest_difference(model, third) > 1e-4
 
 
 def test_copying_in_and_out_gives_back_every_tensor_and_shares_none(data, config):
-    split = training.resident(data.train, "cpu")
+    split = run.resident(data.train, "cpu")
     _, model, optimizer = curve(config, split, None, 1)
     captured = CapturedStep(shape_of(config, 3, 16, "cpu"))
     addresses = [value.data_ptr() for value in captured.model.state_dict().values()]
@@ -128,8 +128,8 @@ def test_copying_in_and_out_gives_back_every_tensor_and_shares_none(data, config
 @pytest.fixture
 def double(monkeypatch):
     """Everything in float64: rounding, which training amplifies by several 100,000 here, stays far below what is compared."""
-    normalise, default = training.models.normalise, torch.get_default_dtype()
-    monkeypatch.setattr(training.models, "normalise", lambda images: normalise(images).double())
+    normalise, default = resnet.normalise_images, torch.get_default_dtype()
+    monkeypatch.setattr(resnet, "normalise", lambda images: normalise(images).double())
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(default)
@@ -142,11 +142,11 @@ def test_a_run_with_a_recorded_step_stops_resumes_and_ends_like_a_plain_one(data
     def kill(row):
         raise Killed
 
-    plain = training.train_run(config, data, tmp_path / "plain")
-    whole = training.train_run(config, data, tmp_path / "whole", capture=True)
+    plain = run.train_run(config, data, tmp_path / "plain")
+    whole = run.train_run(config, data, tmp_path / "whole", capture=True)
     while not (tmp_path / "parts" / "result.json").exists():
         with contextlib.suppress(Killed):
-            training.train_run(config, data, tmp_path / "parts", capture=True, on_epoch=kill)
+            run.train_run(config, data, tmp_path / "parts", capture=True, on_epoch=kill)
     weights = {name: safetensors.torch.load_file(tmp_path / name / "snapshot-stop.safetensors") for name in ("plain", "whole", "parts")}
     assert all(torch.equal(value, weights["parts"][name]) for name, value in weights["whole"].items())
     assert (whole["epochs"], whole["stop_reason"]) == (plain["epochs"], plain["stop_reason"])
@@ -182,17 +182,17 @@ def test_the_last_recording_is_let_go_before_the_next_is_made(config, monkeypatc
 def test_a_recording_that_computes_something_else_is_found_out_and_not_used(config, monkeypatch):
     shape = shape_of(config, 3, 16, "cpu")
     captured = CapturedStep(shape)
-    assert recordings.agrees(captured)
+    assert cuda_graph.agrees(captured)
     right = CapturedStep.load
     monkeypatch.setattr(CapturedStep, "load", lambda self, model, optimizer, rate, decay: right(self, model, optimizer, rate * 2, decay))
-    assert not recordings.agrees(captured)
+    assert not cuda_graph.agrees(captured)
     with pytest.warns(UserWarning, match="is not replayed but run: its steps differ from the plain ones"):
         assert for_shape(shape) is None
 
 
 def test_rounding_in_bfloat16_is_not_taken_for_a_wrong_recording(config, monkeypatch):
     """A GPU adds in no fixed order. A replayed run that starts some last digits away stands for that, and ends far from a plain one."""
-    monkeypatch.setattr(captured_step, "autocast", lambda device: torch.autocast("cpu", dtype=torch.bfloat16))
+    monkeypatch.setattr(cuda_graph, "autocast", lambda device: torch.autocast("cpu", dtype=torch.bfloat16))
     captured, right = CapturedStep(shape_of(replace(config, width=0.25), 3, 32, "cpu")), CapturedStep.load
     generator, factor = torch.Generator().manual_seed(1), 1.0
 
@@ -203,12 +203,12 @@ def test_rounding_in_bfloat16_is_not_taken_for_a_wrong_recording(config, monkeyp
                 parameter.mul_(1 + 1e-7 * torch.randn(parameter.shape, generator=generator))
 
     monkeypatch.setattr(CapturedStep, "load", load)
-    assert all(recordings.agrees(captured) for _ in range(4))
+    assert all(cuda_graph.agrees(captured) for _ in range(4))
     with monkeypatch.context() as without:
-        without.setattr(recordings, "_LAST_DIGITS", 0.0)
-        assert not recordings.agrees(captured)  # so rounding did matter
+        without.setattr(cuda_graph, "_LAST_DIGITS", 0.0)
+        assert not cuda_graph.agrees(captured)  # so rounding did matter
     factor = 2.0
-    assert not recordings.agrees(captured)
+    assert not cuda_graph.agrees(captured)
 
 
 def test_a_step_that_cannot_be_recorded_is_run_and_says_so(config, monkeypatch):
@@ -233,8 +233,8 @@ def test_the_sums_are_those_of_a_plain_pass(config):
     """Learning rate 0 of the plain optimizer: cross-entropy and hits of one batch in train mode, worked out by hand."""
     model, optimizer = start(replace(config, learning_rate=0.0, weight_decay=0.0))
     images, labels = torch.randint(0, 256, (8, 3, 16, 16), dtype=torch.uint8), torch.arange(8) % 3
-    logits = copy.deepcopy(model).train()(training.models.normalise(images)).detach().double()
-    loss, correct = captured_step.step(model.train(), optimizer, images, labels, None).tolist()
+    logits = copy.deepcopy(model).train()(resnet.normalise_images(images)).detach().double()
+    loss, correct = cuda_graph.step(model.train(), optimizer, images, labels, None).tolist()
     by_hand = -sum(math.log(float(row.softmax(0)[label])) for row, label in zip(logits, labels, strict=True))
     assert loss == pytest.approx(by_hand, rel=1e-5)
     assert correct == int((logits.argmax(1) == labels).sum())
@@ -260,8 +260,8 @@ def test_what_is_replayed_reads_the_given_batch_and_gives_its_sums(data, config,
     captured = CapturedStep(shape_of(config, 3, 16, "cpu"))
     captured._record()
     captured._graph.captured = captured
-    assert recordings.agrees(captured)
-    split = training.resident(data.train, "cpu")
+    assert cuda_graph.agrees(captured)
+    split = run.resident(data.train, "cpu")
     losses, model, _ = curve(config, split, captured)
     plain, expected, _ = curve(config, split, CapturedStep(captured.shape))
     assert losses == plain
@@ -271,11 +271,11 @@ def test_what_is_replayed_reads_the_given_batch_and_gives_its_sums(data, config,
 @needs_cuda
 def test_a_replayed_graph_gives_the_curve_of_the_plain_step_on_the_gpu(data, config):
     """Bfloat16 and sums in no fixed order: plain runs that start some last digits away say how far rounding takes two runs apart."""
-    split = training.resident(data.train, "cuda")
+    split = run.resident(data.train, "cuda")
     losses = torch.tensor(curve(config, split, None)[0])
     shaken = torch.tensor([curve(config, split, None, perturbed=number * 1e-7)[0] for number in range(1, 5)])
     captured = CapturedStep(shape_of(config, 3, 16, "cuda"))
     assert captured._graph is not None
     replayed = torch.tensor(curve(config, split, captured)[0])
     assert ((replayed - losses).abs() <= 0.02 + 3 * (shaken - losses).abs().max(0).values).all()
-    assert recordings.agrees(captured)
+    assert cuda_graph.agrees(captured)

@@ -13,18 +13,23 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from conftest import TINY_SCENES
 
-from helpers import datasets, model_set, pool
-from helpers.datasets import load_study_data
-from helpers.grid import RunConfig, run_id
+from helpers.data import dataset
+from helpers.data.dataset import load_study_data
+from helpers.files import PROJECT_ROOT
+from helpers.training import catalogue, pool, state
+from helpers.training.config import RunConfig, run_id
+from helpers.training.stopping import Epoch
+from tests.conftest import TINY_SCENES
+from tests.training.conftest import configurations
 
 SCRIPT = """
 import sys
 from pathlib import Path
-sys.path.insert(0, {tests!r})
-from test_pool import TINY_SCENES, configurations
-from helpers import pool
+sys.path.insert(0, {root!r})
+from helpers.training import pool
+from tests.conftest import TINY_SCENES
+from tests.training.conftest import configurations
 if __name__ == "__main__":
     work = Path(sys.argv[1])
     arguments = TINY_SCENES | {{"cache_dir": work / "cache"}}
@@ -33,18 +38,10 @@ if __name__ == "__main__":
 """
 
 
-def configurations(arguments):
-    data = load_study_data(**arguments)
-    base = RunConfig(
-        "resnet18", 8, 0.01, "adam", 0.0, True, False, data=data.fingerprint, stem="strided", width=0.125, max_epochs=12, loss_threshold=0.0
-    )
-    return [replace(base, repeat=number) for number in range(4)]
-
-
 @pytest.fixture
 def script(tmp_path):
     path = tmp_path / "train.py"
-    path.write_text(SCRIPT.format(tests=str(Path(__file__).parent)))
+    path.write_text(SCRIPT.format(root=str(PROJECT_ROOT)))
     return path
 
 
@@ -83,7 +80,7 @@ def test_killed_at_several_instants_and_resumed_the_set_is_that_of_an_uninterrup
             time.sleep(0.02)
         assert alive(process.pid) == []
     assert start(script, tmp_path / "killed").wait() == 0
-    tables = [model_set.catalogue(tmp_path / name).drop(columns="seconds") for name in ("whole", "killed")]
+    tables = [catalogue.read_catalogue(tmp_path / name).drop(columns="seconds") for name in ("whole", "killed")]
     assert len(tables[0]) >= 4
     assert tables[0].equals(tables[1])
     for model in tables[0].itertuples():
@@ -95,7 +92,7 @@ def test_killed_at_several_instants_and_resumed_the_set_is_that_of_an_uninterrup
 def test_a_worker_loads_the_images_once_for_all_its_runs(tmp_path, monkeypatch):
     arguments, loaded = TINY_SCENES | {"cache_dir": tmp_path / "cache"}, []
     runs = configurations(arguments)[:2]
-    monkeypatch.setattr(datasets, "load_study_data", lambda **given: loaded.append(given) or load_study_data(**given))
+    monkeypatch.setattr(dataset, "load_study_data", lambda **given: loaded.append(given) or load_study_data(**given))
     pool._images.cache_clear()
     results = [pool._train(run, tmp_path, arguments, {}, "cpu") for run in runs]
     assert [result["status"] for result in results] == ["complete", "complete"]
@@ -117,7 +114,7 @@ def test_one_failing_run_does_not_stop_the_others_and_is_named(tmp_path):
         RuntimeError, match=rf"1 of 2 runs failed; the others are complete. {run_id(bad)}: ValueError: .*belongs to the data"
     ):
         list(pool.train_missing([bad, good], tmp_path, arguments, jobs=1))
-    assert model_set.is_complete(tmp_path, good)
+    assert catalogue.is_complete(tmp_path, good)
 
 
 DEADLY = """
@@ -165,8 +162,8 @@ def test_runs_of_one_shape_follow_each_other_on_a_gpu_and_keep_their_order_on_a_
     base = RunConfig("resnet18", 8, 0.01, "adam", 0.0, True, False, data="any")
     axes = itertools.product((8, 16), ("adam", "sgd"), (0.01, 0.001), ("resnet18", "resnet50"))
     runs = [replace(base, batch_size=size, optimizer=name, learning_rate=rate, architecture=network) for size, name, rate, network in axes]
-    assert pool.in_order(runs, "cpu") == runs
-    ordered = pool.in_order(runs, "cuda")
+    assert pool.runs_in_order(runs, "cpu") == runs
+    ordered = pool.runs_in_order(runs, "cuda")
     assert sorted(map(run_id, ordered)) == sorted(map(run_id, runs))
     shapes = [(run.architecture, run.batch_size, run.optimizer) for run in ordered]
     assert len(list(itertools.groupby(shapes))) == len(set(shapes)) == 8
@@ -179,3 +176,45 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
         pool.choose_device("cuda")
     assert pool.jobs_for("cpu", 3) == 3
     assert pool.jobs_for("cpu", 0) == len(os.sched_getaffinity(0))
+
+
+RUN = RunConfig("resnet18", 8, 0.01, "adam", 0.0, True, False, data="d", max_epochs=16)
+
+
+def checkpoint(work, run, *losses):
+    model = torch.nn.Linear(2, 2)
+    rows = [
+        Epoch(epoch=number, train_loss=loss, train_accuracy=0.5, monitor_accuracy=0.5, seconds=1.0) for number, loss in enumerate(losses, 1)
+    ]
+    folder = catalogue.run_folder(work, run)
+    folder.mkdir(parents=True, exist_ok=True)
+    state.save(folder, model, torch.optim.SGD(model.parameters(), lr=0.1), rows, [])
+    return folder / "checkpoint.safetensors"
+
+
+def test_the_line_names_each_run_with_its_last_epoch_and_loss(tmp_path):
+    other = replace(RUN, architecture="resnet34", max_epochs=9)
+    checkpoint(tmp_path, RUN, 2.0, 0.434)
+    checkpoint(tmp_path, other, 1.5)
+    assert pool.line(tmp_path, [RUN, other]) == "resnet18 epoch 2 of 16, loss 0.43; resnet34 epoch 1 of 9, loss 1.50"
+    assert pool.line(tmp_path, []) == ""
+
+
+@pytest.mark.parametrize("cut", [0, 4, 200])
+def test_a_run_without_an_epoch_and_a_half_written_checkpoint_are_passed_over(tmp_path, cut):
+    path = checkpoint(tmp_path, RUN, 2.0)
+    path.write_bytes(path.read_bytes()[:cut])
+    assert pool.last_epoch(path.parent) is None
+    path.unlink()
+    assert pool.last_epoch(path.parent) is None
+    checkpoint(tmp_path, RUN)
+    assert pool.line(tmp_path, [RUN]) == ""
+
+
+def test_whoever_waits_for_training_is_shown_its_epochs_and_none_at_the_end(tmp_path):
+    arguments = TINY_SCENES | {"cache_dir": tmp_path / "cache"}
+    run = replace(configurations(arguments)[0], max_epochs=2)
+    shown = []
+    list(pool.train_missing([run], tmp_path, arguments, jobs=1, show=shown.append))
+    assert shown[-1] == ""
+    assert all(re.fullmatch(r"(resnet18 epoch [12] of 2, loss \d+\.\d\d)?", line) for line in shown)

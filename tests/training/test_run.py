@@ -6,13 +6,14 @@ import pandas as pd
 import pytest
 import safetensors.torch
 import torch
-from conftest import TINY_SCENES
 
-from helpers import checkpoints, model_set, stopping, training
-from helpers.datasets import load_study_data
+from helpers.data.dataset import load_study_data
 from helpers.files import read_json
-from helpers.grid import RunConfig, run_id
-from helpers.training import train_run, training_images
+from helpers.networks import resnet
+from helpers.training import catalogue, run, state, stopping
+from helpers.training.config import RunConfig, run_id
+from helpers.training.run import images_of_run, train_run
+from tests.conftest import TINY_SCENES
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +94,7 @@ def test_with_time_between_checkpoints_a_killed_run_takes_a_few_epochs_again_and
 
     with pytest.raises(Killed):
         train_run(config, data, tmp_path / "parts", checkpoint_seconds=3600, on_epoch=kill_in_the_third)
-    assert [row["epoch"] for row in checkpoints.history(tmp_path / "parts")] == [1]  # the first is always written
+    assert [row["epoch"] for row in state.history(tmp_path / "parts")] == [1]  # the first is always written
     parts = train_run(config, data, tmp_path / "parts", checkpoint_seconds=3600)
     assert equal(tensors(tmp_path / "whole"), tensors(tmp_path / "parts"))
     assert parts["snapshots"] == whole["snapshots"]
@@ -119,10 +120,10 @@ def test_one_snapshot_where_both_fall_on_one_epoch(data, config, tmp_path, monke
 
 def test_the_recorded_gap_is_recomputed_from_the_saved_weights_by_a_plain_loop(data, config, tmp_path):
     result = train_run(config, data, tmp_path / "runs" / run_id(config))
-    row = model_set.catalogue(tmp_path).iloc[0]
-    network = model_set.load_model(tmp_path, row, 3)
+    row = catalogue.read_catalogue(tmp_path).iloc[0]
+    network = catalogue.load_model(tmp_path, row, 3)
     accuracy = {}
-    for name, images in (("train", training_images(data, config)[0]), ("test", data.test)):
+    for name, images in (("train", images_of_run(data, config)[0]), ("test", data.test)):
         correct = 0
         for pixels, label in zip(images.images, images.labels, strict=True):
             x = (pixels.numpy() / 255 - np.array([0.485, 0.456, 0.406]).reshape(3, 1, 1)) / np.array([0.229, 0.224, 0.225]).reshape(3, 1, 1)
@@ -138,25 +139,25 @@ def test_a_diverging_run_is_a_result_with_its_reason(data, config, tmp_path):
     assert result["status"] == "diverged"
     assert "loss is" in result["stop_reason"]
     assert result["snapshots"] == []
-    table = model_set.catalogue(tmp_path, None)
+    table = catalogue.read_catalogue(tmp_path, None)
     assert table["snapshot"].tolist() == ["none"]
     assert math.isnan(table["gap"].iloc[0])
 
 
 def test_fewer_images_are_a_subset_and_the_holdout_is_disjoint(data, config):
-    names = {size: set(training_images(data, replace(config, images_per_class=size))[0].names) for size in (3, 7, 0)}
+    names = {size: set(images_of_run(data, replace(config, images_per_class=size))[0].names) for size in (3, 7, 0)}
     assert names[3] < names[7] < names[0] == set(data.train.names)
-    few = training_images(data, replace(config, images_per_class=3))[0]
+    few = images_of_run(data, replace(config, images_per_class=3))[0]
     assert torch.bincount(few.labels).tolist() == [3, 3, 3]
-    train, watched = training_images(data, replace(config, rule3_split="holdout", holdout_fraction=0.25))
+    train, watched = images_of_run(data, replace(config, rule3_split="holdout", holdout_fraction=0.25))
     assert not set(train.names) & set(watched.names)
     assert set(train.names) | set(watched.names) == set(data.train.names)
     assert len(watched) == 9
-    assert training_images(data, config)[1] is data.test
+    assert images_of_run(data, config)[1] is data.test
 
 
 def test_label_noise_changes_exactly_its_share_to_other_classes(data, config):
-    clean, noisy = (training_images(data, replace(config, label_noise=share))[0] for share in (0.0, 0.5))
+    clean, noisy = (images_of_run(data, replace(config, label_noise=share))[0] for share in (0.0, 0.5))
     assert clean.names == noisy.names
     assert int((clean.labels != noisy.labels).sum()) == 18
     assert noisy.labels.min() >= 0
@@ -164,9 +165,9 @@ def test_label_noise_changes_exactly_its_share_to_other_classes(data, config):
 
 
 def test_a_last_batch_of_one_image_is_left_out(data, config):
-    model = training.initial_model(config, 3)
-    split = training.resident(data.train.subset(range(17)), "cpu")  # 8 + 8 + 1
-    loss, accuracy = training.train_epoch(model, torch.optim.SGD(model.parameters(), lr=0.0), split, config, 1)
+    model = run.initial_model(config, 3)
+    split = run.resident(data.train.subset(range(17)), "cpu")  # 8 + 8 + 1
+    loss, accuracy = run.train_epoch(model, torch.optim.SGD(model.parameters(), lr=0.0), split, config, 1)
     assert math.isfinite(loss)
     assert accuracy * 16 == pytest.approx(round(accuracy * 16))
 
@@ -174,10 +175,10 @@ def test_a_last_batch_of_one_image_is_left_out(data, config):
 def test_the_pass_reports_the_loss_that_a_plain_script_would(data, config):
     """One batch, no augmentation, learning rate 0: mean cross-entropy and accuracy of one forward pass in train mode."""
     config = replace(config, augmentation=False, batch_size=36)
-    model, twin = training.initial_model(config, 3), training.initial_model(config, 3)
-    split = training.resident(data.train, "cpu")
-    loss, accuracy = training.train_epoch(model, torch.optim.SGD(model.parameters(), lr=0.0), split, config, 1)
-    logits = twin.train()(training.models.normalise(data.train.images))
+    model, twin = run.initial_model(config, 3), run.initial_model(config, 3)
+    split = run.resident(data.train, "cpu")
+    loss, accuracy = run.train_epoch(model, torch.optim.SGD(model.parameters(), lr=0.0), split, config, 1)
+    logits = twin.train()(resnet.normalise_images(data.train.images))
     expected = torch.nn.functional.cross_entropy(logits, data.train.labels)
     assert loss == pytest.approx(expected.item(), rel=1e-5)
     assert accuracy == pytest.approx(float((logits.argmax(1) == data.train.labels).float().mean()))
@@ -185,8 +186,8 @@ def test_the_pass_reports_the_loss_that_a_plain_script_would(data, config):
 
 def test_adam_and_sgd_are_the_libraries_with_the_runs_values(data, config):
     for name, kind in (("adam", torch.optim.Adam), ("sgd", torch.optim.SGD)):
-        model = training.initial_model(config, 3)
-        optimizer = training.make_optimizer(model, replace(config, optimizer=name), torch.device("cpu"))
+        model = run.initial_model(config, 3)
+        optimizer = run.make_optimizer(model, replace(config, optimizer=name), torch.device("cpu"))
         assert type(optimizer) is kind
         group = optimizer.param_groups[0]
         assert (group["lr"], group["weight_decay"]) == (0.01, 0.0005)
@@ -209,13 +210,13 @@ def test_a_damaged_checkpoint_starts_from_the_beginning(data, config, tmp_path):
 
 
 def test_a_checkpoint_restores_every_tensor_of_the_optimizer(data, config, tmp_path):
-    model = training.initial_model(config, 3)
-    optimizer = training.make_optimizer(model, config, torch.device("cpu"))
-    training.train_epoch(model, optimizer, training.resident(data.train, "cpu"), config, 1)
-    checkpoints.save(tmp_path, model, optimizer, [], [])
-    other = training.initial_model(replace(config, repeat=3), 3)
-    restored = training.make_optimizer(other, config, torch.device("cpu"))
-    checkpoints.restore(tmp_path, other, restored)
+    model = run.initial_model(config, 3)
+    optimizer = run.make_optimizer(model, config, torch.device("cpu"))
+    run.train_epoch(model, optimizer, run.resident(data.train, "cpu"), config, 1)
+    state.save(tmp_path, model, optimizer, [], [])
+    other = run.initial_model(replace(config, repeat=3), 3)
+    restored = run.make_optimizer(other, config, torch.device("cpu"))
+    state.restore(tmp_path, other, restored)
     for index, slots in optimizer.state_dict()["state"].items():
         for name, value in slots.items():
             assert torch.equal(restored.state_dict()["state"][index][name], value), (index, name)

@@ -1,5 +1,5 @@
-from helpers.grid import RunConfig
-from helpers.stopping import Epoch, conditions_met, stop_reason
+from helpers.training.config import RunConfig
+from helpers.training.stopping import Epoch, conditions_met, stop_reason
 
 CONFIG = RunConfig("resnet18", 16, 0.1, "sgd", 0.0, False, False, data="d", max_epochs=5)
 

@@ -12,11 +12,10 @@ import pandas as pd
 import torch
 from IPython.display import Markdown
 
-from helpers import processes
-from helpers.datasets import StudyData
-from helpers.explore.panel import Panel
-from helpers.grid import RunConfig
-from helpers.tradeoff import UNBOUNDED, Bounds, Surface
+from helpers import locks
+from helpers.data.dataset import StudyData
+from helpers.report.explore.panel import Panel
+from helpers.training.config import RunConfig
 
 SWITCH = "WORKBOOK_EXPLORE"  # environment variable: 1 shows explorers whatever runs the notebook, 0 never does
 
@@ -33,7 +32,7 @@ def interactive() -> bool:
     asked = os.environ.get(SWITCH, "")
     if asked not in ("", "0", "1"):
         raise ValueError(f"{SWITCH} is {asked!r}; it must be 1 (show explorers), 0 (never), or not set")
-    return asked == "1" if asked else bool(os.environ.get("JPY_SESSION_NAME")) and not os.environ.get(processes.MARK)
+    return asked == "1" if asked else bool(os.environ.get("JPY_SESSION_NAME")) and not os.environ.get(locks.MARK)
 
 
 def where_it_looks(
@@ -51,7 +50,7 @@ def where_it_looks(
         work: the study's folder.
         models: rows of the catalogue; those with a gap are offered, sorted by it. Where there is a column iou, it is shown too.
         data: the study's images; the training images are offered, because they have boxes.
-        method: that is chosen first, one of ``layer_cams.METHODS``; "cam" stands for Grad-CAM, to which it is equal at the last stage.
+        method: that is chosen first, one of ``gradient.GRADIENT_METHODS``; "cam" stands for Grad-CAM, its equal at the last stage.
         threshold: of the map, that is chosen first, in (0, 1).
         device: where to compute.
 
@@ -60,9 +59,9 @@ def where_it_looks(
     """
     if not interactive():
         return _absent("Where does it look?")
-    from helpers.explore import focus
+    from helpers.report.explore.look import look_explorer
 
-    return focus.explorer(work, models, data, method=method, threshold=threshold, device=device)
+    return look_explorer(work, models, data, method=method, threshold=threshold, device=device)
 
 
 def what_predicts(
@@ -79,7 +78,7 @@ def what_predicts(
     Args:
         models: gap, train_accuracy, cell, model_id, the axes and the measures.
         titles: name of each measure's column to its title; columns that ``models`` has not are left out.
-        axes: hyperparameters to colour and to filter by, see ``ranking.varied_axes``.
+        axes: hyperparameters to colour and to filter by, see ``tables.varied_axes``.
         look: an explorer of ``where_it_looks``, which is shown below and opens the model that is picked here.
         resamples: of hyperparameter cells behind each interval.
         seed: of the resampling.
@@ -89,30 +88,9 @@ def what_predicts(
     """
     if not interactive():
         return _absent("What predicts the gap?")
-    from helpers.explore import scatter
+    from helpers.report.explore import gap
 
-    return scatter.explorer(models, titles, axes, look if isinstance(look, Panel) else None, resamples=resamples, seed=seed)
-
-
-def trade_off(
-    surfaces: Mapping[str, Surface], marginals: pd.DataFrame, *, strength: float = 1.0, bounds: Bounds = UNBOUNDED
-) -> Panel | Markdown:
-    """Show how the trade-off point and its bounds move with what is asked of it.
-
-    Args:
-        surfaces: name of each family to its surface, see ``tradeoff.fit_surface``.
-        marginals: see ``kappa.marginals``, with a column family.
-        strength: lambda, that is chosen first.
-        bounds: that are chosen first.
-
-    Raises:
-        ValueError: no family, or one without marginals.
-    """
-    if not interactive():
-        return _absent("What does more noise, more unseen classes or less size cost?")
-    from helpers.explore import tradeoff
-
-    return tradeoff.explorer(surfaces, marginals, strength=strength, bounds=bounds)
+    return gap.gap_explorer(models, titles, axes, look if isinstance(look, Panel) else None, resamples=resamples, seed=seed)
 
 
 def sweep_monitor(work: Path, runs: Sequence[RunConfig] | None = None) -> Panel | Markdown:
@@ -124,9 +102,9 @@ def sweep_monitor(work: Path, runs: Sequence[RunConfig] | None = None) -> Panel 
     """
     if not interactive():
         return _absent("How far is the training?")
-    from helpers.explore import monitor
+    from helpers.report.explore import training
 
-    return monitor.explorer(work, runs)
+    return training.training_explorer(work, runs)
 
 
 def _absent(question: str) -> Markdown:

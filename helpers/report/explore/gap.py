@@ -12,11 +12,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from helpers import agreement, findings, plots, statistics
-from helpers.explore.panel import Backdrop, Panel, View, control_layout, number, table
-from helpers.readings import count
+from helpers.report import cams, style
+from helpers.report.explore.panel import Backdrop, Panel, View, control_layout, html_table, number
+from helpers.report.style import count
+from helpers.statistics import agreement, resampling
 
 ANY = "any"  # level of a filter that keeps every model
+
+
 _MARKERS = ("o", "s", "^", "D", "v", "P")
 
 
@@ -29,8 +32,8 @@ def kept_models(models: pd.DataFrame, above: float, levels: Mapping[str, str]) -
     return models[kept]
 
 
-def correlations(models: pd.DataFrame, measure: str, resamples: int, seed: int) -> dict[str, float]:
-    """Correlate a measure with the gap, as ``statistics.correlation_table`` does for one group of models.
+def group_correlation(models: pd.DataFrame, measure: str, resamples: int, seed: int) -> dict[str, float]:
+    """Correlate a measure with the gap, as ``tables.correlation_table`` does for one group of models.
 
     Returns:
         n, dropped (not finite), cells, pearson_r, ci_low, ci_high, kendall_tau, kendall_low, kendall_high; NaN where undefined.
@@ -40,11 +43,11 @@ def correlations(models: pd.DataFrame, measure: str, resamples: int, seed: int) 
     found = {"n": len(x), "dropped": int((~finite).sum()), "cells": len(set(cells))}
     found |= {"pearson_r": agreement.pearson(x, y), "kendall_tau": agreement.kendall(x, y)}
     for statistic, low, high in (("pearson", "ci_low", "ci_high"), ("kendall", "kendall_low", "kendall_high")):
-        found[low], found[high] = statistics.bootstrap_interval(x, y, cells, statistic, resamples, seed=seed)
+        found[low], found[high] = resampling.bootstrap_interval(x, y, cells, statistic, resamples, seed=seed)
     return found
 
 
-def explorer(
+def gap_explorer(
     models: pd.DataFrame, titles: Mapping[str, str], axes: Sequence[str], look: Panel | None, *, resamples: int, seed: int
 ) -> Panel:
     """Make the explorer; see ``explore.what_predicts``."""
@@ -55,11 +58,11 @@ def explorer(
 
     @lru_cache(256)
     def numbers(measure: str, above: float, levels: tuple[tuple[str, str], ...]) -> dict[str, float]:
-        return correlations(kept_models(models, above, dict(levels)), measure, resamples, seed)
+        return group_correlation(kept_models(models, above, dict(levels)), measure, resamples, seed)
 
     @lru_cache(16)
     def backdrop(measure: str, hue: str, above: float, levels: tuple[tuple[str, str], ...]) -> tuple[Backdrop, Line2D]:
-        with plots.style():
+        with style.style():
             figure, ring = _scatter(kept_models(models, above, dict(levels)), measure, titles[measure], hue)
             return Backdrop(figure, [ring]), ring
 
@@ -91,7 +94,7 @@ def _controls(models: pd.DataFrame, titles: Mapping[str, str], axes: Sequence[st
         "picked": SelectionSlider(options=ranks, description="picked model", **control_layout("36rem")),
     }
     for axis in axes:
-        levels = [str(level) for level in plots.in_order(models[axis])]
+        levels = [str(level) for level in style.levels_in_order(models[axis])]
         controls[axis] = Dropdown(options=[ANY, *levels], description=axis.replace("_", " "), **narrow)
     return controls
 
@@ -114,12 +117,12 @@ def _scatter(kept: pd.DataFrame, measure: str, title: str, hue: str) -> tuple[Fi
     ax = figure.add_axes((0.1, 0.14, 0.6, 0.8))  # fixed, because fitting the layout costs a second drawing
     finite = np.isfinite(kept[[measure, "gap"]].astype(float)).all(axis=1)
     shown = kept[finite]
-    levels = plots.in_order(shown[hue])
-    colours = plots.colours(levels)
+    levels = style.levels_in_order(shown[hue])
+    colours = style.colours(levels)
     for index, level in enumerate(levels):
         points = shown[shown[hue] == level]
         ax.plot(points[measure], 100 * points["gap"], _MARKERS[index % 6], color=colours[level], alpha=0.75, label=str(level))
-    plots.fit_band(ax, shown[measure].to_numpy(dtype=float), 100 * shown["gap"].to_numpy())
+    style.fit_band(ax, shown[measure].to_numpy(dtype=float), 100 * shown["gap"].to_numpy())
     (ring,) = ax.plot([], [], "o", markersize=15, markeredgewidth=2, markeredgecolor="black", fillstyle="none")
     _label(ax, title, hue)
     if not len(shown):
@@ -148,5 +151,5 @@ def _reading(found: Mapping[str, float]) -> str:
 
 
 def _of_one(model: pd.Series, title: str, measure: str, kept: bool) -> str:
-    row = {"picked": model["model_id"], "is": findings.model_title(model), title: number(float(model[measure]), 4)}
-    return table([row]) + ("" if kept else "<p>The filters leave the picked model out.</p>")
+    row = {"picked": model["model_id"], "is": cams.model_title(model), title: number(float(model[measure]), 4)}
+    return html_table([row]) + ("" if kept else "<p>The filters leave the picked model out.</p>")

@@ -134,7 +134,7 @@ def number(value: float, digits: int = 3) -> str:
     return f"{value:.{digits}f}" if math.isfinite(value) else "undefined"
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
+def html_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Write rows as an HTML table, every text as text."""
     if not rows:
         return ""

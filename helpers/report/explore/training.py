@@ -11,20 +11,28 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from helpers import checkpoints, plots, progress
-from helpers.claims import Owner
-from helpers.explore.panel import Panel, View, control_layout, figure_png, number, table
 from helpers.files import read_json
-from helpers.grid import RunConfig, run_id
-from helpers.readings import count
+from helpers.locks import LockHolder
+from helpers.report import style
+from helpers.report.explore.panel import Panel, View, control_layout, figure_png, html_table, number
+from helpers.report.style import count
+from helpers.tally import Tally, duration
+from helpers.training import state as training_state
+from helpers.training.config import RunConfig, run_id
 
 STATES = ("done", "diverged", "running", "interrupted", "waiting")
-COLUMNS = ["run_id", "state", "epoch", "epochs_at_most", "train_loss", "train_accuracy", "seconds", "where"]
-EVERY = "all"
+
+
+MONITOR_COLUMNS = ["run_id", "state", "epoch", "epochs_at_most", "train_loss", "train_accuracy", "seconds", "where"]
+
+
+ANY_LEVEL = "all"
+
+
 _ROWS, _CURVES = 15, 8
 
 
-def states(folder: Path, owner: Owner, names: Sequence[str] | None = None) -> pd.DataFrame:
+def states(folder: Path, owner: LockHolder, names: Sequence[str] | None = None) -> pd.DataFrame:
     """Tell from the disk where every run stands.
 
     A run is "done" or "diverged" when its result is there, "running" when a living process has claimed it, "interrupted" when it was
@@ -42,11 +50,11 @@ def states(folder: Path, owner: Owner, names: Sequence[str] | None = None) -> pd
     found = sorted(path.parent.name for path in folder.glob("*/config.json"))
     rows = [_state(folder / name, owner, name) for name in (found if names is None else dict.fromkeys(names))]
     rows.sort(key=lambda row: (STATES.index(row["state"]), row["run_id"]))
-    return pd.DataFrame(rows, columns=COLUMNS)
+    return pd.DataFrame(rows, columns=MONITOR_COLUMNS)
 
 
-def _state(folder: Path, owner: Owner, name: str) -> dict[str, Any]:
-    row = dict.fromkeys(COLUMNS, np.nan) | {"run_id": name, "state": "waiting", "epoch": 0, "where": ""}
+def _state(folder: Path, owner: LockHolder, name: str) -> dict[str, Any]:
+    row = dict.fromkeys(MONITOR_COLUMNS, np.nan) | {"run_id": name, "state": "waiting", "epoch": 0, "where": ""}
     if (folder / "config.json").is_file():
         row["epochs_at_most"] = read_json(folder / "config.json")["max_epochs"]
         row["state"] = "interrupted"
@@ -56,7 +64,7 @@ def _state(folder: Path, owner: Owner, name: str) -> dict[str, Any]:
         row |= {"state": "diverged" if result["status"] == "diverged" else "done", "epoch": result["epochs"], "seconds": result["seconds"]}
         row |= {key: last[key] for key in ("train_loss", "train_accuracy") if last.get(key) is not None}
         return row | {"where": result["stop_reason"]}
-    history = checkpoints.history(folder)
+    history = training_state.history(folder)
     if history:
         row |= {key: history[-1][key] for key in ("epoch", "train_loss", "train_accuracy")}
         row["seconds"] = sum(epoch["seconds"] for epoch in history)
@@ -65,29 +73,29 @@ def _state(folder: Path, owner: Owner, name: str) -> dict[str, Any]:
     return row
 
 
-def tally_of(runs: pd.DataFrame) -> progress.Tally:
+def tally_of(runs: pd.DataFrame) -> Tally:
     """Count the runs as the sweep counts executions; diverged ones as failed, and the time left from what is done."""
     counts = runs["state"].value_counts()
     seconds = runs.loc[runs["state"] == "done", "seconds"].tolist()
-    return progress.Tally(len(runs), counts.get("done", 0), counts.get("running", 0), counts.get("diverged", 0), seconds=seconds)
+    return Tally(len(runs), counts.get("done", 0), counts.get("running", 0), counts.get("diverged", 0), seconds=seconds)
 
 
-def explorer(work: Path, runs: Sequence[RunConfig] | None) -> Panel:
+def training_explorer(work: Path, runs: Sequence[RunConfig] | None) -> Panel:
     """Make the explorer; see ``explore.sweep_monitor``."""
     folder = work / "runs"
-    owner = Owner(folder / ".claims")  # looks and claims nothing
+    owner = LockHolder(folder / ".claims")  # looks and claims nothing
     names = None if runs is None else [run_id(run) for run in runs]
     controls = {
         "tick": Play(value=0, min=0, max=10**6, interval=5000, playing=True, description="look again every 5 s"),
-        "state": Dropdown(options=[EVERY, *STATES], description="list", **control_layout()),
+        "state": Dropdown(options=[ANY_LEVEL, *STATES], description="list", **control_layout()),
     }
 
     def draw(tick: int, state: str) -> View:
         now = states(folder, owner, names)
         tally = tally_of(now)
-        left = progress.duration(tally.seconds_left(max(1, tally.running)))
+        left = duration(tally.seconds_left(max(1, tally.running)))
         counts = {name: int((now["state"] == name).sum()) for name in STATES}
-        with plots.style():
+        with style.style():
             picture = figure_png(_figure(now, counts, folder))
         summary = ", ".join(f"{value} {name}" for name, value in counts.items())
         reading = f"<p>{count(len(now), 'run')}: {summary}; time left: about {left}.</p>"
@@ -97,7 +105,7 @@ def explorer(work: Path, runs: Sequence[RunConfig] | None) -> Panel:
 
 
 def _listed(runs: pd.DataFrame, state: str) -> str:
-    chosen = runs if state == EVERY else runs[runs["state"] == state]
+    chosen = runs if state == ANY_LEVEL else runs[runs["state"] == state]
     rows = [
         {
             "run": run.run_id,
@@ -105,20 +113,20 @@ def _listed(runs: pd.DataFrame, state: str) -> str:
             "epoch": f"{run.epoch} of at most {run.epochs_at_most:.0f}" if np.isfinite(run.epochs_at_most) else "none yet",
             "training loss": number(run.train_loss),
             "training accuracy": number(run.train_accuracy),
-            "time": progress.duration(run.seconds) if np.isfinite(run.seconds) else "none yet",
+            "time": duration(run.seconds) if np.isfinite(run.seconds) else "none yet",
             "where, or why it ended": run.where,
         }
         for run in chosen.head(_ROWS).itertuples()
     ]
     more = f"<p>and {len(chosen) - _ROWS} more</p>" if len(chosen) > _ROWS else ""
-    return table(rows) + more
+    return html_table(rows) + more
 
 
 def _figure(runs: pd.DataFrame, counts: Mapping[str, int], folder: Path) -> Figure:
     """Draw how many runs are in each state, and the training loss of those that are under way."""
     figure = Figure(figsize=(9, 2.8))
     bars, curves = figure.add_axes((0.13, 0.2, 0.31, 0.68)), figure.add_axes((0.56, 0.2, 0.42, 0.68))
-    drawn = bars.barh(list(counts), list(counts.values()), color=list(plots.colours(STATES).values()))
+    drawn = bars.barh(list(counts), list(counts.values()), color=list(style.colours(STATES).values()))
     bars.bar_label(drawn, padding=3)
     bars.invert_yaxis()
     bars.set(xlabel="runs", xlim=(0, max(1, 1.15 * max(counts.values()))))
@@ -134,7 +142,7 @@ def _curves(ax: Axes, runs: pd.DataFrame, folder: Path) -> None:
         ax.set_axis_off()
         return
     for name in runs["run_id"].head(_CURVES):
-        history = checkpoints.history(folder / name)
+        history = training_state.history(folder / name)
         ax.plot([epoch["epoch"] for epoch in history], [epoch["train_loss"] for epoch in history], ".-", linewidth=1)
     ax.set(xlabel="epoch", ylabel="training loss (nats)", title=f"under way, {min(_CURVES, len(runs))} of {len(runs)}")
     ax.xaxis.set_major_locator(MaxNLocator(4, integer=True))

@@ -1,0 +1,43 @@
+"""Does the overlap score survive other choices: all that notebook 05 needs."""
+
+from helpers import face
+
+FACE = {
+    "compute": ["AblationSettings"],
+    "report": [
+        "by_images",
+        "correlations_figure",
+        "lowest_pooled",
+        "masks",
+        "pictured",
+        "pooled_against_within",
+        "right_and_wrong",
+        "say_annotations",
+        "say_cam_methods",
+        "say_choices",
+        "say_examples",
+        "say_images",
+        "say_label_noise",
+        "say_machine_masks",
+        "say_map_thresholds",
+        "say_random",
+        "say_repeats",
+        "survival",
+        "threshold_figure",
+        "ways",
+    ],
+    "store": ["UNTRAINED_COLUMNS", "load_ablations", "random_network_scores", "score_missing_ablations", "with_other_measures"],
+    "tables": [
+        "annotations",
+        "by_class",
+        "by_image_size",
+        "by_layer",
+        "by_number_of_images",
+        "by_threshold",
+        "cam_methods",
+        "paper_scores",
+        "published_pooled",
+        "validity",
+    ],
+}
+__getattr__ = face(__name__, FACE)

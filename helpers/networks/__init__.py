@@ -1,0 +1,1 @@
+"""Networks: the ResNet of any width and stem, weights read safely, and a look at what layers put out."""

@@ -1,0 +1,177 @@
+"""What a network's layers put out, seen in one pass, and which layers there are to look at."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+@contextmanager
+def captured_output(layer: nn.Module) -> Iterator[list[Tensor]]:
+    """Collect what a layer puts out while the context is open; the hook is removed whatever happens inside.
+
+    Yields:
+        A list that every call of the layer appends to.
+    """
+    outputs: list[Tensor] = []
+    # Copied, because an in-place layer behind this one would overwrite what was captured.
+    hook = layer.register_forward_hook(lambda module, given, output: outputs.append(output.clone()))
+    try:
+        yield outputs
+    finally:
+        hook.remove()
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Put every module in evaluation mode, and each back in the mode it was in, whatever happens inside."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def observe(model: nn.Module, images: Tensor, seen: Callable[[nn.Module, Any, Any], None]) -> None:
+    """Run one pass in evaluation mode and call ``seen`` with each module, its input and output; hooks are removed whatever happens."""
+    hooks = [module.register_forward_hook(seen) for module in model.modules()]
+    try:
+        with evaluation_mode(model):
+            model(images)
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def features_and_logits(model: nn.Module, layer: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Run one forward pass in evaluation mode; modes, gradients and hooks are left as they were.
+
+    Args:
+        model: a classifier, (B, 3, H, W) -> (B, K).
+        layer: one of its modules; when it is called more than once, its last output counts.
+        images: (B, 3, H, W) as the network expects them.
+
+    Returns:
+        (B, C, h, w) the layer's output, and (B, K) logits.
+
+    Raises:
+        ValueError: the layer is not called, or its output is no stack of maps.
+    """
+    with evaluation_mode(model), captured_output(layer) as outputs:
+        logits = model(images)
+    if not outputs:
+        raise ValueError(f"the layer {type(layer).__name__} is not called in the network's forward pass; choose one of its own modules")
+    if outputs[-1].ndim != 4:
+        raise ValueError(f"the layer {type(layer).__name__} puts out shape {tuple(outputs[-1].shape)}; a CAM needs (B, C, h, w)")
+    return outputs[-1], logits
+
+
+def named_layer(model: nn.Module, name: str) -> nn.Module:
+    """Find a module by its name, with dots for what lies inside: "layer3", "layer4.1.conv2".
+
+    Raises:
+        ValueError: no module has that name; the message lists the outer ones.
+    """
+    modules = dict(model.named_modules())
+    if not name or name not in modules:
+        outer = ", ".join(dict(model.named_children()))
+        raise ValueError(f"the network has no layer {name!r}; it has {outer}, and what lies inside, such as {list(modules)[-1]!r}")
+    return modules[name]
+
+
+def stage_layers(model: nn.Module, image_size: int = 64) -> dict[str, nn.Module]:
+    """List the layers that a user may name: the last one at each resolution, in the order in which they are called.
+
+    For a ResNet these are its four stages. Elsewhere one image of zeros is traced, and of the modules whose last output has a
+    resolution the one called last is taken; maps of a single pixel show no place and are left out.
+
+    Args:
+        model: a network, (1, 3, S, S) -> anything; left as it came.
+        image_size: side S of the traced image, pixels; smaller ones have fewer resolutions.
+
+    Raises:
+        ValueError: no module puts out maps of more than one pixel.
+    """
+    of_resnet = [name for name in ("layer1", "layer2", "layer3", "layer4") if hasattr(model, name)]
+    if len(of_resnet) == 4:
+        return {name: model.get_submodule(name) for name in of_resnet}
+    sizes = _trace(model, image_size)
+    last = set({size: name for name, size in sizes.items() if size > 1}.values())
+    stages = {name: model.get_submodule(name) for name in sizes if name in last}
+    if stages:
+        return stages
+    raise ValueError(f"no module of {type(model).__name__} puts out maps of more than one pixel for images of {image_size} pixels")
+
+
+@torch.no_grad()
+def _trace(model: nn.Module, image_size: int) -> dict[str, int]:
+    """Note the side of the maps that each module put out last, in the order of these last calls."""
+    sizes: dict[str, int] = {}
+    names = {module: name for name, module in model.named_modules() if name}
+
+    def note(module: nn.Module, given: tuple, output: Tensor) -> None:
+        if module is model:
+            return
+        sizes.pop(names[module], None)
+        # What is not square is no stack of maps here, such as the output of a block that puts the channels last.
+        if isinstance(output, Tensor) and output.ndim == 4 and output.shape[2] == output.shape[3]:
+            sizes[names[module]] = output.shape[2]
+
+    weight = next(model.parameters(), torch.empty(0))
+    observe(model, torch.zeros(1, 3, image_size, image_size, dtype=weight.dtype, device=weight.device), note)
+    return sizes
+
+
+_POOLING = (nn.AdaptiveAvgPool2d, nn.AvgPool2d, nn.AdaptiveMaxPool2d, nn.MaxPool2d, nn.Flatten, nn.Identity, nn.Dropout, nn.Dropout2d)
+
+
+def prepared(pixels: Tensor, normalise: Any, device: torch.device | str) -> Tensor:
+    """Turn (B, 3, S, S) uint8 images into input of a network, on its device, channels last."""
+    return normalise(pixels.to(device)).contiguous(memory_format=torch.channels_last)
+
+
+@torch.inference_mode()
+def last_called(network: nn.Module, example: Tensor) -> tuple[nn.Module | None, nn.Linear | None]:
+    """Find, in one pass, the last layer that puts out a stack of maps and is no pooling, and the linear layer that is called last.
+
+    In a ResNet these are ``layer4`` and ``fc``. Of nested modules with the same output the outermost counts.
+
+    Returns:
+        The two, each None where there is none.
+    """
+    maps: list[nn.Module] = []
+    linear: list[nn.Linear] = []
+
+    def seen(module: nn.Module, given: Any, output: Any) -> None:
+        if isinstance(output, Tensor) and output.ndim == 4 and not isinstance(module, _POOLING) and module is not network:
+            maps.append(module)
+        if isinstance(module, nn.Linear):
+            linear.append(module)
+
+    observe(network, example, seen)
+    return (maps or [None])[-1], (linear or [None])[-1]
+
+
+def last_maps_layer(network: nn.Module, example: Tensor) -> nn.Module:
+    """Find the layer whose maps are pooled and classified, see ``last_called``.
+
+    Raises:
+        ValueError: no module puts out (B, C, h, w).
+    """
+    layer, _ = last_called(network, example)
+    if layer is None:
+        raise ValueError(_no_layer(network))
+    return layer
+
+
+def _no_layer(network: nn.Module) -> str:
+    return f"no layer of {type(network).__name__} puts out maps (B, C, h, w), so there is no class activation map"
+
+
+def last_linear(network: nn.Module, example: Tensor) -> nn.Linear | None:
+    """Find the linear layer that a pass calls last; None where none is called."""
+    return last_called(network, example)[1]

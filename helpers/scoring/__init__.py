@@ -1,0 +1,19 @@
+"""The models of a catalogue, scored and kept (notebooks 02 to 04)."""
+
+from helpers import face
+
+FACE = {
+    "classification": [
+        "confusion",
+        "keep_test_logits",
+        "metrics_of_models",
+        "per_class_metrics",
+        "precision_recall_points",
+        "read_logits",
+        "roc_points",
+    ],
+    "invariance": ["PREDICTORS", "invariance_table", "keep_targets", "with_targets"],
+    "look": ["common_images", "overlays", "steps", "to_look_at"],
+    "models": ["load_scores", "score_missing", "score_side_by_side", "with_measures"],
+}
+__getattr__ = face(__name__, FACE)

@@ -1,0 +1,130 @@
+"""Models and images to be looked at: maps, overlays and the steps of a map."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+
+from helpers.cams import closed_form, overlap
+from helpers.data.dataset import ImageSet, StudyData
+from helpers.networks import hooks, resnet
+from helpers.scoring.models import model_images
+from helpers.training.catalogue import load_model
+
+
+def to_look_at(table: pd.DataFrame) -> pd.DataFrame:
+    """Sort the models that can be pictured by their gap: those of the analysis, or all scored ones where it keeps none.
+
+    Raises:
+        ValueError: no model has a score.
+    """
+    scored = table.dropna(subset=["iou", "gap"])
+    kept = scored[scored["left_out"] == ""]
+    if not len(scored):
+        raise ValueError(
+            "no model of this study has a defined score: every run diverged; lower learning_rates and run 02_grid_training again"
+        )
+    return (kept if len(kept) else scored).sort_values("gap", ignore_index=True)
+
+
+@torch.inference_mode()
+def maps_of(network: torch.nn.Module, images: ImageSet, *, method: str, device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute normalised maps of the predicted class for a few images, to be looked at.
+
+    Returns:
+        (B, h, w) maps in [0, 1) and (B,) predicted classes, on the CPU.
+    """
+    layer = network.get_submodule(resnet.CAM_LAYER)
+    pixels = resnet.normalise_images(images.images.to(device)).contiguous(memory_format=torch.channels_last)
+    features, logits = hooks.features_and_logits(network, layer, pixels)
+    classifier = closed_form.closed_form_classifier(network, features, logits)
+    predicted = logits.argmax(1)
+    return closed_form.normalise_maps(closed_form.closed_form_cam(method, features, classifier.weight, predicted)).cpu(), predicted.cpu()
+
+
+@dataclass(frozen=True)
+class Steps:
+    """How one model comes to its IoU on one image, step by step."""
+
+    image: torch.Tensor  # (3, S, S) uint8
+    heat_map: torch.Tensor  # (h, w) normalised map
+    enlarged: torch.Tensor  # (S, S)
+    mask: torch.Tensor  # (S, S) bool
+    box_mask: torch.Tensor  # (S, S) bool
+    boxes: torch.Tensor  # (M, 4)
+    cam_box: torch.Tensor  # (4,) rectangle around the mask
+    iou: float
+    iou_b: float
+    label: int
+    predicted: int
+
+
+def steps(work: Path, model: pd.Series, images: ImageSet, classes: int, *, method: str, threshold: float, device: str) -> Steps:
+    """Take one model through one image.
+
+    Args:
+        work: the study's folder.
+        model: a row of the catalogue.
+        images: exactly one image.
+        classes: number of classes of the study.
+        method: one of ``closed_form.CLOSED_FORM_METHODS``.
+        threshold: of the map.
+        device: where to compute.
+    """
+    maps, predicted = maps_of(load_model(work, model, classes, device), images, method=method, device=device)
+    size = images.images.shape[-1]
+    mask = overlap.cam_masks(maps, size, threshold)
+    iou, iou_b = overlap.iou_and_iou_b(maps, images.boxes, size, threshold)
+    return Steps(
+        image=images.images[0],
+        heat_map=maps[0],
+        enlarged=overlap.upsample(maps, size)[0],
+        mask=mask[0],
+        box_mask=overlap.box_masks(images.boxes, size)[0],
+        boxes=images.boxes[0],
+        cam_box=overlap.bounding_rectangles(mask)[0],
+        iou=float(iou[0]),
+        iou_b=float(iou_b[0]),
+        label=int(images.labels[0]),
+        predicted=int(predicted[0]),
+    )
+
+
+@dataclass(frozen=True)
+class Overlays:
+    """Where several models look on the same images."""
+
+    images: torch.Tensor  # (models, images, 3, S, S) uint8
+    heat: torch.Tensor  # (models, images, S, S) in [0, 1)
+    boxes: torch.Tensor  # (models, images, M, 4)
+    ious: torch.Tensor  # (models, images)
+
+
+def overlays(
+    work: Path, catalogue: pd.DataFrame, images: ImageSet, classes: int, *, method: str, threshold: float, device: str
+) -> Overlays:
+    """Take several models through the same few images; arguments as for ``steps``."""
+    size, heat, ious = images.images.shape[-1], [], []
+    for _, model in catalogue.iterrows():
+        maps, _ = maps_of(load_model(work, model, classes, device), images, method=method, device=device)
+        heat.append(overlap.upsample(maps, size))
+        ious.append(overlap.iou_and_iou_b(maps, images.boxes, size, threshold)[0])
+    rows = len(catalogue)
+    return Overlays(
+        images.images.expand(rows, *images.images.shape),
+        torch.stack(heat),
+        images.boxes.expand(rows, *images.boxes.shape),
+        torch.stack(ious),
+    )
+
+
+def common_images(catalogue: pd.DataFrame, data: StudyData, count: int, seed: int) -> ImageSet:
+    """Choose images that all the models of a table were fitted to, of different classes as far as there are."""
+    shared = set.intersection(*(set(model_images(model, data).names) for _, model in catalogue.iterrows()))
+    rows = [index for index, name in enumerate(data.train.names) if name in shared]
+    order = np.random.default_rng(seed).permutation(rows)
+    labels = pd.Series(data.train.labels.numpy()[order])
+    spread = order[np.argsort(labels.groupby(labels).cumcount().to_numpy(), kind="stable")]
+    return data.train.subset(spread[:count])

@@ -1,0 +1,11 @@
+"""One run, the grid of runs, and the catalogue of what they left (notebook 02)."""
+
+from helpers import face
+
+FACE = {
+    "catalogue": ["analysed", "histories", "late_changes", "missing", "read_catalogue"],
+    "config": ["PAPER_AXES", "balanced_choice", "grid"],
+    "pool": ["choose_device", "train_missing"],
+    "pretraining": [],
+}
+__getattr__ = face(__name__, FACE)
