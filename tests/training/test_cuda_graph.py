@@ -129,7 +129,7 @@ def test_copying_in_and_out_gives_back_every_tensor_and_shares_none(data, config
 def double(monkeypatch):
     """Everything in float64: rounding, which training amplifies by several 100,000 here, stays far below what is compared."""
     normalise, default = resnet.normalise_images, torch.get_default_dtype()
-    monkeypatch.setattr(resnet, "normalise", lambda images: normalise(images).double())
+    monkeypatch.setattr(resnet, "normalise_images", lambda images: normalise(images).double())
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(default)

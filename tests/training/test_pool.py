@@ -120,16 +120,17 @@ def test_one_failing_run_does_not_stop_the_others_and_is_named(tmp_path):
 DEADLY = """
 import os, signal, sys
 from pathlib import Path
-sys.path.insert(0, {tests!r})
-from test_pool import TINY_SCENES, configurations
-from helpers import pool, training
-from helpers.grid import run_id
-train = training.train_run
+sys.path.insert(0, {root!r})
+from helpers.training import pool, run as run_module
+from helpers.training.config import run_id
+from tests.conftest import TINY_SCENES
+from tests.training.conftest import configurations
+train = run_module.train_run
 def deadly(run, *given, **named):
     if run.repeat == 1:
         {end}
     return train(run, *given, **named)
-training.train_run = deadly  # in the workers too: they read this file again
+run_module.train_run = deadly  # in the workers too: they read this file again
 if __name__ == "__main__":
     work = Path(sys.argv[1])
     arguments = TINY_SCENES | {{"cache_dir": work / "cache"}}
@@ -152,7 +153,7 @@ if __name__ == "__main__":
     ],
 )
 def test_a_process_that_dies_is_told_with_its_signal_its_run_and_what_to_try(end, told, tmp_path):
-    (tmp_path / "train.py").write_text(DEADLY.format(tests=str(Path(__file__).parent), end=end))
+    (tmp_path / "train.py").write_text(DEADLY.format(root=str(PROJECT_ROOT), end=end))
     ended = subprocess.run([sys.executable, tmp_path / "train.py", tmp_path], capture_output=True, text=True, check=True)
     name, message = ended.stdout.splitlines()
     assert re.match(rf"BrokenProcessPool [34] of 4 runs failed; the others are complete\. {name}: its process {told}", message), message
