@@ -61,7 +61,7 @@ def usual_loader(folder: Path, size: int, batch: int, workers: int) -> DataLoade
 
 def network_of(config: RunConfig, device: str) -> nn.Module:
     """Make the network, channels last."""
-    network = resnet.build(config.architecture, CLASSES, stem=config.stem, width=config.width, seed=0)
+    network = resnet.build(config.architecture, CLASSES, stem=config.stem, width=config.width, last_stride=config.last_stride, seed=0)
     return network.to(device, memory_format=torch.channels_last).train()
 
 

@@ -148,6 +148,7 @@ def random_network_score(
     *,
     stem: str,
     width: float,
+    last_stride: int = 2,
     seed: int,
     method: str = "grad_cam",
     threshold: float = 0.1,
@@ -157,12 +158,13 @@ def random_network_score(
     """Score one untrained network: initial weights of its seed, batch statistics of mean 0 and variance 1, evaluation mode.
 
     Args:
-        architecture: see ``resnet.build``, as stem and width.
+        architecture: see ``resnet.build``, as stem, width and last_stride.
         train: images for the training accuracy and the overlap.
         test: images for the test accuracy.
         classes: outputs.
         stem: of the network.
         width: of the network.
+        last_stride: of the network.
         seed: of the initial weights; the same seed gives the same numbers.
         method: of the map, one of ``closed_form.CLOSED_FORM_METHODS``.
         threshold: of the map.
@@ -172,7 +174,7 @@ def random_network_score(
     Returns:
         ``COLUMNS``: accuracies and gap (train minus test) as fractions, near 1 / classes and 0; iou and iou_b in [0, 1].
     """
-    network = resnet.build(architecture, classes, stem=stem, width=width, seed=seed)
+    network = resnet.build(architecture, classes, stem=stem, width=width, last_stride=last_stride, seed=seed)
     network = network.to(device, memory_format=torch.channels_last).eval()
     example = passes.example(train, resnet.normalise_images, device)
     given = (resnet.normalise_images, device, example, method, batch_size)
@@ -195,14 +197,14 @@ def random_network_scores(
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> Iterator[dict[str, float | int | str]]:
-    """Score ``count`` untrained networks of every architecture that a catalogue has, with its stem and width; yield them one by one.
+    """Score ``count`` untrained networks of every architecture that a catalogue has, of its form; yield them one by one.
 
     Each is kept in ``ablations/random-<digest>/<architecture>-<seed>.parquet`` and never computed again; more networks are added to
     those that are there.
 
     Args:
         work: the study's folder.
-        catalogue: architecture, stem, width.
+        catalogue: architecture, stem, width, last_stride.
         data: the study's images.
         count: networks per architecture; Du et al. take 50.
         images: training and test images at most, the same for all networks; 0 takes all.
@@ -213,12 +215,14 @@ def random_network_scores(
     """
     train, test = (some_images(split, images, seed) for split in (data.train, data.test))
     decisive = {"data": data.fingerprint, "images": images, "method": method, "threshold": threshold, "chosen": seed if images else 0}
-    for architecture, stem, width in catalogue[["architecture", "stem", "width"]].drop_duplicates("architecture").itertuples(index=False):
-        folder = f"ablations/random-{digest(**decisive, stem=stem, width=float(width))}"
+    forms = catalogue[["architecture", "stem", "width", "last_stride"]].drop_duplicates("architecture")
+    for architecture, stem, width, last_stride in forms.itertuples(index=False):
+        form = {"stem": stem, "width": float(width), "last_stride": int(last_stride)}
+        folder = f"ablations/random-{digest(**decisive, **form)}"
         for number in range(seed, seed + count):
             path = inside(work, f"{folder}/{architecture}-{number}.parquet")
             if not path.is_file():
-                settings = {"stem": stem, "width": float(width), "seed": number, "method": method, "threshold": threshold}
+                settings = form | {"seed": number, "method": method, "threshold": threshold}
                 row = random_network_score(architecture, train, test, len(data.classes), device=device, **settings)
                 with complete_or_absent(path) as temporary:
                     pd.DataFrame([row]).to_parquet(temporary, index=False)

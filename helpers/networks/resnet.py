@@ -104,7 +104,7 @@ class Bottleneck(nn.Module):
 class ResNet(nn.Module):
     """A residual network: stem, four stages, the mean over the map of the last one, and one linear layer."""
 
-    def __init__(self, architecture: str, classes: int, stem: str = "imagenet", width: float = 1.0) -> None:
+    def __init__(self, architecture: str, classes: int, stem: str = "imagenet", width: float = 1.0, last_stride: int = 2) -> None:
         """Lay out the stages of ``architecture`` with ``round(64 * width)`` channels after the stem; weights are drawn."""
         super().__init__()
         expansion, blocks = STAGES[architecture]
@@ -116,7 +116,7 @@ class ResNet(nn.Module):
         self.layer1 = _stage(channels, channels, expansion, blocks[0], 1)
         self.layer2 = _stage(channels * expansion, channels * 2, expansion, blocks[1], 2)
         self.layer3 = _stage(channels * 2 * expansion, channels * 4, expansion, blocks[2], 2)
-        self.layer4 = _stage(channels * 4 * expansion, channels * 8, expansion, blocks[3], 2)
+        self.layer4 = _stage(channels * 4 * expansion, channels * 8, expansion, blocks[3], last_stride)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(channels * 8 * expansion, classes)
         for module in self.modules():
@@ -159,7 +159,7 @@ _MEAN = torch.tensor([0.485, 0.456, 0.406]).mul(255).view(1, 3, 1, 1)
 _STD = torch.tensor([0.229, 0.224, 0.225]).mul(255).view(1, 3, 1, 1)
 
 
-def build(architecture: str, classes: int, *, stem: str = "imagenet", width: float = 1.0, seed: int) -> ResNet:
+def build(architecture: str, classes: int, *, stem: str = "imagenet", width: float = 1.0, last_stride: int = 2, seed: int) -> ResNet:
     """Make an untrained network; the same arguments give the same weights.
 
     With width 1 and the ImageNet stem it is torchvision's model: same keys, same weights, same outputs.
@@ -170,21 +170,25 @@ def build(architecture: str, classes: int, *, stem: str = "imagenet", width: flo
         stem: "imagenet" (7x7 stride 2, max-pool), "small" (3x3 stride 1, no max-pool: He et al.'s CIFAR stem),
             or "strided" (3x3 stride 2, no max-pool: a quarter of "small"'s work).
         width: factor on the number of channels of every layer, at least 0.0625.
+        last_stride: of the last stage, 2 as published, or 1, which doubles the side of its map: at 64 px with the "strided" stem
+            8x8 cells instead of 4x4, so that a map can tell where in the image it looks.
         seed: of the initial weights.
 
     Raises:
-        ValueError: an unknown architecture or stem, or a width below 0.0625.
+        ValueError: an unknown architecture or stem, a width below 0.0625, or a last stride other than 1 and 2.
     """
     if architecture not in ARCHITECTURES:
         raise ValueError(f"architecture {architecture!r} is unknown; choose one of {', '.join(ARCHITECTURES)}")
     if stem not in STEMS:
         raise ValueError(f"stem {stem!r} is unknown; choose one of {', '.join(STEMS)}")
+    if last_stride not in (1, 2):
+        raise ValueError(f"last_stride {last_stride!r} must be 2, as published, or 1, for a map of twice the side")
     # A choice, not a need of the convolutions: one channel can be trained too, and hardly anything of an image passes through it.
     if not width >= _LEAST_WIDTH:
         raise ValueError(f"width {width} must be at least {_LEAST_WIDTH}, which is 4 channels after the stem (1 is the published width)")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return ResNet(architecture, classes, stem, width)
+        return ResNet(architecture, classes, stem, width, last_stride)
 
 
 def normalise_images(images: Tensor) -> Tensor:

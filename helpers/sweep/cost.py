@@ -49,7 +49,7 @@ def time_step(config: RunConfig, classes: int, size: int, device: str) -> Step:
     """
     place = torch.device(device)
     gpu, count = place.type == "cuda", config.batch_size * (_STEPS if place.type == "cuda" else 1)
-    model = resnet.build(config.architecture, classes, stem=config.stem, width=config.width, seed=0)
+    model = resnet.build(config.architecture, classes, stem=config.stem, width=config.width, last_stride=config.last_stride, seed=0)
     model = model.to(place, memory_format=torch.channels_last)
     optimizer = make_optimizer(model, config, place)
     generator = torch.Generator().manual_seed(0)
@@ -143,10 +143,11 @@ def planned_runs(parameters: Mapping[str, Any]) -> list[RunConfig]:
         "images_per_class": "training_sizes",
         "label_noise": "label_noises",
     }
-    names = ("stem", "width", "momentum", "rule3_split", "seed", "max_epochs", "loss_threshold", "accuracy_threshold")
+    names = ("stem", "width", "last_stride", "momentum", "rule3_split", "seed", "max_epochs", "loss_threshold", "accuracy_threshold")
     fixed = {name: parameters[name] for name in names} | {"data": "unknown"}
-    every = config.grid({axis: parameters[name] for axis, name in axes.items()}, parameters["repeats"], fixed)
-    return config.balanced_choice(every, parameters["run_count"], parameters["seed"]) if parameters["run_count"] else every
+    order = {name: parameters[name] for name in ("blocks", "repeats", "seed")}
+    every = config.runs_of_study({axis: parameters[name] for axis, name in axes.items()}, fixed, **order)
+    return every[: parameters["run_count"] or None]
 
 
 def image_counts(parameters: Mapping[str, Any]) -> Counts:
@@ -169,9 +170,14 @@ def image_counts(parameters: Mapping[str, Any]) -> Counts:
         return Counts(int(numbers.clip(upper=most or None).sum()), held * len(wanted), len(wanted), note)
     table = pd.DataFrame([(record.class_id, record.split) for record in records if record.annotation], columns=["class_id", "split"])
     numbers = table.value_counts().unstack("split", fill_value=0)
-    test = numbers["test"].clip(upper=held) if "test" in numbers else (numbers["train"] // 2).clip(upper=held)
-    train = numbers["train"] if "test" in numbers else numbers["train"] - test
-    return Counts(int(train.clip(upper=most or None).sum()), int(test.sum()), len(numbers), "listed, faults not yet taken out")
+    validation = numbers["test"] if "test" in numbers else 0 * numbers["train"]
+    if not held:
+        train = numbers["train"].clip(upper=most or None)
+        test = validation + numbers["train"] - train
+    else:
+        test = validation.clip(upper=held) if "test" in numbers else (numbers["train"] // 2).clip(upper=held)
+        train = (numbers["train"] if "test" in numbers else numbers["train"] - test).clip(upper=most or None)
+    return Counts(int(train.sum()), int(test.sum()), len(numbers), "listed, faults not yet taken out")
 
 
 def hours_table(runs: Sequence[RunConfig], steps: Mapping[tuple[str, int], Step], counts: Counts) -> pd.DataFrame:

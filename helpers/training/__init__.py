@@ -4,7 +4,7 @@ from helpers import face
 
 FACE = {
     "catalogue": ["analysed", "histories", "late_changes", "missing", "read_catalogue"],
-    "config": ["PAPER_AXES", "balanced_choice", "grid"],
+    "config": ["PAPER_AXES", "runs_of_study"],
     "pool": ["choose_device", "train_missing"],
     "pretraining": [],
 }

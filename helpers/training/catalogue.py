@@ -117,7 +117,8 @@ def load_model(work: Path, model: pd.Series, classes: int, device: torch.device 
     path = snapshot_path(run_folder(work, model["run_id"]), model["snapshot"])
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing; delete the folder {path.parent} and run 02_grid_training again to train it anew")
-    network = resnet.build(model["architecture"], classes, stem=model["stem"], width=model["width"], seed=0)
+    form = {name: model[name] for name in ("stem", "width", "last_stride")}
+    network = resnet.build(model["architecture"], classes, **form, seed=0)
     try:
         network.load_state_dict(safetensors.torch.load_file(path))
     except SafetensorError as fault:

@@ -15,6 +15,9 @@ from helpers.networks.resnet import ARCHITECTURES, STEMS
 OPTIMIZERS = ("adam", "sgd")
 
 
+PRECISIONS = ("float32", "bfloat16")
+
+
 # The paper's seven axes, in the order of its Table 2; any other field of RunConfig may be an axis as well.
 PAPER_AXES = ("batch_size", "learning_rate", "optimizer", "weight_decay", "architecture", "augmentation", "pretrained")
 
@@ -37,11 +40,13 @@ class RunConfig:
     label_noise: float = 0.0  # fraction of training labels replaced by another class
     stem: str = "imagenet"
     width: float = 1.0
+    last_stride: int = 2  # of the last stage; 1 doubles the side of its map
+    precision: str = "float32"  # of the products in a training step; weights, statistics, loss and optimizer are float32 in any case
     momentum: float = 0.9  # of SGD; the paper does not state one
     max_epochs: int = 150  # rule 4
     loss_threshold: float = 0.1  # rule 1
     accuracy_threshold: float = 0.95  # rule 2
-    rule3_split: str = "test"  # where rule 3 reads the error: "test" (the paper) or "holdout"
+    rule3_split: str = "holdout"  # where rule 3 reads the error: "holdout", or "test" (the paper), which selects the gap on the test images
     holdout_fraction: float = 0.1  # of the training images, only with rule3_split "holdout"
     seed: int = 0
 
@@ -51,6 +56,7 @@ class RunConfig:
             ("architecture", ARCHITECTURES),
             ("optimizer", OPTIMIZERS),
             ("stem", STEMS),
+            ("precision", PRECISIONS),
             ("rule3_split", ("test", "holdout")),
         ):
             if getattr(self, name) not in allowed:
@@ -63,6 +69,7 @@ class RunConfig:
 _RANGES = (
     ("batch_size", 2, math.inf),
     ("learning_rate", 0, math.inf),
+    ("last_stride", 1, 2),
     ("weight_decay", 0, math.inf),
     ("label_noise", 0, 1),
     ("images_per_class", 0, math.inf),
@@ -124,8 +131,42 @@ def grid(axes: Mapping[str, Sequence[Any]], repeats: int, fixed: Mapping[str, An
             raise ValueError(f"axis {name!r} has the levels {list(levels)}; it needs at least one, each once")
     if repeats < 1:
         raise ValueError(f"repeats is {repeats}; at least 1 is needed")
-    combinations = itertools.product(*axes.values(), range(repeats))
-    return [RunConfig(**{**fixed, **dict(zip((*axes, "repeat"), levels, strict=True))}) for levels in combinations]
+    levels = dict(axes) if "repeat" in axes else {**axes, "repeat": range(repeats)}
+    return [RunConfig(**{**fixed, **dict(zip(levels, chosen, strict=True))}) for chosen in itertools.product(*levels.values())]
+
+
+def runs_of_study(
+    axes: Mapping[str, Sequence[Any]],
+    fixed: Mapping[str, Any],
+    *,
+    blocks: Sequence[Mapping[str, Any]] = (),
+    repeats: int = 1,
+    seed: int = 0,
+) -> list[RunConfig]:
+    """Runs of a study in the order in which they are trained; any first of them are as balanced as they can be.
+
+    Each block is a full factorial of its own, the axes of the study with the levels that the block changes, such as
+    ``{"architecture": ["resnet34"]}`` or ``{"repeat": [1]}``; a study may stop after any of them. Without blocks it is the whole grid.
+
+    Args:
+        axes: levels per hyperparameter, see ``grid``.
+        fixed: the remaining fields of ``RunConfig``.
+        blocks: in the order of training; runs that an earlier block has are not taken again.
+        repeats: see ``grid``; a block may name its own, ``{"repeat": [1]}``.
+        seed: of the order within a block.
+
+    Raises:
+        ValueError: an axis is unknown, empty, or has a level twice; in a block, its number is named.
+    """
+    found: dict[str, RunConfig] = {}
+    for number, block in enumerate(blocks or [{}], start=1):
+        try:
+            part = grid({**axes, **block}, repeats, fixed)
+        except (ValueError, TypeError) as fault:
+            raise ValueError(f"block {number} of blocks, {block}: {fault}" if block else str(fault)) from fault
+        new = [run for run in part if run_id(run) not in found]
+        found |= {run_id(run): run for run in balanced_choice(new, 0, seed)} if new else {}
+    return list(found.values())
 
 
 def balanced_choice(runs: Sequence[RunConfig], count: int, seed: int = 0) -> list[RunConfig]:

@@ -24,11 +24,13 @@ class Shape:
     classes: int
     stem: str
     width: float
+    last_stride: int
     image_size: int  # pixels
     batch_size: int
     optimizer: str  # adam or sgd
     momentum: float  # of SGD
     augmentation: bool
+    precision: str  # float32 or bfloat16
     device: str
 
 
@@ -38,15 +40,21 @@ def shape_of(config: RunConfig, classes: int, image_size: int, device: torch.dev
     return Shape(**kept, classes=classes, image_size=image_size, device=str(device))
 
 
-def autocast(device: torch.device) -> torch.autocast:
-    """Bfloat16 where a GPU has it, float32 elsewhere."""
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda" and torch.cuda.is_bf16_supported())
+def autocast(device: torch.device, precision: str) -> torch.autocast:
+    """Let convolutions and the linear layer compute in a precision, "float32" or "bfloat16"; what they are given stays as it is."""
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16")
 
 
 def step(
-    model: nn.Module, optimizer: torch.optim.Optimizer, images: Tensor, labels: Tensor, draws: Draws | None, decay: Tensor | None = None
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    images: Tensor,
+    labels: Tensor,
+    draws: Draws | None,
+    decay: Tensor | None = None,
+    precision: str = "float32",
 ) -> Tensor:
-    """Take one training step, without waiting for the device.
+    """Take one training step, without waiting for the device. Weights, statistics, loss and optimizer are float32 in either precision.
 
     Args:
         model: in train mode.
@@ -55,15 +63,16 @@ def step(
         labels: (B,) int64, on the same device.
         draws: the augmentation of these images; None leaves them.
         decay: weight decay as a tensor of one number, added to the gradient as ``decay * weight``; None leaves it to the optimizer.
+        precision: of the products of the network, forward and backward: float32 or bfloat16.
 
     Returns:
         (2,) float64 on the device: the sum of the cross-entropies, and the number of images classified correctly.
     """
     if draws is not None:
         images = augment(images, draws)
-    with autocast(labels.device):
+    with autocast(labels.device, precision):
         logits = model(resnet.normalise_images(images))
-        loss = cross_entropy(logits, labels)
+    loss = cross_entropy(logits.to(next(model.parameters()).dtype), labels)
     optimizer.zero_grad(set_to_none=True)
     loss.backward()
     if decay is not None:
@@ -89,7 +98,7 @@ class CapturedStep:
     def __init__(self, shape: Shape) -> None:
         """Make what lies at fixed addresses, warm up, and record where the device is a GPU."""
         self.shape, device, count, size = shape, torch.device(shape.device), shape.batch_size, shape.image_size
-        model = resnet.build(shape.architecture, shape.classes, stem=shape.stem, width=shape.width, seed=0)
+        model = resnet.build(shape.architecture, shape.classes, stem=shape.stem, width=shape.width, last_stride=shape.last_stride, seed=0)
         self.model = model.to(device, memory_format=torch.channels_last).train()
         self.learning_rate, self.decay = torch.zeros((), device=device), torch.zeros((), device=device)
         self.optimizer = self._make_optimizer(device)
@@ -110,7 +119,7 @@ class CapturedStep:
         return torch.optim.SGD(self.model.parameters(), lr=self.learning_rate, momentum=self.shape.momentum, fused=True)
 
     def _step(self) -> Tensor:
-        return step(self.model, self.optimizer, self._pixels, self._labels, self._draws, self.decay)
+        return step(self.model, self.optimizer, self._pixels, self._labels, self._draws, self.decay, self.shape.precision)
 
     def _record(self) -> None:
         side = torch.cuda.Stream()
@@ -166,7 +175,7 @@ class CapturedStep:
         if len(labels) != self.shape.batch_size:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message=".*capturable=True.*")
-                return step(self.model, self.optimizer, images, labels, draws, self.decay)
+                return step(self.model, self.optimizer, images, labels, draws, self.decay, self.shape.precision)
         self._pixels.copy_(images)
         self._labels.copy_(labels)
         if draws is not None:
@@ -227,7 +236,7 @@ def agrees(captured: CapturedStep, steps: int = 3) -> bool:
     as far as both went. The weights may end up twice as far apart, after ways of the same length within a fifth. Later losses are not
     compared, because rounding decides them. The captured state is overwritten.
     """
-    images, labels, draws = _batch(captured.shape, captured.learning_rate.device)
+    images, labels, draws = random_batch(captured.shape, captured.learning_rate.device)
 
     def way(network: nn.Module, advance: Callable[..., Tensor]) -> tuple[Tensor, Tensor]:
         begun = _flat(network)
@@ -237,15 +246,15 @@ def agrees(captured: CapturedStep, steps: int = 3) -> bool:
     plain, shaken = _plain_run(captured.shape), _plain_run(captured.shape, _LAST_DIGITS)
     captured.load(*plain, _RATE, _RATE)
     found, replayed = way(captured.model, captured)
-    expected, went = way(plain[0], partial(step, *plain))
-    _, strayed = way(shaken[0], partial(step, *shaken))
+    expected, went = way(plain[0], partial(step, *plain, precision=captured.shape.precision))
+    _, strayed = way(shaken[0], partial(step, *shaken, precision=captured.shape.precision))
     apart = max(_SHARE * went.norm(), _TIMES_ROUNDING * (strayed - went).norm())
     same_length = 0.8 <= float(replayed.norm() / went.norm()) <= 1.25
     return torch.allclose(found, expected, rtol=_SHARE) and bool((replayed - went).norm() <= apart) and same_length
 
 
-def _batch(shape: Shape, device: torch.device) -> tuple[Tensor, Tensor, Draws | None]:
-    """Make random images, labels and draws of a shape."""
+def random_batch(shape: Shape, device: torch.device) -> tuple[Tensor, Tensor, Draws | None]:
+    """Make random images (B, 3, S, S) uint8, labels (B,) and draws of a shape on a device."""
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (shape.batch_size, 3, shape.image_size, shape.image_size), generator=generator, dtype=torch.uint8)
     labels = torch.randint(0, shape.classes, (shape.batch_size,), generator=generator)
@@ -255,7 +264,8 @@ def _batch(shape: Shape, device: torch.device) -> tuple[Tensor, Tensor, Draws | 
 
 def _plain_run(shape: Shape, shaken: float = 0.0) -> tuple[nn.Module, torch.optim.Optimizer]:
     """Make a network and its optimizer as a run has them, each weight off by about a share of itself."""
-    model, generator = resnet.build(shape.architecture, shape.classes, stem=shape.stem, width=shape.width, seed=0), torch.Generator()
+    form = {"stem": shape.stem, "width": shape.width, "last_stride": shape.last_stride}
+    model, generator = resnet.build(shape.architecture, shape.classes, **form, seed=0), torch.Generator()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1 + shaken * torch.randn(parameter.shape, generator=generator))

@@ -76,7 +76,8 @@ def initial_model(config: RunConfig, classes: int, pretrained: Mapping[str, Tens
     Raises:
         ValueError: the configuration is pretrained and no weights are given.
     """
-    model = resnet.build(config.architecture, classes, stem=config.stem, width=config.width, seed=_seed(config, 0))
+    form = {"stem": config.stem, "width": config.width, "last_stride": config.last_stride}
+    model = resnet.build(config.architecture, classes, **form, seed=_seed(config, 0))
     if not config.pretrained:
         return model
     if pretrained is None:
@@ -121,7 +122,7 @@ def train_epoch(
     draws = draw(len(order), generator).to(device) if config.augmentation else None
     totals = torch.zeros(2, dtype=torch.float64, device=device)
     model.train()
-    advance = captured or partial(cuda_graph.step, model, optimizer)
+    advance = captured or partial(cuda_graph.step, model, optimizer, precision=config.precision)
     if captured:
         captured.load(model, optimizer, config.learning_rate, config.weight_decay)
     # Put in order once, so that a step has little to launch beside itself.
@@ -170,7 +171,7 @@ def train_run(
         folder: ``runs/<run_id>``; ``result.json`` is written last of all.
         pretrained: state dict to start from when ``config.pretrained``.
         device: where to train.
-        capture: replay a recorded step, see ``captured_step``; None does so on a GPU. A CPU gains nothing.
+        capture: replay a recorded step, see ``cuda_graph``; None does so on a GPU. A CPU gains nothing.
         checkpoint_seconds: that go by between two checkpoints, at least; 0 writes one after every epoch.
         on_epoch: called with each new row of the history.
 

@@ -46,6 +46,18 @@ def test_the_stem_decides_the_size_of_the_map(stem, side):
     assert maps[0].shape == (2, 64, side, side)
 
 
+@pytest.mark.parametrize("architecture", ["resnet18", "resnet50"])
+def test_a_last_stage_of_stride_1_doubles_the_side_of_its_map_and_keeps_the_weights(architecture):
+    maps = []
+    for last_stride in (2, 1):
+        network = resnet.build(architecture, 4, stem="strided", width=0.125, last_stride=last_stride, seed=1).eval()
+        network.layer4.register_forward_hook(lambda module, given, output: maps.append(output))
+        network(torch.rand(2, 3, 64, 64))
+    assert [tuple(found.shape[2:]) for found in maps] == [(4, 4), (8, 8)]
+    one, other = (resnet.build(architecture, 4, width=0.125, last_stride=stride, seed=1).state_dict() for stride in (2, 1))
+    assert all(torch.equal(value, other[name]) for name, value in one.items())
+
+
 def test_width_scales_every_layer():
     widths = {name: p.shape[0] for name, p in resnet.build("resnet50", 5, width=0.25, seed=0).named_parameters() if p.ndim == 4}
     full = {name: p.shape[0] for name, p in resnet.build("resnet50", 5, seed=0).named_parameters() if p.ndim == 4}
@@ -138,6 +150,7 @@ def test_weights_of_another_network_are_refused_by_name():
         ({"stem": "large"}, "stem 'large' is unknown; choose one of imagenet, small, strided"),
         ({"width": 0.05}, "width 0.05 must be at least 0.0625, which is 4 channels"),
         ({"width": float("nan")}, "width nan must be at least 0.0625"),
+        ({"last_stride": 4}, "last_stride 4 must be 2, as published, or 1"),
     ],
 )
 def test_refuses_unknown_networks(arguments, message):
@@ -157,13 +170,14 @@ for batch in (8, 16, 32):
 
 ONE_STEP = """
 import torch
-from helpers import captured_step, models
+from helpers.networks import resnet
+from helpers.training import cuda_graph
 torch.set_num_threads(1)
-network = models.build("resnet18", 20, width=0.125, seed=0).to(memory_format=torch.channels_last).train()
+network = resnet.build("resnet18", 20, width=0.125, seed=0).to(memory_format=torch.channels_last).train()
 pixels = torch.randint(0, 256, (8, 224, 224, 3), dtype=torch.uint8).permute(0, 3, 1, 2)
 optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
 for _ in range(3):
-    captured_step.step(network, optimizer, pixels, torch.arange(8), None)
+    cuda_graph.step(network, optimizer, pixels, torch.arange(8), None)
 print(all(bool(weights.isfinite().all()) for weights in network.parameters()))
 """
 

@@ -49,6 +49,9 @@ def test_images_are_counted_where_they_are_rendered_listed_or_missing(store, tmp
 
     assert image_counts(given("tiny_imagenet", tiny_imagenet(train=6, val=3)))[:3] == (12, 6, 2)
     assert image_counts(given("tiny_imagenet", tiny_imagenet(train=6, val=3), images_per_class=4, test_images_per_class=2))[:3] == (8, 4, 2)
+    # All that training leaves: two of six beside the three for validation.
+    left = given("tiny_imagenet", tiny_imagenet(train=6, val=3), images_per_class=4, test_images_per_class=0)
+    assert image_counts(left)[:3] == (8, 10, 2)
     assert image_counts(given("ilsvrc", ilsvrc(train=4, val=2), class_ids=["n01"]))[:3] == (4, 2, 1)
     # No test images of its own: they are held out of the training images.
     assert image_counts(given("voc_folder", voc_folder(count=8), test_images_per_class=3))[:3] == (10, 6, 2)

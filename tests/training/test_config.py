@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-from helpers.training.config import PAPER_AXES, RunConfig, balanced_choice, cell_name, config_from, grid, run_id
+from helpers.training.config import PAPER_AXES, RunConfig, balanced_choice, cell_name, config_from, grid, run_id, runs_of_study
 
 PAPER = {
     "batch_size": [16, 32, 64],
@@ -47,7 +47,8 @@ def test_the_id_follows_from_the_configuration_alone_and_every_field_counts():
         "max_epochs": 3,
         "loss_threshold": 0.2,
         "accuracy_threshold": 0.9,
-        "rule3_split": "holdout",
+        "rule3_split": "test",
+        "last_stride": 1,
         "holdout_fraction": 0.2,
         "seed": 9,
     }
@@ -113,3 +114,55 @@ def test_refuses_an_unknown_or_repeated_axis():
         grid({"batch_size": [16, 16]}, 1, {})
     with pytest.raises(ValueError, match="repeats is 0"):
         grid({"batch_size": [16]}, 0, {})
+
+
+def test_blocks_follow_each_other_each_a_full_factorial_in_balanced_order():
+    axes = {
+        "architecture": ["resnet18"],
+        "batch_size": [16, 32],
+        "optimizer": ["adam", "sgd"],
+        "learning_rate": [0.1, 0.01],
+        "weight_decay": [0],
+    }
+    axes |= {"augmentation": [True, False], "pretrained": [False]}
+    blocks = [{"batch_size": [16]}, {"architecture": ["resnet34"], "batch_size": [16]}, {"batch_size": [16], "repeat": [1]}, {}]
+    runs = runs_of_study(axes, {"data": "any"}, blocks=blocks, seed=3)
+    assert len({run_id(run) for run in runs}) == len(runs) == 8 + 8 + 8 + 8
+    whole = [("resnet18", 16, 0), ("resnet34", 16, 0), ("resnet18", 16, 1), ("resnet18", 32, 0)]
+    for number, (architecture, batch, repeat) in enumerate(whole):
+        block = runs[8 * number : 8 * number + 8]
+        assert {(run.architecture, run.batch_size, run.repeat) for run in block} == {(architecture, batch, repeat)}
+        assert len({(run.optimizer, run.learning_rate, run.augmentation) for run in block}) == 8
+        half = block[:4]  # half of a factorial of three axes has every level twice
+        assert all(
+            sum(getattr(run, name) == getattr(half[0], name) for run in half) == 2
+            for name in ("optimizer", "learning_rate", "augmentation")
+        )
+    assert runs_of_study(axes, {"data": "any"}, blocks=blocks[:2], seed=3) == runs[:16]
+
+
+def test_a_study_without_blocks_is_the_balanced_order_of_its_grid():
+    axes = {
+        "architecture": ["resnet18", "resnet34"],
+        "batch_size": [8, 16],
+        "learning_rate": [0.1],
+        "optimizer": ["sgd"],
+        "weight_decay": [0],
+    }
+    axes |= {"augmentation": [False], "pretrained": [False]}
+    assert runs_of_study(axes, {"data": "any"}, repeats=2, seed=1) == balanced_choice(grid(axes, 2, {"data": "any"}), 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("block", "message"),
+    [
+        ({"architectures": ["resnet34"]}, "^block 2 of blocks, .*: axis 'architectures' is no hyperparameter"),
+        ({"repeat": []}, r"^block 2 of blocks, .*: axis 'repeat' has the levels \[\]"),
+        ({"batch_size": 16}, "^block 2 of blocks, .*"),
+        ({"batch_size": [16, 16]}, "^block 2 of blocks, .*each once"),
+    ],
+)
+def test_a_wrong_block_is_named_by_its_number(block, message):
+    axes = {"architecture": ["resnet18"], "batch_size": [8], "learning_rate": [0.1], "optimizer": ["sgd"], "weight_decay": [0]}
+    with pytest.raises(ValueError, match=message):
+        runs_of_study(axes | {"augmentation": [False], "pretrained": [False]}, {"data": "any"}, blocks=[{}, block])

@@ -156,7 +156,7 @@ def test_a_run_with_a_recorded_step_stops_resumes_and_ends_like_a_plain_one(data
 
 def test_runs_share_a_recording_unless_their_shape_differs(config):
     shape = shape_of(config, 3, 16, "cpu")
-    assert shape == Shape("resnet18", 3, "strided", 0.125, 16, 8, config.optimizer, 0.9, True, "cpu")
+    assert shape == Shape("resnet18", 3, "strided", 0.125, 2, 16, 8, config.optimizer, 0.9, True, "cpu")
     assert shape == shape_of(replace(config, learning_rate=0.1, weight_decay=0.0, pretrained=True, repeat=7, seed=9), 3, 16, "cpu")
     assert for_shape(shape) is for_shape(shape)
     for change in ({"batch_size": 4}, {"augmentation": False}, {"width": 0.25}, {"momentum": 0.5}, {"architecture": "resnet34"}):
