@@ -117,8 +117,12 @@ def select(
         if len(unseen) < test_images_per_class:
             faults.append(Fault(class_id, "test", "", "fewer_test_images_than_asked", f"{len(unseen)} of {test_images_per_class}"))
         kept.append(class_id)
-        train += _choice(candidates, images_per_class or len(candidates), seed, class_id, "train")
-        test += _choice(unseen, test_images_per_class, seed, class_id, "test")
+        chosen = _choice(candidates, images_per_class or len(candidates), seed, class_id, "train")
+        if not test_images_per_class:
+            fitted = {image.record.name for image in chosen}
+            unseen += [image for image in pools["train"] if image.record.class_id == class_id and image.record.name not in fitted]
+        train += chosen
+        test += _choice(unseen, test_images_per_class or len(unseen), seed, class_id, "test")
     return Selected(kept, train, test, faults)
 
 
@@ -204,7 +208,8 @@ def load_study_data(
         class_ids: classes to use, in the order of their labels; all of the source, sorted, when empty.
         image_size: side of the square images, pixels, at least 8.
         images_per_class: training images per class; 0 takes all. A smaller number takes a subset of a larger one's.
-        test_images_per_class: test images per class.
+        test_images_per_class: test images per class; 0 takes all that training leaves: the validation images of the source, and the images
+            of its training split that are beyond ``images_per_class`` or have no box.
         minimum_images_per_class: classes with fewer training images are dropped and counted.
         data_seed: seed of every choice of images.
         cache_dir: where decoded images are kept.
@@ -238,13 +243,15 @@ def load_study_data(
 def _check(arguments: dict) -> None:
     if arguments["data_source"] not in DATA_SOURCES:
         raise ValueError(f"data_source {arguments['data_source']!r} is unknown; choose one of {', '.join(DATA_SOURCES)}")
-    for name, least in (("image_size", 8), ("images_per_class", 0), ("test_images_per_class", 1), ("minimum_images_per_class", 1)):
+    for name, least in (("image_size", 8), ("images_per_class", 0), ("test_images_per_class", 0), ("minimum_images_per_class", 1)):
         if arguments[name] < least:
             raise ValueError(f"{name} is {arguments[name]}; it must be at least {least}")
     if len(set(arguments["class_ids"])) != len(arguments["class_ids"]):
         raise ValueError(f"class_ids names a class twice: {arguments['class_ids']}")
     if arguments["data_source"] != "synthetic" and not arguments["data_path"]:
         raise ValueError(f"data_source {arguments['data_source']!r} needs data_path: the folder or .zip that holds the images")
+    if arguments["data_source"] == "synthetic" and not arguments["test_images_per_class"]:
+        raise ValueError("test_images_per_class is 0, and of rendered scenes there is no end; give a number, such as 50")
 
 
 def _decode_all(archive: layouts.Archive, records: Sequence[Record], size: int) -> list[Decoded]:
@@ -292,6 +299,11 @@ def _assemble(listing: Listing, decoded: Sequence[Decoded], arguments: dict) -> 
             f"no usable class in {arguments['data_path'] or arguments['data_source']}: of {len(listing.records)} images listed "
             f"none is left in a class of at least {arguments['minimum_images_per_class']} training images with a box; "
             f"faults: {', '.join(f'{number} {kind}' for kind, number in kinds.items()) or 'none'}"
+        )
+    if not selected.test:
+        raise ValueError(
+            f"no test image is left in {arguments['data_path']}: it has no validation images, and images_per_class "
+            f"{arguments['images_per_class']} takes every training image; set images_per_class or test_images_per_class above 0"
         )
     labels = {class_id: label for label, class_id in enumerate(selected.class_ids)}
     train, test = (_stack(images, labels, arguments["image_size"]) for images in (selected.train, selected.test))

@@ -243,6 +243,25 @@ def test_the_held_out_test_split_is_seeded_and_disjoint(store, load):
     assert len(one.train) == 14
 
 
+def test_no_number_of_test_images_takes_all_that_training_leaves(store, load):
+    files = tiny_imagenet(train=6, val=3)
+    boxes = files["train/n01/n01_boxes.txt"].decode().splitlines()
+    files["train/n01/n01_boxes.txt"] = "\n".join(boxes[1:]).encode()  # the first image has no box: it is tested, not fitted
+    data = load(store(files), images_per_class=4, test_images_per_class=0)
+    assert data.classes[["train_images", "test_images"]].values.tolist() == [[4, 5], [4, 5]]
+    assert not set(data.train.names) & set(data.test.names)
+    assert any("n01_0." in name for name in data.test.names)
+    whole = load(store(voc_folder(count=8), "voc"), "voc_folder", images_per_class=5, test_images_per_class=0)
+    assert whole.classes[["train_images", "test_images"]].values.tolist() == [[5, 3], [5, 3]]
+
+
+def test_nothing_left_to_test_on_is_refused_with_what_to_set(store, load):
+    with pytest.raises(ValueError, match=r"^no test image is left in .* set images_per_class or test_images_per_class above 0$"):
+        load(store(voc_folder(count=8)), "voc_folder", images_per_class=0, test_images_per_class=0)
+    with pytest.raises(ValueError, match=r"^test_images_per_class is 0, and of rendered scenes there is no end"):
+        load("", "synthetic", data_path="", test_images_per_class=0)
+
+
 def test_a_class_of_few_images_is_not_held_out_whole(store, load):
     data = load(store(voc_folder(count=5)), "voc_folder", test_images_per_class=50)
     assert data.classes[["train_images", "test_images"]].values.tolist() == [[3, 2], [3, 2]]
