@@ -34,10 +34,10 @@ findings: setup ## check every number of a study's FINDINGS.md against its table
 	$(RUN) -m helpers.report.findings_page $(STUDY) $(SET)
 
 test: setup ## contract, unit and smoke tests
-	$(RUN) -m pytest -m "not browser"
+	$(RUN) -m pytest -n auto --dist loadscope --no-loadscope-reorder -m "not browser"
 
 quick: setup ## the tests without the notebooks end to end
-	$(RUN) -m pytest -m "not smoke and not browser"
+	$(RUN) -m pytest -n auto --dist loadscope -m "not smoke and not browser"
 
 browser: setup ## JupyterLab and report pages in headless Chromium (Debian: chromium, chromium-driver)
 	$(RUN) -m pytest -m browser tests/browser

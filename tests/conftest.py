@@ -183,3 +183,8 @@ def tiny_module_given(tmp_path_factory):
 def tiny_given(tiny_module_given):
     """A copy of it for one test, which may train the network."""
     return {name: copy.deepcopy(value) if "network" in name else value for name, value in tiny_module_given.items()}
+
+
+def pytest_collection_modifyitems(items):
+    """Start with the notebooks end to end: the longest part, beside which all others run on the other core."""
+    items.sort(key=lambda item: "smoke" not in item.keywords)
