@@ -74,6 +74,15 @@ def normalise_maps(maps: Tensor) -> Tensor:
     return shifted / (shifted.amax((1, 2), keepdim=True) + 1e-8)
 
 
+def lowest_of(maps: Tensor) -> Tensor:
+    """What ``normalise_maps`` takes away, in units of the normalised map: ``min M / (max M - min M + 1e-8)``; (B, h, w) -> (B,).
+
+    Added to the normalised map it gives one that is proportional to the map before, so that shares of its sum are known.
+    """
+    low = maps.amin((1, 2))
+    return low / (maps.amax((1, 2)) - low + 1e-8)
+
+
 @torch.no_grad()
 def check_closed_form(model: nn.Module, layer: nn.Module, sample: Tensor) -> nn.Linear:
     """Make sure that the closed form is exact for a layer, and give the linear layer whose weight it needs.

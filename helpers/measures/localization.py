@@ -6,17 +6,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from helpers.cams import detection, overlap
+from helpers.cams import chance, detection, overlap
 from helpers.measures.evidence import provides
 from helpers.measures.registry import measure
 
 
 @provides
-def image_overlaps(maps: Tensor, images: Any, cam_threshold: float, device: Any) -> pd.DataFrame:
-    """One row per training image, see ``overlap.image_scores``."""
-    return overlap.image_scores(maps, images.boxes, images.images.shape[-1], cam_threshold, device=device)
+def image_overlaps(maps: Tensor, lowest: Tensor, images: Any, cam_threshold: float, device: Any) -> pd.DataFrame:
+    """One row per training image: see ``overlap.image_scores`` and ``chance.chance_scores``."""
+    size = images.images.shape[-1]
+    overlaps = overlap.image_scores(maps, images.boxes, size, cam_threshold, device=device)
+    return overlaps.join(chance.chance_scores(maps, lowest, images.boxes, size, cam_threshold, device=device))
 
 
 @measure("localization", 1, "Du et al. 2024, equations 2 to 6", title="IoU")
@@ -33,6 +36,82 @@ def iou(image_overlaps: pd.DataFrame) -> float:
 def iou_b(image_overlaps: pd.DataFrame) -> float:
     """Like IoU, for the smallest upright rectangle around the map's mask; in [0, 1]."""
     return float(image_overlaps["iou_b"].mean())
+
+
+def _above_chance(image_overlaps: pd.DataFrame) -> dict[str, pd.Series]:
+    """Values of single images, less what chance gives, under the names of the measures whose means they have."""
+    table = image_overlaps
+    return {
+        "iou": table["iou"],
+        "iou_b": table["iou_b"],
+        "iou_above_shuffled": table["iou"] - table["iou_shuffled"],
+        "energy_in_box": table["energy"] - table["box_area"],
+        "pointing_game": table["pointing"] - table["pointing_shuffled"],
+        "area_matched_iou": table["area_matched_iou"],
+        "pixel_average_precision": table["average_precision"] - table["box_area"],
+        "mask_area": table["mask_area"],
+    }
+
+
+@provides
+def localization_values(image_overlaps: pd.DataFrame, logits: Tensor, labels: Tensor) -> dict[str, NDArray[np.generic]]:
+    """Values of single images, (N,) each: float16 of which the measures are means, and bool, whether the class is right."""
+    values = {name: column.to_numpy(np.float16) for name, column in _above_chance(image_overlaps).items()}
+    return values | {"correct": (logits.argmax(1) == labels).numpy()}
+
+
+@measure("localization", 1, "Du et al. 2024, against boxes of other images", title="IoU above shuffled boxes")
+def iou_above_shuffled(image_overlaps: pd.DataFrame) -> float:
+    """IoU less that with the boxes of 8 other images, mean over the images, in [-1, 1].
+
+    What is left when the area of maps and boxes and their place in general are taken away: 0 for a map that does not depend on the image.
+    """
+    return float(_above_chance(image_overlaps)["iou_above_shuffled"].mean())
+
+
+@measure("localization", 1, "Wang et al. 2020, energy-based pointing game", title="energy in the box")
+def energy_in_box(image_overlaps: pd.DataFrame) -> float:
+    """Share of the map's sum that lies in the box, less the box's share of the image: mean over the images, in [-1, 1]; no threshold.
+
+    A map of zeros has no share in the box; a constant one has the box's share of the image, which leaves 0.
+    """
+    return float(_above_chance(image_overlaps)["energy_in_box"].mean())
+
+
+@measure("localization", 1, "Zhang et al. 2018, without tolerance", title="pointing game")
+def pointing_game(image_overlaps: pd.DataFrame) -> float:
+    """Fraction of images whose map is largest in the box, less the same with the boxes of 8 other images; in [-1, 1].
+
+    Where several places are largest, their mean counts.
+    """
+    return float(_above_chance(image_overlaps)["pointing_game"].mean())
+
+
+@measure("localization", 1, "after Choe et al. 2020, on thresholds", title="area-matched IoU")
+def area_matched_iou(image_overlaps: pd.DataFrame) -> float:
+    """IoU where each map is cut so that its mask is as large as the box, in [0, 1]: how well the map ranks the pixels.
+
+    The larger mask where none has the same area.
+    """
+    return float(image_overlaps["area_matched_iou"].mean())
+
+
+@measure("localization", 1, "Choe et al. 2020, PxAP, of single images", title="pixel average precision")
+def pixel_average_precision(image_overlaps: pd.DataFrame) -> float:
+    """Average precision of the pixels ranked by the map, less the box's share of the image, which any order by chance has; in [-1, 1]."""
+    return float(_above_chance(image_overlaps)["pixel_average_precision"].mean())
+
+
+@measure("localization", 0, "count", title="whole-image floor")
+def whole_image_floor(image_overlaps: pd.DataFrame) -> float:
+    """Mean share of the images that their boxes cover: the IoU of a map that covers the whole image, without looking."""
+    return float(image_overlaps["box_area"].mean())
+
+
+@measure("localization", 0, "count", title="mask area")
+def mask_area(image_overlaps: pd.DataFrame) -> float:
+    """Median share of an image that the map's mask covers at the threshold, over the images."""
+    return float(image_overlaps["mask_area"].median())
 
 
 def rectangles_of(overlaps: pd.DataFrame) -> Tensor:

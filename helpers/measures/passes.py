@@ -19,6 +19,7 @@ class Pass:
     logits: Tensor  # (N, K) float32
     features: Tensor | None  # (N, D) float32, what the last linear layer is given; None where none is called
     maps: Tensor | None  # (N, h, w) normalised maps of the predicted class; None where the closed form does not hold
+    lowest: Tensor | None  # (N,) what normalising took from each map, see ``closed_form.lowest_of``; None where there are no maps
     no_maps: str  # why there are none
 
 
@@ -44,7 +45,7 @@ def forward_pass(network: nn.Module, images: Any, normalise: Any, device: Any, e
     """
     layer, linear = last_called(network, example)
     classifier, no_maps = None, "" if layer is not None else _no_layer(network)
-    kept: dict[str, list[Tensor]] = {"logits": [], "features": [], "maps": []}
+    kept: dict[str, list[Tensor]] = {"logits": [], "features": [], "maps": [], "lowest": []}
     given: list[Tensor] = []
     hook = linear.register_forward_pre_hook(lambda module, inputs: given.append(inputs[0])) if linear is not None else None
     try:
@@ -61,6 +62,7 @@ def forward_pass(network: nn.Module, images: Any, normalise: Any, device: Any, e
                 kept["features"].append(given[-1].flatten(1).float().cpu())
             if classifier:
                 weighted = closed_form.closed_form_cam(cam_method, maps, classifier.weight, logits.argmax(1))
+                kept["lowest"].append(closed_form.lowest_of(weighted).float().cpu())
                 kept["maps"].append(closed_form.normalise_maps(weighted).float().cpu())
     finally:
         if hook is not None:
@@ -111,6 +113,18 @@ def maps(forward_pass: Pass) -> Tensor:
     if forward_pass.maps is None:
         raise ValueError(forward_pass.no_maps)
     return forward_pass.maps
+
+
+@provides
+def lowest(forward_pass: Pass) -> Tensor:
+    """(N,) what to add to each of ``maps`` for a map that is proportional to the one before it was normalised.
+
+    Raises:
+        ValueError: there are no maps.
+    """
+    if forward_pass.lowest is None:
+        raise ValueError(forward_pass.no_maps)
+    return forward_pass.lowest
 
 
 @provides

@@ -68,3 +68,31 @@ def test_the_family_is_computed_from_one_pass(tiny_given):
     values = scores.set_index("measure")["value"]
     assert 0 < values["iou"] < 1
     assert values["images_scored"] == 36
+
+
+def test_what_chance_has_is_taken_off_each_image_before_the_mean():
+    table = pd.DataFrame(
+        {
+            "iou": [0.5, 0.3, np.nan],
+            "iou_b": [0.1, 0.3, np.nan],
+            "iou_shuffled": [0.4, 0.1, np.nan],
+            "energy": [0.6, 0.5, np.nan],
+            "box_area": [0.2, 0.3, 0.1],
+            "mask_area": [0.9, 0.8, 0.1],
+            "pointing": [1.0, 0.0, np.nan],
+            "pointing_shuffled": [0.5, 0.25, np.nan],
+            "area_matched_iou": [0.2, 0.4, np.nan],
+            "average_precision": [0.3, 0.5, np.nan],
+        }
+    )
+    wanted = {"iou_above_shuffled": 0.15, "energy_in_box": 0.3, "pointing_game": 0.125, "area_matched_iou": 0.3}
+    wanted |= {"pixel_average_precision": 0.15, "whole_image_floor": 0.2, "mask_area": 0.8}
+    for name, value in wanted.items():
+        assert getattr(localization, name)(table) == pytest.approx(value), name
+    logits = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
+    values = localization.localization_values(table, logits, torch.tensor([0, 0, 0]))
+    assert values.pop("correct").tolist() == [True, False, True]
+    for name, value in wanted.items():
+        if name not in ("whole_image_floor", "mask_area"):
+            assert np.nanmean(values[name]) == pytest.approx(value, abs=1e-3), name
+    assert {column.dtype.name for column in values.values()} == {"float16"}
