@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from helpers.notebook_parameters import Parameter, StudyError, check_type, choices, declared
+from helpers.notebook_parameters import Parameter, StudyError, declared, near_names, relation_faults, shown, value_fault
 
 SHARD = "shard"
 
