@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from helpers.files import PROJECT_ROOT
 from helpers.statistics import published
 from helpers.training import config
 
@@ -39,7 +40,7 @@ def test_tables_are_tidy(table, rows):
     assert not frame.isna().any(axis=None)
     keys = [name for name in ("method", "architecture", "threshold") if name in frame]
     assert not frame.duplicated(keys).any()
-    assert set(frame["architecture"]) <= {*published.PUBLISHED_ARCHITECTURES, "Total"}
+    assert set(frame["architecture"]) <= {"resnet18", "resnet34", "resnet50", "resnet101", published.PUBLISHED_TOTAL}
     if "threshold" in frame:
         assert set(frame["threshold"]) == {0.95, 0.90, 0.85, 0.80}
     if "pearson_r" in frame:
@@ -88,7 +89,7 @@ def test_rows_repeated_from_table_3_are_equal_to_it():
 
 
 def test_the_citation_names_the_paper():
-    assert "Scientific Reports 2025, 15, 9747" in published.HUANG2025_CITATION
+    assert "Scientific Reports 2025, 15, 9747" in published.citation("huang2025")
 
 
 def test_table_1_holds_5_clip_networks_and_8_efficientnets_by_size():
@@ -148,3 +149,15 @@ def test_18_values_of_table_3_are_counts_of_28_pairs():
 def test_values_of_table_3_kappa_published(measure, dataset, axis, statistic, value, p_value):
     table = published.huang2025_table3().set_index(["measure", "dataset", "axis", "statistic"]).sort_index()
     assert table.loc[(measure, dataset, axis, statistic)].tolist() == [value, p_value]
+
+
+def test_every_table_of_print_names_its_source_and_every_reader_its_table():
+    tables = {path.stem for path in (PROJECT_ROOT / "helpers/statistics/published").glob("*.csv")}
+    sources = published.published_table("sources")
+    assert set(sources["table"]) == tables - {"sources"}
+    assert sources[["citation", "place"]].notna().all(axis=None)
+
+
+def test_an_unknown_table_is_refused_with_those_that_there_are():
+    with pytest.raises(ValueError, match=r"^no published table is called '\.\./x'; there are du2024_table1, "):
+        published.published_table("../x")
