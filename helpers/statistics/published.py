@@ -12,7 +12,7 @@ _FOLDER = Path(__file__).parent / "published"
 PUBLISHED_TOTAL = "Total"  # the architectures pooled
 DATASETS = ("imagenet", "cifar100")  # of Huang et al. 2025
 PUBLISHED_FAMILIES = ("clip", "efficientnet")
-# The slide of Schiff et al. has eight columns of models; that the second and third are CIFAR-10 and SVHN is read off the order of its header.
+# The slide of Schiff et al. has eight columns; that the second and third are CIFAR-10 and SVHN is read off the order of its header.
 TASKS = ("CIFAR-10 VGG", "CIFAR-10 NiN", "SVHN NiN", "CINIC-10 w/bn", "CINIC-10 w/o bn", "Flowers NiN", "Pets NiN", "Fashion VGG")
 
 
