@@ -175,7 +175,7 @@ def train(work, *runs):
 
 def test_a_corrupted_result_is_named_and_costs_that_run_alone(tmp_path):
     work = tmp_path / "work"
-    runs = [replace(run, max_epochs=1) for run in configurations(TINY_SCENES | {"cache_dir": tmp_path / "cache"})[:2]]
+    runs = [replace(run, max_epochs=1) for run in configurations(tmp_path / "images")[:2]]
     assert train(work, *runs) == runs
     before = catalogue.read_catalogue(work)
     damaged, good = (catalogue.run_folder(work, run) / "result.json" for run in runs)
@@ -190,7 +190,7 @@ def test_a_corrupted_result_is_named_and_costs_that_run_alone(tmp_path):
 
 
 def test_what_an_execution_killed_after_its_last_run_left_is_cleared_away(tmp_path):
-    run = replace(configurations(TINY_SCENES | {"cache_dir": tmp_path / "cache"})[0], max_epochs=1)
+    run = replace(configurations(tmp_path / "images")[0], max_epochs=1)
     train(tmp_path / "work", run)
     claims = tmp_path / "work/runs/.claims"
     script = f"""import os
@@ -201,12 +201,12 @@ os.kill(os.getpid(), 9)"""
     assert subprocess.run([sys.executable, "-c", script], cwd=PROJECT_ROOT).returncode == -9
     with LockHolder(claims) as living:
         living.claim("another")
-        assert list(pool.train_missing([run], tmp_path / "work", {})) == []
+        assert list(pool.train_missing([run], tmp_path / "work")) == []
         assert sorted(path.name for path in claims.rglob("*.*")) == sorted(["another.1.claim", f"{living.token}.json"])
 
 
 def test_a_half_written_checkpoint_costs_its_epochs_and_the_run_ends_as_if_nothing_had_been(tmp_path):
-    run = replace(configurations(TINY_SCENES | {"cache_dir": tmp_path / "cache"})[0], max_epochs=2)
+    run = replace(configurations(tmp_path / "images")[0], max_epochs=2)
     train(tmp_path / "whole", run)
     folder = catalogue.run_folder(tmp_path / "cut", run)
     folder.mkdir(parents=True)

@@ -3,6 +3,7 @@
 from helpers import face
 
 FACE = {
-    "dataset": ["fault_counts", "load_study_data"],
+    "dataset": ["fault_counts"],
+    "manifest": ["choose_images", "of_study", "with_classes"],
 }
 __getattr__ = face(__name__, FACE)

@@ -19,7 +19,7 @@ FACE = {
         "scores_found",
         "step_by_step",
     ],
-    "data": ["box_sizes", "categories", "class_counts", "class_sizes", "data_found", "faults_found", "images_with_boxes"],
+    "data": ["box_sizes", "categories", "class_counts", "class_sizes", "data_found", "faults_found", "images_chosen", "images_with_boxes"],
     "explore": ["sweep_monitor", "what_predicts", "where_it_looks"],
     "measures": [
         "costs",

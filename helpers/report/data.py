@@ -47,6 +47,12 @@ def categories(classes: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
     return classes.assign(published=classes["class_id"].map(counts).astype(float))
 
 
+def images_chosen(data: StudyData) -> pd.DataFrame:
+    """Which images a study rests on, in one row: their fingerprint, side in pixels, and numbers of classes and images of each split."""
+    numbers = {"classes": len(data.classes), "train_images": len(data.train), "test_images": len(data.test)}
+    return pd.DataFrame([{"fingerprint": data.fingerprint, "image_size": data.train.images.shape[-1], **numbers}])
+
+
 def data_found(data: StudyData, table1: pd.DataFrame) -> str:
     """Say how many images of how many classes there are, and how the counts stand to the paper's."""
     text = (

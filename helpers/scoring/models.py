@@ -1,16 +1,16 @@
 """Every model of a catalogue on its own training images: every measure once, several models side by side."""
 
 import multiprocessing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import safetensors.torch
 import torch
 
-from helpers.data.dataset import ImageSet, StudyData, load_study_data
+from helpers.data import manifest
+from helpers.data.dataset import ImageSet, StudyData
 from helpers.measures import evidence, registry
 from helpers.measures.evidence import closure
 from helpers.networks import resnet
@@ -98,7 +98,6 @@ def with_measures(catalogue: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame
 def score_side_by_side(
     work: Path,
     catalogue: pd.DataFrame,
-    data_arguments: Mapping[str, Any],
     families: Sequence[str],
     settings: evidence.MeasureSettings,
     *,
@@ -108,9 +107,8 @@ def score_side_by_side(
     """Do what ``models.score_missing`` does in several processes, each with one thread on a CPU; yield ids as they come.
 
     Args:
-        work: the study's folder.
+        work: the study's folder; each process reads the images by ``manifest.of_study``.
         catalogue: its models.
-        data_arguments: what ``dataset.load_study_data`` takes; each process reads the cache.
         families: families of measures.
         settings: what else decides the values.
         device: where to compute.
@@ -121,14 +119,14 @@ def score_side_by_side(
         RuntimeError: models could not be scored; the others are finished first, and the message names them.
     """
     if jobs_for(device, jobs) == 1:
-        yield from score_missing(work, catalogue, load_study_data(**data_arguments), families, settings, device=device)
+        yield from score_missing(work, catalogue, manifest.of_study(work), families, settings, device=device)
         return
     models = [model for _, model in catalogue[catalogue["snapshot"] != "none"].iterrows()]
     todo = [model for model in models if _lacks(work, model["model_id"], families, settings)]
     yield from sorted({model["model_id"] for model in models} - {model["model_id"] for model in todo})
     if not todo:
         return
-    faults, given = [], (dict(data_arguments), list(families), settings, device)
+    faults, given = [], (list(families), settings, device)
     count, context = min(jobs_for(device, jobs), len(todo)), multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(count, mp_context=context, initializer=start_worker, initargs=(device,)) as executor:
         started = {executor.submit(_score_one, work, model, *given): model["model_id"] for model in todo}
@@ -149,9 +147,7 @@ def _lacks(work: Path, model_id: str, families: Sequence[str], settings: evidenc
     )
 
 
-def _score_one(
-    work: Path, model: pd.Series, data_arguments: dict[str, Any], families: list[str], settings: evidence.MeasureSettings, device: str
-) -> None:
-    data = load_study_data(**data_arguments)
+def _score_one(work: Path, model: pd.Series, families: list[str], settings: evidence.MeasureSettings, device: str) -> None:
+    data = manifest.of_study(work)
     for _ in score_missing(work, model.to_frame().T, data, families, settings, device=device):
         pass

@@ -112,7 +112,7 @@ def time_steps(runs: Sequence[RunConfig], classes: int, size: int, device: str) 
     return steps
 
 
-NOTEBOOK = "02_grid_training"
+IMAGES, NOTEBOOK = "01_data_subset", "02_grid_training"
 
 
 _ILSVRC_IMAGES = 500  # training images with boxes in an ILSVRC class whose number is not known: about the mean of Du et al., Table 1
@@ -213,10 +213,10 @@ def print_plan(study: Path, overrides: Sequence[str] = (), *, root: Path = PROJE
         StudyError: the study file is wrong.
     """
     executions = {item.name: item.parameters for item in load_study(study, root / "notebooks", overrides)}
-    if NOTEBOOK not in executions:
-        print(f"{study}: no notebook of this study trains a grid ({NOTEBOOK}), so there is nothing to plan")
+    if absent := [name for name in (IMAGES, NOTEBOOK) if name not in executions]:
+        print(f"{study}: {' and '.join(absent)} must be among its notebooks to plan it: one chooses the images, the other trains a grid")
         return 2
-    parameters = executions[NOTEBOOK]
+    parameters = executions[IMAGES] | executions[NOTEBOOK]
     runs, counts = planned_runs(parameters), image_counts(parameters)
     device = "cuda" if torch.cuda.is_available() and parameters["device"] != "cpu" else "cpu"
     threads = torch.get_num_threads()

@@ -174,3 +174,26 @@ def analysed(table: pd.DataFrame, minimum_train_accuracy: float) -> pd.DataFrame
         "",
     )
     return table.assign(left_out=reasons)
+
+
+def models_of_study(work: Path, fingerprint: str, minimum_train_accuracy: float) -> pd.DataFrame:
+    """Catalogue that notebook 02 left in a study's folder, with the column ``left_out`` of ``analysed``.
+
+    Args:
+        work: the study's folder.
+        fingerprint: of the study's images, which every model has to be trained on.
+        minimum_train_accuracy: see ``analysed``.
+
+    Raises:
+        FileNotFoundError: there is none; the message names the command that makes it.
+        ValueError: its models were trained on other images; likewise.
+    """
+    path = work / "catalogue.parquet"
+    remedy = f"run notebooks/02_grid_training.ipynb for it, or `python -m helpers.sweep params/{work.name}.yaml --force 02_grid_training`"
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is not there: notebook 02 has not trained the networks of the study {work.name!r}; {remedy}")
+    table = pd.read_parquet(path)
+    if others := sorted(set(table["data"]) - {fingerprint}):
+        told = f"the models in {path} were trained on the images {', '.join(others)}, and notebook 01 has chosen {fingerprint} since"
+        raise ValueError(f"{told}; {remedy}")
+    return analysed(table, minimum_train_accuracy)

@@ -84,7 +84,6 @@ def jobs_for(device: str, jobs: int) -> int:
 def train_missing(
     runs: Sequence[RunConfig],
     work: Path,
-    data_arguments: Mapping[str, Any],
     *,
     weights: Mapping[str, str] | None = None,
     device: str = "cpu",
@@ -99,8 +98,7 @@ def train_missing(
 
     Args:
         runs: the configurations.
-        work: the study's folder; runs go to ``work/runs``.
-        data_arguments: what ``dataset.load_study_data`` takes; each process reads the cache.
+        work: the study's folder; runs go to ``work/runs``, and each process reads the images by ``manifest.of_study``.
         weights: where each architecture's pretrained weights are read from, as ``weights.read_weights`` takes it.
         device: where to train.
         jobs: processes; 0 chooses.
@@ -120,7 +118,7 @@ def train_missing(
     count = min(jobs_for(device, jobs), len(todo))
     pids = context.RawArray("q", len(todo))  # who trains each run, written by the processes
     numbers = {run_id(run): number for number, run in enumerate(todo)}
-    given = (work, dict(data_arguments), dict(weights or {}), device)
+    given = (work, dict(weights or {}), device)
     with (
         LockHolder(claims) as owner,
         ProcessPoolExecutor(count, mp_context=context, initializer=_start_trainer, initargs=(device, pids, numbers)) as executor,
@@ -235,20 +233,20 @@ def _train_noted(run: RunConfig, *given: Any) -> dict[str, Any]:
     return _train(run, *given)
 
 
-def _train(run: RunConfig, work: Path, data_arguments: dict[str, Any], weights: dict[str, str], device: str) -> dict[str, Any]:
+def _train(run: RunConfig, work: Path, weights: dict[str, str], device: str) -> dict[str, Any]:
     # Imported in the worker, where they are needed; the parent only hands out work.
     from helpers.networks.weights import read_weights
     from helpers.training.run import train_run
 
-    data = _images(*((name, tuple(value) if isinstance(value, list) else value) for name, value in data_arguments.items()))
+    data = _images(work)
     pretrained = read_weights(weights[run.architecture], run.architecture) if run.pretrained else None
     seconds = 0.0 if torch.device(device).type == "cpu" else _CHECKPOINT_SECONDS
     return train_run(run, data, catalogue.run_folder(work, run), pretrained=pretrained, device=device, checkpoint_seconds=seconds)
 
 
 @lru_cache(maxsize=1)
-def _images(*arguments: tuple[str, Any]) -> Any:
+def _images(work: Path) -> Any:
     """Load the images of a study once for all runs of a worker: to find them in the cache, the files of the source are listed."""
-    from helpers.data import dataset
+    from helpers.data import manifest
 
-    return dataset.load_study_data(**dict(arguments))
+    return manifest.of_study(work)

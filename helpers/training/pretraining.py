@@ -7,7 +7,8 @@ from typing import Any
 
 import safetensors.torch
 
-from helpers.data.dataset import load_study_data
+from helpers.data import manifest
+from helpers.data.dataset import StudyData
 from helpers.files import complete_or_absent
 from helpers.networks.weights import read_weights, weights_digest
 from helpers.training import catalogue, pool
@@ -15,6 +16,9 @@ from helpers.training.config import RunConfig, run_id
 from helpers.training.state import snapshot_path
 
 MADE = "made"
+
+
+_FOLDER = "pretraining"  # below the study's, a model set with images of its own
 
 
 @dataclass(frozen=True)
@@ -58,9 +62,9 @@ def check_disjoint(study_classes: Sequence[str], pretraining_classes: Sequence[s
         raise ValueError(f"pretraining and study share the classes {', '.join(shared[:5])}; set pretrain_class_ids to other classes")
 
 
-def make(runs: Sequence[RunConfig], work: Path, data_arguments: Mapping[str, Any], device: str, jobs: int) -> Iterator[dict[str, Any]]:
-    """Train the pretraining runs that are missing, in a model set of their own below ``work/pretraining``."""
-    return pool.train_missing(runs, work / "pretraining", data_arguments, device=device, jobs=jobs)
+def make(runs: Sequence[RunConfig], work: Path, device: str, jobs: int) -> Iterator[dict[str, Any]]:
+    """Results of the pretraining runs that were missing, trained on the images of ``choose_pretraining_images``."""
+    return pool.train_missing(runs, work / _FOLDER, device=device, jobs=jobs)
 
 
 def made(runs: Sequence[RunConfig], work: Path) -> dict[str, Weights]:
@@ -71,7 +75,7 @@ def made(runs: Sequence[RunConfig], work: Path) -> dict[str, Weights]:
     """
     weights = {}
     for run in runs:
-        path = snapshot_path(catalogue.run_folder(work / "pretraining", run), "stop")
+        path = snapshot_path(catalogue.run_folder(work / _FOLDER, run), "stop")
         if not path.is_file():
             raise RuntimeError(f"pretraining {run_id(run)} left no weights (diverged?); lower its learning rate or check its images")
         weights[run.architecture] = Weights(str(path), run_id(run))
@@ -87,8 +91,17 @@ def keep_starts(weights: Mapping[str, Weights], work: Path) -> None:
                 safetensors.torch.save_file(read_weights(start.source, architecture), temporary)
 
 
-def load_pretraining_images(data_arguments: Mapping[str, Any], study_classes: Sequence[str]) -> Any:
-    """Load the pretraining images and check that none of their classes is one of the study's."""
-    data = load_study_data(**data_arguments)
+def choose_pretraining_images(work: Path, study_classes: Sequence[str], **changes: Any) -> StudyData:
+    """Images to pretrain on, chosen as the study's in all but ``changes``, and kept with their manifest below ``work/pretraining``.
+
+    Args:
+        work: the study's folder.
+        study_classes: classes that must not be among them.
+        changes: parameters of images that differ from the study's, such as ``class_ids``; see ``dataset.load_study_data``.
+
+    Raises:
+        ValueError: a class is one of the study's; also as ``manifest.choose_images``.
+    """
+    data = manifest.choose_images(work / _FOLDER, **manifest.image_parameters(work) | changes)
     check_disjoint(study_classes, list(data.classes["class_id"]))
     return data

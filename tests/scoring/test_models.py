@@ -8,6 +8,7 @@ import torch
 
 from helpers import files, measures
 from helpers.cams import overlap
+from helpers.data import manifest
 from helpers.data.dataset import load_study_data
 from helpers.measures import evidence
 from helpers.measures.passes import forward_pass
@@ -106,12 +107,15 @@ def test_pretraining_on_the_studys_classes_is_refused(study):
 
 def test_weights_made_on_the_spot_start_a_run_and_are_named_by_their_recipe(study, tmp_path):
     _, data, _ = study
-    arguments = TINY_SCENES | {"class_ids": ["synthetic_ring", "synthetic_star"], "cache_dir": tmp_path / "cache"}
-    images = pretraining.load_pretraining_images(arguments, list(data.classes["class_id"]))
+    manifest.choose_images(tmp_path, **TINY_SCENES)
+    changes = {"class_ids": ["synthetic_ring", "synthetic_star"], "images_per_class": 8}
+    images = pretraining.choose_pretraining_images(tmp_path, data.classes["class_id"], **changes)
+    assert (len(images.train), len(images.test)) == (2 * 8, 2 * TINY_SCENES["test_images_per_class"])
+    assert manifest.of_study(tmp_path).fingerprint == data.fingerprint
     recipes = pretraining.recipes(["resnet18"], images.fingerprint, {"stem": "strided", "width": 0.125, "max_epochs": 1})
     with pytest.raises(RuntimeError, match="left no weights"):
         pretraining.made(recipes, tmp_path)
-    assert len(list(pretraining.make(recipes, tmp_path, arguments, "cpu", 1))) == 1
+    assert len(list(pretraining.make(recipes, tmp_path, "cpu", 1))) == 1
     weights = pretraining.made(recipes, tmp_path)["resnet18"]
     assert weights.identity.startswith("resnet18-b64-lr0.001-adam")
     by_path = pretraining.found(weights.source, ["resnet18"])["resnet18"]
@@ -138,34 +142,34 @@ def test_provenance_names_versions_commit_and_device():
 
 @pytest.fixture
 def study_side_by_side(tmp_path):
-    arguments = TINY_SCENES | {"cache_dir": tmp_path / "cache"}
-    data = load_study_data(**arguments)
+    data = manifest.choose_images(tmp_path, **TINY_SCENES)
     run = RunConfig("resnet18", 8, 0.01, "adam", 0.0, False, False, data=data.fingerprint, stem="strided", width=0.125, max_epochs=1)
     for config in (run, replace(run, repeat=1), replace(run, learning_rate=1e30, optimizer="sgd")):
         train_run(config, data, catalogue.run_folder(tmp_path, config))
-    return tmp_path, arguments, catalogue.read_catalogue(tmp_path)
+    return tmp_path, catalogue.read_catalogue(tmp_path)
 
 
 def score(study_side_by_side, jobs):
-    work, arguments, table = study_side_by_side
-    return list(models.score_side_by_side(work, table, arguments, ["prediction"], SETTINGS, device="cpu", jobs=jobs))
+    work, table = study_side_by_side
+    return list(models.score_side_by_side(work, table, ["prediction"], SETTINGS, device="cpu", jobs=jobs))
 
 
 def test_two_processes_give_the_scores_of_one_and_nothing_is_scored_twice(study_side_by_side, tmp_path_factory, monkeypatch):
-    work, arguments, table = study_side_by_side
+    work, table = study_side_by_side
     assert sorted(score(study_side_by_side, 2)) == sorted(table.loc[table["snapshot"] != "none", "model_id"])
     side = models.load_scores(work, table, ["prediction"], SETTINGS)
     monkeypatch.setattr(models, "ProcessPoolExecutor", lambda *given, **named: pytest.fail("scored again"))
     assert len(score(study_side_by_side, 2)) == 2
     other = tmp_path_factory.mktemp("other")
-    (other / "runs").symlink_to(work / "runs")
-    assert len(score((other, arguments, table), 1)) == 2
+    for name in ("runs", "cache", "data.json"):
+        (other / name).symlink_to(work / name)
+    assert len(score((other, table), 1)) == 2
     alone = models.load_scores(other, table, ["prediction"], SETTINGS)
     pd.testing.assert_frame_equal(side.drop(columns="seconds"), alone.drop(columns="seconds"), rtol=1e-5)
 
 
 def test_a_model_that_cannot_be_loaded_is_named_and_the_others_are_scored(study_side_by_side):
-    work, _, table = study_side_by_side
+    work, table = study_side_by_side
     first, second = table.loc[table["snapshot"] != "none", "model_id"]
     snapshot_path(catalogue.run_folder(work, first.split("@")[0]), "stop").unlink()
     with pytest.raises(RuntimeError, match=rf"1 of 2 models could not be scored; the others are complete. {first}: FileNotFoundError"):

@@ -16,7 +16,8 @@ from helpers.training.config import RunConfig
 
 def parameters_of(study, *overrides):
     executions = load_study(PROJECT_ROOT / "params" / f"{study}.yaml", PROJECT_ROOT / "notebooks", overrides)
-    return next(item.parameters for item in executions if item.name == cost.NOTEBOOK)
+    found = {item.name: item.parameters for item in executions}
+    return found[cost.IMAGES] | found[cost.NOTEBOOK]
 
 
 @pytest.fixture
@@ -133,7 +134,8 @@ def test_the_lines_tell_hours_disk_memory_and_what_would_change_them(run):
 
 def test_the_plan_of_a_study_is_printed_and_threads_are_given_back(tmp_path, capsys):
     settings = {"run_count": 2, "architectures": ["resnet18"], "batch_sizes": [16], "max_epochs": 3, "work_dir": str(tmp_path / "work")}
-    (tmp_path / "small.yaml").write_text(yaml.safe_dump({"common": {"image_size": 16}, "notebooks": {"02_grid_training": settings}}))
+    notebooks = {"01_data_subset": {"image_size": 16}, "02_grid_training": settings}
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump({"notebooks": notebooks}))
     write_json(tmp_path / "work" / "small" / "runs" / "one" / "result.json", {"epochs": 2})
     threads = torch.get_num_threads()
     assert cost.print_plan(tmp_path / "small.yaml", ["device=cpu"]) == 0
@@ -143,10 +145,11 @@ def test_the_plan_of_a_study_is_printed_and_threads_are_given_back(tmp_path, cap
     assert torch.get_num_threads() == threads
 
 
-def test_refuses_a_study_without_a_grid_and_a_wrong_one(tmp_path, capsys):
-    (tmp_path / "none.yaml").write_text(yaml.safe_dump({"notebooks": {"01_data_subset": {}}}))
+@pytest.mark.parametrize(("there", "absent"), [(cost.IMAGES, cost.NOTEBOOK), (cost.NOTEBOOK, cost.IMAGES)])
+def test_refuses_a_study_without_a_grid_or_images_and_a_wrong_one(tmp_path, capsys, there, absent):
+    (tmp_path / "none.yaml").write_text(yaml.safe_dump({"notebooks": {there: {}}}))
     assert cost.print_plan(tmp_path / "none.yaml") == 2
-    assert "no notebook of this study trains a grid (02_grid_training)" in capsys.readouterr().out
+    assert f"none.yaml: {absent} must be among its notebooks" in capsys.readouterr().out
     with pytest.raises(StudyError, match="unknown parameter 'run_counts'"):
         cost.print_plan(tmp_path / "none.yaml", ["run_counts=3"])
 

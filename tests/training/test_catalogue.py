@@ -105,3 +105,16 @@ def test_json_refuses_nan_so_that_undefined_is_never_written_as_a_number(tmp_pat
     assert list(tmp_path.iterdir()) == []
     write_json(tmp_path / "x.json", {"value": None})
     assert json.loads((tmp_path / "x.json").read_text()) == {"value": None}
+
+
+def test_the_models_of_a_study_are_those_of_its_images_or_are_refused_with_the_command_that_mends_it(tmp_path):
+    work = tmp_path / "mine"
+    command = r"run notebooks/02_grid_training.ipynb for it, or `python -m helpers.sweep params/mine.yaml --force 02_grid_training`"
+    with pytest.raises(FileNotFoundError, match=rf"catalogue.parquet is not there: .*'mine'; {command}"):
+        catalogue.models_of_study(work, CONFIG.data, 0.8)
+    complete(work, CONFIG, [snapshot("first", 0.8), snapshot("stop", 0.81)])
+    table = catalogue.read_catalogue(work)
+    table.to_parquet(work / "catalogue.parquet", index=False)
+    pd.testing.assert_frame_equal(catalogue.models_of_study(work, CONFIG.data, 0.8), catalogue.analysed(table, 0.8))
+    with pytest.raises(ValueError, match=rf"trained on the images {CONFIG.data}, and notebook 01 has chosen other since; {command}"):
+        catalogue.models_of_study(work, "other", 0.8)

@@ -14,13 +14,11 @@ import pytest
 import safetensors.torch
 import torch
 
-from helpers.data import dataset
-from helpers.data.dataset import load_study_data
+from helpers.data import manifest
 from helpers.files import PROJECT_ROOT
 from helpers.training import catalogue, pool, state
 from helpers.training.config import RunConfig, run_id
 from helpers.training.stopping import Epoch
-from tests.conftest import TINY_SCENES
 from tests.training.conftest import configurations
 
 SCRIPT = """
@@ -28,12 +26,10 @@ import sys
 from pathlib import Path
 sys.path.insert(0, {root!r})
 from helpers.training import pool
-from tests.conftest import TINY_SCENES
 from tests.training.conftest import configurations
 if __name__ == "__main__":
     work = Path(sys.argv[1])
-    arguments = TINY_SCENES | {{"cache_dir": work / "cache"}}
-    for result in pool.train_missing(configurations(arguments), work, arguments, jobs=2):
+    for result in pool.train_missing(configurations(work), work, jobs=2):
         print(result["run_id"], flush=True)
 """
 
@@ -90,30 +86,28 @@ def test_killed_at_several_instants_and_resumed_the_set_is_that_of_an_uninterrup
 
 
 def test_a_worker_loads_the_images_once_for_all_its_runs(tmp_path, monkeypatch):
-    arguments, loaded = TINY_SCENES | {"cache_dir": tmp_path / "cache"}, []
-    runs = configurations(arguments)[:2]
-    monkeypatch.setattr(dataset, "load_study_data", lambda **given: loaded.append(given) or load_study_data(**given))
+    loaded, load = [], manifest.of_study
+    runs = configurations(tmp_path)[:2]
+    monkeypatch.setattr(manifest, "of_study", lambda work: loaded.append(work) or load(work))
     pool._images.cache_clear()
-    results = [pool._train(run, tmp_path, arguments, {}, "cpu") for run in runs]
+    results = [pool._train(run, tmp_path, {}, "cpu") for run in runs]
     assert [result["status"] for result in results] == ["complete", "complete"]
-    assert [given | {"class_ids": list(given.get("class_ids", ()))} for given in loaded] == [{"class_ids": []} | arguments]
+    assert loaded == [tmp_path]
 
 
 def test_what_is_complete_is_not_trained_again(tmp_path):
-    arguments = TINY_SCENES | {"cache_dir": tmp_path / "cache"}
-    runs = [replace(run, max_epochs=1) for run in configurations(arguments)[:2]]
-    assert {result["run_id"] for result in pool.train_missing(runs, tmp_path, arguments, jobs=1)} == set(map(run_id, runs))
-    assert list(pool.train_missing(runs, tmp_path, arguments, jobs=1)) == []
+    runs = [replace(run, max_epochs=1) for run in configurations(tmp_path)[:2]]
+    assert {result["run_id"] for result in pool.train_missing(runs, tmp_path, jobs=1)} == set(map(run_id, runs))
+    assert list(pool.train_missing(runs, tmp_path, jobs=1)) == []
 
 
 def test_one_failing_run_does_not_stop_the_others_and_is_named(tmp_path):
-    arguments = TINY_SCENES | {"cache_dir": tmp_path / "cache"}
-    good = replace(configurations(arguments)[0], max_epochs=1)
+    good = replace(configurations(tmp_path)[0], max_epochs=1)
     bad = replace(good, data="other")
     with pytest.raises(
         RuntimeError, match=rf"1 of 2 runs failed; the others are complete. {run_id(bad)}: ValueError: .*belongs to the data"
     ):
-        list(pool.train_missing([bad, good], tmp_path, arguments, jobs=1))
+        list(pool.train_missing([bad, good], tmp_path, jobs=1))
     assert catalogue.is_complete(tmp_path, good)
 
 
@@ -123,7 +117,6 @@ from pathlib import Path
 sys.path.insert(0, {root!r})
 from helpers.training import pool, run as run_module
 from helpers.training.config import run_id
-from tests.conftest import TINY_SCENES
 from tests.training.conftest import configurations
 train = run_module.train_run
 def deadly(run, *given, **named):
@@ -133,11 +126,10 @@ def deadly(run, *given, **named):
 run_module.train_run = deadly  # in the workers too: they read this file again
 if __name__ == "__main__":
     work = Path(sys.argv[1])
-    arguments = TINY_SCENES | {{"cache_dir": work / "cache"}}
-    runs = configurations(arguments)
+    runs = configurations(work)
     print(run_id(runs[1]))
     try:
-        list(pool.train_missing(runs, work, arguments, jobs=2))
+        list(pool.train_missing(runs, work, jobs=2))
     except RuntimeError as fault:
         print(type(fault).__name__, fault)
 """
@@ -213,9 +205,8 @@ def test_a_run_without_an_epoch_and_a_half_written_checkpoint_are_passed_over(tm
 
 
 def test_whoever_waits_for_training_is_shown_its_epochs_and_none_at_the_end(tmp_path):
-    arguments = TINY_SCENES | {"cache_dir": tmp_path / "cache"}
-    run = replace(configurations(arguments)[0], max_epochs=2)
+    run = replace(configurations(tmp_path)[0], max_epochs=2)
     shown = []
-    list(pool.train_missing([run], tmp_path, arguments, jobs=1, show=shown.append))
+    list(pool.train_missing([run], tmp_path, jobs=1, show=shown.append))
     assert shown[-1] == ""
     assert all(re.fullmatch(r"(resnet18 epoch [12] of 2, loss \d+\.\d\d)?", line) for line in shown)

@@ -1,0 +1,97 @@
+"""The manifest of a study's images: what is written is what is read again, and nothing else passes for it."""
+
+import json
+import os
+import re
+import shutil
+
+import pytest
+import torch
+
+from helpers.data import manifest
+from helpers.data.dataset import load_study_data
+from tests.conftest import TINY_SCENES, tiny_imagenet
+
+COMMAND = re.escape("`python -m helpers.sweep params/mine.yaml --force 01_data_subset")
+
+
+@pytest.fixture
+def source(tmp_path):
+    folder = tmp_path / "source"
+    for name, content in tiny_imagenet().items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def chosen(source, work, **changes):
+    given = {"data_source": "tiny_imagenet", "data_path": str(source), "image_size": 16, "test_images_per_class": 2}
+    return manifest.choose_images(work, **given | changes)
+
+
+def test_every_reader_has_the_images_that_were_chosen_and_the_file_says_which(tmp_path):
+    work = tmp_path / "mine"
+    data = manifest.choose_images(work, **TINY_SCENES)
+    again, plain = manifest.of_study(work), load_study_data(**TINY_SCENES, cache_dir=tmp_path / "elsewhere")
+    for images in (again, plain):
+        assert images.fingerprint == data.fingerprint
+        assert torch.equal(images.train.images, data.train.images)
+        assert torch.equal(images.test.boxes, data.test.boxes)
+    record = json.loads((work / "data.json").read_text())
+    assert record == {"parameters": TINY_SCENES, "fingerprint": data.fingerprint, "images": {"classes": 3, "train": 36, "test": 18}}
+    assert manifest.image_parameters(work) == TINY_SCENES
+
+
+def test_other_classes_come_by_the_parameters_of_the_study(tmp_path):
+    work = tmp_path / "mine"
+    manifest.choose_images(work, **TINY_SCENES)
+    before = (work / "data.json").read_text()
+    wanted = ["synthetic_disc", "synthetic_ring"]
+    data = manifest.with_classes(work, iter(wanted))
+    direct = load_study_data(**TINY_SCENES | {"class_ids": wanted}, cache_dir=tmp_path / "elsewhere")
+    assert data.fingerprint == direct.fingerprint
+    assert (work / "data.json").read_text() == before
+
+
+@pytest.mark.parametrize("read", [manifest.of_study, manifest.image_parameters])
+def test_a_study_without_images_names_the_command_that_chooses_them(tmp_path, read):
+    with pytest.raises(FileNotFoundError, match=rf"data.json is not there: .*'mine'.*01_data_subset.ipynb.*{COMMAND}"):
+        read(tmp_path / "mine")
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"parameters": [], "fingerprint": "0"}'])
+def test_a_damaged_manifest_is_refused(tmp_path, content):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/data.json").write_text(content)
+    with pytest.raises(ValueError, match=rf"lacks parameters or fingerprint.*{COMMAND}"):
+        manifest.of_study(tmp_path / "mine")
+
+
+def test_touched_files_and_a_deleted_cache_give_the_same_images(source, tmp_path):
+    work = tmp_path / "mine"
+    data = chosen(source, work)
+    for path in source.rglob("*.JPEG"):
+        os.utime(path, (1, 1))
+    assert manifest.of_study(work).fingerprint == data.fingerprint
+    shutil.rmtree(work / "cache")
+    assert manifest.of_study(work).fingerprint == data.fingerprint
+
+
+def test_changed_images_are_told(source, tmp_path):
+    work = tmp_path / "mine"
+    chosen(source, work)
+    (source / "train/n01/images/n01_0.JPEG").write_bytes((source / "train/n02/images/n02_0.JPEG").read_bytes())
+    with pytest.raises(ValueError, match=rf"the images of .*source were changed since notebook 01 chose them.*{COMMAND}`"):
+        manifest.of_study(work)
+    data = chosen(source, work)
+    assert manifest.of_study(work).fingerprint == data.fingerprint
+
+
+def test_a_source_that_is_gone_is_told_with_the_command_that_names_another(source, tmp_path):
+    work = tmp_path / "mine"
+    data = chosen(source, work)
+    source.rename(tmp_path / "moved")
+    with pytest.raises(FileNotFoundError, match=rf"source does not exist.*{COMMAND} --set data_path=\.\.\.`"):
+        manifest.of_study(work)
+    assert chosen(tmp_path / "moved", work).fingerprint == data.fingerprint
+    assert manifest.of_study(work).fingerprint == data.fingerprint
