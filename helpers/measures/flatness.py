@@ -36,18 +36,17 @@ class Search(NamedTuple):
     converged: bool  # the deviation is within the tolerance; where none of the three holds, accuracy jumps at the magnitude
 
 
-def chosen_images(images: Any, normalise: Any, device: Any, at_most: int, seed: int) -> NoiseSample:
-    """Take some training images by chance, always the same for a seed, or all of them if there are no more; ValueError without any."""
+def first_images(images: Any, normalise: Any, device: Any, at_most: int) -> NoiseSample:
+    """Take the first of the images, whose order was drawn (see ``scoring_set``), or all if there are no more; ValueError without any."""
     if not len(images):
         raise ValueError("there are no training images to judge a noisy network by")
-    chosen = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))[:at_most].sort().values
-    return NoiseSample(prepared(images.images[chosen], normalise, device), images.labels[chosen].to(device))
+    return NoiseSample(prepared(images.images[:at_most], normalise, device), images.labels[:at_most].to(device))
 
 
 @provides
-def flatness_sample(images: Any, normalise: Any, device: Any, flatness_images: int, seed: int) -> NoiseSample:
-    """Choose the training images that noisy networks are judged by, see ``chosen_images``."""
-    return chosen_images(images, normalise, device, flatness_images, seed)
+def flatness_sample(images: Any, normalise: Any, device: Any, flatness_images: int) -> NoiseSample:
+    """Choose the training images that noisy networks are judged by, see ``first_images``."""
+    return first_images(images, normalise, device, flatness_images)
 
 
 @provides

@@ -61,10 +61,10 @@ class PerturbedSample(NamedTuple):
 
 
 @provides
-def response_sample(images: Any, perturbation_fraction: float, seed: int) -> Tensor:
-    """Choose training images at random, the same fraction of every class but for rounding, at least 2 where a class has them.
+def response_sample(images: Any, perturbation_fraction: float) -> int:
+    """Count the first images that are perturbed: the fraction of all, or more, until every class that has two images stands in it twice.
 
-    (n,) int64 indices, increasing; n is the fraction of all images, or more where classes are small.
+    The order of the images was drawn with the classes in turn, see ``scoring_set.classes_in_turn``.
 
     Raises:
         ValueError: a fraction outside (0, 1], or no images.
@@ -73,22 +73,17 @@ def response_sample(images: Any, perturbation_fraction: float, seed: int) -> Ten
         raise ValueError(f"perturbation_fraction {perturbation_fraction} must be above 0 and at most 1")
     if not len(images):
         raise ValueError("there are no training images to perturb")
-    labels, generator = images.labels.cpu().numpy(), np.random.default_rng((seed, 0))
-    order = generator.permutation(len(labels))
-    _, codes, sizes = np.unique(labels[order], return_inverse=True, return_counts=True)
-    rank = pd.Series(codes).groupby(codes).cumcount().to_numpy()  # of each image among those of its class
-    # Each class is spread evenly over [0, 1); a random place within its step decides who gets what rounding leaves over.
-    place = (rank + generator.random(len(sizes))[codes]) / sizes[codes]
-    first = np.argsort(place, kind="stable")[: round(perturbation_fraction * len(order))]
-    return torch.from_numpy(np.union1d(order[first], order[rank < 2]))
+    labels = pd.Series(images.labels.cpu().numpy())
+    paired = np.flatnonzero(labels.groupby(labels).cumcount() < 2)[-1] + 1
+    return max(round(perturbation_fraction * len(images)), int(paired))
 
 
 @provides
 def perturbed_sample(
-    network: nn.Module, images: Any, normalise: Any, response_sample: Tensor, device: Any, batch_size: int
+    network: nn.Module, images: Any, normalise: Any, response_sample: int, device: Any, batch_size: int
 ) -> PerturbedSample:
-    """Put the chosen images on the device, with what the first layer makes of them, so that no curve computes it again."""
-    pixels, labels = (tensor[response_sample.to(tensor.device)].to(device) for tensor in (images.images, images.labels))
+    """Put the first images on the device, with what the first layer makes of them, so that no curve computes it again."""
+    pixels, labels = (tensor[:response_sample].to(device) for tensor in (images.images, images.labels))
     inputs = prepared(pixels, normalise, device)
     try:
         return PerturbedSample(pixels, inputs, labels, response.first_layer(network, inputs, batch_size), "")

@@ -32,9 +32,9 @@ _TRAVEL = 2.5
 
 
 @provides
-def sharpness_sample(images: Any, normalise: Any, device: Any, sharpness_images: int, seed: int) -> NoiseSample:
-    """Choose the training images that the worst networks are judged by, see ``flatness.chosen_images``."""
-    return flatness.chosen_images(images, normalise, device, sharpness_images, seed)
+def sharpness_sample(images: Any, normalise: Any, device: Any, sharpness_images: int) -> NoiseSample:
+    """Choose the training images that the worst networks are judged by, see ``flatness.first_images``."""
+    return flatness.first_images(images, normalise, device, sharpness_images)
 
 
 @contextmanager

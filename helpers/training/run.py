@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -48,18 +49,27 @@ def images_of_run(data: StudyData, config: RunConfig) -> tuple[ImageSet, ImageSe
     Returns:
         The training images with the labels that the run is fitted to, and the monitored split.
     """
-    order = np.random.default_rng([config.seed, 1]).permutation(len(data.train))
-    labels = data.train.labels.numpy()[order]
-    rank_in_class = pd.Series(labels).groupby(labels).cumcount().to_numpy()
-    kept = order[rank_in_class < config.images_per_class] if config.images_per_class else order
-    monitored = data.test
-    if config.rule3_split == "holdout":
-        cut = max(1, round(len(kept) * config.holdout_fraction))
-        monitored, kept = data.train.subset(np.sort(kept[:cut])), kept[cut:]
+    kept, held_out = _divided(data, config)
+    monitored = data.train.subset(np.sort(held_out)) if config.rule3_split == "holdout" else data.test
     chosen = data.train.subset(np.sort(kept))
     if not config.label_noise:
         return chosen, monitored
     return replace(chosen, labels=_noisy(chosen.labels, config, len(data.classes))), monitored
+
+
+def fitted_rows(data: StudyData, config: RunConfig) -> NDArray[np.int64]:
+    """Rows of the study's training images that a run is fitted to, (n,) increasing; see ``images_of_run``."""
+    return np.sort(_divided(data, config)[0])
+
+
+def _divided(data: StudyData, config: RunConfig) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows that a run is fitted to, and rows that it holds out for rule 3, in the order of the draw."""
+    order = np.random.default_rng([config.seed, 1]).permutation(len(data.train))
+    labels = data.train.labels.numpy()[order]
+    rank_in_class = pd.Series(labels).groupby(labels).cumcount().to_numpy()
+    kept = order[rank_in_class < config.images_per_class] if config.images_per_class else order
+    cut = max(1, round(len(kept) * config.holdout_fraction)) if config.rule3_split == "holdout" else 0
+    return kept[cut:], kept[:cut]
 
 
 def _noisy(labels: Tensor, config: RunConfig, classes: int) -> Tensor:

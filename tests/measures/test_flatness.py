@@ -186,20 +186,17 @@ def test_noisy_accuracy_leaves_the_network_as_it_came(network):
     assert str(after) == str(before)
 
 
-def test_the_sample_is_a_fixed_choice_in_order():
+def test_samples_are_the_first_images_and_nested():
     images = SimpleNamespace(images=torch.arange(20, dtype=torch.uint8).reshape(20, 1, 1, 1).expand(20, 3, 2, 2), labels=torch.arange(20))
     images = type("Images", (SimpleNamespace,), {"__len__": lambda self: 20})(**vars(images))
-    first, again, other = (flatness.chosen_images(images, torch.Tensor.float, "cpu", 8, seed) for seed in (0, 0, 1))
-    assert torch.equal(first.labels, again.labels)
-    assert not torch.equal(first.labels, other.labels)
-    assert first.labels.diff().min() > 0
-    assert torch.equal(first.images[:, 0, 0, 0], first.labels.float())
-    assert flatness.chosen_images(images, torch.Tensor.float, "cpu", 99, 0).labels.tolist() == list(range(20))
+    few, more = (flatness.first_images(images, torch.Tensor.float, "cpu", count) for count in (8, 99))
+    assert (few.labels.tolist(), more.labels.tolist()) == (list(range(8)), list(range(20)))
+    assert torch.equal(few.images[:, 0, 0, 0], few.labels.float())
 
 
 def test_no_images_are_refused():
     with pytest.raises(ValueError, match=r"^there are no training images to judge a noisy network by$"):
-        flatness.chosen_images([], torch.Tensor.float, "cpu", 8, 0)
+        flatness.first_images([], torch.Tensor.float, "cpu", 8)
 
 
 @pytest.fixture

@@ -145,6 +145,7 @@ def test_a_diverging_run_is_a_result_with_its_reason(data, config, tmp_path):
 
 
 def test_fewer_images_are_a_subset_and_the_holdout_is_disjoint(data, config):
+    config = replace(config, rule3_split="test")
     names = {size: set(images_of_run(data, replace(config, images_per_class=size))[0].names) for size in (3, 7, 0)}
     assert names[3] < names[7] < names[0] == set(data.train.names)
     few = images_of_run(data, replace(config, images_per_class=3))[0]
