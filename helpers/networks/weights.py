@@ -2,7 +2,9 @@
 
 import hashlib
 import pickle
+import re
 import struct
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -49,6 +51,19 @@ def read_weights(source: str, architecture: str) -> dict[str, Tensor]:
     return dict(state)
 
 
+def check_numbers(state: Mapping[str, Tensor], own: Mapping[str, Tensor], name: str) -> None:
+    """Make sure that weights are numbers that a network can take as they are: none is cast from whole or complex ones, all are finite.
+
+    Raises:
+        ValueError: the file ``name`` holds others.
+    """
+    known = [(key, state[key]) for key, value in own.items() if key in state and value.is_floating_point()]
+    if cast := [f"{key} ({value.dtype})" for key, value in known if not value.is_floating_point()]:
+        raise ValueError(f"{name} was refused: {len(cast)} tensors are no real weights, first {cast[0]}; save the weights as float32")
+    if broken := [key for key, value in known if not value.float().isfinite().all()]:
+        raise ValueError(f"{name} was refused: {len(broken)} tensors are not finite, first {broken[0]}; its training diverged")
+
+
 def _read_named(weights: Any, name: str, architecture: str) -> dict[str, Tensor]:
     try:
         return weights.get_state_dict(progress=False, check_hash=False, weights_only=True)
@@ -88,6 +103,7 @@ def load_backbone(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
             f"the weights do not fit the network: {len(wrong)} tensors differ, first {', '.join(wrong[:3])}; "
             "use weights of the same architecture, stem and width"
         )
+    check_numbers(usable, own, "the state dict")
     model.load_state_dict(usable, strict=False)
     return model
 
@@ -120,7 +136,7 @@ def read_state(path: Path) -> State:
     """Read the state dict of a file, unwrapped: float32 tensors by the names that the bare network has.
 
     A dict inside the file under "state_dict", "model" and the like is taken; ``module.`` (DataParallel), ``_orig_mod.`` (torch.compile) and
-    such before every name are removed. ``.pt`` and ``.pth`` are read with ``weights_only``, which builds tensors and plain values and runs
+    such before every name are removed. What is no safetensors is read with ``weights_only``, which builds tensors and plain values and runs
     nothing else.
 
     Raises:
@@ -145,11 +161,14 @@ def safe_content(path: Path) -> object:
     try:
         if path.suffix.lower() == ".safetensors":
             return safetensors.torch.load_file(path)
-        return torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():  # torch warns of what is refused here in any case
+            warnings.simplefilter("ignore")
+            return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as fault:
+        kind = re.search(r"GLOBAL ([\w.]+)", str(fault))
         raise ValueError(
-            f"{path.name} was refused: it holds more than tensors and plain values, and reading that would run code from the file. Where "
-            "you trust it, load it yourself and save model.state_dict() with safetensors.torch.save_file"
+            f"{path.name} was refused: it holds more than tensors and plain values{f' ({kind[1]})' if kind else ''}, and reading that "
+            "would run code from the file. If you trust it, load it yourself and save model.state_dict() with safetensors.torch.save_file"
         ) from fault
     except _DAMAGED as fault:
         lines = str(fault).splitlines() or [""]

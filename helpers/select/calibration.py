@@ -161,6 +161,7 @@ def differences(
     image_size: int,
     boxes: str,
     images: int,
+    labelled: bool = True,
     published: bool = True,
 ) -> pd.DataFrame:
     """Hold the user's case against the study's, fact by fact.
@@ -172,6 +173,7 @@ def differences(
         image_size: pixels.
         boxes: where they are from, see ``images.box_source``.
         images: scored on.
+        labelled: whether the class of each is known, as it is in a study.
         published: whether width and first layers are those of the published architectures, and not the study's own.
 
     Returns:
@@ -188,8 +190,14 @@ def differences(
         ("image size (pixels)", _said(size), str(image_size), None if size is None else size == image_size),
         ("training images scored", _said(calibration.setting("images_per_class", None), " per class"), str(images), None),
         ("boxes", "annotated", boxes, boxes == "annotated"),
+        ("labels", "known", "known" if labelled else "unknown", labelled),
     ]
     return pd.DataFrame(rows, columns=["what", "study", "own", "same"])
+
+
+def differing(apart: pd.DataFrame) -> tuple[str, ...]:
+    """Name in what a case differs from the study, of the table of ``differences``."""
+    return tuple(apart.loc[apart["same"].eq(False), "what"])
 
 
 def _said(value: object, unit: str = "") -> str:

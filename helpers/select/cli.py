@@ -1,9 +1,12 @@
 """Rank checkpoints by the gap that a study predicts of them: ``python -m helpers.select CHECKPOINTS IMAGES``."""
 
 import argparse
+import math
+import os
+import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ and no code from a checkpoint is run."""
 def parser() -> argparse.ArgumentParser:
     """Describe the command line."""
     made = argparse.ArgumentParser(prog="python -m helpers.select", description=DESCRIPTION)
-    made.add_argument("checkpoints", type=Path, help="folder of .safetensors, .pt or .pth files with state dicts, or one such file")
+    made.add_argument("checkpoints", type=Path, help="folder of .safetensors, .pt, .pth or .ckpt files with state dicts, or one such file")
     made.add_argument("images", type=Path, help="folder or .zip of training images, best with one folder per class")
     made.add_argument("--architecture", default="auto", help="torchvision's name, timm:NAME or module:function; auto tells ResNets apart")
     made.add_argument("--boxes", type=Path, help="CSV like LOC_train_solution.csv, or a folder of Pascal VOC XML (else: beside the images)")
@@ -35,13 +38,44 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; 0 when checkpoints were ranked, 1 when none could be, 2 when an argument is wrong."""
+    """Run the command; 0 when checkpoints were judged, 1 when none could be, 2 when an argument is wrong, 130 when interrupted."""
     given = parser().parse_args(arguments)
     try:
+        if faults := list(wrong_arguments(given)):
+            raise ValueError("; ".join(faults))
         return rank_checkpoints(given)
-    except (ValueError, OSError) as fault:
-        print(f"{parser().prog}: {fault}", file=sys.stderr)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that nothing is flushed into what is closed
         return 2
+    except (ValueError, OSError) as fault:
+        print(f"{parser().prog}: {_plain(fault)}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"{parser().prog}: interrupted; nothing was ranked", file=sys.stderr)
+        return 130
+
+
+def wrong_arguments(given: argparse.Namespace) -> Iterator[str]:
+    """List what is wrong with the arguments, as far as that can be known without reading a file or importing torch."""
+    places = [("checkpoints", given.checkpoints), ("images", given.images), ("--boxes", given.boxes), ("--classes", given.classes)]
+    yield from (f"{name} {path} does not exist" for name, path in places if path is not None and not path.exists())
+    if given.images.is_file() and given.images.suffix.lower() != ".zip":
+        yield f"images {given.images} is a file; give a folder or a .zip"
+    if given.classes is not None and given.classes.is_dir():
+        yield f"--classes {given.classes} is a folder; give a text file with a class folder per line"
+    parts = [part for part in (given.out, *given.out.absolute().parents) if part.exists()]
+    if not parts[0].is_dir() or not os.access(parts[0], os.W_OK):
+        yield f"--out {given.out} cannot be written: {parts[0]} is {'not writable' if parts[0].is_dir() else 'a file'}; give a folder"
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", given.device):
+        yield f"--device {given.device} is unknown; choose auto, cpu, cuda or cuda:0"
+    if not 0 < given.level < 1:
+        yield f"--level {given.level} must be between 0 and 1, both excluded"
+    if given.image_size and not 8 <= given.image_size <= 1024:
+        yield f"--image-size {given.image_size} must be from 8 to 1024 pixels, or 0 for that of the files"
+    if given.images_used < 0 or not 0 < given.minutes < math.inf:
+        yield f"--images-used {given.images_used} must be at least 0 and --minutes {given.minutes} above 0 and finite"
+    if not 0 <= given.seed < 2**32:
+        yield f"--seed {given.seed} must be from 0 to 2**32 - 1"
 
 
 def rank_checkpoints(given: argparse.Namespace) -> int:
@@ -56,13 +90,14 @@ def rank_checkpoints(given: argparse.Namespace) -> int:
     started = time.perf_counter()
     known = calibration.studies(from_root(given.reports))
     study = calibration.read_calibration(from_root(given.reports), given.study or (known[0] if known else "demo"))
-    device, normalise = pool.choose_device(given.device), normaliser(given.mean, given.std)
+    device, normalise = _device(pool.choose_device(given.device)), normaliser(given.mean, given.std)
     candidates = load.find(given.checkpoints, given.architecture)
     size = given.image_size or natural_size(given.images)
     loaded = {"image_size": size, "boxes": given.boxes, "class_names": _classes(given.classes), "seed": given.seed}
     plan = _plan(given, candidates, loaded, device)
     images = load_images(given.images, most=plan.images, **loaded)
-    print(f"{len(candidates)} checkpoints, {len(images)} of {images.found} images at {size} px, study {study.study}, {device}", flush=True)
+    files = sum(not candidate.passed_over for candidate in candidates)
+    print(f"{files} checkpoints, {len(images)} of {images.found} images at {size} px, study {study.study}, {device}", flush=True)
     if not plan.extra:
         print("measures with passes of their own are left out to keep to the time; give more --minutes for them")
     wanted = {name: study.setting(name, default) for name, default in (("cam_method", "grad_cam"), ("cam_threshold", 0.1))}
@@ -77,10 +112,31 @@ def rank_checkpoints(given: argparse.Namespace) -> int:
     facts, scores = score_tables(scored)
     own = wide(scores, facts["checkpoint"])
     least = float(study.setting("minimum_train_accuracy", 0.8))
-    verdict = ranking.rank(study, own, facts, images=len(images), minimum_train_accuracy=least, level=given.level, seed=given.seed)
-    _write(given, study, verdict, own, facts, scores, images)
+    apart = _apart(study, facts, images)
+    wanted = {"differing": calibration.differing(apart), "level": given.level, "seed": given.seed}
+    verdict = ranking.rank(study, own, facts, images=len(images), minimum_train_accuracy=least, **wanted)
+    _write(given, study, verdict, own, facts, scores, images, apart)
     _print(verdict, given, time.perf_counter() - started)
-    return 0 if verdict.ranking["rank"].notna().any() else 1
+    return 0 if verdict.ranking["predicted_gap"].notna().any() else 1
+
+
+def _device(device: str) -> str:
+    import torch
+
+    if device.startswith("cuda:") and int(device[5:]) >= torch.cuda.device_count():
+        raise ValueError(f"--device {device} is not there: torch sees {torch.cuda.device_count()} GPUs")
+    return device
+
+
+def _apart(study: Any, facts: Any, images: Any) -> Any:
+    from helpers.select import calibration
+    from helpers.select.images import box_source
+
+    good = facts[facts["fault"] == ""]
+    case = {"image_size": images.images.shape[-1], "boxes": box_source(images), "images": len(images)}
+    labelled = images.known_labels is not None
+    kinds = {"architectures": good["architecture"].tolist(), "outputs": good["outputs"].tolist(), "labelled": labelled}
+    return calibration.differences(study, **kinds, **case)
 
 
 def _classes(path: Path | None) -> list[str]:
@@ -96,24 +152,20 @@ def _plan(given: argparse.Namespace, candidates: Sequence[Any], loaded: dict[str
         return Plan(given.images_used, True)
     few = load_images(given.images, most=8, **loaded)
     pace = select_scores.pace(candidates, few, device)
-    return select_scores.plan(pace, len(candidates), given.minutes, min(200, few.found))
+    return select_scores.plan(pace, sum(not candidate.passed_over for candidate in candidates), given.minutes, min(200, few.found))
 
 
-def _write(given: argparse.Namespace, study: Any, verdict: Any, own: Any, facts: Any, scores: Any, images: Any) -> None:
+def _write(given: argparse.Namespace, study: Any, verdict: Any, own: Any, facts: Any, scores: Any, images: Any, apart: Any) -> None:
     from helpers.files import complete_or_absent
     from helpers.measures import registry
-    from helpers.select import calibration, report
-    from helpers.select.images import box_source
+    from helpers.select import report
 
-    good = facts[facts["fault"] == ""]
-    case = {"image_size": images.images.shape[-1], "boxes": box_source(images), "images": len(images)}
-    apart = calibration.differences(study, architectures=good["architecture"].tolist(), outputs=good["outputs"].tolist(), **case)
     distance = report.say_distance(apart, verdict.measured, verdict.used)
     titles = dict(registry.columns()[["column", "title"]].to_numpy().tolist())
     sentences = [
+        report.say_first(verdict, given.level),
         report.images_found(images),
         report.checkpoints_scored(facts, scores),
-        report.say_first(verdict, given.level),
         report.say_calibration(verdict, study.study, titles),
         distance,
     ]
@@ -122,11 +174,12 @@ def _write(given: argparse.Namespace, study: Any, verdict: Any, own: Any, facts:
         "own_scores": scores,
         "own_distance": apart,
         "own_ranges": verdict.measured,
+        "own_faults": images.faults,
     }.items():
         with complete_or_absent(given.out / f"{name}.csv") as temporary:
-            table.to_csv(temporary, index=False)
+            table.to_csv(temporary, index=False, errors="backslashreplace")
     with complete_or_absent(given.out / "README.md") as temporary:
-        temporary.write_text("# Your own checkpoints\n\n" + "\n\n".join(sentences) + "\n", encoding="utf-8")
+        temporary.write_text("# Your own checkpoints\n\n" + "\n\n".join(sentences) + "\n", encoding="utf-8", errors="backslashreplace")
     given_cards = {"study": study.study, "level": given.level, "distance": distance}
     report.write_cards(given.out / "cards", verdict, scores, images, **given_cards)
     chosen = list(verdict.chosen)
@@ -137,18 +190,21 @@ def _write(given: argparse.Namespace, study: Any, verdict: Any, own: Any, facts:
     for name, figure in figures.items():
         with complete_or_absent(given.out / f"{name}.png") as temporary:
             figure.savefig(temporary, format="png", dpi=90, bbox_inches="tight", facecolor="white")
-    print("\n" + "\n\n".join(sentences).replace("**", "").replace("`", ""))
+    print("\n" + "\n\n".join(_plain(text) for text in sentences).replace("**", "").replace("`", ""))
 
 
 def _print(verdict: Any, given: argparse.Namespace, seconds: float) -> None:
     from helpers.report.style import percent, points
 
-    print(f"\n{'rank':>4}  {'gap':>14}  {'interval (points)':>20}  {'best':>8}  checkpoint")
+    print(f"\n{'rank':>11}  {'gap':>14}  {'interval (points)':>20}  {'best':>9}  checkpoint")
     for row in verdict.ranking.itertuples():
-        rank = f"{row.rank:.0f}" if row.rank == row.rank else "-"
+        rank = f"{row.rank:.0f}" if row.rank == row.rank else row.verdict
+        if row.predicted_gap != row.predicted_gap:
+            print(f"{rank:>11}  {_plain(row.checkpoint)}  ({_plain(row.note)})")
+            continue
         span = f"{100 * row.gap_low:.1f} to {100 * row.gap_high:.1f}" if row.gap_low == row.gap_low else "undefined"
-        print(f"{rank:>4}  {points(row.predicted_gap):>14}  {span:>20}  {percent(row.probability_best):>8}  {_plain(row.checkpoint)}")
-    print(f"\n{seconds:.0f} s; tables, figures and a card per checkpoint are in {given.out}")
+        print(f"{rank:>11}  {points(row.predicted_gap):>14}  {span:>20}  {percent(row.probability_best):>9}  {_plain(row.checkpoint)}")
+    print(f"\n{seconds:.0f} s; tables, figures and a card per checkpoint are in {_plain(given.out)}")
 
 
 def _plain(text: object) -> str:

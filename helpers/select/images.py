@@ -16,6 +16,9 @@ from helpers.data.dataset import ImageSet
 from helpers.data.decode import Decoded, decode_image
 from helpers.data.layouts import Annotation, Archive, Fault, Record, is_image, open_archive, parse_solution, parse_voc
 
+LARGEST = 1024  # pixels a side: 200 such images are 0.6 GB
+
+
 ANNOTATED, MACHINE_MADE = "annotated", "made by a machine (spectral residual)"
 
 
@@ -55,11 +58,12 @@ def load_images(
         path: folder or .zip. With folders of images in it (or in its folder "train"), each is a class, and the classes are labelled by
             their sorted names, as torchvision's ImageFolder does; images inside such a folder may lie deeper. Images at the top alone
             have no class.
-        image_size: side S of the squares, pixels, at least 8: that of the training.
+        image_size: side S of the squares, pixels, from 8 to 1,024: that of the training.
         most: images to take, the same number of every class but for rounding, by chance; 0 takes all.
         boxes: where boxes are: a CSV in the format of Kaggle's ``LOC_train_solution.csv`` (by the image's name without ending), or a
             folder of Pascal VOC XML by that name. None takes an .xml beside each image, or a CSV of that name at the top.
-        class_names: names of the folders in the order of the network's outputs, where that is not the sorted one.
+        class_names: names of the folders in the order of the network's outputs, where that is not the sorted one. An output whose class
+            has no images here may be named too, if every folder is named; folders that are not named are left out if every name has one.
         seed: of the choice.
 
     Returns:
@@ -69,8 +73,8 @@ def load_images(
         FileNotFoundError: nothing is at a path.
         ValueError: no image can be used, a class name has no folder, or an argument is out of range.
     """
-    if image_size < 8 or most < 0:
-        raise ValueError(f"image_size {image_size} must be at least 8 and the number of images {most} at least 0 (0 takes all)")
+    if not 8 <= image_size <= LARGEST or most < 0:
+        raise ValueError(f"image_size {image_size} must be from 8 to {LARGEST} and the number of images {most} at least 0 (0 takes all)")
     archive = open_archive(path)
     top = "train" if "train" in archive.folders("") and archive.folders("train") else ""
     classes, listed = _listed(archive, top, tuple(class_names))
@@ -92,12 +96,18 @@ def _listed(archive: Archive, top: str, class_names: tuple[str, ...]) -> tuple[t
     """Name the classes, and list every image with its label: 0 for all where there is no class."""
     folders = {name: _below(archive, f"{top}/{name}".strip("/")) for name in archive.folders(top) if not name.startswith(".")}
     folders = {name: files for name, files in folders.items() if files}
-    if absent := [name for name in class_names if name not in folders]:
-        raise ValueError(f"no folder of images is named {', '.join(absent[:3])}; there are {', '.join(list(folders)[:5]) or 'none'}")
+    absent, unnamed = [name for name in class_names if name not in folders], [name for name in folders if name not in class_names]
+    if len(set(class_names)) < len(class_names) or (absent and (unnamed or not folders)):
+        twice = [name for name in dict.fromkeys(class_names) if class_names.count(name) > 1]
+        raise ValueError(
+            f"classes {', '.join(twice[:3])} are named twice"
+            if twice
+            else f"no folder of images is named {', '.join(absent[:3])}; not named yet are {', '.join(unnamed[:5]) or 'none'}"
+        )
     if not folders:
         return (), [(name, 0) for name in _images(archive, top)]
     classes = class_names or tuple(folders)
-    return classes, [(file, label) for label, name in enumerate(classes) for file in folders[name]]
+    return classes, [(file, label) for label, name in enumerate(classes) for file in folders.get(name, ())]
 
 
 def _images(archive: Archive, folder: str) -> list[str]:
@@ -209,16 +219,17 @@ def box_source(images: OwnImages) -> str:
     )
 
 
-def for_network(images: OwnImages, outputs: int) -> OwnImages:
-    """Give the images as a network of so many outputs sees them: without labels where these cannot be its own."""
-    if images.known_labels is None or outputs == len(images.class_names):
-        return images
-    why = (
-        f"the network has {outputs} outputs and the folder has {len(images.class_names)} classes, so no label is known; name the folder "
-        "of each output in order"
-    )
-    known = {name: getattr(images, name) for name in images.__dataclass_fields__}
-    return OwnImages(**known | {"known_labels": None, "why_unlabelled": why})
+def check_outputs(images: OwnImages, outputs: int) -> None:
+    """Make sure that a network's outputs can be the images' classes.
+
+    Raises:
+        ValueError: the folder has another number of classes; the message says what to give.
+    """
+    if images.known_labels is not None and outputs != len(images.class_names):
+        raise ValueError(
+            f"the network has {outputs} outputs and the images lie in {len(images.class_names)} class folders, so no image has a label; "
+            f"give --classes (class_names in the notebook): the class folder of each of the {outputs} outputs, in order"
+        )
 
 
 def natural_size(path: Path, most: int = 224) -> int:

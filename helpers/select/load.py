@@ -12,7 +12,7 @@ import torchvision
 from torch import Tensor, nn
 
 from helpers.networks.resnet import sample_first
-from helpers.networks.weights import read_state
+from helpers.networks.weights import check_numbers, read_state
 
 # What a guess tries: the names and shapes of a state dict tell these apart.
 RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "wide_resnet50_2", "wide_resnet101_2", "resnext50_32x4d")
@@ -132,7 +132,7 @@ def _bodies(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]
     return {name: shape for name, shape in shapes.items() if not name.startswith("fc.") and not name.endswith("num_batches_tracked")}
 
 
-ENDINGS = (".safetensors", ".pt", ".pth")
+ENDINGS = (".safetensors", ".pt", ".pth", ".ckpt")
 
 
 AUTO = "auto"
@@ -143,6 +143,7 @@ class Candidate(NamedTuple):
 
     name: str  # shown as text: the path below the folder
     load: Callable[[], "Loaded"]  # raises ValueError, in one line, when it cannot be had
+    passed_over: str = ""  # why it is no checkpoint
 
 
 class Loaded(NamedTuple):
@@ -154,10 +155,11 @@ class Loaded(NamedTuple):
 
 
 def find(folder: Path, architecture: str = AUTO) -> list[Candidate]:
-    """List the checkpoints in a folder and below, sorted by path; nothing is read yet.
+    """List the files in a folder and below, sorted by path, so that each can be told of; nothing is read yet.
 
     Args:
-        folder: searched for ``ENDINGS``; hidden files are passed over. A single file is a folder of one.
+        folder: of checkpoints, which end in ``ENDINGS``; other files, and hidden ones, are candidates that are passed over. Other hidden
+            files are left out. A single file is a folder of one.
         architecture: see ``load.builder_of``; "auto" tells torchvision's ResNets apart by their tensors.
 
     Raises:
@@ -170,10 +172,23 @@ def find(folder: Path, architecture: str = AUTO) -> list[Candidate]:
         builder_of(architecture)
     paths = [folder] if folder.is_file() else sorted(path for path in folder.rglob("*") if path.is_file())
     top = folder.parent if folder.is_file() else folder
-    kept = [path for path in paths if path.suffix.lower() in ENDINGS and not path.name.startswith(".")]
-    if not kept:
+    found = [Candidate(_text(path.relative_to(top)), partial(load_checkpoint, path, architecture), _no_checkpoint(path)) for path in paths]
+    if all(candidate.passed_over for candidate in found):
         raise ValueError(f"no checkpoint is in {folder}: looked for files that end in {', '.join(ENDINGS)}, in it and below")
-    return [Candidate(path.relative_to(top).as_posix(), partial(load_checkpoint, path, architecture)) for path in kept]
+    hidden = [path.name.startswith(".") and path.suffix.lower() not in ENDINGS for path in paths]
+    return [candidate for candidate, left_out in zip(found, hidden, strict=True) if not left_out]
+
+
+def _no_checkpoint(path: Path) -> str:
+    """Say why a file is passed over; "" for a checkpoint."""
+    if path.suffix.lower() not in ENDINGS:
+        return f"passed over: a checkpoint ends in {', '.join(ENDINGS)}"
+    return "passed over: a hidden file" if path.name.startswith(".") else ""
+
+
+def _text(path: Path) -> str:
+    """Write a path as text that any file can hold: bytes that are no UTF-8 as escapes, and so every backslash doubled."""
+    return path.as_posix().replace("\\", "\\\\").encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def load_checkpoint(path: Path, architecture: str = AUTO) -> Loaded:
@@ -195,5 +210,6 @@ def load_checkpoint(path: Path, architecture: str = AUTO) -> Loaded:
             f"{path.name} does not fit {name} with {classes} outputs: {len(wrong)} tensors are missing, unknown or of another shape, "
             f"first {', '.join(wrong[:3])}; name the architecture that it was trained with"
         )
+    check_numbers(state, own, path.name)
     network.load_state_dict(state, strict=False)
     return Loaded(sample_first(network).to(memory_format=torch.channels_last).eval(), name, classes)

@@ -100,7 +100,23 @@ def left_out_predictions(values: ArrayLike, gap: ArrayLike, groups: ArrayLike, n
     return residuals, predictions, codes
 
 
-def intervals(values: ArrayLike, gap: ArrayLike, groups: ArrayLike, new: ArrayLike, level: float = 0.8) -> _Array:
+def unaided_residuals(gap: ArrayLike, groups: ArrayLike) -> _Array:
+    """Error of a prediction that needs no measure: each gap minus the mean gap of the other groups, (n,); NaN for a single group."""
+    g, (codes, names) = np.asarray(gap, dtype=float), pd.factorize(np.asarray(groups))
+    return g - np.array([g[codes != group].mean() if len(names) > 1 else np.nan for group in range(len(names))])[codes]
+
+
+def _larger(residuals: _Array, gap: _Array, groups: ArrayLike, doubtful: ArrayLike | None, count: int) -> _Array:
+    """Give the residuals for each of ``count`` new models, (n, count): of the two errors the larger one where the model is doubtful."""
+    unaided = unaided_residuals(gap, groups)
+    worse = np.where(np.abs(unaided) > np.abs(residuals), unaided, residuals)
+    chosen = np.zeros(count, dtype=bool) if doubtful is None else np.asarray(doubtful, dtype=bool)
+    return np.where(chosen, worse[:, None], residuals[:, None])
+
+
+def intervals(
+    values: ArrayLike, gap: ArrayLike, groups: ArrayLike, new: ArrayLike, level: float = 0.8, doubtful: ArrayLike | None = None
+) -> _Array:
     """Prediction interval of the gap of each new model: the jackknife+ of Barber et al. 2021, with whole cells left out.
 
     From residual ``r_i`` of model i by the fit without its cell, and that fit's prediction ``mu_i`` of the new model, the interval reaches
@@ -116,6 +132,8 @@ def intervals(values: ArrayLike, gap: ArrayLike, groups: ArrayLike, new: ArrayLi
         groups: (n,) their hyperparameter cells.
         new: (m, M) measures of the checkpoints.
         level: aimed at, in (0, 1).
+        doubtful: (m,) bool, which of the new ones are of another kind than the study's: their intervals are widened, the error of each
+            model being taken as no smaller than that of the mean gap, which needs no measure.
 
     Returns:
         (m, 2) low and high; NaN where a measure is, infinite where there are too few cells for the level (G < level / (1 - level)), and NaN
@@ -131,7 +149,7 @@ def intervals(values: ArrayLike, gap: ArrayLike, groups: ArrayLike, new: ArrayLi
         return np.full((len(fresh), 2), np.nan)
     residuals, predictions, codes = left_out_predictions(values, gap, groups, fresh)
     weights = 1 / ((codes.max() + 1 + 1) * np.bincount(codes)[codes])
-    size = np.abs(residuals)[:, None]
+    size = np.abs(_larger(residuals, np.asarray(gap, dtype=float), groups, doubtful, len(fresh)))
     high = _weighted_quantile(predictions[codes] + size, weights, level)
     return np.column_stack([-_weighted_quantile(size - predictions[codes], weights, level), high])
 
@@ -222,7 +240,15 @@ class Ranks(NamedTuple):
 
 
 def rank_probabilities(
-    values: ArrayLike, gap: ArrayLike, groups: ArrayLike, new: ArrayLike, train_accuracy: ArrayLike, *, draws: int = 1000, seed: int = 0
+    values: ArrayLike,
+    gap: ArrayLike,
+    groups: ArrayLike,
+    new: ArrayLike,
+    train_accuracy: ArrayLike,
+    *,
+    doubtful: ArrayLike | None = None,
+    draws: int = 1000,
+    seed: int = 0,
 ) -> Ranks:
     """Probability that each checkpoint truly has the smallest gap, by the bootstrap of prediction; Davison and Hinkley 1997, section 6.3.3.
 
@@ -236,6 +262,7 @@ def rank_probabilities(
         groups: (n,) cells.
         new: (m, M) measures of the checkpoints.
         train_accuracy: (m,) of the checkpoints, see ``possible``.
+        doubtful: (m,) bool, see ``intervals``.
         draws: of the bootstrap.
         seed: of all that is drawn.
 
@@ -250,13 +277,14 @@ def rank_probabilities(
     if len(names) < FEWEST or draws < 1 or not defined.any():
         return Ranks(best, low, high)
     generator = np.random.default_rng(seed)
-    residuals = left_out_predictions(x, g, codes, fresh[:0])[0]
+    residuals = _larger(left_out_predictions(x, g, codes, fresh[:0])[0], g, codes, doubtful, len(fresh))[:, defined]
+    columns = np.arange(residuals.shape[1])
     members = [np.flatnonzero(codes == group) for group in range(len(names))]
     drawn = np.empty((draws, int(defined.sum())))
     for row in drawn:
         rows = np.concatenate([members[group] for group in generator.integers(len(names), size=len(names))])
         noise = [generator.choice(members[group]) for group in generator.integers(len(names), size=len(row))]
-        row[:] = possible((predict_gap(fit(x[rows], g[rows]), fresh[defined]) + residuals[noise])[:, None], train[defined])[:, 0]
+        row[:] = possible((predict_gap(fit(x[rows], g[rows]), fresh[defined]) + residuals[noise, columns])[:, None], train[defined])[:, 0]
     smallest = drawn == drawn.min(1, keepdims=True)
     best[defined] = (smallest / smallest.sum(1, keepdims=True)).mean(0)
     ranks = pd.DataFrame(drawn).rank(axis=1).to_numpy()

@@ -1,5 +1,6 @@
 """A user's checkpoints in order: predicted gap, interval, probability of being the best, and what each of these rests on."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ from helpers.select.calibration import Calibration
 
 RANKING_COLUMNS = [
     "rank",
+    "verdict",
     "checkpoint",
     "architecture",
     "outputs",
@@ -26,10 +28,14 @@ RANKING_COLUMNS = [
 ]
 
 
+# What became of a file: placed among others, given a prediction without a place, or neither, and then why.
+RANKED, JUDGED, NOT_JUDGED, NOT_SCORED, PASSED_OVER = "ranked", "judged", "not judged", "not scored", "passed over"
+
+
 class RankingResult(NamedTuple):
     """What a study says of a user's checkpoints, and how well founded it is."""
 
-    ranking: pd.DataFrame  # COLUMNS, the smallest predicted gap first, those without a prediction last
+    ranking: pd.DataFrame  # RANKING_COLUMNS, every file: the smallest predicted gap first, those without a prediction last
     used: tuple[str, ...]  # measures that the regression was offered
     chosen: tuple[str, ...]  # those that it took, on all of the study's models
     slopes: tuple[float, ...]  # gap per standard deviation of each
@@ -37,6 +43,7 @@ class RankingResult(NamedTuple):
     measured: pd.DataFrame  # see ``calibration.ranges``
     trial: prediction.Trial  # cells left out
     transfer: prediction.Trial  # architectures left out
+    differing: tuple[str, ...]  # in what the case differs from the study
 
 
 def rank(
@@ -46,98 +53,138 @@ def rank(
     *,
     images: float = np.inf,
     minimum_train_accuracy: float = 0.8,
+    differing: Sequence[str] = (),
     level: float = 0.8,
     draws: int = 1000,
     seed: int = 0,
 ) -> RankingResult:
-    """Predict the gap of every checkpoint from a study, and order them; see ``gap_prediction`` for how and why.
+    """Predict the gap of every checkpoint from a study, and order them; see ``prediction`` for how and why.
 
     Args:
         study: the calibration.
         own: one row per checkpoint, a column per measure; see ``scores.wide``.
-        facts: one row per checkpoint: checkpoint, architecture, outputs, fault.
+        facts: one row per file: checkpoint, architecture, outputs, fault.
         images: that the checkpoints were scored on; their training accuracies are no surer than so many allow.
         minimum_train_accuracy: the study's.
+        differing: in what the case differs from the study, see ``calibration.differing``; anything widens every interval.
         level: of the intervals.
         draws: of the bootstrap behind the probabilities.
         seed: of the draws.
 
     Returns:
-        The verdict. A checkpoint that fits its training images no better than what the study leaves out stands after all others, since its
-        gap is small for another reason; the probabilities are among the others, where there are any. Fractions throughout. NaN where
-        undefined: for a checkpoint that could not be scored, and for all where the study has fewer than 4 cells or shares no defined
-        measure with the checkpoints.
+        The verdict, with a row for every file. A checkpoint is not judged, and has no numbers, where its training accuracy is at chance
+        or below those of the study's models, or where all measures that the prediction rests on lie outside the study's range; with some
+        of them outside, its interval is widened. One that is alone, or told apart from no other, is judged and has no rank. Fractions
+        throughout. NaN where undefined, and for all where the study has fewer than 4 cells or shares no defined measure with them.
     """
     scored = own.loc[facts.loc[facts["fault"] == "", "checkpoint"]]
-    measured = calibration.ranges(study, scored)
-    used = calibration.usable(measured, len(scored))
+    train = scored["training_accuracy"].to_numpy(dtype=float) if "training_accuracy" in scored else np.full(len(scored), np.nan)
+    outputs = facts.set_index("checkpoint").loc[scored.index, "outputs"].to_numpy()
+    low = _lowest(study, minimum_train_accuracy)
+    why = [_misfit(share, number, images, minimum_train_accuracy, low) for share, number in zip(train, outputs, strict=True)]
+    fitting = np.array([not reason for reason in why], dtype=bool)
+    measured = calibration.ranges(study, scored[fitting] if fitting.any() else scored)
+    used = calibration.usable(measured, int(fitting.sum()) or len(scored))
     if used and len(study.models):
         values, gap, cells = study.models[used].to_numpy(dtype=float), study.models["gap"].to_numpy(), study.models["cell"].to_numpy()
     else:
         used, values, gap, cells = [], np.empty((0, 0)), np.empty(0), np.empty(0, dtype=object)
-    train = scored["training_accuracy"].to_numpy(dtype=float) if "training_accuracy" in scored else np.full(len(scored), np.nan)
-    fits = ~(train <= minimum_train_accuracy)  # unknown is no reason to stand behind
-    compared = fits if fits.any() else np.ones(len(fits), dtype=bool)
-    table = _predicted(values, gap, cells, scored[used].to_numpy(dtype=float), train, compared, images, level, draws, seed)
-    table.insert(0, "checkpoint", scored.index)
-    table["measures_outside"] = _outside(study, scored, used)
-    table = facts.merge(table, on="checkpoint", how="left").sort_values(["behind", "guess"], na_position="last", kind="stable")
-    order = list(zip(table["behind"].fillna(1), table["guess"], strict=True))
-    table["rank"] = [np.nan if np.isnan(guess) else 1.0 + sum(other < (behind, guess) for other in order) for behind, guess in order]
-    table["predicted_test_accuracy"] = table["train_accuracy"] - table["predicted_gap"]
-    table["note"] = [_note(row, minimum_train_accuracy) for row in table.itertuples()]
     fitted = prediction.fit(values, gap)
+    chosen = [used[column] for column in fitted.chosen]
+    far = _outside(study, scored, chosen)
+    reason = f"all measures that the prediction rests on ({', '.join(chosen)}) lie outside the range of the study's models"
+    why = [old or (reason if chosen and outside == len(chosen) else "") for old, outside in zip(why, far, strict=True)]
+    judged = np.array([not reason for reason in why], dtype=bool)
+    table = pd.DataFrame({"checkpoint": scored.index, "train_accuracy": train, "why": why})
+    columns = ["guess", "predicted_gap", "gap_low", "gap_high", "probability_best", "rank_low", "rank_high"]
+    table[columns] = np.nan
+    if len(np.unique(cells)) >= prediction.FEWEST and judged.any():
+        doubtful = (far[judged] > 0) | bool(differing)
+        theirs = values, gap, cells
+        table.loc[judged, columns] = _predicted(*theirs, scored.loc[judged, used], train[judged], doubtful, images, level, draws, seed)
+    table["measures_outside"] = _outside(study, scored, used)
+    table = facts.merge(table, on="checkpoint", how="left").sort_values("guess", na_position="last", kind="stable")
+    guess = table["guess"].round(9)  # so that copies of one network are equal
+    table["rank"] = guess.rank(method="min") if guess.nunique() > 1 else np.nan
+    table.loc[table["rank"].isna(), ["probability_best", "rank_low", "rank_high"]] = np.nan
+    table["predicted_test_accuracy"] = table["train_accuracy"] - table["predicted_gap"]
+    table["verdict"] = [_verdict(row) for row in table.itertuples()]
+    table["note"] = [_note(row, chosen, differing) for row in table.itertuples()]
     tried = [
         prediction.coverage(values, gap, cells, groups, study.models["train_accuracy"].to_numpy()[: len(gap)], level)
         for groups in (cells, study.models["architecture"].to_numpy()[: len(gap)])
     ]
-    chosen = tuple(used[column] for column in fitted.chosen)
-    return RankingResult(
-        table[RANKING_COLUMNS].reset_index(drop=True), tuple(used), chosen, tuple(fitted.slopes), fitted.penalty, measured, *tried
-    )
+    rests_on = tuple(used), tuple(chosen), tuple(fitted.slopes), fitted.penalty
+    return RankingResult(table[RANKING_COLUMNS].reset_index(drop=True), *rests_on, measured, *tried, tuple(differing))
+
+
+def _lowest(study: Calibration, minimum: float) -> float:
+    """Give the smallest training accuracy that the study has."""
+    return max(minimum, float(study.models["train_accuracy"].min())) if len(study.models) else minimum
+
+
+def _misfit(share: float, outputs: int, images: float, minimum: float, lowest: float) -> str:
+    """Say why a training accuracy is of no model that the study could speak of; "" where it may be. Unknown is no reason."""
+    if np.isnan(share):
+        return ""
+    chance = 1 / max(1, outputs)
+    # Two standard errors of a share of so many images.
+    if share <= chance + 2 * np.sqrt(chance * (1 - chance) / images):
+        return f"training accuracy {share:.0%} is that of chance ({chance:.0%} with {outputs} classes); {_ADVICE}"
+    if share <= minimum or share + 2 * np.sqrt(share * (1 - share) / images) < lowest:
+        return f"training accuracy {share:.0%} is below that of the study's models ({lowest:.0%} and more); {_ADVICE}"
+    return ""
+
+
+_ADVICE = "check that it is trained, the order of the classes, normalisation and image size"
 
 
 def _predicted(
     values: np.ndarray,
     gap: np.ndarray,
     cells: np.ndarray,
-    own: np.ndarray,
+    own: pd.DataFrame,
     train: np.ndarray,
-    compared: np.ndarray,
+    doubtful: np.ndarray,
     images: float,
     level: float,
     draws: int,
     seed: int,
-) -> pd.DataFrame:
-    columns = ["guess", "predicted_gap", "gap_low", "gap_high", "probability_best", "rank_low", "rank_high"]
-    table = pd.DataFrame(np.nan, index=range(len(own)), columns=columns).assign(train_accuracy=train, behind=(~compared).astype(float))
-    if len(gap) and len(np.unique(cells)) >= prediction.FEWEST and len(own):
-        guess = prediction.predict_gap(prediction.fit(values, gap), own)
-        table["guess"] = guess
-        table["predicted_gap"] = prediction.possible(guess[:, None], train)[:, 0]
-        table[["gap_low", "gap_high"]] = prediction.possible(prediction.intervals(values, gap, cells, own, level), train, images)
-        unknown = np.full(len(own), np.nan)  # a bound by an accuracy must not decide an order that is about the gap
-        ranks = prediction.rank_probabilities(values, gap, cells, own[compared], unknown[compared], draws=draws, seed=seed)
-        table.loc[compared, ["probability_best", "rank_low", "rank_high"]] = np.column_stack(ranks)
-    return table
+) -> np.ndarray:
+    """Give guess, predicted gap, interval, probability of being the best, and likely ranks, (m, 7), of the checkpoints that are judged."""
+    fresh = own.to_numpy(dtype=float)
+    guess = prediction.predict_gap(prediction.fit(values, gap), fresh)
+    likely = prediction.possible(guess[:, None], train)
+    span = prediction.possible(prediction.intervals(values, gap, cells, fresh, level, doubtful), train, images)
+    unknown = np.full(len(fresh), np.nan)  # a bound by an accuracy must not decide an order that is about the gap
+    ranks = prediction.rank_probabilities(values, gap, cells, fresh, unknown, doubtful=doubtful, draws=draws, seed=seed)
+    return np.column_stack([guess, likely, span, *ranks])
 
 
 def _outside(study: Calibration, scored: pd.DataFrame, used: list[str]) -> np.ndarray:
-    """Count, of the measures on offer, those of each checkpoint that lie outside the study's range."""
+    """Count, of some measures, those of each checkpoint that lie outside the study's range."""
     theirs, ours = study.models[used], scored[used]
     return ((ours < theirs.min()) | (ours > theirs.max())).sum(axis=1).to_numpy(dtype=float)
 
 
-def _note(row: tuple, minimum: float) -> str:
+def _verdict(row: tuple) -> str:
     if row.fault:
-        return f"not scored: {row.fault}"
+        return PASSED_OVER if row.fault.startswith(PASSED_OVER) else NOT_SCORED
+    return NOT_JUDGED if np.isnan(row.guess) else JUDGED if np.isnan(row.rank) else RANKED
+
+
+def _note(row: tuple, chosen: Sequence[str], differing: Sequence[str]) -> str:
+    if row.fault:
+        return row.fault if row.verdict == PASSED_OVER else f"not scored: {row.fault}"
+    if row.why:
+        return f"not judged: {row.why}"
+    if row.verdict == NOT_JUDGED:
+        return "not judged: the study and the checkpoints share no measure that is defined for all, or the study has fewer than 4 cells"
     notes = []
-    if np.isnan(row.predicted_gap):
-        notes.append("no prediction: the study and this checkpoint share no defined measure, or the study is too small")
     if np.isnan(row.train_accuracy):
-        notes.append("training accuracy unknown")
-    elif row.train_accuracy <= minimum:
-        notes.append(f"training accuracy not above {minimum:.0%}: the study has no such models")
+        notes.append("training accuracy unknown, so it cannot be told from an untrained network")
+    if differing:
+        notes.append(f"another case than the study's ({', '.join(differing)}), interval widened")
     if row.measures_outside:
         notes.append(f"{row.measures_outside:.0f} measures outside the calibrated range")
     return "; ".join(notes)

@@ -16,7 +16,7 @@ from helpers.measures import registry
 from helpers.report.style import count, fit_band, listed, nothing_to_draw, percent, points, style
 from helpers.select.images import OwnImages, box_source
 from helpers.select.prediction import Trial
-from helpers.select.ranking import RankingResult
+from helpers.select.ranking import NOT_JUDGED, NOT_SCORED, PASSED_OVER, RankingResult
 
 _LONGEST = 38  # characters of a name
 
@@ -106,7 +106,7 @@ def code(name: str) -> str:
 def images_found(images: OwnImages) -> str:
     """Say which images were taken, of which classes, and where their boxes are from."""
     classes = f"of {count(len(images.class_names), 'class')}" if images.class_names else "without classes (no folders of classes)"
-    faults = f" {count(len(images.faults), 'fault')} in images or boxes, see the table." if len(images.faults) else ""
+    faults = f" {count(len(images.faults), 'fault')} in images or boxes, see own_faults.csv." if len(images.faults) else ""
     made = (
         "" if images.annotated.all() else " A made box is a weaker guide than an annotated one, so is every measure of localization here."
     )
@@ -117,7 +117,9 @@ def images_found(images: OwnImages) -> str:
 
 
 def checkpoints_scored(facts: pd.DataFrame, scores: pd.DataFrame) -> str:
-    """Say how many checkpoints could be scored, with how many measures, and why not the others."""
+    """Say how many checkpoints could be scored, with how many measures, why not the others, and how many files are no checkpoints."""
+    passed = int(facts["fault"].str.startswith(PASSED_OVER).sum())
+    facts = facts[~facts["fault"].str.startswith(PASSED_OVER)]
     good = facts[facts["fault"] == ""]
     text = f"**{len(good)} of {count(len(facts), 'checkpoint')}** could be scored"
     kinds = good["architecture"].value_counts()
@@ -127,37 +129,64 @@ def checkpoints_scored(facts: pd.DataFrame, scores: pd.DataFrame) -> str:
     if len(undefined):
         reasons = undefined["reason"].value_counts()
         text += f" {count(len(undefined), 'value')} undefined, most often because {code(str(reasons.index[0]))}."
+    text += f" {count(passed, 'file')} passed over, being no checkpoint." if passed else ""
     return text + "".join(
         f" Not scored: {code(row.checkpoint)} ({code(row.fault)})." for row in facts[facts["fault"] != ""].head(5).itertuples()
     )
 
 
 def say_first(verdict: RankingResult, level: float) -> str:
-    """Say who is first, with which predicted gap, interval and probability, and whether that is more than chance."""
+    """Say what is not judged and in what the case is another, then who is first, by how much and how surely.
+
+    One checkpoint, and several that are told apart by nothing, have no rank.
+    """
     table = verdict.ranking.dropna(subset="predicted_gap")
+    text = _not_judged(verdict.ranking)
     if not len(table):
-        return "No checkpoint has a predicted gap: the study and the checkpoints share no defined measure, or the study is too small."
-    first, chance = table.iloc[0], 1 / max(1, table["probability_best"].notna().sum())
-    text = f"First of {count(len(table), 'checkpoint')}: {code(first['checkpoint'])}, predicted gap **{points(first['predicted_gap'])}**"
-    text += f" ({level:.0%} interval {_span(first)})"
-    text += f"; it truly has the smallest gap with probability **{percent(first['probability_best'])}**, by lot it would be "
-    text += f"{percent(chance)}."
-    if table["note"].str.contains("training accuracy not above").all():
-        text += " **None of them fits its training images as the study's models do**, so each gap is small at most for want of accuracy"
-        text += " to lose: check class order, normalisation and image size before anything is read into this order."
-    if behind := int(table["probability_best"].isna().sum()):
-        text += f" {count(behind, 'checkpoint')} that fit their training images too badly stand last, whatever their gap."
-    if _idle(verdict.trial):
-        text += " In the study, though, the measures hardly help to tell a gap."
-    if first["predicted_gap"] == table["predicted_gap"].iloc[-1]:
-        return text + " All predictions are equal: the study's measures tell these checkpoints not apart, and the order means nothing."
-    clear = len(table) > 1 and table["gap_high"].iloc[0] < table["gap_low"].iloc[-1]
+        return text or "No checkpoint is there to be judged."
+    text += _another_case(verdict, table)
+    first = table.iloc[0]
+    said = f"{code(first['checkpoint'])}, predicted gap **{points(first['predicted_gap'])}** ({level:.0%} interval {_span(first)})"
+    idle = " In the study, though, the measures hardly help to tell a gap." if _idle(verdict.trial) else ""
+    if len(table) == 1:
+        return f"{text}Judged: {said}. It is the only one, so there is no rank.{idle}"
+    if np.isnan(first["rank"]):
+        return (
+            f"{text}Judged, not ranked: {count(len(table), 'checkpoint')} with one prediction for all, {points(first['predicted_gap'])} "
+            f"({level:.0%} interval {_span(first)}). The study's measures tell them not apart.{idle}"
+        )
+    text += f"First of {count(len(table), 'checkpoint')}: {said}; it truly has the smallest gap with probability "
+    text += f"**{percent(first['probability_best'])}**, by lot it would be {percent(1 / len(table))}.{idle}"
     return text + (
         " Its interval lies below that of the last one."
-        if clear
+        if table["gap_high"].iloc[0] < table["gap_low"].iloc[-1]
         else " The intervals of the first and the last overlap: read the order as a hint, and measure the first few on held-out images."
-        if len(table) > 1
-        else ""
+    )
+
+
+def _not_judged(ranking: pd.DataFrame, most: int = 3) -> str:
+    """Say which checkpoints have no verdict, with the reason of the first few; "" where all have one."""
+    without = ranking[ranking["predicted_gap"].isna() & ranking["verdict"].ne(PASSED_OVER)]
+    if not len(without):
+        return ""
+    kinds = [kind for kind in (NOT_JUDGED, NOT_SCORED) if (without["verdict"] == kind).any()]
+    reasons = "; ".join(f"{code(row.checkpoint)}: {code(row.note)}" for row in without.head(most).itertuples())
+    others = f"; and {len(without) - most} more, see the table" if len(without) > most else ""
+    all_said = f"none of {count(len(without), 'checkpoint')}" if len(without) == ranking["verdict"].ne(PASSED_OVER).sum() else ""
+    opening = f"Judged: {all_said}" if all_said else f"{listed(kinds).capitalize()}: {count(len(without), 'checkpoint')}"
+    return f"**{opening}** ({reasons}{others}). "
+
+
+def _another_case(verdict: RankingResult, table: pd.DataFrame) -> str:
+    """Say in what the case, or some checkpoint, lies outside what the study has seen; "" where nothing does."""
+    parts = list(verdict.differing)
+    if outside := int((table["measures_outside"] > 0).sum()):
+        parts.append(f"measures of {count(outside, 'checkpoint')}")
+    if not parts:
+        return ""
+    return (
+        f"**Outside what the study has seen**: {listed(parts, 8)}. The intervals are widened by the error of a prediction without "
+        "measures, and for another kind of case nothing vouches for them. "
     )
 
 
@@ -263,7 +292,7 @@ def card(
     Returns:
         Markdown. Names stand in it as literal text.
     """
-    lines = [f"# Model card: {code(row['checkpoint'])}", "", *_verdict(row, len(verdict.ranking), level, study), ""]
+    lines = [f"# Model card: {code(row['checkpoint'])}", "", *_verdict(row, int(verdict.ranking["rank"].notna().sum()), level), ""]
     lines += ["## What it rests on", "", images_found(images), ""]
     lines += [f"Calibrated on the study {code(study)}. {distance}", ""]
     lines += [
@@ -274,11 +303,11 @@ def card(
     return "\n".join([*lines, *_measures(scores, verdict), ""])
 
 
-def _verdict(row: pd.Series, count: int, level: float, study: str) -> list[str]:
+def _verdict(row: pd.Series, count: int, level: float) -> list[str]:
     facts = {
         "architecture": code(row["architecture"]) if row["architecture"] else "unknown",
         "outputs": str(int(row["outputs"])) if row["outputs"] else "unknown",
-        "rank": f"{row['rank']:.0f} of {count}" if np.isfinite(row["rank"]) else "none",
+        "verdict": f"ranked {row['rank']:.0f} of {count}" if np.isfinite(row["rank"]) else row["verdict"],
         "predicted gap": points(row["predicted_gap"]),
         f"{level:.0%} interval of the gap": " to ".join(points(row[name]) for name in ("gap_low", "gap_high")),
         "probability of the smallest gap": percent(row["probability_best"]),
@@ -311,9 +340,13 @@ def _cell(text: str) -> str:
 def write_cards(
     folder: Path, verdict: RankingResult, scores: pd.DataFrame, images: OwnImages, *, study: str, level: float, distance: str
 ) -> Mapping[str, Path]:
-    """Write the card of every checkpoint into a folder; arguments as for ``card``. Gives the path of each by its checkpoint's name."""
+    """Write the card of every checkpoint into a folder; arguments as for ``card``. Files that are no checkpoints have none.
+
+    Returns:
+        The path of each by its checkpoint's name.
+    """
     written = {}
-    for _, row in verdict.ranking.iterrows():
+    for _, row in verdict.ranking[verdict.ranking["verdict"] != PASSED_OVER].iterrows():
         own = scores[scores["checkpoint"] == row["checkpoint"]]
         path = inside(folder, file_name(row["checkpoint"]))
         with complete_or_absent(path) as temporary:

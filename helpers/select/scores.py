@@ -13,7 +13,7 @@ from helpers.measures import evidence, registry
 from helpers.measures.evidence import closure
 from helpers.networks import resnet
 from helpers.networks.hooks import evaluation_mode, prepared
-from helpers.select.images import OwnImages, for_network
+from helpers.select.images import OwnImages, check_outputs
 from helpers.select.load import Candidate
 
 OWN_SCORE_COLUMNS = ["checkpoint", "measure", "variant", "value", "seconds", "reason"]
@@ -31,6 +31,8 @@ COSTLY = {
     "response_curves",
     "pair_accuracies",
     "initial_network",
+    "target_logits",
+    "holdout_logits",
 }
 
 
@@ -91,17 +93,19 @@ def plan(pace: Pace, checkpoints: int, minutes: float, most: int) -> Plan:
 
 def pace(candidates: Sequence[Candidate], images: OwnImages, device: torch.device | str = "cpu") -> Pace:
     """Time the first checkpoint that can be loaded; zeros when none can. The first pass, which is slow, does not count as one."""
-    for candidate in candidates:
+    for candidate in [candidate for candidate in candidates if not candidate.passed_over]:
         started = time.perf_counter()
         try:
             network = candidate.load().network.to(device)
-        except ValueError:
+            pixels = prepared(images.images[:8], resnet.normalise_images, device)
+            with torch.inference_mode(), evaluation_mode(network):
+                network(pixels).sum().item()
+                warm = time.perf_counter()
+                network(pixels).sum().item()
+        except MemoryError:
+            raise
+        except Exception:  # a network of the user's own may fail in any way, which scoring then says
             continue
-        pixels = prepared(images.images[:8], resnet.normalise_images, device)
-        with torch.inference_mode(), evaluation_mode(network):
-            network(pixels).sum().item()
-            warm = time.perf_counter()
-            network(pixels).sum().item()
         # Tracing the layers and their norms take about as long as loading.
         return Pace(2 * (warm - started), (time.perf_counter() - warm) / len(pixels))
     return Pace(0.0, 0.0)
@@ -150,12 +154,18 @@ def score_checkpoints(
         facts: dict[str, object] = {"checkpoint": candidate.name, "architecture": "", "outputs": 0, "fault": ""}
         scores = pd.DataFrame(columns=OWN_SCORE_COLUMNS[1:])
         try:
+            if candidate.passed_over:
+                raise ValueError(candidate.passed_over)
             loaded = candidate.load()
+            check_outputs(images, loaded.classes)
             facts |= {"architecture": loaded.architecture, "outputs": loaded.classes}
             given = {"network": loaded.network.to(device), "normalise": normalise, "device": device}
-            scores = evidence.score(affordable(extra), given | {"images": for_network(images, loaded.classes)}, settings)
-        except (ValueError, RuntimeError, TypeError) as fault:  # a network of the user's own may fail on these images in any of these ways
-            facts["fault"] = (str(fault).splitlines() or [type(fault).__name__])[0]
+            scores = evidence.score(affordable(extra), given | {"images": images}, settings)
+        except MemoryError:
+            raise
+        except Exception as fault:  # a network of the user's own may fail on these images in any way
+            line = (str(fault).splitlines() or [type(fault).__name__])[0]
+            facts["fault"] = line.encode("utf-8", "backslashreplace").decode("utf-8")  # it may hold a file's name, which may be no text
         yield facts, scores.assign(checkpoint=candidate.name)[OWN_SCORE_COLUMNS]
 
 

@@ -1,3 +1,5 @@
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -11,26 +13,52 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from helpers.files import PROJECT_ROOT
+from helpers.networks import resnet
+from helpers.networks.hooks import features_and_logits, prepared
 from helpers.select import cli
+from helpers.select.images import load_images
 from helpers.select.scores import Pace, affordable, normaliser, plan
 
 EVIL = "<img src=x onerror=alert(1)>`$|"
+
+
+ODD = os.fsdecode(b"odd\xff.pt")
+
+
+def fitted(seed, images):
+    """Give a random network whose last layer is fitted to a folder of images, by least squares."""
+    torch.manual_seed(seed)
+    network = torchvision.models.resnet18(num_classes=2).eval()
+    pixels = prepared(images.images, resnet.normalise_images, "cpu")
+    with torch.no_grad():
+        features = features_and_logits(network, network.layer4, pixels)[0].mean((2, 3))
+        wide = torch.cat([features, torch.ones(len(features), 1)], 1)
+        weights = torch.linalg.pinv(wide) @ (10 * torch.nn.functional.one_hot(images.labels, 2) - 5).float()
+        network.fc.weight.copy_(weights[:-1].T)
+        network.fc.bias.copy_(weights[-1])
+    return network.state_dict()
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     top = tmp_path_factory.mktemp("own")
     (top / "ckpt" / EVIL).mkdir(parents=True)
-    for seed in range(3):
-        torch.manual_seed(seed)
-        name = f"{EVIL}/run..{seed}.safetensors" if seed == 2 else f"run{seed}.safetensors"
-        save_file(torchvision.models.resnet18(num_classes=2).state_dict(), top / "ckpt" / name)
-    torch.save({"trainer": open}, top / "ckpt/code.pt")
+    (top / "untrained").mkdir()
     generator = np.random.default_rng(0)
     for name in ("<b>cat</b>".replace("/", "_"), "dog"):
         (top / "images" / name).mkdir(parents=True)
         for index in range(6):
             Image.fromarray(generator.integers(0, 255, (32, 40, 3), dtype=np.uint8)).save(top / "images" / name / f"{index}.jpg")
+    (top / "images/dog/broken.jpg").write_bytes(b"no image")
+    images = load_images(top / "images", image_size=32)
+    for seed in range(3):
+        name = f"{EVIL}/run..{seed}.safetensors" if seed == 2 else f"run{seed}.safetensors"
+        save_file(fitted(seed, images), top / "ckpt" / name)
+        save_file(torchvision.models.resnet18(num_classes=2).state_dict(), top / "untrained" / f"{seed}.safetensors")
+    save_file(torchvision.models.resnet18(num_classes=7).state_dict(), top / "ckpt/seven.safetensors")
+    torch.save({"trainer": open}, top / "ckpt/code.pt")
+    torch.save({}, top / "ckpt" / ODD)
+    (top / "ckpt/notes.txt").write_text("no")
     return top
 
 
@@ -39,28 +67,50 @@ def test_checkpoints_and_images_give_a_ranking_cards_and_figures(folders, capsys
         "--out",
         str(folders / "out"),
         "--images-used",
-        "10",
+        "13",
         "--device",
         "cpu",
     ]
     assert cli.main([*arguments, "--study", "tiny20"]) == 0
     told = capsys.readouterr().out
     table = pd.read_csv(folders / "out/own_ranking.csv")
-    assert len(table) == 4
-    assert table["rank"].notna().sum() == 3
-    assert table["probability_best"].sum() == pytest.approx(1)
-    assert (table["gap_low"] <= table["gap_high"]).sum() == 3
-    assert table.loc[table["checkpoint"] == "code.pt", "note"].item().startswith("not scored: code.pt was refused")
+    verdicts = table.set_index("checkpoint")["verdict"].to_dict()
+    assert len(verdicts) == 7
+    assert {verdicts[name] for name in ("run0.safetensors", "run1.safetensors", f"{EVIL}/run..2.safetensors")} <= {"ranked", "not judged"}
+    assert verdicts.items() >= {"code.pt": "not scored", "seven.safetensors": "not scored", "notes.txt": "passed over"}.items()
+    assert verdicts["odd\\udcff.pt"] == "not scored"
+    notes = table.set_index("checkpoint")["note"]
+    assert notes["code.pt"].startswith("not scored: code.pt was refused")
+    assert "7 outputs and the images lie in 2 class folders" in notes["seven.safetensors"]
+    assert notes["seven.safetensors"].count("--classes") == 1
+    assert (table["train_accuracy"].dropna() == 1).sum() == 3
+    assert told.index("Not scored") < told.index("12 images")
+    assert pd.read_csv(folders / "out/own_faults.csv")["fault"].tolist() == ["unreadable_image"]
+    assert "own_faults.csv" in told
+    every = [name for name in verdicts if name.isascii() and name in told]
+    assert len(every) == 7
     scores = pd.read_csv(folders / "out/own_scores.csv", keep_default_na=False)
     assert scores["checkpoint"].nunique() == 3
     assert ((scores["value"] != "") | (scores["reason"] != "")).all()
     assert "differs from your case" in told
     assert {path.name for path in (folders / "out").iterdir()} >= {"README.md", "own_ranking.png", "own_among_the_study.png", "cards"}
     cards = list((folders / "out/cards").iterdir())
-    assert len(cards) == 4
+    assert len(cards) == 6
     for card in cards:
         assert "nan" not in card.read_text().replace("nan_", "")
-    assert sorted(path.name for path in folders.iterdir()) == ["ckpt", "images", "out"]
+    assert sorted(path.name for path in folders.iterdir()) == ["ckpt", "images", "out", "untrained"]
+
+
+def test_untrained_networks_are_not_judged_and_that_comes_first(folders, capsys):
+    places = [str(folders / name) for name in ("untrained", "images")]
+    assert cli.main([*places, "--out", str(folders / "out3"), "--images-used", "8", "--study", "tiny20"]) == 1
+    table = pd.read_csv(folders / "out3/own_ranking.csv")
+    assert table["verdict"].tolist() == ["not judged"] * 3
+    assert table[["rank", "predicted_gap", "probability_best"]].isna().all(axis=None)
+    told = capsys.readouterr().out
+    assert "is that of chance" in told
+    assert "First of" not in told
+    assert (folders / "out3/README.md").read_text().splitlines()[2].startswith("**Judged: none of 3 checkpoints**")
 
 
 def test_a_name_with_markup_is_literal_text_in_card_and_sentences(folders):
@@ -80,6 +130,16 @@ def test_a_name_with_markup_is_literal_text_in_card_and_sentences(folders):
         (["ckpt", "images", "--architecture", "resnet19"], "'resnet19' is unknown"),
         (["ckpt", "images", "--std", "0", "1", "1"], "std above 0"),
         (["ckpt", "images", "--study", "absent"], "'absent' has no catalogue"),
+        (["ckpt", "nowhere.zip"], "nowhere.zip does not exist"),
+        (["ckpt", "ckpt/code.pt"], "is a file; give a folder or a .zip"),
+        (["ckpt", "images", "--boxes", "no.csv", "--classes", "no.txt"], "--boxes no.csv does not exist; --classes no.txt does not exist"),
+        (["ckpt", "images", "--level", "2"], "--level 2.0 must be between 0 and 1"),
+        (["ckpt", "images", "--level", "nan"], "--level nan must be between 0 and 1"),
+        (["ckpt", "images", "--device", "nonsense"], "--device nonsense is unknown"),
+        (["ckpt", "images", "--device", "cuda:99"], "cuda:99"),
+        (["ckpt", "images", "--image-size", "100000"], "--image-size 100000 must be from 8 to 1024"),
+        (["ckpt", "images", "--minutes", "nan"], "--minutes nan above 0"),
+        (["ckpt", "images", "--seed", "-1"], "--seed -1 must be"),
     ],
 )
 def test_a_wrong_argument_is_one_clear_line(folders, capsys, arguments, message):
@@ -89,6 +149,33 @@ def test_a_wrong_argument_is_one_clear_line(folders, capsys, arguments, message)
     assert message in error
     assert len(error.splitlines()) == 1
     assert not (folders / "out2").exists()
+
+
+def test_a_file_is_no_folder_for_results(folders, capsys):
+    out = folders / "images/dog/broken.jpg/results"
+    assert cli.main([str(folders / "ckpt"), str(folders / "images"), "--out", str(out)]) == 2
+    assert "broken.jpg is a file; give a folder" in capsys.readouterr().err
+
+
+def test_a_wrong_path_is_told_before_torch_is_imported():
+    code = "import sys; from helpers.select import cli\nassert cli.main(['/no', '/where', '--level', '2']) == 2\n"
+    code += "assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "checkpoints /no does not exist; images /where does not exist; --level 2.0 must be" in done.stderr
+
+
+def test_an_interrupt_within_an_import_is_one_line(folders):
+    command = [sys.executable, "-X", "importtime", "-m", "helpers.select", str(folders / "ckpt"), str(folders / "images")]
+    with subprocess.Popen(command, cwd=PROJECT_ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+        for line in process.stderr:
+            if " torch." in line:  # a part of torch has just been imported
+                break
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+    assert process.returncode == 130
+    assert [line for line in rest.splitlines() if not line.startswith("import time:")][-1].endswith("interrupted; nothing was ranked")
+    assert "Traceback" not in rest
 
 
 def test_help_is_fast_since_it_imports_no_torch():

@@ -3,7 +3,7 @@ import pytest
 import torch
 from PIL import Image
 
-from helpers.select.images import MACHINE_MADE, box_source, for_network, load_images, natural_size
+from helpers.select.images import MACHINE_MADE, box_source, check_outputs, load_images, natural_size
 
 XML = "<annotation><size><width>40</width><height>20</height></size>{}</annotation>"
 
@@ -39,8 +39,16 @@ def test_named_classes_give_the_order_of_the_outputs(folder):
     images = load_images(folder, image_size=16, class_names=["dog", "cat"])
     assert [images.class_names[label] for label in images.labels] == [name.split("/")[0] for name in images.names]
     assert images.class_names == ("dog", "cat")
-    with pytest.raises(ValueError, match="no folder of images is named bird"):
+    with pytest.raises(ValueError, match="named bird; not named yet are cat, dog"):
         load_images(folder, class_names=["bird"])
+    with pytest.raises(ValueError, match="cat are named twice"):
+        load_images(folder, class_names=["cat", "cat", "dog"])
+
+
+def test_outputs_without_images_may_be_named_where_every_folder_is(folder):
+    images = load_images(folder, image_size=16, class_names=["bird", "dog", "fish", "cat"])
+    assert sorted(images.labels.tolist()) == [1] * 4 + [3] * 4
+    check_outputs(images, 4)
 
 
 def test_images_without_folders_have_no_label_and_say_so(tmp_path):
@@ -51,11 +59,11 @@ def test_images_without_folders_have_no_label_and_say_so(tmp_path):
         images.labels  # noqa: B018
 
 
-def test_a_network_with_other_outputs_knows_no_label(folder):
+def test_a_network_with_other_outputs_is_refused_with_what_to_give(folder):
     images = load_images(folder, image_size=16)
-    assert for_network(images, 2) is images
-    with pytest.raises(ValueError, match="1000 outputs and the folder has 2 classes"):
-        for_network(images, 1000).labels  # noqa: B018
+    check_outputs(images, 2)
+    with pytest.raises(ValueError, match=r"7 outputs and the images lie in 2 class folders.*--classes"):
+        check_outputs(images, 7)
 
 
 def test_an_xml_beside_an_image_gives_its_box_scaled_to_the_square(folder):
@@ -118,8 +126,9 @@ def test_a_broken_image_is_a_fault_and_none_left_is_an_error(folder, tmp_path):
     (tmp_path / "bad/a.jpg").write_bytes(b"")
     with pytest.raises(ValueError, match=r"1 were found.*1 unreadable_image"):
         load_images(tmp_path / "bad")
-    with pytest.raises(ValueError, match="image_size 4"):
-        load_images(folder, image_size=4)
+    for size in (4, 100_000):
+        with pytest.raises(ValueError, match=f"image_size {size} must be from 8 to 1024"):
+            load_images(folder, image_size=size)
 
 
 def test_the_natural_size_is_the_shorter_side_and_at_most_224(folder, tmp_path):

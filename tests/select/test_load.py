@@ -1,6 +1,9 @@
 import importlib.util
+import os
 import pickle
 import sys
+from argparse import Namespace
+from pathlib import Path
 
 import pytest
 import torch
@@ -51,7 +54,13 @@ def test_checkpoints_of_every_ending_give_the_network_that_was_saved(tmp_path, n
     torch.save(network.state_dict(), tmp_path / "b.pth")
     (tmp_path / ".hidden.pt").write_bytes(b"")
     (tmp_path / "notes.txt").write_text("no")
-    found = load.find(tmp_path)
+    (tmp_path / ".hidden").write_text("no")
+    every = load.find(tmp_path)
+    assert {item.name: item.passed_over[:27] for item in every if item.passed_over} == {
+        ".hidden.pt": "passed over: a hidden file",
+        "notes.txt": "passed over: a checkpoint e",
+    }
+    found = [item for item in every if not item.passed_over]
     assert [item.name for item in found] == ["a.safetensors", "b.pth"]
     images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     for candidate in found:
@@ -143,3 +152,44 @@ def test_a_guess_tells_the_resnets_apart(name):
     with torch.device("meta"):
         state = torchvision.models.get_model(name, num_classes=3).state_dict()
     assert load.guess(state, "a.pt") == name
+
+
+def test_a_checkpoint_of_lightning_is_read_or_says_what_it_holds(tmp_path, network):
+    state = {f"model.{name}": value for name, value in network.state_dict().items()}
+    torch.save({"state_dict": state, "epoch": 3, "hyper_parameters": {"lr": 0.1}, "callbacks": {}}, tmp_path / "a.ckpt")
+    assert load.load_checkpoint(tmp_path / "a.ckpt").classes == 5
+    torch.save({"state_dict": state, "hyper_parameters": Namespace(lr=0.1)}, tmp_path / "b.ckpt")
+    with pytest.raises(ValueError, match=r"b\.ckpt was refused.*argparse\.Namespace.*safetensors"):
+        load.load_checkpoint(tmp_path / "b.ckpt")
+
+
+def test_a_refused_pickle_comes_without_warnings_of_torch(tmp_path, recwarn):
+    (tmp_path / "a.pt").write_bytes(pickle.dumps(Trap(), protocol=4))
+    with pytest.raises(ValueError, match=r"a\.pt"):
+        load.load_checkpoint(tmp_path / "a.pt")
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize(
+    ("cast", "message"),
+    [
+        (lambda value: value.to(torch.int8), "no real weights, first conv1.weight .torch.int8"),
+        (lambda value: value.to(torch.complex64), "no real weights, first conv1.weight .torch.complex64"),
+        (lambda value: value.clone().fill_(torch.nan), "not finite, first conv1.weight"),
+    ],
+)
+def test_weights_that_would_have_to_be_cast_are_refused(tmp_path, network, cast, message):
+    torch.save(
+        {name: cast(value) if value.is_floating_point() else value for name, value in network.state_dict().items()}, tmp_path / "a.pt"
+    )
+    with pytest.raises(ValueError, match=message):
+        load.load_checkpoint(tmp_path / "a.pt")
+
+
+def test_a_name_that_is_no_text_is_written_with_escapes_and_meets_no_other(tmp_path):
+    for name in (b"\xff.pt", b"\\xff.pt", b"\\udcff.pt"):
+        Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name)).write_bytes(b"")
+    names = [item.name for item in load.find(tmp_path)]
+    assert len(set(names)) == 3
+    assert "\\udcff.pt" in names
+    assert all(name.encode("utf-8") for name in names)

@@ -1,8 +1,10 @@
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from helpers.select import ranking, report
+from helpers.select import calibration, prediction, ranking, report
 from helpers.select.calibration import Calibration
 
 
@@ -44,21 +46,93 @@ def test_the_checkpoint_that_the_study_promises_most_is_first():
     assert "hardly help" not in text
 
 
-def test_a_checkpoint_that_does_not_fit_stands_last_whatever_its_gap():
-    verdict = ranking.rank(study(), *own([0.3, 0.79], train=[0.95, 0.4]), draws=50)
-    assert verdict.ranking["checkpoint"].tolist() == ["<b>0</b>", "<b>1</b>"]
-    assert verdict.ranking["probability_best"].fillna(-1).tolist() == [1, -1]
-    assert "not above 80%" in verdict.ranking["note"].iloc[1]
-    assert "1 checkpoint that fit" in report.say_first(verdict, 0.8)
-    alone = ranking.rank(study(), *own([0.3, 0.79], train=[0.4, 0.4]), draws=50)
-    assert "None of them fits" in report.say_first(alone, 0.8)
-    assert alone.ranking["checkpoint"].tolist() == ["<b>1</b>", "<b>0</b>"]
+@pytest.mark.parametrize(("share", "words"), [(0.2, "that of chance .17% with 6 classes"), (0.4, "below that of the study's models .95%")])
+def test_a_checkpoint_that_does_not_fit_is_not_judged_and_that_is_said_first(share, words):
+    verdict = ranking.rank(study(), *own([0.3, 0.5, 0.79], train=[0.95, 0.95, share]), images=200, draws=50)
+    assert verdict.ranking["verdict"].tolist() == ["ranked", "ranked", "not judged"]
+    last = verdict.ranking.iloc[-1]
+    assert last["checkpoint"] == "<b>2</b>"
+    assert last[["rank", "predicted_gap", "gap_low", "gap_high", "probability_best"]].isna().all()
+    assert re.search(words, last["note"])
+    assert report.say_first(verdict, 0.8).startswith("**Not judged: 1 checkpoint** (`<b>2</b>`")
+    alone = ranking.rank(study(), *own([0.3, 0.79], train=share), images=200, draws=50)
+    text = report.say_first(alone, 0.8)
+    assert text.startswith("**Judged: none of 2 checkpoints**")
+    assert " points" not in text
+    assert re.search(words, text)
 
 
-def test_outside_the_range_is_said_to_be_an_extrapolation():
+def test_a_sample_of_few_images_is_given_its_own_error():
+    fits = ranking.rank(study(), *own([0.3, 0.5], train=0.88), images=16, draws=20).ranking
+    misses = ranking.rank(study(), *own([0.3, 0.5], train=0.88), images=2000, draws=20).ranking
+    assert fits["verdict"].eq("ranked").all()
+    assert misses["verdict"].eq("not judged").all()
+
+
+def test_one_checkpoint_is_judged_and_has_no_rank():
+    verdict = ranking.rank(study(), *own([0.5]), draws=20)
+    row = verdict.ranking.iloc[0]
+    assert row["verdict"] == "judged"
+    assert np.isfinite(row["predicted_gap"])
+    assert row[["rank", "probability_best", "rank_low"]].isna().all()
+    assert report.say_first(verdict, 0.8).startswith("Judged: `<b>0</b>`, predicted gap")
+    report.checkpoints_figure(verdict.ranking, 0.8)
+
+
+def test_copies_of_one_network_are_not_ranked():
+    verdict = ranking.rank(study(), *own([0.5, 0.5, 0.5]), draws=20)
+    assert verdict.ranking["verdict"].eq("judged").all()
+    assert verdict.ranking["probability_best"].isna().all()
+    text = report.say_first(verdict, 0.8)
+    assert text.startswith("Judged, not ranked: 3 checkpoints with one prediction for all")
+    assert "First" not in text
+
+
+def test_outside_the_range_nothing_is_predicted():
     verdict = ranking.rank(study(), *own([3.0, 2.0]), draws=50)
     assert (verdict.ranking["measures_outside"] == 1).all()
+    assert verdict.ranking["predicted_gap"].isna().all()
+    assert "lie outside the range of the study's models" in report.say_first(verdict, 0.8)
     assert "extrapolation" in list(every_sentence(verdict))[2]
+    some = ranking.rank(study(), *own([0.3, 0.5, 2.0]), draws=50)
+    assert some.ranking["verdict"].tolist() == ["ranked", "ranked", "not judged"]
+
+
+def test_a_case_of_another_kind_is_said_before_the_number_and_is_less_sure():
+    usual, other = (ranking.rank(study(), *own([0.3, 0.5]), differing=kind, draws=400) for kind in ((), ("image size (pixels)",)))
+    assert other.ranking["predicted_gap"].equals(usual.ranking["predicted_gap"])
+    assert (other.ranking["gap_low"] < usual.ranking["gap_low"]).all()
+    assert (other.ranking["gap_high"] > usual.ranking["gap_high"]).all()
+    assert other.ranking["probability_best"].iloc[0] < usual.ranking["probability_best"].iloc[0]
+    text = report.say_first(other, 0.8)
+    assert text.index("Outside what the study has seen**: image size") < text.index("predicted gap")
+    apart = calibration.differences(study(), architectures=["vgg11"], outputs=[6], image_size=32, boxes="annotated", images=9)
+    assert calibration.differing(apart) == ("architectures",)
+
+
+def test_the_widened_interval_is_by_hand_that_of_the_larger_errors():
+    made = study(models=10)
+    x, g, cells = made.models[["iou"]].to_numpy(), made.models["gap"].to_numpy(), np.arange(10)
+    own_errors, _, _ = prediction.left_out_predictions(x, g, cells, x[:1])
+    mean_errors = [g[i] - np.delete(g, i).mean() for i in range(10)]
+    np.testing.assert_allclose(prediction.unaided_residuals(g, cells), mean_errors)
+    guesses = [prediction.predict_gap(prediction.fit(np.delete(x, i, 0), np.delete(g, i)), x[:1])[0] for i in range(10)]
+    size = np.maximum(np.abs(own_errors), np.abs(mean_errors))
+    low, high = prediction.intervals(x, g, cells, x[:1], 0.8, [True])[0]
+    assert high == pytest.approx(np.sort(guesses + size)[8])  # the ceil(0.8 x 11)-th smallest
+    assert low == pytest.approx(np.sort(guesses - size)[1])
+
+
+def test_every_file_is_told_of():
+    values, facts = own([0.3, 0.5, 0.4, 0.4])
+    facts["fault"] = ["", "", "passed over: a hidden file", "b.pt was refused"]
+    verdict = ranking.rank(study(), values, facts, draws=20)
+    assert verdict.ranking["verdict"].tolist() == ["ranked", "ranked", "passed over", "not scored"]
+    assert verdict.ranking["note"].iloc[2] == "passed over: a hidden file"
+    text = report.checkpoints_scored(facts, pd.DataFrame(columns=["checkpoint", "measure", "variant", "value", "seconds", "reason"]))
+    assert text.startswith("**2 of 3 checkpoints** could be scored")
+    assert "1 file passed over" in text
+    assert report.say_first(verdict, 0.8).startswith("**Not scored: 1 checkpoint** (`<b>3</b>`: `not scored: b.pt was refused`)")
 
 
 @pytest.mark.parametrize("models", [0, 1, 4])
