@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
+# Environment variable: the folder in which a kernel of the launcher leaves what the launcher publishes when the notebook ends well.
+STAGING = "WORKBOOK_STAGING"
 
 
 def from_root(path: str | Path) -> Path:

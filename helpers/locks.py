@@ -47,6 +47,9 @@ def started(pid: int) -> str:
 _FILE = re.compile(r"(?P<name>.+)\.(?P<generation>\d+)\.claim$")
 
 
+_TOKEN = re.compile(r"[0-9a-f]{12}")
+
+
 BEAT_SECONDS = 10.0
 
 
@@ -153,9 +156,10 @@ class LockHolder:
             return started(owner["pid"]) != owner["started"]
         token = owner.get("token", "")
         beat = _read(self._beat_path(token)) if token else None
-        known = self._observed.get(token)
+        name = token or owner["damaged"]
+        known = self._observed.get(name)
         if known is None or known[0] != beat:
-            self._observed[token] = (beat, self._clock())
+            self._observed[name] = (beat, self._clock())
             return False
         return self._clock() - known[1] > self._stale_seconds
 
@@ -168,7 +172,7 @@ class LockHolder:
                 continue
             if self.is_gone(record):
                 path.unlink(missing_ok=True)
-                gone.append(record)
+                gone += [record] if "token" in record else []
             else:
                 living.append(record)
         for path in sorted(self.folder.rglob("*.claim")):
@@ -219,10 +223,17 @@ def _create(path: Path, text: str) -> bool:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """Read a small record; None when it is not there. One that is no JSON stands for an owner that nobody knows."""
+    """Read the record of an owner; None when it is not there. One that no owner wrote stands for an owner that nobody knows.
+
+    Tokens become parts of paths, and processes are ended by them, so a token that is not hexadecimal is refused.
+    """
     try:
-        return json.loads(path.read_text())
+        record = json.loads(path.read_text())
     except FileNotFoundError:
         return None
-    except ValueError:
-        return {"damaged": str(path)}
+    except (ValueError, RecursionError):
+        record = None
+    kinds = {"token": str, "machine": str, "pid": int, "started": str}
+    valid = isinstance(record, dict) and all(isinstance(record.get(name), kind) for name, kind in kinds.items())
+    unknown = {"damaged": str(path), "machine": "unknown", "pid": 0, "started": ""}
+    return record if valid and _TOKEN.fullmatch(record["token"]) else unknown

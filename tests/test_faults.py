@@ -195,8 +195,8 @@ def test_what_an_execution_killed_after_its_last_run_left_is_cleared_away(tmp_pa
     claims = tmp_path / "work/runs/.claims"
     script = f"""import os
 from pathlib import Path
-from helpers.claims import Owner
-assert Owner(Path({str(claims)!r})).__enter__().claim({run_id(run)!r})
+from helpers.locks import LockHolder
+assert LockHolder(Path({str(claims)!r})).__enter__().claim({run_id(run)!r})
 os.kill(os.getpid(), 9)"""
     assert subprocess.run([sys.executable, "-c", script], cwd=PROJECT_ROOT).returncode == -9
     with LockHolder(claims) as living:

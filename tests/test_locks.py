@@ -1,6 +1,7 @@
 """One piece of work has one owner, whatever dies, halts, or turns its clock back."""
 
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -73,8 +74,8 @@ def test_what_a_dead_process_of_this_machine_held_is_taken_over_at_once(owner, t
     script = f"""
 import os, sys
 from pathlib import Path
-from helpers.claims import Owner
-owner = Owner(Path({str(tmp_path / "claims")!r})).__enter__()
+from helpers.locks import LockHolder
+owner = LockHolder(Path({str(tmp_path / "claims")!r})).__enter__()
 print(owner.claim("x"), flush=True)
 os.kill(os.getpid(), 9)
 """
@@ -165,8 +166,8 @@ def test_a_claim_made_anew_while_one_takes_over_is_seen(owner, clock, monkeypatc
 def test_many_processes_at_once_share_the_work_without_remainder_or_doubling(tmp_path):
     script = f"""
 from pathlib import Path
-from helpers.claims import Owner
-with Owner(Path({str(tmp_path / "claims")!r})) as owner:
+from helpers.locks import LockHolder
+with LockHolder(Path({str(tmp_path / "claims")!r})) as owner:
     input()
     print(*[n for n in range(60) if owner.claim(f"w{{n}}")], flush=True)
     input()
@@ -247,6 +248,32 @@ def test_a_damaged_claim_is_not_taken_before_its_time(owner, clock, tmp_path):
     assert not here.claim("x")
     clock.now = 61
     assert here.claim("x")
+
+
+@pytest.mark.parametrize("text", ["[1]", "3", "null", "[" * 100_000, '{"token": "x/../../name"}', '{"token": 5}', '{"machine": "m"}'])
+def test_a_claim_or_heartbeat_that_no_owner_wrote_stops_nothing_and_is_taken_over_in_time(owner, clock, tmp_path, text):
+    here = owner()
+    for name in ("x.1.claim", "owners/z.json"):
+        (tmp_path / "claims" / name).write_text(text)
+    there, gone = here.others()
+    assert [record["damaged"] for record in there] == [str(tmp_path / "claims/owners/z.json")]
+    assert here.holder("x")["machine"] == "unknown"
+    assert gone == []
+    assert not here.claim("x")
+    assert here.claim("y")
+    clock.now = 61
+    assert here.others() == ([], [])
+    assert here.claim("x")
+
+
+@pytest.mark.parametrize("token", ["x/../name", "../name", "", "0123456789AB", "0123456789ab/", "0123456789abc"])
+def test_a_token_that_is_not_hexadecimal_names_no_file_and_no_process(owner, clock, tmp_path, token):
+    here = owner()
+    record = {"token": token, "machine": here._identity["machine"], "pid": 1, "started": "0", "beat": 1}
+    (tmp_path / "claims/owners/z.json").write_text(json.dumps(record))
+    assert here.others()[1] == []
+    clock.now = 61
+    assert here.others() == ([], [])
 
 
 def test_a_family_is_found_by_its_mark_and_ended_whole(tmp_path):

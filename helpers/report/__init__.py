@@ -42,7 +42,7 @@ FACE = {
         "scores_computed",
         "winner",
     ],
-    "notebook": ["open_report", "parameters", "provenance", "show_figure", "show_table", "tell"],
+    "notebook": ["made_for_others", "open_report", "parameters", "provenance", "show_figure", "show_table", "tell"],
     "training": [
         "axes_table",
         "classes_compared",

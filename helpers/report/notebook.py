@@ -3,7 +3,9 @@
 import base64
 import io
 import math
+import os
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +20,7 @@ from helpers import files
 from helpers.files import PROJECT_ROOT, complete_or_absent, from_root, inside, write_json
 from helpers.notebook_parameters import declared
 from helpers.report import style
+from helpers.report.markup import inert
 
 _DPI = 90
 
@@ -26,8 +29,9 @@ _DPI = 90
 class Report:
     """One notebook's part of a study's report."""
 
-    folder: Path  # reports/<study>
+    folder: Path  # where tables and figures are written; the launcher publishes them from there
     notebook: str
+    work: Path  # work/<study>
     story: list[dict[str, Any]] = field(default_factory=list)  # what was shown, in order
 
     def record(self, kind: str, **content: Any) -> None:
@@ -36,28 +40,55 @@ class Report:
         write_json(self.folder / "story" / f"{self.notebook}.json", self.story)
 
 
-def open_report(*, study: str, notebook: str, reports_dir: str = "reports") -> Report:
-    """Start a notebook's report anew; what an earlier execution recorded for the index page is forgotten."""
-    report = Report(inside(from_root(reports_dir), study), notebook)
+def open_report(*, study: str, notebook: str, work_dir: str = "work") -> Report:
+    """A notebook's report, begun anew; what an earlier execution recorded for the index page is forgotten.
+
+    Only the launcher publishes: its kernels write to a folder from which it copies into the study's report when the notebook has
+    ended well. A notebook that is run otherwise writes to ``work/<study>/scratch/<notebook>``, and says so.
+    """
+    work = inside(from_root(work_dir), study)
+    staging = os.environ.get(files.STAGING, "")
+    report = Report(Path(staging) if staging else inside(work / "scratch", notebook), notebook, work)
+    if not staging:
+        place = os.path.relpath(report.folder, PROJECT_ROOT) if report.folder.is_relative_to(PROJECT_ROOT) else report.folder
+        command = f"python -m helpers.sweep params/{study}.yaml"
+        display(Markdown(f"Tables and figures of this run go to `{place}`; the published report is left as it is (`{command}` writes it)."))
     write_json(report.folder / "story" / f"{notebook}.json", [])
     return report
 
 
-def parameters(report: Report, values: Mapping[str, Any]) -> None:
-    """Show and record the value of every parameter that the notebook declares.
+def made_for_others(report: Report, path: Path) -> None:
+    """Record a file in the study's folder of work that other notebooks read, so that a change of it is noticed.
+
+    Raises:
+        ValueError: the file lies outside ``work/<study>``.
+    """
+    report.record("work_file", path=str(inside(report.work, os.path.relpath(path, report.work)).relative_to(report.work)))
+
+
+def parameters(report: Report, values: Mapping[str, Any], origins: Mapping[str, str] | None = None) -> None:
+    """Show and record the value of every parameter that the notebook declares, and where it is from.
 
     Args:
         report: this notebook's.
         values: ``globals()`` of the notebook.
+        origins: of each value, see ``first_cell.parameters_in_force``.
     """
     names = declared(PROJECT_ROOT / "notebooks" / f"{report.notebook}.ipynb")
-    rows = [{"parameter": name, "value": str(values[name]), "meaning": item.comment} for name, item in names.items()]
-    display(HTML("<details><summary>Parameters of this report</summary>" + _html(pd.DataFrame(rows)) + "</details>"))
+    origins = origins or {}
+    rows = [
+        {"parameter": name, "value": str(values[name]), "from": origins.get(name, ""), "meaning": item.comment}
+        for name, item in names.items()
+    ]
+    counts = Counter(row["from"] for row in rows if row["from"])
+    said = f": {', '.join(f'{number} from {origin}' for origin, number in counts.items())}" if len(counts) > 1 else ""
+    display(HTML(f"<details><summary>Parameters of this report{said}</summary>" + _html(pd.DataFrame(rows)) + "</details>"))
     report.record("parameters", values={row["parameter"]: row["value"] for row in rows})
 
 
 def tell(report: Report, text: str, *, answer: bool = False) -> None:
     """Show and record a computed sentence (Markdown); an answer to the study's question also stands on top of its index page."""
+    text = inert(text)
     display(Markdown(text))
     report.record("text", text=text, answer=answer)
 
@@ -71,6 +102,7 @@ def show_figure(report: Report, figure: Figure, name: str, reading: str) -> None
     path = inside(report.folder, f"figures/{report.notebook}-{name}.png")
     with complete_or_absent(path) as temporary:
         temporary.write_bytes(buffer.getvalue())
+    reading = inert(reading)
     alternative = plain(reading)
     picture = {"image/png": base64.b64encode(buffer.getvalue()).decode(), "text/plain": alternative}
     display(picture, raw=True, metadata={"image/png": {"alt": alternative}})
@@ -80,7 +112,7 @@ def show_figure(report: Report, figure: Figure, name: str, reading: str) -> None
 
 def show_table(report: Report, frame: pd.DataFrame, name: str, reading: str = "", *, rows: int = 20) -> None:
     """Write a table to ``tables/<name>.csv``, show its first rows, and say how many there are."""
-    path = inside(report.folder, f"tables/{name}.csv")
+    path, reading = inside(report.folder, f"tables/{name}.csv"), inert(reading)
     with complete_or_absent(path) as temporary:
         frame.to_csv(temporary, index=False)
     shown = frame.head(rows)
@@ -109,6 +141,8 @@ def cell_text(value: Any) -> str:
     if isinstance(value, float):
         if math.isnan(value):
             return "—"
+        if math.isinf(value):
+            return "∞" if value > 0 else "-∞"
         return f"{value:.4g}" if value != round(value) or abs(value) >= 1e6 else f"{value:.0f}"
     return str(value)
 

@@ -10,6 +10,7 @@ import jinja2
 import mistune
 
 from helpers.files import complete_or_absent
+from helpers.report.markup import inert
 
 _ROWS = 12
 
@@ -57,7 +58,8 @@ def study_page(folder: Path, notebooks: list[str]) -> Path:
     chapters = [_chapter(folder, name) for name in notebooks]
     answers = [item for chapter in chapters for item in chapter["items"] if item.get("answer")]
     environment = jinja2.Environment(autoescape=True)
-    environment.filters["markdown"] = lambda text: jinja2.utils.markupsafe.Markup(mistune.html(str(jinja2.utils.markupsafe.escape(text))))
+    markdown = mistune.create_markdown(escape=True, plugins=["table", "strikethrough"])
+    environment.filters["markdown"] = lambda text: jinja2.utils.markupsafe.Markup(markdown(inert(text)))
     page = folder / "index.html"
     with complete_or_absent(page) as temporary:
         temporary.write_text(environment.from_string(_PAGE).render(study=folder.name, chapters=chapters, answers=answers), encoding="utf-8")

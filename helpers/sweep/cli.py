@@ -13,7 +13,7 @@ from helpers import locks
 from helpers.files import PROJECT_ROOT, read_json, write_json
 from helpers.locks import LockHolder
 from helpers.notebook_parameters import StudyError, shard_slice
-from helpers.sweep import engines, progress, worker
+from helpers.sweep import engines, progress, publication, worker
 from helpers.sweep.executions import Places, Sources, digest_of, faults_of, why
 from helpers.sweep.schedule import Rules, Sweep
 from helpers.sweep.study_file import Execution, load_study
@@ -163,7 +163,7 @@ def _print_plan(executions: Sequence[Execution], force: set[str], places: Places
             reasons[item.name] = "forced" if item.notebook.stem in force else why(places.record(item), places.report(item), inputs)
             doubt = f"runs if the results of {', '.join(running)} change" if running else "complete, nothing changed"
             print(f"{item.name}: {reasons[item.name] or doubt}", flush=True)
-        if all(places.record(item).is_file() for item in members):
+        if all(publication.known(places.record(item)) for item in members):
             upstream = Sweep.after(upstream, stage, Sweep.results(members, places, sources, upstream))
         running += [stage] if any(reasons.values()) else []
 
@@ -174,8 +174,8 @@ def _execute(executions: Sequence[Execution], force: frozenset[str], options: Op
     with LockHolder(work / "claims") as owner:
         others, gone = owner.others()
         for record in gone:
-            worker.end_family(f"{record.get('token', '?')}.")
-            shutil.rmtree(engines.scratch(record.get("token", "?")), ignore_errors=True)
+            worker.end_family(f"{record['token']}.")
+            shutil.rmtree(engines.scratch(record["token"]), ignore_errors=True)
         engine = _engine(options, places.root, work, owner.token, gpus)
         sweep = Sweep(places, engine, owner, rules, progress.Display())
         try:

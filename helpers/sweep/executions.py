@@ -13,6 +13,7 @@ from typing import Any
 
 from helpers.files import inside, read_json
 from helpers.notebook_parameters import code_cells
+from helpers.sweep import publication
 from helpers.sweep.study_file import Execution
 
 CLOSING = "closing"  # tag of the first cell of a notebook's closing part, which only the execution of the whole runs
@@ -44,6 +45,14 @@ class Places:
         """Give the notebook while it is executed, and for good when it fails."""
         return self.report(execution).with_suffix(".partial.ipynb")
 
+    def published(self, execution: Execution) -> Path:
+        """Give the folder of its tables and figures; a part has one of its own."""
+        return self.report(execution).with_suffix("") if execution.part else self.reports(execution)
+
+    def staging(self, execution: Execution) -> Path:
+        """Give the folder in which the notebook leaves tables and figures until it ends well."""
+        return self.work(execution) / "staging" / execution.name.replace("/", "@")
+
     def record(self, execution: Execution) -> Path:
         """Give the record of a complete execution."""
         return self.work(execution) / "executions" / f"{execution.name}.json"
@@ -64,12 +73,26 @@ class Sources:
 
     root: Path
     _found: dict[Path, dict[str, Any]] = field(default_factory=dict)
+    _stamps: dict[Path, tuple[Path, str]] = field(default_factory=dict)  # by path: the notebook that reads it first, and its state
 
     def inputs_of(self, execution: Execution, upstream: Mapping[str, str]) -> dict[str, Any]:
-        """Digest everything that an execution depends on: parameters, the notebook, the helpers it imports, results before it."""
+        """Digest everything that an execution depends on: parameters, files that they name, notebook, helpers, results before it."""
         if execution.notebook not in self._found:
             self._found[execution.notebook] = self._digests(execution.notebook)
-        return {"parameters": execution.parameters, **self._found[execution.notebook], "upstream": dict(upstream)}
+        known = {"parameters": execution.parameters, "files": self._files(execution)}
+        return known | self._found[execution.notebook] | {"upstream": dict(upstream)}
+
+    def _files(self, execution: Execution) -> dict[str, str]:
+        """State of the files that parameters name; what an earlier notebook reads enters by what that one found in it."""
+        found = {}
+        for name, value in execution.parameters.items():
+            if name.endswith("_path") and isinstance(value, str) and value:
+                path = self.root / Path(value).expanduser()
+                if path not in self._stamps:
+                    self._stamps[path] = (execution.notebook, publication.stamp(path))
+                if self._stamps[path][0] == execution.notebook:
+                    found[name] = self._stamps[path][1]
+        return found
 
     def _digests(self, notebook: Path) -> dict[str, Any]:
         cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
@@ -92,24 +115,26 @@ def digest_of(record: Any) -> str:
     return _digest(json.dumps(record, sort_keys=True).encode())
 
 
-def results_of(execution: Execution, places: Places, inputs: Mapping[str, Any]) -> str:
-    """Digest what an execution found: the tables that it reported. One that reported none is known by its inputs.
+def results_of(story: Iterable[Mapping[str, Any]], made: Mapping[str, Mapping[str, str]], inputs: Mapping[str, Any]) -> str:
+    """Digest what an execution found: the tables that it reported and the files it made for others.
 
-    Times do not enter, so a notebook whose code changed and whose tables did not makes nothing after it run again.
+    One that made none is known by its inputs. Times do not enter, so a notebook whose code changed and whose tables did not makes
+    nothing after it run again.
+
+    Args:
+        story: what the notebook recorded of its report.
+        made: the digests of its record, by "published" and "work".
+        inputs: see ``Sources``.
     """
-    given = Path(execution.parameters.get("reports_dir", "reports"))
-    folder = inside(places.root / given, places.study)
-    try:
-        story = read_json(folder / "story" / f"{execution.notebook.stem}.json")
-        tables = {item["name"]: _digest(inside(folder, item["path"]).read_bytes()) for item in story if item["kind"] == "table"}
-    except (OSError, ValueError, KeyError, TypeError):
-        tables = {}
-    return digest_of(tables) if tables else digest_of(inputs)
+    tables = [str(item.get("path")) for item in story if item.get("kind") == "table"]
+    found = {path: digest for path, digest in made["published"].items() if any(path.endswith(name) for name in tables)}
+    found |= {path.replace("../", ""): digest for path, digest in made["work"].items()}
+    return digest_of(found) if found else digest_of(inputs)
 
 
 def recorded_results(record: Path, inputs: Mapping[str, Any]) -> str:
-    """Read the digest of what a complete execution found."""
-    return read_json(record).get("results") or digest_of(inputs)
+    """Read the digest of what a complete execution found, or the last one where it has not ended again."""
+    return publication.last_record(record).get("results") or digest_of(inputs)
 
 
 @lru_cache(maxsize=512)
@@ -158,24 +183,36 @@ def _lent(room: str) -> dict[str, str]:
 
 
 def why(record: Path, report: Path, inputs: Mapping[str, Any]) -> str:
-    """Say why a notebook has to run; "" when its report is there and nothing that it depends on changed."""
-    if not record.is_file() or not report.is_file():
-        return "runs for the first time"
+    """Say why a notebook has to run; "" when nothing that it depends on changed, and all that it made is as it left it."""
+    if not record.is_file():
+        interrupted = record.with_suffix(publication.BEGUN).is_file()
+        return "runs, since its last execution did not end" if interrupted else "runs for the first time"
     try:
-        before = read_json(record)["inputs"]
-        reasons = _changes(before, inputs)
-    except (ValueError, KeyError, TypeError, AttributeError):
+        before = read_json(record)
+        reasons = _changes(before["inputs"], inputs)
+        changed = [] if reasons else publication.changed_since(before, record, report)
+    except (ValueError, KeyError, TypeError, AttributeError, OSError):
         return "runs, since the record of its last execution is damaged"
+    if changed:
+        reasons = [f"what it made was changed: {', '.join(changed[:_NAMED])}{', ...' if len(changed) > _NAMED else ''}"]
     return "runs, since " + "; ".join(reasons) if reasons else ""
 
 
+_NAMED = 5  # changed files that a reason names
+
+
 def _changes(before: Mapping[str, Any], inputs: Mapping[str, Any]) -> list[str]:
-    labels = {"parameters": "parameters changed", "helpers": "helpers changed", "upstream": "results changed of"}
+    labels = {
+        "parameters": "parameters changed",
+        "files": "files changed of",
+        "helpers": "helpers changed",
+        "upstream": "results changed of",
+    }
     reasons = []
     for key, label in labels.items():
         old = before[key] if isinstance(before[key], dict) else {}  # records of before results were digested hold a list
         changed = sorted(name for name in {*old, *inputs[key]} if old.get(name, ...) != inputs[key].get(name, ...))
-        reasons += [f"{label}{':' if key != 'upstream' else ''} {', '.join(changed)}"] if changed else []
+        reasons += [f"{label}{'' if label.endswith(' of') else ':'} {', '.join(changed)}"] if changed else []
     return reasons + (["its source changed"] if before["notebook"] != inputs["notebook"] else [])
 
 
@@ -193,15 +230,42 @@ def faults_of(executions: Sequence[Execution], places: Places, gpus: Sequence[st
         gpus: this machine's GPUs; None where other machines do the work.
         least_free: GiB that must be free below work and reports.
     """
-    found = [fault for execution in executions for fault in _of_execution(execution, places.root, gpus)]
+    found = [*_missing_files(executions, places.root), *(fault for execution in executions for fault in _of_execution(execution, gpus))]
     folders = {folder for execution in executions for folder in (places.work(execution), places.reports(execution))}
     return list(dict.fromkeys([*found, *_of_folders(sorted(folders), least_free)]))
 
 
-def _of_execution(execution: Execution, root: Path, gpus: Sequence[str] | None) -> Iterable[str]:
+# Where published images are had.
+_HAD = {
+    "tiny_imagenet": "get it from http://cs231n.stanford.edu/tiny-imagenet-200.zip, or ",
+    "ilsvrc": "get it from https://www.kaggle.com/c/imagenet-object-localization-challenge/data, or ",
+}
+
+
+def _missing_files(executions: Sequence[Execution], root: Path) -> Iterable[str]:
+    """Tell each place at which nothing is once, with all parameters that name it."""
+    found: dict[str, dict[str, str]] = {}
+    for parameters in (execution.parameters for execution in executions):
+        for name, value in parameters.items():
+            if name.endswith("_path") and isinstance(value, str) and value and not _is_there(root, value):
+                found.setdefault(value, {}).setdefault(name, _HAD.get(parameters.get(name.replace("_path", "_source"), ""), ""))
+    for value, names in found.items():
+        had = next(filter(None, names.values()), "")
+        yield (
+            f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} {value!r}, and nothing is there; "
+            f"{had}give its place by {' '.join(f'--set {name}=...' for name in names)}"
+        )
+
+
+def _is_there(root: Path, value: str) -> bool:
+    try:
+        return (root / Path(value).expanduser()).exists()
+    except (OSError, RuntimeError, ValueError):  # a name that is too long, or the home of a user that is not
+        return False
+
+
+def _of_execution(execution: Execution, gpus: Sequence[str] | None) -> Iterable[str]:
     for name, value in execution.parameters.items():
-        if name.endswith("_path") and isinstance(value, str) and value and not (root / Path(value).expanduser()).exists():
-            yield f"{execution.notebook.stem}: {name} is {value!r}, and nothing is there; give its place by --set {name}=..."
         if name == "device" and isinstance(value, str) and value.startswith("cuda") and gpus is not None and not gpus:
             yield f"{execution.notebook.stem}: device is {value!r}, and this machine shows no GPU; set device to auto or cpu"
 

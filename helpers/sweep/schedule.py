@@ -1,6 +1,7 @@
 """A study's executions, stage by stage: claimed, handed to an engine, tried again when lost, and recorded when complete."""
 
 import os
+import shutil
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +9,7 @@ from typing import Any
 
 from helpers.files import write_json
 from helpers.locks import LockHolder
-from helpers.sweep import progress
+from helpers.sweep import progress, publication
 from helpers.sweep.engines import Engine
 from helpers.sweep.executions import Places, Sources, digest_of, recorded_results, results_of, why
 from helpers.sweep.progress import Display
@@ -137,10 +138,13 @@ class Sweep:
         self._attempts[name] = self._attempts.get(name, 0) + 1
         self.tallies[stage].running += 1
         self._log(execution, "starts", f"attempt {self._attempts[name]}")
-        root = self.places.root
+        root, staging = self.places.root, self.places.staging(execution)
+        publication.withdraw(self.places.record(execution))
+        shutil.rmtree(staging, ignore_errors=True)
         job = {
             "notebook": os.path.relpath(execution.notebook, root),  # so that the paths in the report are relative to the project
             "partial": os.path.relpath(self.places.partial(execution), root),
+            "staging": os.path.relpath(staging, root),
             "parameters": execution.parameters,
             "whole": not execution.part,
         }
@@ -156,7 +160,7 @@ class Sweep:
         if outcome.kind == "done":
             try:
                 self._complete(execution, inputs, outcome, attempts)
-            except OSError as fault:
+            except (OSError, ValueError) as fault:
                 outcome = Outcome("error", outcome.seconds, "its report could not be kept", f"{type(fault).__name__}: {fault}")
             else:
                 tally.done += 1
@@ -172,14 +176,18 @@ class Sweep:
         return False
 
     def _complete(self, execution: Execution, inputs: dict[str, Any], outcome: Outcome, attempts: int) -> None:
-        """Rename the report, and write the record last of all: a kill before it makes the notebook run again."""
-        partial, final = self.places.partial(execution), self.places.report(execution)
+        """Publish what it made, and write the record last of all: a kill before it makes the notebook run again."""
+        partial, report, record = self.places.partial(execution), self.places.report(execution), self.places.record(execution)
+        staging = self.places.staging(execution)
+        story = publication.staged_story(staging, execution.notebook.stem)
+        files = publication.publish(staging, self.places.published(execution), report, record)
         with open(partial, "rb+") as written:
             os.fsync(written.fileno())
-        os.replace(partial, final)
-        results = results_of(execution, self.places, inputs)
-        record = {"status": "complete", "inputs": inputs, "results": results, "seconds": outcome.seconds, "attempts": attempts}
-        write_json(self.places.record(execution), record)
+        os.replace(partial, report)
+        kept = [] if execution.part else publication.work_files(story, self.places.work(execution))  # parts share what the whole makes
+        made = {"published": publication.digests([*files, report], report.parent), "work": publication.digests(kept, record.parent)}
+        known = {"status": "complete", "inputs": inputs, "results": results_of(story, made, inputs), **made}
+        publication.reinstate(record, known | {"seconds": outcome.seconds, "attempts": attempts})
         self.places.failure(execution).unlink(missing_ok=True)
         self.ran += 1
         self.display.say(f"{execution.name}: done in {outcome.seconds:.0f} s")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from helpers import locks
+from helpers.files import STAGING
 from helpers.locks import MARK, started
 from helpers.sweep.executions import CLOSING
 
@@ -90,11 +91,12 @@ def perform(job: dict[str, Any]) -> Outcome:
     """Execute one notebook by papermill; whatever ends it ends here as an outcome, and the partial report stays.
 
     Args:
-        job: notebook, partial, parameters, kernel environment, cores (None leaves them), whole (False stops before the closing part);
+        job: notebook, partial, staging (folder for what it makes), parameters, kernel environment, cores (None leaves them), whole (False stops before the closing part);
             paths are relative to the current folder.
     """
     started = time.perf_counter()
     environment = {name: value for name, value in _KERNEL.items() if name not in os.environ} | job["environment"]
+    environment[STAGING] = str(Path(job["staging"]).absolute())
     before = {name: os.environ.get(name) for name in environment}
     os.environ.update(environment)
     if job["cores"] and hasattr(os, "sched_setaffinity"):

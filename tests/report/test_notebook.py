@@ -1,20 +1,24 @@
 import json
 import re
+from html.parser import HTMLParser
 
 import matplotlib.pyplot as plt
 import nbformat
 import numpy as np
 import pandas as pd
 import pytest
+from IPython.display import HTML
 
+from helpers.files import STAGING
 from helpers.report import notebook as report_notebook
 from helpers.report import pages
-from helpers.report.notebook import cell_text, open_report, parameters, provenance, show_figure, show_table, tell
+from helpers.report.notebook import cell_text, made_for_others, open_report, parameters, provenance, show_figure, show_table, tell
 
 
 @pytest.fixture
 def report(tmp_path, monkeypatch):
     monkeypatch.setattr(report_notebook, "from_root", lambda path: tmp_path / path)
+    monkeypatch.setenv(STAGING, str(tmp_path / "reports/my"))
     shown = []
     monkeypatch.setattr(report_notebook, "display", lambda content, **options: shown.append((content, options)))
     opened = open_report(study="my", notebook="01_data_subset")
@@ -117,3 +121,87 @@ def test_parameters_shows_what_the_notebook_declares_with_the_values_in_force(re
     assert values["image_size"] == "99"
     assert set(values) == set(names)
     assert "unrelated" not in shown[0][0].data
+
+
+def test_a_notebook_that_the_launcher_does_not_run_leaves_the_report_alone_and_says_where_its_files_go(report, monkeypatch, tmp_path):
+    opened, shown = report
+    show_table(opened, pd.DataFrame({"x": [1]}), "scores")
+    monkeypatch.delenv(STAGING)
+    shown.clear()
+    own = open_report(study="my", notebook="01_data_subset")
+    assert shown[0][0].data.count("\n") == 0
+    assert "work/my/scratch/01_data_subset" in shown[0][0].data
+    assert "python -m helpers.sweep params/my.yaml" in shown[0][0].data
+    show_table(own, pd.DataFrame({"x": [2]}), "scores")
+    assert (tmp_path / "work/my/scratch/01_data_subset/tables/scores.csv").read_text() == "x\n2\n"
+    assert (tmp_path / "reports/my/tables/scores.csv").read_text() == "x\n1\n"
+
+
+def test_a_file_for_others_is_recorded_from_the_folder_of_work_and_one_elsewhere_is_refused(report, tmp_path):
+    opened, _ = report
+    made_for_others(opened, tmp_path / "work/my/catalogue.parquet")
+    assert opened.story[-1] == {"kind": "work_file", "path": "catalogue.parquet"}
+    with pytest.raises(ValueError, match="leaves the folder"):
+        made_for_others(opened, tmp_path / "other.parquet")
+
+
+class Elements(HTMLParser):
+    """Every tag of a page, with what it would do."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.found = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.found.append((tag, dict(attributes)))
+
+
+NASTY = [
+    "<img src=x onerror=alert(1)>",
+    "<script>alert(1)</script>",
+    "[k](javascript:alert(1))",
+    "![k](http://evil.example/x.png)",
+    "[k]: http://evil.example",
+    "https://evil.example/x",
+    "`<iframe src=x>`",
+    "``` <svg onload=alert(1)>",
+    "</p><a href=javascript:alert(1)>k</a>",
+    "<!--",
+    "&#60;img src=x onerror=alert(1)&#62;",
+    "a|b\n\n<video src=x onerror=alert(1)>",
+]
+
+
+@pytest.mark.parametrize("name", NASTY)
+def test_a_class_name_from_data_is_text_in_every_page(report, name):
+    opened, shown = report
+    tell(opened, f"The class {name} and `{name}` are **easy**.", answer=True)
+    figure, _ = plt.subplots()
+    show_figure(opened, figure, "curve", f"Class {name} leads.")
+    show_table(opened, pd.DataFrame({"class": [name], name: [1]}), "classes", f"Class {name} has 1.")
+    outputs = [
+        nbformat.v4.new_output("display_data", {"text/html" if isinstance(item, HTML) else "text/markdown": item.data}, metadata=options)
+        for item, options in shown
+        if not isinstance(item, dict)
+    ]
+    cell = nbformat.v4.new_code_cell("1", outputs=outputs)
+    first = nbformat.v4.new_markdown_cell("# 01 Title")
+    nbformat.write(nbformat.v4.new_notebook(cells=[first, cell]), opened.folder / "01_data_subset.ipynb")
+    pages.write_pages(opened.folder)
+    for page in ("index.html", "01_data_subset.html"):
+        found = Elements((opened.folder / page).read_text()).found
+        assert not [tag for tag, values in found if any(key.startswith("on") for key in values)]
+        assert not [tag for tag, _ in found if tag in ("iframe", "svg", "video")]
+        assert not [values for tag, values in found if tag == "img" and not values.get("src", "").startswith(("figures/", "data:"))]
+        links = [values.get("href", "") for tag, values in found if tag == "a"]
+        assert not [link for link in links if "evil" in link or "javascript" in link], links
+        assert not [1 for tag, values in found if tag == "script" and "evil" in str(values)]
+    assert "alert(1)</script>" not in (opened.folder / "index.html").read_text()
+
+
+def test_infinite_values_stop_no_table(report):
+    opened, shown = report
+    show_table(opened, pd.DataFrame({"norm": [np.inf, -np.inf, np.nan]}), "norms", "Infinite.")
+    assert [text in shown[0][0].data for text in (">∞<", ">-∞<", ">—<")] == [True] * 3
+    assert "inf" in finish(opened).read_text()

@@ -10,18 +10,21 @@ class Imagined:
 
     def __init__(self, root, slots=2):
         self.root, self.slots, self.ends, self.started, self.ready, self.tables = root, slots, {}, [], [], {}
+        self.work_files, self.jobs = {}, {}
         self.meanwhile = lambda name: None
 
     def submit(self, name, job, width):
         self.started.append(name)
+        self.jobs[name] = job
         partial = self.root / job["partial"]
         partial.parent.mkdir(parents=True, exist_ok=True)
         partial.write_text(json.dumps({"cells": []}))
         if table := self.tables.get(name):
-            folder = self.root / job["parameters"]["reports_dir"] / "s"
+            folder = self.root / job["staging"]
             (folder / "story").mkdir(parents=True, exist_ok=True)
-            (folder / "t.csv").write_text(table)
-            story = [{"kind": "table", "name": "t", "path": "t.csv"}]
+            (folder / f"{name.replace('/', '-')}.csv").write_text(table)
+            story = [{"kind": "table", "path": f"{name.replace('/', '-')}.csv"}]
+            story += [{"kind": "work_file", "path": path} for path in self.work_files.get(name, [])]
             (folder / "story" / f"{name.partition('/')[0]}.json").write_text(json.dumps(story))
         self.meanwhile(name)
         ends = self.ends.get(name, [])

@@ -9,7 +9,7 @@ import yaml
 
 from helpers import files
 from helpers.locks import LockHolder
-from helpers.sweep import cli, schedule
+from helpers.sweep import cli, publication
 from helpers.sweep.cli import Options
 from helpers.sweep.engines import LocalEngine
 from helpers.sweep.worker import Outcome
@@ -87,9 +87,9 @@ def test_what_comes_after_runs_again_only_when_the_tables_before_it_changed(proj
     project.engine.tables = {"01_a": "x\n1\n", "02_b": "y\n1\n"}
     project()
     project.engine.tables["02_b"] = "y\n2\n"
-    assert project("02_b.study=other") == (0, [*EVERYTHING[1:5], "03_c"])
+    assert project("02_b.shard=1/2") == (0, [*EVERYTHING[1:5], "03_c"])
     assert "03_c: runs, since results changed of 02_b" in capsys.readouterr().out
-    assert project("02_b.study=third") == (0, EVERYTHING[1:5])  # another input, the same table
+    assert project("02_b.shard=2/2") == (0, EVERYTHING[1:5])  # another input, the same table
 
 
 def test_a_failed_part_holds_back_what_needs_it_and_nothing_else(project, capsys):
@@ -204,7 +204,7 @@ def test_a_full_disk_simulated_at_the_write_is_told_and_loses_nothing_that_was_c
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
         writing(path, record)
 
-    monkeypatch.setattr(schedule, "write_json", write)
+    monkeypatch.setattr(publication, "write_json", write)
     full.append(True)
     assert project() == (1, EVERYTHING[:4])
     printed = capsys.readouterr().err
@@ -264,3 +264,99 @@ def test_time_left_comes_from_measured_durations():
     assert Tally(total=3, done=3).seconds_left(1) == 0
     spans = [(None, "?"), (4, "4 s"), (119, "119 s"), (720, "12 min"), (12_000, "3 h 20 min")]
     assert [duration(seconds) for seconds, _ in spans] == [text for _, text in spans]
+
+
+@pytest.fixture
+def catalogued(project):
+    """The first notebook reports a table, and makes a file that the others read; both say which seed it ran with."""
+    work = project.root / "work/s/catalogue.parquet"
+    project.engine.work_files = {"01_a": ["catalogue.parquet"]}
+
+    def meanwhile(name):
+        if name == "01_a":
+            work.parent.mkdir(parents=True, exist_ok=True)
+            work.write_text(f"seed {project.engine.jobs['01_a']['parameters']['seed']}")
+
+    project.engine.meanwhile, project.engine.tables = meanwhile, dict.fromkeys(EVERYTHING, "x\n1\n")
+    assert project() == (0, EVERYTHING)
+    project.catalogue = work
+    return project
+
+
+def test_another_value_interrupted_after_the_catalogue_is_rewritten_is_not_called_complete(catalogued, capsys):
+    rewrite = catalogued.engine.meanwhile
+
+    def interrupt(name):
+        rewrite(name)
+        raise KeyboardInterrupt
+
+    catalogued.engine.meanwhile = interrupt
+    assert catalogued("01_a.seed=9") == (130, ["01_a"])
+    assert catalogued.catalogue.read_text() == "seed 9"
+    catalogued.engine.meanwhile = rewrite
+    capsys.readouterr()
+    assert catalogued(dry_run=True) == (0, [])
+    printed = capsys.readouterr().out
+    assert "01_a: runs, since its last execution did not end" in printed
+    assert "03_c: runs if the results of 01_a change" in printed
+    assert catalogued() == (0, ["01_a"])  # which finds what it found before, so that the others stay
+    assert catalogued.catalogue.read_text() == "seed 0"
+    assert catalogued() == (0, [])
+    assert not list(catalogued.root.rglob("*.begun.json"))
+
+
+def test_a_notebook_that_failed_with_another_value_spoils_no_report_and_is_not_called_complete(catalogued):
+    published = {path: path.read_bytes() for path in (catalogued.root / "reports").rglob("*.csv")}
+    catalogued.engine.tables["03_c"] = "x\n2\n"
+    catalogued.engine.ends = {"03_c": [Outcome("error", 1.0, "cell 9", "no")]}
+    assert catalogued("03_c.seed=9") == (1, ["03_c"])
+    assert {path: path.read_bytes() for path in (catalogued.root / "reports").rglob("*.csv")} == published
+    assert catalogued() == (0, ["03_c"])
+    assert not list(catalogued.root.rglob("staging/*"))
+
+
+def test_a_catalogue_that_somebody_else_rewrote_is_made_again(catalogued, capsys):
+    catalogued.catalogue.write_text("of two models")
+    assert catalogued() == (0, ["01_a"])
+    assert "01_a: runs, since what it made was changed: catalogue.parquet (changed)" in capsys.readouterr().out
+
+
+def test_what_others_read_changes_what_comes_after(catalogued):
+    assert catalogued("01_a.seed=9") == (0, EVERYTHING)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "fate"),
+    [
+        (lambda path: path.write_text("x\n"), "changed"),
+        (lambda path: path.write_text(""), "emptied"),
+        (lambda path: path.unlink(), "deleted"),
+    ],
+)
+def test_a_report_file_that_was_spoilt_is_mended_by_the_next_start(catalogued, capsys, spoil, fate):
+    table = catalogued.root / "reports/s/03_c.csv"
+    spoil(table)
+    assert catalogued() == (0, ["03_c"])
+    assert f"03_c: runs, since what it made was changed: 03_c.csv ({fate})" in capsys.readouterr().out
+    assert table.read_text() == "x\n1\n"
+    part = catalogued.root / "reports/s/02_b/seed2"
+    (part / "02_b-seed2.csv").write_text("")
+    (part.parent / "seed3.ipynb").write_text("")
+    assert catalogued() == (0, ["02_b/seed2", "02_b/seed3"])
+    assert catalogued() == (0, [])
+
+
+def test_what_an_execution_no_longer_makes_goes_and_what_others_put_there_stays(catalogued):
+    reports = catalogued.root / "reports/s"
+    (reports / "FINDINGS.md").write_text("ours")
+    catalogued.engine.tables.pop("03_c")
+    assert catalogued(force=["03_c"]) == (0, ["03_c"])
+    assert not (reports / "03_c.csv").exists()
+    assert (reports / "01_a.csv").is_file()
+    assert (reports / "FINDINGS.md").read_text() == "ours"
+
+
+def test_a_story_that_names_a_file_outside_of_the_work_folder_is_refused(catalogued, capsys):
+    catalogued.engine.work_files["03_c"] = ["../../secret"]
+    assert catalogued(force=["03_c"]) == (1, ["03_c"])
+    assert "leaves the folder" in capsys.readouterr().err

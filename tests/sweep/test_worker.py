@@ -17,7 +17,15 @@ from helpers.sweep.worker import perform
 
 
 def job(**given):
-    return {"notebook": "a.ipynb", "partial": "b.ipynb", "parameters": {}, "cores": None, "environment": {}, "whole": True} | given
+    return {
+        "notebook": "a.ipynb",
+        "partial": "b.ipynb",
+        "staging": "c",
+        "parameters": {},
+        "cores": None,
+        "environment": {},
+        "whole": True,
+    } | given
 
 
 def cell_ended_with(name, value):
@@ -80,7 +88,7 @@ def test_a_part_stops_before_the_closing_cell_and_a_notebook_without_one_runs_wh
 
 def test_a_worker_whose_sweep_is_gone_ends_with_all_that_it_started():
     script = """import subprocess, sys
-from helpers import worker
+from helpers.sweep import worker
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
 worker.main()"""
     mark = f"test-worker.{os.getpid()}"

@@ -1,0 +1,15 @@
+"""Names from data inside of Markdown: read as they are, and never followed."""
+
+import re
+
+# Just after "<" before a tag; between "]" and what makes a link of it; inside of an address; after a backslash before TeX's links.
+_LIVE = re.compile(r"(?<=<)(?=[A-Za-z/!?])|(?<=\])(?=[(\[:])|(?<=:)(?=//)|(?<=www)(?=\.)|(?<=\\)(?=href|url|html)", re.I)
+
+
+def inert(markdown: str) -> str:
+    """Markdown whose emphasis and code live and in which nothing else does: names from data make no HTML, links or images.
+
+    An invisible character (zero-width non-joiner) parts what would begin a tag, a link or an address, so that a name reads as it is,
+    in code too, where an escape would show.
+    """
+    return _LIVE.sub("\u200c", markdown)
