@@ -5,6 +5,7 @@ import inspect
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -16,7 +17,20 @@ from helpers.networks import hooks
 
 # What the caller gives: the network in evaluation mode on its device, an ImageSet, uint8 images to network input, and the network as
 # it was before training, which may be None.
-GIVEN = ("network", "images", "normalise", "initial_network", "device")
+# For the family "unlabelled": logits of images without labels (target), of the target turned, of images with labels that were not fitted
+# to (holdout), and a sequence of those that runs of other seeds give for the target; None where there are none.
+GIVEN = (
+    "network",
+    "images",
+    "normalise",
+    "initial_network",
+    "device",
+    "target_logits",
+    "rotated_target_logits",
+    "holdout_logits",
+    "holdout_labels",
+    "repeat_target_logits",
+)
 
 
 PROVIDERS: dict[str, Callable[..., Any]] = {}
@@ -36,6 +50,7 @@ class MeasureSettings:
     repository_parity: bool = False  # also with the faults of the public code, at the price of a second search
     sharpness_images: int = 500  # training images at most, for worst-case sharpness
     sharpness_steps: int = 20  # ascent steps per magnitude
+    transport_images: int = 10_000  # target images at most, for optimal transport
     batch_size: int = 0  # images per pass, 0 as many as memory takes (see batches); no value depends on it beyond rounding
     seed: int = 0  # of everything that is drawn
 
@@ -51,7 +66,8 @@ class Evidence:
 
     def __init__(self, given: Mapping[str, Any], settings: MeasureSettings) -> None:
         """Take what the caller has (see ``GIVEN``) and the settings."""
-        self._known = {name: given.get(name) for name in GIVEN} | asdict(settings)
+        # What could be worked out is taken as it is given: the number of images that a network was fitted to, of which it is given some.
+        self._known = dict.fromkeys(GIVEN) | dict(given) | asdict(settings)
         if not settings.batch_size:
             del self._known["batch_size"]  # so that it is worked out
         self._seconds = dict.fromkeys(self._known, 0.0)
@@ -104,17 +120,37 @@ def score(measures: Iterable[Measure], given: Mapping[str, Any], settings: Measu
 
     Args:
         measures: see ``registry.MEASURES``.
-        given: values for ``GIVEN``.
+        given: values for ``GIVEN``; one of ``PROVIDERS`` is then not worked out.
         settings: what else decides the values.
 
     Returns:
         One row per measure and variant, in order: measure, variant, value (NaN where undefined), seconds (of this measure with all it
         needs, as if nothing were shared, so that costs compare), reason ("" or why there is no value, in one line).
     """
-    evidence = Evidence(given, settings)
+    return score_with_images(measures, given, settings, [])[0]
+
+
+def score_with_images(
+    measures: Iterable[Measure], given: Mapping[str, Any], settings: MeasureSettings, kept: Iterable[str]
+) -> tuple[pd.DataFrame, dict[str, dict[str, Any]]]:
+    """Compute the same, and give beside it what was found of single images on the way.
+
+    Args:
+        measures: see ``score``.
+        given: see ``score``.
+        settings: see ``score``.
+        kept: providers of values of single images, (N,) arrays by name; those that cannot be had are left out.
+
+    Returns:
+        The table of ``score``, and what each provider gives.
+    """
+    evidence, images = Evidence(given, settings), {}
     with hooks.evaluation_mode(given["network"]):
         rows = [row for item in measures for row in _rows(item, evidence)]
-    return pd.DataFrame(rows, columns=["measure", "variant", "value", "seconds", "reason"])
+        for name in kept:
+            with suppress(ValueError):
+                images[name] = evidence[name]
+    return pd.DataFrame(rows, columns=["measure", "variant", "value", "seconds", "reason"]), images
 
 
 def _rows(item: Measure, evidence: Evidence) -> list[dict[str, Any]]:

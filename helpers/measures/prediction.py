@@ -158,3 +158,17 @@ def training_accuracy(clean_accuracy: float) -> float:
 def prediction_entropy(probabilities: Tensor) -> float:
     """Mean entropy of the predicted distributions, nats, in [0, ln K]."""
     return float(torch.special.entr(probabilities).sum(1).mean())
+
+
+@provides
+def prediction_values(
+    logits: Tensor, labels: Tensor, probabilities: Tensor, rotated_probabilities: Tensor
+) -> dict[str, NDArray[np.generic]]:
+    """Values of single images, (N,) each: float16 of which the measures are means, and bool, whether the class is right."""
+    invariance = torch.stack([invariance_of(probabilities, turned)[0] for turned in rotated_probabilities]).mean(0)
+    values = {
+        "training_loss": cross_entropy(logits.double(), labels, reduction="none"),
+        "prediction_entropy": torch.special.entr(probabilities).sum(1),
+        "effective_invariance": invariance,
+    }
+    return {name: value.numpy().astype(np.float16) for name, value in values.items()} | {"correct": (logits.argmax(1) == labels).numpy()}

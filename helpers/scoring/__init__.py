@@ -14,6 +14,8 @@ FACE = {
     ],
     "invariance": ["PREDICTORS", "invariance_table", "keep_targets", "with_targets"],
     "look": ["common_images", "overlays", "steps", "to_look_at"],
+    "image_values": ["correct_on_test", "image_values"],
     "models": ["load_scores", "score_missing", "score_side_by_side", "with_measures"],
+    "scoring_set": ["scoring_set"],
 }
 __getattr__ = face(__name__, FACE)

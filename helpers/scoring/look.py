@@ -10,8 +10,9 @@ import torch
 from helpers.cams import closed_form, overlap
 from helpers.data.dataset import ImageSet, StudyData
 from helpers.networks import hooks, resnet
-from helpers.scoring.models import model_images
 from helpers.training.catalogue import load_model
+from helpers.training.config import config_from
+from helpers.training.run import fitted_rows
 
 
 def to_look_at(table: pd.DataFrame) -> pd.DataFrame:
@@ -122,8 +123,7 @@ def overlays(
 
 def common_images(catalogue: pd.DataFrame, data: StudyData, count: int, seed: int) -> ImageSet:
     """Choose images that all the models of a table were fitted to, of different classes as far as there are."""
-    shared = set.intersection(*(set(model_images(model, data).names) for _, model in catalogue.iterrows()))
-    rows = [index for index, name in enumerate(data.train.names) if name in shared]
+    rows = sorted(set.intersection(*(set(fitted_rows(data, config_from(model)).tolist()) for _, model in catalogue.iterrows())))
     order = np.random.default_rng(seed).permutation(rows)
     labels = pd.Series(data.train.labels.numpy()[order])
     spread = order[np.argsort(labels.groupby(labels).cumcount().to_numpy(), kind="stable")]

@@ -1,9 +1,10 @@
-"""Every model of a catalogue on its own training images: every measure once, several models side by side."""
+"""Every model of a catalogue on the scoring set: every measure once, values of single images kept, several models side by side."""
 
 import multiprocessing
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import safetensors.torch
@@ -14,15 +15,12 @@ from helpers.data.dataset import ImageSet, StudyData
 from helpers.measures import evidence, registry
 from helpers.measures.evidence import closure
 from helpers.networks import resnet
+from helpers.scoring.image_values import PROVIDED_BY, folder_name, save_image_values
+from helpers.scoring.scoring_set import ScoringSet
 from helpers.training.catalogue import load_model, read_scores, save_scores, scored_measures, start_path
 from helpers.training.config import config_from
 from helpers.training.pool import jobs_for, start_worker
-from helpers.training.run import images_of_run, initial_model
-
-
-def model_images(model: pd.Series, data: StudyData) -> ImageSet:
-    """Give the images that a model of the catalogue was fitted to, with the labels it was fitted to."""
-    return images_of_run(data, config_from(model))[0]
+from helpers.training.run import fitted_rows, initial_model
 
 
 def initial_network(work: Path, model: pd.Series, classes: int) -> torch.nn.Module | None:
@@ -34,15 +32,11 @@ def initial_network(work: Path, model: pd.Series, classes: int) -> torch.nn.Modu
     return initial_model(config, classes, safetensors.torch.load_file(path)) if path.is_file() else None
 
 
-def folder_name(family: str, settings: evidence.MeasureSettings) -> str:
-    """Name the folder of a family's scores: the family, and the settings that its values depend on."""
-    return f"{family}-{evidence.settings_name(registry.of_families([family]), settings)}"
-
-
 def score_missing(
     work: Path,
     catalogue: pd.DataFrame,
     data: StudyData,
+    scored_on: ScoringSet,
     families: Sequence[str],
     settings: evidence.MeasureSettings,
     *,
@@ -51,15 +45,19 @@ def score_missing(
     """Compute what is missing of some families of measures, for every model; yield each model's id when it has all of them.
 
     What several measures need, such as the forward pass, is worked out once per model. Diverged runs without a model are passed over.
-    Scores go to ``scores/<folder_name>``, one file per model and family, so that a killed run goes on where it stopped.
+    Scores go to ``scores/<folder_name>``, one file per model and family, so that a killed run goes on where it stopped; values of single
+    images are written first, see ``image_values.image_values``.
     """
-    folders = {family: folder_name(family, settings) for family in families}
+    folders = {family: folder_name(family, settings, scored_on) for family in families}
+    images = scored_on.of(data)
     for _, model in catalogue[catalogue["snapshot"] != "none"].iterrows():
         there = {family: scored_measures(work, folder, model["model_id"]) for family, folder in folders.items()}
         todo = [item for item in registry.of_families(list(families)) if item.name not in there[item.family]]
         if todo:
-            scores = _scores(work, model, data, todo, settings, device)
+            scores, single = _scores(work, model, data, images, todo, settings, device)
             for family, rows in scores.groupby(scores["measure"].map({item.name: item.family for item in todo})):
+                if found := single.get(PROVIDED_BY.get(family)):
+                    save_image_values(work, folders[family], model["model_id"], found)
                 save_scores(work, folders[family], model["model_id"], rows)
         yield model["model_id"]
 
@@ -68,24 +66,30 @@ def _scores(
     work: Path,
     model: pd.Series,
     data: StudyData,
+    images: ImageSet,
     todo: Sequence[registry.Measure],
     settings: evidence.MeasureSettings,
     device: torch.device | str,
-) -> pd.DataFrame:
+) -> tuple[pd.DataFrame, dict[str, dict[str, Any]]]:
+    config = config_from(model)
     given = {
         "network": load_model(work, model, len(data.classes), device),
-        "images": model_images(model, data),
+        "images": images,
         "normalise": resnet.normalise_images,
         "device": device,
+        "training_images": len(fitted_rows(data, config)),  # a bound's m is of the training, not of the scoring
     }
     if "initial_network" in closure(name for item in todo for name in item.needs):
         given["initial_network"] = initial_network(work, model, len(data.classes))
-    return evidence.score(todo, given, settings)
+    single = {PROVIDED_BY[family] for family in {item.family for item in todo} & set(PROVIDED_BY)}
+    return evidence.score_with_images(todo, given, settings, single)
 
 
-def load_scores(work: Path, catalogue: pd.DataFrame, families: Sequence[str], settings: evidence.MeasureSettings) -> pd.DataFrame:
-    """Read the scores of some families under these settings: one row per model, measure and variant, see ``catalogue.read_scores``."""
-    return read_scores(work, [folder_name(family, settings) for family in families], catalogue["model_id"])
+def load_scores(
+    work: Path, catalogue: pd.DataFrame, scored_on: ScoringSet, families: Sequence[str], settings: evidence.MeasureSettings
+) -> pd.DataFrame:
+    """Read the scores of some families on these images, under these settings: a row per model, measure and variant, see ``read_scores``."""
+    return read_scores(work, [folder_name(family, settings, scored_on) for family in families], catalogue["model_id"])
 
 
 def with_measures(catalogue: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
@@ -98,6 +102,7 @@ def with_measures(catalogue: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame
 def score_side_by_side(
     work: Path,
     catalogue: pd.DataFrame,
+    scored_on: ScoringSet,
     families: Sequence[str],
     settings: evidence.MeasureSettings,
     *,
@@ -109,6 +114,7 @@ def score_side_by_side(
     Args:
         work: the study's folder; each process reads the images by ``manifest.of_study``.
         catalogue: its models.
+        scored_on: images that all of them are scored on.
         families: families of measures.
         settings: what else decides the values.
         device: where to compute.
@@ -119,14 +125,14 @@ def score_side_by_side(
         RuntimeError: models could not be scored; the others are finished first, and the message names them.
     """
     if jobs_for(device, jobs) == 1:
-        yield from score_missing(work, catalogue, manifest.of_study(work), families, settings, device=device)
+        yield from score_missing(work, catalogue, manifest.of_study(work), scored_on, families, settings, device=device)
         return
     models = [model for _, model in catalogue[catalogue["snapshot"] != "none"].iterrows()]
-    todo = [model for model in models if _lacks(work, model["model_id"], families, settings)]
+    todo = [model for model in models if _lacks(work, model["model_id"], scored_on, families, settings)]
     yield from sorted({model["model_id"] for model in models} - {model["model_id"] for model in todo})
     if not todo:
         return
-    faults, given = [], (list(families), settings, device)
+    faults, given = [], (scored_on, list(families), settings, device)
     count, context = min(jobs_for(device, jobs), len(todo)), multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(count, mp_context=context, initializer=start_worker, initargs=(device,)) as executor:
         started = {executor.submit(_score_one, work, model, *given): model["model_id"] for model in todo}
@@ -139,15 +145,17 @@ def score_side_by_side(
         raise RuntimeError(f"{len(faults)} of {len(todo)} models could not be scored; the others are complete. " + "; ".join(faults[:3]))
 
 
-def _lacks(work: Path, model_id: str, families: Sequence[str], settings: evidence.MeasureSettings) -> bool:
+def _lacks(work: Path, model_id: str, scored_on: ScoringSet, families: Sequence[str], settings: evidence.MeasureSettings) -> bool:
     """Say whether a model lacks a measure of some families."""
     return any(
-        {item.name for item in registry.of_families([family])} - scored_measures(work, folder_name(family, settings), model_id)
+        {item.name for item in registry.of_families([family])} - scored_measures(work, folder_name(family, settings, scored_on), model_id)
         for family in families
     )
 
 
-def _score_one(work: Path, model: pd.Series, families: list[str], settings: evidence.MeasureSettings, device: str) -> None:
+def _score_one(
+    work: Path, model: pd.Series, scored_on: ScoringSet, families: list[str], settings: evidence.MeasureSettings, device: str
+) -> None:
     data = manifest.of_study(work)
-    for _ in score_missing(work, model.to_frame().T, data, families, settings, device=device):
+    for _ in score_missing(work, model.to_frame().T, data, scored_on, families, settings, device=device):
         pass

@@ -158,6 +158,7 @@ def test_fewer_images_are_a_subset_and_the_holdout_is_disjoint(data, config):
 
 
 def test_label_noise_changes_exactly_its_share_to_other_classes(data, config):
+    config = replace(config, rule3_split="test")
     clean, noisy = (images_of_run(data, replace(config, label_noise=share))[0] for share in (0.0, 0.5))
     assert clean.names == noisy.names
     assert int((clean.labels != noisy.labels).sum()) == 18

@@ -1,0 +1,111 @@
+"""Values of single images of every model: kept beside its scores, and stacked for statistics that weight images."""
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from helpers.data.dataset import StudyData
+from helpers.files import complete_or_absent, inside
+from helpers.measures import evidence, registry
+from helpers.scoring.classification import read_logits
+from helpers.scoring.scoring_set import ScoringSet
+
+# What gives the values of single images of a family, see ``evidence.PROVIDERS``.
+PROVIDED_BY = {"localization": "localization_values", "prediction": "prediction_values"}
+
+
+_BITS = "bits of "
+
+
+def folder_name(family: str, settings: evidence.MeasureSettings, scored_on: ScoringSet) -> str:
+    """Name the folder of a family's scores by what its values depend on: the family, the settings, number and digest of the images."""
+    return f"{family}-{evidence.settings_name(registry.of_families([family]), settings)}-{scored_on.name}"
+
+
+def _path(work: Path, folder: str, model_id: str) -> Path:
+    return inside(work / "scores", f"{folder}/{model_id}.images.npz")
+
+
+def save_image_values(work: Path, folder: str, model_id: str, values: Mapping[str, NDArray[Any]]) -> None:
+    """Keep values of single images of a model beside its scores, (images,) each: bool as bits, all others as they are.
+
+    Raises:
+        ValueError: the arrays are of different lengths.
+    """
+    sizes = sorted({len(array) for array in values.values()})
+    if len(sizes) != 1:
+        raise ValueError(f"values of single images of {model_id} have lengths {sizes}; there must be one for each image")
+    arrays = {
+        f"{_BITS}{name}" if array.dtype == bool else name: np.packbits(array) if array.dtype == bool else array
+        for name, array in values.items()
+    }
+    with complete_or_absent(_path(work, folder, model_id)) as temporary, temporary.open("wb") as file:
+        np.savez(file, images=np.int64(sizes[0]), **arrays)
+
+
+def read_image_values(work: Path, folder: str, model_id: str) -> dict[str, NDArray[Any]]:
+    """Read what ``save_image_values`` kept of a model; empty where nothing was.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    path, values = _path(work, folder, model_id), {}
+    if not path.is_file():
+        return values
+    try:
+        with np.load(path, allow_pickle=False) as kept:
+            count = int(kept["images"])
+            for name in sorted({*kept.files} - {"images"}):
+                bits = name.startswith(_BITS)
+                values[name.removeprefix(_BITS)] = np.unpackbits(kept[name], count=count).astype(bool) if bits else kept[name]
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as fault:
+        raise ValueError(f"{path} is damaged ({fault}); delete it and the model's scores beside it, and score the model again") from fault
+    return values
+
+
+def image_values(
+    work: Path, catalogue: pd.DataFrame, scored_on: ScoringSet, settings: evidence.MeasureSettings, family: str = "localization"
+) -> dict[str, NDArray[np.float32]]:
+    """Values of single images of every model, (models, images) float32 by name: the rows of the catalogue, the images of the scoring set.
+
+    localization: iou, iou_b, iou_above_shuffled, energy_in_box, pointing_game, area_matched_iou and pixel_average_precision, of which the
+    measures are the means; mask_area, at the threshold, as a share of the image; correct, 0 or 1. prediction: training_loss,
+    prediction_entropy, effective_invariance and correct.
+
+    Args:
+        work: the study's folder.
+        catalogue: its models.
+        scored_on: images they were scored on.
+        settings: under which they were scored.
+        family: one of ``PROVIDED_BY``.
+
+    Returns:
+        NaN rows for models that were not scored, NaN where a value is undefined; empty where no model was scored.
+
+    Raises:
+        ValueError: a file is damaged.
+    """
+    folder, names = folder_name(family, settings, scored_on), list(catalogue["model_id"])
+    stacked: dict[str, NDArray[np.float32]] = {}
+    for row, name in enumerate(names):
+        for value, single in read_image_values(work, folder, name).items():
+            stacked.setdefault(value, np.full((len(names), len(scored_on.rows)), np.nan, dtype=np.float32))[row] = single
+    return stacked
+
+
+def correct_on_test(work: Path, catalogue: pd.DataFrame, data: StudyData) -> NDArray[np.float32]:
+    """Whether every model is right on every test image, by its kept logits: (models, test images) of 0 and 1, NaN rows without a model.
+
+    Raises:
+        FileNotFoundError: logits of a model were not kept; run 02_grid_training.
+    """
+    found = np.full((len(catalogue), len(data.test)), np.nan, dtype=np.float32)
+    for row, (name, snapshot) in enumerate(zip(catalogue["model_id"], catalogue["snapshot"], strict=True)):
+        if snapshot != "none":
+            found[row] = (read_logits(work, name).argmax(1) == data.test.labels).numpy()
+    return found
