@@ -19,15 +19,14 @@ TINY_SCENES = {
 }
 # A study that all seven notebooks run in minutes.
 TINY_STUDY = {
-    "common": {
-        "class_ids": ["synthetic_disc", "synthetic_cross", "synthetic_bars"],
-        "image_size": 16,
-        "images_per_class": 10,
-        "test_images_per_class": 5,
-        "minimum_train_accuracy": 0.0,
-    },
+    "common": {"minimum_train_accuracy": 0.0},
     "notebooks": {
-        "01_data_subset": {},
+        "01_data_subset": {
+            "class_ids": ["synthetic_disc", "synthetic_cross", "synthetic_bars"],
+            "image_size": 16,
+            "images_per_class": 10,
+            "test_images_per_class": 5,
+        },
         "02_grid_training": {
             "run_count": 4,
             "batch_sizes": [8],
@@ -46,6 +45,7 @@ TINY_STUDY = {
             "flatness_halvings": 2,
             "sharpness_images": 8,
             "sharpness_steps": 1,
+            "score_left_out": True,
             "bootstrap_resamples": 30,
             "accuracy_thresholds": [0.5, 0.0],
         },

@@ -26,7 +26,7 @@ def project(tmp_path_factory):
     """A copy of the project with a tiny model set, and its notebooks with the parameters of that study."""
     folder = browsing.copy_project(tmp_path_factory.mktemp("project"))
     study = copy.deepcopy(TINY_STUDY)
-    study["common"] |= {"image_size": 32}  # maps of the last stage have several pixels
+    study["notebooks"]["01_data_subset"] |= {"image_size": 32}  # maps of the last stage have several pixels
     study["notebooks"]["02_grid_training"] |= {"stem": "small", "max_epochs": 2}
     known = {path.stem for path in (folder / "notebooks").glob("*.ipynb")}
     study["notebooks"] = {name: values for name, values in study["notebooks"].items() if name in known}
