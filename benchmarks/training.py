@@ -1,6 +1,7 @@
 """Training as we do it beside the script that most people would write, both beside the bare training step on images that lie ready.
 
-The usual script: ImageFolder, DataLoader with workers, JPEG decoding, transforms image by image, automatic mixed precision on a GPU.
+The usual script: ImageFolder, DataLoader with workers, JPEG decoding, transforms image by image. Each is timed in both precisions:
+the limit of a precision is the bare step in it.
 """
 
 import argparse
@@ -10,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -26,7 +28,7 @@ from benchmarks import interleaved
 from helpers.data import synthetic
 from helpers.networks import resnet
 from helpers.training import cuda_graph, run
-from helpers.training.config import RunConfig
+from helpers.training.config import PRECISIONS, RunConfig
 
 CLASSES = 12
 PHOTOGRAPH = (500, 375)  # pixels of a typical ILSVRC photograph, which has to be made smaller; Tiny ImageNet's lie there at 64
@@ -65,11 +67,11 @@ def network_of(config: RunConfig, device: str) -> nn.Module:
     return network.to(device, memory_format=torch.channels_last).train()
 
 
-def usual_epoch(network: nn.Module, optimizer: torch.optim.Optimizer, loader: DataLoader, device: str) -> None:
+def usual_epoch(network: nn.Module, optimizer: torch.optim.Optimizer, loader: DataLoader, device: str, precision: str) -> None:
     """One epoch of the usual script; the loss is read at every step, as its progress bar does."""
     for images, labels in loader:
         images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
-        with cuda_graph.autocast(torch.device(device)):
+        with cuda_graph.autocast(torch.device(device), precision):
             loss = cross_entropy(network(images), labels)
         optimizer.zero_grad()
         loss.backward()
@@ -77,10 +79,12 @@ def usual_epoch(network: nn.Module, optimizer: torch.optim.Optimizer, loader: Da
         loss.item()
 
 
-def bare_epoch(network: nn.Module, optimizer: torch.optim.Optimizer, batches: list[tuple[Tensor, Tensor]], device: str) -> None:
+def bare_epoch(
+    network: nn.Module, optimizer: torch.optim.Optimizer, batches: list[tuple[Tensor, Tensor]], device: str, precision: str
+) -> None:
     """The limit: the plain training step on normalised images that lie on the device."""
     for images, labels in batches:
-        with cuda_graph.autocast(torch.device(device)):
+        with cuda_graph.autocast(torch.device(device), precision):
             loss = cross_entropy(network(images), labels)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -99,12 +103,15 @@ def compare(config: RunConfig, size: int, count: int, workers: int, repetitions:
         ready = [(resnet.normalise_images(split.batch(chosen)), split.labels[chosen]) for chosen in starts]
         made = {name: network_of(config, device) for name in ("limit", "plain", "captured", "usual")}
         given = {name: (network, run.make_optimizer(network, config, place)) for name, network in made.items()}
-        ways: dict[str, Callable[[], object]] = {"bare training step (the limit)": partial(bare_epoch, *given["limit"], ready, device)}
-        ways["ours"] = partial(run.train_epoch, *given["plain"], split, config, 1)
-        if place.type == "cuda":
-            captured = cuda_graph.for_shape(cuda_graph.shape_of(config, CLASSES, size, place))
-            ways["ours, recorded step"] = partial(run.train_epoch, *given["captured"], split, config, 1, captured)
-        ways[f"usual script, {workers} workers"] = partial(usual_epoch, *given["usual"], loader, device)
+        ways: dict[str, Callable[[], object]] = {}
+        for precision in PRECISIONS:
+            chosen = replace(config, precision=precision)
+            ways[f"bare training step, {precision}"] = partial(bare_epoch, *given["limit"], ready, device, precision)
+            ways[f"ours, {precision}"] = partial(run.train_epoch, *given["plain"], split, chosen, 1)
+            if place.type == "cuda":
+                captured = cuda_graph.CapturedStep(cuda_graph.shape_of(chosen, CLASSES, size, place))
+                ways[f"ours, recorded step, {precision}"] = partial(run.train_epoch, *given["captured"], split, chosen, 1, captured)
+            ways[f"usual script, {workers} workers, {precision}"] = partial(usual_epoch, *given["usual"], loader, device, precision)
         table = interleaved.compared(interleaved.rounds(ways, repetitions), next(iter(ways)), len(labels), "images")
     table.insert(2, "epochs/min", (60 * table["images/s"] / len(labels)).round(2))
     interleaved.show(f"Training {config.architecture}, {size} px, batch {config.batch_size}, epochs of {len(labels)} images", table)

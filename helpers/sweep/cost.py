@@ -18,6 +18,7 @@ from helpers.sweep.study_file import load_study
 from helpers.training import config, cuda_graph, pool
 from helpers.training import run as training_run
 from helpers.training.config import RunConfig
+from helpers.training.precision import foreseen_precision, smallest_shape
 from helpers.training.run import Split, make_optimizer, train_epoch
 
 _LONG = 3.0  # seconds for one step, beyond which larger batches are taken to be as fast per image
@@ -130,8 +131,8 @@ class Counts(NamedTuple):
     source: str  # where the numbers come from
 
 
-def planned_runs(parameters: Mapping[str, Any]) -> list[RunConfig]:
-    """List the runs of a study as its training notebook does, without looking at its images."""
+def planned_runs(parameters: Mapping[str, Any], precision: str = "float32") -> list[RunConfig]:
+    """List the runs of a study as its training notebook does in a precision, without looking at its images."""
     axes = {
         "batch_size": "batch_sizes",
         "learning_rate": "learning_rates",
@@ -144,10 +145,17 @@ def planned_runs(parameters: Mapping[str, Any]) -> list[RunConfig]:
         "label_noise": "label_noises",
     }
     names = ("stem", "width", "last_stride", "momentum", "rule3_split", "seed", "max_epochs", "loss_threshold", "accuracy_threshold")
-    fixed = {name: parameters[name] for name in names} | {"data": "unknown"}
+    fixed = {name: parameters[name] for name in names} | {"data": "unknown", "precision": precision}
     order = {name: parameters[name] for name in ("blocks", "repeats", "seed")}
     every = config.runs_of_study({axis: parameters[name] for axis, name in axes.items()}, fixed, **order)
     return every[: parameters["run_count"] or None]
+
+
+def planned_precision(parameters: Mapping[str, Any], work: Path, device: str) -> str:
+    """Say in which precision a study would be trained on a device: "float32" or "bfloat16"; nothing is kept."""
+    form = {name: parameters[name] for name in ("stem", "width", "last_stride")}
+    shape = smallest_shape(parameters["architectures"], parameters["batch_sizes"], parameters["image_size"], device, **form)
+    return foreseen_precision(parameters["precision"], work, shape)["precision"]
 
 
 def image_counts(parameters: Mapping[str, Any]) -> Counts:
@@ -217,14 +225,15 @@ def print_plan(study: Path, overrides: Sequence[str] = (), *, root: Path = PROJE
         print(f"{study}: {' and '.join(absent)} must be among its notebooks to plan it: one chooses the images, the other trains a grid")
         return 2
     parameters = executions[IMAGES] | executions[NOTEBOOK]
-    runs, counts = planned_runs(parameters), image_counts(parameters)
     device = "cuda" if torch.cuda.is_available() and parameters["device"] != "cpu" else "cpu"
+    work = from_root(parameters["work_dir"]) / study.stem
+    runs, counts = planned_runs(parameters, planned_precision(parameters, work, device)), image_counts(parameters)
     threads = torch.get_num_threads()
     if device == "cpu":
         torch.set_num_threads(1)  # as a run has
     try:
         steps = time_steps(runs, counts.classes, parameters["image_size"], device)
-        finished = finished_epochs(from_root(parameters["work_dir"]) / study.stem)
+        finished = finished_epochs(work)
         print("\n".join(lines(study.stem, parameters, runs, counts, steps, device, finished)))
     finally:
         torch.set_num_threads(threads)
@@ -251,7 +260,7 @@ def lines(
     images = f"{counts.train:,} training and {counts.test:,} test images of {parameters['image_size']} px in {counts.classes} classes"
     told = [f"{name}: {len(runs):,} runs of at most {cap} epochs, on {images} ({counts.source})"]
     asked = ", though the study asks for a GPU, and torch sees none here" if device == "cpu" and "cuda" in parameters["device"] else ""
-    told += [f"timed on {device_name(device)}{asked}"]
+    told += [f"timed on {device_name(device)} in {runs[0].precision}{asked}"]
     told += ["", *table.round({"images_per_second": 1, "seconds_per_epoch": 1, "hours": 2}).to_string(index=False).splitlines(), ""]
     together = f"with {side} runs side by side" if device == "cpu" else "on one GPU, which runs that share it are not taken to speed up"
     told += [f"training: at most {_span(total / side)} {together}; one epoch of all runs takes {_span(total / side / cap)}"]

@@ -6,6 +6,7 @@ FACE = {
     "catalogue": ["analysed", "histories", "late_changes", "missing", "models_of_study", "read_catalogue"],
     "config": ["PAPER_AXES", "runs_of_study"],
     "pool": ["choose_device", "train_missing"],
+    "precision": ["choose_precision", "smallest_shape"],
     "pretraining": [],
 }
 __getattr__ = face(__name__, FACE)

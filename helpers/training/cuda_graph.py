@@ -72,7 +72,7 @@ def step(
         images = augment(images, draws)
     with autocast(labels.device, precision):
         logits = model(resnet.normalise_images(images))
-    loss = cross_entropy(logits.to(next(model.parameters()).dtype), labels)
+    loss = cross_entropy(logits.float() if precision == "bfloat16" else logits, labels)
     optimizer.zero_grad(set_to_none=True)
     loss.backward()
     if decay is not None:

@@ -177,7 +177,7 @@ network = resnet.build("resnet18", 20, width=0.125, seed=0).to(memory_format=tor
 pixels = torch.randint(0, 256, (8, 224, 224, 3), dtype=torch.uint8).permute(0, 3, 1, 2)
 optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
 for _ in range(3):
-    cuda_graph.step(network, optimizer, pixels, torch.arange(8), None)
+    cuda_graph.step(network, optimizer, pixels, torch.arange(8), None, precision=PRECISION)
 print(all(bool(weights.isfinite().all()) for weights in network.parameters()))
 """
 
@@ -200,8 +200,9 @@ def test_the_fault_upstream_is_still_there():
     )
 
 
-def test_the_network_that_died_of_it_trains():
-    ended = in_a_process_of_its_own(ONE_STEP)
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_network_that_died_of_it_trains(precision):
+    ended = in_a_process_of_its_own(ONE_STEP.replace("PRECISION", repr(precision)))
     assert (ended.returncode, ended.stdout) == (0, "True\n"), ended.stderr
 
 

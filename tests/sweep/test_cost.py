@@ -133,7 +133,8 @@ def test_the_lines_tell_hours_disk_memory_and_what_would_change_them(run):
 
 
 def test_the_plan_of_a_study_is_printed_and_threads_are_given_back(tmp_path, capsys):
-    settings = {"run_count": 2, "architectures": ["resnet18"], "batch_sizes": [16], "max_epochs": 3, "work_dir": str(tmp_path / "work")}
+    settings = {"run_count": 2, "architectures": ["resnet18"], "batch_sizes": [16], "max_epochs": 3}
+    settings |= {"precision": "bfloat16", "work_dir": str(tmp_path / "work")}
     notebooks = {"01_data_subset": {"image_size": 16}, "02_grid_training": settings}
     (tmp_path / "small.yaml").write_text(yaml.safe_dump({"notebooks": notebooks}))
     write_json(tmp_path / "work" / "small" / "runs" / "one" / "result.json", {"epochs": 2})
@@ -141,6 +142,8 @@ def test_the_plan_of_a_study_is_printed_and_threads_are_given_back(tmp_path, cap
     assert cost.print_plan(tmp_path / "small.yaml", ["device=cpu"]) == 0
     told = capsys.readouterr().out
     assert told.startswith("small: 2 runs of at most 3 epochs")
+    assert " in bfloat16\n" in told
+    assert not (tmp_path / "work/small/precision.json").exists()
     assert "the 1 runs that are complete took 2 epochs" in told
     assert torch.get_num_threads() == threads
 

@@ -49,6 +49,7 @@ def test_the_id_follows_from_the_configuration_alone_and_every_field_counts():
         "accuracy_threshold": 0.9,
         "rule3_split": "test",
         "last_stride": 1,
+        "precision": "bfloat16",
         "holdout_fraction": 0.2,
         "seed": 9,
     }
