@@ -7,19 +7,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss, pixel_shuffle
-from torchmetrics.functional.image import structural_similarity_index_measure
-from torchvision.transforms.v2.functional import gaussian_blur
 
+from helpers.data.degrade import blurred, check_images, in_chunks, noisy, ssim
 from helpers.networks.hooks import evaluation_mode
 
 GENERATORS = ("blur", "gaussian", "autoencoder")
-
-
-# Images at a time: few, since the convolutions of small maps are several times faster on a CPU when they stay in its cache.
-_CHUNK = 16
-
-
-_LEAST_SIDE = 8
 
 
 _MOST_STEPS = 40
@@ -116,52 +108,23 @@ def degrade(images: Tensor, generator: NoiseGenerator, strength: float, seed: in
     limit = greatest_strength(generator, min(images.shape[-2:]))
     if not 0 <= strength <= limit:
         raise ValueError(f"strength {strength} of {generator.name!r} must be in [0, {limit:g}]")
-    if strength == 0 or not len(images):
+    if strength == 0:
         return images.clone()
     draws = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        parts = [_degraded(chunk.float(), generator, strength, draws) for chunk in images.split(_CHUNK)]
-        return torch.cat([part.round().clamp(0, 255).to(images.device, torch.uint8) for part in parts])
+    return in_chunks(images, lambda pixels: _degraded(pixels, generator, strength, draws))
 
 
 def _degraded(pixels: Tensor, generator: NoiseGenerator, strength: float, draws: torch.Generator) -> Tensor:
     if generator.name == "blur":
-        # Beyond 4 standard deviations the kernel's weights sum to less than 1e-4, so a wider kernel makes no step in the SSIM.
-        radius = min(math.ceil(4 * strength), min(pixels.shape[-2:]) - 1)
-        return gaussian_blur(pixels, [2 * radius + 1] * 2, [strength] * 2)
+        return blurred(pixels, strength)
     if generator.name == "gaussian":
-        # Drawn on the CPU, so that every device gets the same noise.
-        return pixels + strength * torch.randn(pixels.shape, generator=draws).to(pixels.device)
+        return noisy(pixels, strength, draws)
     network = generator.network
     device = next(network.parameters()).device
     kept = torch.full((len(pixels),), network.width - max(0.0, strength - 1), device=device)
     with evaluation_mode(network):
         reconstruction = network(pixels.to(device) / 255, kept).to(pixels.device) * 255
     return torch.lerp(pixels, reconstruction, min(strength, 1.0))
-
-
-def ssim(images: Tensor, degraded: Tensor) -> Tensor:
-    """Structural similarity of each image with its degraded version, by torchmetrics; Wang et al. 2004, equation (13).
-
-    Gaussian windows of standard deviation 1.5 pixels, k1 = 0.01, k2 = 0.03, pixels in [0, 255] (data range 255), reflected at the
-    edges, mean over pixels and channels.
-
-    Args:
-        images: (N, 3, H, W) uint8, sides at least 8.
-        degraded: the same shape.
-
-    Returns:
-        (N,) float32 in [-1, 1]; 1 for equal images only, up to the rounding of float32, which costs bright flat regions up to 1e-3.
-
-    Raises:
-        ValueError: the images are of another kind, or the shapes differ.
-    """
-    _check(images)
-    if images.shape != degraded.shape or degraded.dtype != torch.uint8:
-        raise ValueError(f"degraded must be uint8 of shape {tuple(images.shape)}, got {tuple(degraded.shape)} {degraded.dtype}")
-    pairs = zip(images.split(_CHUNK), degraded.split(_CHUNK), strict=True)
-    settings = {"sigma": 1.5, "k1": 0.01, "k2": 0.03, "data_range": 255.0, "reduction": "none"}
-    return torch.cat([structural_similarity_index_measure(b.float(), a.float(), **settings) for a, b in pairs])
 
 
 def calibrate(generator: NoiseGenerator, images: Tensor, target: float, tolerance: float = 0.01, seed: int = 0) -> Calibrated:
@@ -244,8 +207,7 @@ def train_autoencoder(images: Tensor, *, width: int = 8, epochs: int = 8, seed: 
 
 
 def _check(images: Tensor, multiple: int = 1) -> None:
-    sides, got = images.shape[-2:], f"{tuple(images.shape)} {images.dtype}"
-    if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3 or min(sides) < _LEAST_SIDE:
-        raise ValueError(f"images must be (N, 3, H, W) uint8 with sides of at least {_LEAST_SIDE}, got {got}")
-    if any(side % multiple for side in sides):
+    check_images(images)
+    if any(side % multiple for side in images.shape[-2:]):
+        got = f"{tuple(images.shape)} {images.dtype}"
         raise ValueError(f"the auto-encoder takes images whose sides are multiples of {multiple}, got {got}")
