@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-FAMILIES = ("localization", "prediction", "norms", "flatness", "perturbation")
+FAMILIES = ("localization", "prediction", "norms", "flatness", "perturbation", "unlabelled")
 
 
 MEASURES: dict[str, "Measure"] = {}

@@ -1,0 +1,134 @@
+"""What labels are worth: against enumeration, known intervals and simulation."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.stats
+
+from helpers.statistics import labelling
+
+
+@pytest.mark.parametrize("a", [0.0, 0.07, 0.3, 0.5, 0.75, 1.0])
+@pytest.mark.parametrize("n", [1, 2, 10, 57, 200])
+def test_the_error_of_a_fraction_equals_the_sum_over_all_outcomes(n, a):
+    x = np.arange(n + 1)
+    assert labelling.labelling_error(n, a) == pytest.approx((scipy.stats.binom.pmf(x, n, a) * np.abs(x / n - a)).sum(), abs=1e-12)
+
+
+def test_the_error_falls_with_images_and_is_that_of_the_normal_law_for_many():
+    accuracies = [0.2, 0.55, 0.9]
+    errors = [labelling.labelling_error(n, accuracies) for n in range(1, 300)]
+    assert (np.diff(errors) <= 1e-15).all()
+    normal = np.mean([np.sqrt(2 / np.pi * a * (1 - a) / 20_000) for a in accuracies])
+    assert labelling.labelling_error(20_000, accuracies) == pytest.approx(normal, rel=1e-3)
+    assert labelling.labelling_error(50, 0.5) == pytest.approx(0.0561, abs=5e-5)  # 5.6 points
+
+
+@pytest.mark.parametrize("error", [0.3, 0.056, 0.02, 0.004])
+def test_the_number_of_images_is_the_first_whose_error_is_as_small(error):
+    accuracies = [0.3, 0.6]
+    n = int(labelling.labelled_images_that_equal(error, accuracies))
+    assert labelling.labelling_error(n, accuracies) <= error
+    assert n == 1 or labelling.labelling_error(n - 1, accuracies) > error
+
+
+def test_limits_of_the_number_of_images():
+    assert labelling.labelled_images_that_equal(1, [0.5]) == 1
+    assert labelling.labelled_images_that_equal(0, [0.5]) == np.inf
+    assert labelling.labelled_images_that_equal(0, [0.0, 1.0]) == 1  # a single image tells
+    assert np.isnan(labelling.labelled_images_that_equal(np.nan, [0.5]))
+    with pytest.raises(ValueError, match="in \\[0, 1\\]"):
+        labelling.labelled_images_that_equal(0.1, [0.5, np.nan])
+    with pytest.raises(ValueError, match="number of labelled images is 0"):
+        labelling.labelling_error(0, [0.5])
+
+
+def test_the_table_by_hand():
+    truth = np.array([0.5, 0.6, 0.4])
+    predicted = pd.DataFrame({"near": [0.51, 0.6, 0.38], "far": [0.9, 0.9, np.nan], "none": [np.nan] * 3})
+    table = labelling.against_labelling(predicted, truth).set_index("method")
+    assert table.index.tolist() == ["50 labelled images", "near", "far", "none"]
+    assert table.loc["near", "error"] == pytest.approx(0.01)
+    assert table.loc["near", "bias"] == pytest.approx(-0.01 / 3)
+    assert table["models"].tolist() == [3, 3, 2, 0]
+    assert table["worth_more"].tolist() == [False, True, False, False]
+    assert table.loc["far", "labelled_images"] == labelling.labelled_images_that_equal(0.35, [0.5, 0.6])
+    assert table.loc["50 labelled images", "error"] == labelling.labelling_error(50, truth)
+    assert table.loc["none", ["error", "labelled_images"]].isna().all()
+    with pytest.raises(ValueError, match="3 models have predictions and 2 a true accuracy"):
+        labelling.against_labelling(predicted, truth[:2])
+
+
+def test_the_residual_spread_is_the_pooled_standard_deviation():
+    residuals, kinds = [0.1, 0.3, -0.2, -0.2, 0.1, 7.0], list("aabbbc")
+    squares = 2 * 0.1**2 + 2 * 0.1**2 + 0.2**2
+    assert labelling.residual_spread(residuals, kinds) == pytest.approx(np.sqrt(squares / 3))
+    assert np.isnan(labelling.residual_spread([1.0, 2.0], ["a", "b"]))
+
+
+def test_one_checkpoint_has_the_interval_of_agresti_and_coull_whatever_was_predicted():
+    z = scipy.stats.norm.ppf(0.9)
+    for hits in (0, 13, 50):
+        moved = labelling.moved_together([0.9], [[1] * hits + [0] * (50 - hits)], spread=0.05)
+        centre = (hits + z**2 / 2) / (50 + z**2)
+        half = z * np.sqrt(centre * (1 - centre) / (50 + z**2))
+        assert moved.accuracy == pytest.approx(hits / 50)
+        assert (moved.low[0], moved.high[0]) == pytest.approx((max(centre - half, 0), min(centre + half, 1)))
+        assert moved.low[0] < moved.high[0]
+
+
+def test_a_common_error_of_level_is_taken_out_and_the_order_kept():
+    right = np.random.default_rng(0).random((4, 60)) < 0.6
+    predicted = np.array([0.30, 0.35, 0.32, 0.40])
+    moved = labelling.moved_together(predicted, right)
+    assert moved.accuracy == pytest.approx(predicted + right.mean() - predicted.mean())
+    elsewhere = labelling.moved_together(predicted + 0.1, right)
+    for first, second in zip(moved[:3], elsewhere[:3], strict=True):
+        assert first == pytest.approx(second)
+    assert elsewhere.shift == pytest.approx(moved.shift - 0.1)
+    assert moved.shift_low < moved.shift < moved.shift_high
+
+
+def test_wider_by_spread_and_narrower_by_images():
+    right = np.random.default_rng(1).random((5, 50)) < 0.7
+    narrow, wide = (labelling.moved_together([0.5] * 5, right, spread=spread) for spread in (0.0, 0.2))
+    many = labelling.moved_together([0.5] * 5, np.tile(right, 20), spread=0.0)
+    assert (wide.high - wide.low > narrow.high - narrow.low).all()
+    assert many.shift_high - many.shift_low < (narrow.shift_high - narrow.shift_low) / 4
+    assert wide.spread == 0.2
+
+
+def simulated(checkpoints, spread, generator, images=50, seen=0.0):
+    """Coverage and width of one folder whose predictions are 15 points too high, and whose checkpoints miss the same hard images."""
+    level = generator.uniform(0.3, 0.6)
+    truth = np.clip(level + generator.normal(0, 0.08, checkpoints), 0.05, 0.95)
+    predicted = truth + 0.15 + generator.normal(0, spread, checkpoints)
+    common, own = generator.normal(size=images), generator.normal(size=(checkpoints, images))
+    right = np.sqrt(0.5) * (common + own) < scipy.stats.norm.ppf(truth)[:, None]
+    moved = labelling.moved_together(predicted, right, spread=seen)
+    return ((moved.low <= truth) & (truth <= moved.high)).mean(), (moved.high - moved.low).mean()
+
+
+@pytest.mark.parametrize(
+    ("checkpoints", "spread", "seen"), [(1, 0.05, 0.05), (3, 0.03, 0.03), (6, 0.03, 0.03), (6, 0.1, 0.03), (12, 0.05, 0.0)]
+)
+def test_intervals_hold_the_truth_about_as_often_as_they_say(checkpoints, spread, seen):
+    generator = np.random.default_rng(7)
+    covered = np.mean([simulated(checkpoints, spread, generator, seen=seen)[0] for _ in range(1500)])
+    assert 0.75 <= covered <= 0.9
+
+
+@pytest.mark.parametrize(
+    ("predicted", "right", "options", "match"),
+    [
+        ([0.5], [[True], [False]], {}, r"predicted has shape \(1,\) and right \(2, 1\)"),
+        ([0.5], np.zeros((1, 0)), {}, "both at least 1"),
+        ([np.nan], [[True]], {}, "predictions must be finite"),
+        ([0.5], [[0.5]], {}, "true and false alone"),
+        ([0.5], [[True]], {"level": 1.0}, "level 1.0"),
+        ([0.5], [[True]], {"spread": np.nan}, "spread nan"),
+    ],
+)
+def test_what_cannot_be_is_refused(predicted, right, options, match):
+    with pytest.raises(ValueError, match=match):
+        labelling.moved_together(predicted, right, **options)
