@@ -49,54 +49,72 @@ def _rank(folder: Path) -> tuple[bool, int]:
 
 
 def _has_scores(folder: Path) -> bool:
-    return any((folder / "tables" / name).is_file() for name in ("scores.parquet", "scores.csv"))
+    return _table([folder], "scores.parquet", "scores.csv") is not None
 
 
-def read_calibration(reports: Path, study: str) -> Calibration:
-    """Read a study's scored model set from the tables of its report, so that a fresh clone needs no training.
+def _table(folders: Sequence[Path], *names: str) -> Path | None:
+    """Find the first of some tables that is there, in any of the folders."""
+    return next((path for name in names for folder in folders if (path := folder / "tables" / name).is_file()), None)
+
+
+def read_calibration(reports: Path, study: str, work: Path | None = None) -> Calibration:
+    """Scored model set of a study, from the tables of its report, so that a fresh clone needs no training.
 
     Of the catalogue the models that enter the analysis are kept. Scores are those of notebook 04 (``scores.parquet``) where they are
     there, else the IoU and IoU-B of notebook 03 (``scores.csv``). Of each measure the first
     variant is on offer; one that is undefined for a model, or the same for all, is left out: it could not be fitted.
 
+    Args:
+        reports: the folder of published reports.
+        study: name of the study.
+        work: the folder of all studies' work; where no report has both tables, those that notebooks run by hand left there are taken.
+
     Raises:
         FileNotFoundError: the study has no such tables; the message names the studies that have.
     """
-    folder = inside(reports, study)
-    tables = folder / "tables"
-    if not (tables / "catalogue.csv").is_file() or not _has_scores(folder):
-        there = ", ".join(studies(reports)) or "none"
-        raise FileNotFoundError(
-            f"the study {study!r} has no catalogue and scores in {tables} (notebooks 02 to 04); studies that have: {there}"
-        )
-    catalogue = pd.read_csv(tables / "catalogue.csv", keep_default_na=False, na_values=[""])
+    published, by_hand = inside(reports, study), sorted((inside(work, study) / "scratch").glob("0[1-4]*")) if work else []
+    for folders in ([published], by_hand):
+        catalogue, scores = _table(folders, "catalogue.csv"), _table(folders, "scores.parquet", "scores.csv")
+        if catalogue and scores:
+            return _calibration(study, pd.read_csv(catalogue, keep_default_na=False, na_values=[""]), _scores(scores), folders)
+    there = ", ".join(studies(reports)) or "none"
+    raise FileNotFoundError(
+        f"the study {study!r} has no catalogue and scores in {published / 'tables'} (notebooks 02 to 04); studies that have: {there}"
+    )
+
+
+def _calibration(study: str, catalogue: pd.DataFrame, scores: pd.DataFrame, folders: Sequence[Path]) -> Calibration:
     left_out = catalogue["left_out"].fillna("") if "left_out" in catalogue else ""
     kept = catalogue[(left_out == "") & np.isfinite(catalogue["gap"])]
     models = kept[["model_id", "cell", "architecture", "gap", "train_accuracy"]]
-    models = models.merge(_scores(tables), on="model_id", how="left").reset_index(drop=True)
+    models = models.merge(scores, on="model_id", how="left").reset_index(drop=True)
     claims = [name for name in models.columns[5:] if name in registry.ranked()]
     finite = [name for name in claims if len(models) and np.isfinite(models[name].to_numpy(dtype=float)).all()]
     columns = tuple(name for name in finite if np.ptp(models[name]) > 1e-12 * np.abs(models[name]).max())
-    classes = tables / "table1_categories.csv"
-    return Calibration(study, models, columns, len(pd.read_csv(classes)) if classes.is_file() else 0, _settings(folder / "story"))
+    classes = _table(folders, "table1_categories.csv")
+    return Calibration(study, models, columns, len(pd.read_csv(classes)) if classes else 0, _settings(folders))
 
 
-def _scores(tables: Path) -> pd.DataFrame:
-    if (tables / "scores.parquet").is_file():
-        known = registry.columns().query("direction != 0").merge(pd.read_parquet(tables / "scores.parquet"), on=["measure", "variant"])
+def _scores(path: Path) -> pd.DataFrame:
+    if path.suffix == ".parquet":
+        known = registry.columns().query("direction != 0").merge(pd.read_parquet(path), on=["measure", "variant"])
         return known.pivot(index="model_id", columns="column", values="value").reset_index()
     wanted = ["model_id", *registry.columns().query("direction != 0")["column"]]
-    table = pd.read_csv(tables / "scores.csv")
+    table = pd.read_csv(path)
     return table[[name for name in wanted if name in table]]
 
 
-def _settings(story: Path) -> dict[str, object]:
+def _settings(folders: Sequence[Path]) -> dict[str, object]:
     """Read the parameters that the study's notebooks recorded."""
     found: dict[str, object] = {}
-    for path in sorted(story.glob("0[1-4]*.json")):
+    for path in sorted((path for folder in folders for path in folder.glob("story/0[1-4]*.json")), key=_name):
         for item in json.loads(path.read_text(encoding="utf-8")):
             found |= {name: _literal(text) for name, text in item.get("values", {}).items()}
     return found
+
+
+def _name(path: Path) -> str:
+    return path.name
 
 
 def _literal(text: str) -> object:

@@ -40,6 +40,23 @@ def test_a_study_is_read_from_the_tables_of_its_report(tmp_path, parquet):
     assert (study.setting("image_size", 0), study.setting("cam_method", ""), study.setting("absent", 7)) == (64, "grad_cam", 7)
 
 
+def test_where_nothing_is_published_what_notebooks_left_that_were_run_by_hand_calibrates(tmp_path):
+    iou, scratch = write(tmp_path / "written"), tmp_path / "work/s/scratch"
+    for name, notebook in (("catalogue.csv", "02_grid_training"), ("scores.parquet", "04_baselines")):
+        (scratch / notebook / "tables").mkdir(parents=True)
+        (tmp_path / "written/tables" / name).rename(scratch / notebook / "tables" / name)
+    (tmp_path / "written/story").rename(scratch / "02_grid_training/story")
+    (tmp_path / "reports").mkdir()
+    study = calibration.read_calibration(tmp_path / "reports", "s", tmp_path / "work")
+    np.testing.assert_array_equal(study.models["iou"], iou[1:])
+    assert study.setting("image_size", 0) == 64
+    published = write(tmp_path / "reports/s", rows=6)
+    study = calibration.read_calibration(tmp_path / "reports", "s", tmp_path / "work")
+    np.testing.assert_array_equal(study.models["iou"], published[1:])
+    with pytest.raises(FileNotFoundError, match=r"'absent' has no catalogue.*; studies that have: s"):
+        calibration.read_calibration(tmp_path / "reports", "absent", tmp_path / "work")
+
+
 def test_what_cannot_calibrate_names_what_can(tmp_path):
     write(tmp_path / "there")
     with pytest.raises(FileNotFoundError, match=r"'absent' has no catalogue.*there"):
