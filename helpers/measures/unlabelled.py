@@ -20,12 +20,13 @@ from helpers.statistics.transport import least_cost, quotas
 
 AS_GIVEN = ("as given", "calibrated")
 _WIDEST = 4.0  # |log temperature| at most
+_WITHOUT = {"holdout": 'no training images were held out; train with rule3_split "holdout", or give images with labels'}
 _UNCERTAIN = 5.0  # nats, MaNo's threshold
 
 
 def _checked(logits: Tensor | None, images: str) -> Tensor:
     if logits is None:
-        raise ValueError(f"there are no logits of {images} images; give a folder of them")
+        raise ValueError(_WITHOUT.get(images, f"there are no logits of {images} images; give a folder of them"))
     if logits.ndim != 2 or not len(logits) or logits.shape[1] < 2:
         raise ValueError(f"logits of {images} images have shape {tuple(logits.shape)}; they must be (N, K) with N >= 1 and K >= 2")
     if not logits.isfinite().all():
@@ -240,22 +241,22 @@ def target_nuclear_norm(target_logits: Tensor) -> Mapping[str, float]:
 
 
 @measure("unlabelled", 1, "Deng et al. 2022", title="effective invariance of the target", variants=("top confidence", "vector"))
-def target_effective_invariance(target_logits: Tensor, rotated_target_logits: Tensor) -> Mapping[str, float]:
+def target_effective_invariance(rotated_target_logits: Tensor) -> Mapping[str, float]:
     """Agreement of the target's predictions with those of the images turned, in [0, 1]; see ``effective_invariance``.
 
+    Every turn is a pass of its own, so it is taken over a prefix of the target's images in one order of all models (1,000 of a study's).
+
     Args:
-        target_logits: (N, K).
-        rotated_target_logits: (R, N, K) of the target turned by 90, 180 and 270 degrees.
+        rotated_target_logits: (1 + turns, N, K) of the images as they are, then turned by 90, 180 and 270 degrees.
 
     Raises:
-        ValueError: other images.
+        ValueError: no logits of turned images.
     """
-    clean = _checked(target_logits, "target")
-    if rotated_target_logits is None or rotated_target_logits.shape[1:] != clean.shape or not len(rotated_target_logits):
-        shape = None if rotated_target_logits is None else tuple(rotated_target_logits.shape)
-        raise ValueError(f"logits of turned target images have shape {shape}; they must be (turns, {len(clean)}, {clean.shape[1]})")
-    turned = [_checked(logits, "turned target").softmax(1) for logits in rotated_target_logits]
-    vector, top = zip(*(invariance_of(clean.softmax(1), each) for each in turned), strict=True)
+    shape = None if rotated_target_logits is None else tuple(rotated_target_logits.shape)
+    if shape is None or len(shape) != 3 or shape[0] < 2:
+        raise ValueError(f"logits of turned target images have shape {shape}; they must be (1 + turns, N, K)")
+    clean, *turned = [_checked(logits, "turned target").softmax(1) for logits in rotated_target_logits]
+    vector, top = zip(*(invariance_of(clean, each) for each in turned), strict=True)
     return {"top confidence": float(torch.stack(top).mean()), "vector": float(torch.stack(vector).mean())}
 
 

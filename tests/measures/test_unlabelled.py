@@ -160,13 +160,13 @@ def test_nuclear_norm_and_invariance_of_the_target_are_those_of_their_formulas()
     r = [softmax(each.double().numpy(), 1) for each in turned]
     top = np.mean([np.sqrt(Q.max(1) * each.max(1)) * (Q.argmax(1) == each.argmax(1)) for each in r])
     vector = np.mean([np.sqrt((Q * each).sum(1)) * (Q.argmax(1) == each.argmax(1)) for each in r])
-    values = unlabelled.target_effective_invariance(TARGET, torch.stack(turned))
+    values = unlabelled.target_effective_invariance(torch.stack([TARGET, *turned]))
     assert values == pytest.approx({"top confidence": top, "vector": vector}, rel=1e-9)
     same = prediction.effective_invariance(torch.as_tensor(Q), torch.as_tensor(np.stack(r)))
     assert values == pytest.approx(dict(same), rel=1e-9)
-    assert unlabelled.target_effective_invariance(certain([0, 1], 3), certain([0, 1], 3)[None])["vector"] == 1
-    with pytest.raises(ValueError, match=r"must be \(turns, 500, 6\)"):
-        unlabelled.target_effective_invariance(TARGET, torch.stack(turned)[:, :9])
+    assert unlabelled.target_effective_invariance(certain([0, 1], 3).repeat(2, 1, 1))["vector"] == 1
+    with pytest.raises(ValueError, match=r"shape \(500, 6\); they must be \(1 \+ turns, N, K\)"):
+        unlabelled.target_effective_invariance(TARGET)
 
 
 def test_entropy_and_energy():

@@ -1,0 +1,89 @@
+"""Logits on targets: one pass per model and target, the truth beside them, and measures recomputed from what is kept."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import softmax
+
+from helpers.data import shifts
+from helpers.data.dataset import load_study_data
+from helpers.measures.evidence import MeasureSettings
+from helpers.scoring import classification, targets
+from helpers.training import catalogue
+from helpers.training.config import RunConfig
+from helpers.training.run import images_of_run, train_run
+from tests.conftest import TINY_SCENES
+
+SHIFTS = ["rotation_15"]
+SETTINGS = MeasureSettings(seed=2)
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    work = tmp_path_factory.mktemp("work")
+    data = load_study_data(**TINY_SCENES, cache_dir=work / "cache")
+    run = RunConfig("resnet18", 8, 0.01, "adam", 0.0, False, False, data=data.fingerprint, stem="strided", width=0.125, max_epochs=1)
+    runs = [run, replace(run, repeat=1), replace(run, rule3_split="test", learning_rate=0.02)]
+    for each in runs:
+        train_run(each, data, catalogue.run_folder(work, each))
+    table = catalogue.read_catalogue(work)
+    with pytest.MonkeyPatch.context() as patch:
+        seen = []
+        plain = targets._logits
+        patch.setattr(targets, "_logits", lambda network, images, device: seen.append(len(images)) or plain(network, images, device))
+        assert list(targets.keep_target_logits(work, table, data, SHIFTS, 2, "cpu")) == table["model_id"].tolist()
+    return work, data, table, seen
+
+
+def test_every_target_is_passed_once_and_nothing_is_computed_again(study, monkeypatch):
+    work, data, table, seen = study
+    tests, held = len(data.test), sum(len(targets.holdout_of(data, row) or []) for _, row in table.iterrows())
+    assert sum(seen) == len(table) * (tests + 2 * 3 * tests) + held
+    monkeypatch.setattr(targets, "load_model", lambda *given: pytest.fail("loaded again"))
+    assert len(list(targets.keep_target_logits(work, table, data, SHIFTS, 2, "cpu"))) == len(table)
+    assert len(list((work / "targets" / "rotation_15").glob("*.npy"))) == 1
+
+
+def test_kept_logits_are_those_of_the_shifted_images_and_of_the_images_held_out(study):
+    work, data, table, _ = study
+    row = table[table["rule3_split"] == "holdout"].iloc[0]
+    network = catalogue.load_model(work, row, len(data.classes))
+    found = targets.read_target_logits(work, "rotation_15-2", row["model_id"])
+    images = shifts.turned(data.test.images, 15)
+    with torch.no_grad():
+        expected = network(classification._prepared(images, "cpu"))
+    torch.testing.assert_close(found["logits"], expected.half(), rtol=2e-3, atol=2e-3)
+    assert found["turned"].shape == (4, len(images), len(data.classes))
+    fitted, held_out = images_of_run(data, targets.config_from(row))
+    assert targets.read_target_logits(work, "holdout", row["model_id"])["labels"].tolist() == held_out.labels.tolist()
+    assert not {*fitted.names} & {*held_out.names}
+    truth = targets.with_target_accuracies(work, table, data, SHIFTS, 2).set_index("model_id")
+    share = (found["logits"].argmax(1) == data.test.labels).double().mean()
+    assert truth.loc[row["model_id"], "test_accuracy@rotation_15"] == float(share)
+
+
+@pytest.mark.parametrize("shift", ["", *SHIFTS])
+def test_measures_follow_from_kept_logits_and_say_why_where_there_is_no_holdout_or_repeat(study, shift):
+    work, _, table, _ = study
+    scores = targets.score_on_target(work, table, shift, SETTINGS)
+    wide = scores[scores["variant"].isin(["", "as given"])].pivot(index="model_id", columns="measure", values="value")
+    folder = f"{shift or 'test'}-2"
+    for _, row in table.iterrows():
+        name = row["model_id"]
+        p = softmax(targets.read_target_logits(work, folder, name)["logits"].double().numpy(), 1)
+        assert wide.loc[name, "average_confidence"] == pytest.approx(p.max(1).mean(), abs=1e-9)
+        mates = table[(table["cell"] == row["cell"]) & (table["snapshot"] == row["snapshot"]) & (table["model_id"] != name)]
+        if len(mates):
+            other = targets.read_target_logits(work, folder, mates["model_id"].iloc[0])["logits"].argmax(1).numpy()
+            assert wide.loc[name, "agreement_of_repeats"] == pytest.approx((p.argmax(1) == other).mean())
+        else:
+            assert np.isnan(wide.loc[name, "agreement_of_repeats"])
+        assert np.isfinite(wide.loc[name, "thresholded_confidence"]) == (row["rule3_split"] == "holdout")
+    assert wide["agreement_of_repeats"].notna().any()
+    reasons = scores.loc[scores["value"].isna() & (scores["measure"] == "optimal_transport"), "reason"]
+    assert len(reasons)
+    assert reasons.str.startswith("no training images were held out").all()
+    again = targets.score_on_target(work, table, shift, SETTINGS)
+    assert len(again) == len(scores)
