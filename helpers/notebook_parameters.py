@@ -12,9 +12,6 @@ from typing import Any
 TAG = "parameters"
 
 
-_CHOICES = re.compile(r"\bone of ((?:[\w.-]+, )*[\w.-]+(?:,? or [\w.-]+)?)")
-
-
 class StudyError(ValueError):
     """All that is wrong with a study file, one fault a line, and the executions as far as they are known, to check them further."""
 
@@ -58,12 +55,6 @@ def declared(notebook: Path) -> dict[str, Parameter]:
         name = node.target.id
         found[name] = Parameter(name, ast.unparse(node.annotation), ast.literal_eval(node.value), comment)
     return found
-
-
-def choices(parameter: Parameter) -> list[str]:
-    """List the values that a comment allows by "one of a, b or c"; none where it does not say so."""
-    match = _CHOICES.search(parameter.comment) if "str" in parameter.annotation else None
-    return re.split(r",? or |, ", match[1]) if match else []
 
 
 def check_type(annotation: str, value: Any) -> Any:

@@ -28,7 +28,7 @@ ROOMS = (
     ("sweep",),
 )
 PLACE = {room: place for place, rooms in enumerate(ROOMS) for room in rooms}
-GROUND = {"files", "locks", "tally", "notebook_parameters"}
+GROUND = {"files", "locks", "tally", "notebook_parameters", "constraints"}
 # What the launcher may know beside the ground: how pages are written.
 SWEEP_KNOWS = {"report.pages"}
 LONGEST_MODULE, LONGEST_FUNCTION, LARGEST_ROOM, MOST_IMPORTS = 500, 70, 15, 9

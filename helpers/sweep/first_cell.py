@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from helpers.constraints import check_values
 from helpers.files import PROJECT_ROOT
 from helpers.notebook_parameters import Parameter, StudyError, check_type, declared
 from helpers.sweep.study_file import parse_value
@@ -41,7 +42,7 @@ def parameters_in_force(notebook: str, values: Mapping[str, Any], root: Path = P
 
     Raises:
         FileNotFoundError: the first cell names a study that has no file; the message names those that have.
-        StudyError: a value in a file is of a wrong type.
+        StudyError: a value in a file is of a wrong type, or a value is none that the parameter may have; all of these in one list.
     """
     names = declared(root / "notebooks" / f"{notebook}.ipynb")
     injected, study = _injected(values), values["study"]
@@ -65,6 +66,7 @@ def parameters_in_force(notebook: str, values: Mapping[str, Any], root: Path = P
             origins[name] = f"params/{study}.yaml" if name in theirs and theirs[name] == values[name] else "first cell"
         elif name in theirs:
             found[name], origins[name] = theirs[name], f"params/{study}.yaml"
+    check_values(names, found)
     return InForce(found, origins)
 
 

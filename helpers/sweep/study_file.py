@@ -1,10 +1,11 @@
 """A study file: the values of the notebooks' parameters and how work is split, checked before anything runs."""
 
-import difflib
 import hashlib
 import itertools
 import json
+import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +13,13 @@ from typing import Any
 
 import yaml
 
-from helpers.notebook_parameters import Parameter, StudyError, declared, near_names, relation_faults, shown, value_fault
+from helpers.constraints import near_names, relation_faults, shown, value_fault
+from helpers.notebook_parameters import Parameter, StudyError, check_type, declared
 
 SHARD = "shard"
 
 
-_LONGEST = 80
+_LONGEST, _MOST_PARTS = 80, 10_000
 
 
 def parts(where: str, block: Any, annotations: Mapping[str, str]) -> tuple[dict[str, dict[str, Any]], list[str]]:
@@ -35,11 +37,13 @@ def parts(where: str, block: Any, annotations: Mapping[str, str]) -> tuple[dict[
         Name of each part to its values, in order, and the faults, each with what would be valid.
     """
     if not isinstance(block, dict) or not block:
-        return {}, [f"{where}: this block is {block!r}; it must map parameters to lists of values, or `shard` to a number"]
+        return {}, [f"{where}: this block is {shown(block)}; it must map parameters to lists of values, or `shard` to a number"]
     faults = [fault for name, values in block.items() if (fault := _fault(where, name, values, annotations))]
     if faults:
         return {}, faults
     axes = {name: _levels(name, values, annotations[name]) for name, values in block.items()}
+    if (count := math.prod(map(len, axes.values()))) > _MOST_PARTS:
+        return {}, [f"{where}: {', '.join(block)} make {count:,} parts together, and there may be {_MOST_PARTS:,} at most"]
     found: dict[str, dict[str, Any]] = {}
     for combination in itertools.product(*axes.values()):
         values = dict(zip(axes, combination, strict=True))
@@ -49,15 +53,13 @@ def parts(where: str, block: Any, annotations: Mapping[str, str]) -> tuple[dict[
 
 def _fault(where: str, name: str, values: Any, annotations: Mapping[str, str]) -> str:
     if name not in annotations:
-        near = difflib.get_close_matches(str(name), list(annotations), n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        return f"{where}: unknown parameter {name!r}{hint}; a sweep varies what the notebook declares: {', '.join(sorted(annotations))}"
-    if name == SHARD and not (type(values) is int and values >= 1):
-        return f"{where}: shard is {values!r}, and must be a whole number of parts, at least 1"
+        return _unknown(where, "parameter", name, annotations)
+    if name == SHARD and not (type(values) is int and 1 <= values <= _MOST_PARTS):
+        return f"{where}: shard is {shown(values)}, and must be a whole number of parts, at least 1 and at most {_MOST_PARTS:,}"
     if name != SHARD and (not isinstance(values, list) or not values):
-        return f"{where}: {name} is {values!r}, and must be a list of the values to run"
+        return f"{where}: {name} is {shown(values)}, and must be a list of the values to run"
     if name != SHARD and len({json.dumps(value, sort_keys=True, default=str) for value in values}) < len(values):
-        return f"{where}: {name} has a value twice: {values}"
+        return f"{where}: {name} has a value twice: {shown(values)}"
     return ""
 
 
@@ -86,7 +88,7 @@ def _word(name: str, value: Any) -> str:
     return re.sub(r"[^A-Za-z0-9_.+-]+", "_", text).strip(".") or name
 
 
-_BLOCKS = ("common", "notebooks", "sweep")
+_BLOCKS = ("claims", "common", "notebooks", "sweep")
 
 
 @dataclass(frozen=True)
@@ -103,12 +105,32 @@ class Execution:
         return f"{self.notebook.stem}/{self.part}" if self.part else self.notebook.stem
 
 
+_MOST_BYTES, _MOST_ALIASES = 500_000, 20  # of a study file; twenty aliases stand for 2,000 values at most
+
+
 class _UniqueKeys(yaml.SafeLoader):
-    """Safe YAML in which a key may stand once only, and 1e-3 is a number as in YAML 1.2."""
+    """Safe YAML in which a key may stand once only, aliases are few and never within themselves, and 1e-3 is a number as in YAML 1.2."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._aliases, self._open = 0, set()
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
+        event = self.peek_event()
+        if isinstance(event, yaml.AliasEvent):
+            self._aliases += 1
+            if event.anchor in self._open or self._aliases > _MOST_ALIASES:
+                what = f"the alias *{event.anchor} stands within itself, or is one of more than {_MOST_ALIASES}"
+                raise yaml.composer.ComposerError(None, None, what, event.start_mark)
+            return super().compose_node(parent, index)
+        self._open.add(event.anchor)
+        node = super().compose_node(parent, index)
+        self._open.discard(event.anchor)
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
-        keys = [key.value for key, _ in node.value]
-        twice = sorted({key for key in keys if keys.count(key) > 1})
+        counts = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+        twice = sorted(key for key, count in counts.items() if count > 1)
         if twice:
             raise yaml.constructor.ConstructorError(None, None, f"the key {twice[0]!r} stands twice", node.start_mark)
         return super().construct_mapping(node, deep)
@@ -124,7 +146,16 @@ _UniqueKeys.add_implicit_resolver(
 
 def parse_value(text: str) -> Any:
     """Read a value from the command line as YAML: 3, 1e-3, [a, b], true, plain words."""
-    return yaml.load(text, _UniqueKeys)
+    try:
+        return yaml.load(text, _UniqueKeys)
+    except (
+        ValueError,
+        TypeError,
+        AttributeError,
+        KeyError,
+        RecursionError,
+    ) as fault:  # PyYAML's own, of dates and depth
+        raise yaml.YAMLError(f"{type(fault).__name__}: {str(fault)[:200]}") from fault
 
 
 def load_study(path: Path, notebooks: Path, overrides: Sequence[str] = ()) -> list[Execution]:
@@ -144,7 +175,10 @@ def load_study(path: Path, notebooks: Path, overrides: Sequence[str] = ()) -> li
     """
     content = _read(path)
     available = {item.stem: item for item in sorted(notebooks.glob("[0-9][0-9]_*.ipynb"))}
-    blocks, faults = content.get("notebooks") or {}, []
+    blocks, faults = content.get("notebooks"), []
+    if not isinstance(blocks, dict):
+        faults += [f"{path}: the block `notebooks` is {shown(blocks)}; it must map notebooks to blocks of values"] if blocks else []
+        blocks = {}
     faults += [_unknown(str(path), "block", key, _BLOCKS) for key in content if key not in _BLOCKS]
     faults += [_unknown(f"{path}, notebooks", "notebook", stem, available) for stem in blocks if stem not in available]
     if not blocks:
@@ -152,13 +186,14 @@ def load_study(path: Path, notebooks: Path, overrides: Sequence[str] = ()) -> li
     stems = [stem for stem in available if stem in blocks]
     schema = {stem: declared(available[stem]) for stem in stems}
     values: dict[str, dict[str, Any]] = {stem: {"study": path.stem, "headless": True} for stem in stems}
-    _distribute(f"{path}, common", content.get("common") or {}, values, schema, faults)
+    _distribute(f"{path}, common", _block(content, "common"), values, schema, faults)
     for stem in stems:
-        _assign(f"{path}, {stem}", blocks[stem] or {}, values[stem], schema[stem], faults)
+        _assign(f"{path}, {stem}", _block(blocks, stem), values[stem], schema[stem], faults)
     for override in overrides:
         _override(override, values, schema, faults)
     wholes = [Execution(available[stem], _checked(path, stem, values[stem], schema[stem], faults)) for stem in stems]
-    sweep = content.get("sweep") or {}
+    faults += _between(path, wholes, faults)
+    sweep = _block(content, "sweep")
     faults += _sweep_faults(path, sweep, stems, overrides)
     executions = [item for whole in wholes for item in [*_parts(path, whole, sweep, schema[whole.notebook.stem], faults), whole]]
     if faults:
@@ -166,9 +201,29 @@ def load_study(path: Path, notebooks: Path, overrides: Sequence[str] = ()) -> li
     return executions
 
 
+def _block(content: Mapping[str, Any], name: str) -> Any:
+    return {} if content.get(name) is None else content[name]
+
+
+def _between(path: Path, wholes: Sequence[Execution], before: Sequence[str]) -> list[str]:
+    """List what is wrong between parameters, also between those of several notebooks: what one declares holds for all after it."""
+    found: dict[str, str] = {}
+    known: dict[str, Any] = {}
+    for whole in wholes:
+        where = f"{path}, {whole.notebook.stem}"
+        wrong = {name for name in whole.parameters if any(fault.startswith(f"{where}: {name} is") for fault in before)}
+        known = {name: value for name, value in (known | whole.parameters).items() if name not in wrong}
+        for fault in relation_faults(known):
+            found.setdefault(fault, f"{where}: {fault}")
+        if whole.parameters.get("study", path.stem) != path.stem and "study" not in wrong:
+            name = whole.parameters["study"]
+            found["study"] = f"{where}: study is {name!r}, and must be {path.stem!r}, as the file; copy that to {name}.yaml"
+    return list(found.values())
+
+
 def _sweep_faults(path: Path, sweep: Any, stems: Sequence[str], overrides: Sequence[str]) -> list[str]:
     if not isinstance(sweep, dict):
-        return [f"{path}, sweep: this block is {sweep!r}; it must map notebooks to parameters and their values"]
+        return [f"{path}, sweep: this block is {shown(sweep)}; it must map notebooks to parameters and their values"]
     faults = [_unknown(f"{path}, sweep", "notebook", stem, stems) for stem in sweep if stem not in stems]
     for override in overrides:
         stem, _, name = override.partition("=")[0].rpartition(".")
@@ -188,6 +243,7 @@ def _parts(path: Path, whole: Execution, sweep: Any, schema: Mapping[str, Parame
     made = []
     for part, values in found.items():
         values = {name: _valid(where, schema[name], value, faults) for name, value in values.items()}
+        faults += [f"{where}, {part}: {fault}" for fault in relation_faults(whole.parameters | values)] if not faults else []
         if "reports_dir" in schema:
             values = values | {"reports_dir": f"{whole.parameters['reports_dir']}/{path.stem}/{stem}/{part}"}
         made.append(Execution(whole.notebook, whole.parameters | values, part))
@@ -196,26 +252,38 @@ def _parts(path: Path, whole: Execution, sweep: Any, schema: Mapping[str, Parame
 
 def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
-        others = sorted(str(item) for item in path.parent.glob("*.yaml"))
-        raise StudyError([f"{path} does not exist; the studies are {', '.join(others) or 'none'}"])
+        folder = path.parent if path.parent.name == "params" or not Path("params").is_dir() else Path("params")
+        others = sorted(item.stem for item in folder.glob("[!.]*.yaml"))
+        near = near_names(path.stem, others)
+        raise StudyError([f"{path} does not exist{near}; the studies in {folder} are {', '.join(others) or 'none'}"])
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)
+        if path.stat().st_size > _MOST_BYTES:
+            raise StudyError([f"{path} has {path.stat().st_size:,} bytes, and a study file {_MOST_BYTES:,} at most; is it one?"])
+        content = parse_value(path.read_bytes().decode("utf-8"))
+    except OSError as fault:
+        raise StudyError([f"{path} cannot be read: {fault.strerror}"]) from fault
+    except UnicodeDecodeError as fault:
+        raise StudyError([f"{path} is no text in UTF-8 (byte {fault.start:,}); save it as UTF-8"]) from fault
     except yaml.YAMLError as fault:
-        raise StudyError([f"{path}: not readable YAML: {' '.join(str(fault).split())}"]) from fault
+        raise StudyError([f"{path}: not readable YAML: {' '.join(str(fault).split())[:500]}"]) from fault
     if not isinstance(content, dict):
         raise StudyError([f"{path}: a study file is a mapping with the blocks common and notebooks"])
     return content
 
 
-def _unknown(where: str, kind: str, name: str, valid: Sequence[str] | Mapping[str, Any]) -> str:
-    near = difflib.get_close_matches(str(name), [str(item) for item in valid], n=1)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
-    return f"{where}: unknown {kind} {name!r}{hint}; valid: {', '.join(sorted(valid))}"
+_LISTED = 8  # names that are told in full
+
+
+def _unknown(where: str, kind: str, name: Any, valid: Sequence[str] | Mapping[str, Any]) -> str:
+    near = near_names(str(name), list(valid))
+    known = f"; valid: {', '.join(sorted(valid))}" if len(valid) <= _LISTED else ""
+    manual = "" if near or known else "; `papermill --help-notebook notebooks/NAME.ipynb` lists what a notebook declares"
+    return f"{where}: unknown {kind} {shown(name)}{near}{known}{manual}"
 
 
 def _assign(where: str, block: Any, values: dict[str, Any], schema: Mapping[str, Parameter], faults: list[str]) -> None:
     if not isinstance(block, dict):
-        faults.append(f"{where}: this block is {block!r}; it must map names to values")
+        faults.append(f"{where}: this block is {shown(block)}; it must map names to values")
         return
     for name, value in block.items():
         if name in schema:
@@ -227,7 +295,7 @@ def _assign(where: str, block: Any, values: dict[str, Any], schema: Mapping[str,
 def _distribute(where: str, block: Any, values: dict[str, dict], schema: Mapping[str, Mapping[str, Parameter]], faults: list[str]) -> None:
     everything = {name for names in schema.values() for name in names}
     if not isinstance(block, dict):
-        faults.append(f"{where}: this block is {block!r}; it must map names to values")
+        faults.append(f"{where}: this block is {shown(block)}; it must map names to values")
         return
     for name, value in block.items():
         if name not in everything:
@@ -248,7 +316,7 @@ def _override(override: str, values: dict[str, dict], schema: Mapping[str, Mappi
         try:
             value = parse_value(text)
         except yaml.YAMLError:
-            faults.append(f"--set {override}: {text!r} is not readable YAML")
+            faults.append(f"--set {override[:200]}: {shown(text)} is not readable YAML")
             return
         chosen = {stem: schema[stem]} if dot else schema
         _distribute(f"--set {override}", {name: value}, {key: values[key] for key in chosen}, chosen, faults)
@@ -259,14 +327,8 @@ def _checked(path: Path, stem: str, values: dict[str, Any], schema: Mapping[str,
 
 
 def _valid(where: str, parameter: Parameter, value: Any, faults: list[str]) -> Any:
-    """Give a value as its type has it; where it has none note the fault, and give the default, so that the rest can be checked."""
-    try:
-        value = check_type(parameter.annotation, value)
-    except ValueError as fault:
-        faults.append(f"{where}: {parameter.name} is {value!r}, and must be {parameter.annotation} ({parameter.comment}): {fault}")
-        return parameter.default
-    allowed = choices(parameter)
-    wrong = [item for item in (value if isinstance(value, list) else [value]) if allowed and item not in allowed]
+    """Give a value that is right; where it is not note the fault, and give the default, so that the rest can be checked."""
+    wrong = value_fault(parameter, value)
     if wrong:
-        faults.append(f"{where}: {parameter.name} is {wrong[0]!r}, and must be one of {', '.join(allowed)}")
-    return value
+        faults.append(f"{where}: {wrong}")
+    return parameter.default if wrong else check_type(parameter.annotation, value)  # which makes 1 to 1.0 where that is meant

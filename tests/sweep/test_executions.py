@@ -35,7 +35,18 @@ def test_data_that_is_not_there_is_named_and_data_that_is_there_is_not(places, t
     good = [execution(data_path="images.zip"), execution(data_path=""), execution(data_path=str(tmp_path)), execution(pathology="x")]
     assert executions.faults_of(good, places, [], 0) == []
     (fault,) = executions.faults_of([execution(data_path="data/images")] * 3, places, [], 0)
-    assert fault == "01_a: data_path is 'data/images', and nothing is there; give its place by --set data_path=..."
+    assert fault == "data_path is 'data/images', and nothing is there; give its place by --set data_path=..."
+
+
+def test_a_missing_archive_is_one_fault_that_says_where_it_is_had(places):
+    given = {"data_source": "tiny_imagenet", "data_path": "t.zip"}
+    wanted = [execution(**given), execution(pretrain_data_path="t.zip", pretrain_data_source="tiny_imagenet"), execution(**given)]
+    (fault,) = executions.faults_of(wanted, places, [], 0)
+    assert fault.startswith(
+        "data_path and pretrain_data_path are 't.zip', and nothing is there; get it from http://cs231n.stanford.edu/tiny-"
+    )
+    assert fault.endswith("or give its place by --set data_path=... --set pretrain_data_path=...")
+    assert len(executions.faults_of([*wanted, execution(data_path="~nobody-here/x" + "y" * 300)], places, [], 0)) == 2
 
 
 def test_a_gpu_is_demanded_only_of_the_machine_that_does_the_work(places):
@@ -72,7 +83,7 @@ def test_all_faults_of_all_kinds_are_told_together_and_nothing_runs(tmp_path, ca
     wrong = {"notebooks": {"01_a": {"count": "x", "device": "gpu"}}, "sweep": {"01_a": {"cuont": [1]}, "02_b": {}}}
     printed = faults(wrong, ["count"], jobs=-1, per_gpu=0, shard="5/4", engine="ray")
     for line in (
-        "01_a: device is 'gpu', and must be one of auto, cpu, cuda",
+        "01_a: device is 'gpu', and must be auto, cpu, cuda, or one GPU such as cuda:1",
         "01_a: count is 'x', and must be int (how many)",
         "sweep, 01_a: unknown parameter 'cuont' (did you mean 'count'?)",
         "sweep: unknown notebook '02_b'; valid: 01_a",
@@ -105,8 +116,8 @@ def test_all_faults_of_all_kinds_are_told_together_and_nothing_runs(tmp_path, ca
 
 def test_the_check_of_a_large_sweep_loads_nothing_heavy(tmp_path):
     content = {
-        "common": {"class_ids": ["a"]},
-        "notebooks": {"02_grid_training": {}},
+        "common": {"data_source": "voc_folder", "class_ids": []},
+        "notebooks": {"01_data_subset": {}, "02_grid_training": {"pretrained_levels": [False]}},
         "sweep": {"02_grid_training": {"seed": list(range(2000))}},
     }
     (tmp_path / "large.yaml").write_text(yaml.safe_dump(content))

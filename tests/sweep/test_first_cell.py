@@ -128,3 +128,10 @@ def test_every_notebook_asks_for_what_is_in_force_before_it_opens_its_report():
         cells = ["".join(cell["source"]) for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
         asked = f'in_force = sweep.parameters_in_force("{stem}", globals())\nglobals().update(in_force.values)\nstory = report.open_report('
         assert sum(asked in cell for cell in cells) == 1, stem
+
+
+def test_what_the_first_cell_may_not_have_is_told_at_the_head_of_the_notebook_all_at_once():
+    values = {name: item.default for name, item in declared(NOTEBOOKS["03_cam_scoring"]).items()}
+    with pytest.raises(StudyError) as caught:
+        parameters_in_force("03_cam_scoring", values | {"cam_method": "gradcam", "cam_threshold": 7})
+    assert [fault.split()[0] for fault in caught.value.faults] == ["cam_method", "cam_threshold"]
