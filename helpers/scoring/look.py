@@ -7,8 +7,9 @@ import numpy as np
 import pandas as pd
 import torch
 
-from helpers.cams import closed_form, overlap
+from helpers.cams import overlap
 from helpers.data.dataset import ImageSet, StudyData
+from helpers.measures import passes
 from helpers.networks import hooks, resnet
 from helpers.training.catalogue import load_model
 from helpers.training.config import config_from
@@ -24,10 +25,21 @@ def to_look_at(table: pd.DataFrame) -> pd.DataFrame:
     scored = table.dropna(subset=["iou", "gap"])
     kept = scored[scored["left_out"] == ""]
     if not len(scored):
-        raise ValueError(
-            "no model of this study has a defined score: every run diverged; lower learning_rates and run 02_grid_training again"
-        )
+        raise ValueError(f"no model of this study has a score and a gap: {_why_none(table)}")
     return (kept if len(kept) else scored).sort_values("gap", ignore_index=True)
+
+
+def _why_none(table: pd.DataFrame) -> str:
+    """Say why no model of a catalogue with its scores can be pictured."""
+    left = table[table["snapshot"] != "none"] if "snapshot" in table else table
+    if not len(table):
+        return "its catalogue is empty; run 02_grid_training"
+    if not len(left):
+        return f"all {len(table)} runs diverged before they left one; lower learning_rates and run 02_grid_training again"
+    without_gap = int(left["gap"].isna().sum())
+    if without_gap == len(left):
+        return f"none of its {len(left)} models has a training and a test accuracy; look at the table of 02_grid_training"
+    return f"the scores of all its {len(left)} models are undefined; their reasons stand in the table of scores, and in work/*/scores"
 
 
 @torch.inference_mode()
@@ -37,12 +49,10 @@ def maps_of(network: torch.nn.Module, images: ImageSet, *, method: str, device: 
     Returns:
         (B, h, w) maps in [0, 1) and (B,) predicted classes, on the CPU.
     """
-    layer = network.get_submodule(resnet.CAM_LAYER)
-    pixels = resnet.normalise_images(images.images.to(device)).contiguous(memory_format=torch.channels_last)
-    features, logits = hooks.features_and_logits(network, layer, pixels)
-    classifier = closed_form.closed_form_classifier(network, features, logits)
-    predicted = logits.argmax(1)
-    return closed_form.normalise_maps(closed_form.closed_form_cam(method, features, classifier.weight, predicted)).cpu(), predicted.cpu()
+    example = hooks.prepared(images.images[:1], resnet.normalise_images, device)
+    with hooks.evaluation_mode(network):
+        seen = passes.forward_pass(network, images, resnet.normalise_images, device, example, method, len(images))
+    return passes.maps(seen), seen.logits.argmax(1)
 
 
 @dataclass(frozen=True)
