@@ -51,14 +51,14 @@ class AblationSettings:
 
     thresholds: tuple[float, ...]  # of the map, in (0, 1); the paper's is added
     threshold: float = 0.1  # the paper's, at which single images are kept
-    images: int = 48  # images per model for what needs gradients, noise or other image sizes; 0 takes all
+    images: int = 48  # the first images, for what needs gradients, noise or other image sizes; 0 takes all
     methods: tuple[str, ...] = ("smooth_grad_cam_plus_plus", "eigen_cam", "score_cam")  # of SAMPLED_METHODS
     layers: tuple[str, ...] = ()  # by name, see layer_cams.named_layer; none takes the last layer of every stage
     noise_samples: int = 4  # of Smooth Grad-CAM++
     noise_std: float = 0.3  # of Smooth Grad-CAM++, in units of the network's input
     channels: int = 16  # of Score-CAM
     scales: tuple[float, ...] = (0.5, 2.0)  # image sizes, as multiples of the study's
-    seed: int = 0  # of the choice of images and of the noise
+    seed: int = 0  # of the noise
     batch_size: int = 256  # images per pass; of what is drawn, the noise alone depends on it
 
     def __post_init__(self) -> None:
@@ -215,9 +215,8 @@ Job = tuple[dict[str, str | int], Maps]
 
 
 def sampled_images(images: ImageSet, settings: AblationSettings) -> ImageSet:
-    """Choose the images: the same of every model that was fitted to the same, in their order."""
-    order = np.random.default_rng(settings.seed).permutation(len(images))
-    return images.subset(np.sort(order[: settings.images or None]))
+    """Take the first of the images, which are the same of every model and in an order that was drawn."""
+    return images.subset(range(min(len(images), settings.images or len(images))))
 
 
 def sampled_scores(network: nn.Module, images: ImageSet, settings: AblationSettings, device: torch.device | str) -> pd.DataFrame:

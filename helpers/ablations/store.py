@@ -20,7 +20,9 @@ from helpers.data.dataset import ImageSet, StudyData
 from helpers.files import complete_or_absent, inside
 from helpers.measures import evidence, passes, registry
 from helpers.networks import resnet
-from helpers.scoring.models import folder_name, model_images, with_measures
+from helpers.scoring.image_values import folder_name
+from helpers.scoring.models import with_measures
+from helpers.scoring.scoring_set import ScoringSet
 from helpers.training.catalogue import load_model, read_scores
 
 CLOSED, SAMPLED = "closed", "sampled"  # parts: all images in closed form, a few images by gradients
@@ -37,20 +39,27 @@ def digest(**decisive: Any) -> str:
     return hashlib.blake2b(json.dumps(decisive, sort_keys=True).encode(), digest_size=4).hexdigest()
 
 
-def folder_names(settings: AblationSettings, masks: Tensor | None) -> dict[str, str]:
+def folder_names(settings: AblationSettings, masks: Tensor | None, scored_on: ScoringSet) -> dict[str, str]:
     """Name each part's folder by what its scores depend on: other noise does not compute the closed forms again, nor other masks the noise.
 
-    Masks are told apart by their pixels, wherever they came from.
+    Masks are told apart by their pixels, wherever they came from, images by their names.
     """
     options = asdict(settings)
     threshold = options.pop("threshold")
     pixels = "" if masks is None else hashlib.blake2b(np.packbits(masks.cpu().numpy()).tobytes(), digest_size=8).hexdigest()
     closed = digest(thresholds=settings.thresholds, threshold=threshold, masks=pixels)
-    return {CLOSED: f"{CLOSED}-{closed}", SAMPLED: f"{SAMPLED}-{digest(**options)}"}
+    return {CLOSED: f"{CLOSED}-{closed}-{scored_on.name}", SAMPLED: f"{SAMPLED}-{digest(**options)}-{scored_on.name}"}
 
 
 def score_missing_ablations(
-    work: Path, catalogue: pd.DataFrame, data: StudyData, settings: AblationSettings, masks: Tensor | None, *, device: torch.device | str
+    work: Path,
+    catalogue: pd.DataFrame,
+    data: StudyData,
+    scored_on: ScoringSet,
+    settings: AblationSettings,
+    masks: Tensor | None,
+    *,
+    device: torch.device | str,
 ) -> Iterator[str]:
     """Compute what is missing, model by model; yield each model's id when it has everything.
 
@@ -61,20 +70,20 @@ def score_missing_ablations(
         work: the study's folder.
         catalogue: the models; diverged runs without one are passed over.
         data: the study's images.
+        scored_on: those that every model is scored on.
         settings: see there.
         masks: (N, S, S) bool of all training images of the study, made by a machine; None for none.
         device: where to compute.
     """
-    places = {part: inside(work / "ablations", name) for part, name in folder_names(settings, masks).items()}
-    row_of = {name: row for row, name in enumerate(data.train.names)}
+    places = {part: inside(work / "ablations", name) for part, name in folder_names(settings, masks, scored_on).items()}
+    images, own = scored_on.of(data), None if masks is None else masks[list(scored_on.rows)]
     for _, model in catalogue[catalogue["snapshot"] != "none"].iterrows():
         name = model["model_id"]
         paths = {part: inside(place, f"{name}.parquet") for part, place in places.items()}
         missing = [part for part, path in paths.items() if not path.is_file()]
         if missing:
-            network, images = load_model(work, model, len(data.classes), device), model_images(model, data)
+            network = load_model(work, model, len(data.classes), device)
         if CLOSED in missing:
-            own = None if masks is None else masks[[row_of[image] for image in images.names]]
             scores = closed_form_scores(network, images, own, settings, device)
             _keep(inside(places[CLOSED], f"{name}.images.parquet"), scores.single.assign(model_id=name)[IMAGE_COLUMNS])
             _keep(paths[CLOSED], scores.table.assign(model_id=name, part=CLOSED)[ABLATION_COLUMNS])
@@ -89,10 +98,10 @@ def _keep(path: Path, table: pd.DataFrame) -> None:
 
 
 def load_ablations(
-    work: Path, catalogue: pd.DataFrame, settings: AblationSettings, masks: Tensor | None
+    work: Path, catalogue: pd.DataFrame, scored_on: ScoringSet, settings: AblationSettings, masks: Tensor | None
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Read what is kept of some models: the scores (``COLUMNS``), and those of single images at the paper's setting (``IMAGE_COLUMNS``)."""
-    names, ids = folder_names(settings, masks), sorted(catalogue["model_id"])
+    names, ids = folder_names(settings, masks, scored_on), sorted(catalogue["model_id"])
     scores = [table for folder in names.values() for table in _read(work / "ablations" / folder, ids, ".parquet")]
     single = _read(work / "ablations" / names[CLOSED], ids, ".images.parquet")
     return _stacked(scores, ABLATION_COLUMNS), _stacked(single, IMAGE_COLUMNS)
@@ -106,33 +115,39 @@ def _stacked(tables: list[pd.DataFrame], columns: list[str]) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=columns)
 
 
-def measure_folders(work: Path, settings: evidence.MeasureSettings) -> list[str]:
-    """Find the scores of 04_baselines: of each family the folder for these settings, or the only one there is.
+def measure_folders(work: Path, settings: evidence.MeasureSettings, scored_on: ScoringSet) -> list[str]:
+    """Find the scores of 04_baselines on these images: of each family the folder for these settings, or the only one there is.
 
     Where there are several and none is for these settings, it cannot be known which is meant, and the family is left out.
     """
     chosen = []
     for family in registry.FAMILIES:
-        there = sorted(path.name for path in (work / "scores").glob(f"{family}-*") if re.fullmatch(f"{family}-[0-9a-f]{{8}}", path.name))
-        wanted = folder_name(family, settings)
+        form = re.compile(f"{family}-[0-9a-f]{{8}}-{re.escape(scored_on.name)}")
+        there = sorted(path.name for path in (work / "scores").glob(f"{family}-*") if form.fullmatch(path.name))
+        wanted = folder_name(family, settings, scored_on)
         chosen += [wanted] if wanted in there else there if len(there) == 1 else []
     return chosen
 
 
-def with_other_measures(work: Path, models: pd.DataFrame, settings: evidence.MeasureSettings) -> tuple[pd.DataFrame, dict[str, int]]:
+def with_other_measures(
+    work: Path, models: pd.DataFrame, scored_on: ScoringSet, settings: evidence.MeasureSettings
+) -> tuple[pd.DataFrame, dict[str, int]]:
     """Join the measures that 04_baselines kept to a table of models that has iou and iou_b.
 
     Returns:
         The table, and the direction of iou, iou_b and every other ranked measure that is defined for some model.
     """
-    scores = read_scores(work, measure_folders(work, settings), models["model_id"])
+    scores = read_scores(work, measure_folders(work, settings, scored_on), models["model_id"])
     joined = with_measures(models.drop(columns=["iou", "iou_b"]), scores)
     joined = joined.assign(iou=models["iou"].to_numpy(), iou_b=models["iou_b"].to_numpy())
     found = {name: item.direction for name, item in registry.ranked().items() if name in joined and joined[name].notna().any()}
     return joined, {"iou": 1, "iou_b": 1} | found
 
 
-UNTRAINED_COLUMNS = ["architecture", "seed", "train_accuracy", "test_accuracy", "gap", "iou", "iou_b", "train_images", "test_images"]
+UNTRAINED_COLUMNS = [
+    *("architecture", "seed", "train_accuracy", "test_accuracy", "gap"),
+    *("iou", "iou_b", "whole_image_floor", "train_images", "test_images"),
+]
 
 
 def some_images(images: ImageSet, count: int, seed: int) -> ImageSet:
@@ -172,7 +187,7 @@ def random_network_score(
         batch_size: images per pass.
 
     Returns:
-        ``COLUMNS``: accuracies and gap (train minus test) as fractions, near 1 / classes and 0; iou and iou_b in [0, 1].
+        ``COLUMNS``: accuracies and gap (train minus test) as fractions, near 1 / classes and 0; iou, iou_b and the floor in [0, 1].
     """
     network = resnet.build(architecture, classes, stem=stem, width=width, last_stride=last_stride, seed=seed)
     network = network.to(device, memory_format=torch.channels_last).eval()
@@ -181,7 +196,8 @@ def random_network_score(
     seen, unseen = (passes.forward_pass(network, images, *given) for images in (train, test))
     accuracies = [float((run.logits.argmax(1) == images.labels).double().mean()) for run, images in ((seen, train), (unseen, test))]
     overlaps = overlap.image_scores(seen.maps, train.boxes, train.images.shape[-1], threshold, device=device)
-    values = [*accuracies, accuracies[0] - accuracies[1], float(overlaps["iou"].mean()), float(overlaps["iou_b"].mean())]
+    floor = float(overlaps["box_pixels"].mean()) / train.images.shape[-1] ** 2
+    values = [*accuracies, accuracies[0] - accuracies[1], float(overlaps["iou"].mean()), float(overlaps["iou_b"].mean()), floor]
     return dict(zip(UNTRAINED_COLUMNS, [architecture, seed, *values, len(train), len(test)], strict=True))
 
 
@@ -189,6 +205,7 @@ def random_network_scores(
     work: Path,
     catalogue: pd.DataFrame,
     data: StudyData,
+    scored_on: ScoringSet,
     count: int,
     *,
     images: int = 0,
@@ -206,15 +223,24 @@ def random_network_scores(
         work: the study's folder.
         catalogue: architecture, stem, width, last_stride.
         data: the study's images.
+        scored_on: training images that the trained networks are scored on.
         count: networks per architecture; Du et al. take 50.
-        images: training and test images at most, the same for all networks; 0 takes all.
+        images: the first of the scored images, and some test images, the same for all networks; 0 takes all.
         method: of the map.
         threshold: of the map.
-        seed: of the first network and of the choice of images.
+        seed: of the first network and of the choice of test images.
         device: where to compute.
     """
-    train, test = (some_images(split, images, seed) for split in (data.train, data.test))
-    decisive = {"data": data.fingerprint, "images": images, "method": method, "threshold": threshold, "chosen": seed if images else 0}
+    train, test = scored_on.of(data), some_images(data.test, images, seed)
+    train = train.subset(range(min(len(train), images or len(train))))
+    decisive = {
+        "data": data.fingerprint,
+        "scored": scored_on.name,
+        "images": images,
+        "method": method,
+        "threshold": threshold,
+        "chosen": seed if images else 0,
+    }
     forms = catalogue[["architecture", "stem", "width", "last_stride"]].drop_duplicates("architecture")
     for architecture, stem, width, last_stride in forms.itertuples(index=False):
         form = {"stem": stem, "width": float(width), "last_stride": int(last_stride)}

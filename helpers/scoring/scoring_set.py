@@ -55,7 +55,8 @@ def scoring_set(catalogue: pd.DataFrame, data: StudyData, images: int = 0) -> Sc
     """
     if images < 0:
         raise ValueError(f"scored_images {images} must be at least 0 (0 takes all)")
-    runs = catalogue[catalogue["snapshot"] != "none"].drop_duplicates(_DECISIVE)
+    runs = catalogue[catalogue["snapshot"] != "none"]
+    runs = runs.drop_duplicates(_DECISIVE) if len(runs) else runs
     fitted = [set(fitted_rows(data, config_from(run)).tolist()) for _, run in runs.iterrows()]
     shared = np.array(sorted(set.intersection(*fitted)) if fitted else range(len(data.train)), dtype=np.int64)
     labels = data.train.labels.numpy()

@@ -15,7 +15,8 @@ from helpers.cams import closed_form, gradient, overlap
 from helpers.data.dataset import load_study_data
 from helpers.measures import evidence, registry
 from helpers.networks import hooks, resnet
-from helpers.scoring import models
+from helpers.scoring.image_values import folder_name
+from helpers.scoring.scoring_set import ScoringSet
 from helpers.training.catalogue import save_scores
 from tests.conftest import TINY_SCENES
 
@@ -231,20 +232,25 @@ def test_the_papers_threshold_is_added_once_and_sorted():
     assert AblationSettings(thresholds=(0.5, 0.1)).thresholds == (0.1, 0.5)
 
 
+ALL = ScoringSet(tuple(range(36)), "36-all", 36)
+
+
+EVERY_OTHER = ScoringSet(tuple(range(0, 36, 2)), "18-half", 36)
+
+
 @pytest.fixture
 def study(tmp_path, data, network, monkeypatch):
     """A catalogue of two models whose weights are not on disk, and one diverged run; calls are counted."""
     loaded = []
     monkeypatch.setattr(store, "load_model", lambda work, model, classes, device: loaded.append(model["model_id"]) or network)
-    monkeypatch.setattr(store, "model_images", lambda model, data: data.train.subset(model["images"]))
-    rows = [("a@stop", "stop", range(36)), ("b@stop", "stop", range(0, 36, 2)), ("c@none", "none", range(36))]
-    return tmp_path, pd.DataFrame(rows, columns=["model_id", "snapshot", "images"]), loaded
+    rows = [("a@stop", "stop"), ("b@stop", "stop"), ("c@none", "none")]
+    return tmp_path, pd.DataFrame(rows, columns=["model_id", "snapshot"]), loaded
 
 
-def run(study, data, settings=SETTINGS, masks=None):
+def run(study, data, settings=SETTINGS, masks=None, scored_on=ALL):
     work, catalogue, _ = study
-    done = list(store.score_missing_ablations(work, catalogue, data, settings, masks, device="cpu"))
-    return done, *store.load_ablations(work, catalogue, settings, masks)
+    done = list(store.score_missing_ablations(work, catalogue, data, scored_on, settings, masks, device="cpu"))
+    return done, *store.load_ablations(work, catalogue, scored_on, settings, masks)
 
 
 def test_scores_are_kept_and_never_computed_twice(study, data):
@@ -252,7 +258,7 @@ def test_scores_are_kept_and_never_computed_twice(study, data):
     assert done == ["a@stop", "b@stop"] == study[2]
     assert list(table.columns) == store.ABLATION_COLUMNS
     assert list(single.columns) == store.IMAGE_COLUMNS
-    assert single["model_id"].value_counts().to_dict() == {"a@stop": 36, "b@stop": 18}
+    assert single["model_id"].value_counts().to_dict() == {"a@stop": 36, "b@stop": 36}
     assert not table.duplicated(["model_id", "part", *compute.KEYS]).any()
     again = run(study, data)
     assert len(study[2]) == 2
@@ -271,9 +277,19 @@ def test_a_change_computes_only_the_part_that_it_decides(study, data):
     _, table, single = run(study, data, masks=masks)
     last = {path.name for path in (study[0] / "ablations").iterdir()}
     assert [name.split("-")[0] for name in last - more] == ["closed"]
-    # The second model has every other image, and the first image with it.
-    assert chosen(table, annotation="masks", threshold=0.1, subset="all")["n"].tolist() == [35, 17]
+    assert chosen(table, annotation="masks", threshold=0.1, subset="all")["n"].tolist() == [35, 35]
     assert single.groupby("model_id")["mask_iou"].apply(lambda values: int(values.isna().sum())).tolist() == [1, 1]
+
+
+def test_other_images_are_other_scores_of_the_same_images_for_all_models(study, data):
+    *_, every = run(study, data)
+    *_, half = run(study, data, scored_on=EVERY_OTHER)
+    assert study[2] == ["a@stop", "b@stop"] * 2
+    own, other = (half.loc[half["model_id"] == name].reset_index(drop=True) for name in ("a@stop", "b@stop"))
+    assert own["name"].tolist() == other["name"].tolist() == [data.train.names[row] for row in EVERY_OTHER.rows]
+    whole = every[(every["model_id"] == "a@stop") & every["name"].isin(own["name"])]
+    assert whole["iou"].tolist() == pytest.approx(own["iou"].tolist(), abs=1e-6)
+    assert compute.sampled_images(EVERY_OTHER.of(data), SETTINGS).names == tuple(own["name"][:10])
 
 
 def test_a_killed_run_goes_on_with_the_missing_model(study, data):
@@ -285,7 +301,7 @@ def test_a_killed_run_goes_on_with_the_missing_model(study, data):
 
 
 def test_nothing_kept_is_an_empty_table(tmp_path):
-    table, single = store.load_ablations(tmp_path, pd.DataFrame({"model_id": ["a@stop"]}), SETTINGS, None)
+    table, single = store.load_ablations(tmp_path, pd.DataFrame({"model_id": ["a@stop"]}), ALL, SETTINGS, None)
     assert (len(table), len(single)) == (0, 0)
     assert list(table.columns) == store.ABLATION_COLUMNS
 
@@ -293,14 +309,15 @@ def test_nothing_kept_is_an_empty_table(tmp_path):
 def test_other_measures_are_joined_from_the_folder_for_the_settings_or_the_only_one(tmp_path):
     settings = evidence.MeasureSettings(flatness_draws=3)
     rows = pd.DataFrame({"measure": ["params", "l2", "iou"], "variant": "", "value": [7.0, 2.0, 0.9], "seconds": 1.0, "reason": ""})
-    for folder in ("norms-0a0a0a0a", models.folder_name("localization", settings), "localization-ffffffff", "localization-grad_cam-0.1"):
+    named = folder_name("localization", settings, ALL)
+    for folder in ("norms-0a0a0a0a-36-all", named, "localization-ffffffff-36-all", "localization-0a0a0a0a"):
         save_scores(tmp_path, folder, "a", rows[rows["measure"].eq("iou") == folder.startswith("localization")])
-    save_scores(tmp_path, "norms-0a0a0a0a", "a", rows[:1])  # entered twice
-    for folder in ("prediction-00000000", "prediction-11111111"):
+    save_scores(tmp_path, "norms-0a0a0a0a-36-all", "a", rows[:1])  # entered twice
+    for folder in ("prediction-00000000-36-all", "prediction-11111111-36-all", "perturbation-00000000-18-half"):
         save_scores(tmp_path, folder, "a", rows.assign(measure="mixup_accuracy"))
-    assert store.measure_folders(tmp_path, settings) == [models.folder_name("localization", settings), "norms-0a0a0a0a"]
+    assert store.measure_folders(tmp_path, settings, ALL) == [named, "norms-0a0a0a0a-36-all"]
     mine = pd.DataFrame({"model_id": ["a", "b"], "gap": [0.1, 0.2], "iou": [0.5, 0.6], "iou_b": [0.4, 0.3]})
-    joined, directions = store.with_other_measures(tmp_path, mine, settings)
+    joined, directions = store.with_other_measures(tmp_path, mine, ALL, settings)
     assert joined["iou"].tolist() == [0.5, 0.6]
     assert joined["l2"].tolist()[0] == 2.0
     assert np.isnan(joined["l2"].tolist()[1])
@@ -315,11 +332,11 @@ SMALL = {"stem": "small", "width": 0.125}  # whose last maps have 2 x 2 pixels a
 @pytest.fixture
 def catalogue():
     """Two architectures, as three models of a study."""
-    return pd.DataFrame({"architecture": ["resnet18", "resnet34", "resnet18"], "stem": "small", "width": 0.125})
+    return pd.DataFrame({"architecture": ["resnet18", "resnet34", "resnet18"], "stem": "small", "width": 0.125, "last_stride": 2})
 
 
 def scores(work, catalogue, data, count, **options):
-    return pd.DataFrame(store.random_network_scores(work, catalogue, data, count, **options))
+    return pd.DataFrame(store.random_network_scores(work, catalogue, data, ALL, count, **options))
 
 
 def test_a_score_is_that_of_the_untrained_network_worked_out_step_by_step(data):
@@ -339,6 +356,7 @@ def test_a_score_is_that_of_the_untrained_network_worked_out_step_by_step(data):
     # One pixel that rounding moves over the threshold changes the IoU of an image by some 1 / 100.
     assert (row["iou"], row["iou_b"]) == pytest.approx((float(iou.mean()), float(iou_b.mean())), abs=2e-3)
     assert (row["train_images"], row["test_images"]) == (36, 18)
+    assert row["whole_image_floor"] == pytest.approx(float(overlap.box_masks(data.train.boxes, 16).double().mean()))
 
 
 def test_a_seed_decides_everything_and_another_seed_is_another_network(data):

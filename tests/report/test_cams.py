@@ -200,6 +200,14 @@ def test_late_changes_are_drawn_in_percent_and_counted():
     assert figure.get_suptitle().endswith("(n = 2)")
 
 
+def test_the_floor_of_iou_is_a_line_in_every_panel_and_in_none_of_other_measures(catalogue):
+    known = catalogue.assign(whole_image_floor=0.37, energy_in_box=catalogue["iou"])
+    for table, measure, lines in ((known, "iou", 5), (known, "energy_in_box", 0), (catalogue, "iou", 0)):
+        dashed = [line for ax in drawn(cams.measure_against_gap(table, measure)) for line in ax.lines if line.get_linestyle() == "--"]
+        assert sum(np.allclose(line.get_xdata(), 0.37) for line in dashed) == lines
+    assert "the whole image: 0.370" in words(cams.measure_against_gap(known, "iou"))
+
+
 def test_measure_against_gap_draws_every_defined_model_pooled_and_by_architecture(catalogue):
     figure = cams.measure_against_gap(catalogue, "iou")
     axes = drawn(figure)[:5]
