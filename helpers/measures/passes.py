@@ -6,10 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from helpers.cams import closed_form
+from helpers.cams import closed_form, gradient
 from helpers.measures.evidence import provides
-from helpers.networks import hooks
+from helpers.networks import fused, hooks
 from helpers.networks.hooks import _no_layer, last_called, prepared
+from helpers.training.cuda_graph import autocast
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class Pass:
 
     logits: Tensor  # (N, K) float32
     features: Tensor | None  # (N, D) float32, what the last linear layer is given; None where none is called
-    maps: Tensor | None  # (N, h, w) normalised maps of the predicted class; None where the closed form does not hold
+    maps: Tensor | None  # (N, h, w) normalised maps of the predicted class; None where there are none
     lowest: Tensor | None  # (N,) what normalising took from each map, see ``closed_form.lowest_of``; None where there are no maps
     no_maps: str  # why there are none
 
@@ -36,14 +37,32 @@ def example(images: Any, normalise: Any, device: Any) -> Tensor:
 
 
 @provides
+def fused_network(network: nn.Module, example: Tensor) -> nn.Module:
+    """Give what images are passed through: the network's copy with folded batch norms, see ``fused.fused``."""
+    return fused.fused(network, example)
+
+
+@provides
 @torch.inference_mode()
-def forward_pass(network: nn.Module, images: Any, normalise: Any, device: Any, example: Tensor, cam_method: str, batch_size: int) -> Pass:
+def forward_pass(
+    fused_network: nn.Module,
+    images: Any,
+    normalise: Any,
+    device: Any,
+    example: Tensor,
+    cam_method: str,
+    batch_size: int,
+    precision: str = "float32",
+) -> Pass:
     """Run the training images through the network once, see ``Pass``.
+
+    In bfloat16 the products of its layers are of that precision, all but those of the last linear layer; what follows is float32.
 
     Raises:
         ValueError: the network's output is no (B, K) matrix of logits.
     """
-    layer, linear = last_called(network, example)
+    layer, linear = last_called(fused_network, example)
+    network = fused.with_exact_head(fused_network, linear)
     classifier, no_maps = None, "" if layer is not None else _no_layer(network)
     kept: dict[str, list[Tensor]] = {"logits": [], "features": [], "maps": [], "lowest": []}
     given: list[Tensor] = []
@@ -52,16 +71,24 @@ def forward_pass(network: nn.Module, images: Any, normalise: Any, device: Any, e
         for start in range(0, len(images), batch_size):
             pixels = prepared(images.images[start : start + batch_size], normalise, device)
             given.clear()
-            maps, logits = (None, network(pixels)) if no_maps else hooks.features_and_logits(network, layer, pixels)
+            # Of the first images both, to see whether the closed form holds.
+            closed = layer is not None and (start == 0 or classifier is not None)
+            maps, logits = _passed(network, layer if closed else None, pixels, precision)
             if logits.ndim != 2:
                 raise ValueError(f"the network puts out shape {tuple(logits.shape)}; a classifier puts out (B, K) logits")
-            if start == 0 and not no_maps:
-                classifier, no_maps = _closed_form(network, maps, logits)
+            if start == 0 and closed:
+                # In bfloat16 a head that fits could not be told from one that nearly does.
+                classifier = _closed_form(
+                    network, *_passed(network, layer, example, "float32") if precision == "bfloat16" else (maps, logits)
+                )
             kept["logits"].append(logits.float().cpu())
             if given:
                 kept["features"].append(given[-1].flatten(1).float().cpu())
-            if classifier:
+            if classifier is not None:
                 weighted = closed_form.closed_form_cam(cam_method, maps, classifier.weight, logits.argmax(1))
+            elif not no_maps:
+                weighted, no_maps = _by_gradient(cam_method, network, layer, pixels, logits)
+            if not no_maps:
                 kept["lowest"].append(closed_form.lowest_of(weighted).float().cpu())
                 kept["maps"].append(closed_form.normalise_maps(weighted).float().cpu())
     finally:
@@ -71,12 +98,29 @@ def forward_pass(network: nn.Module, images: Any, normalise: Any, device: Any, e
     return Pass(**joined, no_maps=no_maps)
 
 
-def _closed_form(network: nn.Module, maps: Tensor, logits: Tensor) -> tuple[nn.Linear | None, str]:
-    """Give the linear layer behind the maps of a pass, or why there is no closed form of their class activation map."""
+def _passed(network: nn.Module, layer: nn.Module | None, pixels: Tensor, precision: str) -> tuple[Tensor | None, Tensor]:
+    """Give the maps of a layer, None without one, and the logits; what was computed in bfloat16 comes back in float32."""
+    with autocast(pixels.device, precision):
+        maps, logits = (None, network(pixels)) if layer is None else hooks.features_and_logits(network, layer, pixels)
+    if precision == "float32":
+        return maps, logits
+    return None if maps is None else maps.float(), logits.float()
+
+
+def _closed_form(network: nn.Module, maps: Tensor, logits: Tensor) -> nn.Linear | None:
+    """Give the linear layer behind the maps of a pass; None where there is no closed form of their class activation map."""
     try:
-        return closed_form.closed_form_classifier(network, maps, logits), ""
-    except ValueError as fault:
-        return None, str(fault)
+        return closed_form.closed_form_classifier(network, maps, logits)
+    except ValueError:
+        return None
+
+
+def _by_gradient(method: str, network: nn.Module, layer: nn.Module, pixels: Tensor, logits: Tensor) -> tuple[Tensor | None, str]:
+    """Compute the maps of the predicted class by differentiation, or say why that fails; that of "cam" is Grad-CAM's."""
+    try:
+        return gradient.layer_maps("grad_cam" if method == "cam" else method, network, layer, pixels, logits.argmax(1)), ""
+    except (ValueError, RuntimeError) as fault:
+        return None, f"there is no class activation map: {str(fault).splitlines()[0]}"
 
 
 @provides

@@ -136,9 +136,11 @@ def prepared(pixels: Tensor, normalise: Any, device: torch.device | str) -> Tens
 
 @torch.inference_mode()
 def last_called(network: nn.Module, example: Tensor) -> tuple[nn.Module | None, nn.Linear | None]:
-    """Find, in one pass, the last layer that puts out a stack of maps and is no pooling, and the linear layer that is called last.
+    """Find, in one pass, the last layer that puts out maps of more than one pixel and is no pooling, and the last linear layer called.
 
-    In a ResNet these are ``layer4`` and ``fc``. Of nested modules with the same output the outermost counts.
+    In a ResNet these are ``layer4`` and ``fc``, at 32 pixels with the ImageNet stem ``layer3`` and ``fc``. Of nested modules with the same
+    output the outermost counts. Where the network goes on with tokens, (B, N, C) or (B, h, w, C), the maps before them are not what it
+    classifies, and there is no layer.
 
     Returns:
         The two, each None where there is none.
@@ -147,8 +149,13 @@ def last_called(network: nn.Module, example: Tensor) -> tuple[nn.Module | None, 
     linear: list[nn.Linear] = []
 
     def seen(module: nn.Module, given: Any, output: Any) -> None:
-        if isinstance(output, Tensor) and output.ndim == 4 and not isinstance(module, _POOLING) and module is not network:
-            maps.append(module)
+        if module is network or not isinstance(output, Tensor) or len(output) != len(example):
+            return
+        if output.ndim == 4 and output.shape[2] == output.shape[3] > 1:
+            if not isinstance(module, _POOLING):
+                maps.append(module)
+        elif output.ndim in (3, 4) and min(output.shape[1], output.shape[2]) > 1:
+            maps.clear()
         if isinstance(module, nn.Linear):
             linear.append(module)
 
@@ -160,7 +167,7 @@ def last_maps_layer(network: nn.Module, example: Tensor) -> nn.Module:
     """Find the layer whose maps are pooled and classified, see ``last_called``.
 
     Raises:
-        ValueError: no module puts out (B, C, h, w).
+        ValueError: there is none.
     """
     layer, _ = last_called(network, example)
     if layer is None:
@@ -169,7 +176,10 @@ def last_maps_layer(network: nn.Module, example: Tensor) -> nn.Module:
 
 
 def _no_layer(network: nn.Module) -> str:
-    return f"no layer of {type(network).__name__} puts out maps (B, C, h, w), so there is no class activation map"
+    return (
+        f"no layer of {type(network).__name__} puts out maps (B, C, h, w) of more than one pixel that it classifies, so there is no class "
+        "activation map"
+    )
 
 
 def last_linear(network: nn.Module, example: Tensor) -> nn.Linear | None:

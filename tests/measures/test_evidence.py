@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from helpers.cams import closed_form
 from helpers.files import PROJECT_ROOT
 from helpers.measures import evidence, passes, registry
 from helpers.measures.registry import MEASURES
@@ -156,7 +157,8 @@ class TwoLayerHead(nn.Module):
 def test_the_layer_that_is_looked_at_is_found_by_a_trace(tiny_given):
     resnet = tiny_given["network"]
     example = passes.example(tiny_given["images"], tiny_given["normalise"], "cpu")
-    assert hooks.last_maps_layer(resnet, example) is resnet.layer4
+    assert hooks.last_maps_layer(resnet, example) is resnet.layer3  # of 16 pixels layer4 leaves one
+    assert hooks.last_maps_layer(resnet, torch.zeros(1, 3, 32, 32)) is resnet.layer4
     assert hooks.last_linear(resnet, example) is resnet.fc
     model = TwoLayerHead()
     assert hooks.last_maps_layer(model, example) is model.maps
@@ -166,7 +168,7 @@ def test_the_layer_that_is_looked_at_is_found_by_a_trace(tiny_given):
         hooks.last_maps_layer(nn.Linear(16, 2), example)
 
 
-def test_a_head_of_two_layers_has_logits_and_features_but_no_closed_form(tiny_given):
+def test_a_head_of_two_layers_has_logits_features_and_the_maps_of_the_gradient(tiny_given):
     model = TwoLayerHead().eval()
     example = passes.example(tiny_given["images"], tiny_given["normalise"], "cpu")
     seen = passes.forward_pass(model, tiny_given["images"], tiny_given["normalise"], "cpu", example, "grad_cam", 7)
@@ -174,15 +176,19 @@ def test_a_head_of_two_layers_has_logits_and_features_but_no_closed_form(tiny_gi
     with torch.no_grad():
         torch.testing.assert_close(seen.logits, model(inputs))
         torch.testing.assert_close(seen.features, model.head[:2](model.maps(inputs).mean((2, 3))))
-    with pytest.raises(ValueError, match="the closed form does not hold"):
-        passes.maps(seen)
+    leaf = model.maps(inputs).detach().requires_grad_()
+    model.head(leaf.mean((2, 3))).amax(1).sum().backward()
+    expected = (leaf.grad.mean((2, 3), keepdim=True) * leaf).sum(1).relu().detach()
+    torch.testing.assert_close(passes.maps(seen), closed_form.normalise_maps(expected))
 
 
 def test_localization_says_why_a_network_has_no_map(tiny_given):
     items = [MEASURES["iou"], MEASURES["training_accuracy"]]
-    scores = evidence.score(items, tiny_given | {"network": TwoLayerHead()}, evidence.MeasureSettings()).set_index("measure")
+    scores = evidence.score(
+        items, tiny_given | {"network": nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 3))}, evidence.MeasureSettings()
+    ).set_index("measure")
     assert np.isnan(scores.loc["iou", "value"])
-    assert "the closed form does not hold" in scores.loc["iou", "reason"]
+    assert "no layer of Sequential puts out maps" in scores.loc["iou", "reason"]
     assert np.isfinite(scores.loc["training_accuracy", "value"])
 
 

@@ -2,11 +2,14 @@ import types
 
 import pytest
 import torch
+import torchvision
 from torch import nn
 
+from helpers.cams import closed_form
+from helpers.data.dataset import ImageSet
 from helpers.measures import passes
 from helpers.measures.evidence import Evidence, MeasureSettings
-from helpers.networks import resnet
+from helpers.networks import hooks, resnet
 
 
 def two_layers():
@@ -50,3 +53,109 @@ def test_settings_choose_only_where_they_leave_it_open():
     assert Evidence(given, MeasureSettings(batch_size=3))["batch_size"] == 3
     assert Evidence(given, MeasureSettings())["batch_size"] == 256
     assert Evidence(given, MeasureSettings(batch_size=3))["gradient_batch_size"] == 3
+
+
+def of_torchvision(name):
+    return lambda: torchvision.models.get_model(name, num_classes=4, **({"aux_logits": False} if name == "googlenet" else {}))
+
+
+def of_timm(name):
+    return lambda: pytest.importorskip("timm", reason="timm is not installed").create_model(name, num_classes=4)
+
+
+# Side of the images, the layer of the last maps of more than one pixel, and whether these are pooled and classified linearly.
+NETWORKS = {
+    "resnet18": (of_torchvision("resnet18"), 32, "layer3", False),
+    "resnet18 at 64": (of_torchvision("resnet18"), 64, "layer4", True),
+    "convnext": (lambda: torchvision.models.ConvNeXt([convnext(8, 16), convnext(16, None)], num_classes=4), 64, "features", False),
+    "mobilenet_v3_small": (of_torchvision("mobilenet_v3_small"), 64, "features", False),
+    "densenet": (lambda: torchvision.models.DenseNet(8, (2, 2), 16, num_classes=4), 64, "features", False),
+    "squeezenet1_1": (of_torchvision("squeezenet1_1"), 64, "classifier.2", False),
+    "vgg11": (of_torchvision("vgg11"), 32, "features.19", False),
+    "timm convnext": (of_timm("convnext_atto"), 64, "stages", False),
+    "timm edgenext": (of_timm("edgenext_xx_small"), 64, "stages", False),
+    "timm poolformer": (of_timm("poolformer_s12"), 64, "stages", False),
+    "timm mobilenet": (of_timm("mobilenetv3_small_050"), 64, "blocks", False),
+    "timm ghostnet": (of_timm("ghostnet_050"), 64, "blocks", False),
+    "timm resnet": (of_timm("test_resnet"), 64, "layer4", True),
+}
+
+
+def convnext(channels, following):
+    return torchvision.models.convnext.CNBlockConfig(channels, following, 1)
+
+
+def maps_by_autograd(network, layer, pixels):
+    """Grad-CAM from its definition: the whole graph, the gradient of the largest logit at the layer's output."""
+    kept = []
+    hook = layer.register_forward_hook(lambda module, given, output: kept.append(output) or output.clone())
+    with torch.enable_grad():
+        logits = network(pixels.requires_grad_())
+    hook.remove()
+    (gradient,) = torch.autograd.grad(logits.amax(1).sum(), kept[-1])
+    return (gradient.mean((2, 3), keepdim=True) * kept[-1]).sum(1).relu().detach()
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_maps_are_those_of_the_last_layer_with_more_than_one_pixel(name, monkeypatch):
+    build, side, expected_layer, exact = NETWORKS[name]
+    torch.manual_seed(2)
+    network = build().eval()
+    for parameter in network.parameters():  # scales and heads that begin as zeros would hide the branches behind them
+        if parameter.ndim and parameter.abs().max() < 1e-4:
+            nn.init.uniform_(parameter, -0.5, 0.5)
+    pixels = torch.randint(0, 256, (3, 3, side, side), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    images = ImageSet(pixels, torch.zeros(3, dtype=torch.int64), torch.zeros(3, 1, 4, dtype=torch.int16), ("a", "b", "c"))
+    taken = []
+    monkeypatch.setattr(closed_form, "closed_form_cam", lambda *given, own=closed_form.closed_form_cam: taken.append(1) or own(*given))
+    example = passes.example(images, resnet.normalise_images, "cpu")
+    seen = passes.forward_pass(network, images, resnet.normalise_images, "cpu", example, "grad_cam", 2)
+    assert hooks.last_maps_layer(network, example) is network.get_submodule(expected_layer)
+    assert bool(taken) == exact
+    expected = maps_by_autograd(network, network.get_submodule(expected_layer), resnet.normalise_images(pixels))
+    assert min(expected.shape[1:]) > 1
+    assert expected.amax((1, 2)).min() > 0
+    torch.testing.assert_close(seen.maps, closed_form.normalise_maps(expected), rtol=1e-3, atol=1e-3)
+
+
+class Tokens(nn.Module):
+    """Patches that are mixed before they are pooled."""
+
+    def __init__(self):
+        super().__init__()
+        self.patches, self.mix, self.head = nn.Conv2d(3, 8, 8, 8), nn.Linear(8, 8), nn.Linear(8, 4)
+
+    def forward(self, images):
+        return self.head(self.mix(self.patches(images).flatten(2).mT).mean(1))
+
+
+@pytest.mark.parametrize(
+    "network",
+    [Tokens(), nn.Sequential(nn.Flatten(), nn.Linear(3072, 4)), nn.Sequential(nn.Conv2d(3, 5, 32), nn.Flatten(), nn.Linear(5, 4))],
+)
+def test_without_maps_there_is_a_reason_and_everything_else(network):
+    pixels = torch.randint(0, 256, (3, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    images = ImageSet(pixels, torch.zeros(3, dtype=torch.int64), torch.zeros(3, 1, 4, dtype=torch.int16), ("a", "b", "c"))
+    given = {"network": network.eval(), "images": images, "normalise": resnet.normalise_images, "device": "cpu"}
+    known = Evidence(given, MeasureSettings())
+    assert known["logits"].shape == (3, 4)
+    with pytest.raises(ValueError, match=r"puts out maps .* of more than one pixel that it classifies"):
+        known["maps"]
+
+
+def test_maps_that_the_logits_do_not_need_are_a_reason():
+    class Aside(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.maps, self.head = nn.Conv2d(3, 5, 3), nn.Linear(3, 4)
+
+        def forward(self, images):
+            self.maps(images)
+            return self.head(images.mean((2, 3)))
+
+    images = ImageSet(torch.ones(1, 3, 8, 8, dtype=torch.uint8), torch.zeros(1), torch.zeros(1, 1, 4, dtype=torch.int16), ("a",))
+    known = Evidence(
+        {"network": Aside().eval(), "images": images, "normalise": resnet.normalise_images, "device": "cpu"}, MeasureSettings()
+    )
+    with pytest.raises(ValueError, match="no class activation map: the logits do not depend"):
+        known["maps"]
