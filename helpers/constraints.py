@@ -31,8 +31,8 @@ class Constraint(NamedTuple):
             return f"one of {', '.join(map(str, self.among))}"
         if self.form:
             return self.meaning
-        ends = [f"{'above' if self.above else 'at least'} {self.low:,g}"] if self.low > -math.inf else []
-        ends += [f"{'below' if self.below else 'at most'} {self.high:,g}"] if self.high < math.inf else []
+        ends = [f"{'above' if self.above else 'at least'} {self.low:,.15g}"] if self.low > -math.inf else []
+        ends += [f"{'below' if self.below else 'at most'} {self.high:,.15g}"] if self.high < math.inf else []
         return ("0, or " if self.zero else "") + (" and ".join(ends) or "a finite number")
 
     def allows(self, value: Any) -> bool:
