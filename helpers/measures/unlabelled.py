@@ -20,7 +20,7 @@ from helpers.statistics.transport import least_cost, quotas
 
 AS_GIVEN = ("as given", "calibrated")
 _WIDEST = 4.0  # |log temperature| at most
-_WITHOUT = {"holdout": 'no training images were held out; train with rule3_split "holdout", or give images with labels'}
+_WITHOUT = {"holdout": 'there are no logits of holdout images; train with rule3_split "holdout", or give images with labels'}
 _UNCERTAIN = 5.0  # nats, MaNo's threshold
 
 

@@ -84,6 +84,6 @@ def test_measures_follow_from_kept_logits_and_say_why_where_there_is_no_holdout_
     assert wide["agreement_of_repeats"].notna().any()
     reasons = scores.loc[scores["value"].isna() & (scores["measure"] == "optimal_transport"), "reason"]
     assert len(reasons)
-    assert reasons.str.startswith("no training images were held out").all()
+    assert reasons.str.startswith("there are no logits of holdout images").all()
     again = targets.score_on_target(work, table, shift, SETTINGS)
     assert len(again) == len(scores)
