@@ -38,6 +38,7 @@ TINY_STUDY = {
         },
         "03_cam_scoring": {"bootstrap_resamples": 50, "accuracy_thresholds": [0.5, 0.0]},
         "04_baselines": {
+            "permutations": 19,
             "perturbation_fraction": 1.0,
             "perturbation_points": 3,
             "flatness_images": 16,

@@ -14,7 +14,8 @@ import papermill
 import pytest
 
 from helpers.files import PROJECT_ROOT
-from helpers.sweep.study_file import check_type, declared, load_study
+from helpers.statistics.claims import check_claims
+from helpers.sweep.study_file import check_type, declared, load_study, study_claims
 
 # The rooms from the ground up: a room imports only rooms before its own place. Those of one place do not know one another.
 ROOMS = (
@@ -29,8 +30,8 @@ ROOMS = (
 )
 PLACE = {room: place for place, rooms in enumerate(ROOMS) for room in rooms}
 GROUND = {"files", "locks", "tally", "notebook_parameters", "constraints"}
-# What the launcher may know beside the ground: how pages are written.
-SWEEP_KNOWS = {"report.pages"}
+# What the launcher may know beside the ground: how pages are written, and what a claim is.
+SWEEP_KNOWS = {"report.pages", "statistics.claims"}
 LONGEST_MODULE, LONGEST_FUNCTION, LARGEST_ROOM, MOST_IMPORTS = 500, 70, 15, 9
 
 
@@ -311,6 +312,14 @@ def test_a_study_file_passes_its_check(path):
     executions = load_study(path, PROJECT_ROOT / "notebooks")
     assert executions
     assert all(execution.parameters["study"] == path.stem for execution in executions)
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+def test_a_study_claims_of_measures_that_there_are(path):
+    import helpers.measures.localization  # noqa: F401  the room's modules enter their measures when it is imported
+    from helpers.measures import ranked
+
+    check_claims(study_claims(path), list(ranked()))
 
 
 def test_the_project_holds_no_path_of_a_machine():

@@ -12,16 +12,13 @@ from torch import Tensor
 
 from helpers.report.style import count, interval, listed, nothing_to_draw, percent, style
 from helpers.statistics import hyperparameters
-from helpers.statistics.agreement import pearson
+from helpers.statistics.correlations import pearson
 from helpers.statistics.tables import TOTAL
 
 _MARKERS = ("o", "s", "^", "D", "v", "P")
 
 
 _R = "Pearson r with the gap"
-
-
-_LEFT = "strength: minus the correlation with the gap, positive: works"
 
 
 @style()
@@ -140,7 +137,7 @@ def pooled_against_within(table: pd.DataFrame, titles: Mapping[str, str], measur
     """
     own = table[table["measure"] == measure]
     within = own[own["kind"] == hyperparameters.WITHIN]
-    pooled = table[table["kind"] == hyperparameters.POOLED].set_index("measure")["strength"]
+    pooled = table[table["kind"] == hyperparameters.POOLED].set_index("measure")["r"]
     if not len(within) or not np.isfinite(pooled.get(measure, np.nan)):
         return nothing_to_draw("The pooled correlation is undefined, or no hyperparameter has two levels: nothing to hold fixed.")
     given = own[own["kind"].isin([hyperparameters.GIVEN_ALL, hyperparameters.GIVEN_ONE])]
@@ -150,8 +147,8 @@ def pooled_against_within(table: pd.DataFrame, titles: Mapping[str, str], measur
     order = pooled.abs().nlargest(most).index
     height = 1.6 + 0.27 * max(len(rows), len(order))
     figure, (left, right) = plt.subplots(1, 2, figsize=(12.5, height), layout="constrained")
-    _strengths(left, rows, titles.get(measure, measure))
-    fixed = table[table["kind"] == hyperparameters.GIVEN_ALL].set_index("measure")["strength"]
+    _each_kind(left, rows, titles.get(measure, measure))
+    fixed = table[table["kind"] == hyperparameters.GIVEN_ALL].set_index("measure")["r"]
     at = np.arange(len(order))
     right.hlines(at, pooled.reindex(order), fixed.reindex(order), color="grey", linewidth=1)
     right.plot(pooled.reindex(order), at, "o", color="C0", label="pooled")
@@ -163,7 +160,7 @@ def pooled_against_within(table: pd.DataFrame, titles: Mapping[str, str], measur
         ax.axvline(0, color="black", linewidth=0.8)
         ax.set(xlim=(-1.08, 1.08), xticks=(-1, -0.5, 0, 0.5, 1))
         ax.grid(axis="y", visible=False)
-    figure.supxlabel(_LEFT, fontsize="medium")
+    figure.supxlabel(_R, fontsize="medium")
     return figure
 
 
@@ -175,7 +172,7 @@ def _blocks(within: pd.DataFrame, given: pd.DataFrame) -> list[pd.DataFrame]:
     ]
 
 
-def _strengths(ax: Axes, rows: pd.DataFrame, title: str) -> None:
+def _each_kind(ax: Axes, rows: pd.DataFrame, title: str) -> None:
     kinds = {hyperparameters.POOLED: ("o", "C0"), hyperparameters.GIVEN_ALL: ("D", "C1"), hyperparameters.GIVEN_ONE: ("D", "C2")}
     kinds[hyperparameters.WITHIN] = ("s", "C3")
     at = np.arange(len(rows))
@@ -183,7 +180,7 @@ def _strengths(ax: Axes, rows: pd.DataFrame, title: str) -> None:
         chosen = (rows["kind"] == kind).to_numpy()
         part = rows[chosen]
         ax.hlines(at[chosen], part["ci_low"], part["ci_high"], color=colour, linewidth=2.5, alpha=0.45)
-        ax.plot(part["strength"], at[chosen], marker, color=colour, fillstyle="none" if marker == "D" else "full", label=kind)
+        ax.plot(part["r"], at[chosen], marker, color=colour, fillstyle="none" if marker == "D" else "full", label=kind)
     labels = [_label(row) for _, row in rows.iterrows()]
     ax.set_yticks(at, [f"{label}  (n = {int(n)})" for label, n in zip(labels, rows["n"], strict=True)], fontsize="x-small")
     ax.set(ylim=(len(rows) - 0.5, -0.5), title=title)

@@ -7,8 +7,8 @@ import pandas as pd
 
 from helpers.ablations.compute import ALL_IMAGES, BOXES, CLOSED_FORMS, CORRECT, LAYER_METHODS, NO_CLASS, PREDICTED, RIGHT, TRUE
 from helpers.statistics import published
-from helpers.statistics.agreement import Array, finite_pairs, kendall, pearson
-from helpers.statistics.resampling import bootstrap_interval
+from helpers.statistics.correlations import Array, kendall, pearson
+from helpers.statistics.resampling import correlated
 from helpers.statistics.tables import TOTAL, correlation_table
 
 
@@ -75,13 +75,11 @@ _PAPER = dict(zip(("method", "formula"), CLOSED_FORMS[0], strict=True))
 def correlation(values: pd.Series, models: pd.DataFrame, resamples: int, seed: int) -> dict[str, float]:
     """Correlate one value per model with its gap: n, dropped (not finite), cells, pearson_r, ci_low, ci_high, kendall_tau.
 
-    The interval is that of ``resampling.bootstrap_interval``, over whole cells; what is undefined is NaN.
+    The interval is that of ``resampling.correlated``, over whole cells; what is undefined is NaN.
     """
-    x, y, kept = finite_pairs(values, models["gap"])
-    cells = models["cell"].to_numpy()[kept]
-    low, high = bootstrap_interval(x, y, cells, "pearson", resamples, seed=seed)
-    counts = {"n": len(x), "dropped": int((~kept).sum()), "cells": len(set(cells))}
-    return counts | {"pearson_r": pearson(x, y), "ci_low": low, "ci_high": high, "kendall_tau": kendall(x, y)}
+    table = models[["gap", "cell"]].assign(value=np.asarray(values, dtype=float))
+    (row,) = correlated(table, ["value"], draws=resamples, seed=seed).drop(columns="measure").to_dict("records")
+    return row | {"kendall_tau": float(kendall(table["value"], table["gap"])[0])}
 
 
 def correlations(

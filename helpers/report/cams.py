@@ -28,8 +28,7 @@ from helpers.report.style import (
     style,
 )
 from helpers.scoring.look import Overlays, Steps
-from helpers.statistics.agreement import pearson
-from helpers.statistics.resampling import bootstrap_interval
+from helpers.statistics.resampling import correlated
 from helpers.statistics.tables import TOTAL
 
 
@@ -178,8 +177,8 @@ def interval_says(low: float, high: float) -> str:
 
 def iou_against_gap(kept: pd.DataFrame, resamples: int, seed: int) -> str:
     """State the pooled correlation of IoU with the gap, its interval, and what that allows."""
-    r = pearson(kept["iou"], kept["gap"])
-    low, high = bootstrap_interval(kept["iou"], kept["gap"], kept["cell"], "pearson", resamples, seed=seed)
+    (row,) = correlated(kept, ["iou"], draws=resamples, seed=seed).to_dict("records")
+    r, low, high = (row[name] for name in ("pearson_r", "ci_low", "ci_high"))
     if not np.isfinite(r):
         return f"With {count(len(kept), 'model')} the correlation is undefined."
     return f"Pooled over {count(len(kept), 'model')}: **r = {r:.3f}** (95 % interval {low:.3f} to {high:.3f}); {interval_says(low, high)}."
@@ -217,8 +216,8 @@ def say_accuracy_thresholds(table3: pd.DataFrame) -> str:
     if not len(rows):
         return "No threshold leaves enough models for a correlation."
     each = [f"{row.pearson_r:.3f} above {row.threshold:.0%} (n = {int(row.n)})" for row in rows.itertuples()]
-    same = (np.sign(rows["pearson_r"]).nunique() == 1) and len(rows) > 1
-    stable = "its sign does not depend on the threshold" if same else "its sign is not the same at all thresholds"
+    clear = (rows["ci_high"] < 0).all() or (rows["ci_low"] > 0).all()
+    stable = "every interval lies on the same side of 0" if clear else "the intervals do not all lie on one side of 0"
     return f"Pooled r of IoU: {listed(each)}; {stable if len(rows) > 1 else 'only one threshold has enough models'}."
 
 

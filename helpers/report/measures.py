@@ -8,41 +8,9 @@ import pandas as pd
 import seaborn
 from matplotlib.figure import Figure
 
-from helpers.report.style import colours, count, interval, listed, nothing_to_draw, percent, style
+from helpers.report.style import count, interval, listed, nothing_to_draw, percent, style
 from helpers.statistics.hyperparameters import ALL, GIVEN_ALL, GIVEN_ONE, GRANULATED, POOLED
 from helpers.statistics.tables import TOTAL
-
-_MARKERS = {"localization": "o", "prediction": "s", "norms": "^", "flatness": "D", "perturbation": "v"}
-
-
-@style()
-def ranking_figure(table: pd.DataFrame) -> Figure:
-    """Draw Kendall's tau of every measure with its interval, the strongest on top, beside what it costs per model.
-
-    Args:
-        table: title, family, kendall, kendall_low, kendall_high (positive for a measure that works), seconds (median per model).
-    """
-    table = table.dropna(subset="kendall").iloc[::-1]
-    if not len(table):
-        return nothing_to_draw("No measure has a defined rank correlation with the gap.")
-    figure, (ax, cost) = plt.subplots(1, 2, figsize=(9.5, 1.4 + 0.27 * len(table)), layout="constrained", sharey=True, width_ratios=[3, 1])
-    palette, rows = colours(list(_MARKERS)), np.arange(len(table))
-    ax.axvline(0, color="black", linewidth=0.8)
-    for family, marker in _MARKERS.items():
-        chosen = (table["family"] == family).to_numpy()
-        if chosen.any():
-            part, at = table[chosen], rows[chosen]
-            ax.hlines(at, part["kendall_low"], part["kendall_high"], color=palette[family], linewidth=2, alpha=0.6)
-            ax.plot(part["kendall"], at, marker, color=palette[family], label=family)
-            cost.plot(part["seconds"], at, marker, color=palette[family])
-    ax.set_yticks(rows, table["title"], fontsize="small")
-    ax.set(xlim=(-1.05, 1.05), xticks=[-1, -0.5, 0, 0.5, 1], ylim=(-0.7, len(table) - 0.3))
-    ax.set_xlabel("Kendall's tau with the gap\n(positive: the measure works)")
-    cost.set(xscale="log", xlabel="seconds\nper model")
-    cost.tick_params(labelleft=False)
-    handles, labels = ax.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False)
-    return figure
 
 
 @style()
@@ -191,53 +159,6 @@ def say_costs(ranking: pd.DataFrame) -> str:
     return f"From {seconds.min():.2g} s a model ({seconds.idxmin()}) to {seconds.max():.2g} s ({seconds.idxmax()}), in the median."
 
 
-def say_ranking(ranking: pd.DataFrame) -> str:
-    """Name the measures whose rank correlation with the gap lies clear of 0, on either side."""
-    defined = ranking.dropna(subset=["kendall", "kendall_low", "kendall_high"])
-    if not len(defined):
-        return "Too few models for a ranking with intervals."
-    works, reversed_ = defined[defined["kendall_low"] > 0], defined[defined["kendall_high"] < 0]
-    text = f"Of {count(len(defined), 'measure')}, {len(works)} have an interval above 0, so they tell the gap as they should"
-    text += f" ({listed(works['title'].tolist(), 3)})" if len(works) else ""
-    text += f"; {len(reversed_)} have one below 0, so they tell it the wrong way round"
-    text += f" ({listed(reversed_.sort_values('kendall')['title'].tolist(), 3)})" if len(reversed_) else ""
-    text += f"; {len(defined) - len(works) - len(reversed_)} cannot be told from chance"
-    return text + f". Of so many intervals some {0.025 * len(defined):.0f} would lie above 0 by luck."
-
-
-def winner(ranking: pd.DataFrame, differences: pd.DataFrame, titles: Mapping[str, str]) -> str:
-    """Say which measure wins, by how much over the next of another family, and whether the paired interval allows saying so.
-
-    Args:
-        ranking: one row per measure in order, with measure, family, kendall, kendall_low and kendall_high.
-        differences: ``resampling.difference_table`` against the first, by Kendall.
-        titles: measure to its name.
-    """
-    defined = ranking.dropna(subset="kendall")
-    if len(defined) < 2:
-        return "Fewer than two measures have a defined rank correlation with the gap, so none can be said to win."
-    first = defined.iloc[0]
-    lead = (
-        f"**{titles[first['measure']]}** is first with Kendall's tau {first['kendall']:.2f} "
-        f"({_interval(first['kendall_low'], first['kendall_high'])})"
-    )
-    if not first["kendall_low"] > 0:
-        return lead + ", but its interval does not lie above 0, so no measure can be said to tell the gap here."
-    rivals = differences[differences["measure"] != first["measure"]].dropna(subset=["low", "high"])
-    behind = rivals[rivals["high"] < 0]
-    alike = rivals[rivals["high"] >= 0].sort_values("difference", ascending=False)
-    if not len(rivals):
-        return lead + "; with too few models for a paired interval its lead cannot be judged."
-    text = f"{lead}. Drawn on the same resamples it is ahead of {len(behind)} of {count(len(rivals), 'rival')} beyond chance"
-    if not len(alike):
-        return text + "."
-    next_ = alike.iloc[0]
-    return text + (
-        f"; from {len(alike)} it cannot be told apart, nearest {titles[next_['measure']]} "
-        f"(difference {next_['difference']:.2f}, {_interval(next_['low'], next_['high'])}). Being chosen as the best flatters the lead."
-    )
-
-
 def _interval(low: float, high: float) -> str:
     return interval(low, high, absent="no interval: too few models")
 
@@ -309,14 +230,14 @@ def say_tasks(table: pd.DataFrame, titles: Mapping[str, str]) -> str:
         return "No task leaves models to condition on, so there is no score."
     best, known = ours.loc[ours["average"].idxmax()], theirs.loc[theirs["published_average"].idxmax()]
     return (
-        f"Highest average here: {titles[best['measure']]} with {best['average']:.1f} of 100; "
+        f"Highest average here: {titles[best['measure']]} with {best['average']:.1f} of 100 (adjusted p {best['average_p_adjusted']:.2g}); "
         f"in the paper {titles[known['measure']]} with {known['published_average']:.1f}."
     )
 
 
 def _row(table: pd.DataFrame, kind: str, hyperparameter: str = ALL) -> pd.Series | None:
     found = table[(table["kind"] == kind) & (table["hyperparameter"] == hyperparameter)]
-    return found.iloc[0] if len(found) and np.isfinite(found["strength"].iloc[0]) else None
+    return found.iloc[0] if len(found) and np.isfinite(found["r"].iloc[0]) else None
 
 
 def _clear(row: pd.Series) -> bool:
@@ -325,7 +246,7 @@ def _clear(row: pd.Series) -> bool:
 
 
 def _words(row: pd.Series) -> str:
-    return f"{row['strength']:.2f} ({interval(row['ci_low'], row['ci_high'])})"
+    return f"{row['r']:.2f} ({interval(row['ci_low'], row['ci_high'])})"
 
 
 def say_confounding(table: pd.DataFrame, measure: str, title: str) -> str:
@@ -340,17 +261,17 @@ def say_confounding(table: pd.DataFrame, measure: str, title: str) -> str:
     pooled, left = _row(own, POOLED), _row(own, GIVEN_ALL)
     if pooled is None:
         return f"The pooled correlation of {title} with the gap is undefined, so nothing can be said to be left of it."
-    text = f"Pooled over {count(int(pooled['n']), 'model')}, {title} has a strength (minus r) of **{_words(pooled)}**"
-    single = own[(own["kind"] == GIVEN_ONE) & own["strength"].notna()]
+    text = f"Pooled over {count(int(pooled['n']), 'model')}, {title} has r = **{_words(pooled)}**"
+    single = own[(own["kind"] == GIVEN_ONE) & own["r"].notna()]
     axes = own.loc[own["kind"] == GIVEN_ONE, "hyperparameter"].nunique()
     if not axes:
         return text + "; no hyperparameter has two levels, so none can be behind it."
-    most = single.loc[(single["strength"] * np.sign(pooled["strength"])).idxmin()] if len(single) else None
-    alone = f"held fixed alone, {most['hyperparameter']} takes most away and leaves {most['strength']:.2f}" if most is not None else ""
+    most = single.loc[(single["r"] * np.sign(pooled["r"])).idxmin()] if len(single) else None
+    alone = f"held fixed alone, {most['hyperparameter']} takes most away and leaves {most['r']:.2f}" if most is not None else ""
     if left is None:
         text += f"; {count(axes, 'hyperparameter')} leave no degree of freedom for what is left given all of them"
         return text + (f", but {alone}." if alone else ".")
-    share = left["strength"] / pooled["strength"]
+    share = left["r"] / pooled["r"]
     given = "the one hyperparameter that varies" if axes == 1 else f"all {axes} hyperparameters"
     part = f", {percent(share)} of it" if 0 <= share <= 1 else ", none of it" if share < 0 else ", all of it and more"
     text += f"; given {given} **{_words(left)}** is left{part if _clear(pooled) else ''}"
@@ -363,9 +284,9 @@ def _verdict(pooled: pd.Series, left: pd.Series, share: float) -> str:
     if not _clear(left):
         if not _clear(pooled):
             return "neither can be told from 0"
-        if left["ci_low"] <= pooled["strength"] <= left["ci_high"]:
-            return "with these models what is left can be told neither from 0 nor from the pooled strength"
-        return "what is left can be told from the pooled strength but not from 0, so the pooled correlation is that of the hyperparameters"
+        if left["ci_low"] <= pooled["r"] <= left["ci_high"]:
+            return "with these models what is left can be told neither from 0 nor from the pooled r"
+        return "what is left can be told from the pooled r but not from 0, so the pooled correlation is that of the hyperparameters"
     if not _clear(pooled):
         return "a correlation that the pooled models hide shows when the hyperparameters are held fixed"
     if share < 0:
@@ -376,15 +297,15 @@ def _verdict(pooled: pd.Series, left: pd.Series, share: float) -> str:
 
 
 def say_field(table: pd.DataFrame) -> str:
-    """Count the measures whose strength survives, fades or turns round when the hyperparameters are held fixed."""
+    """Count the measures whose correlation survives, fades or turns round when the hyperparameters are held fixed."""
     wide = table[table["kind"].isin([POOLED, GIVEN_ALL])].set_index(["measure", "kind"])
     rows = [wide.loc[name].reindex([POOLED, GIVEN_ALL]) for name in wide.index.unique("measure")]
-    defined = [row for row in rows if row["strength"].notna().all() and row["ci_low"].notna().all()]
+    defined = [row for row in rows if row["r"].notna().all() and row["ci_low"].notna().all()]
     if not defined:
-        return "For no measure both the pooled strength and what is left given the hyperparameters can be had with intervals."
+        return "For no measure both the pooled r and what is left given the hyperparameters can be had with intervals."
     clear = [row for row in defined if _clear(row.loc[POOLED])]
-    alike = [row for row in clear if _clear(row.loc[GIVEN_ALL]) and row["strength"].prod() > 0]
-    turned = [row for row in clear if _clear(row.loc[GIVEN_ALL]) and row["strength"].prod() < 0]
+    alike = [row for row in clear if _clear(row.loc[GIVEN_ALL]) and row["r"].prod() > 0]
+    turned = [row for row in clear if _clear(row.loc[GIVEN_ALL]) and row["r"].prod() < 0]
     lost = len(clear) - len(alike) - len(turned)
     return (
         f"Of {count(len(defined), 'measure')}, {len(clear)} have a pooled interval clear of 0; given all hyperparameters {len(alike)} of "
@@ -393,14 +314,14 @@ def say_field(table: pd.DataFrame) -> str:
 
 
 def say_granulated(table: pd.DataFrame, measure: str, title: str) -> str:
-    """State the granulated Kendall of a measure: its mean over the hyperparameters, and the lowest."""
-    own = table[(table["measure"] == measure) & (table["kind"] == GRANULATED)].dropna(subset="strength")
+    """State the granulated Kendall of a measure: its mean over the hyperparameters, and the weakest."""
+    own = table[(table["measure"] == measure) & (table["kind"] == GRANULATED)].dropna(subset="r")
     single = own[own["hyperparameter"] != ALL]
     if not len(single):
         return f"No two cells differ in one hyperparameter only, so {title} has no granulated Kendall."
-    worst = single.loc[single["strength"].idxmin()]
-    mean = own.loc[own["hyperparameter"] == ALL, "strength"].iloc[0]
+    mean = own.loc[own["hyperparameter"] == ALL, "r"].iloc[0]
+    worst = single.loc[(single["r"] * (np.sign(mean) or 1)).idxmin()]
     return (
-        f"While one hyperparameter changes at a time, Kendall's tau of {title} is {mean:.2f} on average (granulated), lowest for "
-        f"{worst['hyperparameter']} with {worst['strength']:.2f}."
+        f"While one hyperparameter changes at a time, Kendall's tau of {title} with the gap is {mean:.2f} on average (granulated), "
+        f"weakest or reversed for {worst['hyperparameter']} with {worst['r']:.2f}."
     )

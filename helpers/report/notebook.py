@@ -40,7 +40,7 @@ class Report:
         write_json(self.folder / "story" / f"{self.notebook}.json", self.story)
 
 
-def open_report(*, study: str, notebook: str, work_dir: str = "work") -> Report:
+def open_report(*, study: str, notebook: str, work_dir: str = "work", reports_dir: str = "reports") -> Report:
     """A notebook's report, begun anew; what an earlier execution recorded for the index page is forgotten.
 
     Only the launcher publishes: its kernels write to a folder from which it copies into the study's report when the notebook has
@@ -51,8 +51,8 @@ def open_report(*, study: str, notebook: str, work_dir: str = "work") -> Report:
     report = Report(Path(staging) if staging else inside(work / "scratch", notebook), notebook, work)
     if not staging:
         place = os.path.relpath(report.folder, PROJECT_ROOT) if report.folder.is_relative_to(PROJECT_ROOT) else report.folder
-        command = f"python -m helpers.sweep params/{study}.yaml"
-        display(Markdown(f"Tables and figures of this run go to `{place}`; the published report is left as it is (`{command}` writes it)."))
+        published, command = f"{reports_dir}/{study}", f"python -m helpers.sweep params/{study}.yaml"
+        display(Markdown(f"Tables and figures of this run go to `{place}`; `{published}` is left as it is (`{command}` publishes it)."))
     write_json(report.folder / "story" / f"{notebook}.json", [])
     return report
 
@@ -86,11 +86,11 @@ def parameters(report: Report, values: Mapping[str, Any], origins: Mapping[str, 
     report.record("parameters", values={row["parameter"]: row["value"] for row in rows})
 
 
-def tell(report: Report, text: str, *, answer: bool = False) -> None:
-    """Show and record a computed sentence (Markdown); an answer to the study's question also stands on top of its index page."""
+def tell(report: Report, text: str, *, answer: bool = False, first: bool = False) -> None:
+    """Show and record a computed sentence (Markdown); an answer also stands on top of the study's index page, first ones before it."""
     text = inert(text)
     display(Markdown(text))
-    report.record("text", text=text, answer=answer)
+    report.record("text", text=text, answer=answer, first=first)
 
 
 def show_figure(report: Report, figure: Figure, name: str, reading: str) -> None:

@@ -57,6 +57,8 @@ def study_page(folder: Path, notebooks: list[str]) -> Path:
     """Write ``index.html``: for each notebook its question, what it told, its figures and tables, and links to the whole."""
     chapters = [_chapter(folder, name) for name in notebooks]
     answers = [item for chapter in chapters for item in chapter["items"] if item.get("answer")]
+    first = [items for chapter in chapters if (items := [item for item in chapter["items"] if item.get("first")])]
+    answers = [*(first[-1] if first else []), *answers]  # gates and claims of the last notebook that judged them
     environment = jinja2.Environment(autoescape=True)
     markdown = mistune.create_markdown(escape=True, plugins=["table", "strikethrough"])
     environment.filters["markdown"] = lambda text: jinja2.utils.markupsafe.Markup(markdown(inert(text)))

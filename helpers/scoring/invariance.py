@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import torch
 
@@ -10,9 +11,8 @@ from helpers.data.dataset import StudyData
 from helpers.measures.registry import MEASURES
 from helpers.measures.transforms import TRANSFORMS, invariance_targets
 from helpers.networks import resnet
-from helpers.statistics.agreement import finite_pairs, kendall
 from helpers.statistics.information import information_table
-from helpers.statistics.resampling import bootstrap_interval
+from helpers.statistics.resampling import correlated
 from helpers.statistics.tables import varied_axes
 from helpers.training.catalogue import load_model, read_scores, save_scores, scored_measures
 
@@ -74,12 +74,13 @@ def invariance_table(table: pd.DataFrame, axes: list[str], *, resamples: int, se
     varied = varied_axes(table, axes)
     for transform in TRANSFORMS:
         for predictor, (measure, direction) in PREDICTORS.items():
-            x, y, kept = finite_pairs(direction * table[MEASURES[measure].column(transform)], table[target_column(transform)])
-            cells = table["cell"].to_numpy()[kept]
-            low, high = bootstrap_interval(x, y, cells, "kendall", resamples, seed=seed)
             # Information is about a loss to be predicted: the accuracy with its sign turned stands where the gap does.
-            turned = table[kept].assign(predictor=x, gap=-y)
-            score = information_table(turned, {"predictor": 1}, varied, seed=seed)["score"].iloc[0] if varied and len(x) else float("nan")
-            row = {"perturbation": transform, "predictor": predictor, "n": len(x), "kendall": kendall(x, y), "low": low, "high": high}
+            signed = direction * table[MEASURES[measure].column(transform)].astype(float)
+            known = table.assign(predictor=signed, target=table[target_column(transform)].astype(float))
+            known = known.assign(gap=-known["target"])[np.isfinite(known[["predictor", "target"]]).all(axis=1)]
+            (found,) = correlated(known, ["predictor"], target="target", tau=True, draws=0, tau_draws=resamples, seed=seed).itertuples()
+            score = information_table(known, {"predictor": 1}, varied, seed=seed)["score"].iloc[0] if varied and found.n else float("nan")
+            row = {"perturbation": transform, "predictor": predictor, "n": found.n}
+            row |= {"kendall": found.kendall_tau, "low": found.kendall_low, "high": found.kendall_high}
             rows.append(row | {"information": 100 * score})
     return pd.DataFrame(rows)

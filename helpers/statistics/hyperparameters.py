@@ -4,14 +4,73 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
-import scipy.stats
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from helpers.statistics.agreement import Array, finite_pairs, pearson
-from helpers.statistics.design import Codes, arrays_of, cell_means, finite_groups, joint_codes
-from helpers.statistics.resampling import bootstrap_interval
+from helpers.statistics.correlations import Array, design
+from helpers.statistics.resampling import correlated
 
+Codes = NDArray[np.int64]
 ALL = "all"
+POOLED, WITHIN, GIVEN_ALL, GIVEN_ONE, GRANULATED = "pooled", "within a level", "given all", "given one", "granulated"
+CONFOUNDER_COLUMNS = ["measure", "kind", "hyperparameter", "level", "n", "r", "ci_low", "ci_high", "published"]
+
+
+def check_columns(catalogue: pd.DataFrame, measures: Mapping[str, int], *needed: str) -> None:
+    """Refuse a catalogue without a column that is needed, and a direction that is not +1 or -1.
+
+    Raises:
+        ValueError: naming all absent columns, or all odd directions.
+    """
+    if absent := [name for name in ("gap", *needed, *measures) if name not in catalogue]:
+        raise ValueError(f"the catalogue has no column {', '.join(absent)}")
+    if odd := {name: direction for name, direction in measures.items() if direction not in (1, -1)}:
+        raise ValueError(f"directions {odd} must be +1 (larger is better) or -1 (larger is worse)")
+
+
+def arrays_of(catalogue: pd.DataFrame, measures: Mapping[str, int], axes: Sequence[str], *needed: str) -> tuple[Array, Array, Codes]:
+    """Give measures that grow with the gap when they work (n, M), the gap (n,), and the level of each hyperparameter (n, A).
+
+    Raises:
+        ValueError: an absent column, no axis, a direction that is not +1 or -1, or a missing hyperparameter.
+    """
+    check_columns(catalogue, measures, *needed, *axes)
+    if not axes:
+        raise ValueError("there are no hyperparameters; name one axis at least")
+    values = catalogue[list(measures)].to_numpy(dtype=float) * -np.array(list(measures.values()), dtype=float)
+    levels = np.stack([level_codes(name, catalogue[name]) for name in axes], axis=1)
+    return values, catalogue["gap"].to_numpy(dtype=float), levels
+
+
+def level_codes(name: str, values: ArrayLike) -> Codes:
+    """Number the levels of a hyperparameter: (n,) values -> (n,) codes from 0; floats are equal within 1e-9, relative.
+
+    Raises:
+        ValueError: values are missing.
+    """
+    column = pd.Series(values)
+    if column.isna().any():
+        raise ValueError(f"hyperparameter {name!r} has {int(column.isna().sum())} missing values; every model needs one")
+    values = column.infer_objects().to_numpy()
+    if values.dtype.kind != "f":
+        return pd.factorize(values)[0].astype(np.int64)
+    levels, codes = np.unique(values, return_inverse=True)
+    # A learning rate that was computed in two ways is one level.
+    return np.cumsum(np.diff(levels, prepend=levels[:1]) > 1e-9 * np.abs(levels))[codes]
+
+
+def joint_codes(columns: Sequence[Codes], models: int) -> Codes:
+    """Number the combinations that occur: several (n,) codes -> one, in order of first appearance; all 0 for no column."""
+    joint = np.zeros(models, dtype=np.int64)
+    for codes in columns:
+        joint = pd.factorize(joint * (codes.max(initial=0) + 1) + codes)[0].astype(np.int64)
+    return joint
+
+
+def cell_means(values: Array, cells: Codes) -> Array:
+    """Average the models of each cell, leaving out NaN: (n, M) -> (C, M), cells in order of their codes."""
+    mantissa, exponent = np.frexp(pd.DataFrame(values).groupby(cells).mean().to_numpy())
+    # Rounded to 40 bits: repeats that are equal would else differ by the rounding of their mean, and ties would get an order.
+    return np.ldexp(np.rint(np.ldexp(mantissa, 40)), exponent - 40)
 
 
 def granulated_kendall(catalogue: pd.DataFrame, measures: Mapping[str, int], axes: Sequence[str]) -> pd.DataFrame:
@@ -79,116 +138,9 @@ def _signs(a: Array, b: Array) -> NDArray[np.int8]:
     return np.greater(a, b).astype(np.int8) - np.less(a, b)
 
 
-def partial_correlation(catalogue: pd.DataFrame, measures: Mapping[str, int], axes: Sequence[str]) -> pd.DataFrame:
-    """Correlation of measure and gap after the additive effects of all hyperparameters are taken out of both.
-
-    Measure and gap are regressed by least squares on an intercept and one indicator per level of each hyperparameter (Z), and Pearson's r
-    of the residuals is taken. ``t = r sqrt(dof / (1 - r^2))`` with ``dof = n - 2 - (rank(Z) - 1)``; Fisher 1924. The p-value takes the
-    models as independent; repeats and snapshots of one cell share what Z does not hold, which makes it too small.
-
-    Args:
-        catalogue: one row per model: gap, the axes and a column per measure.
-        measures: column to direction, +1 when a larger value promises a smaller gap, else -1.
-        axes: the hyperparameters; floats are equal within 1e-9, relative.
-
-    Returns:
-        One row per measure: partial_r (-direction * r, in [-1, 1], positive for a measure that works), p_value of both tails,
-        degrees_of_freedom, n, dropped (not finite). r and p are NaN with no degree of freedom, or where a residual vanishes, as for a
-        constant measure or one that is a sum of effects of the hyperparameters.
-
-    Raises:
-        ValueError: an absent column, no axis, a direction that is not +1 or -1, or a missing hyperparameter.
-    """
-    values, gap, levels = arrays_of(catalogue, measures, axes)
-    rows = {}
-    for kept, columns in finite_groups(values, np.isfinite(gap)):
-        r, dof = _residual_correlations(values[np.ix_(kept, columns)], gap[kept], levels[kept])
-        with np.errstate(divide="ignore"):  # r = 1 has t = infinity and p = 0
-            t = np.abs(r) * np.sqrt(max(dof, 0) / (1 - r**2))
-        p = 2 * scipy.stats.t.sf(t, max(dof, 1))
-        for position, column in enumerate(columns):
-            row = {"measure": list(measures)[column], "partial_r": r[position], "p_value": p[position], "degrees_of_freedom": dof}
-            rows[column] = row | {"n": int(kept.sum()), "dropped": int((~kept).sum())}
-    return pd.DataFrame([rows[column] for column in range(len(measures))])
-
-
-def _residual_correlations(values: Array, gap: Array, levels: Codes) -> tuple[Array, int]:
-    models, undefined = len(gap), np.full(values.shape[1], np.nan)
-    levels = np.stack([pd.factorize(codes)[0] for codes in levels.T], axis=1)
-    # The rank is at least that of the longest axis; with a level per model the indicators would fill the memory for nothing.
-    if (bound := models - 2 - levels.max(initial=0)) < 1:
-        return undefined, int(bound)
-    indicators = [np.equal.outer(codes, np.arange(1, codes.max() + 1)) for codes in levels.T]
-    design = np.column_stack([np.ones(models), *indicators])
-    table = np.column_stack([values, gap])
-    table = table / np.where((largest := np.abs(table).max(0)) > 0, largest, 1)
-    table = table - table.mean(0)
-    solution, _, rank, _ = np.linalg.lstsq(design, table)
-    dof = models - 2 - (int(rank) - 1)
-    residuals = table - design @ solution
-    lengths, before = np.linalg.norm(residuals, axis=0), np.linalg.norm(table, axis=0)
-    # Below these bounds of the whole the residual is rounding, the second that of a constant.
-    lengths = np.where((lengths > 1e-9 * before) & (before > 1e-12 * np.sqrt(models)), lengths, np.nan)
-    if dof < 1:
-        return undefined, dof
-    return np.clip(residuals[:, :-1].T @ residuals[:, -1] / (lengths[:-1] * lengths[-1]), -1, 1), dof
-
-
-def within_levels(
-    catalogue: pd.DataFrame,
-    measure: str,
-    axes: Sequence[str],
-    *,
-    direction: int = -1,
-    resamples: int = 2000,
-    level: float = 0.95,
-    seed: int = 0,
-) -> pd.DataFrame:
-    """Correlate a measure with the gap within each level of each hyperparameter, and in all models.
-
-    A correlation that is strong in all models and weak or reversed within levels comes from the hyperparameter: Simpson's paradox.
-
-    Args:
-        catalogue: one row per model: gap, cell, the axes and the measure.
-        measure: the column.
-        axes: the hyperparameters; floats are equal within 1e-9, relative.
-        direction: the sign is that of -direction * measure, positive for a measure that works; -1 keeps that of the raw measure.
-        resamples: of the interval, see ``resampling.bootstrap_interval``: whole cells are drawn.
-        level: coverage of the interval.
-        seed: of the resampling.
-
-    Returns:
-        One row per level of each hyperparameter and a last row of all models ("all", None): n, dropped (not finite), cells, pearson_r,
-        ci_low, ci_high. NaN for fewer than 3 models or a constant, the interval also for fewer than 3 cells.
-
-    Raises:
-        ValueError: an absent column, no axis, a direction that is not +1 or -1, or a missing hyperparameter.
-    """
-    (values,), gap, levels = (part.T if part.ndim == 2 else part for part in arrays_of(catalogue, {measure: direction}, axes, "cell"))
-    subsets = [
-        (name, catalogue[name].iloc[np.argmax(codes == number)], codes == number)
-        for name, codes in zip(axes, levels, strict=True)
-        for number in range(codes.max(initial=-1) + 1)
-    ]
-    rows = []
-    for name, value, chosen in [*subsets, (ALL, None, np.ones(len(gap), dtype=bool))]:
-        x, y, kept = finite_pairs(values[chosen], gap[chosen])
-        cells = catalogue["cell"].to_numpy()[chosen][kept]
-        low, high = bootstrap_interval(x, y, cells, "pearson", resamples, level, seed)
-        row = {"hyperparameter": name, "level": value, "n": len(x), "dropped": int((~kept).sum()), "cells": len(set(cells))}
-        rows.append(row | {"pearson_r": pearson(x, y), "ci_low": low, "ci_high": high})
-    return pd.DataFrame(rows)
-
-
-POOLED, WITHIN, GIVEN_ALL, GIVEN_ONE, GRANULATED = "pooled", "within a level", "given all", "given one", "granulated"
-
-
-CONFOUNDER_COLUMNS = ["measure", "kind", "hyperparameter", "level", "n", "strength", "ci_low", "ci_high", "published"]
-
-
 def confounders(
     models: pd.DataFrame,
-    measures: Mapping[str, int],
+    measures: Sequence[str],
     axes: Sequence[str],
     *,
     theirs: Mapping[str, float] | None = None,
@@ -197,53 +149,42 @@ def confounders(
 ) -> pd.DataFrame:
     """Put the pooled correlation of each measure with the gap beside what is left of it with hyperparameters held fixed.
 
-    Everything is signed so that a measure that works is positive: strength is ``-direction * r``.
+    Every r has the sign of the raw measure: one that grows with better generalization has a negative r. A correlation that is strong in
+    all models and weak or reversed within levels comes from the hyperparameter: Simpson's paradox.
 
     Args:
         models: one row per model: gap, cell, the axes and a column per measure.
-        measures: column to direction, +1 when a larger value promises a smaller gap, else -1.
+        measures: the columns.
         axes: hyperparameters with more than one level; there may be none.
-        theirs: the paper's pooled r by measure, not signed.
-        resamples: of the intervals of pooled and within-level correlations, over whole cells.
+        theirs: the paper's pooled r by measure.
+        resamples: of the intervals, over whole cells, see ``resampling.correlated``.
         seed: of the resampling.
 
     Returns:
-        ``COLUMNS``, per measure: "pooled"; "within a level" of each hyperparameter; "given all" and "given one", partial correlations,
-        whose interval is Fisher's, with ``atanh(r) +- 1.96 / sqrt(degrees of freedom - 1)``, and takes the models as independent, so it
-        is too narrow where they share cells; "granulated", Kendall while one hyperparameter changes, and its mean ("all"), without
-        interval. What is undefined is NaN.
+        ``CONFOUNDER_COLUMNS``, per measure: "pooled"; "within a level" of each hyperparameter; "given all" and "given one", partial
+        correlations; "granulated", Kendall's tau while one hyperparameter changes, and its mean ("all"), without interval. NaN where
+        undefined.
     """
-    theirs = theirs or {}
-    tables = []
-    for name, direction in measures.items():
-        tables.append(_pooled(models, name, direction, -direction * theirs.get(name, np.nan), resamples, seed))
-        if axes:
-            levels = within_levels(models, name, axes, direction=direction, resamples=resamples, seed=seed)
-            levels = levels[levels["hyperparameter"] != ALL].rename(columns={"pearson_r": "strength"})
-            tables.append(levels.assign(measure=name, kind=WITHIN, level=levels["level"].astype(str)))
+    names, drawing, theirs = list(measures), {"draws": resamples, "seed": seed}, theirs or {}
+    check_columns(models, dict.fromkeys(names, 1), *axes)
+    if not names:
+        return pd.DataFrame(columns=CONFOUNDER_COLUMNS)
+    pooled = correlated(models, names, **drawing)
+    parts = [pooled.assign(kind=POOLED, hyperparameter=ALL, published=pooled["measure"].map(theirs).astype(float))]
+    for axis in axes:
+        codes = level_codes(axis, models[axis])
+        for number in range(codes.max(initial=-1) + 1):
+            chosen = models[codes == number]
+            parts.append(correlated(chosen, names, **drawing).assign(kind=WITHIN, hyperparameter=axis, level=str(chosen[axis].iloc[0])))
+    for kind, held in [*([(GIVEN_ALL, list(axes))] if axes else []), *((GIVEN_ONE, [axis]) for axis in axes)]:
+        left = correlated(models, names, given=design(models, held), **drawing)
+        parts.append(left.assign(kind=kind, hyperparameter=ALL if kind == GIVEN_ALL else held[0]))
     if axes:
-        tables.append(_partial(models, measures, axes).assign(kind=GIVEN_ALL, hyperparameter=ALL))
-        tables += [_partial(models, measures, [axis]).assign(kind=GIVEN_ONE, hyperparameter=axis) for axis in axes]
-        granulated = granulated_kendall(models, measures, axes).rename(columns={"psi": "strength"})
-        tables.append(granulated.assign(kind=GRANULATED))
-    table = pd.concat([part.reindex(columns=CONFOUNDER_COLUMNS) for part in tables if len(part)], ignore_index=True)
-    order = table["measure"].map({name: number for number, name in enumerate(measures)})
-    return table.assign(level=table["level"].fillna("")).iloc[np.argsort(order, kind="stable")].reset_index(drop=True)
-
-
-def _pooled(models: pd.DataFrame, name: str, direction: int, theirs: float, resamples: int, seed: int) -> pd.DataFrame:
-    x, y, kept = finite_pairs(-direction * models[name], models["gap"])
-    low, high = bootstrap_interval(x, y, models["cell"].to_numpy()[kept], "pearson", resamples, seed=seed)
-    row = {"measure": name, "kind": POOLED, "hyperparameter": ALL, "level": "", "n": len(x), "strength": pearson(x, y)}
-    return pd.DataFrame([row | {"ci_low": low, "ci_high": high, "published": theirs}])
-
-
-def _partial(models: pd.DataFrame, measures: Mapping[str, int], axes: Sequence[str]) -> pd.DataFrame:
-    table = partial_correlation(models, measures, axes).rename(columns={"partial_r": "strength"})
-    spread = 1 / np.sqrt(np.where(table["degrees_of_freedom"] > 1, table["degrees_of_freedom"] - 1, np.nan))
-    # r = 1 has no finite transform; its interval is itself.
-    middle = np.arctanh(table["strength"].clip(-1 + 1e-15, 1 - 1e-15))
-    return table.assign(ci_low=np.tanh(middle - 1.96 * spread), ci_high=np.tanh(middle + 1.96 * spread))
+        raw = granulated_kendall(models, dict.fromkeys(names, -1), axes)
+        parts.append(raw.rename(columns={"psi": "pearson_r"}).assign(kind=GRANULATED))
+    table = pd.concat([part.rename(columns={"pearson_r": "r"}).reindex(columns=CONFOUNDER_COLUMNS) for part in parts], ignore_index=True)
+    order = table["measure"].map({name: number for number, name in enumerate(names)})
+    return table.assign(level=table["level"].astype(object).fillna("")).iloc[np.argsort(order, kind="stable")].reset_index(drop=True)
 
 
 def subsets(models: pd.DataFrame, measure: str, column: str, resamples: int, seed: int) -> pd.DataFrame:
@@ -254,11 +195,8 @@ def subsets(models: pd.DataFrame, measure: str, column: str, resamples: int, see
     """
     rows = []
     for level, part in models.groupby(column, sort=True):
-        x, y, kept = finite_pairs(part[measure], part["gap"])
-        low, high = bootstrap_interval(x, y, part["cell"].to_numpy()[kept], "pearson", resamples, seed=seed)
-        counts = {"n": len(x), "dropped": int((~kept).sum()), "cells": part["cell"][kept].nunique()}
-        means = {"mean": part[measure].mean(), "mean_gap": part["gap"].mean()}
-        rows.append({"column": column, "level": str(level)} | counts | means | {"pearson_r": pearson(x, y), "ci_low": low, "ci_high": high})
+        (row,) = correlated(part, [measure], draws=resamples, seed=seed).to_dict("records")
+        rows.append({"column": column, "level": str(level), "mean": part[measure].mean(), "mean_gap": part["gap"].mean()} | row)
     names = ["column", "level", "n", "dropped", "cells", "mean", "mean_gap", "pearson_r", "ci_low", "ci_high"]
     return pd.DataFrame(rows, columns=names)
 

@@ -10,8 +10,8 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import entr, rel_entr
 
-from helpers.statistics.agreement import Array, kendall
-from helpers.statistics.design import Codes, cell_means, finite_groups, joint_codes, level_codes
+from helpers.statistics.correlations import Array, finite_groups, kendall
+from helpers.statistics.hyperparameters import Codes, cell_means, joint_codes, level_codes
 
 Hyperparameters = pd.DataFrame | Mapping[str, ArrayLike]
 
@@ -91,7 +91,7 @@ def conditional_information_of_many(
     if parity:
         _require_grid(levels, len(gap))
     found: dict[int, ConditionalInformation] = {}
-    for kept, columns in finite_groups(measures, np.isfinite(gap)):
+    for kept, columns in finite_groups(measures, gap[None]):
         records = _records(measures[:, columns], gap, levels, kept, parity, seed)
         found |= dict(zip(columns.tolist(), records, strict=True))
     return [found[column] for column in range(measures.shape[1])]
@@ -183,7 +183,7 @@ def _records(
         per_set = {names: _explained(condition, larger, both, parity) for names, condition in conditions.items()}
         scores = np.array(list(per_set.values()))
         score = np.nan if not len(scores) else scores.min() if parity else np.fmin.reduce(scores)
-        records.append(ConditionalInformation(float(score), per_set, empty, kendall(measure, gap), **counts))
+        records.append(ConditionalInformation(float(score), per_set, empty, float(kendall(measure, gap)[0]), **counts))
     return records
 
 

@@ -6,9 +6,10 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import scipy.stats
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-Array = NDArray[np.float64]
+from helpers.statistics.correlations import Array
+
 _MOST = 10_000_000  # labelled images; an error that needs more is as good as none
 
 

@@ -8,8 +8,8 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import rankdata
 
-from helpers.statistics.agreement import Array
-from helpers.statistics.design import Codes, arrays_of, finite_groups, joint_codes
+from helpers.statistics.correlations import Array, finite_groups
+from helpers.statistics.hyperparameters import Codes, arrays_of, joint_codes
 
 ALL_ENVIRONMENTS = "all"
 
@@ -118,7 +118,7 @@ def sign_error_table(
     values, gap, levels = arrays_of(catalogue, measures, axes)
     weigh = partial(noise_weights, test_images=test_images, shift=shift)
     names, rows = list(measures), {}
-    for kept, columns in finite_groups(values, np.isfinite(gap)):
+    for kept, columns in finite_groups(values, gap[None]):
         axis, span, sums = _environments(values[np.ix_(kept, columns)], gap[kept], levels[kept], weigh, seed)
         pool = pooled if pooled is not None else not _large_enough(sums, minimum_effective_sample).any()
         if pool:

@@ -1,44 +1,22 @@
-"""Tables of how well measures tell the gap, by every statistic, with intervals by resampling whole hyperparameter cells."""
+"""Tables of how well measures tell the gap: per architecture and training accuracy, with hyperparameters fixed, and task by task."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import zscore
 
-from helpers.statistics.agreement import (
-    PairwiseAccuracy,
-    finite_pairs,
-    kendall,
-    no_correlation,
-    pairwise_accuracy,
-    pearson,
-    spearman,
-)
-from helpers.statistics.hyperparameters import granulated_kendall, partial_correlation
+from helpers.statistics.correlations import Array, finite_pairs, kendall, pair_counts, pairwise_accuracy, pearson
+from helpers.statistics.hyperparameters import ALL, granulated_kendall
 from helpers.statistics.information import information_table
-from helpers.statistics.resampling import (
-    bootstrap_interval,
-)
+from helpers.statistics.permutation import adjusted_p_values, band, permuted_rows
+from helpers.statistics.resampling import FEWEST_CELLS, correlated, estimate
 from helpers.statistics.sign_error import ALL_ENVIRONMENTS, sign_error_table
 
-__all__ = [
-    "PairwiseAccuracy",
-    "bootstrap_interval",
-    "correlation_table",
-    "finite_pairs",
-    "kendall",
-    "pairwise_accuracy",
-    "pearson",
-    "selection_table",
-]
-
-
 THRESHOLDS = (0.95, 0.90, 0.85, 0.80)
-
-
 TOTAL = "Total"
+NULL_DRAWS = 99  # permutations of statistics that are counted anew each time; p is then 0.01 at least
 
 
 def _subsets(catalogue: pd.DataFrame, thresholds: Collection[float]) -> Iterator[tuple[str, float, pd.DataFrame]]:
@@ -56,45 +34,33 @@ def correlation_table(
     *,
     resamples: int = 2000,
     kendall_resamples: int = 500,
-    level: float = 0.95,
     seed: int = 0,
 ) -> pd.DataFrame:
     """Correlate measures with the gap, per architecture and pooled, among the models above each training accuracy; Du et al., Table 3.
 
     Args:
         catalogue: one row per model: architecture, train_accuracy and gap (fractions), cell, and a column per measure.
-        measures: the columns to correlate (a mapping of names to directions will do; the sign of the raw measure is kept).
+        measures: the columns to correlate; the sign of the raw measure is kept.
         thresholds: a model is taken when its training accuracy is above, fractions.
         resamples: of Pearson's interval; 0 leaves it NaN.
         kendall_resamples: of Kendall's, which costs more.
-        level: of both intervals.
         seed: of the resampling.
 
     Returns:
-        One row per architecture (last "Total"), threshold and measure: n models used, dropped (not finite), cells, pearson_r,
-        ci_low, ci_high, kendall_tau, kendall_low, kendall_high. What is undefined is NaN; no row is left out.
+        One row per architecture (last "Total"), threshold and measure, see ``resampling.correlated``: n models used, dropped (not finite),
+        cells, pearson_r, ci_low, ci_high, kendall_tau, kendall_low, kendall_high. What is undefined is NaN; no row is left out.
     """
-    rows = []
-    for architecture, threshold, models in _subsets(catalogue, thresholds):
-        for name in measures:
-            x, y, kept = finite_pairs(models[name], models["gap"])
-            cells = models["cell"].to_numpy()[kept]
-            sampling = {"level": level, "seed": seed}
-            rows.append(
-                {
-                    "architecture": architecture,
-                    "threshold": threshold,
-                    "measure": name,
-                    "n": len(x),
-                    "dropped": int((~kept).sum()),
-                    "cells": len(set(cells)),
-                    "pearson_r": pearson(x, y),
-                    **_named(("ci_low", "ci_high"), bootstrap_interval(x, y, cells, "pearson", resamples, **sampling)),
-                    "kendall_tau": kendall(x, y),
-                    **_named(("kendall_low", "kendall_high"), bootstrap_interval(x, y, cells, "kendall", kendall_resamples, **sampling)),
-                }
-            )
-    return pd.DataFrame(rows)
+    drawing = {"tau": True, "draws": resamples, "tau_draws": kendall_resamples, "seed": seed}
+    parts = [
+        correlated(models, list(measures), **drawing).assign(architecture=architecture, threshold=threshold)
+        for architecture, threshold, models in _subsets(catalogue, thresholds)
+    ]
+    return _in_front(pd.concat(parts, ignore_index=True))
+
+
+def _in_front(table: pd.DataFrame) -> pd.DataFrame:
+    front = ["architecture", "threshold", "measure"]
+    return table[[*front, *(name for name in table if name not in front)]]
 
 
 def selection_table(
@@ -103,7 +69,6 @@ def selection_table(
     thresholds: Collection[float] = THRESHOLDS,
     *,
     resamples: int = 500,
-    level: float = 0.95,
     seed: int = 0,
 ) -> pd.DataFrame:
     """Say how often each measure picks the better of two models, per architecture and pooled; Du et al. 2024, Table 4.
@@ -112,8 +77,7 @@ def selection_table(
         catalogue: as for ``correlation_table``.
         measures: column to direction, +1 when a larger value promises a smaller gap, else -1.
         thresholds: a model is taken when its training accuracy is above, fractions.
-        resamples: of the interval; 500 leave its ends uncertain by a few percent of its width.
-        level: of the interval.
+        resamples: of the interval, see ``resampling.estimate``; 500 leave its ends uncertain by a few percent of its width.
         seed: of the resampling.
 
     Returns:
@@ -122,18 +86,17 @@ def selection_table(
     """
     rows = []
     for architecture, threshold, models in _subsets(catalogue, thresholds):
-        for name, direction in measures.items():
-            x, y, kept = finite_pairs(models[name], models["gap"])
+        x = models[list(measures)].to_numpy(dtype=float) * np.array(list(measures.values()), dtype=float)
+        y = models["gap"].to_numpy(dtype=float)
+        _, low, high, _ = estimate(lambda w, x=x, y=y: pairwise_accuracy(x, y, w), models["cell"], resamples, seed)
+        for number, name in enumerate(measures):
+            kept = finite_pairs(x[:, number], y)[2]
             cells = models["cell"].to_numpy()[kept]
-            pairs = pairwise_accuracy(x, y, direction)
-            interval = bootstrap_interval(direction * x, y, cells, "pairwise_accuracy", resamples, level, seed)
-            subset = {"architecture": architecture, "threshold": threshold, "measure": name, "n": len(x), "dropped": int((~kept).sum())}
-            rows.append(subset | {"cells": len(set(cells))} | pairs._asdict() | _named(("ci_low", "ci_high"), interval))
+            enough = len(set(cells)) >= FEWEST_CELLS
+            subset = {"architecture": architecture, "threshold": threshold, "measure": name, "n": int(kept.sum())}
+            subset |= {"dropped": int((~kept).sum()), "cells": len(set(cells))} | pair_counts(x[:, number], y)._asdict()
+            rows.append(subset | {"ci_low": low[number] if enough else np.nan, "ci_high": high[number] if enough else np.nan})
     return pd.DataFrame(rows)
-
-
-def _named(names: Sequence[str], values: Sequence[float]) -> dict[str, float]:
-    return dict(zip(names, values, strict=True))
 
 
 def varied_axes(catalogue: pd.DataFrame, axes: Sequence[str]) -> list[str]:
@@ -141,81 +104,65 @@ def varied_axes(catalogue: pd.DataFrame, axes: Sequence[str]) -> list[str]:
     return [name for name in axes if catalogue[name].nunique() > 1]
 
 
-def ranking_table(
-    catalogue: pd.DataFrame,
-    measures: Mapping[str, int],
-    axes: Sequence[str],
-    *,
-    test_images: int,
-    resamples: int = 1000,
-    seed: int = 0,
+def conditional_table(
+    models: pd.DataFrame, measures: Mapping[str, int], axes: Sequence[str], *, test_images: int, draws: int = NULL_DRAWS, seed: int = 0
 ) -> pd.DataFrame:
-    """Rank measures by Kendall's tau with the gap, beside every other statistic of the literature.
-
-    All but pearson_r are signed so that a measure that works is positive, whichever way it points; sign_error is 0 for a perfect
-    measure and 0.5 for chance.
+    """Statistics of the literature that hold hyperparameters fixed, each beside what chance would give the best of these measures.
 
     Args:
-        catalogue: one row per model: gap (fraction), cell, the axes and a column per measure.
+        models: one row per model: gap (fraction), cell, the axes and a column per measure.
         measures: column to direction, +1 when a larger value promises a smaller gap, else -1.
-        axes: hyperparameters with more than one level, see ``varied_axes``.
+        axes: hyperparameters with more than one level, see ``varied_axes``; there may be none.
         test_images: images that each test accuracy was measured on, for the noise filter of the sign error.
-        resamples: of hyperparameter cells behind the intervals; 0 leaves them NaN.
-        seed: of the resampling.
+        draws: permutations of the gap among cells behind p.
+        seed: of them.
 
     Returns:
-        One row per measure, the strongest first: n, dropped (not finite), pearson_r with ci_low and ci_high, spearman, kendall with
-        kendall_low and kendall_high, granulated_kendall (mean over the axes), partial_r (given all axes) with partial_p,
-        conditional_information in [0, 1], sign_error (of the worst environment), environment (single, or pooled where cells have too
-        few repeats) and environments. What is undefined is NaN and stands last.
+        One row per measure: granulated_kendall (mean over the axes, in the sign of the raw measure), conditional_information in [0, 1]
+        and sign_error (of the worst environment; 0 is perfect, 0.5 chance), both with ``_p_adjusted`` (maxT over the measures) and
+        ``_band`` (95 % of the null's largest score; of the null's largest distance from 0.5), environment and environments.
     """
-    rows = [_own(catalogue, name, direction, resamples, seed) for name, direction in measures.items()]
-    table = pd.DataFrame(rows).set_index("measure")
-    if axes:
-        table = table.join(_conditional(catalogue, measures, axes, test_images, seed))
-    wanted = ["granulated_kendall", "partial_r", "partial_p", "conditional_information", "sign_error", "environment", "environments"]
-    table = table.reindex(columns=[*table.columns, *(name for name in wanted if name not in table)])
-    return table.sort_values("kendall", ascending=False, na_position="last", kind="stable").reset_index()
+    wanted = ["granulated_kendall", "conditional_information", "sign_error", "environment", "environments"]
+    if not axes:
+        return pd.DataFrame({"measure": list(measures)}).reindex(columns=["measure", *wanted])
+    granulated = granulated_kendall(models, dict.fromkeys(measures, -1), axes).query("hyperparameter == @ALL")
 
+    def worst(table: pd.DataFrame) -> pd.DataFrame:
+        errors = sign_error_table(table, measures, axes, test_images=test_images, seed=seed)
+        return errors[errors["hyperparameter"] == ALL_ENVIRONMENTS].set_index("measure").loc[list(measures)]
 
-def _own(catalogue: pd.DataFrame, name: str, direction: int, resamples: int, seed: int) -> dict[str, float | str]:
-    """Statistics that need the measure and the gap alone."""
-    x, y, kept = finite_pairs(catalogue[name], catalogue["gap"])
-    cells = catalogue["cell"].to_numpy()[kept]
-    low, high = bootstrap_interval(x, y, cells, "pearson", resamples, seed=seed)
-    kendall_low, kendall_high = bootstrap_interval(-direction * x, y, cells, "kendall", resamples, seed=seed)
-    return {
-        "measure": name,
-        "n": len(x),
-        "dropped": int((~kept).sum()),
-        "pearson_r": pearson(x, y),
-        "ci_low": low,
-        "ci_high": high,
-        "spearman": -direction * spearman(x, y),
-        "kendall": -direction * kendall(x, y),
-        "kendall_low": kendall_low,
-        "kendall_high": kendall_high,
-    }
+    def scores(table: pd.DataFrame) -> Array:
+        return information_table(table, measures, axes, seed=seed)["score"].to_numpy(dtype=float)
 
-
-def _conditional(catalogue: pd.DataFrame, measures: Mapping[str, int], axes: Sequence[str], test_images: int, seed: int) -> pd.DataFrame:
-    """Statistics that hold hyperparameters fixed, indexed by measure."""
-    granulated = granulated_kendall(catalogue, measures, axes)
-    partial = partial_correlation(catalogue, measures, axes).set_index("measure")
-    information = information_table(catalogue, measures, axes, seed=seed).set_index("measure")
-    errors = sign_error_table(catalogue, measures, axes, test_images=test_images, seed=seed)
-    worst = errors[errors["hyperparameter"] == ALL_ENVIRONMENTS].set_index("measure")
-    return pd.DataFrame(
+    errors = worst(models)
+    found = pd.DataFrame(
         {
-            "granulated_kendall": granulated[granulated["hyperparameter"] == ALL_ENVIRONMENTS].set_index("measure")["psi"],
-            "partial_r": partial["partial_r"],
-            "partial_p": partial["p_value"],
-            "conditional_information": information["score"],
-            "sign_error": worst["maximum"],
-            "environment": worst["environment"],
-            "environments": worst["environments"],
+            "measure": list(measures),
+            "granulated_kendall": granulated[granulated["hyperparameter"] == ALL]
+            .set_index("measure")["psi"]
+            .loc[list(measures)]
+            .to_numpy(),
+            "conditional_information": scores(models),
+            "sign_error": errors["maximum"].to_numpy(),
+            "environment": errors["environment"].to_numpy(),
+            "environments": errors["environments"].to_numpy(),
         }
     )
+    found = found.assign(**_against_chance("conditional_information", found["conditional_information"], scores, models, draws, seed))
+    distance = (found["sign_error"] - 0.5).abs()
+    return found.assign(
+        **_against_chance("sign_error", distance, lambda t: (worst(t)["maximum"] - 0.5).abs().to_numpy(float), models, draws, seed)
+    )
+
+
+def _against_chance(
+    name: str, observed: ArrayLike, statistic: Callable[[pd.DataFrame], Array], models: pd.DataFrame, draws: int, seed: int
+) -> dict[str, ArrayLike]:
+    """Adjusted p of each measure, and the band, where the statistic (M,) is counted anew with the gap permuted among cells."""
+    gap = models["gap"].to_numpy(dtype=float)
+    null = np.array([statistic(models.assign(gap=gap[rows])) for rows in permuted_rows(models["cell"], draws, seed)])
+    null = null.reshape(draws, np.size(observed))
+    return {f"{name}_p_adjusted": adjusted_p_values(observed, null), f"{name}_band": band(null)}
 
 
 def measure_correlations(catalogue: pd.DataFrame, measures: Mapping[str, int]) -> pd.DataFrame:
@@ -224,36 +171,50 @@ def measure_correlations(catalogue: pd.DataFrame, measures: Mapping[str, int]) -
     Returns:
         A square table (measures x measures) of Kendall's tau-b over the models where both are finite; NaN where undefined.
     """
-    signed = {name: direction * catalogue[name] for name, direction in measures.items()}
-    names = list(signed)
-    table = pd.DataFrame(np.nan, index=names, columns=names)
-    for row, one in enumerate(names):
-        for other in names[: row + 1]:
-            table.loc[one, other] = table.loc[other, one] = kendall(signed[one], signed[other])
-    return table
+    names = list(measures)
+    signed = catalogue[names].to_numpy(dtype=float) * np.array(list(measures.values()), dtype=float)
+    return pd.DataFrame([kendall(signed, column) for column in signed.T], index=names, columns=names)
 
 
-def task_table(catalogue: pd.DataFrame, measures: Mapping[str, int], axes: Sequence[str], task: str, *, seed: int = 0) -> pd.DataFrame:
+def task_table(
+    catalogue: pd.DataFrame, measures: Mapping[str, int], axes: Sequence[str], task: str, *, draws: int = NULL_DRAWS, seed: int = 0
+) -> pd.DataFrame:
     """Score measures as the PGDL competition does, 100 times the conditional mutual information, task by task; Schiff et al. 2021.
 
     Args:
-        catalogue: as for ``ranking_table``.
+        catalogue: one row per model: gap (fraction), cell, the task, the axes and a column per measure.
         measures: column to direction.
         axes: hyperparameters; the task itself is no axis.
         task: the column that tells tasks apart, such as the architecture.
-        seed: of the sample of cells where there are very many.
+        draws: permutations of the gap among the cells of each task behind p.
+        seed: of them, and of the sample of cells where there are very many.
 
     Returns:
-        One row per measure: a column per task and their average over the tasks where it is defined. A task has no value when fewer than
-        two hyperparameters vary in it, or when its models leave nothing to condition on.
+        One row per measure: a column per task, their average over the tasks where it is defined, and average_p_adjusted (maxT) with
+        average_band, what chance gives the best of these measures. A task has no value when fewer than two hyperparameters vary in it, or
+        when its models leave nothing to condition on.
     """
-    columns = {}
-    for name, models in catalogue.groupby(task, sort=True):
-        varied = varied_axes(models, [axis for axis in axes if axis != task])
-        scores = information_table(models, measures, varied, seed=seed).set_index("measure")["score"] if len(varied) > 1 else np.nan
-        columns[str(name)] = 100 * scores
-    table = pd.DataFrame(columns, index=list(measures), dtype=float).rename_axis("measure")
-    return table.assign(average=table.mean(axis=1)).reset_index()
+    tasks = {str(name): models for name, models in catalogue.groupby(task, sort=True)}
+    varied = {name: varied_axes(models, [axis for axis in axes if axis != task]) for name, models in tasks.items()}
+
+    def scores(gaps: Mapping[str, Array]) -> pd.DataFrame:
+        found = {}
+        for name, models in tasks.items():
+            if len(varied[name]) > 1:
+                table = information_table(models.assign(gap=gaps[name]), measures, varied[name], seed=seed)
+                found[name] = 100 * table["score"].to_numpy(dtype=float)
+            else:
+                found[name] = np.full(len(measures), np.nan)
+        return pd.DataFrame(found, index=list(measures), dtype=float).rename_axis("measure")
+
+    gaps = {name: models["gap"].to_numpy(dtype=float) for name, models in tasks.items()}
+    rows = {name: permuted_rows(models["cell"], draws, seed) for name, models in tasks.items()}
+    table = scores(gaps)
+    average = table.mean(axis=1)
+    null = [scores({name: gaps[name][rows[name][draw]] for name in tasks}).mean(axis=1).to_numpy() for draw in range(draws)]
+    null = np.array(null).reshape(draws, len(measures))
+    chance = {"average_p_adjusted": adjusted_p_values(average, null), "average_band": band(null)}
+    return table.assign(average=average, **chance).reset_index()
 
 
 def pca_gi_mixup(gi: ArrayLike, mixup: ArrayLike) -> NDArray[np.float64]:
@@ -268,7 +229,7 @@ def pca_gi_mixup(gi: ArrayLike, mixup: ArrayLike) -> NDArray[np.float64]:
     """
     x, y, kept = finite_pairs(gi, mixup)
     component = np.full(len(kept), np.nan)
-    if not no_correlation(x, y) and abs(r := np.corrcoef(x, y)[0, 1]) > 1e-12:
+    if abs(r := pearson(x, y)) > 1e-12:
         component[kept] = (zscore(x) + np.sign(r) * zscore(y)) / 2**0.5
     return component
 

@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-Array = NDArray[np.float64]
+from helpers.statistics.correlations import Array
+
 Counts = NDArray[np.int64]
 _ROUNDING = 1e-12  # of a sum of a few costs; a path that is cheaper by less is no better
 

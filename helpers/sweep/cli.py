@@ -13,10 +13,11 @@ from helpers import locks
 from helpers.files import PROJECT_ROOT, read_json, write_json
 from helpers.locks import LockHolder
 from helpers.notebook_parameters import StudyError, shard_slice
+from helpers.statistics.claims import keep_claims
 from helpers.sweep import engines, progress, publication, worker
 from helpers.sweep.executions import Places, Sources, digest_of, faults_of, why
 from helpers.sweep.schedule import Rules, Sweep
-from helpers.sweep.study_file import Execution, load_study
+from helpers.sweep.study_file import Execution, load_study, study_claims
 
 _INTERRUPTED = "interrupted; the same command goes on where this one stopped"
 
@@ -111,6 +112,7 @@ def run_study(
     usual = signal.getsignal(signal.SIGTERM)
     try:
         signal.signal(signal.SIGTERM, _interrupt)  # what a cluster sends before it takes a machine away
+        keep_claims(places.work(executions[0]), study_claims(study))  # before anything runs, so that it is known which came first
         code = _execute(executions, frozenset(force), options, places, gpus)
     except KeyboardInterrupt:
         print(_INTERRUPTED, file=sys.stderr)

@@ -15,6 +15,7 @@ import yaml
 
 from helpers.constraints import near_names, relation_faults, shown, value_fault
 from helpers.notebook_parameters import Parameter, StudyError, check_type, declared
+from helpers.statistics.claims import check_claims
 
 SHARD = "shard"
 
@@ -191,6 +192,7 @@ def load_study(path: Path, notebooks: Path, overrides: Sequence[str] = ()) -> li
         _assign(f"{path}, {stem}", _block(blocks, stem), values[stem], schema[stem], faults)
     for override in overrides:
         _override(override, values, schema, faults)
+    faults += _claims_of(path, content)[1]
     wholes = [Execution(available[stem], _checked(path, stem, values[stem], schema[stem], faults)) for stem in stems]
     faults += _between(path, wholes, faults)
     sweep = _block(content, "sweep")
@@ -219,6 +221,25 @@ def _between(path: Path, wholes: Sequence[Execution], before: Sequence[str]) -> 
             name = whole.parameters["study"]
             found["study"] = f"{where}: study is {name!r}, and must be {path.stem!r}, as the file; copy that to {name}.yaml"
     return list(found.values())
+
+
+def study_claims(path: Path) -> list[dict[str, Any]]:
+    """The claims of a study file, see ``claims.check_claims``; none where it has no block of them.
+
+    Raises:
+        StudyError: the file is not readable, or a claim cannot be judged.
+    """
+    stated, faults = _claims_of(path, _read(path))
+    if faults:
+        raise StudyError(faults)
+    return stated
+
+
+def _claims_of(path: Path, content: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
+    try:
+        return check_claims(content.get("claims") or []), []
+    except ValueError as fault:
+        return [], [f"{path}, claims: {fault}"]
 
 
 def _sweep_faults(path: Path, sweep: Any, stems: Sequence[str], overrides: Sequence[str]) -> list[str]:

@@ -260,7 +260,7 @@ def confounding(count=24):
     rng = np.random.default_rng(0)
     models = pd.DataFrame({"rate": np.arange(count) % 3 * 0.1, "pretrained": np.arange(count) % 2 == 0, "cell": np.arange(count) // 2})
     models = models.assign(gap=rng.uniform(0, 1, count), iou=rng.uniform(0, 1, count), l2=rng.uniform(0, 1, count))
-    return hyperparameters.confounders(models, {"iou": 1, "l2": -1}, ["rate", "pretrained"], resamples=50)
+    return hyperparameters.confounders(models, ["iou", "l2"], ["rate", "pretrained"], resamples=50)
 
 
 def test_pooled_stands_against_within_for_one_measure_and_for_all():
@@ -279,11 +279,11 @@ def test_pooled_stands_against_within_for_one_measure_and_for_all():
         "pretrained = False",
     ]
     own = table[(table["measure"] == "iou") & (table["kind"] == "within a level")]
-    assert dots(left, "s")[0][0] == own["strength"].tolist()
-    strengths = table[table["kind"] == "pooled"].set_index("measure")["strength"]
+    assert dots(left, "s")[0][0] == own["r"].tolist()
+    strengths = table[table["kind"] == "pooled"].set_index("measure")["r"]
     order = strengths.abs().sort_values(ascending=False).index
     assert dots(right, "o")[0][0] == strengths[order].tolist()
-    given = table[table["kind"] == "given all"].set_index("measure")["strength"]
+    given = table[table["kind"] == "given all"].set_index("measure")["r"]
     assert dots(right, "D")[0][0] == given[order].tolist()
     assert {"IoU", "l2"} == {label.get_text() for label in right.get_yticklabels()}
     assert len(report.pooled_against_within(table, {}, most=1).axes[1].get_yticklabels()) == 1
@@ -299,7 +299,7 @@ def undefined_ablation_plots():
         "by_images": lambda: report.by_images(pd.DataFrame({"images": [], "half_width": []}), np.nan),
         "masks": lambda: report.masks(*nothing, []),
         "without axes": lambda: report.pooled_against_within(table[table["kind"] == "pooled"], {}),
-        "without values": lambda: report.pooled_against_within(table.assign(strength=np.nan), {}),
+        "without values": lambda: report.pooled_against_within(table.assign(r=np.nan), {}),
     }
 
 

@@ -22,7 +22,7 @@ from helpers.ablations.tables import (
     published_pooled,
     validity,
 )
-from helpers.statistics.agreement import kendall, pearson
+from helpers.statistics.correlations import kendall, pearson
 from helpers.statistics.published import du2024_table3, du2024_table6, du2024_table7
 
 METHODS = ("grad_cam", "layer_cam")

@@ -5,54 +5,51 @@ import pandas as pd
 import pytest
 
 from helpers.files import PROJECT_ROOT
-from helpers.report import findings_page
-from helpers.statistics.replication import Sampling
+from helpers.report import claims, findings_page
+from helpers.statistics.claims import KeptClaims
+from helpers.statistics.questions import known_in_advance
+from helpers.statistics.verdicts import judged
 
-PAGES = sorted((PROJECT_ROOT / "reports").glob("*/FINDINGS.md"))
+PAGES = sorted(path.parents[1] for path in (PROJECT_ROOT / "reports").glob("*/tables/gates.csv"))
+CLAIMS = [
+    {"claim": "IoU falls as the gap grows", "measure": "iou", "question": "r_gap", "side": "below", "primary": True, "published": -0.8},
+    {"claim": "IoU adds to what is known", "measure": "iou", "question": "added_error_points", "side": "above"},
+]
+
+
+@pytest.fixture(scope="module")
+def tables():
+    """Tables of a made-up study of 48 models, as notebooks 02 and 04 leave them."""
+    rng, n = np.random.default_rng(0), 48
+    train, test = rng.uniform(0.85, 1, n), rng.uniform(0.3, 0.8, n)
+    names = {"model_id": [f"r{k}@stop" for k in range(n)], "run_id": [f"r{k}" for k in range(n)], "cell": [f"c{k // 2}" for k in range(n)]}
+    facts = {"status": "complete", "snapshot": "stop", "stop_reason": "rule 1", "seconds": 10.0, "device": "one machine"}
+    catalogue = pd.DataFrame(names | facts | {"train_accuracy": train, "test_accuracy": test, "gap": train - test, "train_loss": 1 - train})
+    catalogue = catalogue.assign(batch_size=np.where(np.arange(n) % 4 < 2, 16, 32), images_per_class=0, left_out="")
+    models = catalogue.assign(iou=0.4 - 0.5 * catalogue["gap"] + 0.01 * rng.normal(size=n), iou_b=rng.normal(size=n))
+    values = {name: models[[name]].to_numpy() + 0.1 * (np.arange(40) % 2 - 0.5) for name in ("iou", "iou_b")}
+    values["iou_above_shuffled"] = values["iou"]
+    gates = claims.study_gates(models.assign(whole_image_floor=0.3, mask_area=0.4), 10, values)
+    table, bands = claims.ranking(models, ["batch_size"], {"iou": 1.0}, values, draws=200, permutations=99, seed=0)
+    kept = KeptClaims(CLAIMS, "abc", "2026-01-01 00:00", 0)
+    levels = pd.DataFrame({"hyperparameter": ["batch_size"], "levels": ["16, 32"], "published": ["16, 32, 64"]})
+    found = {"catalogue": catalogue, "gates": gates, "claims": judged(CLAIMS, table, gates), "claims_stated": claims.stated(kept)}
+    known = known_in_advance(models, ["batch_size"], draws=200)
+    return found | {
+        "measures_ranking": claims.ranking_columns(table),
+        "known_in_advance": known,
+        "table2_hyperparameters": levels,
+        "full": table,
+        "bands": bands,
+    }
 
 
 @pytest.fixture
-def reports(tmp_path):
-    """Tables of a made-up study of 24 models, as notebooks 02 and 04 leave them."""
-    rng = np.random.default_rng(0)
+def reports(tmp_path, tables):
     folder = tmp_path / "made_up/tables"
     folder.mkdir(parents=True)
-    n = 24
-    train, test = rng.uniform(0.85, 1, n), rng.uniform(0.3, 0.8, n)
-    train[0] = 0.4
-    catalogue = pd.DataFrame(
-        {
-            "model_id": [f"r{number}@stop" for number in range(n)],
-            "run_id": [f"r{number}" for number in range(n)],
-            "cell": [f"c{number // 2}" for number in range(n)],
-            "status": "complete",
-            "snapshot": "stop",
-            "train_accuracy": train,
-            "test_accuracy": test,
-            "gap": train - test,
-            "seconds": 10.0,
-            "device": "one machine",
-            "architecture": np.where(np.arange(n) % 2, "resnet18", "resnet34"),
-            "batch_size": np.where(np.arange(n) % 4 < 2, 16, 32),
-            "learning_rate": 0.01,
-            "optimizer": "sgd",
-            "weight_decay": 0.0,
-            "augmentation": False,
-            "pretrained": False,
-            "images_per_class": 0,
-            "label_noise": 0.0,
-            "left_out": ["train accuracy not above 80%"] + [""] * (n - 1),
-        }
-    )
-    catalogue.to_csv(folder / "catalogue.csv", index=False)
-    scores = [
-        pd.DataFrame({"model_id": catalogue["model_id"], "measure": name, "variant": "", "value": values, "seconds": 1.0, "reason": ""})
-        for name, values in (("iou", -catalogue["gap"]), ("iou_b", rng.normal(size=n)))
-    ]
-    pd.concat(scores).to_parquet(folder / "scores.parquet", index=False)
-    levels = {"hyperparameter": ["batch_size"], "levels": ["16, 32"], "published": ["16, 32, 64"]}
-    pd.DataFrame(levels).to_csv(folder / "table2_hyperparameters.csv", index=False)
-    pd.DataFrame({"class_id": ["a"], "test_images": [100]}).to_csv(folder / "table1_categories.csv", index=False)
+    for name in findings_page.MADE_BY:
+        tables[name].to_csv(folder / f"{name}.csv", index=False)
     return tmp_path
 
 
@@ -60,47 +57,74 @@ def run(reports, *options):
     return findings_page.main(["made_up", "--reports", str(reports), *options])
 
 
-def test_a_page_is_written_and_passes_its_check(reports, capsys):
+def test_a_page_tells_gates_claims_and_what_a_measure_adds_and_passes_its_check(reports, capsys):
     (reports / "made_up/LEFT_OUT.md").write_text("Augmentation, for want of time.\n")
     assert run(reports, "--write") == 0
     text = (reports / "made_up/FINDINGS.md").read_text()
-    assert "r of IoU with the gap is **-1.00**" in text
-    assert "23 models above 80 %" in text
-    assert "24 models, fewer than 150, this is a **pilot**" in text
-    assert "Left out: 1 model, train accuracy not above 80%" in text
+    assert "**This study may not speak**" in text  # 24 cells are not 40
+    assert "| enough cells | every claim | 24 | at least 40 cells | **no** |" in text
+    assert "IoU falls as the gap grows: **not tested here**" in text
+    assert "before the first run" in text
+    assert "48 models, fewer than 150, this is a **pilot**" in text
+    assert "Error of the predicted gap of cells left out, in points: mean by" in text
+    assert "training accuracy (baseline)" in text
     assert "Augmentation, for want of time." in text
-    assert "IoU is number 1 of 2" in text
     assert "nan" not in text
     assert run(reports) == 0
     assert "every number" in capsys.readouterr().out
 
 
-def test_a_number_that_was_changed_by_hand_fails_and_is_shown(reports, capsys):
+def test_a_number_or_a_table_that_was_changed_fails_and_is_shown(reports, capsys):
     run(reports, "--write")
     path = reports / "made_up/FINDINGS.md"
-    path.write_text(path.read_text().replace("-1.00**", "-0.99**"))
+    path.write_text(path.read_text().replace("at least 40 cells", "at least 4 cells"))
     capsys.readouterr()
     assert run(reports) == 1
-    shown = capsys.readouterr().out
-    assert "-0.99**" in shown
-    assert "+" in shown
-    path.unlink()
-    assert run(reports) == 1
-
-
-def test_a_table_that_moved_fails(reports):
+    assert "at least 4 cells" in capsys.readouterr().out
     run(reports, "--write")
-    path = reports / "made_up/tables/scores.parquet"
-    scores = pd.read_parquet(path)
-    scores.loc[(scores["measure"] == "iou") & (scores["model_id"] == "r3@stop"), "value"] = 5.0
-    scores.to_parquet(path, index=False)
+    gates = pd.read_csv(reports / "made_up/tables/gates.csv")
+    gates.assign(value=gates["value"] + 1).to_csv(reports / "made_up/tables/gates.csv", index=False)
     assert run(reports) == 1
 
 
-def test_a_study_without_scores_is_refused_by_name(reports, capsys):
-    (reports / "made_up/tables/scores.parquet").unlink()
+@pytest.mark.parametrize(("table", "notebook"), [("gates", "04_baselines"), ("catalogue", "02_grid_training")])
+def test_a_study_without_a_table_is_refused_by_name(reports, capsys, table, notebook):
+    (reports / f"made_up/tables/{table}.csv").unlink()
     assert run(reports) == 2
-    assert "04_baselines" in capsys.readouterr().err
+    assert notebook in capsys.readouterr().err
+
+
+def test_the_ranking_names_what_goes_with_the_gap_and_which_way(tables):
+    text = claims.say_ranking(tables["full"], tables["bands"])
+    assert text.startswith("Of 2 measures, alone 1 go with the gap, 1 as promised and 0 the other way (IoU); given the fit 1 go")
+    assert "Largest: **IoU**, r = -0.9" in text
+    turned = tables["full"].assign(direction=-tables["full"]["direction"])
+    assert "0 as promised and 1 the other way (IoU)" in claims.say_ranking(turned, tables["bands"])
+    assert "Too few" in claims.say_ranking(tables["full"].assign(r_gap_low=np.nan), {})
+
+
+def test_the_columns_of_the_ranking_are_the_contract(tables):
+    questions = [f"{name}{end}" for name in claims.COLUMNS_OF_QUESTIONS for end in ("", "_low", "_high")]
+    last = ["p_adjusted", "added_error_points", "added_error_points_low", "added_error_points_high", "seconds"]
+    wanted = ["measure", "title", "family", "baseline", "n", "images", "reliability", *questions, *last]
+    assert list(tables["measures_ranking"].columns) == wanted
+    assert tables["measures_ranking"].set_index("measure")["baseline"].to_dict() == {
+        "iou": False,
+        "iou_b": False,
+        "train_accuracy": True,
+        "log_train_loss": True,
+        "images_per_class": True,
+    }
+
+
+def test_figures_draw_every_measure_by_every_question_and_its_gain(tables):
+    figure = claims.ranking_figure(tables["full"], tables["bands"])
+    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert labels[-1] == "IoU" or "baseline" in labels[-1]
+    assert len(labels) == int(tables["full"]["r_gap"].notna().sum())
+    assert len(claims.added_figure(tables["full"], tables["known_in_advance"]).axes[0].get_yticklabels()) == 2
+    empty = claims.ranking_figure(tables["full"].assign(r_gap=np.nan), {})
+    assert "No measure" in empty.axes[0].texts[0].get_text()
 
 
 def mask_metrics(true: float, extra: float, missed: float) -> dict[str, float]:
@@ -115,48 +139,15 @@ def mask_metrics(true: float, extra: float, missed: float) -> dict[str, float]:
     }
 
 
-@pytest.mark.parametrize(
-    ("true", "extra", "missed", "able"), [(0.5, 0.4, 0.02, False), (0.2, 0.3, 0.1, True), (0.2, 0.45, 0.1, False), (0.02, 0.02, 0.2, False)]
-)
-def test_areas_of_boxes_and_masks_are_solved_from_the_metrics(true, extra, missed, able):
+@pytest.mark.parametrize(("true", "extra", "missed"), [(0.5, 0.4, 0.02), (0.2, 0.3, 0.1), (0.02, 0.02, 0.2)])
+def test_areas_of_boxes_and_masks_are_solved_from_the_metrics(true, extra, missed):
     models = pd.DataFrame([mask_metrics(true, extra, missed)])
-    areas = findings_page.mask_areas(models).iloc[0]
+    areas = claims.mask_areas(models).iloc[0]
     np.testing.assert_allclose(areas[["box", "mask"]].to_numpy(float), [true + missed, true + extra], rtol=1e-9)
-    assert findings_page.testable(models) is able
-    assert findings_page.mask_areas(models[["mask_agreement"]]).isna().all(axis=None)
+    assert claims.mask_areas(models[["mask_agreement"]]).isna().all(axis=None)
+    assert claims.mask_areas(models.assign(whole_image_floor=0.1, mask_area=0.2)).iloc[0].tolist() == [0.1, 0.2]
 
 
-def test_r_given_a_column_is_the_partial_correlation_and_vanishes_with_its_common_cause():
-    rng = np.random.default_rng(0)
-    size = np.repeat([25.0, 100.0], 40)
-    models = pd.DataFrame({"images_per_class": size, "gap": -size / 100 + rng.normal(0, 0.2, 80), "cell": np.arange(80) // 2})
-    models["iou"] = -size / 100 + rng.normal(0, 0.2, 80)
-    sampling = Sampling(0.8, 200, 0)
-    r, low, high = findings_page.held_fixed(models, "iou", ["images_per_class"], [], sampling)
-    xy, xz, yz = (models[a].corr(models[b]) for a, b in (("iou", "gap"), ("iou", "images_per_class"), ("gap", "images_per_class")))
-    assert xy > 0.6
-    assert r == pytest.approx((xy - xz * yz) / np.sqrt((1 - xz**2) * (1 - yz**2)), abs=1e-12)
-    assert low < 0 < high
-    assert findings_page.held_fixed(models, "iou", [], ["images_per_class"], sampling)[0] == pytest.approx(r, abs=1e-12)
-    few = models[models["cell"] < 7]
-    assert np.isnan(findings_page.held_fixed(few, "iou", [], [], sampling)[1:]).all()
-    assert np.isnan(findings_page.held_fixed(models, "images_per_class", ["images_per_class"], [], sampling)[0])
-
-
-def test_masks_that_cover_everything_test_no_claim(reports):
-    folder = reports / "made_up/tables"
-    scores = pd.read_parquet(folder / "scores.parquet").pivot(index="model_id", columns="measure", values="value").reset_index()
-    scores.assign(**mask_metrics(0.5, 0.4, 0.02)).to_csv(folder / "mask_metrics.csv", index=False)
-    (folder / "scores.parquet").unlink()  # as in a study without notebook 04
-    assert run(reports, "--write") == 0
-    text = (reports / "made_up/FINDINGS.md").read_text()
-    assert "the study cannot test the claim" in text
-    assert "masks cover 90.0 % of the pixels, the boxes 52.0 %" in text
-    assert "Which measure is best?" not in text
-    verdicts = {line.split("**")[1] for line in text.splitlines() if "](tables/" in line and line.startswith("|")}
-    assert verdicts == {findings_page.NOT_TESTED}
-
-
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.parent.name)
-def test_a_committed_page_holds_what_its_tables_give(path):
-    assert findings_page.main([path.parent.name]) == 0
+@pytest.mark.parametrize("folder", PAGES, ids=lambda path: path.name)
+def test_a_committed_page_holds_what_its_tables_give(folder):
+    assert findings_page.main([folder.name]) == 0

@@ -10,46 +10,6 @@ from helpers.statistics import published
 TITLES = {"a": "Alpha", "b": "Beta", "c": "Gamma", "iou": "IoU", "nuclear_norm": "nuclear norm"}
 
 
-def ranked(*rows):
-    return pd.DataFrame(rows, columns=["measure", "kendall", "kendall_low", "kendall_high"]).assign(
-        title=lambda t: t["measure"].map(TITLES)
-    )
-
-
-def rivals(*rows):
-    return pd.DataFrame(rows, columns=["measure", "difference", "low", "high"])
-
-
-def test_a_clear_winner_is_said_to_win_over_the_rivals_that_it_beats():
-    table = ranked(("a", 0.8, 0.7, 0.9), ("b", 0.6, 0.4, 0.7), ("c", 0.1, -0.2, 0.3))
-    differences = rivals(("a", 0, 0, 0), ("b", -0.2, -0.4, 0.05), ("c", -0.7, -0.9, -0.5))
-    text = measures.winner(table, differences, TITLES)
-    assert text.startswith("**Alpha** is first with Kendall's tau 0.80 (95 % interval 0.70 to 0.90). ")
-    assert (
-        "ahead of 1 of 2 rivals beyond chance; from 1 it cannot be told apart, nearest Beta (difference -0.20, 95 % interval -0.40 to 0.05)"
-        in text
-    )
-    assert "cannot be told apart" not in measures.winner(table, differences[differences["measure"] != "b"], TITLES)
-
-
-def test_a_first_whose_interval_holds_0_is_no_winner():
-    text = measures.winner(ranked(("a", 0.2, -0.1, 0.5), ("b", 0.1, -0.2, 0.3)), rivals(), TITLES)
-    assert text.endswith("its interval does not lie above 0, so no measure can be said to tell the gap here.")
-    unknown = measures.winner(ranked(("a", 0.2, np.nan, np.nan), ("b", 0.1, np.nan, np.nan)), rivals(), TITLES)
-    assert "no interval: too few models" in unknown
-    assert "Fewer than two measures" in measures.winner(ranked(("a", np.nan, np.nan, np.nan)), rivals(), TITLES)
-    few = measures.winner(ranked(("a", 0.8, 0.7, 0.9), ("b", 0.1, 0, 1)), rivals(("b", -0.7, np.nan, np.nan)), TITLES)
-    assert "its lead cannot be judged" in few
-
-
-def test_the_ranking_counts_those_that_work_those_reversed_and_those_like_chance():
-    text = measures.say_ranking(ranked(("a", 0.5, 0.2, 0.7), ("b", 0.0, -0.2, 0.2), ("c", -0.5, -0.7, -0.1)))
-    assert text.startswith("Of 3 measures, 1 have an interval above 0")
-    assert "(Alpha); 1 have one below 0" in text
-    assert "(Gamma); 1 cannot be told from chance. Of so many intervals some 0 would lie above 0 by luck." in text
-    assert "Too few" in measures.say_ranking(ranked(("a", 0.5, np.nan, np.nan)))
-
-
 def test_values_that_are_missing_are_grouped_by_their_reason():
     scores = pd.DataFrame(
         {
@@ -130,8 +90,9 @@ def test_measures_that_go_together_are_counted():
 
 
 def test_tasks_name_the_best_here_and_in_the_paper():
-    table = pd.DataFrame({"measure": ["a", "b"], "average": [10.0, 20.0], "published_average": [5.0, 1.0]})
-    assert measures.say_tasks(table, TITLES) == "Highest average here: Beta with 20.0 of 100; in the paper Alpha with 5.0."
+    table = pd.DataFrame({"measure": ["a", "b"], "average": [10.0, 20.0], "average_p_adjusted": 0.02, "published_average": [5.0, 1.0]})
+    found = measures.say_tasks(table, TITLES)
+    assert found == "Highest average here: Beta with 20.0 of 100 (adjusted p 0.02); in the paper Alpha with 5.0."
     assert "no score" in measures.say_tasks(table.assign(average=np.nan), TITLES)
 
 
@@ -148,39 +109,6 @@ def closed():
 
 def texts(figure):
     return [text.get_text() for text in figure.findobj(plt.Text) if text.get_text()]
-
-
-def ranking_table(rows=5):
-    rng = np.random.default_rng(0)
-    tau = np.sort(rng.uniform(-0.5, 0.8, rows))[::-1]
-    families = ["localization", "prediction", "norms", "flatness", "perturbation"]
-    return pd.DataFrame(
-        {
-            "title": [f"measure {number}" for number in range(rows)],
-            "family": [families[number % 5] for number in range(rows)],
-            "kendall": tau,
-            "kendall_low": tau - 0.2,
-            "kendall_high": tau + 0.1,
-            "seconds": 10.0 ** rng.uniform(-2, 2, rows),
-        }
-    )
-
-
-def test_the_ranking_has_the_strongest_on_top_and_every_value_at_its_place():
-    table = ranking_table()
-    ax, cost = measures.ranking_figure(table).axes
-    assert [label.get_text() for label in ax.get_yticklabels()] == table["title"].tolist()[::-1]
-    drawn = {float(line.get_ydata()[0]): float(line.get_xdata()[0]) for line in ax.lines if line.get_label() in set(table["family"])}
-    assert [drawn[row] for row in range(5)] == pytest.approx(table["kendall"].tolist()[::-1])
-    assert cost.get_xscale() == "log"
-    assert len(cost.lines) == 5
-
-
-def test_what_has_no_rank_correlation_is_not_drawn():
-    table = ranking_table()
-    table.loc[2, "kendall"] = np.nan
-    assert len(measures.ranking_figure(table).axes[0].get_yticklabels()) == 4
-    assert "No measure has a defined rank correlation" in texts(measures.ranking_figure(table.assign(kendall=np.nan)))[0]
 
 
 def test_each_method_has_a_panel_with_our_value_and_the_papers():

@@ -5,10 +5,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.stats
-from scipy.stats import kendalltau, spearmanr
+from scipy.stats import kendalltau
 
-from helpers.statistics import agreement, resampling, tables
-from helpers.statistics.hyperparameters import granulated_kendall, partial_correlation
+from helpers.statistics import correlations, tables
+from helpers.statistics.hyperparameters import granulated_kendall
 from helpers.statistics.information import information_table
 from helpers.statistics.sign_error import sign_error_table
 
@@ -36,54 +36,12 @@ def catalogue(rng, repeats=2, cells=30):
     )
 
 
-def test_correlations_by_hand():
-    measure, gap = [1, 2, 3, 4], [8, 6, 7, 1]
-    # Deviations -1.5 -.5 .5 1.5 and 2.5 .5 1.5 -4.5: products add to -10, squares to 5 and 29.
-    assert agreement.pearson(measure, gap) == pytest.approx(-10 / np.sqrt(5 * 29))
-    assert agreement.kendall(measure, gap) == pytest.approx(-4 / 6)  # 5 of 6 pairs disagree
-
-
-def test_kendall_by_hand_with_ties():
-    # 5 of 6 pairs are untied in the measure, 5 in the gap; 4 agree, none disagrees.
-    assert agreement.kendall([1, 1, 2, 3], [1, 2, 3, 3]) == pytest.approx(4 / 5)
-
-
-def test_correlations_do_not_depend_on_scale_order_or_which_models_are_missing():
-    rng = np.random.default_rng(0)
-    measure, gap = rng.normal(size=(2, 40))
-    order = rng.permutation(42)
-    longer = np.append(measure, [np.nan, np.inf]), np.append(gap, [1.0, 2.0])
-    for statistic in (agreement.pearson, agreement.kendall):
-        expected = statistic(measure, gap)
-        assert statistic(1e-9 * measure + 3e-9, 1e200 * gap) == pytest.approx(expected, rel=1e-9)
-        assert statistic(-measure, gap) == pytest.approx(-expected, rel=1e-12)
-        assert statistic(longer[0][order], longer[1][order]) == pytest.approx(expected, rel=1e-12)
-
-
-@pytest.mark.parametrize("statistic", [agreement.pearson, agreement.kendall])
-@pytest.mark.parametrize(
-    ("measure", "gap"),
-    [
-        ([], []),
-        ([1, 2], [1, 2]),
-        ([1, 2, np.nan, np.inf], [1, 2, 3, 4]),
-        ([0.1] * 5, range(5)),
-        (range(5), [0.3] * 5),
-        ([0] * 3, range(3)),
-        ([1, 1 + 1e-15, 1 - 1e-15], range(3)),
-    ],
-)
-def test_what_is_undefined_is_nan(statistic, measure, gap):
-    assert np.isnan(statistic(measure, gap))
-    assert np.isnan(resampling.bootstrap_interval(measure, gap, range(len(measure)), statistic.__name__)).all()
-
-
 def test_finite_pairs_says_who_was_dropped():
-    measure, gap, kept = agreement.finite_pairs([1, np.nan, 3, np.inf, 5], [1, 2, np.nan, 4, 5])
+    measure, gap, kept = correlations.finite_pairs([1, np.nan, 3, np.inf, 5], [1, 2, np.nan, 4, 5])
     assert (measure.tolist(), gap.tolist(), kept.tolist()) == ([1, 5], [1, 5], [True, False, False, False, True])
 
 
-@pytest.mark.parametrize("statistic", [agreement.pearson, agreement.kendall, agreement.pairwise_accuracy])
+@pytest.mark.parametrize("statistic", [correlations.finite_pairs, correlations.pair_counts])
 def test_unequal_lengths_are_refused(statistic):
     with pytest.raises(ValueError, match=re.escape("measure and gap need one value per model each, got shapes (2,) and (3,)")):
         statistic([1, 2], [1, 2, 3])
@@ -91,10 +49,10 @@ def test_unequal_lengths_are_refused(statistic):
 
 def test_pairwise_accuracy_by_hand():
     # Models 0 and 3 tie in the measure, 1 and 2 in the gap; of the other pairs (0, 1) and (0, 2) are right, (1, 3) and (2, 3) wrong.
-    result = agreement.pairwise_accuracy([1, 2, 3, 1], [0.3, 0.2, 0.2, 0.1])
+    result = correlations.pair_counts([1, 2, 3, 1], [0.3, 0.2, 0.2, 0.1])
     assert result == (0.5, 2, 2, 2)
-    assert agreement.pairwise_accuracy([1, 2, 3], [0.3, 0.2, 0.1]) == (1, 3, 0, 0)
-    assert agreement.pairwise_accuracy([1, 2, 3], [0.3, 0.2, 0.1], direction=-1) == (0, 0, 3, 0)
+    assert correlations.pair_counts([1, 2, 3], [0.3, 0.2, 0.1]) == (1, 3, 0, 0)
+    assert correlations.pair_counts([1, 2, 3], [0.3, 0.2, 0.1], direction=-1) == (0, 0, 3, 0)
 
 
 @pytest.mark.parametrize("count", [2, 3, 7, 8, 9, 64, 101])
@@ -103,7 +61,7 @@ def test_pairwise_accuracy_equals_all_pairs_with_ties(count, levels):
     rng = np.random.default_rng(count * levels)
     measure, gap = rng.integers(0, levels, (2, count)).astype(float)
     for direction in (1, -1):
-        result = agreement.pairwise_accuracy(measure, gap, direction)
+        result = correlations.pair_counts(measure, gap, direction)
         assert result[1:] == brute_force(measure, gap, direction)
         assert sum(result[1:]) == count * (count - 1) // 2
 
@@ -112,7 +70,7 @@ def test_pairwise_accuracy_of_100_000_models_without_ties_is_kendalls():
     # At this size a table of all pairs would need 80 GB, so the count is not quadratic; the integer counts exceed 32 bits.
     measure, gap = np.random.default_rng(0).normal(size=(2, 100_000))
     gap -= measure
-    result = agreement.pairwise_accuracy(measure, gap)
+    result = correlations.pair_counts(measure, gap)
     assert result.accuracy == pytest.approx((1 - scipy.stats.kendalltau(measure, gap).statistic) / 2, rel=1e-12)
     assert result.concordant + result.discordant == 100_000 * 99_999 // 2
     assert result.ties == 0
@@ -120,124 +78,14 @@ def test_pairwise_accuracy_of_100_000_models_without_ties_is_kendalls():
 
 @pytest.mark.parametrize(("measure", "ties"), [([], 0), ([1], 0), ([1, 1, 1], 3), ([1, np.nan], 0)])
 def test_pairwise_accuracy_without_an_untied_pair_is_nan(measure, ties):
-    result = agreement.pairwise_accuracy(measure, range(len(measure)))
+    result = correlations.pair_counts(measure, range(len(measure)))
     assert np.isnan(result.accuracy)
     assert result[1:] == (0, 0, ties)
 
 
 def test_other_directions_are_refused():
     with pytest.raises(ValueError, match=re.escape("direction 0 must be +1 (larger is better) or -1 (larger is worse)")):
-        agreement.pairwise_accuracy([1, 2], [1, 2], 0)
-
-
-def reference(name):
-    def value(measure, gap):
-        if name == "pairwise_accuracy":
-            right, wrong, _ = brute_force(measure, gap, 1)
-            return right / (right + wrong)
-        return getattr(scipy.stats, {"pearson": "pearsonr", "kendall": "kendalltau"}[name])(measure, gap).statistic
-
-    return value
-
-
-@pytest.mark.parametrize(("name", "resamples"), [("pearson", 4000), ("kendall", 4000), ("pairwise_accuracy", 400)])
-def test_interval_equals_scipys_when_every_model_is_its_own_cell(name, resamples):
-    rng = np.random.default_rng(1)
-    measure = rng.normal(size=40).round(1)
-    gap = (measure + rng.normal(size=40)).round(1)
-    found = resampling.bootstrap_interval(measure, gap, np.arange(40), name, resamples)
-    theirs = scipy.stats.bootstrap(
-        (measure, gap), reference(name), n_resamples=resamples, paired=True, vectorized=False, method="percentile", rng=rng
-    )
-    # A 2.5 % quantile of B draws has the standard error sqrt(.025 * .975 / B) / density, with the density of a normal distribution of
-    # this standard error at its quantile, 0.0584 / se. Two such estimates are compared, and four standard errors allowed.
-    error = np.sqrt(0.025 * 0.975 / resamples) / 0.0584 * theirs.standard_error * np.sqrt(2)
-    np.testing.assert_allclose(found, theirs.confidence_interval, rtol=0, atol=4 * error)
-    width = found[1] - found[0]
-    assert 4 * error < width / 4  # or the comparison would say little
-
-
-@pytest.mark.parametrize("name", resampling.INTERVAL_STATISTICS)
-def test_resamples_of_cells_equal_a_plain_loop(name):
-    rng = np.random.default_rng(5)
-    cells = rng.integers(0, 8, 60)
-    measure = rng.normal(size=60).round(1)
-    gap = (measure + rng.normal(size=60)).round(1)
-    codes, names = pd.factorize(cells)
-    draws = np.random.default_rng(0).integers(len(names), size=(30, len(names)))
-    copies = [np.concatenate([np.flatnonzero(codes == cell) for cell in draw]) for draw in draws]
-    expected = np.quantile([reference(name)(measure[rows], gap[rows]) for rows in copies], [0.1, 0.9])
-    found = resampling.bootstrap_interval(measure, gap, cells, name, resamples=30, level=0.8, seed=0)
-    np.testing.assert_allclose(found, expected, rtol=1e-9)
-
-
-@pytest.mark.parametrize("name", ["kendall", "pairwise_accuracy"])
-def test_counting_one_by_one_gives_the_same_resamples_as_the_table_of_pairs(name, monkeypatch):
-    rng = np.random.default_rng(2)
-    measure, gap = rng.integers(0, 9, (2, 50))
-    cells = rng.integers(0, 12, 50)
-    # One row of draws at a time takes the same numbers from the generator as all rows at once.
-    by_table = resampling.bootstrap_interval(measure, gap, cells, name, resamples=100)
-    monkeypatch.setattr(resampling, "_PAIR_TABLE_LIMIT", 10)
-    assert resampling.bootstrap_interval(measure, gap, cells, name, resamples=5000) == pytest.approx(by_table, rel=1e-9)
-
-
-def test_copies_of_models_in_one_cell_do_not_narrow_the_interval():
-    measure, gap = np.random.default_rng(0).normal(size=(2, 20))
-    once = resampling.bootstrap_interval(measure, gap, np.arange(20), "pearson")
-    copied = [np.repeat(values, 5) for values in (measure, gap, np.arange(20))]
-    assert resampling.bootstrap_interval(*copied, "pearson") == pytest.approx(once, rel=1e-9)
-    alone = resampling.bootstrap_interval(*copied[:2], np.arange(100), "pearson")
-    assert np.ptp(alone) < 0.7 * np.ptp(once)  # near 1 / sqrt(5) when repeats pass for independent
-
-
-@pytest.mark.parametrize("name", resampling.INTERVAL_STATISTICS)
-def test_interval_covers_the_statistic_follows_the_sign_and_is_repeatable(name):
-    rng = np.random.default_rng(3)
-    measure, gap = rng.normal(size=(2, 60))
-    gap = gap - measure
-    cells = np.arange(60) // 2
-    low, high = resampling.bootstrap_interval(measure, gap, cells, name)
-    value = agreement.pairwise_accuracy(measure, gap).accuracy if name == "pairwise_accuracy" else getattr(tables, name)(measure, gap)
-    assert low < value < high
-    assert resampling.bootstrap_interval(measure, gap, cells.astype(str), name) == (low, high)
-    assert resampling.bootstrap_interval(1e200 * measure, 1e-200 * gap, cells, name) == pytest.approx((low, high), rel=1e-9)
-    other = resampling.bootstrap_interval(-measure, gap, cells, name)
-    mirrored = (1 - high, 1 - low) if name == "pairwise_accuracy" else (-high, -low)
-    assert other == pytest.approx(mirrored, rel=1e-9)
-
-
-def test_interval_needs_three_cells_and_a_resample():
-    measure, gap = np.random.default_rng(0).normal(size=(2, 9))
-    assert np.isnan(resampling.bootstrap_interval(measure, gap, [0, 1] * 4 + [0], "pearson")).all()
-    assert np.isnan(resampling.bootstrap_interval(measure, gap, range(9), "pearson", resamples=0)).all()
-    assert np.isfinite(resampling.bootstrap_interval(measure, gap, [0, 1, 2] * 3, "pearson")).all()
-
-
-@pytest.mark.parametrize("name", resampling.INTERVAL_STATISTICS)
-def test_resamples_without_a_value_are_left_out(name):
-    # Of 3 models, 3 of 27 resamples hold one model only; among the others only the pairs {0, 1}, {0, 2}, {1, 2} and all three occur.
-    measure, gap = np.array([1.0, 2.0, 4.0]) / 3, np.array([0.1, 0.4, 0.3])
-    draws = np.random.default_rng(0).integers(3, size=(500, 3))
-    defined = [list(draw) for draw in draws if len(set(draw)) > 1]
-    assert 0 < len(defined) < 500
-    expected = np.quantile([reference(name)(measure[rows], gap[rows]) for rows in defined], [0.3, 0.7])
-    found = resampling.bootstrap_interval(measure, gap, range(3), name, resamples=500, level=0.4)
-    np.testing.assert_allclose(found, expected, rtol=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"statistic": "spearman"}, "statistic 'spearman' is unknown; choose one of pearson, kendall, pairwise_accuracy"),
-        ({"level": 95}, "level 95 must be between 0 and 1, both excluded"),
-        ({"cells": [1, 2]}, "cells need one name per model, got shape (2,) for 3 models"),
-    ],
-)
-def test_interval_refuses(change, message):
-    arguments = {"measure": [1, 2, 3], "gap": [3, 1, 2], "cells": [1, 2, 3], "statistic": "pearson"} | change
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        resampling.bootstrap_interval(**arguments)
+        correlations.pair_counts([1, 2], [1, 2], 0)
 
 
 def test_correlation_table_holds_every_subset_and_equals_scipy():
@@ -315,39 +163,21 @@ def catalogue_ranking():
 DIRECTIONS = {"noise": 1, "constant": 1, "perfect": -1, "absent": -1, "reversed": -1}
 
 
-def test_a_perfect_measure_is_first_and_a_reversed_one_last_of_those_defined(catalogue_ranking):
-    table = tables.ranking_table(catalogue_ranking, DIRECTIONS, AXES, test_images=100_000, resamples=50).set_index("measure")
-    assert list(table.index) == ["perfect", "noise", "reversed", "constant", "absent"]
-    assert table.loc["perfect", ["kendall", "spearman", "pearson_r", "granulated_kendall", "partial_r"]].tolist() == pytest.approx([1] * 5)
-    assert table.loc["perfect", "conditional_information"] == pytest.approx(1)
-    assert table.loc["perfect", "sign_error"] == 0
-    assert table.loc["reversed", ["kendall", "spearman", "granulated_kendall", "partial_r"]].tolist() == pytest.approx([-1] * 4)
-    assert table.loc["reversed", "sign_error"] == 1
-    assert table.loc["perfect", "kendall_low"] == pytest.approx(1)
-    assert table.loc[["constant", "absent"], ["kendall", "kendall_low", "pearson_r", "spearman", "partial_r"]].isna().all(axis=None)
-    assert table.loc["absent", ["n", "dropped"]].tolist() == [0, 24]
-
-
-def test_every_column_equals_the_statistic_computed_by_itself(catalogue_ranking):
-    row = tables.ranking_table(catalogue_ranking, {"noise": 1}, AXES, test_images=500, resamples=20).iloc[0]
-    x, y = catalogue_ranking["noise"], catalogue_ranking["gap"]
-    assert row["kendall"] == pytest.approx(-kendalltau(x, y).statistic)
-    assert row["spearman"] == pytest.approx(-spearmanr(x, y).statistic)
-    assert row["pearson_r"] == pytest.approx(np.corrcoef(x, y)[0, 1])
-    psi = granulated_kendall(catalogue_ranking, {"noise": 1}, AXES).set_index("hyperparameter")["psi"]
-    assert row["granulated_kendall"] == pytest.approx(psi[AXES].mean())
-    assert row["partial_r"] == partial_correlation(catalogue_ranking, {"noise": 1}, AXES)["partial_r"].iloc[0]
-    assert row["conditional_information"] == information_table(catalogue_ranking, {"noise": 1}, AXES)["score"].iloc[0]
-    errors = sign_error_table(catalogue_ranking, {"noise": 1}, AXES, test_images=500).set_index("hyperparameter")
-    assert row["sign_error"] == errors.loc["all", "maximum"]
-
-
-def test_without_an_axis_the_conditional_statistics_are_undefined(catalogue_ranking):
-    assert tables.varied_axes(catalogue_ranking[catalogue_ranking["batch_size"] == 16], AXES) == ["learning_rate", "pretrained"]
-    row = tables.ranking_table(catalogue_ranking, {"noise": 1}, [], test_images=500, resamples=0).iloc[0]
-    assert np.isfinite(row["kendall"])
-    assert np.isnan(row["kendall_low"])
-    assert np.isnan(row["partial_r"])
+def test_statistics_with_hyperparameters_fixed_stand_beside_what_chance_gives(catalogue_ranking):
+    table = tables.conditional_table(catalogue_ranking, DIRECTIONS, AXES, test_images=10_000, draws=59).set_index("measure")
+    granulated = granulated_kendall(catalogue_ranking, DIRECTIONS, AXES).set_index(["measure", "hyperparameter"])["psi"]
+    assert table.loc["perfect", "granulated_kendall"] == pytest.approx(granulated["perfect", "all"]) == 1
+    assert table.loc["noise", "granulated_kendall"] == pytest.approx(-granulated["noise", "all"])  # in the sign of the raw measure
+    information = information_table(catalogue_ranking, DIRECTIONS, AXES).set_index("measure")["score"]
+    pd.testing.assert_series_equal(table["conditional_information"], information, check_names=False)
+    errors = sign_error_table(catalogue_ranking, DIRECTIONS, AXES, test_images=10_000).query("hyperparameter == 'all'").set_index("measure")
+    pd.testing.assert_series_equal(table["sign_error"], errors["maximum"], check_names=False)
+    assert table.loc[["perfect", "reversed"], "conditional_information_p_adjusted"].tolist() == [1 / 60, 1 / 60]
+    assert table.loc["noise", "conditional_information_p_adjusted"] > 0.05
+    assert table.loc["noise", "conditional_information"] < table["conditional_information_band"].iloc[0]
+    assert np.isnan(table.loc["absent", "sign_error_p_adjusted"])
+    none = tables.conditional_table(catalogue_ranking, DIRECTIONS, [], test_images=10)
+    assert none.drop(columns="measure").isna().all(axis=None)
 
 
 def test_measures_together_are_signed_by_their_direction(catalogue_ranking):
@@ -361,8 +191,10 @@ def test_measures_together_are_signed_by_their_direction(catalogue_ranking):
 
 def test_tasks_are_scored_apart_and_one_with_a_single_hyperparameter_has_none(catalogue_ranking):
     table = tables.task_table(catalogue_ranking, {"perfect": -1, "noise": 1}, AXES, "architecture").set_index("measure")
-    assert list(table.columns) == ["a", "b", "average"]
-    assert table.loc["perfect"].tolist() == pytest.approx([100, 100, 100])
+    assert list(table.columns) == ["a", "b", "average", "average_p_adjusted", "average_band"]
+    assert table.loc["perfect"].tolist()[:3] == pytest.approx([100, 100, 100])
+    assert table.loc["perfect", "average_p_adjusted"] == 1 / (1 + tables.NULL_DRAWS)
+    assert table.loc["noise", "average_p_adjusted"] > 0.05
     assert table.loc["noise", "average"] == pytest.approx(table.loc["noise", ["a", "b"]].mean())
     fewer = tables.task_table(
         catalogue_ranking[(catalogue_ranking["architecture"] == "b") | catalogue_ranking["pretrained"]],

@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from helpers.report import cams, style
 from helpers.report.explore.panel import Backdrop, Panel, View, control_layout, html_table, number
 from helpers.report.style import count
-from helpers.statistics import agreement, resampling
+from helpers.statistics.resampling import correlated
 
 ANY = "any"  # level of a filter that keeps every model
 
@@ -38,12 +38,7 @@ def group_correlation(models: pd.DataFrame, measure: str, resamples: int, seed: 
     Returns:
         n, dropped (not finite), cells, pearson_r, ci_low, ci_high, kendall_tau, kendall_low, kendall_high; NaN where undefined.
     """
-    x, y, finite = agreement.finite_pairs(models[measure], models["gap"])
-    cells = models["cell"].to_numpy()[finite]
-    found = {"n": len(x), "dropped": int((~finite).sum()), "cells": len(set(cells))}
-    found |= {"pearson_r": agreement.pearson(x, y), "kendall_tau": agreement.kendall(x, y)}
-    for statistic, low, high in (("pearson", "ci_low", "ci_high"), ("kendall", "kendall_low", "kendall_high")):
-        found[low], found[high] = resampling.bootstrap_interval(x, y, cells, statistic, resamples, seed=seed)
+    (found,) = correlated(models, [measure], tau=True, draws=resamples, seed=seed).drop(columns="measure").to_dict("records")
     return found
 
 

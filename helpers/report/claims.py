@@ -1,0 +1,347 @@
+"""What a study may claim, in tables and words: the gates first, each claim with its verdict, and what a measure adds."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
+
+from helpers.measures import registry
+from helpers.measures.evidence import closure
+from helpers.report.style import count, interval, listed, nothing_to_draw, percent, style
+from helpers.statistics import questions
+from helpers.statistics.claims import ADDED, KeptClaims, kept_claims
+from helpers.statistics.gates import ANY_MEASURE, failed, gate_table
+from helpers.statistics.reliability import reliability
+from helpers.statistics.verdicts import CLAIM_COLUMNS, NOT_TESTED, judged
+
+BASELINES = {
+    "train_accuracy": "training accuracy",
+    "log_train_loss": "training loss, logarithm",
+    "images_per_class": "training images a class",
+}
+COLUMNS_OF_QUESTIONS = ("r_gap", "tau_gap", "r_test_accuracy", "r_gap_given_fit", "r_gap_given_all")
+_RANKING_COLUMNS = ["measure", "title", "family", "baseline", "n", "images", "reliability"]
+_RANKING_COLUMNS += [f"{name}{end}" for name in COLUMNS_OF_QUESTIONS for end in ("", "_low", "_high")]
+_RANKING_COLUMNS += ["p_adjusted", *(f"{ADDED}{end}" for end in ("", "_low", "_high")), "seconds"]
+# Localization measures from which chance is taken away already; the others are held against the overlap above shuffled boxes.
+_ABOVE_CHANCE = ("iou_above_shuffled", "energy_in_box", "pointing_game", "pixel_average_precision")
+_THRESHOLDED = ("iou", "iou_b")
+
+
+def mask_areas(models: pd.DataFrame) -> pd.DataFrame:
+    """Share of an image that boxes and masks cover, per model: as measured, else solved from the four metrics of its masks.
+
+    With the share f of the pixels in boxes, ``frequency-weighted IoU = f IoU_object + (1 - f) IoU_background`` gives f; pixel accuracy
+    and the object's IoU then give false and true positives (Long et al. 2015 for the metrics). All images are of one size, so f is also
+    what a map that covers the whole image scores in IoU, on the images that this model was scored on.
+
+    Returns:
+        box and mask, in [0, 1], NaN where the metrics are absent or both IoUs are equal.
+    """
+    if {"whole_image_floor", "mask_area"} <= set(models):
+        return models[["whole_image_floor", "mask_area"]].astype(float).set_axis(["box", "mask"], axis=1)
+    names = ["mask_agreement", *(f"mask_agreement ({part})" for part in ("IoU of the object", "frequency-weighted IoU", "pixel accuracy"))]
+    mean, item, weighted, accuracy = (models[name] if name in models else pd.Series(np.nan, models.index) for name in names)
+    background = 2 * mean - item
+    box = (weighted - background) / (item - background).where(item != background)
+    extra = (item * box + 1 - box - accuracy) / (1 - item).where(item < 1)
+    return pd.DataFrame({"box": box, "mask": item * (box + extra) + extra})
+
+
+def study_gates(models: pd.DataFrame, classes: int, values: Mapping[str, ArrayLike] | None = None) -> pd.DataFrame:
+    """May this study speak: every gate for every measure that it concerns, see ``gates.gate_table``.
+
+    Args:
+        models: that enter the analysis: gap, test_accuracy, cell, stop_reason and a column per measure.
+        classes: of the data set.
+        values: (models, images) values of single images by name, of the same models; what is not there is not known, and does not pass.
+    """
+    values = values or {}
+    items = {name: item for name, item in registry.ranked().items() if name in models}
+    unknown, areas = np.full((len(models), 1), np.nan), mask_areas(models)
+    corrected = {
+        name: values.get(name if name in _ABOVE_CHANCE else "iou_above_shuffled", unknown)
+        for name, item in items.items()
+        if item.family == "localization"
+    }
+    reads = [name for name, item in items.items() if "images" in closure(item.needs)]
+    return gate_table(
+        models.assign(finished=~models["stop_reason"].fillna("").str.startswith("epoch cap")),
+        classes=classes,
+        mask_areas={name: areas["mask"] for name in _THRESHOLDED if name in items},
+        floor=float(areas["box"].mean()),
+        corrected=corrected,
+        reliabilities={name: reliability(values[name]) if name in values else np.nan for name in reads},
+    )
+
+
+def ranking(
+    models: pd.DataFrame,
+    axes: Sequence[str],
+    seconds: Mapping[str, float],
+    values: Mapping[str, ArrayLike] | None = None,
+    *,
+    draws: int,
+    permutations: int,
+    seed: int,
+) -> questions.Ranking:
+    """Every measure and every baseline by the same questions, the largest |r| with the gap first; see ``questions.ranking_table``.
+
+    Args:
+        models: that enter the analysis, with a column per measure and train_loss.
+        axes: hyperparameters with more than one level.
+        seconds: median per model, by measure.
+        values: (models, images) values of single images, by measure, and test_correct.
+        draws: of the intervals; 0 gives point values alone.
+        permutations: of the null.
+        seed: of both.
+
+    Returns:
+        The table with title, family, direction (0 for a baseline), baseline and seconds, and the bands.
+    """
+    models, values = questions.with_fit(models), values or {}
+    items = {name: item for name, item in registry.ranked().items() if name in models}
+    names = [*items, *BASELINES]
+    per_image = {name: np.asarray(values[name], dtype=np.float32) for name in items if name in values}
+    images = questions.ImageValues(per_image, None, values.get("test_correct"))
+    table, bands = questions.ranking_table(models, names, axes, images=images, draws=draws, permutations=permutations, seed=seed)
+    facts = {
+        "title": [items[name].title if name in items else BASELINES[name] for name in names],
+        "family": [items[name].family if name in items else "baseline" for name in names],
+        "direction": [items[name].direction if name in items else 0 for name in names],
+        "baseline": [name in BASELINES for name in names],
+        "seconds": [seconds.get(items[name].name, np.nan) if name in items else 0.0 for name in names],
+    }
+    table = table.assign(**facts)
+    order = np.argsort(-table["r_gap"].abs().fillna(-1), kind="stable")
+    return questions.Ranking(table.iloc[order].reset_index(drop=True), bands)
+
+
+def ranking_columns(table: pd.DataFrame) -> pd.DataFrame:
+    """The columns of ``measures_ranking.csv``, NaN where point values alone were asked for."""
+    return table.reindex(columns=_RANKING_COLUMNS)
+
+
+def judged_claims(work: Path, table: pd.DataFrame, gates: pd.DataFrame) -> tuple[pd.DataFrame, KeptClaims]:
+    """Verdicts on the claims of a study (see ``claims.kept_claims``), and since when they stand; no row where nothing was claimed."""
+    kept = kept_claims(work)
+    return (judged(kept.claims, table, gates) if kept.claims else pd.DataFrame(columns=CLAIM_COLUMNS)), kept
+
+
+def stated(kept: KeptClaims) -> pd.DataFrame:
+    """One row per claim: claim, measure, question, side, primary, digest of all, first_seen (UTC), runs that were there by then."""
+    names = ["claim", "measure", "question", "side", "primary", "digest", "first_seen", "runs"]
+    facts = {"digest": kept.digest, "first_seen": kept.first_seen, "runs": kept.runs}
+    return pd.DataFrame([{"primary": False} | claim | facts for claim in kept.claims], columns=names)
+
+
+def _gate_value(row: Any) -> str:
+    if not np.isfinite(row.value):
+        return "not known"
+    if row.gate == "gaps differ":
+        return f"{row.value:.1f} points"
+    return f"{row.value:.0f}" if row.gate == "enough cells" else f"{row.value:.2f}"
+
+
+def say_gates(gates: pd.DataFrame) -> str:
+    """Answer in one sentence whether the study may speak: which gates are closed, for what, with what value."""
+    closed = gates[~gates["passes"].astype(bool)]
+    if not len(closed):
+        return f"**This study may speak**: all {len(gates)} gates are passed."
+    parts = []
+    for name, rows in closed.groupby("gate", sort=False):
+        if (rows["concerns"] == ANY_MEASURE).any():
+            row = next(rows.itertuples())
+            parts.append(f"{name} ({_gate_value(row)}; {row.limit})")
+            continue
+        titles = [registry.ranked()[item].title if item in registry.ranked() else item for item in rows["concerns"]]
+        known = int(rows["value"].notna().sum())
+        several = f"{len(rows) - known} of {len(rows)} not known" if known < len(rows) else "outside of the limit"
+        why = _gate_value(next(rows.itertuples())) if len(rows) == 1 else several
+        parts.append(f"{name}, for {listed(titles, 3)} ({why}; {rows['limit'].iloc[0]})")
+    for_all = failed(gates, [])
+    lead = "**This study may not speak**" if for_all else "**This study may speak of some measures only**"
+    return f"{lead}: of {len(gates)} gates {len(closed)} are closed: {'; '.join(parts)}."
+
+
+def _ours(row: Any) -> str:
+    unit = " points" if row.unit else ""
+    return f"{row.ours:.2f}{unit} ({interval(row.ci_low, row.ci_high)})" if np.isfinite(row.ours) else "undefined"
+
+
+def claim_sentence(row: Any) -> str:
+    """One claim with its verdict and the numbers it stands on; row has ``verdicts.CLAIM_COLUMNS`` and unit, whether it is in points."""
+    text = f"{row.claim}: **{row.verdict}**; here {_ours(row)}"
+    if np.isfinite(row.published):
+        text += f", published {row.published:.2f}"
+    text += f", n = {row.n:.0f}"
+    if np.isfinite(row.p_adjusted):
+        text += f", adjusted p {row.p_adjusted:.2g}"
+    if row.verdict not in (NOT_TESTED, "supported", "contradicted") and np.isfinite(row.smallest_r):
+        text += f"; {row.smallest_r:.2f}{' points' if row.unit else ''} could have been told from 0"
+    return text
+
+
+def say_claims(claims: pd.DataFrame, facts: pd.DataFrame, *, primary: bool = True) -> str:
+    """State the primary claims, or all others, each with its verdict and numbers; facts as of ``stated``."""
+    points = (facts["question"] == ADDED).to_numpy()
+    chosen = claims.assign(unit=points)[claims["primary"].astype(bool) == primary]
+    if not len(chosen):
+        return "Nothing was claimed before the first run, so every number here is exploration and none is a verdict." if primary else ""
+    return "\n".join(f"- {claim_sentence(row)}." for row in chosen.itertuples())
+
+
+def say_stated(facts: pd.DataFrame) -> str:
+    """Say whether the claims are older than the first run, and by which hash they are known."""
+    if not len(facts):
+        return "No claims were stated."
+    row = facts.iloc[0]
+    age = f"when {count(int(row['runs']), 'run')} were there already, so not beforehand" if row["runs"] else "before the first run"
+    return f"The claims (hash `{row['digest']}`) were first seen on {row['first_seen']} UTC, {age}."
+
+
+def say_ranking(table: pd.DataFrame, bands: Mapping[str, float]) -> str:
+    """Name the measures that go with the gap beyond what chance gives the best of so many, as promised or the other way."""
+    own = table[~table["baseline"].astype(bool)].dropna(subset="r_gap")
+    if not len(own) or "r_gap_p_adjusted" not in own or not own["r_gap_low"].notna().any():
+        return "Too few models or cells for a ranking with intervals."
+    text = f"Of {count(len(own), 'measure')}"
+    for question, words in (("r_gap", "alone"), ("r_gap_given_fit", "given the fit"), ("r_gap_given_all", "given fit and hyperparameters")):
+        clear = own[own[f"{question}_p_adjusted"] < 0.05]
+        kept = np.sign(clear[question]) == -clear["direction"]
+        some = f" ({listed(clear['title'].tolist(), 3)})" if len(clear) else ""
+        text += f"; {words} {len(clear)} go with the gap, {int(kept.sum())} as promised and {int((~kept).sum())} the other way{some}"
+    first = own.iloc[0]
+    promise = "as promised" if np.sign(first["r_gap"]) == -first["direction"] else "the other way"
+    return (
+        f"{text.replace(';', ',', 1)} (adjusted p below 0.05 over all of them). Largest: **{first['title']}**, r = {first['r_gap']:.2f} "
+        f"({interval(first['r_gap_low'], first['r_gap_high'])}, n = {int(first['n'])}), {promise}, adjusted p {first['p_adjusted']:.2g}. "
+        f"Chance alone takes the largest |r| of all up to {bands.get('r_gap', np.nan):.2f}."
+    )
+
+
+def say_added(table: pd.DataFrame, known: pd.DataFrame) -> str:
+    """Say what is known of the gap in advance, and which measures lower the error of its prediction.
+
+    Args:
+        table: rows of ``ranking``.
+        known: see ``questions.known_in_advance``.
+    """
+    errors = known.set_index("known")["error_points"]
+    if not errors.notna().all():
+        return "Too few cells to predict the gap of one from the others."
+    each = ", ".join(f"{name} by {value:.2f}" for name, value in errors.items())
+    text = f"Error of the predicted gap of cells left out, in points: {each}."
+    own = table[~table["baseline"].astype(bool)].dropna(subset=[f"{ADDED}_low"]).sort_values(ADDED, ascending=False)
+    if not len(own):
+        return f"{text} There are too few cells for an interval of what a measure adds."
+    better, worse = own[own[f"{ADDED}_low"] > 0], own[own[f"{ADDED}_high"] < 0]
+    named = zip(better["title"], better[ADDED], better[f"{ADDED}_low"], better[f"{ADDED}_high"], strict=True)
+    names = [f"{title} {gain:.2f} ({interval(low, high)})" for title, gain, low, high in list(named)[:4]]
+    lowered = f" ({'; '.join(names)})" if names else ""
+    return (
+        f"{text} Beside hyperparameters and fit, {len(better)} of {count(len(own), 'measure')} lower it with an interval above 0{lowered}, "
+        f"{len(worse)} raise it; each interval stands alone, and of so many some {0.025 * len(own):.0f} lie above 0 by luck."
+    )
+
+
+@style()
+def added_figure(table: pd.DataFrame, known: pd.DataFrame, most: int = 40) -> Figure:
+    """Draw by how many points each measure lowers the error of the predicted gap beside hyperparameters and fit, with its interval."""
+    own = table[~table["baseline"].astype(bool)].dropna(subset=ADDED).sort_values(ADDED, ascending=False).head(most).iloc[::-1]
+    if not len(own):
+        return nothing_to_draw("Too few cells to predict the gap of one from the others.")
+    figure, ax = plt.subplots(figsize=(8.5, 1.6 + 0.25 * len(own)), layout="constrained")
+    at = np.arange(len(own))
+    ax.axvline(0, color="black", linewidth=0.8)
+    ax.hlines(at, own[f"{ADDED}_low"], own[f"{ADDED}_high"], color="C0", linewidth=2, alpha=0.6)
+    ax.plot(own[ADDED], at, "o", color="C0")
+    ax.set_yticks(at, [f"{row.title} (n = {row.n})" for row in own.itertuples()], fontsize="small")
+    errors = known.set_index("known")["error_points"]
+    ax.set(ylim=(-0.7, len(own) - 0.3), xlabel="points by which the measure lowers the error (95 % interval over cells)")
+    ax.set_title("error without it: " + ", ".join(f"{name} {value:.2f}" for name, value in errors.items()), fontsize="small")
+    return figure
+
+
+_PANELS = {
+    "tau_gap": "Kendall's tau\nwith the gap",
+    "r_gap": "r with the gap",
+    "r_test_accuracy": "r with\ntest accuracy",
+    "r_gap_given_fit": "r with the gap,\ngiven the fit",
+    "r_gap_given_all": "given fit and\nhyperparameters",
+}
+
+
+@style()
+def ranking_figure(table: pd.DataFrame, bands: Mapping[str, float]) -> Figure:
+    """Draw every measure by every question with its interval, in the sign of the raw measure, and what it costs per model.
+
+    Filled markers have the sign that the measure promises, hollow ones the other, grey ones are baselines; the shaded band holds the
+    largest value of all measures in 95 % of the permutations.
+
+    Args:
+        table: see ``ranking``.
+        bands: by question.
+    """
+    table = table.dropna(subset="r_gap").iloc[::-1]
+    if not len(table):
+        return nothing_to_draw("No measure has a defined correlation with the gap.")
+    size = (3.6 + 1.9 * len(_PANELS), 2 + 0.25 * len(table))
+    figure, axes = plt.subplots(1, len(_PANELS) + 1, figsize=size, layout="constrained", sharey=True, width_ratios=[2] * len(_PANELS) + [1])
+    at = np.arange(len(table))
+    for ax, (question, title) in zip(axes, _PANELS.items(), strict=False):
+        if np.isfinite(bands.get(question, np.nan)):
+            ax.axvspan(-bands[question], bands[question], color="0.6", alpha=0.25, linewidth=0)
+        ax.axvline(0, color="black", linewidth=0.8)
+        promised = table["direction"] * (1 if question == "r_test_accuracy" else -1)
+        for place, value, direction, row in zip(at, table[question], promised, table.itertuples(), strict=True):
+            colour, filled = ("0.45", True) if row.baseline else ("C0", np.sign(value) == direction)
+            low, high = getattr(row, f"{question}_low", np.nan), getattr(row, f"{question}_high", np.nan)
+            ax.hlines(place, low, high, color=colour, linewidth=1.8, alpha=0.6)
+            ax.plot(value, place, "s" if row.baseline else "o", color=colour, fillstyle="full" if filled else "none", markersize=5)
+        ax.set(xlim=(-1.05, 1.05), xticks=[-1, 0, 1])
+        ax.set_title(title, fontsize="small")
+    names = [f"{row.title}{' [baseline]' if row.baseline else ''}" for row in table.itertuples()]
+    axes[0].set_yticks(at, names, fontsize="x-small")
+    axes[0].set_ylim(-0.7, len(table) - 0.3)
+    shown = table["seconds"].to_numpy(dtype=float) > 0
+    axes[-1].plot(table["seconds"][shown], at[shown], "o", color="C1", markersize=4)
+    axes[-1].set(xscale="log" if shown.any() else "linear")
+    axes[-1].set_title("seconds\nper model", fontsize="small")
+    figure.supxlabel("filled: the sign that the measure promises; hollow: the other; shaded: chance for the best of all", fontsize="small")
+    return figure
+
+
+def say_conditional(table: pd.DataFrame, titles: Mapping[str, str]) -> str:
+    """Name the measure with the highest conditional information and the lowest sign error, each with its adjusted p."""
+    parts = []
+    for name, words, best in (
+        ("conditional_information", "highest conditional information", "idxmax"),
+        ("sign_error", "lowest sign error", "idxmin"),
+    ):
+        defined = table.dropna(subset=name)
+        if not len(defined):
+            parts.append(f"no measure has a defined {name.replace('_', ' ')}")
+            continue
+        row = defined.loc[getattr(defined[name], best)()]
+        parts.append(f"{words}: {titles[row['measure']]} with {row[name]:.2f}, adjusted p {row[f'{name}_p_adjusted']:.2g}")
+    return "; ".join(parts).capitalize() + "."
+
+
+def say_reliability(table: pd.DataFrame) -> str:
+    """Say how reliable the measures that read images are, and on how many images."""
+    known = table.dropna(subset="reliability")
+    if not len(known):
+        return "The reliability of no measure is known, since no values of single images were kept."
+    low = known[known["reliability"] < 0.8]
+    worst = known.loc[known["reliability"].idxmin()]
+    return (
+        f"Of {count(len(known), 'measure')} with values of single images, {len(low)} have a reliability below 0.8; the lowest is "
+        f"{worst['title']} with {worst['reliability']:.2f} on {worst['images']:.0f} images, so its |r| can hardly exceed "
+        f"{percent(np.sqrt(max(worst['reliability'], 0)))} of 1."
+    )

@@ -1,0 +1,83 @@
+"""What a study claims, written before its first run: checked, named by a hash, and kept with the runs that there were when it was seen."""
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from helpers.files import read_json, write_json
+
+QUESTIONS = ("r_gap", "tau_gap", "r_test_accuracy", "tau_test_accuracy", "r_gap_given_fit", "r_gap_given_all")
+ADDED = "added_error_points"
+SIDES = {"below": -1, "above": 1}
+MOST_PRIMARY = 3
+_NEEDED, _OPTIONAL = ("claim", "measure", "question", "side"), ("primary", "source", "published", "table")
+_FILE = "claims.json"
+
+
+class KeptClaims(NamedTuple):
+    """The claims of a study as they stand, and since when."""
+
+    claims: list[dict[str, Any]]
+    digest: str  # see ``claims_digest``; "" where nothing was claimed
+    first_seen: str  # UTC
+    runs: int  # trained by then, whole or in part; 0 for claims that are older than the first run
+
+
+def check_claims(claims: Any, measures: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """The claims, as they are; those that cannot be judged are refused, before a run is spent on them.
+
+    Args:
+        claims: a list of mappings: claim (a sentence), measure (a column), question (``QUESTIONS`` or ``ADDED``), side ("below" or
+            "above" 0); where they are there primary (true or false), source, published (a number) and table.
+        measures: columns that can be claimed of; None does not check them.
+
+    Raises:
+        ValueError: no list of mappings, an item that is missing or unknown, a value that is not allowed, or more than three primary claims.
+    """
+    if not isinstance(claims, Sequence) or isinstance(claims, str) or not all(isinstance(claim, Mapping) for claim in claims):
+        raise ValueError(f"the claims are {claims!r}; write a list of mappings, each with {', '.join(_NEEDED)}")
+    allowed = {"measure": measures, "question": [*QUESTIONS, ADDED], "side": list(SIDES), "primary": [True, False]}
+    for number, claim in enumerate(claims, 1):
+        if missing := [name for name in _NEEDED if name not in claim]:
+            raise ValueError(f"claim {number} has no {', '.join(missing)}; every claim needs {', '.join(_NEEDED)}")
+        if unknown := [name for name in claim if name not in _NEEDED + _OPTIONAL]:
+            raise ValueError(f"claim {number} has {', '.join(map(str, unknown))}; a claim has {', '.join(_NEEDED + _OPTIONAL)}")
+        for name, values in allowed.items():
+            if values is not None and name in claim and claim[name] not in values:
+                known = ", ".join(map(str, values))
+                raise ValueError(f"claim {number} ({claim['claim']}) has {name} {claim[name]!r}; choose one of {known}")
+        if type(claim.get("published", 0)) not in (int, float):
+            raise ValueError(f"claim {number} ({claim['claim']}) has published {claim['published']!r}, which must be a number")
+    primary = sum(bool(claim.get("primary", False)) for claim in claims)
+    if primary > MOST_PRIMARY:
+        raise ValueError(f"{primary} claims are primary; at most {MOST_PRIMARY} can be, so mark the others primary: false")
+    return [dict(claim) for claim in claims]
+
+
+def claims_digest(claims: Sequence[Mapping[str, Any]]) -> str:
+    """First 12 hexadecimal digits of the SHA-256 of the claims, whatever the order of a claim's items; "" for no claims."""
+    text = json.dumps(list(claims), sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:12] if claims else ""
+
+
+def keep_claims(work: Path, claims: Sequence[Mapping[str, Any]]) -> KeptClaims:
+    """Note claims in ``claims.json`` of a study's folder the first time they are seen, with the number of runs that are there already.
+
+    Claims that were changed are noted anew below the older ones, so that what was claimed when stays known.
+    """
+    seen = read_json(work / _FILE) if (work / _FILE).is_file() else []
+    digest = claims_digest(claims)
+    if digest != (seen[-1]["digest"] if seen else ""):
+        runs = len([path for path in (work / "runs").glob("*") if path.is_dir()])
+        now = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
+        write_json(work / _FILE, [*seen, {"claims": list(claims), "digest": digest, "first_seen": now, "runs": runs}])
+    return kept_claims(work)
+
+
+def kept_claims(work: Path) -> KeptClaims:
+    """The claims of a study as they were last noted; none where nothing was claimed."""
+    seen = read_json(work / _FILE) if (work / _FILE).is_file() else []
+    return KeptClaims(**seen[-1]) if seen else KeptClaims([], "", "", 0)

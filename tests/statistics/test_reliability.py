@@ -1,0 +1,48 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from helpers.statistics.reliability import half_means, images_needed, intraclass_correlation, reliability, split_half
+
+
+def test_reliability_is_the_share_of_the_variance_that_is_not_noise():
+    random = np.random.default_rng(0)
+    truth = random.normal(size=(2000, 1))
+    values = truth + 10 * random.normal(size=(2000, 100)) + random.normal(size=100)  # the mean's noise has variance 1
+    assert reliability(values) == pytest.approx(0.5, abs=0.04)
+    assert reliability(np.repeat(truth, 6, axis=1)) == pytest.approx(1)
+    assert images_needed(0.5, 100) == 1900
+    assert images_needed(0.95, 100) == 100
+    assert np.isnan([images_needed(1.0, 5), images_needed(-0.1, 5)]).all()
+
+
+def test_split_half_by_hand_and_without_models_or_images():
+    one, other = np.array([[1.0], [2], [3], [np.nan]]), np.array([[1.0], [3], [2], [9]])
+    assert split_half(one, other) == pytest.approx(2 * 0.5 / 1.5)
+    assert split_half(one, -other) == pytest.approx(-0.5)
+    assert np.isnan(split_half(one[:2], other[:2]))
+    assert np.isnan(split_half(one, np.ones((4, 1))))
+    first, second = half_means(np.arange(10.0).reshape(2, 5), splits=3)
+    assert (2 * first + 3 * second) / 5 == pytest.approx(np.repeat([[2.0], [7.0]], 3, 1))
+    with pytest.raises(ValueError, match="2 images at least"):
+        half_means(np.ones((4, 1)))
+
+
+def test_intraclass_correlation_by_the_table_of_variance():
+    # Shrout and Fleiss 1979, table 2: six targets, four judges; ICC(1,1) = .17.
+    ratings = np.array([[9, 2, 5, 8], [6, 1, 3, 2], [8, 4, 6, 8], [7, 1, 2, 6], [10, 5, 6, 9], [6, 2, 4, 7]], dtype=float)
+    groups = np.repeat(np.arange(6), 4)
+    between = 4 * ((ratings.mean(1) - ratings.mean()) ** 2).sum() / 5
+    within = ((ratings - ratings.mean(1, keepdims=True)) ** 2).sum() / 18
+    found = intraclass_correlation(ratings.ravel(), groups)
+    assert found == pytest.approx((between - within) / (between + 3 * within))
+    assert found == pytest.approx(0.17, abs=0.005)
+    # Groups of 1, 2 and 3: k = (6 - 14 / 6) / 2 = 11 / 6; B = 5.25, W = 5/6.
+    values, unequal = np.array([0.0, 1, 2, 3, 4, 5, np.nan]), list("abbcccc")
+    table = pd.DataFrame({"v": values, "g": unequal}).dropna()
+    between = sum(len(p) * (p.v.mean() - 2.5) ** 2 for _, p in table.groupby("g")) / 2
+    within = (0.5 + 2) / 3
+    assert intraclass_correlation(values, unequal) == pytest.approx((between - within) / (between + (11 / 6 - 1) * within))
+    assert intraclass_correlation([1, 1, 2, 2], list("aabb")) == pytest.approx(1)
+    for values, groups in (([1, 2, 3], list("abc")), ([1, 2], list("aa")), ([1, 1, 1, 1], list("aabb"))):
+        assert np.isnan(intraclass_correlation(values, groups))
