@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from benchmarks import interleaved
 from helpers.ablations.compute import CLOSED_FORMS, closed_form_maps
-from helpers.cams import overlap
-from helpers.cams.closed_form import closed_form_cam, normalise_maps
+from helpers.cams import chance, overlap
+from helpers.cams.closed_form import closed_form_cam, lowest_of, normalise_maps
 from helpers.cams.overlap import annotated, overlaps
 from helpers.data import synthetic
 from helpers.data.dataset import ImageSet
@@ -67,17 +67,20 @@ def side(images: ImageSet) -> int:
 
 @torch.inference_mode()
 def everything(network: nn.Module, images: ImageSet, batch: int, device: str) -> Tensor:
-    """Ours, all of one pass: logits, features, every closed-form CAM, IoU and IoU-B at 20 thresholds, and the measures of the logits."""
-    layer, scores, logits, pooled = network.get_submodule(resnet.CAM_LAYER), [], [], []
+    """Ours, all of one pass: logits, features, every closed-form CAM, IoU and IoU-B at 20 thresholds, chance, and measures of logits."""
+    layer, scores, logits, pooled, maps, lowest = network.get_submodule(resnet.CAM_LAYER), [], [], [], [], []
     for start in range(0, len(images), batch):
         part = slice(start, start + batch)
         features, out = hooks.features_and_logits(network, layer, hooks.prepared(images.images[part], resnet.normalise_images, device))
         annotation = annotated(overlap.box_masks(images.boxes[part].to(device), side(images)))
         found = [closed_form_maps(*form, features, network.fc.weight, out.argmax(1)) for form in CLOSED_FORMS]
-        scores.append(torch.stack([torch.stack(overlaps(maps, annotation, THRESHOLDS)) for maps in found]).cpu())
+        scores.append(torch.stack([torch.stack(overlaps(each, annotation, THRESHOLDS)) for each in found]).cpu())
+        maps.append(found[0])
+        lowest.append(lowest_of(closed_form_cam("grad_cam", features, network.fc.weight, out.argmax(1))))
         logits.append(out.cpu())
         pooled.append(features.mean((2, 3)).cpu())
     from_logits(torch.cat(logits), images.labels)
+    chance.chance_scores(torch.cat(maps), torch.cat(lowest), images.boxes, side(images), device=device)
     return torch.cat(scores, 3)
 
 

@@ -24,7 +24,7 @@ TINY_STUDY = {
         "01_data_subset": {
             "class_ids": ["synthetic_disc", "synthetic_cross", "synthetic_bars"],
             "image_size": 16,
-            "images_per_class": 10,
+            "images_per_class": 14,
             "test_images_per_class": 5,
         },
         "02_grid_training": {

@@ -15,6 +15,7 @@ FACE = {
         "say_accuracy_thresholds",
         "say_correlations",
         "say_overlays",
+        "say_scoring_set",
         "say_selection",
         "scores_found",
         "step_by_step",

@@ -7,6 +7,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import scipy.stats
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
@@ -28,6 +29,7 @@ from helpers.report.style import (
     style,
 )
 from helpers.scoring.look import Overlays, Steps
+from helpers.scoring.scoring_set import ScoringSet
 from helpers.statistics.resampling import correlated
 from helpers.statistics.tables import TOTAL
 
@@ -36,10 +38,12 @@ from helpers.statistics.tables import TOTAL
 def measure_against_gap(table: pd.DataFrame, measure: str, hue: str = "architecture") -> Figure:
     """Draw a measure against the gap, pooled and per level of ``hue``, with Pearson's r, least-squares line and its 95 % band.
 
-    The band is the formula of ordinary least squares, see ``fit_band``; it is no bootstrap.
+    The band is the formula of ordinary least squares, see ``fit_band``; it is no bootstrap. Beside IoU and IoU-B stands the floor: what a
+    map that covers the whole image would have.
 
     Args:
-        table: gap (fraction), ``measure`` and ``hue``; models where the measure is undefined are left out and counted.
+        table: gap (fraction), ``measure`` and ``hue``, and for IoU whole_image_floor where it is known; models where the measure is
+            undefined are left out and counted.
         measure: the column on the horizontal axis.
         hue: the column whose levels get a panel, a colour and a marker each.
     """
@@ -59,6 +63,7 @@ def measure_against_gap(table: pd.DataFrame, measure: str, hue: str = "architect
             points = models[models[hue] == level]
             ax.plot(points[measure], 100 * points["gap"], _MARKERS[number % 6], color=colours(levels)[level], alpha=0.75, label=str(level))
         fit_band(ax, models[measure].to_numpy(), 100 * models["gap"].to_numpy())
+        _draw_floor(ax, kept, measure)
         ax.set_title(f"{name}: {_pearson_in_words(models[measure], models['gap'])}, n = {len(models)}", fontsize="medium")
     for number, ax in enumerate(axes.flat[: len(panels)]):  # a panel with none below it shows the axis, in a ragged last row too
         ax.tick_params(labelbottom=number + columns >= len(panels))
@@ -71,6 +76,13 @@ def measure_against_gap(table: pd.DataFrame, measure: str, hue: str = "architect
     note = f"{left_out} without a value left out" if left_out else None
     figure.legend(handles, labels, title=note, loc="outside lower center", ncols=min(4, len(labels)), frameon=False)
     return figure
+
+
+def _draw_floor(ax: Axes, table: pd.DataFrame, measure: str) -> None:
+    """Draw the IoU of a map that covers the whole image as a line, where it is known."""
+    if measure in _METHODS and "whole_image_floor" in table and table["whole_image_floor"].notna().any():
+        floor = table["whole_image_floor"].mean()
+        ax.axvline(floor, color="black", linewidth=1, linestyle="--", label=f"the whole image: {floor:.3f}")
 
 
 def _pearson_in_words(x: pd.Series, y: pd.Series) -> str:
@@ -113,7 +125,11 @@ def correlation_by_threshold(table: pd.DataFrame) -> Figure:
 _COUNTS = ["images_scored", "images_without_overlap", "images_with_empty_map"]
 
 
-SHOWN_COLUMNS = ["model_id", "architecture", "train_accuracy", "test_accuracy", "gap", "iou", "iou_b", *_COUNTS, "left_out"]
+SHOWN_COLUMNS = [
+    *("model_id", "architecture", "train_accuracy", "test_accuracy", "gap"),
+    *("iou", "iou_b", "whole_image_floor", "iou_above_shuffled", "energy_in_box", "pointing_game", "area_matched_iou"),
+    *("pixel_average_precision", "mask_area", *_COUNTS, "left_out"),
+]
 
 
 _METHODS = {"iou": "IoU", "iou_b": "IoU-B"}
@@ -127,6 +143,15 @@ def models_analysed(catalogue: pd.DataFrame) -> str:
     return f"{count(scored, 'model')} are scored; **{kept:,}** of them, from {count(cells, 'hyperparameter cell')}, enter the analysis."
 
 
+def say_scoring_set(scored_on: ScoringSet) -> str:
+    """Say on how many images every model is scored, and of how many that could have been taken."""
+    chosen = len(scored_on.rows)
+    taken = "all" if chosen == scored_on.shared else f"the first {chosen:,} of one order"
+    return (
+        f"Every model is scored on the same images: of {count(scored_on.shared, 'training image')} that all runs were fitted to, {taken}."
+    )
+
+
 def scores_found(table: pd.DataFrame) -> str:
     """Say what range the scores take, and how many images could not be scored."""
     scored = table.dropna(subset="iou")
@@ -134,9 +159,12 @@ def scores_found(table: pd.DataFrame) -> str:
         return "No model has a defined score."
     unseen = int(scored["images_without_overlap"].sum())
     empty = scored["images_with_empty_map"].sum() / max(1, scored["images_scored"].sum())
+    floor, above = scored["whole_image_floor"].mean(), int((scored["iou"] > scored["whole_image_floor"]).sum())
     return (
         f"IoU from {scored['iou'].min():.3f} to {scored['iou'].max():.3f}, IoU-B from {scored['iou_b'].min():.3f} to "
-        f"{scored['iou_b'].max():.3f} over {count(len(scored), 'model')}. {count(unseen, 'image score')} undefined and left out; "
+        f"{scored['iou_b'].max():.3f} over {count(len(scored), 'model')}. A map that covers the whole image has {floor:.3f}; "
+        f"{above} of the models lie above. The mask covers {percent(scored['mask_area'].median())} of an image (median). "
+        f"{count(unseen, 'image score')} undefined and left out; "
         f"{percent(empty)} of the maps have no pixel above the threshold and count as 0."
     )
 

@@ -237,6 +237,8 @@ def models(count=30, slope=-1.0, seed=0):
             "gap": 0.5 + slope * (iou - 0.5) * 0.4 + generator.normal(0, 0.02, count),
             "iou": iou,
             "iou_b": iou * 0.9,
+            "whole_image_floor": 0.4,
+            "mask_area": 0.75,
             "images_scored": 100,
             "images_without_overlap": 0,
             "images_with_empty_map": 1,
@@ -362,5 +364,7 @@ def test_scores_and_models_are_counted():
     table.loc[0, ["iou", "iou_b"]] = np.nan
     text = cams.scores_found(table)
     assert "over 9 models" in text
+    assert "covers the whole image has 0.400; " in text
+    assert "The mask covers 75.0 % of an image (median)" in text
     assert "1.0 % of the maps" in text
     assert "**10** of them, from 5 hyperparameter cells" in cams.models_analysed(table)
