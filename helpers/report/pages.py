@@ -3,6 +3,8 @@
 import csv
 import json
 import re
+from collections.abc import Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,12 @@ import mistune
 
 from helpers.files import complete_or_absent
 from helpers.report.markup import inert
+from helpers.report.variants import read_listing, side_by_side
 
 _ROWS = 12
+
+
+_CHANGED = re.compile(r"(<!--changed-->).*?(<!--/changed-->)", re.S)  # in the index: what is no longer as it was published
 
 
 # Anything that a browser would fetch from another host: script and style elements, and imports inside a script.
@@ -25,10 +31,30 @@ _OUTSIDE = (
 
 def write_pages(folder: Path) -> Path:
     """Write the HTML of every executed notebook of a study, and its index; give the index."""
-    notebooks = sorted(path for path in folder.glob("[0-9][0-9]_*.ipynb") if not path.name.endswith(".partial.ipynb"))
+    notebooks = executed_notebooks(folder)
     for path in notebooks:
         notebook_page(path)
     return study_page(folder, [path.stem for path in notebooks])
+
+
+def executed_notebooks(folder: Path) -> list[Path]:
+    """List the executed notebooks of a report: those that its listing names, or all that are there where it has none."""
+    names = read_listing(folder).get("notebooks")
+    if isinstance(names, list):
+        return [path for name in names if (path := folder / f"{name}.ipynb").is_file()]
+    return sorted(path for path in folder.glob("[0-9][0-9]_*.ipynb") if not path.name.endswith(".partial.ipynb"))
+
+
+def say_changed(folder: Path, changes: Sequence[str]) -> None:
+    """Say on top of a study's index which files are no longer as they were published; nothing where all are."""
+    page = folder / "index.html"
+    text = page.read_text(encoding="utf-8") if page.is_file() else ""
+    lines = "".join(f"<li>{escape(item)}</li>" for item in changes)
+    note = f'<div class="answer"><p><strong>Changed since it was published</strong>; run the study again:</p><ul>{lines}</ul></div>'
+    marked = _CHANGED.sub(lambda match: f"{match[1]}{note if changes else ''}{match[2]}", text, count=1)
+    if marked != text:
+        with complete_or_absent(page) as temporary:
+            temporary.write_text(marked, encoding="utf-8")
 
 
 def notebook_page(executed: Path) -> Path:
@@ -62,9 +88,12 @@ def study_page(folder: Path, notebooks: list[str]) -> Path:
     environment = jinja2.Environment(autoescape=True)
     markdown = mistune.create_markdown(escape=True, plugins=["table", "strikethrough"])
     environment.filters["markdown"] = lambda text: jinja2.utils.markupsafe.Markup(markdown(inert(text)))
-    page = folder / "index.html"
+    page, listing = folder / "index.html", read_listing(folder)
+    known = {"study": listing.get("study", folder.name), "variant": folder.name if folder.parent.name == "variants" else ""}
+    known |= {"shared": listing.get("shared", []), "files": listing.get("files", {}), "reports": side_by_side(folder)}
+    known |= {"chapters": chapters, "answers": answers}
     with complete_or_absent(page) as temporary:
-        temporary.write_text(environment.from_string(_PAGE).render(study=folder.name, chapters=chapters, answers=answers), encoding="utf-8")
+        temporary.write_text(environment.from_string(_PAGE).render(**known), encoding="utf-8")
     return page
 
 
@@ -117,12 +146,23 @@ summary { cursor: pointer; } nav li { margin: .3rem 0; } small, .small { opacity
 </head>
 <body>
 <h1>Which of these networks will generalize, and by how much will accuracy drop?</h1>
-<p>Study <strong>{{ study }}</strong> of the generalization workbook. A set of networks is trained over a grid of hyperparameters, each with
+<!--changed--><!--/changed-->
+<p>{% if variant %}Variant <strong>{{ variant }}</strong> of study{% else %}Study{% endif %} <strong>{{ study }}</strong> of the
+generalization workbook. A set of networks is trained over a grid of hyperparameters, each with
 a known drop from training to test accuracy; each is scored by how far it looks at the object; and the scores are held against the drop.</p>
 <nav><ol>{% for chapter in chapters %}
 <li><a href="#{{ chapter.name }}">{{ chapter.title }}</a>: {{ chapter.question }}</li>{% endfor %}
 </ol></nav>
-{% for item in answers %}<div class="answer">{{ item.text | markdown }}</div>
+{% if variant %}<p>Here stands what differs from the <a href="../../index.html">main report</a>.{% if shared %} The same in both:
+{% for name in shared %}<a href="../../{{ name }}.html">{{ name }}</a>{{ ", " if not loop.last else "." }}{% endfor %}{% endif %}</p>
+{% endif %}
+{% if reports %}<section id="variants"><h2>Variants</h2><div class="table"><table>
+<tr><th>report</th><th>differs in</th><th>primary numbers</th></tr>
+{% for row in reports %}<tr><td><a href="{{ row.page }}">{{ row.name }}</a></td>
+<td style="white-space: normal">{% for name, value in row.differs.items() %}{{ name }}: {{ value }}<br>{% endfor %}</td>
+<td>{% for name, value in row.numbers.items() %}{{ name }}: {{ value }}<br>{% endfor %}</td></tr>
+{% endfor %}</table></div></section>
+{% endif %}{% for item in answers %}<div class="answer">{{ item.text | markdown }}</div>
 {% endfor %}{% for chapter in chapters %}
 <section id="{{ chapter.name }}">
 <h2>{{ chapter.title }}</h2>
@@ -147,6 +187,9 @@ the first {{ item.cells | length }} of {{ "{:,}".format(item.rows) }} rows are s
 {% endif %}{% endfor %}
 </section>
 {% endfor %}
-</body>
+{% if files %}<details><summary>Published files and their digests (BLAKE2b, 8 bytes)</summary><div class="table"><table>
+{% for name, digest in files.items() %}<tr><td>{{ name }}</td><td>{{ digest }}</td></tr>
+{% endfor %}</table></div></details>
+{% endif %}</body>
 </html>
 """

@@ -2,22 +2,26 @@
 
 import argparse
 import os
+import re
 import shutil
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from helpers import locks
-from helpers.files import PROJECT_ROOT, read_json, write_json
+from helpers.files import PROJECT_ROOT
 from helpers.locks import LockHolder
 from helpers.notebook_parameters import StudyError, shard_slice
 from helpers.statistics.claims import keep_claims
-from helpers.sweep import engines, progress, publication, worker
-from helpers.sweep.executions import Places, Sources, digest_of, faults_of, why
+from helpers.sweep import engines, listing, progress, publication, worker
+from helpers.sweep.executions import Places, Sources, faults_of, reason_to_run
 from helpers.sweep.schedule import Rules, Sweep
-from helpers.sweep.study_file import Execution, load_study, study_claims
+from helpers.sweep.study_file import Execution, load_study, study_claims, study_path
+
+_VARIANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,60}")
+
 
 _INTERRUPTED = "interrupted; the same command goes on where this one stopped"
 
@@ -41,8 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a study from the command line; see ``--help``."""
     parser = argparse.ArgumentParser(prog="python -m helpers.sweep", description="Run the notebooks of a study and write its report.")
     add = parser.add_argument
-    add("study", type=Path, help="params/<study>.yaml")
+    add("study", type=study_path, help="params/<study>.yaml, or the bare name of a study there")
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="override a parameter; notebook.name=value for one")
+    add("--as", dest="variant", default="", metavar="NAME", help="publish beside the main report: reports/<study>/variants/NAME")
     add("--force", action="append", default=[], metavar="NOTEBOOK", help="run this notebook although nothing changed")
     add("--dry-run", action="store_true", help="say what would run and why, and run nothing")
     add("--plan", action="store_true", help="time a few steps of every network, say what the study costs, and run nothing")
@@ -64,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     places = {"engine": given.engine, "address": given.address, "jobs": given.jobs, "per_gpu": given.per_gpu, "shard": given.shard}
     options = Options(**places, **limits, min_free=given.min_free)
     if given.status:
-        return print_status(given.study, given.set)
+        return print_status(given.study, given.set, variant=given.variant)
     if given.plan:
         from helpers.sweep import cost  # late: it loads torch
 
@@ -73,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except StudyError as fault:
             print("\n".join(fault.faults), file=sys.stderr)
             return 2
-    return run_study(given.study, given.set, force=given.force, dry_run=given.dry_run, options=options)
+    return run_study(given.study, given.set, force=given.force, dry_run=given.dry_run, variant=given.variant, options=options)
 
 
 def run_study(
@@ -82,6 +87,7 @@ def run_study(
     *,
     force: Sequence[str] = (),
     dry_run: bool = False,
+    variant: str = "",
     root: Path = PROJECT_ROOT,
     options: Options = Options(),
 ) -> int:
@@ -92,6 +98,7 @@ def run_study(
         overrides: "name=value" or "notebook.name=value".
         force: notebooks to run in any case.
         dry_run: only print what would run.
+        variant: name under which what differs from the main report is published beside it; "" is the main report.
         root: the project; notebooks, helpers, work and reports lie below it.
         options: how it is executed.
 
@@ -100,10 +107,14 @@ def run_study(
         interrupted.
     """
     before = study.read_bytes() if study.is_file() else b""
-    places, gpus = Places(root.resolve(), study.stem), engines.visible_gpus()
+    if variant and not _VARIANT.fullmatch(variant):
+        print(f"--as {variant!r}: a variant is named by letters, digits and .+-_, such as threshold-0.2", file=sys.stderr)
+        return 2
+    places, gpus = Places(root.resolve(), study.stem, variant), engines.visible_gpus()
     executions, faults = _checked(study, overrides, force, options, places, gpus)
     if dry_run and executions:
         _print_plan(executions, set(force), places)
+        _print_changes(executions, places)
     if faults:
         print(f"{len(faults)} fault(s), nothing was run:\n" + "\n".join(f"  {line}" for line in faults), file=sys.stderr)
         return 2
@@ -157,15 +168,21 @@ def _checked(
 
 def _print_plan(executions: Sequence[Execution], force: set[str], places: Places) -> None:
     """Say of each execution whether it would run and why; what earlier ones will find is not known before they ran."""
+    for item, reason, running in _foreseen(executions, force, places):
+        doubt = f"runs if the results of {', '.join(running)} change" if running else "complete, nothing changed"
+        print(f"{item.name}: {reason or doubt}", flush=True)
+
+
+def _foreseen(executions: Sequence[Execution], force: set[str], places: Places) -> Iterator[tuple[Execution, str, list[str]]]:
+    """Give each execution with the reason why it runs, "" where none is known, and the stages before it that run."""
     sources, upstream, running = Sources(places.root), {}, []
     for stage, members in progress.stages(executions).items():
         reasons = {}
         for item in members:
             inputs = sources.inputs_of(item, upstream)
-            reasons[item.name] = "forced" if item.notebook.stem in force else why(places.record(item), places.report(item), inputs)
-            doubt = f"runs if the results of {', '.join(running)} change" if running else "complete, nothing changed"
-            print(f"{item.name}: {reasons[item.name] or doubt}", flush=True)
-        if all(publication.known(places.record(item)) for item in members):
+            reasons[item.name] = "forced" if item.notebook.stem in force else reason_to_run(item, places, inputs)
+            yield item, reasons[item.name], list(running)
+        if all(publication.known(places.record(item)) or not reasons[item.name] for item in members):
             upstream = Sweep.after(upstream, stage, Sweep.results(members, places, sources, upstream))
         running += [stage] if any(reasons.values()) else []
 
@@ -187,6 +204,7 @@ def _execute(executions: Sequence[Execution], force: frozenset[str], options: Op
         others, later = owner.others()
         if (sweep.ran or gone or later) and not others:
             _clear([work, reports])
+            shutil.rmtree(work / "staging", ignore_errors=True)
     sweep.display.draw([])
     if sweep.failures:
         print(f"{len(sweep.failures)} execution(s) failed:\n" + "\n".join(sweep.failures), file=sys.stderr)
@@ -194,7 +212,7 @@ def _execute(executions: Sequence[Execution], force: frozenset[str], options: Op
     if sweep.left_to_others:
         print(f"{sweep.left_to_others} execution(s) are left to the other shards; the last to finish closes the study")
         return 0
-    _write_pages(executions, places, work, reports)
+    _write_pages(executions, places)
     return 0
 
 
@@ -217,26 +235,25 @@ def _clear(folders: Sequence[Path]) -> None:
                 path.unlink(missing_ok=True)
 
 
-def _write_pages(executions: Sequence[Execution], places: Places, work: Path, reports: Path) -> None:
-    """Write the pages of the report, unless they show just these executions already."""
-    state = digest_of({item.name: read_json(places.record(item)) for item in executions})
-    written = work / "executions" / "pages.json"
-    if not (reports / "index.html").is_file() or not written.is_file() or read_json(written) != state:
-        from helpers.report import pages  # late: it loads nbconvert
-
-        pages.write_pages(reports)
-        write_json(written, state)
-    print(f"report: {os.path.relpath(reports / 'index.html', places.root)}")
+def _write_pages(executions: Sequence[Execution], places: Places) -> None:
+    print(f"report: {os.path.relpath(listing.write_pages(executions, places), places.root)}")
 
 
-def print_status(study: Path, overrides: Sequence[str] = (), *, root: Path = PROJECT_ROOT) -> int:
+def _print_changes(executions: Sequence[Execution], places: Places) -> None:
+    if changes := listing.say_changes(executions, places):
+        print(f"changed since it was published: {', '.join(changes)}")
+
+
+def print_status(study: Path, overrides: Sequence[str] = (), *, variant: str = "", root: Path = PROJECT_ROOT) -> int:
     """Print from the disk how far a study is, whoever runs it and wherever; 2 when the study file is wrong."""
     try:
         executions = load_study(study, root / "notebooks", overrides)
     except StudyError as fault:
         print("\n".join(fault.faults), file=sys.stderr)
         return 2
-    places = Places(root.resolve(), study.stem)
-    tallies, lines = progress.from_disk(executions, places, LockHolder(places.work(executions[0]) / "claims").holder)
+    places = Places(root.resolve(), study.stem, variant)
+    reasons = {item.name: reason for item, reason, _ in _foreseen(executions, set(), places)}
+    tallies, lines = progress.from_disk(executions, places, LockHolder(places.work(executions[0]) / "claims").holder, reasons)
     print("\n".join(progress.progress_table(tallies, max(1, sum(tally.running for tally in tallies.values()))) + lines))
+    _print_changes(executions, places)
     return 0

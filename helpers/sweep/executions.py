@@ -25,13 +25,15 @@ class Places:
 
     root: Path
     study: str
+    variant: str = ""  # name of a variant of the study, which shares its work and has a report of its own; "" is the main report
 
     def reports(self, execution: Execution) -> Path:
-        """Give the study's folder of reports."""
+        """Give the folder of the report."""
         given = Path(execution.parameters.get("reports_dir", "reports"))
         if execution.part and "reports_dir" in execution.parameters:
             given = given.parents[2]  # a part has a folder of its own below it
-        return _folder(self.root, str(given), self.study)
+        folder = _folder(self.root, str(given), self.study)
+        return inside(folder, f"variants/{self.variant}") if self.variant else folder
 
     def work(self, execution: Execution) -> Path:
         """Give the study's folder of work."""
@@ -51,11 +53,12 @@ class Places:
 
     def staging(self, execution: Execution) -> Path:
         """Give the folder in which the notebook leaves tables and figures until it ends well."""
-        return self.work(execution) / "staging" / execution.name.replace("/", "@")
+        return self.work(execution) / "staging" / "@".join([self.variant, *execution.name.split("/")]).lstrip("@")
 
     def record(self, execution: Execution) -> Path:
         """Give the record of a complete execution."""
-        return self.work(execution) / "executions" / f"{execution.name}.json"
+        folder = self.work(execution) / (f"variants/{self.variant}" if self.variant else "")
+        return folder / "executions" / f"{execution.name}.json"
 
     def failure(self, execution: Execution) -> Path:
         """Give the record of a failed execution, which is deleted when it succeeds."""
@@ -199,6 +202,20 @@ def why(record: Path, report: Path, inputs: Mapping[str, Any]) -> str:
 
 
 _NAMED = 5  # changed files that a reason names
+
+
+def reason_to_run(execution: Execution, places: Places, inputs: Mapping[str, Any]) -> str:
+    """Say why an execution has to run, see ``why``; in a variant "" too when the main report holds just this execution."""
+    reason = why(places.record(execution), places.report(execution), inputs)
+    return "" if reason and valid_record(execution, places, inputs) else reason
+
+
+def valid_record(execution: Execution, places: Places, inputs: Mapping[str, Any]) -> Path | None:
+    """Find the record of a complete execution with these inputs: of the report, or in a variant of the main report."""
+    for found in dict.fromkeys([places, Places(places.root, places.study)]):
+        if not why(found.record(execution), found.report(execution), inputs):
+            return found.record(execution)
+    return None
 
 
 def _changes(before: Mapping[str, Any], inputs: Mapping[str, Any]) -> list[str]:

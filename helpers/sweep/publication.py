@@ -113,11 +113,16 @@ def changed_since(content: Mapping[str, Any], record: Path, report: Path) -> lis
     found = []
     for kind, folder in (("published", report.parent), ("work", record.parent)):
         for name, digest in sorted(content[kind].items()):
-            place = folder / name
-            if digest_of_file(place) != digest:
-                fate = "deleted" if not place.exists() else "emptied" if place.is_file() and not place.stat().st_size else "changed"
-                found.append(f"{name.removeprefix('../')} ({fate})")
+            if digest_of_file(folder / name) != digest:
+                found.append(f"{name.replace('../', '')} ({fate(folder / name)})")
     return found
+
+
+def fate(path: Path) -> str:
+    """Say what became of a file that is not as it was left."""
+    if not path.exists():
+        return "deleted"
+    return "emptied" if path.is_file() and not path.stat().st_size else "changed"
 
 
 def stamp(path: Path) -> str:

@@ -11,7 +11,7 @@ from helpers.files import write_json
 from helpers.locks import LockHolder
 from helpers.sweep import progress, publication
 from helpers.sweep.engines import Engine
-from helpers.sweep.executions import Places, Sources, digest_of, recorded_results, results_of, why
+from helpers.sweep.executions import Places, Sources, digest_of, reason_to_run, recorded_results, results_of, valid_record
 from helpers.sweep.progress import Display
 from helpers.sweep.study_file import Execution
 from helpers.sweep.worker import Outcome
@@ -72,12 +72,13 @@ class Sweep:
             upstream = self.after(upstream, stage, self.results(members, self.places, sources, upstream))
 
     def _why(self, execution: Execution, inputs: Mapping[str, Any]) -> str:
-        return why(self.places.record(execution), self.places.report(execution), inputs)
+        return reason_to_run(execution, self.places, inputs)
 
     @staticmethod
     def results(members: Sequence[Execution], places: Places, sources: Sources, upstream: Mapping[str, str]) -> str:
         """Digest what the complete executions of a stage found."""
-        found = [recorded_results(places.record(item), sources.inputs_of(item, upstream)) for item in members]
+        inputs = [(item, sources.inputs_of(item, upstream)) for item in members]
+        found = [recorded_results(valid_record(item, places, known) or places.record(item), known) for item, known in inputs]
         return found[0] if len(found) == 1 else digest_of(found)
 
     @staticmethod
@@ -115,7 +116,8 @@ class Sweep:
                 else:
                     running[item[0].name] = item
                     self._start(stage, item[0], width)
-            self.display.draw(progress.progress_table(self.tallies, self.engine.slots))
+            now = [progress.where_it_is(self.places, item[0]) for item in running.values()]
+            self.display.draw(progress.progress_table(self.tallies, self.engine.slots), now)
             for name, outcome in self.engine.wait(_TICK):
                 item = running.pop(name)
                 if self._finish(stage, item, outcome):
@@ -145,6 +147,7 @@ class Sweep:
             "notebook": os.path.relpath(execution.notebook, root),  # so that the paths in the report are relative to the project
             "partial": os.path.relpath(self.places.partial(execution), root),
             "staging": os.path.relpath(staging, root),
+            "place": os.path.relpath(progress.place_file(self.places, execution), root),
             "parameters": execution.parameters,
             "whole": not execution.part,
         }
@@ -155,6 +158,7 @@ class Sweep:
         execution, inputs, _ = item
         tally, attempts = self.tallies[stage], self._attempts[execution.name]
         tally.running -= 1
+        progress.place_file(self.places, execution).unlink(missing_ok=True)
         if outcome.kind == "done" and not self.owner.still_holds(execution.name):
             outcome = Outcome("lost", outcome.seconds, "another sweep took it over", "this one was halted for long")
         if outcome.kind == "done":

@@ -91,8 +91,8 @@ def perform(job: dict[str, Any]) -> Outcome:
     """Execute one notebook by papermill; whatever ends it ends here as an outcome, and the partial report stays.
 
     Args:
-        job: notebook, partial, staging (folder for what it makes), parameters, kernel environment, cores (None leaves them), whole (False stops before the closing part);
-            paths are relative to the current folder.
+        job: notebook, partial, staging (folder for what it makes), parameters, kernel environment, cores (None leaves them), whole
+            (False stops before the closing part); paths are relative to the current folder.
     """
     started = time.perf_counter()
     environment = {name: value for name, value in _KERNEL.items() if name not in os.environ} | job["environment"]
@@ -116,6 +116,8 @@ def _execute(job: dict[str, Any]) -> None:
     import nbformat
     import papermill
 
+    from helpers.sweep import following
+
     partial = Path(job["partial"])
     partial.parent.mkdir(parents=True, exist_ok=True)
     source: Any = job["notebook"]
@@ -126,7 +128,9 @@ def _execute(job: dict[str, Any]) -> None:
         if closing:
             del source.cells[closing[0] :]
     try:
-        papermill.execute_notebook(source, str(partial), job["parameters"], kernel_name="python3", progress_bar=False, start_timeout=120)
+        options = {"kernel_name": "python3", "progress_bar": False, "start_timeout": 120}
+        followed = {"engine_name": following.ENGINE, "place": str(Path(job["place"]).absolute())} if "place" in job else {}
+        papermill.execute_notebook(source, str(partial), job["parameters"], **options, **followed)
     finally:
         if not isinstance(source, str) and partial.is_file():
             # Papermill notes the notebook as it was given, here the cells themselves; the report names the file.

@@ -18,12 +18,12 @@ class Imagined:
         self.jobs[name] = job
         partial = self.root / job["partial"]
         partial.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps({"cells": []}))
+        partial.write_text(json.dumps({"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
         if table := self.tables.get(name):
             folder = self.root / job["staging"]
             (folder / "story").mkdir(parents=True, exist_ok=True)
             (folder / f"{name.replace('/', '-')}.csv").write_text(table)
-            story = [{"kind": "table", "path": f"{name.replace('/', '-')}.csv"}]
+            story = [{"kind": "table", "name": name, "path": f"{name.replace('/', '-')}.csv", "reading": "", "rows": 1}]
             story += [{"kind": "work_file", "path": path} for path in self.work_files.get(name, [])]
             (folder / "story" / f"{name.partition('/')[0]}.json").write_text(json.dumps(story))
         self.meanwhile(name)

@@ -52,6 +52,7 @@ def test_runs_resumes_and_says_why(project, capsys):
         "02_second.ipynb",
         "02_second.html",
         "index.html",
+        "published.json",
     }
     capsys.readouterr()
     assert run(project) == (0, [])
