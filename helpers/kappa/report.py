@@ -391,7 +391,10 @@ def say_sign_errors(tables: Mapping[str, pd.DataFrame], titles: Mapping[str, str
             parts.append(f"**{name}**: {count(networks, 'network')} can be ordered, so no sign error is defined.")
             continue
         slices = [column for column in ranked if "_over_" in column]
-        best = [f"{titles.get(row['measure'], row['measure'])} ({row[slices].mean():.2f})" for _, row in ranked.head(3).iterrows()]
+        best = [
+            f"{titles.get(row['measure'], row['measure'])} ({row[slices].mean():.2f}, adjusted p {row['p_adjusted']:.2g})"
+            for _, row in ranked.head(3).iterrows()
+        ]
         pairs = networks * (networks - 1) // 2
         parts.append(f"**{name}**, {count(networks, 'network')} and {count(pairs, 'pair')}: {listed(best)}.")
     return "Lowest mean sign error (0 every pair in order, 0.5 a coin): " + " ".join(parts)

@@ -10,6 +10,8 @@ import pandas as pd
 import scipy.stats
 from numpy.typing import ArrayLike, NDArray
 
+from helpers.statistics.permutation import holm
+
 _Array = NDArray[np.float64]
 
 
@@ -221,7 +223,7 @@ def slice_sign_errors(complexities: pd.DataFrame, cells: pd.DataFrame, *, resamp
     """Give the sign-error of every measure against the slices, with ranks and p-values; Huang et al. 2025, Table 3.
 
     The paper does not name the test behind its p-values. Here p is the share of pairings of complexities with models, drawn at random
-    (all of them up to 7 models), whose mean of the four sign-errors is no larger; not corrected for the number of measures.
+    (all of them up to 7 models), whose mean of the four sign-errors is no larger; p_adjusted is that for all measures together, by Holm.
 
     Args:
         complexities: index model, a column per measure; a larger value promises a larger error. A model undefined here or in a slice
@@ -231,8 +233,8 @@ def slice_sign_errors(complexities: pd.DataFrame, cells: pd.DataFrame, *, resamp
         seed: of the draws.
 
     Returns:
-        One row per measure: measure, n models, the four sign-errors named as in ``slice_marginals``, p_value, mean_rank over the four
-        (1 lowest, ties averaged), best (among the three lowest mean ranks; a tie for the third adds more). Sorted by mean_rank.
+        One row per measure: measure, n models, the four sign-errors named as in ``slice_marginals``, p_value, p_adjusted, mean_rank over
+        the four (1 lowest, ties averaged), best (among the three lowest mean ranks; a tie for the third adds more). Sorted by mean_rank.
 
     Raises:
         ValueError: a model of the cells has no row in complexities.
@@ -248,6 +250,7 @@ def slice_sign_errors(complexities: pd.DataFrame, cells: pd.DataFrame, *, resamp
         enough = (kept["complexity"].to_numpy(dtype=float), kept[list(slices)].to_numpy(), resamples, seed)
         rows.append({"measure": measure, "n": len(kept), **errors, "p_value": _permutation_p_value(*enough) if len(kept) > 1 else np.nan})
     table = pd.DataFrame(rows)
+    table["p_adjusted"] = holm(table["p_value"])
     table["mean_rank"] = table[list(slices)].rank().mean(axis=1, skipna=False)
     table["best"] = table["mean_rank"].rank(method="min") <= 3
     return table.sort_values("mean_rank", kind="stable", ignore_index=True)

@@ -305,8 +305,7 @@ def gap_by_architecture(kept: pd.DataFrame) -> str:
     between = middle["median"].max() - middle["median"].min()
     return (
         f"Median gap: {listed(each, 8)}. The medians differ by {points(between)}, "
-        f"the models of one architecture by up to {points(within)}: "
-        + ("architecture is the smaller lever." if between < within else "architecture is the larger lever.")
+        f"the models of one architecture by up to {points(within)}; architectures may differ in their other hyperparameters too."
     )
 
 

@@ -122,9 +122,10 @@ def intervals(
     From residual ``r_i`` of model i by the fit without its cell, and that fit's prediction ``mu_i`` of the new model, the interval reaches
     from the (1 - level) quantile of ``mu_i - |r_i|`` to the level quantile of ``mu_i + |r_i|``. Two models of one cell are near copies,
     so a cell counts once, however many models it has: weights ``1 / ((G + 1) n_cell)`` and a mass of ``1 / (G + 1)`` at infinity, as Dunn,
-    Wasserman and Ramdas 2023 pool groups. If the new model is a draw from the same population of cells, the jackknife+ covers with
-    probability at least ``2 level - 1``, and about ``level`` in practice; nothing is assumed of the regression or of normal errors. For
-    a model of another kind nothing is promised; ``coverage`` measures what happens.
+    Wasserman and Ramdas 2023 pool groups. Proven is a coverage of at least ``2 level - 1`` with one model per cell and a new one that is
+    a draw from the same population of cells (Barber et al. 2021, theorem 1); for the weights of several models per cell that is proven
+    only as cells grow many. Nothing is assumed of the regression or of normal errors, and nothing is promised for a model of another
+    kind; ``coverage`` measures what is achieved.
 
     Args:
         values: (n, M) finite measures of the study's models.
