@@ -138,6 +138,10 @@ CONSTRAINTS: dict[str, Constraint] = {
     "reports_dir": _FOLDER,
     "cam_method": Constraint(among=("cam", "grad_cam", "grad_cam_plus_plus", "layer_cam")),
     "cam_threshold": _PROPER,
+    "targets": Constraint(
+        form=r"(blur|noise|jpeg)_0?\.\d+|(brightness|contrast)_\d+(\.\d+)?|rotation_-?\d+(\.\d+)?",
+        meaning="blur_S, noise_S or jpeg_S with an SSIM S below 1, brightness_F, contrast_F or rotation_D, such as blur_0.7",
+    ),
     "scored_images": _COUNT_OR_ALL,
     "accuracy_thresholds": Constraint(0, 1, below=True, fewest=1),
     "bootstrap_resamples": Constraint(10, 1_000_000),

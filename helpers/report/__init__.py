@@ -83,5 +83,6 @@ FACE = {
         "say_roc",
         "training_curves",
     ],
+    "worth": ["say_targets", "say_worth", "target_columns", "worth_figure"],
 }
 __getattr__ = face(__name__, FACE)

@@ -17,5 +17,7 @@ FACE = {
     "image_values": ["correct_on_test", "image_values"],
     "models": ["load_scores", "score_missing", "score_side_by_side", "with_measures"],
     "scoring_set": ["scoring_set"],
+    "targets": ["keep_target_logits", "with_target_accuracies"],
+    "worth": ["worth_on_targets"],
 }
 __getattr__ = face(__name__, FACE)

@@ -10,7 +10,7 @@ from scipy.special import softmax
 from helpers.data import shifts
 from helpers.data.dataset import load_study_data
 from helpers.measures.evidence import MeasureSettings
-from helpers.scoring import classification, targets
+from helpers.scoring import classification, targets, worth
 from helpers.training import catalogue
 from helpers.training.config import RunConfig
 from helpers.training.run import images_of_run, train_run
@@ -87,3 +87,20 @@ def test_measures_follow_from_kept_logits_and_say_why_where_there_is_no_holdout_
     assert reasons.str.startswith("there are no logits of holdout images").all()
     again = targets.score_on_target(work, table, shift, SETTINGS)
     assert len(again) == len(scores)
+
+
+def test_every_target_has_a_table_of_all_measures(study):
+    work, data, table, _ = study
+    models = targets.with_target_accuracies(work, table, data, SHIFTS, 2).assign(training_accuracy=table["train_accuracy"])
+    given = {"costs": {"training_accuracy": 0.5}, "axes": ["learning_rate"], "resamples": 10}
+    found = worth.worth_on_targets(work, models, data, SHIFTS, SETTINGS, **given).set_index(["target", "measure"])
+    assert found.index.unique("target").tolist() == ["test images", "rotation_15"]
+    own = found.loc["rotation_15"]
+    assert own.loc["training_accuracy", ["source", "passes"]].tolist() == [worth.TRAINING, 1.0]
+    assert {"optimal_transport (calibrated)", "matrix_norm_of_logits", "holdout_accuracy"} <= {*own.index}
+    confidence = targets.score_on_target(work, table, SHIFTS[0], SETTINGS).query(
+        "measure == 'average_confidence' and variant == 'as given'"
+    )
+    truth = models.set_index("model_id")["test_accuracy@rotation_15"]
+    expected = 100 * (confidence.set_index("model_id")["value"] - truth).abs().mean()
+    assert own.loc["average_confidence", "error"] == pytest.approx(expected)

@@ -1,0 +1,192 @@
+"""What images without labels are worth beside training images, on one target: errors of the accuracy that is predicted."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from helpers.data.dataset import StudyData
+from helpers.data.shifts import at
+from helpers.measures import registry
+from helpers.measures.evidence import MeasureSettings, closure
+from helpers.measures.unlabelled import PREDICTED_ACCURACIES
+from helpers.scoring.models import with_measures
+from helpers.scoring.targets import TURNED_IMAGES, holdout_of, score_on_target
+from helpers.statistics.correlations import Array, design
+from helpers.statistics.labelling import labelled_images_that_equal, labelling_error
+from helpers.statistics.questions import FIT, left_out_errors, with_fit
+from helpers.statistics.resampling import cell_weights, correlated, percentile_interval
+
+BASELINE, TRAINING, UNLABELLED = SOURCES = ("baseline", "from training images alone", "with unlabelled images")
+HOLDOUT = "holdout_accuracy"
+
+
+KNOWN = "hyperparameters and fit"
+
+
+def predicts(column: str) -> bool:
+    """Whether a measure's column is a predicted accuracy, and no score."""
+    return column.partition(" (")[0] in PREDICTED_ACCURACIES
+
+
+def worth_on_targets(
+    work: Path,
+    models: pd.DataFrame,
+    data: StudyData,
+    shifts: Sequence[str],
+    settings: MeasureSettings,
+    *,
+    costs: Mapping[str, float],
+    axes: Sequence[str],
+    resamples: int,
+) -> pd.DataFrame:
+    """``worth_table`` of the test images and of every shifted target, below each other.
+
+    Args:
+        work: the study's folder, with logits (see ``targets.keep_target_logits``).
+        models: one row per model: the catalogue, what is to be predicted, and a column per measure of training images.
+        data: the study's images.
+        shifts: names of shifted targets.
+        settings: of the measures; its seed is that of targets, folds and resampling.
+        costs: seconds of each measure of training images with all it needs; passes are counted in those of the training accuracy.
+        axes: hyperparameters that vary.
+        resamples: of cells behind the intervals.
+    """
+    ranked = {name: item for name, item in registry.ranked().items() if name in models and item.family != "unlabelled"}
+    one = costs.get("training_accuracy", np.nan)
+    passes = {name: costs.get(item.name, np.nan) / one for name, item in ranked.items()}
+    held = [holdout for _, model in models.head(1).iterrows() if (holdout := holdout_of(data, model)) is not None]
+    size, holdout = len(data.test), len(held[0]) if held else 0
+    sources = dict.fromkeys(ranked, TRAINING)
+    for item in registry.of_families(["unlabelled"]):
+        for variant in item.variants or ("",):
+            sources[item.column(variant)] = UNLABELLED
+            passes[item.column(variant)] = passes_needed(sorted(closure(item.needs)), size, holdout, min(size, TURNED_IMAGES))
+    plain = models.drop(columns=[name for name, source in sources.items() if source == UNLABELLED and name in models])
+    tables = []
+    for shift in ("", *shifts):
+        scored = with_measures(plain, score_on_target(work, models, shift, settings))
+        there = {name: source for name, source in sources.items() if name in scored}
+        tables.append(worth_table(scored, there, axes, shift=shift, passes=passes, resamples=resamples, seed=settings.seed))
+    return pd.concat(tables, ignore_index=True)
+
+
+def passes_needed(needs: Sequence[str], target: int, holdout: float, turned: int) -> float:
+    """Images that a measure of the family "unlabelled" passes through a network, in passes over the target.
+
+    Args:
+        needs: of the measure, see ``registry.Measure.needs``; the network's repeats cost a pass each and count as one.
+        target: images of the target.
+        holdout: images of the holdout.
+        turned: images of the target that are also turned, three times.
+    """
+    images = {"target_logits": target, "holdout_logits": holdout, "rotated_target_logits": 4 * turned, "repeat_target_logits": target}
+    return sum(images[name] for name in needs if name in images) / target
+
+
+def worth_table(
+    models: pd.DataFrame,
+    measures: Mapping[str, str],
+    axes: Sequence[str],
+    *,
+    shift: str,
+    passes: Mapping[str, float],
+    labelled: int = 50,
+    resamples: int = 500,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Say of every measure how well it tells the accuracy on a target, the plain baselines first; errors are mean absolute ones, in points.
+
+    Args:
+        models: one row per model: cell, the axes, train_accuracy, train_loss, the target's ``test_accuracy@<shift>`` (fractions) and a
+            column per measure.
+        measures: column to source, one of ``SOURCES``.
+        axes: hyperparameters that vary.
+        shift: the target; "" is the test images as they are.
+        passes: column to cost, in passes over the images that it reads.
+        labelled: number of labelled images of the target to stand against.
+        resamples: of cells behind the intervals.
+        seed: of resampling and folds.
+
+    Returns:
+        One row per measure: target, source, measure, n models, cells, pearson_r and kendall_tau with the accuracy (in the sign of the
+        measure) with their intervals, error (of the predicted accuracy as it is; NaN for a score), fitted_error (a line on the measure
+        alone, fitted to other cells), known_error (hyperparameters and fit, fitted to other cells), with_error (the same and the measure),
+        gain (known less with) with gain_low and gain_high, over_training (error with the best measure of training images less that with
+        this one) with its interval, passes, labelled_images (that err as little as the measure does by itself) and worth_more (than
+        ``labelled`` images). First the labelled images themselves, the labelled holdout, and hyperparameters and fit.
+    """
+    truth = at("test_accuracy", shift)
+    models = with_fit(models[np.isfinite(models[truth].astype(float))].reset_index(drop=True))
+    y, cells = models[truth].to_numpy(dtype=float), models["cell"]
+    known = design(models, axes, FIT)
+    without, beside, alone = left_out_errors(known, y, cells, seed), {}, {}
+    for name in measures:
+        values = models[name].to_numpy(dtype=float)
+        beside[name] = _left_out(np.column_stack([known, values]), y, cells, seed)
+        alone[name] = _left_out(values[:, None], y, cells, seed)
+    best = _best([name for name, source in measures.items() if source == TRAINING], beside)
+    weights = cell_weights(cells, resamples, seed)
+    told = correlated(models, list(measures), target=truth, tau=True, draws=resamples, seed=seed).drop(columns="dropped")
+    rows = []
+    for name in measures:
+        own = _own(models[name].to_numpy(dtype=float), y, alone[name], predicts(name), labelled)
+        gain = without - beside[name]
+        own |= {"known_error": _mean(np.where(np.isfinite(gain), without, np.nan)), "with_error": _mean(beside[name])}
+        own |= _interval("gain", gain, weights, cells)
+        own |= _interval("over_training", beside.get(best, np.full(len(y), np.nan)) - beside[name], weights, cells)
+        source = BASELINE if name == HOLDOUT else measures[name]
+        rows.append({"source": source, "measure": name} | own | {"passes": passes.get(name, np.nan)})
+    found = pd.DataFrame(rows).merge(told, on="measure") if rows else pd.DataFrame(columns=["source", "measure"])
+    labels = 100 * labelling_error(labelled, y) if len(y) else np.nan
+    plain = {"source": BASELINE, "measure": f"{labelled} labelled images", "n": len(y), "error": labels, "labelled_images": labelled}
+    fitted = {"source": BASELINE, "measure": KNOWN, "n": len(y), "known_error": _mean(without), "with_error": _mean(without)}
+    return _ordered(pd.concat([pd.DataFrame([plain, fitted]), found], ignore_index=True), shift)
+
+
+def _ordered(table: pd.DataFrame, shift: str) -> pd.DataFrame:
+    """Baselines first, then measures of training images, then of unlabelled ones, each by the error that they leave."""
+    table = table.assign(target=shift or "test images", place=table["source"].map(list(SOURCES).index))
+    table = table.sort_values(["place", "with_error"], kind="stable").drop(columns="place")
+    errors = ["error", "fitted_error", "known_error", "with_error", "gain", "gain_low", "gain_high"]
+    front = [name for name in ("target", "source", "measure", "n", "cells", *errors) if name in table]
+    return table[[*front, *table.columns.drop(front)]].reset_index(drop=True)
+
+
+def _best(names: Sequence[str], errors: Mapping[str, Array]) -> str:
+    """The measure of least error among those that most models have, since one that few have would be compared on few; "" without one."""
+    counts = {name: int(np.isfinite(errors[name]).sum()) for name in names}
+    most = max(counts.values(), default=0)
+    return min((name for name in names if most and counts[name] == most), key=lambda name: _mean(errors[name]), default="")
+
+
+def _left_out(columns: Array, truth: Array, cells: pd.Series, seed: int) -> Array:
+    """Errors in points of models by a regression that never saw their cell; NaN for models where a column is."""
+    has, errors = np.isfinite(columns).all(1), np.full(len(truth), np.nan)
+    errors[has] = left_out_errors(columns[has], truth[has], cells[has], seed)
+    return errors
+
+
+def _interval(name: str, values: Array, weights: Array, cells: pd.Series) -> dict[str, float]:
+    """Mean of the finite values and its interval over cells."""
+    has = np.isfinite(values)
+    mass = weights[:, has].sum(1)
+    low, high = percentile_interval(weights[:, has] @ values[has] / np.where(mass > 0, mass, np.nan), cells[has].nunique())
+    return {name: _mean(values), f"{name}_low": float(low), f"{name}_high": float(high)}
+
+
+def _mean(values: Array) -> float:
+    return float(values[np.isfinite(values)].mean()) if np.isfinite(values).any() else np.nan
+
+
+def _own(values: Array, truth: Array, fitted: Array, predicts: bool, labelled: int) -> dict[str, object]:
+    """What a measure tells by itself, and the labels that equal it."""
+    has = np.isfinite(values)
+    error = 100 * _mean(np.abs(values - truth)) if predicts else np.nan
+    own = error if np.isfinite(error) else _mean(fitted)
+    row = {"error": error, "fitted_error": _mean(fitted), "labelled_images": np.nan, "worth_more": False}
+    if np.isfinite(own):
+        row["labelled_images"] = labelled_images_that_equal(own / 100, truth[has])
+        row["worth_more"] = bool(own < 100 * labelling_error(labelled, truth[has]))
+    return row

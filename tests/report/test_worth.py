@@ -1,0 +1,45 @@
+"""Sentences and the figure on unlabelled images, from tables made by hand."""
+
+import numpy as np
+import pandas as pd
+
+from helpers.report import worth
+from helpers.scoring.worth import BASELINE, HOLDOUT, KNOWN, TRAINING, UNLABELLED
+
+
+def table(**changed):
+    empty = {"n": 40, "error": np.nan, "labelled_images": np.nan} | dict.fromkeys(("over_training_low", "over_training_high"), np.nan)
+    rows = [
+        {"measure": "50 labelled images", "source": BASELINE, "with_error": np.nan, "over_training": np.nan, "error": 5.0},
+        {"measure": KNOWN, "source": BASELINE, "with_error": 4.0, "over_training": np.nan},
+        {"measure": HOLDOUT, "source": BASELINE, "with_error": 3.5, "over_training": -0.5, "error": 2.5, "labelled_images": 200.0},
+        {"measure": "iou", "source": TRAINING, "with_error": 3.0, "over_training": 0.0},
+        {"measure": "optimal_transport", "source": UNLABELLED, "with_error": 1.0, "over_training": 2.0, "error": 9.0}
+        | {"over_training_low": 1.2, "over_training_high": 2.9},
+    ]
+    return pd.DataFrame([empty | row | {"target": name} | changed for name in ("test images", "blur_0.7") for row in rows])
+
+
+def test_the_answer_is_in_points_for_each_target():
+    said = worth.say_worth(table(), {"iou": "IoU"})
+    assert said.count("On ") == 2
+    assert "hyperparameters and fit err by 4.0 points, with the best measure of training images (IoU) by 3.0" in said
+    assert "**collecting them is worth 2.0 points** (95 % interval 1.2 to 2.9)" in said
+    assert "the labelled holdout itself errs by 2.5 points, as 200 labelled images would" in said
+    few = worth.say_worth(table(over_training_low=np.nan), {})
+    assert "no interval: too few cells" in few
+    assert "nothing can be said" in worth.say_worth(table(with_error=np.nan), {})
+
+
+def test_the_figure_has_a_panel_per_target_and_says_when_there_is_nothing():
+    figure = worth.worth_figure(table(), {"iou": "IoU"})
+    assert [ax.get_title() for ax in figure.axes] == ["test images", "blur_0.7"]
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["optimal_transport", "IoU", HOLDOUT]
+    assert worth.worth_figure(table(with_error=np.nan), {}).axes[0].texts
+
+
+def test_targets_are_told_in_percent():
+    models = pd.DataFrame({"model_id": ["a", "b"], "cell": "c", "train_accuracy": 1.0, "test_accuracy": [0.5, 0.7]})
+    models["test_accuracy@blur_0.7"] = [0.2, 0.4]
+    assert worth.say_targets(models, ["blur_0.7"]) == "Median accuracy of 2 models: 60.0 % on the test images, 30.0 % on blur_0.7."
+    assert worth.target_columns(models, ["blur_0.7"]).columns[-1] == "test_accuracy@blur_0.7"
