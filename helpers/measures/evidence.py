@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
 from helpers.measures.registry import Measure
 from helpers.networks import hooks
@@ -42,6 +43,7 @@ class MeasureSettings:
 
     cam_method: str = "grad_cam"  # one of cams.METHODS
     cam_threshold: float = 0.1  # of the normalised map
+    precision: str = "float32"  # of the products in the pass that maps and logits come from: float32 or bfloat16
     perturbation_fraction: float = 0.1  # of the training images, for response curves
     perturbation_points: int = 11  # magnitudes on a response curve
     flatness_images: int = 2000  # training images at most, for flatness
@@ -86,9 +88,9 @@ class Evidence:
             started = time.perf_counter()
             try:
                 self._known[name] = PROVIDERS[name](**arguments)
-            except ValueError as fault:
-                self._failed[name] = fault
-                raise
+            except Exception as fault:
+                self._failed[name] = as_reason(fault)
+                raise self._failed[name] from fault
             finally:
                 self._seconds[name] = time.perf_counter() - started
         return self._known[name]
@@ -96,6 +98,16 @@ class Evidence:
     def seconds(self, names: Iterable[str]) -> float:
         """Seconds that some things took with all that they needed, each counted once: their cost if nothing else were computed."""
         return sum(self._seconds.get(name, 0.0) for name in closure(names))
+
+
+def as_reason(fault: Exception) -> ValueError:
+    """Turn what a network failed with into the reason of a row; one that says nothing of the network, a lack of memory, is raised."""
+    if isinstance(fault, (MemoryError, torch.OutOfMemoryError)):
+        raise fault
+    if isinstance(fault, ValueError):
+        return fault
+    lines = str(fault).splitlines() or [""]
+    return ValueError(f"the network fails on these images ({type(fault).__name__}: {lines[0][:200]})")
 
 
 def needs(function: Callable[..., Any]) -> tuple[str, ...]:
@@ -125,7 +137,8 @@ def score(measures: Iterable[Measure], given: Mapping[str, Any], settings: Measu
 
     Returns:
         One row per measure and variant, in order: measure, variant, value (NaN where undefined), seconds (of this measure with all it
-        needs, as if nothing were shared, so that costs compare), reason ("" or why there is no value, in one line).
+        needs, as if nothing were shared, so that costs compare), reason ("" or why there is no value, in one line). Whatever a network
+        fails with is the reason of its rows; only an interrupt and a lack of memory are raised.
     """
     return score_with_images(measures, given, settings, [])[0]
 
@@ -160,8 +173,8 @@ def _rows(item: Measure, evidence: Evidence) -> list[dict[str, Any]]:
         started = time.perf_counter()
         value = item.function(**arguments)
         own = time.perf_counter() - started
-    except ValueError as fault:
-        value, reason = np.nan, str(fault).splitlines()[0]
+    except Exception as fault:
+        value, reason = np.nan, (str(as_reason(fault)).splitlines() or [type(fault).__name__])[0]
     values = value if isinstance(value, Mapping) else dict.fromkeys(item.variants[:1] or ("",), value)
     values = {variant: values.get(variant, np.nan) for variant in item.variants} | dict(values)
     seconds = evidence.seconds(item.needs) + own

@@ -60,6 +60,18 @@ def distances(layers: Sequence[Layer], initial_layers: Sequence[Layer]) -> list[
     return [replace(layer, weight=layer.weight - start.weight) for layer, start in zip(layers, initial_layers, strict=True)]
 
 
+def moved_norms(distances: Sequence[Layer]) -> _Array:
+    """Frobenius norms of the differences from the start, (d,), for what takes their logarithm.
+
+    Raises:
+        ValueError: all are 0.
+    """
+    norms = frobenius_norms(distances)
+    if not norms.any():
+        raise ValueError("the weights are those of the start: the distance is 0, and its logarithm minus infinity")
+    return norms
+
+
 def over_margin(value: float, margin: float) -> float:
     """Take the margin from the logarithm of a complexity: ``value - 2 ln(margin)``; NaN for a margin of 0."""
     return float(value - 2 * logarithm(margin))

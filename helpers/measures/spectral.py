@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from helpers.measures.evidence import provides
-from helpers.measures.norms import _Array, frobenius_norms, log_mean, log_product, logarithm, over_margin, reported, reported_log
+from helpers.measures.norms import _Array, log_mean, log_product, logarithm, moved_norms, over_margin, reported, reported_log
 from helpers.measures.registry import measure
 from helpers.measures.traced_layers import Layer
 
@@ -307,7 +307,7 @@ def log_prod_of_spec_over_margin(spectral_norms: Norms, margin: float, training_
 @measure("norms", -1, "Jiang et al. 2020, eq. 29", title="log spectral bound from the start", variants=NORM_VARIANTS)
 def log_spec_init_main(spectral_norms: Norms, distances: list[Layer], margin: float, training_images: int) -> Mapping[str, float]:
     """Bound (31) times the sum of squared distances from the start over squared spectral norms, as half a logarithm per image."""
-    moved = frobenius_norms(distances)
+    moved = moved_norms(distances)
     return {name: reported_log(log_margin_bound(norms, moved, margin), training_images) for name, norms in spectral_norms.items()}
 
 

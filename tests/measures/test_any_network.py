@@ -107,3 +107,59 @@ def test_without_initial_weights_only_the_distances_are_missing(tiny_module_give
     scores = evidence.score(families, given, replace(SMALL))
     missing = set(scores.loc[scores["reason"].str.contains("initial"), "measure"])
     assert missing == {"l2_dist", "fro_dist", "dist_spec_init", "log_spec_init_main"}
+
+
+class OneChannel(nn.Module):
+    """A network that takes grey images, as a user may give by mistake."""
+
+    def __init__(self):
+        super().__init__()
+        self.maps, self.head = nn.Conv2d(1, 4, 3), nn.Linear(4, 3)
+
+    def forward(self, images):
+        return self.head(self.maps(images).mean((2, 3)))
+
+
+class Fails(nn.Module):
+    """A network that raises what it is given."""
+
+    def __init__(self, fault):
+        super().__init__()
+        self.fault, self.weight = fault, nn.Parameter(torch.ones(1))
+
+    def forward(self, images):
+        raise self.fault
+
+
+UNFIT = {
+    "a transformer for another size": lambda: torchvision.models.VisionTransformer(32, 8, 1, 2, 32, 64, num_classes=3),
+    "one channel": OneChannel,
+    "fewer outputs than classes": lambda: TwoLayerHead(classes=1),
+    "an index that is not there": lambda: Fails(IndexError("7 is out of range\nin line 3")),
+    "no words": lambda: Fails(KeyError()),
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_what_a_network_fails_with_is_the_reason_of_its_rows(name, tiny_module_given):
+    scores = evidence.score(registry.of_families(["localization", "prediction"]), tiny_module_given | {"network": UNFIT[name]()}, SMALL)
+    loss = scores[scores["measure"] == "training_loss"].iloc[0]
+    assert np.isnan(loss["value"])
+    assert "the network fails on these images (" in loss["reason"]
+    assert not scores["reason"].str.contains("\n").any()
+    assert (scores.loc[scores["value"].isna(), "reason"] != "").all()
+
+
+@pytest.mark.parametrize("fault", [KeyboardInterrupt(), MemoryError(), torch.OutOfMemoryError()])
+def test_an_interrupt_and_a_lack_of_memory_are_no_property_of_a_network(fault, tiny_module_given):
+    with pytest.raises(type(fault)):
+        evidence.score(registry.of_families(["prediction"]), tiny_module_given | {"network": Fails(fault)}, SMALL)
+
+
+def test_a_network_at_its_start_says_that_its_distance_is_zero(tiny_module_given):
+    given = tiny_module_given | {"initial_network": tiny_module_given["network"]}
+    chosen = [registry.MEASURES[name] for name in ("l2_dist", "dist_spec_init", "log_spec_init_main")]
+    scores = evidence.score(chosen, given, SMALL).set_index(["measure", "variant"])
+    assert scores.loc["l2_dist", "value"].item() == 0
+    assert scores.loc[("dist_spec_init", "operator"), "value"] == 0
+    assert "the distance is 0" in scores.loc[("log_spec_init_main", "operator"), "reason"]
