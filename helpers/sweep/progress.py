@@ -1,6 +1,7 @@
 """How far a sweep is: one table in the terminal and from the disk, and a log with one line per event."""
 
 import os
+import shutil
 import socket
 import sys
 import time
@@ -38,15 +39,54 @@ def progress_table(tallies: Mapping[str, Tally], slots: int = 1) -> list[str]:
     return lines
 
 
+def place_file(places: Places, execution: Execution) -> Path:
+    """File in which a worker notes where a notebook is while it is executed."""
+    return places.record(execution).with_suffix(".now.json")
+
+
+_FEW = 0.1  # share of the steps that is to be done before the rest is foreseen
+
+
+def where_it_is(places: Places, execution: Execution) -> str:
+    """Say where a running notebook is: time since it began, cell, steps done of all with what runs now, and the time they still take.
+
+    The time that is left is that of the steps of the cell that runs, from the steps measured so far, once a tenth of them is done.
+    """
+    place = _read(place_file(places, execution))
+    try:
+        told = (
+            f"{execution.name}: {duration(time.time() - place['began'])}, cell {place['cell']} of {place['cells']} ({place['line'][:60]})"
+        )
+        if bar := place["bar"]:
+            now = f" ({bar['now'][:100]})" if bar["now"] else ""
+            told += f", {bar['label'] or 'steps'} {bar['done']} of {bar['total']}{now}"
+            if bar["done"] < bar["total"]:
+                few = not bar["done"] or bar["done"] < _FEW * bar["total"]
+                left = None if few else bar["seconds"] * (bar["total"] - bar["done"]) / bar["done"]
+                told += ", time left known after the first tenth" if few else f", {duration(left)} left"
+        return told
+    except (TypeError, KeyError, ValueError):
+        return f"{execution.name}: starts"
+
+
 def from_disk(
-    executions: Sequence[Execution], places: Places, holder: Callable[[str], Mapping[str, Any] | None]
+    executions: Sequence[Execution],
+    places: Places,
+    holder: Callable[[str], Mapping[str, Any] | None],
+    reasons: Mapping[str, str] | None = None,
 ) -> tuple[dict[str, Tally], list[str]]:
     """Tell from the disk alone where a study stands, whoever runs it.
+
+    Args:
+        executions: of the study.
+        places: its folders.
+        holder: gives who runs an execution, None where nobody does.
+        reasons: by the name of an execution why it has to run (again); "" or absent is complete.
 
     Returns:
         The tallies by stage, and one line per execution that runs or failed.
     """
-    tallies, lines = {}, []
+    tallies, lines, reasons = {}, [], reasons or {}
     for stage, members in stages(executions).items():
         tally = tallies[stage] = Tally(len(members))
         for execution in members:
@@ -57,9 +97,12 @@ def from_disk(
             if owner:
                 tally.running += 1
                 lines.append(f"running: {execution.name} on {owner['machine'].partition('|')[0]}, process {owner['pid']}")
+                lines.append(f"  {where_it_is(places, execution)}")
             elif failure:
                 tally.failed += 1
                 lines.append("failed: " + failure["message"])
+            elif record and reasons.get(execution.name):
+                lines.append(f"waiting: {execution.name}: {reasons[execution.name]}")
             elif record:
                 tally.done += 1
                 tally.seconds.append(record.get("seconds", 0.0))
@@ -75,9 +118,12 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 @dataclass
 class Display:
-    """The live table of a terminal, drawn again in place; elsewhere one line per event."""
+    """The live table of a terminal, drawn again in place; elsewhere one line per event, and what runs every half minute."""
 
     stream: TextIO = field(default_factory=lambda: sys.stdout)
+    every: float = 30.0  # seconds between two looks at what runs, where there is no terminal
+    _began: float = field(default_factory=time.monotonic)
+    _noted: float = field(default_factory=time.monotonic)
     _drawn: int = 0
 
     def say(self, line: str) -> None:
@@ -85,12 +131,18 @@ class Display:
         self._erase()
         print(line, file=self.stream, flush=True)
 
-    def draw(self, lines: Sequence[str]) -> None:
-        """Draw the table where it stood; only a terminal has one."""
+    def draw(self, lines: Sequence[str], now: Sequence[str] = ()) -> None:
+        """Draw the table and what runs now where they stood; without a terminal say what runs now, if it is time to."""
         if self.stream.isatty():
             self._erase()
+            wide = shutil.get_terminal_size().columns - 1  # a line that wraps could not be erased
+            lines = [*lines, *(line[:wide] for line in now)]
+            lines += [f"{duration(time.monotonic() - self._began)} since the start"] if now else []
             print("\n".join(lines), file=self.stream, flush=True)
             self._drawn = len(lines)
+        elif now and time.monotonic() - self._noted >= self.every:
+            self._noted = time.monotonic()
+            print("\n".join(now), file=self.stream, flush=True)
 
     def _erase(self) -> None:
         if self._drawn:

@@ -4,6 +4,7 @@ import hashlib
 import itertools
 import json
 import math
+import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 import yaml
 
 from helpers.constraints import near_names, relation_faults, shown, value_fault
+from helpers.files import PROJECT_ROOT
 from helpers.notebook_parameters import Parameter, StudyError, check_type, declared
 from helpers.statistics.claims import check_claims
 
@@ -199,8 +201,18 @@ def load_study(path: Path, notebooks: Path, overrides: Sequence[str] = ()) -> li
     faults += _sweep_faults(path, sweep, stems, overrides)
     executions = [item for whole in wholes for item in [*_parts(path, whole, sweep, schema[whole.notebook.stem], faults), whole]]
     if faults:
-        raise StudyError(list(dict.fromkeys(faults)), executions)
+        raise StudyError(_merged(faults), executions)
     return executions
+
+
+def _merged(faults: Sequence[str]) -> list[str]:
+    """Tell once what is wrong for several notebooks."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for fault in faults:
+        match = re.fullmatch(r"(.*?, )(\d\d_\w+)(: .*)", fault, re.DOTALL)
+        stems = found.setdefault((match[1], match[3]) if match else (fault, ""), [])
+        stems += [match[2]] if match and match[2] not in stems else []
+    return [f"{place}{', '.join(stems)}{what}" for (place, what), stems in found.items()]
 
 
 def _block(content: Mapping[str, Any], name: str) -> Any:
@@ -269,6 +281,14 @@ def _parts(path: Path, whole: Execution, sweep: Any, schema: Mapping[str, Parame
             values = values | {"reports_dir": f"{whole.parameters['reports_dir']}/{path.stem}/{stem}/{part}"}
         made.append(Execution(whole.notebook, whole.parameters | values, part))
     return made
+
+
+def study_path(given: str) -> Path:
+    """File of a study that a command names: a path, or the bare name of one in ``params``."""
+    path = Path(given)
+    if path.suffix or path.exists() or len(path.parts) != 1:
+        return path
+    return Path(os.path.relpath(PROJECT_ROOT / "params" / f"{given}.yaml"))
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import pytest
 
 from helpers.files import PROJECT_ROOT
 from helpers.notebook_parameters import StudyError, check_type, declared, shard_slice
-from helpers.sweep.study_file import load_study, parse_value, parts
+from helpers.sweep.study_file import load_study, parse_value, parts, study_path
 
 CELL = """study: str = "x"  # name
 threshold: float = 0.1  # of the map
@@ -199,3 +199,23 @@ def test_no_shard_is_everything_and_a_wrong_one_is_refused():
     for wrong in ("0/2", "3/2", "1", "a/b", "1/2/3", "-1/2"):
         with pytest.raises(ValueError, match=f"the shard is '{wrong}'; write i/n with i from 1 to n"):
             shard_slice(wrong)
+
+
+def test_a_bare_name_is_a_study_in_params_and_a_path_is_a_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(PROJECT_ROOT)
+    assert [str(study_path(name)) for name in ("demo", "params/demo.yaml", "x/demo")] == ["params/demo.yaml", "params/demo.yaml", "x/demo"]
+    with pytest.raises(StudyError, match=r"dmo.yaml does not exist \(did you mean 'demo'\?\); the studies in params are [^.]*$"):
+        load_study(study_path("dmo"), PROJECT_ROOT / "notebooks")  # nothing of the project's own .yaml files
+
+
+def test_what_is_wrong_for_several_notebooks_is_told_once(project):
+    found = faults(project, "notebooks: {01_one: {}, 02_two: {study: a}}", ["study=[x]"])
+    assert len(found) == 1
+    assert found[0].endswith("my_study.yaml, 01_one, 02_two: study is ['x'], and must be str (name): Input should be a valid string")
+
+
+def test_a_reader_that_has_enough_ends_the_command_without_a_traceback():
+    command = f"{sys.executable} -m helpers.sweep demo --dry-run | head -1"
+    done = subprocess.run(["bash", "-c", command], cwd=PROJECT_ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("01_data_subset: ")
+    assert "Traceback" not in done.stderr and "Exception" not in done.stderr
