@@ -15,10 +15,13 @@ from benchmarks import interleaved
 from helpers.files import PROJECT_ROOT
 from helpers.sweep.study_file import load_study
 
-CHECK = "from pathlib import Path; from helpers.parameters import load_study; load_study(Path({!r}), Path('notebooks'))"
-LOAD = "import json, sys; from pathlib import Path; from helpers import datasets; given = json.loads(sys.argv[1]); \
-datasets.load_study_data(**given | {'cache_dir': Path(given['cache_dir'])})"
-FIGURE = "03_cam_scoring"
+CHECK = "from pathlib import Path; from helpers.sweep.study_file import load_study; load_study(Path({!r}), Path('notebooks'))"
+LOAD = "import json, sys; from pathlib import Path; from helpers.data import dataset; given = json.loads(sys.argv[1]); \
+dataset.load_study_data(**given | {'cache_dir': Path(given['cache_dir'])})"
+HEAD = "from helpers import data, measures, report, scoring, statistics, sweep, training; data.of_study, measures.MeasureSettings, \
+report.open_report, report.cam_steps, scoring.score_missing, statistics.correlation_table, \
+sweep.parameters_in_force, training.models_of_study"
+IMAGES, FIGURE = "01_data_subset", "03_cam_scoring"
 DATA = ("data_source", "data_path", "class_ids", "image_size", "images_per_class", "test_images_per_class", "data_seed")
 DATA += ("minimum_images_per_class",)
 
@@ -65,8 +68,8 @@ def first_figure(study: Path, work: Path) -> None:
 
 def ways_of(study: Path, warm: Path) -> dict[str, Callable[[], None]]:
     """Everything that is timed, by name."""
-    data = parameters_of(study, FIGURE)
-    arguments = {name: data[name] for name in DATA if name in data} | {"cache_dir": str(warm)}
+    data = parameters_of(study, IMAGES)
+    arguments = {name: data[name] for name in DATA} | {"cache_dir": str(warm)}
     load(arguments, cold=False)  # fills the cache
     return {
         "python -c pass (the limit)": partial(python, "-c", "pass"),
@@ -74,7 +77,7 @@ def ways_of(study: Path, warm: Path) -> dict[str, Callable[[], None]]:
         "check of the study's parameters": partial(python, "-c", CHECK.format(str(study))),
         "import torch": partial(python, "-c", "import torch"),
         "import helpers.training": partial(python, "-c", "import helpers.training"),
-        "import of what 03 imports": partial(python, "-c", "from helpers import findings, measures, pictures, plots, pool, scoring"),
+        "import of what 03 imports": partial(python, "-c", HEAD),
         "images, cold: decoded or rendered": partial(load, arguments, True),
         "images, warm: from the cache": partial(load, arguments, False),
     }

@@ -1,6 +1,10 @@
 """All notebooks end to end on a tiny study, as a user's command runs them."""
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 
 import nbformat
 import pandas as pd
@@ -120,3 +124,23 @@ def test_real_photographs_of_the_papers_classes_pass_through_at_full_size(real_d
     assert len(scores) == 2
     assert (scores["images_scored"] == 140).all()
     assert scores["iou"].between(0.05, 0.95).all()
+
+
+@pytest.mark.parametrize("change", ["", "images_per_class: int = 20"])
+def test_with_nothing_injected_01_chooses_the_images_of_the_demo_or_those_of_its_first_cell_and_publishes_nothing(tmp_path, change):
+    for name in ("helpers", "notebooks", "params"):
+        shutil.copytree(PROJECT_ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints"))
+    path = tmp_path / "notebooks/01_data_subset.ipynb"
+    path.write_text(path.read_text().replace("images_per_class: int = 60", change or "images_per_class: int = 60"))
+    command = [sys.executable, "-m", "papermill", path, tmp_path / "out.ipynb", "--cwd", path.parent]
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    record = json.loads((tmp_path / "work/demo/data.json").read_text())
+    demo = yaml.safe_load((PROJECT_ROOT / "params/demo.yaml").read_text())["notebooks"]["01_data_subset"]
+    wanted = demo | ({"images_per_class": 20} if change else {})
+    assert record["parameters"] == {name: value for name, value in wanted.items() if name != "pictured_images"}
+    assert record["images"] == {"classes": 6, "train": 6 * wanted["images_per_class"], "test": 300}
+    assert (tmp_path / "work/demo/scratch/01_data_subset/tables/table1_categories.csv").is_file()
+    assert not (tmp_path / "reports").exists()
+    shown = str(nbformat.read(tmp_path / "out.ipynb", as_version=4))
+    assert ("1 from first cell" in shown) == bool(change)

@@ -112,7 +112,7 @@ def test_the_defaults_of_every_notebook_are_the_demo_study(stem):
     assert {name: item.default for name, item in names.items() if name in values} == values
     assert names["study"].default == DEFAULTS
     if stem in given["notebooks"]:  # all of them, so that a change by hand is known from a default
-        assert set(values) == set(names) - {"study"}
+        assert set(values) == set(names) - {"study"}, "params/demo.yaml holds every parameter of its notebooks"
 
 
 @pytest.mark.parametrize("study", STUDIES)
