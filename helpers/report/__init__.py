@@ -22,6 +22,7 @@ FACE = {
     ],
     "claims": [
         "added_figure",
+        "claimed_measures",
         "judged_claims",
         "ranking",
         "ranking_columns",

@@ -1,6 +1,6 @@
 """What a study may claim, in tables and words: the gates first, each claim with its verdict, and what a measure adds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from helpers.measures import registry
-from helpers.measures.evidence import closure
 from helpers.report.style import count, interval, listed, nothing_to_draw, percent, style
 from helpers.statistics import questions
 from helpers.statistics.claims import ADDED, KeptClaims, kept_claims
@@ -29,6 +28,7 @@ _RANKING_COLUMNS = ["measure", "title", "family", "baseline", "n", "images", "re
 _RANKING_COLUMNS += [f"{name}{end}" for name in COLUMNS_OF_QUESTIONS for end in ("", "_low", "_high")]
 _RANKING_COLUMNS += ["p_adjusted", *(f"{ADDED}{end}" for end in ("", "_low", "_high")), "seconds"]
 # Localization measures from which chance is taken away already; the others are held against the overlap above shuffled boxes.
+_STAND_AS_BASELINES = ("training_accuracy", "training_loss")
 _ABOVE_CHANCE = ("iou_above_shuffled", "energy_in_box", "pointing_game", "pixel_average_precision")
 _THRESHOLDED = ("iou", "iou_b")
 
@@ -53,13 +53,16 @@ def mask_areas(models: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({"box": box, "mask": item * (box + extra) + extra})
 
 
-def study_gates(models: pd.DataFrame, classes: int, values: Mapping[str, ArrayLike] | None = None) -> pd.DataFrame:
+def study_gates(
+    models: pd.DataFrame, classes: int, values: Mapping[str, ArrayLike] | None = None, claimed: Collection[str] = ()
+) -> pd.DataFrame:
     """May this study speak: every gate for every measure that it concerns, see ``gates.gate_table``.
 
     Args:
         models: that enter the analysis: gap, test_accuracy, cell, stop_reason and a column per measure.
         classes: of the data set.
         values: (models, images) values of single images by name, of the same models; what is not there is not known, and does not pass.
+        claimed: measures that something is claimed of, whose reliability is asked for although no values of single images were kept.
     """
     values = values or {}
     items = {name: item for name, item in registry.ranked().items() if name in models}
@@ -69,7 +72,8 @@ def study_gates(models: pd.DataFrame, classes: int, values: Mapping[str, ArrayLi
         for name, item in items.items()
         if item.family == "localization"
     }
-    reads = [name for name, item in items.items() if "images" in closure(item.needs)]
+    wanted = {*corrected, *values, *claimed}
+    reads = [name for name, item in items.items() if name in wanted and item.family != "norms"]  # norms are of the weights alone
     return gate_table(
         models.assign(finished=~models["stop_reason"].fillna("").str.startswith("epoch cap")),
         classes=classes,
@@ -105,7 +109,7 @@ def ranking(
         The table with title, family, direction (0 for a baseline), baseline and seconds, and the bands.
     """
     models, values = questions.with_fit(models), values or {}
-    items = {name: item for name, item in registry.ranked().items() if name in models}
+    items = {name: item for name, item in registry.ranked().items() if name in models and name not in _STAND_AS_BASELINES}
     names = [*items, *BASELINES]
     per_image = {name: np.asarray(values[name], dtype=np.float32) for name in items if name in values}
     images = questions.ImageValues(per_image, None, values.get("test_correct"))
@@ -131,6 +135,11 @@ def judged_claims(work: Path, table: pd.DataFrame, gates: pd.DataFrame) -> tuple
     """Verdicts on the claims of a study (see ``claims.kept_claims``), and since when they stand; no row where nothing was claimed."""
     kept = kept_claims(work)
     return (judged(kept.claims, table, gates) if kept.claims else pd.DataFrame(columns=CLAIM_COLUMNS)), kept
+
+
+def claimed_measures(work: Path) -> list[str]:
+    """Measures that a study claims something of."""
+    return [claim["measure"] for claim in kept_claims(work).claims]
 
 
 def stated(kept: KeptClaims) -> pd.DataFrame:
@@ -214,8 +223,8 @@ def say_ranking(table: pd.DataFrame, bands: Mapping[str, float]) -> str:
     for question, words in (("r_gap", "alone"), ("r_gap_given_fit", "given the fit"), ("r_gap_given_all", "given fit and hyperparameters")):
         clear = own[own[f"{question}_p_adjusted"] < 0.05]
         kept = np.sign(clear[question]) == -clear["direction"]
-        some = f" ({listed(clear['title'].tolist(), 3)})" if len(clear) else ""
-        text += f"; {words} {len(clear)} go with the gap, {int(kept.sum())} as promised and {int((~kept).sum())} the other way{some}"
+        some = f", {int(kept.sum())} as promised and {int((~kept).sum())} the other way ({listed(clear['title'].tolist(), 3)})"
+        text += f"; {words} {len(clear) or 'none'} go with the gap{some if len(clear) else ''}"
     first = own.iloc[0]
     promise = "as promised" if np.sign(first["r_gap"]) == -first["direction"] else "the other way"
     return (

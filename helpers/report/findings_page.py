@@ -83,9 +83,9 @@ def models_section(study: Study) -> list[str]:
 
 
 def gates_section(gates: pd.DataFrame) -> str:
-    """Write the gates that concern every measure, and those of localization measures, as a table of Markdown."""
+    """Write the gates as a table of Markdown, those that concern every claim first."""
     lines = ["| gate | concerns | here | limit | passed |", "|---|---|---|---|---|"]
-    for row in gates.itertuples():
+    for row in gates.iloc[np.argsort(gates["concerns"] != ANY_MEASURE, kind="stable")].itertuples():
         value = f"{row.value:.3g}" if np.isfinite(row.value) else "not known"
         concerns = "every claim" if row.concerns == ANY_MEASURE else f"`{row.concerns}`"
         lines.append(f"| {row.gate} | {concerns} | {value} | {row.limit} | {'yes' if row.passes else '**no**'} |")
