@@ -32,7 +32,8 @@ class Bar(NamedTuple):
 
 def bar_of(label: str, numbers: str) -> Bar | None:
     """Read a bar of tqdm from its label and its numbers, which may be one text; None where it is none, or has no total."""
-    found, name = _COUNTS.search(html.unescape(numbers)), _LABEL.match(html.unescape(label))
+    label, numbers = (" ".join(html.unescape(text).split()) for text in (label, numbers))  # widgets have spaces as wide as digits
+    found, name = _COUNTS.search(numbers), _LABEL.match(label)
     if not found or not int(found[2]):
         return None
     seconds = 0

@@ -3,6 +3,7 @@
 import io
 import json
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -86,7 +87,56 @@ def test_the_status_takes_a_damaged_record_for_none_and_tells_what_runs_where(tm
     tallies, lines = progress.from_disk(made, places, held.get)
     assert tallies == {"02_b, parts": Tally(3, done=1, running=1, retried=1, seconds=[4.0])}
     assert tallies["02_b, parts"].waiting == 1
-    assert lines == ["running: 02_b/z on night-server, process 7"]
+    assert lines == ["running: 02_b/z on night-server, process 7", "  02_b/z: starts"]
+
+
+def test_the_status_does_not_call_complete_what_has_to_run_again(tmp_path):
+    places, made = Places(tmp_path, "s"), Execution(Path("02_b.ipynb"), {})
+    for path in (places.report(made), places.record(made)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"seconds": 4.0}))
+    assert progress.from_disk([made], places, {}.get)[0]["02_b"].done == 1
+    tallies, lines = progress.from_disk([made], places, {}.get, {"02_b": "runs, since parameters changed: seed"})
+    assert (tallies["02_b"].done, tallies["02_b"].waiting) == (0, 1)
+    assert lines == ["waiting: 02_b: runs, since parameters changed: seed"]
+
+
+def place(done, total, label="runs", now="epoch 4, loss 0.31"):
+    bar = {"label": label, "done": done, "total": total, "seconds": 20.0, "now": now}
+    return {"began": time.time() - 600, "cell": 9, "cells": 40, "line": "for result in runs:", "bar": bar}
+
+
+@pytest.mark.parametrize(
+    ("kept", "told"),
+    [
+        (place(20, 100), "cell 9 of 40 (for result in runs:), runs 20 of 100 (epoch 4, loss 0.31), 80 s left"),
+        (place(9, 100), "runs 9 of 100 (epoch 4, loss 0.31), time left known after the first tenth"),
+        (place(0, 2), "runs 0 of 2 (epoch 4, loss 0.31), time left known after the first tenth"),
+        (place(2, 2, "", ""), "(for result in runs:), steps 2 of 2"),
+        (place(1, 2) | {"bar": None}, "cell 9 of 40 (for result in runs:)"),
+        ({"began": "x"}, "02_b: starts"),
+        ([], "02_b: starts"),
+    ],
+)
+def test_what_runs_is_told_with_cell_steps_what_runs_now_and_the_time_left_of_measured_steps(tmp_path, kept, told):
+    places, made = Places(tmp_path, "s"), Execution(Path("02_b.ipynb"), {})
+    progress.place_file(places, made).parent.mkdir(parents=True)
+    progress.place_file(places, made).write_text(json.dumps(kept))
+    assert progress.where_it_is(places, made).startswith("02_b: ")
+    assert progress.where_it_is(places, made).endswith(told)
+
+
+def test_what_runs_is_drawn_in_a_terminal_at_every_look_and_elsewhere_when_it_is_time():
+    display = Display(Terminal())
+    display.draw(["table"], ["a: cell 1 of 2"])
+    assert display.stream.getvalue().startswith("table\na: cell 1 of 2\n")
+    assert display.stream.getvalue().endswith(" since the start\n")
+    for every, shown in ((0.0, "a: cell 1 of 2\n" * 2), (1e9, "")):
+        display = Display(io.StringIO(), every)
+        for _ in range(2):
+            display.draw(["table"], ["a: cell 1 of 2"])
+        display.draw(["table"])
+        assert display.stream.getvalue() == shown
 
 
 @pytest.mark.parametrize("target", ["status", "sweep"])
