@@ -1,6 +1,7 @@
 """Kill -9 at 20 random moments over a study of 24 runs, begin again until it is complete, and compare with an uninterrupted run.
 
-``killed.py [kills] [seed]``: the kernel, the worker, a training process, the sweep, its process group, or everything at once.
+``killed.py [kills] [seed]``: the kernel, the worker, a training process, the sweep, its process group, or everything at once. Every
+other start has other values, so that what a kill leaves behind belongs to another command than the one that goes on.
 Nothing may be left: no process, no half-written file, no claim. About ten minutes on two cores.
 """
 
@@ -20,12 +21,14 @@ from projects import ROOT, emptied, study_of_24_runs
 
 VICTIMS = ("kernel", "worker", "trainer", "sweep", "group", "everything")
 NAME = "WORKBOOK_FAULTS"
+# Values that change catalogue and tables, and no run.
+OTHER = ("minimum_train_accuracy=0.3", "03_cam_scoring.bootstrap_resamples=25", "02_grid_training.run_count=12", "pictured_images=3")
 
 
-def start(study: Path, folder: Path, mark: str) -> subprocess.Popen:
-    """Begin, or go on with, the study in a process group of its own."""
+def start(study: Path, folder: Path, mark: str, *other: str) -> subprocess.Popen:
+    """Begin, or go on with, the study in a process group of its own, with other values where some are given."""
     command = [sys.executable, "-m", "helpers.sweep", str(study), "--jobs", "2", "--set", f"work_dir={folder}/work"]
-    command += ["--set", f"reports_dir={folder}/reports"]
+    command += ["--set", f"reports_dir={folder}/reports", *[word for value in other for word in ("--set", value)]]
     environment = os.environ | {NAME: mark, "TMPDIR": str(folder / "tmp"), "OMP_NUM_THREADS": "1"}
     (folder / "tmp").mkdir(exist_ok=True)
     with (folder / "printed.txt").open("ab") as printed:
@@ -89,7 +92,7 @@ def found_in(folder: Path) -> dict[str, pd.DataFrame]:
 
 def leavings(folder: Path) -> list[str]:
     """List what must not be left: half-written files, partial reports, claims, connection files, temporary files."""
-    patterns = ("*.partial*", "*.claim", "kernel-*.json", "*.failed.json")
+    patterns = ("*.partial*", "*.claim", "kernel-*.json", "*.failed.json", "*.begun.json", "staging")
     found = [str(path) for pattern in patterns for path in folder.rglob(pattern)]
     return found + [str(path) for path in (folder / "tmp").iterdir()] + [str(path) for path in folder.rglob("owners/*")]
 
@@ -112,7 +115,8 @@ def main() -> None:
             folder = emptied(Path(place) / f"killed{rounds}")
             complete = False
             while not complete:
-                sweep = start(study, folder, mark)
+                other = rng.sample(OTHER, rng.randint(0, 2)) if len(struck) < kills else []
+                sweep = start(study, folder, mark, *other)
                 # Moments from the first import to the last page; a kill of a kernel or a worker leaves the sweep running.
                 while len(struck) < kills and sweep.poll() is None:
                     try:
@@ -122,7 +126,7 @@ def main() -> None:
                         print(f"kill {len(struck)}: {struck[-1]}", flush=True)
                 code = sweep.wait()
                 wait_for_nobody(mark)
-                complete = code == 0
+                complete = code == 0 and not other
             found = found_in(folder)
             assert sorted(found) == sorted(expected), set(found) ^ set(expected)
             for name, table in expected.items():
