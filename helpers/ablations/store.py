@@ -20,9 +20,9 @@ from helpers.data.dataset import ImageSet, StudyData
 from helpers.files import complete_or_absent, inside
 from helpers.measures import evidence, passes, registry
 from helpers.networks import resnet
-from helpers.scoring.image_values import folder_name
+from helpers.scoring.common_set import ScoringSet
 from helpers.scoring.models import with_measures
-from helpers.scoring.scoring_set import ScoringSet
+from helpers.scoring.single_images import folder_name
 from helpers.training.catalogue import load_model, read_scores
 
 CLOSED, SAMPLED = "closed", "sampled"  # parts: all images in closed form, a few images by gradients

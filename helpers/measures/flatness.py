@@ -37,7 +37,7 @@ class Search(NamedTuple):
 
 
 def first_images(images: Any, normalise: Any, device: Any, at_most: int) -> NoiseSample:
-    """Take the first of the images, whose order was drawn (see ``scoring_set``), or all if there are no more; ValueError without any."""
+    """Take the first of the images, whose order was drawn (see ``common_set``), or all if there are no more; ValueError without any."""
     if not len(images):
         raise ValueError("there are no training images to judge a noisy network by")
     return NoiseSample(prepared(images.images[:at_most], normalise, device), images.labels[:at_most].to(device))

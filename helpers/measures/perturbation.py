@@ -64,7 +64,7 @@ class PerturbedSample(NamedTuple):
 def response_sample(images: Any, perturbation_fraction: float) -> int:
     """Count the first images that are perturbed: the fraction of all, or more, until every class that has two images stands in it twice.
 
-    The order of the images was drawn with the classes in turn, see ``scoring_set.classes_in_turn``.
+    The order of the images was drawn with the classes in turn, see ``common_set.classes_in_turn``.
 
     Raises:
         ValueError: a fraction outside (0, 1], or no images.

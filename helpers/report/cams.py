@@ -28,8 +28,8 @@ from helpers.report.style import (
     points,
     style,
 )
+from helpers.scoring.common_set import ScoringSet
 from helpers.scoring.look import Overlays, Steps
-from helpers.scoring.scoring_set import ScoringSet
 from helpers.statistics.resampling import correlated
 from helpers.statistics.tables import TOTAL
 

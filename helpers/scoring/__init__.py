@@ -12,11 +12,11 @@ FACE = {
         "read_logits",
         "roc_points",
     ],
+    "common_set": ["scoring_set"],
     "invariance": ["PREDICTORS", "invariance_table", "keep_targets", "with_targets"],
     "look": ["common_images", "overlays", "steps", "to_look_at"],
-    "image_values": ["correct_on_test", "image_values"],
     "models": ["load_scores", "score_missing", "score_side_by_side", "with_measures"],
-    "scoring_set": ["scoring_set"],
+    "single_images": ["correct_on_test", "image_values"],
     "targets": ["keep_target_logits", "with_target_accuracies"],
     "worth": ["worth_on_targets"],
 }

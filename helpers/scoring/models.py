@@ -15,8 +15,8 @@ from helpers.data.dataset import ImageSet, StudyData
 from helpers.measures import evidence, registry
 from helpers.measures.evidence import closure
 from helpers.networks import resnet
-from helpers.scoring.image_values import PROVIDED_BY, folder_name, save_image_values
-from helpers.scoring.scoring_set import ScoringSet
+from helpers.scoring.common_set import ScoringSet
+from helpers.scoring.single_images import PROVIDED_BY, folder_name, save_image_values
 from helpers.training.catalogue import load_model, read_scores, save_scores, scored_measures, start_path
 from helpers.training.config import config_from
 from helpers.training.pool import jobs_for, start_worker
@@ -46,7 +46,7 @@ def score_missing(
 
     What several measures need, such as the forward pass, is worked out once per model. Diverged runs without a model are passed over.
     Scores go to ``scores/<folder_name>``, one file per model and family, so that a killed run goes on where it stopped; values of single
-    images are written first, see ``image_values.image_values``.
+    images are written first, see ``single_images.image_values``.
     """
     folders = {family: folder_name(family, settings, scored_on) for family in families}
     images = scored_on.of(data)

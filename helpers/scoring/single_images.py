@@ -13,7 +13,7 @@ from helpers.data.dataset import StudyData
 from helpers.files import complete_or_absent, inside
 from helpers.measures import evidence, registry
 from helpers.scoring.classification import read_logits
-from helpers.scoring.scoring_set import ScoringSet
+from helpers.scoring.common_set import ScoringSet
 
 # What gives the values of single images of a family, see ``evidence.PROVIDERS``.
 PROVIDED_BY = {"localization": "localization_values", "prediction": "prediction_values"}

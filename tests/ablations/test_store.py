@@ -15,8 +15,8 @@ from helpers.cams import closed_form, gradient, overlap
 from helpers.data.dataset import load_study_data
 from helpers.measures import evidence, registry
 from helpers.networks import hooks, resnet
-from helpers.scoring.image_values import folder_name
-from helpers.scoring.scoring_set import ScoringSet
+from helpers.scoring.common_set import ScoringSet
+from helpers.scoring.single_images import folder_name
 from helpers.training.catalogue import save_scores
 from tests.conftest import TINY_SCENES
 

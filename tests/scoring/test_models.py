@@ -14,9 +14,9 @@ from helpers.measures import evidence
 from helpers.measures.passes import forward_pass
 from helpers.networks import resnet
 from helpers.scoring import classification, look, models
-from helpers.scoring.image_values import correct_on_test, folder_name, image_values, read_image_values, save_image_values
+from helpers.scoring.common_set import ScoringSet, classes_in_turn, scoring_set
 from helpers.scoring.models import initial_network, load_scores, score_missing, with_measures
-from helpers.scoring.scoring_set import ScoringSet, classes_in_turn, scoring_set
+from helpers.scoring.single_images import correct_on_test, folder_name, image_values, read_image_values, save_image_values
 from helpers.training import catalogue, pretraining
 from helpers.training.config import RunConfig, config_from
 from helpers.training.run import images_of_run, train_run
