@@ -38,6 +38,7 @@ FACE = {
         "study_gates",
     ],
     "data": ["box_sizes", "categories", "class_counts", "class_sizes", "data_found", "faults_found", "images_chosen", "images_with_boxes"],
+    "enough": ["images_enough", "say_images_enough"],
     "explore": ["sweep_monitor", "what_predicts", "where_it_looks"],
     "measures": [
         "costs",
