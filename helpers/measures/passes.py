@@ -1,6 +1,7 @@
 """The one pass over the training images that most measures live on, as many images at once as memory takes."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -62,8 +63,10 @@ def forward_pass(
         ValueError: the network's output is no (B, K) matrix of logits.
     """
     layer, linear = last_called(fused_network, example)
-    network = fused.with_exact_head(fused_network, linear)
+    network, passed = fused_network, partial(_passed, fused_network, linear)
     classifier, no_maps = None, "" if layer is not None else _no_layer(network)
+    # In bfloat16 a head that fits could not be told from one that nearly does.
+    exact = passed(layer, example, "float32") if layer is not None and precision == "bfloat16" else None
     kept: dict[str, list[Tensor]] = {"logits": [], "features": [], "maps": [], "lowest": []}
     given: list[Tensor] = []
     hook = linear.register_forward_pre_hook(lambda module, inputs: given.append(inputs[0])) if linear is not None else None
@@ -73,17 +76,14 @@ def forward_pass(
             given.clear()
             # Of the first images both, to see whether the closed form holds.
             closed = layer is not None and (start == 0 or classifier is not None)
-            maps, logits = _passed(network, layer if closed else None, pixels, precision)
+            maps, logits = passed(layer if closed else None, pixels, precision)
             if logits.ndim != 2:
                 raise ValueError(f"the network puts out shape {tuple(logits.shape)}; a classifier puts out (B, K) logits")
-            if start == 0 and closed:
-                # In bfloat16 a head that fits could not be told from one that nearly does.
-                classifier = _closed_form(
-                    network, *_passed(network, layer, example, "float32") if precision == "bfloat16" else (maps, logits)
-                )
-            kept["logits"].append(logits.float().cpu())
-            if given:
+            if given:  # before the closed form is tried, which calls the layer once more
                 kept["features"].append(given[-1].flatten(1).float().cpu())
+            if start == 0 and closed:
+                classifier = _closed_form(network, *(exact or (maps, logits)))
+            kept["logits"].append(logits.float().cpu())
             if classifier is not None:
                 weighted = closed_form.closed_form_cam(cam_method, maps, classifier.weight, logits.argmax(1))
             elif not no_maps:
@@ -98,9 +98,11 @@ def forward_pass(
     return Pass(**joined, no_maps=no_maps)
 
 
-def _passed(network: nn.Module, layer: nn.Module | None, pixels: Tensor, precision: str) -> tuple[Tensor | None, Tensor]:
+def _passed(
+    network: nn.Module, head: nn.Linear | None, layer: nn.Module | None, pixels: Tensor, precision: str
+) -> tuple[Tensor | None, Tensor]:
     """Give the maps of a layer, None without one, and the logits; what was computed in bfloat16 comes back in float32."""
-    with autocast(pixels.device, precision):
+    with autocast(pixels.device, precision), fused.exact_head(head):
         maps, logits = (None, network(pixels)) if layer is None else hooks.features_and_logits(network, layer, pixels)
     if precision == "float32":
         return maps, logits

@@ -61,13 +61,13 @@ def clean_accuracy(logits: Tensor, labels: Tensor) -> float:
 
 @provides
 @torch.inference_mode()
-def rotated_probabilities(network: nn.Module, images: Any, normalise: Any, device: Any, batch_size: int) -> Tensor:
+def rotated_probabilities(fused_network: nn.Module, images: Any, normalise: Any, device: Any, batch_size: int) -> Tensor:
     """(3, N, K) float64 softmax of the training images turned by 90, 180 and 270 degrees: three passes; the turn is exact."""
     batches = [images.images[start : start + batch_size] for start in range(0, len(images), batch_size)]
     return (
         torch.stack(
             [
-                torch.cat([network(prepared(pixels.rot90(turns, (2, 3)), normalise, device)).cpu() for pixels in batches])
+                torch.cat([fused_network(prepared(pixels.rot90(turns, (2, 3)), normalise, device)).cpu() for pixels in batches])
                 for turns in (1, 2, 3)
             ]
         )

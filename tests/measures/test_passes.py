@@ -159,3 +159,33 @@ def test_maps_that_the_logits_do_not_need_are_a_reason():
     )
     with pytest.raises(ValueError, match="no class activation map: the logits do not depend"):
         known["maps"]
+
+
+def seven_images():
+    pixels = torch.randint(0, 256, (7, 3, 32, 32), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    return ImageSet(pixels, torch.arange(7) % 3, torch.tensor([[2, 2, 9, 9]] * 7, dtype=torch.int16), tuple("abcdefg"))
+
+
+def test_images_pass_through_the_folded_copy_and_weights_are_read_from_the_network():
+    scenes = seven_images()
+    network = resnet.build("resnet18", 3, stem="strided", width=0.125, seed=0).to(memory_format=torch.channels_last).eval()
+    given = {"network": network, "images": scenes, "normalise": resnet.normalise_images, "device": "cpu"}
+    known = Evidence(given, MeasureSettings())
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in known["fused_network"].modules())
+    assert known["network"] is network
+    with torch.inference_mode():
+        expected = network(resnet.normalise_images(scenes.images))
+    assert torch.allclose(known["logits"], expected, atol=1e-5 * float(expected.abs().max()))
+
+
+def test_a_pass_in_bfloat16_gives_float32_near_that_of_float32_with_the_same_closed_form():
+    scenes = seven_images()
+    network = resnet.build("resnet18", 3, stem="strided", width=0.25, seed=0).to(memory_format=torch.channels_last).eval()
+    given = {"network": network, "images": scenes, "normalise": resnet.normalise_images, "device": "cpu"}
+    exact, near = (Evidence(given, MeasureSettings(precision=name))["forward_pass"] for name in ("float32", "bfloat16"))
+    assert exact.no_maps == near.no_maps == ""
+    for first, second in ((exact.logits, near.logits), (exact.features, near.features)):
+        assert second.dtype == torch.float32
+        assert second.shape == first.shape
+        # Products of 8 bits, some 20 layers deep.
+        assert 0 < (first - second).abs().max() < 20 * 2**-8 * first.abs().max()

@@ -1,0 +1,102 @@
+"""A copy of a network for passes without gradients: each batch norm folded into the convolution before it, its head in float32."""
+
+import copy
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+from torch.nn.utils.fusion import fuse_conv_bn_weights
+from torch.nn.utils.parametrize import is_parametrized
+
+from helpers.networks.hooks import evaluation_mode, observe
+
+_EXACT = 1e-5  # of the largest logit, by which a copy may differ
+
+
+class FullPrecisionLinear(nn.Linear):
+    """A linear layer that computes in float32 also where autocast is on: logits rounded to 8 bits would have ties."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Take (..., D) and give (..., K) in the type of the weights."""
+        with torch.autocast(features.device.type, enabled=False):
+            return linear(features.to(self.weight.dtype), self.weight, self.bias)
+
+
+@torch.no_grad()
+def fused(network: nn.Module, example: Tensor) -> nn.Module:
+    """Copy of a network in evaluation mode without the batch norms that directly follow a convolution: the same logits, in less time.
+
+    Modules keep their names, so a layer of the copy puts out what that of the network does; in place of a folded norm stands an identity.
+
+    Args:
+        network: any; it is left as it is, so what looks at weights looks at the network's own.
+        example: (1, 3, S, S) as the network expects it, on which the copy is held against the network.
+
+    Returns:
+        The copy; the network itself where nothing can be folded, or where the copy's logits differ by more than 1e-5 of the largest.
+    """
+    pairs, expected = _convolutions_and_norms(network, example)
+    if not pairs:
+        return network
+    try:
+        made = _folded(network, pairs)
+        with evaluation_mode(made):
+            found = made(example)
+    except (AttributeError, RuntimeError, TypeError):  # it cannot be copied, or reads its norms otherwise than by calling them
+        return network
+    near = torch.allclose(found, expected, rtol=0, atol=_EXACT * float(expected.abs().max()), equal_nan=True)
+    return made if near else network
+
+
+@contextmanager
+def exact_head(head: nn.Linear | None) -> Iterator[None]:
+    """Let a linear layer compute in float32 under autocast while the context is open; one of a class of its own is left alone."""
+    if type(head) is not nn.Linear:
+        yield
+        return
+    head.__class__ = FullPrecisionLinear
+    try:
+        yield
+    finally:
+        head.__class__ = nn.Linear
+
+
+def _convolutions_and_norms(network: nn.Module, example: Tensor) -> tuple[list[tuple[str, str]], Any]:
+    """Find, in one pass, the names of convolutions with the batch norm that each is followed by, and give the output beside them."""
+    names = {module: name for name, module in network.named_modules()}
+    calls: Counter[nn.Module] = Counter()
+    outputs: dict[int, tuple[nn.Conv2d, Tensor]] = {}  # the tensors are kept, so that no other takes the place of one
+    pairs: list[tuple[nn.Conv2d, nn.BatchNorm2d]] = []
+    last: list[Any] = []
+
+    def seen(module: nn.Module, given: Any, output: Any) -> None:
+        calls[module] += 1
+        if isinstance(module, nn.Conv2d):
+            outputs[id(output)] = module, output
+        if isinstance(module, nn.BatchNorm2d) and id(given[0]) in outputs:
+            pairs.append((outputs[id(given[0])][0], module))
+        if module is network:
+            last.append(output)
+
+    observe(network, example, seen)
+    kept = [pair for pair in pairs if all(calls[module] == 1 for module in pair) and _foldable(*pair)]
+    return [(names[convolution], names[norm]) for convolution, norm in kept], last[-1]
+
+
+def _foldable(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> bool:
+    return norm.track_running_stats and norm.running_mean is not None and not is_parametrized(convolution)
+
+
+def _folded(network: nn.Module, pairs: list[tuple[str, str]]) -> nn.Module:
+    made = copy.deepcopy(network).eval()
+    for first, second in pairs:
+        convolution, norm = made.get_submodule(first), made.get_submodule(second)
+        statistics = (norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias)
+        convolution.weight, convolution.bias = fuse_conv_bn_weights(convolution.weight, convolution.bias, *statistics)
+        parent, _, own = second.rpartition(".")
+        setattr(made.get_submodule(parent), own, nn.Identity())
+    return made

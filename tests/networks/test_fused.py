@@ -1,0 +1,111 @@
+import pytest
+import torch
+from torch import nn
+
+from helpers.networks import hooks, resnet
+from helpers.networks.fused import FullPrecisionLinear, exact_head, fused
+
+
+def lived_in(network, size=32, seed=0):
+    """Weights and statistics of batch norms as training leaves them: far from 1 and 0."""
+    generator = torch.Generator().manual_seed(seed)
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            for tensor, low, high in (
+                (module.weight, 0.5, 1.5),
+                (module.bias, -0.3, 0.3),
+                (module.running_mean, -0.5, 0.5),
+                (module.running_var, 0.5, 2),
+            ):
+                with torch.no_grad():
+                    tensor.copy_(torch.rand(tensor.shape, generator=generator) * (high - low) + low)
+    return network.to(memory_format=torch.channels_last).eval()
+
+
+def images(count=4, size=32, dtype=torch.float32):
+    given = torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(1), dtype=dtype)
+    return given.contiguous(memory_format=torch.channels_last)
+
+
+def norms(network):
+    return sum(isinstance(module, nn.BatchNorm2d) for module in network.modules())
+
+
+@pytest.mark.parametrize("architecture", resnet.ARCHITECTURES)
+@pytest.mark.parametrize("stem", resnet.STEMS)
+def test_logits_and_maps_are_those_of_the_network_and_no_norm_is_left(architecture, stem):
+    network = lived_in(resnet.build(architecture, 5, stem=stem, width=0.125, seed=0)).double()
+    state = {name: value.clone() for name, value in network.state_dict().items()}
+    made, given = fused(network, images(1, dtype=torch.float64)), images(dtype=torch.float64)
+    assert norms(made) == 0 < norms(network)
+    found, expected = (hooks.features_and_logits(item, item.layer4, given) for item in (made, network))
+    for mine, own in zip(found, expected, strict=True):
+        assert (mine - own).abs().max() < 1e-11 * own.abs().max()  # rounding of some hundred layers
+    assert all(torch.equal(value, network.state_dict()[name]) for name, value in state.items())
+    assert made.fc.weight is not network.fc.weight  # a copy, down to what is not folded
+
+
+def test_in_float32_the_logits_agree_to_five_digits():
+    network, given = lived_in(resnet.build("resnet18", 5, stem="strided", width=0.25, seed=0)), images(8, 64)
+    with torch.no_grad():
+        expected, found = network(given), fused(network, given[:1])(given)
+    assert 0 < (found - expected).abs().max() < 1e-5 * expected.abs().max()
+
+
+class Twice(nn.Module):
+    """Ends after a convolution that is called with two norms, or whose output goes on beside its norm."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.way, self.conv, self.one, self.other = way, nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.BatchNorm2d(4)
+
+    def forward(self, given):
+        between = self.conv(given)
+        if self.way == "beside":
+            return (self.one(between) + between).mean((2, 3))
+        if self.way == "two norms":
+            return (self.one(between) + self.other(between)).mean((2, 3))
+        return (self.one(between) + self.one(self.conv(given.flip(3)))).mean((2, 3))
+
+
+@pytest.mark.parametrize("way", ["beside", "two norms", "called twice"])
+def test_a_network_whose_convolutions_go_elsewhere_too_is_given_back(way):
+    network = lived_in(Twice(way))
+    assert fused(network, images(1)) is network
+
+
+def test_a_norm_without_statistics_or_without_a_convolution_stays():
+    network = nn.Sequential(
+        nn.BatchNorm2d(3), nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, track_running_stats=False), nn.Flatten(), nn.Linear(3600, 2)
+    )
+    assert fused(network.eval(), images(1)) is network
+
+
+def test_a_network_that_reads_its_norm_is_given_back():
+    class Reader(nn.Sequential):
+        def forward(self, given):
+            return super().forward(given).mean((2, 3)) * self[1].eps
+
+    network = lived_in(Reader(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)))
+    assert fused(network, images(1)) is network
+
+
+def test_the_mode_of_the_network_stays_and_the_copy_evaluates():
+    network = lived_in(resnet.build("resnet18", 5, stem="strided", width=0.125, seed=0)).train()
+    made = fused(network, images(1))
+    assert network.training
+    assert not made.training
+    assert torch.allclose(made(images()), network.eval()(images()), atol=1e-5)
+
+
+def test_under_autocast_an_exact_head_gives_float32_logits_of_the_same_features():
+    network = lived_in(resnet.build("resnet18", 5, stem="strided", width=0.25, seed=0))
+    made = fused(network, images(1))
+    given = []
+    made.fc.register_forward_pre_hook(lambda module, inputs: given.append(inputs[0]))
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16), exact_head(made.fc):
+        assert type(made.fc) is FullPrecisionLinear
+        logits = made(images())
+    assert type(made.fc) is nn.Linear
+    assert given[0].dtype == torch.bfloat16
+    assert torch.equal(logits, nn.functional.linear(given[0].float(), network.fc.weight, network.fc.bias))
