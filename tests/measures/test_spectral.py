@@ -173,3 +173,18 @@ def test_zeros_give_zero_and_what_is_not_finite_is_undefined():
 def test_what_does_not_fit_is_refused(shape, arguments, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         spectral.operator_norm(torch.ones(shape), **arguments)
+
+
+@pytest.mark.parametrize(("channels", "taps", "size"), [(12, 3, 64), (7, 5, 33), (5, 7, 48)])
+def test_cells_that_are_dropped_hold_no_larger_value(channels, taps, size):
+    for seed in range(4):
+        weight = torch.randn(channels, channels, taps, taps, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+        every = torch.linalg.svdvals(torch.fft.fft2(weight, (size, size)).permute(2, 3, 0, 1))
+        assert spectral.operator_norm(weight, size) == pytest.approx(float(every.max()), rel=1e-11)
+
+
+def test_weights_of_any_scale_have_their_norm():
+    weight = torch.randn(6, 6, 3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    norm = spectral.operator_norm(weight, 32)
+    for power in (-500, -70, 70, 500):
+        assert spectral.operator_norm(weight * 2.0**power, 32) == norm * 2.0**power
