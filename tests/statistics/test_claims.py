@@ -1,0 +1,40 @@
+"""Claims: checked before a run is spent, kept with the runs that were there when they were first seen."""
+
+import json
+
+import pytest
+
+from helpers.statistics.claims import check_claims, claims_digest, keep_claims, kept_claims
+
+CLAIM = {"claim": "IoU falls as the gap grows", "measure": "iou", "question": "r_gap", "side": "below", "primary": True}
+
+
+def test_claims_keep_the_time_and_the_runs_of_when_they_were_first_seen(tmp_path):
+    assert kept_claims(tmp_path) == ([], "", "", 0)
+    assert keep_claims(tmp_path, []) == ([], "", "", 0)
+    assert not (tmp_path / "claims.json").exists()
+    first = keep_claims(tmp_path, [CLAIM])
+    assert (first.claims, first.digest, first.runs) == ([CLAIM], claims_digest([CLAIM]), 0)
+    (tmp_path / "runs/one").mkdir(parents=True)
+    assert keep_claims(tmp_path, [CLAIM]) == first == kept_claims(tmp_path)
+    changed = keep_claims(tmp_path, [CLAIM | {"side": "above"}])
+    assert (changed.runs, changed.digest != first.digest) == (1, True)
+    assert [record["digest"] for record in json.loads((tmp_path / "claims.json").read_text())] == [first.digest, changed.digest]
+    assert keep_claims(tmp_path, []).claims == []  # taken back, and seen to be
+
+
+@pytest.mark.parametrize(
+    ("claims", "words"),
+    [
+        ("iou", "write a list of mappings"),
+        ([{"claim": "x"}], "has no measure, question, side"),
+        ([CLAIM | {"sides": 1}], "has sides; a claim has"),
+        ([CLAIM | {"question": "tau"}], "choose one of r_gap"),
+        ([CLAIM | {"primary": "yes"}], "choose one of True, False"),
+        ([CLAIM | {"published": "-0.8"}], "must be a number"),
+        ([CLAIM] * 4, "4 claims are primary; at most 3"),
+    ],
+)
+def test_claims_that_cannot_be_judged_are_refused(claims, words):
+    with pytest.raises(ValueError, match=words):
+        check_claims(claims)
