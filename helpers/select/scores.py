@@ -13,7 +13,7 @@ from helpers.measures import evidence, registry
 from helpers.measures.evidence import closure
 from helpers.networks import resnet
 from helpers.networks.hooks import evaluation_mode, prepared
-from helpers.select.images import OwnImages, check_outputs
+from helpers.select.images import OwnImages, check_outputs, in_turn
 from helpers.select.load import Candidate
 
 OWN_SCORE_COLUMNS = ["checkpoint", "measure", "variant", "value", "seconds", "reason"]
@@ -150,6 +150,7 @@ def score_checkpoints(
         For each checkpoint its facts (``FACTS``; outputs is 0 and fault says why where it could not be scored), and its scores
         (``COLUMNS``, one row per measure and variant, NaN with a reason where undefined).
     """
+    images = in_turn(images)
     for candidate in candidates:
         facts: dict[str, object] = {"checkpoint": candidate.name, "architecture": "", "outputs": 0, "fault": ""}
         scores = pd.DataFrame(columns=OWN_SCORE_COLUMNS[1:])

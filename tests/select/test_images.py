@@ -3,7 +3,7 @@ import pytest
 import torch
 from PIL import Image
 
-from helpers.select.images import MACHINE_MADE, box_source, check_outputs, load_images, natural_size
+from helpers.select.images import MACHINE_MADE, box_source, check_outputs, in_turn, load_images, natural_size
 
 XML = "<annotation><size><width>40</width><height>20</height></size>{}</annotation>"
 
@@ -135,3 +135,16 @@ def test_the_natural_size_is_the_shorter_side_and_at_most_224(folder, tmp_path):
     assert natural_size(folder) == 20
     draw(tmp_path / "big/a.jpg", size=(500, 375))
     assert natural_size(tmp_path / "big") == 224
+
+
+def test_classes_in_turn_keep_what_belongs_to_an_image(folder, tmp_path):
+    images = load_images(folder, image_size=16)
+    ordered = in_turn(images)
+    places = [images.names.index(name) for name in ordered.names]
+    assert sorted(places) == list(range(8))
+    assert [set(ordered.labels[start : start + 2].tolist()) for start in range(0, 8, 2)] == [{0, 1}] * 4
+    for name in ("images", "boxes", "labels", "annotated"):
+        assert torch.equal(getattr(ordered, name), getattr(images, name)[places])
+    draw(tmp_path / "alone" / "a.jpg")
+    draw(tmp_path / "alone" / "b.jpg", 1)
+    assert sorted(in_turn(load_images(tmp_path / "alone", image_size=16)).names) == ["a.jpg", "b.jpg"]
