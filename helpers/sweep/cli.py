@@ -45,13 +45,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a study from the command line; see ``--help``."""
     parser = argparse.ArgumentParser(prog="python -m helpers.sweep", description="Run the notebooks of a study and write its report.")
     add = parser.add_argument
-    add("study", type=study_path, help="params/<study>.yaml, or the bare name of a study there")
+    add("study", type=study_path, nargs="?", help="params/<study>.yaml, or the bare name of a study there")
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="override a parameter; notebook.name=value for one")
     add("--as", dest="variant", default="", metavar="NAME", help="publish beside the main report: reports/<study>/variants/NAME")
     add("--force", action="append", default=[], metavar="NOTEBOOK", help="run this notebook although nothing changed")
     add("--dry-run", action="store_true", help="say what would run and why, and run nothing")
     add("--plan", action="store_true", help="time a few steps of every network, say what the study costs, and run nothing")
     add("--status", action="store_true", help="tell from the disk how far the study is, and run nothing")
+    add("--new", default="", metavar="NAME", help="write params/NAME.yaml for the images at --data, and run nothing")
+    add("--data", default="", metavar="PATH", help="with --new: folder or .zip of images in a folder per class, with boxes")
+    add("--minutes", type=float, default=60.0, metavar="M", help="with --new: what the study may take on this machine")
     add("--engine", choices=("local", "ray"), default="local", help="where executions run: this machine (default), or a Ray cluster")
     add("--address", default="", help="of the Ray cluster: local, or HOST:PORT of its head")
     add("--jobs", type=int, default=0, metavar="N", help="executions side by side; 0 takes the GPUs, or half the cores")
@@ -65,6 +68,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     failing.add_argument("--max-failures", type=int, default=0, metavar="N", help="stop after N failures")
     add("--min-free", type=float, default=1.0, metavar="GIB", help="disk space that must be free before anything starts")
     given = parser.parse_args(arguments)
+    if given.new:
+        from helpers.sweep import new_study  # late: it loads torch
+
+        return new_study.write_new(given.new, given.data, given.minutes)
+    if not given.study:
+        parser.error("name a study, such as demo, or write one for your images with --new NAME --data PATH")
     limits = {"time_limit": given.time_limit, "retries": given.retries, "max_failures": 1 if given.fail_fast else given.max_failures}
     places = {"engine": given.engine, "address": given.address, "jobs": given.jobs, "per_gpu": given.per_gpu, "shard": given.shard}
     options = Options(**places, **limits, min_free=given.min_free)
