@@ -50,7 +50,7 @@ def blurred(pixels: Tensor, deviation: float) -> Tensor:
     return gaussian_blur(pixels, [2 * radius + 1] * 2, [deviation] * 2)
 
 
-def noisy(pixels: Tensor, deviation: float, draws: torch.Generator) -> Tensor:
+def with_noise(pixels: Tensor, deviation: float, draws: torch.Generator) -> Tensor:
     """Pixels with independent Gaussian noise, not cut to any range: float (N, 3, H, W) -> as many.
 
     Args:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torchvision.transforms.v2.functional import InterpolationMode, rgb_to_grayscale, rotate
 
-from helpers.data.degrade import blurred, check_images, in_chunks, noisy, ssim
+from helpers.data.degrade import blurred, check_images, in_chunks, ssim, with_noise
 from helpers.files import complete_or_absent, read_json, write_json
 
 # Name of a shift: what is done, and the mean SSIM that it leaves, the factor, or the degrees.
@@ -189,7 +189,7 @@ def _jpeg_chunk(images: Tensor, steps: Tensor, cosines: Tensor, colours: Tensor,
 
 def _noise(images: Tensor, deviation: float, seed: int) -> Tensor:
     draws = torch.Generator().manual_seed(seed)
-    return in_chunks(images, lambda pixels: noisy(pixels, deviation, draws))
+    return in_chunks(images, lambda pixels: with_noise(pixels, deviation, draws))
 
 
 # What is calibrated to an SSIM: images, strength and seed to images, and the greatest strength for images of a side.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss, pixel_shuffle
 
-from helpers.data.degrade import blurred, check_images, in_chunks, noisy, ssim
+from helpers.data.degrade import blurred, check_images, in_chunks, ssim, with_noise
 from helpers.networks.hooks import evaluation_mode
 
 GENERATORS = ("blur", "gaussian", "autoencoder")
@@ -118,7 +118,7 @@ def _degraded(pixels: Tensor, generator: NoiseGenerator, strength: float, draws:
     if generator.name == "blur":
         return blurred(pixels, strength)
     if generator.name == "gaussian":
-        return noisy(pixels, strength, draws)
+        return with_noise(pixels, strength, draws)
     network = generator.network
     device = next(network.parameters()).device
     kept = torch.full((len(pixels),), network.width - max(0.0, strength - 1), device=device)

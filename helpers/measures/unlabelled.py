@@ -90,7 +90,7 @@ def _variants(predicted: Callable[[float], float], temperature: float) -> Mappin
     return {"as given": predicted(1.0), "calibrated": predicted(temperature) if np.isfinite(temperature) else np.nan}
 
 
-def accuracy(logits: Tensor, labels: Tensor) -> float:
+def _fraction_right(logits: Tensor, labels: Tensor) -> float:
     """Fraction of images whose largest logit is their label's."""
     return float((logits.argmax(1) == labels).double().mean())
 
@@ -98,7 +98,7 @@ def accuracy(logits: Tensor, labels: Tensor) -> float:
 @measure("unlabelled", 1, "accuracy on labelled images held out of training", title="holdout accuracy")
 def holdout_accuracy(holdout_logits: Tensor, holdout_labels: Tensor) -> float:
     """Accuracy of the labelled holdout: the plain baseline, the prediction for a target that is like it."""
-    return accuracy(*_labelled(holdout_logits, holdout_labels))
+    return _fraction_right(*_labelled(holdout_logits, holdout_labels))
 
 
 @measure("unlabelled", 1, "Hendrycks and Gimpel 2017", title="average confidence", variants=AS_GIVEN)
@@ -117,7 +117,7 @@ def difference_of_confidences(
     An accuracy, but as published it is not cut to [0, 1].
     """
     target, holdout, labels = _both(target_logits, holdout_logits, holdout_labels)
-    right = accuracy(holdout, labels)
+    right = _fraction_right(holdout, labels)
     return _variants(lambda t: right - float(confidence(holdout / t).mean() - confidence(target / t).mean()), temperature)
 
 
@@ -141,7 +141,7 @@ def _thresholded(
     score: Callable[[Tensor], Tensor], target_logits: Tensor, holdout_logits: Tensor, holdout_labels: Tensor, temperature: float
 ) -> Mapping[str, float]:
     target, holdout, labels = _both(target_logits, holdout_logits, holdout_labels)
-    right = accuracy(holdout, labels)
+    right = _fraction_right(holdout, labels)
     return _variants(lambda t: float((score(target / t) >= confidence_threshold(score(holdout / t), right)).double().mean()), temperature)
 
 
@@ -180,7 +180,7 @@ def agreement_of_repeats(target_logits: Tensor, repeat_target_logits: Sequence[T
             raise ValueError(f"a repeat's logits have shape {tuple(other.shape)}, the model's {tuple(target.shape)}; give the same images")
         if torch.equal(other, target):
             raise ValueError("a repeat has the model's own logits; give a run with another seed, since a run always agrees with itself")
-        fractions.append(accuracy(target, other.argmax(1)))
+        fractions.append(_fraction_right(target, other.argmax(1)))
     return float(np.mean(fractions))
 
 

@@ -53,8 +53,9 @@ def _prefix(count: int, seed: int) -> Tensor:
 
 
 @torch.inference_mode()
-def _logits(network: nn.Module, images: Tensor, device: torch.device | str, batch_size: int = 512) -> Tensor:
-    batches = images.split(batch_size)
+def _logits(network: nn.Module, images: Tensor, device: torch.device | str) -> Tensor:
+    # A processor is faster while the maps of a batch stay in its cache.
+    batches = images.split(512 if torch.device(device).type == "cuda" else 64)
     return torch.cat([network(prepared(pixels, resnet.normalise_images, device)).float().cpu() for pixels in batches]).half()
 
 

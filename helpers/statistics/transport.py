@@ -8,11 +8,11 @@ from scipy.optimize import linear_sum_assignment
 
 from helpers.statistics.correlations import Array
 
-Counts = NDArray[np.int64]
+_Counts = NDArray[np.int64]
 _ROUNDING = 1e-12  # of a sum of a few costs; a path that is cheaper by less is no better
 
 
-def quotas(shares: Array, total: int) -> Counts:
+def quotas(shares: Array, total: int) -> _Counts:
     """Whole numbers (K,) nearest to ``total * shares`` that sum to ``total``, by largest remainders (Hamilton); ties to the first class.
 
     Raises:
@@ -28,7 +28,7 @@ def quotas(shares: Array, total: int) -> Counts:
     return counts
 
 
-def least_cost(cost: Array, quota: Counts, *, sample: int = 300, seed: int = 0) -> float:
+def least_cost(cost: Array, quota: _Counts, *, sample: int = 300, seed: int = 0) -> float:
     """Smallest total cost of giving each of n images one of K classes, class k taken ``quota[k]`` times; exact.
 
     Up to ``sample`` images it is a linear assignment on columns repeated by quota, whose time grows with the cube of n. Beyond, the
@@ -59,14 +59,14 @@ def least_cost(cost: Array, quota: Counts, *, sample: int = 300, seed: int = 0) 
     return float(cost[np.arange(len(cost)), classes].sum())
 
 
-def _assigned(cost: Array, quota: Counts) -> Counts:
+def _assigned(cost: Array, quota: _Counts) -> _Counts:
     """Class of each image in an optimal assignment, (n,)."""
     columns = np.repeat(np.arange(len(quota)), quota)
     rows, chosen = linear_sum_assignment(cost[:, columns])
     return columns[chosen[np.argsort(rows)]]
 
 
-def _moves(cost: Array, classes: Counts) -> tuple[Array, Counts]:
+def _moves(cost: Array, classes: _Counts) -> tuple[Array, _Counts]:
     """Least cost (K, K) of moving one image from class a to b, infinite where a has none, and the image that moves."""
     k = cost.shape[1]
     price, image = np.full((k, k), np.inf), np.zeros((k, k), dtype=np.int64)
@@ -75,7 +75,7 @@ def _moves(cost: Array, classes: Counts) -> tuple[Array, Counts]:
     return price, image
 
 
-def _moves_from(a: int, cost: Array, classes: Counts) -> tuple[Array, Counts]:
+def _moves_from(a: int, cost: Array, classes: _Counts) -> tuple[Array, _Counts]:
     members = np.flatnonzero(classes == a)
     if not len(members):
         return np.full(cost.shape[1], np.inf), np.zeros(cost.shape[1], dtype=np.int64)
@@ -84,7 +84,7 @@ def _moves_from(a: int, cost: Array, classes: Counts) -> tuple[Array, Counts]:
     return extra[first, np.arange(cost.shape[1])], members[first]
 
 
-def _distances(price: Array, start: Array) -> tuple[Array, Counts]:
+def _distances(price: Array, start: Array) -> tuple[Array, _Counts]:
     """Shortest distances from ``start`` (K,), infinite where no path begins, and the class before each on its path (Bellman and Ford)."""
     distance, before = start.copy(), np.full(len(start), -1)
     for _ in range(len(start)):
@@ -98,7 +98,7 @@ def _distances(price: Array, start: Array) -> tuple[Array, Counts]:
     return distance, before
 
 
-def _meet(cost: Array, classes: Counts, quota: Counts) -> None:
+def _meet(cost: Array, classes: _Counts, quota: _Counts) -> None:
     """Move images, one shortest path at a time, until every class has its quota; ``classes`` is optimal for its own counts throughout."""
     surplus = np.bincount(classes, minlength=len(quota)) - quota
     price, image = _moves(cost, classes)

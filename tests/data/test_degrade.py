@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.data.degrade import in_chunks, noisy, ssim
+from helpers.data.degrade import in_chunks, ssim, with_noise
 
 
 def by_definition(one, other):
@@ -29,7 +29,7 @@ def by_definition(one, other):
 def test_ssim_is_the_mean_over_the_windows_within_the_image(height, width):
     generator = torch.Generator().manual_seed(height)
     images = torch.randint(256, (3, 3, height, width), generator=generator, dtype=torch.uint8)
-    degraded = in_chunks(images, lambda pixels: noisy(pixels, 30.0, generator))
+    degraded = in_chunks(images, lambda pixels: with_noise(pixels, 30.0, generator))
     expected = [by_definition(one, other) for one, other in zip(images.numpy(), degraded.numpy(), strict=True)]
     np.testing.assert_allclose(ssim(images, degraded).numpy(), expected, rtol=0, atol=1e-4)
 
