@@ -35,13 +35,13 @@ def side_by_side(folder: Path) -> list[dict[str, Any]]:
         return []
     rows = [{"name": "main report", "page": "index.html", "differs": {}, "numbers": primary_numbers([folder])}]
     for name, place in variants.items():
-        differs = differing(main.get("parameters", {}), read_listing(place)["parameters"])
+        differs = differing_parameters(main.get("parameters", {}), read_listing(place)["parameters"])
         numbers = primary_numbers([place, folder])
         rows.append({"name": name, "page": f"variants/{name}/index.html", "differs": differs, "numbers": numbers})
     return rows
 
 
-def differing(main: Mapping[str, Mapping[str, Any]], own: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+def differing_parameters(main: Mapping[str, Mapping[str, Any]], own: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Map each parameter whose value is not the main report's to "value (main: value)"; one of one notebook alone carries its name."""
     found: dict[str, str] = {}
     for notebook, values in own.items():

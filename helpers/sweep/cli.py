@@ -245,7 +245,7 @@ def _clear(folders: Sequence[Path]) -> None:
 
 
 def _write_pages(executions: Sequence[Execution], places: Places) -> None:
-    print(f"report: {os.path.relpath(listing.write_pages(executions, places), places.root)}")
+    print(f"report: {os.path.relpath(listing.publish_pages(executions, places), places.root)}")
 
 
 def _print_changes(executions: Sequence[Execution], places: Places) -> None:

@@ -14,7 +14,7 @@ from helpers.sweep.study_file import Execution
 _LISTING = "published.json"  # in the folder of a report; a variant of the study has one of its own
 
 
-def write_pages(executions: Sequence[Execution], places: Places) -> Path:
+def publish_pages(executions: Sequence[Execution], places: Places) -> Path:
     """Write the pages of a report and the list of its files, unless they show just these executions already; give its index."""
     reports = places.reports(executions[0])
     own = [item for item in executions if places.record(item).is_file()]  # what a variant shares with the main report has none here
@@ -71,7 +71,7 @@ def _files(executions: Sequence[Execution], places: Places) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def changes(executions: Sequence[Execution], places: Places) -> list[str]:
+def changed_files(executions: Sequence[Execution], places: Places) -> list[str]:
     """List the published files that are no longer as they were published, each with what became of it.
 
     Records know it while the folder of work is there; a report that was sent alone has its list.
@@ -90,7 +90,7 @@ def changes(executions: Sequence[Execution], places: Places) -> list[str]:
 
 def say_changes(executions: Sequence[Execution], places: Places) -> list[str]:
     """List what was changed since it was published, and say it on the index of the report."""
-    found, reports = changes(executions, places), places.reports(executions[0])
+    found, reports = changed_files(executions, places), places.reports(executions[0])
     if (reports / "index.html").is_file():
         from helpers.report import pages  # late: it loads templates
 

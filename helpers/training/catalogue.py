@@ -1,5 +1,6 @@
 """The model set on disk: which runs are complete, the catalogue with one row per model, the models, and their scores."""
 
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -16,6 +17,7 @@ from torch import nn
 from helpers.files import complete_or_absent, inside, read_json
 from helpers.networks import resnet
 from helpers.training.config import RunConfig, cell_name, config_from, run_id
+from helpers.training.soundness import fault_of_run
 from helpers.training.state import snapshot_path
 
 _HYPERPARAMETERS = [field.name for field in fields(RunConfig)]
@@ -41,7 +43,15 @@ def is_complete(work: Path, run: RunConfig | str) -> bool:
 
 
 def missing(work: Path, runs: Sequence[RunConfig]) -> list[RunConfig]:
-    """List the runs that are not complete, in the given order."""
+    """List the runs that are not complete, in the given order.
+
+    A complete run whose files are not those that it wrote is named in a warning, and counts as missing from then on.
+    """
+    for run in runs:
+        folder = run_folder(work, run)
+        if fault := fault_of_run(folder):
+            warnings.warn(f"{folder}: {fault}; it is trained again", stacklevel=2)
+            (folder / "result.json").unlink(missing_ok=True)
     return [run for run in runs if not is_complete(work, run)]
 
 

@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 from helpers.data.dataset import ImageSet, StudyData
 from helpers.files import complete_or_absent, device_name, read_json, versions, write_json
 from helpers.networks import resnet, weights
-from helpers.training import cuda_graph, state, stopping
+from helpers.training import cuda_graph, soundness, state, stopping
 from helpers.training.augmentation import draw
 from helpers.training.config import RunConfig, run_id
 
@@ -255,6 +255,7 @@ def _finish(
         "snapshots": snapshots,
         "device": device_name(device),
         "versions": versions(),
+        "files": soundness.digests_of_run(folder),
     }
     write_json(folder / "result.json", record)
     state.discard(folder)

@@ -1,0 +1,68 @@
+"""A run whose files are another's, cut, or altered is named and trained again."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from helpers.data.dataset import load_study_data
+from helpers.training import catalogue, soundness
+from helpers.training.run import train_run
+from tests.conftest import TINY_SCENES
+from tests.training.conftest import configurations
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Two runs of one epoch, complete; gives their configurations and how to train one."""
+    made = [replace(run, max_epochs=1) for run in configurations(tmp_path)[:2]]
+    data = load_study_data(**TINY_SCENES, cache_dir=tmp_path / "cache")
+    for run in made:
+        train_run(run, data, catalogue.run_folder(tmp_path, run))
+    return made, lambda run: train_run(run, data, catalogue.run_folder(tmp_path, run))
+
+
+def damage(name):
+    def change(folder, other):
+        path = folder / name
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2 : len(content) // 2 + 16] = bytes(16)
+        path.write_bytes(content)
+
+    return change
+
+
+DAMAGES = {
+    "result of another run": lambda folder, other: shutil.copy(other / "result.json", folder),
+    "config of another run": lambda folder, other: shutil.copy(other / "config.json", folder),
+    "history of another run": lambda folder, other: shutil.copy(other / "history.parquet", folder),
+    "snapshot of another run": lambda folder, other: shutil.copy(other / "snapshot-stop.safetensors", folder),
+    "result that is no JSON": lambda folder, other: (folder / "result.json").write_text("{"),
+    "result that is a list": lambda folder, other: (folder / "result.json").write_text("[]"),
+    "snapshot deleted": lambda folder, other: (folder / "snapshot-stop.safetensors").unlink(),
+    "snapshot with zeros": damage("snapshot-stop.safetensors"),
+    "history with zeros": damage("history.parquet"),
+}
+
+
+def test_what_does_not_belong_to_a_run_is_named_and_made_again(runs, tmp_path):
+    (first, second), train = runs
+    folder, other = (catalogue.run_folder(tmp_path, run) for run in (first, second))
+    weights = (folder / "snapshot-stop.safetensors").read_bytes()
+    assert catalogue.missing(tmp_path, [first, second]) == []
+    for name, change in DAMAGES.items():
+        change(folder, other)
+        with pytest.warns(UserWarning, match=f"{folder.name}: .*; it is trained again"):
+            assert catalogue.missing(tmp_path, [first, second]) == [first], name
+        train(first)
+        assert (folder / "snapshot-stop.safetensors").read_bytes() == weights, name
+        assert catalogue.missing(tmp_path, [first, second]) == [], name
+
+
+def test_a_run_of_before_there_were_digests_is_held_against_its_name_alone(runs, tmp_path):
+    folder = catalogue.run_folder(tmp_path, runs[0][0])
+    record = json.loads((folder / "result.json").read_text())
+    del record["files"]
+    (folder / "result.json").write_text(json.dumps(record))
+    assert soundness.fault_of_run(folder) == ""
