@@ -11,7 +11,7 @@ from helpers.data.dataset import ImageSet, StudyData
 from helpers.training.config import config_from
 from helpers.training.run import fitted_rows
 
-FEWEST = 10  # images of a class that all runs must share
+OF_A_CLASS = 10  # images of a class that all runs must share
 
 
 # What decides which training images a run is fitted to.
@@ -61,10 +61,10 @@ def scoring_set(catalogue: pd.DataFrame, data: StudyData, images: int = 0) -> Sc
     shared = np.array(sorted(set.intersection(*fitted)) if fitted else range(len(data.train)), dtype=np.int64)
     labels = data.train.labels.numpy()
     counts = np.bincount(labels[shared], minlength=len(data.classes))
-    if counts.min(initial=len(data.train)) < FEWEST:
+    if counts.min(initial=len(data.train)) < OF_A_CLASS:
         fewest = data.classes["class_id"].iloc[int(counts.argmin())]
         raise ValueError(
-            f"all runs of this study together were fitted to {counts.min()} images of the class {fewest}; at least {FEWEST} of every class "
+            f"all runs of this study together were fitted to {counts.min()} images of the class {fewest}; at least {OF_A_CLASS} of every class "
             "are needed to score all models on the same images. Give the runs more images per class (images_per_class of 01, and the axis "
             "of that name of 02), or leave out the runs with few"
         )
