@@ -65,8 +65,8 @@ def scoring_set(catalogue: pd.DataFrame, data: StudyData, images: int = 0) -> Sc
         fewest = data.classes["class_id"].iloc[int(counts.argmin())]
         raise ValueError(
             f"all runs of this study together were fitted to {counts.min()} images of the class {fewest}; at least {OF_A_CLASS} "
-            "of every class are needed to score all models on the same images. Give the runs more images per class (images_per_class of 01, and the axis "
-            "of that name of 02), or leave out the runs with few"
+            "of every class are needed to score all models on the same images. Give the runs more images per class (images_per_class of "
+            "01, and the axis of that name of 02), or leave out the runs with few"
         )
     drawn = np.random.default_rng(int.from_bytes(_digest(data.fingerprint))).permutation(len(data.train))
     drawn = drawn[np.isin(drawn, shared)]
