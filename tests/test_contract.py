@@ -248,7 +248,7 @@ def test_only_the_ground_stands_outside_of_rooms():
     assert {path.name for path in (PROJECT_ROOT / "helpers").iterdir() if path.is_dir() and path.name != "__pycache__"} == set(PLACE) - {""}
     rooms = defaultdict(int)
     for path in HELPERS:
-        rooms[room_of(dotted(path))] += path.name not in ("__init__.py", "__main__.py")
+        rooms[path.parent] += path.name not in ("__init__.py", "__main__.py")
     assert max(rooms.values()) <= LARGEST_ROOM, dict(rooms)
 
 

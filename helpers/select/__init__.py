@@ -3,7 +3,7 @@
 from helpers import face
 
 FACE = {
-    "calibration": ["differences", "differing", "of_study", "of_user", "read_calibration"],
+    "calibration": ["differences", "case_of_study", "differing", "of_user", "read_calibration"],
     "images": ["box_source"],
     "ranking": ["rank"],
     "report": [

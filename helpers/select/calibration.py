@@ -272,7 +272,9 @@ def of_user(
     return Case(load.find(from_root(checkpoints_path), architecture), loaded, study, None)
 
 
-def of_study(study: Calibration, work: Path, catalogue: pd.DataFrame, data: StudyData, *, cells: int, images: int, seed: int = 0) -> Case:
+def case_of_study(
+    study: Calibration, work: Path, catalogue: pd.DataFrame, data: StudyData, *, cells: int, images: int, seed: int = 0
+) -> Case:
     """Leave cells of a study out of its calibration, and take their models as if they were a user's.
 
     Args:

@@ -17,7 +17,7 @@ from helpers.networks.resnet import ARCHITECTURES
 from helpers.training.config import PRECISIONS
 from helpers.training.cuda_graph import CapturedStep, Shape, random_batch
 
-AUTO = "auto"
+AUTO_PRECISION = "auto"
 
 
 _NAME = "precision.json"
@@ -98,11 +98,11 @@ def foreseen_precision(precision: str, work: Path, shape: Shape) -> dict[str, An
     Raises:
         ValueError: the precision is unknown.
     """
-    if precision not in (*PRECISIONS, AUTO):
-        raise ValueError(f"precision {precision!r} is unknown; choose one of {', '.join((*PRECISIONS, AUTO))}")
+    if precision not in (*PRECISIONS, AUTO_PRECISION):
+        raise ValueError(f"precision {precision!r} is unknown; choose one of {', '.join((*PRECISIONS, AUTO_PRECISION))}")
     if (work / _NAME).is_file():
         return read_json(work / _NAME)
-    return measured_precision(shape) if precision == AUTO else {"precision": precision}
+    return measured_precision(shape) if precision == AUTO_PRECISION else {"precision": precision}
 
 
 def choose_precision(precision: str, work: Path, shape: Shape) -> str:
@@ -125,7 +125,7 @@ def choose_precision(precision: str, work: Path, shape: Shape) -> str:
     if not path.is_file():
         _keep_first(path, record)
     kept = read_json(path)["precision"]
-    if precision not in (AUTO, kept):
+    if precision not in (AUTO_PRECISION, kept):
         raise ValueError(
             f"precision {precision!r} is asked for, and {work} was begun in {kept} ({path.name}); a study mixes none: "
             f"set precision to {kept} or auto, or give the study another name"
