@@ -31,6 +31,7 @@ TINY_STUDY = {
             "run_count": 4,
             "batch_sizes": [8],
             "stem": "strided",
+            "last_stride": 1,  # maps of four cells
             "max_epochs": 3,
             "pretrain_class_ids": ["synthetic_ring", "synthetic_star"],
             "pretrain_images_per_class": 8,

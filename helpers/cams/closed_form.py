@@ -96,7 +96,7 @@ def check_closed_form(model: nn.Module, layer: nn.Module, sample: Tensor) -> nn.
         sample: (B, 3, H, W) a few images as the network expects them. A sample whose maps are all zero or NaN proves nothing.
 
     Raises:
-        ValueError: no linear layer, one of another width, or other logits; use ``captum_grad_cam`` then.
+        ValueError: no linear layer, one of another width, or other logits; take maps by the gradient then, ``gradient.layer_maps``.
     """
     return closed_form_classifier(model, *features_and_logits(model, layer, sample))
 
@@ -113,7 +113,7 @@ def closed_form_classifier(model: nn.Module, features: Tensor, logits: Tensor) -
         ValueError: as for ``check_closed_form``.
     """
     linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    advice = "the closed form does not hold, use captum_grad_cam"
+    advice = "the closed form does not hold, take maps by the gradient"
     if not linear:
         raise ValueError(f"the network has no nn.Linear; {advice}")
     width, channels = linear[-1].in_features, features.shape[1]

@@ -212,7 +212,8 @@ def iou_against_gap(kept: pd.DataFrame, resamples: int, seed: int) -> str:
     r, low, high = (row[name] for name in ("pearson_r", "ci_low", "ci_high"))
     if not np.isfinite(r):
         return f"With {count(len(kept), 'model')} the correlation is undefined."
-    return f"Pooled over {count(len(kept), 'model')}: **r = {r:.3f}** (95 % interval {low:.3f} to {high:.3f}); {interval_says(low, high)}."
+    spread = f"95 % interval {low:.3f} to {high:.3f}" if np.isfinite(low) and np.isfinite(high) else "no interval"
+    return f"Pooled over {count(len(kept), 'model')}: **r = {r:.3f}** ({spread}); {interval_says(low, high)}."
 
 
 def _pooled(table: pd.DataFrame, measure: str) -> pd.DataFrame:

@@ -207,12 +207,12 @@ def test_dropout_before_the_head_is_no_obstacle_in_evaluation_mode(images):
 )
 def test_check_refuses_other_heads(images, head, message):
     model = Pooled(head=head).double()
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}; the closed form does not hold, use captum_grad_cam$"):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}; the closed form does not hold, take maps by the gradient$"):
         closed_form.check_closed_form(model, model.maps, images)
 
 
 def test_check_refuses_maximum_pooling_and_an_earlier_layer(network, images):
-    advice = "; the closed form does not hold, use captum_grad_cam"
+    advice = "; the closed form does not hold, take maps by the gradient"
     with pytest.raises(ValueError, match=f"does not give the logits{advice}$"):
         closed_form.check_closed_form(network, network.maps[1], images)  # before the ReLU
     network.forward = lambda given: network.head(network.maps(given).amax((2, 3)))

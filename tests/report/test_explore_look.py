@@ -16,7 +16,7 @@ from helpers.measures import evidence
 from helpers.networks import resnet
 from helpers.report import explore
 from helpers.report.explore.look import BOX, Lens, Look, _row, mosaic, overlap_colours
-from helpers.scoring import models
+from helpers.scoring import common_set, models
 from helpers.scoring.look import steps
 from helpers.training import catalogue
 from helpers.training.config import RunConfig
@@ -32,15 +32,16 @@ FACTOR = 6  # at which an image is drawn, at least 190 pixels wide
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
     work = tmp_path_factory.mktemp("work")
-    data = load_study_data(**TINY_SCENES | {"image_size": SIZE}, cache_dir=work / "cache")
+    data = load_study_data(**TINY_SCENES | {"image_size": SIZE, "images_per_class": 14}, cache_dir=work / "cache")
     base = RunConfig("resnet18", 8, 0.01, "adam", 0.0, False, False, data=data.fingerprint, stem="small", width=0.125, max_epochs=2)
     others = (replace(base, batch_size=16), replace(base, weight_decay=0.1), replace(base, learning_rate=1e30, optimizer="sgd"))
     for run in (base, *others):
         train_run(run, data, catalogue.run_folder(work, run))
     table = catalogue.analysed(catalogue.read_catalogue(work), 0.0)
     settings = evidence.MeasureSettings()
-    list(models.score_missing(work, table, data, ["localization"], settings, device="cpu"))
-    return work, data, models.with_measures(table, models.load_scores(work, table, ["localization"], settings))
+    scored_on = common_set.scoring_set(table, data)
+    list(models.score_missing(work, table, data, scored_on, ["localization"], settings, device="cpu"))
+    return work, data, models.with_measures(table, models.load_scores(work, table, scored_on, ["localization"], settings))
 
 
 @pytest.fixture(autouse=True)
