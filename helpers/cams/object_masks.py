@@ -114,7 +114,7 @@ def masks_from_folder(folder: str | Path, names: Sequence[str], size: int, *, ot
 
     Args:
         folder: folder of masks, relative to the project's root, searched with all that lies in it.
-        names: one for each image, such as ``datasets.ImageSet.names``.
+        names: one for each image, such as ``dataset.ImageSet.names``.
         size: side S of the square masks, pixels.
         otsu: take what is brighter than the Otsu threshold (for grey saliency maps, and for JPEG, whose background is not exactly
             0); else what is not 0, in any channel but transparency, or not index 0 of a palette.
