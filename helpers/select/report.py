@@ -143,7 +143,7 @@ def say_first(verdict: RankingResult, level: float) -> str:
     table = verdict.ranking.dropna(subset="predicted_gap")
     text = _not_judged(verdict.ranking)
     if not len(table):
-        return text or "No checkpoint is there to be judged."
+        return text.rstrip() or "No checkpoint is there to be judged."
     text += _another_case(verdict, table)
     first = table.iloc[0]
     said = f"{code(first['checkpoint'])}, predicted gap **{points(first['predicted_gap'])}** ({level:.0%} interval {_span(first)})"

@@ -58,6 +58,7 @@ def test_a_checkpoint_that_does_not_fit_is_not_judged_and_that_is_said_first(sha
     alone = ranking.rank(study(), *own([0.3, 0.79], train=share), images=200, draws=50)
     text = report.say_first(alone, 0.8)
     assert text.startswith("**Judged: none of 2 checkpoints**")
+    assert text.endswith(".")
     assert " points" not in text
     assert re.search(words, text)
 
