@@ -216,7 +216,7 @@ CONSTRAINTS: dict[str, Constraint] = {
 
 
 # The axis that each parameter of levels gives to a run; a block of a grid names axes.
-_AXES = {
+AXIS_PARAMETERS = {
     "batch_size": "batch_sizes",
     "learning_rate": "learning_rates",
     "optimizer": "optimizers",
@@ -363,11 +363,11 @@ def _blocks(v: Mapping[str, Any]) -> str:
     for number, block in enumerate(v["blocks"], start=1):
         for axis, levels in block.items():
             where = f"blocks: block {number} has {axis!r}"
-            if axis != "repeat" and axis not in _AXES:
-                return f"{where}, which is no axis{near_names(str(axis), [*_AXES, 'repeat'])}"
+            if axis != "repeat" and axis not in AXIS_PARAMETERS:
+                return f"{where}, which is no axis{near_names(str(axis), [*AXIS_PARAMETERS, 'repeat'])}"
             if not isinstance(levels, list):
                 return f"{where} with {shown(levels)}, and must have a list of levels"
-            limit = Constraint(0, 10_000, fewest=1) if axis == "repeat" else CONSTRAINTS[_AXES[axis]]
+            limit = Constraint(0, 10_000, fewest=1) if axis == "repeat" else CONSTRAINTS[AXIS_PARAMETERS[axis]]
             plain = all(isinstance(item, int | float | str) for item in levels)
             if not plain or (fault := _list_fault(limit, levels)):
                 return f"{where} with {shown(levels)}: {fault if plain else 'its levels must be plain values'}"

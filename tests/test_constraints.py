@@ -66,7 +66,7 @@ def test_choices_are_those_of_the_modules_that_take_them(name, known):
 
 def test_rendered_classes_and_axes_are_those_of_the_modules_that_take_them():
     assert tuple(f"synthetic_{name}" for name in synthetic.CLASS_NAMES) == constraints.RENDERED
-    assert set(constraints._AXES) <= set(config.RunConfig.__dataclass_fields__)
+    assert set(constraints.AXIS_PARAMETERS) <= set(config.RunConfig.__dataclass_fields__)
 
 
 @pytest.mark.parametrize(

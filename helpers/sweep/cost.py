@@ -9,6 +9,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from helpers.constraints import AXIS_PARAMETERS
 from helpers.data import layouts, synthetic
 from helpers.data.layouts import open_archive
 from helpers.files import PROJECT_ROOT, device_name, from_root, read_json
@@ -133,21 +134,10 @@ class Counts(NamedTuple):
 
 def planned_runs(parameters: Mapping[str, Any], precision: str = "float32") -> list[RunConfig]:
     """List the runs of a study as its training notebook does in a precision, without looking at its images."""
-    axes = {
-        "batch_size": "batch_sizes",
-        "learning_rate": "learning_rates",
-        "optimizer": "optimizers",
-        "weight_decay": "weight_decays",
-        "architecture": "architectures",
-        "augmentation": "augmentations",
-        "pretrained": "pretrained_levels",
-        "images_per_class": "training_sizes",
-        "label_noise": "label_noises",
-    }
     names = ("stem", "width", "last_stride", "momentum", "rule3_split", "seed", "max_epochs", "loss_threshold", "accuracy_threshold")
     fixed = {name: parameters[name] for name in names} | {"data": "unknown", "precision": precision}
     order = {name: parameters[name] for name in ("blocks", "repeats", "seed")}
-    every = config.runs_of_study({axis: parameters[name] for axis, name in axes.items()}, fixed, **order)
+    every = config.runs_of_study({axis: parameters[name] for axis, name in AXIS_PARAMETERS.items()}, fixed, **order)
     return every[: parameters["run_count"] or None]
 
 
