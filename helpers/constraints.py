@@ -49,9 +49,6 @@ class Constraint(NamedTuple):
 _ARCHITECTURES = ("resnet18", "resnet34", "resnet50", "resnet101")
 
 
-_FRACTION = Constraint(0, 1)
-
-
 _PROPER = Constraint(0, 1, above=True, below=True)
 
 
