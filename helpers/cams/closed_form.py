@@ -9,7 +9,7 @@ CLOSED_FORM_METHODS = ("cam", "grad_cam", "grad_cam_plus_plus", "layer_cam")
 
 
 def closed_form_weights(method: str, class_weights: Tensor, pooled: Tensor) -> Tensor:
-    """Give the weight of each channel in the map of a class, up to a positive factor that is common to an image's channels.
+    """Weight of each channel in the map of a class, up to a positive factor that is common to an image's channels.
 
     Where the maps A are averaged and fed to one linear layer, the gradient of logit c is ``dz_c / dA_kij = W_ck / (h w)``, the
     same at every pixel, so the methods reduce to:
@@ -102,7 +102,7 @@ def check_closed_form(model: nn.Module, layer: nn.Module, sample: Tensor) -> nn.
 
 
 def closed_form_classifier(model: nn.Module, features: Tensor, logits: Tensor) -> nn.Linear:
-    """Give the linear layer whose weight the closed form needs, and make sure that it gives the logits of a pass.
+    """The linear layer whose weight the closed form needs, after a check that it gives the logits of a pass.
 
     Args:
         model: a classifier.

@@ -17,7 +17,7 @@ class Detection(NamedTuple):
 
 
 def _exists(boxes: Tensor) -> Tensor:
-    """Tell boxes from padding, which has no area: (..., 4) -> (...,) bool."""
+    """Whether a row is a box and no padding, which has no area: (..., 4) -> (...,) bool."""
     return (boxes[..., 2] > boxes[..., 0]) & (boxes[..., 3] > boxes[..., 1])
 
 

@@ -174,7 +174,7 @@ def _cut(layer: nn.Module) -> Iterator[list[Tensor]]:
 
 
 def _run(model: nn.Module, layer: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Give a layer's output, (B, C, h, w), as the leaf of the graph that leads to the logits, (B, K)."""
+    """A layer's output, (B, C, h, w), as the leaf of the graph that leads to the logits, (B, K)."""
     # Stand-ins that need no gradient for the weights; a weight made in inference mode has to be copied.
     own = [*model.named_parameters(), *model.named_buffers()]
     state = {name: (tensor.clone() if tensor.is_inference() else tensor).detach() for name, tensor in own}
@@ -186,7 +186,7 @@ def _run(model: nn.Module, layer: nn.Module, images: Tensor) -> tuple[Tensor, Te
 
 
 def _differentiate(model: nn.Module, layer: nn.Module, images: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
-    """Give a layer's output and the gradient of the chosen logits with respect to it, both (B, C, h, w), by one backward pass."""
+    """A layer's output and the gradient of the chosen logits with respect to it, both (B, C, h, w), by one backward pass."""
     leaf, logits = _run(model, layer, images)
     chosen = _chosen_logits(logits, classes).sum()
     (gradient,) = torch.autograd.grad(chosen, leaf, allow_unused=True) if chosen.requires_grad else (None,)

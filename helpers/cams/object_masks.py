@@ -29,7 +29,7 @@ _LUMA = torch.tensor([0.299, 0.587, 0.114], dtype=torch.float64)  # of ITU-R BT.
 
 
 def empty_masks(masks: Tensor) -> Tensor:
-    """Say which masks have no pixel, so that their images can be dropped and counted: (N, S, S) bool -> (N,) bool."""
+    """Whether a mask has no pixel, so that its image can be dropped and counted: (N, S, S) bool -> (N,) bool."""
     return ~masks.any(2).any(1)
 
 
@@ -157,7 +157,7 @@ def _assign(root: Path, names: Sequence[str]) -> list[Path]:
 
 
 def _keys(name: str) -> tuple[str, ...]:
-    """Name a mask's file in the order of trust: by path or by last part, with the ending too, for a dot need not begin an ending."""
+    """Names of a mask's file in the order of trust: by path or by last part, with the ending too, for a dot need not begin an ending."""
     path = PurePosixPath(name)
     return name, str(path.with_suffix("")), path.name, path.stem
 
@@ -176,7 +176,7 @@ def _read_mask(file: Path, size: int, otsu: bool) -> np.ndarray:
 
 
 def _levels(image: Image.Image, grey: bool) -> np.ndarray:
-    """Give one float64 for each pixel, 0 in the background: (H, W)."""
+    """One float64 for each pixel, 0 in the background: (H, W)."""
     if image.mode in ("1", "L", "F", "I") or image.mode.startswith("I;16") or (image.mode == "P" and not grey):
         return np.asarray(image).astype(float)
     channels = np.asarray(image.convert("RGB")).astype(float)
