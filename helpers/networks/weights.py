@@ -109,7 +109,7 @@ def load_backbone(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
 
 
 def weights_digest(state: Mapping[str, Tensor]) -> str:
-    """Name weights by what they are: 16 hex digits over names, shapes and bytes, wherever the file lies."""
+    """Digest of weights by what they are: 16 hex digits over names, shapes and bytes, wherever the file lies."""
     digest = hashlib.blake2b(digest_size=8)
     for name in sorted(state):
         tensor = state[name].detach().cpu().contiguous()
