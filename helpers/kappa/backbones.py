@@ -61,7 +61,7 @@ class Backbone:
 
 
 def family_of(name: str) -> str:
-    """Name the family that a network belongs to; ValueError when none has it."""
+    """The family that a network belongs to; ValueError when none has it."""
     for family, members in NETWORK_FAMILIES.items():
         if name in members:
             return family
@@ -186,7 +186,7 @@ def _torchvision_statistics(name: str) -> tuple[_Channels, _Channels]:
 
 
 def _origin(name: str, weights: str) -> str:
-    """Say where weights come from; of a path only the file's name, since folders differ between machines."""
+    """Where weights come from; of a path only the file's name, since folders differ between machines."""
     if weights == RANDOM:
         return RANDOM
     path = _path(weights, name)
@@ -244,7 +244,7 @@ def _clip_state(library: ModuleType, name: str, weights: str) -> dict[str, Tenso
 
 
 def _clip_file(library: ModuleType, name: str, tag: str) -> str:
-    """Give the path of open_clip's weights in its cache, downloading them where the network allows it."""
+    """Path of open_clip's weights in its cache, which are downloaded where the network allows it."""
     source = library.get_pretrained_cfg(name, tag)
     try:
         return library.download_pretrained(source)

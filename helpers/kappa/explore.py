@@ -63,7 +63,7 @@ class Drawing:
             self._backdrop = Backdrop(figure, [artist for mark in self._marks for artist in mark], _DPI)
 
     def with_point(self, point: TradeoffPoint) -> bytes:
-        """Give the figure as ``report.marginal_curves`` draws it for a point, as a PNG."""
+        """The figure as ``report.marginal_curves`` draws it for a point, as a PNG."""
         bounds = [getattr(bound, axis) for bound in (point.generalization_bound, point.diversity_bound) for axis in AXES]
         for mark, axis, bound, degree in zip(self._marks, [*AXES, *AXES], bounds, [*self._surface.degrees] * 2, strict=True):
             at = getattr(point, axis) / (1e6 if axis == "weights" else 1)

@@ -79,7 +79,7 @@ def noise_generator(name: str, network: nn.Module | None = None) -> NoiseGenerat
 
 
 def greatest_strength(generator: NoiseGenerator, side: int) -> float:
-    """Give the end of a generator's scale, for images of this side: side / 4 pixels, 255 grey levels, or 1 + the bottleneck's width."""
+    """The end of a generator's scale, for images of this side: side / 4 pixels, 255 grey levels, or 1 + the bottleneck's width."""
     return {"blur": side / 4, "gaussian": 255.0, "autoencoder": 1.0 + getattr(generator.network, "width", 0)}[generator.name]
 
 

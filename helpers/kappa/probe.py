@@ -151,7 +151,7 @@ def _torch(
 def _gradient(
     x: torch.Tensor, targets: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, l2: float
 ) -> tuple[float, torch.Tensor, torch.Tensor]:
-    """Give the objective and its gradient in closed form: ``(P - Y)' X / N + l2 W`` and the mean of ``P - Y``."""
+    """The objective and its gradient in closed form: ``(P - Y)' X / N + l2 W`` and the mean of ``P - Y``."""
     log_probabilities = torch.log_softmax(x @ weight.T + bias, 1)
     loss = -log_probabilities.gather(1, targets[:, None]).mean() + l2 / 2 * weight.square().sum()
     residual = log_probabilities.exp()
@@ -161,7 +161,7 @@ def _gradient(
 
 
 def probe_probabilities(probe: Probe, features: ArrayLike) -> _Array:
-    """Give the probability of each class: ``softmax(W (x - mean) / scale + b)``.
+    """Probability of each class: ``softmax(W (x - mean) / scale + b)``.
 
     Args:
         probe: of D features and K classes.
@@ -183,7 +183,7 @@ def probe_probabilities(probe: Probe, features: ArrayLike) -> _Array:
 
 
 def predicted_labels(probe: Probe, features: ArrayLike) -> NDArray[np.int64]:
-    """Give the label of the most probable class, the smallest of equals.
+    """Label of the most probable class, the smallest of equals.
 
     Returns:
         (N,) labels as they were fitted.

@@ -109,7 +109,7 @@ def noise_levels(
 
 
 def kept_features(given: Backbone, images: ImageSet, strength: float, noise: Noise, folder: Path, device: torch.device | str) -> Tensor:
-    """Give the features of images at one strength of noise: computed once per network and level, then read.
+    """Features of images at one strength of noise: computed once per network and level, then read.
 
     Returns:
         (N, D) float32 on the CPU, in the order of the images.

@@ -209,7 +209,7 @@ def _millions(weights: float) -> str:
 
 
 def weights_named(origins: Sequence[str]) -> str:
-    """Name where the weights of some networks come from, in a few words for a title."""
+    """Where the weights of some networks come from, in a few words for a title."""
     each = list(dict.fromkeys(origins))
     return listed([f"{origin} weights" if origin == "random" else f"weights {origin}" for origin in each], 3)
 
@@ -226,7 +226,7 @@ def weights_title(table: pd.DataFrame) -> str:
 
 
 def classes_named(names: Sequence[str], seen: int, trained: bool) -> str:
-    """Say which classes the backbones have seen, and what "unseen" means here.
+    """Sentences on which classes the backbones have seen, and what "unseen" means here.
 
     Args:
         names: all classes, the seen ones first.
@@ -244,7 +244,7 @@ def classes_named(names: Sequence[str], seen: int, trained: bool) -> str:
 
 
 def say_noise(generator: str, levels: Sequence[Level]) -> str:
-    """Say how near the mean SSIM of the test images comes to its targets, and at what strengths."""
+    """Sentence on how near the mean SSIM of the test images comes to its targets, and at what strengths."""
     far = max(abs(level.reached - level.target) for level in levels)
     strongest = max(levels, key=lambda level: level.strength)
     return (
@@ -271,7 +271,7 @@ def say_networks(networks: pd.DataFrame) -> str:
 
 
 def say_cells(cells: pd.DataFrame, classes: pd.DataFrame) -> str:
-    """Say what range the cells take and how many classes had no test images; the clean, all-seen cell first."""
+    """Sentence on what range the cells take and how many classes had no test images; the clean, all-seen cell first."""
     clean = cells[(cells["ssim"] == cells["ssim"].max()) & (cells["unseen_fraction"] == cells["unseen_fraction"].min())]
     counted = f"**{count(len(cells), 'cell')}** from {count(len(classes), 'row')} of one class each; "
     counted += f"{count(int(cells['dropped'].sum()), 'class')} without test images dropped."
@@ -285,7 +285,7 @@ def say_cells(cells: pd.DataFrame, classes: pd.DataFrame) -> str:
 
 
 def say_heat(cells: pd.DataFrame, column: str) -> str:
-    """Say how much a number grows from the clean cell with seen classes to the noisiest, and to the largest unseen fraction."""
+    """Sentence on how much a number grows from the clean cell with seen classes to the noisiest, and to the largest unseen fraction."""
     clean, seen = cells["ssim"].max(), cells["unseen_fraction"].min()
     noisy, unseen = cells["ssim"].min(), cells["unseen_fraction"].max()
     grid = cells.pivot(index="model", columns=["ssim", "unseen_fraction"], values=column)
@@ -304,7 +304,7 @@ def say_heat(cells: pd.DataFrame, column: str) -> str:
 
 
 def say_diagram(classes: pd.DataFrame) -> str:
-    """Say where the classes lie in the clean and in the noisiest images, and how many are no better than chance."""
+    """Sentence on where the classes lie in the clean and in the noisiest images, and how many are no better than chance."""
     kept = classes.dropna(subset=["error", "kappa_loss"])
     if not len(kept):
         return "No class has test images."
@@ -320,7 +320,7 @@ def say_diagram(classes: pd.DataFrame) -> str:
 
 
 def say_divergence(cells: pd.DataFrame) -> str:
-    """Name the most and the least stable network by the mean divergence of its cells from its clean cell."""
+    """Sentence on the most and the least stable network by the mean divergence of its cells from its clean cell."""
     moved = cells[cells["divergence"] > 0].groupby("model")["divergence"].mean().dropna().sort_values()
     if not len(moved):
         return "No cell has moved from its clean cell."
@@ -335,7 +335,7 @@ def say_divergence(cells: pd.DataFrame) -> str:
 
 
 def say_marginals(marginals: pd.DataFrame) -> str:
-    """Say along which axis the mean error changes most, from end to end."""
+    """Sentence on the axis along which the mean error changes most, from end to end."""
     spans = {}
     for axis, part in marginals.groupby("axis", sort=False):
         error = part.sort_values("level")["error_mean"]
@@ -348,7 +348,7 @@ def say_marginals(marginals: pd.DataFrame) -> str:
 
 
 def say_point(name: str, point: TradeoffPoint, surface: Surface, strength: float) -> str:
-    """State the trade-off point of a family in words, with its two bounds, and say where it lies on the edge of what was measured."""
+    """Sentence on the trade-off point of a family, with its two bounds, and where it lies on the edge of what was measured."""
     place = {"ssim": point.ssim, "unseen_fraction": point.unseen_fraction, "weights": point.weights}
     single = [axis for axis, levels in zip(place, surface.levels, strict=True) if len(levels) == 1]
     edge = [
@@ -369,7 +369,7 @@ def say_point(name: str, point: TradeoffPoint, surface: Surface, strength: float
 
 
 def say_sensitivity(table: pd.DataFrame) -> str:
-    """Say how far the point and its bounds move over the values of lambda."""
+    """Sentence on how far the point and its bounds move over the values of lambda."""
     ends = table.sort_values("lambda").iloc[[0, -1]]
     low, high = (row for _, row in ends.iterrows())
     spread = np.ptp(table["generalization_bound"])
@@ -382,7 +382,7 @@ def say_sensitivity(table: pd.DataFrame) -> str:
 
 
 def say_sign_errors(tables: Mapping[str, pd.DataFrame], titles: Mapping[str, str]) -> str:
-    """Name the three measures that order the networks best, group by group, and say how many networks that rests on."""
+    """Sentence on the three measures that order the networks best, group by group, and how many networks that rests on."""
     parts = []
     for name, table in tables.items():
         ranked = table.dropna(subset="mean_rank")
@@ -401,7 +401,7 @@ def say_sign_errors(tables: Mapping[str, pd.DataFrame], titles: Mapping[str, str
 
 
 def points_beside_published(table2: pd.DataFrame) -> str:
-    """Say how the points stand to the published ones, and why they need not be alike."""
+    """Sentence on how the points stand to the published ones, and why they need not be alike."""
     own, theirs = (table2[(table2["source"] == "this study") == mine] for mine in (True, False))
     bounds = [part["generalization_bound"] for part in (own, theirs)]
     return (

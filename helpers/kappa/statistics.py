@@ -96,7 +96,7 @@ def _histogram(per_class: pd.DataFrame) -> _Array:
 
 
 def kappa_error_divergence(cell: pd.DataFrame, reference: pd.DataFrame) -> float:
-    """Say how far the (error, Kappa loss) pairs of a cell have moved from those of a reference: ``sum P log(P / Q)``, nats.
+    """How far the (error, Kappa loss) pairs of a cell have moved from those of a reference: ``sum P log(P / Q)``, nats.
 
     Huang et al. 2025 report a Kullback-Leibler divergence without a formula; this is a working definition: histograms of 10 x 10 bins
     on [0, 1]² (a loss above 1 is put at 1), 1e-10 added to each fraction, normalised; reference is the clean cell of the same model.
@@ -220,7 +220,7 @@ def _permutation_p_value(complexity: _Array, marginal: _Array, resamples: int, s
 
 
 def slice_sign_errors(complexities: pd.DataFrame, cells: pd.DataFrame, *, resamples: int = 9999, seed: int = 0) -> pd.DataFrame:
-    """Give the sign-error of every measure against the slices, with ranks and p-values; Huang et al. 2025, Table 3.
+    """Sign-error of every measure against the slices, with ranks and p-values; Huang et al. 2025, Table 3.
 
     The paper does not name the test behind its p-values. Here p is the share of pairings of complexities with models, drawn at random
     (all of them up to 7 models), whose mean of the four sign-errors is no larger; p_adjusted is that for all measures together, by Holm.
