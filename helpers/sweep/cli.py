@@ -176,14 +176,14 @@ def _checked(
 
 
 def _print_plan(executions: Sequence[Execution], force: set[str], places: Places) -> None:
-    """Say of each execution whether it would run and why; what earlier ones will find is not known before they ran."""
+    """Print of each execution whether it would run and why; what earlier ones will find is not known before they ran."""
     for item, reason, running in _foreseen(executions, force, places):
         doubt = f"runs if the results of {', '.join(running)} change" if running else "complete, nothing changed"
         print(f"{item.name}: {reason or doubt}", flush=True)
 
 
 def _foreseen(executions: Sequence[Execution], force: set[str], places: Places) -> Iterator[tuple[Execution, str, list[str]]]:
-    """Give each execution with the reason why it runs, "" where none is known, and the stages before it that run."""
+    """Each execution with the reason why it runs, "" where none is known, and the stages before it that run."""
     sources, upstream, running = Sources(places.root), {}, []
     for stage, members in progress.stages(executions).items():
         reasons = {}

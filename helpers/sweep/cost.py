@@ -142,7 +142,7 @@ def planned_runs(parameters: Mapping[str, Any], precision: str = "float32") -> l
 
 
 def planned_precision(parameters: Mapping[str, Any], work: Path, device: str) -> str:
-    """Say in which precision a study would be trained on a device: "float32" or "bfloat16"; nothing is kept."""
+    """Precision in which a study would be trained on a device: "float32" or "bfloat16"; nothing is kept."""
     form = {name: parameters[name] for name in ("stem", "width", "last_stride")}
     shape = smallest_shape(parameters["architectures"], parameters["batch_sizes"], parameters["image_size"], device, **form)
     return foreseen_precision(parameters["precision"], work, shape)["precision"]

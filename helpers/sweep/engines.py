@@ -29,7 +29,7 @@ class Engine(Protocol):
         """Start a job; there must be a free slot."""
 
     def wait(self, seconds: float) -> list[tuple[str, Outcome]]:
-        """Give what ended, waiting for it at most so long."""
+        """What ended; waits for it at most so long."""
 
     def close(self) -> None:
         """End everything that still runs, without a trace."""
@@ -48,7 +48,7 @@ def visible_gpus() -> list[str]:
 
 
 def scratch(token: str) -> Path:
-    """Give the folder of this machine for the temporary files of a sweep's notebooks, such as the connection files of kernels.
+    """The folder of this machine for the temporary files of a sweep's notebooks, such as the connection files of kernels.
 
     What is killed leaves such files behind, and they go with the folder. It is not on the study's disk: that may be far away, and its
     name too long for a socket.
@@ -144,7 +144,7 @@ class LocalEngine:
         self._replies.put((worker, ""))
 
     def wait(self, seconds: float) -> list[tuple[str, Outcome]]:
-        """Give what ended; a job whose worker is gone counts as lost, one over its time limit as such."""
+        """What ended; a job whose worker is gone counts as lost, one over its time limit as such."""
         try:
             reply = self._replies.get(timeout=seconds)
         except queue.Empty:
@@ -191,7 +191,7 @@ class LocalEngine:
 
 
 def address_fault(address: str) -> str:
-    """Say what is wrong with the address of a cluster; "" when nothing is. It must be explicit: no cluster is ever looked for."""
+    """What is wrong with the address of a cluster; "" when nothing is. It must be explicit: no cluster is ever looked for."""
     if not address:
         return "--engine ray needs --address: local starts Ray on this machine, HOST:PORT joins the cluster whose head is there"
     if address == "auto":
@@ -235,7 +235,7 @@ class RayEngine:
         self._running[self._task.remote(job, str(self.root))] = (name, time.monotonic())
 
     def wait(self, seconds: float) -> list[tuple[str, Outcome]]:
-        """Give what ended; a task whose worker or machine died is lost."""
+        """What ended; a task whose worker or machine died is lost."""
         import ray
 
         if not self._running:

@@ -28,7 +28,7 @@ class Places:
     variant: str = ""  # name of a variant of the study, which shares its work and has a report of its own; "" is the main report
 
     def reports(self, execution: Execution) -> Path:
-        """Give the folder of the report."""
+        """The folder of the report."""
         given = Path(execution.parameters.get("reports_dir", "reports"))
         if execution.part and "reports_dir" in execution.parameters:
             given = given.parents[2]  # a part has a folder of its own below it
@@ -36,32 +36,32 @@ class Places:
         return inside(folder, f"variants/{self.variant}") if self.variant else folder
 
     def work(self, execution: Execution) -> Path:
-        """Give the study's folder of work."""
+        """The study's folder of work."""
         return _folder(self.root, execution.parameters.get("work_dir", "work"), self.study)
 
     def report(self, execution: Execution) -> Path:
-        """Give the executed notebook."""
+        """The executed notebook."""
         return self.reports(execution) / f"{execution.name}.ipynb"
 
     def partial(self, execution: Execution) -> Path:
-        """Give the notebook while it is executed, and for good when it fails."""
+        """The notebook while it is executed, and for good when it fails."""
         return self.report(execution).with_suffix(".partial.ipynb")
 
     def published(self, execution: Execution) -> Path:
-        """Give the folder of its tables and figures; a part has one of its own."""
+        """The folder of its tables and figures; a part has one of its own."""
         return self.report(execution).with_suffix("") if execution.part else self.reports(execution)
 
     def staging(self, execution: Execution) -> Path:
-        """Give the folder in which the notebook leaves tables and figures until it ends well."""
+        """The folder in which the notebook leaves tables and figures until it ends well."""
         return self.work(execution) / "staging" / "@".join([self.variant, *execution.name.split("/")]).lstrip("@")
 
     def record(self, execution: Execution) -> Path:
-        """Give the record of a complete execution."""
+        """The record of a complete execution."""
         folder = self.work(execution) / (f"variants/{self.variant}" if self.variant else "")
         return folder / "executions" / f"{execution.name}.json"
 
     def failure(self, execution: Execution) -> Path:
-        """Give the record of a failed execution, which is deleted when it succeeds."""
+        """The record of a failed execution, which is deleted when it succeeds."""
         return self.record(execution).with_suffix(".failed.json")
 
 
@@ -186,7 +186,7 @@ def _lent(room: str) -> dict[str, str]:
 
 
 def why(record: Path, report: Path, inputs: Mapping[str, Any]) -> str:
-    """Say why a notebook has to run; "" when nothing that it depends on changed, and all that it made is as it left it."""
+    """Why a notebook has to run; "" when nothing that it depends on changed, and all that it made is as it left it."""
     if not record.is_file():
         interrupted = record.with_suffix(publication.BEGUN).is_file()
         return "runs, since its last execution did not end" if interrupted else "runs for the first time"
@@ -205,7 +205,7 @@ _NAMED = 5  # changed files that a reason names
 
 
 def reason_to_run(execution: Execution, places: Places, inputs: Mapping[str, Any]) -> str:
-    """Say why an execution has to run, see ``why``; in a variant "" too when the main report holds just this execution."""
+    """Why an execution has to run, see ``why``; in a variant "" too when the main report holds just this execution."""
     reason = why(places.record(execution), places.report(execution), inputs)
     return "" if reason and valid_record(execution, places, inputs) else reason
 
@@ -260,7 +260,7 @@ _HAD = {
 
 
 def _missing_files(executions: Sequence[Execution], root: Path) -> Iterable[str]:
-    """Tell each place at which nothing is once, with all parameters that name it."""
+    """Each place at which nothing is, once, with all parameters that name it."""
     found: dict[str, dict[str, str]] = {}
     for parameters in (execution.parameters for execution in executions):
         for name, value in parameters.items():

@@ -48,7 +48,7 @@ _FEW = 0.1  # share of the steps that is to be done before the rest is foreseen
 
 
 def where_it_is(places: Places, execution: Execution) -> str:
-    """Say where a running notebook is: time since it began, cell, steps done of all with what runs now, and the time they still take.
+    """Where a running notebook is: time since it began, cell, steps done of all with what runs now, and the time they still take.
 
     The time that is left is that of the steps of the cell that runs, from the steps measured so far, once a tenth of them is done.
     """
@@ -75,7 +75,7 @@ def from_disk(
     holder: Callable[[str], Mapping[str, Any] | None],
     reasons: Mapping[str, str] | None = None,
 ) -> tuple[dict[str, Tally], list[str]]:
-    """Tell from the disk alone where a study stands, whoever runs it.
+    """Where a study stands, from the disk alone, whoever runs it.
 
     Args:
         executions: of the study.

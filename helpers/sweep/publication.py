@@ -35,7 +35,7 @@ def last_record(record: Path) -> dict[str, Any]:
 
 
 def known(record: Path) -> bool:
-    """Say whether an execution was ever complete, and left a readable record of it."""
+    """Whether an execution was ever complete, and left a readable record of it."""
     try:
         return isinstance(last_record(record), dict)
     except (OSError, ValueError):
@@ -119,14 +119,14 @@ def changed_since(content: Mapping[str, Any], record: Path, report: Path) -> lis
 
 
 def fate(path: Path) -> str:
-    """Say what became of a file that is not as it was left."""
+    """What became of a file that is not as it was left."""
     if not path.exists():
         return "deleted"
     return "emptied" if path.is_file() and not path.stat().st_size else "changed"
 
 
 def stamp(path: Path) -> str:
-    """Name the state of a file or of all files below a folder by names, sizes and times of change: equal where nothing was touched."""
+    """Digest of names, sizes and times of change of a file or of all files below a folder: equal where nothing was touched."""
     digest = blake2b(digest_size=8)
     for folder, folders, files in os.walk(path) if path.is_dir() else [(str(path.parent), [], [path.name])]:
         folders.sort()

@@ -74,7 +74,7 @@ def _levels(name: str, values: Any, annotation: str) -> list[Any]:
 
 
 def _name(values: Mapping[str, Any], taken: set[str]) -> str:
-    """Name a part readably; a name that is long or taken gets six digits over the values."""
+    """Readable name of a part; one that is long or taken gets six digits over the values."""
     readable = "-".join(_word(name, value) for name, value in values.items())
     if len(readable) <= _LONGEST and readable not in taken:
         return readable
@@ -104,7 +104,7 @@ class Execution:
 
     @property
     def name(self) -> str:
-        """Name the execution: the notebook, and the part of it."""
+        """Name of the execution: the notebook, and the part of it."""
         return f"{self.notebook.stem}/{self.part}" if self.part else self.notebook.stem
 
 
@@ -206,7 +206,7 @@ def load_study(path: Path, notebooks: Path, overrides: Sequence[str] = ()) -> li
 
 
 def _merged(faults: Sequence[str]) -> list[str]:
-    """Tell once what is wrong for several notebooks."""
+    """What is wrong for several notebooks, told once."""
     found: dict[tuple[str, str], list[str]] = {}
     for fault in faults:
         match = re.fullmatch(r"(.*?, )(\d\d_\w+)(: .*)", fault, re.DOTALL)
@@ -368,7 +368,7 @@ def _checked(path: Path, stem: str, values: dict[str, Any], schema: Mapping[str,
 
 
 def _valid(where: str, parameter: Parameter, value: Any, faults: list[str]) -> Any:
-    """Give a value that is right; where it is not note the fault, and give the default, so that the rest can be checked."""
+    """A value that is right; where it is not, the default, so that the rest can be checked, and the fault is noted."""
     wrong = value_fault(parameter, value)
     if wrong:
         faults.append(f"{where}: {wrong}")
