@@ -33,12 +33,12 @@ SCORE_COLUMNS = ["model_id", "measure", "variant", "value", "seconds", "reason"]
 
 
 def run_folder(work: Path, run: RunConfig | str) -> Path:
-    """Give the folder of a run below ``work``."""
+    """The folder of a run below ``work``."""
     return inside(work / "runs", run if isinstance(run, str) else run_id(run))
 
 
 def is_complete(work: Path, run: RunConfig | str) -> bool:
-    """Say whether a run needs nothing more: exactly when its ``result.json`` is there."""
+    """Whether a run needs nothing more: exactly when its ``result.json`` is there."""
     return (run_folder(work, run) / "result.json").is_file()
 
 
@@ -137,7 +137,7 @@ def load_model(work: Path, model: pd.Series, classes: int, device: torch.device 
 
 
 def start_path(work: Path, weights: str) -> Path:
-    """Give the place of the pretrained weights that runs start from, by what they are (``RunConfig.weights``)."""
+    """Place of the pretrained weights that runs start from, by what they are (``RunConfig.weights``)."""
     return inside(work / "starts", f"{weights}.safetensors")
 
 
@@ -173,7 +173,7 @@ def read_scores(work: Path, folders: Iterable[str], model_ids: Iterable[str]) ->
 
 
 def analysed(table: pd.DataFrame, minimum_train_accuracy: float) -> pd.DataFrame:
-    """Say for each model whether it enters the analysis, and why not: the paper keeps those above 80 % training accuracy.
+    """Whether each model enters the analysis, and why not: the paper keeps those above 80 % training accuracy.
 
     Returns:
         The catalogue with a column ``left_out``: "" for a model that is kept, else the reason.

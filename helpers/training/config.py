@@ -80,7 +80,7 @@ _RANGES = (
 
 
 def cell_name(config: RunConfig) -> str:
-    """Name the hyperparameter cell: everything but the repeat. Runs of a cell are resampled together."""
+    """Name of the hyperparameter cell: everything but the repeat. Runs of a cell are resampled together."""
     parts = [
         config.architecture,
         f"b{config.batch_size}",
@@ -98,7 +98,7 @@ def cell_name(config: RunConfig) -> str:
 
 
 def run_id(config: RunConfig) -> str:
-    """Name a run: readable hyperparameters, the repeat, and 8 hex digits over the whole configuration."""
+    """Name of a run: readable hyperparameters, the repeat, and 8 hex digits over the whole configuration."""
     canonical = json.dumps(asdict(config), sort_keys=True)
     digest = hashlib.blake2b(canonical.encode(), digest_size=4).hexdigest()
     return f"{cell_name(config)}-r{config.repeat}-{digest}"

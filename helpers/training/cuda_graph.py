@@ -35,7 +35,7 @@ class Shape:
 
 
 def shape_of(config: RunConfig, classes: int, image_size: int, device: torch.device | str) -> Shape:
-    """Give the shape of a run on images of a size (pixels)."""
+    """Shape of a run on images of a size (pixels)."""
     kept = {field.name: getattr(config, field.name) for field in fields(Shape) if hasattr(config, field.name)}
     return Shape(**kept, classes=classes, image_size=image_size, device=str(device))
 

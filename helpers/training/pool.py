@@ -146,7 +146,7 @@ def train_missing(
 
 
 def _watched() -> tuple[SpawnContext, list[SpawnProcess]]:
-    """Give a way to start processes, and the list of those that it started: a pool that is broken has forgotten its own."""
+    """A way to start processes, and the list of those that it started: a pool that is broken has forgotten its own."""
     context, processes = SpawnContext(), []
 
     def process(*given: Any, **named: Any) -> SpawnProcess:
@@ -158,7 +158,7 @@ def _watched() -> tuple[SpawnContext, list[SpawnProcess]]:
 
 
 def _killed(processes: Sequence[SpawnProcess], trained: Mapping[int, str]) -> list[str]:
-    """Say of each process that died by itself how, in which run (by its number), and what to try."""
+    """How each process died that died by itself, in which run (by its number), and what to try."""
     codes = {process.pid: process.exitcode for process in processes if process.exitcode}
     # The pool ends the processes beside a dead one by SIGTERM.
     first = {pid: code for pid, code in codes.items() if code != -signal.SIGTERM} or codes

@@ -33,7 +33,7 @@ _FASTER = 0.95  # share of the time of float32, below which bfloat16 counts as f
 
 
 def has_bfloat16(device: torch.device | str) -> bool:
-    """Say whether a device computes bfloat16 in hardware: a GPU that says so, or a CPU with AVX512_BF16 or AMX."""
+    """Whether a device computes bfloat16 in hardware: a GPU that says so, or a CPU with AVX512_BF16 or AMX."""
     device = torch.device(device)
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
@@ -82,7 +82,7 @@ def measured_precision(shape: Shape) -> dict[str, Any]:
 def smallest_shape(
     architectures: Sequence[str], batch_sizes: Sequence[int], image_size: int, device: str, *, stem: str, width: float, last_stride: int
 ) -> Shape:
-    """Give the shape of a study's smallest network at its smallest batch: what gains least by bfloat16, and is measured soonest."""
+    """Shape of a study's smallest network at its smallest batch: what gains least by bfloat16, and is measured soonest."""
     smallest = min(architectures, key=ARCHITECTURES.index)
     form = {"stem": stem, "width": width, "last_stride": last_stride}
     options = {"optimizer": "sgd", "momentum": 0.9, "augmentation": False, "precision": "float32"}
@@ -90,7 +90,7 @@ def smallest_shape(
 
 
 def foreseen_precision(precision: str, work: Path, shape: Shape) -> dict[str, Any]:
-    """Give what a study was begun in, or else would be trained in, without keeping it.
+    """Precision that a study was begun in, or else would be trained in, without keeping it.
 
     Returns:
         precision, and for a measured one what ``measured_precision`` gives.

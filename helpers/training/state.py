@@ -16,7 +16,7 @@ _NAME = "checkpoint.safetensors"
 
 
 def snapshot_path(folder: Path, snapshot: str) -> Path:
-    """Name the file of a run's snapshot ("first" or "stop")."""
+    """File of a run's snapshot ("first" or "stop")."""
     return folder / f"snapshot-{snapshot}.safetensors"
 
 

@@ -17,7 +17,7 @@ class Epoch(TypedDict):
 
 
 def conditions_met(history: Sequence[Epoch], config: RunConfig) -> tuple[int, ...]:
-    """Say which of the rules 1 to 3 hold at the last epoch.
+    """Which of the rules 1 to 3 hold at the last epoch.
 
     1: training loss below ``loss_threshold`` (0.1). 2: training accuracy above ``accuracy_threshold`` (0.95).
     3: the loss fell on two consecutive checks while the error on the monitored split rose on both (overfitting).
@@ -38,7 +38,7 @@ def conditions_met(history: Sequence[Epoch], config: RunConfig) -> tuple[int, ..
 
 
 def stop_reason(history: Sequence[Epoch], config: RunConfig) -> str:
-    """Say why the run stops after the last epoch, or "" if it goes on: any two of the rules 1 to 3, or the epoch cap (4)."""
+    """Why the run stops after the last epoch, or "" if it goes on: any two of the rules 1 to 3, or the epoch cap (4)."""
     met = conditions_met(history, config)
     if len(met) >= 2:
         return "rules " + "+".join(map(str, met))
