@@ -76,7 +76,7 @@ class Evidence:
         self._failed: dict[str, ValueError] = {}
 
     def __getitem__(self, name: str) -> Any:
-        """Give a thing by name, working it out when it is asked for the first time.
+        """A thing by its name, worked out when it is asked for the first time.
 
         Raises:
             ValueError: it cannot be had for this network; the message says why.
@@ -191,17 +191,17 @@ def _rows(item: Measure, evidence: Evidence) -> list[dict[str, Any]]:
 
 
 def finite(number: float) -> float:
-    """Give a number as a float, NaN when it is infinite: no table can rank by infinity."""
+    """A number as a float, NaN when it is infinite: no table can rank by infinity."""
     return float(number) if np.isfinite(number) else np.nan
 
 
 def undefined_reason(number: float) -> str:
-    """Say why a number is no value: "" for a finite one."""
+    """Why a number is no value: "" for a finite one."""
     return "" if np.isfinite(number) else "undefined" if np.isnan(number) else "larger than any number of the computer"
 
 
 def settings_name(measures: Iterable[Measure], settings: MeasureSettings) -> str:
-    """Name the settings that a family's values depend on, for its folder: 8 hex digits over names and values.
+    """Digest of the settings that a family's values depend on, for its folder: 8 hex digits over names and values.
 
     A setting that no measure of the family needs changes nothing, and so does the batch size.
     """

@@ -102,7 +102,7 @@ def standard_deviation(weight: Tensor, magnitude: float, magnitude_aware: bool) 
 def noisy(
     network: nn.Module, sample: NoiseSample, magnitude_aware: bool, draws: int, batch_size: int, seed: int
 ) -> Callable[[float], float]:
-    """Give the mean accuracy of copies of a network with Gaussian noise on all parameters, as a function of the noise's magnitude.
+    """Mean accuracy of copies of a network with Gaussian noise on all parameters, as a function of the noise's magnitude.
 
     All magnitudes share their draws (common random numbers), so that accuracy follows the magnitude without a jitter. The draws are kept,
     ``draws`` times the memory of the network: drawing takes longer than a pass on a GPU. They are made on the CPU: alike on all devices.
@@ -146,7 +146,7 @@ def search_magnitude(
 
 
 def found_magnitude(search: Search, name: str) -> float:
-    """Give the magnitude of a search; ValueError when all magnitudes tried were too small, or all too large."""
+    """Magnitude that a search found; ValueError when all magnitudes tried were too small, or all too large."""
     if search.never_dropped:
         raise ValueError(f"accuracy never dropped by {DEVIATION:g} up to {name} = {search.magnitude:.3g}")
     if search.always_dropped:

@@ -91,7 +91,7 @@ def log_mean(log_product: float, layers: int) -> float:
 
 
 def inverse_square(margin: float) -> float:
-    """Give ``1 / margin²``; NaN for a margin of 0 or below."""
+    """``1 / margin²``; NaN for a margin of 0 or below."""
     inverse = 1 / margin if margin > 0 else math.nan
     return inverse * inverse
 

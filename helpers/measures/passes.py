@@ -27,7 +27,7 @@ class Pass:
 
 @provides
 def example(images: Any, normalise: Any, device: Any) -> Tensor:
-    """Give the first training image as the network expects it: (1, 3, S, S).
+    """The first training image as the network expects it: (1, 3, S, S).
 
     Raises:
         ValueError: there is none.
@@ -39,7 +39,7 @@ def example(images: Any, normalise: Any, device: Any) -> Tensor:
 
 @provides
 def fused_network(network: nn.Module, example: Tensor) -> nn.Module:
-    """Give what images are passed through: the network's copy with folded batch norms, see ``fused.fused``."""
+    """What images are passed through: the network's copy with folded batch norms, see ``fused.fused``."""
     return fused.fused(network, example)
 
 
@@ -101,7 +101,7 @@ def forward_pass(
 def _passed(
     network: nn.Module, head: nn.Linear | None, layer: nn.Module | None, pixels: Tensor, precision: str
 ) -> tuple[Tensor | None, Tensor]:
-    """Give the maps of a layer, None without one, and the logits; what was computed in bfloat16 comes back in float32."""
+    """Maps of a layer, None without one, and the logits; what was computed in bfloat16 comes back in float32."""
     with autocast(pixels.device, precision), fused.exact_head(head):
         maps, logits = (None, network(pixels)) if layer is None else hooks.features_and_logits(network, layer, pixels)
     if precision == "float32":
@@ -110,7 +110,7 @@ def _passed(
 
 
 def _closed_form(network: nn.Module, maps: Tensor, logits: Tensor) -> nn.Linear | None:
-    """Give the linear layer behind the maps of a pass; None where there is no closed form of their class activation map."""
+    """The linear layer behind the maps of a pass; None where there is no closed form of their class activation map."""
     try:
         return closed_form.closed_form_classifier(network, maps, logits)
     except ValueError:
@@ -175,7 +175,7 @@ def lowest(forward_pass: Pass) -> Tensor:
 
 @provides
 def training_images(images: Any) -> int:
-    """Give the number of training images."""
+    """Number of training images."""
     return len(images)
 
 
@@ -215,7 +215,7 @@ def gradient_batch_size(output_bytes: list[int], device: Any, batch_size: int) -
 
 
 def _fitting(image: int, device: Any, processor: int) -> int:
-    """Give the largest number of images of so many bytes each that fits, at least 1."""
+    """Largest number of images of so many bytes each that fits, at least 1."""
     place = torch.device(device)
     free = int(_SHARE * torch.cuda.mem_get_info(place)[0]) if place.type == "cuda" else processor
     return max(1, min(_MOST, free // max(1, image)))

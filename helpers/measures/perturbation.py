@@ -113,7 +113,7 @@ def mixup_curves(network: nn.Module, sample: PerturbedSample, points: int, seed:
 def response_curves(
     network: nn.Module, normalise: Any, perturbed_sample: PerturbedSample, perturbation_points: int, seed: int, batch_size: int
 ) -> pd.DataFrame:
-    """Give the response curves of all ``VARIANTS``: perturbation, alpha in [0, 1], accuracy; Schiff et al. 2021, Algorithm 1."""
+    """Response curves of all ``VARIANTS``: perturbation, alpha in [0, 1], accuracy; Schiff et al. 2021, Algorithm 1."""
     sample, points = perturbed_sample, perturbation_points
     curves = mixup_curves(network, sample, points, seed, batch_size)
     curves |= transform_curves(network, sample.pixels, sample.labels, normalise, TRANSFORMS, points, batch_size)
@@ -125,7 +125,7 @@ def response_curves(
 def augmented_accuracy(
     network: nn.Module, normalise: Any, perturbed_sample: PerturbedSample, seed: int, batch_size: int
 ) -> dict[str, float]:
-    """Give the accuracy of the sample under each transform, with a random magnitude for every image."""
+    """Accuracy of the sample under each transform, with a random magnitude for every image."""
     return drawn_accuracies(network, perturbed_sample.pixels, perturbed_sample.labels, normalise, TRANSFORMS, seed, batch_size)
 
 
@@ -257,5 +257,5 @@ def penultimate_index(network: nn.Module, sample: PerturbedSample, batch_size: i
 
 @provides
 def cluster_indices(network: nn.Module, perturbed_sample: PerturbedSample, seed: int, batch_size: int) -> dict[str, float]:
-    """Give the Davies-Bouldin index at the start and at the end of the network."""
+    """Davies-Bouldin index at the start and at the end of the network."""
     return {"initial": initial_index(perturbed_sample, seed), "penultimate": penultimate_index(network, perturbed_sample, batch_size)}

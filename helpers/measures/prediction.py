@@ -40,7 +40,7 @@ def margins(logits: Tensor, labels: Tensor) -> NDArray[np.float64]:
 
 @provides
 def margin(margins: NDArray[np.float64]) -> float:
-    """Give the margin that norms are divided by: the absolute value of the k-th smallest, k = floor(N / 10); Jiang et al. 2020.
+    """The margin that norms are divided by: the absolute value of the k-th smallest, k = floor(N / 10); Jiang et al. 2020.
 
     NaN when it is 0.
 

@@ -39,7 +39,7 @@ class Measure:
         return (inspect.getdoc(self.function) or "").partition("\n")[0]
 
     def column(self, variant: str = "") -> str:
-        """Name the column of a table that holds a variant: the first has the measure's own name."""
+        """Column of a table that holds a variant: the first has the measure's own name."""
         if variant and variant not in self.variants:
             raise ValueError(f"measure {self.name!r} has no variant {variant!r}; it has {', '.join(self.variants) or 'none'}")
         return self.name if variant in ("", *self.variants[:1]) else f"{self.name} ({variant})"

@@ -124,7 +124,7 @@ def _of_type(pixels: Tensor, images: Tensor) -> Tensor:
 
 
 def _resample(images: Tensor, theta: Tensor) -> Tensor:
-    """Give each output pixel the colour at ``theta`` (x, y, 1), where x and y run from -1 to 1 over the image's edges."""
+    """Images whose pixels have the colour at ``theta`` (x, y, 1), where x and y run from -1 to 1 over the image's edges."""
     pixels = _floating(images)
     grid = affine_grid(theta.to(pixels), list(images.shape), align_corners=False)
     return _of_type(grid_sample(pixels, grid, mode="bilinear", padding_mode="zeros", align_corners=False), images)
