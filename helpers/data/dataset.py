@@ -27,7 +27,7 @@ _FORMAT = 1
 
 
 def folder_for(cache_dir: Path, parameters: Mapping[str, Any]) -> Path:
-    """Name the folder of a cache: a hash over every parameter, so that one made from others is never used by mistake."""
+    """The folder of a cache, named by a hash over every parameter, so that one made from others is never used by mistake."""
     canonical = json.dumps({**parameters, "format": _FORMAT}, sort_keys=True)
     return cache_dir / f"images-{blake2b(canonical.encode(), digest_size=8).hexdigest()}"
 

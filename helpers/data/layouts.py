@@ -138,7 +138,7 @@ class Folder:
         return inside(self.path, name) if name.strip("./") else self.path
 
     def exists(self, name: str) -> bool:
-        """Say whether a file is there."""
+        """Whether a file is there."""
         return self._place(name).is_file()
 
     def read(self, name: str) -> bytes:
@@ -146,7 +146,7 @@ class Folder:
         return self._place(name).read_bytes()
 
     def stamp(self, names: Iterable[str]) -> str:
-        """Name the state of some files by size and time of change: equal stamps mean that nothing was touched."""
+        """Digest of the sizes and times of change of some files: equal stamps mean that nothing was touched."""
         digest = blake2b(digest_size=8)
         for name in sorted(names):
             state = self._place(name).stat()
@@ -181,7 +181,7 @@ class Zip:
         return sorted(self._files.get(name.strip("/"), ()))
 
     def exists(self, name: str) -> bool:
-        """Say whether a file is there."""
+        """Whether a file is there."""
         folder, _, file = name.rpartition("/")
         return file in self._files.get(folder, ())
 
@@ -193,7 +193,7 @@ class Zip:
             raise OSError(f"{name} cannot be read from {self.path.name}: {fault}") from fault
 
     def stamp(self, names: Iterable[str]) -> str:
-        """Name the state of the archive by its size and time of change; ``names`` makes no difference."""
+        """Size and time of change of the archive, in one word; ``names`` makes no difference."""
         state = self.path.stat()
         return f"{state.st_size}-{state.st_mtime_ns}"
 
@@ -257,7 +257,7 @@ class Listing:
 
 
 def is_image(name: str) -> bool:
-    """Say whether a file is an image by its ending, in any case."""
+    """Whether a file is an image by its ending, in any case."""
     return PurePosixPath(name).suffix.lower() in IMAGE_ENDINGS
 
 

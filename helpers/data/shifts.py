@@ -73,7 +73,7 @@ def parsed(name: str) -> tuple[str, float]:
 
 
 def at(column: str, shift: str = "") -> str:
-    """Name the column of a quantity on a shifted target: ("test_accuracy", "blur_0.9") -> "test_accuracy@blur_0.9"; "" is no shift."""
+    """Column of a quantity on a shifted target: ("test_accuracy", "blur_0.9") -> "test_accuracy@blur_0.9"; "" is no shift."""
     return f"{column}@{shift}" if shift else column
 
 

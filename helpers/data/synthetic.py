@@ -76,7 +76,7 @@ def scenes(
 
 
 def bounding_box(mask: np.ndarray) -> tuple[int, int, int, int]:
-    """Give the tight half-open box x0, y0, x1, y1 of a (H, W) mask with at least one true pixel."""
+    """Tight half-open box x0, y0, x1, y1 of a (H, W) mask with at least one true pixel."""
     rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
     return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
 
