@@ -26,7 +26,7 @@ class Constraint(NamedTuple):
     holds: tuple[Any, ...] = ()  # items that a list must have
 
     def words(self) -> str:
-        """Say what is allowed."""
+        """What is allowed, in words."""
         if self.among:
             return f"one of {', '.join(map(str, self.among))}"
         if self.form:
@@ -36,7 +36,7 @@ class Constraint(NamedTuple):
         return ("0, or " if self.zero else "") + (" and ".join(ends) or "a finite number")
 
     def allows(self, value: Any) -> bool:
-        """Say whether a single value is allowed."""
+        """Whether a single value is allowed."""
         if self.among:
             return value in self.among
         if self.form:
@@ -407,13 +407,13 @@ _LONG = 120
 
 
 def near_names(name: str, known: Sequence[str]) -> str:
-    """Say which three known names are nearest to a misspelt one, as " (did you mean 'a' or 'b'?)"; "" where none is near."""
+    """The three known names nearest to a misspelt one, as " (did you mean 'a' or 'b'?)"; "" where none is near."""
     near = [repr(item) for item in difflib.get_close_matches(name[:200], list(known), n=3)]
     return f" (did you mean {' or '.join(filter(None, [', '.join(near[:-1]), near[-1]]))}?)" if near else ""
 
 
 def _list_fault(limit: Constraint, values: Sequence[Any]) -> str:
-    """Say what is wrong with a list under a constraint; "" when nothing is."""
+    """What is wrong with a list under a constraint; "" when nothing is."""
     if not limit.fewest <= len(values) <= limit.most:
         count = f"exactly {limit.fewest}" if limit.fewest == limit.most else f"at least {limit.fewest} and at most {limit.most:,}"
         return f"must have {count} items"
@@ -427,7 +427,7 @@ def _list_fault(limit: Constraint, values: Sequence[Any]) -> str:
 
 
 def value_fault(parameter: Parameter, value: Any) -> str:
-    """Say what is wrong with a parameter's value beside all others: its type, then its constraint; "" when nothing is."""
+    """What is wrong with a parameter's value beside all others: its type, then its constraint; "" when nothing is."""
     try:
         check_type(parameter.annotation, value)
     except ValueError as fault:

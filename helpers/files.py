@@ -38,7 +38,7 @@ def inside(folder: Path, name: str) -> Path:
 
 @contextmanager
 def complete_or_absent(path: Path) -> Iterator[Path]:
-    """Give a temporary path beside ``path``; rename it when the block succeeds, delete it when it fails.
+    """A temporary path beside ``path``, renamed when the block succeeds and deleted when it fails.
 
     A process killed inside the block leaves at most a hidden ``.<name>.<pid>.partial`` file, never half of ``path``.
     """
@@ -91,7 +91,7 @@ def all_versions() -> dict[str, str]:
 
 
 def commit() -> str:
-    """Give the short commit of the project, with "+changes" when the tree differs from it, "unknown" outside git."""
+    """Short commit of the project, with "+changes" when the tree differs from it, "unknown" outside git."""
     try:
         revision = _git("rev-parse", "--short", "HEAD")
         return revision + ("+changes" if _git("status", "--porcelain", "--untracked-files=no") else "")
@@ -105,7 +105,7 @@ def _git(*arguments: str) -> str:
 
 
 def device_name(device: object) -> str:
-    """Name a torch device as a reader knows it: the GPU's model, or the processor's architecture and its threads."""
+    """Name of a torch device as a reader knows it: the GPU's model, or the processor's architecture and its threads."""
     import torch  # here, so that a launcher can ask for the commit without loading torch
 
     if torch.device(str(device)).type == "cuda":

@@ -17,7 +17,7 @@ MARK = "WORKBOOK_SWEEP"  # environment variable that every process started by a 
 
 
 def machine() -> str:
-    """Name this machine since its last start, and the space in which its process numbers mean something (a container has its own)."""
+    """Name of this machine since its last start, and of the space in which its process numbers mean something (a container has its own)."""
     parts = [socket.gethostname()]
     for source in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
         try:
@@ -28,7 +28,7 @@ def machine() -> str:
 
 
 def started(pid: int) -> str:
-    """Say when a process was started, in ticks that no change of the clock moves; "" when there is none or only its remains."""
+    """When a process was started, in ticks that no change of the clock moves; "" when there is none or only its remains."""
     stat = Path(f"/proc/{pid}/stat")
     if Path("/proc/self/stat").exists():
         try:
@@ -90,7 +90,7 @@ class LockHolder:
         return self
 
     def __exit__(self, *fault: object) -> None:
-        """Give everything back."""
+        """Release everything."""
         self._leaving.set()
         for name in list(self._held):
             self.release(name)
@@ -132,7 +132,7 @@ class LockHolder:
         return True
 
     def release(self, name: str) -> None:
-        """Give a claim back; the claims that it took over go first, so that it is seen until the end."""
+        """Release a claim; the claims that it took over go first, so that it is seen until the end."""
         path = self._held.pop(name)
         for generation, _ in self._claims(name):
             older = self._path(name, generation)
@@ -141,17 +141,17 @@ class LockHolder:
         path.unlink(missing_ok=True)
 
     def still_holds(self, name: str) -> bool:
-        """Say whether nobody took over a claim of this process, which happens when it was halted for long."""
+        """Whether nobody took over a claim of this process, which happens when it was halted for long."""
         claims = self._claims(name)
         return bool(claims) and claims[-1][1].get("token") == self.token
 
     def holder(self, name: str) -> dict[str, Any] | None:
-        """Give the owner that holds a piece of work, be it this process or another living one; None when it is free."""
+        """The owner that holds a piece of work, be it this process or another living one; None when it is free."""
         claims = self._claims(name)
         return claims[-1][1] if claims and not self.is_gone(claims[-1][1]) else None
 
     def is_gone(self, owner: dict[str, Any]) -> bool:
-        """Say whether the owner of a claim has vanished."""
+        """Whether the owner of a claim has vanished."""
         if owner.get("machine") == self._identity["machine"]:
             return started(owner["pid"]) != owner["started"]
         token = owner.get("token", "")
