@@ -40,7 +40,7 @@ def _array(values: ArrayLike | Tensor) -> NDArray[np.float64]:
 
 
 def _checked(logits: ArrayLike | Tensor, labels: ArrayLike | Tensor) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Give (N, K) float64 logits and (N,) int64 labels, or say what is wrong with them."""
+    """(N, K) float64 logits and (N,) int64 labels; ValueError says what is wrong with them."""
     logits, labels = _array(logits), _array(labels)
     if logits.ndim != 2 or labels.shape != logits.shape[:1] or not len(labels) or logits.shape[1] < 2:
         raise ValueError(f"logits must be (N, K) and labels (N,), with N >= 1 and K >= 2, got shapes {logits.shape} and {labels.shape}")
@@ -260,7 +260,7 @@ def break_even_point(curve: pd.DataFrame) -> float:
 
 
 def logits_path(work: Path, model_id: str) -> Path:
-    """Give the place of a model's logits."""
+    """Place of a model's logits."""
     return inside(work / "test_logits", f"{model_id}.safetensors")
 
 

@@ -27,7 +27,7 @@ class ScoringSet:
     shared: int  # images that all runs were fitted to, of which these are the first
 
     def of(self, data: StudyData) -> ImageSet:
-        """Give the images, with the labels of the data set."""
+        """The images, with the labels of the data set."""
         return data.train.subset(self.rows)
 
 

@@ -51,12 +51,12 @@ def _folder(seed: int) -> str:
 
 
 def target_column(transform: str) -> str:
-    """Name the column that holds the accuracy of the test images under a transform."""
+    """Column that holds the accuracy of the test images under a transform."""
     return f"test accuracy under {transform}"
 
 
 def invariance_table(table: pd.DataFrame, axes: list[str], *, resamples: int, seed: int) -> pd.DataFrame:
-    """Say how well each predictor, from the training images alone, tells the accuracy on perturbed test images.
+    """How well each predictor, from the training images alone, tells the accuracy on perturbed test images.
 
     Source: Schiff et al. 2021, Table 2, whose target and score are not stated; here the target is the test accuracy under a random
     magnitude per image, and the scores are Kendall's tau and 100 times the conditional mutual information.

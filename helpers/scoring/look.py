@@ -30,7 +30,7 @@ def to_look_at(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _why_none(table: pd.DataFrame) -> str:
-    """Say why no model of a catalogue with its scores can be pictured."""
+    """Why no model of a catalogue with its scores can be pictured."""
     left = table[table["snapshot"] != "none"] if "snapshot" in table else table
     if not len(table):
         return "its catalogue is empty; run 02_grid_training"

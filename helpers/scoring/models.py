@@ -146,7 +146,7 @@ def score_side_by_side(
 
 
 def _lacks(work: Path, model_id: str, scored_on: ScoringSet, families: Sequence[str], settings: evidence.MeasureSettings) -> bool:
-    """Say whether a model lacks a measure of some families."""
+    """Whether a model lacks a measure of some families."""
     return any(
         {item.name for item in registry.of_families([family])} - scored_measures(work, folder_name(family, settings, scored_on), model_id)
         for family in families

@@ -23,7 +23,7 @@ _BITS = "bits of "
 
 
 def folder_name(family: str, settings: evidence.MeasureSettings, scored_on: ScoringSet) -> str:
-    """Name the folder of a family's scores by what its values depend on: the family, the settings, number and digest of the images."""
+    """Folder of a family's scores, by what its values depend on: the family, the settings, number and digest of the images."""
     return f"{family}-{evidence.settings_name(registry.of_families([family]), settings)}-{scored_on.name}"
 
 

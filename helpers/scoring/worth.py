@@ -96,7 +96,7 @@ def worth_table(
     resamples: int = 500,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Say of every measure how well it tells the accuracy on a target, the plain baselines first; errors are mean absolute ones, in points.
+    """How well every measure tells the accuracy on a target, the plain baselines first; errors are mean absolute ones, in points.
 
     Args:
         models: one row per model: cell, the axes, train_accuracy, train_loss, the target's ``test_accuracy@<shift>`` (fractions) and a
