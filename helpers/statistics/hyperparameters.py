@@ -28,7 +28,7 @@ def check_columns(catalogue: pd.DataFrame, measures: Mapping[str, int], *needed:
 
 
 def arrays_of(catalogue: pd.DataFrame, measures: Mapping[str, int], axes: Sequence[str], *needed: str) -> tuple[Array, Array, Codes]:
-    """Give measures that grow with the gap when they work (n, M), the gap (n,), and the level of each hyperparameter (n, A).
+    """Measures that grow with the gap when they work (n, M), the gap (n,), and the level of each hyperparameter (n, A).
 
     Raises:
         ValueError: an absent column, no axis, a direction that is not +1 or -1, or a missing hyperparameter.

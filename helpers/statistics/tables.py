@@ -71,7 +71,7 @@ def selection_table(
     resamples: int = 500,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Say how often each measure picks the better of two models, per architecture and pooled; Du et al. 2024, Table 4.
+    """How often each measure picks the better of two models, per architecture and pooled; Du et al. 2024, Table 4.
 
     Args:
         catalogue: as for ``correlation_table``.
