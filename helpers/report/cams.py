@@ -139,7 +139,7 @@ _METHODS = {"iou": "IoU", "iou_b": "IoU-B"}
 
 
 def models_analysed(catalogue: pd.DataFrame) -> str:
-    """Say how many models are scored and how many of them enter the analysis."""
+    """Sentence on how many models are scored and how many of them enter the analysis."""
     scored = int((catalogue["snapshot"] != "none").sum())
     kept = int((catalogue["left_out"] == "").sum())
     cells = catalogue.loc[catalogue["left_out"] == "", "cell"].nunique()
@@ -147,7 +147,7 @@ def models_analysed(catalogue: pd.DataFrame) -> str:
 
 
 def say_scoring_set(scored_on: ScoringSet) -> str:
-    """Say on how many images every model is scored, and of how many that could have been taken."""
+    """Sentence on how many images every model is scored on, of how many that could have been taken."""
     chosen = len(scored_on.rows)
     taken = "all" if chosen == scored_on.shared else f"the first {chosen:,} of one order"
     return (
@@ -156,7 +156,7 @@ def say_scoring_set(scored_on: ScoringSet) -> str:
 
 
 def scores_found(table: pd.DataFrame) -> str:
-    """Say what range the scores take, and how many images could not be scored."""
+    """Sentence on what range the scores take, and how many images could not be scored."""
     scored = table.dropna(subset="iou")
     if not len(scored):
         return "No model has a defined score."
@@ -173,7 +173,7 @@ def scores_found(table: pd.DataFrame) -> str:
 
 
 def model_title(model: pd.Series) -> str:
-    """Name a model by what a reader wants to know of it."""
+    """Name of a model by what a reader wants to know of it."""
     start = "pretrained" if model["pretrained"] else "from scratch"
     return f"{model['architecture']}, {start}, gap {points(model['gap'])}"
 
@@ -196,7 +196,7 @@ def say_overlays(models: pd.DataFrame, overlays: Overlays) -> str:
 
 
 def interval_says(low: float, high: float) -> str:
-    """Say what a 95 % interval of a correlation allows: negative is what the paper expects of IoU."""
+    """What a 95 % interval of a correlation allows: negative is what the paper expects of IoU."""
     if not (np.isfinite(low) and np.isfinite(high)):
         return "there are too few models for an interval, so nothing can be said"
     if high < 0:
@@ -207,7 +207,7 @@ def interval_says(low: float, high: float) -> str:
 
 
 def iou_against_gap(kept: pd.DataFrame, resamples: int, seed: int) -> str:
-    """State the pooled correlation of IoU with the gap, its interval, and what that allows."""
+    """Sentence on the pooled correlation of IoU with the gap, its interval, and what that allows."""
     (row,) = correlated(kept, ["iou"], draws=resamples, seed=seed).to_dict("records")
     r, low, high = (row[name] for name in ("pearson_r", "ci_low", "ci_high"))
     if not np.isfinite(r):
@@ -221,7 +221,7 @@ def _pooled(table: pd.DataFrame, measure: str) -> pd.DataFrame:
 
 
 def say_correlations(table3: pd.DataFrame) -> str:
-    """Say how ours stands to the paper's at its lowest threshold, measure by measure, and how many cells agree in sign."""
+    """Sentence on how ours stands to the paper's at its lowest threshold, measure by measure, and how many cells agree in sign."""
     parts = []
     for measure, name in _METHODS.items():
         row = _pooled(table3, measure).iloc[0]
@@ -243,7 +243,7 @@ def say_correlations(table3: pd.DataFrame) -> str:
 
 
 def say_accuracy_thresholds(table3: pd.DataFrame) -> str:
-    """Say whether the pooled correlation of IoU changes its sign with the accuracy threshold."""
+    """Sentence on whether the pooled correlation of IoU changes its sign with the accuracy threshold."""
     rows = _pooled(table3, "iou").dropna(subset="pearson_r")
     if not len(rows):
         return "No threshold leaves enough models for a correlation."
@@ -254,7 +254,7 @@ def say_accuracy_thresholds(table3: pd.DataFrame) -> str:
 
 
 def say_selection(table4: pd.DataFrame) -> str:
-    """Say how often the larger IoU picks the better of two models, against a coin."""
+    """Sentence on how often the larger IoU picks the better of two models, against a coin."""
     row = _pooled(table4, "iou").iloc[0]
     if not np.isfinite(row["accuracy"]):
         return "There is no pair of models to choose from."
@@ -350,7 +350,7 @@ def images_enough(values: Mapping[str, ArrayLike]) -> pd.DataFrame:
 
 
 def say_images_enough(table: pd.DataFrame) -> str:
-    """Say for which measures fewer images would have been enough, and which need more than were scored."""
+    """Sentence on the measures for which fewer images would have been enough, and those that need more than were scored."""
     known = table.dropna(subset="images_enough")
     if not len(known):
         return "No measure has a reliability by which a number of images could be told."

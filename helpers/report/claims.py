@@ -197,7 +197,7 @@ def claim_sentence(row: Any) -> str:
 
 
 def say_claims(claims: pd.DataFrame, facts: pd.DataFrame, *, primary: bool = True) -> str:
-    """State the primary claims, or all others, each with its verdict and numbers; facts as of ``stated``."""
+    """The primary claims, or all others, each with its verdict and numbers; facts as of ``stated``."""
     points = (facts["question"] == ADDED).to_numpy()
     chosen = claims.assign(unit=points)[claims["primary"].astype(bool) == primary]
     if not len(chosen):
@@ -206,7 +206,7 @@ def say_claims(claims: pd.DataFrame, facts: pd.DataFrame, *, primary: bool = Tru
 
 
 def say_stated(facts: pd.DataFrame) -> str:
-    """Say whether the claims are older than the first run, and by which hash they are known."""
+    """Sentence on whether the claims are older than the first run, and by which hash they are known."""
     if not len(facts):
         return "No claims were stated."
     row = facts.iloc[0]
@@ -215,7 +215,7 @@ def say_stated(facts: pd.DataFrame) -> str:
 
 
 def say_ranking(table: pd.DataFrame, bands: Mapping[str, float]) -> str:
-    """Name the measures that go with the gap beyond what chance gives the best of so many, as promised or the other way."""
+    """Sentence on the measures that go with the gap beyond what chance gives the best of so many, as promised or the other way."""
     own = table[~table["baseline"].astype(bool)].dropna(subset="r_gap")
     if not len(own) or "r_gap_p_adjusted" not in own or not own["r_gap_low"].notna().any():
         return "Too few models or cells for a ranking with intervals."
@@ -235,7 +235,7 @@ def say_ranking(table: pd.DataFrame, bands: Mapping[str, float]) -> str:
 
 
 def say_added(table: pd.DataFrame, known: pd.DataFrame) -> str:
-    """Say what is known of the gap in advance, and which measures lower the error of its prediction.
+    """Sentence on what is known of the gap in advance, and which measures lower the error of its prediction.
 
     Args:
         table: rows of ``ranking``.
@@ -327,7 +327,7 @@ def ranking_figure(table: pd.DataFrame, bands: Mapping[str, float]) -> Figure:
 
 
 def say_conditional(table: pd.DataFrame, titles: Mapping[str, str]) -> str:
-    """Name the measure with the highest conditional information and the lowest sign error, each with its adjusted p."""
+    """Sentence on the measure with the highest conditional information and the lowest sign error, each with its adjusted p."""
     parts = []
     for name, words, best in (
         ("conditional_information", "highest conditional information", "idxmax"),
@@ -343,7 +343,7 @@ def say_conditional(table: pd.DataFrame, titles: Mapping[str, str]) -> str:
 
 
 def say_reliability(table: pd.DataFrame) -> str:
-    """Say how reliable the measures that read images are, and on how many images."""
+    """Sentence on how reliable the measures that read images are, and on how many images."""
     known = table.dropna(subset="reliability")
     if not len(known):
         return "The reliability of no measure is known, since no values of single images were kept."

@@ -54,7 +54,7 @@ def images_chosen(data: StudyData) -> pd.DataFrame:
 
 
 def data_found(data: StudyData, table1: pd.DataFrame) -> str:
-    """Say how many images of how many classes there are, and how the counts stand to the paper's."""
+    """Sentence on how many images of how many classes there are, and how the counts stand to the paper's."""
     text = (
         f"**{count(len(data.train), 'training image')}** with a box and **{count(len(data.test), 'test image')}** "
         f"of {count(len(data.classes), 'class')}; fingerprint of the data: `{data.fingerprint}`."
@@ -70,7 +70,7 @@ def data_found(data: StudyData, table1: pd.DataFrame) -> str:
 
 
 def class_sizes(classes: pd.DataFrame) -> str:
-    """Say how evenly the images are spread over the classes."""
+    """Sentence on how evenly the images are spread over the classes."""
     train = classes.set_index("class_name")["train_images"]
     if train.nunique() == 1:
         return f"Every class has {count(int(train.iloc[0]), 'training image')}."
@@ -81,7 +81,7 @@ def class_sizes(classes: pd.DataFrame) -> str:
 
 
 def box_sizes(images: ImageSet) -> str:
-    """Say how much of an image the boxes take, and what a network that looks everywhere would score."""
+    """Sentence on how much of an image the boxes take, and what a network that looks everywhere would score."""
     x0, y0, x1, y1 = images.boxes.double().unbind(-1)
     side = images.images.shape[-1]
     share = ((x1 - x0) * (y1 - y0)).amax(1).numpy() / side**2
@@ -96,7 +96,7 @@ def box_sizes(images: ImageSet) -> str:
 
 
 def faults_found(faults: pd.DataFrame) -> str:
-    """Say what is wrong in the data, most frequent first."""
+    """Sentence on what is wrong in the data, most frequent first."""
     if not len(faults):
         return "Nothing was found wrong: every image could be read and every box lies inside its image."
     kinds = faults["fault"].value_counts()

@@ -59,7 +59,7 @@ def read_study(reports: Path, name: str) -> Study:
 
 
 def models_section(study: Study) -> list[str]:
-    """Say how many models there are, what became of the others, on what machine and for how long."""
+    """Section on how many models there are, what became of the others, on what machine and for how long."""
     runs = study.catalogue.drop_duplicates("run_id")
     diverged = int((runs["status"] == "diverged").sum())
     scored = int((study.catalogue["snapshot"] != "none").sum())

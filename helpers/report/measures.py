@@ -137,7 +137,7 @@ def not_computed(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def scores_computed(scores: pd.DataFrame, listing: pd.DataFrame) -> str:
-    """Say how many values there are, of how many measures, and how many are undefined."""
+    """Sentence on how many values there are, of how many measures, and how many are undefined."""
     claims = scores[scores["measure"].isin(listing.loc[listing["direction"] != 0, "measure"])]
     return (
         f"**{count(claims['measure'].nunique(), 'measure')}** (with variants {len(claims[['measure', 'variant']].drop_duplicates())}) of "
@@ -152,7 +152,7 @@ def costs(scores: pd.DataFrame) -> pd.Series:
 
 
 def say_costs(ranking: pd.DataFrame) -> str:
-    """Name the cheapest and the dearest measure."""
+    """Sentence on the cheapest and the dearest measure."""
     seconds = ranking.dropna(subset="seconds").set_index("title")["seconds"]
     if not len(seconds):
         return "No cost was recorded."
@@ -193,7 +193,7 @@ def _ahead(wide: pd.DataFrame) -> int:
 
 
 def say_invariance(table: pd.DataFrame, published: pd.DataFrame) -> str:
-    """Say under how many perturbations the Gi-score is ahead of the two plain predictors, here and in the paper."""
+    """Sentence on under how many perturbations the Gi-score is ahead of the two plain predictors, here and in the paper."""
     wide = table.pivot(index="perturbation", columns="predictor", values="kendall").dropna()
     if not len(wide):
         return "No perturbation leaves enough models for a rank correlation."
@@ -206,7 +206,7 @@ def say_invariance(table: pd.DataFrame, published: pd.DataFrame) -> str:
 
 
 def say_alike(table: pd.DataFrame, titles: Mapping[str, str]) -> str:
-    """Say how much the measures are copies of each other: pairs whose order of the models is nearly the same or reversed."""
+    """Sentence on how much the measures are copies of each other: pairs whose order of the models is nearly the same or reversed."""
     values = table.to_numpy()
     rows, columns = np.tril_indices(len(table), -1)
     pairs = values[rows, columns]
@@ -224,7 +224,7 @@ def say_alike(table: pd.DataFrame, titles: Mapping[str, str]) -> str:
 
 
 def say_tasks(table: pd.DataFrame, titles: Mapping[str, str]) -> str:
-    """Name the measure with the highest average competition score here, and the one in the paper."""
+    """Sentence on the measure with the highest average competition score here, and the one in the paper."""
     ours, theirs = table.dropna(subset="average"), table.dropna(subset="published_average")
     if not len(ours):
         return "No task leaves models to condition on, so there is no score."
@@ -241,7 +241,7 @@ def _row(table: pd.DataFrame, kind: str, hyperparameter: str = ALL) -> pd.Series
 
 
 def _clear(row: pd.Series) -> bool:
-    """Say whether an interval leaves 0 out."""
+    """Whether an interval leaves 0 out."""
     return bool(row["ci_low"] > 0 or row["ci_high"] < 0)
 
 
@@ -250,7 +250,7 @@ def _words(row: pd.Series) -> str:
 
 
 def say_confounding(table: pd.DataFrame, measure: str, title: str) -> str:
-    """Say how much of a measure's pooled correlation with the gap is left given the hyperparameters, and which one takes most away.
+    """Sentence on what is left of a measure's pooled correlation with the gap given the hyperparameters, and which one takes most away.
 
     Args:
         table: see ``hyperparameters.confounders``.
@@ -314,7 +314,7 @@ def say_field(table: pd.DataFrame) -> str:
 
 
 def say_granulated(table: pd.DataFrame, measure: str, title: str) -> str:
-    """State the granulated Kendall of a measure: its mean over the hyperparameters, and the weakest."""
+    """Sentence on the granulated Kendall of a measure: its mean over the hyperparameters, and the weakest."""
     own = table[(table["measure"] == measure) & (table["kind"] == GRANULATED)].dropna(subset="r")
     single = own[own["hyperparameter"] != ALL]
     if not len(single):

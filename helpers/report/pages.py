@@ -46,7 +46,7 @@ def executed_notebooks(folder: Path) -> list[Path]:
 
 
 def say_changed(folder: Path, changes: Sequence[str]) -> None:
-    """Say on top of a study's index which files are no longer as they were published; nothing where all are."""
+    """Write on top of a study's index which files are no longer as they were published; nothing where all are."""
     page = folder / "index.html"
     text = page.read_text(encoding="utf-8") if page.is_file() else ""
     lines = "".join(f"<li>{escape(item)}</li>" for item in changes)

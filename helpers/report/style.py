@@ -33,7 +33,7 @@ def style() -> Iterator[None]:
 
 
 def colours(names: Sequence[str]) -> dict[str, tuple]:
-    """Give each name a colour; the same names in the same order always get the same."""
+    """Colour of each name; the same names in the same order always get the same."""
     return dict(zip(names, seaborn.color_palette("colorblind", len(names)), strict=True))
 
 
@@ -45,7 +45,7 @@ def levels_in_order(names: pd.Series) -> list:
 
 
 def nothing_to_draw(message: str) -> Figure:
-    """Say in words that there is nothing to draw."""
+    """A figure that says in words that there is nothing to draw."""
     figure, ax = plt.subplots(figsize=(7, 2))
     ax.text(0.5, 0.5, message, ha="center", va="center", wrap=True, transform=ax.transAxes)
     ax.set_axis_off()

@@ -242,7 +242,7 @@ def per_class_bars(per_class: pd.DataFrame) -> Figure:
 
 
 def pretraining_found(table: pd.DataFrame) -> str:
-    """Say how well the networks of the pretraining do on its own classes."""
+    """Sentence on how well the networks of the pretraining do on its own classes."""
     last = table[table["snapshot"] == "stop"]
     each = [f"{row.architecture} {percent(row.test_accuracy)} after {count(int(row.epoch), 'epoch')}" for row in last.itertuples()]
     return f"Test accuracy on the classes of the pretraining: {listed(each, 8)}."
@@ -258,7 +258,7 @@ def axes_table(axes: Mapping[str, Sequence[Any]], published: pd.DataFrame) -> pd
 
 
 def runs_planned(every: Sequence[RunConfig], runs: Sequence[RunConfig], missing: Sequence[RunConfig]) -> str:
-    """Say how large the grid is, what is taken of it, and what is there already."""
+    """Sentence on how large the grid is, what is taken of it, and what is there already."""
     cells = len({cell_name(run) for run in every})
     return (
         f"The grid has {count(cells, 'configuration')} and {count(len(every), 'run')}; this study takes **{count(len(runs), 'run')}**, "
@@ -276,7 +276,7 @@ def run_line(result: Mapping[str, Any]) -> str:
 
 
 def model_set_found(catalogue: pd.DataFrame, runs: Sequence[RunConfig]) -> str:
-    """Say how many models there are, from how many runs, and what became of the runs."""
+    """Sentence on how many models there are, from how many runs, and what became of the runs."""
     ended = catalogue.drop_duplicates("run_id")
     diverged = int((ended["status"] == "diverged").sum())
     models = int((catalogue["snapshot"] != "none").sum())
@@ -296,7 +296,7 @@ def models_left_out(catalogue: pd.DataFrame) -> str:
 
 
 def gap_by_architecture(kept: pd.DataFrame) -> str:
-    """Say how the gap differs between architectures, against its spread within them."""
+    """Sentence on how the gap differs between architectures, against its spread within them."""
     if not len(kept):
         return "No model is kept, so there is no gap to compare."
     middle = kept.groupby("architecture")["gap"].agg(["median", "count"])
@@ -310,7 +310,7 @@ def gap_by_architecture(kept: pd.DataFrame) -> str:
 
 
 def gap_spread(kept: pd.DataFrame) -> str:
-    """Say how far the gap spreads, beside the paper's three examples of 4.0, 25.0 and 47.1 points."""
+    """Sentence on how far the gap spreads, beside the paper's three examples of 4.0, 25.0 and 47.1 points."""
     if not len(kept):
         return "No model is kept."
     return (
@@ -331,7 +331,7 @@ def how_runs_ended(catalogue: pd.DataFrame) -> str:
 
 
 def late_convergence(changes: pd.DataFrame, settled: float = 0.05) -> str:
-    """Say how many of the runs that ended at the cap still moved: median |relative change| of the loss above ``settled``."""
+    """Sentence on how many of the runs that ended at the cap still moved: median |relative change| of the loss above ``settled``."""
     if not len(changes):
         return "No run ended at the epoch cap: every run was stopped by the rules 1 to 3, or diverged."
     moves = changes.groupby("run_id")["relative_loss_change"].agg(lambda values: values.abs().median())
@@ -343,7 +343,7 @@ def late_convergence(changes: pd.DataFrame, settled: float = 0.05) -> str:
 
 
 def models_classify(metrics: pd.DataFrame) -> str:
-    """Say what range the models' metrics take on the test images."""
+    """Sentence on what range the models' metrics take on the test images."""
     if not len(metrics):
         return "No model has finite logits."
     parts = [
@@ -359,7 +359,7 @@ def models_classify(metrics: pd.DataFrame) -> str:
 
 
 def most_confused(matrix: np.ndarray, names: list[str]) -> str:
-    """Name the pair of classes that is taken for one another most often."""
+    """Sentence on the pair of classes that is taken for one another most often."""
     off = matrix - np.diag(np.diag(matrix))
     if not off.sum():
         return "No image is classified wrongly."
@@ -372,7 +372,7 @@ def most_confused(matrix: np.ndarray, names: list[str]) -> str:
 
 
 def classes_compared(per_class: pd.DataFrame) -> str:
-    """Name the classes with the best and the worst F1."""
+    """Sentence on the classes with the best and the worst F1."""
     defined = per_class.dropna(subset="f1").sort_values("f1")
     if not len(defined):
         return "No class has a defined F1."
@@ -381,7 +381,7 @@ def classes_compared(per_class: pd.DataFrame) -> str:
 
 
 def say_precision_recall(points: pd.DataFrame, per_class: pd.DataFrame) -> str:
-    """State the break-even point of all decisions together, and the three forms of average precision."""
+    """Sentence on the break-even point of all decisions together, and the three forms of average precision."""
     means = [per_class[f"average_precision_{form}"].mean() for form in ("step", "eleven_point", "all_point")]
     point = break_even_point(points[points["class"] == MICRO_AVERAGE])
     return (
@@ -391,7 +391,7 @@ def say_precision_recall(points: pd.DataFrame, per_class: pd.DataFrame) -> str:
 
 
 def say_roc(per_class: pd.DataFrame) -> str:
-    """State the range of the areas under the ROC curves."""
+    """Sentence on the range of the areas under the ROC curves."""
     auc = per_class.set_index("class")["auc"].dropna()
     if not len(auc):
         return "No class has a defined ROC curve."
@@ -399,7 +399,7 @@ def say_roc(per_class: pd.DataFrame) -> str:
 
 
 def say_mask_metrics(table: pd.DataFrame) -> str:
-    """Say how the masks of the maps stand to the boxes, pixel by pixel and as detections, over the models."""
+    """Sentence on how the masks of the maps stand to the boxes, pixel by pixel and as detections, over the models."""
     names = {
         "mask_agreement": "mean IoU",
         "mask_agreement (pixel accuracy)": "pixel accuracy",

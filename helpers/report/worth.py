@@ -15,12 +15,12 @@ _SHOWN = 5  # measures of training images in the figure
 
 
 def target_columns(models: pd.DataFrame, shifts: Sequence[str]) -> pd.DataFrame:
-    """Give what is to be predicted of each model: model_id, cell, train_accuracy, and test accuracy on every target, fractions."""
+    """What is to be predicted of each model: model_id, cell, train_accuracy, and test accuracy on every target, fractions."""
     return models[["model_id", "cell", "train_accuracy", *(at("test_accuracy", shift) for shift in ("", *shifts))]]
 
 
 def say_targets(models: pd.DataFrame, shifts: Sequence[str]) -> str:
-    """State the median accuracy on each target, in percent."""
+    """Sentence on the median accuracy on each target, in percent."""
     found = {shift or "the test images": models[at("test_accuracy", shift)].median() for shift in ("", *shifts)}
     said = [f"{100 * value:.1f} % on {name}" for name, value in found.items() if np.isfinite(value)]
     return f"Median accuracy of {count(len(models), 'model')}: {listed(said, 12)}." if said else "No model was passed over a target."

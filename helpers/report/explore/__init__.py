@@ -21,7 +21,7 @@ SWITCH = "WORKBOOK_EXPLORE"  # environment variable: 1 shows explorers whatever 
 
 
 def interactive() -> bool:
-    """Say whether somebody can touch what is shown: the kernel belongs to a notebook that is open in Jupyter.
+    """Whether somebody can touch what is shown: the kernel belongs to a notebook that is open in Jupyter.
 
     Jupyter's server names the notebook in JPY_SESSION_NAME when it starts a kernel; papermill and nbconvert do not, and a sweep marks
     every kernel of its own, so that one started inside JupyterLab is not taken for a reader. ``SWITCH`` overrides both.

@@ -58,7 +58,7 @@ class Look(NamedTuple):
 
 
 def overlap_colours() -> list[str]:
-    """Give the colours of ``OVERLAP`` as hex, from dark to light, so that they differ in print as well."""
+    """Colours of ``OVERLAP`` as hex, from dark to light, so that they differ in print as well."""
     return [matplotlib.colors.to_hex(matplotlib.colormaps["cividis"](value / 3)) for value in range(4)]
 
 

@@ -53,7 +53,7 @@ class Panel:
         self.update()
 
     def values(self) -> dict[str, Any]:
-        """Give the value of every control."""
+        """Value of every control."""
         return {name: control.value for name, control in self.controls.items()}
 
     def update(self) -> None:
@@ -125,7 +125,7 @@ class Backdrop:
 
 
 def blank() -> bytes:
-    """Give the smallest white picture, for where there is nothing to see."""
+    """The smallest white picture, for where there is nothing to see."""
     return png(np.full((1, 1, 3), 255, dtype=np.uint8))
 
 

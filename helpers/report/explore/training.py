@@ -33,7 +33,7 @@ _ROWS, _CURVES = 15, 8
 
 
 def states(folder: Path, owner: LockHolder, names: Sequence[str] | None = None) -> pd.DataFrame:
-    """Tell from the disk where every run stands.
+    """Where every run stands, from the disk.
 
     A run is "done" or "diverged" when its result is there, "running" when a living process has claimed it, "interrupted" when it was
     begun and nobody trains it, and "waiting" when it is named and has no folder. The same call goes on with interrupted runs.
