@@ -33,7 +33,7 @@ class Calibration:
     settings: Mapping[str, object]  # parameters of its notebooks
 
     def setting(self, name: str, default: object) -> object:
-        """Give a parameter of the study, or a default where it is not recorded."""
+        """A parameter of the study, or a default where it is not recorded."""
         return self.settings.get(name, default)
 
 
@@ -125,7 +125,7 @@ def _literal(text: str) -> object:
 
 
 def without(calibration: Calibration, cells: Sequence[str]) -> Calibration:
-    """Give the calibration less some hyperparameter cells, to try it on these."""
+    """The calibration less some hyperparameter cells, to try it on these."""
     kept = calibration.models[~calibration.models["cell"].isin(cells)].reset_index(drop=True)
     return Calibration(calibration.study, kept, calibration.columns, calibration.classes, calibration.settings)
 
@@ -214,7 +214,7 @@ def differences(
 
 
 def differing(apart: pd.DataFrame) -> tuple[str, ...]:
-    """Name in what a case differs from the study, of the table of ``differences``."""
+    """In what a case differs from the study, of the table of ``differences``."""
     return tuple(apart.loc[apart["same"].eq(False), "what"])
 
 

@@ -94,7 +94,7 @@ def load_images(
 
 
 def _listed(archive: Archive, top: str, class_names: tuple[str, ...]) -> tuple[tuple[str, ...], list[tuple[str, int]]]:
-    """Name the classes, and list every image with its label: 0 for all where there is no class."""
+    """Names of the classes, and every image with its label: 0 for all where there is no class."""
     folders = {name: _below(archive, f"{top}/{name}".strip("/")) for name in archive.folders(top) if not name.startswith(".")}
     folders = {name: files for name, files in folders.items() if files}
     absent, unnamed = [name for name in class_names if name not in folders], [name for name in folders if name not in class_names]
@@ -209,7 +209,7 @@ def with_made_boxes(images: ImageSet, annotated: Tensor) -> Tensor:
 
 
 def box_source(images: OwnImages) -> str:
-    """Say where the boxes are from: ``ANNOTATED``, ``MADE``, or how many are annotated."""
+    """Where the boxes are from: ``ANNOTATED``, ``MADE``, or how many are annotated."""
     count = int(images.annotated.sum())
     return (
         ANNOTATED

@@ -116,7 +116,7 @@ def class_count(builder: Builder, state: StateMapping, name: str) -> int:
 
 
 def guess(state: StateMapping, file: str) -> str:
-    """Tell which of torchvision's ResNets a state dict belongs to, by names and shapes of all but the head.
+    """Which of torchvision's ResNets a state dict belongs to, by names and shapes of all but the head.
 
     Raises:
         ValueError: none of them.
@@ -180,7 +180,7 @@ def find(folder: Path, architecture: str = AUTO) -> list[Candidate]:
 
 
 def _no_checkpoint(path: Path) -> str:
-    """Say why a file is passed over; "" for a checkpoint."""
+    """Why a file is passed over; "" for a checkpoint."""
     if path.suffix.lower() not in ENDINGS:
         return f"passed over: a checkpoint ends in {', '.join(ENDINGS)}"
     return "passed over: a hidden file" if path.name.startswith(".") else ""

@@ -107,7 +107,7 @@ def unaided_residuals(gap: ArrayLike, groups: ArrayLike) -> _Array:
 
 
 def _larger(residuals: _Array, gap: _Array, groups: ArrayLike, doubtful: ArrayLike | None, count: int) -> _Array:
-    """Give the residuals for each of ``count`` new models, (n, count): of the two errors the larger one where the model is doubtful."""
+    """Residuals for each of ``count`` new models, (n, count): of the two errors the larger one where the model is doubtful."""
     unaided = unaided_residuals(gap, groups)
     worse = np.where(np.abs(unaided) > np.abs(residuals), unaided, residuals)
     chosen = np.zeros(count, dtype=bool) if doubtful is None else np.asarray(doubtful, dtype=bool)

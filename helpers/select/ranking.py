@@ -119,12 +119,12 @@ def rank(
 
 
 def _lowest(study: Calibration, minimum: float) -> float:
-    """Give the smallest training accuracy that the study has."""
+    """The smallest training accuracy that the study has."""
     return max(minimum, float(study.models["train_accuracy"].min())) if len(study.models) else minimum
 
 
 def _misfit(share: float, outputs: int, images: float, minimum: float, lowest: float) -> str:
-    """Say why a training accuracy is of no model that the study could speak of; "" where it may be. Unknown is no reason."""
+    """Why a training accuracy is of no model that the study could speak of; "" where it may be. Unknown is no reason."""
     if np.isnan(share):
         return ""
     chance = 1 / max(1, outputs)
@@ -151,7 +151,7 @@ def _predicted(
     draws: int,
     seed: int,
 ) -> np.ndarray:
-    """Give guess, predicted gap, interval, probability of being the best, and likely ranks, (m, 7), of the checkpoints that are judged."""
+    """Guess, predicted gap, interval, probability of being the best, and likely ranks, (m, 7), of the checkpoints that are judged."""
     fresh = own.to_numpy(dtype=float)
     guess = prediction.predict_gap(prediction.fit(values, gap), fresh)
     likely = prediction.possible(guess[:, None], train)

@@ -104,7 +104,7 @@ def code(name: str) -> str:
 
 
 def images_found(images: OwnImages) -> str:
-    """Say which images were taken, of which classes, and where their boxes are from."""
+    """Sentence on which images were taken, of which classes, and where their boxes are from."""
     classes = f"of {count(len(images.class_names), 'class')}" if images.class_names else "without classes (no folders of classes)"
     faults = f" {count(len(images.faults), 'fault')} in images or boxes, see own_faults.csv." if len(images.faults) else ""
     made = (
@@ -117,7 +117,7 @@ def images_found(images: OwnImages) -> str:
 
 
 def checkpoints_scored(facts: pd.DataFrame, scores: pd.DataFrame) -> str:
-    """Say how many checkpoints could be scored, with how many measures, why not the others, and how many files are no checkpoints."""
+    """Sentence on how many checkpoints could be scored, with how many measures, why not the others, and how many files are none."""
     passed = int(facts["fault"].str.startswith(PASSED_OVER).sum())
     facts = facts[~facts["fault"].str.startswith(PASSED_OVER)]
     good = facts[facts["fault"] == ""]
@@ -136,7 +136,7 @@ def checkpoints_scored(facts: pd.DataFrame, scores: pd.DataFrame) -> str:
 
 
 def say_first(verdict: RankingResult, level: float) -> str:
-    """Say what is not judged and in what the case is another, then who is first, by how much and how surely.
+    """Sentences on what is not judged and in what the case is another, then who is first, by how much and how surely.
 
     One checkpoint, and several that are told apart by nothing, have no rank.
     """
@@ -165,7 +165,7 @@ def say_first(verdict: RankingResult, level: float) -> str:
 
 
 def _not_judged(ranking: pd.DataFrame, most: int = 3) -> str:
-    """Say which checkpoints have no verdict, with the reason of the first few; "" where all have one."""
+    """Which checkpoints have no verdict, with the reason of the first few; "" where all have one."""
     without = ranking[ranking["predicted_gap"].isna() & ranking["verdict"].ne(PASSED_OVER)]
     if not len(without):
         return ""
@@ -178,7 +178,7 @@ def _not_judged(ranking: pd.DataFrame, most: int = 3) -> str:
 
 
 def _another_case(verdict: RankingResult, table: pd.DataFrame) -> str:
-    """Say in what the case, or some checkpoint, lies outside what the study has seen; "" where nothing does."""
+    """In what the case, or some checkpoint, lies outside what the study has seen; "" where nothing does."""
     parts = list(verdict.differing)
     if outside := int((table["measures_outside"] > 0).sum()):
         parts.append(f"measures of {count(outside, 'checkpoint')}")
@@ -191,7 +191,7 @@ def _another_case(verdict: RankingResult, table: pd.DataFrame) -> str:
 
 
 def _idle(trial: Trial) -> bool:
-    """Say whether the prediction errs about as much as the mean gap does, which needs no measure."""
+    """Whether the prediction errs about as much as the mean gap does, which needs no measure."""
     return bool(trial.error >= 0.95 * trial.mean_error)
 
 
@@ -202,7 +202,7 @@ def _span(row: pd.Series) -> str:
 
 
 def say_calibration(verdict: RankingResult, study: str, titles: Mapping[str, str]) -> str:
-    """Say on what the prediction rests, how often its intervals held, and whether it beats a prediction without any measure."""
+    """Sentences on what the prediction rests on, how often its intervals held, and whether it beats one without any measure."""
     trial = verdict.trial
     if np.isnan(trial.coverage):
         return f"The study {code(study)} is too small to try the prediction on models left out, so no interval can be vouched for."
@@ -231,7 +231,7 @@ def _transfer(trial: Trial) -> str:
 
 
 def say_distance(differences: pd.DataFrame, measured: pd.DataFrame, used: Sequence[str]) -> str:
-    """Say in plain words how far the study is from the user's case."""
+    """Sentence in plain words on how far the study is from the user's case."""
     other = differences[differences["same"].eq(False)]
     near = measured[measured["measure"].isin(used)]
     inside = int((near["outside"] == 0).sum())
@@ -255,7 +255,7 @@ def say_distance(differences: pd.DataFrame, measured: pd.DataFrame, used: Sequen
 
 
 def say_truth(ranking: pd.DataFrame, truth: pd.Series) -> str:
-    """Say how the prediction did where the truth is known."""
+    """Sentence on how the prediction did where the truth is known."""
     table = ranking.assign(gap=ranking["checkpoint"].map(truth)).dropna(subset=["predicted_gap", "gap", "gap_low"])
     if not len(table):
         return "No checkpoint has both a predicted and a true gap."
@@ -270,7 +270,7 @@ def say_truth(ranking: pd.DataFrame, truth: pd.Series) -> str:
 
 
 def file_name(name: str) -> str:
-    """Name the card of a checkpoint: its readable letters and a hash of it all; no name meets another or leaves a folder."""
+    """Name of a checkpoint's card: its readable letters and a hash of it all; no name meets another or leaves a folder."""
     readable = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:60] or "checkpoint"
     return f"{readable}-{hashlib.blake2b(name.encode('utf-8', 'surrogateescape'), digest_size=4).hexdigest()}.md"
 
