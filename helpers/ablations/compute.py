@@ -257,7 +257,7 @@ def sampled_scores(network: nn.Module, images: ImageSet, settings: AblationSetti
 def _batches(
     network: nn.Module, stage: Stage, images: ImageSet, settings: AblationSettings, device: torch.device | str
 ) -> Iterator[tuple[Tensor, CountedBoxes, Tensor, Tensor, dict[tuple[str, str], Tensor]]]:
-    """Give pixels as floats in [0, 255], the boxes, predicted classes, labels, and the maps in closed form."""
+    """Pixels as floats in [0, 255], the boxes, predicted classes, labels, and the maps in closed form."""
     for start in range(0, len(images), settings.batch_size):
         batch = slice(start, start + settings.batch_size)
         pixels = images.images[batch].to(device).float()

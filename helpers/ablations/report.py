@@ -229,7 +229,7 @@ def pictured(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def way(row: pd.Series) -> str:
-    """Name a way to compute a map for a reader."""
+    """Name of a way to compute a map, for a reader."""
     name = str(row["method"]).replace("_plus_plus", "++").replace("_", "-")
     name = {"grad-cam": "Grad-CAM", "grad-cam++": "Grad-CAM++", "smooth-grad-cam++": "Smooth Grad-CAM++"}.get(name, name)
     name = {"layer-cam": "Layer-CAM", "eigen-cam": "Eigen-CAM", "score-cam": "Score-CAM"}.get(name, name)
@@ -237,13 +237,13 @@ def way(row: pd.Series) -> str:
 
 
 def ways(table: pd.DataFrame) -> list[str]:
-    """Name each row: architecture, way to compute a map, and on how many images per model."""
+    """Name of each row: architecture, way to compute a map, and on how many images per model."""
     places = table["architecture"].replace(TOTAL, "all")
     return [f"{place}, {way(row)}, {row['images']:,.0f} images" for place, (_, row) in zip(places, table.iterrows(), strict=True)]
 
 
 def say_cam_methods(table: pd.DataFrame) -> str:
-    """Say how far r depends on the CAM method, and which methods coincide here."""
+    """Sentence on how far r depends on the CAM method, and which methods coincide here."""
     rows = lowest_pooled(table)
     defined = rows.dropna(subset="pearson_r")
     if not len(defined):
@@ -263,13 +263,13 @@ def say_cam_methods(table: pd.DataFrame) -> str:
 
 
 def closed_form_name(key: str) -> str:
-    """Name a closed form, "method (formula)", for a reader."""
+    """Name of a closed form, "method (formula)", for a reader."""
     method, _, formula = key.rstrip(")").partition(" (")
     return way(pd.Series({"method": method, "formula": formula}))
 
 
 def say_random(table: pd.DataFrame, networks: pd.DataFrame) -> str:
-    """Say whether the overlap of untrained networks tells anything of their gap, as it must not."""
+    """Sentence on whether the overlap of untrained networks tells anything of their gap, as it must not."""
     row = table[table["architecture"] == TOTAL].iloc[0]
     if not np.isfinite(row["pearson_r"]):
         return "The correlation of untrained networks is undefined: too few networks, or a constant."
@@ -285,7 +285,7 @@ def say_random(table: pd.DataFrame, networks: pd.DataFrame) -> str:
 
 
 def say_machine_masks(quality: dict[str, float]) -> str:
-    """Say how good the machine's masks are against the boxes, and how many were dropped."""
+    """Sentence on how good the machine's masks are against the boxes, and how many were dropped."""
     if not np.isfinite(quality["mean_iou"]):
         return f"The masks cannot be compared with the boxes; {count(int(quality['dropped']), 'mask')} of {quality['images']:,} are empty."
     return (
@@ -297,14 +297,14 @@ def say_machine_masks(quality: dict[str, float]) -> str:
 
 
 def say_examples(ious: list[float]) -> str:
-    """Say what range the pictured masks cover."""
+    """Sentence on what range the pictured masks cover."""
     if not ious:
         return "No mask can be compared with a box."
     return f"From the best mask to the worst, evenly spaced by rank: IoU with the boxes {', '.join(f'{value:.2f}' for value in ious)}."
 
 
 def say_annotations(table: pd.DataFrame) -> str:
-    """Say what r is when a machine made the masks, beside the annotated boxes."""
+    """Sentence on what r is when a machine made the masks, beside the annotated boxes."""
     rows = lowest_pooled(table).set_index("method")
     if "saliency_masks" not in rows.index:
         return "There are no masks of a machine."
@@ -316,7 +316,7 @@ def say_annotations(table: pd.DataFrame) -> str:
 
 
 def say_map_thresholds(table: pd.DataFrame, paper: float) -> str:
-    """Say over which thresholds of the map r keeps its sign, and where it is strongest; the table of one way."""
+    """Sentence on the thresholds of the map over which r keeps its sign, and where it is strongest; the table of one way."""
     defined = table.dropna(subset="pearson_r").sort_values("threshold")
     if not len(defined):
         return "No threshold has a defined correlation: too few models."
@@ -333,7 +333,7 @@ def say_map_thresholds(table: pd.DataFrame, paper: float) -> str:
 
 
 def say_choices(table: pd.DataFrame, labels: list[str], noun: str) -> str:
-    """State r of every choice, for a table of a few rows."""
+    """Sentence with r of every choice, for a table of a few rows."""
     if not table["pearson_r"].notna().any():
         return f"No {noun} has a defined correlation with the gap: too few models."
     each = [f"{label}: {with_interval(row)}" for label, (_, row) in zip(labels, table.iterrows(), strict=True)]
@@ -341,7 +341,7 @@ def say_choices(table: pd.DataFrame, labels: list[str], noun: str) -> str:
 
 
 def say_images(table: pd.DataFrame, iou: pd.Series) -> str:
-    """Say from how many images on the IoU of a model is known well enough, and r with it."""
+    """Sentence on how many images it takes until the IoU of a model is known well enough, and r with it."""
     if not len(table):
         return "No image has a defined overlap."
     spread, last = iou.std(), table.iloc[-1]
@@ -361,7 +361,7 @@ def say_images(table: pd.DataFrame, iou: pd.Series) -> str:
 
 
 def say_repeats(table: pd.DataFrame) -> str:
-    """Say whether r depends on the snapshot and the repeat, and whether a change of IoU within a run goes with one of the gap."""
+    """Sentences on whether r depends on snapshot and repeat, and whether a change of IoU within a run goes with one of the gap."""
     parts = []
     for column, rows in table.groupby("column", sort=False):
         levels, change = rows[rows["level"] != "change between levels"], rows[rows["level"] == "change between levels"]
@@ -380,7 +380,7 @@ def say_repeats(table: pd.DataFrame) -> str:
 
 
 def say_label_noise(table: pd.DataFrame) -> str:
-    """Say how r stands at each level of label noise, or that there is none in the study."""
+    """Sentence on how r stands at each level of label noise, or that there is none in the study."""
     levels = table["level"].astype(float)
     if not len(table) or not (levels > 0).any():
         return (
@@ -392,7 +392,7 @@ def say_label_noise(table: pd.DataFrame) -> str:
 
 
 def right_and_wrong(single: pd.DataFrame) -> str:
-    """Say whether an image that is classified right has the larger overlap."""
+    """Sentence on whether an image that is classified right has the larger overlap."""
     means = single.groupby("right")["iou"].mean()
     if len(means) < 2 or not np.isfinite(pearson(single["right"].astype(float), single["iou"])):
         return "All images are classified alike, so right and wrong cannot be compared."

@@ -35,12 +35,12 @@ IMAGE_COLUMNS = ["model_id", "name", "iou", "iou_b", "mask_iou", "right"]
 
 
 def digest(**decisive: Any) -> str:
-    """Name what decides some scores: 8 hex digits over names and values."""
+    """Digest of what decides some scores: 8 hex digits over names and values."""
     return hashlib.blake2b(json.dumps(decisive, sort_keys=True).encode(), digest_size=4).hexdigest()
 
 
 def folder_names(settings: AblationSettings, masks: Tensor | None, scored_on: ScoringSet) -> dict[str, str]:
-    """Name each part's folder by what its scores depend on: other noise does not compute the closed forms again, nor other masks the noise.
+    """Each part's folder, by what its scores depend on: other noise does not compute the closed forms again, nor other masks the noise.
 
     Masks are told apart by their pixels, wherever they came from, images by their names.
     """

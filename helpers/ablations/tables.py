@@ -120,7 +120,7 @@ def of_paper(scores: pd.DataFrame, **fixed: object) -> pd.DataFrame:
 
 
 def published_pooled(minimum_train_accuracy: float) -> dict[str, float]:
-    """Give the paper's pooled r of its measures among the models above a training accuracy; nothing for a threshold it does not have."""
+    """The paper's pooled r of its measures among the models above a training accuracy; nothing for a threshold it does not have."""
     table = published.du2024_table3()
     chosen = (table["architecture"] == TOTAL) & np.isclose(table["threshold"], minimum_train_accuracy)
     return table[chosen].set_index("method")["pearson_r"].to_dict()
