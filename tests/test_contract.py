@@ -181,6 +181,15 @@ def test_a_module_is_documented_and_one_subject(path):
 
 
 @modules
+def test_a_docstring_opens_with_what_comes_out(path):
+    """A docstring begins "Mean IoU of ..." or the verb of a deed ("Write ..."), never with saying or giving."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            opening = (ast.get_docstring(node) or "").partition("\n")[0]
+            assert not re.match(r"(Say|Give|State|Tell|Name) (?!of )", opening), opening
+
+
+@modules
 def test_a_module_speaks_of_the_project_alone(path):
     assert not re.search(r"\b[Ii]ssues? [A-Z]\b|TODO|FIXME", path.read_text())
 
