@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
@@ -282,3 +283,32 @@ PREDICTED_ACCURACIES = (
     "agreement_of_repeats",
     "optimal_transport",
 )
+
+
+@provides
+def values_on_target(
+    target_logits: Tensor,
+    holdout_logits: Tensor | None,
+    holdout_labels: Tensor | None,
+    temperature: float,
+    repeat_target_logits: Sequence[Tensor] | None,
+) -> dict[str, NDArray[np.float32]]:
+    """Values of single target images, (N,) by column, of which measures above are the means; those that cannot be had are left out.
+
+    Optimal transport, the norms and effective invariance, which has images of its own, are no such means.
+    """
+    target = _checked(target_logits, "target")
+    values = {"target_entropy": -negative_entropy(target), "target_energy": target.logsumexp(1)}
+    if repeat_target_logits:
+        values["agreement_of_repeats"] = torch.stack([target.argmax(1) == each.argmax(1) for each in repeat_target_logits]).double().mean(0)
+    for ending, t in (("", 1.0), (" (calibrated)", temperature)):
+        if not np.isfinite(t):
+            continue
+        values[f"average_confidence{ending}"] = confidence(target / t)
+        if holdout_logits is not None:
+            holdout, labels = _labelled(holdout_logits, holdout_labels)
+            right = _fraction_right(holdout, labels)
+            values[f"difference_of_confidences{ending}"] = right - confidence(holdout / t).mean() + confidence(target / t)
+            for name, score in (("thresholded_confidence", confidence), ("thresholded_entropy", negative_entropy)):
+                values[f"{name}{ending}"] = score(target / t) >= confidence_threshold(score(holdout / t), right)
+    return {name: found.float().numpy() for name, found in values.items()}

@@ -86,6 +86,6 @@ FACE = {
         "say_roc",
         "training_curves",
     ],
-    "worth": ["say_targets", "say_worth", "target_columns", "worth_figure"],
+    "worth": ["say_labelling", "say_targets", "say_worth", "target_columns", "worth_figure"],
 }
 __getattr__ = face(__name__, FACE)

@@ -96,3 +96,27 @@ def _on_target(rows: pd.DataFrame, target: str, titles: Mapping[str, str]) -> st
         held = rows.loc[HOLDOUT]
         text += f"; the labelled holdout itself errs by {held['error']:.1f} points, as {held['labelled_images']:.0f} labelled images would"
     return text + ". Each best is chosen as the best, which flatters it."
+
+
+def say_labelling(table: pd.DataFrame, titles: Mapping[str, str]) -> str:
+    """Answer, target by target, when a measure is worth more than the labelled images that stand first in its rows; see ``worth_table``."""
+    labels = table.loc[table["measure"].str.endswith("labelled images"), "measure"].iloc[0]
+    said = [_worth_labels(part, name, titles) for name, part in table.groupby("target", sort=False)]
+    return f"When is a measure by itself worth more than {labels}? {' '.join(said)}"
+
+
+def _worth_labels(rows: pd.DataFrame, target: str, titles: Mapping[str, str]) -> str:
+    own = rows["error"].fillna(rows["fitted_error"])
+    known = rows.assign(own=own)[own.notna() & rows["source"].ne(BASELINE)].sort_values("own", kind="stable")
+    if not len(known):
+        return f"On {target} no measure tells an accuracy."
+    best = known.iloc[0]
+    equal = (
+        f"as {best['labelled_images']:,.0f} labelled images would"
+        if np.isfinite(best["labelled_images"])
+        else "as no number of labelled images would"
+    )
+    return (
+        f"On {target}: {int(known['worth_more'].astype(bool).sum())} of {count(len(known), 'measure')}; the best, "
+        f"{titles.get(best['measure'], best['measure'])}, errs by {best['own']:.1f} points, {equal}."
+    )

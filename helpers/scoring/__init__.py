@@ -17,7 +17,7 @@ FACE = {
     "look": ["common_images", "overlays", "steps", "to_look_at"],
     "models": ["load_scores", "score_missing", "score_side_by_side", "with_measures"],
     "single_images": ["correct_on_test", "image_values"],
-    "targets": ["keep_target_logits", "with_target_accuracies"],
+    "targets": ["keep_target_logits", "keep_turned_logits", "scores_on_targets", "target_image_values", "with_target_accuracies"],
     "worth": ["worth_on_targets"],
 }
 __getattr__ = face(__name__, FACE)

@@ -1,15 +1,18 @@
 """What models say of images like those they will meet, the test images and shifted copies: logits kept, accuracies predicted.
 
-One pass per model and target; labels of a target are used for one thing, the accuracy that is to be predicted.
+One pass per model and target, and three over turned images for effective invariance alone; labels of a target are used for one thing, the
+accuracy that is to be predicted.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import safetensors.torch
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from helpers.data.dataset import ImageSet, StudyData
@@ -18,12 +21,16 @@ from helpers.files import complete_or_absent, inside
 from helpers.measures import evidence, registry
 from helpers.networks import resnet
 from helpers.networks.hooks import prepared
-from helpers.scoring.classification import keep_test_logits, read_logits
+from helpers.scoring.classification import keep_test_logits, logits_path, read_logits
+from helpers.scoring.models import with_measures
 from helpers.training.catalogue import load_model, read_scores, save_scores, scored_measures
 from helpers.training.config import config_from
 from helpers.training.run import images_of_run
 
 TURNED_IMAGES = 1000  # of a target at most, for effective invariance
+
+
+TEST_IMAGES = "test images"  # the target that nothing shifts
 
 
 _AGREEMENT = "agreement_of_repeats"  # never kept: a repeat that is trained later changes it
@@ -44,55 +51,63 @@ def _path(work: Path, folder: str, model_id: str) -> Path:
     return inside(work / "target_logits", f"{folder}/{model_id}.safetensors")
 
 
-def _folder(shift: str, seed: int) -> str:
-    return f"{shift or 'test'}-{seed}"
-
-
-def _prefix(count: int, seed: int) -> Tensor:
-    return torch.as_tensor(np.random.default_rng(seed).permutation(count)[:TURNED_IMAGES])
-
-
 @torch.inference_mode()
-def _logits(network: nn.Module, images: Tensor, device: torch.device | str) -> Tensor:
+def target_logits(
+    network: nn.Module, images: Tensor, device: torch.device | str, normalise: Callable[[Tensor], Tensor] = resnet.normalise_images
+) -> Tensor:
+    """Logits of images by one pass in batches: uint8 (N, 3, H, W) -> (N, K) float16 on the CPU."""
     # A processor is faster while the maps of a batch stay in its cache.
     batches = images.split(512 if torch.device(device).type == "cuda" else 64)
-    return torch.cat([network(prepared(pixels, resnet.normalise_images, device)).float().cpu() for pixels in batches]).half()
+    return torch.cat([network(prepared(pixels, normalise, device)).float().cpu() for pixels in batches]).half()
 
 
 def keep_target_logits(
     work: Path, catalogue: pd.DataFrame, data: StudyData, shifts: Sequence[str], seed: int, device: torch.device | str
 ) -> Iterator[str]:
-    """Run targets and holdout through the models whose logits are not there yet; yield each model's id.
+    """Run targets and holdout through the models whose logits are not there yet, once each; yield each model's id.
 
-    ``target_logits/<shift>-<seed>/<model>.safetensors`` holds float16 ``logits`` (N, K) of the target and ``turned`` (4, R, K) of at most
-    1,000 of its images, drawn by the seed, as they are and turned by 90, 180 and 270 degrees; ``target_logits/holdout/...`` holds
-    ``logits`` and ``labels``. Logits of the test images as they are are those of ``classification.keep_test_logits``. So a model takes one
-    pass over each target and its holdout, and three over the 1,000. Diverged runs without a model are passed over.
+    ``target_logits/<shift>-<seed>/<model>.safetensors`` holds float16 ``logits`` (N, K) of the target, ``target_logits/holdout/...`` holds
+    ``logits`` and ``labels``. Logits of the test images as they are are those of ``classification.keep_test_logits``. Diverged runs without
+    a model are passed over.
 
     Args:
         work: the study's folder.
         catalogue: its models.
         data: its images.
         shifts: names of shifted targets, see ``shifts.parsed``; the test images as they are come first anyway.
-        seed: of the shifts and of the images that are turned.
+        seed: of the shifts.
         device: where to compute.
     """
     for _ in keep_test_logits(work, catalogue, data, device):
         pass
+    images = {shift: target_images(work, data, shift, seed).images for shift in shifts}
     for _, model in catalogue[catalogue["snapshot"] != "none"].iterrows():
-        lacking = [shift for shift in ("", *shifts) if not _path(work, _folder(shift, seed), model["model_id"]).is_file()]
-        holdout = holdout_of(data, model)
-        if holdout is not None and not (path := _path(work, "holdout", model["model_id"])).is_file():
-            network = load_model(work, model, len(data.classes), device)
-            _write(path, {"logits": _logits(network, holdout.images, device), "labels": holdout.labels.cpu()})
-        if lacking:
-            network = load_model(work, model, len(data.classes), device)
-        for shift in lacking:
-            images = target_images(work, data, shift, seed).images
-            logits = _logits(network, images, device) if shift else read_logits(work, model["model_id"]).half()
-            rows = _prefix(len(images), seed)
-            turned = [_logits(network, images[rows].rot90(turns, (2, 3)), device) for turns in (1, 2, 3)]
-            _write(_path(work, _folder(shift, seed), model["model_id"]), {"logits": logits, "turned": torch.stack([logits[rows], *turned])})
+        name, network = model["model_id"], cache(partial(load_model, work, model, len(data.classes), device))
+        path = _path(work, "holdout", name)
+        if not path.is_file() and (holdout := holdout_of(data, model)) is not None:
+            _write(path, {"logits": target_logits(network(), holdout.images, device), "labels": holdout.labels.cpu()})
+        for shift in shifts:
+            if not (path := _path(work, f"{shift}-{seed}", name)).is_file():
+                _write(path, {"logits": target_logits(network(), images[shift], device)})
+        yield name
+
+
+def keep_turned_logits(
+    work: Path, catalogue: pd.DataFrame, data: StudyData, shifts: Sequence[str], seed: int, device: torch.device | str
+) -> Iterator[str]:
+    """Run targets turned by 90, 180 and 270 degrees through the models: three passes of their own; arguments as ``keep_target_logits``.
+
+    ``target_logits/turned-<target>-<seed>/<model>.safetensors`` holds float16 ``logits`` (4, R, K) of at most 1,000 images of the target,
+    drawn by the seed: as they are, which ``keep_target_logits`` kept, and turned.
+    """
+    images = {shift: target_images(work, data, shift, seed).images for shift in ("", *shifts)}
+    rows = torch.as_tensor(np.random.default_rng(seed).permutation(len(data.test))[:TURNED_IMAGES])
+    for _, model in catalogue[catalogue["snapshot"] != "none"].iterrows():
+        network = cache(partial(load_model, work, model, len(data.classes), device))
+        for shift, pixels in images.items():
+            if not (path := _path(work, f"turned-{shift or 'test'}-{seed}", model["model_id"])).is_file():
+                turned = [target_logits(network(), pixels[rows].rot90(turns, (2, 3)), device) for turns in (1, 2, 3)]
+                _write(path, {"logits": torch.stack([_logits_on(work, shift, seed, model["model_id"])[rows], *turned])})
         yield model["model_id"]
 
 
@@ -101,16 +116,17 @@ def _write(path: Path, tensors: dict[str, Tensor]) -> None:
         safetensors.torch.save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary)
 
 
-def read_target_logits(work: Path, folder: str, model_id: str) -> dict[str, Tensor]:
-    """Read the logits of a model that ``keep_target_logits`` kept, by name; empty where there are none.
-
-    Args:
-        work: the study's folder.
-        folder: "holdout", or ``<shift>-<seed>``, "test" where nothing is shifted.
-        model_id: the model.
-    """
+def _read(work: Path, folder: str, model_id: str) -> dict[str, Tensor]:
+    """Tensors that were kept of a model, by name; empty where there are none."""
     path = _path(work, folder, model_id)
     return safetensors.torch.load_file(path) if path.is_file() else {}
+
+
+def _logits_on(work: Path, shift: str, seed: int, model_id: str) -> Tensor | None:
+    """Logits (N, K) of a model on one target, "" being the test images as they are; None where none were kept."""
+    if shift:
+        return _read(work, f"{shift}-{seed}", model_id).get("logits")
+    return read_logits(work, model_id).half() if logits_path(work, model_id).is_file() else None
 
 
 def with_target_accuracies(work: Path, table: pd.DataFrame, data: StudyData, shifts: Sequence[str], seed: int) -> pd.DataFrame:
@@ -120,7 +136,7 @@ def with_target_accuracies(work: Path, table: pd.DataFrame, data: StudyData, shi
     """
     added = {}
     for shift in shifts:
-        found = [read_target_logits(work, _folder(shift, seed), name).get("logits") for name in table["model_id"]]
+        found = [_logits_on(work, shift, seed, name) for name in table["model_id"]]
         right = [np.nan if logits is None else float((logits.argmax(1) == data.test.labels).double().mean()) for logits in found]
         added[at("test_accuracy", shift)] = right
     return table.assign(**added)
@@ -139,14 +155,13 @@ def score_on_target(work: Path, catalogue: pd.DataFrame, shift: str, settings: e
         settings: what else decides the values; ``seed`` is that of the target.
     """
     items = registry.of_families(["unlabelled"])
-    target = _folder(shift, settings.seed)
-    folder = f"unlabelled-{target}-{evidence.settings_name(items, settings)}"
+    folder = f"unlabelled-{shift or 'test'}-{settings.seed}-{evidence.settings_name(items, settings)}"
     fresh = []
     for _, model in catalogue[catalogue["snapshot"] != "none"].iterrows():
         name = model["model_id"]
         there = scored_measures(work, folder, name)
         todo = [item for item in items if item.name not in there]
-        given = _given(work, catalogue, model, target)
+        given = _given(work, catalogue, model, shift, settings.seed)
         if given["target_logits"] is None:
             continue
         scores = evidence.score(todo, given, settings)
@@ -158,17 +173,47 @@ def score_on_target(work: Path, catalogue: pd.DataFrame, shift: str, settings: e
     return pd.concat([found, *fresh], ignore_index=True)
 
 
-def _given(work: Path, catalogue: pd.DataFrame, model: pd.Series, target: str) -> dict[str, object]:
+def _given(work: Path, catalogue: pd.DataFrame, model: pd.Series, shift: str, seed: int) -> dict[str, object]:
     """What the measures are given of a model; None for what is not there."""
-    own = read_target_logits(work, target, model["model_id"])
-    holdout = read_target_logits(work, "holdout", model["model_id"])
+    name, holdout = model["model_id"], _read(work, "holdout", model["model_id"])
     alike = (catalogue["cell"] == model["cell"]) & (catalogue["snapshot"] == model["snapshot"]) & (catalogue["run_id"] != model["run_id"])
-    repeats = [read_target_logits(work, target, name).get("logits") for name in catalogue.loc[alike, "model_id"]]
+    repeats = [_logits_on(work, shift, seed, other) for other in catalogue.loc[alike, "model_id"]]
     return {
         "network": nn.Identity(),
-        "target_logits": own.get("logits"),
-        "rotated_target_logits": own.get("turned"),
+        "target_logits": _logits_on(work, shift, seed, name),
+        "rotated_target_logits": _read(work, f"turned-{shift or 'test'}-{seed}", name).get("logits"),
         "holdout_logits": holdout.get("logits"),
         "holdout_labels": holdout.get("labels"),
         "repeat_target_logits": [logits for logits in repeats if logits is not None],
     }
+
+
+def scores_on_targets(work: Path, models: pd.DataFrame, shifts: Sequence[str], settings: evidence.MeasureSettings) -> pd.DataFrame:
+    """Predicted and true accuracy of every model on every target: a row per model and target, "test images" before the shifted ones.
+
+    Args:
+        work: the study's folder.
+        models: with ``test_accuracy`` and that of each shift, see ``with_target_accuracies``.
+        shifts: names of shifted targets.
+        settings: see ``score_on_target``.
+
+    Returns:
+        model_id, cell, architecture, target, test_accuracy (the target's, a fraction), and a column per measure of the family "unlabelled".
+    """
+    facts = models[["model_id", "cell", "architecture"]]
+    tables = []
+    for shift in ("", *shifts):
+        truth = {"target": shift or TEST_IMAGES, "test_accuracy": models[at("test_accuracy", shift)]}
+        tables.append(with_measures(facts.assign(**truth), score_on_target(work, models, shift, settings)))
+    return pd.concat(tables, ignore_index=True)
+
+
+def target_image_values(work: Path, models: pd.DataFrame, shift: str, settings: evidence.MeasureSettings) -> dict[str, NDArray[np.float32]]:
+    """Values of single target images, (models, images) by column, of the measures that are means over them; from kept logits.
+
+    A measure that some model has not is left out. Arguments as ``score_on_target``.
+    """
+    given = [_given(work, models, model, shift, settings.seed) for _, model in models.iterrows()]
+    found = [evidence.score_with_images([], each, settings, ["values_on_target"])[1].get("values_on_target", {}) for each in given]
+    shared = [name for name in found[0] if all(name in values for values in found)] if found else []
+    return {name: np.stack([values[name] for values in found]) for name in shared}

@@ -1,7 +1,6 @@
 """What images without labels are worth beside training images, on one target: errors of the accuracy that is predicted."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -9,12 +8,11 @@ import pandas as pd
 from helpers.data.dataset import StudyData
 from helpers.data.shifts import at
 from helpers.measures import registry
-from helpers.measures.evidence import MeasureSettings, closure
+from helpers.measures.evidence import closure
 from helpers.measures.unlabelled import PREDICTED_ACCURACIES
-from helpers.scoring.models import with_measures
-from helpers.scoring.targets import TURNED_IMAGES, holdout_of, score_on_target
+from helpers.scoring.targets import TEST_IMAGES, TURNED_IMAGES, holdout_of
 from helpers.statistics.correlations import Array, design
-from helpers.statistics.labelling import labelled_images_that_equal, labelling_error
+from helpers.statistics.labelling import against_labelling
 from helpers.statistics.questions import FIT, left_out_errors, with_fit
 from helpers.statistics.resampling import cell_weights, correlated, percentile_interval
 
@@ -31,27 +29,27 @@ def predicts(column: str) -> bool:
 
 
 def worth_on_targets(
-    work: Path,
     models: pd.DataFrame,
+    scored: pd.DataFrame,
     data: StudyData,
     shifts: Sequence[str],
-    settings: MeasureSettings,
     *,
     costs: Mapping[str, float],
     axes: Sequence[str],
     resamples: int,
+    seed: int = 0,
 ) -> pd.DataFrame:
     """``worth_table`` of the test images and of every shifted target, below each other.
 
     Args:
-        work: the study's folder, with logits (see ``targets.keep_target_logits``).
         models: one row per model: the catalogue, what is to be predicted, and a column per measure of training images.
+        scored: the same models on each target, see ``targets.scores_on_targets``.
         data: the study's images.
         shifts: names of shifted targets.
-        settings: of the measures; its seed is that of targets, folds and resampling.
         costs: seconds of each measure of training images with all it needs; passes are counted in those of the training accuracy.
         axes: hyperparameters that vary.
         resamples: of cells behind the intervals.
+        seed: of folds and resampling.
     """
     ranked = {name: item for name, item in registry.ranked().items() if name in models and item.family != "unlabelled"}
     one = costs.get("training_accuracy", np.nan)
@@ -63,12 +61,13 @@ def worth_on_targets(
         for variant in item.variants or ("",):
             sources[item.column(variant)] = UNLABELLED
             passes[item.column(variant)] = passes_needed(sorted(closure(item.needs)), size, holdout, min(size, TURNED_IMAGES))
-    plain = models.drop(columns=[name for name, source in sources.items() if source == UNLABELLED and name in models])
-    tables = []
+    there = {name: source for name, source in sources.items() if name in models or name in scored}
+    fresh = [name for name in there if name in scored]
+    plain, tables = models.drop(columns=[name for name in fresh if name in models]), []
     for shift in ("", *shifts):
-        scored = with_measures(plain, score_on_target(work, models, shift, settings))
-        there = {name: source for name, source in sources.items() if name in scored}
-        tables.append(worth_table(scored, there, axes, shift=shift, passes=passes, resamples=resamples, seed=settings.seed))
+        beside = scored.loc[scored["target"] == (shift or TEST_IMAGES), ["model_id", *fresh]]
+        given = {"shift": shift, "passes": passes, "resamples": resamples, "seed": seed}
+        tables.append(worth_table(plain.merge(beside, how="left", on="model_id"), there, axes, **given))
     return pd.concat(tables, ignore_index=True)
 
 
@@ -111,11 +110,11 @@ def worth_table(
 
     Returns:
         One row per measure: target, source, measure, n models, cells, pearson_r and kendall_tau with the accuracy (in the sign of the
-        measure) with their intervals, error (of the predicted accuracy as it is; NaN for a score), fitted_error (a line on the measure
-        alone, fitted to other cells), known_error (hyperparameters and fit, fitted to other cells), with_error (the same and the measure),
-        gain (known less with) with gain_low and gain_high, over_training (error with the best measure of training images less that with
-        this one) with its interval, passes, labelled_images (that err as little as the measure does by itself) and worth_more (than
-        ``labelled`` images). First the labelled images themselves, the labelled holdout, and hyperparameters and fit.
+        measure) with their intervals, error and bias (of the predicted accuracy as it is; NaN for a score), fitted_error (a line on the
+        measure alone, fitted to other cells), known_error (hyperparameters and fit, fitted to other cells), with_error (the same and the
+        measure), gain (known less with) with gain_low and gain_high, over_training (error with the best measure of training images less
+        that with this one) with its interval, passes, labelled_images (that err as little as the measure does by itself) and worth_more
+        (than ``labelled`` images). First the labelled images themselves, the labelled holdout, and hyperparameters and fit.
     """
     truth = at("test_accuracy", shift)
     models = with_fit(models[np.isfinite(models[truth].astype(float))].reset_index(drop=True))
@@ -139,17 +138,18 @@ def worth_table(
         source = BASELINE if name == HOLDOUT else measures[name]
         rows.append({"source": source, "measure": name} | own | {"passes": passes.get(name, np.nan)})
     found = pd.DataFrame(rows).merge(told, on="measure") if rows else pd.DataFrame(columns=["source", "measure"])
-    labels = 100 * labelling_error(labelled, y) if len(y) else np.nan
-    plain = {"source": BASELINE, "measure": f"{labelled} labelled images", "n": len(y), "error": labels, "labelled_images": labelled}
+    labels = against_labelling(pd.DataFrame(index=models.index), y, labelled=labelled).iloc[0] if len(y) else {}
+    plain = {"source": BASELINE, "measure": f"{labelled} labelled images", "n": len(y)}
+    plain |= {"error": 100 * labels.get("error", np.nan), "bias": 0.0, "labelled_images": labelled}
     fitted = {"source": BASELINE, "measure": KNOWN, "n": len(y), "known_error": _mean(without), "with_error": _mean(without)}
     return _ordered(pd.concat([pd.DataFrame([plain, fitted]), found], ignore_index=True), shift)
 
 
 def _ordered(table: pd.DataFrame, shift: str) -> pd.DataFrame:
     """Baselines first, then measures of training images, then of unlabelled ones, each by the error that they leave."""
-    table = table.assign(target=shift or "test images", place=table["source"].map(list(SOURCES).index))
+    table = table.assign(target=shift or TEST_IMAGES, place=table["source"].map(list(SOURCES).index))
     table = table.sort_values(["place", "with_error"], kind="stable").drop(columns="place")
-    errors = ["error", "fitted_error", "known_error", "with_error", "gain", "gain_low", "gain_high"]
+    errors = ["error", "bias", "fitted_error", "known_error", "with_error", "gain", "gain_low", "gain_high"]
     front = [name for name in ("target", "source", "measure", "n", "cells", *errors) if name in table]
     return table[[*front, *table.columns.drop(front)]].reset_index(drop=True)
 
@@ -181,12 +181,8 @@ def _mean(values: Array) -> float:
 
 
 def _own(values: Array, truth: Array, fitted: Array, predicts: bool, labelled: int) -> dict[str, object]:
-    """What a measure tells by itself, and the labels that equal it."""
-    has = np.isfinite(values)
-    error = 100 * _mean(np.abs(values - truth)) if predicts else np.nan
-    own = error if np.isfinite(error) else _mean(fitted)
-    row = {"error": error, "fitted_error": _mean(fitted), "labelled_images": np.nan, "worth_more": False}
-    if np.isfinite(own):
-        row["labelled_images"] = labelled_images_that_equal(own / 100, truth[has])
-        row["worth_more"] = bool(own < 100 * labelling_error(labelled, truth[has]))
-    return row
+    """What a measure tells by itself, as it is or by a line of its own where it is a score, and the labels that equal it."""
+    told = values if predicts else truth + fitted / 100
+    row = against_labelling(pd.DataFrame({"told": told}), truth, labelled=labelled).iloc[1]
+    own = {"error": 100 * row["error"], "bias": 100 * row["bias"]} if predicts else dict.fromkeys(("error", "bias"), np.nan)
+    return own | {"fitted_error": _mean(fitted), "labelled_images": row["labelled_images"], "worth_more": bool(row["worth_more"])}

@@ -8,13 +8,23 @@ from helpers.scoring.worth import BASELINE, HOLDOUT, KNOWN, TRAINING, UNLABELLED
 
 
 def table(**changed):
-    empty = {"n": 40, "error": np.nan, "labelled_images": np.nan} | dict.fromkeys(("over_training_low", "over_training_high"), np.nan)
+    empty = {"n": 40, "error": np.nan, "fitted_error": np.nan, "labelled_images": np.nan, "worth_more": False} | dict.fromkeys(
+        ("over_training_low", "over_training_high"), np.nan
+    )
     rows = [
         {"measure": "50 labelled images", "source": BASELINE, "with_error": np.nan, "over_training": np.nan, "error": 5.0},
         {"measure": KNOWN, "source": BASELINE, "with_error": 4.0, "over_training": np.nan},
         {"measure": HOLDOUT, "source": BASELINE, "with_error": 3.5, "over_training": -0.5, "error": 2.5, "labelled_images": 200.0},
-        {"measure": "iou", "source": TRAINING, "with_error": 3.0, "over_training": 0.0},
-        {"measure": "optimal_transport", "source": UNLABELLED, "with_error": 1.0, "over_training": 2.0, "error": 9.0}
+        {"measure": "iou", "source": TRAINING, "with_error": 3.0, "over_training": 0.0, "fitted_error": 4.5, "labelled_images": 62.0}
+        | {"worth_more": True},
+        {
+            "measure": "optimal_transport",
+            "source": UNLABELLED,
+            "with_error": 1.0,
+            "over_training": 2.0,
+            "error": 9.0,
+            "labelled_images": 15.0,
+        }
         | {"over_training_low": 1.2, "over_training_high": 2.9},
     ]
     return pd.DataFrame([empty | row | {"target": name} | changed for name in ("test images", "blur_0.7") for row in rows])
@@ -43,3 +53,12 @@ def test_targets_are_told_in_percent():
     models["test_accuracy@blur_0.7"] = [0.2, 0.4]
     assert worth.say_targets(models, ["blur_0.7"]) == "Median accuracy of 2 models: 60.0 % on the test images, 30.0 % on blur_0.7."
     assert worth.target_columns(models, ["blur_0.7"]).columns[-1] == "test_accuracy@blur_0.7"
+
+
+def test_what_labels_would_do_is_said_of_each_target_of_its_best_measure_by_itself():
+    said = worth.say_labelling(table(), {"iou": "IoU"})
+    assert said.startswith("When is a measure by itself worth more than 50 labelled images? ")
+    assert said.count("1 of 2 measures; the best, IoU, errs by 4.5 points, as 62 labelled images would.") == 2
+    worst = worth.say_labelling(table(labelled_images=np.inf, worth_more=False), {})
+    assert "0 of 2 measures; the best, iou, errs by 4.5 points, as no number of labelled images would." in worst
+    assert worth.say_labelling(table(error=np.nan, fitted_error=np.nan), {}).count("no measure tells an accuracy") == 2
