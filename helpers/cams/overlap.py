@@ -200,37 +200,19 @@ def annotated(masks: Tensor) -> CountedBoxes:
     return CountedBoxes(inside, before)
 
 
-def overlaps_at_thresholds(maps_normalised: Tensor, boxes: Tensor, size: int, thresholds: Sequence[float]) -> tuple[Tensor, Tensor]:
-    """Compute IoU and IoU-B of Du et al. 2024, equations (2) to (5), at every threshold, from maps that are enlarged once.
+def overlaps(maps_normalised: Tensor, annotation: CountedBoxes, thresholds: Sequence[float]) -> tuple[Tensor, Tensor]:
+    """IoU and IoU-B of Du et al. 2024, equations (2) to (5), at every threshold, from maps that are enlarged once.
 
     Row t holds, bit for bit, what ``overlap.iou_and_iou_b`` gives for threshold t.
 
     Args:
         maps_normalised: (B, h, w) in [0, 1), see ``closed_form.normalise_maps``.
-        boxes: (B, M, 4) integers, see ``overlap.box_masks``.
-        size: side S of the images, pixels.
+        annotation: of the same B images, see ``annotated``; several maps of the same images share it.
         thresholds: T numbers in (0, 1), in any order.
 
     Returns:
         Two (T, B) tensors in [0, 1], larger promises better generalization. An empty mask scores 0; NaN where there is neither mask
         nor box, or the map is not finite.
-
-    Raises:
-        ValueError: no threshold, one that is not between 0 and 1, or another number of maps than of images with boxes.
-    """
-    return overlaps(maps_normalised, annotated(box_masks(boxes, size)), thresholds)
-
-
-def overlaps(maps_normalised: Tensor, annotation: CountedBoxes, thresholds: Sequence[float]) -> tuple[Tensor, Tensor]:
-    """Compute the same with prepared masks, which several maps of the same images share.
-
-    Args:
-        maps_normalised: (B, h, w) in [0, 1), see ``closed_form.normalise_maps``.
-        annotation: of the same B images, see ``annotated``.
-        thresholds: T numbers in (0, 1), in any order.
-
-    Returns:
-        Two (T, B) tensors as for ``overlaps_at_thresholds``.
 
     Raises:
         ValueError: no threshold, one that is not between 0 and 1, or another number of maps than of masks.

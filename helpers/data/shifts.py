@@ -15,19 +15,6 @@ from torchvision.transforms.v2.functional import InterpolationMode, rgb_to_grays
 from helpers.data.degrade import blurred, check_images, in_chunks, ssim, with_noise
 from helpers.files import complete_or_absent, read_json, write_json
 
-# Name of a shift: what is done, and the mean SSIM that it leaves, the factor, or the degrees.
-SHIFTS = (
-    "blur_0.9",
-    "blur_0.7",
-    "noise_0.9",
-    "noise_0.7",
-    "jpeg_0.9",
-    "jpeg_0.7",
-    "brightness_0.5",
-    "contrast_0.5",
-    "rotation_15",
-    "rotation_30",
-)
 _FORMAT = 1  # raised when the meaning of a name changes: older copies are then never used
 _CHUNK = 256
 _CALIBRATION_IMAGES = 256  # the mean SSIM of so many is that of all to about 0.01
@@ -85,7 +72,8 @@ def shifted(images: Tensor, name: str, seed: int = 0) -> Shifted:
 
     Args:
         images: (N, 3, H, W) uint8 RGB, N >= 1, sides at least 11.
-        name: one of ``SHIFTS``, or a like name with another number.
+        name: what is done and the mean SSIM that it leaves (blur_0.9, noise_0.7, jpeg_0.7), the factor (brightness_0.5, contrast_0.5) or
+            the degrees (rotation_15).
         seed: of the noise and of the images for the strength.
 
     Returns:

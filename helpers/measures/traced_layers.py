@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,12 +20,6 @@ _SUMS = {"add", "add_", "__add__", "__radd__", "__iadd__"}
 
 
 _NORMALISATIONS = (nn.BatchNorm2d, nn.SyncBatchNorm)
-
-
-class Images(Protocol):
-    """Images, such as ``dataset.ImageSet``."""
-
-    images: Tensor  # (N, 3, S, S) uint8
 
 
 @dataclass(frozen=True)

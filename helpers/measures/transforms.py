@@ -28,21 +28,6 @@ class Transform:
     apply: Apply
 
 
-def with_one_magnitude(function: Callable[[Tensor, float], Tensor]) -> Apply:
-    """Make a function of a batch and one number, such as torchvision's, into one that takes a magnitude per image.
-
-    Images of one magnitude go through it together; otherwise it is called once for each image, which costs more.
-    """
-
-    def apply(images: Tensor, magnitudes: Tensor) -> Tensor:
-        values = magnitudes.tolist()
-        if len(set(values)) == 1:
-            return function(images, values[0])
-        return torch.cat([function(image, value) for image, value in zip(images.split(1), values, strict=True)])
-
-    return apply
-
-
 def rotate(images: Tensor, degrees: Tensor) -> Tensor:
     """Turn images about their centre, counter-clockwise; bilinear, zero (black) where nothing was.
 

@@ -17,7 +17,6 @@ from helpers.cams.overlap import (
     iou_and_iou_b,
     mask_iou,
     overlaps,
-    overlaps_at_thresholds,
     upsample,
 )
 from helpers.measures.passes import forward_pass
@@ -285,6 +284,10 @@ def random_cases(size, dtype=torch.float32, count=24, seed=0):
     boxes[0], boxes[4], boxes[5] = 0, 0, torch.tensor([0, 0, size, size])
     boxes[6, 0] = torch.tensor([-3, -3, size + 5, 2])
     return maps, boxes
+
+
+def overlaps_at_thresholds(maps, boxes, size, thresholds):
+    return overlaps(maps, annotated(box_masks(boxes, size)), thresholds)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

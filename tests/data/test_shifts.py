@@ -23,7 +23,7 @@ def photographs(n=24, side=32, seed=0):
 IMAGES = photographs()
 
 
-@pytest.mark.parametrize("name", shifts.SHIFTS)
+@pytest.mark.parametrize("name", ["blur_0.9", "noise_0.7", "jpeg_0.7", "brightness_0.5", "contrast_0.5", "rotation_15", "rotation_30"])
 def test_every_shift_gives_bytes_of_the_same_shape_and_the_same_ones_again(name):
     before = IMAGES.clone()
     first, second = shifts.shifted(IMAGES, name, seed=1), shifts.shifted(IMAGES, name, seed=1)

@@ -125,21 +125,6 @@ def test_magnitudes_of_another_number_are_refused(pixels):
             item.apply(pixels, torch.zeros(4))
 
 
-def test_a_function_of_one_magnitude_is_called_once_where_one_will_do(pixels):
-    calls = []
-
-    def darker(images, magnitude):
-        calls.append((len(images), magnitude))
-        return (images * magnitude).to(torch.uint8)
-
-    apply = transforms.with_one_magnitude(darker)
-    assert torch.equal(apply(pixels, torch.full((6,), 0.5)), (pixels * 0.5).to(torch.uint8))
-    assert calls == [(6, 0.5)]
-    found = apply(pixels[:2], torch.tensor([0.0, 1.0]))
-    assert calls[1:] == [(1, 0.0), (1, 1.0)]
-    assert torch.equal(found, torch.stack([torch.zeros_like(pixels[0]), pixels[1]]))
-
-
 @pytest.mark.parametrize("batch_size", [1, 3, 4, 100])
 def test_accuracy_on_moved_halves_by_hand(batch_size):
     images, labels = halves("left", "right", "left", "right"), torch.tensor([0, 1, 1, 1])
