@@ -7,7 +7,7 @@ import json
 import re
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import nbformat
 import papermill
@@ -48,6 +48,7 @@ def room_of(name):
 
 NOTEBOOKS = sorted((PROJECT_ROOT / "notebooks").glob("*.ipynb"))
 HELPERS = sorted((PROJECT_ROOT / "helpers").rglob("*.py"))
+BENCHMARKS = sorted((PROJECT_ROOT / "benchmarks").glob("*.py"))
 STUDIES = sorted((PROJECT_ROOT / "params").glob("*.yaml"))
 notebooks = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 modules = pytest.mark.parametrize("path", HELPERS, ids=lambda path: dotted(path) or "helpers")
@@ -287,6 +288,53 @@ def test_a_public_name_has_one_meaning():
                 if not name.startswith("_") and name not in ("main", "FACE"):
                     places[name].append(dotted(path))
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+# Called by no line of the project: with what calls it, or why it is there for now.
+CALLED_FROM_OUTSIDE = {
+    "_UniqueKeys.compose_node": "yaml",
+    "_UniqueKeys.construct_mapping": "yaml",
+    "_Client.process_message": "nbclient",
+    "FollowedEngine.execute_managed_notebook": "papermill",
+    "Panel._ipython_display_": "IPython",
+    **dict.fromkeys(("box_areas", "captum_grad_cam", "MaskProvider", "filled_rectangles"), "waiting"),
+    **dict.fromkeys(("pgdl_score", "against_labelling", "residual_spread", "moved_together", "intraclass_correlation"), "waiting"),
+    **dict.fromkeys(("pair_sign_error", "citation", "PUBLISHED_TOTAL", "PUBLISHED_FAMILIES", "DATASETS", "TASKS"), "waiting"),
+    **dict.fromkeys(("write_pages",), "waiting"),
+}
+
+
+def mentioned(tree):
+    """How often each name is read or imported, be it plain or behind a dot."""
+    found = Counter(node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store))
+    found.update(node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Store))
+    found.update(item.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for item in node.names)
+    return found
+
+
+def definitions(tree):
+    """Functions, constants and methods of a module, each with its own lines; what a decorator enters in a registry is called there."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from ((item.id, node) for target in targets for item in ast.walk(target) if isinstance(item, ast.Name))
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            entered = any(ast.unparse(item).startswith(("measure(", "provides")) for item in node.decorator_list)
+            yield from () if entered else ((node.name, node),)
+            methods = node.body if isinstance(node, ast.ClassDef) else ()
+            yield from ((f"{node.name}.{item.name}", item) for item in methods if isinstance(item, ast.FunctionDef))
+
+
+def test_nothing_is_called_by_tests_alone():
+    callers = [ast.parse(source_of(path)) for path in NOTEBOOKS] + [ast.parse(path.read_text()) for path in BENCHMARKS]
+    calls = sum((mentioned(tree) for tree in [*callers, *map(tree_of, HELPERS)]), Counter())
+    uncalled = set()
+    for path in HELPERS:
+        for name, node in definitions(tree_of(path)):
+            last = name.split(".")[-1]
+            if not last.startswith("__") and calls[last] == mentioned(node)[last]:
+                uncalled.add(name)
+    assert uncalled <= set(CALLED_FROM_OUTSIDE)
 
 
 def test_tests_mirror_the_rooms():
