@@ -23,7 +23,7 @@ from helpers.networks import resnet
 from helpers.scoring.common_set import ScoringSet
 from helpers.scoring.models import with_measures
 from helpers.scoring.single_images import folder_name
-from helpers.training.catalogue import load_model, read_scores
+from helpers.training.catalogue import load_model, models_of, read_scores
 
 CLOSED, SAMPLED = "closed", "sampled"  # parts: all images in closed form, a few images by gradients
 
@@ -77,8 +77,8 @@ def score_missing_ablations(
     """
     places = {part: inside(work / "ablations", name) for part, name in folder_names(settings, masks, scored_on).items()}
     images, own = scored_on.of(data), None if masks is None else masks[list(scored_on.rows)]
-    for _, model in catalogue[catalogue["snapshot"] != "none"].iterrows():
-        name = model["model_id"]
+    for model in models_of(catalogue):
+        name = model.model_id
         paths = {part: inside(place, f"{name}.parquet") for part, place in places.items()}
         missing = [part for part, path in paths.items() if not path.is_file()]
         if missing:

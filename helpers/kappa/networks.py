@@ -20,7 +20,7 @@ from helpers.kappa import backbones
 from helpers.kappa.backbones import RANDOM, Backbone
 from helpers.kappa.probe import Probe
 from helpers.measures import evidence, registry
-from helpers.training.catalogue import load_model
+from helpers.training.catalogue import load_model, models_of
 from helpers.training.pretraining import MADE
 
 MODEL_SET = "model set"
@@ -130,10 +130,10 @@ def own_members(work: Path, chosen: pd.DataFrame, classes: int) -> Iterator[Memb
         chosen: see ``chosen_models``.
         classes: number of classes that they were trained on.
     """
-    for _, model in chosen.iterrows():
-        origin = f"trained on {classes} classes" + (", pretrained" if model["pretrained"] else "")
-        found = backbones.own_backbone(model["model"], load_model(work, model, classes), origin=origin)
-        yield Member(found, MODEL_SET, model["architecture"], model_id=model["model_id"])
+    for model in models_of(chosen):
+        origin = f"trained on {classes} classes" + (", pretrained" if model.config.pretrained else "")
+        found = backbones.own_backbone(model.facts["model"], load_model(work, model, classes), origin=origin)
+        yield Member(found, MODEL_SET, model.config.architecture, model_id=model.model_id)
 
 
 def made_weights(start: Backbone, images: ImageSet, folder: Path, *, epochs: int, seed: int, device: torch.device | str) -> Path:

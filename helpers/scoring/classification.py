@@ -16,7 +16,7 @@ from torch import Tensor
 from helpers.data.dataset import StudyData
 from helpers.files import complete_or_absent, inside
 from helpers.networks import resnet
-from helpers.training.catalogue import load_model
+from helpers.training.catalogue import load_model, models_of
 
 MICRO_AVERAGE = "micro average"
 
@@ -272,15 +272,15 @@ def keep_test_logits(
 
     Diverged runs without a model are passed over. The logits are float32, in eval mode, in the order of ``data.test``.
     """
-    for _, model in catalogue[catalogue["snapshot"] != "none"].iterrows():
-        path = logits_path(work, model["model_id"])
+    for model in models_of(catalogue):
+        path = logits_path(work, model.model_id)
         if not path.is_file():
             network = load_model(work, model, len(data.classes), device)
             batches = data.test.images.split(batch_size)
             logits = torch.cat([network(_prepared(pixels, device)).float().cpu() for pixels in batches])
             with complete_or_absent(path) as temporary:
                 safetensors.torch.save_file({"logits": logits}, temporary)
-        yield model["model_id"]
+        yield model.model_id
 
 
 def _prepared(pixels: Tensor, device: torch.device | str) -> Tensor:

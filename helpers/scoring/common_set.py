@@ -8,7 +8,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from helpers.data.dataset import ImageSet, StudyData
-from helpers.training.config import config_from
+from helpers.training.catalogue import models_of
 from helpers.training.run import fitted_rows
 
 OF_A_CLASS = 10  # images of a class that all runs must share
@@ -57,7 +57,7 @@ def scoring_set(catalogue: pd.DataFrame, data: StudyData, images: int = 0) -> Sc
         raise ValueError(f"scored_images {images} must be at least 0 (0 takes all)")
     runs = catalogue[catalogue["snapshot"] != "none"]
     runs = runs.drop_duplicates(_DECISIVE) if len(runs) else runs
-    fitted = [set(fitted_rows(data, config_from(run)).tolist()) for _, run in runs.iterrows()]
+    fitted = [set(fitted_rows(data, model.config).tolist()) for model in models_of(runs)]
     shared = np.array(sorted(set.intersection(*fitted)) if fitted else range(len(data.train)), dtype=np.int64)
     labels = data.train.labels.numpy()
     counts = np.bincount(labels[shared], minlength=len(data.classes))

@@ -14,7 +14,7 @@ from helpers.networks import resnet
 from helpers.statistics.information import information_table
 from helpers.statistics.resampling import correlated
 from helpers.statistics.tables import varied_axes
-from helpers.training.catalogue import load_model, read_scores, save_scores, scored_measures
+from helpers.training.catalogue import load_model, models_of, read_scores, save_scores, scored_measures
 
 # Predictor to its measure and direction: +1 when a larger value promises a higher accuracy under the perturbation.
 PREDICTORS = {
@@ -30,13 +30,13 @@ _TARGET = "test accuracy under perturbation"
 def keep_targets(work: Path, catalogue: pd.DataFrame, data: StudyData, seed: int, device: torch.device | str) -> Iterator[str]:
     """Measure what is to be predicted, for the models that lack it: accuracy on perturbed test images; yield each model's id."""
     folder = _folder(seed)
-    for _, model in catalogue[catalogue["snapshot"] != "none"].iterrows():
-        if not scored_measures(work, folder, model["model_id"]):
+    for model in models_of(catalogue):
+        if not scored_measures(work, folder, model.model_id):
             network = load_model(work, model, len(data.classes), device)
             accuracies = invariance_targets(network, data.test, resnet.normalise_images, seed, device)
             rows = pd.DataFrame({"measure": _TARGET, "variant": list(accuracies), "value": list(accuracies.values())})
-            save_scores(work, folder, model["model_id"], rows.assign(seconds=0.0, reason=""))
-        yield model["model_id"]
+            save_scores(work, folder, model.model_id, rows.assign(seconds=0.0, reason=""))
+        yield model.model_id
 
 
 def with_targets(work: Path, table: pd.DataFrame, seed: int) -> pd.DataFrame:

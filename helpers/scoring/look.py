@@ -11,8 +11,7 @@ from helpers.cams import overlap
 from helpers.data.dataset import ImageSet, StudyData
 from helpers.measures import passes
 from helpers.networks import hooks, resnet
-from helpers.training.catalogue import load_model
-from helpers.training.config import config_from
+from helpers.training.catalogue import Model, load_model, models_of
 from helpers.training.run import fitted_rows
 
 
@@ -72,12 +71,12 @@ class Steps:
     predicted: int
 
 
-def steps(work: Path, model: pd.Series, images: ImageSet, classes: int, *, method: str, threshold: float, device: str) -> Steps:
+def steps(work: Path, model: Model, images: ImageSet, classes: int, *, method: str, threshold: float, device: str) -> Steps:
     """Take one model through one image.
 
     Args:
         work: the study's folder.
-        model: a row of the catalogue.
+        model: one of ``catalogue.models_of``.
         images: exactly one image.
         classes: number of classes of the study.
         method: one of ``closed_form.CLOSED_FORM_METHODS``.
@@ -118,7 +117,7 @@ def overlays(
 ) -> Overlays:
     """Take several models through the same few images; arguments as for ``steps``."""
     size, heat, ious = images.images.shape[-1], [], []
-    for _, model in catalogue.iterrows():
+    for model in models_of(catalogue):
         maps, _ = maps_of(load_model(work, model, classes, device), images, method=method, device=device)
         heat.append(overlap.upsample(maps, size))
         ious.append(overlap.iou_and_iou_b(maps, images.boxes, size, threshold)[0])
@@ -133,7 +132,7 @@ def overlays(
 
 def common_images(catalogue: pd.DataFrame, data: StudyData, count: int, seed: int) -> ImageSet:
     """Choose images that all the models of a table were fitted to, of different classes as far as there are."""
-    rows = sorted(set.intersection(*(set(fitted_rows(data, config_from(model)).tolist()) for _, model in catalogue.iterrows())))
+    rows = sorted(set.intersection(*(set(fitted_rows(data, model.config).tolist()) for model in models_of(catalogue))))
     order = np.random.default_rng(seed).permutation(rows)
     labels = pd.Series(data.train.labels.numpy()[order])
     spread = order[np.argsort(labels.groupby(labels).cumcount().to_numpy(), kind="stable")]

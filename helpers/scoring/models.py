@@ -17,15 +17,14 @@ from helpers.measures.evidence import closure
 from helpers.networks import resnet
 from helpers.scoring.common_set import ScoringSet
 from helpers.scoring.single_images import PROVIDED_BY, folder_name, save_image_values
-from helpers.training.catalogue import load_model, read_scores, save_scores, scored_measures, start_path
-from helpers.training.config import config_from
+from helpers.training.catalogue import Model, load_model, models_of, read_scores, save_scores, scored_measures, start_path
+from helpers.training.config import RunConfig
 from helpers.training.pool import jobs_for, start_worker
 from helpers.training.run import fitted_rows, initial_model
 
 
-def initial_network(work: Path, model: pd.Series, classes: int) -> torch.nn.Module | None:
-    """Make a model of the catalogue as it was before its first step; None when its pretrained start was not kept."""
-    config = config_from(model)
+def initial_network(work: Path, config: RunConfig, classes: int) -> torch.nn.Module | None:
+    """The network of a run as it was before its first step; None when its pretrained start was not kept."""
     if not config.pretrained:
         return initial_model(config, classes)
     path = start_path(work, config.weights)
@@ -50,37 +49,36 @@ def score_missing(
     """
     folders = {family: folder_name(family, settings, scored_on) for family in families}
     images = scored_on.of(data)
-    for _, model in catalogue[catalogue["snapshot"] != "none"].iterrows():
-        there = {family: scored_measures(work, folder, model["model_id"]) for family, folder in folders.items()}
+    for model in models_of(catalogue):
+        there = {family: scored_measures(work, folder, model.model_id) for family, folder in folders.items()}
         todo = [item for item in registry.of_families(list(families)) if item.name not in there[item.family]]
         if todo:
             scores, single = _scores(work, model, data, images, todo, settings, device)
             for family, rows in scores.groupby(scores["measure"].map({item.name: item.family for item in todo})):
                 if found := single.get(PROVIDED_BY.get(family)):
-                    save_image_values(work, folders[family], model["model_id"], found)
-                save_scores(work, folders[family], model["model_id"], rows)
-        yield model["model_id"]
+                    save_image_values(work, folders[family], model.model_id, found)
+                save_scores(work, folders[family], model.model_id, rows)
+        yield model.model_id
 
 
 def _scores(
     work: Path,
-    model: pd.Series,
+    model: Model,
     data: StudyData,
     images: ImageSet,
     todo: Sequence[registry.Measure],
     settings: evidence.MeasureSettings,
     device: torch.device | str,
 ) -> tuple[pd.DataFrame, dict[str, dict[str, Any]]]:
-    config = config_from(model)
     given = {
         "network": load_model(work, model, len(data.classes), device),
         "images": images,
         "normalise": resnet.normalise_images,
         "device": device,
-        "training_images": len(fitted_rows(data, config)),  # a bound's m is of the training, not of the scoring
+        "training_images": len(fitted_rows(data, model.config)),  # a bound's m is of the training, not of the scoring
     }
     if "initial_network" in closure(name for item in todo for name in item.needs):
-        given["initial_network"] = initial_network(work, model, len(data.classes))
+        given["initial_network"] = initial_network(work, model.config, len(data.classes))
     single = {PROVIDED_BY[family] for family in {item.family for item in todo} & set(PROVIDED_BY)}
     return evidence.score_with_images(todo, given, settings, single)
 
@@ -127,15 +125,15 @@ def score_side_by_side(
     if jobs_for(device, jobs) == 1:
         yield from score_missing(work, catalogue, manifest.of_study(work), scored_on, families, settings, device=device)
         return
-    models = [model for _, model in catalogue[catalogue["snapshot"] != "none"].iterrows()]
-    todo = [model for model in models if _lacks(work, model["model_id"], scored_on, families, settings)]
-    yield from sorted({model["model_id"] for model in models} - {model["model_id"] for model in todo})
+    names = catalogue.loc[catalogue["snapshot"] != "none", "model_id"]
+    todo = [name for name in names if _lacks(work, name, scored_on, families, settings)]
+    yield from sorted({*names} - {*todo})
     if not todo:
         return
     faults, given = [], (scored_on, list(families), settings, device)
     count, context = min(jobs_for(device, jobs), len(todo)), multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(count, mp_context=context, initializer=start_worker, initargs=(device,)) as executor:
-        started = {executor.submit(_score_one, work, model, *given): model["model_id"] for model in todo}
+        started = {executor.submit(_score_one, work, catalogue[catalogue["model_id"] == name], *given): name for name in todo}
         for future in as_completed(started):
             if fault := future.exception():
                 faults.append(f"{started[future]}: {type(fault).__name__}: {fault}")
@@ -154,8 +152,8 @@ def _lacks(work: Path, model_id: str, scored_on: ScoringSet, families: Sequence[
 
 
 def _score_one(
-    work: Path, model: pd.Series, scored_on: ScoringSet, families: list[str], settings: evidence.MeasureSettings, device: str
+    work: Path, row: pd.DataFrame, scored_on: ScoringSet, families: list[str], settings: evidence.MeasureSettings, device: str
 ) -> None:
     data = manifest.of_study(work)
-    for _ in score_missing(work, model.to_frame().T, data, scored_on, families, settings, device=device):
+    for _ in score_missing(work, row, data, scored_on, families, settings, device=device):
         pass

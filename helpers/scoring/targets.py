@@ -23,8 +23,8 @@ from helpers.networks import resnet
 from helpers.networks.hooks import prepared
 from helpers.scoring.classification import keep_test_logits, logits_path, read_logits
 from helpers.scoring.models import with_measures
-from helpers.training.catalogue import load_model, read_scores, save_scores, scored_measures
-from helpers.training.config import config_from
+from helpers.training.catalogue import Model, load_model, models_of, read_scores, save_scores, scored_measures
+from helpers.training.config import RunConfig
 from helpers.training.run import images_of_run
 
 TURNED_IMAGES = 1000  # of a target at most, for effective invariance
@@ -41,9 +41,8 @@ def target_images(work: Path, data: StudyData, shift: str, seed: int = 0) -> Shi
     return kept(work / "targets" / shift, data.test.images, shift, seed) if shift else Shifted(data.test.images, 0.0, 1.0)
 
 
-def holdout_of(data: StudyData, model: pd.Series) -> ImageSet | None:
-    """Training images that a model was not fitted to, with labels; None in a study that watches the test images (``rule3_split``)."""
-    config = config_from(model)
+def holdout_of(data: StudyData, config: RunConfig) -> ImageSet | None:
+    """Training images that a run was not fitted to, with labels; None in a study that watches the test images (``rule3_split``)."""
     return images_of_run(data, config)[1] if config.rule3_split == "holdout" else None
 
 
@@ -81,10 +80,10 @@ def keep_target_logits(
     for _ in keep_test_logits(work, catalogue, data, device):
         pass
     images = {shift: target_images(work, data, shift, seed).images for shift in shifts}
-    for _, model in catalogue[catalogue["snapshot"] != "none"].iterrows():
-        name, network = model["model_id"], cache(partial(load_model, work, model, len(data.classes), device))
+    for model in models_of(catalogue):
+        name, network = model.model_id, cache(partial(load_model, work, model, len(data.classes), device))
         path = _path(work, "holdout", name)
-        if not path.is_file() and (holdout := holdout_of(data, model)) is not None:
+        if not path.is_file() and (holdout := holdout_of(data, model.config)) is not None:
             _write(path, {"logits": target_logits(network(), holdout.images, device), "labels": holdout.labels.cpu()})
         for shift in shifts:
             if not (path := _path(work, f"{shift}-{seed}", name)).is_file():
@@ -102,13 +101,13 @@ def keep_turned_logits(
     """
     images = {shift: target_images(work, data, shift, seed).images for shift in ("", *shifts)}
     rows = torch.as_tensor(np.random.default_rng(seed).permutation(len(data.test))[:TURNED_IMAGES])
-    for _, model in catalogue[catalogue["snapshot"] != "none"].iterrows():
+    for model in models_of(catalogue):
         network = cache(partial(load_model, work, model, len(data.classes), device))
         for shift, pixels in images.items():
-            if not (path := _path(work, f"turned-{shift or 'test'}-{seed}", model["model_id"])).is_file():
+            if not (path := _path(work, f"turned-{shift or 'test'}-{seed}", model.model_id)).is_file():
                 turned = [target_logits(network(), pixels[rows].rot90(turns, (2, 3)), device) for turns in (1, 2, 3)]
-                _write(path, {"logits": torch.stack([_logits_on(work, shift, seed, model["model_id"])[rows], *turned])})
-        yield model["model_id"]
+                _write(path, {"logits": torch.stack([_logits_on(work, shift, seed, model.model_id)[rows], *turned])})
+        yield model.model_id
 
 
 def _write(path: Path, tensors: dict[str, Tensor]) -> None:
@@ -157,8 +156,8 @@ def score_on_target(work: Path, catalogue: pd.DataFrame, shift: str, settings: e
     items = registry.of_families(["unlabelled"])
     folder = f"unlabelled-{shift or 'test'}-{settings.seed}-{evidence.settings_name(items, settings)}"
     fresh = []
-    for _, model in catalogue[catalogue["snapshot"] != "none"].iterrows():
-        name = model["model_id"]
+    for model in models_of(catalogue):
+        name = model.model_id
         there = scored_measures(work, folder, name)
         todo = [item for item in items if item.name not in there]
         given = _given(work, catalogue, model, shift, settings.seed)
@@ -173,10 +172,11 @@ def score_on_target(work: Path, catalogue: pd.DataFrame, shift: str, settings: e
     return pd.concat([found, *fresh], ignore_index=True)
 
 
-def _given(work: Path, catalogue: pd.DataFrame, model: pd.Series, shift: str, seed: int) -> dict[str, object]:
+def _given(work: Path, catalogue: pd.DataFrame, model: Model, shift: str, seed: int) -> dict[str, object]:
     """What the measures are given of a model; None for what is not there."""
-    name, holdout = model["model_id"], _read(work, "holdout", model["model_id"])
-    alike = (catalogue["cell"] == model["cell"]) & (catalogue["snapshot"] == model["snapshot"]) & (catalogue["run_id"] != model["run_id"])
+    name, holdout = model.model_id, _read(work, "holdout", model.model_id)
+    cell = model.facts["cell"]
+    alike = (catalogue["cell"] == cell) & (catalogue["snapshot"] == model.snapshot) & (catalogue["run_id"] != model.run_id)
     repeats = [_logits_on(work, shift, seed, other) for other in catalogue.loc[alike, "model_id"]]
     return {
         "network": nn.Identity(),
@@ -213,7 +213,7 @@ def target_image_values(work: Path, models: pd.DataFrame, shift: str, settings: 
 
     A measure that some model has not is left out. Arguments as ``score_on_target``.
     """
-    given = [_given(work, models, model, shift, settings.seed) for _, model in models.iterrows()]
+    given = [_given(work, models, model, shift, settings.seed) for model in models_of(models)]
     found = [evidence.score_with_images([], each, settings, ["values_on_target"])[1].get("values_on_target", {}) for each in given]
     shared = [name for name in found[0] if all(name in values for values in found)] if found else []
     return {name: np.stack([values[name] for values in found]) for name in shared}

@@ -15,6 +15,7 @@ from helpers.statistics.correlations import Array, design
 from helpers.statistics.labelling import against_labelling
 from helpers.statistics.questions import FIT, left_out_errors, with_fit
 from helpers.statistics.resampling import cell_weights, correlated, percentile_interval
+from helpers.training.catalogue import models_of
 
 BASELINE, TRAINING, UNLABELLED = SOURCES = ("baseline", "from training images alone", "with unlabelled images")
 HOLDOUT = "holdout_accuracy"
@@ -54,7 +55,7 @@ def worth_on_targets(
     ranked = {name: item for name, item in registry.ranked().items() if name in models and item.family != "unlabelled"}
     one = costs.get("training_accuracy", np.nan)
     passes = {name: costs.get(item.name, np.nan) / one for name, item in ranked.items()}
-    held = [holdout for _, model in models.head(1).iterrows() if (holdout := holdout_of(data, model)) is not None]
+    held = [holdout for model in models_of(models.head(1)) if (holdout := holdout_of(data, model.config)) is not None]
     size, holdout = len(data.test), len(held[0]) if held else 0
     sources = dict.fromkeys(ranked, TRAINING)
     for item in registry.of_families(["unlabelled"]):

@@ -19,7 +19,7 @@ from helpers.scoring import look
 from helpers.select import load
 from helpers.select.images import OwnImages, load_images, natural_size
 from helpers.select.load import Candidate, Loaded
-from helpers.training.catalogue import load_model
+from helpers.training.catalogue import Model, load_model, models_of
 
 
 @dataclass(frozen=True)
@@ -297,7 +297,7 @@ def case_of_study(
     generator = np.random.default_rng(seed)
     chosen = generator.choice(known, size=min(max(1, cells), len(known) // 2), replace=False)
     models = catalogue[catalogue["cell"].isin(chosen) & catalogue["model_id"].isin(study.models["model_id"])]
-    candidates = [Candidate(row["model_id"], partial(_model, work, row, len(data.classes))) for _, row in models.iterrows()]
+    candidates = [Candidate(model.model_id, partial(_model, work, model, len(data.classes))) for model in models_of(models)]
     shared = look.common_images(models, data, images, seed)
     names = tuple(data.classes["class_id"])
     sides = (data.train.images.shape[-1],) * len(shared)
@@ -308,8 +308,8 @@ def case_of_study(
     return Case(candidates, OwnImages(*given), without(study, list(chosen)), truth)
 
 
-def _model(work: Path, row: pd.Series, classes: int) -> Loaded:
+def _model(work: Path, model: Model, classes: int) -> Loaded:
     try:
-        return Loaded(load_model(work, row, classes), row["architecture"], classes)
+        return Loaded(load_model(work, model, classes), model.config.architecture, classes)
     except FileNotFoundError as fault:
         raise ValueError(str(fault)) from fault

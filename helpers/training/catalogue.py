@@ -1,8 +1,8 @@
 """The model set on disk: which runs are complete, the catalogue with one row per model, the models, and their scores."""
 
 import warnings
-from collections.abc import Iterable, Sequence
-from dataclasses import fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -111,12 +111,29 @@ def late_changes(history: pd.DataFrame, epochs: int = 10) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
 
 
-def load_model(work: Path, model: pd.Series, classes: int, device: torch.device | str = "cpu") -> nn.Module:
+@dataclass(frozen=True)
+class Model:
+    """One snapshot of one run, read once from its row of a catalogue."""
+
+    model_id: str
+    run_id: str
+    snapshot: str  # "first" or "stop"
+    config: RunConfig
+    facts: Mapping[str, Any]  # its row: the cell, what was measured, and what a table added to the catalogue
+
+
+def models_of(catalogue: pd.DataFrame) -> list[Model]:
+    """Models of a catalogue, or of a table with all its columns, row by row; a diverged run without a snapshot is none."""
+    rows = catalogue[catalogue["snapshot"] != "none"].to_dict("records")
+    return [Model(row["model_id"], row["run_id"], row["snapshot"], config_from(row), row) for row in rows]
+
+
+def load_model(work: Path, model: Model, classes: int, device: torch.device | str = "cpu") -> nn.Module:
     """Load a model of the catalogue in eval mode, channels last.
 
     Args:
         work: the study's folder.
-        model: a row of the catalogue.
+        model: one of ``models_of``.
         classes: number of outputs.
         device: where to put it.
 
@@ -124,11 +141,10 @@ def load_model(work: Path, model: pd.Series, classes: int, device: torch.device 
         FileNotFoundError: its weights are not there; the message names the run to train again.
         ValueError: the file is damaged; likewise.
     """
-    path = snapshot_path(run_folder(work, model["run_id"]), model["snapshot"])
+    path, config = snapshot_path(run_folder(work, model.run_id), model.snapshot), model.config
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing; delete the folder {path.parent} and run 02_grid_training again to train it anew")
-    form = {name: model[name] for name in ("stem", "width", "last_stride")}
-    network = resnet.build(model["architecture"], classes, **form, seed=0)
+    network = resnet.build(config.architecture, classes, stem=config.stem, width=config.width, last_stride=config.last_stride, seed=0)
     try:
         network.load_state_dict(safetensors.torch.load_file(path))
     except SafetensorError as fault:

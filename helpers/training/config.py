@@ -105,11 +105,9 @@ def run_id(config: RunConfig) -> str:
 
 
 def config_from(record: Mapping[str, Any]) -> RunConfig:
-    """Rebuild a configuration from ``config.json`` or a row of the catalogue, ignoring what else stands in it."""
+    """Rebuild a configuration from ``config.json`` or a row of the catalogue (Python's numbers), ignoring what else stands in it."""
     known = {field.name for field in fields(RunConfig)}
-    # A row of a table holds NumPy's numbers, which would give the run another name.
-    plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in record.items()}
-    return RunConfig(**{name: value for name, value in plain.items() if name in known})
+    return RunConfig(**{name: value for name, value in record.items() if name in known})
 
 
 def grid(axes: Mapping[str, Sequence[Any]], repeats: int, fixed: Mapping[str, Any]) -> list[RunConfig]:

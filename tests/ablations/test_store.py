@@ -1,7 +1,7 @@
 """Scores under other choices: against independent ways to compute them, and kept on disk."""
 
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pandas as pd
@@ -18,6 +18,7 @@ from helpers.networks import hooks, resnet
 from helpers.scoring.common_set import ScoringSet
 from helpers.scoring.single_images import folder_name
 from helpers.training.catalogue import save_scores
+from helpers.training.config import RunConfig
 from tests.conftest import TINY_SCENES
 
 SETTINGS = AblationSettings(thresholds=(0.05, 0.3, 0.7), images=10, channels=4, noise_samples=2)
@@ -242,9 +243,13 @@ EVERY_OTHER = ScoringSet(tuple(range(0, 36, 2)), "18-half", 36)
 def study(tmp_path, data, network, monkeypatch):
     """A catalogue of two models whose weights are not on disk, and one diverged run; calls are counted."""
     loaded = []
-    monkeypatch.setattr(store, "load_model", lambda work, model, classes, device: loaded.append(model["model_id"]) or network)
-    rows = [("a@stop", "stop"), ("b@stop", "stop"), ("c@none", "none")]
-    return tmp_path, pd.DataFrame(rows, columns=["model_id", "snapshot"]), loaded
+    monkeypatch.setattr(store, "load_model", lambda work, model, classes, device: loaded.append(model.model_id) or network)
+    config = asdict(RunConfig("resnet18", 8, 0.01, "sgd", 0.0, False, False, data="-"))
+    rows = [
+        config | {"model_id": f"{run}@{snapshot}", "run_id": run, "snapshot": snapshot}
+        for run, snapshot in zip("abc", ("stop", "stop", "none"), strict=True)
+    ]
+    return tmp_path, pd.DataFrame(rows), loaded
 
 
 def run(study, data, settings=SETTINGS, masks=None, scored_on=ALL):

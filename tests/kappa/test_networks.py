@@ -1,3 +1,5 @@
+from dataclasses import asdict
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,6 +11,7 @@ from helpers.kappa import backbones, networks, probe
 from helpers.kappa.networks import Member, as_complexity, check_asked, chosen_models, classifier, complexities, made_weights
 from helpers.measures import evidence
 from helpers.networks import resnet, weights
+from helpers.training.config import RunConfig
 from tests.conftest import TINY_SCENES
 
 
@@ -183,7 +186,9 @@ def test_complexity_is_the_value_against_its_direction():
 def test_models_of_the_catalogue_become_members(tmp_path, monkeypatch):
     network = resnet.build("resnet18", 3, stem="strided", width=0.125, seed=0)
     monkeypatch.setattr(networks, "load_model", lambda work, model, classes: network)
-    chosen = chosen_models(catalogue(), 1, False)
+    config = asdict(RunConfig("resnet18", 8, 0.01, "sgd", 0.0, False, False, data="-"))
+    table = catalogue()
+    chosen = chosen_models(table.assign(run_id="r", **{name: config[name] for name in config.keys() - {*table}}), 1, False)
     first, second = networks.own_members(tmp_path, chosen, 3)
     assert (first.family, first.architecture, first.model_id) == ("model set", "resnet18", "b@stop")
     assert (second.backbone.name, second.backbone.origin) == ("resnet34 no. 1", "trained on 3 classes")

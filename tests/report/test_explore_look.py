@@ -62,7 +62,7 @@ def pixels(panel):
 def expected(study, model_id, image, method, threshold):
     """The report's way to one image."""
     work, data, table = study
-    model = table.set_index("model_id", drop=False).loc[model_id]
+    (model,) = catalogue.models_of(table[table["model_id"] == model_id])
     return steps(work, model, data.train.subset([image]), 3, method=method, threshold=threshold, device="cpu")
 
 
@@ -96,7 +96,7 @@ def test_another_layer_and_class_are_those_of_the_layer_maps(panel, study, metho
     work, data, table = study
     panel.controls["label"].value, panel.controls["layer"].value, panel.controls["method"].value = 2, "layer3", method
     image, shown = panel.controls["image"].value, panel.numbers["right"]
-    model = table.set_index("model_id").loc[panel.controls["right"].value]
+    (model,) = catalogue.models_of(table[table["model_id"] == panel.controls["right"].value])
     network = catalogue.load_model(work, model, 3)
     given = resnet.normalise_images(data.train.images[[image]]).contiguous(memory_format=torch.channels_last)
     maps = closed_form.normalise_maps(gradient.layer_maps(method, network, network.layer3, given, torch.tensor([2])))
@@ -107,7 +107,8 @@ def test_another_layer_and_class_are_those_of_the_layer_maps(panel, study, metho
 
 def test_the_probability_is_that_of_the_predicted_class(panel, study):
     work, data, table = study
-    network = catalogue.load_model(work, table.set_index("model_id").loc[panel.controls["left"].value], 3)
+    (model,) = catalogue.models_of(table[table["model_id"] == panel.controls["left"].value])
+    network = catalogue.load_model(work, model, 3)
     with torch.no_grad():
         chances = network(resnet.normalise_images(data.train.images[[panel.controls["image"].value]]))[0].softmax(0)
     assert panel.numbers["left"].probability == pytest.approx(float(chances.max()), rel=1e-4)

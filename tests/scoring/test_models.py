@@ -1,4 +1,4 @@
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -18,7 +18,7 @@ from helpers.scoring.common_set import ScoringSet, classes_in_turn, scoring_set
 from helpers.scoring.models import initial_network, load_scores, score_missing, with_measures
 from helpers.scoring.single_images import correct_on_test, folder_name, image_values, read_image_values, save_image_values
 from helpers.training import catalogue, pretraining
-from helpers.training.config import RunConfig, config_from
+from helpers.training.config import RunConfig
 from helpers.training.run import images_of_run, train_run
 from helpers.training.state import snapshot_path
 from tests.conftest import TINY_SCENES
@@ -128,7 +128,7 @@ def test_what_is_right_on_the_test_images_gives_the_test_accuracy(study):
 
 def test_the_set_is_what_all_runs_were_fitted_to_in_one_order_of_which_fewer_are_a_prefix(study, scored_on):
     _, data, table = study
-    both = [set(images_of_run(data, config_from(model))[0].names) for _, model in table[table["snapshot"] != "none"].iterrows()]
+    both = [set(images_of_run(data, model.config)[0].names) for model in catalogue.models_of(table)]
     images = scored_on.of(data)
     assert set(images.names) == both[0] & both[1]
     assert scored_on.shared == len(both[0] & both[1]) == 30
@@ -171,7 +171,7 @@ def test_another_threshold_or_image_is_another_score_and_a_setting_of_other_fami
 
 def test_the_steps_of_one_image_give_the_score_of_that_image(study, scored_on):
     work, data, table = study
-    model = table[table["snapshot"] == "stop"].iloc[0]
+    model = catalogue.models_of(table[table["snapshot"] == "stop"])[0]
     images = scored_on.of(data)
     network = catalogue.load_model(work, model, 3)
     example = resnet.normalise_images(images.images[:1])
@@ -187,13 +187,12 @@ def test_the_steps_of_one_image_give_the_score_of_that_image(study, scored_on):
 
 def test_the_initial_network_is_the_one_that_a_run_began_with(study, tmp_path):
     work, data, table = study
-    model = table[table["snapshot"] == "stop"].iloc[0]
-    start = initial_network(work, model, 3)
-    config = config_from(model)
+    config = catalogue.models_of(table[table["snapshot"] == "stop"])[0].config
+    start = initial_network(work, config, 3)
     train_run(replace(config, learning_rate=0.0), data, tmp_path / "run")  # nothing but batch-norm statistics moves
     trained = safetensors.torch.load_file(tmp_path / "run/snapshot-stop.safetensors")
     assert torch.equal(trained["layer1.0.conv1.weight"], start.layer1[0].conv1.weight)
-    assert initial_network(work, model.to_dict() | {"pretrained": True, "weights": "unknown"}, 3) is None
+    assert initial_network(work, replace(config, pretrained=True, weights="unknown"), 3) is None
 
 
 def test_overlays_show_images_that_all_models_were_fitted_to(study):
@@ -201,11 +200,11 @@ def test_overlays_show_images_that_all_models_were_fitted_to(study):
     models = table[table["snapshot"] == "stop"]
     images = look.common_images(models, data, 3, seed=0)
     assert images.labels.sort().values.tolist() == [0, 1, 2]  # one of each class
-    for _, model in models.iterrows():
-        assert set(images.names) <= set(images_of_run(data, config_from(model))[0].names)
+    for model in catalogue.models_of(models):
+        assert set(images.names) <= set(images_of_run(data, model.config)[0].names)
     overlays = look.overlays(work, models, images, 3, **LOOK)
     assert overlays.heat.shape == (2, 3, 16, 16)
-    one = look.steps(work, models.iloc[1], images.subset([2]), 3, **LOOK)
+    one = look.steps(work, catalogue.models_of(models)[1], images.subset([2]), 3, **LOOK)
     assert float(overlays.ious[1, 2]) == pytest.approx(one.iou, abs=1e-6)
 
 
@@ -235,7 +234,7 @@ def test_weights_made_on_the_spot_start_a_run_and_are_named_by_their_recipe(stud
     )
     state = safetensors.torch.load_file(weights.source)
     pretraining.keep_starts({"resnet18": weights}, tmp_path)
-    kept = initial_network(tmp_path, pd.Series(asdict(run)), 3)
+    kept = initial_network(tmp_path, run, 3)
     assert torch.equal(kept.layer4[1].conv2.weight, state["layer4.1.conv2.weight"])
     train_run(replace(run, max_epochs=1), data, tmp_path / "run", pretrained=state)
     trained = safetensors.torch.load_file(tmp_path / "run/snapshot-stop.safetensors")

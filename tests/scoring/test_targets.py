@@ -43,7 +43,7 @@ def study(tmp_path_factory):
 
 def test_every_target_is_passed_once_and_nothing_is_computed_again(study, monkeypatch):
     work, data, table, (once, with_turned) = study
-    tests, held = len(data.test), sum(len(targets.holdout_of(data, row) or []) for _, row in table.iterrows())
+    tests, held = len(data.test), sum(len(targets.holdout_of(data, model.config) or []) for model in catalogue.models_of(table))
     assert once == len(table) * tests + held
     assert with_turned - once == len(table) * 2 * 3 * tests
     monkeypatch.setattr(targets, "load_model", lambda *given: pytest.fail("loaded again"))
@@ -55,7 +55,8 @@ def test_every_target_is_passed_once_and_nothing_is_computed_again(study, monkey
 def test_kept_logits_are_those_of_the_shifted_images_and_of_the_images_held_out(study):
     work, data, table, _ = study
     row = table[table["rule3_split"] == "holdout"].iloc[0]
-    network = catalogue.load_model(work, row, len(data.classes))
+    model = catalogue.models_of(table[table["rule3_split"] == "holdout"])[0]
+    network = catalogue.load_model(work, model, len(data.classes))
     found = targets._read(work, "rotation_15-2", row["model_id"])["logits"]
     images = shifts.turned(data.test.images, 15)
     with torch.no_grad():
@@ -66,7 +67,7 @@ def test_kept_logits_are_those_of_the_shifted_images_and_of_the_images_held_out(
         upside_down = network(classification._prepared(images.flip((2, 3)), "cpu"))
     order = np.random.default_rng(2).permutation(len(images))
     torch.testing.assert_close(turned[[0, 2]], torch.stack([found[order], upside_down[order].half()]), rtol=2e-3, atol=2e-3)
-    fitted, held_out = images_of_run(data, targets.config_from(row))
+    fitted, held_out = images_of_run(data, model.config)
     assert targets._read(work, "holdout", row["model_id"])["labels"].tolist() == held_out.labels.tolist()
     assert not {*fitted.names} & {*held_out.names}
     truth = targets.with_target_accuracies(work, table, data, SHIFTS, 2).set_index("model_id")

@@ -93,10 +93,24 @@ def test_late_changes_by_hand():
     assert len(catalogue.late_changes(history.iloc[:0])) == 0
 
 
+def test_models_are_the_rows_with_a_snapshot_each_with_the_configuration_of_its_run(tmp_path):
+    other = replace(CONFIG, repeat=1, learning_rate=0.5)
+    complete(tmp_path, CONFIG, [snapshot()])
+    complete(tmp_path, other, [])
+    table = catalogue.read_catalogue(tmp_path)
+    (model,) = catalogue.models_of(table.assign(iou=0.25))
+    assert len(table) == 2
+    assert (model.model_id, model.run_id, model.snapshot) == (f"{run_id(CONFIG)}@stop", run_id(CONFIG), "stop")
+    assert model.config == CONFIG
+    assert run_id(model.config) == model.run_id  # Python's numbers, not NumPy's, which would name another run
+    assert (model.facts["iou"], model.facts["gap"]) == (0.25, table["gap"].dropna().item())
+    assert catalogue.models_of(table[:0]) == []
+
+
 def test_a_missing_snapshot_says_how_to_get_it_back(tmp_path):
     complete(tmp_path, CONFIG, [snapshot()])
     with pytest.raises(FileNotFoundError, match=r"snapshot-stop.safetensors is missing; delete the folder .* and run 02_grid_training"):
-        catalogue.load_model(tmp_path, catalogue.read_catalogue(tmp_path).iloc[0], 3)
+        catalogue.load_model(tmp_path, catalogue.models_of(catalogue.read_catalogue(tmp_path))[0], 3)
 
 
 def test_json_refuses_nan_so_that_undefined_is_never_written_as_a_number(tmp_path):

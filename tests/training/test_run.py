@@ -121,7 +121,7 @@ def test_one_snapshot_where_both_fall_on_one_epoch(data, config, tmp_path, monke
 def test_the_recorded_gap_is_recomputed_from_the_saved_weights_by_a_plain_loop(data, config, tmp_path):
     result = train_run(config, data, tmp_path / "runs" / run_id(config))
     row = catalogue.read_catalogue(tmp_path).iloc[0]
-    network = catalogue.load_model(tmp_path, row, 3)
+    network = catalogue.load_model(tmp_path, *catalogue.models_of(catalogue.read_catalogue(tmp_path)), 3)
     accuracy = {}
     for name, images in (("train", images_of_run(data, config)[0]), ("test", data.test)):
         correct = 0

@@ -148,13 +148,14 @@ class Lens:
         """Take the models by their id."""
         self.models, self.data = models.set_index("model_id", drop=False), data
         self._work, self._device = work, device
+        self._records = {model.model_id: model for model in catalogue.models_of(models)}
         self.network = lru_cache(_NETWORKS)(self._network)
         self.weight = lru_cache(_NETWORKS)(self._weight)
         self.features = lru_cache(_FEATURES)(self._features)
         self.heat = lru_cache(_MAPS)(self._heat)
 
     def _network(self, model_id: str) -> nn.Module:
-        return catalogue.load_model(self._work, self.models.loc[model_id], len(self.data.classes), self._device)
+        return catalogue.load_model(self._work, self._records[model_id], len(self.data.classes), self._device)
 
     def _pixels(self, image: int) -> Tensor:
         return resnet.normalise_images(self.data.train.images[[image]].to(self._device)).contiguous(memory_format=torch.channels_last)
