@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
+from scipy.linalg import eigh_tridiagonal
 from torch import Tensor
 
 from helpers.measures.evidence import provides
@@ -16,16 +18,20 @@ from helpers.measures.traced_layers import Layer
 Pair = int | tuple[int, int]
 
 
-# Numbers in one batch of Gram matrices; larger ones leave the processor's cache and take twice as long.
-_BATCH = 500_000
+# Numbers in one batch of Gram matrices; larger ones leave the processor's cache.
+_BATCH = 2_000_000
 
 
 # By which eigenvalues may be told apart, relative: some thousand roundings of float64.
 _TOLERANCE = 1e-12
 
 
-# What single precision leaves uncertain of a bound: a thousand roundings are well above those of a factor of some hundred rows.
-_ROUGH = 1 - 1e-3
+# Likewise in single precision, which is twice as quick and decides which frequencies are worth double.
+_ROUGH = 2e-4
+
+
+# Rows up to which all eigenvalues of a matrix are found as quickly as the largest, and steps to the largest of more rows at least.
+_SMALL, _STEPS = 96, 12
 
 
 def operator_norm(weight: Tensor, input_size: Pair, stride: Pair = 1, dilation: Pair = 1, groups: int = 1) -> float:
@@ -152,70 +158,86 @@ def _autocorrelation(kernels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _largest_over_frequencies(lags: Tensor, even: Tensor, odd: Tensor, grid: tuple[int, int]) -> float:
     """Largest eigenvalue of ``G(t) = sum over l of even_l cos(t l) - i odd_l sin(t l)`` over a grid of frequencies t.
 
-    Cells of frequencies are bounded by their corners, dropped or cut in four. With x fixed, x' G(t) x is a trigonometric polynomial
-    between 0 and the largest eigenvalue M of all real t, so its second derivative along an axis is at most ``lag² M / 2`` (Bernstein),
-    and inside a cell of sides h it exceeds its bilinear interpolation, and so the largest corner, by no more than ``c M`` with
-    ``c = sum over axes of (h lag)² / 16``. So ``M <= best / (1 - c)``, and no cell whose corners are all below
-    ``best (1 - 2 c) / (1 - c)`` can hold anything above best.
+    Squares of frequencies are bounded by their corners, dropped or cut in four. With x fixed, x' G(t) x is a trigonometric polynomial
+    between 0 and the largest eigenvalue M of all real t, so its second derivative along an axis is at most ``lag² M / 2`` (Bernstein), and
+    at the share u of a side h it exceeds what the corners interpolate by no more than ``u (1 - u) (h lag)² M / 4``. M itself is at most
+    ``best / (1 - c)``, c being the sum of that over the axes at the middle of a square, where no square was dropped.
     """
-    largest_lag = lags.abs().amax(0)
-    if not largest_lag.any():
+    reach = lags.abs().amax(0)
+    if not reach.any():
         return float(torch.linalg.eigvalsh(even[0])[:, -1].max())
-    scale = 2 * math.pi / torch.tensor(grid, dtype=torch.float64)
-    bend = float((largest_lag * scale).square().sum()) / 16
-    # Cells that are larger than this bound nothing.
-    width = 2 ** max(0, math.floor(math.log2(math.sqrt(0.15 / bend))))
+    scale, sides = 2 * math.pi / torch.tensor(grid, dtype=torch.float64), torch.tensor(grid)
+    bends, corners = (reach * scale).square() / 4, torch.cartesian_prod(torch.arange(2), torch.arange(2))
+    # Squares that are larger than this bound nothing.
+    width = 2 ** max(0, math.floor(math.log2(math.sqrt(0.6 / float(bends.sum())))))
     # Of t and -t, whose blocks are conjugate, one is enough.
-    cells = torch.cartesian_prod(torch.arange(0, grid[0], width), torch.arange(0, grid[1] // 2 + 1, width))
-    # In single precision, which is twice as quick, for all; in double for the few that may raise the best.
+    squares = torch.cartesian_prod(torch.arange(0, grid[0], width), torch.arange(0, grid[1] // 2 + 1, width))
+    rough, largest, dropped = torch.full(grid, math.nan, dtype=torch.float64), math.inf, 0.0
     single = even.float(), odd.float()
-    best, corners = 0.0, torch.cartesian_prod(torch.tensor([0, 1]), torch.tensor([0, 1]))
-    while True:
-        excess = bend * width**2 if width > 1 else 0.0
-        share, marks = (1 - 2 * excess) / (1 - excess), []
-        # Between neighbours on the grid nothing is asked, so a cell of width 1 is its first corner.
-        places = (cells[:, None] + width * corners if width > 1 else cells[:, None]) % torch.tensor(grid)
-        points, of_cells = places.flatten(0, 1).unique(dim=0, return_inverse=True)
-        for part in points.split(max(1, _BATCH // even[0].numel())):
-            angles = part * scale @ lags.double().T
-            rough = _grams(angles.float(), *single)
-            marks.append(_above(rough, share * best * _ROUGH).any(1))
-            best = _raised(best, _grams(angles[_above(rough, best * _ROUGH).any(1)], even, odd))
-        cells = cells[torch.cat(marks)[of_cells].view(len(cells), -1).any(1)]
-        if width == 1 or not len(cells):
-            return best
+    while len(squares):
+        places = (squares[:, None] + width * corners if width > 1 else squares[:, None]) % sides
+        new = places.flatten(0, 1).unique(dim=0)
+        new = new[rough[*new.T].isnan()]
+        for part in new.split(max(1, _BATCH // even[0].numel())):
+            rough[*part.T] = _largest_eigenvalues(_grams((part * scale @ lags.double().T).float(), *single), _ROUGH)
+        best = float(rough[~rough.isnan()].max())
+        if width == 1:
+            break
+        held, excess = rough[*places.permute(2, 0, 1)] * (1 + _ROUGH), float(bends.sum()) * width**2 / 4
+        largest = min(largest, max(best * (1 + _ROUGH) / (1 - excess), dropped))
+        kept = _within(held.view(-1, 2, 2), bends * width**2 * largest, width) > best
+        gone = held[~kept.flatten(1).all(1)].flatten()
+        dropped = max(dropped, float(gone.max()) + excess * largest) if len(gone) else dropped
         width //= 2
-        cells = (cells[:, None] + width * corners).flatten(0, 1)
+        squares = (squares[:, None] + width * corners)[kept.flatten(1)]
+    left = (rough.nan_to_num(0) * (1 + _ROUGH) >= best).nonzero()
+    return max(float(_largest_eigenvalues(_grams(point * scale @ lags.double().T, even, odd), _TOLERANCE)) for point in left[:, None])
+
+
+def _within(corners: Tensor, bends: Tensor, width: int) -> Tensor:
+    """Bound what is on the grid in each quarter of some squares: values at their corners (F, 2, 2), bends along the axes -> (F, 2, 2)."""
+    share = torch.arange(width, dtype=torch.float64) / width
+    weights, arch = torch.stack([1 - share, share]), share * (1 - share)
+    bound = torch.einsum("fab,au,bv->fuv", corners, weights, weights) + bends[0] * arch[:, None] + bends[1] * arch
+    return bound.unflatten(2, (2, -1)).unflatten(1, (2, -1)).amax((2, 4))
 
 
 def _grams(angles: Tensor, even: Tensor, odd: Tensor) -> Tensor:
-    """``G(t)`` of some frequencies: angles ``t l`` (F, L) -> (F, groups, n, n)."""
+    """Give ``G(t)`` of some frequencies: angles ``t l`` (F, L) -> (F, groups, n, n)."""
     return torch.complex(torch.tensordot(angles.cos(), even, 1), torch.tensordot(-angles.sin(), odd, 1))
 
 
-def _raised(best: float, blocks: Tensor) -> float:
-    """Raise ``best`` to the largest eigenvalue of any block, (F, groups, n, n).
+def _largest_eigenvalues(blocks: Tensor, tolerance: float) -> Tensor:
+    """Largest eigenvalue among the groups of some frequencies, below the true one by no more than the tolerance, relative.
 
-    ``best I - G`` has a Cholesky factor exactly when all eigenvalues of G are below best, and that is found out many times as
-    quickly as the eigenvalues; these are computed for the few blocks that raise it.
+    (F, groups, n, n) Hermitian -> (F,) float64.
     """
-    if not len(blocks):
-        return best
-    best = max(best, float(blocks.diagonal(dim1=2, dim2=3).real.max()))
-    left = blocks[_above(blocks, best)]
-    # By the sum of squared eigenvalues, so that the first ones raise it most.
-    left = left[torch.view_as_real(left).square().sum((1, 2, 3)).argsort(descending=True)]
-    while len(left):
-        left = left[_above(left, best)]
-        if len(left):
-            best, left = max(best, float(torch.linalg.eigvalsh(left[0])[-1])), left[1:]
-    return best
+    if blocks.shape[-1] <= _SMALL:
+        return torch.linalg.eigvalsh(blocks)[..., -1].amax(1).double()
+    return torch.tensor([max(_lanczos(group, tolerance) for group in groups) for groups in blocks.numpy()], dtype=torch.float64)
 
 
-def _above(blocks: Tensor, bound: float) -> Tensor:
-    """Mark the Hermitian matrices that have an eigenvalue above a bound."""
-    identity = torch.eye(blocks.shape[-1], dtype=blocks.dtype)
-    return torch.linalg.cholesky_ex(bound * (1 + _TOLERANCE) * identity - blocks).info > 0
+def _lanczos(block: NDArray[np.complexfloating], tolerance: float) -> float:
+    """Largest eigenvalue of a Hermitian matrix, (n, n), by Lanczos' recursion from a drawn start, in the precision of the matrix.
+
+    It ends when the residual r of the largest Ritz value, or ``r² / (distance to the second)`` (Temple), is within the tolerance, relative.
+    Without orthogonalisation: what rounding adds are copies of eigenvalues that were found.
+    """
+    v = np.random.default_rng(0).normal(size=len(block)).astype(block.dtype)
+    v, before, beta, diagonal, beside = v / np.linalg.norm(v), np.zeros_like(v), block.real.dtype.type(0), [], []
+    for step in range(1, len(block) + 1):
+        w = block @ v - beta * before
+        diagonal.append(np.vdot(v, w).real)
+        w -= diagonal[-1] * v
+        beta = np.linalg.norm(w)
+        if not beta or (step >= _STEPS and step % 3 == 0):
+            values, vectors = eigh_tridiagonal(diagonal, beside, lapack_driver="stev")
+            residual, allowed = beta * abs(vectors[-1, -1]), tolerance * values[-1]
+            if residual <= allowed or residual**2 <= allowed * (values[-1] - values[-2]):
+                return float(values[-1])
+        beside.append(beta)
+        v, before = w / beta, v
+    return float(np.linalg.eigvalsh(block)[-1])
 
 
 # The layer as the map that it is, at its own input size; its weight as one matrix; its kernel at the size of the network's input.

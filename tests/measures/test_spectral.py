@@ -76,6 +76,21 @@ def test_no_frequency_is_dropped_that_holds_the_largest(taps, size, seed):
     assert spectral.fft_norm(weight, size) == pytest.approx(largest_by_frequency(weight, size), rel=1e-11)
 
 
+@pytest.mark.parametrize("kind", ["random", "nearly constant", "one direction", "one peak among equals"])
+def test_matrices_of_many_rows_have_the_largest_singular_value_of_any_frequency(kind):
+    """More rows than all eigenvalues are computed for: Lanczos' recursion, to which close and equal eigenvalues are the hard ones."""
+    weight = random_kernel(100, 120, 3, 3) * (1e-6 if kind == "nearly constant" else 1)
+    if kind == "nearly constant":
+        weight[:, :, 1, 1] += torch.eye(100, 120)
+    if kind == "one direction":
+        weight = random_kernel(100, 1, 1, 1) * random_kernel(1, 120, 3, 3, seed=1)
+    if kind == "one peak among equals":
+        weight = torch.zeros(100, 120, 3, 3, dtype=torch.float64)
+        weight[:, :, 0, 0] = torch.eye(100, 120)
+        weight[7, 7] = torch.ones(3, 3) / 9 * 1.001
+    assert spectral.fft_norm(weight, (24, 18)) == pytest.approx(largest_by_frequency(weight, (24, 18)), rel=1e-10)
+
+
 @pytest.mark.parametrize(("u", "v"), [(0, 0), (17, 5), (50, 31), (33, 48), (95, 1)])
 def test_a_single_peak_is_found_wherever_it_is(u, v):
     taps = torch.arange(7, dtype=torch.float64)
