@@ -1,17 +1,22 @@
-"""Files that are either complete or absent, and where a number comes from: versions, commit, device.
+"""Files that are either complete or absent and known by their digests, and where a number comes from: versions, commit, device.
 
-Every write of the workbook goes to a temporary name and is renamed.
+Every write of the workbook goes to a temporary name and is renamed. What is kept to be read again has a seal beside it.
 """
 
 import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from hashlib import blake2b, file_digest
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # so that a launcher can do without torch
+    from torch import Tensor
 
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
 # Environment variable: the folder in which a kernel of the launcher leaves what the launcher publishes when the notebook ends well.
@@ -51,6 +56,83 @@ def complete_or_absent(path: Path) -> Iterator[Path]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def content_digest(path: Path) -> str:
+    """Digest of a file's bytes, 16 hex digits; "" where there is none."""
+    try:
+        with path.open("rb") as file:
+            return file_digest(file, lambda: blake2b(digest_size=8)).hexdigest()
+    except FileNotFoundError:
+        return ""
+
+
+@contextmanager
+def sealed(path: Path) -> Iterator[Path]:
+    """Give a temporary path as ``complete_or_absent`` does, and leave a seal beside the file that ``is_sound`` holds it against.
+
+    The seal is a hidden file with the digest and the name that it belongs to. It is taken away before the file is replaced, so that a
+    process killed between the two leaves a file without a seal and never a wrong one.
+    """
+    with complete_or_absent(path) as temporary:
+        yield temporary
+        digest = content_digest(temporary)
+        _seal(path).unlink(missing_ok=True)
+    with complete_or_absent(_seal(path)) as temporary:
+        temporary.write_text(f"{digest} {path.parent.name}/{path.name}\n")
+
+
+def _seal(path: Path) -> Path:
+    return path.with_name(f".{path.name}.seal")
+
+
+def is_sound(path: Path) -> bool:
+    """Whether a file is there and is what was written under its name; one without a seal is taken as it is.
+
+    One that was altered, cut, or belongs to another name is told in a warning and removed, so that it is made again.
+    """
+    # Twice, because another process may have replaced the file between the look at its seal and that at itself.
+    if _altered(path) and (fault := _altered(path)):
+        return _given_up(path, fault)
+    return path.is_file()
+
+
+def _given_up(path: Path, fault: str) -> bool:
+    warnings.warn(f"{path}: {fault}; it is made again", stacklevel=3)
+    path.unlink(missing_ok=True)
+    _seal(path).unlink(missing_ok=True)
+    return False
+
+
+def _altered(path: Path) -> str:
+    try:
+        digest, _, name = _seal(path).read_text().strip().partition(" ")
+    except FileNotFoundError:
+        return ""
+    except ValueError:
+        return "its seal is damaged"
+    if name != f"{path.parent.name}/{path.name}":
+        return f"it belongs to {name}" if name else "its seal is damaged"
+    return "" if content_digest(path) in (digest, "") else "not as it was written"
+
+
+def write_tensors(path: Path, tensors: Mapping[str, "Tensor"]) -> None:
+    """Write named tensors, wherever they are, as one sealed safetensors file."""
+    from safetensors.torch import save_file
+
+    with sealed(path) as temporary:
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, temporary)
+
+
+def read_tensors(path: Path) -> dict[str, "Tensor"] | None:
+    """Tensors of a file, mapped so that processes share the pages; None where it is not there, or not what was written (``is_sound``)."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path) if is_sound(path) else None
+    except SafetensorError as fault:  # of a file without a seal
+        return _given_up(path, str(fault)) or None
 
 
 def write_json(path: Path, record: Any) -> None:

@@ -1,5 +1,10 @@
-import pytest
+import shutil
+import warnings
 
+import pytest
+import torch
+
+from helpers import files
 from helpers.files import PROJECT_ROOT, complete_or_absent, from_root, inside, read_json, write_json
 
 
@@ -38,3 +43,70 @@ def test_paths_are_those_of_the_project_wherever_the_kernel_starts(tmp_path, mon
     monkeypatch.chdir(tmp_path)
     assert from_root("notebooks") == PROJECT_ROOT / "notebooks"
     assert from_root(tmp_path) == tmp_path
+
+
+@pytest.fixture
+def two(tmp_path):
+    """Two sealed files of tensors in folders of their own."""
+    paths = [tmp_path / folder / "a.safetensors" for folder in ("one", "two")]
+    for number, path in enumerate(paths):
+        files.write_tensors(path, {"x": torch.arange(4.0) + number, "y": torch.ones(2, 3).T})
+    return paths
+
+
+def test_what_was_written_is_read_and_the_seal_is_hidden(two):
+    found = files.read_tensors(two[1])
+    assert torch.equal(found["x"], torch.arange(1.0, 5))
+    assert torch.equal(found["y"], torch.ones(3, 2))
+    assert sorted(path.name for path in two[0].parent.iterdir()) == [".a.safetensors.seal", "a.safetensors"]
+    assert files.read_tensors(two[0].with_name("absent")) is None
+
+
+def flipped(path, other):
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def with_seal(path, other):
+    shutil.copy(other, path)
+    shutil.copy(other.with_name(".a.safetensors.seal"), path.parent)
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (flipped, "not as it was written"),
+        (lambda path, other: path.write_bytes(path.read_bytes()[:-1]), "not as it was written"),
+        (lambda path, other: path.write_bytes(b""), "not as it was written"),
+        (lambda path, other: shutil.copy(other, path), "not as it was written"),
+        (with_seal, "it belongs to two/a.safetensors"),
+        (lambda path, other: path.with_name(".a.safetensors.seal").write_bytes(b"\xff"), "its seal is damaged"),
+        (lambda path, other: path.with_name(".a.safetensors.seal").write_text(""), "its seal is damaged"),
+    ],
+)
+def test_what_is_not_as_it_was_written_is_named_and_removed(two, damage, told):
+    damage(*two)
+    with pytest.warns(UserWarning, match=f"one/a.safetensors: {told}; it is made again"):
+        assert not files.is_sound(two[0])
+    assert not list(two[0].parent.iterdir())
+    assert files.is_sound(two[1])
+
+
+def test_a_file_from_before_there_were_seals_is_read_in_silence_and_given_up_where_it_cannot_be(two):
+    two[0].with_name(".a.safetensors.seal").unlink()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert files.read_tensors(two[0])["x"].tolist() == [0, 1, 2, 3]
+    two[0].write_bytes(two[0].read_bytes()[:-1])
+    with pytest.warns(UserWarning, match=r"a.safetensors: .*; it is made again"):
+        assert files.read_tensors(two[0]) is None
+    assert not two[0].exists()
+
+
+def test_a_kill_between_file_and_seal_leaves_what_is_read(two, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        real = files.os.replace
+        patch.setattr(files.os, "replace", lambda old, new: real(old, new) if new == two[0] else (_ for _ in ()).throw(KeyboardInterrupt))
+        files.write_tensors(two[0], {"x": torch.zeros(1)})
+    assert files.read_tensors(two[0])["x"].tolist() == [0]
