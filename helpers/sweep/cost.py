@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from helpers.sweep.study_file import load_study
 from helpers.training import config, cuda_graph, pool
 from helpers.training import run as training_run
 from helpers.training.config import RunConfig
-from helpers.training.precision import foreseen_precision, smallest_shape
+from helpers.training.precision import foreseen_precision, smallest_shape, step_seconds, training_record
 from helpers.training.run import Split, make_optimizer, train_epoch
 
 _LONG = 3.0  # seconds for one step, beyond which larger batches are taken to be as fast per image
@@ -145,7 +146,7 @@ def planned_precision(parameters: Mapping[str, Any], work: Path, device: str) ->
     """Precision in which a study would be trained on a device: "float32" or "bfloat16"; nothing is kept."""
     form = {name: parameters[name] for name in ("stem", "width", "last_stride")}
     shape = smallest_shape(parameters["architectures"], parameters["batch_sizes"], parameters["image_size"], device, **form)
-    return foreseen_precision(parameters["precision"], work, shape)["precision"]
+    return foreseen_precision(parameters["precision"], training_record(work), device, partial(step_seconds, shape))["precision"]
 
 
 def image_counts(parameters: Mapping[str, Any]) -> Counts:

@@ -9,7 +9,7 @@ from helpers.files import read_json, write_json
 from helpers.training import catalogue, cuda_graph, precision, run
 from helpers.training.config import RunConfig, run_id
 from helpers.training.cuda_graph import Shape
-from helpers.training.precision import choose_precision, foreseen_precision, has_bfloat16, smallest_shape
+from helpers.training.precision import choose_precision, foreseen_precision, has_bfloat16, smallest_shape, training_record
 from tests.conftest import TINY_SCENES
 
 FORM = {"stem": "strided", "width": 0.125, "last_stride": 2}
@@ -44,7 +44,7 @@ def test_the_smallest_network_at_the_smallest_batch_is_measured():
 )
 def test_auto_needs_the_hardware_and_the_gain_and_is_measured_once_per_study(tmp_path, monkeypatch, times, hardware, expected):
     asked = timed(monkeypatch, *times, hardware=hardware)
-    assert foreseen_precision("auto", tmp_path, SHAPE)["precision"] == expected
+    assert foreseen_precision("auto", training_record(tmp_path), "cpu", lambda: precision.step_seconds(SHAPE))["precision"] == expected
     assert not list(tmp_path.iterdir())  # a plan keeps nothing
     asked.clear()
     assert choose_precision("auto", tmp_path, SHAPE) == expected
@@ -66,13 +66,13 @@ def test_a_study_mixes_no_precisions(tmp_path):
 
 def test_of_executions_that_start_together_the_first_decides(tmp_path, monkeypatch):
     timed(monkeypatch, 1.0, 0.5)
-    found = precision.measured_precision
+    found = precision.step_seconds
 
     def slower(shape):
         write_json(tmp_path / "precision.json", {"precision": "float32"})  # another one, meanwhile
         return found(shape)
 
-    monkeypatch.setattr(precision, "measured_precision", slower)
+    monkeypatch.setattr(precision, "step_seconds", slower)
     assert choose_precision("auto", tmp_path, SHAPE) == "float32"
     assert [path.name for path in tmp_path.iterdir()] == ["precision.json"]
 
