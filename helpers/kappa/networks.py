@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 import safetensors.torch
 import torch
+from sklearn.pipeline import Pipeline
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -18,7 +19,7 @@ from helpers.data.dataset import ImageSet
 from helpers.files import complete_or_absent
 from helpers.kappa import backbones
 from helpers.kappa.backbones import RANDOM, Backbone
-from helpers.kappa.probe import Probe
+from helpers.kappa.probe import probe_layer
 from helpers.measures import evidence, registry
 from helpers.training.catalogue import load_model, models_of
 from helpers.training.pretraining import MADE
@@ -200,8 +201,8 @@ def _trained(start: Backbone, images: ImageSet, epochs: int, seed: int, device: 
     return {name: value.detach().cpu().contiguous() for name, value in network.state_dict().items()}
 
 
-def classifier(network: nn.Module, probe: Probe) -> nn.Module:
-    """Put a linear probe behind a backbone, as one network from prepared images to logits; its standardisation enters the weights.
+def classifier(network: nn.Module, probe: Pipeline) -> nn.Module:
+    """A backbone with a linear probe behind it, as one network from prepared images to logits.
 
     Args:
         network: (B, 3, S, S) -> (B, D); it is copied.
@@ -210,15 +211,11 @@ def classifier(network: nn.Module, probe: Probe) -> nn.Module:
     Returns:
         In evaluation mode, (B, K) logits equal to the probe's up to float32.
     """
-    weight = torch.from_numpy(probe.weight / probe.scale).float()
-    head = nn.Linear(*reversed(weight.shape))
-    bias = torch.from_numpy(probe.bias - (probe.weight * probe.mean / probe.scale).sum(1)).float()
-    head.load_state_dict({"weight": weight, "bias": bias})
-    return nn.Sequential(copy.deepcopy(network), head.requires_grad_(False)).eval()
+    return nn.Sequential(copy.deepcopy(network), probe_layer(probe)).eval()
 
 
 def complexities(
-    member: Member, probe: Probe, images: ImageSet, settings: evidence.MeasureSettings, device: torch.device | str
+    member: Member, probe: Pipeline, images: ImageSet, settings: evidence.MeasureSettings, device: torch.device | str
 ) -> pd.DataFrame:
     """Score the norms and the predictions of a published network with its probe of the seen classes (the measures of notebook 04).
 
@@ -238,8 +235,9 @@ def complexities(
     given: dict[str, Any] = {"network": classifier(member.backbone.network, probe).to(device), "images": images, "device": device}
     given["normalise"] = partial(backbones.backbone_input, given=member.backbone)
     if member.start is not None:
-        zeros = replace(probe, weight=0 * probe.weight, bias=0 * probe.bias)
-        given["initial_network"] = classifier(member.start, zeros).to(device)
+        given["initial_network"] = classifier(member.start, probe).to(device)
+        for parameter in given["initial_network"][-1].parameters():
+            nn.init.zeros_(parameter)
     scores = evidence.score(registry.of_families(COMPLEXITY_FAMILIES), given, settings)
     return scores.assign(model=member.backbone.name)
 

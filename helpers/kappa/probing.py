@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import safetensors.torch
 import torch
+from sklearn.pipeline import Pipeline
 from torch import Tensor
 
 from helpers.data.dataset import ImageSet, StudyData
@@ -129,7 +130,7 @@ class Probed(NamedTuple):
     """What probing one network gives."""
 
     classes: pd.DataFrame  # see ``probe_member``
-    first: probe.Probe  # of the seen classes
+    first: Pipeline  # of the seen classes
 
 
 def probe_member(
@@ -147,7 +148,7 @@ def probe_member(
         seen: classes that the backbone was adapted to.
         folder: where features are kept.
         l2: penalty of the probe, see ``probe.fit_probe``.
-        device: where features and large probes are computed.
+        device: where features are computed.
 
     Returns:
         A row per step, level and class: family, model, architecture, model_id, origin, weights (their number, without a head), ssim (the
@@ -161,7 +162,7 @@ def probe_member(
     tables, probes = [], {}
     for count in dict.fromkeys([seen, *map(len, steps)]):
         kept = data.train.labels < count
-        probes[count] = probe.fit_probe(clean[kept], data.train.labels[kept], l2=l2, device=device)
+        probes[count] = probe.fit_probe(clean[kept], data.train.labels[kept], l2=l2)
     for count in map(len, steps):
         tested = data.test.labels < count
         for level, features in zip(noise.levels, noisy, strict=True):

@@ -109,7 +109,7 @@ def test_made_features_tell_the_seen_classes_apart_better_than_random_ones(image
     losses = []
     for given in (start, made):
         found = backbones.backbone_features(given, images.images, "cpu", 36)
-        right = probe.probe_probabilities(probe.fit_probe(found, images.labels, l2=1), found)[range(36), images.labels]
+        right = probe.fit_probe(found, images.labels, l2=1).predict_proba(found)[range(36), images.labels]
         losses.append(-np.log(right).mean())
     assert losses[1] < 0.85 * losses[0]
 
@@ -144,7 +144,7 @@ def test_a_classifier_gives_the_logits_of_its_probe(images):
     network = classifier(given.network, fit)
     with torch.inference_mode():
         found = network(backbones.backbone_input(images.images, given)).softmax(1)
-    wanted = probe.probe_probabilities(fit, backbones.backbone_features(given, images.images, "cpu", 36))
+    wanted = fit.predict_proba(backbones.backbone_features(given, images.images, "cpu", 36))
     np.testing.assert_allclose(found.numpy(), wanted, atol=1e-5)
     assert not any(parameter.requires_grad for parameter in network.parameters())
 
@@ -155,7 +155,7 @@ def test_complexities_are_those_of_the_network_with_its_probe(images):
     scores = complexities(Member(given, "resnet", "small"), fit, images, evidence.MeasureSettings(), "cpu").set_index(
         ["measure", "variant"]
     )
-    predicted = probe.predicted_labels(fit, backbones.backbone_features(given, images.images, "cpu", 36))
+    predicted = fit.predict(backbones.backbone_features(given, images.images, "cpu", 36))
     assert scores.loc[("training_accuracy", ""), "value"] == pytest.approx((predicted == images.labels.numpy()).mean())
     assert set(scores["model"]) == {"small"}
     if ("fro_dist", "") in scores.index:
@@ -170,7 +170,7 @@ def test_the_distance_from_an_untrained_start_is_that_of_the_probe_alone(images)
     scores = scores.set_index(["measure", "variant"])["value"]
     if ("fro_dist", "") not in scores.index:
         pytest.skip("the norms are not registered")
-    head = np.square(fit.weight / fit.scale).sum()
+    head = float(probe.probe_layer(fit).weight.double().square().sum())
     assert scores["fro_dist", ""] == pytest.approx(np.sqrt(head / len(images)), rel=1e-4)
 
 

@@ -126,14 +126,14 @@ def test_probes_are_fitted_to_clean_images_of_their_step_and_tested_at_every_lev
     for count, fraction in ((2, 0.0), (3, 1 / 3)):
         train, test = data.train.labels.numpy() < count, data.test.labels.numpy() < count
         fitted = probe.fit_probe(clean[train], data.train.labels[train])
-        true, predicted = data.test.labels.numpy()[test], probe.predicted_labels(fitted, noisy[test])
+        true, predicted = data.test.labels.numpy()[test], fitted.predict(noisy[test])
         rows = table[(table["ssim"] == 0.7) & np.isclose(table["unseen_fraction"], fraction)]
         assert rows["class_id"].tolist() == TINY_SCENES["class_ids"][:count]
         for row in rows.itertuples():
             assert row.error == pytest.approx((predicted[true == row.class_index] != row.class_index).mean())
             assert row.kappa == pytest.approx(sklearn.metrics.cohen_kappa_score(true == row.class_index, predicted == row.class_index))
     assert set(table["weights"]) == {round(member.backbone.millions * 1e6)}
-    assert probed.first.classes.tolist() == [0, 1]
+    assert probed.first.classes_.tolist() == [0, 1]
 
 
 def test_images_are_taken_by_class(data):
