@@ -43,7 +43,7 @@ class MeasureSettings:
 
     cam_method: str = "grad_cam"  # one of cams.METHODS
     cam_threshold: float = 0.1  # of the normalised map
-    precision: str = "float32"  # of the products in the pass that maps and logits come from: float32 or bfloat16
+    precision: str = "float32"  # of the products in the passes that maps and logits come from: float32 or bfloat16
     perturbation_fraction: float = 0.1  # of the training images, for response curves
     perturbation_points: int = 11  # magnitudes on a response curve
     flatness_images: int = 2000  # training images at most, for flatness

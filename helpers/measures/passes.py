@@ -63,7 +63,7 @@ def forward_pass(
         ValueError: the network's output is no (B, K) matrix of logits.
     """
     layer, linear = last_called(fused_network, example)
-    network, passed = fused_network, partial(_passed, fused_network, linear)
+    network, passed = fused_network, partial(maps_and_logits, fused_network, linear)
     classifier, no_maps = None, "" if layer is not None else _no_layer(network)
     # In bfloat16 a head that fits could not be told from one that nearly does.
     exact = passed(layer, example, "float32") if layer is not None and precision == "bfloat16" else None
@@ -98,10 +98,18 @@ def forward_pass(
     return Pass(**joined, no_maps=no_maps)
 
 
-def _passed(
+def maps_and_logits(
     network: nn.Module, head: nn.Linear | None, layer: nn.Module | None, pixels: Tensor, precision: str
 ) -> tuple[Tensor | None, Tensor]:
-    """Maps of a layer, None without one, and the logits; what was computed in bfloat16 comes back in float32."""
+    """Maps of a layer, None without one, and the logits, of one pass; what was computed in bfloat16 comes back in float32.
+
+    Args:
+        network: what the images are passed through, see ``fused_network``.
+        head: its last linear layer, which computes in float32 in any case.
+        layer: whose output is wanted.
+        pixels: (B, 3, S, S) as the network expects them.
+        precision: of the products of its other layers: float32 or bfloat16.
+    """
     with autocast(pixels.device, precision), fused.exact_head(head):
         maps, logits = (None, network(pixels)) if layer is None else hooks.features_and_logits(network, layer, pixels)
     if precision == "float32":

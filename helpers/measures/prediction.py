@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from helpers.measures.evidence import provides
+from helpers.measures.passes import maps_and_logits
 from helpers.measures.registry import measure
-from helpers.networks.hooks import prepared
+from helpers.networks.hooks import last_linear, prepared
 
 _MOMENTS = ("mean", "standard deviation", "skewness", "kurtosis")
 
@@ -61,19 +62,17 @@ def clean_accuracy(logits: Tensor, labels: Tensor) -> float:
 
 @provides
 @torch.inference_mode()
-def rotated_probabilities(fused_network: nn.Module, images: Any, normalise: Any, device: Any, batch_size: int) -> Tensor:
+def rotated_probabilities(
+    fused_network: nn.Module, images: Any, normalise: Any, device: Any, batch_size: int, example: Tensor, precision: str
+) -> Tensor:
     """(3, N, K) float64 softmax of the training images turned by 90, 180 and 270 degrees: three passes; the turn is exact."""
+    head = last_linear(fused_network, example) if precision == "bfloat16" else None
     batches = [images.images[start : start + batch_size] for start in range(0, len(images), batch_size)]
-    return (
-        torch.stack(
-            [
-                torch.cat([fused_network(prepared(pixels.rot90(turns, (2, 3)), normalise, device)).cpu() for pixels in batches])
-                for turns in (1, 2, 3)
-            ]
-        )
-        .double()
-        .softmax(2)
-    )
+    turned = []
+    for turns in (1, 2, 3):
+        given = (prepared(pixels.rot90(turns, (2, 3)), normalise, device) for pixels in batches)
+        turned.append(torch.cat([maps_and_logits(fused_network, head, None, pixels, precision)[1].cpu() for pixels in given]))
+    return torch.stack(turned).double().softmax(2)
 
 
 @measure(
