@@ -13,14 +13,10 @@ import torchvision
 from PIL import Image
 from torch import Tensor, nn
 
-from helpers.cams import detection, overlap
+from helpers.cams import chance, detection, overlap
 from helpers.data.dataset import ImageSet
 from helpers.files import from_root
 from helpers.networks import hooks, resnet, weights
-
-# A provider: (N, 3, S, S) uint8 images -> (N, S, S) bool masks, True on the object.
-MaskProvider = Callable[[Tensor], Tensor]
-
 
 SEGMENTATION_NETWORKS = tuple(torchvision.models.list_models(module=torchvision.models.segmentation))
 
@@ -253,7 +249,50 @@ def _maps_of(output: Tensor | dict[str, Tensor], count: int) -> Tensor:
     return logits
 
 
-MASK_PROVIDERS = ("spectral_residual", "folder", "network")
+_OPENCV = {"spectral_residual_opencv": "SpectralResidual", "fine_grained": "FineGrained", "grab_cut": "FineGrained"}
+
+
+_GRAB_CUT_ROUNDS, _LEAST_PIXELS = 5, 5  # GrabCut describes object and ground by 5 Gaussians of colour each
+
+
+def opencv_masks(provider: str, images: Tensor) -> Tensor:
+    """Masks of the salient object by OpenCV and its contributed modules, without weights.
+
+    - "spectral_residual_opencv": Hou and Zhang 2007 as OpenCV computes it, above its Otsu threshold;
+    - "fine_grained": differences of centre and surround at several scales (Montabone and Soto 2010), above its Otsu threshold;
+    - "grab_cut": the last one refined by the colours of object and ground (GrabCut; Rother et al. 2004), 5 rounds.
+
+    Args:
+        provider: one of these.
+        images: (N, 3, S, S) uint8.
+
+    Returns:
+        (N, S, S) bool on the CPU; a mask may be empty.
+
+    Raises:
+        ValueError: OpenCV is not installed with its contributed modules, or images that are not (N, 3, S, S) uint8.
+    """
+    _check(images)
+    try:
+        import cv2
+        from cv2 import saliency
+    except ImportError as fault:
+        wanted = "OpenCV with its contributed modules, which are not installed: pip install 'generalization-workbook[saliency]'"
+        raise ValueError(f"saliency provider {provider!r} needs {wanted}, or choose spectral_residual, which needs nothing") from fault
+    detector = getattr(saliency, f"StaticSaliency{_OPENCV[provider]}_create")()
+    masks = torch.zeros(len(images), *images.shape[2:], dtype=torch.bool)
+    for mask, image in zip(masks, images.permute(0, 2, 3, 1).flip(3).cpu().numpy(), strict=True):  # OpenCV takes blue first
+        salient = torch.from_numpy(detector.computeSaliency(np.ascontiguousarray(image))[1])
+        mask |= salient > otsu_thresholds(salient.unsqueeze(0)).item()
+        if provider == "grab_cut" and _LEAST_PIXELS <= mask.sum() <= mask.numel() - _LEAST_PIXELS:
+            cv2.setRNGSeed(0)  # so that no mask depends on those before it
+            labels, colours = np.where(mask, cv2.GC_PR_FGD, cv2.GC_PR_BGD).astype(np.uint8), np.zeros((2, 1, 65))
+            cv2.grabCut(np.ascontiguousarray(image), labels, None, *colours, _GRAB_CUT_ROUNDS, cv2.GC_INIT_WITH_MASK)
+            mask.copy_(torch.from_numpy(labels == cv2.GC_PR_FGD))
+    return masks
+
+
+MASK_PROVIDERS = ("spectral_residual", *_OPENCV, "folder", "network")
 
 
 def make_masks(
@@ -262,8 +301,8 @@ def make_masks(
     """Mark the salient object of every image.
 
     Args:
-        provider: "spectral_residual" (Hou and Zhang 2007, needs nothing), "folder" (masks that another program made, such as MCCL's as
-            in the paper), or "network" (one of torchvision's segmentation networks with weights of the user).
+        provider: "spectral_residual" (Hou and Zhang 2007, needs nothing), one of ``opencv_masks``, "folder" (masks that another program
+            made, such as MCCL's as in the paper), or "network" (one of torchvision's segmentation networks with weights of the user).
         images: N images.
         path: the folder of masks, or the weights' file; relative to the project's root.
         architecture: of the network, one of ``object_masks.SEGMENTATION_NETWORKS``.
@@ -274,13 +313,15 @@ def make_masks(
         (N, S, S) bool on the CPU; a mask may be empty.
 
     Raises:
-        ValueError: an unknown provider, or one that needs a path and has none.
+        ValueError: an unknown provider, or one that needs a path or a package and has none.
         FileNotFoundError: a mask or the weights are missing.
     """
     if provider not in MASK_PROVIDERS:
         raise ValueError(f"saliency provider {provider!r} is unknown; choose one of {', '.join(MASK_PROVIDERS)}")
     if provider == "spectral_residual":
         return spectral_residual_masks(images.images)
+    if provider in _OPENCV:
+        return opencv_masks(provider, images.images)
     if not path:
         wanted = "folder that holds one mask for each image" if provider == "folder" else "file of the network's weights"
         raise ValueError(f"saliency provider {provider!r} needs a path: the {wanted}")
@@ -295,24 +336,28 @@ def image_quality(masks: Tensor, images: ImageSet, batch_size: int = 256) -> pd.
 
     Returns:
         One row per image: name, iou in [0, 1] with the union of its boxes (0 for an empty mask, NaN where there is no box either),
-        empty (no pixel), share (of the image that is mask).
+        empty (no pixel), share (of the image that is mask), floor (IoU of a mask over the whole image: the share that its boxes cover).
     """
     ious = _batched(masks, images, batch_size, overlap.mask_iou)
     iou = torch.cat(ious).double().numpy() if ious else np.empty(0)
     share = masks.flatten(1).double().mean(1).numpy()
-    return pd.DataFrame({"name": images.names, "iou": iou, "empty": empty_masks(masks).numpy(), "share": share})
+    floor = chance.box_areas(images.boxes, images.images.shape[-1]).double().numpy()
+    return pd.DataFrame({"name": images.names, "iou": iou, "empty": empty_masks(masks).numpy(), "share": share, "floor": floor})
 
 
 def mask_quality(masks: Tensor, images: ImageSet, batch_size: int = 256) -> dict[str, float]:
     """Score the masks against the boxes by the metrics of segmentation, over the pixels of all images whose mask is not empty.
 
     Returns:
-        What ``detection.mask_metrics`` gives, then images (N), dropped (empty masks).
+        What ``detection.mask_metrics`` gives, then images (N), dropped (empty masks), and means of ``image_quality`` over the images with
+        a box: box_iou, whole_image_floor. A provider whose box_iou is below the floor is worse than marking every pixel.
     """
     kept = ~empty_masks(masks)
     parts = _batched(masks[kept], images.subset(np.flatnonzero(kept.numpy())), batch_size, detection.pixel_confusion)
     metrics = detection.mask_metrics(sum(parts, torch.zeros(2, 2, dtype=torch.int64)))
-    return metrics | {"images": len(masks), "dropped": int((~kept).sum())}
+    boxed = image_quality(masks, images, batch_size).dropna(subset="iou").query("floor > 0")
+    means = {"box_iou": float(boxed["iou"].mean()), "whole_image_floor": float(boxed["floor"].mean())}
+    return metrics | {"images": len(masks), "dropped": int((~kept).sum())} | means
 
 
 def _batched(masks: Tensor, images: ImageSet, batch_size: int, compare: Callable[[Tensor, Tensor], Tensor]) -> list[Tensor]:

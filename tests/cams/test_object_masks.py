@@ -1,5 +1,6 @@
 import functools
 import re
+import sys
 
 import numpy as np
 import pandas as pd
@@ -278,6 +279,44 @@ def images():
     return ImageSet(pixels, torch.zeros(5, dtype=torch.int64), boxes, tuple(f"a/{number}.jpg" for number in range(5)))
 
 
+OPENCV = ["spectral_residual_opencv", "fine_grained", "grab_cut"]
+
+
+@pytest.mark.parametrize("provider", OPENCV)
+def test_opencv_marks_a_spot_each_image_by_itself_and_nothing_where_nothing_is(provider, images):
+    pytest.importorskip("cv2.saliency", reason="the extra saliency is not installed")
+    pixels, truth = spot(64, 10, 20, 32, 44)
+    flat = torch.full((1, 3, 64, 64), 137, dtype=torch.uint8)
+    masks = object_masks.opencv_masks(provider, torch.cat([pixels, flat, pixels.flip(3)]))
+    assert masks[0][truth[0]].float().mean() > 2 * masks[0][~truth[0]].float().mean()
+    assert masks[1].float().mean() < 0.05
+    assert overlap.mask_iou(masks[2:].flip(2), masks[:1]).item() > 0.8
+    assert torch.equal(object_masks.opencv_masks(provider, pixels), masks[:1])
+    batch = ImageSet(pixels, images.labels[:1], images.boxes[:1], images.names[:1])
+    assert torch.equal(object_masks.make_masks(provider, batch), masks[:1])
+
+
+def test_our_spectral_residual_and_opencvs_see_the_same():
+    saliency = pytest.importorskip("cv2.saliency", reason="the extra saliency is not installed")
+    pixels, _, _ = synthetic.scenes(4, 6, 64, 0, "train")
+    ours = object_masks.spectral_residual(torch.as_tensor(pixels))
+    detector = saliency.StaticSaliencySpectralResidual_create()
+    for image, own in zip(pixels, ours.numpy(), strict=True):
+        theirs = detector.computeSaliency(np.ascontiguousarray(image.transpose(1, 2, 0)[..., ::-1]))[1]
+        assert np.corrcoef(own.ravel(), theirs.ravel())[0, 1] > 0.5
+
+
+@pytest.mark.parametrize("provider", OPENCV)
+def test_without_the_extra_a_provider_names_it(provider, images, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cv2", None)
+    message = (
+        f"saliency provider '{provider}' needs OpenCV with its contributed modules, which are not installed: pip install "
+        "'generalization-workbook[saliency]', or choose spectral_residual, which needs nothing"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        object_masks.make_masks(provider, images)
+
+
 def test_the_provider_that_needs_nothing_is_that_of_saliency(images):
     masks = object_masks.make_masks("spectral_residual", images)
     assert torch.equal(masks, object_masks.spectral_residual_masks(images.images))
@@ -309,7 +348,7 @@ def test_masks_come_from_a_network_of_the_user(images, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("provider", "message"),
     [
-        ("magic", "saliency provider 'magic' is unknown; choose one of spectral_residual, folder, network"),
+        ("magic", f"saliency provider 'magic' is unknown; choose one of {', '.join(object_masks.MASK_PROVIDERS)}"),
         ("folder", "saliency provider 'folder' needs a path: the folder that holds one mask for each image"),
         ("network", "saliency provider 'network' needs a path: the file of the network's weights"),
     ],
@@ -331,6 +370,11 @@ def test_quality_counts_pixels_of_images_whose_mask_is_not_empty(images):
     assert quality["mean_iou"] == pytest.approx(sklearn.metrics.jaccard_score(true, called, average="macro"))
     assert quality["frequency_weighted_iou"] == pytest.approx(sklearn.metrics.jaccard_score(true, called, average="weighted"))
     assert (quality["images"], quality["dropped"]) == (5, 1)
+    boxed = object_masks.image_quality(masks, images)["iou"][:4]  # the last has no box
+    assert quality["box_iou"] == pytest.approx(boxed.mean())
+    assert quality["whole_image_floor"] == pytest.approx((0.25 + 1 + 0.25 + 4 / 256) / 4)
+    whole = object_masks.mask_quality(torch.ones(5, 16, 16, dtype=torch.bool), images)
+    assert whole["box_iou"] == pytest.approx(whole["whole_image_floor"])  # marking everything is the floor
     nothing = object_masks.mask_quality(torch.zeros(5, 16, 16, dtype=torch.bool), images)
     assert np.isnan(nothing["mean_iou"])
     assert nothing["dropped"] == 5
@@ -344,6 +388,7 @@ def test_each_image_is_compared_with_its_boxes(images):
     np.testing.assert_allclose(table["iou"], [1, 0.5, 0, 1, np.nan])
     assert table["empty"].tolist() == [False, False, True, False, True]
     assert table["share"].tolist() == [0.25, 0.5, 0, 4 / 256, 0]
+    np.testing.assert_allclose(table["floor"], [0.25, 1, 0.25, 4 / 256, 0])
     assert tuple(table["name"]) == images.names
 
 
