@@ -58,8 +58,7 @@ TINY_STUDY = {
             "score_cam_channels": 3,
             "random_networks": 3,
             "random_images": 12,
-            "sample_sizes": [4, 10],
-            "sample_draws": 10,
+            "attribution_steps": 2,
             "bootstrap_resamples": 30,
             "accuracy_thresholds": [0.5, 0.0],
         },
@@ -77,6 +76,13 @@ TINY_STUDY = {
     },
 }
 REAL_DATA = Path(__file__).parents[2] / "shared" / "data"
+
+
+def captum_grad_cam(model, layer, images, classes):
+    """Grad-CAM of any layer by Captum, an oracle: (B, h, w) maps, at least 0, not normalised."""
+    from captum.attr import LayerGradCam
+
+    return LayerGradCam(model, layer).attribute(images, target=classes).detach().squeeze(1).relu()
 
 
 def jpeg(seed: int, size: tuple[int, int] = (20, 16), mode: str = "RGB", kind: str = "JPEG", **options) -> bytes:

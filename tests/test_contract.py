@@ -297,7 +297,6 @@ CALLED_FROM_OUTSIDE = {
     "_Client.process_message": "nbclient",
     "FollowedEngine.execute_managed_notebook": "papermill",
     "Panel._ipython_display_": "IPython",
-    **dict.fromkeys(("box_areas", "captum_grad_cam", "MaskProvider", "filled_rectangles"), "waiting"),
     **dict.fromkeys(("pgdl_score", "against_labelling", "residual_spread", "moved_together", "intraclass_correlation"), "waiting"),
     **dict.fromkeys(("pair_sign_error", "citation", "PUBLISHED_TOTAL", "PUBLISHED_FAMILIES", "DATASETS", "TASKS"), "waiting"),
     **dict.fromkeys(("write_pages",), "waiting"),

@@ -1,9 +1,9 @@
-"""Where a network looks: class activation maps, in closed form where that is exact, by Captum elsewhere."""
+"""Where a network looks: class activation maps, in closed form where that is exact."""
 
 import torch
 from torch import Tensor, nn
 
-from helpers.networks.hooks import evaluation_mode, features_and_logits
+from helpers.networks.hooks import features_and_logits
 
 CLOSED_FORM_METHODS = ("cam", "grad_cam", "grad_cam_plus_plus", "layer_cam")
 
@@ -125,28 +125,3 @@ def closed_form_classifier(model: nn.Module, features: Tensor, logits: Tensor) -
     if expected.shape != logits.shape or not torch.allclose(expected, logits, rtol=0, atol=tolerance, equal_nan=True):
         raise ValueError(f"the last nn.Linear of the layer's averaged maps does not give the logits; {advice}")
     return linear[-1]
-
-
-def captum_grad_cam(model: nn.Module, layer: nn.Module, images: Tensor, classes: Tensor) -> Tensor:
-    """Compute Grad-CAM by differentiation, for any layer: ``M = relu(sum over k of mean_ij(dz_c / dA_kij) A_k)``.
-
-    Source: Selvaraju et al. 2017, with Captum's ``LayerGradCam``; the logit is differentiated, and ``normalise`` comes after as for
-    the closed form. It needs a forward and a backward pass. Modes, gradients and hooks are left as they were.
-
-    Args:
-        model: a classifier, (B, 3, H, W) -> (B, K).
-        layer: one of its modules, with output (B, C, h, w).
-        images: (B, 3, H, W) as the network expects them.
-        classes: (B,) int64, the class whose logit is differentiated.
-
-    Returns:
-        (B, h, w) maps, at least 0, not normalised, detached.
-    """
-    from captum.attr import LayerGradCam  # here: its import takes as long as that of pandas, and the closed form does without
-
-    with torch.inference_mode(False), torch.enable_grad(), evaluation_mode(model):
-        # Copies, because a tensor made in inference mode cannot enter a graph.
-        maps = LayerGradCam(model, layer).attribute(
-            images.detach().clone(), target=classes.clone(), attr_dim_summation=True, relu_attributions=False
-        )
-    return maps.detach().squeeze(1).relu()

@@ -52,9 +52,14 @@ def cam_masks(maps_normalised: Tensor, size: int, threshold: float = 0.1) -> Ten
     Raises:
         ValueError: the threshold is not between 0 and 1; at 0 even an empty map would cover the image.
     """
+    return masks_at(upsample(maps_normalised, size), threshold)
+
+
+def masks_at(enlarged: Tensor, threshold: float) -> Tensor:
+    """Masks of maps that have the size of the images: (B, S, S) -> (B, S, S) bool; see ``cam_masks``."""
     if not 0 < threshold < 1:
         raise ValueError(f"threshold {threshold} must be between 0 and 1, both excluded (the paper takes 0.1)")
-    return upsample(maps_normalised, size) >= threshold
+    return enlarged >= threshold
 
 
 def bounding_rectangles(masks: Tensor) -> Tensor:
@@ -74,11 +79,6 @@ def bounding_rectangles(masks: Tensor) -> Tensor:
         edges.append((first, torch.where(occupied.any(1).bool(), last, 0)))
     (x0, x1), (y0, y1) = edges
     return torch.stack([x0, y0, x1, y1], 1)
-
-
-def filled_rectangles(masks: Tensor) -> Tensor:
-    """Fill the bounding rectangle of each mask: (B, H, W) bool -> (B, H, W) bool; an empty mask stays empty."""
-    return _filled(bounding_rectangles(masks), masks)
 
 
 def _filled(rectangles: Tensor, masks: Tensor) -> Tensor:
@@ -109,11 +109,29 @@ def pixels(masks: Tensor) -> Tensor:
     return masks.flatten(1).sum(1, dtype=torch.int32)
 
 
-def _overlaps(maps: Tensor, attention: Tensor, rectangles: Tensor, annotation: Tensor) -> tuple[Tensor, Tensor]:
-    """IoU and IoU-B of masks; NaN where the map is not finite, whose empty mask would pass for a network that looks nowhere."""
-    undefined = ~maps.isfinite().all(2).all(1)
-    iou, iou_b = mask_iou(attention, annotation), mask_iou(_filled(rectangles, attention), annotation)
-    return iou.masked_fill(undefined, torch.nan), iou_b.masked_fill(undefined, torch.nan)
+OVERLAP_COLUMNS = ["iou", "iou_b", "empty_map", "empty_box", "map_pixels", "box_pixels", "common_pixels", "x0", "y0", "x1", "y1"]
+
+
+def not_finite(maps: Tensor) -> Tensor:
+    """Whether a map holds a NaN or an infinity, where an empty mask would pass for a network that looks nowhere: (B, h, w) -> (B,) bool."""
+    return ~maps.isfinite().all(2).all(1)
+
+
+def masks_compared(attention: Tensor, annotation: Tensor, undefined: Tensor) -> Tensor:
+    """``OVERLAP_COLUMNS`` of the masks of maps and boxes, see ``image_scores``: two (B, S, S) bool, (B,) bool -> (11, B) float32."""
+    marked, boxed, common = (pixels(masks) for masks in (attention, annotation, attention & annotation))
+    rectangles = bounding_rectangles(attention)
+    x0, y0, x1, y1 = rectangles.unbind(1)
+    around, shared = (y1 - y0) * (x1 - x0), pixels(_filled(rectangles, attention) & annotation)
+    found = [both / (own + boxed - both) for both, own in ((common, marked), (shared, around))]
+    columns = [*(iou.masked_fill(undefined, torch.nan) for iou in found), marked == 0, boxed == 0, marked, boxed, common, x0, y0, x1, y1]
+    return torch.stack([column.float() for column in columns])
+
+
+def overlap_table(columns: Tensor) -> pd.DataFrame:
+    """One row per image: (11, N) of ``masks_compared`` as a table, see ``image_scores``."""
+    table = pd.DataFrame(columns.cpu().double().numpy().T, columns=OVERLAP_COLUMNS)
+    return table.astype(dict.fromkeys(OVERLAP_COLUMNS[2:4], bool) | dict.fromkeys(OVERLAP_COLUMNS[4:], "int64"))
 
 
 def iou_and_iou_b(maps_normalised: Tensor, boxes: Tensor, size: int, threshold: float = 0.1) -> tuple[Tensor, Tensor]:
@@ -133,8 +151,9 @@ def iou_and_iou_b(maps_normalised: Tensor, boxes: Tensor, size: int, threshold: 
     Raises:
         ValueError: the threshold is not between 0 and 1.
     """
-    attention = cam_masks(maps_normalised, size, threshold)
-    return _overlaps(maps_normalised, attention, bounding_rectangles(attention), box_masks(boxes, size))
+    masks = cam_masks(maps_normalised, size, threshold), box_masks(boxes, size)
+    iou, iou_b, *_ = masks_compared(*masks, not_finite(maps_normalised))
+    return iou, iou_b
 
 
 def image_scores(
@@ -164,15 +183,9 @@ def image_scores(
     parts, batch_size = [], batch_size or (1024 if torch.device(device).type == "cuda" else 32)
     for start in range(0, len(boxes), batch_size):
         maps = maps_normalised[start : start + batch_size].to(device)
-        attention, annotation = cam_masks(maps, size, threshold), box_masks(boxes[start : start + batch_size].to(device), size)
-        areas = [pixels(mask) for mask in (attention, annotation, attention & annotation)]
-        empty = [area == 0 for area in areas[:2]]
-        rectangles = bounding_rectangles(attention)
-        columns = [*empty, *areas, *rectangles.unbind(1)]
-        parts.append(torch.stack([*_overlaps(maps, attention, rectangles, annotation), *(column.float() for column in columns)]))
-    names = ["iou", "iou_b", "empty_map", "empty_box", "map_pixels", "box_pixels", "common_pixels", "x0", "y0", "x1", "y1"]
-    table = pd.DataFrame(torch.cat(parts, 1).cpu().double().numpy().T, columns=names)
-    return table.astype(dict.fromkeys(names[2:4], bool) | dict.fromkeys(names[4:], "int64"))
+        masks = cam_masks(maps, size, threshold), box_masks(boxes[start : start + batch_size].to(device), size)
+        parts.append(masks_compared(*masks, not_finite(maps)))
+    return overlap_table(torch.cat(parts, 1))
 
 
 _CELLS = 64  # of the interval from 0 to 1; a power of two, so that no rounding puts a value into another cell
@@ -223,7 +236,7 @@ def overlaps(maps_normalised: Tensor, annotation: CountedBoxes, thresholds: Sequ
     bins = _bins(levels)
     results = torch.empty(2, len(levels), len(maps_normalised), device=maps_normalised.device)
     # A processor's cache holds what is worked out for some images; a GPU takes all at once.
-    step = 8 if maps_normalised.device.type == "cpu" else max(1, len(maps_normalised))
+    step = max(4, 2**17 // annotation.inside[0].numel()) if maps_normalised.device.type == "cpu" else max(1, len(maps_normalised))
     for start in range(0, len(maps_normalised), step):
         part = slice(start, start + step)
         results[:, :, part] = _overlaps_at_levels(maps_normalised[part], annotation.of(part), levels, bins)

@@ -9,6 +9,7 @@ from torch import nn
 from helpers.cams import closed_form, gradient
 from helpers.networks import resnet
 from helpers.networks.hooks import features_and_logits, named_layer, stage_layers
+from tests.conftest import captum_grad_cam
 
 GRADIENT_METHODS = ["grad_cam", "grad_cam_plus_plus", "layer_cam"]
 
@@ -103,7 +104,7 @@ def test_the_last_stage_has_the_closed_form(trained, method):
 def test_inner_layers_equal_captum(trained, stage):
     model, images, classes = trained
     layer = named_layer(model, stage)
-    captum = closed_form.captum_grad_cam(model, layer, images, classes)
+    captum = captum_grad_cam(model, layer, images, classes)
     found = gradient.layer_maps("grad_cam", model, layer, images, classes)
     torch.testing.assert_close(found, captum, rtol=1e-10, atol=1e-10 * float(captum.max()))
     assert captum.max() > 0

@@ -13,7 +13,6 @@ from helpers.cams.overlap import (
     annotated,
     box_masks,
     cam_masks,
-    filled_rectangles,
     iou_and_iou_b,
     mask_iou,
     overlaps,
@@ -33,6 +32,10 @@ class Looker(nn.Module):
 
     def forward(self, images):
         return self.fc(self.maps(images).mean((2, 3)))
+
+
+def filled_rectangles(masks):
+    return overlap._filled(overlap.bounding_rectangles(masks), masks)
 
 
 def scale_pixels(images):
@@ -131,7 +134,7 @@ def test_rectangle_by_hand_spans_all_components():
     masks[0, 1, 4] = masks[0, 3, 2] = True
     masks[2] = True
     assert overlap.bounding_rectangles(masks).tolist() == [[2, 1, 5, 4], [0, 0, 0, 0], [0, 0, 6, 5]]
-    filled = overlap.filled_rectangles(masks)
+    filled = filled_rectangles(masks)
     assert filled.sum((1, 2)).tolist() == [9, 0, 30]
     assert filled[0, 1:4, 2:5].all()
 
@@ -140,9 +143,9 @@ def test_filling_keeps_a_rectangle_and_contains_the_mask():
     rng = np.random.default_rng(0)
     boxes = torch.as_tensor(random_boxes(rng, 30, 1, 12))
     masks = overlap.box_masks(boxes, 12)
-    assert torch.equal(overlap.filled_rectangles(masks), masks)
+    assert torch.equal(filled_rectangles(masks), masks)
     noise = torch.as_tensor(rng.random((30, 12, 12)) < 0.03)
-    assert not (noise & ~overlap.filled_rectangles(noise)).any()
+    assert not (noise & ~filled_rectangles(noise)).any()
 
 
 def test_iou_by_hand():
