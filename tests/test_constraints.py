@@ -10,7 +10,7 @@ import yaml
 
 from helpers import constraints
 from helpers.ablations import compute
-from helpers.cams import closed_form, object_masks
+from helpers.cams import attribution, closed_form, object_masks
 from helpers.constraints import CONSTRAINTS, FREE_TEXTS, check_values, near_names, relation_faults, value_fault
 from helpers.data import dataset, synthetic
 from helpers.files import PROJECT_ROOT
@@ -54,7 +54,8 @@ def test_every_parameter_but_a_switch_has_a_constraint_or_is_a_free_text():
         ("cam_method", closed_form.CLOSED_FORM_METHODS),
         ("families", registry.FAMILIES),
         ("sampled_methods", compute.SAMPLED_METHODS),
-        ("saliency_provider", object_masks.MASK_PROVIDERS),
+        ("saliency_providers", object_masks.MASK_PROVIDERS),
+        ("attributions", attribution.ATTRIBUTIONS),
         ("saliency_architecture", object_masks.SEGMENTATION_NETWORKS),
         ("noise_generator", noise.GENERATORS),
         ("kappa_families", (*sum(backbones.NETWORK_FAMILIES.values(), ()), networks.MODEL_SET)),
@@ -138,7 +139,8 @@ MADE = {
         (DEMO | {"unseen_class_ids": ["synthetic_disc"]}, "unseen_class_ids shares synthetic_disc with class_ids"),
         ({"ssim_at_most": 0.5, "noise_ssim": [0.6, 1.0]}, "ssim_at_most is 0.5, below every level"),
         ({"unseen_at_least": 0.5, "unseen_fractions": [0.0, 0.4]}, "unseen_at_least is 0.5, above all"),
-        ({"saliency_provider": "network", "saliency_path": ""}, "saliency_path is empty, and saliency_provider network needs the file"),
+        ({"saliency_providers": ["network"], "saliency_path": ""}, "is empty, and network in saliency_providers needs the file"),
+        ({"saliency_providers": ["folder", "network"], "saliency_path": "masks"}, "saliency_path can be that of one"),
         ({"checkpoints_path": "mine", "images_path": ""}, "images_path is empty, and checkpoints_path needs"),
         ({"shard": "3/2"}, "shard: the shard is '3/2'"),
         ({"blocks": [{"learning_rat": [1]}]}, "blocks: block 1 has 'learning_rat', which is no axis (did you mean 'learning_rate'"),

@@ -3,10 +3,11 @@
 from helpers import face
 
 FACE = {
+    "attributions": ["attributions_compared", "say_attributions"],
     "compute": ["AblationSettings"],
     "report": [
-        "by_images",
         "correlations_figure",
+        "distinct",
         "lowest_pooled",
         "masks",
         "pictured",
@@ -16,7 +17,6 @@ FACE = {
         "say_cam_methods",
         "say_choices",
         "say_examples",
-        "say_images",
         "say_label_noise",
         "say_machine_masks",
         "say_map_thresholds",
@@ -32,7 +32,6 @@ FACE = {
         "by_class",
         "by_image_size",
         "by_layer",
-        "by_number_of_images",
         "by_threshold",
         "cam_methods",
         "paper_scores",

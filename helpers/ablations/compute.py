@@ -1,7 +1,7 @@
 """The overlap score of one network under every choice that could have been made otherwise: method, class, layer, threshold, size."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from helpers.cams import closed_form, gradient, overlap
+from helpers.cams import attribution, closed_form, gradient, overlap
 from helpers.cams.overlap import CountedBoxes, annotated
 from helpers.data.dataset import ImageSet
 from helpers.networks import hooks, resnet
@@ -23,7 +23,7 @@ CORRECT, TORCHCAM = "correct", "torchcam"  # formulas
 PREDICTED, TRUE, NO_CLASS = "predicted", "true", "none"  # classes that a map explains
 
 
-BOXES, MASKS = "boxes", "masks"  # what it is compared with: annotated boxes, masks made by a machine
+BOXES = "boxes"  # what it is compared with: annotated boxes, or masks by the name of their provider
 
 
 ALL_IMAGES, RIGHT, WRONG = "all", "correct", "wrong"  # images: all, those classified as labelled, the others
@@ -52,12 +52,14 @@ class AblationSettings:
     thresholds: tuple[float, ...]  # of the map, in (0, 1); the paper's is added
     threshold: float = 0.1  # the paper's, at which single images are kept
     images: int = 48  # the first images, for what needs gradients, noise or other image sizes; 0 takes all
-    methods: tuple[str, ...] = ("smooth_grad_cam_plus_plus", "eigen_cam", "score_cam")  # of SAMPLED_METHODS
+    methods: tuple[str, ...] = SAMPLED_METHODS  # at the last stage, beside Grad-CAM and Layer-CAM
     layers: tuple[str, ...] = ()  # by name, see layer_cams.named_layer; none takes the last layer of every stage
     noise_samples: int = 4  # of Smooth Grad-CAM++
     noise_std: float = 0.3  # of Smooth Grad-CAM++, in units of the network's input
     channels: int = 16  # of Score-CAM
     scales: tuple[float, ...] = (0.5, 2.0)  # image sizes, as multiples of the study's
+    attributions: tuple[str, ...] = attribution.ATTRIBUTIONS  # by Captum
+    steps: int = 16  # of integrated gradients
     seed: int = 0  # of the noise
     batch_size: int = 256  # images per pass; of what is drawn, the noise alone depends on it
 
@@ -66,6 +68,8 @@ class AblationSettings:
         object.__setattr__(self, "thresholds", tuple(sorted({*self.thresholds, self.threshold})))
         if unknown := sorted(set(self.methods) - set(SAMPLED_METHODS)):
             raise ValueError(f"methods {', '.join(unknown)} cannot be chosen; choose of {', '.join(SAMPLED_METHODS)}")
+        if unknown := sorted(set(self.attributions) - set(attribution.ATTRIBUTIONS)):
+            raise ValueError(f"attributions {', '.join(unknown)} are unknown; choose of {', '.join(attribution.ATTRIBUTIONS)}")
         if not all(0 < scale < np.inf for scale in self.scales):
             raise ValueError(f"scales {self.scales} must be positive multiples of the image size")
 
@@ -137,19 +141,19 @@ class Scores(NamedTuple):
     """What one pass over all images of a model gives."""
 
     table: pd.DataFrame  # COLUMNS
-    single: pd.DataFrame  # one row per image: name, iou, iou_b, mask_iou, right, for the paper's method and threshold
+    single: pd.DataFrame  # one row per image: name, iou, iou_b, right, for the paper's method and threshold
 
 
 @torch.inference_mode()
 def closed_form_scores(
-    network: nn.Module, images: ImageSet, masks: Tensor | None, settings: AblationSettings, device: torch.device | str
+    network: nn.Module, images: ImageSet, masks: Mapping[str, Tensor], settings: AblationSettings, device: torch.device | str
 ) -> Scores:
     """Score everything that one forward pass over all images of a model gives: methods, classes and thresholds at once.
 
     Args:
         network: on ``device``; its mode and hooks are left as they came.
         images: its training images, with the labels that it was fitted to ("true").
-        masks: (N, S, S) bool of the same images, made by a machine, or None. An image with an empty mask is dropped there.
+        masks: (N, S, S) bool of the same images by the name of what made them. An image with an empty mask is dropped there.
         settings: see there.
         device: where the network is.
     """
@@ -162,8 +166,7 @@ def closed_form_scores(
         )
         labels, predicted = images.labels[batch].to(device), logits.argmax(1)
         annotations = {BOXES: annotated(overlap.box_masks(images.boxes[batch].to(device), images.images.shape[-1]))}
-        if masks is not None:
-            annotations[MASKS] = annotated(masks[batch].to(device))
+        annotations |= {provider: annotated(made[batch].to(device)) for provider, made in masks.items()}
         right.append((predicted == labels).cpu())
         forward = time.perf_counter() - started
         for key in CLOSED_FORMS:
@@ -192,8 +195,8 @@ def _closed_form(
     maps = closed_form_maps(*key, features, weight, predicted)
     looked = swept(maps, annotations[BOXES], settings)
     yield (PREDICTED, BOXES), looked
-    if MASKS in annotations and key == CLOSED_FORMS[0]:
-        yield (PREDICTED, MASKS), swept(maps, annotations[MASKS], settings)
+    for provider in [name for name in annotations if name != BOXES] if key == CLOSED_FORMS[0] else ():
+        yield (PREDICTED, provider), swept(maps, annotations[provider], settings)
     wrong = (predicted != labels).nonzero().squeeze(1)  # elsewhere the two maps are the same
     of_label = closed_form_maps(*key, features[wrong], weight, labels[wrong])
     yield (TRUE, BOXES), looked.index_copy(2, wrong.cpu(), swept(of_label, annotations[BOXES].of(wrong), settings))
@@ -201,10 +204,8 @@ def _closed_form(
 
 def _single(joined: dict[tuple[str, ...], Tensor], right: Tensor, names: tuple[str, ...], settings: AblationSettings) -> pd.DataFrame:
     at = settings.thresholds.index(settings.threshold)
-    paper = joined[(*CLOSED_FORMS[0], PREDICTED, BOXES)][:, at]
-    against = joined.get((*CLOSED_FORMS[0], PREDICTED, MASKS))
-    columns = {"iou": paper[0], "iou_b": paper[1], "mask_iou": torch.full_like(paper[0], torch.nan) if against is None else against[0, at]}
-    return pd.DataFrame({"name": names} | {name: values.double().numpy() for name, values in columns.items()} | {"right": right.numpy()})
+    iou, iou_b = joined[(*CLOSED_FORMS[0], PREDICTED, BOXES)][:, at].double().numpy()
+    return pd.DataFrame({"name": names, "iou": iou, "iou_b": iou_b, "right": right.numpy()})
 
 
 # (B, 3, S, S) normalised images, (B,) classes, a seed -> (B, h, w) maps.

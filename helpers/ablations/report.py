@@ -14,11 +14,17 @@ from helpers.report.style import count, interval, listed, nothing_to_draw, perce
 from helpers.statistics import hyperparameters
 from helpers.statistics.correlations import pearson
 from helpers.statistics.tables import TOTAL
+from helpers.statistics.verdicts import NEGLIGIBLE
 
 _MARKERS = ("o", "s", "^", "D", "v", "P")
 
 
 _R = "Pearson r with the gap"
+
+
+_METHODS = {"grad_cam": "Grad-CAM", "grad_cam_plus_plus": "Grad-CAM++", "smooth_grad_cam_plus_plus": "Smooth Grad-CAM++"}
+_METHODS |= {"layer_cam": "Layer-CAM", "eigen_cam": "Eigen-CAM", "score_cam": "Score-CAM", "guided_grad_cam": "guided Grad-CAM"}
+_METHODS |= {"input_x_gradient": "input × gradient", "deep_lift": "DeepLift"}
 
 
 @style()
@@ -71,36 +77,6 @@ def threshold_figure(table: pd.DataFrame, paper: float) -> Figure:
 
 
 @style()
-def by_images(table: pd.DataFrame, spread: float) -> Figure:
-    """Draw what a number of training images buys: the interval of a model's IoU, and r with the interval over draws of images.
-
-    Args:
-        table: see ``tables.by_number_of_images``.
-        spread: standard deviation of IoU between the models, to which an error must be small.
-    """
-    if not len(table):
-        return nothing_to_draw("No image has a defined overlap.")
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.6), layout="constrained", sharex=True)
-    left.plot(table["images"], table["half_width"], "o-", color="C0", label="half the 95 % interval of a model's IoU")
-    if np.isfinite(spread):
-        left.axhline(spread, color="C1", linestyle="--", label="spread of IoU between models (sd)")
-    left.set(ylabel="IoU", xlabel="training images", ylim=(0, None), xscale="log")
-    left.legend(fontsize="x-small", loc="upper right", frameon=True)
-    right.fill_between(table["images"], table["ci_low"], table["ci_high"], color="C0", alpha=0.2, linewidth=0, label="95 % of the draws")
-    right.plot(table["images"], table["pearson_r"], "o-", color="C0", label="median of the draws")
-    right.axhline(0, color="black", linewidth=0.8)
-    right.set(ylabel=_R, xlabel="training images", ylim=(-1.05, 1.05))
-    right.legend(fontsize="x-small", loc="upper right", frameon=True)
-    ticks = table["images"].to_numpy()
-    # On a logarithmic axis neighbours closer than this would run into each other.
-    shown = [size for size, after in zip(ticks, [*ticks[1:], np.inf], strict=True) if after / size > 1.3 or after == np.inf]
-    left.set_xticks(shown, [f"{size:,}" for size in shown])
-    left.minorticks_off()
-    right.minorticks_off()
-    return figure
-
-
-@style()
 def masks(images: Tensor, made: Tensor, annotated: Tensor, titles: Sequence[str]) -> Figure:
     """Draw images, the masks that a machine made, and the annotated boxes below each other, a column per image (the paper's Figure 6).
 
@@ -145,6 +121,7 @@ def pooled_against_within(table: pd.DataFrame, titles: Mapping[str, str], measur
         [own[own["kind"] == hyperparameters.POOLED], given[given["kind"] == hyperparameters.GIVEN_ALL], *_blocks(within, given)]
     )
     order = pooled.abs().nlargest(most).index
+    shown = len(order)
     height = 1.6 + 0.27 * max(len(rows), len(order))
     figure, (left, right) = plt.subplots(1, 2, figsize=(12.5, height), layout="constrained")
     _each_kind(left, rows, titles.get(measure, measure))
@@ -154,7 +131,10 @@ def pooled_against_within(table: pd.DataFrame, titles: Mapping[str, str], measur
     right.plot(pooled.reindex(order), at, "o", color="C0", label="pooled")
     right.plot(fixed.reindex(order), at, "D", color="C1", fillstyle="none", label="given all hyperparameters")
     right.set_yticks(at, [titles.get(name, name) for name in order], fontsize="x-small")
-    right.set(ylim=(len(order) - 0.5, -0.5), title="all measures")
+    right.set(
+        ylim=(len(order) - 0.5, -0.5),
+        title=f"{shown} of {len(pooled)} measures, the strongest when pooled" if shown < len(pooled) else "all measures",
+    )
     figure.legend(*right.get_legend_handles_labels(), loc="outside upper right", ncols=2, fontsize="small", frameon=False)
     for ax in (left, right):
         ax.axvline(0, color="black", linewidth=0.8)
@@ -221,43 +201,53 @@ def lowest_pooled(table: pd.DataFrame) -> pd.DataFrame:
     return pooled[pooled["threshold"] == pooled["threshold"].min()]
 
 
+def distinct(table: pd.DataFrame) -> pd.DataFrame:
+    """Rows whose map is not, by theory, that of another row on the same images: only these are verdicts of their own."""
+    return table[table["same_map_as"] == ""]
+
+
 def pictured(table: pd.DataFrame) -> pd.DataFrame:
-    """Take the rows of all architectures together, and those that stand beside the paper's, at the lowest training accuracy."""
+    """Rows that stand beside the paper's, and the distinct maps of all architectures together, at the lowest training accuracy."""
     lowest = table[table["threshold"] == table["threshold"].min()]
     beside = lowest[(lowest["architecture"] != TOTAL) & lowest["published_r"].notna()]
-    return pd.concat([beside, lowest[lowest["architecture"] == TOTAL]])
+    return pd.concat([beside, distinct(lowest[lowest["architecture"] == TOTAL])])
 
 
 def way(row: pd.Series) -> str:
     """Name of a way to compute a map, for a reader."""
-    name = str(row["method"]).replace("_plus_plus", "++").replace("_", "-")
-    name = {"grad-cam": "Grad-CAM", "grad-cam++": "Grad-CAM++", "smooth-grad-cam++": "Smooth Grad-CAM++"}.get(name, name)
-    name = {"layer-cam": "Layer-CAM", "eigen-cam": "Eigen-CAM", "score-cam": "Score-CAM"}.get(name, name)
+    name = _METHODS.get(row["method"], str(row["method"]).replace("_", " "))
     return f"{name} as torchcam computes it" if row.get("formula") == "torchcam" else name
 
 
 def ways(table: pd.DataFrame) -> list[str]:
     """Name of each row: architecture, way to compute a map, and on how many images per model."""
-    places = table["architecture"].replace(TOTAL, "all")
-    return [f"{place}, {way(row)}, {row['images']:,.0f} images" for place, (_, row) in zip(places, table.iterrows(), strict=True)]
+    places, labels = table["architecture"].replace(TOTAL, "all"), []
+    for place, (_, row) in zip(places, table.iterrows(), strict=True):
+        twin = f" (the map of {closed_form_name(row['same_map_as'])})" if row["same_map_as"] else ""
+        labels.append(f"{place}, {way(row)}{twin}, {row['images']:,.0f} images")
+    return labels
 
 
 def say_cam_methods(table: pd.DataFrame) -> str:
     """Sentence on how far r depends on the CAM method, and which methods coincide here."""
-    rows = lowest_pooled(table)
+    pooled = lowest_pooled(table)
+    rows = distinct(pooled)
     defined = rows.dropna(subset="pearson_r")
     if not len(defined):
         return "No CAM method has a defined correlation with the gap: too few models."
-    low, high = defined.loc[defined["pearson_r"].idxmin()], defined.loc[defined["pearson_r"].idxmax()]
+    compared = defined[defined["images"] == defined["images"].min()]
+    low, high = compared.loc[compared["pearson_r"].idxmin()], compared.loc[compared["pearson_r"].idxmax()]
     text = (
-        f"Pooled, r runs from {low['pearson_r']:.2f} ({way(low)}, {low['images']:,.0f} images per model) to {high['pearson_r']:.2f} "
-        f"({way(high)}, {high['images']:,.0f} images). {signs(rows, 'way')}."
+        f"On the same {low['images']:,.0f} images r runs from {low['pearson_r']:.2f} ({way(low)}) to {high['pearson_r']:.2f} "
+        f"({way(high)}). {signs(compared, 'map')}."
     )
-    same = rows[(rows["coincides_with"] != "") & (rows["coincides_with"] != rows["method"] + " (" + rows["formula"] + ")")]
-    twins = [f"{way(row)} and {closed_form_name(row['coincides_with'])}" for _, row in same.iterrows()]
-    text += f" The maps of {'; '.join(twins)} are the same for every model, to rounding." if twins else " No two methods coincide."
+    twins = [f"{way(row)} and {closed_form_name(row['same_map_as'])}" for _, row in pooled[pooled["same_map_as"] != ""].iterrows()]
+    why = "noise does not change the gradient of a head that averages and adds"
+    text += f" {'; '.join(twins)} are one map, as theory has it ({why}), and one verdict; so are CAM and Grad-CAM." if twins else ""
+    for _, row in defined[defined["images"] > low["images"]].iterrows():
+        text += f" On all {row['images']:,.0f} images {way(row)} has {row['pearson_r']:.2f}."
     theirs = table[table["threshold"] == table["threshold"].min()].dropna(subset=["published_r", "pearson_r"])
-    theirs = theirs.sort_values("images", ascending=False, kind="stable").drop_duplicates(["method", "formula"])
+    theirs = theirs.sort_values("images", kind="stable").drop_duplicates(["method", "formula"])
     each = [f"{way(row)} {row['pearson_r']:.2f} ({row['published_r']:.2f})" for _, row in theirs.iterrows()]
     return text + (f" On ResNet-18, here and in brackets in the paper: {', '.join(each)}." if each else "")
 
@@ -273,27 +263,40 @@ def say_random(table: pd.DataFrame, networks: pd.DataFrame) -> str:
     row = table[table["architecture"] == TOTAL].iloc[0]
     if not np.isfinite(row["pearson_r"]):
         return "The correlation of untrained networks is undefined: too few networks, or a constant."
-    clear = row["ci_low"] > 0 or row["ci_high"] < 0
-    verdict = "the interval does not contain 0, so an overlap without learning tells the gap, which a valid measure must not"
-    verdict = verdict if clear else "the interval contains 0, as it must: without learning the overlap tells nothing"
-    verdict = verdict if np.isfinite(row["ci_low"]) else "there are too few networks for an interval"
+    needed, around = int(np.ceil((1.96 / np.arctanh(NEGLIGIBLE)) ** 2 + 3)), f"within ±{NEGLIGIBLE:g}"
+    verdict = {
+        "nothing": f"the whole interval lies {around}: without learning the overlap tells nothing of the gap, as it must",
+        "something": "the interval leaves 0 out: an overlap without learning tells the gap, which a valid measure must not",
+        "cannot tell": f"the interval is neither {around} nor clear of 0, so nothing is shown; even an r of 0 takes {needed} networks",
+    }[row["tells"]]
+    each = table[table["architecture"] != TOTAL]
+    alone = [f"{one.architecture} {one.published_r:.2f} ({one.published_tells})" for one in each.dropna(subset="published_r").itertuples()]
+    theirs = f" By the same rule the paper's {row['published_r']:.2f} pooled tells {row['published_tells']}"
     return (
-        f"{count(len(networks), 'untrained network')}, training accuracy {percent(networks['train_accuracy'].mean())} on average, IoU "
-        f"{networks['iou'].min():.3f} to {networks['iou'].max():.3f}: r = {with_interval(row)}; {verdict}. The paper has "
-        f"{row['published_r']:.2f}."
+        f"{count(len(networks), 'untrained network')} on {count(int(row['images']), 'training image')}, training accuracy "
+        f"{percent(networks['train_accuracy'].mean())} on average, IoU {networks['iou'].min():.3f} to {networks['iou'].max():.3f}: "
+        f"r = {with_interval(row)}; {verdict}.{theirs}" + (f"; each architecture alone: {', '.join(alone)}." if alone else ".")
     )
 
 
-def say_machine_masks(quality: dict[str, float]) -> str:
-    """Sentence on how good the machine's masks are against the boxes, and how many were dropped."""
-    if not np.isfinite(quality["mean_iou"]):
-        return f"The masks cannot be compared with the boxes; {count(int(quality['dropped']), 'mask')} of {quality['images']:,} are empty."
-    return (
-        f"Against the annotated boxes: pixel accuracy {percent(quality['pixel_accuracy'])}, mean pixel accuracy "
-        f"{percent(quality['mean_pixel_accuracy'])}, mean IoU {quality['mean_iou']:.3f}, frequency-weighted IoU "
-        f"{quality['frequency_weighted_iou']:.3f}, IoU of the object {quality['iou_object']:.3f}. "
-        f"{count(int(quality['dropped']), 'empty mask')} of {quality['images']:,} dropped."
-    )
+def say_machine_masks(quality: pd.DataFrame) -> str:
+    """Sentence on how each provider's masks stand to the boxes, beside a mask over the whole image; one that is worse is called that.
+
+    Args:
+        quality: provider and what ``object_masks.mask_quality`` gives, one row each.
+    """
+    parts = []
+    for row in quality.itertuples():
+        name = row.provider.replace("_", " ")
+        if not np.isfinite(row.box_iou):
+            parts.append(f"{name} cannot be compared, for no image has a box")
+            continue
+        word = "**below the floor**, so worse than marking every pixel" if row.box_iou < row.whole_image_floor else "above the floor"
+        parts.append(f"{name} {row.box_iou:.3f}, {word}" + (f", {count(row.dropped, 'empty mask')} dropped" if row.dropped else ""))
+    if not parts:
+        return "No provider of masks is chosen."
+    first = quality.iloc[0]
+    return f"Mean IoU with the boxes, where marking the whole image gives {first['whole_image_floor']:.3f} (the floor): {'; '.join(parts)}."
 
 
 def say_examples(ious: list[float]) -> str:
@@ -306,13 +309,13 @@ def say_examples(ious: list[float]) -> str:
 def say_annotations(table: pd.DataFrame) -> str:
     """Sentence on what r is when a machine made the masks, beside the annotated boxes."""
     rows = lowest_pooled(table).set_index("method")
-    if "saliency_masks" not in rows.index:
+    if len(rows) < 2:
         return "There are no masks of a machine."
-    boxes, masks = rows.loc["annotated_boxes"], rows.loc["saliency_masks"]
-    text = f"Pooled r with annotated boxes {with_interval(boxes)}, with the machine's masks {with_interval(masks)}"
+    each = [f"{name.replace('_', ' ')} {with_interval(row)}" for name, row in rows.iterrows()]
     theirs = table.dropna(subset="published_r")
-    theirs = theirs[theirs["threshold"] == theirs["threshold"].min()].set_index("method")["published_r"]
-    return text + ("." if theirs.nunique() < 2 else f"; the paper's ResNet-18: {theirs.iloc[0]:.2f} and {theirs.iloc[1]:.2f}.")
+    theirs = theirs[theirs["threshold"] == theirs["threshold"].min()]["published_r"].unique()
+    paper = f"; the paper's ResNet-18: {theirs[0]:.2f} with boxes and {theirs[1]:.2f} with saliency masks" if len(theirs) == 2 else ""
+    return f"Pooled r: {'; '.join(each)}{paper}."
 
 
 def say_map_thresholds(table: pd.DataFrame, paper: float) -> str:
@@ -338,26 +341,6 @@ def say_choices(table: pd.DataFrame, labels: list[str], noun: str) -> str:
         return f"No {noun} has a defined correlation with the gap: too few models."
     each = [f"{label}: {with_interval(row)}" for label, (_, row) in zip(labels, table.iterrows(), strict=True)]
     return f"r by {noun}: {'; '.join(each)}. {signs(table, 'row')}."
-
-
-def say_images(table: pd.DataFrame, iou: pd.Series) -> str:
-    """Sentence on how many images it takes until the IoU of a model is known well enough, and r with it."""
-    if not len(table):
-        return "No image has a defined overlap."
-    spread, last = iou.std(), table.iloc[-1]
-    enough = table[(table["half_width"] <= spread / 4) & (table["images"] < last["images"])]
-    text = (
-        f"With all {count(int(last['images']), 'image')} r is {last['pearson_r']:.2f}"
-        if np.isfinite(last["pearson_r"])
-        else "r is undefined"
-    )
-    for row in table.iloc[:-1].head(1).itertuples():
-        drawn = f", and r of 95 % of the draws lies between {row.ci_low:.2f} and {row.ci_high:.2f}" if np.isfinite(row.ci_low) else ""
-        text += f"; with {row.images:,} the IoU of a model is known to ±{row.half_width:.3f}{drawn}"
-    if not np.isfinite(spread):
-        return text + "."
-    sizes = f"{count(int(enough['images'].iloc[0]), 'image')} are enough" if len(enough) else "no smaller number that was tried is enough"
-    return text + f". Between models the IoU has a standard deviation of {spread:.3f}; for an error of at most a quarter of it {sizes}."
 
 
 def say_repeats(table: pd.DataFrame) -> str:

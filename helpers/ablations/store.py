@@ -3,10 +3,10 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from helpers.ablations import compute
+from helpers.ablations.attributions import ATTRIBUTION_COLUMNS, attribution_scores
 from helpers.ablations.compute import AblationSettings, closed_form_scores, sampled_scores
 from helpers.cams import overlap
 from helpers.data.dataset import ImageSet, StudyData
@@ -25,13 +26,13 @@ from helpers.scoring.models import with_measures
 from helpers.scoring.single_images import folder_name
 from helpers.training.catalogue import load_model, models_of, read_scores
 
-CLOSED, SAMPLED = "closed", "sampled"  # parts: all images in closed form, a few images by gradients
+CLOSED, SAMPLED, ATTRIBUTED = "closed", "sampled", "attributed"  # parts: all images in closed form, a few by gradients, by Captum
 
 
 ABLATION_COLUMNS = ["model_id", *compute.OVERLAP_COLUMNS, "part"]
 
 
-IMAGE_COLUMNS = ["model_id", "name", "iou", "iou_b", "mask_iou", "right"]
+IMAGE_COLUMNS = ["model_id", "name", "iou", "iou_b", "right"]
 
 
 def digest(**decisive: Any) -> str:
@@ -39,16 +40,20 @@ def digest(**decisive: Any) -> str:
     return hashlib.blake2b(json.dumps(decisive, sort_keys=True).encode(), digest_size=4).hexdigest()
 
 
-def folder_names(settings: AblationSettings, masks: Tensor | None, scored_on: ScoringSet) -> dict[str, str]:
+def folder_names(settings: AblationSettings, masks: Mapping[str, Tensor], scored_on: ScoringSet) -> dict[str, str]:
     """Each part's folder, by what its scores depend on: other noise does not compute the closed forms again, nor other masks the noise.
 
     Masks are told apart by their pixels, wherever they came from, images by their names.
     """
     options = asdict(settings)
-    threshold = options.pop("threshold")
-    pixels = "" if masks is None else hashlib.blake2b(np.packbits(masks.cpu().numpy()).tobytes(), digest_size=8).hexdigest()
-    closed = digest(thresholds=settings.thresholds, threshold=threshold, masks=pixels)
-    return {CLOSED: f"{CLOSED}-{closed}-{scored_on.name}", SAMPLED: f"{SAMPLED}-{digest(**options)}-{scored_on.name}"}
+    threshold, *of_captum = (options.pop(name) for name in ("threshold", "attributions", "steps"))
+    pixels = {name: hashlib.blake2b(np.packbits(made.cpu().numpy()).tobytes(), digest_size=8).hexdigest() for name, made in masks.items()}
+    decisive = {
+        CLOSED: digest(thresholds=settings.thresholds, threshold=threshold, masks=pixels),
+        SAMPLED: digest(**options),
+        ATTRIBUTED: digest(captum=of_captum, images=settings.images),
+    }
+    return {part: f"{part}-{name}-{scored_on.name}" for part, name in decisive.items()}
 
 
 def score_missing_ablations(
@@ -57,7 +62,7 @@ def score_missing_ablations(
     data: StudyData,
     scored_on: ScoringSet,
     settings: AblationSettings,
-    masks: Tensor | None,
+    masks: Mapping[str, Tensor],
     *,
     device: torch.device | str,
 ) -> Iterator[str]:
@@ -72,11 +77,11 @@ def score_missing_ablations(
         data: the study's images.
         scored_on: those that every model is scored on.
         settings: see there.
-        masks: (N, S, S) bool of all training images of the study, made by a machine; None for none.
+        masks: (N, S, S) bool of the scored images, made by a machine, by the name of what made them.
         device: where to compute.
     """
     places = {part: inside(work / "ablations", name) for part, name in folder_names(settings, masks, scored_on).items()}
-    images, own = scored_on.of(data), None if masks is None else masks[list(scored_on.rows)]
+    images = scored_on.of(data)
     for model in models_of(catalogue):
         name = model.model_id
         paths = {part: inside(place, f"{name}.parquet") for part, place in places.items()}
@@ -84,11 +89,13 @@ def score_missing_ablations(
         if missing:
             network = load_model(work, model, len(data.classes), device)
         if CLOSED in missing:
-            scores = closed_form_scores(network, images, own, settings, device)
+            scores = closed_form_scores(network, images, masks, settings, device)
             _keep(inside(places[CLOSED], f"{name}.images.parquet"), scores.single.assign(model_id=name)[IMAGE_COLUMNS])
             _keep(paths[CLOSED], scores.table.assign(model_id=name, part=CLOSED)[ABLATION_COLUMNS])
         if SAMPLED in missing:
             _keep(paths[SAMPLED], sampled_scores(network, images, settings, device).assign(model_id=name, part=SAMPLED)[ABLATION_COLUMNS])
+        if ATTRIBUTED in missing:
+            _keep(paths[ATTRIBUTED], attribution_scores(network, images, settings, device).assign(model_id=name)[ATTRIBUTION_COLUMNS])
         yield name
 
 
@@ -97,14 +104,24 @@ def _keep(path: Path, table: pd.DataFrame) -> None:
         table.to_parquet(temporary, index=False)
 
 
+class Ablations(NamedTuple):
+    """What is kept of some models."""
+
+    scores: pd.DataFrame  # ABLATION_COLUMNS
+    single: pd.DataFrame  # IMAGE_COLUMNS, at the paper's setting
+    attributed: pd.DataFrame  # ATTRIBUTION_COLUMNS
+
+
 def load_ablations(
-    work: Path, catalogue: pd.DataFrame, scored_on: ScoringSet, settings: AblationSettings, masks: Tensor | None
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Read what is kept of some models: the scores (``COLUMNS``), and those of single images at the paper's setting (``IMAGE_COLUMNS``)."""
+    work: Path, catalogue: pd.DataFrame, scored_on: ScoringSet, settings: AblationSettings, masks: Mapping[str, Tensor]
+) -> Ablations:
+    """Scores, scores of single images and attributions that are kept of some models."""
     names, ids = folder_names(settings, masks, scored_on), sorted(catalogue["model_id"])
-    scores = [table for folder in names.values() for table in _read(work / "ablations" / folder, ids, ".parquet")]
-    single = _read(work / "ablations" / names[CLOSED], ids, ".images.parquet")
-    return _stacked(scores, ABLATION_COLUMNS), _stacked(single, IMAGE_COLUMNS)
+    folders = {part: work / "ablations" / name for part, name in names.items()}
+    scores = [table for part in (CLOSED, SAMPLED) for table in _read(folders[part], ids, ".parquet")]
+    single, attributed = _read(folders[CLOSED], ids, ".images.parquet"), _read(folders[ATTRIBUTED], ids, ".parquet")
+    kept = ((scores, ABLATION_COLUMNS), (single, IMAGE_COLUMNS), (attributed, ATTRIBUTION_COLUMNS))
+    return Ablations(*(_stacked(tables, columns) for tables, columns in kept))
 
 
 def _read(folder: Path, ids: Iterable[str], ending: str) -> list[pd.DataFrame]:

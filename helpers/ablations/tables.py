@@ -7,62 +7,12 @@ import pandas as pd
 
 from helpers.ablations.compute import ALL_IMAGES, BOXES, CLOSED_FORMS, CORRECT, LAYER_METHODS, NO_CLASS, PREDICTED, RIGHT, TRUE
 from helpers.statistics import published
-from helpers.statistics.correlations import Array, kendall, pearson
+from helpers.statistics.correlations import kendall, pearson
 from helpers.statistics.resampling import correlated
 from helpers.statistics.tables import TOTAL, correlation_table
+from helpers.statistics.verdicts import NEGLIGIBLE
 
-
-def by_number_of_images(
-    models: pd.DataFrame, single: pd.DataFrame, sizes: Sequence[int], *, draws: int = 200, seed: int = 0
-) -> pd.DataFrame:
-    """Ask how many training images are enough: IoU of every model and its r with the gap from n images, drawn again and again.
-
-    A draw puts all images in one order, and every model takes the first n of those it was fitted to: models share images as they would
-    in use. The intervals hold for these models, and are of the choice of images alone.
-
-    Args:
-        models: model_id, gap.
-        single: model_id, name, iou: one row per model and image, see ``store.load_ablations``; undefined overlaps are left out.
-        sizes: numbers of images; those that no model has are left out, and all is added.
-        draws: orders.
-        seed: of the draws.
-
-    Returns:
-        One row per size: images, n models, fewer (models that have fewer images and give all they have), draws, half_width (of the 95 %
-        interval of a model's IoU, median over the models), pearson_r (median over the draws), ci_low, ci_high.
-    """
-    wide = single.pivot(index="model_id", columns="name", values="iou").reindex(models["model_id"]).astype(float)
-    values, counts = wide.to_numpy(), wide.notna().sum(axis=1).to_numpy()
-    most = int(counts.max(initial=0))
-    chosen = sorted({size for size in sizes if 0 < size < most} | ({most} if most else set()))
-    generator = np.random.default_rng(seed)
-    means = np.array([_means_of_first(values[:, generator.permutation(values.shape[1])], chosen) for _ in range(draws)])
-    rows = []
-    for number, size in enumerate(chosen):
-        drawn = means[:, number]
-        low, high = np.quantile(drawn[:, counts > 0], [0.025, 0.975], axis=0)
-        r = np.array([pearson(row, models["gap"]) for row in drawn])
-        defined = r[np.isfinite(r)]
-        limits = np.quantile(defined, [0.5, 0.025, 0.975]) if len(defined) else np.full(3, np.nan)
-        row = {"images": size, "n": int((counts > 0).sum()), "fewer": int((counts < size).sum()), "draws": draws}
-        rows.append(row | {"half_width": np.median((high - low) / 2)} | dict(zip(("pearson_r", "ci_low", "ci_high"), limits, strict=True)))
-    return pd.DataFrame(rows, columns=["images", "n", "fewer", "draws", "half_width", "pearson_r", "ci_low", "ci_high"])
-
-
-def _means_of_first(values: Array, sizes: Sequence[int]) -> Array:
-    """Mean of the first n defined values of each row, for each n: (M, N) -> (sizes, M); NaN for a row without any."""
-    defined = np.isfinite(values)
-    number, total = defined.cumsum(1), np.where(defined, values, 0).cumsum(1)
-    results = []
-    for size in sizes:
-        # The last place where at most `size` values have been seen.
-        place = np.maximum((number <= size).sum(1) - 1, 0)[:, None]
-        seen = np.take_along_axis(number, place, 1)[:, 0]
-        results.append(np.take_along_axis(total, place, 1)[:, 0] / np.where(seen > 0, seen, np.nan))
-    return np.array(results)
-
-
-PAPER_THRESHOLD = 0.1
+PAPER_THRESHOLD, PAPER_NETWORKS = 0.1, 50  # of the map; untrained networks an architecture
 
 
 # Two maps whose pixels differ by less than this are one map; rounding in single precision moves them by some 1e-6.
@@ -107,6 +57,12 @@ def correlations(
     return pd.DataFrame(rows, columns=[*keys, "images", "mean", *correlation(pd.Series(dtype=float), models.head(0), 0, 0)])
 
 
+def on_the_same_images(scores: pd.DataFrame) -> pd.DataFrame:
+    """Scores of every way on the first images, and last the paper's way on all images where these are more."""
+    sampled, paper = scores[scores["part"] == "sampled"], of_paper(scores, part="closed")
+    return pd.concat([sampled, paper]) if paper["n"].max() > sampled["n"].max() else sampled
+
+
 def at_last_stage(scores: pd.DataFrame) -> pd.DataFrame:
     """Take the scores at the last stage and at the study's own image size, of all images of a model."""
     closed = scores[scores["part"] == "closed"]
@@ -144,22 +100,23 @@ def _by_architecture(
 def cam_methods(
     models: pd.DataFrame, scores: pd.DataFrame, threshold: float, accuracies: Collection[float], *, resamples: int, seed: int
 ) -> pd.DataFrame:
-    """Compare the CAM methods, correct and as torchcam computes them, at the paper's threshold; Du et al. 2024, Table 6.
+    """Compare the CAM methods on the same images, correct and as torchcam computes them, at the paper's threshold; Du et al. 2024, Table 6.
 
     Returns:
         One row per architecture (last "Total"), training accuracy (threshold) and way to compute the map (method, formula, images per
-        model): n, dropped, cells, pearson_r, ci_low, ci_high, kendall_tau, published_r, difference, coincides_with (the way in closed form
-        whose maps are the same for every model, "" where there is none).
+        model; Grad-CAM on all images last): n, dropped, cells, pearson_r, ci_low, ci_high, kendall_tau, published_r, difference,
+        same_map_as (another way whose maps are these for every model, to rounding, as theory has it: the row says nothing of its own).
     """
-    chosen = at_last_stage(scores)
+    chosen = on_the_same_images(at_last_stage(scores))
     chosen = chosen[(chosen["threshold"] == threshold) & chosen["class_used"].isin([PREDICTED, NO_CLASS]) & (chosen["annotation"] == BOXES)]
     named = chosen.assign(row=chosen["method"] + "|" + chosen["formula"] + "|" + chosen["part"])
     table = _by_architecture(models, named, accuracies, published.du2024_table6(), resamples, seed)
     table[["formula", "part"]] = table["measure"].str.split("|", expand=True).reindex(columns=[1, 2])
     sampled = chosen[chosen["part"] == "sampled"].groupby(["method", "formula"]).agg({"nearest": set, "difference": "max"})
     same = {key: next(iter(row.nearest)) for key, row in sampled.iterrows() if len(row.nearest) == 1 and row.difference < SAME}
+    same = {(method, formula): name for (method, formula), name in same.items() if name != f"{method} ({formula})"}
     keys = zip(table["method"], table["formula"], table["part"], strict=True)
-    table["coincides_with"] = [same.get(key[:2], "") if key[2] == "sampled" else "" for key in keys]
+    table["same_map_as"] = [same.get(key[:2], "") if key[2] == "sampled" else "" for key in keys]
     front = ["architecture", "threshold", "method", "formula", "images"]
     return table[[*front, *(name for name in table if name not in [*front, "measure", "part"])]]
 
@@ -167,16 +124,19 @@ def cam_methods(
 def annotations(
     models: pd.DataFrame, scores: pd.DataFrame, threshold: float, accuracies: Collection[float], *, resamples: int, seed: int
 ) -> pd.DataFrame:
-    """Compare annotated boxes with masks made by a machine, by Grad-CAM at the paper's threshold; Du et al. 2024, Table 7.
+    """Compare annotated boxes with masks made by machines, by Grad-CAM at the paper's threshold; Du et al. 2024, Table 7.
 
     Returns:
-        One row per architecture (last "Total"), training accuracy (threshold) and method (annotated_boxes or saliency_masks): images
-        (median per model; one with an empty mask is dropped), n, dropped, cells, pearson_r, ci_low, ci_high, kendall_tau, published_r,
-        difference.
+        One row per architecture (last "Total"), training accuracy (threshold) and method (annotated_boxes, or the provider of the masks):
+        images (median per model; one with an empty mask is dropped), n, dropped, cells, pearson_r, ci_low, ci_high, kendall_tau,
+        published_r (of a provider: that of the paper's saliency masks), difference.
     """
     chosen = of_paper(at_last_stage(scores), part="closed", class_used=PREDICTED, threshold=threshold)
-    names = np.where(chosen["annotation"] == BOXES, "annotated_boxes", "saliency_masks")
-    table = _by_architecture(models, chosen.assign(row=names, method=names), accuracies, published.du2024_table7(), resamples, seed)
+    names = np.where(chosen["annotation"] == BOXES, "annotated_boxes", chosen["annotation"])
+    theirs = published.du2024_table7()
+    masks = [theirs[theirs["method"] == "saliency_masks"].assign(method=name) for name in np.unique(names) if name != "annotated_boxes"]
+    theirs = pd.concat([theirs[theirs["method"] == "annotated_boxes"], *masks])
+    table = _by_architecture(models, chosen.assign(row=names, method=names), accuracies, theirs, resamples, seed)
     front = ["architecture", "threshold", "method", "images"]
     return table[[*front, *(name for name in table if name not in [*front, "measure"])]]
 
@@ -186,6 +146,15 @@ def paper_scores(models: pd.DataFrame, scores: pd.DataFrame, threshold: float) -
     chosen = of_paper(at_last_stage(scores), part="closed", class_used=PREDICTED, annotation=BOXES, threshold=threshold)
     others = models.drop(columns=[name for name in ("iou", "iou_b") if name in models])
     return others.merge(chosen[["model_id", "iou", "iou_b"]], how="left", on="model_id", validate="1:1")
+
+
+def tells(low: float, high: float) -> str:
+    """Whether a correlation that must be none is none, by equivalence: "nothing" for an interval within ±``NEGLIGIBLE``, "something"
+    for one that leaves 0 out, else "cannot tell": that an interval contains 0 shows nothing.
+    """
+    if low >= -NEGLIGIBLE and high <= NEGLIGIBLE:
+        return "nothing"
+    return "something" if low > 0 or high < 0 else "cannot tell"
 
 
 def validity(networks: pd.DataFrame, models: pd.DataFrame, *, resamples: int, seed: int) -> pd.DataFrame:
@@ -199,7 +168,8 @@ def validity(networks: pd.DataFrame, models: pd.DataFrame, *, resamples: int, se
 
     Returns:
         One row per architecture, last "Total": images, accuracies and IoU on average, n, dropped, cells, pearson_r, ci_low, ci_high,
-        kendall_tau, published_r, trained_n, trained_r.
+        kendall_tau, tells (see ``tells``), published_r with published_low and published_high (Fisher's interval of the paper's 50
+        networks an architecture) and published_tells, trained_n, trained_r.
     """
     networks = networks.assign(cell=[f"{row.architecture} {row.seed}" for row in networks.itertuples()])
     means = {"images": "train_images", "train_accuracy": "train_accuracy", "test_accuracy": "test_accuracy", "mean": "iou"}
@@ -208,28 +178,33 @@ def validity(networks: pd.DataFrame, models: pd.DataFrame, *, resamples: int, se
         mine, trained = (table if name == TOTAL else table[table["architecture"] == name] for table in (networks, models))
         averages = {column: mine[source].mean() for column, source in means.items()}
         row = {"architecture": name} | averages | correlation(mine["iou"], mine, resamples, seed)
+        row["tells"] = tells(row["ci_low"], row["ci_high"])
         rows.append(row | {"trained_n": len(trained), "trained_r": pearson(trained["iou"], trained["gap"])})
     theirs = published.du2024_table5().rename(columns={"pearson_r": "published_r"})[["architecture", "published_r"]]
+    half = 1.96 / np.sqrt(np.where(theirs["architecture"] == TOTAL, PAPER_NETWORKS * (len(theirs) - 1), PAPER_NETWORKS) - 3)
+    ends = [np.tanh(np.arctanh(theirs["published_r"]) + sign * half) for sign in (-1, 1)]
+    theirs = theirs.assign(published_low=ends[0], published_high=ends[1], published_tells=list(map(tells, *ends)))
     return pd.DataFrame(rows).merge(theirs, how="left", on="architecture")
 
 
 def by_threshold(
     models: pd.DataFrame, scores: pd.DataFrame, minimum_train_accuracy: float, paper: float, *, resamples: int, seed: int
 ) -> pd.DataFrame:
-    """Correlate at every threshold of the map: each CAM method, and Grad-CAM against the machine's masks; all of the predicted class.
+    """Correlate at every threshold of the map: each CAM method, and Grad-CAM against masks of machines; all of the predicted class.
 
     Returns:
         Rows of ``correlations`` by way (a label; the paper's first), method, formula, annotation, part and threshold, with published_r
         where the paper has the setting: its pooled Table 3 for models above the same training accuracy.
     """
     chosen = at_last_stage(scores)
-    # On the sampled images the two methods of every layer would only repeat the closed forms.
-    repeated = (chosen["part"] == "sampled") & chosen["method"].isin(LAYER_METHODS)
+    # On the sampled images what has a closed form would only be repeated.
+    ways = pd.Series(zip(chosen["method"], chosen["formula"], strict=True), index=chosen.index)
+    repeated = (chosen["part"] == "sampled") & ways.isin(CLOSED_FORMS)
     chosen = chosen[chosen["class_used"].isin([PREDICTED, NO_CLASS]) & ~repeated]
     table = correlations(models, chosen, ["method", "formula", "annotation", "part", "threshold"], resamples=resamples, seed=seed)
     names = table["method"].str.replace("_plus_plus", "++").str.replace("_", "-")
     compatible = np.where(table["formula"] == CORRECT, "", " as in torchcam")
-    against = np.where(table["annotation"] == BOXES, "", ", masks of the machine")
+    against = np.where(table["annotation"] == BOXES, "", ", masks by " + table["annotation"].str.replace("_", " "))
     few = np.where(table["part"] == "closed", "", table["images"].map(", {:.0f} images".format))
     table.insert(0, "way", names + compatible + against + few)
     is_paper = (table["way"] == table["way"].iloc[0]) & np.isclose(table["threshold"], paper) & np.isclose(paper, PAPER_THRESHOLD)

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
-from helpers.ablations import report
+from helpers.ablations import report, tables
 from helpers.statistics import hyperparameters
 
 NAN = float("nan")
@@ -20,7 +20,7 @@ def rows(r=(-0.8, 0.1, 0.6), low=(-0.9, -0.4, 0.3), high=(-0.5, 0.5, 0.8), **col
 
 
 def methods(**changes):
-    table = rows(architecture="Total", threshold=0.8, published_r=NAN, coincides_with="", images=[100.0, 100.0, 9.0], formula="correct")
+    table = rows(architecture="Total", threshold=0.8, published_r=NAN, same_map_as="", images=[9.0, 9.0, 9.0], formula="correct")
     table = table.assign(method=["grad_cam", "grad_cam_plus_plus", "smooth_grad_cam_plus_plus"])
     other = table.assign(architecture="resnet18", published_r=[-0.89, -0.88, -0.86], pearson_r=[-0.7, -0.6, -0.5])
     return pd.concat([other, table, table.assign(threshold=0.95, pearson_r=-0.99)], ignore_index=True).assign(**changes)
@@ -41,64 +41,91 @@ def test_signs_are_counted_by_the_interval():
     assert report.signs(rows().iloc[:1], "row") == "Of 1 row: in 1 the interval lies below 0, as the paper expects"
 
 
-def test_methods_are_read_pooled_at_the_lowest_accuracy():
+def test_methods_are_read_pooled_on_the_same_images_at_the_lowest_accuracy():
     text = report.say_cam_methods(methods())
-    assert text.startswith("Pooled, r runs from -0.80 (Grad-CAM, 100 images per model) to 0.60 (Smooth Grad-CAM++, 9 images). Of 3 ways:")
-    assert "No two methods coincide." in text
+    assert text.startswith("On the same 9 images r runs from -0.80 (Grad-CAM) to 0.60 (Smooth Grad-CAM++). Of 3 maps: ")
+    assert "one map" not in text
     assert "Grad-CAM -0.70 (-0.89), Grad-CAM++ -0.60 (-0.88), Smooth Grad-CAM++ -0.50 (-0.86)." in text
     assert "On ResNet-18" not in report.say_cam_methods(methods(published_r=NAN))
+    whole = methods().query("method == 'grad_cam'").assign(images=100.0, pearson_r=-0.75)
+    assert "On all 100 images Grad-CAM has -0.75." in report.say_cam_methods(pd.concat([methods(), whole]))
 
 
-def test_methods_that_coincide_are_named_and_a_method_does_not_coincide_with_itself():
+def test_one_map_by_theory_is_said_and_gets_one_verdict():
     same = np.where(methods()["method"].str.startswith("smooth"), "grad_cam_plus_plus (correct)", "")
-    assert "The maps of Smooth Grad-CAM++ and Grad-CAM++ are the same for every model, to rounding." in report.say_cam_methods(
-        methods(coincides_with=same)
-    )
-    itself = np.where(methods()["method"] == "grad_cam", "grad_cam (correct)", "")
-    assert "No two methods coincide." in report.say_cam_methods(methods(coincides_with=itself))
+    table = methods(same_map_as=same)
+    text = report.say_cam_methods(table)
+    assert "Smooth Grad-CAM++ and Grad-CAM++ are one map, as theory has it" in text
+    assert text.startswith("On the same 9 images r runs from -0.80 (Grad-CAM) to 0.10 (Grad-CAM++). Of 2 maps: ")
+    assert report.distinct(report.lowest_pooled(table))["method"].tolist() == ["grad_cam", "grad_cam_plus_plus"]
+    labels = report.ways(report.pictured(table))
+    assert labels[2:] == [
+        "resnet18, Smooth Grad-CAM++ (the map of Grad-CAM++), 9 images",
+        "all, Grad-CAM, 9 images",
+        "all, Grad-CAM++, 9 images",
+    ]
 
 
-def test_pictured_are_all_pooled_ways_and_those_beside_the_paper():
+def test_pictured_are_all_pooled_maps_and_those_beside_the_paper():
     table = report.pictured(methods())
     assert table["architecture"].tolist() == ["resnet18"] * 3 + ["Total"] * 3
     assert set(table["threshold"]) == {0.8}
     labels = report.ways(table)
-    assert (labels[0], labels[-1]) == ("resnet18, Grad-CAM, 100 images", "all, Smooth Grad-CAM++, 9 images")
+    assert (labels[0], labels[-1]) == ("resnet18, Grad-CAM, 9 images", "all, Smooth Grad-CAM++, 9 images")
     assert report.way(pd.Series({"method": "grad_cam_plus_plus", "formula": "torchcam"})) == "Grad-CAM++ as torchcam computes it"
 
 
+def untrained(low, high, tells):
+    row = {"architecture": "Total", "n": 2, "images": 30.0, "pearson_r": 0.2, "ci_low": low, "ci_high": high, "tells": tells}
+    return pd.DataFrame([row | {"architecture": "resnet18", "published_r": -0.1544, "published_tells": "cannot tell"}, row]).assign(
+        published_r=[-0.1544, -0.0094], published_tells=["cannot tell", "nothing"]
+    )
+
+
 @pytest.mark.parametrize(
-    ("low", "high", "words"),
-    [(-0.3, 0.2, "the interval contains 0, as it must"), (0.1, 0.5, "which a valid measure must not"), (NAN, NAN, "too few networks")],
+    ("low", "high", "tells", "words"),
+    [
+        (-0.1, 0.15, "nothing", "the whole interval lies within ±0.2: without learning the overlap tells nothing of the gap, as it must"),
+        (
+            -0.3,
+            0.2,
+            "cannot tell",
+            "nothing is shown; even an r of 0 takes 97 networks",
+        ),  # 1.96 / sqrt(94) < atanh 0.2
+        (0.1, 0.5, "something", "which a valid measure must not"),
+        (NAN, NAN, "cannot tell", "nothing is shown"),
+    ],
 )
-def test_untrained_networks_must_tell_nothing(low, high, words):
+def test_untrained_networks_tell_nothing_only_by_an_interval_around_0(low, high, tells, words):
     networks = pd.DataFrame({"train_accuracy": [0.2, 0.4], "iou": [0.31, 0.25]})
-    table = pd.DataFrame([{"architecture": "Total", "n": 2, "pearson_r": 0.2, "ci_low": low, "ci_high": high, "published_r": -0.0094}])
-    text = report.say_random(table, networks)
+    assert tables.tells(low, high) == tells
+    text = report.say_random(untrained(low, high, tells), networks)
     assert words in text
-    assert text.startswith("2 untrained networks, training accuracy 30.0 % on average, IoU 0.250 to 0.310: r = 0.20")
-    assert text.endswith("The paper has -0.01.")
+    assert text.startswith("2 untrained networks on 30 training images, training accuracy 30.0 % on average, IoU 0.250 to 0.310: r = 0.20")
+    assert text.endswith("By the same rule the paper's -0.01 pooled tells nothing; each architecture alone: resnet18 -0.15 (cannot tell).")
 
 
-def test_masks_are_read_by_the_metrics_of_segmentation():
-    names = ("pixel_accuracy", "mean_pixel_accuracy", "mean_iou", "frequency_weighted_iou", "iou_object")
-    quality = dict(zip(names, (0.9, 0.8, 0.7, 0.6, 0.5), strict=True)) | {"images": 1200, "dropped": 3}
-    text = report.say_machine_masks(quality)
-    assert [float(number) for number in re.findall(r"\d+\.\d+", text)] == [90.0, 80.0, 0.7, 0.6, 0.5]
-    assert text.endswith("3 empty masks of 1,200 dropped.")
-    assert "3 masks of 1,200 are empty" in report.say_machine_masks(quality | {"mean_iou": NAN})
+def test_masks_are_read_beside_the_floor_and_one_below_it_is_called_that():
+    quality = pd.DataFrame(
+        {"provider": ["spectral_residual", "fine_grained"], "box_iou": [0.2, 0.4], "whole_image_floor": 0.3, "dropped": [3, 0]}
+    )
+    assert report.say_machine_masks(quality) == (
+        "Mean IoU with the boxes, where marking the whole image gives 0.300 (the floor): spectral residual 0.200, **below the floor**, "
+        "so worse than marking every pixel, 3 empty masks dropped; fine grained 0.400, above the floor."
+    )
+    assert "cannot be compared" in report.say_machine_masks(quality.assign(box_iou=NAN))
     assert report.say_examples([0.9, 0.1]).endswith("0.90, 0.10.")
 
 
 def test_boxes_and_masks_stand_side_by_side_with_the_paper():
-    table = rows().iloc[:2].assign(threshold=0.8, method=["annotated_boxes", "saliency_masks"])
+    table = rows().iloc[:2].assign(threshold=0.8, method=["annotated_boxes", "fine_grained"])
     both = pd.concat(
         [table.assign(architecture="Total", published_r=NAN), table.assign(architecture="resnet18", published_r=[-0.89, -0.82])]
     )
     text = report.say_annotations(both)
-    assert text.startswith("Pooled r with annotated boxes -0.80 (")
-    assert "with the machine's masks 0.10 (" in text
-    assert text.endswith("the paper's ResNet-18: -0.89 and -0.82.")
+    assert text.startswith("Pooled r: annotated boxes -0.80 (")
+    assert "; fine grained 0.10 (" in text
+    assert text.endswith("; the paper's ResNet-18: -0.89 with boxes and -0.82 with saliency masks.")
     assert report.say_annotations(both.iloc[:1]) == "There are no masks of a machine."
 
 
@@ -114,17 +141,6 @@ def test_thresholds_say_where_the_sign_changes_and_that_choosing_flatters():
 def test_choices_are_listed_in_their_order():
     text = report.say_choices(rows(), ["a", "b", "c"], "layer")
     assert text.startswith("r by layer: a: -0.80 (95 % interval -0.90 to -0.50, n = 20); b: 0.10")
-
-
-def test_enough_images_are_those_whose_error_is_small_against_the_spread():
-    table = pd.DataFrame({"images": [50, 100, 200, 400], "half_width": [0.1, 0.05, 0.02, 0.0]})
-    table = table.assign(pearson_r=-0.5, ci_low=-0.7, ci_high=-0.3)
-    text = report.say_images(table, pd.Series([0.3, 0.5]))  # sd 0.141, a quarter is 0.035
-    assert "With all 400 images r is -0.50; with 50 the IoU of a model is known to ±0.100" in text
-    assert "between -0.70 and -0.30" in text
-    assert text.endswith("for an error of at most a quarter of it 200 images are enough.")
-    # All images have no error of choice; that is no answer to how many are enough.
-    assert report.say_images(table, pd.Series([0.30, 0.31])).endswith("no smaller number that was tried is enough.")
 
 
 def test_repeats_and_snapshots_are_read_by_level_and_change():
@@ -161,18 +177,15 @@ def test_survival_counts_the_settings_of_the_same_sign():
 def undefined():
     nothing = rows(r=NAN, low=NAN, high=NAN, level=["0.0", "0.1", "0.2"], threshold=[0.1, 0.2, 0.3], column="snapshot")
     nothing = nothing.assign(mean=NAN, mean_gap=NAN, images=[1, 2, 3], half_width=NAN, architecture="Total", method="annotated_boxes")
-    two = pd.concat([nothing.iloc[:1], nothing.iloc[:1].assign(method="saliency_masks")]).assign(published_r=NAN)
+    two = pd.concat([nothing.iloc[:1], nothing.iloc[:1].assign(method="fine_grained")]).assign(published_r=NAN)
     networks = pd.DataFrame({"train_accuracy": [0.2], "iou": [0.0]})
     return {
         "methods": report.say_cam_methods(methods(pearson_r=NAN, ci_low=NAN, ci_high=NAN)),
-        "random": report.say_random(nothing.assign(published_r=0.1), networks),
+        "random": report.say_random(nothing.assign(published_r=0.1, tells="cannot tell"), networks),
         "examples": report.say_examples([]),
         "annotations": report.say_annotations(two),
         "thresholds": report.say_map_thresholds(nothing, 0.1),
         "choices": report.say_choices(nothing, ["a", "b", "c"], "layer"),
-        "images": report.say_images(nothing.assign(half_width=0.1), pd.Series([0.5])),
-        "no images": report.say_images(nothing.iloc[:0], pd.Series(dtype=float)),
-        "no spread": report.say_images(nothing.assign(half_width=0.0), pd.Series([0.0, 0.0])),
         "repeats": report.say_repeats(nothing),
         "noise": report.say_label_noise(nothing),
         "right": report.right_and_wrong(pd.DataFrame({"right": [True, False, True], "iou": NAN})),
@@ -234,17 +247,6 @@ def test_thresholds_are_a_line_per_way_and_a_band_for_the_first_only():
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["a", "b"]
 
 
-def test_numbers_of_images_show_error_spread_and_draws():
-    rows = {"images": [50, 100, 110], "half_width": [0.1, 0.05, 0.0], "pearson_r": -0.5, "ci_low": [-0.9, -0.7, -0.5], "ci_high": -0.2}
-    figure = report.by_images(pd.DataFrame(rows), 0.03)
-    left, right = figure.axes
-    assert dots(left, "o") == [([50, 100, 110], [0.1, 0.05, 0.0])]
-    assert any(line.get_ydata()[0] == 0.03 for line in left.lines)
-    assert [label.get_text() for label in left.get_xticklabels()] == ["50", "110"]  # 100 would run into 110
-    assert len(right.collections) == 1
-    assert len(report.by_images(pd.DataFrame(rows), np.nan).axes[0].lines) == 1
-
-
 def test_masks_stand_below_their_images():
     images = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
     images[0] = 255
@@ -296,7 +298,6 @@ def undefined_ablation_plots():
     return {
         "correlations": lambda: report.correlations_figure(none, ["a", "b", "c"]),
         "by_threshold": lambda: report.threshold_figure(none.assign(way="a", threshold=0.1), 0.1),
-        "by_images": lambda: report.by_images(pd.DataFrame({"images": [], "half_width": []}), np.nan),
         "masks": lambda: report.masks(*nothing, []),
         "without axes": lambda: report.pooled_against_within(table[table["kind"] == "pooled"], {}),
         "without values": lambda: report.pooled_against_within(table.assign(r=np.nan), {}),

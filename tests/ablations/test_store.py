@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from helpers.ablations import compute, store
 from helpers.ablations.compute import CLOSED_FORMS, AblationSettings
-from helpers.cams import closed_form, gradient, overlap
+from helpers.cams import attribution, closed_form, gradient, overlap
 from helpers.data.dataset import load_study_data
 from helpers.measures import evidence, registry
 from helpers.networks import hooks, resnet
@@ -19,9 +19,9 @@ from helpers.scoring.common_set import ScoringSet
 from helpers.scoring.single_images import folder_name
 from helpers.training.catalogue import save_scores
 from helpers.training.config import RunConfig
-from tests.conftest import TINY_SCENES
+from tests.conftest import TINY_SCENES, captum_grad_cam
 
-SETTINGS = AblationSettings(thresholds=(0.05, 0.3, 0.7), images=10, channels=4, noise_samples=2)
+SETTINGS = AblationSettings(thresholds=(0.05, 0.3, 0.7), images=10, channels=4, noise_samples=2, steps=2, attributions=("saliency",))
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def chosen(table, **keys):
 
 @pytest.fixture(scope="module")
 def closed(network, data):
-    return compute.closed_form_scores(network, data.train, None, SETTINGS, "cpu")
+    return compute.closed_form_scores(network, data.train, {}, SETTINGS, "cpu")
 
 
 @pytest.fixture(scope="module")
@@ -100,14 +100,14 @@ def test_single_images_average_to_the_papers_setting_and_to_the_measure(network,
     assert closed.single["iou"].mean() == pytest.approx(row["iou"], rel=1e-12)
     assert closed.single["iou_b"].mean() == pytest.approx(row["iou_b"], rel=1e-12)
     assert tuple(closed.single["name"]) == data.train.names
-    assert closed.single["mask_iou"].isna().all()
+    assert list(closed.single) == store.IMAGE_COLUMNS[1:]
     given = {"network": network, "images": data.train, "normalise": resnet.normalise_images, "device": "cpu", "initial_network": None}
     own = evidence.score([item for item in registry.of_families(["localization"]) if item.name == "iou"], given, evidence.MeasureSettings())
     assert own["value"].iloc[0] == pytest.approx(row["iou"], abs=1e-6)
 
 
 def test_batches_change_nothing(network, data, closed):
-    small = compute.closed_form_scores(network, data.train, None, replace(SETTINGS, batch_size=7), "cpu")
+    small = compute.closed_form_scores(network, data.train, {}, replace(SETTINGS, batch_size=7), "cpu")
     # Another size of batch may be convolved in another order: rounding, and a pixel at the threshold with it.
     np.testing.assert_allclose(small.table["iou"], closed.table["iou"], atol=1e-3)
     assert small.table["n"].tolist() == closed.table["n"].tolist()
@@ -115,16 +115,15 @@ def test_batches_change_nothing(network, data, closed):
 
 def test_masks_of_a_machine_are_scored_and_empty_ones_dropped(network, data):
     masks = overlap.box_masks(data.train.boxes, 16)
-    same = compute.closed_form_scores(network, data.train, masks, SETTINGS, "cpu").table
-    by_boxes, by_masks = (chosen(same, method="grad_cam", class_used="predicted", annotation=kind) for kind in ("boxes", "masks"))
+    same = compute.closed_form_scores(network, data.train, {"fine_grained": masks}, SETTINGS, "cpu").table
+    by_boxes, by_masks = (chosen(same, method="grad_cam", class_used="predicted", annotation=kind) for kind in ("boxes", "fine_grained"))
     assert by_boxes["iou"].tolist() == by_masks["iou"].tolist()
     masks[:5] = False
-    scores = compute.closed_form_scores(network, data.train, masks, SETTINGS, "cpu")
-    row = chosen(scores.table, annotation="masks", threshold=0.1, subset="all").iloc[0]
+    scores = compute.closed_form_scores(network, data.train, {"fine_grained": masks}, SETTINGS, "cpu")
+    row = chosen(scores.table, annotation="fine_grained", threshold=0.1, subset="all").iloc[0]
     assert row["n"] == len(data.train) - 5
-    assert scores.single["mask_iou"].isna().tolist() == [True] * 5 + [False] * (len(data.train) - 5)
-    assert row["iou"] == pytest.approx(scores.single["iou"][5:].mean(), rel=1e-9)
-    assert set(scores.table.loc[scores.table["annotation"] == "masks", "method"]) == {"grad_cam"}
+    assert row["iou"] == pytest.approx(scores.single["iou"][5:].mean(), rel=1e-9)  # the masks are the boxes
+    assert set(scores.table.loc[scores.table["annotation"] == "fine_grained", "method"]) == {"grad_cam"}
 
 
 def test_undefined_overlaps_are_in_no_mean_and_an_empty_subset_is_nan():
@@ -164,7 +163,7 @@ def test_smooth_grad_cam_plus_plus_coincides_with_grad_cam_plus_plus_and_torchca
 def test_every_layer_is_scored_as_captum_would(layer, network, data, sampled):
     images = compute.sampled_images(data.train, SETTINGS)
     pixels = normalised(images)
-    maps = closed_form.captum_grad_cam(network, network.get_submodule(layer), pixels, network(pixels).argmax(1))
+    maps = captum_grad_cam(network, network.get_submodule(layer), pixels, network(pixels).argmax(1))
     iou, _ = overlap.iou_and_iou_b(closed_form.normalise_maps(maps), images.boxes, 16, 0.3)
     row = chosen(sampled, method="grad_cam", layer=layer, threshold=0.3, subset="all", image_size=16).iloc[0]
     assert row["iou"] == pytest.approx(float(iou.double().mean()), abs=3e-3)
@@ -205,7 +204,7 @@ def test_the_network_is_left_as_it_came(data):
     network.layer2.eval()
     modes = [module.training for module in network.modules()]
     state = {name: value.clone() for name, value in network.state_dict().items()}
-    compute.closed_form_scores(network, data.train, None, SETTINGS, "cpu")
+    compute.closed_form_scores(network, data.train, {}, SETTINGS, "cpu")
     compute.sampled_scores(network, data.train, SETTINGS, "cpu")
     assert [module.training for module in network.modules()] == modes
     assert all(torch.equal(value, state[name]) for name, value in network.state_dict().items())
@@ -219,6 +218,10 @@ def test_the_network_is_left_as_it_came(data):
         (
             {"methods": ("grad_cam",)},
             "methods grad_cam cannot be chosen; choose of grad_cam_plus_plus, smooth_grad_cam_plus_plus, eigen_cam, score_cam",
+        ),
+        (
+            {"attributions": ("lime",)},
+            f"attributions lime are unknown; choose of {', '.join(attribution.ATTRIBUTIONS)}",
         ),
         ({"scales": (0.5, 0.0)}, "scales (0.5, 0.0) must be positive multiples of the image size"),
     ],
@@ -254,16 +257,19 @@ def study(tmp_path, data, network, monkeypatch):
 
 def run(study, data, settings=SETTINGS, masks=None, scored_on=ALL):
     work, catalogue, _ = study
+    masks = masks or {}
     done = list(store.score_missing_ablations(work, catalogue, data, scored_on, settings, masks, device="cpu"))
     return done, *store.load_ablations(work, catalogue, scored_on, settings, masks)
 
 
 def test_scores_are_kept_and_never_computed_twice(study, data):
-    done, table, single = run(study, data)
+    done, table, single, attributed = run(study, data)
     assert done == ["a@stop", "b@stop"] == study[2]
     assert list(table.columns) == store.ABLATION_COLUMNS
     assert list(single.columns) == store.IMAGE_COLUMNS
     assert single["model_id"].value_counts().to_dict() == {"a@stop": 36, "b@stop": 36}
+    assert list(attributed.columns) == store.ATTRIBUTION_COLUMNS
+    assert attributed.groupby(["model_id", "method"]).size().eq(10).all()
     assert not table.duplicated(["model_id", "part", *compute.KEYS]).any()
     again = run(study, data)
     assert len(study[2]) == 2
@@ -277,18 +283,20 @@ def test_a_change_computes_only_the_part_that_it_decides(study, data):
     run(study, data, replace(SETTINGS, noise_std=0.1))
     more = {path.name for path in (study[0] / "ablations").iterdir()}
     assert [name.split("-")[0] for name in more - folders] == ["sampled"]
+    run(study, data, replace(SETTINGS, steps=3))
+    third = {path.name for path in (study[0] / "ablations").iterdir()}
+    assert [name.split("-")[0] for name in third - more] == ["attributed"]
     masks = torch.ones(36, 16, 16, dtype=torch.bool)
     masks[0] = False
-    _, table, single = run(study, data, masks=masks)
+    _, table, *_ = run(study, data, masks={"folder": masks})
     last = {path.name for path in (study[0] / "ablations").iterdir()}
-    assert [name.split("-")[0] for name in last - more] == ["closed"]
-    assert chosen(table, annotation="masks", threshold=0.1, subset="all")["n"].tolist() == [35, 35]
-    assert single.groupby("model_id")["mask_iou"].apply(lambda values: int(values.isna().sum())).tolist() == [1, 1]
+    assert [name.split("-")[0] for name in last - third] == ["closed"]
+    assert chosen(table, annotation="folder", threshold=0.1, subset="all")["n"].tolist() == [35, 35]
 
 
 def test_other_images_are_other_scores_of_the_same_images_for_all_models(study, data):
-    *_, every = run(study, data)
-    *_, half = run(study, data, scored_on=EVERY_OTHER)
+    *_, every, _ = run(study, data)
+    *_, half, _ = run(study, data, scored_on=EVERY_OTHER)
     assert study[2] == ["a@stop", "b@stop"] * 2
     own, other = (half.loc[half["model_id"] == name].reset_index(drop=True) for name in ("a@stop", "b@stop"))
     assert own["name"].tolist() == other["name"].tolist() == [data.train.names[row] for row in EVERY_OTHER.rows]
@@ -300,14 +308,14 @@ def test_other_images_are_other_scores_of_the_same_images_for_all_models(study, 
 def test_a_killed_run_goes_on_with_the_missing_model(study, data):
     run(study, data)
     next(iter((study[0] / "ablations").glob("closed-*/b@stop.parquet"))).unlink()
-    _, table, _ = run(study, data)
+    _, table, *_ = run(study, data)
     assert study[2] == ["a@stop", "b@stop", "b@stop"]
     assert set(table["model_id"]) == {"a@stop", "b@stop"}
 
 
 def test_nothing_kept_is_an_empty_table(tmp_path):
-    table, single = store.load_ablations(tmp_path, pd.DataFrame({"model_id": ["a@stop"]}), ALL, SETTINGS, None)
-    assert (len(table), len(single)) == (0, 0)
+    table, single, attributed = store.load_ablations(tmp_path, pd.DataFrame({"model_id": ["a@stop"]}), ALL, SETTINGS, {})
+    assert (len(table), len(single), len(attributed)) == (0, 0, 0)
     assert list(table.columns) == store.ABLATION_COLUMNS
 
 
@@ -353,7 +361,7 @@ def test_a_score_is_that_of_the_untrained_network_worked_out_step_by_step(data):
             _, logits = hooks.features_and_logits(network, network.layer4, resnet.normalise_images(images.images))
             accuracies.append(float((logits.argmax(1) == images.labels).float().mean()))
         _, logits = hooks.features_and_logits(network, network.layer4, resnet.normalise_images(data.train.images))
-        maps = closed_form.captum_grad_cam(network, network.layer4, resnet.normalise_images(data.train.images), logits.argmax(1))
+        maps = captum_grad_cam(network, network.layer4, resnet.normalise_images(data.train.images), logits.argmax(1))
     iou, iou_b = overlap.iou_and_iou_b(closed_form.normalise_maps(maps), data.train.boxes, 16)
     assert row["train_accuracy"] == pytest.approx(accuracies[0], abs=1e-6)
     assert row["test_accuracy"] == pytest.approx(accuracies[1], abs=1e-6)
