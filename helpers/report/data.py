@@ -14,14 +14,18 @@ from helpers.report.style import _boxes, _show, count, nothing_to_draw, percent,
 
 
 @style()
-def class_counts(classes: pd.DataFrame) -> Figure:
+def class_counts(classes: pd.DataFrame) -> Figure | None:
     """Draw training and test images per class as bars, and the paper's count as a line where it has the class.
+
+    None where every class has as many images as any other: the table says it.
 
     Args:
         classes: class_name, train_images, test_images, published (NaN where the paper has no such class).
     """
     if not len(classes):
         return nothing_to_draw("There is no class to count images of.")
+    if (classes[["train_images", "test_images"]].nunique() == 1).all():
+        return None
     figure, ax = plt.subplots(figsize=(7.5, 0.8 + 0.28 * len(classes)), layout="constrained")
     rows = np.arange(len(classes))
     ax.barh(rows - 0.2, classes["train_images"], height=0.4, label=f"training (n = {classes['train_images'].sum():,})")

@@ -1,4 +1,4 @@
-"""Names from data inside of Markdown: read as they are, and never followed."""
+"""Names in text: those from data are read as they are and never followed, those of figures are written as titles."""
 
 import re
 
@@ -13,3 +13,13 @@ def inert(markdown: str) -> str:
     in code too, where an escape would show.
     """
     return _LIVE.sub("\u200c", markdown)
+
+
+# Words of a figure's name that are written otherwise.
+_WORDS = {"cam": "CAM", "iou": "IoU", "roc": "ROC", "clip": "CLIP", "resnet": "ResNet", "efficientnet": "EfficientNet", "kappa": "Kappa"}
+
+
+def figure_title(name: str) -> str:
+    """Title of a figure by its name: "iou-against-gap" is "IoU against gap"."""
+    words = " ".join(_WORDS.get(word, word) for word in name.split("-"))
+    return words[:1].upper() + words[1:]

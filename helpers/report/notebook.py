@@ -15,14 +15,18 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from IPython.display import HTML, Markdown, display
 from matplotlib.figure import Figure
+from PIL import Image
 
 from helpers import files
 from helpers.files import PROJECT_ROOT, complete_or_absent, from_root, inside, write_json
 from helpers.notebook_parameters import declared
 from helpers.report import style
-from helpers.report.markup import inert
+from helpers.report.markup import figure_title, inert
 
 _DPI = 90
+
+
+_PALETTE = 20_000  # colours of a picture at most, that are drawn by a palette of 256
 
 
 @dataclass
@@ -93,31 +97,51 @@ def tell(report: Report, text: str, *, answer: bool = False, first: bool = False
     report.record("text", text=text, answer=answer, first=first)
 
 
-def show_figure(report: Report, figure: Figure, name: str, reading: str) -> None:
-    """Write a figure to ``figures/<notebook>-<name>.png``, show it with its reading as alternative text, and close it."""
-    buffer = io.BytesIO()
-    with style.style():  # colours such as C0 are looked up only now
-        figure.savefig(buffer, format="png", dpi=_DPI, bbox_inches="tight", facecolor="white")
+def show_figure(report: Report, figure: Figure | None, name: str, reading: str) -> None:
+    """Write a figure to ``figures/<notebook>-<name>.png`` and ``.svg``, show it with number, title and reading below, and close it.
+
+    None in place of a figure shows the reading alone: what needs no picture is said.
+    """
+    if figure is None:
+        tell(report, reading)
+        return
+    picture, vector = _drawn(figure)
+    path, reading = inside(report.folder, f"figures/{report.notebook}-{name}.png"), inert(reading)
+    for place, content in ((path, picture), (path.with_suffix(".svg"), vector)):
+        with complete_or_absent(place) as temporary:
+            temporary.write_bytes(content)
+    number = f"{int(report.notebook[:2])}.{1 + sum(item['kind'] == 'figure' for item in report.story)}"
+    title = f"Figure {number}. {figure_title(name)}."
+    shown = {"image/png": base64.b64encode(picture).decode(), "text/plain": title}
+    display(shown, raw=True, metadata={"image/png": {"alt": title}})
+    display(Markdown(f"**{title}** {reading}"))
+    report.record("figure", name=name, path=f"figures/{path.name}", reading=reading, alt=title)
+
+
+def _drawn(figure: Figure) -> tuple[bytes, bytes]:
+    """A figure as PNG and as SVG, the same bytes each time it is drawn; of few colours the PNG has a palette, a third of the size."""
+    pixels, vector, small = io.BytesIO(), io.BytesIO(), io.BytesIO()
+    shared = {"bbox_inches": "tight", "facecolor": "white", "dpi": _DPI}
+    with style.style(), plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": "workbook"}):  # colours such as C0 are looked up only now
+        figure.savefig(pixels, format="png", **shared)
+        figure.savefig(vector, format="svg", metadata={"Date": None}, **shared)
     plt.close(figure)
-    path = inside(report.folder, f"figures/{report.notebook}-{name}.png")
-    with complete_or_absent(path) as temporary:
-        temporary.write_bytes(buffer.getvalue())
-    reading = inert(reading)
-    alternative = plain(reading)
-    picture = {"image/png": base64.b64encode(buffer.getvalue()).decode(), "text/plain": alternative}
-    display(picture, raw=True, metadata={"image/png": {"alt": alternative}})
-    display(Markdown(reading))
-    report.record("figure", name=name, path=f"figures/{path.name}", reading=reading, alt=alternative)
+    image = Image.open(pixels).convert("RGB")
+    if image.getcolors(_PALETTE) is None:  # photographs
+        return pixels.getvalue(), vector.getvalue()
+    image.quantize(256, dither=Image.Dither.NONE).save(small, "png", optimize=True)
+    return small.getvalue(), vector.getvalue()
 
 
 def show_table(report: Report, frame: pd.DataFrame, name: str, reading: str = "", *, rows: int = 20) -> None:
-    """Write a table to ``tables/<name>.csv``, show its first rows, and say how many there are."""
+    """Write a table to ``tables/<name>.csv``, show its first rows, and how many there are; of a table without rows only the reading."""
     path, reading = inside(report.folder, f"tables/{name}.csv"), inert(reading)
     with complete_or_absent(path) as temporary:
         frame.to_csv(temporary, index=False)
     shown = frame.head(rows)
-    note = f"<p>{len(shown)} of {len(frame):,} rows; all of them: <code>tables/{path.name}</code></p>"
-    display(HTML(_html(shown) + (note if len(shown) < len(frame) else f"<p><code>tables/{path.name}</code></p>")))
+    note = f"{len(shown)} of {len(frame):,} rows; all of them: " if len(shown) < len(frame) else ""
+    if len(frame):
+        display(HTML(f"{_html(shown)}<p>{note}<code>tables/{path.name}</code></p>"))
     if reading:
         display(Markdown(reading))
     report.record("table", name=name, path=f"tables/{path.name}", reading=reading, rows=len(frame))
@@ -132,7 +156,7 @@ def provenance(report: Report, seconds: float, device: object = "cpu") -> None:
 
 
 def plain(markdown: str) -> str:
-    """Strip the emphasis of a sentence, for alternative text."""
+    """A sentence without its emphasis."""
     return markdown.replace("**", "").replace("`", "")
 
 

@@ -38,7 +38,9 @@ def colours(names: Sequence[str]) -> dict[str, tuple]:
 
 
 def levels_in_order(names: pd.Series) -> list:
-    """List the distinct values, numbers inside names by their size: resnet18 before resnet101."""
+    """List the distinct values, numbers by their size, also inside names: resnet18 before resnet101."""
+    if pd.api.types.is_numeric_dtype(names):
+        return sorted(names.unique())
     return sorted(
         names.unique(), key=lambda name: [(len(part), part) if part.isdigit() else (0, part) for part in re.split(r"(\d+)", str(name))]
     )

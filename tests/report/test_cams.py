@@ -120,9 +120,10 @@ def test_class_counts_draws_every_number_of_the_table():
 
 
 def test_class_counts_without_published_numbers_names_none():
-    table = pd.DataFrame({"class_name": ["disc"], "train_images": [60], "test_images": [50]})
+    table = pd.DataFrame({"class_name": ["disc", "ring"], "train_images": [60, 61], "test_images": [50, 50]})
     (ax,) = drawn(data.class_counts(table))
     assert not ax.lines and len(legend_words(ax.get_legend())) == 2
+    assert data.class_counts(table.assign(train_images=60)) is None  # the table says it
 
 
 def test_gap_boxplot_draws_every_gap_in_points_and_counts_it(catalogue):
@@ -190,13 +191,18 @@ def test_late_changes_are_drawn_in_percent_and_counted():
             "epoch": [9, 10, 9, 10],
             "relative_loss_change": [-0.1, np.nan, 0.02, 0.03],
             "relative_accuracy_change": [0.1, 0.2, 0.3, 0.4],
+            "loss_change_of_run": [-0.5, 0.5, 0.01, 0.02],
+            "accuracy_change_of_run": [0.05, 0.06, 0.07, 0.08],
         }
     )
     figure = training.late_changes_figure(table)
-    loss, accuracy = drawn(figure)
+    whole_loss, whole_accuracy, loss, accuracy = drawn(figure)
+    np.testing.assert_allclose(whole_loss.lines[0].get_ydata(), [-50, 50])
+    np.testing.assert_allclose([line.get_ydata() for line in whole_accuracy.lines[:2]], [[5, 6], [7, 8]])
     np.testing.assert_allclose(loss.lines[0].get_ydata(), [-10, np.nan])
     np.testing.assert_allclose([line.get_ydata() for line in accuracy.lines[:2]], [[10, 20], [30, 40]])
-    assert "(%)" in loss.get_ylabel() and "(%)" in accuracy.get_ylabel()
+    assert "(% of the epoch before)" in loss.get_ylabel() and "(% of the epoch before)" in accuracy.get_ylabel()
+    assert "(% of its range in the whole run)" in whole_loss.get_ylabel()
     assert figure.get_suptitle().endswith("(n = 2)")
 
 

@@ -15,8 +15,17 @@ from helpers.report import pages
 from helpers.report.notebook import cell_text, made_for_others, open_report, parameters, provenance, show_figure, show_table, tell
 
 
+@pytest.fixture(scope="module")
+def assets(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("reports")
+    pages.write_assets(folder)
+    return folder / "assets"
+
+
 @pytest.fixture
-def report(tmp_path, monkeypatch):
+def report(tmp_path, monkeypatch, assets):
+    (tmp_path / "reports").mkdir()
+    (tmp_path / "reports/assets").symlink_to(assets)
     monkeypatch.setattr(report_notebook, "from_root", lambda path: tmp_path / path)
     monkeypatch.setenv(STAGING, str(tmp_path / "reports/my"))
     shown = []
@@ -25,10 +34,13 @@ def report(tmp_path, monkeypatch):
     return opened, shown
 
 
-def finish(report):
+def notebook_of(outputs):
     first = nbformat.v4.new_markdown_cell("# 01 Title <b>\n\n**Question.** Is it & how?")
-    notebook = nbformat.v4.new_notebook(cells=[first, nbformat.v4.new_code_cell("1")])
-    nbformat.write(notebook, report.folder / "01_data_subset.ipynb")
+    return nbformat.v4.new_notebook(cells=[first, nbformat.v4.new_code_cell("1", outputs=outputs)])
+
+
+def finish(report):
+    nbformat.write(notebook_of([]), report.folder / "01_data_subset.ipynb")
     return pages.write_pages(report.folder)
 
 
@@ -50,16 +62,51 @@ def test_a_table_is_written_whole_and_shown_in_part(report):
     assert "Is it &amp; how?" in page
 
 
-def test_a_figure_is_written_closed_and_carries_its_reading_as_alternative_text(report):
+def test_a_figure_is_written_twice_closed_and_numbered_and_captioned_once(report):
     opened, shown = report
-    figure, _ = plt.subplots()
-    show_figure(opened, figure, "curve", 'r is **0.5**, "not" 0')
-    assert not plt.fignum_exists(figure.number)
-    assert (opened.folder / "figures/01_data_subset-curve.png").read_bytes()[:4] == b"\x89PNG"
-    assert shown[0][1]["metadata"]["image/png"]["alt"] == 'r is 0.5, "not" 0'
+    for name in ("first", "iou-against-gap"):
+        figure, ax = plt.subplots()
+        ax.plot([0, 1], [1, 0])
+        show_figure(opened, figure, name, 'r is **0.5**, "not" 0')
+        assert not plt.fignum_exists(figure.number)
+    assert (opened.folder / "figures/01_data_subset-iou-against-gap.png").read_bytes()[:4] == b"\x89PNG"
+    assert "<svg" in (opened.folder / "figures/01_data_subset-iou-against-gap.svg").read_text()
+    assert shown[2][1]["metadata"]["image/png"]["alt"] == "Figure 1.2. IoU against gap."
+    assert shown[3][0].data == '**Figure 1.2. IoU against gap.** r is **0.5**, "not" 0'
+    outputs = [
+        nbformat.v4.new_output("display_data", item if isinstance(item, dict) else {"text/markdown": item.data}) for item, _ in shown
+    ]
+    nbformat.write(notebook_of(outputs), opened.folder / "01_data_subset.ipynb")
+    index = pages.write_pages(opened.folder)
+    for page in (index, opened.folder / "01_data_subset.html"):
+        text = page.read_text()
+        assert text.count("r is <strong>0.5</strong>, &quot;not&quot; 0") == 2  # one for each figure
+        assert text.count("<strong>Figure 1.2. IoU against gap.</strong>") == 1
+        assert 'alt="Figure 1.2: IoU against gap"' in text
+        for end in ("png", "svg"):
+            assert f'href="figures/01_data_subset-iou-against-gap.{end}"' in text
+
+
+def test_the_same_figure_is_the_same_files(report):
+    opened, _ = report
+    contents = []
+    for _ in range(2):
+        figure, ax = plt.subplots()
+        ax.plot([0, 1, 2], [1, 0, 3])
+        show_figure(opened, figure, "curve", "One.")
+        contents.append([(opened.folder / f"figures/01_data_subset-curve.{end}").read_bytes() for end in ("png", "svg")])
+    assert contents[0] == contents[1]
+
+
+def test_what_needs_no_picture_and_a_table_without_rows_are_told(report):
+    opened, shown = report
+    show_figure(opened, None, "class-counts", "Every class has 10.")
+    show_table(opened, pd.DataFrame({"fault": []}), "faults", "Nothing is wrong.")
+    assert [item.data for item, _ in shown] == ["Every class has 10.", "Nothing is wrong."]
+    assert (opened.folder / "tables/faults.csv").read_text() == "fault\n"
     page = finish(opened).read_text()
-    assert 'alt="r is 0.5, &#34;not&#34; 0"' in page
-    assert 'src="figures/01_data_subset-curve.png"' in page
+    assert "Nothing is wrong." in page
+    assert "0 rows" not in page
 
 
 def test_names_stay_inside_the_report(report):
@@ -100,7 +147,7 @@ def test_pages_ask_no_other_host_for_anything(report):
         assert "@import" not in text, page
     assert 'href="index.html"' in (opened.folder / "01_data_subset.html").read_text()
     for link in re.findall(r'(?:href|src)="([^"#]+)"', index.read_text()):
-        assert (opened.folder / link).exists(), link
+        assert link.startswith("data:") or (opened.folder / link).exists(), link
 
 
 @pytest.mark.parametrize(
