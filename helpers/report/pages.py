@@ -1,40 +1,54 @@
-"""Pages that a colleague opens: HTML beside each executed notebook, and the study's index from question to answer."""
+"""Pages that a colleague opens: a study's index, its findings, its figures that answer to the mouse, and one page per notebook.
 
+Each page is complete with the folder ``reports/assets`` beside the studies, and asks no other host for anything.
+"""
+
+import argparse
 import csv
 import json
+import os
 import re
-from collections.abc import Sequence
+import struct
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from html import escape
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import mistune
+import yaml
+from jinja2.utils import markupsafe
 
-from helpers.files import complete_or_absent
-from helpers.report.markup import inert
+from helpers.files import PROJECT_ROOT, complete_or_absent, inside, read_json
+from helpers.report.markup import figure_title, inert
+from helpers.report.tables import table_content
 from helpers.report.variants import read_listing, side_by_side
 
-_ROWS = 12
+FINDINGS = "FINDINGS.md"
+
+
+_ASSETS = Path(__file__).parent / "assets"
 
 
 _CHANGED = re.compile(r"(<!--changed-->).*?(<!--/changed-->)", re.S)  # in the index: what is no longer as it was published
 
 
-# Anything that a browser would fetch from another host: script and style elements, and imports inside a script.
-_OUTSIDE = (
-    re.compile(r'<script[^>]*\bsrc="https?://[^"]*"[^>]*>\s*</script>'),
-    re.compile(r'<link[^>]*\bhref="https?://[^"]*"[^>]*/?>'),
-    re.compile(r'<script type="module">(?:(?!</script>).)*?\bimport\b[^"\']*["\']https?://.*?</script>', re.S),
-)
+_SHOWN = ("text", "figure", "table", "parameters", "provenance")
 
 
 def write_pages(folder: Path) -> Path:
-    """Write the HTML of every executed notebook of a study, and its index; give the index."""
-    notebooks = executed_notebooks(folder)
-    for path in notebooks:
-        notebook_page(path)
-    return study_page(folder, [path.stem for path in notebooks])
+    """Write every page of a study's report; give the index."""
+    inner_pages(folder)
+    return study_page(folder, [path.stem for path in executed_notebooks(folder)])
+
+
+def inner_pages(folder: Path) -> list[Path]:
+    """Write all pages of a report but its index, and the assets that they share; give them."""
+    write_assets(_reports(folder))
+    made = [notebook_page(path) for path in executed_notebooks(folder)]
+    return made + [page for page in (findings_html(folder), explore_page(folder)) if page]
 
 
 def executed_notebooks(folder: Path) -> list[Path]:
@@ -43,6 +57,35 @@ def executed_notebooks(folder: Path) -> list[Path]:
     if isinstance(names, list):
         return [path for name in names if (path := folder / f"{name}.ipynb").is_file()]
     return sorted(path for path in folder.glob("[0-9][0-9]_*.ipynb") if not path.name.endswith(".partial.ipynb"))
+
+
+def write_assets(reports: Path) -> None:
+    """Write the libraries that the pages of all studies share to ``reports/assets``; what is there is left.
+
+    plotly.js is the one that plotly carries, itables.js the DataTables that itables carries, as a script that opens from disk, where a
+    browser loads no module.
+
+    Raises:
+        ValueError: the bundle of itables has another form than this knows.
+    """
+    folder = reports / "assets"
+    if all((folder / name).is_file() for name in ("plotly.min.js", "itables.js", "itables.css")):
+        return
+    import itables
+    from plotly.offline import get_plotlyjs
+
+    bundle = Path(itables.__file__).parent / "html"
+    text = (bundle / "dt_bundle.js").read_text(encoding="utf-8")
+    (exported,) = re.findall(r"\bexport\s*\{([^}]*)\};?", text) or [""]
+    names = [part.split(" as ") for part in exported.split(",")]
+    if not exported or not all(len(name) == 2 for name in names):
+        raise ValueError(f"{bundle / 'dt_bundle.js'} exports nothing that is known; install the itables that constraints.txt names")
+    given = ",".join(f"{other.strip()}:{own.strip()}" for own, other in names)
+    script = re.sub(r"\bexport\s*\{[^}]*\};?", lambda _: f"window.itables={{{given}}};", text)
+    contents = {"itables.js": f"(()=>{{{script}\n}})();\n", "itables.css": (bundle / "dt_bundle.css").read_text(encoding="utf-8")}
+    for name, content in (contents | {"plotly.min.js": get_plotlyjs()}).items():
+        with complete_or_absent(folder / name) as temporary:
+            temporary.write_text(content, encoding="utf-8")
 
 
 def say_changed(folder: Path, changes: Sequence[str]) -> None:
@@ -57,139 +100,246 @@ def say_changed(folder: Path, changes: Sequence[str]) -> None:
             temporary.write_text(marked, encoding="utf-8")
 
 
-def notebook_page(executed: Path) -> Path:
-    """Convert an executed notebook to HTML beside it, without any request to another host."""
-    import nbformat
-    from nbconvert import HTMLExporter
-
-    exporter = HTMLExporter(template_name="lab")
-    urls = ("require_js_url", "jquery_url", "mathjax_url", "mermaid_js_url", "jupyter_widgets_base_url", "widget_renderer_url")
-    for name in urls:
-        if exporter.has_trait(name):
-            setattr(exporter, name, "")
-    notebook = nbformat.read(executed, as_version=4)
-    notebook.metadata.pop("widgets", None)  # progress bars, for which the page would ask another host for a script
-    body, _ = exporter.from_notebook_node(notebook, {"metadata": {"name": executed.stem}})
-    for pattern in _OUTSIDE:
-        body = pattern.sub("", body)
-    body = body.replace("<main>", '<main><p style="margin:1em"><a href="index.html">← the whole study</a></p>', 1)
-    page = executed.with_suffix(".html")
-    with complete_or_absent(page) as temporary:
-        temporary.write_text(body, encoding="utf-8")
-    return page
+def study_question(path: Path) -> str:
+    """The question of a study by its file: the key ``question``, else the question that its first comment opens with; "" without either."""
+    if not path.is_file():
+        return ""
+    text = path.read_text(encoding="utf-8")
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError:
+        content = None
+    if isinstance(content, dict) and content.get("question"):
+        return str(content["question"])
+    opening = re.match(r"(?:#[^\n]*\n)*", text)[0]
+    asked = re.match(r"[^.?]*\?", " ".join(line.lstrip("# ") for line in opening.splitlines()))
+    return asked[0].strip() if asked else ""
 
 
 def study_page(folder: Path, notebooks: list[str]) -> Path:
-    """Write ``index.html``: for each notebook its question, what it told, its figures and tables, and links to the whole."""
+    """Write ``index.html``: the question of the study, its verdicts, and what each notebook told, with its figures and tables."""
     chapters = [_chapter(folder, name) for name in notebooks]
-    answers = [item for chapter in chapters for item in chapter["items"] if item.get("answer")]
-    first = [items for chapter in chapters if (items := [item for item in chapter["items"] if item.get("first")])]
-    answers = [*(first[-1] if first else []), *answers]  # gates and claims of the last notebook that judged them
-    environment = jinja2.Environment(autoescape=True)
-    markdown = mistune.create_markdown(escape=True, plugins=["table", "strikethrough"])
-    environment.filters["markdown"] = lambda text: jinja2.utils.markupsafe.Markup(markdown(inert(text)))
-    page, listing = folder / "index.html", read_listing(folder)
-    known = {"study": listing.get("study", folder.name), "variant": folder.name if folder.parent.name == "variants" else ""}
+    items = [chapter.pop("all") for chapter in chapters]
+    first = [found for own in items if (found := [item for item in own if item.get("first")])]
+    answers = [*(first[-1] if first else []), *(item for own in items for item in own if item.get("answer"))]
+    answers = [*{item["text"]: item for item in answers}.values()]  # gates and claims of the last notebook that judged them
+    listing = read_listing(folder)
+    known = {"variant": folder.name if folder.parent.name == "variants" else "", "chapters": chapters, "answers": answers}
     known |= {"shared": listing.get("shared", []), "files": listing.get("files", {}), "reports": side_by_side(folder)}
-    known |= {"chapters": chapters, "answers": answers}
+    known |= {"question": study_question(PROJECT_ROOT / "params" / f"{_study(folder)}.yaml"), "verdicts": _verdicts(folder)}
+    return _write(folder, "index", "Index", "index", known)
+
+
+def notebook_page(executed: Path) -> Path:
+    """Write the page of an executed notebook beside it: its text, figures, tables and sentences in order, its code folded."""
+    notebook = json.loads(executed.read_text(encoding="utf-8"))
+    items = _items(executed.parent, executed.stem)
+    blocks = list(_blocks(notebook["cells"], items))
+    known = {"blocks": blocks, "highlighting": _highlighting()}
+    return _write(executed.parent, executed.stem, executed.stem.replace("_", " "), "notebook", known)
+
+
+def findings_html(folder: Path) -> Path | None:
+    """Write ``findings.html`` from the study's FINDINGS.md; None where there is none."""
+    path = folder / FINDINGS
+    return _write(folder, "findings", "Findings", "findings", {"text": path.read_text(encoding="utf-8")}) if path.is_file() else None
+
+
+def explore_page(folder: Path) -> Path | None:
+    """Write ``explore.html``, whose figures answer to the mouse, from the tables of a report; None where they hold no models."""
+    if not (folder / "tables/catalogue.csv").is_file():
+        return None
+    from helpers.report.interactive import interactive_content  # late: it loads pandas and plotly
+
+    content = interactive_content(folder / "tables")
+    if content is None:
+        return None
+    names = [column["name"] for column in content["columns"]]
+    for place, column in enumerate(content["columns"]):
+        column["place"] = place
+    known = {"content": content, "x": next((name for name in ("iou", *names) if name in names and name != "gap"), "gap")}
+    return _write(folder, "explore", "Explore by hand", "explore", known)
+
+
+def _write(folder: Path, name: str, title: str, template: str, known: Mapping[str, Any]) -> Path:
+    page = folder / f"{name}.html"
+    shared = {"study": _study(folder), "own": name, "title": title, "pages": _navigation(folder), "assets": _assets_from(folder)}
+    text = _environment().get_template(f"{template}.html.jinja").render(**shared, **known)
     with complete_or_absent(page) as temporary:
-        temporary.write_text(environment.from_string(_PAGE).render(**known), encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8")
     return page
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(autoescape=True, loader=jinja2.FileSystemLoader(_ASSETS))
+    markdown = mistune.create_markdown(escape=True, plugins=["table", "strikethrough"])
+    environment.filters["authored"] = lambda text: markupsafe.Markup(markdown(text))  # of the project: its links live
+    environment.filters["markdown"] = lambda text: markupsafe.Markup(markdown(inert(text)))
+    environment.filters["sentence"] = lambda text: markupsafe.Markup(markdown(inert(text)).strip().removeprefix("<p>").removesuffix("</p>"))
+    environment.filters["json"] = lambda value: markupsafe.Markup(
+        json.dumps(value, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
+    )
+    environment.globals["file"] = lambda name: markupsafe.Markup((_ASSETS / name).read_text(encoding="utf-8"))
+    return environment
+
+
+def _reports(folder: Path) -> Path:
+    return folder.parents[2] if folder.parent.name == "variants" else folder.parent
+
+
+def _study(folder: Path) -> str:
+    return read_listing(folder).get("study", folder.parents[1].name if folder.parent.name == "variants" else folder.name)
+
+
+def _assets_from(folder: Path) -> str:
+    return Path(os.path.relpath(_reports(folder) / "assets", folder)).as_posix()
+
+
+def _navigation(folder: Path) -> list[dict[str, str]]:
+    """Every page of a report by name and title, the findings first."""
+    pages = [("findings", "Findings")] if (folder / FINDINGS).is_file() else []
+    pages += [("index", "Overview")]
+    pages += [("explore", "Explore by hand")] if (folder / "explore.html").is_file() or (folder / "tables/catalogue.csv").is_file() else []
+    pages += [(path.stem, path.stem.replace("_", " ")) for path in executed_notebooks(folder)]
+    return [{"name": name, "title": title} for name, title in pages]
 
 
 def _chapter(folder: Path, name: str) -> dict[str, Any]:
     cells = json.loads((folder / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
     first = next(("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"), "")
-    story = json.loads(path.read_text()) if (path := folder / "story" / f"{name}.json").is_file() else []
     title = next((line.lstrip("# ") for line in first.splitlines() if line.startswith("# ")), name)
     question = next((line.removeprefix("**Question.** ") for line in first.splitlines() if line.startswith("**Question.**")), "")
+    items = _items(folder, name)
+    told = [item for item in items if not (item.get("answer") or item.get("first"))]  # the others stand on top
+    return {"name": name, "title": title, "question": question, "items": told, "all": items}
+
+
+def _items(folder: Path, notebook: str) -> list[dict[str, Any]]:
+    """What a notebook showed, in order, figures with number, title and files, tables with their content."""
+    path = folder / "story" / f"{notebook}.json"
+    story = read_json(path) if path.is_file() else []
+    figures = 0
     for item in story:
-        if item["kind"] == "table":
-            item["header"], item["cells"] = _head(folder / item["path"])
-    return {"name": name, "title": title, "question": question, "items": story}
+        if item["kind"] == "figure":
+            figures += 1
+            picture = inside(folder, item["path"])
+            vector = Path(item["path"]).with_suffix(".svg")
+            size = _size(picture)
+            item |= {"number": f"{int(notebook[:2])}.{figures}", "title": figure_title(item["name"]), "size": size}
+            item |= {"wide": bool(size) and size[0] > 620, "svg": vector.as_posix() if (folder / vector).is_file() else ""}
+        elif item["kind"] == "table":
+            content = table_content(inside(folder, item["path"]))
+            item |= {"title": item["name"].replace("_", " "), "content": content, "total": content["total"]}
+    return story
 
 
-def _head(path: Path) -> tuple[list[str], list[list[str]]]:
+def _size(picture: Path) -> tuple[int, int] | None:
+    head = picture.read_bytes()[:24] if picture.is_file() else b""
+    return struct.unpack(">II", head[16:24]) if head[:8] == b"\x89PNG\r\n\x1a\n" else None
+
+
+def _verdicts(folder: Path) -> list[dict[str, str]]:
+    """The claims of a study with what became of each, as text; none where it has no table of them."""
+    path = folder / "tables/claims.csv"
+    if not path.is_file():
+        return []
     with path.open(newline="", encoding="utf-8") as file:
-        rows = [row for _, row in zip(range(_ROWS + 1), csv.reader(file), strict=False)]
-    return (rows[0], [[_short(value) for value in row] for row in rows[1:]]) if rows else ([], [])
+        rows = list(csv.DictReader(file))
+
+    def number(row: Mapping[str, str], name: str, form: str = ".2f") -> str:
+        return format(float(row[name]), form) if row.get(name) not in (None, "", "nan") else "–"
+
+    return [
+        {"claim": row["claim"], "published": number(row, "published"), "here": number(row, "ours"), "n": number(row, "n", ".0f")}
+        | {"interval": f"{number(row, 'ci_low')} to {number(row, 'ci_high')}" if row.get("ci_low") else "none", "verdict": row["verdict"]}
+        for row in rows
+    ]
 
 
-def _short(value: str) -> str:
-    """Shorten a long decimal to four digits; an empty cell is an undefined value."""
-    if not value:
-        return "—"
-    try:
-        return f"{float(value):.4g}" if "." in value and len(value) > 7 else value
-    except ValueError:
-        return value
+def _blocks(cells: Sequence[Mapping[str, Any]], items: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """What a notebook's page shows, in order; not the cells of parameters, which a table holds, and no progress bars."""
+    waiting = [item for item in items if item["kind"] in _SHOWN]
+    code: list[str] = []
+    said = ""  # with the figure or table before: a notebook shows it as an output of its own
+    for cell in cells:
+        if cell["cell_type"] == "markdown":
+            yield from _folded(code)
+            yield {"kind": "markdown", "text": "".join(cell["source"])}
+        elif cell["cell_type"] == "code" and not {"parameters", "injected-parameters"} & {*cell["metadata"].get("tags", [])}:
+            code.append("".join(cell["source"]))
+            for output in cell.get("outputs", []):
+                shown = _shown(output, waiting, said)
+                if shown:
+                    said = shown.get("reading", "")
+                    yield from _folded(code)
+                    yield shown
+    yield from _folded(code)
 
 
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{{ study }} · generalization workbook</title>
-<style>
-:root { color-scheme: light dark; --line: #8886; --soft: #8881; }
-body { font: 16px/1.55 system-ui, sans-serif; max-width: 60rem; margin: 0 auto; padding: 1rem; }
-h1, h2 { line-height: 1.2; } h2 { margin-top: 3rem; border-top: 1px solid var(--line); padding-top: 1rem; }
-.answer { border-left: 4px solid #0173b2; background: var(--soft); padding: .3rem 1rem; margin: 1.5rem 0; }
-.question { font-size: 1.15rem; font-style: italic; }
-figure { margin: 1.5rem 0; } figure img { max-width: 100%; height: auto; background: #fff; border-radius: 4px; }
-.table { overflow-x: auto; margin: 1rem 0; } table { border-collapse: collapse; font-size: .82rem; }
-th, td { padding: .2rem .55rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
-th:first-child, td:first-child { text-align: left; }
-summary { cursor: pointer; } nav li { margin: .3rem 0; } small, .small { opacity: .75; font-size: .85rem; }
-</style>
-</head>
-<body>
-<h1>Which of these networks will generalize, and by how much will accuracy drop?</h1>
-<!--changed--><!--/changed-->
-<p>{% if variant %}Variant <strong>{{ variant }}</strong> of study{% else %}Study{% endif %} <strong>{{ study }}</strong> of the
-generalization workbook. A set of networks is trained over a grid of hyperparameters, each with
-a known drop from training to test accuracy; each is scored by how far it looks at the object; and the scores are held against the drop.</p>
-<nav><ol>{% for chapter in chapters %}
-<li><a href="#{{ chapter.name }}">{{ chapter.title }}</a>: {{ chapter.question }}</li>{% endfor %}
-</ol></nav>
-{% if variant %}<p>Here stands what differs from the <a href="../../index.html">main report</a>.{% if shared %} The same in both:
-{% for name in shared %}<a href="../../{{ name }}.html">{{ name }}</a>{{ ", " if not loop.last else "." }}{% endfor %}{% endif %}</p>
-{% endif %}
-{% if reports %}<section id="variants"><h2>Variants</h2><div class="table"><table>
-<tr><th>report</th><th>differs in</th><th>primary numbers</th></tr>
-{% for row in reports %}<tr><td><a href="{{ row.page }}">{{ row.name }}</a></td>
-<td style="white-space: normal">{% for name, value in row.differs.items() %}{{ name }}: {{ value }}<br>{% endfor %}</td>
-<td>{% for name, value in row.numbers.items() %}{{ name }}: {{ value }}<br>{% endfor %}</td></tr>
-{% endfor %}</table></div></section>
-{% endif %}{% for item in answers %}<div class="answer">{{ item.text | markdown }}</div>
-{% endfor %}{% for chapter in chapters %}
-<section id="{{ chapter.name }}">
-<h2>{{ chapter.title }}</h2>
-<p class="question">{{ chapter.question }}</p>
-<p class="small">In full: <a href="{{ chapter.name }}.html">page</a>, <a href="{{ chapter.name }}.ipynb">executed notebook</a></p>
-{% for item in chapter["items"] %}
-{% if item.kind == "text" %}{{ item.text | markdown }}
-{% elif item.kind == "figure" %}<figure><img src="{{ item.path }}" alt="{{ item.alt }}">
-<figcaption>{{ item.reading | markdown }}</figcaption></figure>
-{% elif item.kind == "table" %}{{ item.reading | markdown }}
-<details><summary>{{ item.name }} ({{ "{:,}".format(item.rows) }} rows)</summary><div class="table"><table>
-<tr>{% for name in item.header %}<th>{{ name }}</th>{% endfor %}</tr>
-{% for row in item.cells %}<tr>{% for value in row %}<td>{{ value }}</td>{% endfor %}</tr>
-{% endfor %}</table></div><p class="small"><a href="{{ item.path }}">{{ item.path }}</a>{% if item.rows > item.cells | length %}:
-the first {{ item.cells | length }} of {{ "{:,}".format(item.rows) }} rows are shown{% endif %}</p></details>
-{% elif item.kind == "parameters" %}<details><summary>Parameters</summary><div class="table"><table>
-{% for name, value in item["values"].items() %}<tr><td>{{ name }}</td><td style="white-space: normal">{{ value }}</td></tr>
-{% endfor %}</table></div></details>
-{% elif item.kind == "provenance" %}<details><summary>Where these numbers come from</summary><div class="table"><table>
-{% for name, value in item.facts.items() %}<tr><td>{{ name }}</td><td>{{ value }}</td></tr>
-{% endfor %}</table></div></details>
-{% endif %}{% endfor %}
-</section>
-{% endfor %}
-{% if files %}<details><summary>Published files and their digests (BLAKE2b, 8 bytes)</summary><div class="table"><table>
-{% for name, digest in files.items() %}<tr><td>{{ name }}</td><td>{{ digest }}</td></tr>
-{% endfor %}</table></div></details>
-{% endif %}</body>
-</html>
-"""
+def _folded(code: list[str]) -> list[dict[str, Any]]:
+    """The code of the cells since the last output as one block; empties the list."""
+    if not code:
+        return []
+    from pygments import highlight
+    from pygments.formatters import HtmlFormatter
+    from pygments.lexers import PythonLexer
+
+    text = highlight("\n\n".join(code), PythonLexer(), HtmlFormatter(nowrap=True))
+    code.clear()
+    return [{"kind": "code", "code": markupsafe.Markup(text)}]
+
+
+@cache
+def _highlighting() -> markupsafe.Markup:
+    from pygments.formatters import HtmlFormatter
+
+    light, dark = (HtmlFormatter(style=name).get_style_defs(".highlight") for name in ("default", "github-dark"))
+    return markupsafe.Markup(f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n.highlight {{ background: none; }}\n")
+
+
+def _shown(output: Mapping[str, Any], waiting: list[dict[str, Any]], said: str) -> dict[str, Any] | None:
+    """What a page shows of one output: the item of the story that it shows, or the output itself where the story does not know it."""
+    if output["output_type"] == "stream":
+        text = "".join(output["text"])
+        return {"kind": "output", "text": text} if output["name"] == "stdout" and text.strip() else None
+    data = {kind: "".join(value) for kind, value in output.get("data", {}).items() if isinstance(value, str | list)}
+    if "application/vnd.jupyter.widget-view+json" in output.get("data", {}):
+        return None  # a progress bar
+    if "image/png" in data:
+        alternative = output.get("metadata", {}).get("image/png", {}).get("alt", "")
+        return _next(waiting, ("figure",)) or {"kind": "picture", "data": data["image/png"], "alt": alternative}
+    if "text/html" in data and (found := _next(waiting, ("table", "parameters", "provenance"))):
+        return found
+    if text := data.get("text/markdown"):
+        empty = _next(waiting, ("text", "table"), text)
+        captioned = bool(said) and (text == said or (text.startswith("**Figure ") and text.endswith(said)))
+        return empty or (None if captioned else {"kind": "text", "text": text})
+    return {"kind": "output", "text": data["text/plain"]} if data.get("text/plain") and "text/html" not in data else None
+
+
+def _next(waiting: list[dict[str, Any]], kinds: Sequence[str], text: str | None = None) -> dict[str, Any] | None:
+    """Take the next item of these kinds, with this text where one is given: what is told, or is all that is shown of an empty table."""
+    for place, item in enumerate(waiting):
+        says = item.get("text") if item["kind"] == "text" else item.get("reading") if not item.get("total") else None
+        if item["kind"] in kinds and (says == text if text is not None else item.get("total") != 0):
+            return waiting.pop(place)
+    return None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the pages of a study's report anew from what is published of it; 2 where there is no such report."""
+    parser = argparse.ArgumentParser(prog="python -m helpers.report.pages", description="Write the pages of a study's report anew.")
+    parser.add_argument("study")
+    parser.add_argument("--reports", type=Path, default=PROJECT_ROOT / "reports")
+    given = parser.parse_args(arguments)
+    folder = inside(given.reports, given.study)
+    if not executed_notebooks(folder):
+        print(f"{folder} holds no executed notebook; run the study first", file=sys.stderr)
+        return 2
+    print(f"wrote {write_pages(folder)} and the pages that it links to")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

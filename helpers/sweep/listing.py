@@ -19,9 +19,10 @@ def publish_pages(executions: Sequence[Execution], places: Places) -> Path:
     reports = places.reports(executions[0])
     own = [item for item in executions if places.record(item).is_file()]  # what a variant shares with the main report has none here
     shared = [item.notebook.stem for item in executions if item not in own and not item.part]
-    state = digest_of([{item.name: _read(places.record(item)) for item in own}, shared])
     from helpers.report import pages
 
+    told = publication.digest_of_file(reports / pages.FINDINGS)
+    state = digest_of([{item.name: _read(places.record(item)) for item in own}, shared, told])
     written = _remembered(places, executions[0])
     if written.get("state") == state and _page_digests(reports, written["pages"]) == written["pages"]:
         pages.say_changed(reports, [])
@@ -30,7 +31,7 @@ def publish_pages(executions: Sequence[Execution], places: Places) -> Path:
     known["notebooks"] = [item.notebook.stem for item in own if not item.part]
     known["parameters"] = {item.notebook.stem: item.parameters for item in executions if not item.part}
     write_json(reports / _LISTING, known)
-    made = [pages.notebook_page(path) for path in pages.executed_notebooks(reports)]
+    made = pages.inner_pages(reports)
     write_json(reports / _LISTING, known | {"files": _files(own, places) | publication.digests(made, reports)})
     index = pages.study_page(reports, known["notebooks"])
     names = [os.path.relpath(path, reports) for path in [*made, index, reports / _LISTING]]

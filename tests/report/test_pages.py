@@ -1,0 +1,129 @@
+"""Pages of a report: what stands on them, what does not, and in which order."""
+
+import json
+
+import nbformat
+import pandas as pd
+import pytest
+
+from helpers.report import pages
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "write_assets", lambda reports: None)
+    folder = tmp_path / "reports/my"
+    (folder / "story").mkdir(parents=True)
+    (folder / "tables").mkdir()
+    return folder
+
+
+def cell(source, *outputs, tags=()):
+    made = [nbformat.v4.new_output("display_data", {kind: text}) for kind, text in outputs]
+    return nbformat.v4.new_code_cell(source, outputs=made, metadata={"tags": [*tags]})
+
+
+def published(folder, cells, story, name="04_baselines"):
+    first = nbformat.v4.new_markdown_cell("# 04 Rank\n\n**Question.** Which is best?")
+    nbformat.write(nbformat.v4.new_notebook(cells=[first, *cells]), folder / f"{name}.ipynb")
+    (folder / f"story/{name}.json").write_text(json.dumps(story))
+    return (pages.write_pages(folder)).read_text(), (folder / f"{name}.html").read_text()
+
+
+def test_a_notebook_page_has_no_cell_of_parameters_and_no_progress_bar(folder):
+    bar = ("application/vnd.jupyter.widget-view+json", {"model_id": "x"})
+    cells = [
+        cell("defaults = 1", tags=["parameters"]),
+        cell("study = 'my'", tags=["injected-parameters"]),
+        cell("values_shown()", ("text/html", "<details>all</details>")),
+        cell("work()", bar),
+        cell("print(1)"),
+    ]
+    cells[-1].outputs = [
+        nbformat.v4.new_output("stream", name="stderr", text="10%|#"),
+        nbformat.v4.new_output("stream", name="stdout", text="1 < 2"),
+    ]
+    _, page = published(folder, cells, [{"kind": "parameters", "values": {"draws": "100"}}])
+    for absent in ("defaults", "injected", "10%|#", "widget"):
+        assert absent not in page
+    assert page.count("draws") == 1
+    assert "1 &lt; 2" in page
+    assert page.count('<details class="code">') == 3  # before the table, before what is printed, and what is printed
+    assert page.count('id="code-button"') == 1
+
+
+def test_what_the_index_says_on_top_it_says_once(folder):
+    story = [
+        {"kind": "text", "text": "It may speak.", "answer": False, "first": True},
+        {"kind": "text", "text": "An aside.", "answer": False, "first": False},
+        {"kind": "text", "text": "It **does**.", "answer": True, "first": False},
+    ]
+    cells = [cell("told()", *(("text/markdown", item["text"]) for item in story))]
+    index, page = published(folder, cells, story)
+    texts = ("It may speak.", "It <strong>does</strong>.", "An aside.")
+    assert [index.count(text) for text in texts] == [1, 1, 1]
+    assert [page.count(text) for text in texts] == [1, 1, 1]
+    assert [*texts] == sorted(texts, key=index.index)
+
+
+def test_a_table_is_given_to_the_script_of_the_page_escaped(folder):
+    pd.DataFrame({"class": ["</script><b>"], "n": [3]}).to_csv(folder / "tables/classes.csv", index=False)
+    story = [{"kind": "table", "name": "classes", "path": "tables/classes.csv", "reading": "One class.", "rows": 1}]
+    outputs = (("text/html", "<table></table>"), ("text/markdown", "One class."))
+    for page in published(folder, [cell("table()", *outputs)], story):
+        assert page.count("One class.") == 1
+        assert "</script><b>" not in page
+        start = page.index('<script type="application/json">') + len('<script type="application/json">')
+        assert json.loads(page[start : page.index("</script>", start)])["rows"] == [["</script><b>", 3]]
+
+
+def test_verdicts_stand_on_the_index_and_findings_come_first(folder):
+    rows = {
+        "claim": ["IoU < gap", "other"],
+        "published": [-0.82, None],
+        "ours": [0.5, None],
+        "ci_low": [0.36, None],
+        "ci_high": [0.64, None],
+    }
+    pd.DataFrame(rows | {"n": [60, 0], "verdict": ["not tested here", "undecided"]}).to_csv(folder / "tables/claims.csv", index=False)
+    (folder / "FINDINGS.md").write_text("# What my says\n\n| a | b |\n|---|---|\n| [c](tables/claims.csv) | <i>d</i> |\n")
+    index, page = published(folder, [], [])
+    assert "<td>IoU &lt; gap</td>" in index
+    assert "0.36 to 0.64" in index
+    assert index.index("not tested here") < index.index("undecided") < index.index("04 Rank")
+    for text in (index, page):
+        links = [part.split(".html")[0] for part in text.split('href="')[1:] if ".html" in part[:40]]
+        assert links[0] == "findings"
+    findings = (folder / "findings.html").read_text()
+    assert '<a href="tables/claims.csv">c</a>' in findings
+    assert "&lt;i&gt;d&lt;/i&gt;" in findings
+
+
+@pytest.mark.parametrize(
+    ("text", "question"),
+    [
+        ("# Ours. Not asked.\nquestion: Does it rain?\n", "Does it rain?"),
+        ("# Does the score hold when\n# labels are wrong? With numbers.\ncommon: {}\n", "Does the score hold when labels are wrong?"),
+        ("# A grid. Is it large?\ncommon: {}\n", ""),
+        ("common: {}\n", ""),
+        ("# Is it? \ncommon: [\n", "Is it?"),
+    ],
+)
+def test_the_question_of_a_study_is_the_one_that_its_file_asks(tmp_path, text, question):
+    (tmp_path / "study.yaml").write_text(text)
+    assert pages.study_question(tmp_path / "study.yaml") == question
+
+
+def test_the_shared_libraries_are_scripts_that_open_from_disk(tmp_path):
+    pages.write_assets(tmp_path)
+    script = (tmp_path / "assets/itables.js").read_text()
+    assert "window.itables={" in script
+    assert "\nexport" not in script
+    before = (tmp_path / "assets/plotly.min.js").stat().st_mtime_ns
+    pages.write_assets(tmp_path)
+    assert (tmp_path / "assets/plotly.min.js").stat().st_mtime_ns == before
+
+
+def test_the_pages_of_a_study_that_is_not_there_are_refused(tmp_path, capsys):
+    assert pages.main(["none", "--reports", str(tmp_path)]) == 2
+    assert "run the study first" in capsys.readouterr().err
