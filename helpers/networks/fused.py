@@ -65,9 +65,8 @@ def exact_head(head: nn.Linear | None) -> Iterator[None]:
         head.__class__ = nn.Linear
 
 
-def _convolutions_and_norms(network: nn.Module, example: Tensor) -> tuple[list[tuple[str, str]], Any]:
-    """Find, in one pass, the names of convolutions with the batch norm that each is followed by, and give the output beside them."""
-    names = {module: name for name, module in network.named_modules()}
+def _convolutions_and_norms(network: nn.Module, example: Tensor) -> tuple[list[tuple[nn.Conv2d, nn.BatchNorm2d]], Any]:
+    """Convolutions with the batch norm that each is followed by, found in one pass, and the output beside them."""
     calls: Counter[nn.Module] = Counter()
     outputs: dict[int, tuple[nn.Conv2d, Tensor]] = {}  # the tensors are kept, so that no other takes the place of one
     pairs: list[tuple[nn.Conv2d, nn.BatchNorm2d]] = []
@@ -83,20 +82,24 @@ def _convolutions_and_norms(network: nn.Module, example: Tensor) -> tuple[list[t
             last.append(output)
 
     observe(network, example, seen)
-    kept = [pair for pair in pairs if all(calls[module] == 1 for module in pair) and _foldable(*pair)]
-    return [(names[convolution], names[norm]) for convolution, norm in kept], last[-1]
+    return [pair for pair in pairs if all(calls[module] == 1 for module in pair) and _foldable(*pair)], last[-1]
 
 
 def _foldable(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> bool:
     return norm.track_running_stats and norm.running_mean is not None and not is_parametrized(convolution)
 
 
-def _folded(network: nn.Module, pairs: list[tuple[str, str]]) -> nn.Module:
-    made = copy.deepcopy(network).eval()
-    for first, second in pairs:
-        convolution, norm = made.get_submodule(first), made.get_submodule(second)
-        statistics = (norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias)
-        convolution.weight, convolution.bias = fuse_conv_bn_weights(convolution.weight, convolution.bias, *statistics)
-        parent, _, own = second.rpartition(".")
-        setattr(made.get_submodule(parent), own, nn.Identity())
+def _folded(network: nn.Module, pairs: list[tuple[nn.Conv2d, nn.BatchNorm2d]]) -> nn.Module:
+    """A copy in which an identity stands for each norm; weights that are folded are never copied as they were."""
+    folded = {
+        convolution: fuse_conv_bn_weights(
+            convolution.weight, convolution.bias, norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias
+        )
+        for convolution, norm in pairs
+    }
+    copies: dict[int, Any] = {id(norm): nn.Identity() for _, norm in pairs}
+    copies |= {id(convolution.weight): weight for convolution, (weight, _) in folded.items()}
+    made = copy.deepcopy(network, copies).eval()
+    for convolution, (_, bias) in folded.items():
+        copies[id(convolution)].bias = bias
     return made
