@@ -87,6 +87,8 @@ FREE_TEXTS = (
     "checkpoints_path",
     "images_path",
     "boxes_path",
+    "target_path",
+    "labelled_path",
     "calibration_study",
     "layers",
     "class_names",
@@ -162,13 +164,19 @@ CONSTRAINTS: dict[str, Constraint] = {
     "thresholds": Constraint(0, 1, above=True, below=True, fewest=1),
     "ablation_images": _COUNT_OR_ALL,
     "sampled_methods": Constraint(among=("grad_cam_plus_plus", "smooth_grad_cam_plus_plus", "eigen_cam", "score_cam")),
+    "attributions": Constraint(
+        among=("saliency", "input_x_gradient", "integrated_gradients", "guided_grad_cam", "occlusion", "deep_lift"), fewest=1
+    ),
+    "attribution_steps": Constraint(1, 10_000),
     "noise_samples": Constraint(1, 10_000),
     "noise_std": Constraint(0, 100),
     "score_cam_channels": Constraint(1, 100_000),
     "image_scales": Constraint(0.25, 8),
     "random_networks": Constraint(3, 10_000),
     "random_images": _COUNT_OR_ALL,
-    "saliency_provider": Constraint(among=("spectral_residual", "folder", "network")),
+    "saliency_providers": Constraint(
+        among=("spectral_residual", "spectral_residual_opencv", "fine_grained", "grab_cut", "folder", "network"), fewest=1
+    ),
     "saliency_architecture": Constraint(
         among=(
             "deeplabv3_mobilenet_v3_large",
@@ -180,8 +188,6 @@ CONSTRAINTS: dict[str, Constraint] = {
         )
     ),
     "saliency_classes": Constraint(1, 100_000),
-    "sample_sizes": Constraint(1, 10_000_000, fewest=1),
-    "sample_draws": Constraint(2, 1_000_000),
     "kappa_families": Constraint(
         among=(
             *("RN50", "RN101", "RN50x4", "RN50x16", "RN50x64"),
@@ -339,17 +345,20 @@ def _measured_unseen(v: Mapping[str, Any]) -> str:
 
 
 def _masks(v: Mapping[str, Any]) -> str:
-    wanted = {"folder": "the folder of masks", "network": "the file of the network's weights"}.get(v["saliency_provider"])
-    return (
-        f"saliency_path is empty, and saliency_provider {v['saliency_provider']} needs {wanted}"
-        if wanted and not v["saliency_path"]
-        else ""
-    )
+    known = {"folder": "the folder of masks", "network": "the file of the network's weights"}
+    wanted = [name for name in known if name in v["saliency_providers"]]
+    if len(wanted) > 1:
+        return "saliency_providers has folder and network, and saliency_path can be that of one; run them one after the other"
+    if wanted and not v["saliency_path"]:
+        return f"saliency_path is empty, and {wanted[0]} in saliency_providers needs {known[wanted[0]]}"
+    return ""
 
 
 def _own_images(v: Mapping[str, Any]) -> str:
-    missing = v["checkpoints_path"] and not v["images_path"]
-    return "images_path is empty, and checkpoints_path needs the training images of its networks" if missing else ""
+    if v["checkpoints_path"]:
+        return "" if v["images_path"] else "images_path is empty, and checkpoints_path needs the training images of its networks"
+    idle = [name for name in ("target_path", "labelled_path") if v.get(name)]
+    return f"{idle[0]} is set and checkpoints_path is empty; it is of a user's own checkpoints" if idle else ""
 
 
 def _shard_of(v: Mapping[str, Any]) -> str:
