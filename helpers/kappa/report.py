@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from helpers.kappa.probing import Level
 from helpers.kappa.statistics import AXES
 from helpers.kappa.tradeoff import Surface, TradeoffPoint
 from helpers.report.style import colours, count, listed, nothing_to_draw, percent, style
@@ -243,31 +242,12 @@ def classes_named(names: Sequence[str], seen: int, trained: bool) -> str:
     )
 
 
-def say_noise(generator: str, levels: Sequence[Level]) -> str:
-    """Sentence on how near the mean SSIM of the test images comes to its targets, and at what strengths."""
-    far = max(abs(level.reached - level.target) for level in levels)
-    strongest = max(levels, key=lambda level: level.strength)
-    return (
-        f"{count(len(levels), 'level')} of noise by {generator}: the mean SSIM of the test images misses its target by at most {far:.4f}; "
-        f"the strongest noise has SSIM {strongest.reached:.3f} at strength {strongest.strength:.3g}."
-    )
-
-
 def beside_table1(table: pd.DataFrame) -> pd.DataFrame:
     """List the networks with their size, published sizes beside them (Huang et al. 2025, Table 1)."""
     first = table.drop_duplicates("model")[["family", "model", "model_id", "origin", "weights"]]
     own = first.assign(weights_millions=first["weights"] / 1e6).drop(columns="weights")
     theirs = huang2025_table1().rename(columns={"weights_millions": "published_weights_millions"})
     return own.merge(theirs, how="left", on=["family", "model"])
-
-
-def say_networks(networks: pd.DataFrame) -> str:
-    """Count the networks, their range of sizes and where their weights come from."""
-    sizes = networks["weights_millions"]
-    return (
-        f"**{count(len(networks), 'network')}** of {sizes.min():.3g} to {sizes.max():.3g} million weights, heads left out "
-        f"({weights_named(networks['origin'])})."
-    )
 
 
 def say_cells(cells: pd.DataFrame, classes: pd.DataFrame) -> str:
@@ -332,19 +312,6 @@ def say_divergence(cells: pd.DataFrame) -> str:
         f"{moved.index[-1]} ({moved.iloc[-1]:.2f}). With {count(fewest, 'class')} in a cell the histograms are coarse, and the numbers are "
         "mostly the share of classes that left their bin."
     )
-
-
-def say_marginals(marginals: pd.DataFrame) -> str:
-    """Sentence on the axis along which the mean error changes most, from end to end."""
-    spans = {}
-    for axis, part in marginals.groupby("axis", sort=False):
-        error = part.sort_values("level")["error_mean"]
-        if len(error) > 1 and error.notna().all():
-            spans[axis] = error.iloc[-1] - error.iloc[0]
-    if not spans:
-        return "No axis has two levels, so there is no marginal to follow."
-    each = [f"{100 * span:+.1f} points along {_AXES[axis]}" for axis, span in spans.items()]
-    return f"From its lowest to its highest level the mean error moves by {listed(each)}."
 
 
 def say_point(name: str, point: TradeoffPoint, surface: Surface, strength: float) -> str:

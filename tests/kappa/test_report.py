@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 
 from helpers.kappa import probing, report, statistics, tradeoff
-from helpers.kappa.probing import Level
 from tests.kappa.conftest import grid
 
 SSIM, UNSEEN = np.linspace(0.6, 1, 9).round(2), np.array([0, 0.2, 0.4])
@@ -212,17 +211,10 @@ def test_unseen_means_unseen_by_the_backbone():
     assert "no class is backbone-unseen" in report.classes_named(["cat", "dog"], 2, True)
 
 
-def test_the_noise_says_how_far_it_is_off():
-    text = report.say_noise("blur", [Level(0.6, 0.605, 2.5), Level(1.0, 1.0, 0.0)])
-    assert "2 levels of noise by blur" in text
-    assert "at most 0.0050; the strongest noise has SSIM 0.605 at strength 2.5" in text
-
-
 def test_networks_stand_beside_the_published_sizes(table):
     networks = report.beside_table1(table.assign(model=table["model"].map({"a": "efficientnet_b0", "b": "RN50"})))
     assert networks.set_index("model")["published_weights_millions"].to_dict() == {"efficientnet_b0": 5.3, "RN50": 38.0}
     assert networks["weights_millions"].tolist() == [5.0, 20.0]
-    assert "**2 networks** of 5 to 20 million weights" in report.say_networks(networks)
 
 
 def test_cells_are_counted_and_the_clean_one_is_read(table, classes_kappa_readings):
@@ -257,14 +249,6 @@ def test_the_most_stable_network_is_named(table):
     assert "the least b (4.00)" in text
     assert "a moves from its clean cell by 1.00 nats" in report.say_divergence(moved[moved["model"] == "a"])
     assert report.say_divergence(table.assign(divergence=0.0)) == "No cell has moved from its clean cell."
-
-
-def test_marginals_are_read_from_end_to_end(table):
-    text = report.say_marginals(statistics.marginals(table))
-    assert "-12.0 points along SSIM" in text
-    assert "+5.0 points along the backbone-unseen fraction" in text
-    alone = statistics.marginals(probing.cells(grid((("a", "clip", 5.0),), (1.0,), (0.0,))))
-    assert report.say_marginals(alone).startswith("No axis has two levels")
 
 
 def test_the_point_says_where_it_lies_and_what_was_not_traded(surface_kappa_readings):
@@ -314,7 +298,6 @@ def test_undefined_numbers_never_enter_a_sentence(table, classes_kappa_readings,
         report.say_heat(empty, "error_mean"),
         report.say_diagram(nothing),
         report.say_divergence(empty),
-        report.say_marginals(statistics.marginals(empty)),
         report.say_sign_errors({"all": statistics.slice_sign_errors(complexities, table)}, {}),
     ]
     for sentence in sentences:
