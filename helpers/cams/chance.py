@@ -5,7 +5,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from helpers.cams.overlap import box_masks, pixels, upsample
+from helpers.cams.overlap import MASK_COLUMNS, box_masks, masks_at, masks_compared, not_finite, overlap_table, pixels, upsample
 
 SHUFFLES = 8  # boxes of other images that each map is compared with
 
@@ -52,7 +52,7 @@ def chance_scores(
     partners: Tensor | None = None,
     device: torch.device | str = "cpu",
 ) -> pd.DataFrame:
-    """Compare every map with the box of its image and with those of other images, by ways that need no good threshold.
+    """Compare every map with the box of its image and with those of other images, also by ways that need no good threshold.
 
     Args:
         maps_normalised: (N, h, w) in [0, 1), see ``closed_form.normalise_maps``.
@@ -64,7 +64,8 @@ def chance_scores(
         device: where to compute. Every box's mask lies in memory at once, S^2 bytes for an image.
 
     Returns:
-        One row per image, in order, float64; all NaN but the areas where an image has no box or its map is not finite:
+        One row per image, in order: the columns of ``overlap.image_scores`` and, float64 and all NaN but the areas where an image has
+        no box or its map is not finite:
 
         - mask_area, box_area: share of the image at or above the threshold, and in the boxes;
         - iou_shuffled: mean IoU of the mask with the boxes of the partners (permutation of images);
@@ -74,7 +75,12 @@ def chance_scores(
         - area_matched_iou: IoU at the highest level at which the mask is at least as large as the boxes;
         - average_precision: area under precision over recall of the pixels, ranked by the map (PxAP of Choe et al. 2020, for each
           image on its own).
+
+    Raises:
+        ValueError: the threshold is not between 0 and 1, or there are no images.
     """
+    if not len(boxes):
+        raise ValueError("there are no images to score; give at least one")
     annotation = box_masks(boxes.to(device), size)
     areas = pixels(annotation)
     boxed = areas > 0
@@ -88,16 +94,19 @@ def chance_scores(
         part = slice(start, start + batch_size)
         given = maps_normalised[part].to(device).float(), lowest[part].to(device).float()
         found.append(_of_batch(*given, annotation, areas, torch.arange(len(boxes), device=device)[part], lenders[part], threshold))
-    table = torch.cat(found, 1)
-    table[2:, ~boxed] = torch.nan
-    return pd.DataFrame(table.cpu().double().numpy().T, columns=CHANCE_COLUMNS)
+    overlaps, beside = torch.cat(found, 1).split([len(MASK_COLUMNS), len(CHANCE_COLUMNS)])
+    beside[2:, ~boxed] = torch.nan
+    return overlap_table(overlaps).join(pd.DataFrame(beside.cpu().double().numpy().T, columns=CHANCE_COLUMNS))
 
 
 def _of_batch(maps: Tensor, lowest: Tensor, annotation: Tensor, areas: Tensor, images: Tensor, lenders: Tensor, threshold: float) -> Tensor:
-    """Work out ``CHANCE_COLUMNS`` of some images: (8, B)."""
-    size, own, area = annotation.shape[-1], annotation[images], areas[images]
-    values = upsample(maps.nan_to_num(0, 0, 0), size)
-    mask = values >= threshold
+    """Work out ``MASK_COLUMNS`` and ``CHANCE_COLUMNS`` of some images: (19, B)."""
+    size, own, area, undefined = annotation.shape[-1], annotation[images], areas[images], not_finite(maps)
+    values = upsample(maps, size)
+    mask = masks_at(values, threshold)
+    overlaps = masks_compared(mask, own, undefined)
+    if undefined.any():
+        values = values.nan_to_num(0, 0, 0)
     marked, shared = pixels(mask), (mask.unsqueeze(1) & annotation[lenders]).flatten(2).sum(2, dtype=torch.int32)
     y, x = _places_of_maxima(maps, size)
     matched, precision = _by_levels(values, own, area)
@@ -111,8 +120,8 @@ def _of_batch(maps: Tensor, lowest: Tensor, annotation: Tensor, areas: Tensor, i
         matched,
         precision,
     ]
-    undefined = ~(maps.isfinite().all(2).all(1) & lowest.isfinite())
-    return torch.stack([column.float().masked_fill(undefined, torch.nan) for column in found])
+    undefined |= ~lowest.isfinite()
+    return torch.cat([overlaps, torch.stack([column.float().masked_fill(undefined, torch.nan) for column in found])])
 
 
 def _energies(values: Tensor, lowest: Tensor, own: Tensor, area: Tensor) -> Tensor:

@@ -109,7 +109,7 @@ def pixels(masks: Tensor) -> Tensor:
     return masks.flatten(1).sum(1, dtype=torch.int32)
 
 
-OVERLAP_COLUMNS = ["iou", "iou_b", "empty_map", "empty_box", "map_pixels", "box_pixels", "common_pixels", "x0", "y0", "x1", "y1"]
+MASK_COLUMNS = ["iou", "iou_b", "empty_map", "empty_box", "map_pixels", "box_pixels", "common_pixels", "x0", "y0", "x1", "y1"]
 
 
 def not_finite(maps: Tensor) -> Tensor:
@@ -118,7 +118,7 @@ def not_finite(maps: Tensor) -> Tensor:
 
 
 def masks_compared(attention: Tensor, annotation: Tensor, undefined: Tensor) -> Tensor:
-    """``OVERLAP_COLUMNS`` of the masks of maps and boxes, see ``image_scores``: two (B, S, S) bool, (B,) bool -> (11, B) float32."""
+    """``MASK_COLUMNS`` of the masks of maps and boxes, see ``image_scores``: two (B, S, S) bool, (B,) bool -> (11, B) float32."""
     marked, boxed, common = (pixels(masks) for masks in (attention, annotation, attention & annotation))
     rectangles = bounding_rectangles(attention)
     x0, y0, x1, y1 = rectangles.unbind(1)
@@ -130,8 +130,8 @@ def masks_compared(attention: Tensor, annotation: Tensor, undefined: Tensor) -> 
 
 def overlap_table(columns: Tensor) -> pd.DataFrame:
     """One row per image: (11, N) of ``masks_compared`` as a table, see ``image_scores``."""
-    table = pd.DataFrame(columns.cpu().double().numpy().T, columns=OVERLAP_COLUMNS)
-    return table.astype(dict.fromkeys(OVERLAP_COLUMNS[2:4], bool) | dict.fromkeys(OVERLAP_COLUMNS[4:], "int64"))
+    table = pd.DataFrame(columns.cpu().double().numpy().T, columns=MASK_COLUMNS)
+    return table.astype(dict.fromkeys(MASK_COLUMNS[2:4], bool) | dict.fromkeys(MASK_COLUMNS[4:], "int64"))
 
 
 def iou_and_iou_b(maps_normalised: Tensor, boxes: Tensor, size: int, threshold: float = 0.1) -> tuple[Tensor, Tensor]:
@@ -236,7 +236,7 @@ def overlaps(maps_normalised: Tensor, annotation: CountedBoxes, thresholds: Sequ
     bins = _bins(levels)
     results = torch.empty(2, len(levels), len(maps_normalised), device=maps_normalised.device)
     # A processor's cache holds what is worked out for some images; a GPU takes all at once.
-    step = max(4, 2**17 // annotation.inside[0].numel()) if maps_normalised.device.type == "cpu" else max(1, len(maps_normalised))
+    step = max(4, 2**17 // annotation.inside.shape[-1] ** 2) if maps_normalised.device.type == "cpu" else max(1, len(maps_normalised))
     for start in range(0, len(maps_normalised), step):
         part = slice(start, start + step)
         results[:, :, part] = _overlaps_at_levels(maps_normalised[part], annotation.of(part), levels, bins)

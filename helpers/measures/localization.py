@@ -9,17 +9,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from helpers.cams import chance, detection, overlap
+from helpers.cams import chance, detection
 from helpers.measures.evidence import provides
 from helpers.measures.registry import measure
 
 
 @provides
 def image_overlaps(maps: Tensor, lowest: Tensor, images: Any, cam_threshold: float, device: Any) -> pd.DataFrame:
-    """One row per training image: see ``overlap.image_scores`` and ``chance.chance_scores``."""
-    size = images.images.shape[-1]
-    overlaps = overlap.image_scores(maps, images.boxes, size, cam_threshold, device=device)
-    return overlaps.join(chance.chance_scores(maps, lowest, images.boxes, size, cam_threshold, device=device))
+    """One row per training image: see ``chance.chance_scores``."""
+    return chance.chance_scores(maps, lowest, images.boxes, images.images.shape[-1], cam_threshold, device=device)
 
 
 @measure("localization", 1, "Du et al. 2024, equations 2 to 6", title="IoU")

@@ -3,6 +3,7 @@
 import itertools
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.metrics import average_precision_score
@@ -14,7 +15,9 @@ SIZE = 16
 
 def scored(raw, boxes, threshold=0.1, **options):
     maps = closed_form.normalise_maps(raw)
-    return chance.chance_scores(maps, closed_form.lowest_of(raw), boxes, SIZE, threshold, **options)
+    table = chance.chance_scores(maps, closed_form.lowest_of(raw), boxes, SIZE, threshold, **options)
+    pd.testing.assert_frame_equal(table[overlap.MASK_COLUMNS], overlap.image_scores(maps, boxes, SIZE, threshold))
+    return table[chance.CHANCE_COLUMNS]
 
 
 @pytest.fixture

@@ -66,7 +66,7 @@ class Corner(nn.Module):
 def test_images_are_turned_by_quarter_turns_exactly():
     images = type("Images", (), {"images": torch.zeros(1, 3, 4, 4, dtype=torch.uint8), "__len__": lambda self: 1})()
     images.images[0, :, 0, 0] = 9
-    turned = prediction.rotated_probabilities(Corner(), images, torch.Tensor.float, "cpu", 8)
+    turned = prediction.rotated_probabilities(Corner(), images, torch.Tensor.float, "cpu", 8, images.images.float(), "float32")
     assert turned.argmax(2)[:, 0].tolist() == [2, 3, 1]  # anticlockwise: lower left, lower right, upper right
     assert turned.shape == (3, 1, 4)
 
