@@ -13,9 +13,10 @@ import pandas as pd
 
 from helpers.statistics.correlations import design, kendall, partial_correlation
 from helpers.statistics.hyperparameters import granulated_kendall
-from helpers.statistics.information import information_table
+from helpers.statistics.information import conditional_information
 from helpers.statistics.questions import ranking_table
-from helpers.statistics.sign_error import sign_error_table
+from helpers.statistics.sign_error import sign_errors
+from helpers.statistics.tables import conditional_table
 
 # Seven hyperparameters with 864 cells in all.
 AXES = {
@@ -59,8 +60,8 @@ def statistics_of(table: pd.DataFrame, measures: dict[str, int]) -> dict[str, Ca
         "Pearson": partial(partial_correlation, x, gap),
         "Kendall": partial(kendall, x, gap),
         "granulated Kendall": partial(granulated_kendall, table, measures, axes),
-        "conditional mutual information": partial(information_table, table, measures, axes),
-        "sign error": partial(sign_error_table, table, measures, axes, test_images=10_000),
+        "conditional mutual information": partial(conditional_information, table, list(measures), axes),
+        "sign error": partial(sign_errors, table, measures, axes, test_images=10_000),
         "partial correlation": lambda: partial_correlation(x, gap, design(table, axes)),
     }
 
@@ -78,6 +79,7 @@ def main() -> None:
     fit = np.random.default_rng(0).uniform(0.8, 1, size=300)
     small = small.assign(test_accuracy=fit - small["gap"], train_accuracy=fit, log_train_loss=np.log(1.01 - fit))
     timed("all questions, 300 models x 60", lambda: ranking_table(small, list(names), list(AXES)))
+    timed("hyperparameters fixed, 300 x 60", lambda: conditional_table(small, names, list(AXES), test_images=10_000))
 
 
 if __name__ == "__main__":

@@ -326,20 +326,27 @@ def ranking_figure(table: pd.DataFrame, bands: Mapping[str, float]) -> Figure:
     return figure
 
 
-def say_conditional(table: pd.DataFrame, titles: Mapping[str, str]) -> str:
-    """Sentence on the measure with the highest conditional information and the lowest sign error, each with its adjusted p."""
+def say_conditional(table: pd.DataFrame, undefined: str, titles: Mapping[str, str]) -> str:
+    """Name the measure with the highest conditional information and the lowest sign error, each with its adjusted p.
+
+    Args:
+        table: see ``tables.conditional_table``.
+        undefined: why the sign error is, in words; "" where it is not.
+        titles: measure to its name.
+    """
     parts = []
     for name, words, best in (
         ("conditional_information", "highest conditional information", "idxmax"),
-        ("sign_error", "lowest sign error", "idxmin"),
+        ("sign_error", "lowest sign error of a worst environment", "idxmin"),
     ):
-        defined = table.dropna(subset=name)
-        if not len(defined):
-            parts.append(f"no measure has a defined {name.replace('_', ' ')}")
+        if name not in table or not table[name].notna().any():
             continue
-        row = defined.loc[getattr(defined[name], best)()]
+        row = table.loc[getattr(table[name], best)()]
         parts.append(f"{words}: {titles[row['measure']]} with {row[name]:.2f}, adjusted p {row[f'{name}_p_adjusted']:.2g}")
-    return "; ".join(parts).capitalize() + "."
+    text = "; ".join(parts)
+    if text:
+        text = f"{text[0].upper()}{text[1:]}, of {count(len(table), 'measure')} by {table['permutations'].iloc[0]:,} permutations. "
+    return f"{text}The sign error is undefined for every measure: {undefined}." if undefined else text.strip()
 
 
 def say_reliability(table: pd.DataFrame) -> str:

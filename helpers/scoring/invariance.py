@@ -9,9 +9,9 @@ import torch
 
 from helpers.data.dataset import StudyData
 from helpers.measures.registry import MEASURES
-from helpers.measures.transforms import TRANSFORMS, invariance_targets
+from helpers.measures.transforms import TRANSFORMS, invariance_targets, transforms_of
 from helpers.networks import resnet
-from helpers.statistics.information import information_table
+from helpers.statistics.information import conditional_information
 from helpers.statistics.resampling import correlated
 from helpers.statistics.tables import varied_axes
 from helpers.training.catalogue import load_model, models_of, read_scores, save_scores, scored_measures
@@ -27,27 +27,29 @@ PREDICTORS = {
 _TARGET = "test accuracy under perturbation"
 
 
-def keep_targets(work: Path, catalogue: pd.DataFrame, data: StudyData, seed: int, device: torch.device | str) -> Iterator[str]:
+def keep_targets(
+    work: Path, catalogue: pd.DataFrame, data: StudyData, seed: int, device: torch.device | str, ranges: str = "cifar10"
+) -> Iterator[str]:
     """Measure what is to be predicted, for the models that lack it: accuracy on perturbed test images; yield each model's id."""
-    folder = _folder(seed)
+    folder, transforms = _folder(seed, ranges), transforms_of(ranges)
     for model in models_of(catalogue):
         if not scored_measures(work, folder, model.model_id):
             network = load_model(work, model, len(data.classes), device)
-            accuracies = invariance_targets(network, data.test, resnet.normalise_images, seed, device)
+            accuracies = invariance_targets(network, data.test, resnet.normalise_images, seed, device, transforms)
             rows = pd.DataFrame({"measure": _TARGET, "variant": list(accuracies), "value": list(accuracies.values())})
             save_scores(work, folder, model.model_id, rows.assign(seconds=0.0, reason=""))
         yield model.model_id
 
 
-def with_targets(work: Path, table: pd.DataFrame, seed: int) -> pd.DataFrame:
+def with_targets(work: Path, table: pd.DataFrame, seed: int, ranges: str = "cifar10") -> pd.DataFrame:
     """Join the targets to a table of models: one column per transform, named "test accuracy under <transform>"."""
-    wide = read_scores(work, [_folder(seed)], table["model_id"]).pivot(index="model_id", columns="variant", values="value")
+    wide = read_scores(work, [_folder(seed, ranges)], table["model_id"]).pivot(index="model_id", columns="variant", values="value")
     named = wide.reindex(columns=list(TRANSFORMS)).rename(columns=target_column)
     return table.merge(named, how="left", left_on="model_id", right_index=True)
 
 
-def _folder(seed: int) -> str:
-    return f"invariance-{seed}"
+def _folder(seed: int, ranges: str) -> str:
+    return f"invariance-{seed}" + (f"-{ranges}" if ranges != "cifar10" else "")
 
 
 def target_column(transform: str) -> str:
@@ -79,7 +81,7 @@ def invariance_table(table: pd.DataFrame, axes: list[str], *, resamples: int, se
             known = table.assign(predictor=signed, target=table[target_column(transform)].astype(float))
             known = known.assign(gap=-known["target"])[np.isfinite(known[["predictor", "target"]]).all(axis=1)]
             (found,) = correlated(known, ["predictor"], target="target", tau=True, draws=0, tau_draws=resamples, seed=seed).itertuples()
-            score = information_table(known, {"predictor": 1}, varied, seed=seed)["score"].iloc[0] if varied and found.n else float("nan")
+            score = conditional_information(known, ["predictor"], varied, seed=seed)[0] if varied and found.n else float("nan")
             row = {"perturbation": transform, "predictor": predictor, "n": found.n}
             row |= {"kendall": found.kendall_tau, "low": found.kendall_low, "high": found.kendall_high}
             rows.append(row | {"information": 100 * score})

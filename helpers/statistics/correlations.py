@@ -5,7 +5,6 @@ often each model is in each draw; without weights every model counts once. NaN d
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -82,19 +81,6 @@ def partial_correlation(x: ArrayLike, y: ArrayLike, given: Array | None = None, 
 def pearson(x: ArrayLike, y: ArrayLike) -> float:
     """Linear correlation of one measure (n,) with one target (n,), NaN where undefined; Du et al. 2024, equation (7)."""
     return float(partial_correlation(x, y)[0])
-
-
-def finite_pairs(x: ArrayLike, y: ArrayLike) -> tuple[Array, Array, NDArray[np.bool_]]:
-    """The values of the models where both are finite, and the (N,) mask of these models: ``(~mask).sum()`` were dropped.
-
-    Raises:
-        ValueError: not one value of each per model.
-    """
-    x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
-    if x.ndim != 1 or x.shape != y.shape:
-        raise ValueError(f"measure and gap need one value per model each, got shapes {x.shape} and {y.shape}")
-    kept = np.isfinite(x) & np.isfinite(y)
-    return x[kept], y[kept], kept
 
 
 def checked(x: ArrayLike, y: ArrayLike, weights: Array | None) -> tuple[Array, Array, Array]:
@@ -179,46 +165,6 @@ def pairwise_accuracy(x: ArrayLike, y: ArrayLike, weights: Array | None = None) 
     signed, _, _, differ = pair_sums(x, y, checked(x, y, weights)[2])
     shares = (1 - signed / np.where(differ > 0, differ, np.nan)) / 2
     return shares if weights is not None else shares[0]
-
-
-class PairCounts(NamedTuple):
-    """How often the better of two models by a measure is the better by the gap."""
-
-    accuracy: float  # concordant / (concordant + discordant), NaN when every pair is tied
-    concordant: int
-    discordant: int
-    ties: int  # pairs tied in the measure, the gap or both
-
-
-def pair_counts(measure: ArrayLike, gap: ArrayLike, direction: int = 1) -> PairCounts:
-    """Pairs where a measure picks the model with the smaller gap, of any number of models; Du et al. 2024, section 5.2.2.
-
-    The same as ``pairwise_accuracy`` without weights, counted from tau-b in O(n log n) time.
-
-    Args:
-        measure: (n,) one value per model; those that are not finite are left out.
-        gap: (n,) train minus test accuracy.
-        direction: +1 when a larger measure promises a smaller gap, -1 when it promises a larger one.
-
-    Raises:
-        ValueError: a direction that is not +1 or -1, or arrays that are not of one length.
-    """
-    if direction not in (1, -1):
-        raise ValueError(f"direction {direction!r} must be +1 (larger is better) or -1 (larger is worse)")
-    x, y, _ = finite_pairs(measure, gap)
-    pairs = len(x) * (len(x) - 1) // 2
-    tied_x, tied_y, tied_both = (_tied(values) for values in (x[None], y[None], np.stack([x, y])))
-    untied = pairs - tied_x - tied_y + tied_both
-    tau = scipy.stats.kendalltau(x, y).statistic if untied else 0.0
-    signed = round(float(tau * np.sqrt(float(pairs - tied_x) * float(pairs - tied_y))))
-    concordant = (untied - direction * signed) // 2
-    return PairCounts(concordant / untied if untied else np.nan, concordant, untied - concordant, pairs - untied)
-
-
-def _tied(columns: Array) -> int:
-    """Count the pairs of models that agree in all columns, (k, n)."""
-    sizes = np.unique(columns, axis=1, return_counts=True)[1]
-    return int((sizes * (sizes - 1) // 2).sum())
 
 
 def pair_sums(x: ArrayLike, y: ArrayLike, weights: Array) -> tuple[Array, Array, Array, Array]:

@@ -102,7 +102,7 @@ def granulated_kendall(catalogue: pd.DataFrame, measures: Mapping[str, int], axe
     for axis in range(len(axes)):
         rest = joint_codes(np.delete(levels, axis, axis=1).T, len(levels))
         psi[axis], groups[axis] = _mean_tau(x, y, rest, levels[:, axis])
-    psi[-1], groups[-1] = _mean_where(psi[:-1], np.isfinite(psi[:-1])), groups[:-1].sum(0)
+    psi[-1], groups[-1] = mean_where(psi[:-1], np.isfinite(psi[:-1])), groups[:-1].sum(0)
     rows = []
     for column, name in enumerate(measures):
         counts = {"n": int(finite[:, column].sum()), "dropped": int((~finite[:, column]).sum())}
@@ -124,11 +124,11 @@ def _mean_tau(x: Array, y: Array, rest: Codes, levels: Codes) -> tuple[Array, Co
         signs = _signs(x[first], x[first + step]) * _signs(y[first], y[first + step])
         np.add.at(agreement, rest[first], signs)
     pairs = sizes * (sizes - 1) / 2
-    return _mean_where(agreement / np.where(pairs > 0, pairs, np.nan), pairs > 0), (pairs > 0).sum(0)
+    return mean_where(agreement / np.where(pairs > 0, pairs, np.nan), pairs > 0), (pairs > 0).sum(0)
 
 
-def _mean_where(values: Array, chosen: NDArray[np.bool_]) -> Array:
-    """Mean of the chosen values of each column, NaN where there is none."""
+def mean_where(values: Array, chosen: NDArray[np.bool_]) -> Array:
+    """Mean over the first axis of the chosen values, NaN where there is none."""
     counts = chosen.sum(0)
     return np.where(chosen, values, 0).sum(0) / np.where(counts > 0, counts, np.nan)
 

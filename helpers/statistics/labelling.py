@@ -99,19 +99,26 @@ def _compared(method: Hashable, models: int, error: float, bias: float, labellin
     return row | {"labelled_images": equal, "worth_more": error < labelling}
 
 
-def residual_spread(residuals: ArrayLike, kinds: Sequence[Hashable] | ArrayLike) -> float:
-    """Standard deviation of residuals about the mean of their kind, pooled: what moving all of a kind together leaves.
+def residual_spread(residuals: ArrayLike, kinds: Sequence[Hashable] | ArrayLike, labelled: ArrayLike | None = None) -> float:
+    """Standard deviation of residuals about the level of their kind, pooled: what moving all of a kind together leaves.
 
     Args:
         residuals: (n,) true minus predicted accuracy of models that the prediction had not seen.
         kinds: (n,) what is moved together, as the architecture.
+        labelled: (n,) bool, which residuals the level is the mean of, where labelled images are of one target and predictions of others.
 
     Returns:
-        ``sqrt(sum (r - mean of kind)^2 / (n - kinds))``, a fraction; NaN where no kind has two models.
+        ``sqrt(sum (r - mean of kind)^2 / (n - kinds))``, a fraction; NaN where no kind has two models. With ``labelled`` the root mean
+        square of the other residuals about the mean of their kind's labelled ones; NaN where no kind has both.
     """
-    groups = pd.Series(np.asarray(residuals, dtype=float)).groupby(np.asarray(kinds))
-    freedom = int((groups.size() - 1).sum())
-    return float(np.sqrt(((groups.size() - 1) * groups.var(ddof=1).fillna(0)).sum() / freedom)) if freedom else np.nan
+    table = pd.DataFrame({"residual": np.asarray(residuals, dtype=float), "kind": np.asarray(kinds)})
+    if labelled is None:
+        groups = table.groupby("kind")["residual"]
+        freedom = int((groups.size() - 1).sum())
+        return float(np.sqrt(((groups.size() - 1) * groups.var(ddof=1).fillna(0)).sum() / freedom)) if freedom else np.nan
+    known = np.asarray(labelled, dtype=bool)
+    level = table.loc[~known, "kind"].map(table[known].groupby("kind")["residual"].mean())
+    return float(np.sqrt(((table.loc[~known, "residual"] - level) ** 2).mean()))
 
 
 class Moved(NamedTuple):
@@ -174,6 +181,24 @@ def moved_together(predicted: ArrayLike, right: ArrayLike, *, spread: float = 0.
     reach = z * np.sqrt(shift_variance)
     ends = (shift + towards_half - reach, shift + towards_half + reach)
     return Moved(np.clip(moved, 0, 1), low, high, shift, float(ends[0]), float(ends[1]), kept)
+
+
+def moved_elsewhere(predicted: ArrayLike, moved: Moved, *, spread: float, level: float = 0.8) -> tuple[Array, Array, Array]:
+    """Predictions for images of another kind than the labelled ones, moved by the same shift, with low and high, (C,) each, in [0, 1].
+
+    The half-width is the root of the squared half-widths of the shift and of what moving leaves there, by normal quantiles: the larger of
+    ``spread`` and of what the labelled images show.
+
+    Args:
+        predicted: (C,) accuracies by the method that predicted ``moved``.
+        moved: see ``moved_together``.
+        spread: see ``residual_spread`` with ``labelled``.
+        level: that of ``moved``, in (0, 1).
+    """
+    p = np.asarray(predicted, dtype=float)
+    half = np.hypot((moved.shift_high - moved.shift_low) / 2, scipy.stats.norm.ppf((1 + level) / 2) * max(spread, moved.spread))
+    centre = p + (moved.shift_low + moved.shift_high) / 2
+    return np.clip(p + moved.shift, 0, 1), np.clip(centre - half, 0, 1), np.clip(centre + half, 0, 1)
 
 
 def _spread(p: Array, x: Array) -> float:

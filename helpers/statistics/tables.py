@@ -1,22 +1,22 @@
 """Tables of how well measures tell the gap: per architecture and training accuracy, with hyperparameters fixed, and task by task."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import zscore
 
-from helpers.statistics.correlations import Array, finite_pairs, kendall, pair_counts, pairwise_accuracy, pearson
-from helpers.statistics.hyperparameters import ALL, granulated_kendall
-from helpers.statistics.information import information_table
-from helpers.statistics.permutation import adjusted_p_values, band, permuted_rows
+from helpers.statistics.correlations import Array, kendall, pair_sums, pairwise_accuracy, pearson
+from helpers.statistics.hyperparameters import ALL, granulated_kendall, mean_where
+from helpers.statistics.information import conditional_information
+from helpers.statistics.permutation import PERMUTATIONS, adjusted_p_values, band, permuted_rows
 from helpers.statistics.resampling import FEWEST_CELLS, correlated, estimate
-from helpers.statistics.sign_error import ALL_ENVIRONMENTS, sign_error_table
+from helpers.statistics.sign_error import MINIMUM_SAMPLE, sign_errors, told_from
 
 THRESHOLDS = (0.95, 0.90, 0.85, 0.80)
 TOTAL = "Total"
-NULL_DRAWS = 99  # permutations of statistics that are counted anew each time; p is then 0.01 at least
+_PAIRS_IN_ALL = 500_000_000  # pairs of cells over all permutations; above 300 cells there are fewer of these, 670 for the paper's 864
 
 
 def _subsets(catalogue: pd.DataFrame, thresholds: Collection[float]) -> Iterator[tuple[str, float, pd.DataFrame]]:
@@ -55,12 +55,9 @@ def correlation_table(
         correlated(models, list(measures), **drawing).assign(architecture=architecture, threshold=threshold)
         for architecture, threshold, models in _subsets(catalogue, thresholds)
     ]
-    return _in_front(pd.concat(parts, ignore_index=True))
-
-
-def _in_front(table: pd.DataFrame) -> pd.DataFrame:
+    table = pd.concat(parts, ignore_index=True)
     front = ["architecture", "threshold", "measure"]
-    return table[[*front, *(name for name in table if name not in front)]]
+    return table[[*front, *table.columns.difference(front, sort=False)]]
 
 
 def selection_table(
@@ -84,19 +81,19 @@ def selection_table(
         One row per architecture (last "Total"), threshold and measure: n, dropped, cells, accuracy (fraction), ci_low, ci_high,
         concordant, discordant, ties. What is undefined is NaN; no row is left out.
     """
-    rows = []
+    parts = []
     for architecture, threshold, models in _subsets(catalogue, thresholds):
         x = models[list(measures)].to_numpy(dtype=float) * np.array(list(measures.values()), dtype=float)
-        y = models["gap"].to_numpy(dtype=float)
-        _, low, high, _ = estimate(lambda w, x=x, y=y: pairwise_accuracy(x, y, w), models["cell"], resamples, seed)
-        for number, name in enumerate(measures):
-            kept = finite_pairs(x[:, number], y)[2]
-            cells = models["cell"].to_numpy()[kept]
-            enough = len(set(cells)) >= FEWEST_CELLS
-            subset = {"architecture": architecture, "threshold": threshold, "measure": name, "n": int(kept.sum())}
-            subset |= {"dropped": int((~kept).sum()), "cells": len(set(cells))} | pair_counts(x[:, number], y)._asdict()
-            rows.append(subset | {"ci_low": low[number] if enough else np.nan, "ci_high": high[number] if enough else np.nan})
-    return pd.DataFrame(rows)
+        y, cells = models["gap"].to_numpy(dtype=float), models["cell"].to_numpy()
+        accuracy, low, high, _ = estimate(lambda w, x=x, y=y: pairwise_accuracy(x, y, w), cells, resamples, seed)
+        known = np.isfinite(x) & np.isfinite(y)[:, None]
+        n, count = known.sum(0), np.array([len(set(cells[column])) for column in known.T])
+        signed, _, _, differ = (part[0] for part in pair_sums(x, y, np.ones((1, len(y)))))
+        counts = {"concordant": (differ - signed) / 2, "discordant": (differ + signed) / 2, "ties": n * (n - 1) / 2 - differ}
+        ends = {name: np.where(count >= FEWEST_CELLS, end, np.nan) for name, end in (("ci_low", low), ("ci_high", high))}
+        where = {"architecture": architecture, "threshold": threshold, "measure": list(measures), "n": n}
+        parts.append(pd.DataFrame(where | {"dropped": len(y) - n, "cells": count, "accuracy": accuracy} | counts | ends))
+    return pd.concat(parts, ignore_index=True)
 
 
 def varied_axes(catalogue: pd.DataFrame, axes: Sequence[str]) -> list[str]:
@@ -105,8 +102,8 @@ def varied_axes(catalogue: pd.DataFrame, axes: Sequence[str]) -> list[str]:
 
 
 def conditional_table(
-    models: pd.DataFrame, measures: Mapping[str, int], axes: Sequence[str], *, test_images: int, draws: int = NULL_DRAWS, seed: int = 0
-) -> pd.DataFrame:
+    models: pd.DataFrame, measures: Mapping[str, int], axes: Sequence[str], *, test_images: int, draws: int = PERMUTATIONS, seed: int = 0
+) -> tuple[pd.DataFrame, str]:
     """Statistics of the literature that hold hyperparameters fixed, each beside what chance would give the best of these measures.
 
     Args:
@@ -114,55 +111,49 @@ def conditional_table(
         measures: column to direction, +1 when a larger value promises a smaller gap, else -1.
         axes: hyperparameters with more than one level, see ``varied_axes``; there may be none.
         test_images: images that each test accuracy was measured on, for the noise filter of the sign error.
-        draws: permutations of the gap among cells behind p.
+        draws: permutations of the gap among cells behind p, all measures on the same; fewer above 300 cells.
         seed: of them.
 
     Returns:
-        One row per measure: granulated_kendall (mean over the axes, in the sign of the raw measure), conditional_information in [0, 1]
-        and sign_error (of the worst environment; 0 is perfect, 0.5 chance), both with ``_p_adjusted`` (maxT over the measures) and
-        ``_band`` (95 % of the null's largest score; of the null's largest distance from 0.5), environment and environments.
+        One row per measure: granulated_kendall (mean over the axes, in the sign of the raw measure); conditional_information in [0, 1],
+        with ``_p_adjusted`` (maxT over the measures) and ``_band`` (95 % of the null's largest score); sign_error (of the worst
+        environment; 0 is perfect, 0.5 a coin), with ``_p_adjusted`` for being so low, and ``_band`` (the null's lowest is above it in
+        95 %); environments, pooled and permutations. And why the sign error is undefined for every measure; its columns are then left
+        out, and the reason is "" where it is defined.
     """
-    wanted = ["granulated_kendall", "conditional_information", "sign_error", "environment", "environments"]
     if not axes:
-        return pd.DataFrame({"measure": list(measures)}).reindex(columns=["measure", *wanted])
-    granulated = granulated_kendall(models, dict.fromkeys(measures, -1), axes).query("hyperparameter == @ALL")
-
-    def worst(table: pd.DataFrame) -> pd.DataFrame:
-        errors = sign_error_table(table, measures, axes, test_images=test_images, seed=seed)
-        return errors[errors["hyperparameter"] == ALL_ENVIRONMENTS].set_index("measure").loc[list(measures)]
-
-    def scores(table: pd.DataFrame) -> Array:
-        return information_table(table, measures, axes, seed=seed)["score"].to_numpy(dtype=float)
-
-    errors = worst(models)
-    found = pd.DataFrame(
-        {
-            "measure": list(measures),
-            "granulated_kendall": granulated[granulated["hyperparameter"] == ALL]
-            .set_index("measure")["psi"]
-            .loc[list(measures)]
-            .to_numpy(),
-            "conditional_information": scores(models),
-            "sign_error": errors["maximum"].to_numpy(),
-            "environment": errors["environment"].to_numpy(),
-            "environments": errors["environments"].to_numpy(),
-        }
+        return pd.DataFrame({"measure": list(measures)}), "no hyperparameter has two levels, so nothing can be held fixed"
+    granulated = granulated_kendall(models, dict.fromkeys(measures, -1), axes)
+    found = granulated.loc[granulated["hyperparameter"] == ALL, ["measure", "psi"]].rename(columns={"psi": "granulated_kendall"})
+    gaps = _permuted(models, draws, seed)
+    found = found.assign(
+        **_against_chance("conditional_information", conditional_information(models, list(measures), axes, gaps, seed=seed))
     )
-    found = found.assign(**_against_chance("conditional_information", found["conditional_information"], scores, models, draws, seed))
-    distance = (found["sign_error"] - 0.5).abs()
-    return found.assign(
-        **_against_chance("sign_error", distance, lambda t: (worst(t)["maximum"] - 0.5).abs().to_numpy(float), models, draws, seed)
-    )
+    errors = sign_errors(models, measures, axes, gaps, test_images=test_images, seed=seed)
+    reason = ""
+    if np.isfinite(errors.robust[0]).any():
+        lowest = _against_chance("sign_error", -errors.robust)
+        found = found.assign(**lowest | {"sign_error": errors.robust[0], "sign_error_band": -lowest["sign_error_band"]})
+        found = found.assign(environments=errors.environments, pooled=errors.pooled)
+    else:
+        reason = (
+            f"{errors.pairs} pairs of models differ in one hyperparameter alone, {errors.told} of them by more than the "
+            f"{100 * told_from(test_images):.1f} points of the gap that {test_images:,} test images can tell, and no two levels have the "
+            f"weight of {MINIMUM_SAMPLE:g} such pairs between them"
+        )
+    return found.assign(permutations=len(gaps) - 1).reset_index(drop=True), reason
 
 
-def _against_chance(
-    name: str, observed: ArrayLike, statistic: Callable[[pd.DataFrame], Array], models: pd.DataFrame, draws: int, seed: int
-) -> dict[str, ArrayLike]:
-    """Adjusted p of each measure, and the band, where the statistic (M,) is counted anew with the gap permuted among cells."""
-    gap = models["gap"].to_numpy(dtype=float)
-    null = np.array([statistic(models.assign(gap=gap[rows])) for rows in permuted_rows(models["cell"], draws, seed)])
-    null = null.reshape(draws, np.size(observed))
-    return {f"{name}_p_adjusted": adjusted_p_values(observed, null), f"{name}_band": band(null)}
+def _permuted(models: pd.DataFrame, draws: int, seed: int) -> Array:
+    """The gap, and below it the gap after each permutation among cells: (1 + draws, n)."""
+    gap, cells = models["gap"].to_numpy(dtype=float), models["cell"].nunique()
+    rows = permuted_rows(models["cell"], min(draws, _PAIRS_IN_ALL // max(1, cells**2)), seed)
+    return np.vstack([gap, gap[rows]])
+
+
+def _against_chance(name: str, scores: Array) -> dict[str, ArrayLike]:
+    """Scores (1 + draws, M), the observed ones first, as the columns score, adjusted p and band; larger is more extreme."""
+    return {name: scores[0], f"{name}_p_adjusted": adjusted_p_values(scores[0], scores[1:]), f"{name}_band": band(scores[1:])}
 
 
 def measure_correlations(catalogue: pd.DataFrame, measures: Mapping[str, int]) -> pd.DataFrame:
@@ -177,16 +168,16 @@ def measure_correlations(catalogue: pd.DataFrame, measures: Mapping[str, int]) -
 
 
 def task_table(
-    catalogue: pd.DataFrame, measures: Mapping[str, int], axes: Sequence[str], task: str, *, draws: int = NULL_DRAWS, seed: int = 0
+    catalogue: pd.DataFrame, measures: Sequence[str], axes: Sequence[str], task: str, *, draws: int = PERMUTATIONS, seed: int = 0
 ) -> pd.DataFrame:
-    """Score measures as the PGDL competition does, 100 times the conditional mutual information, task by task; Schiff et al. 2021.
+    """Scores of measures as of the PGDL competition, 100 times the conditional information, task by task; Schiff et al. 2021.
 
     Args:
         catalogue: one row per model: gap (fraction), cell, the task, the axes and a column per measure.
-        measures: column to direction.
+        measures: columns.
         axes: hyperparameters; the task itself is no axis.
         task: the column that tells tasks apart, such as the architecture.
-        draws: permutations of the gap among the cells of each task behind p.
+        draws: permutations of the gap among the cells of each task behind p; fewer above 300 cells.
         seed: of them, and of the sample of cells where there are very many.
 
     Returns:
@@ -194,27 +185,16 @@ def task_table(
         average_band, what chance gives the best of these measures. A task has no value when fewer than two hyperparameters vary in it, or
         when its models leave nothing to condition on.
     """
-    tasks = {str(name): models for name, models in catalogue.groupby(task, sort=True)}
-    varied = {name: varied_axes(models, [axis for axis in axes if axis != task]) for name, models in tasks.items()}
-
-    def scores(gaps: Mapping[str, Array]) -> pd.DataFrame:
-        found = {}
-        for name, models in tasks.items():
-            if len(varied[name]) > 1:
-                table = information_table(models.assign(gap=gaps[name]), measures, varied[name], seed=seed)
-                found[name] = 100 * table["score"].to_numpy(dtype=float)
-            else:
-                found[name] = np.full(len(measures), np.nan)
-        return pd.DataFrame(found, index=list(measures), dtype=float).rename_axis("measure")
-
-    gaps = {name: models["gap"].to_numpy(dtype=float) for name, models in tasks.items()}
-    rows = {name: permuted_rows(models["cell"], draws, seed) for name, models in tasks.items()}
-    table = scores(gaps)
-    average = table.mean(axis=1)
-    null = [scores({name: gaps[name][rows[name][draw]] for name in tasks}).mean(axis=1).to_numpy() for draw in range(draws)]
-    null = np.array(null).reshape(draws, len(measures))
-    chance = {"average_p_adjusted": adjusted_p_values(average, null), "average_band": band(null)}
-    return table.assign(average=average, **chance).reset_index()
+    scores = {}
+    for number, (name, models) in enumerate(catalogue.groupby(task, sort=True)):
+        varied = varied_axes(models, [axis for axis in axes if axis != task])
+        gaps = _permuted(models, draws, seed + number)  # of its own, so that what chance gives one task says nothing of another
+        scores[str(name)] = 100 * conditional_information(models, list(measures), varied, gaps, seed=seed) if len(varied) > 1 else None
+    fewest = min((len(part) for part in scores.values() if part is not None), default=1)
+    of_tasks = {name: np.full((fewest, len(measures)), np.nan) if part is None else part[:fewest] for name, part in scores.items()}
+    stacked = np.stack(list(of_tasks.values())) if of_tasks else np.full((1, 1, len(measures)), np.nan)
+    chance = _against_chance("average", mean_where(stacked, np.isfinite(stacked)))
+    return pd.DataFrame({"measure": list(measures)} | {name: part[0] for name, part in of_tasks.items()} | chance)
 
 
 def pca_gi_mixup(gi: ArrayLike, mixup: ArrayLike) -> NDArray[np.float64]:
@@ -227,10 +207,12 @@ def pca_gi_mixup(gi: ArrayLike, mixup: ArrayLike) -> NDArray[np.float64]:
     Raises:
         ValueError: not one value of each per model.
     """
-    x, y, kept = finite_pairs(gi, mixup)
-    component = np.full(len(kept), np.nan)
+    x, y = np.asarray(gi, dtype=float), np.asarray(mixup, dtype=float)
+    if x.shape != y.shape:
+        raise ValueError(f"Gi-score and mixup accuracy need one value per model each, got shapes {x.shape} and {y.shape}")
+    kept, component = np.isfinite(x) & np.isfinite(y), np.full(x.shape, np.nan)
     if abs(r := pearson(x, y)) > 1e-12:
-        component[kept] = (zscore(x) + np.sign(r) * zscore(y)) / 2**0.5
+        component[kept] = (zscore(x[kept]) + np.sign(r) * zscore(y[kept])) / 2**0.5
     return component
 
 

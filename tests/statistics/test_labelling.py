@@ -132,3 +132,37 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say(checkpoints, spread
 def test_what_cannot_be_is_refused(predicted, right, options, match):
     with pytest.raises(ValueError, match=match):
         labelling.moved_together(predicted, right, **options)
+
+
+def test_the_residual_spread_about_a_level_of_labelled_ones_is_by_hand_a_root_mean_square():
+    residuals, kinds = [0.1, 0.3, 0.5, -0.2, 0.0], ["a", "a", "a", "b", "b"]
+    labelled = [True, True, False, True, False]
+    assert labelling.residual_spread(residuals, kinds, labelled) == pytest.approx(np.sqrt((0.3**2 + 0.2**2) / 2))
+    assert np.isnan(labelling.residual_spread([0.1, 0.2], ["a", "b"], [True, False]))
+
+
+def test_predictions_elsewhere_move_by_the_shift_of_the_labelled_and_are_less_sure():
+    predicted, right = np.array([0.6, 0.7, 0.8]), np.arange(40) < np.array([[20], [24], [28]])
+    moved = labelling.moved_together(predicted, right)
+    assert moved.shift == pytest.approx(-0.1)
+    there, low, high = labelling.moved_elsewhere(predicted - 0.3, moved, spread=0.05)
+    np.testing.assert_allclose(there, predicted - 0.4)
+    z = 1.2815515655446004  # of 80 %
+    half = np.hypot((moved.shift_high - moved.shift_low) / 2, z * max(0.05, moved.spread))
+    np.testing.assert_allclose((high - low) / 2, half)
+    assert (low < there).all()
+    assert (there < high).all()
+    assert labelling.moved_elsewhere([0.02], moved, spread=0.0)[0] == 0
+
+
+def test_intervals_elsewhere_cover_as_often_as_they_aim_to():
+    random, hits = np.random.default_rng(0), []
+    for _ in range(400):
+        own, there = random.normal(-0.1, 0.04, 6), random.normal(0, 0.05, 6)  # errors on the labelled images, and what is added elsewhere
+        predicted = random.uniform(0.6, 0.8, 6)
+        right = random.random((6, 50)) < (predicted + own)[:, None]
+        moved = labelling.moved_together(predicted, right)
+        _, low, high = labelling.moved_elsewhere(predicted - 0.2, moved, spread=np.hypot(0.04, 0.05))
+        hits.append(((low <= predicted - 0.2 + own + there) & (predicted - 0.2 + own + there <= high)).mean())
+    # The standard error of 400 rounds is below 0.015.
+    assert 0.76 <= np.mean(hits) <= 0.92

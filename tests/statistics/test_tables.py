@@ -1,5 +1,4 @@
 import itertools
-import re
 
 import numpy as np
 import pandas as pd
@@ -7,10 +6,10 @@ import pytest
 import scipy.stats
 from scipy.stats import kendalltau
 
-from helpers.statistics import correlations, tables
+from helpers.statistics import tables
 from helpers.statistics.hyperparameters import granulated_kendall
-from helpers.statistics.information import information_table
-from helpers.statistics.sign_error import sign_error_table
+from helpers.statistics.information import conditional_information
+from helpers.statistics.sign_error import sign_errors
 
 
 def brute_force(measure, gap, direction):
@@ -34,58 +33,6 @@ def catalogue(rng, repeats=2, cells=30):
             "noise": rng.normal(size=rows),
         }
     )
-
-
-def test_finite_pairs_says_who_was_dropped():
-    measure, gap, kept = correlations.finite_pairs([1, np.nan, 3, np.inf, 5], [1, 2, np.nan, 4, 5])
-    assert (measure.tolist(), gap.tolist(), kept.tolist()) == ([1, 5], [1, 5], [True, False, False, False, True])
-
-
-@pytest.mark.parametrize("statistic", [correlations.finite_pairs, correlations.pair_counts])
-def test_unequal_lengths_are_refused(statistic):
-    with pytest.raises(ValueError, match=re.escape("measure and gap need one value per model each, got shapes (2,) and (3,)")):
-        statistic([1, 2], [1, 2, 3])
-
-
-def test_pairwise_accuracy_by_hand():
-    # Models 0 and 3 tie in the measure, 1 and 2 in the gap; of the other pairs (0, 1) and (0, 2) are right, (1, 3) and (2, 3) wrong.
-    result = correlations.pair_counts([1, 2, 3, 1], [0.3, 0.2, 0.2, 0.1])
-    assert result == (0.5, 2, 2, 2)
-    assert correlations.pair_counts([1, 2, 3], [0.3, 0.2, 0.1]) == (1, 3, 0, 0)
-    assert correlations.pair_counts([1, 2, 3], [0.3, 0.2, 0.1], direction=-1) == (0, 0, 3, 0)
-
-
-@pytest.mark.parametrize("count", [2, 3, 7, 8, 9, 64, 101])
-@pytest.mark.parametrize("levels", [2, 5, 1000])
-def test_pairwise_accuracy_equals_all_pairs_with_ties(count, levels):
-    rng = np.random.default_rng(count * levels)
-    measure, gap = rng.integers(0, levels, (2, count)).astype(float)
-    for direction in (1, -1):
-        result = correlations.pair_counts(measure, gap, direction)
-        assert result[1:] == brute_force(measure, gap, direction)
-        assert sum(result[1:]) == count * (count - 1) // 2
-
-
-def test_pairwise_accuracy_of_100_000_models_without_ties_is_kendalls():
-    # At this size a table of all pairs would need 80 GB, so the count is not quadratic; the integer counts exceed 32 bits.
-    measure, gap = np.random.default_rng(0).normal(size=(2, 100_000))
-    gap -= measure
-    result = correlations.pair_counts(measure, gap)
-    assert result.accuracy == pytest.approx((1 - scipy.stats.kendalltau(measure, gap).statistic) / 2, rel=1e-12)
-    assert result.concordant + result.discordant == 100_000 * 99_999 // 2
-    assert result.ties == 0
-
-
-@pytest.mark.parametrize(("measure", "ties"), [([], 0), ([1], 0), ([1, 1, 1], 3), ([1, np.nan], 0)])
-def test_pairwise_accuracy_without_an_untied_pair_is_nan(measure, ties):
-    result = correlations.pair_counts(measure, range(len(measure)))
-    assert np.isnan(result.accuracy)
-    assert result[1:] == (0, 0, ties)
-
-
-def test_other_directions_are_refused():
-    with pytest.raises(ValueError, match=re.escape("direction 0 must be +1 (larger is better) or -1 (larger is worse)")):
-        correlations.pair_counts([1, 2], [1, 2], 0)
 
 
 def test_correlation_table_holds_every_subset_and_equals_scipy():
@@ -136,7 +83,7 @@ def test_selection_table_equals_all_pairs():
         kept = models[models["train_accuracy"] > 0.8]
         kept = kept if row.architecture == "Total" else kept[kept["architecture"] == row.architecture]
         assert (row.concordant, row.discordant, row.ties) == brute_force(kept["good"], kept["gap"], 1)
-        assert row.accuracy == row.concordant / (row.concordant + row.discordant)
+        assert row.accuracy == pytest.approx(row.concordant / (row.concordant + row.discordant), rel=1e-12)
         assert row.ci_low < row.accuracy < row.ci_high
     # The same measure upside down with the other direction is the same choice.
     numbers = ["accuracy", "ci_low", "ci_high"]
@@ -164,20 +111,54 @@ DIRECTIONS = {"noise": 1, "constant": 1, "perfect": -1, "absent": -1, "reversed"
 
 
 def test_statistics_with_hyperparameters_fixed_stand_beside_what_chance_gives(catalogue_ranking):
-    table = tables.conditional_table(catalogue_ranking, DIRECTIONS, AXES, test_images=10_000, draws=59).set_index("measure")
+    table, reason = tables.conditional_table(catalogue_ranking, DIRECTIONS, AXES, test_images=10_000, draws=59)
+    table = table.set_index("measure")
     granulated = granulated_kendall(catalogue_ranking, DIRECTIONS, AXES).set_index(["measure", "hyperparameter"])["psi"]
     assert table.loc["perfect", "granulated_kendall"] == pytest.approx(granulated["perfect", "all"]) == 1
     assert table.loc["noise", "granulated_kendall"] == pytest.approx(-granulated["noise", "all"])  # in the sign of the raw measure
-    information = information_table(catalogue_ranking, DIRECTIONS, AXES).set_index("measure")["score"]
-    pd.testing.assert_series_equal(table["conditional_information"], information, check_names=False)
-    errors = sign_error_table(catalogue_ranking, DIRECTIONS, AXES, test_images=10_000).query("hyperparameter == 'all'").set_index("measure")
-    pd.testing.assert_series_equal(table["sign_error"], errors["maximum"], check_names=False)
+    np.testing.assert_array_equal(table["conditional_information"], conditional_information(catalogue_ranking, list(DIRECTIONS), AXES))
+    errors = sign_errors(catalogue_ranking, DIRECTIONS, AXES, test_images=10_000)
+    np.testing.assert_array_equal(table["sign_error"], errors.robust[0])
     assert table.loc[["perfect", "reversed"], "conditional_information_p_adjusted"].tolist() == [1 / 60, 1 / 60]
     assert table.loc["noise", "conditional_information_p_adjusted"] > 0.05
     assert table.loc["noise", "conditional_information"] < table["conditional_information_band"].iloc[0]
+    # Low errors are the extreme ones: the reversed measure is as wrong as can be, and no finding.
+    assert table["sign_error"][["perfect", "reversed"]].tolist() == [0, 1]
+    assert table["sign_error_p_adjusted"][["perfect", "reversed"]].tolist() == [1 / 60, 1]
+    assert 0 < table.loc["perfect", "sign_error_band"] < 0.6
     assert np.isnan(table.loc["absent", "sign_error_p_adjusted"])
-    none = tables.conditional_table(catalogue_ranking, DIRECTIONS, [], test_images=10)
-    assert none.drop(columns="measure").isna().all(axis=None)
+    assert (reason, set(table["permutations"])) == ("", {59})
+
+
+def test_a_sign_error_that_is_undefined_is_left_out_with_one_reason(catalogue_ranking):
+    none, reason = tables.conditional_table(catalogue_ranking, DIRECTIONS, [], test_images=10)
+    assert list(none.columns) == ["measure"]
+    assert reason == "no hyperparameter has two levels, so nothing can be held fixed"
+    few, reason = tables.conditional_table(catalogue_ranking, DIRECTIONS, AXES, test_images=10, draws=9)
+    assert not [name for name in few if name.startswith("sign_error")]
+    # 12 cells of two repeats: 12 + 6 + 6 pairs of cells differ in one hyperparameter alone, each of 2 x 2 models.
+    assert reason.startswith("96 pairs of models differ in one hyperparameter alone, 0 of them by more than the 62.0 points")
+
+
+def test_large_grids_have_fewer_permutations(catalogue_ranking, monkeypatch):
+    monkeypatch.setattr(tables, "_PAIRS_IN_ALL", 12**2 * 7)
+    table, _ = tables.conditional_table(catalogue_ranking, {"noise": 1}, AXES, test_images=10_000)
+    assert table["permutations"].tolist() == [7]
+
+
+def test_chance_gives_the_best_of_many_random_measures_a_low_p_in_one_study_of_twenty(catalogue_ranking):
+    """Adjusted p-values of both statistics over 40 studies whose 20 measures say nothing."""
+    small = {"conditional_information": 0, "sign_error": 0}
+    names = [f"random {number}" for number in range(20)]
+    for seed in range(40):
+        noise = pd.DataFrame(np.random.default_rng(seed).normal(size=(24, 20)), columns=names)
+        table, _ = tables.conditional_table(
+            catalogue_ranking.join(noise), dict.fromkeys(names, 1), AXES, test_images=10_000, draws=99, seed=seed
+        )
+        for name in small:
+            small[name] += table[f"{name}_p_adjusted"].min() <= 0.05
+    # Binomial(40, 0.05): more than 6 have a chance of 0.3 %.
+    assert max(small.values()) <= 6
 
 
 def test_measures_together_are_signed_by_their_direction(catalogue_ranking):
@@ -190,17 +171,16 @@ def test_measures_together_are_signed_by_their_direction(catalogue_ranking):
 
 
 def test_tasks_are_scored_apart_and_one_with_a_single_hyperparameter_has_none(catalogue_ranking):
-    table = tables.task_table(catalogue_ranking, {"perfect": -1, "noise": 1}, AXES, "architecture").set_index("measure")
+    names = ["perfect", "noise", "absent"]
+    table = tables.task_table(catalogue_ranking, names, AXES, "architecture", draws=99).set_index("measure")
     assert list(table.columns) == ["a", "b", "average", "average_p_adjusted", "average_band"]
     assert table.loc["perfect"].tolist()[:3] == pytest.approx([100, 100, 100])
-    assert table.loc["perfect", "average_p_adjusted"] == 1 / (1 + tables.NULL_DRAWS)
+    assert table.loc["perfect", "average_p_adjusted"] == 1 / 100
     assert table.loc["noise", "average_p_adjusted"] > 0.05
     assert table.loc["noise", "average"] == pytest.approx(table.loc["noise", ["a", "b"]].mean())
-    fewer = tables.task_table(
-        catalogue_ranking[(catalogue_ranking["architecture"] == "b") | catalogue_ranking["pretrained"]],
-        {"perfect": -1},
-        AXES,
-        "architecture",
-    )
+    assert table.loc["absent", ["a", "b", "average", "average_p_adjusted"]].isna().all()
+    one_axis = catalogue_ranking[(catalogue_ranking["architecture"] == "b") | catalogue_ranking["pretrained"]]
+    fewer = tables.task_table(one_axis, ["perfect"], AXES, "architecture", draws=9)
     assert np.isnan(fewer.loc[0, "a"])
     assert fewer.loc[0, "average"] == pytest.approx(100)
+    assert tables.task_table(catalogue_ranking, ["perfect"], [], "architecture", draws=9)["average"].isna().all()
