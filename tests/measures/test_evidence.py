@@ -202,8 +202,8 @@ def test_a_network_without_a_matrix_of_logits_is_refused(tiny_given):
     assert "a classifier puts out (B, K) logits" in scores["reason"].iloc[0]
 
 
-def test_the_readmes_example_of_a_new_measure_works(tiny_given, monkeypatch):
-    (example,) = re.findall(r"```python\n(.*?)```", (PROJECT_ROOT / "README.md").read_text(), re.DOTALL)
+def test_the_example_of_a_new_measure_in_the_documentation_works(tiny_given, monkeypatch):
+    (example,) = re.findall(r"```python\n(.*?)```", (PROJECT_ROOT / "docs/measures.md").read_text(), re.DOTALL)
     assert len(example.splitlines()) < 15
     monkeypatch.setattr(registry, "MEASURES", {})
     exec(example, {})
