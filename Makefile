@@ -8,7 +8,7 @@ RUN := $(VENV)/bin/python
 READY := $(VENV)/.workbook-ready
 export MPLCONFIGDIR ?= $(CURDIR)/work/.matplotlib
 
-.PHONY: help setup report sweep status findings test quick browser faults lab lint format clean
+.PHONY: help setup report sweep status findings pages share test quick browser faults lab lint format clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -32,6 +32,13 @@ status: setup ## tell how far a study is, whoever runs it: make status STUDY=tin
 
 findings: setup ## check every number of a study's FINDINGS.md against its tables: make findings STUDY=tiny20
 	$(RUN) -m helpers.report.findings_page $(STUDY) $(SET)
+
+pages: setup ## write the pages of a study's report anew from what is published of it: make pages STUDY=tiny20
+	$(RUN) -m helpers.report.pages $(STUDY) $(SET)
+
+share: ## pack a study's report with all that its pages need into one zip: make share STUDY=tiny20
+	mkdir -p work/share && cd reports && rm -f ../work/share/$(STUDY).zip && $(PYTHON) -m zipfile -c ../work/share/$(STUDY).zip $(STUDY) assets
+	@echo "work/share/$(STUDY).zip: unpack it anywhere and open $(STUDY)/index.html"
 
 test: setup ## contract, unit and smoke tests
 	$(RUN) -m pytest -n auto --dist loadscope --no-loadscope-reorder -m "not browser"
