@@ -151,14 +151,6 @@ def costs(scores: pd.DataFrame) -> pd.Series:
     return scores.groupby("measure")["seconds"].median()
 
 
-def say_costs(ranking: pd.DataFrame) -> str:
-    """Sentence on the cheapest and the dearest measure."""
-    seconds = ranking.dropna(subset="seconds").set_index("title")["seconds"]
-    if not len(seconds):
-        return "No cost was recorded."
-    return f"From {seconds.min():.2g} s a model ({seconds.idxmin()}) to {seconds.max():.2g} s ({seconds.idxmax()}), in the median."
-
-
 def _interval(low: float, high: float) -> str:
     return interval(low, high, absent="no interval: too few models")
 

@@ -241,13 +241,6 @@ def per_class_bars(per_class: pd.DataFrame) -> Figure:
     return figure
 
 
-def pretraining_found(table: pd.DataFrame) -> str:
-    """Sentence on how well the networks of the pretraining do on its own classes."""
-    last = table[table["snapshot"] == "stop"]
-    each = [f"{row.architecture} {percent(row.test_accuracy)} after {count(int(row.epoch), 'epoch')}" for row in last.itertuples()]
-    return f"Test accuracy on the classes of the pretraining: {listed(each, 8)}."
-
-
 def axes_table(axes: Mapping[str, Sequence[Any]], published: pd.DataFrame) -> pd.DataFrame:
     """Put the study's levels beside Du et al. 2024, Table 2 (columns hyperparameter, levels)."""
     theirs = published.set_index("hyperparameter")["levels"].astype(str)
@@ -343,19 +336,9 @@ def late_convergence(changes: pd.DataFrame, settled: float = 0.05) -> str:
 
 
 def models_classify(metrics: pd.DataFrame) -> str:
-    """Sentence on what range the models' metrics take on the test images."""
-    if not len(metrics):
-        return "No model has finite logits."
-    parts = [
-        f"{name} {percent(metrics[column].min())} to {percent(metrics[column].max())}"
-        for column, name in (("top1", "top-1"), ("top5", "top-5"), ("macro_f1", "macro F1"), ("mean_average_precision_step", "mAP"))
-        if metrics[column].notna().any()
-    ]
+    """Sentence on how many models never predict some class, on the test images."""
     never = int((metrics["classes_never_predicted"] > 0).sum())
-    return (
-        f"Over {count(len(metrics), 'model')} on {count(int(metrics['n'].iloc[0]), 'test image')}: {listed(parts, 4)}. "
-        f"{count(never, 'model')} never predicted some class, whose precision is undefined and in no mean."
-    )
+    return f"{never:,} of {count(len(metrics), 'model')} never predict some class, whose precision is undefined and in no mean."
 
 
 def most_confused(matrix: np.ndarray, names: list[str]) -> str:
@@ -380,14 +363,9 @@ def classes_compared(per_class: pd.DataFrame) -> str:
     return f"F1 runs from {worst['f1']:.2f} ({worst['class']}) to {best['f1']:.2f} ({best['class']}), median {defined['f1'].median():.2f}."
 
 
-def say_precision_recall(points: pd.DataFrame, per_class: pd.DataFrame) -> str:
-    """Sentence on the break-even point of all decisions together, and the three forms of average precision."""
-    means = [per_class[f"average_precision_{form}"].mean() for form in ("step", "eleven_point", "all_point")]
-    point = break_even_point(points[points["class"] == MICRO_AVERAGE])
-    return (
-        f"Precision equals recall at {percent(point)}. Mean average precision over the classes: {means[0]:.3f} (step), "
-        f"{means[1]:.3f} (11-point) and {means[2]:.3f} (all-point envelope)."
-    )
+def say_precision_recall(points: pd.DataFrame) -> str:
+    """Sentence on the break-even point of all decisions together."""
+    return f"Precision equals recall at {percent(break_even_point(points[points['class'] == MICRO_AVERAGE]))}."
 
 
 def say_roc(per_class: pd.DataFrame) -> str:
@@ -396,19 +374,3 @@ def say_roc(per_class: pd.DataFrame) -> str:
     if not len(auc):
         return "No class has a defined ROC curve."
     return f"Area under the curve: mean {auc.mean():.3f}, from {auc.min():.3f} ({auc.idxmin()}) to {auc.max():.3f} ({auc.idxmax()})."
-
-
-def say_mask_metrics(table: pd.DataFrame) -> str:
-    """Sentence on how the masks of the maps stand to the boxes, pixel by pixel and as detections, over the models."""
-    names = {
-        "mask_agreement": "mean IoU",
-        "mask_agreement (pixel accuracy)": "pixel accuracy",
-        "mask_agreement (frequency-weighted IoU)": "frequency-weighted IoU",
-        "box_found": "box found (GT-known)",
-        "box_average_precision": "average precision of the box",
-    }
-    scored = table.dropna(subset=list(names), how="all")
-    if not len(scored):
-        return "No model has a defined mask."
-    each = [f"{label} {scored[column].median():.3f}" for column, label in names.items()]
-    return f"Medians over {count(len(scored), 'model')}: {listed(each, 5)}."

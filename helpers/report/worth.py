@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from helpers.data.shifts import at
-from helpers.report.style import count, listed, nothing_to_draw, style
+from helpers.report.style import count, nothing_to_draw, style
 from helpers.scoring.worth import BASELINE, HOLDOUT, KNOWN, SOURCES, TRAINING, UNLABELLED
 
 _SHOWN = 5  # measures of training images in the figure
@@ -17,13 +17,6 @@ _SHOWN = 5  # measures of training images in the figure
 def target_columns(models: pd.DataFrame, shifts: Sequence[str]) -> pd.DataFrame:
     """What is to be predicted of each model: model_id, cell, train_accuracy, and test accuracy on every target, fractions."""
     return models[["model_id", "cell", "train_accuracy", *(at("test_accuracy", shift) for shift in ("", *shifts))]]
-
-
-def say_targets(models: pd.DataFrame, shifts: Sequence[str]) -> str:
-    """Sentence on the median accuracy on each target, in percent."""
-    found = {shift or "the test images": models[at("test_accuracy", shift)].median() for shift in ("", *shifts)}
-    said = [f"{100 * value:.1f} % on {name}" for name, value in found.items() if np.isfinite(value)]
-    return f"Median accuracy of {count(len(models), 'model')}: {listed(said, 12)}." if said else "No model was passed over a target."
 
 
 @style()

@@ -28,12 +28,6 @@ def test_values_that_are_missing_are_grouped_by_their_reason():
     assert "iou" in MEASURES
 
 
-def test_costs_name_the_cheapest_and_the_dearest():
-    table = pd.DataFrame({"title": ["Alpha", "Beta"], "seconds": [0.01, 5.0]})
-    assert measures.say_costs(table) == "From 0.01 s a model (Alpha) to 5 s (Beta), in the median."
-    assert measures.say_costs(table.assign(seconds=np.nan)) == "No cost was recorded."
-
-
 def test_methods_are_read_in_our_order_and_in_the_papers():
     table = pd.DataFrame(
         {
