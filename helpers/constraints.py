@@ -156,6 +156,8 @@ CONSTRAINTS: dict[str, Constraint] = {
     ),
     "perturbation_fraction": Constraint(0, 1, above=True),
     "perturbation_points": Constraint(2, 1000),
+    "transform_ranges": Constraint(among=("cifar10", "svhn")),
+    "own_transforms": Constraint(form=r"[\w.]+:\w+ +\S+ +\S+", meaning="module:function low high, such as my_transforms:darker 0 0.5"),
     "flatness_images": _COUNT,
     "flatness_draws": Constraint(1, 10_000),
     "flatness_halvings": Constraint(1, 100),

@@ -3,8 +3,9 @@
 from helpers import face
 
 FACE = {
-    "calibration": ["differences", "case_of_study", "differing", "of_user", "read_calibration"],
-    "images": ["box_source"],
+    "calibration": ["differing", "read_calibration", "read_targets"],
+    "cards": ["write_cards"],
+    "case": ["case_of_study", "differences_of", "of_user"],
     "ranking": ["rank"],
     "report": [
         "among_the_study",
@@ -14,9 +15,12 @@ FACE = {
         "say_calibration",
         "say_distance",
         "say_first",
+        "say_labels",
+        "say_target",
         "say_truth",
-        "write_cards",
+        "target_figure",
     ],
-    "scores": ["normaliser", "score_checkpoints", "score_tables", "wide"],
+    "scores": ["normaliser", "score_checkpoints", "score_tables", "scores_met", "wide"],
+    "target": ["predict_on_target"],
 }
 __getattr__ = face(__name__, FACE)

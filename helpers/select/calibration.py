@@ -3,23 +3,14 @@
 import ast
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-import torch
 
-from helpers.data.dataset import StudyData
-from helpers.files import from_root, inside
+from helpers.files import inside
 from helpers.measures import registry
-from helpers.scoring import look
-from helpers.select import load
-from helpers.select.images import OwnImages, load_images, natural_size
-from helpers.select.load import Candidate, Loaded
-from helpers.training.catalogue import Model, load_model, models_of
 
 
 @dataclass(frozen=True)
@@ -83,16 +74,37 @@ def read_calibration(reports: Path, study: str, work: Path | None = None) -> Cal
     )
 
 
+def read_targets(reports: Path, study: str, work: Path | None = None) -> Calibration | None:
+    """What a study's models say of images without labels, and how accurate they are there; None where notebook 04 wrote no such table.
+
+    ``models`` has a row per model and target, gap being the fraction of wrong answers there (the gap to an accuracy of one) and
+    train_accuracy one. Arguments as ``read_calibration``; ``columns`` are measures of the family "unlabelled".
+    """
+    known = read_calibration(reports, study, work)
+    by_hand = sorted((inside(work, study) / "scratch").glob("04*")) if work else []
+    path = _table([inside(reports, study)], "target_scores.csv") or _table(by_hand, "target_scores.csv")
+    if path is None:
+        return None
+    table = pd.read_csv(path).query("model_id in @known.models.model_id")
+    table = table.assign(gap=1 - table["test_accuracy"], train_accuracy=1.0).dropna(subset="gap").reset_index(drop=True)
+    offered = [name for name, item in registry.ranked().items() if item.family == "unlabelled" and name in table]
+    return replace(known, models=table, columns=_fittable(table, offered))
+
+
+def _fittable(models: pd.DataFrame, columns: Sequence[str]) -> tuple[str, ...]:
+    """Columns that are finite for all models, and not the same for all."""
+    finite = [name for name in columns if len(models) and np.isfinite(models[name].to_numpy(dtype=float)).all()]
+    return tuple(name for name in finite if np.ptp(models[name]) > 1e-12 * np.abs(models[name]).max())
+
+
 def _calibration(study: str, catalogue: pd.DataFrame, scores: pd.DataFrame, folders: Sequence[Path]) -> Calibration:
-    left_out = catalogue["left_out"].fillna("") if "left_out" in catalogue else ""
+    left_out = catalogue["left_out"].astype(object).fillna("") if "left_out" in catalogue else ""
     kept = catalogue[(left_out == "") & np.isfinite(catalogue["gap"])]
     models = kept[["model_id", "cell", "architecture", "gap", "train_accuracy"]]
     models = models.merge(scores, on="model_id", how="left").reset_index(drop=True)
     claims = [name for name in models.columns[5:] if name in registry.ranked()]
-    finite = [name for name in claims if len(models) and np.isfinite(models[name].to_numpy(dtype=float)).all()]
-    columns = tuple(name for name in finite if np.ptp(models[name]) > 1e-12 * np.abs(models[name]).max())
     classes = _table(folders, "table1_categories.csv")
-    return Calibration(study, models, columns, len(pd.read_csv(classes)) if classes else 0, _settings(folders))
+    return Calibration(study, models, _fittable(models, claims), len(pd.read_csv(classes)) if classes else 0, _settings(folders))
 
 
 def _scores(path: Path) -> pd.DataFrame:
@@ -127,7 +139,7 @@ def _literal(text: str) -> object:
 def without(calibration: Calibration, cells: Sequence[str]) -> Calibration:
     """The calibration less some hyperparameter cells, to try it on these."""
     kept = calibration.models[~calibration.models["cell"].isin(cells)].reset_index(drop=True)
-    return Calibration(calibration.study, kept, calibration.columns, calibration.classes, calibration.settings)
+    return replace(calibration, models=kept)
 
 
 def ranges(calibration: Calibration, own: pd.DataFrame) -> pd.DataFrame:
@@ -224,92 +236,3 @@ def _said(value: object, unit: str = "") -> str:
 
 def _equal(classes: int, outputs: Sequence[int]) -> bool | None:
     return None if not classes or not outputs else set(outputs) == {classes}
-
-
-class Case(NamedTuple):
-    """What is judged, on which images, by which study."""
-
-    candidates: list[Candidate]
-    images: OwnImages
-    study: Calibration
-    truth: pd.Series | None  # true gap by checkpoint; None where it is not known
-
-
-def of_user(
-    study: Calibration,
-    checkpoints_path: str,
-    images_path: str,
-    *,
-    architecture: str = "auto",
-    boxes_path: str = "",
-    class_names: Sequence[str] = (),
-    image_size: int = 0,
-    images: int = 200,
-    seed: int = 0,
-) -> Case:
-    """Find a user's checkpoints and load the images; paths are relative to the project's root.
-
-    Args:
-        study: the calibration.
-        checkpoints_path: see ``load.find``.
-        images_path: see ``images.load_images``, as for the rest.
-        architecture: see ``load.find``.
-        boxes_path: "" for none of its own.
-        class_names: in the order of the outputs; empty takes the sorted folders.
-        image_size: 0 takes that of the files.
-        images: to take at most.
-        seed: of the choice of images.
-
-    Raises:
-        ValueError: there is no path of images, or something in a folder cannot be used.
-        FileNotFoundError: nothing is at a path.
-    """
-    if not images_path:
-        raise ValueError("checkpoints_path is set and images_path is empty; set it to the folder or .zip of the training images")
-    path, boxes = from_root(images_path), from_root(boxes_path) if boxes_path else None
-    size = image_size or natural_size(path)
-    loaded = load_images(path, image_size=size, most=images, boxes=boxes, class_names=class_names, seed=seed)
-    return Case(load.find(from_root(checkpoints_path), architecture), loaded, study, None)
-
-
-def case_of_study(
-    study: Calibration, work: Path, catalogue: pd.DataFrame, data: StudyData, *, cells: int, images: int, seed: int = 0
-) -> Case:
-    """Leave cells of a study out of its calibration, and take their models as if they were a user's.
-
-    Args:
-        study: the calibration, of the same study.
-        work: the study's folder, with its runs.
-        catalogue: of the study, with ``left_out``.
-        data: of the study.
-        cells: hyperparameter cells to leave out, by chance; never more than half.
-        images: to score on at most, of those that all these models were fitted to.
-        seed: of the choice of cells and images.
-
-    Raises:
-        ValueError: the study has fewer than 2 cells in its calibration.
-    """
-    known = sorted(set(study.models["cell"]) & set(catalogue["cell"]))
-    if len(known) < 2:
-        raise ValueError(
-            f"the study {study.study!r} has {len(known)} cells with scores; leaving some out needs 2: run 02 to 04 with more runs"
-        )
-    generator = np.random.default_rng(seed)
-    chosen = generator.choice(known, size=min(max(1, cells), len(known) // 2), replace=False)
-    models = catalogue[catalogue["cell"].isin(chosen) & catalogue["model_id"].isin(study.models["model_id"])]
-    candidates = [Candidate(model.model_id, partial(_model, work, model, len(data.classes))) for model in models_of(models)]
-    shared = look.common_images(models, data, images, seed)
-    names = tuple(data.classes["class_id"])
-    sides = (data.train.images.shape[-1],) * len(shared)
-    faults = pd.DataFrame(columns=["class_id", "split", "name", "fault", "detail"])
-    annotated = torch.ones(len(shared), dtype=torch.bool)
-    given = (shared.images, shared.boxes, shared.names, names, shared.labels, "", annotated, len(data.train), sides, faults)
-    truth = models.set_index("model_id")["gap"]
-    return Case(candidates, OwnImages(*given), without(study, list(chosen)), truth)
-
-
-def _model(work: Path, model: Model, classes: int) -> Loaded:
-    try:
-        return Loaded(load_model(work, model, classes), model.config.architecture, classes)
-    except FileNotFoundError as fault:
-        raise ValueError(str(fault)) from fault

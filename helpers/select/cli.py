@@ -7,6 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--architecture", default="auto", help="torchvision's name, timm:NAME or module:function; auto tells ResNets apart")
     made.add_argument("--boxes", type=Path, help="CSV like LOC_train_solution.csv, or a folder of Pascal VOC XML (else: beside the images)")
     made.add_argument("--classes", type=Path, help="text file with the name of a class folder per line, in the order of the outputs")
+    made.add_argument("--target", type=Path, help="folder or .zip of images without labels of where the networks will work")
+    made.add_argument("--labelled", type=Path, help="folder or .zip of held-out images, a folder per class; as few as 50 set the level")
     made.add_argument("--image-size", type=int, default=0, help="side of the square images, pixels; 0: that of the files, 224 at most")
     made.add_argument("--images-used", type=int, default=0, help="images to take; 0: as many as the minutes allow, 200 at most")
     made.add_argument("--minutes", type=float, default=5.0, help="time for the scoring, where --images-used is 0 (default 5)")
@@ -57,10 +60,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def wrong_arguments(given: argparse.Namespace) -> Iterator[str]:
     """List what is wrong with the arguments, as far as that can be known without reading a file or importing torch."""
-    places = [("checkpoints", given.checkpoints), ("images", given.images), ("--boxes", given.boxes), ("--classes", given.classes)]
+    folders = [("images", given.images), ("--target", given.target), ("--labelled", given.labelled)]
+    places = [("checkpoints", given.checkpoints), *folders, ("--boxes", given.boxes), ("--classes", given.classes)]
     yield from (f"{name} {path} does not exist" for name, path in places if path is not None and not path.exists())
-    if given.images.is_file() and given.images.suffix.lower() != ".zip":
-        yield f"images {given.images} is a file; give a folder or a .zip"
+    for name, path in folders:
+        if path is not None and path.is_file() and path.suffix.lower() != ".zip":
+            yield f"{name} {path} is a file; give a folder or a .zip"
+        elif path is not None and path.is_dir() and not any(path.iterdir()):
+            yield f"{name} {path} is empty; give a folder of images"
     if given.classes is not None and given.classes.is_dir():
         yield f"--classes {given.classes} is a folder; give a text file with a class folder per line"
     parts = [part for part in (given.out, *given.out.absolute().parents) if part.exists()]
@@ -82,42 +89,45 @@ def rank_checkpoints(given: argparse.Namespace) -> int:
     """Score, rank, write and print. Raises ValueError or FileNotFoundError for arguments that cannot be."""
     from helpers.files import from_root
     from helpers.measures import evidence
-    from helpers.select import calibration, load, ranking
-    from helpers.select.images import load_images, natural_size
-    from helpers.select.scores import normaliser, score_checkpoints, score_tables, wide
+    from helpers.select import calibration, case, ranking, scores
+    from helpers.select.target import predict_on_target
     from helpers.training import pool
 
     started = time.perf_counter()
-    known = calibration.studies(from_root(given.reports))
-    study = calibration.read_calibration(from_root(given.reports), given.study or (known[0] if known else "demo"))
-    device, normalise = _device(pool.choose_device(given.device)), normaliser(given.mean, given.std)
-    candidates = load.find(given.checkpoints, given.architecture)
-    size = given.image_size or natural_size(given.images)
-    loaded = {"image_size": size, "boxes": given.boxes, "class_names": _classes(given.classes), "seed": given.seed}
-    plan = _plan(given, candidates, loaded, device)
-    images = load_images(given.images, most=plan.images, **loaded)
-    files = sum(not candidate.passed_over for candidate in candidates)
+    reports = from_root(given.reports)
+    known = calibration.studies(reports)
+    name = given.study or (known[0] if known else "demo")
+    study, targets = calibration.read_calibration(reports, name), calibration.read_targets(reports, name) if given.target else None
+    device, normalise = _device(pool.choose_device(given.device)), scores.normaliser(given.mean, given.std)
+    of_user = _of_user(given, study, targets)
+    judged = of_user(images=given.images_used or 200)
+    plan = _plan(given, judged, device)
+    if plan.images < len(judged.images):
+        judged = of_user(images=plan.images)
+    files, images = sum(not candidate.passed_over for candidate in judged.candidates), judged.images
+    size = images.images.shape[-1]
     print(f"{files} checkpoints, {len(images)} of {images.found} images at {size} px, study {study.study}, {device}", flush=True)
     if not plan.extra:
         print("measures with passes of their own are left out to keep to the time; give more --minutes for them")
     wanted = {name: study.setting(name, default) for name, default in (("cam_method", "grad_cam"), ("cam_threshold", 0.1))}
     settings = evidence.MeasureSettings(**wanted, perturbation_fraction=0.25, seed=given.seed)
     scored = []
-    for item in score_checkpoints(candidates, images, settings, extra=plan.extra, normalise=normalise, device=device):
+    options = {"met": judged.met, "extra": plan.extra, "normalise": normalise, "device": device}
+    for item in scores.score_checkpoints(judged.candidates, images, settings, **options):
         scored.append(item)
-        seconds = time.perf_counter() - started
-        print(
-            f"[{len(scored)}/{len(candidates)}] {seconds:4.0f} s  {_plain(item[0]['checkpoint'])}  {_plain(item[0]['fault'])}", flush=True
-        )
-    facts, scores = score_tables(scored)
-    own = wide(scores, facts["checkpoint"])
+        told = f"{_plain(item.facts['checkpoint'])}  {_plain(item.facts['fault'])}"
+        print(f"[{len(scored)}/{len(judged.candidates)}] {time.perf_counter() - started:4.0f} s  {told}", flush=True)
+    facts, values = scores.score_tables(scored)
+    own, met = scores.wide(values, facts["checkpoint"]), scores.scores_met(scored, judged.labelled, settings)
+    apart = case.differences_of(judged, facts)
+    differing = calibration.differing(apart)
     least = float(study.setting("minimum_train_accuracy", 0.8))
-    apart = _apart(study, facts, images)
-    wanted = {"differing": calibration.differing(apart), "level": given.level, "seed": given.seed}
+    wanted = {"differing": differing, "right": met.right, "level": given.level, "seed": given.seed}
     verdict = ranking.rank(study, own, facts, images=len(images), minimum_train_accuracy=least, **wanted)
-    _write(given, study, verdict, own, facts, scores, images, apart)
-    _print(verdict, given, time.perf_counter() - started)
-    return 0 if verdict.ranking["predicted_gap"].notna().any() else 1
+    target = predict_on_target(targets, met, differing=differing, level=given.level) if met.on_target is not None else None
+    _write(given, judged, verdict, target, own, facts, values, apart)
+    _print(verdict, target, given, time.perf_counter() - started)
+    return 0 if verdict.ranking["verdict"].isin([ranking.RANKED, ranking.JUDGED]).any() else 1
 
 
 def _device(device: str) -> str:
@@ -128,37 +138,36 @@ def _device(device: str) -> str:
     return device
 
 
-def _apart(study: Any, facts: Any, images: Any) -> Any:
-    from helpers.select import calibration
-    from helpers.select.images import box_source
-
-    good = facts[facts["fault"] == ""]
-    case = {"image_size": images.images.shape[-1], "boxes": box_source(images), "images": len(images)}
-    labelled = images.known_labels is not None
-    kinds = {"architectures": good["architecture"].tolist(), "outputs": good["outputs"].tolist(), "labelled": labelled}
-    return calibration.differences(study, **kinds, **case)
-
-
 def _classes(path: Path | None) -> list[str]:
     return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()] if path else []
 
 
-def _plan(given: argparse.Namespace, candidates: Sequence[Any], loaded: dict[str, Any], device: str) -> Any:
-    from helpers.select import scores as select_scores
-    from helpers.select.images import load_images
-    from helpers.select.scores import Plan
+def _of_user(given: argparse.Namespace, study: Any, targets: Any) -> Any:
+    """The case of the arguments, but for the number of images."""
+    from helpers.select import case
+
+    # From where the command is called, not from the project's root.
+    paths = {f"{name}_path": str(path.absolute()) if (path := getattr(given, name)) else "" for name in ("boxes", "target", "labelled")}
+    own = {"architecture": given.architecture, "class_names": _classes(given.classes), "image_size": given.image_size, "seed": given.seed}
+    return partial(case.of_user, study, str(given.checkpoints.absolute()), str(given.images.absolute()), targets=targets, **paths, **own)
+
+
+def _plan(given: argparse.Namespace, judged: Any, device: str) -> Any:
+    from helpers.select import scores
 
     if given.images_used:
-        return Plan(given.images_used, True)
-    few = load_images(given.images, most=8, **loaded)
-    pace = select_scores.pace(candidates, few, device)
-    return select_scores.plan(pace, sum(not candidate.passed_over for candidate in candidates), given.minutes, min(200, few.found))
+        return scores.Plan(given.images_used, True)
+    pace = scores.pace(judged.candidates, judged.images, device)
+    checkpoints, beside = sum(not each.passed_over for each in judged.candidates), sum(len(each) for each in judged.met.values() if each)
+    return scores.plan(pace, checkpoints, given.minutes, len(judged.images), beside)
 
 
-def _write(given: argparse.Namespace, study: Any, verdict: Any, own: Any, facts: Any, scores: Any, images: Any, apart: Any) -> None:
+def _write(given: argparse.Namespace, judged: Any, verdict: Any, target: Any, own: Any, facts: Any, scores: Any, apart: Any) -> None:
     from helpers.files import complete_or_absent
     from helpers.measures import registry
-    from helpers.select import report
+    from helpers.select import cards, report
+
+    study, images = judged.study, judged.images
 
     distance = report.say_distance(apart, verdict.measured, verdict.used)
     titles = dict(registry.columns()[["column", "title"]].to_numpy().tolist())
@@ -169,21 +178,28 @@ def _write(given: argparse.Namespace, study: Any, verdict: Any, own: Any, facts:
         report.say_calibration(verdict, study.study, titles),
         distance,
     ]
-    for name, table in {
+    tables, figures = {}, {}
+    if target is not None:
+        sentences.insert(0, report.say_target(target, judged.target, given.level, titles))
+        tables = {"own_target": target.table, "own_target_ranges": target.measured}
+        figures = {"own_target": report.target_figure(target, given.level, titles)}
+    sentences.append(report.say_labels(verdict.labels, *([target.labels] if target else []), titles=titles))
+    tables |= {
         "own_ranking": verdict.ranking,
         "own_scores": scores,
         "own_distance": apart,
         "own_ranges": verdict.measured,
         "own_faults": images.faults,
-    }.items():
+    }
+    for name, table in tables.items():
         with complete_or_absent(given.out / f"{name}.csv") as temporary:
             table.to_csv(temporary, index=False, errors="backslashreplace")
     with complete_or_absent(given.out / "README.md") as temporary:
         temporary.write_text("# Your own checkpoints\n\n" + "\n\n".join(sentences) + "\n", encoding="utf-8", errors="backslashreplace")
-    given_cards = {"study": study.study, "level": given.level, "distance": distance}
-    report.write_cards(given.out / "cards", verdict, scores, images, **given_cards)
+    given_cards = {"study": study.study, "level": given.level, "distance": distance, "target": target}
+    cards.write_cards(given.out / "cards", verdict, scores, images, **given_cards)
     chosen = list(verdict.chosen)
-    figures = {
+    figures |= {
         "own_ranking": report.checkpoints_figure(verdict.ranking, given.level),
         "own_among_the_study": report.among_the_study(study.models, own, verdict.ranking, chosen, titles),
     }
@@ -193,17 +209,22 @@ def _write(given: argparse.Namespace, study: Any, verdict: Any, own: Any, facts:
     print("\n" + "\n\n".join(_plain(text) for text in sentences).replace("**", "").replace("`", ""))
 
 
-def _print(verdict: Any, given: argparse.Namespace, seconds: float) -> None:
+def _print(verdict: Any, target: Any, given: argparse.Namespace, seconds: float) -> None:
     from helpers.report.style import percent, points
 
     print(f"\n{'rank':>11}  {'gap':>14}  {'interval (points)':>20}  {'best':>9}  checkpoint")
     for row in verdict.ranking.itertuples():
         rank = f"{row.rank:.0f}" if row.rank == row.rank else row.verdict
-        if row.predicted_gap != row.predicted_gap:
+        if row.predicted_gap != row.predicted_gap and row.rank != row.rank:
             print(f"{rank:>11}  {_plain(row.checkpoint)}  ({_plain(row.note)})")
             continue
         span = f"{100 * row.gap_low:.1f} to {100 * row.gap_high:.1f}" if row.gap_low == row.gap_low else "undefined"
         print(f"{rank:>11}  {points(row.predicted_gap):>14}  {span:>20}  {percent(row.probability_best):>9}  {_plain(row.checkpoint)}")
+    if target is not None:
+        print(f"\n{'rank':>11}  {'on the target':>14}  {'interval':>20}  checkpoint")
+    for row in target.table.itertuples() if target is not None else ():
+        span = f"{percent(row.accuracy_low)} to {percent(row.accuracy_high)}" if row.accuracy_low == row.accuracy_low else "undefined"
+        print(f"{row.rank:>11.0f}  {percent(row.predicted_accuracy):>14}  {span:>20}  {_plain(row.checkpoint)}")
     print(f"\n{seconds:.0f} s; tables, figures and a card per checkpoint are in {_plain(given.out)}")
 
 

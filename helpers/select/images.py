@@ -51,7 +51,14 @@ class OwnImages:
 
 
 def load_images(
-    path: Path, *, image_size: int = 224, most: int = 200, boxes: Path | None = None, class_names: Sequence[str] = (), seed: int = 0
+    path: Path,
+    *,
+    image_size: int = 224,
+    most: int = 200,
+    boxes: Path | None = None,
+    class_names: Sequence[str] = (),
+    seed: int = 0,
+    made_boxes: bool = True,
 ) -> OwnImages:
     """Decode images of a folder, some of every class, to squares, as the training images of the workbook are: squashed bilinearly.
 
@@ -66,6 +73,7 @@ def load_images(
         class_names: names of the folders in the order of the network's outputs, where that is not the sorted one. An output whose class
             has no images here may be named too, if every folder is named; folders that are not named are left out if every name has one.
         seed: of the choice.
+        made_boxes: whether images without a usable box get one.
 
     Returns:
         The images. Those without a usable box get one around what the spectral residual marks, or none where it marks nothing.
@@ -90,7 +98,7 @@ def load_images(
         kinds = pd.Series([fault.fault for fault in faults], dtype=object).value_counts()
         found = ", ".join(f"{number} {kind}" for kind, number in kinds.items()) or "none with an ending of an image"
         raise ValueError(f"no image in {path} can be used: {len(listed)} were found, faults: {found}")
-    return _stacked(usable, classes, len(listed), faults)
+    return _stacked(usable, classes, len(listed), faults, made_boxes)
 
 
 def _listed(archive: Archive, top: str, class_names: tuple[str, ...]) -> tuple[tuple[str, ...], list[tuple[str, int]]]:
@@ -174,7 +182,9 @@ def _from_folder(folder: Path, image: PurePosixPath) -> bytes | None:
     return None
 
 
-def _stacked(usable: Sequence[tuple[Decoded, int]], classes: tuple[str, ...], found: int, faults: Sequence[Fault]) -> OwnImages:
+def _stacked(
+    usable: Sequence[tuple[Decoded, int]], classes: tuple[str, ...], found: int, faults: Sequence[Fault], made_boxes: bool
+) -> OwnImages:
     pixels = torch.from_numpy(np.stack([image.pixels for image, _ in usable]))
     width = max(1, *(len(image.boxes) for image, _ in usable))
     boxes = torch.zeros(len(usable), width, 4, dtype=torch.int16)
@@ -183,7 +193,7 @@ def _stacked(usable: Sequence[tuple[Decoded, int]], classes: tuple[str, ...], fo
     labels = torch.tensor([label for _, label in usable], dtype=torch.int64)
     names = tuple(image.record.name for image, _ in usable)
     annotated = torch.tensor([any(x1 > x0 and y1 > y0 for x0, y0, x1, y1 in image.boxes) for image, _ in usable])
-    if not annotated.all():
+    if made_boxes and not annotated.all():
         boxes = with_made_boxes(ImageSet(pixels, labels, boxes, names), annotated)
     table = pd.DataFrame(faults, columns=list(Fault._fields))
     why = "" if classes else "the images lie in no folders of classes, so no label is known"
@@ -206,6 +216,70 @@ def with_made_boxes(images: ImageSet, annotated: Tensor) -> Tensor:
     boxes[lacking] = 0
     boxes[lacking, 0] = overlap.bounding_rectangles(masks).to(boxes.dtype)
     return boxes
+
+
+FEWEST_LABELLED = 10  # below, the interval of a proportion is about as wide as not knowing it
+
+
+MOST_MET = 1000  # images of a target, and of labelled images, that are taken at most
+
+
+def load_target(path: Path, training: OwnImages, training_path: Path, *, seed: int = 0) -> OwnImages:
+    """Images of where the networks will work, of the size of the training images; labels, if there are any, are not kept.
+
+    Args:
+        path: folder or .zip; see ``load_images``. At most ``MOST_MET`` of them are taken.
+        training: the training images.
+        training_path: where they are from.
+        seed: of the choice.
+
+    Raises:
+        FileNotFoundError: nothing is at the path.
+        ValueError: no image can be used, or the images are the training images.
+    """
+    found = _held_out(path, training, training_path, "target", seed)
+    return replace(found, known_labels=None, class_names=(), why_unlabelled="images of a target have no labels")
+
+
+def load_labelled(path: Path, training: OwnImages, training_path: Path, *, seed: int = 0) -> OwnImages:
+    """Images with labels that the networks were not fitted to: in a folder per class, named as the training images' folders.
+
+    Without classes of the training images the folders stand for the outputs in the order of their names. Arguments as ``load_target``.
+
+    Raises:
+        FileNotFoundError: nothing is at the path.
+        ValueError: no image can be used, there are fewer than ``FEWEST_LABELLED``, a label is none of the classes, or they are the
+            training images.
+    """
+    found = _held_out(path, training, training_path, "labelled", seed)
+    if not found.class_names:
+        raise ValueError(f"the labelled images in {path} lie in no folders of classes, so none has a label; give a folder per class")
+    classes = training.class_names or found.class_names
+    if unknown := [name for name in found.class_names if name not in classes]:
+        raise ValueError(
+            f"labels of {path} are none of the classes: {', '.join(unknown[:3])}; the classes of the training images are "
+            f"{', '.join(classes[:5])}{' and so on' if len(classes) > 5 else ''}"
+        )
+    if len(found) < FEWEST_LABELLED:
+        raise ValueError(f"{len(found)} labelled images are in {path}; at least {FEWEST_LABELLED} are needed, and 50 tell much more")
+    place = torch.tensor([classes.index(name) for name in found.class_names])
+    return replace(found, known_labels=place[found.labels], class_names=classes)
+
+
+def _held_out(path: Path, training: OwnImages, training_path: Path, what: str, seed: int) -> OwnImages:
+    """Images that are not those of the training, of their size; ``what`` names them in a message."""
+    advice = "the networks were fitted to them, so they tell nothing of others; give images that were held out"
+    if path.resolve() == training_path.resolve():
+        raise ValueError(f"the {what} images {path} are the training images; {advice}")
+    found = load_images(path, image_size=training.images.shape[-1], most=MOST_MET, seed=seed, made_boxes=False)
+    seen = {image.numpy().tobytes() for image in training.images}
+    again = sum(image.numpy().tobytes() in seen for image in found.images)
+    if again > _COPIES * min(len(found), len(seen)):
+        raise ValueError(f"{again} of {len(found)} {what} images in {path} are training images; {advice}")
+    return found
+
+
+_COPIES = 0.05  # of the fewer images: a copy here and there is in most collections
 
 
 def box_source(images: OwnImages) -> str:
@@ -250,5 +324,5 @@ def natural_size(path: Path, most: int = 224) -> int:
     Raises:
         ValueError: no image can be read.
     """
-    sides = load_images(path, image_size=8, most=25).shorter_sides
+    sides = load_images(path, image_size=8, most=25, made_boxes=False).shorter_sides
     return max(8, min(most, int(np.median(sides))))

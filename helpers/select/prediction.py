@@ -27,7 +27,7 @@ class Fit(NamedTuple):
 
 
 def fit(values: ArrayLike, gap: ArrayLike, most: int = MOST) -> Fit:
-    """Fit ``gap = mean + sum_j b_j z_j`` by ridge regression; Hoerl and Kennard 1970.
+    """Fit of ``gap = mean + sum_j b_j z_j`` by ridge regression; Hoerl and Kennard 1970.
 
     The measures are standardised, and the ``most`` of largest |Pearson r| with the gap are taken. ``b`` minimises
     ``||g - Z b||² + n p ||b||²`` with the penalty p of least squared leave-one-out error, ``e_i / (1 - H_ii)`` with
@@ -73,7 +73,7 @@ def _ridge(z: _Array, g: _Array) -> tuple[_Array, float]:
 
 
 def predict_gap(fitted: Fit, values: ArrayLike) -> _Array:
-    """Predict the gap: (m, M) measures -> (m,) fractions; NaN where a measure that the fit uses is NaN."""
+    """Predicted gap: (m, M) measures -> (m,) fractions; NaN where a measure that the fit uses is NaN."""
     x = np.asarray(values, dtype=float)
     z = (x[:, fitted.chosen] - fitted.centre) / fitted.scale
     return fitted.intercept + z @ fitted.slopes
@@ -82,8 +82,10 @@ def predict_gap(fitted: Fit, values: ArrayLike) -> _Array:
 FEWEST = 4  # cells
 
 
-def left_out_predictions(values: ArrayLike, gap: ArrayLike, groups: ArrayLike, new: ArrayLike) -> tuple[_Array, _Array, NDArray[np.int64]]:
-    """Fit without each group in turn, and predict its models and the new ones.
+def left_out_predictions(
+    values: ArrayLike, gap: ArrayLike, groups: ArrayLike, new: ArrayLike, most: int = MOST
+) -> tuple[_Array, _Array, NDArray[np.int64]]:
+    """Residuals and predictions by fits without each group in turn; arguments as ``intervals``.
 
     Returns:
         (n,) residuals gap minus prediction of the models by the fit that never saw their group, (G, m) predictions of the new ones by each
@@ -94,29 +96,13 @@ def left_out_predictions(values: ArrayLike, gap: ArrayLike, groups: ArrayLike, n
     residuals, predictions = np.full(len(g), np.nan), np.empty((len(names), len(fresh)))
     for group in range(len(names)):
         inside = codes == group
-        fitted = fit(x[~inside], g[~inside])
+        fitted = fit(x[~inside], g[~inside], most)
         residuals[inside] = g[inside] - predict_gap(fitted, x[inside])
         predictions[group] = predict_gap(fitted, fresh)
     return residuals, predictions, codes
 
 
-def unaided_residuals(gap: ArrayLike, groups: ArrayLike) -> _Array:
-    """Error of a prediction that needs no measure: each gap minus the mean gap of the other groups, (n,); NaN for a single group."""
-    g, (codes, names) = np.asarray(gap, dtype=float), pd.factorize(np.asarray(groups))
-    return g - np.array([g[codes != group].mean() if len(names) > 1 else np.nan for group in range(len(names))])[codes]
-
-
-def _larger(residuals: _Array, gap: _Array, groups: ArrayLike, doubtful: ArrayLike | None, count: int) -> _Array:
-    """Residuals for each of ``count`` new models, (n, count): of the two errors the larger one where the model is doubtful."""
-    unaided = unaided_residuals(gap, groups)
-    worse = np.where(np.abs(unaided) > np.abs(residuals), unaided, residuals)
-    chosen = np.zeros(count, dtype=bool) if doubtful is None else np.asarray(doubtful, dtype=bool)
-    return np.where(chosen, worse[:, None], residuals[:, None])
-
-
-def intervals(
-    values: ArrayLike, gap: ArrayLike, groups: ArrayLike, new: ArrayLike, level: float = 0.8, doubtful: ArrayLike | None = None
-) -> _Array:
+def intervals(values: ArrayLike, gap: ArrayLike, groups: ArrayLike, new: ArrayLike, level: float = 0.8, most: int = MOST) -> _Array:
     """Prediction interval of the gap of each new model: the jackknife+ of Barber et al. 2021, with whole cells left out.
 
     From residual ``r_i`` of model i by the fit without its cell, and that fit's prediction ``mu_i`` of the new model, the interval reaches
@@ -133,8 +119,7 @@ def intervals(
         groups: (n,) their hyperparameter cells.
         new: (m, M) measures of the checkpoints.
         level: aimed at, in (0, 1).
-        doubtful: (m,) bool, which of the new ones are of another kind than the study's: their intervals are widened, the error of each
-            model being taken as no smaller than that of the mean gap, which needs no measure.
+        most: measures to take, see ``fit``.
 
     Returns:
         (m, 2) low and high; NaN where a measure is, infinite where there are too few cells for the level (G < level / (1 - level)), and NaN
@@ -148,9 +133,9 @@ def intervals(
     fresh = np.asarray(new, dtype=float)
     if pd.Series(np.asarray(groups)).nunique() < FEWEST:
         return np.full((len(fresh), 2), np.nan)
-    residuals, predictions, codes = left_out_predictions(values, gap, groups, fresh)
+    residuals, predictions, codes = left_out_predictions(values, gap, groups, fresh, most)
     weights = 1 / ((codes.max() + 1 + 1) * np.bincount(codes)[codes])
-    size = np.abs(_larger(residuals, np.asarray(gap, dtype=float), groups, doubtful, len(fresh)))
+    size = np.abs(residuals)[:, None]
     high = _weighted_quantile(predictions[codes] + size, weights, level)
     return np.column_stack([-_weighted_quantile(size - predictions[codes], weights, level), high])
 
@@ -166,7 +151,7 @@ def _weighted_quantile(values: _Array, weights: _Array, level: float) -> _Array:
 
 
 def possible(low_high: _Array, train_accuracy: ArrayLike, images: float = np.inf) -> _Array:
-    """Cut intervals (m, 2) to the gaps that can be: a gap is in [train - 1, train]; this loses no coverage.
+    """Intervals (m, 2) cut to the gaps that can be: a gap is in [train - 1, train]; this loses no coverage.
 
     Args:
         low_high: intervals, or predictions as (m, 1).
@@ -197,9 +182,15 @@ class Trial(NamedTuple):
 
 
 def coverage(
-    values: ArrayLike, gap: ArrayLike, groups: ArrayLike, held_out: ArrayLike, train_accuracy: ArrayLike, level: float = 0.8
+    values: ArrayLike,
+    gap: ArrayLike,
+    groups: ArrayLike,
+    held_out: ArrayLike,
+    train_accuracy: ArrayLike,
+    level: float = 0.8,
+    most: int = MOST,
 ) -> Trial:
-    """Try the whole method, choice of measures and interval included, on each group of models with all of it left out.
+    """Trial of the whole method, choice of measures and interval included, on each group of models with all of it left out.
 
     Args:
         values: (n, M) finite measures.
@@ -208,6 +199,7 @@ def coverage(
         held_out: (n,) what is left out together: the cells, or something coarser such as the architecture, to try the step to another kind.
         train_accuracy: (n,) fractions, see ``possible``.
         level: of the intervals.
+        most: measures to take, see ``fit``.
 
     Returns:
         The trial; NaN where fewer than 2 groups are there, or the rest is too small for an interval.
@@ -217,8 +209,8 @@ def coverage(
     rows = []
     for group in range(len(names)) if len(names) > 1 else ():
         out = codes == group
-        low_high = possible(intervals(x[~out], g[~out], cells[~out], x[out], level), train[out])
-        guess = possible(predict_gap(fit(x[~out], g[~out]), x[out])[:, None], train[out])[:, 0]
+        low_high = possible(intervals(x[~out], g[~out], cells[~out], x[out], level, most), train[out])
+        guess = possible(predict_gap(fit(x[~out], g[~out], most), x[out])[:, None], train[out])[:, 0]
         hit = np.where(np.isnan(low_high).any(1), np.nan, (low_high[:, 0] <= g[out]) & (g[out] <= low_high[:, 1]))
         width = low_high[:, 1] - low_high[:, 0]
         rows += list(
@@ -230,6 +222,12 @@ def coverage(
     return Trial(
         len(g), len(names), float(np.average(hit, weights=weight)), level, error.mean(), mean_error.mean(), float(np.median(width))
     )
+
+
+def unaided_residuals(gap: ArrayLike, groups: ArrayLike) -> _Array:
+    """Error of a prediction that needs no measure: each gap minus the mean gap of the other groups, (n,); NaN for a single group."""
+    g, (codes, names) = np.asarray(gap, dtype=float), pd.factorize(np.asarray(groups))
+    return g - np.array([g[codes != group].mean() if len(names) > 1 else np.nan for group in range(len(names))])[codes]
 
 
 class Ranks(NamedTuple):
@@ -263,7 +261,8 @@ def rank_probabilities(
         groups: (n,) cells.
         new: (m, M) measures of the checkpoints.
         train_accuracy: (m,) of the checkpoints, see ``possible``.
-        doubtful: (m,) bool, see ``intervals``.
+        doubtful: (m,) bool, which of the new ones are of another kind than the study's: the residuals drawn for them are no smaller than
+            those of the mean gap, which needs no measure.
         draws: of the bootstrap.
         seed: of all that is drawn.
 
@@ -278,7 +277,10 @@ def rank_probabilities(
     if len(names) < FEWEST or draws < 1 or not defined.any():
         return Ranks(best, low, high)
     generator = np.random.default_rng(seed)
-    residuals = _larger(left_out_predictions(x, g, codes, fresh[:0])[0], g, codes, doubtful, len(fresh))[:, defined]
+    own, unaided = left_out_predictions(x, g, codes, fresh[:0])[0], unaided_residuals(g, codes)
+    larger = np.where(np.abs(unaided) > np.abs(own), unaided, own)
+    chosen = np.zeros(len(fresh), dtype=bool) if doubtful is None else np.asarray(doubtful, dtype=bool)
+    residuals = np.where(chosen, larger[:, None], own[:, None])[:, defined]
     columns = np.arange(residuals.shape[1])
     members = [np.flatnonzero(codes == group) for group in range(len(names))]
     drawn = np.empty((draws, int(defined.sum())))

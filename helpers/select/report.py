@@ -1,9 +1,6 @@
-"""What notebook 07 shows: who is first and how surely, and a model card per checkpoint (Mitchell et al. 2019)."""
+"""What notebook 07 shows: who is first and how surely, and how accurate checkpoints will be on a target."""
 
-import hashlib
-import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -11,12 +8,12 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from helpers.files import complete_or_absent, inside
-from helpers.measures import registry
 from helpers.report.style import count, fit_band, listed, nothing_to_draw, percent, points, style
 from helpers.select.images import OwnImages, box_source
 from helpers.select.prediction import Trial
-from helpers.select.ranking import NOT_JUDGED, NOT_SCORED, PASSED_OVER, RankingResult
+from helpers.select.ranking import JUDGED, NEEDS_LABELS, NOT_JUDGED, NOT_SCORED, PASSED_OVER, RANKED, RankingResult
+from helpers.select.target import TargetResult
+from helpers.statistics.labelling import Moved
 
 _LONGEST = 38  # characters of a name
 
@@ -39,9 +36,9 @@ def checkpoints_figure(table: pd.DataFrame, level: float, truth: pd.Series | Non
         truth: true gap by checkpoint, where it is known; drawn hollow.
         most: checkpoints that are drawn.
     """
-    table = table.dropna(subset="predicted_gap").head(most).iloc[::-1]
+    table = table[table["verdict"].isin([RANKED, JUDGED])].head(most).iloc[::-1]
     if not len(table):
-        return nothing_to_draw("No checkpoint has a predicted gap, so there is no ranking to draw.")
+        return nothing_to_draw("No checkpoint is judged, so there is no ranking to draw.")
     size = (9.5, 1.7 + 0.3 * len(table))
     figure, (ax, chance) = plt.subplots(1, 2, figsize=size, layout="constrained", sharey=True, width_ratios=[3, 1])
     rows, low, high = np.arange(len(table)), 100 * table["gap_low"], 100 * table["gap_high"]
@@ -55,8 +52,11 @@ def checkpoints_figure(table: pd.DataFrame, level: float, truth: pd.Series | Non
     ax.set_yticks(rows, [label(name) for name in table["checkpoint"]], fontsize="small")
     ax.set(xlabel="generalization gap (percentage points)", ylim=(-0.7, len(table) - 0.3))
     ax.grid(axis="y", visible=False)
+    if table["predicted_gap"].isna().all():
+        ax.set_xticks([])
+        ax.text(0.5, 0.5, "order alone: no number of points\nwithout labelled images", transform=ax.transAxes, ha="center", va="center")
     chance.barh(rows, 100 * table["probability_best"], height=0.6, color="C2")
-    chance.set(xlabel="probability of having\nthe smallest gap (%)", xlim=(0, max(5, 105 * table["probability_best"].max())))
+    chance.set(xlabel="probability of having\nthe smallest gap (%)", xlim=(0, np.nanmax([5, 105 * table["probability_best"].max()])))
     chance.grid(axis="y", visible=False)
     chance.tick_params(labelleft=False)
     handles, labels = ax.get_legend_handles_labels()
@@ -70,6 +70,8 @@ def among_the_study(
 ) -> Figure:
     """Draw the study's models, measure against gap, and the user's checkpoints at their predicted gap, a panel per measure.
 
+    Checkpoints that have no predicted gap are marked at the bottom.
+
     Args:
         models: of the study: gap (fraction) and the measures.
         own: one row per checkpoint, a column per measure.
@@ -79,7 +81,8 @@ def among_the_study(
     """
     if not len(measures) or not len(models):
         return nothing_to_draw("The study and the checkpoints share no defined measure, so they cannot be drawn together.")
-    guess = ranking.set_index("checkpoint")["predicted_gap"].dropna()
+    judged = ranking[ranking["verdict"].isin([RANKED, JUDGED])].set_index("checkpoint")["predicted_gap"]
+    guess, bare = judged.dropna(), judged[judged.isna()]
     figure, axes = plt.subplots(
         1, len(measures), figsize=(1.4 + 3.7 * len(measures), 4.2), layout="constrained", sharey=True, squeeze=False
     )
@@ -88,6 +91,9 @@ def among_the_study(
         fit_band(ax, models[name].to_numpy(dtype=float), 100 * models["gap"].to_numpy())
         words = f"your checkpoints, at their predicted gap (n = {len(guess)})"
         ax.plot(own.loc[guess.index, name], 100 * guess, "X", color="C1", markersize=8, markeredgecolor="black", label=words)
+        if len(bare):
+            foot = {"transform": ax.get_xaxis_transform(), "clip_on": False, "label": f"without a predicted gap (n = {len(bare)})"}
+            ax.plot(own.loc[bare.index, name], np.full(len(bare), 0.02), "X", color="C1", alpha=0.6, **foot)
         ax.axvspan(models[name].min(), models[name].max(), color="C0", alpha=0.06, linewidth=0, label="calibrated range")
         ax.xaxis.set_major_locator(MaxNLocator(4))
         ax.set_xlabel(titles.get(name, name))
@@ -136,37 +142,39 @@ def checkpoints_scored(facts: pd.DataFrame, scores: pd.DataFrame) -> str:
 
 
 def say_first(verdict: RankingResult, level: float) -> str:
-    """Sentences on what is not judged and in what the case is another, then who is first, by how much and how surely.
+    """Sentences on what is not judged, in what the case is another, then who is first, by how much and how surely.
 
     One checkpoint, and several that are told apart by nothing, have no rank.
     """
-    table = verdict.ranking.dropna(subset="predicted_gap")
+    table = verdict.ranking[verdict.ranking["verdict"].isin([RANKED, JUDGED])]
     text = _not_judged(verdict.ranking)
     if not len(table):
         return text.rstrip() or "No checkpoint is there to be judged."
-    text += _another_case(verdict, table)
+    text += _another_case(verdict, table) + say_moved(verdict.moved)
     first = table.iloc[0]
-    said = f"{code(first['checkpoint'])}, predicted gap **{points(first['predicted_gap'])}** ({level:.0%} interval {_span(first)})"
+    said = code(first["checkpoint"])
+    if np.isfinite(first["predicted_gap"]):
+        said += f", predicted gap **{points(first['predicted_gap'])}** ({level:.0%} interval {span(first, 'gap')})"
     idle = " In the study, though, the measures hardly help to tell a gap." if _idle(verdict.trial) else ""
     if len(table) == 1:
         return f"{text}Judged: {said}. It is the only one, so there is no rank.{idle}"
     if np.isnan(first["rank"]):
         return (
             f"{text}Judged, not ranked: {count(len(table), 'checkpoint')} with one prediction for all, {points(first['predicted_gap'])} "
-            f"({level:.0%} interval {_span(first)}). The study's measures tell them not apart.{idle}"
+            f"({level:.0%} interval {span(first, 'gap')}). The study's measures tell them not apart.{idle}"
         )
     text += f"First of {count(len(table), 'checkpoint')}: {said}; it truly has the smallest gap with probability "
     text += f"**{percent(first['probability_best'])}**, by lot it would be {percent(1 / len(table))}.{idle}"
     return text + (
         " Its interval lies below that of the last one."
         if table["gap_high"].iloc[0] < table["gap_low"].iloc[-1]
-        else " The intervals of the first and the last overlap: read the order as a hint, and measure the first few on held-out images."
+        else " Read the order as a hint, and measure the first few on held-out images."
     )
 
 
 def _not_judged(ranking: pd.DataFrame, most: int = 3) -> str:
     """Which checkpoints have no verdict, with the reason of the first few; "" where all have one."""
-    without = ranking[ranking["predicted_gap"].isna() & ranking["verdict"].ne(PASSED_OVER)]
+    without = ranking[ranking["verdict"].isin([NOT_JUDGED, NOT_SCORED])]
     if not len(without):
         return ""
     kinds = [kind for kind in (NOT_JUDGED, NOT_SCORED) if (without["verdict"] == kind).any()]
@@ -184,9 +192,19 @@ def _another_case(verdict: RankingResult, table: pd.DataFrame) -> str:
         parts.append(f"measures of {count(outside, 'checkpoint')}")
     if not parts:
         return ""
+    text = f"**Outside what the study has seen**: {listed(parts, 8)}. "
+    if table["predicted_gap"].notna().all():
+        return text
+    return text + f"There the order of the predictions may hold and their level does not, so no number of points is given: {NEEDS_LABELS}. "
+
+
+def say_moved(moved: Moved | None) -> str:
+    """Sentence on how far labelled images move all predictions, with a space after it; "" without them."""
+    if moved is None:
+        return ""
     return (
-        f"**Outside what the study has seen**: {listed(parts, 8)}. The intervals are widened by the error of a prediction without "
-        "measures, and for another kind of case nothing vouches for them. "
+        f"**The labelled images move every predicted accuracy by {100 * moved.shift:+.1f} points** (interval {100 * moved.shift_low:+.1f} "
+        f"to {100 * moved.shift_high:+.1f}); the checkpoints keep their order. "
     )
 
 
@@ -195,10 +213,10 @@ def _idle(trial: Trial) -> bool:
     return bool(trial.error >= 0.95 * trial.mean_error)
 
 
-def _span(row: pd.Series) -> str:
-    if np.isnan(row["gap_low"]) or np.isnan(row["gap_high"]):
-        return "undefined"
-    return f"{100 * row['gap_low']:.1f} to {points(row['gap_high'])}"
+def span(row: pd.Series, what: str) -> str:
+    """An interval in points from the columns <what>_low and <what>_high."""
+    low, high = row[f"{what}_low"], row[f"{what}_high"]
+    return "undefined" if np.isnan(low) or np.isnan(high) else f"{100 * low:.1f} to {points(high)}"
 
 
 def say_calibration(verdict: RankingResult, study: str, titles: Mapping[str, str]) -> str:
@@ -210,8 +228,9 @@ def say_calibration(verdict: RankingResult, study: str, titles: Mapping[str, str
     text = (
         f"Calibrated on {count(trial.models, 'model')} in {count(trial.groups, 'hyperparameter cell')} of the study {code(study)}, by "
         f"{named or 'no measure'} (points of gap per standard deviation). Tried on cells left out, {percent(trial.coverage)} of the true "
-        f"gaps fell in their {trial.level:.0%} interval, of {points(trial.width)} in the median; the prediction is off by "
-        f"{points(trial.error)} on average, and the mean gap of the other models, which needs no measure, by {points(trial.mean_error)}: "
+        f"gaps fell in their {trial.level:.0%} interval, of {points(trial.width)} in the median (proven is {_proven(trial.level)}); the "
+        f"prediction is off by {points(trial.error)} on average, and the mean gap of the other models, which needs no measure, by "
+        f"{points(trial.mean_error)}: "
     )
     text += (
         "the measures help."
@@ -219,6 +238,11 @@ def say_calibration(verdict: RankingResult, study: str, titles: Mapping[str, str
         else "**the measures hardly help in this study**, so neither gap nor order should be relied on."
     )
     return text + _transfer(verdict.transfer)
+
+
+def _proven(level: float) -> str:
+    """Coverage that is proven of the jackknife+ with cells left out; Barber et al. 2021, theorem 1."""
+    return f"at least {max(0.0, 2 * level - 1):.0%}, for one model a cell and a new one drawn from the same cells"
 
 
 def _transfer(trial: Trial) -> str:
@@ -254,6 +278,96 @@ def say_distance(differences: pd.DataFrame, measured: pd.DataFrame, used: Sequen
     return text
 
 
+@style()
+def target_figure(result: TargetResult, level: float, titles: Mapping[str, str], truth: pd.Series | None = None, most: int = 30) -> Figure:
+    """Draw each checkpoint's predicted accuracy on the target with its interval, the highest on top; in a mere order, the measure's value.
+
+    Args:
+        result: see ``target.predict_on_target``.
+        level: of the intervals.
+        titles: measure to what it is called.
+        truth: true accuracy by checkpoint, where it is known; drawn hollow.
+        most: checkpoints that are drawn.
+    """
+    table = result.table.head(most).iloc[::-1]
+    if not result.method or not len(table):
+        return nothing_to_draw("The study and the checkpoints share no measure of images without labels, so nothing is predicted.")
+    figure, ax = plt.subplots(figsize=(8, 1.7 + 0.3 * len(table)), layout="constrained")
+    rows, known = np.arange(len(table)), table["predicted_accuracy"].notna().to_numpy()
+    if known.any():
+        low, high = 100 * table["accuracy_low"], 100 * table["accuracy_high"]
+        ax.hlines(rows, low, high, color="C0", linewidth=2, alpha=0.5, label=f"{level:.0%} interval")
+        for marker, chosen, words in (("o", ~table["beyond"], "predicted"), ("X", table["beyond"], "predicted, beyond the study's range")):
+            if (chosen & known).any():
+                ax.plot(100 * table["predicted_accuracy"][chosen], rows[chosen], marker, color="C0", label=words)
+        if truth is not None:
+            ax.plot(100 * table["checkpoint"].map(truth), rows, "D", color="C1", fillstyle="none", label="true")
+        ax.set_xlabel("accuracy on the target (%)")
+    else:
+        ax.plot(table["value"], rows, "o", color="C0", label="order alone: no number of points without labelled images")
+        ax.set_xlabel(f"{titles.get(result.method, result.method)}, on the target")
+    ax.set_yticks(rows, [label(name) for name in table["checkpoint"]], fontsize="small")
+    ax.set_ylim(-0.7, len(table) - 0.3)
+    ax.grid(axis="y", visible=False)
+    figure.legend(*ax.get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False)
+    return figure
+
+
+def say_target(result: TargetResult, images: OwnImages, level: float, titles: Mapping[str, str], truth: pd.Series | None = None) -> str:
+    """Sentences on the accuracy on a target: a shift beyond the study's range first, then the first checkpoint, and how the method did."""
+    table, found = result.table, f"the {count(len(images), 'image')} of the target"
+    if not result.method:
+        return f"Of {found} nothing can be predicted: the study and the checkpoints share no measure, or the study has fewer than 4 cells."
+    beyond = int(table["beyond"].sum())
+    text = ""
+    if beyond:
+        text += f"**The target is shifted beyond what the study has seen** for {beyond} of {count(len(table), 'checkpoint')}. "
+    if result.differing:
+        text += f"**Another case than the study's**: {listed(list(result.differing), 8)}. "
+    if table["predicted_accuracy"].isna().any():
+        text += f"There no number of points is given: {NEEDS_LABELS}. "
+    text += say_moved(result.moved)
+    first, said = table.iloc[0], code(table.iloc[0]["checkpoint"])
+    if np.isfinite(first["predicted_accuracy"]):
+        said += f", predicted accuracy **{percent(first['predicted_accuracy'])}** ({level:.0%} interval {span(first, 'accuracy')})"
+    ranked = f"first of {count(len(table), 'checkpoint')}" if np.isfinite(first["rank"]) else "not ranked"
+    text += f"On {found}, {ranked}: {said}, by {titles.get(result.method, result.method)}, which goes most with accuracy in the study."
+    if truth is not None and table["predicted_accuracy"].notna().any():
+        own = table["checkpoint"].map(truth)
+        held = int(own.between(table["accuracy_low"], table["accuracy_high"]).sum())
+        text += f" Here the truth is known: {held} of {len(table)} accuracies lie in their interval."
+    return text + _tried_on_targets(result)
+
+
+def _tried_on_targets(result: TargetResult) -> str:
+    trial, other = result.trial, result.transfer
+    if np.isnan(trial.coverage):
+        return " The study is too small to try the prediction on models left out, so no interval can be vouched for."
+    text = (
+        f" Tried on cells of the study left out, {percent(trial.coverage)} of the accuracies fell in their {trial.level:.0%} interval "
+        f"(proven is {_proven(trial.level)}), off by {points(trial.error)} on average, and their mean by {points(trial.mean_error)}"
+    )
+    if np.isnan(other.coverage):
+        return text + "; it has one target only, so what another shift does could not be tried."
+    return text + f"; with a whole target left out, {percent(other.coverage)} and {points(other.error)}: the price of another shift."
+
+
+def say_labels(*tables: pd.DataFrame, titles: Mapping[str, str] | None = None) -> str:
+    """Answer whether each prediction is worth more than labelling images, from tables of ``labelling.against_labelling``."""
+    tables = [table for table in tables if len(table) > 1 and np.isfinite(table["error"].iloc[1])]
+    if not tables:
+        return "The study is too small to say when a measure is worth more than labelled images."
+    said = []
+    for table in tables:
+        plain, own = table.iloc[0], table.iloc[1]
+        equal = f"as {own['labelled_images']:,.0f} would" if np.isfinite(own["labelled_images"]) else "as no number of them would"
+        said.append(
+            f"{(titles or {}).get(own['method'], own['method'])}: off by {points(own['error'])}, {equal}, and so worth "
+            f"{'more' if own['worth_more'] else 'less'} than these, which are off by {points(plain['error'])}"
+        )
+    return f"When is a measure worth more than {tables[0].iloc[0]['method']}? In the study, cells left out, {'; '.join(said)}."
+
+
 def say_truth(ranking: pd.DataFrame, truth: pd.Series) -> str:
     """Sentence on how the prediction did where the truth is known."""
     table = ranking.assign(gap=ranking["checkpoint"].map(truth)).dropna(subset=["predicted_gap", "gap", "gap_low"])
@@ -267,90 +381,3 @@ def say_truth(ranking: pd.DataFrame, truth: pd.Series) -> str:
         f"{len(table)} true gaps lie in their interval, and the one with the smallest true gap, {code(table.loc[best, 'checkpoint'])}, was "
         f"ranked {place} of {len(table)}."
     )
-
-
-def file_name(name: str) -> str:
-    """Name of a checkpoint's card: its readable letters and a hash of it all; no name meets another or leaves a folder."""
-    readable = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:60] or "checkpoint"
-    return f"{readable}-{hashlib.blake2b(name.encode('utf-8', 'surrogateescape'), digest_size=4).hexdigest()}.md"
-
-
-def card(
-    row: pd.Series, scores: pd.DataFrame, verdict: RankingResult, images: OwnImages, *, study: str, level: float, distance: str
-) -> str:
-    """Write one card.
-
-    Args:
-        row: of ``ranking.RANKING_COLUMNS``.
-        scores: of this checkpoint: measure, variant, value, reason; see ``scores.OWN_SCORE_COLUMNS``.
-        verdict: of all the checkpoints.
-        images: that it was scored on.
-        study: that calibrates.
-        level: of the interval.
-        distance: how far the study is from the case, as a sentence.
-
-    Returns:
-        Markdown. Names stand in it as literal text.
-    """
-    lines = [f"# Model card: {code(row['checkpoint'])}", "", *_verdict(row, int(verdict.ranking["rank"].notna().sum()), level), ""]
-    lines += ["## What it rests on", "", images_found(images), ""]
-    lines += [f"Calibrated on the study {code(study)}. {distance}", ""]
-    lines += [
-        "This card predicts from training images alone. It replaces no test on held-out images, and says nothing of images of another",
-        "",
-    ]
-    lines[-2] += " kind, of fairness, or of robustness."
-    return "\n".join([*lines, *_measures(scores, verdict), ""])
-
-
-def _verdict(row: pd.Series, count: int, level: float) -> list[str]:
-    facts = {
-        "architecture": code(row["architecture"]) if row["architecture"] else "unknown",
-        "outputs": str(int(row["outputs"])) if row["outputs"] else "unknown",
-        "verdict": f"ranked {row['rank']:.0f} of {count}" if np.isfinite(row["rank"]) else row["verdict"],
-        "predicted gap": points(row["predicted_gap"]),
-        f"{level:.0%} interval of the gap": " to ".join(points(row[name]) for name in ("gap_low", "gap_high")),
-        "probability of the smallest gap": percent(row["probability_best"]),
-        "training accuracy on these images": percent(row["train_accuracy"]),
-        "predicted test accuracy": percent(row["predicted_test_accuracy"]),
-        "note": code(row["note"]) if row["note"] else "",
-    }
-    return ["| | |", "|---|---|", *(f"| {name} | {_cell(value)} |" for name, value in facts.items() if value)]
-
-
-def _measures(scores: pd.DataFrame, verdict: RankingResult) -> list[str]:
-    """Table every measure, beside its range among the study's models."""
-    if not len(scores):
-        return ["## Measures", "", "None could be computed."]
-    known = registry.columns().merge(scores, on=["measure", "variant"])
-    known = known.merge(verdict.measured.rename(columns={"measure": "column"}), on="column", how="left")
-    rows = ["## Measures", "", "| measure | value | in the study | promises a small gap when |", "|---|---|---|---|"]
-    for item in known.itertuples():
-        value = f"{item.value:.4g}" if np.isfinite(item.value) else f"undefined: {code(str(item.reason))}"
-        span = f"{item.calibrated_low:.4g} to {item.calibrated_high:.4g}" if np.isfinite(item.calibrated_low) else "not calibrated"
-        promise = {1: "large", -1: "small", 0: "is a count"}[item.direction]
-        rows.append(f"| {_cell(item.title)} | {_cell(value)} | {span} | {promise} |")
-    return rows
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", r"\|")
-
-
-def write_cards(
-    folder: Path, verdict: RankingResult, scores: pd.DataFrame, images: OwnImages, *, study: str, level: float, distance: str
-) -> Mapping[str, Path]:
-    """Write the card of every checkpoint into a folder; arguments as for ``card``. Files that are no checkpoints have none.
-
-    Returns:
-        The path of each by its checkpoint's name.
-    """
-    written = {}
-    for _, row in verdict.ranking[verdict.ranking["verdict"] != PASSED_OVER].iterrows():
-        own = scores[scores["checkpoint"] == row["checkpoint"]]
-        path = inside(folder, file_name(row["checkpoint"]))
-        with complete_or_absent(path) as temporary:
-            text = card(row, own, verdict, images, study=study, level=level, distance=distance)
-            temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
-        written[row["checkpoint"]] = path
-    return written

@@ -1,18 +1,20 @@
 """Every affordable measure of a user's checkpoints on their training images, and how many images the time allows."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import nn
 
 from helpers.measures import evidence, registry
 from helpers.measures.evidence import closure
 from helpers.networks import resnet
 from helpers.networks.hooks import evaluation_mode, prepared
+from helpers.scoring.targets import target_logits
 from helpers.select.images import OwnImages, check_outputs, in_turn
 from helpers.select.load import Candidate
 
@@ -73,7 +75,7 @@ class Pace(NamedTuple):
     image: float  # one pass, per image
 
 
-def plan(pace: Pace, checkpoints: int, minutes: float, most: int) -> Plan:
+def plan(pace: Pace, checkpoints: int, minutes: float, most: int, beside: int = 0) -> Plan:
     """Choose how many images to take so that all checkpoints are scored within a time.
 
     Where fewer than 48 images could be taken with all measures, those with passes of their own are left out: a mean over few images is a
@@ -84,8 +86,9 @@ def plan(pace: Pace, checkpoints: int, minutes: float, most: int) -> Plan:
         checkpoints: how many there are.
         minutes: for all of them.
         most: images that there are, or that are wanted at most.
+        beside: images that every checkpoint passes once beside these: target and labelled ones.
     """
-    passes = max(0.0, 60 * minutes - checkpoints * pace.fixed) / max(pace.image * checkpoints, 1e-9)
+    passes = max(0.0, 60 * minutes - checkpoints * (pace.fixed + beside * pace.image)) / max(pace.image * checkpoints, 1e-9)
     if passes / _PASSES >= min(_FEWEST, most):
         return Plan(max(1, min(most, int(passes / _PASSES))), True)
     return Plan(max(1, min(most, max(16, int(passes / 1.5)))), False)
@@ -127,54 +130,100 @@ def _normalised(mean: tuple[float, ...], std: tuple[float, ...], images: torch.T
     return (images.float() / 255 - centre) / width
 
 
+class Scored(NamedTuple):
+    """What was found of one checkpoint."""
+
+    facts: dict[str, object]  # ``FACTS``; outputs is 0 and fault says why where it could not be scored
+    scores: pd.DataFrame  # ``OWN_SCORE_COLUMNS``, one row per measure and variant, NaN with a reason where undefined
+    logits: dict[str, torch.Tensor]  # (N, K) on the images that it met beside those of its training, by what these are
+
+
 def score_checkpoints(
     candidates: Sequence[Candidate],
     images: OwnImages,
     settings: evidence.MeasureSettings,
     *,
+    met: Mapping[str, OwnImages | None] | None = None,
     extra: bool = True,
     normalise: Normalise = resnet.normalise_images,
     device: torch.device | str = "cpu",
-) -> Iterator[tuple[dict[str, object], pd.DataFrame]]:
+) -> Iterator[Scored]:
     """Score checkpoints one after the other; one that cannot be had, or fails, is a row with its fault and no scores.
 
     Args:
         candidates: see ``load.find``.
         images: the training images.
         settings: what else decides the values; the calibration's, so that values compare.
+        met: images that are passed once more, beside the measures: the "target" and the "labelled" ones; None is none.
         extra: see ``affordable``.
         normalise: uint8 images -> network input, as in training.
         device: where to compute.
 
     Yields:
-        For each checkpoint its facts (``FACTS``; outputs is 0 and fault says why where it could not be scored), and its scores
-        (``COLUMNS``, one row per measure and variant, NaN with a reason where undefined).
+        What was found of each.
     """
-    images = in_turn(images)
+    images, there = in_turn(images), {name: each for name, each in (met or {}).items() if each is not None}
     for candidate in candidates:
         facts: dict[str, object] = {"checkpoint": candidate.name, "architecture": "", "outputs": 0, "fault": ""}
-        scores = pd.DataFrame(columns=OWN_SCORE_COLUMNS[1:])
+        scores, logits = pd.DataFrame(columns=OWN_SCORE_COLUMNS[1:]), {}
         try:
             if candidate.passed_over:
                 raise ValueError(candidate.passed_over)
             loaded = candidate.load()
-            check_outputs(images, loaded.classes)
+            for each in (images, *there.values()):
+                check_outputs(each, loaded.classes)
             facts |= {"architecture": loaded.architecture, "outputs": loaded.classes}
             given = {"network": loaded.network.to(device), "normalise": normalise, "device": device}
+            with evaluation_mode(given["network"]):
+                logits = {name: target_logits(given["network"], each.images, device, normalise) for name, each in there.items()}
             scores = evidence.score(affordable(extra), given | {"images": images}, settings)
         except MemoryError:
             raise
         except Exception as fault:  # a network of the user's own may fail on these images in any way
             line = (str(fault).splitlines() or [type(fault).__name__])[0]
             facts["fault"] = line.encode("utf-8", "backslashreplace").decode("utf-8")  # it may hold a file's name, which may be no text
-        yield facts, scores.assign(checkpoint=candidate.name)[OWN_SCORE_COLUMNS]
+        yield Scored(facts, scores.assign(checkpoint=candidate.name)[OWN_SCORE_COLUMNS], logits if not facts["fault"] else {})
 
 
-def score_tables(scored: Sequence[tuple[dict[str, object], pd.DataFrame]]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Join what ``score`` yields: the facts, one row per checkpoint, and all scores."""
-    facts = pd.DataFrame([facts for facts, _ in scored], columns=FACTS)
-    parts = [scores for _, scores in scored if len(scores)]
+def score_tables(scored: Sequence[Scored]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Facts of the checkpoints, one row each, and all their scores."""
+    facts = pd.DataFrame([each.facts for each in scored], columns=FACTS)
+    parts = [each.scores for each in scored if len(each.scores)]
     return facts, pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=OWN_SCORE_COLUMNS)
+
+
+class Met(NamedTuple):
+    """What the checkpoints say of images that are not of their training; a row per checkpoint with logits."""
+
+    on_target: pd.DataFrame | None  # a column per measure of the family "unlabelled"; None where there is no target
+    on_labelled: pd.DataFrame | None  # the same, of the labelled images taken as a target; None where there are none
+    right: pd.DataFrame | None  # checkpoint x labelled image, bool
+
+
+def scores_met(scored: Sequence[Scored], labelled: OwnImages | None, settings: evidence.MeasureSettings) -> Met:
+    """Measures of images without labels, the labelled images being the holdout of those that need one.
+
+    Args:
+        scored: see ``score_checkpoints``, with ``met``.
+        labelled: held-out images with labels; None where there are none.
+        settings: see ``score_checkpoints``.
+    """
+    there = [each for each in scored if each.logits]
+    tables: dict[str, pd.DataFrame] = {}
+    for what in ("target", "labelled"):
+        own = {each.facts["checkpoint"]: _unlabelled(each.logits, what, labelled, settings) for each in there if what in each.logits}
+        if own:
+            tables[what] = wide(pd.concat([table.assign(checkpoint=name) for name, table in own.items()], ignore_index=True), list(own))
+    right = {each.facts["checkpoint"]: (each.logits["labelled"].argmax(1) == labelled.labels).numpy() for each in there} if labelled else {}
+    return Met(tables.get("target"), tables.get("labelled"), pd.DataFrame(right).T if right else None)
+
+
+def _unlabelled(
+    logits: Mapping[str, torch.Tensor], what: str, labelled: OwnImages | None, settings: evidence.MeasureSettings
+) -> pd.DataFrame:
+    given = {"network": nn.Identity(), "target_logits": logits[what], "holdout_logits": logits.get("labelled")}
+    given["holdout_labels"] = labelled.labels if labelled else None
+    return evidence.score(registry.of_families(["unlabelled"]), given, settings)
 
 
 def wide(scores: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:

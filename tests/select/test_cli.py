@@ -113,6 +113,72 @@ def test_untrained_networks_are_not_judged_and_that_comes_first(folders, capsys)
     assert (folders / "out3/README.md").read_text().splitlines()[2].startswith("**Judged: none of 3 checkpoints**")
 
 
+@pytest.fixture(scope="module")
+def beside(folders):
+    """A study with targets, images without labels, and held-out images with labels, under the folders."""
+    random, names = np.random.default_rng(1), [f"m{number}" for number in range(16)]
+    tables = folders / "reports/made/tables"
+    tables.mkdir(parents=True)
+    facts = {"model_id": names, "cell": [f"c{number // 2}" for number in range(16)], "architecture": "resnet18"}
+    table = pd.DataFrame(facts | {"gap": random.uniform(0.1, 0.4, 16), "train_accuracy": 0.95, "left_out": ""})
+    table.to_csv(tables / "catalogue.csv", index=False)
+    iou = {"model_id": names, "measure": "iou", "variant": "", "value": np.linspace(0, 1, 16)}
+    pd.DataFrame(iou).to_parquet(tables / "scores.parquet", index=False)
+    rows = [table[["model_id", "cell", "architecture"]].assign(target=name) for name in ("test images", "blur_0.7")]
+    met = pd.concat(rows).assign(test_accuracy=random.uniform(0.2, 0.9, 32))
+    met.assign(average_confidence=0.3 + 0.7 * met["test_accuracy"]).to_csv(tables / "target_scores.csv", index=False)
+    for place, count in (("target", 12), ("held/<b>cat<_b>", 6), ("held/dog", 6), ("few/dog", 3), ("other/cow", 12), ("empty", 0)):
+        (folders / "met" / place).mkdir(parents=True)
+        for index in range(count):
+            pixels = random.integers(0, 255, (32, 40, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folders / "met" / place / f"{index}.png")
+    return folders
+
+
+def test_a_target_and_labelled_images_give_accuracies_there_and_a_level(beside, capsys):
+    places = [str(beside / name) for name in ("ckpt", "images")] + ["--out", str(beside / "met/out"), "--reports", str(beside / "reports")]
+    met = ["--target", str(beside / "met/target"), "--labelled", str(beside / "met/held")]
+    assert cli.main([*places, *met, "--images-used", "12", "--image-size", "32"]) == 0
+    told = capsys.readouterr().out
+    there, table = (pd.read_csv(beside / "met/out" / f"{name}.csv") for name in ("own_target", "own_ranking"))
+    assert len(there) == 3
+    assert there["method"].eq("average_confidence").all()
+    assert there[["predicted_accuracy", "accuracy_low", "accuracy_high"]].notna().all(axis=None)
+    assert there["note"].str.contains("moved together").all()
+    ranked = table[table["verdict"] == "ranked"]
+    assert len(ranked) == 3
+    assert ranked["predicted_gap"].notna().all()
+    assert ranked["note"].str.contains("another case than the study's \\(boxes\\)").all()
+    assert told.count("labelled images move every predicted accuracy") == 2
+    assert "on the target" in told
+    assert (beside / "met/out/own_target.png").stat().st_size > 1000
+    assert "predicted accuracy on the target" in next((beside / "met/out/cards").glob("run0*")).read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--target", "met/empty"], "--target {}/met/empty is empty; give a folder of images"),
+        (["--target", "met/none"], "--target {}/met/none does not exist"),
+        (["--target", "ckpt"], "no image in"),
+        (["--target", "images"], "the target images {}/images are the training images"),
+        (["--labelled", "images"], "the labelled images {}/images are the training images"),
+        (["--labelled", "met/few"], "3 labelled images are in {}/met/few; at least 10 are needed"),
+        (["--labelled", "met/other"], "labels of {}/met/other are none of the classes: cow"),
+        (["--labelled", "met/target"], "lie in no folders of classes"),
+        (["--target", "met/target", "--study", "tiny20", "--reports", "reports"], "'tiny20' has no target_scores.csv"),
+    ],
+)
+def test_images_that_cannot_be_met_are_refused_before_any_scoring(beside, capsys, arguments, message):
+    option, place, *rest = arguments
+    places = [str(beside / name) for name in ("ckpt", "images")] + ["--out", str(beside / "out4"), "--reports", str(beside / "reports")]
+    assert cli.main([*places, option, str(beside / place), *rest]) == 2
+    told = capsys.readouterr()
+    assert message.format(beside) in told.err
+    assert len(told.err.splitlines()) == 1
+    assert told.out == ""
+
+
 def test_a_name_with_markup_is_literal_text_in_card_and_sentences(folders):
     for path in [*(folders / "out/cards").iterdir(), folders / "out/README.md"]:
         for line in path.read_text().splitlines():
@@ -197,6 +263,8 @@ def test_the_plan_keeps_to_the_time_and_drops_the_dear_measures_first():
     assert 20 * (1 + tight.images * 1.5 * 0.1) <= 300
     assert plan(Pace(100, 1), 20, 1, 200) == (16, False)
     assert plan(Pace(0, 0), 20, 1, 7) == (7, True)
+    assert plan(Pace(0, 0.001), 20, 5, 3000) == (3000, True)
+    assert plan(Pace(0, 0.001), 20, 5, 3000, beside=4500) == (2333, True)
 
 
 def test_what_is_affordable_needs_no_start_and_no_search():

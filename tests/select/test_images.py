@@ -1,9 +1,11 @@
+import shutil
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from helpers.select.images import MACHINE_MADE, box_source, check_outputs, in_turn, load_images, natural_size
+from helpers.select.images import MACHINE_MADE, box_source, check_outputs, in_turn, load_images, load_labelled, load_target, natural_size
 
 XML = "<annotation><size><width>40</width><height>20</height></size>{}</annotation>"
 
@@ -148,3 +150,48 @@ def test_classes_in_turn_keep_what_belongs_to_an_image(folder, tmp_path):
     draw(tmp_path / "alone" / "a.jpg")
     draw(tmp_path / "alone" / "b.jpg", 1)
     assert sorted(in_turn(load_images(tmp_path / "alone", image_size=16)).names) == ["a.jpg", "b.jpg"]
+
+
+def test_a_target_has_the_size_of_the_training_images_and_no_labels(folder, tmp_path):
+    training = load_images(folder, image_size=16)
+    for index in range(3):
+        draw(tmp_path / "there" / f"{index}.png", 500 + index)
+    found = load_target(tmp_path / "there", training, folder)
+    assert found.images.shape == (3, 3, 16, 16)
+    assert found.known_labels is None
+    assert not found.boxes.any()  # none is made: no measure of a target needs one
+    with pytest.raises(FileNotFoundError):
+        load_target(tmp_path / "nowhere", training, folder)
+
+
+def test_a_target_of_training_images_is_refused_by_place_and_by_content(folder, tmp_path):
+    training = load_images(folder, image_size=16)
+    with pytest.raises(ValueError, match=r"the target images .* are the training images; the networks were fitted to them"):
+        load_target(folder, training, folder)
+    shutil.copytree(folder / "cat", tmp_path / "copy")
+    draw(tmp_path / "copy/new.png", 900)
+    with pytest.raises(ValueError, match=r"4 of 5 target images in .* are training images"):
+        load_target(tmp_path / "copy", training, folder)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match=r"no image in .*empty can be used"):
+        load_target(tmp_path / "empty", training, folder)
+
+
+def test_labelled_images_have_the_labels_of_the_training_folders(folder, tmp_path):
+    training = load_images(folder, image_size=16)
+    for index in range(12):
+        draw(tmp_path / "held/dog" / f"{index}.png", 600 + index)
+    found = load_labelled(tmp_path / "held", training, folder)
+    assert found.class_names == ("cat", "dog")
+    assert found.labels.tolist() == [1] * 12
+    with pytest.raises(ValueError, match=r"the labelled images .* are the training images"):
+        load_labelled(folder, training, folder)
+    with pytest.raises(ValueError, match="lie in no folders of classes"):
+        load_labelled(tmp_path / "held/dog", training, folder)
+    draw(tmp_path / "held/cow/1.png", 700)
+    with pytest.raises(ValueError, match="none of the classes: cow; the classes of the training images are cat, dog"):
+        load_labelled(tmp_path / "held", training, folder)
+    for index in range(9):
+        draw(tmp_path / "few/cat" / f"{index}.png", 800 + index)
+    with pytest.raises(ValueError, match=r"9 labelled images are in .*few; at least 10 are needed"):
+        load_labelled(tmp_path / "few", training, folder)

@@ -99,29 +99,83 @@ def test_outside_the_range_nothing_is_predicted():
     assert some.ranking["verdict"].tolist() == ["ranked", "ranked", "not judged"]
 
 
-def test_a_case_of_another_kind_is_said_before_the_number_and_is_less_sure():
+def test_a_case_of_another_kind_has_an_order_and_no_number_of_points():
     usual, other = (ranking.rank(study(), *own([0.3, 0.5]), differing=kind, draws=400) for kind in ((), ("image size (pixels)",)))
-    assert other.ranking["predicted_gap"].equals(usual.ranking["predicted_gap"])
-    assert (other.ranking["gap_low"] < usual.ranking["gap_low"]).all()
-    assert (other.ranking["gap_high"] > usual.ranking["gap_high"]).all()
+    assert other.ranking["rank"].tolist() == usual.ranking["rank"].tolist() == [1, 2]
+    assert other.ranking["verdict"].eq("ranked").all()
+    numbers = ["predicted_gap", "gap_low", "gap_high", "predicted_test_accuracy"]
+    assert usual.ranking[numbers].notna().all(axis=None)
+    assert other.ranking[numbers].isna().all(axis=None)
     assert other.ranking["probability_best"].iloc[0] < usual.ranking["probability_best"].iloc[0]
     text = report.say_first(other, 0.8)
-    assert text.index("Outside what the study has seen**: image size") < text.index("predicted gap")
+    assert text.startswith("**Outside what the study has seen**: image size")
+    assert text.index("no number of points is given: give labelled images") < text.index("First of 2 checkpoints: `<b>1</b>`; it truly")
+    assert not re.search(r"\d points|undefined|nan", text)
+    assert other.ranking["note"].str.contains("order alone, no number of points: give labelled images").all()
+    figure = report.checkpoints_figure(other.ranking, 0.8)
+    assert [each.get_text() for each in figure.axes[0].texts] == ["order alone: no number of points\nwithout labelled images"]
+    drawn = report.among_the_study(study().models, own([0.3, 0.5])[0], other.ranking, ["iou"], {})
+    assert "without a predicted gap (n = 2)" in [each.get_text() for each in drawn.legends[0].texts]
     apart = calibration.differences(study(), architectures=["vgg11"], outputs=[6], image_size=32, boxes="annotated", images=9)
     assert calibration.differing(apart) == ("architectures",)
+    alone = ranking.rank(study(), *own([0.5]), differing=("boxes",), draws=20).ranking.iloc[0]
+    assert alone["verdict"] == "not judged"
+    assert "not judged: give labelled images" in alone["note"]
 
 
-def test_the_widened_interval_is_by_hand_that_of_the_larger_errors():
-    made = study(models=10)
-    x, g, cells = made.models[["iou"]].to_numpy(), made.models["gap"].to_numpy(), np.arange(10)
-    own_errors, _, _ = prediction.left_out_predictions(x, g, cells, x[:1])
-    mean_errors = [g[i] - np.delete(g, i).mean() for i in range(10)]
-    np.testing.assert_allclose(prediction.unaided_residuals(g, cells), mean_errors)
-    guesses = [prediction.predict_gap(prediction.fit(np.delete(x, i, 0), np.delete(g, i)), x[:1])[0] for i in range(10)]
-    size = np.maximum(np.abs(own_errors), np.abs(mean_errors))
-    low, high = prediction.intervals(x, g, cells, x[:1], 0.8, [True])[0]
-    assert high == pytest.approx(np.sort(guesses + size)[8])  # the ceil(0.8 x 11)-th smallest
-    assert low == pytest.approx(np.sort(guesses - size)[1])
+def test_one_measure_outside_the_range_takes_the_number_from_its_checkpoint_alone():
+    made = study()
+    other = made.models["iou"] + np.random.default_rng(5).normal(0, 0.05, len(made.models))
+    wide = Calibration("demo", made.models.assign(iou_b=other), ("iou", "iou_b"), 6, {})
+    values, facts = own([0.3, 0.5, 0.6])
+    verdict = ranking.rank(wide, values.assign(iou_b=[0.3, 0.5, 3.0]), facts, draws=50)
+    assert verdict.chosen == ("iou", "iou_b")
+    table = verdict.ranking.set_index("checkpoint")
+    assert table["predicted_gap"].isna().to_dict() == {"<b>0</b>": False, "<b>1</b>": False, "<b>2</b>": True}
+    assert table["rank"].notna().all()
+
+
+def test_labelled_images_move_all_predictions_together_and_keep_the_order():
+    ious, truth = [0.3, 0.75, 0.5], np.array([0.44, 0.66, 0.54])  # a study would predict some 0.57, 0.75 and 0.65
+    right = pd.DataFrame(np.arange(50) < np.round(50 * truth)[:, None], index=["<b>0</b>", "<b>1</b>", "<b>2</b>"])
+    other = {"differing": ("image size (pixels)",), "draws": 50}
+    plain, verdict = (ranking.rank(study(), *own(ious), right=given, **other) for given in (None, right))
+    table = verdict.ranking.set_index("checkpoint")
+    assert table.index.tolist() == plain.ranking["checkpoint"].tolist()
+    within = ranking.rank(study(), *own(ious), draws=50).ranking.set_index("checkpoint")
+    shift = right.mean(axis=1).mean() - within["predicted_test_accuracy"].mean()
+    np.testing.assert_allclose(table["predicted_gap"], within["predicted_gap"] - shift, atol=1e-12)
+    assert verdict.moved.shift == pytest.approx(shift)
+    gap = 0.95 - pd.Series(truth, index=right.index).loc[table.index]
+    assert gap.between(table["gap_low"], table["gap_high"]).all()
+    assert (table["gap_low"] < table["predicted_gap"]).all()
+    text = report.say_first(verdict, 0.8)
+    assert f"move every predicted accuracy by {100 * shift:+.1f} points" in text
+    assert text.startswith("**Outside what the study has seen**")
+    unknown = ranking.rank(study(), *own(ious, train=np.nan), right=right, **other)
+    assert unknown.moved is None
+    assert unknown.ranking["note"].str.contains("without a training accuracy no labelled images").all()
+    assert unknown.ranking["rank"].notna().all()
+
+
+def test_what_labels_would_do_stands_beside_what_the_study_errs():
+    verdict = ranking.rank(study(), *own([0.3, 0.5]), draws=20)
+    plain, row = verdict.labels.iloc[0], verdict.labels.iloc[1]
+    x, gap, cells = (study().models[name].to_numpy() for name in ("iou", "gap", "cell"))
+    residuals, _, _ = prediction.left_out_predictions(x[:, None], gap, cells, x[:0, None])
+    assert row["error"] == pytest.approx(np.abs(residuals).mean())
+    assert row["worth_more"] == (row["error"] < plain["error"])
+    text = report.say_labels(verdict.labels)
+    assert text.startswith(
+        "When is a measure worth more than 50 labelled images? In the study, cells left out, measures of training images"
+    )
+    assert f"off by {100 * row['error']:.1f} points, as {row['labelled_images']:.0f} would, and so worth more than these" in text
+    assert "too small" in report.say_labels(ranking.rank(study(2), *own([0.3, 0.5]), draws=20).labels)
+
+
+def test_what_is_proven_stands_beside_what_is_achieved():
+    text = report.say_calibration(ranking.rank(study(), *own([0.3, 0.5]), draws=20), "demo", {})
+    assert re.search(r"[\d.]+ % of the true gaps fell in their 80% interval, .* \(proven is at least 60%, for one model a cell", text)
 
 
 def test_every_file_is_told_of():
@@ -181,18 +235,3 @@ def test_a_name_is_one_code_span(name):
     assert text.isprintable()
     assert "$" not in report.label("a$b$").replace(r"\$", "")
     assert len(report.label("x" * 300)) < 45
-
-
-@pytest.mark.parametrize("name", ["../../etc/passwd", "/abs/a.pt", "..", "", "a/b.pt", "<b>.pt", "x" * 500, "ü\n|`.pt", "\udcff.pt"])
-def test_no_name_leaves_the_folder_of_cards(name, tmp_path):
-    file = report.file_name(name)
-    assert (tmp_path / file).resolve().parent == tmp_path.resolve()
-    assert not file.startswith(".")
-    assert file.isascii()
-    assert len(file) < 90
-    assert file.endswith(".md")
-
-
-def test_names_that_read_alike_have_cards_of_their_own():
-    assert report.file_name("a/b.pt") != report.file_name("a b.pt")
-    assert report.file_name("a/b.pt") == report.file_name("a/b.pt")
