@@ -18,7 +18,6 @@ from typing import Any
 
 import jinja2
 import mistune
-import yaml
 from jinja2.utils import markupsafe
 
 from helpers.files import PROJECT_ROOT, complete_or_absent, inside, read_json
@@ -100,20 +99,12 @@ def say_changed(folder: Path, changes: Sequence[str]) -> None:
             temporary.write_text(marked, encoding="utf-8")
 
 
-def study_question(path: Path) -> str:
-    """The question of a study by its file: the key ``question``, else the question that its first comment opens with; "" without either."""
-    if not path.is_file():
-        return ""
-    text = path.read_text(encoding="utf-8")
-    try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError:
-        content = None
-    if isinstance(content, dict) and content.get("question"):
-        return str(content["question"])
-    opening = re.match(r"(?:#[^\n]*\n)*", text)[0]
-    asked = re.match(r"[^.?]*\?", " ".join(line.lstrip("# ") for line in opening.splitlines()))
-    return asked[0].strip() if asked else ""
+def study_question(path: Path) -> tuple[str, str]:
+    """The question that the first comment of a study's file opens with, and the sentence after it; "" for what is not there."""
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    comment = " ".join(line.lstrip("# ") for line in re.match(r"(?:#[^\n]*\n)*", text)[0].splitlines())
+    asked = re.match(r"([^.?]*\?)\s*(.*?\.(?=\s|$))?", comment)
+    return (asked[1], asked[2] or "") if asked else ("", "")
 
 
 def study_page(folder: Path, notebooks: list[str]) -> Path:
@@ -126,7 +117,8 @@ def study_page(folder: Path, notebooks: list[str]) -> Path:
     listing = read_listing(folder)
     known = {"variant": folder.name if folder.parent.name == "variants" else "", "chapters": chapters, "answers": answers}
     known |= {"shared": listing.get("shared", []), "files": listing.get("files", {}), "reports": side_by_side(folder)}
-    known |= {"question": study_question(PROJECT_ROOT / "params" / f"{_study(folder)}.yaml"), "verdicts": _verdicts(folder)}
+    question, setting = study_question(PROJECT_ROOT / "params" / f"{_study(folder)}.yaml")
+    known |= {"question": question, "setting": setting, "verdicts": _verdicts(folder)}
     return _write(folder, "index", "Index", "index", known)
 
 

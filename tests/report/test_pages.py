@@ -6,6 +6,7 @@ import nbformat
 import pandas as pd
 import pytest
 
+from helpers.files import PROJECT_ROOT
 from helpers.report import pages
 
 
@@ -100,18 +101,30 @@ def test_verdicts_stand_on_the_index_and_findings_come_first(folder):
 
 
 @pytest.mark.parametrize(
-    ("text", "question"),
+    ("text", "found"),
     [
-        ("# Ours. Not asked.\nquestion: Does it rain?\n", "Does it rain?"),
-        ("# Does the score hold when\n# labels are wrong? With numbers.\ncommon: {}\n", "Does the score hold when labels are wrong?"),
-        ("# A grid. Is it large?\ncommon: {}\n", ""),
-        ("common: {}\n", ""),
-        ("# Is it? \ncommon: [\n", "Is it?"),
+        (
+            "# Does the score hold when\n# labels are wrong? Of 0.5 width, on two cores. make it\nx: 1\n",
+            ("Does the score hold when labels are wrong?", "Of 0.5 width, on two cores."),
+        ),
+        ("# Does it rain?\ncommon: {}\n", ("Does it rain?", "")),
+        ("# A grid. Is it large?\ncommon: {}\n", ("", "")),
+        ("common: {}\n# Is it?\n", ("", "")),
     ],
 )
-def test_the_question_of_a_study_is_the_one_that_its_file_asks(tmp_path, text, question):
+def test_a_study_is_introduced_by_the_question_that_its_file_opens_with(tmp_path, text, found):
     (tmp_path / "study.yaml").write_text(text)
-    assert pages.study_question(tmp_path / "study.yaml") == question
+    assert pages.study_question(tmp_path / "study.yaml") == found
+
+
+@pytest.mark.parametrize("path", sorted((PROJECT_ROOT / "params").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_study_asks_something(path):
+    question, setting = pages.study_question(path)
+    assert question and setting
+
+
+def test_the_demo_says_that_it_is_rendered_shapes():
+    assert "rendered shapes" in pages.study_question(PROJECT_ROOT / "params/demo.yaml")[1].lower()
 
 
 def test_the_shared_libraries_are_scripts_that_open_from_disk(tmp_path):
