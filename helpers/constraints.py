@@ -47,37 +47,16 @@ class Constraint(NamedTuple):
 
 
 _ARCHITECTURES = ("resnet18", "resnet34", "resnet50", "resnet101")
-
-
 _PROPER = Constraint(0, 1, above=True, below=True)
-
-
 _COUNT = Constraint(1, 1_000_000)
-
-
 _COUNT_OR_ALL = Constraint(0, 1_000_000)
-
-
 _SEED = Constraint(0, 2**31 - 1)
-
-
 _SOURCE = Constraint(among=("synthetic", "tiny_imagenet", "ilsvrc", "voc_folder"))
-
-
 _SHARD = Constraint(form=r"|[1-9]\d{0,8}/[1-9]\d{0,8}", meaning="empty, or i/n with i from 1 to n, such as 2/4")
-
-
 _DEVICE = Constraint(form=r"auto|cpu|cuda(:\d{1,3})?", meaning="auto, cpu, cuda, or one GPU such as cuda:1")
-
-
 _PRECISION = Constraint(among=("float32", "bfloat16", "auto"))
-
-
 _FOLDER = Constraint(form=r"[^\x00-\x1f]{1,1000}", meaning="a folder, relative to the project's root")
-
-
 FREE_TEXT = Constraint(form=r"[^\x00-\x1f]{0,1000}", meaning="a text of at most 1,000 characters on one line")
-
 
 # Texts and lists of texts that name what only the data or the user's files can tell.
 FREE_TEXTS = (
@@ -93,7 +72,6 @@ FREE_TEXTS = (
     "layers",
     "class_names",
 )
-
 
 # What every parameter of the notebooks may be; a name means the same wherever it is declared.
 CONSTRAINTS: dict[str, Constraint] = {
@@ -223,7 +201,6 @@ CONSTRAINTS: dict[str, Constraint] = {
     "interval_level": _PROPER,
 } | dict.fromkeys(FREE_TEXTS, FREE_TEXT)
 
-
 # The axis that each parameter of levels gives to a run; a block of a grid names axes.
 AXIS_PARAMETERS = {
     "batch_size": "batch_sizes",
@@ -236,7 +213,6 @@ AXIS_PARAMETERS = {
     "images_per_class": "training_sizes",
     "label_noise": "label_noises",
 }
-
 
 RENDERED = tuple(
     f"synthetic_{name}"

@@ -45,14 +45,8 @@ def started(pid: int) -> str:
 
 
 _FILE = re.compile(r"(?P<name>.+)\.(?P<generation>\d+)\.claim$")
-
-
 _TOKEN = re.compile(r"[0-9a-f]{12}")
-
-
 BEAT_SECONDS = 10.0
-
-
 STALE_SECONDS = 60.0
 
 

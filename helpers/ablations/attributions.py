@@ -20,17 +20,10 @@ from helpers.statistics.resampling import estimate
 
 CAM = "grad_cam"
 
-
 # Scores of a map that need no threshold, each less what chance gives, as the measures of these names.
 LOCALIZATIONS = {"energy_in_box": "energy in the box", "pointing_game": "pointing game", "pixel_average_precision": "PxAP"}
-
-
 COSTS = ["seconds", "forward_passes", "backward_passes"]
-
-
 _BATCH = 16  # images at a time; occlusion and integrated gradients take several of each
-
-
 ATTRIBUTION_COLUMNS = ["model_id", "method", "name", *LOCALIZATIONS, *COSTS, "reason"]
 
 

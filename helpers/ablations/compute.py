@@ -18,30 +18,15 @@ from helpers.data.dataset import ImageSet
 from helpers.networks import hooks, resnet
 
 CORRECT, TORCHCAM = "correct", "torchcam"  # formulas
-
-
 PREDICTED, TRUE, NO_CLASS = "predicted", "true", "none"  # classes that a map explains
-
-
 BOXES = "boxes"  # what it is compared with: annotated boxes, or masks by the name of their provider
-
-
 ALL_IMAGES, RIGHT, WRONG = "all", "correct", "wrong"  # images: all, those classified as labelled, the others
-
 
 # What one forward pass gives in closed form; the first is the paper's. "cam" is the same as "grad_cam" here.
 CLOSED_FORMS = (("grad_cam", CORRECT), ("grad_cam_plus_plus", CORRECT), ("grad_cam_plus_plus", TORCHCAM), ("layer_cam", CORRECT))
-
-
 LAYER_METHODS = ("grad_cam", "layer_cam")  # at every layer
-
-
 SAMPLED_METHODS = tuple(method for method in gradient.GRADIENT_METHODS if method not in LAYER_METHODS)  # at the last stage
-
-
 KEYS = ["method", "formula", "layer", "class_used", "annotation", "image_size", "threshold", "subset"]
-
-
 OVERLAP_COLUMNS = [*KEYS, "n", "iou", "iou_b", "nearest", "difference", "seconds"]
 
 
@@ -210,8 +195,6 @@ def _single(joined: dict[tuple[str, ...], Tensor], right: Tensor, names: tuple[s
 
 # (B, 3, S, S) normalised images, (B,) classes, a seed -> (B, h, w) maps.
 Maps = Callable[[Tensor, Tensor, int], Tensor]
-
-
 Job = tuple[dict[str, str | int], Maps]
 
 

@@ -17,11 +17,7 @@ from helpers.statistics.tables import TOTAL
 from helpers.statistics.verdicts import NEGLIGIBLE
 
 _MARKERS = ("o", "s", "^", "D", "v", "P")
-
-
 _R = "Pearson r with the gap"
-
-
 _METHODS = {"grad_cam": "Grad-CAM", "grad_cam_plus_plus": "Grad-CAM++", "smooth_grad_cam_plus_plus": "Smooth Grad-CAM++"}
 _METHODS |= {"layer_cam": "Layer-CAM", "eigen_cam": "Eigen-CAM", "score_cam": "Score-CAM", "guided_grad_cam": "guided Grad-CAM"}
 _METHODS |= {"input_x_gradient": "input × gradient", "deep_lift": "DeepLift"}

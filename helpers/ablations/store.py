@@ -27,11 +27,7 @@ from helpers.scoring.single_images import folder_name
 from helpers.training.catalogue import load_model, models_of, read_scores
 
 CLOSED, SAMPLED, ATTRIBUTED = "closed", "sampled", "attributed"  # parts: all images in closed form, a few by gradients, by Captum
-
-
 ABLATION_COLUMNS = ["model_id", *compute.OVERLAP_COLUMNS, "part"]
-
-
 IMAGE_COLUMNS = ["model_id", "name", "iou", "iou_b", "right"]
 
 

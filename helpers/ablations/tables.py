@@ -14,11 +14,8 @@ from helpers.statistics.verdicts import NEGLIGIBLE
 
 PAPER_THRESHOLD, PAPER_NETWORKS = 0.1, 50  # of the map; untrained networks an architecture
 
-
 # Two maps whose pixels differ by less than this are one map; rounding in single precision moves them by some 1e-6.
 SAME = 1e-3
-
-
 _PAPER = dict(zip(("method", "formula"), CLOSED_FORMS[0], strict=True))
 
 

@@ -13,14 +13,8 @@ from torch import Tensor, fx, nn
 from helpers.networks import hooks
 
 ATTRIBUTIONS = ("saliency", "input_x_gradient", "integrated_gradients", "guided_grad_cam", "occlusion", "deep_lift")
-
-
 _RELUS = (torch.relu, torch.relu_, nn.functional.relu, nn.functional.relu_, "relu", "relu_")  # as functions and as methods of a tensor
-
-
 _BATCH = 64  # images of integrated gradients in one pass, at least
-
-
 _WINDOWS = 4  # of occlusion, along a side; each is moved by half of its own
 
 

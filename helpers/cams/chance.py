@@ -8,10 +8,7 @@ from torch import Tensor
 from helpers.cams.overlap import MASK_COLUMNS, box_masks, masks_at, masks_compared, not_finite, overlap_table, pixels, upsample
 
 SHUFFLES = 8  # boxes of other images that each map is compared with
-
-
 LEVELS = 1000  # steps of the map that pixels are ranked by, as in the code of Choe et al. 2020
-
 
 CHANCE_COLUMNS = [
     "mask_area",

@@ -11,11 +11,7 @@ from helpers.cams import closed_form
 from helpers.networks import hooks
 
 GRADIENT_METHODS = ("grad_cam", "grad_cam_plus_plus", "smooth_grad_cam_plus_plus", "layer_cam", "eigen_cam", "score_cam")
-
-
 TORCHCAM_METHODS = GRADIENT_METHODS[:4]  # what torchcam_compat is for
-
-
 _MASKED_IMAGES = 64  # of Score-CAM in one batch
 
 

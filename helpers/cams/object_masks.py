@@ -19,8 +19,6 @@ from helpers.files import from_root
 from helpers.networks import hooks, resnet, weights
 
 SEGMENTATION_NETWORKS = tuple(torchvision.models.list_models(module=torchvision.models.segmentation))
-
-
 _LUMA = torch.tensor([0.299, 0.587, 0.114], dtype=torch.float64)  # of ITU-R BT.601
 
 
@@ -250,8 +248,6 @@ def _maps_of(output: Tensor | dict[str, Tensor], count: int) -> Tensor:
 
 
 _OPENCV = {"spectral_residual_opencv": "SpectralResidual", "fine_grained": "FineGrained", "grab_cut": "FineGrained"}
-
-
 _GRAB_CUT_ROUNDS, _LEAST_PIXELS = 5, 5  # GrabCut describes object and ground by 5 Gaussians of colour each
 
 

@@ -148,8 +148,6 @@ def _without_duplicates(images: Sequence[Decoded], faults: list[Fault]) -> list[
 
 
 DATA_SOURCES = ("synthetic", *layouts.LAYOUTS)
-
-
 _INDEX = ["name", "class_id", "label", "split", "boxes", "width", "height", "digest"]
 
 

@@ -10,11 +10,7 @@ from torchvision.transforms.v2.functional import gaussian_blur
 
 # Images at a time: few, since the convolutions of small maps are several times faster on a CPU when they stay in its cache.
 _CHUNK = 16
-
-
 LEAST_SIDE = 8
-
-
 _RADIUS = 5  # of the SSIM's window: 3.5 standard deviations of 1.5 pixels, rounded
 
 

@@ -217,8 +217,6 @@ def open_archive(path: Path) -> Folder | Zip:
 
 
 IMAGE_ENDINGS = {".jpeg", ".jpg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"}
-
-
 Archive = Folder | Zip
 
 

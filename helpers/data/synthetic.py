@@ -21,10 +21,7 @@ _SHAPES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "checker": lambda u, v: (np.maximum(abs(u), abs(v)) < 0.9) & (np.sign(u) * np.sign(v) > 0),
 }
 
-
 CLASS_NAMES = tuple(_SHAPES)
-
-
 _SPLITS = ("train", "test")
 
 

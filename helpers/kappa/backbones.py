@@ -26,22 +26,11 @@ NETWORK_FAMILIES = {
     "resnet": resnet.ARCHITECTURES,
 }
 
-
 WORKBOOK = "workbook"
-
-
 RANDOM = "random"
-
-
 _CLIP_STRIDE = 32  # pixels per cell of the map that the attention pool sees
-
-
 _CLIP_HEAD_WIDTH = 64
-
-
 _CLIP_POSITIONS = "attnpool.positional_embedding"
-
-
 _Channels = tuple[float, ...]
 
 

@@ -25,15 +25,10 @@ from helpers.training.catalogue import load_model, models_of
 from helpers.training.pretraining import MADE
 
 MODEL_SET = "model set"
-
-
 COMPLEXITY_FAMILIES = ("norms", "prediction")
-
 
 # Largest learning rate of Adam and images a step; at this rate all families learn from a random start within a few passes.
 _LEARNING_RATE = 1e-3
-
-
 _BATCH = 32
 
 

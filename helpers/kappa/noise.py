@@ -12,8 +12,6 @@ from helpers.data.degrade import blurred, check_images, in_chunks, ssim, with_no
 from helpers.networks.hooks import evaluation_mode
 
 GENERATORS = ("blur", "gaussian", "autoencoder")
-
-
 _MOST_STEPS = 40
 
 

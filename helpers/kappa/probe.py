@@ -13,10 +13,8 @@ from torch import nn
 
 _Array = NDArray[np.float64]
 
-
 # Huang, Yu and Zhang 2025: 0, 10, 20, 30, 40 and 50 classes added to 50.
 UNSEEN_FRACTIONS = (0.0, 0.167, 0.286, 0.375, 0.444, 0.5)
-
 
 # The published fractions are rounded to three decimals.
 _ROUNDING = 0.0005

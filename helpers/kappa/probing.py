@@ -23,11 +23,7 @@ from helpers.kappa.tradeoff import TradeoffPoint
 from helpers.statistics.published import huang2025_table2, huang2025_table3
 
 ALL_NETWORKS = "all named networks"
-
-
 _PLACE = ["family", "model", "architecture", "model_id", "origin", "weights", "ssim", "ssim_reached", "unseen_fraction"]
-
-
 _MEASURES_OF_THE_PAPER = {"INVERSE_MARGIN": "inverse_margin", "LOG_SUM_OF_FRO": "log_sum_of_fro", "PARAM_NORM": "param_norm"}
 
 

@@ -15,10 +15,7 @@ from helpers.report.style import colours, count, listed, nothing_to_draw, percen
 from helpers.statistics.published import huang2025_table1
 
 _COLUMNS = 4  # panels in a row
-
-
 _MARKERS = ("o", "s", "^", "D", "v", "P")
-
 
 _NAMES = {
     "ssim": "SSIM (1 is clean)",
@@ -198,8 +195,6 @@ def sensitivity_curves(table: pd.DataFrame, reported: float | None = 1.0) -> Fig
 
 
 _WHAT = {"error_mean": "mean error", "kappa_loss_mean": "mean Kappa loss", "divergence": "divergence from the clean cell"}
-
-
 _AXES = {"ssim": "SSIM", "unseen_fraction": "the backbone-unseen fraction", "weights": "size"}
 
 

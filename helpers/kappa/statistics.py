@@ -13,17 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 from helpers.statistics.permutation import holm
 
 _Array = NDArray[np.float64]
-
-
 AXES = ("ssim", "unseen_fraction", "weights")
-
-
 CELL_STATISTICS = ("error_mean", "error_std", "error_10th_percentile", "kappa_loss_mean", "kappa_loss_std", "kappa_loss_10th_percentile")
-
-
 _BIN_EDGES = np.arange(11) / 10  # the nearest float to each tenth, so that an error of 3 in 10 is not put below 0.3
-
-
 _FLOOR = 1e-10
 
 

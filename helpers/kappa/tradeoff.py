@@ -13,11 +13,7 @@ from scipy.optimize import minimize
 from helpers.kappa.statistics import AXES, _Array, cell_array, marginals
 
 _DEGREE = 4
-
-
 _SAMPLES = 24  # per axis, spread over the cells of the grid
-
-
 _REFINED = 8  # grid cells in which the search is refined
 
 
@@ -71,8 +67,6 @@ class Surface:
 
 
 UNBOUNDED = Bounds()
-
-
 EQUAL = (1.0, 1.0, 1.0)
 
 

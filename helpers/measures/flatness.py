@@ -14,8 +14,6 @@ from helpers.measures.evidence import provides
 from helpers.networks.hooks import evaluation_mode, prepared
 
 DEVIATION = 0.1  # of the accuracy, which defines the magnitude
-
-
 EPSILON = 1e-3  # standard deviation of the noise on a weight of 0, in the magnitude-aware version; Jiang et al. 2020
 
 

@@ -17,7 +17,6 @@ from helpers.measures.traced_layers import Layer, check_same_layout, folded, nor
 
 _Array = NDArray[np.float64]
 
-
 # Layers that divide by statistics of their input, which is no sum over paths.
 _DIVIDING = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.LocalResponseNorm)
 

@@ -188,11 +188,7 @@ def training_images(images: Any) -> int:
 
 
 _MOST = 256  # images: beyond, neither a processor nor a GPU gains
-
-
 _FORWARD, _BACKWARD = 2**28, 2**31  # bytes on a processor, where tensors of more than some MB gain nothing
-
-
 _SHARE = 0.5  # of the memory that is free on a GPU
 
 

@@ -7,10 +7,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 FAMILIES = ("localization", "prediction", "norms", "flatness", "perturbation", "unlabelled")
-
-
 MEASURES: dict[str, "Measure"] = {}
-
 
 # What a measure returns: one number, or one per variant.
 Value = float | Mapping[str, float]

@@ -14,14 +14,8 @@ from torch.nn.modules.conv import _ConvNd
 from helpers.networks.hooks import captured_output, evaluation_mode
 
 _Array = NDArray[np.float64]
-
-
 Pairs = tuple[Tensor, Tensor]
-
-
 KINDS = ("intra", "inter")
-
-
 _WEIGHTED = (_ConvNd, nn.Linear, nn.MultiheadAttention)
 
 

@@ -16,16 +16,9 @@ from helpers.measures.flatness import DEVIATION, NoiseSample, Search
 from helpers.measures.registry import measure
 
 RESTARTS = 2  # ascents from different starts; the worst counts
-
-
 FIRST = 2.0**-10  # radius that is tried first; those of trained networks are a few factors of 4 away
-
-
 HIGHEST = 2.0  # radius that is tried at most
-
-
 TOLERANCE = 0.01  # of the deviation of accuracy, as for the noise
-
 
 # Steps add up to 2.5 times the box's half-width, so that ascent can cross it from any start and come back.
 _TRAVEL = 2.5

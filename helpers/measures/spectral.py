@@ -17,18 +17,14 @@ from helpers.measures.traced_layers import Layer
 
 Pair = int | tuple[int, int]
 
-
 # Numbers in one batch of Gram matrices; larger ones leave the processor's cache.
 _BATCH = 2_000_000
-
 
 # By which eigenvalues may be told apart, relative: some thousand roundings of float64.
 _TOLERANCE = 1e-12
 
-
 # Likewise in single precision, which is twice as quick and decides which frequencies are worth double.
 _ROUGH = 2e-4
-
 
 # Rows up to which all eigenvalues of a matrix are found as quickly as the largest, and steps to the largest of more rows at least.
 _SMALL, _STEPS = 96, 12
@@ -242,8 +238,6 @@ def _lanczos(block: NDArray[np.complexfloating], tolerance: float) -> float:
 
 # The layer as the map that it is, at its own input size; its weight as one matrix; its kernel at the size of the network's input.
 NORM_VARIANTS = ("operator", "reshaped", "fft")
-
-
 Norms = Mapping[str, _Array]
 
 

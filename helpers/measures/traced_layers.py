@@ -14,11 +14,7 @@ from helpers.networks.hooks import evaluation_mode
 
 # Functions that apply a matrix, so that one that no called nn.Linear owns is found as well (the projections of an attention).
 _MATRIX_PRODUCTS = {"linear", "matmul", "__matmul__", "mm", "addmm", "multi_head_attention_forward"}
-
-
 _SUMS = {"add", "add_", "__add__", "__radd__", "__iadd__"}
-
-
 _NORMALISATIONS = (nn.BatchNorm2d, nn.SyncBatchNorm)
 
 

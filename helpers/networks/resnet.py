@@ -14,11 +14,8 @@ STAGES = {
     "resnet101": (4, (3, 4, 23, 3)),
 }
 
-
 # Kernel, stride and padding of the first convolution.
 STEM_LAYERS = {"imagenet": (7, 2, 3), "small": (3, 1, 1), "strided": (3, 2, 1)}
-
-
 _BLOCK = 16  # input channels that oneDNN takes at once where a CPU has AVX-512; 8 with AVX2
 
 
@@ -144,18 +141,11 @@ def _stage(inputs: int, channels: int, expansion: int, blocks: int, stride: int)
 
 
 ARCHITECTURES, STEMS = tuple(STAGES), tuple(STEM_LAYERS)
-
-
 CAM_LAYER = "layer4"
-
-
 _LEAST_WIDTH = 0.0625
-
 
 # The statistics that torchvision's weights expect, in units of a pixel in [0, 255], RGB.
 _MEAN = torch.tensor([0.485, 0.456, 0.406]).mul(255).view(1, 3, 1, 1)
-
-
 _STD = torch.tensor([0.229, 0.224, 0.225]).mul(255).view(1, 3, 1, 1)
 
 

@@ -120,13 +120,8 @@ def weights_digest(state: Mapping[str, Tensor]) -> str:
 
 # Where training programs keep the state dict inside a file, and what wrappers put before each name.
 _NESTED = ("state_dict", "model_state_dict", "model", "net", "network", "weights")
-
-
 _PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "network.")
-
-
 State = dict[str, Tensor]
-
 
 # What a damaged file can make the readers raise.
 _DAMAGED = (SafetensorError, RuntimeError, EOFError, OSError, ValueError, KeyError, IndexError, AttributeError, TypeError, struct.error)

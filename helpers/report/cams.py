@@ -127,13 +127,11 @@ def correlation_by_threshold(table: pd.DataFrame) -> Figure:
 
 _COUNTS = ["images_scored", "images_without_overlap", "images_with_empty_map"]
 
-
 SHOWN_COLUMNS = [
     *("model_id", "architecture", "train_accuracy", "test_accuracy", "gap"),
     *("iou", "iou_b", "whole_image_floor", "iou_above_shuffled", "energy_in_box", "pointing_game", "area_matched_iou"),
     *("pixel_average_precision", "mask_area", *_COUNTS, "left_out"),
 ]
-
 
 _METHODS = {"iou": "IoU", "iou_b": "IoU-B"}
 
@@ -271,8 +269,6 @@ def say_selection(table4: pd.DataFrame) -> str:
 
 
 _OVERLAP = "cividis"
-
-
 _MAP = {"cmap": "viridis", "vmin": 0, "vmax": 1}
 
 
@@ -323,8 +319,6 @@ def cam_overlays(overlays: Overlays, row_titles: Sequence[str], column_titles: S
 
 
 RELIABLE = 0.95  # reliability
-
-
 ENOUGH_COLUMNS = ["measure", "title", "images", "reliability", "images_enough"]
 
 

@@ -24,8 +24,6 @@ from helpers.report import style
 from helpers.report.markup import figure_title, inert
 
 _DPI = 90
-
-
 _PALETTE = 20_000  # colours of a picture at most, that are drawn by a palette of 256
 
 

@@ -26,14 +26,8 @@ from helpers.report.tables import table_content
 from helpers.report.variants import read_listing, side_by_side
 
 FINDINGS = "FINDINGS.md"
-
-
 _ASSETS = Path(__file__).parent / "assets"
-
-
 _CHANGED = re.compile(r"(<!--changed-->).*?(<!--/changed-->)", re.S)  # in the index: what is no longer as it was published
-
-
 _SHOWN = ("text", "figure", "table", "parameters", "provenance")
 
 

@@ -15,11 +15,7 @@ from matplotlib.patches import Rectangle
 from torch import Tensor
 
 _MARKERS = ("o", "s", "^", "D", "v", "P")
-
-
 _LINES = ("-", "--", "-.", ":")
-
-
 _NAMES = {"iou": "IoU", "iou_b": "IoU-B", "gap": "generalization gap\n(percentage points)"}
 
 
@@ -96,8 +92,6 @@ def percent(fraction: float) -> str:
 
 
 _BOX = {"edgecolor": "#ffd400", "facecolor": "none", "linewidth": 1.8}
-
-
 _CAM_BOX = {"edgecolor": "#00d5ff", "facecolor": "none", "linewidth": 1.8, "linestyle": "--"}
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 MOST_ROWS = 300  # of a table on a page; all rows are in its CSV
 
-
 _HEADERS = {
     "added_error_points": "error saved (points)",
     "area_matched_iou": "area-matched IoU",

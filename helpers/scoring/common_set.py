@@ -13,7 +13,6 @@ from helpers.training.run import fitted_rows
 
 OF_A_CLASS = 10  # images of a class that all runs must share
 
-
 # What decides which training images a run is fitted to.
 _DECISIVE = ["images_per_class", "seed", "rule3_split", "holdout_fraction"]
 

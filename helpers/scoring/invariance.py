@@ -23,7 +23,6 @@ PREDICTORS = {
     "Gi-score": ("gi_score", -1),
 }
 
-
 _TARGET = "test accuracy under perturbation"
 
 

@@ -19,8 +19,6 @@ from helpers.training.catalogue import models_of
 
 BASELINE, TRAINING, UNLABELLED = SOURCES = ("baseline", "from training images alone", "with unlabelled images")
 HOLDOUT = "holdout_accuracy"
-
-
 KNOWN = "hyperparameters and fit"
 
 

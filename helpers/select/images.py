@@ -18,8 +18,6 @@ from helpers.data.layouts import Annotation, Archive, Fault, Record, is_image, o
 from helpers.scoring.common_set import classes_in_turn
 
 LARGEST = 1024  # pixels a side: 200 such images are 0.6 GB
-
-
 ANNOTATED, MACHINE_MADE = "annotated", "made by a machine (spectral residual)"
 
 
@@ -219,8 +217,6 @@ def with_made_boxes(images: ImageSet, annotated: Tensor) -> Tensor:
 
 
 FEWEST_LABELLED = 10  # below, the interval of a proportion is about as wide as not knowing it
-
-
 MOST_MET = 1000  # images of a target, and of labelled images, that are taken at most
 
 

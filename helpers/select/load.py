@@ -16,11 +16,7 @@ from helpers.networks.weights import check_numbers, read_state
 
 # What a guess tries: the names and shapes of a state dict tell these apart.
 RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "wide_resnet50_2", "wide_resnet101_2", "resnext50_32x4d")
-
-
 StateMapping = Mapping[str, Tensor]
-
-
 Builder = Callable[[int], nn.Module]  # number of classes -> untrained network
 
 
@@ -133,8 +129,6 @@ def _bodies(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]
 
 
 ENDINGS = (".safetensors", ".pt", ".pth", ".ckpt")
-
-
 AUTO = "auto"
 
 

@@ -7,11 +7,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 _Array = NDArray[np.float64]
-
-
 MOST = 3  # measures in a regression
-
-
 _PENALTIES = np.array([0.03, 0.1, 0.3, 1, 3, 10, 100, 1e6])  # per model; the last is the mean of the gaps
 
 

@@ -28,7 +28,6 @@ RANKING_COLUMNS = [
     "note",
 ]
 
-
 # What became of a file: placed among others, given a prediction without a place, or neither, and then why.
 RANKED, JUDGED, NOT_JUDGED, NOT_SCORED, PASSED_OVER = "ranked", "judged", "not judged", "not scored", "passed over"
 

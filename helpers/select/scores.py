@@ -19,10 +19,7 @@ from helpers.select.images import OwnImages, check_outputs, in_turn
 from helpers.select.load import Candidate
 
 OWN_SCORE_COLUMNS = ["checkpoint", "measure", "variant", "value", "seconds", "reason"]
-
-
 FACTS = ["checkpoint", "architecture", "outputs", "fault"]
-
 
 # What takes hundreds of passes or minutes of linear algebra on a network of full width, and the start that a user rarely has kept.
 COSTLY = {
@@ -37,17 +34,10 @@ COSTLY = {
     "holdout_logits",
 }
 
-
 # What takes passes of its own beside the one over the training images.
 EXTRA = {"rotated_probabilities", "perturbed_sample"}
-
-
 _PASSES = 4.5  # over the images, with the extra ones and the linear algebra
-
-
 _FEWEST = 48  # images on which the extra passes are still worth their time
-
-
 Normalise = Callable[[torch.Tensor], torch.Tensor]
 
 

@@ -15,7 +15,6 @@ from helpers.statistics.labelling import Moved, against_labelling, moved_elsewhe
 
 TARGET_COLUMNS = ["rank", "checkpoint", "method", "value", "predicted_accuracy", "accuracy_low", "accuracy_high", "beyond", "note"]
 
-
 # What decides boxes and training images decides no logits.
 _OF_TRAINING_IMAGES = ("boxes", "labels")
 

@@ -21,8 +21,6 @@ from helpers.sweep.schedule import Rules, Sweep
 from helpers.sweep.study_file import Execution, load_study, study_claims, study_path
 
 _VARIANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,60}")
-
-
 _INTERRUPTED = "interrupted; the same command goes on where this one stopped"
 
 

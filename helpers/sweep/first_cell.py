@@ -17,8 +17,6 @@ from helpers.sweep.study_file import parse_value
 DEFAULTS = "demo"  # the study whose values the first cells have as committed
 
 _INJECTED = "# Parameters"  # how the cell begins that papermill puts after the first one
-
-
 _FIRST = re.compile(r"\s*study\b[^=\n]*=")
 
 

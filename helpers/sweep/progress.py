@@ -16,8 +16,6 @@ from helpers.sweep.study_file import Execution
 from helpers.tally import Tally, duration
 
 PARTS = ", parts"  # ends the name of the stage of a notebook's parts
-
-
 _COLUMNS = ("done", "running", "failed", "retried", "waiting")
 
 

@@ -18,8 +18,6 @@ from helpers.sweep.worker import Outcome
 from helpers.tally import Tally
 
 _TICK = 1.0  # seconds between two looks at what others do
-
-
 _QUIET = 3  # looks at which nobody is at work before a sweep stops waiting for others
 
 

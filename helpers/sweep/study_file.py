@@ -20,8 +20,6 @@ from helpers.notebook_parameters import Parameter, StudyError, check_type, decla
 from helpers.statistics.claims import check_claims
 
 SHARD = "shard"
-
-
 _LONGEST, _MOST_PARTS = 80, 10_000
 
 

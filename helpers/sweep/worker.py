@@ -66,13 +66,8 @@ def _kill(pid: int) -> None:
 
 
 _KILLED = "BrokenProcessPool"  # what a cell ends with when one of the processes that it started was killed
-
-
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
-
-
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
-
 
 # Report cells are compared and mailed: frozen-module warnings and telemetry have no place in them.
 _KERNEL = {"PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "PYDEVD_DISABLE_FILE_VALIDATION": "1"}

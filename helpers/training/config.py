@@ -13,10 +13,7 @@ import numpy as np
 from helpers.networks.resnet import ARCHITECTURES, STEMS
 
 OPTIMIZERS = ("adam", "sgd")
-
-
 PRECISIONS = ("float32", "bfloat16")
-
 
 # The paper's seven axes, in the order of its Table 2; any other field of RunConfig may be an axis as well.
 PAPER_AXES = ("batch_size", "learning_rate", "optimizer", "weight_decay", "architecture", "augmentation", "pretrained")

@@ -200,14 +200,8 @@ def _tensors(draws: Draws) -> list[Tensor]:
 
 
 _RATE = 1e-3  # learning rate and weight decay where a recording is compared with the plain step
-
-
 _LAST_DIGITS = 1e-7  # shares of weights by which a run starts off another, to see what rounding does
-
-
 _TIMES_ROUNDING = 2.0  # as far apart as rounding alone takes two runs, replayed and plain ones may end
-
-
 _SHARE = 0.1  # of the first loss, and of the way that the weights went, which is near enough in any case
 
 

@@ -19,14 +19,8 @@ from helpers.training.config import PRECISIONS
 from helpers.training.cuda_graph import CapturedStep, Shape, random_batch
 
 AUTO_PRECISION = "auto"
-
-
 _ROUNDS = 3  # in which float32 and bfloat16 take turns, so that a busy machine slows both
-
-
 _ROUND_SECONDS = 0.3  # of calls in each
-
-
 _FASTER = 0.95  # share of the time of float32, below which bfloat16 counts as faster
 
 

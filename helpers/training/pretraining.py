@@ -16,8 +16,6 @@ from helpers.training.config import RunConfig, run_id
 from helpers.training.state import snapshot_path
 
 MADE = "made"
-
-
 _FOLDER = "pretraining"  # below the study's, a model set with images of its own
 
 
