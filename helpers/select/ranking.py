@@ -157,10 +157,10 @@ def _against_labels(models: pd.DataFrame, used: list[str], labelled: int = 50) -
     if models["cell"].nunique() < prediction.FEWEST:
         return pd.DataFrame(columns=["method", "error", "labelled_images", "worth_more"])
     residuals = prediction.left_out_predictions(models[used], models["gap"], models["cell"], models[used][:0])[0]
-    return against_labelling(pd.DataFrame({TRAINING: truth + residuals}), truth, labelled=labelled)
+    return against_labelling(pd.DataFrame({_METHOD: truth + residuals}), truth, labelled=labelled)
 
 
-TRAINING = "measures of training images"
+_METHOD = "measures of training images"
 
 
 def _lowest(study: Calibration, minimum: float) -> float:
