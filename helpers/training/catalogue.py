@@ -91,24 +91,28 @@ def histories(work: Path, run_ids: Iterable[str]) -> pd.DataFrame:
 
 
 def late_changes(history: pd.DataFrame, epochs: int = 10) -> pd.DataFrame:
-    """Relative change of loss and accuracy, epoch by epoch, over the last epochs of each run (Du et al. 2024, Fig. A1).
+    """Change of loss and accuracy, epoch by epoch, over the last epochs of each run (Du et al. 2024, Fig. A1).
 
     Args:
         history: rows of ``histories`` for the runs that ended at the epoch cap.
         epochs: how many of the last epochs.
 
     Returns:
-        run_id, epoch, relative_loss_change, relative_accuracy_change: (x_t - x_{t-1}) / x_{t-1}; NaN where x_{t-1} is 0.
+        run_id, epoch, relative_loss_change, relative_accuracy_change: (x_t - x_{t-1}) / x_{t-1}, NaN where x_{t-1} is 0;
+        loss_change_of_run, accuracy_change_of_run, as the article has them: (x_t - x_{t-1}) / (max x - min x) over the whole run, in
+        [-1, 1], NaN where x never changed.
     """
-    parts = []
+    names, parts = {"loss": "train_loss", "accuracy": "train_accuracy"}, []
     for name, run in history.sort_values("epoch").groupby("run_id"):
-        before = run[["train_loss", "train_accuracy"]].shift()
-        change = (run[["train_loss", "train_accuracy"]] - before) / before.where(before != 0)
         part = pd.DataFrame({"run_id": name, "epoch": run["epoch"]})
-        part["relative_loss_change"], part["relative_accuracy_change"] = change["train_loss"], change["train_accuracy"]
+        for kind, column in names.items():
+            values, span = run[column], run[column].max() - run[column].min()
+            before, step = values.shift(), values.diff()
+            part[f"relative_{kind}_change"] = step / before.where(before != 0)
+            part[f"{kind}_change_of_run"] = step / (span if span > 0 else np.nan)
         parts.append(part.iloc[1:].tail(epochs))
-    columns = ["run_id", "epoch", "relative_loss_change", "relative_accuracy_change"]
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
+    columns = ["run_id", "epoch", *(form.format(kind) for kind in names for form in ("relative_{}_change", "{}_change_of_run"))]
+    return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
 
 
 @dataclass(frozen=True)

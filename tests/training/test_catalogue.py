@@ -89,6 +89,9 @@ def test_late_changes_by_hand():
     assert changes["relative_loss_change"].tolist() == [-0.5, 0.5]
     assert np.isnan(changes["relative_accuracy_change"].iloc[0])  # from 0: undefined, not infinite
     assert changes["relative_accuracy_change"].iloc[1] == pytest.approx(0.2)
+    assert changes["loss_change_of_run"].tolist() == [-1, 0.5]  # of the range from 4 to 2
+    assert changes["accuracy_change_of_run"].tolist() == pytest.approx([0.5 / 0.6, 0.1 / 0.6])
+    assert catalogue.late_changes(history.assign(train_loss=1.0))["loss_change_of_run"].isna().all()
     assert catalogue.late_changes(history, epochs=1)["epoch"].tolist() == [3]
     assert len(catalogue.late_changes(history.iloc[:0])) == 0
 
