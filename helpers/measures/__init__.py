@@ -1,7 +1,7 @@
 """Every measure of generalization of the literature, each a function with a name, a direction and a source; one registry."""
 
 # Importing a family enters its measures; the order here is that of tables.
-from helpers.measures import localization, prediction, norms, spectral, sharpness, pacbayes, perturbation, unlabelled, passes  # noqa: I001
+from helpers.measures import localization, prediction, norms, spectral, sharpness, pacbayes, perturbation, transforms, unlabelled, passes  # noqa: I001
 from helpers.measures.evidence import MeasureSettings, score, settings_name
 from helpers.measures.registry import FAMILIES, MEASURES, Measure, columns, measure, of_families, ranked
 
@@ -24,5 +24,6 @@ __all__ = [
     "settings_name",
     "sharpness",
     "spectral",
+    "transforms",
     "unlabelled",
 ]

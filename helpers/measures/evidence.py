@@ -46,6 +46,8 @@ class MeasureSettings:
     precision: str = "float32"  # of the products in the passes that maps and logits come from: float32 or bfloat16
     perturbation_fraction: float = 0.1  # of the training images, for response curves
     perturbation_points: int = 11  # magnitudes on a response curve
+    transform_ranges: str = "cifar10"  # of the built-in transforms, one of transforms.RANGES
+    own_transforms: tuple[str, ...] = ()  # see transforms.named_transform
     flatness_images: int = 2000  # training images at most, for flatness
     flatness_draws: int = 10  # noisy copies of the weights per magnitude
     flatness_halvings: int = 15  # steps of the search for the magnitude, at most

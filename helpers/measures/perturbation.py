@@ -14,7 +14,7 @@ from torch.nn.functional import max_pool2d
 from helpers.measures import response
 from helpers.measures.evidence import provides
 from helpers.measures.registry import measure
-from helpers.measures.transforms import TRANSFORMS, drawn_accuracies, transform_curves
+from helpers.measures.transforms import TRANSFORMS, Transform, drawn_accuracies, transform_curves, transforms_of
 from helpers.networks.hooks import evaluation_mode, last_linear, prepared
 
 _AT = " @ "
@@ -35,6 +35,31 @@ def curves_of(scores: pd.DataFrame) -> pd.DataFrame:
     columns = {"model_id": points["model_id"], "perturbation": named[0], "alpha": named[1].astype(float), "accuracy": points["value"]}
     gi = scores[scores["measure"] == "gi_score"].rename(columns={"variant": "perturbation", "value": "score"})
     return pd.DataFrame(columns).merge(gi[["model_id", "perturbation", "score"]], how="left", on=["model_id", "perturbation"])
+
+
+def alike_but_for_gi(curves: pd.DataFrame, perturbation: str, tolerance: float = 0.01) -> list[str]:
+    """Two models of equal accuracy at the end of a response curve whose Gi-scores differ most: what a single magnitude does not see.
+
+    On "intra input" that end is mixup accuracy; Schiff et al. 2021, slides, Figure 2.
+
+    Args:
+        curves: see ``curves_of``.
+        perturbation: whose curve.
+        tolerance: largest difference of accuracies that counts as equal; where no two models are as near, the nearest two are taken.
+
+    Returns:
+        Their model_ids, the one with the lower Gi-score first; none for fewer than two models with a curve.
+    """
+    rows = curves[(curves["perturbation"] == perturbation) & curves["score"].notna()]
+    ends = rows.sort_values("alpha").drop_duplicates("model_id", keep="last").dropna(subset="accuracy")
+    if len(ends) < 2:
+        return []
+    accuracy, score = ends["accuracy"].to_numpy(), ends["score"].to_numpy()
+    first, second = np.triu_indices(len(ends), 1)
+    apart = np.abs(accuracy[first] - accuracy[second])
+    gained = np.where(apart <= max(tolerance, apart.min()), np.abs(score[first] - score[second]), -1)
+    pair = [first[gained.argmax()], second[gained.argmax()]]
+    return ends["model_id"].to_numpy()[sorted(pair, key=score.__getitem__)].tolist()
 
 
 INPUT, FIRST_LAYER = "input", "first layer"
@@ -110,23 +135,40 @@ def mixup_curves(network: nn.Module, sample: PerturbedSample, points: int, seed:
 
 
 @provides
+def input_transforms(transform_ranges: str, own_transforms: tuple[str, ...]) -> dict[str, Transform]:
+    """Transforms of the input by name: the built-in ones, then the reader's."""
+    return transforms_of(transform_ranges, own_transforms)
+
+
+@provides
 def response_curves(
-    network: nn.Module, normalise: Any, perturbed_sample: PerturbedSample, perturbation_points: int, seed: int, batch_size: int
+    network: nn.Module,
+    normalise: Any,
+    perturbed_sample: PerturbedSample,
+    input_transforms: dict[str, Transform],
+    perturbation_points: int,
+    seed: int,
+    batch_size: int,
 ) -> pd.DataFrame:
-    """Response curves of all ``VARIANTS``: perturbation, alpha in [0, 1], accuracy; Schiff et al. 2021, Algorithm 1."""
+    """Response curves of ``MIXUPS`` and all transforms: perturbation, alpha in [0, 1], accuracy; Schiff et al. 2021, Algorithm 1."""
     sample, points = perturbed_sample, perturbation_points
     curves = mixup_curves(network, sample, points, seed, batch_size)
-    curves |= transform_curves(network, sample.pixels, sample.labels, normalise, TRANSFORMS, points, batch_size)
+    curves |= transform_curves(network, sample.pixels, sample.labels, normalise, input_transforms, points, batch_size)
     tables = [pd.DataFrame({"perturbation": name, "alpha": curve.alphas, "accuracy": curve.accuracies}) for name, curve in curves.items()]
     return pd.concat(tables, ignore_index=True)
 
 
 @provides
 def augmented_accuracy(
-    network: nn.Module, normalise: Any, perturbed_sample: PerturbedSample, seed: int, batch_size: int
+    network: nn.Module,
+    normalise: Any,
+    perturbed_sample: PerturbedSample,
+    input_transforms: dict[str, Transform],
+    seed: int,
+    batch_size: int,
 ) -> dict[str, float]:
     """Accuracy of the sample under each transform, with a random magnitude for every image."""
-    return drawn_accuracies(network, perturbed_sample.pixels, perturbed_sample.labels, normalise, TRANSFORMS, seed, batch_size)
+    return drawn_accuracies(network, perturbed_sample.pixels, perturbed_sample.labels, normalise, input_transforms, seed, batch_size)
 
 
 def class_pairs(labels: Tensor, limit: int, seed: int) -> response.Pairs:

@@ -1,6 +1,8 @@
 """Parametric transforms of images, one magnitude per image: rotation, translation, colour jitter, or a function of the reader's own."""
 
-from collections.abc import Callable, Mapping
+import importlib
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -115,16 +117,76 @@ def _resample(images: Tensor, theta: Tensor) -> Tensor:
     return _of_type(grid_sample(pixels, grid, mode="bilinear", padding_mode="zeros", align_corners=False), images)
 
 
-# Ranges of Schiff et al. 2021 for CIFAR-10; the unit of the last three is not printed there.
-TRANSFORMS: Mapping[str, Transform] = {
-    item.name: item
-    for item in (
-        Transform("rotation", -180, 179, rotate),
-        Transform("horizontal translation", -0.5, 0.5, translate_horizontally),
-        Transform("vertical translation", -0.5, 0.5, translate_vertically),
-        Transform("colour jitter", -0.25, 0.25, jitter_colour),
-    )
+_BUILT_IN = {
+    "rotation": rotate,
+    "horizontal translation": translate_horizontally,
+    "vertical translation": translate_vertically,
+    "colour jitter": jitter_colour,
 }
+
+
+# Of the slides of Schiff et al. 2021; the unit of translation and jitter is not printed there.
+_MOVED = {"horizontal translation": (-0.5, 0.5), "vertical translation": (-0.5, 0.5), "colour jitter": (-0.25, 0.25)}
+
+
+RANGES = {"cifar10": {"rotation": (-180, 179)} | _MOVED, "svhn": {"rotation": (-90, 90)} | _MOVED}
+
+
+def transforms_of(ranges: str = "cifar10", own: Sequence[str] = ()) -> dict[str, Transform]:
+    """The built-in transforms over the ranges of a data set of Schiff et al. 2021, then those of the reader.
+
+    Args:
+        ranges: one of ``RANGES``.
+        own: see ``named_transform``.
+
+    Raises:
+        ValueError: unknown ranges, a transform that cannot be used, or two of one name.
+    """
+    if ranges not in RANGES:
+        raise ValueError(f"transform ranges {ranges!r} are unknown; choose one of {', '.join(RANGES)}")
+    found = [Transform(name, *RANGES[ranges][name], apply) for name, apply in _BUILT_IN.items()] + [named_transform(text) for text in own]
+    names = [item.name for item in found]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"there are two transforms named {twice[0]!r}; give the functions different names")
+    return {item.name: item for item in found}
+
+
+TRANSFORMS: Mapping[str, Transform] = transforms_of()
+
+
+def named_transform(text: str) -> Transform:
+    """A reader's transform: "module:function low high", such as "torchvision.transforms.functional:adjust_gamma 0.5 2".
+
+    The function takes (B, 3, H, W) uint8 images and one number from low to high, and gives as many of the same size and type. Its module
+    is imported from where Python looks for modules: it is run, as it is named. The table calls it by the function's name, in words.
+
+    Raises:
+        ValueError: another form, an empty range, or no such function.
+    """
+    form = re.fullmatch(r"([\w.]+):(\w+) +(\S+) +(\S+)", text)
+    try:
+        low, high = (float(part) for part in form.groups()[2:])
+        function = getattr(importlib.import_module(form[1]), form[2])
+        if not (callable(function) and -np.inf < low < high < np.inf):
+            raise ValueError("it is no function, or its range is empty")
+    except Exception as fault:  # whatever the module does when it is imported
+        why = "it has another form" if form is None else f"{type(fault).__name__}: {fault}"
+        advice = "write 'module:function low high', with a module that Python can import and low below high"
+        raise ValueError(f"the transform {text!r} cannot be used ({why}); {advice}") from fault
+    return Transform(form[2].replace("_", " "), low, high, partial(_one_magnitude_at_a_time, function))
+
+
+def _one_magnitude_at_a_time(function: Callable[[Tensor, float], Tensor], images: Tensor, magnitudes: Tensor) -> Tensor:
+    """Images of one magnitude go through the function together, others one by one, which costs more."""
+    values = magnitudes.tolist()
+    if len(set(values)) == 1:
+        found = function(images, values[0])
+    else:
+        found = torch.cat([function(image, value) for image, value in zip(images.split(1), values, strict=True)])
+    if found.shape != images.shape or found.dtype != images.dtype:
+        given, made = (f"{item.dtype} of shape {tuple(item.shape)}" for item in (images, found))
+        raise ValueError(f"the transform {getattr(function, '__name__', function)} makes {made} of {given}; size and type must stay")
+    return found
 
 
 @torch.no_grad()

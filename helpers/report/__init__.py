@@ -49,6 +49,7 @@ FACE = {
         "not_computed",
         "response_curves_figure",
         "say_alike",
+        "say_alike_but_for_gi",
         "say_confounding",
         "say_curves",
         "say_field",

@@ -161,7 +161,11 @@ def say_methods(table3: pd.DataFrame, titles: Mapping[str, str]) -> str:
     rows = pooled[pooled["threshold"] == pooled["threshold"].min()].dropna(subset="pearson_r").sort_values("pearson_r")
     if not len(rows):
         return "No method has a defined correlation."
-    each = [f"{titles[row.measure]} {row.pearson_r:.2f} ({_interval(row.ci_low, row.ci_high)})" for row in rows.itertuples()]
+    reliable = rows.get("reliability", pd.Series(np.nan, rows.index)).map("; reliability {:.2f}".format).where(rows.get("reliability").notna(), "")
+    each = [
+        f"{titles[row.measure]} {row.pearson_r:.2f} ({_interval(row.ci_low, row.ci_high)}{known})"
+        for row, known in zip(rows.itertuples(), reliable, strict=True)
+    ]
     theirs = rows.dropna(subset="published_r").sort_values("published_r")
     order = ", ".join(f"{titles[row.measure]} {row.published_r:.2f}" for row in theirs.itertuples())
     return f"Pooled r, most negative first: {'; '.join(each)}. The paper: {order}." if len(theirs) else f"Pooled r: {'; '.join(each)}."
@@ -177,6 +181,27 @@ def say_curves(curves: pd.DataFrame, gaps: Mapping[str, float]) -> str:
     return (
         f"The model with the smaller gap ({100 * gaps[small]:.1f} against {100 * gaps[large]:.1f} points) has the lower Gi-score, as it "
         f"should, under {lower} of {count(len(wide), 'perturbation')}. Two models illustrate and prove nothing."
+    )
+
+
+def say_alike_but_for_gi(curves: pd.DataFrame) -> str:
+    """Sentence on two models of equal accuracy at the end of one response curve and different Gi-scores.
+
+    Args:
+        curves: rows of the two: model (a label), alpha, accuracy, score, gap.
+    """
+    ends = curves.sort_values("alpha").drop_duplicates("model", keep="last").sort_values("score")
+    if len(ends) < 2:
+        return "There are not two models with a response curve to compare."
+    low, high = ends.iloc[0], ends.iloc[-1]
+    apart = 100 * abs(low["accuracy"] - high["accuracy"])
+    known = f"accurate to {percent(low['accuracy'])} and {percent(high['accuracy'])} of the halfway mixtures ({apart:.1f} points apart)"
+    told = (
+        "the gap is smaller where Gi is lower, as it should be" if low["gap"] < high["gap"] else "the gap is not smaller where Gi is lower"
+    )
+    return (
+        f"Two models that are {known} have Gi-scores {low['score']:.3f} and {high['score']:.3f}, and gaps of {100 * low['gap']:.1f} and "
+        f"{100 * high['gap']:.1f} points: {told}. They were chosen for the difference, and prove nothing."
     )
 
 

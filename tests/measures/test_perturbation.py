@@ -14,7 +14,7 @@ from torch.nn.functional import max_pool2d
 from helpers.data.dataset import load_study_data
 from helpers.measures import perturbation, response
 from helpers.measures.evidence import Evidence, MeasureSettings, score
-from helpers.measures.registry import of_families
+from helpers.measures.registry import MEASURES, of_families
 from helpers.measures.transforms import TRANSFORMS
 from helpers.networks import resnet
 from helpers.statistics import tables
@@ -111,6 +111,30 @@ def test_curves_start_from_the_clean_sample_and_turn_around_it(given, evidence):
     assert curves["accuracy"].between(0, 1).all()
     # Not one flat line after the other.
     assert curves.groupby("perturbation")["accuracy"].nunique().gt(1).sum() >= 6
+
+
+def test_a_transform_of_ones_own_has_a_curve_and_scores_beside_the_others(given):
+    own = "torchvision.transforms.v2.functional:adjust_gamma 0.5 2"
+    settings = MeasureSettings(perturbation_fraction=0.5, perturbation_points=3, batch_size=64, own_transforms=(own,))
+    wanted = [MEASURES[name] for name in ("response_curve", "gi_score", "accuracy_under_augmentation")]
+    table = score(wanted, given, settings)
+    curves = perturbation.curves_of(table.assign(model_id="m"))
+    mine = curves[curves["perturbation"] == "adjust gamma"]
+    assert mine["alpha"].tolist() == [0, 0.5, 1]
+    assert mine["score"].iloc[0] == pytest.approx(response.gi_of_curve(mine["alpha"], mine["accuracy"]))
+    drawn = table[(table["measure"] == "accuracy_under_augmentation") & (table["variant"] == "adjust gamma")]
+    assert drawn["value"].between(0, 1).all() and len(drawn) == 1
+
+
+def test_equals_at_the_end_of_a_curve_may_differ_in_gi():
+    ends = {"a": (0.5, 0.30), "b": (0.5, 0.10), "c": (0.505, 0.45), "d": (0.9, 0.0), "e": (0.5, np.nan)}
+    rows = [(name, "p", alpha, 1 - (1 - end) * alpha, score) for name, (end, score) in ends.items() for alpha in (0.0, 1.0)]
+    curves = pd.DataFrame(rows, columns=["model_id", "perturbation", "alpha", "accuracy", "score"])
+    assert perturbation.alike_but_for_gi(curves, "p") == ["b", "c"]
+    assert perturbation.alike_but_for_gi(curves, "p", tolerance=0.001) == ["b", "a"]
+    far = curves[curves["model_id"].isin(["b", "d"])]
+    assert perturbation.alike_but_for_gi(far, "p") == ["d", "b"]  # the nearest there are
+    assert perturbation.alike_but_for_gi(curves, "q") == []
 
 
 def test_a_curve_by_hand(given, evidence):

@@ -49,6 +49,59 @@ def test_the_ranges_are_those_of_schiff():
     }
 
 
+def test_svhn_turns_half_as_far_and_moves_alike():
+    ranges = {name: (item.low, item.high) for name, item in transforms.transforms_of("svhn").items()}
+    assert ranges.pop("rotation") == (-90, 90)
+    assert ranges == {name: (item.low, item.high) for name, item in TRANSFORMS.items() if name != "rotation"}
+    with pytest.raises(ValueError, match=r"^transform ranges 'mnist' are unknown; choose one of cifar10, svhn$"):
+        transforms.transforms_of("mnist")
+
+
+GAMMA = "torchvision.transforms.v2.functional:adjust_gamma 0.5 2"
+
+
+def test_a_transform_of_ones_own_stands_beside_the_built_in_ones(pixels):
+    found = transforms.transforms_of(own=[GAMMA])
+    assert list(found) == [*TRANSFORMS, "adjust gamma"]
+    item = found["adjust gamma"]
+    assert (item.low, item.high) == (0.5, 2)
+    torch.testing.assert_close(item.apply(pixels, torch.full((6,), 0.7, dtype=torch.float64)), V.adjust_gamma(pixels, 0.7))
+    each = item.apply(pixels, torch.linspace(0.5, 2, 6, dtype=torch.float64))
+    for image, own, gamma in zip(pixels, each, torch.linspace(0.5, 2, 6, dtype=torch.float64).tolist(), strict=True):
+        torch.testing.assert_close(own, V.adjust_gamma(image, gamma))
+    curves = transforms.transform_curves(Sides(), halves("left", "right"), torch.tensor([0, 1]), torch.Tensor.float, found, 3)
+    assert curves["adjust gamma"].accuracies.tolist() == [1, 1, 1]  # the brighter half stays the brighter
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("adjust_gamma 0.5 2", "it has another form"),
+        ("no_such_module_anywhere:f 0 1", "ModuleNotFoundError: No module named 'no_such_module_anywhere'"),
+        ("math:no_such_function 0 1", "AttributeError: module 'math' has no attribute 'no_such_function'"),
+        ("math:pi 0 1", "ValueError: it is no function, or its range is empty"),
+        ("math:sqrt 1 0", "ValueError: it is no function, or its range is empty"),
+        ("math:sqrt 0 nan", "ValueError: it is no function, or its range is empty"),
+        ("math:sqrt 0 one", "ValueError: could not convert string to float: 'one'"),
+    ],
+)
+def test_a_transform_that_cannot_be_used_is_refused_with_what_to_write(text, why):
+    message = (
+        f"the transform {text!r} cannot be used ({why}); write 'module:function low high', with a module that Python can import and low "
+        "below high"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        transforms.named_transform(text)
+
+
+def test_a_transform_that_changes_size_or_type_and_one_name_twice_are_refused(pixels):
+    item = transforms.named_transform("torchvision.transforms.v2.functional:center_crop 2 4")
+    with pytest.raises(ValueError, match=r"^the transform center_crop makes torch.uint8 of shape \(6, 3, 4, 4\) of torch.uint8 of shape"):
+        item.apply(pixels, torch.full((6,), 4))
+    with pytest.raises(ValueError, match=r"^there are two transforms named 'adjust gamma'; give the functions different names$"):
+        transforms.transforms_of(own=[GAMMA, GAMMA])
+
+
 @pytest.mark.parametrize("degrees", [-180.0, -71.5, -10.0, 33.0, 90.0, 179.0])
 def test_rotation_is_torchvisions_on_images_of_any_shape(images, degrees):
     expected = V.rotate(images, degrees, interpolation=BILINEAR)

@@ -126,6 +126,17 @@ def test_each_method_has_a_panel_with_our_value_and_the_papers():
     assert "enough models" in texts(measures.methods_figure(table.assign(pearson_r=np.nan), {"iou": "IoU"}))[0]
 
 
+def test_two_equals_are_told_apart_by_their_gi_scores():
+    curves = pd.DataFrame({"model": ["one", "one", "two", "two"], "alpha": [0, 1, 0, 1], "accuracy": [1, 0.5, 1, 0.51]})
+    curves = curves.assign(gap=[0.3, 0.3, 0.1, 0.1])
+    assert measures.say_alike_but_for_gi(curves.assign(score=[0.2, 0.2, 0.1, 0.1])) == (
+        "Two models that are accurate to 51.0 % and 50.0 % of the halfway mixtures (1.0 points apart) have Gi-scores 0.100 and 0.200, and "
+        "gaps of 10.0 and 30.0 points: the gap is smaller where Gi is lower, as it should be. They were chosen for the difference, and "
+        "prove nothing."
+    )
+    assert "not two models" in measures.say_alike_but_for_gi(curves.iloc[:2].assign(score=0.2))
+
+
 def curve(perturbation, model, score):
     alphas = np.linspace(0, 1, 5)
     return pd.DataFrame({"perturbation": perturbation, "model": model, "alpha": alphas, "accuracy": 1 - alphas * score, "score": score})

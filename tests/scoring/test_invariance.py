@@ -26,6 +26,7 @@ def test_targets_are_measured_once_on_the_test_images(tmp_path, monkeypatch):
     columns = [invariance.target_column(name) for name in TRANSFORMS]
     assert joined.loc[model, columns].between(0, 1).all()
     assert joined.drop(index=model)[columns].isna().all(axis=None)
+    assert invariance.with_targets(tmp_path, table, 3, "svhn")[columns].isna().all(axis=None)  # kept apart from other ranges
     monkeypatch.setattr(invariance, "invariance_targets", lambda *given: pytest.fail("measured again"))
     assert list(invariance.keep_targets(tmp_path, table, data, 3, "cpu")) == [model]
 
