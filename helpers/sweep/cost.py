@@ -15,6 +15,7 @@ from helpers.data import layouts, synthetic
 from helpers.data.layouts import open_archive
 from helpers.files import PROJECT_ROOT, device_name, from_root, read_json
 from helpers.networks import resnet
+from helpers.scoring.precision import pass_seconds, scoring_record
 from helpers.statistics import published
 from helpers.sweep.study_file import load_study
 from helpers.training import config, cuda_graph, pool
@@ -118,6 +119,9 @@ def time_steps(runs: Sequence[RunConfig], classes: int, size: int, device: str) 
 IMAGES, NOTEBOOK = "01_data_subset", "02_grid_training"
 
 
+_SCORE = ("03_cam_scoring", "04_baselines")
+
+
 _ILSVRC_IMAGES = 500  # training images with boxes in an ILSVRC class whose number is not known: about the mean of Du et al., Table 1
 
 
@@ -147,6 +151,32 @@ def planned_precision(parameters: Mapping[str, Any], work: Path, device: str) ->
     form = {name: parameters[name] for name in ("stem", "width", "last_stride")}
     shape = smallest_shape(parameters["architectures"], parameters["batch_sizes"], parameters["image_size"], device, **form)
     return foreseen_precision(parameters["precision"], training_record(work), device, partial(step_seconds, shape))["precision"]
+
+
+class Scoring(NamedTuple):
+    """What it takes to score the models of a study once."""
+
+    precision: str
+    images: int  # that each model is scored on
+    seconds: dict[str, float]  # per image, by architecture
+
+
+def planned_scoring(asked: Mapping[str, Any], parameters: Mapping[str, Any], train: int, work: Path, device: str) -> Scoring:
+    """Time the pass of scoring through every network of a study on a device, in the precision that it would have; nothing is kept.
+
+    Args:
+        asked: parameters of a notebook that scores.
+        parameters: of those that choose the images and train.
+        train: training images.
+        work: the study's folder.
+        device: cpu or cuda.
+    """
+    form = {name: parameters[name] for name in ("stem", "width", "last_stride")}
+    ordered = sorted(parameters["architectures"], key=resnet.ARCHITECTURES.index)
+    found = {name: pass_seconds(smallest_shape([name], [1], parameters["image_size"], device, **form)) for name in ordered}
+    record = scoring_record(work)
+    precision = foreseen_precision(asked["scoring_precision"], record, device, partial(found.__getitem__, ordered[0]))["precision"]
+    return Scoring(precision, min(asked["scored_images"] or train, train), {name: seconds[precision] for name, seconds in found.items()})
 
 
 def image_counts(parameters: Mapping[str, Any]) -> Counts:
@@ -224,8 +254,9 @@ def print_plan(study: Path, overrides: Sequence[str] = (), *, root: Path = PROJE
         torch.set_num_threads(1)  # as a run has
     try:
         steps = time_steps(runs, counts.classes, parameters["image_size"], device)
-        finished = finished_epochs(work)
-        print("\n".join(lines(study.stem, parameters, runs, counts, steps, device, finished)))
+        asked = next((executions[name] for name in _SCORE if name in executions), None)
+        scoring = planned_scoring(asked, parameters, counts.train, work, device) if asked else None
+        print("\n".join(lines(study.stem, parameters, runs, counts, steps, device, finished_epochs(work), scoring)))
     finally:
         torch.set_num_threads(threads)
     return 0
@@ -244,6 +275,7 @@ def lines(
     steps: Mapping[tuple[str, int], Step],
     device: str,
     finished: Sequence[int],
+    scoring: Scoring | None = None,
 ) -> list[str]:
     """Write the plan of a study, line by line."""
     table, cap = hours_table(runs, steps, counts), parameters["max_epochs"]
@@ -259,6 +291,12 @@ def lines(
         mean = sum(finished) / len(finished)
         after = _span(total / side * mean / cap)
         told += [f"  the {len(finished)} runs that are complete took {mean:.0f} epochs on average: then {after}"]
+    if scoring:
+        hours = 2 * scoring.images * sum(scoring.seconds[run.architecture] for run in runs) / 3600
+        told += [
+            f"scoring: at most {_span(hours)} in {scoring.precision} for one pass over {scoring.images:,} images by the one or two "
+            "models of every run, in one process"
+        ]
     told += _space(parameters, runs, counts, steps, device, side)
     return told + _levers(table, total / side, parameters, len(runs))
 
@@ -314,5 +352,5 @@ def _levers(table: pd.DataFrame, hours: float, parameters: Mapping[str, Any], ru
         f"  max_epochs {max(1, parameters['max_epochs'] // 2)}: at most half; most runs stop earlier by rules 1 to 3",
         f"  image_size {size // 2}: about a quarter of the arithmetic",
         "  machines that share the disk, or --shard: the hours are divided by their number",
-        "not counted: pretraining on the spot, and the other notebooks, whose cost is a few forward passes a model",
+        "not counted: pretraining on the spot, and the other notebooks, whose cost is some ten such passes a model",
     ]

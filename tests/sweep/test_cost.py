@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from helpers.notebook_parameters import StudyError
 from helpers.sweep import cost
 from helpers.sweep.cost import Counts, Step, activation_bytes, hours_table, image_counts, lines, planned_runs, time_step, time_steps
 from helpers.sweep.study_file import load_study
+from helpers.training import precision
 from helpers.training.config import RunConfig
 
 
@@ -136,6 +138,7 @@ def test_the_plan_of_a_study_is_printed_and_threads_are_given_back(tmp_path, cap
     settings = {"run_count": 2, "architectures": ["resnet18"], "batch_sizes": [16], "max_epochs": 3}
     settings |= {"precision": "bfloat16", "work_dir": str(tmp_path / "work")}
     notebooks = {"01_data_subset": {"image_size": 16}, "02_grid_training": settings}
+    notebooks |= {"03_cam_scoring": {"scored_images": 7, "scoring_precision": "bfloat16", "work_dir": settings["work_dir"]}}
     (tmp_path / "small.yaml").write_text(yaml.safe_dump({"notebooks": notebooks}))
     write_json(tmp_path / "work" / "small" / "runs" / "one" / "result.json", {"epochs": 2})
     threads = torch.get_num_threads()
@@ -143,9 +146,32 @@ def test_the_plan_of_a_study_is_printed_and_threads_are_given_back(tmp_path, cap
     told = capsys.readouterr().out
     assert told.startswith("small: 2 runs of at most 3 epochs")
     assert " in bfloat16\n" in told
-    assert not (tmp_path / "work/small/precision.json").exists()
+    assert re.search(r"scoring: at most .* in bfloat16 for one pass over 7 images by the one or two models of every run", told)
+    assert [path.name for path in (tmp_path / "work/small").iterdir()] == ["runs"]
     assert "the 1 runs that are complete took 2 epochs" in told
     assert torch.get_num_threads() == threads
+
+
+def test_scoring_is_planned_in_the_precision_that_the_smallest_network_or_the_study_has(tmp_path, monkeypatch):
+    seconds = {"resnet18": {"float32": 0.5, "bfloat16": 0.1}, "resnet50": {"float32": 2.0, "bfloat16": 3.0}}
+    monkeypatch.setattr(cost, "pass_seconds", lambda shape: seconds[shape.architecture])
+    monkeypatch.setattr(precision, "has_bfloat16", lambda device: True)
+    parameters = {"stem": "small", "width": 1.0, "last_stride": 2, "architectures": ["resnet50", "resnet18"], "image_size": 32}
+    asked = {"scoring_precision": "auto", "scored_images": 0}
+    found = cost.planned_scoring(asked, parameters, 40, tmp_path, "cpu")
+    assert found == ("bfloat16", 40, {"resnet18": 0.1, "resnet50": 3.0})
+    write_json(tmp_path / "scoring_precision.json", {"precision": "float32"})
+    assert cost.planned_scoring(asked | {"scored_images": 9}, parameters, 40, tmp_path, "cpu")[:2] == ("float32", 9)
+
+
+def test_the_hours_of_scoring_are_those_of_two_models_a_run(run):
+    runs = [run, replace(run, architecture="resnet34")]
+    steps = {(name, 8): Step(0.01, 0.001, 1000, 1000) for name in ("resnet18", "resnet34")}
+    parameters = parameters_of("demo")
+    told = lines(
+        "s", parameters, runs, Counts(100, 10, 2, "x"), steps, "cpu", [], cost.Scoring("bfloat16", 900, {"resnet18": 1.0, "resnet34": 3.0})
+    )
+    assert "scoring: at most 2.0 h in bfloat16 for one pass over 900 images" in "\n".join(told)  # 2 x 900 x (1 + 3) seconds
 
 
 @pytest.mark.parametrize(("there", "absent"), [(cost.IMAGES, cost.NOTEBOOK), (cost.NOTEBOOK, cost.IMAGES)])
