@@ -1,26 +1,30 @@
-"""Where networks look, by us and by the libraries a user would pick instead, beside the bare forward pass that nobody can avoid.
+"""Where networks look, by us and by the libraries a user would pick instead, beside the bare forward pass, eager, in float32.
+
+Other limits stand beside it: the pass through the copy with folded batch norms, and both in bfloat16. Rivals are given each precision.
 
 Install the rivals where they are wanted: pip install torchcam grad-cam. Those that are missing are named and left out.
 """
 
 import argparse
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from benchmarks import interleaved
 from helpers.ablations.compute import CLOSED_FORMS, closed_form_maps
-from helpers.cams import chance, overlap
+from helpers.cams import overlap
 from helpers.cams.closed_form import closed_form_cam, lowest_of, normalise_maps
 from helpers.cams.overlap import annotated, overlaps
 from helpers.data import synthetic
 from helpers.data.dataset import ImageSet
-from helpers.measures import evidence, prediction, registry
-from helpers.networks import hooks, resnet
+from helpers.measures import evidence, passes, registry
+from helpers.networks import fused, hooks, resnet
+from helpers.training.config import PRECISIONS
+from helpers.training.cuda_graph import autocast
 
 THRESHOLDS = tuple(number / 21 for number in range(1, 21))
 CLASSES = 20
@@ -41,22 +45,45 @@ def in_batches(images: ImageSet, size: int, device: str) -> list[tuple[Tensor, T
     return [(hooks.prepared(pixels, resnet.normalise_images, device), boxes.to(device)) for pixels, boxes in given]
 
 
+class Ours(NamedTuple):
+    """What our ways are given."""
+
+    network: nn.Module
+    images: ImageSet
+    batch: int
+    device: str
+    precision: str = "float32"
+    folded: nn.Module | None = None  # the network's copy with folded batch norms; it is made where there is none
+
+    def pass_through(self) -> nn.Module:
+        """What images pass through."""
+        return self.folded or fused.fused(self.network, hooks.prepared(self.images.images[:1], resnet.normalise_images, self.device))
+
+    def passed(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Each batch with its maps and logits, from uint8 images, as scoring makes them."""
+        network = self.pass_through()
+        layer, head = network.get_submodule(resnet.CAM_LAYER), network.fc
+        for start in range(0, len(self.images), self.batch):
+            part = slice(start, start + self.batch)
+            pixels = hooks.prepared(self.images.images[part], resnet.normalise_images, self.device)
+            yield part, *passes.maps_and_logits(network, head, layer, pixels, self.precision)
+
+
 @torch.inference_mode()
-def bare(network: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> None:
+def bare(network: nn.Module, batches: list[tuple[Tensor, Tensor]], precision: str = "float32") -> None:
     """The limit: the forward pass alone, on images that lie ready."""
     for pixels, _ in batches:
-        network(pixels)
+        with autocast(pixels.device, precision):
+            network(pixels)
 
 
 @torch.inference_mode()
-def closed_form(network: nn.Module, images: ImageSet, batch: int, device: str) -> Tensor:
-    """Ours, IoU and IoU-B at one threshold, from uint8 images."""
-    layer, scores = network.get_submodule(resnet.CAM_LAYER), []
-    for start in range(0, len(images), batch):
-        part = slice(start, start + batch)
-        features, logits = hooks.features_and_logits(network, layer, hooks.prepared(images.images[part], resnet.normalise_images, device))
-        maps = normalise_maps(closed_form_cam("grad_cam", features, network.fc.weight, logits.argmax(1)))
-        scores.append(torch.stack(overlap.iou_and_iou_b(maps, images.boxes[part].to(device), side(images))))
+def closed_form(*given: Any) -> Tensor:
+    """Ours, IoU and IoU-B at one threshold, from uint8 images; ``given`` are the fields of ``Ours``."""
+    ours, scores = Ours(*given), []
+    for part, features, logits in ours.passed():
+        maps = normalise_maps(closed_form_cam("grad_cam", features, ours.network.fc.weight, logits.argmax(1)))
+        scores.append(torch.stack(overlap.iou_and_iou_b(maps, ours.images.boxes[part].to(ours.device), side(ours.images))))
     return torch.cat(scores, 1)
 
 
@@ -66,47 +93,57 @@ def side(images: ImageSet) -> int:
 
 
 @torch.inference_mode()
-def everything(network: nn.Module, images: ImageSet, batch: int, device: str) -> Tensor:
-    """Ours, all of one pass: logits, features, every closed-form CAM, IoU and IoU-B at 20 thresholds, chance, and measures of logits."""
-    layer, scores, logits, pooled, maps, lowest = network.get_submodule(resnet.CAM_LAYER), [], [], [], [], []
-    for start in range(0, len(images), batch):
-        part = slice(start, start + batch)
-        features, out = hooks.features_and_logits(network, layer, hooks.prepared(images.images[part], resnet.normalise_images, device))
-        annotation = annotated(overlap.box_masks(images.boxes[part].to(device), side(images)))
-        found = [closed_form_maps(*form, features, network.fc.weight, out.argmax(1)) for form in CLOSED_FORMS]
+def everything(*given: Any) -> tuple[Tensor, Any]:
+    """Ours, all of one pass: every closed-form CAM at 20 thresholds, and the measures and values of single images that notebooks keep.
+
+    These are of the families localization, with boxes of other images, and prediction, but for Effective Invariance, which turns the
+    images, and of unlabelled images those that need their logits alone. ``given`` are the fields of ``Ours``.
+    """
+    ours = Ours(*given)
+    ours = ours._replace(folded=ours.pass_through())
+    scores, logits, pooled, maps, lowest, weight = [], [], [], [], [], ours.network.fc.weight
+    for part, features, out in ours.passed():
+        annotation = annotated(overlap.box_masks(ours.images.boxes[part].to(ours.device), side(ours.images)))
+        found = [closed_form_maps(*form, features, weight, out.argmax(1)) for form in CLOSED_FORMS]
         scores.append(torch.stack([torch.stack(overlaps(each, annotation, THRESHOLDS)) for each in found]).cpu())
-        maps.append(found[0])
-        lowest.append(lowest_of(closed_form_cam("grad_cam", features, network.fc.weight, out.argmax(1))))
-        logits.append(out.cpu())
-        pooled.append(features.mean((2, 3)).cpu())
-    from_logits(torch.cat(logits), images.labels)
-    chance.chance_scores(torch.cat(maps), torch.cat(lowest), images.boxes, side(images), device=device)
-    return torch.cat(scores, 3)
+        kept = (out, features.mean((2, 3)), found[0], lowest_of(closed_form_cam("grad_cam", features, weight, out.argmax(1))))
+        for values, value in zip((logits, pooled, maps, lowest), kept, strict=True):
+            values.append(value.cpu())
+    seen = passes.Pass(*map(torch.cat, (logits, pooled, maps, lowest)), no_maps="")
+    known = given_of(ours) | {"forward_pass": seen, "target_logits": seen.logits}
+    return torch.cat(scores, 3), evidence.score_with_images(of_one_pass(), known, settings_of(ours), ["localization_values"])
 
 
-def from_logits(logits: Tensor, labels: Tensor) -> list[Any]:
-    """Accuracy, loss, margins, entropy and nuclear norm."""
-    probabilities, margins = logits.double().softmax(1), prediction.margins(logits, labels)
-    of = prediction
-    return [
-        of.clean_accuracy(logits, labels),
-        of.training_loss(logits, labels),
-        of.output_margin(margins),
-        of.nuclear_norm(probabilities),
-        of.prediction_entropy(probabilities),
-    ]
+def of_one_pass() -> list[registry.Measure]:
+    """Measures that one pass over the images is enough for."""
+    own = registry.of_families(["localization", "prediction"])
+    target = [item for item in registry.of_families(["unlabelled"]) if set(item.needs) <= {"target_logits", "temperature"}]
+    return [item for item in own if "rotated_probabilities" not in evidence.closure(item.needs)] + target
 
 
-def score_families(network: nn.Module, images: ImageSet, batch: int, device: str) -> Any:
+def given_of(ours: Ours) -> dict[str, Any]:
+    """What measures are given."""
+    given = {"network": ours.network, "fused_network": ours.pass_through(), "images": ours.images}
+    return given | {"normalise": resnet.normalise_images, "device": ours.device}
+
+
+def settings_of(ours: Ours) -> evidence.MeasureSettings:
+    """Under which settings measures are computed."""
+    return evidence.MeasureSettings(batch_size=ours.batch, precision=ours.precision)
+
+
+def score_families(*given: Any) -> Any:
     """Ours, as notebooks call it: every measure of the families localization and prediction, Effective Invariance among them."""
-    given = {"network": network, "images": images, "normalise": resnet.normalise_images, "device": device}
-    return evidence.score(registry.of_families(["localization", "prediction"]), given, evidence.MeasureSettings(batch_size=batch))
+    ours = Ours(*given)
+    return evidence.score(registry.of_families(["localization", "prediction"]), given_of(ours), settings_of(ours))
 
 
-def by_gradient(network: nn.Module, batches: list[tuple[Tensor, Tensor]], size: int, maps_of: Callable[[Tensor], Tensor]) -> None:
-    """A rival: its maps, then the same normalisation, enlargement and overlap as ours."""
+def by_gradient(batches: list[tuple[Tensor, Tensor]], size: int, maps_of: Callable[[Tensor], Tensor], precision: str) -> None:
+    """A rival: its maps, in float32 or under autocast, then the same normalisation, enlargement and overlap as ours."""
     for pixels, boxes in batches:
-        overlap.iou_and_iou_b(normalise_maps(maps_of(pixels)), boxes, size)
+        with autocast(pixels.device, precision):
+            maps = maps_of(pixels).float()
+        overlap.iou_and_iou_b(normalise_maps(maps), boxes, size)
 
 
 def captum_maps(network: nn.Module) -> Callable[[Tensor], Tensor]:
@@ -150,18 +187,19 @@ RIVALS = {"Captum LayerGradCam": captum_maps, "torchcam": torchcam_maps, "pytorc
 
 
 def rivals(network: nn.Module, batches: list[tuple[Tensor, Tensor]], single: list, size: int) -> dict[str, Callable[[], None]]:
-    """Make the rivals that are installed, and say which are not."""
+    """Make the rivals that are installed, in each precision that they can, and say which are left out."""
     ways = {}
     for name, make in RIVALS.items():
-        try:
-            maps_of = make(network)
-            maps_of(batches[0][0][:1])
-        except ImportError as fault:
-            print(f"- {name} is not installed and left out ({fault})")
-            continue
-        ways[f"{name}, batched"] = partial(by_gradient, network, batches, size, maps_of)
-        if name == "torchcam":
-            ways[f"{name}, one image at a time"] = partial(by_gradient, network, single, size, maps_of)
+        for precision in PRECISIONS:
+            try:
+                maps_of = make(network)
+                by_gradient(batches[:1], size, maps_of, precision)
+            except (ImportError, TypeError, RuntimeError) as fault:
+                print(f"- {name} is left out in {precision} ({type(fault).__name__}: {str(fault).splitlines()[0]})")
+                continue
+            ways[f"{name}, batched, {precision}"] = partial(by_gradient, batches, size, maps_of, precision)
+            if name == "torchcam" and precision == "float32":
+                ways[f"{name}, one image at a time"] = partial(by_gradient, single, size, maps_of, precision)
     return ways
 
 
@@ -174,6 +212,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=256 if gpu else 32)
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tables", nargs="*", help="names of tables; all where none is given")
     parser.add_argument("--device", default="cuda" if gpu else "cpu")
     given = parser.parse_args()
     warnings.filterwarnings("ignore", category=UserWarning)
@@ -187,17 +226,27 @@ def main() -> None:
 def compare(network: nn.Module, images: ImageSet, given: argparse.Namespace, title: str) -> None:
     """Print three tables for one network: IoU beside the rivals, everything of a pass, and Effective Invariance with its four passes."""
     batches, single = in_batches(images, given.batch, given.device), in_batches(images, 1, given.device)
-    ours = (network, images, given.batch, given.device)
-    limit = {"bare forward pass (the limit)": partial(bare, network, batches)}
-    four = {"four bare passes (the limit)": partial(four_passes, network, batches)}
+    folded = fused.fused(network, batches[0][0][:1])
+    took = interleaved.spent(lambda: fused.fused(network, batches[0][0][:1]))
+    print(f"- folding the batch norms of {title}, once per network: {took.cpu:.2f} s of processor time, in no row")
+    ours = {name: Ours(network, images, given.batch, given.device, name, folded) for name in PRECISIONS}
+    places = {"eager": network, "batch norms folded": folded}
+    limits = {f"bare pass, {place}, {name}": partial(bare, made, batches, name) for name in PRECISIONS for place, made in places.items()}
+    four = {"four bare passes, eager, float32": partial(four_passes, network, batches)}
     tables = {
-        "IoU and IoU-B": limit | {"ours, closed form": partial(closed_form, *ours)} | rivals(network, batches, single, given.size),
-        "Everything of one pass": limit | {"ours": partial(everything, *ours)},
-        "Localization and prediction, with Effective Invariance": four | {"ours": partial(score_families, *ours)},
+        "IoU and IoU-B": limits | of_each(closed_form, ours) | rivals(network, batches, single, given.size),
+        "Everything of one pass": limits | of_each(everything, ours),
+        "Localization and prediction, with Effective Invariance": four | of_each(score_families, ours),
     }
-    for name, ways in tables.items():
+    for name in given.tables or tables:
+        ways = tables[name]
         table = interleaved.compared(interleaved.rounds(ways, given.rounds), next(iter(ways)), len(images), "images")
         interleaved.show(f"{name}, {title}, {given.size} px, {len(images)} images, batch {given.batch}", table)
+
+
+def of_each(way: Callable[..., Any], ours: Mapping[str, Ours]) -> dict[str, Callable[[], Any]]:
+    """One of our ways in each precision."""
+    return {f"ours, {name}": partial(way, *item) for name, item in ours.items()}
 
 
 def four_passes(network: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> None:
