@@ -69,7 +69,7 @@ def content_digest(path: Path) -> str:
 
 @contextmanager
 def sealed(path: Path) -> Iterator[Path]:
-    """Give a temporary path as ``complete_or_absent`` does, and leave a seal beside the file that ``is_sound`` holds it against.
+    """A temporary path as of ``complete_or_absent``, with a seal left beside the file that ``is_sound`` holds it against.
 
     The seal is a hidden file with the digest and the name that it belongs to. It is taken away before the file is replaced, so that a
     process killed between the two leaves a file without a seal and never a wrong one.

@@ -199,7 +199,7 @@ def _within(corners: Tensor, bends: Tensor, width: int) -> Tensor:
 
 
 def _grams(angles: Tensor, even: Tensor, odd: Tensor) -> Tensor:
-    """Give ``G(t)`` of some frequencies: angles ``t l`` (F, L) -> (F, groups, n, n)."""
+    """``G(t)`` of some frequencies: angles ``t l`` (F, L) -> (F, groups, n, n)."""
     return torch.complex(torch.tensordot(angles.cos(), even, 1), torch.tensordot(-angles.sin(), odd, 1))
 
 
