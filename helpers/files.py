@@ -86,10 +86,15 @@ def _seal(path: Path) -> Path:
     return path.with_name(f".{path.name}.seal")
 
 
+def is_known(path: Path) -> bool:
+    """Whether a file is there, or was and left its seal."""
+    return path.is_file() or _seal(path).is_file()
+
+
 def is_sound(path: Path) -> bool:
     """Whether a file is there and is what was written under its name; one without a seal is taken as it is.
 
-    One that was altered, cut, or belongs to another name is told in a warning and removed, so that it is made again.
+    One that was altered, cut, deleted by hand, or belongs to another name is told in a warning and removed, so that it is made again.
     """
     # Twice, because another process may have replaced the file between the look at its seal and that at itself.
     if _altered(path) and (fault := _altered(path)):
@@ -99,9 +104,14 @@ def is_sound(path: Path) -> bool:
 
 def _given_up(path: Path, fault: str) -> bool:
     warnings.warn(f"{path}: {fault}; it is made again", stacklevel=3)
-    path.unlink(missing_ok=True)
-    _seal(path).unlink(missing_ok=True)
+    remove(path)
     return False
+
+
+def remove(path: Path) -> None:
+    """Delete a file with its seal, where they are."""
+    _seal(path).unlink(missing_ok=True)
+    path.unlink(missing_ok=True)
 
 
 def _altered(path: Path) -> str:
@@ -113,7 +123,8 @@ def _altered(path: Path) -> str:
         return "its seal is damaged"
     if name != f"{path.parent.name}/{path.name}":
         return f"it belongs to {name}" if name else "its seal is damaged"
-    return "" if content_digest(path) in (digest, "") else "not as it was written"
+    found = content_digest(path)
+    return "" if found == digest else "not as it was written" if found else "it was deleted"
 
 
 def write_tensors(path: Path, tensors: Mapping[str, "Tensor"]) -> None:

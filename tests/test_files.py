@@ -79,6 +79,7 @@ def with_seal(path, other):
         (flipped, "not as it was written"),
         (lambda path, other: path.write_bytes(path.read_bytes()[:-1]), "not as it was written"),
         (lambda path, other: path.write_bytes(b""), "not as it was written"),
+        (lambda path, other: path.unlink(), "it was deleted"),
         (lambda path, other: shutil.copy(other, path), "not as it was written"),
         (with_seal, "it belongs to two/a.safetensors"),
         (lambda path, other: path.with_name(".a.safetensors.seal").write_bytes(b"\xff"), "its seal is damaged"),

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-import safetensors.torch
 import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, log_softmax
@@ -14,7 +13,7 @@ from sklearn import metrics
 from torch import Tensor
 
 from helpers.data.dataset import StudyData
-from helpers.files import complete_or_absent, inside
+from helpers.files import inside, is_sound, read_tensors, write_tensors
 from helpers.networks import resnet
 from helpers.training.catalogue import load_model, models_of
 
@@ -274,12 +273,11 @@ def keep_test_logits(
     """
     for model in models_of(catalogue):
         path = logits_path(work, model.model_id)
-        if not path.is_file():
+        if not is_sound(path):
             network = load_model(work, model, len(data.classes), device)
             batches = data.test.images.split(batch_size)
             logits = torch.cat([network(_prepared(pixels, device)).float().cpu() for pixels in batches])
-            with complete_or_absent(path) as temporary:
-                safetensors.torch.save_file({"logits": logits}, temporary)
+            write_tensors(path, {"logits": logits})
         yield model.model_id
 
 
@@ -291,12 +289,12 @@ def read_logits(work: Path, model_id: str) -> Tensor:
     """(N, K) float32 logits of the test images.
 
     Raises:
-        FileNotFoundError: they were not computed; run 02_grid_training.
+        FileNotFoundError: they were not computed, or are not what was written; run 02_grid_training.
     """
-    path = logits_path(work, model_id)
-    if not path.is_file():
+    found = read_tensors(path := logits_path(work, model_id))
+    if found is None:
         raise FileNotFoundError(f"the logits {path} are missing; run 02_grid_training again")
-    return safetensors.torch.load_file(path)["logits"]
+    return found["logits"]
 
 
 def metrics_of_models(work: Path, catalogue: pd.DataFrame, data: StudyData) -> pd.DataFrame:

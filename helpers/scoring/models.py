@@ -1,8 +1,8 @@
 """Every model of a catalogue on the scoring set: every measure once, values of single images kept, several models side by side."""
 
-import multiprocessing
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,10 @@ from helpers.measures import evidence, registry
 from helpers.measures.evidence import closure
 from helpers.networks import resnet
 from helpers.scoring.common_set import ScoringSet
-from helpers.scoring.single_images import PROVIDED_BY, folder_name, save_image_values
-from helpers.training.catalogue import Model, load_model, models_of, read_scores, save_scores, scored_measures, start_path
+from helpers.scoring.single_images import PROVIDED_BY, folder_name, kept_measures, save_image_values
+from helpers.training.catalogue import Model, load_model, models_of, read_scores, save_scores, start_path
 from helpers.training.config import RunConfig
-from helpers.training.pool import jobs_for, start_worker
+from helpers.training.pool import jobs_for, killed, start_worker, watched
 from helpers.training.run import fitted_rows, initial_model
 
 
@@ -50,7 +50,7 @@ def score_missing(
     folders = {family: folder_name(family, settings, scored_on) for family in families}
     images = scored_on.of(data)
     for model in models_of(catalogue):
-        there = {family: scored_measures(work, folder, model.model_id) for family, folder in folders.items()}
+        there = {family: kept_measures(work, folder, model.model_id) for family, folder in folders.items()}
         todo = [item for item in registry.of_families(list(families)) if item.name not in there[item.family]]
         if todo:
             scores, single = _scores(work, model, data, images, todo, settings, device)
@@ -120,7 +120,8 @@ def score_side_by_side(
             defined in a notebook and not in a module.
 
     Raises:
-        RuntimeError: models could not be scored; the others are finished first, and the message names them.
+        RuntimeError: models could not be scored; the others are finished first, and the message names them. Where a process was killed it
+            is a ``BrokenProcessPool``, which a sweep tries again; it names the signal and what to try.
     """
     if jobs_for(device, jobs) == 1:
         yield from score_missing(work, catalogue, manifest.of_study(work), scored_on, families, settings, device=device)
@@ -130,23 +131,27 @@ def score_side_by_side(
     yield from sorted({*names} - {*todo})
     if not todo:
         return
-    faults, given = [], (scored_on, list(families), settings, device)
-    count, context = min(jobs_for(device, jobs), len(todo)), multiprocessing.get_context("spawn")
+    faults, broken, given = [], [], (scored_on, list(families), settings, device)
+    count, (context, processes) = min(jobs_for(device, jobs), len(todo)), watched()
     with ProcessPoolExecutor(count, mp_context=context, initializer=start_worker, initargs=(device,)) as executor:
         started = {executor.submit(_score_one, work, catalogue[catalogue["model_id"] == name], *given): name for name in todo}
         for future in as_completed(started):
-            if fault := future.exception():
+            if isinstance(fault := future.exception(), BrokenProcessPool):
+                broken.append(started[future])
+            elif fault:
                 faults.append(f"{started[future]}: {type(fault).__name__}: {fault}")
             else:
                 yield started[future]
-    if faults:
-        raise RuntimeError(f"{len(faults)} of {len(todo)} models could not be scored; the others are complete. " + "; ".join(faults[:3]))
+    if count := len(faults) + len(broken):
+        told = [*(killed(processes, {}) if broken else []), *faults] or broken
+        failed = BrokenProcessPool if broken else RuntimeError
+        raise failed(f"{count} of {len(todo)} models could not be scored; the others are complete. " + "; ".join(told[:3]))
 
 
 def _lacks(work: Path, model_id: str, scored_on: ScoringSet, families: Sequence[str], settings: evidence.MeasureSettings) -> bool:
     """Whether a model lacks a measure of some families."""
     return any(
-        {item.name for item in registry.of_families([family])} - scored_measures(work, folder_name(family, settings, scored_on), model_id)
+        {item.name for item in registry.of_families([family])} - kept_measures(work, folder_name(family, settings, scored_on), model_id)
         for family in families
     )
 

@@ -1,6 +1,5 @@
 """Values of single images of every model: kept beside its scores, and stacked for statistics that weight images."""
 
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from helpers.data.dataset import StudyData
-from helpers.files import complete_or_absent, inside
+from helpers.files import inside, is_known, is_sound, sealed
 from helpers.measures import evidence, registry
 from helpers.scoring.classification import read_logits
 from helpers.scoring.common_set import ScoringSet
+from helpers.training.catalogue import forget_scores, scored_measures
 
 # What gives the values of single images of a family, see ``evidence.PROVIDERS``.
 PROVIDED_BY = {"localization": "localization_values", "prediction": "prediction_values"}
@@ -44,28 +44,35 @@ def save_image_values(work: Path, folder: str, model_id: str, values: Mapping[st
         f"{_BITS}{name}" if array.dtype == bool else name: np.packbits(array) if array.dtype == bool else array
         for name, array in values.items()
     }
-    with complete_or_absent(_path(work, folder, model_id)) as temporary, temporary.open("wb") as file:
+    with sealed(_path(work, folder, model_id)) as temporary, temporary.open("wb") as file:
         np.savez(file, images=np.int64(sizes[0]), **arrays)
 
 
 def read_image_values(work: Path, folder: str, model_id: str) -> dict[str, NDArray[Any]]:
-    """Read what ``save_image_values`` kept of a model; empty where nothing was.
-
-    Raises:
-        ValueError: the file is damaged.
-    """
+    """Read what ``save_image_values`` kept of a model; empty where nothing was, or where it is not what was written."""
     path, values = _path(work, folder, model_id), {}
-    if not path.is_file():
+    if not _there(work, folder, model_id):
         return values
-    try:
-        with np.load(path, allow_pickle=False) as kept:
-            count = int(kept["images"])
-            for name in sorted({*kept.files} - {"images"}):
-                bits = name.startswith(_BITS)
-                values[name.removeprefix(_BITS)] = np.unpackbits(kept[name], count=count).astype(bool) if bits else kept[name]
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as fault:
-        raise ValueError(f"{path} is damaged ({fault}); delete it and the model's scores beside it, and score the model again") from fault
+    with np.load(path, allow_pickle=False) as kept:
+        count = int(kept["images"])
+        for name in sorted({*kept.files} - {"images"}):
+            bits = name.startswith(_BITS)
+            values[name.removeprefix(_BITS)] = np.unpackbits(kept[name], count=count).astype(bool) if bits else kept[name]
     return values
+
+
+def _there(work: Path, folder: str, model_id: str) -> bool:
+    """Whether values of a model are there; where they are not what was written its scores go too, so that both are made again."""
+    path = _path(work, folder, model_id)
+    if is_known(path) and not is_sound(path):
+        forget_scores(work, folder, model_id)
+    return path.is_file()
+
+
+def kept_measures(work: Path, folder: str, model_id: str) -> set[str]:
+    """Measures that a folder of scores has of a model, none where the values of single images beside them are not what was written."""
+    _there(work, folder, model_id)
+    return scored_measures(work, folder, model_id)
 
 
 def image_values(
@@ -86,9 +93,6 @@ def image_values(
 
     Returns:
         NaN rows for models that were not scored, NaN where a value is undefined; empty where no model was scored.
-
-    Raises:
-        ValueError: a file is damaged.
     """
     folder, names = folder_name(family, settings, scored_on), list(catalogue["model_id"])
     stacked: dict[str, NDArray[np.float32]] = {}

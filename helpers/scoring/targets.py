@@ -10,14 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import safetensors.torch
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from helpers.data.dataset import ImageSet, StudyData
 from helpers.data.shifts import Shifted, at, kept
-from helpers.files import complete_or_absent, inside
+from helpers.files import inside, is_sound, read_tensors, write_tensors
 from helpers.measures import evidence, registry
 from helpers.networks import resnet
 from helpers.networks.hooks import prepared
@@ -83,11 +82,11 @@ def keep_target_logits(
     for model in models_of(catalogue):
         name, network = model.model_id, cache(partial(load_model, work, model, len(data.classes), device))
         path = _path(work, "holdout", name)
-        if not path.is_file() and (holdout := holdout_of(data, model.config)) is not None:
-            _write(path, {"logits": target_logits(network(), holdout.images, device), "labels": holdout.labels.cpu()})
+        if not is_sound(path) and (holdout := holdout_of(data, model.config)) is not None:
+            write_tensors(path, {"logits": target_logits(network(), holdout.images, device), "labels": holdout.labels.cpu()})
         for shift in shifts:
-            if not (path := _path(work, f"{shift}-{seed}", name)).is_file():
-                _write(path, {"logits": target_logits(network(), images[shift], device)})
+            if not is_sound(path := _path(work, f"{shift}-{seed}", name)):
+                write_tensors(path, {"logits": target_logits(network(), images[shift], device)})
         yield name
 
 
@@ -104,28 +103,23 @@ def keep_turned_logits(
     for model in models_of(catalogue):
         network = cache(partial(load_model, work, model, len(data.classes), device))
         for shift, pixels in images.items():
-            if not (path := _path(work, f"turned-{shift or 'test'}-{seed}", model.model_id)).is_file():
+            if not is_sound(path := _path(work, f"turned-{shift or 'test'}-{seed}", model.model_id)):
                 turned = [target_logits(network(), pixels[rows].rot90(turns, (2, 3)), device) for turns in (1, 2, 3)]
-                _write(path, {"logits": torch.stack([_logits_on(work, shift, seed, model.model_id)[rows], *turned])})
+                write_tensors(path, {"logits": torch.stack([_logits_on(work, shift, seed, model.model_id)[rows], *turned])})
         yield model.model_id
-
-
-def _write(path: Path, tensors: dict[str, Tensor]) -> None:
-    with complete_or_absent(path) as temporary:
-        safetensors.torch.save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary)
 
 
 def _read(work: Path, folder: str, model_id: str) -> dict[str, Tensor]:
     """Tensors that were kept of a model, by name; empty where there are none."""
     path = _path(work, folder, model_id)
-    return safetensors.torch.load_file(path) if path.is_file() else {}
+    return read_tensors(path) or {}
 
 
 def _logits_on(work: Path, shift: str, seed: int, model_id: str) -> Tensor | None:
     """Logits (N, K) of a model on one target, "" being the test images as they are; None where none were kept."""
     if shift:
         return _read(work, f"{shift}-{seed}", model_id).get("logits")
-    return read_logits(work, model_id).half() if logits_path(work, model_id).is_file() else None
+    return read_logits(work, model_id).half() if is_sound(logits_path(work, model_id)) else None
 
 
 def with_target_accuracies(work: Path, table: pd.DataFrame, data: StudyData, shifts: Sequence[str], seed: int) -> pd.DataFrame:

@@ -14,7 +14,7 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from helpers.files import complete_or_absent, inside, read_json
+from helpers.files import inside, is_sound, read_json, remove, sealed
 from helpers.networks import resnet
 from helpers.training.config import RunConfig, cell_name, config_from, run_id
 from helpers.training.soundness import fault_of_run
@@ -166,18 +166,23 @@ def _score_path(work: Path, folder: str, model_id: str) -> Path:
 
 
 def scored_measures(work: Path, folder: str, model_id: str) -> set[str]:
-    """List the measures that a folder of scores has of a model; these are never computed again."""
+    """List the measures that a folder of scores has of a model; these are computed again only where the file is not as it was written."""
     path = _score_path(work, folder, model_id)
-    return set(pyarrow.parquet.read_table(path, columns=["measure"])["measure"].to_pylist()) if path.is_file() else set()
+    return set(pyarrow.parquet.read_table(path, columns=["measure"])["measure"].to_pylist()) if is_sound(path) else set()
+
+
+def forget_scores(work: Path, folder: str, model_id: str) -> None:
+    """Delete the scores of a model in a folder, so that they are computed again."""
+    remove(_score_path(work, folder, model_id))
 
 
 def save_scores(work: Path, folder: str, model_id: str, scores: pd.DataFrame) -> None:
     """Add scores of a model to a folder, all at once: rows of measure, variant, value (NaN is undefined), seconds, reason."""
     path = _score_path(work, folder, model_id)
     table = scores.assign(model_id=model_id)[SCORE_COLUMNS].astype({"value": float, "seconds": float})
-    if path.is_file():
+    if is_sound(path):
         table = pd.concat([pd.read_parquet(path), table], ignore_index=True)
-    with complete_or_absent(path) as temporary:
+    with sealed(path) as temporary:
         table.to_parquet(temporary, index=False)
 
 
@@ -187,7 +192,7 @@ def read_scores(work: Path, folders: Iterable[str], model_ids: Iterable[str]) ->
     Two processes that scored a model at the same time have both entered it; it is given once.
     """
     paths = [_score_path(work, folder, name) for name in sorted(model_ids) for folder in folders]
-    tables = [pyarrow.parquet.ParquetFile(path).read().to_pandas() for path in paths if path.is_file()]
+    tables = [pyarrow.parquet.ParquetFile(path).read().to_pandas() for path in paths if is_sound(path)]
     table = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=SCORE_COLUMNS)
     return table.drop_duplicates(["model_id", "measure", "variant"], ignore_index=True)
 

@@ -114,7 +114,7 @@ def train_missing(
         return
     faults: list[str] = []
     broken: list[str] = []
-    context, processes = _watched()
+    context, processes = watched()
     count = min(jobs_for(device, jobs), len(todo))
     pids = context.RawArray("q", len(todo))  # who trains each run, written by the processes
     numbers = {run_id(run): number for number, run in enumerate(todo)}
@@ -141,11 +141,11 @@ def train_missing(
     if count := len(faults) + len(broken):
         failed = BrokenProcessPool if broken else RuntimeError
         # Outside of the pool every process has ended, and has its exit code.
-        told = (_killed(processes, {pids[numbers[name]]: name for name in broken}) if broken else []) + faults
+        told = (killed(processes, {pids[numbers[name]]: name for name in broken}) if broken else []) + faults
         raise failed(f"{count} of {len(todo)} runs failed; the others are complete. " + "; ".join((told or broken)[:3]))
 
 
-def _watched() -> tuple[SpawnContext, list[SpawnProcess]]:
+def watched() -> tuple[SpawnContext, list[SpawnProcess]]:
     """A way to start processes, and the list of those that it started: a pool that is broken has forgotten its own."""
     context, processes = SpawnContext(), []
 
@@ -157,12 +157,12 @@ def _watched() -> tuple[SpawnContext, list[SpawnProcess]]:
     return context, processes
 
 
-def _killed(processes: Sequence[SpawnProcess], trained: Mapping[int, str]) -> list[str]:
+def killed(processes: Sequence[SpawnProcess], trained: Mapping[int, str]) -> list[str]:
     """How each process died that died by itself, in which run (by its number), and what to try."""
     codes = {process.pid: process.exitcode for process in processes if process.exitcode}
     # The pool ends the processes beside a dead one by SIGTERM.
     first = {pid: code for pid, code in codes.items() if code != -signal.SIGTERM} or codes
-    return [(f"{trained[pid]}: its process " if pid in trained else "a process between runs ") + _end(code) for pid, code in first.items()]
+    return [(f"{trained[pid]}: its process " if pid in trained else "a process ") + _end(code) for pid, code in first.items()]
 
 
 def _end(code: int) -> str:

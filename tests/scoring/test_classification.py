@@ -4,11 +4,11 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-import safetensors.torch
 import torch
 from scipy.special import softmax
 from sklearn import metrics
 
+from helpers import files
 from helpers.data.dataset import load_study_data
 from helpers.scoring import classification
 from helpers.training import catalogue
@@ -330,7 +330,7 @@ def test_logits_of_the_test_images_are_kept_and_agree_with_the_measured_accuracy
     assert metrics["cross_entropy"].iloc[0] == pytest.approx(row["test_loss"], rel=1e-5)
     monkeypatch.setattr(classification, "load_model", lambda *given: pytest.fail("computed again"))
     assert list(classification.keep_test_logits(tmp_path, table, data, "cpu")) == [model]
-    safetensors.torch.save_file({"logits": torch.full_like(logits, torch.nan)}, classification.logits_path(tmp_path, model))
+    files.write_tensors(classification.logits_path(tmp_path, model), {"logits": torch.full_like(logits, torch.nan)})
     assert len(classification.metrics_of_models(tmp_path, table, data)) == 0
 
 

@@ -1,3 +1,6 @@
+import os
+import signal
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +19,14 @@ from helpers.networks import resnet
 from helpers.scoring import classification, look, models
 from helpers.scoring.common_set import ScoringSet, classes_in_turn, scoring_set
 from helpers.scoring.models import initial_network, load_scores, score_missing, with_measures
-from helpers.scoring.single_images import correct_on_test, folder_name, image_values, read_image_values, save_image_values
+from helpers.scoring.single_images import (
+    correct_on_test,
+    folder_name,
+    image_values,
+    kept_measures,
+    read_image_values,
+    save_image_values,
+)
 from helpers.training import catalogue, pretraining
 from helpers.training.config import RunConfig
 from helpers.training.run import images_of_run, train_run
@@ -100,7 +110,7 @@ def test_scores_are_the_means_of_the_values_of_single_images(study, scored_on):
             np.testing.assert_allclose(matrix[:2].mean(1), joined[name][:2], atol=2e-3, err_msg=name)
 
 
-def test_values_of_single_images_are_read_as_they_were_kept_and_a_damaged_file_is_named(tmp_path):
+def test_values_of_single_images_are_read_as_they_were_kept_and_damaged_ones_are_named_and_go_with_their_scores(tmp_path):
     values = {"iou": np.array([0.25, np.nan, 1], dtype=np.float16), "correct": np.array([True, False, True])}
     save_image_values(tmp_path, "f", "a", values)
     kept = read_image_values(tmp_path, "f", "a")
@@ -109,9 +119,15 @@ def test_values_of_single_images_are_read_as_they_were_kept_and_a_damaged_file_i
         np.testing.assert_array_equal(kept[name], array)
     assert read_image_values(tmp_path, "f", "b") == {}
     path = tmp_path / "scores/f/a.images.npz"
+    row = pd.DataFrame({"measure": ["iou"], "variant": "", "value": 0.5, "seconds": 0.0, "reason": ""})
+    catalogue.save_scores(tmp_path, "f", "a", row)
+    catalogue.save_scores(tmp_path, "f", "b", row)
+    assert kept_measures(tmp_path, "f", "a") == kept_measures(tmp_path, "f", "b") == {"iou"}
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(ValueError, match=r"a\.images\.npz is damaged .*; delete it and the model's scores"):
-        read_image_values(tmp_path, "f", "a")
+    with pytest.warns(UserWarning, match=r"a\.images\.npz: not as it was written; it is made again"):
+        assert read_image_values(tmp_path, "f", "a") == {}
+    assert kept_measures(tmp_path, "f", "a") == set()
+    assert kept_measures(tmp_path, "f", "b") == {"iou"}  # which never had any
     with pytest.raises(ValueError, match=r"^values of single images of a have lengths \[2, 3\]; there must be one for each image$"):
         save_image_values(tmp_path, "f", "a", {"x": np.zeros(2), "y": np.zeros(3)})
 
@@ -275,6 +291,17 @@ def test_two_processes_give_the_scores_of_one_and_nothing_is_scored_twice(study_
     assert len(score((other, table), 1)) == 2
     alone = models.load_scores(other, table, ALL, ["prediction"], SETTINGS)
     pd.testing.assert_frame_equal(side.drop(columns="seconds"), alone.drop(columns="seconds"), rtol=1e-5)
+
+
+def deadly(*given):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_process_that_is_killed_is_told_with_its_signal_and_what_to_try(study_side_by_side, monkeypatch):
+    monkeypatch.setattr(models, "_score_one", deadly)
+    told = r"^2 of 2 models could not be scored; the others are complete\. a process was killed by SIGKILL \(mostly for want of memory"
+    with pytest.raises(BrokenProcessPool, match=told):
+        score(study_side_by_side, 2)
 
 
 def test_a_model_that_cannot_be_loaded_is_named_and_the_others_are_scored(study_side_by_side):
