@@ -15,6 +15,7 @@ FACE = {
     "common_set": ["scoring_set"],
     "invariance": ["PREDICTORS", "invariance_table", "keep_targets", "with_targets"],
     "look": ["common_images", "overlays", "steps", "to_look_at"],
+    "looks": ["keep_looks", "open_looks"],
     "models": ["load_scores", "score_missing", "score_side_by_side", "with_measures"],
     "precision": ["choose_scoring_precision"],
     "single_images": ["correct_on_test", "image_values"],
