@@ -297,6 +297,7 @@ CALLED_FROM_OUTSIDE = {
     "_Client.process_message": "nbclient",
     "FollowedEngine.execute_managed_notebook": "papermill",
     "Panel._ipython_display_": "IPython",
+    "NoImagesChosenError._render_traceback_": "IPython",
     **dict.fromkeys(("citation", "PUBLISHED_TOTAL", "PUBLISHED_FAMILIES", "DATASETS", "TASKS"), "waiting"),
 }
 

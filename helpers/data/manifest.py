@@ -7,7 +7,14 @@ from typing import Any
 from helpers.data.dataset import StudyData, load_study_data
 from helpers.files import read_json, write_json
 
-_NAME = "data.json"
+MANIFEST = "data.json"  # in the folder of a study
+
+
+class NoImagesChosenError(FileNotFoundError):
+    """Notebook 01 has not chosen the images of a study; a notebook shows what to do without a traceback."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [str(self)]
 
 
 def choose_images(work: Path, **parameters: Any) -> StudyData:
@@ -25,7 +32,7 @@ def choose_images(work: Path, **parameters: Any) -> StudyData:
     given = {
         name: list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value for name, value in parameters.items()
     }
-    write_json(work / _NAME, {"parameters": given, "fingerprint": data.fingerprint, "images": counts})
+    write_json(work / MANIFEST, {"parameters": given, "fingerprint": data.fingerprint, "images": counts})
     return data
 
 
@@ -44,7 +51,7 @@ def of_study(work: Path) -> StudyData:
     if data.fingerprint != record["fingerprint"]:
         raise ValueError(
             f"the images of {_place(record['parameters'])} were changed since notebook 01 chose them: their fingerprint is "
-            f"{data.fingerprint}, and {work / _NAME} says {record['fingerprint']}. Put them back, or choose them anew: {_remedy(work)}"
+            f"{data.fingerprint}, and {work / MANIFEST} says {record['fingerprint']}. Put them back, or choose them anew: {_remedy(work)}"
         )
     return data
 
@@ -77,9 +84,9 @@ def _load(work: Path, parameters: Mapping[str, Any]) -> StudyData:
 
 
 def _read(work: Path) -> dict[str, Any]:
-    path = work / _NAME
+    path = work / MANIFEST
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is not there: notebook 01 has not chosen the images of the study {work.name!r}. {_remedy(work)}")
+        raise NoImagesChosenError(f"{path} is not there: notebook 01 has not chosen the images of the study {work.name!r}. {_remedy(work)}")
     record = read_json(path)
     if not isinstance(record, dict) or not {"parameters", "fingerprint"} <= set(record) or not isinstance(record["parameters"], dict):
         raise ValueError(f"{path} lacks parameters or fingerprint of the images; {_remedy(work)}")

@@ -55,8 +55,9 @@ def test_other_classes_come_by_the_parameters_of_the_study(tmp_path):
 
 @pytest.mark.parametrize("read", [manifest.of_study, manifest.image_parameters])
 def test_a_study_without_images_names_the_command_that_chooses_them(tmp_path, read):
-    with pytest.raises(FileNotFoundError, match=rf"data.json is not there: .*'mine'.*01_data_subset.ipynb.*{COMMAND}"):
+    with pytest.raises(FileNotFoundError, match=rf"data.json is not there: .*'mine'.*01_data_subset.ipynb.*{COMMAND}") as raised:
         read(tmp_path / "mine")
+    assert raised.value._render_traceback_() == [str(raised.value)]  # what a notebook shows: the sentence alone
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", '{"parameters": [], "fingerprint": "0"}'])

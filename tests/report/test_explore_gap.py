@@ -1,24 +1,20 @@
-"""What predicts the gap: fit and correlations follow measure, colour and filters, as in the tables of the reports."""
+"""What predicts the gap: correlations follow measure, target and filters as in the tables of the reports; a click opens a model."""
 
-import io
+import base64
+import json
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 import pytest
-from ipywidgets import Dropdown
-from PIL import Image
 
-from helpers.report import explore, style
-from helpers.report.explore.gap import ANY, _scatter
-from helpers.report.explore.panel import Panel, View, blank, figure_png
+from helpers.report import explore
+from helpers.report.explore.gap import details_figure, with_model
 from helpers.statistics import tables
+from helpers.statistics.resampling import correlated
 
 TITLES = {"iou": "IoU", "flat": "a constant", "never": "never defined", "some": "sometimes defined", "absent": "not of this study"}
-
-
 AXES = ["architecture", "learning_rate", "pretrained"]
-
-
 RESAMPLES = 200
 
 
@@ -34,16 +30,19 @@ def models():
     gap = rng.uniform(0.1, 0.7, count)
     table = pd.DataFrame({"model_id": [f"run-{number:02d}@stop" for number in range(count)], "gap": gap})
     table = table.assign(
+        run_id=[f"run-{number:02d}" for number in range(count)],
         architecture=np.resize(["resnet101", "resnet18"], count),
         learning_rate=np.resize([0.1, 0.1, 0.01, 0.001], count),
         pretrained=np.resize([True, True, True, False, False], count),
         cell=[f"cell{number // 2}" for number in range(count)],
         train_accuracy=rng.uniform(0.5, 1, count),
+        test_accuracy=rng.uniform(0.3, 0.9, count),
         iou=1 - gap + rng.normal(0, 0.1, count),
         flat=0.25,
         never=np.nan,
         some=np.where(np.arange(count) % 3, rng.normal(size=count), np.inf),
     )
+    table["test_accuracy@blur_0.7"] = rng.uniform(0.2, 0.8, count)
     diverged = table.iloc[[0]].assign(model_id="run-99@none", gap=np.nan, train_accuracy=np.nan)
     return pd.concat([table, diverged], ignore_index=True)
 
@@ -51,6 +50,20 @@ def models():
 @pytest.fixture
 def panel(models):
     return explore.what_predicts(models, TITLES, AXES, resamples=RESAMPLES)
+
+
+def drawn(panel):
+    """The points of the scatter: model to (x, y), without the rings of opened models."""
+    (plot,) = panel.views
+    traces = [trace for trace in json.loads(plot.figure)["data"] if not trace["name"].startswith("opened")]
+    points = [zip(trace["customdata"], decoded(trace["x"]), decoded(trace["y"]), strict=True) for trace in traces]
+    return {name: (x, y) for part in points for name, x, y in part}
+
+
+def decoded(values):
+    if isinstance(values, list):
+        return values
+    return np.frombuffer(base64.b64decode(values["bdata"]), values["dtype"]).tolist()
 
 
 def of_the_tables(models, measure, above=0.0):
@@ -62,12 +75,17 @@ def of_the_tables(models, measure, above=0.0):
 
 
 def same(ours, theirs):
-    assert set(ours) == set(theirs)
     np.testing.assert_array_equal([ours[name] for name in theirs], list(theirs.values()))
 
 
 def test_measures_of_the_study_are_offered_by_title(panel):
     assert list(panel.controls["measure"].options) == [(title, name) for name, title in TITLES.items() if name != "absent"]
+
+
+def test_any_measure_and_accuracy_is_offered_as_target(panel):
+    assert {"gap", "train_accuracy", "test_accuracy", "test_accuracy@blur_0.7", "iou", "some"} <= {
+        name for _, name in panel.controls["target"].options
+    }
 
 
 @pytest.mark.parametrize("measure", ["iou", "some", "flat", "never"])
@@ -78,123 +96,136 @@ def test_the_numbers_are_those_of_the_correlation_table(panel, models, measure, 
     same(panel.numbers, of_the_tables(models, measure, above))
 
 
-def test_filters_add_up_and_any_takes_them_back(panel, models):
+def test_another_target_is_correlated_and_drawn(panel, models):
+    panel.controls["target"].value = "test_accuracy@blur_0.7"
+    measured = models.dropna(subset="gap")
+    (expected,) = correlated(measured, ["iou"], target="test_accuracy@blur_0.7", tau=True, draws=RESAMPLES).to_dict("records")
+    assert panel.numbers["pearson_r"] == expected["pearson_r"]
+    assert drawn(panel)["run-07@stop"] == pytest.approx((models["iou"][7], models["test_accuracy@blur_0.7"][7]))
+
+
+def test_several_levels_of_several_filters_add_up_and_none_takes_them_back(panel, models):
     everything = dict(panel.numbers)
-    panel.controls["architecture"].value = "resnet18"
-    same(panel.numbers, of_the_tables(models[models["architecture"] == "resnet18"], "iou"))
-    panel.controls["pretrained"].value = "False"
-    chosen = (models["architecture"] == "resnet18") & ~models["pretrained"].astype(bool)
+    panel.controls["learning_rate"].value = ("0.01", "0.001")
+    chosen = models["learning_rate"].isin([0.01, 0.001])
     same(panel.numbers, of_the_tables(models[chosen], "iou"))
-    assert panel.numbers["n"] == chosen.sum() < everything["n"]
-    panel.controls["architecture"].value = panel.controls["pretrained"].value = ANY
+    panel.controls["pretrained"].value = ("False",)
+    chosen &= ~models["pretrained"].astype(bool)
+    same(panel.numbers, of_the_tables(models[chosen], "iou"))
+    assert set(drawn(panel)) == set(models.loc[chosen, "model_id"])
+    panel.controls["learning_rate"].value = panel.controls["pretrained"].value = ()
     same(panel.numbers, everything)
 
 
 def test_levels_are_offered_in_order(panel):
-    assert list(panel.controls["architecture"].options) == ["any", "resnet18", "resnet101"]
-    assert list(panel.controls["pretrained"].options) == ["any", "False", "True"]
-    assert set(panel.controls["learning_rate"].options) == {"any", "0.001", "0.01", "0.1"}
+    assert list(panel.controls["architecture"].options) == ["resnet18", "resnet101"]
+    assert list(panel.controls["pretrained"].options) == ["False", "True"]
+
+
+def test_a_level_keeps_its_colour_whatever_is_filtered(panel):
+    def colours():
+        return {trace["name"]: trace["marker"]["color"] for trace in json.loads(panel.views[0].figure)["data"]}
+
+    before = colours()
+    panel.controls["architecture"].value = ("resnet101",)
+    assert colours() == {"resnet101": before["resnet101"]}
 
 
 def test_numbers_in_the_sentence_are_those_shown(panel):
     found = panel.numbers
     assert f"Pearson r = <b>{found['pearson_r']:.3f} (95 % interval {found['ci_low']:.3f} to {found['ci_high']:.3f})" in panel.reading.value
-    tau = f"{found['kendall_tau']:.3f} (95 % interval {found['kendall_low']:.3f} to {found['kendall_high']:.3f})"
-    assert tau in panel.reading.value
+    assert f"{found['kendall_tau']:.3f} (95 % interval {found['kendall_low']:.3f} to {found['kendall_high']:.3f})" in panel.reading.value
     assert "48 models from 24 hyperparameter cells" in panel.reading.value
 
 
 @pytest.mark.parametrize(("measure", "n", "words"), [("flat", 48, "undefined"), ("never", 0, "48 models without a value left out")])
-def test_an_undefined_correlation_is_told_and_drawn(panel, measure, n, words):
+def test_an_undefined_correlation_is_told(panel, measure, n, words):
     panel.controls["measure"].value = measure
     assert not panel.fault
     assert panel.numbers["n"] == n
-    assert np.isnan(panel.numbers["pearson_r"])
-    assert words in panel.reading.value
-    assert "nan" not in panel.reading.value
+    assert words in panel.reading.value and "nan" not in panel.reading.value
 
 
-def test_filters_that_leave_no_model_are_told(panel):
-    panel.controls["above"].value = 0.99
-    panel.controls["architecture"].value, panel.controls["learning_rate"].value = "resnet18", "0.001"
-    panel.controls["pretrained"].value = "True"
+@pytest.mark.parametrize(
+    ("name", "value"), [("measure", "some"), ("target", "iou"), ("colour", "pretrained"), ("symbol", "pretrained"), ("logarithmic", True)]
+)
+def test_every_control_moves_the_picture(panel, name, value):
+    before = panel.views[0].figure
+    panel.controls[name].value = value
     assert not panel.fault
-    assert panel.numbers["n"] in (0, 1)
-    assert np.isnan(panel.numbers["kendall_tau"])
+    assert panel.views[0].figure != before
 
 
-def test_every_control_moves_the_picture(panel, models):
-    some = models["model_id"].iloc[7]
-    for name, value in {"measure": "some", "hue": "pretrained", "above": 0.8, "architecture": "resnet101", "picked": some}.items():
-        if name == "picked":
-            panel.controls["above"].value = 0.0
-            panel.controls["architecture"].value = "any"
-            panel.controls["measure"].value = "iou"
-        before = panel.picture.value
-        panel.controls[name].value = value
-        assert panel.picture.value != before, name
-        assert not panel.fault
+def test_a_click_opens_a_model_and_another_closes_it():
+    chosen = ()
+    for name in "abcd":
+        chosen = with_model(chosen, name)
+    assert chosen == ("a", "b", "c", "d")
+    assert with_model(chosen, "e") == ("b", "c", "d", "e")
+    assert with_model(chosen, "b") == ("a", "c", "d")
 
 
-def pixels(picture):
-    return np.asarray(Image.open(io.BytesIO(picture))).astype(int)
+def click(panel, name):
+    (plot,) = panel.views
+    plot.clicked = {"id": name, "count": plot.clicked.get("count", 0) + 1}
 
 
-@pytest.mark.parametrize("number", [3, 20])
-def test_the_ring_lies_around_the_picked_model(panel, models, number):
-    model = models.iloc[number]
-    with style.style():
-        figure, _ = _scatter(models.dropna(subset="gap"), "iou", "IoU", "architecture")
-        bare = pixels(figure_png(figure))
-    x, y = figure.axes[0].transData.transform((model["iou"], 100 * model["gap"]))
-    panel.controls["picked"].value = model["model_id"]
-    rows, columns = (pixels(panel.picture.value) != bare).any(-1).nonzero()
-    assert (columns.min() + columns.max()) / 2 == pytest.approx(x, abs=1.5)
-    assert (rows.min() + rows.max()) / 2 == pytest.approx(len(bare) - y, abs=1.5)
+def test_clicked_models_are_told_and_ringed(panel, models):
+    for name in ("run-04@stop", "run-20@stop"):
+        click(panel, name)
+        assert name in panel.reading.value
+    rings = [trace for trace in json.loads(panel.views[0].figure)["data"] if trace["name"].startswith("opened")]
+    for ring, number in zip(rings, (4, 20), strict=True):
+        x, y = (decoded(ring[axis])[0] for axis in "xy")
+        assert (x, y) == pytest.approx((models["iou"][number], 100 * models["gap"][number]))
+    click(panel, "run-04@stop")
+    assert panel.controls["chosen"].value == ("run-20@stop",)
+    click(panel, "of another study")
+    assert panel.controls["chosen"].value == ("run-20@stop",)
 
 
-def other_explorer(offered):
-    drawn = []
-    controls = {"left": Dropdown(options=[(f"model {name}", name) for name in offered])}
-    return Panel("look", controls, lambda left: drawn.append(left) or View(blank(), "", {})), drawn
+@dataclass
+class Confusions:
+    """What the details ask of the looks of a study."""
+
+    model_ids: tuple = ("run-04@stop",)
+    class_names: tuple = ("cat", "<b>")
+
+    def of_model(self, name):
+        return self
+
+    confusion = np.array([[3, 1], [0, 0]])
 
 
-def test_a_picked_model_opens_where_it_looks(models):
-    ids = models["model_id"].tolist()
-    look, drawn = other_explorer(ids[:10])
-    panel = explore.what_predicts(models, TITLES, AXES, look, resamples=0)
-    panel.controls["picked"].value = ids[4]
-    assert (look.controls["left"].value, drawn[-1]) == (ids[4], ids[4])
-    assert panel.box.children[-1] is look.box
-    panel.controls["picked"].value = ids[20]  # is not offered there
-    assert look.controls["left"].value == ids[4]
-    assert ids[20] in panel.reading.value
-
-
-def test_models_are_picked_in_the_order_of_their_gap(panel, models):
-    assert [name for _, name in panel.controls["picked"].options] == models.dropna(subset="gap").sort_values("gap")["model_id"].tolist()
-
-
-def test_a_picked_model_that_the_filters_leave_out_is_told(panel, models):
-    panel.controls["picked"].value = models.loc[models["architecture"] == "resnet18", "model_id"].iloc[0]
-    assert "leave the picked model out" not in panel.reading.value
-    panel.controls["architecture"].value = "resnet101"
-    assert "leave the picked model out" in panel.reading.value
+def test_curves_and_confusions_of_the_opened_models(models):
+    opened = models.set_index("model_id", drop=False).loc[["run-04@stop", "run-05@stop"]]
+    history = pd.DataFrame({"run_id": ["run-04", "run-04", "run-05"], "epoch": [1, 2, 1], "train_loss": [2.0, 1.0, 3.0]})
+    history["train_accuracy"] = [0.2, 0.6, 0.1]
+    traces = details_figure(opened, history, Confusions()).data
+    lines = {(trace.name[0], trace.xaxis): list(trace.y) for trace in traces if trace.type == "scatter"}
+    assert lines["1", "x"] == [2.0, 1.0] and lines["2", "x"] == [3.0]
+    assert lines["1", "x2"] == pytest.approx([20, 60])
+    (heat,) = [trace for trace in traces if trace.type == "heatmap"]  # the other model is not among the looks
+    assert heat.z.tolist() == [[75, 25], [0, 0]]
+    assert heat.x[1] == "&lt;b&gt;"
+    assert not details_figure(opened, None, None).data
+    assert "click on a point" in details_figure(opened.head(0), history, None).layout.annotations[0].text
 
 
 def test_a_single_model_is_shown_without_a_correlation(models):
     shown = explore.what_predicts(models.head(1), TITLES, [], resamples=RESAMPLES)
     assert not shown.fault
-    assert (shown.numbers["n"], shown.numbers["cells"]) == (1, 1)
     assert np.isnan(shown.numbers["pearson_r"])
     assert "1 model from 1 hyperparameter cell" in shown.reading.value
 
 
 def test_names_are_shown_as_text(models):
-    shown = explore.what_predicts(models.assign(model_id="<b>" + models["model_id"]), {"iou": "<i>IoU"}, AXES, resamples=0)
+    named = models.assign(model_id="<b>" + models["model_id"])
+    shown = explore.what_predicts(named, {"iou": "<i>IoU"}, AXES, resamples=0)
+    click(shown, "<b>run-04@stop")
     assert not shown.fault
-    assert "<b>run" not in shown.reading.value
-    assert "<i>" not in shown.reading.value
+    assert "<b>run" not in shown.reading.value and "<i>" not in shown.reading.value
+    assert "&lt;b&gt;run-04@stop" in shown.reading.value
 
 
 @pytest.mark.parametrize(("rows", "titles"), [(slice(48, None), TITLES), (slice(None), {"absent": "x"}), (slice(None), {})])

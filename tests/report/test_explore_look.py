@@ -1,47 +1,23 @@
-"""Where does it look: every number shown is that of the functions that make the reports."""
+"""Where does it look: order, filters and contours of the gallery, and what it says of each image."""
 
-import io
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
-from matplotlib.colors import to_rgb
-from PIL import Image
+from matplotlib.path import Path
 
-from helpers.cams import closed_form, gradient
-from helpers.cams.overlap import iou_and_iou_b
-from helpers.data.dataset import load_study_data
-from helpers.measures import evidence
-from helpers.networks import resnet
+from helpers.cams import overlap
 from helpers.report import explore
-from helpers.report.explore.look import BOX, Lens, Look, _row, mosaic, overlap_colours
-from helpers.scoring import common_set, models
-from helpers.scoring.look import steps
-from helpers.training import catalogue
-from helpers.training.config import RunConfig
-from helpers.training.run import train_run
-from tests.conftest import TINY_SCENES
+from helpers.report.explore.look import ORDERS, PAGE, image_table, in_order, outlines
+from helpers.scoring.looks import SPLITS, Looks, ModelLooks
 
-SIZE = 32  # of the images; maps of the last stage have 4 x 4 pixels
-
-
-FACTOR = 6  # at which an image is drawn, at least 190 pixels wide
-
-
-@pytest.fixture(scope="module")
-def study(tmp_path_factory):
-    work = tmp_path_factory.mktemp("work")
-    data = load_study_data(**TINY_SCENES | {"image_size": SIZE, "images_per_class": 14}, cache_dir=work / "cache")
-    base = RunConfig("resnet18", 8, 0.01, "adam", 0.0, False, False, data=data.fingerprint, stem="small", width=0.125, max_epochs=2)
-    others = (replace(base, batch_size=16), replace(base, weight_decay=0.1), replace(base, learning_rate=1e30, optimizer="sgd"))
-    for run in (base, *others):
-        train_run(run, data, catalogue.run_folder(work, run))
-    table = catalogue.analysed(catalogue.read_catalogue(work), 0.0)
-    settings = evidence.MeasureSettings()
-    scored_on = common_set.scoring_set(table, data)
-    list(models.score_missing(work, table, data, scored_on, ["localization"], settings, device="cpu"))
-    return work, data, models.with_measures(table, models.load_scores(work, table, scored_on, ["localization"], settings))
+SIZE, COUNT = 8, 30
+RNG = np.random.default_rng(0)
+MODELS = pd.DataFrame({"model_id": ["a@stop", "b@stop", "c@stop"], "architecture": "resnet18", "pretrained": True, "gap": [0.1, 0.2, 0.3]})
+IMAGES = pd.DataFrame({"name": [f"n{(7 * place) % COUNT:02d}.jpeg" for place in range(COUNT)], "label": np.arange(COUNT) % 3})
+IMAGES["split"] = np.repeat(SPLITS, [20, 10])
 
 
 @pytest.fixture(autouse=True)
@@ -49,197 +25,196 @@ def a_reader(monkeypatch):
     monkeypatch.setenv(explore.SWITCH, "1")
 
 
+def model_looks(seed):
+    rng = np.random.default_rng(seed)
+    maps, predicted = rng.random((COUNT, 4, 4), dtype=np.float32), rng.integers(0, 3, COUNT)
+    iou, energy = (rng.random(COUNT).astype(np.float32) for _ in range(2))
+    return ModelLooks(maps, predicted, rng.random(COUNT).astype(np.float32), iou, energy, np.eye(3, dtype=np.int64))
+
+
 @pytest.fixture
-def panel(study):
-    work, data, table = study
-    return explore.where_it_looks(work, table, data)
+def looks():
+    seen = {name: model_looks(number) for number, name in enumerate(MODELS["model_id"])}
+    boxes = torch.tensor([[[1, 1, 5, 6], [0, 0, 0, 0]]] * COUNT, dtype=torch.int16)
+    names = ("cat", "dog", "<b>owl")
+    return Looks(IMAGES, (b"jpeg",) * COUNT, boxes, SIZE, names, 0.3, tuple(seen), seen.__getitem__)
 
 
-def pixels(panel):
-    return np.asarray(Image.open(io.BytesIO(panel.picture.value)))
+@pytest.fixture
+def panel(looks):
+    return explore.where_it_looks(MODELS, looks)
 
 
-def expected(study, model_id, image, method, threshold):
-    """The report's way to one image."""
-    work, data, table = study
-    (model,) = catalogue.models_of(table[table["model_id"] == model_id])
-    return steps(work, model, data.train.subset([image]), 3, method=method, threshold=threshold, device="cpu")
+@pytest.mark.parametrize("size", [8, 32, 64])
+def test_a_contour_runs_around_the_mask_that_is_scored(size):
+    for threshold in (0.2, 0.5, 0.8):
+        heat = RNG.random((4, 4), dtype=np.float32)
+        mask = overlap.cam_masks(torch.from_numpy(heat)[None], size, threshold)[0].numpy()
+        centres = np.stack(np.meshgrid(np.arange(size) + 0.5, np.arange(size) + 0.5), -1).reshape(-1, 2)
+        inside = np.zeros(len(centres), dtype=bool)
+        for part in filter(None, outlines(heat, size, threshold).split("M")):
+            line = [tuple(map(float, point.split(","))) for point in part.strip().rstrip("Z").split(" ")]
+            inside ^= Path(line).contains_points(centres)  # holes are paths within paths
+        assert (inside.reshape(size, size) != mask).mean() < 0.04  # one decimal of a pixel; no more than a few lie on the line
 
 
-def test_models_with_a_gap_are_offered_by_gap_and_the_extremes_stand_side_by_side(panel, study):
-    measured = study[2].dropna(subset="gap").sort_values("gap")
-    offered = [value for _, value in panel.controls["left"].options]
-    assert offered == measured["model_id"].tolist()
-    assert len(offered) >= 2 and len(offered) < len(study[2])  # the diverged run is not offered
-    assert [panel.controls[side].value for side in ("left", "right")] == [offered[0], offered[-1]]
+def test_a_map_without_the_threshold_and_an_undefined_one_have_no_contour():
+    assert outlines(np.full((2, 2), 0.1), 8, 0.5) == outlines(np.full((2, 2), np.nan), 8, 0.5) == ""
 
 
-@pytest.mark.parametrize("method", ["grad_cam", "grad_cam_plus_plus", "layer_cam"])
-@pytest.mark.parametrize("threshold", [0.1, 0.55])
-def test_the_numbers_of_the_last_stage_are_the_reports(panel, study, method, threshold):
-    panel.controls["method"].value, panel.controls["threshold"].value = method, threshold
-    ious = []
-    for image in [value for _, value in panel.controls["image"].options[:3]]:
-        panel.controls["image"].value = image
-        for side in ("left", "right"):
-            theirs, shown = expected(study, panel.controls[side].value, image, method, threshold), panel.numbers[side]
-            for name in ("image", "boxes", "heat_map", "enlarged", "mask", "box_mask", "cam_box"):
-                assert torch.equal(getattr(shown, name), getattr(theirs, name)), name
-            assert (shown.iou, shown.iou_b, shown.predicted) == (theirs.iou, theirs.iou_b, theirs.predicted)
-            assert f">{theirs.iou:.3f}<" in panel.reading.value
-            ious.append(shown.iou)
-    assert any(0 < iou < 1 for iou in ious), "maps and boxes overlap in part, or nothing was tested"
+def test_the_table_of_images_by_hand(looks):
+    found = image_table(looks, ["a@stop", "b@stop"], 0.3)
+    a, b = looks.of_model("a@stop"), looks.of_model("b@stop")
+    np.testing.assert_allclose(found["iou"], (a.iou + b.iou) / 2)
+    np.testing.assert_allclose(found["energy"], (a.energy + b.energy) / 2)
+    assert found["wrong"].tolist() == ((a.predicted != IMAGES["label"]) | (b.predicted != IMAGES["label"])).tolist()
+    masks = [overlap.cam_masks(torch.from_numpy(seen.maps), SIZE, 0.3).numpy() for seen in (a, b)]
+    expected = 1 - (masks[0] & masks[1]).sum((1, 2)) / (masks[0] | masks[1]).sum((1, 2))
+    np.testing.assert_allclose(found["disagreement"], expected, rtol=1e-6)
+    assert image_table(looks, ["a@stop"], 0.3)["disagreement"].isna().all()
+    assert (image_table(looks, ["a@stop", "a@stop"], 0.3)["disagreement"] == 0).all()
 
 
-@pytest.mark.parametrize("method", gradient.GRADIENT_METHODS)
-def test_another_layer_and_class_are_those_of_the_layer_maps(panel, study, method):
-    work, data, table = study
-    panel.controls["label"].value, panel.controls["layer"].value, panel.controls["method"].value = 2, "layer3", method
-    image, shown = panel.controls["image"].value, panel.numbers["right"]
-    (model,) = catalogue.models_of(table[table["model_id"] == panel.controls["right"].value])
-    network = catalogue.load_model(work, model, 3)
-    given = resnet.normalise_images(data.train.images[[image]]).contiguous(memory_format=torch.channels_last)
-    maps = closed_form.normalise_maps(gradient.layer_maps(method, network, network.layer3, given, torch.tensor([2])))
-    torch.testing.assert_close(shown.heat_map, maps[0], rtol=0, atol=1e-6)
-    iou, iou_b = iou_and_iou_b(maps, data.train.boxes[[image]], SIZE, 0.1)
-    assert (shown.iou, shown.iou_b) == (float(iou), float(iou_b))
+def test_at_another_threshold_ious_are_computed_from_the_maps(looks):
+    found, seen = image_table(looks, ["a@stop"], 0.6), looks.of_model("a@stop")
+    expected, _ = overlap.iou_and_iou_b(torch.from_numpy(seen.maps), looks.boxes, SIZE, 0.6)
+    np.testing.assert_allclose(found["iou"], expected)
 
 
-def test_the_probability_is_that_of_the_predicted_class(panel, study):
-    work, data, table = study
-    (model,) = catalogue.models_of(table[table["model_id"] == panel.controls["left"].value])
-    network = catalogue.load_model(work, model, 3)
-    with torch.no_grad():
-        chances = network(resnet.normalise_images(data.train.images[[panel.controls["image"].value]]))[0].softmax(0)
-    assert panel.numbers["left"].probability == pytest.approx(float(chances.max()), rel=1e-4)
-    name = data.classes["class_name"][int(chances.argmax())]
-    assert f"{name} ({100 * float(chances.max()):.1f} %)" in panel.reading.value
+@pytest.mark.parametrize("order", ORDERS)
+def test_images_are_sorted_and_filtered(looks, order):
+    found = image_table(looks, ["a@stop", "b@stop"], 0.3)
+    rows = in_order(found, "training", [0, 2], True, order)
+    kept = found[(found["split"] == "training") & found["label"].isin([0, 2]) & found["wrong"]]
+    assert sorted(rows) == sorted(kept.index) and 0 < len(rows) < 20
+    column, sign = ORDERS[order]
+    values = found.loc[rows, column].tolist()
+    assert values == sorted(values, reverse=sign < 0)
+    assert len(in_order(found, "both", [], False, order)) == COUNT
 
 
-def test_every_control_moves_the_picture(panel):
-    changes = {"threshold": 0.6, "layer": "layer2", "method": "eigen_cam", "image": panel.controls["image"].options[2][1], "shown": 2}
-    changes["right"] = panel.controls["left"].value
-    for name, value in changes.items():
-        before = panel.picture.value
+def test_what_is_undefined_comes_last(looks):
+    found = image_table(looks, ["a@stop"], 0.3)
+    found.loc[3, "iou"] = np.nan
+    for order in ("IoU, lowest first", "IoU, highest first"):
+        assert in_order(found, "both", [], False, order)[-1] == 3
+
+
+def gallery(panel):
+    return panel.controls["at"]
+
+
+def test_it_opens_with_the_models_of_smallest_and_largest_gap(panel):
+    assert not panel.fault
+    assert panel.numbers["chosen"] == ("a@stop", "c@stop")
+    assert gallery(panel).count == 20
+    assert gallery(panel).grid.count("<figure") == 20
+    assert gallery(panel).detail.count("<figure") == 3  # the image, and a map of each
+
+
+def test_the_right_key_shows_the_next_image(panel):
+    for place in (1, 2, 1):
+        gallery(panel).value = place
+        image = panel.numbers["images"][place]
+        assert f"<b>{IMAGES['name'][image]}</b>" in gallery(panel).detail
+        assert f"{place + 1} of 20 images" in panel.reading.value
+
+
+def test_the_grid_turns_its_page_with_the_image(panel):
+    panel.controls["split"].value = "both"
+    first = gallery(panel).grid
+    gallery(panel).value = PAGE
+    assert gallery(panel).grid.count("<figure") == COUNT - PAGE
+    assert f"data-at='{PAGE}'" in gallery(panel).grid and f"data-at='{PAGE}'" not in first
+
+
+CHANGES = {"split": "test", "classes": (1,), "order": "IoU, highest first", "wrong_only": True, "models": ("b@stop",)}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_another_order_or_filter_begins_with_its_first_image(panel, name):
+    gallery(panel).value = 5
+    before = gallery(panel).grid
+    panel.controls[name].value = CHANGES[name]
+    assert not panel.fault
+    assert (gallery(panel).value, panel.numbers["at"]) == (0, 0)
+    assert gallery(panel).grid != before
+
+
+def test_the_threshold_moves_contours_and_keeps_the_image(panel):
+    panel.controls["order"].value = "file name"
+    gallery(panel).value = 5
+    before = gallery(panel).detail
+    panel.controls["threshold"].value = 0.7
+    assert gallery(panel).value == 5
+    assert gallery(panel).detail != before
+
+
+def test_no_more_than_four_models_are_shown(looks):
+    names = [f"m{number}" for number in range(6)]
+    many = replace(looks, model_ids=tuple(names), of_model=lambda name: model_looks(int(name[1:])))
+    models = pd.concat([MODELS.head(1)] * 6).assign(model_id=names)
+    panel = explore.where_it_looks(models, many)
+    panel.controls["models"].value = tuple(names)
+    assert panel.numbers["chosen"] == tuple(names[:4])
+    panel.controls["models"].value = ()
+    assert panel.numbers["chosen"] == ("m0",)
+
+
+def test_filters_that_leave_no_image_are_told(looks):
+    right = looks.of_model("a@stop")._replace(predicted=IMAGES["label"].to_numpy())
+    panel = explore.where_it_looks(MODELS, replace(looks, of_model=lambda name: right))
+    panel.controls["wrong_only"].value = True
+    assert not panel.fault
+    assert "No image passes the filters." in panel.reading.value
+    assert (gallery(panel).count, gallery(panel).grid, gallery(panel).detail) == (0, "", "")
+
+
+def test_another_method_layer_and_class_move_the_large_maps_alone(looks):
+    asked = []
+
+    def map_by(*given):
+        asked.append(given)
+        return np.eye(4, dtype=np.float32)
+
+    panel = explore.where_it_looks(MODELS, replace(looks, layers=("layer3", "layer4"), map_by=map_by))
+    grid = gallery(panel).grid
+    assert not asked  # as scored, nothing is computed anew
+    image = panel.numbers["images"][0]
+    for name, value in {"layer": "layer3", "label": 2, "method": "eigen_cam"}.items():
         panel.controls[name].value = value
-        assert panel.picture.value != before, name
-        assert not panel.fault
-    panel.controls["method"].value, panel.controls["layer"].value = "grad_cam", "layer4"
-    seen = {panel.controls["label"].value: panel.picture.value}
-    for label in (0, 1, 2):
-        panel.controls["label"].value = label
-        seen[label] = panel.picture.value
-    assert len(set(seen.values())) == 3  # the predicted class is one of the three, unless the two models differ in it
+    assert asked[-1] == ("c@stop", image, "eigen_cam", "layer3", 2)
+    assert asked[0] == ("a@stop", image, "grad_cam", "layer3", -1)
+    assert gallery(panel).grid == grid
+    iou, _ = overlap.iou_and_iou_b(torch.eye(4)[None], looks.boxes[:1], SIZE, 0.3)
+    assert f"IoU {float(iou):.3f}" in gallery(panel).detail
 
 
-def test_a_class_offers_its_own_images(panel, study):
-    labels = study[1].train.labels
-    for label in (1, 2, 0):
-        panel.controls["shown"].value = label
-        offered = [value for _, value in panel.controls["image"].options]
-        assert offered == (labels == label).nonzero().flatten().tolist()
-        assert panel.controls["image"].value == offered[0]
-        assert torch.equal(panel.numbers["left"].image, study[1].train.images[offered[0]])
+def test_a_report_without_networks_offers_no_other_maps(panel):
+    assert not {"method", "layer", "label"} & set(panel.controls)
 
 
-def test_a_step_of_the_threshold_asks_no_network(panel, monkeypatch):
-    before = panel.numbers["left"].mask.sum()
-    monkeypatch.setattr(torch.nn.Module, "__call__", lambda *given, **named: pytest.fail("a network was run"))
-    panel.controls["threshold"].value = 0.9
-    assert not panel.fault
-    assert panel.numbers["left"].mask.sum() < before
+def test_a_model_that_cannot_be_read_says_so_and_the_others_go_on(looks):
+    def of_model(name):
+        if name == "b@stop":
+            raise FileNotFoundError("gone.safetensors is missing")
+        return looks.of_model(name)
 
-
-def test_the_overlap_is_drawn_pixel_by_pixel(panel):
-    picture, tile = pixels(panel), SIZE * FACTOR
-    look = panel.numbers["left"]
-    overlap = picture[2 * 22 : 2 * 22 + tile, 4 * (tile + 8) : 4 * (tile + 8) + tile]
-    state = (look.mask.int() + 2 * look.box_mask.int()).numpy().repeat(FACTOR, 0).repeat(FACTOR, 1)
-    for value, colour in enumerate(overlap_colours()):
-        drawn = (np.abs(overlap.astype(int) - np.round(255 * np.array(to_rgb(colour)))) <= 1).all(-1)
-        np.testing.assert_array_equal(drawn, state == value)
-
-
-def test_the_box_is_outlined_where_it_lies(panel):
-    x0, y0, x1, y1 = (FACTOR * value for value in panel.numbers["left"].boxes[0].tolist())
-    tile = pixels(panel)[2 * 22 : 2 * 22 + SIZE * FACTOR, : SIZE * FACTOR]
-    yellow = (tile == np.round(255 * np.array(to_rgb(BOX)))).all(-1)
-    rows, columns = yellow.nonzero()
-    assert (columns.min(), rows.min(), columns.max(), rows.max()) == (x0, y0, x1 - 1, y1 - 1)
-
-
-def test_a_map_that_is_undefined_is_drawn_dark_with_an_undefined_iou():
-    nothing = torch.zeros(4, 4, dtype=torch.bool)
-    look = Look(
-        torch.zeros(3, 4, 4, dtype=torch.uint8),
-        torch.zeros(1, 4),
-        torch.full((2, 2), torch.nan),
-        torch.full((4, 4), torch.nan),
-        *[nothing] * 2,
-        torch.zeros(4),
-        *[np.nan] * 2,
-        0,
-        1.0,
-    )
-    drawn = mosaic([look], ["title"])
-    assert drawn.shape == (22 + 22 + 192 + 8, 5 * (192 + 8), 3)
-    row = _row({"model_id": "m"}, look, ["a"])
-    assert (row["IoU"], row["IoU-B"]) == ("undefined", "undefined")
-
-
-def test_models_leave_as_they_came(study):
-    work, data, table = study
-    lens = Lens(work, table.dropna(subset="gap"), data, "cpu")
-    model = table.dropna(subset="gap")["model_id"].iloc[0]
-    network = lens.network(model)
-    before = {name: value.clone() for name, value in network.state_dict().items()}
-    for method in gradient.GRADIENT_METHODS:
-        lens.look(model, 0, method, "layer2", 1, 0.3)
-    assert all(torch.equal(before[name], value) for name, value in network.state_dict().items())
-    assert not any(module._forward_hooks or module.training for module in network.modules())
-    assert all(weight.grad is None for weight in network.parameters())
-
-
-def test_a_single_model_stands_beside_itself(study):
-    work, data, table = study
-    shown = explore.where_it_looks(work, table.dropna(subset="gap").head(1), data)
-    assert shown.controls["left"].value == shown.controls["right"].value
-    assert shown.numbers["left"].iou == shown.numbers["right"].iou
-
-
-def test_a_model_without_its_weights_says_so_and_the_others_go_on(panel, monkeypatch):
-    first, last = panel.controls["left"].value, panel.controls["right"].value
-    other = next(value for _, value in panel.controls["left"].options if value not in (first, last))
-    monkeypatch.setattr(catalogue, "snapshot_path", lambda folder, snapshot: folder / "gone.safetensors")
-    panel.controls["left"].value = other
-    assert "gone.safetensors is missing; delete the folder" in panel.reading.value
-    panel.controls["left"].value = first
+    panel = explore.where_it_looks(MODELS, replace(looks, of_model=of_model))
+    panel.controls["models"].value = ("b@stop",)
+    assert "gone.safetensors is missing" in panel.reading.value
+    panel.controls["models"].value = ("a@stop",)
     assert not panel.fault
 
 
-def test_names_of_classes_are_shown_as_text(study):
-    work, data, table = study
-    data = replace(data, classes=data.classes.assign(class_name=["<img src=x>", "../up", "a & b"]))
-    shown = explore.where_it_looks(work, table, data)
-    for label in range(3):
-        shown.controls["shown"].value = label
-        assert "<img" not in shown.reading.value
-    assert not shown.fault
+def test_names_are_shown_as_text(looks):
+    images = IMAGES.assign(name="<img src=x>")
+    panel = explore.where_it_looks(MODELS, replace(looks, images=images))
+    panel.controls["classes"].value = (2,)
+    for html in (gallery(panel).grid, gallery(panel).detail):
+        assert "<img" not in html and "<b>owl" not in html and "&lt;b&gt;owl" in html
 
 
-def test_cam_opens_as_grad_cam(study):
-    work, data, table = study
-    assert explore.where_it_looks(work, table, data, method="cam").controls["method"].value == "grad_cam"
-
-
-@pytest.mark.parametrize(("method", "threshold"), [("gradcam", 0.1), ("grad_cam", 0.0), ("grad_cam", 1.0)])
-def test_an_unknown_method_and_a_threshold_out_of_range_are_refused(study, method, threshold):
-    work, data, table = study
-    with pytest.raises(ValueError, match=rf"^CAM method '{method}' must be one of grad_cam, .*, threshold {threshold} between 0 and 1$"):
-        explore.where_it_looks(work, table, data, method=method, threshold=threshold)
-
-
-def test_a_model_set_that_diverged_altogether_is_refused(study):
-    work, data, table = study
-    with pytest.raises(ValueError, match=r"^no model has a gap, so there is none to look at"):
-        explore.where_it_looks(work, table[table["gap"].isna()], data)
+def test_no_model_is_refused(looks):
+    with pytest.raises(ValueError, match=r"^no model has a gap and a map, so there is none to look at"):
+        explore.where_it_looks(MODELS.head(0), looks)

@@ -1,24 +1,21 @@
 """Explorers are there for a reader and absent from reports; a panel's picture and reading follow its controls."""
 
-import io
-
-import matplotlib.pyplot as plt
 import numpy as np
+import plotly.graph_objects as go
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import Markdown, display
 from IPython.utils.capture import capture_output
 from ipywidgets import Dropdown, IntSlider
-from PIL import Image
 
 from helpers import locks
 from helpers.kappa import explore as kappa_explore
 from helpers.report import explore
 from helpers.report.explore import panel
-from helpers.report.explore.panel import Backdrop, Panel, View
+from helpers.report.explore.panel import Panel, Plot, View
 
 EXPLORERS = [
-    (explore.where_it_looks, 3, "Where does it look?"),
+    (explore.where_it_looks, 2, "Where does it look?"),
     (explore.what_predicts, 3, "What predicts the gap?"),
     (kappa_explore.trade_off, 2, "What does more noise, more unseen classes or less size cost?"),
     (explore.sweep_monitor, 1, "How far is the training?"),
@@ -84,7 +81,7 @@ def squares():
         drawn.append((left, right))
         if right == 0:
             raise ValueError(f"<b>{left}</b> by nothing")
-        return View(panel.png(np.full((2, 2, 3), left, dtype=np.uint8)), f"<p>{left * right}</p>", {"product": left * right})
+        return View(f"<p>{left * right}</p>", {"product": left * right})
 
     controls = {"left": IntSlider(value=2, max=50), "right": Dropdown(options=[1, 2, 0])}
     return Panel("How much is < 3 & more?", controls, draw), drawn
@@ -98,7 +95,6 @@ def test_each_change_of_a_control_draws_once():
     shown.controls["right"].value = 2  # no change
     assert drawn == [(2, 1), (7, 1), (7, 2)]
     assert shown.numbers == {"product": 14}
-    assert np.asarray(Image.open(io.BytesIO(shown.picture.value)))[0, 0].tolist() == [7, 7, 7]
 
 
 def test_a_control_that_moves_another_is_drawn_once_with_both():
@@ -109,7 +105,7 @@ def test_a_control_that_moves_another_is_drawn_once_with_both():
         controls["right"].value = change["new"]
 
     controls["left"].observe(together, "value")
-    Panel("both", controls, lambda left, right: drawn.append((left, right)) or View(panel.blank(), "", {}))
+    Panel("both", controls, lambda left, right: drawn.append((left, right)) or View("", {}))
     controls["left"].value = 9
     assert drawn == [(2, 2), (9, 9)]
 
@@ -119,7 +115,7 @@ def test_what_goes_wrong_is_told_as_text_and_the_next_change_goes_on():
     shown.controls["right"].value = 0
     assert shown.fault == "ValueError: <b>2</b> by nothing"
     assert shown.reading.value == "<p><b>This cannot be shown.</b> &lt;b&gt;2&lt;/b&gt; by nothing</p>"
-    assert (shown.numbers, shown.picture.value) == ({}, panel.blank())
+    assert shown.numbers == {}
     shown.controls["right"].value = 1
     assert (shown.fault, shown.numbers) == ("", {"product": 2})
 
@@ -141,28 +137,11 @@ def test_a_number_is_short_and_an_undefined_one_a_word(value, words):
     assert panel.number(value) == words
 
 
-def dots(x, y):
-    with plt.rc_context({"backend": "agg"}):
-        figure, axes = plt.subplots(1, 2, figsize=(3, 2), layout="constrained")
-    lines = [ax.plot([0, 1, 2], [0, 2, 1])[0] for ax in axes]
-    moving = [ax.plot([x], [y], "o", scalex=False, scaley=False)[0] for ax in axes]
-    assert len(lines) == 2
-    return figure, moving
-
-
-def test_what_moves_over_a_backdrop_is_drawn_as_in_a_whole_figure():
-    figure, moving = dots(1, 1)
-    backdrop = Backdrop(figure, moving)
-    first = backdrop.png()
-    for dot in moving:
-        dot.set_data([0.5], [0.3])
-    assert backdrop.png() == panel.figure_png(dots(0.5, 0.3)[0]) != first
-    for dot in moving:
-        dot.set_data([1], [1])
-    assert backdrop.png() == first == panel.figure_png(dots(1, 1)[0])
-
-
-def test_no_figure_stays_open():
-    before = plt.get_fignums()
-    panel.figure_png(dots(1, 1)[0])
-    assert plt.get_fignums() == before
+def test_a_page_gets_the_library_when_it_asks_and_a_figure_in_one_message():
+    plot, sent = Plot(), []
+    plot.send = sent.append
+    plot.draw(go.Figure(go.Scatter(x=[1, 2], y=[3, 4])))
+    assert '"y":[3,4]' in plot.figure
+    plot._handle_custom_msg("library", [])
+    ((name, source),) = sent[0].items()
+    assert name == "library" and len(source) > 1_000_000

@@ -102,14 +102,14 @@ def test_without_a_list_the_runs_on_disk_are_counted(work):
 
 def test_it_looks_again_at_each_tick(work):
     panel = explore.sweep_monitor(work, RUNS)
-    before = panel.picture.value
+    before = panel.views[0].figure
     end(work, INTERRUPTED, 10.0)
     begin(work, RUNNING, [1.5, 0.75, 0.4])
     assert panel.numbers["done"] == 2
     panel.controls["tick"].value += 1
     assert (panel.numbers["done"], panel.numbers["interrupted"]) == (3, 1)
     assert "3 of at most 9" in panel.reading.value
-    assert panel.picture.value != before
+    assert panel.views[0].figure != before
 
 
 def test_a_list_holds_the_runs_of_one_state(work):

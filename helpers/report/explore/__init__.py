@@ -7,15 +7,20 @@ is executed without a reader. Every number comes from the functions that make th
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
-import torch
 from IPython.display import Markdown
 
 from helpers import locks
-from helpers.data.dataset import StudyData
-from helpers.report.explore.panel import Panel
+from helpers.data.manifest import MANIFEST
+from helpers.files import from_root
+from helpers.report.notebook import Report
 from helpers.training.config import RunConfig
+
+if TYPE_CHECKING:  # a notebook that nobody can touch does not wait for widgets
+    from helpers.report.explore.panel import Panel
+    from helpers.scoring.looks import Looks
 
 SWITCH = "WORKBOOK_EXPLORE"  # environment variable: 1 shows explorers whatever runs the notebook, 0 never does
 
@@ -35,51 +40,41 @@ def interactive() -> bool:
     return asked == "1" if asked else bool(os.environ.get("JPY_SESSION_NAME")) and not os.environ.get(locks.MARK)
 
 
-def where_it_looks(
-    work: Path,
-    models: pd.DataFrame,
-    data: StudyData,
-    *,
-    method: str = "grad_cam",
-    threshold: float = 0.1,
-    device: torch.device | str = "cpu",
-) -> Panel | Markdown:
-    """Show where two models look on an image: image, box, map, mask, rectangle and IoU, by CAM method, layer, class and threshold.
+def where_it_looks(models: pd.DataFrame, looks: "Looks") -> "Panel | Markdown":
+    """Explorer of images and of where models look on them: sorted and filtered, one of them large, up to four models beside each other.
 
     Args:
-        work: the study's folder.
-        models: rows of the catalogue; those with a gap are offered, sorted by it. Where there is a column iou, it is shown too.
-        data: the study's images; the training images are offered, because they have boxes.
-        method: that is chosen first, one of ``gradient.GRADIENT_METHODS``; "cam" stands for Grad-CAM, its equal at the last stage.
-        threshold: of the map, that is chosen first, in (0, 1).
-        device: where to compute.
+        models: rows of the catalogue; those that ``looks`` holds are offered, in its order.
+        looks: see ``scoring.open_looks``.
 
     Raises:
-        ValueError: no model has a gap, or an unknown method or a threshold outside (0, 1).
+        ValueError: no model is offered.
     """
     if not interactive():
         return _absent("Where does it look?")
     from helpers.report.explore.look import look_explorer
 
-    return look_explorer(work, models, data, method=method, threshold=threshold, device=device)
+    return look_explorer(models, looks)
 
 
 def what_predicts(
     models: pd.DataFrame,
     titles: Mapping[str, str],
     axes: Sequence[str],
-    look: Panel | Markdown | None = None,
+    looks: "Looks | None" = None,
+    histories: pd.DataFrame | None = None,
     *,
     resamples: int = 1000,
     seed: int = 0,
-) -> Panel | Markdown:
-    """Show a measure against the gap, coloured and filtered by hyperparameters, with fit, correlations and their intervals.
+) -> "Panel | Markdown":
+    """Explorer of any measure against any target, by hyperparameters; a click on a point opens the model, up to four at once.
 
     Args:
         models: gap, train_accuracy, cell, model_id, the axes and the measures.
         titles: name of each measure's column to its title; columns that ``models`` has not are left out.
         axes: hyperparameters to colour and to filter by, see ``tables.varied_axes``.
-        look: an explorer of ``where_it_looks``, which is shown below and opens the model that is picked here.
+        looks: of the study, for confusions and the gallery; without it there are none.
+        histories: of the runs, see ``catalogue.histories``; without it there are no training curves.
         resamples: of hyperparameter cells behind each interval.
         seed: of the resampling.
 
@@ -90,10 +85,26 @@ def what_predicts(
         return _absent("What predicts the gap?")
     from helpers.report.explore import gap
 
-    return gap.gap_explorer(models, titles, axes, look if isinstance(look, Panel) else None, resamples=resamples, seed=seed)
+    look = where_it_looks(models, looks) if looks is not None else None
+    return gap.gap_explorer(models, titles, axes, looks, histories, look, resamples=resamples, seed=seed)
 
 
-def sweep_monitor(work: Path, runs: Sequence[RunConfig] | None = None) -> Panel | Markdown:
+def explore_published(report: Report, reports_dir: str) -> "Panel | Markdown | None":
+    """Explorer of a published report, for a reader without the study's images and runs; None where these are at hand, or in a report.
+
+    Args:
+        report: of the notebook, whose ``work`` is the folder of the study.
+        reports_dir: that holds the published reports.
+    """
+    folder = from_root(reports_dir) / report.work.name
+    if not interactive() or (report.work / MANIFEST).is_file() or not (folder / "tables/catalogue.csv").is_file():
+        return None
+    from helpers.report.explore.published import published_explorer
+
+    return published_explorer(folder)
+
+
+def sweep_monitor(work: Path, runs: Sequence[RunConfig] | None = None) -> "Panel | Markdown":
     """Show the runs of a study as they train, from the files on disk: done, running, diverged, waiting, and the time left.
 
     Args:

@@ -1,284 +1,216 @@
-"""Where does it look: two models on one image, by CAM method, layer, class and threshold, as rows of tiles in one PNG."""
+"""Where does it look: a gallery of images, sorted by what models make of them, with one of them large beside up to four models."""
 
-from collections.abc import Sequence
+import base64
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from html import escape
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import matplotlib
-import matplotlib.colors
+import contourpy
 import numpy as np
 import pandas as pd
 import torch
-from ipywidgets import Dropdown, FloatSlider, SelectionSlider
+from ipywidgets import Checkbox, Dropdown, FloatSlider, Widget
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw, ImageFont
-from torch import Tensor, nn
 
-from helpers.cams import closed_form, gradient, overlap
-from helpers.data.dataset import StudyData
-from helpers.networks import hooks, resnet
+from helpers.cams import gradient, overlap
+from helpers.networks import resnet
 from helpers.report import cams
-from helpers.report.explore.panel import Panel, View, control_layout, html_table, number, png
-from helpers.report.style import percent
-from helpers.training import catalogue
+from helpers.report.explore.panel import Gallery, Panel, View, choice_of_several, control_layout, number
+from helpers.report.style import count, percent
+from helpers.scoring.looks import PREDICTED_CLASS, SPLITS, Looks, ModelLooks, ious_with_boxes
 
-Pixels = NDArray[np.uint8]
-
-
-BOX, CAM_BOX = "#ffd400", "#00d5ff"  # the annotated box, and the rectangle around the mask
-
-
-OVERLAP = ("neither", "mask only", "box only", "both")
-
-
-TILES = ("image and box", "map of the layer", "enlarged", "mask and its rectangle", "overlap with the box")
-
-
-_SIDE = 190  # least side of a tile, pixels
-
-
-_GAP, _HEAD, _FONT = 8, 22, 13
+MOST_MODELS = 4
+MODEL_COLOURS = ("#00d5ff", "#ff5da2", "#7bdc3c", "#ff9a1f")  # of the contours, by the place of the model
+BOX_COLOUR = "#ffd400"
+PAGE = 20  # pictures that the grid shows at once
+_FINE = 64  # side of the grid that contours are drawn and masks are compared on, at most
+ORDERS = {
+    "IoU, lowest first": ("iou", 1),
+    "IoU, highest first": ("iou", -1),
+    "energy in the box, lowest first": ("energy", 1),
+    "energy in the box, highest first": ("energy", -1),
+    "disagreement of the maps, largest first": ("disagreement", -1),
+    "file name": ("name", 1),
+}
 
 
-class Look(NamedTuple):
-    """One model on one image."""
-
-    image: Tensor  # (3, S, S) uint8
-    boxes: Tensor  # (M, 4) half-open pixels; zero rows are padding
-    heat_map: Tensor  # (h, w) normalised map, NaN where it is undefined
-    enlarged: Tensor  # (S, S)
-    mask: Tensor  # (S, S) bool
-    box_mask: Tensor  # (S, S) bool
-    cam_box: Tensor  # (4,) rectangle around the mask, zeros for an empty one
-    iou: float  # NaN where it is undefined
-    iou_b: float
-    predicted: int
-    probability: float  # of the predicted class
+def at_most(chosen: Sequence[str]) -> tuple[str, ...]:
+    """The first of the chosen models, as many as have a colour."""
+    return tuple(chosen)[:MOST_MODELS]
 
 
-def overlap_colours() -> list[str]:
-    """Colours of ``OVERLAP`` as hex, from dark to light, so that they differ in print as well."""
-    return [matplotlib.colors.to_hex(matplotlib.colormaps["cividis"](value / 3)) for value in range(4)]
-
-
-def mosaic(looks: Sequence[Look], titles: Sequence[str]) -> Pixels:
-    """Draw a row of five tiles per model: image, map, enlarged map, mask, overlap.
+def outlines(heat: NDArray[np.floating], size: int, threshold: float) -> str:
+    """SVG path around where an enlarged map reaches the threshold, in pixels of the image; "" where it does nowhere, or is undefined.
 
     Args:
-        looks: at least one, all on images of one size.
-        titles: a heading for each row.
+        heat: (h, w) normalised map.
+        size: side S of the image, pixels; up to 64 the path runs around the mask that is scored, above that within a pixel or so.
+        threshold: in (0, 1).
+    """
+    if not np.isfinite(heat).all():
+        return ""
+    side = min(size, _FINE)
+    values = np.pad(overlap.upsample(torch.as_tensor(heat)[None].float(), side)[0].numpy(), 1)  # so that paths close at the border
+    places = (np.arange(-1, side + 1) + 0.5).clip(0, side) * size / side
+    lines = contourpy.contour_generator(places, places, values).lines(threshold)
+    return " ".join("M" + " ".join(f"{x:.1f},{y:.1f}" for x, y in line) + "Z" for line in lines)
+
+
+def image_table(looks: Looks, models: Sequence[str], threshold: float) -> pd.DataFrame:
+    """What the chosen models make of every image, a row each, in the order of ``looks``.
 
     Returns:
-        (H, W, 3) pixels.
+        name, split, label; iou and energy, means over the models; disagreement, the mean over pairs of models of 1 less the IoU of their
+        masks, NaN below two models or where no mask has a pixel; wrong, whether any model errs.
     """
-    rows = [_tiles(look) for look in looks]
-    side = rows[0][0].width
-    size = (len(TILES) * (side + _GAP), _HEAD + len(rows) * (_HEAD + side + _GAP))
-    sheet = Image.new("RGB", size, "white")
-    pen = ImageDraw.Draw(sheet)
-    font = ImageFont.truetype(Path(matplotlib.get_data_path(), "fonts/ttf/DejaVuSans.ttf"), _FONT)  # that of the figures
-    for column, name in enumerate(TILES):
-        pen.text((column * (side + _GAP), 2), name, "black", font)
-    for row, (tiles, title) in enumerate(zip(rows, titles, strict=True)):
-        top = _HEAD + row * (_HEAD + side + _GAP)
-        pen.text((0, top + 2), title, "black", font)
-        for column, tile in enumerate(tiles):
-            sheet.paste(tile, (column * (side + _GAP), top + _HEAD))
-    return np.asarray(sheet)
+    seen = [looks.of_model(name) for name in models]
+    ious = np.stack([_ious(looks, one, threshold) for one in seen])
+    side = min(looks.size, _FINE)
+    masks = [overlap.cam_masks(torch.from_numpy(one.maps).nan_to_num(0), side, threshold) for one in seen]
+    pairs = [1 - overlap.mask_iou(a, b).numpy() for place, a in enumerate(masks) for b in masks[place + 1 :]]
+    wrong = np.stack([one.predicted for one in seen]) != looks.images["label"].to_numpy()
+    found = {"iou": ious.mean(0), "energy": np.stack([one.energy for one in seen]).mean(0)}
+    found |= {"disagreement": np.mean(pairs, axis=0) if pairs else np.nan, "wrong": wrong.any(0)}
+    return looks.images.assign(**found)
 
 
-def _tiles(look: Look) -> list[Image.Image]:
-    image = look.image.permute(1, 2, 0).numpy()
-    factor = max(1, -(-_SIDE // len(image)))
-    heat = _coloured(look.enlarged)
-    dimmed = np.where(look.mask.numpy()[..., None], image, image // 4)
-    overlap = _shades("cividis", (look.mask.int() + 2 * look.box_mask.int()).numpy() / 3)
-    side = factor * len(image)
-    tiles = [
-        _enlarged(image, side),
-        _enlarged(_coloured(look.heat_map), side),
-        _enlarged((0.45 * image + 0.55 * heat).astype(np.uint8), side),
-        _enlarged(dimmed, side),
-        _enlarged(overlap, side),
-    ]
-    _outline(tiles[0], look.boxes, factor, BOX)
-    _outline(tiles[3], look.boxes, factor, BOX)
-    _outline(tiles[3], look.cam_box, factor, CAM_BOX)
-    return tiles
+def _ious(looks: Looks, seen: ModelLooks, threshold: float) -> NDArray[np.floating]:
+    if threshold == looks.threshold:
+        return seen.iou
+    return ious_with_boxes(torch.from_numpy(seen.maps), looks.boxes, looks.size, threshold).numpy()
 
 
-def _coloured(heat: Tensor) -> Pixels:
-    return _shades("viridis", heat.nan_to_num(0).numpy())
+def in_order(table: pd.DataFrame, split: str, classes: Sequence[int], wrong_only: bool, order: str) -> list[int]:
+    """Rows of ``image_table`` that pass the filters, sorted; what is undefined comes last.
+
+    Args:
+        table: see ``image_table``.
+        split: one of ``SPLITS``, or "both".
+        classes: labels; none keeps all.
+        wrong_only: keep only images where a model errs.
+        order: one of ``ORDERS``.
+    """
+    kept = table if split == "both" else table[table["split"] == split]
+    kept = kept[kept["label"].isin(classes)] if len(classes) else kept
+    kept = kept[kept["wrong"]] if wrong_only else kept
+    column, sign = ORDERS[order]
+    return kept.sort_values(column, ascending=sign > 0, kind="stable").index.tolist()
 
 
-def _shades(name: str, values: NDArray) -> Pixels:
-    return (255 * matplotlib.colormaps[name](values)[..., :3]).astype(np.uint8)
+def look_explorer(models: pd.DataFrame, looks: Looks) -> Panel:
+    """The gallery; see ``explore.where_it_looks``."""
+    rows = models.drop_duplicates("model_id").set_index("model_id", drop=False)
+    offered = [name for name in looks.model_ids if name in rows.index]
+    if not offered:
+        raise ValueError("no model has a gap and a map, so there is none to look at; every run diverged, or none is complete")
+    controls, gallery = _controls(rows.loc[offered], looks), Gallery()
+
+    @lru_cache(16)
+    def table(chosen: tuple[str, ...], threshold: float) -> pd.DataFrame:
+        return image_table(looks, chosen, threshold)
+
+    @lru_cache(16)
+    def grid(chosen: tuple[str, ...], threshold: float, first: int, shown: tuple[int, ...]) -> str:
+        found = table(chosen, threshold)
+        return "".join(_small(looks, chosen, found.loc[image], first + place, threshold) for place, image in enumerate(shown))
+
+    def draw(
+        models: Sequence[str], split: str, classes: Sequence[int], order: str, wrong_only: bool, threshold: float, at: int, **asked: Any
+    ) -> View:
+        chosen = at_most(models) or (offered[0],)
+        found = table(chosen, threshold)
+        shown = in_order(found, split, classes, wrong_only, order)
+        at = min(at, max(0, len(shown) - 1))
+        first = at // PAGE * PAGE
+        with gallery.hold_sync():
+            gallery.count, gallery.value = len(shown), at
+            gallery.grid = grid(chosen, threshold, first, tuple(shown[first : first + PAGE]))
+            gallery.detail = _large(looks, rows, chosen, shown[at], threshold, asked) if shown else ""
+        legend = " &nbsp; ".join(
+            _key(colour, cams.model_title(rows.loc[name])) for name, colour in zip(chosen, MODEL_COLOURS, strict=False)
+        )
+        said = f"{at + 1} of {count(len(shown), 'image')}; the left and right keys go on." if shown else "No image passes the filters."
+        reading = f"<p>{said} {_key(BOX_COLOUR, 'box')} &nbsp; {legend}. Contours: {threshold:g} of the map's maximum.</p>"
+        return View(reading, {"images": shown, "table": found, "chosen": chosen, "at": at})
+
+    def to_the_first(change: Mapping[str, Any]) -> None:
+        gallery.value = 0
+
+    for name in ("models", "split", "classes", "order", "wrong_only"):
+        controls[name].observe(to_the_first, "value")
+    return Panel("Where does it look?", controls | {"at": gallery}, draw, [gallery])
 
 
-def _enlarged(pixels: Pixels, side: int) -> Image.Image:
-    return Image.fromarray(pixels).resize((side, side), Image.Resampling.NEAREST)  # pixels as they are
+def _controls(models: pd.DataFrame, looks: Looks) -> dict[str, Widget]:
+    titles = [(f"{cams.model_title(model)} · {name}", name) for name, model in models.iterrows()]
+    first = tuple(dict.fromkeys([titles[0][1], titles[-1][1]]))
+    classes = [(looks.class_names[label], label) for label in sorted(set(looks.images["label"]))]
+    usual = control_layout()
+    controls = {
+        "models": choice_of_several(titles, f"up to {MOST_MODELS} models", first, rows=6, width="48rem"),
+        "classes": choice_of_several(classes, "classes (none: all)", rows=6, width="20rem"),
+        "split": Dropdown(options=[(f"{name} images", name) for name in SPLITS] + [("both", "both")], description="show", **usual),
+        "order": Dropdown(options=list(ORDERS), description="sorted by", **usual),
+        "wrong_only": Checkbox(description="wrong predictions only", indent=False, **control_layout("14rem")),
+        "threshold": FloatSlider(value=looks.threshold, min=0.01, max=0.99, step=0.01, description="threshold", **usual),
+    }
+    if looks.map_by is not None:
+        labels = [("the predicted class", PREDICTED_CLASS), *zip(looks.class_names, range(len(looks.class_names)), strict=True)]
+        methods = [("the scored one", ""), *zip(gradient.GRADIENT_METHODS, gradient.GRADIENT_METHODS, strict=True)]
+        controls["method"] = Dropdown(options=methods, description="large map by", **usual)
+        controls["layer"] = Dropdown(options=looks.layers, value=looks.layers[-1], description="of layer", **usual)
+        controls["label"] = Dropdown(options=labels, description="evidence for", **usual)
+    return controls
 
 
-def _outline(tile: Image.Image, boxes: Tensor, factor: int, colour: str) -> None:
-    pen = ImageDraw.Draw(tile)
-    for x0, y0, x1, y1 in boxes.reshape(-1, 4).tolist():
+def _small(looks: Looks, models: Sequence[str], row: pd.Series, place: int, threshold: float) -> str:
+    maps = [looks.of_model(name).maps[row.name] for name in models]
+    told = f"IoU {number(row['iou'], 2)}" if np.isfinite(row["iou"]) else ""
+    wrong = " <span class='wrong'>✗</span>" if row["wrong"] else ""
+    name, label = escape(Path(row["name"]).name), escape(looks.class_names[row["label"]])
+    caption = f"<figcaption>{name}<br>{label}{wrong}<br>{told}</figcaption>"
+    return f"<figure data-at='{place}'>{_svg(looks, row.name, maps, threshold)}{caption}</figure>"
+
+
+def _large(looks: Looks, rows: pd.DataFrame, models: Sequence[str], image: int, threshold: float, asked: Mapping[str, Any]) -> str:
+    facts = looks.images.loc[image]
+    head = f"<p><b>{escape(str(facts['name']))}</b>, {escape(looks.class_names[facts['label']])}, {facts['split']} image</p>"
+    parts = [f"<figure>{_svg(looks, image, [], threshold)}<figcaption>image and box</figcaption></figure>"]
+    for name, colour in zip(models, MODEL_COLOURS, strict=False):
+        seen = looks.of_model(name)
+        heat, iou, energy = seen.maps[image], float(_ious(looks, seen, threshold)[image]), number(float(seen.energy[image]))
+        default = asked.get("label", PREDICTED_CLASS) == PREDICTED_CLASS and asked.get("layer", resnet.CAM_LAYER) == resnet.CAM_LAYER
+        if looks.map_by is not None and not (default and not asked["method"]):
+            heat = looks.map_by(name, image, asked["method"] or "grad_cam", asked["layer"], asked["label"])
+            iou, energy = _iou_of(looks, heat, image, threshold), "of the scored map only"
+        right = seen.predicted[image] == facts["label"]
+        told = f"predicts {escape(looks.class_names[seen.predicted[image]])} ({percent(float(seen.probability[image]))})"
+        verdict = "✓" if right else "<span class='wrong'>✗</span>"
+        caption = f"{_key(colour, cams.model_title(rows.loc[name]))}<br>{told} {verdict}<br>IoU {number(iou)}, energy in the box {energy}"
+        picture = _svg(looks, image, [heat], threshold, [colour])
+        parts.append(f"<figure>{picture}<figcaption>{caption}<br><small>{escape(name)}</small></figcaption></figure>")
+    return head + "".join(parts)
+
+
+def _iou_of(looks: Looks, heat: NDArray[np.floating], image: int, threshold: float) -> float:
+    return float(ious_with_boxes(torch.from_numpy(heat)[None], looks.boxes[[image]], looks.size, threshold))
+
+
+def _svg(looks: Looks, image: int, maps: Sequence[NDArray], threshold: float, colours: Sequence[str] = MODEL_COLOURS) -> str:
+    """A photograph with its boxes and the contour of each map, whose lines keep their width however large it is drawn."""
+    size, line = looks.size, "fill='none' vector-effect='non-scaling-stroke'"
+    drawn = [f"<image href='data:image/jpeg;base64,{base64.b64encode(looks.pictures[image]).decode()}' width='{size}' height='{size}'/>"]
+    for x0, y0, x1, y1 in looks.boxes[image].tolist():
         if x1 > x0 and y1 > y0:
-            pen.rectangle((factor * x0, factor * y0, factor * x1 - 1, factor * y1 - 1), outline=colour, width=2)
+            place = f"x='{x0}' y='{y0}' width='{x1 - x0}' height='{y1 - y0}'"
+            drawn.append(f"<rect {place} {line} stroke='{BOX_COLOUR}' stroke-width='2'/>")
+    for heat, colour in zip(maps, colours, strict=False):
+        path = outlines(heat, size, threshold)
+        drawn += [f"<path d='{path}' {line} stroke='{hue}' stroke-width='{width}'/>" for hue, width in (("black", 4), (colour, 2)) if path]
+    return f"<svg viewBox='0 0 {size} {size}' role='img'>{''.join(drawn)}</svg>"
 
 
-PREDICTED_CLASS = -1  # instead of a class: the one that the model predicts, as in the reports
-
-
-_NETWORKS, _FEATURES, _MAPS = 4, 32, 1024  # kept in memory
-
-
-class Heat(NamedTuple):
-    """What a model gives for one image."""
-
-    maps: Tensor  # (1, h, w) normalised
-    predicted: int
-    probability: float
-
-
-class Lens:
-    """The models of a study and their images, with what was asked of them kept for as long as an explorer is open."""
-
-    def __init__(self, work: Path, models: pd.DataFrame, data: StudyData, device: torch.device | str) -> None:
-        """Take the models by their id."""
-        self.models, self.data = models.set_index("model_id", drop=False), data
-        self._work, self._device = work, device
-        self._records = {model.model_id: model for model in catalogue.models_of(models)}
-        self.network = lru_cache(_NETWORKS)(self._network)
-        self.weight = lru_cache(_NETWORKS)(self._weight)
-        self.features = lru_cache(_FEATURES)(self._features)
-        self.heat = lru_cache(_MAPS)(self._heat)
-
-    def _network(self, model_id: str) -> nn.Module:
-        return catalogue.load_model(self._work, self._records[model_id], len(self.data.classes), self._device)
-
-    def _pixels(self, image: int) -> Tensor:
-        return resnet.normalise_images(self.data.train.images[[image]].to(self._device)).contiguous(memory_format=torch.channels_last)
-
-    def _weight(self, model_id: str) -> Tensor:
-        network = self.network(model_id)
-        return closed_form.check_closed_form(network, hooks.named_layer(network, resnet.CAM_LAYER), self._pixels(0)).weight.detach()
-
-    @torch.no_grad()
-    def _features(self, model_id: str, image: int, layer: str) -> tuple[Tensor, Tensor]:
-        network = self.network(model_id)
-        return hooks.features_and_logits(network, hooks.named_layer(network, layer), self._pixels(image))
-
-    def _heat(self, model_id: str, image: int, method: str, layer: str, label: int) -> Heat:
-        features, logits = self.features(model_id, image, layer)
-        predicted = logits.argmax(1)
-        classes = predicted if label == PREDICTED_CLASS else torch.full_like(predicted, label)
-        if layer == resnet.CAM_LAYER and method in closed_form.CLOSED_FORM_METHODS:  # as the reports compute it
-            maps = closed_form.closed_form_cam(method, features, self.weight(model_id), classes)
-        else:
-            network = self.network(model_id)
-            maps = gradient.layer_maps(method, network, hooks.named_layer(network, layer), self._pixels(image), classes)
-        return Heat(closed_form.normalise_maps(maps).cpu(), int(predicted), float(logits.softmax(1).amax()))
-
-    def look(self, model_id: str, image: int, method: str, layer: str, label: int, threshold: float) -> Look:
-        """Take one model through one image.
-
-        Args:
-            model_id: one of the models.
-            image: index of a training image.
-            method: one of ``gradient.GRADIENT_METHODS``.
-            layer: name of a module of the network.
-            label: the class whose evidence is shown, or ``PREDICTED``.
-            threshold: of the map, in (0, 1).
-        """
-        heat, images = self.heat(model_id, image, method, layer, label), self.data.train
-        size, boxes = images.images.shape[-1], images.boxes[[image]]
-        mask = overlap.cam_masks(heat.maps, size, threshold)
-        iou, iou_b = overlap.iou_and_iou_b(heat.maps, boxes, size, threshold)
-        return Look(
-            image=images.images[image],
-            boxes=boxes[0],
-            heat_map=heat.maps[0],
-            enlarged=overlap.upsample(heat.maps, size)[0],
-            mask=mask[0],
-            box_mask=overlap.box_masks(boxes, size)[0],
-            cam_box=overlap.bounding_rectangles(mask)[0],
-            iou=float(iou),
-            iou_b=float(iou_b),
-            predicted=heat.predicted,
-            probability=heat.probability,
-        )
-
-
-def look_explorer(work: Path, models: pd.DataFrame, data: StudyData, *, method: str, threshold: float, device: torch.device | str) -> Panel:
-    """Make the explorer; see ``explore.where_it_looks``."""
-    models = models.dropna(subset="gap").sort_values("gap", kind="stable", ignore_index=True)
-    if not len(models):
-        raise ValueError("no model has a gap, so there is none to look at; every run diverged, or none is complete")
-    method = "grad_cam" if method == "cam" else method
-    if method not in gradient.GRADIENT_METHODS or not 0 < threshold < 1:
-        raise ValueError(
-            f"CAM method {method!r} must be one of {', '.join(gradient.GRADIENT_METHODS)}, threshold {threshold} between 0 and 1"
-        )
-    lens = Lens(work, models, data, device)
-    layers = list(hooks.stage_layers(lens.network(models["model_id"].iloc[0]), data.train.images.shape[-1]))
-    controls = _controls(models, data, layers, method, threshold)
-
-    def images_of_class(change: dict[str, Any]) -> None:
-        controls["image"].options = _images(data, change["new"])
-
-    controls["shown"].observe(images_of_class, "value")
-
-    def draw(left: str, right: str, shown: int, image: int, **asked: Any) -> View:
-        looks = {name: lens.look(model, image, **asked) for name, model in (("left", left), ("right", right))}
-        rows = [lens.models.loc[model] for model in (left, right)]
-        picture = mosaic(list(looks.values()), [cams.model_title(row) for row in rows])
-        names = data.classes["class_name"].tolist()
-        reading = html_table([_row(row, look, names) for row, look in zip(rows, looks.values(), strict=True)])
-        return View(png(picture), f"<p>{_legend()}</p>{reading}", looks)
-
-    return Panel("Where does it look?", controls, draw)
-
-
-def _controls(models: pd.DataFrame, data: StudyData, layers: list[str], method: str, threshold: float) -> dict[str, Any]:
-    offered = [(f"{cams.model_title(model)} · {model['model_id']}", model["model_id"]) for _, model in models.iterrows()]
-    classes = list(zip(data.classes["class_name"], data.classes["label"].tolist(), strict=True))
-    pictured = set(data.train.labels.tolist())
-    first = min(pictured)
-    wide, usual = control_layout("52rem"), control_layout()
-    return {
-        "left": Dropdown(options=offered, value=offered[0][1], description="upper model", **wide),
-        "right": Dropdown(options=offered, value=offered[-1][1], description="lower model", **wide),
-        "shown": Dropdown(options=[item for item in classes if item[1] in pictured], value=first, description="images of class", **usual),
-        "image": SelectionSlider(options=_images(data, first), description="image", **usual),
-        "method": Dropdown(options=gradient.GRADIENT_METHODS, value=method, description="CAM method", **usual),
-        "layer": Dropdown(options=layers, value=layers[-1], description="layer", **usual),
-        "label": Dropdown(options=[("the predicted class", PREDICTED_CLASS), *classes], description="evidence for", **usual),
-        "threshold": FloatSlider(value=threshold, min=0.01, max=0.99, step=0.01, description="threshold", **usual),
-    }
-
-
-def _images(data: StudyData, label: int) -> list[tuple[str, int]]:
-    indices = (data.train.labels == label).nonzero().flatten().tolist()
-    return [(Path(data.train.names[index]).name, index) for index in indices]
-
-
-def _row(model: pd.Series, look: Look, names: list[str]) -> dict[str, str]:
-    row = {
-        "model": model["model_id"],
-        "predicts": f"{names[look.predicted]} ({percent(look.probability)})",
-        "IoU": number(look.iou),
-        "IoU-B": number(look.iou_b),
-        "mask covers": percent(float(look.mask.float().mean())),
-        "box covers": percent(float(look.box_mask.float().mean())),
-    }
-    return row | ({"its mean IoU": number(model["iou"])} if "iou" in model else {})
-
-
-def _legend() -> str:
-    pairs = [
-        ("box", BOX),
-        ("rectangle around the mask", CAM_BOX),
-        *zip(OVERLAP, overlap_colours(), strict=True),
-    ]
-    return " &nbsp; ".join(f"<span style='color: {colour}; -webkit-text-stroke: 1px grey'>&#9632;</span> {name}" for name, colour in pairs)
+def _key(colour: str, text: str) -> str:
+    return f"<span style='color: {colour}; -webkit-text-stroke: 1px grey'>&#9632;</span> {escape(text)}"

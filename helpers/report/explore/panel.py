@@ -1,53 +1,86 @@
-"""Controls, a picture and a reading that move together: what every explorer is made of."""
+"""Controls, views and a reading that move together: what every explorer is made of."""
 
-import io
 import math
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any, NamedTuple
 
-import matplotlib.pyplot as plt
-import numpy as np
+import anywidget
+import plotly.graph_objects as go
+import plotly.offline
+import traitlets
 from IPython.display import display
-from ipywidgets import HTML, Box, Image, Layout, ValueWidget, VBox
-from matplotlib.artist import Artist
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from numpy.typing import NDArray
-from PIL import Image as Pictures
+from ipywidgets import HTML, Box, DOMWidget, Layout, SelectMultiple, VBox, Widget
+
+_ASSETS = Path(__file__).parents[1] / "assets"
+
+
+class Plot(anywidget.AnyWidget):
+    """A plotly figure whose points can be clicked; drawn whole at each change, in one message.
+
+    plotly's own ``FigureWidget`` brings a copy of the library of 4.8 MB for each figure, which a slow browser has not read when anywidget
+    gives up after 2 s; here a page reads it once.
+    """
+
+    _esm = (_ASSETS / "plot_widget.js").read_text()
+    figure = traitlets.Unicode('{"data": [], "layout": {}}').tag(sync=True)
+    clicked = traitlets.Dict({}).tag(sync=True)  # id: the customdata of a point, count: of clicks so far
+
+    def __init__(self, **given: Any) -> None:
+        """Answer the page when it asks for the library."""
+        super().__init__(**given)
+        self.on_msg(lambda widget, content, buffers: widget.send({"library": plotly.offline.get_plotlyjs()}))
+
+    def draw(self, figure: go.Figure) -> None:
+        """Show a figure; zoom and pan stay where ``uirevision`` of its layout stays."""
+        self.figure = figure.to_json()
+
+
+class Gallery(anywidget.AnyWidget):
+    """Pictures in a grid, one of them chosen by the mouse or by the left and right keys and shown large."""
+
+    _esm = (_ASSETS / "gallery_widget.js").read_text()
+    _css = (_ASSETS / "gallery_widget.css").read_text()
+    grid = traitlets.Unicode().tag(sync=True)  # HTML; what can be chosen has its place in data-at
+    detail = traitlets.Unicode().tag(sync=True)  # HTML
+    count = traitlets.Int(0).tag(sync=True)  # of all pictures, also those that the grid does not show
+    value = traitlets.Int(0).tag(sync=True)  # place of the chosen one
 
 
 class View(NamedTuple):
     """What the controls ask for."""
 
-    picture: bytes  # PNG
     reading: str  # HTML, whose names are escaped
-    numbers: Mapping[str, Any]  # that picture and reading show
+    numbers: Mapping[str, Any]  # that the views and the reading show
 
 
 class Panel:
-    """Controls with the view they ask for, drawn anew whenever one of them changes.
+    """Controls, views and a reading, drawn anew whenever one of the controls changes.
 
-    The picture is a PNG that the kernel draws, so that nothing beyond ipywidgets is needed. What goes wrong while drawing is told in
-    the reading, because an error in a callback would be seen in Jupyter's log only; the next change tries again.
+    What goes wrong while drawing is told in the reading, because an error in a callback would be seen in Jupyter's log only; the next
+    change tries again.
     """
 
-    def __init__(self, title: str, controls: Mapping[str, ValueWidget], draw: Callable[..., View]) -> None:
+    def __init__(
+        self, title: str, controls: Mapping[str, Widget], draw: Callable[..., View], views: Sequence[DOMWidget] = (), below: Sequence = ()
+    ) -> None:
         """Show the first view.
 
         Args:
             title: the question, as text.
-            controls: by the name under which ``draw`` takes their values.
-            draw: the values of all controls to a view.
+            controls: by the name under which ``draw`` takes their values; one that is also a view stands where that stands.
+            draw: fills the views by the values of all controls, and gives the reading.
+            views: above the reading.
+            below: the reading.
         """
-        self.controls, self._draw = dict(controls), draw
-        self.picture, self.reading = Image(format="png", layout=Layout(max_width="100%", align_self="flex-start")), HTML()
-        self.numbers: Mapping[str, Any] = {}
-        self.fault = ""
+        self.controls, self._draw, self.views = dict(controls), draw, tuple(views)
+        self.reading, self.numbers, self.fault = HTML(), {}, ""
         self._drawn: dict[str, Any] | None = None
-        rows = Layout(display="flex", flex_flow="row wrap", width="100%")
+        rows = Layout(display="flex", flex_flow="row wrap", width="100%", align_items="flex-start")
         heading = HTML(f"<b>{escape(title)}</b>")
-        self.box = VBox([heading, Box(list(self.controls.values()), layout=rows), self.picture, self.reading])
+        shown = [control for control in self.controls.values() if control not in self.views]
+        self.box = VBox([heading, Box(shown, layout=rows), *self.views, self.reading, *below])
         for control in self.controls.values():
             control.observe(self._changed, "value")
         self.update()
@@ -62,12 +95,10 @@ class Panel:
         try:
             view = self._draw(**self._drawn)
         except Exception as fault:
-            self.fault = f"{type(fault).__name__}: {fault}"
-            self.numbers, self.picture.value = {}, blank()
+            self.fault, self.numbers = f"{type(fault).__name__}: {fault}", {}
             self.reading.value = f"<p><b>This cannot be shown.</b> {escape(str(fault))}</p>"
             return
-        self.fault, self.numbers = "", view.numbers
-        self.picture.value, self.reading.value = view.picture, view.reading
+        self.fault, self.numbers, self.reading.value = "", view.numbers, view.reading
 
     def _changed(self, change: Mapping[str, Any]) -> None:
         if self.values() != self._drawn:  # a control that moves another one has had it drawn already
@@ -77,68 +108,27 @@ class Panel:
         display(self.box)
 
 
-def control_layout(width: str = "24rem") -> dict[str, Any]:
-    """Options that all controls share: a width, and room for a description of some words."""
-    return {"layout": Layout(width=width), "style": {"description_width": "9rem"}}
+def control_layout(width: str = "22rem") -> dict[str, Any]:
+    """Options that all controls share: a width, and as much room for the description as it needs."""
+    return {"layout": Layout(width=width, margin="2px 1rem 2px 0"), "style": {"description_width": "initial"}}
 
 
-def png(pixels: NDArray[np.uint8]) -> bytes:
-    """Write (H, W, 3 or 4) pixels as a PNG, quickly rather than small."""
-    buffer = io.BytesIO()
-    Pictures.fromarray(pixels).convert("RGB").save(buffer, "png", compress_level=1)
-    return buffer.getvalue()
-
-
-def figure_png(figure: Figure, dpi: int = 90) -> bytes:
-    """Draw a figure of fixed size once, where ``savefig`` with a tight box draws it twice."""
-    return Backdrop(figure, (), dpi).png()
-
-
-class Backdrop:
-    """A figure drawn once, over which a few of its artists move: drawing these takes a tenth of drawing all."""
-
-    def __init__(self, figure: Figure, moving: Sequence[Artist], dpi: int = 90) -> None:
-        """Draw everything but what moves; the figure stays as it is laid out now.
-
-        Args:
-            figure: of fixed size; no longer one of pyplot's.
-            moving: artists of its axes, changed by the caller between two calls of ``png``.
-            dpi: pixels per inch.
-        """
-        plt.close(figure)
-        figure.set_dpi(dpi)
-        self._canvas, self._moving = FigureCanvasAgg(figure), moving
-        if moving and figure.get_layout_engine() is not None:
-            self._canvas.draw()  # with what moves, which needs its room
-            figure.set_layout_engine("none")
-        for artist in moving:
-            artist.set_animated(True)
-        self._canvas.draw()
-        self._background = self._canvas.copy_from_bbox(figure.bbox)
-
-    def png(self) -> bytes:
-        """Draw what moves over the rest."""
-        self._canvas.restore_region(self._background)
-        for artist in self._moving:
-            artist.axes.draw_artist(artist)
-        return png(np.asarray(self._canvas.buffer_rgba()))
-
-
-def blank() -> bytes:
-    """The smallest white picture, for where there is nothing to see."""
-    return png(np.full((1, 1, 3), 255, dtype=np.uint8))
+def choice_of_several(options: Sequence, description: str, chosen: Sequence = (), *, rows: int = 4, width: str = "15rem") -> SelectMultiple:
+    """A list of which any number may be chosen, with the control key or by dragging."""
+    shown = {"rows": max(2, min(rows, len(options))), **control_layout(width)}
+    return SelectMultiple(options=options, value=tuple(chosen), description=description, **shown)
 
 
 def number(value: float, digits: int = 3) -> str:
-    """Write a number for a reader; what is undefined in words."""
+    """A number for a reader; what is undefined in words."""
     return f"{value:.{digits}f}" if math.isfinite(value) else "undefined"
 
 
 def html_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Write rows as an HTML table, every text as text."""
+    """Rows as an HTML table, every text as text."""
     if not rows:
         return ""
-    cell = "padding: 0 1em 0 0; text-align: left; white-space: nowrap"
+    cell = "padding: 0 1em 0 0; text-align: left; vertical-align: top; max-width: 20em; overflow-wrap: anywhere"
     head = "".join(f"<th style='{cell}'>{escape(str(name))}</th>" for name in rows[0])
     body = "".join("<tr>" + "".join(f"<td style='{cell}'>{escape(str(value))}</td>" for value in row.values()) + "</tr>" for row in rows)
     return f"<table style='font-size: 0.85em; line-height: 1.5'><tr>{head}</tr>{body}</table>"

@@ -1,20 +1,17 @@
 """Sweep monitor: the runs of a study as they train, told from the files that they leave on disk."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 from ipywidgets import Dropdown, Play
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from helpers.files import read_json
 from helpers.locks import LockHolder
-from helpers.report import style
-from helpers.report.explore.panel import Panel, View, control_layout, figure_png, html_table, number
+from helpers.report.explore.panel import Panel, Plot, View, control_layout, html_table, number
 from helpers.report.style import count
 from helpers.tally import Tally, duration
 from helpers.training import state as training_state
@@ -90,18 +87,19 @@ def training_explorer(work: Path, runs: Sequence[RunConfig] | None) -> Panel:
         "state": Dropdown(options=[ANY_LEVEL, *STATES], description="list", **control_layout()),
     }
 
+    curves = Plot()
+
     def draw(tick: int, state: str) -> View:
         now = states(folder, owner, names)
         tally = tally_of(now)
         left = duration(tally.seconds_left(max(1, tally.running)))
         counts = {name: int((now["state"] == name).sum()) for name in STATES}
-        with style.style():
-            picture = figure_png(_figure(now, counts, folder))
+        curves.draw(_curves(now[now["state"].isin(("running", "interrupted"))], folder))
         summary = ", ".join(f"{value} {name}" for name, value in counts.items())
         reading = f"<p>{count(len(now), 'run')}: {summary}; time left: about {left}.</p>"
-        return View(picture, reading + _listed(now, state), counts | {"runs": len(now), "time_left": left})
+        return View(reading + _listed(now, state), counts | {"runs": len(now), "time_left": left})
 
-    return Panel("How far is the training?", controls, draw)
+    return Panel("How far is the training?", controls, draw, [curves])
 
 
 def _listed(runs: pd.DataFrame, state: str) -> str:
@@ -122,27 +120,12 @@ def _listed(runs: pd.DataFrame, state: str) -> str:
     return html_table(rows) + more
 
 
-def _figure(runs: pd.DataFrame, counts: Mapping[str, int], folder: Path) -> Figure:
-    """Draw how many runs are in each state, and the training loss of those that are under way."""
-    figure = Figure(figsize=(9, 2.8))
-    bars, curves = figure.add_axes((0.13, 0.2, 0.31, 0.68)), figure.add_axes((0.56, 0.2, 0.42, 0.68))
-    drawn = bars.barh(list(counts), list(counts.values()), color=list(style.colours(STATES).values()))
-    bars.bar_label(drawn, padding=3)
-    bars.invert_yaxis()
-    bars.set(xlabel="runs", xlim=(0, max(1, 1.15 * max(counts.values()))))
-    bars.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-    bars.grid(axis="y", visible=False)
-    _curves(curves, runs[runs["state"].isin(("running", "interrupted"))], folder)
-    return figure
-
-
-def _curves(ax: Axes, runs: pd.DataFrame, folder: Path) -> None:
-    if not len(runs):
-        ax.text(0.5, 0.5, "no run is under way", ha="center", transform=ax.transAxes)
-        ax.set_axis_off()
-        return
+def _curves(runs: pd.DataFrame, folder: Path) -> go.Figure:
+    """The training loss of the runs under way."""
+    title = f"under way, {min(_CURVES, len(runs))} of {len(runs)}" if len(runs) else "no run is under way"
+    figure = go.Figure(layout={"template": "plotly_white", "height": 320, "title": title, "uirevision": "same"})
     for name in runs["run_id"].head(_CURVES):
         history = training_state.history(folder / name)
-        ax.plot([epoch["epoch"] for epoch in history], [epoch["train_loss"] for epoch in history], ".-", linewidth=1)
-    ax.set(xlabel="epoch", ylabel="training loss (nats)", title=f"under way, {min(_CURVES, len(runs))} of {len(runs)}")
-    ax.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+        epochs, losses = ([epoch[key] for epoch in history] for key in ("epoch", "train_loss"))
+        figure.add_scatter(x=epochs, y=losses, mode="lines+markers", name=name)
+    return figure.update_layout(xaxis_title="epoch", yaxis_title="training loss (nats)")
