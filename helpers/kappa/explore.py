@@ -1,23 +1,22 @@
 """Trade-off: the marginals of error and Kappa loss, and the point that moves on them with what is asked."""
 
 from collections.abc import Mapping
-from functools import lru_cache
 from html import escape
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 from IPython.display import Markdown
 from ipywidgets import Dropdown, FloatRangeSlider, FloatSlider, ValueWidget
-from matplotlib.lines import Line2D
-from matplotlib.text import Text
+from plotly.subplots import make_subplots
 
 from helpers.kappa import report
 from helpers.kappa.statistics import AXES
 from helpers.kappa.tradeoff import UNBOUNDED, Bounds, Surface, TradeoffPoint, trade_off_point
-from helpers.report import notebook, style
+from helpers.report import notebook
 from helpers.report.explore import _absent, interactive
-from helpers.report.explore.panel import Backdrop, Panel, View, control_layout
+from helpers.report.explore.panel import Panel, Plot, View, control_layout
 
 
 def trade_off(
@@ -40,37 +39,27 @@ def trade_off(
     return trade_off_explorer(surfaces, marginals, strength=strength, bounds=bounds)
 
 
-_DPI = 80
-
-
-class Mark(NamedTuple):
-    """What moves in one panel of ``report.marginal_curves``."""
-
-    line: Line2D  # through the point, along the axis of the bound
-    star: Line2D
-    title: Text
-
-
-class Drawing:
-    """The marginals of a family, drawn once; only the point is drawn anew, because the whole figure takes a second."""
-
-    def __init__(self, marginals: pd.DataFrame, surface: Surface) -> None:
-        """Draw everything but the point."""
-        self._surface = surface
-        with style.style():
-            figure = report.marginal_curves(marginals, surface, trade_off_point(surface))
-            self._marks = [Mark(*ax.lines[-2:], ax.title) for ax in figure.axes]
-            self._backdrop = Backdrop(figure, [artist for mark in self._marks for artist in mark], _DPI)
-
-    def with_point(self, point: TradeoffPoint) -> bytes:
-        """The figure as ``report.marginal_curves`` draws it for a point, as a PNG."""
-        bounds = [getattr(bound, axis) for bound in (point.generalization_bound, point.diversity_bound) for axis in AXES]
-        for mark, axis, bound, degree in zip(self._marks, [*AXES, *AXES], bounds, [*self._surface.degrees] * 2, strict=True):
-            at = getattr(point, axis) / (1e6 if axis == "weights" else 1)
-            mark.line.set_xdata([at, at])
-            mark.star.set_data([at], [bound])
-            mark.title.set_text(f"bound {bound:.3f}, degree {degree}")
-        return self._backdrop.png()
+def marginal_figure(marginals: pd.DataFrame, surface: Surface, point: TradeoffPoint) -> go.Figure:
+    """Marginals of error and Kappa loss along each axis with the trade-off point on them: ``report.marginal_curves`` for the mouse."""
+    bounds = [getattr(bound, axis) for bound in (point.generalization_bound, point.diversity_bound) for axis in AXES]
+    figure = make_subplots(2, 3, shared_xaxes=True, vertical_spacing=0.1, subplot_titles=[f"bound {bound:.3f}" for bound in bounds])
+    rows = (("error", surface.error_fits, point.generalization_bound), ("kappa_loss", surface.kappa_fits, point.diversity_bound))
+    for row, (name, fits, bound) in enumerate(rows, 1):
+        for column, axis in enumerate(AXES, 1):
+            table, scale = marginals[marginals["axis"] == axis], 1e6 if axis == "weights" else 1
+            level, at = table["level"] / scale, getattr(point, axis) / scale
+            fine = np.geomspace(*level.iloc[[0, -1]], 100) if axis == "weights" else np.linspace(*level.iloc[[0, -1]], 100)
+            fitted = fits[column - 1](np.log(fine * scale) if axis == "weights" else fine)
+            spread, place = {"array": table[f"{name}_std"], "thickness": 1}, {"row": row, "col": column}
+            figure.add_scatter(x=level, y=table[f"{name}_mean"], error_y=spread, mode="lines+markers", name="marginal", **place)
+            figure.add_scatter(x=fine, y=fitted, mode="lines", line={"dash": "dash", "color": "grey"}, name="polynomial", **place)
+            star = {"symbol": "star", "size": 16, "color": "black"}
+            figure.add_scatter(x=[at], y=[getattr(bound, axis)], mode="markers", marker=star, name="trade-off point", **place)
+            figure.update_xaxes(type="log" if axis == "weights" and len(level) > 1 else "linear", **place)
+            figure.update_xaxes(title=report._NAMES[axis] if row == 2 else "", **place)
+        figure.update_yaxes(title=report._NAMES[f"{name}_mean"], row=row, col=1)
+    layout = {"template": "plotly_white", "height": 560, "showlegend": False, "margin": {"t": 30}, "font_size": 11}
+    return figure.update_layout(**layout).update_annotations(font_size=11)
 
 
 def trade_off_explorer(surfaces: Mapping[str, Surface], marginals: pd.DataFrame, *, strength: float, bounds: Bounds) -> Panel:
@@ -79,18 +68,17 @@ def trade_off_explorer(surfaces: Mapping[str, Surface], marginals: pd.DataFrame,
     if not surfaces or absent:
         raise ValueError(f"{len(surfaces)} families, and no marginals of {', '.join(absent) or 'any'}: there is nothing to show")
 
-    @lru_cache
-    def drawing(family: str) -> Drawing:
-        return Drawing(marginals[marginals["family"] == family], surfaces[family])
+    curves = Plot()
 
     def draw(family: str, ssim: tuple[float, float], unseen: float, weights: float, strength: float) -> View:
         asked = Bounds(ssim_at_least=ssim[0], ssim_at_most=ssim[1], unseen_fraction_at_least=unseen, weights_at_most=weights)
         point = trade_off_point(surfaces[family], strength, asked)
         reading = notebook.plain(report.say_point(family, point, surfaces[family], strength))
-        return View(drawing(family).with_point(point), f"<p>{escape(reading)}</p>", {"point": point})
+        curves.draw(marginal_figure(marginals[marginals["family"] == family], surfaces[family], point))
+        return View(f"<p>{escape(reading)}</p>", {"point": point})
 
     controls = _controls(surfaces, strength, bounds)
-    return Panel("What does more noise, more unseen classes or less size cost?", controls, draw)
+    return Panel("What does more noise, more unseen classes or less size cost?", controls, draw, [curves])
 
 
 def _controls(surfaces: Mapping[str, Surface], strength: float, bounds: Bounds) -> dict[str, ValueWidget]:

@@ -1,18 +1,15 @@
-"""The trade-off explorer: the point is that of the search, the picture that of the report."""
+"""The trade-off explorer: the point is that of the search, the curves those of the report."""
 
-import io
 import itertools
 
 import numpy as np
 import pandas as pd
 import pytest
-from PIL import Image
 
 from helpers.kappa import explore as kappa_explore
 from helpers.kappa import report, statistics, tradeoff
 from helpers.kappa.tradeoff import Bounds
-from helpers.report import explore, style
-from helpers.report.explore.panel import figure_png
+from helpers.report import explore
 
 SSIM, UNSEEN, WEIGHTS = np.linspace(0.6, 1, 5).round(2), np.array([0, 0.2, 0.4]), np.array([5.3, 12, 30, 66]) * 1e6
 
@@ -99,26 +96,37 @@ def test_the_point_is_that_of_the_search_and_its_words_those_of_the_report(panel
 
 
 @pytest.mark.parametrize("moves", [MOVES[1], MOVES[5], MOVES[6]], ids=str)
-def test_the_picture_is_that_of_the_report_for_this_point(panel, given, moves):
-    for name, value in moves.items():
-        panel.controls[name].value = value
+def test_stars_lie_at_the_point_and_its_bounds(given, moves):
     surfaces, marginals = given
     family = (START | moves)["family"]
-    with style.style():
-        whole = report.marginal_curves(marginals[marginals["family"] == family], surfaces[family], asked_point(surfaces, START | moves))
-        theirs = figure_png(whole, 80)
-    ours, theirs = (np.asarray(Image.open(io.BytesIO(picture))).astype(int) for picture in (panel.picture.value, theirs))
-    # Layout and curves are the same; what moves lies above the grid and the curves in both.
-    assert np.mean(np.abs(ours - theirs).max(-1) > 8) < 0.002
+    point = asked_point(surfaces, START | moves)
+    figure = kappa_explore.marginal_figure(marginals[marginals["family"] == family], surfaces[family], point)
+    stars = [(trace.x[0], trace.y[0]) for trace in figure.data if trace.name == "trade-off point"]
+    at = (point.ssim, point.unseen_fraction, point.weights / 1e6)
+    bounds = [[getattr(bound, axis) for axis in statistics.AXES] for bound in (point.generalization_bound, point.diversity_bound)]
+    assert stars == [*zip(at, bounds[0], strict=True), *zip(at, bounds[1], strict=True)]
+
+
+def test_curves_are_the_marginals_of_the_family(given):
+    surfaces, marginals = given
+    own = marginals[marginals["family"] == "ResNet"]
+    figure = kappa_explore.marginal_figure(own, surfaces["ResNet"], tradeoff.trade_off_point(surfaces["ResNet"]))
+    curves = [trace for trace in figure.data if trace.name == "marginal"]
+    rows = [(name, axis) for name in ("error", "kappa_loss") for axis in statistics.AXES]
+    for trace, (name, axis) in zip(curves, rows, strict=True):
+        table = own[own["axis"] == axis]
+        np.testing.assert_array_equal(trace.y, table[f"{name}_mean"])
+        np.testing.assert_array_equal(trace.error_y.array, table[f"{name}_std"])
+        np.testing.assert_allclose(trace.x, table["level"] / (1e6 if axis == "weights" else 1))
 
 
 @pytest.mark.parametrize("moved", [{"strength": 4.0}, {"ssim": (0.6, 0.8)}, {"unseen": 0.35}, {"weights": 6e6}, {"family": "EfficientNet"}])
 def test_every_control_moves_the_picture(panel, moved):
     ((name, value),) = moved.items()
     panel.controls["strength"].value = 0.0  # where the errors are least: clean, seen, large
-    before = panel.picture.value
+    before = panel.views[0].figure
     panel.controls[name].value = value
-    assert panel.picture.value != before
+    assert panel.views[0].figure != before
 
 
 def test_what_a_family_has_not_measured_is_told_and_taken_back(panel):
