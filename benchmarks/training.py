@@ -8,7 +8,7 @@ import argparse
 import multiprocessing
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -91,8 +91,11 @@ def bare_epoch(
         optimizer.step()
 
 
-def compare(config: RunConfig, size: int, count: int, workers: int, repetitions: int, device: str) -> None:
-    """Print the table of one image size."""
+@contextmanager
+def training_ways(
+    config: RunConfig, size: int, count: int, workers: int, device: str, precisions: Sequence[str] = PRECISIONS
+) -> Iterator[tuple[dict[str, Callable[[], object]], int]]:
+    """Ways to train an epoch, by name, and the images in it; the first, the bare step, is the limit."""
     place = torch.device(device)
     with tempfile.TemporaryDirectory() as folder:
         write_images(Path(folder), count, size)
@@ -101,20 +104,29 @@ def compare(config: RunConfig, size: int, count: int, workers: int, repetitions:
         split = run.Split(torch.from_numpy(pixels).permute(0, 2, 3, 1).contiguous().to(place), torch.from_numpy(labels).long().to(place))
         starts = torch.arange(len(labels), device=place).split(config.batch_size)
         ready = [(resnet.normalise_images(split.batch(chosen)), split.labels[chosen]) for chosen in starts]
-        made = {name: network_of(config, device) for name in ("limit", "plain", "captured", "usual")}
+        made = {name: network_of(config, device) for name in ("limit", "plain", "captured", "usual", "compiled")}
         given = {name: (network, run.make_optimizer(network, config, place)) for name, network in made.items()}
+        # The network, not the step: so it is compiled by its users.
+        compiled = torch.compile(made["compiled"], mode="reduce-overhead") if place.type == "cuda" else None
         ways: dict[str, Callable[[], object]] = {}
-        for precision in PRECISIONS:
+        for precision in precisions:
             chosen = replace(config, precision=precision)
             ways[f"bare training step, {precision}"] = partial(bare_epoch, *given["limit"], ready, device, precision)
             ways[f"ours, {precision}"] = partial(run.train_epoch, *given["plain"], split, chosen, 1)
-            if place.type == "cuda":
+            if compiled is not None:
                 captured = cuda_graph.CapturedStep(cuda_graph.shape_of(chosen, CLASSES, size, place))
                 ways[f"ours, recorded step, {precision}"] = partial(run.train_epoch, *given["captured"], split, chosen, 1, captured)
+                ways[f"compiled network, {precision}"] = partial(bare_epoch, compiled, given["compiled"][1], ready, device, precision)
             ways[f"usual script, {workers} workers, {precision}"] = partial(usual_epoch, *given["usual"], loader, device, precision)
-        table = interleaved.compared(interleaved.rounds(ways, repetitions), next(iter(ways)), len(labels), "images")
-    table.insert(2, "epochs/min", (60 * table["images/s"] / len(labels)).round(2))
-    interleaved.show(f"Training {config.architecture}, {size} px, batch {config.batch_size}, epochs of {len(labels)} images", table)
+        yield ways, len(labels)
+
+
+def compare(config: RunConfig, size: int, count: int, workers: int, repetitions: int, device: str) -> None:
+    """Print the table of one image size."""
+    with training_ways(config, size, count, workers, device) as (ways, images):
+        table = interleaved.compared(interleaved.rounds(ways, repetitions), next(iter(ways)), images, "images")
+    table.insert(2, "epochs/min", (60 * table["images/s"] / images).round(2))
+    interleaved.show(f"Training {config.architecture}, {size} px, batch {config.batch_size}, epochs of {images} images", table)
 
 
 def small_runs(config: RunConfig, size: int, count: int, threads: int, number: int) -> int:

@@ -1,0 +1,62 @@
+"""The check of a GPU server runs through on a CPU, with nothing installed that a bare server lacks."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks import gpu
+from helpers.files import PROJECT_ROOT
+
+# What a server without Jupyter lacks; None among the modules makes an import fail.
+ABSENT = (
+    "papermill",
+    "IPython",
+    "ipykernel",
+    "ipywidgets",
+    "jupyterlab",
+    "nbconvert",
+    "nbformat",
+    "captum",
+    "seaborn",
+    "sklearn",
+    "plotly",
+    "itables",
+)
+
+
+def test_the_whole_check_runs_through_without_jupyter(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(f"import sys; sys.modules.update(dict.fromkeys({ABSENT!r}))")
+    command = [sys.executable, "-m", "benchmarks.gpu", "--tiny", "--minutes", "20", "--out", str(tmp_path)]
+    changed = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, cwd=PROJECT_ROOT, env=os.environ | changed, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads((tmp_path / "gpu.json").read_text())
+    assert found["left_out"] == [] and found["tiny"]
+    assert all(row["value"] > 0 for row in found["targets"]) and len(found["targets"]) == len(gpu.TARGETS)
+    assert {row["architecture"] for row in found["agreement"]} == set(gpu.TINY.architectures)
+    assert all(row["as_near"] and row["repeated_apart"] == 0 for row in found["agreement"])  # a CPU repeats to the last bit
+    assert [row["processes"] for row in found["side_by_side"]] == list(gpu.TINY.processes)
+    assert "### targets" in (tmp_path / "gpu.md").read_text()
+
+
+def test_without_a_gpu_the_check_says_what_runs_here(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["gpu"])
+    monkeypatch.setattr(gpu.torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit):
+        gpu.main()
+    assert "sees no GPU" in capsys.readouterr().err
+
+
+def test_no_time_leaves_every_case_out_and_names_it():
+    tables, left_out = gpu.check(gpu.TINY, "cpu", 0)
+    assert [row["outcome"] for row in tables["targets"].to_dict("records")] == ["not measured"] * len(gpu.TARGETS)
+    assert len(left_out) == 4 + 16 + 2 + 2
+
+
+def test_a_target_says_by_how_much_it_is_missed():
+    least, most = gpu.Target("a rate", least=8), gpu.Target("a cost", most=1.1)
+    assert least.row(8.0)["outcome"] == "met" and least.row(6.0)["outcome"] == "missed by 25%"
+    assert most.row(1.1)["outcome"] == "met" and most.row(1.21)["outcome"] == "missed by 10%"
