@@ -36,26 +36,35 @@ def iou_b(image_overlaps: pd.DataFrame) -> float:
     return float(image_overlaps["iou_b"].mean())
 
 
-def _above_chance(image_overlaps: pd.DataFrame) -> dict[str, pd.Series]:
-    """Values of single images, less what chance gives, under the names of the measures whose means they have."""
-    table = image_overlaps
-    return {
-        "iou": table["iou"],
-        "iou_b": table["iou_b"],
-        "iou_above_shuffled": table["iou"] - table["iou_shuffled"],
-        "energy_in_box": table["energy"] - table["box_area"],
-        "pointing_game": table["pointing"] - table["pointing_shuffled"],
-        "area_matched_iou": table["area_matched_iou"],
-        "pixel_average_precision": table["average_precision"] - table["box_area"],
-        "mask_area": table["mask_area"],
-    }
+# What chance gives is taken off, where there is something.
+_VALUES = {
+    "iou": ("iou", None),
+    "iou_b": ("iou_b", None),
+    "iou_above_shuffled": ("iou", "iou_shuffled"),
+    "energy_in_box": ("energy", "box_area"),
+    "pointing_game": ("pointing", "pointing_shuffled"),
+    "area_matched_iou": ("area_matched_iou", None),
+    "pixel_average_precision": ("average_precision", "box_area"),
+    "mask_area": ("mask_area", None),
+}
+
+
+def _above_chance(image_overlaps: pd.DataFrame, name: str) -> pd.Series:
+    """Values of single images, less what chance gives, by the name of the measure whose mean they have."""
+    value, by_chance = _VALUES[name]
+    return image_overlaps[value] if by_chance is None else image_overlaps[value] - image_overlaps[by_chance]
 
 
 @provides
-def localization_values(image_overlaps: pd.DataFrame, logits: Tensor, labels: Tensor) -> dict[str, NDArray[np.generic]]:
-    """Values of single images, (N,) each: float16 of which the measures are means, and bool, whether the class is right."""
-    values = {name: column.to_numpy(np.float16) for name, column in _above_chance(image_overlaps).items()}
-    return values | {"correct": (logits.argmax(1) == labels).numpy()}
+def localization_values(image_overlaps: pd.DataFrame, images: Any, logits: Tensor) -> dict[str, NDArray[np.generic]]:
+    """Values of single images, (N,) each: float16 of which the measures are means, and bool, whether the class is right.
+
+    ``box_found`` is 1 where the rectangle around the map finds a box, whatever class is predicted, else 0; NaN without a box.
+    """
+    values = {name: _above_chance(image_overlaps, name).to_numpy(np.float16) for name in _VALUES}
+    best = detection.best_box_iou(rectangles_of(image_overlaps), images.boxes)
+    values["box_found"] = (best >= 0.5).half().masked_fill(best.isnan(), torch.nan).numpy()
+    return values | {"correct": (logits.argmax(1) == images.labels.cpu()).numpy()}
 
 
 @measure("localization", 1, "Du et al. 2024, against boxes of other images", title="IoU above shuffled boxes")
@@ -64,7 +73,7 @@ def iou_above_shuffled(image_overlaps: pd.DataFrame) -> float:
 
     What is left when the area of maps and boxes and their place in general are taken away: 0 for a map that does not depend on the image.
     """
-    return float(_above_chance(image_overlaps)["iou_above_shuffled"].mean())
+    return float(_above_chance(image_overlaps, "iou_above_shuffled").mean())
 
 
 @measure("localization", 1, "Wang et al. 2020, energy-based pointing game", title="energy in the box")
@@ -73,7 +82,7 @@ def energy_in_box(image_overlaps: pd.DataFrame) -> float:
 
     A map of zeros has no share in the box; a constant one has the box's share of the image, which leaves 0.
     """
-    return float(_above_chance(image_overlaps)["energy_in_box"].mean())
+    return float(_above_chance(image_overlaps, "energy_in_box").mean())
 
 
 @measure("localization", 1, "Zhang et al. 2018, without tolerance", title="pointing game")
@@ -82,7 +91,7 @@ def pointing_game(image_overlaps: pd.DataFrame) -> float:
 
     Where several places are largest, their mean counts.
     """
-    return float(_above_chance(image_overlaps)["pointing_game"].mean())
+    return float(_above_chance(image_overlaps, "pointing_game").mean())
 
 
 @measure("localization", 1, "after Choe et al. 2020, on thresholds", title="area-matched IoU")
@@ -97,7 +106,7 @@ def area_matched_iou(image_overlaps: pd.DataFrame) -> float:
 @measure("localization", 1, "Choe et al. 2020, PxAP, of single images", title="pixel average precision")
 def pixel_average_precision(image_overlaps: pd.DataFrame) -> float:
     """Average precision of the pixels ranked by the map, less the box's share of the image, which any order by chance has; in [-1, 1]."""
-    return float(_above_chance(image_overlaps)["pixel_average_precision"].mean())
+    return float(_above_chance(image_overlaps, "pixel_average_precision").mean())
 
 
 @measure("localization", 0, "count", title="whole-image floor")

@@ -28,6 +28,7 @@ from helpers.report.style import (
     nothing_to_draw,
     percent,
     points,
+    say_reliable,
     style,
 )
 from helpers.scoring.common_set import ScoringSet
@@ -204,13 +205,14 @@ def interval_says(low: float, high: float) -> str:
     return "the interval contains 0: whether IoU tells the gap here cannot be said"
 
 
-def iou_against_gap(kept: pd.DataFrame, resamples: int, seed: int) -> str:
-    """Sentence on the pooled correlation of IoU with the gap, its interval, and what that allows."""
+def iou_against_gap(kept: pd.DataFrame, resamples: int, seed: int, reliable: float = np.nan) -> str:
+    """Sentence on the pooled correlation of IoU with the gap, its interval, the reliability of IoU where known, and what that allows."""
     (row,) = correlated(kept, ["iou"], draws=resamples, seed=seed).to_dict("records")
     r, low, high = (row[name] for name in ("pearson_r", "ci_low", "ci_high"))
     if not np.isfinite(r):
         return f"With {count(len(kept), 'model')} the correlation is undefined."
     spread = f"95 % interval {low:.3f} to {high:.3f}" if np.isfinite(low) and np.isfinite(high) else "no interval"
+    spread += f"; reliability of IoU {reliable:.2f}" if np.isfinite(reliable) else ""
     return f"Pooled over {count(len(kept), 'model')}: **r = {r:.3f}** ({spread}); {interval_says(low, high)}."
 
 
@@ -225,8 +227,8 @@ def say_correlations(table3: pd.DataFrame) -> str:
         row = _pooled(table3, measure).iloc[0]
         if np.isfinite(row["pearson_r"]):
             parts.append(
-                f"{name}: r = {row['pearson_r']:.3f} ({row['ci_low']:.3f} to {row['ci_high']:.3f}, n = {int(row['n'])}), "
-                f"the paper's {row['published_r']:.3f}"
+                f"{name}: r = {row['pearson_r']:.3f} ({row['ci_low']:.3f} to {row['ci_high']:.3f}, n = {int(row['n'])}"
+                f"{say_reliable(row)}), the paper's {row['published_r']:.3f}"
             )
     defined = table3.dropna(subset=["ci_low", "ci_high"])
     negative = int((defined["ci_high"] < 0).sum())

@@ -14,9 +14,9 @@ from helpers.measures import registry
 from helpers.report.style import count, interval, listed, nothing_to_draw, percent, style
 from helpers.statistics import questions
 from helpers.statistics.claims import ADDED, KeptClaims, kept_claims
-from helpers.statistics.gates import ANY_MEASURE, failed, gate_table
-from helpers.statistics.reliability import reliability
-from helpers.statistics.verdicts import CLAIM_COLUMNS, NOT_TESTED, judged
+from helpers.statistics.gates import ANY_MEASURE, gate_table
+from helpers.statistics.reliability import intraclass_correlation, reliability
+from helpers.statistics.verdicts import CONTRADICTED, NOT_TESTED, SUPPORTED, judged
 
 BASELINES = {
     "train_accuracy": "training accuracy",
@@ -31,6 +31,9 @@ _RANKING_COLUMNS += ["p_adjusted", *(f"{ADDED}{end}" for end in ("", "_low", "_h
 _STAND_AS_BASELINES = ("training_accuracy", "training_loss")
 _ABOVE_CHANCE = ("iou_above_shuffled", "energy_in_box", "pointing_game", "pixel_average_precision")
 _THRESHOLDED = ("iou", "iou_b")
+# Formulas of one map: a claim on several of them is one claim with variants.
+_ALIKE = (_THRESHOLDED, (*_ABOVE_CHANCE, "area_matched_iou"))
+_NO_MEAN = "no mean over images, so its halves would have to be scored anew"
 
 
 def mask_areas(models: pd.DataFrame) -> pd.DataFrame:
@@ -74,6 +77,8 @@ def study_gates(
     }
     wanted = {*corrected, *values, *claimed}
     reads = [name for name, item in items.items() if name in wanted and item.family != "norms"]  # norms are of the weights alone
+    means = (*_THRESHOLDED, *_ALIKE[1], "box_found", "training_loss", "prediction_entropy", "effective_invariance")
+    reasons = {name: "values of single images were not kept" if name in means else _NO_MEAN for name in reads if name not in values}
     return gate_table(
         models.assign(finished=~models["stop_reason"].fillna("").str.startswith("epoch cap")),
         classes=classes,
@@ -81,7 +86,13 @@ def study_gates(
         floor=float(areas["box"].mean()),
         corrected=corrected,
         reliabilities={name: reliability(values[name]) if name in values else np.nan for name in reads},
+        unknown=reasons,
     )
+
+
+def reliabilities(gates: pd.DataFrame) -> pd.Series:
+    """Reliability of each measure that a study gates, by measure; NaN where it is not known."""
+    return gates[gates["gate"] == "models differ"].set_index("concerns")["value"]
 
 
 def ranking(
@@ -134,7 +145,7 @@ def ranking_columns(table: pd.DataFrame) -> pd.DataFrame:
 def judged_claims(work: Path, table: pd.DataFrame, gates: pd.DataFrame) -> tuple[pd.DataFrame, KeptClaims]:
     """Verdicts on the claims of a study (see ``claims.kept_claims``), and since when they stand; no row where nothing was claimed."""
     kept = kept_claims(work)
-    return (judged(kept.claims, table, gates) if kept.claims else pd.DataFrame(columns=CLAIM_COLUMNS)), kept
+    return judged(kept.claims, table, gates, _ALIKE), kept
 
 
 def claimed_measures(work: Path) -> list[str]:
@@ -162,47 +173,68 @@ def say_gates(gates: pd.DataFrame) -> str:
     closed = gates[~gates["passes"].astype(bool)]
     if not len(closed):
         return f"**This study may speak**: all {len(gates)} gates are passed."
-    parts = []
-    for name, rows in closed.groupby("gate", sort=False):
-        if (rows["concerns"] == ANY_MEASURE).any():
-            row = next(rows.itertuples())
-            parts.append(f"{name} ({_gate_value(row)}; {row.limit})")
-            continue
+    for_all, single = (closed[(closed["concerns"] == ANY_MEASURE) == every] for every in (True, False))
+    parts = [f"{row.gate} ({_gate_value(row)}; {row.limit})" for row in for_all.itertuples()]
+    if parts:
+        own = int((gates["concerns"] != ANY_MEASURE).sum())
+        more = f", and {len(single)} of the {own} that concern one measure" if len(single) else ""
+        return f"**This study may not speak**: of the gates that concern every claim these are closed: {'; '.join(parts)}{more}."
+    for name, rows in single.groupby("gate", sort=False):
         titles = [registry.ranked()[item].title if item in registry.ranked() else item for item in rows["concerns"]]
-        known = int(rows["value"].notna().sum())
-        several = f"{len(rows) - known} of {len(rows)} not known" if known < len(rows) else "outside of the limit"
-        why = _gate_value(next(rows.itertuples())) if len(rows) == 1 else several
+        unknown = rows[rows["value"].isna()]
+        reasons = listed(list(dict.fromkeys(unknown["reason"].replace("", np.nan).dropna())), 2) if "reason" in rows else ""
+        several = f"{len(unknown)} of {len(rows)} not known{': ' if reasons else ''}{reasons}" if len(unknown) else "outside of the limit"
+        why = _gate_value(next(rows.itertuples())) if len(rows) == 1 and not len(unknown) else several
         parts.append(f"{name}, for {listed(titles, 3)} ({why}; {rows['limit'].iloc[0]})")
-    for_all = failed(gates, [])
-    lead = "**This study may not speak**" if for_all else "**This study may speak of some measures only**"
-    return f"{lead}: of {len(gates)} gates {len(closed)} are closed: {'; '.join(parts)}."
+    return f"**This study may speak of some measures only**: of {len(gates)} gates {len(closed)} are closed: {'; '.join(parts)}."
 
 
-def _ours(row: Any) -> str:
-    unit = " points" if row.unit else ""
-    return f"{row.ours:.2f}{unit} ({interval(row.ci_low, row.ci_high)})" if np.isfinite(row.ours) else "undefined"
+def say_study(claims: pd.DataFrame, gates: pd.DataFrame, kept: KeptClaims) -> str:
+    """What was asked, whether the study may answer, and what the answer is, each in one sentence.
+
+    Args:
+        claims: see ``judged_claims``.
+        gates: see ``study_gates``.
+        kept: the claims as they were first seen.
+    """
+    primary = claims[claims["primary"].astype(bool)]
+    if not len(primary):
+        return f"**What was asked**: nothing was claimed before the first run, so no number here is a verdict.\n\n{say_gates(gates)}"
+    age = f"when {count(kept.runs, 'run')} were there already" if kept.runs else "before the first run"
+    asked = "; ".join(f"({number}) {row.claim}" for number, row in enumerate(primary.itertuples(), 1))
+    told = "; ".join(f"({number}) **{row.verdict}**, {_numbers(row)}" for number, row in enumerate(primary.itertuples(), 1))
+    return f"**What was asked**, {age}: {asked}.\n\n{say_gates(gates)}\n\n**The answer**: {told}."
+
+
+def _numbers(row: Any) -> str:
+    unit = " points" if row.question == ADDED else ""
+    text = f"{row.ours:.2f}{unit} ({interval(row.ci_low, row.ci_high)})" if np.isfinite(row.ours) else "undefined"
+    text += f", published {row.published:.2f}" if np.isfinite(row.published) else ""
+    return f"{text}, n = {row.n:.0f}"
 
 
 def claim_sentence(row: Any) -> str:
-    """One claim with its verdict and the numbers it stands on; row has ``verdicts.CLAIM_COLUMNS`` and unit, whether it is in points."""
-    text = f"{row.claim}: **{row.verdict}**; here {_ours(row)}"
-    if np.isfinite(row.published):
-        text += f", published {row.published:.2f}"
-    text += f", n = {row.n:.0f}"
+    """One claim with its verdict and the numbers it stands on; row has ``verdicts.CLAIM_COLUMNS``."""
+    text = f"{row.claim}: **{row.verdict}**; here {_numbers(row)}"
     if np.isfinite(row.p_adjusted):
         text += f", adjusted p {row.p_adjusted:.2g}"
-    if row.verdict not in (NOT_TESTED, "supported", "contradicted") and np.isfinite(row.smallest_r):
-        text += f"; {row.smallest_r:.2f}{' points' if row.unit else ''} could have been told from 0"
+    if row.verdict not in (NOT_TESTED, SUPPORTED, CONTRADICTED) and np.isfinite(row.smallest_r):
+        text += f"; {row.smallest_r:.2f}{' points' if row.question == ADDED else ''} could have been told from 0"
     return text
 
 
-def say_claims(claims: pd.DataFrame, facts: pd.DataFrame, *, primary: bool = True) -> str:
-    """The primary claims, or all others, each with its verdict and numbers; facts as of ``stated``."""
-    points = (facts["question"] == ADDED).to_numpy()
-    chosen = claims.assign(unit=points)[claims["primary"].astype(bool) == primary]
+def say_claims(claims: pd.DataFrame, *, primary: bool = True) -> str:
+    """The primary claims, or all others, each with its verdict, its numbers, and its variants below it."""
+    claims = claims.assign(variant_of=claims["variant_of"].fillna(""))  # as it is read back from a table
+    chosen = claims[(claims["primary"].astype(bool) == primary) & (claims["variant_of"] == "")]
     if not len(chosen):
         return "Nothing was claimed before the first run, so every number here is exploration and none is a verdict." if primary else ""
-    return "\n".join(f"- {claim_sentence(row)}." for row in chosen.itertuples())
+    lines = []
+    for row in chosen.itertuples():
+        lines.append(f"- {claim_sentence(row)}.")
+        below = claims[(claims["variant_of"] == row.claim) & (claims["question"] == row.question)]
+        lines += [f"    - as a variant, not judged apart: {other.claim}: {_numbers(other)}." for other in below.itertuples()]
+    return "\n".join(lines)
 
 
 def say_stated(facts: pd.DataFrame) -> str:
@@ -315,14 +347,16 @@ def ranking_figure(table: pd.DataFrame, bands: Mapping[str, float]) -> Figure:
             ax.plot(value, place, "s" if row.baseline else "o", color=colour, fillstyle="full" if filled else "none", markersize=5)
         ax.set(xlim=(-1.05, 1.05), xticks=[-1, 0, 1])
         ax.set_title(title, fontsize="small")
-    names = [f"{row.title}{' [baseline]' if row.baseline else ''}" for row in table.itertuples()]
+    reliable = [f" ({row.reliability:.2f})" if np.isfinite(row.reliability) else "" for row in table.itertuples()]
+    names = [f"{row.title}{' [baseline]' if row.baseline else known}" for row, known in zip(table.itertuples(), reliable, strict=True)]
     axes[0].set_yticks(at, names, fontsize="x-small")
     axes[0].set_ylim(-0.7, len(table) - 0.3)
     shown = table["seconds"].to_numpy(dtype=float) > 0
     axes[-1].plot(table["seconds"][shown], at[shown], "o", color="C1", markersize=4)
     axes[-1].set(xscale="log" if shown.any() else "linear")
     axes[-1].set_title("seconds\nper model", fontsize="small")
-    figure.supxlabel("filled: the sign that the measure promises; hollow: the other; shaded: chance for the best of all", fontsize="small")
+    words = "filled: the sign that the measure promises; hollow: the other; shaded: chance for the best of all; in brackets: reliability"
+    figure.supxlabel(words, fontsize="small")
     return figure
 
 
@@ -361,3 +395,35 @@ def say_reliability(table: pd.DataFrame) -> str:
         f"{worst['title']} with {worst['reliability']:.2f} on {worst['images']:.0f} images, so its |r| can hardly exceed "
         f"{percent(np.sqrt(max(worst['reliability'], 0)))} of 1."
     )
+
+
+def repeatability(models: pd.DataFrame, titles: Mapping[str, str]) -> pd.DataFrame:
+    """Intraclass correlation ICC(1) of gap, test accuracy and every measure over runs that differ in their seed alone.
+
+    Args:
+        models: gap, test_accuracy, cell, snapshot, repeat and a column per measure.
+        titles: measure to its name.
+
+    Returns:
+        measure, title, icc (at most 1: nothing but the cell moves it), groups of repeats and n models in them; no row without repeats.
+    """
+    group = models["cell"].astype(str) + "@" + models["snapshot"].astype(str)
+    again = models[models.groupby(group)["repeat"].transform("nunique") > 1]
+    names = {"gap": "gap", "test_accuracy": "test accuracy"} | {name: title for name, title in titles.items() if name in models}
+    shared = group[again.index]
+    rows = [(name, title, intraclass_correlation(again[name], shared), again[name].notna().sum()) for name, title in names.items()]
+    table = pd.DataFrame(rows, columns=["measure", "title", "icc", "n"]).assign(groups=shared.nunique())
+    return table if len(again) else table.iloc[:0]
+
+
+def say_repeatability(table: pd.DataFrame) -> str:
+    """Say how much of the variance of the gap lies between cells, and of which measure the least does."""
+    if not len(table):
+        return "No two models that are analysed differ in their seed alone, so what a seed moves is not known."
+    gap, known = table.iloc[0], table.iloc[2:].dropna(subset="icc")
+    text = f"Of the variance of the gap {percent(gap['icc'])} lies between the {gap['groups']} cells with repeats, the rest between seeds"
+    if not len(known):
+        return f"{text}."
+    least = known.loc[known["icc"].idxmin()]
+    few = int((known["icc"] < 0.5).sum())
+    return f"{text}; {few} of {count(len(known), 'measure')} have less than half there, least {least['title']} ({least['icc']:.2f})."

@@ -93,14 +93,16 @@ def gates_section(gates: pd.DataFrame) -> str:
 
 
 def claims_section(claims: pd.DataFrame) -> str:
-    """Write all claims as a table of Markdown, the primary ones first; r has the sign of the raw measure."""
+    """Write all claims as a table of Markdown, the primary ones first and variants below theirs; r has the sign of the raw measure."""
     lines = ["| claim | published | here (95 % interval) | adjusted p | n | verdict |", "|---|---|---|---|---|---|"]
-    for row in claims.sort_values("primary", ascending=False, kind="stable").itertuples():
-        claim = f"**{row.claim}** (primary)" if row.primary else row.claim
+    for row in claims.itertuples():
+        variant = isinstance(row.variant_of, str) and row.variant_of
+        claim = f"**{row.claim}** (primary)" if row.primary else f"variant: {row.claim}" if variant else row.claim
         source = f" ({row.source})" if isinstance(row.source, str) and row.source else ""
         ours = f"{row.ours:.2f} ({interval(row.ci_low, row.ci_high)})" if np.isfinite(row.ours) else "undefined"
         published, p = (f"{value:.2g}" if np.isfinite(value) else "–" for value in (row.published, row.p_adjusted))
-        lines.append(f"| {claim}{source} | {published} | {ours} | {p} | {row.n:.0f} | **{row.verdict}** |")
+        told = "that of the claim above" if variant else f"**{row.verdict}**"
+        lines.append(f"| {claim}{source} | {published} | {ours} | {p} | {row.n:.0f} | {told} |")
     return "\n".join(lines)
 
 
@@ -140,7 +142,7 @@ def page(study: Study, notes: str) -> str:
     ranking = study.tables["measures_ranking"]
     notice = "r has the sign of the raw measure. Baselines are arithmetic parts of the gap: no discovery when they lead."
     parts = [
-        [f"# What {study.name} says", f"{say_gates(gates)}{pilot}", say_claims(claims, facts)],
+        [f"# What {study.name} says", f"{say_gates(gates)}{pilot}", say_claims(claims)],
         ["## May this study speak?", gates_section(gates)],
         ["## Its claims", *told] if told else [],
         ["## Does a measure add to what is known in advance?", say_added(ranking, study.tables["known_in_advance"])],

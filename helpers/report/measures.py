@@ -8,7 +8,7 @@ import pandas as pd
 import seaborn
 from matplotlib.figure import Figure
 
-from helpers.report.style import count, interval, listed, nothing_to_draw, percent, style
+from helpers.report.style import count, interval, listed, nothing_to_draw, percent, say_reliable, style
 from helpers.statistics.hyperparameters import ALL, GIVEN_ALL, GIVEN_ONE, GRANULATED, POOLED
 from helpers.statistics.tables import TOTAL
 
@@ -161,10 +161,9 @@ def say_methods(table3: pd.DataFrame, titles: Mapping[str, str]) -> str:
     rows = pooled[pooled["threshold"] == pooled["threshold"].min()].dropna(subset="pearson_r").sort_values("pearson_r")
     if not len(rows):
         return "No method has a defined correlation."
-    reliable = rows.get("reliability", pd.Series(np.nan, rows.index)).map("; reliability {:.2f}".format).where(rows.get("reliability").notna(), "")
     each = [
-        f"{titles[row.measure]} {row.pearson_r:.2f} ({_interval(row.ci_low, row.ci_high)}{known})"
-        for row, known in zip(rows.itertuples(), reliable, strict=True)
+        f"{titles[row['measure']]} {row['pearson_r']:.2f} ({_interval(row['ci_low'], row['ci_high'])}{say_reliable(row)})"
+        for _, row in rows.iterrows()
     ]
     theirs = rows.dropna(subset="published_r").sort_values("published_r")
     order = ", ".join(f"{titles[row.measure]} {row.published_r:.2f}" for row in theirs.itertuples())

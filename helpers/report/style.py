@@ -81,6 +81,12 @@ def interval(low: float, high: float, absent: str = "no interval") -> str:
     return f"95 % interval {low:.2f} to {high:.2f}" if np.isfinite(low) and np.isfinite(high) else absent
 
 
+def say_reliable(row: pd.Series) -> str:
+    """Reliability of a measure in words, to stand in the brackets of its correlation; "" where it is not known."""
+    found = row.get("reliability", np.nan)
+    return f", reliability {found:.2f}" if np.isfinite(found) else ""
+
+
 def points(fraction: float) -> str:
     """Write a fraction as percentage points; an undefined one in words."""
     return f"{100 * fraction:.1f} points" if np.isfinite(fraction) else "undefined"

@@ -7,7 +7,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 ANY_MEASURE = "all"
-GATE_COLUMNS = ["gate", "concerns", "value", "limit", "passes"]
+GATE_COLUMNS = ["gate", "concerns", "value", "limit", "passes", "reason"]
 SMALLEST_MASK, LARGEST_MASK, HIGHEST_FLOOR = 0.05, 0.60, 0.40
 STANDARD_ERRORS, SHARE_ABOVE = 3, 0.5
 LEAST_RELIABILITY = 0.8
@@ -46,6 +46,7 @@ def gate_table(
     floor: float = np.nan,
     corrected: Mapping[str, ArrayLike] | None = None,
     reliabilities: Mapping[str, float] | None = None,
+    unknown: Mapping[str, str] | None = None,
 ) -> pd.DataFrame:
     """Whether each condition of a study holds, and which measures it concerns.
 
@@ -57,11 +58,11 @@ def gate_table(
         floor: mean area of the boxes, as a fraction: what a mask over the whole image scores.
         corrected: by localization measure: (n, images) values less their chance.
         reliabilities: by measure that reads images, see ``reliability.reliability``.
+        unknown: by measure, why a value of it is not known.
 
     Returns:
         ``GATE_COLUMNS``: gate, concerns (a measure, or "all"), value (fraction; points for gaps; a count for cells), limit in words,
-        passes.
-        A value that is not known, NaN, does not pass.
+        passes, and the reason of a value that is not known; such a value, NaN, does not pass.
 
     Raises:
         ValueError: an absent column, or fewer than 2 classes.
@@ -92,7 +93,8 @@ def gate_table(
     )
     cells = models["cell"].nunique()
     rows.append(("enough cells", ANY_MEASURE, float(cells), f"at least {ENOUGH_CELLS} cells", cells >= ENOUGH_CELLS))
-    return pd.DataFrame(rows, columns=GATE_COLUMNS).astype({"passes": bool})
+    table = pd.DataFrame(rows, columns=GATE_COLUMNS[:-1]).astype({"passes": bool})
+    return table.assign(reason=table["concerns"].map(unknown or {}).where(table["value"].isna()).fillna(""))
 
 
 def failed(gates: pd.DataFrame, measures: Collection[str]) -> list[str]:

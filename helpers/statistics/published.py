@@ -51,8 +51,8 @@ def du2024_table2() -> pd.DataFrame:
 def du2024_table3() -> pd.DataFrame:
     """Correlation of each measure with the gap: method, architecture, threshold, pearson_r; Du et al. 2024, Table 3.
 
-    The threshold is a training accuracy, a fraction, above which models count. Towards -1 is better, but for spectral_norm, a complexity,
-    towards +1.
+    The threshold is a training accuracy, a fraction, above which models count. Towards -1 is better, but for the spectral norm, a
+    complexity of which the number itself is correlated and not its logarithm, towards +1.
     """
     return published_table("du2024_table3")
 

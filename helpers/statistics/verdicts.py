@@ -1,6 +1,6 @@
 """What a study says to each claim: five verdicts, from the gates, the interval and the adjusted p-value."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,8 @@ CLAIM_COLUMNS = [
     "n",
     "verdict",
     "table",
+    "question",
+    "variant_of",
 ]
 
 
@@ -55,48 +57,57 @@ def verdict(side: int, low: float, high: float, p_adjusted: float, *, may_speak:
     return PRACTICALLY_NONE if low >= -NEGLIGIBLE and high <= NEGLIGIBLE else CANNOT_TELL
 
 
-def judged(claims: Sequence[Mapping[str, Any]], ranking: pd.DataFrame, gates: pd.DataFrame) -> pd.DataFrame:
+def judged(
+    claims: Sequence[Mapping[str, Any]], ranking: pd.DataFrame, gates: pd.DataFrame, alike: Sequence[Collection[str]] = ()
+) -> pd.DataFrame:
     """Verdict on every claim of a study file, with the numbers it stands on.
 
-    P-values are those of the claim alone, adjusted by Holm within their family: the primary claims are one, the secondary of each table
-    another.
+    Claims of the same question and side on measures that are formulas of one thing are one claim with variants: the first of them, a
+    primary one before others, is judged and counts in its family; the others show their numbers and have neither p nor verdict. P-values
+    are adjusted by Holm: the primary claims are one family, the secondary of each table another.
 
     Args:
         claims: see ``claims.check_claims``; the table is "measures_ranking" where none is named.
         ranking: see ``questions.ranking_table``.
         gates: see ``gates.gate_table``.
+        alike: groups of measures that are formulas of one thing.
 
     Returns:
-        ``CLAIM_COLUMNS``, in the order of the claims; smallest_r is in the unit of ours: points for added error.
+        ``CLAIM_COLUMNS``, each claim followed by its variants, of which variant_of is its text, else ""; smallest_r is in the unit of
+        ours: points for added error.
 
     Raises:
         ValueError: see ``claims.check_claims``.
     """
-    check_claims(claims, list(ranking["measure"]))
-    rows = []
-    for claim in claims:
-        question = claim["question"]
+    claims = sorted(check_claims(claims, list(ranking["measure"])), key=lambda claim: not claim.get("primary", False))
+    rows, first = [], {}
+    for number, claim in enumerate(claims):
+        question, primary = claim["question"], bool(claim.get("primary", False))
         row = ranking[ranking["measure"] == claim["measure"]].iloc[0]
-        rows.append(
-            {
-                "claim": claim["claim"],
-                "primary": bool(claim.get("primary", False)),
-                "source": claim.get("source", ""),
-                "published": claim.get("published", np.nan),
-                "ours": row[question],
-                "ci_low": row[f"{question}_low"],
-                "ci_high": row[f"{question}_high"],
-                "p_adjusted": row[f"{question}_p"],
-                "smallest_r": row[f"{question}_smallest"],
-                "n": int(row["n"]),
-                "table": claim.get("table", "measures_ranking"),
-            }
-        )
-    table = pd.DataFrame(rows, columns=[name for name in CLAIM_COLUMNS if name != "verdict"])
-    family = table["table"].where(~table["primary"], "")
+        group = next((place for place, names in enumerate(alike) if claim["measure"] in names), claim["measure"])
+        head = first.setdefault((question, claim["side"], group), number)
+        head = number if primary else head
+        own = {
+            "claim": claim["claim"],
+            "primary": primary,
+            "source": claim.get("source", ""),
+            "published": claim.get("published", np.nan),
+            "ours": row[question],
+            "ci_low": row[f"{question}_low"],
+            "ci_high": row[f"{question}_high"],
+            "p_adjusted": row[f"{question}_p"] if head == number else np.nan,
+            "smallest_r": row[f"{question}_smallest"],
+            "n": int(row["n"]),
+            "table": claim.get("table", "measures_ranking"),
+            "question": question,
+            "variant_of": "" if head == number else claims[head]["claim"],
+        }
+        rows.append(own | {"head": head, "side": SIDES[claim["side"]], "may_speak": not failed(gates, [claim["measure"]])})
+    table = pd.DataFrame(rows, columns=[*CLAIM_COLUMNS, "head", "side", "may_speak"])
+    family = table["table"].where(~table["primary"].astype(bool), "")
     table["p_adjusted"] = table.groupby(family)["p_adjusted"].transform(holm).astype(float)
     table["verdict"] = [
-        verdict(SIDES[claim["side"]], row.ci_low, row.ci_high, row.p_adjusted, may_speak=not failed(gates, [claim["measure"]]))
-        for claim, row in zip(claims, table.itertuples(), strict=True)
+        "" if row.variant_of else verdict(row.side, row.ci_low, row.ci_high, row.p_adjusted, may_speak=row.may_speak)
+        for row in table.itertuples()
     ]
-    return table[CLAIM_COLUMNS]
+    return table.sort_values("head", kind="stable", ignore_index=True)[CLAIM_COLUMNS]

@@ -90,8 +90,11 @@ def test_what_chance_has_is_taken_off_each_image_before_the_mean():
     for name, value in wanted.items():
         assert getattr(localization, name)(table) == pytest.approx(value), name
     logits = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
-    values = localization.localization_values(table, logits, torch.tensor([0, 0, 0]))
+    boxes = torch.tensor([[[0, 0, 4, 4]], [[0, 0, 4, 4]], [[0, 0, 0, 0]]])  # the last image has none
+    images = SimpleNamespace(boxes=boxes, labels=torch.tensor([0, 0, 0]))
+    values = localization.localization_values(table.assign(x0=0, y0=0, x1=[4, 1, 4], y1=4), images, logits)
     assert values.pop("correct").tolist() == [True, False, True]
+    assert values["box_found"].tolist() == pytest.approx([1, 0, np.nan], nan_ok=True)
     for name, value in wanted.items():
         if name not in ("whole_image_floor", "mask_area"):
             assert np.nanmean(values[name]) == pytest.approx(value, abs=1e-3), name

@@ -13,8 +13,10 @@ from helpers.statistics.verdicts import judged
 PAGES = sorted(path.parents[1] for path in (PROJECT_ROOT / "reports").glob("*/tables/gates.csv"))
 CLAIMS = [
     {"claim": "IoU falls as the gap grows", "measure": "iou", "question": "r_gap", "side": "below", "primary": True, "published": -0.8},
+    {"claim": "IoU-B falls as the gap grows", "measure": "iou_b", "question": "r_gap", "side": "below", "published": -0.7},
     {"claim": "IoU adds to what is known", "measure": "iou", "question": "added_error_points", "side": "above"},
 ]
+KEPT = KeptClaims(CLAIMS, "abc", "2026-01-01 00:00", 0)
 
 
 @pytest.fixture(scope="module")
@@ -31,11 +33,11 @@ def tables():
     values["iou_above_shuffled"] = values["iou"]
     gates = claims.study_gates(models.assign(whole_image_floor=0.3, mask_area=0.4), 10, values)
     table, bands = claims.ranking(models, ["batch_size"], {"iou": 1.0}, values, draws=200, permutations=99, seed=0)
-    kept = KeptClaims(CLAIMS, "abc", "2026-01-01 00:00", 0)
     levels = pd.DataFrame({"hyperparameter": ["batch_size"], "levels": ["16, 32"], "published": ["16, 32, 64"]})
-    found = {"catalogue": catalogue, "gates": gates, "claims": judged(CLAIMS, table, gates), "claims_stated": claims.stated(kept)}
+    found = {"catalogue": catalogue, "gates": gates, "claims": judged(CLAIMS, table, gates, [("iou", "iou_b")])}
     known = known_in_advance(models, ["batch_size"], draws=200)
     return found | {
+        "claims_stated": claims.stated(KEPT),
         "measures_ranking": claims.ranking_columns(table),
         "known_in_advance": known,
         "table2_hyperparameters": levels,
@@ -64,6 +66,8 @@ def test_a_page_tells_gates_claims_and_what_a_measure_adds_and_passes_its_check(
     assert "**This study may not speak**" in text  # 24 cells are not 40
     assert "| enough cells | every claim | 24 | at least 40 cells | **no** |" in text
     assert "IoU falls as the gap grows: **not tested here**" in text
+    assert "    - as a variant, not judged apart: IoU-B falls as the gap grows: " in text
+    assert "| variant: IoU-B falls as the gap grows | -0.7 |" in text
     assert "before the first run" in text
     assert "48 models, fewer than 150, this is a **pilot**" in text
     assert "Error of the predicted gap of cells left out, in points: mean by" in text
@@ -103,6 +107,44 @@ def test_the_ranking_names_what_goes_with_the_gap_and_which_way(tables):
     assert "Too few" in claims.say_ranking(tables["full"].assign(r_gap_low=np.nan), {})
 
 
+def test_a_stranger_reads_what_was_asked_whether_it_may_be_answered_and_the_answer_once_each(tables):
+    asked, may, answer = claims.say_study(tables["claims"], tables["gates"], KEPT).split("\n\n")
+    assert asked == "**What was asked**, before the first run: (1) IoU falls as the gap grows."
+    assert may.startswith(
+        "**This study may not speak**: of the gates that concern every claim these are closed: enough cells (24; at least"
+    )
+    assert answer.startswith("**The answer**: (1) **not tested here**, -0.9")
+    assert "published -0.80, n = 48" in answer
+    late = claims.say_study(tables["claims"], tables["gates"].assign(passes=True), KEPT._replace(runs=3))
+    assert "when 3 runs were there already" in late
+    assert "**This study may speak**" in late
+    assert "nothing was claimed" in claims.say_study(tables["claims"].iloc[:0], tables["gates"], KEPT)
+
+
+def test_gates_of_single_measures_say_why_a_value_is_not_known(tables):
+    opened = tables["gates"].assign(passes=lambda t: t["passes"] | (t["concerns"] == "all"))
+    opened.loc[opened["concerns"] == "iou_b", ["value", "passes", "reason"]] = [np.nan, False, "no mean over images"]
+    text = claims.say_gates(opened)
+    assert text.startswith("**This study may speak of some measures only**")
+    assert "models differ, for IoU-B (1 of 1 not known: no mean over images; reliability at least 0.8)" in text
+
+
+def test_repeats_say_how_much_of_a_variance_a_seed_makes():
+    cells = np.repeat(np.arange(10), 2)
+    models = pd.DataFrame({"cell": cells, "snapshot": "stop", "repeat": np.tile([0, 1], 10), "gap": cells / 10, "test_accuracy": 0.5})
+    models = models.assign(iou=np.tile([0.1, 0.2], 10), norm=cells + 0.1 * models["repeat"])
+    table = claims.repeatability(models, {"iou": "IoU", "norm": "norm", "absent": "absent"}).set_index("measure")
+    assert table.loc["gap", "icc"] == 1
+    assert np.isnan(table.loc["test_accuracy", "icc"])
+    # The mean squares between cells are 0, those within 0.005: (0 - W) / (0 + W) = -1.
+    assert table.loc["iou", "icc"] == pytest.approx(-1)
+    assert table["groups"].unique().tolist() == [10]
+    text = claims.say_repeatability(table.reset_index())
+    assert text.startswith("Of the variance of the gap 100.0 % lies between the 10 cells with repeats")
+    assert "1 of 2 measures have less than half there, least IoU (-1.00)" in text
+    assert "differ in their seed alone" in claims.say_repeatability(claims.repeatability(models[models["repeat"] == 0], {}))
+
+
 def test_the_columns_of_the_ranking_are_the_contract(tables):
     questions = [f"{name}{end}" for name in claims.COLUMNS_OF_QUESTIONS for end in ("", "_low", "_high")]
     last = ["p_adjusted", "added_error_points", "added_error_points_low", "added_error_points_high", "seconds"]
@@ -120,7 +162,7 @@ def test_the_columns_of_the_ranking_are_the_contract(tables):
 def test_figures_draw_every_measure_by_every_question_and_its_gain(tables):
     figure = claims.ranking_figure(tables["full"], tables["bands"])
     labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
-    assert labels[-1] == "IoU" or "baseline" in labels[-1]
+    assert labels[-1] == "IoU (1.00)" or "baseline" in labels[-1]
     assert len(labels) == int(tables["full"]["r_gap"].notna().sum())
     assert len(claims.added_figure(tables["full"], tables["known_in_advance"]).axes[0].get_yticklabels()) == 2
     empty = claims.ranking_figure(tables["full"].assign(r_gap=np.nan), {})

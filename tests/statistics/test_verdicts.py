@@ -176,6 +176,39 @@ def test_holm_counts_primary_claims_as_one_family_and_each_table_as_one():
     assert len(judged([], ranking, gates)) == 0
 
 
+def test_formulas_of_one_thing_are_one_claim_that_is_judged_and_adjusted_once():
+    ranking = pd.DataFrame({"measure": list("abcd"), "n": 9})
+    for question in ("r_gap", "r_gap_given_fit"):
+        facts = {"": 0.5, "_low": 0.1, "_high": 0.9, "_smallest": 0.3, "_p": [0.01, 0.02, 0.03, 0.04]}
+        ranking = ranking.assign(**{f"{question}{end}": value for end, value in facts.items()})
+    gates = gate_table(MODELS, classes=20)
+    base = {"question": "r_gap", "side": "above"}
+    stated = [
+        base | {"claim": "c first in the file", "measure": "c"},
+        base | {"claim": "b", "measure": "b"},
+        base | {"claim": "a", "measure": "a", "primary": True},
+        base | {"claim": "c given the fit", "measure": "c", "question": "r_gap_given_fit"},
+        base | {"claim": "b the other way", "measure": "b", "side": "below"},
+        base | {"claim": "d", "measure": "d"},
+    ]
+    table = judged(stated, ranking, gates, [("a", "b"), ("c", "x")]).set_index("claim")
+    assert list(table.index) == ["a", "b", "c first in the file", "c given the fit", "b the other way", "d"]
+    assert table["variant_of"].to_dict() == dict.fromkeys(table.index, "") | {"b": "a"}
+    assert table.loc["b", "verdict"] == "" and table.loc["b", "ours"] == 0.5
+    # One primary claim alone, and four secondary ones of p 0.03, 0.03, 0.02 and 0.04; the variant is in no family.
+    assert table["p_adjusted"].tolist() == pytest.approx([0.01, np.nan, 0.09, 0.09, 0.08, 0.09], nan_ok=True)
+    assert table["verdict"].drop("b").tolist() == ["supported", *["cannot tell"] * 4]
+    apart = judged(stated, ranking, gates)
+    assert (apart["variant_of"] == "").all()
+
+
+def test_an_unknown_value_says_why_and_does_not_pass():
+    table = gate_table(MODELS, classes=20, reliabilities={"iou": np.nan, "gi": 0.9}, unknown={"iou": "no mean", "gi": "unused"})
+    rows = table[table["gate"] == "models differ"].set_index("concerns")
+    assert rows["reason"].to_dict() == {"iou": "no mean", "gi": ""}
+    assert rows["passes"].to_dict() == {"iou": False, "gi": True}
+
+
 def test_claims_that_cannot_be_judged_are_refused_and_their_digest_is_of_what_they_say():
     for message, claims in {
         "at most 3": [CLAIM] * 4,
@@ -204,7 +237,7 @@ OPEN = {
 def test_gates_pass_at_their_limits():
     table = gate_table(MODELS, **OPEN)
     assert table["passes"].all()
-    assert table.columns.tolist() == ["gate", "concerns", "value", "limit", "passes"]
+    assert table.columns.tolist() == ["gate", "concerns", "value", "limit", "passes", "reason"]
     assert table.set_index("gate")["value"].to_dict() == pytest.approx(
         {
             "the mask can miss": 0.3,
