@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -112,6 +113,7 @@ def as_reason(fault: Exception) -> ValueError:
     return ValueError(f"the network fails on these images ({type(fault).__name__}: {lines[0][:200]})")
 
 
+@cache
 def needs(function: Callable[..., Any]) -> tuple[str, ...]:
     """Names of a function's arguments."""
     return tuple(inspect.signature(function).parameters)
