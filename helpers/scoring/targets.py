@@ -29,7 +29,7 @@ from helpers.training.run import images_of_run
 TURNED_IMAGES = 1000  # of a target at most, for effective invariance
 
 
-TEST_IMAGES = "test images"  # the target that nothing shifts
+PLAIN_TARGET = "test images"  # the target that nothing shifts
 
 
 _AGREEMENT = "agreement_of_repeats"  # never kept: a repeat that is trained later changes it
@@ -197,7 +197,7 @@ def scores_on_targets(work: Path, models: pd.DataFrame, shifts: Sequence[str], s
     facts = models[["model_id", "cell", "architecture"]]
     tables = []
     for shift in ("", *shifts):
-        truth = {"target": shift or TEST_IMAGES, "test_accuracy": models[at("test_accuracy", shift)]}
+        truth = {"target": shift or PLAIN_TARGET, "test_accuracy": models[at("test_accuracy", shift)]}
         tables.append(with_measures(facts.assign(**truth), score_on_target(work, models, shift, settings)))
     return pd.concat(tables, ignore_index=True)
 

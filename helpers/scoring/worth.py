@@ -10,7 +10,7 @@ from helpers.data.shifts import at
 from helpers.measures import registry
 from helpers.measures.evidence import closure
 from helpers.measures.unlabelled import PREDICTED_ACCURACIES
-from helpers.scoring.targets import TEST_IMAGES, TURNED_IMAGES, holdout_of
+from helpers.scoring.targets import PLAIN_TARGET, TURNED_IMAGES, holdout_of
 from helpers.statistics.correlations import Array, design
 from helpers.statistics.labelling import against_labelling
 from helpers.statistics.questions import FIT, left_out_errors, with_fit
@@ -64,7 +64,7 @@ def worth_on_targets(
     fresh = [name for name in there if name in scored]
     plain, tables = models.drop(columns=[name for name in fresh if name in models]), []
     for shift in ("", *shifts):
-        beside = scored.loc[scored["target"] == (shift or TEST_IMAGES), ["model_id", *fresh]]
+        beside = scored.loc[scored["target"] == (shift or PLAIN_TARGET), ["model_id", *fresh]]
         given = {"shift": shift, "passes": passes, "resamples": resamples, "seed": seed}
         tables.append(worth_table(plain.merge(beside, how="left", on="model_id"), there, axes, **given))
     return pd.concat(tables, ignore_index=True)
@@ -146,7 +146,7 @@ def worth_table(
 
 def _ordered(table: pd.DataFrame, shift: str) -> pd.DataFrame:
     """Baselines first, then measures of training images, then of unlabelled ones, each by the error that they leave."""
-    table = table.assign(target=shift or TEST_IMAGES, place=table["source"].map(list(SOURCES).index))
+    table = table.assign(target=shift or PLAIN_TARGET, place=table["source"].map(list(SOURCES).index))
     table = table.sort_values(["place", "with_error"], kind="stable").drop(columns="place")
     errors = ["error", "bias", "fitted_error", "known_error", "with_error", "gain", "gain_low", "gain_high"]
     front = [name for name in ("target", "source", "measure", "n", "cells", *errors) if name in table]

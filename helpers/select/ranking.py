@@ -99,11 +99,11 @@ def rank(
     why = [old or (reason if chosen and outside == len(chosen) else "") for old, outside in zip(why, far, strict=True)]
     judged = np.array([not reason for reason in why], dtype=bool)
     table = pd.DataFrame({"checkpoint": scored.index, "train_accuracy": train, "why": why, "doubtful": (far > 0) | bool(differing)})
-    table[PREDICTED] = np.nan
+    table[_PREDICTED] = np.nan
     moved = None
     if len(np.unique(cells)) >= prediction.FEWEST and judged.any():
         theirs, mine = (values, gap, cells), table[judged]
-        table.loc[judged, PREDICTED] = _predicted(*theirs, scored.loc[judged, used], mine, images, level, draws, seed)
+        table.loc[judged, _PREDICTED] = _predicted(*theirs, scored.loc[judged, used], mine, images, level, draws, seed)
         if right is not None:
             table, moved = _moved(table, models, used, right, level)
         else:
@@ -118,7 +118,7 @@ def rank(
     return RankingResult(ranking, *rests_on, measured, *tried, tuple(differing), moved, _against_labels(models, used))
 
 
-PREDICTED = ["guess", "predicted_gap", "gap_low", "gap_high", "probability_best", "rank_low", "rank_high"]
+_PREDICTED = ["guess", "predicted_gap", "gap_low", "gap_high", "probability_best", "rank_low", "rank_high"]
 
 
 def _placed(table: pd.DataFrame, chosen: Sequence[str], differing: Sequence[str], moved: Moved | None) -> pd.DataFrame:
@@ -195,7 +195,7 @@ def _predicted(
     draws: int,
     seed: int,
 ) -> np.ndarray:
-    """``PREDICTED`` (m, 7) of the checkpoints that are judged, which have train_accuracy and doubtful."""
+    """``_PREDICTED`` (m, 7) of the checkpoints that are judged, which have train_accuracy and doubtful."""
     fresh, train, doubtful = own.to_numpy(dtype=float), judged["train_accuracy"].to_numpy(), judged["doubtful"].to_numpy()
     guess = prediction.predict_gap(prediction.fit(values, gap), fresh)
     likely = prediction.possible(guess[:, None], train)

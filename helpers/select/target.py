@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from helpers.scoring.targets import TEST_IMAGES
+from helpers.scoring.targets import PLAIN_TARGET
 from helpers.select import prediction
 from helpers.select.calibration import Calibration, ranges
 from helpers.select.ranking import NEEDS_LABELS
@@ -86,7 +86,7 @@ def _spread(models: pd.DataFrame, x: np.ndarray, wrong: np.ndarray) -> float:
     """What moving all models of an architecture by their level on the test images leaves on the study's other targets; 0 where unknown."""
     kinds = models["architecture" if models["architecture"].nunique() > 1 else "cell"]
     residuals = prediction.left_out_predictions(x, wrong, kinds, x[:0], most=1)[0]
-    plain = models["target"] == TEST_IMAGES
+    plain = models["target"] == PLAIN_TARGET
     spread = residual_spread(residuals, models["architecture"], None if plain.all() else plain)
     return float(np.nan_to_num(spread))
 
