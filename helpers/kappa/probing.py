@@ -236,7 +236,7 @@ def beside_table2(points: Mapping[str, TradeoffPoint], study: str, strength: flo
 
 def beside_table3(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Put the sign errors of each group, one row per slice and statistic, beside the published ones (Huang et al. 2025, Table 3)."""
-    keys = ["family", "measure", "n", "mean_rank", "best", "p_value", "p_adjusted"]
+    keys = ["family", "measure", "n", "mean_rank", "best", "p_value", "p_adjusted", "band"]
     parts = [table.assign(family=name) for name, table in tables.items()]
     joined = pd.concat(parts, ignore_index=True).melt(keys, var_name="slice", value_name="sign_error")
     theirs = huang2025_table3().assign(measure=lambda table: table["measure"].map(_MEASURES_OF_THE_PAPER))

@@ -358,7 +358,9 @@ def say_sign_errors(tables: Mapping[str, pd.DataFrame], titles: Mapping[str, str
             for _, row in ranked.head(3).iterrows()
         ]
         pairs = networks * (networks - 1) // 2
-        parts.append(f"**{name}**, {count(networks, 'network')} and {count(pairs, 'pair')}: {listed(best)}.")
+        least = ranked["band"].iloc[0]
+        chance = f"; chance alone brings the best of {count(len(ranked), 'measure')} down to {least:.2f}" if np.isfinite(least) else ""
+        parts.append(f"**{name}**, {count(networks, 'network')} and {count(pairs, 'pair')}: {listed(best)}{chance}.")
     return "Lowest mean sign error (0 every pair in order, 0.5 a coin): " + " ".join(parts)
 
 

@@ -5,12 +5,14 @@ similarity of the test images to the clean ones, 1 is clean), unseen_fraction (c
 has seen them, so this is "backbone-unseen" and no zero-shot claim), and the six ``STATISTICS`` over the classes.
 """
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import scipy.stats
 from numpy.typing import ArrayLike, NDArray
 
-from helpers.statistics.permutation import holm
+from helpers.statistics.permutation import adjusted_p_values, band, p_values
 
 _Array = NDArray[np.float64]
 AXES = ("ssim", "unseen_fraction", "weights")
@@ -199,23 +201,30 @@ def sign_error_of_complexity(complexity: ArrayLike, marginal: ArrayLike) -> floa
     return float((1 - (_order(x[kept]) * _order(y[kept])).sum() / (n * (n - 1))) / 2)
 
 
-def _permutation_p_value(complexity: _Array, marginal: _Array, resamples: int, seed: int) -> float:
-    n = len(complexity)
-    truth = np.mean([_order(column) for column in marginal.T], axis=0)
+_ALL_PAIRINGS = 7  # models, up to which every pairing is tried
 
-    def mean_sign_error(values: _Array, axis: int = -1) -> _Array:
-        return (1 - (_order(values) * truth).sum((-2, -1)) / (n * (n - 1))) / 2
 
-    options = {"permutation_type": "pairings", "vectorized": True, "alternative": "less", "batch": max(1, 4_000_000 // n**2)}
-    rng = np.random.default_rng(seed)
-    return float(scipy.stats.permutation_test((complexity,), mean_sign_error, n_resamples=resamples, random_state=rng, **options).pvalue)
+def _pairings(models: int, resamples: int, seed: int) -> NDArray[np.intp]:
+    """Places of the models after each pairing but the one that was observed: all of them, or drawn: (D, n)."""
+    if models <= _ALL_PAIRINGS:
+        return np.array(list(itertools.permutations(range(models))), dtype=np.intp).reshape(-1, models)[1:]
+    return np.random.default_rng(seed).permuted(np.tile(np.arange(models), (resamples, 1)), axis=1)
+
+
+def _mean_errors(complexities: _Array, truth: _Array, pairings: NDArray[np.intp]) -> _Array:
+    """Mean sign-error of each measure (n, M) under each pairing of its models with the order of the errors (n, n): (D, M)."""
+    orders = np.nan_to_num(_order(np.where(np.isfinite(complexities), complexities, np.nan).T))
+    count = np.isfinite(complexities).sum(0)
+    agreeing = np.array([np.tensordot(orders, truth[np.ix_(row, row)], 2) for row in pairings]).reshape(len(pairings), -1)
+    return (1 - agreeing / np.where(count > 1, count * (count - 1), np.nan)) / 2
 
 
 def slice_sign_errors(complexities: pd.DataFrame, cells: pd.DataFrame, *, resamples: int = 9999, seed: int = 0) -> pd.DataFrame:
     """Sign-error of every measure against the slices, with ranks and p-values; Huang et al. 2025, Table 3.
 
     The paper does not name the test behind its p-values. Here p is the share of pairings of complexities with models, drawn at random
-    (all of them up to 7 models), whose mean of the four sign-errors is no larger; p_adjusted is that for all measures together, by Holm.
+    (all of them up to 7 models), whose mean of the four sign-errors is no larger; p_adjusted is that for all measures together, which share
+    every pairing, by the least of them (maxT; Westfall and Young 1993).
 
     Args:
         complexities: index model, a column per measure; a larger value promises a larger error. A model undefined here or in a slice
@@ -225,8 +234,9 @@ def slice_sign_errors(complexities: pd.DataFrame, cells: pd.DataFrame, *, resamp
         seed: of the draws.
 
     Returns:
-        One row per measure: measure, n models, the four sign-errors named as in ``slice_marginals``, p_value, p_adjusted, mean_rank over
-        the four (1 lowest, ties averaged), best (among the three lowest mean ranks; a tie for the third adds more). Sorted by mean_rank.
+        One row per measure: measure, n models, the four sign-errors named as in ``slice_marginals``, p_value, p_adjusted, band (the least
+        mean of the four that chance gives any of these measures lies above it in 95 %; NaN where so few pairings cannot tell), mean_rank
+        over the four (1 lowest, ties averaged), best (among the three lowest mean ranks; a tie for the third adds more), by mean_rank.
 
     Raises:
         ValueError: a model of the cells has no row in complexities.
@@ -235,14 +245,17 @@ def slice_sign_errors(complexities: pd.DataFrame, cells: pd.DataFrame, *, resamp
     absent = slices.index.difference(complexities.index)
     if len(absent):
         raise ValueError(f"no complexity is given for {', '.join(map(str, absent))}; every model of the cells needs a row")
+    slices = slices.dropna()
+    values = complexities.loc[slices.index].replace([np.inf, -np.inf], np.nan)
     rows = []
-    for measure in complexities:
-        kept = slices.assign(complexity=complexities[measure]).replace([np.inf, -np.inf], np.nan).dropna()
-        errors = {name: sign_error_of_complexity(kept["complexity"], kept[name]) for name in slices}
-        enough = (kept["complexity"].to_numpy(dtype=float), kept[list(slices)].to_numpy(), resamples, seed)
-        rows.append({"measure": measure, "n": len(kept), **errors, "p_value": _permutation_p_value(*enough) if len(kept) > 1 else np.nan})
-    table = pd.DataFrame(rows)
-    table["p_adjusted"] = holm(table["p_value"])
+    for measure, column in values.items():
+        errors = {name: sign_error_of_complexity(column, slices[name]) for name in slices}
+        rows.append({"measure": measure, "n": int(column.notna().sum()), **errors})
+    truth = np.mean([_order(slices[name].to_numpy()) for name in slices], axis=0)
+    pairings = np.vstack([np.arange(len(values), dtype=np.intp), _pairings(len(values), resamples, seed)])
+    found = -_mean_errors(values.to_numpy(dtype=float), truth, pairings)  # larger is more extreme
+    observed, null = found[0], found[1:]
+    table = pd.DataFrame(rows).assign(p_value=p_values(observed, null), p_adjusted=adjusted_p_values(observed, null), band=-band(null))
     table["mean_rank"] = table[list(slices)].rank().mean(axis=1, skipna=False)
     table["best"] = table["mean_rank"].rank(method="min") <= 3
     return table.sort_values("mean_rank", kind="stable", ignore_index=True)

@@ -262,6 +262,9 @@ def family():
     return a_cell_each(lambda model, s, u, _: 1 - s / 3 + u - models[model] * 1e-8, models)
 
 
+PAIRINGS = list(itertools.permutations(range(5)))
+
+
 def test_the_table_ranks_measures_and_marks_the_three_best(family):
     up = np.arange(5.0)
     complexities = pd.DataFrame(
@@ -276,6 +279,13 @@ def test_the_table_ranks_measures_and_marks_the_three_best(family):
         assert table[column].tolist() == pytest.approx([0, 0.1, 0.3, 0.5, 1])
     # All 120 pairings are tried: one has no error, five have at most one pair reversed.
     assert table["p_value"].tolist() == pytest.approx([1 / 120, 5 / 120, 29 / 120, 1, 1])
+    # The least of all five is that of the constant, one half, or less; a pairing and its reverse count alike.
+    ups = np.array([c for n, c in complexities.items() if n != "constant"])
+    errors = [
+        [np.mean([(a > b) == (p[j] < p[i]) for i, a in enumerate(c) for j, b in enumerate(c) if i < j]) for c in ups] for p in PAIRINGS
+    ]
+    least = np.minimum(0.5, np.min(errors, axis=1))
+    assert table["p_adjusted"].tolist() == pytest.approx([np.mean(least <= error + 1e-9) for error in (0, 0.1, 0.3, 0.5, 1)])
 
 
 def test_measures_without_values_for_some_models_are_counted(family):
@@ -283,7 +293,7 @@ def test_measures_without_values_for_some_models_are_counted(family):
     table = statistics.slice_sign_errors(complexities, family).set_index("measure")
     assert table["n"].to_dict() == {"some": 3, "none": 0}
     assert table.loc["some", "error_mean_over_ssim"] == 0 and table.loc["some", "p_value"] == pytest.approx(1 / 6)
-    assert table.loc["none"].drop(["n", "best"]).isna().all() and not table.loc["none", "best"]
+    assert table.loc["none"].drop(["n", "best", "band"]).isna().all() and not table.loc["none", "best"]
 
 
 def test_random_pairings_are_drawn_beyond_seven_models():
@@ -292,6 +302,11 @@ def test_random_pairings_are_drawn_beyond_seven_models():
     complexities = pd.DataFrame({"good": -np.arange(9.0), "bad": np.arange(9.0)}, list(models))
     p = statistics.slice_sign_errors(complexities, cells, resamples=499).set_index("measure")["p_value"]
     assert p["good"] == pytest.approx(1 / 500) and p["bad"] == 1
+    noise = pd.DataFrame(np.random.default_rng(0).normal(size=(9, 12)), list(models), [f"noise {n}" for n in range(12)])
+    table = statistics.slice_sign_errors(complexities.join(noise), cells, resamples=499).set_index("measure")
+    assert table.loc["good", "p_adjusted"] < 0.05 < table["p_adjusted"].drop("good").min()
+    assert 0 < table["band"].iloc[0] < 0.3
+    assert (table["p_adjusted"] >= table["p_value"]).all()
 
 
 def test_a_model_without_a_complexity_is_refused(family):
