@@ -95,7 +95,7 @@ def late_changes_figure(changes: pd.DataFrame) -> Figure:
     if not len(changes):
         return nothing_to_draw("No run ended at the epoch cap.")
     figure, axes = plt.subplots(2, 2, figsize=(9, 6), layout="constrained", sharex=True)
-    forms = (("{}_change_of_run", "% of its range in the whole run"), ("relative_{}_change", "% of the epoch before"))
+    forms = (("{}_change_of_run", "% of the run's range"), ("relative_{}_change", "% of the epoch before"))
     for row, (form, unit) in zip(axes, forms, strict=True):
         for ax, name in zip(row, ("loss", "accuracy"), strict=True):
             for _, run in changes.groupby("run_id"):

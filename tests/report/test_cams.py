@@ -202,7 +202,7 @@ def test_late_changes_are_drawn_in_percent_and_counted():
     np.testing.assert_allclose(loss.lines[0].get_ydata(), [-10, np.nan])
     np.testing.assert_allclose([line.get_ydata() for line in accuracy.lines[:2]], [[10, 20], [30, 40]])
     assert "(% of the epoch before)" in loss.get_ylabel() and "(% of the epoch before)" in accuracy.get_ylabel()
-    assert "(% of its range in the whole run)" in whole_loss.get_ylabel()
+    assert "(% of the run's range)" in whole_loss.get_ylabel()
     assert figure.get_suptitle().endswith("(n = 2)")
 
 
