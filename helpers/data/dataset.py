@@ -1,9 +1,8 @@
 """A source of images with boxes to one index table and one in-memory ImageSet: selected, decoded once, cached."""
 
+import io
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,52 +19,16 @@ from tqdm.auto import tqdm
 from helpers.data import layouts, synthetic
 from helpers.data.decode import Decoded, decode_image
 from helpers.data.layouts import Fault, Listing, Record, open_archive
-from helpers.files import from_root
+from helpers.files import from_root, read_tensors, write_tensors
 
 # Raise this when the meaning of the cached arrays changes: older caches are then never used.
-_FORMAT = 1
+_FORMAT = 2
 
 
-def folder_for(cache_dir: Path, parameters: Mapping[str, Any]) -> Path:
-    """The folder of a cache, named by a hash over every parameter, so that one made from others is never used by mistake."""
+def _cache_path(cache_dir: Path, parameters: Mapping[str, Any]) -> Path:
+    """Place of a cache: named by a hash over every parameter, so that one made from others is never used by mistake."""
     canonical = json.dumps({**parameters, "format": _FORMAT}, sort_keys=True)
-    return cache_dir / f"images-{blake2b(canonical.encode(), digest_size=8).hexdigest()}"
-
-
-def write(folder: Path, arrays: Mapping[str, np.ndarray], tables: Mapping[str, pd.DataFrame], record: Mapping[str, Any]) -> None:
-    """Write a cache beside its place and rename it; where another process was first, its cache stays."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".partial", dir=folder.parent))
-    try:
-        for name, array in arrays.items():
-            np.save(temporary / f"{name}.npy", array, allow_pickle=False)
-        for name, table in tables.items():
-            table.to_parquet(temporary / f"{name}.parquet", index=False)
-        shapes = {name: [list(array.shape), str(array.dtype)] for name, array in arrays.items()}
-        (temporary / "meta.json").write_text(json.dumps({**record, "arrays": shapes, "tables": sorted(tables)}))
-        if folder.exists() and read_cache(folder) is None:
-            shutil.rmtree(folder)  # damaged
-        if not folder.exists():
-            try:
-                temporary.rename(folder)
-            except OSError:
-                if read_cache(folder) is None:
-                    raise
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def read_cache(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, pd.DataFrame], dict[str, Any]] | None:
-    """Read a cache; None when there is none or it is damaged. Arrays are mapped, so that processes share the pages."""
-    try:
-        meta = json.loads((folder / "meta.json").read_text())
-        arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="c", allow_pickle=False) for name in meta["arrays"]}
-        tables = {name: pd.read_parquet(folder / f"{name}.parquet") for name in meta["tables"]}
-    except (OSError, EOFError, ValueError, KeyError, TypeError):
-        return None
-    if any([list(array.shape), str(array.dtype)] != meta["arrays"][name] for name, array in arrays.items()):
-        return None
-    return arrays, tables, meta
+    return cache_dir / f"images-{blake2b(canonical.encode(), digest_size=8).hexdigest()}.safetensors"
 
 
 @dataclass(frozen=True)
@@ -116,6 +79,8 @@ def select(
             continue
         if len(unseen) < test_images_per_class:
             faults.append(Fault(class_id, "test", "", "fewer_test_images_than_asked", f"{len(unseen)} of {test_images_per_class}"))
+        if len(candidates) < images_per_class:
+            faults.append(Fault(class_id, "train", "", "fewer_training_images_than_asked", f"{len(candidates)} of {images_per_class}"))
         kept.append(class_id)
         chosen = _choice(candidates, images_per_class or len(candidates), seed, class_id, "train")
         if not test_images_per_class:
@@ -135,14 +100,16 @@ def _choice(images: list[Decoded], count: int, seed: int, class_id: str, purpose
 
 def _without_duplicates(images: Sequence[Decoded], faults: list[Fault]) -> list[Decoded]:
     """Keep the first of the files with the same content: training before test, then by name."""
-    seen: dict[str, str] = {}
+    seen: dict[str, Record] = {}
     kept = []
     for image in sorted(images, key=lambda image: (image.record.split != "train", image.record.name)):
         if image.digest in seen:
-            detail = f"same content as {seen[image.digest]}"
-            faults.append(Fault(image.record.class_id, image.record.split, image.record.name, "duplicate_file", detail))
+            first = seen[image.digest]
+            kind = "duplicate_file" if first.class_id == image.record.class_id else "contradictory_labels"
+            detail = f"same content as {first.name}" + (f", which is of the class {first.class_id}" if kind != "duplicate_file" else "")
+            faults.append(Fault(image.record.class_id, image.record.split, image.record.name, kind, detail))
             continue
-        seen[image.digest] = image.record.name
+        seen[image.digest] = image.record
         kept.append(image)
     return kept
 
@@ -225,16 +192,17 @@ def load_study_data(
         archive = open_archive(from_root(data_path))
         root = layouts.find_root(archive, data_source)
         stamp = archive.stamp(layouts.inputs(archive, data_source, root, class_ids))
-    folder = folder_for(cache_dir, arguments | {"stamp": stamp})
-    if (cached := read_cache(folder)) is not None:
-        return _from_cache(*cached)
+    path = _cache_path(cache_dir, arguments | {"stamp": stamp})
+    if (cached := read_tensors(path)) is not None:
+        return _from_cache(cached)
     if data_source == "synthetic":
         listing, decoded = _render(arguments)
     else:
-        listing = layouts.LAYOUTS[data_source].scan(archive, root, class_ids)
+        listing = layouts.with_names_in_utf8(layouts.LAYOUTS[data_source].scan(archive, root, class_ids))
         decoded = _decode_all(archive, listing.records, image_size)
     data = _assemble(listing, decoded, arguments)
-    write(folder, *_to_cache(data))
+    if not (data.faults["fault"] == layouts.UNREADABLE_NOW).any():
+        write_tensors(path, _to_cache(data))
     return data
 
 
@@ -313,11 +281,17 @@ def _assemble(listing: Listing, decoded: Sequence[Decoded], arguments: dict) -> 
     index = pd.DataFrame(rows, columns=_INDEX)
     numbers = pd.crosstab(index["class_id"], index["split"]).reindex(selected.class_ids)
     classes = pd.DataFrame({"label": range(len(labels)), "class_id": selected.class_ids})
-    classes["class_name"] = [listing.names.get(class_id, class_id) for class_id in selected.class_ids]
+    classes["class_name"] = _class_names(selected.class_ids, listing.names)
     for split in ("train", "test"):
         classes[f"{split}_images"] = numbers[split].to_numpy() if split in numbers else 0
     faults = pd.DataFrame(selected.faults, columns=list(Fault._fields))
     return StudyData(train, test, index, faults, classes, _fingerprint(index, train, test, arguments["image_size"]))
+
+
+def _class_names(class_ids: Sequence[str], names: Mapping[str, str]) -> list[str]:
+    """Names by which classes are told apart: that of the source, with the id where several have it (ILSVRC has "crane" twice)."""
+    told = [names.get(class_id) or class_id for class_id in class_ids]
+    return [f"{name} ({class_id})" if told.count(name) > 1 else name for name, class_id in zip(told, class_ids, strict=True)]
 
 
 def _stack(images: Sequence[Decoded], labels: dict[str, int], size: int) -> ImageSet:
@@ -346,19 +320,22 @@ def fault_counts(faults: pd.DataFrame) -> pd.DataFrame:
     return table.rename_axis(columns=None).reset_index() if len(faults) else pd.DataFrame({"class_id": []})
 
 
-def _to_cache(data: StudyData) -> tuple[dict[str, np.ndarray], dict[str, pd.DataFrame], dict]:
-    arrays = {
-        f"{split}_{name}": getattr(images, name).numpy()
+_TABLES = ("index", "faults", "classes")
+
+
+def _to_cache(data: StudyData) -> dict[str, Tensor]:
+    """Everything as tensors: tables as the bytes of parquet files."""
+    tensors = {
+        f"{split}_{name}": getattr(images, name)
         for split, images in (("train", data.train), ("test", data.test))
         for name in ("images", "labels", "boxes")
     }
-    return arrays, {"index": data.index, "faults": data.faults, "classes": data.classes}, {"fingerprint": data.fingerprint}
+    texts = {name: getattr(data, name).to_parquet(index=False) for name in _TABLES} | {"fingerprint": data.fingerprint.encode()}
+    return tensors | {name: torch.from_numpy(np.frombuffer(text, dtype=np.uint8).copy()) for name, text in texts.items()}
 
 
-def _from_cache(arrays: dict[str, np.ndarray], tables: dict[str, pd.DataFrame], record: dict) -> StudyData:
+def _from_cache(kept: Mapping[str, Tensor]) -> StudyData:
+    tables = {name: pd.read_parquet(io.BytesIO(kept[name].numpy().tobytes())) for name in _TABLES}
     names = {split: tuple(tables["index"].loc[tables["index"]["split"] == split, "name"]) for split in ("train", "test")}
-    train, test = (
-        ImageSet(*(torch.from_numpy(arrays[f"{split}_{name}"]) for name in ("images", "labels", "boxes")), names[split])
-        for split in ("train", "test")
-    )
-    return StudyData(train, test, tables["index"], tables["faults"], tables["classes"], record["fingerprint"])
+    sets = [ImageSet(*(kept[f"{split}_{name}"] for name in ("images", "labels", "boxes")), names[split]) for split in ("train", "test")]
+    return StudyData(*sets, **tables, fingerprint=kept["fingerprint"].numpy().tobytes().decode())

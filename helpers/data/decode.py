@@ -1,14 +1,16 @@
 """One file and its annotation to one square 8-bit image and its boxes, with everything that had to be mended counted."""
 
 import io
+import re
 import warnings
 from hashlib import blake2b
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 
-from helpers.data.layouts import Annotation, Archive, Box, Record
+from helpers.data.annotations import Annotation, Box
+from helpers.data.layouts import UNREADABLE_NOW, Archive, Record
 
 # EXIF orientations that exchange width and height.
 _TURNED = {5, 6, 7, 8}
@@ -30,8 +32,10 @@ def decode_image(archive: Archive, record: Record, size: int) -> Decoded:
     """Read, convert to RGB and squash one image; never raises for a bad file, whose fault is in the result."""
     try:
         content = archive.read(record.name)
-    except (OSError, ValueError) as fault:
+    except ValueError as fault:
         return Decoded(record, None, [], 0, 0, "", [("unreadable_image", str(fault))])
+    except OSError as fault:
+        return Decoded(record, None, [], 0, 0, "", [(UNREADABLE_NOW, str(fault))])
     digest = blake2b(content, digest_size=8).hexdigest()
     stated = record.annotation.size if record.annotation else None
     try:
@@ -41,17 +45,14 @@ def decode_image(archive: Archive, record: Record, size: int) -> Decoded:
             image.load()
         width, height = image.size
         rotated, faults = _turn(image, stated)
+        if rotated.mode in ("I", "F") or rotated.mode.startswith("I;16"):
+            rotated, note = _to_8_bits(rotated)
+            faults.append(("rescaled_to_8_bits", note))
         pixels = np.asarray(_to_rgb(rotated).resize((size, size), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
-    except (
-        UnidentifiedImageError,
-        OSError,
-        ValueError,
-        SyntaxError,
-        EOFError,
-        Image.DecompressionBombError,
-        Image.DecompressionBombWarning,
-    ) as fault:
-        return Decoded(record, None, [], 0, 0, digest, [("unreadable_image", f"{type(fault).__name__}: {fault}")])
+    except Exception as fault:  # decoders of damaged files raise nearly every kind, and the next image is to be read
+        # Without addresses in memory, which are others each time.
+        told = re.sub(r"<[^<>]* at 0x[0-9a-f]+>", "the file", f"{type(fault).__name__}: {fault}")
+        return Decoded(record, None, [], 0, 0, digest, [("unreadable_image", told)])
     boxes, box_faults = square_boxes(record.annotation, rotated.size, size)
     return Decoded(record, pixels, boxes, width, height, digest, faults + box_faults)
 
@@ -63,6 +64,15 @@ def _turn(image: Image.Image, stated: tuple[int, int] | None) -> tuple[Image.Ima
     if stated == image.size[::-1] and image.getexif().get(0x0112) in _TURNED:
         return ImageOps.exif_transpose(image), []
     return image, [("size_differs_from_annotation", f"stored {image.size[0]}x{image.size[1]}, annotated {stated[0]}x{stated[1]}")]
+
+
+def _to_8_bits(image: Image.Image) -> tuple[Image.Image, str]:
+    """Rescale grey values of 16 or 32 bits, or of floats, from the image's own range; ValueError where they have none."""
+    values = np.asarray(image).astype(np.float64)
+    low, high = values.min(), values.max()
+    if not low < high < np.inf or low == -np.inf:
+        raise ValueError(f"grey values of mode {image.mode} go from {low:g} to {high:g}, which is no range to rescale")
+    return Image.fromarray(((values - low) * (255 / (high - low))).round().astype(np.uint8)), f"mode {image.mode}, {low:g} to {high:g}"
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
@@ -85,7 +95,7 @@ def square_boxes(
         size: side of the square.
 
     Returns:
-        The usable boxes, and the faults: clipped, outside, or without area.
+        The usable boxes, and the faults: clipped, outside, or without area, before or after scaling.
     """
     if annotation is None:
         return [], []
@@ -100,8 +110,11 @@ def square_boxes(
         else:
             if clipped != box:
                 faults.append(("box_outside_clipped", str(box)))
-            scaled = (x0 * size / width, y0 * size / height, x1 * size / width, y1 * size / height)
-            usable.append(tuple(int(value) for value in scaled))
+            scaled = tuple(int(value) for value in (x0 * size / width, y0 * size / height, x1 * size / width, y1 * size / height))
+            if scaled[2] <= scaled[0] or scaled[3] <= scaled[1]:
+                faults.append(("box_without_area", f"{box}, in the square {scaled}"))
+            else:
+                usable.append(scaled)
     return usable, faults
 
 

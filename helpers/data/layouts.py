@@ -1,118 +1,19 @@
 """The layouts in which data sets are published, in a folder or a ``.zip`` read in place: images, classes, splits, boxes."""
 
-import csv
-import io
+import os
 import zipfile
+import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
-from xml.etree.ElementTree import Element, ParseError
 
-import defusedxml.ElementTree
-from defusedxml import DefusedXmlException
-
+from helpers.data.annotations import Annotation, parse_names, parse_solution, parse_tiny_boxes, parse_voc
 from helpers.files import inside
 
-Box = tuple[float, float, float, float]
-
-
-@dataclass(frozen=True)
-class Annotation:
-    """What an annotation says of one image."""
-
-    boxes: tuple[Box, ...]  # xmin, ymin, xmax, ymax in pixels of the stated size
-    objects: tuple[str, ...]  # the class named at each box
-    size: tuple[int, int] | None = None  # stated width and height; None where the format states none
-
-
-def parse_voc(content: bytes) -> Annotation:
-    """Read a Pascal VOC XML file; entity definitions are refused, not expanded.
-
-    Raises:
-        ValueError: not XML, or a box without four numbers.
-    """
-    try:
-        root = defusedxml.ElementTree.fromstring(content)
-        boxes, names = [], []
-        for item in root.iter("object"):
-            corners = item.find("bndbox")
-            if corners is None:
-                raise ValueError("an object without bndbox")
-            boxes.append(tuple(_number(corners, side) for side in ("xmin", "ymin", "xmax", "ymax")))
-            names.append((item.findtext("name") or "").strip())
-        size = root.find("size")
-        stated = (int(_number(size, "width")), int(_number(size, "height"))) if size is not None else None
-    except (ParseError, DefusedXmlException, ValueError, OverflowError) as fault:
-        raise ValueError(f"{type(fault).__name__}: {fault}") from fault
-    # A size of zero is how some tools write "unknown".
-    return Annotation(tuple(boxes), tuple(names), stated if stated and min(stated) > 0 else None)
-
-
-def _number(parent: Element, name: str) -> float:
-    value = float(parent.findtext(name) or "nothing")
-    if value != value or abs(value) == float("inf"):
-        raise ValueError(f"{name} is {value}")
-    return value
-
-
-def parse_solution(content: bytes) -> tuple[dict[str, Annotation], dict[str, str]]:
-    """Read ``LOC_train_solution.csv`` or ``LOC_val_solution.csv``: "wnid xmin ymin xmax ymax" repeated per image.
-
-    Returns:
-        Annotations by image id, and what is wrong by image id.
-    """
-    annotations, faults = {}, {}
-    for number, row in enumerate(csv.reader(io.StringIO(content.decode("utf-8", "replace")))):
-        if number == 0 or not row:
-            continue
-        words = row[1].split() if len(row) > 1 else []
-        try:
-            if not words or len(words) % 5:
-                raise ValueError(f"{len(words)} words, not a multiple of five")
-            boxes = tuple(tuple(map(float, words[start + 1 : start + 5])) for start in range(0, len(words), 5))
-            annotations[row[0]] = Annotation(boxes, tuple(words[::5]))
-        except ValueError as fault:
-            faults[row[0]] = f"line {number + 1}: {fault}"
-    return annotations, faults
-
-
-def parse_tiny_boxes(content: bytes, with_class: bool) -> tuple[dict[str, Annotation], dict[str, str]]:
-    """Read Tiny ImageNet's tab-separated boxes: name, [class,] xmin, ymin, xmax, ymax; a name may have several lines.
-
-    Args:
-        content: of ``<wnid>_boxes.txt``, or of ``val_annotations.txt``.
-        with_class: whether the second column is the class.
-
-    Returns:
-        Annotations by file name, and what is wrong by file name.
-    """
-    annotations: dict[str, Annotation] = {}
-    faults: dict[str, str] = {}
-    for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), 1):
-        if not line.strip():
-            continue
-        name, *rest = line.split("\t")
-        label = rest.pop(0) if with_class and rest else ""
-        try:
-            corners = tuple(map(float, rest))
-            if len(corners) != 4 or any(value != value or abs(value) == float("inf") for value in corners):
-                raise ValueError(f"{len(corners)} finite numbers are needed: 4")
-            before = annotations.get(name, Annotation((), ()))
-            annotations[name] = Annotation((*before.boxes, corners), (*before.objects, label))
-        except ValueError as fault:
-            faults[name] = f"line {number}: {fault}"
-            if with_class and label:  # the class is still known, only the box is lost
-                annotations.setdefault(name, Annotation((), (label,)))
-    return annotations, faults
-
-
-def parse_names(content: bytes, separator: str | None) -> dict[str, str]:
-    """Read "id<separator>name, synonym, ..." lines (``LOC_synset_mapping.txt``, ``words.txt``); the first name is kept."""
-    pairs = (line.split(separator, 1) for line in content.decode("utf-8", "replace").splitlines() if line.strip())
-    return {pair[0].strip(): pair[1].split(",")[0].strip() for pair in pairs if len(pair) == 2}
+LARGEST_FILE = 256 * 2**20  # bytes of an image or a table, unpacked; the largest table of ILSVRC has 55 MB
 
 
 class Folder:
@@ -135,22 +36,33 @@ class Folder:
         return sorted(item.name for item in place.iterdir() if item.is_dir() == directories) if place.is_dir() else []
 
     def _place(self, name: str) -> Path:
-        return inside(self.path, name) if name.strip("./") else self.path
+        try:
+            return inside(self.path, name) if name.strip("./") else self.path
+        except RuntimeError as fault:
+            raise ValueError(f"{name} is a link to itself") from fault
 
     def exists(self, name: str) -> bool:
-        """Whether a file is there."""
-        return self._place(name).is_file()
+        """Whether a regular file is there."""
+        try:
+            return self._place(name).is_file()
+        except ValueError:
+            return False
 
     def read(self, name: str) -> bytes:
-        """Read a file whole. Raises OSError when it cannot be read, ValueError when the name leaves the folder."""
-        return self._place(name).read_bytes()
+        """Bytes of a file. Raises OSError when it cannot be read now, ValueError when it is no regular file of the folder, or too large."""
+        place = self._place(name)
+        if not place.is_file():
+            raise ValueError(f"{name} is no regular file, or a link to nothing")
+        _check_size(name, place.stat().st_size)
+        return place.read_bytes()
 
     def stamp(self, names: Iterable[str]) -> str:
         """Digest of the sizes and times of change of some files: equal stamps mean that nothing was touched."""
         digest = blake2b(digest_size=8)
         for name in sorted(names):
-            state = self._place(name).stat()
-            digest.update(f"{name}\0{state.st_size}\0{state.st_mtime_ns}\0".encode())
+            # Of links their own state where they lead nowhere; names as bytes, since not all are UTF-8.
+            state = self._place(name).stat() if self.exists(name) else (self.path / name).lstat()
+            digest.update(os.fsencode(f"{name}\0{state.st_size}\0{state.st_mtime_ns}\0"))
         return digest.hexdigest()
 
 
@@ -158,9 +70,12 @@ class Zip:
     """Files in a zip archive. Reading is safe from several threads: ``zipfile`` locks its one handle."""
 
     def __init__(self, path: Path) -> None:
-        """Read the archive's directory. Raises zipfile.BadZipFile when it is none."""
+        """Read the archive's directory. Raises ValueError when there is none."""
         self.path = path
-        self._archive = zipfile.ZipFile(path)
+        try:
+            self._archive = zipfile.ZipFile(path)
+        except zipfile.BadZipFile as fault:
+            raise ValueError(f"data_path {path} is a .zip that was cut or damaged ({fault}); fetch it again") from fault
         self._files: dict[str, set[str]] = defaultdict(set)
         self._folders: dict[str, set[str]] = defaultdict(set)
         for name in self._archive.namelist():
@@ -186,11 +101,12 @@ class Zip:
         return file in self._files.get(folder, ())
 
     def read(self, name: str) -> bytes:
-        """Read a file whole. Raises OSError when it is missing or damaged inside the archive."""
+        """Bytes of a file. OSError when the archive cannot be read now, ValueError when the file is missing, damaged or too large."""
         try:
-            return self._archive.read(name)
-        except (KeyError, zipfile.BadZipFile, EOFError, ValueError, RuntimeError) as fault:
-            raise OSError(f"{name} cannot be read from {self.path.name}: {fault}") from fault
+            _check_size(name, self._archive.getinfo(name).file_size)
+            return self._archive.read(name)  # no more than the size that was checked, whatever is packed
+        except (KeyError, zipfile.BadZipFile, zlib.error, EOFError, ValueError, RuntimeError) as fault:
+            raise ValueError(f"{name} cannot be read from {self.path.name}: {fault}") from fault
 
     def stamp(self, names: Iterable[str]) -> str:
         """Size and time of change of the archive, in one word; ``names`` makes no difference."""
@@ -198,12 +114,17 @@ class Zip:
         return f"{state.st_size}-{state.st_mtime_ns}"
 
 
+def _check_size(name: str, size: int) -> None:
+    if size > LARGEST_FILE:
+        raise ValueError(f"{name} has {size} bytes; at most {LARGEST_FILE} are read")
+
+
 def open_archive(path: Path) -> Folder | Zip:
     """Open a folder or a zip.
 
     Raises:
         FileNotFoundError: nothing is there.
-        ValueError: it is neither.
+        ValueError: it is neither, or a zip that was cut.
     """
     if path.is_dir():
         return Folder(path)
@@ -211,9 +132,16 @@ def open_archive(path: Path) -> Folder | Zip:
         raise FileNotFoundError(
             f"data_path {path} does not exist; put the images there, or set data_path to the folder or .zip that holds them"
         )
-    if not zipfile.is_zipfile(path):
+    if not zipfile.is_zipfile(path) and not _begins_as_zip(path):
         raise ValueError(f"data_path {path} is neither a folder nor a .zip; set data_path to one of these")
     return Zip(path)
+
+
+def _begins_as_zip(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(4) == b"PK\x03\x04"
 
 
 IMAGE_ENDINGS = {".jpeg", ".jpg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"}
@@ -228,6 +156,10 @@ class Fault(NamedTuple):
     name: str
     fault: str
     detail: str
+
+
+# A fault that may be gone at the next start; what holds one is never kept.
+UNREADABLE_NOW = "unreadable_now"
 
 
 @dataclass(frozen=True)
@@ -266,9 +198,11 @@ def _lookup(archive: Archive, listing: Listing, class_id: str, split: str, name:
         return None
     try:
         return parse_voc(archive.read(path))
-    except (ValueError, OSError) as fault:
+    except ValueError as fault:
         listing.note(class_id, split, name, "malformed_annotation", str(fault))
-        return None
+    except OSError as fault:
+        listing.note(class_id, split, path, UNREADABLE_NOW, str(fault))
+    return None
 
 
 def _from_table(
@@ -282,8 +216,33 @@ def _from_table(
     return table.get(key)
 
 
-def _tables(archive: Archive, path: str, parse: Callable[[bytes], tuple[dict, dict]]) -> tuple[dict, dict]:
-    return parse(archive.read(path)) if archive.exists(path) else ({}, {})
+def _content(archive: Archive, listing: Listing, path: str) -> bytes:
+    """Bytes of a table of the source; none where it is missing or, which is counted, cannot be read."""
+    try:
+        return archive.read(path) if archive.exists(path) else b""
+    except ValueError as fault:
+        listing.note("", "", path, "unreadable_table", str(fault))
+    except OSError as fault:
+        listing.note("", "", path, UNREADABLE_NOW, str(fault))
+    return b""
+
+
+def _count_missing(listing: Listing, split: str, table: str, named: Mapping[str, str], there: Iterable[str]) -> None:
+    """Count, class by class, the images that a table names and that are not there; ``named`` maps them to their class."""
+    missing = defaultdict(list)
+    for name in named.keys() - set(there):
+        missing[named[name]].append(name)
+    for class_id in listing.classes:
+        if names := missing[class_id]:
+            listing.note(class_id, split, table, "missing_image", f"{len(names)} named there have no file, such as {min(names)}")
+
+
+def _label(listing: Listing, annotation: Annotation | None, name: str) -> str:
+    """Class of a validation image, the first that is named; others beside it are counted."""
+    labels = list(dict.fromkeys(annotation.objects)) if annotation else []
+    if len(labels) > 1:
+        listing.note(labels[0], "test", name, "contradictory_labels", f"{' and '.join(labels)}; the first is taken")
+    return labels[0] if labels else ""
 
 
 def _wanted(listing: Listing, asked: Sequence[str], present: Iterable[str], where: str) -> list[str]:
@@ -297,21 +256,24 @@ def _wanted(listing: Listing, asked: Sequence[str], present: Iterable[str], wher
 
 def _tiny_imagenet(archive: Archive, root: str, asked: Sequence[str]) -> Listing:
     listing = Listing()
-    if archive.exists(f"{root}words.txt"):
-        listing.names = parse_names(archive.read(f"{root}words.txt"), "\t")
+    listing.names = parse_names(_content(archive, listing, f"{root}words.txt"), "\t")
     classes = _wanted(listing, asked, archive.folders(f"{root}train"), f"{root}train")
     for class_id in classes:
         folder = f"{root}train/{class_id}"
-        table, faults = _tables(archive, f"{folder}/{class_id}_boxes.txt", lambda content: parse_tiny_boxes(content, False))
+        boxes = f"{folder}/{class_id}_boxes.txt"
+        table, faults = parse_tiny_boxes(_content(archive, listing, boxes), False)
+        _count_missing(listing, "train", boxes, dict.fromkeys(table | faults, class_id), archive.files(f"{folder}/images"))
         for file in filter(is_image, archive.files(f"{folder}/images")):
             name = f"{folder}/images/{file}"
             listing.records.append(Record(name, class_id, "train", _from_table(listing, table, faults, file, class_id, "train", name)))
-    table, faults = _tables(archive, f"{root}val/val_annotations.txt", lambda content: parse_tiny_boxes(content, True))
+    table, faults = parse_tiny_boxes(_content(archive, listing, f"{root}val/val_annotations.txt"), True)
+    labels = {name: annotation.objects[0] for name, annotation in table.items()}
+    _count_missing(listing, "test", f"{root}val/val_annotations.txt", labels, archive.files(f"{root}val/images"))
     known = set(archive.folders(f"{root}train"))
     for file in filter(is_image, archive.files(f"{root}val/images")):
         name = f"{root}val/images/{file}"
         annotation = _from_table(listing, table, faults, file, "", "test", name)
-        class_id = annotation.objects[0] if annotation else ""
+        class_id = _label(listing, annotation, name)
         if class_id in classes:
             listing.records.append(Record(name, class_id, "test", annotation))
         elif class_id and class_id not in known:
@@ -322,10 +284,11 @@ def _tiny_imagenet(archive: Archive, root: str, asked: Sequence[str]) -> Listing
 def _ilsvrc(archive: Archive, root: str, asked: Sequence[str]) -> Listing:
     listing = Listing()
     data, xml = f"{root}ILSVRC/Data/CLS-LOC", f"{root}ILSVRC/Annotations/CLS-LOC"
-    if archive.exists(f"{root}LOC_synset_mapping.txt"):
-        listing.names = parse_names(archive.read(f"{root}LOC_synset_mapping.txt"), None)
+    listing.names = parse_names(_content(archive, listing, f"{root}LOC_synset_mapping.txt"), None)
     classes = _wanted(listing, asked, archive.folders(f"{data}/train"), f"{data}/train")
-    table, faults = _tables(archive, f"{root}LOC_train_solution.csv", parse_solution)
+    table, faults = parse_solution(_content(archive, listing, f"{root}LOC_train_solution.csv"))
+    there = [PurePosixPath(file).stem for class_id in classes for file in archive.files(f"{data}/train/{class_id}")]
+    _count_missing(listing, "train", f"{root}LOC_train_solution.csv", {name: found.objects[0] for name, found in table.items()}, there)
     for class_id in classes:
         has_xml = bool(archive.files(f"{xml}/train/{class_id}"))
         for file in filter(is_image, archive.files(f"{data}/train/{class_id}")):
@@ -342,19 +305,22 @@ def _ilsvrc(archive: Archive, root: str, asked: Sequence[str]) -> Listing:
 def _ilsvrc_validation(archive: Archive, listing: Listing, root: str, classes: Sequence[str], known: set[str]) -> None:
     """Add the validation images: labelled by the CSV where it stands, by the first object of the XML otherwise."""
     data, xml = f"{root}ILSVRC/Data/CLS-LOC/val", f"{root}ILSVRC/Annotations/CLS-LOC/val"
-    table, faults = _tables(archive, f"{root}LOC_val_solution.csv", parse_solution)
+    table, faults = parse_solution(_content(archive, listing, f"{root}LOC_val_solution.csv"))
+    there = [PurePosixPath(file).stem for file in archive.files(data)]
+    _count_missing(listing, "test", f"{root}LOC_val_solution.csv", {name: found.objects[0] for name, found in table.items()}, there)
     for file in filter(is_image, archive.files(data)):
         name, stem = f"{data}/{file}", PurePosixPath(file).stem
         annotation = table.get(stem)
-        class_id = annotation.objects[0] if annotation else ""
+        class_id = _label(listing, annotation, name)
         if stem in faults:
             listing.note("", "test", name, "malformed_annotation", faults[stem])
         if annotation is None:
             annotation = _lookup(archive, listing, "", "test", name, f"{xml}/{stem}.xml")
-            class_id = next(iter(annotation.objects), "") if annotation else ""
+            class_id = _label(listing, annotation, name)
         elif class_id in classes and archive.exists(f"{xml}/{stem}.xml"):
             # The XML states the size that its boxes refer to, the CSV does not.
             annotation = _lookup(archive, listing, class_id, "test", name, f"{xml}/{stem}.xml") or annotation
+            _label(listing, replace(annotation, objects=(class_id, *annotation.objects)), name)
         if class_id in classes:
             listing.records.append(Record(name, class_id, "test", annotation))
         elif class_id and class_id not in known:
@@ -377,6 +343,26 @@ def _voc_folder(archive: Archive, root: str, asked: Sequence[str]) -> Listing:
                 annotation = _lookup(archive, listing, class_id, split, name, str(PurePosixPath(name).with_suffix(".xml")))
                 listing.records.append(Record(name, class_id, split, annotation))
     return listing
+
+
+def with_names_in_utf8(listing: Listing) -> Listing:
+    """The listing without classes and images whose names are not UTF-8, which no table can hold; they are counted, by escaped names."""
+    told = replace(listing, records=[], classes=[], faults=[Fault(*map(_escaped, fault)) for fault in listing.faults])
+    for class_id in listing.classes:
+        if _escaped(class_id) == class_id:
+            told.classes.append(class_id)
+        else:
+            told.note(_escaped(class_id), "", "", "name_not_utf8", "the class is left out")
+    for record in listing.records:
+        if _escaped(record.name) == record.name:
+            told.records.append(record)
+        else:
+            told.note(_escaped(record.class_id), record.split, _escaped(record.name), "name_not_utf8")
+    return told
+
+
+def _escaped(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 class Layout(NamedTuple):

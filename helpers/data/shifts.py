@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 from torchvision.transforms.v2.functional import InterpolationMode, rgb_to_grayscale, rotate
 
 from helpers.data.degrade import blurred, check_images, in_chunks, ssim, with_noise
-from helpers.files import complete_or_absent, read_json, write_json
+from helpers.files import read_tensors, write_tensors
 
 _FORMAT = 1  # raised when the meaning of a name changes: older copies are then never used
 _CHUNK = 256
@@ -203,22 +203,9 @@ def kept(folder: Path, images: Tensor, name: str, seed: int = 0) -> Shifted:
     parsed(name)
     digest = blake2b(np.ascontiguousarray(images.numpy()).data, digest_size=8)
     digest.update(f"{name} {seed} {_FORMAT} {tuple(images.shape)}".encode())
-    path = folder / f"{name}-{digest.hexdigest()}.npy"
-    found = _read(path, tuple(images.shape))
-    if found is None:
+    path = folder / f"{name}-{digest.hexdigest()}.safetensors"
+    if (found := read_tensors(path)) is None:
         made = shifted(images, name, seed)
-        write_json(path.with_suffix(".json"), {"shift": name, "seed": seed, "strength": made.strength, "ssim": made.ssim})
-        with complete_or_absent(path) as temporary, open(temporary, "wb") as file:
-            np.save(file, made.images.numpy(), allow_pickle=False)
-        found = _read(path, tuple(images.shape)) or made
-    return found
-
-
-def _read(path: Path, shape: tuple[int, ...]) -> Shifted | None:
-    try:
-        array = np.load(path, mmap_mode="c", allow_pickle=False)
-        record = read_json(path.with_suffix(".json"))
-        strength, reached = float(record["strength"]), float(record["ssim"])
-    except (OSError, EOFError, ValueError, KeyError, TypeError):
-        return None
-    return Shifted(torch.from_numpy(array), strength, reached) if array.shape == shape and array.dtype == np.uint8 else None
+        write_tensors(path, {"images": made.images, "strength_and_ssim": torch.tensor(made[1:], dtype=torch.float64)})
+        found = read_tensors(path)
+    return Shifted(found["images"], *found["strength_and_ssim"].tolist())

@@ -1,5 +1,8 @@
 import io
+import os
 import shutil
+import warnings
+import zipfile
 from dataclasses import fields
 
 import numpy as np
@@ -112,18 +115,53 @@ def test_a_cache_made_from_other_parameters_is_not_used(store, load, change):
     same(changed, load(path, **change))
 
 
-@pytest.mark.parametrize("name", ["meta.json", "train_images.npy", "index.parquet"])
-@pytest.mark.parametrize("content", [b"", b"half", None])
-def test_a_damaged_cache_is_made_again(tmp_path, load, name, content):
-    for file, bytes_ in tiny_imagenet().items():
-        (tmp_path / "s" / file).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "s" / file).write_bytes(bytes_)
-    first = load(tmp_path / "s")
-    (damaged,) = (tmp_path / "cache").glob(f"images-*/{name}")
-    damaged.unlink() if content is None else damaged.write_bytes(content)
-    same(first, load(tmp_path / "s"))
-    assert dataset.read_cache(damaged.parent) is not None
-    assert not list((tmp_path / "cache").glob(".*"))
+def altered(path, other):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.unlink()  # not in place: what is mapped must stay
+    path.write_bytes(content)
+
+
+def replaced(path, other):
+    path.unlink()
+    shutil.copy(other, path)
+    shutil.copy(other.with_name(f".{other.name}.seal"), path.with_name(f".{path.name}.seal"))
+
+
+def emptied(path, other):
+    path.unlink()
+    path.touch()
+
+
+@pytest.mark.parametrize("damage", [altered, replaced, emptied])
+def test_a_damaged_cache_is_named_and_made_again(store, load, damage):
+    source = store(tiny_imagenet())
+    first = load(source)
+    (path,) = (source.parent / "cache").glob("images-*.safetensors")
+    load(source, data_seed=1)
+    (other,) = {*(source.parent / "cache").glob("images-*.safetensors")} - {path}
+    damage(path, other)
+    with pytest.warns(UserWarning, match=r"images-\w+.safetensors: .*; it is made again"):
+        same(first, load(source))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        same(first, load(source))
+
+
+def test_what_cannot_be_read_now_is_counted_and_not_kept(store, load, monkeypatch):
+    source, read, failing = store(tiny_imagenet()), layouts.Folder.read, {"n01_0.JPEG", "val_annotations.txt"}
+    if source.suffix == ".zip":
+        pytest.skip("a zip is one file")
+
+    def passing(self, name):
+        if name.rsplit("/", 1)[-1] in failing:
+            raise OSError(5, "Input/output error")
+        return read(self, name)
+
+    monkeypatch.setattr(layouts.Folder, "read", passing)
+    assert kinds(load(source))["unreadable_now"] == 2
+    failing.clear()
+    assert kinds(load(source)) == {}
 
 
 def test_a_changed_source_is_decoded_again(tmp_path, load):
@@ -157,7 +195,8 @@ def test_every_damage_is_counted_and_the_rest_is_used(store, load):
     data = load(store(files), class_ids=["n01", "n02", "n03", "n77"], test_images_per_class=3)
     assert kinds(data) == {
         "unreadable_image": 3,
-        "duplicate_file": 2,
+        "duplicate_file": 1,
+        "contradictory_labels": 1,
         "box_outside_clipped": 1,
         "box_outside_dropped": 1,
         "box_without_area": 2,
@@ -191,7 +230,7 @@ def test_every_mode_becomes_rgb(store, load, mode, kind):
     files = voc_folder()
     files["cat/0.jpg"] = jpeg(1, mode=mode, kind=kind) if mode != "I;16" else _sixteen_bit()
     data = load(store(files), "voc_folder")
-    assert kinds(data) == {}
+    assert kinds(data) == ({} if mode != "I;16" else {"rescaled_to_8_bits": 1})
     assert data.train.images.shape[1] == 3
 
 
@@ -199,6 +238,24 @@ def _sixteen_bit():
     buffer = io.BytesIO()
     Image.fromarray(np.arange(320, dtype=np.uint16).reshape(16, 20) * 200).save(buffer, "PNG")
     return buffer.getvalue()
+
+
+@pytest.mark.parametrize("dtype", ["uint16", ">u2", "int32", "float32"])
+def test_deep_grey_values_are_rescaled_from_their_own_range_or_refused_and_never_blank(store, load, dtype):
+    values = np.linspace(-0.5 if dtype == "float32" else 0, 1 if dtype == "float32" else 4095, 256).reshape(16, 16)
+    files = voc_folder()
+    for number, pixels in enumerate([values, np.full((16, 16), 7.0), np.where(values > 0.9, np.nan, values)]):
+        if not (number == 2 and dtype != "float32"):
+            buffer = io.BytesIO()
+            Image.fromarray(pixels.astype(dtype)).save(buffer, "TIFF")
+            files[f"cat/{number}.tif"] = buffer.getvalue()
+            files[f"cat/{number}.xml"] = voc((1, 1, 10, 10), size=(16, 16))
+            files.pop(f"cat/{number}.jpg")
+    data = load(store(files), "voc_folder", test_images_per_class=1)
+    assert kinds(data) == {"rescaled_to_8_bits": 1, "unreadable_image": 2 if dtype == "float32" else 1}
+    names, images = (*data.train.names, *data.test.names), torch.cat([data.train.images, data.test.images])
+    (row,) = [number for number, name in enumerate(names) if name.endswith("cat/0.tif")]
+    assert (images[row].float() - torch.arange(256).view(16, 16)).abs().max() <= 1
 
 
 def test_exif_rotation_is_applied_only_where_the_annotation_says_so(tmp_path, load):
@@ -324,7 +381,7 @@ def test_refuses_arguments_by_name(tmp_path, change, message):
 def test_the_real_ilsvrc_sample(real_data, load):
     data = load(real_data / "ilsvrc2012-sample.zip", "ilsvrc", minimum_images_per_class=1, test_images_per_class=50)
     assert (len(data.train), len(data.test), len(data.classes)) == (199, 100, 20)
-    assert set(data.faults["fault"]) <= {"fewer_test_images_than_asked"}
+    assert set(data.faults["fault"]) <= {"fewer_test_images_than_asked", "box_without_area"}
     assert data.train.boxes.shape[1] > 1  # some have several boxes
 
 
@@ -339,3 +396,103 @@ def test_two_classes_of_the_real_tiny_imagenet(real_data, load, name):
 
 def test_where_the_real_data_is_looked_for():
     assert REAL_DATA.parts[-2:] == ("shared", "data")
+
+
+def test_boxes_that_collapse_in_the_square_have_no_area(store, load):
+    files = voc_folder()
+    files["cat/0.xml"] = voc((3, 3, 3.6, 12))  # within one pixel of the square
+    files["cat/1.xml"] = voc((0.1, 0.1, 0.9, 0.9))  # shares of the image, not pixels
+    files["cat/2.xml"] = voc((3, 3, 3.6, 12), (2, 2, 12, 12))
+    data = load(store(files), "voc_folder", test_images_per_class=1)
+    assert kinds(data) == {"box_without_area": 3}
+    boxes = torch.cat([data.train.boxes[:, 0], data.test.boxes[:, 0]])
+    assert (boxes[:, 2:] > boxes[:, :2]).all()
+    assert len(data.index) == 14
+
+
+def test_classes_of_one_name_are_told_apart_by_id(store, load):
+    files = tiny_imagenet(classes=("n01", "n02", "n03"))
+    files["words.txt"] = b"n01\tcrane, bird\nn02\tcrane, machine\nn03\towl"
+    assert load(store(files)).classes["class_name"].tolist() == ["crane (n01)", "crane (n02)", "owl"]
+
+
+def test_a_line_of_a_table_that_cannot_be_read_costs_one_image(store, load):
+    files = {name: content for name, content in ilsvrc(train=8).items() if "Annotations" not in name}
+    lines = files["LOC_train_solution.csv"].decode().splitlines()
+    lines[1] = "n01_0,n01 nan 2 12 10"
+    lines[2] = "n01_1,n01 2 2\r12 10"
+    lines[3] = "n01_2," + "n01 2 2 12 10 " * 20_000
+    lines[4] = '"n01_3","n01 2 2 12 10"'
+    lines[5] = "n01_4,n01 2 2 12 1e999"
+    lines[6] = "\xff\x00,,,\x00"
+    files["LOC_train_solution.csv"] = "\n".join(lines).encode("latin-1")
+    data = load(store(files), "ilsvrc")
+    assert kinds(data) == {"malformed_annotation": 3, "missing_annotation": 1}
+    assert len(data.train) == 12
+
+
+def test_xml_of_an_unknown_encoding_is_malformed(store, load):
+    files = voc_folder()
+    for number, encoding in enumerate(["klingon", "utf-7", "utf-16", ""]):
+        files[f"cat/{number}.xml"] = f'<?xml version="1.0" encoding="{encoding}"?>'.encode() + voc((1, 1, 9, 9))
+    assert kinds(load(store(files), "voc_folder"))["malformed_annotation"] == 4
+
+
+def test_what_is_no_regular_file_is_counted_and_never_waited_for(tmp_path, load):
+    for name, content in voc_folder().items():
+        (tmp_path / "s" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "s" / name).write_bytes(content)
+    cat = tmp_path / "s/cat"
+    for name in ("pipe", "nowhere", "itself", "outside"):
+        (cat / f"{name}.xml").write_bytes(voc((1, 1, 10, 10)))
+    os.mkfifo(cat / "pipe.JPEG")
+    os.mkfifo(cat / "0.pipe.xml")
+    (cat / "nowhere.jpg").symlink_to("nothing")
+    (cat / "itself.jpg").symlink_to("itself.jpg")
+    (cat / "outside.jpg").symlink_to("/dev/zero")
+    (cat / "looped").symlink_to(cat)
+    os.link(cat / "1.jpg", os.fsencode(cat) + b"/not-\xff-utf8.jpg")
+    (tmp_path / "s" / os.fsdecode(b"klasse-\xe4")).mkdir()
+    for _ in range(2):  # the second time from the cache
+        data = load(tmp_path / "s", "voc_folder")
+        assert kinds(data) == {"unreadable_image": 4, "name_not_utf8": 2, "missing_annotation": 1}
+        assert data.classes["class_id"].tolist() == ["cat", "dog"]
+        assert "cat/not-\\udcff-utf8.jpg" in set(data.faults["name"])
+
+
+def test_what_tables_promise_and_the_files_do_not_keep_is_counted(store, load):
+    files = tiny_imagenet()
+    files["train/n01/n01_boxes.txt"] += b"\nn01_77.JPEG\t1\t1\t9\t9\nn01_78.JPEG\t1\t1\t9\t9"
+    files["val/val_annotations.txt"] += b"\nval_77.JPEG\tn02\t1\t1\t9\t9\nval_0_0.JPEG\tn02\t1\t1\t9\t9"
+    files["train/n02/images/n02_0.JPEG"] = files["train/n01/images/n01_0.JPEG"]
+    data = load(store(files), images_per_class=6)
+    assert kinds(data) == {"missing_image": 2, "contradictory_labels": 2, "fewer_training_images_than_asked": 1}
+    details = data.faults.set_index("fault")["detail"]
+    assert "2 named there have no file, such as n01_77.JPEG" in details["missing_image"].tolist()
+    assert details["fewer_training_images_than_asked"] == "5 of 6"
+    first, second = sorted(details["contradictory_labels"])
+    assert first == "n01 and n02; the first is taken"
+    assert second.endswith("train/n01/images/n01_0.JPEG, which is of the class n01")
+
+
+def test_faults_are_the_same_each_time(store, load):
+    files = voc_folder() | {"cat/0.jpg": b"text", "cat/1.jpg": jpeg(1)[:200], "cat/2.jpg": b"\x89PNG\r\n\x1a\n" + b"\0" * 40}
+    source = store(files)
+    first = load(source, "voc_folder").faults
+    shutil.rmtree(source.parent / "cache")
+    assert first.equals(load(source, "voc_folder").faults)
+    assert len(first) == 3
+    assert not first["detail"].str.contains("0x").any()
+
+
+def test_a_member_that_unpacks_too_large_is_not_read_and_a_cut_zip_is_called_that(tmp_path, load, monkeypatch):
+    path = tmp_path / "s.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in (voc_folder() | {"cat/0.jpg": bytes(100_000)}).items():
+            archive.writestr(name, content)
+    monkeypatch.setattr(layouts, "LARGEST_FILE", 50_000)
+    data = load(path, "voc_folder")
+    assert data.faults["detail"].tolist() == ["cat/0.jpg cannot be read from s.zip: cat/0.jpg has 100000 bytes; at most 50000 are read"]
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ValueError, match=r"s.zip is a .zip that was cut or damaged .*; fetch it again"):
+        load(path, "voc_folder")

@@ -105,9 +105,9 @@ def test_a_damaged_member_is_an_error_of_reading(tmp_path):
     content = bytearray(path.read_bytes())
     content[40:60] = b"\0" * 20
     path.write_bytes(content)
-    with pytest.raises(OSError, match=r"a.txt cannot be read from damaged.zip"):
+    with pytest.raises(ValueError, match=r"a.txt cannot be read from damaged.zip"):
         Zip(path).read("a.txt")
-    with pytest.raises(OSError, match=r"missing.txt cannot be read"):
+    with pytest.raises(ValueError, match=r"missing.txt cannot be read"):
         Zip(path).read("missing.txt")
 
 
