@@ -164,19 +164,26 @@ class Notebook:
         return failed + [f"did not run: {source}" for source in text if source.strip()]
 
     def explorers(self) -> list["Explorer"]:
-        """List the explorers that are shown, once their pictures are there."""
-        pictures = f"{self._PANEL}.node.querySelectorAll('.jp-OutputArea-output img.widget-image')"
-        drawn = self.browser.execute_script(f"return [...{pictures}].filter(image => image.naturalWidth > 1)")
-        return [Explorer(self.browser, picture) for picture in drawn]
+        """List the explorers that are shown, once what they draw is there."""
+        drawn = "[...node.querySelectorAll('.js-plotly-plot .main-svg, .workbook-detail svg')].map(view => view.closest('.widget-vbox'))"
+        boxes = self.browser.execute_script(f"const node = {self._PANEL}.node; return [...new Set({drawn})]")
+        return [Explorer(self.browser, box) for box in boxes]
+
+    def errors(self) -> list[str]:
+        """List what the console has called an error since the last look, but for what leaving a page says."""
+        return [
+            entry["message"]
+            for entry in self.browser.get_log("browser")
+            if entry["level"] == "SEVERE" and "beforeunload" not in entry["message"]
+        ]
 
 
 class Explorer:
-    """One explorer: a picture, and the controls and the reading that stand in the same box."""
+    """One explorer: plots or a gallery, and the controls and the reading that stand in the same box."""
 
-    def __init__(self, browser: Any, picture: Any) -> None:
-        """Take the box around a picture."""
-        self.browser, self._picture = browser, picture
-        self.box = browser.execute_script("return arguments[0].closest('.widget-vbox')", picture)
+    def __init__(self, browser: Any, box: Any) -> None:
+        """Take its box."""
+        self.browser, self.box = browser, box
 
     def find(self, selector: str) -> list[Any]:
         """Find elements of this explorer, not of one that stands inside it."""
@@ -192,16 +199,17 @@ class Explorer:
         return self.browser.execute_script("return arguments[0].closest('.widget-inline-hbox')?.querySelector('label')?.innerText", element)
 
     def seen(self) -> str:
-        """Give a digest of the picture as it is drawn."""
-        fetch = "const done = arguments[1]; fetch(arguments[0].src).then(r => r.arrayBuffer()).then(b => done([...new Uint8Array(b)]))"
-        return hashlib.sha256(bytes(self.browser.execute_async_script(fetch, self._picture))).hexdigest()
+        """Give a digest of the plots and pictures as they are drawn."""
+        views = "arguments[0].map(view => view.data ? JSON.stringify([view.data, view.layout.xaxis?.type]) : view.innerHTML).join()"
+        drawn = self.browser.execute_script(f"return {views}", self.find(".js-plotly-plot, .workbook-gallery"))
+        return hashlib.sha256(drawn.encode()).hexdigest()
 
     def reading(self) -> str:
-        """Read the text below the picture."""
+        """Read the text of the explorer."""
         return " ".join(element.text for element in self.find(".widget-html-content"))
 
     def shown(self) -> str:
-        """Give the picture's digest and the text below it."""
+        """Give the digest of what is drawn, and the text."""
         return f"{self.seen()} {self.reading()}"
 
     def changes(self, act: Callable[[], None], look: Callable[[], str], seconds: float = 8) -> bool:
@@ -230,16 +238,34 @@ class Explorer:
         handle.send_keys(getattr(Keys, key))
 
     def lists(self) -> list[Any]:
-        """List the dropdown lists that offer a choice."""
+        """List the lists that offer a choice, of one item or of several."""
         from selenium.webdriver.support.select import Select
 
         found = [Select(element) for element in self.find("select")]
         return [item for item in found if len(item.options) > 1]
 
     def choose(self, chosen: Any, index: int) -> None:
-        """Choose an item of a dropdown list."""
+        """Choose an item of a list, and of a list of several that item alone."""
         self._scroll_to(chosen._el)
+        if chosen.is_multiple:
+            chosen.deselect_all()
         chosen.select_by_index(index)
+
+    def tick(self, box: Any) -> None:
+        """Tick a checkbox, or take the tick away."""
+        self._scroll_to(box)
+        box.click()
+
+    def points(self) -> list[Any]:
+        """List the points of the first plot."""
+        return self.find(".js-plotly-plot:first-of-type .points path")
+
+    def click(self, element: Any) -> None:
+        """Click on the middle of something drawn."""
+        from selenium.webdriver import ActionChains
+
+        self._scroll_to(element)
+        ActionChains(self.browser).move_to_element(element).click().perform()
 
     def _scroll_to(self, element: Any) -> None:
         self.browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)

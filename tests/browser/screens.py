@@ -54,7 +54,7 @@ def _take(notebook: browsing.Notebook, path: Path) -> None:
     explorer = notebook.explorers()[0]
     notebook.browser.execute_script("window.jupyterapp.shell.collapseLeft()")
     notebook.browser.execute_script("arguments[0].scrollIntoView({block: 'start'})", explorer.box)
-    browsing.until(explorer.seen, 10, "the picture is not drawn")
+    browsing.until(explorer.seen, 10, "nothing is drawn")
     screen = Image.open(io.BytesIO(notebook.browser.get_screenshot_as_png())).convert("RGB")
     buffer = io.BytesIO()
     screen.quantize(256, dither=Image.Dither.NONE).save(buffer, "png", optimize=True)

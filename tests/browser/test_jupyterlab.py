@@ -1,6 +1,7 @@
-"""The notebooks in JupyterLab as a reader has them: all cells run, and every control of an explorer moves what is shown."""
+"""The notebooks in JupyterLab as a reader has them: all cells run, every control moves what is shown, and the console has no error."""
 
 import copy
+import shutil
 import subprocess
 import sys
 from functools import partial
@@ -14,6 +15,7 @@ from tests.conftest import TINY_STUDY
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(bool(browsing.missing()), reason=browsing.missing())]
 NOTEBOOKS = [stem for stem in sorted(TINY_STUDY["notebooks"]) if stem[:2] != "01"]  # 07 reads what 04 scores
 EXPLORED = {"02": 1, "03": 1, "04": 2, "06": 1}  # explorers in each notebook
+PUBLISHED = "tiny20"  # a study whose report is here, and neither its images nor its runs
 KEYS = ("END", "HOME", "ARROW_RIGHT", "ARROW_LEFT", "PAGE_UP")
 
 
@@ -35,6 +37,8 @@ def project(tmp_path_factory):
         text, first = notebook.read_text(), 'study: str = \\"demo\\"'
         assert text.count(first) == 1
         notebook.with_name(f"open_{notebook.name}").write_text(text.replace(first, first.replace("demo", "tiny")))
+        notebook.with_name(f"clone_{notebook.name}").write_text(text.replace(first, first.replace("demo", PUBLISHED)))
+    shutil.copytree(browsing.PROJECT_ROOT / "reports" / PUBLISHED, folder / "reports" / PUBLISHED)
     return folder
 
 
@@ -60,24 +64,69 @@ def test_all_cells_run_and_every_control_moves_what_is_shown(browser, lab, stem)
     for explorer in notebook.explorers():
         move_sliders(explorer)
         choose_from_lists(explorer)
+        tick_boxes(explorer)
         assert "cannot be shown" not in explorer.reading()
     assert notebook.faults() == []
+    assert notebook.errors() == []
+    notebook.close()
+
+
+def test_a_click_opens_a_model_and_the_arrow_keys_go_from_image_to_image(browser, lab):
+    notebook = browsing.Notebook(browser, lab("notebooks/open_04_baselines.ipynb"))
+    notebook.run_all()
+    browsing.until(lambda: len(notebook.explorers()) == 2, 60, "2 explorers are not shown")
+    predicts, look = notebook.explorers()
+    for point in range(2):
+        assert predicts.changes(lambda place=point: predicts.click(predicts.points()[place]), predicts.reading)
+    assert "stop reason" in predicts.reading() and "opened 2" in predicts.find(".js-plotly-plot")[0].text
+    (gallery,) = look.find(".workbook-gallery")
+    for key, place in (("ARROW_RIGHT", 2), ("ARROW_RIGHT", 3), ("ARROW_LEFT", 2)):
+        look.press(gallery, key)
+        assert browsing.until(lambda wanted=place: f"{wanted} of " in look.reading(), 60, f"image {place} is not shown")
+    assert look.changes(lambda: look.click(look.find(".workbook-grid figure")[0]), look.reading)
+    assert notebook.errors() == []
+    notebook.close()
+
+
+@pytest.mark.parametrize("stem", ["03_cam_scoring", "04_baselines"])
+def test_without_images_the_published_report_is_explored_and_one_sentence_says_what_is_lacking(browser, lab, stem):
+    notebook = browsing.Notebook(browser, lab(f"notebooks/clone_{stem}.ipynb"))
+    notebook.run_all()
+    browsing.until(notebook.explorers, 60, "no explorer is shown")
+    first, *others = notebook.faults()
+    assert first.startswith("NoImagesChosenError: ") and f"the study '{PUBLISHED}'" in first
+    assert all(fault.startswith("did not run") for fault in others)
+    assert "Traceback" not in browser.find_element("css selector", "body").text
+    explorer = notebook.explorers()[0]
+    choose_from_lists(explorer)
+    assert explorer.changes(lambda: explorer.click(explorer.points()[0]), explorer.reading)
+    assert notebook.errors() == []
     notebook.close()
 
 
 def move_sliders(explorer):
     """Each handle to one end and, where that is where it was or changes nothing, elsewhere; back where everything is seen."""
     for number, handle in enumerate(explorer.sliders()):
-        moved = any(explorer.changes(partial(explorer.press, handle, key), explorer.seen) for key in KEYS)
+        moved = any(explorer.changes(partial(explorer.press, handle, key), explorer.shown) for key in KEYS)
         assert moved, f"{explorer.title()}: slider {number}, {explorer.described(handle)}"
         explorer.press(handle, "HOME")
 
 
 def choose_from_lists(explorer):
-    """Some other item of each list, and back; picture or reading follow."""
+    """Some other item of each list, and back; of several items nothing chosen is everything, but for models."""
     for number, chosen in enumerate(explorer.lists()):
-        first = int(chosen.first_selected_option.get_attribute("index"))
-        others = [index for index in range(len(chosen.options)) if index != first][-3:]
+        first = [index for index, option in enumerate(chosen.options) if option.is_selected()]
+        others = [index for index in range(len(chosen.options)) if index not in first[:1]][-3:]
         moved = any(explorer.changes(partial(explorer.choose, chosen, index), explorer.shown) for index in others)
-        assert moved, f"{explorer.title()}: list {number}"
-        explorer.choose(chosen, first)
+        assert moved, f"{explorer.title()}: list {number}, {explorer.described(chosen._el)}"
+        if chosen.is_multiple:
+            chosen.deselect_all()
+        else:
+            explorer.choose(chosen, first[0])
+
+
+def tick_boxes(explorer):
+    """Tick each box, and take the tick away."""
+    for box in explorer.find("input[type=checkbox]"):
+        assert explorer.changes(partial(explorer.tick, box), explorer.shown), explorer.described(box)
+        explorer.tick(box)
