@@ -1,14 +1,20 @@
 """The report of a study as a colleague gets it: one folder, opened from disk, complete in itself."""
 
+import os
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import numpy as np
 import pytest
+import scipy.stats
 
 from tests.browser import browsing
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(bool(browsing.missing()), reason=browsing.missing())]
-REPORTS = sorted((browsing.PROJECT_ROOT / "reports").glob("*/index.html"))
+# The committed reports, or those of another folder that WORKBOOK_REPORTS names.
+REPORTS = sorted(Path(os.environ.get("WORKBOOK_REPORTS", browsing.PROJECT_ROOT / "reports")).glob("*/index.html"))
 PHONE, DESK = (390, 844), (1400, 1000)
+EXPLORED = [path.with_name("explore.html") for path in REPORTS if path.with_name("explore.html").is_file()]
 of_a_study = pytest.mark.parametrize("index", REPORTS, ids=lambda path: path.parent.name)
 _LINKS = "return [...document.querySelectorAll(arguments[0])].map(e => e.getAttribute(arguments[1])).filter(value => value !== null)"
 _WAITING = "return [...document.images].every(image => image.complete) && document.readyState == 'complete'"
@@ -52,7 +58,7 @@ def test_no_page_has_an_error_or_asks_another_host(browser, index):
 
 
 @of_a_study
-def test_every_link_leads_somewhere_inside_the_folder(browser, index):
+def test_every_link_leads_somewhere_inside_the_folder_or_the_shared_assets(browser, index):
     for page in pages(index):
         load(browser, page)
         targets = {"a[href]": "href", "img[src]": "src", "link[href]": "href", "script[src]": "src", "source[src]": "src"}
@@ -64,19 +70,58 @@ def test_every_link_leads_somewhere_inside_the_folder(browser, index):
                     continue
                 assert not parts.scheme, f"{page.name}: {link}"
                 there = (page.parent / unquote(parts.path)).resolve() if parts.path else page
-                assert there.is_file() and there.is_relative_to(index.parent.resolve()), f"{page.name}: {link} leads nowhere"
+                inside = any(there.is_relative_to(folder.resolve()) for folder in (index.parent, index.parents[1] / "assets"))
+                assert there.is_file() and inside, f"{page.name}: {link} leads nowhere"
                 if parts.fragment and there == page:
                     found = browser.execute_script("return !!document.getElementById(arguments[0])", unquote(parts.fragment))
                     assert found, f"{page.name}: nothing is called {parts.fragment}"
 
 
 @of_a_study
-def test_every_picture_is_drawn_and_described(browser, index):
-    load(browser, index)
-    broken = browser.execute_script("return [...document.images].filter(image => !image.naturalWidth).map(image => image.src)")
-    assert broken == []
-    assert [text for text in browser.execute_script(_LINKS, "img", "alt") if len(text.strip()) < 10] == []
-    assert len(browser.execute_script(_LINKS, "img", "alt")) == browser.execute_script("return document.images.length")
+def test_every_picture_is_drawn_numbered_and_described(browser, index):
+    for page in pages(index):
+        load(browser, page)
+        broken = browser.execute_script("return [...document.images].filter(image => !image.naturalWidth).map(image => image.src)")
+        assert broken == []
+        described = browser.execute_script(_LINKS, "figure img", "alt")
+        assert len(described) == browser.execute_script("return document.images.length") == len(set(described))
+        captions = browser.execute_script("return [...document.querySelectorAll('figcaption strong:first-child')].map(e => e.textContent)")
+        assert [text.rstrip(".").replace(". ", ": ", 1) for text in captions if text.startswith("Figure")] == described
+
+
+@of_a_study
+def test_tables_sort_and_search_and_keep_their_first_column(browser, index):
+    for page in pages(index):
+        load(browser, page)
+        wanted = browser.execute_script(
+            "const box = [...document.querySelectorAll('.table[data-rows]')].find(box => Number(box.dataset.rows) > 10);"
+            "if (!box) return false; box.id = 'tried'; box.closest('details').open = true; box.scrollIntoView(); return true"
+        )
+        if not wanted:
+            continue
+        cells = "return [...document.querySelectorAll('#tried tbody tr')].map(row => row.cells[0].textContent)"
+        before = browsing.until(lambda cells=cells: browser.execute_script(cells), 30, "the table is not drawn")
+        assert browser.execute_script("return getComputedStyle(document.querySelector('#tried tbody td')).position") == "sticky"
+        orders = []
+        for _ in range(2):
+            browser.execute_script("document.querySelector('#tried thead th').click()")
+            orders.append(browser.execute_script(cells))
+        assert orders[0] != orders[1]
+        browser.execute_script(
+            "const box = document.querySelector('#tried input'); box.value = 'no such row'; box.dispatchEvent(new Event('input'))"
+        )
+        browsing.until(lambda cells=cells, before=before: browser.execute_script(cells) != before, 10, "the search finds all the same")
+
+
+@of_a_study
+def test_one_button_shows_and_hides_all_code(browser, index):
+    for page in [page for page in pages(index) if page.stem[:2].isdigit()]:
+        load(browser, page)
+        opened = "return [...document.querySelectorAll('details.code')].map(fold => fold.open)"
+        assert not any(browser.execute_script(opened))
+        for state in (True, False):
+            browser.find_element("id", "code-button").click()
+            assert set(browser.execute_script(opened)) == {state}
 
 
 @of_a_study
@@ -85,9 +130,10 @@ def test_the_page_is_as_wide_as_the_screen(index, size):
     with browsing.chromium(*size) as browser:
         metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 2, "mobile": size == PHONE}
         browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-        load(browser, index)
-        wide = browser.execute_script("return document.documentElement.scrollWidth")
-        assert wide <= size[0], f"{wide} pixels on a screen of {size[0]}"
+        for page in pages(index):
+            load(browser, page)
+            wide = browser.execute_script("return document.documentElement.scrollWidth")
+            assert wide <= size[0], f"{page.name}: {wide} pixels on a screen of {size[0]}"
 
 
 @of_a_study
@@ -96,15 +142,128 @@ def test_it_is_readable_in_the_dark(browser, index):
     for scheme in ("light", "dark"):
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-        load(browser, index)
-        script = "const style = getComputedStyle(document.body), root = getComputedStyle(document.documentElement);"
-        colours = browser.execute_script(script + "return [style.color, style.backgroundColor, root.backgroundColor]")
-        text, *grounds = (channels(colour) for colour in colours)
-        ground = next(
-            (colour for colour in grounds if colour[3]), channels("rgb(18, 18, 18)" if scheme == "dark" else "rgb(255, 255, 255)")
-        )
-        assert contrast(text, ground) >= 4.5, f"{scheme}: {colours}"
+        for page in pages(index):
+            load(browser, page)
+            for kind, colour, ground in browser.execute_script(_COLOURS):
+                assert contrast(channels(colour), channels(ground)) >= 4.5, f"{page.name}, {scheme}: {kind} is {colour} on {ground}"
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+# Of every kind of text: its name, its colour, and the ground of the nearest element that has one.
+_COLOURS = """
+const ground = e => { while (e && getComputedStyle(e).backgroundColor == 'rgba(0, 0, 0, 0)') e = e.parentElement; return e; };
+const kinds = ['body', 'a', '.note', '.small', '.said', '.answer', '.kind', 'select', 'button', 'pre', 'pre span', 'th', 'summary'];
+return kinds.flatMap(kind => [...document.querySelectorAll(kind)].filter(e => e.textContent.trim()).slice(0, 60).map(e =>
+    [kind, getComputedStyle(e).color, getComputedStyle(ground(e) || document.documentElement).backgroundColor]));
+"""
+
+
+@pytest.fixture(params=EXPLORED, ids=lambda path: path.parent.name)
+def explored(browser, request):
+    errors, _ = load(browser, request.param)
+    browsing.until(lambda: browser.execute_script("return document.querySelectorAll('#scatter .point').length"), 30, "no point is drawn")
+    yield browser
+    assert errors + [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
+
+
+POINTS = """return [...document.querySelectorAll('#scatter .trace')].flatMap(trace => [...trace.querySelectorAll('.point')].map(point =>
+    [getComputedStyle(point).fill, point.__data__.data ?? trace.__data__[0].trace.customdata[point.__data__.i]]))"""
+CHANGE = "const box = document.getElementById(arguments[0]); box[arguments[1]] = arguments[2]; box.dispatchEvent(new Event('change'))"
+
+
+def said(browser):
+    return browser.execute_script("return document.getElementById('said').textContent")
+
+
+def test_every_list_and_axis_moves_the_points(explored):
+    seen = "[...document.querySelectorAll('#scatter .point, #scatter .xtick text, #scatter .ytick text')]"
+    place = f"return {seen}.map(e => e.getAttribute('transform') + e.textContent).join()"
+    marks = "return [...document.querySelectorAll('#scatter .point')].map(e => e.getAttribute('d') + e.style.fill).join()"
+    for name, looked in (("x", place), ("y", place), ("colour", marks), ("symbol", marks)):
+        options = explored.execute_script("return [...document.getElementById(arguments[0]).options].map(option => option.value)", name)
+        before, current = (
+            explored.execute_script(looked),
+            explored.execute_script("return document.getElementById(arguments[0]).value", name),
+        )
+        explored.execute_script(CHANGE, name, "value", next(value for value in reversed(options) if value != current))
+        browsing.until(lambda looked=looked, before=before: explored.execute_script(looked) != before, 10, f"{name} changes nothing")
+    for name in ("log-x", "log-y"):
+        explored.execute_script(CHANGE, name, "checked", True)
+        kind = f"return document.getElementById('scatter').layout.{name[-1]}axis.type"
+        browsing.until(lambda kind=kind: explored.execute_script(kind) == "log", 10, f"{name} changes nothing")
+
+
+def test_a_level_keeps_its_colour_whatever_is_filtered(explored):
+    before = dict(map(reversed, explored.execute_script(POINTS)))
+    boxes = "return document.querySelectorAll('#levels input:not([data-axis=analysed])').length"
+    for number in range(explored.execute_script(boxes)):
+        click = "document.querySelectorAll('#levels input:not([data-axis=analysed])')[arguments[0]].click()"
+        explored.execute_script(click, number)
+        after = dict(map(reversed, explored.execute_script(POINTS)))
+        assert len(after) < len(before)
+        assert after.items() <= before.items()
+        explored.execute_script(click, number)
+
+
+def test_a_box_tells_how_many_are_selected_and_a_click_all_of_one_model(explored):
+    from selenium.webdriver import ActionChains
+
+    everything = said(explored)
+    assert "Pearson r" in everything
+    plane = explored.find_element("css selector", "#scatter .nsewdrag")
+    explored.execute_script("arguments[0].scrollIntoView({block: 'center'})", plane)
+    width, height = plane.size["width"], plane.size["height"]
+    drag = ActionChains(explored).move_to_element_with_offset(plane, -width // 2 + 4, -height // 2 + 4).click_and_hold()
+    drag.move_by_offset(width // 3, height // 2).move_by_offset(width // 4, height // 3).release().perform()
+    browsing.until(lambda: said(explored) != everything, 10, "the selection changes no number")
+    assert "models selected" in said(explored)
+    chosen = "return document.getElementById('scatter').data.flatMap(trace => trace.selectedpoints || []).length"
+    assert said(explored).startswith(f"{explored.execute_script(chosen)} models selected")
+    explored.execute_script(CHANGE, "interval", "value", "fisher")
+    assert "Fisher" in said(explored) or "no interval" in said(explored) or "undefined" in said(explored)
+    explored.execute_script(CHANGE, "x", "value", explored.execute_script("return document.getElementById('x').value"))
+    point = explored.find_element("css selector", "#scatter .point")
+    ActionChains(explored).move_to_element(point).click().perform()
+    rows = "return document.querySelectorAll('#card tr').length"
+    browsing.until(lambda: explored.execute_script(rows) > 3, 10, "the click shows no model")
+
+
+def test_a_level_of_the_legend_can_be_hidden_and_the_numbers_follow(explored):
+    before = said(explored)
+    names = explored.find_elements("css selector", "#scatter .legendtoggle")
+    explored.execute_script("arguments[0].scrollIntoView({block: 'center'})", names[0])
+    names[0].click()
+    browsing.until(lambda: said(explored) != before, 10, "the numbers are those of all")
+
+
+def test_the_pages_statistics_are_those_of_scipy(explored):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(2, 40))
+    y += x
+    r = scipy.stats.pearsonr(x, y)
+    found = explored.execute_script("return workbook.pearson(...arguments)", x.tolist(), y.tolist())
+    assert found == pytest.approx(r.statistic, abs=1e-12)
+    found = explored.execute_script("return workbook.fisher(...arguments)", r.statistic, 40)
+    assert found == pytest.approx([*r.confidence_interval()], abs=1e-9)
+    low, high = explored.execute_script("return workbook.bootstrap(...arguments)", x.tolist(), y.tolist(), [str(k) for k in range(40)])
+    places = rng.integers(40, size=(4000, 40))
+    theirs = np.percentile([np.corrcoef(x[place], y[place])[0, 1] for place in places], [2.5, 97.5])
+    assert [low, high] == pytest.approx(theirs, abs=0.05)  # a thousand draws know an end to some 0.01
+    assert explored.execute_script("return workbook.bootstrap(...arguments)", x.tolist(), y.tolist(), ["a"] * 40) is None
+    assert explored.execute_script("return Number.isNaN(workbook.pearson([1, 1, 1], [1, 2, 3]))")
+
+
+def test_runs_can_be_chosen_and_smoothed(explored):
+    if not explored.find_elements("id", "curves"):
+        pytest.skip("this report has no history of its runs")
+    explored.execute_script("document.getElementById('curves').scrollIntoView()")
+    lines = "return document.querySelectorAll('#curves .scatterlayer .trace').length"
+    count = browsing.until(lambda: explored.execute_script(lines), 20, "no run is drawn")
+    smooth = "const range = document.getElementById('smoothing'); range.value = 0.6; range.dispatchEvent(new Event('input'))"
+    explored.execute_script(smooth)
+    browsing.until(lambda: explored.execute_script(lines) == 2 * count, 10, "the measured values are not kept behind the smooth ones")
+    explored.execute_script("document.getElementById('no-runs').click(); document.querySelector('#runs input').click()")
+    browsing.until(lambda: explored.execute_script(lines) == 2, 10, "one run is not two lines")
 
 
 def channels(colour):
