@@ -8,9 +8,8 @@ import numpy as np
 import pandas as pd
 
 from helpers.report.scatter import IN_PERCENT, hover_texts, level_marks, shown_values
+from helpers.report.tables import HYPERPARAMETERS
 
-_AXES = ("architecture", "batch_size", "learning_rate", "optimizer", "weight_decay", "augmentation", "pretrained", "images_per_class")
-_AXES += ("label_noise", "repeat", "snapshot")
 CURVES = "histories.parquet"  # beside the tables of a report: run_id, epoch, and what was measured in each
 _CURVES = {
     "train_loss": "training loss (nats)",
@@ -38,7 +37,7 @@ def interactive_content(tables: Path) -> dict[str, Any] | None:
         return None
     measures = _measures(tables)
     models = models.merge(measures["values"], on="model_id", how="left")
-    axes = [name for name in _AXES if name in models and models[name].nunique() > 1]
+    axes = [name for name in HYPERPARAMETERS if name in models and models[name].nunique() > 1]
     facts = {"id": models["model_id"].tolist(), "cell": models["cell"].astype(str).tolist(), "hover": hover_texts(models, axes)}
     facts["analysed"] = models["left_out"].isna().tolist() if "left_out" in models else [True] * len(models)
     columns = [_column(models, name, title, "targets and fit") for name, title in IN_PERCENT.items()]
@@ -91,8 +90,10 @@ def _curves(path: Path, catalogue: pd.DataFrame) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     table, runs = pd.read_parquet(path), catalogue.drop_duplicates("run_id").set_index("run_id")
-    axes = [name for name in _AXES if name in runs and name != "snapshot" and runs[name].nunique() > 1]
+    axes = [name for name in HYPERPARAMETERS if name in runs and name != "snapshot" and runs[name].nunique() > 1]
     metrics = {name: title for name, title in _CURVES.items() if name in table}
+    if "monitor_accuracy" in metrics and "rule3_split" in runs and (runs["rule3_split"] == "test").all():
+        metrics["monitor_accuracy"] = IN_PERCENT["test_accuracy"]
     found = []
     for run, rows in table.sort_values("epoch").groupby("run_id", sort=True):
         if run in runs.index:

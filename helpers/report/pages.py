@@ -159,9 +159,14 @@ def _write(folder: Path, name: str, title: str, template: str, known: Mapping[st
 @cache
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(autoescape=True, loader=jinja2.FileSystemLoader(_ASSETS))
-    markdown = mistune.create_markdown(escape=True, plugins=["table", "strikethrough"])
-    environment.filters["authored"] = lambda text: markupsafe.Markup(markdown(text))  # of the project: its links live
-    environment.filters["markdown"] = lambda text: markupsafe.Markup(markdown(inert(text)))
+    written = mistune.create_markdown(escape=True, plugins=["table", "strikethrough"])
+
+    def markdown(text: str) -> markupsafe.Markup:
+        broad = written(text).replace("<table>", '<div class="scroll plain" tabindex="0"><table>').replace("</table>", "</table></div>")
+        return markupsafe.Markup(broad)
+
+    environment.filters["authored"] = markdown  # of the project: its links live
+    environment.filters["markdown"] = lambda text: markdown(inert(text))
     environment.filters["sentence"] = lambda text: markupsafe.Markup(markdown(inert(text)).strip().removeprefix("<p>").removesuffix("</p>"))
     environment.filters["json"] = lambda value: markupsafe.Markup(
         json.dumps(value, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
@@ -247,33 +252,39 @@ def _blocks(cells: Sequence[Mapping[str, Any]], items: Sequence[dict[str, Any]])
     """What a notebook's page shows, in order; not the cells of parameters, which a table holds, and no progress bars."""
     waiting = [item for item in items if item["kind"] in _SHOWN]
     code: list[str] = []
+    printed: list[str] = []
     said = ""  # with the figure or table before: a notebook shows it as an output of its own
     for cell in cells:
         if cell["cell_type"] == "markdown":
-            yield from _folded(code)
+            yield from _folded(code, printed)
             yield {"kind": "markdown", "text": "".join(cell["source"])}
         elif cell["cell_type"] == "code" and not {"parameters", "injected-parameters"} & {*cell["metadata"].get("tags", [])}:
             code.append("".join(cell["source"]))
             for output in cell.get("outputs", []):
                 shown = _shown(output, waiting, said)
-                if shown:
+                if shown and shown["kind"] == "output":
+                    printed.append(shown["text"])
+                elif shown:
                     said = shown.get("reading", "")
-                    yield from _folded(code)
+                    yield from _folded(code, printed)
                     yield shown
-    yield from _folded(code)
+    yield from _folded(code, printed)
 
 
-def _folded(code: list[str]) -> list[dict[str, Any]]:
-    """The code of the cells since the last output as one block; empties the list."""
-    if not code:
-        return []
+def _folded(code: list[str], printed: list[str]) -> list[dict[str, Any]]:
+    """The code of the cells since the last item as one block, and what they printed as another; empties both lists."""
     from pygments import highlight
     from pygments.formatters import HtmlFormatter
     from pygments.lexers import PythonLexer
 
-    text = highlight("\n\n".join(code), PythonLexer(), HtmlFormatter(nowrap=True))
+    blocks: list[dict[str, Any]] = []
+    if code:
+        blocks.append({"kind": "code", "code": markupsafe.Markup(highlight("\n\n".join(code), PythonLexer(), HtmlFormatter(nowrap=True)))})
+    if printed:
+        blocks.append({"kind": "output", "text": "".join(printed)})
     code.clear()
-    return [{"kind": "code", "code": markupsafe.Markup(text)}]
+    printed.clear()
+    return blocks
 
 
 @cache

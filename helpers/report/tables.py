@@ -40,6 +40,17 @@ _HEADERS = {
     "train_loss": "training loss (nats)",
     "whole_image_floor": "floor: whole image",
 }
+HYPERPARAMETERS = (
+    "architecture",
+    "batch_size",
+    "learning_rate",
+    "optimizer",
+    "weight_decay",
+    "augmentation",
+    "pretrained",
+    "images_per_class",
+)
+HYPERPARAMETERS += ("label_noise", "repeat", "snapshot")  # first, for they say which model a row is
 _LONG = ("model_id", "run_id", "cell", "data", "weights", "fingerprint", "device", "model")  # last, where there is anything else
 
 
@@ -60,15 +71,16 @@ def table_content(path: Path, most: int = MOST_ROWS) -> dict[str, Any]:
         most: rows to show.
 
     Returns:
-        header and rows (numbers as numbers, None where a value is undefined), in the order of the file with long names last; same, header
-        to value of the columns that have one value in three rows or more; and total, the number of rows in the file.
+        header and rows (numbers as numbers, None where a value is undefined), in the order of the file, hyperparameters first and long
+        names last; same, header to value of the columns that have one value in three rows or more; and total, the number of rows in
+        the file.
     """
     with path.open(newline="", encoding="utf-8") as file:
         names, *lines = [*csv.reader(file)] or [[]]
     columns = dict(zip(names, zip(*lines, strict=True), strict=True)) if lines else dict.fromkeys(names, ())
     constant = {name for name, values in columns.items() if len(lines) >= 3 and len(set(values)) == 1}
     constant = constant if len(constant) < len(columns) else set()
-    order = sorted((name for name in columns if name not in constant), key=lambda name: name in _LONG)
+    order = sorted((name for name in columns if name not in constant), key=lambda name: (name in _LONG, name not in HYPERPARAMETERS))
     rows = [[_value(columns[name][row]) for name in order] for row in range(min(most, len(lines)))]
     same = {column_header(name): values[0] for name, values in columns.items() if name in constant and values[0]}
     return {"header": [column_header(name) for name in order], "rows": rows, "same": same, "total": len(lines)}

@@ -146,8 +146,8 @@
       .map(([column, label]) => ({ label, values: rows.map(row => column.values[row]) }));
     const line = { color: rows.map(row => gap.values[row]), colorscale: "Cividis", showscale: false };
     at("parallel").style.minWidth = `${92 * (levels.length + numbers.length)}px`; // narrower, the names of the axes would run together
-    const layout = look({ height: 430, margin: { l: 80, r: 45, t: 60, b: 30 } });
-    return Plotly.react(at("parallel"), [{ type: "parcoords", dimensions: [...levels, ...numbers], line, labelangle: 0 }], layout, config);
+    const layout = look({ height: 430, margin: { l: 80, r: 60, t: 60, b: 30 } });
+    return Plotly.react(at("parallel"), [{ type: "parcoords", dimensions: [...levels, ...numbers], line, labelangle: 0 }], layout, { ...config, displayModeBar: false });
   };
 
   // ---- training curves ----
