@@ -6,7 +6,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from helpers.files import read_json, write_json
+from helpers.files import write_json
 from helpers.sweep import publication
 from helpers.sweep.executions import Places, digest_of
 from helpers.sweep.study_file import Execution
@@ -22,7 +22,7 @@ def publish_pages(executions: Sequence[Execution], places: Places) -> Path:
     from helpers.report import pages
 
     told = publication.digest_of_file(reports / pages.FINDINGS)
-    state = digest_of([{item.name: _read(places.record(item)) for item in own}, shared, told])
+    state = digest_of([{item.name: publication.readable(places.record(item)) for item in own}, shared, told])
     written = _remembered(places, executions[0])
     if written.get("state") == state and _page_digests(reports, written["pages"]) == written["pages"]:
         pages.say_changed(reports, [])
@@ -58,7 +58,7 @@ def _written(places: Places, execution: Execution) -> Path:
 
 def _remembered(places: Places, execution: Execution) -> dict[str, Any]:
     """Read which executions the pages show, and the digest of each page; empty where that is not known."""
-    found = _read(_written(places, execution))
+    found = publication.readable(_written(places, execution))
     return found if isinstance(found.get("pages"), dict) else {}
 
 
@@ -67,7 +67,7 @@ def _files(executions: Sequence[Execution], places: Places) -> dict[str, str]:
     found = {}
     for item in executions:
         folder, reports = places.report(item).parent, places.reports(item)
-        for name, digest in _read(places.record(item)).get("published", {}).items():
+        for name, digest in publication.readable(places.record(item)).get("published", {}).items():
             found[os.path.relpath(folder / name, reports)] = digest
     return dict(sorted(found.items()))
 
@@ -80,7 +80,7 @@ def changed_files(executions: Sequence[Execution], places: Places) -> list[str]:
     reports = places.reports(executions[0])
     listed = _files([item for item in executions if places.record(item).is_file()], places)
     if not listed:
-        found = _read(reports / _LISTING).get("files")
+        found = publication.readable(reports / _LISTING).get("files")
         listed = found if isinstance(found, dict) else {}
     now = {name: publication.digest_of_file(reports / name) for name in listed}
     pages = _remembered(places, executions[0]).get("pages", {})
@@ -115,11 +115,3 @@ def _page_digests(reports: Path, names: Iterable[str]) -> dict[str, str]:
         content = content[:start] + b"<!--changed-->" + content[end:] if 0 <= start < end else content
         found[name] = blake2b(content, digest_size=8).hexdigest()
     return found
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = read_json(path)
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from helpers.files import read_json
 from helpers.sweep.executions import Places
+from helpers.sweep.publication import readable
 from helpers.sweep.study_file import Execution
 from helpers.tally import Tally, duration
 
@@ -50,7 +50,7 @@ def where_it_is(places: Places, execution: Execution) -> str:
 
     The time that is left is that of the steps of the cell that runs, from the steps measured so far, once a tenth of them is done.
     """
-    place = _read(place_file(places, execution))
+    place = readable(place_file(places, execution))
     try:
         told = (
             f"{execution.name}: {duration(time.time() - place['began'])}, cell {place['cell']} of {place['cells']} ({place['line'][:60]})"
@@ -88,10 +88,10 @@ def from_disk(
     for stage, members in stages(executions).items():
         tally = tallies[stage] = Tally(len(members))
         for execution in members:
-            record = _read(places.record(execution)) if places.report(execution).is_file() else None
-            failure = _read(places.failure(execution))
+            record = readable(places.record(execution)) if places.report(execution).is_file() else {}
+            failure = readable(places.failure(execution))
             owner = holder(execution.name)
-            tally.retried += max(0, ((failure or record or {}).get("attempts") or 1) - 1)
+            tally.retried += max(0, ((failure or record).get("attempts") or 1) - 1)
             if owner:
                 tally.running += 1
                 lines.append(f"running: {execution.name} on {owner['machine'].partition('|')[0]}, process {owner['pid']}")
@@ -105,13 +105,6 @@ def from_disk(
                 tally.done += 1
                 tally.seconds.append(record.get("seconds", 0.0))
     return tallies, lines
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        return read_json(path) if path.is_file() else None
-    except ValueError:
-        return None
 
 
 @dataclass

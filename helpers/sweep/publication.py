@@ -34,21 +34,23 @@ def last_record(record: Path) -> dict[str, Any]:
     return read_json(record if record.is_file() else record.with_suffix(BEGUN))
 
 
+def readable(path: Path, kind: type = dict) -> Any:
+    """What is kept as JSON in a file, a mapping or a list; an empty one where there is none that can be read."""
+    try:
+        found = read_json(path)
+    except (OSError, ValueError):
+        return kind()
+    return found if isinstance(found, kind) else kind()
+
+
 def known(record: Path) -> bool:
     """Whether an execution was ever complete, and left a readable record of it."""
-    try:
-        return isinstance(last_record(record), dict)
-    except (OSError, ValueError):
-        return False
+    return bool(readable(record if record.is_file() else record.with_suffix(BEGUN)))
 
 
 def staged_story(staging: Path, notebook: str) -> list[dict[str, Any]]:
     """Read what a notebook recorded of its report; nothing where it recorded none."""
-    try:
-        story = read_json(staging / "story" / f"{notebook}.json")
-    except (OSError, ValueError):
-        return []
-    return [item for item in story if isinstance(item, dict)] if isinstance(story, list) else []
+    return [item for item in readable(staging / "story" / f"{notebook}.json", list) if isinstance(item, dict)]
 
 
 def work_files(story: Iterable[Mapping[str, Any]], work: Path) -> list[Path]:
