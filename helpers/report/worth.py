@@ -103,6 +103,7 @@ def _worth_labels(rows: pd.DataFrame, target: str, titles: Mapping[str, str]) ->
     known = rows.assign(own=own)[own.notna() & rows["source"].ne(BASELINE)].sort_values("own", kind="stable")
     if not len(known):
         return f"On {target} no measure tells an accuracy."
+    known = known[known["n"] == known["n"].max()]  # a measure that few models have would be compared on few
     best = known.iloc[0]
     equal = (
         f"as {best['labelled_images']:,.0f} labelled images would"

@@ -193,9 +193,14 @@ def _another_case(verdict: RankingResult, table: pd.DataFrame) -> str:
     if not parts:
         return ""
     text = f"**Outside what the study has seen**: {listed(parts, 8)}. "
-    if table["predicted_gap"].notna().all():
-        return text
-    return text + f"There the order of the predictions may hold and their level does not, so no number of points is given: {NEEDS_LABELS}. "
+    bare = int(table["predicted_gap"].isna().sum())
+    return text + (say_unnumbered(bare, len(table)) if bare else "")
+
+
+def say_unnumbered(bare: int, of: int) -> str:
+    """Sentence on checkpoints that have a place in the order and no number, with a space after it."""
+    some = "" if bare == of else f" for {bare} of {count(of, 'checkpoint')}"
+    return f"There the order of the predictions may hold and their level does not: no number of points is given{some}; {NEEDS_LABELS}. "
 
 
 def say_moved(moved: Moved | None) -> str:
@@ -214,9 +219,9 @@ def _idle(trial: Trial) -> bool:
 
 
 def span(row: pd.Series, what: str) -> str:
-    """An interval in points from the columns <what>_low and <what>_high."""
+    """An interval from the columns <what>_low and <what>_high: an accuracy in percent, all else in points."""
     low, high = row[f"{what}_low"], row[f"{what}_high"]
-    return "undefined" if np.isnan(low) or np.isnan(high) else f"{100 * low:.1f} to {points(high)}"
+    return "undefined" if np.isnan(low) or np.isnan(high) else f"{100 * low:.1f} to {percent(high) if what == 'accuracy' else points(high)}"
 
 
 def say_calibration(verdict: RankingResult, study: str, titles: Mapping[str, str]) -> str:
@@ -324,8 +329,8 @@ def say_target(result: TargetResult, images: OwnImages, level: float, titles: Ma
         text += f"**The target is shifted beyond what the study has seen** for {beyond} of {count(len(table), 'checkpoint')}. "
     if result.differing:
         text += f"**Another case than the study's**: {listed(list(result.differing), 8)}. "
-    if table["predicted_accuracy"].isna().any():
-        text += f"There no number of points is given: {NEEDS_LABELS}. "
+    if bare := int(table["predicted_accuracy"].isna().sum()):
+        text += say_unnumbered(bare, len(table))
     text += say_moved(result.moved)
     first, said = table.iloc[0], code(table.iloc[0]["checkpoint"])
     if np.isfinite(first["predicted_accuracy"]):
@@ -345,11 +350,12 @@ def _tried_on_targets(result: TargetResult) -> str:
         return " The study is too small to try the prediction on models left out, so no interval can be vouched for."
     text = (
         f" Tried on cells of the study left out, {percent(trial.coverage)} of the accuracies fell in their {trial.level:.0%} interval "
-        f"(proven is {_proven(trial.level)}), off by {points(trial.error)} on average, and their mean by {points(trial.mean_error)}"
+        f"(proven is {_proven(trial.level)}, on a target like the study's), off by {points(trial.error)} on average, and their "
+        f"mean by {points(trial.mean_error)}"
     )
     if np.isnan(other.coverage):
         return text + "; it has one target only, so what another shift does could not be tried."
-    return text + f"; with a whole target left out, {percent(other.coverage)} and {points(other.error)}: the price of another shift."
+    return text + f"; with a whole target left out, {percent(other.coverage)} and {points(other.error)}: so much for an unseen shift."
 
 
 def say_labels(*tables: pd.DataFrame, titles: Mapping[str, str] | None = None) -> str:

@@ -30,8 +30,6 @@ COSTLY = {
     "response_curves",
     "pair_accuracies",
     "initial_network",
-    "target_logits",
-    "holdout_logits",
 }
 
 # What takes passes of its own beside the one over the training images.
@@ -54,8 +52,8 @@ def affordable(extra: bool = True) -> list[registry.Measure]:
     Args:
         extra: also those with passes of their own.
     """
-    left_out = COSTLY | (set() if extra else EXTRA)
-    return [item for item in registry.of_families(list(registry.FAMILIES)) if not closure(item.needs) & left_out]
+    left_out, families = COSTLY | (set() if extra else EXTRA), [name for name in registry.FAMILIES if name != "unlabelled"]
+    return [item for item in registry.of_families(families) if not closure(item.needs) & left_out]
 
 
 class Pace(NamedTuple):

@@ -58,6 +58,9 @@ def test_what_labels_would_do_is_said_of_each_target_of_its_best_measure_by_itse
     said = worth.say_labelling(table(), {"iou": "IoU"})
     assert said.startswith("When is a measure by itself worth more than 50 labelled images? ")
     assert said.count("1 of 2 measures; the best, IoU, errs by 4.5 points, as 62 labelled images would.") == 2
+    few = table()
+    few.loc[few["measure"] == "iou", "n"] = 3
+    assert "0 of 1 measure; the best, optimal_transport, errs by 9.0 points, as 15 labelled images would." in worth.say_labelling(few, {})
     worst = worth.say_labelling(table(labelled_images=np.inf, worth_more=False), {})
     assert "0 of 2 measures; the best, iou, errs by 4.5 points, as no number of labelled images would." in worst
     assert worth.say_labelling(table(error=np.nan, fitted_error=np.nan), {}).count("no measure tells an accuracy") == 2

@@ -270,7 +270,7 @@ def test_the_plan_keeps_to_the_time_and_drops_the_dear_measures_first():
 def test_what_is_affordable_needs_no_start_and_no_search():
     names = {item.name for item in affordable()}
     assert {"iou", "nuclear_norm", "effective_invariance", "l2", "training_loss", "accuracy_under_augmentation"} <= names
-    assert not {"spectral_norm", "pacbayes_orig", "gi_score", "l2_dist"} & names
+    assert not {"spectral_norm", "pacbayes_orig", "gi_score", "l2_dist", "average_confidence", "target_effective_invariance"} & names
     assert "effective_invariance" not in {item.name for item in affordable(extra=False)}
 
 

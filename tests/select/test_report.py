@@ -109,7 +109,7 @@ def test_a_case_of_another_kind_has_an_order_and_no_number_of_points():
     assert other.ranking["probability_best"].iloc[0] < usual.ranking["probability_best"].iloc[0]
     text = report.say_first(other, 0.8)
     assert text.startswith("**Outside what the study has seen**: image size")
-    assert text.index("no number of points is given: give labelled images") < text.index("First of 2 checkpoints: `<b>1</b>`; it truly")
+    assert text.index("no number of points is given; give labelled images") < text.index("First of 2 checkpoints: `<b>1</b>`; it truly")
     assert not re.search(r"\d points|undefined|nan", text)
     assert other.ranking["note"].str.contains("order alone, no number of points: give labelled images").all()
     figure = report.checkpoints_figure(other.ranking, 0.8)

@@ -71,7 +71,8 @@ def test_a_shift_beyond_the_study_is_said_first_and_takes_the_number():
     assert found.table["rank"].tolist() == [1, 2, 3]
     assert "lies beyond the study's range; order alone" in found.table["note"].iloc[2]
     text = report.say_target(found, own_images(), 0.8, {})
-    assert text.startswith("**The target is shifted beyond what the study has seen** for 1 of 3 checkpoints. There no number of points")
+    assert text.startswith("**The target is shifted beyond what the study has seen** for 1 of 3 checkpoints. There the order")
+    assert "no number of points is given for 1 of 3 checkpoints; give labelled images" in text
 
 
 def test_another_case_is_an_order_and_boxes_are_no_other_case():
@@ -79,7 +80,7 @@ def test_another_case_is_an_order_and_boxes_are_no_other_case():
     assert found.differing == ("image size (pixels)",)
     assert found.table["rank"].tolist() == [1, 2, 3]
     assert found.table[["predicted_accuracy", "accuracy_low", "accuracy_high"]].isna().all(axis=None)
-    assert report.say_target(found, own_images(), 0.8, {}).startswith("**Another case than the study's**: image size (pixels). There no")
+    assert report.say_target(found, own_images(), 0.8, {}).startswith("**Another case than the study's**: image size (pixels). There the")
     assert report.target_figure(found, 0.8, {}).axes[0].get_xlabel().startswith("average_confidence")
     assert target.predict_on_target(study(), met(), differing=("boxes", "labels")).table["predicted_accuracy"].notna().all()
 
