@@ -308,7 +308,10 @@ def _rectangle_overlaps(values: Tensor, before: Tensor, levels: Tensor) -> tuple
 
 
 def _extent(largest: Tensor, levels: Tensor) -> tuple[Tensor, Tensor]:
-    """Find first and behind-the-last position that reach each level: (B, S) -> two (T, B) int64, equal where none does."""
-    occupied = largest >= levels.view(-1, 1, 1)
-    first, last = occupied.byte().argmax(2), largest.shape[1] - occupied.flip(2).byte().argmax(2)
-    return first, torch.where(occupied.any(2), last, first)
+    """First and behind-the-last position that reach each of the sorted levels: (B, S) -> two (T, B) int64, 0 where none does."""
+    wanted = levels.expand(len(largest), -1).contiguous()
+    # The running maximum is sorted, so that a level's place in it is found by halving.
+    first = torch.searchsorted(largest.cummax(1).values, wanted)
+    last = largest.shape[1] - torch.searchsorted(largest.flip(1).cummax(1).values, wanted)
+    occupied = first < last
+    return torch.where(occupied, first, 0).T, torch.where(occupied, last, 0).T
