@@ -34,7 +34,6 @@ GIVEN = (
     "repeat_target_logits",
 )
 
-
 PROVIDERS: dict[str, Callable[..., Any]] = {}
 
 

@@ -63,13 +63,8 @@ def alike_but_for_gi(curves: pd.DataFrame, perturbation: str, tolerance: float =
 
 
 INPUT, FIRST_LAYER = "input", "first layer"
-
-
 MIXUPS = tuple(f"{kind} {place}" for kind in response.KINDS for place in (INPUT, FIRST_LAYER))
-
-
 PERTURBATIONS = (*MIXUPS, *TRANSFORMS)
-
 
 # Of one class at most, for the mixup of Natekar and Sharma, who take all: 200 give an accuracy to 0.04, the mean of classes to less.
 PAIRS_PER_CLASS = 200

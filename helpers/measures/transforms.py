@@ -124,11 +124,8 @@ _BUILT_IN = {
     "colour jitter": jitter_colour,
 }
 
-
 # Of the slides of Schiff et al. 2021; the unit of translation and jitter is not printed there.
 _MOVED = {"horizontal translation": (-0.5, 0.5), "vertical translation": (-0.5, 0.5), "colour jitter": (-0.25, 0.25)}
-
-
 RANGES = {"cifar10": {"rotation": (-180, 179)} | _MOVED, "svhn": {"rotation": (-90, 90)} | _MOVED}
 
 

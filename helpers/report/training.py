@@ -110,11 +110,7 @@ def late_changes_figure(changes: pd.DataFrame) -> Figure:
 
 
 _ANNOTATED_CLASSES = 12
-
-
 _LABELLED_CLASSES = 40
-
-
 _SCORES = {"precision": "precision", "recall": "recall", "f1": "F1"}
 
 

@@ -18,11 +18,7 @@ from helpers.networks import resnet
 from helpers.training.catalogue import load_model, models_of
 
 MICRO_AVERAGE = "micro average"
-
-
 POINTS_PER_CURVE = 200
-
-
 _SCORES = ("precision", "recall", "f1", "average_precision_step", "average_precision_eleven_point", "average_precision_all_point", "auc")
 
 

@@ -17,8 +17,6 @@ from helpers.training.catalogue import forget_scores, scored_measures
 
 # What gives the values of single images of a family, see ``evidence.PROVIDERS``.
 PROVIDED_BY = {"localization": "localization_values", "prediction": "prediction_values"}
-
-
 _BITS = "bits of "
 
 

@@ -27,11 +27,7 @@ from helpers.training.config import RunConfig
 from helpers.training.run import images_of_run
 
 TURNED_IMAGES = 1000  # of a target at most, for effective invariance
-
-
 PLAIN_TARGET = "test images"  # the target that nothing shifts
-
-
 _AGREEMENT = "agreement_of_repeats"  # never kept: a repeat that is trained later changes it
 
 

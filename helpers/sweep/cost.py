@@ -25,11 +25,7 @@ from helpers.training.precision import foreseen_precision, smallest_shape, step_
 from helpers.training.run import Split, make_optimizer, train_epoch
 
 _LONG = 3.0  # seconds for one step, beyond which larger batches are taken to be as fast per image
-
-
 _TIMED = 0.5  # seconds of steps per measurement
-
-
 _STEPS = 20  # in a timed epoch on a GPU, where an epoch has a fixed cost of its own
 
 
@@ -117,14 +113,8 @@ def time_steps(runs: Sequence[RunConfig], classes: int, size: int, device: str) 
 
 
 IMAGES, NOTEBOOK = "01_data_subset", "02_grid_training"
-
-
 _SCORE = ("03_cam_scoring", "04_baselines")
-
-
 _ILSVRC_IMAGES = 500  # training images with boxes in an ILSVRC class whose number is not known: about the mean of Du et al., Table 1
-
-
 _COPIES = {"adam": 4, "sgd": 3}  # numbers that training keeps for each weight: itself, its gradient, and those of the optimizer
 
 

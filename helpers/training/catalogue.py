@@ -21,14 +21,8 @@ from helpers.training.soundness import fault_of_run
 from helpers.training.state import snapshot_path
 
 _HYPERPARAMETERS = [field.name for field in fields(RunConfig)]
-
-
 _MEASURED = ["snapshot", "epoch", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "gap"]
-
-
 CATALOGUE_COLUMNS = ["model_id", "run_id", "cell", "status", "stop_reason", *_MEASURED, "epochs", "seconds", "device", *_HYPERPARAMETERS]
-
-
 SCORE_COLUMNS = ["model_id", "measure", "variant", "value", "seconds", "reason"]
 
 

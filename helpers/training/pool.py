@@ -43,16 +43,9 @@ def line(work: Path, runs: Iterable[RunConfig]) -> str:
 
 
 _TICK = 1.0  # seconds between two looks at runs that others train
-
-
 _CHECKPOINT_SECONDS = 30.0  # between two checkpoints on a GPU, where writing one may take longer than an epoch
-
-
 _NOTES: dict[str, Any] = {}  # of a worker: where it writes which run it trains
-
-
 _COMPILED = "a fault in compiled code: train it alone by jobs=1; if it dies again, set ONEDNN_MAX_CPU_ISA=AVX2 or take another torch"
-
 
 _TO_TRY = {
     signal.SIGKILL: "mostly for want of memory: lower jobs or the batch size",

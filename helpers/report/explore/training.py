@@ -18,14 +18,8 @@ from helpers.training import state as training_state
 from helpers.training.config import RunConfig, run_id
 
 STATES = ("done", "diverged", "running", "interrupted", "waiting")
-
-
 MONITOR_COLUMNS = ["run_id", "state", "epoch", "epochs_at_most", "train_loss", "train_accuracy", "seconds", "where"]
-
-
 ANY_LEVEL = "all"
-
-
 _ROWS, _CURVES = 15, 8
 
 
