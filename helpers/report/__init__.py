@@ -34,6 +34,7 @@ FACE = {
         "say_added",
         "say_claims",
         "say_conditional",
+        "say_field_answer",
         "say_gates",
         "say_ranking",
         "say_reliability",

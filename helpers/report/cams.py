@@ -233,11 +233,10 @@ def say_correlations(table3: pd.DataFrame) -> str:
     defined = table3.dropna(subset=["ci_low", "ci_high"])
     negative = int((defined["ci_high"] < 0).sum())
     positive = int((defined["ci_low"] > 0).sum())
-    undefined = int(table3["pearson_r"].isna().sum())
     return (
         f"Pooled, above {percent(table3['threshold'].min())} training accuracy: {'; '.join(parts) or 'no correlation is defined'}. Of "
         f"{count(len(table3), 'cell')} of the table, {negative} have an interval below 0, {positive} above 0, "
-        f"{len(defined) - negative - positive} contain 0, and {undefined} have no correlation for want of models. "
+        f"{len(defined) - negative - positive} contain 0, and {len(table3) - len(defined)} have no interval for want of models or cells. "
         "The images and networks are not the paper's unless the study is imagenet20, so a difference is no failed replication."
     )
 

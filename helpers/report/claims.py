@@ -165,6 +165,8 @@ def _gate_value(row: Any) -> str:
         return "not known"
     if row.gate == "gaps differ":
         return f"{row.value:.1f} points"
+    if row.gate in ("networks learnt", "networks finished"):
+        return percent(row.value)
     return f"{row.value:.0f}" if row.gate == "enough cells" else f"{row.value:.2f}"
 
 
@@ -263,6 +265,20 @@ def say_ranking(table: pd.DataFrame, bands: Mapping[str, float]) -> str:
         f"{text.replace(';', ',', 1)} (adjusted p below 0.05 over all of them). Largest: **{first['title']}**, r = {first['r_gap']:.2f} "
         f"({interval(first['r_gap_low'], first['r_gap_high'])}, n = {int(first['n'])}), {promise}, adjusted p {first['p_adjusted']:.2g}. "
         f"Chance alone takes the largest |r| of all up to {bands.get('r_gap', np.nan):.2f}."
+    )
+
+
+def say_field_answer(table: pd.DataFrame, gates: pd.DataFrame) -> str:
+    """Sentence on how many measures tell the gap alone, given fit and hyperparameters, and in what they add, beyond chance."""
+    own = table[~table["baseline"].astype(bool)].dropna(subset="r_gap")
+    if not len(own) or "r_gap_p_adjusted" not in own:
+        return "Too few models or cells to tell one measure from another."
+    alone, given = (int((own[f"{question}_p_adjusted"] < 0.05).sum()) for question in ("r_gap", "r_gap_given_all"))
+    adds = int((own[f"{ADDED}_low"] > 0).sum())
+    verdict = "" if gates["passes"].all() else " Not all gates are passed, so this is no verdict."
+    return (
+        f"Of {count(len(own), 'measure')} {alone} go with the gap beyond what chance gives the best of so many, {given} given fit and "
+        f"hyperparameters too, and {adds} lower the error of the gap predicted without them, each by its own interval.{verdict}"
     )
 
 

@@ -87,9 +87,9 @@ def gate_table(
     for name, value in (reliabilities or {}).items():
         rows.append(("models differ", name, value, f"reliability at least {LEAST_RELIABILITY}", value >= LEAST_RELIABILITY))
     rows.append(("gaps differ", ANY_MEASURE, span, f"10th to 90th percentile at least {LEAST_SPAN} points", span >= LEAST_SPAN))
-    rows.append(("networks learnt", ANY_MEASURE, accuracy, f"median test accuracy at least {least:.0%}", accuracy >= least))
+    rows.append(("networks learnt", ANY_MEASURE, accuracy, f"median test accuracy at least {100 * least:.3g} %", accuracy >= least))
     rows.append(
-        ("networks finished", ANY_MEASURE, finished, f"at least {LEAST_FINISHED:.0%} stopped by a rule", finished >= LEAST_FINISHED)
+        ("networks finished", ANY_MEASURE, finished, f"at least {100 * LEAST_FINISHED:g} % stopped by a rule", finished >= LEAST_FINISHED)
     )
     cells = models["cell"].nunique()
     rows.append(("enough cells", ANY_MEASURE, float(cells), f"at least {ENOUGH_CELLS} cells", cells >= ENOUGH_CELLS))

@@ -121,6 +121,14 @@ def test_a_stranger_reads_what_was_asked_whether_it_may_be_answered_and_the_answ
     assert "nothing was claimed" in claims.say_study(tables["claims"].iloc[:0], tables["gates"], KEPT)
 
 
+def test_the_answer_on_the_field_counts_what_is_beyond_chance(tables):
+    text = claims.say_field_answer(tables["full"], tables["gates"])
+    assert text.startswith("Of 2 measures 1 go with the gap beyond what chance gives the best of so many, ")
+    assert text.endswith("Not all gates are passed, so this is no verdict.")
+    assert claims.say_field_answer(tables["full"], tables["gates"].assign(passes=True)).endswith("each by its own interval.")
+    assert "Too few" in claims.say_field_answer(tables["full"].assign(r_gap=np.nan), tables["gates"])
+
+
 def test_gates_of_single_measures_say_why_a_value_is_not_known(tables):
     opened = tables["gates"].assign(passes=lambda t: t["passes"] | (t["concerns"] == "all"))
     opened.loc[opened["concerns"] == "iou_b", ["value", "passes", "reason"]] = [np.nan, False, "no mean over images"]
