@@ -377,7 +377,7 @@ def ranking_figure(table: pd.DataFrame, bands: Mapping[str, float]) -> Figure:
 
 
 def say_conditional(table: pd.DataFrame, undefined: str, titles: Mapping[str, str]) -> str:
-    """Name the measure with the highest conditional information and the lowest sign error, each with its adjusted p.
+    """Sentence on the measure with the highest conditional information and the lowest sign error, each with its adjusted p.
 
     Args:
         table: see ``tables.conditional_table``.
