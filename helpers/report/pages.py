@@ -110,6 +110,8 @@ def study_page(folder: Path, notebooks: list[str]) -> Path:
     answers = [*{item["text"]: item for item in answers}.values()]  # gates and claims of the last notebook that judged them
     listing = read_listing(folder)
     known = {"variant": folder.name if folder.parent.name == "variants" else "", "chapters": chapters, "answers": answers}
+    for chapter in chapters:  # what an answer on top repeats is said there
+        chapter["items"] = [item for item in chapter["items"] if not any(item.get("text", "\0") in answer["text"] for answer in answers)]
     known |= {"shared": listing.get("shared", []), "files": listing.get("files", {}), "reports": side_by_side(folder)}
     question, setting = study_question(PROJECT_ROOT / "params" / f"{_study(folder)}.yaml")
     known |= {"question": question, "setting": setting, "verdicts": _verdicts(folder)}
@@ -222,6 +224,9 @@ def _items(folder: Path, notebook: str) -> list[dict[str, Any]]:
         elif item["kind"] == "table":
             content = table_content(inside(folder, item["path"]))
             item |= {"title": item["name"].replace("_", " "), "content": content, "total": content["total"]}
+    captions = {item["reading"] for item in story if item["kind"] == "figure"}
+    for item in story:  # a table and the figure of it may have one reading; it stands below the figure
+        item["said"] = "" if item["kind"] == "table" and item["reading"] in captions else item.get("reading", "")
     return story
 
 

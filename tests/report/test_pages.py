@@ -78,6 +78,23 @@ def test_a_table_is_given_to_the_script_of_the_page_escaped(folder):
         assert json.loads(page[start : page.index("</script>", start)])["rows"] == [["</script><b>", 3]]
 
 
+def test_one_reading_of_a_table_and_of_its_figure_stands_once(folder):
+    (folder / "tables/r.csv").write_text("r\n1\n")
+    (folder / "figures").mkdir()
+    (folder / "figures/04_baselines-r.png").write_bytes(b"")
+    story = [{"kind": "table", "name": "r", "path": "tables/r.csv", "reading": "r is 1.", "rows": 1}]
+    story += [{"kind": "figure", "name": "r", "path": "figures/04_baselines-r.png", "reading": "r is 1.", "alt": ""}]
+    outputs = (
+        ("text/html", "<table></table>"),
+        ("text/markdown", "r is 1."),
+        ("image/png", ""),
+        ("text/markdown", "**Figure 4.1. R.** r is 1."),
+    )
+    for page in published(folder, [cell("both()", *outputs)], story):
+        assert page.count("r is 1.") == 1
+        assert page.index("tables/r.csv") < page.index("r is 1.")
+
+
 def test_verdicts_stand_on_the_index_and_findings_come_first(folder):
     rows = {
         "claim": ["IoU < gap", "other"],
