@@ -18,7 +18,7 @@ from helpers.ablations.attributions import ATTRIBUTION_COLUMNS, attribution_scor
 from helpers.ablations.compute import AblationSettings, closed_form_scores, sampled_scores
 from helpers.cams import overlap
 from helpers.data.dataset import ImageSet, StudyData
-from helpers.files import complete_or_absent, inside
+from helpers.files import inside, is_sound, sealed
 from helpers.measures import evidence, passes, registry
 from helpers.networks import resnet
 from helpers.scoring.common_set import ScoringSet
@@ -79,14 +79,14 @@ def score_missing_ablations(
     places = {part: inside(work / "ablations", name) for part, name in folder_names(settings, masks, scored_on).items()}
     images = scored_on.of(data)
     for model in models_of(catalogue):
-        name = model.model_id
+        name, single = model.model_id, inside(places[CLOSED], f"{model.model_id}.images.parquet")
         paths = {part: inside(place, f"{name}.parquet") for part, place in places.items()}
-        missing = [part for part, path in paths.items() if not path.is_file()]
+        missing = [part for part, path in paths.items() if not is_sound(path) or (part == CLOSED and not is_sound(single))]
         if missing:
             network = load_model(work, model, len(data.classes), device)
         if CLOSED in missing:
             scores = closed_form_scores(network, images, masks, settings, device)
-            _keep(inside(places[CLOSED], f"{name}.images.parquet"), scores.single.assign(model_id=name)[IMAGE_COLUMNS])
+            _keep(single, scores.single.assign(model_id=name)[IMAGE_COLUMNS])
             _keep(paths[CLOSED], scores.table.assign(model_id=name, part=CLOSED)[ABLATION_COLUMNS])
         if SAMPLED in missing:
             _keep(paths[SAMPLED], sampled_scores(network, images, settings, device).assign(model_id=name, part=SAMPLED)[ABLATION_COLUMNS])
@@ -96,7 +96,7 @@ def score_missing_ablations(
 
 
 def _keep(path: Path, table: pd.DataFrame) -> None:
-    with complete_or_absent(path) as temporary:
+    with sealed(path) as temporary:
         table.to_parquet(temporary, index=False)
 
 
@@ -121,7 +121,7 @@ def load_ablations(
 
 
 def _read(folder: Path, ids: Iterable[str], ending: str) -> list[pd.DataFrame]:
-    return [pd.read_parquet(path) for name in ids if (path := inside(folder, f"{name}{ending}")).is_file()]
+    return [pd.read_parquet(path) for name in ids if is_sound(path := inside(folder, f"{name}{ending}"))]
 
 
 def _stacked(tables: list[pd.DataFrame], columns: list[str]) -> pd.DataFrame:
@@ -260,9 +260,8 @@ def random_network_scores(
         folder = f"ablations/random-{digest(**decisive, **form)}"
         for number in range(seed, seed + count):
             path = inside(work, f"{folder}/{architecture}-{number}.parquet")
-            if not path.is_file():
+            if not is_sound(path):
                 settings = form | {"seed": number, "method": method, "threshold": threshold}
                 row = random_network_score(architecture, train, test, len(data.classes), device=device, **settings)
-                with complete_or_absent(path) as temporary:
-                    pd.DataFrame([row]).to_parquet(temporary, index=False)
+                _keep(path, pd.DataFrame([row]))
             yield pd.read_parquet(path).iloc[0].to_dict()

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import safetensors.torch
 import torch
 from sklearn.pipeline import Pipeline
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from helpers.data.dataset import ImageSet
-from helpers.files import complete_or_absent
+from helpers.files import is_sound, write_tensors
 from helpers.kappa import backbones
 from helpers.kappa.backbones import RANDOM, Backbone
 from helpers.kappa.probe import probe_layer
@@ -156,10 +155,9 @@ def made_weights(start: Backbone, images: ImageSet, folder: Path, *, epochs: int
         raise ValueError(f"made_epochs is {epochs}; training on the spot needs at least 1")
     recipe = f"{start.identity} {_digest(images)} {epochs} {seed} {start.image_size} {_LEARNING_RATE} {_BATCH}"
     path = folder / f"made-{start.name}-{blake2b(recipe.encode(), digest_size=8).hexdigest()}.safetensors"
-    if not path.is_file():
+    if not is_sound(path):
         state = _trained(start, images, epochs, seed, device)
-        with complete_or_absent(path) as temporary:
-            safetensors.torch.save_file(state, temporary)
+        write_tensors(path, state)
     return path
 
 

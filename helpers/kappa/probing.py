@@ -8,13 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-import safetensors.torch
 import torch
 from sklearn.pipeline import Pipeline
 from torch import Tensor
 
 from helpers.data.dataset import ImageSet, StudyData
-from helpers.files import complete_or_absent, read_json, write_json
+from helpers.files import read_json, read_tensors, write_json, write_tensors
 from helpers.kappa import backbones, probe, statistics
 from helpers.kappa.backbones import Backbone
 from helpers.kappa.networks import MODEL_SET, Member
@@ -86,11 +85,9 @@ def noise_levels(
     network = None
     if name == "autoencoder":
         path = folder / f"autoencoder-{identity}.safetensors"
-        if not path.is_file():
+        if (state := read_tensors(path)) is None:
             trained = train_autoencoder(data.train.images, seed=seed, device=device)
-            with complete_or_absent(path) as temporary:
-                safetensors.torch.save_file({key: value.cpu().contiguous() for key, value in trained.state_dict().items()}, temporary)
-        state = safetensors.torch.load_file(path)
+            write_tensors(path, state := trained.state_dict())
         network = AutoEncoder(len(state["encoder.4.bias"])).eval()
         network.load_state_dict(state)
         network.to(device)
@@ -115,11 +112,10 @@ def kept_features(given: Backbone, images: ImageSet, strength: float, noise: Noi
     digest = blake2b(json.dumps(what).encode(), digest_size=8)
     digest.update(images.images.numpy().tobytes())
     path = folder / f"{given.name.replace(' ', '-')}-{given.identity}" / f"{digest.hexdigest()}.safetensors"
-    if not path.is_file():
+    if (found := read_tensors(path)) is None:
         degraded = degrade(images.images.to(device), noise.generator, strength, noise.seed)
-        with complete_or_absent(path) as temporary:
-            safetensors.torch.save_file({"features": backbones.backbone_features(given, degraded, device, 64)}, temporary)
-    return safetensors.torch.load_file(path)["features"]
+        write_tensors(path, found := {"features": backbones.backbone_features(given, degraded, device, 64)})
+    return found["features"].cpu()
 
 
 class Probed(NamedTuple):

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import safetensors.torch
 import torch
 
 from helpers.data import manifest
 from helpers.data.dataset import ImageSet, StudyData
+from helpers.files import read_tensors
 from helpers.measures import evidence, registry
 from helpers.measures.evidence import closure
 from helpers.networks import resnet
@@ -28,7 +28,8 @@ def initial_network(work: Path, config: RunConfig, classes: int) -> torch.nn.Mod
     if not config.pretrained:
         return initial_model(config, classes)
     path = start_path(work, config.weights)
-    return initial_model(config, classes, safetensors.torch.load_file(path)) if path.is_file() else None
+    start = read_tensors(path)
+    return None if start is None else initial_model(config, classes, start)
 
 
 def score_missing(

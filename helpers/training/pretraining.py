@@ -5,11 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
-
 from helpers.data import manifest
 from helpers.data.dataset import StudyData
-from helpers.files import complete_or_absent
+from helpers.files import is_sound, write_tensors
 from helpers.networks.weights import read_weights, weights_digest
 from helpers.training import catalogue, pool
 from helpers.training.config import RunConfig, run_id
@@ -84,9 +82,8 @@ def keep_starts(weights: Mapping[str, Weights], work: Path) -> None:
     """Copy the weights that runs start from into the study, once: some measures need the distance from the start."""
     for architecture, start in weights.items():
         path = catalogue.start_path(work, start.identity)
-        if not path.is_file():
-            with complete_or_absent(path) as temporary:
-                safetensors.torch.save_file(read_weights(start.source, architecture), temporary)
+        if not is_sound(path):
+            write_tensors(path, read_weights(start.source, architecture))
 
 
 def choose_pretraining_images(work: Path, study_classes: Sequence[str], **changes: Any) -> StudyData:

@@ -9,7 +9,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from helpers.files import complete_or_absent
+from helpers.files import complete_or_absent, is_sound, remove, sealed
 from helpers.training.stopping import Epoch
 
 _NAME = "checkpoint.safetensors"
@@ -36,7 +36,7 @@ def save(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, histo
     for index, slots in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{index}.{name}": value for name, value in slots.items() if isinstance(value, torch.Tensor)}
     metadata = {"history": json.dumps(history), "snapshots": json.dumps(snapshots)}
-    with complete_or_absent(folder / _NAME) as temporary:
+    with sealed(folder / _NAME) as temporary:
         safetensors.torch.save_file(_plain(tensors), temporary, metadata=metadata)
 
 
@@ -49,7 +49,7 @@ def restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) ->
     for left_by_a_kill in folder.glob(".*.partial"):
         left_by_a_kill.unlink()
     path = folder / _NAME
-    if not path.is_file():
+    if not is_sound(path):
         return [], []
     try:
         with safe_open(path, framework="pt") as file:
@@ -78,4 +78,4 @@ def history(folder: Path) -> list[Epoch]:
 
 def discard(folder: Path) -> None:
     """Delete the checkpoint of a run that is complete."""
-    (folder / _NAME).unlink(missing_ok=True)
+    remove(folder / _NAME)
