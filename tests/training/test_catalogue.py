@@ -1,4 +1,5 @@
 import json
+import shutil
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -135,3 +136,35 @@ def test_the_models_of_a_study_are_those_of_its_images_or_are_refused_with_the_c
     pd.testing.assert_frame_equal(catalogue.models_of_study(work, CONFIG.data, 0.8), catalogue.analysed(table, 0.8))
     with pytest.raises(ValueError, match=rf"trained on the images {CONFIG.data}, and notebook 01 has chosen other since; {command}"):
         catalogue.models_of_study(work, "other", 0.8)
+
+
+@pytest.mark.parametrize("damage", ["another model's", "another model's with its seal", "fewer rows", "cut", "deleted"])
+def test_scores_that_are_not_what_was_written_are_named_and_count_as_missing(tmp_path, damage):
+    for name in ("a", "b"):
+        rows = pd.DataFrame({"measure": ["iou", "iou_b"], "variant": "", "value": 0.5, "seconds": 0.0, "reason": ""})
+        catalogue.save_scores(tmp_path, "f", name, rows)
+    path, other = (tmp_path / "scores/f" / f"{name}.parquet" for name in ("a", "b"))
+    if damage.startswith("another"):
+        shutil.copy(other, path)
+    if damage.endswith("seal"):
+        shutil.copy(other.with_name(".b.parquet.seal"), path.with_name(".a.parquet.seal"))
+    if damage == "fewer rows":
+        pd.read_parquet(path).head(1).to_parquet(path)
+    if damage == "cut":
+        path.write_bytes(path.read_bytes()[:-9])
+    if damage == "deleted":
+        path.unlink()
+    with pytest.warns(UserWarning, match=r"a.parquet: .*; it is made again"):
+        assert catalogue.scored_measures(tmp_path, "f", "a") == set()
+    assert set(catalogue.read_scores(tmp_path, ["f"], ["a", "b"])["model_id"]) == {"b"}
+    catalogue.save_scores(tmp_path, "f", "a", rows)
+    assert catalogue.scored_measures(tmp_path, "f", "a") == {"iou", "iou_b"}
+
+
+def test_scores_from_before_there_were_seals_are_read(tmp_path):
+    path = tmp_path / "scores/f/a.parquet"
+    path.parent.mkdir(parents=True)
+    row = {"model_id": "a", "measure": "iou", "variant": "", "value": 0.5, "seconds": 0.0, "reason": ""}
+    pd.DataFrame([row]).to_parquet(path)
+    assert catalogue.scored_measures(tmp_path, "f", "a") == {"iou"}
+    assert len(catalogue.read_scores(tmp_path, ["f"], ["a"])) == 1
