@@ -433,7 +433,7 @@ def repeatability(models: pd.DataFrame, titles: Mapping[str, str]) -> pd.DataFra
 
 
 def say_repeatability(table: pd.DataFrame) -> str:
-    """Say how much of the variance of the gap lies between cells, and of which measure the least does."""
+    """Sentence on how much of the variance of the gap lies between cells, and of which measure the least does."""
     if not len(table):
         return "No two models that are analysed differ in their seed alone, so what a seed moves is not known."
     gap, known = table.iloc[0], table.iloc[2:].dropna(subset="icc")
