@@ -26,7 +26,7 @@ from helpers.scoring.common_set import ScoringSet, classes_in_turn
 from helpers.training.catalogue import load_model, models_of
 
 LOOKS = "looks.npz"  # beside the stories of a report
-SPLITS = ("training", "test")
+IMAGE_SPLITS = ("training", "test")
 PREDICTED_CLASS = -1  # instead of a class: the one that the model predicts, as in the reports
 _KEPT = 48  # images of each split in the file of a report
 _SIDE = 96  # of a thumbnail at most, pixels
@@ -49,7 +49,7 @@ class ModelLooks(NamedTuple):
 class Looks:
     """Images of a study and what its models make of them."""
 
-    images: pd.DataFrame  # a row per image: name, split (one of SPLITS), label
+    images: pd.DataFrame  # a row per image: name, split (one of IMAGE_SPLITS), label
     pictures: tuple[bytes, ...]  # JPEG
     boxes: Tensor  # (n, M, 4) half-open pixels; zero rows are padding
     size: int  # side of the images that boxes are measured on, pixels
@@ -90,7 +90,7 @@ def open_looks(
     boxes = torch.cat([torch.nn.functional.pad(part.boxes, (0, 0, 0, most - part.boxes.shape[1])) for part in taken])
     names, labels = sum((part.names for part in taken), ()), torch.cat([part.labels for part in taken])
     shown = ImageSet(torch.cat([part.images for part in taken]), labels, boxes, names)
-    table = pd.DataFrame({"name": names, "split": np.repeat(SPLITS, [len(part) for part in taken]), "label": labels.numpy()})
+    table = pd.DataFrame({"name": names, "split": np.repeat(IMAGE_SPLITS, [len(part) for part in taken]), "label": labels.numpy()})
     by_id = {model.model_id: model for model in models_of(models)}
     load = lru_cache(4)(lambda name: load_model(work, by_id[name], len(data.classes), device))
     seen = partial(_seen, work=work, load=load, images=shown, data=data, method=method, threshold=threshold, device=device)
@@ -161,7 +161,7 @@ def keep_looks(looks: Looks, folder: Path) -> Path:
         The file, of some hundred kilobytes: models are left out, evenly, where all of them would take more than 0.9 MB uncompressed.
     """
     split = looks.images["split"].to_numpy()
-    rows = np.concatenate([np.flatnonzero(split == name)[:_KEPT] for name in SPLITS])
+    rows = np.concatenate([np.flatnonzero(split == name)[:_KEPT] for name in IMAGE_SPLITS])
     sample = looks.of_model(looks.model_ids[0])
     room = _MODEL_BYTES // (len(rows) * (sample.maps[0].size + 8) + 2 * sample.confusion.size)
     chosen = np.unique(np.linspace(0, len(looks.model_ids) - 1, min(len(looks.model_ids), max(2, room))).round().astype(int))

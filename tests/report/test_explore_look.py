@@ -10,14 +10,14 @@ from matplotlib.path import Path
 
 from helpers.cams import overlap
 from helpers.report import explore
-from helpers.report.explore.look import ORDERS, PAGE, image_table, in_order, outlines
-from helpers.scoring.looks import SPLITS, Looks, ModelLooks
+from helpers.report.explore.look import GRID_IMAGES, ORDERS, image_table, in_order, outlines
+from helpers.scoring.looks import IMAGE_SPLITS, Looks, ModelLooks
 
 SIZE, COUNT = 8, 30
 RNG = np.random.default_rng(0)
 MODELS = pd.DataFrame({"model_id": ["a@stop", "b@stop", "c@stop"], "architecture": "resnet18", "pretrained": True, "gap": [0.1, 0.2, 0.3]})
 IMAGES = pd.DataFrame({"name": [f"n{(7 * place) % COUNT:02d}.jpeg" for place in range(COUNT)], "label": np.arange(COUNT) % 3})
-IMAGES["split"] = np.repeat(SPLITS, [20, 10])
+IMAGES["split"] = np.repeat(IMAGE_SPLITS, [20, 10])
 
 
 @pytest.fixture(autouse=True)
@@ -123,9 +123,9 @@ def test_the_right_key_shows_the_next_image(panel):
 def test_the_grid_turns_its_page_with_the_image(panel):
     panel.controls["split"].value = "both"
     first = gallery(panel).grid
-    gallery(panel).value = PAGE
-    assert gallery(panel).grid.count("<figure") == COUNT - PAGE
-    assert f"data-at='{PAGE}'" in gallery(panel).grid and f"data-at='{PAGE}'" not in first
+    gallery(panel).value = GRID_IMAGES
+    assert gallery(panel).grid.count("<figure") == COUNT - GRID_IMAGES
+    assert f"data-at='{GRID_IMAGES}'" in gallery(panel).grid and f"data-at='{GRID_IMAGES}'" not in first
 
 
 CHANGES = {"split": "test", "classes": (1,), "order": "IoU, highest first", "wrong_only": True, "models": ("b@stop",)}

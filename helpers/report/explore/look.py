@@ -19,12 +19,12 @@ from helpers.networks import resnet
 from helpers.report import cams
 from helpers.report.explore.panel import Gallery, Panel, View, choice_of_several, control_layout, number
 from helpers.report.style import count, percent
-from helpers.scoring.looks import PREDICTED_CLASS, SPLITS, Looks, ModelLooks, ious_with_boxes
+from helpers.scoring.looks import IMAGE_SPLITS, PREDICTED_CLASS, Looks, ModelLooks, ious_with_boxes
 
 MOST_MODELS = 4
 MODEL_COLOURS = ("#00d5ff", "#ff5da2", "#7bdc3c", "#ff9a1f")  # of the contours, by the place of the model
 BOX_COLOUR = "#ffd400"
-PAGE = 20  # pictures that the grid shows at once
+GRID_IMAGES = 20  # pictures that the grid shows at once
 _FINE = 64  # side of the grid that contours are drawn and masks are compared on, at most
 ORDERS = {
     "IoU, lowest first": ("iou", 1),
@@ -87,7 +87,7 @@ def in_order(table: pd.DataFrame, split: str, classes: Sequence[int], wrong_only
 
     Args:
         table: see ``image_table``.
-        split: one of ``SPLITS``, or "both".
+        split: one of ``IMAGE_SPLITS``, or "both".
         classes: labels; none keeps all.
         wrong_only: keep only images where a model errs.
         order: one of ``ORDERS``.
@@ -123,10 +123,10 @@ def look_explorer(models: pd.DataFrame, looks: Looks) -> Panel:
         found = table(chosen, threshold)
         shown = in_order(found, split, classes, wrong_only, order)
         at = min(at, max(0, len(shown) - 1))
-        first = at // PAGE * PAGE
+        first = at // GRID_IMAGES * GRID_IMAGES
         with gallery.hold_sync():
             gallery.count, gallery.value = len(shown), at
-            gallery.grid = grid(chosen, threshold, first, tuple(shown[first : first + PAGE]))
+            gallery.grid = grid(chosen, threshold, first, tuple(shown[first : first + GRID_IMAGES]))
             gallery.detail = _large(looks, rows, chosen, shown[at], threshold, asked) if shown else ""
         legend = " &nbsp; ".join(
             _key(colour, cams.model_title(rows.loc[name])) for name, colour in zip(chosen, MODEL_COLOURS, strict=False)
@@ -151,7 +151,7 @@ def _controls(models: pd.DataFrame, looks: Looks) -> dict[str, Widget]:
     controls = {
         "models": choice_of_several(titles, f"up to {MOST_MODELS} models", first, rows=6, width="48rem"),
         "classes": choice_of_several(classes, "classes (none: all)", rows=6, width="20rem"),
-        "split": Dropdown(options=[(f"{name} images", name) for name in SPLITS] + [("both", "both")], description="show", **usual),
+        "split": Dropdown(options=[(f"{name} images", name) for name in IMAGE_SPLITS] + [("both", "both")], description="show", **usual),
         "order": Dropdown(options=list(ORDERS), description="sorted by", **usual),
         "wrong_only": Checkbox(description="wrong predictions only", indent=False, **control_layout("14rem")),
         "threshold": FloatSlider(value=looks.threshold, min=0.01, max=0.99, step=0.01, description="threshold", **usual),
