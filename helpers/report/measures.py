@@ -218,7 +218,7 @@ def say_invariance(table: pd.DataFrame, published: pd.DataFrame) -> str:
     means = table[table["perturbation"].isin(wide.index)].groupby("predictor", sort=False)["kendall"].mean()
     each = [f"{name} {value:.2f}" for name, value in means.items()]
     return (
-        f"Mean tau with the accuracy under a perturbation, in the sign of the raw predictor (a lower Gi-score promises more): {listed(each)}. "
+        f"Mean tau with the accuracy under a perturbation, by the raw predictor (a lower Gi-score promises more): {listed(each)}. "
         f"The Gi-score has the strongest as promised under {_ahead(wide)} of {count(len(wide), 'perturbation')}, a count that no interval "
         f"backs; in the paper under {_ahead(theirs)} of {len(theirs)}."
     )

@@ -69,19 +69,20 @@ def invariance_table(table: pd.DataFrame, axes: list[str], *, resamples: int, se
         seed: of the resampling.
 
     Returns:
-        perturbation, predictor, n, kendall with low and high (positive: the predictor works), information (of 100).
+        perturbation, predictor, direction (the sign that it promises), n, kendall with low and high in the sign of the raw predictor,
+        information (of 100).
     """
     rows = []
     varied = varied_axes(table, axes)
     for transform in TRANSFORMS:
         for predictor, (measure, direction) in PREDICTORS.items():
             # Information is about a loss to be predicted: the accuracy with its sign turned stands where the gap does.
-            signed = direction * table[MEASURES[measure].column(transform)].astype(float)
-            known = table.assign(predictor=signed, target=table[target_column(transform)].astype(float))
+            values = table[MEASURES[measure].column(transform)].astype(float)
+            known = table.assign(predictor=values, target=table[target_column(transform)].astype(float))
             known = known.assign(gap=-known["target"])[np.isfinite(known[["predictor", "target"]]).all(axis=1)]
             (found,) = correlated(known, ["predictor"], target="target", tau=True, draws=0, tau_draws=resamples, seed=seed).itertuples()
             score = conditional_information(known, ["predictor"], varied, seed=seed)[0] if varied and found.n else float("nan")
-            row = {"perturbation": transform, "predictor": predictor, "n": found.n}
+            row = {"perturbation": transform, "predictor": predictor, "direction": direction, "n": found.n}
             row |= {"kendall": found.kendall_tau, "low": found.kendall_low, "high": found.kendall_high}
             rows.append(row | {"information": 100 * score})
     return pd.DataFrame(rows)

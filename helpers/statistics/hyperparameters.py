@@ -27,13 +27,13 @@ def check_columns(catalogue: pd.DataFrame, measures: Mapping[str, int], *needed:
         raise ValueError(f"directions {odd} must be +1 (larger is better) or -1 (larger is worse)")
 
 
-def arrays_of(catalogue: pd.DataFrame, measures: Mapping[str, int], axes: Sequence[str], *needed: str) -> tuple[Array, Array, Codes]:
+def arrays_of(catalogue: pd.DataFrame, measures: Mapping[str, int], axes: Sequence[str]) -> tuple[Array, Array, Codes]:
     """Measures that grow with the gap when they work (n, M), the gap (n,), and the level of each hyperparameter (n, A).
 
     Raises:
         ValueError: an absent column, no axis, a direction that is not +1 or -1, or a missing hyperparameter.
     """
-    check_columns(catalogue, measures, *needed, *axes)
+    check_columns(catalogue, measures, *axes)
     if not axes:
         raise ValueError("there are no hyperparameters; name one axis at least")
     values = catalogue[list(measures)].to_numpy(dtype=float) * -np.array(list(measures.values()), dtype=float)

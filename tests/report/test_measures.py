@@ -56,16 +56,18 @@ def test_curves_say_how_often_the_better_model_has_the_lower_score():
 
 
 def test_invariance_counts_where_the_gi_score_is_ahead():
-    rows = [("rotation", "Gi-score", 0.5), ("rotation", "mean of the curve", 0.4), ("rotation", "accuracy under augmentation", 0.3)]
+    rows = [("rotation", "Gi-score", -0.5), ("rotation", "mean of the curve", 0.4), ("rotation", "accuracy under augmentation", 0.3)]
     rows += [
-        ("colour jitter", "Gi-score", 0.1),
+        ("colour jitter", "Gi-score", -0.1),
         ("colour jitter", "mean of the curve", 0.4),
         ("colour jitter", "accuracy under augmentation", 0.3),
     ]
     table = pd.DataFrame(rows, columns=["perturbation", "predictor", "kendall"])
+    table = table.assign(direction=np.where(table["predictor"] == "Gi-score", -1, 1))
     text = measures.say_invariance(table, published.invariance_scores())
-    assert "under 1 of 2 perturbations" in text
-    assert "In the paper it is ahead in 14 of 16 cases." in text
+    assert "Gi-score -0.30, mean of the curve 0.40, accuracy under augmentation 0.30" in text
+    assert "as promised under 1 of 2 perturbations" in text
+    assert "in the paper under 14 of 16." in text
     assert "enough models" in measures.say_invariance(table.assign(kendall=np.nan), published.invariance_scores())
 
 
