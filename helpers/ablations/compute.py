@@ -72,12 +72,20 @@ def last_stage(network: nn.Module, images: ImageSet, device: torch.device | str)
     """Find the layer whose maps are averaged and classified, see ``passes.last_maps_layer`` and ``closed_form.check_closed_form``.
 
     Raises:
-        ValueError: there is none, or the closed form does not hold.
+        ValueError: there is none, or the closed form does not hold, as where the maps that are averaged are one pixel; what to change.
     """
     example = hooks.prepared(images.images[:1], resnet.normalise_images, device)
     layer = hooks.last_maps_layer(network, example)
     name = next(name for name, module in network.named_modules() if module is layer)
-    return Stage(name, layer, closed_form.check_closed_form(network, layer, example))
+    try:
+        return Stage(name, layer, closed_form.check_closed_form(network, layer, example))
+    except ValueError as fault:
+        side = images.images.shape[-1]
+        told = f"the maps of {name}, the last of more than one pixel for images of {side} pixels, are not what the network averages"
+        raise ValueError(
+            f"{told}, so there is nothing to ablate: {fault}. Leave this notebook out of the study, or give it last maps of more than one "
+            "pixel: a larger image_size (01), a stem that halves less or last_stride 1 (02)"
+        ) from fault
 
 
 def closed_form_maps(method: str, formula: str, features: Tensor, classifier_weight: Tensor, classes: Tensor) -> Tensor:

@@ -289,7 +289,8 @@ def read_logits(work: Path, model_id: str) -> Tensor:
     """
     found = read_tensors(path := logits_path(work, model_id))
     if found is None:
-        raise FileNotFoundError(f"the logits {path} are missing; run 02_grid_training again")
+        command = f"python -m helpers.sweep params/{work.name}.yaml --force 02_grid_training"
+        raise FileNotFoundError(f"the logits {path} are missing; run 02_grid_training again, or `{command}`")
     return found["logits"]
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from helpers.data.dataset import StudyData
 from helpers.files import inside, is_known, is_sound, sealed
 from helpers.measures import evidence, registry
-from helpers.scoring.classification import read_logits
+from helpers.scoring.classification import keep_test_logits, read_logits
 from helpers.scoring.common_set import ScoringSet
 from helpers.training.catalogue import forget_scores, scored_measures
 
@@ -103,9 +103,10 @@ def image_values(
 def correct_on_test(work: Path, catalogue: pd.DataFrame, data: StudyData) -> NDArray[np.float32]:
     """Whether every model is right on every test image, by its kept logits: (models, test images) of 0 and 1, NaN rows without a model.
 
-    Raises:
-        FileNotFoundError: logits of a model were not kept; run 02_grid_training.
+    Logits that are not there, or not what was written, are computed again on the processor.
     """
+    for _ in keep_test_logits(work, catalogue, data, "cpu"):
+        pass
     found = np.full((len(catalogue), len(data.test)), np.nan, dtype=np.float32)
     for row, (name, snapshot) in enumerate(zip(catalogue["model_id"], catalogue["snapshot"], strict=True)):
         if snapshot != "none":

@@ -67,6 +67,13 @@ def test_closed_form_maps_equal_differentiation_in_double_precision(method, form
     assert (maps - closed_form.normalise_maps(expected)).abs().max() < tolerance
 
 
+def test_a_network_whose_last_maps_are_one_pixel_is_refused_with_what_to_change(data):
+    network = resnet.build("resnet18", 3, stem="strided", width=0.125, seed=0).eval()
+    told = "the maps of layer3, the last of more than one pixel for images of 16 pixels, are not what the network averages"
+    with pytest.raises(ValueError, match=rf"^{told}, .* a larger image_size \(01\), a stem that halves less or last_stride 1 \(02\)$"):
+        compute.last_stage(network, data.train, "cpu")
+
+
 def test_other_closed_forms_are_refused():
     message = "there is no closed form of 'grad_cam' by the formula 'torchcam'; choose one of grad_cam (correct), "
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
