@@ -130,8 +130,8 @@ def masks_compared(attention: Tensor, annotation: Tensor, undefined: Tensor) -> 
 
 def overlap_table(columns: Tensor) -> pd.DataFrame:
     """One row per image: (11, N) of ``masks_compared`` as a table, see ``image_scores``."""
-    table = pd.DataFrame(columns.cpu().double().numpy().T, columns=MASK_COLUMNS)
-    return table.astype(dict.fromkeys(MASK_COLUMNS[2:4], bool) | dict.fromkeys(MASK_COLUMNS[4:], "int64"))
+    kinds, values = ["float64"] * 2 + [bool] * 2 + ["int64"] * 7, columns.cpu().double().numpy()
+    return pd.DataFrame({name: row.astype(kind) for name, row, kind in zip(MASK_COLUMNS, values, kinds, strict=True)})
 
 
 def iou_and_iou_b(maps_normalised: Tensor, boxes: Tensor, size: int, threshold: float = 0.1) -> tuple[Tensor, Tensor]:

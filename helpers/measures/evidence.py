@@ -1,20 +1,18 @@
 """What can be known of one network and its training images: each thing worked out when first asked for, once, and timed."""
 
 import hashlib
-import inspect
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
-from functools import cache
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 
-from helpers.measures.registry import Measure
+from helpers.measures.registry import Measure, needs
 from helpers.networks import hooks
 
 # What the caller gives: the network in evaluation mode on its device, an ImageSet, uint8 images to network input, and the network as
@@ -110,12 +108,6 @@ def as_reason(fault: Exception) -> ValueError:
         return fault
     lines = str(fault).splitlines() or [""]
     return ValueError(f"the network fails on these images ({type(fault).__name__}: {lines[0][:200]})")
-
-
-@cache
-def needs(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Names of a function's arguments."""
-    return tuple(inspect.signature(function).parameters)
 
 
 def closure(names: Iterable[str]) -> set[str]:

@@ -123,7 +123,7 @@ def mask_area(image_overlaps: pd.DataFrame) -> float:
 
 def rectangles_of(overlaps: pd.DataFrame) -> Tensor:
     """(N, 4) int64 x0, y0, x1, y1 of the rectangle around each map's mask."""
-    return torch.tensor(overlaps[["x0", "y0", "x1", "y1"]].to_numpy())
+    return torch.tensor(np.stack([overlaps[name].to_numpy() for name in ("x0", "y0", "x1", "y1")], axis=1))
 
 
 @measure(

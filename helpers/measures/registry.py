@@ -3,6 +3,8 @@
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import pandas as pd
 
@@ -11,6 +13,12 @@ MEASURES: dict[str, "Measure"] = {}
 
 # What a measure returns: one number, or one per variant.
 Value = float | Mapping[str, float]
+
+
+@cache
+def needs(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Names of a function's arguments."""
+    return tuple(inspect.signature(function).parameters)
 
 
 @dataclass(frozen=True)
@@ -28,7 +36,7 @@ class Measure:
     @property
     def needs(self) -> tuple[str, ...]:
         """Names of what the function is given, see ``evidence``."""
-        return tuple(inspect.signature(self.function).parameters)
+        return needs(self.function)
 
     @property
     def summary(self) -> str:
