@@ -39,6 +39,7 @@ FACE = {
         "say_ranking",
         "say_reliability",
         "say_repeatability",
+        "say_spread_over_seeds",
         "say_stated",
         "say_study",
         "stated",

@@ -101,6 +101,7 @@ def ranking(
     seconds: Mapping[str, float],
     values: Mapping[str, ArrayLike] | None = None,
     *,
+    read: Mapping[str, int] | None = None,
     draws: int,
     permutations: int,
     seed: int,
@@ -112,6 +113,7 @@ def ranking(
         axes: hyperparameters with more than one level.
         seconds: median per model, by measure.
         values: (models, images) values of single images, by measure, and test_correct.
+        read: number of images that each measure reads, see ``evidence.images_read``; 0 for the weights alone.
         draws: of the intervals; 0 gives point values alone.
         permutations: of the null.
         seed: of both.
@@ -130,6 +132,7 @@ def ranking(
         "family": [items[name].family if name in items else "baseline" for name in names],
         "direction": [items[name].direction if name in items else 0 for name in names],
         "baseline": [name in BASELINES for name in names],
+        "images": table["images"].fillna(table["measure"].map(read or {})),
         "seconds": [seconds.get(items[name].name, np.nan) if name in items else 0.0 for name in names],
     }
     table = table.assign(**facts)
@@ -443,3 +446,21 @@ def say_repeatability(table: pd.DataFrame) -> str:
     least = known.loc[known["icc"].idxmin()]
     few = int((known["icc"] < 0.5).sum())
     return f"{text}; {few} of {count(len(known), 'measure')} have less than half there, least {least['title']} ({least['icc']:.2f})."
+
+
+def say_spread_over_seeds(spread: pd.DataFrame, models: pd.DataFrame, titles: Mapping[str, str]) -> str:
+    """Sentence on how far the noise of flatness moves with its draws, beside how far it lies apart between models.
+
+    Args:
+        spread: of ``scoring.spread_over_seeds``.
+        models: those that are analysed, with columns of measures where these were scored.
+        titles: measure to its name.
+    """
+    told = []
+    for row in spread[spread["measure"].isin(models.columns) & (spread["n"] > 1)].itertuples():
+        values = models[row.measure].replace([np.inf, -np.inf], np.nan)
+        said = f"{titles[row.measure]} spreads by {percent(row.spread / row.mean)} of its mean over {count(row.n, 'seed')} of its noise"
+        told.append(f"{said}, between models by {percent(values.std() / values.mean())}")
+    if not told:
+        return "Flatness was not scored, or is undefined, so what its draws move is not known."
+    return f"With other draws, for one model: {'; '.join(told)}."

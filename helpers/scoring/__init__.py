@@ -16,7 +16,7 @@ FACE = {
     "invariance": ["PREDICTORS", "invariance_table", "keep_targets", "with_targets"],
     "look": ["common_images", "overlays", "steps", "to_look_at"],
     "looks": ["keep_looks", "open_looks"],
-    "models": ["load_scores", "score_missing", "score_side_by_side", "with_measures"],
+    "models": ["load_scores", "score_missing", "score_side_by_side", "spread_over_seeds", "with_measures"],
     "precision": ["choose_scoring_precision"],
     "single_images": ["correct_on_test", "image_values"],
     "targets": ["keep_target_logits", "keep_turned_logits", "scores_on_targets", "target_image_values", "with_target_accuracies"],

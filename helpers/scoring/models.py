@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,46 @@ def _scores(
         given["initial_network"] = initial_network(work, model.config, len(data.classes))
     single = {PROVIDED_BY[family] for family in {item.family for item in todo} & set(PROVIDED_BY)}
     return evidence.score_with_images(todo, given, settings, single)
+
+
+# Whose values are the noise that was found and nothing else.
+_OF_NOISE = ("pacbayes_flatness", "pacbayes_mag_flatness")
+
+
+def spread_over_seeds(
+    work: Path,
+    catalogue: pd.DataFrame,
+    data: StudyData,
+    scored_on: ScoringSet,
+    settings: evidence.MeasureSettings,
+    *,
+    device: torch.device | str,
+    seeds: int = 5,
+) -> pd.DataFrame:
+    """Flatness of one model, that of the middle gap, by other draws of the noise: what the search leaves to chance.
+
+    Args:
+        work: the study's folder.
+        catalogue: its models that are analysed.
+        data: its images.
+        scored_on: images that they were scored on.
+        settings: under which they were scored; its seed is the first of the seeds.
+        device: where to compute.
+        seeds: how many.
+
+    Returns:
+        measure, model_id, n seeds with a value, mean and spread (standard deviation) over them; NaN for fewer than two. No row without
+        models.
+    """
+    todo = [item for item in registry.of_families(["flatness"]) if item.name in _OF_NOISE]
+    drawn = [replace(settings, seed=settings.seed + more) for more in range(seeds)]
+    tables = [pd.DataFrame(columns=["measure", "value", "model_id"])]
+    for model in models_of(catalogue.sort_values("gap").iloc[len(catalogue) // 2 :][:1]):
+        tables += [
+            _scores(work, model, data, scored_on.of(data), todo, given, device)[0].assign(model_id=model.model_id) for given in drawn
+        ]
+    values = pd.concat(tables[1:] or tables).groupby(["measure", "model_id"], sort=False)["value"]
+    return values.agg(n="count", mean="mean", spread="std").reset_index()
 
 
 def load_scores(

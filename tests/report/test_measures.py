@@ -4,7 +4,7 @@ import pytest
 from matplotlib import pyplot as plt
 
 from helpers.measures.registry import MEASURES, columns
-from helpers.report import measures
+from helpers.report import claims, measures
 from helpers.statistics import published
 
 TITLES = {"a": "Alpha", "b": "Beta", "c": "Gamma", "iou": "IoU", "nuclear_norm": "nuclear norm"}
@@ -170,3 +170,13 @@ def test_predictors_stand_beside_each_other_for_each_perturbation():
     assert ax.lines[0].get_ydata().tolist() == [0.3, 0.5]
     assert ax.lines[0].get_xdata()[0] < 0 < ax.lines[1].get_xdata()[0]
     assert "enough models" in texts(measures.invariance_figure(table.assign(kendall=np.nan), ["one"]))[0]
+
+
+def test_the_spread_of_flatness_over_draws_stands_beside_that_between_models():
+    drawn = pd.DataFrame({"measure": ["pacbayes_flatness", "other"], "n": [4, 4], "mean": [2.0, 1.0], "spread": [0.1, 1.0]})
+    models = pd.DataFrame({"pacbayes_flatness": [1.0, 2.0, 3.0, np.inf, np.nan]})
+    told = claims.say_spread_over_seeds(drawn, models, {"pacbayes_flatness": "PAC-Bayes flatness"})
+    spreads = "PAC-Bayes flatness spreads by 5.0 % of its mean over 4 seeds of its noise, between models by 50.0 %"
+    assert told == f"With other draws, for one model: {spreads}."
+    for nothing in (drawn.assign(n=1), drawn[1:], drawn[:0]):
+        assert "is not known" in claims.say_spread_over_seeds(nothing, models, {})

@@ -144,6 +144,18 @@ def test_what_is_right_on_the_test_images_gives_the_test_accuracy(study):
     np.testing.assert_allclose(right.mean(1), table["test_accuracy"], atol=1e-6)
 
 
+def test_flatness_is_searched_again_with_other_draws_of_one_model(study, scored_on):
+    work, data, table = study
+    settings = replace(SETTINGS, flatness_images=12, flatness_draws=1, flatness_halvings=4)
+    found = models.spread_over_seeds(work, table[table["snapshot"] != "none"], data, scored_on, settings, device="cpu", seeds=3)
+    assert found["measure"].tolist() == ["pacbayes_flatness", "pacbayes_mag_flatness"]
+    assert found["model_id"].nunique() == 1
+    assert len(models.spread_over_seeds(work, table[:0], data, scored_on, settings, device="cpu", seeds=3)) == 0
+    assert (found["n"] <= 3).all()
+    again = models.spread_over_seeds(work, table[table["snapshot"] != "none"], data, scored_on, settings, device="cpu", seeds=3)
+    pd.testing.assert_frame_equal(found, again)
+
+
 def test_the_set_is_what_all_runs_were_fitted_to_in_one_order_of_which_fewer_are_a_prefix(study, scored_on):
     _, data, table = study
     both = [set(images_of_run(data, model.config)[0].names) for model in catalogue.models_of(table)]
