@@ -124,7 +124,8 @@ def rank_checkpoints(given: argparse.Namespace) -> int:
     least = float(study.setting("minimum_train_accuracy", 0.8))
     wanted = {"differing": differing, "right": met.right, "level": given.level, "seed": given.seed}
     verdict = ranking.rank(study, own, facts, images=len(images), minimum_train_accuracy=least, **wanted)
-    target = predict_on_target(targets, met, differing=differing, level=given.level) if met.on_target is not None else None
+    options = {"differing": differing, "unfit": verdict.unfit, "level": given.level}
+    target = predict_on_target(targets, met, **options) if met.on_target is not None else None
     _write(given, judged, verdict, target, own, facts, values, apart)
     _print(verdict, target, given, time.perf_counter() - started)
     return 0 if verdict.ranking["verdict"].isin([ranking.RANKED, ranking.JUDGED]).any() else 1
@@ -224,7 +225,8 @@ def _print(verdict: Any, target: Any, given: argparse.Namespace, seconds: float)
         print(f"\n{'rank':>11}  {'on the target':>14}  {'interval':>20}  checkpoint")
     for row in target.table.itertuples() if target is not None else ():
         span = f"{percent(row.accuracy_low)} to {percent(row.accuracy_high)}" if row.accuracy_low == row.accuracy_low else "undefined"
-        print(f"{row.rank:>11.0f}  {percent(row.predicted_accuracy):>14}  {span:>20}  {_plain(row.checkpoint)}")
+        rank = f"{row.rank:.0f}" if row.rank == row.rank else ""
+        print(f"{rank:>11}  {percent(row.predicted_accuracy):>14}  {span:>20}  {_plain(row.checkpoint)}  {_plain(row.note)}")
     print(f"\n{seconds:.0f} s; tables, figures and a card per checkpoint are in {_plain(given.out)}")
 
 

@@ -1,6 +1,6 @@
 """A user's checkpoints in order: predicted gap, interval, probability of being the best, and what each of these rests on."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -44,6 +44,7 @@ class RankingResult(NamedTuple):
     trial: prediction.Trial  # cells left out
     transfer: prediction.Trial  # architectures left out
     differing: tuple[str, ...]  # in what the case differs from the study
+    unfit: Mapping[str, str]  # checkpoints whose training accuracy is of no model that a study speaks of, and why
     moved: Moved | None  # accuracies moved together by labelled images; None without them
     labels: pd.DataFrame  # what the prediction errs in the study beside what labels err, see ``labelling.against_labelling``
 
@@ -87,6 +88,7 @@ def rank(
     outputs = facts.set_index("checkpoint").loc[scored.index, "outputs"].to_numpy()
     low = _lowest(study, minimum_train_accuracy)
     why = [_misfit(share, number, images, minimum_train_accuracy, low) for share, number in zip(train, outputs, strict=True)]
+    unfit = {name: reason for name, reason in zip(scored.index, why, strict=True) if reason}
     fitting = np.array([not reason for reason in why], dtype=bool)
     measured = calibration.ranges(study, scored[fitting] if fitting.any() else scored)
     used = calibration.usable(measured, int(fitting.sum()) or len(scored)) if len(study.models) else []
@@ -115,7 +117,7 @@ def rank(
     ]
     rests_on = tuple(used), tuple(chosen), tuple(fitted.slopes), fitted.penalty
     ranking = _placed(facts.merge(table, on="checkpoint", how="left"), chosen, differing, moved)
-    return RankingResult(ranking, *rests_on, measured, *tried, tuple(differing), moved, _against_labels(models, used))
+    return RankingResult(ranking, *rests_on, measured, *tried, tuple(differing), unfit, moved, _against_labels(models, used))
 
 
 _PREDICTED = ["guess", "predicted_gap", "gap_low", "gap_high", "probability_best", "rank_low", "rank_high"]

@@ -294,7 +294,7 @@ def target_figure(result: TargetResult, level: float, titles: Mapping[str, str],
         truth: true accuracy by checkpoint, where it is known; drawn hollow.
         most: checkpoints that are drawn.
     """
-    table = result.table.head(most).iloc[::-1]
+    table = result.table[result.table["value"].notna()].head(most).iloc[::-1]
     if not result.method or not len(table):
         return nothing_to_draw("The study and the checkpoints share no measure of images without labels, so nothing is predicted.")
     figure, ax = plt.subplots(figsize=(8, 1.7 + 0.3 * len(table)), layout="constrained")
@@ -320,11 +320,15 @@ def target_figure(result: TargetResult, level: float, titles: Mapping[str, str],
 
 def say_target(result: TargetResult, images: OwnImages, level: float, titles: Mapping[str, str], truth: pd.Series | None = None) -> str:
     """Sentences on the accuracy on a target: a shift beyond the study's range first, then the first checkpoint, and how the method did."""
-    table, found = result.table, f"the {count(len(images), 'image')} of the target"
-    if not result.method:
-        return f"Of {found} nothing can be predicted: the study and the checkpoints share no measure, or the study has fewer than 4 cells."
+    table, found = result.table[result.table["value"].notna()], f"the {count(len(images), 'image')} of the target"
+    if not len(table):
+        first = [f": {code(row.checkpoint)}, {code(row.note)}" for row in result.table.head(1).itertuples()]
+        return f"Of {found} nothing is predicted{''.join(first)}."
     beyond = int(table["beyond"].sum())
-    text = ""
+    without = result.table[result.table["note"].str.startswith("not predicted")]
+    text = (
+        f"**Not predicted on the target: {count(len(without), 'checkpoint')}** ({code(without['note'].iloc[0])}). " if len(without) else ""
+    )
     if beyond:
         text += f"**The target is shifted beyond what the study has seen** for {beyond} of {count(len(table), 'checkpoint')}. "
     if result.differing:

@@ -1,6 +1,6 @@
 """Accuracy on images without labels of where the networks will work, by the method that a study found best."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -32,7 +32,9 @@ class TargetResult(NamedTuple):
     labels: pd.DataFrame  # what the method errs in the study beside what labels err, see ``labelling.against_labelling``
 
 
-def predict_on_target(study: Calibration, met: Met, *, differing: Sequence[str] = (), level: float = 0.8) -> TargetResult:
+def predict_on_target(
+    study: Calibration, met: Met, *, differing: Sequence[str] = (), unfit: Mapping[str, str] | None = None, level: float = 0.8
+) -> TargetResult:
     """Accuracy on the target of every checkpoint with logits, by a line on one measure of images without labels.
 
     The measure goes most with the true accuracy over the study's models and targets (largest |Pearson r|), of those that all checkpoints
@@ -44,6 +46,8 @@ def predict_on_target(study: Calibration, met: Met, *, differing: Sequence[str] 
         study: its models on its targets, see ``calibration.read_targets``.
         met: what the checkpoints say of the target, and of labelled images if there are any, see ``scores.scores_met``.
         differing: in what the case differs from the study, see ``calibration.differing``.
+        unfit: checkpoints that are not predicted, and why, see ``ranking.RankingResult``: a wrong order of classes or a wrong normalisation
+            shows in the training accuracy, and would be taken for a low accuracy of all by the labelled images.
         level: of the intervals.
 
     Returns:
@@ -51,7 +55,8 @@ def predict_on_target(study: Calibration, met: Met, *, differing: Sequence[str] 
         them all together: the same method predicts the accuracy on these, see ``labelling.moved_elsewhere``. NaN throughout where no
         measure is shared or the study has fewer than 4 cells.
     """
-    own, models = met.on_target, study.models
+    unfit, models = unfit or {}, study.models
+    own = met.on_target.drop(index=list(unfit), errors="ignore")
     other = tuple(name for name in differing if name not in _OF_TRAINING_IMAGES)
     columns = [name for name in study.columns if name in own and np.isfinite(own[name].astype(float)).all()] if len(own) else []
     columns = columns if models["cell"].nunique() >= prediction.FEWEST else []
@@ -77,6 +82,8 @@ def predict_on_target(study: Calibration, met: Met, *, differing: Sequence[str] 
             table.loc[table["beyond"] | bool(other), span] = np.nan
     table["rank"] = table["guess"].round(9).rank(method="min", ascending=False) if table["guess"].nunique() > 1 else np.nan
     table["note"] = [_note(row, other, moved) for row in table.itertuples()]
+    bare = [{"checkpoint": name, "method": "", "beyond": False, "note": f"not predicted: {why}"} for name, why in unfit.items()]
+    table = pd.concat([table, pd.DataFrame(bare)], ignore_index=True) if bare else table
     table = table.sort_values("guess", ascending=False, na_position="last", kind="stable")[TARGET_COLUMNS].reset_index(drop=True)
     tried = [prediction.coverage(x, wrong, cells, groups, one, level, most=1) for groups in (cells, models["target"].to_numpy())]
     return TargetResult(table, method, measured, *tried, other, moved, _labels(method, models, x, wrong))

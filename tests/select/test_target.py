@@ -103,7 +103,7 @@ def test_what_cannot_be_predicted_has_words_and_no_numbers():
         assert found.method == ""
         assert found.table["predicted_accuracy"].isna().all()
         assert found.table["note"].str.startswith("not predicted").all()
-        assert "nothing can be predicted" in report.say_target(found, own_images(), 0.8, {})
+        assert "nothing is predicted" in report.say_target(found, own_images(), 0.8, {})
         assert report.target_figure(found, 0.8, {}).axes[0].texts
         assert len(report.say_labels(found.labels)) > 20
     alone = met()._replace(on_target=met().on_target[:1])
@@ -111,3 +111,22 @@ def test_what_cannot_be_predicted_has_words_and_no_numbers():
     assert np.isnan(found.table["rank"].iloc[0])
     assert np.isnan(found.transfer.coverage)
     assert "one target only" in report.say_target(found, own_images(), 0.8, {})
+
+
+def test_a_checkpoint_at_chance_is_not_predicted_and_moves_nothing():
+    said = met(labelled=[(0.9, 0.8), (0.8, 0.7), (0.7, 0.02)])
+    reason = {"bad.pt": "training accuracy 1% is that of chance"}
+    found = target.predict_on_target(study(), said, unfit=reason)
+    assert found.moved.shift == pytest.approx(-0.1, abs=0.02)
+    assert found.table["checkpoint"].tolist() == NAMES
+    last = found.table.iloc[2]
+    assert last[["rank", "predicted_accuracy", "value"]].isna().all()
+    assert last["note"] == "not predicted: training accuracy 1% is that of chance"
+    text = report.say_target(found, own_images(), 0.8, {})
+    assert text.startswith("**Not predicted on the target: 1 checkpoint** (`not predicted: training accuracy 1%")
+    assert "first of 2 checkpoints" in text
+    assert len(report.target_figure(found, 0.8, {}).axes[0].get_yticklabels()) == 2
+    none = target.predict_on_target(study(), said, unfit=dict.fromkeys(NAMES, "at chance"))
+    assert none.table["note"].eq("not predicted: at chance").all()
+    assert report.say_target(none, own_images(), 0.8, {}).startswith("Of the 40 images of the target nothing is predicted: `good.pt`")
+    assert report.target_figure(none, 0.8, {}).axes[0].texts
