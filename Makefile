@@ -37,7 +37,9 @@ pages: setup ## write the pages of a study's report anew from what is published 
 	$(RUN) -m helpers.report.pages $(STUDY) $(SET)
 
 share: ## pack a study's report with all that its pages need into one zip: make share STUDY=tiny20
-	mkdir -p work/share && cd reports && rm -f ../work/share/$(STUDY).zip && $(PYTHON) -m zipfile -c ../work/share/$(STUDY).zip $(STUDY) assets
+	@test -f reports/$(STUDY)/index.html || { echo "reports/$(STUDY)/index.html is not there; run the study first" >&2; exit 2; }
+	@mkdir -p work/share && rm -f work/share/$(STUDY).zip
+	@$(PYTHON) -m zipfile -c work/share/$(STUDY).zip reports/$(STUDY) reports/assets
 	@echo "work/share/$(STUDY).zip: unpack it anywhere and open $(STUDY)/index.html"
 
 test: setup ## contract, unit and smoke tests
