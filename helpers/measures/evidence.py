@@ -122,6 +122,24 @@ def closure(names: Iterable[str]) -> set[str]:
     return found
 
 
+def images_read(measures: Mapping[str, Measure], images: Any, settings: MeasureSettings) -> dict[str, int]:
+    """How many of the training images each measure reads: the least of its samples, all where it has none, 0 for the weights alone.
+
+    Args:
+        measures: by column.
+        images: the ImageSet that models are scored on.
+        settings: with the sizes of the samples.
+    """
+    samples = {name: min(getattr(settings, name), len(images)) for name in ("flatness_images", "sharpness_images")}
+    samples["response_sample"] = PROVIDERS["response_sample"](images, settings.perturbation_fraction)
+    read = {}
+    for column, item in measures.items():
+        used = closure(item.needs)
+        whole = len(images) if used & {"forward_pass", "rotated_probabilities", "labels"} else 0
+        read[column] = min((size for name, size in samples.items() if name in used), default=whole)
+    return read
+
+
 def score(measures: Iterable[Measure], given: Mapping[str, Any], settings: MeasureSettings) -> pd.DataFrame:
     """Compute measures of one network, sharing everything that several of them need.
 

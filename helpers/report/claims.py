@@ -263,11 +263,12 @@ def say_ranking(table: pd.DataFrame, bands: Mapping[str, float]) -> str:
         some = f", {int(kept.sum())} as promised and {int((~kept).sum())} the other way ({listed(clear['title'].tolist(), 3)})"
         text += f"; {words} {len(clear) or 'none'} go with the gap{some if len(clear) else ''}"
     first = own.iloc[0]
+    seen = f" on {first['images']:.0f} images" if first["images"] > 0 else ""
     promise = "as promised" if np.sign(first["r_gap"]) == -first["direction"] else "the other way"
     return (
         f"{text.replace(';', ',', 1)} (adjusted p below 0.05 over all of them). Largest: **{first['title']}**, r = {first['r_gap']:.2f} "
-        f"({interval(first['r_gap_low'], first['r_gap_high'])}, n = {int(first['n'])}), {promise}, adjusted p {first['p_adjusted']:.2g}. "
-        f"Chance alone takes the largest |r| of all up to {bands.get('r_gap', np.nan):.2f}."
+        f"({interval(first['r_gap_low'], first['r_gap_high'])}, n = {int(first['n'])}{seen}), {promise}, "
+        f"adjusted p {first['p_adjusted']:.2g}. Chance alone takes the largest |r| of all up to {bands.get('r_gap', np.nan):.2f}."
     )
 
 
@@ -313,7 +314,8 @@ def say_added(table: pd.DataFrame, known: pd.DataFrame) -> str:
 @style()
 def added_figure(table: pd.DataFrame, known: pd.DataFrame, most: int = 40) -> Figure:
     """Draw by how many points each measure lowers the error of the predicted gap beside hyperparameters and fit, with its interval."""
-    own = table[~table["baseline"].astype(bool)].dropna(subset=ADDED).sort_values(ADDED, ascending=False).head(most).iloc[::-1]
+    every = table[~table["baseline"].astype(bool)].dropna(subset=ADDED).sort_values(ADDED, ascending=False)
+    own = every.head(most).iloc[::-1]
     if not len(own):
         return nothing_to_draw("Too few cells to predict the gap of one from the others.")
     figure, ax = plt.subplots(figsize=(8.5, 1.6 + 0.25 * len(own)), layout="constrained")
@@ -324,7 +326,8 @@ def added_figure(table: pd.DataFrame, known: pd.DataFrame, most: int = 40) -> Fi
     ax.set_yticks(at, [f"{row.title} (n = {row.n})" for row in own.itertuples()], fontsize="small")
     errors = known.set_index("known")["error_points"]
     ax.set(ylim=(-0.7, len(own) - 0.3), xlabel="points by which the measure lowers the error (95 % interval over cells)")
-    ax.set_title("error without it: " + ", ".join(f"{name} {value:.2f}" for name, value in errors.items()), fontsize="small")
+    part = f"the first {len(own)} of {len(every)} measures; " if len(own) < len(every) else ""
+    ax.set_title(f"{part}error without it: " + ", ".join(f"{name} {value:.2f}" for name, value in errors.items()), fontsize="small")
     return figure
 
 

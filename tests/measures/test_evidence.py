@@ -211,3 +211,14 @@ def test_the_example_of_a_new_measure_in_the_documentation_works(tiny_given, mon
     table = evidence.score([item], tiny_given, evidence.MeasureSettings())
     assert 1 / 3 <= table["value"].iloc[0] <= 1
     assert registry.columns()["title"].tolist() == ["mean confidence"]
+
+
+def test_each_measure_says_how_many_images_it_reads(tiny_given):
+    settings = evidence.MeasureSettings(perturbation_fraction=0.5, flatness_images=10, sharpness_images=8)
+    classes = tiny_given["images"].labels
+    assert (classes[:26].bincount() >= 2).all() and not (classes[:25].bincount(minlength=3) >= 2).all()  # as mixing within a class needs
+    read = evidence.images_read(registry.ranked(), tiny_given["images"], settings)
+    expected = {"iou": 36, "effective_invariance": 36, "inverse_margin": 36, "param_norm": 0, "spectral_norm": 36}  # over a margin
+    expected |= {"gi_score": 26, "pacbayes_flatness": 10, "sharpness_flatness": 8, "params": 0}
+    assert {name: read[name] for name in expected} == expected
+    assert evidence.images_read(registry.ranked(), tiny_given["images"], replace(settings, flatness_images=999))["pacbayes_flatness"] == 36
