@@ -36,7 +36,8 @@ def checkpoints_figure(table: pd.DataFrame, level: float, truth: pd.Series | Non
         truth: true gap by checkpoint, where it is known; drawn hollow.
         most: checkpoints that are drawn.
     """
-    table = table[table["verdict"].isin([RANKED, JUDGED])].head(most).iloc[::-1]
+    every = table[table["verdict"].isin([RANKED, JUDGED])]
+    table = every.head(most).iloc[::-1]
     if not len(table):
         return nothing_to_draw("No checkpoint is judged, so there is no ranking to draw.")
     size = (9.5, 1.7 + 0.3 * len(table))
@@ -51,6 +52,7 @@ def checkpoints_figure(table: pd.DataFrame, level: float, truth: pd.Series | Non
         ax.plot(100 * table["checkpoint"].map(truth), rows, "D", color="C1", fillstyle="none", label="true")
     ax.set_yticks(rows, [label(name) for name in table["checkpoint"]], fontsize="small")
     ax.set(xlabel="generalization gap (percentage points)", ylim=(-0.7, len(table) - 0.3))
+    ax.set_title(f"the first {len(table)} of {len(every)} checkpoints" if len(table) < len(every) else "", fontsize="small")
     ax.grid(axis="y", visible=False)
     if table["predicted_gap"].isna().all():
         ax.set_xticks([])
