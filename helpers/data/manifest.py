@@ -77,6 +77,8 @@ def image_parameters(work: Path) -> dict[str, Any]:
 def _load(work: Path, parameters: Mapping[str, Any]) -> StudyData:
     try:
         return load_study_data(**parameters, cache_dir=work / "cache")
+    except TypeError as fault:
+        raise ValueError(f"the parameters in {work / MANIFEST} choose no images ({fault}); {_remedy(work)}") from fault
     except FileNotFoundError as fault:
         raise FileNotFoundError(
             f"{fault}. Notebook 01 read them there; where they lie elsewhere now: {_remedy(work, 'data_path=...')}"

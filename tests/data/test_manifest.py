@@ -68,6 +68,16 @@ def test_a_damaged_manifest_is_refused(tmp_path, content):
         manifest.of_study(tmp_path / "mine")
 
 
+@pytest.mark.parametrize(
+    "parameters", ["{}", '{"data_source": "synthetic", "colour": 1}', '{"data_source": "synthetic", "image_size": "a"}']
+)
+def test_a_manifest_of_other_parameters_is_refused(tmp_path, parameters):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/data.json").write_text(f'{{"parameters": {parameters}, "fingerprint": "0"}}')
+    with pytest.raises(ValueError, match=rf"the parameters in .*data.json choose no images .*{COMMAND}"):
+        manifest.of_study(tmp_path / "mine")
+
+
 def test_touched_files_and_a_deleted_cache_give_the_same_images(source, tmp_path):
     work = tmp_path / "mine"
     data = chosen(source, work)
