@@ -2,7 +2,8 @@
 
 ``killed.py [kills] [seed]``: the kernel, the worker, a training process, the sweep, its process group, or everything at once. Every
 other start has other values, so that what a kill leaves behind belongs to another command than the one that goes on.
-Nothing may be left: no process, no half-written file, no claim. About ten minutes on two cores.
+Nothing may be left: no process, no half-written file, no claim. About ten minutes on two cores; ``killed.py 2`` is the short form, with
+the uninterrupted study and one round of it. Of Ray, see ``ray_nodes.py``.
 """
 
 import os

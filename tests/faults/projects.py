@@ -40,7 +40,7 @@ def study_of_24_runs(folder: Path) -> Path:
         "device": "cpu",
         "jobs": 1,
     }
-    common = {"class_ids": ["synthetic_disc", "synthetic_cross", "synthetic_bars"], "image_size": 16, "images_per_class": 8}
+    common = {"class_ids": ["synthetic_disc", "synthetic_cross", "synthetic_bars"], "image_size": 16, "images_per_class": 14}
     common |= {"test_images_per_class": 4, "minimum_train_accuracy": 0.0}
     scoring = {"bootstrap_resamples": 20, "accuracy_thresholds": [0.0], "device": "cpu"}
     notebooks = {"01_data_subset": {}, "02_grid_training": grid, "03_cam_scoring": scoring}
