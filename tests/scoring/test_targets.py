@@ -49,7 +49,7 @@ def test_every_target_is_passed_once_and_nothing_is_computed_again(study, monkey
     monkeypatch.setattr(targets, "load_model", lambda *given: pytest.fail("loaded again"))
     for keep in (targets.keep_target_logits, targets.keep_turned_logits):
         assert len(list(keep(work, table, data, SHIFTS, 2, "cpu"))) == len(table)
-    assert len(list((work / "targets" / "rotation_15").glob("*.npy"))) == 1
+    assert len(list((work / "targets" / "rotation_15").glob("*.safetensors"))) == 1
 
 
 def test_kept_logits_are_those_of_the_shifted_images_and_of_the_images_held_out(study):
