@@ -154,6 +154,13 @@ def test_the_shared_libraries_are_scripts_that_open_from_disk(tmp_path):
     assert (tmp_path / "assets/plotly.min.js").stat().st_mtime_ns == before
 
 
+def test_no_figure_has_the_button_that_sends_it_to_another_host():
+    scripts = [path.read_text() for path in (PROJECT_ROOT / "helpers/report/assets").glob("*.js")]
+    drawing = [text for text in scripts if "Plotly.react" in text]
+    assert drawing
+    assert all('modeBarButtonsToRemove: ["sendChartToCloud"' in text for text in drawing)
+
+
 def test_the_pages_of_a_study_that_is_not_there_are_refused(tmp_path, capsys):
     assert pages.main(["none", "--reports", str(tmp_path)]) == 2
     assert "run the study first" in capsys.readouterr().err

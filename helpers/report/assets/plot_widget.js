@@ -21,7 +21,7 @@ async function render({ model, el }) {
   const place = document.createElement("div");
   el.append(place);
   const Plotly = await library(model);
-  const options = { responsive: true, displaylogo: false };
+  const options = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["sendChartToCloud"] };
   const draw = async () => {
     const { data, layout } = JSON.parse(model.get("figure"));
     await Plotly.react(place, data, layout, options);
