@@ -36,8 +36,8 @@ def project(tmp_path_factory):
     for notebook in sorted((folder / "notebooks").glob("*.ipynb")):
         text, first = notebook.read_text(), 'study: str = \\"demo\\"'
         assert text.count(first) == 1
-        notebook.with_name(f"open_{notebook.name}").write_text(text.replace(first, first.replace("demo", "tiny")))
-        notebook.with_name(f"clone_{notebook.name}").write_text(text.replace(first, first.replace("demo", PUBLISHED)))
+        for use, named in (("open", "tiny"), ("click", "tiny"), ("clone", PUBLISHED)):  # one each: JupyterLab saves what was run
+            notebook.with_name(f"{use}_{notebook.name}").write_text(text.replace(first, first.replace("demo", named)))
     shutil.copytree(browsing.PROJECT_ROOT / "reports" / PUBLISHED, folder / "reports" / PUBLISHED)
     return folder
 
@@ -72,7 +72,7 @@ def test_all_cells_run_and_every_control_moves_what_is_shown(browser, lab, stem)
 
 
 def test_a_click_opens_a_model_and_the_arrow_keys_go_from_image_to_image(browser, lab):
-    notebook = browsing.Notebook(browser, lab("notebooks/open_04_baselines.ipynb"))
+    notebook = browsing.Notebook(browser, lab("notebooks/click_04_baselines.ipynb"))
     notebook.run_all()
     browsing.until(lambda: len(notebook.explorers()) == 2, 60, "2 explorers are not shown")
     predicts, look = notebook.explorers()
