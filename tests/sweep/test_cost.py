@@ -62,7 +62,7 @@ def test_images_are_counted_where_they_are_rendered_listed_or_missing(store, tmp
 
 def test_published_numbers_stand_for_files_that_are_not_there():
     """Du et al., Table 1: 579 of hair slide, 859 of Tibetan mastiff."""
-    parameters = parameters_of("imagenet20", "data_path=nowhere", "class_ids=[n03476684, n02108551]")
+    parameters = parameters_of("imagenet20", "data_path=nowhere", "class_ids=[n03476684, n02108551]", "unseen_fractions=[0.0, 0.333]")
     assert image_counts(parameters)[:3] == (579 + 859, 100, 2)
     assert "assumed" in image_counts(parameters).source
     assert image_counts(parameters | {"images_per_class": 600}).train == 579 + 600
