@@ -9,12 +9,6 @@ import pandas as pd
 
 _FOLDER = Path(__file__).parent / "published"
 
-PUBLISHED_TOTAL = "Total"  # the architectures pooled
-DATASETS = ("imagenet", "cifar100")  # of Huang et al. 2025
-PUBLISHED_FAMILIES = ("clip", "efficientnet")
-# The slide of Schiff et al. has eight columns; that the second and third are CIFAR-10 and SVHN is read off the order of its header.
-TASKS = ("CIFAR-10 VGG", "CIFAR-10 NiN", "SVHN NiN", "CINIC-10 w/bn", "CINIC-10 w/o bn", "Flowers NiN", "Pets NiN", "Fashion VGG")
-
 
 def published_table(name: str) -> pd.DataFrame:
     """The numbers of one table of print.
@@ -27,12 +21,6 @@ def published_table(name: str) -> pd.DataFrame:
     if name not in known:
         raise ValueError(f"no published table is called {name!r}; there are {', '.join(known)}")
     return pd.read_csv(path)
-
-
-def citation(author: str) -> str:
-    """The work that numbers come from, by the first word of its tables' names: "du2024", "schiff2021", "huang2025"."""
-    sources = published_table("sources")
-    return sources.loc[sources["table"].str.startswith(author), "citation"].iloc[0]
 
 
 def du2024_table1() -> pd.DataFrame:

@@ -73,7 +73,7 @@ def test_invariance_counts_where_the_gi_score_is_ahead():
 
 def test_the_published_averages_are_the_means_of_the_published_tasks():
     table = published.pgdl_scores().set_index("measure")
-    means = table[list(published.TASKS)].mean(axis=1)
+    means = table.drop(columns="published_average").select_dtypes("number").mean(axis=1)
     np.testing.assert_allclose(means, table["published_average"], atol=0.01)  # both were rounded to two places
 
 
