@@ -80,10 +80,10 @@ def at_work_in(root):
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A file system of one MiB; skipped where none can be mounted."""
+    """A file system of 16 MiB, of which what pages share takes 6; skipped where none can be mounted."""
     place = tmp_path / "small"
     place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True, text=True)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(place)], capture_output=True, text=True)
     if mounted.returncode:
         pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
     yield place
