@@ -269,7 +269,7 @@ def _words(row: pd.Series) -> str:
 
 
 def say_confounding(table: pd.DataFrame, measure: str, title: str) -> str:
-    """Sentence on what is left of a measure's pooled correlation with the gap given the hyperparameters, and which one takes most away.
+    """Sentence on what is left of a measure's pooled correlation with the gap given the hyperparameters, all of them and one by one.
 
     Args:
         table: see ``hyperparameters.confounders``.
@@ -285,8 +285,7 @@ def say_confounding(table: pd.DataFrame, measure: str, title: str) -> str:
     axes = own.loc[own["kind"] == GIVEN_ONE, "hyperparameter"].nunique()
     if not axes:
         return text + "; no hyperparameter has two levels, so none can be behind it."
-    most = single.loc[(single["r"] * np.sign(pooled["r"])).idxmin()] if len(single) else None
-    alone = f"held fixed alone, {most['hyperparameter']} takes most away and leaves {most['r']:.2f}" if most is not None else ""
+    alone = f"with one of them held fixed, r is {single['r'].min():.2f} to {single['r'].max():.2f}" if len(single) > 1 else ""
     if left is None:
         text += f"; {count(axes, 'hyperparameter')} leave no degree of freedom for what is left given all of them"
         return text + (f", but {alone}." if alone else ".")
@@ -333,14 +332,13 @@ def say_field(table: pd.DataFrame) -> str:
 
 
 def say_granulated(table: pd.DataFrame, measure: str, title: str) -> str:
-    """Sentence on the granulated Kendall of a measure: its mean over the hyperparameters, and the weakest."""
+    """Sentence on the granulated Kendall of a measure: its mean over the hyperparameters, and how far these differ."""
     own = table[(table["measure"] == measure) & (table["kind"] == GRANULATED)].dropna(subset="r")
     single = own[own["hyperparameter"] != ALL]
     if not len(single):
         return f"No two cells differ in one hyperparameter only, so {title} has no granulated Kendall."
     mean = own.loc[own["hyperparameter"] == ALL, "r"].iloc[0]
-    worst = single.loc[(single["r"] * (np.sign(mean) or 1)).idxmin()]
     return (
         f"While one hyperparameter changes at a time, Kendall's tau of {title} with the gap is {mean:.2f} on average (granulated), "
-        f"weakest or reversed for {worst['hyperparameter']} with {worst['r']:.2f}."
+        f"{single['r'].min():.2f} to {single['r'].max():.2f} over {count(len(single), 'hyperparameter')}."
     )
