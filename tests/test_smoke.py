@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -76,7 +77,7 @@ def test_every_measure_of_every_model_is_in_the_tables_of_04(finished):
     whole = ["r_gap", "tau_gap", "r_test_accuracy", "r_gap_given_fit", "r_gap_given_all", "added_error_points"]
     wanted = {"measure", "title", "family", "baseline", "n", "images", "reliability", "p_adjusted", "seconds"}
     assert set(ranking) == wanted | {f"{name}{end}" for name in whole for end in ("", "_low", "_high")}
-    assert set(pd.read_csv(tables / "gates.csv")) == {"gate", "concerns", "value", "limit", "passes"}
+    assert set(pd.read_csv(tables / "gates.csv")) == {"gate", "concerns", "value", "limit", "passes", "reason"}
     curves = pd.read_csv(tables / "perturbation_curves.csv")
     assert len(curves) == len(ids) * 8 * 3  # eight perturbations, three magnitudes
     assert len(pd.read_csv(tables / "invariance.csv")) == 4 * 3
@@ -89,7 +90,7 @@ def test_every_figure_is_read_by_a_computed_sentence(finished):
         for item in json.loads((reports / "story" / f"{name}.json").read_text()):
             if item["kind"] == "figure":
                 assert item["reading"].endswith("."), item["name"]
-                assert item["alt"] == item["reading"].replace("**", "").replace("`", "")
+                assert re.fullmatch(r"Figure \d\.\d+\. [A-Z0-9].*\.", item["alt"]), item["alt"]
                 assert "nan" not in item["reading"].lower(), item["reading"]
                 assert (reports / item["path"]).stat().st_size < 300_000
 
