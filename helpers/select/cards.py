@@ -53,10 +53,10 @@ def card(
     lines += ["## What it rests on", "", images_found(images), ""]
     lines += [f"Calibrated on the study {code(study)}. {distance}", ""]
     lines += [
-        "This card predicts from training images alone. It replaces no test on held-out images, and says nothing of images of another",
+        "This card predicts from training images alone. It replaces no test on held-out images, and says nothing of images of another"
+        " kind, of fairness, or of robustness.",
         "",
     ]
-    lines[-2] += " kind, of fairness, or of robustness."
     return "\n".join([*lines, *_measures(scores, verdict), ""])
 
 

@@ -8,7 +8,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from helpers.files import complete_or_absent, inside, read_json, write_json
+from helpers.files import complete_or_absent, content_digest, inside, read_json, write_json
 
 BEGUN = ".begun.json"  # ends the name of the last complete execution's record while the next one is at work, and after it did not end
 
@@ -103,11 +103,9 @@ def digest_of_file(path: Path) -> str:
 
 @lru_cache(maxsize=100_000)
 def _digest(path: Path, size: int, changed: int, inode: int) -> str:
-    with path.open("rb") as file:
-        digest = blake2b(digest_size=8)
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+    if not (digest := content_digest(path)):
+        raise FileNotFoundError(path)  # so that its absence is not kept
+    return digest
 
 
 def changed_since(content: Mapping[str, Any], record: Path, report: Path) -> list[str]:

@@ -3,7 +3,7 @@
 from hashlib import blake2b
 from pathlib import Path
 
-from helpers.files import read_json
+from helpers.files import content_digest, read_json
 
 _READ_WHOLE = 32 * 2**20  # bytes; a larger snapshot is known by its size here, and by its own header when it is loaded
 
@@ -15,10 +15,9 @@ def digests_of_run(folder: Path) -> dict[str, str]:
 
 
 def _digest(path: Path) -> str:
-    if not path.is_file():
-        return ""
-    size = path.stat().st_size
-    return blake2b(path.read_bytes() if size <= _READ_WHOLE else str(size).encode(), digest_size=8).hexdigest()
+    if path.is_file() and (size := path.stat().st_size) > _READ_WHOLE:
+        return blake2b(str(size).encode(), digest_size=8).hexdigest()
+    return content_digest(path) if path.is_file() else ""
 
 
 def fault_of_run(folder: Path) -> str:
