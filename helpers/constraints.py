@@ -95,6 +95,7 @@ CONSTRAINTS: dict[str, Constraint] = {
     "label_noises": Constraint(0, 1, fewest=1),
     "repeats": Constraint(1, 10_000),
     "run_count": _COUNT_OR_ALL,
+    "published_checkpoints": Constraint(0, 1000),
     "stem": Constraint(among=("imagenet", "small", "strided")),
     "width": Constraint(0.0625, 8),
     "last_stride": Constraint(among=(1, 2)),
@@ -197,6 +198,7 @@ CONSTRAINTS: dict[str, Constraint] = {
     "images_used": Constraint(2, 1_000_000),
     "pixel_mean": Constraint(0, 1, fewest=3, most=3, repeated=True),
     "pixel_std": Constraint(0, 1, above=True, fewest=3, most=3, repeated=True),
+    "judged_study": Constraint(form=r"|\w[\w .+-]{0,99}", meaning="empty, or a name as its folder below work_dir has"),
     "cells_left_out": Constraint(1, 10_000),
     "interval_level": _PROPER,
 } | dict.fromkeys(FREE_TEXTS, FREE_TEXT)

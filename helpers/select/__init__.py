@@ -5,7 +5,7 @@ from helpers import face
 FACE = {
     "calibration": ["differing", "read_calibration", "read_targets"],
     "cards": ["write_cards"],
-    "case": ["case_of_study", "differences_of", "of_user"],
+    "case": ["case_of_models", "case_of_study", "differences_of", "of_user"],
     "ranking": ["rank"],
     "report": [
         "among_the_study",

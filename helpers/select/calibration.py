@@ -192,7 +192,8 @@ def differences(
     boxes: str,
     images: int,
     labelled: bool = True,
-    published: bool = True,
+    widths: Sequence[float] = (1.0,),
+    stems: Sequence[str] = ("imagenet",),
 ) -> pd.DataFrame:
     """Hold the user's case against the study's, fact by fact.
 
@@ -204,19 +205,19 @@ def differences(
         boxes: where they are from, see ``images.box_source``.
         images: scored on.
         labelled: whether the class of each is known, as it is in a study.
-        published: whether width and first layers are those of the published architectures, and not the study's own.
+        widths: of the checkpoints, factors on the published number of channels.
+        stems: first layers of the checkpoints, as ``resnet.build`` names them; "imagenet" is as published.
 
     Returns:
         what, study, own, same (None where the study does not say).
     """
     theirs = sorted(set(calibration.models["architecture"]))
     size, width, stem = (calibration.setting(name, None) for name in ("image_size", "width", "stem"))
-    form = "as published" if published else "the study's own"
     rows = [
-        ("architectures", ", ".join(theirs), ", ".join(sorted(set(architectures))), set(architectures) <= set(theirs)),
-        ("width of the networks", _said(width), form, None if width is None else not published or width == 1),
-        ("first layers", _said(stem), form, None if stem is None else not published or stem == "imagenet"),
-        ("classes", _said(calibration.classes or None), ", ".join(map(str, sorted(set(outputs)))), _equal(calibration.classes, outputs)),
+        ("architectures", _each(theirs), _each(architectures), set(architectures) <= set(theirs)),
+        ("width of the networks", _said(width), _each(widths), None if width is None else set(widths) <= {width}),
+        ("first layers", _said(stem), _each(stems), None if stem is None else set(stems) <= {stem}),
+        ("classes", _said(calibration.classes or None), _each(outputs), _equal(calibration.classes, outputs)),
         ("image size (pixels)", _said(size), str(image_size), None if size is None else size == image_size),
         ("training images scored", _said(calibration.setting("images_per_class", None), " per class"), str(images), None),
         ("boxes", "annotated", boxes, boxes == "annotated"),
@@ -232,6 +233,10 @@ def differing(apart: pd.DataFrame) -> tuple[str, ...]:
 
 def _said(value: object, unit: str = "") -> str:
     return "not recorded" if value is None else f"{value}{unit}"
+
+
+def _each(values: Sequence[object]) -> str:
+    return ", ".join(map(str, sorted(set(values))))
 
 
 def _equal(classes: int, outputs: Sequence[int]) -> bool | None:

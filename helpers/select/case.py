@@ -121,16 +121,50 @@ def case_of_study(
     generator = np.random.default_rng(seed)
     chosen = generator.choice(known, size=min(max(1, cells), len(known) // 2), replace=False)
     models = catalogue[catalogue["cell"].isin(chosen) & catalogue["model_id"].isin(study.models["model_id"])]
+    targets = without(targets, list(chosen)) if targets is not None else None
+    return case_of_models(without(study, list(chosen)), work, models, data, images=images, targets=targets, seed=seed)
+
+
+def case_of_models(
+    study: Calibration,
+    work: Path,
+    models: pd.DataFrame,
+    data: StudyData,
+    *,
+    images: int,
+    targets: Calibration | None = None,
+    seed: int = 0,
+) -> Case:
+    """Take models that a study does not know, of another study or left out of it, as if they were a user's; the truth is known of them.
+
+    Args:
+        study: the calibration.
+        work: the folder with their runs.
+        models: rows of a catalogue, those to be judged; with ``left_out``, only what is not left out.
+        data: that they were trained on.
+        images: to score on at most, of those that all these models were fitted to.
+        targets: the calibration on its targets; the test images of ``data`` then are the target.
+        seed: of the choice of images.
+
+    Raises:
+        ValueError: there is no model, or the calibration knows some.
+    """
+    models = models[models["left_out"].eq("")] if "left_out" in models else models
+    if not len(models):
+        raise ValueError(f"no model of {work} enters an analysis, so none can be judged; lower minimum_train_accuracy or train more runs")
+    if known := sorted(set(models["model_id"]) & set(study.models["model_id"])):
+        raise ValueError(
+            f"{len(known)} of {len(models)} models of {work} calibrate {study.study!r} themselves, first {known[0]}, so it cannot judge them; "
+            "name another study, or none to leave cells out"
+        )
     candidates = [Candidate(model.model_id, partial(_model, work, model, len(data.classes))) for model in models_of(models)]
     shared = look.common_images(models, data, images, seed)
-    names = tuple(data.classes["class_id"])
-    own = _as_own(shared, names, shared.labels, len(data.train))
+    own = _as_own(shared, tuple(data.classes["class_id"]), shared.labels, len(data.train))
     truth = models.set_index("model_id")
-    left = without(study, list(chosen))
     if targets is None:
-        return Case(candidates, own, left, truth["gap"])
-    met = {"target": _as_own(data.test, (), None, len(data.test)), "targets": without(targets, list(chosen))}
-    return Case(candidates, own, left, truth["gap"], **met, target_truth=truth["test_accuracy"])
+        return Case(candidates, own, study, truth["gap"])
+    met = {"target": _as_own(data.test, (), None, len(data.test)), "targets": targets}
+    return Case(candidates, own, study, truth["gap"], **met, target_truth=truth["test_accuracy"])
 
 
 def _as_own(images: ImageSet, names: tuple[str, ...], labels: Tensor | None, found: int) -> OwnImages:
@@ -143,7 +177,7 @@ def _as_own(images: ImageSet, names: tuple[str, ...], labels: Tensor | None, fou
 
 def _model(work: Path, model: Model, classes: int) -> Loaded:
     try:
-        return Loaded(load_model(work, model, classes), model.config.architecture, classes)
+        return Loaded(load_model(work, model, classes), model.form, classes)
     except FileNotFoundError as fault:
         raise ValueError(str(fault)) from fault
 
@@ -153,4 +187,4 @@ def differences_of(case: Case, facts: pd.DataFrame) -> pd.DataFrame:
     good, images = facts[facts["fault"] == ""], case.images
     given = {"architectures": good["architecture"].tolist(), "outputs": good["outputs"].tolist(), "boxes": box_source(images)}
     given |= {"image_size": images.images.shape[-1], "images": len(images), "labelled": images.known_labels is not None}
-    return differences(case.study, **given, published=case.truth is None)
+    return differences(case.study, **given, widths=good["width"].tolist(), stems=good["stem"].tolist())

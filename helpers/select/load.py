@@ -11,6 +11,7 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
+from helpers.networks.portable import Form, form_in
 from helpers.networks.resnet import sample_first
 from helpers.networks.weights import check_numbers, read_state
 
@@ -85,7 +86,10 @@ def _no_argument(function: Callable[[], nn.Module], classes: int) -> nn.Module:
 @lru_cache(maxsize=256)
 def _shapes(builder: Builder, classes: int) -> dict[str, tuple[int, ...]]:
     """Names and shapes of a network's tensors, without drawing weights where that can be helped."""
-    if isinstance(builder, partial) and builder.func in (_torchvision, _timm_model):
+    named = (
+        builder.func in (_torchvision, _timm_model) if isinstance(builder, partial) else getattr(builder, "__func__", None) is Form.network
+    )
+    if named:
         with torch.device("meta"):
             return {name: tuple(value.shape) for name, value in builder(classes).state_dict().items()}
     return {name: tuple(value.shape) for name, value in builder(classes).state_dict().items()}
@@ -144,7 +148,7 @@ class Loaded(NamedTuple):
     """A network in evaluation mode on the CPU."""
 
     network: nn.Module
-    architecture: str
+    form: Form  # of the published network, where the file names none
     classes: int  # outputs
 
 
@@ -154,7 +158,8 @@ def find(folder: Path, architecture: str = AUTO) -> list[Candidate]:
     Args:
         folder: of checkpoints, which end in ``ENDINGS``; other files, and hidden ones, are candidates that are passed over. Other hidden
             files are left out. A single file is a folder of one.
-        architecture: see ``load.builder_of``; "auto" tells torchvision's ResNets apart by their tensors.
+        architecture: see ``load.builder_of``; "auto" takes the network that the file's header names, as the checkpoints of a report do, and
+            else tells torchvision's ResNets apart by their tensors.
 
     Raises:
         FileNotFoundError: there is no such folder.
@@ -192,18 +197,19 @@ def load_checkpoint(path: Path, architecture: str = AUTO) -> Loaded:
         ValueError: the file would need code to be run, is damaged, or does not fit; the message says which tensors differ.
     """
     state = read_state(path)
-    name = architecture if architecture != AUTO else guess(state, path.name)
-    builder = builder_of(name)
+    form = form_in(path) if architecture == AUTO else None
+    name = form.architecture if form else architecture if architecture != AUTO else guess(state, path.name)
+    builder = form.network if form else builder_of(name)
     classes = class_count(builder, state, name)
-    network = builder(classes)
-    own = network.state_dict()
-    absent = [key for key in own if key not in state and not key.endswith("num_batches_tracked")]
-    wrong = absent + [key for key, value in state.items() if key not in own or own[key].shape != value.shape]
+    shapes = _shapes(builder, classes)  # before anything is built, which a file could ask to be of any size
+    absent = [key for key in shapes if key not in state and not key.endswith("num_batches_tracked")]
+    wrong = absent + [key for key, value in state.items() if shapes.get(key) != tuple(value.shape)]
     if wrong:
         raise ValueError(
             f"{path.name} does not fit {name} with {classes} outputs: {len(wrong)} tensors are missing, unknown or of another shape, "
             f"first {', '.join(wrong[:3])}; name the architecture that it was trained with"
         )
-    check_numbers(state, own, path.name)
+    network = builder(classes)
+    check_numbers(state, network.state_dict(), path.name)
     network.load_state_dict(state, strict=False)
-    return Loaded(sample_first(network).to(memory_format=torch.channels_last).eval(), name, classes)
+    return Loaded(sample_first(network).to(memory_format=torch.channels_last).eval(), form or Form(name), classes)

@@ -389,7 +389,7 @@ def say_truth(ranking: pd.DataFrame, truth: pd.Series) -> str:
     best = table["gap"].idxmin()
     place = int(table["predicted_gap"].rank(method="min").loc[best])
     return (
-        f"These checkpoints are the study's own and were left out of the calibration, so the truth is known: {int(held.sum())} of "
-        f"{len(table)} true gaps lie in their interval, and the one with the smallest true gap, {code(table.loc[best, 'checkpoint'])}, was "
-        f"ranked {place} of {len(table)}."
+        f"The calibration does not know these checkpoints, and the truth is known here: {int(held.sum())} of {len(table)} true gaps "
+        f"({percent(held.mean())}) lie in their interval, and the one with the smallest true gap, {code(table.loc[best, 'checkpoint'])}, "
+        f"was ranked {place} of {len(table)}."
     )

@@ -19,7 +19,7 @@ from helpers.select.images import OwnImages, check_outputs, in_turn
 from helpers.select.load import Candidate
 
 OWN_SCORE_COLUMNS = ["checkpoint", "measure", "variant", "value", "seconds", "reason"]
-FACTS = ["checkpoint", "architecture", "outputs", "fault"]
+FACTS = ["checkpoint", "architecture", "stem", "width", "outputs", "fault"]
 
 # What takes hundreds of passes or minutes of linear algebra on a network of full width, and the start that a user rarely has kept.
 COSTLY = {
@@ -152,7 +152,14 @@ def score_checkpoints(
     """
     images, there = in_turn(images), {name: each for name, each in (met or {}).items() if each is not None}
     for candidate in candidates:
-        facts: dict[str, object] = {"checkpoint": candidate.name, "architecture": "", "outputs": 0, "fault": ""}
+        facts: dict[str, object] = {
+            "checkpoint": candidate.name,
+            "architecture": "",
+            "stem": "",
+            "width": np.nan,
+            "outputs": 0,
+            "fault": "",
+        }
         scores, logits = pd.DataFrame(columns=OWN_SCORE_COLUMNS[1:]), {}
         try:
             if candidate.passed_over:
@@ -160,7 +167,7 @@ def score_checkpoints(
             loaded = candidate.load()
             for each in (images, *there.values()):
                 check_outputs(each, loaded.classes)
-            facts |= {"architecture": loaded.architecture, "outputs": loaded.classes}
+            facts |= {name: getattr(loaded.form, name) for name in ("architecture", "stem", "width")} | {"outputs": loaded.classes}
             given = {"network": loaded.network.to(device), "normalise": normalise, "device": device}
             with evaluation_mode(given["network"]):
                 logits = {name: target_logits(given["network"], each.images, device, normalise) for name, each in there.items()}

@@ -1,5 +1,6 @@
 """The model set on disk: which runs are complete, the catalogue with one row per model, the models, and their scores."""
 
+import json
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -15,7 +16,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from helpers.files import inside, is_sound, read_json, remove, sealed
-from helpers.networks import resnet
+from helpers.networks.portable import Form, save_half
 from helpers.training.config import RunConfig, cell_name, config_from, run_id
 from helpers.training.soundness import fault_of_run
 from helpers.training.state import snapshot_path
@@ -119,6 +120,11 @@ class Model:
     config: RunConfig
     facts: Mapping[str, Any]  # its row: the cell, what was measured, and what a table added to the catalogue
 
+    @property
+    def form(self) -> Form:
+        """What its network is built from."""
+        return Form(*(getattr(self.config, name) for name in Form._fields))
+
 
 def models_of(catalogue: pd.DataFrame) -> list[Model]:
     """Models of a catalogue, or of a table with all its columns, row by row; a diverged run without a snapshot is none."""
@@ -139,15 +145,38 @@ def load_model(work: Path, model: Model, classes: int, device: torch.device | st
         FileNotFoundError: its weights are not there; the message names the run to train again.
         ValueError: the file is damaged; likewise.
     """
-    path, config = snapshot_path(run_folder(work, model.run_id), model.snapshot), model.config
+    path = snapshot_path(run_folder(work, model.run_id), model.snapshot)
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing; delete the folder {path.parent} and run 02_grid_training again to train it anew")
-    network = resnet.build(config.architecture, classes, stem=config.stem, width=config.width, last_stride=config.last_stride, seed=0)
+    network = model.form.network(classes)
     try:
         network.load_state_dict(safetensors.torch.load_file(path))
     except SafetensorError as fault:
         raise ValueError(f"{path} is damaged ({fault}); delete the folder {path.parent} and run 02_grid_training again") from fault
     return network.to(device, memory_format=torch.channels_last).eval()
+
+
+def keep_checkpoints(work: Path, models: pd.DataFrame, folder: Path, classes: Sequence[str], count: int) -> pd.DataFrame:
+    """Write models that span the gaps as half-precision safetensors: what others explore and judge without training.
+
+    Args:
+        work: the study's folder.
+        models: rows of its catalogue to choose from.
+        folder: where to write; a file per model, with its hyperparameters and accuracies in the header.
+        classes: names of the outputs, in their order.
+        count: how many; ends of the gap and what lies evenly between them in the order of gaps.
+
+    Returns:
+        The chosen rows, smallest gap first, with a column ``file``.
+    """
+    ordered = models[models["gap"].notna()].sort_values(["gap", "model_id"])
+    places = np.unique(np.linspace(0, len(ordered) - 1, min(count, len(ordered))).round().astype(int))
+    chosen = ordered.iloc[places].assign(file=lambda table: table["model_id"] + ".safetensors")
+    for model in models_of(chosen):
+        facts = {name: model.facts[name] for name in ("model_id", *_HYPERPARAMETERS, "train_accuracy", "test_accuracy", "gap")}
+        state = load_model(work, model, len(classes)).state_dict()
+        save_half(inside(folder, model.facts["file"]), state, model.form, facts | {"classes": json.dumps(list(classes))})
+    return chosen[["file", "model_id", *_HYPERPARAMETERS, "train_accuracy", "test_accuracy", "gap"]].reset_index(drop=True)
 
 
 def start_path(work: Path, weights: str) -> Path:

@@ -108,6 +108,6 @@ def test_differences_are_told_fact_by_fact(tmp_path):
     assert table.loc["image size (pixels)", "same"]
     assert not table.loc["width of the networks", "same"]
     assert table.loc["classes", "same"] is None
-    own = calibration.differences(study, architectures=["vit"], outputs=[3], published=False, **given).set_index("what")
+    own = calibration.differences(study, architectures=["vit"], outputs=[3], widths=[0.5], stems=["small"], **given).set_index("what")
     assert own.loc["width of the networks", "same"]
     assert not own.loc["architectures", "same"]

@@ -8,6 +8,7 @@ import torch
 from helpers.measures.evidence import MeasureSettings
 from helpers.networks import resnet
 from helpers.networks.hooks import prepared
+from helpers.networks.portable import Form
 from helpers.select import scores
 from helpers.select.images import OwnImages
 from helpers.select.load import Candidate, Loaded
@@ -32,7 +33,11 @@ def own_images(count, seed, labelled=True):
 def scored():
     network = resnet.build("resnet18", 3, stem="strided", width=0.125, seed=0).eval()
     wide = resnet.build("resnet18", 4, stem="strided", width=0.125, seed=0).eval()
-    made = {"fails.pt": Loaded(Fails(), "own", 3), "good.pt": Loaded(network, "resnet18", 3), "four.pt": Loaded(wide, "resnet18", 4)}
+    made = {
+        "fails.pt": Loaded(Fails(), Form("own"), 3),
+        "good.pt": Loaded(network, Form("resnet18"), 3),
+        "four.pt": Loaded(wide, Form("resnet18"), 4),
+    }
     candidates = [Candidate(name, lambda loaded=loaded: loaded) for name, loaded in made.items()]
     met = {"target": own_images(9, 1, labelled=False), "labelled": own_images(12, 2)}
     found = list(scores.score_checkpoints(candidates, own_images(6, 0), MeasureSettings(), met=met, extra=False))

@@ -7,8 +7,10 @@ import pandas as pd
 import pytest
 
 from helpers.files import write_json
+from helpers.networks.portable import Form, header_of
 from helpers.training import catalogue
 from helpers.training.config import RunConfig, run_id
+from helpers.training.state import save_snapshot
 
 CONFIG = RunConfig("resnet18", 16, 0.1, "sgd", 0.0, False, False, data="d")
 
@@ -55,6 +57,22 @@ def test_the_analysis_keeps_models_strictly_above_the_threshold_and_says_why_oth
     complete(tmp_path, replace(CONFIG, repeat=1), [], status="diverged")
     table = catalogue.analysed(catalogue.read_catalogue(tmp_path), 0.8).set_index("snapshot")["left_out"]
     assert table.to_dict() == {"first": "train accuracy not above 80%", "stop": "", "none": "diverged before a snapshot"}
+
+
+def test_checkpoints_that_are_kept_span_the_gaps_and_say_what_they_are(tmp_path):
+    runs = [replace(CONFIG, stem="strided", width=0.125, repeat=number) for number in range(5)]
+    for number, run in enumerate(runs):
+        complete(tmp_path, run, [snapshot(train=0.9, test=0.9 - 0.1 * number)])
+        save_snapshot(catalogue.run_folder(tmp_path, run), "stop", Form("resnet18", "strided", 0.125).network(3))
+    table = catalogue.read_catalogue(tmp_path, runs)
+    kept = catalogue.keep_checkpoints(tmp_path, table, tmp_path / "kept", ["a", "b", "c"], 3)
+    assert kept["gap"].tolist() == pytest.approx([0, 0.2, 0.4])
+    header = header_of(tmp_path / "kept" / kept["file"].iloc[1])
+    assert header["model_id"] == kept["model_id"].iloc[1]
+    assert float(header["gap"]) == pytest.approx(0.2)
+    assert json.loads(header["classes"]) == ["a", "b", "c"]
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == sorted(kept["file"])
+    assert len(catalogue.keep_checkpoints(tmp_path, table, tmp_path / "kept", ["a", "b", "c"], 9)) == 5
 
 
 def test_scores_are_kept_per_model_and_family_and_undefined_stays_undefined(tmp_path):
