@@ -154,8 +154,8 @@ def case_of_models(
         raise ValueError(f"no model of {work} enters an analysis, so none can be judged; lower minimum_train_accuracy or train more runs")
     if known := sorted(set(models["model_id"]) & set(study.models["model_id"])):
         raise ValueError(
-            f"{len(known)} of {len(models)} models of {work} calibrate {study.study!r} themselves, first {known[0]}, so it cannot judge them; "
-            "name another study, or none to leave cells out"
+            f"{len(known)} of {len(models)} models of {work} calibrate {study.study!r} themselves, first {known[0]}, so it cannot judge "
+            "them; name another study, or none to leave cells out"
         )
     candidates = [Candidate(model.model_id, partial(_model, work, model, len(data.classes))) for model in models_of(models)]
     shared = look.common_images(models, data, images, seed)

@@ -17,5 +17,5 @@ def test_models_that_the_calibration_knows_are_not_judged_by_it(study, tmp_path)
 
 
 def test_a_study_whose_models_are_all_left_out_has_none_to_judge(study, tmp_path):
-    with pytest.raises(ValueError, match="no model of .* enters an analysis"):
+    with pytest.raises(ValueError, match=r"no model of .* enters an analysis"):
         case.case_of_models(study, tmp_path, pd.DataFrame({"model_id": ["c@stop"], "left_out": ["too few"]}), None, images=2)
