@@ -37,7 +37,7 @@ def test_the_whole_check_runs_through_without_jupyter(tmp_path):
     assert found["left_out"] == [] and found["tiny"]
     assert all(row["value"] > 0 for row in found["targets"]) and len(found["targets"]) == len(gpu.TARGETS)
     assert {row["architecture"] for row in found["agreement"]} == set(gpu.TINY.architectures)
-    assert all(row["as_near"] and row["repeated_apart"] == 0 for row in found["agreement"])  # a CPU repeats to the last bit
+    assert all(row["agrees"] and row["repeated_apart"] == 0 for row in found["agreement"])  # a CPU repeats to the last bit
     assert [row["processes"] for row in found["side_by_side"]] == list(gpu.TINY.processes)
     assert "### targets" in (tmp_path / "gpu.md").read_text()
 

@@ -18,7 +18,7 @@ from helpers.networks import resnet
 from helpers.scoring.precision import pass_seconds, scoring_record
 from helpers.statistics import published
 from helpers.sweep.study_file import load_study
-from helpers.training import config, cuda_graph, pool
+from helpers.training import config, cuda_graph, pool, step_choice
 from helpers.training import run as training_run
 from helpers.training.config import RunConfig
 from helpers.training.precision import foreseen_precision, smallest_shape, step_seconds, training_record
@@ -45,7 +45,7 @@ def time_step(config: RunConfig, classes: int, size: int, device: str) -> Step:
         config: architecture, stem, width, batch size, optimizer, augmentation.
         classes: outputs of the network.
         size: side of the images, pixels.
-        device: cpu (one thread, as runs have) or cuda (with the recorded step, as runs have).
+        device: cpu (one thread, as runs have) or cuda (with the step that runs take there).
     """
     place = torch.device(device)
     gpu, count = place.type == "cuda", config.batch_size * (_STEPS if place.type == "cuda" else 1)
@@ -56,7 +56,7 @@ def time_step(config: RunConfig, classes: int, size: int, device: str) -> Step:
     pixels = torch.randint(0, 256, (count, size, size, 3), generator=generator, dtype=torch.uint8)
     split = Split(pixels.to(place), torch.randint(0, classes, (count,), generator=generator).to(place))
     kept = activation_bytes(model, split.batch(torch.arange(2, device=place))) * config.batch_size // 2
-    captured = cuda_graph.for_shape(cuda_graph.shape_of(config, classes, size, place)) if gpu else None
+    captured = step_choice.fastest_step(cuda_graph.shape_of(config, classes, size, place), config.max_epochs * _STEPS)
     train = _seconds(lambda: train_epoch(model, optimizer, split, config, 1, captured))
     if gpu:
         kept = torch.cuda.max_memory_allocated()

@@ -167,7 +167,7 @@ def _end(code: int) -> str:
 
 
 def runs_in_order(runs: Sequence[RunConfig], device: str) -> list[RunConfig]:
-    """Put runs that share a recorded training step next to each other on a GPU, so that it is recorded once; else keep their order."""
+    """Put runs that share a recorded or compiled step next to each other on a GPU, so that it is made once; else keep their order."""
     if torch.device(device).type == "cpu":
         return list(runs)
     return sorted(runs, key=lambda run: str(shape_of(run, 0, 0, device)))

@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 from helpers.data.dataset import ImageSet, StudyData
 from helpers.files import complete_or_absent, device_name, read_json, versions, write_json
 from helpers.networks import resnet, weights
-from helpers.training import cuda_graph, soundness, state, stopping
+from helpers.training import cuda_graph, soundness, state, step_choice, stopping
 from helpers.training.augmentation import draw
 from helpers.training.config import RunConfig, run_id
 
@@ -167,8 +167,9 @@ def train_run(
     device: torch.device | str = "cpu",
     capture: bool | None = None,
     checkpoint_seconds: float = 0.0,
+    until: float = math.inf,
     on_epoch: Callable[[stopping.Epoch], None] = lambda epoch: None,
-) -> dict[str, Any]:
+) -> dict[str, Any] | None:
     """Train one run until a rule stops it, and leave a complete run in ``folder``.
 
     Snapshots are taken when the first of the rules 1 to 3 holds ("first") and at the stop ("stop"); where both fall on one
@@ -181,30 +182,32 @@ def train_run(
         folder: ``runs/<run_id>``; ``result.json`` is written last of all.
         pretrained: state dict to start from when ``config.pretrained``.
         device: where to train.
-        capture: replay a recorded step, see ``cuda_graph``; None does so on a GPU. A CPU gains nothing.
+        capture: replay a recorded step, see ``cuda_graph``; None takes the fastest way that there is, see ``step_choice``.
         checkpoint_seconds: that go by between two checkpoints, at least; 0 writes one after every epoch.
+        until: reading of ``time.monotonic``, which all processes of a machine share, after which no epoch may end.
         on_epoch: called with each new row of the history.
 
     Returns:
-        The record that ``result.json`` holds.
+        The record that ``result.json`` holds; None where the time was up first, and the next call goes on.
     """
     if config.data != data.fingerprint:
         raise ValueError(f"run {run_id(config)} belongs to the data {config.data}, and was given {data.fingerprint}")
     if (folder / "result.json").is_file():
         return read_json(folder / "result.json")
     device = torch.device(device)
-    chosen, monitored = images_of_run(data, config)
-    train, monitor, test = (resident(images, device) for images in (chosen, monitored, data.test))
+    train, monitor, test = (resident(images, device) for images in (*images_of_run(data, config), data.test))
     model = initial_model(config, len(data.classes), pretrained).to(device, memory_format=torch.channels_last)
     optimizer = make_optimizer(model, config, device)
     write_json(folder / "config.json", asdict(config) | {"run_id": run_id(config)})
-    captured = None
-    if device.type == "cuda" if capture is None else capture:
-        captured = cuda_graph.for_shape(cuda_graph.shape_of(config, len(data.classes), train.pixels.shape[1], device))
+    captured = _captured(config, len(data.classes), train, capture)
     history, snapshots = state.restore(folder, model, optimizer)
     # A kill may have come between the last checkpoint and the result: then there is nothing left to train.
     reason, diverged, saved = stopping.stop_reason(history, config) if history else "", False, -math.inf
     while not reason:
+        if time.monotonic() + (history[-1]["seconds"] if history else 0.0) > until:
+            if history:
+                state.save(folder, model, optimizer, history, snapshots)
+            return None
         started = time.perf_counter()
         epoch = len(history) + 1
         loss, accuracy = train_epoch(model, optimizer, train, config, epoch, captured)
@@ -225,6 +228,13 @@ def train_run(
             saved = time.perf_counter()
         on_epoch(row)
     return _finish(folder, config, history, snapshots, reason, diverged, device)
+
+
+def _captured(config: RunConfig, classes: int, train: Split, capture: bool | None) -> cuda_graph.CapturedStep | None:
+    shape = cuda_graph.shape_of(config, classes, train.pixels.shape[1], train.pixels.device)
+    if capture is None:
+        return step_choice.fastest_step(shape, config.max_epochs * math.ceil(len(train.labels) / config.batch_size))
+    return cuda_graph.CapturedStep(shape) if capture else None
 
 
 def _measured(model: nn.Module, train: Split, test: Split) -> dict[str, float]:

@@ -1,9 +1,6 @@
 import contextlib
 import copy
-import gc
 import math
-import types
-import weakref
 from dataclasses import replace
 
 import pytest
@@ -15,7 +12,7 @@ from helpers.networks import resnet
 from helpers.training import cuda_graph, run
 from helpers.training.augmentation import draw
 from helpers.training.config import RunConfig
-from helpers.training.cuda_graph import CapturedStep, Shape, for_shape, shape_of
+from helpers.training.cuda_graph import CapturedStep, CompiledStep, Shape, shape_of
 from tests.conftest import TINY_SCENES
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="a CUDA graph is recorded on a GPU, and torch sees none here")
@@ -30,11 +27,6 @@ def data(tmp_path_factory):
 def config(request, data):
     fixed = {"data": data.fingerprint, "stem": "strided", "width": 0.125, "max_epochs": 3, "loss_threshold": 0.0}
     return RunConfig("resnet18", 8, 0.003, request.param, 0.05, True, False, **fixed)
-
-
-@pytest.fixture(autouse=True)
-def nothing_recorded_before():
-    for_shape.cache_clear()
 
 
 def start(config, device="cpu"):
@@ -158,65 +150,8 @@ def test_runs_share_a_recording_unless_their_shape_differs(config):
     shape = shape_of(config, 3, 16, "cpu")
     assert shape == Shape("resnet18", 3, "strided", 0.125, 2, 16, 8, config.optimizer, 0.9, True, "float32", "cpu")
     assert shape == shape_of(replace(config, learning_rate=0.1, weight_decay=0.0, pretrained=True, repeat=7, seed=9), 3, 16, "cpu")
-    assert for_shape(shape) is for_shape(shape)
     for change in ({"batch_size": 4}, {"augmentation": False}, {"width": 0.25}, {"momentum": 0.5}, {"architecture": "resnet34"}):
         assert shape_of(replace(config, **change), 3, 16, "cpu") != shape
-
-
-def test_the_last_recording_is_let_go_before_the_next_is_made(config, monkeypatch):
-    """On a GPU both would hold the memory of their activations."""
-    shape = shape_of(config, 3, 16, "cpu")
-    last, there, make = weakref.ref(for_shape(shape)), [], CapturedStep.__init__
-
-    def watch(self, wanted):
-        gc.collect()
-        there.append(last() is not None)
-        make(self, wanted)
-
-    assert last() is not None
-    monkeypatch.setattr(CapturedStep, "__init__", watch)
-    assert for_shape(replace(shape, batch_size=4)) is not None
-    assert there == [False]
-
-
-def test_a_recording_that_computes_something_else_is_found_out_and_not_used(config, monkeypatch):
-    shape = shape_of(config, 3, 16, "cpu")
-    captured = CapturedStep(shape)
-    assert cuda_graph.agrees(captured)
-    right = CapturedStep.load
-    monkeypatch.setattr(CapturedStep, "load", lambda self, model, optimizer, rate, decay: right(self, model, optimizer, rate * 2, decay))
-    assert not cuda_graph.agrees(captured)
-    with pytest.warns(UserWarning, match="is not replayed but run: its steps differ from the plain ones"):
-        assert for_shape(shape) is None
-
-
-def test_rounding_in_bfloat16_is_not_taken_for_a_wrong_recording(config, monkeypatch):
-    """A GPU adds in no fixed order. A replayed run that starts some last digits away stands for that, and ends far from a plain one."""
-    captured, right = CapturedStep(shape_of(replace(config, width=0.25, precision="bfloat16"), 3, 32, "cpu")), CapturedStep.load
-    generator, factor = torch.Generator().manual_seed(1), 1.0
-
-    def load(self, model, optimizer, rate, decay):
-        right(self, model, optimizer, rate * factor, decay)
-        with torch.no_grad():
-            for parameter in self.model.parameters():
-                parameter.mul_(1 + 1e-7 * torch.randn(parameter.shape, generator=generator))
-
-    monkeypatch.setattr(CapturedStep, "load", load)
-    assert all(cuda_graph.agrees(captured) for _ in range(4))
-    with monkeypatch.context() as without:
-        without.setattr(cuda_graph, "_LAST_DIGITS", 0.0)
-        assert not cuda_graph.agrees(captured)  # so rounding did matter
-    factor = 2.0
-    assert not cuda_graph.agrees(captured)
-
-
-def test_a_step_that_cannot_be_recorded_is_run_and_says_so(config, monkeypatch):
-    def fail(self, shape):
-        raise RuntimeError("operation not permitted when stream is capturing\nmore")
-
-    monkeypatch.setattr(CapturedStep, "__init__", fail)
-    with pytest.warns(UserWarning, match="is not replayed but run: operation not permitted when stream is capturing$"):
-        assert for_shape(shape_of(config, 3, 16, "cpu")) is None
 
 
 def test_refuses_images_or_draws_that_do_not_fit(config):
@@ -239,32 +174,41 @@ def test_the_sums_are_those_of_a_plain_pass(config):
     assert correct == int((logits.argmax(1) == labels).sum())
 
 
-class GraphByHand:
-    """What a CUDA graph does, on a CPU: what stands in the block of its recording runs again on the same tensors."""
-
-    captured = None
-
-    def replay(self):
-        sums = self.captured._sums
-        sums.copy_(self.captured._step())
-
-
-def test_what_is_replayed_reads_the_given_batch_and_gives_its_sums(data, config, monkeypatch):
+def test_what_is_replayed_reads_the_given_batch_and_gives_its_sums(data, config, graph_by_hand):
     """The path of a GPU but for the GPU: streams are none, and a graph is one by hand."""
-    for name in ("Stream", "current_stream"):
-        monkeypatch.setattr(torch.cuda, name, lambda: types.SimpleNamespace(wait_stream=lambda stream: None))
-    for name in ("stream", "graph"):
-        monkeypatch.setattr(torch.cuda, name, lambda given: contextlib.nullcontext())
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", GraphByHand)
-    captured = CapturedStep(shape_of(config, 3, 16, "cpu"))
-    captured._record()
-    captured._graph.captured = captured
-    assert cuda_graph.agrees(captured)
+    captured = graph_by_hand(shape_of(config, 3, 16, "cpu"))
+    assert captured._graph is not None
     split = run.resident(data.train, "cpu")
     losses, model, _ = curve(config, split, captured)
     plain, expected, _ = curve(config, split, CapturedStep(captured.shape))
     assert losses == plain
     assert largest_difference(model, expected) == 0
+
+
+def test_a_compiled_step_is_the_same_step_through_the_compiled_network(data, config, monkeypatch):
+    """What is compiled is asked for as it is timed; here it is the network itself, and counts its calls."""
+    asked, calls = [], []
+
+    class Compiled(torch.nn.Module):
+        def __init__(self, network, **options):
+            super().__init__()
+            asked.append(options)
+            self.network = network
+
+        def forward(self, images):
+            calls.append(len(images))
+            return self.network(images)
+
+    monkeypatch.setattr(torch, "compile", Compiled)
+    compiled = CompiledStep(shape_of(config, 3, 16, "cpu"))
+    compiled._record()
+    assert asked == [{"mode": "reduce-overhead"}]
+    warm, split = len(calls), run.resident(data.train, "cpu")
+    losses, model, _ = curve(config, split, compiled)
+    plain, expected, _ = curve(config, split, CapturedStep(compiled.shape))
+    assert losses == plain
+    assert largest_difference(model, expected) == 0
+    assert calls[warm:] == [8] * 4 * 3  # the last batch, of four images, is run
 
 
 @needs_cuda
@@ -277,4 +221,3 @@ def test_a_replayed_graph_gives_the_curve_of_the_plain_step_on_the_gpu(data, con
     assert captured._graph is not None
     replayed = torch.tensor(curve(config, split, captured)[0])
     assert ((replayed - losses).abs() <= 0.02 + 3 * (shaken - losses).abs().max(0).values).all()
-    assert cuda_graph.agrees(captured)

@@ -6,7 +6,7 @@ import torch
 
 from helpers.data.dataset import load_study_data
 from helpers.files import read_json, write_json
-from helpers.training import catalogue, cuda_graph, precision, run
+from helpers.training import catalogue, cuda_graph, precision, run, step_choice
 from helpers.training.config import RunConfig, run_id
 from helpers.training.cuda_graph import Shape
 from helpers.training.precision import choose_precision, foreseen_precision, has_bfloat16, smallest_shape, training_record
@@ -172,4 +172,4 @@ def test_a_step_of_another_precision_is_another_recording(config):
     shapes = [cuda_graph.shape_of(replace(config, precision=name), 3, 16, "cpu") for name in ("float32", "bfloat16")]
     assert isinstance(shapes[0], Shape)
     assert shapes[0] != shapes[1]
-    assert cuda_graph.agrees(cuda_graph.CapturedStep(shapes[1]))
+    assert step_choice.agrees(cuda_graph.CapturedStep(shapes[1]))
