@@ -7,7 +7,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from scipy.linalg import eigh_tridiagonal
+from scipy.linalg.lapack import dstev
 from torch import Tensor
 
 from helpers.measures.evidence import provides
@@ -18,7 +18,7 @@ from helpers.measures.traced_layers import Layer
 Pair = int | tuple[int, int]
 
 # Numbers in one batch of Gram matrices; larger ones leave the processor's cache.
-_BATCH = 2_000_000
+_BATCH = 4_000_000
 
 # By which eigenvalues may be told apart, relative: some thousand roundings of float64.
 _TOLERANCE = 1e-12
@@ -154,7 +154,7 @@ def _autocorrelation(kernels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _largest_over_frequencies(lags: Tensor, even: Tensor, odd: Tensor, grid: tuple[int, int]) -> float:
     """Largest eigenvalue of ``G(t) = sum over l of even_l cos(t l) - i odd_l sin(t l)`` over a grid of frequencies t.
 
-    Squares of frequencies are bounded by their corners, dropped or cut in four. With x fixed, x' G(t) x is a trigonometric polynomial
+    Rectangles of frequencies are bounded by their corners, dropped or cut in two. With x fixed, x' G(t) x is a trigonometric polynomial
     between 0 and the largest eigenvalue M of all real t, so its second derivative along an axis is at most ``lag² M / 2`` (Bernstein), and
     at the share u of a side h it exceeds what the corners interpolate by no more than ``u (1 - u) (h lag)² M / 4``. M itself is at most
     ``best / (1 - c)``, c being the sum of that over the axes at the middle of a square, where no square was dropped.
@@ -165,42 +165,48 @@ def _largest_over_frequencies(lags: Tensor, even: Tensor, odd: Tensor, grid: tup
     scale, sides = 2 * math.pi / torch.tensor(grid, dtype=torch.float64), torch.tensor(grid)
     bends, corners = (reach * scale).square() / 4, torch.cartesian_prod(torch.arange(2), torch.arange(2))
     # Squares that are larger than this bound nothing.
-    width = 2 ** max(0, math.floor(math.log2(math.sqrt(0.6 / float(bends.sum())))))
+    widths = torch.full((2,), 2 ** max(0, math.floor(math.log2(math.sqrt(0.6 / float(bends.sum()))))))
     # Of t and -t, whose blocks are conjugate, one is enough.
-    squares = torch.cartesian_prod(torch.arange(0, grid[0], width), torch.arange(0, grid[1] // 2 + 1, width))
+    squares = torch.cartesian_prod(torch.arange(0, grid[0], int(widths[0])), torch.arange(0, grid[1] // 2 + 1, int(widths[1])))
     rough, largest, dropped = torch.full(grid, math.nan, dtype=torch.float64), math.inf, 0.0
     single = even.float(), odd.float()
+    blocks = torch.empty(max(1, _BATCH // even[0].numel()), *even.shape[1:], dtype=torch.complex64)
     while len(squares):
-        places = (squares[:, None] + width * corners if width > 1 else squares[:, None]) % sides
+        places = (squares[:, None] + widths * corners if widths.max() > 1 else squares[:, None]) % sides
         new = places.flatten(0, 1).unique(dim=0)
         new = new[rough[*new.T].isnan()]
-        for part in new.split(max(1, _BATCH // even[0].numel())):
-            rough[*part.T] = _largest_eigenvalues(_grams((part * scale @ lags.double().T).float(), *single), _ROUGH)
+        for part in new.split(len(blocks)):
+            rough[*part.T] = _largest_eigenvalues(_grams((part * scale @ lags.double().T).float(), *single, blocks), _ROUGH)
         best = float(rough[~rough.isnan()].max())
-        if width == 1:
+        if widths.max() == 1:
             break
-        held, excess = rough[*places.permute(2, 0, 1)] * (1 + _ROUGH), float(bends.sum()) * width**2 / 4
+        held, excess = rough[*places.permute(2, 0, 1)] * (1 + _ROUGH), float((bends * widths**2).sum()) / 4
         largest = min(largest, max(best * (1 + _ROUGH) / (1 - excess), dropped))
-        kept = _within(held.view(-1, 2, 2), bends * width**2 * largest, width) > best
-        gone = held[~kept.flatten(1).all(1)].flatten()
+        axis = int((bends * widths**2).where(widths > 1, -1).argmax())
+        kept = _within(held.view(-1, 2, 2), bends * widths**2 * largest, widths.tolist(), axis) > best
+        gone = held[~kept.all(1)].flatten()
         dropped = max(dropped, float(gone.max()) + excess * largest) if len(gone) else dropped
-        width //= 2
-        squares = (squares[:, None] + width * corners)[kept.flatten(1)]
+        widths[axis] //= 2
+        squares = (squares[:, None] + widths * torch.eye(2, dtype=torch.int64)[axis] * torch.arange(2)[:, None])[kept]
     left = (rough.nan_to_num(0) * (1 + _ROUGH) >= best).nonzero()
-    return max(float(_largest_eigenvalues(_grams(point * scale @ lags.double().T, even, odd), _TOLERANCE)) for point in left[:, None])
+    angles, exact = left[:, None] * scale @ lags.double().T, torch.empty(1, *even.shape[1:], dtype=torch.complex128)
+    return max(float(_largest_eigenvalues(_grams(angle, even, odd, exact), _TOLERANCE)) for angle in angles)
 
 
-def _within(corners: Tensor, bends: Tensor, width: int) -> Tensor:
-    """Bound what is on the grid in each quarter of some squares: values at their corners (F, 2, 2), bends along the axes -> (F, 2, 2)."""
-    share = torch.arange(width, dtype=torch.float64) / width
-    weights, arch = torch.stack([1 - share, share]), share * (1 - share)
-    bound = torch.einsum("fab,au,bv->fuv", corners, weights, weights) + bends[0] * arch[:, None] + bends[1] * arch
-    return bound.unflatten(2, (2, -1)).unflatten(1, (2, -1)).amax((2, 4))
+def _within(corners: Tensor, bends: Tensor, widths: Sequence[int], axis: int) -> Tensor:
+    """Bound what is on the grid in both halves of some rectangles, cut along an axis: values at corners (F, 2, 2), bends -> (F, 2)."""
+    shares = [torch.arange(width, dtype=torch.float64) / width for width in widths]
+    weights, (down, across) = [torch.stack([1 - share, share]) for share in shares], [share * (1 - share) for share in shares]
+    bound = torch.einsum("fab,au,bv->fuv", corners, *weights) + bends[0] * down[:, None] + bends[1] * across
+    return bound.amax(2 - axis).unflatten(1, (2, -1)).amax(2)
 
 
-def _grams(angles: Tensor, even: Tensor, odd: Tensor) -> Tensor:
-    """``G(t)`` of some frequencies: angles ``t l`` (F, L) -> (F, groups, n, n)."""
-    return torch.complex(torch.tensordot(angles.cos(), even, 1), torch.tensordot(-angles.sin(), odd, 1))
+def _grams(angles: Tensor, even: Tensor, odd: Tensor, blocks: Tensor) -> Tensor:
+    """``G(t)`` of some frequencies: angles ``t l`` (F, L) -> (F, groups, n, n), written into the first of some blocks."""
+    found = blocks[: len(angles)]
+    found.real.copy_(torch.tensordot(angles.cos(), even, 1))
+    found.imag.copy_(torch.tensordot(-angles.sin(), odd, 1))
+    return found
 
 
 def _largest_eigenvalues(blocks: Tensor, tolerance: float) -> Tensor:
@@ -227,7 +233,7 @@ def _lanczos(block: NDArray[np.complexfloating], tolerance: float) -> float:
         w -= diagonal[-1] * v
         beta = np.linalg.norm(w)
         if not beta or (step >= _STEPS and step % 3 == 0):
-            values, vectors = eigh_tridiagonal(diagonal, beside, lapack_driver="stev")
+            values, vectors, _ = dstev(diagonal, beside)
             residual, allowed = beta * abs(vectors[-1, -1]), tolerance * values[-1]
             if residual <= allowed or residual**2 <= allowed * (values[-1] - values[-2]):
                 return float(values[-1])
