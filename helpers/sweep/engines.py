@@ -217,12 +217,17 @@ class RayEngine:
     _overdue: set[Any] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        """Connect."""
+        """Connect. Raises ConnectionError where Ray does not come up or no cluster answers."""
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anybody
         import ray
 
         extra = {"include_dashboard": False} if self.address == "local" else {}
-        ray.init(address=self.address, log_to_driver=False, configure_logging=False, **extra)
+        try:
+            ray.init(address=self.address, log_to_driver=False, configure_logging=False, **extra)
+        except Exception as fault:  # Ray raises nearly every kind
+            ray.shutdown()
+            first = (str(fault).strip().splitlines() or [""])[0]
+            raise ConnectionError(f"Ray does not come up at --address {self.address} ({type(fault).__name__}: {first})") from fault
         found = ray.cluster_resources()
         self._gpu_share = 1 / self.per_gpu if found.get("GPU") else 0
         self.slots = self.jobs or max(1, int(found["GPU"] * self.per_gpu if self._gpu_share else found.get("CPU", 1)))

@@ -213,6 +213,16 @@ def test_the_cluster_is_the_one_named_and_ray_itself_retries_nothing(ray, tmp_pa
     assert RayEngine(tmp_path, "server1:6379", jobs=2).slots == 2
 
 
+def test_a_cluster_that_does_not_answer_is_one_clear_error(ray, tmp_path):
+    def init(**given):
+        raise RuntimeError("timed out\nRaylet logs: many lines")
+
+    ray.init = init
+    with pytest.raises(ConnectionError, match=r"^Ray does not come up at --address server1:6379 \(RuntimeError: timed out\)$"):
+        RayEngine(tmp_path, "server1:6379")
+    assert ray.asked == {"ended": True}
+
+
 def test_gpus_are_taken_in_fractions(ray, tmp_path):
     ray.resources = {"CPU": 32.0, "GPU": 4.0}
     engine = RayEngine(tmp_path, "server1:6379", per_gpu=3)
