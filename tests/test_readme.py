@@ -1,18 +1,29 @@
-"""Numbers in README and docs are those of the tables, the parameter files and the list of measures."""
+"""Numbers in README and docs are those of the tables, the parameter files and the list of measures; what they name is there."""
 
+import importlib.util
+import io
 import re
+import tomllib
+from contextlib import redirect_stdout
+from functools import cache
 
 import pandas as pd
 import pytest
 
 from helpers.files import PROJECT_ROOT
 from helpers.measures.registry import ranked
+from helpers.select.cli import main as select
 from helpers.statistics.permutation import holm
+from helpers.sweep.cli import main as sweep
 from helpers.sweep.cost import planned_runs
 from helpers.sweep.study_file import load_study
 
 README = (PROJECT_ROOT / "README.md").read_text(encoding="utf-8")
 STUDIES = (PROJECT_ROOT / "docs/studies.md").read_text(encoding="utf-8")
+PAGES = {path.relative_to(PROJECT_ROOT).as_posix(): path.read_text(encoding="utf-8") for path in PROJECT_ROOT.glob("docs/*.md")}
+PAGES |= {"README.md": README}
+WORDS = 900  # that the README may have
+MADE = {"params/birds.yaml"}  # by the command beside which it is named
 PAGE = re.compile(r"\[`(?:reports/)?(\w+)`\]\((?:\.\./)?reports/\w+/FINDINGS\.md\)")
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?![\w.]*\w)")
 
@@ -86,3 +97,99 @@ def test_a_study_has_as_many_runs_as_the_docs_say(study, runs):
     every = load_study(PROJECT_ROOT / f"params/{study}.yaml", PROJECT_ROOT / "notebooks")
     training = [one for one in every if one.notebook.stem == "02_grid_training"]
     assert len(planned_runs(training[0].parameters)) == int(runs)
+
+
+def code(text):
+    """What a page gives as code: the lines of its blocks without their remarks, and its spans."""
+    blocks = re.findall(r"^```[^\n]*\n(.*?)^```", text, re.M | re.S)
+    spans = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S))
+    return [line.partition("  #")[0].strip() for block in blocks for line in block.splitlines()] + spans
+
+
+def wrong_links(page, text):
+    """Targets of links of a page that lead to no file, or to no heading of one."""
+    wrong = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith(("https://", "http://")):
+            continue
+        name, _, heading = target.partition("#")
+        path = (PROJECT_ROOT / page).parent / name if name else PROJECT_ROOT / page
+        headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.M) if heading and path.is_file() else []
+        slugs = [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in headings]
+        wrong += [target] if not path.exists() or (heading and heading not in slugs) else []
+    return wrong
+
+
+def wrong_paths(text):
+    """Paths in the code of a page that are not in the project; not those with a place to fill in, nor of what a study makes."""
+    found = [
+        path
+        for part in code(text)
+        for path in re.findall(r"(?<![\w./])(?:helpers|params|notebooks|docs|tests|benchmarks)/[\w./<>*-]*", part)
+    ]
+    return [path for path in found if not re.search(r"[<*]", path) and path not in MADE and not (PROJECT_ROOT / path).exists()]
+
+
+def wrong_commands(text):
+    """Targets of make, studies, modules, options and extras in the code of a page that there are not."""
+    targets = set(re.findall(r"^([a-z]+):", (PROJECT_ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
+    extras = tomllib.loads((PROJECT_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    known_of = {"helpers.sweep": options(sweep), "helpers.select": options(select)}
+    wrong = []
+    for part in code(text):
+        modules = re.findall(r"-m (\w+(?:\.\w+)+)", part)
+        flags = set(re.findall(r"(?<![\w-])--[a-z][\w-]*", part))
+        known = set().union(*(known_of.get(name, flags) for name in modules)) if modules else set().union(*known_of.values())
+        wrong += [name for name in re.findall(r"\bmake ([a-z]+)", part) if name not in targets]
+        wrong += [name for name in re.findall(r"STUDY=(\w+)", part) if f"params/{name}.yaml" not in MADE and not is_study(name)]
+        wrong += [name for name in re.findall(r"reports/(\w+)", part) if name != "assets" and not is_study(name)]
+        wrong += [name for name in modules if importlib.util.find_spec(name) is None]
+        wrong += [name for group in re.findall(r"pip install '\.\[([\w,]+)\]'", part) for name in group.split(",") if name not in extras]
+        wrong += sorted(flags - known) if modules or part.startswith("--") else []
+    return wrong
+
+
+@cache
+def options(main):
+    """Options of a command, as its help lists them."""
+    with pytest.raises(SystemExit), redirect_stdout(io.StringIO()) as shown:
+        main(["--help"])
+    return set(re.findall(r"(?<![\w-])--[a-z][\w-]*", shown.getvalue()))
+
+
+def is_study(name):
+    """Whether a study's file has this name."""
+    return (PROJECT_ROOT / f"params/{name}.yaml").is_file()
+
+
+def test_the_readme_is_one_page():
+    assert len(README.split()) <= WORDS
+
+
+@pytest.mark.parametrize("page", sorted(PAGES))
+def test_what_a_page_names_is_there(page):
+    assert wrong_links(page, PAGES[page]) == []
+    assert wrong_paths(PAGES[page]) == []
+    assert wrong_commands(PAGES[page]) == []
+
+
+def test_what_is_not_there_is_found():
+    text = "[a](docs/no.md) [b](README.md#no) [c](docs/studies.md#a-study) [d](https://x.org)\n```\nmake no STUDY=none  # make nothing\n"
+    text += "python -m helpers.sweep params/no.yaml --no\npython -m helpers.nothing --other\n```\n"
+    text += "`--never N` `pip install '.[nope]'` `ray --head`"
+    assert wrong_links("README.md", text) == ["docs/no.md", "README.md#no"]
+    assert wrong_paths(text) == ["params/no.yaml"]
+    assert wrong_commands(text) == ["no", "none", "--no", "helpers.nothing", "--never", "nope"]
+
+
+def test_the_rooms_of_the_readme_are_those_of_the_project():
+    (tree,) = re.findall(r"^```\n(notebooks/.*?)^```", README, re.M | re.S)
+    named = {name for line in tree.splitlines() for name in re.findall(r"(\w+)/", re.split(r" {4,}", line.strip())[0])}
+    rooms = {path.parent.name for path in (PROJECT_ROOT / "helpers").glob("*/__init__.py")}
+    assert rooms <= named
+    assert all((PROJECT_ROOT / name).is_dir() or (PROJECT_ROOT / "helpers" / name).is_dir() for name in re.findall(r"(\w+)/", tree))
+
+
+@pytest.mark.parametrize("picture", sorted(path.name for path in (PROJECT_ROOT / "docs/screens").glob("*.png")))
+def test_every_screen_is_shown_by_a_page(picture):
+    assert any(f"screens/{picture}" in text for text in PAGES.values())

@@ -21,7 +21,7 @@ from helpers.files import complete_or_absent
 from helpers.sweep.study_file import load_study
 
 FOLDER = browsing.PROJECT_ROOT / "docs/screens"
-SCREENS = {"03_cam_scoring": "where-it-looks", "04_baselines": "what-predicts", "06_kappa_tradeoff": "trade-off"}
+SCREENS = {"03_cam_scoring": "where-it-looks", "04_baselines": "what-predicts"}
 LARGEST = 300_000  # bytes
 
 
