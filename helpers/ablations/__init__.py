@@ -26,7 +26,14 @@ FACE = {
         "threshold_figure",
         "ways",
     ],
-    "store": ["UNTRAINED_COLUMNS", "load_ablations", "random_network_scores", "score_missing_ablations", "with_other_measures"],
+    "store": [
+        "UNTRAINED_COLUMNS",
+        "load_ablations",
+        "random_network_scores",
+        "score_missing_ablations",
+        "single_images",
+        "with_other_measures",
+    ],
     "tables": [
         "annotations",
         "by_class",

@@ -1,12 +1,12 @@
 """Is it the overlap that tells the gap, or the CAM: the same three scores of Captum's attributions, on the same images."""
 
 import time
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from helpers.ablations.compute import AblationSettings, Stage, last_stage, sampled_images
@@ -14,9 +14,9 @@ from helpers.cams import attribution, chance, closed_form
 from helpers.data.dataset import ImageSet
 from helpers.networks import hooks, resnet
 from helpers.report.style import count, interval
-from helpers.statistics.correlations import Array, kendall, partial_correlation
+from helpers.statistics.correlations import kendall, partial_correlation
 from helpers.statistics.reliability import reliability
-from helpers.statistics.resampling import estimate
+from helpers.statistics.resampling import drawn_with_images, estimate, percentile_interval
 
 CAM = "grad_cam"
 
@@ -75,49 +75,42 @@ def _scored(method: str, images: ImageSet, maps: Tensor, costs: Sequence[float])
     return pd.DataFrame({"method": method, "name": images.names} | dict(zip(LOCALIZATIONS, above, strict=True)) | costs | {"reason": ""})
 
 
-def attributions_compared(models: pd.DataFrame, scored: pd.DataFrame, *, resamples: int, seed: int) -> pd.DataFrame:
+def attributions_compared(
+    models: pd.DataFrame, scored: pd.DataFrame, *, resamples: int, seed: int, images: Mapping[str, ArrayLike] | None = None
+) -> pd.DataFrame:
     """How each score of each attribution goes with the gap, beside that of Grad-CAM on the same images.
 
     Args:
-        models: one row per model: model_id, gap, cell.
+        models: one row per model: model_id, gap, cell, and test_accuracy for ``images``.
         scored: rows of ``attribution_scores`` with their model_id.
-        resamples: of hyperparameter cells behind the intervals, which are paired.
+        resamples: of hyperparameter cells and images behind the intervals, which are paired.
         seed: of the resampling.
+        images: values of single images of the models, of which those of test_accuracy are drawn; those of the scores are in ``scored``.
 
     Returns:
         One row per score (measure) and method: images, n (models), mean, reliability (split half over the images), pearson_r, ci_low,
         ci_high, kendall_tau, minus_cam (r less that of Grad-CAM) with minus_cam_low and minus_cam_high, seconds, forward_passes and
         backward_passes per image, and reason where it is undefined.
     """
-    rows, gap, methods = [], models["gap"].to_numpy(dtype=float), list(scored["method"].unique())
+    rows, methods, kept = [], list(scored["method"].unique()), ["gap", "cell", *(["test_accuracy"] if images else [])]
     costs = scored.groupby("method", sort=False)[COSTS].median()
     reasons = scored.groupby("method")["reason"].max()
     for measure in LOCALIZATIONS:
         single = {method: part.pivot(index="model_id", columns="name", values=measure) for method, part in scored.groupby("method")}
-        single = {method: single[method].reindex(models["model_id"]).astype(float) for method in methods}
-        x = np.column_stack([values.mean(axis=1) for values in single.values()])
-        r = estimate(partial(_correlated, x, gap), models["cell"], resamples, seed)
-        less = estimate(partial(_less_first, x, gap), models["cell"], resamples, seed)
+        single = {method: single[method].reindex(models["model_id"]).to_numpy(dtype=float) for method in methods}
+        table = models[kept].assign(**{method: pd.DataFrame(values).mean(axis=1).to_numpy() for method, values in single.items()})
+        drawn = drawn_with_images(table, methods, single | dict(images or {}), resamples, seed)
+        r = estimate(partial_correlation, table, methods, draws=resamples, seed=seed, drawn=drawn)
+        less = (r.value - r.value[0], *percentile_interval(r.drawn - r.drawn[:, :1], r.cells))
         for place, (method, values) in enumerate(single.items()):
-            known = np.isfinite(x[:, place])
-            row = {"measure": measure, "method": method, "images": values.shape[1], "n": int(known.sum())}
-            row |= {"mean": float(pd.Series(x[:, place]).mean())}
+            known = table[method].notna().to_numpy()
+            row = {"measure": measure, "method": method, "images": values.shape[1], "n": int(known.sum()), "mean": table[method].mean()}
             row |= {"reliability": reliability(values[known]) if values.shape[1] > 1 else np.nan}
             row |= dict(zip(("pearson_r", "ci_low", "ci_high"), (part[place] for part in r[:3]), strict=True))
-            row |= {"kendall_tau": float(kendall(x[:, place], gap)[0])}
-            row |= dict(zip(("minus_cam", "minus_cam_low", "minus_cam_high"), (part[place] for part in less[:3]), strict=True))
+            row |= {"kendall_tau": float(kendall(table[method], table["gap"])[0])}
+            row |= dict(zip(("minus_cam", "minus_cam_low", "minus_cam_high"), (part[place] for part in less), strict=True))
             rows.append(row | costs.loc[method].to_dict() | {"reason": reasons[method]})
     return pd.DataFrame(rows)
-
-
-def _correlated(x: Array, gap: Array, weights: Array) -> Array:
-    return partial_correlation(x, gap, None, weights)
-
-
-def _less_first(x: Array, gap: Array, weights: Array) -> Array:
-    """Each r less that of the first measure, draw by draw."""
-    r = _correlated(x, gap, weights)
-    return r - r[:, :1]
 
 
 def say_attributions(table: pd.DataFrame) -> str:

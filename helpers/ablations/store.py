@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from helpers.ablations import compute
@@ -23,7 +24,7 @@ from helpers.measures import evidence, passes, registry
 from helpers.networks import resnet
 from helpers.scoring.common_set import ScoringSet
 from helpers.scoring.models import with_measures
-from helpers.scoring.single_images import folder_name
+from helpers.scoring.single_images import folder_name, stacked_values
 from helpers.training.catalogue import load_model, models_of, read_scores
 
 CLOSED, SAMPLED, ATTRIBUTED = "closed", "sampled", "attributed"  # parts: all images in closed form, a few by gradients, by Captum
@@ -142,19 +143,36 @@ def measure_folders(work: Path, settings: evidence.MeasureSettings, scored_on: S
     return chosen
 
 
+def single_images(single: pd.DataFrame, models: pd.DataFrame) -> dict[str, NDArray[np.float16]]:
+    """iou and iou_b of single images at the paper's setting, (models, images) each, in half precision as those of 03 are kept.
+
+    Args:
+        single: see ``load_ablations``.
+        models: rows with model_id; NaN for those that were not scored.
+    """
+    names = single["name"].drop_duplicates()  # in the order in which they are scored, on which draws of images depend
+    wide = {measure: single.pivot(index="model_id", columns="name", values=measure) for measure in ("iou", "iou_b")}
+    return {measure: table.reindex(models["model_id"], columns=names).to_numpy(dtype=np.float16) for measure, table in wide.items()}
+
+
 def with_other_measures(
     work: Path, models: pd.DataFrame, scored_on: ScoringSet, settings: evidence.MeasureSettings
-) -> tuple[pd.DataFrame, dict[str, int]]:
+) -> tuple[pd.DataFrame, dict[str, int], dict[str, NDArray[np.float32]]]:
     """Join the measures that 04_baselines kept to a table of models that has iou and iou_b.
 
     Returns:
-        The table, and the direction of iou, iou_b and every other ranked measure that is defined for some model.
+        The table; the direction of iou, iou_b and every other ranked measure that is defined for some model; and values of single images
+        of these others, see ``single_images.image_values``.
     """
-    scores = read_scores(work, measure_folders(work, settings, scored_on), models["model_id"])
+    folders, values = measure_folders(work, settings, scored_on), {}
+    scores = read_scores(work, folders, models["model_id"])
+    for folder in folders:
+        values |= stacked_values(work, models, folder)
     joined = with_measures(models.drop(columns=["iou", "iou_b"]), scores)
     joined = joined.assign(iou=models["iou"].to_numpy(), iou_b=models["iou_b"].to_numpy())
     found = {name: item.direction for name, item in registry.ranked().items() if name in joined and joined[name].notna().any()}
-    return joined, {"iou": 1, "iou_b": 1} | found
+    directions = {"iou": 1, "iou_b": 1} | found
+    return joined, directions, {name: found for name, found in values.items() if name in directions and name not in ("iou", "iou_b")}
 
 
 UNTRAINED_COLUMNS = [

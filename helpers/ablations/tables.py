@@ -1,14 +1,16 @@
 """Tables of the ablations: how the correlation of the overlap with the gap changes with each choice, with n and interval."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from helpers.ablations.compute import ALL_IMAGES, BOXES, CLOSED_FORMS, CORRECT, LAYER_METHODS, NO_CLASS, PREDICTED, RIGHT, TRUE
 from helpers.statistics import published
-from helpers.statistics.correlations import kendall, pearson
-from helpers.statistics.resampling import correlated
+from helpers.statistics.correlations import Array, pearson
+from helpers.statistics.resampling import correlated, drawn_with_images
 from helpers.statistics.tables import TOTAL, correlation_table
 from helpers.statistics.verdicts import NEGLIGIBLE
 
@@ -19,39 +21,52 @@ SAME = 1e-3
 _PAPER = dict(zip(("method", "formula"), CLOSED_FORMS[0], strict=True))
 
 
-def correlation(values: pd.Series, models: pd.DataFrame, resamples: int, seed: int) -> dict[str, float]:
+Images = Mapping[str, ArrayLike] | None
+_CORRELATION = ["n", "dropped", "cells", "pearson_r", "ci_low", "ci_high", "kendall_tau"]
+
+
+def correlation(
+    values: ArrayLike, models: pd.DataFrame, resamples: int, seed: int, drawn: Mapping[str, Array] | None = None
+) -> dict[str, float]:
     """Correlate one value per model with its gap: n, dropped (not finite), cells, pearson_r, ci_low, ci_high, kendall_tau.
 
-    The interval is that of ``resampling.correlated``, over whole cells; what is undefined is NaN.
+    The interval is over cells, over the test images behind the gap where ``drawn`` has it (see ``resampling.drawn_with_images``), and over
+    the scoring images too where the values are the models' iou, that of the paper's setting. What is undefined is NaN.
     """
-    table = models[["gap", "cell"]].assign(value=np.asarray(values, dtype=float))
-    (row,) = correlated(table, ["value"], draws=resamples, seed=seed).drop(columns="measure").to_dict("records")
-    return row | {"kendall_tau": float(kendall(table["value"], table["gap"])[0])}
+    table = models.assign(value=np.asarray(values, dtype=float))
+    options = {"draws": resamples, "seed": seed, "drawn": of_the_paper(table, ["value"], drawn or {})}
+    return correlated(table, ["value"], **options)[_CORRELATION].to_dict("records")[0]
+
+
+def of_the_paper(models: pd.DataFrame, columns: Sequence[str], known: Mapping[str, Any]) -> dict[str, Any]:
+    """What is known by column, and what is known of iou for those columns too that are the same values."""
+    alike = [name for name in columns if "iou" in known and models[name].equals(models["iou"])]
+    return {**known, **dict.fromkeys(alike, known.get("iou"))}
 
 
 def correlations(
-    models: pd.DataFrame, scores: pd.DataFrame, keys: Sequence[str], *, measure: str = "iou", resamples: int = 1000, seed: int = 0
+    models: pd.DataFrame, scores: pd.DataFrame, keys: Sequence[str], *, resamples: int = 1000, seed: int = 0, images: Images = None
 ) -> pd.DataFrame:
-    """Correlate a measure with the gap for every setting.
+    """Correlate IoU with the gap for every setting.
 
     Args:
-        models: one row per model: model_id, gap, cell.
+        models: one row per model: model_id, gap, cell, and for ``images`` test_accuracy and iou, that of the paper's setting.
         scores: rows of ``store.load_ablations``, at most one per model and setting.
         keys: the columns that name a setting.
-        measure: iou or iou_b.
         resamples: of the interval.
         seed: of the resampling.
+        images: values of single images of the models: iou of the paper's setting, and test_accuracy.
 
     Returns:
-        One row per setting, in the order of the scores: the keys, images (median number behind a model's score), mean of the measure, and
+        One row per setting, in the order of the scores: the keys, images (median number behind a model's score), mean of IoU, and
         ``correlation``.
     """
-    rows = []
+    rows, drawn = [], drawn_with_images(models, ["iou"], images, resamples, seed)
     for values, part in scores.groupby(list(keys), sort=False, dropna=False):
-        joined = models[["model_id", "gap", "cell"]].merge(part[["model_id", "n", measure]], how="left", on="model_id", validate="1:1")
-        averages = {"images": joined["n"].median(), "mean": joined[measure].mean()}
-        rows.append(dict(zip(keys, values, strict=True)) | averages | correlation(joined[measure], joined, resamples, seed))
-    return pd.DataFrame(rows, columns=[*keys, "images", "mean", *correlation(pd.Series(dtype=float), models.head(0), 0, 0)])
+        own = models[["model_id"]].merge(part[["model_id", "n", "iou"]], how="left", on="model_id", validate="1:1")
+        averages = {"images": own["n"].median(), "mean": own["iou"].mean()}
+        rows.append(dict(zip(keys, values, strict=True)) | averages | correlation(own["iou"], models, resamples, seed, drawn))
+    return pd.DataFrame(rows, columns=[*keys, "images", "mean", *_CORRELATION])
 
 
 def on_the_same_images(scores: pd.DataFrame) -> pd.DataFrame:
@@ -82,13 +97,20 @@ def published_pooled(minimum_train_accuracy: float) -> dict[str, float]:
 
 
 def _by_architecture(
-    models: pd.DataFrame, named: pd.DataFrame, thresholds: Collection[float], theirs: pd.DataFrame, resamples: int, seed: int
+    models: pd.DataFrame,
+    named: pd.DataFrame,
+    thresholds: Collection[float],
+    theirs: pd.DataFrame,
+    resamples: int,
+    seed: int,
+    images: Images,
 ) -> pd.DataFrame:
     """Correlate scores that have a ``row`` name, per architecture and training accuracy, beside the paper's (method, architecture, ...)."""
     wide = named.pivot(index="model_id", columns="row", values="iou")
     joined = models.drop(columns=[name for name in wide if name in models]).merge(wide, how="left", left_on="model_id", right_index=True)
     names = list(named["row"].unique())
-    table = correlation_table(joined, names, thresholds, resamples=resamples, kendall_resamples=0, seed=seed)
+    drawing = {"images": of_the_paper(joined, names, images or {}), "resamples": resamples, "kendall_resamples": 0, "seed": seed}
+    table = correlation_table(joined, names, thresholds, **drawing)
     facts = named.groupby("row", sort=False).agg(method=("method", "first"), images=("n", "median"))
     table = table.drop(columns=["kendall_low", "kendall_high"]).merge(facts, how="left", left_on="measure", right_index=True)
     theirs = theirs.rename(columns={"pearson_r": "published_r"})
@@ -97,7 +119,14 @@ def _by_architecture(
 
 
 def cam_methods(
-    models: pd.DataFrame, scores: pd.DataFrame, threshold: float, accuracies: Collection[float], *, resamples: int, seed: int
+    models: pd.DataFrame,
+    scores: pd.DataFrame,
+    threshold: float,
+    accuracies: Collection[float],
+    *,
+    resamples: int,
+    seed: int,
+    images: Images = None,
 ) -> pd.DataFrame:
     """Compare the CAM methods on the same images, correct and as torchcam computes them, at the paper's threshold; Du et al. 2024, Table 6.
 
@@ -109,7 +138,7 @@ def cam_methods(
     chosen = on_the_same_images(at_last_stage(scores))
     chosen = chosen[(chosen["threshold"] == threshold) & chosen["class_used"].isin([PREDICTED, NO_CLASS]) & (chosen["annotation"] == BOXES)]
     named = chosen.assign(row=chosen["method"] + "|" + chosen["formula"] + "|" + chosen["part"])
-    table = _by_architecture(models, named, accuracies, published.du2024_table6(), resamples, seed)
+    table = _by_architecture(models, named, accuracies, published.du2024_table6(), resamples, seed, images)
     table[["formula", "part"]] = table["measure"].str.split("|", expand=True).reindex(columns=[1, 2])
     sampled = chosen[chosen["part"] == "sampled"].groupby(["method", "formula"]).agg({"nearest": set, "difference": "max"})
     same = {key: next(iter(row.nearest)) for key, row in sampled.iterrows() if len(row.nearest) == 1 and row.difference < SAME}
@@ -121,7 +150,14 @@ def cam_methods(
 
 
 def annotations(
-    models: pd.DataFrame, scores: pd.DataFrame, threshold: float, accuracies: Collection[float], *, resamples: int, seed: int
+    models: pd.DataFrame,
+    scores: pd.DataFrame,
+    threshold: float,
+    accuracies: Collection[float],
+    *,
+    resamples: int,
+    seed: int,
+    images: Images = None,
 ) -> pd.DataFrame:
     """Compare annotated boxes with masks made by machines, by Grad-CAM at the paper's threshold; Du et al. 2024, Table 7.
 
@@ -135,7 +171,7 @@ def annotations(
     theirs = published.du2024_table7()
     masks = [theirs[theirs["method"] == "saliency_masks"].assign(method=name) for name in np.unique(names) if name != "annotated_boxes"]
     theirs = pd.concat([theirs[theirs["method"] == "annotated_boxes"], *masks])
-    table = _by_architecture(models, chosen.assign(row=names, method=names), accuracies, theirs, resamples, seed)
+    table = _by_architecture(models, chosen.assign(row=names, method=names), accuracies, theirs, resamples, seed, images)
     front = ["architecture", "threshold", "method", "images"]
     return table[[*front, *(name for name in table if name not in [*front, "measure"])]]
 
@@ -187,7 +223,14 @@ def validity(networks: pd.DataFrame, models: pd.DataFrame, *, resamples: int, se
 
 
 def by_threshold(
-    models: pd.DataFrame, scores: pd.DataFrame, minimum_train_accuracy: float, paper: float, *, resamples: int, seed: int
+    models: pd.DataFrame,
+    scores: pd.DataFrame,
+    minimum_train_accuracy: float,
+    paper: float,
+    *,
+    resamples: int,
+    seed: int,
+    images: Images = None,
 ) -> pd.DataFrame:
     """Correlate at every threshold of the map: each CAM method, and Grad-CAM against masks of machines; all of the predicted class.
 
@@ -200,7 +243,9 @@ def by_threshold(
     ways = pd.Series(zip(chosen["method"], chosen["formula"], strict=True), index=chosen.index)
     repeated = (chosen["part"] == "sampled") & ways.isin(CLOSED_FORMS)
     chosen = chosen[chosen["class_used"].isin([PREDICTED, NO_CLASS]) & ~repeated]
-    table = correlations(models, chosen, ["method", "formula", "annotation", "part", "threshold"], resamples=resamples, seed=seed)
+    table = correlations(
+        models, chosen, ["method", "formula", "annotation", "part", "threshold"], resamples=resamples, seed=seed, images=images
+    )
     names = table["method"].str.replace("_plus_plus", "++").str.replace("_", "-")
     compatible = np.where(table["formula"] == CORRECT, "", " as in torchcam")
     against = np.where(table["annotation"] == BOXES, "", ", masks by " + table["annotation"].str.replace("_", " "))
@@ -210,15 +255,21 @@ def by_threshold(
     return table.assign(published_r=np.where(is_paper, published_pooled(minimum_train_accuracy).get("iou", np.nan), np.nan))
 
 
-def by_layer(models: pd.DataFrame, scores: pd.DataFrame, threshold: float, *, resamples: int, seed: int) -> pd.DataFrame:
+def by_layer(
+    models: pd.DataFrame, scores: pd.DataFrame, threshold: float, *, resamples: int, seed: int, images: Images = None
+) -> pd.DataFrame:
     """Correlate Grad-CAM and Layer-CAM of every layer, on the sampled images: rows of ``correlations`` by method and layer."""
     size = scores.loc[scores["part"] == "closed", "image_size"].unique()
     chosen = scores[(scores["part"] == "sampled") & scores["method"].isin(LAYER_METHODS) & scores["image_size"].isin(size)]
     chosen = chosen[(chosen["threshold"] == threshold) & (chosen["subset"] == ALL_IMAGES)]
-    return correlations(models, chosen.sort_values("method", kind="stable"), ["method", "layer"], resamples=resamples, seed=seed)
+    return correlations(
+        models, chosen.sort_values("method", kind="stable"), ["method", "layer"], resamples=resamples, seed=seed, images=images
+    )
 
 
-def by_class(models: pd.DataFrame, scores: pd.DataFrame, threshold: float, *, resamples: int, seed: int) -> pd.DataFrame:
+def by_class(
+    models: pd.DataFrame, scores: pd.DataFrame, threshold: float, *, resamples: int, seed: int, images: Images = None
+) -> pd.DataFrame:
     """Correlate Grad-CAM of the predicted and of the true class, on all, rightly and wrongly classified images.
 
     Returns:
@@ -226,12 +277,14 @@ def by_class(models: pd.DataFrame, scores: pd.DataFrame, threshold: float, *, re
     """
     chosen = of_paper(scores, part="closed", annotation=BOXES, threshold=threshold)
     twice = (chosen["class_used"] == TRUE) & (chosen["subset"] == RIGHT)
-    return correlations(models, chosen[~twice], ["class_used", "subset"], resamples=resamples, seed=seed)
+    return correlations(models, chosen[~twice], ["class_used", "subset"], resamples=resamples, seed=seed, images=images)
 
 
-def by_image_size(models: pd.DataFrame, scores: pd.DataFrame, threshold: float, *, resamples: int, seed: int) -> pd.DataFrame:
+def by_image_size(
+    models: pd.DataFrame, scores: pd.DataFrame, threshold: float, *, resamples: int, seed: int, images: Images = None
+) -> pd.DataFrame:
     """Correlate Grad-CAM of the same sampled images at several sizes: rows of ``correlations`` by image_size, sorted."""
     last = scores.loc[scores["part"] == "closed", "layer"].unique()
     chosen = of_paper(scores, part="sampled", threshold=threshold, subset=ALL_IMAGES)
     chosen = chosen[chosen["layer"].isin(last)].sort_values("image_size", kind="stable")
-    return correlations(models, chosen, ["image_size"], resamples=resamples, seed=seed)
+    return correlations(models, chosen, ["image_size"], resamples=resamples, seed=seed, images=images)

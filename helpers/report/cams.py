@@ -34,7 +34,7 @@ from helpers.report.style import (
 from helpers.scoring.common_set import ScoringSet
 from helpers.scoring.look import Overlays, Steps
 from helpers.statistics.reliability import images_needed, reliability
-from helpers.statistics.resampling import correlated
+from helpers.statistics.resampling import correlated, drawn_with_images
 from helpers.statistics.tables import TOTAL
 
 
@@ -205,9 +205,20 @@ def interval_says(low: float, high: float) -> str:
     return "the interval contains 0: whether IoU tells the gap here cannot be said"
 
 
-def iou_against_gap(kept: pd.DataFrame, resamples: int, seed: int, reliable: float = np.nan) -> str:
-    """Sentence on the pooled correlation of IoU with the gap, its interval, the reliability of IoU where known, and what that allows."""
-    (row,) = correlated(kept, ["iou"], draws=resamples, seed=seed).to_dict("records")
+def iou_against_gap(
+    kept: pd.DataFrame, resamples: int, seed: int, reliable: float = np.nan, images: Mapping[str, ArrayLike] | None = None
+) -> str:
+    """Sentence on the pooled correlation of IoU with the gap, its interval, the reliability of IoU where known, and what that allows.
+
+    Args:
+        kept: models that enter the analysis.
+        resamples: of the interval.
+        seed: of the resampling.
+        reliable: reliability of IoU; NaN where it is not known.
+        images: values of single images of the models, see ``resampling.drawn_with_images``.
+    """
+    drawn = drawn_with_images(kept, ["iou"], images, resamples, seed)
+    (row,) = correlated(kept, ["iou"], draws=resamples, seed=seed, drawn=drawn).to_dict("records")
     r, low, high = (row[name] for name in ("pearson_r", "ci_low", "ci_high"))
     if not np.isfinite(r):
         return f"With {count(len(kept), 'model')} the correlation is undefined."

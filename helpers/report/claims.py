@@ -112,7 +112,7 @@ def ranking(
         models: that enter the analysis, with a column per measure and train_loss.
         axes: hyperparameters with more than one level.
         seconds: median per model, by measure.
-        values: (models, images) values of single images, by measure, and test_correct.
+        values: (models, images) values of single images, by measure, and of test_accuracy.
         read: number of images that each measure reads, see ``evidence.images_read``; 0 for the weights alone.
         draws: of the intervals; 0 gives point values alone.
         permutations: of the null.
@@ -121,12 +121,10 @@ def ranking(
     Returns:
         The table with title, family, direction (0 for a baseline), baseline and seconds, and the bands.
     """
-    models, values = questions.with_fit(models), values or {}
+    models = questions.with_fit(models)
     items = {name: item for name, item in registry.ranked().items() if name in models and name not in _STAND_AS_BASELINES}
     names = [*items, *BASELINES]
-    per_image = {name: np.asarray(values[name], dtype=np.float32) for name in items if name in values}
-    images = questions.ImageValues(per_image, None, values.get("test_correct"))
-    table, bands = questions.ranking_table(models, names, axes, images=images, draws=draws, permutations=permutations, seed=seed)
+    table, bands = questions.ranking_table(models, names, axes, images=values, draws=draws, permutations=permutations, seed=seed)
     facts = {
         "title": [items[name].title if name in items else BASELINES[name] for name in names],
         "family": [items[name].family if name in items else "baseline" for name in names],

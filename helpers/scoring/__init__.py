@@ -19,7 +19,14 @@ FACE = {
     "models": ["load_scores", "score_missing", "score_side_by_side", "spread_over_seeds", "with_measures"],
     "precision": ["choose_scoring_precision"],
     "single_images": ["correct_on_test", "image_values"],
-    "targets": ["keep_target_logits", "keep_turned_logits", "scores_on_targets", "target_image_values", "with_target_accuracies"],
+    "targets": [
+        "correct_on_targets",
+        "keep_target_logits",
+        "keep_turned_logits",
+        "scores_on_targets",
+        "target_image_values",
+        "with_target_accuracies",
+    ],
     "worth": ["worth_on_targets"],
 }
 __getattr__ = face(__name__, FACE)

@@ -14,7 +14,7 @@ from helpers.networks import resnet
 from helpers.statistics.information import conditional_information
 from helpers.statistics.resampling import correlated
 from helpers.statistics.tables import varied_axes
-from helpers.training.catalogue import load_model, models_of, read_scores, save_scores, scored_measures
+from helpers.training.catalogue import lacks_weights, load_model, models_of, read_scores, save_scores, scored_measures
 
 # Predictor to its measure and direction: +1 when a larger value promises a higher accuracy under the perturbation.
 PREDICTORS = {
@@ -32,7 +32,7 @@ def keep_targets(
     """Measure what is to be predicted, for the models that lack it: accuracy on perturbed test images; yield each model's id."""
     folder, transforms = _folder(seed, ranges), transforms_of(ranges)
     for model in models_of(catalogue):
-        if not scored_measures(work, folder, model.model_id):
+        if not scored_measures(work, folder, model.model_id) and not lacks_weights(work, model):
             network = load_model(work, model, len(data.classes), device)
             accuracies = invariance_targets(network, data.test, resnet.normalise_images, seed, device, transforms)
             rows = pd.DataFrame({"measure": _TARGET, "variant": list(accuracies), "value": list(accuracies.values())})
@@ -65,7 +65,7 @@ def invariance_table(table: pd.DataFrame, axes: list[str], *, resamples: int, se
     Args:
         table: one row per model, with targets, the predictors' columns, cell and the axes.
         axes: hyperparameters.
-        resamples: of cells behind the interval of tau.
+        resamples: of cells behind the interval of tau; no images are drawn.
         seed: of the resampling.
 
     Returns:
@@ -80,7 +80,7 @@ def invariance_table(table: pd.DataFrame, axes: list[str], *, resamples: int, se
             values = table[MEASURES[measure].column(transform)].astype(float)
             known = table.assign(predictor=values, target=table[target_column(transform)].astype(float))
             known = known.assign(gap=-known["target"])[np.isfinite(known[["predictor", "target"]]).all(axis=1)]
-            (found,) = correlated(known, ["predictor"], target="target", tau=True, draws=0, tau_draws=resamples, seed=seed).itertuples()
+            (found,) = correlated(known, ["predictor"], target="target", draws=0, tau_draws=resamples, seed=seed).itertuples()
             score = conditional_information(known, ["predictor"], varied, seed=seed)[0] if varied and found.n else float("nan")
             row = {"perturbation": transform, "predictor": predictor, "direction": direction, "n": found.n}
             row |= {"kendall": found.kendall_tau, "low": found.kendall_low, "high": found.kendall_high}

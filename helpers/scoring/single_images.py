@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from helpers.data.dataset import StudyData
 from helpers.files import inside, is_known, is_sound, sealed
 from helpers.measures import evidence, registry
-from helpers.scoring.classification import keep_test_logits, read_logits
+from helpers.scoring.classification import keep_test_logits, logits_path, read_logits
 from helpers.scoring.common_set import ScoringSet
 from helpers.training.catalogue import forget_scores, scored_measures
 
@@ -92,11 +92,15 @@ def image_values(
     Returns:
         NaN rows for models that were not scored, NaN where a value is undefined; empty where no model was scored.
     """
-    folder, names = folder_name(family, settings, scored_on), list(catalogue["model_id"])
+    return stacked_values(work, catalogue, folder_name(family, settings, scored_on))
+
+
+def stacked_values(work: Path, catalogue: pd.DataFrame, folder: str) -> dict[str, NDArray[np.float32]]:
+    """Values of single images of every model from one folder of scores, see ``image_values``."""
     stacked: dict[str, NDArray[np.float32]] = {}
-    for row, name in enumerate(names):
+    for row, name in enumerate(catalogue["model_id"]):
         for value, single in read_image_values(work, folder, name).items():
-            stacked.setdefault(value, np.full((len(names), len(scored_on.rows)), np.nan, dtype=np.float32))[row] = single
+            stacked.setdefault(value, np.full((len(catalogue), len(single)), np.nan, dtype=np.float32))[row] = single
     return stacked
 
 
@@ -108,7 +112,7 @@ def correct_on_test(work: Path, catalogue: pd.DataFrame, data: StudyData) -> NDA
     for _ in keep_test_logits(work, catalogue, data, "cpu"):
         pass
     found = np.full((len(catalogue), len(data.test)), np.nan, dtype=np.float32)
-    for row, (name, snapshot) in enumerate(zip(catalogue["model_id"], catalogue["snapshot"], strict=True)):
-        if snapshot != "none":
+    for row, name in enumerate(catalogue["model_id"]):
+        if is_sound(logits_path(work, name)):
             found[row] = (read_logits(work, name).argmax(1) == data.test.labels).numpy()
     return found

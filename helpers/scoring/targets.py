@@ -22,7 +22,7 @@ from helpers.networks import resnet
 from helpers.networks.hooks import prepared
 from helpers.scoring.classification import keep_test_logits, logits_path, read_logits
 from helpers.scoring.models import with_measures
-from helpers.training.catalogue import Model, load_model, models_of, read_scores, save_scores, scored_measures
+from helpers.training.catalogue import Model, lacks_weights, load_model, models_of, read_scores, save_scores, scored_measures
 from helpers.training.config import RunConfig
 from helpers.training.run import images_of_run
 
@@ -78,10 +78,10 @@ def keep_target_logits(
     for model in models_of(catalogue):
         name, network = model.model_id, cache(partial(load_model, work, model, len(data.classes), device))
         path = _path(work, "holdout", name)
-        if not is_sound(path) and (holdout := holdout_of(data, model.config)) is not None:
+        if not is_sound(path) and not lacks_weights(work, model) and (holdout := holdout_of(data, model.config)) is not None:
             write_tensors(path, {"logits": target_logits(network(), holdout.images, device), "labels": holdout.labels.cpu()})
         for shift in shifts:
-            if not is_sound(path := _path(work, f"{shift}-{seed}", name)):
+            if not is_sound(path := _path(work, f"{shift}-{seed}", name)) and not lacks_weights(work, model):
                 write_tensors(path, {"logits": target_logits(network(), images[shift], device)})
         yield name
 
@@ -99,7 +99,7 @@ def keep_turned_logits(
     for model in models_of(catalogue):
         network = cache(partial(load_model, work, model, len(data.classes), device))
         for shift, pixels in images.items():
-            if not is_sound(path := _path(work, f"turned-{shift or 'test'}-{seed}", model.model_id)):
+            if not is_sound(path := _path(work, f"turned-{shift or 'test'}-{seed}", model.model_id)) and not lacks_weights(work, model):
                 turned = [target_logits(network(), pixels[rows].rot90(turns, (2, 3)), device) for turns in (1, 2, 3)]
                 write_tensors(path, {"logits": torch.stack([_logits_on(work, shift, seed, model.model_id)[rows], *turned])})
         yield model.model_id
@@ -118,17 +118,29 @@ def _logits_on(work: Path, shift: str, seed: int, model_id: str) -> Tensor | Non
     return read_logits(work, model_id).half() if is_sound(logits_path(work, model_id)) else None
 
 
+def correct_on_targets(
+    work: Path, models: pd.DataFrame, data: StudyData, shifts: Sequence[str], seed: int
+) -> dict[str, NDArray[np.float32]]:
+    """Whether every model is right on every image of each shifted target, by the column test_accuracy@<shift> whose values they make.
+
+    Returns:
+        (models, images) of 0 and 1 each, NaN rows for models without logits.
+    """
+    found = {at("test_accuracy", shift): np.full((len(models), len(data.test)), np.nan, dtype=np.float32) for shift in shifts}
+    for row, name in enumerate(models["model_id"]):
+        for shift in shifts:
+            if (logits := _logits_on(work, shift, seed, name)) is not None:
+                found[at("test_accuracy", shift)][row] = (logits.argmax(1) == data.test.labels).numpy()
+    return found
+
+
 def with_target_accuracies(work: Path, table: pd.DataFrame, data: StudyData, shifts: Sequence[str], seed: int) -> pd.DataFrame:
     """Add what is to be predicted to a table of models: a column test_accuracy@<shift> per shift, fractions; NaN without logits.
 
     ``test_accuracy`` of the catalogue is that of the test images as they are.
     """
-    added = {}
-    for shift in shifts:
-        found = [_logits_on(work, shift, seed, name) for name in table["model_id"]]
-        right = [np.nan if logits is None else float((logits.argmax(1) == data.test.labels).double().mean()) for logits in found]
-        added[at("test_accuracy", shift)] = right
-    return table.assign(**added)
+    right = correct_on_targets(work, table, data, shifts, seed)
+    return table.assign(**{name: values.mean(1, dtype=float) for name, values in right.items()})
 
 
 def score_on_target(work: Path, catalogue: pd.DataFrame, shift: str, settings: evidence.MeasureSettings) -> pd.DataFrame:

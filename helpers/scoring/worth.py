@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from helpers.data.dataset import StudyData
 from helpers.data.shifts import at
@@ -14,7 +15,7 @@ from helpers.scoring.targets import PLAIN_TARGET, TURNED_IMAGES, holdout_of
 from helpers.statistics.correlations import Array, design
 from helpers.statistics.labelling import against_labelling
 from helpers.statistics.questions import FIT, left_out_errors, with_fit
-from helpers.statistics.resampling import cell_weights, correlated, percentile_interval
+from helpers.statistics.resampling import cell_weights, correlated, drawn_with_images, percentile_interval
 from helpers.training.catalogue import models_of
 
 BASELINE, TRAINING, UNLABELLED = SOURCES = ("baseline", "from training images alone", "with unlabelled images")
@@ -35,6 +36,7 @@ def worth_on_targets(
     *,
     costs: Mapping[str, float],
     axes: Sequence[str],
+    images: Mapping[str, ArrayLike] | None = None,
     resamples: int,
     seed: int = 0,
 ) -> pd.DataFrame:
@@ -47,7 +49,8 @@ def worth_on_targets(
         shifts: names of shifted targets.
         costs: seconds of each measure of training images with all it needs; passes are counted in those of the training accuracy.
         axes: hyperparameters that vary.
-        resamples: of cells behind the intervals.
+        images: values of single images of the models, see ``worth_table``.
+        resamples: behind the intervals.
         seed: of folds and resampling.
     """
     ranked = {name: item for name, item in registry.ranked().items() if name in models and item.family != "unlabelled"}
@@ -65,7 +68,7 @@ def worth_on_targets(
     plain, tables = models.drop(columns=[name for name in fresh if name in models]), []
     for shift in ("", *shifts):
         beside = scored.loc[scored["target"] == (shift or PLAIN_TARGET), ["model_id", *fresh]]
-        given = {"shift": shift, "passes": passes, "resamples": resamples, "seed": seed}
+        given = {"shift": shift, "passes": passes, "images": images, "resamples": resamples, "seed": seed}
         tables.append(worth_table(plain.merge(beside, how="left", on="model_id"), there, axes, **given))
     return pd.concat(tables, ignore_index=True)
 
@@ -91,6 +94,7 @@ def worth_table(
     shift: str,
     passes: Mapping[str, float],
     labelled: int = 50,
+    images: Mapping[str, ArrayLike] | None = None,
     resamples: int = 500,
     seed: int = 0,
 ) -> pd.DataFrame:
@@ -104,7 +108,9 @@ def worth_table(
         shift: the target; "" is the test images as they are.
         passes: column to cost, in passes over the images that it reads.
         labelled: number of labelled images of the target to stand against.
-        resamples: of cells behind the intervals.
+        images: values of single images of the models, see ``resampling.drawn_with_images``: of measures of training images, and of the
+            accuracy on the target. They are drawn for the correlations; measures of unlabelled images, and errors, stand as they are.
+        resamples: of cells, and of these images, behind the intervals.
         seed: of resampling and folds.
 
     Returns:
@@ -116,7 +122,9 @@ def worth_table(
         (than ``labelled`` images). First the labelled images themselves, the labelled holdout, and hyperparameters and fit.
     """
     truth = at("test_accuracy", shift)
-    models = with_fit(models[np.isfinite(models[truth].astype(float))].reset_index(drop=True))
+    has, own = np.isfinite(models[truth].astype(float)).to_numpy(), [truth, *(name for name in measures if measures[name] == TRAINING)]
+    models = with_fit(models[has].reset_index(drop=True))
+    drawn = drawn_with_images(models, own, {name: np.asarray(values)[has] for name, values in (images or {}).items()}, resamples, seed)
     y, cells = models[truth].to_numpy(dtype=float), models["cell"]
     known = design(models, axes, FIT)
     without, beside, alone = left_out_errors(known, y, cells, seed), {}, {}
@@ -126,7 +134,8 @@ def worth_table(
         alone[name] = _left_out(values[:, None], y, cells, seed)
     best = _best([name for name, source in measures.items() if source == TRAINING], beside)
     weights = cell_weights(cells, resamples, seed)
-    told = correlated(models, list(measures), target=truth, tau=True, draws=resamples, seed=seed).drop(columns="dropped")
+    draws = {"draws": resamples, "tau_draws": resamples, "seed": seed, "drawn": drawn}
+    told = correlated(models, list(measures), target=truth, **draws).drop(columns="dropped")
     rows = []
     for name in measures:
         own = _own(models[name].to_numpy(dtype=float), y, alone[name], predicts(name), labelled)

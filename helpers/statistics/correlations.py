@@ -157,14 +157,15 @@ def kendall(x: ArrayLike, y: ArrayLike, weights: Array | None = None) -> Array:
     return signed / np.sqrt(np.where((product := differ_x * differ_y) > 0, product, np.nan))
 
 
-def pairwise_accuracy(x: ArrayLike, y: ArrayLike, weights: Array | None = None) -> Array:
-    """Fraction of pairs, tied ones left out, where the larger measure has the smaller gap, in every draw; Du et al. 2024, section 5.2.2.
+def gamma(x: ArrayLike, y: ArrayLike, weights: Array | None = None) -> Array:
+    """Rank correlation over the pairs of models that tie in neither, ``(C - D) / (C + D)``, in every draw; Goodman and Kruskal 1954.
 
-    Args and result as for ``kendall``, in [0, 1], for a measure signed such that larger promises a smaller gap; NaN where all pairs tie.
+    Args and result as for ``kendall``. A measure picks the smaller gap of two in a fraction of ``(1 - gamma) / 2`` of the pairs when larger
+    is better, and ``(1 + gamma) / 2`` when smaller is.
     """
     signed, _, _, differ = pair_sums(x, y, checked(x, y, weights)[2])
-    shares = (1 - signed / np.where(differ > 0, differ, np.nan)) / 2
-    return shares if weights is not None else shares[0]
+    found = signed / np.where(differ > 0, differ, np.nan)
+    return found if weights is not None else found[0]
 
 
 def pair_sums(x: ArrayLike, y: ArrayLike, weights: Array) -> tuple[Array, Array, Array, Array]:

@@ -94,7 +94,7 @@ def gate_table(
     cells = models["cell"].nunique()
     rows.append(("enough cells", ANY_MEASURE, float(cells), f"at least {ENOUGH_CELLS} cells", cells >= ENOUGH_CELLS))
     table = pd.DataFrame(rows, columns=GATE_COLUMNS[:-1]).astype({"passes": bool})
-    return table.assign(reason=table["concerns"].map(unknown or {}).where(table["value"].isna()).fillna(""))
+    return table.assign(reason=["" if np.isfinite(row.value) else (unknown or {}).get(row.concerns, "") for row in table.itertuples()])
 
 
 def failed(gates: pd.DataFrame, measures: Collection[str]) -> list[str]:

@@ -7,7 +7,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from helpers.statistics.correlations import Array, design
-from helpers.statistics.resampling import correlated
+from helpers.statistics.resampling import DRAWS, correlated, drawn_with_images, of_models
 
 Codes = NDArray[np.int64]
 ALL = "all"
@@ -144,7 +144,8 @@ def confounders(
     axes: Sequence[str],
     *,
     theirs: Mapping[str, float] | None = None,
-    resamples: int = 1000,
+    images: Mapping[str, ArrayLike] | None = None,
+    resamples: int = DRAWS,
     seed: int = 0,
 ) -> pd.DataFrame:
     """Put the pooled correlation of each measure with the gap beside what is left of it with hyperparameters held fixed.
@@ -157,7 +158,8 @@ def confounders(
         measures: the columns.
         axes: hyperparameters with more than one level; there may be none.
         theirs: the paper's pooled r by measure.
-        resamples: of the intervals, over whole cells, see ``resampling.correlated``.
+        images: values of single images, see ``resampling.drawn_with_images``.
+        resamples: of the intervals, see ``resampling.correlated``.
         seed: of the resampling.
 
     Returns:
@@ -169,15 +171,16 @@ def confounders(
     check_columns(models, dict.fromkeys(names, 1), *axes)
     if not names:
         return pd.DataFrame(columns=CONFOUNDER_COLUMNS)
-    pooled = correlated(models, names, **drawing)
+    drawn = drawn_with_images(models, names, images, resamples, seed)
+    pooled = correlated(models, names, drawn=drawn, **drawing)
     parts = [pooled.assign(kind=POOLED, hyperparameter=ALL, published=pooled["measure"].map(theirs).astype(float))]
     for axis in axes:
         codes = level_codes(axis, models[axis])
-        for number in range(codes.max(initial=-1) + 1):
-            chosen = models[codes == number]
-            parts.append(correlated(chosen, names, **drawing).assign(kind=WITHIN, hyperparameter=axis, level=str(chosen[axis].iloc[0])))
+        for rows in (codes == number for number in range(codes.max(initial=-1) + 1)):
+            found = correlated(models[rows], names, drawn=of_models(drawn, rows), **drawing)
+            parts.append(found.assign(kind=WITHIN, hyperparameter=axis, level=str(models.loc[rows, axis].iloc[0])))
     for kind, held in [*([(GIVEN_ALL, list(axes))] if axes else []), *((GIVEN_ONE, [axis]) for axis in axes)]:
-        left = correlated(models, names, given=design(models, held), **drawing)
+        left = correlated(models, names, given=design(models, held), drawn=drawn, **drawing)
         parts.append(left.assign(kind=kind, hyperparameter=ALL if kind == GIVEN_ALL else held[0]))
     if axes:
         raw = granulated_kendall(models, dict.fromkeys(names, -1), axes)
@@ -187,22 +190,30 @@ def confounders(
     return table.assign(level=table["level"].astype(object).fillna("")).iloc[np.argsort(order, kind="stable")].reset_index(drop=True)
 
 
-def subsets(models: pd.DataFrame, measure: str, column: str, resamples: int, seed: int) -> pd.DataFrame:
+def subsets(
+    models: pd.DataFrame, measure: str, column: str, resamples: int, seed: int, images: Mapping[str, ArrayLike] | None = None
+) -> pd.DataFrame:
     """Correlate a measure with the gap among the models of each level of a column, such as snapshot, repeat or label_noise.
 
     Returns:
         One row per level, sorted: column, level, n, dropped, cells, mean (of the measure), mean_gap, pearson_r, ci_low, ci_high.
     """
-    rows = []
-    for level, part in models.groupby(column, sort=True):
-        (row,) = correlated(part, [measure], draws=resamples, seed=seed).to_dict("records")
-        rows.append({"column": column, "level": str(level), "mean": part[measure].mean(), "mean_gap": part["gap"].mean()} | row)
+    parts, drawn = [], drawn_with_images(models, [measure], images, resamples, seed)
+    for level in sorted(models[column].dropna().unique()):
+        rows = models[column] == level
+        means = {
+            "column": column,
+            "level": str(level),
+            "mean": models.loc[rows, measure].mean(),
+            "mean_gap": models.loc[rows, "gap"].mean(),
+        }
+        parts.append(correlated(models[rows], [measure], draws=resamples, seed=seed, drawn=of_models(drawn, rows)).assign(**means))
     names = ["column", "level", "n", "dropped", "cells", "mean", "mean_gap", "pearson_r", "ci_low", "ci_high"]
-    return pd.DataFrame(rows, columns=names)
+    return pd.concat(parts, ignore_index=True)[names] if parts else pd.DataFrame(columns=names)
 
 
 def changes(models: pd.DataFrame, measure: str, column: str, unit: Sequence[str], resamples: int, seed: int) -> pd.DataFrame:
-    """Correlate the change of a measure with the change of the gap between two models that differ in one column only.
+    """Correlate the change of a measure with the change of the gap between two models that differ in one column only, over drawn cells.
 
     Args:
         models: one row per model: gap, cell, the measure, the column and the unit.

@@ -1,17 +1,18 @@
 """Tables of how well measures tell the gap: per architecture and training accuracy, with hyperparameters fixed, and task by task."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import zscore
 
-from helpers.statistics.correlations import Array, kendall, pair_sums, pairwise_accuracy, pearson
+from helpers.statistics.correlations import Array, gamma, pair_sums, pearson
 from helpers.statistics.hyperparameters import ALL, granulated_kendall, mean_where
 from helpers.statistics.information import conditional_information
 from helpers.statistics.permutation import PERMUTATIONS, adjusted_p_values, band, permuted_rows
-from helpers.statistics.resampling import FEWEST_CELLS, correlated, estimate
+from helpers.statistics.resampling import DRAWS, correlated, drawn_with_images, estimate, of_models
 from helpers.statistics.sign_error import MINIMUM_SAMPLE, sign_errors, told_from
 
 THRESHOLDS = (0.95, 0.90, 0.85, 0.80)
@@ -19,12 +20,12 @@ TOTAL = "Total"
 _PAIRS_IN_ALL = 500_000_000  # pairs of cells over all permutations; above 300 cells there are fewer of these, 670 for the paper's 864
 
 
-def _subsets(catalogue: pd.DataFrame, thresholds: Collection[float]) -> Iterator[tuple[str, float, pd.DataFrame]]:
-    """Models above each training accuracy, per architecture and then pooled."""
+def _subsets(catalogue: pd.DataFrame, thresholds: Collection[float]) -> Iterator[tuple[dict[str, Any], pd.Series]]:
+    """Models above each training accuracy, per architecture and then pooled: what they are called, and which they are."""
     for architecture in [*catalogue["architecture"].unique(), TOTAL]:
-        models = catalogue if architecture == TOTAL else catalogue[catalogue["architecture"] == architecture]
         for threshold in thresholds:
-            yield architecture, threshold, models[models["train_accuracy"] > threshold]
+            chosen = (architecture == TOTAL) | (catalogue["architecture"] == architecture)
+            yield {"architecture": architecture, "threshold": threshold}, chosen & (catalogue["train_accuracy"] > threshold)
 
 
 def correlation_table(
@@ -32,8 +33,9 @@ def correlation_table(
     measures: Collection[str],
     thresholds: Collection[float] = THRESHOLDS,
     *,
-    resamples: int = 2000,
-    kendall_resamples: int = 500,
+    images: Mapping[str, ArrayLike] | None = None,
+    resamples: int = DRAWS,
+    kendall_resamples: int | None = None,
     seed: int = 0,
 ) -> pd.DataFrame:
     """Correlate measures with the gap, per architecture and pooled, among the models above each training accuracy; Du et al., Table 3.
@@ -42,22 +44,22 @@ def correlation_table(
         catalogue: one row per model: architecture, train_accuracy and gap (fractions), cell, and a column per measure.
         measures: the columns to correlate; the sign of the raw measure is kept.
         thresholds: a model is taken when its training accuracy is above, fractions.
-        resamples: of Pearson's interval; 0 leaves it NaN.
-        kendall_resamples: of Kendall's, which costs more.
+        images: values of single images of the models, see ``resampling.drawn_with_images``.
+        resamples: of the intervals; 0 leaves them NaN.
+        kendall_resamples: of Kendall's, which costs more; None takes as many.
         seed: of the resampling.
 
     Returns:
         One row per architecture (last "Total"), threshold and measure, see ``resampling.correlated``: n models used, dropped (not finite),
         cells, pearson_r, ci_low, ci_high, kendall_tau, kendall_low, kendall_high. What is undefined is NaN; no row is left out.
     """
-    drawing = {"tau": True, "draws": resamples, "tau_draws": kendall_resamples, "seed": seed}
-    parts = [
-        correlated(models, list(measures), **drawing).assign(architecture=architecture, threshold=threshold)
-        for architecture, threshold, models in _subsets(catalogue, thresholds)
-    ]
-    table = pd.concat(parts, ignore_index=True)
-    front = ["architecture", "threshold", "measure"]
-    return table[[*front, *table.columns.difference(front, sort=False)]]
+    drawn = drawn_with_images(catalogue, measures, images, resamples, seed)
+    drawing = {"draws": resamples, "tau_draws": resamples if kendall_resamples is None else kendall_resamples, "seed": seed}
+    parts = []
+    for where, rows in _subsets(catalogue, thresholds):
+        found = correlated(catalogue[rows], list(measures), drawn=of_models(drawn, rows), **drawing)
+        parts.append(pd.DataFrame(where, index=found.index).join(found))
+    return pd.concat(parts, ignore_index=True)
 
 
 def selection_table(
@@ -65,7 +67,8 @@ def selection_table(
     measures: Mapping[str, int],
     thresholds: Collection[float] = THRESHOLDS,
     *,
-    resamples: int = 500,
+    images: Mapping[str, ArrayLike] | None = None,
+    resamples: int = DRAWS,
     seed: int = 0,
 ) -> pd.DataFrame:
     """How often each measure picks the better of two models, per architecture and pooled; Du et al. 2024, Table 4.
@@ -74,25 +77,27 @@ def selection_table(
         catalogue: as for ``correlation_table``.
         measures: column to direction, +1 when a larger value promises a smaller gap, else -1.
         thresholds: a model is taken when its training accuracy is above, fractions.
-        resamples: of the interval, see ``resampling.estimate``; 500 leave its ends uncertain by a few percent of its width.
+        images: values of single images of the models, see ``resampling.drawn_with_images``.
+        resamples: of the interval.
         seed: of the resampling.
 
     Returns:
         One row per architecture (last "Total"), threshold and measure: n, dropped, cells, accuracy (fraction), ci_low, ci_high,
         concordant, discordant, ties. What is undefined is NaN; no row is left out.
     """
-    parts = []
-    for architecture, threshold, models in _subsets(catalogue, thresholds):
-        x = models[list(measures)].to_numpy(dtype=float) * np.array(list(measures.values()), dtype=float)
-        y, cells = models["gap"].to_numpy(dtype=float), models["cell"].to_numpy()
-        accuracy, low, high, _ = estimate(lambda w, x=x, y=y: pairwise_accuracy(x, y, w), cells, resamples, seed)
-        known = np.isfinite(x) & np.isfinite(y)[:, None]
-        n, count = known.sum(0), np.array([len(set(cells[column])) for column in known.T])
-        signed, _, _, differ = (part[0] for part in pair_sums(x, y, np.ones((1, len(y)))))
+    drawn, names = drawn_with_images(catalogue, measures, images, resamples, seed), list(measures)
+    sign, parts = np.array([measures[name] for name in names], dtype=float), []
+    for where, rows in _subsets(catalogue, thresholds):
+        models = catalogue[rows]
+        found = estimate(gamma, models, names, draws=resamples, seed=seed, drawn=of_models(drawn, rows))
+        picked = (1 - sign * np.stack(found[:3])) / 2
+        x, y = models[names].to_numpy(dtype=float), models["gap"].to_numpy(dtype=float)
+        n = (np.isfinite(x) & np.isfinite(y)[:, None]).sum(0)
+        signed, _, _, differ = (part[0] for part in pair_sums(x * sign, y, np.ones((1, len(y)))))
         counts = {"concordant": (differ - signed) / 2, "discordant": (differ + signed) / 2, "ties": n * (n - 1) / 2 - differ}
-        ends = {name: np.where(count >= FEWEST_CELLS, end, np.nan) for name, end in (("ci_low", low), ("ci_high", high))}
-        where = {"architecture": architecture, "threshold": threshold, "measure": list(measures), "n": n}
-        parts.append(pd.DataFrame(where | {"dropped": len(y) - n, "cells": count, "accuracy": accuracy} | counts | ends))
+        ends = {"ci_low": picked[1:].min(0), "ci_high": picked[1:].max(0)}
+        facts = {"measure": names, "n": n, "dropped": len(y) - n, "cells": found.cells, "accuracy": picked[0]}
+        parts.append(pd.DataFrame(where | facts | counts | ends))
     return pd.concat(parts, ignore_index=True)
 
 
@@ -162,9 +167,9 @@ def measure_correlations(catalogue: pd.DataFrame, measures: Mapping[str, int]) -
     Returns:
         A square table (measures x measures) of Kendall's tau-b over the models where both are finite; NaN where undefined.
     """
-    names = list(measures)
-    signed = catalogue[names].to_numpy(dtype=float) * np.array(list(measures.values()), dtype=float)
-    return pd.DataFrame([kendall(signed, column) for column in signed.T], index=names, columns=names)
+    values = catalogue[list(measures)].astype(float).replace([np.inf, -np.inf], np.nan)
+    signs = pd.Series(measures, dtype=float).where(values.nunique() > 1)  # a constant has no rank correlation, not even with itself
+    return (values * signs).corr("kendall", min_periods=3)
 
 
 def task_table(

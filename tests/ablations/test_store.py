@@ -16,7 +16,7 @@ from helpers.data.dataset import load_study_data
 from helpers.measures import evidence, registry
 from helpers.networks import hooks, resnet
 from helpers.scoring.common_set import ScoringSet
-from helpers.scoring.single_images import folder_name
+from helpers.scoring.single_images import folder_name, save_image_values
 from helpers.training.catalogue import save_scores
 from helpers.training.config import RunConfig
 from tests.conftest import TINY_SCENES, captum_grad_cam
@@ -109,8 +109,13 @@ def test_single_images_average_to_the_papers_setting_and_to_the_measure(network,
     assert tuple(closed.single["name"]) == data.train.names
     assert list(closed.single) == store.IMAGE_COLUMNS[1:]
     given = {"network": network, "images": data.train, "normalise": resnet.normalise_images, "device": "cpu", "initial_network": None}
-    own = evidence.score([item for item in registry.of_families(["localization"]) if item.name == "iou"], given, evidence.MeasureSettings())
+    items = [item for item in registry.of_families(["localization"]) if item.name == "iou"]
+    own, single = evidence.score_with_images(items, given, evidence.MeasureSettings(), ["localization_values"])
     assert own["value"].iloc[0] == pytest.approx(row["iou"], abs=1e-6)
+    # The values of 03, in the same order of images, on which the draws depend.
+    again = store.single_images(closed.single.assign(model_id="b"), pd.DataFrame({"model_id": ["a", "b"]}))
+    np.testing.assert_allclose(again["iou"][1], single["localization_values"]["iou"], atol=1e-3)
+    assert np.isnan(again["iou_b"][0]).all()
 
 
 def test_batches_change_nothing(network, data, closed):
@@ -337,7 +342,10 @@ def test_other_measures_are_joined_from_the_folder_for_the_settings_or_the_only_
         save_scores(tmp_path, folder, "a", rows.assign(measure="mixup_accuracy"))
     assert store.measure_folders(tmp_path, settings, ALL) == [named, "norms-0a0a0a0a-36-all"]
     mine = pd.DataFrame({"model_id": ["a", "b"], "gap": [0.1, 0.2], "iou": [0.5, 0.6], "iou_b": [0.4, 0.3]})
-    joined, directions = store.with_other_measures(tmp_path, mine, ALL, settings)
+    save_image_values(tmp_path, "norms-0a0a0a0a-36-all", "a", {"l2": np.full(3, 2.0), "iou": np.full(3, 0.9)})
+    joined, directions, images = store.with_other_measures(tmp_path, mine, ALL, settings)
+    assert list(images) == ["l2"]
+    np.testing.assert_array_equal(images["l2"], [[2, 2, 2], [np.nan] * 3])
     assert joined["iou"].tolist() == [0.5, 0.6]
     assert joined["l2"].tolist()[0] == 2.0
     assert np.isnan(joined["l2"].tolist()[1])

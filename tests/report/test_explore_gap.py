@@ -68,8 +68,7 @@ def decoded(values):
 
 def of_the_tables(models, measure, above=0.0):
     """The row of the reports' table for all architectures together."""
-    options = {"resamples": RESAMPLES, "kendall_resamples": RESAMPLES}
-    rows = tables.correlation_table(models.dropna(subset="gap"), [measure], [above], **options)
+    rows = tables.correlation_table(models.dropna(subset="gap"), [measure], [above], resamples=RESAMPLES)
     (row,) = rows[rows["architecture"] == tables.TOTAL].to_dict("records")
     return {name: row[name] for name in row if name not in ("architecture", "threshold", "measure")}
 
@@ -99,7 +98,7 @@ def test_the_numbers_are_those_of_the_correlation_table(panel, models, measure, 
 def test_another_target_is_correlated_and_drawn(panel, models):
     panel.controls["target"].value = "test_accuracy@blur_0.7"
     measured = models.dropna(subset="gap")
-    (expected,) = correlated(measured, ["iou"], target="test_accuracy@blur_0.7", tau=True, draws=RESAMPLES).to_dict("records")
+    (expected,) = correlated(measured, ["iou"], target="test_accuracy@blur_0.7", draws=RESAMPLES).to_dict("records")
     assert panel.numbers["pearson_r"] == expected["pearson_r"]
     assert drawn(panel)["run-07@stop"] == pytest.approx((models["iou"][7], models["test_accuracy@blur_0.7"][7]))
 
@@ -133,8 +132,9 @@ def test_a_level_keeps_its_colour_whatever_is_filtered(panel):
 
 def test_numbers_in_the_sentence_are_those_shown(panel):
     found = panel.numbers
-    assert f"Pearson r = <b>{found['pearson_r']:.3f} (95 % interval {found['ci_low']:.3f} to {found['ci_high']:.3f})" in panel.reading.value
-    assert f"{found['kendall_tau']:.3f} (95 % interval {found['kendall_low']:.3f} to {found['kendall_high']:.3f})" in panel.reading.value
+    r, over = f"Pearson r = <b>{found['pearson_r']:.3f}", "95 % interval over cells"
+    assert f"{r} ({over} {found['ci_low']:.3f} to {found['ci_high']:.3f})" in panel.reading.value
+    assert f"{found['kendall_tau']:.3f} ({over} {found['kendall_low']:.3f} to {found['kendall_high']:.3f})" in panel.reading.value
     assert "48 models from 24 hyperparameter cells" in panel.reading.value
 
 

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from helpers.statistics.correlations import design, kendall, pair_sums, pairwise_accuracy, partial_correlation
+from helpers.statistics.correlations import design, gamma, kendall, pair_sums, partial_correlation
 
 RANDOM = np.random.default_rng(3)
 N, M, B = 24, 5, 7
@@ -15,7 +15,7 @@ STATISTICS = {
     "r": partial_correlation,
     "given": lambda x, y, weights=None, given=GIVEN: partial_correlation(x, y, given, weights),
     "tau": kendall,
-    "pairs": pairwise_accuracy,
+    "gamma": gamma,
 }
 
 
@@ -47,7 +47,7 @@ def test_weights_are_repeated_rows(name, ties):
         assert in_every_draw[draw] == pytest.approx(expected, abs=1e-9)
 
 
-def test_tau_and_pairs_agree_with_counting_by_hand():
+def test_tau_and_gamma_agree_with_counting_by_hand():
     x, y = np.round(X[:, 0]), np.round(Y)
     signs = [(np.sign(x[i] - x[j]), np.sign(y[i] - y[j])) for i, j in itertools.combinations(range(N), 2)]
     signed, unequal = sum(a * b for a, b in signs), sum(a * b != 0 for a, b in signs)
@@ -57,7 +57,7 @@ def test_tau_and_pairs_agree_with_counting_by_hand():
         sum(b != 0 for _, b in signs),
         unequal,
     ]
-    assert pairwise_accuracy(x, y)[0] == pytest.approx(sum(a * b < 0 for a, b in signs) / unequal)
+    assert gamma(x, y)[0] == pytest.approx(signed / unequal)
     assert kendall(x, y)[0] == pytest.approx(scipy.stats.kendalltau(x, y).statistic)
 
 

@@ -3,14 +3,16 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from helpers.statistics.correlations import kendall, partial_correlation
+from helpers.statistics.correlations import gamma, kendall, partial_correlation
 from helpers.statistics.permutation import adjusted_p_values, null_partial_correlation, permuted_rows
-from helpers.statistics.questions import in_draws
 from helpers.statistics.resampling import (
     TEST_IMAGES,
     cell_weights,
     correlated,
+    drawn_with_images,
     estimate,
+    in_draws,
+    of_models,
     percentile_interval,
     resampled_mean,
     smallest_detectable,
@@ -41,7 +43,8 @@ def test_the_interval_holds_the_truth_in_95_percent_of_catalogues(rho):
     held = 0
     for seed in range(400):
         x, gap, cells, truth = catalogue(seed, rho)
-        found = estimate(lambda w, x=x, gap=gap: partial_correlation(x, gap, None, w), cells, draws=400, seed=seed)
+        models = pd.DataFrame({"x": x[:, 0], "gap": gap, "cell": cells})
+        found = estimate(partial_correlation, models, ["x"], draws=400, seed=seed)
         held += found.low[0] <= truth <= found.high[0]
     assert 0.92 <= held / 400 <= 0.98
 
@@ -65,17 +68,13 @@ def test_the_interval_holds_the_truth_when_images_are_drawn_too(rho):
         per_image = x + 2 * random.normal(size=images) + spread * np.sqrt(images) * random.normal(size=(len(x), images))
         truth /= np.sqrt(1 + spread**2)
         weights, redrawn = cell_weights(cells, 400, seed), resampled_mean(per_image, 400, seed)
-        drawn = in_draws(partial_correlation_of, per_image.mean(1)[:, None], gap, weights, {0: redrawn})
+        drawn = in_draws(partial_correlation, per_image.mean(1)[:, None], gap, weights, {0: redrawn})
         low, high = percentile_interval(drawn, 60)
         held += low[0] <= truth <= high[0]
         low, high = percentile_interval(partial_correlation(redrawn[..., None], gap, None, weights), 60)
         plain += low[0] <= truth <= high[0]
     assert 0.92 <= held / 200 <= 0.99
     assert rho == 0 or plain / 200 < 0.92  # why the shift is taken out
-
-
-def partial_correlation_of(x, y, weights):
-    return partial_correlation(x, y, None, weights)
 
 
 def test_cells_are_drawn_as_a_whole_and_the_same_for_every_statistic():
@@ -113,34 +112,82 @@ def test_intervals_are_percentiles_and_under_8_cells_there_is_none():
     assert np.isnan(percentile_interval(drawn, 7)).all()
     assert np.isnan(percentile_interval(drawn, np.array([7, 9]))[0]).tolist() == [True, True]
     assert np.isnan(smallest_detectable(drawn, 7)).all()
-    with pytest.raises(ValueError, match="level 95"):
-        percentile_interval(drawn, 8, level=95)
+    assert np.isnan(percentile_interval(np.empty((0, 2)), 8)).all()
 
 
 def test_a_paired_difference_of_a_measure_with_itself_is_0_and_of_a_better_one_is_above():
     x, gap, cells, _ = catalogue(0, -0.8, measures=2)
-    better = np.column_stack([gap, x[:, 0]])
-    found = estimate(lambda w: (taus := kendall(better, gap, w))[:, 0] - taus[:, 1], cells, draws=300)
-    assert found.low > 0
-    assert found.value == pytest.approx(1 - kendall(x[:, 0], gap)[0])
-    same = estimate(lambda w: kendall(x, gap, w) - kendall(x, gap, w), cells, draws=50)
-    assert (same.low == 0).all() and (same.high == 0).all()
+    models = pd.DataFrame({"better": gap, "x": x[:, 0], "again": x[:, 0], "gap": gap, "cell": cells})
+    found = estimate(kendall, models, ["better", "x", "again"], draws=300)
+    low, high = percentile_interval(found.drawn - found.drawn[:, 1:2], found.cells)
+    assert low[0] > 0
+    assert (low[1:] == 0).all() and (high[1:] == 0).all()
 
 
 def test_the_smallest_r_that_could_be_told_follows_fishers_standard_error():
     random = np.random.default_rng(1)
-    x, y = random.normal(size=(2, 400))
-    found = estimate(lambda w: partial_correlation(x, y, None, w), np.arange(400), draws=1000)
+    models = pd.DataFrame(random.normal(size=(2, 400)).T, columns=["x", "gap"]).assign(cell=np.arange(400))
+    found = estimate(partial_correlation, models, ["x"], draws=1000)
     assert smallest_detectable(found.drawn, 400)[0] == pytest.approx(np.tanh(2.8 / np.sqrt(397)), rel=0.1)
     points = random.normal(size=2000)
     assert smallest_detectable(points, 50, correlation=False) == pytest.approx(2.8 * points.std(ddof=1))
+
+
+def with_images(models=12, images=40):
+    """Models of a cell each with a measure and a test accuracy that are means over images, one model without the measure."""
+    random = np.random.default_rng(0)
+    values = random.random((models, images))
+    right = random.random((models, 2 * images)) < random.uniform(0.2, 0.9, (models, 1))
+    table = pd.DataFrame({"iou": values.mean(1), "test_accuracy": right.mean(1), "cell": np.arange(models)})
+    table = table.assign(gap=0.97 - table["test_accuracy"], weights=random.normal(size=models))
+    table.loc[3, "iou"] = np.nan
+    return table, {"iou": values.astype(np.float16), "test_accuracy": right, "unused": values}
+
+
+def test_measures_test_accuracy_and_gap_are_drawn_with_their_images_and_nothing_else():
+    models, images = with_images()
+    drawn = drawn_with_images(models, ["iou", "weights"], images, 30, seed=2)
+    assert set(drawn) == {"iou", "test_accuracy", "gap"}
+    assert drawn["test_accuracy"] == pytest.approx(resampled_mean(images["test_accuracy"], 30, 2, TEST_IMAGES), abs=1e-6)
+    assert drawn["gap"] == pytest.approx(0.97 - drawn["test_accuracy"])
+    kept = np.arange(12) != 3
+    assert np.isnan(drawn["iou"][:, 3]).all()
+    assert drawn["iou"][:, kept] == pytest.approx(resampled_mean(images["iou"][kept], 30, 2), abs=1e-3)
+    shifted = models.rename(columns={"test_accuracy": "test_accuracy@blur"})
+    blurred = drawn_with_images(shifted, ["test_accuracy@blur"], {"test_accuracy@blur": images["test_accuracy"]}, 30, seed=2)
+    assert (blurred["test_accuracy@blur"] == drawn["test_accuracy"]).all() and list(blurred) == ["test_accuracy@blur"]
+    some = drawn_with_images(models[kept], ["iou"], {name: values[kept] for name, values in images.items()}, 30, seed=2)
+    for name, values in of_models(drawn, kept).items():
+        assert some[name] == pytest.approx(values, abs=1e-6)
+    assert drawn_with_images(models, ["iou"], None) == of_models(None, kept) == {}
+
+
+@pytest.mark.parametrize("statistic", [partial_correlation, kendall, gamma])
+def test_a_measure_has_the_same_interval_whatever_stands_beside_it_and_a_wider_one_with_images(statistic):
+    models, images = with_images(40)
+    drawn = drawn_with_images(models, ["iou"], images, 400)
+    alone, plain = (estimate(statistic, models, ["iou"], draws=400, drawn=own) for own in (drawn, None))
+    beside = estimate(statistic, models, ["weights", "iou", "test_accuracy"], draws=400, drawn=drawn)
+    for one, other in zip(alone, beside, strict=True):
+        assert one[..., 0] == pytest.approx(other[..., 1], rel=1e-9)
+    assert alone.drawn.std() > plain.drawn.std()
+    assert np.arctanh(alone.drawn).mean() == pytest.approx(np.arctanh(plain.drawn).mean())  # the shift is taken out
+
+
+def test_draws_of_1_tell_no_shift():
+    """A draw of few models has a tau of exactly 1, whose Fisher's value is no number to take a mean of."""
+    fixed = np.array([1.0, 0.5, 0.5, 0.5])[:, None]
+    moved = np.array([0.8, 0.4, 0.4, 0.4])[:, None]
+    found = in_draws(lambda x, y, weights: fixed if y.ndim == 1 else moved, np.empty((9, 1)), np.empty(9), None, None, np.empty((4, 9)))
+    assert found[1:, 0] == pytest.approx(0.5)
+    assert 0.8 < found[0, 0] < 0.9
 
 
 def test_correlated_is_scipys_value_with_the_interval_of_the_cells_that_a_measure_has():
     random = np.random.default_rng(4)
     models = pd.DataFrame({"cell": CELLS, "gap": random.normal(size=60)}).assign(x=lambda table: table["gap"] + random.normal(size=60))
     models = models.assign(few=models["x"].where(models["cell"] < 7), never=np.nan)
-    table = correlated(models, ["x", "few", "never"], tau=True, draws=300, tau_draws=200, seed=2).set_index("measure")
+    table = correlated(models, ["x", "few", "never"], draws=300, tau_draws=200, seed=2).set_index("measure")
     assert table[["n", "dropped", "cells"]].to_numpy().tolist() == [[60, 0, 30], [14, 46, 7], [0, 60, 0]]
     assert table.loc["x", "pearson_r"] == pytest.approx(scipy.stats.pearsonr(models["x"], models["gap"]).statistic)
     assert table.loc["few", "kendall_tau"] == pytest.approx(scipy.stats.kendalltau(models["x"][:14], models["gap"][:14]).statistic)

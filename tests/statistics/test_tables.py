@@ -87,7 +87,7 @@ def test_selection_table_equals_all_pairs():
         assert row.ci_low < row.accuracy < row.ci_high
     # The same measure upside down with the other direction is the same choice.
     numbers = ["accuracy", "ci_low", "ci_high"]
-    np.testing.assert_array_equal(table.loc[table["measure"] == "good", numbers], table.loc[table["measure"] == "bad", numbers])
+    np.testing.assert_allclose(*(table.loc[table["measure"] == name, numbers] for name in ("good", "bad")), rtol=1e-12)
 
 
 AXES = ["batch_size", "learning_rate", "pretrained"]

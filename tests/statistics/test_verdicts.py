@@ -4,8 +4,8 @@ import pytest
 
 from helpers.statistics.claims import check_claims, claims_digest
 from helpers.statistics.gates import failed, gate_table, share_above_chance
-from helpers.statistics.questions import ImageValues, added_error, drawn_with_images, known_in_advance, left_out_errors, ranking_table
-from helpers.statistics.resampling import TEST_IMAGES, cell_weights, resampled_mean
+from helpers.statistics.questions import added_error, known_in_advance, left_out_errors, ranking_table
+from helpers.statistics.resampling import cell_weights
 from helpers.statistics.verdicts import judged, verdict
 
 AXES = ["depth", "rate", "train_size"]
@@ -30,7 +30,7 @@ def study(kind, seed=0):
     per_image = iou.get(kind, np.full(n, 0.53))[:, None] + 0.1 * random.normal(size=300) + 0.1 * random.normal(size=(n, 300))
     models["iou"], models["noise"] = per_image.mean(1), random.normal(size=n)
     area, chance, floor = (0.97, 0.53, 0.53) if kind == "coarse" else (0.4, 0.25, 0.3)
-    images = ImageValues({"iou": per_image}, None, test_correct)
+    images = {"iou": per_image, "test_accuracy": test_correct}
     ranking = ranking_table(models, ["iou", "noise", "train_accuracy"], AXES, images=images, draws=500, permutations=499)
     gates = gate_table(
         models,
@@ -95,27 +95,14 @@ def test_ranking_agrees_with_its_parts_and_marks_what_is_undefined():
     assert list(ranking_table(few, ["iou"], ["depth"], draws=0).table.filter(like="_low")) == []
 
 
-def test_accuracies_and_measures_are_drawn_with_their_images():
-    random = np.random.default_rng(0)
-    train, test, values = random.random((3, 5, 40)) < [[[0.9]], [[0.6]], [[0.5]]]
-    accuracy = {"gap": train.mean(1) - test.mean(1), "test_accuracy": test.mean(1)}
-    targets, own = drawn_with_images(accuracy, ["noise", "iou"], ImageValues({"iou": values}, train, test), 30, seed=2)
-    scoring, testing = resampled_mean(train, 30, 2), resampled_mean(test, 30, 2, TEST_IMAGES)
-    assert targets["gap"] == pytest.approx(scoring - testing, abs=1e-6)
-    assert targets["test_accuracy"] == pytest.approx(testing, abs=1e-6)
-    assert list(own) == [1]
-    assert own[1] == pytest.approx(resampled_mean(values, 30, 2))
-    assert drawn_with_images(accuracy, ["noise"], ImageValues(), 30, seed=2) == (accuracy, {})
-
-
 def test_ranking_refuses_images_that_are_not_those_of_the_models():
     models = study("true")[0]
     values = np.repeat(models[["iou"]].to_numpy(), 9, axis=1)
     refusals = {
-        "same order of models": ImageValues({"iou": values[::-1]}),
-        r"must be \(models, images\)": ImageValues({"iou": values[:5]}),
-        "not among the measures": ImageValues({"pxap": values}),
-        "test_accuracy per image": ImageValues({}, None, np.zeros((128, 4), dtype=bool)),
+        "same order of models": {"iou": values[::-1]},
+        r"must be \(models, images\)": {"iou": values[:5]},
+        "its column says": {"iou": np.where(np.arange(128)[:, None] == 7, np.nan, values)},
+        "test_accuracy per image": {"test_accuracy": np.zeros((128, 4), dtype=bool)},
     }
     for message, images in refusals.items():
         with pytest.raises(ValueError, match=message):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 from IPython.display import Markdown
+from numpy.typing import ArrayLike
 
 from helpers import locks
 from helpers.data.manifest import MANIFEST
@@ -64,6 +65,7 @@ def what_predicts(
     looks: "Looks | None" = None,
     histories: pd.DataFrame | None = None,
     *,
+    images: Mapping[str, ArrayLike] | None = None,
     resamples: int = 1000,
     seed: int = 0,
 ) -> "Panel | Markdown":
@@ -75,7 +77,8 @@ def what_predicts(
         axes: hyperparameters to colour and to filter by, see ``tables.varied_axes``.
         looks: of the study, for confusions and the gallery; without it there are none.
         histories: of the runs, see ``catalogue.histories``; without it there are no training curves.
-        resamples: of hyperparameter cells behind each interval.
+        images: values of single images of the models, see ``resampling.drawn_with_images``; without them cells alone are drawn.
+        resamples: of hyperparameter cells, and of images, behind each interval.
         seed: of the resampling.
 
     Raises:
@@ -86,7 +89,7 @@ def what_predicts(
     from helpers.report.explore import gap
 
     look = where_it_looks(models, looks) if looks is not None else None
-    return gap.gap_explorer(models, titles, axes, looks, histories, look, resamples=resamples, seed=seed)
+    return gap.gap_explorer(models, titles, axes, looks, histories, look, images=images, resamples=resamples, seed=seed)
 
 
 def explore_published(report: Report, reports_dir: str) -> "Panel | Markdown | None":

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from ipywidgets import Checkbox, Dropdown, FloatSlider, Widget
+from numpy.typing import ArrayLike
 from plotly.subplots import make_subplots
 
 from helpers.report import cams
@@ -17,7 +18,7 @@ from helpers.report.explore.panel import Panel, Plot, View, choice_of_several, c
 from helpers.report.scatter import IN_PERCENT, measure_scatter, shown_values
 from helpers.report.style import count, levels_in_order
 from helpers.scoring.looks import Looks
-from helpers.statistics.resampling import correlated
+from helpers.statistics.resampling import correlated, drawn_with_images, of_models
 
 _CURVES = {"train_loss": "training loss (nats)", "train_accuracy": "training accuracy (%)", "monitor_accuracy": "held-out accuracy (%)"}
 
@@ -45,11 +46,14 @@ def gap_explorer(
     histories: pd.DataFrame | None,
     look: Panel | None,
     *,
+    images: Mapping[str, ArrayLike] | None = None,
     resamples: int,
     seed: int,
 ) -> Panel:
     """The explorer; see ``explore.what_predicts``."""
-    models = models.dropna(subset="gap").reset_index(drop=True)  # in their order, on which the resampling depends
+    has = models["gap"].notna().to_numpy()
+    models = models[has].reset_index(drop=True)  # in their order, on which the resampling depends
+    images = {name: np.asarray(values)[has] for name, values in (images or {}).items()}
     titles = {name: title for name, title in titles.items() if name in models}
     shifted = {name: f"test accuracy on {name.partition('@')[2]} (fraction)" for name in models if name.startswith("test_accuracy@")}
     if not len(models) or not titles:
@@ -57,10 +61,16 @@ def gap_explorer(
     points, details = Plot(), Plot()
     rows = models.set_index("model_id", drop=False)
 
+    @lru_cache(8)
+    def drawn(*names: str) -> dict[str, np.ndarray]:
+        return drawn_with_images(models, names, images, resamples, seed)
+
     @lru_cache(256)
     def numbers(measure: str, target: str, above: float, levels: tuple) -> dict[str, Any]:
-        kept = models[kept_models(models, above, dict(levels))]
-        return correlated(kept, [measure], target=target, tau=True, draws=resamples, seed=seed).drop(columns="measure").iloc[0].to_dict()
+        kept, own = kept_models(models, above, dict(levels)), drawn(measure, target)
+        draws = {"draws": resamples, "tau_draws": resamples, "seed": seed, "drawn": of_models(own, kept)}
+        found = correlated(models[kept], [measure], target=target, **draws).drop(columns="measure").iloc[0].to_dict()
+        return found | {"units": "cells and images" if own else "cells"}
 
     def draw(
         measure: str, target: str, colour: str, symbol: str, logarithmic: bool, above: float, chosen: Sequence[str], **levels: Sequence[str]
@@ -171,7 +181,7 @@ def _reading(found: Mapping[str, float]) -> str:
     def with_interval(value: str, low: str, high: str) -> str:
         if not np.isfinite(found[low]):
             return f"{number(found[value])} (no interval, too few hyperparameter cells)"
-        return f"{number(found[value])} (95 % interval {number(found[low])} to {number(found[high])})"
+        return f"{number(found[value])} (95 % interval over {found['units']} {number(found[low])} to {number(found[high])})"
 
     r, tau = with_interval("pearson_r", "ci_low", "ci_high"), with_interval("kendall_tau", "kendall_low", "kendall_high")
     rest = f", {count(int(found['dropped']), 'model')} without a value left out" if found["dropped"] else ""
