@@ -92,17 +92,18 @@ def is_known(path: Path) -> bool:
 
 
 def is_sound(path: Path) -> bool:
-    """Whether a file is there and is what was written under its name; one without a seal is taken as it is.
+    """Whether a file is there and is what was written under its name; one without a seal is taken as it is where it can be read.
 
     One that was altered, cut, deleted by hand, or belongs to another name is told in a warning and removed, so that it is made again.
     """
     # Twice, because another process may have replaced the file between the look at its seal and that at itself.
     if _altered(path) and (fault := _altered(path)):
-        return _given_up(path, fault)
+        return give_up(path, fault)
     return path.is_file()
 
 
-def _given_up(path: Path, fault: str) -> bool:
+def give_up(path: Path, fault: str) -> bool:
+    """Tell in a warning what is wrong with a file, and remove it, so that it is made again; gives False, for it is not sound."""
     warnings.warn(f"{path}: {fault}; it is made again", stacklevel=3)
     remove(path)
     return False
@@ -118,13 +119,41 @@ def _altered(path: Path) -> str:
     try:
         digest, _, name = _seal(path).read_text().strip().partition(" ")
     except FileNotFoundError:
-        return ""
+        return _unreadable(path)
     except ValueError:
         return "its seal is damaged"
     if name != f"{path.parent.name}/{path.name}":
         return f"it belongs to {name}" if name else "its seal is damaged"
     found = content_digest(path)
     return "" if found == digest else "not as it was written" if found else "it was deleted"
+
+
+def _unreadable(path: Path) -> str:
+    """Why a file without a seal cannot be read, by its ending; "" where it can, or is not there."""
+    try:
+        if path.suffix == ".parquet":
+            from pyarrow.parquet import ParquetFile
+
+            with ParquetFile(path) as file:
+                file.read()
+        elif path.suffix == ".npz":
+            import numpy as np
+
+            with np.load(path, allow_pickle=False) as kept:
+                for name in kept.files:
+                    kept[name]
+        elif path.suffix == ".safetensors":
+            from safetensors import safe_open
+
+            with safe_open(path, framework="np"):
+                pass
+    except FileNotFoundError:
+        return ""
+    except Exception as fault:  # readers of damaged files raise nearly every kind; one with a number is of the disk
+        if isinstance(fault, OSError) and fault.errno:
+            raise
+        return f"cannot be read ({(str(fault).splitlines() or [type(fault).__name__])[0]})"
+    return ""
 
 
 def write_tensors(path: Path, tensors: Mapping[str, "Tensor"]) -> None:
@@ -137,13 +166,9 @@ def write_tensors(path: Path, tensors: Mapping[str, "Tensor"]) -> None:
 
 def read_tensors(path: Path) -> dict[str, "Tensor"] | None:
     """Tensors of a file, mapped so that processes share the pages; None where it is not there, or not what was written (``is_sound``)."""
-    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    try:
-        return load_file(path) if is_sound(path) else None
-    except SafetensorError as fault:  # of a file without a seal
-        return _given_up(path, str(fault)) or None
+    return load_file(path) if is_sound(path) else None
 
 
 def write_json(path: Path, record: Any) -> None:

@@ -1,6 +1,8 @@
 import shutil
 import warnings
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -103,6 +105,37 @@ def test_a_file_from_before_there_were_seals_is_read_in_silence_and_given_up_whe
     with pytest.warns(UserWarning, match=r"a.safetensors: .*; it is made again"):
         assert files.read_tensors(two[0]) is None
     assert not two[0].exists()
+
+
+def without_seal(path, content):
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".npz", ".safetensors"])
+def test_a_file_without_a_seal_that_cannot_be_read_is_named_and_removed(tmp_path, ending):
+    path = tmp_path / f"a{ending}"
+    if ending == ".parquet":
+        pd.DataFrame({"x": range(99)}).to_parquet(path)
+    elif ending == ".npz":
+        np.savez(path, x=np.arange(99))
+    else:
+        files.write_tensors(path, {"x": torch.arange(99)})
+        path.with_name(f".{path.name}.seal").unlink()
+    whole = path.read_bytes()
+    assert files.is_sound(path)
+    for damaged in (whole[: len(whole) // 2], b"", bytes(len(whole))):
+        with pytest.warns(UserWarning, match=rf"a{ending}: cannot be read \(.+\); it is made again"):
+            assert not files.is_sound(without_seal(path, damaged))
+        assert not path.exists()
+
+
+def test_a_disk_that_fails_now_costs_no_file(tmp_path, monkeypatch):
+    path = without_seal(tmp_path / "a.parquet", b"")
+    monkeypatch.setattr("pyarrow.parquet.ParquetFile", lambda path: (_ for _ in ()).throw(OSError(5, "Input/output error")))
+    with pytest.raises(OSError, match="Input/output"):
+        files.is_sound(path)
+    assert path.exists()
 
 
 def test_a_kill_between_file_and_seal_leaves_what_is_read(two, monkeypatch):
