@@ -41,7 +41,6 @@ FACE = {
         "say_repeatability",
         "say_spread_over_seeds",
         "say_stated",
-        "say_study",
         "stated",
         "study_gates",
     ],

@@ -192,23 +192,6 @@ def say_gates(gates: pd.DataFrame) -> str:
     return f"**This study may speak of some measures only**: of {len(gates)} gates {len(closed)} are closed: {'; '.join(parts)}."
 
 
-def say_study(claims: pd.DataFrame, gates: pd.DataFrame, kept: KeptClaims) -> str:
-    """What was asked, whether the study may answer, and what the answer is, each in one sentence.
-
-    Args:
-        claims: see ``judged_claims``.
-        gates: see ``study_gates``.
-        kept: the claims as they were first seen.
-    """
-    primary = claims[claims["primary"].astype(bool)]
-    if not len(primary):
-        return f"**What was asked**: nothing was claimed before the first run, so no number here is a verdict.\n\n{say_gates(gates)}"
-    age = f"when {count(kept.runs, 'run')} were there already" if kept.runs else "before the first run"
-    asked = "; ".join(f"({number}) {row.claim}" for number, row in enumerate(primary.itertuples(), 1))
-    told = "; ".join(f"({number}) **{row.verdict}**, {_numbers(row)}" for number, row in enumerate(primary.itertuples(), 1))
-    return f"**What was asked**, {age}: {asked}.\n\n{say_gates(gates)}\n\n**The answer**: {told}."
-
-
 def _numbers(row: Any) -> str:
     unit = " points" if row.question == ADDED else ""
     text = f"{row.ours:.2f}{unit} ({interval(row.ci_low, row.ci_high)})" if np.isfinite(row.ours) else "undefined"
@@ -243,7 +226,7 @@ def say_claims(claims: pd.DataFrame, *, primary: bool = True) -> str:
 def say_stated(facts: pd.DataFrame) -> str:
     """Sentence on whether the claims are older than the first run, and by which hash they are known."""
     if not len(facts):
-        return "No claims were stated."
+        return "Nothing was claimed before the first run, so no number here is a verdict."
     row = facts.iloc[0]
     age = f"when {count(int(row['runs']), 'run')} were there already, so not beforehand" if row["runs"] else "before the first run"
     return f"The claims (hash `{row['digest']}`) were first seen on {row['first_seen']} UTC, {age}."

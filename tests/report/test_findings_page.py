@@ -10,7 +10,8 @@ from helpers.statistics.claims import KeptClaims
 from helpers.statistics.questions import known_in_advance
 from helpers.statistics.verdicts import judged
 
-PAGES = sorted(path.parents[1] for path in (PROJECT_ROOT / "reports").glob("*/tables/gates.csv"))
+TABLES = sorted((PROJECT_ROOT / "reports").glob("*/tables/gates.csv"))  # of the first studies there are none
+PAGES = [path.parents[1] for path in TABLES if path.parents[1].joinpath(findings_page.PAGE).is_file()]
 CLAIMS = [
     {"claim": "IoU falls as the gap grows", "measure": "iou", "question": "r_gap", "side": "below", "primary": True, "published": -0.8},
     {"claim": "IoU-B falls as the gap grows", "measure": "iou_b", "question": "r_gap", "side": "below", "published": -0.7},
@@ -107,18 +108,18 @@ def test_the_ranking_names_what_goes_with_the_gap_and_which_way(tables):
     assert "Too few" in claims.say_ranking(tables["full"].assign(r_gap_low=np.nan), {})
 
 
-def test_a_stranger_reads_what_was_asked_whether_it_may_be_answered_and_the_answer_once_each(tables):
-    asked, may, answer = claims.say_study(tables["claims"], tables["gates"], KEPT).split("\n\n")
-    assert asked == "**What was asked**, before the first run: (1) IoU falls as the gap grows."
+def test_a_stranger_reads_whether_the_study_may_speak_and_whether_its_claims_are_older_than_its_runs(tables):
+    may = claims.say_gates(tables["gates"])
     assert may.startswith(
         "**This study may not speak**: of the gates that concern every claim these are closed: enough cells (24; at least"
     )
-    assert answer.startswith("**The answer**: (1) **not tested here**, -0.9")
-    assert "published -0.80, n = 48" in answer
-    late = claims.say_study(tables["claims"], tables["gates"].assign(passes=True), KEPT._replace(runs=3))
-    assert "when 3 runs were there already" in late
-    assert "**This study may speak**" in late
-    assert "nothing was claimed" in claims.say_study(tables["claims"].iloc[:0], tables["gates"], KEPT)
+    assert claims.say_gates(tables["gates"].assign(passes=True)).startswith("**This study may speak**")
+    assert claims.say_stated(claims.stated(KEPT)).endswith("UTC, before the first run.")
+    assert "when 3 runs were there already, so not beforehand" in claims.say_stated(claims.stated(KEPT._replace(runs=3)))
+    assert claims.say_stated(claims.stated(KEPT).iloc[:0]).startswith("Nothing was claimed before the first run")
+    (row,) = tables["claims"][tables["claims"]["primary"].astype(bool)].itertuples()
+    assert "**not tested here**; here -0.9" in claims.claim_sentence(row)
+    assert "published -0.80, n = 48" in claims.claim_sentence(row)
 
 
 def test_the_answer_on_the_field_counts_what_is_beyond_chance(tables):
