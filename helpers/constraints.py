@@ -58,6 +58,14 @@ _PRECISION = Constraint(among=("float32", "bfloat16", "auto"))
 _FOLDER = Constraint(form=r"[^\x00-\x1f]{1,1000}", meaning="a folder, relative to the project's root")
 FREE_TEXT = Constraint(form=r"[^\x00-\x1f]{0,1000}", meaning="a text of at most 1,000 characters on one line")
 
+# Networks of notebook 06 by name: known by their published weights, or made here with factors on width and depth.
+PUBLISHED_NETWORKS = (
+    *("RN50", "RN101", "RN50x4", "RN50x16", "RN50x64"),
+    *(f"efficientnet_b{number}" for number in range(8)),
+    *_ARCHITECTURES,
+)
+MADE_NETWORKS = r"resnet(?:18|34|50|101) w\d*\.?\d+|efficientnet-like w\d*\.?\d+ d\d*\.?\d+"
+
 # Texts and lists of texts that name what only the data or the user's files can tell.
 FREE_TEXTS = (
     "data_path",
@@ -170,15 +178,13 @@ CONSTRAINTS: dict[str, Constraint] = {
     ),
     "saliency_classes": Constraint(1, 100_000),
     "kappa_families": Constraint(
-        among=(
-            *("RN50", "RN101", "RN50x4", "RN50x16", "RN50x64"),
-            *(f"efficientnet_b{number}" for number in range(8)),
-            *_ARCHITECTURES,
-            "model set",
-        ),
+        form="|".join((*PUBLISHED_NETWORKS, "model set", MADE_NETWORKS)),
+        meaning=f"model set, one made here ('resnet18 w0.25', 'efficientnet-like w0.5 d0.5'), or one of {', '.join(PUBLISHED_NETWORKS)}",
         fewest=1,
     ),
-    "kappa_weights": Constraint(form=r"[^\x00-\x1f]{1,1000}", meaning="random, made, a library's name, or a path with {architecture}"),
+    "kappa_weights": Constraint(
+        form=r"[^\x00-\x1f]{1,1000}", meaning="made for no published network, or a library's name, or a path with {architecture}"
+    ),
     "made_epochs": Constraint(1, 100_000),
     "models_per_architecture": _COUNT_OR_ALL,
     "seen_classes": _COUNT_OR_ALL,
@@ -314,6 +320,15 @@ def _seen_and_unseen(v: Mapping[str, Any]) -> str:
     return f"unseen_fractions has {wrong[0]:g}; possible are {', '.join(f'{item:.3f}' for item in possible)}" if wrong else ""
 
 
+def _published_weights(v: Mapping[str, Any]) -> str:
+    published = [name for name in v["kappa_families"] if name in PUBLISHED_NETWORKS]
+    without = published and v["kappa_weights"] in ("made", "random")
+    told = (
+        f"kappa_weights is {v['kappa_weights']}, and {', '.join(published)} stand for published weights: name these, or networks made here"
+    )
+    return f"{told}, such as 'resnet18 w0.25'" if without else ""
+
+
 def _measured_noise(v: Mapping[str, Any]) -> str:
     none = v["ssim_at_most"] < min(v["noise_ssim"])
     return f"ssim_at_most is {v['ssim_at_most']:g}, below every level of noise_ssim, {v['noise_ssim']}" if none else ""
@@ -378,6 +393,7 @@ RELATIONS: tuple[Callable[[Mapping[str, Any]], str], ...] = (
     _named_weights,
     _unseen_classes,
     _seen_and_unseen,
+    _published_weights,
     _measured_noise,
     _measured_unseen,
     _masks,

@@ -58,11 +58,28 @@ def test_every_parameter_but_a_switch_has_a_constraint_or_is_a_free_text():
         ("attributions", attribution.ATTRIBUTIONS),
         ("saliency_architecture", object_masks.SEGMENTATION_NETWORKS),
         ("noise_generator", noise.GENERATORS),
-        ("kappa_families", (*sum(backbones.NETWORK_FAMILIES.values(), ()), networks.MODEL_SET)),
     ],
 )
 def test_choices_are_those_of_the_modules_that_take_them(name, known):
     assert sorted(CONSTRAINTS[name].among) == sorted(known)
+
+
+def test_networks_are_known_by_the_names_of_the_modules_that_build_them():
+    published = sum(backbones.NETWORK_FAMILIES.values(), ())
+    assert sorted(constraints.PUBLISHED_NETWORKS) == sorted(published)
+    known = (*published, networks.MODEL_SET, *(f"{name} w0.25" for name in resnet.ARCHITECTURES), "efficientnet-like w0.5 d1")
+    assert not fault("kappa_families", list(known))
+    for name in ("resnet19 w0.25", "resnet18 w", "efficientnet-like w0.5", "RN50 w0.5", "efficientnet_b8"):
+        assert fault("kappa_families", [name])
+
+
+def test_published_names_are_refused_without_their_weights():
+    given = DEMO | {"kappa_families": ["RN50", "resnet18 w0.25"], "seen_classes": 0, "unseen_class_ids": [], "unseen_fractions": [0.0]}
+    for weights in ("made", "random"):
+        (found,) = relation_faults(given | {"kappa_weights": weights})
+        assert found.startswith(f"kappa_weights is {weights}, and RN50 stand for published weights")
+    assert relation_faults(given | {"kappa_weights": "openai"}) == []
+    assert relation_faults(given | {"kappa_weights": "made", "kappa_families": ["resnet18 w0.25"]}) == []
 
 
 def test_rendered_classes_and_axes_are_those_of_the_modules_that_take_them():
@@ -231,7 +248,7 @@ def refused_by_the_modules(parameters):
     if "data_source" in parameters:
         dataset._check({name: parameters[name] for name in NOTEBOOKS["01_data_subset"]})
     if "kappa_families" in parameters:
-        networks.check_asked(parameters["kappa_families"], 6, 6)
+        networks.check_asked(parameters["kappa_families"], parameters["kappa_weights"], 6, 6)
     if "sampled_methods" in parameters:
         compute.AblationSettings(
             thresholds=parameters["thresholds"], methods=parameters["sampled_methods"], scales=parameters["image_scales"]

@@ -13,7 +13,7 @@ from plotly.subplots import make_subplots
 
 from helpers.kappa import report
 from helpers.kappa.statistics import AXES
-from helpers.kappa.tradeoff import UNBOUNDED, Bounds, Surface, TradeoffPoint, trade_off_point
+from helpers.kappa.tradeoff import UNBOUNDED, Bounds, Surface, TradeoffPoint, fitted, trade_off_point
 from helpers.report import notebook
 from helpers.report.explore import _absent, interactive
 from helpers.report.explore.panel import Panel, Plot, View, control_layout
@@ -49,10 +49,10 @@ def marginal_figure(marginals: pd.DataFrame, surface: Surface, point: TradeoffPo
             table, scale = marginals[marginals["axis"] == axis], 1e6 if axis == "weights" else 1
             level, at = table["level"] / scale, getattr(point, axis) / scale
             fine = np.geomspace(*level.iloc[[0, -1]], 100) if axis == "weights" else np.linspace(*level.iloc[[0, -1]], 100)
-            fitted = fits[column - 1](np.log(fine * scale) if axis == "weights" else fine)
+            curve = fitted(axis, fits[column - 1], fine * scale)
             spread, place = {"array": table[f"{name}_std"], "thickness": 1}, {"row": row, "col": column}
             figure.add_scatter(x=level, y=table[f"{name}_mean"], error_y=spread, mode="lines+markers", name="marginal", **place)
-            figure.add_scatter(x=fine, y=fitted, mode="lines", line={"dash": "dash", "color": "grey"}, name="polynomial", **place)
+            figure.add_scatter(x=fine, y=curve, mode="lines", line={"dash": "dash", "color": "grey"}, name="fit", **place)
             star = {"symbol": "star", "size": 16, "color": "black"}
             figure.add_scatter(x=[at], y=[getattr(bound, axis)], mode="markers", marker=star, name="trade-off point", **place)
             figure.update_xaxes(type="log" if axis == "weights" and len(level) > 1 else "linear", **place)

@@ -1,8 +1,8 @@
-"""The networks whose frozen features are probed: members of the published families, and models of the study's own catalogue."""
+"""The networks whose frozen features are probed: published ones, made ones, and models of the study's own catalogue."""
 
 import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -11,12 +11,11 @@ from typing import Any
 import pandas as pd
 import torch
 from sklearn.pipeline import Pipeline
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch import nn
 
 from helpers.data.dataset import ImageSet
-from helpers.files import is_sound, write_tensors
-from helpers.kappa import backbones
+from helpers.files import is_sound, read_tensors, sealed
+from helpers.kappa import backbones, making
 from helpers.kappa.backbones import RANDOM, Backbone
 from helpers.kappa.probe import probe_layer
 from helpers.measures import evidence, registry
@@ -24,11 +23,7 @@ from helpers.training.catalogue import load_model, models_of
 from helpers.training.pretraining import MADE
 
 MODEL_SET = "model set"
-COMPLEXITY_FAMILIES = ("norms", "prediction")
-
-# Largest learning rate of Adam and images a step; at this rate all families learn from a random start within a few passes.
-_LEARNING_RATE = 1e-3
-_BATCH = 32
+COMPLEXITY_FAMILIES = ("norms", "flatness", "prediction")
 
 
 @dataclass(frozen=True)
@@ -36,28 +31,33 @@ class Member:
     """One network of a study of noise and unseen classes."""
 
     backbone: Backbone  # ``name`` is unique in the study
-    family: str  # "clip", "efficientnet", "resnet" or "model set"
+    family: str  # of ``backbones.NETWORK_FAMILIES``, of ``making.family_made``, or "model set"
     architecture: str  # models of one architecture have equally many weights, so their cells are averaged
     model_id: str = ""  # in the catalogue, for the model set
     start: nn.Module | None = None  # the same backbone before it was trained, where that is known
 
 
-def check_asked(names: Sequence[str], seen: int, classes: int) -> None:
+def check_asked(names: Sequence[str], weights: str, seen: int, classes: int) -> None:
     """Refuse a choice of networks that cannot be had before anything runs.
 
     Args:
-        names: members of ``backbones.NETWORK_FAMILIES``, and "model set".
+        names: members of ``backbones.NETWORK_FAMILIES``, names of ``constraints.MADE_NETWORKS``, and "model set".
+        weights: of the first kind; "made" says that none of them is asked for.
         seen: classes that the backbones are adapted to.
         classes: classes of the study.
 
     Raises:
-        ValueError: no network, one asked for twice, an unknown one, or the model set with fewer seen classes than it was trained on.
+        ValueError: no network, one asked for twice, an unknown one, one that is known by its weights without them, or the model set with
+            fewer seen classes than it was trained on.
     """
     if not names or len(set(names)) != len(names):
         raise ValueError(f"kappa_families is {list(names)}; name at least one network, each once")
-    for name in names:
-        if name != MODEL_SET:
-            backbones.family_of(name)
+    published = [name for name in names if name != MODEL_SET and not making.family_made(name) and backbones.family_of(name)]
+    if published and weights in (MADE, RANDOM):
+        raise ValueError(
+            f"kappa_weights is {weights!r}, and {', '.join(published)} stand for the weights that they were published with: name these "
+            "(openai, IMAGENET1K_V1, or a path with {architecture}); what is trained here has a name of its own, such as 'resnet18 w0.25'"
+        )
     if MODEL_SET in names and seen != classes:
         raise ValueError(f"the model set was trained on all {classes} classes of the study, so seen_classes must be 0 (all) and not {seen}")
 
@@ -88,33 +88,38 @@ def chosen_models(catalogue: pd.DataFrame, per_architecture: int, include_pretra
     return named[number <= per_architecture] if per_architecture else named
 
 
-def published_members(
-    names: Sequence[str], weights: str, images: ImageSet, folder: Path, *, epochs: int, seed: int, device: torch.device | str
-) -> Iterator[Member]:
-    """Build the named networks one after the other, training them first when they are to be made on the spot.
+def published_members(names: Sequence[str], weights: str, seed: int, side: int) -> Iterator[Member]:
+    """Load the networks that are known by their weights, one after the other; other names are passed over.
 
     Args:
-        names: members of ``backbones.NETWORK_FAMILIES``; "model set" is passed over.
-        weights: "made", or as ``backbones.backbone`` takes it.
-        images: training images of the seen classes; their size is what the networks are made for.
-        folder: where made weights are kept.
-        epochs: passes over the images, for "made".
-        seed: of random weights and of the order of the images.
-        device: where they are trained.
+        names: see ``check_asked``.
+        weights: as ``backbones.backbone`` takes it.
+        seed: see there.
+        side: of the study's images, pixels.
 
     Raises:
         ImportError, FileNotFoundError, ValueError: as ``backbones.backbone``.
     """
-    side = images.images.shape[-1]
-    for name in (name for name in names if name != MODEL_SET):
-        options = {"seed": seed, "image_size": side if backbones.family_of(name) == "clip" else None}
-        start = backbones.backbone(name, weights=RANDOM, **options) if weights in (RANDOM, MADE) else None
-        found = start or backbones.backbone(name, weights=weights, **options)
-        if weights == MADE:
-            path = made_weights(start, images, folder, epochs=epochs, seed=seed, device=device)
-            origin = f"made on {len(images.labels.unique())} classes"
-            found = replace(backbones.backbone(name, weights=str(path), **options), origin=origin)
-        yield Member(found, found.family, name, start=start.network if start else None)
+    for name in (name for name in names if name != MODEL_SET and not making.family_made(name)):
+        size = side if backbones.family_of(name) == "clip" else None
+        found = backbones.backbone(name, weights=weights, seed=seed, image_size=size)
+        yield Member(found, found.family, name)
+
+
+def made_members(made: pd.DataFrame, folder: Path, side: int) -> Iterator[Member]:
+    """Load networks that were made on the spot, one after the other, each with its start.
+
+    Args:
+        made: rows of ``making.make_missing``.
+        folder: where they are kept.
+        side: of the study's images, pixels.
+    """
+    for row in made.to_dict("records"):
+        network = making.untrained(row["model"], row["classes"], side, row["seed"])
+        start = backbones.own_backbone(row["model"], network, origin=RANDOM)
+        network.load_state_dict(read_tensors(folder / row["kept_as"] / making.WEIGHTS))
+        found = backbones.own_backbone(row["model"], network, origin=f"made on {row['classes']} classes")
+        yield Member(found, making.family_made(row["model"]), row["model"], start=start.network)
 
 
 def own_members(work: Path, chosen: pd.DataFrame, classes: int) -> Iterator[Member]:
@@ -131,108 +136,55 @@ def own_members(work: Path, chosen: pd.DataFrame, classes: int) -> Iterator[Memb
         yield Member(found, MODEL_SET, model.config.architecture, model_id=model.model_id)
 
 
-def made_weights(start: Backbone, images: ImageSet, folder: Path, *, epochs: int, seed: int, device: torch.device | str) -> Path:
-    """Train a network on the seen classes from its random start, with a linear head that is thrown away; once, then it is there.
-
-    Adam with decoupled weight decay 0.01, batches of 32, half of the images mirrored; the learning rate rises to 1e-3 within the first
-    quarter of the steps and falls to 0.
-
-    Args:
-        start: a member of ``backbones.NETWORK_FAMILIES`` with random weights; it is left as it was.
-        images: training images of the seen classes, labels from 0 without a gap.
-        folder: where the weights are kept, under a name that says what they depend on.
-        epochs: passes over the images, at least 1.
-        seed: of the head, the order and the mirroring.
-        device: where it is trained.
-
-    Returns:
-        A state dict of the backbone as a safetensors file.
-
-    Raises:
-        ValueError: epochs below 1, or the loss is no longer finite.
-    """
-    if epochs < 1:
-        raise ValueError(f"made_epochs is {epochs}; training on the spot needs at least 1")
-    recipe = f"{start.identity} {_digest(images)} {epochs} {seed} {start.image_size} {_LEARNING_RATE} {_BATCH}"
-    path = folder / f"made-{start.name}-{blake2b(recipe.encode(), digest_size=8).hexdigest()}.safetensors"
-    if not is_sound(path):
-        state = _trained(start, images, epochs, seed, device)
-        write_tensors(path, state)
-    return path
-
-
-def _digest(images: ImageSet) -> str:
-    digest = blake2b(images.images.numpy().tobytes(), digest_size=8)
-    digest.update(images.labels.numpy().tobytes())
-    return digest.hexdigest()
-
-
-def _trained(start: Backbone, images: ImageSet, epochs: int, seed: int, device: torch.device | str) -> dict[str, Tensor]:
-    network = copy.deepcopy(start.network).requires_grad_(True)
-    generator = torch.Generator().manual_seed(seed)
-    with torch.random.fork_rng(devices=[]), torch.enable_grad():
-        torch.manual_seed(seed)
-        width = backbones.backbone_features(start, images.images[:2], device, 2).shape[1]
-        model = nn.Sequential(network, nn.Linear(width, int(images.labels.max()) + 1)).to(device, memory_format=torch.channels_last).train()
-        optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.01)
-        # A last batch of one image is left out, since batch normalisation is undefined on it.
-        steps = epochs * (len(images) // _BATCH + (len(images) % _BATCH > 1))
-        rate = torch.optim.lr_scheduler.OneCycleLR(optimizer, _LEARNING_RATE, total_steps=max(steps, 2), pct_start=0.25)
-        for _ in range(epochs):
-            for chosen in torch.randperm(len(images), generator=generator).split(_BATCH):
-                if len(chosen) > 1:
-                    pixels = backbones.backbone_input(images.images[chosen].to(device), start)
-                    mirrored = torch.rand(len(chosen), 1, 1, 1, generator=generator).to(device) < 0.5
-                    batch = torch.where(mirrored, pixels.flip(3), pixels).contiguous(memory_format=torch.channels_last)
-                    loss = cross_entropy(model(batch), images.labels[chosen].to(device))
-                    optimizer.zero_grad(set_to_none=True)
-                    loss.backward()
-                    optimizer.step()
-                    rate.step()
-            if not torch.isfinite(loss):
-                raise ValueError(f"{start.name} diverged when it was made (loss {float(loss)}); take fewer classes or weights 'random'")
-    return {name: value.detach().cpu().contiguous() for name, value in network.state_dict().items()}
-
-
-def classifier(network: nn.Module, probe: Pipeline) -> nn.Module:
-    """A backbone with a linear probe behind it, as one network from prepared images to logits.
+def classifier(network: nn.Module, head: nn.Linear) -> nn.Module:
+    """A backbone with a linear layer behind it, as one network from prepared images to logits.
 
     Args:
         network: (B, 3, S, S) -> (B, D); it is copied.
-        probe: of D features and K classes.
+        head: of D features and K classes, see ``probe.probe_layer``; it is copied.
 
     Returns:
         In evaluation mode, (B, K) logits equal to the probe's up to float32.
     """
-    return nn.Sequential(copy.deepcopy(network), probe_layer(probe)).eval()
+    return nn.Sequential(copy.deepcopy(network), copy.deepcopy(head)).eval()
 
 
 def complexities(
-    member: Member, probe: Pipeline, images: ImageSet, settings: evidence.MeasureSettings, device: torch.device | str
+    member: Member, probe: Pipeline, images: ImageSet, settings: evidence.MeasureSettings, device: torch.device | str, folder: Path
 ) -> pd.DataFrame:
-    """Score the norms and the predictions of a published network with its probe of the seen classes (the measures of notebook 04).
+    """Score the ``COMPLEXITY_FAMILIES`` of a network with its probe of the seen classes (the measures of notebook 04); once, then read.
 
     The start, for distances, is the backbone before it was trained with a head of zeros, where a probe's solver begins; without it
     they are undefined.
 
     Args:
-        member: a member of ``backbones.NETWORK_FAMILIES``.
+        member: a published or a made network.
         probe: fitted to the clean training images of the seen classes.
         images: those images, or a part of them, with labels that the probe was fitted to, 0 to K - 1.
         settings: of the measures.
         device: where the network runs.
+        folder: where scores are kept.
 
     Returns:
         See ``evidence.score``, with a column ``model``.
     """
-    given: dict[str, Any] = {"network": classifier(member.backbone.network, probe).to(device), "images": images, "device": device}
+    head = probe_layer(probe)
+    digest = blake2b(f"{member.backbone.identity} {COMPLEXITY_FAMILIES} {settings}".encode(), digest_size=8)
+    for part in (images.images, images.labels, head.weight, head.bias):
+        digest.update(part.numpy().tobytes())
+    path = folder / f"complexity-{digest.hexdigest()}.parquet"
+    if is_sound(path):
+        return pd.read_parquet(path)
+    given: dict[str, Any] = {"network": classifier(member.backbone.network, head).to(device), "images": images, "device": device}
     given["normalise"] = partial(backbones.backbone_input, given=member.backbone)
     if member.start is not None:
-        given["initial_network"] = classifier(member.start, probe).to(device)
+        given["initial_network"] = classifier(member.start, head).to(device)
         for parameter in given["initial_network"][-1].parameters():
             nn.init.zeros_(parameter)
-    scores = evidence.score(registry.of_families(COMPLEXITY_FAMILIES), given, settings)
-    return scores.assign(model=member.backbone.name)
+    scores = evidence.score(registry.of_families(COMPLEXITY_FAMILIES), given, settings).assign(model=member.backbone.name)
+    with sealed(path) as temporary:
+        scores.to_parquet(temporary)
+    return scores
 
 
 def as_complexity(scores: pd.DataFrame) -> pd.DataFrame:

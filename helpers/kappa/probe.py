@@ -1,4 +1,4 @@
-"""Linear probes: a logistic regression on frozen features, its confusion matrix, and the steps in which classes are added."""
+"""Linear probes: a logistic regression on frozen features, and the steps in which classes are added."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import confusion_matrix
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import nn
@@ -70,25 +69,9 @@ def probe_layer(probe: Pipeline) -> nn.Linear:
     return layer
 
 
-def probe_confusion(probe: Pipeline, features: ArrayLike, labels: ArrayLike, classes: Sequence[int]) -> NDArray[np.int64]:
-    """Counts n_ij of images of class i that the probe takes for class j; the n_ij of Huang, Yu and Zhang 2025.
-
-    Args:
-        probe: see ``fit_probe``.
-        features: (N, D) of the test images.
-        labels: (N,) true labels.
-        classes: labels in the order of rows and columns; they hold every label of the images and every class of the probe.
-
-    Returns:
-        (K, K) counts, rows the true and columns the predicted class; they sum to N. A class without test images has a row of zeros.
-
-    Raises:
-        ValueError: shapes do not match, a label stands twice in ``classes`` or is missing from it, or a feature is not finite.
-    """
-    missing = sorted({*np.asarray(labels).tolist(), *probe.classes_.tolist()} - {*classes})
-    if len({*classes}) != len(classes) or missing:
-        raise ValueError(f"classes must name every label once; missing: {', '.join(map(str, missing)) or 'none'}, got {list(classes)}")
-    return confusion_matrix(labels, probe.predict(_finite(features)), labels=classes)
+def predicted_labels(probe: Pipeline, features: ArrayLike) -> NDArray[np.int64]:
+    """Labels that a probe gives to images, (N,), from their features (N, D); ValueError where one is not finite."""
+    return np.asarray(probe.predict(_finite(features)), dtype=np.int64)
 
 
 def class_steps(class_ids: Sequence[str], seen: int, fractions: Sequence[float] = UNSEEN_FRACTIONS) -> list[list[str]]:

@@ -1,7 +1,7 @@
 """Frozen features of every network at every level of noise, linear probes on them, and the cells of error and Kappa they give."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
@@ -9,6 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
+from sklearn.metrics import confusion_matrix
 from sklearn.pipeline import Pipeline
 from torch import Tensor
 
@@ -16,14 +18,10 @@ from helpers.data.dataset import ImageSet, StudyData
 from helpers.files import read_json, read_tensors, write_json, write_tensors
 from helpers.kappa import backbones, probe, statistics
 from helpers.kappa.backbones import Backbone
-from helpers.kappa.networks import MODEL_SET, Member
+from helpers.kappa.networks import Member
 from helpers.kappa.noise import AutoEncoder, NoiseGenerator, calibrate, degrade, noise_generator, train_autoencoder
-from helpers.kappa.tradeoff import TradeoffPoint
-from helpers.statistics.published import huang2025_table2, huang2025_table3
 
-ALL_NETWORKS = "all named networks"
 _PLACE = ["family", "model", "architecture", "model_id", "origin", "weights", "ssim", "ssim_reached", "unseen_fraction"]
-_MEASURES_OF_THE_PAPER = {"INVERSE_MARGIN": "inverse_margin", "LOG_SUM_OF_FRO": "log_sum_of_fro", "PARAM_NORM": "param_norm"}
 
 
 class Level(NamedTuple):
@@ -123,6 +121,7 @@ class Probed(NamedTuple):
 
     classes: pd.DataFrame  # see ``probe_member``
     first: Pipeline  # of the seen classes
+    predicted: NDArray[np.int16]  # (steps, levels, N) class that each test image was taken for, -1 outside of the step
 
 
 def probe_member(
@@ -144,7 +143,8 @@ def probe_member(
 
     Returns:
         A row per step, level and class: family, model, architecture, model_id, origin, weights (their number, without a head), ssim (the
-        target), ssim_reached, unseen_fraction, class_id, and the columns of ``statistics.per_class``; and the probe of the seen classes.
+        target), ssim_reached, unseen_fraction, class_id, and the columns of ``statistics.per_class``; the probe of the seen classes; and
+        every prediction.
     """
     given = member.backbone
     clean = kept_features(given, data.train, 0.0, noise, folder, device)
@@ -155,14 +155,18 @@ def probe_member(
     for count in dict.fromkeys([seen, *map(len, steps)]):
         kept = data.train.labels < count
         probes[count] = probe.fit_probe(clean[kept], data.train.labels[kept], l2=l2)
-    for count in map(len, steps):
+    predicted = np.full((len(steps), len(noise.levels), len(data.test)), -1, dtype=np.int16)
+    for step, count in enumerate(map(len, steps)):
         tested = data.test.labels < count
-        for level, features in zip(noise.levels, noisy, strict=True):
-            counts = probe.probe_confusion(probes[count], features[tested], data.test.labels[tested].numpy(), range(count))
+        for number, (level, features) in enumerate(zip(noise.levels, noisy, strict=True)):
+            found = probe.predicted_labels(probes[count], features[tested])
+            predicted[step, number, tested.numpy()] = found
+            counts = confusion_matrix(data.test.labels[tested].numpy(), found, labels=range(count))
             at = place | {"ssim": level.target, "ssim_reached": level.reached, "unseen_fraction": (count - seen) / count}
             tables.append(statistics.per_class(counts).assign(class_id=data.classes["class_id"].tolist()[:count], **at))
     table = pd.concat(tables, ignore_index=True)
-    return Probed(table[[*_PLACE, "class_id", *table.columns.difference([*_PLACE, "class_id"], sort=False)]], probes[seen])
+    ordered = table[[*_PLACE, "class_id", *table.columns.difference([*_PLACE, "class_id"], sort=False)]]
+    return Probed(ordered, probes[seen], predicted)
 
 
 def cells(classes: pd.DataFrame) -> pd.DataFrame:
@@ -204,39 +208,6 @@ def averaged(table: pd.DataFrame) -> pd.DataFrame:
     return means.join(rest).reset_index().assign(model=lambda joined: joined["architecture"])
 
 
-def groups(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Part cells by family; where there are several published families, all their networks stand together as one more group."""
-    parts = {str(name): part for name, part in table.groupby("family", sort=False)}
-    named = table[table["family"] != MODEL_SET]
-    return parts | ({ALL_NETWORKS: named} if named["family"].nunique() > 1 else {})
-
-
-def beside_table2(points: Mapping[str, TradeoffPoint], study: str, strength: float) -> pd.DataFrame:
-    """Put the trade-off points of the groups beside the published ones (Huang et al. 2025, Table 2).
-
-    Returns:
-        One row per point: source, dataset, family, generalization_bound and diversity_bound (means of the readings along the axes), ssim,
-        unseen_fraction, weights_millions; NaN for the published ones: lambda, F, and the reading of each bound along each axis.
-    """
-    rows = []
-    for name, point in points.items():
-        row = {"source": "this study", "dataset": study, "family": name}
-        row |= {bound: getattr(point, bound).mean for bound in ("generalization_bound", "diversity_bound")}
-        row |= {"ssim": point.ssim, "unseen_fraction": point.unseen_fraction, "weights_millions": point.weights / 1e6}
-        row |= {"lambda": strength, "F": point.F}
-        for bound in ("generalization_bound", "diversity_bound"):
-            row |= {f"{bound}_by_{axis}": getattr(getattr(point, bound), axis) for axis in statistics.AXES}
-        rows.append(row)
-    return pd.concat([pd.DataFrame(rows), huang2025_table2().assign(source="Huang et al. 2025")], ignore_index=True)
-
-
-def beside_table3(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Put the sign errors of each group, one row per slice and statistic, beside the published ones (Huang et al. 2025, Table 3)."""
-    keys = ["family", "measure", "n", "mean_rank", "best", "p_value", "p_adjusted", "band"]
-    parts = [table.assign(family=name) for name, table in tables.items()]
-    joined = pd.concat(parts, ignore_index=True).melt(keys, var_name="slice", value_name="sign_error")
-    theirs = huang2025_table3().assign(measure=lambda table: table["measure"].map(_MEASURES_OF_THE_PAPER))
-    theirs["slice"] = theirs["statistic"] + "_over_" + theirs["axis"]
-    wide = theirs.pivot(index=["measure", "slice"], columns="dataset", values="sign_error").add_prefix("published_")
-    ordered = joined.sort_values(["family", "mean_rank"], kind="stable")
-    return ordered.merge(wide.reset_index(), how="left", on=["measure", "slice"])
+def by_family(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Part cells by family, in the order in which the families come."""
+    return {str(name): part for name, part in table.groupby("family", sort=False)}

@@ -1,4 +1,4 @@
-"""What notebook 06 shows: error and Kappa over noise, unseen classes and size (Huang, Yu and Zhang 2025, Figs 2 to 5)."""
+"""What notebook 06 shows: error and Kappa over noise, unseen classes and size (Huang, Yu and Zhang 2025, Figures 2 to 5)."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,11 +8,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from numpy.typing import ArrayLike, NDArray
 
 from helpers.kappa.statistics import AXES
+from helpers.kappa.tables import published_sign_errors
 from helpers.kappa.tradeoff import Surface, TradeoffPoint
 from helpers.report.style import colours, count, listed, nothing_to_draw, percent, style
-from helpers.statistics.published import huang2025_table1
 
 _COLUMNS = 4  # panels in a row
 _MARKERS = ("o", "s", "^", "D", "v", "P")
@@ -54,7 +55,7 @@ def _panels(count: int, width: float, height: float, **options: object) -> tuple
 
 @style()
 def heat_maps(table: pd.DataFrame, column: str) -> Figure:
-    """Draw a number over SSIM and unseen fraction, a panel per model by size, one colour scale; Huang et al. 2025, Figs 2 and 5.
+    """Draw a number over SSIM and unseen fraction, a panel per model by size, one colour scale; Huang et al. 2025, Figure 4.
 
     Args:
         table: model, weights, ssim, unseen_fraction and ``column``; a cell that is missing or NaN is crossed out. The levels stand at
@@ -74,7 +75,7 @@ def heat_maps(table: pd.DataFrame, column: str) -> Figure:
         image = ax.imshow(grid, origin="lower", aspect="auto", cmap="viridis", **limits)
         missing = np.argwhere(np.isnan(grid))
         ax.plot(missing[:, 1], missing[:, 0], "x", color="grey")
-        ax.set_title(f"{model} ({_in_millions(rows['weights'].iloc[0])})", fontsize="small")
+        ax.set_title(f"{model}\n({_in_millions(rows['weights'].iloc[0])})", fontsize="small")
         last, first = number + _COLUMNS >= len(models), number % _COLUMNS == 0
         ax.set_xticks(range(len(unseen)), [f"{level:.2g}" if last else "" for level in unseen], rotation=90, fontsize="x-small")
         ax.set_yticks(range(len(ssim)), [f"{level:.3g}" if first else "" for level in ssim], fontsize="x-small")
@@ -89,7 +90,7 @@ def heat_maps(table: pd.DataFrame, column: str) -> Figure:
 
 @style()
 def kappa_error_diagram(classes: pd.DataFrame) -> Figure:
-    """Draw every class by its error and Kappa loss, a colour and marker per noise level, a panel per model; Huang et al. 2025, Fig. 3.
+    """Draw every class by its error and Kappa loss, a colour and marker per noise level, a panel per model; Huang et al. 2025, Figure 3.
 
     Args:
         classes: model, weights, ssim, error in [0, 1], kappa_loss in [0, 2] (NaN for a class without test images, left out).
@@ -125,42 +126,100 @@ def _size_axis(ax: Axes) -> None:
 
 
 @style()
-def marginal_curves(marginals: pd.DataFrame, surface: Surface, point: TradeoffPoint) -> Figure:
-    """Draw the marginals of error and Kappa loss along each axis, with the trade-off point on them; Huang et al. 2025, Fig. 4.
+def marginal_curves(marginals: pd.DataFrame, fits: pd.DataFrame, point: TradeoffPoint, ends: pd.DataFrame) -> Figure:
+    """Draw the three marginals of error and Kappa loss, with the trade-off point on each; Huang et al. 2025, Figure 2.
 
-    The band is one standard deviation over the classes, averaged over the cells; the dashed line is the polynomial that the bounds are
-    read from, and the star the reading.
+    Bars, the band around the fit and the cross at the star are 95 % intervals over classes and test images; of too few classes there are
+    none. The bound is read where the fit (the dashed line) meets the point.
 
     Args:
-        marginals: see ``statistics.marginals``.
-        surface: of the same cells.
-        point: the trade-off point of the surface.
+        marginals: of one family, see ``statistics.marginals``, with error_mean_low, error_mean_high and likewise kappa_loss_mean.
+        fits: of the same family, see ``intervals.Spread``.
+        point: the trade-off point.
+        ends: index quantity, low and high of the point and its readings, see ``tables.beside_table2``.
     """
     if not marginals["error_mean"].notna().any():
         return nothing_to_draw("No marginal is defined, because cells are missing.")
     figure, axes = plt.subplots(2, 3, figsize=(10.5, 6), layout="constrained", sharey="row", sharex="col")
-    rows = (("error", surface.error_fits, point.generalization_bound), ("kappa_loss", surface.kappa_fits, point.diversity_bound))
-    for line, (name, fits, bound) in enumerate(rows):
+    rows = (("error_mean", "generalization_bound"), ("kappa_loss_mean", "diversity_bound"))
+    for line, (name, bound) in enumerate(rows):
         for column, axis in enumerate(AXES):
-            ax, table = axes[line, column], marginals[marginals["axis"] == axis]
-            scale = 1e6 if axis == "weights" else 1
-            x, mean, spread = table["level"] / scale, table[f"{name}_mean"], table[f"{name}_std"]
-            ax.plot(x, mean, "o-", color=f"C{line}", label="marginal")
-            ax.fill_between(x, mean - spread, mean + spread, color=f"C{line}", alpha=0.2, linewidth=0, label="± standard deviation")
-            at = np.geomspace(*x.iloc[[0, -1]], 200) if axis == "weights" else np.linspace(*x.iloc[[0, -1]], 200)
-            fitted = fits[column](np.log(at * scale) if axis == "weights" else at)
-            ax.plot(at, fitted, "--", color="black", linewidth=1, label="polynomial")
-            ax.axvline(getattr(point, axis) / scale, color="black", linewidth=0.8, linestyle=":")
-            ax.plot(getattr(point, axis) / scale, getattr(bound, axis), "*", color="black", markersize=13, label="trade-off point")
-            ax.set_title(f"bound {getattr(bound, axis):.3f}, degree {surface.degrees[column]}", fontsize="small")
+            ax, scale = axes[line, column], 1e6 if axis == "weights" else 1
+            table, fit = (given[given["axis"] == axis] for given in (marginals, fits))
+            x, mean, colour = table["level"] / scale, table[name], f"C{line}"
+            ax.errorbar(x, mean, _arms(mean, table[f"{name}_low"], table[f"{name}_high"]), fmt="o-", color=colour, label="marginal")
+            at = fit["level"] / scale
+            ax.plot(at, fit[name], "--", color="black", linewidth=1, label="fit")
+            ax.fill_between(at, fit[f"{name}_low"], fit[f"{name}_high"], color=colour, alpha=0.2, linewidth=0, label="95 % band of the fit")
+            place, reading = getattr(point, axis) / scale, getattr(getattr(point, bound), axis)
+            across, up = (ends.loc[row, ["low", "high"]] for row in (_MILLIONS.get(axis, axis), f"{bound}_by_{axis}"))
+            cross = {"xerr": _arms(place, *across), "yerr": _arms(reading, *up), "color": "black", "markersize": 13}
+            ax.errorbar(place, reading, fmt="*", elinewidth=1, label="trade-off point", **cross)
+            ax.set_title(f"bound {reading:.3f}{_between(ends, f'{bound}_by_{axis}')}", fontsize="small")
             if line == 1:
                 ax.set_xlabel(_NAMES[axis], fontsize="small")
             if axis == "weights" and len(x) > 1:
                 _size_axis(ax)
-        axes[line, 0].set_ylabel(_broken(_NAMES[f"{name}_mean"]), fontsize="small")
+        axes[line, 0].set_ylabel(_broken(_NAMES[name]), fontsize="small")
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False)
     return figure
+
+
+def _arms(value: ArrayLike, low: ArrayLike, high: ArrayLike) -> NDArray | None:
+    """Lengths of error bars, (2, n); None where there is no interval. An end beyond the value itself, by resampling, has length 0."""
+    arms = np.array([np.subtract(value, low), np.subtract(high, value)], dtype=float).reshape(2, -1)
+    return arms.clip(0) if np.isfinite(arms).all() else None
+
+
+@style()
+def sign_error_figure(errors: pd.DataFrame, cells: pd.DataFrame, titles: Mapping[str, str]) -> Figure:
+    """Draw the sign error of every complexity measure, and the slices that it is taken against; Huang et al. 2025, Figure 5.
+
+    Left: one row per defined measure by mean rank, a marker per slice, the printed values (ImageNet) hollow; dotted 0.5, a coin; dashed
+    the least mean over the slices that chance reaches (95 %). Right: the error of each network, darker is larger, along the unseen
+    fraction at the largest SSIM and along SSIM at the smallest unseen fraction; the mean over classes, dashed the 10th percentile.
+
+    Args:
+        errors: of one family, see ``statistics.slice_sign_errors``.
+        cells: of the same family, see ``probing.cells``.
+        titles: of the measures.
+    """
+    ranked = errors.dropna(subset="mean_rank")
+    if not len(ranked):
+        return nothing_to_draw(f"{cells['model'].nunique()} networks: no sign error is defined.")
+    slices = [column for column in ranked if "_over_" in column]
+    figure = plt.figure(figsize=(11, max(5.5, 1.6 + 0.2 * len(ranked))), layout="constrained")
+    grid = figure.add_gridspec(2, 2, width_ratios=[1.5, 1])
+    ax, rows = figure.add_subplot(grid[:, 0]), np.arange(len(ranked))
+    printed = published_sign_errors().set_index(["measure", "slice"])["published_imagenet"]
+    for number, name in enumerate(slices):
+        look, at = {"marker": _MARKERS[number], "linestyle": "", "color": f"C{number}"}, rows + 0.18 * (number - 1.5)
+        ax.plot(ranked[name], at, markersize=4, label=_SLICES[name], **look)
+        theirs = [printed.get((measure, name), np.nan) for measure in ranked["measure"]]
+        ax.plot(theirs, at, markersize=7, markerfacecolor="none", **look)
+    ax.axvline(0.5, color="black", linewidth=0.8, linestyle=":")
+    if np.isfinite(ranked["band"].iloc[0]):
+        ax.axvline(ranked["band"].iloc[0], color="black", linewidth=0.8, linestyle="--")
+    ax.set_yticks(rows, [titles.get(name, name) for name in ranked["measure"]], fontsize="x-small")
+    ax.set(ylim=(len(rows) - 0.5, -0.5), xlim=(-0.03, 1.03))
+    ax.set_xlabel("sign error (0 in order, 1 reversed; hollow: the paper)", fontsize="small")
+    clean, seen = cells["ssim"] == cells["ssim"].max(), cells["unseen_fraction"] == cells["unseen_fraction"].min()
+    for place, axis, part in ((grid[0, 1], "unseen_fraction", cells[clean]), (grid[1, 1], "ssim", cells[seen])):
+        _slice_panel(figure.add_subplot(place), part, axis)
+    handles, labels = ax.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False, fontsize="small")
+    return figure
+
+
+def _slice_panel(ax: Axes, part: pd.DataFrame, axis: str) -> None:
+    models = _by_size(part)
+    for shade, model in zip(np.linspace(0.85, 0.1, len(models)), models, strict=True):
+        rows = part[part["model"] == model].sort_values(axis)
+        for column, line in (("error_mean", "-"), ("error_10th_percentile", "--")):
+            ax.plot(rows[axis], rows[column], line, marker=".", color=plt.get_cmap("viridis")(shade), linewidth=1)
+    ax.set_xlabel(_NAMES[axis], fontsize="small")
+    ax.set_ylabel("error rate of the classes\n(mean; dashed 10th percentile)", fontsize="small")
 
 
 @style()
@@ -194,7 +253,14 @@ def sensitivity_curves(table: pd.DataFrame, reported: float | None = 1.0) -> Fig
     return figure
 
 
+_SLICES = {
+    f"{statistic}_over_{axis}": f"{words}, over {place}"
+    for axis, place in (("unseen_fraction", "unseen classes"), ("ssim", "noise"))
+    for statistic, words in (("error_mean", "mean error"), ("error_10th_percentile", "10th percentile of the error"))
+}
+
 _WHAT = {"error_mean": "mean error", "kappa_loss_mean": "mean Kappa loss", "divergence": "divergence from the clean cell"}
+_MILLIONS = {"weights": "weights_millions"}  # rows of Table 2
 _AXES = {"ssim": "SSIM", "unseen_fraction": "the backbone-unseen fraction", "weights": "size"}
 
 
@@ -237,12 +303,17 @@ def classes_named(names: Sequence[str], seen: int, trained: bool) -> str:
     )
 
 
-def beside_table1(table: pd.DataFrame) -> pd.DataFrame:
-    """List the networks with their size, published sizes beside them (Huang et al. 2025, Table 1)."""
-    first = table.drop_duplicates("model")[["family", "model", "model_id", "origin", "weights"]]
-    own = first.assign(weights_millions=first["weights"] / 1e6).drop(columns="weights")
-    theirs = huang2025_table1().rename(columns={"weights_millions": "published_weights_millions"})
-    return own.merge(theirs, how="left", on=["family", "model"])
+def say_made(made: pd.DataFrame) -> str:
+    """Sentence on the networks that were made on the spot: how many, how long, and what their own heads read of the test images."""
+    if not len(made):
+        return "No network was made on the spot."
+    best, worst = (made.loc[place(made["test_accuracy"])] for place in (pd.Series.idxmax, pd.Series.idxmin))
+    classes, passes, minutes = int(best["classes"]), count(int(best["epochs"]), "pass"), made["seconds"].sum() / 60
+    return (
+        f"**{count(len(made), 'network')} made on the spot**, {passes} over {classes} classes each, {minutes:,.3g} minutes in all. "
+        f"Of the test images of these classes their own heads read {percent(worst['test_accuracy'])} ({worst['model']}) to "
+        f"{percent(best['test_accuracy'])} ({best['model']}), where guessing gives {percent(1 / classes)}."
+    )
 
 
 def say_cells(cells: pd.DataFrame, classes: pd.DataFrame) -> str:
@@ -304,25 +375,40 @@ def say_divergence(cells: pd.DataFrame) -> str:
     )
 
 
-def say_point(name: str, point: TradeoffPoint, surface: Surface, strength: float) -> str:
-    """Sentence on the trade-off point of a family, with its two bounds, and where it lies on the edge of what was measured."""
-    place = {"ssim": point.ssim, "unseen_fraction": point.unseen_fraction, "weights": point.weights}
-    single = [axis for axis, levels in zip(place, surface.levels, strict=True) if len(levels) == 1]
-    edge = [
-        axis
-        for axis, levels in zip(place, surface.levels, strict=True)
-        if axis not in single and np.isclose(place[axis], levels[[0, -1]], rtol=1e-6).any()
-    ]
+def say_point(name: str, point: TradeoffPoint, surface: Surface, strength: float, ends: pd.DataFrame | None = None) -> str:
+    """Sentences on the trade-off point of a family with its bounds, read on three marginals each, and where it lies on an edge.
+
+    Args:
+        name: of the family.
+        point: its point.
+        surface: of the same family.
+        strength: lambda.
+        ends: index quantity, low and high, see ``tables.beside_table2``; None without intervals.
+    """
     text = (
-        f"**{name}**, lambda {strength:g}: the balance lies at SSIM {point.ssim:.3f}, {percent(point.unseen_fraction)} "
-        f"backbone-unseen classes and {_millions(point.weights)}; there the mean error is {point.generalization_bound.mean:.3f} "
-        f"(generalization bound) and the mean Kappa loss {point.diversity_bound.mean:.3f} (diversity bound)."
+        f"**{name}**, lambda {strength:g}: the balance lies at SSIM {point.ssim:.3f}{_between(ends, 'ssim')}, an unseen share of "
+        f"{point.unseen_fraction:.3f}{_between(ends, 'unseen_fraction')} and "
+        f"{_millions(point.weights)}{_between(ends, 'weights_millions')}."
     )
+    for bound, what in (("generalization_bound", "mean error"), ("diversity_bound", "mean Kappa loss")):
+        found, words = getattr(point, bound), bound.replace("_", " ")
+        read = [f"{getattr(found, axis):.3f}{_between(ends, f'{bound}_by_{axis}')} along {_AXES[axis]}" for axis in AXES]
+        text += f" The {words}, the {what} there, is {listed(read)}; their mean is {found.mean:.3f}{_between(ends, bound)}."
+    drawn = ends is not None and np.isfinite(ends["low"]).any()
+    text += " Brackets are 95 % intervals over classes and test images." if drawn else " There are too few classes for intervals."
+    levels = dict(zip(AXES, surface.levels, strict=True))
+    single = [axis for axis in AXES if len(levels[axis]) == 1]
+    edge = [axis for axis in AXES if axis not in single and np.isclose(getattr(point, axis), levels[axis][[0, -1]], rtol=1e-6).any()]
     if edge:
         text += f" It lies on the edge of what was measured in {listed([_AXES[axis] for axis in edge])}."
     if single:
         text += f" {listed([_AXES[axis] for axis in single]).capitalize()} has one level only, so nothing was traded there."
     return text
+
+
+def _between(ends: pd.DataFrame | None, quantity: str) -> str:
+    low, high = (np.nan, np.nan) if ends is None else ends.loc[quantity, ["low", "high"]]
+    return f" ({low:.3g} to {high:.3g})" if np.isfinite([low, high]).all() else ""
 
 
 def say_sensitivity(table: pd.DataFrame) -> str:
@@ -339,7 +425,7 @@ def say_sensitivity(table: pd.DataFrame) -> str:
 
 
 def say_sign_errors(tables: Mapping[str, pd.DataFrame], titles: Mapping[str, str]) -> str:
-    """Sentence on the three measures that order the networks best, group by group, and how many networks that rests on."""
+    """Sentence on the three measures that order the networks best, family by family, how many networks that rests on, what is undefined."""
     parts = []
     for name, table in tables.items():
         ranked = table.dropna(subset="mean_rank")
@@ -355,16 +441,18 @@ def say_sign_errors(tables: Mapping[str, pd.DataFrame], titles: Mapping[str, str
         pairs = networks * (networks - 1) // 2
         least = ranked["band"].iloc[0]
         chance = f"; chance alone brings the best of {count(len(ranked), 'measure')} down to {least:.2f}" if np.isfinite(least) else ""
-        parts.append(f"**{name}**, {count(networks, 'network')} and {count(pairs, 'pair')}: {listed(best)}{chance}.")
+        absent = [titles.get(measure, measure) for measure in table.loc[table["mean_rank"].isna(), "measure"]]
+        undefined = f" Undefined for these networks: {listed(absent, 10)}." if absent else ""
+        parts.append(f"**{name}**, {count(networks, 'network')} and {count(pairs, 'pair')}: {listed(best)}{chance}.{undefined}")
     return "Lowest mean sign error (0 every pair in order, 0.5 a coin): " + " ".join(parts)
 
 
 def points_beside_published(table2: pd.DataFrame) -> str:
     """Sentence on how the points stand to the published ones, and why they need not be alike."""
-    own, theirs = (table2[(table2["source"] == "this study") == mine] for mine in (True, False))
-    bounds = [part["generalization_bound"] for part in (own, theirs)]
+    row = table2[table2["quantity"] == "generalization_bound"]
+    theirs = row.filter(like="published_").iloc[0]
     return (
-        f"Generalization bounds from {bounds[0].min():.3f} to {bounds[0].max():.3f} here, {bounds[1].min():.3f} to {bounds[1].max():.3f} "
+        f"Generalization bounds from {row['value'].min():.3f} to {row['value'].max():.3f} here, {theirs.min():.3f} to {theirs.max():.3f} "
         "in the paper, whose networks were pretrained on hundreds of millions of images or on ImageNet; other classes and sizes, so only "
         "the way of reading is shared."
     )

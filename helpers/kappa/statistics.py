@@ -49,17 +49,22 @@ def per_class(confusion: ArrayLike) -> pd.DataFrame:
         ValueError: not square, or an entry that is no count.
     """
     counts = _counts(confusion)
-    total, right, true, predicted = counts.sum(), np.diag(counts), counts.sum(1), counts.sum(0)
-    tested = true > 0
-    beyond_chance = 2 * (total * right - true * predicted)  # N² (Po - Pe)
+    true = counts.sum(1)
+    error, loss = error_and_loss(np.diag(counts), true, counts.sum(0))
+    return pd.DataFrame({"class_index": np.arange(len(counts)), "n": true, "error": error, "kappa": 1 - loss, "kappa_loss": loss})
+
+
+def error_and_loss(right: _Array, true: _Array, predicted: _Array) -> tuple[_Array, _Array]:
+    """Error and Kappa loss of each class, (K, ...) each, from how many images are right, of the class, and taken for it: (K, ...).
+
+    The first axis is the classes; what follows is any number of confusion matrices. See ``per_class``.
+    """
+    total = true.sum(0)
     disagreement = total * (true + predicted - 2 * right)  # N² (1 - Po)
     possible = total * (true + predicted) - 2 * true * predicted  # N² (1 - Pe)
-    kappa = np.divide(beyond_chance, possible, out=np.zeros(len(counts)), where=possible > 0)
-    loss = np.divide(disagreement, possible, out=np.ones(len(counts)), where=possible > 0)
-    error = np.divide(true - right, true, out=np.full(len(counts), np.nan), where=tested)
-    table = pd.DataFrame({"class_index": np.arange(len(counts)), "n": true, "error": error, "kappa": kappa, "kappa_loss": loss})
-    table.loc[~tested, ["kappa", "kappa_loss"]] = np.nan
-    return table
+    loss = np.divide(disagreement, possible, out=np.ones(true.shape), where=possible > 0)
+    error = np.divide(true - right, true, out=np.full(true.shape, np.nan), where=true > 0)
+    return error, np.where(true > 0, loss, np.nan)
 
 
 def cell_statistics(per_class: pd.DataFrame) -> dict[str, float]:
@@ -75,12 +80,21 @@ def cell_statistics(per_class: pd.DataFrame) -> dict[str, float]:
         The six ``STATISTICS``, then classes used and dropped (no test images). NaN without a class, the two deviations with one.
     """
     tested = per_class.dropna(subset=["error", "kappa_loss"])
-    found: dict[str, float] = {}
-    for name in ("error", "kappa_loss"):
-        values = tested[name]
-        found |= {f"{name}_mean": float(values.mean()), f"{name}_std": float(values.std(ddof=1))}
-        found[f"{name}_10th_percentile"] = float(values.quantile(0.1))
-    return found | {"classes": len(tested), "dropped": len(per_class) - len(tested)}
+    found = six_statistics(*tested[["error", "kappa_loss"]].to_numpy(dtype=float).T)
+    return dict(zip(CELL_STATISTICS, found.tolist(), strict=True)) | {"classes": len(tested), "dropped": len(per_class) - len(tested)}
+
+
+def six_statistics(error: _Array, loss: _Array) -> _Array:
+    """The six ``CELL_STATISTICS`` over the last axis, the classes: (..., K) each -> (..., 6), see ``cell_statistics``."""
+    count = error.shape[-1]
+    found = np.full((*error.shape[:-1], len(CELL_STATISTICS)), np.nan)
+    for place, values in ((0, error), (3, loss)):
+        if count:
+            found[..., place] = values.mean(-1)
+            found[..., place + 2] = np.quantile(values, 0.1, axis=-1)
+        if count > 1:
+            found[..., place + 1] = values.std(-1, ddof=1)
+    return found
 
 
 def _histogram(per_class: pd.DataFrame) -> _Array:

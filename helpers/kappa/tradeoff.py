@@ -10,9 +10,9 @@ from numpy.polynomial import Polynomial
 from scipy.interpolate import RegularGridInterpolator
 from scipy.optimize import minimize
 
-from helpers.kappa.statistics import AXES, _Array, cell_array, marginals
+from helpers.kappa.statistics import AXES, _Array, cell_array
 
-_DEGREE = 4
+_DEGREE = 2
 _SAMPLES = 24  # per axis, spread over the cells of the grid
 _REFINED = 8  # grid cells in which the search is refined
 
@@ -47,7 +47,6 @@ class TradeoffPoint:
     objective: float  # F + lambda (a1 x² + a2 y² + a3 z²)
     generalization_bound: AxisReadings  # mean error at the point, lower is better
     diversity_bound: AxisReadings  # mean Kappa loss at the point, lower is better
-    degrees: tuple[int, int, int]  # of the polynomials along the three axes; below 4 where an axis has fewer than five levels
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,12 +56,12 @@ class Surface:
     levels: tuple[_Array, _Array, _Array]  # ssim, unseen fraction, weights, ascending
     nodes: tuple[_Array, _Array, _Array]  # the same levels as coordinates x, y, z, ascending
     interpolator: RegularGridInterpolator  # F at (..., 3) coordinates, linear
-    error_fits: tuple[Polynomial, Polynomial, Polynomial]  # mean error along each axis, of log weights on the last
-    kappa_fits: tuple[Polynomial, Polynomial, Polynomial]  # mean Kappa loss, likewise
+    error_fits: tuple[Polynomial, Polynomial, Polynomial]  # marginal of the mean error along each axis, see ``fitted``
+    kappa_fits: tuple[Polynomial, Polynomial, Polynomial]  # of the mean Kappa loss, likewise
 
     @property
     def degrees(self) -> tuple[int, int, int]:
-        """Degrees of the polynomials along the three axes."""
+        """Degrees of the fits along the three axes."""
         return tuple(fit.degree() for fit in self.error_fits)
 
 
@@ -78,17 +77,22 @@ def _coordinates(levels: Sequence[_Array], values: Sequence[float] | Sequence[_A
 
 
 def _fit(axis: str, levels: _Array, values: _Array) -> Polynomial:
-    degree = min(_DEGREE, len(levels) - 1)
-    if not degree:
+    """Least squares of degree 2 at most, and of half as many as there are levels at most, so that the fit smooths and never interpolates.
+
+    Two levels have their straight line, one has its value.
+    """
+    if len(levels) == 1:
         return Polynomial(values[:1])
-    return Polynomial.fit(np.log(levels) if axis == "weights" else levels, values, degree)
+    return Polynomial.fit(np.log(levels) if axis == "weights" else levels, values, min(_DEGREE, len(levels) // 2))
+
+
+def fitted(axis: str, fit: Polynomial, at: _Array | float) -> _Array | float:
+    """A fit of a ``Surface`` at levels of its axis: SSIM, unseen fraction, or the number of weights."""
+    return fit(np.log(at) if axis == "weights" else at)
 
 
 def fit_surface(cells: pd.DataFrame) -> Surface:
     """Interpolate ``F = M_g + SD_g + 10P_g + M_k + SD_k + 10P_k`` between the cells; Huang et al. 2025, equation (3).
-
-    Coordinates are x = SSIM, y = 1 - unseen fraction and z = (weights - smallest) / (largest - smallest); F is linear in each between
-    neighbouring levels. Along an axis with one level everything is constant, and z is 0 there.
 
     Args:
         cells: the tidy array of one family, see ``kappa``, on a full grid.
@@ -96,8 +100,8 @@ def fit_surface(cells: pd.DataFrame) -> Surface:
     Raises:
         ValueError: a cell is missing or has an undefined statistic, weights are not positive, or see ``statistics.cell_array``.
     """
-    levels, statistics = cell_array(cells)
-    total = statistics.sum(axis=-1)
+    levels, values = cell_array(cells)
+    total = values.sum(axis=-1)
     holes = np.argwhere(~np.isfinite(total))
     if len(holes):
         named = ["/".join(f"{levels[axis][index]:g}" for axis, index in enumerate(hole)) for hole in holes]
@@ -105,17 +109,28 @@ def fit_surface(cells: pd.DataFrame) -> Surface:
         raise ValueError(f"{len(holes)} of {total.size} cells are missing or undefined ({'/'.join(AXES)}): {', '.join(named[:5])}{more}")
     if levels[2][0] <= 0:
         raise ValueError(f"weights {levels[2][0]:g} must be above 0, because their logarithm is taken")
+    return surface_of(levels, values)
+
+
+def surface_of(levels: Sequence[_Array], values: _Array) -> Surface:
+    """Surface of the six statistics (S, U, W, 6) at the levels of the three axes.
+
+    Coordinates are x = SSIM, y = 1 - unseen fraction and z = (weights - smallest) / (largest - smallest); F is linear in each between
+    neighbouring levels. Along an axis with one level everything is constant, and z is 0 there.
+    """
     x, y, z = _coordinates(levels, levels)
-    nodes, total = [x, y[::-1], z], total[:, ::-1]
+    nodes, total = [x, y[::-1], z], values.sum(axis=-1)[:, ::-1]
     for axis in range(3):  # the interpolator wants two nodes; the second is never reached
         if len(nodes[axis]) == 1:
             nodes[axis], total = nodes[axis] + [0, 1], total.repeat(2, axis)
-    means = marginals(cells).set_index("axis")
-    fits = [
-        tuple(_fit(axis, along, means.loc[[axis], name].to_numpy()) for axis, along in zip(AXES, levels, strict=True))
-        for name in ("error_mean", "kappa_loss_mean")
-    ]
+    means = [[along_axis(values[..., place], axis) for axis in range(3)] for place in (0, 3)]  # of error and Kappa loss
+    fits = [tuple(map(_fit, AXES, levels, marginals)) for marginals in means]
     return Surface(tuple(levels), tuple(nodes), RegularGridInterpolator(tuple(nodes), total), *fits)
+
+
+def along_axis(values: _Array, axis: int) -> _Array:
+    """Mean over the two other of the first three axes: (S, U, W, ...) -> (levels, ...); Huang et al. 2025, equation (5)."""
+    return values.mean(axis=tuple({0, 1, 2} - {axis}))
 
 
 def _ranges(surface: Surface, bounds: Bounds) -> list[tuple[float, float]]:
@@ -186,7 +201,7 @@ def trade_off_point(
         coefficients: a1, a2, a3 of SSIM, seen fraction and size, at least 0; the authors set them by hand, 1 is their default.
 
     Returns:
-        The point; both bounds are read from polynomials, which are not held in [0, 1].
+        The point; both bounds are read from the fits, which are not held in [0, 1].
 
     Raises:
         ValueError: a bound that leaves nothing of the measured levels, or a negative lambda or coefficient.
@@ -214,10 +229,10 @@ def _described(surface: Surface, point: _Array, ranges: Sequence[tuple[float, fl
     place = [float(np.clip(value, *ends)) for value, ends in zip(given, ranges, strict=True)]  # rounding must not lead outside
     readings = []
     for fits in (surface.error_fits, surface.kappa_fits):
-        read = [float(fit(at)) for fit, at in zip(fits, (place[0], place[1], np.log(place[2])), strict=True)]
+        read = [float(fitted(axis, fit, at)) for axis, fit, at in zip(AXES, fits, place, strict=True)]
         readings.append(AxisReadings(*read, float(np.mean(read))))
     value = float(surface.interpolator(point[None])[0])
-    return TradeoffPoint(*place, value, value + float(point**2 @ factors), *readings, surface.degrees)
+    return TradeoffPoint(*place, value, value + float(point**2 @ factors), *readings)
 
 
 def sensitivity(

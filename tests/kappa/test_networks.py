@@ -8,9 +8,9 @@ from torch import nn
 
 from helpers.data.dataset import load_study_data
 from helpers.kappa import backbones, networks, probe
-from helpers.kappa.networks import Member, as_complexity, check_asked, chosen_models, classifier, complexities, made_weights
+from helpers.kappa.networks import Member, as_complexity, check_asked, chosen_models, classifier, complexities
 from helpers.measures import evidence
-from helpers.networks import resnet, weights
+from helpers.networks import resnet
 from helpers.training.config import RunConfig
 from tests.conftest import TINY_SCENES
 
@@ -18,6 +18,9 @@ from tests.conftest import TINY_SCENES
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
     return load_study_data(**TINY_SCENES, cache_dir=tmp_path_factory.mktemp("cache")).train
+
+
+SETTINGS = evidence.MeasureSettings(flatness_images=12, flatness_draws=1, flatness_halvings=4, sharpness_images=6, sharpness_steps=1)
 
 
 def small(seed=0, name="small"):
@@ -69,69 +72,20 @@ def test_a_catalogue_without_a_model_from_scratch_is_refused():
 )
 def test_a_choice_of_networks_that_cannot_be_had_is_refused(names, seen, message):
     with pytest.raises(ValueError, match=message):
-        check_asked(names, seen, 6)
+        check_asked(names, "openai", seen, 6)
+
+
+@pytest.mark.parametrize("weights", ["made", "random"])
+@pytest.mark.parametrize("name", sum(backbones.NETWORK_FAMILIES.values(), ()))
+def test_no_network_of_a_published_name_goes_without_its_weights(name, weights):
+    message = f"kappa_weights is '{weights}', and {name} stand for the weights that they were published with: name these"
+    with pytest.raises(ValueError, match=message):
+        check_asked(["resnet18 w0.25", name], weights, 6, 6)
 
 
 def test_a_choice_that_can_be_had_passes():
-    check_asked(["model set", "RN50", "efficientnet_b0"], 6, 6)
-    check_asked(["resnet18"], 4, 6)
-
-
-def test_made_weights_are_made_once_and_leave_their_start_as_it_was(images, tmp_path):
-    start = small()
-    before = {name: value.clone() for name, value in start.network.state_dict().items()}
-    path = made_weights(start, images, tmp_path, epochs=1, seed=0, device="cpu")
-    written = path.stat().st_mtime_ns
-    assert made_weights(start, images, tmp_path, epochs=1, seed=0, device="cpu") == path
-    assert path.stat().st_mtime_ns == written
-    assert made_weights(start, images, tmp_path, epochs=1, seed=1, device="cpu") != path
-    assert made_weights(start, images.subset(range(20)), tmp_path, epochs=1, seed=0, device="cpu") != path
-    assert all(torch.equal(value, before[name]) for name, value in start.network.state_dict().items())
-    assert not any(parameter.requires_grad for parameter in start.network.parameters())
-    assert not start.network.training
-    assert not list(tmp_path.glob("*.partial*"))
-
-
-def test_made_weights_are_the_same_for_the_same_seed_whatever_was_drawn_before(images, tmp_path):
-    first = made_weights(small(), images, tmp_path / "a", epochs=1, seed=0, device="cpu")
-    torch.rand(7)
-    state = torch.random.get_rng_state()
-    second = made_weights(small(), images, tmp_path / "b", epochs=1, seed=0, device="cpu")
-    assert torch.equal(torch.random.get_rng_state(), state)
-    assert first.read_bytes() == second.read_bytes()
-
-
-def test_made_features_tell_the_seen_classes_apart_better_than_random_ones(images, tmp_path):
-    """A probe held back by a strong penalty fits the shapes better on features that were learnt from them."""
-    start, made = small(), small()
-    path = made_weights(start, images, tmp_path, epochs=30, seed=0, device="cpu")
-    weights.load_backbone(made.network, weights.read_weights(str(path), "resnet18"))
-    losses = []
-    for given in (start, made):
-        found = backbones.backbone_features(given, images.images, "cpu", 36)
-        right = probe.fit_probe(found, images.labels, l2=1).predict_proba(found)[range(36), images.labels]
-        losses.append(-np.log(right).mean())
-    assert losses[1] < 0.85 * losses[0]
-
-
-def test_training_without_a_pass_is_refused(images, tmp_path):
-    with pytest.raises(ValueError, match="made_epochs is 0"):
-        made_weights(small(), images, tmp_path, epochs=0, seed=0, device="cpu")
-
-
-def test_named_networks_know_their_start_where_it_is_known(images, tmp_path):
-    options = {"epochs": 1, "seed": 0, "device": "cpu"}
-    (random,) = networks.published_members(["model set", "resnet18"], "random", images, tmp_path, **options)
-    assert (random.family, random.architecture, random.backbone.origin) == ("resnet", "resnet18", "random")
-    assert random.start is random.backbone.network
-    few = images.subset(range(0, 36, 12))
-    (made,) = networks.published_members(["resnet18"], "made", few, tmp_path, **options)
-    assert made.backbone.origin == "made on 3 classes"
-    assert weights.weights_digest(made.start.state_dict()) == random.backbone.identity != made.backbone.identity
-    path = next(tmp_path.glob("made-resnet18-*.safetensors"))
-    (found,) = networks.published_members(["resnet18"], str(path), images, tmp_path, **options)
-    assert found.start is None
-    assert found.backbone.identity == made.backbone.identity
+    check_asked(["model set", "RN50", "efficientnet_b0"], "openai", 6, 6)
+    check_asked(["resnet18 w0.25", "efficientnet-like w0.5 d0.5"], "made", 4, 6)
 
 
 def fitted(given, images):
@@ -141,7 +95,7 @@ def fitted(given, images):
 def test_a_classifier_gives_the_logits_of_its_probe(images):
     given = small()
     fit = fitted(given, images)
-    network = classifier(given.network, fit)
+    network = classifier(given.network, probe.probe_layer(fit))
     with torch.inference_mode():
         found = network(backbones.backbone_input(images.images, given)).softmax(1)
     wanted = fit.predict_proba(backbones.backbone_features(given, images.images, "cpu", 36))
@@ -149,12 +103,10 @@ def test_a_classifier_gives_the_logits_of_its_probe(images):
     assert not any(parameter.requires_grad for parameter in network.parameters())
 
 
-def test_complexities_are_those_of_the_network_with_its_probe(images):
+def test_complexities_are_those_of_the_network_with_its_probe(images, tmp_path):
     given = small()
     fit = fitted(given, images)
-    scores = complexities(Member(given, "resnet", "small"), fit, images, evidence.MeasureSettings(), "cpu").set_index(
-        ["measure", "variant"]
-    )
+    scores = complexities(Member(given, "resnet", "small"), fit, images, SETTINGS, "cpu", tmp_path).set_index(["measure", "variant"])
     predicted = fit.predict(backbones.backbone_features(given, images.images, "cpu", 36))
     assert scores.loc[("training_accuracy", ""), "value"] == pytest.approx((predicted == images.labels.numpy()).mean())
     assert set(scores["model"]) == {"small"}
@@ -163,10 +115,10 @@ def test_complexities_are_those_of_the_network_with_its_probe(images):
         assert scores.loc[("fro_dist", ""), "reason"]
 
 
-def test_the_distance_from_an_untrained_start_is_that_of_the_probe_alone(images):
+def test_the_distance_from_an_untrained_start_is_that_of_the_probe_alone(images, tmp_path):
     given = small()
     fit = fitted(given, images)
-    scores = complexities(Member(given, "resnet", "small", start=given.network), fit, images, evidence.MeasureSettings(), "cpu")
+    scores = complexities(Member(given, "resnet", "small", start=given.network), fit, images, SETTINGS, "cpu", tmp_path)
     scores = scores.set_index(["measure", "variant"])["value"]
     if ("fro_dist", "") not in scores.index:
         pytest.skip("the norms are not registered")

@@ -9,7 +9,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from helpers.kappa.probe import UNSEEN_FRACTIONS, class_steps, fit_probe, probe_confusion, probe_layer
+from helpers.kappa.probe import UNSEEN_FRACTIONS, class_steps, fit_probe, predicted_labels, probe_layer
 
 
 def clouds(classes=4, each=40, features=6, seed=0):
@@ -139,40 +139,14 @@ def test_fitting_refuses(change, message):
         fit_probe(**{"features": [[0.0, 1.0], [1.0, 0.0], [2.0, 2.0]], "labels": [0, 1, 1]} | change)
 
 
-def by_loop(true, predicted, classes):
-    return [[sum(a == i and b == j for a, b in zip(true, predicted, strict=True)) for j in classes] for i in classes]
-
-
-def test_confusion_is_counted_in_any_order_and_with_classes_that_the_probe_does_not_know():
-    features, labels = clouds(4, seed=2)
-    fitted = fit_probe(features[labels != 12], labels[labels != 12])
-    classes = [13, 10, 99, 12, 11]
-    found = probe_confusion(fitted, features, labels, classes)
-    np.testing.assert_array_equal(found, by_loop(labels, fitted.predict(features), classes))
-    assert found.sum() == len(labels)
-    assert found[:, 3].sum() == 0  # never predicted
-    assert found[2].sum() == 0  # no test images
-    assert 0 < np.trace(found) < len(labels)
-
-
-def test_separated_classes_are_all_found():
+def test_separated_classes_are_all_found_and_a_feature_that_is_not_finite_is_refused():
     features, labels = np.repeat(np.eye(3), 5, axis=0) * 10, np.repeat([4, 0, 9], 5)
-    np.testing.assert_array_equal(probe_confusion(fit_probe(features, labels), features, labels, [0, 4, 9]), np.eye(3) * 5)
-
-
-def test_confusion_and_prediction_refuse():
-    features, labels = clouds(3)
     fitted = fit_probe(features, labels)
-    with pytest.raises(ValueError, match=re.escape("classes must name every label once; missing: 12, got [10, 11]")):
-        probe_confusion(fitted, features[labels < 12], labels[labels < 12], [10, 11])
-    with pytest.raises(ValueError, match=re.escape("missing: 77, got [10, 11, 12]")):
-        probe_confusion(fitted, features[:1], [77], [10, 11, 12])
-    with pytest.raises(ValueError, match=re.escape("missing: none, got [10, 11, 12, 10]")):
-        probe_confusion(fitted, features, labels, [10, 11, 12, 10])
+    np.testing.assert_array_equal(predicted_labels(fitted, features), labels)
     spoilt = features.copy()
     spoilt[3, 1] = np.inf
-    with pytest.raises(ValueError, match=r"^1 of 120 images have features that are not finite$"):
-        probe_confusion(fitted, spoilt, labels, [10, 11, 12])
+    with pytest.raises(ValueError, match=r"^1 of 15 images have features that are not finite$"):
+        predicted_labels(fitted, spoilt)
 
 
 @pytest.mark.parametrize(("seen", "added"), [(50, [0, 10, 20, 30, 40, 50]), (10, [0, 2, 4, 6, 8, 10]), (5, [0, 1, 2, 3, 4, 5])])

@@ -1,5 +1,3 @@
-import json
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,12 +10,11 @@ from helpers.kappa import noise as kappa_noise
 from helpers.kappa.networks import MODEL_SET, Member
 from helpers.kappa.noise import calibrate, degrade
 from helpers.kappa.probing import (
-    ALL_NETWORKS,
     at_few_levels,
     averaged,
+    by_family,
     cells,
     check_classes,
-    groups,
     kept_features,
     noise_levels,
     of_classes,
@@ -132,6 +129,9 @@ def test_probes_are_fitted_to_clean_images_of_their_step_and_tested_at_every_lev
         for row in rows.itertuples():
             assert row.error == pytest.approx((predicted[true == row.class_index] != row.class_index).mean())
             assert row.kappa == pytest.approx(sklearn.metrics.cohen_kappa_score(true == row.class_index, predicted == row.class_index))
+            found = probed.predicted[(2, 3).index(count), noise.levels.index(noise.levels[0])]
+            np.testing.assert_array_equal(found[test], predicted)
+            assert (found[~test] == -1).all()
     assert set(table["weights"]) == {round(member.backbone.millions * 1e6)}
     assert probed.first.classes_.tolist() == [0, 1]
 
@@ -193,11 +193,14 @@ def test_an_average_over_an_undefined_cell_is_undefined():
     assert averaged(cells(classes))["error_mean"].isna().all()
 
 
-def test_families_stand_alone_and_published_ones_together_as_well():
-    parts = groups(cells(grid((("a", "clip", 5.0), ("b", "resnet", 6.0), ("c", MODEL_SET, 7.0)))))
-    assert list(parts) == ["clip", "resnet", MODEL_SET, ALL_NETWORKS]
-    assert set(parts[ALL_NETWORKS]["model"]) == {"a", "b"}
-    assert list(groups(cells(grid((("a", "clip", 5.0), ("b", "clip", 6.0)))))) == ["clip"]
+def test_families_stand_alone_in_their_order():
+    parts = by_family(cells(grid((("a", "clip", 5.0), ("b", "resnet", 6.0), ("c", MODEL_SET, 7.0), ("d", "clip", 8.0)))))
+    assert {name: part["model"].unique().tolist() for name, part in parts.items()} == {
+        "clip": ["a", "d"],
+        "resnet": ["b"],
+        MODEL_SET: ["c"],
+    }
+    assert list(parts) == ["clip", "resnet", MODEL_SET]
 
 
 def test_a_figure_of_every_class_shows_three_levels_of_the_largest_step():
@@ -205,27 +208,3 @@ def test_a_figure_of_every_class_shows_three_levels_of_the_largest_step():
     assert sorted(shown["ssim"].unique()) == [0.6, 0.8, 1.0]
     assert set(shown["unseen_fraction"]) == {0.5}
     assert sorted(at_few_levels(grid(ssim=(1.0,)))["ssim"].unique()) == [1.0]
-
-
-def test_table_2_puts_our_points_above_the_published_ones():
-    surface = tradeoff.fit_surface(cells(grid()))
-    point = tradeoff.trade_off_point(surface, 0.5)
-    table = probing.beside_table2({"clip": point}, "mine", 0.5)
-    first = table.iloc[0]
-    assert (first["source"], first["dataset"], first["family"], first["lambda"]) == ("this study", "mine", "clip", 0.5)
-    assert first["generalization_bound"] == point.generalization_bound.mean
-    assert first["diversity_bound_by_ssim"] == point.diversity_bound.ssim
-    assert first["weights_millions"] == pytest.approx(point.weights / 1e6)
-    theirs = table[table["source"] == "Huang et al. 2025"]
-    assert len(theirs) == 4
-    assert theirs["F"].isna().all()
-
-
-def test_table_3_puts_the_three_published_measures_beside_ours():
-    errors = statistics.slice_sign_errors(pd.DataFrame({"param_norm": [1.0, 2.0], "l2": [2.0, 1.0]}, index=["a", "b"]), cells(grid()))
-    table = probing.beside_table3({"all": errors})
-    assert len(table) == 2 * 4
-    row = table[(table["measure"] == "param_norm") & (table["slice"] == "error_mean_over_unseen_fraction")].iloc[0]
-    assert (row["published_imagenet"], row["published_cifar100"]) == (0.366667, 0.714286)
-    assert table.loc[table["measure"] == "l2", "published_imagenet"].isna().all()
-    assert json.loads(table.to_json())["family"]["0"] == "all"

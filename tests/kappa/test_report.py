@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from helpers.kappa import probing, report, statistics, tradeoff
+from helpers.kappa import intervals, probing, report, statistics, tables, tradeoff
 from tests.kappa.conftest import grid
 
 SSIM, UNSEEN = np.linspace(0.6, 1, 9).round(2), np.array([0, 0.2, 0.4])
@@ -58,7 +58,7 @@ def drawn(figure):
 @pytest.mark.parametrize("column", ["error_mean", "kappa_loss_mean", "divergence"])
 def test_heat_maps_show_every_cell_on_one_colour_scale(cells, column):
     *axes, bar = drawn(report.heat_maps(cells.sample(frac=1, random_state=0), column))
-    assert [ax.get_title() for ax in axes] == [f"{name} ({WEIGHTS[name] / 1e6:.3g} M)" for name in BY_SIZE]
+    assert [ax.get_title() for ax in axes] == [f"{name}\n({WEIGHTS[name] / 1e6:.3g} M)" for name in BY_SIZE]
     for ax, model in zip(axes, BY_SIZE, strict=True):
         shown = cells[cells["model"] == model].set_index(["ssim", "unseen_fraction"])[column].unstack()
         np.testing.assert_array_equal(ax.images[0].get_array(), shown)
@@ -99,36 +99,82 @@ def test_classes_without_test_images_are_not_counted(classes):
     assert ax.get_title() == "resnet18, n = 53"
 
 
+def with_draws(table, strength=1.0, classes=8):
+    """Marginals, surface, point, spread and the ends of a family whose draws are its cells with noise."""
+    table = table.assign(classes=classes)
+    surface = tradeoff.fit_surface(table)
+    values = statistics.cell_array(table)[1]
+    drawn = values[:, :, :, None] + np.random.default_rng(0).normal(0, 0.02, (*values.shape[:3], 40, 6))
+    found = intervals.spread(table, drawn, strength)
+    point = tradeoff.trade_off_point(surface, strength)
+    ends = tables.beside_table2({"all": point}, {"all": found}, classes).set_index("quantity")
+    return statistics.marginals(table).merge(found.marginals, on=["axis", "level"]), surface, point, found, ends
+
+
 @pytest.mark.parametrize("strength", [0.1, 1.0])
-def test_marginals_carry_their_band_polynomial_and_the_point(cells, surface, strength):
-    marginals, point = statistics.marginals(cells), tradeoff.trade_off_point(surface, strength)
-    axes = np.reshape(drawn(report.marginal_curves(marginals, surface, point)), (2, 3))
-    readings = (point.generalization_bound, point.diversity_bound)
-    for line, (name, reading) in enumerate(zip(("error", "kappa_loss"), readings, strict=True)):
+def test_marginals_carry_their_intervals_their_fit_and_the_point(cells, strength):
+    marginals, _, point, found, ends = with_draws(cells, strength)
+    axes = np.reshape(drawn(report.marginal_curves(marginals, found.fits, point, ends)), (2, 3))
+    rows = (("error_mean", "generalization_bound"), ("kappa_loss_mean", "diversity_bound"))
+    for line, (name, bound) in enumerate(rows):
         for column, axis in enumerate(statistics.AXES):
             ax, scale = axes[line, column], 1e6 if axis == "weights" else 1
-            table = marginals[marginals["axis"] == axis]
-            curve, polynomial, mark, star = ax.lines
-            np.testing.assert_allclose(curve.get_data(), [table["level"] / scale, table[f"{name}_mean"]])
-            (band,) = ax.collections
-            corners = band.get_paths()[0].vertices[:, 1]
-            assert corners.max() == pytest.approx((table[f"{name}_mean"] + table[f"{name}_std"]).max())
-            assert corners.min() == pytest.approx((table[f"{name}_mean"] - table[f"{name}_std"]).min())
+            table, reading = marginals[marginals["axis"] == axis], getattr(getattr(point, bound), axis)
+            curve, star = ax.containers
+            np.testing.assert_allclose(np.array(curve.lines[0].get_data(), dtype=float), [table["level"] / scale, table[name]])
+            (bars,) = curve.lines[2]
+            ends_of_bars = np.array([bar[:, 1] for bar in bars.get_segments()], dtype=float)
+            np.testing.assert_allclose(ends_of_bars, table[[f"{name}_low", f"{name}_high"]])
             place = getattr(point, axis) / scale
-            assert mark.get_xdata() == [place, place]
-            np.testing.assert_allclose(np.ravel(star.get_data()), [place, getattr(reading, axis)])
-            # The star lies on the dashed line.
-            assert np.interp(place, *polynomial.get_data()) == pytest.approx(getattr(reading, axis), abs=2e-3)
-            assert ax.get_title() == f"bound {getattr(reading, axis):.3f}, degree {surface.degrees[column]}"
-    assert surface.degrees == (4, 2, 4)
+            np.testing.assert_allclose(np.ravel(star.lines[0].get_data()).astype(float), [place, reading])
+            fit = next(line for line in ax.lines if line.get_linestyle() == "--")
+            assert np.interp(place, *fit.get_data()) == pytest.approx(reading, abs=2e-3), "the star lies on the fit"
+            low, high = ends.loc[f"{bound}_by_{axis}", ["low", "high"]]
+            assert ax.get_title() == f"bound {reading:.3f} ({low:.3g} to {high:.3g})"
+            assert low < high
     assert axes[0, 2].get_xscale() == "log"
 
 
+def test_too_few_classes_have_no_bars_and_no_brackets(cells):
+    marginals, surface, point, found, ends = with_draws(cells, classes=7)
+    axes = drawn(report.marginal_curves(marginals, found.fits, point, ends))
+    assert not any(container.has_yerr for ax in axes for container in ax.containers)
+    assert "(" not in axes[0].get_title()
+    assert "There are too few classes for intervals." in report.say_point("all", point, surface, 1.0, ends)
+
+
 def test_one_level_on_an_axis_is_drawn_as_a_point(cells):
-    one = cells[(cells["model"] == "RN50") & (cells["unseen_fraction"] == 0)]
-    surface = tradeoff.fit_surface(one)
-    axes = drawn(report.marginal_curves(statistics.marginals(one), surface, tradeoff.trade_off_point(surface)))
-    assert len(axes) == 6 and axes[2].lines[0].get_xdata().tolist() == [38]
+    marginals, _, point, found, ends = with_draws(cells[(cells["model"] == "RN50") & (cells["unseen_fraction"] == 0)])
+    axes = drawn(report.marginal_curves(marginals, found.fits, point, ends))
+    assert len(axes) == 6 and axes[2].containers[0].lines[0].get_xdata().tolist() == [38]
+
+
+@pytest.fixture(scope="module")
+def errors(cells):
+    size = cells.drop_duplicates("model").set_index("model")["weights"]
+    complexities = pd.DataFrame({"param_norm": size, "inverse_margin": -size, "l2": np.nan})
+    return statistics.slice_sign_errors(complexities, cells, resamples=50)
+
+
+def test_sign_errors_are_drawn_beside_the_printed_ones_and_their_slices(errors, cells):
+    ranks, unseen, noise = drawn(report.sign_error_figure(errors, cells, {"param_norm": "parameter norm"}))
+    ranked = errors.dropna(subset="mean_rank")
+    assert [label.get_text() for label in ranks.get_yticklabels()] == [
+        {"param_norm": "parameter norm"}.get(name, name) for name in ranked["measure"]
+    ]
+    markers = [line for line in ranks.lines if line.get_marker() not in ("None", "")]
+    slices = [name for name in errors if "_over_" in name]
+    for ours, theirs, name in zip(markers[::2], markers[1::2], slices, strict=True):
+        np.testing.assert_allclose(ours.get_xdata(), ranked[name])
+        assert np.abs(ours.get_ydata() - np.arange(2)).max() < 0.5
+        assert theirs.get_markerfacecolor() == "none"
+    printed = dict(zip(ranked["measure"], markers[1].get_xdata(), strict=True))
+    assert printed == {"param_norm": 0.366667, "inverse_margin": 0.428571}
+    for ax, axis, kept in ((unseen, "unseen_fraction", cells["ssim"] == 1), (noise, "ssim", cells["unseen_fraction"] == 0)):
+        assert len(ax.lines) == 2 * len(WEIGHTS)
+        rows = cells[kept & (cells["model"] == BY_SIZE[0])].sort_values(axis)
+        np.testing.assert_allclose(ax.lines[0].get_data(), rows[[axis, "error_mean"]].T)
+        np.testing.assert_allclose(ax.lines[1].get_data(), rows[[axis, "error_10th_percentile"]].T)
 
 
 @pytest.mark.parametrize(("lambdas", "scale"), [((0.1, 0.5, 1, 2), "log"), ((0, 0.1, 1), "symlog"), ((1,), "linear")])
@@ -145,24 +191,31 @@ def test_sensitivity_draws_the_table(surface, lambdas, scale):
 
 
 def test_nothing_to_draw_is_said_in_words(cells, classes, surface):
-    hollow, point = statistics.marginals(cells).assign(error_mean=np.nan), tradeoff.trade_off_point(surface)
+    marginals, _, point, found, ends = with_draws(cells)
+    hollow, undefined = (
+        marginals.assign(error_mean=np.nan),
+        statistics.slice_sign_errors(pd.DataFrame({"l2": np.nan}, index=BY_SIZE), cells),
+    )
     figures = {
         "No cell has a defined error rate, mean over classes.": report.heat_maps(cells.assign(error_mean=np.nan), "error_mean"),
         "No cell has a defined something.": report.heat_maps(cells.iloc[:0].assign(something=0.0), "something"),
         "No class has test images, so there is no Kappa to draw.": report.kappa_error_diagram(classes.assign(error=np.nan)),
-        "No marginal is defined, because cells are missing.": report.marginal_curves(hollow, surface, point),
+        "No marginal is defined, because cells are missing.": report.marginal_curves(hollow, found.fits, point, ends),
+        "5 networks: no sign error is defined.": report.sign_error_figure(undefined, cells, {}),
         "No lambda was tried.": report.sensitivity_curves(tradeoff.sensitivity(surface, [])),
     }
     for message, figure in figures.items():
         assert [text.get_text() for text in drawn(figure)[0].texts] == [message]
 
 
-def test_pictures_stay_small_and_nothing_is_cut(cells, classes, surface):
+def test_pictures_stay_small_and_nothing_is_cut(cells, classes, surface, errors):
+    marginals, _, point, found, ends = with_draws(cells)
     figures = [
         report.heat_maps(cells, "kappa_loss_mean"),
         report.heat_maps(cells[cells["model"] == "RN50"], "divergence"),
         report.kappa_error_diagram(classes),
-        report.marginal_curves(statistics.marginals(cells), surface, tradeoff.trade_off_point(surface)),
+        report.marginal_curves(marginals, found.fits, point, ends),
+        report.sign_error_figure(errors, cells, {"param_norm": "a title that is as long as the longest one of them"}),
         report.sensitivity_curves(tradeoff.sensitivity(surface, [0.1, 1, 2])),
     ]
     before = dict(matplotlib.rcParams)
@@ -211,10 +264,12 @@ def test_unseen_means_unseen_by_the_backbone():
     assert "no class is backbone-unseen" in report.classes_named(["cat", "dog"], 2, True)
 
 
-def test_networks_stand_beside_the_published_sizes(table):
-    networks = report.beside_table1(table.assign(model=table["model"].map({"a": "efficientnet_b0", "b": "RN50"})))
-    assert networks.set_index("model")["published_weights_millions"].to_dict() == {"efficientnet_b0": 5.3, "RN50": 38.0}
-    assert networks["weights_millions"].tolist() == [5.0, 20.0]
+def test_made_networks_are_counted_and_what_they_read_is_told():
+    made = pd.DataFrame({"model": ["a", "b"], "classes": 50, "epochs": 24, "seconds": [60.0, 120.0], "test_accuracy": [0.4, 0.46]})
+    text = report.say_made(made)
+    assert "**2 networks made on the spot**, 24 passes over 50 classes each, 3 minutes in all." in text
+    assert "read 40.0 % (a) to 46.0 % (b), where guessing gives 2.0 %." in text
+    assert report.say_made(pd.DataFrame()) == "No network was made on the spot."
 
 
 def test_cells_are_counted_and_the_clean_one_is_read(table, classes_kappa_readings):
@@ -250,8 +305,9 @@ def test_the_most_stable_network_is_named(table):
 def test_the_point_says_where_it_lies_and_what_was_not_traded(surface_kappa_readings):
     point = tradeoff.trade_off_point(surface_kappa_readings, 0)
     text = report.say_point("clip", point, surface_kappa_readings, 0)
-    assert "**clip**, lambda 0: the balance lies at SSIM 1.000, 0.0 % backbone-unseen classes" in text
-    assert f"{point.generalization_bound.mean:.3f} (generalization bound)" in text
+    assert "**clip**, lambda 0: the balance lies at SSIM 1.000, an unseen share of 0.000 and 5 million weights." in text
+    read = [f"{getattr(point.generalization_bound, axis):.3f} along" for axis in statistics.AXES]
+    assert all(words in text for words in read) and f"their mean is {point.generalization_bound.mean:.3f}." in text
     assert "on the edge of what was measured in SSIM, the backbone-unseen fraction" in text
     single = tradeoff.fit_surface(probing.cells(grid((("a", "clip", 5.0),))))
     text = report.say_point("clip", tradeoff.trade_off_point(single), single, 1)
@@ -266,11 +322,11 @@ def test_lambda_is_called_a_choice(surface_kappa_readings):
 
 def test_sign_errors_name_the_best_and_how_little_they_rest_on(table):
     complexities = pd.DataFrame({"param_norm": [1.0, 2.0], "l2": [2.0, 1.0]}, index=["a", "b"])
-    tables = {
+    errors = {
         "all": statistics.slice_sign_errors(complexities, table),
         "one": statistics.slice_sign_errors(complexities, table[table["model"] == "a"]),
     }
-    text = report.say_sign_errors(tables, {"param_norm": "parameter norm"})
+    text = report.say_sign_errors(errors, {"param_norm": "parameter norm"})
     assert "**all**, 2 networks and 1 pair: " in text
     assert "parameter norm (" in text
     assert "**one**: 1 network can be ordered, so no sign error is defined." in text
@@ -280,7 +336,7 @@ def test_the_answer_and_the_published_bounds_are_numbers_of_the_tables(surface_k
     point = tradeoff.trade_off_point(surface_kappa_readings)
     text = report.kappa_answer({"clip": point}, {"clip": ["random", "random"]}, 1.0)
     assert f"clip (random weights) balances at SSIM {point.ssim:.2f}" in text
-    beside = report.points_beside_published(probing.beside_table2({"clip": point}, "mine", 1.0))
+    beside = report.points_beside_published(tables.beside_table2({"clip": point}, {"clip": with_draws(probing.cells(grid()))[3]}, 4))
     assert f"{point.generalization_bound.mean:.3f} here" in beside
     assert "0.279 to 0.657 in the paper" in beside
 
