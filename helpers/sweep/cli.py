@@ -226,7 +226,7 @@ def _execute(executions: Sequence[Execution], force: frozenset[str], options: Op
 def _engine(options: Options, root: Path, work: Path, token: str, gpus: list[str]) -> engines.Engine:
     seconds = options.time_limit * 60
     if options.engine == "ray":
-        return engines.RayEngine(root, options.address, options.jobs, options.per_gpu, seconds)
+        return engines.RayEngine(root, options.address, options.jobs, options.per_gpu, seconds, token)
     slots = engines.slots_for(options.jobs, gpus, options.per_gpu)
     return engines.LocalEngine(root, work / "kernels.log", token, slots, gpus, seconds)
 

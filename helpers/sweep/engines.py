@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -212,6 +213,7 @@ class RayEngine:
     jobs: int = 0
     per_gpu: int = 1
     time_limit: float = 0.0  # seconds an execution may take; 0 is no limit
+    token: str = ""  # of the sweep, by which what it leaves behind is known
     slots: int = 0
     _running: dict[Any, tuple[str, float]] = field(default_factory=dict)
     _overdue: set[Any] = field(default_factory=set)
@@ -237,7 +239,7 @@ class RayEngine:
     def submit(self, name: str, job: dict[str, Any], width: int) -> None:
         """Hand a job to the cluster; Ray itself waits for a free place. ``width`` plays no part: Ray gives each task its share."""
         job = job | {"cores": None, "environment": {}}
-        self._running[self._task.remote(job, str(self.root))] = (name, time.monotonic())
+        self._running[self._task.remote(job, str(self.root), self.token)] = (name, time.monotonic())
 
     def wait(self, seconds: float) -> list[tuple[str, Outcome]]:
         """What ended; a task whose worker or machine died is lost."""
@@ -274,8 +276,22 @@ class RayEngine:
         for reference in self._running:
             ray.cancel(reference, force=True)
         ray.shutdown()
+        if self.token:
+            end_family(f"{self.token}.")  # of this machine; what is elsewhere ends with its worker
+            shutil.rmtree(scratch(self.token), ignore_errors=True)
 
 
-def _perform(job: dict[str, Any], root: str) -> tuple:
+def _perform(job: dict[str, Any], root: str, token: str) -> tuple:
+    """Execute a notebook in a process of Ray that ends with it, and take its temporary files away."""
     os.chdir(root)
-    return tuple(perform(job))
+    place = scratch(token) / str(os.getpid())
+    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.environ |= {"TMPDIR": str(place), locks.MARK: f"{token}.ray"}
+    before, tempfile.tempdir = tempfile.tempdir, str(place)
+    try:
+        return tuple(perform(job))
+    finally:
+        tempfile.tempdir = before
+        shutil.rmtree(place, ignore_errors=True)
+        with suppress(OSError):  # other tasks of this machine may have theirs there
+            place.parent.rmdir()

@@ -180,7 +180,7 @@ def ray(monkeypatch):
     def remote(**options):
         ray.options = options
 
-        def submit(job, root):
+        def submit(job, root, token):
             ray.submitted.append(Reference(job))
             return ray.submitted[-1]
 
@@ -260,6 +260,34 @@ def test_a_task_over_its_time_limit_is_cancelled_and_told_as_such(ray, tmp_path,
     ray.submitted[0].outcome = RayError("cancelled")
     ((name, outcome),) = engine.wait(0.0)
     assert (name, outcome.kind, outcome.error) == ("a", "timeout", "it took longer than its time limit of 60 s")
+
+
+def test_a_task_has_a_folder_of_its_own_for_temporary_files_that_goes_with_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(engines.os, "environ", dict(os.environ))
+    monkeypatch.chdir(tmp_path)
+    seen = []
+
+    def perform(job):
+        with tempfile.NamedTemporaryFile(delete=False) as file:
+            seen.append((os.path.dirname(file.name), os.environ["TMPDIR"], os.environ[engines.locks.MARK]))
+        return Outcome("done", 1.0)
+
+    monkeypatch.setattr(engines, "perform", perform)
+    assert engines._perform({}, str(tmp_path), "abc") == tuple(Outcome("done", 1.0))
+    place = str(tmp_path / f"workbook-abc/{os.getpid()}")
+    assert seen == [(place, place, "abc.ray")]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_leaving_takes_away_what_killed_tasks_left_on_this_machine(ray, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    ended = []
+    monkeypatch.setattr(engines, "end_family", ended.append)
+    (tmp_path / "workbook-abc/7").mkdir(parents=True)
+    RayEngine(tmp_path, "local", token="abc").close()
+    assert ended == ["abc."]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_leaving_cancels_what_runs_and_leaves_the_cluster(ray, tmp_path):
