@@ -2,6 +2,7 @@
 SHELL := /bin/bash
 STUDY ?= demo
 SET ?=
+FAULTS ?= 20
 PYTHON ?= python3
 VENV := $(if $(VIRTUAL_ENV),$(VIRTUAL_ENV),$(if $(filter-out base,$(CONDA_DEFAULT_ENV)),$(CONDA_PREFIX),$(CURDIR)/.venv))
 RUN := $(VENV)/bin/python
@@ -51,8 +52,8 @@ quick: setup ## the tests without the notebooks end to end
 browser: setup ## JupyterLab and report pages in headless Chromium (Debian: chromium, chromium-driver)
 	$(RUN) -m pytest -m browser tests/browser
 
-faults: setup ## kill a study 20 times at random moments and compare with an uninterrupted one (10 minutes on two cores)
-	$(RUN) tests/faults/killed.py
+faults: setup ## kill a study 20 times at random moments and compare with an uninterrupted one: make faults FAULTS="6 --engine ray"
+	$(RUN) tests/faults/killed.py $(FAULTS)
 
 lab: setup ## open JupyterLab on the notebooks
 	$(RUN) -m jupyterlab --notebook-dir=$(CURDIR)
