@@ -25,9 +25,9 @@ def interactive_content(tables: Path) -> dict[str, Any] | None:
         tables: folder with catalogue.csv, and scores.parquet or scores.csv, measures_ranking.csv and histories.parquet where there are any.
 
     Returns:
-        models (id, cell, hover and whether each enters the analysis), columns (name, title, group, values), axes (hyperparameters with
-        more than one level: name, title, levels, colours, symbols, and the level of each model) and curves (see ``_curves``); None
-        where no model has a gap.
+        models (id, cell, hover and whether each enters the analysis), columns (name, title, group, values, and the ranking's intervals of
+        r with the targets), axes (hyperparameters with more than one level: name, title, levels, colours, symbols, and the level of each
+        model) and curves (see ``_curves``); None where no model has a gap.
     """
     if not (tables / "catalogue.csv").is_file():
         return None
@@ -41,13 +41,13 @@ def interactive_content(tables: Path) -> dict[str, Any] | None:
     facts = {"id": models["model_id"].tolist(), "cell": models["cell"].astype(str).tolist(), "hover": hover_texts(models, axes)}
     facts["analysed"] = models["left_out"].isna().tolist() if "left_out" in models else [True] * len(models)
     columns = [_column(models, name, title, "targets and fit") for name, title in IN_PERCENT.items()]
-    columns += [_column(models, name, title, group) for name, title, group in measures["names"]]
+    columns += [_column(models, name, title, group) | {"intervals": ends} for name, title, group, ends in measures["names"]]
     content = {"models": facts, "columns": [item for item in columns if len({*item["values"]} - {None}) > 1]}
     return content | {"axes": [_axis(models, name) for name in axes], "curves": _curves(tables / CURVES, catalogue)}
 
 
 def _measures(tables: Path) -> dict[str, Any]:
-    """Values per model of every measure with a rank, and (column, title, family) of each."""
+    """Values per model of every measure with a rank, and of each column, title, family, and by target the interval of its r."""
     scores = pd.DataFrame({"model_id": []}, dtype=str)
     if (tables / "scores.parquet").is_file():
         long = pd.read_parquet(tables / "scores.parquet")
@@ -61,11 +61,18 @@ def _measures(tables: Path) -> dict[str, Any]:
     if (tables / "measures_ranking.csv").is_file():
         ranking = pd.read_csv(tables / "measures_ranking.csv").drop_duplicates("measure")
         rows = ranking[["measure", "title", "family"]].astype(str).itertuples(index=False)
-        ranked = [tuple(row) for row in rows if row.measure in found]
+        ends = zip(*(_ends(ranking, target) for target in ("gap", "test_accuracy")), strict=True)
+        ranked = [(*row, {**gap, **accuracy}) for row, (gap, accuracy) in zip(rows, ends, strict=True) if row.measure in found]
     else:
         titles = {"iou": "IoU", "iou_b": "IoU-B"}
-        ranked = [(name, titles.get(name, name.replace("_", " ")), "localization") for name in found]
-    return {"values": scores[["model_id", *(name for name, _, _ in ranked)]], "names": ranked}
+        ranked = [(name, titles.get(name, name.replace("_", " ")), "localization", {}) for name in found]
+    return {"values": scores[["model_id", *(name for name, *_ in ranked)]], "names": ranked}
+
+
+def _ends(ranking: pd.DataFrame, target: str) -> list[dict[str, list[float]]]:
+    """Ends of the interval of r with a target for each row of the ranking, by the target; empty where there is none."""
+    ends = ranking.reindex(columns=[f"r_{target}_low", f"r_{target}_high"]).astype(float)
+    return [{target: [low, high]} if np.isfinite(low) else {} for low, high in ends.to_numpy().tolist()]
 
 
 def _column(models: pd.DataFrame, name: str, title: str, group: str) -> dict[str, Any]:

@@ -37,11 +37,13 @@ def test_measures_come_from_the_scores_with_the_titles_of_the_ranking(tables):
     ]
     pd.DataFrame(rows, columns=["model_id", "measure", "variant", "value"]).to_parquet(tables / "scores.parquet")
     ranking = pd.DataFrame({"measure": ["norm (fft)", "norm", "gone"], "title": ["norm, FFT", "norm", "gone"], "family": "norms"})
+    ranking = ranking.assign(r_gap_low=[0.1, -0.2, 0], r_gap_high=[0.2, 0.3, 0], r_test_accuracy_low=np.nan, r_test_accuracy_high=np.nan)
     ranking.to_csv(tables / "measures_ranking.csv", index=False)
     columns = {column["name"]: column for column in interactive_content(tables)["columns"]}
     assert columns["norm"]["values"] == [1, 2, None]
     assert "norm (fft)" not in columns  # 2 and 2: the same for all
     assert (columns["norm"]["title"], columns["norm"]["group"]) == ("norm", "norms")
+    assert columns["norm"]["intervals"] == {"gap": [-0.2, 0.3]}
 
 
 def test_curves_of_every_run_are_given_in_the_order_of_epochs(tables):

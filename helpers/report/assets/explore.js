@@ -34,11 +34,6 @@
     const scale = Math.sqrt(xx * yy);
     return scale > 1e-12 * (Math.abs(mx) + Math.sqrt(xx)) * (Math.abs(my) + Math.sqrt(yy)) ? Math.max(-1, Math.min(1, xy / scale)) : NaN;
   };
-  const fisher = (r, n) => {
-    if (n < 4 || !Number.isFinite(r) || Math.abs(r) >= 1) return null;
-    const z = Math.atanh(r), half = 1.959963984540054 / Math.sqrt(n - 3);
-    return [Math.tanh(z - half), Math.tanh(z + half)];
-  };
   const random = seed => () => { // mulberry32: the same selection has the same interval each time
     seed = (seed + 0x6d2b79f5) | 0;
     let t = Math.imul(seed ^ (seed >>> 15), 1 | seed);
@@ -62,7 +57,7 @@
     const quantile = p => { const h = p * (found.length - 1), low = Math.floor(h); return found[low] + (h - low) * ((found[low + 1] ?? found[low]) - found[low]); };
     return [quantile(0.025), quantile(0.975)];
   };
-  window.workbook = { pearson, fisher, bootstrap }; // for tests
+  window.workbook = { pearson, bootstrap }; // for tests
 
   // ---- a measure against a target ----
   const plot = at("scatter");
@@ -107,16 +102,19 @@
     return Plotly.react(plot, traces, layout, config).then(say);
   };
   const say = () => {
-    const x = columns[at("x").value], y = columns[at("y").value], way = at("interval").value;
+    const x = columns[at("x").value], y = columns[at("y").value];
     const seen = plot.data.filter(trace => trace.visible !== "legendonly").flatMap(trace => trace.customdata);
     const rows = chosen ? seen.filter(row => chosen.has(row)) : seen;
     const a = rows.map(row => x.values[row]), b = rows.map(row => y.values[row]), r = pearson(a, b);
     const cells = rows.map(row => models.cell[row]);
-    const found = way === "fisher" ? fisher(r, rows.length) : bootstrap(a, b, cells);
-    const name = way === "fisher" ? "by Fisher's z, models taken as independent" : "percentiles of 1,000 draws of whole hyperparameter cells";
-    const none = way === "fisher" ? "no interval below 4 models" : "no interval below 8 hyperparameter cells";
+    // What the report's own table says of all models of the analysis is not said in another way here.
+    const whole = models.id.map((_, row) => row).filter(row => models.analysed[row] && x.values[row] !== null && y.values[row] !== null);
+    const asRanked = rows.length === whole.length && rows.every(row => models.analysed[row]);
+    const ranked = asRanked ? x.intervals?.[y.name] ?? y.intervals?.[x.name] : undefined;
+    const found = ranked ?? bootstrap(a, b, cells);
+    const name = ranked ? "that of the table measures_ranking" : "percentiles of 1,000 draws of whole hyperparameter cells";
     const number = value => value.toFixed(2).replace("-", "−");
-    const interval = found ? `95 % interval ${number(found[0])} to ${number(found[1])} (${name})` : none;
+    const interval = found ? `95 % interval ${number(found[0])} to ${number(found[1])} (${name})` : "no interval below 8 hyperparameter cells";
     const what = chosen ? "selected" : "shown";
     at("said").textContent = Number.isFinite(r)
       ? `${rows.length} models ${what}, of ${new Set(cells).size} hyperparameter cells: Pearson r = ${number(r)}; ${interval}.`
@@ -144,7 +142,7 @@
     const numbers = [["train_accuracy", "training (%)"], ["test_accuracy", "test (%)"], ["gap", "gap (points)"]]
       .map(([name, label]) => [columns.find(column => column.name === name), label]).filter(([column]) => column)
       .map(([column, label]) => ({ label, values: rows.map(row => column.values[row]) }));
-    const line = { color: rows.map(row => gap.values[row]), colorscale: "Cividis", showscale: false };
+    const line = { color: rows.map(row => gap.values[row]), colorscale: dark.matches ? [[0, "#56b4e9"], [0.5, "#8d939c"], [1, "#ffb000"]] : [[0, "#0173b2"], [0.5, "#9a9a9a"], [1, "#c25400"]], showscale: false };
     at("parallel").style.minWidth = `${92 * (levels.length + numbers.length)}px`; // narrower, the names of the axes would run together
     const layout = look({ height: 430, margin: { l: 80, r: 60, t: 60, b: 30 } });
     return Plotly.react(at("parallel"), [{ type: "parcoords", dimensions: [...levels, ...numbers], line, labelangle: 0 }], layout, { ...config, displayModeBar: false });
@@ -174,7 +172,7 @@
   };
 
   // ---- controls ----
-  document.querySelectorAll("#scatter-controls select, #scatter-controls input, #levels input").forEach(control => control.addEventListener("change", control.id === "interval" ? say : drawScatter));
+  document.querySelectorAll("#scatter-controls select, #scatter-controls input, #levels input").forEach(control => control.addEventListener("change", drawScatter));
   drawScatter().then(() => {
     plot.on("plotly_selected", event => { chosen = event?.points ? new Set(event.points.map(point => point.customdata)) : null; say(); });
     plot.on("plotly_deselect", () => { chosen = null; say(); });
