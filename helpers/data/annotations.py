@@ -21,7 +21,7 @@ class Annotation:
 
 
 def parse_voc(content: bytes) -> Annotation:
-    """Read a Pascal VOC XML file; entity definitions are refused, not expanded.
+    """Read a Pascal VOC XML file, in any namespace; entity definitions are refused, not expanded.
 
     Raises:
         ValueError: not XML, an encoding that is unknown, or a box without four numbers.
@@ -29,13 +29,13 @@ def parse_voc(content: bytes) -> Annotation:
     try:
         root = defusedxml.ElementTree.fromstring(content)
         boxes, names = [], []
-        for item in root.iter("object"):
-            corners = item.find("bndbox")
+        for item in root.iterfind(".//{*}object"):
+            corners = item.find("{*}bndbox")
             if corners is None:
                 raise ValueError("an object without bndbox")
             boxes.append(tuple(_number(corners, side) for side in ("xmin", "ymin", "xmax", "ymax")))
-            names.append((item.findtext("name") or "").strip())
-        size = root.find("size")
+            names.append((item.findtext("{*}name") or "").strip())
+        size = root.find("{*}size")
         stated = (int(_number(size, "width")), int(_number(size, "height"))) if size is not None else None
     except (ParseError, DefusedXmlException, LookupError, ValueError, OverflowError) as fault:  # LookupError: of an unknown encoding
         raise ValueError(f"{type(fault).__name__}: {fault}") from fault
@@ -44,7 +44,7 @@ def parse_voc(content: bytes) -> Annotation:
 
 
 def _number(parent: Element, name: str) -> float:
-    value = float(parent.findtext(name) or "nothing")
+    value = float(parent.findtext(f"{{*}}{name}") or "nothing")
     if not math.isfinite(value):
         raise ValueError(f"{name} is {value}")
     return value
@@ -58,7 +58,7 @@ def parse_solution(content: bytes) -> tuple[dict[str, Annotation], dict[str, str
     """
     annotations, faults = {}, {}
     # By hand, because a csv.reader ends the whole file at one lone carriage return or long field; no field of this file holds a comma.
-    for number, line in enumerate(content.decode("utf-8", "replace").splitlines()[1:], 2):
+    for number, line in enumerate(content.decode("utf-8-sig", "replace").splitlines()[1:], 2):
         name, _, rest = line.partition(",")
         name, words = name.strip('" '), rest.strip('" ').split()
         try:
@@ -91,7 +91,7 @@ def parse_tiny_boxes(content: bytes, with_class: bool) -> tuple[dict[str, Annota
     """
     annotations: dict[str, Annotation] = {}
     faults: dict[str, str] = {}
-    for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), 1):
+    for number, line in enumerate(content.decode("utf-8-sig", "replace").splitlines(), 1):
         if not line.strip():
             continue
         name, *rest = line.split("\t")
@@ -108,6 +108,6 @@ def parse_tiny_boxes(content: bytes, with_class: bool) -> tuple[dict[str, Annota
 
 
 def parse_names(content: bytes, separator: str | None) -> dict[str, str]:
-    """Read "id<separator>name, synonym, ..." lines (``LOC_synset_mapping.txt``, ``words.txt``); the first name is kept."""
-    pairs = (line.split(separator, 1) for line in content.decode("utf-8", "replace").splitlines() if line.strip())
-    return {pair[0].strip(): pair[1].split(",")[0].strip() for pair in pairs if len(pair) == 2}
+    """Read "id<separator>name, synonym, ..." lines (``LOC_synset_mapping.txt``, ``words.txt``); the first name, as a figure can show it."""
+    pairs = (line.split(separator, 1) for line in content.decode("utf-8-sig", "replace").splitlines() if line.strip())
+    return {pair[0].strip(): "".join(filter(str.isprintable, pair[1].split(",")[0].strip()))[:100] for pair in pairs if len(pair) == 2}

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -209,9 +210,10 @@ def load_study_data(
 def _check(arguments: dict) -> None:
     if arguments["data_source"] not in DATA_SOURCES:
         raise ValueError(f"data_source {arguments['data_source']!r} is unknown; choose one of {', '.join(DATA_SOURCES)}")
-    for name, least in (("image_size", 8), ("images_per_class", 0), ("test_images_per_class", 0), ("minimum_images_per_class", 1)):
-        if arguments[name] < least:
-            raise ValueError(f"{name} is {arguments[name]}; it must be at least {least}")
+    leasts = {"image_size": 8, "images_per_class": 0, "test_images_per_class": 0, "minimum_images_per_class": 1, "data_seed": 0}
+    for name, least in leasts.items():
+        if type(arguments[name]) is not int or arguments[name] < least:
+            raise ValueError(f"{name} is {arguments[name]}; it must be a whole number of at least {least}")
     if len(set(arguments["class_ids"])) != len(arguments["class_ids"]):
         raise ValueError(f"class_ids names a class twice: {arguments['class_ids']}")
     if arguments["data_source"] != "synthetic" and not arguments["data_path"]:
@@ -260,11 +262,15 @@ def _assemble(listing: Listing, decoded: Sequence[Decoded], arguments: dict) -> 
         seed=arguments["data_seed"],
     )
     if not selected.class_ids:
-        kinds = pd.Series([fault.fault for fault in selected.faults], dtype=object).value_counts()
+        kinds, first = Counter(fault.fault for fault in selected.faults), {fault.fault: fault for fault in reversed(selected.faults)}
+        told = [
+            f"{count} {kind} (such as {first[kind].name or first[kind].class_id}: {first[kind].detail})"
+            for kind, count in kinds.most_common()
+        ]
         raise ValueError(
             f"no usable class in {arguments['data_path'] or arguments['data_source']}: of {len(listing.records)} images listed "
             f"none is left in a class of at least {arguments['minimum_images_per_class']} training images with a box; "
-            f"faults: {', '.join(f'{number} {kind}' for kind, number in kinds.items()) or 'none'}"
+            f"faults: {', '.join(told) or 'none'}"
         )
     if not selected.test:
         raise ValueError(

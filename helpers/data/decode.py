@@ -12,6 +12,8 @@ from PIL import Image, ImageOps
 from helpers.data.annotations import Annotation, Box
 from helpers.data.layouts import UNREADABLE_NOW, Archive, Record
 
+MOST_BOXES = 1000  # of an image; all images of a split have room for as many boxes as the one with the most
+
 # EXIF orientations that exchange width and height.
 _TURNED = {5, 6, 7, 8}
 
@@ -95,10 +97,12 @@ def square_boxes(
         size: side of the square.
 
     Returns:
-        The usable boxes, and the faults: clipped, outside, or without area, before or after scaling.
+        The usable boxes, and the faults: too many, clipped, outside, or without area, before or after scaling.
     """
     if annotation is None:
         return [], []
+    if len(annotation.boxes) > MOST_BOXES:
+        return [], [("too_many_boxes", f"{len(annotation.boxes)}; at most {MOST_BOXES} are taken")]
     width, height = annotation.size or image_size
     usable, faults = [], []
     for box in annotation.boxes:

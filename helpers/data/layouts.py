@@ -2,7 +2,6 @@
 
 import os
 import zipfile
-import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,15 +24,26 @@ class Folder:
 
     def folders(self, name: str) -> list[str]:
         """List the names of the folders directly below a folder, sorted; none if it is not there."""
-        return self._names(name, directories=True)
+        return [item for item in self._names(name, directories=True) if not self._leaves(f"{name}/{item}".lstrip("/"))]
+
+    def outside(self, name: str) -> list[str]:
+        """List the folders directly below a folder that are links out of the source, or into themselves; they are not followed."""
+        return [item for item in self._names(name, directories=True) if self._leaves(f"{name}/{item}".lstrip("/"))]
+
+    def _leaves(self, name: str) -> bool:
+        try:
+            return not self._place(name)
+        except ValueError:
+            return True
 
     def files(self, name: str) -> list[str]:
         """List the names of the files directly below a folder, sorted; none if it is not there."""
         return self._names(name, directories=False)
 
     def _names(self, name: str, directories: bool) -> list[str]:
-        place = self._place(name)
-        return sorted(item.name for item in place.iterdir() if item.is_dir() == directories) if place.is_dir() else []
+        if self._leaves(name) or not (place := self._place(name)).is_dir():
+            return []
+        return sorted(item.name for item in place.iterdir() if item.is_dir() == directories)
 
     def _place(self, name: str) -> Path:
         try:
@@ -78,14 +88,16 @@ class Zip:
             raise ValueError(f"data_path {path} is a .zip that was cut or damaged ({fault}); fetch it again") from fault
         self._files: dict[str, set[str]] = defaultdict(set)
         self._folders: dict[str, set[str]] = defaultdict(set)
-        for name in self._archive.namelist():
-            parts = PurePosixPath(name).parts
+        self._members: dict[str, list[zipfile.ZipInfo]] = defaultdict(list)  # by path; of several it cannot be known which is meant
+        for member in self._archive.infolist():
+            parts = PurePosixPath(name := member.filename).parts
             # An absolute name or one with ".." is not part of the folder that the archive holds.
             if not parts or name.startswith("/") or ".." in parts:
                 continue
             for depth in range(1, len(parts)):
                 self._folders["/".join(parts[: depth - 1])].add(parts[depth - 1])
             (self._folders if name.endswith("/") else self._files)["/".join(parts[:-1])].add(parts[-1])
+            self._members["/".join(parts)].append(member)
 
     def folders(self, name: str) -> list[str]:
         """List the names of the folders directly below a folder, sorted; none if it is not there."""
@@ -95,6 +107,10 @@ class Zip:
         """List the names of the files directly below a folder, sorted; none if it is not there."""
         return sorted(self._files.get(name.strip("/"), ()))
 
+    def outside(self, name: str) -> list[str]:
+        """None: an archive has no links that are followed."""
+        return []
+
     def exists(self, name: str) -> bool:
         """Whether a file is there."""
         folder, _, file = name.rpartition("/")
@@ -102,10 +118,15 @@ class Zip:
 
     def read(self, name: str) -> bytes:
         """Bytes of a file. OSError when the archive cannot be read now, ValueError when the file is missing, damaged or too large."""
+        members = self._members.get(name, [])
         try:
-            _check_size(name, self._archive.getinfo(name).file_size)
-            return self._archive.read(name)  # no more than the size that was checked, whatever is packed
-        except (KeyError, zipfile.BadZipFile, zlib.error, EOFError, ValueError, RuntimeError) as fault:
+            if len({(member.CRC, member.file_size) for member in members}) != 1:
+                raise ValueError(f"it stands there {len(members)} times{', with other contents' if members else ''}")
+            _check_size(name, members[0].file_size)
+            return self._archive.read(members[0])  # no more than the size that was checked, whatever is packed
+        except Exception as fault:  # unpackers raise nearly every kind; one with a number is of the disk
+            if isinstance(fault, OSError) and fault.errno:
+                raise
             raise ValueError(f"{name} cannot be read from {self.path.name}: {fault}") from fault
 
     def stamp(self, names: Iterable[str]) -> str:
@@ -193,8 +214,9 @@ def is_image(name: str) -> bool:
 
 def _lookup(archive: Archive, listing: Listing, class_id: str, split: str, name: str, path: str) -> Annotation | None:
     """Read the XML of one image, counting a missing or malformed one."""
+    path = path if archive.exists(path) else f"{path.removesuffix('.xml')}.XML"
     if not archive.exists(path):
-        listing.note(class_id, split, name, "missing_annotation", f"no {path}")
+        listing.note(class_id, split, name, "missing_annotation", f"no {path.removesuffix('.XML')}.xml")
         return None
     try:
         return parse_voc(archive.read(path))
@@ -245,11 +267,15 @@ def _label(listing: Listing, annotation: Annotation | None, name: str) -> str:
     return labels[0] if labels else ""
 
 
-def _wanted(listing: Listing, asked: Sequence[str], present: Iterable[str], where: str) -> list[str]:
-    present = sorted(present)
+def _wanted(archive: Archive, listing: Listing, asked: Sequence[str], where: str) -> list[str]:
+    present = archive.folders(where)
+    for class_id in archive.outside(where):
+        listing.note(
+            class_id, "train", f"{where}/{class_id}".lstrip("/"), "link_out_of_source", "the folder is not followed; copy it there"
+        )
     for class_id in asked:
         if class_id not in present:
-            listing.note(class_id, "train", "", "unknown_class", f"asked for, and not in {where}")
+            listing.note(class_id, "train", "", "unknown_class", f"asked for, and not in {where or 'the source'}")
     listing.classes = [class_id for class_id in asked if class_id in present] if asked else present
     return listing.classes
 
@@ -257,7 +283,7 @@ def _wanted(listing: Listing, asked: Sequence[str], present: Iterable[str], wher
 def _tiny_imagenet(archive: Archive, root: str, asked: Sequence[str]) -> Listing:
     listing = Listing()
     listing.names = parse_names(_content(archive, listing, f"{root}words.txt"), "\t")
-    classes = _wanted(listing, asked, archive.folders(f"{root}train"), f"{root}train")
+    classes = _wanted(archive, listing, asked, f"{root}train")
     for class_id in classes:
         folder = f"{root}train/{class_id}"
         boxes = f"{folder}/{class_id}_boxes.txt"
@@ -285,7 +311,7 @@ def _ilsvrc(archive: Archive, root: str, asked: Sequence[str]) -> Listing:
     listing = Listing()
     data, xml = f"{root}ILSVRC/Data/CLS-LOC", f"{root}ILSVRC/Annotations/CLS-LOC"
     listing.names = parse_names(_content(archive, listing, f"{root}LOC_synset_mapping.txt"), None)
-    classes = _wanted(listing, asked, archive.folders(f"{data}/train"), f"{data}/train")
+    classes = _wanted(archive, listing, asked, f"{data}/train")
     table, faults = parse_solution(_content(archive, listing, f"{root}LOC_train_solution.csv"))
     there = [PurePosixPath(file).stem for class_id in classes for file in archive.files(f"{data}/train/{class_id}")]
     _count_missing(listing, "train", f"{root}LOC_train_solution.csv", {name: found.objects[0] for name, found in table.items()}, there)
@@ -297,6 +323,10 @@ def _ilsvrc(archive: Archive, root: str, asked: Sequence[str]) -> Listing:
                 annotation = _lookup(archive, listing, class_id, "train", name, f"{xml}/train/{class_id}/{stem}.xml")
             else:
                 annotation = _from_table(listing, table, faults, stem, class_id, "train", name)
+            if annotation and annotation.objects and class_id not in annotation.objects:
+                listing.note(
+                    class_id, "train", name, "contradictory_labels", f"annotated as {annotation.objects[0]}; the folder's is taken"
+                )
             listing.records.append(Record(name, class_id, "train", annotation))
     _ilsvrc_validation(archive, listing, root, classes, set(archive.folders(f"{data}/train")) | set(listing.names))
     return listing
@@ -335,7 +365,7 @@ def _voc_folder(archive: Archive, root: str, asked: Sequence[str]) -> Listing:
     }
     if "train" not in archive.folders(root):
         split_folders = {"train": root, "test": ""}
-    classes = _wanted(listing, asked, archive.folders(split_folders["train"]), split_folders["train"] or "the source")
+    classes = _wanted(archive, listing, asked, split_folders["train"].rstrip("/"))
     for split, folder in split_folders.items():
         for class_id in classes if folder or split == "train" else ():
             for file in filter(is_image, archive.files(f"{folder}{class_id}")):

@@ -25,9 +25,15 @@ def choose_images(work: Path, **parameters: Any) -> StudyData:
         parameters: of ``dataset.load_study_data``, without ``cache_dir``.
 
     Raises:
-        FileNotFoundError, ValueError: as ``dataset.load_study_data``.
+        FileNotFoundError, ValueError: as ``dataset.load_study_data``, and ValueError where fewer than two classes are left.
     """
     data = load_study_data(**parameters, cache_dir=work / "cache")
+    if len(data.classes) < 2:
+        faults = ", ".join(f"{count} {kind}" for kind, count in data.faults["fault"].value_counts().items())
+        left = data.classes["class_id"].item()
+        raise ValueError(
+            f"of the classes in {_place(parameters)} only {left} is left, and a classifier needs 2; faults: {faults or 'none'}"
+        )
     counts = {"classes": len(data.classes), "train": len(data.train), "test": len(data.test)}
     given = {
         name: list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value for name, value in parameters.items()

@@ -363,8 +363,10 @@ def test_no_usable_class_names_the_faults(store, load):
     ("change", "message"),
     [
         ({"data_source": "imagenet"}, "data_source 'imagenet' is unknown; choose one of synthetic, ilsvrc, tiny_imagenet, voc_folder"),
-        ({"image_size": 4}, "image_size is 4; it must be at least 8"),
-        ({"images_per_class": -1}, "images_per_class is -1; it must be at least 0"),
+        ({"image_size": 4}, "image_size is 4; it must be a whole number of at least 8"),
+        ({"image_size": 16.5}, "image_size is 16.5; it must be a whole number of at least 8"),
+        ({"images_per_class": -1}, "images_per_class is -1; it must be a whole number of at least 0"),
+        ({"data_seed": -1}, "data_seed is -1; it must be a whole number of at least 0"),
         ({"class_ids": ["a", "a"]}, "class_ids names a class twice"),
         ({"data_path": ""}, "needs data_path"),
         (
@@ -421,7 +423,7 @@ def test_a_line_of_a_table_that_cannot_be_read_costs_one_image(store, load):
     lines = files["LOC_train_solution.csv"].decode().splitlines()
     lines[1] = "n01_0,n01 nan 2 12 10"
     lines[2] = "n01_1,n01 2 2\r12 10"
-    lines[3] = "n01_2," + "n01 2 2 12 10 " * 20_000
+    lines[3] = "n01_2," + "n01 2 2 12 10 " * 1000 + " " * 130_000
     lines[4] = '"n01_3","n01 2 2 12 10"'
     lines[5] = "n01_4,n01 2 2 12 1e999"
     lines[6] = "\xff\x00,,,\x00"
@@ -496,3 +498,61 @@ def test_a_member_that_unpacks_too_large_is_not_read_and_a_cut_zip_is_called_tha
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(ValueError, match=r"s.zip is a .zip that was cut or damaged .*; fetch it again"):
         load(path, "voc_folder")
+
+
+def test_an_image_with_very_many_boxes_is_counted_and_costs_the_others_no_room(store, load):
+    files = voc_folder()
+    files["cat/0.xml"] = voc(*[(1, 1, 9, 9)] * 1001)
+    files["cat/1.xml"] = voc(*[(1, 1, 9, 9)] * 1000)
+    data = load(store(files), "voc_folder", test_images_per_class=1)
+    assert kinds(data) == {"too_many_boxes": 1}
+    assert data.train.boxes.shape == (13, 1000, 4)
+
+
+def test_a_class_folder_that_is_a_link_out_of_the_source_is_counted(tmp_path, load):
+    files = voc_folder(classes=("cat", "dog", "owl"))
+    for name, content in files.items():
+        (tmp_path / "source" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "source" / name).write_bytes(content)
+    (tmp_path / "source/owl").rename(tmp_path / "owl")
+    (tmp_path / "source/owl").symlink_to(tmp_path / "owl")
+    (tmp_path / "source/loop").symlink_to(tmp_path / "source")
+    data = load(tmp_path / "source", "voc_folder", class_ids=[])
+    assert data.classes["class_id"].tolist() == ["cat", "dog"]
+    assert kinds(data) == {"link_out_of_source": 2}
+    assert load(tmp_path / "source", "voc_folder", class_ids=["dog", "cat", "../owl"]).classes["class_id"].tolist() == ["dog", "cat"]
+
+
+def zipped(path, files, **options):
+    with warnings.catch_warnings(), zipfile.ZipFile(path, "w", **options) as archive:
+        warnings.simplefilter("ignore")  # a name stands twice
+        for name, content in files:
+            archive.writestr(name, content)
+    return path
+
+
+def test_a_zip_with_names_that_are_written_otherwise_or_twice(tmp_path, load):
+    files = voc_folder()
+    whole = load(zipped(tmp_path / "plain.zip", files.items()), "voc_folder")
+    odd = [(f"./{name.replace('/', '//')}", content) for name, content in files.items()]
+    assert load(zipped(tmp_path / "odd.zip", odd), "voc_folder").fingerprint == whole.fingerprint
+    twice = [*files.items(), ("cat/0.jpg", files["cat/0.jpg"]), ("dog/0.jpg", jpeg(9))]
+    data = load(zipped(tmp_path / "twice.zip", twice), "voc_folder")
+    assert kinds(data) == {"unreadable_image": 1}  # the same content twice is one file
+    assert data.faults["detail"].item().endswith("it stands there 2 times, with other contents")
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_member_that_cannot_be_unpacked_is_unreadable_for_good(tmp_path, load, compression):
+    path = zipped(tmp_path / "a.zip", voc_folder().items(), compression=compression)
+    content = bytearray(path.read_bytes())
+    content[100:300] = bytes(200)
+    path.write_bytes(content)
+    assert kinds(load(path, "voc_folder")) == {"unreadable_image": 1}
+
+
+def test_an_ilsvrc_image_that_is_annotated_as_another_class_is_counted(store, load):
+    files = ilsvrc()
+    name = "ILSVRC/Annotations/CLS-LOC/train/n01/n01_0.xml"
+    files[name] = files[name].replace(b"n01", b"n02")
+    assert kinds(load(store(files), "ilsvrc")) == {"contradictory_labels": 1}

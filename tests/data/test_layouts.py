@@ -66,6 +66,17 @@ def test_a_validation_line_with_a_bad_box_keeps_its_class():
     assert set(faults) == {"v.JPEG"}
 
 
+def test_a_mark_of_byte_order_and_a_namespace_change_nothing():
+    spaced = voc((1, 2, 3, 4)).replace(b"<annotation>", b'<annotation xmlns="http://example.org/voc">')
+    assert parse_voc(b"\xef\xbb\xbf" + spaced) == parse_voc(voc((1, 2, 3, 4)))
+    assert set(parse_tiny_boxes(b"\xef\xbb\xbfx.JPEG\t1\t2\t3\t4", with_class=False)[0]) == {"x.JPEG"}
+    assert parse_names(b"\xef\xbb\xbfn1\tcrane", "\t") == {"n1": "crane"}
+
+
+def test_a_name_is_what_a_figure_can_show():
+    assert parse_names(b"n1\tcr\0a\x1b[1mne\nn2\t" + b"x" * 9999, "\t") == {"n1": "cra[1mne", "n2": "x" * 100}
+
+
 def test_names_keep_the_first_synonym():
     assert parse_names(b"n1\tgoldfish, Carassius\nn2\tlion\n\nbroken", "\t") == {"n1": "goldfish", "n2": "lion"}
     assert parse_names(b"n1 tree frog, tree-frog", None) == {"n1": "tree frog"}

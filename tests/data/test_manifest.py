@@ -10,7 +10,7 @@ import torch
 
 from helpers.data import manifest
 from helpers.data.dataset import load_study_data
-from tests.conftest import TINY_SCENES, tiny_imagenet
+from tests.conftest import TINY_SCENES, tiny_imagenet, voc_folder
 
 COMMAND = re.escape("`python -m helpers.sweep params/mine.yaml --force 01_data_subset")
 
@@ -69,7 +69,7 @@ def test_a_damaged_manifest_is_refused(tmp_path, content):
 
 
 @pytest.mark.parametrize(
-    "parameters", ["{}", '{"data_source": "synthetic", "colour": 1}', '{"data_source": "synthetic", "image_size": "a"}']
+    "parameters", ["{}", '{"data_source": "synthetic", "colour": 1}', '{"data_source": "synthetic", "image_size": 16, "class_ids": 5}']
 )
 def test_a_manifest_of_other_parameters_is_refused(tmp_path, parameters):
     (tmp_path / "mine").mkdir()
@@ -106,3 +106,13 @@ def test_a_source_that_is_gone_is_told_with_the_command_that_names_another(sourc
         manifest.of_study(work)
     assert chosen(tmp_path / "moved", work).fingerprint == data.fingerprint
     assert manifest.of_study(work).fingerprint == data.fingerprint
+
+
+def test_a_single_class_that_is_left_is_refused_before_anything_rests_on_it(tmp_path):
+    files = voc_folder(classes=("cat", "dog"))
+    for name, content in files.items():
+        (tmp_path / "images" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "images" / name).write_bytes(b"" if name.startswith("cat") else content)
+    with pytest.raises(ValueError, match=r"only dog is left, and a classifier needs 2; faults: 8 .*, 8 .*, 1 class_with_too_few_images"):
+        manifest.choose_images(tmp_path / "mine", data_source="voc_folder", data_path=str(tmp_path / "images"), image_size=16)
+    assert not (tmp_path / "mine/data.json").exists()
