@@ -224,9 +224,9 @@ def say_claims(claims: pd.DataFrame, *, primary: bool = True) -> str:
 
 
 def say_stated(facts: pd.DataFrame) -> str:
-    """Sentence on whether the claims are older than the first run, and by which hash they are known."""
+    """Sentence on whether the claims are older than the first run, and by which hash they are known; "" where there are none."""
     if not len(facts):
-        return "Nothing was claimed before the first run, so no number here is a verdict."
+        return ""
     row = facts.iloc[0]
     age = f"when {count(int(row['runs']), 'run')} were there already, so not beforehand" if row["runs"] else "before the first run"
     return f"The claims (hash `{row['digest']}`) were first seen on {row['first_seen']} UTC, {age}."

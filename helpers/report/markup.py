@@ -15,11 +15,46 @@ def inert(markdown: str) -> str:
     return _LIVE.sub("\u200c", markdown)
 
 
-# Words of a figure's name that are written otherwise.
+# Words of a name that are written otherwise.
 _WORDS = {"cam": "CAM", "iou": "IoU", "roc": "ROC", "clip": "CLIP", "resnet": "ResNet", "efficientnet": "EfficientNet", "kappa": "Kappa"}
+_TITLES = {  # of figures whose name says too little of them
+    "added": "Error of prediction that each measure saves",
+    "attributions": "Attributions in place of a class activation map",
+    "classes": "Images and classes that are scored",
+    "confounding": "IoU and gap, hyperparameters held fixed",
+    "confusion": "Confusion of the most accurate model",
+    "divergence": "Distance from the clean cell",
+    "error": "Error by noise and unseen classes",
+    "invariance": "Accuracy under perturbations, by training images alone",
+    "kappa-loss": "Kappa loss by noise and unseen classes",
+    "late-changes": "Changes in the last epochs",
+    "layer": "Layer of the map",
+    "masks": "Masks made by a machine",
+    "per-class": "Precision, recall and F1 by class",
+    "ranking": "Every measure by the same questions",
+    "saliency": "Annotated boxes and masks made by a machine",
+    "sensitivity": "Trade-off point by the weight of the demands",
+    "threshold": "Threshold of the map",
+    "unlabelled": "Error of the predicted accuracy",
+}
 
 
 def figure_title(name: str) -> str:
     """Title of a figure by its name: "iou-against-gap" is "IoU against gap"."""
-    words = " ".join(_WORDS.get(word, word) for word in name.split("-"))
+    number, rest = re.match(r"(?:\w+-figure-(\d+)-)?(.*)", name).groups()
+    return (_TITLES.get(rest) or _in_words(rest.split("-"))) + _of_the_paper("Figure", number)
+
+
+def table_title(name: str) -> str:
+    """Title of a table by its name: "table3_iou" is "IoU (Table 3 of the paper)"."""
+    number, rest = re.match(r"(?:table(\d+)_)?(.*)", name).groups()
+    return _in_words(rest.split("_")) + _of_the_paper("Table", number)
+
+
+def _in_words(parts: list[str]) -> str:
+    words = " ".join(_WORDS.get(part, part) for part in parts)
     return words[:1].upper() + words[1:]
+
+
+def _of_the_paper(kind: str, number: str | None) -> str:
+    return f" ({kind} {number} of the paper)" if number else ""

@@ -21,7 +21,7 @@ import mistune
 from jinja2.utils import markupsafe
 
 from helpers.files import PROJECT_ROOT, complete_or_absent, inside, read_json
-from helpers.report.markup import figure_title, inert
+from helpers.report.markup import figure_title, inert, table_title
 from helpers.report.tables import table_content
 from helpers.report.variants import read_listing, side_by_side
 
@@ -102,7 +102,7 @@ def study_question(path: Path) -> tuple[str, str]:
 
 
 def study_page(folder: Path, notebooks: list[str]) -> Path:
-    """Write ``index.html``: the question of the study, its verdicts, and what each notebook told, with its figures and tables."""
+    """Write ``index.html``: the question of the study, its verdicts, what each notebook told, and where its figures and tables are."""
     chapters = [_chapter(folder, name) for name in notebooks]
     items = [chapter.pop("all") for chapter in chapters]
     first = [found for own in items if (found := [item for item in own if item.get("first")])]
@@ -111,10 +111,11 @@ def study_page(folder: Path, notebooks: list[str]) -> Path:
     listing = read_listing(folder)
     known = {"variant": folder.name if folder.parent.name == "variants" else "", "chapters": chapters, "answers": answers}
     for chapter in chapters:  # what an answer on top repeats is said there
-        chapter["items"] = [item for item in chapter["items"] if not any(item.get("text", "\0") in answer["text"] for answer in answers)]
+        chapter["texts"] = [text for text in chapter["texts"] if not any(text in answer["text"] for answer in answers)]
     known |= {"shared": listing.get("shared", []), "files": listing.get("files", {}), "reports": side_by_side(folder)}
     question, setting = study_question(PROJECT_ROOT / "params" / f"{_study(folder)}.yaml")
-    known |= {"question": question, "setting": setting, "verdicts": _verdicts(folder)}
+    stated = [item["reading"] for own in items for item in own if item.get("name") == "claims_stated"]
+    known |= {"question": question, "setting": setting, "verdicts": _verdicts(folder), "stated": "".join(stated[-1:])}
     return _write(folder, "index", "Index", "index", known)
 
 
@@ -204,8 +205,11 @@ def _chapter(folder: Path, name: str) -> dict[str, Any]:
     title = next((line.lstrip("# ") for line in first.splitlines() if line.startswith("# ")), name)
     question = next((line.removeprefix("**Question.** ") for line in first.splitlines() if line.startswith("**Question.**")), "")
     items = _items(folder, name)
-    told = [item for item in items if not (item.get("answer") or item.get("first"))]  # the others stand on top
-    return {"name": name, "title": title, "question": question, "items": told, "all": items}
+    said = [item for item in items if item["kind"] == "text" or item.get("total") == 0]  # an empty table leaves its reading
+    texts = [item.get("text", item.get("said")) for item in said if not (item.get("answer") or item.get("first"))]  # those stand on top
+    shown = {"texts": texts, "figures": [item for item in items if item["kind"] == "figure"]}
+    shown |= {"tables": [item for item in items if item.get("total")], "all": items}
+    return {"name": name, "title": title, "question": question} | shown
 
 
 def _items(folder: Path, notebook: str) -> list[dict[str, Any]]:
@@ -223,7 +227,7 @@ def _items(folder: Path, notebook: str) -> list[dict[str, Any]]:
             item |= {"wide": bool(size) and size[0] > 620, "svg": vector.as_posix() if (folder / vector).is_file() else ""}
         elif item["kind"] == "table":
             content = table_content(inside(folder, item["path"]))
-            item |= {"title": item["name"].replace("_", " "), "content": content, "total": content["total"]}
+            item |= {"title": table_title(item["name"]), "content": content, "total": content["total"]}
     captions = {item["reading"] for item in story if item["kind"] == "figure"}
     for item in story:  # a table and the figure of it may have one reading; it stands below the figure
         item["said"] = "" if item["kind"] == "table" and item["reading"] in captions else item.get("reading", "")
@@ -247,7 +251,8 @@ def _verdicts(folder: Path) -> list[dict[str, str]]:
         return format(float(row[name]), form) if row.get(name) not in (None, "", "nan") else "–"
 
     return [
-        {"claim": row["claim"], "published": number(row, "published"), "here": number(row, "ours"), "n": number(row, "n", ".0f")}
+        {"claim": row["claim"], "published": number(row, "published"), "n": number(row, "n", ".0f")}
+        | {"here": f"{number(row, 'ours')}{' points' if row.get('question', '').endswith('points') else ''}"}
         | {"interval": f"{number(row, 'ci_low')} to {number(row, 'ci_high')}" if row.get("ci_low") else "none", "verdict": row["verdict"]}
         for row in rows
     ]

@@ -82,7 +82,7 @@ def table_content(path: Path, most: int = MOST_ROWS) -> dict[str, Any]:
     constant = constant if len(constant) < len(columns) else set()
     order = sorted((name for name in columns if name not in constant), key=lambda name: (name in _LONG, name not in HYPERPARAMETERS))
     rows = [[_value(columns[name][row]) for name in order] for row in range(min(most, len(lines)))]
-    same = {column_header(name): values[0] for name, values in columns.items() if name in constant and values[0]}
+    same = {column_header(name): _value(values[0]) for name, values in columns.items() if name in constant and values[0]}
     return {"header": [column_header(name) for name in order], "rows": rows, "same": same, "total": len(lines)}
 
 

@@ -55,8 +55,8 @@ def test_a_table_is_written_whole_and_shown_in_part(report):
     assert "—" in html
     assert "<script>" not in html
     page = finish(opened).read_text()
-    assert "<script>x" not in page
-    assert "<strong>Three</strong> rows." in page
+    assert '<a href="01_data_subset.html#table-scores">Scores</a> (3)' in page
+    assert "<script>x" not in page + (opened.folder / "01_data_subset.html").read_text()
     assert "my" in page
     assert "01 Title &lt;b&gt;" in page
     assert "Is it &amp; how?" in page
@@ -78,13 +78,15 @@ def test_a_figure_is_written_twice_closed_and_numbered_and_captioned_once(report
     ]
     nbformat.write(notebook_of(outputs), opened.folder / "01_data_subset.ipynb")
     index = pages.write_pages(opened.folder)
-    for page in (index, opened.folder / "01_data_subset.html"):
-        text = page.read_text()
-        assert text.count("r is <strong>0.5</strong>, &quot;not&quot; 0") == 2  # one for each figure
+    page = (opened.folder / "01_data_subset.html").read_text()
+    for text in (index.read_text(), page):
         assert text.count("<strong>Figure 1.2. IoU against gap.</strong>") == 1
         assert 'alt="Figure 1.2: IoU against gap"' in text
-        for end in ("png", "svg"):
-            assert f'href="figures/01_data_subset-iou-against-gap.{end}"' in text
+    assert page.count("r is <strong>0.5</strong>, &quot;not&quot; 0") == 2  # one for each figure
+    assert 'href="01_data_subset.html#figure-1.2"' in index.read_text()
+    assert 'id="figure-1.2"' in page
+    for end in ("png", "svg"):
+        assert f'href="figures/01_data_subset-iou-against-gap.{end}"' in page
 
 
 def test_the_same_figure_is_the_same_files(report):

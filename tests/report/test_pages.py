@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from helpers.files import PROJECT_ROOT
-from helpers.report import pages
+from helpers.report import markup, pages
 
 
 @pytest.fixture
@@ -71,11 +71,13 @@ def test_a_table_is_given_to_the_script_of_the_page_escaped(folder):
     pd.DataFrame({"class": ["</script><b>"], "n": [3]}).to_csv(folder / "tables/classes.csv", index=False)
     story = [{"kind": "table", "name": "classes", "path": "tables/classes.csv", "reading": "One class.", "rows": 1}]
     outputs = (("text/html", "<table></table>"), ("text/markdown", "One class."))
-    for page in published(folder, [cell("table()", *outputs)], story):
-        assert page.count("One class.") == 1
-        assert "</script><b>" not in page
-        start = page.index('<script type="application/json">') + len('<script type="application/json">')
-        assert json.loads(page[start : page.index("</script>", start)])["rows"] == [["</script><b>", 3]]
+    index, page = published(folder, [cell("table()", *outputs)], story)
+    assert page.count("One class.") == 1
+    assert "</script><b>" not in page
+    start = page.index('<script type="application/json">') + len('<script type="application/json">')
+    assert json.loads(page[start : page.index("</script>", start)])["rows"] == [["</script><b>", 3]]
+    assert '<a href="04_baselines.html#table-classes">Classes</a> (1)' in index
+    assert 'id="table-classes"' in page
 
 
 def test_one_reading_of_a_table_and_of_its_figure_stands_once(folder):
@@ -90,24 +92,27 @@ def test_one_reading_of_a_table_and_of_its_figure_stands_once(folder):
         ("image/png", ""),
         ("text/markdown", "**Figure 4.1. R.** r is 1."),
     )
-    for page in published(folder, [cell("both()", *outputs)], story):
-        assert page.count("r is 1.") == 1
-        assert page.index("tables/r.csv") < page.index("r is 1.")
+    _, page = published(folder, [cell("both()", *outputs)], story)
+    assert page.count("r is 1.") == 1
+    assert page.index("tables/r.csv") < page.index("r is 1.")
 
 
 def test_verdicts_stand_on_the_index_and_findings_come_first(folder):
     rows = {
         "claim": ["IoU < gap", "other"],
         "published": [-0.82, None],
-        "ours": [0.5, None],
+        "ours": [0.5, 4.8],
         "ci_low": [0.36, None],
         "ci_high": [0.64, None],
     }
-    pd.DataFrame(rows | {"n": [60, 0], "verdict": ["not tested here", "undecided"]}).to_csv(folder / "tables/claims.csv", index=False)
+    rows |= {"question": ["r_gap", "added_error_points"], "n": [60, 0], "verdict": ["not tested here", "undecided"]}
+    pd.DataFrame(rows).to_csv(folder / "tables/claims.csv", index=False)
     (folder / "FINDINGS.md").write_text("# What my says\n\n| a | b |\n|---|---|\n| [c](tables/claims.csv) | <i>d</i> |\n")
     index, page = published(folder, [], [])
     assert "<td>IoU &lt; gap</td>" in index
     assert "0.36 to 0.64" in index
+    assert '<td class="number">0.50</td>' in index
+    assert '<td class="number">4.80 points</td>' in index
     assert index.index("not tested here") < index.index("undecided") < index.index("04 Rank")
     for text in (index, page):
         links = [part.split(".html")[0] for part in text.split('href="')[1:] if ".html" in part[:40]]
@@ -115,6 +120,19 @@ def test_verdicts_stand_on_the_index_and_findings_come_first(folder):
     findings = (folder / "findings.html").read_text()
     assert '<a href="tables/claims.csv">c</a>' in findings
     assert "&lt;i&gt;d&lt;/i&gt;" in findings
+
+
+@pytest.mark.parametrize(
+    ("title_of", "name", "title"),
+    [
+        (markup.table_title, "table3_iou", "IoU (Table 3 of the paper)"),
+        (markup.table_title, "images_enough", "Images enough"),
+        (markup.figure_title, "cam-methods", "CAM methods"),
+        (markup.figure_title, "huang-figure-4-divergence", "Distance from the clean cell (Figure 4 of the paper)"),
+    ],
+)
+def test_the_title_of_a_table_or_figure_is_in_words(title_of, name, title):
+    assert title_of(name) == title
 
 
 @pytest.mark.parametrize(
