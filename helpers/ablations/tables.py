@@ -8,8 +8,8 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from helpers.ablations.compute import ALL_IMAGES, BOXES, CLOSED_FORMS, CORRECT, LAYER_METHODS, NO_CLASS, PREDICTED, RIGHT, TRUE
-from helpers.statistics import published
 from helpers.statistics.correlations import Array, pearson
+from helpers.statistics.published import published_table
 from helpers.statistics.resampling import correlated, drawn_with_images
 from helpers.statistics.tables import TOTAL, correlation_table
 from helpers.statistics.verdicts import NEGLIGIBLE
@@ -91,7 +91,7 @@ def of_paper(scores: pd.DataFrame, **fixed: object) -> pd.DataFrame:
 
 def published_pooled(minimum_train_accuracy: float) -> dict[str, float]:
     """The paper's pooled r of its measures among the models above a training accuracy; nothing for a threshold it does not have."""
-    table = published.du2024_table3()
+    table = published_table("du2024_table3")
     chosen = (table["architecture"] == TOTAL) & np.isclose(table["threshold"], minimum_train_accuracy)
     return table[chosen].set_index("method")["pearson_r"].to_dict()
 
@@ -138,7 +138,7 @@ def cam_methods(
     chosen = on_the_same_images(at_last_stage(scores))
     chosen = chosen[(chosen["threshold"] == threshold) & chosen["class_used"].isin([PREDICTED, NO_CLASS]) & (chosen["annotation"] == BOXES)]
     named = chosen.assign(row=chosen["method"] + "|" + chosen["formula"] + "|" + chosen["part"])
-    table = _by_architecture(models, named, accuracies, published.du2024_table6(), resamples, seed, images)
+    table = _by_architecture(models, named, accuracies, published_table("du2024_table6"), resamples, seed, images)
     table[["formula", "part"]] = table["measure"].str.split("|", expand=True).reindex(columns=[1, 2])
     sampled = chosen[chosen["part"] == "sampled"].groupby(["method", "formula"]).agg({"nearest": set, "difference": "max"})
     same = {key: next(iter(row.nearest)) for key, row in sampled.iterrows() if len(row.nearest) == 1 and row.difference < SAME}
@@ -168,7 +168,7 @@ def annotations(
     """
     chosen = of_paper(at_last_stage(scores), part="closed", class_used=PREDICTED, threshold=threshold)
     names = np.where(chosen["annotation"] == BOXES, "annotated_boxes", chosen["annotation"])
-    theirs = published.du2024_table7()
+    theirs = published_table("du2024_table7")
     masks = [theirs[theirs["method"] == "saliency_masks"].assign(method=name) for name in np.unique(names) if name != "annotated_boxes"]
     theirs = pd.concat([theirs[theirs["method"] == "annotated_boxes"], *masks])
     table = _by_architecture(models, chosen.assign(row=names, method=names), accuracies, theirs, resamples, seed, images)
@@ -215,7 +215,7 @@ def validity(networks: pd.DataFrame, models: pd.DataFrame, *, resamples: int, se
         row = {"architecture": name} | averages | correlation(mine["iou"], mine, resamples, seed)
         row["tells"] = tells(row["ci_low"], row["ci_high"])
         rows.append(row | {"trained_n": len(trained), "trained_r": pearson(trained["iou"], trained["gap"])})
-    theirs = published.du2024_table5().rename(columns={"pearson_r": "published_r"})[["architecture", "published_r"]]
+    theirs = published_table("du2024_table5").rename(columns={"pearson_r": "published_r"})[["architecture", "published_r"]]
     half = 1.96 / np.sqrt(np.where(theirs["architecture"] == TOTAL, PAPER_NETWORKS * (len(theirs) - 1), PAPER_NETWORKS) - 3)
     ends = [np.tanh(np.arctanh(theirs["published_r"]) + sign * half) for sign in (-1, 1)]
     theirs = theirs.assign(published_low=ends[0], published_high=ends[1], published_tells=list(map(tells, *ends)))

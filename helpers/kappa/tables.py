@@ -7,7 +7,7 @@ import pandas as pd
 from helpers.kappa.intervals import Spread, readings
 from helpers.kappa.statistics import AXES
 from helpers.kappa.tradeoff import TradeoffPoint
-from helpers.statistics.published import huang2025_table1, huang2025_table2, huang2025_table3
+from helpers.statistics.published import published_table
 from helpers.statistics.resampling import percentile_interval
 
 _MEASURES_OF_THE_PAPER = {"INVERSE_MARGIN": "inverse_margin", "LOG_SUM_OF_FRO": "log_sum_of_fro", "PARAM_NORM": "param_norm"}
@@ -17,7 +17,7 @@ def beside_table1(cells: pd.DataFrame) -> pd.DataFrame:
     """List the networks with their size, published sizes beside them (Huang et al. 2025, Table 1)."""
     first = cells.drop_duplicates("model")[["family", "model", "model_id", "origin", "weights"]]
     own = first.assign(weights_millions=first["weights"] / 1e6).drop(columns="weights")
-    theirs = huang2025_table1().rename(columns={"weights_millions": "published_weights_millions"})
+    theirs = published_table("huang2025_table1").rename(columns={"weights_millions": "published_weights_millions"})
     return own.merge(theirs, how="left", on=["family", "model"])
 
 
@@ -34,7 +34,7 @@ def beside_table2(points: Mapping[str, TradeoffPoint], spreads: Mapping[str, Spr
         along each axis), ssim, unseen_fraction, weights_millions and F; value, low and high (95 % over classes and test images),
         and a column per dataset and family of the paper.
     """
-    theirs = huang2025_table2()
+    theirs = published_table("huang2025_table2")
     names = "published_" + theirs["dataset"] + "_" + theirs["family"]
     printed = theirs.drop(columns=["dataset", "family"]).set_axis(names, axis=0).T
     rows = []
@@ -65,7 +65,7 @@ def beside_table3(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 def published_sign_errors() -> pd.DataFrame:
     """The printed sign errors and p-values by measure and slice: published_imagenet, published_cifar100, published_p_imagenet, ..."""
-    theirs = huang2025_table3().assign(measure=lambda table: table["measure"].map(_MEASURES_OF_THE_PAPER))
+    theirs = published_table("huang2025_table3").assign(measure=lambda table: table["measure"].map(_MEASURES_OF_THE_PAPER))
     theirs["slice"] = theirs["statistic"] + "_over_" + theirs["axis"]
     wide = theirs.pivot(index=["measure", "slice"], columns="dataset", values=["sign_error", "p_value"])
     wide.columns = [f"published_{'p_' if value == 'p_value' else ''}{dataset}" for value, dataset in wide.columns]

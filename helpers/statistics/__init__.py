@@ -9,7 +9,7 @@ from helpers import face
 FACE = {
     "correlations": ["pearson"],
     "hyperparameters": ["changes", "confounders", "subsets"],
-    "published": [],
+    "published": ["published_table"],
     "questions": [],
     "tables": [
         "beside_published",

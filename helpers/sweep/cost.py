@@ -16,7 +16,7 @@ from helpers.data.layouts import open_archive
 from helpers.files import PROJECT_ROOT, device_name, from_root, read_json
 from helpers.networks import resnet
 from helpers.scoring.precision import pass_seconds, scoring_record
-from helpers.statistics import published
+from helpers.statistics.published import published_table
 from helpers.sweep.study_file import load_study
 from helpers.training import config, cuda_graph, pool, step_choice
 from helpers.training import run as training_run
@@ -183,7 +183,7 @@ def image_counts(parameters: Mapping[str, Any]) -> Counts:
         root = layouts.find_root(archive, parameters["data_source"])
         records = layouts.LAYOUTS[parameters["data_source"]].scan(archive, root, wanted).records
     except (OSError, ValueError):
-        known = published.du2024_table1().set_index("wnid")["n"].to_dict()
+        known = published_table("du2024_table1").set_index("wnid")["n"].to_dict()
         numbers = pd.Series({name: known.get(name, _ILSVRC_IMAGES) for name in wanted})
         note = "assumed: the files are not there, so the published numbers of images with boxes stand for them"
         return Counts(int(numbers.clip(upper=most or None).sum()), held * len(wanted), len(wanted), note)

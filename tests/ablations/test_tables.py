@@ -21,7 +21,7 @@ from helpers.ablations.tables import (
     validity,
 )
 from helpers.statistics.correlations import kendall, pearson
-from helpers.statistics.published import du2024_table3, du2024_table6, du2024_table7
+from helpers.statistics.published import published_table
 
 METHODS = ("grad_cam", "layer_cam")
 
@@ -116,7 +116,7 @@ def test_table6_compares_on_the_same_images_beside_the_paper_and_names_one_map(m
     assert ways["images"].tolist() == [9] * 6 + [100]
     assert (ways["method"].iloc[-1], ways["formula"].iloc[-1]) == ("grad_cam", "correct")
     assert len(table) == len(ways) * 3 * 2
-    theirs = du2024_table6().set_index(["method", "threshold"])["pearson_r"]
+    theirs = published_table("du2024_table6").set_index(["method", "threshold"])["pearson_r"]
     for row in table.itertuples():
         known = row.architecture == "resnet18" and (row.method, row.threshold) in theirs.index
         assert (row.published_r == theirs[row.method, row.threshold]) if known else np.isnan(row.published_r)
@@ -139,7 +139,7 @@ def test_table7_stands_beside_the_paper(models, scores):
     assert table["method"].unique().tolist() == ["annotated_boxes", "fine_grained"]
     assert table.groupby("method")["images"].first().to_dict() == {"annotated_boxes": 100, "fine_grained": 90}
     mine = table[(table["architecture"] == "resnet18")].set_index("method")["published_r"].to_dict()
-    theirs = du2024_table7().query("threshold == 0.8").set_index("method")["pearson_r"]
+    theirs = published_table("du2024_table7").query("threshold == 0.8").set_index("method")["pearson_r"]
     assert mine == {"annotated_boxes": theirs["annotated_boxes"], "fine_grained": theirs["saliency_masks"]}
     masks = iou_of(models, scores, **PAPER | {"annotation": "fine_grained"}, threshold=0.1)
     row = table[(table["architecture"] == "Total") & (table["method"] == "fine_grained")].iloc[0]
@@ -176,7 +176,9 @@ def test_thresholds_begin_with_the_papers_way_and_carry_its_value_once(models, s
 
 
 def test_pooled_values_of_the_paper_are_looked_up_by_accuracy():
-    expected = du2024_table3().query("architecture == 'Total' and threshold == 0.9").set_index("method")["pearson_r"].to_dict()
+    expected = (
+        published_table("du2024_table3").query("architecture == 'Total' and threshold == 0.9").set_index("method")["pearson_r"].to_dict()
+    )
     assert published_pooled(0.9) == expected
     assert published_pooled(0.5) == {}
 

@@ -5,7 +5,7 @@ from matplotlib import pyplot as plt
 
 from helpers.measures.registry import MEASURES, columns
 from helpers.report import claims, measures
-from helpers.statistics import published
+from helpers.statistics.published import published_table
 
 TITLES = {"a": "Alpha", "b": "Beta", "c": "Gamma", "iou": "IoU", "nuclear_norm": "nuclear norm"}
 
@@ -64,15 +64,15 @@ def test_invariance_counts_where_the_gi_score_is_ahead():
     ]
     table = pd.DataFrame(rows, columns=["perturbation", "predictor", "kendall"])
     table = table.assign(direction=np.where(table["predictor"] == "Gi-score", -1, 1))
-    text = measures.say_invariance(table, published.invariance_scores())
+    text = measures.say_invariance(table, published_table("schiff2021_invariance"))
     assert "Gi-score -0.30, mean of the curve 0.40, accuracy under augmentation 0.30" in text
     assert "as promised under 1 of 2 perturbations" in text
     assert "in the paper under 14 of 16." in text
-    assert "enough models" in measures.say_invariance(table.assign(kendall=np.nan), published.invariance_scores())
+    assert "enough models" in measures.say_invariance(table.assign(kendall=np.nan), published_table("schiff2021_invariance"))
 
 
 def test_the_published_averages_are_the_means_of_the_published_tasks():
-    table = published.pgdl_scores().set_index("measure")
+    table = published_table("schiff2021_pgdl").set_index("measure")
     means = table.drop(columns="published_average").select_dtypes("number").mean(axis=1)
     np.testing.assert_allclose(means, table["published_average"], atol=0.01)  # both were rounded to two places
 
