@@ -15,7 +15,7 @@ from torch import Tensor
 from helpers.data.dataset import StudyData
 from helpers.files import inside, is_sound, read_tensors, write_tensors
 from helpers.networks import resnet
-from helpers.training.catalogue import load_model, models_of
+from helpers.training.catalogue import lacks_weights, load_model, models_of
 
 MICRO_AVERAGE = "micro average"
 POINTS_PER_CURVE = 200
@@ -269,7 +269,7 @@ def keep_test_logits(
     """
     for model in models_of(catalogue):
         path = logits_path(work, model.model_id)
-        if not is_sound(path):
+        if not is_sound(path) and not lacks_weights(work, model):
             network = load_model(work, model, len(data.classes), device)
             batches = data.test.images.split(batch_size)
             logits = torch.cat([network(_prepared(pixels, device)).float().cpu() for pixels in batches])
@@ -295,6 +295,10 @@ def read_logits(work: Path, model_id: str) -> Tensor:
 
 
 def metrics_of_models(work: Path, catalogue: pd.DataFrame, data: StudyData) -> pd.DataFrame:
-    """Score every model on the test images, see ``classification.metrics_table``; models whose logits are not finite are left out."""
-    said = {name: read_logits(work, name) for name in catalogue.loc[catalogue["snapshot"] != "none", "model_id"]}
+    """Score every model on the test images, see ``classification.metrics_table``; models whose logits are not finite are left out.
+
+    So are those that came without weights and without logits.
+    """
+    models = [model for model in models_of(catalogue) if is_sound(logits_path(work, model.model_id)) or not lacks_weights(work, model)]
+    said = {model.model_id: read_logits(work, model.model_id) for model in models}
     return metrics_table({name: logits for name, logits in said.items() if logits.isfinite().all()}, data.test.labels)

@@ -23,7 +23,7 @@ from helpers.measures import passes
 from helpers.networks import hooks, resnet
 from helpers.scoring.classification import confusion, read_logits
 from helpers.scoring.common_set import ScoringSet, classes_in_turn
-from helpers.training.catalogue import load_model, models_of
+from helpers.training.catalogue import load_model, models_of, with_weights
 
 LOOKS = "looks.npz"  # beside the stories of a report
 IMAGE_SPLITS = ("training", "test")
@@ -71,8 +71,8 @@ def open_looks(
     threshold: float,
     device: torch.device | str = "cpu",
     images: int = 120,
-) -> Looks:
-    """Looks of a study's models at its images; a model passes over them when it is first asked for.
+) -> Looks | None:
+    """Looks of a study's models at its images; a model passes over them when it is first asked for. None without a model with weights.
 
     Args:
         work: the study's folder.
@@ -84,6 +84,8 @@ def open_looks(
         device: where to compute.
         images: of each split, at most.
     """
+    if not len(models := with_weights(work, models)):
+        return None
     rows = {"training": list(scored_on.rows[:images]), "test": classes_in_turn(data.test.labels)[:images].tolist()}
     taken = [data.train.subset(rows["training"]), data.test.subset(rows["test"])]
     most = max(part.boxes.shape[1] for part in taken)
@@ -94,7 +96,7 @@ def open_looks(
     by_id = {model.model_id: model for model in models_of(models)}
     load = lru_cache(4)(lambda name: load_model(work, by_id[name], len(data.classes), device))
     seen = partial(_seen, work=work, load=load, images=shown, data=data, method=method, threshold=threshold, device=device)
-    example = load(next(iter(by_id))) if by_id else None
+    example = load(next(iter(by_id)))
     return Looks(
         images=table,
         pictures=tuple(_jpeg(image, image.shape[-1]) for image in shown.images),
@@ -104,7 +106,7 @@ def open_looks(
         threshold=threshold,
         model_ids=tuple(by_id),
         of_model=lru_cache(16)(seen),
-        layers=tuple(hooks.stage_layers(example, shown.images.shape[-1])) if example is not None else (),
+        layers=tuple(hooks.stage_layers(example, shown.images.shape[-1])),
         map_by=lru_cache(256)(partial(_map_by, load, shown.images, device)),
     )
 

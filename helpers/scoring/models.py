@@ -18,7 +18,7 @@ from helpers.measures.evidence import closure
 from helpers.networks import resnet
 from helpers.scoring.common_set import ScoringSet
 from helpers.scoring.single_images import PROVIDED_BY, folder_name, kept_measures, save_image_values
-from helpers.training.catalogue import Model, load_model, models_of, read_scores, save_scores, start_path
+from helpers.training.catalogue import Model, load_model, models_of, read_scores, save_scores, start_path, with_weights
 from helpers.training.config import RunConfig
 from helpers.training.pool import jobs_for, killed, start_worker, watched
 from helpers.training.run import fitted_rows, initial_model
@@ -112,9 +112,10 @@ def spread_over_seeds(
 
     Returns:
         measure, model_id, n seeds with a value, mean and spread (standard deviation) over them; NaN for fewer than two. No row without
-        models.
+        models, or where the weights of all are elsewhere.
     """
     todo = [item for item in registry.of_families(["flatness"]) if item.name in _OF_NOISE]
+    catalogue = with_weights(work, catalogue)
     drawn = [replace(settings, seed=settings.seed + more) for more in range(seeds)]
     tables = [pd.DataFrame(columns=["measure", "value", "model_id"])]
     for model in models_of(catalogue.sort_values("gap").iloc[len(catalogue) // 2 :][:1]):

@@ -107,12 +107,17 @@ def stacked_values(work: Path, catalogue: pd.DataFrame, folder: str) -> dict[str
 def correct_on_test(work: Path, catalogue: pd.DataFrame, data: StudyData) -> NDArray[np.float32]:
     """Whether every model is right on every test image, by its kept logits: (models, test images) of 0 and 1, NaN rows without a model.
 
-    Logits that are not there, or not what was written, are computed again on the processor.
+    Logits that are not there, or not what was written, are computed again on the processor. What came of them is kept beside the scores,
+    for another machine to which a model goes without weights and logits.
     """
     for _ in keep_test_logits(work, catalogue, data, "cpu"):
         pass
-    found = np.full((len(catalogue), len(data.test)), np.nan, dtype=np.float32)
+    found, folder = np.full((len(catalogue), len(data.test)), np.nan, dtype=np.float32), f"test-{data.fingerprint}"
     for row, name in enumerate(catalogue["model_id"]):
         if is_sound(logits_path(work, name)):
             found[row] = (read_logits(work, name).argmax(1) == data.test.labels).numpy()
+            if not _path(work, folder, name).is_file():
+                save_image_values(work, folder, name, {"correct": found[row] > 0})
+        elif kept := read_image_values(work, folder, name):
+            found[row] = kept["correct"]
     return found

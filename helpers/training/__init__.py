@@ -3,7 +3,17 @@
 from helpers import face
 
 FACE = {
-    "catalogue": ["analysed", "histories", "keep_checkpoints", "late_changes", "missing", "models_of", "models_of_study", "read_catalogue"],
+    "catalogue": [
+        "analysed",
+        "histories",
+        "keep_checkpoints",
+        "late_changes",
+        "missing",
+        "models_of",
+        "models_of_study",
+        "read_catalogue",
+        "with_weights",
+    ],
     "config": ["PAPER_AXES", "runs_of_study"],
     "pool": ["choose_device", "train_missing"],
     "precision": ["choose_precision", "smallest_shape"],

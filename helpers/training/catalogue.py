@@ -15,10 +15,10 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from helpers.files import inside, is_sound, read_json, remove, sealed
+from helpers.files import give_up, inside, is_sound, read_json, remove, sealed
 from helpers.networks.portable import Form, save_half
 from helpers.training.config import RunConfig, cell_name, config_from, run_id
-from helpers.training.soundness import fault_of_run
+from helpers.training.soundness import fault_of_run, is_elsewhere
 from helpers.training.state import snapshot_path
 
 _HYPERPARAMETERS = [field.name for field in fields(RunConfig)]
@@ -132,6 +132,19 @@ def models_of(catalogue: pd.DataFrame) -> list[Model]:
     return [Model(row["model_id"], row["run_id"], row["snapshot"], config_from(row), row) for row in rows]
 
 
+def with_weights(work: Path, table: pd.DataFrame) -> pd.DataFrame:
+    """Rows of a catalogue, or of a table with its columns, but for models whose runs came without their weights from another machine."""
+    paths = [snapshot_path(run_folder(work, run), snapshot) for run, snapshot in zip(table["run_id"], table["snapshot"], strict=True)]
+    return table[np.array([not is_elsewhere(path) for path in paths], dtype=bool)]
+
+
+def lacks_weights(work: Path, model: Model) -> bool:
+    """Whether the weights of a model are elsewhere, so that what it was not scored for stays undefined here; a warning says so."""
+    if lacks := is_elsewhere(snapshot_path(run_folder(work, model.run_id), model.snapshot)):
+        warnings.warn("models that came without their weights stay undefined where they were not scored before", stacklevel=3)
+    return lacks
+
+
 def load_model(work: Path, model: Model, classes: int, device: torch.device | str = "cpu") -> nn.Module:
     """Load a model of the catalogue in eval mode, channels last.
 
@@ -142,10 +155,15 @@ def load_model(work: Path, model: Model, classes: int, device: torch.device | st
         device: where to put it.
 
     Raises:
-        FileNotFoundError: its weights are not there; the message names the run to train again.
+        FileNotFoundError: its weights are not there; the message says where they are, or names the run to train again.
         ValueError: the file is damaged; likewise.
     """
     path = snapshot_path(run_folder(work, model.run_id), model.snapshot)
+    if is_elsewhere(path):
+        raise FileNotFoundError(
+            f"the weights of {model.model_id} are where it was trained: its run came without them, and what it was not scored for there "
+            f"needs them; pack the study there with --weights and take that, or delete the folder {path.parent} and run 02_grid_training"
+        )
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing; delete the folder {path.parent} and run 02_grid_training again to train it anew")
     network = model.form.network(classes)
@@ -164,12 +182,12 @@ def keep_checkpoints(work: Path, models: pd.DataFrame, folder: Path, classes: Se
         models: rows of its catalogue to choose from.
         folder: where to write; a file per model, with its hyperparameters and accuracies in the header.
         classes: names of the outputs, in their order.
-        count: how many; ends of the gap and what lies evenly between them in the order of gaps.
+        count: how many of those whose weights are here; ends of the gap and what lies evenly between them in the order of gaps.
 
     Returns:
         The chosen rows, smallest gap first, with a column ``file``.
     """
-    ordered = models[models["gap"].notna()].sort_values(["gap", "model_id"])
+    ordered = with_weights(work, models[models["gap"].notna()]).sort_values(["gap", "model_id"])
     places = np.unique(np.linspace(0, len(ordered) - 1, min(count, len(ordered))).round().astype(int))
     chosen = ordered.iloc[places].assign(file=lambda table: table["model_id"] + ".safetensors")
     for model in models_of(chosen):
@@ -188,10 +206,20 @@ def _score_path(work: Path, folder: str, model_id: str) -> Path:
     return inside(work / "scores", f"{folder}/{model_id}.parquet")
 
 
+def _kept_scores(work: Path, folder: str, model_id: str) -> pd.DataFrame:
+    """Scores of a model in a folder; none where the file is not there, not as it was written, or of another model."""
+    path = _score_path(work, folder, model_id)
+    if is_sound(path):
+        table = pyarrow.parquet.ParquetFile(path).read().to_pandas()
+        if set(SCORE_COLUMNS) <= set(table) and table["model_id"].eq(model_id).all():
+            return table
+        give_up(path, f"these are no scores of {model_id}")
+    return pd.DataFrame(columns=SCORE_COLUMNS)
+
+
 def scored_measures(work: Path, folder: str, model_id: str) -> set[str]:
     """List the measures that a folder of scores has of a model; these are computed again only where the file is not as it was written."""
-    path = _score_path(work, folder, model_id)
-    return set(pyarrow.parquet.read_table(path, columns=["measure"])["measure"].to_pylist()) if is_sound(path) else set()
+    return set(_kept_scores(work, folder, model_id)["measure"])
 
 
 def forget_scores(work: Path, folder: str, model_id: str) -> None:
@@ -201,11 +229,10 @@ def forget_scores(work: Path, folder: str, model_id: str) -> None:
 
 def save_scores(work: Path, folder: str, model_id: str, scores: pd.DataFrame) -> None:
     """Add scores of a model to a folder, all at once: rows of measure, variant, value (NaN is undefined), seconds, reason."""
-    path = _score_path(work, folder, model_id)
     table = scores.assign(model_id=model_id)[SCORE_COLUMNS].astype({"value": float, "seconds": float})
-    if is_sound(path):
-        table = pd.concat([pd.read_parquet(path), table], ignore_index=True)
-    with sealed(path) as temporary:
+    if len(before := _kept_scores(work, folder, model_id)):
+        table = pd.concat([before, table], ignore_index=True)
+    with sealed(_score_path(work, folder, model_id)) as temporary:
         table.to_parquet(temporary, index=False)
 
 
@@ -214,8 +241,8 @@ def read_scores(work: Path, folders: Iterable[str], model_ids: Iterable[str]) ->
 
     Two processes that scored a model at the same time have both entered it; it is given once.
     """
-    paths = [_score_path(work, folder, name) for name in sorted(model_ids) for folder in folders]
-    tables = [pyarrow.parquet.ParquetFile(path).read().to_pandas() for path in paths if is_sound(path)]
+    tables = [_kept_scores(work, folder, name) for name in sorted(model_ids) for folder in folders]
+    tables = [table for table in tables if len(table)]
     table = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=SCORE_COLUMNS)
     return table.drop_duplicates(["model_id", "measure", "variant"], ignore_index=True)
 
@@ -248,10 +275,10 @@ def models_of_study(work: Path, fingerprint: str, minimum_train_accuracy: float)
     """
     path = work / "catalogue.parquet"
     remedy = f"run notebooks/02_grid_training.ipynb for it, or `python -m helpers.sweep params/{work.name}.yaml --force 02_grid_training`"
-    if not path.is_file():
+    if not is_sound(path):
         raise FileNotFoundError(f"{path} is not there: notebook 02 has not trained the networks of the study {work.name!r}; {remedy}")
     table = pd.read_parquet(path)
-    if others := sorted(set(table["data"]) - {fingerprint}):
+    if others := sorted(set(table.get("data", ["unknown"])) - {fingerprint}):
         told = f"the models in {path} were trained on the images {', '.join(others)}, and notebook 01 has chosen {fingerprint} since"
         raise ValueError(f"{told}; {remedy}")
     return analysed(table, minimum_train_accuracy)

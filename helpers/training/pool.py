@@ -1,5 +1,6 @@
 """Several training runs side by side, each in a process of its own with one thread, on one machine or several with one disk."""
 
+import math
 import multiprocessing
 import os
 import signal
@@ -81,6 +82,7 @@ def train_missing(
     weights: Mapping[str, str] | None = None,
     device: str = "cpu",
     jobs: int = 0,
+    until: float = math.inf,
     show: Callable[[str], object] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Train the runs that are not complete, and yield each result as it comes.
@@ -95,13 +97,16 @@ def train_missing(
         weights: where each architecture's pretrained weights are read from, as ``weights.read_weights`` takes it.
         device: where to train.
         jobs: processes; 0 chooses.
+        until: reading of ``time.monotonic`` after which no run begins and no epoch ends: what is not complete by then has a checkpoint, and
+            yields nothing. Runs then keep their order on a GPU too, so that what is complete is as balanced as it can be.
         show: is given one line on the epochs of the runs that train, again and again, such as ``tqdm``'s ``set_postfix_str``.
 
     Raises:
         RuntimeError: a run failed for a reason other than divergence; the others are finished first, all faults are named. Where a
             process was killed it is a ``BrokenProcessPool``, which a sweep tries again; it names the signal, the run, and what to try.
     """
-    todo, claims = runs_in_order(catalogue.missing(work, runs), device), work / "runs" / ".claims"
+    todo, claims = catalogue.missing(work, runs), work / "runs" / ".claims"
+    todo = runs_in_order(todo, device) if until == math.inf else todo
     if not todo:
         LockHolder(claims).others()  # an execution may have been killed after its last run
         return
@@ -111,13 +116,15 @@ def train_missing(
     count = min(jobs_for(device, jobs), len(todo))
     pids = context.RawArray("q", len(todo))  # who trains each run, written by the processes
     numbers = {run_id(run): number for number, run in enumerate(todo)}
-    given = (work, dict(weights or {}), device)
+    given = (work, dict(weights or {}), device, until)
     with (
         LockHolder(claims) as owner,
         ProcessPoolExecutor(count, mp_context=context, initializer=_start_trainer, initargs=(device, pids, numbers)) as executor,
     ):
         waiting, started = deque(todo), {}
         while waiting or started:
+            if time.monotonic() >= until:
+                waiting.clear()
             yield from _start_free(waiting, started, count, owner, executor, given)
             for future in _ended(started):
                 name = run_id(started.pop(future))
@@ -126,8 +133,8 @@ def train_missing(
                     broken.append(name)
                 elif fault:
                     faults.append(f"{name}: {type(fault).__name__}: {fault}")
-                else:
-                    yield future.result()
+                elif result := future.result():  # none where the time was up
+                    yield result
             if show:
                 show(line(work, started.values()))
         owner.others()  # clears away what killed executions left
@@ -221,12 +228,12 @@ def _start_trainer(device: str, pids: Any, numbers: dict[str, int]) -> None:
     _NOTES.update(pids=pids, numbers=numbers)
 
 
-def _train_noted(run: RunConfig, *given: Any) -> dict[str, Any]:
+def _train_noted(run: RunConfig, *given: Any) -> dict[str, Any] | None:
     _NOTES["pids"][_NOTES["numbers"][run_id(run)]] = os.getpid()
     return _train(run, *given)
 
 
-def _train(run: RunConfig, work: Path, weights: dict[str, str], device: str) -> dict[str, Any]:
+def _train(run: RunConfig, work: Path, weights: dict[str, str], device: str, until: float = math.inf) -> dict[str, Any] | None:
     # Imported in the worker, where they are needed; the parent only hands out work.
     from helpers.networks.weights import read_weights
     from helpers.training.run import train_run
@@ -234,7 +241,8 @@ def _train(run: RunConfig, work: Path, weights: dict[str, str], device: str) -> 
     data = _images(work)
     pretrained = read_weights(weights[run.architecture], run.architecture) if run.pretrained else None
     seconds = 0.0 if torch.device(device).type == "cpu" else _CHECKPOINT_SECONDS
-    return train_run(run, data, catalogue.run_folder(work, run), pretrained=pretrained, device=device, checkpoint_seconds=seconds)
+    folder = catalogue.run_folder(work, run)
+    return train_run(run, data, folder, pretrained=pretrained, device=device, checkpoint_seconds=seconds, until=until)
 
 
 @lru_cache(maxsize=1)

@@ -1,5 +1,6 @@
 """Where pretrained starts come from: torchvision's names, files, or a pretraining made on the spot on other classes."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +12,11 @@ from helpers.files import is_sound, write_tensors
 from helpers.networks.weights import read_weights, weights_digest
 from helpers.training import catalogue, pool
 from helpers.training.config import RunConfig, run_id
+from helpers.training.soundness import is_elsewhere
 from helpers.training.state import snapshot_path
 
 MADE = "made"
-_FOLDER = "pretraining"  # below the study's, a model set with images of its own
+FOLDER = "pretraining"  # below the study's, a model set with images of its own
 
 
 @dataclass(frozen=True)
@@ -58,9 +60,9 @@ def check_disjoint(study_classes: Sequence[str], pretraining_classes: Sequence[s
         raise ValueError(f"pretraining and study share the classes {', '.join(shared[:5])}; set pretrain_class_ids to other classes")
 
 
-def make(runs: Sequence[RunConfig], work: Path, device: str, jobs: int) -> Iterator[dict[str, Any]]:
-    """Results of the pretraining runs that were missing, trained on the images of ``choose_pretraining_images``."""
-    return pool.train_missing(runs, work / _FOLDER, device=device, jobs=jobs)
+def make(runs: Sequence[RunConfig], work: Path, device: str, jobs: int, until: float = math.inf) -> Iterator[dict[str, Any]]:
+    """Results of the pretraining runs that were missing, trained on the images of ``choose_pretraining_images``, see ``train_missing``."""
+    return pool.train_missing(runs, work / FOLDER, device=device, jobs=jobs, until=until)
 
 
 def made(runs: Sequence[RunConfig], work: Path) -> dict[str, Weights]:
@@ -71,8 +73,8 @@ def made(runs: Sequence[RunConfig], work: Path) -> dict[str, Weights]:
     """
     weights = {}
     for run in runs:
-        path = snapshot_path(catalogue.run_folder(work / _FOLDER, run), "stop")
-        if not path.is_file():
+        path = snapshot_path(catalogue.run_folder(work / FOLDER, run), "stop")
+        if not path.is_file() and not is_elsewhere(path):
             raise RuntimeError(f"pretraining {run_id(run)} left no weights (diverged?); lower its learning rate or check its images")
         weights[run.architecture] = Weights(str(path), run_id(run))
     return weights
@@ -82,7 +84,7 @@ def keep_starts(weights: Mapping[str, Weights], work: Path) -> None:
     """Copy the weights that runs start from into the study, once: some measures need the distance from the start."""
     for architecture, start in weights.items():
         path = catalogue.start_path(work, start.identity)
-        if not is_sound(path):
+        if not is_sound(path) and not is_elsewhere(Path(start.source)):
             write_tensors(path, read_weights(start.source, architecture))
 
 
@@ -97,6 +99,6 @@ def choose_pretraining_images(work: Path, study_classes: Sequence[str], **change
     Raises:
         ValueError: a class is one of the study's; also as ``manifest.choose_images``.
     """
-    data = manifest.choose_images(work / _FOLDER, **manifest.image_parameters(work) | changes)
+    data = manifest.choose_images(work / FOLDER, **manifest.image_parameters(work) | changes)
     check_disjoint(study_classes, list(data.classes["class_id"]))
     return data

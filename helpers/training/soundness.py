@@ -1,10 +1,15 @@
-"""Whether the files of a complete run are those that it wrote: each belongs to the run by its digest, and what does not is made again."""
+"""Whether the files of a complete run are those that it wrote: each belongs to the run by its digest, and what does not is made again.
+
+A run that came from another machine without its weights says so in its result, ``"weights": "left out"``: then snapshots may be absent.
+"""
 
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 from helpers.files import content_digest, read_json
 
+LEFT_OUT = {"weights": "left out"}  # in the result of a run whose snapshots are elsewhere
 _READ_WHOLE = 32 * 2**20  # bytes; a larger snapshot is known by its size here, and by its own header when it is loaded
 
 
@@ -26,9 +31,22 @@ def fault_of_run(folder: Path) -> str:
         result = read_json(folder / "result.json")
         if result["run_id"] != folder.name:
             return f"result.json belongs to the run {result['run_id']}"
-        wrong = [name for name, digest in result.get("files", {}).items() if _digest(folder / name) != digest]
+        written = {name: digest for name, digest in result.get("files", {}).items() if not _elsewhere(folder / name, result)}
+        wrong = [name for name, digest in written.items() if _digest(folder / name) != digest]
     except FileNotFoundError:
         return ""
     except (ValueError, KeyError, TypeError, AttributeError):
         return "result.json is damaged"
     return f"{', '.join(wrong)}: not as the run wrote it" if wrong else ""
+
+
+def is_elsewhere(snapshot: Path) -> bool:
+    """Whether a snapshot is not here because its run came without weights from the machine that trained it."""
+    try:
+        return not snapshot.is_file() and _elsewhere(snapshot, read_json(snapshot.parent / "result.json"))
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def _elsewhere(path: Path, result: dict[str, Any]) -> bool:
+    return path.match("snapshot-*.safetensors") and LEFT_OUT.items() <= result.items() and not path.is_file()
