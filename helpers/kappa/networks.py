@@ -191,11 +191,12 @@ def as_complexity(scores: pd.DataFrame) -> pd.DataFrame:
     """Turn scores into complexities, of which a larger one promises a larger error: the value against its measure's direction.
 
     Args:
-        scores: rows of model, measure, variant and value.
+        scores: rows of model, measure, variant, value and reason; a measure that was not asked for is no row of a table.
 
     Returns:
         Index model, a column per measure of a direction (its first variant), NaN where it is undefined.
     """
-    once = scores.drop_duplicates(["model", "measure", "variant"])  # two processes that score at once leave a value twice
+    asked = scores[~scores["reason"].astype(str).str.startswith("not computed")]
+    once = asked.drop_duplicates(["model", "measure", "variant"])  # two processes that score at once leave a value twice
     wide = once.merge(registry.columns().query("direction != 0 and column == measure"), on=["measure", "variant"])
     return wide.assign(value=-wide["direction"] * wide["value"]).pivot(index="model", columns="measure", values="value")

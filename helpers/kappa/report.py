@@ -150,7 +150,9 @@ def marginal_curves(marginals: pd.DataFrame, fits: pd.DataFrame, point: Tradeoff
             ax.errorbar(x, mean, _arms(mean, table[f"{name}_low"], table[f"{name}_high"]), fmt="o-", color=colour, label="marginal")
             at = fit["level"] / scale
             ax.plot(at, fit[name], "--", color="black", linewidth=1, label="fit")
-            ax.fill_between(at, fit[f"{name}_low"], fit[f"{name}_high"], color=colour, alpha=0.2, linewidth=0, label="95 % band of the fit")
+            if fit[f"{name}_low"].notna().all():
+                ends_of_fit = fit[f"{name}_low"], fit[f"{name}_high"]
+                ax.fill_between(at, *ends_of_fit, color=colour, alpha=0.2, linewidth=0, label="95 % band of the fit")
             place, reading = getattr(point, axis) / scale, getattr(getattr(point, bound), axis)
             across, up = (ends.loc[row, ["low", "high"]] for row in (_MILLIONS.get(axis, axis), f"{bound}_by_{axis}"))
             cross = {"xerr": _arms(place, *across), "yerr": _arms(reading, *up), "color": "black", "markersize": 13}
@@ -189,7 +191,7 @@ def sign_error_figure(errors: pd.DataFrame, cells: pd.DataFrame, titles: Mapping
     if not len(ranked):
         return nothing_to_draw(f"{cells['model'].nunique()} networks: no sign error is defined.")
     slices = [column for column in ranked if "_over_" in column]
-    figure = plt.figure(figsize=(11, max(5.5, 1.6 + 0.2 * len(ranked))), layout="constrained")
+    figure = plt.figure(figsize=(11, max(5.5, 1.6 + 0.23 * len(ranked))), layout="constrained")
     grid = figure.add_gridspec(2, 2, width_ratios=[1.5, 1])
     ax, rows = figure.add_subplot(grid[:, 0]), np.arange(len(ranked))
     printed = published_sign_errors().set_index(["measure", "slice"])["published_imagenet"]
@@ -207,6 +209,7 @@ def sign_error_figure(errors: pd.DataFrame, cells: pd.DataFrame, titles: Mapping
     clean, seen = cells["ssim"] == cells["ssim"].max(), cells["unseen_fraction"] == cells["unseen_fraction"].min()
     for place, axis, part in ((grid[0, 1], "unseen_fraction", cells[clean]), (grid[1, 1], "ssim", cells[seen])):
         _slice_panel(figure.add_subplot(place), part, axis)
+    figure.axes[1].set_title("one line per network, darker is larger", fontsize="small")
     handles, labels = ax.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False, fontsize="small")
     return figure

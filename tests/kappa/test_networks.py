@@ -129,7 +129,9 @@ def test_the_distance_from_an_untrained_start_is_that_of_the_probe_alone(images,
 def test_complexity_is_the_value_against_its_direction():
     rows = [("a", "training_accuracy", "", 0.9), ("a", "training_loss", "", 0.4), ("b", "training_accuracy", "", np.nan)]
     rows += [("b", "training_loss", "", 0.7), ("a", "output_margin", "5th percentile", 3.0), ("a", "output_margin", "10th percentile", 5.0)]
-    table = as_complexity(pd.DataFrame(rows + rows[:1], columns=["model", "measure", "variant", "value"]))
+    table = pd.DataFrame(rows + rows[:1], columns=["model", "measure", "variant", "value"]).assign(reason="")
+    off = {"model": "a", "measure": "params", "variant": "", "value": np.nan, "reason": "not computed: it was not asked for"}
+    table = as_complexity(pd.concat([table, pd.DataFrame([off])]))
     assert table.loc["a"].to_dict() == {"training_accuracy": -0.9, "training_loss": 0.4, "output_margin": -5.0}
     assert table.loc["b", "training_loss"] == 0.7
     assert table.loc["b", ["training_accuracy", "output_margin"]].isna().all()
