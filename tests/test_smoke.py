@@ -77,7 +77,9 @@ def test_every_measure_of_every_model_is_in_the_tables_of_04(finished):
     whole = ["r_gap", "tau_gap", "r_test_accuracy", "r_gap_given_fit", "r_gap_given_all", "added_error_points"]
     wanted = {"measure", "title", "family", "baseline", "n", "images", "reliability", "p_adjusted", "seconds"}
     assert set(ranking) == wanted | {f"{name}{end}" for name in whole for end in ("", "_low", "_high")}
-    assert set(pd.read_csv(tables / "gates.csv")) == {"gate", "concerns", "value", "limit", "passes", "reason"}
+    assert pd.read_csv(tables / "gates.csv").columns.tolist() == ["gate", "concerns", "value", "limit", "passes"]
+    claimed = ["claim", "primary", "source", "published", "ours", "ci_low", "ci_high", "p_adjusted", "smallest_r", "n", "verdict", "table"]
+    assert pd.read_csv(tables / "claims.csv").columns.tolist() == claimed
     curves = pd.read_csv(tables / "perturbation_curves.csv")
     assert len(curves) == len(ids) * 8 * 3  # eight perturbations, three magnitudes
     assert len(pd.read_csv(tables / "invariance.csv")) == 4 * 3

@@ -14,9 +14,9 @@ from helpers.measures import registry
 from helpers.report.style import count, interval, listed, nothing_to_draw, percent, style
 from helpers.statistics import questions
 from helpers.statistics.claims import ADDED, KeptClaims, kept_claims
-from helpers.statistics.gates import ANY_MEASURE, gate_table
+from helpers.statistics.gates import ANY_MEASURE, NOT_KNOWN, gate_table
 from helpers.statistics.reliability import intraclass_correlation, reliability
-from helpers.statistics.verdicts import CONTRADICTED, NOT_TESTED, SUPPORTED, judged
+from helpers.statistics.verdicts import CONTRADICTED, NOT_TESTED, STATED_COLUMNS, SUPPORTED, judged
 
 BASELINES = {
     "train_accuracy": "training accuracy",
@@ -144,7 +144,7 @@ def ranking_columns(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def judged_claims(work: Path, table: pd.DataFrame, gates: pd.DataFrame) -> tuple[pd.DataFrame, KeptClaims]:
-    """Verdicts on the claims of a study (see ``claims.kept_claims``), and since when they stand; no row where nothing was claimed."""
+    """Verdicts on the claims of a study (see ``verdicts.judged``), and since when they stand; no row where nothing was claimed."""
     kept = kept_claims(work)
     return judged(kept.claims, table, gates, _ALIKE), kept
 
@@ -154,11 +154,13 @@ def claimed_measures(work: Path) -> list[str]:
     return [claim["measure"] for claim in kept_claims(work).claims]
 
 
-def stated(kept: KeptClaims) -> pd.DataFrame:
-    """One row per claim: claim, measure, question, side, primary, digest of all, first_seen (UTC), runs that were there by then."""
-    names = ["claim", "measure", "question", "side", "primary", "digest", "first_seen", "runs"]
-    facts = {"digest": kept.digest, "first_seen": kept.first_seen, "runs": kept.runs}
-    return pd.DataFrame([{"primary": False} | claim | facts for claim in kept.claims], columns=names)
+def stated(claims: pd.DataFrame, kept: KeptClaims) -> pd.DataFrame:
+    """What was claimed and when: a row for each of ``judged_claims``, in its order.
+
+    Returns:
+        claim, measure, question, side, variant_of, primary, digest of all, first_seen (UTC), runs that were there by then.
+    """
+    return claims[["claim", *STATED_COLUMNS, "primary"]].assign(digest=kept.digest, first_seen=kept.first_seen, runs=kept.runs)
 
 
 def _gate_value(row: Any) -> str:
@@ -184,11 +186,11 @@ def say_gates(gates: pd.DataFrame) -> str:
         return f"**This study may not speak**: of the gates that concern every claim these are closed: {'; '.join(parts)}{more}."
     for name, rows in single.groupby("gate", sort=False):
         titles = [registry.ranked()[item].title if item in registry.ranked() else item for item in rows["concerns"]]
-        unknown = rows[rows["value"].isna()]
-        reasons = listed(list(dict.fromkeys(unknown["reason"].replace("", np.nan).dropna())), 2) if "reason" in rows else ""
+        unknown, limits = rows[rows["value"].isna()], rows["limit"].str.partition(NOT_KNOWN)
+        reasons = listed([reason for reason in limits.loc[unknown.index, 2].unique() if reason], 2)
         several = f"{len(unknown)} of {len(rows)} not known{': ' if reasons else ''}{reasons}" if len(unknown) else "outside of the limit"
         why = _gate_value(next(rows.itertuples())) if len(rows) == 1 and not len(unknown) else several
-        parts.append(f"{name}, for {listed(titles, 3)} ({why}; {rows['limit'].iloc[0]})")
+        parts.append(f"{name}, for {listed(titles, 3)} ({why}; {limits[0].iloc[0]})")
     return f"**This study may speak of some measures only**: of {len(gates)} gates {len(closed)} are closed: {'; '.join(parts)}."
 
 
@@ -200,7 +202,7 @@ def _numbers(row: Any) -> str:
 
 
 def claim_sentence(row: Any) -> str:
-    """One claim with its verdict and the numbers it stands on; row has ``verdicts.CLAIM_COLUMNS``."""
+    """One claim with its verdict and the numbers it stands on, a row of ``judged_claims``."""
     text = f"{row.claim}: **{row.verdict}**; here {_numbers(row)}"
     if np.isfinite(row.p_adjusted):
         text += f", adjusted p {row.p_adjusted:.2g}"

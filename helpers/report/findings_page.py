@@ -14,6 +14,7 @@ from helpers.files import PROJECT_ROOT, inside
 from helpers.report.claims import say_added, say_claims, say_gates, say_stated
 from helpers.report.style import count, interval, percent, points
 from helpers.statistics.gates import ANY_MEASURE
+from helpers.statistics.verdicts import STATED_COLUMNS
 
 PAGE = "FINDINGS.md"
 PILOT = 150  # models; a study of fewer is a pilot
@@ -54,7 +55,7 @@ def read_study(reports: Path, name: str) -> Study:
             raise FileNotFoundError(f"{folder / table}.csv is missing; run {notebook} of study {name!r} first")
     tables = {table: pd.read_csv(folder / f"{table}.csv") for table in MADE_BY if table != "catalogue"}
     catalogue = pd.read_csv(folder / "catalogue.csv", keep_default_na=False, na_values=["", "nan", "NaN"])
-    catalogue = catalogue.assign(left_out=catalogue["left_out"].fillna(""))
+    catalogue = catalogue.assign(left_out=catalogue["left_out"].astype(object).fillna(""))
     return Study(name, catalogue, catalogue[catalogue["left_out"] == ""].reset_index(drop=True), tables)
 
 
@@ -136,6 +137,7 @@ def page(study: Study, notes: str) -> str:
         notes: Markdown by hand, on what was left out and why; it stands at the end.
     """
     gates, claims, facts = (study.tables[name] for name in ("gates", "claims", "claims_stated"))
+    claims = claims.join(facts[STATED_COLUMNS])  # which has a row for each, in the same order
     scored = int((study.catalogue["snapshot"] != "none").sum())
     pilot = f" With {count(scored, 'model')}, fewer than {PILOT}, this is a **pilot**." if scored < PILOT else ""
     told = [claims_section(claims), f"{say_stated(facts)} ({table_link('claims')})"] if len(claims) else []

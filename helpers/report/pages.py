@@ -5,6 +5,7 @@ Each page is complete with the folder ``reports/assets`` beside the studies, and
 
 import argparse
 import csv
+import io
 import json
 import os
 import re
@@ -241,20 +242,19 @@ def _size(picture: Path) -> tuple[int, int] | None:
 
 def _verdicts(folder: Path) -> list[dict[str, str]]:
     """The claims of a study with what became of each, as text; none where it has no table of them."""
-    path = folder / "tables/claims.csv"
-    if not path.is_file():
+    paths = [folder / f"tables/{name}.csv" for name in ("claims", "claims_stated")]
+    if not all(path.is_file() for path in paths):
         return []
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    claims, stated = (list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))) for path in paths)
 
     def number(row: Mapping[str, str], name: str, form: str = ".2f") -> str:
         return format(float(row[name]), form) if row.get(name) not in (None, "", "nan") else "–"
 
     return [
         {"claim": row["claim"], "published": number(row, "published"), "n": number(row, "n", ".0f")}
-        | {"here": f"{number(row, 'ours')}{' points' if row.get('question', '').endswith('points') else ''}"}
+        | {"here": f"{number(row, 'ours')}{' points' if fact['question'].endswith('points') else ''}"}
         | {"interval": f"{number(row, 'ci_low')} to {number(row, 'ci_high')}" if row.get("ci_low") else "none", "verdict": row["verdict"]}
-        for row in rows
+        for row, fact in zip(claims, stated, strict=True)
     ]
 
 

@@ -21,5 +21,6 @@ FACE = {
         "task_table",
         "varied_axes",
     ],
+    "verdicts": ["CLAIM_COLUMNS"],
 }
 __getattr__ = face(__name__, FACE)

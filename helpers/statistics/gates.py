@@ -7,7 +7,8 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 ANY_MEASURE = "all"
-GATE_COLUMNS = ["gate", "concerns", "value", "limit", "passes", "reason"]
+GATE_COLUMNS = ["gate", "concerns", "value", "limit", "passes"]
+NOT_KNOWN = "; not known: "  # between a limit and the reason why a value is not known
 SMALLEST_MASK, LARGEST_MASK, HIGHEST_FLOOR = 0.05, 0.60, 0.40
 STANDARD_ERRORS, SHARE_ABOVE = 3, 0.5
 LEAST_RELIABILITY = 0.8
@@ -61,8 +62,8 @@ def gate_table(
         unknown: by measure, why a value of it is not known.
 
     Returns:
-        ``GATE_COLUMNS``: gate, concerns (a measure, or "all"), value (fraction; points for gaps; a count for cells), limit in words,
-        passes, and the reason of a value that is not known; such a value, NaN, does not pass.
+        ``GATE_COLUMNS``: gate, concerns (a measure, or "all"), value (fraction; points for gaps; a count for cells), limit in words, and
+        passes. A value that is not known, NaN, does not pass; the limit then ends with ``NOT_KNOWN`` and the reason.
 
     Raises:
         ValueError: an absent column, or fewer than 2 classes.
@@ -93,8 +94,9 @@ def gate_table(
     )
     cells = models["cell"].nunique()
     rows.append(("enough cells", ANY_MEASURE, float(cells), f"at least {ENOUGH_CELLS} cells", cells >= ENOUGH_CELLS))
-    table = pd.DataFrame(rows, columns=GATE_COLUMNS[:-1]).astype({"passes": bool})
-    return table.assign(reason=["" if np.isfinite(row.value) else (unknown or {}).get(row.concerns, "") for row in table.itertuples()])
+    table = pd.DataFrame(rows, columns=GATE_COLUMNS).astype({"passes": bool})
+    reasons = table["concerns"].map({name: f"{NOT_KNOWN}{reason}" for name, reason in (unknown or {}).items()}, na_action="ignore")
+    return table.assign(limit=table["limit"] + reasons.where(table["value"].isna()).astype(object).fillna(""))
 
 
 def failed(gates: pd.DataFrame, measures: Collection[str]) -> list[str]:

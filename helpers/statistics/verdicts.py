@@ -15,21 +15,9 @@ CANNOT_TELL, NOT_TESTED = "cannot tell", "not tested here"
 NEGLIGIBLE = 0.2  # |r|, and points of added error
 SIGNIFICANT = 0.05
 CLAIM_COLUMNS = [
-    "claim",
-    "primary",
-    "source",
-    "published",
-    "ours",
-    "ci_low",
-    "ci_high",
-    "p_adjusted",
-    "smallest_r",
-    "n",
-    "verdict",
-    "table",
-    "question",
-    "variant_of",
+    *("claim", "primary", "source", "published", "ours", "ci_low", "ci_high", "p_adjusted", "smallest_r", "n", "verdict", "table"),
 ]
+STATED_COLUMNS = ["measure", "question", "side", "variant_of"]
 
 
 def verdict(side: int, low: float, high: float, p_adjusted: float, *, may_speak: bool = True) -> str:
@@ -73,8 +61,8 @@ def judged(
         alike: groups of measures that are formulas of one thing.
 
     Returns:
-        ``CLAIM_COLUMNS``, each claim followed by its variants, of which variant_of is its text, else ""; smallest_r is in the unit of
-        ours: points for added error.
+        ``CLAIM_COLUMNS`` and ``STATED_COLUMNS``, each claim followed by its variants, of which variant_of is its text, else "";
+        smallest_r is in the unit of ours: points for added error.
 
     Raises:
         ValueError: see ``claims.check_claims``.
@@ -99,15 +87,17 @@ def judged(
             "smallest_r": row[f"{question}_smallest"],
             "n": int(row["n"]),
             "table": claim.get("table", "measures_ranking"),
+            "measure": claim["measure"],
             "question": question,
+            "side": claim["side"],
             "variant_of": "" if head == number else claims[head]["claim"],
         }
-        rows.append(own | {"head": head, "side": SIDES[claim["side"]], "may_speak": not failed(gates, [claim["measure"]])})
-    table = pd.DataFrame(rows, columns=[*CLAIM_COLUMNS, "head", "side", "may_speak"])
+        rows.append(own | {"head": head, "may_speak": not failed(gates, [claim["measure"]])})
+    table = pd.DataFrame(rows, columns=[*CLAIM_COLUMNS, *STATED_COLUMNS, "head", "may_speak"])
     family = table["table"].where(~table["primary"].astype(bool), "")
     table["p_adjusted"] = table.groupby(family)["p_adjusted"].transform(holm).astype(float)
     table["verdict"] = [
-        "" if row.variant_of else verdict(row.side, row.ci_low, row.ci_high, row.p_adjusted, may_speak=row.may_speak)
+        "" if row.variant_of else verdict(SIDES[row.side], row.ci_low, row.ci_high, row.p_adjusted, may_speak=row.may_speak)
         for row in table.itertuples()
     ]
-    return table.sort_values("head", kind="stable", ignore_index=True)[CLAIM_COLUMNS]
+    return table.sort_values("head", kind="stable", ignore_index=True)[[*CLAIM_COLUMNS, *STATED_COLUMNS]]

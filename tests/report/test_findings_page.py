@@ -7,8 +7,9 @@ import pytest
 from helpers.files import PROJECT_ROOT
 from helpers.report import claims, findings_page
 from helpers.statistics.claims import KeptClaims
+from helpers.statistics.gates import NOT_KNOWN
 from helpers.statistics.questions import known_in_advance
-from helpers.statistics.verdicts import judged
+from helpers.statistics.verdicts import CLAIM_COLUMNS, STATED_COLUMNS, judged
 
 TABLES = sorted((PROJECT_ROOT / "reports").glob("*/tables/gates.csv"))  # of the first studies there are none
 PAGES = [path.parents[1] for path in TABLES if path.parents[1].joinpath(findings_page.PAGE).is_file()]
@@ -35,10 +36,11 @@ def tables():
     gates = claims.study_gates(models.assign(whole_image_floor=0.3, mask_area=0.4), 10, values)
     table, bands = claims.ranking(models, ["batch_size"], {"iou": 1.0}, values, draws=200, permutations=99, seed=0)
     levels = pd.DataFrame({"hyperparameter": ["batch_size"], "levels": ["16, 32"], "published": ["16, 32, 64"]})
-    found = {"catalogue": catalogue, "gates": gates, "claims": judged(CLAIMS, table, gates, [("iou", "iou_b")])}
+    told = judged(CLAIMS, table, gates, [("iou", "iou_b")])
+    found = {"catalogue": catalogue, "gates": gates, "claims": told[CLAIM_COLUMNS], "told": told}
     known = known_in_advance(models, ["batch_size"], draws=200)
     return found | {
-        "claims_stated": claims.stated(KEPT),
+        "claims_stated": claims.stated(told, KEPT),
         "measures_ranking": claims.ranking_columns(table),
         "known_in_advance": known,
         "table2_hyperparameters": levels,
@@ -114,10 +116,12 @@ def test_a_stranger_reads_whether_the_study_may_speak_and_whether_its_claims_are
         "**This study may not speak**: of the gates that concern every claim these are closed: enough cells (24; at least"
     )
     assert claims.say_gates(tables["gates"].assign(passes=True)).startswith("**This study may speak**")
-    assert claims.say_stated(claims.stated(KEPT)).endswith("UTC, before the first run.")
-    assert "when 3 runs were there already, so not beforehand" in claims.say_stated(claims.stated(KEPT._replace(runs=3)))
-    assert claims.say_stated(claims.stated(KEPT).iloc[:0]) == ""
-    (row,) = tables["claims"][tables["claims"]["primary"].astype(bool)].itertuples()
+    facts = tables["claims_stated"]
+    assert facts.columns.tolist() == ["claim", *STATED_COLUMNS, "primary", "digest", "first_seen", "runs"]
+    assert claims.say_stated(facts).endswith("UTC, before the first run.")
+    assert "when 3 runs were there already, so not beforehand" in claims.say_stated(facts.assign(runs=3))
+    assert claims.say_stated(facts.iloc[:0]) == ""
+    (row,) = tables["told"][tables["told"]["primary"].astype(bool)].itertuples()
     assert "**not tested here**; here -0.9" in claims.claim_sentence(row)
     assert "published -0.80, n = 48" in claims.claim_sentence(row)
 
@@ -132,7 +136,8 @@ def test_the_answer_on_the_field_counts_what_is_beyond_chance(tables):
 
 def test_gates_of_single_measures_say_why_a_value_is_not_known(tables):
     opened = tables["gates"].assign(passes=lambda t: t["passes"] | (t["concerns"] == "all"))
-    opened.loc[opened["concerns"] == "iou_b", ["value", "passes", "reason"]] = [np.nan, False, "no mean over images"]
+    why = f"reliability at least 0.8{NOT_KNOWN}no mean over images"
+    opened.loc[opened["concerns"] == "iou_b", ["value", "passes", "limit"]] = [np.nan, False, why]
     text = claims.say_gates(opened)
     assert text.startswith("**This study may speak of some measures only**")
     assert "models differ, for IoU-B (1 of 1 not known: no mean over images; reliability at least 0.8)" in text

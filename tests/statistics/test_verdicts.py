@@ -192,7 +192,7 @@ def test_formulas_of_one_thing_are_one_claim_that_is_judged_and_adjusted_once():
 def test_an_unknown_value_says_why_and_does_not_pass():
     table = gate_table(MODELS, classes=20, reliabilities={"iou": np.nan, "gi": 0.9}, unknown={"iou": "no mean", "gi": "unused"})
     rows = table[table["gate"] == "models differ"].set_index("concerns")
-    assert rows["reason"].to_dict() == {"iou": "no mean", "gi": ""}
+    assert rows["limit"].to_dict() == {"iou": "reliability at least 0.8; not known: no mean", "gi": "reliability at least 0.8"}
     assert rows["passes"].to_dict() == {"iou": False, "gi": True}
 
 
@@ -224,7 +224,7 @@ OPEN = {
 def test_gates_pass_at_their_limits():
     table = gate_table(MODELS, **OPEN)
     assert table["passes"].all()
-    assert table.columns.tolist() == ["gate", "concerns", "value", "limit", "passes", "reason"]
+    assert table.columns.tolist() == ["gate", "concerns", "value", "limit", "passes"]
     assert table.set_index("gate")["value"].to_dict() == pytest.approx(
         {
             "the mask can miss": 0.3,
