@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from helpers.data import manifest
 from helpers.files import PROJECT_ROOT
 from helpers.training import catalogue, pool, state
 from helpers.training.config import RunConfig, run_id
+from helpers.training.run import initial_model, make_optimizer
 from helpers.training.stopping import Epoch
 from tests.training.conftest import configurations
 
@@ -210,3 +212,54 @@ def test_whoever_waits_for_training_is_shown_its_epochs_and_none_at_the_end(tmp_
     list(pool.train_missing([run], tmp_path, jobs=1, show=shown.append))
     assert shown[-1] == ""
     assert all(re.fullmatch(r"(resnet18 epoch [12] of 2, loss \d+\.\d\d)?", line) for line in shown)
+
+
+def test_no_run_begins_when_the_time_is_up_and_the_next_call_trains_them(tmp_path):
+    runs = [replace(run, max_epochs=1) for run in configurations(tmp_path)[:2]]
+    assert list(pool.train_missing(runs, tmp_path, jobs=1, until=time.monotonic())) == []
+    assert not list(tmp_path.glob("runs/*/config.json"))
+    assert len(list(pool.train_missing(runs, tmp_path, jobs=1, until=time.monotonic() + 3600))) == 2
+
+
+def test_a_run_whose_time_is_up_yields_nothing_and_frees_its_claim(tmp_path):
+    """The first epoch is an hour long by what its checkpoint says."""
+    (run,) = [replace(run, max_epochs=3) for run in configurations(tmp_path)[:1]]
+    model = initial_model(run, 3)
+    folder = catalogue.run_folder(tmp_path, run)
+    folder.mkdir(parents=True)
+    row = Epoch(epoch=1, train_loss=2.0, train_accuracy=0.5, monitor_accuracy=0.5, seconds=3600.0)
+    state.save(folder, model, make_optimizer(model, run, torch.device("cpu")), [row], [])
+    assert list(pool.train_missing([run], tmp_path, jobs=1, until=time.monotonic() + 1800)) == []
+    assert pool.last_epoch(folder) == row
+    (result,) = pool.train_missing([run], tmp_path, jobs=1)
+    assert result["epochs"] == 3
+
+
+def test_runs_that_a_time_cuts_short_keep_their_balanced_order_on_a_gpu(tmp_path, monkeypatch):
+    """A context that starts no process: what is asked for, in order."""
+    base = configurations(tmp_path)[0]
+    runs = [replace(base, optimizer=name, repeat=number) for number in range(2) for name in ("sgd", "adam")]
+    asked = []
+
+    class Nobody:
+        def __init__(self, *given, **named):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *fault):
+            pass
+
+        def submit(self, function, run, *given):
+            asked.append(run)
+            done = Future()
+            done.set_result({"run_id": run_id(run)})
+            return done
+
+    monkeypatch.setattr(pool, "ProcessPoolExecutor", Nobody)
+    assert len(list(pool.train_missing(runs, tmp_path, device="cuda", until=time.monotonic() + 3600))) == 4
+    assert asked == runs
+    asked.clear()
+    assert len(list(pool.train_missing(runs, tmp_path, device="cuda"))) == 4
+    assert asked == pool.runs_in_order(runs, "cuda") != runs

@@ -55,6 +55,21 @@ def test_the_same_configuration_gives_the_same_bits(data, config, tmp_path):
     assert not equal(tensors(tmp_path / "one"), tensors(tmp_path / "other"))
 
 
+def test_a_run_stops_before_an_epoch_that_would_end_too_late_and_goes_on_with_the_same_bits(data, config, tmp_path, monkeypatch):
+    train_run(config, data, tmp_path / "whole")
+    seen = []
+    with monkeypatch.context() as clock:
+        clock.setattr(run.time, "monotonic", lambda: 10.0 * len(seen))  # ten seconds an epoch
+        cut = train_run(config, data, tmp_path / "cut", until=25.0, checkpoint_seconds=1e9, on_epoch=seen.append)
+    assert cut is None
+    assert not (tmp_path / "cut" / "result.json").exists()
+    assert state.history(tmp_path / "cut") == seen
+    assert len(seen) == 3
+    assert train_run(config, data, tmp_path / "cut", until=-1.0) is None
+    assert train_run(config, data, tmp_path / "cut")["epochs"] == 4
+    assert equal(tensors(tmp_path / "whole"), tensors(tmp_path / "cut"))
+
+
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_a_run_interrupted_after_any_epoch_ends_with_the_bits_of_an_uninterrupted_one(data, config, tmp_path, optimizer):
     config = replace(config, optimizer=optimizer)

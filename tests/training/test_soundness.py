@@ -8,6 +8,7 @@ import pytest
 
 from helpers.data.dataset import load_study_data
 from helpers.training import catalogue, soundness
+from helpers.training.config import run_id
 from helpers.training.run import train_run
 from tests.conftest import TINY_SCENES
 from tests.training.conftest import configurations
@@ -66,3 +67,40 @@ def test_a_run_of_before_there_were_digests_is_held_against_its_name_alone(runs,
     del record["files"]
     (folder / "result.json").write_text(json.dumps(record))
     assert soundness.fault_of_run(folder) == ""
+
+
+def left_out(folder):
+    """What a run is on a machine to which it came without its weights."""
+    record = json.loads((folder / "result.json").read_text()) | soundness.LEFT_OUT
+    (folder / "result.json").write_text(json.dumps(record))
+    (folder / "snapshot-stop.safetensors").unlink()
+
+
+def test_a_run_that_came_without_its_weights_is_complete_and_asks_for_them_where_they_are_needed(runs, tmp_path):
+    (first, second), _ = runs
+    folder = catalogue.run_folder(tmp_path, first)
+    left_out(folder)
+    assert catalogue.missing(tmp_path, [first, second]) == []
+    table = catalogue.read_catalogue(tmp_path)
+    assert len(table) == 2
+    assert catalogue.with_weights(tmp_path, table)["run_id"].tolist() == [run_id(second)]
+    assert catalogue.with_weights(tmp_path, table[:0]).columns.tolist() == table.columns.tolist()
+    models = {model.run_id: model for model in catalogue.models_of(table)}
+    with pytest.raises(FileNotFoundError, match=rf"the weights of {run_id(first)}@stop are where it was trained: .* --weights"):
+        catalogue.load_model(tmp_path, models[run_id(first)], 3)
+    with pytest.warns(UserWarning, match="stay undefined where they were not scored before"):
+        assert catalogue.lacks_weights(tmp_path, models[run_id(first)])
+    assert not catalogue.lacks_weights(tmp_path, models[run_id(second)])
+
+
+def test_only_absent_snapshots_are_excused_by_weights_that_were_left_out(runs, tmp_path):
+    (first, second), _ = runs
+    folder, other = (catalogue.run_folder(tmp_path, run) for run in (first, second))
+    left_out(folder)
+    shutil.copy(other / "snapshot-stop.safetensors", folder)
+    assert soundness.fault_of_run(folder) == "snapshot-stop.safetensors: not as the run wrote it"
+    (folder / "snapshot-stop.safetensors").unlink()
+    (folder / "history.parquet").unlink()
+    assert soundness.fault_of_run(folder) == "history.parquet: not as the run wrote it"
+    (other / "snapshot-stop.safetensors").unlink()
+    assert soundness.fault_of_run(other) == "snapshot-stop.safetensors: not as the run wrote it"
