@@ -58,7 +58,7 @@ def primary_numbers(folders: list[Path]) -> dict[str, str]:
 
     Returns:
         Pearson r of IoU and IoU-B with the gap over all models that are analysed, with n and 95 % interval; the mean gap in points;
-        the measure with the largest Kendall τ against the gap.
+        the measure with the largest |r| with the gap and its adjusted p, baselines apart.
     """
     found: dict[str, str] = {}
     overlaps = [row for row in _rows(folders, "table3_iou") if row.get("architecture") in ("Total", "pooled")]
@@ -72,10 +72,12 @@ def primary_numbers(folders: list[Path]) -> dict[str, str]:
     gaps = [gap for gap in gaps if math.isfinite(gap)]
     if gaps:
         found["mean gap"] = f"{100 * sum(gaps) / len(gaps):.1f} points ({len(gaps)} models)"
-    ranked = [row for row in _rows(folders, "measures_ranking") if math.isfinite(_number(row.get("kendall")))]
+    ranked = [
+        row for row in _rows(folders, "measures_ranking") if math.isfinite(_number(row.get("p_adjusted"))) and row["baseline"] != "True"
+    ]
     if ranked:
-        best = max(ranked, key=lambda row: _number(row["kendall"]))
-        found["best measure"] = f"{best['measure']} (Kendall τ {_short(best, 'kendall')})"
+        first = max(ranked, key=lambda row: abs(_number(row["r_gap"])))
+        found["largest |r|"] = f"{first['title']} ({_short(first, 'r_gap')}, adjusted p {_short(first, 'p_adjusted')})"
     return found
 
 
