@@ -337,7 +337,7 @@ ENOUGH_COLUMNS = ["measure", "title", "images", "reliability", "images_enough"]
 def images_enough(values: Mapping[str, ArrayLike]) -> pd.DataFrame:
     """Ask of each measure that is a mean over images how many would have given a reliability of 0.95.
 
-    The reliability on all images comes from random halves of them, see ``reliability.split_half``; the number from it by the formula of
+    The reliability on all images comes from random halves of them, see ``reliability.reliability``; the number from it by the formula of
     Spearman and Brown.
 
     Args:

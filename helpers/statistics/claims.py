@@ -63,12 +63,20 @@ def claims_digest(claims: Sequence[Mapping[str, Any]]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12] if claims else ""
 
 
+def _seen(work: Path) -> list[dict[str, Any]]:
+    """Every version of the claims with when it was first seen. Raises ValueError where the file is not what was written."""
+    found = read_json(work / _FILE) if (work / _FILE).is_file() else []
+    if not isinstance(found, list) or any(not isinstance(item, dict) or set(item) != set(KeptClaims._fields) for item in found):
+        raise ValueError(f"{work / _FILE} holds no versions of claims; delete it, and what is claimed counts as claimed from now on")
+    return found
+
+
 def keep_claims(work: Path, claims: Sequence[Mapping[str, Any]]) -> KeptClaims:
     """Note claims in ``claims.json`` of a study's folder the first time they are seen, with the number of runs that are there already.
 
     Claims that were changed are noted anew below the older ones, so that what was claimed when stays known.
     """
-    seen = read_json(work / _FILE) if (work / _FILE).is_file() else []
+    seen = _seen(work)
     digest = claims_digest(claims)
     if digest != (seen[-1]["digest"] if seen else ""):
         runs = len([path for path in (work / "runs").glob("*") if path.is_dir()])
@@ -79,5 +87,5 @@ def keep_claims(work: Path, claims: Sequence[Mapping[str, Any]]) -> KeptClaims:
 
 def kept_claims(work: Path) -> KeptClaims:
     """The claims of a study as they were last noted; none where nothing was claimed."""
-    seen = read_json(work / _FILE) if (work / _FILE).is_file() else []
+    seen = _seen(work)
     return KeptClaims(**seen[-1]) if seen else KeptClaims([], "", "", 0)

@@ -101,7 +101,7 @@ def granulated_kendall(catalogue: pd.DataFrame, measures: Mapping[str, int], axe
     psi, groups = np.empty((len(axes) + 1, len(measures))), np.zeros((len(axes) + 1, len(measures)), dtype=np.int64)
     for axis in range(len(axes)):
         rest = joint_codes(np.delete(levels, axis, axis=1).T, len(levels))
-        psi[axis], groups[axis] = _mean_tau(x, y, rest, levels[:, axis])
+        psi[axis], groups[axis] = _mean_tau(x, y, rest)
     psi[-1], groups[-1] = mean_where(psi[:-1], np.isfinite(psi[:-1])), groups[:-1].sum(0)
     rows = []
     for column, name in enumerate(measures):
@@ -112,30 +112,21 @@ def granulated_kendall(catalogue: pd.DataFrame, measures: Mapping[str, int], axe
     return pd.DataFrame(rows)
 
 
-def _mean_tau(x: Array, y: Array, rest: Codes, levels: Codes) -> tuple[Array, Codes]:
+def _mean_tau(x: Array, y: Array, rest: Codes) -> tuple[Array, Codes]:
     """Mean of tau-a over the groups of cells with the same ``rest``, and how many groups have two: (C, M) -> (M,) each."""
-    order = np.lexsort((levels, rest))
-    x, y, rest = x[order], y[order], rest[order]
-    agreement = np.zeros((rest.max(initial=-1) + 1, x.shape[1]))
-    sizes = np.zeros_like(agreement)
-    np.add.at(sizes, rest, np.isfinite(x))
-    for step in range(1, np.bincount(rest).max(initial=0)):
-        first = np.flatnonzero(rest[:-step] == rest[step:])
-        signs = _signs(x[first], x[first + step]) * _signs(y[first], y[first + step])
-        np.add.at(agreement, rest[first], signs)
-    pairs = sizes * (sizes - 1) / 2
-    return mean_where(agreement / np.where(pairs > 0, pairs, np.nan), pairs > 0), (pairs > 0).sum(0)
+    taus = [np.empty((0, x.shape[1]))]
+    for rows in pd.Series(rest).groupby(rest).indices.values():
+        one, other = (rows[places] for places in np.triu_indices(len(rows), 1))
+        agreement = np.sign(x[one] - x[other]) * np.sign(y[one] - y[other])
+        taus.append(mean_where(agreement, np.isfinite(agreement))[None])
+    known = np.isfinite(taus := np.vstack(taus))
+    return mean_where(taus, known), known.sum(0)
 
 
 def mean_where(values: Array, chosen: NDArray[np.bool_]) -> Array:
     """Mean over the first axis of the chosen values, NaN where there is none."""
     counts = chosen.sum(0)
     return np.where(chosen, values, 0).sum(0) / np.where(counts > 0, counts, np.nan)
-
-
-def _signs(a: Array, b: Array) -> NDArray[np.int8]:
-    """Sign of the difference; 0 also where one is NaN."""
-    return np.greater(a, b).astype(np.int8) - np.less(a, b)
 
 
 def confounders(

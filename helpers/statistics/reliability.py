@@ -4,13 +4,23 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from helpers.statistics.correlations import Array
-
 SPLITS = 20
 
 
-def half_means(values: ArrayLike, splits: int = SPLITS, seed: int = 0) -> tuple[Array, Array]:
-    """Mean of each model's per-image values over two random halves of the images: (n, images) -> twice (n, splits), NaN left out.
+def reliability(values: ArrayLike, splits: int = SPLITS, seed: int = 0) -> float:
+    """Reliability of the mean over all images of per-image values: median over random splits in two halves of ``2 r / (1 + r)``.
+
+    r is the correlation across models of the means over the two halves; the step to full length is Spearman's and Brown's, both 1910. The
+    square root bounds the correlation with anything else: 0.3 allows |r| of 0.55. At most 1; a negative r, which tells of no reliability,
+    is left as it is.
+
+    Args:
+        values: (n, images); NaN is left out, and a model that has a half without a value.
+        splits: how many.
+        seed: of the splits.
+
+    Returns:
+        NaN for fewer than 3 models or where all models are alike.
 
     Raises:
         ValueError: fewer than 2 images.
@@ -20,40 +30,18 @@ def half_means(values: ArrayLike, splits: int = SPLITS, seed: int = 0) -> tuple[
         raise ValueError(f"halves need (models, images) with 2 images at least, got shape {table.shape}")
     order = np.random.default_rng(seed).permuted(np.tile(np.arange(table.shape[1]), (splits, 1)), axis=1)
     first = (order < table.shape[1] // 2).T.astype(np.float32)  # (images, splits)
-    known = np.isfinite(table)
-    table, known = np.where(known, table, 0), known.astype(np.float32)
-    counts = [known @ half for half in (first, 1 - first)]
-    return tuple((table @ half) / np.where(count > 0, count, np.nan) for half, count in zip((first, 1 - first), counts, strict=True))
-
-
-def split_half(one: ArrayLike, other: ArrayLike) -> float:
-    """Reliability of a measure over all its images from its values on halves of them: median over splits of ``2 r / (1 + r)``.
-
-    r is the correlation across models of the two halves; the step to full length is Spearman's and Brown's, both 1910. The square root
-    bounds the correlation with anything else: 0.3 allows |r| of 0.55. At most 1; a negative r, which tells of no reliability, is left as
-    it is.
-
-    Args:
-        one: (n, splits) values on the one half, for a measure that is no mean over images scored anew on each half.
-        other: (n, splits) on the other.
-
-    Returns:
-        NaN for fewer than 3 models or where all models are alike.
-    """
-    one, other = np.asarray(one, dtype=float), np.asarray(other, dtype=float)
-    known = np.isfinite(one).all(1) & np.isfinite(other).all(1)
-    if known.sum() < 3:
+    known = np.isfinite(table).astype(np.float32)
+    table, halves = np.where(known > 0, table, 0), np.stack([first, 1 - first])
+    counts = known @ halves
+    means = (table @ halves).astype(float) / np.where(counts > 0, counts, np.nan)  # (2, models, splits)
+    means = means[:, np.isfinite(means).all((0, 2))]
+    if means.shape[1] < 3:
         return np.nan
-    one, other = (half[known] - half[known].mean(0) for half in (one, other))
+    one, other = means - means.mean(1, keepdims=True)
     size = np.sqrt((one**2).sum(0) * (other**2).sum(0))
-    r = (one * other).sum(0) / np.where(size > 1e-14 * known.sum(), size, np.nan)
+    r = (one * other).sum(0) / np.where(size > 1e-14 * means.shape[1], size, np.nan)
     stepped = np.where(r > 0, 2 * r / (1 + np.abs(r)), r)
     return float(np.median(stepped[np.isfinite(r)])) if np.isfinite(r).any() else np.nan
-
-
-def reliability(values: ArrayLike, splits: int = SPLITS, seed: int = 0) -> float:
-    """Split-half reliability of the mean over all images of per-image values (n, images), see ``split_half``."""
-    return split_half(*half_means(values, splits, seed))
 
 
 def images_needed(found: float, images: int, wanted: float = 0.95) -> float:

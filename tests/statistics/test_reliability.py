@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from helpers.statistics.reliability import half_means, images_needed, intraclass_correlation, reliability, split_half
+from helpers.statistics.reliability import images_needed, intraclass_correlation, reliability
 
 
 def test_reliability_is_the_share_of_the_variance_that_is_not_noise():
@@ -16,16 +16,14 @@ def test_reliability_is_the_share_of_the_variance_that_is_not_noise():
     assert np.isnan([images_needed(1.0, 5), images_needed(-0.1, 5)]).all()
 
 
-def test_split_half_by_hand_and_without_models_or_images():
-    one, other = np.array([[1.0], [2], [3], [np.nan]]), np.array([[1.0], [3], [2], [9]])
-    assert split_half(one, other) == pytest.approx(2 * 0.5 / 1.5)
-    assert split_half(one, -other) == pytest.approx(-0.5)
-    assert np.isnan(split_half(one[:2], other[:2]))
-    assert np.isnan(split_half(one, np.ones((4, 1))))
-    first, second = half_means(np.arange(10.0).reshape(2, 5), splits=3)
-    assert (2 * first + 3 * second) / 5 == pytest.approx(np.repeat([[2.0], [7.0]], 3, 1))
+def test_two_images_are_two_halves_by_hand():
+    one, other = np.array([1.0, 2, 3, np.nan]), np.array([1.0, 3, 2, 9])
+    assert reliability(np.column_stack([one, other])) == pytest.approx(2 * 0.5 / 1.5)
+    assert reliability(np.column_stack([one, -other])) == pytest.approx(-0.5)
+    assert np.isnan(reliability(np.column_stack([one, other])[:2]))
+    assert np.isnan(reliability(np.column_stack([one, np.ones(4)])))
     with pytest.raises(ValueError, match="2 images at least"):
-        half_means(np.ones((4, 1)))
+        reliability(np.ones((4, 1)))
 
 
 def test_intraclass_correlation_by_the_table_of_variance():
