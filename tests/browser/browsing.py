@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
+RIGHT = "\ue014"  # the right arrow, as WebDriver writes the key
 _PROGRAMS = {"chromium": ("chromium", "chromium-browser", "google-chrome"), "chromium-driver": ("chromedriver",)}
 # Cells out of sight stay drawn, so that every control is there; and no note of JupyterLab's lies over them.
 _SETTINGS = {

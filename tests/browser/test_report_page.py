@@ -226,6 +226,7 @@ def test_a_box_tells_how_many_are_selected_and_a_click_all_of_one_model(explored
     assert said(explored).startswith(f"{explored.execute_script(chosen)} models selected")
     assert "that of the table" not in said(explored)
     explored.execute_script(CHANGE, "x", "value", explored.execute_script("return document.getElementById('x').value"))
+    browsing.until(lambda: said(explored) == everything, 10, "what was selected stays so in another figure")
     point = explored.find_element("css selector", "#scatter .point")
     ActionChains(explored).move_to_element(point).click().perform()
     rows = "return document.querySelectorAll('#card tr').length"
@@ -255,17 +256,122 @@ def test_the_pages_statistics_are_those_of_scipy(explored):
     assert explored.execute_script("return Number.isNaN(workbook.pearson([1, 1, 1], [1, 2, 3]))")
 
 
+def test_a_lasso_selects_as_a_box_does(explored):
+    from selenium.webdriver import ActionChains
+
+    everything = said(explored)
+    explored.find_element("css selector", "#scatter [data-val=lasso]").click()
+    plane = explored.find_element("css selector", "#scatter .nsewdrag")
+    explored.execute_script("arguments[0].scrollIntoView({block: 'center'})", plane)
+    width, height = plane.size["width"] - 8, plane.size["height"] - 8
+    corners = ((width, 0), (0, height * 3 // 4), (-width, 0), (0, -height * 3 // 4))  # the upper three quarters of the plane
+    loop = ActionChains(explored).move_to_element_with_offset(plane, -width // 2, -height // 2).click_and_hold()
+    for x, y in corners:
+        loop.move_by_offset(x, y)
+    loop.release().perform()
+    browsing.until(lambda: said(explored) != everything, 10, "the lasso changes no number")
+    chosen = "return document.getElementById('scatter').data.flatMap(trace => trace.selectedpoints || []).length"
+    assert said(explored).startswith(f"{explored.execute_script(chosen)} models selected")
+
+
+def test_every_button_above_a_figure_can_be_pressed(explored):
+    for plot in ("scatter", "curves"):
+        explored.execute_script("document.getElementById(arguments[0])?.scrollIntoView({block: 'center'})", plot)
+        if plot == "curves" and explored.find_elements("id", plot):
+            browsing.until(lambda: explored.find_elements("css selector", "#curves .modebar-btn"), 20, "no run is drawn")
+        for button in explored.find_elements("css selector", f"#{plot} .modebar-btn"):
+            if button.get_attribute("data-title") and "Download" not in button.get_attribute("data-title"):  # which would write a file
+                button.click()
+    kept = "const plot = document.getElementById('scatter'); return [plot.layout.dragmode, plot.layout.xaxis.autorange]"
+    assert explored.execute_script(kept) == ["lasso", True]  # the last that was pressed of the modes, and the axes as they were
+
+
+def test_models_that_the_analysis_leaves_out_can_be_shown_too(explored):
+    boxes = explored.find_elements("css selector", "#levels input[data-axis=analysed]")
+    if not boxes:
+        pytest.skip("every model of this report enters the analysis")
+    training = "return [...document.getElementById('x').options].find(option => option.text.startsWith('training accuracy')).value"
+    explored.execute_script(CHANGE, "x", "value", explored.execute_script(training))  # which every model has
+    before = len(explored.execute_script(POINTS))
+    explored.execute_script("arguments[0].closest('details').open = true; arguments[0].click()", boxes[0])
+    browsing.until(lambda: len(explored.execute_script(POINTS)) > before, 10, "no model is added")
+
+
+def test_an_axis_keeps_the_range_that_is_dragged_and_lets_it_go(explored):
+    from selenium.webdriver import ActionChains
+
+    if not explored.find_elements("id", "parallel"):
+        pytest.skip("no hyperparameter of this report has two levels")
+    explored.execute_script("document.getElementById('parallel').scrollIntoView({block: 'center'})")
+    axes = "return [...document.querySelectorAll('#parallel .axis-brush rect.background')]"
+    axis = browsing.until(lambda: explored.execute_script(axes), 20, "no axis is drawn")[-1]  # of the gap
+    kept = "return document.getElementById('parallel').data[0].dimensions.at(-1).constraintrange ?? null"
+    assert explored.execute_script(kept) is None
+    height = axis.rect["height"]
+    drag = ActionChains(explored).move_to_element_with_offset(axis, 0, -int(0.2 * height)).click_and_hold()
+    drag.move_by_offset(0, int(0.2 * height)).move_by_offset(0, int(0.2 * height)).release().perform()
+    low, high = browsing.until(lambda: explored.execute_script(kept), 10, "no range is kept")
+    every = explored.execute_script("return document.getElementById('parallel').data[0].dimensions.at(-1).values")
+    assert min(every) < low < high < max(every)
+    ActionChains(explored).move_to_element_with_offset(axis, 0, -int(0.45 * height)).click().perform()  # beside the range
+    browsing.until(lambda: explored.execute_script(kept) is None, 10, "the range is not let go")
+
+
 def test_runs_can_be_chosen_and_smoothed(explored):
     if not explored.find_elements("id", "curves"):
         pytest.skip("this report has no history of its runs")
-    explored.execute_script("document.getElementById('curves').scrollIntoView()")
+    press_training_curves(explored)
+
+
+def press_training_curves(browser):
+    """Press every control of the training curves; each moves what is drawn."""
+    browser.execute_script("document.getElementById('curves').scrollIntoView()")
     lines = "return document.querySelectorAll('#curves .scatterlayer .trace').length"
-    count = browsing.until(lambda: explored.execute_script(lines), 20, "no run is drawn")
-    smooth = "const range = document.getElementById('smoothing'); range.value = 0.6; range.dispatchEvent(new Event('input'))"
-    explored.execute_script(smooth)
-    browsing.until(lambda: explored.execute_script(lines) == 2 * count, 10, "the measured values are not kept behind the smooth ones")
-    explored.execute_script("document.getElementById('no-runs').click(); document.querySelector('#runs input').click()")
-    browsing.until(lambda: explored.execute_script(lines) == 2, 10, "one run is not two lines")
+    drawn = (
+        "return [...document.querySelectorAll('#curves .scatterlayer path.js-line')].map(e => e.getAttribute('d') + e.style.stroke).join()"
+    )
+    count = browsing.until(lambda: browser.execute_script(lines), 20, "no run is drawn")
+    for name in ("metric", "curve-colour"):
+        before = browser.execute_script(drawn)
+        options = browser.execute_script("return [...document.getElementById(arguments[0]).options].map(option => option.value)", name)
+        browser.execute_script(CHANGE, name, "value", options[-1])
+        browsing.until(lambda before=before: browser.execute_script(drawn) != before, 10, f"{name} changes nothing")
+    browser.find_element("id", "smoothing").send_keys(browsing.RIGHT)
+    browsing.until(lambda: browser.execute_script(lines) == 2 * count, 10, "the measured values are not kept behind the smooth ones")
+    assert f"{count} of {count} runs; smoothed" in browser.find_element("id", "curves-said").text
+    browser.execute_script("document.getElementById('runs').closest('details').open = true")
+    browser.execute_script("document.getElementById('no-runs').click(); document.querySelector('#runs input').click()")
+    browsing.until(lambda: browser.execute_script(lines) == 2, 10, "one run is not two lines")
+    browser.execute_script("document.getElementById('all-runs').click()")
+    browsing.until(lambda: browser.execute_script(lines) == 2 * count, 10, "not all runs are back")
+
+
+@pytest.mark.parametrize("page", EXPLORED[:1], ids=lambda path: path.parent.name)
+def test_on_a_phone_in_the_dark_the_same_controls_move_the_same_figures(page):
+    with browsing.chromium(*PHONE) as browser:
+        metrics = {"width": PHONE[0], "height": PHONE[1], "deviceScaleFactor": 2, "mobile": True}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        colours = {}
+        for scheme in ("light", "dark"):  # the second while the page is open, as the evening does
+            features = [{"name": "prefers-color-scheme", "value": scheme}]
+            browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+            if not colours:
+                errors, _ = load(browser, page)
+            points = "return document.querySelectorAll('#scatter .point').length"
+            browsing.until(lambda points=points: browser.execute_script(points), 30, "no point is drawn")
+            browser.execute_script("document.getElementById('parallel').scrollIntoView()")
+            scale = "return document.getElementById('parallel').data?.[0].line.colorscale.join()"
+            colours[scheme] = browsing.until(lambda scale=scale: browser.execute_script(scale), 20, "no line is drawn")
+        browsing.until(lambda: browser.execute_script(scale) != colours["light"], 10, "the lines keep the colours of the day")
+        place = "return [...document.querySelectorAll('#scatter .point, #scatter .xtick text')].map(e => e.outerHTML).join()"
+        for name in ("x", "y", "colour", "symbol"):
+            before = browser.execute_script(place)
+            options = browser.execute_script("return [...document.getElementById(arguments[0]).options].map(option => option.value)", name)
+            browser.execute_script(CHANGE, name, "value", options[-1])
+            browsing.until(lambda before=before: browser.execute_script(place) != before, 10, f"{name} changes nothing")
+        press_training_curves(browser)
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= PHONE[0]
+        assert errors + [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
 
 
 def channels(colour):

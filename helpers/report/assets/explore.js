@@ -174,7 +174,7 @@
   // ---- controls ----
   document.querySelectorAll("#scatter-controls select, #scatter-controls input, #levels input").forEach(control => control.addEventListener("change", drawScatter));
   drawScatter().then(() => {
-    plot.on("plotly_selected", event => { chosen = event?.points ? new Set(event.points.map(point => point.customdata)) : null; say(); });
+    plot.on("plotly_selected", event => { chosen = event?.range || event?.lassoPoints ? new Set(event.points.map(point => point.customdata)) : null; say(); });
     plot.on("plotly_deselect", () => { chosen = null; say(); });
     plot.on("plotly_restyle", say);
     plot.on("plotly_click", event => card(event.points[0].customdata));
