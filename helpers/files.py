@@ -185,7 +185,7 @@ def read_json(path: Path) -> Any:
     """
     try:
         return json.loads(path.read_text())
-    except (UnicodeDecodeError, json.JSONDecodeError) as fault:
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as fault:
         raise ValueError(f"{path} is not readable JSON ({fault}); delete it and run again to make it anew") from fault
 
 

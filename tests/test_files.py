@@ -47,6 +47,13 @@ def test_paths_are_those_of_the_project_wherever_the_kernel_starts(tmp_path, mon
     assert from_root(tmp_path) == tmp_path
 
 
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[" * 100_000])
+def test_json_that_cannot_be_read_is_one_clear_error(tmp_path, content):
+    (tmp_path / "a.json").write_bytes(content)
+    with pytest.raises(ValueError, match=r"a.json is not readable JSON \(.*\); delete it and run again"):
+        read_json(tmp_path / "a.json")
+
+
 @pytest.fixture
 def two(tmp_path):
     """Two sealed files of tensors in folders of their own."""

@@ -130,7 +130,11 @@ def run_study(
     usual = signal.getsignal(signal.SIGTERM)
     try:
         signal.signal(signal.SIGTERM, _interrupt)  # what a cluster sends before it takes a machine away
-        keep_claims(places.work(executions[0]), study_claims(study))  # before anything runs, so that it is known which came first
+        try:
+            keep_claims(places.work(executions[0]), study_claims(study))  # before anything runs, so that it is known which came first
+        except ValueError as fault:
+            print(f"1 fault(s), nothing was run:\n  {fault}", file=sys.stderr)
+            return 2
         code = _execute(executions, frozenset(force), options, places, gpus)
     except KeyboardInterrupt:
         print(_INTERRUPTED, file=sys.stderr)

@@ -67,7 +67,7 @@ def _files(executions: Sequence[Execution], places: Places) -> dict[str, str]:
     found = {}
     for item in executions:
         folder, reports = places.report(item).parent, places.reports(item)
-        for name, digest in publication.readable(places.record(item)).get("published", {}).items():
+        for name, digest in publication.readable(places.record(item), items={"published": dict}).get("published", {}).items():
             found[os.path.relpath(folder / name, reports)] = digest
     return dict(sorted(found.items()))
 

@@ -88,8 +88,10 @@ def from_disk(
     for stage, members in stages(executions).items():
         tally = tallies[stage] = Tally(len(members))
         for execution in members:
-            record = readable(places.record(execution)) if places.report(execution).is_file() else {}
-            failure = readable(places.failure(execution))
+            record = (
+                readable(places.record(execution), items={"seconds": float, "attempts": int}) if places.report(execution).is_file() else {}
+            )
+            failure = readable(places.failure(execution), items={"message": str, "attempts": int})
             owner = holder(execution.name)
             tally.retried += max(0, ((failure or record).get("attempts") or 1) - 1)
             if owner:

@@ -34,13 +34,14 @@ def last_record(record: Path) -> dict[str, Any]:
     return read_json(record if record.is_file() else record.with_suffix(BEGUN))
 
 
-def readable(path: Path, kind: type = dict) -> Any:
-    """What is kept as JSON in a file, a mapping or a list; an empty one where there is none that can be read."""
+def readable(path: Path, kind: type = dict, items: Mapping[str, type] | None = None) -> Any:
+    """What is kept as JSON in a file, a mapping or a list; an empty one where there is none that can be read, or that lacks items."""
     try:
         found = read_json(path)
     except (OSError, ValueError):
         return kind()
-    return found if isinstance(found, kind) else kind()
+    sound = isinstance(found, kind) and all(isinstance(found.get(name), of) for name, of in (items or {}).items())
+    return found if sound else kind()
 
 
 def known(record: Path) -> bool:

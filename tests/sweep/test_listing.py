@@ -115,3 +115,29 @@ def test_a_variant_runs_what_differs_and_leaves_the_main_report_as_it_is(project
 def test_a_variant_has_a_plain_name(project, capsys, name):
     assert project(variant=name) == (2, [])
     assert "a variant is named by letters, digits" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "[" * 100_000,
+        '{"inputs": "x", "published": [1], "work": 7, "pages": [1], "state": 2, "files": {"a": 1}, "message": 3}',
+        '{"inputs": {}, "published": {"../../x": "y"}, "work": {}, "seconds": "a", "attempts": "b", "files": {"/x": 7}}',
+    ],
+)
+@pytest.mark.parametrize("name", ["02_b.json", "02_b.failed.json", "02_b.begun.json"])
+def test_a_damaged_record_of_an_execution_costs_that_execution_at_most(project, capsys, name, text):
+    project()
+    (project.root / "work/s/executions" / name).write_text(text)
+    assert project.status() == 0
+    assert project() == (0, ["02_b"] if name == "02_b.json" else [])
+
+
+@pytest.mark.parametrize("text", ["", "{}", "7", '["x"]', '[{"digest": "x"}]'])
+def test_damaged_claims_are_named_before_anything_runs(project, capsys, text):
+    (project.root / "work/s").mkdir(parents=True)
+    (project.root / "work/s/claims.json").write_text(text)
+    assert project() == (2, [])
+    assert "claims.json" in capsys.readouterr().err

@@ -94,7 +94,7 @@ def test_the_status_does_not_call_complete_what_has_to_run_again(tmp_path):
     places, made = Places(tmp_path, "s"), Execution(Path("02_b.ipynb"), {})
     for path in (places.report(made), places.record(made)):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"seconds": 4.0}))
+        path.write_text(json.dumps({"seconds": 4.0, "attempts": 1}))
     assert progress.from_disk([made], places, {}.get)[0]["02_b"].done == 1
     tallies, lines = progress.from_disk([made], places, {}.get, {"02_b": "runs, since parameters changed: seed"})
     assert (tallies["02_b"].done, tallies["02_b"].waiting) == (0, 1)
