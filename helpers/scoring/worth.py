@@ -15,7 +15,7 @@ from helpers.scoring.targets import PLAIN_TARGET, TURNED_IMAGES, holdout_of
 from helpers.statistics.correlations import Array, design
 from helpers.statistics.labelling import against_labelling
 from helpers.statistics.questions import FIT, left_out_errors, with_fit
-from helpers.statistics.resampling import cell_weights, correlated, drawn_with_images, percentile_interval
+from helpers.statistics.resampling import cell_weights, correlated, drawn_with_images, mean_in_draws, percentile_interval
 from helpers.training.catalogue import models_of
 
 BASELINE, TRAINING, UNLABELLED = SOURCES = ("baseline", "from training images alone", "with unlabelled images")
@@ -178,9 +178,7 @@ def _left_out(columns: Array, truth: Array, cells: pd.Series, seed: int) -> Arra
 
 def _interval(name: str, values: Array, weights: Array, cells: pd.Series) -> dict[str, float]:
     """Mean of the finite values and its interval over cells."""
-    has = np.isfinite(values)
-    mass = weights[:, has].sum(1)
-    low, high = percentile_interval(weights[:, has] @ values[has] / np.where(mass > 0, mass, np.nan), cells[has].nunique())
+    low, high = percentile_interval(mean_in_draws(values, weights), cells[np.isfinite(values)].nunique())
     return {name: _mean(values), f"{name}_low": float(low), f"{name}_high": float(high)}
 
 

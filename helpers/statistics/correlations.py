@@ -12,16 +12,33 @@ import scipy.stats
 from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.float64]
+Codes = NDArray[np.int64]
 
 PAIR_LIMIT = 4_000  # models; above, the table of all pairs is not built
 _ENTRIES = 4_000_000  # numbers in a temporary array
 
 
+def level_codes(name: str, values: ArrayLike) -> Codes:
+    """Number the levels of a hyperparameter: (n,) values -> (n,) codes from 0; floats are equal within 1e-9, relative.
+
+    Raises:
+        ValueError: values are missing.
+    """
+    column = pd.Series(values)
+    if column.isna().any():
+        raise ValueError(f"hyperparameter {name!r} has {int(column.isna().sum())} missing values; every model needs one")
+    values = column.infer_objects().to_numpy()
+    if values.dtype.kind != "f":
+        return pd.factorize(values)[0].astype(np.int64)
+    levels, codes = np.unique(values, return_inverse=True)
+    # A learning rate that was computed in two ways is one level.
+    return np.cumsum(np.diff(levels, prepend=levels[:1]) > 1e-9 * np.abs(levels))[codes]
+
+
 def design(models: pd.DataFrame, categorical: Sequence[str] = (), linear: Sequence[str] = ()) -> Array:
     """Columns to hold fixed (n, k): one indicator per level of each categorical column but its first, and the linear ones standardised.
 
-    Floats are one level when they agree to nine digits: a learning rate that was computed in two ways is one level. The intercept is not
-    among the columns; whoever fits adds it.
+    Levels are those of ``level_codes``. The intercept is not among the columns; whoever fits adds it.
 
     Raises:
         ValueError: a column that is absent or has values that are missing or infinite.
@@ -30,16 +47,14 @@ def design(models: pd.DataFrame, categorical: Sequence[str] = (), linear: Sequen
     for name in (*categorical, *linear):
         if name not in models:
             raise ValueError(f"the models have no column {name!r} to hold fixed; they have {', '.join(map(str, models.columns))}")
-        values = models[name]
-        missing = int(values.isna().sum() if name in categorical else (~np.isfinite(values.astype(float))).sum())
-        if missing:
+    for name in categorical:
+        codes = level_codes(name, models[name])
+        columns.append(np.equal.outer(codes, np.arange(1, codes.max(initial=0) + 1)).astype(float))
+    for name in linear:
+        number = models[name].to_numpy(dtype=float)
+        if missing := int((~np.isfinite(number)).sum()):
             raise ValueError(f"{missing} models have no finite {name!r}; every model needs one, so leave these models out before")
-        if name in linear:
-            number = values.to_numpy(dtype=float)
-            columns.append(((number - number.mean()) / (number.std() or 1))[:, None])
-        else:
-            codes = pd.factorize(values.map("{:.9g}".format) if values.dtype.kind == "f" else values)[0]
-            columns.append(np.equal.outer(codes, np.arange(1, codes.max(initial=0) + 1)).astype(float))
+        columns.append(((number - number.mean()) / (number.std() or 1))[:, None])
     return np.hstack(columns)
 
 

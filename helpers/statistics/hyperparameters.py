@@ -6,10 +6,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from helpers.statistics.correlations import Array, design
+from helpers.statistics.correlations import Array, Codes, design, level_codes
 from helpers.statistics.resampling import DRAWS, correlated, drawn_with_images, of_models
 
-Codes = NDArray[np.int64]
 ALL = "all"
 POOLED, WITHIN, GIVEN_ALL, GIVEN_ONE, GRANULATED = "pooled", "within a level", "given all", "given one", "granulated"
 CONFOUNDER_COLUMNS = ["measure", "kind", "hyperparameter", "level", "n", "r", "ci_low", "ci_high", "published"]
@@ -39,23 +38,6 @@ def arrays_of(catalogue: pd.DataFrame, measures: Mapping[str, int], axes: Sequen
     values = catalogue[list(measures)].to_numpy(dtype=float) * -np.array(list(measures.values()), dtype=float)
     levels = np.stack([level_codes(name, catalogue[name]) for name in axes], axis=1)
     return values, catalogue["gap"].to_numpy(dtype=float), levels
-
-
-def level_codes(name: str, values: ArrayLike) -> Codes:
-    """Number the levels of a hyperparameter: (n,) values -> (n,) codes from 0; floats are equal within 1e-9, relative.
-
-    Raises:
-        ValueError: values are missing.
-    """
-    column = pd.Series(values)
-    if column.isna().any():
-        raise ValueError(f"hyperparameter {name!r} has {int(column.isna().sum())} missing values; every model needs one")
-    values = column.infer_objects().to_numpy()
-    if values.dtype.kind != "f":
-        return pd.factorize(values)[0].astype(np.int64)
-    levels, codes = np.unique(values, return_inverse=True)
-    # A learning rate that was computed in two ways is one level.
-    return np.cumsum(np.diff(levels, prepend=levels[:1]) > 1e-9 * np.abs(levels))[codes]
 
 
 def joint_codes(columns: Sequence[Codes], models: int) -> Codes:

@@ -8,8 +8,8 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import rankdata
 
-from helpers.statistics.correlations import Array, finite_groups
-from helpers.statistics.hyperparameters import Codes, cell_means, check_columns, joint_codes, level_codes
+from helpers.statistics.correlations import Array, Codes, finite_groups, level_codes
+from helpers.statistics.hyperparameters import cell_means, check_columns, joint_codes
 
 CELL_LIMIT = 2_000  # cells of the grid, above which a sample of them is taken: all ordered pairs are four million
 _PAIRS_AT_ONCE = 8_000_000  # pairs of cells, times draws, in a temporary array

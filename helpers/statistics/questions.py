@@ -24,7 +24,15 @@ from helpers.statistics.permutation import (
     permuted_rows,
 )
 from helpers.statistics.reliability import reliability
-from helpers.statistics.resampling import DRAWS, cell_weights, drawn_with_images, estimate, percentile_interval, smallest_detectable
+from helpers.statistics.resampling import (
+    DRAWS,
+    cell_weights,
+    drawn_with_images,
+    estimate,
+    mean_in_draws,
+    percentile_interval,
+    smallest_detectable,
+)
 
 FIT = ("train_accuracy", "log_train_loss")
 FOLDS = 10
@@ -163,8 +171,7 @@ def added_error(x: Array, known: Array, gap: Array, cells: ArrayLike, weights: A
             baselines[key] = left_out_errors(known[kept], gap[kept], codes[kept], seed)
         without = baselines[key]
         beside = left_out_errors(np.column_stack([known[kept], column[kept]]), gap[kept], codes[kept], seed)
-        mass, count = weights[:, kept].sum(1), len(np.unique(codes[kept]))
-        drawn = weights[:, kept] @ (without - beside) / np.where(mass > 0, mass, np.nan)
+        drawn, count = mean_in_draws(without - beside, weights[:, kept]), len(np.unique(codes[kept]))
         low, high = percentile_interval(drawn, count)
         errors = (without.mean(), beside.mean()) if kept.any() else (np.nan, np.nan)
         smallest = smallest_detectable(drawn, count, correlation=False)
@@ -185,6 +192,6 @@ def known_in_advance(
     parts = {"mean": ((), ()), "hyperparameters": (axes, ()), "hyperparameters and fit": (axes, fit)}
     for name, (categorical, linear) in parts.items():
         errors = left_out_errors(design(models, categorical, linear), gap, models["cell"], seed)
-        low, high = percentile_interval(weights @ errors / weights.sum(1), models["cell"].nunique())
+        low, high = percentile_interval(mean_in_draws(errors, weights), models["cell"].nunique())
         rows.append((name, errors.mean(), float(low), float(high), len(models), models["cell"].nunique()))
     return pd.DataFrame(rows, columns=["known", "error_points", "low", "high", "n", "cells"])

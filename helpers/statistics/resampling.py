@@ -143,6 +143,13 @@ def in_draws(
     return np.tanh(drawn - np.where(inside, drawn - fixed, 0).sum(0) / np.maximum(inside.sum(0), 1))
 
 
+def mean_in_draws(values: Array, weights: Array) -> Array:
+    """Mean over the models of each draw, those without a finite value left out: (n,) and (B, n) -> (B,)."""
+    has = np.isfinite(values)
+    mass = weights[:, has].sum(1)
+    return weights[:, has] @ values[has] / np.where(mass > 0, mass, np.nan)
+
+
 def percentile_interval(drawn: ArrayLike, cells: ArrayLike) -> tuple[Array, Array]:
     """Percentile interval, 95 %, of statistics from their draws (B, ...): low (...) and high (...); Efron and Tibshirani 1993, chapter 13.
 

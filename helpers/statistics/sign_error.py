@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from helpers.statistics.correlations import PAIR_LIMIT, Array, finite_groups
-from helpers.statistics.hyperparameters import Codes, arrays_of, joint_codes
+from helpers.statistics.correlations import PAIR_LIMIT, Array, Codes, finite_groups
+from helpers.statistics.hyperparameters import arrays_of, joint_codes
 
 MINIMUM_SAMPLE = 12.0  # pairs' worth of weight below which an environment is left out, as in the paper
 _ENTRIES = 4_000_000  # numbers in a temporary array
