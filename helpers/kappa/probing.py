@@ -15,7 +15,7 @@ from sklearn.pipeline import Pipeline
 from torch import Tensor
 
 from helpers.data.dataset import ImageSet, StudyData
-from helpers.files import read_json, read_tensors, write_json, write_tensors
+from helpers.files import is_sound, read_json, read_tensors, write_json, write_tensors
 from helpers.kappa import backbones, probe, statistics
 from helpers.kappa.backbones import Backbone
 from helpers.kappa.networks import Member
@@ -91,11 +91,11 @@ def noise_levels(
         network.to(device)
     generator = noise_generator(name, network)
     record = folder / f"noise-{identity}.json"
-    known = read_json(record) if record.is_file() else {}
+    known = read_json(record) if is_sound(record) else {}
     for target in targets:
         if str(target) not in known:
             known[str(target)] = calibrate(generator, data.test.images.to(device), target, tolerance, seed)._asdict()
-            write_json(record, known)
+            write_json(record, known, seal=True)
     levels = [Level(target, known[str(target)]["reached"], known[str(target)]["strength"]) for target in targets]
     return Noise(generator, levels, identity, seed)
 

@@ -461,12 +461,23 @@ def points_beside_published(table2: pd.DataFrame) -> str:
     )
 
 
-def kappa_answer(points: Mapping[str, TradeoffPoint], origins: Mapping[str, Sequence[str]], strength: float) -> str:
-    """Answer the notebook's question: how much noise and how many unseen classes each family takes, at what size and error."""
-    each = [
-        f"{name} ({weights_named(origins[name])}) balances at SSIM {point.ssim:.2f}, {percent(point.unseen_fraction)} "
-        f"backbone-unseen classes and {_millions(point.weights)}, where {percent(point.generalization_bound.mean)} of a class is misread "
-        "on average"
-        for name, point in points.items()
-    ]
-    return f"The trade-off point at lambda {strength:g}. {'; '.join(each)}."
+def kappa_answer(points: Mapping[str, TradeoffPoint], origins: Mapping[str, Sequence[str]], strength: float, table2: pd.DataFrame) -> str:
+    """Answer the notebook's question: how much noise and how many unseen classes each family takes, at what size and error.
+
+    Args:
+        points: by family.
+        origins: where the weights of each family come from.
+        strength: lambda.
+        table2: see ``tables.beside_table2``.
+    """
+    each = []
+    for name, point in points.items():
+        ends = table2[table2["family"] == name].set_index("quantity")
+        each.append(
+            f"{name} ({weights_named(origins[name])}) balances at SSIM {point.ssim:.2f}{_between(ends, 'ssim')}, an unseen share of "
+            f"{point.unseen_fraction:.2f}{_between(ends, 'unseen_fraction')} and {_millions(point.weights)}"
+            f"{_between(ends, 'weights_millions')}, where the mean error is {point.generalization_bound.mean:.2f}"
+            f"{_between(ends, 'generalization_bound')}"
+        )
+    drawn = " Brackets are 95 % intervals." if table2["low"].notna().any() else ""
+    return f"The trade-off point at lambda {strength:g}. {'; '.join(each)}.{drawn}"

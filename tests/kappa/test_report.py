@@ -334,9 +334,12 @@ def test_sign_errors_name_the_best_and_how_little_they_rest_on(table):
 
 def test_the_answer_and_the_published_bounds_are_numbers_of_the_tables(surface_kappa_readings):
     point = tradeoff.trade_off_point(surface_kappa_readings)
-    text = report.kappa_answer({"clip": point}, {"clip": ["random", "random"]}, 1.0)
-    assert f"clip (random weights) balances at SSIM {point.ssim:.2f}" in text
-    beside = report.points_beside_published(tables.beside_table2({"clip": point}, {"clip": with_draws(probing.cells(grid()))[3]}, 4))
+    table2 = tables.beside_table2({"clip": point}, {"clip": with_draws(probing.cells(grid()))[3]}, 8)
+    text = report.kappa_answer({"clip": point}, {"clip": ["random", "random"]}, 1.0, table2)
+    assert f"clip (random weights) balances at SSIM {point.ssim:.2f} (" in text
+    low, high = table2.set_index("quantity").loc["generalization_bound", ["low", "high"]]
+    assert f"the mean error is {point.generalization_bound.mean:.2f} ({low:.3g} to {high:.3g}). Brackets are 95 % intervals." in text
+    beside = report.points_beside_published(table2)
     assert f"{point.generalization_bound.mean:.3f} here" in beside
     assert "0.279 to 0.657 in the paper" in beside
 
