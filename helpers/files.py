@@ -142,6 +142,8 @@ def _unreadable(path: Path) -> str:
             with np.load(path, allow_pickle=False) as kept:
                 for name in kept.files:
                     kept[name]
+        elif path.suffix == ".json":
+            read_json(path)
         elif path.suffix == ".safetensors":
             from safetensors import safe_open
 
@@ -171,9 +173,9 @@ def read_tensors(path: Path) -> dict[str, "Tensor"] | None:
     return load_file(path) if is_sound(path) else None
 
 
-def write_json(path: Path, record: Any) -> None:
-    """Write a record as JSON with sorted keys; NaN is refused, since JSON has none (store None)."""
-    with complete_or_absent(path) as temporary:
+def write_json(path: Path, record: Any, *, seal: bool = False) -> None:
+    """Write a record as JSON with sorted keys, sealed where asked; NaN is refused, since JSON has none (store None)."""
+    with (sealed if seal else complete_or_absent)(path) as temporary:
         temporary.write_text(json.dumps(record, indent=1, sort_keys=True, allow_nan=False) + "\n")
 
 

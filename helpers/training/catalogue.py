@@ -18,7 +18,7 @@ from torch import nn
 from helpers.files import give_up, inside, is_sound, read_json, remove, sealed
 from helpers.networks.portable import Form, save_half
 from helpers.training.config import RunConfig, cell_name, config_from, run_id
-from helpers.training.soundness import fault_of_run, is_elsewhere
+from helpers.training.soundness import fault_of_file, fault_of_run, is_elsewhere
 from helpers.training.state import snapshot_path
 
 _HYPERPARAMETERS = [field.name for field in fields(RunConfig)]
@@ -167,6 +167,8 @@ def load_model(work: Path, model: Model, classes: int, device: torch.device | st
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing; delete the folder {path.parent} and run 02_grid_training again to train it anew")
     network = model.form.network(classes)
+    if fault := fault_of_file(path):
+        raise ValueError(f"{path} is {fault}; run 02_grid_training again, which trains it anew")
     try:
         network.load_state_dict(safetensors.torch.load_file(path))
     except SafetensorError as fault:

@@ -118,7 +118,10 @@ def foreseen_precision(
     if precision not in (*PRECISIONS, AUTO_PRECISION):
         raise ValueError(f"{record.stem} {precision!r} is unknown; choose one of {', '.join((*PRECISIONS, AUTO_PRECISION))}")
     if record.is_file():
-        return read_json(record)
+        kept = read_json(record)
+        if not isinstance(kept, dict) or kept.get("precision") not in PRECISIONS:
+            raise ValueError(f"{record} names none of {', '.join(PRECISIONS)}; delete it and run again to make it anew")
+        return kept
     return measured_precision(device, seconds) if precision == AUTO_PRECISION else {"precision": precision}
 
 

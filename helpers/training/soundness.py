@@ -40,6 +40,15 @@ def fault_of_run(folder: Path) -> str:
     return f"{', '.join(wrong)}: not as the run wrote it" if wrong else ""
 
 
+def fault_of_file(path: Path) -> str:
+    """What is wrong with a file of a complete run, by the digest in its result; "" for one that is as the run wrote it, or of no result."""
+    try:
+        digest = read_json(path.parent / "result.json")["files"][path.name]
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    return "" if _digest(path) == digest else "not as the run wrote it"
+
+
 def is_elsewhere(snapshot: Path) -> bool:
     """Whether a snapshot is not here because its run came without weights from the machine that trained it."""
     try:

@@ -64,6 +64,13 @@ def test_a_study_mixes_no_precisions(tmp_path):
     assert not (tmp_path / "t").exists()
 
 
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"precision": "float8"}', '{"precision": ["float32"]}'])
+def test_a_damaged_record_of_the_precision_is_named(tmp_path, text):
+    (tmp_path / "precision.json").write_text(text)
+    with pytest.raises(ValueError, match=r"precision.json .*; delete it and run again"):
+        choose_precision("float32", tmp_path, SHAPE)
+
+
 def test_of_executions_that_start_together_the_first_decides(tmp_path, monkeypatch):
     timed(monkeypatch, 1.0, 0.5)
     found = precision.step_seconds

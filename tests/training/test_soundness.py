@@ -104,3 +104,16 @@ def test_only_absent_snapshots_are_excused_by_weights_that_were_left_out(runs, t
     assert soundness.fault_of_run(folder) == "history.parquet: not as the run wrote it"
     (other / "snapshot-stop.safetensors").unlink()
     assert soundness.fault_of_run(other) == "snapshot-stop.safetensors: not as the run wrote it"
+
+
+def test_a_snapshot_that_is_another_runs_or_was_altered_is_not_loaded(runs, tmp_path):
+    (first, second), _ = runs
+    path, other = (catalogue.run_folder(tmp_path, run) / "snapshot-stop.safetensors" for run in (first, second))
+    model = next(model for model in catalogue.models_of(catalogue.read_catalogue(tmp_path)) if model.run_id == run_id(first))
+    catalogue.load_model(tmp_path, model, 3)
+    whole = path.read_bytes()
+    middle = len(whole) // 2
+    for content in (other.read_bytes(), whole[:middle] + bytes(512) + whole[middle + 512 :]):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"snapshot-stop.safetensors is not as the run wrote it; run 02_grid_training again"):
+            catalogue.load_model(tmp_path, model, 3)
