@@ -8,7 +8,8 @@ import pandas as pd
 
 from helpers.select import calibration, prediction
 from helpers.select.calibration import Calibration
-from helpers.statistics.labelling import Moved, against_labelling, moved_together, residual_spread
+from helpers.select.moved import Moved, moved_together, residual_spread
+from helpers.statistics.labelling import against_labelling
 
 RANKING_COLUMNS = [
     "rank",
@@ -71,7 +72,7 @@ def rank(
         images: that the checkpoints were scored on; their training accuracies are no surer than so many allow.
         minimum_train_accuracy: the study's.
         differing: in what the case differs from the study, see ``calibration.differing``.
-        right: (checkpoint x labelled image) bool, which move all predictions together; see ``labelling.moved_together``.
+        right: (checkpoint x labelled image) bool, which move all predictions together; see ``moved.moved_together``.
         level: of the intervals.
         draws: of the bootstrap behind the probabilities.
         seed: of the draws.

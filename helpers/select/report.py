@@ -10,10 +10,10 @@ from matplotlib.ticker import MaxNLocator
 
 from helpers.report.style import count, fit_band, listed, nothing_to_draw, percent, points, style
 from helpers.select.images import OwnImages, box_source
+from helpers.select.moved import Moved
 from helpers.select.prediction import Trial
 from helpers.select.ranking import JUDGED, NEEDS_LABELS, NOT_JUDGED, NOT_SCORED, PASSED_OVER, RANKED, RankingResult
 from helpers.select.target import TargetResult
-from helpers.statistics.labelling import Moved
 
 _LONGEST = 38  # characters of a name
 

@@ -9,9 +9,10 @@ import pandas as pd
 from helpers.scoring.targets import PLAIN_TARGET
 from helpers.select import prediction
 from helpers.select.calibration import Calibration, ranges
+from helpers.select.moved import Moved, moved_elsewhere, moved_together, residual_spread
 from helpers.select.ranking import NEEDS_LABELS
 from helpers.select.scores import Met
-from helpers.statistics.labelling import Moved, against_labelling, moved_elsewhere, moved_together, residual_spread
+from helpers.statistics.labelling import against_labelling
 
 TARGET_COLUMNS = ["rank", "checkpoint", "method", "value", "predicted_accuracy", "accuracy_low", "accuracy_high", "beyond", "note"]
 
@@ -52,7 +53,7 @@ def predict_on_target(
 
     Returns:
         The predictions. Beyond the study's range, or in another case, they are an order without numbers, but where labelled images move
-        them all together: the same method predicts the accuracy on these, see ``labelling.moved_elsewhere``. NaN throughout where no
+        them all together: the same method predicts the accuracy on these, see ``moved.moved_elsewhere``. NaN throughout where no
         measure is shared or the study has fewer than 4 cells.
     """
     unfit, models = unfit or {}, study.models
