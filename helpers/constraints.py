@@ -55,7 +55,7 @@ _SOURCE = Constraint(among=("synthetic", "tiny_imagenet", "ilsvrc", "voc_folder"
 _SHARD = Constraint(form=r"|[1-9]\d{0,8}/[1-9]\d{0,8}", meaning="empty, or i/n with i from 1 to n, such as 2/4")
 _DEVICE = Constraint(form=r"auto|cpu|cuda(:\d{1,3})?", meaning="auto, cpu, cuda, or one GPU such as cuda:1")
 _PRECISION = Constraint(among=("float32", "bfloat16", "auto"))
-_FOLDER = Constraint(form=r"[^\x00-\x1f]{1,1000}", meaning="a folder, relative to the project's root")
+_FOLDER = Constraint(form=r"(?!~[^/])[^\x00-\x1f]{1,1000}", meaning="a folder, relative to the project's root, or to the home as ~/name")
 FREE_TEXT = Constraint(form=r"[^\x00-\x1f]{0,1000}", meaning="a text of at most 1,000 characters on one line")
 
 # Networks of notebook 06 by name: known by their published weights, or made here with factors on width and depth.
@@ -222,6 +222,8 @@ AXIS_PARAMETERS = {
     "label_noise": "label_noises",
 }
 
+_REAL_AXES = {"learning_rate", "weight_decay", "label_noise"}
+
 RENDERED = tuple(
     f"synthetic_{name}"
     for name in ("disc", "square", "triangle", "cross", "ring", "star", "hourglass", "crescent", "frame", "bars", "corner", "checker")
@@ -373,9 +375,31 @@ def _blocks(v: Mapping[str, Any]) -> str:
             if not isinstance(levels, list):
                 return f"{where} with {shown(levels)}, and must have a list of levels"
             limit = Constraint(0, 10_000, fewest=1) if axis == "repeat" else CONSTRAINTS[AXIS_PARAMETERS[axis]]
-            plain = all(isinstance(item, int | float | str) for item in levels)
-            if not plain or (fault := _list_fault(limit, levels)):
-                return f"{where} with {shown(levels)}: {fault if plain else 'its levels must be plain values'}"
+            kinds = (type(limit.among[0]),) if limit.among else (int, float) if axis in _REAL_AXES else (int,)
+            words = " or ".join(kind.__name__ for kind in kinds)
+            if fault := _list_fault(limit, levels) if all(type(item) in kinds for item in levels) else f"its levels must be {words}":
+                return f"{where} with {shown(levels)}: {fault}"
+    return ""
+
+
+def _ranges_of_transforms(v: Mapping[str, Any]) -> str:
+    for text in v["own_transforms"]:
+        try:
+            low, high = map(float, text.split()[1:])
+        except ValueError:
+            return f"own_transforms has {text!r}, whose range must be two numbers, such as my_transforms:darker 0 0.5"
+        if not -math.inf < low < high < math.inf:
+            return f"own_transforms has {text!r}, whose range must go from a number to a larger one"
+    return ""
+
+
+def _sizes_of_shifts(v: Mapping[str, Any]) -> str:
+    limits = {"brightness": (0, 10), "contrast": (0, 10), "rotation": (-180, 180)}
+    for name in v["targets"]:
+        kind, _, number = name.partition("_")
+        low, high = limits.get(kind, (1e-6, 1))
+        if not low <= float(number) <= high:
+            return f"targets has {name}; {kind} can be from {low:g} to {high:g}"
     return ""
 
 
@@ -400,6 +424,8 @@ RELATIONS: tuple[Callable[[Mapping[str, Any]], str], ...] = (
     _own_images,
     _shard_of,
     _blocks,
+    _ranges_of_transforms,
+    _sizes_of_shifts,
 )
 
 

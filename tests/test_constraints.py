@@ -107,6 +107,7 @@ def test_rendered_classes_and_axes_are_those_of_the_modules_that_take_them():
         ("device", "cdua", "device is 'cdua', and must be auto, cpu, cuda, or one GPU such as cuda:1"),
         ("shard", "nonsense", "shard is 'nonsense', and must be empty, or i/n"),
         ("work_dir", "", "work_dir is '', and must be a folder"),
+        ("work_dir", "~nobody/x", "work_dir is '~nobody/x', and must be a folder"),
         ("study", "../other", "study is '../other', and must be a name of letters"),
         ("pixel_std", [0.2, 0.2], "pixel_std is [0.2, 0.2]: must have exactly 3 items"),
         ("pixel_std", [0.2, 0.0, 0.2], "each item must be above 0"),
@@ -165,7 +166,18 @@ MADE = {
         ({"blocks": [{"learning_rat": [1]}]}, "blocks: block 1 has 'learning_rat', which is no axis (did you mean 'learning_rate'"),
         ({"blocks": [{}, {"repeat": 1}]}, "blocks: block 2 has 'repeat' with 1, and must have a list"),
         ({"blocks": [{"architecture": ["vgg"]}]}, "each item must be one of resnet18"),
-        ({"blocks": [{"batch_size": [[1]]}]}, "its levels must be plain values"),
+        ({"blocks": [{"batch_size": [[1]]}]}, "its levels must be int"),
+        ({"blocks": [{"batch_size": [8.5]}]}, "its levels must be int"),
+        ({"blocks": [{"learning_rate": [True]}]}, "with [True]: its levels must be int or float"),
+        ({"blocks": [{"learning_rate": ["0.1"]}]}, "its levels must be int or float"),
+        ({"blocks": [{"repeat": ["a"]}]}, "its levels must be int"),
+        ({"blocks": [{"augmentation": [1]}]}, "its levels must be bool"),
+        ({"own_transforms": ["a:b 0 1", "a:b x 1"]}, "own_transforms has 'a:b x 1', whose range must be two numbers"),
+        ({"own_transforms": ["a:b 1 0"]}, "whose range must go from a number to a larger one"),
+        ({"own_transforms": ["a:b 0 nan"]}, "whose range must go from a number to a larger one"),
+        ({"targets": ["blur_0.7", "noise_0.000"]}, "targets has noise_0.000; noise can be from 1e-06 to 1"),
+        ({"targets": ["brightness_99"]}, "targets has brightness_99; brightness can be from 0 to 10"),
+        ({"targets": ["rotation_-181"]}, "rotation can be from -180 to 180"),
     ],
 )
 def test_values_that_do_not_go_together_are_told(values, message):
@@ -178,6 +190,8 @@ def test_what_goes_together_passes_and_what_is_not_declared_is_passed_over():
     assert relation_faults(DEMO | MADE | {"pretrain_class_ids": ["synthetic_ring"], "test_images_per_class": 5}) == []
     assert relation_faults(DEMO | MADE | {"pretrained_levels": [False]}) == []
     assert relation_faults({"blocks": [{"repeat": [0, 1], "architecture": ["resnet34"]}], "shard": "2/4"}) == []
+    assert relation_faults({"blocks": [{"learning_rate": [0, 0.1], "augmentation": [True]}], "targets": ["blur_0.7", "rotation_-9"]}) == []
+    assert relation_faults({"own_transforms": ["my.own:darker -1 1e-3"]}) == []
 
 
 def test_the_steps_of_unseen_classes_that_can_be_had_are_those_of_the_probe():

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -49,7 +50,10 @@ def check_claims(claims: Any, measures: Sequence[str] | None = None) -> list[dic
             if values is not None and name in claim and claim[name] not in values:
                 known = ", ".join(map(str, values))
                 raise ValueError(f"claim {number} ({claim['claim']}) has {name} {claim[name]!r}; choose one of {known}")
-        if type(claim.get("published", 0)) not in (int, float):
+        for name in ("claim", "source", "table"):
+            if name in claim and not isinstance(claim[name], str):
+                raise ValueError(f"claim {number} ({claim['claim']}) has {name} {claim[name]!r}, which must be a text; put it in quotes")
+        if type(claim.get("published", 0)) not in (int, float) or not math.isfinite(claim.get("published", 0)):
             raise ValueError(f"claim {number} ({claim['claim']}) has published {claim['published']!r}, which must be a number")
     primary = sum(bool(claim.get("primary", False)) for claim in claims)
     if primary > MOST_PRIMARY:

@@ -67,7 +67,7 @@ class Places:
 
 @lru_cache
 def _folder(root: Path, given: str, study: str) -> Path:
-    return inside(root / given, study)
+    return inside(root / Path(given).expanduser(), study)
 
 
 @dataclass

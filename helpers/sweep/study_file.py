@@ -20,6 +20,7 @@ from helpers.notebook_parameters import Parameter, StudyError, check_type, decla
 from helpers.statistics.claims import check_claims
 
 SHARD = "shard"
+_OF_THE_WHOLE = ("study", "work_dir", "reports_dir")
 _LONGEST, _MOST_PARTS = 80, 10_000
 
 
@@ -55,6 +56,8 @@ def parts(where: str, block: Any, annotations: Mapping[str, str]) -> tuple[dict[
 def _fault(where: str, name: str, values: Any, annotations: Mapping[str, str]) -> str:
     if name not in annotations:
         return _unknown(where, "parameter", name, annotations)
+    if name in _OF_THE_WHOLE:
+        return f"{where}: {name} is one for all parts of a study; set it in the block common"
     if name == SHARD and not (type(values) is int and 1 <= values <= _MOST_PARTS):
         return f"{where}: shard is {shown(values)}, and must be a whole number of parts, at least 1 and at most {_MOST_PARTS:,}"
     if name != SHARD and (not isinstance(values, list) or not values):

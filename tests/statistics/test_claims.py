@@ -1,5 +1,6 @@
 """Claims: checked before a run is spent, kept with the runs that were there when they were first seen."""
 
+import datetime
 import json
 
 import pytest
@@ -32,6 +33,9 @@ def test_claims_keep_the_time_and_the_runs_of_when_they_were_first_seen(tmp_path
         ([CLAIM | {"question": "tau"}], "choose one of r_gap"),
         ([CLAIM | {"primary": "yes"}], "choose one of True, False"),
         ([CLAIM | {"published": "-0.8"}], "must be a number"),
+        ([CLAIM | {"published": float("nan")}], "must be a number"),
+        ([CLAIM | {"source": datetime.date(2024, 1, 1)}], "which must be a text; put it in quotes"),
+        ([CLAIM | {"claim": ["a"]}], "which must be a text"),
         ([CLAIM] * 4, "4 claims are primary; at most 3"),
     ],
 )

@@ -175,13 +175,14 @@ def test_names_are_plain_file_names_and_never_the_same():
         ({"seed": []}, "must be a list of the values"),
         ({"seed": [1, 2, 1]}, "here: seed has a value twice: [1, 2, 1]"),
         ({"shard": 0}, "here: shard is 0, and must be a whole number of parts, at least 1"),
+        ({"study": ["a", "b"]}, "here: study is one for all parts of a study; set it in the block common"),
         ({"shard": True}, "must be a whole number"),
         ({"shard": [1]}, "must be a whole number"),
         ([], "here: this block is []; it must map parameters to lists of values"),
     ],
 )
 def test_faults_say_what_is_wrong_and_what_would_be_valid(block, message):
-    found, (fault,) = parts("here", block, TYPES)
+    found, (fault,) = parts("here", block, TYPES | {"study": "str"})
     assert found == {}
     assert message in fault
 
