@@ -16,7 +16,25 @@ def inert(markdown: str) -> str:
 
 
 # Words of a name that are written otherwise.
-_WORDS = {"cam": "CAM", "iou": "IoU", "roc": "ROC", "clip": "CLIP", "resnet": "ResNet", "efficientnet": "EfficientNet", "kappa": "Kappa"}
+_WORDS = {
+    "cam": "CAM",
+    "clip": "CLIP",
+    "efficientnet": "EfficientNet",
+    "iou": "IoU",
+    "kappa": "Kappa",
+    "resnet": "ResNet",
+    "roc": "ROC",
+    "ssim": "SSIM",
+}
+    "cam": "CAM",
+    "iou": "IoU",
+    "roc": "ROC",
+    "clip": "CLIP",
+    "resnet": "ResNet",
+    "efficientnet": "EfficientNet",
+    "kappa": "Kappa",
+    "ssim": "SSIM",
+}
 _TITLES = {  # of figures whose name says too little of them
     "added": "Error of prediction that each measure saves",
     "attributions": "Attributions in place of a class activation map",
@@ -42,19 +60,19 @@ _TITLES = {  # of figures whose name says too little of them
 def figure_title(name: str) -> str:
     """Title of a figure by its name: "iou-against-gap" is "IoU against gap"."""
     number, rest = re.match(r"(?:\w+-figure-(\d+)-)?(.*)", name).groups()
-    return (_TITLES.get(rest) or _in_words(rest.split("-"))) + _of_the_paper("Figure", number)
+    return _titled(_TITLES.get(rest) or in_words(rest), "Figure", number)
 
 
 def table_title(name: str) -> str:
     """Title of a table by its name: "table3_iou" is "IoU (Table 3 of the paper)"."""
     number, rest = re.match(r"(?:table(\d+)_)?(.*)", name).groups()
-    return _in_words(rest.split("_")) + _of_the_paper("Table", number)
+    return _titled(in_words(rest), "Table", number)
 
 
-def _in_words(parts: list[str]) -> str:
-    words = " ".join(_WORDS.get(part, part) for part in parts)
-    return words[:1].upper() + words[1:]
+def in_words(name: str) -> str:
+    """Words of a name that is joined by "-" or "_": "mean_iou" is "mean IoU"."""
+    return " ".join(_WORDS.get(part, part) for part in re.split("[-_]", name))
 
 
-def _of_the_paper(kind: str, number: str | None) -> str:
-    return f" ({kind} {number} of the paper)" if number else ""
+def _titled(words: str, kind: str, number: str | None) -> str:
+    return words[:1].upper() + words[1:] + (f" ({kind} {number} of the paper)" if number else "")

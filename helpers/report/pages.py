@@ -207,7 +207,8 @@ def _chapter(folder: Path, name: str) -> dict[str, Any]:
     question = next((line.removeprefix("**Question.** ") for line in first.splitlines() if line.startswith("**Question.**")), "")
     items = _items(folder, name)
     said = [item for item in items if item["kind"] == "text" or item.get("total") == 0]  # an empty table leaves its reading
-    texts = [item.get("text", item.get("said")) for item in said if not (item.get("answer") or item.get("first"))]  # those stand on top
+    told = [item.get("text", item.get("said")) for item in said if not (item.get("answer") or item.get("first"))]  # those stand on top
+    texts = [text for text in told if not text.startswith("#")]  # nothing stands here below a heading between figures
     shown = {"texts": texts, "figures": [item for item in items if item["kind"] == "figure"]}
     shown |= {"tables": [item for item in items if item.get("total")], "all": items}
     return {"name": name, "title": title, "question": question} | shown

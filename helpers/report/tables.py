@@ -5,6 +5,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+from helpers.report.markup import in_words
+
 MOST_ROWS = 300  # of a table on a page; all rows are in its CSV
 
 _HEADERS = {
@@ -23,21 +25,22 @@ _HEADERS = {
     "mask_area": "mask (share of image)",
     "p_adjusted": "p, adjusted",
     "pearson_r": "Pearson r",
-    "pretrained": "pretrained",
     "predicted_gap": "predicted gap (fraction)",
     "r_gap": "r with gap",
     "r_gap_given_all": "r given fit and hyperparameters",
     "r_gap_given_fit": "r given fit",
     "r_test_accuracy": "r with test accuracy",
     "seconds": "time (s)",
+    "spearman": "Spearman ρ",
     "tau_gap": "τ with gap",
     "test_accuracy": "test accuracy (fraction)",
     "test_loss": "test loss (nats)",
-    "threshold": "threshold",
     "top1": "top-1 (fraction)",
     "top5": "top-5 (fraction)",
     "train_accuracy": "training accuracy (fraction)",
     "train_loss": "training loss (nats)",
+    "unseen_fraction": "unseen classes (fraction)",
+    "weights_millions": "weights (millions)",
     "whole_image_floor": "floor: whole image",
 }
 HYPERPARAMETERS = (
@@ -60,7 +63,7 @@ def column_header(column: str) -> str:
         stem = column.removesuffix(end)
         if stem != column and column not in _HEADERS:
             return f"{column_header(stem)}: {words}"
-    return _HEADERS.get(column, column.replace("_", " "))
+    return _HEADERS.get(column) or in_words(column)
 
 
 def table_content(path: Path, most: int = MOST_ROWS) -> dict[str, Any]:

@@ -57,6 +57,7 @@ def test_what_the_index_says_on_top_it_says_once(folder):
     story = [
         {"kind": "text", "text": "It may speak.", "answer": False, "first": True},
         {"kind": "text", "text": "An aside.", "answer": False, "first": False},
+        {"kind": "text", "text": "### A heading", "answer": False, "first": False},
         {"kind": "text", "text": "It **does**.", "answer": True, "first": False},
     ]
     cells = [cell("told()", *(("text/markdown", item["text"]) for item in story))]
@@ -65,6 +66,8 @@ def test_what_the_index_says_on_top_it_says_once(folder):
     assert [index.count(text) for text in texts] == [1, 1, 1]
     assert [page.count(text) for text in texts] == [1, 1, 1]
     assert [*texts] == sorted(texts, key=index.index)
+    assert "A heading" in page
+    assert "A heading" not in index
 
 
 def test_a_table_is_given_to_the_script_of_the_page_escaped(folder):

@@ -17,6 +17,7 @@ def content(tmp_path, text, **options):
         ("train_loss", "training loss (nats)"),
         ("gap", "gap (fraction)"),
         ("batch_size", "batch size"),
+        ("ssim_reached", "SSIM reached"),
         ("r_gap_low", "r with gap: 95 % from"),
         ("kendall_high", "Kendall τ: 95 % to"),
     ],
