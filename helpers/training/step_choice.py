@@ -9,6 +9,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import lru_cache, partial
 from hashlib import blake2b
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from helpers.files import content_digest, device_name, read_json, versions, write_json
+from helpers.locks import LockHolder
 from helpers.networks import resnet
 from helpers.training import cuda_graph
 from helpers.training.cuda_graph import CapturedStep, CompiledStep, Shape, random_batch
@@ -29,6 +31,7 @@ WAYS: dict[str, Callable[[Shape], CapturedStep]] = {"recorded": CapturedStep, "c
 STARTS = 19  # from which the plain step is taken again: what agrees is further off than all of them in one case of 20
 _RATE = 1e-3  # learning rate and weight decay where a step is compared with the plain one
 _BEFORE = 2  # plain steps before, so that the optimizer has a past
+_TICK = 1.0  # seconds between two looks at what another process measures
 _TIMED = 10  # steps between two waits for the device
 
 Run = tuple[nn.Module, torch.optim.Optimizer]
@@ -86,14 +89,35 @@ def measured_ways(shape: Shape, steps: int) -> dict[str, Any]:
         setup in seconds, and share, the time of a step as a share of the plain one's, from turns that both took.
     """
     path = _cached(shape)
-    found = _kept(path)
-    if "recorded" not in found:
-        found = _measured("recorded", shape)
-        _keep(path, shape, found)
-    if "compiled" not in found and min(_known_setups(path.parent), default=0.0) < min(_costs(found, steps).values()):
-        found["compiled"] = _measured("compiled", shape)["compiled"]
-        _keep(path, shape, found)
-    return found
+    if _lacking(path, steps):
+        with _alone(path):  # of the runs that start side by side
+            while name := _lacking(path, steps):
+                found = _measured(name, shape) | _kept(path)
+                if not _keep(path, shape, found):
+                    return found
+    return _kept(path)
+
+
+def _lacking(path: Path, steps: int) -> str:
+    """The way that is to be measured next; "" when nothing is."""
+    if "recorded" not in (found := _kept(path)):
+        return "recorded"
+    short = min(_known_setups(path.parent), default=0.0) < min(_costs(found, steps).values())
+    return "compiled" if "compiled" not in found and short else ""
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Wait until no other process measures this; where nothing can be written nobody waits for anybody."""
+    try:
+        (path.parent / "claims").mkdir(parents=True, exist_ok=True)
+    except OSError:
+        yield
+        return
+    with LockHolder(path.parent / "claims") as owner:
+        while not owner.claim(path.stem):
+            time.sleep(_TICK)
+        yield
 
 
 def _measured(name: str, shape: Shape) -> dict[str, Any]:
@@ -244,16 +268,20 @@ def _kept(path: Path) -> dict[str, Any]:
     """What was measured of a shape; nothing where there is no file that can be read."""
     try:
         found = read_json(path)["ways"]
-        return found if all(found[PLAIN]["seconds"] > 0 and isinstance(found[name]["fault"], str) for name in {*found} - {PLAIN}) else {}
+        sound = found[PLAIN]["seconds"] > 0 and all(isinstance(found[name]["fault"], str) for name in {*found} - {PLAIN})
+        return found if sound else {}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
 
 
-def _keep(path: Path, shape: Shape, found: Mapping[str, Any]) -> None:
+def _keep(path: Path, shape: Shape, found: Mapping[str, Any]) -> bool:
+    """Write what was measured; whether it could be written."""
     try:
         write_json(path, {"ways": found, "machine": _machine(shape.device), "shape": asdict(shape)})
     except OSError:
-        warnings.warn(f"{path} cannot be written: the ways to train are measured again by the next process", stacklevel=4)
+        warnings.warn(f"{path} cannot be written, so every process measures by itself how to train, and compiles nothing", stacklevel=4)
+        return False
+    return True
 
 
 def _known_setups(folder: Path) -> Iterator[float]:
