@@ -32,6 +32,8 @@ PLACE = {room: place for place, rooms in enumerate(ROOMS) for room in rooms}
 GROUND = {"files", "locks", "tally", "notebook_parameters", "constraints"}
 # What the launcher may know beside the ground: how pages are written, and what a claim is.
 SWEEP_KNOWS = {"report.pages", "statistics.claims"}
+# Which time the steps of networks, look at images, and train and score in the place of the notebooks.
+BESIDE_THE_LAUNCHER = ("sweep.cost", "sweep.new_study", "sweep.without_notebooks")
 LONGEST_MODULE, LONGEST_FUNCTION, LARGEST_ROOM, MOST_IMPORTS = 500, 70, 15, 9
 
 
@@ -267,13 +269,13 @@ def test_a_room_knows_only_the_rooms_before_it(path):
     own = dotted(path)
     others = {other for other in neighbours()[own] if room_of(other) != room_of(own)}
     assert all(PLACE[room_of(other)] < PLACE[room_of(own)] for other in others), others
-    if room_of(own) == "sweep" and own not in ("sweep.cost", "sweep.new_study"):  # which time the steps of networks, look at images
+    if room_of(own) == "sweep" and own not in BESIDE_THE_LAUNCHER:
         assert {other for other in others if room_of(other)} <= SWEEP_KNOWS
 
 
 def test_the_launcher_loads_no_machine_learning():
     for path in HELPERS:
-        if room_of(dotted(path)) in ("", "sweep") and dotted(path) not in ("files", "sweep.cost", "sweep.executions", "sweep.new_study"):
+        if room_of(dotted(path)) in ("", "sweep") and dotted(path) not in ("files", "sweep.executions", *BESIDE_THE_LAUNCHER):
             assert not {"torch", "torchvision", "captum"} & {name.split(".")[0] for name in imports(tree_of(path))}, path
 
 
