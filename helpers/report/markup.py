@@ -26,15 +26,6 @@ _WORDS = {
     "roc": "ROC",
     "ssim": "SSIM",
 }
-    "cam": "CAM",
-    "iou": "IoU",
-    "roc": "ROC",
-    "clip": "CLIP",
-    "resnet": "ResNet",
-    "efficientnet": "EfficientNet",
-    "kappa": "Kappa",
-    "ssim": "SSIM",
-}
 _TITLES = {  # of figures whose name says too little of them
     "added": "Error of prediction that each measure saves",
     "attributions": "Attributions in place of a class activation map",
