@@ -17,6 +17,7 @@ from helpers.statistics.permutation import holm
 from helpers.sweep.cli import main as sweep
 from helpers.sweep.cost import planned_runs
 from helpers.sweep.study_file import load_study
+from helpers.sweep.without_notebooks import main as without
 
 README = (PROJECT_ROOT / "README.md").read_text(encoding="utf-8")
 STUDIES = (PROJECT_ROOT / "docs/studies.md").read_text(encoding="utf-8")
@@ -134,7 +135,7 @@ def wrong_commands(text):
     """Targets of make, studies, modules, options and extras in the code of a page that there are not."""
     targets = set(re.findall(r"^([a-z]+):", (PROJECT_ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
     extras = tomllib.loads((PROJECT_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    known_of = {"helpers.sweep": options(sweep), "helpers.select": options(select)}
+    known_of = {"helpers.sweep": options(sweep), "helpers.select": options(select), "helpers.sweep.without_notebooks": options(without)}
     wrong = []
     for part in code(text):
         modules = re.findall(r"-m (\w+(?:\.\w+)+)", part)
