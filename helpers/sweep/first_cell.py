@@ -49,10 +49,12 @@ def parameters_in_force(notebook: str, values: Mapping[str, Any], root: Path = P
         known = sorted(path.stem for path in place.parent.glob("*.yaml"))
         near = difflib.get_close_matches(str(study), known, n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise FileNotFoundError(
+        fault = FileNotFoundError(
             f"study is {study!r}, and there is no params/{study}.yaml{hint}; the studies are {', '.join(known)}. "
             f"Copy one of their files to params/{study}.yaml and change the values there"
         )
+        fault._render_traceback_ = lambda: [str(fault)]  # a notebook shows the message alone
+        raise fault
     committed = _given(root / "params" / f"{DEFAULTS}.yaml", notebook, names) | {"study": DEFAULTS}
     theirs = _given(place, notebook, names)
     found, origins = {}, {}

@@ -86,8 +86,11 @@ def test_an_injected_cell_counts_until_the_first_cell_runs_again(project):
 
 
 def test_a_study_without_a_file_is_refused_with_those_that_have_one(project):
-    with pytest.raises(FileNotFoundError, match=r"there is no params/othr.yaml \(did you mean 'other'\?\); .* demo, other\. Copy"):
+    with pytest.raises(
+        FileNotFoundError, match=r"there is no params/othr.yaml \(did you mean 'other'\?\); .* demo, other\. Copy"
+    ) as refused:
         in_force(project, study="othr")
+    assert refused.value._render_traceback_() == [str(refused.value)]  # which is all that IPython then shows
 
 
 @pytest.mark.parametrize("content", ["[", "- 1", "common: [1]", "notebooks: {01_a: {images: many}}", "notebooks: {01_a: 3}"])
