@@ -51,17 +51,24 @@ def read_weights(source: str, architecture: str) -> dict[str, Tensor]:
     return dict(state)
 
 
+_REAL = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
 def check_numbers(state: Mapping[str, Tensor], own: Mapping[str, Tensor], name: str) -> None:
-    """Make sure that weights are numbers that a network can take as they are: none is cast from whole or complex ones, all are finite.
+    """Make sure that weights are numbers that a network can take as they are: none is cast or made dense, all are finite.
 
     Raises:
         ValueError: the file ``name`` holds others.
     """
     known = [(key, state[key]) for key, value in own.items() if key in state and value.is_floating_point()]
-    if cast := [f"{key} ({value.dtype})" for key, value in known if not value.is_floating_point()]:
+    if cast := [
+        f"{key} ({value.dtype})" for key, value in known if value.dtype not in _REAL or value.layout != torch.strided or value.is_meta
+    ]:
         raise ValueError(f"{name} was refused: {len(cast)} tensors are no real weights, first {cast[0]}; save the weights as float32")
     if broken := [key for key, value in known if not value.float().isfinite().all()]:
         raise ValueError(f"{name} was refused: {len(broken)} tensors are not finite, first {broken[0]}; its training diverged")
+    if below := [key for key, value in known if key.endswith("running_var") and (value < 0).any()]:
+        raise ValueError(f"{name} was refused: {len(below)} running variances are below 0, first {below[0]}; the file was altered")
 
 
 def _read_named(weights: Any, name: str, architecture: str) -> dict[str, Tensor]:

@@ -73,14 +73,24 @@ def _timm_model(name: str, classes: int) -> nn.Module:
 def _users(module: str, name: str) -> Builder:
     try:
         function = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as fault:
-        raise ValueError(f"architecture '{module}:{name}' cannot be imported ({fault}); put the module where python finds it") from fault
-    takes = any(item.default is inspect.Parameter.empty for item in inspect.signature(function).parameters.values())
-    return function if takes else partial(_no_argument, function)
+        asked = inspect.signature(function).parameters.values()
+    except Exception as fault:  # the module is run, and may fail in any way
+        told = f"{type(fault).__name__}: {fault}"
+        raise ValueError(f"architecture '{module}:{name}' cannot be imported ({told}); put the module where python finds it") from fault
+    takes = any(item.default is item.empty and item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD) for item in asked)
+    return partial(_made, f"{module}:{name}", function, takes)
 
 
-def _no_argument(function: Callable[[], nn.Module], classes: int) -> nn.Module:
-    return function()
+def _made(architecture: str, function: Callable[..., nn.Module], takes: bool, classes: int) -> nn.Module:
+    try:
+        network = function(classes) if takes else function()
+    except Exception as fault:  # likewise
+        raise ValueError(
+            f"architecture {architecture!r} makes no network of {classes} classes ({type(fault).__name__}: {fault})"
+        ) from fault
+    if not isinstance(network, nn.Module):
+        raise ValueError(f"architecture {architecture!r} gives {type(network).__name__}, and must give a torch.nn.Module")
+    return network
 
 
 @lru_cache(maxsize=256)
@@ -168,7 +178,7 @@ def find(folder: Path, architecture: str = AUTO) -> list[Candidate]:
     if not folder.exists():
         raise FileNotFoundError(f"the folder of checkpoints {folder} does not exist")
     if architecture != AUTO:
-        builder_of(architecture)
+        _shapes(builder_of(architecture), 2)
     paths = [folder] if folder.is_file() else sorted(path for path in folder.rglob("*") if path.is_file())
     top = folder.parent if folder.is_file() else folder
     found = [Candidate(_text(path.relative_to(top)), partial(load_checkpoint, path, architecture), _no_checkpoint(path)) for path in paths]
@@ -201,6 +211,10 @@ def load_checkpoint(path: Path, architecture: str = AUTO) -> Loaded:
     name = form.architecture if form else architecture if architecture != AUTO else guess(state, path.name)
     builder = form.network if form else builder_of(name)
     classes = class_count(builder, state, name)
+    if classes < 2:
+        raise ValueError(
+            f"{path.name} has {classes} outputs, and a classifier needs at least 2; name the architecture that it was trained with"
+        )
     shapes = _shapes(builder, classes)  # before anything is built, which a file could ask to be of any size
     absent = [key for key in shapes if key not in state and not key.endswith("num_batches_tracked")]
     wrong = absent + [key for key, value in state.items() if shapes.get(key) != tuple(value.shape)]

@@ -202,6 +202,9 @@ def test_a_refused_pickle_comes_without_warnings_of_torch(tmp_path, recwarn):
     [
         (lambda value: value.to(torch.int8), "no real weights, first conv1.weight .torch.int8"),
         (lambda value: value.to(torch.complex64), "no real weights, first conv1.weight .torch.complex64"),
+        (lambda value: value.to_sparse(), "no real weights, first conv1.weight .torch.float32"),
+        (lambda value: value.to("meta"), "no real weights, first conv1.weight .torch.float32"),
+        (lambda value: -value - 1, "20 running variances are below 0, first bn1.running_var"),
         (lambda value: value.clone().fill_(torch.nan), "not finite, first conv1.weight"),
     ],
 )
@@ -220,3 +223,27 @@ def test_a_name_that_is_no_text_is_written_with_escapes_and_meets_no_other(tmp_p
     assert len(set(names)) == 3
     assert "\\udcff.pt" in names
     assert all(name.encode("utf-8") for name in names)
+
+
+def test_a_head_of_one_class_is_no_classifier(tmp_path, network):
+    state = network.state_dict() | {"fc.weight": torch.zeros(1, 512), "fc.bias": torch.zeros(1)}
+    save_file(state, tmp_path / "a.safetensors")
+    with pytest.raises(ValueError, match=r"a.safetensors has 1 outputs, and a classifier needs at least 2"):
+        load.load_checkpoint(tmp_path / "a.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("os:getcwd", "gives str, and must give a torch.nn.Module"),
+        ("json:loads", r"makes no network of 2 classes \(.*Error: .*\)"),
+        ("a_broken_module:f", r"cannot be imported \(ZeroDivisionError: division by zero\)"),
+        ("../a:f", r"cannot be imported \(TypeError: "),
+    ],
+)
+def test_an_architecture_that_makes_no_network_is_told_before_work(tmp_path, monkeypatch, name, told):
+    (tmp_path / "a_broken_module.py").write_text("1 / 0")
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "a.pt").write_bytes(b"")
+    with pytest.raises(ValueError, match=f"^architecture '{name.replace('.', '[.]')}' {told}"):
+        load.find(tmp_path, name)
