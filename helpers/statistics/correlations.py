@@ -218,25 +218,28 @@ def _pairs_of_draw(x: Array, y: Array, w: Array) -> Array:
 
 
 def _pairs_of_fixed(x: Array, y: Array, w: Array) -> Array:
-    """The four sums of measures (n, M) that are the same in all draws, each pair unequal in y counted where its first is the larger."""
-    known, draws = np.isfinite(x).T, len(w)
-    x = x.T
-    signs = np.subtract(x[:, :, None] > x[:, None, :], x[:, :, None] < x[:, None, :], dtype=np.float32).reshape(len(x), -1).T
-    unequal = None if np.count_nonzero(signs) == signs.size - signs.shape[1] * x.shape[1] else np.abs(signs)
-    both = None if known.all() else (known[:, :, None] & known[:, None, :]).reshape(len(x), -1).T.astype(np.float32)
-    sums, w = np.empty((4, draws, len(x))), w.astype(np.float32)
-    step = max(1, _ENTRIES // x.shape[1] ** 2)
-    for start in range(0, draws, step):
+    """The four sums of measures (n, M) that are the same in all draws, over the pairs of models, each once."""
+    one, other = np.triu_indices(len(x), 1)
+    known, signs = np.isfinite(x), _signs(x.T, one, other).T
+    unequal = None if np.count_nonzero(signs) == signs.size else np.abs(signs)  # without a tie, which is the rule for measures
+    both = None if known.all() else (known[one] & known[other]).astype(np.float32)
+    sums, w, alone = np.empty((4, len(w), x.shape[1])), w.astype(np.float32), bool((w == 1).all())
+    step = max(1, _ENTRIES // len(one))
+    for start in range(0, len(w), step):
         rows = slice(start, start + step)
-        own, target = w[rows], y if len(y) == 1 else y[rows]
-        pairs = own[:, :, None] * own[:, None, :]
-        above = (pairs * (target[:, :, None] > target[:, None, :])).reshape(len(own), -1)
-        pairs = pairs.reshape(len(own), -1)
-        sums[0, rows] = above @ signs
-        sums[2, rows] = above.sum(1, dtype=float)[:, None] if both is None else above @ both
-        if unequal is None:  # no tie, which is the rule for measures
+        order, own = _signs(y if len(y) == 1 else y[rows], one, other), w[rows]
+        pairs = np.ones((1, 1), dtype=np.float32) if alone else own[:, one] * own[:, other]
+        differ = pairs * np.abs(order)
+        sums[0, rows] = (pairs * order) @ signs
+        sums[2, rows] = differ.sum(1, dtype=float)[:, None] if both is None else differ @ both
+        if unequal is None:
             sums[1, rows] = ((own.sum(1, dtype=float) ** 2 - (own**2).sum(1, dtype=float)) / 2)[:, None]
             sums[3, rows] = sums[2, rows]
         else:
-            sums[1, rows], sums[3, rows] = pairs @ unequal / 2, above @ unequal
+            sums[1, rows], sums[3, rows] = unequal.sum(0, dtype=float) if alone else pairs @ unequal, differ @ unequal
     return sums
+
+
+def _signs(values: Array, one: Codes, other: Codes) -> NDArray[np.float32]:
+    """Sign of the difference of each pair, 0 where one is NaN: (K, n) -> (K, pairs)."""
+    return np.subtract(values[:, one] > values[:, other], values[:, one] < values[:, other], dtype=np.float32)
