@@ -62,7 +62,9 @@ def wrong_arguments(given: argparse.Namespace) -> Iterator[str]:
     """List what is wrong with the arguments, as far as that can be known without reading a file or importing torch."""
     folders = [("images", given.images), ("--target", given.target), ("--labelled", given.labelled)]
     places = [("checkpoints", given.checkpoints), *folders, ("--boxes", given.boxes), ("--classes", given.classes)]
-    yield from (f"{name} {path} does not exist" for name, path in places if path is not None and not path.exists())
+    for name, path in places:
+        if path is not None and not (path.is_file() or path.is_dir()):
+            yield f"{name} {path} {'is no file and no folder' if path.exists() else 'does not exist'}"
     for name, path in folders:
         if path is not None and path.is_file() and path.suffix.lower() != ".zip":
             yield f"{name} {path} is a file; give a folder or a .zip"
@@ -104,6 +106,7 @@ def rank_checkpoints(given: argparse.Namespace) -> int:
     plan = _plan(given, judged, device)
     if plan.images < len(judged.images):
         judged = of_user(images=plan.images)
+    given.out.mkdir(parents=True, exist_ok=True)  # before the work, so that nothing is scored that cannot be written
     files, images = sum(not candidate.passed_over for candidate in judged.candidates), judged.images
     size = images.images.shape[-1]
     print(f"{files} checkpoints, {len(images)} of {images.found} images at {size} px, study {study.study}, {device}", flush=True)
@@ -140,7 +143,12 @@ def _device(device: str) -> str:
 
 
 def _classes(path: Path | None) -> list[str]:
-    return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()] if path else []
+    try:
+        return [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()] if path else []
+    except UnicodeDecodeError as fault:
+        raise ValueError(
+            f"--classes {path} is no text in UTF-8 (byte {fault.start:,}); save it as UTF-8, a class folder per line"
+        ) from fault
 
 
 def _of_user(given: argparse.Namespace, study: Any, targets: Any) -> Any:

@@ -87,6 +87,10 @@ def load_images(
     classes, listed = _listed(archive, top, tuple(class_names))
     chosen = _chosen(listed, most, seed)
     annotations, faults = _annotations(archive, boxes, [name for name, _ in chosen])
+    if boxes is not None and chosen and not annotations:
+        raise ValueError(f"the boxes {boxes} are of none of the {len(chosen)} images taken from {path}; name others, or leave them out")
+    links = [f"{top}/{name}".strip("/") for name in archive.outside(top)]
+    faults += [Fault("", "train", name, "link_out_of_source", "the folder is not followed; copy it there") for name in links]
     records = [Record(name, classes[label] if classes else "", "train", annotations.get(name)) for name, label in chosen]
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as executor:
         decoded = list(executor.map(decode_image, [archive] * len(records), records, [image_size] * len(records)))
@@ -144,11 +148,13 @@ def _annotations(archive: Archive, boxes: Path | None, names: Sequence[str]) -> 
     """Find what is annotated of some images: by name; a malformed annotation is a fault, a missing one is none."""
     found: dict[str, Annotation] = {}
     faults: list[Fault] = []
-    table = _table(archive, boxes)
+    table, wrong = _table(archive, boxes)
     folder = boxes if boxes is not None and boxes.is_dir() else None
     for name in names:
         path = PurePosixPath(name)
         try:
+            if path.stem in wrong:
+                raise ValueError(wrong[path.stem])
             if path.stem in table:
                 found[name] = table[path.stem]
             elif folder is not None:
@@ -161,13 +167,14 @@ def _annotations(archive: Archive, boxes: Path | None, names: Sequence[str]) -> 
     return found, faults
 
 
-def _table(archive: Archive, boxes: Path | None) -> Mapping[str, Annotation]:
+def _table(archive: Archive, boxes: Path | None) -> tuple[Mapping[str, Annotation], Mapping[str, str]]:
+    """Read annotations, and what is wrong, by name, from a CSV if there is one."""
     if boxes is None:
         name = "LOC_train_solution.csv"
-        return parse_solution(archive.read(name))[0] if archive.exists(name) else {}
-    if not boxes.exists():
+        return parse_solution(archive.read(name)) if archive.exists(name) else ({}, {})
+    if not (boxes.is_file() or boxes.is_dir()):
         raise FileNotFoundError(f"the boxes {boxes} do not exist; name a CSV in the format of LOC_train_solution.csv, or a folder of XML")
-    return {} if boxes.is_dir() else parse_solution(boxes.read_bytes())[0]
+    return ({}, {}) if boxes.is_dir() else parse_solution(boxes.read_bytes())
 
 
 def _from_folder(folder: Path, image: PurePosixPath) -> bytes | None:

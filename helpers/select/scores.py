@@ -106,10 +106,13 @@ def normaliser(mean: Sequence[float], std: Sequence[float]) -> Normalise:
     """Make the function that turns uint8 images into network input: ``(x / 255 - mean) / std`` for each channel.
 
     Raises:
-        ValueError: not three finite numbers, or a standard deviation that is not positive.
+        ValueError: not three numbers each, of channels in [0, 1], or a standard deviation of 0.
     """
-    if len(mean) != 3 or len(std) != 3 or not np.isfinite([*mean, *std]).all() or min(std) <= 0:
-        raise ValueError(f"mean {list(mean)} and std {list(std)} must be three numbers each, std above 0, as in training")
+    fits = [0 <= value <= 1 for value in mean] + [0 < value <= 1 for value in std]
+    if len(mean) != 3 or len(std) != 3 or not all(fits):
+        raise ValueError(
+            f"mean {list(mean)} and std {list(std)} must be three numbers each of channels in [0, 1], std above 0, as in training"
+        )
     return partial(_normalised, tuple(mean), tuple(std))
 
 

@@ -195,6 +195,7 @@ def test_a_name_with_markup_is_literal_text_in_card_and_sentences(folders):
         (["ckpt", "ckpt"], "no image in"),
         (["ckpt", "images", "--architecture", "resnet19"], "'resnet19' is unknown"),
         (["ckpt", "images", "--std", "0", "1", "1"], "std above 0"),
+        (["ckpt", "images", "--mean", "123", "116", "103"], "of channels in [0, 1]"),
         (["ckpt", "images", "--study", "absent"], "'absent' has no catalogue"),
         (["ckpt", "nowhere.zip"], "nowhere.zip does not exist"),
         (["ckpt", "ckpt/code.pt"], "is a file; give a folder or a .zip"),
@@ -215,6 +216,21 @@ def test_a_wrong_argument_is_one_clear_line(folders, capsys, arguments, message)
     assert message in error
     assert len(error.splitlines()) == 1
     assert not (folders / "out2").exists()
+
+
+def test_a_list_of_classes_is_text_in_a_file(folders, tmp_path, capsys):
+    (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\0")
+    os.mkfifo(tmp_path / "queue")
+    for name, message in (("binary.txt", "is no text in UTF-8 (byte 0); save it as UTF-8"), ("queue", "is no file and no folder")):
+        assert cli.main([str(folders / "ckpt"), str(folders / "images"), "--classes", str(tmp_path / name)]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_results_that_cannot_be_written_are_told_before_the_work(folders, capsys):
+    assert cli.main([str(folders / "ckpt"), str(folders / "images"), "--images-used", "8", "--out", "/proc/own"]) == 2
+    told = capsys.readouterr()
+    assert "/proc/own" in told.err
+    assert told.out == ""
 
 
 def test_a_file_is_no_folder_for_results(folders, capsys):

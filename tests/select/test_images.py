@@ -94,6 +94,25 @@ def test_a_csv_gives_boxes_by_name(folder, tmp_path):
         load_images(folder, boxes=tmp_path / "c.csv")
 
 
+def test_boxes_of_none_of_the_images_are_refused_and_a_damaged_line_is_counted(folder, tmp_path):
+    table = tmp_path / "boxes.csv"
+    for content in (b"", b"\0\xff", b"ImageId,PredictionString\nother,n1 1 2 9 9\n"):
+        table.write_bytes(content)
+        with pytest.raises(ValueError, match=r"boxes.csv are of none of the 8 images taken from .*images; name others, or leave them out"):
+            load_images(folder, image_size=16, boxes=table)
+    table.write_text("ImageId,PredictionString\n0,n1 1 2 9 9\n1,n1 1 2 x 9\n")
+    images = load_images(folder, image_size=16, boxes=table)
+    assert images.annotated.sum() == 2
+    assert images.faults["fault"].tolist() == ["malformed_annotation"] * 2
+
+
+def test_a_class_folder_that_is_a_link_out_of_the_source_is_counted(folder, tmp_path):
+    (folder / "dog").rename(tmp_path / "dog")
+    (folder / "dog").symlink_to(tmp_path / "dog")
+    images = load_images(folder, image_size=16)
+    assert (images.class_names, images.faults["fault"].tolist()) == (("cat",), ["link_out_of_source"])
+
+
 def test_a_made_box_is_where_the_object_is(folder):
     images = load_images(folder, image_size=40)
     assert not images.annotated.any()
