@@ -73,9 +73,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.take:
             print(_told_of_taken(pack.take_pack(given.take, from_root(given.into))))
             return 0
-        work = train_and_score(given.study, given.set, given.minutes, given.jobs)
-        if given.pack:
-            print(_told_of_packed(given.pack, pack.write_pack(work, given.pack, weights=given.weights)))
+        end = time.monotonic() + 60 * given.minutes
+        ready = prepare(given.study, given.set, given.jobs)
+        try:
+            train_and_score(ready, end)
+        finally:  # what is complete goes along whatever failed
+            if given.pack:
+                print(_told_of_packed(given.pack, pack.write_pack(ready.work, given.pack, weights=given.weights)))
     except StudyError as fault:
         print(f"{len(fault.faults)} fault(s), nothing was run:\n" + "\n".join(f"  {line}" for line in fault.faults), file=sys.stderr)
         return 2
@@ -85,35 +89,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def train_and_score(study: Path, overrides: Sequence[str] = (), minutes: float = 20.0, jobs: int = 0) -> Path:
-    """Train the runs of a study in the order of notebook 02 and score them as 03 and 04 do, until the time is up; its folder of work.
+def train_and_score(ready: Prepared, end: float) -> None:
+    """Train the runs of a study in the order of notebook 02 and score them as 03 and 04 do, until the time is up.
 
     Runs are trained in portions. Of the time that is left, what scoring a portion will take is kept for it, by what models of each
     architecture took before; half of the time, where one of its architectures was not scored yet. A run that is not complete in time
     keeps its checkpoint, and the same command goes on with it.
 
     Args:
-        study: the study file.
-        overrides: "name=value" or "notebook.name=value".
-        minutes: from now on.
-        jobs: runs and models side by side; 0 as the study says.
+        ready: the study.
+        end: reading of ``time.monotonic`` at which the time is up.
 
     Raises:
-        StudyError: what the launcher would refuse, or a study that trains no grid.
+        RuntimeError: runs or models failed; what is complete is scored before.
     """
-    end = time.monotonic() + 60 * minutes
-    ready = prepare(study, overrides, jobs)
     spent = score_trained(ready)
     while todo := catalogue.missing(ready.work, ready.runs):
         now, side = time.monotonic(), jobs_for(ready.device, ready.jobs)
         portion, reserve = next_portion(todo, _training_seconds(ready), spent, end - now, side)
-        if now >= end - reserve or not _train(ready, portion, end - reserve):
+        if now >= end - reserve:
             break
-        spent |= score_trained(ready)
+        try:
+            if not _train(ready, portion, end - reserve):
+                break
+        finally:
+            spent |= score_trained(ready)
     complete = [run for run in ready.runs if catalogue.is_complete(ready.work, run)]
     late = time.monotonic() - end
     print(f"{len(complete)} of {len(ready.runs)} runs are complete and scored{f', {duration(late)} late' if late > 0 else ''}")
-    return ready.work
 
 
 def checked_parameters(study: Path, overrides: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -133,7 +136,16 @@ def checked_parameters(study: Path, overrides: Sequence[str]) -> dict[str, dict[
 
 
 def prepare(study: Path, overrides: Sequence[str] = (), jobs: int = 0) -> Prepared:
-    """Do what notebook 01 does, and what 02 does before it trains: images, precision, runs, and where pretrained ones start from."""
+    """Do what notebook 01 does, and what 02 does before it trains: images, precision, runs, and where pretrained ones start from.
+
+    Args:
+        study: the study file.
+        overrides: "name=value" or "notebook.name=value".
+        jobs: runs and models side by side; 0 as the study says.
+
+    Raises:
+        StudyError: what the launcher would refuse, or a study that trains no grid.
+    """
     parameters = checked_parameters(study, overrides)
     images, grid = parameters[_IMAGES], parameters[_GRID]
     work = from_root(grid["work_dir"]) / study.stem

@@ -15,6 +15,7 @@ from helpers.files import PROJECT_ROOT
 from helpers.measures import MeasureSettings
 from helpers.notebook_parameters import StudyError, code_cells
 from helpers.scoring import models
+from helpers.sweep import without_notebooks
 from helpers.sweep.study_file import load_study
 from helpers.sweep.without_notebooks import checked_parameters, main, measure_settings, next_portion
 from helpers.training import pool
@@ -129,6 +130,22 @@ def test_the_same_command_again_makes_nothing_new(trained, study, monkeypatch, c
     assert contents(trained[0]) == before
 
 
+def test_what_is_complete_is_scored_and_packed_although_a_run_fails(trained, study, tmp_path, monkeypatch, capsys):
+    def fail(ready, portion, until):
+        raise RuntimeError("1 of 1 runs failed")
+
+    scored, score = [], without_notebooks.score_trained
+    monkeypatch.setattr(without_notebooks, "_train", fail)
+    monkeypatch.setattr(without_notebooks, "score_trained", lambda ready: scored.append(1) or score(ready))
+    path, places = study
+    command = [str(path), "--jobs", "1", "--pack", str(tmp_path / "a.zip"), "--set", "run_count=3"]
+    assert main([*command, *(word for place in places for word in ("--set", place))]) == 1
+    told = capsys.readouterr()
+    assert "1 of 1 runs failed" in told.err
+    assert "a.zip: 2 runs, 2 models" in told.out
+    assert len(scored) == 2
+
+
 def test_without_time_nothing_begins(study, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(pool, "ProcessPoolExecutor", None)
     assert main([str(study[0]), "--minutes", "0", "--set", f"work_dir={tmp_path}", "--set", f"reports_dir={tmp_path}"]) == 0
@@ -180,10 +197,8 @@ def test_a_portion_is_what_can_be_trained_and_scored_in_the_time_that_is_left():
     assert next_portion(todo, *known, 1.0, 2) == (todo[:2], 20.0)  # which is more than is left: nothing begins
 
 
-def test_settings_of_measures_are_those_that_the_notebooks_declare():
-    executions = load_study(
-        PROJECT_ROOT / "params/compact20_gpu.yaml", PROJECT_ROOT / "notebooks", ["analysis_seed=3", "cam_threshold=0.2"]
-    )
+def test_settings_of_measures_are_those_that_the_notebooks_declare(study):
+    executions = load_study(study[0], PROJECT_ROOT / "notebooks", ["analysis_seed=3", "cam_threshold=0.2"])
     given = {item.notebook.stem: item.parameters for item in executions}
     assert measure_settings(given["03_cam_scoring"], "bfloat16") == MeasureSettings(cam_threshold=0.2, precision="bfloat16")
     found = measure_settings(given["04_baselines"], "float32")
@@ -192,4 +207,4 @@ def test_settings_of_measures_are_those_that_the_notebooks_declare():
     assert {field for field in asdict(found) if field in named} <= set(given["04_baselines"]) | {"precision", "seed"}
     expected = {name: value for name, value in given["04_baselines"].items() if name in asdict(found)}
     assert asdict(found) == asdict(MeasureSettings()) | expected | {"own_transforms": (), "precision": "float32", "seed": 3}
-    assert found.flatness_images == 200
+    assert found.flatness_images == 16
