@@ -185,7 +185,7 @@ class LockHolder:
         return sorted(found, key=lambda item: item[0])
 
     def _path(self, name: str, generation: int) -> Path:
-        return inside(self.folder, f"{name}.{generation}.claim")
+        return inside(self.folder, name).with_name(f"{Path(name).name}.{generation}.claim")  # itself, where it is a link
 
     def _link(self, path: Path) -> bool:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -222,7 +222,8 @@ def _read(path: Path) -> dict[str, Any] | None:
     Tokens become parts of paths, and processes are ended by them, so a token that is not hexadecimal is refused.
     """
     try:
-        record = json.loads(path.read_text())
+        regular = path.is_file() and not path.is_symlink()  # reading another may never end
+        record = json.loads(path.read_text()) if regular or not os.path.lexists(path) else None
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError):

@@ -266,6 +266,18 @@ def test_a_claim_or_heartbeat_that_no_owner_wrote_stops_nothing_and_is_taken_ove
     assert here.claim("x")
 
 
+@pytest.mark.parametrize(
+    "make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/outside/of/it"), lambda path: path.symlink_to(path)]
+)
+def test_a_claim_that_is_no_file_is_not_read_and_taken_over_in_time(owner, clock, tmp_path, make):
+    here = owner()
+    make(tmp_path / "claims/x.1.claim")
+    assert not here.claim("x")
+    clock.now = 61
+    assert here.claim("x")
+    assert (tmp_path / "claims/x.2.claim").is_file()
+
+
 @pytest.mark.parametrize("token", ["x/../name", "../name", "", "0123456789AB", "0123456789ab/", "0123456789abc"])
 def test_a_token_that_is_not_hexadecimal_names_no_file_and_no_process(owner, clock, tmp_path, token):
     here = owner()
