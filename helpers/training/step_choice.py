@@ -198,7 +198,8 @@ def _numbers(run: Run) -> Change:
     model, optimizer = run
     slots = [value for parameter in model.parameters() for _, value in sorted(optimizer.state[parameter].items())]
     parts = {"weights": model.parameters(), "statistics": model.buffers(), "optimizer": slots}
-    return {part: torch.cat([value.detach().double().flatten() for value in values]) for part, values in parts.items()}
+    found = {part: [value.detach().double().flatten() for value in values] for part, values in parts.items()}
+    return {part: torch.cat(values) for part, values in found.items() if values}  # SGD without momentum keeps nothing
 
 
 @torch.no_grad()

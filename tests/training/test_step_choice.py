@@ -34,6 +34,12 @@ def test_a_step_that_is_recorded_right_agrees(optimizer, precision, graph_by_han
     assert agrees(graph_by_hand(shape_with(optimizer, precision)))
 
 
+def test_sgd_without_momentum_has_no_past_to_be_compared(graph_by_hand):
+    shape = shape_with("sgd", momentum=0.0)
+    assert agrees(graph_by_hand(shape))
+    assert not agrees(graph_by_hand(shape, Doubled))
+
+
 class Doubled(CapturedStep):
     """Learns twice as fast as it is told."""
 
