@@ -67,19 +67,10 @@ PUBLISHED_NETWORKS = (
 MADE_NETWORKS = r"resnet(?:18|34|50|101) w\d*\.?\d+|efficientnet-like w\d*\.?\d+ d\d*\.?\d+"
 
 # Texts and lists of texts that name what only the data or the user's files can tell.
-FREE_TEXTS = (
-    "data_path",
-    "pretrain_data_path",
-    "saliency_path",
-    "checkpoints_path",
-    "images_path",
-    "boxes_path",
-    "target_path",
-    "labelled_path",
-    "calibration_study",
-    "layers",
-    "class_names",
+_PATHS = tuple(
+    f"{name}_path" for name in ("data", "pretrain_data", "saliency", "unseen", "checkpoints", "images", "boxes", "target", "labelled")
 )
+FREE_TEXTS = (*_PATHS, "calibration_study", "layers", "class_names")
 
 # What every parameter of the notebooks may be; a name means the same wherever it is declared.
 CONSTRAINTS: dict[str, Constraint] = {
@@ -304,7 +295,8 @@ def _named_weights(v: Mapping[str, Any]) -> str:
 
 
 def _unseen_classes(v: Mapping[str, Any]) -> str:
-    shared = _shared(v, "unseen_class_ids", "data_source", "data_path") if v["unseen_class_ids"] else []
+    place = "unseen_path" if v["unseen_path"] else "data_path"
+    shared = _shared(v, "unseen_class_ids", "data_source", place) if v["unseen_class_ids"] else []
     return f"unseen_class_ids shares {', '.join(shared[:5])} with class_ids; name classes that are none of the study's" if shared else ""
 
 

@@ -103,7 +103,7 @@ def is_sound(path: Path) -> bool:
 
 
 def give_up(path: Path, fault: str) -> bool:
-    """Tell in a warning what is wrong with a file, and remove it, so that it is made again; gives False, for it is not sound."""
+    """False, after a warning of what is wrong with a file and its removal, so that it is made again."""
     warnings.warn(f"{path}: {fault}; it is made again", stacklevel=3)
     remove(path)
     return False

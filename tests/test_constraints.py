@@ -34,7 +34,7 @@ def fault(name, value):
 def test_every_parameter_but_a_switch_has_a_constraint_or_is_a_free_text():
     switches = {name for name, item in EVERY.items() if item.annotation == "bool"}
     assert set(EVERY) - switches - {"blocks"} <= set(CONSTRAINTS)  # blocks have a relation of their own
-    assert len(FREE_TEXTS) <= 11  # eight of them paths
+    assert len(FREE_TEXTS) <= 12  # nine of them paths
     assert all("str" in EVERY[name].annotation for name in FREE_TEXTS if name in EVERY)
     assert set(CONSTRAINTS) - set(EVERY) <= {"scored_images"}
     for name, item in EVERY.items():
@@ -154,7 +154,7 @@ MADE = {
             {"pretrained_weights": "IMAGENET1K_V1", "pretrained_levels": [True], "stem": "small", "width": 1},
             "fit stem imagenet and width 1",
         ),
-        (DEMO | {"unseen_class_ids": ["synthetic_disc"]}, "unseen_class_ids shares synthetic_disc with class_ids"),
+        (DEMO | {"unseen_class_ids": ["synthetic_disc"], "unseen_path": ""}, "unseen_class_ids shares synthetic_disc with class_ids"),
         ({"ssim_at_most": 0.5, "noise_ssim": [0.6, 1.0]}, "ssim_at_most is 0.5, below every level"),
         ({"unseen_at_least": 0.5, "unseen_fractions": [0.0, 0.4]}, "unseen_at_least is 0.5, above all"),
         ({"saliency_providers": ["network"], "saliency_path": ""}, "is empty, and network in saliency_providers needs the file"),

@@ -345,7 +345,7 @@ def test_tests_mirror_the_rooms():
         if place[0] in PLACE:
             subject = place[1].removeprefix("test_")
             known = {f"{place[0]}.{subject}", f"{place[0]}.{subject.replace('_', '.', 1)}"}
-            assert known & names or subject in ("registry", "any_network", "face", "shapes"), path
+            assert known & names or subject in ("registry", "any_network", "face", "shapes", "study"), path
         assert not [name for name in imports(ast.parse(path.read_text())) if re.search(r"(^|\.)test_\w+", name)], path
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from helpers.data import layouts, synthetic
@@ -308,6 +308,44 @@ def _stack(images: Sequence[Decoded], labels: dict[str, int], size: int) -> Imag
     pixels = np.stack([image.pixels for image in images]) if images else np.zeros((0, 3, size, size), dtype=np.uint8)
     label = torch.tensor([labels[image.record.class_id] for image in images], dtype=torch.int64)
     return ImageSet(torch.from_numpy(pixels), label, torch.from_numpy(boxes), tuple(image.record.name for image in images))
+
+
+def joined(first: StudyData, further: StudyData) -> StudyData:
+    """Images of two sources as one, the classes of the second after those of the first.
+
+    Args:
+        first: keeps its labels.
+        further: of other classes and other images, of the same size.
+
+    Raises:
+        ValueError: both have a class or an image, or their sizes differ.
+    """
+    if both := sorted(set(first.classes["class_id"]) & set(further.classes["class_id"])):
+        raise ValueError(f"{len(both)} classes are in both sources, first {both[0]}; name classes that the study does not have")
+    twice = further.index[further.index["digest"].isin(first.index["digest"])]
+    if len(twice):
+        told = f"{len(twice)} images of the further classes are the study's own, first {twice['name'].iloc[0]}"
+        raise ValueError(f"{told}; name classes of which it has no image")
+    size, other = (data.train.images.shape[-1] for data in (first, further))
+    if size != other:
+        raise ValueError(f"images of {size} px and of {other} px do not go together")
+    shift = len(first.classes)
+    train, test = (_one_set(getattr(first, split), getattr(further, split), shift) for split in ("train", "test"))
+    tables = [
+        pd.concat([mine, theirs.assign(label=theirs["label"] + shift)], ignore_index=True)
+        for mine, theirs in ((first.index, further.index), (first.classes, further.classes))
+    ]
+    index = tables[0].sort_values("split", key=lambda split: split != "train", kind="stable", ignore_index=True)
+    names = _class_names(tables[1]["class_id"], dict(zip(tables[1]["class_id"], tables[1]["class_name"], strict=True)))
+    faults = pd.concat([first.faults, further.faults], ignore_index=True)
+    return StudyData(train, test, index, faults, tables[1].assign(class_name=names), _fingerprint(index, train, test, size))
+
+
+def _one_set(first: ImageSet, further: ImageSet, shift: int) -> ImageSet:
+    most = max(first.boxes.shape[1], further.boxes.shape[1])
+    boxes = [nn.functional.pad(images.boxes, (0, 0, 0, most - images.boxes.shape[1])) for images in (first, further)]
+    labels = torch.cat([first.labels, further.labels + shift])
+    return ImageSet(torch.cat([first.images, further.images]), labels, torch.cat(boxes), (*first.names, *further.names))
 
 
 def _fingerprint(index: pd.DataFrame, train: ImageSet, test: ImageSet, size: int) -> str:

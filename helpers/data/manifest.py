@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from helpers.data.dataset import StudyData, load_study_data
+from helpers.data.dataset import StudyData, joined, load_study_data
 from helpers.files import read_json, write_json
 
 MANIFEST = "data.json"  # in the folder of a study
@@ -62,13 +62,23 @@ def of_study(work: Path) -> StudyData:
     return data
 
 
-def with_classes(work: Path, class_ids: Sequence[str]) -> StudyData:
+def with_classes(work: Path, class_ids: Sequence[str], further_path: str = "") -> StudyData:
     """Images of any classes of a study's source, chosen by the parameters of the study in everything else.
+
+    Args:
+        work: the study's folder.
+        class_ids: in the order of their labels; with a further source, those of the study stand first.
+        further_path: folder or .zip of the study's layout that holds the classes that are not the study's; "" where its own source does.
 
     Raises:
         FileNotFoundError, ValueError: as ``of_study``, and ValueError where the source lacks a class.
     """
-    return _load(work, image_parameters(work) | {"class_ids": list(class_ids)})
+    parameters, class_ids = image_parameters(work), list(class_ids)
+    if not further_path:
+        return _load(work, parameters | {"class_ids": class_ids})
+    own = of_study(work)
+    further = [name for name in class_ids if name not in set(own.classes["class_id"])]
+    return joined(own, _load(work, parameters | {"data_path": further_path, "class_ids": further})) if further else own
 
 
 def image_parameters(work: Path) -> dict[str, Any]:

@@ -53,6 +53,33 @@ def test_other_classes_come_by_the_parameters_of_the_study(tmp_path):
     assert (work / "data.json").read_text() == before
 
 
+def test_further_classes_of_another_source_follow_those_of_the_study(tmp_path, store):
+    parts = {"own": tiny_imagenet(("n01", "n02")), "more": tiny_imagenet(("n01", "n02", "n03", "n04"))}
+    paths = [str(store(part, name)) for name, part in parts.items()]
+    given = {"data_source": "tiny_imagenet", "image_size": 16, "images_per_class": 3, "test_images_per_class": 2}
+    work = tmp_path / "mine"
+    own = manifest.choose_images(work, **given, data_path=paths[0])
+    data = manifest.with_classes(work, ["n01", "n02", "n04", "n03"], paths[1])
+    alone = load_study_data(**given, data_path=paths[1], class_ids=["n04", "n03"], cache_dir=tmp_path / "elsewhere")
+    assert data.classes["class_id"].tolist() == ["n01", "n02", "n04", "n03"]
+    assert data.classes["label"].tolist() == [0, 1, 2, 3]
+    assert torch.equal(data.train.images[: len(own.train)], own.train.images)
+    assert torch.equal(data.test.images[len(own.test) :], alone.test.images)
+    assert torch.equal(data.test.labels[len(own.test) :], alone.test.labels + 2)
+    assert data.train.names == (*own.train.names, *alone.train.names)
+    assert data.index["split"].tolist() == ["train"] * len(data.train) + ["test"] * len(data.test)
+    assert data.index["name"].tolist() == [*data.train.names, *data.test.names]
+    assert manifest.with_classes(work, ["n01", "n02"], paths[1]).fingerprint == own.fingerprint
+
+
+def test_images_of_the_study_do_not_stand_for_further_classes(tmp_path, store):
+    given = {"data_source": "tiny_imagenet", "image_size": 16, "images_per_class": 0, "test_images_per_class": 2}
+    work, copied = tmp_path / "mine", tiny_imagenet(("n08", "n09"))  # the same pictures under other names
+    manifest.choose_images(work, **given, data_path=str(store(tiny_imagenet(("n01", "n02")), "own")))
+    with pytest.raises(ValueError, match=r"1[2-6] images of the further classes are the study's own, first .*n08"):
+        manifest.with_classes(work, ["n01", "n02", "n08", "n09"], str(store(copied, "more")))
+
+
 @pytest.mark.parametrize("read", [manifest.of_study, manifest.image_parameters])
 def test_a_study_without_images_names_the_command_that_chooses_them(tmp_path, read):
     with pytest.raises(FileNotFoundError, match=rf"data.json is not there: .*'mine'.*01_data_subset.ipynb.*{COMMAND}") as raised:
