@@ -84,7 +84,7 @@ def _adapter(annotation: str) -> Any:
     return TypeAdapter(kind, config=ConfigDict(strict=True))
 
 
-_FORM = re.compile(r"(\d+)/(\d+)")
+_FORM = re.compile(r"([0-9]{1,9})/([0-9]{1,9})")
 
 
 def shard_slice(shard: str) -> slice:

@@ -1,6 +1,7 @@
 """A study file to executed report notebooks: only those whose inputs changed, split over processes and machines, resumed at any time."""
 
 import argparse
+import math
 import os
 import re
 import shutil
@@ -20,7 +21,7 @@ from helpers.sweep.executions import Places, Sources, faults_of, reason_to_run
 from helpers.sweep.schedule import Rules, Sweep
 from helpers.sweep.study_file import Execution, load_study, study_claims, study_path
 
-_VARIANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,60}")
+_VARIANT = re.compile(r"(?!main$)[A-Za-z0-9][A-Za-z0-9._+-]{0,60}")
 _INTERRUPTED = "interrupted; the same command goes on where this one stopped"
 
 
@@ -115,7 +116,7 @@ def run_study(
     """
     before = study.read_bytes() if study.is_file() else b""
     if variant and not _VARIANT.fullmatch(variant):
-        print(f"--as {variant!r}: a variant is named by letters, digits and .+-_, such as threshold-0.2", file=sys.stderr)
+        print(f"--as {variant!r}: a variant is named by letters, digits and .+-_, and not main, such as threshold-0.2", file=sys.stderr)
         return 2
     places, gpus = Places(root.resolve(), study.stem, variant), engines.visible_gpus()
     executions, faults = _checked(study, overrides, force, options, places, gpus)
@@ -170,10 +171,12 @@ def _checked(
         faults.append(f"--shard: {fault}")
     least = {"jobs": 0, "per_gpu": 1, "time_limit": 0, "retries": 0, "max_failures": 0, "min_free": 0}
     for name, low in least.items():
-        if getattr(options, name) < low:
-            faults.append(f"--{name.replace('_', '-')} is {getattr(options, name)}, and must be at least {low}")
+        if not low <= getattr(options, name) < math.inf:
+            faults.append(f"--{name.replace('_', '-')} is {getattr(options, name)}, and must be at least {low} and finite")
     if options.engine == "ray" and (fault := engines.address_fault(options.address)):
         faults.append(fault)
+    if options.engine != "ray" and options.address:
+        faults.append(f"--address {options.address} is of --engine ray, and the engine is {options.engine}; name both or none")
     return executions, faults + faults_of(known, places, None if options.engine == "ray" else gpus, options.min_free)
 
 

@@ -289,7 +289,11 @@ def _of_execution(execution: Execution, gpus: Sequence[str] | None) -> Iterable[
 
 def _of_folders(folders: Sequence[Path], least_free: float) -> Iterable[str]:
     for folder in folders:
-        there = next(path for path in (folder, *folder.parents) if path.exists())
+        try:
+            there = next(path for path in (folder, *folder.parents) if path.exists())
+        except OSError as fault:  # a name that no disk takes
+            yield f"{folder} cannot be made: {fault.strerror}; set work_dir and reports_dir"
+            continue
         if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
             yield f"{there} cannot be written, and {folder.name} has to go there; change its permissions, or set work_dir and reports_dir"
         elif (free := shutil.disk_usage(there).free / GIB) < least_free:

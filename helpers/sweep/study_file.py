@@ -1,5 +1,6 @@
 """A study file: the values of the notebooks' parameters and how work is split, checked before anything runs."""
 
+import argparse
 import hashlib
 import itertools
 import json
@@ -287,8 +288,11 @@ def _parts(path: Path, whole: Execution, sweep: Any, schema: Mapping[str, Parame
 def study_path(given: str) -> Path:
     """File of a study that a command names: a path, or the bare name of one in ``params``."""
     path = Path(given)
-    if path.suffix or path.exists() or len(path.parts) != 1:
-        return path
+    try:
+        if path.exists() or path.suffix or len(path.parts) != 1:
+            return path
+    except OSError as fault:
+        raise argparse.ArgumentTypeError(f"{shown(given)}: {fault.strerror}") from fault
     return Path(os.path.relpath(PROJECT_ROOT / "params" / f"{given}.yaml"))
 
 

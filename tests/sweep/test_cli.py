@@ -101,6 +101,27 @@ def test_faults_stop_before_anything_runs(project, capsys):
     assert not (project / "reports").exists()
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"min_free": float("nan")}, "--min-free is nan, and must be at least 0 and finite"),
+        ({"time_limit": float("inf")}, "--time-limit is inf, and must be"),
+        ({"shard": "\u0661/\u0662"}, "--shard: the shard is"),
+        ({"address": "here:1"}, "--address here:1 is of --engine ray"),
+    ],
+)
+def test_options_that_cannot_be_are_told_before_anything_runs(project, capsys, options, message):
+    assert cli.run_study(project / "params/small.yaml", root=project, options=cli.Options(**options)) == 2
+    assert message in capsys.readouterr().err
+    assert not (project / "log.txt").exists()
+
+
+def test_a_name_that_no_disk_takes_is_no_study(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["x" * 5000])
+    assert "File name too long" in capsys.readouterr().err
+
+
 def test_helpers_are_followed_through_all_forms_of_import(project):
     found = executions.imported_helpers("import helpers.used as u", project / "helpers")
     assert [path.stem for path in found] == ["deeper", "used"]

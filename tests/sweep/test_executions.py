@@ -131,3 +131,13 @@ def test_the_check_of_a_large_sweep_loads_nothing_heavy(tmp_path):
     assert lines[-1] == "2 []"
     assert lines.count("02_grid_training/seed1999: runs for the first time") == 1
     assert "data_path is 'nowhere', and nothing is there" in run.stderr
+
+
+def test_a_folder_of_a_name_that_no_disk_takes_is_told(places):
+    (fault,) = executions.faults_of([execution(work_dir="x" * 300)], places, [], 0)
+    assert fault.endswith("cannot be made: File name too long; set work_dir and reports_dir")
+
+
+def test_a_folder_below_the_home_is_that_of_the_notebooks(places, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert places.work(execution(work_dir="~/mine")) == tmp_path / "home/mine/s"

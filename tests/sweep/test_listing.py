@@ -111,7 +111,7 @@ def test_a_variant_runs_what_differs_and_leaves_the_main_report_as_it_is(project
     assert project("02_b.threshold=0.2", variant="threshold-0.2") == (0, ["02_b"])
 
 
-@pytest.mark.parametrize("name", ["../x", "a/b", ".x", "x" * 80, "-x"])
+@pytest.mark.parametrize("name", ["../x", "a/b", ".x", "x" * 80, "-x", "main"])
 def test_a_variant_has_a_plain_name(project, capsys, name):
     assert project(variant=name) == (2, [])
     assert "a variant is named by letters, digits" in capsys.readouterr().err
