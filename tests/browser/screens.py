@@ -26,7 +26,7 @@ LARGEST = 300_000  # bytes
 
 
 def main(study: str = "demo", work: str = "work") -> int:
-    """Take a picture of the first explorer of each notebook that the study runs."""
+    """Take a picture of an explorer of each notebook that the study runs."""
     if lacking := browsing.missing():
         print(lacking, file=sys.stderr)
         return 1
