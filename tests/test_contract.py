@@ -382,7 +382,7 @@ def test_a_study_claims_of_measures_that_there_are(path):
 @pytest.mark.parametrize("path", [path for path in STUDIES if study_claims(path)], ids=lambda path: path.stem)
 def test_a_study_draws_as_often_wherever_it_shows_a_correlation_and_always_the_same(path):
     """Else r of IoU would have one interval in 03, another in 04 and a third in 05."""
-    executions = [run.parameters for run in load_study(path, PROJECT_ROOT / "notebooks") if run.notebook[:2] in ("03", "04", "05")]
+    executions = [run.parameters for run in load_study(path, PROJECT_ROOT / "notebooks") if run.notebook.stem[:2] in ("03", "04", "05")]
     assert len({(given["bootstrap_resamples"], given["analysis_seed"]) for given in executions}) == 1
 
 
