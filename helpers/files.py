@@ -139,7 +139,7 @@ def _unreadable(path: Path) -> str:
         elif path.suffix == ".npz":
             import numpy as np
 
-            with np.load(path, allow_pickle=False) as kept:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as kept:
                 for name in kept.files:
                     kept[name]
         elif path.suffix == ".json":
