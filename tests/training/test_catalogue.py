@@ -154,9 +154,23 @@ def test_the_models_of_a_study_are_those_of_its_images_or_are_refused_with_the_c
     pd.testing.assert_frame_equal(catalogue.models_of_study(work, CONFIG.data, 0.8), catalogue.analysed(table, 0.8))
     with pytest.raises(ValueError, match=rf"trained on the images {CONFIG.data}, and notebook 01 has chosen other since; {command}"):
         catalogue.models_of_study(work, "other", 0.8)
+    content = (work / "catalogue.parquet").read_bytes()
+    table.drop(columns="data").to_parquet(work / "catalogue.parquet")
+    with pytest.raises(ValueError, match=r"trained on the images unknown"):
+        catalogue.models_of_study(work, CONFIG.data, 0.8)
+    for damaged in (content[: len(content) // 2], b"", bytes(len(content))):
+        (work / "catalogue.parquet").write_bytes(damaged)
+        with pytest.warns(UserWarning, match="cannot be read"), pytest.raises(FileNotFoundError, match=command):
+            catalogue.models_of_study(work, CONFIG.data, 0.8)
 
 
-@pytest.mark.parametrize("damage", ["another model's", "another model's with its seal", "fewer rows", "cut", "deleted"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *("another model's", "another model's with its seal", "fewer rows", "cut", "deleted"),
+        *("another model's without a seal", "another table without a seal", "cut without a seal"),
+    ],
+)
 def test_scores_that_are_not_what_was_written_are_named_and_count_as_missing(tmp_path, damage):
     for name in ("a", "b"):
         rows = pd.DataFrame({"measure": ["iou", "iou_b"], "variant": "", "value": 0.5, "seconds": 0.0, "reason": ""})
@@ -164,11 +178,15 @@ def test_scores_that_are_not_what_was_written_are_named_and_count_as_missing(tmp
     path, other = (tmp_path / "scores/f" / f"{name}.parquet" for name in ("a", "b"))
     if damage.startswith("another"):
         shutil.copy(other, path)
-    if damage.endswith("seal"):
+    if damage.endswith("without a seal"):
+        path.with_name(".a.parquet.seal").unlink()
+    if damage.startswith("another table"):
+        pd.DataFrame({"epoch": [1]}).to_parquet(path)
+    if damage.endswith("its seal"):
         shutil.copy(other.with_name(".b.parquet.seal"), path.with_name(".a.parquet.seal"))
     if damage == "fewer rows":
         pd.read_parquet(path).head(1).to_parquet(path)
-    if damage == "cut":
+    if damage.startswith("cut"):
         path.write_bytes(path.read_bytes()[:-9])
     if damage == "deleted":
         path.unlink()
