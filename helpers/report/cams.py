@@ -237,9 +237,12 @@ def say_correlations(table3: pd.DataFrame) -> str:
     for measure, name in _METHODS.items():
         row = _pooled(table3, measure).iloc[0]
         if np.isfinite(row["pearson_r"]):
+            theirs = (
+                f"the paper's {row['published_r']:.3f}" if np.isfinite(row["published_r"]) else "the paper gives none at this threshold"
+            )
             parts.append(
                 f"{name}: r = {row['pearson_r']:.3f} ({row['ci_low']:.3f} to {row['ci_high']:.3f}, n = {int(row['n'])}"
-                f"{say_reliable(row)}), the paper's {row['published_r']:.3f}"
+                f"{say_reliable(row)}), {theirs}"
             )
     defined = table3.dropna(subset=["ci_low", "ci_high"])
     negative = int((defined["ci_high"] < 0).sum())
@@ -272,11 +275,11 @@ def say_selection(table4: pd.DataFrame) -> str:
     coin = "better than a coin" if low > 0.5 else "worse than a coin" if high < 0.5 else "not to be told from a coin"
     if not np.isfinite(low):
         coin = "with too few models for an interval"
-    pairs = int(row["concordant"] + row["discordant"])
+    pairs, theirs = int(row["concordant"] + row["discordant"]), row["published_accuracy"]
+    published = f"; the paper reports {percent(theirs)}" if np.isfinite(theirs) else ""
     return (
         f"Of {count(pairs, 'pair')} (and {count(int(row['ties']), 'tie')}), the larger IoU picks the smaller gap in "
-        f"**{percent(row['accuracy'])}** (95 % interval {percent(low)} to {percent(high)}): {coin}; "
-        f"the paper reports {percent(row['published_accuracy'])}."
+        f"**{percent(row['accuracy'])}** (95 % interval {percent(low)} to {percent(high)}): {coin}{published}."
     )
 
 

@@ -353,6 +353,16 @@ def test_selection_is_held_against_a_coin():
         assert "Of 780 pairs" in text
 
 
+def test_where_the_paper_has_no_number_the_sentences_say_so_or_are_silent():
+    accuracy = pd.DataFrame({"method": ["iou"], "architecture": ["Total"], "threshold": [0.8], "accuracy_percent": [73.82]})
+    table3 = correlation_table(models(), ["iou"], [0.5], resamples=50, kendall_resamples=0)
+    table4 = selection_table(models(), {"iou": 1}, [0.5], resamples=50)
+    text = cams.say_correlations(tables.beside_published(table3, published()))
+    assert "the paper gives none at this threshold" in text
+    assert "nan" not in text
+    assert "the paper" not in cams.say_selection(tables.beside_published(table4, accuracy))
+
+
 def test_overlays_average_the_images_of_each_model():
     ious = torch.tensor([[0.2, 0.4], [0.6, float("nan")]])
     text = cams.say_overlays(models(2), Overlays(torch.zeros(2, 2, 3, 4, 4), torch.zeros(2, 2, 4, 4), torch.zeros(2, 2, 1, 4), ious))
