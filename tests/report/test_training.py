@@ -355,7 +355,7 @@ def test_selection_is_held_against_a_coin():
 
 def test_where_the_paper_has_no_number_the_sentences_say_so_or_are_silent():
     accuracy = pd.DataFrame({"method": ["iou"], "architecture": ["Total"], "threshold": [0.8], "accuracy_percent": [73.82]})
-    table3 = correlation_table(models(), ["iou"], [0.5], resamples=50, kendall_resamples=0)
+    table3 = correlation_table(models(), ["iou", "iou_b"], [0.5], resamples=50, kendall_resamples=0)
     table4 = selection_table(models(), {"iou": 1}, [0.5], resamples=50)
     text = cams.say_correlations(tables.beside_published(table3, published()))
     assert "the paper gives none at this threshold" in text
