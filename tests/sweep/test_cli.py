@@ -157,7 +157,7 @@ def test_the_recipes_use_options_that_exist_and_are_under_ten_lines(capsys):
     assert len(recipes) >= 6
     assert all(recipe.count("\n") < 10 for recipe in recipes)
     used = {
-        option for recipe in recipes for call in re.findall(r"helpers\.sweep(.*)", recipe) for option in re.findall(r" (--[a-z-]+)", call)
+        option for recipe in recipes for call in re.findall(r"helpers\.sweep( .*)", recipe) for option in re.findall(r" (--[a-z-]+)", call)
     }
     assert {"--shard", "--engine", "--address", "--per-gpu"} <= used <= known
     studies = set(re.findall(r"helpers\.sweep params/(\w+)\.yaml", "".join(recipes)))
