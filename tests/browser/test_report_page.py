@@ -295,7 +295,7 @@ def test_models_that_the_analysis_leaves_out_can_be_shown_too(explored):
     boxes = explored.find_elements("css selector", "#levels input[data-axis=analysed]")
     if not boxes:
         pytest.skip("every model of this report enters the analysis")
-    training = "return [...document.getElementById('x').options].find(option => option.text.startsWith('training accuracy')).value"
+    training = "return [...document.getElementById('x').options].find(option => option.text.startsWith('training accuracy (%')).value"
     explored.execute_script(CHANGE, "x", "value", explored.execute_script(training))  # which every model has
     before = len(explored.execute_script(POINTS))
     explored.execute_script("arguments[0].closest('details').open = true; arguments[0].click()", boxes[0])
