@@ -83,6 +83,19 @@ TINY_STUDY = {
 REAL_DATA = Path(__file__).parents[2] / "shared" / "data"
 
 
+# What a server without Jupyter lacks.
+WITHOUT_JUPYTER = (
+    *("papermill", "IPython", "ipykernel", "ipywidgets", "jupyterlab", "nbclient", "nbconvert", "nbformat"),
+    *("captum", "kornia", "seaborn", "plotly", "itables"),
+)
+
+
+def lacking(folder: Path, modules: tuple[str, ...]) -> str:
+    """A folder for ``PYTHONPATH`` that makes the import of modules fail: None among the modules of a process does."""
+    (folder / "sitecustomize.py").write_text(f"import sys; sys.modules.update(dict.fromkeys({modules!r}))")
+    return str(folder)
+
+
 def captum_grad_cam(model, layer, images, classes):
     """Grad-CAM of any layer by Captum, an oracle: (B, h, w) maps, at least 0, not normalised."""
     from captum.attr import LayerGradCam

@@ -9,28 +9,12 @@ import pytest
 
 from benchmarks import gpu
 from helpers.files import PROJECT_ROOT
-
-# What a server without Jupyter lacks; None among the modules makes an import fail.
-ABSENT = (
-    "papermill",
-    "IPython",
-    "ipykernel",
-    "ipywidgets",
-    "jupyterlab",
-    "nbconvert",
-    "nbformat",
-    "captum",
-    "seaborn",
-    "sklearn",
-    "plotly",
-    "itables",
-)
+from tests.conftest import WITHOUT_JUPYTER, lacking
 
 
 def test_the_whole_check_runs_through_without_jupyter(tmp_path):
-    (tmp_path / "sitecustomize.py").write_text(f"import sys; sys.modules.update(dict.fromkeys({ABSENT!r}))")
     command = [sys.executable, "-m", "benchmarks.gpu", "--tiny", "--minutes", "20", "--out", str(tmp_path)]
-    changed = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(tmp_path)}
+    changed = {"OMP_NUM_THREADS": "1", "PYTHONPATH": lacking(tmp_path, (*WITHOUT_JUPYTER, "sklearn"))}
     done = subprocess.run(command, cwd=PROJECT_ROOT, env=os.environ | changed, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads((tmp_path / "gpu.json").read_text())

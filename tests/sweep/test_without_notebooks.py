@@ -20,23 +20,8 @@ from helpers.sweep.study_file import load_study
 from helpers.sweep.without_notebooks import checked_parameters, main, measure_settings, next_portion
 from helpers.training import pool
 from helpers.training.config import RunConfig, run_id
-from tests.conftest import TINY_STUDY
+from tests.conftest import TINY_STUDY, WITHOUT_JUPYTER, lacking
 
-# What a server without Jupyter lacks, and what nothing here may need; None among the modules makes an import fail.
-ABSENT = (
-    "papermill",
-    "IPython",
-    "ipykernel",
-    "ipywidgets",
-    "jupyterlab",
-    "nbclient",
-    "nbconvert",
-    "nbformat",
-    "captum",
-    "kornia",
-    "seaborn",
-)
-ABSENT += ("plotly", "itables")
 CHANGED = {
     "02_grid_training": {"architectures": ["resnet18"], "run_count": 2, "max_epochs": 1},
     "04_baselines": {"families": ["localization", "prediction", "perturbation"], "targets": []},
@@ -56,9 +41,8 @@ def study(tmp_path_factory):
 def trained(study):
     """What the command left, run without all that a bare server lacks, and its pack."""
     path, places = study
-    (path.parent / "sitecustomize.py").write_text(f"import sys; sys.modules.update(dict.fromkeys({ABSENT!r}))")
     command = [sys.executable, "-m", "helpers.sweep.without_notebooks", path, "--minutes", "60", "--pack", path.parent / "tiny.zip"]
-    changed = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(path.parent)}
+    changed = {"OMP_NUM_THREADS": "1", "PYTHONPATH": lacking(path.parent, WITHOUT_JUPYTER)}
     sets = [word for place in places for word in ("--set", place)]
     done = subprocess.run([*command, *sets, "--jobs", "1"], cwd=PROJECT_ROOT, env=os.environ | changed, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
