@@ -374,7 +374,8 @@ def test_on_a_phone_in_the_dark_the_same_controls_move_the_same_figures(page):
             options = browser.execute_script("return [...document.getElementById(arguments[0]).options].map(option => option.value)", name)
             browser.execute_script(CHANGE, name, "value", options[-1])
             browsing.until(lambda before=before: browser.execute_script(place) != before, 10, f"{name} changes nothing")
-        press_training_curves(browser)
+        if browser.find_elements("id", "curves"):  # not every report brings the history of its runs
+            press_training_curves(browser)
         assert browser.execute_script("return document.documentElement.scrollWidth") <= PHONE[0]
         assert errors + [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
 
