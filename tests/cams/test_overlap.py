@@ -117,6 +117,30 @@ def test_upsampling_by_hand():
     assert row.tolist() == [0, 0.25, 0.75, 1]
 
 
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [8, 64, 96, 224])
+@pytest.mark.parametrize("cells", [(1, 1), (4, 4), (7, 7), (3, 8), (16, 16)])
+def test_upsampling_is_that_of_torch_and_keeps_to_what_it_was_given(cells, size, kind):
+    maps = torch.rand(3, *cells, dtype=kind, generator=torch.Generator().manual_seed(0))
+    enlarged = overlap.upsample(maps, size)
+    expected = nn.functional.interpolate(maps.double().unsqueeze(1), size=(size, size), mode="bilinear").squeeze(1)
+    assert enlarged.dtype == kind
+    last = torch.finfo(kind).eps + 2 * max(cells) * torch.finfo(torch.float64).eps  # of a value, and of a place among the cells, twice
+    torch.testing.assert_close(enlarged.double(), expected, rtol=0, atol=2 * last)
+    assert enlarged.min() >= maps.min() and enlarged.max() <= maps.max()
+    assert torch.equal(overlap.upsample(torch.full_like(maps, 0.1), size).unique(), maps.new_tensor([0.1]))
+    assert len(overlap.upsample(maps[:0], size)) == 0
+
+
+@pytest.mark.parametrize("size", [30, 64, 224])
+def test_an_enlarged_map_does_not_depend_on_the_maps_beside_it(size):
+    maps = torch.rand(70, 7, 8, generator=torch.Generator().manual_seed(0))
+    single = torch.cat([overlap.upsample(each, size) for each in maps.split(1)])
+    order = torch.randperm(70, generator=torch.Generator().manual_seed(1))
+    for count in (2, 3, 5, 16, 33, 70):
+        assert torch.equal(overlap.upsample(maps[order[:count]], size), single[order[:count]])
+
+
 def test_the_threshold_is_reached_by_equality():
     maps = torch.tensor([[[0.0, 0.5], [0.25, 0.75]]])
     assert overlap.cam_masks(maps, 2, 0.5).int().tolist() == [[[0, 1], [0, 1]]]
