@@ -1,6 +1,7 @@
 """Does the network look at the object: heat map to mask to overlap with the boxes (Du et al. 2024), at many thresholds at once."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import pandas as pd
@@ -37,7 +38,7 @@ def upsample(maps: Tensor, size: int) -> Tensor:
     The values are those of ``torch.nn.functional.interpolate`` but for the last bit, in a quarter of its time on a processor, and like
     its they do not depend on which maps stand beside a map, as those of a product of matrices would.
     """
-    columns, rows = (_neighbours(length, size, maps) for length in (maps.shape[2], maps.shape[1]))
+    columns, rows = (_neighbours(length, size, maps.device, maps.dtype) for length in (maps.shape[2], maps.shape[1]))
     wide = torch.lerp(maps.index_select(2, columns[0]), maps.index_select(2, columns[1]), columns[2])
     enlarged, share = maps.new_empty(len(maps), size, size), rows[2].unsqueeze(1)
     # A processor's cache holds some maps; beyond it, new memory for the parts costs more than the sums.
@@ -47,11 +48,13 @@ def upsample(maps: Tensor, size: int) -> Tensor:
     return enlarged
 
 
-def _neighbours(length: int, size: int, maps: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The cells that each of S positions lies between, and the share of the second: three (S,), two int64 and one like the maps."""
-    place = ((torch.arange(size, device=maps.device, dtype=torch.float64) + 0.5) * length / size - 0.5).clamp_(min=0)
-    first = place.long()
-    return first, (first + 1).clamp_(max=length - 1), (place - first).to(maps.dtype)
+@lru_cache(maxsize=64)
+def _neighbours(length: int, size: int, device: torch.device, kind: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """The cells that each of S positions lies between, and the share of the second: three (S,), two int64 and one of the maps' type."""
+    with torch.inference_mode(False):
+        place = ((torch.arange(size, device=device, dtype=torch.float64) + 0.5) * length / size - 0.5).clamp_(min=0)
+        first = place.long()
+        return first, (first + 1).clamp_(max=length - 1), (place - first).to(kind)
 
 
 def cam_masks(maps_normalised: Tensor, size: int, threshold: float = 0.1) -> Tensor:
