@@ -36,9 +36,11 @@ def test_the_answer_is_in_points_for_each_target():
     assert "hyperparameters and fit err by 4.0 points, with the best measure of training images (IoU) by 3.0" in said
     assert "**collecting them is worth 2.0 points** (95 % interval 1.2 to 2.9)" in said
     assert "the labelled holdout itself errs by 2.5 points, as 200 labelled images would" in said
+    assert said.count("chosen as the best") == 1
     few = worth.say_worth(table(over_training_low=np.nan), {})
     assert "no interval: too few cells" in few
-    assert "nothing can be said" in worth.say_worth(table(with_error=np.nan), {})
+    nothing = worth.say_worth(table(with_error=np.nan), {})
+    assert "nothing can be said" in nothing and "chosen as the best" not in nothing
 
 
 def test_the_figure_has_a_panel_per_target_and_says_when_there_is_nothing():
