@@ -25,19 +25,19 @@ $(READY): pyproject.toml constraints.txt
 report: setup ## run the whole chain on the embedded default: reports/demo/index.html
 	$(RUN) -m helpers.sweep params/demo.yaml $(SET)
 
-sweep: setup ## run a study: make sweep STUDY=tiny20_cpu SET="--set data_path=..."
+sweep: setup ## run a study: make sweep STUDY=compact20 SET="--set data_path=..."
 	$(RUN) -m helpers.sweep params/$(STUDY).yaml $(SET)
 
-status: setup ## tell how far a study is, whoever runs it: make status STUDY=tiny20_cpu SET="the same as of its sweep"
+status: setup ## tell how far a study is, whoever runs it: make status STUDY=compact20 SET="the same as of its sweep"
 	@$(RUN) -m helpers.sweep params/$(STUDY).yaml $(SET) --status
 
-findings: setup ## check every number of a study's FINDINGS.md against its tables: make findings STUDY=tiny20
+findings: setup ## check every number of a study's FINDINGS.md against its tables: make findings STUDY=compact20
 	$(RUN) -m helpers.report.findings_page $(STUDY) $(SET)
 
-pages: setup ## write the pages of a study's report anew from what is published of it: make pages STUDY=tiny20
+pages: setup ## write the pages of a study's report anew from what is published of it: make pages STUDY=compact20
 	$(RUN) -m helpers.report.pages $(STUDY) $(SET)
 
-share: ## pack a study's report with all that its pages need into one zip: make share STUDY=tiny20
+share: ## pack a study's report with all that its pages need into one zip: make share STUDY=compact20
 	@test -f reports/$(STUDY)/index.html || { echo "reports/$(STUDY)/index.html is not there; run the study first" >&2; exit 2; }
 	@mkdir -p work/share && rm -f work/share/$(STUDY).zip
 	@$(PYTHON) -m zipfile -c work/share/$(STUDY).zip reports/$(STUDY) reports/assets

@@ -81,7 +81,7 @@ def test_notebooks_helpers_and_studies_are_found():
     assert [path.stem for path in NOTEBOOKS] == sorted(path.stem for path in NOTEBOOKS if re.match(r"\d\d_[a-z_]+$", path.stem))
     assert len(NOTEBOOKS) >= 3
     assert len(HELPERS) >= 10
-    assert {"demo", "tiny20", "tiny20_cpu", "imagenet20"} <= {path.stem for path in STUDIES}
+    assert {"demo", "compact20", "filled20", "imagenet20"} <= {path.stem for path in STUDIES}
 
 
 @notebooks

@@ -24,7 +24,7 @@ class InForce(NamedTuple):
     """The parameters of a notebook as they are to be, and where each is from."""
 
     values: dict[str, Any]
-    origins: dict[str, str]  # "injected", "first cell", a study file such as "params/tiny20.yaml", or "default"
+    origins: dict[str, str]  # "injected", "first cell", a study file such as "params/compact20.yaml", or "default"
 
 
 def parameters_in_force(notebook: str, values: Mapping[str, Any], root: Path = PROJECT_ROOT) -> InForce:

@@ -15,7 +15,7 @@ from tests.conftest import TINY_STUDY
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(bool(browsing.missing()), reason=browsing.missing())]
 NOTEBOOKS = [stem for stem in sorted(TINY_STUDY["notebooks"]) if stem[:2] != "01"]  # 07 reads what 04 scores
 EXPLORED = {"02": 1, "03": 1, "04": 2, "06": 1}  # explorers in each notebook
-PUBLISHED = "tiny20"  # a study whose report is here, and neither its images nor its runs
+PUBLISHED = "compact20"  # a study whose report is here, and neither its images nor its runs
 KEYS = ("END", "HOME", "ARROW_RIGHT", "ARROW_LEFT", "PAGE_UP")
 
 

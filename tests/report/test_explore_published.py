@@ -30,45 +30,52 @@ def opened(tmp_path, study, reports=REPORTS):
 
 
 def test_the_measures_are_those_of_the_published_scores():
-    models, titles = published_models(REPORTS / "tiny20/tables")
-    scores = pd.read_parquet(REPORTS / "tiny20/tables/scores.parquet").query("measure == 'iou' and variant == ''").set_index("model_id")
+    models, titles = published_models(REPORTS / "compact20/tables")
+    scores = pd.read_parquet(REPORTS / "compact20/tables/scores.parquet").query("measure == 'iou' and variant == ''").set_index("model_id")
     assert models["iou"].tolist() == scores.loc[models["model_id"], "value"].tolist()
     assert titles["iou"] == "IoU"
     assert models["gap"].notna().all()
 
 
-def test_a_study_without_notebook_04_shows_what_03_has_scored():
-    models, titles = published_models(REPORTS / "label_noise/tables")
-    scores = pd.read_csv(REPORTS / "label_noise/tables/scores.csv").set_index("model_id")
+def tables_of_03(folder):
+    """What notebook 03 leaves of a study whose 04 has not run."""
+    folder.mkdir(parents=True)
+    for name in ("catalogue.csv", "scores.csv"):
+        shutil.copy(REPORTS / "compact20/tables" / name, folder)
+    return folder
+
+
+def test_a_study_without_notebook_04_shows_what_03_has_scored(tmp_path):
+    tables = tables_of_03(tmp_path / "begun/tables")
+    models, titles = published_models(tables)
+    scores = pd.read_csv(tables / "scores.csv").set_index("model_id")
     assert models["iou"].tolist() == scores.loc[models["model_id"], "iou"].tolist()
     assert {"iou", "iou_b"} <= set(titles)
 
 
 def test_it_opens_from_the_tables_and_says_what_it_reads(tmp_path):
-    panel, said = opened(tmp_path, "tiny20")
-    assert "The images of the study **tiny20** are not on this machine: what is shown here is read from its published tables." in said
-    models, _ = published_models(REPORTS / "tiny20/tables")
+    panel, said = opened(tmp_path, "compact20")
+    assert "The images of the study **compact20** are not on this machine: what is shown here is read from its published tables." in said
+    models, _ = published_models(REPORTS / "compact20/tables")
     name = panel.controls["measure"].value
     (expected,) = correlated(models, [name], draws=0).to_dict("records")
     assert panel.numbers["pearson_r"] == expected["pearson_r"]
 
 
 def test_what_was_not_published_is_told(tmp_path):
-    for name in ("catalogue.csv", "scores.csv"):
-        (tmp_path / "reports/label_noise/tables").mkdir(parents=True, exist_ok=True)
-        shutil.copy(REPORTS / "label_noise/tables" / name, tmp_path / "reports/label_noise/tables")
-    panel, said = opened(tmp_path, "label_noise", tmp_path / "reports")
+    tables_of_03(tmp_path / "reports/begun/tables")
+    panel, said = opened(tmp_path, "begun", tmp_path / "reports")
     assert not panel.fault
     assert "It holds no training curves and no images and maps." in said
 
 
 def test_where_the_study_is_at_hand_or_nothing_is_published_there_is_nothing(tmp_path):
     assert opened(tmp_path, "nowhere") == (None, "")
-    (tmp_path / "tiny20").mkdir()
-    (tmp_path / "tiny20" / MANIFEST).write_text("{}")
-    assert opened(tmp_path, "tiny20") == (None, "")
+    (tmp_path / "compact20").mkdir()
+    (tmp_path / "compact20" / MANIFEST).write_text("{}")
+    assert opened(tmp_path, "compact20") == (None, "")
 
 
 def test_a_report_that_nobody_can_touch_shows_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv(explore.SWITCH, "0")
-    assert opened(tmp_path, "tiny20") == (None, "")
+    assert opened(tmp_path, "compact20") == (None, "")

@@ -73,8 +73,8 @@ def test_the_study_with_all_measures_and_most_models_comes_first(tmp_path):
 
 
 def test_a_clean_clone_has_a_study_to_calibrate_with():
-    study = calibration.read_calibration(PROJECT_ROOT / "reports", "tiny20")
-    assert len(study.models) == 60
+    study = calibration.read_calibration(PROJECT_ROOT / "reports", "compact20")
+    assert len(study.models) >= 60
     assert {"iou", "iou_b"} <= set(study.columns)
     assert (study.classes, study.setting("image_size", 0)) == (20, 64)
 

@@ -1,4 +1,5 @@
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -71,7 +72,7 @@ def test_checkpoints_and_images_give_a_ranking_cards_and_figures(folders, capsys
         "--device",
         "cpu",
     ]
-    assert cli.main([*arguments, "--study", "tiny20"]) == 0
+    assert cli.main([*arguments, "--study", "compact20"]) == 0
     told = capsys.readouterr().out
     table = pd.read_csv(folders / "out/own_ranking.csv")
     verdicts = table.set_index("checkpoint")["verdict"].to_dict()
@@ -103,7 +104,7 @@ def test_checkpoints_and_images_give_a_ranking_cards_and_figures(folders, capsys
 
 def test_untrained_networks_are_not_judged_and_that_comes_first(folders, capsys):
     places = [str(folders / name) for name in ("untrained", "images")]
-    assert cli.main([*places, "--out", str(folders / "out3"), "--images-used", "8", "--study", "tiny20"]) == 1
+    assert cli.main([*places, "--out", str(folders / "out3"), "--images-used", "8", "--study", "compact20"]) == 1
     table = pd.read_csv(folders / "out3/own_ranking.csv")
     assert table["verdict"].tolist() == ["not judged"] * 3
     assert table[["rank", "predicted_gap", "probability_best"]].isna().all(axis=None)
@@ -126,6 +127,7 @@ def beside(folders):
     pd.DataFrame(iou).to_parquet(tables / "scores.parquet", index=False)
     rows = [table[["model_id", "cell", "architecture"]].assign(target=name) for name in ("test images", "blur_0.7")]
     met = pd.concat(rows).assign(test_accuracy=random.uniform(0.2, 0.9, 32))
+    shutil.copytree(tables, folders / "reports/without_targets/tables")
     met.assign(average_confidence=0.3 + 0.7 * met["test_accuracy"]).to_csv(tables / "target_scores.csv", index=False)
     for place, count in (("target", 12), ("held/<b>cat<_b>", 6), ("held/dog", 6), ("few/dog", 3), ("other/cow", 12), ("empty", 0)):
         (folders / "met" / place).mkdir(parents=True)
@@ -166,7 +168,7 @@ def test_a_target_and_labelled_images_give_accuracies_there_and_a_level(beside, 
         (["--labelled", "met/few"], "3 labelled images are in {}/met/few; at least 10 are needed"),
         (["--labelled", "met/other"], "labels of {}/met/other are none of the classes: cow"),
         (["--labelled", "met/target"], "lie in no folders of classes"),
-        (["--target", "met/target", "--study", "tiny20", "--reports", "reports"], "'tiny20' has no target_scores.csv"),
+        (["--target", "met/target", "--study", "without_targets"], "'without_targets' has no target_scores.csv"),
     ],
 )
 def test_images_that_cannot_be_met_are_refused_before_any_scoring(beside, capsys, arguments, message):

@@ -142,7 +142,7 @@ def test_what_runs_is_drawn_in_a_terminal_at_every_look_and_elsewhere_when_it_is
 @pytest.mark.parametrize("target", ["status", "sweep"])
 def test_make_hands_study_and_options_to_the_sweep(target):
     printed = subprocess.run(
-        ["make", "-n", target, "STUDY=tiny20_cpu", "SET=--set data_path=x"], cwd=PROJECT_ROOT, capture_output=True, text=True, check=True
+        ["make", "-n", target, "STUDY=compact20", "SET=--set data_path=x"], cwd=PROJECT_ROOT, capture_output=True, text=True, check=True
     ).stdout
-    assert "-m helpers.sweep params/tiny20_cpu.yaml --set data_path=x" in printed
+    assert "-m helpers.sweep params/compact20.yaml --set data_path=x" in printed
     assert ("--status" in printed) == (target == "status")
