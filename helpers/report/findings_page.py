@@ -3,7 +3,7 @@
 import argparse
 import difflib
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -107,10 +107,10 @@ def claims_section(claims: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
-def ranking_section(ranking: pd.DataFrame, most: int = 12) -> str:
-    """Write the measures with the largest |r|, all baselines and IoU, by all questions, as a table of Markdown."""
-    shown = ranking.dropna(subset="r_gap")
-    chosen = (np.arange(len(shown)) < most) | shown["baseline"].astype(bool) | shown["measure"].isin(["iou", "energy_in_box"])
+def ranking_section(ranking: pd.DataFrame, claimed: Collection[str] = (), most: int = 12) -> str:
+    """Write the measures with the largest |r|, all baselines, IoU, energy and those of claims, by all questions, as a table of Markdown."""
+    shown, always = ranking.dropna(subset="r_gap"), {"iou", "energy_in_box", *claimed}
+    chosen = (np.arange(len(shown)) < most) | shown["baseline"].astype(bool) | shown["measure"].isin(always)
     names = ["r_gap", "r_test_accuracy", "r_gap_given_fit", "r_gap_given_all", "added_error_points"]
     titles = ["r with the gap", "r with test accuracy", "given the fit", "given fit and hyperparameters", "points of error that it saves"]
     lines = [f"| measure | n | images | reliability | {' | '.join(titles)} | adjusted p |", "|---" * (len(names) + 5) + "|"]
@@ -148,7 +148,11 @@ def page(study: Study, notes: str) -> str:
         ["## May this study speak?", gates_section(gates)],
         ["## Its claims", *told] if told else [],
         ["## Does a measure add to what is known in advance?", say_added(ranking, study.tables["known_in_advance"])],
-        ["## Every measure by the same questions", ranking_section(ranking), f"{notice} All of them: {table_link('measures_ranking')}."],
+        [
+            "## Every measure by the same questions",
+            ranking_section(ranking, set(claims["measure"])),
+            f"{notice} All of them: {table_link('measures_ranking')}.",
+        ],
         ["## The models", "\n".join(models_section(study))],
         ["## What was left out", notes.strip()] if notes.strip() else [],
     ]

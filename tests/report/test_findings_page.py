@@ -207,3 +207,10 @@ def test_areas_of_boxes_and_masks_are_solved_from_the_metrics(true, extra, misse
 @pytest.mark.parametrize("folder", PAGES, ids=lambda path: path.name)
 def test_a_committed_page_holds_what_its_tables_give(folder):
     assert findings_page.main([folder.name]) == 0
+
+
+def test_measures_of_claims_stand_in_the_ranking_wherever_they_come(tables):
+    ranking = tables["measures_ranking"]
+    shown = [findings_page.ranking_section(ranking, claimed, most=0) for claimed in ((), {"iou_b"})]
+    assert ["| IoU-B |" in text for text in shown] == [False, True]
+    assert all("| IoU |" in text and "training accuracy (baseline)" in text for text in shown)
