@@ -141,7 +141,7 @@ def page(study: Study, notes: str) -> str:
     scored = int((study.catalogue["snapshot"] != "none").sum())
     pilot = f" With {count(scored, 'model')}, fewer than {PILOT}, this is a **pilot**." if scored < PILOT else ""
     told = [claims_section(claims), f"{say_stated(facts)} ({table_link('claims')})"] if len(claims) else []
-    ranking = study.tables["measures_ranking"]
+    ranking, claimed = study.tables["measures_ranking"], set(claims["measure"])
     notice = "r has the sign of the raw measure. Baselines are arithmetic parts of the gap: no discovery when they lead."
     parts = [
         [f"# What {study.name} says", f"{say_gates(gates)}{pilot}", say_claims(claims)],
