@@ -150,7 +150,7 @@ def page(study: Study, notes: str) -> str:
         ["## Does a measure add to what is known in advance?", say_added(ranking, study.tables["known_in_advance"])],
         [
             "## Every measure by the same questions",
-            ranking_section(ranking, set(claims["measure"])),
+            ranking_section(ranking, claimed),
             f"{notice} All of them: {table_link('measures_ranking')}.",
         ],
         ["## The models", "\n".join(models_section(study))],
