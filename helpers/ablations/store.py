@@ -24,10 +24,12 @@ from helpers.measures import evidence, passes, registry
 from helpers.networks import resnet
 from helpers.scoring.common_set import ScoringSet
 from helpers.scoring.models import with_measures
+from helpers.scoring.side_by_side import each_model
 from helpers.scoring.single_images import folder_name, stacked_values
 from helpers.training.catalogue import load_model, models_of, read_scores
 
 CLOSED, SAMPLED, ATTRIBUTED = "closed", "sampled", "attributed"  # parts: all images in closed form, a few by gradients, by Captum
+_SINGLE = "single"  # the closed part's scores of single images
 ABLATION_COLUMNS = ["model_id", *compute.OVERLAP_COLUMNS, "part"]
 IMAGE_COLUMNS = ["model_id", "name", "iou", "iou_b", "right"]
 
@@ -62,6 +64,7 @@ def score_missing_ablations(
     masks: Mapping[str, Tensor],
     *,
     device: torch.device | str,
+    jobs: int = 1,
 ) -> Iterator[str]:
     """Compute what is missing, model by model; yield each model's id when it has everything.
 
@@ -76,24 +79,49 @@ def score_missing_ablations(
         settings: see there.
         masks: (N, S, S) bool of the scored images, made by a machine, by the name of what made them.
         device: where to compute.
+        jobs: models side by side, see ``side_by_side.each_model``.
     """
     places = {part: inside(work / "ablations", name) for part, name in folder_names(settings, masks, scored_on).items()}
+    todo = [model.model_id for model in models_of(catalogue) if _missing(_paths(places, model.model_id))]
+    given = (places, scored_on, settings, masks, device)
+    yield from each_model(_keep_ablations_of, work, catalogue, data, todo, given, device=device, jobs=jobs)
+
+
+def _paths(places: Mapping[str, Path], model_id: str) -> dict[str, Path]:
+    """Files of a model: one for each part, and one for the scores of single images."""
+    paths = {part: inside(place, f"{model_id}.parquet") for part, place in places.items()}
+    return paths | {_SINGLE: inside(places[CLOSED], f"{model_id}.images.parquet")}
+
+
+def _missing(paths: Mapping[str, Path]) -> set[str]:
+    """Parts that have to be computed."""
+    missing = {part for part, path in paths.items() if not is_sound(path)}
+    return missing | {CLOSED} if _SINGLE in missing else missing
+
+
+def _keep_ablations_of(
+    work: Path,
+    row: pd.DataFrame,
+    data: StudyData,
+    places: Mapping[str, Path],
+    scored_on: ScoringSet,
+    settings: AblationSettings,
+    masks: Mapping[str, Tensor],
+    device: torch.device | str,
+) -> None:
     images = scored_on.of(data)
-    for model in models_of(catalogue):
-        name, single = model.model_id, inside(places[CLOSED], f"{model.model_id}.images.parquet")
-        paths = {part: inside(place, f"{name}.parquet") for part, place in places.items()}
-        missing = [part for part, path in paths.items() if not is_sound(path) or (part == CLOSED and not is_sound(single))]
-        if missing:
-            network = load_model(work, model, len(data.classes), device)
+    for model in models_of(row):
+        name, network = model.model_id, load_model(work, model, len(data.classes), device)
+        paths = _paths(places, name)
+        missing = _missing(paths)
         if CLOSED in missing:
             scores = closed_form_scores(network, images, masks, settings, device)
-            _keep(single, scores.single.assign(model_id=name)[IMAGE_COLUMNS])
+            _keep(paths[_SINGLE], scores.single.assign(model_id=name)[IMAGE_COLUMNS])
             _keep(paths[CLOSED], scores.table.assign(model_id=name, part=CLOSED)[ABLATION_COLUMNS])
         if SAMPLED in missing:
             _keep(paths[SAMPLED], sampled_scores(network, images, settings, device).assign(model_id=name, part=SAMPLED)[ABLATION_COLUMNS])
         if ATTRIBUTED in missing:
             _keep(paths[ATTRIBUTED], attribution_scores(network, images, settings, device).assign(model_id=name)[ATTRIBUTION_COLUMNS])
-        yield name
 
 
 def _keep(path: Path, table: pd.DataFrame) -> None:

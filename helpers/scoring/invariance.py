@@ -11,6 +11,7 @@ from helpers.data.dataset import StudyData
 from helpers.measures.registry import MEASURES
 from helpers.measures.transforms import TRANSFORMS, invariance_targets, transforms_of
 from helpers.networks import resnet
+from helpers.scoring.side_by_side import each_model
 from helpers.statistics.information import conditional_information
 from helpers.statistics.resampling import correlated
 from helpers.statistics.tables import varied_axes
@@ -27,17 +28,24 @@ _TARGET = "test accuracy under perturbation"
 
 
 def keep_targets(
-    work: Path, catalogue: pd.DataFrame, data: StudyData, seed: int, device: torch.device | str, ranges: str = "cifar10"
+    work: Path, catalogue: pd.DataFrame, data: StudyData, seed: int, device: torch.device | str, ranges: str = "cifar10", jobs: int = 1
 ) -> Iterator[str]:
-    """Measure what is to be predicted, for the models that lack it: accuracy on perturbed test images; yield each model's id."""
-    folder, transforms = _folder(seed, ranges), transforms_of(ranges)
-    for model in models_of(catalogue):
-        if not scored_measures(work, folder, model.model_id) and not lacks_weights(work, model):
-            network = load_model(work, model, len(data.classes), device)
-            accuracies = invariance_targets(network, data.test, resnet.normalise_images, seed, device, transforms)
-            rows = pd.DataFrame({"measure": _TARGET, "variant": list(accuracies), "value": list(accuracies.values())})
-            save_scores(work, folder, model.model_id, rows.assign(seconds=0.0, reason=""))
-        yield model.model_id
+    """Measure what is to be predicted, for the models that lack it: accuracy on perturbed test images; yield each model's id.
+
+    ``jobs`` models are worked on side by side, see ``side_by_side.each_model``.
+    """
+    folder = _folder(seed, ranges)
+    lacking = [model for model in models_of(catalogue) if not scored_measures(work, folder, model.model_id)]
+    todo = [model.model_id for model in lacking if not lacks_weights(work, model)]
+    yield from each_model(_keep_targets_of, work, catalogue, data, todo, (seed, device, ranges), device=device, jobs=jobs)
+
+
+def _keep_targets_of(work: Path, row: pd.DataFrame, data: StudyData, seed: int, device: torch.device | str, ranges: str) -> None:
+    for model in models_of(row):
+        network = load_model(work, model, len(data.classes), device)
+        accuracies = invariance_targets(network, data.test, resnet.normalise_images, seed, device, transforms_of(ranges))
+        rows = pd.DataFrame({"measure": _TARGET, "variant": list(accuracies), "value": list(accuracies.values())})
+        save_scores(work, _folder(seed, ranges), model.model_id, rows.assign(seconds=0.0, reason=""))
 
 
 def with_targets(work: Path, table: pd.DataFrame, seed: int, ranges: str = "cifar10") -> pd.DataFrame:

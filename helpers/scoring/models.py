@@ -1,8 +1,6 @@
 """Every model of a catalogue on the scoring set: every measure once, values of single images kept, several models side by side."""
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,17 +8,16 @@ from typing import Any
 import pandas as pd
 import torch
 
-from helpers.data import manifest
 from helpers.data.dataset import ImageSet, StudyData
 from helpers.files import read_tensors
 from helpers.measures import evidence, registry
 from helpers.measures.evidence import closure
 from helpers.networks import resnet
 from helpers.scoring.common_set import ScoringSet
+from helpers.scoring.side_by_side import each_model
 from helpers.scoring.single_images import PROVIDED_BY, folder_name, kept_measures, save_image_values
 from helpers.training.catalogue import Model, load_model, models_of, read_scores, save_scores, start_path, with_weights
 from helpers.training.config import RunConfig
-from helpers.training.pool import jobs_for, killed, start_worker, watched
 from helpers.training.run import fitted_rows, initial_model
 
 
@@ -163,32 +160,11 @@ def score_side_by_side(
             defined in a notebook and not in a module.
 
     Raises:
-        RuntimeError: models could not be scored; the others are finished first, and the message names them. Where a process was killed it
-            is a ``BrokenProcessPool``, which a sweep tries again; it names the signal and what to try.
+        RuntimeError: as ``side_by_side.each_model``.
     """
-    if jobs_for(device, jobs) == 1:
-        yield from score_missing(work, catalogue, manifest.of_study(work), scored_on, families, settings, device=device)
-        return
     names = catalogue.loc[catalogue["snapshot"] != "none", "model_id"]
     todo = [name for name in names if _lacks(work, name, scored_on, families, settings)]
-    yield from sorted({*names} - {*todo})
-    if not todo:
-        return
-    faults, broken, given = [], [], (scored_on, list(families), settings, device)
-    count, (context, processes) = min(jobs_for(device, jobs), len(todo)), watched()
-    with ProcessPoolExecutor(count, mp_context=context, initializer=start_worker, initargs=(device,)) as executor:
-        started = {executor.submit(_score_one, work, catalogue[catalogue["model_id"] == name], *given): name for name in todo}
-        for future in as_completed(started):
-            if isinstance(fault := future.exception(), BrokenProcessPool):
-                broken.append(started[future])
-            elif fault:
-                faults.append(f"{started[future]}: {type(fault).__name__}: {fault}")
-            else:
-                yield started[future]
-    if count := len(faults) + len(broken):
-        told = [*(killed(processes, {}) if broken else []), *faults] or broken
-        failed = BrokenProcessPool if broken else RuntimeError
-        raise failed(f"{count} of {len(todo)} models could not be scored; the others are complete. " + "; ".join(told[:3]))
+    yield from each_model(_score_one, work, catalogue, None, todo, (scored_on, list(families), settings, device), device=device, jobs=jobs)
 
 
 def _lacks(work: Path, model_id: str, scored_on: ScoringSet, families: Sequence[str], settings: evidence.MeasureSettings) -> bool:
@@ -200,8 +176,13 @@ def _lacks(work: Path, model_id: str, scored_on: ScoringSet, families: Sequence[
 
 
 def _score_one(
-    work: Path, row: pd.DataFrame, scored_on: ScoringSet, families: list[str], settings: evidence.MeasureSettings, device: str
+    work: Path,
+    row: pd.DataFrame,
+    data: StudyData,
+    scored_on: ScoringSet,
+    families: list[str],
+    settings: evidence.MeasureSettings,
+    device: str,
 ) -> None:
-    data = manifest.of_study(work)
     for _ in score_missing(work, row, data, scored_on, families, settings, device=device):
         pass

@@ -1,6 +1,7 @@
 """Scores under other choices: against independent ways to compute them, and kept on disk."""
 
 import re
+import shutil
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -12,13 +13,15 @@ import torch.nn.functional as F
 from helpers.ablations import compute, store
 from helpers.ablations.compute import CLOSED_FORMS, AblationSettings
 from helpers.cams import attribution, closed_form, gradient, overlap
+from helpers.data import manifest
 from helpers.data.dataset import load_study_data
 from helpers.measures import evidence, registry
 from helpers.networks import hooks, resnet
 from helpers.scoring.common_set import ScoringSet
 from helpers.scoring.single_images import folder_name, save_image_values
-from helpers.training.catalogue import save_scores
+from helpers.training.catalogue import read_catalogue, run_folder, save_scores
 from helpers.training.config import RunConfig
+from helpers.training.run import train_run
 from tests.conftest import TINY_SCENES, captum_grad_cam
 
 SETTINGS = AblationSettings(thresholds=(0.05, 0.3, 0.7), images=10, channels=4, noise_samples=2, steps=2, attributions=("saliency",))
@@ -323,6 +326,22 @@ def test_a_killed_run_goes_on_with_the_missing_model(study, data):
     _, table, *_ = run(study, data)
     assert study[2] == ["a@stop", "b@stop", "b@stop"]
     assert set(table["model_id"]) == {"a@stop", "b@stop"}
+
+
+def test_ablations_of_two_processes_are_those_of_one(tmp_path):
+    data = manifest.choose_images(tmp_path, **TINY_SCENES)
+    config = RunConfig("resnet18", 8, 0.01, "adam", 0.0, False, False, data=data.fingerprint, stem="small", width=0.125, max_epochs=1)
+    for given in (config, replace(config, repeat=1)):
+        train_run(given, data, run_folder(tmp_path, given))
+    table, found = read_catalogue(tmp_path), []
+    masks = {"all": torch.ones(len(data.train), 16, 16, dtype=torch.bool)}
+    for jobs in (1, 2):
+        shutil.rmtree(tmp_path / "ablations", ignore_errors=True)
+        options = {"device": "cpu", "jobs": jobs}
+        assert len(list(store.score_missing_ablations(tmp_path, table, data, ALL, SETTINGS, masks, **options))) == 2
+        found.append(store.load_ablations(tmp_path, table, ALL, SETTINGS, masks))
+    for one, two in zip(*found, strict=True):
+        pd.testing.assert_frame_equal(one.drop(columns="seconds", errors="ignore"), two.drop(columns="seconds", errors="ignore"), rtol=1e-5)
 
 
 def test_nothing_kept_is_an_empty_table(tmp_path):

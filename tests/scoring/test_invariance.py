@@ -1,3 +1,4 @@
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -5,6 +6,7 @@ import pandas as pd
 import pytest
 from scipy.stats import kendalltau
 
+from helpers.data import manifest
 from helpers.data.dataset import load_study_data
 from helpers.measures.registry import MEASURES
 from helpers.measures.transforms import TRANSFORMS
@@ -29,6 +31,20 @@ def test_targets_are_measured_once_on_the_test_images(tmp_path, monkeypatch):
     assert invariance.with_targets(tmp_path, table, 3, "svhn")[columns].isna().all(axis=None)  # kept apart from other ranges
     monkeypatch.setattr(invariance, "invariance_targets", lambda *given: pytest.fail("measured again"))
     assert list(invariance.keep_targets(tmp_path, table, data, 3, "cpu")) == [model]
+
+
+def test_targets_of_two_processes_are_those_of_one(tmp_path):
+    data = manifest.choose_images(tmp_path, **TINY_SCENES)
+    run = RunConfig("resnet18", 8, 0.01, "adam", 0.0, False, False, data=data.fingerprint, stem="strided", width=0.125, max_epochs=1)
+    for config in (run, replace(run, repeat=1)):
+        train_run(config, data, catalogue.run_folder(tmp_path, config))
+    table = catalogue.read_catalogue(tmp_path)
+    found = []
+    for jobs in (1, 2):
+        shutil.rmtree(tmp_path / "scores", ignore_errors=True)
+        assert len(list(invariance.keep_targets(tmp_path, table, data, 3, "cpu", jobs=jobs))) == 2
+        found.append(invariance.with_targets(tmp_path, table, 3))
+    pd.testing.assert_frame_equal(*found)
 
 
 def test_a_predictor_is_scored_against_the_accuracy_it_predicts():

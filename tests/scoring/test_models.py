@@ -16,7 +16,7 @@ from helpers.data.dataset import load_study_data
 from helpers.measures import evidence
 from helpers.measures.passes import forward_pass
 from helpers.networks import resnet
-from helpers.scoring import classification, look, models
+from helpers.scoring import classification, look, models, side_by_side
 from helpers.scoring.common_set import ScoringSet, classes_in_turn, scoring_set
 from helpers.scoring.models import initial_network, load_scores, score_missing, with_measures
 from helpers.scoring.single_images import (
@@ -297,7 +297,7 @@ def test_two_processes_give_the_scores_of_one_and_nothing_is_scored_twice(study_
     work, table = study_side_by_side
     assert sorted(score(study_side_by_side, 2)) == sorted(table.loc[table["snapshot"] != "none", "model_id"])
     side = models.load_scores(work, table, ALL, ["prediction"], SETTINGS)
-    monkeypatch.setattr(models, "ProcessPoolExecutor", lambda *given, **named: pytest.fail("scored again"))
+    monkeypatch.setattr(side_by_side, "ProcessPoolExecutor", lambda *given, **named: pytest.fail("scored again"))
     assert len(score(study_side_by_side, 2)) == 2
     other = tmp_path_factory.mktemp("other")
     for name in ("runs", "cache", "data.json"):
