@@ -98,6 +98,7 @@ def measure_heatmap(table: pd.DataFrame, titles: Mapping[str, str]) -> Figure:
         vmax=1,
         square=True,
         cbar_kws={"label": "Kendall's tau", "shrink": 0.6},
+        rasterized=True,  # thousands of squares, each a path, would make most of a report's size
     )
     ax.set_xticks(np.arange(len(defined)) + 0.5, shown.columns, rotation=90, fontsize="x-small")
     ax.set_yticks(np.arange(len(defined)) + 0.5, shown.index, rotation=0, fontsize="x-small")
