@@ -1,4 +1,4 @@
-"""Every shape of network that a study trains and scores on a CPU, in its layout and in both precisions: no process dies of any."""
+"""Every shape of network that a study trains and scores on a CPU, and odd ones, in its layout and both precisions: no process dies of any."""
 
 import json
 import os
@@ -50,11 +50,12 @@ def shapes_of(study):
 
 
 STUDIES = sorted((PROJECT_ROOT / "params").glob("*.yaml"))
-SHAPES = sorted({shape for study in STUDIES for shape in shapes_of(study)})
+ODD = {(name, "strided", 0.1875, 2, 64, batch) for name in ("resnet18", "resnet34") for batch in (16, 32)}  # channels that no vector holds
+SHAPES = sorted({shape for study in STUDIES for shape in shapes_of(study)} | ODD)
 
 
 def test_the_studies_for_a_cpu_are_found():
-    assert {(shape[1], shape[2], shape[3]) for shape in SHAPES} >= {("small", 0.125, 2), ("strided", 0.1875, 2), ("strided", 0.25, 1)}
+    assert {(shape[1], shape[2], shape[3]) for shape in SHAPES} >= {("small", 0.125, 2), ("strided", 0.25, 1)}
     assert {shape[0] for shape in SHAPES} >= {"resnet18", "resnet34"}
 
 
