@@ -1,4 +1,4 @@
-"""Every shape of network that a study trains and scores on a CPU, and odd ones, in its layout and both precisions: no process dies of any."""
+"""Every shape of network that a study trains and scores on a CPU, and odd ones, in its layout and precisions: no process dies of any."""
 
 import json
 import os
