@@ -4,6 +4,7 @@ import base64
 import io
 import math
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -126,9 +127,14 @@ def _drawn(figure: Figure) -> tuple[bytes, bytes]:
     plt.close(figure)
     image = Image.open(pixels).convert("RGB")
     if image.getcolors(_PALETTE) is None:  # photographs
-        return pixels.getvalue(), vector.getvalue()
+        return pixels.getvalue(), _shortened(vector.getvalue())
     image.quantize(256, dither=Image.Dither.NONE).save(small, "png", optimize=True)
-    return small.getvalue(), vector.getvalue()
+    return small.getvalue(), _shortened(vector.getvalue())
+
+
+def _shortened(vector: bytes) -> bytes:
+    """An SVG whose paths and places have two decimals, of points, in place of six: a third of its size."""
+    return re.sub(rb' (?:d|x|y)="[^"]*"', lambda found: re.sub(rb"(\.\d\d)\d+", rb"\1", found[0]), vector)
 
 
 def show_table(report: Report, frame: pd.DataFrame, name: str, reading: str = "", *, rows: int = 20) -> None:
