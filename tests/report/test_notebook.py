@@ -254,3 +254,9 @@ def test_infinite_values_stop_no_table(report):
     show_table(opened, pd.DataFrame({"norm": [np.inf, -np.inf, np.nan]}), "norms", "Infinite.")
     assert [text in shown[0][0].data for text in (">∞<", ">-∞<", ">—<")] == [True] * 3
     assert "inf" in finish(opened).read_text()
+
+
+def test_paths_of_a_vector_picture_keep_two_decimals_and_nothing_else_is_touched():
+    given = b'<path id="p1.23456" d="M 10.123456 -0.98765 L 3 4.5" style="stroke-width: 1.23456"/><use x="7.77777" y="8" href="#m0.12345"/>'
+    wanted = b'<path id="p1.23456" d="M 10.12 -0.98 L 3 4.5" style="stroke-width: 1.23456"/><use x="7.77" y="8" href="#m0.12345"/>'
+    assert report_notebook._shortened(given) == wanted
