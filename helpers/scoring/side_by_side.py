@@ -11,7 +11,7 @@ import torch
 
 from helpers.data import manifest
 from helpers.data.dataset import StudyData
-from helpers.training.pool import jobs_for, killed, start_worker, watched
+from helpers.training.pool import images_in_worker, jobs_for, killed, start_worker, watched
 
 
 def each_model(
@@ -44,11 +44,14 @@ def each_model(
     """
     names = catalogue.loc[catalogue["snapshot"] != "none", "model_id"]
     yield from sorted({*names} - {*todo})
-    rows = {name: catalogue[catalogue["model_id"] == name] for name in names if name in {*todo}}
+    rows = {name: catalogue[catalogue["model_id"] == name] for name in names[names.isin(list(todo))]}
     count = min(jobs_for(str(device), jobs), len(rows))
-    if count <= 1:
+    if not count:
+        return
+    if count == 1:
+        images = manifest.of_study(work) if data is None else data
         for name, row in rows.items():
-            one(work, row, data or manifest.of_study(work), *given)
+            one(work, row, images, *given)
             yield name
         return
     faults, broken = [], []
@@ -69,4 +72,4 @@ def each_model(
 
 
 def _in_a_process(one: Callable[..., None], work: Path, row: pd.DataFrame, given: Sequence[Any]) -> None:
-    one(work, row, manifest.of_study(work), *given)
+    one(work, row, images_in_worker(work), *given)

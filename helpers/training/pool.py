@@ -238,7 +238,7 @@ def _train(run: RunConfig, work: Path, weights: dict[str, str], device: str, unt
     from helpers.networks.weights import read_weights
     from helpers.training.run import train_run
 
-    data = _images(work)
+    data = images_in_worker(work)
     pretrained = read_weights(weights[run.architecture], run.architecture) if run.pretrained else None
     seconds = 0.0 if torch.device(device).type == "cpu" else _CHECKPOINT_SECONDS
     folder = catalogue.run_folder(work, run)
@@ -246,8 +246,8 @@ def _train(run: RunConfig, work: Path, weights: dict[str, str], device: str, unt
 
 
 @lru_cache(maxsize=1)
-def _images(work: Path) -> Any:
-    """Load the images of a study once for all runs of a worker: to find them in the cache, the files of the source are listed."""
+def images_in_worker(work: Path) -> Any:
+    """Images of a study, loaded once for all that a worker does: to find them in the cache, the files of the source are listed."""
     from helpers.data import manifest
 
     return manifest.of_study(work)

@@ -91,7 +91,7 @@ def test_a_worker_loads_the_images_once_for_all_its_runs(tmp_path, monkeypatch):
     loaded, load = [], manifest.of_study
     runs = configurations(tmp_path)[:2]
     monkeypatch.setattr(manifest, "of_study", lambda work: loaded.append(work) or load(work))
-    pool._images.cache_clear()
+    pool.images_in_worker.cache_clear()
     results = [pool._train(run, tmp_path, {}, "cpu") for run in runs]
     assert [result["status"] for result in results] == ["complete", "complete"]
     assert loaded == [tmp_path]
