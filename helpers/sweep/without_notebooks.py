@@ -156,15 +156,15 @@ def prepare(study: Path, overrides: Sequence[str] = (), jobs: int = 0) -> Prepar
     smallest = smallest_shape(grid["architectures"], grid["batch_sizes"], data.train.images.shape[-1], device, **form)
     precision = choose_precision(grid["precision"], work, smallest)
     runs = [replace(run, data=data.fingerprint) for run in cost.planned_runs(grid, precision)]
-    recipes, weights = {}, {}
-    if True in grid["pretrained_levels"] and grid["pretrained_weights"] == pretraining.MADE:
+    recipes, weights, wanted = {}, {}, pretraining.architectures_of(runs)
+    if wanted and grid["pretrained_weights"] == pretraining.MADE:
         others = {name: grid[f"pretrain_{name}"] for name in ("data_source", "data_path", "class_ids", "images_per_class")}
         there = pretraining.choose_pretraining_images(work, data.classes["class_id"], **others)
         fixed = form | {name: grid[name] for name in ("momentum", "rule3_split", "seed")} | {"max_epochs": grid["pretrain_max_epochs"]}
-        made = pretraining.recipes(grid["architectures"], there.fingerprint, fixed | {"precision": precision})
+        made = pretraining.recipes(wanted, there.fingerprint, fixed | {"precision": precision})
         recipes = {recipe.architecture: recipe for recipe in made}
-    elif True in grid["pretrained_levels"]:
-        weights = pretraining.found(grid["pretrained_weights"], grid["architectures"])
+    elif wanted:
+        weights = pretraining.found(grid["pretrained_weights"], wanted)
         pretraining.keep_starts(weights, work)
     identities = {name: run_id(recipe) for name, recipe in recipes.items()} | {name: start.identity for name, start in weights.items()}
     runs = [replace(run, weights=identities[run.architecture]) if run.pretrained else run for run in runs][shard_slice(grid["shard"])]
@@ -206,7 +206,7 @@ def _training_seconds(ready: Prepared) -> dict[str, float]:
 def _train(ready: Prepared, portion: Sequence[RunConfig], until: float) -> bool:
     """Train a portion, after the pretraining that it starts from; whether a run was completed."""
     options = {"device": ready.device, "jobs": ready.jobs, "until": until}
-    wanted = [ready.recipes[name] for name in dict.fromkeys(run.architecture for run in portion if run.pretrained) if name in ready.recipes]
+    wanted = [ready.recipes[name] for name in pretraining.architectures_of(portion) if name in ready.recipes]
     for result in pretraining.make(wanted, ready.work, **options):
         _tell(result)
     pretrained = [recipe for recipe in wanted if catalogue.is_complete(ready.work / pretraining.FOLDER, recipe)]

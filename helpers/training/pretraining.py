@@ -37,6 +37,11 @@ def found(pretrained_weights: str, architectures: Sequence[str]) -> dict[str, We
     return {name: Weights(pretrained_weights, digest) for name, digest in digests.items()}
 
 
+def architectures_of(runs: Sequence[RunConfig]) -> list[str]:
+    """Architectures whose pretrained weights some runs start from, sorted: what there is to make or to read."""
+    return sorted({run.architecture for run in runs if run.pretrained})
+
+
 def recipes(architectures: Sequence[str], data: str, fixed: Mapping[str, Any]) -> list[RunConfig]:
     """Describe one pretraining run per architecture: Adam at 1e-3, batches of 64, augmented, from scratch.
 
