@@ -1,6 +1,6 @@
 """Images degraded to a given structural similarity (SSIM), whatever degrades them: blur, Gaussian noise or an auto-encoder."""
 
-import math
+import itertools
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -125,8 +125,10 @@ def _degraded(pixels: Tensor, generator: NoiseGenerator, strength: float, draws:
     return torch.lerp(pixels, reconstruction, min(strength, 1.0))
 
 
-def calibrate(generator: NoiseGenerator, images: Tensor, target: float, tolerance: float = 0.01, seed: int = 0) -> Calibrated:
-    """Find the strength that gives a mean SSIM, by bisection.
+def calibrate(
+    generator: NoiseGenerator, images: Tensor, target: float, tolerance: float = 0.01, seed: int = 0, tried: dict[float, float] | None = None
+) -> Calibrated:
+    """Find the strength that gives a mean SSIM, by interpolation between strengths on both sides of it.
 
     The mean SSIM is a continuous function of the strength, up to the rounding of pixels, and 1 at strength 0. So every target between
     1 and the smallest value found is met, also where it does not fall throughout, as between two channels of the auto-encoder.
@@ -137,6 +139,8 @@ def calibrate(generator: NoiseGenerator, images: Tensor, target: float, toleranc
         target: mean SSIM wanted, in (0, 1]; 1 is the identity.
         tolerance: largest difference accepted, above 0.
         seed: as in ``degrade``; to hold for other calls they need the same images and seed.
+        tried: mean SSIM by strength of earlier calls with the same generator, images and seed, which need not be computed again; what
+            this call finds is added.
 
     Raises:
         ValueError: no images, a target or tolerance out of range, or a target that cannot be reached; the message says what was.
@@ -147,23 +151,31 @@ def calibrate(generator: NoiseGenerator, images: Tensor, target: float, toleranc
         raise ValueError(f"target {target} must be in (0, 1] and tolerance {tolerance} above 0")
     if target == 1:
         return Calibrated(0.0, 1.0)
+    tried = {} if tried is None else tried
+    tried[0.0] = 1.0
     limit = greatest_strength(generator, min(images.shape[-2:]))
-    # From below, because weak degradations are many times cheaper than the strongest blur.
-    low, high, strength = 0.0, math.inf, limit / 64
-    best = Calibrated(0.0, 1.0)
-    for _ in range(_MOST_STEPS):
-        trial = Calibrated(strength, float(ssim(images, degrade(images, generator, strength, seed)).double().mean()))
-        if abs(trial.reached - target) <= tolerance:
-            return trial
-        best = min(best, trial, key=lambda tried: abs(tried.reached - target))
-        low, high = (strength, high) if trial.reached > target else (low, strength)
-        if low == limit:
+    for step in range(_MOST_STEPS):
+        nearest = min(tried, key=lambda strength: abs(tried[strength] - target))
+        if abs(tried[nearest] - target) <= tolerance:
+            return Calibrated(nearest, tried[nearest])
+        if (strength := _next_strength(tried, target, limit, halve=step % 3 == 2)) is None:
             break
-        strength = (low + high) / 2 if high < math.inf else min(2 * strength, limit)
+        tried[strength] = float(ssim(images, degrade(images, generator, strength, seed)).double().mean())
     raise ValueError(
         f"a mean SSIM of {target} within {tolerance} cannot be reached by {generator.name!r}: "
-        f"the nearest is {best.reached:.4f}, at strength {best.strength:g}"
+        f"the nearest is {tried[nearest]:.4f}, at strength {nearest:g}"
     )
+
+
+def _next_strength(tried: dict[float, float], target: float, limit: float, halve: bool) -> float | None:
+    """Between the first two neighbours with the target between them, or beyond all of them; None where the limit is on the wrong side."""
+    known = sorted(tried)
+    for low, high in itertools.pairwise(known):
+        if tried[low] > target >= tried[high]:
+            share = 0.5 if halve else min(0.9, max(0.1, (tried[low] - target) / (tried[low] - tried[high])))  # halved now and then: it ends
+            return low + share * (high - low)
+    # From below, because weak degradations are many times cheaper than the strongest blur.
+    return None if known[-1] == limit else min(max(2 * known[-1], limit / 64), limit)
 
 
 def train_autoencoder(images: Tensor, *, width: int = 8, epochs: int = 8, seed: int, device: torch.device | str = "cpu") -> AutoEncoder:

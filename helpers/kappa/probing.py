@@ -92,9 +92,10 @@ def noise_levels(
     generator = noise_generator(name, network)
     record = folder / f"noise-{identity}.json"
     known = read_json(record) if is_sound(record) else {}
+    tried = {level["strength"]: level["reached"] for level in known.values()}
     for target in targets:
         if str(target) not in known:
-            known[str(target)] = calibrate(generator, data.test.images.to(device), target, tolerance, seed)._asdict()
+            known[str(target)] = calibrate(generator, data.test.images.to(device), target, tolerance, seed, tried)._asdict()
             write_json(record, known, seal=True)
     levels = [Level(target, known[str(target)]["reached"], known[str(target)]["strength"]) for target in targets]
     return Noise(generator, levels, identity, seed)

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from helpers.data import synthetic
+from helpers.kappa import noise
 from helpers.kappa.noise import AutoEncoder, calibrate, degrade, greatest_strength, noise_generator, ssim, train_autoencoder
 
 BLUR, GAUSSIAN = noise_generator("blur"), noise_generator("gaussian")
@@ -165,6 +166,19 @@ def test_calibration_hits_each_target(images, autoencoder, target):
 def test_a_smaller_tolerance_is_kept_and_target_1_is_the_identity(images):
     assert abs(calibrate(BLUR, images, 0.7, tolerance=0.002).reached - 0.7) <= 0.002
     assert calibrate(BLUR, images, 1.0) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize("name", ["blur", "gaussian", "autoencoder"])
+def test_levels_calibrated_one_after_the_other_use_what_was_tried(images, autoencoder, monkeypatch, name):
+    generator = autoencoder if name == "autoencoder" else noise_generator(name)
+    computed = []
+    monkeypatch.setattr(noise, "ssim", lambda *pair: computed.append(1) or ssim(*pair))
+    targets, tried = [0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95], {}
+    for target in targets:
+        found = calibrate(generator, images, target, tried=tried)
+        assert abs(found.reached - target) <= 0.01
+        assert tried[found.strength] == found.reached == mean_ssim(images, generator, found.strength)
+    assert len(computed) == len(tried) - 1 <= 3 * len(targets)
 
 
 def test_a_target_out_of_reach_names_it_what_was_reached_and_the_generator(images, autoencoder):
