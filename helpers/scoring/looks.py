@@ -28,9 +28,9 @@ from helpers.training.catalogue import load_model, models_of, with_weights
 LOOKS = "looks.npz"  # beside the stories of a report
 IMAGE_SPLITS = ("training", "test")
 PREDICTED_CLASS = -1  # instead of a class: the one that the model predicts, as in the reports
-_KEPT = 48  # images of each split in the file of a report
+_KEPT = 32  # images of each split in the file of a report
 _SIDE = 96  # of a thumbnail at most, pixels
-_MODEL_BYTES = 900_000  # of what the file holds of models, before it is compressed
+_MODEL_BYTES = 600_000  # of what the file holds of models, before it is compressed
 _STEPS, _UNDEFINED = 250, 255  # of a kept map from 0 to 1, and what stands for NaN
 
 
@@ -160,7 +160,7 @@ def keep_looks(looks: Looks, folder: Path) -> Path:
         folder: of the report, see ``open_report``.
 
     Returns:
-        The file, of some hundred kilobytes: models are left out, evenly, where all of them would take more than 0.9 MB uncompressed.
+        The file, of some hundred kilobytes: models are left out, evenly, where all of them would take more than 0.6 MB uncompressed.
     """
     split = looks.images["split"].to_numpy()
     rows = np.concatenate([np.flatnonzero(split == name)[:_KEPT] for name in IMAGE_SPLITS])
