@@ -1,7 +1,7 @@
 // Figures that answer to the mouse, from the tables embedded in the page; nothing is fetched and no kernel is asked.
-(() => {
+(async () => {
   "use strict";
-  const data = JSON.parse(document.getElementById("content").textContent);
+  const data = await unpacked(document.getElementById("content"));
   const { models, columns, axes, curves } = data;
   const at = id => document.getElementById(id);
   const dark = matchMedia("(prefers-color-scheme: dark)");

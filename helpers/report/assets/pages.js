@@ -13,8 +13,8 @@
   };
   const escaped = text => text.replace(/[&<>"']/g, sign => `&#${sign.charCodeAt(0)};`);
 
-  const draw = box => {
-    const content = JSON.parse(box.querySelector("script").textContent);
+  const draw = async box => {
+    const content = await unpacked(box.querySelector("script"));
     const table = document.createElement("table");
     box.querySelector(".slot").replaceChildren(table);
     const columns = content.header.map((title, place) => ({
