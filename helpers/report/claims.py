@@ -345,11 +345,11 @@ def ranking_figure(table: pd.DataFrame, bands: Mapping[str, float]) -> Figure:
             ax.axvspan(-bands[question], bands[question], color="0.6", alpha=0.25, linewidth=0)
         ax.axvline(0, color="black", linewidth=0.8)
         promised = table["direction"] * (1 if question == "r_test_accuracy" else -1)
-        for place, value, direction, row in zip(at, table[question], promised, table.itertuples(), strict=True):
-            colour, filled = ("0.45", True) if row.baseline else ("C0", np.sign(value) == direction)
-            low, high = getattr(row, f"{question}_low", np.nan), getattr(row, f"{question}_high", np.nan)
-            ax.hlines(place, low, high, color=colour, linewidth=1.8, alpha=0.6)
-            ax.plot(value, place, "s" if row.baseline else "o", color=colour, fillstyle="full" if filled else "none", markersize=5)
+        kind = np.where(table["baseline"].astype(bool), 0, np.where(np.sign(table[question]) == promised, 1, 2))
+        for number, (colour, marker, filled) in enumerate([("0.45", "s", "full"), ("C0", "o", "full"), ("C0", "o", "none")]):
+            own = table[kind == number].reindex(columns=[question, f"{question}_low", f"{question}_high"])
+            ax.hlines(at[kind == number], own[f"{question}_low"], own[f"{question}_high"], color=colour, linewidth=1.8, alpha=0.6)
+            ax.plot(own[question], at[kind == number], marker, color=colour, fillstyle=filled, markersize=5)
         ax.set(xlim=(-1.05, 1.05), xticks=[-1, 0, 1])
         ax.set_title(title, fontsize="small")
     reliable = [f" ({row.reliability:.2f})" if np.isfinite(row.reliability) else "" for row in table.itertuples()]

@@ -25,7 +25,8 @@ from helpers.report import style
 from helpers.report.markup import figure_title, inert
 
 _DPI = 90
-_PALETTE = 20_000  # colours of a picture at most, that are drawn by a palette of 256
+_DIGITS = "%.10g"  # of a number in a table
+_DRAWN = 20_000  # colours at most of what is drawn; photographs have more
 
 
 @dataclass
@@ -118,30 +119,46 @@ def show_figure(report: Report, figure: Figure | None, name: str, reading: str) 
 
 
 def _drawn(figure: Figure) -> tuple[bytes, bytes]:
-    """A figure as PNG and as SVG, the same bytes each time it is drawn; of few colours the PNG has a palette, a third of the size."""
-    pixels, vector, small = io.BytesIO(), io.BytesIO(), io.BytesIO()
+    """A figure as PNG with a palette, a third of the size, and as SVG; the same bytes each time it is drawn."""
+    pixels, vector = io.BytesIO(), io.BytesIO()
     shared = {"bbox_inches": "tight", "facecolor": "white", "dpi": _DPI}
     with style.style(), plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": "workbook"}):  # colours such as C0 are looked up only now
         figure.savefig(pixels, format="png", **shared)
         figure.savefig(vector, format="svg", metadata={"Date": None}, **shared)
     plt.close(figure)
-    image = Image.open(pixels).convert("RGB")
-    if image.getcolors(_PALETTE) is None:  # photographs
-        return pixels.getvalue(), _shortened(vector.getvalue())
-    image.quantize(256, dither=Image.Dither.NONE).save(small, "png", optimize=True)
-    return small.getvalue(), _shortened(vector.getvalue())
+    return _with_palette(pixels.getvalue()), _shortened(vector.getvalue())
+
+
+def _with_palette(picture: bytes) -> bytes:
+    """A PNG with a palette: of 64 colours, and of 256 where it has photographs."""
+    image = Image.open(io.BytesIO(picture)).convert("RGB")
+    colours = 256 if image.getcolors(_DRAWN) is None else 64
+    small = io.BytesIO()
+    image.quantize(colours, kmeans=4, dither=Image.Dither.NONE).save(small, "png", optimize=True)
+    return small.getvalue()
 
 
 def _shortened(vector: bytes) -> bytes:
-    """An SVG whose paths and places have two decimals, of points, in place of six: a third of its size."""
-    return re.sub(rb' (?:d|x|y)="[^"]*"', lambda found: re.sub(rb"(\.\d\d)\d+", rb"\1", found[0]), vector)
+    """An SVG of a third of its size: two decimals, of points, in place of six, no indents, one list of fonts, photographs with a palette."""
+    vector = re.sub(rb' (?:d|x|y)="[^"]*"', lambda found: re.sub(rb"(\.\d\d)\d+", rb"\1", found[0]).replace(b" \n", b"\n"), vector)
+    vector = re.sub(rb"font-family: [^;\"]*", b"font-family: Arial, 'DejaVu Sans', sans-serif", vector)
+    vector = re.sub(rb"\n +", b"\n", vector.replace(b' transform="rotate(-0 ', b' transform="rotate(0 '))
+    vector = re.sub(rb' transform="rotate\(0 [^"]*"', b"", vector)
+    return re.sub(rb"(?<=data:image/png;base64,)[^\"]+", _opaque_with_palette, vector)
+
+
+def _opaque_with_palette(found: re.Match[bytes]) -> bytes:
+    picture = base64.b64decode(found[0])
+    if Image.open(io.BytesIO(picture)).convert("RGBA").getextrema()[3][0] < 255:  # a palette has no transparency here
+        return found[0]
+    return base64.b64encode(_with_palette(picture))
 
 
 def show_table(report: Report, frame: pd.DataFrame, name: str, reading: str = "", *, rows: int = 20) -> None:
     """Write a table to ``tables/<name>.csv``, show its first rows, and how many there are; of a table without rows only the reading."""
     path, reading = inside(report.folder, f"tables/{name}.csv"), inert(reading)
     with complete_or_absent(path) as temporary:
-        frame.to_csv(temporary, index=False)
+        frame.to_csv(temporary, index=False, float_format=_DIGITS)
     shown = frame.head(rows)
     note = f"{len(shown)} of {len(frame):,} rows; all of them: " if len(shown) < len(frame) else ""
     if len(frame):
