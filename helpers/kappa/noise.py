@@ -126,7 +126,12 @@ def _degraded(pixels: Tensor, generator: NoiseGenerator, strength: float, draws:
 
 
 def calibrate(
-    generator: NoiseGenerator, images: Tensor, target: float, tolerance: float = 0.01, seed: int = 0, tried: dict[float, float] | None = None
+    generator: NoiseGenerator,
+    images: Tensor,
+    target: float,
+    tolerance: float = 0.01,
+    seed: int = 0,
+    tried: dict[float, float] | None = None,
 ) -> Calibrated:
     """Find the strength that gives a mean SSIM, by interpolation between strengths on both sides of it.
 

@@ -1,6 +1,9 @@
+import base64
+import io
 import json
 import re
 from html.parser import HTMLParser
+from xml.etree import ElementTree
 
 import matplotlib.pyplot as plt
 import nbformat
@@ -8,6 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from IPython.display import HTML
+from matplotlib.colors import to_rgb
+from PIL import Image
 
 from helpers.files import STAGING
 from helpers.report import notebook as report_notebook
@@ -260,3 +265,34 @@ def test_paths_of_a_vector_picture_keep_two_decimals_and_nothing_else_is_touched
     given = b'<path id="p1.23456" d="M 10.123456 -0.98765 L 3 4.5" style="stroke-width: 1.23456"/><use x="7.77777" y="8" href="#m0.12345"/>'
     wanted = b'<path id="p1.23456" d="M 10.12 -0.98 L 3 4.5" style="stroke-width: 1.23456"/><use x="7.77" y="8" href="#m0.12345"/>'
     assert report_notebook._shortened(given) == wanted
+
+
+def test_photographs_in_vector_pictures_have_a_palette_and_see_through_ones_stay_as_they_are(report):
+    opened, _ = report
+    figure, axes = plt.subplots(1, 2)
+    photograph = np.random.default_rng(0).normal([90, 140, 60], 20, size=(64, 64, 3)).clip(0, 255).astype(np.uint8)
+    axes[0].imshow(photograph, interpolation="none")
+    axes[1].imshow(np.dstack([photograph, np.full((64, 64), 120, np.uint8)]), interpolation="none")
+    show_figure(opened, figure, "photograph", "One.")
+    text = (opened.folder / "figures/01_data_subset-photograph.svg").read_text()
+    assert "font-family: Arial, 'DejaVu Sans', sans-serif" in text
+    ElementTree.fromstring(text)
+    embedded = [Image.open(io.BytesIO(base64.b64decode(found))) for found in re.findall(r'data:image/png;base64,([^"]*)', text)]
+    assert [image.mode for image in embedded] == ["P", "RGBA"]
+    differences = [np.abs(np.asarray(image.convert("RGB")).astype(int) - photograph) for image in embedded]
+    assert differences[0].mean() < 6
+    assert differences[1].max() <= 1
+
+
+def test_a_picture_keeps_the_colours_of_its_lines(report):
+    opened, _ = report
+    figure, ax = plt.subplots()
+    colours = plt.rcParams["axes.prop_cycle"].by_key()["color"]
+    for number, colour in enumerate(colours):
+        ax.plot([0, 1], [number, number + 1], color=colour, linewidth=3)
+    show_figure(opened, figure, "lines", "Ten.")
+    picture = Image.open(opened.folder / "figures/01_data_subset-lines.png")
+    assert picture.mode == "P"
+    drawn = np.array([colour for _, colour in picture.convert("RGB").getcolors(64)])
+    for colour in colours:
+        assert np.abs(drawn - np.round(255 * np.array(to_rgb(colour)))).max(axis=1).min() <= 8
