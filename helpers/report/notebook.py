@@ -194,4 +194,4 @@ def cell_text(value: Any) -> str:
 
 def _html(frame: pd.DataFrame) -> str:
     text = frame.map(cell_text) if len(frame) else frame
-    return text.to_html(index=False, border=0, escape=True)
+    return re.sub(r">\n *<", "><", text.to_html(index=False, border=0, escape=True))  # without indents, two thirds of the size
