@@ -20,7 +20,7 @@ from torchvision.models.efficientnet import EfficientNet, MBConvConfig
 
 from helpers.constraints import MADE_NETWORKS
 from helpers.data.dataset import ImageSet
-from helpers.files import is_sound, read_json, write_json, write_tensors
+from helpers.files import give_up, is_sound, read_json, write_json, write_tensors
 from helpers.networks import resnet
 from helpers.training import pool, state
 from helpers.training.config import PRECISIONS
@@ -153,7 +153,7 @@ def make_missing(
         recipe = Recipe(name, classes, epochs, seed, settled)
         what = f"{recipe} {digest} {_RATE} {_DECAY} {_BATCH} {_SMOOTHING} {_WARM_UP} {_SHIFT}"
         todo.append((recipe, folder / f"{slug}-{blake2b(what.encode(), digest_size=4).hexdigest()}"))
-    count = min(pool.jobs_for(device, jobs), sum(not _is_kept(place) for _, place in todo))
+    count = min(pool.jobs_for(device, jobs), sum(not _kept(*each) for each in todo))
     if count < 2:
         yield from (_made_here(*each, *arrays, device) for each in todo)
         return
@@ -188,8 +188,15 @@ def _splits(images: NDArray, labels: NDArray, tested: NDArray, true: NDArray, de
     return [Split(pixels.permute(0, 2, 3, 1).contiguous().to(device), classes.to(device)) for pixels, classes in pairs]
 
 
-def _is_kept(place: Path) -> bool:
-    return (place / _RECORD).is_file() and is_sound(place / WEIGHTS)
+def _kept(recipe: Recipe, place: Path) -> dict[str, Any]:
+    """The record of a network, empty where it or its weights are not there, not as they were written, or of another network."""
+    if not (is_sound(place / _RECORD) and is_sound(place / WEIGHTS)):
+        return {}
+    found, own = read_json(place / _RECORD), recipe._asdict() | {"kept_as": place.name}
+    if isinstance(found, dict) and own.items() <= found.items():
+        return found
+    give_up(place / _RECORD, f"it is no record of {recipe.model}")
+    return {}
 
 
 def _seconds(name: str, classes: int, side: int, device: str) -> dict[str, float]:
@@ -221,8 +228,8 @@ def train(recipe: Recipe, split: Split, tested: Split, folder: Path) -> dict[str
     Raises:
         ValueError: the loss is no longer finite.
     """
-    if _is_kept(folder):
-        return read_json(folder / _RECORD)
+    if kept := _kept(recipe, folder):
+        return kept
     model = untrained(recipe.model, recipe.classes, split.pixels.shape[1], recipe.seed)
     model = model.to(split.labels.device, memory_format=torch.channels_last)
     optimizer = torch.optim.AdamW(model.parameters(), lr=_RATE, weight_decay=_DECAY)
@@ -238,9 +245,9 @@ def train(recipe: Recipe, split: Split, tested: Split, folder: Path) -> dict[str
     loss, right = evaluate(model, split)
     found = {"train_loss": loss, "train_accuracy": right, "test_accuracy": evaluate(model, tested)[1]}
     record = recipe._asdict() | found | {"seconds": sum(row["seconds"] for row in history), "kept_as": folder.name}
-    write_json(folder / _RECORD, record)
+    write_json(folder / _RECORD, record, seal=True)
     state.discard(folder)
-    return record
+    return read_json(folder / _RECORD)  # in the order in which it is read later
 
 
 def _epoch(model: nn.Module, optimizer: torch.optim.Optimizer, split: Split, recipe: Recipe, epoch: int) -> float:

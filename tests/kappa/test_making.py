@@ -132,6 +132,23 @@ def test_a_lost_or_altered_network_is_made_again(data, tmp_path):
     assert again["train_loss"] == row["train_loss"]
 
 
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_damaged_record_or_that_of_another_network_is_not_taken_for_this_one(data, tmp_path, sealed):
+    """Unsealed, as records were written before, it is known by its recipe and its folder."""
+    (row,) = make_missing([NAME], data.train, data.test, tmp_path, **OPTIONS | {"epochs": 1})
+    (other,) = make_missing([NAME], data.train, data.test, tmp_path, **OPTIONS | {"epochs": 1, "seed": 1})
+    record = tmp_path / row["kept_as"] / making._RECORD
+    foreign = (tmp_path / other["kept_as"] / making._RECORD).read_bytes()
+    for damaged in (foreign, b"[]", b"{}", foreign[:30]):
+        if not sealed:
+            record.with_name(f".{record.name}.seal").unlink()
+        record.write_bytes(damaged)
+        with pytest.warns(UserWarning, match=r"record\.json: .*; it is made again"):
+            (again,) = make_missing([NAME], data.train, data.test, tmp_path, **OPTIONS | {"epochs": 1})
+        assert list(again) == list(row)
+        assert again | {"seconds": 0} == row | {"seconds": 0}
+
+
 @pytest.mark.parametrize("change", [{"seed": 1}, {"epochs": 1}])
 def test_another_recipe_is_another_network(data, tmp_path, change):
     (row,) = make_missing([NAME], data.train, data.test, tmp_path, **OPTIONS)
