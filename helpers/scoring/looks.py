@@ -2,7 +2,6 @@
 
 import io
 import json
-import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -31,6 +30,8 @@ PREDICTED_CLASS = -1  # instead of a class: the one that the model predicts, as 
 _KEPT = 32  # images of each split in the file of a report
 _SIDE = 96  # of a thumbnail at most, pixels
 _MODEL_BYTES = 600_000  # of what the file holds of models, before it is compressed
+_OF_IMAGES = ("maps", "predicted", "probability", "iou", "energy")  # arrays of the file: a row for each model, in it for each image
+_OF_MODELS = (*_OF_IMAGES, "confusion")
 _STEPS, _UNDEFINED = 250, 255  # of a kept map from 0 to 1, and what stands for NaN
 
 
@@ -214,10 +215,13 @@ def read_looks(folder: Path) -> Looks | None:
         ends = arrays["picture_bytes"].cumsum()
         starts = ends - arrays["picture_bytes"]
         maps = np.where(arrays["maps"] == _UNDEFINED, np.nan, arrays["maps"] / np.float32(_STEPS)).astype(np.float32)
-        names = tuple(facts["model_ids"])
+        names, images = tuple(facts["model_ids"]), pd.DataFrame(facts["images"])
+        lengths = {len(images), len(ends), len(arrays["boxes"]), *(arrays[name].shape[1] for name in _OF_IMAGES)}
+        if len(lengths) > 1 or ends[-1] != len(arrays["pictures"]) or any(len(arrays[name]) < len(names) for name in _OF_MODELS):
+            raise ValueError("what it holds is not of the same images and models")
         of_models = _by_name(names, maps, arrays)
         return Looks(
-            images=pd.DataFrame(facts["images"]),
+            images=images,
             pictures=tuple(arrays["pictures"][low:high].tobytes() for low, high in zip(starts, ends, strict=True)),
             boxes=torch.from_numpy(arrays["boxes"]),
             size=facts["size"],
@@ -226,7 +230,7 @@ def read_looks(folder: Path) -> Looks | None:
             model_ids=names,
             of_model=of_models.__getitem__,
         )
-    except (OSError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as fault:
+    except Exception as fault:  # readers of damaged files raise nearly every kind
         raise ValueError(f"{path} is damaged ({fault}); take it from the repository again, or run 03_cam_scoring for it") from fault
 
 

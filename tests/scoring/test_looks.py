@@ -124,6 +124,20 @@ def test_large_pictures_become_thumbnails(opened, tmp_path):
 def test_no_file_is_none_and_a_damaged_one_is_named(opened, tmp_path):
     assert looks.read_looks(tmp_path) is None
     path = looks.keep_looks(opened, tmp_path)
-    path.write_bytes(path.read_bytes()[:3000])
-    with pytest.raises(ValueError, match=r"looks.npz is damaged .*; take it from the repository again, or run 03_cam_scoring for it$"):
-        looks.read_looks(tmp_path)
+    whole = path.read_bytes()
+    with np.load(path) as kept:
+        arrays = dict(kept)
+    facts = path.with_name("facts.npz")
+    damaged = [b"", whole[:3000], *(whole[:at] + bytes(99) + whole[at + 99 :] for at in range(0, 4000, 99))]
+    for other in (
+        {"maps": arrays["maps"][:1]},
+        {"iou": arrays["iou"][:, :2]},
+        {"pictures": arrays["pictures"][:9]},
+        {"facts": arrays["maps"]},
+    ):
+        np.savez(facts, **arrays | other)
+        damaged.append(facts.read_bytes())
+    for content in damaged:
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"looks.npz is damaged .*; take it from the repository again, or run 03_cam_scoring for it$"):
+            looks.read_looks(tmp_path)
