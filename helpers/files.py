@@ -135,7 +135,7 @@ def _unreadable(path: Path) -> str:
             from pyarrow.parquet import ParquetFile
 
             with ParquetFile(path) as file:
-                file.read()
+                file.read().to_pandas()  # whose own part of the header may be damaged too
         elif path.suffix == ".npz":
             import numpy as np
 

@@ -131,7 +131,8 @@ def test_a_file_without_a_seal_that_cannot_be_read_is_named_and_removed(tmp_path
         path.with_name(f".{path.name}.seal").unlink()
     whole = path.read_bytes()
     assert files.is_sound(path)
-    for damaged in (whole[: len(whole) // 2], b"", bytes(len(whole))):
+    header = [whole.replace(b'{"index_columns"', b'{\xff"index_column"')] if ending == ".parquet" else []  # that pandas alone reads
+    for damaged in (whole[: len(whole) // 2], b"", bytes(len(whole)), *header):
         with pytest.warns(UserWarning, match=rf"a{ending}: cannot be read \(.+\); it is made again"):
             assert not files.is_sound(without_seal(path, damaged))
         assert not path.exists()
