@@ -4,6 +4,7 @@ Of a run that goes without its weights the result says so (``soundness.LEFT_OUT`
 taken is checked before anything is moved, and nothing complete is replaced by something partial.
 """
 
+import errno
 import json
 import os
 import re
@@ -131,25 +132,46 @@ def take_pack(path: Path, folder: Path) -> Taken:
     are taken.
 
     Raises:
-        ValueError: an entry that no pack has, a path that would leave the study, a damaged run, or a study of other images or another
-            precision than the one that is here. Nothing is taken then.
+        ValueError: no zip, an encrypted one, an entry that no pack has, a path that would leave the study, a damaged run, catalogue or
+            choice of images, or a study of other images or another precision than the one that is here. Nothing is taken then.
         OSError: too little room on the disk.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(path) as archive:
+    try:
+        archive = zipfile.ZipFile(path)
+    except zipfile.BadZipFile as fault:
+        raise ValueError(f"{path} is no zip, or was cut ({fault}); pack it again") from fault
+    with archive:
         study = _checked(archive, path, folder)
         staging = folder.resolve() / f".{study}.{os.getpid()}.partial"
         try:
-            for entry in _entries(archive):
-                target = inside(staging, entry.filename)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                with archive.open(entry) as source, target.open("xb") as copy:
-                    shutil.copyfileobj(source, copy)
-            return _merge(staging / study, inside(folder, study))
-        except (zipfile.BadZipFile, EOFError) as fault:
-            raise ValueError(f"{path} is damaged ({fault}); pack it again") from fault
+            theirs = _unpacked(archive, staging, study)
+            return _merge(staging / study, inside(folder, study), theirs)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
+
+
+def _unpacked(archive: zipfile.ZipFile, staging: Path, study: str) -> pd.DataFrame:
+    """Unpack everything into an empty folder; the catalogue, where it, the choice of images and every run can be taken."""
+    try:
+        for entry in _entries(archive):
+            target = inside(staging, entry.filename)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with archive.open(entry) as source, target.open("xb") as copy:
+                shutil.copyfileobj(source, copy)
+        new = staging / study
+        for run in (run for part in ("", _PRETRAINING) for run in (new / part / "runs").glob("*")):
+            if fault := fault_of_run(run) or ("" if (run / "result.json").is_file() else "it is not complete"):
+                raise ValueError(f"the run {run.name}: {fault}")
+            _models(run)
+        read_json(new / MANIFEST)["fingerprint"]
+        theirs = pd.read_parquet(new / _CATALOGUE)
+        theirs[["run_id", "model_id"]]
+    except Exception as fault:  # of what is damaged or encrypted nearly every kind; one with a number is of the disk
+        if isinstance(fault, OSError) and fault.errno not in (None, errno.ENOENT):
+            raise
+        raise ValueError(f"{archive.filename} is damaged ({type(fault).__name__}: {fault}); pack it again") from fault
+    return theirs
 
 
 def _checked(archive: zipfile.ZipFile, path: Path, folder: Path) -> str:
@@ -170,13 +192,10 @@ def _entries(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
     return [entry for entry in archive.infolist() if not entry.is_dir()]
 
 
-def _merge(new: Path, work: Path) -> Taken:
+def _merge(new: Path, work: Path, theirs: pd.DataFrame) -> Taken:
     for name in _FACTS:
         _agree(new / name, work / name)
     staged = {part: sorted((new / part / "runs").glob("*")) for part in ("", _PRETRAINING) if (new / part / "runs").is_dir()}
-    for run in [run for runs in staged.values() for run in runs]:
-        if fault := fault_of_run(run) or ("" if (run / "result.json").is_file() else "it is not complete"):
-            raise ValueError(f"the run {run.name} of the pack is damaged: {fault}; pack it again")
     found: dict[str, list[str]] = {"taken": [], "same": [], "other": []}
     for part, runs in staged.items():
         with LockHolder(work / part / "runs" / ".claims") as owner:
@@ -191,7 +210,7 @@ def _merge(new: Path, work: Path) -> Taken:
     for name in _FACTS:
         if (new / name).is_file() and not (work / name).is_file():
             _move(new / name, work / name)
-    _add_to_catalogue(new / _CATALOGUE, work / _CATALOGUE, found["taken"] + found["same"])
+    _add_to_catalogue(theirs, work / _CATALOGUE, found["taken"] + found["same"])
     return Taken(work, **found)
 
 
@@ -249,9 +268,8 @@ def _move(file: Path, here: Path) -> None:
         os.replace(_seal(file), _seal(here))
 
 
-def _add_to_catalogue(new: Path, here: Path, runs: Sequence[str]) -> None:
-    theirs = pd.read_parquet(new)
-    tables = [pd.read_parquet(here)] if here.is_file() else []
+def _add_to_catalogue(theirs: pd.DataFrame, here: Path, runs: Sequence[str]) -> None:
+    tables = [pd.read_parquet(here)] if is_sound(here) else []
     both = pd.concat([*tables, theirs[theirs["run_id"].isin(runs)]], ignore_index=True).drop_duplicates("model_id")
     with complete_or_absent(here) as temporary:
         both.sort_values("model_id", ignore_index=True).to_parquet(temporary, index=False)

@@ -1,6 +1,7 @@
 """A study goes to another machine whole, small and safely, and nothing that is there is spoilt by what comes."""
 
 import json
+import re
 import shutil
 import zipfile
 from dataclasses import replace
@@ -202,7 +203,13 @@ def test_a_path_that_no_pack_has_is_refused_before_anything_is_written(name, stu
     assert list((tmp_path / "there").rglob("*")) == []
 
 
-@pytest.mark.parametrize("damage", ["snapshot of another run", "history", "no result", "cut"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *("snapshot of another run", "history", "no result", "no catalogue.parquet", "no data.json"),
+        *("a damaged catalogue.parquet", "a damaged data.json", "a damaged result.json", "cut", "encrypted"),
+    ],
+)
 def test_a_damaged_pack_is_refused_whole(damage, study, trained, tmp_path):
     (work, path), table = study, trained[2]
     pack.write_pack(work, path, weights=True)
@@ -215,15 +222,28 @@ def test_a_damaged_pack_is_refused_whole(damage, study, trained, tmp_path):
                 content = before.read(f"tiny/runs/{table['run_id'][1]}/snapshot-stop.safetensors")
             if damage == "history" and entry.filename == f"{run}/history.parquet":
                 content = content[:-9]
-            if not (damage == "no result" and entry.filename == f"{run}/result.json"):
+            if damage.startswith("a damaged") and entry.filename.endswith(damage.rpartition(" ")[2]):
+                content = json.dumps([]).encode()
+            if not (damage.startswith("no ") and entry.filename in (f"{run}/{damage[3:]}.json", f"tiny/{damage[3:]}")):
                 after.writestr(entry.filename, content)
     if damage == "cut":
         content = bytearray(changed.read_bytes())
         content[2000:2400] = bytes(400)
         changed.write_bytes(content)
-    with pytest.raises(ValueError, match="damaged"):
+    if damage == "encrypted":  # by the flags of its entries
+        content = bytearray(changed.read_bytes())
+        for start in (found.start() for found in re.finditer(b"PK\x01\x02", content)):
+            content[start + 8] |= 1
+        changed.write_bytes(content)
+    with pytest.raises(ValueError, match=r"changed\.zip is damaged \(.+\); pack it again"):
         pack.take_pack(changed, tmp_path / "there")
-    assert not list((tmp_path / "there").rglob("result.json"))
+    assert list((tmp_path / "there").iterdir()) == []
+
+
+def test_what_is_no_zip_is_named(tmp_path):
+    (tmp_path / "a.zip").write_text("no zip")
+    with pytest.raises(ValueError, match=r"a\.zip is no zip, or was cut"):
+        pack.take_pack(tmp_path / "a.zip", tmp_path / "there")
 
 
 def test_more_than_the_disk_holds_is_refused(study, tmp_path, monkeypatch):
