@@ -6,6 +6,8 @@ would have left there: they take it up, and train and score nothing again.
 
 import argparse
 import inspect
+import math
+import os
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -69,6 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if bool(given.study) == bool(given.take):
         parser.error("give either a study, such as compact20_gpu, or --take FILE")
+    if fault := _fault_of(given):
+        parser.error(fault)
     try:
         if given.take:
             print(_told_of_taken(pack.take_pack(given.take, from_root(given.into))))
@@ -87,6 +91,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(fault, file=sys.stderr)
         return 1
     return 0
+
+
+def _fault_of(given: argparse.Namespace) -> str:
+    """What is wrong with the options, known before hours of work; "" when nothing is."""
+    for name, value in (("minutes", given.minutes), ("jobs", given.jobs)):
+        if not 0 <= value < math.inf:
+            return f"--{name} is {value}, and must be at least 0 and finite"
+    if not given.pack:
+        return "--weights is of --pack FILE; name both or none" if given.weights else ""
+    folder = next(path for path in given.pack.absolute().parents if path.exists())
+    if given.pack.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        return f"--pack {given.pack} cannot be written; name a file, in a folder that can be written"
+    return ""
 
 
 def train_and_score(ready: Prepared, end: float) -> None:

@@ -159,6 +159,24 @@ def test_what_the_launcher_refuses_is_refused(study, tmp_path, capsys):
     assert main(["--take", str(tmp_path / "absent.zip"), "--into", str(tmp_path)]) == 1
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--minutes", "nan"], "--minutes is nan, and must be at least 0 and finite"),
+        (["--minutes", "-1"], "--minutes is -1.0, and must be at least 0 and finite"),
+        (["--jobs", "-1"], "--jobs is -1, and must be at least 0 and finite"),
+        (["--weights"], "--weights is of --pack FILE; name both or none"),
+        (["--pack", "{}"], "cannot be written; name a file, in a folder that can be written"),
+        (["--pack", "{}/file/a.zip"], "cannot be written; name a file, in a folder that can be written"),
+    ],
+)
+def test_options_that_would_fail_after_the_work_are_refused_before_it(options, told, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit):
+        main(["no such study", *(option.format(tmp_path) for option in options)])
+    assert told in capsys.readouterr().err
+
+
 BASE = RunConfig("resnet18", 8, 0.01, "adam", 0.0, True, False, data="d")
 
 
