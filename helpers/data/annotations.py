@@ -51,7 +51,7 @@ def _number(parent: Element, name: str) -> float:
 
 
 def parse_solution(content: bytes) -> tuple[dict[str, Annotation], dict[str, str]]:
-    """Read ``LOC_train_solution.csv`` or ``LOC_val_solution.csv``: "wnid xmin ymin xmax ymax" repeated per image.
+    """Read ``LOC_train_solution.csv`` or ``LOC_val_solution.csv``: "wnid xmin ymin xmax ymax" repeated per image; rows of one image add up.
 
     Returns:
         Annotations by image id, and what is wrong by image id.
@@ -65,11 +65,19 @@ def parse_solution(content: bytes) -> tuple[dict[str, Annotation], dict[str, str
             if not words or len(words) % 5:
                 raise ValueError(f"{len(words)} words, not a multiple of five")
             boxes = tuple(_finite(words[start + 1 : start + 5]) for start in range(0, len(words), 5))
-            annotations[name] = Annotation(boxes, tuple(words[::5]))
+            annotations[name] = _with_further(annotations.get(name), boxes, tuple(words[::5]))
         except ValueError as fault:
             if name:
                 faults[name] = f"line {number}: {fault}"
     return annotations, faults
+
+
+def _with_further(before: Annotation | None, boxes: tuple[Box, ...], objects: tuple[str, ...]) -> Annotation:
+    """What a further line says of an image, beside what is known; a line that stands twice says nothing."""
+    if before is None:
+        return Annotation(boxes, objects)
+    new = [pair for pair in zip(boxes, objects, strict=True) if not (pair[0] in before.boxes and pair[1] in before.objects)]
+    return Annotation((*before.boxes, *(box for box, _ in new)), (*before.objects, *(label for _, label in new)))
 
 
 def _finite(words: Sequence[str]) -> Box:
@@ -98,8 +106,7 @@ def parse_tiny_boxes(content: bytes, with_class: bool) -> tuple[dict[str, Annota
         label = rest.pop(0) if with_class and rest else ""
         try:
             corners = _finite(rest)
-            before = annotations.get(name, Annotation((), ()))
-            annotations[name] = Annotation((*before.boxes, corners), (*before.objects, label))
+            annotations[name] = _with_further(annotations.get(name), (corners,), (label,))
         except ValueError as fault:
             faults[name] = f"line {number}: {fault}"
             if with_class and label:  # the class is still known, only the box is lost

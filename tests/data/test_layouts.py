@@ -50,6 +50,16 @@ def test_solution_csv_by_hand():
     assert faults["b"].startswith("line 3: 4 words")
 
 
+def test_rows_of_one_image_add_up_and_one_that_stands_twice_says_nothing():
+    rows = (b"a,n1 1 2 3 4 \n", b"a,n2 1 2 3 4 n1 5 6 7 8\n", b"a,n1 1 2 3 4 \n")
+    annotations, faults = parse_solution(b"ImageId,PredictionString\n" + b"".join(rows))
+    assert annotations["a"].objects == ("n1", "n2", "n1")
+    assert annotations["a"].boxes == ((1, 2, 3, 4), (1, 2, 3, 4), (5, 6, 7, 8))
+    assert not faults
+    lines = b"x.JPEG\tn1\t1\t2\t3\t4\nx.JPEG\tn1\t1\t2\t3\t4\nx.JPEG\tn2\t1\t2\t3\t4"
+    assert parse_tiny_boxes(lines, with_class=True)[0]["x.JPEG"].objects == ("n1", "n2")
+
+
 def test_tiny_boxes_by_hand():
     annotations, faults = parse_tiny_boxes(
         b"x.JPEG\t1\t2\t3\t4\ny.JPEG\t1\t2\t3\nx.JPEG\t5\t6\t7\t8\r\n\nz.JPEG\t1\t2\tq\t4", with_class=False
