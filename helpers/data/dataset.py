@@ -297,7 +297,9 @@ def _assemble(listing: Listing, decoded: Sequence[Decoded], arguments: dict) -> 
 def _class_names(class_ids: Sequence[str], names: Mapping[str, str]) -> list[str]:
     """Names by which classes are told apart: that of the source, with the id where several have it (ILSVRC has "crane" twice)."""
     told = [names.get(class_id) or class_id for class_id in class_ids]
-    return [f"{name} ({class_id})" if told.count(name) > 1 else name for name, class_id in zip(told, class_ids, strict=True)]
+    while len(set(told)) < len(told):  # again where a name in a source looks like one that was told apart
+        told = [f"{name} ({class_id})" if told.count(name) > 1 else name for name, class_id in zip(told, class_ids, strict=True)]
+    return told
 
 
 def _stack(images: Sequence[Decoded], labels: dict[str, int], size: int) -> ImageSet:

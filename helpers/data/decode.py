@@ -14,6 +14,9 @@ from helpers.data.layouts import UNREADABLE_NOW, Archive, Record
 
 MOST_BOXES = 1000  # of an image; all images of a split have room for as many boxes as the one with the most
 
+# What files with the endings of images hold, by Pillow's names; of others, such as PostScript, some run programs when they are opened.
+_FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "JPEG2000", "PPM")
+
 # EXIF orientations that exchange width and height.
 _TURNED = {5, 6, 7, 8}
 
@@ -43,7 +46,7 @@ def decode_image(archive: Archive, record: Record, size: int) -> Decoded:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            image = Image.open(io.BytesIO(content))
+            image = Image.open(io.BytesIO(content), formats=_FORMATS)
             image.load()
         width, height = image.size
         rotated, faults = _turn(image, stated)

@@ -15,8 +15,13 @@ from helpers.files import inside
 LARGEST_FILE = 256 * 2**20  # bytes of an image or a table, unpacked; the largest table of ILSVRC has 55 MB
 
 
+_OF_MACOS = "__MACOSX"  # a folder that archives of macOS have beside what was packed
+
+
 class Folder:
     """Files below a directory."""
+
+    strays: tuple[str, ...] = ()  # files whose names lie outside; there are none
 
     def __init__(self, path: Path) -> None:
         """Take the directory; nothing is listed yet."""
@@ -24,7 +29,8 @@ class Folder:
 
     def folders(self, name: str) -> list[str]:
         """List the names of the folders directly below a folder, sorted; none if it is not there."""
-        return [item for item in self._names(name, directories=True) if not self._leaves(f"{name}/{item}".lstrip("/"))]
+        names = [item for item in self._names(name, directories=True) if item != _OF_MACOS]
+        return [item for item in names if not self._leaves(f"{name}/{item}".lstrip("/"))]
 
     def outside(self, name: str) -> list[str]:
         """List the folders directly below a folder that are links out of the source, or into themselves; they are not followed."""
@@ -89,10 +95,12 @@ class Zip:
         self._files: dict[str, set[str]] = defaultdict(set)
         self._folders: dict[str, set[str]] = defaultdict(set)
         self._members: dict[str, list[zipfile.ZipInfo]] = defaultdict(list)  # by path; of several it cannot be known which is meant
+        self.strays: list[str] = []  # files with an absolute name or one with "..", which are not part of the folder that the archive holds
         for member in self._archive.infolist():
             parts = PurePosixPath(name := member.filename).parts
-            # An absolute name or one with ".." is not part of the folder that the archive holds.
             if not parts or name.startswith("/") or ".." in parts:
+                self.strays += [] if name.endswith("/") else [name]
+            if not parts or name.startswith("/") or ".." in parts or parts[0] == _OF_MACOS:
                 continue
             for depth in range(1, len(parts)):
                 self._folders["/".join(parts[: depth - 1])].add(parts[depth - 1])
@@ -273,6 +281,8 @@ def _wanted(archive: Archive, listing: Listing, asked: Sequence[str], where: str
         listing.note(
             class_id, "train", f"{where}/{class_id}".lstrip("/"), "link_out_of_source", "the folder is not followed; copy it there"
         )
+    for name in archive.strays:
+        listing.note("", "", name, "name_out_of_source", "the file is left out")
     for class_id in asked:
         if class_id not in present:
             listing.note(class_id, "train", "", "unknown_class", f"asked for, and not in {where or 'the source'}")

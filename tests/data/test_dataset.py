@@ -416,6 +416,9 @@ def test_classes_of_one_name_are_told_apart_by_id(store, load):
     files = tiny_imagenet(classes=("n01", "n02", "n03"))
     files["words.txt"] = b"n01\tcrane, bird\nn02\tcrane, machine\nn03\towl"
     assert load(store(files)).classes["class_name"].tolist() == ["crane (n01)", "crane (n02)", "owl"]
+    files["words.txt"] = b"n01\tcrane, bird\nn02\tcrane, machine\nn03\tcrane (n01)"
+    names = load(store(files, "odd")).classes["class_name"].tolist()
+    assert names == ["crane (n01) (n01)", "crane (n02)", "crane (n01) (n03)"]
 
 
 def test_a_line_of_a_table_that_cannot_be_read_costs_one_image(store, load):
@@ -529,6 +532,37 @@ def zipped(path, files, **options):
         for name, content in files:
             archive.writestr(name, content)
     return path
+
+
+def test_rows_that_give_a_validation_image_two_classes_are_counted(store, load):
+    files = {name: content for name, content in ilsvrc().items() if "Annotations" not in name}
+    files["LOC_val_solution.csv"] += b"\nILSVRC2012_val_00,n02 0 0 9 9"
+    data = load(store(files), "ilsvrc")
+    assert kinds(data) == {"contradictory_labels": 1}
+    assert data.faults["detail"].item() == "n01 and n02; the first is taken"
+
+
+def test_what_macos_adds_to_an_archive_is_no_class_and_names_outside_are_counted(tmp_path, load):
+    files = voc_folder()
+    whole = load(zipped(tmp_path / "plain.zip", files.items()), "voc_folder")
+    packed = [(f"animals/{name}", content) for name, content in files.items()]
+    added = [("__MACOSX/animals/cat/._0.jpg", b"\0"), ("/animals/cat/99.jpg", jpeg(99)), ("animals/../cat/98.jpg", jpeg(98))]
+    data = load(zipped(tmp_path / "odd.zip", [*packed, *added]), "voc_folder")
+    assert data.fingerprint == whole.fingerprint
+    assert sorted(data.faults[data.faults["fault"] == "name_out_of_source"]["name"]) == ["/animals/cat/99.jpg", "animals/../cat/98.jpg"]
+    with zipfile.ZipFile(tmp_path / "odd.zip") as archive:
+        archive.extractall(tmp_path / "unpacked", [name for name in archive.namelist() if ".." not in name and name[0] != "/"])
+    assert load(tmp_path / "unpacked", "voc_folder").fingerprint == whole.fingerprint
+
+
+def test_a_postscript_file_with_the_ending_of_an_image_is_not_opened(tmp_path, load, monkeypatch):
+    """Pillow hands it to Ghostscript where that is installed."""
+    from PIL import EpsImagePlugin
+
+    monkeypatch.setattr(EpsImagePlugin.EpsImageFile, "_open", lambda image: pytest.fail("opened"))
+    files = voc_folder() | {"cat/0.jpg": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 20 16\n%%EndComments\n"}
+    data = load(zipped(tmp_path / "a.zip", files.items()), "voc_folder")
+    assert kinds(data) == {"unreadable_image": 1}
 
 
 def test_a_zip_with_names_that_are_written_otherwise_or_twice(tmp_path, load):
