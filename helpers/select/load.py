@@ -146,6 +146,9 @@ ENDINGS = (".safetensors", ".pt", ".pth", ".ckpt")
 AUTO = "auto"
 
 
+_NOT_THERE = "passed over: no regular file, or a link to nothing"
+
+
 class Candidate(NamedTuple):
     """A network to be judged, not loaded yet."""
 
@@ -179,7 +182,7 @@ def find(folder: Path, architecture: str = AUTO) -> list[Candidate]:
         raise FileNotFoundError(f"the folder of checkpoints {folder} does not exist")
     if architecture != AUTO:
         _shapes(builder_of(architecture), 2)
-    paths = [folder] if folder.is_file() else sorted(path for path in folder.rglob("*") if path.is_file())
+    paths = [folder] if folder.is_file() else sorted(path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
     top = folder.parent if folder.is_file() else folder
     found = [Candidate(_text(path.relative_to(top)), partial(load_checkpoint, path, architecture), _no_checkpoint(path)) for path in paths]
     if all(candidate.passed_over for candidate in found):
@@ -190,6 +193,8 @@ def find(folder: Path, architecture: str = AUTO) -> list[Candidate]:
 
 def _no_checkpoint(path: Path) -> str:
     """Why a file is passed over; "" for a checkpoint."""
+    if not path.is_file():
+        return "passed over: a link to a folder, which is not followed; name it itself" if path.is_dir() else _NOT_THERE
     if path.suffix.lower() not in ENDINGS:
         return f"passed over: a checkpoint ends in {', '.join(ENDINGS)}"
     return "passed over: a hidden file" if path.name.startswith(".") else ""

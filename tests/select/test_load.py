@@ -216,6 +216,20 @@ def test_weights_that_would_have_to_be_cast_are_refused(tmp_path, network, cast,
         load.load_checkpoint(tmp_path / "a.pt")
 
 
+def test_links_that_lead_to_no_checkpoint_are_told_and_nothing_is_read_for_ever(tmp_path, network):
+    save_file(network.state_dict(), tmp_path / "a.safetensors")
+    (tmp_path / "gone.pt").symlink_to("nowhere")
+    (tmp_path / "round.pt").symlink_to("round.pt")
+    (tmp_path / "elsewhere").symlink_to(tmp_path.parent)
+    os.mkfifo(tmp_path / "pipe.pt")
+    (tmp_path / "b").mkdir()
+    found = {candidate.name: candidate.passed_over for candidate in load.find(tmp_path)}
+    nothing = "passed over: no regular file, or a link to nothing"
+    assert found.pop("a.safetensors") == ""
+    assert found.pop("elsewhere") == "passed over: a link to a folder, which is not followed; name it itself"
+    assert found == {"gone.pt": nothing, "round.pt": nothing, "pipe.pt": nothing}
+
+
 def test_a_name_that_is_no_text_is_written_with_escapes_and_meets_no_other(tmp_path):
     for name in (b"\xff.pt", b"\\xff.pt", b"\\udcff.pt"):
         Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name)).write_bytes(b"")
