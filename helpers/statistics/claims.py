@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-import math
+import re
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -50,10 +51,10 @@ def check_claims(claims: Any, measures: Sequence[str] | None = None) -> list[dic
             if values is not None and name in claim and claim[name] not in values:
                 known = ", ".join(map(str, values))
                 raise ValueError(f"claim {number} ({claim['claim']}) has {name} {claim[name]!r}; choose one of {known}")
-        for name in ("claim", "source", "table"):
-            if name in claim and not isinstance(claim[name], str):
+        for name in ("claim", "measure", "source", "table"):
+            if name in claim and not (isinstance(claim[name], str) and not re.search("[\ud800-\udfff]", claim[name])):
                 raise ValueError(f"claim {number} ({claim['claim']}) has {name} {claim[name]!r}, which must be a text; put it in quotes")
-        if type(claim.get("published", 0)) not in (int, float) or not math.isfinite(claim.get("published", 0)):
+        if type(claim.get("published", 0)) not in (int, float) or not abs(claim.get("published", 0)) <= sys.float_info.max:
             raise ValueError(f"claim {number} ({claim['claim']}) has published {claim['published']!r}, which must be a number")
     primary = sum(bool(claim.get("primary", False)) for claim in claims)
     if primary > MOST_PRIMARY:
@@ -70,9 +71,17 @@ def claims_digest(claims: Sequence[Mapping[str, Any]]) -> str:
 def _seen(work: Path) -> list[dict[str, Any]]:
     """Every version of the claims with when it was first seen. Raises ValueError where the file is not what was written."""
     found = read_json(work / _FILE) if (work / _FILE).is_file() else []
-    if not isinstance(found, list) or any(not isinstance(item, dict) or set(item) != set(KeptClaims._fields) for item in found):
-        raise ValueError(f"{work / _FILE} holds no versions of claims; delete it, and what is claimed counts as claimed from now on")
+    if not isinstance(found, list) or not all(map(_is_version, found)):
+        told = f"{work / _FILE} holds no versions of claims, or others than were written"
+        raise ValueError(f"{told}; put it back, or delete it, and what is claimed counts as claimed from now on")
     return found
+
+
+def _is_version(item: Any) -> bool:
+    """Whether this is what ``keep_claims`` writes, its claims those that it is named by."""
+    kinds = {"claims": list, "digest": str, "first_seen": str, "runs": int}
+    known = isinstance(item, dict) and set(item) == set(kinds) and all(type(item[name]) is kind for name, kind in kinds.items())
+    return known and claims_digest(item["claims"]) == item["digest"]
 
 
 def keep_claims(work: Path, claims: Sequence[Mapping[str, Any]]) -> KeptClaims:
