@@ -89,7 +89,7 @@ class Sources:
         """State of the files that parameters name; what an earlier notebook reads enters by what that one found in it."""
         found = {}
         for name, value in execution.parameters.items():
-            if name.endswith("_path") and isinstance(value, str) and value:
+            if name.endswith("_path") and isinstance(value, str) and value and _is_there(self.root, value):
                 path = self.root / Path(value).expanduser()
                 if path not in self._stamps:
                     self._stamps[path] = (execution.notebook, publication.stamp(path))
