@@ -147,10 +147,8 @@ def test_a_folder_below_the_home_is_that_of_the_notebooks(places, tmp_path, monk
 def test_a_place_that_can_never_be_is_told_in_a_dry_run_and_a_status_too(tmp_path, capsys, place):
     for name in ("notebooks", "helpers"):
         (tmp_path / name).mkdir()
-    nbformat.write(
-        nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELL, metadata={"tags": ["parameters"]})]),
-        tmp_path / "notebooks/01_a.ipynb",
-    )
+    cell = nbformat.v4.new_code_cell(CELL, metadata={"tags": ["parameters"]})
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / "notebooks/01_a.ipynb")
     (tmp_path / "s.yaml").write_text("notebooks: {01_a: {}}")
     assert cli.run_study(tmp_path / "s.yaml", [f"data_path={place}"], root=tmp_path, dry_run=True) == 2
     assert "and nothing is there; give its place by --set data_path=..." in capsys.readouterr().err
