@@ -71,19 +71,27 @@ def publish(staging: Path, published: Path, report: Path, record: Path) -> list[
         record: of the execution; the one before it was withdrawn.
     """
     files = [path for path in sorted(staging.rglob("*")) if path.is_file() and not path.name.endswith(".partial")]
-    made = [inside(published, str(path.relative_to(staging))) for path in files]
+    made = [_place(published, str(path.relative_to(staging))) for path in files]
     for source, target in zip(files, made, strict=True):
         with complete_or_absent(target) as temporary:
             shutil.copyfile(source, temporary)
-    for path in set(_published_before(record, report.parent)) - {*made, report.resolve()}:
+    for path in set(_published_before(record, report.parent)) - {*made, _place(report.parent, report.name)}:
         path.unlink(missing_ok=True)
     shutil.rmtree(staging, ignore_errors=True)
     return made
 
 
+def _place(folder: Path, name: str) -> Path:
+    """Where a file of a folder lies: a link that stands there, and not what it leads to, which may be a file of somebody else's."""
+    parent, _, last = name.rpartition("/")
+    if last in ("", ".", ".."):
+        raise ValueError(f"{name!r} is no name of a file")
+    return (inside(folder, parent) if parent else folder.resolve()) / last
+
+
 def _published_before(record: Path, folder: Path) -> list[Path]:
     try:
-        return [inside(folder, name) for name in last_record(record)["published"]]
+        return [_place(folder, name) for name in last_record(record)["published"]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []  # without a readable record nothing is known to be ours
 

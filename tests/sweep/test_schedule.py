@@ -356,6 +356,19 @@ def test_what_an_execution_no_longer_makes_goes_and_what_others_put_there_stays(
     assert (reports / "FINDINGS.md").read_text() == "ours"
 
 
+@pytest.mark.parametrize("target", ["03_c.csv", "01_a.csv", "nowhere", "/etc/hostname"])
+def test_a_link_in_place_of_a_report_file_is_replaced_and_not_what_it_leads_to(catalogued, target):
+    reports = catalogued.root / "reports/s"
+    before = {path: path.read_bytes() for path in reports.rglob("*") if path.is_file() and path.suffix != ".html"}
+    for name in ("01_a.csv", "01_a.ipynb"):
+        (reports / name).unlink()
+        (reports / name).symlink_to(target if name.endswith("csv") else "01_a.ipynb")
+    assert catalogued()[0] == 0
+    assert {path: path.read_bytes() for path in reports.rglob("*") if path.is_file() and path.suffix != ".html"} == before
+    assert not any((reports / name).is_symlink() for name in ("01_a.csv", "01_a.ipynb"))
+    assert catalogued() == (0, [])
+
+
 def test_a_story_that_names_a_file_outside_of_the_work_folder_is_refused(catalogued, capsys):
     catalogued.engine.work_files["03_c"] = ["../../secret"]
     assert catalogued(force=["03_c"]) == (1, ["03_c"])
