@@ -114,6 +114,13 @@ def test_a_file_from_before_there_were_seals_is_read_in_silence_and_given_up_whe
     assert not two[0].exists()
 
 
+def test_a_folder_in_place_of_a_file_is_named_with_what_to_do(tmp_path):
+    (tmp_path / "a.json").mkdir()
+    with pytest.raises(IsADirectoryError, match=r"a folder lies where a file belongs; move it away: '.*a\.json'"):
+        files.write_json(tmp_path / "a.json", {})
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
 def without_seal(path, content):
     path.write_bytes(content)
     return path
