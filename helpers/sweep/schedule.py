@@ -5,6 +5,7 @@ import shutil
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from helpers.files import write_json
@@ -45,6 +46,7 @@ class Sweep:
     left_to_others: int = 0
     ran: int = 0
     _attempts: dict[str, int] = field(default_factory=dict)
+    _before: dict[Path, str] = field(default_factory=dict)  # of the stages that are complete: records, and the results that they had then
 
     def run(self, executions: Sequence[Execution]) -> None:
         """Execute what is not complete. A stage begins when all before it are complete; a failure holds back what comes after it."""
@@ -67,7 +69,15 @@ class Sweep:
             self.left_to_others = self._await([item for item in todo if item[0].name not in own])
             if self.failures or self.left_to_others:
                 return
+            for item in (item for item in members if not item.part):
+                record = valid_record(item, self.places, sources.inputs_of(item, upstream)) or self.places.record(item)
+                self._before[record] = publication.readable(record).get("results", "")
             upstream = self.after(upstream, stage, self.results(members, self.places, sources, upstream))
+
+    def _overtaken(self) -> str:
+        """Notebooks before this stage that another command has begun or run with other results since; "" where there are none."""
+        found = [record.stem for record, results in self._before.items() if publication.readable(record).get("results", "") != results]
+        return ", ".join(found)
 
     def _why(self, execution: Execution, inputs: Mapping[str, Any]) -> str:
         return reason_to_run(execution, self.places, inputs)
@@ -159,6 +169,9 @@ class Sweep:
         progress.place_file(self.places, execution).unlink(missing_ok=True)
         if outcome.kind == "done" and not self.owner.still_holds(execution.name):
             outcome = Outcome("lost", outcome.seconds, "another sweep took it over", "this one was halted for long")
+        if outcome.kind == "done" and (others := self._overtaken()):
+            told = f"another command runs {others} of this study with other values; run this one again when that is done"
+            outcome = Outcome("error", outcome.seconds, "what it rests on was changed meanwhile", told)
         if outcome.kind == "done":
             try:
                 self._complete(execution, inputs, outcome, attempts)

@@ -315,6 +315,32 @@ def test_a_notebook_that_failed_with_another_value_spoils_no_report_and_is_not_c
     assert not list(catalogued.root.rglob("staging/*"))
 
 
+@pytest.mark.parametrize("ended", [True, False])
+def test_what_was_made_while_another_command_ran_what_it_rests_on_is_not_called_complete(catalogued, capsys, ended):
+    """A second command with another value runs 01 while the first is at 03, and ends with it or is still at it."""
+    mine = catalogued.engine
+
+    def second(name):
+        if name == "03_c":
+            mine.meanwhile = rewrite
+            record = catalogued.root / "work/s/executions/01_a.json"
+            kept = json.loads(record.read_text())
+            publication.withdraw(record)
+            catalogued.catalogue.write_text("seed 9")
+            if ended:
+                publication.reinstate(record, kept | {"results": "others"})
+        else:
+            rewrite(name)
+
+    rewrite, mine.meanwhile = mine.meanwhile, second
+    assert catalogued(force=["03_c"]) == (1, ["03_c"])
+    told = capsys.readouterr().err
+    assert "03_c: what it rests on was changed meanwhile" in told
+    assert "another command runs 01_a of this study with other values; run this one again when that is done" in told
+    assert catalogued() == (0, ["01_a", "03_c"])
+    assert catalogued.catalogue.read_text() == "seed 0"
+
+
 def test_a_catalogue_that_somebody_else_rewrote_is_made_again(catalogued, capsys):
     catalogued.catalogue.write_text("of two models")
     assert catalogued() == (0, ["01_a"])
