@@ -56,7 +56,9 @@ def margin(margins: NDArray[np.float64]) -> float:
 
 @provides
 def clean_accuracy(logits: Tensor, labels: Tensor) -> float:
-    """Fraction of the training images that are classified correctly."""
+    """Fraction of the training images that are classified correctly. Raises ValueError where logits are not finite, which tell no class."""
+    if wrong := int((~logits.isfinite().all(1)).sum()):
+        raise ValueError(f"{wrong} of {len(logits)} training images have logits that are not finite")
     return float((logits.argmax(1) == labels).double().mean())
 
 

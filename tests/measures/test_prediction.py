@@ -118,3 +118,12 @@ def test_every_value_of_the_family_is_finite_for_a_network_and_its_variants_are_
     assert (scores["reason"] == "").all()
     for item in items:
         assert tuple(scores.loc[scores["measure"] == item.name, "variant"]) == (item.variants or ("",))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_logits_that_are_no_numbers_tell_no_accuracy(tiny_given, value):
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)).eval()
+    nn.init.constant_(network[3].bias, value)
+    (row,) = evidence.score([MEASURES["training_accuracy"]], tiny_given | {"network": network}, evidence.MeasureSettings()).itertuples()
+    assert np.isnan(row.value)
+    assert row.reason == "36 of 36 training images have logits that are not finite"
