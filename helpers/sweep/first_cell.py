@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from helpers.constraints import check_values
+from helpers.constraints import check_values, value_fault
 from helpers.files import PROJECT_ROOT
 from helpers.notebook_parameters import Parameter, StudyError, check_type, declared
 from helpers.sweep.study_file import parse_value
@@ -43,7 +43,11 @@ def parameters_in_force(notebook: str, values: Mapping[str, Any], root: Path = P
         StudyError: a value in a file is of a wrong type, or a value is none that the parameter may have; all of these in one list.
     """
     names = declared(root / "notebooks" / f"{notebook}.ipynb")
+    if lost := [name for name in names if name not in values]:
+        raise StudyError([f"the first cell has no {', '.join(lost)}; put the lines of these parameters back"])
     injected, study = _injected(values), values["study"]
+    if fault := value_fault(names["study"], study):  # before it becomes the name of a file
+        raise StudyError([fault])
     place = root / "params" / f"{study}.yaml"
     if not place.is_file() and "study" not in injected:
         known = sorted(path.stem for path in place.parent.glob("*.yaml"))
@@ -62,12 +66,20 @@ def parameters_in_force(notebook: str, values: Mapping[str, Any], root: Path = P
         found[name], origins[name] = values[name], "default"
         if name in injected:
             origins[name] = "injected"
-        elif values[name] != committed.get(name, item.default):
-            origins[name] = f"params/{study}.yaml" if name in theirs and theirs[name] == values[name] else "first cell"
+        elif _differs(values[name], committed.get(name, item.default)):
+            origins[name] = f"params/{study}.yaml" if name in theirs and not _differs(theirs[name], values[name]) else "first cell"
         elif name in theirs:
             found[name], origins[name] = theirs[name], f"params/{study}.yaml"
     check_values(names, found)
     return InForce(found, origins)
+
+
+def _differs(value: Any, other: Any) -> bool:
+    """Whether two values are unequal; an array, which is no value of a parameter and compares item by item, differs from all."""
+    try:
+        return bool(value != other)
+    except ValueError:
+        return True
 
 
 def _injected(values: Mapping[str, Any]) -> set[str]:

@@ -2,6 +2,8 @@
 
 import json
 
+import numpy as np
+import pandas as pd
 import pytest
 import yaml
 
@@ -98,6 +100,26 @@ def test_a_file_that_cannot_be_used_is_named_with_what_lists_its_faults(project,
     (project / "params/other.yaml").write_text(content)
     with pytest.raises(StudyError, match=r"other.yaml cannot be used .*`python -m helpers.sweep params/other.yaml --dry-run` lists"):
         in_force(project, study="other")
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"study": "../params/demo"}, "study is '../params/demo', and must be a name of letters"),
+        ({"study": "a" * 5000}, "and must be a name of letters"),
+        ({"study": ["demo"]}, r"study is \['demo'\], and must be str"),
+        ({"names": np.array(["a", "b"])}, r"names is array\(.*\), and must be list\[str\]"),
+        ({"names": pd.Series(["a", "b"])}, r"(?s)names is .*, and must be list\[str\]"),
+    ],
+)
+def test_a_value_that_is_none_of_a_parameter_is_told_whatever_it_is(project, changed, told):
+    with pytest.raises(StudyError, match=told):
+        in_force(project, **changed)
+
+
+def test_a_line_that_was_taken_out_of_the_first_cell_is_named(project):
+    with pytest.raises(StudyError, match="the first cell has no images, rate; put the lines of these parameters back"):
+        parameters_in_force("01_a", {"study": "demo", "names": ["a"], "place": "work"}, project)
 
 
 def test_without_the_file_of_the_demo_defaults_are_those_of_the_notebook(project):
