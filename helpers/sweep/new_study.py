@@ -10,12 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from helpers.constraints import CONSTRAINTS
 from helpers.files import PROJECT_ROOT
 from helpers.notebook_parameters import StudyError
-from helpers.sweep.study_file import load_study
+from helpers.sweep.study_file import as_yaml, load_study
 
 _SIZES = (32, 48, 64, 96, 128, 160, 192, 224)  # sides offered, pixels
 
@@ -57,7 +55,7 @@ def look_at(path: Path) -> Found:
     archive, listings, tried = layouts.open_archive(path), {}, []
     for name, layout in layouts.LAYOUTS.items():
         try:
-            listings[name] = layout.scan(archive, layouts.find_root(archive, name), ())
+            listings[name] = layouts.with_names_in_utf8(layout.scan(archive, layouts.find_root(archive, name), ()))
         except ValueError:
             tried.append(layout.shape)
     layout = max(listings, key=_size_of(listings), default="")
@@ -94,7 +92,7 @@ def _side(archive: Any, names: list[str]) -> int:
         try:
             with Image.open(io.BytesIO(archive.read(name))) as image:
                 sides.append(min(image.size))
-        except (OSError, ValueError):
+        except Exception:  # readers of damaged files raise nearly every kind
             continue
     if not sides:
         raise ValueError(f"none of {len(names):,} images can be read; the first is {names[0]}")
@@ -223,7 +221,7 @@ def write_new(name: str, data: str, minutes: float = 60.0, *, root: Path = PROJE
             raise ValueError("--new needs --data: the folder or .zip of the images")
         found, full = look_at(place), place.resolve()
         chosen = choose(found, os.path.relpath(full, root) if full.is_relative_to(root) else str(full), minutes)
-        text = "".join(f"# {line}\n" for line in chosen.reasons) + yaml.safe_dump({"notebooks": chosen.values}, sort_keys=False, width=130)
+        text = "".join(f"# {line}\n" for line in chosen.reasons) + as_yaml({"notebooks": chosen.values})
         with target.open("x", encoding="utf-8") as file:
             file.write(text)
         try:

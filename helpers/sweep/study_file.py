@@ -163,6 +163,17 @@ def parse_value(text: str) -> Any:
         raise yaml.YAMLError(f"{type(fault).__name__}: {str(fault)[:200]}") from fault
 
 
+class _Dumper(yaml.SafeDumper):
+    """Puts a text in quotes that ``parse_value`` would take for a number, such as a class of the name 1e3."""
+
+    yaml_implicit_resolvers = _UniqueKeys.yaml_implicit_resolvers
+
+
+def as_yaml(content: Any) -> str:
+    """Plain values as YAML that ``parse_value`` reads back as they are."""
+    return yaml.dump(content, Dumper=_Dumper, sort_keys=False, width=130)
+
+
 def load_study(path: Path, notebooks: Path, overrides: Sequence[str] = ()) -> list[Execution]:
     """Read a study file and check every value against what the notebooks declare.
 

@@ -1,6 +1,10 @@
 """A study file for one's own images: what is found in them decides its values, and it passes the check."""
 
+import os
+import struct
 import zipfile
+import zlib
+from pathlib import Path
 
 import pytest
 import yaml
@@ -74,6 +78,22 @@ def test_a_zip_with_classes_to_spare_pretrains_on_them(root):
     )
     assert second["pretrained_levels"] == [True, False]
     assert not set(second["pretrain_class_ids"]) & set(first["class_ids"])
+
+
+def test_one_bad_image_and_names_that_look_like_numbers_stop_no_study(root, capsys):
+    """A header that asks for 60,000 pixels a side, a class named 1e3, and one whose name is no text."""
+    place = folder(root / "odd", 3, 12)
+    (place / "kind0").rename(place / "1e3")
+    Path(os.fsdecode(os.fsencode(place) + b"/caf\xe9")).mkdir()
+    header = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IEND", b""))
+    content = b"".join(struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks)
+    (place / "1e3/0.jpg").write_bytes(b"\x89PNG\r\n\x1a\n" + content)
+    for image in range(12):
+        Path(os.fsdecode(os.fsencode(place) + b"/caf\xe9/%d.jpg" % image)).write_bytes(jpeg(900 + image, (70, 60)))
+        Path(os.fsdecode(os.fsencode(place) + b"/caf\xe9/%d.xml" % image)).write_bytes(voc((1, 1, 9, 9), size=(70, 60)))
+    assert new_study.write_new("odd", str(place), 10, root=root) == 0, capsys.readouterr().err
+    assert load_study(root / "params/odd.yaml", root / "notebooks")[0].parameters["class_ids"] == ["1e3", "kind1", "kind2"]
 
 
 def test_what_cannot_be_a_study_is_told_and_nothing_is_written(root, capsys):
