@@ -2,15 +2,18 @@
 
 import ast
 import json
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from helpers.files import inside
+from helpers.files import content_digest, inside
 from helpers.measures import registry
+from helpers.report.variants import read_listing
 
 
 @dataclass(frozen=True)
@@ -29,9 +32,17 @@ class Calibration:
 
 
 def studies(reports: Path) -> list[str]:
-    """List the studies whose tables can calibrate: those with all measures first, and of these the one with the most models."""
-    found = [path.parent.parent for path in sorted(reports.glob("*/tables/catalogue.csv"))]
-    rank = {folder.name: _rank(folder) for folder in found if _has_scores(folder)}
+    """List the studies whose tables can calibrate: those with all measures first, and of these the one with the most models.
+
+    One whose tables are damaged is told in a warning and passed over.
+    """
+    found = [path.parent.parent for path in sorted(reports.glob("*/tables/catalogue.csv")) if path.is_file()]
+    rank = {}
+    for folder in filter(_has_scores, found):
+        try:
+            rank[folder.name] = _rank(folder)
+        except ValueError as fault:
+            warnings.warn(f"{fault}; the study is passed over", stacklevel=2)
     return sorted(rank, key=rank.__getitem__)
 
 
@@ -44,8 +55,28 @@ def _has_scores(folder: Path) -> bool:
 
 
 def _table(folders: Sequence[Path], *names: str) -> Path | None:
-    """Find the first of some tables that is there, in any of the folders."""
-    return next((path for name in names for folder in folders if (path := folder / "tables" / name).is_file()), None)
+    """Find the first of some tables that is there, in any of the folders; a warning tells of one that is not as it was published."""
+    for name, folder in ((name, folder) for name in names for folder in folders if (folder / "tables" / name).is_file()):
+        digest = read_listing(folder).get("files", {}).get(f"tables/{name}")
+        if digest and digest != content_digest(folder / "tables" / name):
+            warnings.warn(f"{folder / 'tables' / name} is not as it was published; {_REMEDY}", stacklevel=3)
+        return folder / "tables" / name
+    return None
+
+
+_REMEDY = "take it from the repository again, or run the study again"
+
+
+@contextmanager
+def _of_study(folder: Path) -> Iterator[None]:
+    """Names the report whose tables or stories cannot be read, in a ValueError."""
+    try:
+        yield
+    except Exception as fault:  # readers of damaged files raise nearly every kind; one with a number is of the disk
+        if isinstance(fault, OSError) and fault.errno:
+            raise
+        told = f"{type(fault).__name__}: {' '.join(str(fault).split())}"
+        raise ValueError(f"the report {folder} has a damaged table or story ({told}); {_REMEDY}") from fault
 
 
 def read_calibration(reports: Path, study: str, work: Path | None = None) -> Calibration:
@@ -62,12 +93,14 @@ def read_calibration(reports: Path, study: str, work: Path | None = None) -> Cal
 
     Raises:
         FileNotFoundError: the study has no such tables; the message names the studies that have.
+        ValueError: they are damaged.
     """
     published, by_hand = inside(reports, study), sorted((inside(work, study) / "scratch").glob("0[1-4]*")) if work else []
     for folders in ([published], by_hand):
         catalogue, scores = _table(folders, "catalogue.csv"), _table(folders, "scores.parquet", "scores.csv")
         if catalogue and scores:
-            return _calibration(study, pd.read_csv(catalogue, keep_default_na=False, na_values=[""]), _scores(scores), folders)
+            with _of_study(folders[0]):
+                return _calibration(study, pd.read_csv(catalogue, keep_default_na=False, na_values=[""]), _scores(scores), folders)
     there = ", ".join(studies(reports)) or "none"
     raise FileNotFoundError(
         f"the study {study!r} has no catalogue and scores in {published / 'tables'} (notebooks 02 to 04); studies that have: {there}"
@@ -85,10 +118,18 @@ def read_targets(reports: Path, study: str, work: Path | None = None) -> Calibra
     path = _table([inside(reports, study)], "target_scores.csv") or _table(by_hand, "target_scores.csv")
     if path is None:
         return None
-    table = pd.read_csv(path).query("model_id in @known.models.model_id")
-    table = table.assign(gap=1 - table["test_accuracy"], train_accuracy=1.0).dropna(subset="gap").reset_index(drop=True)
-    offered = [name for name, item in registry.ranked().items() if item.family == "unlabelled" and name in table]
-    return replace(known, models=table, columns=_fittable(table, offered))
+    with _of_study(path.parents[1]):
+        table = _once(pd.read_csv(path).query("model_id in @known.models.model_id"), ["model_id", "target"])
+        table = table.assign(gap=1 - table["test_accuracy"], train_accuracy=1.0).dropna(subset="gap").reset_index(drop=True)
+        offered = [name for name, item in registry.ranked().items() if item.family == "unlabelled" and name in table]
+        return replace(known, models=table, columns=_fittable(table, offered))
+
+
+def _once(table: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+    """The table, no row of which may stand twice."""
+    if twice := int(table.duplicated(keys).sum()):
+        raise ValueError(f"{twice} of {len(table)} rows stand twice")
+    return table
 
 
 def _fittable(models: pd.DataFrame, columns: Sequence[str]) -> tuple[str, ...]:
@@ -101,7 +142,7 @@ def _calibration(study: str, catalogue: pd.DataFrame, scores: pd.DataFrame, fold
     left_out = catalogue["left_out"].astype(object).fillna("") if "left_out" in catalogue else ""
     kept = catalogue[(left_out == "") & np.isfinite(catalogue["gap"])]
     models = kept[["model_id", "cell", "architecture", "gap", "train_accuracy"]]
-    models = models.merge(scores, on="model_id", how="left").reset_index(drop=True)
+    models = _once(models.merge(scores, on="model_id", how="left"), ["model_id"]).reset_index(drop=True)
     claims = [name for name in models.columns[5:] if name in registry.ranked()]
     classes = _table(folders, "table1_categories.csv")
     return Calibration(study, models, _fittable(models, claims), len(pd.read_csv(classes)) if classes else 0, _settings(folders))

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from helpers.files import PROJECT_ROOT
+from helpers.files import PROJECT_ROOT, content_digest
 from helpers.select import calibration
 
 
@@ -55,6 +55,48 @@ def test_where_nothing_is_published_what_notebooks_left_that_were_run_by_hand_ca
     np.testing.assert_array_equal(study.models["iou"], published[1:])
     with pytest.raises(FileNotFoundError, match=r"'absent' has no catalogue.*; studies that have: s"):
         calibration.read_calibration(tmp_path / "reports", "absent", tmp_path / "work")
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("tables/catalogue.csv", lambda content: b""),
+        ("tables/catalogue.csv", lambda content: content + content.partition(b"\n")[2]),
+        ("tables/catalogue.csv", lambda content: content.replace(b"gap", b"gop")),
+        ("tables/catalogue.csv", lambda content: content + b"\xe9"),
+        ("tables/scores.parquet", lambda content: content[:500]),
+        ("story/03_cam_scoring.json", lambda content: b"[1]"),
+        ("story/03_cam_scoring.json", lambda content: content[:9]),
+    ],
+)
+def test_a_damaged_table_or_story_is_named_with_its_report_and_stops_no_other_study(tmp_path, name, damage):
+    write(tmp_path / "s")
+    write(tmp_path / "sound", rows=6)
+    (tmp_path / "s" / name).write_bytes(damage((tmp_path / "s" / name).read_bytes()))
+    told = r"/s has a damaged table or story \(.+\); take it from the repository again, or run the study again"
+    with pytest.raises(ValueError, match=told):
+        calibration.read_calibration(tmp_path, "s")
+    with pytest.warns(UserWarning, match=f"{told}; the study is passed over"):
+        assert calibration.studies(tmp_path) == ["sound"]
+
+
+def test_a_table_that_is_not_as_it_was_published_is_told(tmp_path):
+    write(tmp_path / "s")
+    table = tmp_path / "s/tables/catalogue.csv"
+    listing = {"parameters": {}, "files": {"tables/catalogue.csv": content_digest(table)}}
+    (tmp_path / "s/published.json").write_text(json.dumps(listing))
+    assert len(calibration.read_calibration(tmp_path, "s").models) == 11
+    table.write_text("".join(table.read_text().splitlines(keepends=True)[:8]))
+    with pytest.warns(UserWarning, match=r"catalogue\.csv is not as it was published; take it from the repository again"):
+        assert len(calibration.read_calibration(tmp_path, "s").models) == 6
+
+
+def test_targets_whose_rows_stand_twice_are_refused(tmp_path):
+    write(tmp_path / "s")
+    rows = pd.DataFrame({"model_id": ["run1@stop", "run2@stop"], "target": "blur_0.9", "test_accuracy": [0.5, 0.6]})
+    pd.concat([rows, rows]).to_csv(tmp_path / "s/tables/target_scores.csv", index=False)
+    with pytest.raises(ValueError, match="2 of 4 rows stand twice"):
+        calibration.read_targets(tmp_path, "s")
 
 
 def test_what_cannot_calibrate_names_what_can(tmp_path):
