@@ -314,7 +314,10 @@ def _seen_and_unseen(v: Mapping[str, Any]) -> str:
     return f"unseen_fractions has {wrong[0]:g}; possible are {', '.join(f'{item:.3f}' for item in possible)}" if wrong else ""
 
 
-def _published_weights(v: Mapping[str, Any]) -> str:
+def _kappa_networks(v: Mapping[str, Any]) -> str:
+    factors = {name: [float(word[1:]) for word in name.split()[1:] if word[0] in "wd"] for name in v["kappa_families"]}
+    if odd := [name for name, found in factors.items() if not all(0.0625 <= factor <= 8 for factor in found)]:
+        return f"kappa_families has {odd[0]!r}, whose factors on width and depth must be from 0.0625 to 8"
     published = [name for name in v["kappa_families"] if name in PUBLISHED_NETWORKS]
     without = published and v["kappa_weights"] in ("made", "random")
     told = (
@@ -409,7 +412,7 @@ RELATIONS: tuple[Callable[[Mapping[str, Any]], str], ...] = (
     _named_weights,
     _unseen_classes,
     _seen_and_unseen,
-    _published_weights,
+    _kappa_networks,
     _measured_noise,
     _measured_unseen,
     _masks,

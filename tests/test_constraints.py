@@ -80,6 +80,9 @@ def test_published_names_are_refused_without_their_weights():
         assert found.startswith(f"kappa_weights is {weights}, and RN50 stand for published weights")
     assert relation_faults(given | {"kappa_weights": "openai"}) == []
     assert relation_faults(given | {"kappa_weights": "made", "kappa_families": ["resnet18 w0.25"]}) == []
+    for name in ("resnet18 w0", "resnet18 w99", "efficientnet-like w0.5 d0", "efficientnet-like w0.01 d1"):
+        (told,) = relation_faults(given | {"kappa_weights": "made", "kappa_families": ["resnet18 w8", name]})
+        assert told == f"kappa_families has {name!r}, whose factors on width and depth must be from 0.0625 to 8"
 
 
 def test_rendered_classes_and_axes_are_those_of_the_modules_that_take_them():
