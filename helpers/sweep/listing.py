@@ -37,15 +37,21 @@ def publish_pages(executions: Sequence[Execution], places: Places) -> Path:
     names = [os.path.relpath(path, reports) for path in [*made, index, reports / _LISTING]]
     write_json(_written(places, executions[0]), {"state": state, "pages": _page_digests(reports, names)})
     if places.variant:
-        _beside_variants(executions[0], Places(places.root, places.study))
+        _beside_variants(executions, Places(places.root, places.study))
     return index
 
 
-def _beside_variants(execution: Execution, main: Places) -> None:
-    """Write the index of the main report anew, for it shows all variants beside it."""
+def _beside_variants(executions: Sequence[Execution], main: Places) -> None:
+    """Write the index of the main report anew, for it shows all variants beside it; not where files of it were changed, which is told."""
     from helpers.report import pages
 
+    execution = executions[0]
     reports, written = main.reports(execution), _remembered(main, execution)
+    files = _files([item for item in executions if main.record(item).is_file()], main)
+    if changed := [name for name, digest in files.items() if publication.digest_of_file(reports / name) != digest]:
+        _written(main, execution).unlink(missing_ok=True)  # so that its next start writes the pages anew
+        print(f"the main report does not show it yet, since it was changed: {', '.join(changed)}; run the study again without --as")
+        return
     if written and (reports / "index.html").is_file():
         pages.study_page(reports, [path.stem for path in pages.executed_notebooks(reports)])
         pages_now = written["pages"] | _page_digests(reports, ["index.html"])

@@ -111,6 +111,20 @@ def test_a_variant_runs_what_differs_and_leaves_the_main_report_as_it_is(project
     assert project("02_b.threshold=0.2", variant="threshold-0.2") == (0, ["02_b"])
 
 
+@pytest.mark.parametrize(("name", "content"), [("story/03_c.json", b"[1]"), ("03_c.ipynb", b""), ("03_c.csv", b"\xff\xfe\0")])
+def test_a_variant_of_a_main_report_that_somebody_damaged_is_published_and_says_so(project, capsys, name, content):
+    project()
+    index = (project.reports / "index.html").read_bytes()
+    (project.reports / name).write_bytes(content)
+    assert project("03_c.threshold=0.2", variant="other") == (0, ["03_c"])
+    told = f"the main report does not show it yet, since it was changed: {name}; run the study again without --as"
+    assert told in capsys.readouterr().out
+    assert (project.reports / "variants/other/index.html").is_file()
+    assert (project.reports / "index.html").read_bytes() == index
+    assert project() == (0, ["03_c"])
+    assert "variants/other" in (project.reports / "index.html").read_text()
+
+
 @pytest.mark.parametrize("name", ["../x", "a/b", ".x", "x" * 80, "-x", "main"])
 def test_a_variant_has_a_plain_name(project, capsys, name):
     assert project(variant=name) == (2, [])
