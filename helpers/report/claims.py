@@ -348,7 +348,8 @@ def ranking_figure(table: pd.DataFrame, bands: Mapping[str, float]) -> Figure:
         kind = np.where(table["baseline"].astype(bool), 0, np.where(np.sign(table[question]) == promised, 1, 2))
         for number, (colour, marker, filled) in enumerate([("0.45", "s", "full"), ("C0", "o", "full"), ("C0", "o", "none")]):
             own = table[kind == number].reindex(columns=[question, f"{question}_low", f"{question}_high"])
-            ax.hlines(at[kind == number], own[f"{question}_low"], own[f"{question}_high"], color=colour, linewidth=1.8, alpha=0.6)
+            ends = own[[f"{question}_low", f"{question}_high"]].assign(gap=np.nan).to_numpy(dtype=float).ravel()  # one path for all
+            ax.plot(ends, np.repeat(at[kind == number], 3), color=colour, linewidth=1.8, alpha=0.6, solid_capstyle="butt")
             ax.plot(own[question], at[kind == number], marker, color=colour, fillstyle=filled, markersize=5)
         ax.set(xlim=(-1.05, 1.05), xticks=[-1, 0, 1])
         ax.set_title(title, fontsize="small")

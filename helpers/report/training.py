@@ -63,11 +63,13 @@ def training_curves(histories: pd.DataFrame) -> Figure:
         return nothing_to_draw("No run has a history.")
     names = levels_in_order(histories["architecture"])
     figure, axes = plt.subplots(1, 3, figsize=(11, 3.6), layout="constrained")
+    runs = histories.groupby("architecture")["run_id"].nunique()
+    pixels = {"rasterized": runs.sum() > 40}  # in vector pictures: paths of more runs than one can follow take more room than a picture
     panels = (("train_loss", "training loss (nats)"), ("train_accuracy", "training accuracy"), ("test_accuracy", "test accuracy"))
     for ax, (column, label) in zip(axes, panels, strict=True):
         for (name, _), run in histories.groupby(["architecture", "run_id"]):
             mark = {"color": colours(names)[name], "linestyle": _LINES[names.index(name) % 4], "marker": "." if len(run) == 1 else ""}
-            ax.plot(run["epoch"], run[column], alpha=0.55, linewidth=1, **mark)
+            ax.plot(run["epoch"], run[column], alpha=0.55, linewidth=1, **mark, **pixels)
         ax.set(xlabel="epoch", ylabel=label)
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         if column == "train_loss":
@@ -75,7 +77,6 @@ def training_curves(histories: pd.DataFrame) -> Figure:
         else:
             ax.set_ylim(0, 1)
             ax.yaxis.set_major_formatter(PercentFormatter(1))
-    runs = histories.groupby("architecture")["run_id"].nunique()
     handles = [
         plt.Line2D([], [], color=colours(names)[name], linestyle=_LINES[n % 4], label=f"{name} ({runs[name]} runs)")
         for n, name in enumerate(names)
