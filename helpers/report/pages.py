@@ -257,7 +257,7 @@ def _verdicts(folder: Path) -> list[dict[str, str]]:
         return format(float(row[name]), form) if row.get(name) not in (None, "", "nan") else "–"
 
     return [
-        {"claim": row["claim"], "published": number(row, "published"), "n": number(row, "n", ".0f")}
+        {"claim": row["claim"], "published": number(row, "published"), "n": number(row, "n", ".0f"), "p": number(row, "p_adjusted", ".2g")}
         | {"here": f"{number(row, 'ours')}{' points' if fact['question'].endswith('points') else ''}"}
         | {"interval": f"{number(row, 'ci_low')} to {number(row, 'ci_high')}" if row.get("ci_low") else "none", "verdict": row["verdict"]}
         for row, fact in zip(claims, stated, strict=True)

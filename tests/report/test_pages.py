@@ -109,6 +109,7 @@ def test_verdicts_stand_on_the_index_and_findings_come_first(folder):
         "ours": [0.5, 4.8],
         "ci_low": [0.36, None],
         "ci_high": [0.64, None],
+        "p_adjusted": [0.2808, None],
     }
     pd.DataFrame(rows | {"n": [60, 0], "verdict": ["not tested here", "undecided"]}).to_csv(folder / "tables/claims.csv", index=False)
     pd.DataFrame({"question": ["r_gap", "added_error_points"]}).to_csv(folder / "tables/claims_stated.csv", index=False)
@@ -117,6 +118,7 @@ def test_verdicts_stand_on_the_index_and_findings_come_first(folder):
     assert "<td>IoU &lt; gap</td>" in index
     assert "0.36 to 0.64" in index
     assert '<td class="number">0.50</td>' in index
+    assert '<td class="number">0.28</td>' in index
     assert '<td class="number">4.80 points</td>' in index
     assert index.index("not tested here") < index.index("undecided") < index.index("04 Rank")
     for text in (index, page):
