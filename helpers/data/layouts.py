@@ -98,9 +98,9 @@ class Zip:
         self.strays: list[str] = []  # files with an absolute name or one with "..", which are not part of the folder that the archive holds
         for member in self._archive.infolist():
             parts = PurePosixPath(name := member.filename).parts
-            if not parts or name.startswith("/") or ".." in parts:
+            if outside := not parts or name.startswith("/") or ".." in parts:
                 self.strays += [] if name.endswith("/") else [name]
-            if not parts or name.startswith("/") or ".." in parts or parts[0] == _OF_MACOS:
+            if outside or parts[0] == _OF_MACOS:
                 continue
             for depth in range(1, len(parts)):
                 self._folders["/".join(parts[: depth - 1])].add(parts[depth - 1])

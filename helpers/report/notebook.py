@@ -142,8 +142,7 @@ def _shortened(vector: bytes) -> bytes:
     """An SVG of a third of its size: two decimals, of points, no indents, one list of fonts, photographs with a palette."""
     vector = re.sub(rb' (?:d|x|y)="[^"]*"', lambda found: re.sub(rb"(\.\d\d)\d+", rb"\1", found[0]).replace(b" \n", b"\n"), vector)
     vector = re.sub(rb"font-family: [^;\"]*", b"font-family: Arial, 'DejaVu Sans', sans-serif", vector)
-    vector = re.sub(rb"\n +", b"\n", vector.replace(b' transform="rotate(-0 ', b' transform="rotate(0 '))
-    vector = re.sub(rb' transform="rotate\(0 [^"]*"', b"", vector)
+    vector = re.sub(rb' transform="rotate\(-?0 [^"]*"', b"", re.sub(rb"\n +", b"\n", vector))
     return re.sub(rb"(?<=data:image/png;base64,)[^\"]+", _opaque_with_palette, vector)
 
 
