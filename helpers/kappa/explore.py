@@ -73,7 +73,8 @@ def trade_off_explorer(surfaces: Mapping[str, Surface], marginals: pd.DataFrame,
     def draw(family: str, ssim: tuple[float, float], unseen: float, weights: float, strength: float) -> View:
         asked = Bounds(ssim_at_least=ssim[0], ssim_at_most=ssim[1], unseen_fraction_at_least=unseen, weights_at_most=weights)
         point = trade_off_point(surfaces[family], strength, asked)
-        reading = notebook.plain(report.say_point(family, point, surfaces[family], strength))
+        demands = f"Asked for: SSIM {ssim[0]:.2f} to {ssim[1]:.2f}, unseen share {unseen:.2f} or more, {report._millions(weights)} or less."
+        reading = f"{demands} {notebook.plain(report.say_point(family, point, surfaces[family], strength))}"
         curves.draw(marginal_figure(marginals[marginals["family"] == family], surfaces[family], point))
         return View(f"<p>{escape(reading)}</p>", {"point": point})
 

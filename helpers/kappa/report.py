@@ -386,7 +386,7 @@ def say_point(name: str, point: TradeoffPoint, surface: Surface, strength: float
         point: its point.
         surface: of the same family.
         strength: lambda.
-        ends: index quantity, low and high, see ``tables.beside_table2``; None without intervals.
+        ends: index quantity, low and high, see ``tables.beside_table2``; None where no intervals were drawn, of which nothing is said.
     """
     text = (
         f"**{name}**, lambda {strength:g}: the balance lies at SSIM {point.ssim:.3f}{_between(ends, 'ssim')}, an unseen share of "
@@ -397,8 +397,9 @@ def say_point(name: str, point: TradeoffPoint, surface: Surface, strength: float
         found, words = getattr(point, bound), bound.replace("_", " ")
         read = [f"{getattr(found, axis):.3f}{_between(ends, f'{bound}_by_{axis}')} along {_AXES[axis]}" for axis in AXES]
         text += f" The {words}, the {what} there, is {listed(read)}; their mean is {found.mean:.3f}{_between(ends, bound)}."
-    drawn = ends is not None and np.isfinite(ends["low"]).any()
-    text += " Brackets are 95 % intervals over classes and test images." if drawn else " There are too few classes for intervals."
+    if ends is not None:
+        drawn = np.isfinite(ends["low"]).any()
+        text += " Brackets are 95 % intervals over classes and test images." if drawn else " There are too few classes for intervals."
     levels = dict(zip(AXES, surface.levels, strict=True))
     single = [axis for axis in AXES if len(levels[axis]) == 1]
     edge = [axis for axis in AXES if axis not in single and np.isclose(getattr(point, axis), levels[axis][[0, -1]], rtol=1e-6).any()]

@@ -92,7 +92,16 @@ def test_the_point_is_that_of_the_search_and_its_words_those_of_the_report(panel
     point = asked_point(given[0], values)
     assert panel.numbers["point"] == point
     words = report.say_point(values["family"], point, given[0][values["family"]], values["strength"])
-    assert panel.reading.value == f"<p>{words.replace('**', '')}</p>"
+    (low, high), unseen, weights = values["ssim"], values["unseen"], values["weights"] / 1e6
+    demands = f"Asked for: SSIM {low:.2f} to {high:.2f}, unseen share {unseen:.2f} or more, {weights:,.3g} million weights or less."
+    assert panel.reading.value == f"<p>{demands} {words.replace('**', '')}</p>"
+
+
+def test_a_demand_that_the_point_meets_anyway_is_told_all_the_same(panel, given):
+    free = asked_point(given[0], START)
+    before = panel.reading.value
+    panel.controls["unseen"].value = round(free.unseen_fraction / 2, 2)
+    assert panel.numbers["point"].unseen_fraction == pytest.approx(free.unseen_fraction, abs=1e-6) and panel.reading.value != before
 
 
 @pytest.mark.parametrize("moves", [MOVES[1], MOVES[5], MOVES[6]], ids=str)
