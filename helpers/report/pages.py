@@ -56,17 +56,27 @@ def executed_notebooks(folder: Path) -> list[Path]:
 
 
 def write_assets(reports: Path) -> None:
-    """Write the libraries that the pages of all studies share to ``reports/assets``; what is there is left.
+    """Write what the pages of all studies share to ``reports/assets``: their style and scripts, plotly.js and itables.
 
     plotly.js is the one that plotly carries, itables.js the DataTables that itables carries, as a script that opens from disk, where a
-    browser loads no module.
+    browser loads no module. These two are left as they are where they are.
 
     Raises:
         ValueError: the bundle of itables has another form than this knows.
     """
     folder = reports / "assets"
-    if all((folder / name).is_file() for name in ("plotly.min.js", "itables.js", "itables.css")):
-        return
+    contents = {name: (_ASSETS / name).read_text(encoding="utf-8") for name in ("pages.css", "pages.js", "explore.js")}
+    contents["pages.css"] += _highlighting()
+    if not all((folder / name).is_file() for name in ("plotly.min.js", "itables.js", "itables.css")):
+        contents |= _libraries()
+    for name, content in contents.items():
+        path = folder / name
+        if not path.is_file() or path.read_text(encoding="utf-8") != content:
+            with complete_or_absent(path) as temporary:
+                temporary.write_text(content, encoding="utf-8")
+
+
+def _libraries() -> dict[str, str]:
     import itables
     from plotly.offline import get_plotlyjs
 
@@ -78,10 +88,8 @@ def write_assets(reports: Path) -> None:
         raise ValueError(f"{bundle / 'dt_bundle.js'} exports nothing that is known; install the itables that constraints.txt names")
     given = ",".join(f"{other.strip()}:{own.strip()}" for own, other in names)
     script = re.sub(r"\bexport\s*\{[^}]*\};?", lambda _: f"window.itables={{{given}}};", text)
-    contents = {"itables.js": f"(()=>{{{script}\n}})();\n", "itables.css": (bundle / "dt_bundle.css").read_text(encoding="utf-8")}
-    for name, content in (contents | {"plotly.min.js": get_plotlyjs()}).items():
-        with complete_or_absent(folder / name) as temporary:
-            temporary.write_text(content, encoding="utf-8")
+    styled = (bundle / "dt_bundle.css").read_text(encoding="utf-8")
+    return {"itables.js": f"(()=>{{{script}\n}})();\n", "itables.css": styled, "plotly.min.js": get_plotlyjs()}
 
 
 def say_changed(folder: Path, changes: Sequence[str]) -> None:
@@ -127,8 +135,7 @@ def notebook_page(executed: Path) -> Path:
     notebook = json.loads(executed.read_text(encoding="utf-8"))
     items = _items(executed.parent, executed.stem)
     blocks = list(_blocks(notebook["cells"], items))
-    known = {"blocks": blocks, "highlighting": _highlighting()}
-    return _write(executed.parent, executed.stem, executed.stem.replace("_", " "), "notebook", known)
+    return _write(executed.parent, executed.stem, executed.stem.replace("_", " "), "notebook", {"blocks": blocks})
 
 
 def findings_html(folder: Path) -> Path | None:
@@ -175,12 +182,11 @@ def _environment() -> jinja2.Environment:
     environment.filters["markdown"] = lambda text: markdown(inert(text))
     environment.filters["sentence"] = lambda text: markupsafe.Markup(markdown(inert(text)).strip().removeprefix("<p>").removesuffix("</p>"))
     environment.filters["packed"] = packed
-    environment.globals["file"] = lambda name: markupsafe.Markup((_ASSETS / name).read_text(encoding="utf-8"))
     return environment
 
 
 def packed(value: Any) -> str:
-    """JSON compressed by gzip, a third of its size, in letters that mean nothing to HTML; ``unpacked`` of base.html.jinja reads it."""
+    """JSON compressed by gzip, a third of its size, in letters that mean nothing to HTML; ``unpacked`` of pages.js reads it."""
     return base64.b64encode(gzip.compress(json.dumps(value, allow_nan=False).encode(), mtime=0)).decode()
 
 
@@ -303,12 +309,11 @@ def _folded(code: list[str], printed: list[str]) -> list[dict[str, Any]]:
     return blocks
 
 
-@cache
-def _highlighting() -> markupsafe.Markup:
+def _highlighting() -> str:
     from pygments.formatters import HtmlFormatter
 
     light, dark = (HtmlFormatter(style=name).get_style_defs(".highlight") for name in ("default", "github-dark"))
-    return markupsafe.Markup(f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n.highlight {{ background: none; }}\n")
+    return f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n.highlight {{ background: none; }}\n"
 
 
 def _shown(output: Mapping[str, Any], waiting: list[dict[str, Any]], said: str) -> dict[str, Any] | None:

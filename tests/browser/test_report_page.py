@@ -400,3 +400,13 @@ def contrast(one, other):
 def test_the_contrast_is_that_of_the_standard():
     assert contrast(channels("rgb(0, 0, 0)"), channels("rgba(255, 255, 255, 1)")) == pytest.approx(21)
     assert contrast(channels("rgb(119, 119, 119)"), channels("rgb(255, 255, 255)")) == pytest.approx(4.48, abs=0.01)
+
+
+def test_a_page_without_the_shared_folder_says_what_is_lacking_and_one_with_it_does_not(browser, tmp_path):
+    lone = tmp_path / "my" / "explore.html"
+    lone.parent.mkdir()
+    lone.write_text(EXPLORED[0].read_text())
+    said = "return document.body.innerText.startsWith('The folder assets beside the reports is missing')"
+    for page, expected in ((lone, True), (EXPLORED[0], False)):
+        load(browser, page)
+        assert browser.execute_script(said) == expected

@@ -1,18 +1,13 @@
 // Figures that answer to the mouse, from the tables embedded in the page; nothing is fetched and no kernel is asked.
 (async () => {
   "use strict";
-  const data = await unpacked(document.getElementById("content"));
+  const data = await window.workbook.unpacked(document.getElementById("content"));
   const { models, columns, axes, curves } = data;
   const at = id => document.getElementById(id);
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const escaped = text => String(text).replace(/[&<>]/g, sign => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;" })[sign]);
   const axisNamed = name => axes.find(axis => axis.name === name);
   const config = { responsive: true, displaylogo: false, displayModeBar: true, scrollZoom: false, modeBarButtonsToRemove: ["sendChartToCloud", "toggleSpikelines"], toImageButtonOptions: { format: "svg" } };
-
-  if (!window.Plotly) {
-    document.querySelectorAll(".plot").forEach(box => { box.textContent = "The folder assets beside the reports is missing, so nothing can be drawn here."; });
-    return;
-  }
 
   // Colours of the page for a figure without a ground of its own.
   const look = layout => {
