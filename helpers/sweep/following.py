@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import nbformat
 from papermill.clientwrap import PapermillNotebookClient
 from papermill.engines import NBClientEngine, papermill_engines
 
@@ -14,6 +15,9 @@ from helpers.files import write_json
 ENGINE = "followed"
 
 _EVERY = 1.0  # seconds between two writes
+
+_VIEW = "application/vnd.jupyter.widget-view+json"
+_STATE = "application/vnd.jupyter.widget-state+json"
 
 # How tqdm writes a bar: "runs:  25%|██ | 3/12 [00:10<00:30, 3.3s/it, epoch 4, loss 0.31]"; a widget has label and numbers apart.
 _COUNTS = re.compile(r"(\d+)/(\d+) \[([\d:]+)<[^,\]]*,[^,\]]*(?:, (.*))?\]\s*$")
@@ -40,6 +44,33 @@ def bar_of(label: str, numbers: str) -> Bar | None:
     for part in found[3].split(":"):
         seconds = seconds * 60 + int(part)
     return Bar(name[1] if name else "", int(found[1]), int(found[2]), float(seconds), found[4] or "")
+
+
+def settle_bars(notebook: Any) -> None:
+    """Put the last line of each bar in place of its widget, as tqdm prints it where there are none.
+
+    What stays of a widget otherwise says 0 % wherever no kernel runs, and its state is as large as a figure. A notebook that shows
+    any other widget is left as it is.
+    """
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    views = [output for output in outputs if _VIEW in output.get("data", {})]
+    states = notebook.metadata.get("widgets", {}).get(_STATE, {}).get("state", {})
+    lines = [_line(states, view["data"][_VIEW].get("model_id", "")) for view in views]
+    if not views or not all(lines):
+        return
+    for output, line in zip(views, lines, strict=True):
+        output.clear()
+        output.update(nbformat.v4.new_output("stream", name="stderr", text=f"{line}\n"))
+    del notebook.metadata["widgets"]
+
+
+def _line(states: dict[str, Any], model: str) -> str:
+    """Label and numbers of a bar of tqdm; "" where the model is none."""
+    row = states.get(model, {}).get("state", {}).get("children", [])
+    parts = [states.get(name.removeprefix("IPY_MODEL_"), {}) for name in row]
+    if [part.get("model_name") for part in parts] != ["HTMLModel", "FloatProgressModel", "HTMLModel"]:
+        return ""
+    return " ".join(html.unescape(f"{parts[0]['state'].get('value', '')} {parts[2]['state'].get('value', '')}").split())
 
 
 class _Client(PapermillNotebookClient):
@@ -97,9 +128,11 @@ class FollowedEngine(NBClientEngine):
 
     @classmethod
     def execute_managed_notebook(cls, nb_man: Any, kernel_name: str, **options: Any) -> Any:
-        """Execute a notebook, noting where it is in the file ``place``; all else as papermill's own engine."""
+        """Execute a notebook, noting where it is in the file ``place``, and leave its bars as text; all else as papermill's own engine."""
         settings = {"kernel_name": kernel_name, "startup_timeout": options.get("start_timeout", 60), "timeout": None}
-        return _Client(nb_man, Path(options["place"]), **settings).execute()
+        executed = _Client(nb_man, Path(options["place"]), **settings).execute()
+        settle_bars(nb_man.nb)
+        return executed
 
 
 papermill_engines.register(ENGINE, FollowedEngine)

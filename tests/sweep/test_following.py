@@ -43,3 +43,21 @@ def test_a_notebook_leaves_where_it_is_and_how_far_its_bar_was(kind, tmp_path, m
     assert (found["cell"], found["cells"], found["line"]) == (2, 3, f"from tqdm.{kind} import tqdm")
     assert (found["bar"]["label"], found["bar"]["done"], found["bar"]["total"]) == ("runs", 4, 4)
     assert found["bar"]["now"] == "epoch 2, loss 0.5"
+    executed = nbformat.read(tmp_path / "b.ipynb", as_version=4)
+    assert {(output.output_type, output.name) for output in executed.cells[1].outputs} == {("stream", "stderr")}
+    last = "".join(output.text for output in executed.cells[1].outputs).split("\r")[-1].strip()
+    assert bar_of(last, last)._replace(seconds=0) == Bar("runs", 4, 4, 0, "epoch 2, loss 0.5")
+    assert "widgets" not in executed.metadata
+
+
+@pytest.mark.parametrize("shown", ["IntSlider(3)", "HBox([HTML('a'), FloatProgress(), IntSlider()])", "HTML('a')"])
+def test_widgets_that_are_no_bars_keep_their_state_and_so_do_bars_beside_them(shown, tmp_path):
+    source = "from ipywidgets import *\nfrom tqdm.notebook import tqdm\n_ = [*tqdm(range(2))]\n" + shown
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)], metadata=kernel), tmp_path / "a.ipynb")
+    job = {"notebook": str(tmp_path / "a.ipynb"), "partial": str(tmp_path / "b.ipynb"), "staging": str(tmp_path / "staging")}
+    job |= {"place": str(tmp_path / "now.json"), "parameters": {}, "whole": True, "cores": None, "environment": {}}
+    assert perform(job).kind == "done"
+    executed = nbformat.read(tmp_path / "b.ipynb", as_version=4)
+    assert sum(following._VIEW in output.get("data", {}) for output in executed.cells[0].outputs) == 2
+    assert executed.metadata["widgets"][following._STATE]["state"]
