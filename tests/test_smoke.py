@@ -82,7 +82,9 @@ def test_every_measure_of_every_model_is_in_the_tables_of_04(finished):
     assert pd.read_csv(tables / "claims.csv").columns.tolist() == claimed
     curves = pd.read_csv(tables / "perturbation_curves.csv")
     assert len(curves) == 8 * 3  # perturbations, magnitudes
-    scores = pd.read_parquet(tables / "scores.parquet").query("measure == 'response_curve' and variant == 'horizontal translation @ 0.500000'")
+    scores = pd.read_parquet(tables / "scores.parquet").query(
+        "measure == 'response_curve' and variant == 'horizontal translation @ 0.500000'"
+    )
     (middle,) = curves.query("perturbation == 'horizontal translation' and alpha == 0.5").to_dict("records")
     assert middle["models"] == len(scores) == len(ids)
     assert middle["mean"] == pytest.approx(scores["value"].mean())

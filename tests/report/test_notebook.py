@@ -2,6 +2,7 @@ import base64
 import io
 import json
 import re
+from collections import Counter
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
@@ -16,7 +17,7 @@ from PIL import Image
 
 from helpers.files import STAGING
 from helpers.report import notebook as report_notebook
-from helpers.report import pages
+from helpers.report import pages, style
 from helpers.report.notebook import cell_text, made_for_others, open_report, parameters, provenance, show_figure, show_table, tell
 
 
@@ -266,6 +267,23 @@ def test_paths_of_a_vector_picture_keep_two_decimals_and_nothing_else_is_touched
     given = b'<path id="p1.23456" d="M 10.123456 -0.98765 L 3 4.5" style="stroke-width: 1.23456"/><use x="7.77777" y="8" href="#m0.12345"/>'
     wanted = b'<path id="p1.23456" d="M 10.12 -0.98 L 3 4.5" style="stroke-width: 1.23456"/><use x="7.77" y="8" href="#m0.12345"/>'
     assert report_notebook._shortened(given) == wanted
+
+
+def test_a_style_that_stands_twice_stands_once_and_each_shape_has_the_one_that_it_had():
+    figure, ax = plt.subplots()
+    ax.plot([0, 1, 2], color="#123456", marker="o")
+    ax.plot([2, 1, 2], color="#654321", marker="o")
+    before = io.BytesIO()
+    with style.style(), plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": "workbook"}):
+        figure.savefig(before, format="svg")
+    after = report_notebook._shortened(before.getvalue()).decode()
+    given = dict(re.findall(r"\.(s\d+){([^}]*)}", after))
+    told = re.findall(r' (?:style|class)="([^"]*)"', after)
+    fonts = re.compile(r"font-family: [^;\"]*")
+    had = [fonts.sub("f", text) for text in re.findall(r' style="([^"]*)"', before.getvalue().decode())]
+    assert [fonts.sub("f", given.get(text, text)) for text in told] == had
+    assert max(Counter(re.findall(r' style="([^"]*)"', after)).values(), default=1) == 1 < max(Counter(had).values())
+    ElementTree.fromstring(after)
 
 
 def test_photographs_in_vector_pictures_have_a_palette_and_see_through_ones_stay_as_they_are(report):
