@@ -31,7 +31,7 @@ class Form(NamedTuple):
 
 
 def save_half(path: Path, state: Mapping[str, Tensor], form: Form, facts: Mapping[str, object]) -> None:
-    """Write a state dict as safetensors in float16; a tensor that float16 cannot hold stays as it is.
+    """Write a state dict as safetensors in float16; a tensor that float16 cannot hold stays as it is. What is equal gives equal bytes.
 
     Args:
         path: of the file, complete or absent.
@@ -41,7 +41,17 @@ def save_half(path: Path, state: Mapping[str, Tensor], form: Form, facts: Mappin
     """
     header = {name: str(value) for name, value in facts.items()} | {_KEY: json.dumps(form._asdict())}
     with complete_or_absent(path) as temporary:
-        safetensors.torch.save_file({name: _half(value) for name, value in state.items()}, temporary, metadata=header)
+        temporary.write_bytes(_in_order(safetensors.torch.save({name: _half(value) for name, value in state.items()}, header)))
+
+
+def _in_order(content: bytes) -> bytes:
+    """A safetensors file with the texts of its header in the order of their names: the library shuffles them at each writing."""
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    header = {"__metadata__": dict(sorted(header.pop("__metadata__").items())), **header}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of 8 bytes
+    return len(text).to_bytes(8, "little") + text + content[end:]
 
 
 def _half(value: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 import json
 
 import pytest
+import safetensors.torch
 import torch
 from safetensors.torch import load_file, save_file
 
@@ -31,6 +32,20 @@ def test_the_header_names_the_network_and_what_else_was_said_of_it(tmp_path):
     portable.save_half(tmp_path / "a.safetensors", {"a": torch.ones(1)}, FORM, {"gap": 0.25})
     assert portable.form_in(tmp_path / "a.safetensors") == FORM
     assert portable.header_of(tmp_path / "a.safetensors")["gap"] == "0.25"
+
+
+def test_what_is_equal_gives_equal_bytes(tmp_path):
+    state, facts = FORM.network(4).state_dict(), {f"fact {number}": 'ä"\\\n' for number in range(20)}
+    written = []
+    for given in (facts, dict(reversed(facts.items()))):
+        portable.save_half(tmp_path / "a.safetensors", state, FORM, given)
+        written.append((tmp_path / "a.safetensors").read_bytes())
+    assert written[0] == written[1]
+    assert portable.header_of(tmp_path / "a.safetensors").items() >= facts.items()
+    plain = safetensors.torch.save({name: portable._half(value) for name, value in state.items()})
+    start = 8 + int.from_bytes(written[0][:8], "little")
+    assert start % 8 == 0
+    assert written[0][start:] == plain[8 + int.from_bytes(plain[:8], "little") :]
 
 
 def test_a_file_without_a_network_in_its_header_names_none(tmp_path):
