@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 from IPython.display import HTML, Markdown, display
 from matplotlib.figure import Figure
@@ -25,8 +26,9 @@ from helpers.report import style
 from helpers.report.markup import figure_title, inert
 
 _DPI = 90
-_DIGITS = "%.10g"  # of a number in a table
+_DIGITS = "%.8g"  # of a number in a table
 _DRAWN = 20_000  # colours at most of what is drawn; photographs have more
+_MOVED, _MOVED_PIXELS = 12, 100  # of 255 that a colour may change by a palette, and in how many pixels of areas it may by more
 
 
 @dataclass
@@ -100,14 +102,15 @@ def tell(report: Report, text: str, *, answer: bool = False, first: bool = False
 def show_figure(report: Report, figure: Figure | None, name: str, reading: str) -> None:
     """Write a figure to ``figures/<notebook>-<name>.png`` and ``.svg``, show it with number, title and reading below, and close it.
 
-    None in place of a figure shows the reading alone: what needs no picture is said.
+    One that is mostly photographs has no SVG, which would hold the same pixels. None in place of a figure shows the reading alone:
+    what needs no picture is said.
     """
     if figure is None:
         tell(report, reading)
         return
     picture, vector = _drawn(figure)
     path, reading = inside(report.folder, f"figures/{report.notebook}-{name}.png"), inert(reading)
-    for place, content in ((path, picture), (path.with_suffix(".svg"), vector)):
+    for place, content in [(path, picture)] + [(path.with_suffix(".svg"), vector)] * (not _mostly_pixels(vector)):
         with complete_or_absent(place) as temporary:
             temporary.write_bytes(content)
     number = f"{int(report.notebook[:2])}.{1 + sum(item['kind'] == 'figure' for item in report.story)}"
@@ -129,12 +132,23 @@ def _drawn(figure: Figure) -> tuple[bytes, bytes]:
     return _with_palette(pixels.getvalue()), _shortened(vector.getvalue())
 
 
+def _mostly_pixels(vector: bytes) -> bool:
+    return 2 * sum(map(len, re.findall(rb"data:image/png;base64,[^\"]+", vector))) > len(vector)
+
+
 def _with_palette(picture: bytes) -> bytes:
-    """A PNG with a palette: of 64 colours, and of 256 where it has photographs."""
+    """A PNG with a palette: of 64 colours, of more where areas of one colour would change theirs, and of 256 for photographs."""
     image = Image.open(io.BytesIO(picture)).convert("RGB")
-    colours = 256 if image.getcolors(_DRAWN) is None else 64
+    pixels = np.asarray(image).astype(np.int16)
+    area = np.zeros(pixels.shape[:2], dtype=bool)
+    area[:, 1:] = (pixels[:, 1:] == pixels[:, :-1]).all(axis=2)
+    for colours in (64, 128, 256) if image.getcolors(_DRAWN) else (256,):
+        reduced = image.quantize(colours, kmeans=4, dither=Image.Dither.NONE)
+        moved = np.abs(np.asarray(reduced.convert("RGB")) - pixels).max(axis=2)
+        if (moved[area] > _MOVED).sum() < _MOVED_PIXELS:
+            break
     small = io.BytesIO()
-    image.quantize(colours, kmeans=4, dither=Image.Dither.NONE).save(small, "png", optimize=True)
+    reduced.save(small, "png", optimize=True)
     return small.getvalue()
 
 

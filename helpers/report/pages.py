@@ -31,6 +31,7 @@ from helpers.report.variants import read_listing, side_by_side
 FINDINGS = "FINDINGS.md"
 _ASSETS = Path(__file__).parent / "assets"
 _CHANGED = re.compile(r"(<!--changed-->).*?(<!--/changed-->)", re.S)  # in the index: what is no longer as it was published
+_PLAIN_CODE = re.compile(r'<span class="(?:n|p|o|w)">([^<]*)</span>')  # names, brackets, operators: most marks, without a colour
 _SHOWN = ("text", "figure", "table", "parameters", "provenance")
 
 
@@ -301,7 +302,8 @@ def _folded(code: list[str], printed: list[str]) -> list[dict[str, Any]]:
 
     blocks: list[dict[str, Any]] = []
     if code:
-        blocks.append({"kind": "code", "code": markupsafe.Markup(highlight("\n\n".join(code), PythonLexer(), HtmlFormatter(nowrap=True)))})
+        marked = highlight("\n\n".join(code), PythonLexer(), HtmlFormatter(nowrap=True))
+        blocks.append({"kind": "code", "code": markupsafe.Markup(_PLAIN_CODE.sub(r"\1", marked))})
     if printed:
         blocks.append({"kind": "output", "text": "".join(printed)})
     code.clear()

@@ -292,8 +292,9 @@ def test_photographs_in_vector_pictures_have_a_palette_and_see_through_ones_stay
     photograph = np.random.default_rng(0).normal([90, 140, 60], 20, size=(64, 64, 3)).clip(0, 255).astype(np.uint8)
     axes[0].imshow(photograph, interpolation="none")
     axes[1].imshow(np.dstack([photograph, np.full((64, 64), 120, np.uint8)]), interpolation="none")
-    show_figure(opened, figure, "photograph", "One.")
-    text = (opened.folder / "figures/01_data_subset-photograph.svg").read_text()
+    text = report_notebook._drawn(figure)[1].decode()
+    show_figure(opened, figure, "photograph", "Its vector picture would hold the same pixels.")
+    assert [path.name for path in (opened.folder / "figures").iterdir()] == ["01_data_subset-photograph.png"]
     assert "font-family: Arial, 'DejaVu Sans', sans-serif" in text
     ElementTree.fromstring(text)
     embedded = [Image.open(io.BytesIO(base64.b64decode(found))) for found in re.findall(r'data:image/png;base64,([^"]*)', text)]
@@ -301,6 +302,19 @@ def test_photographs_in_vector_pictures_have_a_palette_and_see_through_ones_stay
     differences = [np.abs(np.asarray(image.convert("RGB")).astype(int) - photograph) for image in embedded]
     assert differences[0].mean() < 6
     assert differences[1].max() <= 1
+
+
+def test_areas_of_a_heat_map_keep_their_colours_and_the_ends_of_its_scale(report):
+    opened, _ = report
+    values = np.linspace(-1, 1, 900).reshape(30, 30)
+    figure, ax = plt.subplots()
+    ax.pcolormesh(np.random.default_rng(0).permuted(values.ravel()).reshape(30, 30), cmap="vlag", vmin=-1, vmax=1)
+    show_figure(opened, figure, "heat", "Nine hundred.")
+    picture = Image.open(opened.folder / "figures/01_data_subset-heat.png").convert("RGB")
+    drawn = np.array([colour for _, colour in picture.getcolors(256)])
+    for value in np.linspace(0, 1, 33):
+        wanted = np.array(plt.get_cmap("vlag")(value)[:3]) * 255
+        assert np.abs(drawn - wanted).max(axis=1).min() <= report_notebook._MOVED
 
 
 def test_a_picture_keeps_the_colours_of_its_lines(report):
