@@ -37,7 +37,7 @@ def test_a_study_keeps_checkpoints_that_span_its_gaps_and_build(study):
     for path in files:
         network, header = checkpoint(path)
         (row,) = listed[listed["file"] == path.name].to_dict("records")
-        assert float(header["test_accuracy"]) == pytest.approx(row["test_accuracy"], abs=1e-10)  # tables have ten digits
+        assert float(header["test_accuracy"]) == pytest.approx(row["test_accuracy"], abs=1e-8)  # tables have eight digits
         assert network(torch.zeros(1, 3, 64, 64)).isfinite().all()
 
 

@@ -29,7 +29,7 @@ IMAGE_SPLITS = ("training", "test")
 PREDICTED_CLASS = -1  # instead of a class: the one that the model predicts, as in the reports
 _KEPT = 32  # images of each split in the file of a report
 _SIDE = 96  # of a thumbnail at most, pixels
-_MODEL_BYTES = 450_000  # of what the file holds of models, before it is compressed
+_MODEL_BYTES = 300_000  # of what the file holds of models, before it is compressed
 _OF_IMAGES = ("maps", "predicted", "probability", "iou", "energy")  # arrays of the file: a row for each model, in it for each image
 _OF_MODELS = (*_OF_IMAGES, "confusion")
 _STEPS, _UNDEFINED = 250, 255  # of a kept map from 0 to 1, and what stands for NaN
@@ -161,7 +161,7 @@ def keep_looks(looks: Looks, folder: Path) -> Path:
         folder: of the report, see ``open_report``.
 
     Returns:
-        The file, of some hundred kilobytes: models are left out, evenly, where all of them would take more than 0.45 MB uncompressed.
+        The file, of some hundred kilobytes: models are left out, evenly, where all of them would take more than 0.3 MB uncompressed.
     """
     split = looks.images["split"].to_numpy()
     rows = np.concatenate([np.flatnonzero(split == name)[:_KEPT] for name in IMAGE_SPLITS])
