@@ -26,6 +26,7 @@ from helpers.report import style
 from helpers.report.markup import figure_title, inert
 
 _DPI = 90
+_DPI_SHOWN = 72  # in the executed notebook, which holds its pictures as text: half the size
 _DIGITS = "%.8g"  # of a number in a table
 _DRAWN = 20_000  # colours at most of what is drawn; photographs have more
 _MOVED, _MOVED_PIXELS = 12, 100  # of 255 that a colour may change by a palette, and in how many pixels of areas it may by more
@@ -108,28 +109,29 @@ def show_figure(report: Report, figure: Figure | None, name: str, reading: str) 
     if figure is None:
         tell(report, reading)
         return
-    picture, vector = _drawn(figure)
+    picture, shown_picture, vector = _drawn(figure)
     path, reading = inside(report.folder, f"figures/{report.notebook}-{name}.png"), inert(reading)
     for place, content in [(path, picture)] + [(path.with_suffix(".svg"), vector)] * (not _mostly_pixels(vector)):
         with complete_or_absent(place) as temporary:
             temporary.write_bytes(content)
     number = f"{int(report.notebook[:2])}.{1 + sum(item['kind'] == 'figure' for item in report.story)}"
     title = f"Figure {number}. {figure_title(name)}."
-    shown = {"image/png": base64.b64encode(picture).decode(), "text/plain": title}
+    shown = {"image/png": base64.b64encode(shown_picture).decode(), "text/plain": title}
     display(shown, raw=True, metadata={"image/png": {"alt": title}})
     display(Markdown(f"**{title}** {reading}"))
     report.record("figure", name=name, path=f"figures/{path.name}", reading=reading, alt=title)
 
 
-def _drawn(figure: Figure) -> tuple[bytes, bytes]:
-    """A figure as PNG with a palette, a third of the size, and as SVG; the same bytes each time it is drawn."""
-    pixels, vector = io.BytesIO(), io.BytesIO()
-    shared = {"bbox_inches": "tight", "facecolor": "white", "dpi": _DPI}
+def _drawn(figure: Figure) -> tuple[bytes, bytes, bytes]:
+    """A figure as PNG with a palette, for the page and smaller for the notebook, and as SVG; the same bytes each time it is drawn."""
+    pixels, shown, vector = io.BytesIO(), io.BytesIO(), io.BytesIO()
+    shared = {"bbox_inches": "tight", "facecolor": "white"}
     with style.style(), plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": "workbook"}):  # colours such as C0 are looked up only now
-        figure.savefig(pixels, format="png", **shared)
-        figure.savefig(vector, format="svg", metadata={"Date": None}, **shared)
+        figure.savefig(pixels, format="png", dpi=_DPI, **shared)
+        figure.savefig(shown, format="png", dpi=_DPI_SHOWN, **shared)
+        figure.savefig(vector, format="svg", dpi=_DPI, metadata={"Date": None}, **shared)
     plt.close(figure)
-    return _with_palette(pixels.getvalue()), _shortened(vector.getvalue())
+    return _with_palette(pixels.getvalue()), _with_palette(shown.getvalue()), _shortened(vector.getvalue())
 
 
 def _mostly_pixels(vector: bytes) -> bool:

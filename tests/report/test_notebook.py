@@ -292,7 +292,7 @@ def test_photographs_in_vector_pictures_have_a_palette_and_see_through_ones_stay
     photograph = np.random.default_rng(0).normal([90, 140, 60], 20, size=(64, 64, 3)).clip(0, 255).astype(np.uint8)
     axes[0].imshow(photograph, interpolation="none")
     axes[1].imshow(np.dstack([photograph, np.full((64, 64), 120, np.uint8)]), interpolation="none")
-    text = report_notebook._drawn(figure)[1].decode()
+    text = report_notebook._drawn(figure)[2].decode()
     show_figure(opened, figure, "photograph", "Its vector picture would hold the same pixels.")
     assert [path.name for path in (opened.folder / "figures").iterdir()] == ["01_data_subset-photograph.png"]
     assert "font-family: Arial, 'DejaVu Sans', sans-serif" in text
