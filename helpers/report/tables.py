@@ -10,12 +10,16 @@ from helpers.report.markup import in_words
 MOST_ROWS = 300  # of a table on a page; all rows are in its CSV
 
 _HEADERS = {
+    "accuracy_high": "accuracy: to",  # in 07, at the level that is chosen there
+    "accuracy_low": "accuracy: from",
     "added_error_points": "error saved (points)",
     "area_matched_iou": "area-matched IoU",
     "auc": "area under ROC",
     "ci_high": "95 % to",
     "ci_low": "95 % from",
     "gap": "gap (fraction)",
+    "gap_high": "gap: to",
+    "gap_low": "gap: from",
     "image_size": "image side (px)",
     "iou": "IoU",
     "iou_above_shuffled": "IoU above shuffled boxes",
@@ -30,6 +34,8 @@ _HEADERS = {
     "r_gap_given_all": "r given fit and hyperparameters",
     "r_gap_given_fit": "r given fit",
     "r_test_accuracy": "r with test accuracy",
+    "rank_high": "rank: to",
+    "rank_low": "rank: from",
     "seconds": "time (s)",
     "spearman": "Spearman ρ",
     "tau_gap": "τ with gap",

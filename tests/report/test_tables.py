@@ -19,6 +19,8 @@ def content(tmp_path, text, **options):
         ("batch_size", "batch size"),
         ("ssim_reached", "SSIM reached"),
         ("r_gap_low", "r with gap: 95 % from"),
+        ("gap_low", "gap: from"),  # at a level that is chosen
+        ("accuracy_high", "accuracy: to"),
         ("kendall_high", "Kendall τ: 95 % to"),
     ],
 )
