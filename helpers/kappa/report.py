@@ -455,8 +455,9 @@ def points_beside_published(table2: pd.DataFrame) -> str:
     """Sentence on how the points stand to the published ones, and why they need not be alike."""
     row = table2[table2["quantity"] == "generalization_bound"]
     theirs = row.filter(like="published_").iloc[0]
+    own = [f"{value:.3f}" for value in (row["value"].min(), row["value"].max())]
     return (
-        f"Generalization bounds from {row['value'].min():.3f} to {row['value'].max():.3f} here, {theirs.min():.3f} to {theirs.max():.3f} "
+        f"Generalization bound {own[0]}{f' to {own[1]}' if own[1] != own[0] else ''} here, {theirs.min():.3f} to {theirs.max():.3f} "
         "in the paper, whose networks were pretrained on hundreds of millions of images or on ImageNet; other classes and sizes, so only "
         "the way of reading is shared."
     )
