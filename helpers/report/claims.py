@@ -16,7 +16,7 @@ from helpers.statistics import questions
 from helpers.statistics.claims import ADDED, KeptClaims, kept_claims
 from helpers.statistics.gates import ANY_MEASURE, NOT_KNOWN, gate_table
 from helpers.statistics.reliability import intraclass_correlation, reliability
-from helpers.statistics.verdicts import CONTRADICTED, NOT_TESTED, STATED_COLUMNS, SUPPORTED, judged
+from helpers.statistics.verdicts import CANNOT_TELL, CONTRADICTED, NOT_TESTED, SIGNIFICANT, STATED_COLUMNS, SUPPORTED, judged
 
 BASELINES = {
     "train_accuracy": "training accuracy",
@@ -206,6 +206,8 @@ def claim_sentence(row: Any) -> str:
     text = f"{row.claim}: **{row.verdict}**; here {_numbers(row)}"
     if np.isfinite(row.p_adjusted):
         text += f", adjusted p {row.p_adjusted:.2g}"
+    if row.verdict == CANNOT_TELL and row.question == ADDED and row.p_adjusted < SIGNIFICANT:  # any other dealing of it does worse
+        text += " (it says something of the gap, but not that error is saved)"
     if row.verdict not in (NOT_TESTED, SUPPORTED, CONTRADICTED) and np.isfinite(row.smallest_r):
         text += f"; {row.smallest_r:.2f}{' points' if row.question == ADDED else ''} could have been told from 0"
     return text

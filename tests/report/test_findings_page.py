@@ -1,5 +1,7 @@
 """The page of findings: written from committed tables, checked against them, and refused where they are missing."""
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -124,6 +126,11 @@ def test_a_stranger_reads_whether_the_study_may_speak_and_whether_its_claims_are
     (row,) = tables["told"][tables["told"]["primary"].astype(bool)].itertuples()
     assert "**not tested here**; here -0.9" in claims.claim_sentence(row)
     assert "published -0.80, n = 48" in claims.claim_sentence(row)
+    told = [
+        claims.claim_sentence(row._replace(verdict=verdict, question=question, p_adjusted=p))
+        for verdict, question, p in itertools.product(("cannot tell", "supported"), ("added_error_points", "r_gap"), (0.01, 0.2))
+    ]
+    assert [number for number, text in enumerate(told) if "but not that error is saved" in text] == [0]
 
 
 def test_the_answer_on_the_field_counts_what_is_beyond_chance(tables):
