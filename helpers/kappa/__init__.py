@@ -21,6 +21,7 @@ FACE = {
     "probing": ["at_few_levels", "averaged", "by_family", "cells", "check_classes", "noise_levels", "of_classes", "probe_member"],
     "report": [
         "classes_named",
+        "family_named",
         "heading",
         "heat_maps",
         "kappa_answer",

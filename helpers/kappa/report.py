@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from helpers.kappa.statistics import AXES
 from helpers.kappa.tables import published_sign_errors
 from helpers.kappa.tradeoff import Surface, TradeoffPoint
+from helpers.report.markup import in_words
 from helpers.report.style import colours, count, listed, nothing_to_draw, percent, style
 
 _COLUMNS = 4  # panels in a row
@@ -277,9 +278,15 @@ def weights_named(origins: Sequence[str]) -> str:
     return listed([f"{origin} weights" if origin == "random" else f"weights {origin}" for origin in each], 3)
 
 
+def family_named(family: str) -> str:
+    """Name of a family of networks as the field writes it: "efficientnet-like" is "EfficientNet-like"."""
+    return "-".join(in_words(part) for part in family.split("-"))
+
+
 def heading(name: str, cells: pd.DataFrame) -> str:
     """Title a section with the family and its weights, so that random ones are never taken for trained ones."""
-    return f"### {name[0].upper()}{name[1:]}: {weights_named(cells['origin'])}"
+    title = family_named(name)
+    return f"### {title[0].upper()}{title[1:]}: {weights_named(cells['origin'])}"
 
 
 def weights_title(table: pd.DataFrame) -> str:
@@ -389,8 +396,8 @@ def say_point(name: str, point: TradeoffPoint, surface: Surface, strength: float
         ends: index quantity, low and high, see ``tables.beside_table2``; None where no intervals were drawn, of which nothing is said.
     """
     text = (
-        f"**{name}**, lambda {strength:g}: the balance lies at SSIM {point.ssim:.3f}{_between(ends, 'ssim')}, an unseen share of "
-        f"{point.unseen_fraction:.3f}{_between(ends, 'unseen_fraction')} and "
+        f"**{family_named(name)}**, lambda {strength:g}: the balance lies at SSIM {point.ssim:.3f}{_between(ends, 'ssim')}, an unseen "
+        f"share of {point.unseen_fraction:.3f}{_between(ends, 'unseen_fraction')} and "
         f"{_millions(point.weights)}{_between(ends, 'weights_millions')}."
     )
     for bound, what in (("generalization_bound", "mean error"), ("diversity_bound", "mean Kappa loss")):
@@ -435,7 +442,7 @@ def say_sign_errors(tables: Mapping[str, pd.DataFrame], titles: Mapping[str, str
         ranked = table.dropna(subset="mean_rank")
         networks = int(table["n"].max()) if len(table) else 0
         if not len(ranked):
-            parts.append(f"**{name}**: {count(networks, 'network')} can be ordered, so no sign error is defined.")
+            parts.append(f"**{family_named(name)}**: {count(networks, 'network')} can be ordered, so no sign error is defined.")
             continue
         slices = [column for column in ranked if "_over_" in column]
         best = [
@@ -447,7 +454,9 @@ def say_sign_errors(tables: Mapping[str, pd.DataFrame], titles: Mapping[str, str
         chance = f"; chance alone brings the best of {count(len(ranked), 'measure')} down to {least:.2f}" if np.isfinite(least) else ""
         absent = [titles.get(measure, measure) for measure in table.loc[table["mean_rank"].isna(), "measure"]]
         undefined = f" Undefined for these networks: {listed(absent, 10)}." if absent else ""
-        parts.append(f"**{name}**, {count(networks, 'network')} and {count(pairs, 'pair')}: {listed(best)}{chance}.{undefined}")
+        parts.append(
+            f"**{family_named(name)}**, {count(networks, 'network')} and {count(pairs, 'pair')}: {listed(best)}{chance}.{undefined}"
+        )
     return "Lowest mean sign error (0 every pair in order, 0.5 a coin): " + " ".join(parts)
 
 
@@ -476,8 +485,8 @@ def kappa_answer(points: Mapping[str, TradeoffPoint], origins: Mapping[str, Sequ
     for name, point in points.items():
         ends = table2[table2["family"] == name].set_index("quantity")
         each.append(
-            f"{name} ({weights_named(origins[name])}) balances at SSIM {point.ssim:.2f}{_between(ends, 'ssim')}, an unseen share of "
-            f"{point.unseen_fraction:.2f}{_between(ends, 'unseen_fraction')} and {_millions(point.weights)}"
+            f"{family_named(name)} ({weights_named(origins[name])}) balances at SSIM {point.ssim:.2f}{_between(ends, 'ssim')}, an unseen "
+            f"share of {point.unseen_fraction:.2f}{_between(ends, 'unseen_fraction')} and {_millions(point.weights)}"
             f"{_between(ends, 'weights_millions')}, where the mean error is {point.generalization_bound.mean:.2f}"
             f"{_between(ends, 'generalization_bound')}"
         )

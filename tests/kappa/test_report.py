@@ -248,10 +248,12 @@ def surface_kappa_readings(table):
 
 
 def test_random_weights_stand_in_titles(table):
-    assert report.heading("clip", table) == "### Clip: random weights"
+    assert report.heading("clip", table) == "### CLIP: random weights"
     assert report.weights_title(table) == "**Random weights.**"
     made = table.assign(origin="made on 10 classes")
-    assert report.heading("resnet", made) == "### Resnet: weights made on 10 classes"
+    assert report.heading("resnet", made) == "### ResNet: weights made on 10 classes"
+    assert report.heading("efficientnet-like", made).startswith("### EfficientNet-like: ")
+    assert report.heading("model set", made).startswith("### Model set: ")
     assert report.weights_named(["random", "made on 4 classes", "random"]) == "random weights, weights made on 4 classes"
 
 
@@ -305,7 +307,7 @@ def test_the_most_stable_network_is_named(table):
 def test_the_point_says_where_it_lies_and_what_was_not_traded(surface_kappa_readings):
     point = tradeoff.trade_off_point(surface_kappa_readings, 0)
     text = report.say_point("clip", point, surface_kappa_readings, 0)
-    assert "**clip**, lambda 0: the balance lies at SSIM 1.000, an unseen share of 0.000 and 5 million weights." in text
+    assert "**CLIP**, lambda 0: the balance lies at SSIM 1.000, an unseen share of 0.000 and 5 million weights." in text
     read = [f"{getattr(point.generalization_bound, axis):.3f} along" for axis in statistics.AXES]
     assert all(words in text for words in read) and f"their mean is {point.generalization_bound.mean:.3f}." in text
     assert "on the edge of what was measured in SSIM, the backbone-unseen fraction" in text
@@ -336,7 +338,7 @@ def test_the_answer_and_the_published_bounds_are_numbers_of_the_tables(surface_k
     point = tradeoff.trade_off_point(surface_kappa_readings)
     table2 = tables.beside_table2({"clip": point}, {"clip": with_draws(probing.cells(grid()))[3]}, 8)
     text = report.kappa_answer({"clip": point}, {"clip": ["random", "random"]}, 1.0, table2)
-    assert f"clip (random weights) balances at SSIM {point.ssim:.2f} (" in text
+    assert f"CLIP (random weights) balances at SSIM {point.ssim:.2f} (" in text
     low, high = table2.set_index("quantity").loc["generalization_bound", ["low", "high"]]
     assert f"the mean error is {point.generalization_bound.mean:.2f} ({low:.3g} to {high:.3g}). Brackets are 95 % intervals." in text
     beside = report.points_beside_published(table2)
