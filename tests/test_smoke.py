@@ -44,7 +44,7 @@ def test_the_tables_hold_what_the_contract_says(finished):
     tables = finished[0] / "reports/tiny/tables"
     catalogue = pd.read_csv(tables / "catalogue.csv")
     assert catalogue["run_id"].nunique() == 4
-    assert (catalogue["gap"] - (catalogue["train_accuracy"] - catalogue["test_accuracy"])).abs().max() < 2e-10  # tables have ten digits
+    assert (catalogue["gap"] - (catalogue["train_accuracy"] - catalogue["test_accuracy"])).abs().max() < 2e-8  # tables have eight digits
     table3 = pd.read_csv(tables / "table3_iou.csv")
     wanted = ["architecture", "threshold", "measure", "n", "pearson_r", "ci_low", "ci_high", "kendall_tau", "published_r"]
     assert set(wanted) <= set(table3)
