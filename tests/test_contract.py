@@ -396,3 +396,14 @@ def test_reports_and_notebooks_match():
         assert report.name in {path.name for path in NOTEBOOKS}, report
         assert report.stat().st_size < 2_000_000
         assert json.loads(report.read_text())["metadata"]["papermill"]["exception"] is None
+
+
+REPORTS = [
+    page.parent.name for page in sorted((PROJECT_ROOT / "reports").glob("*/index.html")) if page.parent.name != "demo"
+]  # committed ones
+
+
+@pytest.mark.parametrize("study", REPORTS)
+def test_a_report_is_small_enough_for_a_repository(study):
+    files = [path for path in (PROJECT_ROOT / "reports" / study).rglob("*") if path.is_file() and path.parent.name != "checkpoints"]
+    assert sum(path.stat().st_size for path in files) < 6e6
