@@ -179,6 +179,14 @@ def test_the_shared_libraries_are_scripts_that_open_from_disk(tmp_path):
     assert (tmp_path / "assets/plotly.min.js").stat().st_mtime_ns == before
 
 
+def test_committed_pages_have_the_style_and_scripts_that_are_written_today(tmp_path):
+    pages.write_assets(tmp_path)
+    for name in ("pages.css", "pages.js", "explore.js"):
+        assert (PROJECT_ROOT / "reports/assets" / name).read_text() == (tmp_path / "assets" / name).read_text(), (
+            "make pages STUDY=compact20"
+        )
+
+
 def test_no_figure_has_the_button_that_sends_it_to_another_host():
     scripts = [path.read_text() for path in (PROJECT_ROOT / "helpers/report/assets").glob("*.js")]
     drawing = [text for text in scripts if "Plotly.react" in text]
