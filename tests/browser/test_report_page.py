@@ -1,6 +1,8 @@
 """The report of a study as a colleague gets it: one folder, opened from disk, complete in itself."""
 
+import itertools
 import os
+import shutil
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -402,11 +404,17 @@ def test_the_contrast_is_that_of_the_standard():
     assert contrast(channels("rgb(119, 119, 119)"), channels("rgb(255, 255, 255)")) == pytest.approx(4.48, abs=0.01)
 
 
-def test_a_page_without_the_shared_folder_says_what_is_lacking_and_one_with_it_does_not(browser, tmp_path):
-    lone = tmp_path / "my" / "explore.html"
-    lone.parent.mkdir()
-    lone.write_text(EXPLORED[0].read_text())
+def test_a_page_without_the_shared_folder_or_its_library_says_what_is_lacking_and_one_with_them_does_not(browser, tmp_path):
+    shared = EXPLORED[0].parents[1] / "assets"
     said = "return document.body.innerText.startsWith('The folder assets beside the reports is missing')"
-    for page, expected in ((lone, True), (EXPLORED[0], False)):
-        load(browser, page)
-        assert browser.execute_script(said) == expected
+    for number, (page, given) in enumerate(itertools.product(("explore.html", "findings.html"), ([], ["pages.js", "explore.js"]))):
+        lone = tmp_path / str(number) / "my" / page
+        lone.parent.mkdir(parents=True)
+        lone.write_text(EXPLORED[0].with_name(page).read_text())
+        for name in given:
+            (tmp_path / str(number) / "assets").mkdir(exist_ok=True)
+            shutil.copy(shared / name, tmp_path / str(number) / "assets")
+        load(browser, lone)
+        assert browser.execute_script(said), (page, given)
+        load(browser, EXPLORED[0].with_name(page))
+        assert not browser.execute_script(said)
