@@ -243,12 +243,25 @@ def per_class_bars(per_class: pd.DataFrame) -> Figure:
     return figure
 
 
-def axes_table(axes: Mapping[str, Sequence[Any]], published: pd.DataFrame) -> pd.DataFrame:
-    """Put the study's levels beside Du et al. 2024, Table 2 (columns hyperparameter, levels)."""
+def axes_table(axes: Mapping[str, Sequence[Any]], runs: Sequence[RunConfig], published: pd.DataFrame) -> pd.DataFrame:
+    """Levels of each hyperparameter that the runs of a study have, beside Du et al. 2024, Table 2.
+
+    Args:
+        axes: levels asked for, by hyperparameter, in the order in which they are shown; blocks may ask for others, and a choice of runs
+            may leave some out.
+        runs: that the study takes.
+        published: columns hyperparameter, levels.
+
+    Returns:
+        columns hyperparameter, levels, published; 0 images per class is "all".
+    """
     theirs = published.set_index("hyperparameter")["levels"].astype(str)
-    rows = [
-        {"hyperparameter": name, "levels": ", ".join(map(str, levels)), "published": theirs.get(name, "—")} for name, levels in axes.items()
-    ]
+    rows = []
+    for name, asked in axes.items():
+        taken = [getattr(run, name) for run in runs]
+        levels = [level for level in dict.fromkeys([*asked, *taken]) if level in taken]
+        words = ["all" if name == "images_per_class" and not level else str(level) for level in levels]
+        rows.append({"hyperparameter": name, "levels": ", ".join(words), "published": theirs.get(name, "—")})
     return pd.DataFrame(rows)
 
 

@@ -15,6 +15,7 @@ from helpers.scoring import classification
 from helpers.scoring.look import Overlays
 from helpers.statistics import tables
 from helpers.statistics.tables import correlation_table, selection_table
+from helpers.training.config import RunConfig
 
 NAMES = [f"class number {k}" for k in range(20)]
 
@@ -319,6 +320,21 @@ def test_the_lead_sentence_says_what_the_data_were_made_to_hold(slope, words):
     text = cams.iou_against_gap(table, 400, 0)
     assert words in text
     assert numbers(text)[1] == pytest.approx(np.corrcoef(table["iou"], table["gap"])[0, 1], abs=0.0006)
+
+
+def test_table_2_has_the_levels_of_the_runs_and_no_others():
+    axes = {"architecture": ["resnet18", "resnet34"], "batch_size": [32], "augmentation": [True, False], "images_per_class": [0]}
+    chosen = [(batch, augmentation) for batch in (64, 32) for augmentation in (False, True)]
+    runs = [RunConfig("resnet18", batch, 0.1, "sgd", 0.0, augmentation, False, data="d") for batch, augmentation in chosen]
+    table2 = pd.DataFrame({"hyperparameter": ["batch_size"], "levels": ["16, 32, 64"]})
+    shown = training.axes_table(axes, runs, table2).set_index("hyperparameter")
+    assert shown["levels"].to_dict() == {
+        "architecture": "resnet18",
+        "batch_size": "32, 64",
+        "augmentation": "True, False",
+        "images_per_class": "all",
+    }
+    assert shown["published"].to_list() == ["—", "16, 32, 64", "—", "—"]
 
 
 def test_two_models_have_no_correlation_and_the_sentence_says_so():
