@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from helpers.data.dataset import ImageSet, StudyData
-from helpers.report.style import _boxes, _show, count, nothing_to_draw, percent, style
+from helpers.report.style import _LABELLED_CLASSES, _boxes, _show, count, nothing_to_draw, percent, style
 
 
 @style()
@@ -20,23 +20,28 @@ def class_counts(classes: pd.DataFrame) -> Figure | None:
     None where every class has as many images as any other: the table says it.
 
     Args:
-        classes: class_name, train_images, test_images, published (NaN where the paper has no such class).
+        classes: class_name, train_images, test_images, published (NaN where the paper has no such class). Of more than 40 classes the
+            20 with most and the 20 with fewest training images are drawn.
     """
     if not len(classes):
         return nothing_to_draw("There is no class to count images of.")
     if (classes[["train_images", "test_images"]].nunique() == 1).all():
         return None
-    figure, ax = plt.subplots(figsize=(7.5, 0.8 + 0.28 * len(classes)), layout="constrained")
-    rows = np.arange(len(classes))
-    ax.barh(rows - 0.2, classes["train_images"], height=0.4, label=f"training (n = {classes['train_images'].sum():,})")
-    ax.barh(rows + 0.2, classes["test_images"], height=0.4, hatch="//", label=f"test (n = {classes['test_images'].sum():,})")
-    if "published" in classes and classes["published"].notna().any():
-        ax.plot(classes["published"], rows - 0.2, "k|", markersize=10, label="training, Du et al. 2024")
-    ax.set_yticks(rows, classes["class_name"])
+    shown, half, title = classes, _LABELLED_CLASSES // 2, None
+    if len(classes) > _LABELLED_CLASSES:
+        table = classes.sort_values(["train_images", "test_images"], ascending=False, kind="stable")
+        shown, title = pd.concat([table.head(half), table.tail(half)]), f"{half} largest and {half} smallest of {len(classes)} classes"
+    figure, ax = plt.subplots(figsize=(7.5, 0.8 + 0.28 * len(shown)), layout="constrained")
+    rows = np.arange(len(shown))
+    ax.barh(rows - 0.2, shown["train_images"], height=0.4, label=f"training (n = {classes['train_images'].sum():,})")
+    ax.barh(rows + 0.2, shown["test_images"], height=0.4, hatch="//", label=f"test (n = {classes['test_images'].sum():,})")
+    if "published" in shown and shown["published"].notna().any():
+        ax.plot(shown["published"], rows - 0.2, "k|", markersize=10, label="training, Du et al. 2024")
+    ax.set_yticks(rows, shown["class_name"])
     ax.invert_yaxis()
     ax.set_xlabel("images")
     ax.grid(axis="y", visible=False)
-    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, frameon=False)
+    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, frameon=False, title=title)
     return figure
 
 

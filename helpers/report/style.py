@@ -16,6 +16,7 @@ from torch import Tensor
 
 _MARKERS = ("o", "s", "^", "D", "v", "P")
 _LINES = ("-", "--", "-.", ":")
+_LABELLED_CLASSES = 40  # drawn at most, each with its name
 _NAMES = {"iou": "IoU", "iou_b": "IoU-B", "gap": "generalization gap\n(percentage points)"}
 
 

@@ -11,7 +11,20 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from helpers.report.style import _LINES, _MARKERS, _NAMES, colours, count, levels_in_order, listed, nothing_to_draw, percent, points, style
+from helpers.report.style import (
+    _LABELLED_CLASSES,
+    _LINES,
+    _MARKERS,
+    _NAMES,
+    colours,
+    count,
+    levels_in_order,
+    listed,
+    nothing_to_draw,
+    percent,
+    points,
+    style,
+)
 from helpers.scoring.classification import MICRO_AVERAGE, break_even_point
 from helpers.training.config import RunConfig, cell_name
 
@@ -111,7 +124,6 @@ def late_changes_figure(changes: pd.DataFrame) -> Figure:
 
 
 _ANNOTATED_CLASSES = 12
-_LABELLED_CLASSES = 40
 _SCORES = {"precision": "precision", "recall": "recall", "f1": "F1"}
 
 

@@ -126,6 +126,15 @@ def test_class_counts_without_published_numbers_names_none():
     assert data.class_counts(table.assign(train_images=60)) is None  # the table says it
 
 
+def test_of_many_classes_the_largest_and_the_smallest_are_counted():
+    table = pd.DataFrame({"class_name": [f"class {n}" for n in range(60)], "train_images": range(100, 160), "test_images": 50})
+    (ax,) = drawn(data.class_counts(table))
+    assert [bar.get_width() for bar in ax.containers[0]] == [*range(159, 139, -1), *range(119, 99, -1)]
+    assert ax.get_yticklabels()[20].get_text() == "class 19"
+    assert ax.get_legend().get_title().get_text() == "20 largest and 20 smallest of 60 classes"
+    assert "training (n = 7,770)" in legend_words(ax.get_legend())  # of all of them
+
+
 def test_gap_boxplot_draws_every_gap_in_points_and_counts_it(catalogue):
     (ax,) = drawn(training.gap_boxplot(catalogue))
     known = catalogue.dropna(subset="gap")
