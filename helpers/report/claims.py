@@ -26,6 +26,7 @@ BASELINES = {
 COLUMNS_OF_QUESTIONS = ("r_gap", "tau_gap", "r_test_accuracy", "r_gap_given_fit", "r_gap_given_all")
 _RANKING_COLUMNS = ["measure", "title", "family", "baseline", "n", "images", "reliability"]
 _RANKING_COLUMNS += [f"{name}{end}" for name in COLUMNS_OF_QUESTIONS for end in ("", "_low", "_high")]
+_RANKING_COLUMNS += [f"{questions.BETWEEN_CELLS}{end}" for end in ("", "_low", "_high")]
 _RANKING_COLUMNS += ["p_adjusted", *(f"{ADDED}{end}" for end in ("", "_low", "_high")), "seconds"]
 # Localization measures from which chance is taken away already; the others are held against the overlap above shuffled boxes.
 _STAND_AS_BASELINES = ("training_accuracy", "training_loss")
@@ -208,9 +209,17 @@ def claim_sentence(row: Any) -> str:
         text += f", adjusted p {row.p_adjusted:.2g}"
     if row.verdict == CANNOT_TELL and row.question == ADDED and row.p_adjusted < SIGNIFICANT:  # any other dealing of it does worse
         text += " (it says something of the gap, but not that error is saved)"
+    if np.isfinite(row.between_cells):
+        text += f"; means of cells {row.between_cells:.2f} ({interval(row.between_cells_low, row.between_cells_high)})"
+        if _apart(row.ci_low, row.ci_high) and not _apart(row.between_cells_low, row.between_cells_high):
+            text += ", so it need not hold between networks that are trained differently"
     if row.verdict not in (NOT_TESTED, SUPPORTED, CONTRADICTED) and np.isfinite(row.smallest_r):
         text += f"; {row.smallest_r:.2f}{' points' if row.question == ADDED else ''} could have been told from 0"
     return text
+
+
+def _apart(low: float, high: float) -> bool:
+    return low > 0 or high < 0
 
 
 def say_claims(claims: pd.DataFrame, *, primary: bool = True) -> str:

@@ -31,6 +31,7 @@ _HEADERS = {
     "pearson_r": "Pearson r",
     "predicted_gap": "predicted gap (fraction)",
     "r_gap": "r with gap",
+    "r_gap_between_cells": "r with gap, means of cells",
     "r_gap_given_all": "r given fit and hyperparameters",
     "r_gap_given_fit": "r given fit",
     "r_test_accuracy": "r with test accuracy",

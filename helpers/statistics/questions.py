@@ -35,6 +35,7 @@ from helpers.statistics.resampling import (
 )
 
 FIT = ("train_accuracy", "log_train_loss")
+BETWEEN_CELLS = "r_gap_between_cells"
 FOLDS = 10
 _PENALTIES = np.logspace(-2, 4, 13)
 
@@ -81,7 +82,8 @@ def ranking_table(
     Returns:
         The table, one row per measure: measure, n, images, reliability, cells; for each of ``QUESTIONS`` its value, and with suffixes
         ``_low``, ``_high``, ``_smallest`` (the smallest |r| that could have been told from 0), ``_p``, ``_p_adjusted`` (maxT over these
-        measures); p_adjusted, that of r_gap; and ``added_error_points`` with ``_low``, ``_high``, ``_smallest`` and ``_p``, see
+        measures); p_adjusted, that of r_gap; ``r_gap_between_cells`` with ``_low`` and ``_high``, the correlation of the cells' means, in
+        which snapshots of one run have no part; and ``added_error_points`` with ``_low``, ``_high``, ``_smallest`` and ``_p``, see
         ``added_error``; its ``_p`` is that of r_gap_given_all. All r have the sign of the raw measure.
 
     Raises:
@@ -112,11 +114,24 @@ def ranking_table(
             size = np.abs(found.value)
             columns |= {f"{question}_p": p_values(size, null), f"{question}_p_adjusted": adjusted_p_values(size, null)}
             bands[question] = band(null)
+    columns |= between_cells(models, measures, draws, seed)
     if draws:
         added = added_error(x, held["r_gap_given_all"], targets["gap"], models["cell"], weights, seed)
         columns |= {ADDED: added["gain"], **_named(ADDED, added["low"], added["high"], added["smallest"])}
         columns |= {f"{ADDED}_p": columns["r_gap_given_all_p"], "p_adjusted": columns["r_gap_p_adjusted"]}
     return Ranking(pd.DataFrame(columns), bands)
+
+
+def between_cells(models: pd.DataFrame, measures: Sequence[str], draws: int = DRAWS, seed: int = 0) -> dict[str, Array]:
+    """Correlation with the gap of each measure's mean in a cell: between networks trained differently, not snapshots of one run.
+
+    Returns:
+        ``r_gap_between_cells`` of each measure and, where there are draws, with ``_low`` and ``_high`` its interval over cells.
+    """
+    means = models.groupby("cell", sort=False)[["gap", *measures]].mean().reset_index()
+    found = estimate(partial_correlation, means, measures, draws=draws, seed=seed)
+    ends = {f"{BETWEEN_CELLS}_low": found.low, f"{BETWEEN_CELLS}_high": found.high} if draws else {}
+    return {BETWEEN_CELLS: found.value} | ends
 
 
 def _named(question: str, low: ArrayLike, high: ArrayLike, smallest: ArrayLike) -> dict[str, ArrayLike]:

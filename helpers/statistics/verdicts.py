@@ -9,6 +9,7 @@ import pandas as pd
 from helpers.statistics.claims import SIDES, check_claims
 from helpers.statistics.gates import failed
 from helpers.statistics.permutation import holm
+from helpers.statistics.questions import BETWEEN_CELLS
 
 SUPPORTED, CONTRADICTED, PRACTICALLY_NONE = "supported", "contradicted", "practically none"
 CANNOT_TELL, NOT_TESTED = "cannot tell", "not tested here"
@@ -16,6 +17,7 @@ NEGLIGIBLE = 0.2  # |r|, and points of added error
 SIGNIFICANT = 0.05
 CLAIM_COLUMNS = [
     *("claim", "primary", "source", "published", "ours", "ci_low", "ci_high", "p_adjusted", "smallest_r", "n", "verdict", "table"),
+    *("between_cells", "between_cells_low", "between_cells_high"),
 ]
 STATED_COLUMNS = ["measure", "question", "side", "variant_of"]
 
@@ -62,7 +64,8 @@ def judged(
 
     Returns:
         ``CLAIM_COLUMNS`` and ``STATED_COLUMNS``, each claim followed by its variants, of which variant_of is its text, else "";
-        smallest_r is in the unit of ours: points for added error.
+        smallest_r is in the unit of ours: points for added error. between_cells, with the ends of its interval, is the correlation of
+        the cells' means, for claims on r with the gap.
 
     Raises:
         ValueError: see ``claims.check_claims``.
@@ -92,6 +95,8 @@ def judged(
             "side": claim["side"],
             "variant_of": "" if head == number else claims[head]["claim"],
         }
+        ends = ("", "_low", "_high")
+        own |= {f"between_cells{end}": row[f"{BETWEEN_CELLS}{end}"] if question == "r_gap" else np.nan for end in ends}
         rows.append(own | {"head": head, "may_speak": not failed(gates, [claim["measure"]])})
     table = pd.DataFrame(rows, columns=[*CLAIM_COLUMNS, *STATED_COLUMNS, "head", "may_speak"])
     family = table["table"].where(~table["primary"].astype(bool), "")

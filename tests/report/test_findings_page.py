@@ -131,6 +131,11 @@ def test_a_stranger_reads_whether_the_study_may_speak_and_whether_its_claims_are
         for verdict, question, p in itertools.product(("cannot tell", "supported"), ("added_error_points", "r_gap"), (0.01, 0.2))
     ]
     assert [number for number, text in enumerate(told) if "but not that error is saved" in text] == [0]
+    clear = row._replace(ci_low=0.1, ci_high=0.5, between_cells=-0.06, between_cells_low=-0.3, between_cells_high=0.2)
+    assert "; means of cells -0.06 (95 % interval -0.30 to 0.20), so it need not hold between" in claims.claim_sentence(clear)
+    assert "so it need not" not in claims.claim_sentence(clear._replace(between_cells_low=-0.1, between_cells_high=-0.02))
+    assert "so it need not" not in claims.claim_sentence(clear._replace(ci_low=-0.1))
+    assert "means of cells" not in claims.claim_sentence(clear._replace(between_cells=np.nan))
 
 
 def test_the_answer_on_the_field_counts_what_is_beyond_chance(tables):
@@ -168,6 +173,7 @@ def test_repeats_say_how_much_of_a_variance_a_seed_makes():
 
 def test_the_columns_of_the_ranking_are_the_contract(tables):
     questions = [f"{name}{end}" for name in claims.COLUMNS_OF_QUESTIONS for end in ("", "_low", "_high")]
+    questions += [f"r_gap_between_cells{end}" for end in ("", "_low", "_high")]
     last = ["p_adjusted", "added_error_points", "added_error_points_low", "added_error_points_high", "seconds"]
     wanted = ["measure", "title", "family", "baseline", "n", "images", "reliability", *questions, *last]
     assert list(tables["measures_ranking"].columns) == wanted

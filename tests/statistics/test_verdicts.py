@@ -10,6 +10,7 @@ from helpers.statistics.verdicts import judged, verdict
 
 AXES = ["depth", "rate", "train_size"]
 CLAIM = {"claim": "IoU falls as the gap grows", "primary": True, "measure": "iou", "question": "r_gap", "side": "below", "published": -0.6}
+BETWEEN = {"_between_cells": 0.4, "_between_cells_low": 0.2, "_between_cells_high": 0.6}
 GIVEN_FIT = CLAIM | {"claim": "and given the fit", "question": "r_gap_given_fit"}
 
 
@@ -95,6 +96,19 @@ def test_ranking_agrees_with_its_parts_and_marks_what_is_undefined():
     assert list(ranking_table(few, ["iou"], ["depth"], draws=0).table.filter(like="_low")) == []
 
 
+def test_means_of_cells_correlate_without_the_snapshots_of_a_run():
+    random, level = np.random.default_rng(0), np.repeat(np.arange(12.0), 2)
+    late = np.tile([-1.0, 1.0], 12)
+    models = pd.DataFrame({"cell": level, "iou": 0.1 * level + 2 * late, "gap": 0.5 - 0.01 * level + 0.1 * late, "test_accuracy": 0.5})
+    models["test_accuracy"] += 0.1 * random.normal(size=24)
+    row = ranking_table(models, ["iou"], [], fit=(), draws=100, permutations=19).table.iloc[0]
+    assert row["r_gap"] > 0.8
+    assert row[["r_gap_between_cells", "r_gap_between_cells_low", "r_gap_between_cells_high"]].tolist() == pytest.approx([-1] * 3)
+    order = np.random.default_rng(1).permutation(24)
+    again = ranking_table(models.iloc[order], ["iou"], [], fit=(), draws=0).table
+    assert again["r_gap_between_cells"][0] == pytest.approx(-1)
+
+
 def test_ranking_refuses_images_that_are_not_those_of_the_models():
     models = study("true")[0]
     values = np.repeat(models[["iou"]].to_numpy(), 9, axis=1)
@@ -150,7 +164,8 @@ def test_verdicts(side, low, high, p, expected):
 
 
 def test_holm_counts_primary_claims_as_one_family_and_each_table_as_one():
-    ranking = pd.DataFrame({"measure": list("abcde"), "n": 9, "r_gap": 0.5, "r_gap_low": 0.1, "r_gap_high": 0.9, "r_gap_smallest": 0.3})
+    facts = {"": 0.5, "_low": 0.1, "_high": 0.9, "_smallest": 0.3} | BETWEEN
+    ranking = pd.DataFrame({"measure": list("abcde"), "n": 9} | {f"r_gap{end}": value for end, value in facts.items()})
     ranking["r_gap_p"] = [0.01, 0.02, 0.01, 0.03, 0.04]
     gates = gate_table(pd.DataFrame({"gap": [0, 0.5], "test_accuracy": 0.6, "cell": 0, "finished": True}), classes=10)
     base = {"claim": "x", "question": "r_gap", "side": "above"}
@@ -166,7 +181,7 @@ def test_holm_counts_primary_claims_as_one_family_and_each_table_as_one():
 def test_formulas_of_one_thing_are_one_claim_that_is_judged_and_adjusted_once():
     ranking = pd.DataFrame({"measure": list("abcd"), "n": 9})
     for question in ("r_gap", "r_gap_given_fit"):
-        facts = {"": 0.5, "_low": 0.1, "_high": 0.9, "_smallest": 0.3, "_p": [0.01, 0.02, 0.03, 0.04]}
+        facts = {"": 0.5, "_low": 0.1, "_high": 0.9, "_smallest": 0.3, "_p": [0.01, 0.02, 0.03, 0.04]} | BETWEEN
         ranking = ranking.assign(**{f"{question}{end}": value for end, value in facts.items()})
     gates = gate_table(MODELS, classes=20)
     base = {"question": "r_gap", "side": "above"}
@@ -185,6 +200,14 @@ def test_formulas_of_one_thing_are_one_claim_that_is_judged_and_adjusted_once():
     # One primary claim alone, and four secondary ones of p 0.03, 0.03, 0.02 and 0.04; the variant is in no family.
     assert table["p_adjusted"].tolist() == pytest.approx([0.01, np.nan, 0.09, 0.09, 0.08, 0.09], nan_ok=True)
     assert table["verdict"].drop("b").tolist() == ["supported", *["cannot tell"] * 4]
+    assert table["between_cells"].isna().tolist() == [
+        False,
+        False,
+        False,
+        True,
+        False,
+        False,
+    ]  # given the fit
     apart = judged(stated, ranking, gates)
     assert (apart["variant_of"] == "").all()
 
