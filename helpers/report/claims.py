@@ -262,7 +262,8 @@ def say_ranking(table: pd.DataFrame, bands: Mapping[str, float]) -> str:
     return (
         f"{text.replace(';', ',', 1)} (adjusted p below 0.05 over all of them). Largest: **{first['title']}**, r = {first['r_gap']:.2f} "
         f"({interval(first['r_gap_low'], first['r_gap_high'])}, n = {int(first['n'])}{seen}), {promise}, "
-        f"adjusted p {first['p_adjusted']:.2g}. Chance alone takes the largest |r| of all up to {bands.get('r_gap', np.nan):.2f}."
+        f"adjusted p {first['p_adjusted']:.2g}. Chance alone moves one of all by up to {bands.get('r_gap', np.nan):.2f} from what the "
+        f"snapshots of the same cells give it, {own['r_gap_null'].min():.2f} to {own['r_gap_null'].max():.2f}."
     )
 
 
@@ -338,8 +339,8 @@ _PANELS = {
 def ranking_figure(table: pd.DataFrame, bands: Mapping[str, float]) -> Figure:
     """Draw every measure by every question with its interval, in the sign of the raw measure, and what it costs per model.
 
-    Filled markers have the sign that the measure promises, hollow ones the other, grey ones are baselines; the shaded band holds the
-    largest value of all measures in 95 % of the permutations.
+    Filled markers have the sign that the measure promises, hollow ones the other, grey ones are baselines; the shaded band holds
+    all measures in 95 % of the permutations, around what the snapshots within cells give each.
 
     Args:
         table: see ``ranking``.
@@ -353,7 +354,8 @@ def ranking_figure(table: pd.DataFrame, bands: Mapping[str, float]) -> Figure:
     at = np.arange(len(table))
     for ax, (question, title) in zip(axes, _PANELS.items(), strict=False):
         if np.isfinite(bands.get(question, np.nan)):
-            ax.axvspan(-bands[question], bands[question], color="0.6", alpha=0.25, linewidth=0)
+            centre = table[f"{question}_null"].to_numpy(dtype=float)
+            ax.fill_betweenx(at, centre - bands[question], centre + bands[question], step="mid", color="0.6", alpha=0.25, linewidth=0)
         ax.axvline(0, color="black", linewidth=0.8)
         promised = table["direction"] * (1 if question == "r_test_accuracy" else -1)
         kind = np.where(table["baseline"].astype(bool), 0, np.where(np.sign(table[question]) == promised, 1, 2))
@@ -372,7 +374,7 @@ def ranking_figure(table: pd.DataFrame, bands: Mapping[str, float]) -> Figure:
     axes[-1].plot(table["seconds"][shown], at[shown], "o", color="C1", markersize=4)
     axes[-1].set(xscale="log" if shown.any() else "linear")
     axes[-1].set_title("seconds\nper model", fontsize="small")
-    words = "filled: the sign that the measure promises; hollow: the other; shaded: chance for the best of all; in brackets: reliability"
+    words = "filled: the sign that the measure promises; hollow: the other; shaded: chance for the farthest of all; (reliability)"
     figure.supxlabel(words, fontsize="small")
     return figure
 

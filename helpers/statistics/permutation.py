@@ -72,6 +72,17 @@ def null_kendall(x: ArrayLike, y: ArrayLike, rows: NDArray[np.int32]) -> Array:
     return kendall(x, np.asarray(y, dtype=float)[rows], np.ones(rows.shape))
 
 
+def from_centre(observed: ArrayLike, null: Array) -> tuple[Array, Array, Array]:
+    """Distances of each statistic, and of its null, from the mean of that null: (M,) and (D, M) -> (M,), (D, M), and the means (M,).
+
+    Cells change places with their snapshots in order, so a measure that drifts as the gap grows within runs correlates with it under the
+    null too. What it has beyond that is tested, on both sides alike; else the measures that drift most set the bar for all.
+    """
+    known = np.isfinite(null)
+    centre = np.where(known, null, 0).sum(0) / np.where(known.any(0), known.sum(0), np.nan)
+    return np.abs(np.asarray(observed, dtype=float) - centre), np.abs(null - centre), centre
+
+
 def p_values(observed: ArrayLike, null: Array) -> Array:
     """Share of the null that is at least as large as what was observed, ``(1 + count) / (1 + draws)``, never 0: (M,) and (D, M) -> (M,).
 

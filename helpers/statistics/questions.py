@@ -18,6 +18,7 @@ from helpers.statistics.permutation import (
     PERMUTATIONS,
     adjusted_p_values,
     band,
+    from_centre,
     null_kendall,
     null_partial_correlation,
     p_values,
@@ -49,7 +50,7 @@ class Ranking(NamedTuple):
     """Answers to all questions, and how far chance takes the best of all these measures."""
 
     table: pd.DataFrame
-    bands: dict[str, float]  # by question: 95 % of the null's largest |r| or |tau|
+    bands: dict[str, float]  # by question: how far the null's r or tau lies from its mean, 95 % of the largest of all measures
 
 
 def ranking_table(
@@ -81,10 +82,10 @@ def ranking_table(
 
     Returns:
         The table, one row per measure: measure, n, images, reliability, cells; for each of ``QUESTIONS`` its value, and with suffixes
-        ``_low``, ``_high``, ``_smallest`` (the smallest |r| that could have been told from 0), ``_p``, ``_p_adjusted`` (maxT over these
-        measures); p_adjusted, that of r_gap; ``r_gap_between_cells`` with ``_low`` and ``_high``, the correlation of the cells' means, in
-        which snapshots of one run have no part; and ``added_error_points`` with ``_low``, ``_high``, ``_smallest`` and ``_p``, see
-        ``added_error``; its ``_p`` is that of r_gap_given_all. All r have the sign of the raw measure.
+        ``_low``, ``_high``, ``_smallest`` (the smallest |r| that could have been told from 0), ``_null`` (its mean where cells change
+        places, which only snapshots of the same cell give), ``_p`` (of the distance from there), ``_p_adjusted`` (maxT over these
+        measures); p_adjusted, that of r_gap; what ``between_cells`` gives; and ``added_error_points`` with ``_low``, ``_high``,
+        ``_smallest`` and ``_p``, see ``added_error``; its ``_p`` is that of r_gap_given_all. All r have the sign of the raw measure.
 
     Raises:
         ValueError: absent or undefined columns, or images that are not those of the measure.
@@ -109,11 +110,10 @@ def ranking_table(
         found = estimate(statistic, models, measures, target, draws=draws, seed=seed, drawn=drawn)
         columns |= {"cells": found.cells, question: found.value}
         if draws:
-            null = np.abs(null_kendall(x, targets[target], rows) if tau else null_partial_correlation(x, targets[target], rows, given))
+            null = null_kendall(x, targets[target], rows) if tau else null_partial_correlation(x, targets[target], rows, given)
             columns |= _named(question, found.low, found.high, smallest_detectable(found.drawn, found.cells))
-            size = np.abs(found.value)
-            columns |= {f"{question}_p": p_values(size, null), f"{question}_p_adjusted": adjusted_p_values(size, null)}
-            bands[question] = band(null)
+            tested, bands[question] = _tested(question, found.value, null)
+            columns |= tested
     columns |= between_cells(models, measures, draws, seed)
     if draws:
         added = added_error(x, held["r_gap_given_all"], targets["gap"], models["cell"], weights, seed)
@@ -132,6 +132,12 @@ def between_cells(models: pd.DataFrame, measures: Sequence[str], draws: int = DR
     found = estimate(partial_correlation, means, measures, draws=draws, seed=seed)
     ends = {f"{BETWEEN_CELLS}_low": found.low, f"{BETWEEN_CELLS}_high": found.high} if draws else {}
     return {BETWEEN_CELLS: found.value} | ends
+
+
+def _tested(question: str, observed: Array, null: Array) -> tuple[dict[str, ArrayLike], float]:
+    size, away, centre = from_centre(observed, null)
+    tested = {"null": centre, "p": p_values(size, away), "p_adjusted": adjusted_p_values(size, away)}
+    return {f"{question}_{name}": values for name, values in tested.items()}, band(away)
 
 
 def _named(question: str, low: ArrayLike, high: ArrayLike, smallest: ArrayLike) -> dict[str, ArrayLike]:

@@ -8,6 +8,7 @@ from helpers.statistics.correlations import kendall, partial_correlation
 from helpers.statistics.permutation import (
     adjusted_p_values,
     band,
+    from_centre,
     holm,
     null_kendall,
     null_partial_correlation,
@@ -41,6 +42,30 @@ def test_p_agrees_with_all_permutations_of_a_small_set():
     exact = (null >= abs(np.corrcoef(x, y)[0, 1]) - 1e-12).mean()
     drawn = np.abs(null_partial_correlation(x, y, permuted_rows(np.arange(6), 20_000)))
     assert p_values(np.abs(partial_correlation(x, y)), drawn)[0] == pytest.approx(exact, abs=0.015)
+
+
+def test_distances_are_from_the_mean_of_the_null():
+    null = np.array([[0.1, np.nan, np.nan], [0.3, 0.2, np.nan], [0.2, -0.4, np.nan]])
+    size, away, centre = from_centre([0.5, -0.2, 0.1], null)
+    assert centre == pytest.approx([0.2, -0.1, np.nan], nan_ok=True)
+    assert size == pytest.approx([0.3, 0.1, np.nan], nan_ok=True)
+    assert away[:, :2].ravel() == pytest.approx([0.1, np.nan, 0.1, 0.3, 0, 0.3], nan_ok=True)
+
+
+def test_a_drift_within_runs_is_no_finding_and_hides_none():
+    random, cells, late = np.random.default_rng(4), np.repeat(np.arange(30), 2), np.tile([-1.0, 1.0], 30)
+    found, hidden, told = [], [], []
+    for seed in range(200):
+        gap, other = random.normal(size=(2, 30))[:, cells] + 0.2 * random.normal(size=(2, 60))
+        x = np.column_stack([other + 2 * late, gap + 1.5 * random.normal(size=30)[cells]])
+        null = null_partial_correlation(x, gap + late, permuted_rows(cells, 199, seed))
+        observed = partial_correlation(x, gap + late)
+        size, away, _ = from_centre(observed, null)
+        found.append(p_values(size, away)[0] < 0.05)
+        told.append(adjusted_p_values(size, away)[1] < 0.05)
+        hidden.append(adjusted_p_values(np.abs(observed), np.abs(null))[1] < 0.05)
+    assert 2 <= sum(found) <= 21  # of 200 at 5 %: binomial, outside with a chance below 0.2 %
+    assert sum(told) > 2 * sum(hidden)
 
 
 def test_freedman_and_lane_agrees_with_refitting_every_permutation():

@@ -88,7 +88,8 @@ def test_ranking_agrees_with_its_parts_and_marks_what_is_undefined():
     ).all()
     assert abs(table.loc["train_accuracy", "added_error_points"]) < 0.1
     assert (table["r_gap_p_adjusted"] >= table["r_gap_p"]).all()
-    assert (table["tau_gap"].abs() > ranking.bands["tau_gap"]).tolist() == (table["tau_gap_p_adjusted"] < 0.05).tolist()
+    beyond = (table["tau_gap"] - table["tau_gap_null"]).abs() > ranking.bands["tau_gap"]
+    assert beyond.tolist() == (table["tau_gap_p_adjusted"] < 0.05).tolist()
     few = models[models["cell"] < 7].assign(iou=lambda t: t["iou"].where(t["cell"] > 0))
     table = ranking_table(few, ["iou"], ["depth"], draws=50, permutations=19).table
     assert table[["n", "cells"]].to_numpy().tolist() == [[12, 6]]
