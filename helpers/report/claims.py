@@ -208,12 +208,13 @@ def claim_sentence(row: Any) -> str:
     if np.isfinite(row.p_adjusted):
         text += f", adjusted p {row.p_adjusted:.2g}"
     if row.verdict == CANNOT_TELL and row.question == ADDED and row.p_adjusted < SIGNIFICANT:  # any other dealing of it does worse
-        text += " (it says something of the gap, but not that error is saved)"
+        text += ", that of r given fit and hyperparameters: it says something of the gap, but not that error is saved"
     if np.isfinite(row.between_cells):
         text += f"; means of cells {row.between_cells:.2f} ({interval(row.between_cells_low, row.between_cells_high)})"
         if _apart(row.ci_low, row.ci_high) and not _apart(row.between_cells_low, row.between_cells_high):
             text += ", so it need not hold between networks that are trained differently"
-    if row.verdict not in (NOT_TESTED, SUPPORTED, CONTRADICTED) and np.isfinite(row.smallest_r):
+    untold = row.verdict not in (NOT_TESTED, SUPPORTED, CONTRADICTED) and not _apart(row.ci_low, row.ci_high)
+    if untold and np.isfinite(row.smallest_r):
         text += f"; {row.smallest_r:.2f}{' points' if row.question == ADDED else ''} could have been told from 0"
     return text
 

@@ -21,6 +21,7 @@ PILOT = 150  # models; a study of fewer is a pilot
 MADE_BY = {
     "catalogue": "02_grid_training",
     "table2_hyperparameters": "02_grid_training",
+    "table3_iou": "03_cam_scoring",
     "gates": "04_baselines",
     "claims": "04_baselines",
     "claims_stated": "04_baselines",
@@ -95,7 +96,7 @@ def gates_section(gates: pd.DataFrame) -> str:
 
 def claims_section(claims: pd.DataFrame) -> str:
     """Write all claims as a table of Markdown, the primary ones first and variants below theirs; r has the sign of the raw measure."""
-    lines = ["| claim | published | here (95 % interval) | adjusted p | n | verdict |", "|---|---|---|---|---|---|"]
+    lines = ["| claim | published | here (95 % interval) | p (Holm, of the claims) | n | verdict |", "|---|---|---|---|---|---|"]
     for row in claims.itertuples():
         variant = isinstance(row.variant_of, str) and row.variant_of
         claim = f"**{row.claim}** (primary)" if row.primary else f"variant: {row.claim}" if variant else row.claim
@@ -113,7 +114,7 @@ def ranking_section(ranking: pd.DataFrame, claimed: Collection[str] = (), most: 
     chosen = (np.arange(len(shown)) < most) | shown["baseline"].astype(bool) | shown["measure"].isin(always)
     names = ["r_gap", "r_test_accuracy", "r_gap_given_fit", "r_gap_given_all", "added_error_points"]
     titles = ["r with the gap", "r with test accuracy", "given the fit", "given fit and hyperparameters", "points of error that it saves"]
-    lines = [f"| measure | n | images | reliability | {' | '.join(titles)} | adjusted p |", "|---" * (len(names) + 5) + "|"]
+    lines = [f"| measure | n | images | reliability | {' | '.join(titles)} | p (maxT, of all measures) |", "|---" * (len(names) + 5) + "|"]
     for _, row in shown[chosen].iterrows():
         cells = [_with_interval(row[name], row[f"{name}_low"], row[f"{name}_high"]) for name in names]
         images = f"{row['images']:.0f}" if np.isfinite(row["images"]) else "–"
@@ -121,6 +122,22 @@ def ranking_section(ranking: pd.DataFrame, claimed: Collection[str] = (), most: 
         title = f"{row['title']} (baseline)" if row["baseline"] else row["title"]
         lines.append(f"| {title} | {row['n']:.0f} | {images} | {reliable} | {' | '.join(cells)} | {p} |")
     return "\n".join(lines)
+
+
+def beside_the_paper(table3: pd.DataFrame) -> str:
+    """Write r of IoU and gap over models above a training accuracy, as the paper has it, beside the paper's, as a table of Markdown.
+
+    "" where the study has no model above an accuracy that the paper gives.
+    """
+    rows = table3[(table3["architecture"] == "Total") & table3["published_r"].notna() & table3["pearson_r"].notna()]
+    names = {"iou": "IoU", "iou_b": "IoU-B"}
+    lines = [
+        f"| {names[row.measure]} | {row.threshold:.0%} | {_with_interval(row.pearson_r, row.ci_low, row.ci_high)} | {row.n} "
+        f"| {row.published_r:.2f} |"
+        for row in rows.itertuples()
+    ]
+    head = "| measure | training accuracy above | r with the gap here | n | Du et al. 2024, Table 3 |\n|---|---|---|---|---|"
+    return "\n".join([head, *lines]) if lines else ""
 
 
 def _with_interval(value: float, low: float, high: float) -> str:
@@ -143,10 +160,13 @@ def page(study: Study, notes: str) -> str:
     told = [claims_section(claims), f"{say_stated(facts)} ({table_link('claims')})"] if len(claims) else []
     ranking, claimed = study.tables["measures_ranking"], set(claims["measure"])
     notice = "r has the sign of the raw measure. Baselines are arithmetic parts of the gap: no discovery when they lead."
+    paper = beside_the_paper(study.tables["table3_iou"])
+    matched = "In brackets 95 % intervals. A claim concerns all models, the paper's r those that are fitted this well."
     parts = [
         [f"# What {study.name} says", f"{say_gates(gates)}{pilot}", say_claims(claims)],
         ["## May this study speak?", gates_section(gates)],
         ["## Its claims", *told] if told else [],
+        ["## Beside the paper", paper, matched] if paper else [],
         ["## Does a measure add to what is known in advance?", say_added(ranking, study.tables["known_in_advance"])],
         [
             "## Every measure by the same questions",

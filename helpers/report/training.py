@@ -66,11 +66,12 @@ def gap_histogram(catalogue: pd.DataFrame) -> Figure:
 
 
 @style()
-def training_curves(histories: pd.DataFrame) -> Figure:
+def training_curves(histories: pd.DataFrame, rule3_split: str = "holdout") -> Figure:
     """Draw one line per run: training cross-entropy (log scale), training accuracy, accuracy on the split that rule 3 watches.
 
     Args:
-        histories: run_id, architecture, epoch, train_loss, train_accuracy, test_accuracy (fractions).
+        histories: run_id, architecture, epoch, train_loss, train_accuracy, monitor_accuracy (fractions).
+        rule3_split: what that split is, "holdout" of the training images or "test".
     """
     if not len(histories):
         return nothing_to_draw("No run has a history.")
@@ -78,7 +79,8 @@ def training_curves(histories: pd.DataFrame) -> Figure:
     figure, axes = plt.subplots(1, 3, figsize=(11, 3.6), layout="constrained")
     runs = histories.groupby("architecture")["run_id"].nunique()
     pixels = {"rasterized": runs.sum() > 40}  # in vector pictures: paths of more runs than one can follow take more room than a picture
-    panels = (("train_loss", "training loss (nats)"), ("train_accuracy", "training accuracy"), ("test_accuracy", "test accuracy"))
+    watched = "test accuracy" if rule3_split == "test" else "accuracy on training images held out"
+    panels = (("train_loss", "training loss (nats)"), ("train_accuracy", "training accuracy"), ("monitor_accuracy", watched))
     for ax, (column, label) in zip(axes, panels, strict=True):
         for (name, _), run in histories.groupby(["architecture", "run_id"]):
             mark = {"color": colours(names)[name], "linestyle": _LINES[names.index(name) % 4], "marker": "." if len(run) == 1 else ""}
@@ -351,16 +353,21 @@ def how_runs_ended(catalogue: pd.DataFrame) -> str:
 
 
 def late_convergence(changes: pd.DataFrame, settled: float = 0.05) -> str:
-    """Sentence on how many of the runs that ended at the cap still moved: median |relative change| of the loss above ``settled``."""
+    """Sentence on how many of the runs that ended at the cap still moved, median |relative change| of the loss an epoch above ``settled``,
+    and by how much the loss changed over all these epochs.
+    """
     if not len(changes):
         return "No run ended at the epoch cap: every run was stopped by the rules 1 to 3, or diverged."
     names = ["relative_loss_change", "loss_change_of_run"]
     moves = changes[names].abs().groupby(changes["run_id"]).median()
     moving, of_run = (int((moves[name] > settled).sum()) for name in names)
+    whole = (1 + changes["relative_loss_change"]).groupby(changes["run_id"]).prod() - 1
+    epochs = int(changes.groupby("run_id").size().max())
     return (
-        f"Of {count(len(moves), 'run')} at the cap, {moving} still changed their loss by more than {settled:.0%} an epoch in the median: "
-        + ("they had not converged." if moving else "all had settled.")
-        + f" Against the range of the loss in the whole run, as the article has it, {of_run} did."
+        f"Of {count(len(moves), 'run')} at the cap, {moving} still changed their loss by more than {settled:.0%} an epoch in the median"
+        + (": they had not converged." if moving else ".")
+        + f" Over the last {count(epochs, 'epoch')} the loss changed by {whole.median():+.0%} in the median of the runs, "
+        f"by {whole.min():+.0%} to {whole.max():+.0%}. Against the range of the loss in the whole run, as the article has it, {of_run} did."
     )
 
 

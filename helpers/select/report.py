@@ -266,7 +266,7 @@ def say_distance(differences: pd.DataFrame, measured: pd.DataFrame, used: Sequen
     other = differences[differences["same"].eq(False)]
     near = measured[measured["measure"].isin(used)]
     inside = int((near["outside"] == 0).sum())
-    text = "The study is of the same kind as your case in all that is compared."
+    text = "The set-up of the study is that of your case in all that is compared: architecture, images, classes."
     if len(other):
         parts = [f"{row.what} ({code(row.study)} there, {code(row.own)} here)" for row in other.itertuples()]
         text = f"**The study differs from your case** in {listed(parts, 7)}."

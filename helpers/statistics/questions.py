@@ -203,14 +203,16 @@ def added_error(x: Array, known: Array, gap: Array, cells: ArrayLike, weights: A
 def known_in_advance(
     models: pd.DataFrame, axes: Sequence[str], *, fit: Sequence[str] = FIT, draws: int = DRAWS, seed: int = 0
 ) -> pd.DataFrame:
-    """Error of the predicted gap before any measure: by the mean, by hyperparameters, and by hyperparameters and fit.
+    """Error of the predicted gap before any measure: by the mean, by the fit, by hyperparameters, and by hyperparameters and fit.
+
+    The fit holds training accuracy, of which the gap is made, so part of its merit is arithmetic.
 
     Returns:
-        One row each: known ("mean", "hyperparameters", "hyperparameters and fit"), error_points, low, high (over cells), n, cells.
+        One row each: known ("mean", "fit", "hyperparameters", "hyperparameters and fit"), error_points, low, high (over cells), n, cells.
     """
     models = with_fit(models) if "log_train_loss" not in models else models
     weights, gap, rows = cell_weights(models["cell"], draws, seed), models["gap"].to_numpy(dtype=float), []
-    parts = {"mean": ((), ()), "hyperparameters": (axes, ()), "hyperparameters and fit": (axes, fit)}
+    parts = {"mean": ((), ()), "fit": ((), fit), "hyperparameters": (axes, ()), "hyperparameters and fit": (axes, fit)}
     for name, (categorical, linear) in parts.items():
         errors = left_out_errors(design(models, categorical, linear), gap, models["cell"], seed)
         low, high = percentile_interval(mean_in_draws(errors, weights), models["cell"].nunique())

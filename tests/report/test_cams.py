@@ -67,7 +67,7 @@ def histories():
                 "epoch": np.arange(1, 6),
                 "train_loss": np.sort(rng.uniform(0.1, 2, 5))[::-1],
                 "train_accuracy": np.sort(rng.uniform(0, 1, 5)),
-                "test_accuracy": rng.uniform(0, 1, 5),
+                "monitor_accuracy": rng.uniform(0, 1, 5),
             }
         )
         for number in range(5)
@@ -171,14 +171,15 @@ def test_gap_histogram_holds_every_model_with_a_gap(catalogue):
 def test_training_curves_draw_one_line_per_run(histories):
     figure = training.training_curves(histories)
     axes = drawn(figure)
-    for ax, column in zip(axes, ["train_loss", "train_accuracy", "test_accuracy"], strict=True):
+    for ax, column in zip(axes, ["train_loss", "train_accuracy", "monitor_accuracy"], strict=True):
         lines = {tuple(line.get_ydata()) for line in ax.lines}
         assert lines == {tuple(run[column]) for _, run in histories.groupby("run_id")}
         assert all(line.get_xdata().tolist() == [1, 2, 3, 4, 5] for line in ax.lines)
         assert len({line.get_linestyle() for line in ax.lines}) == 2, "a line style per architecture"
         assert ax.get_xlabel() == "epoch"
     assert [ax.get_yscale() for ax in axes] == ["log", "linear", "linear"]
-    assert axes[0].get_ylabel() == "training loss (nats)"
+    assert axes[0].get_ylabel() == "training loss (nats)" and "held out" in axes[2].get_ylabel()
+    assert drawn(training.training_curves(histories, "test"))[2].get_ylabel() == "test accuracy"
     assert all("%" in label.get_text() for ax in axes[1:] for label in ax.get_yticklabels())
     assert legend_words(figure.legends[0]) == ["resnet18 (3 runs)", "resnet34 (2 runs)"]
 

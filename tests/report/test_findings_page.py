@@ -39,12 +39,15 @@ def tables():
     table, bands = claims.ranking(models, ["batch_size"], {"iou": 1.0}, values, draws=200, permutations=99, seed=0)
     levels = pd.DataFrame({"hyperparameter": ["batch_size"], "levels": ["16, 32"], "published": ["16, 32, 64"]})
     told = judged(CLAIMS, table, gates, [("iou", "iou_b")])
+    table3 = pd.DataFrame({"architecture": ["resnet18", "Total", "Total"], "threshold": [0.8, 0.8, 0.5], "measure": "iou", "n": 30})
+    table3 = table3.assign(pearson_r=[-0.3, -0.31, -0.2], ci_low=-0.5, ci_high=0.1, published_r=[-0.89, -0.8159, np.nan])
     found = {"catalogue": catalogue, "gates": gates, "claims": told[CLAIM_COLUMNS], "told": told}
     known = known_in_advance(models, ["batch_size"], draws=200)
     return found | {
         "claims_stated": claims.stated(told, KEPT),
         "measures_ranking": claims.ranking_columns(table),
         "known_in_advance": known,
+        "table3_iou": table3,
         "table2_hyperparameters": levels,
         "full": table,
         "bands": bands,
@@ -136,6 +139,12 @@ def test_a_stranger_reads_whether_the_study_may_speak_and_whether_its_claims_are
     assert "so it need not" not in claims.claim_sentence(clear._replace(between_cells_low=-0.1, between_cells_high=-0.02))
     assert "so it need not" not in claims.claim_sentence(clear._replace(ci_low=-0.1))
     assert "means of cells" not in claims.claim_sentence(clear._replace(between_cells=np.nan))
+
+
+def test_beside_the_paper_stand_models_that_are_fitted_as_well_as_its(tables):
+    text = findings_page.beside_the_paper(tables["table3_iou"])
+    assert text.splitlines()[2:] == ["| IoU | 80% | -0.31 (-0.50 to 0.10) | 30 | -0.82 |"]
+    assert findings_page.beside_the_paper(tables["table3_iou"].query("threshold == 0.5")) == ""
 
 
 def test_the_answer_on_the_field_counts_what_is_beyond_chance(tables):

@@ -293,9 +293,11 @@ def test_what_is_left_out_is_counted_by_reason():
 def test_convergence_is_judged_by_the_median_change():
     still = pd.DataFrame({"run_id": "a", "relative_loss_change": [0.01, -0.02, 0.5], "loss_change_of_run": [0.001, -0.002, 0.05]})
     moving = pd.DataFrame({"run_id": "b", "relative_loss_change": [-0.2, -0.3, 0.0], "loss_change_of_run": [-0.02, -0.03, 0.0]})
-    assert "Of 2 runs at the cap, 1 still changed" in training.late_convergence(pd.concat([still, moving]))
+    both = training.late_convergence(pd.concat([still, moving]))
+    assert "Of 2 runs at the cap, 1 still changed" in both
+    assert "Over the last 3 epochs the loss changed by +2% in the median of the runs, by -44% to +48%." in both
     assert training.late_convergence(moving).endswith("in the whole run, as the article has it, 0 did.")
-    assert "all had settled" in training.late_convergence(still)
+    assert "they had not converged" in training.late_convergence(moving) and "converged" not in training.late_convergence(still)
     assert training.late_convergence(still.iloc[:0]).startswith("No run ended at the epoch cap")
 
 
