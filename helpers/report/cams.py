@@ -28,6 +28,7 @@ from helpers.report.style import (
     nothing_to_draw,
     percent,
     points,
+    pools,
     say_reliable,
     style,
 )
@@ -104,7 +105,7 @@ def correlation_by_threshold(table: pd.DataFrame) -> Figure:
     """
     if not table["pearson_r"].notna().any():
         return nothing_to_draw("No architecture has enough models above any threshold for a correlation.")
-    measures, names = list(table["measure"].unique()), list(table["architecture"].unique())
+    measures, names = list(table["measure"].unique()), pools(table)
     figure, axes = plt.subplots(1, len(measures), figsize=(1 + 5.2 * len(measures), 4), layout="constrained", squeeze=False, sharey=True)
     for ax, measure in zip(axes[0], measures, strict=True):
         for number, name in enumerate(names):
@@ -116,7 +117,8 @@ def correlation_by_threshold(table: pd.DataFrame) -> Figure:
             ax.plot(x, rows["pearson_r"], label=name, **mark)
             ax.plot(x + 0.35, rows["published_r"], fillstyle="none", alpha=0.8, **mark)
             for place, models in zip(x, rows["n"], strict=True):
-                ax.text(place, 1.1, f"n={models:.0f}", rotation=90, ha="center", va="bottom", fontsize="xx-small")
+                turned = {"rotation": 90, "fontsize": "xx-small"} if len(names) > 1 else {"fontsize": "small"}
+                ax.text(place, 1.1, f"n={models:.0f}", ha="center", va="bottom", **turned)
         ax.axhline(0, color="black", linewidth=0.8)
         ax.set_xticks(sorted(100 * table["threshold"].unique()))
         ax.grid(axis="x", visible=False)

@@ -14,6 +14,7 @@ from helpers.files import PROJECT_ROOT, inside
 from helpers.report.claims import say_added, say_claims, say_gates, say_stated
 from helpers.report.style import count, interval, percent, points
 from helpers.statistics.gates import ANY_MEASURE
+from helpers.statistics.tables import TOTAL
 from helpers.statistics.verdicts import STATED_COLUMNS
 
 PAGE = "FINDINGS.md"
@@ -129,7 +130,7 @@ def beside_the_paper(table3: pd.DataFrame) -> str:
 
     "" where the study has no model above an accuracy that the paper gives.
     """
-    rows = table3[(table3["architecture"] == "Total") & table3["published_r"].notna() & table3["pearson_r"].notna()]
+    rows = table3[(table3["architecture"] == TOTAL) & table3["published_r"].notna() & table3["pearson_r"].notna()]
     names = {"iou": "IoU", "iou_b": "IoU-B"}
     lines = [
         f"| {names[row.measure]} | {row.threshold:.0%} | {_with_interval(row.pearson_r, row.ci_low, row.ci_high)} | {row.n} "

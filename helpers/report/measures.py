@@ -8,7 +8,7 @@ import pandas as pd
 import seaborn
 from matplotlib.figure import Figure
 
-from helpers.report.style import count, interval, listed, nothing_to_draw, percent, say_reliable, style
+from helpers.report.style import count, interval, listed, nothing_to_draw, percent, pools, say_reliable, style
 from helpers.statistics.hyperparameters import ALL, GIVEN_ALL, GIVEN_ONE, GRANULATED, POOLED
 from helpers.statistics.tables import TOTAL
 
@@ -17,13 +17,18 @@ from helpers.statistics.tables import TOTAL
 def methods_figure(table: pd.DataFrame, titles: Mapping[str, str]) -> Figure:
     """Draw Pearson's r of several methods per architecture, ours with its interval and the paper's hollow, a panel per method.
 
+    Drawn is the lowest threshold of training accuracy at which both stand; where there is none, the lowest.
+
     Args:
-        table: rows of one threshold: architecture, measure, n, pearson_r, ci_low, ci_high, published_r.
+        table: architecture, threshold, measure, n, pearson_r, ci_low, ci_high, published_r.
         titles: measure to what the panel is called.
     """
+    both = table.dropna(subset=["pearson_r", "published_r"])
+    threshold = (both if len(both) else table)["threshold"].min()
+    table = table[table["threshold"] == threshold]
     if not table["pearson_r"].notna().any():
         return nothing_to_draw("No architecture has enough models above this threshold for a correlation.")
-    names, chosen = list(table["architecture"].unique()), [name for name in titles if name in set(table["measure"])]
+    names, chosen = pools(table), [name for name in titles if name in set(table["measure"])]
     figure, axes = plt.subplots(
         1, len(chosen), figsize=(1.5 + 2.1 * len(chosen), 1.6 + 0.4 * len(names)), layout="constrained", sharey=True
     )
@@ -37,7 +42,7 @@ def methods_figure(table: pd.DataFrame, titles: Mapping[str, str]) -> Figure:
         ax.set(title=titles[measure], xlim=(-1.1, 1.1), xticks=[-1, 0, 1], ylim=(-0.5, len(names) - 0.5))
         ax.set_yticks(at, [f"{name}\nn = {int(n)}" for name, n in zip(names, rows["n"].fillna(0), strict=True)])
     np.atleast_1d(axes)[0].invert_yaxis()
-    figure.supxlabel("Pearson r with the gap", fontsize="medium")
+    figure.supxlabel(f"Pearson r with the gap, models above {threshold:.0%} training accuracy", fontsize="medium")
     handles, labels = np.atleast_1d(axes)[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False)
     return figure

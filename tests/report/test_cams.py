@@ -80,7 +80,7 @@ def thresholds():
     rows = [
         {"measure": measure, "architecture": name, "threshold": threshold, "n": 10 * (number + 1) + step}
         for measure in ("iou", "iou_b")
-        for number, name in enumerate(["resnet18", "Total"])
+        for number, name in enumerate(["resnet18", "resnet34"])
         for step, threshold in enumerate([0.95, 0.9])
     ]
     table = pd.DataFrame(rows)
@@ -296,6 +296,13 @@ def test_thresholds_draw_ours_filled_published_hollow_and_the_interval(threshold
         assert [text.get_text() for text in ax.texts] == [f"n={n}" for n in rows["n"]]
         assert "(%)" in ax.get_xlabel()
     assert [ax.get_title() for ax in figure.axes] == ["IoU", "IoU-B"]
+
+
+def test_the_total_of_one_architecture_is_not_drawn_twice(thresholds):
+    alone = thresholds.assign(architecture=thresholds["architecture"].replace("resnet34", "Total"))
+    axes = drawn(cams.correlation_by_threshold(alone))
+    assert legend_words(axes[-1].get_legend()) == ["resnet18"]
+    assert [text.get_rotation() for text in axes[0].texts] == [0, 0]
 
 
 def test_thresholds_stand_near_their_own_threshold(thresholds):

@@ -110,20 +110,26 @@ def texts(figure):
 def test_each_method_has_a_panel_with_our_value_and_the_papers():
     table = pd.DataFrame(
         {
-            "architecture": ["resnet18", "Total"] * 2,
-            "measure": ["iou", "iou", "nuclear_norm", "nuclear_norm"],
+            "architecture": ["resnet18", "resnet34", "Total"] * 2,
+            "threshold": 0.8,
+            "measure": ["iou"] * 3 + ["nuclear_norm"] * 3,
             "n": 10,
-            "pearson_r": [-0.5, -0.4, -0.2, np.nan],
+            "pearson_r": [-0.5, -0.45, -0.4, -0.2, -0.3, np.nan],
             "ci_low": -0.6,
             "ci_high": -0.1,
-            "published_r": [-0.89, -0.82, -0.2, -0.4],
+            "published_r": [-0.89, -0.85, -0.82, -0.2, -0.3, -0.4],
         }
     )
-    figure = measures.methods_figure(table, {"iou": "IoU", "nuclear_norm": "nuclear norm", "absent": "none"})
+    lower = table.assign(threshold=0.5, pearson_r=0.3, published_r=np.nan)
+    figure = measures.methods_figure(pd.concat([table, lower]), {"iou": "IoU", "nuclear_norm": "nuclear norm", "absent": "none"})
     assert [ax.get_title() for ax in figure.axes] == ["IoU", "nuclear norm"]
     ours, theirs = (line.get_xdata().tolist() for line in figure.axes[0].lines[:2])
-    assert ours == [-0.5, -0.4]
-    assert theirs == [-0.89, -0.82]
+    assert ours == [-0.5, -0.45, -0.4]
+    assert theirs == [-0.89, -0.85, -0.82]
+    assert "Pearson r with the gap, models above 80% training accuracy" in texts(figure)  # the lowest at which both stand
+    alone = measures.methods_figure(table[table["architecture"] != "resnet34"], {"iou": "IoU"})
+    assert alone.axes[0].lines[0].get_xdata().tolist() == [-0.5]  # the total of one architecture is that architecture
+    assert "above 50%" in measures.methods_figure(lower, {"iou": "IoU"}).get_supxlabel()
     assert "resnet18\nn = 10" in texts(figure)
     assert "enough models" in texts(measures.methods_figure(table.assign(pearson_r=np.nan), {"iou": "IoU"}))[0]
 
