@@ -14,7 +14,7 @@ from helpers.measures import registry
 from helpers.report.style import count, interval, listed, nothing_to_draw, percent, style
 from helpers.statistics import questions
 from helpers.statistics.claims import ADDED, KeptClaims, kept_claims
-from helpers.statistics.gates import ANY_MEASURE, NOT_KNOWN, gate_table
+from helpers.statistics.gates import ANY_MEASURE, gate_table
 from helpers.statistics.reliability import intraclass_correlation, reliability
 from helpers.statistics.verdicts import CANNOT_TELL, CONTRADICTED, NOT_TESTED, SIGNIFICANT, STATED_COLUMNS, SUPPORTED, judged
 
@@ -185,14 +185,15 @@ def say_gates(gates: pd.DataFrame) -> str:
         own = int((gates["concerns"] != ANY_MEASURE).sum())
         more = f", and {len(single)} of the {own} that concern one measure" if len(single) else ""
         return f"**This study may not speak**: of the gates that concern every claim these are closed: {'; '.join(parts)}{more}."
+    titles = {name: registry.ranked()[name].title if name in registry.ranked() else name for name in single["concerns"].unique()}
     for name, rows in single.groupby("gate", sort=False):
-        titles = [registry.ranked()[item].title if item in registry.ranked() else item for item in rows["concerns"]]
-        unknown, limits = rows[rows["value"].isna()], rows["limit"].str.partition(NOT_KNOWN)
-        reasons = listed([reason for reason in limits.loc[unknown.index, 2].unique() if reason], 2)
-        several = f"{len(unknown)} of {len(rows)} not known{': ' if reasons else ''}{reasons}" if len(unknown) else "outside of the limit"
-        why = _gate_value(next(rows.itertuples())) if len(rows) == 1 and not len(unknown) else several
-        parts.append(f"{name}, for {listed(titles, 3)} ({why}; {limits[0].iloc[0]})")
-    return f"**This study may speak of some measures only**: of {len(gates)} gates {len(closed)} are closed: {'; '.join(parts)}."
+        unknown = rows["value"].isna().sum()
+        why = f"not known for {unknown} of {len(rows)}" if unknown else _gate_value(next(rows.itertuples())) if len(rows) == 1 else ""
+        parts.append(f"{name} ({listed([titles[item] for item in rows['concerns']], 2)}{': ' if why else ''}{why})")
+    return (
+        f"**This study may speak of some measures only**. Nothing is judged of {listed(list(titles.values()), 10)}, since of "
+        f"{len(gates)} gates {len(closed)} are closed to them: {'; '.join(parts)}. Limits: table `gates`."
+    )
 
 
 def _numbers(row: Any) -> str:
@@ -303,7 +304,7 @@ def say_added(table: pd.DataFrame, known: pd.DataFrame) -> str:
     lowered = f" ({'; '.join(names)})" if names else ""
     return (
         f"{text} Beside hyperparameters and fit, {len(better)} of {count(len(own), 'measure')} lower it with an interval above 0{lowered}, "
-        f"{len(worse)} raise it; each interval stands alone, and of so many some {0.025 * len(own):.0f} lie above 0 by luck."
+        f"{len(worse)} raise it; each interval stands alone, and {0.025 * len(own):.1f} of so many would lie above 0 by luck alone."
     )
 
 

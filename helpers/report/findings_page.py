@@ -31,6 +31,17 @@ MADE_BY = {
 }
 
 
+_WORDS = """- **Fit**: training accuracy and logarithm of the training loss of a model. \
+"Given the fit" is what a correlation leaves when these are held fixed.
+- **Gate**: what a study must show before anything is judged of a measure; behind a closed one a claim is not tested here.
+- **Reliability**: agreement of a measure's values from one half of its images with those from the other; \
+below 0.8 a low correlation may be that of noise.
+- **Cell**: all models of the same hyperparameters, which differ in seed or moment. \
+Intervals draw whole cells; p-values deal the gaps anew among cells.
+- **Above chance**: energy in the box, pointing game, pixel average precision and IoU above shuffled boxes have taken off \
+what a map that knows nothing of the image has."""
+
+
 class Study(NamedTuple):
     """What is committed of a study."""
 
@@ -175,6 +186,7 @@ def page(study: Study, notes: str) -> str:
             f"{notice} All of them: {table_link('measures_ranking')}.",
         ],
         ["## The models", "\n".join(models_section(study))],
+        ["## Words", _WORDS],
         ["## What was left out", notes.strip()] if notes.strip() else [],
     ]
     lines = "\n\n".join(line for part in parts for line in part)

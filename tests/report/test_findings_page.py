@@ -161,7 +161,8 @@ def test_gates_of_single_measures_say_why_a_value_is_not_known(tables):
     opened.loc[opened["concerns"] == "iou_b", ["value", "passes", "limit"]] = [np.nan, False, why]
     text = claims.say_gates(opened)
     assert text.startswith("**This study may speak of some measures only**")
-    assert "models differ, for IoU-B (1 of 1 not known: no mean over images; reliability at least 0.8)" in text
+    assert "Nothing is judged of IoU-B, since of 12 gates 4 are closed to them: " in text
+    assert "models differ (IoU-B: not known for 1 of 1)" in text
 
 
 def test_repeats_say_how_much_of_a_variance_a_seed_makes():
