@@ -28,7 +28,6 @@ from helpers.report.style import (
     nothing_to_draw,
     percent,
     points,
-    pools,
     say_reliable,
     style,
 )
@@ -36,7 +35,7 @@ from helpers.scoring.common_set import ScoringSet
 from helpers.scoring.look import Overlays, Steps
 from helpers.statistics.reliability import images_needed, reliability
 from helpers.statistics.resampling import correlated, drawn_with_images
-from helpers.statistics.tables import TOTAL
+from helpers.statistics.tables import TOTAL, pools
 
 
 @style()

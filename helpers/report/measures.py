@@ -8,9 +8,9 @@ import pandas as pd
 import seaborn
 from matplotlib.figure import Figure
 
-from helpers.report.style import count, interval, listed, nothing_to_draw, percent, pools, say_reliable, style
+from helpers.report.style import count, interval, listed, nothing_to_draw, percent, say_reliable, style
 from helpers.statistics.hyperparameters import ALL, GIVEN_ALL, GIVEN_ONE, GRANULATED, POOLED
-from helpers.statistics.tables import TOTAL
+from helpers.statistics.tables import TOTAL, pools
 
 
 @style()

@@ -14,8 +14,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from helpers.statistics.tables import TOTAL
-
 _MARKERS = ("o", "s", "^", "D", "v", "P")
 _LINES = ("-", "--", "-.", ":")
 _LABELLED_CLASSES = 40  # drawn at most, each with its name
@@ -88,12 +86,6 @@ def say_reliable(row: pd.Series) -> str:
     """Reliability of a measure in words, to stand in the brackets of its correlation; "" where it is not known."""
     found = row.get("reliability", np.nan)
     return f", reliability {found:.2f}" if np.isfinite(found) else ""
-
-
-def pools(table: pd.DataFrame) -> list[str]:
-    """Architectures of a table and their total, which is left out where it is that of one architecture alone."""
-    names = list(table["architecture"].unique())
-    return names if len(names) > 2 else [name for name in names if name != TOTAL] or names
 
 
 def points(fraction: float) -> str:

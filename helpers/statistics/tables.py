@@ -20,6 +20,12 @@ TOTAL = "Total"
 _PAIRS_IN_ALL = 500_000_000  # pairs of cells over all permutations; above 300 cells there are fewer of these, 670 for the paper's 864
 
 
+def pools(table: pd.DataFrame) -> list[str]:
+    """Architectures of a table and their total, which is left out where it is that of one architecture alone."""
+    names = list(table["architecture"].unique())
+    return names if len(names) > 2 else [name for name in names if name != TOTAL] or names
+
+
 def _subsets(catalogue: pd.DataFrame, thresholds: Collection[float]) -> Iterator[tuple[dict[str, Any], pd.Series]]:
     """Models above each training accuracy, per architecture and then pooled: what they are called, and which they are."""
     for architecture in [*catalogue["architecture"].unique(), TOTAL]:
