@@ -210,14 +210,19 @@ def claim_sentence(row: Any) -> str:
         text += f", adjusted p {row.p_adjusted:.2g}"
     if row.verdict == CANNOT_TELL and row.question == ADDED and row.p_adjusted < SIGNIFICANT:  # any other dealing of it does worse
         text += ", that of r given fit and hyperparameters: it says something of the gap, but not that error is saved"
-    if np.isfinite(row.between_cells):
-        text += f"; means of cells {row.between_cells:.2f} ({interval(row.between_cells_low, row.between_cells_high)})"
-        if _apart(row.ci_low, row.ci_high) and not _apart(row.between_cells_low, row.between_cells_high):
-            text += ", so it need not hold between networks that are trained differently"
+    text += _between(row)
+    if _between(row) and _apart(row.ci_low, row.ci_high) and not _apart(row.between_cells_low, row.between_cells_high):
+        text += ", so it need not hold between networks that are trained differently"
     untold = row.verdict not in (NOT_TESTED, SUPPORTED, CONTRADICTED) and not _apart(row.ci_low, row.ci_high)
     if untold and np.isfinite(row.smallest_r):
         text += f"; {row.smallest_r:.2f}{' points' if row.question == ADDED else ''} could have been told from 0"
     return text
+
+
+def _between(row: Any) -> str:
+    if not np.isfinite(row.between_cells):
+        return ""
+    return f"; means of cells {row.between_cells:.2f} ({interval(row.between_cells_low, row.between_cells_high)})"
 
 
 def _apart(low: float, high: float) -> bool:
@@ -234,7 +239,9 @@ def say_claims(claims: pd.DataFrame, *, primary: bool = True) -> str:
     for row in chosen.itertuples():
         lines.append(f"- {claim_sentence(row)}.")
         below = claims[(claims["variant_of"] == row.claim) & (claims["question"] == row.question)]
-        lines += [f"    - as a variant, not judged apart: {other.claim}: {_numbers(other)}." for other in below.itertuples()]
+        lines += [
+            f"    - as a variant, not judged apart: {other.claim}: {_numbers(other)}{_between(other)}." for other in below.itertuples()
+        ]
     return "\n".join(lines)
 
 
@@ -357,7 +364,7 @@ def ranking_figure(table: pd.DataFrame, bands: Mapping[str, float]) -> Figure:
     for ax, (question, title) in zip(axes, _PANELS.items(), strict=False):
         if np.isfinite(bands.get(question, np.nan)):
             centre = table[f"{question}_null"].to_numpy(dtype=float)
-            ax.fill_betweenx(at, centre - bands[question], centre + bands[question], step="mid", color="0.6", alpha=0.25, linewidth=0)
+            ax.barh(at, 2 * bands[question], left=centre - bands[question], height=1, color="0.9", linewidth=0, zorder=0)
         ax.axvline(0, color="black", linewidth=0.8)
         promised = table["direction"] * (1 if question == "r_test_accuracy" else -1)
         kind = np.where(table["baseline"].astype(bool), 0, np.where(np.sign(table[question]) == promised, 1, 2))

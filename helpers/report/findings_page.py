@@ -14,6 +14,7 @@ from helpers.files import PROJECT_ROOT, inside
 from helpers.report.claims import say_added, say_claims, say_gates, say_stated
 from helpers.report.style import count, interval, percent, points
 from helpers.statistics.gates import ANY_MEASURE
+from helpers.statistics.hyperparameters import GIVEN_ALL, WITHIN
 from helpers.statistics.tables import TOTAL
 from helpers.statistics.verdicts import STATED_COLUMNS
 
@@ -31,6 +32,7 @@ MADE_BY = {
 }
 
 
+_LATER = "confounders"  # of notebook 05, which need not have run
 _WORDS = """- **Fit**: training accuracy and logarithm of the training loss of a model. \
 "Given the fit" is what a correlation leaves when these are held fixed.
 - **Gate**: what a study must show before anything is judged of a measure; behind a closed one a claim is not tested here.
@@ -57,7 +59,7 @@ def table_link(table: str) -> str:
 
 
 def read_study(reports: Path, name: str) -> Study:
-    """Read the tables of a study's report.
+    """Read the tables of a study's report, and that of notebook 05 where it has run.
 
     Raises:
         FileNotFoundError: a table is missing; the message says which notebook makes it.
@@ -67,6 +69,8 @@ def read_study(reports: Path, name: str) -> Study:
         if not (folder / f"{table}.csv").is_file():
             raise FileNotFoundError(f"{folder / table}.csv is missing; run {notebook} of study {name!r} first")
     tables = {table: pd.read_csv(folder / f"{table}.csv") for table in MADE_BY if table != "catalogue"}
+    if (folder / f"{_LATER}.csv").is_file():
+        tables[_LATER] = pd.read_csv(folder / f"{_LATER}.csv")
     catalogue = pd.read_csv(folder / "catalogue.csv", keep_default_na=False, na_values=["", "nan", "NaN"])
     catalogue = catalogue.assign(left_out=catalogue["left_out"].astype(object).fillna(""))
     return Study(name, catalogue, catalogue[catalogue["left_out"] == ""].reset_index(drop=True), tables)
@@ -152,6 +156,33 @@ def beside_the_paper(table3: pd.DataFrame) -> str:
     return "\n".join([head, *lines]) if lines else ""
 
 
+def held_fixed_section(confounders: pd.DataFrame, ranking: pd.DataFrame, claimed: Collection[str]) -> str:
+    """Write r with the gap of claimed measures over all models, over means of cells, and with hyperparameters held fixed, as a table of
+    Markdown; "" where notebook 05 has none of them.
+
+    Args:
+        confounders: see ``hyperparameters.confounders``; of its levels the lowest and the highest r are shown.
+        ranking: with the correlation of the means of cells.
+        claimed: measures.
+    """
+    heads = ["measure", "all models", "means of cells", "given all hyperparameters", "lowest within a level", "highest within a level"]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for row in ranking[ranking["measure"].isin(claimed)].itertuples():
+        own = confounders[(confounders["measure"] == row.measure) & confounders["r"].notna()]
+        given, levels = own[own["kind"] == GIVEN_ALL], own[own["kind"] == WITHIN].sort_values("r", kind="stable")
+        if not len(given) or not len(levels):
+            continue
+        ends = [
+            f"{end.hyperparameter} {end.level}: {_with_interval(end.r, end.ci_low, end.ci_high)}"
+            for end in levels.iloc[[0, -1]].itertuples()
+        ]
+        between = _with_interval(row.r_gap_between_cells, row.r_gap_between_cells_low, row.r_gap_between_cells_high)
+        cells = [_with_interval(row.r_gap, row.r_gap_low, row.r_gap_high), between]
+        cells += [_with_interval(*given.iloc[0][["r", "ci_low", "ci_high"]]), *ends]
+        lines.append(f"| {row.title} | {' | '.join(cells)} |")
+    return "\n".join(lines) if len(lines) > 2 else ""
+
+
 def _with_interval(value: float, low: float, high: float) -> str:
     if not np.isfinite(value):
         return "–"
@@ -170,15 +201,18 @@ def page(study: Study, notes: str) -> str:
     scored = int((study.catalogue["snapshot"] != "none").sum())
     pilot = f" With {count(scored, 'model')}, fewer than {PILOT}, this is a **pilot**." if scored < PILOT else ""
     told = [claims_section(claims), f"{say_stated(facts)} ({table_link('claims')})"] if len(claims) else []
-    ranking, claimed = study.tables["measures_ranking"], set(claims["measure"])
     notice = "r has the sign of the raw measure. Baselines are arithmetic parts of the gap: no discovery when they lead."
+    ranking, claimed = study.tables["measures_ranking"], set(claims["measure"])
     paper = beside_the_paper(study.tables["table3_iou"])
+    held = held_fixed_section(study.tables[_LATER], ranking, claimed) if _LATER in study.tables else ""
+    turned = f"r with the gap; the fit is not held fixed here. Every level: {table_link(_LATER)}."
     matched = "In brackets 95 % intervals. A claim concerns all models, the paper's r those that are fitted this well."
     parts = [
         [f"# What {study.name} says", f"{say_gates(gates)}{pilot}", say_claims(claims)],
         ["## May this study speak?", gates_section(gates)],
         ["## Its claims", *told] if told else [],
         ["## Beside the paper", paper, matched] if paper else [],
+        ["## With hyperparameters held fixed", held, turned] if held else [],
         ["## Does a measure add to what is known in advance?", say_added(ranking, study.tables["known_in_advance"])],
         [
             "## Every measure by the same questions",

@@ -147,6 +147,25 @@ def test_beside_the_paper_stand_models_that_are_fitted_as_well_as_its(tables):
     assert findings_page.beside_the_paper(tables["table3_iou"].query("threshold == 0.5")) == ""
 
 
+def test_what_is_held_fixed_stands_beside_all_models(tables, reports):
+    rows = [
+        ("iou", "pooled", "all", "", -0.9, np.nan, np.nan),
+        ("iou", "within a level", "batch_size", "16", 0.3, 0.1, 0.5),
+        ("iou", "within a level", "batch_size", "32", -0.2, -0.4, 0.0),
+        ("iou", "within a level", "optimizer", "sgd", np.nan, np.nan, np.nan),
+        ("iou", "given all", "all", "", 0.25, 0.1, 0.4),
+        ("iou_b", "pooled", "all", "", 0.0, np.nan, np.nan),
+    ]
+    table = pd.DataFrame(rows, columns=["measure", "kind", "hyperparameter", "level", "r", "ci_low", "ci_high"])
+    text = findings_page.held_fixed_section(table, tables["measures_ranking"], {"iou", "iou_b"})
+    (line,) = text.splitlines()[2:]
+    assert line.endswith("| 0.25 (0.10 to 0.40) | batch_size 32: -0.20 (-0.40 to 0.00) | batch_size 16: 0.30 (0.10 to 0.50) |")
+    assert findings_page.held_fixed_section(table, tables["measures_ranking"], {"iou_b"}) == ""
+    assert run(reports, "--write") == 0 and "held fixed\n" not in (reports / "made_up/FINDINGS.md").read_text()
+    table.to_csv(reports / "made_up/tables/confounders.csv", index=False)
+    assert run(reports, "--write") == 0 and line in (reports / "made_up/FINDINGS.md").read_text()
+
+
 def test_the_answer_on_the_field_counts_what_is_beyond_chance(tables):
     text = claims.say_field_answer(tables["full"], tables["gates"])
     assert text.startswith("Of 2 measures 1 go with the gap beyond what chance gives the best of so many, ")
