@@ -12,6 +12,7 @@ from helpers.report.style import count, nothing_to_draw, style
 from helpers.scoring.worth import BASELINE, HOLDOUT, KNOWN, SOURCES, TRAINING, UNLABELLED
 
 _SHOWN = 5  # measures of training images in the figure
+_POINTS = (0.5, 1, 2, 5, 10, 20, 50)  # ticks
 
 
 def target_columns(models: pd.DataFrame, shifts: Sequence[str]) -> pd.DataFrame:
@@ -52,13 +53,16 @@ def worth_figure(table: pd.DataFrame, titles: Mapping[str, str]) -> Figure:
         ax.axvline(own["with_error"].get(KNOWN, np.nan), color="black", linewidth=1, label=KNOWN)
         labels = own[own.index.str.endswith("labelled images")]
         ax.axvline(labels["error"].iloc[0], color="C2", linewidth=1, linestyle="--", label=labels.index[0])
-        ax.set(title=target, xlim=(0, None))
+        ax.set(title=target, xscale="log")  # errors of 1 and of 30 points stand side by side
+        ax.set_xticks(_POINTS, [f"{value:g}" for value in _POINTS])
+        ax.minorticks_off()
         ax.set_yticks(range(len(shown)), [titles.get(name, name) for name in shown], fontsize="small")
     for ax in axes.flat[len(targets) :]:
         ax.set_axis_off()
     for name, marker, colour in zip(SOURCES, "Dos", ("black", "C0", "C1"), strict=True):
         axes.flat[0].plot([], [], marker, color=colour, label=name)
-    figure.supxlabel("mean absolute error of the predicted accuracy, points\n(hollow: as it is; filled: with hyperparameters and fit)")
+    words = "mean absolute error of the predicted accuracy, points\n(hollow: as it is; filled: with hyperparameters and fit)"
+    figure.supxlabel(words, fontsize="medium")
     figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False, fontsize="small")
     return figure
 
