@@ -74,11 +74,12 @@ def test_every_measure_of_every_model_is_in_the_tables_of_04(finished):
     # Accuracy and loss on the training images stand there as the baselines that they are.
     assert set(claims) - {"training_accuracy", "training_loss"} <= set(ranking["measure"])
     assert ranking["baseline"].any()
-    whole = ["r_gap", "tau_gap", "r_test_accuracy", "r_gap_given_fit", "r_gap_given_all", "added_error_points"]
+    whole = ["r_gap", "tau_gap", "r_test_accuracy", "r_gap_given_fit", "r_gap_given_all", "r_gap_between_cells", "added_error_points"]
     wanted = {"measure", "title", "family", "baseline", "n", "images", "reliability", "p_adjusted", "seconds"}
     assert set(ranking) == wanted | {f"{name}{end}" for name in whole for end in ("", "_low", "_high")}
     assert pd.read_csv(tables / "gates.csv").columns.tolist() == ["gate", "concerns", "value", "limit", "passes"]
     claimed = ["claim", "primary", "source", "published", "ours", "ci_low", "ci_high", "p_adjusted", "smallest_r", "n", "verdict", "table"]
+    claimed += ["between_cells", "between_cells_low", "between_cells_high"]
     assert pd.read_csv(tables / "claims.csv").columns.tolist() == claimed
     curves = pd.read_csv(tables / "perturbation_curves.csv")
     assert len(curves) == 8 * 3  # perturbations, magnitudes
