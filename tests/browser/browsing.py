@@ -258,8 +258,15 @@ class Explorer:
         box.click()
 
     def points(self) -> list[Any]:
-        """List the points of the first plot."""
-        return self.find(".js-plotly-plot:first-of-type .points path")
+        """List the points of the first plot, when the kernel waits and two looks in turn find them at the same place."""
+        places: list[Any] = []
+
+        def at_rest() -> list[Any]:
+            found = self.find(".js-plotly-plot:first-of-type .points path")
+            places.append(self.browser.execute_script(_PLACES, found))
+            return found if self._kernel_waits() and places[-2:-1] == places[-1:] else []
+
+        return until(at_rest, 60, "the points of the plot do not come to rest")
 
     def click(self, element: Any) -> None:
         """Click on the middle of something drawn."""
@@ -270,6 +277,9 @@ class Explorer:
 
     def _scroll_to(self, element: Any) -> None:
         self.browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
+
+
+_PLACES = "return arguments[0].map(one => Object.values(one.isConnected ? one.getBoundingClientRect().toJSON() : {}))"
 
 
 def _enabled(browser: Any, handle: Any) -> bool:
