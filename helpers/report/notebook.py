@@ -196,6 +196,12 @@ def show_table(report: Report, frame: pd.DataFrame, name: str, reading: str = ""
     report.record("table", name=name, path=f"tables/{path.name}", reading=reading, rows=len(frame))
 
 
+def keep_table(report: Report, frame: pd.DataFrame, name: str) -> None:
+    """Write a table that is too long to be read to ``tables/<name>.parquet``; it is not shown."""
+    with complete_or_absent(inside(report.folder, f"tables/{name}.parquet")) as temporary:
+        frame.to_parquet(temporary, index=False, compression="zstd")
+
+
 def provenance(report: Report, seconds: float, device: object = "cpu") -> None:
     """Show and record what made this report: commit, versions, device, time and duration."""
     facts = {"commit": files.commit(), "device": files.device_name(device), **files.all_versions()}

@@ -109,14 +109,17 @@ def write_cards(
     level: float,
     distance: str,
     target: TargetResult | None = None,
+    most: int | None = None,
 ) -> Mapping[str, Path]:
-    """Write the card of every checkpoint into a folder; arguments as for ``card``. Files that are no checkpoints have none.
+    """Write the card of every checkpoint, or of the first ``most``, into a folder; other arguments as for ``card``.
+
+    Files that are no checkpoints have none.
 
     Returns:
         The path of each by its checkpoint's name.
     """
     written = {}
-    for _, row in verdict.ranking[verdict.ranking["verdict"] != PASSED_OVER].iterrows():
+    for _, row in verdict.ranking[verdict.ranking["verdict"] != PASSED_OVER].head(most).iterrows():
         own = scores[scores["checkpoint"] == row["checkpoint"]]
         path = inside(folder, file_name(row["checkpoint"]))
         with complete_or_absent(path) as temporary:

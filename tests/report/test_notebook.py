@@ -18,7 +18,17 @@ from PIL import Image
 from helpers.files import STAGING
 from helpers.report import notebook as report_notebook
 from helpers.report import pages, style
-from helpers.report.notebook import cell_text, made_for_others, open_report, parameters, provenance, show_figure, show_table, tell
+from helpers.report.notebook import (
+    cell_text,
+    keep_table,
+    made_for_others,
+    open_report,
+    parameters,
+    provenance,
+    show_figure,
+    show_table,
+    tell,
+)
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +114,16 @@ def test_the_same_figure_is_the_same_files(report):
         show_figure(opened, figure, "curve", "One.")
         contents.append([(opened.folder / f"figures/01_data_subset-curve.{end}").read_bytes() for end in ("png", "svg")])
     assert contents[0] == contents[1]
+
+
+def test_a_long_table_is_kept_whole_and_not_shown(report):
+    frame = pd.DataFrame({"model_id": ["a", "b"], "value": [0.1, np.nan]})
+    opened = report[0]
+    keep_table(opened, frame, "scores")
+    pd.testing.assert_frame_equal(pd.read_parquet(opened.folder / "tables/scores.parquet"), frame)
+    assert opened.story == []
+    with pytest.raises(ValueError, match="outside"):
+        keep_table(opened, frame, "../../outside")
 
 
 def test_what_needs_no_picture_and_a_table_without_rows_are_told(report):
