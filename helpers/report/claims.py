@@ -211,7 +211,7 @@ def claim_sentence(row: Any) -> str:
     if row.verdict == CANNOT_TELL and row.question == ADDED and row.p_adjusted < SIGNIFICANT:  # any other dealing of it does worse
         text += ", that of r given fit and hyperparameters: it says something of the gap, but not that error is saved"
     text += _between(row)
-    if _between(row) and _apart(row.ci_low, row.ci_high) and not _apart(row.between_cells_low, row.between_cells_high):
+    if np.isfinite(row.between_cells) and _apart(row.ci_low, row.ci_high) and not _apart(row.between_cells_low, row.between_cells_high):
         text += ", so it need not hold between networks that are trained differently"
     untold = row.verdict not in (NOT_TESTED, SUPPORTED, CONTRADICTED) and not _apart(row.ci_low, row.ci_high)
     if untold and np.isfinite(row.smallest_r):

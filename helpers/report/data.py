@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from helpers.data.dataset import ImageSet, StudyData
-from helpers.report.style import _LABELLED_CLASSES, _boxes, _show, count, nothing_to_draw, percent, style
+from helpers.report.style import _LABELLED_CLASSES, _boxes, _show, count, ends, nothing_to_draw, percent, style
 
 
 @style()
@@ -29,8 +29,8 @@ def class_counts(classes: pd.DataFrame) -> Figure | None:
         return None
     shown, half, title = classes, _LABELLED_CLASSES // 2, None
     if len(classes) > _LABELLED_CLASSES:
-        table = classes.sort_values(["train_images", "test_images"], ascending=False, kind="stable")
-        shown, title = pd.concat([table.head(half), table.tail(half)]), f"{half} largest and {half} smallest of {len(classes)} classes"
+        shown = ends(classes.sort_values(["train_images", "test_images"], ascending=False, kind="stable"))
+        title = f"{half} largest and {half} smallest of {len(classes)} classes"
     figure, ax = plt.subplots(figsize=(7.5, 0.8 + 0.28 * len(shown)), layout="constrained")
     rows = np.arange(len(shown))
     ax.barh(rows - 0.2, shown["train_images"], height=0.4, label=f"training (n = {classes['train_images'].sum():,})")

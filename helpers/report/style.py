@@ -88,6 +88,12 @@ def say_reliable(row: pd.Series) -> str:
     return f", reliability {found:.2f}" if np.isfinite(found) else ""
 
 
+def ends(table: pd.DataFrame) -> pd.DataFrame:
+    """The table where it has at most as many classes as are drawn, else its first and its last ones, half of that number each."""
+    half = _LABELLED_CLASSES // 2
+    return table if len(table) <= _LABELLED_CLASSES else pd.concat([table.head(half), table.tail(half)])
+
+
 def points(fraction: float) -> str:
     """Write a fraction as percentage points; an undefined one in words."""
     return f"{100 * fraction:.1f} points" if np.isfinite(fraction) else "undefined"

@@ -18,6 +18,7 @@ from helpers.report.style import (
     _NAMES,
     colours,
     count,
+    ends,
     levels_in_order,
     listed,
     nothing_to_draw,
@@ -241,7 +242,7 @@ def per_class_bars(per_class: pd.DataFrame) -> Figure:
         return nothing_to_draw("There is no class to score.")
     table = per_class.sort_values("f1", ascending=False, kind="stable", na_position="last")
     half = _LABELLED_CLASSES // 2
-    shown = table if len(table) <= _LABELLED_CLASSES else pd.concat([table.head(half), table.tail(half)])
+    shown = ends(table)
     figure, ax = plt.subplots(figsize=(7.5, 1.2 + 0.42 * len(shown)), layout="constrained")
     rows = np.arange(len(shown))
     for number, (column, label) in enumerate(_SCORES.items()):
