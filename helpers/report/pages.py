@@ -59,8 +59,8 @@ def executed_notebooks(folder: Path) -> list[Path]:
 def write_assets(reports: Path) -> None:
     """Write what the pages of all studies share to ``reports/assets``: their style and scripts, plotly.js and itables.
 
-    plotly.js is the one that plotly carries, itables.js the DataTables that itables carries, as a script that opens from disk, where a
-    browser loads no module. These two are left as they are where they are.
+    plotly.js is the one that plotly carries, compressed to two fifths of its size; itables.js the DataTables that itables carries, as a
+    script that opens from disk, where a browser loads no module. These two are left as they are where they are.
 
     Raises:
         ValueError: the bundle of itables has another form than this knows.
@@ -68,7 +68,7 @@ def write_assets(reports: Path) -> None:
     folder = reports / "assets"
     contents = {name: (_ASSETS / name).read_text(encoding="utf-8") for name in ("pages.css", "pages.js", "explore.js")}
     contents["pages.css"] += _highlighting()
-    if not all((folder / name).is_file() for name in ("plotly.min.js", "itables.js", "itables.css")):
+    if not all((folder / name).is_file() for name in ("plotly.packed.js", "itables.js", "itables.css")):
         contents |= _libraries()
     for name, content in contents.items():
         path = folder / name
@@ -90,7 +90,10 @@ def _libraries() -> dict[str, str]:
     given = ",".join(f"{other.strip()}:{own.strip()}" for own, other in names)
     script = re.sub(r"\bexport\s*\{[^}]*\};?", lambda _: f"window.itables={{{given}}};", text)
     styled = (bundle / "dt_bundle.css").read_text(encoding="utf-8")
-    return {"itables.js": f"(()=>{{{script}\n}})();\n", "itables.css": styled, "plotly.min.js": get_plotlyjs()}
+    drawing = get_plotlyjs()
+    licence = (re.match(r"\s*(/\*.*?\*/)", drawing, flags=re.DOTALL) or [""])[0]
+    plotly = f'{licence.strip()}\nwindow.plotlyPacked = "{compressed(drawing)}";\n'
+    return {"itables.js": f"(()=>{{{script}\n}})();\n", "itables.css": styled, "plotly.packed.js": plotly}
 
 
 def say_changed(folder: Path, changes: Sequence[str]) -> None:
@@ -187,8 +190,13 @@ def _environment() -> jinja2.Environment:
 
 
 def packed(value: Any) -> str:
-    """JSON compressed by gzip, a third of its size, in letters that mean nothing to HTML; ``unpacked`` of pages.js reads it."""
-    return base64.b64encode(gzip.compress(json.dumps(value, allow_nan=False).encode(), mtime=0)).decode()
+    """A value as compressed JSON; ``unpacked`` of pages.js reads it."""
+    return compressed(json.dumps(value, allow_nan=False))
+
+
+def compressed(text: str) -> str:
+    """A text compressed by gzip, about a third of its size, in letters that mean nothing to HTML; ``decompressed`` of pages.js reads it."""
+    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 
 
 def _reports(folder: Path) -> Path:

@@ -3,10 +3,12 @@
 import base64
 import gzip
 import json
+import re
 
 import nbformat
 import pandas as pd
 import pytest
+from plotly.offline import get_plotlyjs
 
 from helpers.files import PROJECT_ROOT
 from helpers.report import markup, pages
@@ -174,9 +176,19 @@ def test_the_shared_libraries_are_scripts_that_open_from_disk(tmp_path):
     script = (tmp_path / "assets/itables.js").read_text()
     assert "window.itables={" in script
     assert "\nexport" not in script
-    before = (tmp_path / "assets/plotly.min.js").stat().st_mtime_ns
+    packed = tmp_path / "assets/plotly.packed.js"
+    before = packed.stat().st_mtime_ns
     pages.write_assets(tmp_path)
-    assert (tmp_path / "assets/plotly.min.js").stat().st_mtime_ns == before
+    assert packed.stat().st_mtime_ns == before
+
+
+def test_plotly_is_carried_whole_with_its_licence_and_smaller(tmp_path):
+    pages.write_assets(tmp_path)
+    text = (tmp_path / "assets/plotly.packed.js").read_text()
+    assert "Licensed under the MIT license" in text[:300]
+    (letters,) = re.findall(r'^window\.plotlyPacked = "([A-Za-z0-9+/=]+)";$', text, flags=re.MULTILINE)
+    assert gzip.decompress(base64.b64decode(letters)).decode() == get_plotlyjs()
+    assert len(text) < 0.5 * len(get_plotlyjs())
 
 
 def test_committed_pages_have_the_style_and_scripts_that_are_written_today(tmp_path):

@@ -1,6 +1,9 @@
 // Figures that answer to the mouse, from the tables embedded in the page; nothing is fetched and no kernel is asked.
 (async () => {
   "use strict";
+  const library = document.createElement("script");
+  library.textContent = await window.workbook.decompressed(window.plotlyPacked).text();
+  document.head.append(library);
   const data = await window.workbook.unpacked(document.getElementById("content"));
   const { models, columns, axes, curves } = data;
   const at = id => document.getElementById(id);

@@ -1,11 +1,12 @@
 // What every page of a report does: tables that sort and search, code that folds, and the scheme of the screen.
 (() => {
   "use strict";
-  const unpacked = async element => {
-    const bytes = Uint8Array.from(atob(element.textContent), letter => letter.charCodeAt(0));
-    return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
+  const decompressed = letters => {
+    const bytes = Uint8Array.from(atob(letters), letter => letter.charCodeAt(0));
+    return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip")));
   };
-  window.workbook = { unpacked };
+  const unpacked = element => decompressed(element.textContent).json();
+  window.workbook = { decompressed, unpacked };
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const scheme = () => document.documentElement.classList.toggle("dark", dark.matches);
   dark.addEventListener("change", scheme);
