@@ -17,7 +17,6 @@ FACE = {
         "say_cam_methods",
         "say_choices",
         "say_examples",
-        "say_label_noise",
         "say_machine_masks",
         "say_map_thresholds",
         "say_random",
@@ -45,5 +44,6 @@ FACE = {
         "published_pooled",
         "validity",
     ],
+    "wrong_labels": ["say_label_noise", "say_pairs", "say_promises", "shifts_figure", "with_promises"],
 }
 __getattr__ = face(__name__, FACE)

@@ -358,18 +358,6 @@ def say_repeats(table: pd.DataFrame) -> str:
     return " ".join(parts)
 
 
-def say_label_noise(table: pd.DataFrame) -> str:
-    """Sentence on how r stands at each level of label noise, or that there is none in the study."""
-    levels = table["level"].astype(float)
-    if not len(table) or not (levels > 0).any():
-        return (
-            "This study has no models trained on noisy labels, so the paper's claim that IoU holds under label noise is not tested here; "
-            "set label_noises in 02_grid_training, for example to [0.0, 0.2]."
-        )
-    each = [f"{percent(level)} noise: {with_interval(row)}" for level, (_, row) in zip(levels, table.iterrows(), strict=True)]
-    return f"r by label noise: {'; '.join(each)}. {signs(table, 'level')}."
-
-
 def right_and_wrong(single: pd.DataFrame) -> str:
     """Sentence on whether an image that is classified right has the larger overlap."""
     means = single.groupby("right")["iou"].mean()

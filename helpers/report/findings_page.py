@@ -32,7 +32,7 @@ MADE_BY = {
 }
 
 
-_LATER = "confounders"  # of notebook 05, which need not have run
+_HELD, _SHIFTS = "confounders", "label_noise_shifts"  # of notebook 05, which need not have run
 _WORDS = """- **Fit**: training accuracy and logarithm of the training loss of a model. \
 "Given the fit" is what a correlation leaves when these are held fixed.
 - **Gate**: what a study must show before anything is judged of a measure; behind a closed one a claim is not tested here.
@@ -42,6 +42,11 @@ below 0.8 a low correlation may be that of noise.
 Intervals draw whole cells; p-values deal the gaps anew among cells.
 - **Above chance**: energy in the box, pointing game, pixel average precision and IoU above shuffled boxes have taken off \
 what a map that knows nothing of the image has."""
+
+
+_PAIRS = """Pairs of models that share all hyperparameters, seed and moment. \
+Shifts are in standard deviations between models of right labels; \
+promised is r times the shift of the gap, which a measure has that follows the gap as it does among those."""
 
 
 class Study(NamedTuple):
@@ -69,8 +74,7 @@ def read_study(reports: Path, name: str) -> Study:
         if not (folder / f"{table}.csv").is_file():
             raise FileNotFoundError(f"{folder / table}.csv is missing; run {notebook} of study {name!r} first")
     tables = {table: pd.read_csv(folder / f"{table}.csv") for table in MADE_BY if table != "catalogue"}
-    if (folder / f"{_LATER}.csv").is_file():
-        tables[_LATER] = pd.read_csv(folder / f"{_LATER}.csv")
+    tables |= {table: pd.read_csv(path) for table in (_HELD, _SHIFTS) if (path := folder / f"{table}.csv").is_file()}
     catalogue = pd.read_csv(folder / "catalogue.csv", keep_default_na=False, na_values=["", "nan", "NaN"])
     catalogue = catalogue.assign(left_out=catalogue["left_out"].astype(object).fillna(""))
     return Study(name, catalogue, catalogue[catalogue["left_out"] == ""].reset_index(drop=True), tables)
@@ -183,6 +187,24 @@ def held_fixed_section(confounders: pd.DataFrame, ranking: pd.DataFrame, claimed
     return "\n".join(lines) if len(lines) > 2 else ""
 
 
+def wrong_labels_section(shifts: pd.DataFrame, titles: pd.Series, claimed: Collection[str]) -> str:
+    """Write how far claimed measures move where labels alone turn wrong, as a table of Markdown; "" where no model has wrong labels.
+
+    Args:
+        shifts: of ``hyperparameters.shifts`` with what is promised and whether that is kept, see notebook 05.
+        titles: by measure.
+        claimed: measures.
+    """
+    names = titles[titles.index.isin(claimed)].to_dict()
+    lines = [
+        f"| {names.get(row.measure, row.measure)} | {row.n} | {_with_interval(row.r, row.r_low, row.r_high)} | {row.promised:+.2f} "
+        f"| {_with_interval(row.shift, row.ci_low, row.ci_high)} | {'–' if row.measure == 'gap' else row.kept} |"
+        for row in shifts[shifts["measure"].isin(["gap", *names]) & shifts["shift"].notna()].itertuples()
+    ]
+    head = "| measure | pairs | r with the gap, labels right | promised shift | shift (95 % interval) | kept |\n|---|---|---|---|---|---|"
+    return "\n".join([head, *lines]) if lines else ""
+
+
 def _with_interval(value: float, low: float, high: float) -> str:
     if not np.isfinite(value):
         return "–"
@@ -204,8 +226,10 @@ def page(study: Study, notes: str) -> str:
     notice = "r has the sign of the raw measure. Baselines are arithmetic parts of the gap: no discovery when they lead."
     ranking, claimed = study.tables["measures_ranking"], set(claims["measure"])
     paper = beside_the_paper(study.tables["table3_iou"])
-    held = held_fixed_section(study.tables[_LATER], ranking, claimed) if _LATER in study.tables else ""
-    turned = f"r with the gap; the fit is not held fixed here. Every level: {table_link(_LATER)}."
+    held = held_fixed_section(study.tables[_HELD], ranking, claimed) if _HELD in study.tables else ""
+    turned = f"r with the gap; the fit is not held fixed here. Every level: {table_link(_HELD)}."
+    titles = ranking.drop_duplicates("measure").set_index("measure")["title"]
+    wrong = wrong_labels_section(study.tables[_SHIFTS], titles, claimed) if _SHIFTS in study.tables else ""
     matched = "In brackets 95 % intervals. A claim concerns all models, the paper's r those that are fitted this well."
     parts = [
         [f"# What {study.name} says", f"{say_gates(gates)}{pilot}", say_claims(claims)],
@@ -213,6 +237,7 @@ def page(study: Study, notes: str) -> str:
         ["## Its claims", *told] if told else [],
         ["## Beside the paper", paper, matched] if paper else [],
         ["## With hyperparameters held fixed", held, turned] if held else [],
+        ["## Where labels alone turn wrong", wrong, f"{_PAIRS} Every measure: {table_link(_SHIFTS)}."] if wrong else [],
         ["## Does a measure add to what is known in advance?", say_added(ranking, study.tables["known_in_advance"])],
         [
             "## Every measure by the same questions",

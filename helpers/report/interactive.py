@@ -26,8 +26,8 @@ def interactive_content(tables: Path) -> dict[str, Any] | None:
 
     Returns:
         models (id, cell, hover and whether each enters the analysis), columns (name, title, group, values, and the ranking's intervals of
-        r with the targets), axes (hyperparameters with more than one level: name, title, levels, colours, symbols, and the level of each
-        model) and curves (see ``_curves``); None where no model has a gap.
+        r with the targets), axes (hyperparameters with more than one level, that which tells most of the gap first: name, title, levels,
+        colours, symbols, and the level of each model) and curves (see ``_curves``); None where no model has a gap.
     """
     if not (tables / "catalogue.csv").is_file():
         return None
@@ -37,13 +37,19 @@ def interactive_content(tables: Path) -> dict[str, Any] | None:
         return None
     measures = _measures(tables)
     models = models.merge(measures["values"], on="model_id", how="left")
-    axes = [name for name in HYPERPARAMETERS if name in models and models[name].nunique() > 1]
+    axes = _by_share(models, [name for name in HYPERPARAMETERS if name in models and models[name].nunique() > 1])
     facts = {"id": models["model_id"].tolist(), "cell": models["cell"].astype(str).tolist(), "hover": hover_texts(models, axes)}
     facts["analysed"] = models["left_out"].isna().tolist() if "left_out" in models else [True] * len(models)
     columns = [_column(models, name, title, "targets and fit") for name, title in IN_PERCENT.items()]
     columns += [_column(models, name, title, group) | {"intervals": ends} for name, title, group, ends in measures["names"]]
     content = {"models": facts, "columns": [item for item in columns if len({*item["values"]} - {None}) > 1]}
-    return content | {"axes": [_axis(models, name) for name in axes], "curves": _curves(tables / CURVES, catalogue)}
+    return content | {"axes": [_axis(models, name) for name in axes], "curves": _curves(tables / CURVES, catalogue, axes)}
+
+
+def _by_share(models: pd.DataFrame, axes: Sequence[str]) -> list[str]:
+    """Order hyperparameters by the variance of the gap between their levels, the largest first; equal ones stay in order."""
+    gap = models["gap"] if "left_out" not in models else models["gap"].where(models["left_out"].isna())
+    return sorted(axes, key=lambda name: -gap.groupby(models[name]).transform("mean").var())
 
 
 def _measures(tables: Path) -> dict[str, Any]:
@@ -92,12 +98,12 @@ def _axis(models: pd.DataFrame, name: str) -> dict[str, Any]:
     return {"name": name, "title": name.replace("_", " "), "levels": [*levels], "colours": colours, "symbols": symbols, "of": own}
 
 
-def _curves(path: Path, catalogue: pd.DataFrame) -> dict[str, Any] | None:
-    """The training of every run: label, levels by axis, epochs and one list per metric; None where no history was published."""
+def _curves(path: Path, catalogue: pd.DataFrame, order: Sequence[str]) -> dict[str, Any] | None:
+    """The training of every run: label, levels by axis, in the given order, epochs and one list per metric; None without histories."""
     if not path.is_file():
         return None
     table, runs = pd.read_parquet(path), catalogue.drop_duplicates("run_id").set_index("run_id")
-    axes = [name for name in HYPERPARAMETERS if name in runs and name != "snapshot" and runs[name].nunique() > 1]
+    axes = [name for name in order if name in runs and name != "snapshot" and runs[name].nunique() > 1]
     metrics = {name: title for name, title in _CURVES.items() if name in table}
     if "monitor_accuracy" in metrics and "rule3_split" in runs and (runs["rule3_split"] == "test").all():
         metrics["monitor_accuracy"] = IN_PERCENT["test_accuracy"]

@@ -8,7 +8,7 @@ from helpers import face
 
 FACE = {
     "correlations": ["pearson"],
-    "hyperparameters": ["changes", "confounders", "subsets"],
+    "hyperparameters": ["changes", "confounders", "shifts", "subsets"],
     "published": ["published_table"],
     "questions": [],
     "tables": [

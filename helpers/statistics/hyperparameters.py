@@ -7,10 +7,20 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from helpers.statistics.correlations import Array, Codes, design, level_codes
-from helpers.statistics.resampling import DRAWS, correlated, drawn_with_images, of_models
+from helpers.statistics.resampling import (
+    DRAWS,
+    cell_weights,
+    correlated,
+    drawn_with_images,
+    mean_in_draws,
+    of_models,
+    percentile_interval,
+)
 
 ALL = "all"
 POOLED, WITHIN, GIVEN_ALL, GIVEN_ONE, GRANULATED = "pooled", "within a level", "given all", "given one", "granulated"
+SHIFT_COLUMNS = ["measure", "column", "level", "n", "cells", "change", "shift", "ci_low", "ci_high", "r", "r_low", "r_high"]
+_R = ["pearson_r", "ci_low", "ci_high"]
 CONFOUNDER_COLUMNS = ["measure", "kind", "hyperparameter", "level", "n", "r", "ci_low", "ci_high", "published"]
 
 
@@ -210,3 +220,47 @@ def changes(models: pd.DataFrame, measure: str, column: str, unit: Sequence[str]
     if not len(row):
         return pd.DataFrame([{"column": column, "level": "change between levels", "n": 0}]).reindex(columns=row.columns)
     return row.assign(mean=found[measure].abs().mean(), mean_gap=found["gap"].abs().mean())
+
+
+def shifts(
+    models: pd.DataFrame, measures: Sequence[str], column: str, unit: Sequence[str], resamples: int = DRAWS, seed: int = 0
+) -> pd.DataFrame:
+    """How far measures move where one column alone changes: the mean over pairs of models that share all else, by drawn cells.
+
+    What goes together among models that differ in much may be moved by any of it; here one thing is.
+
+    Args:
+        models: one row per model: gap, cell, the measures, the column and the unit.
+        measures: their columns; "gap" may be one of them.
+        column: what differs, such as label_noise: each further level is compared with the lowest.
+        unit: the columns that two models of a pair share; together with the column they name one model.
+        resamples: draws of whole cells of the lowest level, for the intervals.
+        seed: of the draws.
+
+    Returns:
+        ``SHIFT_COLUMNS``, one row per further level and measure: n pairs from so many cells, the mean change, the same as shift, in
+        standard deviations of the measure over all models of the lowest level, with its interval, and r with the gap over these models.
+        NaN where a measure is undefined in all pairs or does not differ; no row where the column has one level.
+
+    Raises:
+        pandas.errors.MergeError: two models of one level share the whole unit.
+    """
+    levels = sorted(models[column].dropna().unique())
+    parts = [pd.DataFrame(columns=SHIFT_COLUMNS)]
+    for level in levels[1:]:
+        first = models[models[column] == levels[0]]
+        pairs = first.merge(models[models[column] == level], on=list(unit), suffixes=("", " moved"), validate="one_to_one")
+        r = correlated(first, list(measures), draws=resamples, seed=seed)
+        weights = cell_weights(pairs["cell"], resamples, seed)
+        rows = []
+        for name in measures:
+            change = (pairs[f"{name} moved"] - pairs[name]).to_numpy(dtype=float)
+            known, spread = np.isfinite(change), float(first[name].std())
+            scaled = change / (spread if spread > 0 else np.nan)
+            cells = pairs.loc[known, "cell"].nunique()
+            low, high = percentile_interval(mean_in_draws(scaled, weights), cells) if known.any() else (np.nan, np.nan)
+            means = (change[known].mean(), scaled[known].mean()) if known.any() else (np.nan, np.nan)
+            rows.append((name, column, str(level), int(known.sum()), cells, *means, float(low), float(high)))
+        table = pd.DataFrame(rows, columns=SHIFT_COLUMNS[:-3])
+        parts.append(table.assign(**{name: r[known].to_numpy() for name, known in zip(SHIFT_COLUMNS[-3:], _R, strict=True)}))
+    return pd.concat(parts[1:], ignore_index=True) if parts[1:] else parts[0]

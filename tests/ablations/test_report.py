@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
-from helpers.ablations import report, tables
+from helpers.ablations import report, tables, wrong_labels
 from helpers.statistics import hyperparameters
 
 NAN = float("nan")
@@ -153,15 +153,6 @@ def test_repeats_and_snapshots_are_read_by_level_and_change():
     assert text.endswith("This study has one repeat only (0).")
 
 
-def test_no_label_noise_is_said_and_noise_is_read_by_level():
-    none = rows().iloc[:1].assign(level="0.0")
-    assert "no models trained on noisy labels" in report.say_label_noise(none)
-    assert "no models trained on noisy labels" in report.say_label_noise(none.iloc[:0])
-    text = report.say_label_noise(rows().iloc[:2].assign(level=["0.0", "0.2"]))
-    assert "0.0 % noise: -0.80" in text
-    assert "20.0 % noise: 0.10" in text
-
-
 def test_right_and_wrong_images_are_compared():
     single = pd.DataFrame({"right": [True, True, False, False], "iou": [0.6, 0.4, 0.2, 0.3]})
     assert report.right_and_wrong(single) == "Mean IoU is 0.500 on images classified as labelled and 0.250 on the others."
@@ -187,7 +178,7 @@ def undefined():
         "thresholds": report.say_map_thresholds(nothing, 0.1),
         "choices": report.say_choices(nothing, ["a", "b", "c"], "layer"),
         "repeats": report.say_repeats(nothing),
-        "noise": report.say_label_noise(nothing),
+        "noise": wrong_labels.say_label_noise(nothing),
         "right": report.right_and_wrong(pd.DataFrame({"right": [True, False, True], "iou": NAN})),
         "survival": report.survival({"layers": nothing}, NAN),
     }

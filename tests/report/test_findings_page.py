@@ -166,6 +166,22 @@ def test_what_is_held_fixed_stands_beside_all_models(tables, reports):
     assert run(reports, "--write") == 0 and line in (reports / "made_up/FINDINGS.md").read_text()
 
 
+def test_where_labels_alone_turn_wrong_the_claimed_measures_stand_beside_what_r_promises(tables, reports):
+    rows = [("gap", 22, 0.5, 0.3, 0.7, 1.0, 1.0, 1.0, 0.5, "as its r promises")]
+    rows += [("iou", 22, 1.5, 1.2, 1.8, -0.5, -0.7, -0.3, -0.25, "the other way")]
+    rows += [("iou_b", 22, 0.1, -0.1, 0.3, -0.4, -0.6, -0.2, -0.2, "not told"), ("train_loss", 22, 1, 1, 1, 1, 1, 1, 1, "not told")]
+    names = ["measure", "n", "shift", "ci_low", "ci_high", "r", "r_low", "r_high", "promised", "kept"]
+    pd.DataFrame(rows, columns=names).to_csv(reports / "made_up/tables/label_noise_shifts.csv", index=False)
+    assert run(reports, "--write") == 0
+    _, _, part = (reports / "made_up/FINDINGS.md").read_text().partition("## Where labels alone turn wrong\n\n")
+    lines = part.splitlines()
+    assert lines[2].startswith("| gap | 22 | 1.00 (1.00 to 1.00) | +0.50 | 0.50 (0.30 to 0.70) | – |")
+    assert lines[3] == "| IoU | 22 | -0.50 (-0.70 to -0.30) | -0.25 | 1.50 (1.20 to 1.80) | the other way |"
+    assert "train_loss" not in part.partition("\n## ")[0]
+    titles = tables["measures_ranking"].set_index("measure")["title"]
+    assert findings_page.wrong_labels_section(pd.DataFrame(columns=names), titles, {"iou"}) == ""
+
+
 def test_the_answer_on_the_field_counts_what_is_beyond_chance(tables):
     text = claims.say_field_answer(tables["full"], tables["gates"])
     assert text.startswith("Of 2 measures 1 go with the gap beyond what chance gives the best of so many, ")

@@ -270,3 +270,53 @@ def test_changes_are_taken_within_pairs():
 def test_a_missing_column_is_refused():
     with pytest.raises(ValueError, match=r"^the catalogue has no column depth$"):
         table_of(catalogue_confounders("real"), axes=["depth"])
+
+
+def paired_by_noise(cells=12, seed=0):
+    """Two snapshots of each cell with right and with wrong labels: "follows" is the gap, "other" goes with it between cells alone."""
+    rng = np.random.default_rng(seed)
+    grid = pd.DataFrame(itertools.product(range(cells), ["first", "stop"], [0.0, 0.2]), columns=["rate", "snapshot", "label_noise"])
+    base = rng.normal(size=cells)[grid["rate"]] + (grid["snapshot"] == "stop")
+    noise = grid["label_noise"] > 0
+    gap = base + 0.5 * noise
+    models = grid.assign(cell=grid["rate"].astype(str) + noise.astype(str), gap=gap, follows=-2 * gap, other=base - 0.7 * noise)
+    return models.assign(constant=1.0).sample(frac=1, random_state=seed)
+
+
+def test_shifts_are_means_over_pairs_in_standard_deviations():
+    models = paired_by_noise()
+    measures = ["gap", "follows", "other", "constant"]
+    found = hyperparameters.shifts(models, measures, "label_noise", ["rate", "snapshot"], 200).set_index("measure")
+    spread = models.loc[models["label_noise"] == 0, "gap"].std()
+    assert (found["n"] == 24).all()
+    assert (found["cells"] == 12).all()
+    assert found["change"].tolist() == pytest.approx([0.5, -1, -0.7, 0])
+    assert found["shift"].tolist()[:3] == pytest.approx([0.5 / spread, -0.5 / spread, -0.7 / spread])
+    assert found["r"].tolist()[:3] == pytest.approx([1, -1, 1])
+    # All pairs differ by the same amount, so each draw of cells gives it again.
+    assert found["ci_low"].tolist()[:3] == pytest.approx(found["shift"].tolist()[:3])
+    assert np.isnan(found.loc["constant", ["shift", "ci_low", "r"]].astype(float)).all()
+
+
+def test_the_interval_of_a_shift_draws_whole_cells():
+    models = paired_by_noise(cells=40)
+    step = np.random.default_rng(1).normal(size=40)[models["rate"]]
+    models["uneven"] = models["other"] + np.where(models["label_noise"] > 0, step, 0)
+    row = hyperparameters.shifts(models, ["uneven"], "label_noise", ["rate", "snapshot"], 2000).iloc[0]
+    spread = models.loc[models["label_noise"] == 0, "uneven"].std()
+    # Both snapshots of a cell have its step: 40 independent numbers, not 80.
+    half = 1.96 * np.random.default_rng(1).normal(size=40).std() / np.sqrt(40) / spread
+    assert (row["ci_high"] - row["ci_low"]) / 2 == pytest.approx(half, rel=0.1)
+
+
+def test_models_without_a_partner_are_left_out_and_few_cells_have_no_interval():
+    models = paired_by_noise(cells=7)
+    alone = models[(models["label_noise"] == 0) | (models["snapshot"] == "stop")]
+    row = hyperparameters.shifts(alone, ["other"], "label_noise", ["rate", "snapshot"], 100).iloc[0]
+    assert row["n"] == 7
+    assert row["change"] == pytest.approx(-0.7)
+    assert np.isnan(row["ci_low"])
+    assert len(hyperparameters.shifts(models[models["label_noise"] == 0], ["gap"], "label_noise", ["rate", "snapshot"])) == 0
+    twice = pd.concat([models, models.iloc[:1]])
+    with pytest.raises(pd.errors.MergeError):
+        hyperparameters.shifts(twice, ["gap"], "label_noise", ["rate", "snapshot"])

@@ -1,0 +1,112 @@
+"""What notebook 05 shows of wrong labels: how r stands at each level, and how far measures move where labels alone change."""
+
+from collections.abc import Collection, Mapping
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from helpers.ablations.report import signs, with_interval
+from helpers.report.style import count, interval, listed, nothing_to_draw, percent, style
+from helpers.statistics.resampling import FEWEST_CELLS
+
+GAP, FIT, TEST = "gap", "train_accuracy", "test_accuracy"
+AS_PROMISED, REVERSED, NOT_TOLD = "as its r promises", "the other way", "not told"
+_COLOURS = {AS_PROMISED: "C0", REVERSED: "C1", NOT_TOLD: "grey"}
+_NONE = (
+    "This study has no models trained on noisy labels, so the paper's claim that IoU holds under label noise is not tested here; "
+    "set label_noises in 02_grid_training, for example to [0.0, 0.2]."
+)
+
+
+def say_label_noise(table: pd.DataFrame) -> str:
+    """Sentence on how r stands at each level of label noise, or that there is none in the study."""
+    levels = table["level"].astype(float)
+    if not len(table) or not (levels > 0).any():
+        return _NONE
+    each = [f"{percent(level)} noise: {with_interval(row)}" for level, (_, row) in zip(levels, table.iterrows(), strict=True)]
+    return f"r by label noise: {'; '.join(each)}. {signs(table, 'level')}."
+
+
+def with_promises(moved: pd.DataFrame) -> pd.DataFrame:
+    """Add what r and the shift of the gap promise of each measure's shift, and whether the measure keeps it.
+
+    Args:
+        moved: see ``hyperparameters.shifts``, with a row of the gap for each level.
+
+    Returns:
+        The rows with promised, r times the gap's shift in standard deviations, which a measure has that follows the gap as it does among
+        models of right labels, and kept: ``AS_PROMISED`` or ``REVERSED`` where the intervals of r and shift both leave out 0,
+        ``NOT_TOLD`` where one of them does not, or the gap's own does not.
+    """
+    of_gap = moved[moved["measure"] == GAP].set_index("level")
+    gap_shift, low, high = (moved["level"].map(of_gap[name]).astype(float) for name in ("shift", "ci_low", "ci_high"))
+    promised = moved["r"].astype(float) * gap_shift
+    told = (low * high > 0) & (moved["ci_low"] * moved["ci_high"] > 0) & (moved["r_low"] * moved["r_high"] > 0)
+    kept = np.where(np.sign(moved["shift"].astype(float)) == np.sign(promised), AS_PROMISED, REVERSED)
+    return moved.assign(promised=promised, kept=np.where(told, kept, NOT_TOLD))
+
+
+def say_pairs(promised: pd.DataFrame) -> str:
+    """Sentences on what wrong labels do to gap, fit and test accuracy in pairs of models that differ in nothing else."""
+    if not promised["n"].gt(0).any():
+        return _NONE
+    names = {GAP: "the gap", FIT: "training accuracy", TEST: "test accuracy"}
+    parts = []
+    for level, rows in promised.groupby("level", sort=False):
+        own = rows[rows["n"] > 0].set_index("measure")
+        moves = [f"{title} by {100 * own.at[name, 'change']:+.1f} points" for name, title in names.items() if name in own.index]
+        if moves:
+            pairs = f"{count(int(own['n'].max()), 'pair')} of models from {count(int(own['cells'].max()), 'cell')}"
+            parts.append(f"In {pairs} that differ in labels alone, {percent(float(level))} of them wrong moves {listed(moves, 3)}.")
+    few = f" Under {FEWEST_CELLS} cells there is no interval." if promised["ci_low"].isna().all() else ""
+    return f"{' '.join(parts)}{few}"
+
+
+def say_promises(promised: pd.DataFrame, titles: Mapping[str, str], named: Collection[str]) -> str:
+    """Sentences on how many measures move as their r with the gap promises, and how those that are named do."""
+    own = promised[promised["measure"].isin(titles) & (promised["n"] > 0)]
+    if not len(own):
+        return _NONE
+    numbers = own["kept"].value_counts()
+    each = [
+        f"{titles[row.measure]} {row.shift:+.2f} ({interval(row.ci_low, row.ci_high)}; promised {row.promised:+.2f})"
+        for row in own[own["measure"].isin(named) & own["shift"].notna()].itertuples()
+    ]
+    said = f" In standard deviations between models of right labels: {'; '.join(each)}." if each else ""
+    return (
+        f"Of {count(len(own), 'measure')} {numbers.get(AS_PROMISED, 0)} move as their r with the gap among models of right labels "
+        f"promises, {numbers.get(REVERSED, 0)} the other way; of the others r or shift, or the gap's own, is not told from 0.{said}"
+    )
+
+
+@style()
+def shifts_figure(promised: pd.DataFrame, titles: Mapping[str, str], named: Collection[str], most: int = 25) -> Figure:
+    """Draw how far measures move where labels alone turn wrong, beside what their r with the gap promises; the highest level.
+
+    Args:
+        promised: see ``with_promises``.
+        titles: measure to label.
+        named: measures that are drawn in any case.
+        most: others at most, those with the largest promise.
+    """
+    own = promised[promised["measure"].isin(titles) & promised["shift"].notna()]
+    if not len(own):
+        return nothing_to_draw("No measure moves: there are no pairs of models that differ in their labels alone.")
+    own = own[own["level"] == own["level"].iloc[-1]]
+    strongest = own["promised"].abs().nlargest(most).index
+    own = own[own.index.isin(strongest) | own["measure"].isin(named)].sort_values("promised", ascending=False)
+    figure, ax = plt.subplots(figsize=(9, 1.4 + 0.27 * len(own)), layout="constrained")
+    at = np.arange(len(own))
+    ax.axvline(0, color="black", linewidth=0.8)
+    for kept, colour in _COLOURS.items():
+        rows = (own["kept"] == kept).to_numpy()
+        ax.hlines(at[rows], own["ci_low"][rows], own["ci_high"][rows], color=colour, linewidth=2.5, alpha=0.5)
+        ax.plot(own["shift"][rows], at[rows], "o", color=colour, label=f"{kept} ({rows.sum()})")
+    ax.plot(own["promised"], at, "D", color="black", fillstyle="none", markersize=5, label="promised")
+    ax.set_yticks(at, [titles[name] for name in own["measure"]], fontsize="x-small")
+    ax.set(ylim=(len(own) - 0.5, -0.5), xlabel="shift (standard deviations between models of right labels), 95 % interval")
+    ax.grid(axis="y", visible=False)
+    figure.legend(*ax.get_legend_handles_labels(), loc="outside upper center", ncols=4, fontsize="small", frameon=False)
+    return figure
