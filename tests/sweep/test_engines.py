@@ -41,7 +41,8 @@ def project(tmp_path, monkeypatch):
     for name in ("notebooks", "helpers", "params"):
         (tmp_path / name).mkdir()
     cells = [nbformat.v4.new_code_cell(DECLARED, metadata={"tags": ["parameters"]}), nbformat.v4.new_code_cell(ACT)]
-    closing = "import pathlib; pathlib.Path('closed').write_text(os.environ.get('OMP_NUM_THREADS', ''))"
+    names = ["OMP_NUM_THREADS", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"]
+    closing = f"import pathlib; pathlib.Path('closed').write_text(' '.join(os.environ.get(name, '') for name in {names}))"
     cells += [nbformat.v4.new_code_cell(closing, metadata={"tags": ["closing"]}), nbformat.v4.new_code_cell("1")]
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), tmp_path / "notebooks/01_a.ipynb")
@@ -56,7 +57,8 @@ def project(tmp_path, monkeypatch):
     return run
 
 
-def test_killed_kernels_and_workers_are_tried_again_and_leave_nothing(project, capsys):
+def test_killed_kernels_and_workers_are_tried_again_and_leave_nothing(project, capsys, monkeypatch):
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "123456789")
     assert project("well", "kernel", "worker", "child", jobs=2) == 0
     printed = capsys.readouterr().out
     assert "01_a/kernel: the kernel failed (DeadKernelError" in printed
@@ -65,7 +67,8 @@ def test_killed_kernels_and_workers_are_tried_again_and_leave_nothing(project, c
     root = project.root
     attempts = {path.stem: json.loads(path.read_text())["attempts"] for path in (root / "work/s/executions/01_a").glob("*.json")}
     assert attempts == {"well": 1, "kernel": 2, "worker": 2, "child": 2}
-    assert (root / "closed").read_text() == os.environ.get("OMP_NUM_THREADS", "")  # the whole has its own parameters, and all cores
+    threads = os.environ.get("OMP_NUM_THREADS", "")  # the whole has its own parameters, and all cores
+    assert (root / "closed").read_text() == f"{threads} 123456789 1073741824"  # what the user sets stays
     part = json.loads((root / "reports/s/01_a/well.ipynb").read_text())
     assert len(part["cells"]) == 3  # declared, injected, act: what comes from "closing" on is the whole's
     assert part["metadata"]["papermill"]["input_path"] == "notebooks/01_a.ipynb"
