@@ -106,17 +106,17 @@ def models_section(study: Study) -> list[str]:
 
 def gates_section(gates: pd.DataFrame) -> str:
     """Write the gates as a table of Markdown, those that concern every claim first."""
-    lines = ["| gate | concerns | here | limit | passed |", "|---|---|---|---|---|"]
+    rows = []
     for row in gates.iloc[np.argsort(gates["concerns"] != ANY_MEASURE, kind="stable")].itertuples():
         value = f"{row.value:.3g}" if np.isfinite(row.value) else "not known"
         concerns = "every claim" if row.concerns == ANY_MEASURE else f"`{row.concerns}`"
-        lines.append(f"| {row.gate} | {concerns} | {value} | {row.limit} | {'yes' if row.passes else '**no**'} |")
-    return "\n".join(lines)
+        rows.append((row.gate, concerns, value, row.limit, "yes" if row.passes else "**no**"))
+    return _table(["gate", "concerns", "here", "limit", "passed"], rows)
 
 
 def claims_section(claims: pd.DataFrame) -> str:
     """Write all claims as a table of Markdown, the primary ones first and variants below theirs; r has the sign of the raw measure."""
-    lines = ["| claim | published | here (95 % interval) | p (Holm, of the claims) | n | verdict |", "|---|---|---|---|---|---|"]
+    rows = []
     for row in claims.itertuples():
         variant = isinstance(row.variant_of, str) and row.variant_of
         claim = f"**{row.claim}** (primary)" if row.primary else f"variant: {row.claim}" if variant else row.claim
@@ -124,8 +124,8 @@ def claims_section(claims: pd.DataFrame) -> str:
         ours = f"{row.ours:.2f} ({interval(row.ci_low, row.ci_high)})" if np.isfinite(row.ours) else "undefined"
         published, p = (f"{value:.2g}" if np.isfinite(value) else "–" for value in (row.published, row.p_adjusted))
         told = "that of the claim above" if variant else f"**{row.verdict}**"
-        lines.append(f"| {claim}{source} | {published} | {ours} | {p} | {row.n:.0f} | {told} |")
-    return "\n".join(lines)
+        rows.append((f"{claim}{source}", published, ours, p, f"{row.n:.0f}", told))
+    return _table(["claim", "published", "here (95 % interval)", "p (Holm, of the claims)", "n", "verdict"], rows)
 
 
 def ranking_section(ranking: pd.DataFrame, claimed: Collection[str] = (), most: int = 12) -> str:
@@ -134,14 +134,14 @@ def ranking_section(ranking: pd.DataFrame, claimed: Collection[str] = (), most: 
     chosen = (np.arange(len(shown)) < most) | shown["baseline"].astype(bool) | shown["measure"].isin(always)
     names = ["r_gap", "r_test_accuracy", "r_gap_given_fit", "r_gap_given_all", "added_error_points"]
     titles = ["r with the gap", "r with test accuracy", "given the fit", "given fit and hyperparameters", "points of error that it saves"]
-    lines = [f"| measure | n | images | reliability | {' | '.join(titles)} | p (maxT, of all measures) |", "|---" * (len(names) + 5) + "|"]
+    rows = []
     for _, row in shown[chosen].iterrows():
         cells = [_with_interval(row[name], row[f"{name}_low"], row[f"{name}_high"]) for name in names]
         images = f"{row['images']:.0f}" if np.isfinite(row["images"]) else "–"
         reliable, p = (f"{row[name]:.2g}" if np.isfinite(row[name]) else "–" for name in ("reliability", "p_adjusted"))
         title = f"{row['title']} (baseline)" if row["baseline"] else row["title"]
-        lines.append(f"| {title} | {row['n']:.0f} | {images} | {reliable} | {' | '.join(cells)} | {p} |")
-    return "\n".join(lines)
+        rows.append((title, f"{row['n']:.0f}", images, reliable, *cells, p))
+    return _table(["measure", "n", "images", "reliability", *titles, "p (maxT, of all measures)"], rows)
 
 
 def beside_the_paper(table3: pd.DataFrame) -> str:
@@ -151,13 +151,11 @@ def beside_the_paper(table3: pd.DataFrame) -> str:
     """
     rows = table3[(table3["architecture"] == TOTAL) & table3["published_r"].notna() & table3["pearson_r"].notna()]
     names = {"iou": "IoU", "iou_b": "IoU-B"}
-    lines = [
-        f"| {names[row.measure]} | {row.threshold:.0%} | {_with_interval(row.pearson_r, row.ci_low, row.ci_high)} | {row.n} "
-        f"| {row.published_r:.2f} |"
-        for row in rows.itertuples()
-    ]
-    head = "| measure | training accuracy above | r with the gap here | n | Du et al. 2024, Table 3 |\n|---|---|---|---|---|"
-    return "\n".join([head, *lines]) if lines else ""
+    cells = []
+    for row in rows.itertuples():
+        r = _with_interval(row.pearson_r, row.ci_low, row.ci_high)
+        cells.append((names[row.measure], f"{row.threshold:.0%}", r, row.n, f"{row.published_r:.2f}"))
+    return _table(["measure", "training accuracy above", "r with the gap here", "n", "Du et al. 2024, Table 3"], cells)
 
 
 def held_fixed_section(confounders: pd.DataFrame, ranking: pd.DataFrame, claimed: Collection[str]) -> str:
@@ -170,7 +168,7 @@ def held_fixed_section(confounders: pd.DataFrame, ranking: pd.DataFrame, claimed
         claimed: measures.
     """
     heads = ["measure", "all models", "means of cells", "given all hyperparameters", "lowest within a level", "highest within a level"]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    rows = []
     for row in ranking[ranking["measure"].isin(claimed)].itertuples():
         own = confounders[(confounders["measure"] == row.measure) & confounders["r"].notna()]
         given, levels = own[own["kind"] == GIVEN_ALL], own[own["kind"] == WITHIN].sort_values("r", kind="stable")
@@ -183,8 +181,8 @@ def held_fixed_section(confounders: pd.DataFrame, ranking: pd.DataFrame, claimed
         between = _with_interval(row.r_gap_between_cells, row.r_gap_between_cells_low, row.r_gap_between_cells_high)
         cells = [_with_interval(row.r_gap, row.r_gap_low, row.r_gap_high), between]
         cells += [_with_interval(*given.iloc[0][["r", "ci_low", "ci_high"]]), *ends]
-        lines.append(f"| {row.title} | {' | '.join(cells)} |")
-    return "\n".join(lines) if len(lines) > 2 else ""
+        rows.append((row.title, *cells))
+    return _table(heads, rows)
 
 
 def wrong_labels_section(shifts: pd.DataFrame, titles: pd.Series, claimed: Collection[str]) -> str:
@@ -196,13 +194,18 @@ def wrong_labels_section(shifts: pd.DataFrame, titles: pd.Series, claimed: Colle
         claimed: measures.
     """
     names = titles[titles.index.isin(claimed)].to_dict()
-    lines = [
-        f"| {names.get(row.measure, row.measure)} | {row.n} | {_with_interval(row.r, row.r_low, row.r_high)} | {row.promised:+.2f} "
-        f"| {_with_interval(row.shift, row.ci_low, row.ci_high)} | {'–' if row.measure == 'gap' else row.kept} |"
-        for row in shifts[shifts["measure"].isin(["gap", *names]) & shifts["shift"].notna()].itertuples()
-    ]
-    head = "| measure | pairs | r with the gap, labels right | promised shift | shift (95 % interval) | kept |\n|---|---|---|---|---|---|"
-    return "\n".join([head, *lines]) if lines else ""
+    rows = []
+    for row in shifts[shifts["measure"].isin(["gap", *names]) & shifts["shift"].notna()].itertuples():
+        r, shift = _with_interval(row.r, row.r_low, row.r_high), _with_interval(row.shift, row.ci_low, row.ci_high)
+        promised, kept = ("–", "–") if row.measure == "gap" else (f"{row.promised:+.2f}", row.kept)
+        rows.append((names.get(row.measure, row.measure), row.n, r, promised, shift, kept))
+    return _table(["measure", "pairs", "r with the gap, labels right", "promised shift", "shift (95 % interval)", "kept"], rows)
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Write a table of Markdown; "" without rows."""
+    first, *lines = [f"| {' | '.join(map(str, row))} |" for row in (heads, *rows)]
+    return "\n".join([first, "|---" * len(heads) + "|", *lines]) if rows else ""
 
 
 def _with_interval(value: float, low: float, high: float) -> str:

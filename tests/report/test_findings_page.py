@@ -175,7 +175,7 @@ def test_where_labels_alone_turn_wrong_the_claimed_measures_stand_beside_what_r_
     assert run(reports, "--write") == 0
     _, _, part = (reports / "made_up/FINDINGS.md").read_text().partition("## Where labels alone turn wrong\n\n")
     lines = part.splitlines()
-    assert lines[2].startswith("| gap | 22 | 1.00 (1.00 to 1.00) | +0.50 | 0.50 (0.30 to 0.70) | – |")
+    assert lines[2].startswith("| gap | 22 | 1.00 (1.00 to 1.00) | – | 0.50 (0.30 to 0.70) | – |")
     assert lines[3] == "| IoU | 22 | -0.50 (-0.70 to -0.30) | -0.25 | 1.50 (1.20 to 1.80) | the other way |"
     assert "train_loss" not in part.partition("\n## ")[0]
     titles = tables["measures_ranking"].set_index("measure")["title"]
