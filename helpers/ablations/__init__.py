@@ -44,6 +44,14 @@ FACE = {
         "published_pooled",
         "validity",
     ],
-    "wrong_labels": ["say_label_noise", "say_pairs", "say_promises", "shifts_figure", "with_promises"],
+    "wrong_labels": [
+        "say_label_noise",
+        "say_pairs",
+        "say_promises",
+        "say_without",
+        "shifts_figure",
+        "with_promises",
+        "without_wrong_labels",
+    ],
 }
 __getattr__ = face(__name__, FACE)

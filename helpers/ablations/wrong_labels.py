@@ -1,19 +1,22 @@
 """What notebook 05 shows of wrong labels: how r stands at each level, and how far measures move where labels alone change."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
 
 from helpers.ablations.report import signs, with_interval
 from helpers.report.style import count, interval, listed, nothing_to_draw, percent, style
-from helpers.statistics.resampling import FEWEST_CELLS
+from helpers.statistics.questions import ADDED, ranking_table, with_fit
+from helpers.statistics.resampling import DRAWS, FEWEST_CELLS
 
 GAP, FIT, TEST = "gap", "train_accuracy", "test_accuracy"
 AS_PROMISED, REVERSED, NOT_TOLD = "as its r promises", "the other way", "not told"
 _COLOURS = {AS_PROMISED: "C0", REVERSED: "C1", NOT_TOLD: "grey"}
+ASKED = ("r_gap", "r_gap_given_fit", "r_gap_given_all", ADDED)
 _NONE = (
     "This study has no models trained on noisy labels, so the paper's claim that IoU holds under label noise is not tested here; "
     "set label_noises in 02_grid_training, for example to [0.0, 0.2]."
@@ -81,6 +84,54 @@ def say_promises(promised: pd.DataFrame, titles: Mapping[str, str], named: Colle
     )
 
 
+def without_wrong_labels(
+    models: pd.DataFrame,
+    measures: Sequence[str],
+    axes: Sequence[str],
+    images: Mapping[str, ArrayLike],
+    resamples: int = DRAWS,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """What is asked of measures, asked again of the models of right labels alone.
+
+    Wrong labels widen the gaps and bend what fit tells of them; what a measure adds may be no more than that it sees this.
+
+    Args:
+        models: one row per model: gap, test_accuracy, train_accuracy, train_loss, cell, label_noise, the axes and the measures.
+        measures: their columns; those that are absent are left out.
+        axes: hyperparameters with more than one level.
+        images: values of single images by measure, and of test_accuracy, (models, images).
+        resamples: draws of the intervals.
+        seed: of the draws.
+
+    Returns:
+        One row per measure: measure, n, cells, and each of ``ASKED`` with ``_low`` and ``_high``; none where all labels are right.
+    """
+    names = ["measure", "n", "cells", *(f"{question}{end}" for question in ASKED for end in ("", "_low", "_high"))]
+    right = (models["label_noise"] == 0).to_numpy()
+    if right.all() or not right.any():
+        return pd.DataFrame(columns=names)
+    own = with_fit(models[right].reset_index(drop=True))
+    varied = [axis for axis in axes if own[axis].nunique() > 1]
+    known = [name for name in measures if name in own]
+    values = {name: np.asarray(images[name])[right] for name in (*known, TEST) if name in images}
+    return ranking_table(own, known, varied, images=values, draws=resamples, permutations=1, seed=seed).table[names]
+
+
+def say_without(again: pd.DataFrame, titles: Mapping[str, str]) -> str:
+    """Sentences on r and what is saved of the error among models of right labels."""
+    if not len(again):
+        return _NONE
+    each = [
+        f"{titles[row.measure]} r {row.r_gap:.2f} ({interval(row.r_gap_low, row.r_gap_high)}), saved "
+        f"{getattr(row, ADDED):.2f} points ({interval(getattr(row, f'{ADDED}_low'), getattr(row, f'{ADDED}_high'))})"
+        for row in again.itertuples()
+        if np.isfinite(row.r_gap)
+    ]
+    models = count(int(again["n"].max()), "model")
+    return f"Among the {models} of right labels alone, beside what 04 has of all: {'; '.join(each) or 'no correlation is defined'}."
+
+
 @style()
 def shifts_figure(promised: pd.DataFrame, titles: Mapping[str, str], named: Collection[str], most: int = 25) -> Figure:
     """Draw how far measures move where labels alone turn wrong, beside what their r with the gap promises; the highest level.
@@ -106,7 +157,7 @@ def shifts_figure(promised: pd.DataFrame, titles: Mapping[str, str], named: Coll
         ax.plot(own["shift"][rows], at[rows], "o", color=colour, label=f"{kept} ({rows.sum()})")
     ax.plot(own["promised"], at, "D", color="black", fillstyle="none", markersize=5, label="promised")
     ax.set_yticks(at, [titles[name] for name in own["measure"]], fontsize="x-small")
-    ax.set(ylim=(len(own) - 0.5, -0.5), xlabel="shift (standard deviations between models of right labels), 95 % interval")
+    ax.set(ylim=(len(own) - 0.5, -0.5), xlabel="shift, in standard deviations (95 % interval)")
     ax.grid(axis="y", visible=False)
     figure.legend(*ax.get_legend_handles_labels(), loc="outside upper center", ncols=4, fontsize="small", frameon=False)
     return figure

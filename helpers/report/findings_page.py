@@ -32,7 +32,7 @@ MADE_BY = {
 }
 
 
-_HELD, _SHIFTS = "confounders", "label_noise_shifts"  # of notebook 05, which need not have run
+_HELD, _SHIFTS, _WITHOUT = "confounders", "label_noise_shifts", "label_noise_without"  # of notebook 05, which need not have run
 _WORDS = """- **Fit**: training accuracy and logarithm of the training loss of a model. \
 "Given the fit" is what a correlation leaves when these are held fixed.
 - **Gate**: what a study must show before anything is judged of a measure; behind a closed one a claim is not tested here.
@@ -74,7 +74,7 @@ def read_study(reports: Path, name: str) -> Study:
         if not (folder / f"{table}.csv").is_file():
             raise FileNotFoundError(f"{folder / table}.csv is missing; run {notebook} of study {name!r} first")
     tables = {table: pd.read_csv(folder / f"{table}.csv") for table in MADE_BY if table != "catalogue"}
-    tables |= {table: pd.read_csv(path) for table in (_HELD, _SHIFTS) if (path := folder / f"{table}.csv").is_file()}
+    tables |= {table: pd.read_csv(path) for table in (_HELD, _SHIFTS, _WITHOUT) if (path := folder / f"{table}.csv").is_file()}
     catalogue = pd.read_csv(folder / "catalogue.csv", keep_default_na=False, na_values=["", "nan", "NaN"])
     catalogue = catalogue.assign(left_out=catalogue["left_out"].astype(object).fillna(""))
     return Study(name, catalogue, catalogue[catalogue["left_out"] == ""].reset_index(drop=True), tables)
@@ -202,6 +202,21 @@ def wrong_labels_section(shifts: pd.DataFrame, titles: pd.Series, claimed: Colle
     return _table(["measure", "pairs", "r with the gap, labels right", "promised shift", "shift (95 % interval)", "kept"], rows)
 
 
+def without_section(again: pd.DataFrame, titles: pd.Series) -> str:
+    """Write what is asked of claimed measures among models of right labels alone, as a table of Markdown; "" where there are no others."""
+    names = {"r_gap": "r with the gap", "r_gap_given_fit": "given the fit", "r_gap_given_all": "given fit and hyperparameters"}
+    names |= {"added_error_points": "points of error that it saves"}
+    rows = [
+        (
+            titles.get(row["measure"], row["measure"]),
+            row["n"],
+            *(_with_interval(row[name], *row[[f"{name}_low", f"{name}_high"]]) for name in names),
+        )
+        for _, row in again.iterrows()
+    ]
+    return _table(["measure, labels right", "n", *names.values()], rows)
+
+
 def _table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Write a table of Markdown; "" without rows."""
     first, *lines = [f"| {' | '.join(map(str, row))} |" for row in (heads, *rows)]
@@ -233,6 +248,8 @@ def page(study: Study, notes: str) -> str:
     turned = f"r with the gap; the fit is not held fixed here. Every level: {table_link(_HELD)}."
     titles = ranking.drop_duplicates("measure").set_index("measure")["title"]
     wrong = wrong_labels_section(study.tables[_SHIFTS], titles, claimed) if _SHIFTS in study.tables else ""
+    without = without_section(study.tables[_WITHOUT], titles) if _WITHOUT in study.tables else ""
+    left = f"The same questions as of all models, without those of wrong labels ({table_link(_WITHOUT)})."
     matched = "In brackets 95 % intervals. A claim concerns all models, the paper's r those that are fitted this well."
     parts = [
         [f"# What {study.name} says", f"{say_gates(gates)}{pilot}", say_claims(claims)],
@@ -241,6 +258,7 @@ def page(study: Study, notes: str) -> str:
         ["## Beside the paper", paper, matched] if paper else [],
         ["## With hyperparameters held fixed", held, turned] if held else [],
         ["## Where labels alone turn wrong", wrong, f"{_PAIRS} Every measure: {table_link(_SHIFTS)}."] if wrong else [],
+        [without, left] if without else [],
         ["## Does a measure add to what is known in advance?", say_added(ranking, study.tables["known_in_advance"])],
         [
             "## Every measure by the same questions",

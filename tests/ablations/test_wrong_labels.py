@@ -87,3 +87,37 @@ def test_the_figure_has_the_strongest_promises_and_those_that_are_named(moved):
     assert drawn["as its r promises (1)"] == [-0.4]
     assert np.isfinite(drawn["the other way (1)"]).all()
     plt.close("all")
+
+
+@pytest.fixture
+def field():
+    """48 models; among those of right labels "sees" is noise, and it goes with the gap by the wrong labels alone."""
+    rng, n = np.random.default_rng(0), 48
+    noise = np.where(np.arange(n) < 32, 0.0, 0.2)
+    gap = 0.3 + 0.1 * rng.normal(size=n) + noise
+    facts = {"cell": [f"c{k // 2}" for k in range(n)], "rate": np.arange(n) // 2 % 2, "label_noise": noise, "gap": gap}
+    facts |= {
+        "train_accuracy": 0.9 + 0.01 * rng.normal(size=n),
+        "train_loss": 0.3 + 0.01 * rng.random(n),
+        "sees": rng.normal(size=n) + 20 * noise,
+    }
+    return pd.DataFrame(facts | {"test_accuracy": 0.9 - gap, "follows": gap + 0.01 * rng.normal(size=n)})
+
+
+def test_without_wrong_labels_the_others_are_asked_alone(field):
+    found = wrong_labels.without_wrong_labels(field, ["follows", "sees", "absent"], ["rate", "label_noise"], {}, 300).set_index("measure")
+    right = field[field["label_noise"] == 0]
+    assert found["n"].tolist() == [32, 32]
+    assert found["cells"].tolist() == [16, 16]
+    assert found["r_gap"].tolist() == pytest.approx([right["follows"].corr(right["gap"]), right["sees"].corr(right["gap"])])
+    assert field["sees"].corr(field["gap"]) > 0.4
+    assert found.loc["sees", "r_gap_low"] < 0 < found.loc["sees", "r_gap_high"]
+    assert found.loc["follows", "added_error_points_low"] > 0
+    text = wrong_labels.say_without(found.reset_index(), {"follows": "Follows", "sees": "Sees"})
+    assert text.startswith("Among the 32 models of right labels alone, beside what 04 has of all: Follows r 0.9")
+
+
+def test_where_all_labels_are_right_nothing_is_asked_again(field):
+    none = wrong_labels.without_wrong_labels(field.assign(label_noise=0.0), ["follows"], ["rate"], {}, 300)
+    assert len(none) == 0
+    assert "no models trained on noisy labels" in wrong_labels.say_without(none, {})

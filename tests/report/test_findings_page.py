@@ -178,6 +178,15 @@ def test_where_labels_alone_turn_wrong_the_claimed_measures_stand_beside_what_r_
     assert lines[2].startswith("| gap | 22 | 1.00 (1.00 to 1.00) | – | 0.50 (0.30 to 0.70) | – |")
     assert lines[3] == "| IoU | 22 | -0.50 (-0.70 to -0.30) | -0.25 | 1.50 (1.20 to 1.80) | the other way |"
     assert "train_loss" not in part.partition("\n## ")[0]
+    assert "labels right | n |" not in part
+    questions = [
+        f"{name}{end}" for name in ("r_gap", "r_gap_given_fit", "r_gap_given_all", "added_error_points") for end in ("", "_low", "_high")
+    ]
+    again = pd.DataFrame([["iou", 20, 15, *np.arange(12) / 10]], columns=["measure", "n", "cells", *questions])
+    again.to_csv(reports / "made_up/tables/label_noise_without.csv", index=False)
+    assert run(reports, "--write") == 0
+    line = "| IoU | 20 | 0.00 (0.10 to 0.20) | 0.30 (0.40 to 0.50) | 0.60 (0.70 to 0.80) | 0.90 (1.00 to 1.10) |"
+    assert line in (reports / "made_up/FINDINGS.md").read_text()
     titles = tables["measures_ranking"].set_index("measure")["title"]
     assert findings_page.wrong_labels_section(pd.DataFrame(columns=names), titles, {"iou"}) == ""
 
