@@ -15,6 +15,7 @@ from helpers.report.claims import say_added, say_claims, say_gates, say_stated
 from helpers.report.style import count, interval, percent, points
 from helpers.statistics.gates import ANY_MEASURE
 from helpers.statistics.hyperparameters import GIVEN_ALL, WITHIN
+from helpers.statistics.questions import ADDED
 from helpers.statistics.tables import TOTAL
 from helpers.statistics.verdicts import STATED_COLUMNS
 
@@ -217,6 +218,23 @@ def without_section(again: pd.DataFrame, titles: pd.Series) -> str:
     return _table(["measure, labels right", "n", *names.values()], rows)
 
 
+def say_primary_without(claims: pd.DataFrame, again: pd.DataFrame) -> str:
+    """Sentence on what the primary claims come to among models of right labels alone, in the order of the claims; "" where none is asked.
+
+    Args:
+        claims: with measure, question and primary.
+        again: see ``without_section``.
+    """
+    asked = again.set_index("measure")
+    primary = claims[claims["primary"].astype(bool) & claims["measure"].isin(asked.index)]
+    found = []
+    for row in primary.itertuples():
+        value, low, high = asked.loc[row.measure, [f"{row.question}{end}" for end in ("", "_low", "_high")]]
+        found.append(f"{_with_interval(value, low, high)}{' points' if row.question == ADDED else ''}")
+    models = count(int(asked["n"].max()), "model") if found else ""
+    return f"Among the {models} of right labels alone these are {', '.join(found)}, in this order." if found else ""
+
+
 def _table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Write a table of Markdown; "" without rows."""
     first, *lines = [f"| {' | '.join(map(str, row))} |" for row in (heads, *rows)]
@@ -249,10 +267,11 @@ def page(study: Study, notes: str) -> str:
     titles = ranking.drop_duplicates("measure").set_index("measure")["title"]
     wrong = wrong_labels_section(study.tables[_SHIFTS], titles, claimed) if _SHIFTS in study.tables else ""
     without = without_section(study.tables[_WITHOUT], titles) if _WITHOUT in study.tables else ""
+    primary = say_primary_without(claims, study.tables[_WITHOUT]) if without else ""
     left = f"The same questions as of all models, without those of wrong labels ({table_link(_WITHOUT)})."
     matched = "In brackets 95 % intervals. A claim concerns all models, the paper's r those that are fitted this well."
     parts = [
-        [f"# What {study.name} says", f"{say_gates(gates)}{pilot}", say_claims(claims)],
+        [f"# What {study.name} says", f"{say_gates(gates)}{pilot}", say_claims(claims), *([primary] if primary else [])],
         ["## May this study speak?", gates_section(gates)],
         ["## Its claims", *told] if told else [],
         ["## Beside the paper", paper, matched] if paper else [],
