@@ -47,7 +47,8 @@ what a map that knows nothing of the image has."""
 
 _PAIRS = """Pairs of models that share all hyperparameters, seed and moment. \
 Shifts are in standard deviations between models of right labels; \
-promised is r times the shift of the gap, which a measure has that follows the gap as it does among those."""
+promised is r times the shift of the gap, which a measure has that follows the gap as it does among those. \
+Measures read the right labels, training accuracy those that the network was given."""
 
 
 class Study(NamedTuple):
