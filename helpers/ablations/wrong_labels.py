@@ -13,7 +13,7 @@ from helpers.report.style import count, interval, listed, nothing_to_draw, perce
 from helpers.statistics.questions import ADDED, ranking_table, with_fit
 from helpers.statistics.resampling import DRAWS, FEWEST_CELLS
 
-GAP, FIT, TEST = "gap", "train_accuracy", "test_accuracy"
+_GAP, _FIT, _TEST = "gap", "train_accuracy", "test_accuracy"
 AS_PROMISED, REVERSED, NOT_TOLD = "as its r promises", "the other way", "not told"
 _COLOURS = {AS_PROMISED: "C0", REVERSED: "C1", NOT_TOLD: "grey"}
 ASKED = ("r_gap", "r_gap_given_fit", "r_gap_given_all", ADDED)
@@ -43,7 +43,7 @@ def with_promises(moved: pd.DataFrame) -> pd.DataFrame:
         models of right labels, and kept: ``AS_PROMISED`` or ``REVERSED`` where the intervals of r and shift both leave out 0,
         ``NOT_TOLD`` where one of them does not, or the gap's own does not.
     """
-    of_gap = moved[moved["measure"] == GAP].set_index("level")
+    of_gap = moved[moved["measure"] == _GAP].set_index("level")
     gap_shift, low, high = (moved["level"].map(of_gap[name]).astype(float) for name in ("shift", "ci_low", "ci_high"))
     promised = moved["r"].astype(float) * gap_shift
     told = (low * high > 0) & (moved["ci_low"] * moved["ci_high"] > 0) & (moved["r_low"] * moved["r_high"] > 0)
@@ -55,7 +55,7 @@ def say_pairs(promised: pd.DataFrame) -> str:
     """Sentences on what wrong labels do to gap, fit and test accuracy in pairs of models that differ in nothing else."""
     if not promised["n"].gt(0).any():
         return _NONE
-    names = {GAP: "the gap", FIT: "training accuracy", TEST: "test accuracy"}
+    names = {_GAP: "the gap", _FIT: "training accuracy", _TEST: "test accuracy"}
     parts = []
     for level, rows in promised.groupby("level", sort=False):
         own = rows[rows["n"] > 0].set_index("measure")
@@ -114,7 +114,7 @@ def without_wrong_labels(
     own = with_fit(models[right].reset_index(drop=True))
     varied = [axis for axis in axes if own[axis].nunique() > 1]
     known = [name for name in measures if name in own]
-    values = {name: np.asarray(images[name])[right] for name in (*known, TEST) if name in images}
+    values = {name: np.asarray(images[name])[right] for name in (*known, _TEST) if name in images}
     return ranking_table(own, known, varied, images=values, draws=resamples, permutations=1, seed=seed).table[names]
 
 

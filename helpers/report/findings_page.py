@@ -34,6 +34,7 @@ MADE_BY = {
 
 
 _HELD, _SHIFTS, _WITHOUT = "confounders", "label_noise_shifts", "label_noise_without"  # of notebook 05, which need not have run
+_TRUTH = "own_truth"  # of notebook 07
 _WORDS = """- **Fit**: training accuracy and logarithm of the training loss of a model. \
 "Given the fit" is what a correlation leaves when these are held fixed.
 - **Gate**: what a study must show before anything is judged of a measure; behind a closed one a claim is not tested here.
@@ -49,6 +50,9 @@ _PAIRS = """Pairs of models that share all hyperparameters, seed and moment. \
 Shifts are in standard deviations between models of right labels; \
 promised is r times the shift of the gap, which a measure has that follows the gap as it does among those. \
 Measures read the right labels, training accuracy those that the network was given."""
+
+
+_JUDGED = "Models that the calibration does not know: those of this study by another one, or cells of this study left out."
 
 
 class Study(NamedTuple):
@@ -76,7 +80,7 @@ def read_study(reports: Path, name: str) -> Study:
         if not (folder / f"{table}.csv").is_file():
             raise FileNotFoundError(f"{folder / table}.csv is missing; run {notebook} of study {name!r} first")
     tables = {table: pd.read_csv(folder / f"{table}.csv") for table in MADE_BY if table != "catalogue"}
-    tables |= {table: pd.read_csv(path) for table in (_HELD, _SHIFTS, _WITHOUT) if (path := folder / f"{table}.csv").is_file()}
+    tables |= {table: pd.read_csv(path) for table in (_HELD, _SHIFTS, _WITHOUT, _TRUTH) if (path := folder / f"{table}.csv").is_file()}
     catalogue = pd.read_csv(folder / "catalogue.csv", keep_default_na=False, na_values=["", "nan", "NaN"])
     catalogue = catalogue.assign(left_out=catalogue["left_out"].astype(object).fillna(""))
     return Study(name, catalogue, catalogue[catalogue["left_out"] == ""].reset_index(drop=True), tables)
@@ -236,6 +240,19 @@ def say_primary_without(claims: pd.DataFrame, again: pd.DataFrame) -> str:
     return f"Among the {models} of right labels alone these are {', '.join(found)}, in this order." if found else ""
 
 
+def truth_section(truth: pd.DataFrame) -> str:
+    """Write how predictions for models that the calibration does not know did, as a table of Markdown; see ``select.truth_table``."""
+    rows = []
+    for row in truth.itertuples():
+        share = f"{row.inside} of {row.predicted} ({percent(row.share)})" if row.predicted else "–"
+        best = f"{row.best_ranked:.0f} of {row.predicted}" if row.predicted else "–"
+        rows.append(
+            (row.judged, row.calibration, f"{row.predicted} of {row.models}", f"{row.level:.0%}", share, points(row.mean_error), best)
+        )
+    heads = ["predicted", "by the study", "models that get a number", "interval", "truth inside", "mean error", "the best is ranked"]
+    return _table(heads, rows)
+
+
 def _table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Write a table of Markdown; "" without rows."""
     first, *lines = [f"| {' | '.join(map(str, row))} |" for row in (heads, *rows)]
@@ -268,6 +285,7 @@ def page(study: Study, notes: str) -> str:
     titles = ranking.drop_duplicates("measure").set_index("measure")["title"]
     wrong = wrong_labels_section(study.tables[_SHIFTS], titles, claimed) if _SHIFTS in study.tables else ""
     without = without_section(study.tables[_WITHOUT], titles) if _WITHOUT in study.tables else ""
+    judged = truth_section(study.tables[_TRUTH]) if _TRUTH in study.tables else ""
     primary = say_primary_without(claims, study.tables[_WITHOUT]) if without else ""
     left = f"The same questions as of all models, without those of wrong labels ({table_link(_WITHOUT)})."
     matched = "In brackets 95 % intervals. A claim concerns all models, the paper's r those that are fitted this well."
@@ -285,6 +303,7 @@ def page(study: Study, notes: str) -> str:
             ranking_section(ranking, claimed),
             f"{notice} All of them: {table_link('measures_ranking')}.",
         ],
+        ["## Judged as if they were a user's", judged, f"{_JUDGED} More: {table_link(_TRUTH)}."] if judged else [],
         ["## The models", "\n".join(models_section(study))],
         ["## Words", _WORDS],
         ["## What was left out", notes.strip()] if notes.strip() else [],

@@ -17,10 +17,10 @@ FACE = {
         "say_first",
         "say_labels",
         "say_target",
-        "say_truth",
         "target_figure",
     ],
     "scores": ["normaliser", "score_checkpoints", "score_tables", "scores_met", "wide"],
     "target": ["predict_on_target"],
+    "truth": ["say_truth", "truth_table"],
 }
 __getattr__ = face(__name__, FACE)

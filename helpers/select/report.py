@@ -378,18 +378,3 @@ def say_labels(*tables: pd.DataFrame, titles: Mapping[str, str] | None = None) -
             f"{'more' if own['worth_more'] else 'less'} than these, which are off by {points(plain['error'])}"
         )
     return f"When is a measure worth more than {tables[0].iloc[0]['method']}? In the study, cells left out, {'; '.join(said)}."
-
-
-def say_truth(ranking: pd.DataFrame, truth: pd.Series) -> str:
-    """Sentence on how the prediction did where the truth is known."""
-    table = ranking.assign(gap=ranking["checkpoint"].map(truth)).dropna(subset=["predicted_gap", "gap", "gap_low"])
-    if not len(table):
-        return "No checkpoint has both a predicted and a true gap."
-    held = table["gap"].between(table["gap_low"], table["gap_high"])
-    best = table["gap"].idxmin()
-    place = int(table["predicted_gap"].rank(method="min").loc[best])
-    return (
-        f"The calibration does not know these checkpoints, and the truth is known here: {int(held.sum())} of {len(table)} true gaps "
-        f"({percent(held.mean())}) lie in their interval, and the one with the smallest true gap, {code(table.loc[best, 'checkpoint'])}, "
-        f"was ranked {place} of {len(table)}."
-    )

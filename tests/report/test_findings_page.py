@@ -193,6 +193,16 @@ def test_where_labels_alone_turn_wrong_the_claimed_measures_stand_beside_what_r_
     assert findings_page.wrong_labels_section(pd.DataFrame(columns=names), titles, {"iou"}) == ""
 
 
+def test_what_is_predicted_of_unknown_models_stands_with_what_holds(reports):
+    names = ["judged", "calibration", "level", "models", "predicted", "inside", "share", "mean_error", "best_ranked"]
+    rows = [["gap", "other", 0.8, 67, 62, 61, 61 / 62, 0.0612, 8.0], ["test accuracy", "other", 0.8, 3, 0, 0, np.nan, np.nan, np.nan]]
+    pd.DataFrame(rows, columns=names).to_csv(reports / "made_up/tables/own_truth.csv", index=False)
+    assert run(reports, "--write") == 0
+    text = (reports / "made_up/FINDINGS.md").read_text()
+    assert "| gap | other | 62 of 67 | 80% | 61 of 62 (98.4 %) | 6.1 points | 8 of 62 |" in text
+    assert "| test accuracy | other | 0 of 3 | 80% | – | undefined | – |" in text
+
+
 def test_the_answer_on_the_field_counts_what_is_beyond_chance(tables):
     text = claims.say_field_answer(tables["full"], tables["gates"])
     assert text.startswith("Of 2 measures 1 go with the gap beyond what chance gives the best of so many, ")

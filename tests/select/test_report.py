@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from helpers.select import calibration, prediction, ranking, report
+from helpers.select import calibration, prediction, ranking, report, truth
 from helpers.select.calibration import Calibration
 
 
@@ -28,7 +28,7 @@ def every_sentence(verdict):
     yield report.say_first(verdict, 0.8)
     yield report.say_calibration(verdict, "demo", {"iou": "IoU"})
     yield report.say_distance(differences, verdict.measured, verdict.used)
-    yield report.say_truth(verdict.ranking, pd.Series(dtype=float))
+    yield truth.say_truth(truth.truth_table(verdict.ranking, pd.Series(dtype=float), calibration="demo", level=0.8))
     scores = pd.DataFrame(columns=["checkpoint", "measure", "variant", "value", "seconds", "reason"])
     yield report.checkpoints_scored(verdict.ranking.assign(fault=""), scores)
 
@@ -217,13 +217,6 @@ def test_useless_measures_are_said_to_be_useless():
     verdict = ranking.rank(Calibration("demo", shuffled, ("iou",), 6, {}), *own([0.3, 0.5]), draws=20)
     assert "hardly help" in report.say_calibration(verdict, "demo", {})
     assert "hardly help" in report.say_first(verdict, 0.8)
-
-
-def test_the_truth_is_counted_by_hand():
-    verdict = ranking.rank(study(), *own([0.3, 0.75]), draws=20)
-    text = report.say_truth(verdict.ranking, pd.Series({"<b>0</b>": 0.38, "<b>1</b>": 0.9}))
-    assert "1 of 2 true gaps" in text
-    assert "`<b>0</b>`, was ranked 2 of 2" in text
 
 
 @pytest.mark.parametrize("name", ["`a`", "a\nb", "\x1b[31m", "", "<script>"])
