@@ -12,7 +12,6 @@ from helpers.statistics.resampling import (
     cell_weights,
     correlated,
     drawn_with_images,
-    mean_in_draws,
     of_models,
     percentile_interval,
 )
@@ -223,9 +222,15 @@ def changes(models: pd.DataFrame, measure: str, column: str, unit: Sequence[str]
 
 
 def shifts(
-    models: pd.DataFrame, measures: Sequence[str], column: str, unit: Sequence[str], resamples: int = DRAWS, seed: int = 0
+    models: pd.DataFrame,
+    measures: Sequence[str],
+    column: str,
+    unit: Sequence[str],
+    resamples: int = DRAWS,
+    seed: int = 0,
+    images: Mapping[str, ArrayLike] | None = None,
 ) -> pd.DataFrame:
-    """How far measures move where one column alone changes: the mean over pairs of models that share all else, by drawn cells.
+    """How far measures move where one column alone changes: the mean over pairs of models that share all else.
 
     What goes together among models that differ in much may be moved by any of it; here one thing is.
 
@@ -234,8 +239,9 @@ def shifts(
         measures: their columns; "gap" may be one of them.
         column: what differs, such as label_noise: each further level is compared with the lowest.
         unit: the columns that two models of a pair share; together with the column they name one model.
-        resamples: draws of whole cells of the lowest level, for the intervals.
+        resamples: draws of whole cells of the lowest level, and of images, for the intervals.
         seed: of the draws.
+        images: values of single images, see ``resampling.drawn_with_images``.
 
     Returns:
         ``SHIFT_COLUMNS``, one row per further level and measure: n pairs from so many cells, the mean change, the same as shift, in
@@ -245,22 +251,42 @@ def shifts(
     Raises:
         pandas.errors.MergeError: two models of one level share the whole unit.
     """
+    models = models.reset_index(drop=True)
     levels = sorted(models[column].dropna().unique())
-    parts = [pd.DataFrame(columns=SHIFT_COLUMNS)]
+    if len(levels) < 2:
+        return pd.DataFrame(columns=SHIFT_COLUMNS)
+    lowest = (models[column] == levels[0]).to_numpy()
+    drawn = drawn_with_images(models, measures, images, resamples, seed)
+    r = correlated(models[lowest], list(measures), draws=resamples, seed=seed, drawn=of_models(drawn, lowest))
+    spread, rows = models.loc[lowest, list(measures)].std(), []
     for level in levels[1:]:
-        first = models[models[column] == levels[0]]
-        pairs = first.merge(models[models[column] == level], on=list(unit), suffixes=("", " moved"), validate="one_to_one")
-        r = correlated(first, list(measures), draws=resamples, seed=seed)
+        ends = models[[*unit, "cell"]].rename_axis("at").reset_index()
+        pairs = ends[lowest].merge(ends[models[column] == level], on=list(unit), suffixes=("", " moved"), validate="one_to_one")
         weights = cell_weights(pairs["cell"], resamples, seed)
-        rows = []
-        for name in measures:
-            change = (pairs[f"{name} moved"] - pairs[name]).to_numpy(dtype=float)
-            known, spread = np.isfinite(change), float(first[name].std())
-            scaled = change / (spread if spread > 0 else np.nan)
-            cells = pairs.loc[known, "cell"].nunique()
-            low, high = percentile_interval(mean_in_draws(scaled, weights), cells) if known.any() else (np.nan, np.nan)
-            means = (change[known].mean(), scaled[known].mean()) if known.any() else (np.nan, np.nan)
-            rows.append((name, column, str(level), int(known.sum()), cells, *means, float(low), float(high)))
-        table = pd.DataFrame(rows, columns=SHIFT_COLUMNS[:-3])
-        parts.append(table.assign(**{name: r[known].to_numpy() for name, known in zip(SHIFT_COLUMNS[-3:], _R, strict=True)}))
-    return pd.concat(parts[1:], ignore_index=True) if parts[1:] else parts[0]
+        for name, (_, known) in zip(measures, r[_R].iterrows(), strict=True):
+            found = _shift(models[name].to_numpy(dtype=float), drawn.get(name), spread[name], pairs, weights)
+            rows.append((name, column, str(level), *found, *known))
+    return pd.DataFrame(rows, columns=SHIFT_COLUMNS)
+
+
+def _shift(values: Array, drawn: Array | None, spread: float, pairs: pd.DataFrame, weights: Array) -> tuple[float, ...]:
+    """Pairs and cells that have a measure, its mean change, the same in standard deviations, and the ends of its interval.
+
+    Args:
+        values: of all models, (n,).
+        drawn: the same in every draw of images, (B, n); None where they are not drawn.
+        spread: a standard deviation.
+        pairs: at and "at moved", rows of the models, and cell.
+        weights: (B, pairs).
+    """
+    first, moved = pairs["at"].to_numpy(), pairs["at moved"].to_numpy()
+    change = values[moved] - values[first]
+    has = np.isfinite(change)
+    cells = pairs.loc[has, "cell"].nunique()
+    if not has.any() or not spread > 0:
+        return int(has.sum()), cells, change[has].mean() if has.any() else np.nan, np.nan, np.nan, np.nan
+    changes = change[None, has] if drawn is None else (drawn[:, moved] - drawn[:, first])[:, has]
+    mass = weights[:, has].sum(1)
+    means = (weights[:, has] * changes).sum(1) / np.where(mass > 0, mass, np.nan) / spread
+    low, high = percentile_interval(means, cells)
+    return int(has.sum()), cells, change[has].mean(), change[has].mean() / spread, float(low), float(high)

@@ -320,3 +320,18 @@ def test_models_without_a_partner_are_left_out_and_few_cells_have_no_interval():
     twice = pd.concat([models, models.iloc[:1]])
     with pytest.raises(pd.errors.MergeError):
         hyperparameters.shifts(twice, ["gap"], "label_noise", ["rate", "snapshot"])
+
+
+def test_images_widen_the_interval_of_a_shift_and_not_the_shift():
+    models = paired_by_noise(cells=10).reset_index(drop=True)
+    rng = np.random.default_rng(2)
+    noise = rng.normal(size=(len(models), 400))
+    images = {"other": models["other"].to_numpy()[:, None] + 4 * (noise - noise.mean(1, keepdims=True))}
+    asked = ["other", "follows"]
+    plain, drawn = (hyperparameters.shifts(models, asked, "label_noise", ["rate", "snapshot"], 2000, images=i) for i in (None, images))
+    assert drawn["shift"].tolist() == pytest.approx(plain["shift"].tolist())
+    pd.testing.assert_series_equal(drawn.loc[1], plain.loc[1])
+    # 20 pairs of two means over 400 images each, of standard deviation 4, in standard deviations between models; the 10 cells are drawn
+    # too, and the squares of their weights have a mean of 2 - 1/10.
+    error = np.sqrt(1.9 * 2 / 20) * 4 / np.sqrt(400) / models.loc[models["label_noise"] == 0, "other"].std()
+    assert (drawn.loc[0, "ci_high"] - drawn.loc[0, "ci_low"]) / 2 == pytest.approx(1.96 * error, rel=0.15)
