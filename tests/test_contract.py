@@ -407,3 +407,10 @@ REPORTS = [
 def test_a_report_is_small_enough_for_a_repository(study):
     files = [path for path in (PROJECT_ROOT / "reports" / study).rglob("*") if path.is_file() and path.parent.name != "checkpoints"]
     assert sum(path.stat().st_size for path in files) < 6e6
+
+
+def test_all_reports_together_are_small_enough_for_a_repository():
+    folders = [PROJECT_ROOT / "reports" / name for name in (*REPORTS, "assets")]
+    sizes = {path: path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file()}
+    assert sum(sizes.values()) < 30e6
+    assert sum(size for path, size in sizes.items() if path.parent.name == "checkpoints") < 12e6
