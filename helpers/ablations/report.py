@@ -358,6 +358,17 @@ def say_repeats(table: pd.DataFrame) -> str:
     return " ".join(parts)
 
 
+def say_moments(table: pd.DataFrame, titles: Mapping[str, str]) -> str:
+    """Sentence with r of every measure at every moment, see ``tables.by_moment``."""
+    if not table["pearson_r"].notna().any():
+        return "No measure has a defined correlation with the gap at one moment: too few models."
+    each = [
+        f"{titles.get(measure, measure)} {' and '.join(f'{row.level} {with_interval(row._asdict())}' for row in rows.itertuples())}"
+        for measure, rows in table.groupby("measure", sort=False)
+    ]
+    return f"r with the gap by the moment of the snapshot: {'; '.join(each)}."
+
+
 def right_and_wrong(single: pd.DataFrame) -> str:
     """Sentence on whether an image that is classified right has the larger overlap."""
     means = single.groupby("right")["iou"].mean()

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from helpers.ablations.compute import ALL_IMAGES, BOXES, CLOSED_FORMS, CORRECT, LAYER_METHODS, NO_CLASS, PREDICTED, RIGHT, TRUE
 from helpers.statistics.correlations import Array, pearson
+from helpers.statistics.hyperparameters import subsets
 from helpers.statistics.published import published_table
 from helpers.statistics.resampling import correlated, drawn_with_images
 from helpers.statistics.tables import TOTAL, correlation_table
@@ -265,6 +266,25 @@ def by_layer(
     return correlations(
         models, chosen.sort_values("method", kind="stable"), ["method", "layer"], resamples=resamples, seed=seed, images=images
     )
+
+
+def by_moment(models: pd.DataFrame, measures: Sequence[str], images: Mapping[str, ArrayLike], resamples: int, seed: int) -> pd.DataFrame:
+    """Correlate measures with the gap among the first snapshots of the runs, and among the last.
+
+    Models of the same hyperparameters differ mostly in how long they were trained.
+
+    Returns:
+        Rows of ``hyperparameters.subsets`` with the measure; measures that are absent are left out.
+    """
+    parts = [
+        subsets(models, name, "snapshot", resamples, seed, {key: images[key] for key in (name, "test_accuracy") if key in images}).assign(
+            measure=name
+        )
+        for name in measures
+        if name in models
+    ]
+    names = ["measure", "level", "n", "cells", "pearson_r", "ci_low", "ci_high"]
+    return pd.concat(parts, ignore_index=True)[names] if parts else pd.DataFrame(columns=names)
 
 
 def by_class(

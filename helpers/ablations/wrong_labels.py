@@ -14,7 +14,8 @@ from helpers.statistics.questions import ADDED, ranking_table, with_fit
 from helpers.statistics.resampling import DRAWS, FEWEST_CELLS
 
 _GAP, _FIT, _TEST = "gap", "train_accuracy", "test_accuracy"
-AS_PROMISED, REVERSED, NOT_TOLD = "as its r promises", "the other way", "not told"
+_RIGHT_ACCURACY, _RIGHT_GAP = "training_accuracy", "gap_right_labels"
+AS_PROMISED, REVERSED, NOT_TOLD = "same direction", "opposite direction", "not told"
 _COLOURS = {AS_PROMISED: "C0", REVERSED: "C1", NOT_TOLD: "grey"}
 ASKED = ("r_gap", "r_gap_given_fit", "r_gap_given_all", ADDED)
 _NONE = (
@@ -32,6 +33,15 @@ def say_label_noise(table: pd.DataFrame) -> str:
     return f"r by label noise: {'; '.join(each)}. {signs(table, 'level')}."
 
 
+def with_gap_on_right_labels(models: pd.DataFrame) -> pd.DataFrame:
+    """Add gap_right_labels: training accuracy on the scored images, against the right labels, minus test accuracy; NaN where not scored.
+
+    The gap holds training accuracy against the labels that a network was given, measures hold outputs against the right ones.
+    """
+    accuracy = models.get(_RIGHT_ACCURACY, np.nan)
+    return models.assign(**{_RIGHT_GAP: accuracy - models[_TEST]})
+
+
 def with_promises(moved: pd.DataFrame) -> pd.DataFrame:
     """Add what r and the shift of the gap promise of each measure's shift, and whether the measure keeps it.
 
@@ -40,8 +50,8 @@ def with_promises(moved: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         The rows with promised, r times the gap's shift in standard deviations, which a measure has that follows the gap as it does among
-        models of right labels, and kept: ``AS_PROMISED`` or ``REVERSED`` where the intervals of r and shift both leave out 0,
-        ``NOT_TOLD`` where one of them does not, or the gap's own does not.
+        models of right labels, and kept, the direction alone: ``AS_PROMISED`` or ``REVERSED`` where the intervals of r and shift both leave
+        out 0, ``NOT_TOLD`` where one of them does not, or the gap's own does not.
     """
     of_gap = moved[moved["measure"] == _GAP].set_index("level")
     gap_shift, low, high = (moved["level"].map(of_gap[name]).astype(float) for name in ("shift", "ci_low", "ci_high"))
@@ -63,6 +73,12 @@ def say_pairs(promised: pd.DataFrame) -> str:
         if moves:
             pairs = f"{count(int(own['n'].max()), 'pair')} of models from {count(int(own['cells'].max()), 'cell')}"
             parts.append(f"In {pairs} that differ in labels alone, {percent(float(level))} of them wrong moves {listed(moves, 3)}.")
+        if _RIGHT_GAP in own.index and np.isfinite(own.at[_RIGHT_GAP, "change"]):
+            right = f"{100 * own.at[_RIGHT_GAP, 'change']:+.1f} points"
+            parts.append(
+                f"Held against the right labels, as the measures are, the gap moves by {right}: these pairs tell what wrong labels do to "
+                "a measure, not whether it follows the gap."
+            )
     few = f" Under {FEWEST_CELLS} cells there is no interval." if promised["ci_low"].isna().all() else ""
     return f"{' '.join(parts)}{few}"
 
@@ -79,8 +95,9 @@ def say_promises(promised: pd.DataFrame, titles: Mapping[str, str], named: Colle
     ]
     said = f" In standard deviations between models of right labels: {'; '.join(each)}." if each else ""
     return (
-        f"Of {count(len(own), 'measure')} {numbers.get(AS_PROMISED, 0)} move as their r with the gap among models of right labels "
-        f"promises, {numbers.get(REVERSED, 0)} the other way; of the others r or shift, or the gap's own, is not told from 0.{said}"
+        f"Of {count(len(own), 'measure')} {numbers.get(AS_PROMISED, 0)} move in the direction that their r with the gap among models of "
+        f"right labels promises, {numbers.get(REVERSED, 0)} in the opposite one; of the others r or shift, or the gap's own, is not told "
+        f"from 0.{said}"
     )
 
 
@@ -147,7 +164,7 @@ def shifts_figure(promised: pd.DataFrame, titles: Mapping[str, str], named: Coll
         return nothing_to_draw("No measure moves: there are no pairs of models that differ in their labels alone.")
     own = own[own["level"] == own["level"].iloc[-1]]
     strongest = own["promised"].abs().nlargest(most).index
-    own = own[own.index.isin(strongest) | own["measure"].isin(named)].sort_values("promised", ascending=False)
+    known, own = len(own), own[own.index.isin(strongest) | own["measure"].isin(named)].sort_values("promised", ascending=False)
     figure, ax = plt.subplots(figsize=(9, 1.4 + 0.27 * len(own)), layout="constrained")
     at = np.arange(len(own))
     ax.axvline(0, color="black", linewidth=0.8)
@@ -158,6 +175,7 @@ def shifts_figure(promised: pd.DataFrame, titles: Mapping[str, str], named: Coll
     ax.plot(own["promised"], at, "D", color="black", fillstyle="none", markersize=5, label="promised")
     ax.set_yticks(at, [titles[name] for name in own["measure"]], fontsize="x-small")
     ax.set(ylim=(len(own) - 0.5, -0.5), xlabel="shift, in standard deviations (95 % interval)")
+    ax.set_title(f"{len(own)} of {known} measures: the largest promises, and those of claims" if len(own) < known else "all measures")
     ax.grid(axis="y", visible=False)
     figure.legend(*ax.get_legend_handles_labels(), loc="outside upper center", ncols=4, fontsize="small", frameon=False)
     return figure

@@ -33,7 +33,8 @@ MADE_BY = {
 }
 
 
-_HELD, _SHIFTS, _WITHOUT = "confounders", "label_noise_shifts", "label_noise_without"  # of notebook 05, which need not have run
+_HELD, _MOMENTS = "confounders", "moments"
+_SHIFTS, _WITHOUT = "label_noise_shifts", "label_noise_without"  # of notebook 05, which need not have run
 _TRUTH = "own_truth"  # of notebook 07
 _WORDS = """- **Fit**: training accuracy and logarithm of the training loss of a model. \
 "Given the fit" is what a correlation leaves when these are held fixed.
@@ -46,13 +47,20 @@ Intervals draw whole cells; p-values deal the gaps anew among cells.
 what a map that knows nothing of the image has."""
 
 
-_PAIRS = """Pairs of models that share all hyperparameters, seed and moment. \
+_PAIRS = """Pairs of models that share all hyperparameters, the seed and the rule that the snapshot was taken by. \
 Shifts are in standard deviations between models of right labels; \
 promised is r times the shift of the gap, which a measure has that follows the gap as it does among those. \
-Measures read the right labels, training accuracy those that the network was given."""
+Measures read the right labels, the gap those that the network was given; read on the right ones too it is the second row. \
+The direction is told where the intervals of r, of the shift and of the gap's own shift all leave out 0."""
 
 
 _JUDGED = "Models that the calibration does not know: those of this study by another one, or cells of this study left out."
+
+
+_SAME_MOMENT = "Models of the same hyperparameters differ mostly in how long they were trained: r with the gap at one moment alone"
+_GAPS = {"gap": "gap", "gap_right_labels": "gap, read on the right labels"}
+_P_MEANS = """p asks whether r lies farther off than what early and late snapshots of a run give by themselves when cells exchange gaps, \
+so an interval can leave out 0 where p does not; of a claim on points saved it is that of r given fit and hyperparameters."""
 
 
 class Study(NamedTuple):
@@ -80,7 +88,9 @@ def read_study(reports: Path, name: str) -> Study:
         if not (folder / f"{table}.csv").is_file():
             raise FileNotFoundError(f"{folder / table}.csv is missing; run {notebook} of study {name!r} first")
     tables = {table: pd.read_csv(folder / f"{table}.csv") for table in MADE_BY if table != "catalogue"}
-    tables |= {table: pd.read_csv(path) for table in (_HELD, _SHIFTS, _WITHOUT, _TRUTH) if (path := folder / f"{table}.csv").is_file()}
+    tables |= {
+        table: pd.read_csv(path) for table in (_HELD, _MOMENTS, _SHIFTS, _WITHOUT, _TRUTH) if (path := folder / f"{table}.csv").is_file()
+    }
     catalogue = pd.read_csv(folder / "catalogue.csv", keep_default_na=False, na_values=["", "nan", "NaN"])
     catalogue = catalogue.assign(left_out=catalogue["left_out"].astype(object).fillna(""))
     return Study(name, catalogue, catalogue[catalogue["left_out"] == ""].reset_index(drop=True), tables)
@@ -191,6 +201,20 @@ def held_fixed_section(confounders: pd.DataFrame, ranking: pd.DataFrame, claimed
     return _table(heads, rows)
 
 
+def moments_section(moments: pd.DataFrame, titles: pd.Series) -> str:
+    """Write r with the gap among first and among last snapshots, as a table of Markdown; "" where there is one moment alone."""
+    levels = list(dict.fromkeys(moments["level"]))
+    if len(levels) < 2:
+        return ""
+    rows = []
+    for measure, own in moments.groupby("measure", sort=False):
+        found = own.set_index("level")[["pearson_r", "ci_low", "ci_high"]].reindex(levels)
+        rows.append((titles.get(measure, measure), *(_with_interval(*row) for row in found.to_numpy())))
+    return _table(
+        ["measure", *(f"snapshots {level!r} (n = {moments.loc[moments['level'] == level, 'n'].max()})" for level in levels)], rows
+    )
+
+
 def wrong_labels_section(shifts: pd.DataFrame, titles: pd.Series, claimed: Collection[str]) -> str:
     """Write how far claimed measures move where labels alone turn wrong, as a table of Markdown; "" where no model has wrong labels.
 
@@ -201,11 +225,11 @@ def wrong_labels_section(shifts: pd.DataFrame, titles: pd.Series, claimed: Colle
     """
     names = titles[titles.index.isin(claimed)].to_dict()
     rows = []
-    for row in shifts[shifts["measure"].isin(["gap", *names]) & shifts["shift"].notna()].itertuples():
+    for row in shifts[shifts["measure"].isin([*_GAPS, *names]) & shifts["shift"].notna()].itertuples():
         r, shift = _with_interval(row.r, row.r_low, row.r_high), _with_interval(row.shift, row.ci_low, row.ci_high)
-        promised, kept = ("–", "–") if row.measure == "gap" else (f"{row.promised:+.2f}", row.kept)
-        rows.append((names.get(row.measure, row.measure), row.n, r, promised, shift, kept))
-    return _table(["measure", "pairs", "r with the gap, labels right", "promised shift", "shift (95 % interval)", "kept"], rows)
+        promised, kept = ("–", "–") if row.measure in _GAPS else (f"{row.promised:+.2f}", row.kept)
+        rows.append((_GAPS.get(row.measure) or names[row.measure], row.n, r, promised, shift, kept))
+    return _table(["measure", "pairs", "r with the gap, labels right", "promised shift", "shift (95 % interval)", "direction"], rows)
 
 
 def without_section(again: pd.DataFrame, titles: pd.Series) -> str:
@@ -223,21 +247,23 @@ def without_section(again: pd.DataFrame, titles: pd.Series) -> str:
     return _table(["measure, labels right", "n", *names.values()], rows)
 
 
-def say_primary_without(claims: pd.DataFrame, again: pd.DataFrame) -> str:
-    """Sentence on what the primary claims come to among models of right labels alone, in the order of the claims; "" where none is asked.
+def say_primary_without(claims: pd.DataFrame, again: pd.DataFrame, titles: pd.Series) -> str:
+    """Sentence on what the primary claims come to among models of right labels alone; "" where none is asked.
 
     Args:
         claims: with measure, question and primary.
         again: see ``without_section``.
+        titles: by measure.
     """
     asked = again.set_index("measure")
     primary = claims[claims["primary"].astype(bool) & claims["measure"].isin(asked.index)]
     found = []
     for row in primary.itertuples():
         value, low, high = asked.loc[row.measure, [f"{row.question}{end}" for end in ("", "_low", "_high")]]
-        found.append(f"{_with_interval(value, low, high)}{' points' if row.question == ADDED else ''}")
+        what = "points saved by" if row.question == ADDED else "r of"
+        found.append(f"{what} {titles.get(row.measure, row.measure)} {_with_interval(value, low, high)}")
     models = count(int(asked["n"].max()), "model") if found else ""
-    return f"Among the {models} of right labels alone these are {', '.join(found)}, in this order." if found else ""
+    return f"Among the {models} of right labels alone: {', '.join(found)}." if found else ""
 
 
 def truth_section(truth: pd.DataFrame) -> str:
@@ -276,17 +302,18 @@ def page(study: Study, notes: str) -> str:
     claims = claims.join(facts[STATED_COLUMNS])  # which has a row for each, in the same order
     scored = int((study.catalogue["snapshot"] != "none").sum())
     pilot = f" With {count(scored, 'model')}, fewer than {PILOT}, this is a **pilot**." if scored < PILOT else ""
-    told = [claims_section(claims), f"{say_stated(facts)} ({table_link('claims')})"] if len(claims) else []
+    told = [claims_section(claims), _P_MEANS, f"{say_stated(facts)} ({table_link('claims')})"] if len(claims) else []
     notice = "r has the sign of the raw measure. Baselines are arithmetic parts of the gap: no discovery when they lead."
     ranking, claimed = study.tables["measures_ranking"], set(claims["measure"])
     paper = beside_the_paper(study.tables["table3_iou"])
     held = held_fixed_section(study.tables[_HELD], ranking, claimed) if _HELD in study.tables else ""
     turned = f"r with the gap; the fit is not held fixed here. Every level: {table_link(_HELD)}."
     titles = ranking.drop_duplicates("measure").set_index("measure")["title"]
+    moments = moments_section(study.tables[_MOMENTS], titles) if _MOMENTS in study.tables else ""
     wrong = wrong_labels_section(study.tables[_SHIFTS], titles, claimed) if _SHIFTS in study.tables else ""
     without = without_section(study.tables[_WITHOUT], titles) if _WITHOUT in study.tables else ""
     judged = truth_section(study.tables[_TRUTH]) if _TRUTH in study.tables else ""
-    primary = say_primary_without(claims, study.tables[_WITHOUT]) if without else ""
+    primary = say_primary_without(claims, study.tables[_WITHOUT], titles) if without else ""
     left = f"The same questions as of all models, without those of wrong labels ({table_link(_WITHOUT)})."
     matched = "In brackets 95 % intervals. A claim concerns all models, the paper's r those that are fitted this well."
     parts = [
@@ -295,6 +322,7 @@ def page(study: Study, notes: str) -> str:
         ["## Its claims", *told] if told else [],
         ["## Beside the paper", paper, matched] if paper else [],
         ["## With hyperparameters held fixed", held, turned] if held else [],
+        [moments, f"{_SAME_MOMENT} ({table_link(_MOMENTS)})."] if moments else [],
         ["## Where labels alone turn wrong", wrong, f"{_PAIRS} Every measure: {table_link(_SHIFTS)}."] if wrong else [],
         [without, left] if without else [],
         ["## Does a measure add to what is known in advance?", say_added(ranking, study.tables["known_in_advance"])],

@@ -307,3 +307,17 @@ def test_the_style_of_others_is_left_alone():
     before = dict(plt.rcParams)
     report.correlations_figure(correlations(), ["a", "b", "c"])
     assert dict(plt.rcParams) == before
+
+
+def test_moments_are_read_apart_and_said():
+    rng = np.random.default_rng(0)
+    gap = rng.uniform(0.1, 0.5, 40)
+    models = pd.DataFrame({"gap": gap, "cell": [f"c{k // 2}" for k in range(40)], "snapshot": ["first", "stop"] * 20})
+    models["energy"] = np.where(models["snapshot"] == "first", gap, -gap)
+    found = tables.by_moment(models, ["energy", "absent"], {}, 100, 0)
+    assert found[["measure", "level", "n"]].to_numpy().tolist() == [["energy", "first", 20], ["energy", "stop", 20]]
+    assert found["pearson_r"].tolist() == pytest.approx([1, -1])
+    text = report.say_moments(found, {"energy": "Energy"})
+    assert "Energy first 1.00 (95 % interval 1.00 to 1.00, n = 20) and stop -1.00" in text
+    none = tables.by_moment(models, ["absent"], {}, 100, 0)
+    assert report.say_moments(none, {}).endswith("too few models.")

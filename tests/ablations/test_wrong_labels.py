@@ -39,7 +39,7 @@ def test_no_label_noise_is_said_and_noise_is_read_by_level():
 def test_a_measure_keeps_or_reverses_the_promise_of_its_r(moved):
     found = wrong_labels.with_promises(moved).set_index("measure")
     assert found["promised"].tolist()[:5] == pytest.approx([0.5, 0.4, -0.4, -0.25, 0.3])
-    assert found["kept"].tolist()[2:] == ["as its r promises", "the other way", "not told", "not told"]
+    assert found["kept"].tolist()[2:] == ["same direction", "opposite direction", "not told", "not told"]
 
 
 def test_a_gap_that_does_not_move_promises_nothing(moved):
@@ -50,7 +50,7 @@ def test_a_gap_that_does_not_move_promises_nothing(moved):
 def test_a_gap_that_shrinks_turns_the_promises(moved):
     moved.loc[0, ["shift", "ci_low", "ci_high"]] = [-0.5, -0.7, -0.3]
     found = wrong_labels.with_promises(moved).set_index("measure")
-    assert found.loc[["follows", "other"], "kept"].tolist() == ["the other way", "as its r promises"]
+    assert found.loc[["follows", "other"], "kept"].tolist() == ["opposite direction", "same direction"]
 
 
 def test_pairs_and_promises_are_told_by_their_numbers(moved):
@@ -60,9 +60,18 @@ def test_pairs_and_promises_are_told_by_their_numbers(moved):
         "the gap by +6.0 points, training accuracy by -4.0 points."
     )
     text = wrong_labels.say_promises(promised, TITLES, ["other", "flat"])
-    assert "Of 4 measures 1 move as their r" in text
-    assert "promises, 1 the other way" in text
+    assert "Of 4 measures 1 move in the direction that their r" in text
+    assert "promises, 1 in the opposite one" in text
     assert text.endswith("right labels: Other +1.50 (95 % interval 1.20 to 1.80; promised -0.25).")
+
+
+def test_the_gap_on_right_labels_is_told_where_it_was_scored(moved):
+    models = pd.DataFrame({"test_accuracy": [0.5, 0.6], "training_accuracy": [0.7, np.nan]})
+    assert wrong_labels.with_gap_on_right_labels(models)["gap_right_labels"].tolist() == pytest.approx([0.2, np.nan], nan_ok=True)
+    assert wrong_labels.with_gap_on_right_labels(models[["test_accuracy"]])["gap_right_labels"].isna().all()
+    right = moved.iloc[:1].assign(measure="gap_right_labels", change=-0.034)
+    text = wrong_labels.say_pairs(wrong_labels.with_promises(pd.concat([moved, right], ignore_index=True)))
+    assert "Held against the right labels, as the measures are, the gap moves by -3.4 points:" in text
 
 
 def test_few_cells_are_said(moved):
@@ -84,8 +93,8 @@ def test_the_figure_has_the_strongest_promises_and_those_that_are_named(moved):
     whole = wrong_labels.shifts_figure(wrong_labels.with_promises(moved), TITLES, [])
     drawn = {line.get_label(): line.get_xdata().tolist() for line in whole.axes[0].lines[1:]}
     assert drawn["promised"] == pytest.approx([0.3, -0.25, -0.4])
-    assert drawn["as its r promises (1)"] == [-0.4]
-    assert np.isfinite(drawn["the other way (1)"]).all()
+    assert drawn["same direction (1)"] == [-0.4]
+    assert np.isfinite(drawn["opposite direction (1)"]).all()
     plt.close("all")
 
 

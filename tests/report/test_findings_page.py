@@ -167,8 +167,8 @@ def test_what_is_held_fixed_stands_beside_all_models(tables, reports):
 
 
 def test_where_labels_alone_turn_wrong_the_claimed_measures_stand_beside_what_r_promises(tables, reports):
-    rows = [("gap", 22, 0.5, 0.3, 0.7, 1.0, 1.0, 1.0, 0.5, "as its r promises")]
-    rows += [("iou", 22, 1.5, 1.2, 1.8, -0.5, -0.7, -0.3, -0.25, "the other way")]
+    rows = [("gap", 22, 0.5, 0.3, 0.7, 1.0, 1.0, 1.0, 0.5, "same direction")]
+    rows += [("iou", 22, 1.5, 1.2, 1.8, -0.5, -0.7, -0.3, -0.25, "opposite direction")]
     rows += [("iou_b", 22, 0.1, -0.1, 0.3, -0.4, -0.6, -0.2, -0.2, "not told"), ("train_loss", 22, 1, 1, 1, 1, 1, 1, 1, "not told")]
     names = ["measure", "n", "shift", "ci_low", "ci_high", "r", "r_low", "r_high", "promised", "kept"]
     pd.DataFrame(rows, columns=names).to_csv(reports / "made_up/tables/label_noise_shifts.csv", index=False)
@@ -176,7 +176,7 @@ def test_where_labels_alone_turn_wrong_the_claimed_measures_stand_beside_what_r_
     _, _, part = (reports / "made_up/FINDINGS.md").read_text().partition("## Where labels alone turn wrong\n\n")
     lines = part.splitlines()
     assert lines[2].startswith("| gap | 22 | 1.00 (1.00 to 1.00) | – | 0.50 (0.30 to 0.70) | – |")
-    assert lines[3] == "| IoU | 22 | -0.50 (-0.70 to -0.30) | -0.25 | 1.50 (1.20 to 1.80) | the other way |"
+    assert lines[3] == "| IoU | 22 | -0.50 (-0.70 to -0.30) | -0.25 | 1.50 (1.20 to 1.80) | opposite direction |"
     assert "train_loss" not in part.partition("\n## ")[0]
     assert "labels right | n |" not in part
     questions = [
@@ -188,7 +188,7 @@ def test_where_labels_alone_turn_wrong_the_claimed_measures_stand_beside_what_r_
     line = "| IoU | 20 | 0.00 (0.10 to 0.20) | 0.30 (0.40 to 0.50) | 0.60 (0.70 to 0.80) | 0.90 (1.00 to 1.10) |"
     text = (reports / "made_up/FINDINGS.md").read_text()
     assert line in text
-    assert "Among the 20 models of right labels alone these are 0.00 (0.10 to 0.20), in this order." in text
+    assert "Among the 20 models of right labels alone: r of IoU 0.00 (0.10 to 0.20)." in text
     titles = tables["measures_ranking"].set_index("measure")["title"]
     assert findings_page.wrong_labels_section(pd.DataFrame(columns=names), titles, {"iou"}) == ""
 
@@ -201,6 +201,18 @@ def test_what_is_predicted_of_unknown_models_stands_with_what_holds(reports):
     text = (reports / "made_up/FINDINGS.md").read_text()
     assert "| gap | other | 62 of 67 | 80% | 61 of 62 (98.4 %) | 6.1 points | 8 of 62 |" in text
     assert "| test accuracy | other | 0 of 3 | 80% | – | undefined | – |" in text
+
+
+def test_moments_stand_side_by_side(tables, reports):
+    rows = [("iou", "first", 20, 0.5, 0.3, 0.7), ("iou", "stop", 28, -0.2, -0.4, 0.1), ("iou_b", "stop", 28, np.nan, np.nan, np.nan)]
+    table = pd.DataFrame(rows, columns=["measure", "level", "n", "pearson_r", "ci_low", "ci_high"])
+    table.to_csv(reports / "made_up/tables/moments.csv", index=False)
+    assert run(reports, "--write") == 0
+    text = (reports / "made_up/FINDINGS.md").read_text()
+    assert "| measure | snapshots 'first' (n = 20) | snapshots 'stop' (n = 28) |" in text
+    assert "| IoU | 0.50 (0.30 to 0.70) | -0.20 (-0.40 to 0.10) |" in text
+    assert "| IoU-B | – | – |" in text
+    assert findings_page.moments_section(table[table["level"] == "stop"], pd.Series(dtype=str)) == ""
 
 
 def test_the_answer_on_the_field_counts_what_is_beyond_chance(tables):
