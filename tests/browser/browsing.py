@@ -259,14 +259,19 @@ class Explorer:
 
     def points(self) -> list[Any]:
         """List the points of the first plot, when the kernel waits and two looks in turn find them at the same place."""
+        from selenium.common.exceptions import StaleElementReferenceException
+
         places: list[Any] = []
 
         def at_rest() -> list[Any]:
             found = self.find(".js-plotly-plot:first-of-type .points path")
-            places.append(self.browser.execute_script(_PLACES, found))
+            try:
+                places.append(self.browser.execute_script(_PLACES, found))
+            except StaleElementReferenceException:  # drawn anew between the two lines
+                return []
             return found if self._kernel_waits() and places[-2:-1] == places[-1:] else []
 
-        return until(at_rest, 60, "the points of the plot do not come to rest")
+        return until(at_rest, 180, "the points of the plot do not come to rest")
 
     def click(self, element: Any) -> None:
         """Click on the middle of something drawn."""
