@@ -276,13 +276,7 @@ def by_moment(models: pd.DataFrame, measures: Sequence[str], images: Mapping[str
     Returns:
         Rows of ``hyperparameters.subsets`` with the measure; measures that are absent are left out.
     """
-    parts = [
-        subsets(models, name, "snapshot", resamples, seed, {key: images[key] for key in (name, "test_accuracy") if key in images}).assign(
-            measure=name
-        )
-        for name in measures
-        if name in models
-    ]
+    parts = [subsets(models, name, "snapshot", resamples, seed, images).assign(measure=name) for name in measures if name in models]
     names = ["measure", "level", "n", "cells", "pearson_r", "ci_low", "ci_high"]
     return pd.concat(parts, ignore_index=True)[names] if parts else pd.DataFrame(columns=names)
 

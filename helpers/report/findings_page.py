@@ -58,6 +58,13 @@ _JUDGED = "Models that the calibration does not know: those of this study by ano
 
 
 _SAME_MOMENT = "Models of the same hyperparameters differ mostly in how long they were trained: r with the gap at one moment alone"
+_QUESTIONS = {
+    "r_gap": "r with the gap",
+    "r_test_accuracy": "r with test accuracy",
+    "r_gap_given_fit": "given the fit",
+    "r_gap_given_all": "given fit and hyperparameters",
+    ADDED: "points of error that it saves",
+}
 _GAPS = {"gap": "gap", "gap_right_labels": "gap, read on the right labels"}
 _P_MEANS = """p asks whether r lies farther off than what early and late snapshots of a run give by themselves when cells exchange gaps, \
 so an interval can leave out 0 where p does not; of a claim on points saved it is that of r given fit and hyperparameters."""
@@ -148,16 +155,14 @@ def ranking_section(ranking: pd.DataFrame, claimed: Collection[str] = (), most: 
     """Write the measures with the largest |r|, all baselines, IoU, energy and those of claims, by all questions, as a table of Markdown."""
     shown, always = ranking.dropna(subset="r_gap"), {"iou", "energy_in_box", *claimed}
     chosen = (np.arange(len(shown)) < most) | shown["baseline"].astype(bool) | shown["measure"].isin(always)
-    names = ["r_gap", "r_test_accuracy", "r_gap_given_fit", "r_gap_given_all", "added_error_points"]
-    titles = ["r with the gap", "r with test accuracy", "given the fit", "given fit and hyperparameters", "points of error that it saves"]
     rows = []
     for _, row in shown[chosen].iterrows():
-        cells = [_with_interval(row[name], row[f"{name}_low"], row[f"{name}_high"]) for name in names]
+        cells = [_answer(row, question) for question in _QUESTIONS]
         images = f"{row['images']:.0f}" if np.isfinite(row["images"]) else "–"
         reliable, p = (f"{row[name]:.2g}" if np.isfinite(row[name]) else "–" for name in ("reliability", "p_adjusted"))
         title = f"{row['title']} (baseline)" if row["baseline"] else row["title"]
         rows.append((title, f"{row['n']:.0f}", images, reliable, *cells, p))
-    return _table(["measure", "n", "images", "reliability", *titles, "p (maxT, of all measures)"], rows)
+    return _table(["measure", "n", "images", "reliability", *_QUESTIONS.values(), "p (maxT, of all measures)"], rows)
 
 
 def beside_the_paper(table3: pd.DataFrame) -> str:
@@ -234,17 +239,12 @@ def wrong_labels_section(shifts: pd.DataFrame, titles: pd.Series, claimed: Colle
 
 def without_section(again: pd.DataFrame, titles: pd.Series) -> str:
     """Write what is asked of claimed measures among models of right labels alone, as a table of Markdown; "" where there are no others."""
-    names = {"r_gap": "r with the gap", "r_gap_given_fit": "given the fit", "r_gap_given_all": "given fit and hyperparameters"}
-    names |= {"added_error_points": "points of error that it saves"}
+    questions = {question: title for question, title in _QUESTIONS.items() if question in again}
     rows = [
-        (
-            titles.get(row["measure"], row["measure"]),
-            row["n"],
-            *(_with_interval(row[name], *row[[f"{name}_low", f"{name}_high"]]) for name in names),
-        )
+        (titles.get(row["measure"], row["measure"]), row["n"], *(_answer(row, question) for question in questions))
         for _, row in again.iterrows()
     ]
-    return _table(["measure, labels right", "n", *names.values()], rows)
+    return _table(["measure, labels right", "n", *questions.values()], rows)
 
 
 def say_primary_without(claims: pd.DataFrame, again: pd.DataFrame, titles: pd.Series) -> str:
@@ -259,9 +259,8 @@ def say_primary_without(claims: pd.DataFrame, again: pd.DataFrame, titles: pd.Se
     primary = claims[claims["primary"].astype(bool) & claims["measure"].isin(asked.index)]
     found = []
     for row in primary.itertuples():
-        value, low, high = asked.loc[row.measure, [f"{row.question}{end}" for end in ("", "_low", "_high")]]
         what = "points saved by" if row.question == ADDED else "r of"
-        found.append(f"{what} {titles.get(row.measure, row.measure)} {_with_interval(value, low, high)}")
+        found.append(f"{what} {titles.get(row.measure, row.measure)} {_answer(asked.loc[row.measure], row.question)}")
     models = count(int(asked["n"].max()), "model") if found else ""
     return f"Among the {models} of right labels alone: {', '.join(found)}." if found else ""
 
@@ -283,6 +282,10 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Write a table of Markdown; "" without rows."""
     first, *lines = [f"| {' | '.join(map(str, row))} |" for row in (heads, *rows)]
     return "\n".join([first, "|---" * len(heads) + "|", *lines]) if rows else ""
+
+
+def _answer(row: pd.Series, question: str) -> str:
+    return _with_interval(row[question], row[f"{question}_low"], row[f"{question}_high"])
 
 
 def _with_interval(value: float, low: float, high: float) -> str:
