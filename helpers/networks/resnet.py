@@ -20,16 +20,14 @@ _BLOCK = 16  # input channels that oneDNN takes at once where a CPU has AVX-512;
 
 
 class SampledConvolution(nn.Conv2d):
-    """A strided 1x1 convolution that on a CPU takes the pixels it needs first, and then is one of stride 1: the same sums.
+    """A strided 1x1 convolution that takes the pixels it needs first, and then is one of stride 1: the same sums.
 
-    With fewer input channels than a block, channels last, the gradient of the weights in oneDNN writes past its workspace (its issue 6035;
-    3.13 of torch 2.15 too): the process dies, or goes on with spoilt memory. Taking the pixels first, it has nothing to gather there.
+    On a CPU, with fewer input channels than a block, channels last, the gradient of the weights in oneDNN writes past its workspace (its
+    issue 6035; 3.13 of torch 2.15 too): the process dies, or goes on with spoilt memory. Taking the pixels first, it has nothing to gather.
     """
 
     def forward(self, images: Tensor) -> Tensor:
         """Take (B, inputs, H, W) and give (B, channels, H / stride, W / stride), rounded up."""
-        if images.device.type != "cpu":
-            return super().forward(images)
         rows, columns = self.stride
         return conv2d(images[..., ::rows, ::columns], self.weight, self.bias, groups=self.groups)
 

@@ -96,29 +96,6 @@ def test_scores_of_two_precisions_lie_apart_and_none_is_read_for_the_other(study
     assert not np.array_equal(*values)
 
 
-MEASURES = ["iou", "iou_b", "iou_above_shuffled", "energy_in_box", "area_matched_iou", "pixel_average_precision"]
-
-
-@pytest.fixture(scope="module")
-def learnt(both):
-    """The models that an analysis takes; where a network has learnt little, many an image is about to be of another class."""
-    chosen = both[0]["train_accuracy"] > 0.8
-    assert chosen.sum() >= 4
-    return [table[chosen] for table in both]
-
-
-@pytest.mark.parametrize("name", [*MEASURES, "effective_invariance", "training_loss", "prediction_entropy"])
-def test_bfloat16_moves_a_score_by_less_than_a_tenth_of_what_models_differ_by(learnt, name):
-    exact, near = (table[name] for table in learnt)
-    assert np.abs(exact - near).max() < exact.std() / 10
-
-
-def test_bfloat16_lets_no_more_than_one_image_of_a_model_point_elsewhere(learnt, scored_on):
-    """A tenth of what models differ by is less than one image here, which is the least that a fraction of images can move by."""
-    exact, near = (table["pointing_game"] for table in learnt)
-    assert np.abs(exact - near).max() <= 1 / len(scored_on.rows)
-
-
 class Products(torch.utils._python_dispatch.TorchDispatchMode):
     """Notes in which type convolutions and the linear layer compute."""
 
