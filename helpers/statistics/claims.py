@@ -13,9 +13,10 @@ from helpers.files import read_json, write_json
 
 QUESTIONS = ("r_gap", "tau_gap", "r_test_accuracy", "tau_test_accuracy", "r_gap_given_fit", "r_gap_given_all")
 ADDED = "added_error_points"
+OF_KINDS = ("r_gap_within_kinds", "saved_error_points")  # of a run at its stop: within kinds of training, and with a kind left out
 SIDES = {"below": -1, "above": 1}
 MOST_PRIMARY = 3
-_NEEDED, _OPTIONAL = ("claim", "measure", "question", "side"), ("primary", "source", "published", "table")
+_NEEDED, _OPTIONAL = ("claim", "measure", "question", "side"), ("primary", "source", "published", "table", "errs_at_most")
 _FILE = "claims.json"
 
 
@@ -32,8 +33,9 @@ def check_claims(claims: Any, measures: Sequence[str] | None = None) -> list[dic
     """The claims, as they are; those that cannot be judged are refused, before a run is spent on them.
 
     Args:
-        claims: a list of mappings: claim (a sentence), measure (a column), question (``QUESTIONS`` or ``ADDED``), side ("below" or
-            "above" 0); where they are there primary (true or false), source, published (a number) and table.
+        claims: a list of mappings: claim (a sentence), measure (a column), question (``QUESTIONS``, ``ADDED`` or ``OF_KINDS``), side
+            ("below" or "above" 0); where they are there primary (true or false), source, published (a number), table and errs_at_most
+            (points that the prediction with the measure may err by).
         measures: columns that can be claimed of; None does not check them.
 
     Raises:
@@ -41,7 +43,7 @@ def check_claims(claims: Any, measures: Sequence[str] | None = None) -> list[dic
     """
     if not isinstance(claims, Sequence) or isinstance(claims, str) or not all(isinstance(claim, Mapping) for claim in claims):
         raise ValueError(f"the claims are {claims!r}; write a list of mappings, each with {', '.join(_NEEDED)}")
-    allowed = {"measure": measures, "question": [*QUESTIONS, ADDED], "side": list(SIDES), "primary": [True, False]}
+    allowed = {"measure": measures, "question": [*QUESTIONS, ADDED, *OF_KINDS], "side": list(SIDES), "primary": [True, False]}
     for number, claim in enumerate(claims, 1):
         if missing := [name for name in _NEEDED if name not in claim]:
             raise ValueError(f"claim {number} has no {', '.join(missing)}; every claim needs {', '.join(_NEEDED)}")
@@ -54,8 +56,9 @@ def check_claims(claims: Any, measures: Sequence[str] | None = None) -> list[dic
         for name in ("claim", "measure", "source", "table"):
             if name in claim and not (isinstance(claim[name], str) and not re.search("[\ud800-\udfff]", claim[name])):
                 raise ValueError(f"claim {number} ({claim['claim']}) has {name} {claim[name]!r}, which must be a text; put it in quotes")
-        if type(claim.get("published", 0)) not in (int, float) or not abs(claim.get("published", 0)) <= sys.float_info.max:
-            raise ValueError(f"claim {number} ({claim['claim']}) has published {claim['published']!r}, which must be a number")
+        for name in ("published", "errs_at_most"):
+            if type(claim.get(name, 0)) not in (int, float) or not abs(claim.get(name, 0)) <= sys.float_info.max:
+                raise ValueError(f"claim {number} ({claim['claim']}) has {name} {claim[name]!r}, which must be a number")
     primary = sum(bool(claim.get("primary", False)) for claim in claims)
     if primary > MOST_PRIMARY:
         raise ValueError(f"{primary} claims are primary; at most {MOST_PRIMARY} can be, so mark the others primary: false")
