@@ -4,22 +4,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from helpers.statistics.correlations import Array, Codes, design, level_codes
-from helpers.statistics.resampling import (
-    DRAWS,
-    cell_weights,
-    correlated,
-    drawn_with_images,
-    of_models,
-    percentile_interval,
-)
+from helpers.statistics.draws import Draws
 
 ALL = "all"
 POOLED, WITHIN, GIVEN_ALL, GIVEN_ONE, GRANULATED = "pooled", "within a level", "given all", "given one", "granulated"
-SHIFT_COLUMNS = ["measure", "column", "level", "n", "cells", "change", "shift", "ci_low", "ci_high", "r", "r_low", "r_high"]
-_R = ["pearson_r", "ci_low", "ci_high"]
 CONFOUNDER_COLUMNS = ["measure", "kind", "hyperparameter", "level", "n", "r", "ci_low", "ci_high", "published"]
 
 
@@ -120,49 +111,34 @@ def mean_where(values: Array, chosen: NDArray[np.bool_]) -> Array:
     return np.where(chosen, values, 0).sum(0) / np.where(counts > 0, counts, np.nan)
 
 
-def confounders(
-    models: pd.DataFrame,
-    measures: Sequence[str],
-    axes: Sequence[str],
-    *,
-    theirs: Mapping[str, float] | None = None,
-    images: Mapping[str, ArrayLike] | None = None,
-    resamples: int = DRAWS,
-    seed: int = 0,
-) -> pd.DataFrame:
+def confounders(draws: Draws, measures: Sequence[str], axes: Sequence[str], theirs: Mapping[str, float] | None = None) -> pd.DataFrame:
     """Put the pooled correlation of each measure with the gap beside what is left of it with hyperparameters held fixed.
 
-    Every r has the sign of the raw measure: one that grows with better generalization has a negative r. A correlation that is strong in
-    all models and weak or reversed within levels comes from the hyperparameter: Simpson's paradox.
+    A correlation that is strong in all models and weak or reversed within levels comes from the hyperparameter: Simpson's paradox.
 
     Args:
-        models: one row per model: gap, cell, the axes and a column per measure.
-        measures: the columns.
+        draws: of models: gap, cell, the axes and a column per measure.
         axes: hyperparameters with more than one level; there may be none.
         theirs: the paper's pooled r by measure.
-        images: values of single images, see ``resampling.drawn_with_images``.
-        resamples: of the intervals, see ``resampling.correlated``.
-        seed: of the resampling.
 
     Returns:
         ``CONFOUNDER_COLUMNS``, per measure: "pooled"; "within a level" of each hyperparameter; "given all" and "given one", partial
-        correlations; "granulated", Kendall's tau while one hyperparameter changes, and its mean ("all"), without interval. NaN where
-        undefined.
+        correlations; "granulated", Kendall's tau while one hyperparameter changes, and its mean ("all"), without interval. r has the
+        sign of the raw measure; NaN where undefined.
     """
-    names, drawing, theirs = list(measures), {"draws": resamples, "seed": seed}, theirs or {}
+    models, names, theirs = draws.models, list(measures), theirs or {}
     check_columns(models, dict.fromkeys(names, 1), *axes)
     if not names:
         return pd.DataFrame(columns=CONFOUNDER_COLUMNS)
-    drawn = drawn_with_images(models, names, images, resamples, seed)
-    pooled = correlated(models, names, drawn=drawn, **drawing)
+    pooled = draws.correlations(names, tau=False)
     parts = [pooled.assign(kind=POOLED, hyperparameter=ALL, published=pooled["measure"].map(theirs).astype(float))]
     for axis in axes:
         codes = level_codes(axis, models[axis])
         for rows in (codes == number for number in range(codes.max(initial=-1) + 1)):
-            found = correlated(models[rows], names, drawn=of_models(drawn, rows), **drawing)
+            found = draws.of(rows).correlations(names, tau=False)
             parts.append(found.assign(kind=WITHIN, hyperparameter=axis, level=str(models.loc[rows, axis].iloc[0])))
     for kind, held in [*([(GIVEN_ALL, list(axes))] if axes else []), *((GIVEN_ONE, [axis]) for axis in axes)]:
-        left = correlated(models, names, given=design(models, held), drawn=drawn, **drawing)
+        left = draws.correlations(names, given=design(models, held), tau=False)
         parts.append(left.assign(kind=kind, hyperparameter=ALL if kind == GIVEN_ALL else held[0]))
     if axes:
         raw = granulated_kendall(models, dict.fromkeys(names, -1), axes)
@@ -172,121 +148,40 @@ def confounders(
     return table.assign(level=table["level"].astype(object).fillna("")).iloc[np.argsort(order, kind="stable")].reset_index(drop=True)
 
 
-def subsets(
-    models: pd.DataFrame, measure: str, column: str, resamples: int, seed: int, images: Mapping[str, ArrayLike] | None = None
-) -> pd.DataFrame:
+def subsets(draws: Draws, measure: str, column: str) -> pd.DataFrame:
     """Correlate a measure with the gap among the models of each level of a column, such as snapshot, repeat or label_noise.
 
     Returns:
         One row per level, sorted: column, level, n, dropped, cells, mean (of the measure), mean_gap, pearson_r, ci_low, ci_high.
     """
-    parts, drawn = [], drawn_with_images(models, [measure], images, resamples, seed)
-    for level in sorted(models[column].dropna().unique()):
-        rows = models[column] == level
-        means = {
-            "column": column,
-            "level": str(level),
-            "mean": models.loc[rows, measure].mean(),
-            "mean_gap": models.loc[rows, "gap"].mean(),
-        }
-        parts.append(correlated(models[rows], [measure], draws=resamples, seed=seed, drawn=of_models(drawn, rows)).assign(**means))
+    parts = []
+    for level in sorted(draws.models[column].dropna().unique()):
+        part = draws.of(draws.models[column] == level)
+        means = {"column": column, "level": str(level), "mean": part.models[measure].mean(), "mean_gap": part.models["gap"].mean()}
+        parts.append(part.correlations([measure], tau=False).assign(**means))
     names = ["column", "level", "n", "dropped", "cells", "mean", "mean_gap", "pearson_r", "ci_low", "ci_high"]
     return pd.concat(parts, ignore_index=True)[names] if parts else pd.DataFrame(columns=names)
 
 
-def changes(models: pd.DataFrame, measure: str, column: str, unit: Sequence[str], resamples: int, seed: int) -> pd.DataFrame:
-    """Correlate the change of a measure with the change of the gap between two models that differ in one column only, over drawn cells.
+def changes(draws: Draws, measure: str, column: str, unit: Sequence[str]) -> pd.DataFrame:
+    """Correlate the change of a measure with the change of the gap between two models that differ in one column only.
 
     Args:
-        models: one row per model: gap, cell, the measure, the column and the unit.
-        measure: its column.
+        draws: of models: gap, cell, the measure, the column and the unit; configurations are drawn, images are not.
         column: what differs, such as snapshot or repeat: each further level is compared with the first.
         unit: the columns that two models of a pair share, such as run_id, or cell and snapshot.
-        resamples: of the interval.
-        seed: of the resampling.
 
     Returns:
         One row like those of ``subsets``, level "change between levels", where n counts pairs, and mean and mean_gap are mean absolute
         changes; n is 0 where no pair is.
     """
     pairs = []
-    for _, part in models.sort_values(column).groupby(list(unit), sort=True):
+    for _, part in draws.models.sort_values(column).groupby(list(unit), sort=True):
         if len(part) > 1:
             differences = part[[measure, "gap"]].iloc[1:] - part[[measure, "gap"]].iloc[0]
             pairs.append(differences.assign(cell=part["cell"].iloc[0]))
     found = pd.concat(pairs) if pairs else pd.DataFrame({name: pd.Series(dtype=float) for name in (measure, "gap", "cell")})
-    row = subsets(found.assign(**{column: "change between levels"}), measure, column, resamples, seed)
+    row = subsets(Draws(found.assign(**{column: "change between levels"}), draws=draws.draws, seed=draws.seed), measure, column)
     if not len(row):
         return pd.DataFrame([{"column": column, "level": "change between levels", "n": 0}]).reindex(columns=row.columns)
     return row.assign(mean=found[measure].abs().mean(), mean_gap=found["gap"].abs().mean())
-
-
-def shifts(
-    models: pd.DataFrame,
-    measures: Sequence[str],
-    column: str,
-    unit: Sequence[str],
-    resamples: int = DRAWS,
-    seed: int = 0,
-    images: Mapping[str, ArrayLike] | None = None,
-) -> pd.DataFrame:
-    """How far measures move where one column alone changes: the mean over pairs of models that share all else.
-
-    What goes together among models that differ in much may be moved by any of it; here one thing is.
-
-    Args:
-        models: one row per model: gap, cell, the measures, the column and the unit.
-        measures: their columns; "gap" may be one of them.
-        column: what differs, such as label_noise: each further level is compared with the lowest.
-        unit: the columns that two models of a pair share; together with the column they name one model.
-        resamples: draws of whole cells of the lowest level, and of images, for the intervals.
-        seed: of the draws.
-        images: values of single images, see ``resampling.drawn_with_images``.
-
-    Returns:
-        ``SHIFT_COLUMNS``, one row per further level and measure: n pairs from so many cells, the mean change, the same as shift, in
-        standard deviations of the measure over all models of the lowest level, with its interval, and r with the gap over these models.
-        NaN where a measure is undefined in all pairs or does not differ; no row where the column has one level.
-
-    Raises:
-        pandas.errors.MergeError: two models of one level share the whole unit.
-    """
-    models = models.reset_index(drop=True)
-    levels = sorted(models[column].dropna().unique())
-    if len(levels) < 2:
-        return pd.DataFrame(columns=SHIFT_COLUMNS)
-    lowest = (models[column] == levels[0]).to_numpy()
-    drawn = drawn_with_images(models, measures, images, resamples, seed)
-    r = correlated(models[lowest], list(measures), draws=resamples, seed=seed, drawn=of_models(drawn, lowest))
-    spread, rows = models.loc[lowest, list(measures)].std(), []
-    for level in levels[1:]:
-        ends = models[[*unit, "cell"]].rename_axis("at").reset_index()
-        pairs = ends[lowest].merge(ends[models[column] == level], on=list(unit), suffixes=("", " moved"), validate="one_to_one")
-        weights = cell_weights(pairs["cell"], resamples, seed)
-        for name, (_, known) in zip(measures, r[_R].iterrows(), strict=True):
-            found = _shift(models[name].to_numpy(dtype=float), drawn.get(name), spread[name], pairs, weights)
-            rows.append((name, column, str(level), *found, *known))
-    return pd.DataFrame(rows, columns=SHIFT_COLUMNS)
-
-
-def _shift(values: Array, drawn: Array | None, spread: float, pairs: pd.DataFrame, weights: Array) -> tuple[float, ...]:
-    """Pairs and cells that have a measure, its mean change, the same in standard deviations, and the ends of its interval.
-
-    Args:
-        values: of all models, (n,).
-        drawn: the same in every draw of images, (B, n); None where they are not drawn.
-        spread: a standard deviation.
-        pairs: at and "at moved", rows of the models, and cell.
-        weights: (B, pairs).
-    """
-    first, moved = pairs["at"].to_numpy(), pairs["at moved"].to_numpy()
-    change = values[moved] - values[first]
-    has = np.isfinite(change)
-    cells = pairs.loc[has, "cell"].nunique()
-    if not has.any() or not spread > 0:
-        return int(has.sum()), cells, change[has].mean() if has.any() else np.nan, np.nan, np.nan, np.nan
-    changes = change[None, has] if drawn is None else (drawn[:, moved] - drawn[:, first])[:, has]
-    mass = weights[:, has].sum(1)
-    means = (weights[:, has] * changes).sum(1) / np.where(mass > 0, mass, np.nan) / spread
-    low, high = percentile_interval(means, cells)
-    return int(has.sum()), cells, change[has].mean(), change[has].mean() / spread, float(low), float(high)

@@ -94,6 +94,14 @@ def cell_name(config: RunConfig) -> str:
     return "-".join(parts)
 
 
+def kind_name(config: RunConfig) -> str:
+    """Kind of training: what a network learns from and where it starts. Optimizer, rate, decay, batch and repeat vary within a kind."""
+    parts = [config.architecture, "pretrained" if config.pretrained else "scratch", "augmented" if config.augmentation else "plain"]
+    parts += [f"{config.images_per_class} a class"] if config.images_per_class else []
+    parts += [f"{config.label_noise:.0%} wrong labels"] if config.label_noise else []
+    return " ".join(parts)
+
+
 def run_id(config: RunConfig) -> str:
     """Name of a run: readable hyperparameters, the repeat, and 8 hex digits over the whole configuration."""
     canonical = json.dumps(asdict(config), sort_keys=True)

@@ -8,13 +8,13 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from helpers.data.dataset import ImageSet, StudyData
-from helpers.training.catalogue import models_of
+from helpers.training.config import config_from
 from helpers.training.run import fitted_rows
 
 OF_A_CLASS = 10  # images of a class that all runs must share
 
 # What decides which training images a run is fitted to.
-_DECISIVE = ["images_per_class", "seed", "rule3_split", "holdout_fraction"]
+DECISIVE = ["images_per_class", "seed", "rule3_split", "holdout_fraction"]
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ def scoring_set(catalogue: pd.DataFrame, data: StudyData, images: int = 0) -> Sc
     if images < 0:
         raise ValueError(f"scored_images {images} must be at least 0 (0 takes all)")
     runs = catalogue[catalogue["snapshot"] != "none"]
-    runs = runs.drop_duplicates(_DECISIVE) if len(runs) else runs
-    fitted = [set(fitted_rows(data, model.config).tolist()) for model in models_of(runs)]
+    runs = runs.drop_duplicates(DECISIVE) if len(runs) else runs
+    fitted = [set(fitted_rows(data, config_from(row)).tolist()) for row in runs.to_dict("records")]
     shared = np.array(sorted(set.intersection(*fitted)) if fitted else range(len(data.train)), dtype=np.int64)
     labels = data.train.labels.numpy()
     counts = np.bincount(labels[shared], minlength=len(data.classes))
