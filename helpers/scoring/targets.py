@@ -8,6 +8,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import nn
@@ -19,6 +20,9 @@ from helpers.networks import resnet
 from helpers.scoring.classification import correct, logits_of
 from helpers.scoring.models import Model, deciding, with_measures
 from helpers.scoring.store import Kept, Store
+from helpers.statistics.correlations import kendall
+from helpers.statistics.draws import Draws
+from helpers.statistics.information import conditional_information
 from helpers.training.config import config_from
 from helpers.training.run import images_of_run
 
@@ -127,3 +131,70 @@ def _under_transforms(
 ) -> dict[str, dict[str, Any]]:
     given = (data.test, resnet.normalise_images, seed, device, transforms.transforms_of(ranges))
     return {"invariance": {"accuracies": pd.DataFrame([transforms.invariance_targets(model.load(device), *given)])}}
+
+
+# Predictor to its measure and direction: +1 when a larger value promises a higher accuracy under the perturbation.
+PREDICTORS = {
+    "accuracy under augmentation": ("accuracy_under_augmentation", 1),
+    "mean of the curve": ("curve_mean", 1),
+    "Gi-score": ("gi_score", -1),
+}
+
+
+def invariance_table(table: pd.DataFrame, axes: list[str], *, draws: int, seed: int) -> pd.DataFrame:
+    """How well each predictor, from the training images alone, tells the accuracy on transformed test images.
+
+    Args:
+        table: one row per model: columns of measures, cell, the axes, and those of ``accuracies_under_transforms``.
+        draws: of configurations behind the intervals.
+
+    Returns:
+        perturbation, predictor, direction (the sign that it promises), n, kendall with kendall_low and _high in the sign of the raw
+        predictor, information (100 times the conditional mutual information).
+    """
+    rows = []
+    for transform in transforms.TRANSFORMS:
+        for predictor, (measure, direction) in PREDICTORS.items():
+            values, target = table[registry.MEASURES[measure].column(transform)], table[f"test accuracy under {transform}"]
+            # Information is about a loss to be predicted: the accuracy with its sign turned stands where the gap does.
+            known = table.assign(predictor=values.astype(float), target=target.astype(float), gap=-target.astype(float))
+            known = known[np.isfinite(known[["predictor", "target"]]).all(axis=1)]
+            tau = Draws(known, draws=draws, seed=seed).estimate(["predictor"], "target", statistic=kendall)
+            score = conditional_information(known, ["predictor"], axes, seed=seed)[0] if axes and len(known) else np.nan
+            row = {"perturbation": transform, "predictor": predictor, "direction": direction, "n": len(known)}
+            row |= {"kendall": tau.value[0], "kendall_low": tau.low[0], "kendall_high": tau.high[0]}
+            rows.append(row | {"information": 100 * score})
+    return pd.DataFrame(rows)
+
+
+def worth_table(scores: pd.DataFrame, titles: Mapping[str, str], *, draws: int, seed: int) -> pd.DataFrame:
+    """How well each measure of unlabelled images goes with the accuracy on them, and errs where it predicts an accuracy.
+
+    Args:
+        scores: see ``scores_on_targets``.
+        titles: measure to its title.
+
+    Returns:
+        One row per target and measure: target, measure, title, n, r with the accuracy there with r_low and r_high, error_points and
+        bias_points (of predicted accuracies; NaN for a score that ranks).
+    """
+    parts = []
+    for target, models in scores.groupby("target", sort=False):
+        names = [name for name in titles if name in models]
+        found = Draws(models, draws=draws, seed=seed).estimate(names, "test_accuracy")
+        wrong = 100 * models[names].sub(models["test_accuracy"], axis=0)
+        predicts = [name for name in names if registry.columns().set_index("column").loc[name, "measure"] in PREDICT_ACCURACY]
+        part = pd.DataFrame(
+            {"target": target, "measure": names, "title": [titles[name] for name in names], "n": models[names].notna().sum()}
+        )
+        part = part.assign(r=found.value, r_low=found.low, r_high=found.high)
+        part = part.assign(error_points=wrong[predicts].abs().mean(), bias_points=wrong[predicts].mean())
+        parts.append(part.reset_index(drop=True))
+    return pd.concat(parts, ignore_index=True)
+
+
+# Measures of unlabelled images that predict an accuracy; the others are scores.
+PREDICT_ACCURACY = (
+    *("holdout_accuracy", "average_confidence", "difference_of_confidences", "thresholded_confidence", "thresholded_entropy"),
+    "optimal_transport",
+)
