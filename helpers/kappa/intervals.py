@@ -25,8 +25,7 @@ class Units(NamedTuple):
 def drawn_units(labels: ArrayLike, steps: Sequence[int], draws: int, seed: int = 0) -> Units:
     """Draw images within their class, and classes within those that one step adds to the next smaller one.
 
-    So the share of unseen classes of a step stays what it is. A class without test images is never drawn. ``steps`` are how many of the
-    first classes each has.
+    So the share of unseen classes of a step stays what it is. A class without test images is never drawn.
     """
     true = np.asarray(labels)
     images = np.zeros((len(true), draws), dtype=np.float32)

@@ -30,7 +30,7 @@ _CLIP = {name: f"resnet{name[2:]}_clip" for name in ("RN50", "RN101", "RN50x4", 
 
 
 def chosen_models(table: pd.DataFrame, per_architecture: int, include_pretrained: bool) -> pd.DataFrame:
-    """The best fitted models of each architecture (0: all), as no test image has a say; of those left out where the analysis keeps none."""
+    """The models of each architecture with the lowest training losses, so that no test image has a say; 0 takes all."""
     allowed = table[(table["snapshot"] != "none") & (include_pretrained | ~table["pretrained"].astype(bool))]
     if not len(allowed):
         raise ValueError("the model set has no model trained from scratch; set include_pretrained, or name other networks")
@@ -94,9 +94,9 @@ def published(names: Sequence[str], weights: str) -> list[Model]:
         normalise = v2.Compose([*resized, v2.ToDtype(torch.float32, scale=True), v2.Normalize(given.mean, given.std)])
         family = "clip" if name in _CLIP else name.rstrip("0123456789").removesuffix("_b")
         facts = {"family": family, "model": name, "architecture": name, "origin": f"file {path.name}"}
-        start = type(None)  # is not known, and called gives None
         model_id = f"{name}-{weights_digest(read_state(path))}"
-        models.append(Model(model_id, partial(_load_published, name, path), facts, start, normalise))
+        load, start = partial(_load_published, name, path), type(None)  # the start is not known: None, when called
+        models.append(Model(model_id, load, facts, start, normalise))
     return models
 
 

@@ -14,7 +14,6 @@ from helpers.data.dataset import StudyData
 from helpers.data.degrade import blurred, check_images, in_chunks, ssim, with_noise
 from helpers.files import digest, read_json, read_tensors, write_json, write_tensors
 
-_MOST_STEPS = 40
 _TOLERANCE = 0.01  # of the mean SSIM
 
 
@@ -36,10 +35,7 @@ class Level(NamedTuple):
 
 
 class AutoEncoder(nn.Module):
-    """Two strided convolutions to ``width`` channels at a quarter of the image's side, and two convolutions with pixel shuffles back.
-
-    Its channels are ordered by nested dropout (Rippel et al. 2014), so leaving them out from the last on makes reconstructions worse.
-    """
+    """A bottleneck of ``width`` channels at a quarter of the side, ordered by nested dropout (Rippel et al. 2014): the last tell least."""
 
     def __init__(self, width: int = 8) -> None:
         """Lay out the layers."""
@@ -117,7 +113,7 @@ def calibrate(given: Generator, images: Tensor, target: float, tried: dict[float
     """
     tried[0.0] = 1.0
     limit = greatest_strength(given, min(images.shape[-2:]))
-    for step in range(_MOST_STEPS):
+    for step in range(40):
         nearest = min(tried, key=lambda strength: abs(tried[strength] - target))
         if abs(tried[nearest] - target) <= _TOLERANCE:
             return Level(target, tried[nearest], nearest)

@@ -60,8 +60,7 @@ def table3(errors: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 def stability(sizes: pd.DataFrame) -> pd.DataFrame:
     """How far each network moves from its clean cell, beside what it has to lose there.
 
-    family, model, clean_error and noisy_error (at the largest and the smallest SSIM with seen classes only), and divergence (mean over the
-    other cells, nats), least first.
+    Errors are those of seen classes at the largest and the smallest SSIM; the divergence is the mean over the other cells, least first.
     """
     seen = sizes[sizes["unseen_fraction"] == sizes["unseen_fraction"].min()]
     ends = {"clean_error": seen["ssim"].max(), "noisy_error": seen["ssim"].min()}

@@ -1,8 +1,7 @@
 """Error and Kappa of every class, and their statistics over a grid of networks, noise and unseen classes (Huang, Yu and Zhang 2025).
 
-The paper's tidy array is a table of cells, one row per network and setting: model, weights (their number), ssim (mean structural
-similarity of the test images to the clean ones, 1 is clean), unseen_fraction (share of the classes that did not adapt the backbone; the
-linear probe has seen them, so this is no zero-shot claim), and the six ``CELL_STATISTICS`` over the classes.
+The paper's tidy array is a table of cells, one row per network and setting: model, weights (their number), ssim (1 is clean),
+unseen_fraction (share of the classes that did not adapt the backbone; the linear probe has seen them), and the six ``CELL_STATISTICS``.
 """
 
 import itertools
@@ -44,7 +43,10 @@ def error_and_loss(true: ArrayLike, predicted: ArrayLike, classes: int, weights:
 
 
 def six_statistics(error: Array, loss: Array) -> Array:
-    """M, SD and 10P of equation (3), the ``CELL_STATISTICS``, over the last axis, the classes: (..., K) each -> (..., 6); ddof is 1."""
+    """M, SD and 10P of equation (3), the ``CELL_STATISTICS``, over the last axis, the classes: (..., K) each -> (..., 6).
+
+    SD has ddof 1; the authors' code takes 0 for Kappa.
+    """
     count = error.shape[-1]
     found = np.full((*error.shape[:-1], len(CELL_STATISTICS)), np.nan)
     for place, values in ((0, error), (3, loss)):
@@ -80,8 +82,8 @@ def cells_of(classes: pd.DataFrame) -> pd.DataFrame:
         for place, cell in own.groupby(_PLACE, sort=True):
             tested = cell[["error", "kappa_loss"]].dropna().to_numpy().T
             row = dict(zip(_PLACE, place, strict=True)) | dict(zip(CELL_STATISTICS, six_statistics(*tested), strict=True))
-            dropped = len(cell) - tested.shape[1]
-            rows.append(row | {"classes": tested.shape[1], "dropped": dropped, "divergence": divergence(cell, clean)})
+            count = tested.shape[1]
+            rows.append(row | {"classes": count, "dropped": len(cell) - count, "divergence": divergence(cell, clean)})
     return pd.DataFrame(rows)
 
 

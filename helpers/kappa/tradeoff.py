@@ -10,7 +10,6 @@ from scipy.interpolate import RegularGridInterpolator
 from helpers.kappa.statistics import AXES, CELL_STATISTICS, Array, along_axis
 
 BOUNDS = {"generalization_bound": "error_mean", "diversity_bound": "kappa_loss_mean"}  # what each reads at the point
-_DEGREE = 2
 _SAMPLES = 16  # per axis, spread over the pieces between its levels
 _STARTS, _STEPS, _SHRINKING = 8, 36, 0.6  # samples that are improved, how often, and how fast the steps around them shrink
 _AROUND = np.array(list(product((0, -1, 1), repeat=3)))
@@ -33,7 +32,7 @@ def marginal_fits(levels: Sequence[Array], values: Array) -> dict[str, list[Call
 def _fit(levels: Array, values: Array, scale: Callable[[Array], Array]) -> Callable[[Array], Array]:
     if len(levels) == 1:
         return Polynomial(values)
-    fit = Polynomial.fit(scale(levels), values, min(_DEGREE, len(levels) // 2))
+    fit = Polynomial.fit(scale(levels), values, min(2, len(levels) // 2))
     return lambda at: fit(scale(at))
 
 

@@ -1,5 +1,3 @@
-"""Rows of error and Kappa for tests."""
-
 import itertools
 
 import numpy as np

@@ -74,7 +74,6 @@ def test_networks_are_made_once_and_loaded_with_their_start(work, monkeypatch):
     assert all(torch.equal(value, fresh[key]) for key, value in models[1].initial().state_dict().items())
     backbone = networks.backbone(models[1])
     assert isinstance(backbone.load("cpu").classifier[1], nn.Identity)
-    assert not list(work.rglob("*.partial*"))
 
 
 def test_an_efficientnet_like_network_is_trained_as_a_loop_over_epochs_has_it(work):

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 import safetensors.torch
 import torch
+from torch import nn
 
 from helpers.data import manifest
 from helpers.kappa import networks
@@ -53,6 +54,8 @@ def test_models_of_the_catalogue_become_backbones(tmp_path, monkeypatch):
     assert [model.facts["model"] for model in (first, second, third)] == ["resnet18 no. 1", "resnet18 no. 2", "resnet34 no. 1"]
     assert (first.facts["family"], first.model_id, first.facts["origin"]) == ("model set", "b@stop", "trained on 3 classes")
     assert second.facts["origin"] == "trained on 3 classes, pretrained"
+    features = networks.backbone(Model("two layers", lambda: nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 4)))).load()
+    assert features(torch.zeros(5, 3)).shape == (5, 6), "only the last linear layer goes"
     with pytest.raises(ValueError, match="the model set was trained on all 3 classes, not on 2; set seen_classes to 0"):
         networks.model_set(tmp_path, chosen, data, 2)
 

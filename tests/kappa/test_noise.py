@@ -99,13 +99,18 @@ def test_its_channels_count_by_their_number():
         torch.testing.assert_close(network(pixels, torch.full((2,), kept)), expected)
 
 
-def test_training_repeats_learns_and_leaves_the_global_generator_alone(images):
+def test_training_repeats_learns_and_leaves_the_global_generator_alone(images, monkeypatch):
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
     one, two = (train_autoencoder(images, width=2, epochs=1, seed=1).state_dict() for _ in range(2))
     assert torch.equal(torch.rand(1), expected)
     assert all(torch.equal(value, two[name]) for name, value in one.items())
+    drawn, forward = [], AutoEncoder.forward
+    monkeypatch.setattr(AutoEncoder, "forward", lambda self, pixels, kept: drawn.append(kept) or forward(self, pixels, kept))
+    train_autoencoder(images, width=2, epochs=30, seed=1)
+    whole, part = torch.cat([kept[::2] for kept in drawn]), torch.cat([kept[1::2] for kept in drawn])
+    assert (whole == 2).all() and 0 <= part.min() < 0.1 and 1.9 < part.max() <= 2, "nested dropout: half of a batch keeps the first u"
     with pytest.raises(ValueError, match=r"sides are multiples of 4, got \(20, 3, 32, 30\)"):
         train_autoencoder(images[..., :30], seed=0)
 
@@ -144,4 +149,3 @@ def test_levels_and_the_auto_encoder_are_kept(data, tmp_path, monkeypatch):
     assert noise.levels(again, [1.0, 0.9], data, tmp_path) == first[::-1]
     monkeypatch.undo()
     assert noise.levels(again, [0.8], data, tmp_path)[0].ssim_reached == pytest.approx(0.8, abs=0.01)
-    assert not list(tmp_path.glob("*.partial*"))

@@ -169,7 +169,6 @@ def test_sign_errors_equal_loops_over_pairs_with_ties_and_holes():
             expected = loop(column.to_numpy(), slices[name].to_numpy())
             assert found.loc[measure, name] == pytest.approx(expected, nan_ok=True), (measure, name)
     assert found["n"].to_dict() == {"a": 8, "b": 8, "c": 9, "huge": 9, "constant": 9, "none": 0}
-    assert (found.loc["constant", list(slices)] == 0.5).all()
 
 
 @pytest.fixture
