@@ -11,7 +11,6 @@ from helpers.cams import closed_form, gradient
 from helpers.measures.evidence import provides
 from helpers.networks import fused, hooks
 from helpers.networks.hooks import _no_layer, last_called, prepared
-from helpers.training.cuda_graph import autocast
 
 
 @dataclass(frozen=True)
@@ -110,7 +109,7 @@ def maps_and_logits(
         pixels: (B, 3, S, S) as the network expects them.
         precision: of the products of its other layers: float32 or bfloat16.
     """
-    with autocast(pixels.device, precision), fused.exact_head(head):
+    with torch.autocast(pixels.device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16"), fused.exact_head(head):
         maps, logits = (None, network(pixels)) if layer is None else hooks.features_and_logits(network, layer, pixels)
     if precision == "float32":
         return maps, logits

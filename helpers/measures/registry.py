@@ -10,6 +10,7 @@ import pandas as pd
 
 FAMILIES = ("localization", "prediction", "norms", "flatness", "perturbation", "unlabelled")
 MEASURES: dict[str, "Measure"] = {}
+VALUES_VERSION = 1  # raised with every formula that gives other values, so that what was kept before is computed anew
 
 # What a measure returns: one number, or one per variant.
 Value = float | Mapping[str, float]

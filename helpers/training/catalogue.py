@@ -16,7 +16,7 @@ from torch import nn
 from helpers.files import inside, read_json
 from helpers.networks.portable import Form, save_half
 from helpers.training.config import RunConfig, cell_name, config_from, kind_name, run_id
-from helpers.training.run import snapshot_path
+from helpers.training.state import snapshot_path
 
 HYPERPARAMETERS = [field.name for field in fields(RunConfig)]
 _MEASURED = ["snapshot", "epoch", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "gap"]

@@ -20,7 +20,8 @@ from helpers.files import read_json
 from helpers.networks.weights import read_weights
 from helpers.training import catalogue
 from helpers.training.config import RunConfig, run_id
-from helpers.training.run import history_so_far, train_run
+from helpers.training.run import train_run
+from helpers.training.state import history_so_far
 
 _TICK = 1.0  # seconds between two looks at what trains
 _CHECKPOINT_SECONDS = 30.0  # between two checkpoints on a GPU, where writing one may take longer than an epoch

@@ -11,7 +11,7 @@ from helpers.files import write_tensors
 from helpers.networks.weights import read_weights, weights_digest
 from helpers.training import catalogue, pool
 from helpers.training.config import RunConfig, run_id
-from helpers.training.run import snapshot_path
+from helpers.training.state import snapshot_path
 
 MADE = "made"
 FOLDER = "pretraining"  # below the study's, a model set with images of its own

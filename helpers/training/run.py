@@ -1,6 +1,5 @@
 """One training run: data and configuration in; snapshots, history and result out, resumable after every epoch."""
 
-import json
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -10,21 +9,18 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import safetensors.torch
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from helpers.data.dataset import ImageSet, StudyData
 from helpers.files import complete_or_absent, device_name, read_json, versions, write_json, write_tensors
 from helpers.networks import resnet, weights
+from helpers.training import state
 from helpers.training.augmentation import Draws, augment, draw
 from helpers.training.config import RunConfig, run_id
 from helpers.training.stopping import Epoch, conditions_met, stop_reason
-
-_CHECKPOINT = "checkpoint.safetensors"
 
 
 @dataclass(frozen=True)
@@ -203,7 +199,7 @@ def train_run(
     network = initial_network(config, len(data.classes), pretrained).to(device, memory_format=torch.channels_last)
     optimizer = make_optimizer(network, config, device)
     write_json(folder / "config.json", asdict(config) | {"run_id": run_id(config)})
-    history, snapshots = _restore(folder, network, optimizer)
+    history, snapshots = state.restore(folder, network, optimizer)
     stepping = torch.compile(network, mode="reduce-overhead") if compiled else network
     # A kill may have come between the last checkpoint and the result: then there is nothing left to train.
     reason, diverged, saved = stop_reason(history, config) if history else "", False, -math.inf
@@ -219,11 +215,11 @@ def train_run(
         reason = stop_reason(history, config)
         if reason or (conditions_met(history, config) and not snapshots):
             name = "stop" if reason else "first"
-            write_tensors(snapshot_path(folder, name), network.state_dict())
+            write_tensors(state.snapshot_path(folder, name), network.state_dict())
             snapshots.append({"snapshot": name, "epoch": epoch} | _measured(network, train, test))
         history[-1]["seconds"] = time.perf_counter() - started
         if time.perf_counter() - saved >= checkpoint_seconds:
-            _save(folder, network, optimizer, history, snapshots)
+            state.save(folder, network, optimizer, history, snapshots)
             saved = time.perf_counter()
         on_epoch(history[-1])
     return _finish(folder, config, history, snapshots, reason, diverged, device)
@@ -253,46 +249,5 @@ def _finish(
         "versions": versions(),
     }
     write_json(folder / "result.json", record)
-    (folder / _CHECKPOINT).unlink(missing_ok=True)
+    state.discard(folder)
     return record
-
-
-def snapshot_path(folder: Path, snapshot: str) -> Path:
-    """File of a run's snapshot ("first" or "stop")."""
-    return folder / f"snapshot-{snapshot}.safetensors"
-
-
-def _save(folder: Path, network: nn.Module, optimizer: torch.optim.Optimizer, history: list[Epoch], snapshots: list[dict]) -> None:
-    """Write everything that the next epoch needs, whole or not at all. Random numbers need no state: each epoch has a seed of its own."""
-    tensors = {f"model.{name}": tensor for name, tensor in network.state_dict().items()}
-    for index, slots in optimizer.state_dict()["state"].items():
-        tensors |= {f"optimizer.{index}.{name}": value for name, value in slots.items() if isinstance(value, Tensor)}
-    write_tensors(folder / _CHECKPOINT, tensors, {"history": json.dumps(history), "snapshots": json.dumps(snapshots)})
-
-
-def _restore(folder: Path, network: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[list[Epoch], list[dict[str, Any]]]:
-    """Put a checkpoint into network and optimizer; history and snapshots so far. Where it is absent or damaged, start anew."""
-    path = folder / _CHECKPOINT
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata()
-        tensors = safetensors.torch.load_file(path)
-    except (SafetensorError, OSError):
-        return [], []
-    network.load_state_dict({name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")})
-    slots: dict[int, dict[str, Tensor]] = {}
-    for key, value in tensors.items():
-        if key.startswith("optimizer."):
-            _, index, name = key.split(".")
-            slots.setdefault(int(index), {})[name] = value
-    optimizer.load_state_dict({"state": slots, "param_groups": optimizer.state_dict()["param_groups"]})
-    return json.loads(metadata["history"]), json.loads(metadata["snapshots"])
-
-
-def history_so_far(folder: Path) -> list[Epoch]:
-    """Epochs of a run that trains, whoever trains it; none before the first, after the last, and where the file is damaged."""
-    try:
-        with safe_open(folder / _CHECKPOINT, framework="pt") as file:
-            return json.loads((file.metadata() or {}).get("history", "[]"))
-    except (SafetensorError, OSError, ValueError):
-        return []
