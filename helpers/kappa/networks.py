@@ -82,8 +82,8 @@ def published(names: Sequence[str], weights: str) -> list[Model]:
     """Backbones that are known by their weights, read from local files by timm's definitions; other names are passed over.
 
     The features of a CLIP network ("RN50") are its image embeddings, as in the linear probes of Radford et al. 2021, and its images are
-    resized to what its attention pool was made for; others ("efficientnet_b0") take images as they come, and their features are what goes
-    into their last layer. ``weights`` is a path relative to the project's root, with {architecture} for the name.
+    resized to what its attention pool was made for; others ("tf_efficientnet_b0") take images as they come, and their features are what
+    goes into their last layer. ``weights`` is a path relative to the project's root, with {architecture} for the name.
     """
     models = []
     for name in (name for name in names if name != MODEL_SET and not family_made(name)):
@@ -92,7 +92,7 @@ def published(names: Sequence[str], weights: str) -> list[Model]:
             raise FileNotFoundError(f"the weights of {name} are not in {path}; put them there, or change kappa_weights or kappa_families")
         resized = [v2.Resize(list(given.input_size[1:]), v2.InterpolationMode.BICUBIC)] if name in _CLIP else []
         normalise = v2.Compose([*resized, v2.ToDtype(torch.float32, scale=True), v2.Normalize(given.mean, given.std)])
-        family = "clip" if name in _CLIP else name.rstrip("0123456789").removesuffix("_b")
+        family = "clip" if name in _CLIP else re.sub(r"^tf_|_?b?\d+$", "", name)
         facts = {"family": family, "model": name, "architecture": name, "origin": f"file {path.name}"}
         model_id = f"{name}-{weights_digest(read_state(path))}"
         load, start = partial(_load_published, name, path), type(None)  # the start is not known: None, when called

@@ -90,13 +90,13 @@ def features_of(model, images):
         return model.load("cpu")(prepared(images, model.normalise, "cpu"))
 
 
-@pytest.mark.parametrize("name", ["efficientnet_b0", "resnet18"])
-def test_published_networks_are_timms_without_their_head(timm, tmp_path, images, name):
+@pytest.mark.parametrize(("name", "family"), [("tf_efficientnet_b0", "efficientnet"), ("resnet18", "resnet")])
+def test_published_networks_are_timms_without_their_head(timm, tmp_path, images, name, family):
     torch.manual_seed(1)
     reference = timm.create_model(name).eval()
     safetensors.torch.save_file(reference.state_dict(), tmp_path / f"{name}.safetensors")
     (found,) = networks.published(["model set", name, "resnet18 w0.25"], str(tmp_path / "{architecture}.safetensors"))
-    assert (found.facts["family"], found.facts["origin"]) == (name.split("_")[0].removesuffix("18"), f"file {name}.safetensors")
+    assert (found.facts["family"], found.facts["origin"]) == (family, f"file {name}.safetensors")
     with torch.inference_mode():
         expected = reference.forward_head(reference.forward_features(prepared(images, resnet.normalise_images, "cpu")), pre_logits=True)
     torch.testing.assert_close(features_of(found, images), expected, rtol=1e-4, atol=1e-5)
@@ -114,6 +114,7 @@ def test_clips_features_are_open_clips_embeddings(timm, tmp_path, images):
     safetensors.torch.save_file(state, tmp_path / "RN50.safetensors")
     (found,) = networks.published(["RN50"], str(tmp_path / "{architecture}.safetensors"))
     assert found.facts["family"] == "clip"
+    assert round(sum(value.numel() for value in found.load("cpu").parameters()) / 1e6) == 38  # million, in Table 1 of the paper
     pixels = found.normalise(images)
     assert pixels.shape == (3, 3, 224, 224)
     with torch.inference_mode():
