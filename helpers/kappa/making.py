@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torchvision.models.efficientnet import EfficientNet, MBConvConfig
 
-from helpers.constraints import MADE_NETWORKS
 from helpers.data.dataset import ImageSet
 from helpers.files import give_up, is_sound, read_json, write_json, write_tensors
 from helpers.networks import resnet
+from helpers.parameters import MADE_NETWORKS
 from helpers.training import pool, state
 from helpers.training.config import PRECISIONS
 from helpers.training.cuda_graph import autocast
@@ -53,7 +53,7 @@ WEIGHTS = "weights.safetensors"  # of a made network, with its head
 class Recipe(NamedTuple):
     """All that decides a made network beside the images."""
 
-    model: str  # its name, see ``constraints.MADE_NETWORKS``
+    model: str  # its name, see ``parameters.MADE_NETWORKS``
     classes: int
     epochs: int  # passes over the images
     seed: int  # of the first weights, the order and the augmentation
@@ -61,17 +61,17 @@ class Recipe(NamedTuple):
 
 
 def family_made(name: str) -> str:
-    """Family of a network to be made, "resnet" or "efficientnet-like"; "" for a name that is none of ``constraints.MADE_NETWORKS``."""
+    """Family of a network to be made, "resnet" or "efficientnet-like"; "" for a name that is none of ``parameters.MADE_NETWORKS``."""
     return "" if not re.fullmatch(MADE_NETWORKS, name) else "resnet" if name.startswith("resnet") else "efficientnet-like"
 
 
 def made_names(names: Sequence[str]) -> list[str]:
-    """Those of some networks that are made on the spot, see ``constraints.MADE_NETWORKS``."""
+    """Those of some networks that are made on the spot, see ``parameters.MADE_NETWORKS``."""
     return [name for name in names if family_made(name)]
 
 
 def untrained(name: str, classes: int, side: int, seed: int) -> nn.Module:
-    """Classifier of a name of ``constraints.MADE_NETWORKS`` before its training; the same arguments give the same weights.
+    """Classifier of a name of ``parameters.MADE_NETWORKS`` before its training; the same arguments give the same weights.
 
     Args:
         name: the architecture with its factors: "resnet18 w0.25" has a quarter of the published channels, "efficientnet-like w0.5 d0.5"
@@ -124,7 +124,7 @@ def make_missing(
     A killed training goes on after its last epoch; a network depends on its recipe and the images alone, never on ``jobs``.
 
     Args:
-        names: see ``constraints.MADE_NETWORKS``; others are passed over.
+        names: see ``parameters.MADE_NETWORKS``; others are passed over.
         images: training images of the seen classes, labels from 0 without a gap.
         tested: test images of the same classes, which decide nothing.
         folder: where the networks are kept, one folder each.

@@ -41,7 +41,7 @@ def check_asked(names: Sequence[str], weights: str, seen: int, classes: int) -> 
     """Refuse a choice of networks that cannot be had before anything runs.
 
     Args:
-        names: members of ``backbones.NETWORK_FAMILIES``, names of ``constraints.MADE_NETWORKS``, and "model set".
+        names: members of ``backbones.NETWORK_FAMILIES``, names of ``parameters.MADE_NETWORKS``, and "model set".
         weights: of the first kind; "made" says that none of them is asked for.
         seen: classes that the backbones are adapted to.
         classes: classes of the study.
