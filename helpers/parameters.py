@@ -36,11 +36,13 @@ def declared(notebook: Path) -> dict[str, Parameter]:
     """The parameters that a notebook declares in the cell that is tagged ``parameters``: annotated literals, each with a comment."""
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     tagged = ["".join(cell["source"]) for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
-    lines, found = "".join(tagged).splitlines(), {}
-    for node in ast.parse("".join(tagged)).body:
-        if len(tagged) != 1 or not isinstance(node, ast.AnnAssign):
-            raise StudyError(f"{notebook}: one cell must be tagged parameters, with lines `name: type = literal` alone")
-        comment = lines[node.end_lineno - 1][node.end_col_offset :].strip().lstrip("# ")
+    fault, found = StudyError(f"{notebook}: one cell must be tagged parameters, with lines `name: type = literal` alone"), {}
+    if len(tagged) != 1:
+        raise fault
+    for node in ast.parse(tagged[0]).body:
+        if not isinstance(node, ast.AnnAssign):
+            raise fault
+        comment = tagged[0].splitlines()[node.end_lineno - 1][node.end_col_offset :].strip().lstrip("# ")
         found[node.target.id] = Parameter(node.target.id, ast.unparse(node.annotation), ast.literal_eval(node.value), comment)
     return found
 
@@ -175,21 +177,27 @@ def read_study(path: Path) -> dict[str, Any]:
         own = parse_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as fault:
         raise StudyError(f"{path} is not readable YAML: {' '.join(str(fault).split())[:500]}") from fault
-    blocks = [own, *(own.get(name) or {} for name in ("common", "notebooks", "sweep"))] if isinstance(own, dict) else [own]
-    if not all(isinstance(block, dict) for block in [*blocks, *(item or {} for item in (*blocks, {})[2].values())]):
+    own = own if isinstance(own, dict) else {"common": own or path.stem}
+    common, notebooks, sweep = (own.get(name) or {} for name in ("common", "notebooks", "sweep"))
+    blocks = [block or {} for part in (notebooks, sweep) if isinstance(part, dict) for block in part.values()]
+    if not all(isinstance(block, dict) for block in (common, notebooks, sweep, *blocks)):
         raise StudyError(f"{path}: a study file maps common, notebooks and sweep to blocks of names and values")
+    own |= {
+        "common": common,
+        "notebooks": {stem: block or {} for stem, block in notebooks.items()},
+        "sweep": sweep,
+        "work_study": path.stem,
+    }
     if "extends" not in own:
-        return own | {"work_study": path.stem}
+        return own
+    if not re.fullmatch(_FORMS["study"], str(own["extends"])) or "claims" in own:
+        raise StudyError(f"{path}: it extends {own['extends']!r}, which must be the name of a study, and whose claims it has")
     base = read_study(path.with_name(f"{own['extends']}.yaml"))
-    if "extends" in base or "claims" in own:
-        raise StudyError(f"{path}: it extends {own['extends']}, which must extend nothing, and whose claims it has")
-    common, blocks = own.get("common") or {}, own.get("notebooks") or {}
-    merged = {stem: _without(base["notebooks"].get(stem), common) | (blocks.get(stem) or {}) for stem in {**base["notebooks"], **blocks}}
-    return base | own | {"common": (base.get("common") or {}) | common, "notebooks": merged}
-
-
-def _without(block: Mapping[str, Any] | None, names: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in (block or {}).items() if name not in names}
+    if "extends" in base:
+        raise StudyError(f"{path}: it extends {own['extends']}, which extends another one; extend {base['extends']}")
+    for stem, block in base["notebooks"].items():
+        own["notebooks"][stem] = {name: value for name, value in block.items() if name not in common} | own["notebooks"].get(stem, {})
+    return base | own | {"common": base["common"] | common, "sweep": base["sweep"] | sweep, "work_study": base["work_study"]}
 
 
 def in_force(notebook: str, values: Mapping[str, Any], root: Path = PROJECT_ROOT) -> tuple[dict[str, Any], dict[str, str], dict[str, Any]]:
@@ -214,8 +222,8 @@ def in_force(notebook: str, values: Mapping[str, Any], root: Path = PROJECT_ROOT
         raise StudyError(fault)
     path, demo = root / f"params/{values['study']}.yaml", root / "params/demo.yaml"
     absent = "study" in injected and not path.is_file()  # a study file elsewhere, whose values the launcher injects
-    content = {"work_study": values["study"]} if absent else read_study(path)
-    theirs, committed = (_given(file, notebook) for file in (content, read_study(demo) if demo.is_file() else {}))
+    content = {"common": {}, "notebooks": {}, "work_study": values["study"]} if absent else read_study(path)
+    theirs, committed = _given(content, notebook), _given(read_study(demo), notebook) if demo.is_file() else {}
     found, origins = {}, {}
     for name, item in names.items():
         by_hand = repr(values[name]) != repr(committed.get(name, "demo" if name == "study" else item.default))
@@ -232,7 +240,7 @@ def in_force(notebook: str, values: Mapping[str, Any], root: Path = PROJECT_ROOT
 
 
 def _given(content: Mapping[str, Any], notebook: str) -> dict[str, Any]:
-    return (content.get("common") or {}) | ((content.get("notebooks") or {}).get(notebook) or {})
+    return content["common"] | content["notebooks"].get(notebook, {})
 
 
 def _injected(cells: Sequence[str]) -> set[str]:

@@ -41,13 +41,9 @@ def _images(v: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _sizes(v: Mapping[str, Any]) -> Iterator[str]:
-    given = v["images_per_class"]
-    if 0 < given < v["minimum_images_per_class"]:
-        yield f"images_per_class is {given}, and minimum_images_per_class {v['minimum_images_per_class']} would drop every class"
-    if v["data_source"] == "synthetic" and not v["test_images_per_class"]:
-        yield "test_images_per_class is 0, and of rendered scenes there is no end; give a number, such as 50"
-    if 0 < given < max(v["training_sizes"]):
-        yield f"training_sizes asks for {max(v['training_sizes'])} images per class, and images_per_class allows {given}"
+    given, most = v["images_per_class"], max(v["training_sizes"])
+    if 0 < given < most:
+        yield f"training_sizes asks for {most} images per class, and images_per_class allows {given}"
 
 
 def _pretraining(v: Mapping[str, Any]) -> Iterator[str]:
@@ -87,7 +83,7 @@ def _unseen(v: Mapping[str, Any]) -> Iterator[str]:
 def _networks(v: Mapping[str, Any]) -> Iterator[str]:
     published = [name for name in v["kappa_families"] if re.fullmatch(PUBLISHED_NETWORKS, name)]
     if published and v["kappa_weights"] in ("made", "random"):
-        yield f"kappa_weights is {v['kappa_weights']}, and {', '.join(published)} need published weights; or name 'resnet18 w0.25' and the like"
+        yield f"kappa_weights is {v['kappa_weights']}, and {', '.join(published)} need published weights; made are 'resnet18 w0.25' and so on"
 
 
 def _paths(v: Mapping[str, Any]) -> Iterator[str]:

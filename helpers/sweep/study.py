@@ -5,7 +5,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -15,24 +15,16 @@ from typing import Any
 import yaml
 
 from helpers.files import PROJECT_ROOT, content_digest, inside, read_json
-from helpers.parameters import StudyError, check_type, declared, near_names, parse_yaml, read_study, value_fault
+from helpers.parameters import Parameter, StudyError, check_type, declared, near_names, parse_yaml, read_study, value_fault
 from helpers.statistics.claims import check_claims, claims_digest, kept_claims
 from helpers.sweep.relations import relation_faults
 
 AFTER = {"02": "01", "03": "02", "04": "02", "05": "02", "06": "02", "07": "04"}  # what a notebook reads was made by this one
-_JUDGING = "04"  # from this notebook on the claims are read
-_FREE = {
-    "study",
-    "pictured_images",
-    "minimum_train_accuracy",
-    "published_checkpoints",
-    "device",
-    "jobs",
-}  # of 01 and 02, in a study that extends
-_HAD = {
-    "tiny_imagenet": "get it from http://cs231n.stanford.edu/tiny-imagenet-200.zip, or ",
-    "ilsvrc": "get it from https://www.kaggle.com/c/imagenet-object-localization-challenge/data, or ",
-}
+JUDGING = "04"  # from this notebook on the claims are read
+_BLOCKS = ("claims", "common", "notebooks", "sweep", "extends", "work_study")
+_OF_THE_WHOLE = ("study", "work_dir", "reports_dir")  # no parameters of parts
+# What may differ in 01 and 02 of a study that extends another one: nothing that decides what is trained.
+_FREE = ("study", "pictured_images", "minimum_train_accuracy", "published_checkpoints", "device", "jobs", "shard")
 
 
 @dataclass(frozen=True)
@@ -43,7 +35,7 @@ class Execution:
     parameters: dict[str, Any]
     part: str = ""
     after: tuple[str, ...] = ()  # names of executions
-    depends: tuple[str, ...] = ()  # "name = value" and "file digest": it runs again when one of them changes
+    depends: tuple[str, ...] = ()  # "name = value", "file digest": it runs again when one of them changes
 
     @property
     def name(self) -> str:
@@ -57,54 +49,40 @@ class Study:
 
     name: str
     root: Path  # of the project
-    work_study: str
+    work_study: str  # whose folder of work it shares: its own name, or that of the study which it extends
     claims: list[dict[str, Any]]
     executions: list[Execution]
 
-    def _folder(self, parameter: str, name: str) -> Path:
-        given = self.executions[0].parameters.get(parameter, parameter.removesuffix("_dir"))
-        return inside(self.root / Path(given).expanduser(), name)
-
     @cached_property
     def work(self) -> Path:
-        """Where runs, scores and caches are; that of the study which it extends."""
-        return self._folder("work_dir", self.work_study)
+        """Where runs, scores and caches are."""
+        return inside(self.root / Path(self.executions[0].parameters.get("work_dir", "work")).expanduser(), self.work_study)
 
     @cached_property
     def reports(self) -> Path:
         """Where notebooks, tables and figures are published."""
-        return self._folder("reports_dir", self.name)
-
-    def record(self, name: str) -> Path:
-        """The file that is there while an execution is complete: what it made, by digest. Its name relative to ``work`` is its target."""
-        return self.work / "done" / self.name / f"{name}.json"
+        return inside(self.root / Path(self.executions[0].parameters.get("reports_dir", "reports")).expanduser(), self.name)
 
     def job(self, execution: Execution) -> str:
-        """All that ``execute`` is told, as JSON; equal for equal work, wherever the project lies."""
+        """All that ``execute`` is told of an execution, as JSON."""
         given = {"study": self.name, "work_study": self.work_study, "notebook": execution.notebook, "part": execution.part}
         return json.dumps(given | {"parameters": execution.parameters, "claims": self.claims}, sort_keys=True)
 
     def pages_job(self) -> str:
         """All that ``execute`` is told of the pages."""
-        wholes = {item.notebook: item.parameters for item in self.executions if not item.part}
-        told = content_digest(self.reports / "FINDINGS.md")
-        places = {"work": str(self.work), "reports": str(self.reports)}
-        return json.dumps({"study": self.name, "notebooks": [*wholes], "parameters": wholes, "findings": told} | places, sort_keys=True)
+        given = {"study": self.name, "work": str(self.work), "reports": str(self.reports)}
+        given |= {"parameters": {item.notebook: item.parameters for item in self.executions if not item.part}}
+        return json.dumps(given | {"findings": content_digest(self.reports / "FINDINGS.md")}, sort_keys=True)
 
-    def withdraw_changed(self) -> dict[str, list[str]]:
-        """Delete the record of each execution that no longer has what it made: these files by execution."""
-        found = {}
-        for name in [item.name for item in self.executions] + ["pages"]:
+    def withdraw_changed(self) -> None:
+        """Delete the record of each execution that no longer has what it made, so that it runs again."""
+        for record in self.work.glob(f"done/{self.name}/*.json"):
             try:
-                made = read_json(self.record(name))["made"]
-                found[name] = [file for file, digest in made.items() if content_digest(self.work / file) != digest]
-            except FileNotFoundError:
-                continue
+                sound = all(content_digest(self.work / file) == digest for file, digest in read_json(record)["made"].items())
             except (ValueError, KeyError, TypeError, AttributeError):
-                found[name] = [f"{name}.json"]
-            if found[name]:
-                self.record(name).unlink(missing_ok=True)
-        return {name: files for name, files in found.items() if files}
+                sound = False
+            if not sound:
+                record.unlink()
 
 
 def load_study(path: Path | str, overrides: Sequence[str] = (), root: Path = PROJECT_ROOT) -> Study:
@@ -118,36 +96,36 @@ def load_study(path: Path | str, overrides: Sequence[str] = (), root: Path = PRO
     Raises:
         StudyError: every fault there is, each with the nearest names or what is allowed.
     """
-    given, path = path, Path(path)
-    path = path if path.suffix or len(path.parts) > 1 else Path(os.path.relpath(root / "params" / f"{given}.yaml"))
-    content, faults = read_study(path), []
-    notebooks = {item.stem: declared(item) for item in sorted((root / "notebooks").glob("[0-9][0-9]_*.ipynb"))}
-    stems = [stem for stem in notebooks if stem in (content.get("notebooks") or {})]
-    faults += _unknown(f"{path}", content, ("claims", "common", "notebooks", "sweep", "extends", "work_study"))
-    faults += _unknown(f"{path}, notebooks", content.get("notebooks") or {}, notebooks)
-    if not stems:
-        raise StudyError(*faults, f"{path}: the block notebooks names none to run, of {', '.join(notebooks)}")
-    schema = {stem: notebooks[stem] for stem in stems}
-    every = {name for names in schema.values() for name in names}
-    faults += _unknown(f"{path}, common", content.get("common") or {}, every)
-    values = {stem: {"study": path.stem} | (content.get("common") or {}) | (content["notebooks"][stem] or {}) for stem in stems}
-    for stem in stems:
-        faults += _unknown(f"{path}, {stem}", content["notebooks"][stem] or {}, schema[stem])
-    for override in overrides:
-        faults += _override(override, values, schema)
-    checked, found = {}, {}
+    bare = not Path(path).suffix and len(Path(path).parts) == 1
+    path = Path(os.path.relpath(root / "params" / f"{path}.yaml")) if bare else Path(path)
+    content, available = read_study(path), {item.stem: declared(item) for item in sorted((root / "notebooks").glob("[0-9][0-9]_*.ipynb"))}
+    schema = {stem: names for stem, names in available.items() if stem in content["notebooks"]}
+    values = {stem: {"study": path.stem} | content["common"] | content["notebooks"][stem] for stem in schema}
+    faults = _unknown(f"{path}", content, _BLOCKS) + _unknown(f"{path}, notebooks", content["notebooks"], available)
+    faults += _unknown(f"{path}, common", content["common"], {name for names in schema.values() for name in names})
+    faults += [fault for stem in schema for fault in _unknown(f"{path}, {stem}", content["notebooks"][stem], schema[stem])]
+    faults += [fault for override in overrides for fault in _override(override, values, schema)]
+    faults += _unknown(f"{path}, sweep", content["sweep"], schema) + _claim_faults(path, content)
+    faults += [] if schema else [f"{path}: the block notebooks names none to run, of {', '.join(available)}"]
+    base = load_study(path.with_name(f"{content['extends']}.yaml"), root=root) if "extends" in content else None
+    found: dict[str, list[str]] = {}
+    known, executions = {}, []
     for stem, names in schema.items():
-        checked[stem] = {name: values[stem].get(name, item.default) for name, item in names.items()}
-        for name, item in names.items():
-            if fault := value_fault(item, checked[stem][name]):
-                found.setdefault(fault, []).append(stem)
-                checked[stem][name] = item.default
-            checked[stem][name] = check_type(item.annotation, checked[stem][name])
-        if checked[stem].get("study", path.stem) != path.stem:
-            found.setdefault(f"study is {checked[stem]['study']!r}, and must be {path.stem!r}, as its file", []).append(stem)
-    faults += [f"{path}, {', '.join(where)}: {fault}" for fault, where in found.items()]
-    faults += _between(path, checked) + _claim_faults(path, content) + _extension_faults(path, content, checked, root)
-    executions = [item for stem in stems for item in _executions(path, stem, checked, content, schema[stem], faults, root)]
+        parameters = {name: _valid(item, values[stem].get(name, item.default), stem, found) for name, item in names.items()}
+        known |= parameters
+        for fault in [*relation_faults(known), *_beyond(base, stem, parameters)]:
+            found.setdefault(fault, [stem])
+        if parameters.get("study", path.stem) != path.stem:
+            found.setdefault(f"study is {parameters['study']!r}, and must be {path.stem!r}, as its file", []).append(stem)
+        after = _before(stem, list(schema))
+        parts = _parts(
+            Execution(stem, parameters, "", after, _depends(stem, parameters, content, root)), content["sweep"].get(stem), names, found
+        )
+        executions += [
+            *parts,
+            Execution(stem, parameters, "", (*after, *(item.name for item in parts)), _depends(stem, parameters, content, root)),
+        ]
+    faults += [f"{path}, {', '.join(stems)}: {fault}" for fault, stems in found.items()]
     if faults:
         raise StudyError(*faults)
     return Study(path.stem, root, content["work_study"], content.get("claims") or [], executions)
@@ -158,31 +136,21 @@ def _unknown(where: str, block: Mapping[str, Any], known: Any) -> list[str]:
     return [f"{where}: unknown name {name!r}{near_names(name, list(known))}{few}" for name in block if name not in known]
 
 
-def _override(override: str, values: dict[str, dict[str, Any]], schema: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _override(override: str, values: Mapping[str, dict[str, Any]], schema: Mapping[str, Mapping[str, Parameter]]) -> list[str]:
     target, _, text = override.partition("=")
     stem, _, name = target.rpartition(".")
     chosen = [key for key in schema if stem in ("", key) and name in schema[key]]
-    if not chosen:
-        names = {name for key in schema if stem in ("", key) for name in schema[key]} or set(schema)
-        return [
-            f"--set {override:.200}: unknown name{near_names(name if stem in ('', *schema) else stem, list(names))}; write name=value or notebook.name=value"
-        ]
+    if not chosen or "=" not in override:
+        near = near_names(name, list({name for key in schema if stem in ("", key) for name in schema[key]})) or near_names(
+            stem, list(schema)
+        )
+        return [f"--set {override:.200}: unknown name{near}; write name=value or notebook.name=value"]
     try:
         for key in chosen:
             values[key][name] = parse_yaml(text)
     except yaml.YAMLError:
         return [f"--set {override:.200}: the value is not readable YAML"]
     return []
-
-
-def _between(path: Path, checked: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Faults between parameters; what a notebook declares holds for all after it."""
-    known, found = {}, {}
-    for stem, values in checked.items():
-        known |= values
-        for fault in relation_faults(known):
-            found.setdefault(fault, f"{path}, {stem}: {fault}")
-    return list(found.values())
 
 
 def _claim_faults(path: Path, content: Mapping[str, Any]) -> list[str]:
@@ -193,6 +161,73 @@ def _claim_faults(path: Path, content: Mapping[str, Any]) -> list[str]:
     return []
 
 
+def _valid(item: Parameter, value: Any, stem: str, found: dict[str, list[str]]) -> Any:
+    """A value that is right; where it is not, the fault is noted, and the default stands in, so that the rest can be checked."""
+    fault = value_fault(item, value)
+    if fault:
+        found.setdefault(fault, []).append(stem)
+    return check_type(item.annotation, item.default if fault else value)
+
+
+def _beyond(base: Study | None, stem: str, parameters: Mapping[str, Any]) -> list[str]:
+    """Values of 01 and 02 that are not those of the study which is extended, whose images and runs are shared."""
+    theirs = {name: value for item in base.executions if item.notebook == stem for name, value in item.parameters.items()} if base else {}
+    differ = [name for name in theirs if stem[:2] in ("01", "02") and name not in _FREE and parameters[name] != theirs[name]]
+    return [f"{name} is {parameters[name]!r}, and {base.name}, whose images and runs it shares, has {theirs[name]!r}" for name in differ]
+
+
+def _parts(whole: Execution, block: Any, names: Mapping[str, Parameter], found: dict[str, list[str]]) -> list[Execution]:
+    """An execution for each combination of the listed values, and for each of N equal shares by ``shard: N``, side by side."""
+    axes: dict[str, list[Any]] = {}
+    for name, given in (block if isinstance(block, dict) else {}).items():
+        shares = range(1, given + 1) if name == "shard" and type(given) is int and given <= 10_000 else []
+        wraps = name in names and names[name].annotation.startswith("list")
+        levels = given if isinstance(given, list) else [f"{number}/{given}" for number in shares]
+        axes[name] = [[value] if wraps and not isinstance(value, list) else value for value in levels]
+        faults = [value_fault(names[name], value) for value in axes[name]] if name in names else _unknown("sweep", [name], names)
+        if not levels or name in _OF_THE_WHOLE:
+            faults.append(f"sweep: {name} is {given!r}; write a list of values to run side by side, or shard: N for N equal shares")
+        found |= {fault: [whole.notebook] for fault in faults if fault}
+    combinations = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())] if axes else []
+    words = [re.sub(r"[^A-Za-z0-9.+]+", "_", "-".join(f"{name}{value}" for name, value in own.items()))[:80] for own in combinations]
+    return [
+        Execution(whole.notebook, whole.parameters | own, f"{number}-{word}", whole.after, (*whole.depends, f"part = {own}"))
+        for number, (own, word) in enumerate(zip(combinations, words, strict=True), start=1)
+    ]
+
+
+def _before(stem: str, stems: Sequence[str]) -> tuple[str, ...]:
+    """The notebook of the study that makes what this one reads, or the nearest before that one."""
+    number = AFTER.get(stem[:2])
+    while number and number not in {other[:2] for other in stems}:
+        number = AFTER.get(number)
+    return tuple(other for other in stems if other[:2] == number)
+
+
+def _depends(stem: str, parameters: Mapping[str, Any], content: Mapping[str, Any], root: Path) -> tuple[str, ...]:
+    """All that makes a notebook run again beside what was made before it: its values, files, source, the helpers, the claims."""
+    paths = {name: root / Path(value).expanduser() for name, value in parameters.items() if name.endswith("_path") and value}
+    source = json.dumps([[cell["source"], cell["metadata"].get("tags")] for cell in read_json(root / f"notebooks/{stem}.ipynb")["cells"]])
+    apart = {"sweep", *(room for room in ("ablations", "kappa", "select") if room not in source)}  # each for one notebook alone
+    files = [path for path in sorted((root / "helpers").rglob("*")) if path.suffix in (".py", ".csv")]
+    return (
+        *(f"{name} = {value!r}" for name, value in parameters.items()),
+        *(f"{name} {_stamp(path)}" for name, path in paths.items()),
+        f"notebooks/{stem}.ipynb {blake2b(source.encode(), digest_size=4).hexdigest()}",
+        *(f"{path.relative_to(root)} {content_digest(path)[:8]}" for path in files if path.relative_to(root).parts[1] not in apart),
+        *([f"claims {claims_digest(content.get('claims') or [])}"] if stem[:2] >= JUDGING else []),
+    )
+
+
+def _stamp(path: Path) -> str:
+    """Size of a folder's files, or of a file with a digest of its end, where a .zip has the checksums of all that it holds."""
+    if not path.is_file():
+        return str(sum(os.path.getsize(os.path.join(folder, name)) for folder, _, names in os.walk(path) for name in names))
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 2**20))
+        return f"{path.stat().st_size} {blake2b(file.read(), digest_size=4).hexdigest()}"
+
+
 def measure_faults(study: Study) -> list[str]:
     """Claims on measures that do not exist; claims that were kept before are known to be right, so that nothing heavy is loaded."""
     if kept_claims(study.work).digest == claims_digest(study.claims):
@@ -200,107 +235,19 @@ def measure_faults(study: Study) -> list[str]:
     from helpers.measures.registry import columns  # late: it loads torch
 
     known = columns()["column"].tolist()
-    return [
-        f"claim {claim['claim']!r}: unknown measure {claim['measure']!r}{near_names(claim['measure'], known)}"
-        for claim in study.claims
-        if claim["measure"] not in known
-    ]
+    wrong = {claim["claim"]: claim["measure"] for claim in study.claims if claim["measure"] not in known}
+    return [f"claim {text!r}: unknown measure {name!r}{near_names(name, known)}" for text, name in wrong.items()]
 
 
-def _extension_faults(path: Path, content: Mapping[str, Any], checked: Mapping[str, Mapping[str, Any]], root: Path) -> list[str]:
-    """A study that extends another has its images and its runs."""
-    if "extends" not in content:
-        return []
-    base = {item.notebook: item.parameters for item in load_study(path.with_name(f"{content['extends']}.yaml"), root=root).executions}
-    return [
-        f"{path}, {stem}: {name} is {value!r}, and {content['extends']}, whose images and runs it shares, has {base[stem].get(name)!r}"
-        for stem, values in checked.items()
-        for name, value in values.items()
-        if stem[:2] in ("01", "02") and name not in _FREE and value != base.get(stem, values).get(name)
-    ]
-
-
-def _executions(
-    path: Path, stem: str, checked: Mapping[str, Any], content: Mapping[str, Any], names: Any, faults: list[str], root: Path
-) -> list[Execution]:
-    """A notebook's parts side by side, then the whole, which finds their work done and sums it up."""
-    levels = (content.get("sweep") or {}).get(stem) or {}
-    where, axes = f"{path}, sweep, {stem}", {}
-    faults += _unknown(where, levels, names)
-    for name, given in levels.items():
-        count = given if name == "shard" and type(given) is int and 0 < given <= 10_000 else 0
-        axes[name] = [f"{number}/{count}" for number in range(1, count + 1)] if count else given
-        wraps = isinstance(given, list) and name in names and names[name].annotation.startswith("list")
-        axes[name] = (
-            [[value] if wraps and not isinstance(value, list) else value for value in axes[name]] if isinstance(axes[name], list) else []
-        )
-        if not axes[name] or name in ("study", "work_dir", "reports_dir"):
-            faults.append(f"{where}: {name} is {given!r}; write a list of values to run side by side, or shard: N for N equal shares")
-        elif name in names:
-            faults += [f"{where}: {fault}" for value in axes[name] if (fault := value_fault(names[name], value))]
-    before = _before(stem, list(checked))
-    after = tuple(item for other in before for item in [other])
-    depends = _depends(stem, checked[stem], content, root)
-    parts = []
-    for combination in itertools.product(*axes.values()) if axes else ():
-        own = dict(zip(axes, combination, strict=True))
-        word = "-".join(re.sub(r"[^A-Za-z0-9_.+]+", "_", f"{name}{value}").strip("_") for name, value in own.items())[:80]
-        parts.append(Execution(stem, checked[stem] | own, f"{len(parts) + 1}-{word}", after, (*depends, f"part = {own}")))
-    return [*parts, Execution(stem, checked[stem], "", (*after, *(item.name for item in parts)), depends)]
-
-
-def _before(stem: str, stems: Sequence[str]) -> list[str]:
-    """The notebook of the study that makes what this one reads, or the nearest before that one."""
-    number = AFTER.get(stem[:2], "")
-    while number and not (found := [other for other in stems if other[:2] == number]):
-        number = AFTER.get(number, "")
-    return found if number else []
-
-
-def _depends(stem: str, parameters: Mapping[str, Any], content: Mapping[str, Any], root: Path) -> tuple[str, ...]:
-    """All that makes a notebook run again beside what was made before it: its values, its source, the helpers, files, claims."""
-    own = [f"{name} = {value!r}" for name, value in parameters.items()]
-    own += [f"{name} {_stamp(root / Path(value).expanduser())}" for name, value in parameters.items() if name.endswith("_path") and value]
-    source = [["".join(cell["source"]), cell["metadata"].get("tags")] for cell in read_json(root / f"notebooks/{stem}.ipynb")["cells"]]
-    text = json.dumps(source)
-    rooms = {"sweep", *(room for room in ("ablations", "kappa", "select") if room not in text)}  # each for one notebook alone
-    files = [path for path in sorted((root / "helpers").rglob("*")) if path.suffix in (".py", ".csv")]
-    helpers = [path for path in files if path.relative_to(root / "helpers").parts[0] not in rooms]
-    own += [f"notebooks/{stem}.ipynb {_digest(text)}", *(f"{path.relative_to(root)} {content_digest(path)[:8]}" for path in helpers)]
-    return (*own, *([f"claims {claims_digest(content.get('claims') or [])}"] if stem[:2] >= _JUDGING else []))
-
-
-def _digest(text: str) -> str:
-    return blake2b(text.encode(), digest_size=4).hexdigest()
-
-
-def _stamp(path: Path) -> str:
-    """Digest of the names and sizes of a file or a folder, and of the end of a file, where a .zip has the checksums of all it holds."""
-    if path.is_file():
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - 2**20))
-            return f"{path.stat().st_size} {blake2b(file.read(), digest_size=4).hexdigest()}"
-    names = sorted(
-        f"{os.path.relpath(folder, path)}/{name} {os.path.getsize(os.path.join(folder, name))}"
-        for folder, _, files in os.walk(path)
-        for name in files
-    )
-    return _digest("\n".join(names))
-
-
-def machine_faults(study: Study, least_free: float = 1.0) -> Iterator[str]:
+def machine_faults(study: Study, least_free: float = 1.0) -> list[str]:
     """What stands in the way on this machine: files that parameters name, folders that cannot be written, a full disk (GiB)."""
-    named: dict[str, dict[str, str]] = {}
-    for parameters in (item.parameters for item in study.executions):
-        for name, value in parameters.items():
-            if name.endswith("_path") and value and not (study.root / Path(value).expanduser()).exists():
-                named.setdefault(value, {})[name] = _HAD.get(str(parameters.get(name.replace("_path", "_source"))), "")
-    for value, names in named.items():
-        sets = " ".join(f"--set {name}=..." for name in names)
-        yield f"{' and '.join(names)} is {value!r}, and nothing is there; {next(filter(None, names.values()), '')}give its place by {sets}"
+    values = {(name, value) for item in study.executions for name, value in item.parameters.items() if name.endswith("_path") and value}
+    absent = [(name, value) for name, value in sorted(values) if not (study.root / Path(value).expanduser()).exists()]
+    found = [f"{name} is {value!r}, and nothing is there; give its place by --set {name}=..." for name, value in absent]
     for folder in (study.work, study.reports):
         there = next(path for path in (folder, *folder.parents) if path.exists())
-        if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK) or os.statvfs(there).f_flag & os.ST_RDONLY:
-            yield f"{there} cannot be written, and {folder.name} has to go there; change its permissions, or set work_dir and reports_dir"
+        if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+            found.append(f"{there} cannot be written, and {folder.name} has to go there; or set work_dir and reports_dir")
         elif (free := shutil.disk_usage(there).free / 2**30) < least_free:
-            yield f"{there} has {free:.2f} GiB free, and {least_free:g} GiB are needed; make room, or set work_dir and reports_dir"
+            found.append(f"{there} has {free:.2f} GiB free, and {least_free:g} are needed; make room, or set work_dir and reports_dir")
+    return found
