@@ -201,7 +201,7 @@ def test_a_whole_study_file_that_is_injected_is_refused_with_what_to_write(proje
 
 
 def test_a_study_that_extends_another_has_its_values_its_claims_and_its_work(project):
-    found, origins, content = given(project, study="further")
+    found, _, content = given(project, study="further")
     assert found == {"study": "further", "images": 100, "rate": 2.0, "names": ["a"], "place": "disk"}
     assert (content["work_study"], content["claims"], content["extended"]["rate"]) == ("other", [1], 1)
     assert content["notebooks"]["02_b"] == {"names": ["y"]}

@@ -8,7 +8,7 @@ try:
 except FileNotFoundError:
     sys.exit("the current folder was deleted; go to another one, such as the project's, and try again")
 
-from helpers.sweep.cli import main  # noqa: E402
+from helpers.sweep.cli import main
 
 try:
     code = main()

@@ -83,7 +83,7 @@ def _unseen(v: Mapping[str, Any]) -> Iterator[str]:
 def _networks(v: Mapping[str, Any]) -> Iterator[str]:
     published = [name for name in v["kappa_families"] if re.fullmatch(PUBLISHED_NETWORKS, name)]
     if published and v["kappa_weights"] in ("made", "random"):
-        yield f"kappa_weights is {v['kappa_weights']}, and {', '.join(published)} need published weights; made are 'resnet18 w0.25' and so on"
+        yield f"kappa_weights is {v['kappa_weights']}, and {', '.join(published)} need published weights; 'resnet18 w0.25' is made here"
 
 
 def _paths(v: Mapping[str, Any]) -> Iterator[str]:

@@ -1,8 +1,7 @@
 """Kill a study again and again, each time inside a write, other values and claims between, and compare it with an uninterrupted one.
 
-``killed.py [KILLS] [SEED]``: SIGKILL of Snakemake, of papermill's process, of the kernel, of a training process and of the sweep, SIGTERM, and
-Ctrl-C. Nothing may be left: no process, no half-written file, no lock that keeps the next start away. About ten minutes for 20 kills on
-two cores. ``killed.py --proofs`` shows that this test can fail: it must, with writes that are not atomic, with the check of half-made
+``killed.py [KILLS] [SEED]``: SIGKILL of Snakemake, of papermill's process, of the kernel, of a training process and of the sweep,
+SIGTERM, and Ctrl-C. Nothing may be left: no process, no half-written file, no lock that keeps the next start away. ``killed.py --proofs`` shows that this test can fail: it must, with writes that are not atomic, with the check of half-made
 outputs off, and with parameters left out of what makes a notebook run again; ``sitecustomize.py`` beside this file breaks these.
 """
 
@@ -204,7 +203,7 @@ def killed(folder: Path, expected: dict[str, pd.DataFrame], length: float, kills
 
 
 def proof(folder: Path, expected: dict[str, pd.DataFrame], length: float, broken: str) -> None:
-    """With something broken, the study is complete, is run with other values and struck or not, and run again with its own: all must be equal."""
+    """With something broken: a study is complete, is run with other values, struck or not, and again with its own; all must be equal."""
     mark = uuid.uuid4().hex
     for other, hit in ((), broken == "not-atomic"), (OTHER[1:2] + OTHER[3:], broken == "no-check"), ((), False):
         sweep = start(folder, mark, broken, *other)

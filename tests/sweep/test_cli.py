@@ -1,5 +1,6 @@
 """The command, Snakemake and papermill together, on notebooks that take no time, in a folder whose name has a blank."""
 
+import itertools
 import json
 import os
 import shutil
@@ -171,7 +172,7 @@ def test_each_of_several_executions_has_a_gpu_of_its_own(project):
     assert {row[0] for row in rows} == {"GPU-3", "GPU-7"} and len(rows) == 6
     for device in ("GPU-3", "GPU-7"):
         spans = sorted((float(row[1]), float(row[2])) for row in rows if row[0] == device)
-        assert all(first[1] <= second[0] for first, second in zip(spans, spans[1:], strict=False))
+        assert all(first[1] <= second[0] for first, second in itertools.pairwise(spans))
     assert not (project.root / "reports/demo/02_b-1-shard1_5.ipynb").exists()  # parts publish nothing
     assert not list(project.root.glob("workbook-*[!k]"))  # no folder of a kernel is left
 
