@@ -165,7 +165,8 @@ def _follow(command: Sequence[str], study: Study, *, remote: bool) -> int:
     """Start Snakemake, print what executions log, and each half minute where they are; end it with all of its own when interrupted."""
     path, failed, told = study.work / "log" / f"{study.name}.log", [], time.monotonic()
     path.parent.mkdir(parents=True, exist_ok=True)
-    usual = signal.signal(signal.SIGTERM, signal.default_int_handler)  # what a cluster sends before it takes a machine away
+    # TERM is what a cluster sends before it takes a machine away; INT is not heard by what a script starts in the background.
+    usual = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGTERM, signal.SIGINT)}
     with path.open("a+", encoding="utf-8") as log, path.with_suffix(".snakemake.log").open("w+", encoding="utf-8") as printed:
         log.seek(0, os.SEEK_END)
         own = {"stdout": printed, "stderr": printed, "start_new_session": True, "preexec_fn": die_with_parent}
@@ -183,7 +184,8 @@ def _follow(command: Sequence[str], study: Study, *, remote: bool) -> int:
             print("interrupted; the same command goes on where this one stopped", file=sys.stderr)
             return 130
         finally:
-            signal.signal(signal.SIGTERM, usual)
+            for number, handler in usual.items():
+                signal.signal(number, handler)
         printed.seek(0)
         if process.returncode and not failed:
             print(f"Snakemake ended with {process.returncode}:\n{printed.read()[-2000:]}", file=sys.stderr)

@@ -82,7 +82,7 @@ def choose(found: tuple[str, Counter, Counter, int], place: str, minutes: float)
     reasons = [
         f"{layout}: {train.total():,} training images with boxes in {len(train)} classes, {test.total():,} test images",
         f"class_ids: {len(classes)} of {len(good)} classes with {_LEAST_IMAGES} such images; image_size {size}: the median is {median}",
-        f"images_per_class {images}, test_images_per_class {held}: the smallest class has {least}{', and its own for testing' if own else ''}",
+        f"images_per_class {images}, test_images_per_class {held}: the smallest class has {least}{' beside these' if own else ''}",
         f"run_count {count} of {32 * len(levels)}: a run takes {per_run:,.0f} s at most, {side} side by side, in {_SHARE:.0%} of the time",
         *([f"a study of {count} runs shows how things work and bears no claim; 60 models or more do"] if count < 40 else []),
     ]

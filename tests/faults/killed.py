@@ -1,12 +1,12 @@
 """Kill a study again and again, each time inside a write, other values and claims between, and compare it with an uninterrupted one.
 
 ``killed.py [KILLS] [SEED]``: SIGKILL of Snakemake, of papermill's process, of the kernel, of a training process and of the sweep,
-SIGTERM, and Ctrl-C. Nothing may be left: no process, no half-written file, no lock that keeps the next start away. ``killed.py --proofs`` shows that this test can fail: it must, with writes that are not atomic, with the check of half-made
-outputs off, and with parameters left out of what makes a notebook run again; ``sitecustomize.py`` beside this file breaks these.
+SIGTERM, and Ctrl-C. Nothing may be left: no process, no half-written file, no lock that keeps the next start away.
+``killed.py --proofs`` shows that this test can fail: it must, with writes that are not atomic, with the check of half-made outputs off, and
+with parameters left out of what makes a notebook run again; ``sitecustomize.py`` beside this file breaks these.
 """
 
 import argparse
-import json
 import os
 import random
 import shutil
@@ -242,10 +242,8 @@ def main() -> None:
                 assert ("fails" in told) == bool(broken), "this test cannot fail" if broken else told
             return
         struck = killed(project(Path(place) / "killed"), expected, length, kills, random.Random(seed), "")
-        counts = json.dumps({victim: struck.count(victim) for victim in VICTIMS})
-        print(
-            f"{len(struck)} kills ({counts}) in {time.monotonic() - began:.0f} s: {len(expected)} tables are equal row for row, nothing is left"
-        )
+        counts = ", ".join(f"{victim} {struck.count(victim)}" for victim in VICTIMS)
+        print(f"{len(struck)} kills ({counts}) in {time.monotonic() - began:.0f} s: {len(expected)} tables are equal, nothing is left")
 
 
 if __name__ == "__main__":
