@@ -91,7 +91,8 @@ def run_study(
     names = [item.name for item in study.executions]
     if faults := [f"--force {name}: this study runs {', '.join(names)}" for name in force if name not in names]:
         raise StudyError(*faults)
-    gpus = len(visible_gpus()) if gpus is None else gpus
+    remote = any(word.startswith(("-e", "--executor", "--profile", "--workflow-profile")) for word in handed)
+    gpus = len(visible_gpus()) if gpus is None and not remote else gpus or 0
     settings = {"study": str(Path(path).resolve() if str(path).endswith(".yaml") else path), "set": json.dumps(list(overrides))}
     settings["threads"] = max(1, cores // max(1, gpus))
     command = [sys.executable, "-m", "snakemake", "-s", str(PROJECT_ROOT / "Snakefile"), "--nolock", "--rerun-incomplete", "--keep-going"]
@@ -105,7 +106,7 @@ def run_study(
     try:
         with FileLock(study.work / "sweep.lock").acquire(timeout=0):
             keep_claims(study.work, study.claims)  # before anything runs, so that it is known which came first
-            return _follow(command, study, remote=bool(handed))
+            return _follow(command, study, remote=remote)
     except Timeout:
         raise StudyError(f"another sweep works on {study.work}; wait until it ends, or end it") from None
 
@@ -126,8 +127,8 @@ def _look(command: Sequence[str], study: Study) -> int:
         text = _reason(found[item.name]) if item.name in found else "complete, nothing changed"
         if (now := _now(study, item.name)) is not None:
             text = f"runs now: {now}"
-        elif published and not study.work.is_dir():
-            text = f"published {published}; a sweep would run it anew, since {os.path.relpath(study.work)} is not here"
+        elif published and not any(study.work.glob("done/*/*.json")):
+            text = f"published {published}; nothing of it is in {os.path.relpath(study.work)}, so a sweep would run it anew"
         print(f"{item.name}: {text}")
     return 0
 

@@ -19,8 +19,9 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from helpers.files import PROJECT_ROOT, STAGING, WORK, complete_or_absent, content_digest, from_root, inside, read_json, write_json
+from helpers.files import PROJECT_ROOT, STAGING, WORK, complete_or_absent, from_root, inside, read_json, write_json
 from helpers.statistics.claims import keep_claims
+from helpers.sweep.study import digest_of
 
 CLOSING = "closing"  # tag of the cell with which a notebook begins to sum up, which its parts leave out
 _TRIES = 3  # of a kernel that is killed; an error of a cell is final
@@ -51,8 +52,8 @@ def visible_gpus() -> list[str]:
 
 
 def own_gpu(stack: ExitStack) -> str:
-    """A GPU of this machine that no other execution has, until the stack is closed; waits for one; "" where there is none."""
-    while names := visible_gpus():
+    """A GPU of this machine that no other execution has, until the stack is closed; waits for one; "" where there is none to choose."""
+    while (names := visible_gpus()) and "SLURM_JOB_ID" not in os.environ:  # SLURM has chosen, and may call every device 0
         for name in names:
             try:
                 stack.enter_context(
@@ -172,7 +173,7 @@ def execute(job: Mapping[str, Any]) -> int:
             made = [] if job["part"] else publish(staging, inside(from_root(parameters.get("reports_dir", "reports")), study), notebook)
             story = staging / "story" / f"{notebook}.json"
             kept = [item["path"] for item in read_json(story) if item["kind"] == "work_file"] if made and story.is_file() else []
-            digests = {os.path.relpath(path, work): content_digest(path) for path in [*made, *(inside(work, path) for path in kept)]}
+            digests = {os.path.relpath(path, work): digest_of(path) for path in [*made, *(inside(work, path) for path in kept)]}
             write_json(work / "done" / study / f"{name}.json", {"made": digests})
             shutil.rmtree(staging)
             log(work, study, f"{name} done in {time.monotonic() - began:.0f} s")
@@ -215,7 +216,7 @@ def write_pages(job: Mapping[str, Any]) -> int:
     write_json(reports / "published.json", {"study": job["study"], "notebooks": [*job["parameters"]], "parameters": job["parameters"]})
     pages.write_pages(reports)
     made = [*sorted(reports.glob("*.html")), reports / "published.json"]
-    write_json(work / "done" / job["study"] / "pages.json", {"made": {os.path.relpath(path, work): content_digest(path) for path in made}})
+    write_json(work / "done" / job["study"] / "pages.json", {"made": {os.path.relpath(path, work): digest_of(path) for path in made}})
     return 0
 
 

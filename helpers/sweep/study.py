@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from helpers.files import PROJECT_ROOT, content_digest, inside, read_json
+from helpers.files import PROJECT_ROOT, inside, read_json
 from helpers.parameters import Parameter, StudyError, check_type, declared, near_names, parse_yaml, read_study, value_fault
 from helpers.statistics.claims import check_claims, claims_digest, kept_claims
 from helpers.sweep.relations import relation_faults
@@ -72,17 +72,22 @@ class Study:
         """All that ``execute`` is told of the pages."""
         given = {"study": self.name, "work": str(self.work), "reports": str(self.reports)}
         given |= {"parameters": {item.notebook: item.parameters for item in self.executions if not item.part}}
-        return json.dumps(given | {"findings": content_digest(self.reports / "FINDINGS.md")}, sort_keys=True)
+        return json.dumps(given | {"findings": digest_of(self.reports / "FINDINGS.md")}, sort_keys=True)
 
     def withdraw_changed(self) -> None:
         """Delete the record of each execution that no longer has what it made, so that it runs again."""
         for record in self.work.glob(f"done/{self.name}/*.json"):
             try:
-                sound = all(content_digest(self.work / file) == digest for file, digest in read_json(record)["made"].items())
+                sound = all(digest_of(self.work / file) == digest for file, digest in read_json(record)["made"].items())
             except (ValueError, KeyError, TypeError, AttributeError):
                 sound = False
             if not sound:
                 record.unlink()
+
+
+def digest_of(path: Path) -> str:
+    """Digest of a file, 16 hexadecimal digits; "" where there is none."""
+    return blake2b(path.read_bytes(), digest_size=8).hexdigest() if path.is_file() else ""
 
 
 def load_study(path: Path | str, overrides: Sequence[str] = (), root: Path = PROJECT_ROOT) -> Study:
@@ -214,7 +219,7 @@ def _depends(stem: str, parameters: Mapping[str, Any], content: Mapping[str, Any
         *(f"{name} = {value!r}" for name, value in parameters.items()),
         *(f"{name} {_stamp(path)}" for name, path in paths.items()),
         f"notebooks/{stem}.ipynb {blake2b(source.encode(), digest_size=4).hexdigest()}",
-        *(f"{path.relative_to(root)} {content_digest(path)[:8]}" for path in files if path.relative_to(root).parts[1] not in apart),
+        *(f"{path.relative_to(root)} {digest_of(path)[:8]}" for path in files if path.relative_to(root).parts[1] not in apart),
         *([f"claims {claims_digest(content.get('claims') or [])}"] if stem[:2] >= JUDGING else []),
     )
 

@@ -8,12 +8,12 @@ import sys
 import pytest
 import yaml
 
-from helpers.files import PROJECT_ROOT, content_digest, write_json
+from helpers.files import PROJECT_ROOT, write_json
 from helpers.kappa import networks, probe
 from helpers.parameters import StudyError, declared
 from helpers.sweep import plan, relations
 from helpers.sweep.relations import relation_faults
-from helpers.sweep.study import load_study, machine_faults, measure_faults
+from helpers.sweep.study import digest_of, load_study, machine_faults, measure_faults
 from helpers.training import config
 from tests.conftest import TINY_STUDY
 from tests.sweep.conftest import write_notebook
@@ -178,7 +178,7 @@ def test_a_record_is_withdrawn_when_what_it_made_is_gone_or_changed(project):
     made.parent.mkdir(parents=True)
     for number, content in enumerate(('{"made": {"data.json": "?"}}', '{"made": 1}', "[", "")):
         made.write_text("1")
-        write_json(records / "01_one.json", {"made": {"data.json": content_digest(made)}})
+        write_json(records / "01_one.json", {"made": {"data.json": digest_of(made)}})
         (records / f"{number}.json").write_text(content)
         study.withdraw_changed()
         assert [path.name for path in records.iterdir()] == ["01_one.json"]
