@@ -27,7 +27,11 @@ ROOT, HERE = Path(__file__).resolve().parents[2], Path(__file__).resolve().paren
 NAME = "WORKBOOK_FAULTS"
 VICTIMS = ("snakemake", "papermill", "kernel", "trainer", "sweep", "sigterm", "ctrl-c")
 KINDS = {"ipykernel_launcher": "kernel", "spawn_main": "trainer", "helpers.sweep.execute": "papermill", "-m snakemake": "snakemake"}
-WRITES = {"not-atomic": "result.json", "no-check": "bootstrap1.csv", "": "bootstrap1.csv"}  # that are struck where something is broken
+WRITES = {
+    "not-atomic": "result.json",
+    "no-check": "reports/killed/tables/bootstrap1",
+    "": "reports/killed/tables/bootstrap1",
+}  # that are struck where something is broken
 TARGETS = ("", "result.json", ".parquet", ".csv", "done/", "history", "checkpoint", "data.json", "03_cam_scoring.ipynb")
 OTHER = (
     "minimum_train_accuracy=0.3",
