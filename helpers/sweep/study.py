@@ -235,8 +235,11 @@ def _stamp(path: Path) -> str:
 
 def measure_faults(study: Study) -> list[str]:
     """Claims on measures that do not exist; claims that were kept before are known to be right, so that nothing heavy is loaded."""
-    if kept_claims(study.work).digest == claims_digest(study.claims):
-        return []
+    try:
+        if kept_claims(study.work).digest == claims_digest(study.claims):
+            return []
+    except ValueError as fault:
+        return [str(fault)]
     from helpers.measures.registry import columns  # late: it loads torch
 
     known = columns()["column"].tolist()

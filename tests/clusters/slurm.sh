@@ -51,6 +51,8 @@ case ${1:-} in
     write_configuration
     [ -f /etc/munge/munge.key ] || /usr/sbin/mungekey
     chown -R munge: /etc/munge /run/munge /var/lib/munge /var/log/munge
+    # Jobs lose SLURM_CONF on their way, so what is looked for by default must be there.
+    for name in slurm gres cgroup; do ln -sf "$folder/$name.conf" "/etc/slurm/$name.conf"; done
     pgrep -x munged > /dev/null || su -s /bin/sh munge -c /usr/sbin/munged
     slurmctld -f "$SLURM_CONF"
     for node in n1 n2; do slurmd -f "$SLURM_CONF" -N "$node"; done

@@ -28,7 +28,7 @@ NAME = "WORKBOOK_FAULTS"
 VICTIMS = ("snakemake", "papermill", "kernel", "trainer", "sweep", "sigterm", "ctrl-c")
 KINDS = {"ipykernel_launcher": "kernel", "spawn_main": "trainer", "helpers.sweep.execute": "papermill", "-m snakemake": "snakemake"}
 WRITES = {
-    "not-atomic": "result.json",
+    "not-atomic": "claims.json",
     "no-check": "reports/killed/tables/bootstrap1",
     "": "reports/killed/tables/bootstrap1",
 }  # that are struck where something is broken
@@ -217,7 +217,7 @@ def proof(place: Path, whole: Path, expected: dict[str, pd.DataFrame], broken: s
     sweep = start(folder, mark, broken, *(() if broken == "not-atomic" else other))
     if broken != "no-parameters":
         assert wait_for_a_write(folder, sweep, WRITES[broken], 600.0), "nobody wrote: " + (folder / "printed.txt").read_text()[-1500:]
-        strike("trainer" if broken == "not-atomic" else "snakemake", sweep, mark, random.Random(0))
+        strike("sweep" if broken == "not-atomic" else "snakemake", sweep, mark, random.Random(0))
     sweep.wait()
     wait_for_nobody(mark)
     assert start(folder, mark, broken).wait() == 0, "the study does not complete: " + (folder / "printed.txt").read_text()[-400:]
