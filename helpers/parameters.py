@@ -75,7 +75,7 @@ transform_ranges: cifar10 svhn
 sampled_methods: grad_cam_plus_plus smooth_grad_cam_plus_plus eigen_cam score_cam
 attributions: saliency input_x_gradient integrated_gradients guided_grad_cam occlusion deep_lift
 saliency_providers: spectral_residual spectral_residual_opencv fine_grained grab_cut folder network
-saliency_architecture: deeplabv3_resnet50 deeplabv3_resnet101 fcn_resnet50 fcn_resnet101 deeplabv3_mobilenet_v3_large lraspp_mobilenet_v3_large
+saliency_architecture: deeplabv3_resnet50 deeplabv3_resnet101 fcn_resnet50 fcn_resnet101 lraspp_mobilenet_v3_large deeplabv3_mobilenet_v3_large
 noise_generator: blur gaussian autoencoder"""
 _RANGES = """
 (0, 1): cam_threshold thresholds interval_level

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from helpers.parameters import PUBLISHED_NETWORKS, Parameter, near_names, value_fault
@@ -12,64 +13,88 @@ _REAL = ("learning_rate", "weight_decay", "label_noise")
 AXES = {name: f"{name}s" for name in ("architecture", "augmentation", "batch_size", "label_noise", "learning_rate", "optimizer")}
 AXES |= {"weight_decay": "weight_decays", "pretrained": "pretrained_levels", "images_per_class": "training_sizes"}
 
+# What must not be, and the words for it.
+_SIMPLE = (
+    (lambda v: len(v["class_ids"]) == 1, "class_ids is {class_ids}, and a classifier needs at least 2 classes; [] takes all"),
+    (
+        lambda v: v["data_source"] != "synthetic" and not v["data_path"],
+        "data_path is empty, and data_source {data_source} needs the folder or .zip of its images",
+    ),
+    (
+        lambda v: v["pretrain_data_source"] != "synthetic" and not v["pretrain_data_path"] and _made(v),
+        "pretrain_data_path is empty, and pretrain_data_source {pretrain_data_source} needs the folder or .zip of its images",
+    ),
+    (
+        lambda v: 0 < v["images_per_class"] < max(v["training_sizes"]),
+        "training_sizes is {training_sizes}, and images_per_class allows {images_per_class}",
+    ),
+    (
+        lambda v: re.fullmatch(r"[A-Z][A-Z0-9_]+", v["pretrained_weights"]) and (v["stem"], v["width"]) != ("imagenet", 1),
+        "pretrained_weights {pretrained_weights} fit stem imagenet and width 1, not {stem} and {width:g}; or take made",
+    ),
+    (
+        lambda v: v["kappa_weights"] in ("made", "random") and any(re.fullmatch(PUBLISHED_NETWORKS, name) for name in v["kappa_families"]),
+        "kappa_weights is {kappa_weights}, and kappa_families is {kappa_families}: published networks need published weights",
+    ),
+    (
+        lambda v: {"folder", "network"} & {*v["saliency_providers"]} and not v["saliency_path"],
+        "saliency_path is empty, and folder or network in saliency_providers {saliency_providers} needs it",
+    ),
+    (
+        lambda v: v["checkpoints_path"] and not v["images_path"],
+        "images_path is empty, and checkpoints_path needs the training images of its networks",
+    ),
+    (
+        lambda v: len({(name.partition("_")[0], float(name.partition("_")[2])) for name in v["targets"]}) < len(v["targets"]),
+        "targets is {targets}, and names a shift twice",
+    ),
+)
+
 
 def relation_faults(values: Mapping[str, Any]) -> list[str]:
     """What is wrong between parameters that are right by themselves; a relation is passed over where one of its parameters is absent."""
     found = []
-    for relation in (_images, _sizes, _pretraining, _unseen, _networks, _paths, _blocks, _targets):
-        try:
+    for wrong, words in _SIMPLE:
+        with suppress(KeyError):
+            found += [words.format(**values)] if wrong(values) else []
+    for relation in (_rendered, _classes, _unseen, _blocks):
+        with suppress(KeyError):
             found += list(relation(values))
-        except KeyError:
-            continue
     return found
 
 
-def _images(v: Mapping[str, Any]) -> Iterator[str]:
-    if len(v["class_ids"]) == 1:
-        yield f"class_ids is {v['class_ids']}, and a classifier needs at least 2 classes; [] takes all"
+def _made(v: Mapping[str, Any]) -> bool:
+    return v["pretrained_weights"] == "made" and True in v["pretrained_levels"]
+
+
+def _rendered(v: Mapping[str, Any]) -> Iterator[str]:
     for source, names in (
         ("data_source", "class_ids"),
         ("pretrain_data_source", "pretrain_class_ids"),
         ("data_source", "unseen_class_ids"),
     ):
-        for name in v.get(names, []) if source in v else []:
-            if (name in RENDERED) != (v[source] == "synthetic"):
-                yield f"{names} names {name!r}, which is no class of {source} {v[source]}{near_names(name, RENDERED)}"
-                break
-    if v["data_source"] != "synthetic" and not v["data_path"]:
-        yield f"data_path is empty, and data_source {v['data_source']} needs the folder or .zip of its images"
+        wrong = [name for name in v.get(names, []) if source in v and (name in RENDERED) != (v[source] == "synthetic")]
+        yield from [f"{names} names {name!r}, which is no class of {source} {v[source]}{near_names(name, RENDERED)}" for name in wrong[:1]]
 
 
-def _sizes(v: Mapping[str, Any]) -> Iterator[str]:
-    given, most = v["images_per_class"], max(v["training_sizes"])
-    if 0 < given < most:
-        yield f"training_sizes asks for {most} images per class, and images_per_class allows {given}"
-
-
-def _pretraining(v: Mapping[str, Any]) -> Iterator[str]:
-    weights = v["pretrained_weights"] if True in v["pretrained_levels"] else ""
-    if re.fullmatch(r"[A-Z][A-Z0-9_]+", weights) and (v["stem"], v["width"]) != ("imagenet", 1):
-        yield f"pretrained_weights {weights} fit stem imagenet and width 1, not {v['stem']} and {v['width']:g}; or take made"
-    if weights == "made" and v["pretrain_data_source"] != "synthetic" and not v["pretrain_data_path"]:
-        yield f"pretrain_data_path is empty, and pretrain_data_source {v['pretrain_data_source']} needs the images' folder or .zip"
-    if weights == "made" and (shared := _shared(v, "pretrain_class_ids", "pretrain_data_source", "pretrain_data_path")):
-        yield f"pretrain_class_ids shares {shared} with class_ids; pretraining must not see the study's classes: name others"
-
-
-def _shared(v: Mapping[str, Any], names: str, source: str, path: str) -> str:
-    """Classes that are both the study's and another choice's; an empty choice is all of its source."""
-    ours, theirs = v["class_ids"], v[names]
-    if (v["data_source"], v["data_path"]) == (v[source], v[path]):
-        every = RENDERED if v["data_source"] == "synthetic" else ["all classes of the source"]
-        ours, theirs = ours or theirs or every, theirs or ours or every
-    return ", ".join(sorted({*ours} & {*theirs})[:5])
+def _classes(v: Mapping[str, Any]) -> Iterator[str]:
+    """Classes to pretrain on, and unseen ones, are none of the study's; an empty choice is all of its source."""
+    others = (
+        {"pretrain_class_ids": (v.get("pretrain_data_source"), v.get("pretrain_data_path"))}
+        if "pretrained_levels" in v and _made(v)
+        else {}
+    )
+    others |= {"unseen_class_ids": (v["data_source"], v["unseen_path"] or v["data_path"])} if v.get("unseen_class_ids") else {}
+    for names, place in others.items():
+        ours, theirs = v["class_ids"], v[names]
+        if (v["data_source"], v["data_path"]) == place:
+            every = RENDERED if v["data_source"] == "synthetic" else ["all classes of the source"]
+            ours, theirs = ours or theirs or every, theirs or ours or every
+        if shared := sorted({*ours} & {*theirs}):
+            yield f"{names} shares {', '.join(shared[:5])} with class_ids; name classes that are none of the study's"
 
 
 def _unseen(v: Mapping[str, Any]) -> Iterator[str]:
-    if v["unseen_class_ids"] and (
-        shared := _shared(v, "unseen_class_ids", "data_source", "unseen_path" if v["unseen_path"] else "data_path")
-    ):
-        yield f"unseen_class_ids shares {shared} with class_ids; name classes that are none of the study's"
     count = len(v["class_ids"]) or (len(RENDERED) if v["data_source"] == "synthetic" else 0)
     seen = v["seen_classes"] or count
     if count and (seen > count or ("model set" in v["kappa_families"] and seen != count)):
@@ -80,33 +105,12 @@ def _unseen(v: Mapping[str, Any]) -> Iterator[str]:
         yield from [f"unseen_fractions has {item:g}; possible are {', '.join(f'{one:.3f}' for one in possible)}" for item in wrong[:1]]
 
 
-def _networks(v: Mapping[str, Any]) -> Iterator[str]:
-    published = [name for name in v["kappa_families"] if re.fullmatch(PUBLISHED_NETWORKS, name)]
-    if published and v["kappa_weights"] in ("made", "random"):
-        yield f"kappa_weights is {v['kappa_weights']}, and {', '.join(published)} need published weights; 'resnet18 w0.25' is made here"
-
-
-def _paths(v: Mapping[str, Any]) -> Iterator[str]:
-    needs = [name for name in v.get("saliency_providers", []) if name in ("folder", "network")]
-    if len(needs) > 1 or (needs and not v["saliency_path"]):
-        yield f"saliency_providers has {' and '.join(needs)}, and saliency_path is {v['saliency_path']!r}; it must be of one of these"
-    if v["checkpoints_path"] and not v["images_path"]:
-        yield "images_path is empty, and checkpoints_path needs the training images of its networks"
-
-
 def _blocks(v: Mapping[str, Any]) -> Iterator[str]:
     for number, block in enumerate(v["blocks"], start=1):
-        for axis, levels in block.items():
-            if axis != "repeat" and axis not in AXES:
-                yield f"blocks: block {number} has {axis!r}, which is no axis{near_names(axis, [*AXES, 'repeat'])}"
-                continue
-            limited = AXES.get(axis, "repeat")
-            kind = type(v[limited][0]).__name__ if limited in v and axis not in _REAL else "float" if axis in _REAL else "int"
-            if fault := value_fault(Parameter(limited, f"list[{kind}]", [0], "levels"), levels):
-                yield f"blocks: block {number}, {axis}: {fault}"
-
-
-def _targets(v: Mapping[str, Any]) -> Iterator[str]:
-    shifts = [(name.partition("_")[0], float(name.partition("_")[2])) for name in v["targets"]]
-    if len(set(shifts)) < len(shifts):
-        yield f"targets is {v['targets']}, and names a shift twice"
+        for axis in block:
+            levels = AXES.get(axis, "repeat")
+            kind = "float" if axis in _REAL else type(v[levels][0]).__name__ if levels in v else "int"
+            fault = value_fault(Parameter(levels, f"list[{kind}]", [0], "levels"), block[axis])
+            if axis not in AXES and axis != "repeat":
+                fault = f"no such axis{near_names(axis, [*AXES, 'repeat'])}"
+            yield from [f"blocks: block {number}, {axis}: {fault}"] if fault else []
