@@ -75,7 +75,6 @@ transform_ranges: cifar10 svhn
 sampled_methods: grad_cam_plus_plus smooth_grad_cam_plus_plus eigen_cam score_cam
 attributions: saliency input_x_gradient integrated_gradients guided_grad_cam occlusion deep_lift
 saliency_providers: spectral_residual spectral_residual_opencv fine_grained grab_cut folder network
-saliency_architecture: deeplabv3_resnet50 deeplabv3_resnet101 fcn_resnet50 fcn_resnet101 lraspp_mobilenet_v3_large deeplabv3_mobilenet_v3_large
 noise_generator: blur gaussian autoencoder"""
 _RANGES = """
 (0, 1): cam_threshold thresholds interval_level
@@ -102,9 +101,13 @@ _FORMS = {
     "kappa_families": f"model set|{PUBLISHED_NETWORKS}|{MADE_NETWORKS}",
 }
 _EMPTY = ("class_ids", "pretrain_class_ids", "unseen_class_ids", "targets", "sampled_methods", "image_scales")  # may be so, too
-LIMITS = {name: tuple(line.split(": ")[1].split()) for line in _CHOICES.split("\n")[1:] for name in line.split(":")[0].split()}
-LIMITS |= {name: line.split(":")[0] for line in _RANGES.split("\n")[1:] for name in line.split(": ")[1].split()}
-LIMITS |= {name: re.compile(form) for name, form in _FORMS.items()}
+_SEGMENTED = (*(f"{name}_resnet{depth}" for name in ("deeplabv3", "fcn") for depth in (50, 101)), "lraspp_mobilenet_v3_large")
+LIMITS = {
+    **{name: tuple(line.split(": ")[1].split()) for line in _CHOICES.split("\n")[1:] for name in line.split(":")[0].split()},
+    **{name: line.split(":")[0] for line in _RANGES.split("\n")[1:] for name in line.split(": ")[1].split()},
+    **{name: re.compile(form) for name, form in _FORMS.items()},
+    "saliency_architecture": (*_SEGMENTED, "deeplabv3_mobilenet_v3_large"),
+}
 
 
 def value_fault(parameter: Parameter, value: Any) -> str:
@@ -168,7 +171,7 @@ def parse_yaml(text: str) -> Any:
         raise yaml.YAMLError(f"{type(fault).__name__}: {str(fault)[:200]}") from fault
 
 
-def read_study(path: Path) -> dict[str, Any]:
+def read_blocks(path: Path) -> dict[str, Any]:
     """The blocks of a study file above those of the study that it extends; ``work_study`` is the one whose folder of work they share."""
     if not path.is_file():
         known = sorted(item.stem for item in path.parent.glob("[!.]*.yaml"))
@@ -192,7 +195,7 @@ def read_study(path: Path) -> dict[str, Any]:
         return own
     if not re.fullmatch(_FORMS["study"], str(own["extends"])) or "claims" in own:
         raise StudyError(f"{path}: it extends {own['extends']!r}, which must be the name of a study, and whose claims it has")
-    base = read_study(path.with_name(f"{own['extends']}.yaml"))
+    base = read_blocks(path.with_name(f"{own['extends']}.yaml"))
     if "extends" in base:
         raise StudyError(f"{path}: it extends {own['extends']}, which extends another one; extend {base['extends']}")
     for stem, block in base["notebooks"].items():
@@ -211,7 +214,7 @@ def in_force(notebook: str, values: Mapping[str, Any], root: Path = PROJECT_ROOT
         root: the project.
 
     Returns:
-        The values, where each is from ("injected", "first cell", "params/x.yaml" or "default"), and the study's file (``read_study``).
+        The values, where each is from ("injected", "first cell", "params/x.yaml" or "default"), and the study's file (``read_blocks``).
     """
     names, injected = declared(root / "notebooks" / f"{notebook}.ipynb"), _injected(values.get("In", []))
     if blocks := injected & {"claims", "common", "notebooks", "sweep", "extends"}:
@@ -222,8 +225,8 @@ def in_force(notebook: str, values: Mapping[str, Any], root: Path = PROJECT_ROOT
         raise StudyError(fault)
     path, demo = root / f"params/{values['study']}.yaml", root / "params/demo.yaml"
     absent = "study" in injected and not path.is_file()  # a study file elsewhere, whose values the launcher injects
-    content = {"common": {}, "notebooks": {}, "work_study": values["study"]} if absent else read_study(path)
-    theirs, committed = _given(content, notebook), _given(read_study(demo), notebook) if demo.is_file() else {}
+    content = {"common": {}, "notebooks": {}, "work_study": values["study"]} if absent else read_blocks(path)
+    theirs, committed = _given(content, notebook), _given(read_blocks(demo), notebook) if demo.is_file() else {}
     found, origins = {}, {}
     for name, item in names.items():
         by_hand = repr(values[name]) != repr(committed.get(name, "demo" if name == "study" else item.default))
@@ -234,7 +237,7 @@ def in_force(notebook: str, values: Mapping[str, Any], root: Path = PROJECT_ROOT
     if faults := [fault for name, item in names.items() if (fault := value_fault(item, found[name]))]:
         raise StudyError(*faults)
     if "extends" in content:
-        extended = _given(read_study(path.with_name(f"{content['extends']}.yaml")), notebook)
+        extended = _given(read_blocks(path.with_name(f"{content['extends']}.yaml")), notebook)
         content = content | {"extended": {name: extended.get(name, item.default) for name, item in names.items() if name != "study"}}
     return {name: check_type(item.annotation, found[name]) for name, item in names.items()}, origins, content
 

@@ -15,7 +15,7 @@ from helpers.files import PROJECT_ROOT
 from helpers.kappa import backbones, noise
 from helpers.measures import registry
 from helpers.networks import resnet
-from helpers.parameters import LIMITS, Parameter, StudyError, declared, in_force, near_names, parse_yaml, read_study, value_fault
+from helpers.parameters import LIMITS, Parameter, StudyError, declared, in_force, near_names, parse_yaml, read_blocks, value_fault
 from helpers.training import config
 
 NOTEBOOKS = {path.stem: declared(path) for path in sorted((PROJECT_ROOT / "notebooks").glob("*.ipynb"))}
@@ -208,7 +208,7 @@ def test_a_study_that_extends_another_has_its_values_its_claims_and_its_work(pro
     for text in ("extends: further", "{extends: other, claims: []}", "extends: nothing", "extends: ../demo", "extends: [other]"):
         (project / "params/wrong.yaml").write_text(text)
         with pytest.raises(StudyError):
-            read_study(project / "params/wrong.yaml")
+            read_blocks(project / "params/wrong.yaml")
 
 
 @pytest.mark.parametrize("content", ["[", "- 1", "common: [1]", "notebooks: {01_a: 3}", "notebooks: 3", "sweep: {a: 1}", "\udcff", ""])
@@ -241,7 +241,7 @@ def test_a_line_that_was_taken_out_of_the_first_cell_is_named(project):
 
 @pytest.mark.parametrize("stem", NOTEBOOKS)
 def test_the_defaults_of_every_notebook_are_the_demo_study(stem):
-    content, names = read_study(STUDIES["demo"]), NOTEBOOKS[stem]
+    content, names = read_blocks(STUDIES["demo"]), NOTEBOOKS[stem]
     values = {name: value for name, value in content["common"].items() if name in names} | content["notebooks"].get(stem, {})
     assert {name: item.default for name, item in names.items() if name in values} == values
     assert names["study"].default == "demo"

@@ -19,7 +19,7 @@ from helpers.files import PROJECT_ROOT, read_json
 from helpers.parameters import StudyError
 from helpers.statistics.claims import keep_claims
 from helpers.sweep.execute import die_with_parent, visible_gpus
-from helpers.sweep.study import Study, load_study, machine_faults, measure_faults
+from helpers.sweep.study import CheckedStudy, load_study, machine_faults, measure_faults
 
 _EVERY = 30.0  # seconds between two looks at what runs
 
@@ -115,7 +115,7 @@ def _environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(PROJECT_ROOT), os.environ.get("PYTHONPATH", "")]))}
 
 
-def _look(command: Sequence[str], study: Study) -> int:
+def _look(command: Sequence[str], study: CheckedStudy) -> int:
     """Print of each execution where it is, whoever runs it, or why Snakemake would run it."""
     done = subprocess.run([*command, "--dry-run"], cwd=PROJECT_ROOT, capture_output=True, text=True, env=_environment())
     if done.returncode:
@@ -149,7 +149,7 @@ def _reason(text: str) -> str:
     return "runs: " + ("; ".join(found) or text)
 
 
-def _now(study: Study, name: str) -> str | None:
+def _now(study: CheckedStudy, name: str) -> str | None:
     """Where a running notebook is: its section, and the progress bar that was drawn last; None where nobody executes it."""
     path = study.work / "now" / study.name / f"{name}.json"
     try:
@@ -162,7 +162,7 @@ def _now(study: Study, name: str) -> str | None:
         return f"{place['heading']}: {place['bar']}" if place["bar"] else place["heading"]
 
 
-def _follow(command: Sequence[str], study: Study, *, remote: bool) -> int:
+def _follow(command: Sequence[str], study: CheckedStudy, *, remote: bool) -> int:
     """Start Snakemake, print what executions log, and each half minute where they are; end it with all of its own when interrupted."""
     path, failed, told = study.work / "log" / f"{study.name}.log", [], time.monotonic()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -188,10 +188,18 @@ def _follow(command: Sequence[str], study: Study, *, remote: bool) -> int:
             for number, handler in usual.items():
                 signal.signal(number, handler)
         printed.seek(0)
-        if process.returncode and not failed:
-            print(f"Snakemake ended with {process.returncode}:\n{printed.read()[-2000:]}", file=sys.stderr)
+        words = printed.read()
+        lost = [
+            name
+            for name in re.findall(r"^Error in rule (\S+):", words, re.M)
+            if not any(line.startswith(f"{name} failed") for line in failed)
+        ]
+        if process.returncode and not failed + lost:
+            print(f"Snakemake ended with {process.returncode}:\n{words[-1000:]}", file=sys.stderr)
+        for name in lost:
+            print(f"{name} was lost: killed, or cancelled; more is in {os.path.relpath(printed.name)}", file=sys.stderr)
     if process.returncode:
-        print(f"{len(failed)} execution(s) failed; the same command goes on", file=sys.stderr)
+        print(f"{len(failed + lost)} execution(s) failed; the same command goes on", file=sys.stderr)
         return 1
     print(f"complete: {os.path.relpath(study.reports / 'index.html')}")
     return 0

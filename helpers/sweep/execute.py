@@ -208,7 +208,7 @@ def _try(notebook: str, part: bool, staging: Path, scratch: Path, parameters: Ma
                 raise
 
 
-def write_pages(job: Mapping[str, Any]) -> int:
+def _write_pages(job: Mapping[str, Any]) -> int:
     """Write the pages of a report and the list of what it shows, and the record of that last of all."""
     from helpers.report import pages
 
@@ -226,4 +226,4 @@ if __name__ == "__main__":
         sys.exit("the process that asked for this is gone")
     os.chdir(PROJECT_ROOT)
     given = json.loads(sys.argv[1])
-    sys.exit(execute(given) if "notebook" in given else write_pages(given))
+    sys.exit(execute(given) if "notebook" in given else _write_pages(given))

@@ -10,8 +10,8 @@ import torch
 
 from helpers.files import device_name, read_json
 from helpers.networks import resnet
-from helpers.sweep.relations import AXES
-from helpers.sweep.study import Study
+from helpers.sweep.relations import AXIS_PARAMETERS
+from helpers.sweep.study import CheckedStudy
 from helpers.training import config, run
 from helpers.training.config import RunConfig
 
@@ -34,7 +34,7 @@ def planned_runs(parameters: Mapping[str, Any]) -> list[RunConfig]:
     """The runs of a study as its training notebook lists them, without a look at its images."""
     fixed = {name: parameters[name] for name in _FIXED} | {"data": "unknown"}
     order = {name: parameters[name] for name in ("blocks", "repeats", "seed")}
-    every = config.runs_of_study({axis: parameters[name] for axis, name in AXES.items()}, fixed, **order)
+    every = config.runs_of_study({axis: parameters[name] for axis, name in AXIS_PARAMETERS.items()}, fixed, **order)
     return every[: parameters["run_count"] or None]
 
 
@@ -60,7 +60,7 @@ def _seconds(call: Callable[[], object]) -> float:
     return (time.perf_counter() - began) / count
 
 
-def image_counts(study: Study, parameters: Mapping[str, Any]) -> tuple[int, int, int, str]:
+def image_counts(study: CheckedStudy, parameters: Mapping[str, Any]) -> tuple[int, int, int, str]:
     """Training images, test images, classes: those that 01 chose, or what the study's file says where it has not run yet."""
     if (study.work / "data.json").is_file():
         found = read_json(study.work / "data.json")["images"]
@@ -70,7 +70,7 @@ def image_counts(study: Study, parameters: Mapping[str, Any]) -> tuple[int, int,
     return classes * train, classes * test, classes, "assumed from the study's file: 0 is taken for 500 and 50 a class, [] for 20 classes"
 
 
-def print_plan(study: Study) -> int:
+def print_plan(study: CheckedStudy) -> int:
     """Print runs, hours and disk of a study on this machine; 2 where it trains no grid."""
     parameters = {name: value for item in study.executions if item.notebook[:2] in ("01", "02") for name, value in item.parameters.items()}
     if not {"image_size", "architectures"} <= parameters.keys():

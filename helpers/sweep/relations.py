@@ -10,8 +10,8 @@ from helpers.parameters import PUBLISHED_NETWORKS, Parameter, near_names, value_
 _SHAPES = ("disc", "square", "triangle", "cross", "ring", "star", "hourglass", "crescent", "frame", "bars", "corner", "checker")
 RENDERED = tuple(f"synthetic_{name}" for name in _SHAPES)
 _REAL = ("learning_rate", "weight_decay", "label_noise")
-AXES = {name: f"{name}s" for name in ("architecture", "augmentation", "batch_size", "label_noise", "learning_rate", "optimizer")}
-AXES |= {"weight_decay": "weight_decays", "pretrained": "pretrained_levels", "images_per_class": "training_sizes"}
+AXIS_PARAMETERS = {name: f"{name}s" for name in ("architecture", "augmentation", "batch_size", "label_noise", "learning_rate", "optimizer")}
+AXIS_PARAMETERS |= {"weight_decay": "weight_decays", "pretrained": "pretrained_levels", "images_per_class": "training_sizes"}
 
 # What must not be, and the words for it.
 _SIMPLE = (
@@ -108,9 +108,9 @@ def _unseen(v: Mapping[str, Any]) -> Iterator[str]:
 def _blocks(v: Mapping[str, Any]) -> Iterator[str]:
     for number, block in enumerate(v["blocks"], start=1):
         for axis in block:
-            levels = AXES.get(axis, "repeat")
+            levels = AXIS_PARAMETERS.get(axis, "repeat")
             kind = "float" if axis in _REAL else type(v[levels][0]).__name__ if levels in v else "int"
             fault = value_fault(Parameter(levels, f"list[{kind}]", [0], "levels"), block[axis])
-            if axis not in AXES and axis != "repeat":
-                fault = f"no such axis{near_names(axis, [*AXES, 'repeat'])}"
+            if axis not in AXIS_PARAMETERS and axis != "repeat":
+                fault = f"no such axis{near_names(axis, [*AXIS_PARAMETERS, 'repeat'])}"
             yield from [f"blocks: block {number}, {axis}: {fault}"] if fault else []

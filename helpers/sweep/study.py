@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from helpers.files import PROJECT_ROOT, inside, read_json
-from helpers.parameters import Parameter, StudyError, check_type, declared, near_names, parse_yaml, read_study, value_fault
+from helpers.parameters import Parameter, StudyError, check_type, declared, near_names, parse_yaml, read_blocks, value_fault
 from helpers.statistics.claims import check_claims, claims_digest, kept_claims
 from helpers.sweep.relations import relation_faults
 
@@ -44,7 +44,7 @@ class Execution:
 
 
 @dataclass(frozen=True)
-class Study:
+class CheckedStudy:
     """A study whose file has no fault."""
 
     name: str
@@ -90,7 +90,7 @@ def digest_of(path: Path) -> str:
     return blake2b(path.read_bytes(), digest_size=8).hexdigest() if path.is_file() else ""
 
 
-def load_study(path: Path | str, overrides: Sequence[str] = (), root: Path = PROJECT_ROOT) -> Study:
+def load_study(path: Path | str, overrides: Sequence[str] = (), root: Path = PROJECT_ROOT) -> CheckedStudy:
     """Read and check a study file.
 
     Args:
@@ -103,7 +103,7 @@ def load_study(path: Path | str, overrides: Sequence[str] = (), root: Path = PRO
     """
     bare = not Path(path).suffix and len(Path(path).parts) == 1
     path = Path(os.path.relpath(root / "params" / f"{path}.yaml")) if bare else Path(path)
-    content, available = read_study(path), {item.stem: declared(item) for item in sorted((root / "notebooks").glob("[0-9][0-9]_*.ipynb"))}
+    content, available = read_blocks(path), {item.stem: declared(item) for item in sorted((root / "notebooks").glob("[0-9][0-9]_*.ipynb"))}
     schema = {stem: names for stem, names in available.items() if stem in content["notebooks"]}
     values = {stem: {"study": path.stem} | content["common"] | content["notebooks"][stem] for stem in schema}
     faults = _unknown(f"{path}", content, _BLOCKS) + _unknown(f"{path}, notebooks", content["notebooks"], available)
@@ -133,7 +133,7 @@ def load_study(path: Path | str, overrides: Sequence[str] = (), root: Path = PRO
     faults += [f"{path}, {', '.join(stems)}: {fault}" for fault, stems in found.items()]
     if faults:
         raise StudyError(*faults)
-    return Study(path.stem, root, content["work_study"], content.get("claims") or [], executions)
+    return CheckedStudy(path.stem, root, content["work_study"], content.get("claims") or [], executions)
 
 
 def _unknown(where: str, block: Mapping[str, Any], known: Any) -> list[str]:
@@ -174,7 +174,7 @@ def _valid(item: Parameter, value: Any, stem: str, found: dict[str, list[str]]) 
     return check_type(item.annotation, item.default if fault else value)
 
 
-def _beyond(base: Study | None, stem: str, parameters: Mapping[str, Any]) -> list[str]:
+def _beyond(base: CheckedStudy | None, stem: str, parameters: Mapping[str, Any]) -> list[str]:
     """Values of 01 and 02 that are not those of the study which is extended, whose images and runs are shared."""
     theirs = {name: value for item in base.executions if item.notebook == stem for name, value in item.parameters.items()} if base else {}
     differ = [name for name in theirs if stem[:2] in ("01", "02") and name not in _FREE and parameters[name] != theirs[name]]
@@ -233,7 +233,7 @@ def _stamp(path: Path) -> str:
         return f"{path.stat().st_size} {blake2b(file.read(), digest_size=4).hexdigest()}"
 
 
-def measure_faults(study: Study) -> list[str]:
+def measure_faults(study: CheckedStudy) -> list[str]:
     """Claims on measures that do not exist; claims that were kept before are known to be right, so that nothing heavy is loaded."""
     try:
         if kept_claims(study.work).digest == claims_digest(study.claims):
@@ -247,7 +247,7 @@ def measure_faults(study: Study) -> list[str]:
     return [f"claim {text!r}: unknown measure {name!r}{near_names(name, known)}" for text, name in wrong.items()]
 
 
-def machine_faults(study: Study, least_free: float = 1.0) -> list[str]:
+def machine_faults(study: CheckedStudy, least_free: float = 1.0) -> list[str]:
     """What stands in the way on this machine: files that parameters name, folders that cannot be written, a full disk (GiB)."""
     values = {(name, value) for item in study.executions for name, value in item.parameters.items() if name.endswith("_path") and value}
     absent = [(name, value) for name, value in sorted(values) if not (study.root / Path(value).expanduser()).exists()]

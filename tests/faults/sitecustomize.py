@@ -36,7 +36,7 @@ if _FOLDER:
         if _BROKEN == "no-parameters":
             PersistenceBase.params_changed = lambda self, job, file=None: NO_PARAMS_CHANGE
         else:
-            from helpers.sweep.study import Study
+            from helpers.sweep.study import CheckedStudy
 
             async def _keep(self):
                 """Leave the record of the execution before where it is."""
@@ -45,4 +45,4 @@ if _FOLDER:
                 return []
 
             Job.remove_existing_output, PersistenceBase.incomplete = _keep, _none
-            Study.withdraw_changed = lambda self: None
+            CheckedStudy.withdraw_changed = lambda self: None

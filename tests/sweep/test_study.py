@@ -266,7 +266,7 @@ def test_rendered_classes_and_axes_are_those_of_the_modules_that_take_them():
     from helpers.data import synthetic
 
     assert tuple(f"synthetic_{name}" for name in synthetic.CLASS_NAMES) == relations.RENDERED
-    assert set(relations.AXES) <= set(config.RunConfig.__dataclass_fields__)
+    assert set(relations.AXIS_PARAMETERS) <= set(config.RunConfig.__dataclass_fields__)
 
 
 NOTEBOOKS = {path.stem: declared(path) for path in sorted((PROJECT_ROOT / "notebooks").glob("*.ipynb"))}
