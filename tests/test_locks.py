@@ -11,7 +11,6 @@ import pytest
 
 from helpers import locks
 from helpers.locks import LockHolder
-from helpers.sweep import worker
 
 
 class Hand:
@@ -286,21 +285,6 @@ def test_a_token_that_is_not_hexadecimal_names_no_file_and_no_process(owner, clo
     assert here.others()[1] == []
     clock.now = 61
     assert here.others() == ([], [])
-
-
-def test_a_family_is_found_by_its_mark_and_ended_whole(tmp_path):
-    child = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)"
-    script = f"{child}; print('ready', flush=True); time.sleep(600)"
-    process = subprocess.Popen([sys.executable, "-c", script], env=os.environ | {locks.MARK: "test-family.1"}, stdout=subprocess.PIPE)
-    assert process.stdout.readline() == b"ready\n"
-    assert len(worker.family("test-family.")) == 2
-    process.kill()
-    process.wait()
-    assert len(worker.family("test-family.")) == 1  # it has left the session of its parent, which is dead
-    worker.end_family("test-family.")
-    assert worker.family("test-family.") == []
-    with pytest.raises(ValueError, match="the mark is empty"):
-        worker.end_family("")
 
 
 def test_a_process_has_a_start_while_it_lives():

@@ -70,9 +70,10 @@ def requests(browser: Any) -> list[str]:
 
 
 def copy_project(folder: Path) -> Path:
-    """Copy helpers, notebooks and studies, so that what runs there writes nothing in the project."""
+    """Copy helpers, notebooks, studies and the Snakefile, so that what runs there writes nothing in the project."""
     for name in ("helpers", "notebooks", "params"):
         shutil.copytree(PROJECT_ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints"))
+    shutil.copy(PROJECT_ROOT / "Snakefile", folder)
     return folder
 
 

@@ -16,7 +16,7 @@ from papermill.parameterize import parameterize_notebook
 from PIL import Image
 
 from helpers.files import complete_or_absent
-from helpers.sweep.study_file import load_study
+from helpers.sweep.study import load_study
 from tests.browser import browsing
 
 FOLDER = browsing.PROJECT_ROOT / "docs/screens"
@@ -30,8 +30,8 @@ def main(study: str = "demo", work: str = "work") -> int:
     if lacking := browsing.missing():
         print(lacking, file=sys.stderr)
         return 1
-    executions = load_study(browsing.PROJECT_ROOT / f"params/{study}.yaml", browsing.PROJECT_ROOT / "notebooks")
-    wanted = {execution.notebook.stem: execution for execution in executions if execution.notebook.stem in SCREENS and not execution.part}
+    executions = load_study(study).executions
+    wanted = {execution.notebook: execution for execution in executions if execution.notebook in SCREENS and not execution.part}
     with tempfile.TemporaryDirectory() as place:
         folder = browsing.copy_project(Path(place))
         shutil.copytree(browsing.PROJECT_ROOT / work / study, folder / "work" / study, ignore=shutil.ignore_patterns("claims"))

@@ -8,7 +8,7 @@ from IPython.display import Markdown, display
 from IPython.utils.capture import capture_output
 from ipywidgets import Dropdown, IntSlider
 
-from helpers import locks
+from helpers import files
 from helpers.kappa import explore as kappa_explore
 from helpers.report import explore
 from helpers.report.explore import panel
@@ -24,7 +24,7 @@ EXPLORERS = [
 
 @pytest.fixture(autouse=True)
 def nobody_there(monkeypatch):
-    for name in (explore.SWITCH, "JPY_SESSION_NAME", locks.MARK):
+    for name in (explore.SWITCH, "JPY_SESSION_NAME", files.STAGING):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -33,9 +33,9 @@ def nobody_there(monkeypatch):
     [
         ({}, False),
         ({"JPY_SESSION_NAME": "notebooks/03.ipynb"}, True),
-        ({"JPY_SESSION_NAME": "notebooks/03.ipynb", locks.MARK: "abc.1"}, False),  # a sweep that was started inside JupyterLab
+        ({"JPY_SESSION_NAME": "notebooks/03.ipynb", files.STAGING: "abc.1"}, False),  # a sweep that was started inside JupyterLab
         ({explore.SWITCH: "1"}, True),
-        ({explore.SWITCH: "1", locks.MARK: "abc.1"}, True),
+        ({explore.SWITCH: "1", files.STAGING: "abc.1"}, True),
         ({explore.SWITCH: "0", "JPY_SESSION_NAME": "notebooks/03.ipynb"}, False),
         ({explore.SWITCH: "", "JPY_SESSION_NAME": ""}, False),
     ],

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from helpers import tally
 from helpers.files import write_json
 from helpers.locks import LockHolder
 from helpers.report import explore
@@ -91,7 +90,7 @@ def test_the_time_left_is_that_of_the_sweep_by_hand(work):
     panel = explore.sweep_monitor(work, RUNS)
     counts = {"done": 2, "diverged": 1, "running": 1, "interrupted": 2, "waiting": 1}
     # Ten seconds a run; three to begin and half of one to finish, one at a time.
-    assert panel.numbers == counts | {"runs": 7, "time_left": tally.duration(35.0)}
+    assert panel.numbers == counts | {"runs": 7, "time_left": training.duration(35.0)}
     assert "7 runs: 2 done, 1 diverged, 1 running, 2 interrupted, 1 waiting; time left: about 35 s." in panel.reading.value
 
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from helpers.files import PROJECT_ROOT
-from helpers.sweep.study_file import load_study
+from helpers.sweep.study import load_study
 from helpers.training.config import PRECISIONS
 
 TRAINS_AND_SCORES = """
@@ -40,7 +40,7 @@ print("all")
 def shapes_of(study):
     """Shapes that a study trains, unless it asks for a GPU."""
     found = {}
-    for item in load_study(study, PROJECT_ROOT / "notebooks"):
+    for item in load_study(study).executions:
         found |= {name: value for name, value in item.parameters.items() if name != "device" or item.name == "02_grid_training"}
     if "architectures" not in found or found["device"].startswith("cuda"):
         return []

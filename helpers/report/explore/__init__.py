@@ -13,7 +13,7 @@ import pandas as pd
 from IPython.display import Markdown
 from numpy.typing import ArrayLike
 
-from helpers import locks
+from helpers import files
 from helpers.data.manifest import MANIFEST
 from helpers.files import from_root
 from helpers.report.notebook import Report
@@ -38,7 +38,7 @@ def interactive() -> bool:
     asked = os.environ.get(SWITCH, "")
     if asked not in ("", "0", "1"):
         raise ValueError(f"{SWITCH} is {asked!r}; it must be 1 (show explorers), 0 (never), or not set")
-    return asked == "1" if asked else bool(os.environ.get("JPY_SESSION_NAME")) and not os.environ.get(locks.MARK)
+    return asked == "1" if asked else bool(os.environ.get("JPY_SESSION_NAME")) and not os.environ.get(files.STAGING)
 
 
 def where_it_looks(models: pd.DataFrame, looks: "Looks") -> "Panel | Markdown":
