@@ -128,7 +128,7 @@ CONSTRAINTS: dict[str, Constraint] = {
     "bootstrap_resamples": Constraint(10, 1_000_000),
     "analysis_seed": _SEED,
     "families": Constraint(
-        among=("localization", "prediction", "norms", "flatness", "perturbation", "unlabelled"),
+        among=("localization", "prediction", "norms", "flatness", "perturbation", "unlabelled", "reliance"),
         fewest=1,
         holds=("localization", "perturbation"),
     ),

@@ -10,7 +10,7 @@ import yaml
 
 from helpers import constraints
 from helpers.ablations import compute
-from helpers.cams import attribution, closed_form, object_masks
+from helpers.cams import attribution, maps, masks
 from helpers.constraints import CONSTRAINTS, FREE_TEXTS, check_values, near_names, relation_faults, value_fault
 from helpers.data import dataset, synthetic
 from helpers.files import PROJECT_ROOT
@@ -51,12 +51,12 @@ def test_every_parameter_but_a_switch_has_a_constraint_or_is_a_free_text():
         ("stem", resnet.STEMS),
         ("optimizers", config.OPTIMIZERS),
         ("data_source", dataset.DATA_SOURCES),
-        ("cam_method", closed_form.CLOSED_FORM_METHODS),
+        ("cam_method", maps.CLOSED_FORM_METHODS),
         ("families", registry.FAMILIES),
         ("sampled_methods", compute.SAMPLED_METHODS),
-        ("saliency_providers", object_masks.MASK_PROVIDERS),
+        ("saliency_providers", masks.MASK_PROVIDERS),
         ("attributions", attribution.ATTRIBUTIONS),
-        ("saliency_architecture", object_masks.SEGMENTATION_NETWORKS),
+        ("saliency_architecture", masks.SEGMENTATION_NETWORKS),
         ("noise_generator", noise.GENERATORS),
     ],
 )

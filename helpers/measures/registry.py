@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-FAMILIES = ("localization", "prediction", "norms", "flatness", "perturbation", "unlabelled")
+FAMILIES = ("localization", "prediction", "norms", "flatness", "perturbation", "unlabelled", "reliance")
 MEASURES: dict[str, "Measure"] = {}
 
 # What a measure returns: one number, or one per variant.

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from helpers.measures import registry
+from helpers.measures.localization import above_chance
 from helpers.report.style import count, interval, listed, nothing_to_draw, percent, style
 from helpers.statistics import questions
 from helpers.statistics.claims import ADDED, KeptClaims, kept_claims
@@ -71,11 +72,8 @@ def study_gates(
     values = values or {}
     items = {name: item for name, item in registry.ranked().items() if name in models}
     unknown, areas = np.full((len(models), 1), np.nan), mask_areas(models)
-    corrected = {
-        name: values.get(name if name in _ABOVE_CHANCE else "iou_above_shuffled", unknown)
-        for name, item in items.items()
-        if item.family == "localization"
-    }
+    corrected = {name: above_chance(values, name) for name, item in items.items() if item.family == "localization"}
+    corrected = {name: unknown if found is None else found for name, found in corrected.items()}
     wanted = {*corrected, *values, *claimed}
     reads = [name for name, item in items.items() if name in wanted and item.family != "norms"]  # norms are of the weights alone
     means = (*_THRESHOLDED, *_ALIKE[1], "box_found", "training_loss", "prediction_entropy", "effective_invariance")

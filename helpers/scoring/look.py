@@ -79,7 +79,7 @@ def steps(work: Path, model: Model, images: ImageSet, classes: int, *, method: s
         model: one of ``catalogue.models_of``.
         images: exactly one image.
         classes: number of classes of the study.
-        method: one of ``closed_form.CLOSED_FORM_METHODS``.
+        method: one of ``maps.CLOSED_FORM_METHODS``.
         threshold: of the map.
         device: where to compute.
     """

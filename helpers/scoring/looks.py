@@ -15,10 +15,12 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from helpers.cams import chance, closed_form, gradient, overlap
+from helpers.cams import chance, overlap
+from helpers.cams.maps import layer_maps, normalise_maps
 from helpers.data.dataset import ImageSet, StudyData
 from helpers.files import complete_or_absent
 from helpers.measures import passes
+from helpers.measures.localization import above_shuffled
 from helpers.networks import hooks, resnet
 from helpers.scoring.classification import confusion, read_logits
 from helpers.scoring.common_set import ScoringSet, classes_in_turn
@@ -42,7 +44,7 @@ class ModelLooks(NamedTuple):
     predicted: NDArray[np.int64]  # (n,)
     probability: NDArray[np.float32]  # (n,) of the predicted class
     iou: NDArray[np.float32]  # (n,) at the study's threshold, NaN where undefined and without a box
-    energy: NDArray[np.float32]  # (n,) in the box, less the box's share of the image; NaN without a box
+    energy: NDArray[np.float32]  # (n,) in the box, less the same with boxes of other images; NaN without a box
     confusion: NDArray[np.int64]  # (K, K) of all test images: true class by predicted class
 
 
@@ -80,7 +82,7 @@ def open_looks(
         models: rows of its catalogue, those to be looked at.
         data: its images.
         scored_on: training images in the order of scoring, classes in turn.
-        method: of the maps at the last stage, one of ``closed_form.CLOSED_FORM_METHODS``.
+        method: of the maps at the last stage, one of ``maps.CLOSED_FORM_METHODS``.
         threshold: of the maps.
         device: where to compute.
         images: of each split, at most.
@@ -122,8 +124,7 @@ def _seen(
         seen = passes.forward_pass(network, images, resnet.normalise_images, device, example, method, 128)
     maps = passes.maps(seen)
     iou = ious_with_boxes(maps, images.boxes, size, threshold)
-    found = chance.chance_scores(maps, passes.lowest(seen), images.boxes, size, threshold)
-    energy = (found["energy"] - found["box_area"]).to_numpy(np.float32)
+    energy = above_shuffled(chance.chance_scores(maps, images.boxes, size, threshold), "energy_in_box").to_numpy(np.float32)
     probability, predicted = seen.logits.softmax(1).max(1)
     counts = confusion(read_logits(work, name), data.test.labels)
     return ModelLooks(maps.numpy(), predicted.numpy(), probability.numpy(), iou.numpy(), energy, counts)
@@ -142,8 +143,8 @@ def _map_by(
     pixels = hooks.prepared(images[[image]], resnet.normalise_images, device)
     with torch.no_grad():
         classes = network(pixels).argmax(1) if label == PREDICTED_CLASS else torch.tensor([label], device=pixels.device)
-    maps = gradient.layer_maps(method, network, hooks.named_layer(network, layer), pixels, classes)
-    return closed_form.normalise_maps(maps).detach().cpu().numpy()[0]
+    maps = layer_maps(method, network, hooks.named_layer(network, layer), pixels, classes)
+    return normalise_maps(maps).detach().cpu().numpy()[0]
 
 
 def _jpeg(image: Tensor, side: int) -> bytes:

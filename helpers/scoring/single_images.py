@@ -16,7 +16,7 @@ from helpers.scoring.common_set import ScoringSet
 from helpers.training.catalogue import forget_scores, scored_measures
 
 # What gives the values of single images of a family, see ``evidence.PROVIDERS``.
-PROVIDED_BY = {"localization": "localization_values", "prediction": "prediction_values"}
+PROVIDED_BY = {"localization": "localization_values", "prediction": "prediction_values", "reliance": "reliance_values"}
 _BITS = "bits of "
 
 
@@ -79,8 +79,8 @@ def image_values(
     """Values of single images of every model, (models, images) float32 by name: the rows of the catalogue, the images of the scoring set.
 
     localization: iou, iou_b, iou_above_shuffled, energy_in_box, pointing_game, area_matched_iou and pixel_average_precision, of which the
-    measures are the means; mask_area, at the threshold, as a share of the image; correct, 0 or 1. prediction: training_loss,
-    prediction_entropy, effective_invariance and correct.
+    measures are the means; mask_area, at the threshold, as a share of the image; correct, 0 or 1; and what ``localization.above_chance``
+    reads. prediction: training_loss, prediction_entropy, effective_invariance and correct. reliance: see ``reliance.reliance_values``.
 
     Args:
         work: the study's folder.

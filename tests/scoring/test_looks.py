@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.cams import closed_form, gradient
+from helpers.cams.maps import layer_maps, normalise_maps
 from helpers.data.dataset import load_study_data
 from helpers.networks import resnet
 from helpers.scoring import classification, common_set, looks
@@ -64,7 +64,7 @@ def test_any_layer_and_class_is_that_of_the_layer_maps(study, opened):
     model = catalogue.models_of(table)[0]
     network = catalogue.load_model(work, model, 3)
     pixels = resnet.normalise_images(data.train.images[[scored_on.rows[1]]]).contiguous(memory_format=torch.channels_last)
-    theirs = closed_form.normalise_maps(gradient.layer_maps("grad_cam", network, network.layer3, pixels, torch.tensor([2])))
+    theirs = normalise_maps(layer_maps("grad_cam", network, network.layer3, pixels, torch.tensor([2])))
     np.testing.assert_allclose(opened.map_by(model.model_id, 1, "grad_cam", "layer3", 2), theirs[0].detach(), rtol=0, atol=1e-6)
     last = opened.map_by(model.model_id, 1, "grad_cam", resnet.CAM_LAYER, looks.PREDICTED_CLASS)
     np.testing.assert_allclose(last, opened.of_model(model.model_id).maps[1], rtol=0, atol=1e-4)
