@@ -13,7 +13,6 @@ from helpers.ablations.compute import AblationSettings, Stage, last_stage, sampl
 from helpers.cams import attribution, chance
 from helpers.cams.maps import closed_form_cam, normalise_maps
 from helpers.data.dataset import ImageSet
-from helpers.measures.localization import above_shuffled
 from helpers.networks import hooks, resnet
 from helpers.report.style import count, interval
 from helpers.statistics.correlations import kendall, partial_correlation
@@ -70,7 +69,7 @@ def _predicted_cam(network: nn.Module, stage: Stage, pixels: Tensor) -> tuple[Te
 def _scored(method: str, images: ImageSet, maps: Tensor, costs: Sequence[float]) -> pd.DataFrame:
     size = images.images.shape[-1]
     found = chance.chance_scores(normalise_maps(maps), images.boxes, size, device=maps.device)
-    above = {name: above_shuffled(found, name) for name in LOCALIZATIONS}
+    above = {name: chance.above_shuffled(found, name) for name in LOCALIZATIONS}
     seconds, *passes = costs
     costs = dict(zip(COSTS, [seconds / len(images), *passes], strict=True))
     return pd.DataFrame({"method": method, "name": images.names} | above | costs | {"reason": ""})

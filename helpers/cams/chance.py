@@ -11,18 +11,15 @@ SHUFFLES = 8  # boxes of other images that each map is compared with
 LEVELS = 1000  # steps of the map that pixels are ranked by, as in the code of Choe et al. 2020
 SHUFFLED = "_shuffled"  # ends the column of a score with the boxes of other images
 
-# Scores of a map and the boxes of an image, see ``chance_scores``.
-SCORES = (
-    *("iou", "iou_b", "energy_in_box", "pointing_game", "area_matched_iou"),
-    *("pixel_average_precision", "box_found", "mask_agreement"),
-)
+# Scores of a map and the boxes of an image, see ``chance_scores``. From four of them their chance is taken off in the measure of that name.
+LESS_CHANCE = ("energy_in_box", "pointing_game", "area_matched_iou", "pixel_average_precision")
+SCORES = ("iou", "iou_b", *LESS_CHANCE, "box_found", "mask_agreement")
+ABOVE = "_above_shuffled"  # ends the name of values less their chance, where the measure keeps it
+CORRECTED = ("iou" + ABOVE, *LESS_CHANCE)  # measures that are less their chance
 
 
 def derangements(count: int, shuffles: int = SHUFFLES) -> Tensor:
-    """Fixed derangements of images, whose boxes take the place of each image's own: (count, K) int64, K at most count - 1.
-
-    One order drawn once, turned by 1 to K places: no image meets itself, and none meets another twice.
-    """
+    """Images whose boxes take the place of each image's own, fixed: one order, turned by 1 to K places; (count, K < count) int64."""
     order = torch.from_numpy(np.random.default_rng(0).permutation(count))
     partners = torch.empty(count, min(shuffles, max(0, count - 1)), dtype=torch.int64)
     for column in range(partners.shape[1]):
@@ -43,7 +40,6 @@ def chance_scores(
     size: int,
     threshold: float = 0.1,
     *,
-    shuffles: int = SHUFFLES,
     partners: Tensor | None = None,
     device: torch.device | str = "cpu",
 ) -> pd.DataFrame:
@@ -56,8 +52,7 @@ def chance_scores(
         maps_normalised: (N, h, w) in [0, 1], see ``maps.normalise_maps``.
         boxes: (N, M, 4) integers, see ``overlap.box_masks``. Several boxes of an image are their union.
         size: side S of the images, pixels.
-        threshold: of the map, in (0, 1), for its mask and the rectangle around it.
-        shuffles: other images that each map is compared with, K.
+        threshold: of the map, for its mask and the rectangle around it.
         partners: (N', K) which these are, counted among the N' that have a box; ``derangements`` when None.
         device: where to compute. Every box's mask lies in memory at once, S^2 bytes for an image.
 
@@ -82,7 +77,7 @@ def chance_scores(
     boxes = boxes.to(device)
     annotation = boxed(boxes, size)
     rows = annotation.any(1).nonzero().squeeze(1)
-    partners = (derangements(len(rows), shuffles) if partners is None else partners).to(device)
+    partners = (derangements(len(rows)) if partners is None else partners).to(device)
     order = torch.arange(len(boxes), device=device)
     others = order.unsqueeze(1).repeat(1, 1 + partners.shape[1])  # the image itself, then its partners
     others[rows, 1:] = rows[partners]
@@ -91,6 +86,28 @@ def chance_scores(
     parts = [_of_batch(maps_normalised[part].to(device).float(), boxes, annotation, others[part], threshold) for part in order.split(step)]
     table = pd.DataFrame({name: torch.cat([part[name] for part in parts]).cpu().numpy() for name in parts[0]})
     return table.astype({name: float for name, kind in table.dtypes.items() if kind == "float32"})
+
+
+def above_shuffled(scores: pd.DataFrame, name: str) -> pd.Series:
+    """One of ``SCORES`` of each image, less its mean with the boxes of other images."""
+    return scores[name] - scores[name + SHUFFLED]
+
+
+def fixed_map_scores(boxes: Tensor, size: int, threshold: float = 0.1) -> dict[str, float]:
+    """What one ``central_map`` for all images scores, by measure: what a network that looks should exceed.
+
+    0 for ``CORRECTED``, up to rounding; the others keep their chance, and there the blob may lead.
+    """
+    images = chance_scores(central_map().expand(len(boxes), -1, -1), boxes, size, threshold)
+    kept = {name: float(images[name].mean()) for name in ("iou", "iou_b", "box_found")}
+    agreement = detection.mask_metrics(*pixels_together(images))["mean_iou"]
+    above = {name: float(above_shuffled(images, name.removesuffix(ABOVE)).mean()) for name in CORRECTED}
+    return kept | above | {"mask_agreement": agreement}
+
+
+def pixels_together(scores: pd.DataFrame) -> list[int]:
+    """Pixels of all images in the maps' masks, in the boxes, in both and in all, as ``detection.mask_metrics`` takes them."""
+    return [int(scores[f"{name}_pixels"].sum()) for name in ("map", "box", "common", "image")]
 
 
 def boxed(boxes: Tensor, size: int) -> Tensor:
@@ -110,11 +127,11 @@ def _of_batch(maps: Tensor, boxes: Tensor, annotation: Tensor, others: Tensor, t
     around = overlap.box_masks(rectangles.unsqueeze(1), size)
     places = annotation[others]
     targets = torch.cat([places, torch.ones_like(places[:, :1])], 1)  # the last is the whole image, and counts what there is
-    (common, marked), (shared, filled) = (
-        _counted((part.flatten(1).unsqueeze(1) & targets).sum(2, dtype=torch.int32)) for part in (masks, around)
-    )
-    inside, area = targets.float(), targets[:, :-1].sum(2, dtype=torch.int32)
-    energy, total = _counted((values.flatten(1).unsqueeze(1) * inside).sum(2))
+    parts = [places.shape[1], 1]
+    common, marked = (masks.flatten(1).unsqueeze(1) & targets).sum(2, dtype=torch.int32).split(parts, 1)
+    shared, filled = (around.flatten(1).unsqueeze(1) & targets).sum(2, dtype=torch.int32).split(parts, 1)
+    inside, area = targets.float(), places.sum(2, dtype=torch.int32)
+    energy, total = (values.flatten(1).unsqueeze(1) * inside).sum(2).split(parts, 1)
     matched, precision = _by_levels(values.flatten(1), inside, area)
     box_iou, union = detection.best_box_iou(rectangles.unsqueeze(1), boxes[others]), marked + area - common
     scores = {
@@ -139,18 +156,10 @@ def _of_batch(maps: Tensor, boxes: Tensor, annotation: Tensor, others: Tensor, t
     return columns
 
 
-def _counted(counts: Tensor) -> tuple[Tensor, Tensor]:
-    """What lies in the targets, (B, 1 + K), and in the whole image, (B, 1)."""
-    return counts[:, :-1], counts[:, -1:]
-
-
 def _place_of_maxima(maps: Tensor, size: int) -> Tensor:
-    """Pixel of the enlarged map, counted row by row, that holds the mean place of the maxima of each map: (B, h, w) -> (B,) int64.
-
-    A bilinear map is largest at the centres of its largest cells, so that the place is known without enlarging it.
-    """
-    largest = (maps == maps.amax((1, 2), keepdim=True)).double()
-    places = []
+    """Pixel of the enlarged map, counted row by row, that holds the mean place of the maxima of each map: (B, h, w) -> (B,) int64."""
+    # A bilinear map is largest at the centres of its largest cells, so that the place is known without enlarging it.
+    largest, places = (maps == maps.amax((1, 2), keepdim=True)).double(), []
     for axis, length in ((2, maps.shape[1]), (1, maps.shape[2])):
         centres = (torch.arange(length, device=maps.device, dtype=torch.float64) + 0.5) * size / length
         mean = (largest.sum(axis) * centres).sum(1) / largest.sum((1, 2))
@@ -163,7 +172,7 @@ def _by_levels(values: Tensor, inside: Tensor, area: Tensor) -> tuple[Tensor, Te
     level = LEVELS - (values * LEVELS).long().clamp_(0, LEVELS)  # 0 is the highest
     gained = torch.zeros(*inside.shape[:2], LEVELS + 1, device=values.device)
     gained.scatter_add_(2, level.unsqueeze(1).expand_as(inside), inside)
-    shared, marked = _counted(gained.cumsum(2))
+    shared, marked = gained.cumsum(2).split([inside.shape[1] - 1, 1], 1)
     # Levels above the largest value hold nothing: no gain.
     precision = (gained[:, :-1] * shared / marked.clamp(min=1)).sum(2) / area
     first = torch.searchsorted(marked.squeeze(1).contiguous(), area.float())

@@ -63,26 +63,11 @@ def _all_point(hits: NDArray[np.bool_], scores: NDArray[np.floating], boxes: int
     return float(-np.diff(recall) @ np.maximum.accumulate(precision[:-1]))
 
 
-def pixel_confusion(predicted: Tensor, true: Tensor) -> Tensor:
-    """Count the pixels of masks, bool of one shape, by true (row) and predicted (column) kind: (2, 2) int64 ``[[TN, FP], [FN, TP]]``.
+def mask_metrics(called: int, there: int, both: int, total: int) -> dict[str, float]:
+    """Score masks by pixel; Long, Shelhamer and Darrell 2015, section 5, for background (0) and object (1).
 
-    Those of all batches add up to that of the data set.
-    """
-    if predicted.shape != true.shape or {predicted.dtype, true.dtype} != {torch.bool}:
-        found = " and ".join(f"{mask.dtype} of shape {tuple(mask.shape)}" for mask in (predicted, true))
-        raise ValueError(f"the masks are {found}; they must be torch.bool of one shape")
-    return confusion_of(*((mask.sum()) for mask in (predicted, true, predicted & true)), true.numel())
-
-
-def confusion_of(called: Tensor, there: Tensor, both: Tensor, total: int) -> Tensor:
-    """The matrix of ``pixel_confusion`` from the numbers of pixels in the predicted masks, in the true ones, in both, and in all."""
-    return torch.stack([total - called - there + both, called - both, there - both, both]).reshape(2, 2)
-
-
-def mask_metrics(matrix: Tensor) -> dict[str, float]:
-    """Score masks by their pixel confusion C; Long, Shelhamer and Darrell 2015, section 5, for background (0) and object (1).
-
-    Pixels of all images are pooled: a large object weighs more than a small one, unlike in a mean over images of ``mask_iou``.
+    From the numbers of pixels in the masks, in the true ones, in both and in all images together, so that a large object weighs more than
+    a small one, which give the confusion C, true kinds by rows:
 
     - pixel_accuracy: ``trace(C) / sum(C)``;
     - mean_pixel_accuracy: mean over i of ``C_ii / (C_i0 + C_i1)``, the recalls of background and object;
@@ -92,16 +77,16 @@ def mask_metrics(matrix: Tensor) -> dict[str, float]:
     These are in [0, 1], larger is better. Beside them object_fraction, the share of pixels that are object, and pixels, their number. What
     divides 0 by 0 is NaN, and so is a mean that it would be part of; what weighs 0 in frequency_weighted_iou is left out.
     """
-    counts = matrix.cpu().double()
-    right, there, total = counts.diag(), counts.sum(1), counts.sum()
-    iou = right / (there + counts.sum(0) - right)
+    counts = torch.tensor([[total - called - there + both, called - both], [there - both, both]], dtype=torch.float64)
+    right, true = counts.diag(), counts.sum(1)
+    iou = right / (true + counts.sum(0) - right)
     values = {
         "pixel_accuracy": right.sum() / total,
-        "mean_pixel_accuracy": (right / there).mean(),
+        "mean_pixel_accuracy": (right / true).mean(),
         "iou_background": iou[0],
         "iou_object": iou[1],
         "mean_iou": iou.mean(),
-        "frequency_weighted_iou": torch.where(there > 0, there * iou, 0).sum() / total,
-        "object_fraction": there[1] / total,
+        "frequency_weighted_iou": torch.where(true > 0, true * iou, 0).sum() / total,
+        "object_fraction": true[1] / total,
     }
-    return {name: float(value) for name, value in values.items()} | {"pixels": int(total)}
+    return {name: float(value) for name, value in values.items()} | {"pixels": total}

@@ -1,8 +1,5 @@
 """Class activation maps: in closed form where that is exact, by differentiation at any layer, and as bytes to be kept."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -12,7 +9,6 @@ from helpers.networks import hooks
 CLOSED_FORM_METHODS = ("cam", "grad_cam", "grad_cam_plus_plus", "layer_cam")
 GRADIENT_METHODS = ("grad_cam", "grad_cam_plus_plus", "smooth_grad_cam_plus_plus", "layer_cam", "eigen_cam", "score_cam")
 TORCHCAM_METHODS = GRADIENT_METHODS[:4]  # what torchcam_compat is for
-_MASKED_IMAGES = 64  # of Score-CAM in one batch
 
 
 def closed_form_cam(method: str, features: Tensor, classifier_weight: Tensor, classes: Tensor) -> Tensor:
@@ -51,34 +47,33 @@ def normalise_maps(maps: Tensor) -> Tensor:
     return shifted / (shifted.amax((1, 2), keepdim=True) + 1e-8)
 
 
-_UNDEFINED = 255  # all over a map: no other is, since the smallest value of a normalised map is 0
-
-
 def to_bytes(maps_normalised: Tensor) -> Tensor:
-    """Maps in [0, 1] as uint8 of the same shape, 255 for 1: each value is known to 1/510. A map that is not finite is 255 all over."""
+    """Maps in [0, 1] as uint8 of the same shape, 255 for 1: each value is known to 1/510.
+
+    A map that is not finite is 255 all over, as no other is, since the smallest value of a normalised map is 0.
+    """
     undefined = ~maps_normalised.isfinite().all((1, 2), keepdim=True)
-    return (255 * maps_normalised).masked_fill(undefined, _UNDEFINED).round().clamp(0, 255).byte()
+    return (255 * maps_normalised).masked_fill(undefined, 255).round().clamp(0, 255).byte()
 
 
 def from_bytes(kept: Tensor) -> Tensor:
     """Maps in [0, 1] that ``to_bytes`` kept, NaN where they were not finite: (N, h, w) float32."""
-    return (kept.float() / 255).masked_fill((kept == _UNDEFINED).all((1, 2), keepdim=True), torch.nan)
+    return (kept.float() / 255).masked_fill((kept == 255).all((1, 2), keepdim=True), torch.nan)
 
 
 @torch.no_grad()
 def closed_form_classifier(model: nn.Module, features: Tensor, logits: Tensor) -> nn.Linear:
     """The linear layer whose weight the closed form needs.
 
-    The form is exact when a layer's output goes through global average pooling and one linear layer only. This is tested: the network's
-    last ``nn.Linear``, applied to the mean of the maps (B, C, h, w) of a pass, must give its logits (B, K), else ValueError.
+    The form is exact when a layer's output goes through global average pooling and one linear layer only. This is tested: the last
+    ``nn.Linear``, applied to the mean of the maps (B, C, h, w) of a pass, must give its logits (B, K), else ValueError.
     """
     linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
     advice = "the closed form does not hold, take maps by the gradient"
     if not linear:
         raise ValueError(f"the network has no nn.Linear; {advice}")
-    width, channels = linear[-1].in_features, features.shape[1]
-    if width != channels:
-        raise ValueError(f"the last nn.Linear takes {width} features, but the layer puts out {channels} maps; {advice}")
+    if (width := linear[-1].in_features) != features.shape[1]:
+        raise ValueError(f"the last nn.Linear takes {width} features, but the layer puts out {features.shape[1]} maps; {advice}")
     expected = linear[-1](features.mean((2, 3)))
     # Float32 sums of some thousand terms differ by 1e-6 of the largest; another head differs by its whole size.
     tolerance = 1e-3 * float(logits.nan_to_num(0, 0, 0).abs().max())
@@ -118,14 +113,12 @@ def layer_maps(
     Args:
         method: one of ``GRADIENT_METHODS``.
         model: (B, 3, H, W) -> (B, K); modes, hooks, gradients and weights are left as they were.
-        layer: one of its modules, with output (B, C, h, w); when it is called more than once, its last output counts.
-        images: (B, 3, H, W) as the network expects them.
+        layer: with output (B, C, h, w); when it is called more than once, its last output counts.
         classes: (B,) int64, fixed before any noise; Du et al. take the predicted ones.
         torchcam_compat: reproduce torchcam 0.4.0 to 0.5.0, with which the maps of Du et al. were probably made. Its Grad-CAM++
             loses the division (alpha = g^2); its smooth variant takes relu(g) and A of the map from the last noisy image, and
             sums A_kij g_kij^3. With ``torch.manual_seed(seed)`` before it, torchcam draws the same noise.
-        noise_samples: noisy images for each image.
-        noise_std: in units of the network's input (normalised pixels).
+        noise_std: of the noise_samples noisy images, in units of the network's input (normalised pixels).
         seed: of the noise, which is drawn for the batch as a whole: give every batch its own.
         channels: of Score-CAM; all where the layer has fewer.
 
@@ -197,7 +190,7 @@ def _score_cam(model: nn.Module, activations: Tensor, images: Tensor, classes: T
     strongest = activations.square().sum((2, 3)).topk(min(channels, activations.shape[1])).indices
     chosen = activations.take_along_dim(strongest[:, :, None, None], 1)
     scores = []
-    for maps in chosen.split(max(1, _MASKED_IMAGES // max(1, len(images))), 1):
+    for maps in chosen.split(max(1, 64 // max(1, len(images))), 1):
         masks = nn.functional.interpolate(maps, size=images.shape[2:], mode="bilinear", align_corners=False).flatten(0, 1)
         masked = images.repeat_interleave(maps.shape[1], 0) * normalise_maps(masks).unsqueeze(1)
         scores.append(_chosen_logits(model(masked), classes.repeat_interleave(maps.shape[1])).unflatten(0, maps.shape[:2]))
@@ -211,32 +204,25 @@ def _chosen_logits(logits: Tensor, classes: Tensor) -> Tensor:
     return logits.gather(1, classes.unsqueeze(1)).squeeze(1)
 
 
-@contextmanager
-def _cut(layer: nn.Module) -> Iterator[list[Tensor]]:
-    """Let the graph begin at a layer's output, so that nothing before it is recorded."""
+def _run(model: nn.Module, layer: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
+    """A layer's output, (B, C, h, w), as the leaf of the graph that leads to the logits, (B, K); nothing before it is recorded."""
     leaves: list[Tensor] = []
 
-    def replace(module: nn.Module, given: tuple, output: Tensor) -> Tensor:
+    def cut(module: nn.Module, given: tuple, output: Tensor) -> Tensor:
         if not isinstance(output, Tensor) or output.ndim != 4:
             found = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
             raise ValueError(f"the layer {type(layer).__name__} puts out {found}; a CAM needs (B, C, h, w)")
         leaves.append(output.detach().clone().requires_grad_())
         return leaves[-1].clone()  # because an in-place layer behind this one may not overwrite a leaf
 
-    hook = layer.register_forward_hook(replace)
-    try:
-        yield leaves
-    finally:
-        hook.remove()
-
-
-def _run(model: nn.Module, layer: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
-    """A layer's output, (B, C, h, w), as the leaf of the graph that leads to the logits, (B, K)."""
     # Stand-ins that need no gradient for the weights; a weight made in inference mode has to be copied.
     own = [*model.named_parameters(), *model.named_buffers()]
     state = {name: (tensor.clone() if tensor.is_inference() else tensor).detach() for name, tensor in own}
-    with _cut(layer) as leaves:
+    hook = layer.register_forward_hook(cut)
+    try:
         logits = functional_call(model, state, (images,))
+    finally:
+        hook.remove()
     if not leaves:
         raise ValueError(f"the layer {type(layer).__name__} is not called in the network's forward pass; choose one of its own modules")
     return leaves[-1], logits

@@ -1,9 +1,10 @@
 """Masks of the salient object made by a machine, in place of an annotation, and how good they are (Du et al. 2024, Table 7)."""
 
+import re
 import warnings
 from collections import defaultdict
 from collections.abc import Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,8 @@ from helpers.networks import hooks, resnet, weights
 SEGMENTATION_NETWORKS = tuple(torchvision.models.list_models(module=torchvision.models.segmentation))
 _OPENCV = {"spectral_residual_opencv": "SpectralResidual", "fine_grained": "FineGrained", "grab_cut": "FineGrained"}
 MASK_PROVIDERS = ("spectral_residual", *_OPENCV, "folder", "network")
+_ENDING = re.compile(r"\.(jpe?g|png|bmp|gif|tiff?|webp)$", re.IGNORECASE)  # of an image's name, where a dot need not begin one
 _LUMA = torch.tensor([0.299, 0.587, 0.114], dtype=torch.float64)  # of ITU-R BT.601
-_GRAB_CUT_ROUNDS, _LEAST_PIXELS = 5, 5  # GrabCut describes object and ground by 5 Gaussians of colour each
 
 
 def make_masks(
@@ -55,8 +56,6 @@ def otsu_thresholds(maps: Tensor) -> Tensor:
     The threshold t, the largest value of the lower group, maximises the variance between the groups, ``w0 w1 (m0 - m1)^2`` with the
     shares w and means m of the values <= t and > t. Every split is tried, so there is no histogram.
     """
-    if not maps.isfinite().all():
-        raise ValueError("the maps hold a value that is not finite; no threshold can be found")
     values = maps.flatten(1).double().sort(1).values
     total = values.shape[1]
     below = torch.arange(1, total, device=values.device)
@@ -71,12 +70,11 @@ def otsu_thresholds(maps: Tensor) -> Tensor:
 def spectral_residual(images: Tensor, side: int = 64) -> Tensor:
     """How much each place stands out, without weights: the spectral residual; Hou and Zhang 2007.
 
-    With amplitude A and phase P of the Fourier transform of the grey image at ``side`` pixels, and a 3 x 3 mean h:
-    ``S = g * |F^-1[exp(log A - h * log A + i P)]|^2``, where g is a Gaussian of standard deviation 2.5 pixels. It answers to corners
-    and edges more than to the inside of an even object.
+    With amplitude A and phase P of the Fourier transform of the grey image at ``side`` pixels (the paper's 64, S where that is less: the
+    size of what counts as an object), and a 3 x 3 mean h: ``S = g * |F^-1[exp(log A - h * log A + i P)]|^2``, where g is a Gaussian of
+    standard deviation 2.5 pixels. It answers to corners and edges more than to the inside of an even object.
 
-    The side, the paper's 64 or S where that is less, sets the size of what counts as an object. (N, 3, S, S) uint8 -> (N, S, S) float64,
-    at least 0, enlarged bilinearly; zeros for an image of one colour.
+    (N, 3, S, S) uint8 -> (N, S, S) float64, at least 0, enlarged bilinearly; zeros for an image of one colour.
     """
     _check(images)
     grey = torch.einsum("nchw,c->nhw", images.cpu().double(), _LUMA).unsqueeze(1)
@@ -124,26 +122,25 @@ def opencv_masks(provider: str, images: Tensor) -> Tensor:
     for mask, image in zip(masks, images.permute(0, 2, 3, 1).flip(3).cpu().numpy(), strict=True):  # OpenCV takes blue first
         salient = torch.from_numpy(detector.computeSaliency(np.ascontiguousarray(image))[1])
         mask |= salient > otsu_thresholds(salient.unsqueeze(0)).item()
-        if provider == "grab_cut" and _LEAST_PIXELS <= mask.sum() <= mask.numel() - _LEAST_PIXELS:
+        if provider == "grab_cut" and 5 <= mask.sum() <= mask.numel() - 5:  # by so many Gaussians of colour it describes each
             cv2.setRNGSeed(0)  # so that no mask depends on those before it
             labels, colours = np.where(mask, cv2.GC_PR_FGD, cv2.GC_PR_BGD).astype(np.uint8), np.zeros((2, 1, 65))
-            cv2.grabCut(np.ascontiguousarray(image), labels, None, *colours, _GRAB_CUT_ROUNDS, cv2.GC_INIT_WITH_MASK)
+            cv2.grabCut(np.ascontiguousarray(image), labels, None, *colours, 5, cv2.GC_INIT_WITH_MASK)
             mask.copy_(torch.from_numpy(labels == cv2.GC_PR_FGD))
     return masks
 
 
-def masks_from_folder(folder: str | Path, names: Sequence[str], size: int, *, otsu: bool = False) -> Tensor:
+def masks_from_folder(folder: str | Path, names: Sequence[str], size: int) -> Tensor:
     """Read the masks that another program made, one image file for each image, of any size and any format that Pillow reads.
 
     A mask belongs to an image when its path below the folder is the image's name, or its file name the last part of it, both without
-    their endings. It is squashed to (S, S) like the images, by the nearest pixel. Object is what is brighter than the Otsu threshold, where
-    that is asked for (for grey saliency maps, and for JPEG, whose background is not exactly 0), else what is not 0, in any channel but
-    transparency, or not index 0 of a palette.
+    their endings. It is squashed to (S, S) like the images, by the nearest pixel. Object is what is not 0, in any channel but transparency,
+    or not index 0 of a palette.
     """
     root = from_root(folder)
     if not root.is_dir():
         raise FileNotFoundError(f"the folder of masks {root} does not exist; set it to the folder that holds one mask for each image")
-    masks = [_read_mask(file, size, otsu) for file in _assign(root, names)]
+    masks = [_read_mask(file, size) for file in _assign(root, names)]
     return torch.from_numpy(np.array(masks, dtype=bool).reshape(-1, size, size))
 
 
@@ -153,7 +150,8 @@ def _assign(root: Path, names: Sequence[str]) -> list[Path]:
     for file in (path for path in root.rglob("*") if path.is_file()):
         for key in (file.relative_to(root).with_suffix("").as_posix(), file.stem):
             known[key].add(file)
-    found = {name: sorted(next((known[key] for key in _keys(name) if key in known), ())) for name in names}
+    plain = {name: _ENDING.sub("", name) for name in names}
+    found = {name: sorted(known.get(path) or known.get(path.rpartition("/")[2], ())) for name, path in plain.items()}
     if missing := [name for name, fits in found.items() if not fits]:
         raise FileNotFoundError(f"{len(missing)} of {len(names)} images have no mask in {root}, first {', '.join(missing[:3])}")
     taken = set()
@@ -168,38 +166,21 @@ def _assign(root: Path, names: Sequence[str]) -> list[Path]:
     return [found[name][0] for name in names]
 
 
-def _keys(name: str) -> tuple[str, ...]:
-    """Names of a mask's file in the order of trust: by path or by last part, with the ending too, for a dot need not begin an ending."""
-    path = PurePosixPath(name)
-    return name, str(path.with_suffix("")), path.name, path.stem
-
-
-def _read_mask(file: Path, size: int, otsu: bool) -> np.ndarray:
+def _read_mask(file: Path, size: int) -> np.ndarray:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(file) as image:
-                levels = _levels(image, otsu)
+                one_value = image.mode in ("1", "L", "P", "F", "I") or image.mode.startswith("I;16")
+                inside = np.asarray(image if one_value else image.convert("RGB")) != 0
     except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError, Image.DecompressionBombWarning) as fault:
         raise ValueError(f"the mask {file} is no readable image ({type(fault).__name__}: {fault})") from fault
-    above = float(otsu_thresholds(torch.from_numpy(levels)[None])) if otsu else 0
-    inside = Image.fromarray((levels > above).astype(np.uint8))
+    inside = Image.fromarray((inside if one_value else inside.any(2)).astype(np.uint8))
     return np.asarray(inside.resize((size, size), Image.Resampling.NEAREST)) > 0
 
 
-def _levels(image: Image.Image, grey: bool) -> np.ndarray:
-    """One float64 for each pixel, 0 in the background: (H, W)."""
-    if image.mode in ("1", "L", "F", "I") or image.mode.startswith("I;16") or (image.mode == "P" and not grey):
-        return np.asarray(image).astype(float)
-    channels = np.asarray(image.convert("RGB")).astype(float)
-    return channels @ _LUMA.numpy() if grey else channels.max(2)
-
-
 def segmentation_network(architecture: str, weights_path: str, classes: int = 21) -> nn.Module:
-    """One of torchvision's segmentation networks with a state dict that the user has, see ``weights.read_weights``; nothing is downloaded.
-
-    An auxiliary head is left out.
-    """
+    """One of torchvision's segmentation networks, less its auxiliary head, with a state dict of the user, see ``weights.read_weights``."""
     if architecture not in SEGMENTATION_NETWORKS:
         raise ValueError(f"architecture {architecture!r} is unknown; choose one of {', '.join(SEGMENTATION_NETWORKS)}")
     path = from_root(weights_path)
@@ -239,8 +220,7 @@ def network_masks(network: nn.Module, images: Tensor, *, batch_size: int = 32, d
 def image_quality(masks: Tensor, images: Any) -> pd.DataFrame:
     """Compare each mask (N, S, S) bool with the union of the boxes of its image, one row per image.
 
-    name; iou in [0, 1], 0 for an empty mask, NaN where there is no box either; empty; share of the image that is mask, and floor, that is
-    box: the IoU of a mask over the whole image.
+    name; iou, 0 for an empty mask, NaN where there is no box either; empty; share of the image that is mask, and floor, that is box.
     """
     truth = overlap.box_masks(images.boxes, images.images.shape[-1])
     share, floor = (part.flatten(1).double().mean(1).numpy() for part in (masks, truth))
@@ -256,7 +236,8 @@ def mask_quality(masks: Tensor, images: Any) -> dict[str, float]:
     """
     kept = masks.flatten(1).any(1)
     truth = overlap.box_masks(images.boxes, images.images.shape[-1])
-    metrics = detection.mask_metrics(detection.pixel_confusion(masks[kept], truth[kept]))
+    counts = (int(part[kept].sum()) for part in (masks, truth, masks & truth))
+    metrics = detection.mask_metrics(*counts, masks[kept].numel())
     boxed = image_quality(masks, images).dropna(subset="iou").query("floor > 0")
     means = {"box_iou": float(boxed["iou"].mean()), "whole_image_floor": float(boxed["floor"].mean())}
     return metrics | {"images": len(masks), "dropped": int((~kept).sum())} | means

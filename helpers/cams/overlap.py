@@ -11,8 +11,7 @@ from torch import Tensor
 def box_masks(boxes: Tensor, size: int) -> Tensor:
     """Mark the pixels inside any box of an image: Du et al. 2024, equation (5), the union of all boxes.
 
-    (B, M, 4) integers x0, y0, x1, y1 in pixels, half-open; a row of zeros is padding, and what lies outside the S pixels of a side is
-    cut off. (B, S, S) bool, rows (y) first.
+    (B, M, 4) integers x0, y0, x1, y1 in pixels, half-open, zeros for padding, cut off at the edge -> (B, S, S) bool, rows (y) first.
     """
     parts, place = [], torch.arange(size, device=boxes.device)
     for part in boxes.long().unsqueeze(-1).split(1024):
@@ -31,7 +30,7 @@ def upsample(maps: Tensor, size: int) -> Tensor:
 def cam_masks(maps_normalised: Tensor, size: int, threshold: float = 0.1) -> Tensor:
     """Mark where a network looks: ``A_L = 1[M >= threshold]``; Du et al. 2024, equations (3) and (4).
 
-    In the order of the authors' code: (B, h, w) maps are normalised, then enlarged, then cut. (B, S, S) bool; all False for a constant map.
+    As in the authors' code (B, h, w) maps are normalised, then enlarged, then cut: (B, S, S) bool, all False for a constant map.
     """
     check_threshold(threshold)
     return upsample(maps_normalised, size) >= threshold
@@ -61,14 +60,7 @@ def mask_iou(a: Tensor, b: Tensor) -> Tensor:
 
     Two (B, H, W) bool -> (B,) in [0, 1]: 0 where one is empty, NaN where both are (a missing annotation is not rewarded).
     """
-    if a.shape != b.shape:
-        raise ValueError(f"the masks have shapes {tuple(a.shape)} and {tuple(b.shape)}; they must be equal")
-    return pixels(a & b) / pixels(a | b)
-
-
-def pixels(masks: Tensor) -> Tensor:
-    """Count the marked pixels of each mask: (B, H, W) bool -> (B,) int32."""
-    return masks.flatten(1).sum(1, dtype=torch.int32)
+    return (a & b).flatten(1).sum(1) / (a | b).flatten(1).sum(1)
 
 
 def iou_and_iou_b(maps_normalised: Tensor, boxes: Tensor, size: int, threshold: float = 0.1) -> tuple[Tensor, Tensor]:
@@ -104,8 +96,6 @@ def overlaps(maps_normalised: Tensor, annotation: CountedBoxes, thresholds: Sequ
     smallest rectangle around the mask, which can grow beyond the box. An empty mask scores 0; NaN where there is neither mask nor box,
     or the map is not finite.
     """
-    if not len(thresholds):
-        raise ValueError("thresholds is empty; give at least one, between 0 and 1 (the paper takes 0.1)")
     for threshold in thresholds:
         check_threshold(threshold)
     if len(maps_normalised) != (images := len(annotation.inside)):

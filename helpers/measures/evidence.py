@@ -41,7 +41,6 @@ class MeasureSettings:
 
     cam_method: str = "grad_cam"  # one of cams.METHODS
     cam_threshold: float = 0.1  # of the normalised map
-    box_shuffles: int = 8  # images whose boxes tell what chance has of a map
     precision: str = "float32"  # of the products in the passes that maps and logits come from: float32 or bfloat16
     perturbation_fraction: float = 0.1  # of the training images, for response curves
     perturbation_points: int = 11  # magnitudes on a response curve

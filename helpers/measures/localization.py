@@ -1,7 +1,7 @@
 """Measures of where a network looks: the overlap of its class activation maps with the annotated boxes, and what chance has of it."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,38 +10,21 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from helpers.cams import chance, detection
-from helpers.cams import maps as cam_maps
+from helpers.cams.maps import from_bytes, to_bytes
 from helpers.measures.evidence import provides
 from helpers.measures.registry import measure, of_families
 
-ABOVE = "_above_shuffled"  # ends the name of per-image values less those with shuffled boxes, of a measure that keeps its chance
-_LESS_CHANCE = ("energy_in_box", "pointing_game", "area_matched_iou", "pixel_average_precision")
-
 
 @provides
-def image_overlaps(maps: Tensor, images: Any, cam_threshold: float, box_shuffles: int, device: Any) -> pd.DataFrame:
+def image_overlaps(maps: Tensor, images: Any, cam_threshold: float, device: Any) -> pd.DataFrame:
     """One row per training image: see ``chance.chance_scores``, also for the reason where no image has a box."""
-    return chance.chance_scores(maps, images.boxes, images.images.shape[-1], cam_threshold, shuffles=box_shuffles, device=device)
+    return chance.chance_scores(maps, images.boxes, images.images.shape[-1], cam_threshold, device=device)
 
 
 @provides
 def rightly_classified(logits: Tensor, labels: Tensor) -> NDArray[np.bool_]:
     """Whether the predicted class of each training image is its label: (N,)."""
     return (logits.argmax(1) == labels).numpy()
-
-
-@provides
-def predicted_maps(maps: Tensor, rightly_classified: NDArray[np.bool_]) -> dict[str, NDArray[Any]]:
-    """What any measure of this module but the average precision of the box can be had from, with the boxes: maps (N, h, w) uint8, correct.
-
-    See ``maps.to_bytes`` and ``scores_of_maps``.
-    """
-    return {"maps": cam_maps.to_bytes(maps).numpy(), "correct": rightly_classified}
-
-
-def above_shuffled(image_overlaps: pd.DataFrame, score: str) -> pd.Series:
-    """One of ``chance.SCORES`` of each image, less its mean with the boxes of other images."""
-    return image_overlaps[score] - image_overlaps[score + chance.SHUFFLED]
 
 
 @measure("localization", 1, "Du et al. 2024, equations 2 to 6", title="IoU")
@@ -66,7 +49,7 @@ def iou_above_shuffled(image_overlaps: pd.DataFrame) -> float:
 
     What is left when the area of maps and boxes and their place in general are taken away: 0 for a map that does not depend on the image.
     """
-    return float(above_shuffled(image_overlaps, "iou").mean())
+    return float(chance.above_shuffled(image_overlaps, "iou").mean())
 
 
 @measure("localization", 1, "Wang et al. 2020, energy-based pointing game", title="energy in the box, above chance")
@@ -75,7 +58,7 @@ def energy_in_box(image_overlaps: pd.DataFrame) -> float:
 
     A map of zeros has no share in any box.
     """
-    return float(above_shuffled(image_overlaps, "energy_in_box").mean())
+    return float(chance.above_shuffled(image_overlaps, "energy_in_box").mean())
 
 
 @measure("localization", 1, "Zhang et al. 2018, without tolerance", title="pointing game, above chance")
@@ -84,7 +67,7 @@ def pointing_game(image_overlaps: pd.DataFrame) -> float:
 
     Where several places are largest, their mean counts.
     """
-    return float(above_shuffled(image_overlaps, "pointing_game").mean())
+    return float(chance.above_shuffled(image_overlaps, "pointing_game").mean())
 
 
 @measure("localization", 1, "after Choe et al. 2020, on thresholds", title="area-matched IoU, above chance")
@@ -93,13 +76,13 @@ def area_matched_iou(image_overlaps: pd.DataFrame) -> float:
 
     Each of those with a mask of its own area; the larger mask where none has the same.
     """
-    return float(above_shuffled(image_overlaps, "area_matched_iou").mean())
+    return float(chance.above_shuffled(image_overlaps, "area_matched_iou").mean())
 
 
 @measure("localization", 1, "Choe et al. 2020, PxAP, of single images", title="pixel average precision, above chance")
 def pixel_average_precision(image_overlaps: pd.DataFrame) -> float:
     """Average precision of the pixels ranked by the map, less the same with the boxes of 8 other images; in [-1, 1]."""
-    return float(above_shuffled(image_overlaps, "pixel_average_precision").mean())
+    return float(chance.above_shuffled(image_overlaps, "pixel_average_precision").mean())
 
 
 @measure("localization", 0, "count", title="whole-image floor")
@@ -153,8 +136,7 @@ _MASKS = {
 @measure("localization", 1, "Long, Shelhamer and Darrell 2015, section 5", title="mean IoU of the masks", variants=tuple(_MASKS))
 def mask_agreement(image_overlaps: pd.DataFrame) -> Mapping[str, float]:
     """Segmentation metrics of the map's mask against the box's, over the pixels of all images together, each in [0, 1]."""
-    called, there, both, total = (torch.tensor(int(image_overlaps[f"{name}_pixels"].sum())) for name in ("map", "box", "common", "image"))
-    values = detection.mask_metrics(detection.confusion_of(called, there, both, total))
+    values = detection.mask_metrics(*chance.pixels_together(image_overlaps))
     return {name: values[key] for name, key in _MASKS.items()}
 
 
@@ -177,21 +159,26 @@ def images_with_empty_map(image_overlaps: pd.DataFrame) -> float:
 
 
 @provides
-def localization_values(image_overlaps: pd.DataFrame, rightly_classified: NDArray[np.bool_]) -> dict[str, NDArray[np.generic]]:
-    """Values of single images, (N,) each: float16 of which the measures are means, and correct, bool.
+def localization_values(
+    image_overlaps: pd.DataFrame, rightly_classified: NDArray[np.bool_], maps: Tensor
+) -> dict[str, NDArray[np.generic]]:
+    """Values of single images, (N,) each: float16 of which the measures are means, and correct, bool; maps, (N, h, w) uint8.
 
-    A measure that keeps its chance has beside them its values less those with shuffled boxes, under its name and ``ABOVE``, for
-    ``above_chance``: those of box_average_precision are of the hits that it ranks, the box found and the class right.
+    A measure that keeps its chance has beside them its values less those with shuffled boxes, under its name and ``chance.ABOVE``, for
+    ``above_chance``: those of box_average_precision are of the hits that it ranks, the box found and the class right. Of the maps (see
+    ``maps.to_bytes``) with the boxes all can be had anew, see ``scores_of_maps``.
     """
     values = {name: image_overlaps[name] for name in ("iou", "iou_b", "mask_area", "box_found")}
-    values |= {name if name in _LESS_CHANCE else name + ABOVE: above_shuffled(image_overlaps, name) for name in chance.SCORES}
-    values["box_average_precision" + ABOVE] = values["box_found" + ABOVE] * rightly_classified
-    return {name: single.to_numpy(np.float16) for name, single in values.items()} | {"correct": rightly_classified}
+    for name in chance.SCORES:
+        values[name if name in chance.LESS_CHANCE else name + chance.ABOVE] = chance.above_shuffled(image_overlaps, name)
+    values["box_average_precision" + chance.ABOVE] = values["box_found" + chance.ABOVE] * rightly_classified
+    single = {name: column.to_numpy(np.float16) for name, column in values.items()}
+    return single | {"correct": rightly_classified, "maps": to_bytes(maps).numpy()}
 
 
 def above_chance(values: Mapping[str, ArrayLike], name: str) -> ArrayLike | None:
     """Values of single images of a measure less its own chance, out of ``localization_values``; None where they were not kept."""
-    return values.get(name + ABOVE, values.get(name) if name in _LESS_CHANCE or name.endswith(ABOVE) else None)
+    return values.get(name + chance.ABOVE, values.get(name) if name in chance.CORRECTED else None)
 
 
 def scores_of_maps(
@@ -200,13 +187,13 @@ def scores_of_maps(
     """Every measure that maps and boxes alone give, by its column, and ``chance.chance_scores``, by the code that scores networks.
 
     Args:
-        maps: (N, h, w) in [0, 1] as a network was scored with, or ``predicted_maps`` as they were kept, uint8.
+        maps: (N, h, w) in [0, 1] as a network was scored with, or as they were kept, uint8.
         boxes: (N, M, 4), see ``overlap.box_masks``.
         size: side of the images that boxes are measured on, pixels.
         threshold: of the maps.
         correct: (N,) whether the class is right, which the top-1 variant asks; it is left out where that is None.
     """
-    overlaps = chance.chance_scores(cam_maps.from_bytes(maps) if maps.dtype == torch.uint8 else maps, boxes, size, threshold)
+    overlaps = chance.chance_scores(from_bytes(maps) if maps.dtype == torch.uint8 else maps, boxes, size, threshold)
     known, found = {"image_overlaps": overlaps, "rightly_classified": np.ones(len(maps), bool) if correct is None else correct}, {}
     for item in of_families(["localization"]):
         if set(item.needs) <= set(known):
@@ -215,27 +202,3 @@ def scores_of_maps(
     if correct is None:
         del found["box_found (top-1)"]
     return found, overlaps
-
-
-class FixedMap(NamedTuple):
-    """What a map scores that looks at no image."""
-
-    scores: pd.DataFrame  # a row per measure: value as the measure has it, uncorrected, above_chance
-    images: pd.DataFrame  # see ``chance.chance_scores``
-
-
-def fixed_map_scores(boxes: Tensor, size: int, threshold: float = 0.1) -> FixedMap:
-    """Scores of one central blob for all images of a study (``chance.central_map``): what no model should fall short of.
-
-    The mean above chance is 0 for every score, up to rounding; IoU and IoU-B keep their chance, and there the blob may lead.
-    """
-    values, overlaps = scores_of_maps(chance.central_map().expand(len(boxes), -1, -1), boxes, size, threshold)
-    rows = {name: (name.removesuffix(ABOVE), value) for name, value in values.items() if name.removesuffix(ABOVE) in chance.SCORES}
-    table = {name: (value, overlaps[score].mean(), above_shuffled(overlaps, score).mean()) for name, (score, value) in rows.items()}
-    return FixedMap(pd.DataFrame.from_dict(table, orient="index", columns=["value", "uncorrected", "above_chance"]), overlaps)
-
-
-def share_above_fixed_map(models: pd.DataFrame, fixed: pd.DataFrame) -> pd.Series:
-    """By measure, the share of models (a column each, NaN left out) whose value exceeds that of ``fixed_map_scores``."""
-    shared = [name for name in fixed.index if name in models and models[name].notna().any()]
-    return pd.Series({name: float((models[name].dropna() > fixed.loc[name, "value"]).mean()) for name in shared}, dtype=float)

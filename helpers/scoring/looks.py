@@ -20,7 +20,6 @@ from helpers.cams.maps import layer_maps, normalise_maps
 from helpers.data.dataset import ImageSet, StudyData
 from helpers.files import complete_or_absent
 from helpers.measures import passes
-from helpers.measures.localization import above_shuffled
 from helpers.networks import hooks, resnet
 from helpers.scoring.classification import confusion, read_logits
 from helpers.scoring.common_set import ScoringSet, classes_in_turn
@@ -124,7 +123,7 @@ def _seen(
         seen = passes.forward_pass(network, images, resnet.normalise_images, device, example, method, 128)
     maps = passes.maps(seen)
     iou = ious_with_boxes(maps, images.boxes, size, threshold)
-    energy = above_shuffled(chance.chance_scores(maps, images.boxes, size, threshold), "energy_in_box").to_numpy(np.float32)
+    energy = chance.above_shuffled(chance.chance_scores(maps, images.boxes, size, threshold), "energy_in_box").to_numpy(np.float32)
     probability, predicted = seen.logits.softmax(1).max(1)
     counts = confusion(read_logits(work, name), data.test.labels)
     return ModelLooks(maps.numpy(), predicted.numpy(), probability.numpy(), iou.numpy(), energy, counts)

@@ -100,7 +100,8 @@ def stacked_values(work: Path, catalogue: pd.DataFrame, folder: str) -> dict[str
     stacked: dict[str, NDArray[np.float32]] = {}
     for row, name in enumerate(catalogue["model_id"]):
         for value, single in read_image_values(work, folder, name).items():
-            stacked.setdefault(value, np.full((len(catalogue), len(single)), np.nan, dtype=np.float32))[row] = single
+            if single.ndim == 1:
+                stacked.setdefault(value, np.full((len(catalogue), len(single)), np.nan, dtype=np.float32))[row] = single
     return stacked
 
 

@@ -83,8 +83,6 @@ def test_iou_by_hand():
     assert mask_iou(a, b).item() == mask_iou(b, a).item() == pytest.approx(2 / 6)
     assert [mask_iou(a, other).item() for other in (a, full, empty)] == [1, 4 / 16, 0]
     assert mask_iou(empty, empty).isnan().item()
-    with pytest.raises(ValueError, match=re.escape("the masks have shapes (1, 4, 4) and (1, 3, 3); they must be equal")):
-        mask_iou(a, full[:, :3, :3])
 
 
 @pytest.mark.parametrize("size", [8, 33, 64])
@@ -157,10 +155,8 @@ def test_thresholds_outside_are_refused(threshold):
             refuse()
 
 
-def test_no_threshold_and_unequal_counts_are_refused_and_no_image_gives_no_column():
+def test_unequal_counts_are_refused_and_no_image_gives_no_column():
     masks = torch.zeros(3, 4, 4, dtype=torch.bool)
-    with pytest.raises(ValueError, match=r"^thresholds is empty; give at least one, between 0 and 1 \(the paper takes 0.1\)$"):
-        overlaps(torch.zeros(3, 2, 2), annotated(masks), [])
     with pytest.raises(ValueError, match=r"^1 maps do not fit the annotations of 3 images; there must be one map for each image$"):
         overlaps(torch.zeros(1, 2, 2), annotated(masks), [0.1])
     assert overlaps(torch.zeros(0, 2, 2), annotated(masks[:0]), [0.1, 0.2])[0].shape == (2, 0)

@@ -60,8 +60,10 @@ def test_what_chance_has_is_taken_off_each_image_before_the_mean():
     for place, name in enumerate(chance.SCORES):
         table = table.assign(**{name: [0.5, 0.25, np.nan], name + chance.SHUFFLED: [place / 16, 0, np.nan]})
     right = np.array([True, False, True])
-    values = localization.localization_values(table, right)
+    kept = torch.tensor([[[0.0, 1.0]], [[1.0, 0.0]], [[torch.nan, 0.0]]])
+    values = localization.localization_values(table, right, kept)
     assert values.pop("correct") is right
+    assert values.pop("maps").tolist() == [[[0, 255]], [[255, 0]], [[255, 255]]]
     assert {single.dtype.name for single in values.values()} == {"float16"}
     for name in ("energy_in_box", "pointing_game", "area_matched_iou", "pixel_average_precision", "iou_above_shuffled"):
         chance_has = chance.SCORES.index(name.removesuffix("_above_shuffled")) / 16
@@ -81,19 +83,19 @@ def test_what_chance_has_is_taken_off_each_image_before_the_mean():
 def test_a_network_and_the_maps_that_are_kept_of_it_have_the_same_scores(tiny_given):
     items, network = of_families(["localization"]), resnet.build("resnet18", 3, stem="small", width=0.125, seed=0)  # maps of 2 x 2
     given, settings = tiny_given | {"network": network}, MeasureSettings(cam_threshold=0.3)
-    rows, kept = score_with_images(items, given, settings, ["maps", "predicted_maps", "localization_values"])
+    rows, kept = score_with_images(items, given, settings, ["maps", "localization_values"])
     assert np.isfinite(rows["value"]).all()
     named = {item.name: item for item in items}
     values = {named[row.measure].column(row.variant): row.value for row in rows.itertuples()}
-    correct = kept["predicted_maps"]["correct"]
-    found, table = localization.scores_of_maps(kept["maps"], given["images"].boxes, 16, 0.3, correct)
+    single = kept["localization_values"]
+    boxes, correct = given["images"].boxes, single["correct"]
+    found, table = localization.scores_of_maps(kept["maps"], boxes, 16, 0.3, correct)
     assert found == {name: values[name] for name in values if name != "box_average_precision"}
-    for name, single in localization.localization_values(table, correct).items():
-        np.testing.assert_array_equal(single, kept["localization_values"][name])
-    again, _ = localization.scores_of_maps(torch.from_numpy(kept["predicted_maps"]["maps"]), given["images"].boxes, 16, 0.3, correct)
-    assert set(again) == set(found)
-    expected = maps.from_bytes(maps.to_bytes(kept["maps"]))
-    assert again == localization.scores_of_maps(expected, given["images"].boxes, 16, 0.3, correct)[0]
+    for name, again in localization.localization_values(table, correct, kept["maps"]).items():
+        np.testing.assert_array_equal(again, single[name])
+    from_bytes, _ = localization.scores_of_maps(torch.from_numpy(single["maps"]), boxes, 16, 0.3, correct)
+    assert set(from_bytes) == set(found)
+    assert from_bytes == localization.scores_of_maps(maps.from_bytes(maps.to_bytes(kept["maps"])), boxes, 16, 0.3, correct)[0]
 
 
 def test_images_without_boxes_have_no_localization_and_say_so(tiny_given):
@@ -171,27 +173,25 @@ def test_a_fixed_blob_has_nothing_above_chance_on_real_boxes_though_much_above_a
         lines = [archive.read(name).decode().splitlines()[:50] for name in sorted(archive.namelist()) if name.endswith("_boxes.txt")]
     boxes = torch.tensor([[[int(corner) for corner in line.split("\t")[1:]]] for part in lines for line in part])
     boxes[..., 2:] += 1  # the corners are the last pixels
-    fixed = localization.fixed_map_scores(boxes, 64)
-    assert len(fixed.images) == 1000
-    assert fixed.scores["above_chance"].abs().max() < 1e-6  # exactly: each box is lent out once by each derangement
+    blob = chance.central_map().expand(1000, -1, -1)
+    fixed = chance.chance_scores(blob, boxes, 64)
+    for name in chance.SCORES:  # exactly: each box is lent out once by each derangement
+        assert abs(chance.above_shuffled(fixed, name).mean()) < 1e-6
     others = (torch.arange(1000)[:, None] + torch.as_tensor(np.random.default_rng(0).integers(1, 1000, (1000, 8)))) % 1000
-    random = chance.chance_scores(chance.central_map().expand(1000, -1, -1), boxes, 64, partners=others)
+    random = chance.chance_scores(blob, boxes, 64, partners=others)
     for name in chance.SCORES:
-        less = random[name] - random[name + chance.SHUFFLED]
+        less = chance.above_shuffled(random, name)
         assert abs(less.mean()) <= 3 * less.sem(), name
     for name in ("energy_in_box", "pixel_average_precision"):  # what taking off the area alone had left
         less = random[name] - random["box_area"]
         assert less.mean() > 10 * less.sem()
 
 
-def test_a_fixed_map_has_a_row_per_measure_and_a_model_may_beat_it():
+def test_a_fixed_map_has_the_value_of_every_measure_that_a_map_alone_can_have():
     boxes = torch.tensor([[[1, 1, 9, 9]], [[0, 4, 6, 12]], [[2, 2, 14, 14]], [[8, 0, 16, 8]]])
-    fixed = localization.fixed_map_scores(boxes, 16).scores
-    assert list(fixed.index) == ["iou", "iou_b", "iou_above_shuffled", *chance.SCORES[2:]]
-    mask = overlap.cam_masks(chance.central_map().expand(4, -1, -1), 16, 0.1)
-    iou = float(overlap.mask_iou(mask, overlap.box_masks(boxes, 16)).mean())
-    assert fixed.loc["iou", ["value", "uncorrected"]].tolist() == pytest.approx([iou, iou])
-    assert fixed["above_chance"].abs().max() < 1e-6
-    assert fixed.loc["energy_in_box", "uncorrected"] > 0.2 > abs(fixed.loc["energy_in_box", "value"])
-    models = pd.DataFrame({"iou": [0, 1, np.nan, iou - 1e-3], "energy_in_box": [0.1, -0.1, 0.2, 0.3], "iou_b": np.nan, "own": 1})
-    assert localization.share_above_fixed_map(models, fixed).to_dict() == pytest.approx({"iou": 1 / 3, "energy_in_box": 3 / 4})
+    fixed = chance.fixed_map_scores(boxes, 16)
+    of_blob, _ = localization.scores_of_maps(chance.central_map().expand(4, -1, -1), boxes, 16)
+    ranked = {item.column() for item in of_families(["localization"]) if item.direction}
+    assert set(fixed) == ranked - {"box_average_precision"}  # which asks for classes
+    assert fixed == pytest.approx({name: of_blob[name] for name in fixed})
+    assert {name for name, value in fixed.items() if abs(value) < 1e-6} == set(chance.CORRECTED)

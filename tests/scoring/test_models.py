@@ -100,7 +100,7 @@ def test_scores_are_the_means_of_the_values_of_single_images(study, scored_on):
     joined = with_measures(table, load_scores(work, table, scored_on, ["localization", "prediction"], SETTINGS))
     values = image_values(work, table, scored_on, SETTINGS)
     assert values["iou"].shape == (3, 30)
-    for name in set(values) - {"mask_area", "correct"}:
+    for name in {*values} & {*joined} - {"mask_area", "correct"}:
         np.testing.assert_allclose(np.nanmean(values[name][:2], axis=1), joined[name][:2], atol=1e-3, err_msg=name)
     np.testing.assert_allclose(np.median(values["mask_area"][:2], axis=1), joined["mask_area"][:2], atol=1e-3)
     assert values["correct"][:2].mean(1).tolist() == pytest.approx(joined["training_accuracy"][:2].tolist())
