@@ -21,10 +21,8 @@ CORRECTED = ("iou" + ABOVE, *LESS_CHANCE)  # measures that are less their chance
 def derangements(count: int, shuffles: int = SHUFFLES) -> Tensor:
     """Images whose boxes take the place of each image's own, fixed: one order, turned by 1 to K places; (count, K < count) int64."""
     order = torch.from_numpy(np.random.default_rng(0).permutation(count))
-    partners = torch.empty(count, min(shuffles, max(0, count - 1)), dtype=torch.int64)
-    for column in range(partners.shape[1]):
-        partners[order, column] = order.roll(-1 - column)
-    return partners
+    turned = order.argsort().unsqueeze(1) + 1 + torch.arange(min(shuffles, max(0, count - 1)))
+    return order[turned % max(1, count)]
 
 
 def central_map(side: int = 8) -> Tensor:

@@ -125,7 +125,7 @@ def layer_maps(
     Returns:
         (B, h, w) maps, at least 0, not normalised, detached; zeros where nothing speaks for the class, NaN where a gradient is NaN.
     """
-    _check(method, images, classes, torchcam_compat, noise_samples, noise_std, channels)
+    _check(method, images, classes, torchcam_compat)
     with torch.inference_mode(False), torch.enable_grad(), hooks.evaluation_mode(model):
         images, classes = images.detach().clone(), classes.detach().clone()  # one made in inference mode cannot enter a graph
         if method in ("eigen_cam", "score_cam"):
@@ -147,15 +147,13 @@ def layer_maps(
         return _weighted((alpha * gradient.relu()).sum((2, 3)), activations)
 
 
-def _check(method: str, images: Tensor, classes: Tensor, compat: bool, samples: int, std: float, channels: int) -> None:
+def _check(method: str, images: Tensor, classes: Tensor, compat: bool) -> None:
     if method not in GRADIENT_METHODS:
         raise ValueError(f"CAM method {method!r} is unknown; choose one of {', '.join(GRADIENT_METHODS)}")
     if compat and method not in TORCHCAM_METHODS:
         raise ValueError(f"torchcam_compat is not for {method!r}; it is for {', '.join(TORCHCAM_METHODS)}")
     if classes.shape != images.shape[:1] or classes.dtype != torch.int64:
         raise ValueError(f"classes need one int64 for each of {len(images)} images, got {classes.dtype} of shape {tuple(classes.shape)}")
-    if samples < 1 or channels < 1 or not 0 <= std < torch.inf:
-        raise ValueError(f"noise_samples {samples} and channels {channels} must be at least 1, noise_std {std} at least 0 and finite")
 
 
 def _alpha(squares: Tensor, cubes: Tensor, activations: Tensor) -> Tensor:
@@ -216,7 +214,7 @@ def _run(model: nn.Module, layer: nn.Module, images: Tensor) -> tuple[Tensor, Te
         return leaves[-1].clone()  # because an in-place layer behind this one may not overwrite a leaf
 
     # Stand-ins that need no gradient for the weights; a weight made in inference mode has to be copied.
-    own = [*model.named_parameters(), *model.named_buffers()]
+    own = [*model.named_parameters(), *model.named_buffers()]  # buffers that are not saved too
     state = {name: (tensor.clone() if tensor.is_inference() else tensor).detach() for name, tensor in own}
     hook = layer.register_forward_hook(cut)
     try:

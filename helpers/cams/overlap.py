@@ -28,10 +28,7 @@ def upsample(maps: Tensor, size: int) -> Tensor:
 
 
 def cam_masks(maps_normalised: Tensor, size: int, threshold: float = 0.1) -> Tensor:
-    """Mark where a network looks: ``A_L = 1[M >= threshold]``; Du et al. 2024, equations (3) and (4).
-
-    As in the authors' code (B, h, w) maps are normalised, then enlarged, then cut: (B, S, S) bool, all False for a constant map.
-    """
+    """Where a network looks: ``A_L = 1[M >= threshold]`` of the enlarged map; Du et al. 2024, equations (3), (4); (B, S, S) bool."""
     check_threshold(threshold)
     return upsample(maps_normalised, size) >= threshold
 
