@@ -70,7 +70,7 @@ stem: imagenet small strided
 rule3_split: test holdout
 precision: float32 bfloat16
 cam_method: cam grad_cam grad_cam_plus_plus layer_cam
-families: localization prediction norms flatness perturbation unlabelled
+families: localization reliance prediction norms flatness perturbation unlabelled
 transform_ranges: cifar10 svhn
 sampled_methods: grad_cam_plus_plus smooth_grad_cam_plus_plus eigen_cam score_cam
 attributions: saliency input_x_gradient integrated_gradients guided_grad_cam occlusion deep_lift

@@ -2,6 +2,7 @@
 
 # Importing a family enters its measures; the order here is that of tables.
 from helpers.measures import localization, prediction, norms, spectral, sharpness, pacbayes, perturbation, transforms, unlabelled, passes  # noqa: I001
+from helpers.measures import reliance
 from helpers.measures.evidence import MeasureSettings, images_read, score, settings_name
 from helpers.measures.registry import FAMILIES, MEASURES, Measure, columns, measure, of_families, ranked
 
@@ -21,6 +22,7 @@ __all__ = [
     "perturbation",
     "prediction",
     "ranked",
+    "reliance",
     "score",
     "settings_name",
     "sharpness",

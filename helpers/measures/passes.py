@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from helpers.cams import closed_form, gradient
+from helpers.cams.maps import closed_form_cam, closed_form_classifier, layer_maps, normalise_maps
 from helpers.measures.evidence import provides
 from helpers.networks import fused, hooks
 from helpers.networks.hooks import _no_layer, last_called, prepared
@@ -20,7 +20,6 @@ class Pass:
     logits: Tensor  # (N, K) float32
     features: Tensor | None  # (N, D) float32, what the last linear layer is given; None where none is called
     maps: Tensor | None  # (N, h, w) normalised maps of the predicted class; None where there are none
-    lowest: Tensor | None  # (N,) what normalising took from each map, see ``closed_form.lowest_of``; None where there are no maps
     no_maps: str  # why there are none
 
 
@@ -66,7 +65,7 @@ def forward_pass(
     classifier, no_maps = None, "" if layer is not None else _no_layer(network)
     # In bfloat16 a head that fits could not be told from one that nearly does.
     exact = passed(layer, example, "float32") if layer is not None and precision == "bfloat16" else None
-    kept: dict[str, list[Tensor]] = {"logits": [], "features": [], "maps": [], "lowest": []}
+    kept: dict[str, list[Tensor]] = {"logits": [], "features": [], "maps": []}
     given: list[Tensor] = []
     hook = linear.register_forward_pre_hook(lambda module, inputs: given.append(inputs[0])) if linear is not None else None
     try:
@@ -84,12 +83,11 @@ def forward_pass(
                 classifier = _closed_form(network, *(exact or (maps, logits)))
             kept["logits"].append(logits.float().cpu())
             if classifier is not None:
-                weighted = closed_form.closed_form_cam(cam_method, maps, classifier.weight, logits.argmax(1))
+                weighted = closed_form_cam(cam_method, maps, classifier.weight, logits.argmax(1))
             elif not no_maps:
                 weighted, no_maps = _by_gradient(cam_method, network, layer, pixels, logits)
             if not no_maps:
-                kept["lowest"].append(closed_form.lowest_of(weighted).float().cpu())
-                kept["maps"].append(closed_form.normalise_maps(weighted).float().cpu())
+                kept["maps"].append(normalise_maps(weighted).float().cpu())
     finally:
         if hook is not None:
             hook.remove()
@@ -119,7 +117,7 @@ def maps_and_logits(
 def _closed_form(network: nn.Module, maps: Tensor, logits: Tensor) -> nn.Linear | None:
     """The linear layer behind the maps of a pass; None where there is no closed form of their class activation map."""
     try:
-        return closed_form.closed_form_classifier(network, maps, logits)
+        return closed_form_classifier(network, maps, logits)
     except ValueError:
         return None
 
@@ -127,7 +125,7 @@ def _closed_form(network: nn.Module, maps: Tensor, logits: Tensor) -> nn.Linear 
 def _by_gradient(method: str, network: nn.Module, layer: nn.Module, pixels: Tensor, logits: Tensor) -> tuple[Tensor | None, str]:
     """Compute the maps of the predicted class by differentiation, or say why that fails; that of "cam" is Grad-CAM's."""
     try:
-        return gradient.layer_maps("grad_cam" if method == "cam" else method, network, layer, pixels, logits.argmax(1)), ""
+        return layer_maps("grad_cam" if method == "cam" else method, network, layer, pixels, logits.argmax(1)), ""
     except (ValueError, RuntimeError) as fault:
         return None, f"there is no class activation map: {str(fault).splitlines()[0]}"
 
@@ -166,18 +164,6 @@ def maps(forward_pass: Pass) -> Tensor:
     if forward_pass.maps is None:
         raise ValueError(forward_pass.no_maps)
     return forward_pass.maps
-
-
-@provides
-def lowest(forward_pass: Pass) -> Tensor:
-    """(N,) what to add to each of ``maps`` for a map that is proportional to the one before it was normalised.
-
-    Raises:
-        ValueError: there are no maps.
-    """
-    if forward_pass.lowest is None:
-        raise ValueError(forward_pass.no_maps)
-    return forward_pass.lowest
 
 
 @provides

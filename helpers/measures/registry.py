@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-FAMILIES = ("localization", "prediction", "norms", "flatness", "perturbation", "unlabelled")
+FAMILIES = ("localization", "prediction", "norms", "flatness", "perturbation", "unlabelled", "reliance")
 MEASURES: dict[str, "Measure"] = {}
 VALUES_VERSION = 1  # raised with every formula that gives other values, so that what was kept before is computed anew
 

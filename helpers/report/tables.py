@@ -13,7 +13,7 @@ _HEADERS = {
     "accuracy_high": "accuracy: to",  # in 07, at the level that is chosen there
     "accuracy_low": "accuracy: from",
     "added_error_points": "error saved (points)",
-    "area_matched_iou": "area-matched IoU",
+    "area_matched_iou": "area-matched IoU, above chance",
     "auc": "area under ROC",
     "ci_high": "95 % to",
     "ci_low": "95 % from",

@@ -11,7 +11,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from helpers.cams import object_masks, overlap
+from helpers.cams import masks as machine_masks
+from helpers.cams import overlap
 from helpers.data.dataset import ImageSet
 from helpers.data.decode import Decoded, decode_image
 from helpers.data.layouts import Annotation, Archive, Fault, Record, is_image, open_archive, parse_solution, parse_voc
@@ -217,7 +218,7 @@ def with_made_boxes(images: ImageSet, annotated: Tensor) -> Tensor:
         (N, B, 4) int16.
     """
     boxes, lacking = images.boxes.clone(), torch.nonzero(~annotated)[:, 0]
-    masks = object_masks.make_masks("spectral_residual", images.subset(lacking.numpy()))
+    masks = machine_masks.make_masks("spectral_residual", images.subset(lacking.numpy()))
     boxes[lacking] = 0
     boxes[lacking, 0] = overlap.bounding_rectangles(masks).to(boxes.dtype)
     return boxes

@@ -14,7 +14,8 @@ import torch
 from ipywidgets import Checkbox, Dropdown, FloatSlider, Widget
 from numpy.typing import NDArray
 
-from helpers.cams import gradient, overlap
+from helpers.cams import overlap
+from helpers.cams.maps import GRADIENT_METHODS
 from helpers.networks import resnet
 from helpers.report import cams
 from helpers.report.explore.panel import Gallery, Panel, View, choice_of_several, control_layout, number
@@ -158,7 +159,7 @@ def _controls(models: pd.DataFrame, looks: Looks) -> dict[str, Widget]:
     }
     if looks.map_by is not None:
         labels = [("the predicted class", PREDICTED_CLASS), *zip(looks.class_names, range(len(looks.class_names)), strict=True)]
-        methods = [("the scored one", ""), *zip(gradient.GRADIENT_METHODS, gradient.GRADIENT_METHODS, strict=True)]
+        methods = [("the scored one", ""), *zip(GRADIENT_METHODS, GRADIENT_METHODS, strict=True)]
         controls["method"] = Dropdown(options=methods, description="large map by", **usual)
         controls["layer"] = Dropdown(options=looks.layers, value=looks.layers[-1], description="of layer", **usual)
         controls["label"] = Dropdown(options=labels, description="evidence for", **usual)

@@ -1,3 +1,5 @@
+"""Masks made by a machine: against the papers' steps written out, files of every kind, and scikit-learn."""
+
 import functools
 import re
 import sys
@@ -12,7 +14,8 @@ import torchvision
 from PIL import Image
 from torch import nn
 
-from helpers.cams import object_masks, overlap
+from helpers.cams import masks as machine
+from helpers.cams import overlap
 from helpers.data import synthetic
 from helpers.data.dataset import ImageSet
 from helpers.networks import resnet
@@ -26,13 +29,6 @@ def spot(size, x0, y0, x1, y1, ground=60, light=200):
     return (torch.where(mask.unsqueeze(1), light, ground) + noise).to(torch.uint8), mask
 
 
-def test_empty_by_hand():
-    masks = torch.zeros(3, 2, 2, dtype=torch.bool)
-    masks[1, 1, 1] = True
-    assert object_masks.empty_masks(masks).tolist() == [True, False, True]
-    assert object_masks.empty_masks(masks[:0]).tolist() == []
-
-
 def within_variance(values, threshold):
     """Otsu's other form: the variance that is left inside the two groups, which is to be least."""
     return sum(((group - group.mean()) ** 2).sum() for group in (values[values <= threshold], values[values > threshold]))
@@ -43,7 +39,7 @@ def test_otsu_leaves_the_least_variance_within_the_groups(levels):
     rng = np.random.default_rng(levels)
     maps = np.where(rng.random((5, 12, 12)) < 0.3, rng.normal(0.7, 0.1, (5, 12, 12)), rng.normal(0.2, 0.1, (5, 12, 12)))
     maps = np.round(maps * levels)
-    found = object_masks.otsu_thresholds(torch.as_tensor(maps))
+    found = machine.otsu_thresholds(torch.as_tensor(maps))
     for values, threshold in zip(maps, found.tolist(), strict=True):
         left = {candidate: within_variance(values, candidate) for candidate in np.unique(values)[:-1]}
         assert threshold in left
@@ -52,11 +48,9 @@ def test_otsu_leaves_the_least_variance_within_the_groups(levels):
 
 def test_otsu_by_hand_and_whatever_the_scale():
     maps = torch.tensor([[0.0, 1, 1, 9, 10], [5, 5, 5, 5, 5], [2, 2, 2, 2, 7]])
-    assert object_masks.otsu_thresholds(maps).tolist() == pytest.approx([1, float("nan"), 2], nan_ok=True)
-    assert object_masks.otsu_thresholds(-3 + 1e-6 * maps[:1]).item() == pytest.approx(-3 + 1e-6, abs=3e-7)
-    assert object_masks.otsu_thresholds(torch.ones(2, 1, 1)).isnan().all()
-    with pytest.raises(ValueError, match=r"^the maps hold a value that is not finite; no threshold can be found$"):
-        object_masks.otsu_thresholds(torch.tensor([[1.0, torch.nan]]))
+    assert machine.otsu_thresholds(maps).tolist() == pytest.approx([1, float("nan"), 2], nan_ok=True)
+    assert machine.otsu_thresholds(-3 + 1e-6 * maps[:1]).item() == pytest.approx(-3 + 1e-6, abs=3e-7)
+    assert machine.otsu_thresholds(torch.ones(2, 1, 1)).isnan().all()
 
 
 def residual_by_loop(image):
@@ -77,48 +71,46 @@ def residual_by_loop(image):
 
 def test_the_spectral_residual_is_the_papers():
     images, _ = spot(64, 10, 20, 25, 44)
-    found = object_masks.spectral_residual(images)
+    found = machine.spectral_residual(images)
     np.testing.assert_allclose(found[0], residual_by_loop(images[0].numpy()), rtol=1e-9)
 
 
 @pytest.mark.parametrize("size", [32, 64, 100])
 def test_a_spot_is_found_where_it_is(size):
     images, truth = spot(size, size // 8, size // 4, size // 8 + size // 5, size // 4 + size // 5)
-    masks = object_masks.spectral_residual_masks(images)
+    masks = machine.spectral_residual_masks(images)
     assert masks.shape == truth.shape
     assert masks.dtype == torch.bool
     # The method answers to the spot's corners and edges, and its blur is half a spot wide.
     assert masks[truth].float().mean() > 0.6
     assert masks[~truth].float().mean() < 0.15
     # Turned about, the image has its spot, and the mask with it, on the other side.
-    turned = object_masks.spectral_residual_masks(images.flip(3))
+    turned = machine.spectral_residual_masks(images.flip(3))
     assert overlap.mask_iou(turned.flip(2), masks).item() > 0.95
 
 
-def test_scenes_are_marked_better_than_by_a_fixed_square():
+def test_scenes_are_marked_better_than_by_a_fixed_square_each_by_itself():
     pixels, _, boxes = synthetic.scenes(len(synthetic.CLASS_NAMES), 4, 32, 0, "train")
     truth = overlap.box_masks(torch.as_tensor(boxes), 32)
-    square = torch.zeros_like(truth)
-    square[:, 8:24, 8:24] = True
-    masks = object_masks.spectral_residual_masks(torch.as_tensor(pixels))
+    square = overlap.box_masks(torch.tensor([[[8, 8, 24, 24]]]), 32).expand_as(truth)
+    masks = machine.spectral_residual_masks(torch.as_tensor(pixels))
     overlaps = [overlap.mask_iou(marked, truth).mean().item() for marked in (masks, square)]
     assert overlaps[0] > overlaps[1] + 0.05
-    # Each image is judged by itself, also across the inner batches.
-    assert torch.equal(masks[5:6], object_masks.spectral_residual_masks(torch.as_tensor(pixels[5:6])))
+    assert torch.equal(masks[5:6], machine.spectral_residual_masks(torch.as_tensor(pixels[5:6])))
 
 
 def test_an_image_of_one_colour_has_an_empty_mask():
     images = torch.full((3, 3, 16, 16), 137, dtype=torch.uint8)
     images[1] = 0
     images[2, 0, 3:6, 3:6] = 255
-    assert object_masks.spectral_residual(images)[:2].eq(0).all()
-    assert object_masks.empty_masks(object_masks.spectral_residual_masks(images)).tolist() == [True, True, False]
+    assert machine.spectral_residual(images)[:2].eq(0).all()
+    assert machine.spectral_residual_masks(images).flatten(1).any(1).tolist() == [False, False, True]
 
 
 @pytest.mark.parametrize("images", [torch.zeros(1, 3, 4, 4), torch.zeros(1, 1, 4, 4, dtype=torch.uint8), torch.zeros(3, 4, 4).byte()])
 def test_other_images_are_refused(images):
     message = f"images must be (N, 3, S, S) uint8, got {images.dtype} of shape {tuple(images.shape)}"
-    for provider in (object_masks.spectral_residual_masks, functools.partial(object_masks.network_masks, nn.Identity())):
+    for provider in (machine.spectral_residual_masks, functools.partial(machine.network_masks, nn.Identity())):
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
             provider(images)
 
@@ -135,11 +127,11 @@ def test_masks_are_read_by_path_or_last_part_in_the_order_of_the_names(tmp_path)
     for number, name in enumerate(["train/a/00001.png", "train/b/00001.png", "train/b/v1.2.bmp", "x_3.gif"]):
         write(tmp_path / name, np.eye(4, dtype=np.uint8)[number : number + 1].repeat(4, 0) * 9)
     names = ["Data/train/x_3.JPEG", "train/b/00001", "train/a/00001.JPEG", "train/b/v1.2"]
-    masks = object_masks.masks_from_folder(tmp_path, names, 4)
+    masks = machine.masks_from_folder(tmp_path, names, 4)
     assert masks.dtype == torch.bool
     # One column each: the mask's number in the folder.
     assert [mask.any(0).nonzero().flatten().tolist() for mask in masks] == [[3], [1], [0], [2]]
-    assert object_masks.masks_from_folder(tmp_path, [], 4).shape == (0, 4, 4)
+    assert machine.masks_from_folder(tmp_path, [], 4).shape == (0, 4, 4)
 
 
 @pytest.mark.parametrize("kind", ["bool", "grey", "sixteen", "float", "colour", "transparent", "palette"])
@@ -155,30 +147,17 @@ def test_every_kind_of_image_counts_what_is_not_zero(tmp_path, kind):
     else:
         array = inside.astype({"sixteen": np.uint16, "float": np.float32}.get(kind, np.uint8))
     write(tmp_path / ("m.tiff" if kind == "float" else "m.png"), array, palette=kind == "palette")
-    (mask,) = object_masks.masks_from_folder(tmp_path, ["m.jpg"], 12)
+    (mask,) = machine.masks_from_folder(tmp_path, ["m.jpg"], 12)
     # From 6 x 4 to 12 x 12: every row twice, every column three times.
     assert torch.equal(mask, torch.as_tensor(inside).repeat_interleave(2, 0).repeat_interleave(3, 1))
-
-
-def test_otsu_cuts_a_grey_map_and_a_constant_one_is_empty(tmp_path):
-    write(tmp_path / "grey.png", np.array([[1, 20], [180, 255]], dtype=np.uint8))
-    write(tmp_path / "flat.png", np.full((2, 2), 7, dtype=np.uint8))
-    write(tmp_path / "colour.png", np.array([[[9, 0, 0], [0, 0, 20]], [[0, 255, 0], [255, 255, 255]]], dtype=np.uint8))
-    names = ["grey", "flat", "colour"]
-    assert object_masks.masks_from_folder(tmp_path, names, 2, otsu=True).int().tolist() == [
-        [[0, 0], [1, 1]],
-        [[0, 0], [0, 0]],
-        [[0, 0], [1, 1]],
-    ]
-    assert object_masks.masks_from_folder(tmp_path, names, 2).all()
 
 
 def test_missing_masks_are_named_up_to_three(tmp_path):
     write(tmp_path / "b.png", np.ones((2, 2), dtype=np.uint8))
     with pytest.raises(FileNotFoundError, match=rf"^4 of 5 images have no mask in {re.escape(str(tmp_path))}, first a, c, \.\./b2$"):
-        object_masks.masks_from_folder(tmp_path, ["a", "b", "c", "../b2", "e"], 4)
+        machine.masks_from_folder(tmp_path, ["a", "b", "c", "../b2", "e"], 4)
     with pytest.raises(FileNotFoundError, match=r"^the folder of masks .*nowhere does not exist; set it to the folder that holds one mask"):
-        object_masks.masks_from_folder(tmp_path / "nowhere", ["a"], 4)
+        machine.masks_from_folder(tmp_path / "nowhere", ["a"], 4)
 
 
 def test_masks_that_fit_twice_lie_outside_or_are_no_image_are_refused(tmp_path):
@@ -197,10 +176,10 @@ def test_masks_that_fit_twice_lie_outside_or_are_no_image_are_refused(tmp_path):
         (["text"], r"^the mask .*text.png is no readable image \(UnidentifiedImageError: "),
     ):
         with pytest.raises(ValueError, match=message):
-            object_masks.masks_from_folder(folder, names, 2)
+            machine.masks_from_folder(folder, names, 2)
     # A name that would leave the folder as a path is only looked up, and is not there.
     with pytest.raises(FileNotFoundError, match=r"have no mask"):
-        object_masks.masks_from_folder(folder, ["../outside"], 2)
+        machine.masks_from_folder(folder, ["../outside"], 2)
 
 
 class Colours(nn.Module):
@@ -215,10 +194,6 @@ class Colours(nn.Module):
         return {"out": maps, "aux": None} if self.as_dict else maps
 
 
-def centred(images):
-    return images.float() / 255 - 0.5
-
-
 @pytest.mark.parametrize(
     ("weight", "as_dict"),
     [([[1.0, 0, 0]], False), ([[0.0, 0, 0], [1, 0, 0], [-1, -1, -1]], True), ([[-1.0, 0, 0], [0.5, 0, 0]], False)],
@@ -229,22 +204,18 @@ def test_the_object_is_what_is_not_background(weight, as_dict):
     images[:, 0, :, 4:] = 255
     images[3, 0] = 0
     network = Colours(weight, as_dict).train()
-    masks = object_masks.network_masks(network, images, normalise_images=centred, batch_size=2)
-    expected = images[:, 0] > 0
-    assert torch.equal(masks, expected)
-    assert object_masks.empty_masks(masks).tolist() == [False, False, False, True, False]
+    found = machine.network_masks(network, images, batch_size=2)
+    assert torch.equal(found, images[:, 0] > 0)
     assert network.training
     assert network.norm.num_batches_tracked == 0
-    assert not masks.is_inference()
 
 
 def test_other_outputs_are_refused_and_the_mode_is_put_back():
     images = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
-    pooled = nn.MaxPool2d(2, return_indices=True)
-    for network, found in ((nn.Flatten(), "shape (2, 48)"), (pooled, "a tuple")):
-        message = f"the network puts out {found}; masks need logits (2, K, h, w), or a dict that has them as 'out'"
+    for network, found in ((nn.Flatten(), "shape (2, 48)"), (nn.MaxPool2d(2, return_indices=True), "a tuple")):
+        message = f"the network puts out {found}; masks need logits (B, K, h, w), or a dict that has them as 'out'"
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-            object_masks.network_masks(network.train(), images, normalise_images=centred)
+            machine.network_masks(network.train(), images)
         assert network.training
 
 
@@ -253,21 +224,21 @@ def test_weights_are_read_from_a_file_and_a_wrong_one_is_refused(tmp_path):
     original = torchvision.models.get_model("lraspp_mobilenet_v3_large", weights=None, weights_backbone=None, num_classes=1).eval()
     path = tmp_path / "weights.safetensors"
     safetensors.torch.save_file(original.state_dict() | {"aux_classifier.0.weight": torch.zeros(1)}, path)
-    network = object_masks.segmentation_network("lraspp_mobilenet_v3_large", str(path), classes=1)
+    network = machine.segmentation_network("lraspp_mobilenet_v3_large", str(path), classes=1)
     images = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         logits = original(resnet.normalise_images(images))["out"]
-    assert torch.equal(object_masks.network_masks(network, images), logits[:, 0] > 0)
+    assert torch.equal(machine.network_masks(network, images), logits[:, 0] > 0)
     with pytest.raises(
         ValueError, match=r"weights.safetensors does not fit a lraspp_mobilenet_v3_large with 21 classes: size mismatch for "
     ):
-        object_masks.segmentation_network("lraspp_mobilenet_v3_large", str(path))
+        machine.segmentation_network("lraspp_mobilenet_v3_large", str(path))
     with pytest.raises(
         FileNotFoundError, match=r"^the weights .*none.pth do not exist; save the state dict of a lraspp_mobilenet_v3_large there"
     ):
-        object_masks.segmentation_network("lraspp_mobilenet_v3_large", str(tmp_path / "none.pth"))
+        machine.segmentation_network("lraspp_mobilenet_v3_large", str(tmp_path / "none.pth"))
     with pytest.raises(ValueError, match=r"^architecture 'u2net' is unknown; choose one of deeplabv3_mobilenet_v3_large, "):
-        object_masks.segmentation_network("u2net", str(path))
+        machine.segmentation_network("u2net", str(path))
 
 
 @pytest.fixture
@@ -287,19 +258,19 @@ def test_opencv_marks_a_spot_each_image_by_itself_and_nothing_where_nothing_is(p
     pytest.importorskip("cv2.saliency", reason="the extra saliency is not installed")
     pixels, truth = spot(64, 10, 20, 32, 44)
     flat = torch.full((1, 3, 64, 64), 137, dtype=torch.uint8)
-    masks = object_masks.opencv_masks(provider, torch.cat([pixels, flat, pixels.flip(3)]))
+    masks = machine.opencv_masks(provider, torch.cat([pixels, flat, pixels.flip(3)]))
     assert masks[0][truth[0]].float().mean() > 2 * masks[0][~truth[0]].float().mean()
     assert masks[1].float().mean() < 0.05
     assert overlap.mask_iou(masks[2:].flip(2), masks[:1]).item() > 0.8
-    assert torch.equal(object_masks.opencv_masks(provider, pixels), masks[:1])
+    assert torch.equal(machine.opencv_masks(provider, pixels), masks[:1])
     batch = ImageSet(pixels, images.labels[:1], images.boxes[:1], images.names[:1])
-    assert torch.equal(object_masks.make_masks(provider, batch), masks[:1])
+    assert torch.equal(machine.make_masks(provider, batch), masks[:1])
 
 
 def test_our_spectral_residual_and_opencvs_see_the_same():
     saliency = pytest.importorskip("cv2.saliency", reason="the extra saliency is not installed")
     pixels, _, _ = synthetic.scenes(4, 6, 64, 0, "train")
-    ours = object_masks.spectral_residual(torch.as_tensor(pixels))
+    ours = machine.spectral_residual(torch.as_tensor(pixels))
     detector = saliency.StaticSaliencySpectralResidual_create()
     for image, own in zip(pixels, ours.numpy(), strict=True):
         theirs = detector.computeSaliency(np.ascontiguousarray(image.transpose(1, 2, 0)[..., ::-1]))[1]
@@ -314,54 +285,40 @@ def test_without_the_extra_a_provider_names_it(provider, images, monkeypatch):
         "'generalization-workbook[saliency]', or choose spectral_residual, which needs nothing"
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        object_masks.make_masks(provider, images)
+        machine.make_masks(provider, images)
 
 
-def test_the_provider_that_needs_nothing_is_that_of_saliency(images):
-    masks = object_masks.make_masks("spectral_residual", images)
-    assert torch.equal(masks, object_masks.spectral_residual_masks(images.images))
-    assert masks.any()
-
-
-def test_masks_come_from_a_folder_in_the_order_of_the_images(images, tmp_path):
+def test_every_provider_gives_its_masks_in_the_order_of_the_images(images, tmp_path, monkeypatch):
+    found = machine.make_masks("spectral_residual", images)
+    assert torch.equal(found, machine.spectral_residual_masks(images.images))
+    assert found.any()
     expected = torch.from_numpy(np.random.default_rng(1).random((5, 16, 16)) > 0.5)
-    (tmp_path / "a").mkdir()
     for number, mask in enumerate(expected):
-        Image.fromarray(mask.numpy().astype(np.uint8) * 255).save(tmp_path / f"a/{number}.png")
-    assert torch.equal(object_masks.make_masks("folder", images, path=str(tmp_path)), expected)
-
-
-def test_masks_come_from_a_network_of_the_user(images, tmp_path, monkeypatch):
+        write(tmp_path / f"a/{number}.png", mask.numpy().astype(np.uint8) * 255)
+    assert torch.equal(machine.make_masks("folder", images, path=str(tmp_path)), expected)
     asked = []
-
-    def build(architecture, path, classes):
-        asked.append((architecture, path, classes))
-        return torch.nn.Conv2d(3, 1, 1)
-
-    monkeypatch.setattr(object_masks, "segmentation_network", build)
-    masks = object_masks.make_masks("network", images, path="w.pt", architecture="fcn_resnet50", classes=1)
+    monkeypatch.setattr(machine, "segmentation_network", lambda *given: asked.append(given) or torch.nn.Conv2d(3, 1, 1))
+    assert machine.make_masks("network", images, path="w.pt", architecture="fcn_resnet50", classes=1).shape == (5, 16, 16)
     assert asked == [("fcn_resnet50", "w.pt", 1)]
-    assert masks.shape == (5, 16, 16)
-    assert masks.dtype == torch.bool
 
 
 @pytest.mark.parametrize(
     ("provider", "message"),
     [
-        ("magic", f"saliency provider 'magic' is unknown; choose one of {', '.join(object_masks.MASK_PROVIDERS)}"),
+        ("magic", f"saliency provider 'magic' is unknown; choose one of {', '.join(machine.MASK_PROVIDERS)}"),
         ("folder", "saliency provider 'folder' needs a path: the folder that holds one mask for each image"),
         ("network", "saliency provider 'network' needs a path: the file of the network's weights"),
     ],
 )
 def test_a_provider_that_cannot_work_is_refused(provider, message, images):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        object_masks.make_masks(provider, images)
+        machine.make_masks(provider, images)
 
 
 def test_quality_counts_pixels_of_images_whose_mask_is_not_empty(images):
     masks = torch.from_numpy(np.random.default_rng(2).random((5, 16, 16)) > 0.5)
     masks[1] = False
-    quality = object_masks.mask_quality(masks, images, batch_size=2)
+    quality = machine.mask_quality(masks, images)
     kept = [0, 2, 3, 4]
     true = overlap.box_masks(images.boxes, 16)[kept].flatten().numpy()
     called = masks[kept].flatten().numpy()
@@ -370,12 +327,12 @@ def test_quality_counts_pixels_of_images_whose_mask_is_not_empty(images):
     assert quality["mean_iou"] == pytest.approx(sklearn.metrics.jaccard_score(true, called, average="macro"))
     assert quality["frequency_weighted_iou"] == pytest.approx(sklearn.metrics.jaccard_score(true, called, average="weighted"))
     assert (quality["images"], quality["dropped"]) == (5, 1)
-    boxed = object_masks.image_quality(masks, images)["iou"][:4]  # the last has no box
+    boxed = machine.image_quality(masks, images)["iou"][:4]  # the last has no box
     assert quality["box_iou"] == pytest.approx(boxed.mean())
     assert quality["whole_image_floor"] == pytest.approx((0.25 + 1 + 0.25 + 4 / 256) / 4)
-    whole = object_masks.mask_quality(torch.ones(5, 16, 16, dtype=torch.bool), images)
+    whole = machine.mask_quality(torch.ones(5, 16, 16, dtype=torch.bool), images)
     assert whole["box_iou"] == pytest.approx(whole["whole_image_floor"])  # marking everything is the floor
-    nothing = object_masks.mask_quality(torch.zeros(5, 16, 16, dtype=torch.bool), images)
+    nothing = machine.mask_quality(torch.zeros(5, 16, 16, dtype=torch.bool), images)
     assert np.isnan(nothing["mean_iou"])
     assert nothing["dropped"] == 5
 
@@ -384,7 +341,7 @@ def test_each_image_is_compared_with_its_boxes(images):
     masks = overlap.box_masks(images.boxes, 16)
     masks[2] = False
     masks[1, 8:] = False
-    table = object_masks.image_quality(masks, images, batch_size=2)
+    table = machine.image_quality(masks, images)
     np.testing.assert_allclose(table["iou"], [1, 0.5, 0, 1, np.nan])
     assert table["empty"].tolist() == [False, False, True, False, True]
     assert table["share"].tolist() == [0.25, 0.5, 0, 4 / 256, 0]
@@ -394,8 +351,8 @@ def test_each_image_is_compared_with_its_boxes(images):
 
 def test_examples_run_from_the_best_to_the_worst_evenly_by_rank():
     values = np.random.default_rng(0).permutation(101) / 100
-    chosen = object_masks.from_best_to_worst(pd.DataFrame({"iou": [np.nan, *values]}))
+    chosen = machine.from_best_to_worst(pd.DataFrame({"iou": [np.nan, *values]}))
     assert [values[place - 1] for place in chosen] == [1, 0.75, 0.5, 0.25, 0]
     few = pd.DataFrame({"iou": [0.2, np.nan, 0.9]})
-    assert object_masks.from_best_to_worst(few) == [2, 0]
-    assert object_masks.from_best_to_worst(few.iloc[:0]) == []
+    assert machine.from_best_to_worst(few) == [2, 0]
+    assert machine.from_best_to_worst(few.iloc[:0]) == []
