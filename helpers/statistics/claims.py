@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from helpers.files import read_json, write_json
 
-QUESTIONS = ("r_gap", "tau_gap", "r_test_accuracy", "tau_test_accuracy", "r_gap_given_fit", "r_gap_given_all")
+QUESTIONS = ("r_gap", "tau_gap", "r_test_accuracy", "r_gap_given_fit", "r_gap_given_all")
 ADDED = "added_error_points"
 OF_KINDS = ("r_gap_within_kinds", "saved_error_points")  # of a run at its stop: within kinds of training, and with a kind left out
 SIDES = {"below": -1, "above": 1}
