@@ -1,6 +1,6 @@
 """A network that can be loaded, with what is known of it, and every measure of it on the scored images."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
@@ -67,7 +67,12 @@ def _initial(work: Path, config: RunConfig, classes: int) -> nn.Module | None:
 
 
 def score(
-    store: "Store", models: Sequence[Model], families: Sequence[str], settings: evidence.MeasureSettings, scored_on: ScoringSet
+    store: "Store",
+    models: Sequence[Model],
+    families: Sequence[str],
+    settings: evidence.MeasureSettings,
+    scored_on: ScoringSet,
+    only: Collection[str] = (),
 ) -> "Kept":
     """Every measure of some families for every model, and values of single images; what several measures need is worked out once.
 
@@ -76,33 +81,46 @@ def score(
         models: of a study, or of one's own.
         families: of ``registry.FAMILIES``; each is a part of the store, so that a change of one's settings leaves the others as they are.
         settings: what else decides the values.
+        scored_on: images, or what gives them likewise.
+        only: names of measures, where not all of a family are wanted; no values of single images then.
 
     Returns:
         A table "scores" for each part: measure, variant, value (NaN is undefined), seconds, reason; and arrays of values of single images.
     """
-    parts = {family: deciding(family, settings) | {"images": scored_on.name} for family in families}
-    return store.each(models, parts, partial(_scores, settings=settings, scored_on=scored_on, device=store.device))
+    parts = {family: deciding(family, settings, only) | {"images": scored_on.name} for family in families}
+    return store.each(models, parts, partial(_scores, settings=settings, scored_on=scored_on, only=only, device=store.device))
 
 
-def deciding(family: str, settings: evidence.MeasureSettings) -> dict[str, Any]:
+def _measures(family: str, only: Collection[str]) -> list[registry.Measure]:
+    return [item for item in registry.of_families([family]) if not only or item.name in only]
+
+
+def deciding(family: str, settings: evidence.MeasureSettings, only: Collection[str] = ()) -> dict[str, Any]:
     """Settings that the values of a family depend on, its measures, and the version of the formulas."""
-    measures = registry.of_families([family])
+    measures = _measures(family, only)
     used = evidence.closure(name for item in measures for name in item.needs) - {"batch_size"}
     relevant = {item.name: getattr(settings, item.name) for item in fields(settings) if item.name in used}
     return relevant | {"measures": [item.name for item in measures], "version": registry.VALUES_VERSION}
 
 
 def _scores(
-    model: Model, shared: Any, families: Sequence[str], *, settings: evidence.MeasureSettings, scored_on: ScoringSet, device: str
+    model: Model,
+    shared: Any,
+    families: Sequence[str],
+    *,
+    settings: evidence.MeasureSettings,
+    scored_on: ScoringSet,
+    only: Collection[str],
+    device: str,
 ) -> dict[str, dict[str, Any]]:
-    measures = {family: registry.of_families([family]) for family in families}
+    measures = {family: _measures(family, only) for family in families}
     given = {"network": model.load(device), "images": scored_on.of(shared), "normalise": model.normalise, "device": device}
     if model.training_images is not None:
         given["training_images"] = model.training_images  # a bound's m is of the training, not of the scoring
     if "initial_network" in evidence.closure(name for items in measures.values() for item in items for name in item.needs):
         given["initial_network"] = model.initial()
     every = [item for items in measures.values() for item in items]
-    wanted = [IMAGE_VALUES[family] for family in families if family in IMAGE_VALUES]
+    wanted = [IMAGE_VALUES[family] for family in families if family in IMAGE_VALUES and not only]
     scores, single = evidence.score_with_images(every, given, settings, wanted)
     names = {family: [item.name for item in items] for family, items in measures.items()}
     tables = {family: {"scores": scores[scores["measure"].isin(names[family])]} for family in families}
