@@ -1,8 +1,9 @@
 """The look of every figure and the wording of every number."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -65,6 +66,23 @@ def fit_band(ax: Axes, x: np.ndarray, y: np.ndarray) -> None:
     ax.fill_between(grid, line - half, line + half, color="black", alpha=0.12, linewidth=0, label="95 % band of its mean")
 
 
+def in_order(names: pd.Series) -> list:
+    """The distinct values, numbers by their size, also inside names: resnet18 before resnet101."""
+    if pd.api.types.is_numeric_dtype(names):
+        return sorted(names.unique())
+    return sorted(names.unique(), key=lambda name: [(part.isdigit(), part.zfill(9)) for part in re.split(r"(\d+)", str(name))])
+
+
+def short_name(model: Mapping[str, Any]) -> str:
+    """A model as tables name it: "R18 · pretrained · aug · adam .004 · #e49a"; ``model`` is a row of the catalogue."""
+    parts = [model["architecture"].replace("resnet", "R"), "pretrained" if model["pretrained"] else "scratch"]
+    parts += ["aug"] if model["augmentation"] else []
+    parts += [f"{model['images_per_class']:.0f} a class"] if model["images_per_class"] else []
+    parts += [f"{model['label_noise']:.0%} wrong"] if model["label_noise"] else []
+    parts += [f"{model['optimizer']} {model['learning_rate']:g}".replace(" 0.", " ."), f"#{model['run_id'][-4:]}"]
+    return " · ".join(parts + (["first"] if model.get("snapshot") == "first" else []))
+
+
 def count(number: int, noun: str) -> str:
     """Write a number with its noun in the right number: "1 model", "1,200 models", "3 classes"."""
     plural = noun + "es" if noun.endswith("s") else noun + "s"
@@ -75,6 +93,14 @@ def listed(items: Sequence[str], most: int = 4) -> str:
     """List a few items and count the rest."""
     shown = ", ".join(items[:most])
     return f"{shown} and {len(items) - most} more" if len(items) > most else shown
+
+
+def with_interval(value: float, low: float, high: float, unit: str = "") -> str:
+    """A number with its 95 % interval: "-0.19 (-0.37 to 0.01)"; without one where there are too few configurations."""
+    if not np.isfinite(value):
+        return "undefined"
+    ends = f" ({low:.2f} to {high:.2f})" if np.isfinite(low) and np.isfinite(high) else " (no interval)"
+    return f"{value:.2f}{unit}{ends}"
 
 
 def interval(low: float, high: float, absent: str = "no interval") -> str:
@@ -100,8 +126,10 @@ def points(fraction: float) -> str:
 
 
 def percent(fraction: float) -> str:
-    """Write a fraction in percent; an undefined one in words."""
-    return f"{100 * fraction:.1f} %" if np.isfinite(fraction) else "undefined"
+    """A fraction in percent, two digits; an undefined one in words."""
+    if not np.isfinite(fraction):
+        return "undefined"
+    return f"{100 * fraction:.{2 if abs(fraction) < 0.995 else 3}g} %"
 
 
 _BOX = {"edgecolor": "#ffd400", "facecolor": "none", "linewidth": 1.8}
