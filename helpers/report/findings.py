@@ -1,15 +1,11 @@
 """A study's FINDINGS.md, written from the tables of its report: the answer, one figure, four questions, and the rest folded."""
 
-import argparse
 import difflib
-import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
-from helpers.files import PROJECT_ROOT, complete_or_absent, inside
+from helpers.files import complete_or_absent
 from helpers.report import tables as tables_of
 from helpers.report.answers import CAUSAL, Tables, answer
 from helpers.report.markup import in_words, inert
@@ -74,7 +70,7 @@ def _chosen(name: str, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _text(row: pd.Series, head: str, column: str) -> str:
-    value: Any = row[column] if column in row else row.get("measure", "–")
+    value = row[column] if column in row else row.get("measure", "–")
     if f"{column}_low" in row:
         return with_interval(value, row[f"{column}_low"], row[f"{column}_high"])
     if isinstance(value, str):
@@ -82,14 +78,15 @@ def _text(row: pd.Series, head: str, column: str) -> str:
     return two_digits(100 * value if head.endswith("(%)") else value)
 
 
-def page(name: str, tables: Tables, figure: bool) -> str:
-    """The text of a study's FINDINGS.md; ``figure`` says whether the report holds the primary figure."""
-    told = answer(tables)
-    parts = [f"# What {name} says", told.warning, " ".join(told.sentences)]
+def page(folder: Path) -> str:
+    """The text of the FINDINGS.md of a report, from its tables."""
+    tables = read(folder)
+    told, figure = answer(tables), (folder / FIGURE).is_file()
+    parts = [f"# What {folder.name} says", told.warning, " ".join(told.sentences)]
     if told.rows:
         parts += [f"{CAUSAL} {MEANT}", f"![{CAPTION}]({FIGURE})" if figure else "", _markdown(pd.DataFrame(told.rows, columns=list(HEADS)))]
         parts += [f"<details><summary>{title}</summary>\n\n{_markdown(table)}\n\n</details>" for title, table in folded(tables)]
-    parts += [f"`make findings STUDY={name}` checks every number on this page; all tables: [tables](tables)."]
+    parts += [f"`make findings STUDY={folder.name}` checks every number on this page; all tables: [tables](tables)."]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
@@ -98,35 +95,14 @@ def _markdown(table: pd.DataFrame) -> str:
     return "\n".join("|".join(row) for row in [list(table.columns), ["---"] * table.shape[1], *rows])
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Check, or write, the page of a study; 1 when a number in it differs from what the tables give, 2 without a report."""
-    parser = argparse.ArgumentParser(prog="python -m helpers.report.findings", description="Check or write a study's page of findings.")
-    parser.add_argument("study")
-    parser.add_argument("--write", action="store_true", help="write the page in place of checking it")
-    parser.add_argument("--reports", type=Path, default=PROJECT_ROOT / "reports")
-    given = parser.parse_args(arguments)
-    try:
-        folder = inside(given.reports, given.study)
-        tables = read(folder)
-    except ValueError as fault:
-        print(fault, file=sys.stderr)
-        return 2
-    path = folder / PAGE
-    if not tables or not (given.write or path.is_file()):
-        lacking = f"has no {PAGE}; --write makes it" if tables else "has no report with tables; run it first"
-        print(f"The study {given.study} {lacking}.")
-        return 0 if tables else 2
-    wanted = page(given.study, tables, (folder / FIGURE).is_file())
-    if given.write:
-        with complete_or_absent(path) as temporary:
-            temporary.write_text(wanted, encoding="utf-8")
-        print(f"wrote {path}")
-        return 0
-    there = path.read_text(encoding="utf-8")
-    changes = list(difflib.unified_diff(there.splitlines(), wanted.splitlines(), "in the text", "by the tables", lineterm="", n=0))
-    print("\n".join(changes) if changes else f"every number in {PAGE} of {given.study} is what the tables give")
-    return 1 if changes else 0
+def write(folder: Path) -> Path:
+    """Write the FINDINGS.md of a report."""
+    with complete_or_absent(folder / PAGE) as temporary:
+        temporary.write_text(page(folder), encoding="utf-8")
+    return folder / PAGE
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def differences(folder: Path) -> list[str]:
+    """The lines of a report's FINDINGS.md that are not what its tables give, and those that they give."""
+    there, wanted = (folder / PAGE).read_text(encoding="utf-8").splitlines(), page(folder).splitlines()
+    return list(difflib.unified_diff(there, wanted, "in the text", "by the tables", lineterm="", n=0))

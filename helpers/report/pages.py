@@ -3,13 +3,12 @@
 Each page is complete with the folder ``reports/assets`` beside the studies, opens from disk, and asks no other host for anything.
 """
 
-import argparse
+import base64
+import io
 import json
 import re
-import struct
-import sys
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache, partial
 from html import escape, unescape
 from pathlib import Path
@@ -20,6 +19,7 @@ import mistune
 import nbformat
 import pandas as pd
 from markupsafe import Markup
+from PIL import Image
 
 from helpers.files import PROJECT_ROOT, complete_or_absent, inside, read_json
 from helpers.report import explore, findings, tables
@@ -29,8 +29,8 @@ from helpers.report.markup import inert
 _TEMPLATES, _GLOSSARY = Path(__file__).parent / "templates", PROJECT_ROOT / "docs/glossary.md"
 _QUESTION = "Which of these networks will generalize, and by how much will accuracy drop?"
 _TABLE = re.compile(r"<code>tables/([\w.-]+)\.csv</code>")  # below a table that a notebook shows
-_TAGS = {*"a b blockquote br code dd del details div dl dt em h1 h2 h3 h4 hr i li ol p pre s span strong sub summary sup".split()}
-_TAGS |= {*"table tbody td th thead tr ul".split()}
+_TAGS = {"br", "details", "div", "h1", "h2", "h3", "h4", "hr", "p", "pre", "span", "sub", "summary", "sup"}
+_TAGS |= {"table", "tbody", "td", "th", "thead", "tr"}
 
 
 def write(folder: Path) -> Path:
@@ -38,7 +38,7 @@ def write(folder: Path) -> Path:
     _write_assets(folder.parent / "assets")
     for path in executed_notebooks(folder):
         _write_notebook(path)
-    if tables.read(folder, "catalogue") is not None:
+    if tables.catalogue(folder) is not None:
         _write_explorers(folder)
     index = _write_index(folder)
     _write_studies(folder.parent)
@@ -53,7 +53,6 @@ def executed_notebooks(folder: Path) -> list[Path]:
 def _write_assets(folder: Path) -> None:
     """Style, scripts and glossary; plotly.js and DataTables, which plotly and itables carry, where they are not there yet."""
     contents = {name: (_TEMPLATES / name).read_text(encoding="utf-8") for name in ("pages.css", "pages.js", "explore.css", "explore.js")}
-    contents["pages.css"] += _highlighting()
     glossary = _markdown(_GLOSSARY.read_text(encoding="utf-8")) if _GLOSSARY.is_file() else ""
     contents["glossary.html"] = _environment().get_template("page.html.j2").render(title="Words", body=glossary, assets=".")
     if not all((folder / name).is_file() for name in ("plotly.min.js", "itables.js", "itables.css")):
@@ -76,17 +75,9 @@ def _libraries() -> dict[str, str]:
     return {"itables.js": f"(()=>{{{script}\n}})();\n", "itables.css": styled, "plotly.min.js": get_plotlyjs()}
 
 
-def _highlighting() -> str:
-    from pygments.formatters import HtmlFormatter
-
-    light, dark = (HtmlFormatter(style=name).get_style_defs(".highlight") for name in ("default", "github-dark"))
-    return f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n.highlight {{ background: none; }}\n"
-
-
 def _put(path: Path, content: str) -> Path:
-    if not path.is_file() or path.read_text(encoding="utf-8") != content:
-        with complete_or_absent(path) as temporary:
-            temporary.write_text(content, encoding="utf-8")
+    with complete_or_absent(path) as temporary:
+        temporary.write_text(content, encoding="utf-8")
     return path
 
 
@@ -108,7 +99,7 @@ def _sentence(text: str) -> Markup:
 
 
 def _page(folder: Path, name: str, template: str, title: str, **known: Any) -> Path:
-    links = [("index.html", "Answer", "")] + [("explore.html", "Explore", "")] * (tables.read(folder, "catalogue") is not None)
+    links = [("index.html", "Answer", "")] + [("explore.html", "Explore", "")] * (tables.catalogue(folder) is not None)
     links += [(f"{path.stem}.html", path.stem[:2], path.stem[2:].replace("_", " ")) for path in executed_notebooks(folder)]
     links += [("../index.html", "All studies", ""), ("../assets/glossary.html", "Words", "")]
     shared = {"study": folder.name, "title": title, "own": f"{name}.html", "assets": "../assets", "links": links}
@@ -116,62 +107,42 @@ def _page(folder: Path, name: str, template: str, title: str, **known: Any) -> P
     return _put(folder / f"{name}.html", text if name == "explore" else _with_words(text))
 
 
-@cache
-def _words() -> dict[str, str]:
-    """The words that the glossary explains, longest first, each with what it means."""
-    rows = re.findall(r"^\| ([^|]+?) \| (.+?) \|$", _GLOSSARY.read_text(encoding="utf-8"), re.M) if _GLOSSARY.is_file() else []
-    words = {word.strip(): meaning.replace("`", "") for names, meaning in rows[1:] for word in names.split(",")}
-    return dict(sorted(words.items(), key=lambda item: -len(item[0])))
-
-
 def _with_words(page: str) -> str:
     """The page, each word of the glossary linked where it first stands in running text."""
-    left = dict(_words())
-    apart = r"<(a|button|code|h1|h2|h3|script|strong|summary|table|title)\b.*?</\1>|<[^>]*>"
+    text = _GLOSSARY.read_text(encoding="utf-8") if _GLOSSARY.is_file() else ""
+    meanings = dict(re.findall(r"^\| ([^|]+?) \| (.+?) \|$", text, re.M)[1:])
+    words = "|".join(map(re.escape, sorted(meanings, key=len, reverse=True)))
 
     def linked(found: re.Match[str]) -> str:
-        if found[2] not in left:
-            return found[0]
-        return f'<a href="../assets/glossary.html" title="{escape(left.pop(found[2]))}">{found[2]}</a>'
+        meaning = meanings.pop(found[2] or "", "")
+        return f'<a href="../assets/glossary.html" title="{escape(meaning)}">{found[2]}</a>' if meaning else found[0]
 
-    return re.sub(rf"{apart}|\b({'|'.join(map(re.escape, left))})\b", linked, page, flags=re.S) if left else page
-
-
-# A notebook
+    apart = r"<(a|button|code|h1|h2|h3|script|strong|summary|table|title)\b.*?</\1>|<[^>]*>"
+    return re.sub(rf"{apart}|\b({words})\b", linked, page, flags=re.S) if words else page
 
 
 def _write_notebook(path: Path) -> Path:
     """The page of an executed notebook: all that it shows in its order, under its headings, its code folded."""
-    notebook = nbformat.read(path, as_version=4)
-    for cell in notebook.cells:  # a progress bar is nothing to read
-        cell["outputs"] = [
-            output for output in cell.get("outputs", []) if not any("widget-view" in kind for kind in output.get("data", {}))
-        ]
-    body = _exporter(path.parent, path.stem).from_notebook_node(notebook)[0]
-    heads = re.findall(r'<h2 id="([^"]+)">(.*?)(?:<a class="anchor-link".*?)?</h2>', body)
-    contents = [(name, unescape(re.sub("<[^>]+>", "", text))) for name, text in heads]
-    return _page(path.parent, path.stem, "page.html.j2", path.stem.replace("_", " "), body=Markup(body), contents=contents, code=True)
-
-
-def _exporter(folder: Path, notebook: str) -> Any:
     from nbconvert import HTMLExporter
 
-    names = tables.model_names(tables.read(folder, "catalogue"))
-    filters = {"clean": _clean, "table": partial(_table, folder, names), "figure": partial(_figure, _figures(folder, notebook))}
-    return HTMLExporter(template_name="notebook", extra_template_basedirs=[str(_TEMPLATES)], filters=filters)
+    folder, notebook = path.parent, nbformat.read(path, as_version=4)
+    for cell in notebook.cells:  # a progress bar is nothing to read
+        cell["outputs"] = [one for one in cell.get("outputs", []) if "widget-view" not in " ".join(one.get("data", {}))]
+    names = tables.model_names(tables.catalogue(folder))
+    paths = {item["alt"]: item["path"] for item in _story(folder, path.stem) if item["kind"] == "figure"}
+    filters = {"clean": _clean, "table": partial(_table, folder, names), "figure": partial(_figure, folder, paths)}
+    exporter = HTMLExporter(template_name="notebook", extra_template_basedirs=[str(_TEMPLATES)], filters=filters)
+    body = exporter.from_notebook_node(notebook)[0]
+    heads = re.findall(r'<h2 id="([^"]+)">(.*?)(?:<a class="anchor-link".*?)?</h2>', body)
+    contents = [(name, unescape(re.sub("<[^>]+>", "", text))) for name, text in heads]
+    return _page(folder, path.stem, "page.html.j2", path.stem.replace("_", " "), body=Markup(body), contents=contents, code=True)
 
 
 def _clean(text: str) -> str:
     """HTML of a notebook without what could run or load anything."""
     import bleach
 
-    return bleach.clean(text, tags=_TAGS, attributes={"*": ["id", "class"], "a": ["href", "title"]}, strip=True)
-
-
-def _figures(folder: Path, notebook: str) -> dict[str, tuple[str, int, int]]:
-    """The figures of a notebook by the text that stands for each in it: path, width and height."""
-    listed = [(item["alt"], item["path"]) for item in _story(folder, notebook) if item["kind"] == "figure"]
-    return {alt: (path, *size) for alt, path in listed if (size := _size(inside(folder, path)))}
+    return bleach.clean(text, tags=bleach.ALLOWED_TAGS | _TAGS, attributes={"*": ["id", "class"], "a": ["href", "title"]}, strip=True)
 
 
 def _story(folder: Path, notebook: str) -> list[dict[str, Any]]:
@@ -182,22 +153,14 @@ def _story(folder: Path, notebook: str) -> list[dict[str, Any]]:
     return story
 
 
-def _size(picture: Path) -> tuple[int, int] | None:
-    """Width and height of a PNG; None where there is none."""
-    head = picture.read_bytes()[:24] if picture.is_file() else b""
-    return struct.unpack(">II", head[16:24]) if head[:8] == b"\x89PNG\r\n\x1a\n" else None
-
-
-def _figure(figures: Mapping[str, tuple[str, int, int]], output: Mapping[str, Any]) -> Markup:
-    """The figure's file with its size, so that nothing moves; the picture in the notebook itself where there is no file."""
-    alt = output.get("metadata", {}).get("image/png", {}).get("alt", "")
-    if alt not in figures:
-        return Markup(
-            f'<figure><img src="data:image/png;base64,{escape(output["data"]["image/png"].strip())}" alt="{escape(alt)}"></figure>'
-        )
-    path, width, height = figures[alt]
-    picture = f'<img src="{escape(path)}" alt="{escape(alt)}" width="{width}" height="{height}" loading="lazy">'
-    return Markup(f'<figure><a href="{escape(path)}">{picture}</a></figure>')
+def _figure(folder: Path, paths: Mapping[str, str], output: Mapping[str, Any]) -> Markup:
+    """The figure's file, or the picture in the notebook itself where there is none, with its size so that nothing moves."""
+    alt, inner = output["metadata"].get("image/png", {}).get("alt", ""), output["data"]["image/png"].strip()
+    known = alt in paths and inside(folder, paths[alt]).is_file()
+    source = escape(paths[alt]) if known else f"data:image/png;base64,{escape(inner)}"
+    width, height = Image.open(folder / paths[alt] if known else io.BytesIO(base64.b64decode(inner))).size
+    picture = f'<img src="{source}" alt="{escape(alt)}" width="{width}" height="{height}" loading="lazy">'
+    return Markup(f'<figure><a href="{source}">{picture}</a></figure>' if known else f"<figure>{picture}</figure>")
 
 
 def _table(folder: Path, names: Mapping[str, str], shown: str) -> Markup:
@@ -210,9 +173,6 @@ def _table(folder: Path, names: Mapping[str, str], shown: str) -> Markup:
     return Markup(f'{tables.html(frame, names)}<p class="small">{rows}<a href="tables/{found[1]}.csv">{found[1]}.csv</a></p>')
 
 
-# Index, explorers, list of studies, zip
-
-
 def _told(folder: Path) -> tuple[Answer, list[str]]:
     """The answer of a study from its tables; where it trains no networks of its own, what its notebooks answer."""
     found = findings.read(folder)
@@ -223,22 +183,16 @@ def _told(folder: Path) -> tuple[Answer, list[str]]:
 def _write_index(folder: Path) -> Path:
     """``index.html``: the answer with its figure and four questions, the notebooks, and folded what stands behind it."""
     told, others = _told(folder)
-    size = _size(folder / findings.FIGURE) if told.rows else None
     known = {"answer": told, "others": others, "causal": CAUSAL, "meant": findings.MEANT, "heads": findings.HEADS}
-    known |= {"figure": (findings.FIGURE, findings.CAPTION, *size) if size else None}
-    notebooks = executed_notebooks(folder)
-    made = [(path.stem, name, value) for path in notebooks for item in _story(folder, path.stem) for name, value in _facts(item).items()]
-    folded = [
-        *(findings.folded(findings.read(folder)) if told.rows else []),
-        ("Parameters, commit, versions, device and time", pd.DataFrame(made)),
-    ]
-    known |= {"notebooks": map(_line, notebooks), "folded": folded, "explorers": tables.read(folder, "catalogue") is not None}
-    known["files"] = [path.name for path in sorted((folder / "tables").glob("*.*"))]
-    return _page(folder, "index", "index.html.j2", "Answer", question=study_question(folder.name)[0] or _QUESTION, **known)
-
-
-def _facts(item: Mapping[str, Any]) -> Mapping[str, Any]:
-    return item["values"] if item["kind"] == "parameters" else item["facts"] if item["kind"] == "provenance" else {}
+    if told.rows and (folder / findings.FIGURE).is_file():
+        known["figure"] = (findings.FIGURE, findings.CAPTION, *Image.open(folder / findings.FIGURE).size)
+    notebooks, kinds = executed_notebooks(folder), ("values", "facts")  # of parameters, and of provenance
+    facts = [(path.stem, item[kind]) for path in notebooks for item in _story(folder, path.stem) for kind in kinds if kind in item]
+    made = pd.DataFrame([(name, *fact) for name, found in facts for fact in found.items()], columns=["notebook", "what", "value"])
+    folded = findings.folded(findings.read(folder)) if told.rows else []
+    known |= {"notebooks": map(_line, notebooks), "folded": [*folded, ("Parameters, commit, versions, device and time", made)]}
+    known |= {"explorers": tables.catalogue(folder) is not None, "files": sorted(path.name for path in (folder / "tables").glob("*.*"))}
+    return _page(folder, "index", "index.html.j2", "Answer", question=study_question(folder.name), **known)
 
 
 def _line(path: Path) -> tuple[str, str, str]:
@@ -248,21 +202,20 @@ def _line(path: Path) -> tuple[str, str, str]:
     return f"{path.stem}.html", title[1] if title else path.stem, question[1] if question else ""
 
 
-def study_question(study: str) -> tuple[str, str]:
-    """The question that the first comment of a study's file opens with, and the sentence after it; "" for what is not there."""
+def study_question(study: str) -> str:
+    """The question that the first comment of a study's file opens with."""
     path = inside(PROJECT_ROOT / "params", f"{study}.yaml")
-    comment = re.match(r"(?:#[^\n]*\n)*", path.read_text(encoding="utf-8") if path.is_file() else "")[0]
-    asked = re.match(r"([^.?]*\?)\s*(.*?\.(?=\s|$))?", " ".join(line.lstrip("# ") for line in comment.splitlines()))
-    return (asked[1], asked[2] or "") if asked else ("", "")
+    asked = re.match(r"# ((?:[^.?]|\n# )*\?)", path.read_text(encoding="utf-8") if path.is_file() else "")
+    return asked[1].replace("\n# ", " ") if asked else _QUESTION
 
 
 def _write_explorers(folder: Path) -> Path:
     """``explore.html``, where a reader moves controls and clicks on networks."""
-    contents = explore.of_report(folder)
-    shown = [
-        (content["kind"], explore.TITLES[content["kind"]], "" if content["models"] else explore.ABSENT[content["kind"]])
-        for content in contents
-    ]
+    from helpers.report.explore import content
+
+    contents = content.of_report(folder)
+    kinds = [one["kind"] for one in contents]
+    shown = [(kind, explore.TITLES[kind], "" if one["models"] else explore.NEEDS[kind]) for kind, one in zip(kinds, contents, strict=True)]
     values = Markup(json.dumps(contents, allow_nan=False).replace("<", "\\u003c"))
     return _page(folder, "explore", "explore.html.j2", "Explore", shown=shown, values=values, contents=shown)
 
@@ -273,7 +226,7 @@ def _write_studies(reports: Path) -> Path:
     for index in sorted(reports.glob("*/index.html")):
         told, others = _told(index.parent)
         picture = f"{index.parent.name}/{findings.FIGURE}" if told.rows and (index.parent / findings.FIGURE).is_file() else ""
-        studies.append((index.parent.name, " ".join(study_question(index.parent.name)), [told.warning, *told.sentences, *others], picture))
+        studies.append((index.parent.name, study_question(index.parent.name), [told.warning, *told.sentences, *others], picture))
     text = _environment().get_template("studies.html.j2").render(title="All studies", assets="assets", studies=studies)
     return _put(reports / "index.html", text)
 
@@ -287,30 +240,3 @@ def share(folder: Path, to: Path, *, checkpoints: bool = False) -> Path:
             if checkpoints or path.suffix != ".safetensors":
                 packed.write(path, path.relative_to(folder.parent))
     return to
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the pages of a study's report anew from what is published of it, or pack it; 2 where there is no such report."""
-    parser = argparse.ArgumentParser(prog="python -m helpers.report.pages", description="Write or pack the pages of a study's report.")
-    parser.add_argument("study")
-    parser.add_argument("--share", action="store_true", help="pack the report into work/share/<study>.zip")
-    parser.add_argument("--checkpoints", action="store_true", help="with the networks' weights in the zip")
-    parser.add_argument("--reports", type=Path, default=PROJECT_ROOT / "reports")
-    given = parser.parse_args(arguments)
-    try:
-        folder = inside(given.reports, given.study)
-        if given.share:
-            packed = share(folder, PROJECT_ROOT / "work/share" / f"{folder.name}.zip", checkpoints=given.checkpoints)
-            print(f"{packed}, {packed.stat().st_size / 1e6:.1f} MB: unpack it anywhere and open {folder.name}/index.html")
-        elif executed_notebooks(folder):
-            print(f"wrote {write(folder)} and the pages that it links to")
-        else:
-            raise FileNotFoundError(f"{folder} holds no executed notebook; run the study first")
-    except (FileNotFoundError, ValueError) as fault:
-        print(fault, file=sys.stderr)
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

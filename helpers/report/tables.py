@@ -16,46 +16,29 @@ from helpers.report.markup import in_words
 from helpers.report.style import short_name
 
 MOST_ROWS = 150  # of a table on a page; all rows are in its file
-_HEADERS = {
-    "ci_high": "95 % to",
-    "ci_low": "95 % from",
-    "error_with": "error with it (points)",
-    "error_without": "error of the fit (points)",
-    "kendall_tau": "Kendall τ",
-    "n": "models",
-    "p_adjusted": "p, adjusted",
-    "pearson_r": "Pearson r",
-    "r_gap": "r with the gap",
-    "r_gap_within_kinds": "r within kinds, given the fit",
-    "saved_error_points": "error saved (points)",
-    "seconds": "time (s)",
-    "test_loss": "test loss (nats)",
-    "train_accuracy": "training accuracy",
-    "train_loss": "training loss (nats)",
-}
+_HEADERS = {"n": "models", "p_adjusted": "p, adjusted", "r_gap": "r with the gap", "seconds": "time (s)"}
+_HEADERS |= {"saved_error_points": "error saved (points)", "train_accuracy": "training accuracy", "train_loss": "training loss"}
 _LAST = ("run_id", "cell", "file", "data", "weights", "fingerprint", "device")
 
 
-def read(folder: Path, name: str) -> pd.DataFrame | None:
-    """A table of a report, by its name without suffix; None where the report does not hold it.
-
-    Raises:
-        ValueError: it cannot be read; the message names the file and the remedy.
-    """
-    for suffix, reader in ((".parquet", pd.read_parquet), (".csv", _read_csv)):
-        path = inside(folder / "tables", f"{name}{suffix}")
-        if path.is_file():
-            try:
-                return reader(path)
-            except pd.errors.EmptyDataError:
-                return pd.DataFrame()
-            except Exception as fault:  # readers of damaged files raise nearly every kind
-                raise ValueError(f"{path} is damaged ({fault}); take it from the repository again, or run its notebook again") from fault
-    return None
+def read(folder: Path, name: str, suffix: str = ".csv") -> pd.DataFrame | None:
+    """A table of a report, CSV or Parquet; None where the report does not hold it, ValueError where it is damaged."""
+    path = inside(folder / "tables", f"{name}{suffix}")
+    try:
+        missing = {"keep_default_na": False, "na_values": ["", "nan", "NaN"]}
+        return pd.read_parquet(path) if suffix == ".parquet" else pd.read_csv(path, **missing)
+    except FileNotFoundError:
+        return None
+    except pd.errors.EmptyDataError:
+        return pd.DataFrame()
+    except Exception as fault:  # readers of damaged files raise nearly every kind
+        raise ValueError(f"{path} is damaged ({fault}); take it from the repository again, or run its notebook again") from fault
 
 
-def _read_csv(path: Path) -> pd.DataFrame:
-    return pd.read_csv(path, keep_default_na=False, na_values=["", "nan", "NaN"])
+def catalogue(folder: Path) -> pd.DataFrame | None:
+    """The catalogue of a report; older ones do not know the kind of training of a model."""
+    table = read(folder, "catalogue")
+    return table if table is None or "kind" in table else table.assign(kind="networks")
 
 
 def model_names(catalogue: pd.DataFrame | None) -> dict[str, str]:
@@ -64,9 +47,9 @@ def model_names(catalogue: pd.DataFrame | None) -> dict[str, str]:
 
 
 def header(column: str) -> str:
-    """Header of a column in words, with its unit where it has one: "r_gap_low" is "r with the gap: from"."""
+    """Header of a column in words: "r_gap_low" is "r with the gap: from"."""
     for end, words in (("_low", ": from"), ("_high", ": to"), ("_p", ": p")):
-        if column.endswith(end) and column not in _HEADERS:
+        if column.endswith(end):
             return header(column.removesuffix(end)) + words
     return _HEADERS.get(column) or in_words(column)
 
@@ -76,14 +59,11 @@ def two_digits(value: Any) -> str:
     if isinstance(value, bool | np.bool_):
         return "yes" if value else "no"
     if not isinstance(value, int | float | np.number):
-        return "–" if value is None or value is pd.NA else str(value)
-    if math.isnan(value):
-        return "–"
-    if math.isinf(value):
-        return "∞" if value > 0 else "−∞"
-    if value == round(value) or abs(value) >= 100:
-        return f"{value:,.0f}" if abs(value) < 1e9 else f"{value:.2g}"
-    return f"{value:.2g}"
+        return "–" if value is None else str(value)
+    if not math.isfinite(value):
+        return "–" if math.isnan(value) else "∞" if value > 0 else "−∞"
+    whole = (value == round(value) or abs(value) >= 100) and abs(value) < 1e9
+    return f"{value:,.0f}" if whole else f"{value:.2g}"
 
 
 def arranged(frame: pd.DataFrame, names: Mapping[str, str] | None = None) -> pd.DataFrame:

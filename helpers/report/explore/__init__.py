@@ -5,13 +5,10 @@ Each gives the last line of a cell: an explorer in JupyterLab, one line of text 
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 from IPython.display import Markdown
-
-if TYPE_CHECKING:
-    from helpers.scoring.maps_kept import KeptMaps
 
 SWITCH = "WORKBOOK_EXPLORE"  # environment variable: 1 shows explorers whatever runs the notebook, 0 never does
 STAGING = "WORKBOOK_STAGING"  # set by a sweep, whose kernels nobody touches
@@ -20,11 +17,8 @@ TITLES = {
     "maps": "Where do the networks look?",
     "curves": "How did the networks train?",
 }
-ABSENT = {
-    "measures": "This report holds no scores (tables/scores.parquet of notebook 04).",
-    "maps": "This report holds no maps (tables/maps.npz of notebook 03).",
-    "curves": "This report holds no training curves (tables/histories.parquet of notebook 02).",
-}
+NEEDS = {"measures": "tables/scores.parquet of notebook 04", "maps": "tables/maps.npz of notebook 03"}
+NEEDS |= {"curves": "tables/histories.parquet of notebook 02"}
 
 
 def interactive() -> bool:
@@ -44,8 +38,8 @@ def what_predicts(models: pd.DataFrame, titles: dict[str, str]) -> Any:
     return _shown("measures", models, titles)
 
 
-def where_networks_look(models: pd.DataFrame, kept: "KeptMaps") -> Any:
-    """Explorer of maps on images, and of the overlap of all networks by any rule of cutting; see ``content.maps``."""
+def where_networks_look(models: pd.DataFrame, kept: Any) -> Any:
+    """Explorer of maps on images, and of the overlap of all networks by any rule of cutting; see ``content.maps``, ``maps_kept``."""
     return _shown("maps", models, kept)
 
 
@@ -60,17 +54,11 @@ def published(folder: Path) -> Any:
         return None
     from ipywidgets import HTML, VBox
 
+    from helpers.report.explore.content import of_report
     from helpers.report.explore.widget import Explorer
 
-    contents = [content for content in of_report(folder) if content["models"]]
-    return VBox([part for content in contents for part in (HTML(f"<h3>{TITLES[content['kind']]}</h3>"), Explorer.of(content))])
-
-
-def of_report(folder: Path) -> list[dict[str, Any]]:
-    """The content of each explorer of a report; without models where the report lacks what it shows, see ``ABSENT``."""
-    from helpers.report.explore import content
-
-    return content.of_report(folder)
+    found = [one for one in of_report(folder) if one["models"]]
+    return VBox([part for one in found for part in (HTML(f"<h3>{TITLES[one['kind']]}</h3>"), Explorer.of(one))])
 
 
 def _shown(kind: str, *given: Any) -> Any:

@@ -1,7 +1,6 @@
 """An explorer in JupyterLab: the script of the page, its content from the kernel, plotly.js once for a page.
 
-plotly's own ``FigureWidget`` brings a library of 4.8 MB for each figure; where a browser has not read it after 2 s, anywidget gives up
-and the figure stays empty.
+plotly's own ``FigureWidget`` loads 4.8 MB for each figure; where that takes a browser longer than 2 s, the figure stays empty.
 """
 
 import json
@@ -17,15 +16,11 @@ _TEMPLATES = Path(__file__).parents[1] / "templates"
 _LAB = """
 export default { render({ model, el }) {
   window.workbookPlotly ??= new Promise(resolve => {
-    const receive = message => {
-      if (!message?.library) return;
-      model.off("msg:custom", receive);
-      const script = document.createElement("script");
-      script.src = URL.createObjectURL(new Blob([message.library], { type: "text/javascript" }));
-      script.onload = () => resolve(window.Plotly);
+    model.on("msg:custom", ({ library }) => {
+      const script = Object.assign(document.createElement("script"), { onload: () => resolve(window.Plotly) });
+      script.src = URL.createObjectURL(new Blob([library], { type: "text/javascript" }));
       document.head.append(script);
-    };
-    model.on("msg:custom", receive);
+    });
     model.send("library");
   });
   el.classList.add("explorer");
@@ -43,7 +38,7 @@ class Explorer(anywidget.AnyWidget):
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> "Explorer":
-        """The explorer of some content, which answers when the page asks for plotly.js."""
+        """The explorer of some content, see ``content``; it answers when the page asks for plotly.js."""
         made = cls(content=json.dumps(content, allow_nan=False))
         made.on_msg(lambda widget, message, buffers: widget.send({"library": plotly.offline.get_plotlyjs()}))
         return made
