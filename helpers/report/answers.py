@@ -75,7 +75,7 @@ def not_learnt(catalogue: pd.DataFrame | None) -> str:
     if catalogue is None or not len(catalogue):
         return ""
     last = catalogue.drop_duplicates("run_id", keep="last")  # snapshots are in the order of their names: first, stop
-    failed = last[last["left_out"].fillna("").str.startswith("train accuracy not above") | last["snapshot"].eq("none")]
+    failed = last[last["left_out"].astype(str).str.startswith("train accuracy not above") | last["snapshot"].eq("none")]
     if len(failed) <= MOST_UNLEARNT * len(last):
         return ""
     low, high = failed["train_accuracy"].min(), failed["train_accuracy"].max()
@@ -104,8 +104,8 @@ def reasons(tables: Tables, measure: str) -> str:
 
 
 def points(value: float) -> str:
-    """Points with two digits: "5.7 points", "11 points"."""
-    return f"{value:.2g} points" if np.isfinite(value) else "undefined"
+    """Points with two digits: "5.7", "11", "0.1"."""
+    return f"{value:.1f}" if abs(value) < 9.95 else f"{value:.0f}"
 
 
 def _side(row: pd.Series, question: str) -> int:
@@ -174,19 +174,23 @@ def _prediction(primary: pd.DataFrame) -> tuple[str, Row]:
     saved, low, high = best[["saved_error_points", "saved_error_points_low", "saved_error_points_high"]]
     if low > 0:
         by = f"by training accuracy, training loss and the measure “{_title(best)}”"
-        sentence = f"The gap of a {group} that was not seen is predicted {by} to within {points(best['error_with'])} on average."
+        sentence = f"The gap of a {group} that was not seen is predicted {by} to within {points(best['error_with'])} points on average."
         shown = f"**Training accuracy and loss (the fit) with {_title(best)}** err least."
     else:
-        sentence = f"No measure clearly adds to training accuracy and loss, which predict the gap of a {group} that was not seen to {fit}."
+        sentence = (
+            f"No measure clearly adds to training accuracy and loss, which predict the gap of a {group} that was not seen to {fit} points."
+        )
         shown = "**No measure clearly adds** to training accuracy and loss (the fit)."
-    beside = [f"with {_title(row)} {points(row['error_with'])}" for name, row in known.iterrows() if name in (best.name, NAMED)]
-    trust = f"The best of {len(known)} measures, chosen on the same networks, saves {saved:.2g} ({low:.2g} to {high:.2g}) points."
+    beside = [f"with {_title(row)} {points(row['error_with'])} points" for name, row in known.iterrows() if name in (best.name, NAMED)]
+    trust = (
+        f"The best of {len(known)} measures, chosen on the same networks, saves {points(saved)} ({points(low)} to {points(high)}) points."
+    )
     trust += (
         f" Each of {int(primary['kinds'].max())} kinds is left out once."
         if by_kind
         else " There are too few kinds of training to leave one out."
     )
-    return sentence, Row(question, shown, f"error of the fit {fit}; {'; '.join(beside)}", trust)
+    return sentence, Row(question, shown, f"error of the fit {fit} points; {'; '.join(beside)}", trust)
 
 
 def _limits(primary: pd.DataFrame, tables: Tables) -> tuple[str, Row]:

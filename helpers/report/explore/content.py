@@ -50,8 +50,8 @@ def with_scores(
     models: pd.DataFrame, scores: pd.DataFrame, listing: pd.DataFrame, primary: pd.DataFrame | None = None
 ) -> tuple[pd.DataFrame, dict[str, str]]:
     """Models with a column per measure that has a direction, and their titles, those of the primary analysis first; see ``columns``."""
-    named = listing[listing["direction"] != 0].fillna({"variant": ""})
-    long = scores.fillna({"variant": ""}).merge(named[["measure", "variant", "column"]], on=["measure", "variant"])
+    named, scores = (table.astype({"variant": object}).fillna({"variant": ""}) for table in (listing[listing["direction"] != 0], scores))
+    long = scores.merge(named[["measure", "variant", "column"]], on=["measure", "variant"])
     titles = named[named["column"].isin(long.dropna(subset="value")["column"])].set_index("column")["title"].to_dict()
     first = [name for name in (primary["measure"] if primary is not None else ()) if name in titles]
     wide = models.merge(long.pivot_table("value", "model_id", "column"), "left", left_on="model_id", right_index=True)

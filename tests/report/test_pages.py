@@ -1,0 +1,202 @@
+"""Pages of a report: they show what the notebook shows, ask no other host, and run nothing that stands in a name."""
+
+import json
+import re
+import zipfile
+from html.parser import HTMLParser
+
+import nbformat
+import pandas as pd
+import pytest
+from nbconvert import HTMLExporter
+
+from helpers.files import PROJECT_ROOT
+from helpers.report import __main__ as command
+from helpers.report import findings, pages
+from tests.report import made
+
+COMMITTED = sorted((PROJECT_ROOT / "reports").glob("*/[0-9][0-9]_*.ipynb"))
+
+
+@pytest.fixture(autouse=True)
+def given_maps(monkeypatch):
+    made.give_maps(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """A written report; a test that changes it makes its own."""
+    folder = made.write_report(tmp_path_factory.mktemp("reports") / "made")
+    with pytest.MonkeyPatch.context() as patch:
+        made.give_maps(patch)
+        pages.write(folder)
+    return folder
+
+
+class Page(HTMLParser):
+    """Tags, links and text of a page."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.tags, self.attributes, self.text, self._inside = [], [], "", []
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.attributes += [(tag, *attribute) for attribute in attributes]
+
+    def handle_data(self, data):
+        self.text += data
+
+    def of(self, tag, name):
+        return [value for own, attribute, value in self.attributes if (own, attribute) == (tag, name)]
+
+
+def test_every_page_is_there_and_what_it_links_to(report):
+    written = {path.name for path in report.glob("*.html")}
+    assert written == {"index.html", "explore.html", "04_baselines.html"}
+    for path in [*report.glob("*.html"), report.parent / "index.html", report.parent / "assets/glossary.html"]:
+        page = Page(path)
+        links = page.of("a", "href") + page.of("link", "href") + page.of("script", "src") + page.of("img", "src")
+        for link in links:
+            if not link.startswith(("#", "data:")):
+                assert (path.parent / link.partition("#")[0]).is_file(), f"{path.name}: {link}"
+
+
+def test_no_page_asks_another_host_or_lets_a_name_run(report):
+    for path in [*report.glob("*.html"), report.parent / "index.html"]:
+        page = Page(path)
+        assert not [value for _, _, value in page.attributes if value and re.match(r"(https?:)?//", value)], path.name
+        assert not [name for _, name, _ in page.attributes if name.startswith("on")]
+        assert "default-src 'none'" in " ".join(filter(None, page.of("meta", "content")))
+        assert page.tags.count("script") == (6 if path.name == "explore.html" else 2) and "b" not in page.tags
+        text = path.read_text()
+        assert made.HOSTILE not in text.replace("\\u003c", "<") or path.name == "explore.html"
+    assert made.HOSTILE in (report / "explore.html").read_text().replace("\\u003c", "<"), "as a text of its script"
+
+
+def test_the_index_holds_the_answer_the_figure_four_questions_and_the_notebooks_in_this_order(report):
+    text = (report / "index.html").read_text()
+    told = pages.answer(findings.read(report))
+    page = Page(report / "index.html")
+    assert all(sentence in page.text.replace("\u00a0", " ") for sentence in told.sentences)
+    places = [text.index(part) for part in ("<ol", findings.FIGURE, "how far to trust it", "Which measure predicts the gap?", "<details>")]
+    assert places == sorted(places)
+    assert page.text.count("commit") == 2 and "abc" in page.text  # a heading, and the fact itself
+    (width,) = page.of("img", "width")
+    assert width == "320"
+
+
+def test_a_page_of_a_notebook_shows_all_of_it_under_its_headings(report):
+    text = (report / "04_baselines.html").read_text()
+    page = Page(report / "04_baselines.html")
+    assert '<h2 id="What-is-seen">' in text and "#What-is-seen" in page.of("a", "href")
+    assert page.of("img", "src") == ["figures/04_baselines-other.png"] and page.of("img", "width") == ["320"]
+    assert "Figure 4.1. Other." in page.text and "a bar" not in page.text
+    assert page.tags.count("tr") == 1 + len(made.catalogue()), "the whole table, not its first row"
+    assert "if 1 < 2:" in page.text and "kept" in page.text
+    assert page.text.index("if 1 < 2:") < page.text.index("printed\n")
+
+
+def test_a_word_of_the_glossary_is_linked_once_and_not_in_headings_or_code(report):
+    text = (report / "04_baselines.html").read_text()
+    links = re.findall(r'<a href="../assets/glossary.html" title="[^"]+">([^<]+)</a>', text)
+    assert links.count("pointing game") == 1 and len(links) == len(set(links))
+    assert not re.search(r"<(h1|h2|summary|code)\b[^>]*>[^<]*<a href=\"../assets", text)
+
+
+def test_a_figure_without_a_file_is_the_picture_of_the_notebook(tmp_path):
+    folder = made.write_report(tmp_path / "made")
+    (folder / "figures/04_baselines-other.png").unlink()
+    for name in ("catalogue.csv", "maps.npz"):
+        (folder / "tables" / name).unlink()
+    pages.write(folder)
+    page = Page(folder / "04_baselines.html")
+    assert page.of("img", "src")[0].startswith("data:image/png;base64,") and page.of("img", "width") == ["320"]
+    assert not (folder / "explore.html").exists(), "no models, nothing to explore"
+
+
+def test_explorers_say_what_the_report_does_not_hold(tmp_path):
+    folder = made.write_report(tmp_path / "made")
+    for name in ("scores.parquet", "maps.npz", "histories.parquet"):
+        (folder / "tables" / name).unlink()
+    pages.write(folder)
+    page = Page(folder / "explore.html")
+    assert page.text.count("This report does not hold") == 3
+    values = json.loads(re.search(r'id="values">(.*?)</script>', (folder / "explore.html").read_text())[1])
+    assert [item["models"] for item in values] == [[], [], []]
+
+
+def test_where_too_few_learnt_the_first_line_says_so_and_nothing_is_drawn(tmp_path):
+    folder = made.write_report(tmp_path / "made")
+    models = made.catalogue().assign(left_out="train accuracy not above 80%")
+    models.to_csv(folder / "tables/catalogue.csv", index=False)
+    pages.write(folder)
+    page = Page(folder / "index.html")
+    assert "36 of 36 networks did not learn enough" in page.text
+    assert "img" not in page.tags and "how far to trust it" not in page.text
+
+
+def test_a_study_without_networks_of_its_own_gives_what_its_notebooks_answer(tmp_path):
+    folder = made.write_report(tmp_path / "made")
+    for path in (folder / "tables").iterdir():
+        path.unlink()
+    story = folder / "story/04_baselines.json"
+    story.write_text(json.dumps([*json.loads(story.read_text()), {"kind": "text", "text": f"SSIM is 0.85 {made.HOSTILE}", "answer": True}]))
+    pages.write(folder)
+    for path in (folder / "index.html", folder.parent / "index.html"):
+        assert "is 0.85" in Page(path).text and "b" not in Page(path).tags
+
+
+def test_a_damaged_story_or_a_name_that_leaves_the_report_is_one_sentence(tmp_path, capsys):
+    folder = made.write_report(tmp_path / "made")
+    given = ["pages", "made", "--reports", str(tmp_path)]
+    story = json.loads((folder / "story/04_baselines.json").read_text())
+    story[1]["path"] = "../../../etc/passwd"
+    for content, said in (("{", "not readable JSON"), ("{}", "is not what a notebook records"), (json.dumps(story), "leaves the folder")):
+        (folder / "story/04_baselines.json").write_text(content)
+        assert command.main(given) == 2
+        error = capsys.readouterr().err
+        assert said in error and error.count("\n") == 1
+
+
+def test_a_report_is_shared_without_checkpoints_unless_asked_for(report, tmp_path):
+    (report / "checkpoints").mkdir()
+    (report / "checkpoints/a.safetensors").write_bytes(b"x")
+    for asked in (False, True):
+        with zipfile.ZipFile(pages.share(report, tmp_path / "made.zip", checkpoints=asked)) as packed:
+            names = packed.namelist()
+        assert ("made/checkpoints/a.safetensors" in names) is asked
+        assert {"made/index.html", "assets/pages.js", "assets/plotly.min.js"} <= {*names}
+    with pytest.raises(FileNotFoundError, match="run the study first"):
+        pages.share(tmp_path, tmp_path / "none.zip")
+
+
+def test_the_question_of_a_study_is_that_of_its_file():
+    asked = {path.stem: pages.study_question(path.stem) for path in (PROJECT_ROOT / "params").glob("*.yaml")}
+    assert all(question.endswith("?") and "#" not in question for question in asked.values())
+    assert asked["demo"] != pages.study_question("none") == pages._QUESTION
+
+
+def test_the_libraries_are_scripts_that_open_from_disk(report):
+    script = (report.parent / "assets/itables.js").read_text()
+    assert "window.itables={" in script and not re.search(r"\bexport\s*\{", script)
+
+
+@pytest.mark.parametrize("path", COMMITTED, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_a_committed_notebook_holds_every_figure_of_its_story_for_other_readers(path):
+    cells = nbformat.read(path, as_version=4).cells
+    shown = {
+        o.metadata.get("image/png", {}).get("alt") for cell in cells for o in cell.get("outputs", []) if "image/png" in o.get("data", {})
+    }
+    story = json.loads((path.parent / "story" / f"{path.stem}.json").read_text())
+    assert {item["alt"] for item in story if item["kind"] == "figure"} <= shown
+
+
+def test_the_usual_renderer_shows_the_figures_too(report):
+    body, _ = HTMLExporter(template_name="basic").from_filename(str(report / "04_baselines.ipynb"))
+    assert body.count("data:image/png;base64,") == 1 and 'alt="Figure 4.1. Other."' in body
+
+
+def test_the_tables_of_a_report_are_as_pandas_reads_them(report):
+    pd.testing.assert_frame_equal(findings.read(report)["kinds"], made.tables()["kinds"])
