@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+from helpers.training.cuda_graph import autocast
 from torch import Tensor, nn
 
 from benchmarks import interleaved
@@ -24,7 +25,6 @@ from helpers.data.dataset import ImageSet
 from helpers.measures import evidence, passes, registry
 from helpers.networks import fused, hooks, resnet
 from helpers.training.config import PRECISIONS
-from helpers.training.cuda_graph import autocast
 
 THRESHOLDS = tuple(number / 21 for number in range(1, 21))
 CLASSES = 20

@@ -8,10 +8,10 @@ from dataclasses import replace
 import nbformat
 import pandas as pd
 import pytest
+from helpers.locks import LockHolder
 
 from helpers.data.dataset import load_study_data
 from helpers.files import PROJECT_ROOT
-from helpers.locks import LockHolder
 from helpers.training import catalogue, pool
 from helpers.training.config import run_id
 from helpers.training.run import train_run

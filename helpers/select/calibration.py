@@ -73,7 +73,9 @@ def read(reports: Path, study: str) -> Calibration:
     folder = inside(reports, study)
     if not all((folder / "tables" / name).is_file() for name in ("catalogue.csv", "scores.parquet")):
         there = ", ".join(studies(reports)) or "none"
-        raise FileNotFoundError(f"the study {study!r} has no catalogue.csv and scores.parquet in {folder / 'tables'}; studies that have: {there}")
+        raise FileNotFoundError(
+            f"the study {study!r} has no catalogue.csv and scores.parquet in {folder / 'tables'}; studies that have: {there}"
+        )
     try:
         every = scored_models(folder)
         listing = registry.columns()

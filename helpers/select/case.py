@@ -82,7 +82,9 @@ def of_files(
     kept = {name: held_out_images(path, own, images, name, labelled=name == "labelled") for name, path in held.items() if path}
     own = own._replace(**kept)
     models = [load.model(path, name, architecture, load.normaliser(*normalisation)) for name, path in files.items()]
-    facts = pd.DataFrame([_facts(model, path, architecture, own) for model, path in zip(models, files.values(), strict=True)], columns=FACTS)
+    facts = pd.DataFrame(
+        [_facts(model, path, architecture, own) for model, path in zip(models, files.values(), strict=True)], columns=FACTS
+    )
     good = [model for model, fault in zip(models, facts["fault"], strict=True) if not fault]
     store = Store(work, partial(_itself, own), device=device, jobs=jobs)
     found = judging.scored(store, good, own, by) if good else None
@@ -108,9 +110,7 @@ def _itself(own: Own) -> Own:
     return own
 
 
-def _images(
-    files: dict[str, Path], images: Path, reports: Path, work: Path, class_names: Sequence[str], size: int, most: int
-) -> Own:
+def _images(files: dict[str, Path], images: Path, reports: Path, work: Path, class_names: Sequence[str], size: int, most: int) -> Own:
     """The training images: those of the study whose published checkpoints these are, where the images are there, or all that are given."""
     headers = [load.header(path) for path in files.values()]
     if len(data := {header.get("data", "") for header in headers}) == 1 and (study := calibration.of_data(reports, data.pop())):

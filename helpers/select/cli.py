@@ -13,7 +13,9 @@ Nothing is trained, no test image is needed, and no code from a checkpoint is ru
 def parser() -> argparse.ArgumentParser:
     """Describe the command line."""
     made = argparse.ArgumentParser(prog="python -m helpers.select", description=DESCRIPTION)
-    made.add_argument("checkpoints", type=Path, help="folder of .safetensors, .pt, .pth, .ckpt or .bin files with state dicts, or one such file")
+    made.add_argument(
+        "checkpoints", type=Path, help="folder of .safetensors, .pt, .pth, .ckpt or .bin files with state dicts, or one such file"
+    )
     made.add_argument("images", type=Path, help="folder or .zip of the training images, a folder per class")
     made.add_argument("--labelled", type=Path, help="folder or .zip of held-out images, a folder per class; 50 or more help much")
     made.add_argument("--target", type=Path, help="folder or .zip of images without labels of where the networks will work")

@@ -23,7 +23,15 @@ LARGEST_SIDE = 224  # where none is given
 MOST_HELD_OUT = 1000  # images of a target, and labelled ones, that are taken at most
 FEWEST_LABELLED = 10  # below, the interval of a proportion is about as wide as not knowing it
 _COPIES = 0.05  # of the images: a copy here and there is in most collections
-_OF_A_STUDY = ("data_source", "class_ids", "image_size", "images_per_class", "test_images_per_class", "minimum_images_per_class", "data_seed")
+_OF_A_STUDY = (
+    "data_source",
+    "class_ids",
+    "image_size",
+    "images_per_class",
+    "test_images_per_class",
+    "minimum_images_per_class",
+    "data_seed",
+)
 
 
 class Own(NamedTuple):
@@ -108,7 +116,9 @@ def training_images(path: Path, class_names: Sequence[str] = (), *, size: int = 
     return Own(images, classes, ScoringSet(tuple(range(len(images))), name, len(records)), told)
 
 
-def images_of_report(path: Path, study: str, parameters: Mapping[str, Any], checkpoints: pd.DataFrame, most: int, cache: Path) -> Own | None:
+def images_of_report(
+    path: Path, study: str, parameters: Mapping[str, Any], checkpoints: pd.DataFrame, most: int, cache: Path
+) -> Own | None:
     """Images that a study's published checkpoints were fitted to, found in its source by the parameters by which the study chose them.
 
     Args:
@@ -151,7 +161,9 @@ def held_out_images(path: Path, own: Own, training_path: Path, what: str, *, lab
     archive, records = listed(path, held_out=True)
     if labelled and (unknown := sorted({record.class_id for record in records} - set(own.classes))):
         told = ", ".join(name or "none" for name in unknown[:3])
-        raise ValueError(f"labels of {path} are none of the classes: {told}; the classes are {', '.join(own.classes[:5])} ({len(own.classes)})")
+        raise ValueError(
+            f"labels of {path} are none of the classes: {told}; the classes are {', '.join(own.classes[:5])} ({len(own.classes)})"
+        )
     order = np.random.default_rng(seed).permutation(len(records))[:MOST_HELD_OUT]
     classes = own.classes if labelled else tuple({record.class_id for record in records})
     found = _stacked(_decoded(archive, [records[row] for row in order], own.train.images.shape[-1]), classes, path)

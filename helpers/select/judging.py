@@ -226,7 +226,9 @@ def right_orders(reports: Path) -> tuple[float, int]:
     return (right / count if count else np.nan), count
 
 
-def on_target(reports: Path, study: Calibration, found: Scored, said: Mapping[str, NDArray[np.float32]], level: float = LEVEL) -> pd.DataFrame:
+def on_target(
+    reports: Path, study: Calibration, found: Scored, said: Mapping[str, NDArray[np.float32]], level: float = LEVEL
+) -> pd.DataFrame:
     """Predicted accuracy on images without labels: by the fit and what measures of such images the study chooses.
 
     Args:

@@ -14,7 +14,7 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
-from helpers.networks.portable import Form, form_in, header_of
+from helpers.networks.portable import form_in, header_of
 from helpers.networks.resnet import sample_first
 from helpers.networks.weights import check_numbers, read_state
 from helpers.scoring.models import Model
@@ -194,7 +194,9 @@ def _made(architecture: str, function: Callable[..., Any], takes: bool, classes:
     try:
         network = function(classes) if takes else function()
     except Exception as fault:  # likewise
-        raise ValueError(f"architecture {architecture!r} makes no network of {classes} classes ({type(fault).__name__}: {fault})") from fault
+        raise ValueError(
+            f"architecture {architecture!r} makes no network of {classes} classes ({type(fault).__name__}: {fault})"
+        ) from fault
     if not isinstance(network, nn.Module):
         raise ValueError(f"architecture {architecture!r} gives {type(network).__name__}, and must give a torch.nn.Module")
     return network

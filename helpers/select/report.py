@@ -10,11 +10,11 @@ import pandas as pd
 
 from helpers.files import complete_or_absent, inside
 from helpers.measures import registry
+from helpers.networks.portable import Form
 from helpers.report.style import count, listed, percent, points
 from helpers.select.calibration import Calibration
 from helpers.select.described import described
 from helpers.select.judging import AS_GOOD, NOT_JUDGED, NOT_READ, ORDERED, Scored
-from helpers.networks.portable import Form
 
 _LIKE = "on images like your training images"
 
@@ -152,7 +152,11 @@ def write_cards(folder: Path, table: pd.DataFrame, facts: pd.DataFrame, images: 
 def _card(row: Mapping[str, Any], images: str, basis: str) -> str:
     interval = f" ({span(row['accuracy_low'], row['accuracy_high'])})" if np.isfinite(row["accuracy"]) else ""
     gap = f" ({span(row['gap_low'], row['gap_high'])})" if np.isfinite(row["gap"]) else ""
-    own = f"{percent(row['labelled_right'])} ({span(row['counted_low'], row['counted_high'])})" if np.isfinite(row["labelled_right"]) else "none"
+    own = (
+        f"{percent(row['labelled_right'])} ({span(row['counted_low'], row['counted_high'])})"
+        if np.isfinite(row["labelled_right"])
+        else "none"
+    )
     return _CARD.format(
         checkpoint=f"`{row['checkpoint'].replace('`', chr(39))}`",
         network=row["network"],

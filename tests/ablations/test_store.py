@@ -9,6 +9,8 @@ import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers.scoring.common_set import ScoringSet
+from helpers.scoring.single_images import folder_name, save_image_values
 
 from helpers.ablations import compute, store
 from helpers.ablations.compute import CLOSED_FORMS, AblationSettings
@@ -18,8 +20,6 @@ from helpers.data import manifest
 from helpers.data.dataset import load_study_data
 from helpers.measures import evidence, registry
 from helpers.networks import hooks, resnet
-from helpers.scoring.common_set import ScoringSet
-from helpers.scoring.single_images import folder_name, save_image_values
 from helpers.training.catalogue import read_catalogue, run_folder, save_scores
 from helpers.training.config import RunConfig
 from helpers.training.run import train_run

@@ -7,12 +7,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from helpers.scoring.look import Overlays
 from matplotlib.colors import to_hex
 
 from helpers.data.dataset import ImageSet
 from helpers.report import cams, data, style, training
 from helpers.scoring import classification
-from helpers.scoring.look import Overlays
 from helpers.statistics import tables
 from helpers.statistics.tables import correlation_table, selection_table
 from helpers.training.config import RunConfig
