@@ -70,6 +70,12 @@ def measure(
     return entered
 
 
+def measures(family: str, direction: int, *rows: tuple[str, str, str, str, Callable[..., Value]]) -> None:
+    """Enter measures of one line each: name, title (empty: the name in words), source, summary, and the function, see ``measure``."""
+    for name, title, source, summary, function in rows:
+        enter(Measure(name, title or name.replace("_", " "), family, direction, source, (), summary, needs(function), function))
+
+
 def of_families(families: Sequence[str]) -> list[Measure]:
     """List the measures of some families, in the order of the families and of their definition."""
     return [item for family in families for item in MEASURES.values() if item.family == family]
