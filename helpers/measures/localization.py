@@ -27,8 +27,8 @@ def rightly_classified(logits: Tensor, labels: Tensor) -> NDArray[np.bool_]:
     return (logits.argmax(1) == labels).numpy()
 
 
-# Means over the images of a column of ``chance.chance_scores``, where it is defined: name, title, source, summary. All are of the map of the
-# predicted class, so that no label is used; an empty map scores 0. Those in ``chance.CORRECTED`` are 0 for a map that looks at no image.
+# Means over the images of a column of ``chance.chance_scores``, where it is defined: name, title, source, summary. All are of the map
+# of the predicted class, so that no label is used; an empty map scores 0. Those in ``chance.CORRECTED`` are 0 for a map of no image.
 _MEANS = (
     ("iou", "IoU", "Du et al. 2024, equations 2 to 6", "Overlap of the map's mask with the boxes by pixel, |A and B| / |A or B|"),
     ("iou_b", "IoU-B", "Du et al. 2024, section 3.2", "IoU of the smallest upright rectangle around the mask"),
@@ -49,22 +49,12 @@ def _mean(name: str) -> Callable[[pd.DataFrame], float]:
 for _name, *_texts, _summary in _MEANS:
     _summary += ", less the same with the boxes of 8 other images; in [-1, 1]" if _name in chance.CORRECTED else "; in [0, 1]"
     measures("localization", 1, (_name, *_texts, _summary, _mean(_name)))
-_FLOOR, _AREA = (
-    "Share of the images that boxes cover: the IoU of a map that covers them all",
-    "Median share of an image that the mask covers",
-)
-_NEITHER, _EMPTY = (
-    "Images with neither map nor box, or a map that is not finite",
-    "Images whose map has no pixel above the threshold: IoU 0",
-)
+_FLOOR, _AREA = "Share of images that boxes cover: the IoU of a map of ones", "Median share of an image that its mask covers"
 measures(
     "localization",
     0,
     ("whole_image_floor", "whole-image floor", "count", _FLOOR, lambda image_overlaps: image_overlaps["box_area"].mean()),
     ("mask_area", "", "count", _AREA, lambda image_overlaps: image_overlaps["mask_area"].median()),
-    ("images_scored", "", "count", "Images of the pass", lambda image_overlaps: len(image_overlaps)),
-    ("images_without_overlap", "", "count", _NEITHER, lambda image_overlaps: image_overlaps["iou"].isna().sum()),
-    ("images_with_empty_map", "", "count", _EMPTY, lambda image_overlaps: image_overlaps["empty_map"].sum()),
 )
 
 
@@ -109,6 +99,16 @@ def mask_agreement(image_overlaps: pd.DataFrame) -> Mapping[str, float]:
     """Segmentation metrics of the map's mask against the box's, over the pixels of all images together, each in [0, 1]."""
     values = detection.mask_metrics(*chance.pixels_together(image_overlaps))
     return {name: values[key] for name, key in _MASKS.items()}
+
+
+_NEITHER, _EMPTY = "Images with neither map nor box, or a map that is not finite", "Images whose mask is empty; their IoU is 0"
+measures(
+    "localization",
+    0,
+    ("images_scored", "", "count", "Images of the pass", lambda image_overlaps: len(image_overlaps)),
+    ("images_without_overlap", "", "count", _NEITHER, lambda image_overlaps: image_overlaps["iou"].isna().sum()),
+    ("images_with_empty_map", "", "count", _EMPTY, lambda image_overlaps: image_overlaps["empty_map"].sum()),
+)
 
 
 @provides
