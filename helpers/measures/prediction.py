@@ -11,18 +11,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from helpers.measures.evidence import PROVIDERS, provides
-from helpers.measures.registry import measure, measures
+from helpers.measures.registry import measure
 from helpers.networks.hooks import prepared
 
 Array = NDArray[np.float64]
 
 
 PROVIDERS["probabilities"] = lambda logits: logits.double().softmax(1)  # (N, K) float64
-
-
-def entropies(probabilities: Tensor) -> Tensor:
-    """Shannon entropy of each image's predicted distribution, nats: (N, K) -> (N,)."""
-    return torch.special.entr(probabilities).sum(1)
 
 
 @provides
@@ -107,12 +102,10 @@ def output_margin(margins: Array) -> Mapping[str, float]:
     return dict(zip(_MARGINS, (*np.percentile(margins, [10, 5]), margins.mean(), margins.std(), *shape), strict=True))
 
 
-_LOSS = "Mean cross-entropy of the training images in evaluation mode, nats"
-measures(
-    "prediction",
-    -1,
-    ("training_loss", "", "cross-entropy of the training set", _LOSS, lambda logits, labels: cross_entropy(logits.double(), labels)),
-)
+@measure("prediction", -1, "cross-entropy of the training set")
+def training_loss(logits: Tensor, labels: Tensor) -> float:
+    """Mean cross-entropy of the training images in evaluation mode, nats."""
+    return float(cross_entropy(logits.double(), labels))
 
 
 @measure("prediction", 1, "accuracy on the training set")
@@ -123,12 +116,10 @@ def training_accuracy(logits: Tensor, labels: Tensor) -> float:
     return float((logits.argmax(1) == labels).double().mean())
 
 
-_ENTROPY = "Mean entropy of the predicted distributions, nats, in [0, ln K]"
-measures(
-    "prediction",
-    -1,
-    ("prediction_entropy", "", "mean Shannon entropy of the predictions", _ENTROPY, lambda probabilities: entropies(probabilities).mean()),
-)
+@measure("prediction", -1, "mean Shannon entropy of the predictions")
+def prediction_entropy(probabilities: Tensor) -> float:
+    """Mean entropy of the predicted distributions, nats, in [0, ln K]."""
+    return float(torch.special.entr(probabilities).sum(1).mean())
 
 
 @provides
@@ -138,7 +129,7 @@ def prediction_values(
     """Values of single images, (N,) each: float16 of which the measures are means, and bool, whether the class is right."""
     values = {
         "training_loss": cross_entropy(logits.double(), labels, reduction="none"),
-        "prediction_entropy": entropies(probabilities),
+        "prediction_entropy": torch.special.entr(probabilities).sum(1),
         "effective_invariance": torch.stack([invariance_of(probabilities, turned)[0] for turned in rotated_probabilities]).mean(0),
     }
     return {name: value.numpy().astype(np.float16) for name, value in values.items()} | {"correct": (logits.argmax(1) == labels).numpy()}

@@ -28,15 +28,16 @@ def operator_norm(weight: Tensor, input_size: Pair, stride: Pair = (1, 1), dilat
     At least 0; NaN when a weight, (c_out, c_in / groups, kh, kw), is not finite.
     """
     kernels = weight.detach().cpu().double().unflatten(0, (groups, -1))  # (g, n, c, kh, kw)
-    if not kernels.isfinite().all():
+    if not math.isfinite(scale := float(kernels.abs().max())):
         return math.nan
+    kernels = kernels / (scale or 1)  # its squares are to fit into single precision
     spread = [(taps - 1) * step + 1 for taps, step in zip(kernels.shape[3:], dilation, strict=True)]
     wide = kernels.new_zeros(*kernels.shape[:3], *(-(-taps // step) * step for taps, step in zip(spread, stride, strict=True)))
     wide[..., : spread[0] : dilation[0], : spread[1] : dilation[1]] = kernels
     split = wide.unflatten(4, (-1, stride[1])).unflatten(3, (-1, stride[0]))  # (g, n, c, kh / s, s, kw / s, s)
     kernels = split.permute(0, 1, 2, 4, 6, 3, 5).flatten(2, 4)
     grid = [-(-max(size, taps) // step) if taps > step else 1 for size, taps, step in zip(input_size, spread, stride, strict=True)]
-    return math.sqrt(_largest(kernels if kernels.shape[1] <= kernels.shape[2] else kernels.transpose(1, 2), grid))
+    return scale * math.sqrt(_largest(kernels if kernels.shape[1] <= kernels.shape[2] else kernels.transpose(1, 2), grid))
 
 
 def _largest(kernels: Tensor, grid: Sequence[int]) -> float:
