@@ -119,8 +119,8 @@ def test_a_kernel_of_one_pixel_is_a_matrix(stride):
 @pytest.mark.parametrize("seed", range(2))
 def test_the_norm_lies_between_the_matrix_and_three_times_the_matrix(seed):
     weight = random_kernel(5, 4, 3, 3, seed=seed)
-    reshaped, operator = reshaped(weight), spectral.operator_norm(weight, (12, 12))
-    assert reshaped < operator < 3 * reshaped
+    matrix, operator = reshaped(weight), spectral.operator_norm(weight, (12, 12))
+    assert matrix < operator < 3 * matrix
     patches = random_kernel(5, 3, 4, 4, seed=seed)  # that do not overlap are a matrix
     assert spectral.operator_norm(patches, (12, 12), (4, 4)) == pytest.approx(reshaped(patches), rel=1e-12)
     constant = torch.ones(1, 1, 3, 3)
