@@ -183,9 +183,9 @@ def test_path_norm_leaves_the_network_and_refuses_what_is_no_sum_over_paths():
     for module in (nn.GroupNorm(1, 3), nn.InstanceNorm2d(3), nn.BatchNorm2d(3, track_running_stats=False)):
         message = rf"^the path norm is not defined: 0 \({type(module).__name__}\) divides by statistics of its input$"
         with pytest.raises(ValueError, match=message):
-            norms.squared_paths(nn.Sequential(module, nn.Flatten(), nn.Linear(3, 1)), (3, 1, 1))
+            norms.path_product(nn.Sequential(module, nn.Flatten(), nn.Linear(3, 1)), torch.zeros(1, 3, 1, 1))
     with pytest.raises(ValueError, match=r"^the path norm cannot be had, the network does not run in float64: .*mat1 and mat2"):
-        norms.squared_paths(nn.Sequential(nn.Flatten(), nn.Linear(5, 1)), (3, 1, 1))
+        norms.path_product(nn.Sequential(nn.Flatten(), nn.Linear(5, 1)), torch.zeros(1, 3, 1, 1))
 
 
 def test_what_is_zero_or_below_is_undefined():
