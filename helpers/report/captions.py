@@ -68,7 +68,7 @@ def primary(table: pd.DataFrame) -> str:
         return "Too few models, kinds of training or configurations for the primary analysis."
     best = known.sort_values("error_with").iloc[0]
     return (
-        f"Training accuracy and loss alone predict the gap of a {best['left_out']} left out to {best['error_without']:.1f} points; with "
+        f"Training accuracy and loss alone predict the gap of a kind of training left out to {best['error_without']:.1f} points; with "
         f"{best['title']} beside them to {best['error_with']:.1f}."
     )
 

@@ -183,7 +183,9 @@ def _told(folder: Path) -> tuple[Answer, list[str]]:
 def _write_index(folder: Path) -> Path:
     """``index.html``: the answer with its figure and four questions, the notebooks, and folded what stands behind it."""
     told, others = _told(folder)
-    known = {"answer": told, "others": others, "causal": CAUSAL, "meant": findings.MEANT, "heads": findings.HEADS}
+    known = {"answer": told, "others": others, "causal": CAUSAL, "heads": findings.HEADS}
+    if told.rows:
+        known["meant"] = findings.meant(findings.read(folder))
     if told.rows and (folder / findings.FIGURE).is_file():
         known["figure"] = (findings.FIGURE, findings.CAPTION, *Image.open(folder / findings.FIGURE).size)
     notebooks, kinds = executed_notebooks(folder), ("values", "facts")  # of parameters, and of provenance
