@@ -134,7 +134,11 @@ def _paper(primary: pd.DataFrame, tables: Tables, mute: bool) -> tuple[str, Row]
         return told, Row(question, "Not asked.", "–", _size(primary))
     row = primary.loc[PAPER]
     stated = tables["claims"].query("measure == @PAPER and question == 'r_gap'") if len(tables.get("claims", ())) else ()
-    told = stated["verdict"].iloc[0] if len(stated) else verdict(-1, *row[["r_gap_low", "r_gap_high", "r_gap_p"]], published_r(), significant=1 - row["level"])
+    told = (
+        stated["verdict"].iloc[0]
+        if len(stated)
+        else verdict(-1, *row[["r_gap_low", "r_gap_high", "r_gap_p"]], published_r(), significant=1 - row["level"])
+    )
     overlap, r = "a network's map overlaps the object's box (IoU)", f"r = {row['r_gap']:.2f}"
     how = {-1: "goes less with its gap than in the paper", 0: "hardly goes with its gap", 1: "goes with a larger gap"}[_side(row, "r_gap")]
     sentence = {

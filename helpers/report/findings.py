@@ -89,7 +89,11 @@ def page(folder: Path) -> str:
     told, figure = answer(tables), (folder / FIGURE).is_file()
     parts = [f"# What {folder.name} says", told.warning, " ".join(told.sentences)]
     if told.rows:
-        parts += [f"{CAUSAL} {meant(tables)}", f"![{CAPTION}]({FIGURE})" if figure else "", _markdown(pd.DataFrame(told.rows, columns=list(HEADS)))]
+        parts += [
+            f"{CAUSAL} {meant(tables)}",
+            f"![{CAPTION}]({FIGURE})" if figure else "",
+            _markdown(pd.DataFrame(told.rows, columns=list(HEADS))),
+        ]
         parts += [f"<details><summary>{title}</summary>\n\n{_markdown(table)}\n\n</details>" for title, table in folded(tables)]
     parts += [f"`make findings STUDY={folder.name}` checks every number on this page; all tables: [tables](tables)."]
     return "\n\n".join(filter(None, parts)) + "\n"

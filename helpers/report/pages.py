@@ -160,7 +160,9 @@ def _figure(folder: Path, paths: Mapping[str, str], output: Mapping[str, Any]) -
     source = escape(paths[alt]) if known else f"data:image/png;base64,{escape(inner)}"
     width, height = Image.open(folder / paths[alt] if known else io.BytesIO(base64.b64decode(inner))).size
     picture = f'<img src="{source}" alt="{escape(alt)}" width="{width}" height="{height}" loading="lazy">'
-    return Markup(f'<figure><a href="{source}">{picture}</a></figure>' if known else f"<figure>{picture}</figure>")
+    vector = (folder / paths[alt]).with_suffix(".svg").is_file() if known else False
+    larger = escape(f"{Path(paths[alt]).with_suffix('.svg')}") if vector else source
+    return Markup(f'<figure><a href="{larger}">{picture}</a></figure>' if known else f"<figure>{picture}</figure>")
 
 
 def _table(folder: Path, names: Mapping[str, str], shown: str) -> Markup:
