@@ -14,7 +14,7 @@ from helpers.report.tables import two_digits
 
 PAGE = "FINDINGS.md"
 FIGURE = "figures/04_baselines-primary.png"
-CAPTION = "The primary measures against the gap, one point a network, coloured by kind of training."
+CAPTION = "What each measure says of the gap, in all networks and within one kind of training, and how much it helps to predict it."
 MEANT = "The gap is training accuracy minus test accuracy; r is Pearson's correlation with it; brackets hold {level:.3g} % intervals."
 HEADS = ("question", "answer", "number", "how far to trust it")
 READ = ("catalogue", "primary", "kinds", "claims", "gates", "known_in_advance", "measures_ranking")
