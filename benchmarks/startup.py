@@ -16,11 +16,11 @@ from helpers.files import PROJECT_ROOT
 from helpers.sweep.study_file import load_study
 
 CHECK = "from pathlib import Path; from helpers.sweep.study_file import load_study; load_study(Path({!r}), Path('notebooks'))"
-LOAD = "import json, sys; from pathlib import Path; from helpers.data import dataset; given = json.loads(sys.argv[1]); \
-dataset.load_study_data(**given | {'cache_dir': Path(given['cache_dir'])})"
-HEAD = "from helpers import data, measures, report, scoring, statistics, sweep, training; data.of_study, measures.MeasureSettings, \
-report.open_report, report.cam_steps, scoring.score_missing, statistics.correlation_table, \
-sweep.parameters_in_force, training.models_of_study"
+LOAD = "import json, sys; from pathlib import Path; from helpers.data import images; given = json.loads(sys.argv[1]); \
+images.load_study_data(**given | {'cache_dir': Path(given['cache_dir'])})"
+HEAD = "from helpers import measures, report, scoring, statistics, sweep, training; from helpers.data import manifest; \
+manifest.of_study, measures.MeasureSettings, report.open_report, report.cam_steps, scoring.score_missing, \
+statistics.correlation_table, sweep.parameters_in_force, training.models_of_study"
 IMAGES, FIGURE = "01_data_subset", "03_cam_scoring"
 DATA = ("data_source", "data_path", "class_ids", "image_size", "images_per_class", "test_images_per_class", "data_seed")
 DATA += ("minimum_images_per_class",)

@@ -12,7 +12,7 @@ from helpers import constraints
 from helpers.ablations import compute
 from helpers.cams import attribution, closed_form, object_masks
 from helpers.constraints import CONSTRAINTS, FREE_TEXTS, check_values, near_names, relation_faults, value_fault
-from helpers.data import dataset, synthetic
+from helpers.data import images, synthetic
 from helpers.files import PROJECT_ROOT
 from helpers.kappa import backbones, networks, noise, probe
 from helpers.measures import registry
@@ -50,7 +50,7 @@ def test_every_parameter_but_a_switch_has_a_constraint_or_is_a_free_text():
         ("architectures", resnet.ARCHITECTURES),
         ("stem", resnet.STEMS),
         ("optimizers", config.OPTIMIZERS),
-        ("data_source", dataset.DATA_SOURCES),
+        ("data_source", images.DATA_SOURCES),
         ("cam_method", closed_form.CLOSED_FORM_METHODS),
         ("families", registry.FAMILIES),
         ("sampled_methods", compute.SAMPLED_METHODS),
@@ -263,7 +263,7 @@ def refused_by_the_modules(parameters):
     if "learning_rates" in parameters and len(parameters["learning_rates"]) < 50:
         cost.planned_runs(parameters)
     if "data_source" in parameters:
-        dataset._check({name: parameters[name] for name in NOTEBOOKS["01_data_subset"]})
+        images._check({name: parameters[name] for name in NOTEBOOKS["01_data_subset"]})
     if "kappa_families" in parameters:
         networks.check_asked(parameters["kappa_families"], parameters["kappa_weights"], 6, 6)
     if "sampled_methods" in parameters:

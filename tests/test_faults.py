@@ -15,7 +15,7 @@ import psutil
 import pytest
 import yaml
 
-from helpers.data.dataset import load_study_data
+from helpers.data.images import load_study_data
 from helpers.files import PROJECT_ROOT
 from helpers.locks import LockHolder
 from helpers.sweep import cli

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from helpers.ablations.compute import AblationSettings, Stage, last_stage, sampled_images
 from helpers.cams import attribution, chance, closed_form
-from helpers.data.dataset import ImageSet
+from helpers.data.images import ImageSet
 from helpers.networks import hooks, resnet
 from helpers.report.style import count, interval
 from helpers.statistics.correlations import kendall, partial_correlation

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from helpers.cams import attribution, closed_form, gradient, overlap
 from helpers.cams.overlap import CountedBoxes, annotated
-from helpers.data.dataset import ImageSet
+from helpers.data.images import ImageSet
 from helpers.networks import hooks, resnet
 
 CORRECT, TORCHCAM = "correct", "torchcam"  # formulas

@@ -18,7 +18,7 @@ from helpers.ablations import compute
 from helpers.ablations.attributions import ATTRIBUTION_COLUMNS, attribution_scores
 from helpers.ablations.compute import AblationSettings, closed_form_scores, sampled_scores
 from helpers.cams import overlap
-from helpers.data.dataset import ImageSet, StudyData
+from helpers.data.images import ImageSet, StudyData
 from helpers.files import inside, is_sound, sealed
 from helpers.measures import evidence, passes, registry
 from helpers.networks import resnet

@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from helpers.cams import chance, detection, overlap
-from helpers.data.dataset import ImageSet
+from helpers.data.images import ImageSet
 from helpers.files import from_root
 from helpers.networks import hooks, resnet, weights
 
@@ -108,7 +108,7 @@ def masks_from_folder(folder: str | Path, names: Sequence[str], size: int, *, ot
 
     Args:
         folder: folder of masks, relative to the project's root, searched with all that lies in it.
-        names: one for each image, such as ``dataset.ImageSet.names``.
+        names: one for each image, such as ``ImageSet.names``.
         size: side S of the square masks, pixels.
         otsu: take what is brighter than the Otsu threshold (for grey saliency maps, and for JPEG, whose background is not exactly
             0); else what is not 0, in any channel but transparency, or not index 0 of a palette.

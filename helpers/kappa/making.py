@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 from torchvision.models.efficientnet import EfficientNet, MBConvConfig
 
 from helpers.constraints import MADE_NETWORKS
-from helpers.data.dataset import ImageSet
+from helpers.data.images import ImageSet
 from helpers.files import give_up, is_sound, read_json, write_json, write_tensors
 from helpers.networks import resnet
 from helpers.training import pool, state

@@ -13,7 +13,7 @@ import torch
 from sklearn.pipeline import Pipeline
 from torch import nn
 
-from helpers.data.dataset import ImageSet
+from helpers.data.images import ImageSet
 from helpers.files import is_sound, read_tensors, sealed
 from helpers.kappa import backbones, making
 from helpers.kappa.backbones import RANDOM, Backbone

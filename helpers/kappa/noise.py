@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss, pixel_shuffle
 
-from helpers.data.degrade import blurred, check_images, in_chunks, ssim, with_noise
+from helpers.data.shifts import blurred, check_images, in_chunks, ssim, with_noise
 from helpers.networks.hooks import evaluation_mode
 
 GENERATORS = ("blur", "gaussian", "autoencoder")

@@ -14,7 +14,7 @@ from sklearn.metrics import confusion_matrix
 from sklearn.pipeline import Pipeline
 from torch import Tensor
 
-from helpers.data.dataset import ImageSet, StudyData
+from helpers.data.images import ImageSet, StudyData
 from helpers.files import is_sound, read_json, read_tensors, write_json, write_tensors
 from helpers.kappa import backbones, probe, statistics
 from helpers.kappa.backbones import Backbone

@@ -44,7 +44,6 @@ FACE = {
         "stated",
         "study_gates",
     ],
-    "data": ["box_sizes", "categories", "class_counts", "class_sizes", "data_found", "faults_found", "images_chosen", "images_with_boxes"],
     "explore": ["explore_published", "sweep_monitor", "what_predicts", "where_it_looks"],
     "measures": [
         "costs",

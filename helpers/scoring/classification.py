@@ -12,7 +12,7 @@ from scipy.special import expit, log_softmax
 from sklearn import metrics
 from torch import Tensor
 
-from helpers.data.dataset import StudyData
+from helpers.data.images import StudyData
 from helpers.files import inside, is_sound, read_tensors, write_tensors
 from helpers.networks import resnet
 from helpers.training.catalogue import lacks_weights, load_model, models_of

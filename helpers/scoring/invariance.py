@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from helpers.data.dataset import StudyData
+from helpers.data.images import StudyData
 from helpers.measures.registry import MEASURES
 from helpers.measures.transforms import TRANSFORMS, invariance_targets, transforms_of
 from helpers.networks import resnet

@@ -8,7 +8,7 @@ import pandas as pd
 import torch
 
 from helpers.cams import overlap
-from helpers.data.dataset import ImageSet, StudyData
+from helpers.data.images import ImageSet, StudyData
 from helpers.measures import passes
 from helpers.networks import hooks, resnet
 from helpers.training.catalogue import Model, load_model, models_of

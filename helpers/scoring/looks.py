@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from helpers.cams import chance, closed_form, gradient, overlap
-from helpers.data.dataset import ImageSet, StudyData
+from helpers.data.images import ImageSet, StudyData
 from helpers.files import complete_or_absent
 from helpers.measures import passes
 from helpers.networks import hooks, resnet

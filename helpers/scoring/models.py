@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from helpers.data.dataset import ImageSet, StudyData
+from helpers.data.images import ImageSet, StudyData
 from helpers.files import read_tensors
 from helpers.measures import evidence, registry
 from helpers.measures.evidence import closure

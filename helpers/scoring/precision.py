@@ -7,7 +7,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from helpers.data.dataset import StudyData
+from helpers.data.images import StudyData
 from helpers.measures.passes import batch_size, maps_and_logits, output_bytes
 from helpers.networks import fused, hooks, resnet
 from helpers.training.config import PRECISIONS

@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 
 from helpers.data import manifest
-from helpers.data.dataset import StudyData
+from helpers.data.images import StudyData
 from helpers.training.pool import images_in_worker, jobs_for, killed, start_worker, watched
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from helpers.data.dataset import StudyData
+from helpers.data.images import StudyData
 from helpers.files import inside, is_known, is_sound, sealed
 from helpers.measures import evidence, registry
 from helpers.scoring.classification import keep_test_logits, logits_path, read_logits

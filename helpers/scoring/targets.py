@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from helpers.data.dataset import ImageSet, StudyData
+from helpers.data.images import ImageSet, StudyData
 from helpers.data.shifts import Shifted, at, kept
 from helpers.files import inside, is_sound, read_tensors, write_tensors
 from helpers.measures import evidence, registry

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from helpers.data.dataset import StudyData
+from helpers.data.images import StudyData
 from helpers.data.shifts import at
 from helpers.measures import registry
 from helpers.measures.evidence import closure

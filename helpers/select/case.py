@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from helpers.data.dataset import ImageSet, StudyData
+from helpers.data.images import ImageSet, StudyData
 from helpers.files import from_root
 from helpers.scoring import look
 from helpers.select import load

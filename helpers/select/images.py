@@ -1,7 +1,7 @@
 """A user's training images: a folder or a zip, with classes if there are folders of them, with boxes or machine-made ones."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -12,9 +12,12 @@ import torch
 from torch import Tensor
 
 from helpers.cams import object_masks, overlap
-from helpers.data.dataset import ImageSet
+from helpers.data.annotations import Annotation, Table, parse_solution, parse_voc
 from helpers.data.decode import Decoded, decode_image
-from helpers.data.layouts import Annotation, Archive, Fault, Record, is_image, open_archive, parse_solution, parse_voc
+from helpers.data.images import ImageSet
+from helpers.data.layouts import Record
+from helpers.data.sources import Fault, Source, open_source
+from helpers.files import from_root
 from helpers.scoring.common_set import classes_in_turn
 
 LARGEST = 1024  # pixels a side: 200 such images are 0.6 GB
@@ -26,7 +29,7 @@ class OwnImages:
     """Images of one folder, with what is known of them; measures that need a class are undefined where there is none."""
 
     images: Tensor  # (N, 3, S, S) uint8 RGB
-    boxes: Tensor  # (N, B, 4) int16, half-open, zero rows are padding; see ``dataset.ImageSet``
+    boxes: Tensor  # (N, B, 4) int16, half-open, zero rows are padding; see ``data.images.ImageSet``
     names: tuple[str, ...]  # paths below the folder
     class_names: tuple[str, ...]  # in the order of the labels; empty where there are no folders of classes
     known_labels: Tensor | None  # (N,) int64
@@ -82,18 +85,17 @@ def load_images(
     """
     if not 8 <= image_size <= LARGEST or most < 0:
         raise ValueError(f"image_size {image_size} must be from 8 to {LARGEST} and the number of images {most} at least 0 (0 takes all)")
-    archive = open_archive(path)
-    top = "train" if "train" in archive.folders("") and archive.folders("train") else ""
-    classes, listed = _listed(archive, top, tuple(class_names))
+    source = open_source(path, from_root("work/unpacked"))
+    top = "train/" if any(name.startswith("train/") and name.count("/") > 1 for name in source.images) else ""
+    classes, listed = _listed(source, top, tuple(class_names))
     chosen = _chosen(listed, most, seed)
-    annotations, faults = _annotations(archive, boxes, [name for name, _ in chosen])
+    annotations, faults = _annotations(source, boxes, [name for name, _ in chosen])
     if boxes is not None and chosen and not annotations:
         raise ValueError(f"the boxes {boxes} are of none of the {len(chosen)} images taken from {path}; name others, or leave them out")
-    links = [f"{top}/{name}".strip("/") for name in archive.outside(top)]
-    faults += [Fault("", "train", name, "link_out_of_source", "the folder is not followed; copy it there") for name in links]
+    faults += source.faults
     records = [Record(name, classes[label] if classes else "", "train", annotations.get(name)) for name, label in chosen]
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as executor:
-        decoded = list(executor.map(decode_image, [archive] * len(records), records, [image_size] * len(records)))
+        decoded = list(executor.map(decode_image, [source] * len(records), records, [image_size] * len(records)))
     faults += [Fault(i.record.class_id, "train", i.record.name, kind, detail) for i in decoded for kind, detail in i.faults]
     usable = [(image, label) for image, (_, label) in zip(decoded, chosen, strict=True) if image.pixels is not None]
     if not usable:
@@ -103,10 +105,14 @@ def load_images(
     return _stacked(usable, classes, len(listed), faults, made_boxes)
 
 
-def _listed(archive: Archive, top: str, class_names: tuple[str, ...]) -> tuple[tuple[str, ...], list[tuple[str, int]]]:
+def _listed(source: Source, top: str, class_names: tuple[str, ...]) -> tuple[tuple[str, ...], list[tuple[str, int]]]:
     """Names of the classes, and every image with its label: 0 for all where there is no class."""
-    folders = {name: _below(archive, f"{top}/{name}".strip("/")) for name in archive.folders(top) if not name.startswith(".")}
-    folders = {name: files for name, files in folders.items() if files}
+    images, folders = [name for name in source.images if name.startswith(top)], {}
+    for name in images:
+        folder, deeper, _ = name.removeprefix(top).partition("/")
+        if deeper:
+            folders.setdefault(folder, []).append(name)
+    folders = dict(sorted(folders.items()))
     absent, unnamed = [name for name in class_names if name not in folders], [name for name in folders if name not in class_names]
     if len(set(class_names)) < len(class_names) or (absent and (unnamed or not folders)):
         twice = [name for name in dict.fromkeys(class_names) if class_names.count(name) > 1]
@@ -116,23 +122,9 @@ def _listed(archive: Archive, top: str, class_names: tuple[str, ...]) -> tuple[t
             else f"no folder of images is named {', '.join(absent[:3])}; not named yet are {', '.join(unnamed[:5]) or 'none'}"
         )
     if not folders:
-        return (), [(name, 0) for name in _images(archive, top)]
+        return (), [(name, 0) for name in images]
     classes = class_names or tuple(folders)
     return classes, [(file, label) for label, name in enumerate(classes) for file in folders.get(name, ())]
-
-
-def _images(archive: Archive, folder: str) -> list[str]:
-    return [f"{folder}/{name}".strip("/") for name in archive.files(folder) if is_image(name) and not name.startswith(".")]
-
-
-def _below(archive: Archive, folder: str, depth: int = 4) -> list[str]:
-    """List the images in a folder and in those below it; a link that leaves the source is passed over."""
-    try:
-        found = _images(archive, folder)
-        inner = [name for name in archive.folders(folder) if not name.startswith(".")] if depth else []
-    except ValueError:
-        return []
-    return found + [name for other in inner for name in _below(archive, f"{folder}/{other}", depth - 1)]
 
 
 def _chosen(listed: Sequence[tuple[str, int]], most: int, seed: int) -> list[tuple[str, int]]:
@@ -144,37 +136,37 @@ def _chosen(listed: Sequence[tuple[str, int]], most: int, seed: int) -> list[tup
     return [listed[index] for index in sorted(first)]
 
 
-def _annotations(archive: Archive, boxes: Path | None, names: Sequence[str]) -> tuple[dict[str, Annotation], list[Fault]]:
+def _annotations(source: Source, boxes: Path | None, names: Sequence[str]) -> tuple[dict[str, Annotation], list[Fault]]:
     """Find what is annotated of some images: by name; a malformed annotation is a fault, a missing one is none."""
     found: dict[str, Annotation] = {}
     faults: list[Fault] = []
-    table, wrong = _table(archive, boxes)
+    table = _table(source, boxes)
     folder = boxes if boxes is not None and boxes.is_dir() else None
     for name in names:
         path = PurePosixPath(name)
         try:
-            if path.stem in wrong:
-                raise ValueError(wrong[path.stem])
-            if path.stem in table:
-                found[name] = table[path.stem]
+            if isinstance(row := table.get(path.stem), str):
+                raise ValueError(row)
+            if row is not None:
+                found[name] = row
             elif folder is not None:
                 content = _from_folder(folder, path)
                 found |= {name: parse_voc(content)} if content is not None else {}
-            elif boxes is None and archive.exists(other := str(path.with_suffix(".xml"))):
-                found[name] = parse_voc(archive.read(other))
+            elif boxes is None and (other := str(path.with_suffix(".xml"))) in source.known:
+                found[name] = parse_voc(source.read(other))
         except (ValueError, OSError) as fault:
             faults.append(Fault("", "train", name, "malformed_annotation", str(fault)))
     return found, faults
 
 
-def _table(archive: Archive, boxes: Path | None) -> tuple[Mapping[str, Annotation], Mapping[str, str]]:
+def _table(source: Source, boxes: Path | None) -> Table:
     """Read annotations, and what is wrong, by name, from a CSV if there is one."""
     if boxes is None:
         name = "LOC_train_solution.csv"
-        return parse_solution(archive.read(name)) if archive.exists(name) else ({}, {})
+        return parse_solution(source.read(name)) if name in source.known else {}
     if not (boxes.is_file() or boxes.is_dir()):
         raise FileNotFoundError(f"the boxes {boxes} do not exist; name a CSV in the format of LOC_train_solution.csv, or a folder of XML")
-    return ({}, {}) if boxes.is_dir() else parse_solution(boxes.read_bytes())
+    return {} if boxes.is_dir() else parse_solution(boxes.read_bytes())
 
 
 def _from_folder(folder: Path, image: PurePosixPath) -> bytes | None:

@@ -11,9 +11,8 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
-from helpers.networks.portable import Form, form_in
 from helpers.networks.resnet import sample_first
-from helpers.networks.weights import check_numbers, read_state
+from helpers.networks.weights import Form, check_numbers, form_in, read_state
 
 # What a guess tries: the names and shapes of a state dict tell these apart.
 RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "wide_resnet50_2", "wide_resnet101_2", "resnext50_32x4d")

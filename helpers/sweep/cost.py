@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from helpers.constraints import AXIS_PARAMETERS
 from helpers.data import layouts, synthetic
-from helpers.data.layouts import open_archive
+from helpers.data.sources import open_source
 from helpers.files import PROJECT_ROOT, device_name, from_root, read_json
 from helpers.networks import resnet
 from helpers.scoring.precision import pass_seconds, scoring_record
@@ -179,15 +179,16 @@ def image_counts(parameters: Mapping[str, Any]) -> Counts:
         classes = len(wanted) or len(synthetic.CLASS_NAMES)
         return Counts(classes * (most or 60), classes * held, classes, "rendered")
     try:
-        archive = open_archive(from_root(parameters["data_path"]))
-        root = layouts.find_root(archive, parameters["data_source"])
-        records = layouts.LAYOUTS[parameters["data_source"]].scan(archive, root, wanted).records
+        source = open_source(from_root(parameters["data_path"]), from_root("work/unpacked"))
+        records = layouts.scan(source, parameters["data_source"], wanted).records
     except (OSError, ValueError):
         known = published_table("du2024_table1").set_index("wnid")["n"].to_dict()
         numbers = pd.Series({name: known.get(name, _ILSVRC_IMAGES) for name in wanted})
         note = "assumed: the files are not there, so the published numbers of images with boxes stand for them"
         return Counts(int(numbers.clip(upper=most or None).sum()), held * len(wanted), len(wanted), note)
-    table = pd.DataFrame([(record.class_id, record.split) for record in records if record.annotation], columns=["class_id", "split"])
+    boxed = any(record.boxes for record in records)
+    used = [(record.class_id, record.split) for record in records if record.boxes or not boxed]
+    table = pd.DataFrame(used, columns=["class_id", "split"])
     numbers = table.value_counts().unstack("split", fill_value=0)
     validation = numbers["test"] if "test" in numbers else 0 * numbers["train"]
     if not held:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.constraints import CONSTRAINTS
-from helpers.files import PROJECT_ROOT
+from helpers.files import PROJECT_ROOT, from_root
 from helpers.notebook_parameters import StudyError
 from helpers.sweep.study_file import as_yaml, load_study
 
@@ -50,19 +50,12 @@ def look_at(path: Path) -> Found:
         FileNotFoundError: nothing is there.
         ValueError: it is neither folder nor zip, or has no layout that is known, no class of enough images with boxes.
     """
-    from helpers.data import layouts
+    from helpers.data import layouts, sources
 
-    archive, listings, tried = layouts.open_archive(path), {}, []
-    for name, layout in layouts.LAYOUTS.items():
-        try:
-            listings[name] = layouts.with_names_in_utf8(layout.scan(archive, layouts.find_root(archive, name), ()))
-        except ValueError:
-            tried.append(layout.shape)
-    layout = max(listings, key=_size_of(listings), default="")
-    if not layout or not listings[layout].records:
-        raise ValueError(f"{path} has no images in a known layout; looked for {'; '.join(item.shape for item in layouts.LAYOUTS.values())}")
-    records = listings[layout].records
-    boxed = [item for item in records if item.split == "train" and item.annotation and item.annotation.boxes]
+    source = sources.open_source(path, from_root("work/unpacked"))
+    listing = layouts.scan(source, layouts.RECOGNISED)
+    layout, records = listing.layout, listing.records
+    boxed = [item for item in records if item.split == "train" and item.boxes]
     train = Counter(item.class_id for item in boxed)
     if sum(count >= _LEAST_IMAGES for count in train.values()) < 2:
         raise ValueError(
@@ -72,25 +65,17 @@ def look_at(path: Path) -> Found:
         )
     without = sum(item.split == "train" for item in records) - len(boxed)
     test = Counter(item.class_id for item in records if item.split == "test")
-    return Found(layout, dict(train), without, dict(test), _side(archive, [item.name for item in boxed]))
+    return Found(layout, dict(train), without, dict(test), _side(source, [item.name for item in boxed]))
 
 
-def _size_of(listings: dict[str, Any]) -> Any:
-    def size(name: str) -> tuple[int, int]:
-        records = listings[name].records
-        return sum(bool(item.annotation and item.annotation.boxes) for item in records), len(records)
-
-    return size
-
-
-def _side(archive: Any, names: list[str]) -> int:
+def _side(source: Any, names: list[str]) -> int:
     """Median of the shorter side over some images, spread over all; those that cannot be read do not count."""
     from PIL import Image
 
     sides = []
     for name in names[:: max(1, len(names) // _LOOKED_AT)]:
         try:
-            with Image.open(io.BytesIO(archive.read(name))) as image:
+            with Image.open(io.BytesIO(source.read(name))) as image:
                 sides.append(min(image.size))
         except Exception:  # readers of damaged files raise nearly every kind
             continue

@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from helpers.data.dataset import StudyData, load_study_data
+from helpers.data.images import StudyData, load_study_data
 from helpers.data.manifest import choose_images
 from helpers.files import PROJECT_ROOT, complete_or_absent, from_root, is_sound
 from helpers.measures import MeasureSettings

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from helpers.files import give_up, inside, is_sound, read_json, remove, sealed
-from helpers.networks.portable import Form, save_half
+from helpers.networks.weights import Form, save_half
 from helpers.training.config import RunConfig, cell_name, config_from, run_id
 from helpers.training.soundness import fault_of_file, fault_of_run, is_elsewhere
 from helpers.training.state import snapshot_path

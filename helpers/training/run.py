@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from helpers.data.dataset import ImageSet, StudyData
+from helpers.data.images import ImageSet, StudyData
 from helpers.files import complete_or_absent, device_name, read_json, versions, write_json
 from helpers.networks import resnet, weights
 from helpers.training import cuda_graph, soundness, state, step_choice, stopping

@@ -7,7 +7,7 @@ import pytest
 from helpers.ablations import attributions
 from helpers.ablations.compute import AblationSettings
 from helpers.cams import attribution, closed_form, overlap
-from helpers.data.dataset import load_study_data
+from helpers.data.images import load_study_data
 from helpers.measures import evidence, registry
 from helpers.networks import resnet
 from helpers.statistics.correlations import kendall, pearson

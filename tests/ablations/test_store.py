@@ -14,7 +14,7 @@ from helpers.ablations import compute, store
 from helpers.ablations.compute import CLOSED_FORMS, AblationSettings
 from helpers.cams import attribution, closed_form, gradient, overlap
 from helpers.data import manifest
-from helpers.data.dataset import load_study_data
+from helpers.data.images import load_study_data
 from helpers.measures import evidence, registry
 from helpers.networks import hooks, resnet
 from helpers.scoring.common_set import ScoringSet

@@ -14,7 +14,7 @@ from torch import nn
 
 from helpers.cams import object_masks, overlap
 from helpers.data import synthetic
-from helpers.data.dataset import ImageSet
+from helpers.data.images import ImageSet
 from helpers.networks import resnet
 
 

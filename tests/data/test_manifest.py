@@ -9,19 +9,16 @@ import pytest
 import torch
 
 from helpers.data import manifest
-from helpers.data.dataset import load_study_data
+from helpers.data.images import load_study_data
 from tests.conftest import TINY_SCENES, tiny_imagenet, voc_folder
+from tests.data.conftest import class_folders, written
 
 COMMAND = re.escape("`python -m helpers.sweep params/mine.yaml --force 01_data_subset")
 
 
 @pytest.fixture
 def source(tmp_path):
-    folder = tmp_path / "source"
-    for name, content in tiny_imagenet().items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content)
-    return folder
+    return written(tmp_path / "source", tiny_imagenet())
 
 
 def chosen(source, work, **changes):
@@ -38,8 +35,14 @@ def test_every_reader_has_the_images_that_were_chosen_and_the_file_says_which(tm
         assert torch.equal(images.train.images, data.train.images)
         assert torch.equal(images.test.boxes, data.test.boxes)
     record = json.loads((work / "data.json").read_text())
-    assert record == {"parameters": TINY_SCENES, "fingerprint": data.fingerprint, "images": {"classes": 3, "train": 36, "test": 18}}
+    counts = {"classes": 3, "train": 36, "test": 18}
+    known = {"parameters": TINY_SCENES, "fingerprint": data.fingerprint, "images": counts}
+    assert record == known | {"layout": "synthetic", "has_boxes": True}
     assert manifest.image_parameters(work) == TINY_SCENES
+    (work / "data.json").write_text(json.dumps(known))  # as earlier commits wrote it
+    assert manifest.of_study(work).fingerprint == data.fingerprint
+    bare = manifest.choose_images(tmp_path / "bare", data_path=str(written(tmp_path / "s", class_folders())), image_size=16)
+    assert (bare.train.has_boxes, json.loads((tmp_path / "bare/data.json").read_text())["has_boxes"]) == (False, False)
 
 
 def test_other_classes_come_by_the_parameters_of_the_study(tmp_path):
@@ -53,9 +56,9 @@ def test_other_classes_come_by_the_parameters_of_the_study(tmp_path):
     assert (work / "data.json").read_text() == before
 
 
-def test_further_classes_of_another_source_follow_those_of_the_study(tmp_path, store):
+def test_further_classes_of_another_source_follow_those_of_the_study(tmp_path):
     parts = {"own": tiny_imagenet(("n01", "n02")), "more": tiny_imagenet(("n01", "n02", "n03", "n04"))}
-    paths = [str(store(part, name)) for name, part in parts.items()]
+    paths = [str(written(tmp_path / name, part)) for name, part in parts.items()]
     given = {"data_source": "tiny_imagenet", "image_size": 16, "images_per_class": 3, "test_images_per_class": 2}
     work = tmp_path / "mine"
     own = manifest.choose_images(work, **given, data_path=paths[0])
@@ -72,12 +75,11 @@ def test_further_classes_of_another_source_follow_those_of_the_study(tmp_path, s
     assert manifest.with_classes(work, ["n01", "n02"], paths[1]).fingerprint == own.fingerprint
 
 
-def test_images_of_the_study_do_not_stand_for_further_classes(tmp_path, store):
-    given = {"data_source": "tiny_imagenet", "image_size": 16, "images_per_class": 0, "test_images_per_class": 2}
-    work, copied = tmp_path / "mine", tiny_imagenet(("n08", "n09"))  # the same pictures under other names
-    manifest.choose_images(work, **given, data_path=str(store(tiny_imagenet(("n01", "n02")), "own")))
-    with pytest.raises(ValueError, match=r"1[2-6] images of the further classes are the study's own, first .*n08"):
-        manifest.with_classes(work, ["n01", "n02", "n08", "n09"], str(store(copied, "more")))
+def test_images_of_the_study_do_not_stand_for_further_classes(source, tmp_path):
+    copied = written(tmp_path / "more", tiny_imagenet(("n08", "n09")))  # the same pictures under other names
+    chosen(source, tmp_path / "mine")
+    with pytest.raises(ValueError, match=r"1[2-6] images of the further source are the study's own, first .*n08"):
+        manifest.with_classes(tmp_path / "mine", ["n01", "n02", "n08", "n09"], str(copied))
 
 
 @pytest.mark.parametrize("read", [manifest.of_study, manifest.image_parameters])
@@ -96,7 +98,7 @@ def test_a_damaged_manifest_is_refused(tmp_path, content):
 
 
 @pytest.mark.parametrize(
-    "parameters", ["{}", '{"data_source": "synthetic", "colour": 1}', '{"data_source": "synthetic", "image_size": 16, "class_ids": 5}']
+    "parameters", ['{"data_source": "synthetic", "colour": 1}', '{"data_source": "synthetic", "image_size": 16, "class_ids": 5}']
 )
 def test_a_manifest_of_other_parameters_is_refused(tmp_path, parameters):
     (tmp_path / "mine").mkdir()
@@ -136,10 +138,9 @@ def test_a_source_that_is_gone_is_told_with_the_command_that_names_another(sourc
 
 
 def test_a_single_class_that_is_left_is_refused_before_anything_rests_on_it(tmp_path):
-    files = voc_folder(classes=("cat", "dog"))
-    for name, content in files.items():
-        (tmp_path / "images" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "images" / name).write_bytes(b"" if name.startswith("cat") else content)
+    files = {name: b"" if name.startswith("cat") else content for name, content in voc_folder(classes=("cat", "dog")).items()}
     with pytest.raises(ValueError, match=r"only dog is left, and a classifier needs 2; faults: 8 .*, 8 .*, 1 class_with_too_few_images"):
-        manifest.choose_images(tmp_path / "mine", data_source="voc_folder", data_path=str(tmp_path / "images"), image_size=16)
+        manifest.choose_images(
+            tmp_path / "mine", data_source="voc_folder", data_path=str(written(tmp_path / "images", files)), image_size=16
+        )
     assert not (tmp_path / "mine/data.json").exists()

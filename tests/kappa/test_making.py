@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.data.dataset import load_study_data
+from helpers.data.images import load_study_data
 from helpers.files import read_tensors
 from helpers.kappa import making, networks
 from helpers.kappa.making import Recipe, augmented, family_made, made_names, make_missing, train, untrained

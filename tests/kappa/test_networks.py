@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from helpers.data.dataset import load_study_data
+from helpers.data.images import load_study_data
 from helpers.kappa import backbones, networks, probe
 from helpers.kappa.networks import Member, as_complexity, check_asked, chosen_models, classifier, complexities
 from helpers.measures import evidence

@@ -4,7 +4,7 @@ import pytest
 import sklearn.metrics
 import torch
 
-from helpers.data.dataset import load_study_data
+from helpers.data.images import load_study_data
 from helpers.kappa import backbones, probe, probing, statistics, tradeoff
 from helpers.kappa import noise as kappa_noise
 from helpers.kappa.networks import MODEL_SET, Member

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from helpers import kappa, measures
-from helpers.data.dataset import load_study_data
+from helpers.data.images import load_study_data
 
 CLASSES = [f"synthetic_{name}" for name in ("disc", "square", "triangle", "cross", "ring", "star", "hourglass", "bars", "frame", "corner")]
 NETWORKS = ["resnet18 w0.0625", "resnet34 w0.0625"]

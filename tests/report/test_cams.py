@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 from helpers.cams import overlap as cams_overlap
 from helpers.cams.overlap import bounding_rectangles, cam_masks, iou_and_iou_b, upsample
 from helpers.data import synthetic
-from helpers.report import cams, data, style, training
+from helpers.report import cams, style, training
 from helpers.scoring import look
 
 ARCHITECTURES = ["resnet18", "resnet34", "resnet50", "resnet101"]
@@ -106,33 +106,6 @@ def test_architectures_stand_in_the_order_of_their_numbers():
     ]
     assert style.levels_in_order(pd.Series([True, False, True])) == [False, True]
     assert style.levels_in_order(pd.Series([100, 25])) == [25, 100]
-
-
-def test_class_counts_draws_every_number_of_the_table():
-    table = pd.DataFrame({"class_name": ["disc", "ring"], "train_images": [60, 45], "test_images": [50, 20], "published": [np.nan, 70]})
-    figure = data.class_counts(table)
-    (ax,) = drawn(figure)
-    assert [[bar.get_width() for bar in bars] for bars in ax.containers] == [[60, 45], [50, 20]]
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["disc", "ring"]
-    assert {"training (n = 105)", "test (n = 70)", "training, Du et al. 2024"} == set(legend_words(ax.get_legend()))
-    np.testing.assert_array_equal(ax.lines[0].get_xdata(), [np.nan, 70])
-    assert ax.get_xlabel() == "images"
-
-
-def test_class_counts_without_published_numbers_names_none():
-    table = pd.DataFrame({"class_name": ["disc", "ring"], "train_images": [60, 61], "test_images": [50, 50]})
-    (ax,) = drawn(data.class_counts(table))
-    assert not ax.lines and len(legend_words(ax.get_legend())) == 2
-    assert data.class_counts(table.assign(train_images=60)) is None  # the table says it
-
-
-def test_of_many_classes_the_largest_and_the_smallest_are_counted():
-    table = pd.DataFrame({"class_name": [f"class {n}" for n in range(60)], "train_images": range(100, 160), "test_images": 50})
-    (ax,) = drawn(data.class_counts(table))
-    assert [bar.get_width() for bar in ax.containers[0]] == [*range(159, 139, -1), *range(119, 99, -1)]
-    assert ax.get_yticklabels()[20].get_text() == "class 19"
-    assert ax.get_legend().get_title().get_text() == "20 largest and 20 smallest of 60 classes"
-    assert "training (n = 7,770)" in legend_words(ax.get_legend())  # of all of them
 
 
 def test_gap_boxplot_draws_every_gap_in_points_and_counts_it(catalogue):
@@ -324,7 +297,6 @@ def nothing(columns):
 @pytest.mark.parametrize(
     ("draw", "table", "message"),
     [
-        (data.class_counts, nothing(["class_name", "train_images", "test_images"]), "There is no class to count images of."),
         (training.gap_boxplot, nothing(["architecture", "gap"]), "No model with a gap is kept, so there is nothing to draw."),
         (
             training.gap_boxplot,
@@ -380,30 +352,6 @@ def outlines(ax):
     """Half-open boxes back from the rectangles on an axis; pixel centres lie at whole numbers."""
     found = [patch for patch in ax.patches if isinstance(patch, Rectangle)]
     return [[p.get_x() + 0.5, p.get_y() + 0.5, p.get_x() + p.get_width() + 0.5, p.get_y() + p.get_height() + 0.5] for p in found]
-
-
-def test_images_are_shown_with_their_boxes_and_titles(scenes):
-    images, _, boxes = scenes
-    padded = torch.cat([boxes, torch.zeros_like(boxes)], dim=1)  # a second, empty box is padding
-    axes = drawn(data.images_with_boxes(images, padded, [f"scene {i}" for i in range(6)], columns=4))
-    assert len(axes) == 8
-    for ax, image, box, number in zip(axes, images, boxes, range(6), strict=False):
-        np.testing.assert_array_equal(ax.images[0].get_array(), image.numpy().transpose(1, 2, 0))
-        assert outlines(ax) == box.tolist()
-        assert ax.get_title() == f"scene {number}"
-    assert not any(ax.images for ax in axes[6:])
-
-
-def test_numpy_images_are_shown_as_well(scenes):
-    images, _, boxes = scenes
-    axes = drawn(data.images_with_boxes(images.numpy(), boxes.numpy(), ["a"] * 6))
-    assert sum(len(ax.images) for ax in axes) == 6
-
-
-def test_no_image_is_said_in_words(scenes):
-    figure = data.images_with_boxes(scenes[0][:0], scenes[2][:0], [])
-    drawn(figure)
-    assert words(figure) == ["There is no image to draw."]
 
 
 def test_cam_steps_show_what_they_are_given(scenes, looks):
@@ -474,7 +422,6 @@ def test_pictures_stay_small_and_nothing_is_cut(catalogue, histories, thresholds
         training.training_curves(histories),
         cams.measure_against_gap(catalogue, "iou"),
         cams.correlation_by_threshold(thresholds),
-        data.images_with_boxes(scenes[0], scenes[2], ["a long name of a class, and another"] * 6),
     ]
     for figure in figures:
         file = io.BytesIO()

@@ -9,8 +9,7 @@ import pytest
 import torch
 from matplotlib.colors import to_hex
 
-from helpers.data.dataset import ImageSet
-from helpers.report import cams, data, style, training
+from helpers.report import cams, style, training
 from helpers.scoring import classification
 from helpers.scoring.look import Overlays
 from helpers.statistics import tables
@@ -259,28 +258,6 @@ def test_counts_percentages_and_lists():
     assert style.points(float("nan")) == "undefined"
     assert style.percent(float("nan")) == "undefined"
     assert style.listed(list("abcdef"), 2) == "a, b and 4 more"
-
-
-def test_box_sizes_by_hand():
-    boxes = torch.tensor([[[0, 0, 5, 10], [0, 0, 1, 1]], [[0, 0, 10, 10], [0, 0, 0, 0]]], dtype=torch.int16)
-    images = ImageSet(torch.zeros(2, 3, 10, 10, dtype=torch.uint8), torch.tensor([0, 1]), boxes, ("a", "b"))
-    text = data.box_sizes(images)
-    assert "75.0 % of it in the median" in text
-    assert "1 image of 2 have more than one" in text
-    assert "IoU of 0.750 on average" in text
-
-
-def test_faults_are_named_most_frequent_first():
-    faults = pd.DataFrame({"fault": ["duplicate_file", "unreadable_image", "unreadable_image"]})
-    assert data.faults_found(faults) == "3 faults: 2 × unreadable image, 1 × duplicate file."
-    assert data.faults_found(faults.iloc[:0]).startswith("Nothing was found wrong")
-
-
-def test_categories_stand_beside_the_papers_counts():
-    classes = pd.DataFrame({"class_id": ["n1", "n2"], "train_images": [5, 6]})
-    table = data.categories(classes, pd.DataFrame({"wnid": ["n1"], "n": [579]}))
-    assert table["published"].iloc[0] == 579
-    assert np.isnan(table["published"].iloc[1])
 
 
 def test_what_is_left_out_is_counted_by_reason():

@@ -9,7 +9,7 @@ from scipy.special import softmax
 from sklearn import metrics
 
 from helpers import files
-from helpers.data.dataset import load_study_data
+from helpers.data.images import load_study_data
 from helpers.scoring import classification
 from helpers.training import catalogue
 from helpers.training.config import RunConfig

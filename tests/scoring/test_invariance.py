@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import kendalltau
 
 from helpers.data import manifest
-from helpers.data.dataset import load_study_data
+from helpers.data.images import load_study_data
 from helpers.measures.registry import MEASURES
 from helpers.measures.transforms import TRANSFORMS
 from helpers.scoring import invariance

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from helpers.cams import closed_form, gradient
-from helpers.data.dataset import load_study_data
+from helpers.data.images import load_study_data
 from helpers.networks import resnet
 from helpers.scoring import classification, common_set, looks
 from helpers.scoring.look import steps

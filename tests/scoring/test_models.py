@@ -12,7 +12,7 @@ import torch
 from helpers import files
 from helpers.cams import overlap
 from helpers.data import manifest
-from helpers.data.dataset import load_study_data
+from helpers.data.images import load_study_data
 from helpers.measures import evidence
 from helpers.measures.passes import forward_pass
 from helpers.networks import resnet

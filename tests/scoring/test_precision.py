@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.data.dataset import load_study_data
+from helpers.data.images import load_study_data
 from helpers.measures import evidence
 from helpers.scoring import models, precision
 from helpers.scoring.common_set import scoring_set

@@ -8,7 +8,7 @@ import torch
 from scipy.special import softmax
 
 from helpers.data import shifts
-from helpers.data.dataset import load_study_data
+from helpers.data.images import load_study_data
 from helpers.measures import registry
 from helpers.measures.evidence import MeasureSettings
 from helpers.scoring import classification, targets, worth

@@ -110,7 +110,7 @@ def test_a_class_folder_that_is_a_link_out_of_the_source_is_counted(folder, tmp_
     (folder / "dog").rename(tmp_path / "dog")
     (folder / "dog").symlink_to(tmp_path / "dog")
     images = load_images(folder, image_size=16)
-    assert (images.class_names, images.faults["fault"].tolist()) == (("cat",), ["link_out_of_source"])
+    assert (images.class_names, images.faults["fault"].tolist()) == (("cat",), ["link_not_followed"])
 
 
 def test_a_made_box_is_where_the_object_is(folder):

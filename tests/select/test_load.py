@@ -11,7 +11,7 @@ import torchvision
 from safetensors.torch import save_file
 from torch import nn
 
-from helpers.networks import portable, weights
+from helpers.networks import weights
 from helpers.select import load
 
 
@@ -65,7 +65,7 @@ def test_checkpoints_of_every_ending_give_the_network_that_was_saved(tmp_path, n
     images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     for candidate in found:
         loaded = candidate.load()
-        assert (loaded.form, loaded.classes) == (portable.Form("resnet18"), 5)
+        assert (loaded.form, loaded.classes) == (weights.Form("resnet18"), 5)
         assert not loaded.network.training
         with torch.no_grad():
             torch.testing.assert_close(loaded.network(images), network(images), rtol=1e-4, atol=1e-4)
@@ -73,12 +73,12 @@ def test_checkpoints_of_every_ending_give_the_network_that_was_saved(tmp_path, n
 
 @pytest.fixture
 def own_form():
-    return portable.Form("resnet18", "strided", 0.125, 1)
+    return weights.Form("resnet18", "strided", 0.125, 1)
 
 
 def test_a_checkpoint_of_a_report_brings_the_network_that_it_belongs_to(tmp_path, own_form):
     network = own_form.network(4).eval()
-    portable.save_half(tmp_path / "a.safetensors", network.state_dict(), own_form, {"gap": 0.25})
+    weights.save_half(tmp_path / "a.safetensors", network.state_dict(), own_form, {"gap": 0.25})
     loaded = load.load_checkpoint(tmp_path / "a.safetensors")
     assert (loaded.form, loaded.classes) == (own_form, 4)
     images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
@@ -87,13 +87,13 @@ def test_a_checkpoint_of_a_report_brings_the_network_that_it_belongs_to(tmp_path
 
 
 def test_an_architecture_that_is_named_wins_over_the_header(tmp_path, own_form):
-    portable.save_half(tmp_path / "a.safetensors", own_form.network(4).state_dict(), own_form, {})
+    weights.save_half(tmp_path / "a.safetensors", own_form.network(4).state_dict(), own_form, {})
     with pytest.raises(ValueError, match="has no head of vgg11"):
         load.load_checkpoint(tmp_path / "a.safetensors", "vgg11")
 
 
 def test_a_header_that_asks_for_a_network_of_another_size_is_refused_before_it_is_built(tmp_path, own_form):
-    portable.save_half(tmp_path / "a.safetensors", own_form.network(4).state_dict(), own_form._replace(width=20_000.0), {})
+    weights.save_half(tmp_path / "a.safetensors", own_form.network(4).state_dict(), own_form._replace(width=20_000.0), {})
     with pytest.raises(ValueError, match="does not fit resnet18 with 4 outputs"):
         load.load_checkpoint(tmp_path / "a.safetensors")
 

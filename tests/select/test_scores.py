@@ -8,7 +8,7 @@ import torch
 from helpers.measures.evidence import MeasureSettings
 from helpers.networks import resnet
 from helpers.networks.hooks import prepared
-from helpers.networks.portable import Form
+from helpers.networks.weights import Form
 from helpers.select import scores
 from helpers.select.images import OwnImages
 from helpers.select.load import Candidate, Loaded

@@ -107,7 +107,7 @@ def test_what_cannot_be_a_study_is_told_and_nothing_is_written(root, capsys):
         ("../out", "birds", 60, "--new '../out' must be a name of letters"),
         ("new", "nowhere", 60, "nowhere does not exist"),
         ("new", "text.zip", 60, "is neither a folder nor a .zip"),
-        ("new", "empty", 60, "has no images in a known layout"),
+        ("new", "empty", 60, "no class was found"),
         ("new", "boxless", 60, "0 of 24 training images have a box"),
         ("new", "birds", 0, "--minutes is 0, and must be above 0"),
         ("new", "birds", float("nan"), "--minutes is nan"),

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from helpers.data.dataset import load_study_data
+from helpers.data.images import load_study_data
 from helpers.files import read_json, write_json
 from helpers.training import catalogue, cuda_graph, precision, run, step_choice
 from helpers.training.config import RunConfig, run_id

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from helpers.data.dataset import load_study_data
+from helpers.data.images import load_study_data
 from helpers.training import catalogue, soundness
 from helpers.training.config import run_id
 from helpers.training.run import train_run
