@@ -4,32 +4,31 @@ STUDY ?= demo
 SET ?=
 FAULTS ?= 20
 PYTHON ?= python3
-VENV := $(if $(VIRTUAL_ENV),$(VIRTUAL_ENV),$(if $(filter-out base,$(CONDA_DEFAULT_ENV)),$(CONDA_PREFIX),$(CURDIR)/.venv))
-RUN := $(VENV)/bin/python
-READY := $(VENV)/.workbook-ready
+VENV := $(if $(VIRTUAL_ENV),$(VIRTUAL_ENV),$(if $(filter-out base,$(CONDA_DEFAULT_ENV)),$(CONDA_PREFIX),.venv))
+RUN := "$(VENV)/bin/python"
+# A worker that dies ends the run with its test's name; a replaced one may wait for ever.
+TESTS := $(RUN) -m pytest -n auto --dist loadscope --max-worker-restart=0
 export MPLCONFIGDIR ?= $(CURDIR)/work/.matplotlib
 
-.PHONY: help setup report sweep status findings pages share test quick browser faults lab lint format clean
+.PHONY: help setup report sweep status findings pages share test test-elsewhere quick browser faults lab lint format clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
-setup: $(READY) ## install the project and what it needs
-
-$(READY): pyproject.toml constraints.txt
-	test -x $(RUN) || $(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
-	touch $@
+setup: ## install the project and what it needs
+	@test -x $(RUN) || $(PYTHON) -m venv "$(VENV)"
+	@ready="$(VENV)/.workbook-ready"; if [ ! "$$ready" -nt pyproject.toml ] || [ ! "$$ready" -nt constraints.txt ]; then \
+	  $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]" && touch "$$ready"; fi
 
 report: setup ## run the whole chain on the embedded default: reports/demo/index.html
-	$(RUN) -m helpers.sweep params/demo.yaml $(SET)
+	$(RUN) -m helpers.sweep demo $(SET)
 
 sweep: setup ## run a study: make sweep STUDY=compact20 SET="--set data_path=..."
-	$(RUN) -m helpers.sweep params/$(STUDY).yaml $(SET)
+	$(RUN) -m helpers.sweep $(STUDY) $(SET)
 
-status: setup ## tell how far a study is, whoever runs it: make status STUDY=compact20 SET="the same as of its sweep"
-	@$(RUN) -m helpers.sweep params/$(STUDY).yaml $(SET) --status
+status: setup ## how far a study is, whoever runs it: make status STUDY=compact20 SET="the same as of its sweep"
+	@$(RUN) -m helpers.sweep $(STUDY) $(SET) --status
 
 findings: setup ## check every number of a study's FINDINGS.md against its tables: make findings STUDY=compact20
 	$(RUN) -m helpers.report.findings_page $(STUDY) $(SET)
@@ -44,19 +43,24 @@ share: ## pack a study's report with all that its pages need into one zip: make 
 	@echo "work/share/$(STUDY).zip: unpack it anywhere and open $(STUDY)/index.html"
 
 test: setup ## contract, unit and smoke tests
-	$(RUN) -m pytest -n auto --dist loadscope --no-loadscope-reorder -m "not browser"
+	$(TESTS) --no-loadscope-reorder -m "not browser"
+
+test-elsewhere: setup ## the same as processors without AVX-512, and without AVX2, compute it, and with other trained fixtures
+	ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 $(TESTS) --no-loadscope-reorder -m "not browser"
+	ONEDNN_MAX_CPU_ISA=SSE41 ATEN_CPU_CAPABILITY=default $(TESTS) --no-loadscope-reorder -m "not browser"
+	WORKBOOK_TEST_SEED=1 $(TESTS) --no-loadscope-reorder -m "not browser"
 
 quick: setup ## the tests without the notebooks end to end
-	$(RUN) -m pytest -n auto --dist loadscope -m "not smoke and not browser"
+	$(TESTS) -m "not smoke and not browser"
 
 browser: setup ## JupyterLab and report pages in headless Chromium (Debian: chromium, chromium-driver)
 	$(RUN) -m pytest -m browser tests/browser
 
-faults: setup ## kill a study 20 times at random moments and compare with an uninterrupted one: make faults FAULTS="6 --engine ray"
+faults: setup ## kill a study 20 times inside of writes and compare with an uninterrupted one; FAULTS=--proofs shows that this can fail
 	$(RUN) tests/faults/killed.py $(FAULTS)
 
 lab: setup ## open JupyterLab on the notebooks
-	$(RUN) -m jupyterlab --notebook-dir=$(CURDIR)
+	$(RUN) -m jupyterlab --notebook-dir="$(CURDIR)"
 
 lint: setup ## check style of modules and notebooks
 	$(RUN) -m ruff check . && $(RUN) -m ruff format --check .
@@ -65,4 +69,4 @@ format: setup ## put modules and notebooks into style
 	$(RUN) -m ruff check --fix . && $(RUN) -m ruff format .
 
 clean: ## delete what can be made again, but no runs and no reports
-	rm -rf .pytest_cache .ruff_cache build *.egg-info
+	rm -rf .pytest_cache .ruff_cache .snakemake build *.egg-info

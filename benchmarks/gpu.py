@@ -10,7 +10,7 @@ import itertools
 import json
 import multiprocessing
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
@@ -25,8 +25,8 @@ from torch import Tensor
 from benchmarks import interleaved, scoring, training
 from helpers.files import device_name, versions, write_json
 from helpers.networks import resnet
-from helpers.training import cuda_graph, precision, run, step_choice
-from helpers.training.config import OPTIMIZERS, RunConfig
+from helpers.training import run
+from helpers.training.config import OPTIMIZERS, PRECISIONS, RunConfig
 
 EPOCHS_OF_A_RUN, IMAGES_OF_A_RUN = 25, 4500  # what a run of 64 px counts as, where runs an hour are told
 
@@ -41,7 +41,7 @@ class Sizes:
     large: int = 224  # px
     batch: int = 64
     epoch: tuple[int, int] = (6000, 2004)  # images of a timed epoch, small and large
-    steps: int = 50  # after which the recorded step is held against the plain one
+    steps: int = 20  # whose losses are held against those of the plain step
     processes: Sequence[int] = (1, 2, 4, 8)
     seconds: float = 20.0  # that runs side by side are timed
     scored: int = 2048
@@ -73,7 +73,7 @@ TARGETS = {
     "usual_224": Target("224 px ResNet50, images/s against the usual script", least=1.5),
     "rate_224": Target("224 px ResNet50, images/s", least=2500),
     "one_pass": Target("everything of one pass, time against the bare pass", most=1.10),
-    "equal_steps": Target("recorded steps that differ from the plain ones by no more than rounding, share of shapes", least=1),
+    "equal_losses": Target("compiled steps whose losses differ from the plain ones by no more than rounding, share", least=1),
 }
 
 
@@ -106,56 +106,43 @@ def config_of(architecture: str, sizes: Sizes, **changes: Any) -> RunConfig:
     return RunConfig(**{"architecture": architecture} | options | changes)
 
 
-def walked(config: RunConfig, size: int, steps: int, device: str, *, recorded: bool, off: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Losses of the first steps on one batch, (steps,), and the weights after them, (n,), plain or recorded.
-
-    ``off`` is the share of itself by which each weight starts elsewhere: a last digit shows what rounding alone does.
-    """
-    shape = cuda_graph.shape_of(config, training.CLASSES, size, device)
-    images, labels, draws = cuda_graph.random_batch(shape, torch.device(device))
-    network = run.initial_model(config, training.CLASSES).to(device, memory_format=torch.channels_last).train()
+def losses_of(config: RunConfig, size: int, steps: int, device: str, compiled: bool, off: float = 0.0) -> Tensor:
+    """Losses of the first steps on one batch, (steps,), plain or compiled; ``off`` is the share of itself by which each weight is moved."""
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 256, (config.batch_size, 3, size, size), generator=generator, dtype=torch.uint8).to(device)
+    labels = torch.randint(0, training.CLASSES, (config.batch_size,), generator=generator).to(device)
+    network = run.initial_network(config, training.CLASSES).to(device, memory_format=torch.channels_last).train()
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.mul_(1 + off)
     optimizer = run.make_optimizer(network, config, torch.device(device))
-    advance: Callable[..., Tensor] = partial(cuda_graph.step, network, optimizer, precision=config.precision)
-    if recorded:
-        captured = cuda_graph.CapturedStep(shape)
-        captured.load(network, optimizer, config.learning_rate, config.weight_decay)
-        advance, network = captured, captured.model
-    losses = [advance(images, labels, draws)[0].clone() / len(labels) for _ in range(steps)]
-    return torch.stack(losses).cpu(), torch.cat([parameter.detach().flatten() for parameter in network.parameters()]).cpu()
+    stepping = torch.compile(network, mode="reduce-overhead") if compiled else network
+    steps_taken = [run.train_step(stepping, optimizer, pixels, labels, None, config.precision)[0].clone() for _ in range(steps)]
+    return torch.stack(steps_taken).cpu() / len(labels)
 
 
 def agreement(sizes: Sizes, device: str, clock: Clock) -> pd.DataFrame:
-    """The recorded step beside the plain one after ``sizes.steps``: losses and weights, with what rounding alone does beside them.
+    """Losses of the compiled step beside those of the plain one, and beside what weights moved in their last digit do.
 
     Returns:
-        One row per shape: the largest difference of a loss; the distance of the weights as a share of their norm, of the recorded run, of
-        the plain one repeated, and of the plain one begun a last digit away; ``as_near``: the recorded run is no further off than the
-        further of these two; ``agrees``: it is not told from the plain step by more than rounding, see ``step_choice.agrees``.
+        One row per architecture, optimizer and precision: compiled_apart and rounding_apart, the largest difference of a loss from the
+        plain one; equal: the first is no more than ten times the second, as another order of sums may make it.
     """
     rows = []
-    for name, optimizer, augmentation, kind in itertools.product(sizes.architectures, OPTIMIZERS, (True, False), ("float32", "bfloat16")):
-        if not clock.allows(f"agreement of {name}, {optimizer}, augmentation {augmentation}, {kind}"):
-            continue
-        config = config_of(name, sizes, optimizer=optimizer, augmentation=augmentation, precision=kind)
-        way = partial(walked, config, sizes.small, sizes.steps, device)
-        (losses, weights), again, shaken = way(recorded=False), way(recorded=False), way(recorded=False, off=1e-7)
-        found = way(recorded=True)
-        apart = [float((other[1] - weights).norm() / weights.norm()) for other in (found, again, shaken)]
-        row = {"architecture": name, "optimizer": optimizer, "augmentation": augmentation, "precision": kind}
-        row |= {"first_loss": float(losses[0]), "last_loss": float(losses[-1]), "loss_apart": float((found[0] - losses).abs().max())}
-        row |= dict(zip(("recorded_apart", "repeated_apart", "rounding_apart"), apart, strict=True))
-        row |= {"equal_bits": bool(torch.equal(found[1], weights)), "as_near": apart[0] <= max(apart[1:])}
-        shape = cuda_graph.shape_of(config, training.CLASSES, sizes.small, device)
-        rows.append(row | {"agrees": step_choice.agrees(cuda_graph.CapturedStep(shape))})
-        free(device)
+    for name, optimizer, kind in itertools.product(sizes.architectures, OPTIMIZERS, PRECISIONS):
+        if clock.allows(f"agreement of {name}, {optimizer}, {kind}"):
+            config = config_of(name, sizes, optimizer=optimizer, precision=kind)
+            way = partial(losses_of, config, sizes.small, sizes.steps, device)
+            plain, found, moved = way(compiled=False), way(compiled=device == "cuda"), way(compiled=False, off=1e-7)
+            apart = [float((other - plain).abs().max()) for other in (found, moved)]
+            row = {"architecture": name, "optimizer": optimizer, "precision": kind, "last_loss": float(plain[-1])}
+            rows.append(row | dict(zip(("compiled_apart", "rounding_apart"), apart, strict=True)) | {"equal": apart[0] <= 10 * apart[1]})
+            free(device)
     return pd.DataFrame(rows)
 
 
 def speeds(sizes: Sizes, device: str, clock: Clock) -> pd.DataFrame:
-    """Training images/s of the bare step, ours plain and recorded, the compiled network and the usual script, with the memory they took."""
+    """Training images/s of the bare step, ours plain and compiled, and the usual script, with the memory they took."""
     tables = []
     for name, (size, count) in itertools.product(sizes.architectures, zip((sizes.small, sizes.large), sizes.epoch, strict=True)):
         if not clock.allows(f"training speed of {name} at {size} px"):
@@ -172,19 +159,18 @@ def speeds(sizes: Sizes, device: str, clock: Clock) -> pd.DataFrame:
 
 
 def trained_images(config: RunConfig, size: int, seconds: float, device: str, number: int) -> int:
-    """Images that a process trains on within some seconds, after a first epoch that is not counted; the fastest way that there is."""
+    """Images that a process trains on within some seconds, after a first epoch that is not counted."""
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(number)
     pixels = torch.randint(0, 256, (8 * config.batch_size, size, size, 3), generator=generator, dtype=torch.uint8)
     split = run.Split(pixels.to(device), torch.randint(0, training.CLASSES, (len(pixels),), generator=generator).to(device))
     network = training.network_of(config, device)
-    steps = EPOCHS_OF_A_RUN * IMAGES_OF_A_RUN // config.batch_size
-    captured = step_choice.fastest_step(cuda_graph.shape_of(config, training.CLASSES, size, device), steps)
+    stepping = torch.compile(network, mode="reduce-overhead") if device == "cuda" else network
     optimizer = run.make_optimizer(network, config, torch.device(device))
-    run.train_epoch(network, optimizer, split, config, 1, captured)
+    run.train_epoch(stepping, optimizer, split, config, 1)
     done, end = 0, time.monotonic() + seconds
     while time.monotonic() < end:
-        run.train_epoch(network, optimizer, split, config, 2, captured)
+        run.train_epoch(stepping, optimizer, split, config, 2)
         done += len(pixels)
     return done
 
@@ -239,7 +225,7 @@ def outcomes(tables: dict[str, pd.DataFrame], sizes: Sizes) -> pd.DataFrame:
     if len(pass_):
         found["one_pass"] = float(pass_.loc[pass_["way"] == "everything of one pass", "time / limit"].astype(float).max())
     if len(equal):
-        found["equal_steps"] = float(equal["agrees"].mean())
+        found["equal_losses"] = float(equal["equal"].mean())
     return pd.DataFrame([target.row(found[name]) for name, target in TARGETS.items()])
 
 
@@ -280,7 +266,7 @@ def main() -> None:
     given.out.mkdir(parents=True, exist_ok=True)
     (given.out / "gpu.md").write_text(printed.getvalue())
     kept = {name: json.loads(table.to_json(orient="records", double_precision=15)) for name, table in tables.items()}
-    about = {"device": device_name(torch.device(device)), "bfloat16": precision.has_bfloat16(device), "versions": versions()}
+    about = {"device": device_name(torch.device(device)), "versions": versions()}
     write_json(given.out / "gpu.json", about | {"tiny": given.tiny, "left_out": left_out} | kept)
 
 

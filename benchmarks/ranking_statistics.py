@@ -14,7 +14,7 @@ import pandas as pd
 from helpers.statistics.correlations import design, kendall, partial_correlation
 from helpers.statistics.hyperparameters import granulated_kendall
 from helpers.statistics.information import conditional_information
-from helpers.statistics.questions import ranking_table
+from helpers.statistics.ranking import ranking_table
 from helpers.statistics.sign_error import sign_errors
 from helpers.statistics.tables import conditional_table
 

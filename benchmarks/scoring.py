@@ -12,19 +12,19 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+from helpers.training.cuda_graph import autocast
 from torch import Tensor, nn
 
 from benchmarks import interleaved
 from helpers.ablations.compute import CLOSED_FORMS, closed_form_maps
 from helpers.cams import overlap
-from helpers.cams.closed_form import closed_form_cam, lowest_of, normalise_maps
+from helpers.cams.maps import closed_form_cam, normalise_maps
 from helpers.cams.overlap import annotated, overlaps
 from helpers.data import synthetic
 from helpers.data.images import ImageSet
 from helpers.measures import evidence, passes, registry
 from helpers.networks import fused, hooks, resnet
 from helpers.training.config import PRECISIONS
-from helpers.training.cuda_graph import autocast
 
 THRESHOLDS = tuple(number / 21 for number in range(1, 21))
 CLASSES = 20
@@ -101,15 +101,14 @@ def everything(*given: Any) -> tuple[Tensor, Any]:
     """
     ours = Ours(*given)
     ours = ours._replace(folded=ours.pass_through())
-    scores, logits, pooled, maps, lowest, weight = [], [], [], [], [], ours.network.fc.weight
+    scores, logits, pooled, maps, weight = [], [], [], [], ours.network.fc.weight
     for part, features, out in ours.passed():
         annotation = annotated(overlap.box_masks(ours.images.boxes[part].to(ours.device), side(ours.images)))
         found = [closed_form_maps(*form, features, weight, out.argmax(1)) for form in CLOSED_FORMS]
         scores.append(torch.stack([torch.stack(overlaps(each, annotation, THRESHOLDS)) for each in found]).cpu())
-        kept = (out, features.mean((2, 3)), found[0], lowest_of(closed_form_cam("grad_cam", features, weight, out.argmax(1))))
-        for values, value in zip((logits, pooled, maps, lowest), kept, strict=True):
+        for values, value in zip((logits, pooled, maps), (out, features.mean((2, 3)), found[0]), strict=True):
             values.append(value.cpu())
-    seen = passes.Pass(*map(torch.cat, (logits, pooled, maps, lowest)), no_maps="")
+    seen = passes.Pass(*map(torch.cat, (logits, pooled, maps)), no_maps="")
     known = given_of(ours) | {"forward_pass": seen, "target_logits": seen.logits}
     return torch.cat(scores, 3), evidence.score_with_images(of_one_pass(), known, settings_of(ours), ["localization_values"])
 

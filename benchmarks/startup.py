@@ -13,14 +13,14 @@ from typing import Any
 
 from benchmarks import interleaved
 from helpers.files import PROJECT_ROOT
-from helpers.sweep.study_file import load_study
+from helpers.sweep.study import load_study
 
-CHECK = "from pathlib import Path; from helpers.sweep.study_file import load_study; load_study(Path({!r}), Path('notebooks'))"
-LOAD = "import json, sys; from pathlib import Path; from helpers.data import images; given = json.loads(sys.argv[1]); \
-images.load_study_data(**given | {'cache_dir': Path(given['cache_dir'])})"
-HEAD = "from helpers import measures, report, scoring, statistics, sweep, training; from helpers.data import manifest; \
-manifest.of_study, measures.MeasureSettings, report.open_report, report.cam_steps, scoring.score_missing, \
-statistics.correlation_table, sweep.parameters_in_force, training.models_of_study"
+CHECK = "from helpers.sweep.study import load_study; load_study({!r})"
+LOAD = "import json, sys; from pathlib import Path; from helpers.data import dataset; given = json.loads(sys.argv[1]); \
+dataset.load_study_data(**given | {'cache_dir': Path(given['cache_dir'])})"
+HEAD = "from helpers import data, measures, report, scoring, statistics, training; data.of_study, measures.MeasureSettings, \
+report.open_report, report.cam_steps, scoring.score_missing, statistics.correlation_table, \
+training.models_of_study"
 IMAGES, FIGURE = "01_data_subset", "03_cam_scoring"
 DATA = ("data_source", "data_path", "class_ids", "image_size", "images_per_class", "test_images_per_class", "data_seed")
 DATA += ("minimum_images_per_class",)
@@ -33,7 +33,7 @@ def python(*arguments: str) -> None:
 
 def parameters_of(study: Path, stem: str) -> dict[str, Any]:
     """Read what a study gives to a notebook."""
-    return next(item.parameters for item in load_study(study, PROJECT_ROOT / "notebooks") if item.name == stem)
+    return next(item.parameters for item in load_study(study).executions if item.name == stem)
 
 
 def load(arguments: dict[str, Any], cold: bool) -> None:

@@ -27,7 +27,7 @@ from torchvision.datasets import ImageFolder
 from benchmarks import interleaved
 from helpers.data import synthetic
 from helpers.networks import resnet
-from helpers.training import cuda_graph, run
+from helpers.training import run
 from helpers.training.config import PRECISIONS, RunConfig
 
 CLASSES = 12
@@ -71,7 +71,7 @@ def usual_epoch(network: nn.Module, optimizer: torch.optim.Optimizer, loader: Da
     """One epoch of the usual script; the loss is read at every step, as its progress bar does."""
     for images, labels in loader:
         images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
-        with cuda_graph.autocast(torch.device(device), precision):
+        with torch.autocast(device, dtype=torch.bfloat16, enabled=precision == "bfloat16"):
             loss = cross_entropy(network(images), labels)
         optimizer.zero_grad()
         loss.backward()
@@ -84,7 +84,7 @@ def bare_epoch(
 ) -> None:
     """The limit: the plain training step on normalised images that lie on the device."""
     for images, labels in batches:
-        with cuda_graph.autocast(torch.device(device), precision):
+        with torch.autocast(device, dtype=torch.bfloat16, enabled=precision == "bfloat16"):
             loss = cross_entropy(network(images), labels)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -104,19 +104,16 @@ def training_ways(
         split = run.Split(torch.from_numpy(pixels).permute(0, 2, 3, 1).contiguous().to(place), torch.from_numpy(labels).long().to(place))
         starts = torch.arange(len(labels), device=place).split(config.batch_size)
         ready = [(resnet.normalise_images(split.batch(chosen)), split.labels[chosen]) for chosen in starts]
-        made = {name: network_of(config, device) for name in ("limit", "plain", "captured", "usual", "compiled")}
+        made = {name: network_of(config, device) for name in ("limit", "plain", "compiled", "usual")}
         given = {name: (network, run.make_optimizer(network, config, place)) for name, network in made.items()}
-        # The network, not the step: so it is compiled by its users.
-        compiled = torch.compile(made["compiled"], mode="reduce-overhead") if place.type == "cuda" else None
         ways: dict[str, Callable[[], object]] = {}
         for precision in precisions:
             chosen = replace(config, precision=precision)
             ways[f"bare training step, {precision}"] = partial(bare_epoch, *given["limit"], ready, device, precision)
             ways[f"ours, {precision}"] = partial(run.train_epoch, *given["plain"], split, chosen, 1)
-            if compiled is not None:
-                captured = cuda_graph.CapturedStep(cuda_graph.shape_of(chosen, CLASSES, size, place))
-                ways[f"ours, recorded step, {precision}"] = partial(run.train_epoch, *given["captured"], split, chosen, 1, captured)
-                ways[f"compiled network, {precision}"] = partial(bare_epoch, compiled, given["compiled"][1], ready, device, precision)
+            if place.type == "cuda":
+                network = torch.compile(made["compiled"], mode="reduce-overhead")
+                ways[f"ours, compiled, {precision}"] = partial(run.train_epoch, network, given["compiled"][1], split, chosen, 1)
             ways[f"usual script, {workers} workers, {precision}"] = partial(usual_epoch, *given["usual"], loader, device, precision)
         yield ways, len(labels)
 

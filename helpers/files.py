@@ -1,7 +1,4 @@
-"""Files that are either complete or absent and known by their digests, and where a number comes from: versions, commit, device.
-
-Every write of the workbook goes to a temporary name and is renamed. What is kept to be read again has a seal beside it.
-"""
+"""Files that are either complete or absent, and where a number comes from: versions, commit, device."""
 
 import json
 import os
@@ -10,7 +7,7 @@ import subprocess
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from hashlib import blake2b, file_digest
+from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +18,7 @@ if TYPE_CHECKING:  # so that a launcher can do without torch
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
 # Environment variable: the folder in which a kernel of the launcher leaves what the launcher publishes when the notebook ends well.
 STAGING = "WORKBOOK_STAGING"
+WORK = "WORKBOOK_WORK"  # environment variable: the folder of work of the study that such a kernel belongs to
 
 
 def from_root(path: str | Path) -> Path:
@@ -60,124 +58,36 @@ def complete_or_absent(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def content_digest(path: Path) -> str:
-    """Digest of a file's bytes, 16 hex digits; "" where there is none."""
-    try:
-        with path.open("rb") as file:
-            return file_digest(file, lambda: blake2b(digest_size=8)).hexdigest()
-    except FileNotFoundError:
-        return ""
+def digest(value: Any) -> str:
+    """Digest of a JSON-like value, such as the settings that decide some numbers: 8 hex digits, whatever the order of keys."""
+    return blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=4).hexdigest()
 
 
-@contextmanager
-def sealed(path: Path) -> Iterator[Path]:
-    """A temporary path as of ``complete_or_absent``, with a seal left beside the file that ``is_sound`` holds it against.
-
-    The seal is a hidden file with the digest and the name that it belongs to. It is taken away before the file is replaced, so that a
-    process killed between the two leaves a file without a seal and never a wrong one.
-    """
-    with complete_or_absent(path) as temporary:
-        yield temporary
-        digest = content_digest(temporary)
-        _seal(path).unlink(missing_ok=True)
-    with complete_or_absent(_seal(path)) as temporary:
-        temporary.write_text(f"{digest} {path.parent.name}/{path.name}\n")
-
-
-def _seal(path: Path) -> Path:
-    return path.with_name(f".{path.name}.seal")
-
-
-def is_known(path: Path) -> bool:
-    """Whether a file is there, or was and left its seal."""
-    return path.is_file() or _seal(path).is_file()
-
-
-def is_sound(path: Path) -> bool:
-    """Whether a file is there and is what was written under its name; one without a seal is taken as it is where it can be read.
-
-    One that was altered, cut, deleted by hand, or belongs to another name is told in a warning and removed, so that it is made again.
-    """
-    # Twice, because another process may have replaced the file between the look at its seal and that at itself.
-    if _altered(path) and (fault := _altered(path)):
-        return give_up(path, fault)
-    return path.is_file()
-
-
-def give_up(path: Path, fault: str) -> bool:
-    """False, after a warning of what is wrong with a file and its removal, so that it is made again."""
-    warnings.warn(f"{path}: {fault}; it is made again", stacklevel=3)
-    remove(path)
-    return False
-
-
-def remove(path: Path) -> None:
-    """Delete a file with its seal, where they are."""
-    _seal(path).unlink(missing_ok=True)
-    path.unlink(missing_ok=True)
-
-
-def _altered(path: Path) -> str:
-    try:
-        digest, _, name = _seal(path).read_text().strip().partition(" ")
-    except FileNotFoundError:
-        return _unreadable(path)
-    except ValueError:
-        return "its seal is damaged"
-    if name != f"{path.parent.name}/{path.name}":
-        return f"it belongs to {name}" if name else "its seal is damaged"
-    found = content_digest(path)
-    return "" if found == digest else "not as it was written" if found else "it was deleted"
-
-
-def _unreadable(path: Path) -> str:
-    """Why a file without a seal cannot be read, by its ending; "" where it can, or is not there."""
-    try:
-        if path.suffix == ".parquet":
-            from pyarrow.parquet import ParquetFile
-
-            with ParquetFile(path) as file:
-                file.read().to_pandas()  # whose own part of the header may be damaged too
-        elif path.suffix == ".npz":
-            import numpy as np
-
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as kept:
-                for name in kept.files:
-                    kept[name]
-        elif path.suffix == ".json":
-            read_json(path)
-        elif path.suffix == ".safetensors":
-            from safetensors import safe_open
-
-            with safe_open(path, framework="np"):
-                pass
-    except FileNotFoundError:
-        return ""
-    except Exception as fault:  # readers of damaged files raise nearly every kind; one with a number is of the disk
-        if isinstance(fault, OSError) and fault.errno:
-            raise
-        return f"cannot be read ({(str(fault).splitlines() or [type(fault).__name__])[0]})"
-    return ""
-
-
-def write_tensors(path: Path, tensors: Mapping[str, "Tensor"]) -> None:
-    """Write named tensors, wherever they are, as one sealed safetensors file."""
+def write_tensors(path: Path, tensors: Mapping[str, "Tensor"], header: Mapping[str, str] | None = None) -> None:
+    """Write named tensors, wherever they are, as one safetensors file."""
     from safetensors.torch import save_file
 
-    with sealed(path) as temporary:
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, temporary)
+    with complete_or_absent(path) as temporary:
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, temporary, dict(header or {}) or None)
 
 
 def read_tensors(path: Path) -> dict[str, "Tensor"] | None:
-    """Tensors of a file, mapped so that processes share the pages; None where it is not there, or not what was written (``is_sound``)."""
+    """Tensors of a file, mapped so that processes share the pages; None where it is not there or damaged, which is said."""
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    return load_file(path) if is_sound(path) else None
+    try:
+        return load_file(path)
+    except FileNotFoundError:
+        return None
+    except SafetensorError as fault:
+        warnings.warn(f"{path} is damaged ({fault}); it is made again", stacklevel=2)
+        return None
 
 
-def write_json(path: Path, record: Any, *, seal: bool = False) -> None:
-    """Write a record as JSON with sorted keys, sealed where asked; NaN is refused, since JSON has none (store None)."""
-    with (sealed if seal else complete_or_absent)(path) as temporary:
+def write_json(path: Path, record: Any) -> None:
+    """Write a record as JSON with sorted keys; NaN is refused, since JSON has none (store None)."""
+    with complete_or_absent(path) as temporary:
         temporary.write_text(json.dumps(record, indent=1, sort_keys=True, allow_nan=False) + "\n")
 
 

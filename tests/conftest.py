@@ -2,6 +2,7 @@
 
 import copy
 import io
+import os
 import zipfile
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+# Of networks that tests train: what holds must hold of any.
+SEED = int(os.environ.get("WORKBOOK_TEST_SEED", "0"))
 # Arguments of ``load_study_data`` for rendered scenes on which a run takes a second.
 TINY_SCENES = {
     "data_source": "synthetic",

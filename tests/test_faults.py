@@ -1,168 +1,105 @@
-"""What happens at night: a full disk, a folder that cannot be written, damaged files, a clock that turns back, a killed sweep."""
+"""What happens at night: a full disk, a folder that cannot be written, damaged files, a clock that turns back."""
 
 import os
-import signal
 import subprocess
 import sys
-import time
-from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import nbformat
 import pandas as pd
-import psutil
 import pytest
-import yaml
+from helpers.locks import LockHolder
 
 from helpers.data.images import load_study_data
 from helpers.files import PROJECT_ROOT
-from helpers.locks import LockHolder
-from helpers.sweep import cli
-from helpers.sweep.cli import Options
 from helpers.training import catalogue, pool
 from helpers.training.config import run_id
 from helpers.training.run import train_run
 from tests.conftest import TINY_SCENES
-from tests.sweep.conftest import Imagined
+from tests.sweep.conftest import Project
 from tests.training.conftest import configurations
 
-DECLARED = """study: str = "x"  # name
-part: str = ""  # which part
-work_dir: str = "work"  # where work goes
-reports_dir: str = "reports"  # where reports go"""
-BEGIN = 'with open("begun.txt", "a") as file:\n    file.write(f"{part or \'whole\'}\\n")\n'
-
-
-@pytest.fixture
-def project(tmp_path):
-    """A project whose one notebook does what ``source`` says; gives a function that writes its study and sweeps it."""
-    for name in ("notebooks", "helpers", "params"):
-        (tmp_path / "project" / name).mkdir(parents=True)
-    root = tmp_path / "project"
-
-    def write(source, *parts):
-        cells = [nbformat.v4.new_code_cell(DECLARED, metadata={"tags": ["parameters"]}), nbformat.v4.new_code_cell(BEGIN + source)]
-        kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-        nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), root / "notebooks/01_a.ipynb")
-        (root / "params/s.yaml").write_text(yaml.safe_dump({"notebooks": {"01_a": {}}, "sweep": {"01_a": {"part": list(parts)}}}))
-        return root
-
-    def run(*overrides, **options):
-        return cli.run_study(root / "params/s.yaml", overrides, root=root, options=Options(jobs=1, **options))
-
-    run.root, run.write = root, write
-    return run
-
-
-def begun(root):
-    return Counter((root / "begun.txt").read_text().split())
-
-
-def sweeping(root):
-    """Sweep the study in a process of its own."""
-    script = f"""import sys
-from pathlib import Path
-from helpers.sweep import cli as sweep
-if __name__ == "__main__":
-    root = Path({str(root)!r})
-    sys.exit(sweep.run_study(root / "params/s.yaml", root=root, options=sweep.Options(jobs=1)))"""
-    (root / "tmp").mkdir(exist_ok=True)
-    environment = os.environ | {"TMPDIR": str(root / "tmp")}
-    return subprocess.Popen(
-        [sys.executable, "-c", script], cwd=PROJECT_ROOT, env=environment, stdout=subprocess.DEVNULL, start_new_session=True
-    )
-
-
-def at_work_in(root):
-    return [process for process in psutil.process_iter(["cwd", "status"]) if process.info["cwd"] == str(root) and process.is_running()]
+NOTES = """with open("begun.txt", "a") as file:
+    file.write("{0} ")"""
 
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A file system of 16 MiB, of which what pages share takes 6; skipped where none can be mounted."""
+    """A file system with a little more than the GiB that must be free before a sweep starts; skipped where none can be mounted."""
     place = tmp_path / "small"
     place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(place)], capture_output=True, text=True)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1150m", "tmpfs", str(place)], capture_output=True, text=True)
     if mounted.returncode:
         pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
     yield place
     subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
-def test_a_full_disk_is_told_and_what_was_complete_stays(project, small_disk, capsys):
-    fill = """
-import pathlib
-if part == "fills":
-    with open(pathlib.Path(work_dir) / "filler", "wb", buffering=0) as file:
-        while True:
-            file.write(bytes(4096))"""
-    root = project.write(fill, "before", "fills")
-    places = [f"work_dir={small_disk}/work", f"reports_dir={small_disk}/reports"]
-    assert project(*places, min_free=0.0) == 1
-    printed = capsys.readouterr()
-    assert "No space left on device" in printed.err
-    assert "01_a/before: done" in printed.out
-    report, record = small_disk / "reports/s/01_a/before.ipynb", small_disk / "work/s/executions/01_a/before.json"
-    kept = report.read_bytes(), record.read_bytes()
-    assert nbformat.read(report, as_version=4).metadata.papermill.exception is None
-    assert project(*places) == 2  # the same command says before it starts what is in the way
-    assert "0.00 GiB free, and 1 GiB are asked for" in capsys.readouterr().err
+@pytest.fixture
+def project(tmp_path):
+    made = Project(tmp_path / "project")
+    made.notebook("01_a", "a: int = 1  # one", NOTES.format("01"))
+    return made
 
+
+def begun(project):
+    path = project.root / "begun.txt"
+    found = path.read_text().split() if path.is_file() else []
+    path.unlink(missing_ok=True)
+    return found
+
+
+def test_a_full_disk_is_told_in_a_sentence_and_what_was_complete_stays(project, small_disk):
+    fills = "with open(work_dir + '/filler', 'wb', buffering=0) as file:\n    while file.write(bytes(2**20)):\n        pass"
+    project.notebook("02_b", "b: int = 1  # two", NOTES.format("02"), fills)
+    project.study(common={"work_dir": f"{small_disk}/work", "reports_dir": f"{small_disk}/reports"}, notebooks={"01_a": {}, "02_b": {}})
+    code, out, err = project.run()
+    assert code == 1 and begun(project) == ["01", "02"]
+    assert "No space left on device" in out + err and "Traceback" not in out + err
+    kept = (small_disk / "reports/demo/01_a.ipynb").read_bytes()
+    assert nbformat.reads(kept.decode(), as_version=4).metadata.papermill.exception is None
+    assert project.run()[0] == 2  # said before it starts
     (small_disk / "work/filler").unlink()
-    project.write(fill.replace('"fills"', '"nothing"'), "before", "fills")
-    (root / "begun.txt").unlink()
-    assert project(*places, min_free=0.0) == 0
-    assert begun(root) == {"before": 1, "fills": 1, "whole": 1}  # the notebook was mended, so all its parts run again
-    assert (report.read_bytes(), record.read_bytes()) != kept
-    assert not [path for path in small_disk.rglob("*") if ".partial" in path.name or path.suffix == ".claim"]
+    project.notebook("02_b", "b: int = 1  # two", NOTES.format("02"))
+    assert project.run()[0] == 0 and begun(project) == ["02"]
+    assert (small_disk / "reports/demo/01_a.ipynb").read_bytes() == kept
+    assert not list(small_disk.rglob("*.partial"))
 
 
-def test_a_read_only_reports_folder_is_told_before_anything_starts_and_again_when_it_becomes_so(project, small_disk, monkeypatch, capsys):
-    root = project.write("pass", "one", "two")
-    engine = Imagined(root, slots=1)
-    monkeypatch.setattr(cli, "_engine", lambda *given: engine)
-    monkeypatch.setattr(cli, "_write_pages", lambda *given: None)
-    place = [f"reports_dir={small_disk}/reports"]
-
-    def remount(mode):
-        subprocess.run(["mount", "-o", f"remount,{mode}", str(small_disk)], check=True)
-
-    engine.meanwhile = lambda name: name == "01_a/two" and remount("ro")
-    assert project(*place, min_free=0.0) == 1
-    printed = capsys.readouterr().err
-    assert "01_a/two: its report could not be kept\n  OSError: [Errno 30] Read-only file system" in printed
-    assert project(*place, min_free=0.0) == 2
-    assert "cannot be written, and s has to go there" in capsys.readouterr().err
-    remount("rw")
-    engine.meanwhile = lambda name: None
-    engine.started.clear()
-    assert project(*place, min_free=0.0) == 0
-    assert engine.started == ["01_a/two", "01_a"]
+def test_a_reports_folder_that_becomes_read_only_is_told_and_the_same_command_goes_on(project, small_disk):
+    project.notebook("02_b", "b: int = 1  # two", NOTES.format("02"), f"import os\nos.system('mount -o remount,ro {small_disk}')")
+    project.study(common={"reports_dir": f"{small_disk}/reports"}, notebooks={"01_a": {}, "02_b": {}})
+    code, out, err = project.run()
+    assert code == 1 and begun(project) == ["01", "02"]
+    assert "02_b failed: OSError: [Errno 30] Read-only file system" in out and "Traceback" not in out + err
+    code, _, err = project.run()
+    assert code == 2 and "cannot be written, and demo has to go there" in err
+    subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
+    project.notebook("02_b", "b: int = 1  # two", NOTES.format("02"))
+    assert project.run()[0] == 0 and begun(project) == ["02"]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="permissions do not bind the superuser; the read-only file system above does")
-def test_a_reports_folder_without_permission_is_told_before_anything_starts(project, capsys):
-    root = project.write("pass", "one")
-    (root / "reports").mkdir(mode=0o555)
-    assert project() == 2
-    assert "reports cannot be written, and s has to go there" in capsys.readouterr().err
+def test_dates_in_the_future_and_results_older_than_what_they_rest_on_make_nothing_run_again(project):
+    project.notebook("02_b", "b: int = 1  # two", NOTES.format("02"))
+    project.study(notebooks={"01_a": {}, "02_b": {}})
+    assert project.run()[0] == 0 and begun(project) == ["01", "02"]
+    files = [
+        path
+        for name in ("work", "reports", "notebooks", "params", "helpers")
+        for path in (project.root / name).rglob("*")
+        if path.is_file()
+    ]
+    for number, path in enumerate(sorted(files)):
+        os.utime(path, (4e9 - number * 1e5, 4e9 - number * 1e5))
+    assert project.run()[0] == 0 and begun(project) == []
 
 
-def test_a_clock_that_jumps_back_changes_nothing(project, monkeypatch):
-    root = project.write("pass", "one", "two")
-    engine = Imagined(root)
-    monkeypatch.setattr(cli, "_engine", lambda *given: engine)
-    monkeypatch.setattr(cli, "_write_pages", lambda *given: None)
-    clock = iter(range(2_000_000_000, 0, -86_400))
-    monkeypatch.setattr(time, "time", lambda: float(next(clock)))
-    assert project() == 0
-    for number, path in enumerate(sorted(path for path in root.rglob("*") if path.is_file())):
-        os.utime(path, (4e9 - number * 1e6, 4e9 - number * 1e6))  # results that seem older than what they rest on, and both in the future
-    engine.started.clear()
-    assert project() == 0
-    assert engine.started == []
-    assert len((root / "work/s/sweep.log").read_text().splitlines()) == 6
+@pytest.mark.parametrize("content", ["", "[", "{}", '{"made": {"../../../x": 1}}'])
+def test_a_damaged_record_makes_its_notebook_run_again(project, content):
+    project.study(notebooks={"01_a": {}})
+    assert project.run()[0] == 0 and begun(project) == ["01"]
+    (project.root / "work/demo/done/demo/01_a.json").write_text(content)
+    assert project.run()[0] == 0 and begun(project) == ["01"]
 
 
 def train(work, *runs):
@@ -214,41 +151,3 @@ def test_a_half_written_checkpoint_costs_its_epochs_and_the_run_ends_as_if_nothi
     (folder / "checkpoint.safetensors").write_bytes(snapshot[: len(snapshot) // 2])
     train(tmp_path / "cut", run)
     assert (folder / "snapshot-stop.safetensors").read_bytes() == snapshot
-
-
-WAIT = """
-import pathlib, time
-while part == "waits" and not pathlib.Path("go").exists():
-    time.sleep(0.05)"""
-
-
-def test_a_killed_sweep_leaves_no_process_and_the_next_one_goes_on(project):
-    root = project.write(WAIT, "first", "waits")
-    killed = sweeping(root)
-    while not (root / "begun.txt").exists() or "waits" not in begun(root):
-        assert killed.poll() is None
-    os.kill(killed.pid, signal.SIGKILL)
-    killed.wait()
-    while at_work_in(root):  # worker and kernel notice it by themselves; a test that hangs here has found an orphan
-        time.sleep(0.05)
-    assert list((root / "tmp").iterdir())  # its temporary files, which the next one deletes
-    (root / "go").touch()
-    assert sweeping(root).wait() == 0
-    assert begun(root) == {"first": 1, "waits": 2, "whole": 1}
-    assert not [path for path in root.rglob("*") if ".partial" in path.name or path.suffix == ".claim"]
-    assert list((root / "tmp").iterdir()) == []
-
-
-def test_two_sweeps_at_once_divide_the_work_and_both_end_well(project):
-    root = project.write(WAIT, "waits", "second", "third")
-    started = [sweeping(root) for _ in range(2)]
-    while not (root / "begun.txt").exists() or not {"second", "third"} <= set(begun(root)):
-        assert all(process.poll() is None for process in started)  # one waits in its part, the other does the rest
-    (root / "go").touch()
-    assert [process.wait() for process in started] == [0, 0]
-    assert begun(root) == {"waits": 1, "second": 1, "third": 1, "whole": 1}
-    reports = sorted(str(path.relative_to(root / "reports/s")) for path in (root / "reports/s").rglob("*.ipynb"))
-    assert reports == ["01_a.ipynb", "01_a/second.ipynb", "01_a/third.ipynb", "01_a/waits.ipynb"]
-    makers = {line.split()[1] for line in Path(root / "work/s/sweep.log").read_text().splitlines()}
-    assert len(makers) == 2
-    assert not [path for path in root.rglob("*") if ".partial" in path.name or path.suffix == ".claim"]

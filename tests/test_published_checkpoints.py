@@ -8,7 +8,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from helpers.data import manifest
+from helpers.data.images import choose_images
 from helpers.files import PROJECT_ROOT
 from helpers.networks import hooks, resnet, weights
 
@@ -50,7 +50,7 @@ def met(request, tmp_path_factory):
     if there is None:
         pytest.skip(f"the images of {request.param} are not here: {given['data_path']}")
     work = tmp_path_factory.mktemp("work")
-    return request.param, manifest.choose_images(work, **given | {"data_path": str(there)})
+    return request.param, choose_images(work, **given | {"data_path": str(there)})
 
 
 @pytest.mark.parametrize("place", [0, -1], ids=["smallest gap", "largest gap"])

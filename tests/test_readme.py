@@ -14,14 +14,14 @@ from helpers.files import PROJECT_ROOT
 from helpers.measures.registry import ranked
 from helpers.select.cli import main as select
 from helpers.sweep.cli import main as sweep
-from helpers.sweep.cost import planned_runs
-from helpers.sweep.study_file import load_study
-from helpers.sweep.without_notebooks import main as without
+from helpers.sweep.plan import planned_runs
+from helpers.sweep.study import load_study
 
 README = (PROJECT_ROOT / "README.md").read_text(encoding="utf-8")
 STUDIES = (PROJECT_ROOT / "docs/studies.md").read_text(encoding="utf-8")
 PAGES = {path.relative_to(PROJECT_ROOT).as_posix(): path.read_text(encoding="utf-8") for path in PROJECT_ROOT.glob("docs/*.md")}
 PAGES |= {"README.md": README}
+OF_SNAKEMAKE = {"--executor", "--jobs", "--workflow-profile", "--cores", "--config"}
 WORDS = 900  # that the README may have
 MADE = {"params/birds.yaml"}  # by the command beside which it is named
 PAGE = re.compile(r"\[`(?:reports/)?(\w+)`\]\((?:\.\./)?reports/\w+/FINDINGS\.md\)")
@@ -96,8 +96,7 @@ def test_the_number_of_measures_is_that_of_the_list():
 
 @pytest.mark.parametrize(("study", "runs"), re.findall(r"^\| `(\w+)` \|[^|]*\| (\d+) runs", STUDIES, re.M))
 def test_a_study_has_as_many_runs_as_the_docs_say(study, runs):
-    every = load_study(PROJECT_ROOT / f"params/{study}.yaml", PROJECT_ROOT / "notebooks")
-    training = [one for one in every if one.notebook.stem == "02_grid_training"]
+    training = [one for one in load_study(study).executions if one.notebook == "02_grid_training"]
     assert len(planned_runs(training[0].parameters)) == int(runs)
 
 
@@ -136,7 +135,7 @@ def wrong_commands(text):
     """Targets of make, studies, modules, options and extras in the code of a page that there are not."""
     targets = set(re.findall(r"^([a-z]+):", (PROJECT_ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
     extras = tomllib.loads((PROJECT_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    known_of = {"helpers.sweep": options(sweep), "helpers.select": options(select), "helpers.sweep.without_notebooks": options(without)}
+    known_of = {"helpers.sweep": options(sweep) | OF_SNAKEMAKE, "helpers.select": options(select)}
     wrong = []
     for part in code(text):
         modules = re.findall(r"-m (\w+(?:\.\w+)+)", part)

@@ -115,6 +115,7 @@ def test_no_two_notebooks_write_the_same_file(finished):
 def test_the_same_command_again_runs_nothing(finished, capsys):
     folder, places = finished
     assert cli.run_study(folder / "tiny.yaml", places) == 0
+    assert cli.run_study(folder / "tiny.yaml", places, look=True) == 0
     assert capsys.readouterr().out.count("complete, nothing changed") == len(TINY_STUDY["notebooks"])
 
 

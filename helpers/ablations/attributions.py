@@ -10,7 +10,8 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from helpers.ablations.compute import AblationSettings, Stage, last_stage, sampled_images
-from helpers.cams import attribution, chance, closed_form
+from helpers.cams import attribution, chance
+from helpers.cams.maps import closed_form_cam, normalise_maps
 from helpers.data.images import ImageSet
 from helpers.networks import hooks, resnet
 from helpers.report.style import count, interval
@@ -37,8 +38,8 @@ def attribution_scores(network: nn.Module, images: ImageSet, settings: AblationS
         device: where the network is.
 
     Returns:
-        ``ATTRIBUTION_COLUMNS`` but the model: energy_in_box and pixel_average_precision less the box's share of the image, pointing_game
-        less the same with boxes of other images, all in [-1, 1]; seconds and passes per image, without the pass that tells the class;
+        ``ATTRIBUTION_COLUMNS`` but the model: energy_in_box, pointing_game and pixel_average_precision less the same with boxes of
+        other images, all in [-1, 1]; seconds and passes per image, without the pass that tells the class;
         reason ("" or why all are NaN).
     """
     images, stage = sampled_images(images, settings), last_stage(network, images, device)
@@ -62,17 +63,16 @@ def attribution_scores(network: nn.Module, images: ImageSet, settings: AblationS
 @torch.inference_mode()
 def _predicted_cam(network: nn.Module, stage: Stage, pixels: Tensor) -> tuple[Tensor, Tensor]:
     features, logits = hooks.features_and_logits(network, stage.layer, pixels)
-    return closed_form.closed_form_cam(CAM, features, stage.classifier.weight, logits.argmax(1)), logits.argmax(1)
+    return closed_form_cam(CAM, features, stage.classifier.weight, logits.argmax(1)), logits.argmax(1)
 
 
 def _scored(method: str, images: ImageSet, maps: Tensor, costs: Sequence[float]) -> pd.DataFrame:
     size = images.images.shape[-1]
-    found = chance.chance_scores(closed_form.normalise_maps(maps), closed_form.lowest_of(maps), images.boxes, size, device=maps.device)
-    chances = {"energy": "box_area", "pointing": "pointing_shuffled", "average_precision": "box_area"}
-    above = (found[name] - found[chance_of] for name, chance_of in chances.items())
+    found = chance.chance_scores(normalise_maps(maps), images.boxes, size, device=maps.device)
+    above = {name: chance.above_shuffled(found, name) for name in LOCALIZATIONS}
     seconds, *passes = costs
     costs = dict(zip(COSTS, [seconds / len(images), *passes], strict=True))
-    return pd.DataFrame({"method": method, "name": images.names} | dict(zip(LOCALIZATIONS, above, strict=True)) | costs | {"reason": ""})
+    return pd.DataFrame({"method": method, "name": images.names} | above | costs | {"reason": ""})
 
 
 def attributions_compared(

@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from helpers.cams import attribution, closed_form, gradient, overlap
+from helpers.cams import attribution, overlap
+from helpers.cams.maps import GRADIENT_METHODS, TORCHCAM_METHODS, closed_form_cam, closed_form_classifier, layer_maps, normalise_maps
 from helpers.cams.overlap import CountedBoxes, annotated
 from helpers.data.images import ImageSet
 from helpers.networks import hooks, resnet
@@ -25,7 +26,7 @@ ALL_IMAGES, RIGHT, WRONG = "all", "correct", "wrong"  # images: all, those class
 # What one forward pass gives in closed form; the first is the paper's. "cam" is the same as "grad_cam" here.
 CLOSED_FORMS = (("grad_cam", CORRECT), ("grad_cam_plus_plus", CORRECT), ("grad_cam_plus_plus", TORCHCAM), ("layer_cam", CORRECT))
 LAYER_METHODS = ("grad_cam", "layer_cam")  # at every layer
-SAMPLED_METHODS = tuple(method for method in gradient.GRADIENT_METHODS if method not in LAYER_METHODS)  # at the last stage
+SAMPLED_METHODS = tuple(method for method in GRADIENT_METHODS if method not in LAYER_METHODS)  # at the last stage
 KEYS = ["method", "formula", "layer", "class_used", "annotation", "image_size", "threshold", "subset"]
 OVERLAP_COLUMNS = [*KEYS, "n", "iou", "iou_b", "nearest", "difference", "seconds"]
 
@@ -69,7 +70,7 @@ class Stage(NamedTuple):
 
 @torch.inference_mode()
 def last_stage(network: nn.Module, images: ImageSet, device: torch.device | str) -> Stage:
-    """Find the layer whose maps are averaged and classified, see ``passes.last_maps_layer`` and ``closed_form.check_closed_form``.
+    """Find the layer whose maps are averaged and classified, see ``passes.last_maps_layer`` and ``maps.closed_form_classifier``.
 
     Raises:
         ValueError: there is none, or the closed form does not hold, as where the maps that are averaged are one pixel; what to change.
@@ -78,7 +79,7 @@ def last_stage(network: nn.Module, images: ImageSet, device: torch.device | str)
     layer = hooks.last_maps_layer(network, example)
     name = next(name for name, module in network.named_modules() if module is layer)
     try:
-        return Stage(name, layer, closed_form.check_closed_form(network, layer, example))
+        return Stage(name, layer, closed_form_classifier(network, *hooks.features_and_logits(network, layer, example)))
     except ValueError as fault:
         side = images.images.shape[-1]
         told = f"the maps of {name}, the last of more than one pixel for images of {side} pixels, are not what the network averages"
@@ -89,7 +90,7 @@ def last_stage(network: nn.Module, images: ImageSet, device: torch.device | str)
 
 
 def closed_form_maps(method: str, formula: str, features: Tensor, classifier_weight: Tensor, classes: Tensor) -> Tensor:
-    """Compute normalised maps without a backward pass, see ``closed_form.closed_form_cam``: (B, h, w) in [0, 1).
+    """Compute normalised maps without a backward pass, see ``maps.closed_form_cam``: (B, h, w) in [0, 1).
 
     Grad-CAM++ as torchcam 0.4.0 computes it loses a division: alpha is g^2, so that a channel's weight, summed over its h w pixels, is
     ``h w (relu(W_ck) / (h w))^3``. The factor is kept because it decides how much the 1e-8 of the normalisation weighs.
@@ -101,10 +102,10 @@ def closed_form_maps(method: str, formula: str, features: Tensor, classifier_wei
         known = ", ".join(f"{name} ({kind})" for name, kind in CLOSED_FORMS)
         raise ValueError(f"there is no closed form of {method!r} by the formula {formula!r}; choose one of {known}")
     if formula == CORRECT:
-        return closed_form.normalise_maps(closed_form.closed_form_cam(method, features, classifier_weight, classes))
+        return normalise_maps(closed_form_cam(method, features, classifier_weight, classes))
     pixels = features.shape[2] * features.shape[3]
     weights = pixels * (classifier_weight[classes].relu() / pixels) ** 3
-    return closed_form.normalise_maps(torch.einsum("bk,bkhw->bhw", weights, features).relu())
+    return normalise_maps(torch.einsum("bk,bkhw->bhw", weights, features).relu())
 
 
 def swept(maps: Tensor, annotation: CountedBoxes, settings: AblationSettings) -> Tensor:
@@ -233,7 +234,7 @@ def sampled_scores(network: nn.Module, images: ImageSet, settings: AblationSetti
     for keys, maps_of in _jobs(network, stage, settings, size):
         started, overlaps, differences = time.perf_counter(), [], []
         for number, (pixels, boxes, predicted, _, closed) in enumerate(batches):
-            maps = closed_form.normalise_maps(maps_of(pixels, predicted, settings.seed + number))
+            maps = normalise_maps(maps_of(pixels, predicted, settings.seed + number))
             overlaps.append(swept(maps, boxes, settings))
             if maps.shape == closed[CLOSED_FORMS[0]].shape:
                 differences.append([float((maps - other).abs().amax()) for other in closed.values()])
@@ -272,7 +273,7 @@ def _jobs(network: nn.Module, stage: Stage, settings: AblationSettings, size: in
     for method in settings.methods:
         used = NO_CLASS if method == "eigen_cam" else PREDICTED
         yield keys | {"method": method, "class_used": used}, partial(_by_gradient, network, stage.layer, method, options)
-        if method in gradient.TORCHCAM_METHODS:
+        if method in TORCHCAM_METHODS:
             compatible = options | {"torchcam_compat": True}
             yield keys | {"method": method, "formula": TORCHCAM}, partial(_by_gradient, network, stage.layer, method, compatible)
     layers = {name: hooks.named_layer(network, name) for name in settings.layers} or hooks.stage_layers(network, size)
@@ -287,7 +288,7 @@ def _jobs(network: nn.Module, stage: Stage, settings: AblationSettings, size: in
 def _by_gradient(
     network: nn.Module, layer: nn.Module, method: str, options: dict[str, int | float | bool], pixels: Tensor, classes: Tensor, seed: int
 ) -> Tensor:
-    return gradient.layer_maps(method, network, layer, _prepared(pixels), classes, seed=seed, **options)
+    return layer_maps(method, network, layer, _prepared(pixels), classes, seed=seed, **options)
 
 
 @torch.inference_mode()
@@ -295,4 +296,4 @@ def _at_size(network: nn.Module, stage: Stage, side: int, pixels: Tensor, classe
     """Compute Grad-CAM of images of another size, for the class that is predicted at that size."""
     resized = F.interpolate(pixels, size=(side, side), mode="bilinear", antialias=True, align_corners=False)
     features, logits = hooks.features_and_logits(network, stage.layer, _prepared(resized))
-    return closed_form.closed_form_cam("grad_cam", features, stage.classifier.weight, logits.argmax(1))
+    return closed_form_cam("grad_cam", features, stage.classifier.weight, logits.argmax(1))

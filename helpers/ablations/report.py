@@ -279,7 +279,7 @@ def say_machine_masks(quality: pd.DataFrame) -> str:
     """Sentence on how each provider's masks stand to the boxes, beside a mask over the whole image; one that is worse is called that.
 
     Args:
-        quality: provider and what ``object_masks.mask_quality`` gives, one row each.
+        quality: provider and what ``masks.mask_quality`` gives, one row each.
     """
     parts = []
     for row in quality.itertuples():

@@ -240,7 +240,7 @@ def random_network_score(
         width: of the network.
         last_stride: of the network.
         seed: of the initial weights; the same seed gives the same numbers.
-        method: of the map, one of ``closed_form.CLOSED_FORM_METHODS``.
+        method: of the map, one of ``maps.CLOSED_FORM_METHODS``.
         threshold: of the map.
         device: where to compute.
         batch_size: images per pass.
@@ -254,9 +254,9 @@ def random_network_score(
     given = (resnet.normalise_images, device, example, method, batch_size)
     seen, unseen = (passes.forward_pass(network, images, *given) for images in (train, test))
     accuracies = [float((run.logits.argmax(1) == images.labels).double().mean()) for run, images in ((seen, train), (unseen, test))]
-    overlaps = overlap.image_scores(seen.maps, train.boxes, train.images.shape[-1], threshold, device=device)
-    floor = float(overlaps["box_pixels"].mean()) / train.images.shape[-1] ** 2
-    values = [*accuracies, accuracies[0] - accuracies[1], float(overlaps["iou"].mean()), float(overlaps["iou_b"].mean()), floor]
+    boxes = overlap.box_masks(train.boxes, train.images.shape[-1])
+    overlaps = [float(part.double().nanmean()) for part in overlap.overlaps(passes.maps(seen), overlap.annotated(boxes), [threshold])]
+    values = [*accuracies, accuracies[0] - accuracies[1], *overlaps, float(boxes.double().mean())]
     return dict(zip(UNTRAINED_COLUMNS, [architecture, seed, *values, len(train), len(test)], strict=True))
 
 

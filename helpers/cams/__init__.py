@@ -1,9 +1,1 @@
-"""Where a network looks: class activation maps, the masks they give, and their overlap with boxes."""
-
-from helpers import face
-
-FACE = {
-    "object_masks": ["from_best_to_worst", "image_quality", "make_masks", "mask_quality"],
-    "overlap": ["box_masks"],
-}
-__getattr__ = face(__name__, FACE)
+"""Where a network looks: class activation maps, their overlap with boxes beyond chance, and masks made by a machine."""

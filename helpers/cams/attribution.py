@@ -3,8 +3,6 @@
 import copy
 import operator
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -31,9 +29,6 @@ def with_own_activations(network: nn.Module) -> nn.Module:
 
     Captum's guided gradients and DeepLift hook modules: a ReLU that is called twice gives them wrong numbers or none, and a function no
     hook. The logits are those of the network, which is left alone; the copy's weights need no gradient.
-
-    Raises:
-        ValueError: the forward pass depends on values and cannot be traced.
     """
     tracer = fx.Tracer()
     tracer.is_leaf_module = lambda module, name: not any(module.children())
@@ -55,79 +50,54 @@ def with_own_activations(network: nn.Module) -> nn.Module:
     return traced.eval()
 
 
-@contextmanager
-def _counted(network: nn.Module) -> Iterator[dict[str, int]]:
-    """Count the images that go through a network forward, and backward from its logits, while the context is open."""
-    passes = {"forward": 0, "backward": 0}
-
-    def back(gradient: Tensor) -> None:
-        passes["backward"] += len(gradient)
-
-    def forth(module: nn.Module, given: tuple, output: Tensor) -> None:
-        passes["forward"] += len(output)
-        if output.requires_grad:
-            output.register_hook(back)
-
-    hook = network.register_forward_hook(forth)
-    try:
-        yield passes
-    finally:
-        hook.remove()
-
-
 def attribution_maps(method: str, network: nn.Module, images: Tensor, classes: Tensor, steps: int = 16) -> Attribution:
     """Which pixels speak for a class: the attribution of its logit, by Captum.
 
     - "saliency" (Simonyan et al. 2014): largest absolute gradient over the channels;
     - "input_x_gradient" (Shrikumar et al. 2016): gradient times input;
-    - "integrated_gradients" (Sundararajan et al. 2017): input times the mean gradient on the way from a baseline;
+    - "integrated_gradients" (Sundararajan et al. 2017): input times the mean gradient on the way from a baseline, in some steps;
     - "guided_grad_cam" (Selvaraju et al. 2017): guided gradient times the enlarged Grad-CAM of the last maps;
     - "occlusion" (Zeiler and Fergus 2014): what the logit loses when a window, a quarter of the side, is put to the baseline;
     - "deep_lift" (Shrikumar et al. 2017, rescale rule): differences from the baseline shared out, which must add up to the logit's.
 
     All but the first are signed: they are summed over the channels and what speaks against the class is cut off, as in a class activation
-    map. The baseline is 0, the mean colour for networks that take normalised images.
-
-    Args:
-        method: one of ``ATTRIBUTIONS``.
-        network: see ``with_own_activations``.
-        images: (B, 3, S, S) as the network expects them.
-        classes: (B,) int64, whose logit is attributed.
-        steps: of integrated gradients on the way.
-
-    Raises:
-        ValueError: an unknown method, or DeepLift's shares do not add up, within 1 %, in this network.
+    map. The baseline is 0, the mean colour for networks that take normalised images, (B, 3, S, S). The network is one of
+    ``with_own_activations``.
     """
     if method not in ATTRIBUTIONS:
         raise ValueError(f"attribution {method!r} is unknown; choose one of {', '.join(ATTRIBUTIONS)}")
-    layer = hooks.last_maps_layer(network, images[:1]) if method == "guided_grad_cam" else None
-    with torch.inference_mode(False), torch.enable_grad(), warnings.catch_warnings(), _counted(network) as passes:
-        warnings.filterwarnings("ignore", module="captum")  # that it sets hooks and removes them
-        inputs = images.detach().clone().requires_grad_()
-        found = _attributed(method, network, layer, inputs, classes.clone(), steps).detach()
-    maps = found.amax(1) if method == "saliency" else found.sum(1).relu()
-    return Attribution(maps, *(count / len(images) for count in passes.values()))
-
-
-def _attributed(method: str, network: nn.Module, layer: nn.Module | None, inputs: Tensor, classes: Tensor, steps: int) -> Tensor:
-    """Captum's attribution, (B, 3, S, S)."""
     from captum import attr  # here: its import takes as long as that of pandas, and the closed form does without
 
-    if method == "saliency":
-        return attr.Saliency(network).attribute(inputs, target=classes)
-    if method == "input_x_gradient":
-        return attr.InputXGradient(network).attribute(inputs, target=classes)
-    if method == "integrated_gradients":
-        options = {"n_steps": steps, "internal_batch_size": max(_BATCH, len(inputs))}
-        return attr.IntegratedGradients(network).attribute(inputs, target=classes, **options)
-    if method == "guided_grad_cam":
-        return attr.GuidedGradCam(network, layer).attribute(inputs, target=classes, interpolate_mode="bilinear")
-    if method == "occlusion":
-        side = max(2, inputs.shape[-1] // _WINDOWS)
-        options = {"sliding_window_shapes": (3, side, side), "strides": (3, side // 2, side // 2), "perturbations_per_eval": 4}
-        return attr.Occlusion(network).attribute(inputs, target=classes, **options)
-    found, error = attr.DeepLift(network).attribute(inputs, target=classes, return_convergence_delta=True)
-    difference = found.sum((1, 2, 3)) - error
-    if not error.abs().max() <= 0.01 * difference.abs().max():
-        raise ValueError(f"DeepLift's shares miss the difference of the logits by up to {float(error.abs().max()):.2g} in this network")
-    return found
+    layer = hooks.last_maps_layer(network, images[:1]) if method == "guided_grad_cam" else None
+    side, passes = max(2, images.shape[-1] // _WINDOWS), {"forward": 0, "backward": 0}
+    captum, options = {
+        "saliency": (attr.Saliency, {}),
+        "input_x_gradient": (attr.InputXGradient, {}),
+        "integrated_gradients": (attr.IntegratedGradients, {"n_steps": steps, "internal_batch_size": max(_BATCH, len(images))}),
+        "guided_grad_cam": (lambda model: attr.GuidedGradCam(model, layer), {"interpolate_mode": "bilinear"}),
+        "occlusion": (
+            attr.Occlusion,
+            {"sliding_window_shapes": (3, side, side), "strides": (3, side // 2, side // 2), "perturbations_per_eval": 4},
+        ),
+        "deep_lift": (attr.DeepLift, {"return_convergence_delta": True}),
+    }[method]
+
+    def count(module: nn.Module, given: tuple, output: Tensor) -> None:
+        passes["forward"] += len(output)
+        if output.requires_grad:
+            output.register_hook(lambda gradient: passes.update(backward=passes["backward"] + len(gradient)))
+
+    hook = network.register_forward_hook(count)
+    try:
+        with torch.inference_mode(False), torch.enable_grad(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module="captum")  # that it sets hooks and removes them
+            inputs = images.detach().clone().requires_grad_()
+            found = captum(network).attribute(inputs, target=classes.clone(), **options)
+    finally:
+        hook.remove()
+    if method == "deep_lift":
+        found, error = found
+        if not error.abs().max() <= 0.01 * (found.sum((1, 2, 3)) - error).abs().max():
+            raise ValueError(f"DeepLift's shares miss the difference of the logits by up to {float(error.abs().max()):.2g} in this network")
+    found = found.detach()
+    return Attribution(found.abs().amax(1) if method == "saliency" else found.sum(1).relu(), *(n / len(images) for n in passes.values()))

@@ -1,47 +1,39 @@
-"""How much better a map fits the box of its own image than chance: shuffled boxes, the whole image, and measures without a threshold."""
+"""How much better a map fits the boxes of its own image than those of other images: chance, centre bias and area taken away."""
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
-from helpers.cams.overlap import MASK_COLUMNS, box_masks, masks_at, masks_compared, not_finite, overlap_table, pixels, upsample
+from helpers.cams import detection, overlap
 
 SHUFFLES = 8  # boxes of other images that each map is compared with
 LEVELS = 1000  # steps of the map that pixels are ranked by, as in the code of Choe et al. 2020
+SHUFFLED = "_shuffled"  # ends the column of a score with the boxes of other images
 
-CHANCE_COLUMNS = [
-    "mask_area",
-    "box_area",
-    "iou_shuffled",
-    "energy",
-    "pointing",
-    "pointing_shuffled",
-    "area_matched_iou",
-    "average_precision",
-]
+# Scores of a map and the boxes of an image, see ``chance_scores``. From four of them their chance is taken off in the measure of that name.
+LESS_CHANCE = ("energy_in_box", "pointing_game", "area_matched_iou", "pixel_average_precision")
+SCORES = ("iou", "iou_b", *LESS_CHANCE, "box_found", "mask_agreement")
+ABOVE = "_above_shuffled"  # ends the name of values less their chance, where the measure keeps it
+CORRECTED = ("iou" + ABOVE, *LESS_CHANCE)  # measures that are less their chance
 
 
 def derangements(count: int, shuffles: int = SHUFFLES) -> Tensor:
-    """Fixed derangements of images, whose boxes take the place of each image's own: (count, K) int64, K at most count - 1.
-
-    One order drawn once, turned by 1 to K places: no image meets itself, and none meets another twice.
-    """
+    """Images whose boxes take the place of each image's own, fixed: one order, turned by 1 to K places; (count, K < count) int64."""
     order = torch.from_numpy(np.random.default_rng(0).permutation(count))
-    partners = torch.empty(count, min(shuffles, max(0, count - 1)), dtype=torch.int64)
-    for column in range(partners.shape[1]):
-        partners[order, column] = order.roll(-1 - column)
-    return partners
+    turned = order.argsort().unsqueeze(1) + 1 + torch.arange(min(shuffles, max(0, count - 1)))
+    return order[turned % max(1, count)]
 
 
-def box_areas(boxes: Tensor, size: int, batch_size: int = 1024) -> Tensor:
-    """Share of each image that its boxes cover, in [0, 1]: the IoU of a mask over the whole image; (N, M, 4) boxes -> (N,) float32."""
-    return torch.cat([pixels(box_masks(part, size)) for part in boxes.split(batch_size)]).float() / size**2
+def central_map(side: int = 8) -> Tensor:
+    """A fixed blob in the middle, which looks at no image: a Gaussian of standard deviation side / 4, in [0, 1]; (side, side)."""
+    place = (torch.arange(side, dtype=torch.float64) - (side - 1) / 2) / (side / 4)
+    blob = torch.exp(-(place[:, None] ** 2 + place**2) / 2)
+    return ((blob - blob.min()) / (blob.max() - blob.min())).float()
 
 
 def chance_scores(
     maps_normalised: Tensor,
-    lowest: Tensor,
     boxes: Tensor,
     size: int,
     threshold: float = 0.1,
@@ -49,111 +41,138 @@ def chance_scores(
     partners: Tensor | None = None,
     device: torch.device | str = "cpu",
 ) -> pd.DataFrame:
-    """Compare every map with the box of its image and with those of other images, also by ways that need no good threshold.
+    """Compare every map with the boxes of its image, and with those of other images: what a map scores without looking.
+
+    The mean over the images of a score less its shuffled one is 0 for any map that is the same for all images, since every derangement
+    gives each box out once.
 
     Args:
-        maps_normalised: (N, h, w) in [0, 1), see ``closed_form.normalise_maps``.
-        lowest: (N,) what to add to each normalised map so that it is proportional to the map before, see ``closed_form.lowest_of``.
-        boxes: (N, M, 4) integers, see ``overlap.box_masks``.
+        maps_normalised: (N, h, w) in [0, 1], see ``maps.normalise_maps``.
+        boxes: (N, M, 4) integers, see ``overlap.box_masks``. Several boxes of an image are their union.
         size: side S of the images, pixels.
-        threshold: of the map, in (0, 1).
-        partners: (N', K) which images lend their boxes, counted among the N' that have a box; ``derangements`` when None.
+        threshold: of the map, for its mask and the rectangle around it.
+        partners: (N', K) which these are, counted among the N' that have a box; ``derangements`` when None.
         device: where to compute. Every box's mask lies in memory at once, S^2 bytes for an image.
 
     Returns:
-        One row per image, in order: the columns of ``overlap.image_scores`` and, float64 and all NaN but the areas where an image has
-        no box or its map is not finite:
+        One row per image, in order. ``SCORES``, and the mean of each with the boxes of the partners under its name and ``SHUFFLED``, NaN
+        where an image has no box or its map is not finite:
 
-        - mask_area, box_area: share of the image at or above the threshold, and in the boxes;
-        - iou_shuffled: mean IoU of the mask with the boxes of the partners (permutation of images);
-        - energy: share of the map's sum that lies in the boxes (Wang et al. 2020, energy-based pointing game), 0 for a map of zeros;
-        - pointing, pointing_shuffled: 1 when the mean place of the map's maxima is in the boxes (Zhang et al. 2018, without a
-          tolerance), and the same with the partners' boxes;
+        - iou, iou_b: of the mask, and of the rectangle around it (Du et al. 2024); 0 for a mask without a box, as the paper has it;
+        - energy_in_box: share of the map's sum in the boxes (Wang et al. 2020, energy-based pointing game), 0 for a map of zeros;
+        - pointing_game: 1 when the mean place of the map's maxima is in the boxes (Zhang et al. 2018, without a tolerance);
         - area_matched_iou: IoU at the highest level at which the mask is at least as large as the boxes;
-        - average_precision: area under precision over recall of the pixels, ranked by the map (PxAP of Choe et al. 2020, for each
-          image on its own).
+        - pixel_average_precision: area under precision over recall of the pixels, ranked by the map (PxAP of Choe et al. 2020);
+        - box_found: 1 when the rectangle reaches an IoU of 0.5 with some box (Russakovsky et al. 2015);
+        - mask_agreement: mean of the IoU of the mask and of what it leaves out (Long et al. 2015, for each image on its own).
 
-    Raises:
-        ValueError: the threshold is not between 0 and 1, or there are no images.
+        Beside them map_pixels, box_pixels, common_pixels and image_pixels; mask_area and box_area, shares of the image; empty_map; x0, y0,
+        x1, y1 of the rectangle, half-open, zeros for an empty mask; box_iou, that of the rectangle with the box it matches best.
     """
-    if not len(boxes):
-        raise ValueError("there are no images to score; give at least one")
-    annotation = box_masks(boxes.to(device), size)
-    areas = pixels(annotation)
-    boxed = areas > 0
-    rows = boxed.nonzero().squeeze(1)
+    if not len(boxes) or len(maps_normalised) != len(boxes):
+        raise ValueError(f"{len(maps_normalised)} maps and boxes of {len(boxes)} images cannot be scored; one of each per image is needed")
+    overlap.check_threshold(threshold)
+    boxes = boxes.to(device)
+    annotation = boxed(boxes, size)
+    rows = annotation.any(1).nonzero().squeeze(1)
     partners = (derangements(len(rows)) if partners is None else partners).to(device)
-    lenders = torch.zeros(len(boxes), partners.shape[1], dtype=torch.int64, device=device)
-    lenders[rows] = rows[partners]
+    order = torch.arange(len(boxes), device=device)
+    others = order.unsqueeze(1).repeat(1, 1 + partners.shape[1])  # the image itself, then its partners
+    others[rows, 1:] = rows[partners]
     # A processor's cache holds what is worked out for some images; a GPU takes more at once.
-    found, batch_size = [], 128 if torch.device(device).type == "cuda" else max(4, 2**17 // size**2)
-    for start in range(0, len(boxes), batch_size):
-        part = slice(start, start + batch_size)
-        given = maps_normalised[part].to(device).float(), lowest[part].to(device).float()
-        found.append(_of_batch(*given, annotation, areas, torch.arange(len(boxes), device=device)[part], lenders[part], threshold))
-    overlaps, beside = torch.cat(found, 1).split([len(MASK_COLUMNS), len(CHANCE_COLUMNS)])
-    beside[2:, ~boxed] = torch.nan
-    return overlap_table(overlaps).join(pd.DataFrame(beside.cpu().double().numpy().T, columns=CHANCE_COLUMNS))
+    step = 128 if torch.device(device).type == "cuda" else max(4, 2**17 // size**2)
+    parts = [_of_batch(maps_normalised[part].to(device).float(), boxes, annotation, others[part], threshold) for part in order.split(step)]
+    table = pd.DataFrame({name: torch.cat([part[name] for part in parts]).cpu().numpy() for name in parts[0]})
+    return table.astype({name: float for name, kind in table.dtypes.items() if kind == "float32"})
 
 
-def _of_batch(maps: Tensor, lowest: Tensor, annotation: Tensor, areas: Tensor, images: Tensor, lenders: Tensor, threshold: float) -> Tensor:
-    """Work out ``MASK_COLUMNS`` and ``CHANCE_COLUMNS`` of some images: (19, B)."""
-    size, own, area, undefined = annotation.shape[-1], annotation[images], areas[images], not_finite(maps)
-    values = upsample(maps, size)
-    mask = masks_at(values, threshold)
-    overlaps = masks_compared(mask, own, undefined)
-    if undefined.any():
-        values = values.nan_to_num(0, 0, 0)
-    marked, shared = pixels(mask), (mask.unsqueeze(1) & annotation[lenders]).flatten(2).sum(2, dtype=torch.int32)
-    y, x = _places_of_maxima(maps, size)
-    matched, precision = _by_levels(values, own, area)
-    found = [
-        marked / size**2,
-        area / size**2,
-        (shared / (marked.unsqueeze(1) + areas[lenders] - shared)).mean(1),
-        _energies(values, lowest, own, area),
-        annotation[images, y, x],
-        annotation[lenders, y.unsqueeze(1), x.unsqueeze(1)].float().mean(1),
-        matched,
-        precision,
-    ]
-    undefined |= ~lowest.isfinite()
-    return torch.cat([overlaps, torch.stack([column.float().masked_fill(undefined, torch.nan) for column in found])])
+def above_shuffled(scores: pd.DataFrame, name: str) -> pd.Series:
+    """One of ``SCORES`` of each image, less its mean with the boxes of other images."""
+    return scores[name] - scores[name + SHUFFLED]
 
 
-def _energies(values: Tensor, lowest: Tensor, own: Tensor, area: Tensor) -> Tensor:
-    """Share of each map's sum in the boxes: (B,); 0 for a map of zeros."""
-    inside, total = ((part.sum((1, 2)).double() + lowest * count) for part, count in ((values * own, area), (values, own[0].numel())))
-    return (inside / total).nan_to_num(0)
+def fixed_map_scores(boxes: Tensor, size: int, threshold: float = 0.1) -> dict[str, float]:
+    """What one ``central_map`` for all images scores, by measure: what a network that looks should exceed.
 
-
-def _places_of_maxima(maps: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Pixel of the enlarged map that holds the mean place of the maxima of each map: (B, h, w) -> two (B,) int64, y and x.
-
-    A bilinear map is largest at the centres of its largest cells, so that the place is known without enlarging it.
+    0 for ``CORRECTED``, up to rounding; the others keep their chance, and there the blob may lead.
     """
-    largest = (maps == maps.amax((1, 2), keepdim=True)).double()
-    count = largest.sum((1, 2))
-    places = []
+    images = chance_scores(central_map().expand(len(boxes), -1, -1), boxes, size, threshold)
+    kept = {name: float(images[name].mean()) for name in ("iou", "iou_b", "box_found")}
+    agreement = detection.mask_metrics(*pixels_together(images))["mean_iou"]
+    above = {name: float(above_shuffled(images, name.removesuffix(ABOVE)).mean()) for name in CORRECTED}
+    return kept | above | {"mask_agreement": agreement}
+
+
+def pixels_together(scores: pd.DataFrame) -> list[int]:
+    """Pixels of all images in the maps' masks, in the boxes, in both and in all, as ``detection.mask_metrics`` takes them."""
+    return [int(scores[f"{name}_pixels"].sum()) for name in ("map", "box", "common", "image")]
+
+
+def boxed(boxes: Tensor, size: int) -> Tensor:
+    """Pixels inside the boxes of each image: (N, S * S) bool. ValueError where no image has any, which is a measure's reason."""
+    masks = overlap.box_masks(boxes, size).flatten(1)
+    if not masks.any():
+        raise ValueError("these images have no boxes")
+    return masks
+
+
+def _of_batch(maps: Tensor, boxes: Tensor, annotation: Tensor, others: Tensor, threshold: float) -> dict[str, Tensor]:
+    """Columns of ``chance_scores``, (B,) each; ``others`` (B, 1 + K) are the images whose boxes each map is compared with."""
+    undefined, size = ~maps.isfinite().flatten(1).all(1), int(annotation.shape[1] ** 0.5)
+    values = overlap.upsample(maps.nan_to_num(0, 0, 0), size)
+    masks = values >= threshold
+    rectangles = overlap.bounding_rectangles(masks)
+    around = overlap.box_masks(rectangles.unsqueeze(1), size)
+    places = annotation[others]
+    targets = torch.cat([places, torch.ones_like(places[:, :1])], 1)  # the last is the whole image, and counts what there is
+    parts = [places.shape[1], 1]
+    common, marked = (masks.flatten(1).unsqueeze(1) & targets).sum(2, dtype=torch.int32).split(parts, 1)
+    shared, filled = (around.flatten(1).unsqueeze(1) & targets).sum(2, dtype=torch.int32).split(parts, 1)
+    inside, area = targets.float(), places.sum(2, dtype=torch.int32)
+    energy, total = (values.flatten(1).unsqueeze(1) * inside).sum(2).split(parts, 1)
+    matched, precision = _by_levels(values.flatten(1), inside, area)
+    box_iou, union = detection.best_box_iou(rectangles.unsqueeze(1), boxes[others]), marked + area - common
+    scores = {
+        "iou": common / union,
+        "iou_b": shared / (filled + area - shared),
+        "energy_in_box": (energy / total).nan_to_num(0),
+        "pointing_game": places.gather(2, _place_of_maxima(maps, size).view(-1, 1, 1).expand(-1, places.shape[1], 1)).squeeze(2),
+        "area_matched_iou": matched,
+        "pixel_average_precision": precision,
+        "box_found": box_iou >= 0.5,
+        "mask_agreement": (common / union + (size**2 - union) / (size**2 - common)) / 2,
+    }
+    marked, area, common = marked[:, 0], area[:, 0], common[:, 0]
+    columns = {"empty_map": marked == 0, "map_pixels": marked, "box_pixels": area, "common_pixels": common}
+    columns |= {"image_pixels": torch.full_like(marked, size**2), "mask_area": marked / size**2, "box_area": area / size**2}
+    columns |= dict(zip(("x0", "y0", "x1", "y1"), rectangles.T, strict=True))
+    columns["box_iou"] = box_iou[:, 0].float().masked_fill(undefined, torch.nan)
+    for name, score in scores.items():
+        own, shuffled = score[:, 0].float(), score[:, 1:].float().nanmean(1)
+        columns[name] = own.masked_fill(undefined if name in ("iou", "iou_b") else undefined | (area == 0), torch.nan)
+        columns[name + SHUFFLED] = shuffled.masked_fill(undefined | (area == 0), torch.nan)
+    return columns
+
+
+def _place_of_maxima(maps: Tensor, size: int) -> Tensor:
+    """Pixel of the enlarged map, counted row by row, that holds the mean place of the maxima of each map: (B, h, w) -> (B,) int64."""
+    # A bilinear map is largest at the centres of its largest cells, so that the place is known without enlarging it.
+    largest, places = (maps == maps.amax((1, 2), keepdim=True)).double(), []
     for axis, length in ((2, maps.shape[1]), (1, maps.shape[2])):
         centres = (torch.arange(length, device=maps.device, dtype=torch.float64) + 0.5) * size / length
-        mean = (largest.sum(axis) * centres).sum(1) / count
-        places.append(mean.long().clamp_(0, size - 1))
-    return places[0], places[1]
+        mean = (largest.sum(axis) * centres).sum(1) / largest.sum((1, 2))
+        places.append(mean.nan_to_num(0).long().clamp_(0, size - 1))
+    return places[0] * size + places[1]
 
 
-def _by_levels(values: Tensor, own: Tensor, area: Tensor) -> tuple[Tensor, Tensor]:
-    """Area-matched IoU and average precision of each map, whose pixels are ranked in ``LEVELS`` steps: two (B,)."""
-    count = len(values)
-    level = (values * LEVELS).int().clamp_(0, LEVELS)
-    image = torch.arange(count, device=values.device, dtype=torch.int32).view(-1, 1, 1)
-    place = level.add_(own, alpha=LEVELS + 1).add_(image, alpha=2 * (LEVELS + 1))
-    pixels_at = torch.bincount(place.flatten(), minlength=2 * count * (LEVELS + 1)).view(count, 2, LEVELS + 1)
-    above = pixels_at.flip(2).cumsum(2)  # from the highest level down: outside, inside
-    inside, marked = above[:, 1], above.sum(1)
-    gained = pixels_at[:, 1].flip(1)
-    # Levels above the largest value hold nothing: 0 / 0 times no gain.
-    precision = (gained * inside / marked.clamp(min=1)).sum(1) / area
-    first = (marked >= area.unsqueeze(1)).int().argmax(1, keepdim=True)
-    shared, called = inside.gather(1, first).squeeze(1), marked.gather(1, first).squeeze(1)
-    return shared / (called + area - shared), precision
+def _by_levels(values: Tensor, inside: Tensor, area: Tensor) -> tuple[Tensor, Tensor]:
+    """Area-matched IoU and average precision of maps (B, P), ranked in ``LEVELS`` steps, for each of their targets: two (B, 1 + K)."""
+    level = LEVELS - (values * LEVELS).long().clamp_(0, LEVELS)  # 0 is the highest
+    gained = torch.zeros(*inside.shape[:2], LEVELS + 1, device=values.device)
+    gained.scatter_add_(2, level.unsqueeze(1).expand_as(inside), inside)
+    shared, marked = gained.cumsum(2).split([inside.shape[1] - 1, 1], 1)
+    # Levels above the largest value hold nothing: no gain.
+    precision = (gained[:, :-1] * shared / marked.clamp(min=1)).sum(2) / area
+    first = torch.searchsorted(marked.squeeze(1).contiguous(), area.float())
+    shared, marked = shared.gather(2, first.unsqueeze(2)).squeeze(2), marked.squeeze(1).gather(1, first)
+    return shared / (marked + area - shared), precision

@@ -1,84 +1,36 @@
-"""The networks whose frozen features are probed: published ones, made ones, and models of the study's own catalogue."""
+"""The networks whose frozen features are probed: models of the study's own set, networks made on the spot, and published ones."""
 
-import copy
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
-from hashlib import blake2b
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import pandas as pd
 import torch
-from sklearn.pipeline import Pipeline
+from numpy.typing import NDArray
 from torch import nn
+from torchvision.transforms import v2
 
-from helpers.data.images import ImageSet
-from helpers.files import is_sound, read_tensors, sealed
-from helpers.kappa import backbones, making
-from helpers.kappa.backbones import RANDOM, Backbone
-from helpers.kappa.probe import probe_layer
-from helpers.measures import evidence, registry
-from helpers.training.catalogue import load_model, models_of
-from helpers.training.pretraining import MADE
+from helpers.data.images import StudyData, of_study
+from helpers.files import digest, from_root
+from helpers.kappa.making import family_made
+from helpers.networks.weights import load_backbone, read_state, weights_digest
+from helpers.scoring.models import Model, models_of
+from helpers.scoring.store import Kept
+from helpers.training import catalogue, pretraining
 
 MODEL_SET = "model set"
 COMPLEXITY_FAMILIES = ("norms", "flatness", "prediction")
+# CLIP's image encoders, as timm calls them.
+_CLIP = {name: f"resnet{name[2:]}_clip" for name in ("RN50", "RN101", "RN50x4", "RN50x16", "RN50x64")}
 
 
-@dataclass(frozen=True)
-class Member:
-    """One network of a study of noise and unseen classes."""
-
-    backbone: Backbone  # ``name`` is unique in the study
-    family: str  # of ``backbones.NETWORK_FAMILIES``, of ``making.family_made``, or "model set"
-    architecture: str  # models of one architecture have equally many weights, so their cells are averaged
-    model_id: str = ""  # in the catalogue, for the model set
-    start: nn.Module | None = None  # the same backbone before it was trained, where that is known
-
-
-def check_asked(names: Sequence[str], weights: str, seen: int, classes: int) -> None:
-    """Refuse a choice of networks that cannot be had before anything runs.
-
-    Args:
-        names: members of ``backbones.NETWORK_FAMILIES``, names of ``constraints.MADE_NETWORKS``, and "model set".
-        weights: of the first kind; "made" says that none of them is asked for.
-        seen: classes that the backbones are adapted to.
-        classes: classes of the study.
-
-    Raises:
-        ValueError: no network, one asked for twice, an unknown one, one that is known by its weights without them, or the model set with
-            fewer seen classes than it was trained on.
-    """
-    if not names or len(set(names)) != len(names):
-        raise ValueError(f"kappa_families is {list(names)}; name at least one network, each once")
-    published = [name for name in names if name != MODEL_SET and not making.family_made(name) and backbones.family_of(name)]
-    if published and weights in (MADE, RANDOM):
-        raise ValueError(
-            f"kappa_weights is {weights!r}, and {', '.join(published)} stand for the weights that they were published with: name these "
-            "(openai, IMAGENET1K_V1, or a path with {architecture}); what is trained here has a name of its own, such as 'resnet18 w0.25'"
-        )
-    if MODEL_SET in names and seen != classes:
-        raise ValueError(f"the model set was trained on all {classes} classes of the study, so seen_classes must be 0 (all) and not {seen}")
-
-
-def chosen_models(catalogue: pd.DataFrame, per_architecture: int, include_pretrained: bool) -> pd.DataFrame:
-    """Choose models of the catalogue, by their training loss, so that no test image has a say in the choice.
-
-    Args:
-        catalogue: with ``left_out``, see ``catalogue.analysed``.
-        per_architecture: the best fitted ones of each architecture; 0 takes all.
-        include_pretrained: take models that start from pretrained weights as well. Their pretraining may have seen the classes that are
-            called backbone-unseen; only who knows that it has not may include them.
-
-    Returns:
-        Rows of the catalogue with a column ``model``, such as "resnet18 no. 1", which is short enough for a figure. Where the analysis
-        keeps none of them, those that it leaves out are taken.
-
-    Raises:
-        ValueError: the catalogue has no such model at all.
-    """
-    allowed = catalogue[(catalogue["snapshot"] != "none") & (include_pretrained | ~catalogue["pretrained"].astype(bool))]
+def chosen_models(table: pd.DataFrame, per_architecture: int, include_pretrained: bool) -> pd.DataFrame:
+    """The models of each architecture with the lowest training losses, so that no test image has a say; 0 takes all."""
+    allowed = table[(table["snapshot"] != "none") & (include_pretrained | ~table["pretrained"].astype(bool))]
     if not len(allowed):
         raise ValueError("the model set has no model trained from scratch; set include_pretrained, or name other networks")
     kept = allowed[allowed["left_out"] == ""] if (allowed["left_out"] == "").any() else allowed
@@ -88,115 +40,97 @@ def chosen_models(catalogue: pd.DataFrame, per_architecture: int, include_pretra
     return named[number <= per_architecture] if per_architecture else named
 
 
-def published_members(names: Sequence[str], weights: str, seed: int, side: int) -> Iterator[Member]:
-    """Load the networks that are known by their weights, one after the other; other names are passed over.
+def check_unseen(work: Path, chosen: pd.DataFrame, unseen: Sequence[str]) -> None:
+    """Refuse classes as backbone-unseen that the pretraining of a chosen model has seen.
 
-    Args:
-        names: see ``check_asked``.
-        weights: as ``backbones.backbone`` takes it.
-        seed: see there.
-        side: of the study's images, pixels.
-
-    Raises:
-        ImportError, FileNotFoundError, ValueError: as ``backbones.backbone``.
+    This is known of starts that 02 made; any other start is taken to know every class of ImageNet, as torchvision's do.
     """
-    for name in (name for name in names if name != MODEL_SET and not making.family_made(name)):
-        size = side if backbones.family_of(name) == "clip" else None
-        found = backbones.backbone(name, weights=weights, seed=seed, image_size=size)
-        yield Member(found, found.family, name)
+    for weights in sorted(set(chosen.loc[chosen["pretrained"].astype(bool), "weights"])):
+        known = {name for name in unseen if re.fullmatch(r"n\d{8}", name)}
+        if catalogue.is_complete(work / pretraining.FOLDER, weights):
+            known = set(of_study(work / pretraining.FOLDER).classes["class_id"])
+        if shared := [name for name in unseen if name in known]:
+            raise ValueError(
+                f"the pretrained start {weights} has seen {len(shared)} of {len(unseen)} unseen_class_ids ({', '.join(shared[:3])}), so "
+                "they are not unseen by models that began there: set include_pretrained to false, or name other classes"
+            )
 
 
-def made_members(made: pd.DataFrame, folder: Path, side: int) -> Iterator[Member]:
-    """Load networks that were made on the spot, one after the other, each with its start.
+def model_set(work: Path, chosen: pd.DataFrame, data: StudyData, seen: int) -> list[Model]:
+    """Backbones of rows of the catalogue, see ``chosen_models``."""
+    if len(chosen) and seen != len(data.classes):
+        raise ValueError(f"the model set was trained on all {len(data.classes)} classes, not on {seen}; set seen_classes to 0")
+    origin = f"trained on {len(data.classes)} classes"
+    more = chosen.assign(family=MODEL_SET, origin=origin + chosen["pretrained"].astype(bool).map({True: ", pretrained", False: ""}))
+    return [backbone(model) for model in models_of(work, more, data)]
 
-    Args:
-        made: rows of ``making.make_missing``.
-        folder: where they are kept.
-        side: of the study's images, pixels.
+
+def backbone(model: Model) -> Model:
+    """A classifier without its last linear layer: its features are what went into that."""
+    load, initial = (partial(_without_head, make) for make in (model.load, model.initial))
+    return replace(model, load=load, initial=initial, training_images=None)
+
+
+def _without_head(make: Callable[..., nn.Module | None], *device: str) -> nn.Module | None:
+    if (network := make(*device)) is not None:
+        network.set_submodule([name for name, module in network.named_modules() if isinstance(module, nn.Linear)][-1], nn.Identity())
+    return network
+
+
+def published(names: Sequence[str], weights: str) -> list[Model]:
+    """Backbones that are known by their weights, read from local files by timm's definitions; other names are passed over.
+
+    The features of a CLIP network ("RN50") are its image embeddings, as in the linear probes of Radford et al. 2021, and its images are
+    resized to what its attention pool was made for; others ("tf_efficientnet_b0") take images as they come, and their features are what
+    goes into their last layer. ``weights`` is a path relative to the project's root, with {architecture} for the name.
     """
-    for row in made.to_dict("records"):
-        network = making.untrained(row["model"], row["classes"], side, row["seed"])
-        start = backbones.own_backbone(row["model"], network, origin=RANDOM)
-        network.load_state_dict(read_tensors(folder / row["kept_as"] / making.WEIGHTS))
-        found = backbones.own_backbone(row["model"], network, origin=f"made on {row['classes']} classes")
-        yield Member(found, making.family_made(row["model"]), row["model"], start=start.network)
+    models = []
+    for name in (name for name in names if name != MODEL_SET and not family_made(name)):
+        path, given = from_root(weights.replace("{architecture}", name)), _timm().get_pretrained_cfg(_CLIP.get(name, name))
+        if not path.is_file():
+            raise FileNotFoundError(f"the weights of {name} are not in {path}; put them there, or change kappa_weights or kappa_families")
+        resized = [v2.Resize(list(given.input_size[1:]), v2.InterpolationMode.BICUBIC)] if name in _CLIP else []
+        normalise = v2.Compose([*resized, v2.ToDtype(torch.float32, scale=True), v2.Normalize(given.mean, given.std)])
+        family = "clip" if name in _CLIP else re.sub(r"^tf_|_?b?\d+$", "", name)
+        facts = {"family": family, "model": name, "architecture": name, "origin": f"file {path.name}"}
+        model_id = f"{name}-{weights_digest(read_state(path))}"
+        load, start = partial(_load_published, name, path), type(None)  # the start is not known: None, when called
+        models.append(Model(model_id, load, facts, start, normalise))
+    return models
 
 
-def own_members(work: Path, chosen: pd.DataFrame, classes: int) -> Iterator[Member]:
-    """Load models of the catalogue one after the other.
-
-    Args:
-        work: the study's folder.
-        chosen: see ``chosen_models``.
-        classes: number of classes that they were trained on.
-    """
-    for model in models_of(chosen):
-        origin = f"trained on {classes} classes" + (", pretrained" if model.config.pretrained else "")
-        found = backbones.own_backbone(model.facts["model"], load_model(work, model, classes), origin=origin)
-        yield Member(found, MODEL_SET, model.config.architecture, model_id=model.model_id)
+def _timm() -> ModuleType:
+    try:
+        return import_module("timm")
+    except ImportError as fault:
+        raise ImportError('published networks need timm; install it by pip install "generalization-workbook[backbones]"') from fault
 
 
-def classifier(network: nn.Module, head: nn.Linear) -> nn.Module:
-    """A backbone with a linear layer behind it, as one network from prepared images to logits.
-
-    Args:
-        network: (B, 3, S, S) -> (B, D); it is copied.
-        head: of D features and K classes, see ``probe.probe_layer``; it is copied.
-
-    Returns:
-        In evaluation mode, (B, K) logits equal to the probe's up to float32.
-    """
-    return nn.Sequential(copy.deepcopy(network), copy.deepcopy(head)).eval()
+def _load_published(name: str, path: Path, device: torch.device | str = "cpu") -> nn.Module:
+    state = read_state(path)
+    if name in _CLIP:
+        network = _timm().create_model(_CLIP[name])
+        state = import_module("timm.models.byobnet").checkpoint_filter_fn(state, network)  # files as OpenAI names their tensors, too
+    else:
+        network = _timm().create_model(name, num_classes=0)
+        state = {key: value for key, value in state.items() if not key.startswith(f"{network.pretrained_cfg['classifier']}.")}
+    return load_backbone(network, state).to(device).eval()
 
 
-def complexities(
-    member: Member, probe: Pipeline, images: ImageSet, settings: evidence.MeasureSettings, device: torch.device | str, folder: Path
-) -> pd.DataFrame:
-    """Score the ``COMPLEXITY_FAMILIES`` of a network with its probe of the seen classes (the measures of notebook 04); once, then read.
-
-    The start, for distances, is the backbone before it was trained with a head of zeros, where a probe's solver begins; without it
-    they are undefined.
-
-    Args:
-        member: a published or a made network.
-        probe: fitted to the clean training images of the seen classes.
-        images: those images, or a part of them, with labels that the probe was fitted to, 0 to K - 1.
-        settings: of the measures.
-        device: where the network runs.
-        folder: where scores are kept.
-
-    Returns:
-        See ``evidence.score``, with a column ``model``.
-    """
-    head = probe_layer(probe)
-    digest = blake2b(f"{member.backbone.identity} {COMPLEXITY_FAMILIES} {settings}".encode(), digest_size=8)
-    for part in (images.images, images.labels, head.weight, head.bias):
-        digest.update(part.numpy().tobytes())
-    path = folder / f"complexity-{digest.hexdigest()}.parquet"
-    if is_sound(path):
-        return pd.read_parquet(path)
-    given: dict[str, Any] = {"network": classifier(member.backbone.network, head).to(device), "images": images, "device": device}
-    given["normalise"] = partial(backbones.backbone_input, given=member.backbone)
-    if member.start is not None:
-        given["initial_network"] = classifier(member.start, head).to(device)
-        for parameter in given["initial_network"][-1].parameters():
-            nn.init.zeros_(parameter)
-    scores = evidence.score(registry.of_families(COMPLEXITY_FAMILIES), given, settings).assign(model=member.backbone.name)
-    with sealed(path) as temporary:
-        scores.to_parquet(temporary)
-    return scores
+def with_probes(models: Sequence[Model], probes: Kept) -> list[Model]:
+    """Backbones with their probes of the seen classes as heads (``probing.probes``); their starts have heads of zeros, as probes have."""
+    found = []
+    for model in models:
+        weight, bias = map(probes.record("probes", model.model_id).get, ("weight", "bias"))
+        load, initial = partial(_with_head, model.load, weight, bias), partial(_with_head, model.initial, 0 * weight, 0 * bias)
+        model_id = f"{model.model_id}-{digest([weight.tolist(), bias.tolist()])}"
+        found.append(replace(model, model_id=model_id, load=load, initial=initial))
+    return found
 
 
-def as_complexity(scores: pd.DataFrame) -> pd.DataFrame:
-    """Turn scores into complexities, of which a larger one promises a larger error: the value against its measure's direction.
-
-    Args:
-        scores: rows of model, measure, variant, value and reason; a measure that was not asked for is no row of a table.
-
-    Returns:
-        Index model, a column per measure of a direction (its first variant), NaN where it is undefined.
-    """
-    asked = scores[~scores["reason"].astype(str).str.startswith("not computed")]
-    once = asked.drop_duplicates(["model", "measure", "variant"])  # two processes that score at once leave a value twice
-    wide = once.merge(registry.columns().query("direction != 0 and column == measure"), on=["measure", "variant"])
-    return wide.assign(value=-wide["direction"] * wide["value"]).pivot(index="model", columns="measure", values="value")
+def _with_head(make: Callable[..., nn.Module | None], weight: NDArray, bias: NDArray, *device: str) -> nn.Module | None:
+    if (network := make(*device)) is None:
+        return None
+    head = nn.utils.skip_init(nn.Linear, *weight.T.shape)
+    head.load_state_dict({"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)})
+    return nn.Sequential(network, head.to(*device)).eval()

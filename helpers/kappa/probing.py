@@ -1,214 +1,146 @@
-"""Frozen features of every network at every level of noise, linear probes on them, and the cells of error and Kappa they give."""
+"""Frozen features of every network at every level of noise, and linear probes on them: which class each test image is taken for."""
 
-import json
-from collections.abc import Sequence
-from hashlib import blake2b
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import torch
-from numpy.typing import NDArray
-from sklearn.metrics import confusion_matrix
-from sklearn.pipeline import Pipeline
-from torch import Tensor
+from numpy.typing import ArrayLike, NDArray
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
 
-from helpers.data.images import ImageSet, StudyData
-from helpers.files import is_sound, read_json, read_tensors, write_json, write_tensors
-from helpers.kappa import backbones, probe, statistics
-from helpers.kappa.backbones import Backbone
-from helpers.kappa.networks import Member
-from helpers.kappa.noise import AutoEncoder, NoiseGenerator, calibrate, degrade, noise_generator, train_autoencoder
+from helpers.data.images import StudyData
+from helpers.files import digest
+from helpers.kappa.noise import Generator, Level, degrade
+from helpers.kappa.statistics import error_and_loss
+from helpers.scoring.classification import logits_of
+from helpers.scoring.models import Model
+from helpers.scoring.scoring_set import ScoringSet
+from helpers.scoring.store import Kept, Store
 
-_PLACE = ["family", "model", "architecture", "model_id", "origin", "weights", "ssim", "ssim_reached", "unseen_fraction"]
-
-
-class Level(NamedTuple):
-    """One level of noise, the same for all networks."""
-
-    target: float  # mean SSIM asked for, 1 is clean
-    reached: float  # mean SSIM of the test images to the clean ones
-    strength: float  # in the generator's own unit
+_ROUNDING = 0.0005  # published fractions of unseen classes have three decimals
 
 
-class Noise(NamedTuple):
-    """The generator of a study with its levels."""
-
-    generator: NoiseGenerator
-    levels: list[Level]
-    identity: str  # 16 hex digits over what the levels depend on
-    seed: int
-
-
-def of_classes(images: ImageSet, classes: int, most: int = 0, seed: int = 0) -> ImageSet:
-    """Take the images of the first classes, those with a label below ``classes``; ``most`` of them drawn at random, 0 takes all."""
-    chosen = np.flatnonzero(images.labels.numpy() < classes)
-    return images.subset(np.sort(np.random.default_rng(seed).permutation(chosen)[: most or None]))
-
-
-def check_classes(data: StudyData, wanted: Sequence[str]) -> None:
-    """Make sure that every class asked for has images.
-
-    Raises:
-        ValueError: classes are missing; the message names them.
-    """
-    missing = [name for name in wanted if name not in set(data.classes["class_id"])]
-    if missing:
+def class_steps(data: StudyData, wanted: Sequence[str], seen: int, fractions: Sequence[float]) -> list[int]:
+    """How many of the first classes each step has: the seen ones and n more, so that n / (seen + n) is the fraction ("ZeroShot%")."""
+    if missing := [name for name in wanted if name not in set(data.classes["class_id"])]:
         raise ValueError(f"{len(missing)} classes have no usable images: {', '.join(missing[:5])}; check unseen_class_ids and data_source")
+    possible = np.array([added / (seen + added) for added in range(len(wanted) - seen + 1)])
+    if 0 not in fractions or any(np.abs(possible - fraction).min() > _ROUNDING for fraction in fractions):
+        choice = ", ".join(f"{value:.3f}" for value in possible)
+        raise ValueError(
+            f"unseen_fractions is {list(fractions)}; it needs 0, and of {len(wanted)} classes with {seen} seen can have {choice}"
+        )
+    return [seen + int(np.abs(possible - fraction).argmin()) for fraction in fractions]
 
 
-def noise_levels(
-    name: str, targets: Sequence[float], data: StudyData, folder: Path, *, seed: int, device: torch.device | str, tolerance: float = 0.01
-) -> Noise:
-    """Calibrate a generator on all test images, so that their mean SSIM hits each target; once, then it is read.
+class Probe(NamedTuple):
+    """A linear layer from features to logits: (K, D) and (K,)."""
 
-    An auto-encoder is trained on the training images first. What part of the images a step of classes has differs a little from the mean.
+    weight: NDArray[np.float64]
+    bias: NDArray[np.float64]
 
-    Args:
-        name: one of ``noise.GENERATORS``.
-        targets: mean SSIM of each level, in (0, 1].
-        data: all classes, seen and unseen.
-        folder: where the levels and the auto-encoder are kept.
-        seed: of the noise and of the auto-encoder.
-        device: where the auto-encoder is trained and the images are degraded.
-        tolerance: largest difference accepted.
+    def predict(self, features: ArrayLike) -> NDArray[np.int16]:
+        """The class that each image is taken for."""
+        return (_finite(features) @ self.weight.T + self.bias).argmax(1).astype(np.int16)
 
-    Raises:
-        ValueError: no targets, one twice, an unknown generator, or a target that cannot be reached; the message says what was.
+
+def fit_probe(features: ArrayLike, labels: ArrayLike, *, l2: float = 1e-2, tolerance: float = 1e-5) -> Probe:
+    """Multinomial logistic regression on standardised features, by scikit-learn's L-BFGS.
+
+    It minimises ``mean over i of -ln softmax(W x_i + b)_(y_i) + l2 / 2 ||W||_F^2``, the bias free, x standardised by the mean and
+    standard deviation of ``features``; the standardisation is then put into W and b.
+
+    From features (N, D) and labels (N,) 0 to K - 1, each at least once; ``tolerance`` is the largest entry of the gradient at the end.
     """
-    if not targets or len(set(targets)) != len(targets):
-        raise ValueError(f"noise_ssim is {list(targets)}; it needs at least one level, each once")
-    identity = blake2b(f"{name} {data.fingerprint} {seed} {tolerance}".encode(), digest_size=8).hexdigest()
-    network = None
-    if name == "autoencoder":
-        path = folder / f"autoencoder-{identity}.safetensors"
-        if (state := read_tensors(path)) is None:
-            trained = train_autoencoder(data.train.images, seed=seed, device=device)
-            write_tensors(path, state := trained.state_dict())
-        network = AutoEncoder(len(state["encoder.4.bias"])).eval()
-        network.load_state_dict(state)
-        network.to(device)
-    generator = noise_generator(name, network)
-    record = folder / f"noise-{identity}.json"
-    known = read_json(record) if is_sound(record) else {}
-    tried = {level["strength"]: level["reached"] for level in known.values()}
-    for target in targets:
-        if str(target) not in known:
-            known[str(target)] = calibrate(generator, data.test.images.to(device), target, tolerance, seed, tried)._asdict()
-            write_json(record, known, seal=True)
-    levels = [Level(target, known[str(target)]["reached"], known[str(target)]["strength"]) for target in targets]
-    return Noise(generator, levels, identity, seed)
+    x, y = _finite(features), np.asarray(labels)
+    scaler = StandardScaler().fit(x)
+    # What varies by no more than float32 rounds is constant; divided by its deviation it would be noise as large as a feature.
+    scaler.scale_[scaler.scale_ <= 1e-6 * np.abs(x).max(0)] = 1.0
+    # Of two classes scikit-learn fits the difference of the rows of W, of which the penalty is half as large.
+    strength = (2 if len(np.unique(y)) == 2 else 1) / (l2 * len(x))
+    regression = LogisticRegression(C=strength, tol=tolerance, max_iter=2000).fit(scaler.transform(x), y)
+    weight, bias = regression.coef_, regression.intercept_
+    if len(weight) == 1:
+        weight, bias = np.concatenate([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
+    return Probe(weight / scaler.scale_, bias - (weight * scaler.mean_ / scaler.scale_).sum(1))
 
 
-def kept_features(given: Backbone, images: ImageSet, strength: float, noise: Noise, folder: Path, device: torch.device | str) -> Tensor:
-    """Features of images at one strength of noise: computed once per network and level, then read.
+def _finite(features: ArrayLike) -> NDArray[np.float64]:
+    x = np.asarray(features, dtype=float)
+    if not (finite := np.isfinite(x).all(1)).all():
+        raise ValueError(f"{int((~finite).sum())} of {len(x)} images have features that are not finite; leave this network out")
+    return x
+
+
+def probes(
+    store: Store, models: Sequence[Model], data: StudyData, generator: Generator, levels: Sequence[Level], steps: Sequence[int], l2: float
+) -> Kept:
+    """Linear probes, one per step of classes, fitted to clean training features and tested at every level of noise.
+
+    A probe has seen every class that it is tested on; the classes beyond those of the smallest step are unseen by the backbone alone.
 
     Returns:
-        (N, D) float32 on the CPU, in the order of the images.
+        A part "probes": predicted (steps, levels, N) class that each test image was taken for, -1 outside of the step; weight and bias of
+        the smallest step's probe; weights, the number of those of the backbone. Features (N, D) are kept in parts of their own.
     """
-    what = [given.image_size, given.mean, given.std, strength, *((noise.identity, noise.seed) if strength else ())]
-    digest = blake2b(json.dumps(what).encode(), digest_size=8)
-    digest.update(images.images.numpy().tobytes())
-    path = folder / f"{given.name.replace(' ', '-')}-{given.identity}" / f"{digest.hexdigest()}.safetensors"
-    if (found := read_tensors(path)) is None:
-        degraded = degrade(images.images.to(device), noise.generator, strength, noise.seed)
-        write_tensors(path, found := {"features": backbones.backbone_features(given, degraded, device, 64)})
-    return found["features"].cpu()
+    noisy = {f"features-{level.ssim:g}": level.strength for level in levels}
+    parts = {"features-train": {"data": data.fingerprint}}
+    for part, strength in noisy.items():
+        parts[part] = {"data": data.fingerprint, "noise": [generator.name, generator.seed, strength] if strength else []}
+    features = store.each(models, parts, partial(_features, generator=generator, noisy=noisy, device=store.device))
+    decisive = {"features": [folder.name for folder in features.folders.values()], "steps": list(steps), "l2": l2}
+    return store.each(models, {"probes": decisive}, partial(_probes, features=features, noisy=list(noisy), steps=steps, l2=l2))
 
 
-class Probed(NamedTuple):
-    """What probing one network gives."""
-
-    classes: pd.DataFrame  # see ``probe_member``
-    first: Pipeline  # of the seen classes
-    predicted: NDArray[np.int16]  # (steps, levels, N) class that each test image was taken for, -1 outside of the step
-
-
-def probe_member(
-    member: Member, data: StudyData, noise: Noise, steps: Sequence[Sequence[str]], seen: int, folder: Path, *, l2: float, device: str
-) -> Probed:
-    """Fit a linear probe per step of classes to clean training features, and test it at every level of noise.
-
-    The probe has seen every class that it is tested on; the classes beyond the first ``seen`` are unseen by the backbone alone.
-
-    Args:
-        member: the network.
-        data: all classes, the seen ones first.
-        noise: see ``noise_levels``.
-        steps: see ``probe.class_steps``.
-        seen: classes that the backbone was adapted to.
-        folder: where features are kept.
-        l2: penalty of the probe, see ``probe.fit_probe``.
-        device: where features are computed.
-
-    Returns:
-        A row per step, level and class: family, model, architecture, model_id, origin, weights (their number, without a head), ssim (the
-        target), ssim_reached, unseen_fraction, class_id, and the columns of ``statistics.per_class``; the probe of the seen classes; and
-        every prediction.
-    """
-    given = member.backbone
-    clean = kept_features(given, data.train, 0.0, noise, folder, device)
-    noisy = [kept_features(given, data.test, level.strength, noise, folder, device) for level in noise.levels]
-    place = {"family": member.family, "model": given.name, "architecture": member.architecture, "model_id": member.model_id}
-    place |= {"origin": given.origin, "weights": round(given.millions * 1e6)}
-    tables, probes = [], {}
-    for count in dict.fromkeys([seen, *map(len, steps)]):
-        kept = data.train.labels < count
-        probes[count] = probe.fit_probe(clean[kept], data.train.labels[kept], l2=l2)
-    predicted = np.full((len(steps), len(noise.levels), len(data.test)), -1, dtype=np.int16)
-    for step, count in enumerate(map(len, steps)):
-        tested = data.test.labels < count
-        for number, (level, features) in enumerate(zip(noise.levels, noisy, strict=True)):
-            found = probe.predicted_labels(probes[count], features[tested])
-            predicted[step, number, tested.numpy()] = found
-            counts = confusion_matrix(data.test.labels[tested].numpy(), found, labels=range(count))
-            at = place | {"ssim": level.target, "ssim_reached": level.reached, "unseen_fraction": (count - seen) / count}
-            tables.append(statistics.per_class(counts).assign(class_id=data.classes["class_id"].tolist()[:count], **at))
-    table = pd.concat(tables, ignore_index=True)
-    ordered = table[[*_PLACE, "class_id", *table.columns.difference([*_PLACE, "class_id"], sort=False)]]
-    return Probed(ordered, probes[seen], predicted)
+def _features(
+    model: Model, data: StudyData, parts: Sequence[str], *, generator: Generator, noisy: Mapping[str, float], device: str
+) -> dict[str, dict[str, Any]]:
+    network, found = model.load(device), {}
+    count = np.array(sum(parameter.numel() for parameter in network.parameters()))
+    for part in parts:
+        images = degrade(data.test.images.to(device), generator, noisy[part]) if part in noisy else data.train.images
+        found[part] = {"features": logits_of(network, images, device, model.normalise).numpy(), "weights": count}
+    return found
 
 
-def cells(classes: pd.DataFrame) -> pd.DataFrame:
-    """Sum the classes of every cell up, and say how far it has moved from the model's clean cell.
-
-    Args:
-        classes: rows of ``probe_member``, of any number of models.
-
-    Returns:
-        One row per model, SSIM and unseen fraction: those columns, those of ``statistics.cell_statistics``, and divergence, nats, from
-        the cell of the largest SSIM and the smallest unseen fraction, see ``statistics.kappa_error_divergence``.
-    """
-    rows = []
-    for _, own in classes.groupby("model", sort=False):
-        clean = own[(own["ssim"] == own["ssim"].max()) & (own["unseen_fraction"] == own["unseen_fraction"].min())]
-        for place, cell in own.groupby(_PLACE, sort=True):
-            divergence = statistics.kappa_error_divergence(cell, clean)
-            rows.append(dict(zip(_PLACE, place, strict=True)) | statistics.cell_statistics(cell) | {"divergence": divergence})
-    return pd.DataFrame(rows)
+def _probes(
+    model: Model, data: StudyData, parts: Sequence[str], *, features: Kept, noisy: Sequence[str], steps: Sequence[int], l2: float
+) -> dict[str, dict[str, Any]]:
+    clean, labels, fitted = features.record("features-train", model.model_id), data.train.labels.numpy(), {}
+    for count in set(steps):
+        fitted[count] = fit_probe(clean["features"][labels < count], labels[labels < count], l2=l2)
+    predicted = np.full((len(steps), len(noisy), len(data.test)), -1, dtype=np.int16)
+    for level, part in enumerate(noisy):
+        found = features.record(part, model.model_id)["features"]
+        for step, count in enumerate(steps):
+            tested = data.test.labels.numpy() < count
+            predicted[step, level, tested] = fitted[count].predict(found[tested])
+    head = fitted[min(steps)]._asdict()
+    return {"probes": {"predicted": predicted, "weights": clean["weights"], **{key: x.astype(np.float32) for key, x in head.items()}}}
 
 
-def at_few_levels(classes: pd.DataFrame) -> pd.DataFrame:
-    """Take the classes of the largest step at the clean, a middle and the noisiest level, for a figure that shows every class."""
-    levels = np.unique(classes["ssim"])
-    few = levels[[0, len(levels) // 2, -1]]
-    return classes[(classes["unseen_fraction"] == classes["unseen_fraction"].max()) & classes["ssim"].isin(few)]
+def kappa_of_classes(kept: Kept, models: Sequence[Model], data: StudyData, levels: Sequence[Level], steps: Sequence[int]) -> pd.DataFrame:
+    """Error and Kappa from what ``probes`` keeps, a row per network, step, level and class; n test images, ssim is the target."""
+    names, true, tables = data.classes["class_id"].tolist(), data.test.labels.numpy(), []
+    for model in models:
+        record = kept.record("probes", model.model_id)
+        place = {name: model.facts[name] for name in ("family", "model", "architecture", "origin")}
+        place |= {"model_id": model.model_id, "weights": int(record["weights"])}
+        for step, count in enumerate(steps):
+            tested = true < count
+            for number, level in enumerate(levels):
+                error, loss = error_and_loss(true[tested], record["predicted"][step, number, tested], count)
+                of_class = {"class_id": names[:count], "class_index": range(count), "n": np.bincount(true[tested], minlength=count)}
+                of_class |= {"error": error[:, 0], "kappa": 1 - loss[:, 0], "kappa_loss": loss[:, 0]}
+                at = {"ssim": level.ssim, "ssim_reached": level.ssim_reached, "unseen_fraction": (count - min(steps)) / count}
+                tables.append(pd.DataFrame({**place, **at, **of_class}))
+    return pd.concat(tables, ignore_index=True)
 
 
-def averaged(table: pd.DataFrame) -> pd.DataFrame:
-    """Average the cells of the models of one architecture, which have equally many weights; other networks stay as they are.
-
-    Returns:
-        As ``cells``, ``model`` being the architecture, and ``models`` how many were averaged. NaN where one of them is undefined.
-    """
-    keys = ["family", "architecture", "weights", "ssim", "unseen_fraction"]
-    values = [*statistics.CELL_STATISTICS, "divergence"]
-    means = table.groupby(keys, sort=False)[values].agg(lambda column: column.mean(skipna=False))
-    rest = table.groupby(keys, sort=False).agg(origin=("origin", "first"), classes=("classes", "first"), models=("model", "nunique"))
-    return means.join(rest).reset_index().assign(model=lambda joined: joined["architecture"])
-
-
-def by_family(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Part cells by family, in the order in which the families come."""
-    return {str(name): part for name, part in table.groupby("family", sort=False)}
+def images_of_seen(data: StudyData, seen: int, most: int = 0, seed: int = 0) -> ScoringSet:
+    """Training images of the first classes, on which complexity measures read a network with its probe; ``most`` drawn, 0 takes all."""
+    chosen = np.flatnonzero(data.train.labels.numpy() < seen)
+    rows = tuple(np.sort(np.random.default_rng(seed).permutation(chosen)[: most or None]).tolist())
+    return ScoringSet(rows, f"{len(rows)}-{digest([data.fingerprint, rows])}", len(chosen))

@@ -1,8 +1,7 @@
-"""Error and Kappa of every class, their statistics over a grid of models, noise and unseen classes (Huang, Yu and Zhang 2025).
+"""Error and Kappa of every class, and their statistics over a grid of networks, noise and unseen classes (Huang, Yu and Zhang 2025).
 
-The tidy array of the paper is a table ``cells``, one row per model and setting: model, weights (their number), ssim (mean structural
-similarity of the test images to the clean ones, 1 is clean), unseen_fraction (classes the backbone was not adapted to; the linear probe
-has seen them, so this is "backbone-unseen" and no zero-shot claim), and the six ``STATISTICS`` over the classes.
+The paper's tidy array is a table of cells, one row per network and setting: model, weights (their number), ssim (1 is clean),
+unseen_fraction (share of the classes that did not adapt the backbone; the linear probe has seen them), and the six ``CELL_STATISTICS``.
 """
 
 import itertools
@@ -11,81 +10,43 @@ import numpy as np
 import pandas as pd
 import scipy.stats
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array
 
 from helpers.statistics.permutation import adjusted_p_values, band, p_values
 
-_Array = NDArray[np.float64]
+Array = NDArray[np.float64]
 AXES = ("ssim", "unseen_fraction", "weights")
 CELL_STATISTICS = ("error_mean", "error_std", "error_10th_percentile", "kappa_loss_mean", "kappa_loss_std", "kappa_loss_10th_percentile")
+_PLACE = ["family", "model", "architecture", "model_id", "origin", "weights", "ssim", "ssim_reached", "unseen_fraction"]
 _BIN_EDGES = np.arange(11) / 10  # the nearest float to each tenth, so that an error of 3 in 10 is not put below 0.3
 _FLOOR = 1e-10
+_ALL_PAIRINGS = 7  # networks, up to which every pairing is tried
 
 
-def _counts(confusion: ArrayLike) -> NDArray[np.int64]:
-    given = np.asarray(confusion, dtype=float)
-    if given.ndim != 2 or given.shape[0] != given.shape[1]:
-        raise ValueError(f"a confusion matrix has a row and a column per class, got shape {given.shape}")
-    wrong = ~np.isfinite(given) | (given < 0) | (given != np.floor(given))
-    if wrong.any():
-        raise ValueError(f"a confusion matrix counts images, got {given[wrong][0]}; allowed are whole numbers from 0")
-    return given.astype(np.int64)
+def error_and_loss(true: ArrayLike, predicted: ArrayLike, classes: int, weights: ArrayLike = ()) -> tuple[Array, Array]:
+    """Error rate and Kappa loss of each class against the rest; Huang et al. 2025, equations (1) and (2).
 
-
-def per_class(confusion: ArrayLike) -> pd.DataFrame:
-    """Error rate and Cohen's Kappa of each class against the rest; Huang et al. 2025, equations (1) and (2).
-
-    ``g_i = 1 - n_ii / n_i.`` and ``kappa_i = (Po - Pe) / (1 - Pe)`` with ``Po = p_ii + p_{not i, not i}`` and
-    ``Pe = p_i. p_.i + (1 - p_i.)(1 - p_.i)``. Both sides are multiplied by N², which leaves whole numbers, so only the division rounds.
-
-    Args:
-        confusion: (K, K) counts of images, rows the true class, columns the predicted one.
-
-    Returns:
-        One row per class: class_index, n test images, error in [0, 1], kappa in [-1, 1] (1 perfect, 0 chance, also for a class that is
-        never predicted), kappa_loss = 1 - kappa in [0, 2]; lower error and loss are better. A class without test images is NaN.
-        Where Pe = 1 (one class, always predicted) 0/0 is taken as kappa 0, stored as a loss of 1, as in the authors' newer code.
-
-    Raises:
-        ValueError: not square, or an entry that is no count.
+    ``g_i = 1 - n_ii / n_i.``, and 1 minus Cohen's ``kappa_i = (Po - Pe) / (1 - Pe)`` with ``Po = p_ii + p_{not i, not i}`` and
+    ``Pe = p_i. p_.i + (1 - p_i.)(1 - p_.i)``: 0 perfect, 1 chance or never predicted, at most 2. A class without images is NaN. Where
+    Pe = 1 (one class, always predicted) kappa is 0, as in the authors' newer code. Images are (N,), or count (N, B) times in B draws;
+    each result is (K, B).
     """
-    counts = _counts(confusion)
-    true = counts.sum(1)
-    error, loss = error_and_loss(np.diag(counts), true, counts.sum(0))
-    return pd.DataFrame({"class_index": np.arange(len(counts)), "n": true, "error": error, "kappa": 1 - loss, "kappa_loss": loss})
+    true, predicted, images = np.asarray(true), np.asarray(predicted), np.arange(len(true))
+    weights = np.asarray(weights if len(weights) else np.ones((len(true), 1)))
+    of, taken = (csr_array((np.ones_like(weights, shape=len(true)), (x, images)), (classes, len(true))) for x in (true, predicted))
+    right, n, named = ((counted @ weights).astype(float) for counted in (of * taken, of, taken))
+    total = n.sum(0)
+    # Both sides of Kappa times N², which leaves whole numbers, so that only the division rounds.
+    disagreement, possible = total * (n + named - 2 * right), total * (n + named) - 2 * n * named  # N² (1 - Po), N² (1 - Pe)
+    loss = np.divide(disagreement, possible, out=np.ones(n.shape), where=possible > 0)
+    return np.divide(n - right, n, out=np.full(n.shape, np.nan), where=n > 0), np.where(n > 0, loss, np.nan)
 
 
-def error_and_loss(right: _Array, true: _Array, predicted: _Array) -> tuple[_Array, _Array]:
-    """Error and Kappa loss of each class, (K, ...) each, from how many images are right, of the class, and taken for it: (K, ...).
+def six_statistics(error: Array, loss: Array) -> Array:
+    """M, SD and 10P of equation (3), the ``CELL_STATISTICS``, over the last axis, the classes: (..., K) each -> (..., 6).
 
-    The first axis is the classes; what follows is any number of confusion matrices. See ``per_class``.
+    SD has ddof 1; the authors' code takes 0 for Kappa.
     """
-    total = true.sum(0)
-    disagreement = total * (true + predicted - 2 * right)  # N² (1 - Po)
-    possible = total * (true + predicted) - 2 * true * predicted  # N² (1 - Pe)
-    loss = np.divide(disagreement, possible, out=np.ones(true.shape), where=possible > 0)
-    error = np.divide(true - right, true, out=np.full(true.shape, np.nan), where=true > 0)
-    return error, np.where(true > 0, loss, np.nan)
-
-
-def cell_statistics(per_class: pd.DataFrame) -> dict[str, float]:
-    """Sum the classes of a cell up: mean, standard deviation (ddof 1) and 10th percentile of error and Kappa loss.
-
-    Huang et al. 2025, M, SD and 10P of equation (3); their code takes ddof 1 for the error and 0 for Kappa, here it is 1 for both.
-    The percentile is interpolated linearly between the classes. All six are lower for a better model.
-
-    Args:
-        per_class: the table of ``per_class``.
-
-    Returns:
-        The six ``STATISTICS``, then classes used and dropped (no test images). NaN without a class, the two deviations with one.
-    """
-    tested = per_class.dropna(subset=["error", "kappa_loss"])
-    found = six_statistics(*tested[["error", "kappa_loss"]].to_numpy(dtype=float).T)
-    return dict(zip(CELL_STATISTICS, found.tolist(), strict=True)) | {"classes": len(tested), "dropped": len(per_class) - len(tested)}
-
-
-def six_statistics(error: _Array, loss: _Array) -> _Array:
-    """The six ``CELL_STATISTICS`` over the last axis, the classes: (..., K) each -> (..., 6), see ``cell_statistics``."""
     count = error.shape[-1]
     found = np.full((*error.shape[:-1], len(CELL_STATISTICS)), np.nan)
     for place, values in ((0, error), (3, loss)):
@@ -97,82 +58,76 @@ def six_statistics(error: _Array, loss: _Array) -> _Array:
     return found
 
 
-def _histogram(per_class: pd.DataFrame) -> _Array:
-    pairs = per_class[["error", "kappa_loss"]].dropna().clip(0, 1).to_numpy()
-    counts, _, _ = np.histogram2d(pairs[:, 0], pairs[:, 1], bins=[_BIN_EDGES, _BIN_EDGES])
-    return (counts / max(len(pairs), 1) + _FLOOR).ravel()
+def divergence(classes: pd.DataFrame, reference: pd.DataFrame) -> float:
+    """How far the (error, Kappa loss) pairs of a cell have moved from those of a reference: ``sum P log(P / Q)``, nats, at least 0.
 
-
-def kappa_error_divergence(cell: pd.DataFrame, reference: pd.DataFrame) -> float:
-    """How far the (error, Kappa loss) pairs of a cell have moved from those of a reference: ``sum P log(P / Q)``, nats.
-
-    Huang et al. 2025 report a Kullback-Leibler divergence without a formula; this is a working definition: histograms of 10 x 10 bins
-    on [0, 1]² (a loss above 1 is put at 1), 1e-10 added to each fraction, normalised; reference is the clean cell of the same model.
-
-    Args:
-        cell: the table of ``per_class``; P is its histogram.
-        reference: likewise, for Q.
-
-    Returns:
-        In [0, 23.1], lower is more stable, 0 for equal histograms. A class in a bin that the reference leaves empty adds about
-        23 / K, so that mostly the share of such classes is told. NaN when one of the two has no class with test images.
+    Huang et al. 2025 give no formula; this is a working definition: histograms of 10 x 10 bins on [0, 1]² (a loss above 1 is put at 1),
+    1e-10 added to each fraction, normalised. A class in a bin that the reference leaves empty adds about 23 / K, so that mostly the share
+    of such classes is told. NaN when one of the two has no class with test images.
     """
-    if any(table[["error", "kappa_loss"]].dropna().empty for table in (cell, reference)):
-        return np.nan
-    return float(scipy.stats.entropy(_histogram(cell), _histogram(reference)))
+    histograms = []
+    for table in (classes, reference):
+        pairs = table[["error", "kappa_loss"]].dropna().clip(0, 1).to_numpy()
+        if not len(pairs):
+            return np.nan
+        histograms.append((np.histogram2d(*pairs.T, bins=[_BIN_EDGES, _BIN_EDGES])[0] / len(pairs) + _FLOOR).ravel())
+    return float(scipy.stats.entropy(*histograms))
 
 
-def cell_array(cells: pd.DataFrame) -> tuple[list[_Array], _Array]:
-    """Lay the cells out on the full grid of their levels (the paper's 3DA); levels are equal only when their numbers are.
+def cells_of(classes: pd.DataFrame) -> pd.DataFrame:
+    """The classes of every cell summed up; dropped are those without test images, the divergence is from the network's clean cell."""
+    rows = []
+    for _, own in classes.groupby("model", sort=False):
+        clean = own[(own["ssim"] == own["ssim"].max()) & (own["unseen_fraction"] == own["unseen_fraction"].min())]
+        for place, cell in own.groupby(_PLACE, sort=True):
+            tested = cell[["error", "kappa_loss"]].dropna().to_numpy().T
+            row = dict(zip(_PLACE, place, strict=True)) | dict(zip(CELL_STATISTICS, six_statistics(*tested), strict=True))
+            count = tested.shape[1]
+            rows.append(row | {"classes": count, "dropped": len(cell) - count, "divergence": divergence(cell, clean)})
+    return pd.DataFrame(rows)
 
-    Returns:
-        The ascending levels of the three ``AXES``, and (S, U, W, 6) the statistics in the order of ``STATISTICS``, NaN where no cell is.
 
-    Raises:
-        ValueError: no cells, a level that is not finite, or two cells at one place (models with the same number of weights).
-    """
+def averaged(cells: pd.DataFrame) -> pd.DataFrame:
+    """The cells of networks of one architecture, which have equally many weights, averaged, NaN where one is; ``models`` counts them."""
+    keys = ["family", "architecture", "weights", "ssim", "unseen_fraction"]
+    groups = cells.groupby(keys, sort=False)
+    means = groups[[*CELL_STATISTICS, "divergence"]].agg(lambda column: column.mean(skipna=False))
+    rest = groups.agg(origin=("origin", "first"), classes=("classes", "first"), models=("model", "nunique"))
+    return means.join(rest).reset_index().assign(model=lambda joined: joined["architecture"])
+
+
+def cell_array(cells: pd.DataFrame) -> tuple[list[Array], Array]:
+    """The cells of a family on the full grid (the paper's 3DA): ascending levels of the ``AXES``, and (S, U, W, 6), NaN where none is."""
     places = cells[list(AXES)].astype(float)
-    if not len(places) or not np.isfinite(places.to_numpy()).all():
-        raise ValueError(f"{len(places)} cells: there must be one at least, and each needs a finite {', '.join(AXES)}")
     if places.duplicated().any():
-        twice = (places == places[places.duplicated()].iloc[0]).all(axis=1)
-        place, models = places[twice].iloc[0].to_dict(), ", ".join(map(str, cells.loc[twice, "model"]))
-        raise ValueError(f"{twice.sum()} cells lie at {place} ({models}); average them, or keep one")
+        twice = ", ".join(map(str, cells.loc[places.duplicated(keep=False), "model"].unique()))
+        raise ValueError(f"networks of one size ({twice}) have cells at one place; average them, or keep one")
     levels = [np.unique(places[axis]) for axis in AXES]
     statistics = cells[list(CELL_STATISTICS)].set_axis(pd.MultiIndex.from_frame(places))
     values = statistics.reindex(pd.MultiIndex.from_product(levels)).to_numpy(dtype=float)
     return levels, values.reshape(*map(len, levels), len(CELL_STATISTICS))
 
 
+def along_axis(values: Array, axis: int) -> Array:
+    """Mean over the two others of the first three axes: (S, U, W, ...) -> (levels, ...). Equation (5) prints a sum, its code has this."""
+    return values.mean(axis=tuple({0, 1, 2} - {axis}))
+
+
 def marginals(cells: pd.DataFrame) -> pd.DataFrame:
-    """Average each statistic over the two other axes, for every level of an axis; Huang et al. 2025, equation (5).
-
-    The equation prints a sum; the mean, which the authors' code takes, can be compared between axes.
-
-    Returns:
-        One row per axis and level: axis (one of ``AXES``), level, n cells averaged, and the six statistics. NaN where a cell is missing
-        or undefined, because a mean over fewer settings than at the next level could not be compared with it.
-
-    Raises:
-        ValueError: see ``cell_array``.
-    """
+    """Each statistic averaged over the two other axes, by axis and level; n cells. NaN where one is missing. Equation (5)."""
     levels, values = cell_array(cells)
     tables = []
     for number, axis in enumerate(AXES):
-        settings = np.moveaxis(values, number, 0).reshape(len(levels[number]), -1, len(CELL_STATISTICS))
-        means = dict(zip(CELL_STATISTICS, settings.mean(axis=1).T, strict=True))
-        tables.append(pd.DataFrame({"axis": axis, "level": levels[number], "n": settings.shape[1], **means}))
+        means = dict(zip(CELL_STATISTICS, along_axis(values, number).T, strict=True))
+        n = values[..., 0].size // len(levels[number])
+        tables.append(pd.DataFrame({"axis": axis, "level": levels[number], "n": n, **means}))
     return pd.concat(tables, ignore_index=True)
 
 
 def slice_marginals(cells: pd.DataFrame) -> pd.DataFrame:
-    """Average the mean and the 10th percentile of each model's error along two slices; Huang et al. 2025, equation (6).
+    """Mean and 10th percentile of each network's error along two slices; Huang et al. 2025, equation (6).
 
-    One slice runs over the unseen fractions at the largest SSIM (1 in the paper), the other over SSIM at the smallest unseen fraction (0).
-
-    Returns:
-        Index model; error_mean_over_unseen_fraction, error_10th_percentile_over_unseen_fraction, error_mean_over_ssim and
-        error_10th_percentile_over_ssim, in [0, 1]. NaN where a cell of the slice is missing or undefined.
+    One slice runs over the unseen fractions at the largest SSIM, the other over SSIM at the smallest unseen fraction. A gap is NaN.
     """
     clean, seen = cells["ssim"] == cells["ssim"].max(), cells["unseen_fraction"] == cells["unseen_fraction"].min()
     columns = {}
@@ -183,93 +138,45 @@ def slice_marginals(cells: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def _order(values: _Array) -> _Array:
-    """Sign of each difference, by comparison so that large values do not overflow: (..., n) -> (..., n, n)."""
+def _order(values: Array) -> Array:
+    """Sign of each difference, by comparison so that large values do not overflow: (..., n) -> (..., n, n); 0 where one is not known."""
     rows, columns = values[..., :, None], values[..., None, :]
     return (rows > columns).astype(float) - (rows < columns)
 
 
-def sign_error_of_complexity(complexity: ArrayLike, marginal: ArrayLike) -> float:
-    """How often a complexity measure orders two models against their error; Huang et al. 2025, equation (7).
-
-    ``SE = 1/2 mean over pairs of models of (1 - sgn(C_a - C_b) sgn(g_a - g_b))``; a pair tied in either adds 1/2.
-
-    Args:
-        complexity: (n,) one value per model; a larger one promises a larger error.
-        marginal: (n,) error of the same models, such as a column of ``slice_marginals``.
-
-    Returns:
-        In [0, 1]: 0 every pair in order, 0.5 chance or a constant, 1 every pair reversed. Models that are not finite in both are left
-        out; NaN for fewer than two.
-
-    Raises:
-        ValueError: the arrays are not flat or not of one length.
-    """
-    x, y = np.asarray(complexity, dtype=float), np.asarray(marginal, dtype=float)
-    if x.ndim != 1 or x.shape != y.shape:
-        raise ValueError(f"complexity and marginal need one value per model each, got shapes {x.shape} and {y.shape}")
-    kept = np.isfinite(x) & np.isfinite(y)
-    n = int(kept.sum())
-    if n < 2:
-        return np.nan
-    return float((1 - (_order(x[kept]) * _order(y[kept])).sum() / (n * (n - 1))) / 2)
+def _pairings(networks: int, draws: int, seed: int) -> NDArray[np.intp]:
+    """The pairing that was observed, and others: all of them, or drawn; (1 + D, n)."""
+    if networks <= _ALL_PAIRINGS:
+        return np.array(list(itertools.permutations(range(networks))), dtype=np.intp).reshape(-1, networks)
+    drawn = np.random.default_rng(seed).permuted(np.tile(np.arange(networks), (draws, 1)), axis=1)
+    return np.vstack([np.arange(networks), drawn])
 
 
-_ALL_PAIRINGS = 7  # models, up to which every pairing is tried
+def sign_errors(complexities: pd.DataFrame, cells: pd.DataFrame, *, draws: int = 9999, seed: int = 0) -> pd.DataFrame:
+    """How often each complexity measure orders two networks against their error; Huang et al. 2025, equation (7) and Table 3.
 
-
-def _pairings(models: int, resamples: int, seed: int) -> NDArray[np.intp]:
-    """Places of the models after each pairing but the one that was observed: all of them, or drawn: (D, n)."""
-    if models <= _ALL_PAIRINGS:
-        return np.array(list(itertools.permutations(range(models))), dtype=np.intp).reshape(-1, models)[1:]
-    return np.random.default_rng(seed).permuted(np.tile(np.arange(models), (resamples, 1)), axis=1)
-
-
-def _mean_errors(complexities: _Array, truth: _Array, pairings: NDArray[np.intp]) -> _Array:
-    """Mean sign-error of each measure (n, M) under each pairing of its models with the order of the errors (n, n): (D, M)."""
-    orders = np.nan_to_num(_order(np.where(np.isfinite(complexities), complexities, np.nan).T))
-    count = np.isfinite(complexities).sum(0)
-    agreeing = np.array([np.tensordot(orders, truth[np.ix_(row, row)], 2) for row in pairings]).reshape(len(pairings), -1)
-    return (1 - agreeing / np.where(count > 1, count * (count - 1), np.nan)) / 2
-
-
-def slice_sign_errors(complexities: pd.DataFrame, cells: pd.DataFrame, *, resamples: int = 9999, seed: int = 0) -> pd.DataFrame:
-    """Sign-error of every measure against the slices, with ranks and p-values; Huang et al. 2025, Table 3.
-
-    The paper does not name the test behind its p-values. Here p is the share of pairings of complexities with models, drawn at random
-    (all of them up to 7 models), whose mean of the four sign-errors is no larger; p_adjusted is that for all measures together, which share
-    every pairing, by the least of them (maxT; Westfall and Young 1993).
+    ``SE = 1/2 mean over pairs of networks of (1 - sgn(C_a - C_b) sgn(g_a - g_b))``, in [0, 1]: 0 every pair in order, 0.5 chance or a
+    constant, 1 every pair reversed; g is each of ``slice_marginals``. The paper does not name the test behind its p-values. Here p is the
+    share of pairings of complexities with networks, drawn at random (all of them up to 7 networks), whose mean of the four sign errors is
+    no larger; p_adjusted is that for all measures together, by the least of them (maxT; Westfall and Young 1993).
 
     Args:
-        complexities: index model, a column per measure; a larger value promises a larger error. A model undefined here or in a slice
-            is left out for this measure.
-        cells: the tidy array of one family.
-        resamples: pairings drawn.
-        seed: of the draws.
+        complexities: index model, a column per measure; a larger value promises a larger error. NaN leaves a network out for a measure.
+        cells: of one family.
 
     Returns:
-        One row per measure: measure, n models, the four sign-errors named as in ``slice_marginals``, p_value, p_adjusted, band (the least
-        mean of the four that chance gives any of these measures lies above it in 95 %; NaN where so few pairings cannot tell), mean_rank
-        over the four (1 lowest, ties averaged), best (among the three lowest mean ranks; a tie for the third adds more), by mean_rank.
-
-    Raises:
-        ValueError: a model of the cells has no row in complexities.
+        A row per measure, by mean_rank over the four: n networks, band (the least mean of the four that chance gives any of these measures
+        lies above it in 95 %; NaN where so few pairings cannot tell), best (among the three lowest; a tie adds more).
     """
-    slices = slice_marginals(cells)
-    absent = slices.index.difference(complexities.index)
-    if len(absent):
-        raise ValueError(f"no complexity is given for {', '.join(map(str, absent))}; every model of the cells needs a row")
-    slices = slices.dropna()
-    values = complexities.loc[slices.index].replace([np.inf, -np.inf], np.nan)
-    rows = []
-    for measure, column in values.items():
-        errors = {name: sign_error_of_complexity(column, slices[name]) for name in slices}
-        rows.append({"measure": measure, "n": int(column.notna().sum()), **errors})
-    truth = np.mean([_order(slices[name].to_numpy()) for name in slices], axis=0)
-    pairings = np.vstack([np.arange(len(values), dtype=np.intp), _pairings(len(values), resamples, seed)])
-    found = -_mean_errors(values.to_numpy(dtype=float), truth, pairings)  # larger is more extreme
-    observed, null = found[0], found[1:]
-    table = pd.DataFrame(rows).assign(p_value=p_values(observed, null), p_adjusted=adjusted_p_values(observed, null), band=-band(null))
+    slices = slice_marginals(cells).dropna()
+    values = complexities.reindex(slices.index).replace([np.inf, -np.inf], np.nan)
+    table = pd.DataFrame({"measure": values.columns, "n": values.notna().sum().to_numpy()})
+    orders, truths = _order(values.to_numpy(dtype=float).T), [_order(slices[name].to_numpy()) for name in slices]
+    pairs = np.where(table["n"] > 1, table["n"] * (table["n"] - 1), np.nan)
+    table = table.assign(**{name: (1 - np.tensordot(orders, truth, 2) / pairs) / 2 for name, truth in zip(slices, truths, strict=True)})
+    shuffled = (np.mean(truths, axis=0)[np.ix_(row, row)] for row in _pairings(len(values), draws, seed))
+    means = (np.array([np.tensordot(orders, truth, 2) for truth in shuffled]) / pairs - 1) / 2  # sign turned: larger is more extreme
+    table = table.assign(p_value=p_values(means[0], means[1:]), p_adjusted=adjusted_p_values(means[0], means[1:]), band=-band(means[1:]))
     table["mean_rank"] = table[list(slices)].rank().mean(axis=1, skipna=False)
     table["best"] = table["mean_rank"].rank(method="min") <= 3
     return table.sort_values("mean_rank", kind="stable", ignore_index=True)

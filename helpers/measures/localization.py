@@ -1,4 +1,4 @@
-"""Measures of where a network looks: the overlap of its class activation maps with the annotated boxes."""
+"""Measures of where a network looks: the overlap of its class activation maps with the annotated boxes, and what chance has of it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,18 +6,25 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from helpers.cams import chance, detection
+from helpers.cams.maps import from_bytes, to_bytes
 from helpers.measures.evidence import provides
-from helpers.measures.registry import measure
+from helpers.measures.registry import measure, of_families
 
 
 @provides
-def image_overlaps(maps: Tensor, lowest: Tensor, images: Any, cam_threshold: float, device: Any) -> pd.DataFrame:
-    """One row per training image: see ``chance.chance_scores``."""
-    return chance.chance_scores(maps, lowest, images.boxes, images.images.shape[-1], cam_threshold, device=device)
+def image_overlaps(maps: Tensor, images: Any, cam_threshold: float, device: Any) -> pd.DataFrame:
+    """One row per training image: see ``chance.chance_scores``, also for the reason where no image has a box."""
+    return chance.chance_scores(maps, images.boxes, images.images.shape[-1], cam_threshold, device=device)
+
+
+@provides
+def rightly_classified(logits: Tensor, labels: Tensor) -> NDArray[np.bool_]:
+    """Whether the predicted class of each training image is its label: (N,)."""
+    return (logits.argmax(1) == labels).numpy()
 
 
 @measure("localization", 1, "Du et al. 2024, equations 2 to 6", title="IoU")
@@ -36,77 +43,46 @@ def iou_b(image_overlaps: pd.DataFrame) -> float:
     return float(image_overlaps["iou_b"].mean())
 
 
-# What chance gives is taken off, where there is something.
-_VALUES = {
-    "iou": ("iou", None),
-    "iou_b": ("iou_b", None),
-    "iou_above_shuffled": ("iou", "iou_shuffled"),
-    "energy_in_box": ("energy", "box_area"),
-    "pointing_game": ("pointing", "pointing_shuffled"),
-    "area_matched_iou": ("area_matched_iou", None),
-    "pixel_average_precision": ("average_precision", "box_area"),
-    "mask_area": ("mask_area", None),
-}
-
-
-def _above_chance(image_overlaps: pd.DataFrame, name: str) -> pd.Series:
-    """Values of single images, less what chance gives, by the name of the measure whose mean they have."""
-    value, by_chance = _VALUES[name]
-    return image_overlaps[value] if by_chance is None else image_overlaps[value] - image_overlaps[by_chance]
-
-
-@provides
-def localization_values(image_overlaps: pd.DataFrame, images: Any, logits: Tensor) -> dict[str, NDArray[np.generic]]:
-    """Values of single images, (N,) each: float16 of which the measures are means, and bool, whether the class is right.
-
-    ``box_found`` is 1 where the rectangle around the map finds a box, whatever class is predicted, else 0; NaN without a box.
-    """
-    values = {name: _above_chance(image_overlaps, name).to_numpy(np.float16) for name in _VALUES}
-    best = detection.best_box_iou(rectangles_of(image_overlaps), images.boxes)
-    values["box_found"] = (best >= 0.5).half().masked_fill(best.isnan(), torch.nan).numpy()
-    return values | {"correct": (logits.argmax(1) == images.labels.cpu()).numpy()}
-
-
 @measure("localization", 1, "Du et al. 2024, against boxes of other images", title="IoU above shuffled boxes")
 def iou_above_shuffled(image_overlaps: pd.DataFrame) -> float:
     """IoU less that with the boxes of 8 other images, mean over the images, in [-1, 1].
 
     What is left when the area of maps and boxes and their place in general are taken away: 0 for a map that does not depend on the image.
     """
-    return float(_above_chance(image_overlaps, "iou_above_shuffled").mean())
+    return float(chance.above_shuffled(image_overlaps, "iou").mean())
 
 
-@measure("localization", 1, "Wang et al. 2020, energy-based pointing game", title="energy in the box")
+@measure("localization", 1, "Wang et al. 2020, energy-based pointing game", title="energy in the box, above chance")
 def energy_in_box(image_overlaps: pd.DataFrame) -> float:
-    """Share of the map's sum that lies in the box, less the box's share of the image: mean over the images, in [-1, 1]; no threshold.
+    """Share of the normalised map's sum that lies in the box, less the same with the boxes of 8 other images; in [-1, 1], no threshold.
 
-    A map of zeros has no share in the box; a constant one has the box's share of the image, which leaves 0.
+    A map of zeros has no share in any box.
     """
-    return float(_above_chance(image_overlaps, "energy_in_box").mean())
+    return float(chance.above_shuffled(image_overlaps, "energy_in_box").mean())
 
 
-@measure("localization", 1, "Zhang et al. 2018, without tolerance", title="pointing game")
+@measure("localization", 1, "Zhang et al. 2018, without tolerance", title="pointing game, above chance")
 def pointing_game(image_overlaps: pd.DataFrame) -> float:
     """Fraction of images whose map is largest in the box, less the same with the boxes of 8 other images; in [-1, 1].
 
     Where several places are largest, their mean counts.
     """
-    return float(_above_chance(image_overlaps, "pointing_game").mean())
+    return float(chance.above_shuffled(image_overlaps, "pointing_game").mean())
 
 
-@measure("localization", 1, "after Choe et al. 2020, on thresholds", title="area-matched IoU")
+@measure("localization", 1, "after Choe et al. 2020, on thresholds", title="area-matched IoU, above chance")
 def area_matched_iou(image_overlaps: pd.DataFrame) -> float:
-    """IoU where each map is cut so that its mask is as large as the box, in [0, 1]: how well the map ranks the pixels.
+    """IoU where each map is cut so that its mask is as large as the box, less the same with the boxes of 8 other images; in [-1, 1].
 
-    The larger mask where none has the same area.
+    Each of those with a mask of its own area; the larger mask where none has the same.
     """
-    return float(image_overlaps["area_matched_iou"].mean())
+    return float(chance.above_shuffled(image_overlaps, "area_matched_iou").mean())
 
 
-@measure("localization", 1, "Choe et al. 2020, PxAP, of single images", title="pixel average precision")
+@measure("localization", 1, "Choe et al. 2020, PxAP, of single images", title="pixel average precision, above chance")
 def pixel_average_precision(image_overlaps: pd.DataFrame) -> float:
-    """Average precision of the pixels ranked by the map, less the box's share of the image, which any order by chance has; in [-1, 1]."""
-    return float(_above_chance(image_overlaps, "pixel_average_precision").mean())
+    """Average precision of the pixels ranked by the map, less the same with the boxes of 8 other images; in [-1, 1]."""
+    return float(chance.above_shuffled(image_overlaps, "pixel_average_precision").mean())
 
 
 @measure("localization", 0, "count", title="whole-image floor")
@@ -121,11 +97,6 @@ def mask_area(image_overlaps: pd.DataFrame) -> float:
     return float(image_overlaps["mask_area"].median())
 
 
-def rectangles_of(overlaps: pd.DataFrame) -> Tensor:
-    """(N, 4) int64 x0, y0, x1, y1 of the rectangle around each map's mask."""
-    return torch.tensor(np.stack([overlaps[name].to_numpy() for name in ("x0", "y0", "x1", "y1")], axis=1))
-
-
 @measure(
     "localization",
     1,
@@ -133,23 +104,24 @@ def rectangles_of(overlaps: pd.DataFrame) -> Tensor:
     title="box found (GT-known)",
     variants=("GT-known", "top-1", "box IoU"),
 )
-def box_found(image_overlaps: pd.DataFrame, images: Any, logits: Tensor) -> Mapping[str, float]:
+def box_found(image_overlaps: pd.DataFrame, rightly_classified: NDArray[np.bool_]) -> Mapping[str, float]:
     """Fraction of images whose box the rectangle around the map finds at IoU >= 0.5, in [0, 1].
 
     GT-known: whatever class is predicted (here the map is that of the predicted class); top-1: the class must be right too;
     box IoU: mean over the images of the IoU of the rectangle with the box that it matches best. Images without a box are left out.
     """
-    found = detection.localization_accuracy(rectangles_of(image_overlaps), images.boxes, images.labels, logits.argmax(1))
-    return {"GT-known": found["gt_known"], "top-1": found["top1_localization"], "box IoU": found["mean_box_iou"]}
+    found = image_overlaps["box_found"]
+    right = found.where(rightly_classified, 0).where(found.notna())
+    return {"GT-known": float(found.mean()), "top-1": float(right.mean()), "box IoU": float(image_overlaps["box_iou"].mean())}
 
 
 @measure("localization", 1, "Everingham et al. 2015, all points", title="average precision of the box")
-def box_average_precision(image_overlaps: pd.DataFrame, images: Any, logits: Tensor) -> float:
+def box_average_precision(image_overlaps: pd.DataFrame, images: Any, labels: Tensor, logits: Tensor) -> float:
     """Mean over the classes of the average precision of the rectangle around the map as a detection, ranked by confidence; in [0, 1]."""
     confidence, predicted = logits.double().softmax(1).max(1)
-    names = [str(number) for number in range(logits.shape[1])]
-    given = (rectangles_of(image_overlaps), images.boxes, images.labels, predicted, confidence, names)
-    return detection.rectangle_average_precision(*given).mean_average_precision
+    rectangles = torch.from_numpy(image_overlaps[["x0", "y0", "x1", "y1"]].to_numpy())
+    precisions = detection.average_precisions(rectangles, images.boxes, labels, predicted, confidence, logits.shape[1])
+    return float(np.nanmean(precisions)) if np.isfinite(precisions).any() else np.nan
 
 
 _MASKS = {
@@ -162,11 +134,9 @@ _MASKS = {
 
 
 @measure("localization", 1, "Long, Shelhamer and Darrell 2015, section 5", title="mean IoU of the masks", variants=tuple(_MASKS))
-def mask_agreement(image_overlaps: pd.DataFrame, images: Any) -> Mapping[str, float]:
+def mask_agreement(image_overlaps: pd.DataFrame) -> Mapping[str, float]:
     """Segmentation metrics of the map's mask against the box's, over the pixels of all images together, each in [0, 1]."""
-    called, there, both = (int(image_overlaps[f"{name}_pixels"].sum()) for name in ("map", "box", "common"))
-    total = len(image_overlaps) * images.images.shape[-1] ** 2
-    values = detection.mask_metrics(torch.tensor([[total - called - there + both, called - both], [there - both, both]]))
+    values = detection.mask_metrics(*chance.pixels_together(image_overlaps))
     return {name: values[key] for name, key in _MASKS.items()}
 
 
@@ -186,3 +156,49 @@ def images_without_overlap(image_overlaps: pd.DataFrame) -> float:
 def images_with_empty_map(image_overlaps: pd.DataFrame) -> float:
     """Count the images whose map has no pixel above the threshold; their IoU is 0."""
     return float(image_overlaps["empty_map"].sum())
+
+
+@provides
+def localization_values(
+    image_overlaps: pd.DataFrame, rightly_classified: NDArray[np.bool_], maps: Tensor
+) -> dict[str, NDArray[np.generic]]:
+    """Values of single images, (N,) each: float16 of which the measures are means, and correct, bool; maps, (N, h, w) uint8.
+
+    A measure that keeps its chance has beside them its values less those with shuffled boxes, under its name and ``chance.ABOVE``, for
+    ``above_chance``: those of box_average_precision are of the hits that it ranks, the box found and the class right. Of the maps (see
+    ``maps.to_bytes``) with the boxes all can be had anew, see ``scores_of_maps``.
+    """
+    values = {name: image_overlaps[name] for name in ("iou", "iou_b", "mask_area", "box_found")}
+    for name in chance.SCORES:
+        values[name if name in chance.LESS_CHANCE else name + chance.ABOVE] = chance.above_shuffled(image_overlaps, name)
+    values["box_average_precision" + chance.ABOVE] = values["box_found" + chance.ABOVE] * rightly_classified
+    single = {name: column.to_numpy(np.float16) for name, column in values.items()}
+    return single | {"correct": rightly_classified, "maps": to_bytes(maps).numpy()}
+
+
+def above_chance(values: Mapping[str, ArrayLike], name: str) -> ArrayLike | None:
+    """Values of single images of a measure less its own chance, out of ``localization_values``; None where they were not kept."""
+    return values.get(name + chance.ABOVE, values.get(name) if name in chance.CORRECTED else None)
+
+
+def scores_of_maps(
+    maps: Tensor, boxes: Tensor, size: int, threshold: float = 0.1, correct: NDArray[np.bool_] | None = None
+) -> tuple[dict[str, float], pd.DataFrame]:
+    """Every measure that maps and boxes alone give, by its column, and ``chance.chance_scores``, by the code that scores networks.
+
+    Args:
+        maps: (N, h, w) in [0, 1] as a network was scored with, or as they were kept, uint8.
+        boxes: (N, M, 4), see ``overlap.box_masks``.
+        size: side of the images that boxes are measured on, pixels.
+        threshold: of the maps.
+        correct: (N,) whether the class is right, which the top-1 variant asks; it is left out where that is None.
+    """
+    overlaps = chance.chance_scores(from_bytes(maps) if maps.dtype == torch.uint8 else maps, boxes, size, threshold)
+    known, found = {"image_overlaps": overlaps, "rightly_classified": np.ones(len(maps), bool) if correct is None else correct}, {}
+    for item in of_families(["localization"]):
+        if set(item.needs) <= set(known):
+            value = item.function(*(known[name] for name in item.needs))
+            found |= {item.column(variant): number for variant, number in (value if item.variants else {"": value}).items()}
+    if correct is None:
+        del found["box_found (top-1)"]
+    return found, overlaps

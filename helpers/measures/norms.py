@@ -1,126 +1,137 @@
-"""Norms of the weights: how many there are, how large, how far from their start, and the path norm (Jiang et al. 2020)."""
+"""Norms of the weights: how many there are, how large, how far from their start (Jiang et al. 2020), each a row of a table."""
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from helpers.measures.evidence import provides
-from helpers.measures.registry import measure
-from helpers.measures.traced_layers import Layer, check_same_layout, folded, normalised_convolutions
+from helpers.measures.evidence import PROVIDERS, provides
+from helpers.measures.layers import Layer, folded_copy
+from helpers.measures.registry import Measure, Value, enter, measure, needs
 
-_Array = NDArray[np.float64]
+Array = NDArray[np.float64]
+
+# What formulas are over: norms of each layer, (d,), batch normalisation folded in and biases left out, of its weights and of their change
+# from the initial ones, the margin, the number of training images, and, of every weight, its change; all others are providers' names.
+SYMBOLS = {"f": "frobenius_norms", "df": "frobenius_distances", "s": "spectral_norms", "ds": "spectral_distances", "gamma": "margin"}
+SYMBOLS |= {"m": "training_images", "dw": "weight_changes", "sigma_w": "relative_sigma", "alpha_w": "relative_alpha", "size": "layer_sizes"}
+
+# Of a spectral norm: the layer as the map that it is, at its input size; its weight as one matrix; its kernel at the network's input size.
+NORM_VARIANTS = ("operator", "reshaped", "fft")
 
 # Layers that divide by statistics of their input, which is no sum over paths.
 _DIVIDING = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.LocalResponseNorm)
 
 
-def logarithm(values: ArrayLike) -> _Array:
+def log(values: ArrayLike) -> Array:
     """Natural logarithm, NaN where a value is not above 0."""
     values = np.asarray(values, dtype=float)
     return np.log(np.where(values > 0, values, np.nan))
 
 
-def reported(value: float, images: int) -> float:
-    """Scale a complexity as Dziugaite et al. 2020 (code) report it: ``sqrt(value / images)``; NaN below 0.
+def log_product(norms: Array, margin: float = 1.0) -> float:
+    """Logarithm of the product of squared norms over the squared margin; NaN when one is 0."""
+    return float(2 * log(norms).sum() - 2 * log(margin))
 
-    Args:
-        value: a complexity that bounds the squared gap times the number of images.
-        images: number of training images.
-    """
+
+def log_sum(norms: Array, margin: float = 1.0) -> float:
+    """Logarithm of d times the geometric mean of the same d factors, which Jiang et al. 2020 call a sum."""
+    return math.log(len(norms)) + log_product(norms, margin) / len(norms)
+
+
+def ratios(numerators: Array, norms: Array) -> float:
+    """Sum of squared ratios ``(a_i / s_i)²``; NaN when an s_i is 0. Of Frobenius over reshaped norms, a sum of stable ranks."""
+    return float(np.square(numerators / np.where(norms > 0, norms, np.nan)).sum())
+
+
+def log_bound(norms: Array, numerators: Array, margin: float) -> float:
+    """Logarithm of ``prod of s_i² * sum of (a_i / s_i)² / margin²``; Jiang et al. 2020, equations (29) and (30) before scaling."""
+    return float(log_product(norms, margin) + log(ratios(numerators, norms)))
+
+
+def reported(value: float, images: int) -> float:
+    """Scale a complexity as Dziugaite et al. 2020 (code) report it: ``sqrt(v / m)``; NaN below 0."""
     return math.sqrt(value / images) if value >= 0 else math.nan
 
 
 def reported_log(value: float, images: int) -> float:
-    """Scale the logarithm of a complexity likewise: ``(value - ln images) / 2``, the logarithm of ``reported``'s root."""
-    return 0.5 * (value - math.log(images))
+    """Scale the logarithm of a complexity likewise: ``(v - ln m) / 2``, the logarithm of ``reported``'s root."""
+    return float(0.5 * (value - math.log(images)))
+
+
+def complexities(family: str, *rows: tuple[str, str, str, Callable[..., float]]) -> None:
+    """Enter complexities into the list of measures; a larger one promises a larger gap.
+
+    Rows: name (where it begins with "log", the raw value is a logarithm, reported as that of a root), equation of Jiang et al. 2020 or name
+    in the code of Dziugaite et al. 2020, title, and raw value by ``SYMBOLS``; with s or ds, one for each of ``NORM_VARIANTS``.
+    """
+    for name, equation, title, raw in rows:
+        source = f"Jiang et al. 2020, equation {equation}" if equation.isdigit() else f"Dziugaite et al. 2020 (code), {equation}"
+        scale, unit = (reported_log, "half a logarithm") if name.startswith("log") else (reported, "a root")
+        wanted = dict.fromkeys([*(SYMBOLS.get(symbol, symbol) for symbol in needs(raw)), "training_images"])
+        variants = NORM_VARIANTS if {"s", "ds"} & {*needs(raw)} else ()
+        summary, function = f"{title}, as {unit} per training image", partial(_scaled, raw, variants, scale)
+        enter(Measure(name, title, family, -1, source, variants, summary, tuple(wanted), function))
+
+
+def _scaled(raw: Callable[..., float], variants: Sequence[str], scale: Callable[[float, int], float], **known: Any) -> Value:
+    given, images = {symbol: known[SYMBOLS.get(symbol, symbol)] for symbol in needs(raw)}, known["training_images"]
+    if not variants:
+        return scale(float(raw(**given)), images)
+    by_variant = [{symbol: value[name] if symbol in ("s", "ds") else value for symbol, value in given.items()} for name in variants]
+    return {name: scale(float(raw(**each)), images) for name, each in zip(variants, by_variant, strict=True)}
 
 
 @provides
-def frobenius_norms(layers: Sequence[Layer]) -> _Array:
-    """Root of the sum of squared weights of each layer, batch normalisation folded in, biases left out: (d,)."""
+def frobenius_norms(layers: Sequence[Layer]) -> Array:
+    """Root of the sum of squared weights of each layer, (d,)."""
     return np.array([float(torch.linalg.vector_norm(layer.weight)) for layer in layers])
 
 
 @provides
 def distances(layers: Sequence[Layer], initial_layers: Sequence[Layer]) -> list[Layer]:
-    """Subtract the initial weights, batch normalisation folded into both; everything else is the trained layer's.
-
-    Raises:
-        ValueError: the layers do not match.
-    """
-    check_same_layout(layers, initial_layers)
+    """The layers with their weights' change from the initial ones."""
     return [replace(layer, weight=layer.weight - start.weight) for layer, start in zip(layers, initial_layers, strict=True)]
 
 
-def moved_norms(distances: Sequence[Layer]) -> _Array:
-    """Frobenius norms of the differences from the start, (d,), for what takes their logarithm.
-
-    Raises:
-        ValueError: all are 0.
-    """
-    norms = frobenius_norms(distances)
-    if not norms.any():
+@provides
+def moved(frobenius_distances: Array) -> Array:
+    """Frobenius norms of the change, for what takes their logarithm. Raises ValueError where all are 0."""
+    if not frobenius_distances.any():
         raise ValueError("the weights are those of the start: the distance is 0, and its logarithm minus infinity")
-    return norms
+    return frobenius_distances
 
 
-def over_margin(value: float, margin: float) -> float:
-    """Take the margin from the logarithm of a complexity: ``value - 2 ln(margin)``; NaN for a margin of 0."""
-    return float(value - 2 * logarithm(margin))
+PROVIDERS |= {
+    "layer_sizes": lambda layers: np.array([layer.weight.numel() for layer in layers], dtype=float),  # (d,)
+    "frobenius_distances": lambda distances: frobenius_norms(distances),
+    "weight_changes": lambda distances: torch.cat([layer.weight.flatten() for layer in distances]).numpy(),  # (omega,)
+}
 
 
-def log_product(norms: ArrayLike) -> float:
-    """Logarithm of the product of squared norms, ``sum of 2 ln(norm)``; NaN when one is 0."""
-    return float(2 * logarithm(norms).sum())
-
-
-def log_mean(log_product: float, layers: int) -> float:
-    """Logarithm of d times the geometric mean of d factors, from that of their product: ``ln d + log_product / d``.
-
-    Jiang et al. 2020 call it a sum (equations 34, 35, 38, 39).
-    """
-    return math.log(layers) + log_product / layers
-
-
-def inverse_square(margin: float) -> float:
-    """``1 / margin²``; NaN for a margin of 0 or below."""
-    inverse = 1 / margin if margin > 0 else math.nan
-    return inverse * inverse
-
-
+@provides
 @torch.no_grad()
-def squared_paths(network: nn.Module, shape: Sequence[int]) -> float:
+def path_product(network: nn.Module, example: Tensor) -> float:
     """Sum over all paths from input to output of the product of squared weights along it; Jiang et al. 2020, equation (44).
 
-    Every parameter is squared, biases too, and an image of ones is sent through in evaluation mode; the sum of the outputs is exact
-    for ReLU networks, save that max-pooling takes the largest path of a window. Batch normalisation is folded first: it stays in
-    place as the scale and shift of its running statistics, and the bias of the convolution before it moves into that shift. All in
-    float64 on a copy; the network is left as it is.
-
-    Args:
-        network: a classifier.
-        shape: (3, S, S) of one image.
-
-    Returns:
-        At least 0 for ReLU networks; infinite where float64 ends.
-
-    Raises:
-        ValueError: a layer divides by statistics of its input, or the network does not run in float64.
+    Every parameter is squared, biases too, batch normalisation folded in, and an image of ones is sent through a float64 copy; the sum of
+    the outputs is exact for ReLU networks, save that max-pooling takes the largest path of a window. Raises ValueError where a layer
+    divides by statistics of its input, or the network does not run in float64.
     """
     for name, module in network.named_modules():
         if isinstance(module, _DIVIDING) or (isinstance(module, _NormBase) and module.running_mean is None):
             raise ValueError(f"the path norm is not defined: {name} ({type(module).__name__}) divides by statistics of its input")
-    ones = torch.ones(1, *shape, dtype=torch.float64)
+    ones = torch.ones(1, *example.shape[1:], dtype=torch.float64)
     try:
-        squared = copy.deepcopy(network).cpu().double().eval()
-        _unfold_statistics(squared, {norm: convolution for convolution, norm in normalised_convolutions(squared, ones)})
+        squared = folded_copy(copy.deepcopy(network).cpu().double(), ones)
         for parameter in squared.parameters():
             parameter.square_()
         return float(squared(ones).sum())
@@ -128,95 +139,28 @@ def squared_paths(network: nn.Module, shape: Sequence[int]) -> float:
         raise ValueError(f"the path norm cannot be had, the network does not run in float64: {str(fault).splitlines()[0]}") from fault
 
 
-def _unfold_statistics(network: nn.Module, convolutions: dict[nn.Module, nn.Conv2d]) -> None:
-    """Turn running statistics into scale and shift, so that squaring these squares the folded weights."""
-    for norm in [module for module in network.modules() if isinstance(module, _NormBase)]:
-        bias = convolutions[norm].bias if norm in convolutions else None
-        scale, shift = folded(torch.ones_like(norm.running_mean), bias, norm)
-        if bias is not None:
-            bias.zero_()
-        norm.weight, norm.bias, norm.eps = nn.Parameter(scale), nn.Parameter(shift), 0.0
-        norm.running_mean.zero_()
-        norm.running_var.fill_(1)
+complexities(
+    "norms",
+    ("params", "20", "parameters", lambda size: size.sum()),
+    ("inverse_margin", "22", "inverse margin", lambda gamma: 1 / gamma**2),
+    ("l2", "L2", "L2 norm", lambda f: np.linalg.norm(f)),
+    ("l2_dist", "L2_DIST", "L2 distance from the start", lambda df: np.linalg.norm(df)),
+    ("log_prod_of_fro_over_margin", "36", "log product of Frobenius norms over margin", lambda f, gamma: log_product(f, gamma)),
+    ("log_prod_of_fro", "37", "log product of Frobenius norms", lambda f: log_product(f)),
+    ("log_sum_of_fro_over_margin", "38", "log sum of Frobenius norms over margin", lambda f, gamma: log_sum(f, gamma)),
+    ("log_sum_of_fro", "39", "log sum of Frobenius norms", lambda f: log_sum(f)),
+    ("fro_dist", "40", "Frobenius distance from the start", lambda df: (df**2).sum()),
+    ("param_norm", "42", "parameter norm", lambda f: (f**2).sum()),
+)
 
 
-@provides
-def path_product(network: nn.Module, example: torch.Tensor) -> float:
-    """Squared path norm at the size of the training images, see ``squared_paths``."""
-    return squared_paths(network, example.shape[1:])
-
-
-@measure("norms", -1, "Jiang et al. 2020, eq. 20", title="parameters")
-def params(layers: list[Layer], training_images: int) -> float:
-    """Number of weights, biases and batch normalisation left out: ``sqrt(omega / m)``."""
-    return reported(sum(layer.weight.numel() for layer in layers), training_images)
-
-
-@measure("norms", -1, "Jiang et al. 2020, eq. 22")
-def inverse_margin(margin: float, training_images: int) -> float:
-    """Inverse of the 10th percentile of the margins: ``sqrt(1 / (gamma² m))``."""
-    return reported(inverse_square(margin), training_images)
-
-
-@measure("norms", -1, "Dziugaite et al. 2020 (code), L2", title="L2 norm")
-def l2(frobenius_norms: _Array, training_images: int) -> float:
-    """Length of all weights as one vector: ``sqrt(|w| / m)``."""
-    return reported(float(np.linalg.norm(frobenius_norms)), training_images)
-
-
-@measure("norms", -1, "Dziugaite et al. 2020 (code), L2_DIST", title="L2 distance from the start")
-def l2_dist(distances: list[Layer], training_images: int) -> float:
-    """Distance of all weights from their initial values: ``sqrt(|w - w0| / m)``."""
-    return reported(float(np.linalg.norm(frobenius_norms(distances))), training_images)
-
-
-@measure("norms", -1, "Jiang et al. 2020, eq. 36", title="log product of Frobenius norms over margin")
-def log_prod_of_fro_over_margin(frobenius_norms: _Array, margin: float, training_images: int) -> float:
-    """Product of all squared Frobenius norms over the squared margin, as half a logarithm per image."""
-    return reported_log(over_margin(log_product(frobenius_norms), margin), training_images)
-
-
-@measure("norms", -1, "Jiang et al. 2020, eq. 37", title="log product of Frobenius norms")
-def log_prod_of_fro(frobenius_norms: _Array, training_images: int) -> float:
-    """Product of all squared Frobenius norms, as half a logarithm per image."""
-    return reported_log(log_product(frobenius_norms), training_images)
-
-
-@measure("norms", -1, "Jiang et al. 2020, eq. 38", title="log sum of Frobenius norms over margin")
-def log_sum_of_fro_over_margin(frobenius_norms: _Array, margin: float, training_images: int) -> float:
-    """Number of layers times the geometric mean of (36)'s factors, as half a logarithm per image."""
-    return reported_log(log_mean(over_margin(log_product(frobenius_norms), margin), len(frobenius_norms)), training_images)
-
-
-@measure("norms", -1, "Jiang et al. 2020, eq. 39", title="log sum of Frobenius norms")
-def log_sum_of_fro(frobenius_norms: _Array, training_images: int) -> float:
-    """Number of layers times the geometric mean of the squared Frobenius norms, as half a logarithm per image."""
-    return reported_log(log_mean(log_product(frobenius_norms), len(frobenius_norms)), training_images)
-
-
-@measure("norms", -1, "Jiang et al. 2020, eq. 40", title="Frobenius distance from the start")
-def fro_dist(distances: list[Layer], training_images: int) -> float:
-    """Sum of squared distances of the weights from their initial values: ``sqrt(|w - w0|² / m)``."""
-    return reported(float(np.square(frobenius_norms(distances)).sum()), training_images)
-
-
-@measure("norms", -1, "Jiang et al. 2020, eq. 42", title="parameter norm")
-def param_norm(frobenius_norms: _Array, training_images: int) -> float:
-    """Sum of all squared weights: ``sqrt(|w|² / m)``."""
-    return reported(float(np.square(frobenius_norms).sum()), training_images)
-
-
-@measure("norms", -1, "Jiang et al. 2020, eq. 44", variants=("root", "log"))
+@measure("norms", -1, "Jiang et al. 2020, equation 44", variants=("root", "log"))
 def path_norm(path_product: float, training_images: int) -> Mapping[str, float]:
     """Sum over paths of squared weights: ``sqrt(v / m)``, or half the logarithm of ``v / m``."""
-    return _root_and_log(path_product, training_images)
+    return {"root": reported(path_product, training_images), "log": reported_log(log(path_product), training_images)}
 
 
-@measure("norms", -1, "Jiang et al. 2020, eq. 43", variants=("root", "log"))
+@measure("norms", -1, "Jiang et al. 2020, equation 43", variants=("root", "log"))
 def path_norm_over_margin(path_product: float, margin: float, training_images: int) -> Mapping[str, float]:
     """Sum over paths of squared weights over the squared margin, scaled as ``path_norm``."""
-    return _root_and_log(path_product * inverse_square(margin), training_images)
-
-
-def _root_and_log(value: float, images: int) -> dict[str, float]:
-    return {"root": reported(value, images), "log": reported_log(float(logarithm(value)), images)}
+    return path_norm(path_product / margin**2, training_images)

@@ -1,17 +1,35 @@
 """The one pass over the training images that most measures live on, as many images at once as memory takes."""
 
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from helpers.cams import closed_form, gradient
-from helpers.measures.evidence import provides
+from helpers.cams.maps import closed_form_cam, closed_form_classifier, layer_maps, normalise_maps
+from helpers.measures.evidence import PROVIDERS, provides
 from helpers.networks import fused, hooks
 from helpers.networks.hooks import _no_layer, last_called, prepared
-from helpers.training.cuda_graph import autocast
+
+_MOST = {"cpu": 64, "cuda": 256}  # images per pass: beyond, a processor's maps leave its cache, and a GPU gains nothing
+_FORWARD, _BACKWARD = 2**28, 2**31  # bytes of a pass on a processor, without and with gradients; on a GPU half of what is free
+
+
+class Sample(NamedTuple):
+    """The first training images, whose order was drawn, on the network's device."""
+
+    pixels: Tensor  # (n, 3, S, S) uint8
+    inputs: Tensor  # (n, 3, S, S) float32 as the network expects them, channels last
+    labels: Tensor  # (n,) int64
+
+
+def sample_of(images: Any, normalise: Any, device: Any, at_most: int) -> Sample:
+    """Take the first of the images, or all if there are no more. Raises ValueError without any."""
+    if not len(images):
+        raise ValueError("there are no training images to score the network on")
+    pixels, labels = (tensor[:at_most].to(device) for tensor in (images.images, images.labels))
+    return Sample(pixels, prepared(pixels, normalise, device), labels)
 
 
 @dataclass(frozen=True)
@@ -19,22 +37,15 @@ class Pass:
     """What one forward pass over N training images gives; everything on the CPU, in the order of the images."""
 
     logits: Tensor  # (N, K) float32
-    features: Tensor | None  # (N, D) float32, what the last linear layer is given; None where none is called
+    features: Tensor | None  # (N, D) float32, what the linear layer that gives the logits is given; None where there is none
     maps: Tensor | None  # (N, h, w) normalised maps of the predicted class; None where there are none
-    lowest: Tensor | None  # (N,) what normalising took from each map, see ``closed_form.lowest_of``; None where there are no maps
     no_maps: str  # why there are none
 
 
 @provides
 def example(images: Any, normalise: Any, device: Any) -> Tensor:
-    """The first training image as the network expects it: (1, 3, S, S).
-
-    Raises:
-        ValueError: there is none.
-    """
-    if not len(images.images):
-        raise ValueError("there are no training images, so the network can be neither traced nor scored")
-    return prepared(images.images[:1], normalise, device)
+    """The first training image as the network expects it: (1, 3, S, S)."""
+    return sample_of(images, normalise, device, 1).inputs
 
 
 @provides
@@ -46,150 +57,67 @@ def fused_network(network: nn.Module, example: Tensor) -> nn.Module:
 @provides
 @torch.inference_mode()
 def forward_pass(
-    fused_network: nn.Module,
-    images: Any,
-    normalise: Any,
-    device: Any,
-    example: Tensor,
-    cam_method: str,
-    batch_size: int,
-    precision: str = "float32",
+    fused_network: nn.Module, images: Any, normalise: Any, device: Any, example: Tensor, cam_method: str, batch_size: int
 ) -> Pass:
-    """Run the training images through the network once, see ``Pass``.
+    """Run the training images through the network once, see ``Pass``; ValueError where it puts out no (B, K) matrix of logits.
 
-    In bfloat16 the products of its layers are of that precision, all but those of the last linear layer; what follows is float32.
-
-    Raises:
-        ValueError: the network's output is no (B, K) matrix of logits.
+    Maps are those of ``cam_method`` at the last layer with more than one pixel, in closed form where that holds, else by differentiation.
     """
     layer, linear = last_called(fused_network, example)
-    network, passed = fused_network, partial(maps_and_logits, fused_network, linear)
-    classifier, no_maps = None, "" if layer is not None else _no_layer(network)
-    # In bfloat16 a head that fits could not be told from one that nearly does.
-    exact = passed(layer, example, "float32") if layer is not None and precision == "bfloat16" else None
-    kept: dict[str, list[Tensor]] = {"logits": [], "features": [], "maps": [], "lowest": []}
+    classifier, no_maps = None, "" if layer is not None else _no_layer(fused_network)
+    kept: dict[str, list[Tensor]] = {"logits": [], "features": [], "maps": []}
     given: list[Tensor] = []
     hook = linear.register_forward_pre_hook(lambda module, inputs: given.append(inputs[0])) if linear is not None else None
     try:
         for start in range(0, len(images), batch_size):
             pixels = prepared(images.images[start : start + batch_size], normalise, device)
-            given.clear()
             # Of the first images both, to see whether the closed form holds.
             closed = layer is not None and (start == 0 or classifier is not None)
-            maps, logits = passed(layer if closed else None, pixels, precision)
+            maps, logits = hooks.features_and_logits(fused_network, layer, pixels) if closed else (None, fused_network(pixels))
             if logits.ndim != 2:
                 raise ValueError(f"the network puts out shape {tuple(logits.shape)}; a classifier puts out (B, K) logits")
-            if given:  # before the closed form is tried, which calls the layer once more
-                kept["features"].append(given[-1].flatten(1).float().cpu())
-            if start == 0 and closed:
-                classifier = _closed_form(network, *(exact or (maps, logits)))
             kept["logits"].append(logits.float().cpu())
+            if given and given[-1].ndim == 2 and linear.out_features == logits.shape[1]:
+                kept["features"].append(given[-1].float().cpu())
+            if start == 0 and closed:
+                with suppress(ValueError):  # there is no closed form of this network's maps
+                    classifier = closed_form_classifier(fused_network, maps, logits)
             if classifier is not None:
-                weighted = closed_form.closed_form_cam(cam_method, maps, classifier.weight, logits.argmax(1))
+                weighted = closed_form_cam(cam_method, maps, classifier.weight, logits.argmax(1))
             elif not no_maps:
-                weighted, no_maps = _by_gradient(cam_method, network, layer, pixels, logits)
+                weighted, no_maps = _by_gradient(cam_method, fused_network, layer, pixels, logits)
             if not no_maps:
-                kept["lowest"].append(closed_form.lowest_of(weighted).float().cpu())
-                kept["maps"].append(closed_form.normalise_maps(weighted).float().cpu())
+                kept["maps"].append(normalise_maps(weighted).float().cpu())
     finally:
         if hook is not None:
             hook.remove()
-    joined = {name: torch.cat(parts) if parts else None for name, parts in kept.items()}
-    return Pass(**joined, no_maps=no_maps)
-
-
-def maps_and_logits(
-    network: nn.Module, head: nn.Linear | None, layer: nn.Module | None, pixels: Tensor, precision: str
-) -> tuple[Tensor | None, Tensor]:
-    """Maps of a layer, None without one, and the logits, of one pass; what was computed in bfloat16 comes back in float32.
-
-    Args:
-        network: what the images are passed through, see ``fused_network``.
-        head: its last linear layer, which computes in float32 in any case.
-        layer: whose output is wanted.
-        pixels: (B, 3, S, S) as the network expects them.
-        precision: of the products of its other layers: float32 or bfloat16.
-    """
-    with autocast(pixels.device, precision), fused.exact_head(head):
-        maps, logits = (None, network(pixels)) if layer is None else hooks.features_and_logits(network, layer, pixels)
-    if precision == "float32":
-        return maps, logits
-    return None if maps is None else maps.float(), logits.float()
-
-
-def _closed_form(network: nn.Module, maps: Tensor, logits: Tensor) -> nn.Linear | None:
-    """The linear layer behind the maps of a pass; None where there is no closed form of their class activation map."""
-    try:
-        return closed_form.closed_form_classifier(network, maps, logits)
-    except ValueError:
-        return None
+    return Pass(**{name: torch.cat(parts) if parts else None for name, parts in kept.items()}, no_maps=no_maps)
 
 
 def _by_gradient(method: str, network: nn.Module, layer: nn.Module, pixels: Tensor, logits: Tensor) -> tuple[Tensor | None, str]:
-    """Compute the maps of the predicted class by differentiation, or say why that fails; that of "cam" is Grad-CAM's."""
+    """Maps of the predicted class by differentiation, or why there are none; those of "cam" are Grad-CAM's."""
     try:
-        return gradient.layer_maps("grad_cam" if method == "cam" else method, network, layer, pixels, logits.argmax(1)), ""
+        return layer_maps("grad_cam" if method == "cam" else method, network, layer, pixels, logits.argmax(1)), ""
     except (ValueError, RuntimeError) as fault:
         return None, f"there is no class activation map: {str(fault).splitlines()[0]}"
 
 
 @provides
-def logits(forward_pass: Pass) -> Tensor:
-    """(N, K) float32 logits of the training images."""
-    return forward_pass.logits
-
-
-@provides
-def labels(images: Any) -> Tensor:
-    """(N,) int64 labels of the training images, as the network was fitted to them."""
-    return images.labels.cpu()
-
-
-@provides
-def features(forward_pass: Pass) -> Tensor:
-    """(N, D) float32, what the last linear layer is given.
-
-    Raises:
-        ValueError: no linear layer is called.
-    """
-    if forward_pass.features is None:
-        raise ValueError("no nn.Linear is called in the network's pass, so it has no features in front of one")
-    return forward_pass.features
-
-
-@provides
 def maps(forward_pass: Pass) -> Tensor:
-    """(N, h, w) normalised class activation maps of the predicted class.
-
-    Raises:
-        ValueError: the closed form does not hold for the network.
-    """
+    """(N, h, w) normalised class activation maps of the predicted class. Raises ValueError where there are none."""
     if forward_pass.maps is None:
         raise ValueError(forward_pass.no_maps)
     return forward_pass.maps
 
 
-@provides
-def lowest(forward_pass: Pass) -> Tensor:
-    """(N,) what to add to each of ``maps`` for a map that is proportional to the one before it was normalised.
-
-    Raises:
-        ValueError: there are no maps.
-    """
-    if forward_pass.lowest is None:
-        raise ValueError(forward_pass.no_maps)
-    return forward_pass.lowest
-
-
-@provides
-def training_images(images: Any) -> int:
-    """Number of training images."""
-    return len(images)
-
-
-_MOST = 256  # images: beyond, neither a processor nor a GPU gains
-_FORWARD, _BACKWARD = 2**28, 2**31  # bytes on a processor, where tensors of more than some MB gain nothing
-_SHARE = 0.5  # of the memory that is free on a GPU
+PROVIDERS |= {
+    "logits": lambda forward_pass: forward_pass.logits,  # (N, K) float32
+    "labels": lambda images: images.labels.cpu(),  # (N,) int64, as the network was fitted to them
+    "training_images": lambda images: len(images),
+    "flatness_sample": lambda images, normalise, device, flatness_images: sample_of(images, normalise, device, flatness_images),
+    "sharpness_sample": lambda images, normalise, device, sharpness_images: sample_of(images, normalise, device, sharpness_images),
+    "perturbed_sample": lambda images, normalise, device, response_sample: sample_of(images, normalise, device, response_sample),
+}
 
 
 @provides
@@ -221,5 +149,5 @@ def gradient_batch_size(output_bytes: list[int], device: Any, batch_size: int) -
 def _fitting(image: int, device: Any, processor: int) -> int:
     """Largest number of images of so many bytes each that fits, at least 1."""
     place = torch.device(device)
-    free = int(_SHARE * torch.cuda.mem_get_info(place)[0]) if place.type == "cuda" else processor
-    return max(1, min(_MOST, free // max(1, image)))
+    free = torch.cuda.mem_get_info(place)[0] // 2 if place.type == "cuda" else processor
+    return max(1, min(_MOST.get(place.type, 64), free // max(1, image)))

@@ -63,7 +63,7 @@ FACE = {
         "say_tasks",
         "scores_computed",
     ],
-    "notebook": ["keep_table", "made_for_others", "open_report", "parameters", "provenance", "show_figure", "show_table", "tell"],
+    "notebook": ["keep_table", "made_for_others", "show_figure", "show_table", "tell"],
     "training": [
         "axes_table",
         "classes_compared",

@@ -21,9 +21,10 @@ from PIL import Image
 
 from helpers import files
 from helpers.files import PROJECT_ROOT, complete_or_absent, from_root, inside, write_json
-from helpers.notebook_parameters import declared
+from helpers.parameters import declared, in_force
 from helpers.report import style
 from helpers.report.markup import figure_title, inert
+from helpers.statistics.claims import check_claims, keep_claims
 
 _DPI = 90
 _DPI_SHOWN = 72  # in the executed notebook, which holds its pictures as text: half the size
@@ -38,8 +39,9 @@ class Report:
 
     folder: Path  # where tables and figures are written; the launcher publishes them from there
     notebook: str
-    work: Path  # work/<study>
+    work: Path  # work/<study>, of the study that it extends where it extends one
     story: list[dict[str, Any]] = field(default_factory=list)  # what was shown, in order
+    began: float = field(default_factory=time.perf_counter)
 
     def record(self, kind: str, **content: Any) -> None:
         """Add an item and write the story, so that it is complete up to where a notebook fails."""
@@ -47,18 +49,54 @@ class Report:
         write_json(self.folder / "story" / f"{self.notebook}.json", self.story)
 
 
-def open_report(*, study: str, notebook: str, work_dir: str = "work", reports_dir: str = "reports") -> Report:
+def begin(notebook: str, values: dict[str, Any]) -> Report:
+    """Put the parameters in force into the globals of a notebook, open its report, show them, and start the clock.
+
+    Args:
+        notebook: name without suffix.
+        values: ``globals()`` of the notebook.
+    """
+    found, origins, content = in_force(notebook, values)
+    values.update(found)
+    given = {"work_dir": found["work_dir"], "reports_dir": found["reports_dir"]}
+    report = open_report(study=found["study"], notebook=notebook, work_study=content["work_study"], **given)
+    parameters(report, found, origins)
+    if not os.environ.get(files.STAGING):
+        keep_claims(report.work, check_claims(content.get("claims") or []))
+    if differs := [f"{name} {value!r} ({content['extended'][name]!r})" for name, value in found.items() if _differs(content, name, value)]:
+        tell(report, f"This notebook differs from that of `{content['extends']}`: {', '.join(differs)}.")
+    return report
+
+
+def _differs(content: Mapping[str, Any], name: str, value: Any) -> bool:
+    return name in content.get("extended", {}) and content["extended"][name] != value
+
+
+def end(report: Report, device: object = "cpu") -> None:
+    """Show and record what made this report, and how long it took."""
+    provenance(report, time.perf_counter() - report.began, device)
+
+
+def share(items: Any, shard: str) -> Any:
+    """The share of a list or of a table's rows that "2/4" names: every fourth from the second on; "" takes all. Raises ValueError."""
+    number, count = map(int, (shard or "1/1").split("/"))
+    if not 1 <= number <= count:
+        raise ValueError(f"the shard is {shard!r}; write i/n with i from 1 to n, such as 2/4")
+    return items.iloc[number - 1 :: count] if isinstance(items, pd.DataFrame) else items[number - 1 :: count]
+
+
+def open_report(*, study: str, notebook: str, work_dir: str = "work", reports_dir: str = "reports", work_study: str = "") -> Report:
     """A notebook's report, begun anew; what an earlier execution recorded for the index page is forgotten.
 
-    Only the launcher publishes: its kernels write to a folder from which it copies into the study's report when the notebook has
+    Only a sweep publishes: its kernels write to a folder from which it copies into the study's report when the notebook has
     ended well. A notebook that is run otherwise writes to ``work/<study>/scratch/<notebook>``, and says so.
     """
-    work = inside(from_root(work_dir), study)
-    staging = os.environ.get(files.STAGING, "")
+    given, staging = os.environ.get(files.WORK, ""), os.environ.get(files.STAGING, "")
+    work = Path(given) if given else inside(from_root(work_dir), work_study or study)
     report = Report(Path(staging) if staging else inside(work / "scratch", notebook), notebook, work)
     if not staging:
         place = os.path.relpath(report.folder, PROJECT_ROOT) if report.folder.is_relative_to(PROJECT_ROOT) else report.folder
-        published, command = f"{reports_dir}/{study}", f"python -m helpers.sweep params/{study}.yaml"
+        published, command = f"{reports_dir}/{study}", f"python -m helpers.sweep {study}"
         display(Markdown(f"Tables and figures of this run go to `{place}`; `{published}` is left as it is (`{command}` publishes it)."))
     write_json(report.folder / "story" / f"{notebook}.json", [])
     return report

@@ -1,108 +1,107 @@
-"""Tables as a reader has them on a page: headers with units, what is the same in all rows said once, long names last."""
+"""Tables as a reader has them, on a page and in JupyterLab alike: the model first and short, two digits, sortable."""
 
-import csv
 import math
+from collections.abc import Mapping
+from html import escape
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
+from IPython.display import HTML
+
+from helpers.files import inside
+from helpers.report.explore import interactive
 from helpers.report.markup import in_words
+from helpers.report.style import short_name
 
-MOST_ROWS = 300  # of a table on a page; all rows are in its CSV
-
-_HEADERS = {
-    "accuracy_high": "accuracy: to",  # in 07, at the level that is chosen there
-    "accuracy_low": "accuracy: from",
-    "added_error_points": "error saved (points)",
-    "area_matched_iou": "area-matched IoU",
-    "auc": "area under ROC",
-    "ci_high": "95 % to",
-    "ci_low": "95 % from",
-    "gap": "gap (fraction)",
-    "gap_high": "gap: to",
-    "gap_low": "gap: from",
-    "image_size": "image side (px)",
-    "iou": "IoU",
-    "iou_above_shuffled": "IoU above shuffled boxes",
-    "iou_b": "IoU-B",
-    "kendall": "Kendall τ",
-    "kendall_tau": "Kendall τ",
-    "mask_area": "mask (share of image)",
-    "p_adjusted": "p, adjusted",
-    "pearson_r": "Pearson r",
-    "predicted_gap": "predicted gap (fraction)",
-    "r_gap": "r with gap",
-    "r_gap_between_cells": "r with gap, means of cells",
-    "r_gap_given_all": "r given fit and hyperparameters",
-    "r_gap_given_fit": "r given fit",
-    "r_test_accuracy": "r with test accuracy",
-    "rank_high": "rank: to",
-    "rank_low": "rank: from",
-    "seconds": "time (s)",
-    "spearman": "Spearman ρ",
-    "tau_gap": "τ with gap",
-    "test_accuracy": "test accuracy (fraction)",
-    "test_loss": "test loss (nats)",
-    "top1": "top-1 (fraction)",
-    "top5": "top-5 (fraction)",
-    "train_accuracy": "training accuracy (fraction)",
-    "train_loss": "training loss (nats)",
-    "unseen_fraction": "unseen classes (fraction)",
-    "weights_millions": "weights (millions)",
-    "whole_image_floor": "floor: whole image",
-}
-HYPERPARAMETERS = (
-    "architecture",
-    "batch_size",
-    "learning_rate",
-    "optimizer",
-    "weight_decay",
-    "augmentation",
-    "pretrained",
-    "images_per_class",
-)
-HYPERPARAMETERS += ("label_noise", "repeat", "snapshot")  # first, for they say which model a row is
-_LONG = ("model_id", "run_id", "cell", "data", "weights", "fingerprint", "device", "model")  # last, where there is anything else
+MOST_ROWS = 150  # of a table on a page; all rows are in its file
+_HEADERS = {"n": "models", "p_adjusted": "p, adjusted", "r_gap": "r with the gap", "seconds": "time (s)"}
+_HEADERS |= {"saved_error_points": "error saved (points)", "train_accuracy": "training accuracy", "train_loss": "training loss"}
+_LAST = ("run_id", "cell", "file", "data", "weights", "fingerprint", "device")
 
 
-def column_header(column: str) -> str:
-    """Header of a column in words, with its unit where it has one: "train_loss" is "training loss (nats)"."""
-    for end, words in (("_low", "95 % from"), ("_high", "95 % to")):
-        stem = column.removesuffix(end)
-        if stem != column and column not in _HEADERS:
-            return f"{column_header(stem)}: {words}"
+def read(folder: Path, name: str, suffix: str = ".csv") -> pd.DataFrame | None:
+    """A table of a report, CSV or Parquet; None where the report does not hold it, ValueError where it is damaged."""
+    path = inside(folder / "tables", f"{name}{suffix}")
+    try:
+        missing = {"keep_default_na": False, "na_values": ["", "nan", "NaN"]}
+        return pd.read_parquet(path) if suffix == ".parquet" else pd.read_csv(path, **missing)
+    except FileNotFoundError:
+        return None
+    except pd.errors.EmptyDataError:
+        return pd.DataFrame()
+    except Exception as fault:  # readers of damaged files raise nearly every kind
+        raise ValueError(f"{path} is damaged ({fault}); take it from the repository again, or run its notebook again") from fault
+
+
+def catalogue(folder: Path) -> pd.DataFrame | None:
+    """The catalogue of a report; older ones do not know the kind of training of a model."""
+    table = read(folder, "catalogue")
+    return table if table is None or "kind" in table else table.assign(kind="networks")
+
+
+def model_names(catalogue: pd.DataFrame | None) -> dict[str, str]:
+    """The short name of each model of a catalogue, by its id."""
+    return {} if catalogue is None else {row["model_id"]: short_name(row) for row in catalogue.to_dict("records")}
+
+
+def header(column: str) -> str:
+    """Header of a column in words: "r_gap_low" is "r with the gap: from"."""
+    for end, words in (("_low", ": from"), ("_high", ": to"), ("_p", ": p")):
+        if column.endswith(end):
+            return header(column.removesuffix(end)) + words
     return _HEADERS.get(column) or in_words(column)
 
 
-def table_content(path: Path, most: int = MOST_ROWS) -> dict[str, Any]:
-    """What a page shows of a table in CSV.
-
-    Args:
-        path: of the table.
-        most: rows to show.
-
-    Returns:
-        header and rows (numbers as numbers, None where a value is undefined), in the order of the file, hyperparameters first and long
-        names last; same, header to value of the columns that have one value in three rows or more; and total, the number of rows in
-        the file.
-    """
-    with path.open(newline="", encoding="utf-8") as file:
-        names, *lines = [*csv.reader(file)] or [[]]
-    columns = dict(zip(names, zip(*lines, strict=True), strict=True)) if lines else dict.fromkeys(names, ())
-    constant = {name for name, values in columns.items() if len(lines) >= 3 and len(set(values)) == 1}
-    constant = constant if len(constant) < len(columns) else set()
-    order = sorted((name for name in columns if name not in constant), key=lambda name: (name in _LONG, name not in HYPERPARAMETERS))
-    rows = [[_value(columns[name][row]) for name in order] for row in range(min(most, len(lines)))]
-    same = {column_header(name): _value(values[0]) for name, values in columns.items() if name in constant and values[0]}
-    return {"header": [column_header(name) for name in order], "rows": rows, "same": same, "total": len(lines)}
+def two_digits(value: Any) -> str:
+    """One value for a reader: two digits of a fraction, whole numbers as they are, "–" for what is undefined."""
+    if isinstance(value, bool | np.bool_):
+        return "yes" if value else "no"
+    if not isinstance(value, int | float | np.number):
+        return "–" if value is None else str(value)
+    if not math.isfinite(value):
+        return "–" if math.isnan(value) else "∞" if value > 0 else "−∞"
+    whole = (value == round(value) or abs(value) >= 100) and abs(value) < 1e9
+    return f"{value:,.0f}" if whole else f"{value:.2g}"
 
 
-def _value(text: str) -> str | float | int | None:
-    if text in ("", "nan", "NaN"):
-        return None
-    try:
-        number = float(text)
-    except ValueError:
-        return text
-    if not math.isfinite(number):
-        return "∞" if number > 0 else "-∞"
-    return int(number) if number == int(number) and abs(number) < 1e15 else float(f"{number:.6g}")
+def arranged(frame: pd.DataFrame, names: Mapping[str, str] | None = None) -> pd.DataFrame:
+    """The table with its model first, by the short name where one is known, and headers in words."""
+    keys = [name for name in ("model_id", "model") if name in frame]
+    frame = frame[sorted(frame, key=lambda name: (name in _LAST, name not in keys))]
+    if names and keys:
+        frame = frame.assign(**{keys[0]: [names.get(value, value) for value in frame[keys[0]]]})
+    heads = [header(name) for name in frame]
+    return frame.set_axis(["model", *heads[1:]] if keys else heads, axis=1)
+
+
+def html(frame: pd.DataFrame, names: Mapping[str, str] | None = None) -> str:
+    """The table as HTML, each text as text, and below it what is the same in all rows; pages.js makes long ones sort and search."""
+    same = [name for name in frame if len(frame) > 2 and frame[name].nunique(dropna=False) == 1]
+    same = same if len(same) < frame.shape[1] else []
+    shown = arranged(frame.drop(columns=same).head(MOST_ROWS), names)
+    heads = "".join(f"<th>{escape(name)}</th>" for name in shown)
+    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in shown.itertuples(index=False, name=None))
+    facts = ", ".join(f"{header(name)} {two_digits(frame[name].iloc[0])}" for name in same)
+    told = f'<p class="small">The same in all rows: {escape(facts)}.</p>' if facts else ""
+    return f'<div class="table"><table class="sortable"><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>{told}'
+
+
+def _cell(value: Any) -> str:
+    """A cell, with its number for sorting where two digits are not all of it."""
+    text = escape(two_digits(value))
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.number):
+        return f'<td class="long">{text}</td>' if len(text) > 40 else f"<td>{text}</td>"
+    order = f"{value:.6g}" if math.isfinite(value) else ""
+    return f'<td class="number">{text}</td>' if order == text else f'<td class="number" data-order="{order}">{text}</td>'
+
+
+def sortable(frame: pd.DataFrame, names: Mapping[str, str] | None = None, *, rows: int = 20) -> Any:
+    """What a notebook shows of a table: one that sorts and searches all rows in JupyterLab, the first rows as HTML in a report."""
+    if not interactive():
+        return HTML(html(frame.head(rows), names))
+    from itables.widget import ITable
+
+    shown = arranged(frame, names)
+    return ITable(shown.map(two_digits) if len(shown) > MOST_ROWS else shown.round(4), maxBytes=0, allow_html=False, pageLength=10)

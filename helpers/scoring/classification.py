@@ -1,7 +1,7 @@
 """How well a network classifies, from its kept logits and the labels: confusion, precision, recall, average precision, ROC."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -10,12 +10,13 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, log_softmax
 from sklearn import metrics
-from torch import Tensor
+from torch import Tensor, nn
 
 from helpers.data.images import StudyData
-from helpers.files import inside, is_sound, read_tensors, write_tensors
 from helpers.networks import resnet
-from helpers.training.catalogue import lacks_weights, load_model, models_of
+from helpers.networks.hooks import prepared
+from helpers.scoring.models import Model
+from helpers.scoring.store import Kept, Store
 
 MICRO_AVERAGE = "micro average"
 POINTS_PER_CURVE = 200
@@ -174,11 +175,6 @@ def summary_metrics(logits: ArrayLike | Tensor, labels: ArrayLike | Tensor) -> d
     }
 
 
-def metrics_table(models: Mapping[str, ArrayLike | Tensor], labels: ArrayLike | Tensor) -> pd.DataFrame:
-    """Put the ``summary_metrics`` of several models on the same images below each other: one row per model, its name in ``model``."""
-    return pd.DataFrame([{"model": name, **summary_metrics(logits, labels)} for name, logits in models.items()])
-
-
 def _decisions(logits: NDArray[np.float64], labels: NDArray[np.int64], names: Sequence[str]) -> list[tuple[str, NDArray, NDArray]]:
     """Name, truth and score of each class that has images, last of all (image, class) decisions pooled."""
     scores, true = one_vs_rest_scores(logits), labels[:, None] == np.arange(logits.shape[1])
@@ -254,51 +250,35 @@ def break_even_point(curve: pd.DataFrame) -> float:
     return float(np.interp(points["n"].iloc[0], [0, *points["called"]], [0, *points["recall"]]))
 
 
-def logits_path(work: Path, model_id: str) -> Path:
-    """Place of a model's logits."""
-    return inside(work / "test_logits", f"{model_id}.safetensors")
+def test_logits(store: Store, models: Sequence[Model], data: StudyData) -> Kept:
+    """Logits of the test images by every model: part "test_logits", array "logits" (T, K) float32, in the order of ``data.test``."""
+    return store.each(models, {"test_logits": {"data": data.fingerprint}}, partial(_test_logits, device=store.device))
+
+
+def _test_logits(model: Model, data: StudyData, parts: Sequence[str], *, device: str) -> dict[str, dict[str, NDArray[np.float32]]]:
+    return {"test_logits": {"logits": logits_of(model.load(device), data.test.images, device).numpy()}}
 
 
 @torch.inference_mode()
-def keep_test_logits(
-    work: Path, catalogue: pd.DataFrame, data: StudyData, device: torch.device | str, batch_size: int = 512
-) -> Iterator[str]:
-    """Run the test images through the models whose logits are not there yet; yield each model's id.
-
-    Diverged runs without a model are passed over. The logits are float32, in eval mode, in the order of ``data.test``.
-    """
-    for model in models_of(catalogue):
-        path = logits_path(work, model.model_id)
-        if not is_sound(path) and not lacks_weights(work, model):
-            network = load_model(work, model, len(data.classes), device)
-            batches = data.test.images.split(batch_size)
-            logits = torch.cat([network(_prepared(pixels, device)).float().cpu() for pixels in batches])
-            write_tensors(path, {"logits": logits})
-        yield model.model_id
+def logits_of(
+    network: nn.Module, images: Tensor, device: torch.device | str, normalise: Callable[[Tensor], Tensor] = resnet.normalise_images
+) -> Tensor:
+    """Logits of images by one pass in batches: uint8 (N, 3, H, W) -> (N, K) float32 on the CPU."""
+    # A processor is faster while the maps of a batch stay in its cache.
+    batches = images.split(512 if torch.device(device).type == "cuda" else 64)
+    return torch.cat([network(prepared(pixels, normalise, device)).float().cpu() for pixels in batches])
 
 
-def _prepared(pixels: Tensor, device: torch.device | str) -> Tensor:
-    return resnet.normalise_images(pixels.to(device)).contiguous(memory_format=torch.channels_last)
+def correct(kept: Kept, labels: Tensor, part: str = "test_logits") -> NDArray[np.float32]:
+    """Whether every model is right on every image, by its kept logits: (models, images) of 0 and 1, NaN for a model without."""
+    found = np.full((len(kept.model_ids), len(labels)), np.nan, dtype=np.float32)
+    rows = {model_id: row for row, model_id in enumerate(kept.model_ids)}
+    for model_id, record in kept.records(part):
+        found[rows[model_id]] = record["logits"].argmax(1) == labels.numpy()
+    return found
 
 
-def read_logits(work: Path, model_id: str) -> Tensor:
-    """(N, K) float32 logits of the test images.
-
-    Raises:
-        FileNotFoundError: they were not computed, or are not what was written; run 02_grid_training.
-    """
-    found = read_tensors(path := logits_path(work, model_id))
-    if found is None:
-        command = f"python -m helpers.sweep params/{work.name}.yaml --force 02_grid_training"
-        raise FileNotFoundError(f"the logits {path} are missing; run 02_grid_training again, or `{command}`")
-    return found["logits"]
-
-
-def metrics_of_models(work: Path, catalogue: pd.DataFrame, data: StudyData) -> pd.DataFrame:
-    """Score every model on the test images, see ``classification.metrics_table``; models whose logits are not finite are left out.
-
-    So are those that came without weights and without logits.
-    """
-    models = [model for model in models_of(catalogue) if is_sound(logits_path(work, model.model_id)) or not lacks_weights(work, model)]
-    said = {model.model_id: read_logits(work, model.model_id) for model in models}
-    return metrics_table({name: logits for name, logits in said.items() if logits.isfinite().all()}, data.test.labels)
+def metrics_of_models(kept: Kept, labels: Tensor) -> pd.DataFrame:
+    """Metrics of every model on the test images, a row each, its id in ``model``; models whose logits are not finite are left out."""
+    said = {model_id: record["logits"] for model_id, record in kept.records("test_logits")}
+    return pd.DataFrame([{"model": name, **summary_metrics(logits, labels)} for name, logits in said.items() if np.isfinite(logits).all()])

@@ -1,133 +1,136 @@
-"""Every model of a catalogue on the scoring set: every measure once, values of single images kept, several models side by side."""
+"""A network that can be loaded, with what is known of it, and every measure of it on the scored images."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-import torch
+from torch import Tensor, nn
 
-from helpers.data.images import ImageSet, StudyData
+from helpers.data.images import StudyData
 from helpers.files import read_tensors
 from helpers.measures import evidence, registry
-from helpers.measures.evidence import closure
 from helpers.networks import resnet
-from helpers.scoring.common_set import ScoringSet
-from helpers.scoring.side_by_side import each_model
-from helpers.scoring.single_images import PROVIDED_BY, folder_name, kept_measures, save_image_values
-from helpers.training.catalogue import Model, load_model, models_of, read_scores, save_scores, start_path, with_weights
-from helpers.training.config import RunConfig
-from helpers.training.run import fitted_rows, initial_model
+from helpers.scoring.scoring_set import DECISIVE, ScoringSet
+from helpers.training.catalogue import load_network, start_path
+from helpers.training.config import RunConfig, config_from
+from helpers.training.run import fitted_rows, initial_network
+
+if TYPE_CHECKING:
+    from helpers.scoring.store import Kept, Store
+
+SCORE_COLUMNS = ["model_id", "measure", "variant", "value", "seconds", "reason"]
+# What gives the values of single images of a family, see ``evidence.PROVIDERS``.
+IMAGE_VALUES = {"localization": "localization_values", "prediction": "prediction_values"}
 
 
-def initial_network(work: Path, config: RunConfig, classes: int) -> torch.nn.Module | None:
+@dataclass(frozen=True)
+class Model:
+    """A snapshot of a study's run, or a checkpoint of one's own."""
+
+    model_id: str
+    load: Callable[..., nn.Module] = field(repr=False)  # on a device, in eval mode
+    facts: Mapping[str, Any] = field(default_factory=dict, repr=False)  # its row of the catalogue, or what is known of a checkpoint
+    initial: Callable[[], nn.Module | None] = field(default=lambda: None, repr=False)  # before its first step; None where not known
+    normalise: Callable[[Tensor], Tensor] = field(default=resnet.normalise_images, repr=False)  # uint8 images to network input
+    training_images: int | None = field(default=None, repr=False)  # that it was fitted to, where known
+
+    def __str__(self) -> str:
+        """Its id, as messages name it."""
+        return self.model_id
+
+
+def models_of(work: Path, catalogue: pd.DataFrame, data: StudyData) -> list[Model]:
+    """The models of a catalogue, or of a table with its columns, row by row; a diverged run without a snapshot is none."""
+    rows, classes, fitted = catalogue[catalogue["snapshot"] != "none"].to_dict("records"), len(data.classes), {}
+    for row in rows:
+        if (key := tuple(row[name] for name in DECISIVE)) not in fitted:
+            fitted[key] = len(fitted_rows(data, config_from(row)))
+    return [
+        Model(
+            model_id=row["model_id"],
+            load=partial(load_network, work, row, classes),
+            facts=row,
+            initial=partial(_initial, work, config_from(row), classes),
+            training_images=fitted[tuple(row[name] for name in DECISIVE)],
+        )
+        for row in rows
+    ]
+
+
+def _initial(work: Path, config: RunConfig, classes: int) -> nn.Module | None:
     """The network of a run as it was before its first step; None when its pretrained start was not kept."""
-    if not config.pretrained:
-        return initial_model(config, classes)
-    path = start_path(work, config.weights)
-    start = read_tensors(path)
-    return None if start is None else initial_model(config, classes, start)
+    start = read_tensors(start_path(work, config.weights)) if config.pretrained else None
+    return None if config.pretrained and start is None else initial_network(config, classes, start)
 
 
-def score_missing(
-    work: Path,
-    catalogue: pd.DataFrame,
-    data: StudyData,
-    scored_on: ScoringSet,
+def score(
+    store: "Store",
+    models: Sequence[Model],
     families: Sequence[str],
     settings: evidence.MeasureSettings,
-    *,
-    device: torch.device | str,
-) -> Iterator[str]:
-    """Compute what is missing of some families of measures, for every model; yield each model's id when it has all of them.
+    scored_on: ScoringSet,
+    only: Collection[str] = (),
+) -> "Kept":
+    """Every measure of some families for every model, and values of single images; what several measures need is worked out once.
 
-    What several measures need, such as the forward pass, is worked out once per model. Diverged runs without a model are passed over.
-    Scores go to ``scores/<folder_name>``, one file per model and family, so that a killed run goes on where it stopped; values of single
-    images are written first, see ``single_images.image_values``.
+    Args:
+        store: whose ``shared`` loads what ``scored_on.of`` takes the images from.
+        models: of a study, or of one's own.
+        families: of ``registry.FAMILIES``; each is a part of the store, so that a change of one's settings leaves the others as they are.
+        settings: what else decides the values.
+        scored_on: images, or what gives them likewise.
+        only: names of measures, where not all of a family are wanted; no values of single images then.
+
+    Returns:
+        A table "scores" for each part: measure, variant, value (NaN is undefined), seconds, reason; and arrays of values of single images.
     """
-    folders = {family: folder_name(family, settings, scored_on) for family in families}
-    images = scored_on.of(data)
-    for model in models_of(catalogue):
-        there = {family: kept_measures(work, folder, model.model_id) for family, folder in folders.items()}
-        todo = [item for item in registry.of_families(list(families)) if item.name not in there[item.family]]
-        if todo:
-            scores, single = _scores(work, model, data, images, todo, settings, device)
-            for family, rows in scores.groupby(scores["measure"].map({item.name: item.family for item in todo})):
-                if found := single.get(PROVIDED_BY.get(family)):
-                    save_image_values(work, folders[family], model.model_id, found)
-                save_scores(work, folders[family], model.model_id, rows)
-        yield model.model_id
+    parts = {family: deciding(family, settings, only) | {"images": scored_on.name} for family in families}
+    return store.each(models, parts, partial(_scores, settings=settings, scored_on=scored_on, only=only, device=store.device))
+
+
+def _measures(family: str, only: Collection[str]) -> list[registry.Measure]:
+    return [item for item in registry.of_families([family]) if not only or item.name in only]
+
+
+def deciding(family: str, settings: evidence.MeasureSettings, only: Collection[str] = ()) -> dict[str, Any]:
+    """Settings that the values of a family depend on, its measures, and the version of the formulas."""
+    measures = _measures(family, only)
+    used = evidence.closure(name for item in measures for name in item.needs) - {"batch_size"}
+    relevant = {item.name: getattr(settings, item.name) for item in fields(settings) if item.name in used}
+    return relevant | {"measures": [item.name for item in measures], "version": registry.VALUES_VERSION}
 
 
 def _scores(
-    work: Path,
     model: Model,
-    data: StudyData,
-    images: ImageSet,
-    todo: Sequence[registry.Measure],
-    settings: evidence.MeasureSettings,
-    device: torch.device | str,
-) -> tuple[pd.DataFrame, dict[str, dict[str, Any]]]:
-    given = {
-        "network": load_model(work, model, len(data.classes), device),
-        "images": images,
-        "normalise": resnet.normalise_images,
-        "device": device,
-        "training_images": len(fitted_rows(data, model.config)),  # a bound's m is of the training, not of the scoring
-    }
-    if "initial_network" in closure(name for item in todo for name in item.needs):
-        given["initial_network"] = initial_network(work, model.config, len(data.classes))
-    single = {PROVIDED_BY[family] for family in {item.family for item in todo} & set(PROVIDED_BY)}
-    return evidence.score_with_images(todo, given, settings, single)
-
-
-# Whose values are the noise that was found and nothing else.
-_OF_NOISE = ("pacbayes_flatness", "pacbayes_mag_flatness")
-
-
-def spread_over_seeds(
-    work: Path,
-    catalogue: pd.DataFrame,
-    data: StudyData,
-    scored_on: ScoringSet,
-    settings: evidence.MeasureSettings,
+    shared: Any,
+    families: Sequence[str],
     *,
-    device: torch.device | str,
-    seeds: int = 5,
-) -> pd.DataFrame:
-    """Flatness of one model, that of the middle gap, by other draws of the noise: what the search leaves to chance.
-
-    Args:
-        work: the study's folder.
-        catalogue: its models that are analysed.
-        data: its images.
-        scored_on: images that they were scored on.
-        settings: under which they were scored; its seed is the first of the seeds.
-        device: where to compute.
-        seeds: how many.
-
-    Returns:
-        measure, model_id, n seeds with a value, mean and spread (standard deviation) over them; NaN for fewer than two. No row without
-        models, or where the weights of all are elsewhere.
-    """
-    todo = [item for item in registry.of_families(["flatness"]) if item.name in _OF_NOISE]
-    catalogue = with_weights(work, catalogue)
-    drawn = [replace(settings, seed=settings.seed + more) for more in range(seeds)]
-    tables = [pd.DataFrame(columns=["measure", "value", "model_id"])]
-    for model in models_of(catalogue.sort_values("gap").iloc[len(catalogue) // 2 :][:1]):
-        tables += [
-            _scores(work, model, data, scored_on.of(data), todo, given, device)[0].assign(model_id=model.model_id) for given in drawn
-        ]
-    values = pd.concat(tables[1:] or tables).groupby(["measure", "model_id"], sort=False)["value"]
-    return values.agg(n="count", mean="mean", spread="std").reset_index()
+    settings: evidence.MeasureSettings,
+    scored_on: ScoringSet,
+    only: Collection[str],
+    device: str,
+) -> dict[str, dict[str, Any]]:
+    measures = {family: _measures(family, only) for family in families}
+    given = {"network": model.load(device), "images": scored_on.of(shared), "normalise": model.normalise, "device": device}
+    if model.training_images is not None:
+        given["training_images"] = model.training_images  # a bound's m is of the training, not of the scoring
+    if "initial_network" in evidence.closure(name for items in measures.values() for item in items for name in item.needs):
+        given["initial_network"] = model.initial()
+    every = [item for items in measures.values() for item in items]
+    wanted = [IMAGE_VALUES[family] for family in families if family in IMAGE_VALUES and not only]
+    scores, single = evidence.score_with_images(every, given, settings, wanted)
+    names = {family: [item.name for item in items] for family, items in measures.items()}
+    tables = {family: {"scores": scores[scores["measure"].isin(names[family])]} for family in families}
+    return {family: record | single.get(IMAGE_VALUES.get(family), {}) for family, record in tables.items()}
 
 
-def load_scores(
-    work: Path, catalogue: pd.DataFrame, scored_on: ScoringSet, families: Sequence[str], settings: evidence.MeasureSettings
-) -> pd.DataFrame:
-    """Read the scores of some families on these images, under these settings: a row per model, measure and variant, see ``read_scores``."""
-    return read_scores(work, [folder_name(family, settings, scored_on) for family in families], catalogue["model_id"])
+def score_table(kept: "Kept") -> pd.DataFrame:
+    """Scores of all parts: model_id, measure, variant, value, seconds, reason."""
+    tables = [kept.table(part, "scores") for part in kept.folders]
+    return pd.concat([table for table in tables if len(table)] or [pd.DataFrame(columns=SCORE_COLUMNS)], ignore_index=True)[SCORE_COLUMNS]
 
 
 def with_measures(catalogue: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
@@ -135,54 +138,3 @@ def with_measures(catalogue: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame
     known = registry.columns().merge(scores, on=["measure", "variant"])
     wide = known.pivot(index="model_id", columns="column", values="value")
     return catalogue.merge(wide[list(dict.fromkeys(known["column"]))], how="left", left_on="model_id", right_index=True)
-
-
-def score_side_by_side(
-    work: Path,
-    catalogue: pd.DataFrame,
-    scored_on: ScoringSet,
-    families: Sequence[str],
-    settings: evidence.MeasureSettings,
-    *,
-    device: str,
-    jobs: int = 0,
-) -> Iterator[str]:
-    """Do what ``models.score_missing`` does in several processes, each with one thread on a CPU; yield ids as they come.
-
-    Args:
-        work: the study's folder; each process reads the images by ``manifest.of_study``.
-        catalogue: its models.
-        scored_on: images that all of them are scored on.
-        families: families of measures.
-        settings: what else decides the values.
-        device: where to compute.
-        jobs: processes; 0 takes one per core on a CPU, and one on a GPU. 1 works in this process, which alone knows a measure that was
-            defined in a notebook and not in a module.
-
-    Raises:
-        RuntimeError: as ``side_by_side.each_model``.
-    """
-    names = catalogue.loc[catalogue["snapshot"] != "none", "model_id"]
-    todo = [name for name in names if _lacks(work, name, scored_on, families, settings)]
-    yield from each_model(_score_one, work, catalogue, None, todo, (scored_on, list(families), settings, device), device=device, jobs=jobs)
-
-
-def _lacks(work: Path, model_id: str, scored_on: ScoringSet, families: Sequence[str], settings: evidence.MeasureSettings) -> bool:
-    """Whether a model lacks a measure of some families."""
-    return any(
-        {item.name for item in registry.of_families([family])} - kept_measures(work, folder_name(family, settings, scored_on), model_id)
-        for family in families
-    )
-
-
-def _score_one(
-    work: Path,
-    row: pd.DataFrame,
-    data: StudyData,
-    scored_on: ScoringSet,
-    families: list[str],
-    settings: evidence.MeasureSettings,
-    device: str,
-) -> None:
-    for _ in score_missing(work, row, data, scored_on, families, settings, device=device):
-        pass

@@ -1,4 +1,4 @@
-"""What is judged: a user's checkpoints on the user's images, or models of a study as if they were a user's."""
+"""A folder of checkpoints and a folder of images, judged."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -8,183 +8,162 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
 
-from helpers.data.images import ImageSet, StudyData
-from helpers.files import from_root
-from helpers.scoring import look
-from helpers.select import load
-from helpers.select.calibration import Calibration, differences, without
-from helpers.select.images import OwnImages, box_source, load_images, load_labelled, load_target, natural_size
-from helpers.select.load import Candidate, Loaded
-from helpers.training.catalogue import Model, load_model, models_of
+from helpers.files import inside
+from helpers.scoring.models import Model
+from helpers.scoring.store import Store
+from helpers.select import calibration, judging, load, report
+from helpers.select.calibration import Calibration
+from helpers.select.described import described
+from helpers.select.images import Own, held_out_images, images_of_report, training_images
 
-
-class Case(NamedTuple):
-    """What is judged, on which images, by which study."""
-
-    candidates: list[Candidate]
-    images: OwnImages
-    study: Calibration
-    truth: pd.Series | None  # true gap by checkpoint; None where it is not known
-    target: OwnImages | None = None  # images without labels of where the networks will work
-    labelled: OwnImages | None = None  # held-out images with labels
-    targets: Calibration | None = None  # the study on its targets, see ``read_targets``
-    target_truth: pd.Series | None = None  # true accuracy on the target by checkpoint
-
-    @property
-    def met(self) -> dict[str, OwnImages | None]:
-        """Images beside those of the training, by what they are."""
-        return {"target": self.target, "labelled": self.labelled}
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # mean and standard deviation of the normalisation
+FACTS = ["checkpoint", "model_id", "network", "residual", "outputs", "notes", "fault"]
 
 
-def of_user(
-    study: Calibration,
-    checkpoints_path: str,
-    images_path: str,
+class Judged(NamedTuple):
+    """Checkpoints of one's own with all that is said of them."""
+
+    facts: pd.DataFrame  # FACTS
+    verdicts: pd.DataFrame  # see ``judging.verdicts``
+    scores: pd.DataFrame  # measure by measure, with reasons
+    target: pd.DataFrame | None  # see ``judging.on_target``; None without a target
+    images: str  # which training images, in words
+    labelled: int  # labelled images
+    target_images: int
+    basis: str  # what the predictions rest on, in words
+    differs: str  # in what the case is another than the study's, in words
+
+
+def of_files(
+    checkpoints: Path,
+    images: Path,
     *,
-    architecture: str = "auto",
-    boxes_path: str = "",
+    reports: Path,
+    work: Path,
+    study: str = "",
+    labelled: Path | None = None,
+    target: Path | None = None,
+    architecture: str = load.AUTO,
     class_names: Sequence[str] = (),
-    image_size: int = 0,
-    images: int = 200,
-    target_path: str = "",
-    labelled_path: str = "",
-    targets: Calibration | None = None,
-    seed: int = 0,
-) -> Case:
-    """Find a user's checkpoints and load the images; paths are relative to the project's root.
+    size: int = 0,
+    most: int = 0,
+    normalisation: tuple[Sequence[float], Sequence[float]] = IMAGENET,
+    device: str = "cpu",
+    jobs: int = 0,
+) -> Judged:
+    """Judge the checkpoints of a folder by their training images; checkpoints of a report find the study's own images.
 
     Args:
-        study: the calibration.
-        checkpoints_path: see ``load.find``.
-        images_path: see ``images.load_images``, as for the rest.
-        architecture: see ``load.find``.
-        boxes_path: "" for none of its own.
-        class_names: in the order of the outputs; empty takes the sorted folders.
-        image_size: 0 takes that of the files.
-        images: to take at most.
-        target_path: see ``images.load_target``; "" for none.
-        labelled_path: see ``images.load_labelled``; "" for none.
-        targets: the study on its targets; a target needs it.
-        seed: of the choice of images.
+        checkpoints: see ``load.find``.
+        images: training images, see ``images.training_images``.
+        reports: folder of the studies' reports.
+        work: folder for what is computed; a second call computes nothing.
+        study: that calibrates; "" takes the default one.
+        labelled: held-out images with labels.
+        target: images without labels.
+        architecture: see ``load.load_checkpoint``.
+        class_names: folders in the order of the outputs; empty takes those of the checkpoints' headers, or the sorted ones.
+        size: of the images, pixels; 0 takes that of the files.
+        most: training images; 0 takes as many as the study.
+        normalisation: mean and standard deviation of training, RGB in [0, 1].
+        device: where is computed.
+        jobs: see ``pool.side_by_side``.
 
     Raises:
-        ValueError: there is no path of images, or something in a folder cannot be used.
-        FileNotFoundError: nothing is at a path.
+        ValueError, FileNotFoundError: a folder, the images or the study cannot be used.
     """
-    if not images_path:
-        raise ValueError("checkpoints_path is set and images_path is empty; set it to the folder or .zip of the training images")
-    path, boxes = from_root(images_path), from_root(boxes_path) if boxes_path else None
-    size = image_size or natural_size(path)
-    loaded = load_images(path, image_size=size, most=images, boxes=boxes, class_names=class_names, seed=seed)
-    given = {"training": loaded, "training_path": path, "seed": seed}
-    if target_path and targets is None:
-        raise ValueError(f"the study {study.study!r} has no target_scores.csv, so it tells nothing of a target; run its notebook 04 again")
-    target = load_target(from_root(target_path), **given) if target_path else None
-    labelled = load_labelled(from_root(labelled_path), **given) if labelled_path else None
-    candidates = load.find(from_root(checkpoints_path), architecture)
-    return Case(candidates, loaded, study, None, target=target, labelled=labelled, targets=targets)
+    files = load.find(checkpoints)
+    if architecture != load.AUTO:
+        load.builder_of(architecture)
+    by = calibration.read(reports, study or calibration.DEFAULT_STUDY)
+    own = _images(files, images, reports, work, class_names, size, most or by.images)
+    held = {"labelled": labelled, "target": target}
+    kept = {name: held_out_images(path, own, images, name, labelled=name == "labelled") for name, path in held.items() if path}
+    own = own._replace(**kept)
+    models = [load.model(path, name, architecture, load.normaliser(*normalisation)) for name, path in files.items()]
+    facts = pd.DataFrame(
+        [_facts(model, path, architecture, own) for model, path in zip(models, files.values(), strict=True)], columns=FACTS
+    )
+    good = [model for model, fault in zip(models, facts["fault"], strict=True) if not fault]
+    store = Store(work, partial(_itself, own), device=device, jobs=jobs)
+    found = judging.scored(store, good, own, by) if good else None
+    right = _right(store, good, own) if own.labelled is not None else None
+    orders = judging.right_orders(reports)[0] if len(facts) and not facts.loc[facts["fault"].eq(""), "residual"].all() else np.nan
+    verdicts = judging.verdicts(facts, found, right=right, orders=orders)
+    on_target = _on_target(store, good, own, reports, by, found, facts) if own.target is not None and found else None
+    side, classes = own.train.images.shape[-1], len(own.classes)
+    return Judged(
+        facts=facts,
+        verdicts=verdicts,
+        scores=found.scores if found else pd.DataFrame(),
+        target=on_target,
+        images=own.told,
+        labelled=0 if own.labelled is None else len(own.labelled),
+        target_images=0 if own.target is None else len(own.target),
+        basis=report.rests_on(found, by) if found else "",
+        differs=report.differs(facts, classes, side, by) if found else "",
+    )
 
 
-def case_of_study(
-    study: Calibration,
-    work: Path,
-    catalogue: pd.DataFrame,
-    data: StudyData,
-    *,
-    cells: int,
-    images: int,
-    targets: Calibration | None = None,
-    seed: int = 0,
-) -> Case:
-    """Leave cells of a study out of its calibration, and take their models as if they were a user's.
+def _itself(own: Own) -> Own:
+    return own
 
-    Args:
-        study: the calibration, of the same study.
-        work: the study's folder, with its runs.
-        catalogue: of the study, with ``left_out``.
-        data: of the study.
-        cells: hyperparameter cells to leave out, by chance; never more than half.
-        images: to score on at most, of those that all these models were fitted to.
-        targets: the study on its targets; the test images then are the target.
-        seed: of the choice of cells and images.
 
-    Raises:
-        ValueError: the study has fewer than 2 cells in its calibration.
-    """
-    known = sorted(set(study.models["cell"]) & set(catalogue["cell"]))
-    if len(known) < 2:
+def _images(files: dict[str, Path], images: Path, reports: Path, work: Path, class_names: Sequence[str], size: int, most: int) -> Own:
+    """The training images: those of the study whose published checkpoints these are, where the images are there, or all that are given."""
+    headers = [load.header(path) for path in files.values()]
+    if len(data := {header.get("data", "") for header in headers}) == 1 and (study := calibration.of_data(reports, data.pop())):
+        rows = pd.read_csv(inside(reports, study) / "tables/checkpoints.csv").fillna({"weights": ""})
+        rows = rows[rows["model_id"].isin([header["model_id"] for header in headers])]
+        parameters = calibration.read(reports, study).parameters
+        if len(rows) and (own := images_of_report(images, study, parameters, rows, most, work / "cache")):
+            return own
         raise ValueError(
-            f"the study {study.study!r} has {len(known)} cells with scores; leaving some out needs 2: run 02 to 04 with more runs"
+            f"these checkpoints were trained on images of the study {study} ({parameters.get('data_path', '')}), and {images} holds others; "
+            "give the file or folder that the study read"
         )
-    generator = np.random.default_rng(seed)
-    chosen = generator.choice(known, size=min(max(1, cells), len(known) // 2), replace=False)
-    models = catalogue[catalogue["cell"].isin(chosen) & catalogue["model_id"].isin(study.models["model_id"])]
-    targets = without(targets, list(chosen)) if targets is not None else None
-    return case_of_models(without(study, list(chosen)), work, models, data, images=images, targets=targets, seed=seed)
+    return training_images(images, class_names, size=size, most=most)
 
 
-def case_of_models(
-    study: Calibration,
-    work: Path,
-    models: pd.DataFrame,
-    data: StudyData,
-    *,
-    images: int,
-    targets: Calibration | None = None,
-    seed: int = 0,
-) -> Case:
-    """Take models that a study does not know, of another study or left out of it, as if they were a user's; the truth is known of them.
-
-    Args:
-        study: the calibration.
-        work: the folder with their runs.
-        models: rows of a catalogue, those to be judged; with ``left_out``, only what is not left out.
-        data: that they were trained on.
-        images: to score on at most, of those that all these models were fitted to.
-        targets: the calibration on its targets; the test images of ``data`` then are the target.
-        seed: of the choice of images.
-
-    Raises:
-        ValueError: there is no model, or the calibration knows some.
-    """
-    models = models[models["left_out"].eq("")] if "left_out" in models else models
-    if not len(models):
-        raise ValueError(f"no model of {work} enters an analysis, so none can be judged; lower minimum_train_accuracy or train more runs")
-    if known := sorted(set(models["model_id"]) & set(study.models["model_id"])):
-        raise ValueError(
-            f"{len(known)} of {len(models)} models of {work} calibrate {study.study!r} themselves, first {known[0]}, so it cannot judge "
-            "them; name another study, or none to leave cells out"
-        )
-    candidates = [Candidate(model.model_id, partial(_model, work, model, len(data.classes))) for model in models_of(models)]
-    shared = look.common_images(models, data, images, seed)
-    own = _as_own(shared, tuple(data.classes["class_id"]), shared.labels, len(data.train))
-    truth = models.set_index("model_id")
-    if targets is None:
-        return Case(candidates, own, study, truth["gap"])
-    met = {"target": _as_own(data.test, (), None, len(data.test)), "targets": targets}
-    return Case(candidates, own, study, truth["gap"], **met, target_truth=truth["test_accuracy"])
-
-
-def _as_own(images: ImageSet, names: tuple[str, ...], labels: Tensor | None, found: int) -> OwnImages:
-    """Images of a study as if they were a user's; without labels where these are None."""
-    sides, annotated = (images.images.shape[-1],) * len(images), torch.ones(len(images), dtype=torch.bool)
-    faults = pd.DataFrame(columns=["class_id", "split", "name", "fault", "detail"])
-    why = "" if labels is not None else "images of a target have no labels"
-    return OwnImages(images.images, images.boxes, images.names, names, labels, why, annotated, found, sides, faults)
-
-
-def _model(work: Path, model: Model, classes: int) -> Loaded:
+def _facts(model: Model, path: Path, architecture: str, own: Own) -> dict[str, object]:
+    """What a checkpoint is, as ``FACTS``; fault is why it cannot be used, "" where it can."""
+    facts = {"checkpoint": model.facts["checkpoint"], "model_id": model.model_id, "network": "", "residual": False, "outputs": 0}
     try:
-        return Loaded(load_model(work, model, classes), model.form, classes)
-    except FileNotFoundError as fault:
-        raise ValueError(str(fault)) from fault
+        loaded = load.load_checkpoint(path, architecture)
+        if loaded.classes != len(own.classes):
+            raise ValueError(
+                f"the network has {loaded.classes} outputs and the images {len(own.classes)} classes; name the class folder of each output, "
+                "in order, by --classes (class_names in the notebook)"
+            )
+        with torch.inference_mode():
+            loaded.network(model.normalise(own.train.images[:1]))
+    except MemoryError:
+        raise
+    except Exception as fault:  # a network of one's own may fail on these images in any way
+        line = (str(fault).splitlines() or [type(fault).__name__])[0].removeprefix(f"{path.name} ")
+        return facts | {"notes": "", "fault": load.shown(line)}
+    words, residual = described(loaded.network)
+    return facts | {"network": words, "residual": residual, "outputs": loaded.classes, "notes": "; ".join(loaded.notes), "fault": ""}
 
 
-def differences_of(case: Case, facts: pd.DataFrame) -> pd.DataFrame:
-    """``differences`` of a case, from what is known of its checkpoints (``scores.FACTS``) and images."""
-    good, images = facts[facts["fault"] == ""], case.images
-    given = {"architectures": good["architecture"].tolist(), "outputs": good["outputs"].tolist(), "boxes": box_source(images)}
-    given |= {"image_size": images.images.shape[-1], "images": len(images), "labelled": images.known_labels is not None}
-    return differences(case.study, **given, widths=good["width"].tolist(), stems=good["stem"].tolist())
+def _right(store: Store, models: Sequence[Model], own: Own) -> dict[str, np.ndarray]:
+    """Which labelled images each model is right on."""
+    labels = own.labelled.labels.numpy()
+    return {name: said.argmax(1) == labels for name, said in judging.logits(store, models, own.labelled, "labelled").items()}
+
+
+def _on_target(
+    store: Store, models: Sequence[Model], own: Own, reports: Path, by: Calibration, found: judging.Scored, facts: pd.DataFrame
+) -> pd.DataFrame:
+    said = judging.logits(store, models, own.target, "target")
+    return facts[["checkpoint", "model_id"]].merge(judging.on_target(reports, by, found, said), on="model_id")
+
+
+def sentences(found: Judged) -> list[str]:
+    """All that is said of a case, the answer first."""
+    said = [report.answer(found.verdicts), *report.counted(found.verdicts, found.labelled)]
+    said += [report.target_answer(found.target, found.target_images)] if found.target is not None else []
+    said += report.not_judged(found.verdicts)
+    said += [f"{name}: {note}." for name, note in found.facts[["checkpoint", "notes"]].to_numpy() if note]
+    return said + [text for text in (f"Read: {found.images}.", found.basis, found.differs) if text]

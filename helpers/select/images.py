@@ -1,323 +1,220 @@
-"""A user's training images: a folder or a zip, with classes if there are folders of them, with boxes or machine-made ones."""
+"""Images of one's own: those that networks were fitted to, with their classes, and those that they were not."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from functools import partial
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
+from tqdm.auto import tqdm
 
-from helpers.cams import object_masks, overlap
-from helpers.data.annotations import Annotation, Table, parse_solution, parse_voc
+from helpers.data.dataset import ImageSet, StudyData, load_study_data
 from helpers.data.decode import Decoded, decode_image
-from helpers.data.images import ImageSet
-from helpers.data.layouts import Record
-from helpers.data.sources import Fault, Source, open_source
-from helpers.files import from_root
-from helpers.scoring.common_set import classes_in_turn
+from helpers.data.layouts import LAYOUTS, Archive, Record, find_root, is_image, open_archive
+from helpers.scoring.scoring_set import ScoringSet, classes_in_turn, scoring_set
 
-LARGEST = 1024  # pixels a side: 200 such images are 0.6 GB
-ANNOTATED, MACHINE_MADE = "annotated", "made by a machine (spectral residual)"
-
-
-@dataclass(frozen=True)
-class OwnImages:
-    """Images of one folder, with what is known of them; measures that need a class are undefined where there is none."""
-
-    images: Tensor  # (N, 3, S, S) uint8 RGB
-    boxes: Tensor  # (N, B, 4) int16, half-open, zero rows are padding; see ``data.images.ImageSet``
-    names: tuple[str, ...]  # paths below the folder
-    class_names: tuple[str, ...]  # in the order of the labels; empty where there are no folders of classes
-    known_labels: Tensor | None  # (N,) int64
-    why_unlabelled: str  # "" where there are labels
-    annotated: Tensor  # (N,) bool: the boxes are the user's, and not made by a machine
-    found: int  # images in the folder, of which N were taken
-    shorter_sides: tuple[int, ...]  # (N) as stored, pixels
-    faults: pd.DataFrame  # one row per fault: class_id, split, name, fault, detail
-
-    def __len__(self) -> int:
-        """Number of images."""
-        return len(self.names)
-
-    @property
-    def labels(self) -> Tensor:
-        """(N,) int64. Raises ValueError, saying why, where there are none: a measure that asks is undefined with that reason."""
-        if self.known_labels is None:
-            raise ValueError(self.why_unlabelled)
-        return self.known_labels
-
-
-def load_images(
-    path: Path,
-    *,
-    image_size: int = 224,
-    most: int = 200,
-    boxes: Path | None = None,
-    class_names: Sequence[str] = (),
-    seed: int = 0,
-    made_boxes: bool = True,
-) -> OwnImages:
-    """Decode images of a folder, some of every class, to squares, as the training images of the workbook are: squashed bilinearly.
-
-    Args:
-        path: folder or .zip. With folders of images in it (or in its folder "train"), each is a class, and the classes are labelled by
-            their sorted names, as torchvision's ImageFolder does; images inside such a folder may lie deeper. Images at the top alone
-            have no class.
-        image_size: side S of the squares, pixels, from 8 to 1,024: that of the training.
-        most: images to take, the same number of every class but for rounding, by chance; 0 takes all.
-        boxes: where boxes are: a CSV in the format of Kaggle's ``LOC_train_solution.csv`` (by the image's name without ending), or a
-            folder of Pascal VOC XML by that name. None takes an .xml beside each image, or a CSV of that name at the top.
-        class_names: names of the folders in the order of the network's outputs, where that is not the sorted one. An output whose class
-            has no images here may be named too, if every folder is named; folders that are not named are left out if every name has one.
-        seed: of the choice.
-        made_boxes: whether images without a usable box get one.
-
-    Returns:
-        The images. Those without a usable box get one around what the spectral residual marks, or none where it marks nothing.
-
-    Raises:
-        FileNotFoundError: nothing is at a path.
-        ValueError: no image can be used, a class name has no folder, or an argument is out of range.
-    """
-    if not 8 <= image_size <= LARGEST or most < 0:
-        raise ValueError(f"image_size {image_size} must be from 8 to {LARGEST} and the number of images {most} at least 0 (0 takes all)")
-    source = open_source(path, from_root("work/unpacked"))
-    top = "train/" if any(name.startswith("train/") and name.count("/") > 1 for name in source.images) else ""
-    classes, listed = _listed(source, top, tuple(class_names))
-    chosen = _chosen(listed, most, seed)
-    annotations, faults = _annotations(source, boxes, [name for name, _ in chosen])
-    if boxes is not None and chosen and not annotations:
-        raise ValueError(f"the boxes {boxes} are of none of the {len(chosen)} images taken from {path}; name others, or leave them out")
-    faults += source.faults
-    records = [Record(name, classes[label] if classes else "", "train", annotations.get(name)) for name, label in chosen]
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as executor:
-        decoded = list(executor.map(decode_image, [source] * len(records), records, [image_size] * len(records)))
-    faults += [Fault(i.record.class_id, "train", i.record.name, kind, detail) for i in decoded for kind, detail in i.faults]
-    usable = [(image, label) for image, (_, label) in zip(decoded, chosen, strict=True) if image.pixels is not None]
-    if not usable:
-        kinds = pd.Series([fault.fault for fault in faults], dtype=object).value_counts()
-        found = ", ".join(f"{number} {kind}" for kind, number in kinds.items()) or "none with an ending of an image"
-        raise ValueError(f"no image in {path} can be used: {len(listed)} were found, faults: {found}")
-    return _stacked(usable, classes, len(listed), faults, made_boxes)
-
-
-def _listed(source: Source, top: str, class_names: tuple[str, ...]) -> tuple[tuple[str, ...], list[tuple[str, int]]]:
-    """Names of the classes, and every image with its label: 0 for all where there is no class."""
-    images, folders = [name for name in source.images if name.startswith(top)], {}
-    for name in images:
-        folder, deeper, _ = name.removeprefix(top).partition("/")
-        if deeper:
-            folders.setdefault(folder, []).append(name)
-    folders = dict(sorted(folders.items()))
-    absent, unnamed = [name for name in class_names if name not in folders], [name for name in folders if name not in class_names]
-    if len(set(class_names)) < len(class_names) or (absent and (unnamed or not folders)):
-        twice = [name for name in dict.fromkeys(class_names) if class_names.count(name) > 1]
-        raise ValueError(
-            f"classes {', '.join(twice[:3])} are named twice"
-            if twice
-            else f"no folder of images is named {', '.join(absent[:3])}; not named yet are {', '.join(unnamed[:5]) or 'none'}"
-        )
-    if not folders:
-        return (), [(name, 0) for name in images]
-    classes = class_names or tuple(folders)
-    return classes, [(file, label) for label, name in enumerate(classes) for file in folders.get(name, ())]
-
-
-def _chosen(listed: Sequence[tuple[str, int]], most: int, seed: int) -> list[tuple[str, int]]:
-    """Take images by chance, class by class in turn, and give them in the order of the list."""
-    order = np.random.default_rng(seed).permutation(len(listed))
-    labels = pd.Series([listed[index][1] for index in order], dtype=int)
-    turn = labels.groupby(labels).cumcount().to_numpy()
-    first = order[np.argsort(turn, kind="stable")][: most or None]
-    return [listed[index] for index in sorted(first)]
-
-
-def _annotations(source: Source, boxes: Path | None, names: Sequence[str]) -> tuple[dict[str, Annotation], list[Fault]]:
-    """Find what is annotated of some images: by name; a malformed annotation is a fault, a missing one is none."""
-    found: dict[str, Annotation] = {}
-    faults: list[Fault] = []
-    table = _table(source, boxes)
-    folder = boxes if boxes is not None and boxes.is_dir() else None
-    for name in names:
-        path = PurePosixPath(name)
-        try:
-            if isinstance(row := table.get(path.stem), str):
-                raise ValueError(row)
-            if row is not None:
-                found[name] = row
-            elif folder is not None:
-                content = _from_folder(folder, path)
-                found |= {name: parse_voc(content)} if content is not None else {}
-            elif boxes is None and (other := str(path.with_suffix(".xml"))) in source.known:
-                found[name] = parse_voc(source.read(other))
-        except (ValueError, OSError) as fault:
-            faults.append(Fault("", "train", name, "malformed_annotation", str(fault)))
-    return found, faults
-
-
-def _table(source: Source, boxes: Path | None) -> Table:
-    """Read annotations, and what is wrong, by name, from a CSV if there is one."""
-    if boxes is None:
-        name = "LOC_train_solution.csv"
-        return parse_solution(source.read(name)) if name in source.known else {}
-    if not (boxes.is_file() or boxes.is_dir()):
-        raise FileNotFoundError(f"the boxes {boxes} do not exist; name a CSV in the format of LOC_train_solution.csv, or a folder of XML")
-    return {} if boxes.is_dir() else parse_solution(boxes.read_bytes())
-
-
-def _from_folder(folder: Path, image: PurePosixPath) -> bytes | None:
-    """Read the XML of an image: at the same place below the folder, in one with its class's name, or by its bare name."""
-    parts = image.with_suffix(".xml").parts
-    for depth in range(len(parts)):
-        place = folder.joinpath(*parts[depth:])
-        if place.is_file() and place.resolve().is_relative_to(folder.resolve()):
-            return place.read_bytes()
-    return None
-
-
-def _stacked(
-    usable: Sequence[tuple[Decoded, int]], classes: tuple[str, ...], found: int, faults: Sequence[Fault], made_boxes: bool
-) -> OwnImages:
-    pixels = torch.from_numpy(np.stack([image.pixels for image, _ in usable]))
-    width = max(1, *(len(image.boxes) for image, _ in usable))
-    boxes = torch.zeros(len(usable), width, 4, dtype=torch.int16)
-    for row, (image, _) in zip(boxes, usable, strict=True):
-        row[: len(image.boxes)] = torch.tensor(image.boxes, dtype=torch.int16).reshape(-1, 4)
-    labels = torch.tensor([label for _, label in usable], dtype=torch.int64)
-    names = tuple(image.record.name for image, _ in usable)
-    annotated = torch.tensor([any(x1 > x0 and y1 > y0 for x0, y0, x1, y1 in image.boxes) for image, _ in usable])
-    if made_boxes and not annotated.all():
-        boxes = with_made_boxes(ImageSet(pixels, labels, boxes, names), annotated)
-    table = pd.DataFrame(faults, columns=list(Fault._fields))
-    why = "" if classes else "the images lie in no folders of classes, so no label is known"
-    sides = tuple(min(image.width, image.height) for image, _ in usable)
-    return OwnImages(pixels, boxes, names, classes, labels if classes else None, why, annotated, found, sides, table)
-
-
-def with_made_boxes(images: ImageSet, annotated: Tensor) -> Tensor:
-    """Fill in one box for each image that has none: the rectangle around its ``pseudo_boxes`` mask; zeros where the mask is empty.
-
-    Args:
-        images: N images with boxes (N, B, 4).
-        annotated: (N,) bool, which have a usable box.
-
-    Returns:
-        (N, B, 4) int16.
-    """
-    boxes, lacking = images.boxes.clone(), torch.nonzero(~annotated)[:, 0]
-    masks = object_masks.make_masks("spectral_residual", images.subset(lacking.numpy()))
-    boxes[lacking] = 0
-    boxes[lacking, 0] = overlap.bounding_rectangles(masks).to(boxes.dtype)
-    return boxes
-
-
+SIDES = (8, 1024)  # of the squares, pixels
+LARGEST_SIDE = 224  # where none is given
+MOST_HELD_OUT = 1000  # images of a target, and labelled ones, that are taken at most
 FEWEST_LABELLED = 10  # below, the interval of a proportion is about as wide as not knowing it
-MOST_MET = 1000  # images of a target, and of labelled images, that are taken at most
+_COPIES = 0.05  # of the images: a copy here and there is in most collections
+_OF_A_STUDY = (
+    "data_source",
+    "class_ids",
+    "image_size",
+    "images_per_class",
+    "test_images_per_class",
+    "minimum_images_per_class",
+    "data_seed",
+)
 
 
-def load_target(path: Path, training: OwnImages, training_path: Path, *, seed: int = 0) -> OwnImages:
-    """Images of where the networks will work, of the size of the training images; labels, if there are any, are not kept.
+class Own(NamedTuple):
+    """Images that networks were fitted to, as ``scoring.models.score`` takes them, and others that they were not fitted to."""
+
+    train: ImageSet
+    classes: tuple[str, ...]  # in the order of the outputs
+    scored_on: ScoringSet
+    told: str  # which images, in words
+    labelled: ImageSet | None = None
+    target: ImageSet | None = None  # whose labels say nothing
+
+
+def listed(path: Path, held_out: bool = False) -> tuple[Archive, list[Record]]:
+    """Images of a folder or .zip with their class: by a layout that studies read, or of folders per class, "" where there are none.
 
     Args:
-        path: folder or .zip; see ``load_images``. At most ``MOST_MET`` of them are taken.
-        training: the training images.
-        training_path: where they are from.
+        path: of the source.
+        held_out: take the test images, where the source has some.
+
+    Raises:
+        FileNotFoundError: nothing is there; ValueError: it is neither a folder nor a .zip.
+    """
+    archive = open_archive(path)
+    for source in ("ilsvrc", "tiny_imagenet"):
+        try:
+            records = LAYOUTS[source].scan(archive, find_root(archive, source), ()).records
+        except ValueError:
+            continue
+        if wanted := [record for record in records if record.split == ("test" if held_out else "train")] or records:
+            return archive, wanted
+    splits = [name for name in (("val", "test") if held_out else ("train",)) if archive.folders(name)]
+    top = f"{splits[0]}/" if splits else ""
+    folders = [(name, f"{top}{name}") for name in archive.folders(top.rstrip("/")) if not name.startswith(".")]
+    found = [Record(file, name, "train", None) for name, folder in folders for file in _below(archive, folder)]
+    return archive, found or [Record(file, "", "train", None) for file in _below(archive, top.rstrip("/"))]
+
+
+def _below(archive: Archive, folder: str, depth: int = 5) -> list[str]:
+    """Images in a folder and in those below it."""
+    join = "{}/{}".format if folder else "{}{}".format
+    found = [join(folder, name) for name in archive.files(folder) if is_image(name) and not name.startswith(".")]
+    inner = [join(folder, name) for name in archive.folders(folder) if not name.startswith(".")] if depth else []
+    return found + [file for other in inner for file in _below(archive, other, depth - 1)]
+
+
+def _decoded(archive: Archive, records: Sequence[Record], size: int, what: str = "") -> Iterator[Decoded]:
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as executor:
+        results = executor.map(partial(decode_image, archive, size=size), records)
+        yield from tqdm(results, what, len(records), unit="image", leave=False, disable=not what)
+
+
+def training_images(path: Path, class_names: Sequence[str] = (), *, size: int = 0, most: int = 0, seed: int = 0) -> Own:
+    """Images that networks were fitted to, in an order with the classes in turn: as many of every class, but for rounding, by chance.
+
+    Args:
+        path: folder or .zip, a folder per class or a layout that studies read.
+        class_names: folders in the order of the outputs, where that is not the sorted one; one that is not there has no image.
+        size: side of the square images, pixels; 0 takes that of the files, ``LARGEST_SIDE`` at most.
+        most: images to take; 0 takes all.
         seed: of the choice.
 
     Raises:
-        FileNotFoundError: nothing is at the path.
-        ValueError: no image can be used, or the images are the training images.
+        ValueError: no image can be used, they lie in fewer than two folders of classes, or a folder is not named.
     """
-    found = _held_out(path, training, training_path, "target", seed)
-    return replace(found, known_labels=None, class_names=(), why_unlabelled="images of a target have no labels")
+    archive, records = listed(path)
+    if not records:
+        raise ValueError(f"no image is in {path}; give the images that the networks were trained on, a folder per class")
+    folders = sorted({record.class_id for record in records})
+    if len(folders) < 2:
+        raise ValueError(f"the images in {path} lie in no folders of classes, so no label is known; give a folder per class")
+    classes = tuple(class_names) or tuple(folders)
+    if unnamed := [name for name in folders if name not in classes]:
+        raise ValueError(f"{path} has folders that no output is named after: {', '.join(unnamed[:5])}; name them by --classes")
+    side = size or _natural_size(archive, records)
+    order = np.random.default_rng(seed).permutation(len(records))
+    labels = np.array([classes.index(record.class_id) for record in records])
+    chosen = [records[row] for row in order[classes_in_turn(labels[order])][: most or None]]
+    images = _stacked(_decoded(archive, chosen, side), classes, path)
+    name = f"{len(images)}-{pixels_digest(images.images.numpy(), images.labels.numpy())}"
+    told = f"{len(images):,} of {len(records):,} training images of {len(folders)} classes, at {side} px"
+    return Own(images, classes, ScoringSet(tuple(range(len(images))), name, len(records)), told)
 
 
-def load_labelled(path: Path, training: OwnImages, training_path: Path, *, seed: int = 0) -> OwnImages:
-    """Images with labels that the networks were not fitted to: in a folder per class, named as the training images' folders.
+def images_of_report(
+    path: Path, study: str, parameters: Mapping[str, Any], checkpoints: pd.DataFrame, most: int, cache: Path
+) -> Own | None:
+    """Images that a study's published checkpoints were fitted to, found in its source by the parameters by which the study chose them.
 
-    Without classes of the training images the folders stand for the outputs in the order of their names. Arguments as ``load_target``.
+    Args:
+        path: of the source, wherever it lies.
+        study: its name.
+        parameters: of the study, see ``calibration.Calibration``.
+        checkpoints: rows of its tables/checkpoints.csv.
+        most: images to score on; 0 takes all.
+        cache: where decoded images are kept.
+
+    Returns:
+        The images in the study's own order; None where those at the path are others.
+    """
+    given = {name: parameters[name] for name in _OF_A_STUDY if name in parameters}
+    data: StudyData = load_study_data(**given, data_path=str(path.absolute()), cache_dir=cache)
+    if set(checkpoints["data"]) != {data.fingerprint}:
+        return None
+    scored_on = scoring_set(checkpoints.assign(snapshot="stop"), data, most)
+    told = (
+        f"{len(scored_on.rows):,} of the {scored_on.shared:,} images that the study {study} fitted all of these to, at "
+        f"{data.train.images.shape[-1]} px"
+    )
+    return Own(data.train, tuple(data.classes["class_id"]), scored_on, told)
+
+
+def held_out_images(path: Path, own: Own, training_path: Path, what: str, *, labelled: bool, seed: int = 0) -> ImageSet:
+    """Images that networks were not fitted to, of the size of the training images; with labels where they are asked for, else 0.
+
+    Args:
+        path: folder or .zip; at most ``MOST_HELD_OUT`` are taken.
+        own: the training images.
+        training_path: where all of these are from.
+        what: names the images in messages.
+        labelled: whether they lie in folders named as the training images' classes.
+        seed: of the choice.
 
     Raises:
-        FileNotFoundError: nothing is at the path.
-        ValueError: no image can be used, there are fewer than ``FEWEST_LABELLED``, a label is none of the classes, or they are the
-            training images.
+        ValueError: no image can be used, too few are labelled, a label is no class, or more than a twentieth equal training images.
     """
-    found = _held_out(path, training, training_path, "labelled", seed)
-    if not found.class_names:
-        raise ValueError(f"the labelled images in {path} lie in no folders of classes, so none has a label; give a folder per class")
-    classes = training.class_names or found.class_names
-    if unknown := [name for name in found.class_names if name not in classes]:
+    archive, records = listed(path, held_out=True)
+    if labelled and (unknown := sorted({record.class_id for record in records} - set(own.classes))):
+        told = ", ".join(name or "none" for name in unknown[:3])
         raise ValueError(
-            f"labels of {path} are none of the classes: {', '.join(unknown[:3])}; the classes of the training images are "
-            f"{', '.join(classes[:5])}{' and so on' if len(classes) > 5 else ''}"
+            f"labels of {path} are none of the classes: {told}; the classes are {', '.join(own.classes[:5])} ({len(own.classes)})"
         )
-    if len(found) < FEWEST_LABELLED:
-        raise ValueError(f"{len(found)} labelled images are in {path}; at least {FEWEST_LABELLED} are needed, and 50 tell much more")
-    place = torch.tensor([classes.index(name) for name in found.class_names])
-    return replace(found, known_labels=place[found.labels], class_names=classes)
-
-
-def _held_out(path: Path, training: OwnImages, training_path: Path, what: str, seed: int) -> OwnImages:
-    """Images that are not those of the training, of their size; ``what`` names them in a message."""
-    advice = "the networks were fitted to them, so they tell nothing of others; give images that were held out"
-    if path.resolve() == training_path.resolve():
-        raise ValueError(f"the {what} images {path} are the training images; {advice}")
-    found = load_images(path, image_size=training.images.shape[-1], most=MOST_MET, seed=seed, made_boxes=False)
-    seen = {image.numpy().tobytes() for image in training.images}
-    again = sum(image.numpy().tobytes() in seen for image in found.images)
-    if again > _COPIES * min(len(found), len(seen)):
-        raise ValueError(f"{again} of {len(found)} {what} images in {path} are training images; {advice}")
+    order = np.random.default_rng(seed).permutation(len(records))[:MOST_HELD_OUT]
+    classes = own.classes if labelled else tuple({record.class_id for record in records})
+    found = _stacked(_decoded(archive, [records[row] for row in order], own.train.images.shape[-1]), classes, path)
+    if labelled and len(found) < FEWEST_LABELLED:
+        raise ValueError(f"{len(found)} labelled images are in {path}; at least {FEWEST_LABELLED} are needed, and 100 tell much more")
+    again = copies(found, own, training_path)
+    if again > _COPIES * len(found):
+        raise ValueError(
+            f"{again} of {len(found)} {what} images in {path} are training images; the networks were fitted to them, so they tell nothing of "
+            "others; give images that were held out"
+        )
     return found
 
 
-_COPIES = 0.05  # of the fewer images: a copy here and there is in most collections
+def copies(images: ImageSet, own: Own, training_path: Path) -> int:
+    """How many images equal, pixel by pixel after decoding, one of all images that the training images were taken from."""
+    size = images.images.shape[-1]
+    wanted = {pixels_digest(pixels.numpy()): 0 for pixels in images.images}
+    seen = {digest for pixels in own.train.images if (digest := pixels_digest(pixels.numpy())) in wanted}
+    if len(own.train) < own.scored_on.shared:
+        archive, records = listed(training_path)
+        for image in _decoded(archive, records, size, "comparing with all training images"):
+            if image.pixels is not None and (digest := pixels_digest(image.pixels)) in wanted:
+                seen.add(digest)
+    return sum(pixels_digest(pixels.numpy()) in seen for pixels in images.images)
 
 
-def box_source(images: OwnImages) -> str:
-    """Where the boxes are from: ``ANNOTATED``, ``MADE``, or how many are annotated."""
-    count = int(images.annotated.sum())
-    return (
-        ANNOTATED
-        if count == len(images)
-        else MACHINE_MADE
-        if not count
-        else f"{count} of {len(images)} annotated, the others {MACHINE_MADE}"
-    )
+def pixels_digest(*arrays: np.ndarray) -> str:
+    """Digest of the bytes of arrays: 16 hex digits."""
+    digest = blake2b(digest_size=8)
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
 
 
-def in_turn(images: OwnImages) -> OwnImages:
-    """Order images by chance, with the classes in turn where they are known: what measures that take the first of them rely on."""
-    order = np.random.default_rng(0).permutation(len(images))
-    if images.known_labels is not None:
-        order = order[classes_in_turn(images.known_labels[torch.from_numpy(order)])]
-    tensors = {name: getattr(images, name) for name in ("images", "boxes", "known_labels", "annotated")}
-    ordered = {name: tensor[torch.from_numpy(order)] for name, tensor in tensors.items() if tensor is not None}
-    lists = {name: tuple(getattr(images, name)[index] for index in order) for name in ("names", "shorter_sides")}
-    return replace(images, **ordered, **lists)
+def _natural_size(archive: Archive, records: Sequence[Record], tried: int = 25) -> int:
+    some = records[:: max(1, len(records) // tried)][:tried]
+    sides = [min(image.width, image.height) for image in _decoded(archive, some, SIDES[0]) if image.pixels is not None]
+    return int(np.clip(np.median(sides), SIDES[0], LARGEST_SIDE)) if sides else LARGEST_SIDE
 
 
-def check_outputs(images: OwnImages, outputs: int) -> None:
-    """Make sure that a network's outputs can be the images' classes.
-
-    Raises:
-        ValueError: the folder has another number of classes; the message says what to give.
-    """
-    if images.known_labels is not None and outputs != len(images.class_names):
-        raise ValueError(
-            f"the network has {outputs} outputs and the images lie in {len(images.class_names)} class folders, so no image has a label; "
-            f"give --classes (class_names in the notebook): the class folder of each of the {outputs} outputs, in order"
-        )
-
-
-def natural_size(path: Path, most: int = 224) -> int:
-    """Choose a side for the squares where none is given: the shorter side of the images in the median of some, at most 224 pixels.
-
-    Raises:
-        ValueError: no image can be read.
-    """
-    sides = load_images(path, image_size=8, most=25, made_boxes=False).shorter_sides
-    return max(8, min(most, int(np.median(sides))))
+def _stacked(decoded: Iterator[Decoded], classes: Sequence[str], path: Path) -> ImageSet:
+    faults, usable = pd.Series(dtype=object), []
+    for image in decoded:
+        if image.pixels is None:
+            faults.loc[len(faults)] = f"{image.record.name}: {image.faults[0][1]}"
+        else:
+            usable.append(image)
+    if not usable:
+        raise ValueError(f"no image in {path} can be used: {faults.iloc[0] if len(faults) else 'none has the ending of an image'}")
+    pixels = torch.from_numpy(np.stack([image.pixels for image in usable]))
+    labels = torch.tensor([list(classes).index(image.record.class_id) for image in usable])
+    boxes = torch.zeros(len(usable), 1, 4, dtype=torch.int16)
+    return ImageSet(pixels, labels, boxes, tuple(image.record.name for image in usable))

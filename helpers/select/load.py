@@ -1,23 +1,139 @@
-"""A user's checkpoints, found in a folder, read without running any code in them, and put into networks made by name."""
+"""Checkpoints of one's own, read without running any code in them, and put into networks made by name."""
 
+import hashlib
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torchvision
 from torch import Tensor, nn
 
+from helpers.networks.portable import form_in, header_of
 from helpers.networks.resnet import sample_first
-from helpers.networks.weights import Form, check_numbers, form_in, read_state
+from helpers.networks.weights import check_numbers, read_state
+from helpers.scoring.models import Model
 
+ENDINGS = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
+AUTO = "auto"
 # What a guess tries: the names and shapes of a state dict tell these apart.
 RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "wide_resnet50_2", "wide_resnet101_2", "resnext50_32x4d")
-StateMapping = Mapping[str, Tensor]
 Builder = Callable[[int], nn.Module]  # number of classes -> untrained network
+_BEGINNINGS = (b"PK\x03\x04", b"\x80")  # of what torch.save writes, now and before its version 1.6
+
+
+class Loaded(NamedTuple):
+    """A network in evaluation mode on the CPU."""
+
+    network: nn.Module
+    classes: int  # outputs
+    notes: tuple[str, ...]  # on how it was read
+
+
+def find(folder: Path) -> dict[str, Path]:
+    """Checkpoints of a folder and below, or one file, by the name that is shown; hidden files are left out.
+
+    Raises:
+        FileNotFoundError: there is no such folder; ValueError: no checkpoint is in it.
+    """
+    if not folder.exists():
+        raise FileNotFoundError(f"the folder of checkpoints {folder} does not exist")
+    if folder.is_file():
+        return {shown(folder.name): folder}
+    paths = [path for path in sorted(folder.rglob("*")) if path.suffix.lower() in ENDINGS and not path.name.startswith(".")]
+    if not paths:
+        raise ValueError(f"no checkpoint is in {folder}: looked for files that end in {', '.join(ENDINGS)}, in it and below")
+    return {shown(path.relative_to(folder).as_posix()): path for path in paths}
+
+
+def shown(name: str) -> str:
+    """A file's name on one line that any table and terminal can hold."""
+    return "".join(sign if sign.isprintable() else "?" for sign in name.encode("utf-8", "replace").decode())
+
+
+def model(path: Path, name: str, architecture: str, normalise: "partial[Tensor]") -> Model:
+    """A checkpoint as a model that measures can be computed of; its id names all that decides what it says, so that what is kept fits it."""
+    digest = hashlib.blake2b(f"{architecture} {normalise.args}".encode(), digest_size=6)
+    with path.open("rb") as file:
+        while chunk := file.read(2**20):
+            digest.update(chunk)
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[-60:]
+    return Model(f"{plain}-{digest.hexdigest()}", partial(network_of, path, architecture), facts={"checkpoint": name}, normalise=normalise)
+
+
+def network_of(path: Path, architecture: str, device: torch.device | str = "cpu") -> nn.Module:
+    """The network of a checkpoint on a device, in eval mode; raises as ``load_checkpoint``."""
+    return load_checkpoint(path, architecture).network.to(device)
+
+
+def load_checkpoint(path: Path, architecture: str = AUTO) -> Loaded:
+    """Read one checkpoint and put it into a new network of its architecture; every tensor of the network must find its own.
+
+    Args:
+        path: of a state dict, or of a file that holds one.
+        architecture: see ``builder_of``; "auto" takes the network that the file's header names, as the checkpoints of a report do, and else
+            tells torchvision's ResNets apart by their tensors.
+
+    Raises:
+        ValueError: in one sentence: the file is no checkpoint, would need code to be run, is damaged, or does not fit.
+    """
+    _check_beginning(path)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        state = read_state(path)
+    notes = tuple(str(warning.message) for warning in caught if issubclass(warning.category, UserWarning))
+    form = form_in(path) if architecture == AUTO else None
+    name = form.architecture if form else architecture if architecture != AUTO else guess(state, path.name)
+    builder = form.network if form else builder_of(name)
+    state = _of_network(state, set(_shapes(builder, 2)))
+    classes = class_count(builder, state, name)
+    if classes < 2:
+        raise ValueError(f"{path.name} has {classes} outputs, and a classifier needs at least 2")
+    shapes = _shapes(builder, classes)  # before anything is built, which a file could ask to be of any size
+    absent = [key for key in shapes if key not in state and not key.endswith("num_batches_tracked")]
+    wrong = absent + [key for key, value in state.items() if shapes.get(key) != tuple(value.shape)]
+    if wrong:
+        raise ValueError(
+            f"{path.name} does not fit {name} with {classes} outputs: {len(wrong)} tensors are missing, unknown or of another shape, "
+            f"first {', '.join(wrong[:3])}; name the architecture that it was trained with"
+        )
+    network = builder(classes)
+    check_numbers(state, network.state_dict(), path.name)
+    network.load_state_dict(state, strict=False)
+    return Loaded(sample_first(network).to(memory_format=torch.channels_last).eval(), classes, notes)
+
+
+def _check_beginning(path: Path) -> None:
+    """Refuse what no program writes as a checkpoint, by what it is."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        head = file.read(4096)
+    if head.startswith(_BEGINNINGS) or head[8:9] == b"{":
+        return
+    try:
+        kind = "text" if all(sign.isprintable() or sign.isspace() for sign in head.decode()) else "data"
+    except UnicodeDecodeError:
+        kind = "data"
+    raise ValueError(f"{size:,} bytes of {kind} are no checkpoint" if size else "an empty file is no checkpoint")
+
+
+def _of_network(state: Mapping[str, Tensor], names: set[str]) -> dict[str, Tensor]:
+    """The part of a state dict that is of the network, where a training program keeps it beside others, as Lightning does: "model.fc.weight"."""
+    fits = {"": sum(name in names for name in state)}
+    for prefix in {name.partition(".")[0] + "." for name in state}:
+        fits[prefix] = sum(name.removeprefix(prefix) in names for name in state if name.startswith(prefix))
+    best = max(fits, key=lambda prefix: (fits[prefix], prefix == ""))
+    return {name.removeprefix(best): value for name, value in state.items() if name.startswith(best)}
+
+
+def header(path: Path) -> dict[str, str]:
+    """What the checkpoint of a report says of itself: hyperparameters, data, classes; empty for other files."""
+    return header_of(path) if path.suffix.lower() == ".safetensors" else {}
 
 
 @lru_cache
@@ -25,27 +141,21 @@ def builder_of(architecture: str) -> Builder:
     """Find what makes an untrained network of a number of classes.
 
     Args:
-        architecture: torchvision's name of a classifier ("resnet18"), "timm:NAME", or "module:function" of the user, whose function takes
-            the number of classes, or nothing. A user's module is imported from where Python looks for modules: it is run, as it is named.
+        architecture: torchvision's name of a classifier ("resnet18"), "timm:NAME", or "module:function" of one's own, whose function takes
+            the number of classes, or nothing. That module is imported from where Python looks for modules: it is run, as it is named.
 
     Raises:
         ValueError: it is none of these, or timm is not installed.
     """
     kind, colon, name = architecture.partition(":")
-    if not colon:
-        if architecture not in classifiers():
-            raise ValueError(
-                f"architecture {architecture!r} is unknown; name one of torchvision's classifiers (such as {', '.join(RESNETS[:3])}), "
-                "timm:NAME, or module:function"
-            )
-        return partial(_torchvision, architecture)
-    return _timm(name) if kind == "timm" else _users(kind, name)
-
-
-@lru_cache
-def classifiers() -> tuple[str, ...]:
-    """List the names of torchvision's image classifiers."""
-    return tuple(torchvision.models.list_models(module=torchvision.models))
+    if colon:
+        return _timm(name) if kind == "timm" else _own(kind, name)
+    if architecture not in torchvision.models.list_models(module=torchvision.models):
+        raise ValueError(
+            f"architecture {architecture!r} is unknown; name one of torchvision's classifiers (such as {', '.join(RESNETS[:3])}), "
+            "timm:NAME, or module:function"
+        )
+    return partial(_torchvision, architecture)
 
 
 def _torchvision(name: str, classes: int) -> nn.Module:
@@ -69,7 +179,7 @@ def _timm_model(name: str, classes: int) -> nn.Module:
     return timm.create_model(name, pretrained=False, num_classes=classes)
 
 
-def _users(module: str, name: str) -> Builder:
+def _own(module: str, name: str) -> Builder:
     try:
         function = getattr(importlib.import_module(module), name)
         asked = inspect.signature(function).parameters.values()
@@ -80,7 +190,7 @@ def _users(module: str, name: str) -> Builder:
     return partial(_made, f"{module}:{name}", function, takes)
 
 
-def _made(architecture: str, function: Callable[..., nn.Module], takes: bool, classes: int) -> nn.Module:
+def _made(architecture: str, function: Callable[..., Any], takes: bool, classes: int) -> nn.Module:
     try:
         network = function(classes) if takes else function()
     except Exception as fault:  # likewise
@@ -95,16 +205,12 @@ def _made(architecture: str, function: Callable[..., nn.Module], takes: bool, cl
 @lru_cache(maxsize=256)
 def _shapes(builder: Builder, classes: int) -> dict[str, tuple[int, ...]]:
     """Names and shapes of a network's tensors, without drawing weights where that can be helped."""
-    named = (
-        builder.func in (_torchvision, _timm_model) if isinstance(builder, partial) else getattr(builder, "__func__", None) is Form.network
-    )
-    if named:
-        with torch.device("meta"):
-            return {name: tuple(value.shape) for name, value in builder(classes).state_dict().items()}
-    return {name: tuple(value.shape) for name, value in builder(classes).state_dict().items()}
+    own = isinstance(builder, partial) and builder.func is _made
+    with torch.device("cpu" if own else "meta"):
+        return {name: tuple(value.shape) for name, value in builder(classes).state_dict().items()}
 
 
-def class_count(builder: Builder, state: StateMapping, name: str) -> int:
+def class_count(builder: Builder, state: Mapping[str, Tensor], name: str) -> int:
     """Read from the head how many outputs a checkpoint has: where the shapes of a network of 2 and of 3 classes differ.
 
     Raises:
@@ -112,9 +218,8 @@ def class_count(builder: Builder, state: StateMapping, name: str) -> int:
     """
     two, three = _shapes(builder, 2), _shapes(builder, 3)
     differ = [(key, axis) for key, shape in two.items() for axis in range(len(shape)) if shape[axis] != three[key][axis]]
-    if not differ:  # the user's function has one number of classes
-        with torch.no_grad():
-            heads = [module for module in builder(2).modules() if isinstance(module, nn.Linear)]
+    if not differ:  # a function of one's own that knows its number of classes
+        heads = [module for module in builder(2).modules() if isinstance(module, nn.Linear)]
         return heads[-1].out_features if heads else 0
     key, axis = next(((key, axis) for key, axis in differ if key in state and state[key].ndim > axis), (None, 0))
     if key is None:
@@ -124,110 +229,45 @@ def class_count(builder: Builder, state: StateMapping, name: str) -> int:
     return int(state[key].shape[axis])
 
 
-def guess(state: StateMapping, file: str) -> str:
+def guess(state: Mapping[str, Tensor], file: str) -> str:
     """Which of torchvision's ResNets a state dict belongs to, by names and shapes of all but the head.
 
     Raises:
-        ValueError: none of them.
+        ValueError: none of them; a ResNet of another width or stem is said to be one.
     """
-    found = _bodies({name: tuple(value.shape) for name, value in state.items()})
+    before = next((name.removesuffix("conv1.weight") for name in state if re.fullmatch(r"(\w+\.)?conv1\.weight", name)), "")
+    found = _body({name.removeprefix(before): tuple(value.shape) for name, value in state.items() if name.startswith(before)})
     for name in RESNETS:
-        if _bodies(_shapes(builder_of(name), 2)) == found:
+        if (shapes := _body(_shapes(builder_of(name), 2))) == found:
             return name
-    raise ValueError(f"{file} is none of {', '.join(RESNETS)}; name its architecture: torchvision's name, timm:NAME or module:function")
+        if shapes.keys() == found.keys() and len(first := found["conv1.weight"]) == 4:
+            raise ValueError(
+                f"{file} fits a {name} of {first[0]} channels with a {first[2]}x{first[3]} stem, whose strides no weights tell; name the "
+                "function that makes it: --architecture module:function"
+            )
+    raise ValueError(
+        f"{file} is none of torchvision's ResNets; name its architecture by --architecture: torchvision's name, timm:NAME or module:function"
+    )
 
 
-def _bodies(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    return {name: shape for name, shape in shapes.items() if not name.startswith("fc.") and not name.endswith("num_batches_tracked")}
+def _body(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Stem and stages of a ResNet, by their names in torchvision."""
+    parts = re.compile(r"(conv1|bn1|layer\d)\.")
+    return {name: shape for name, shape in shapes.items() if parts.match(name) and not name.endswith("num_batches_tracked")}
 
 
-ENDINGS = (".safetensors", ".pt", ".pth", ".ckpt")
-AUTO = "auto"
-
-
-_NOT_THERE = "passed over: no regular file, or a link to nothing"
-
-
-class Candidate(NamedTuple):
-    """A network to be judged, not loaded yet."""
-
-    name: str  # shown as text: the path below the folder
-    load: Callable[[], "Loaded"]  # raises ValueError, in one line, when it cannot be had
-    passed_over: str = ""  # why it is no checkpoint
-
-
-class Loaded(NamedTuple):
-    """A network in evaluation mode on the CPU."""
-
-    network: nn.Module
-    form: Form  # of the published network, where the file names none
-    classes: int  # outputs
-
-
-def find(folder: Path, architecture: str = AUTO) -> list[Candidate]:
-    """List the files in a folder and below, sorted by path, so that each can be told of; nothing is read yet.
-
-    Args:
-        folder: of checkpoints, which end in ``ENDINGS``; other files, and hidden ones, are candidates that are passed over. Other hidden
-            files are left out. A single file is a folder of one.
-        architecture: see ``load.builder_of``; "auto" takes the network that the file's header names, as the checkpoints of a report do, and
-            else tells torchvision's ResNets apart by their tensors.
+def normaliser(mean: Sequence[float], std: Sequence[float]) -> "partial[Tensor]":
+    """What turns uint8 images into network input: ``(x / 255 - mean) / std`` for each channel.
 
     Raises:
-        FileNotFoundError: there is no such folder.
-        ValueError: no checkpoint is in it, or the architecture is unknown.
+        ValueError: not three numbers each, of channels in [0, 1], or a standard deviation of 0.
     """
-    if not folder.exists():
-        raise FileNotFoundError(f"the folder of checkpoints {folder} does not exist")
-    if architecture != AUTO:
-        _shapes(builder_of(architecture), 2)
-    paths = [folder] if folder.is_file() else sorted(path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
-    top = folder.parent if folder.is_file() else folder
-    found = [Candidate(_text(path.relative_to(top)), partial(load_checkpoint, path, architecture), _no_checkpoint(path)) for path in paths]
-    if all(candidate.passed_over for candidate in found):
-        raise ValueError(f"no checkpoint is in {folder}: looked for files that end in {', '.join(ENDINGS)}, in it and below")
-    hidden = [path.name.startswith(".") and path.suffix.lower() not in ENDINGS for path in paths]
-    return [candidate for candidate, left_out in zip(found, hidden, strict=True) if not left_out]
+    fits = [0 <= value <= 1 for value in mean] + [0 < value <= 1 for value in std]
+    if len(mean) != 3 or len(std) != 3 or not all(fits):
+        raise ValueError(f"mean {list(mean)} and std {list(std)} must be three numbers each in [0, 1], std above 0, as in training")
+    return partial(_normalised, tuple(mean), tuple(std))
 
 
-def _no_checkpoint(path: Path) -> str:
-    """Why a file is passed over; "" for a checkpoint."""
-    if not path.is_file():
-        return "passed over: a link to a folder, which is not followed; name it itself" if path.is_dir() else _NOT_THERE
-    if path.suffix.lower() not in ENDINGS:
-        return f"passed over: a checkpoint ends in {', '.join(ENDINGS)}"
-    return "passed over: a hidden file" if path.name.startswith(".") else ""
-
-
-def _text(path: Path) -> str:
-    """Write a path as text that any file can hold: bytes that are no UTF-8 as escapes, and so every backslash doubled."""
-    return path.as_posix().replace("\\", "\\\\").encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def load_checkpoint(path: Path, architecture: str = AUTO) -> Loaded:
-    """Read one checkpoint and put it into a new network of its architecture; every tensor must find its place.
-
-    Raises:
-        ValueError: the file would need code to be run, is damaged, or does not fit; the message says which tensors differ.
-    """
-    state = read_state(path)
-    form = form_in(path) if architecture == AUTO else None
-    name = form.architecture if form else architecture if architecture != AUTO else guess(state, path.name)
-    builder = form.network if form else builder_of(name)
-    classes = class_count(builder, state, name)
-    if classes < 2:
-        raise ValueError(
-            f"{path.name} has {classes} outputs, and a classifier needs at least 2; name the architecture that it was trained with"
-        )
-    shapes = _shapes(builder, classes)  # before anything is built, which a file could ask to be of any size
-    absent = [key for key in shapes if key not in state and not key.endswith("num_batches_tracked")]
-    wrong = absent + [key for key, value in state.items() if shapes.get(key) != tuple(value.shape)]
-    if wrong:
-        raise ValueError(
-            f"{path.name} does not fit {name} with {classes} outputs: {len(wrong)} tensors are missing, unknown or of another shape, "
-            f"first {', '.join(wrong[:3])}; name the architecture that it was trained with"
-        )
-    network = builder(classes)
-    check_numbers(state, network.state_dict(), path.name)
-    network.load_state_dict(state, strict=False)
-    return Loaded(sample_first(network).to(memory_format=torch.channels_last).eval(), form or Form(name), classes)
+def _normalised(mean: tuple[float, ...], std: tuple[float, ...], images: Tensor) -> Tensor:
+    centre, width = (torch.tensor(values, device=images.device).view(1, 3, 1, 1) for values in (mean, std))
+    return (images.float() / 255 - centre) / width

@@ -1,291 +1,221 @@
-"""The gap predicted by a regression on a few measures, and how far that can be trusted."""
+"""A gap, or an accuracy, predicted from the fit and a few measures that a study chooses, and how far that errs on kinds left out."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+import scipy.stats
 from numpy.typing import ArrayLike, NDArray
+from sklearn.linear_model import RidgeCV
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import StandardScaler
 
-_Array = NDArray[np.float64]
-MOST = 3  # measures in a regression
-_PENALTIES = np.array([0.03, 0.1, 0.3, 1, 3, 10, 100, 1e6])  # per model; the last is the mean of the gaps
+from helpers.statistics.prediction import FIT, PENALTIES, dealt_folds, left_out_errors
 
-
-class Fit(NamedTuple):
-    """A regression of the gap on a few measures."""
-
-    chosen: NDArray[np.int64]  # columns, the strongest first; empty where none can be fitted
-    centre: _Array  # of each chosen column
-    scale: _Array
-    slopes: _Array  # gap per standard deviation of the measure
-    intercept: float  # mean gap
-    penalty: float  # per model; larger shrinks more
+Array = NDArray[np.float64]
+LEVEL = 0.8  # of prediction intervals
+MOST = 3  # measures beside the fit
+_WORTH = 0.1  # share of the error that a further measure must take away
+_DEALS = 3
+_REACH = 1.0  # of a line beyond the study's models, in their ranges
+FEWEST_FOLDS, FEWEST_CONFIGURATIONS = 3, 8
 
 
-def fit(values: ArrayLike, gap: ArrayLike, most: int = MOST) -> Fit:
-    """Fit of ``gap = mean + sum_j b_j z_j`` by ridge regression; Hoerl and Kennard 1970.
+class Predictor(NamedTuple):
+    """What predicts a target from some columns, and what its errors are on groups of models left out."""
 
-    The measures are standardised, and the ``most`` of largest |Pearson r| with the gap are taken. ``b`` minimises
-    ``||g - Z b||² + n p ||b||²`` with the penalty p of least squared leave-one-out error, ``e_i / (1 - H_ii)`` with
-    ``H = Z (Z'Z + n p)^-1 Z' + 1/n``; Golub, Heath and Wahba 1979. The sign of a slope is what the study shows, whatever the literature
-    promises. Measures that tell nothing are shrunk to the mean of the gaps.
+    target: str
+    chosen: tuple[str, ...]  # measures beside the fit
+    regression: Pipeline
+    ranges: pd.DataFrame  # of each column among the study's models: low, high
+    left_out: pd.DataFrame  # of the study's models: group, truth, predicted, by the whole method without their group
+    half: float  # half of the width of an interval
+    level: float
 
-    Args:
-        values: (n, M) finite, a column per measure.
-        gap: (n,) fractions.
-        most: measures to take.
+    @property
+    def error(self) -> float:
+        """Standard deviation of the errors that the interval stands for, were they normal."""
+        return self.half / float(scipy.stats.norm.ppf((1 + self.level) / 2))
 
-    Returns:
-        The fit; of no measure, the mean, where fewer than 3 models or no measure varies. The mean of no model is NaN.
-    """
-    x, g = np.asarray(values, dtype=float), np.asarray(gap, dtype=float)
-    nothing = Fit(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0), np.zeros(0), float(g.mean()) if len(g) else np.nan, np.inf)
-    if len(g) < 3 or not x.shape[1]:
-        return nothing
-    with np.errstate(over="ignore"):
-        centre, scale = x.mean(0), x.std(0)
-    varies = scale > 1e-12 * np.abs(x).max(0)
-    z = (x - centre) / np.where(varies, scale, 1) * varies
-    strength = np.abs(z.T @ (g - g.mean()))
-    chosen = np.argsort(-strength, kind="stable")[:most]
-    chosen = chosen[varies[chosen]]
-    if not len(chosen):
-        return nothing
-    slopes, penalty = _ridge(z[:, chosen], g - g.mean())
-    return Fit(chosen, centre[chosen], scale[chosen], slopes, float(g.mean()), penalty)
+    def predicted(self, own: pd.DataFrame) -> Array:
+        """Predictions (m,) of rows with the columns; NaN where one is undefined.
 
+        A value that lies further beyond the study's range than this is wide is taken as the one at that distance: a loss of 1e-9 tells no
+        more than one of 0.01.
+        """
+        x, reach = own[list(self.ranges.index)].astype(float), _REACH * (self.ranges["high"] - self.ranges["low"])
+        inside = x.clip(self.ranges["low"] - reach, self.ranges["high"] + reach, axis=1)
+        known = np.isfinite(x).all(axis=1).to_numpy()
+        found = np.full(len(own), np.nan)
+        if known.any():
+            found[known] = self.regression.predict(inside[known].to_numpy())
+        return found
 
-def _ridge(z: _Array, g: _Array) -> tuple[_Array, float]:
-    u, s, vt = np.linalg.svd(z, full_matrices=False)
-    kept = s > 1e-10 * s[0]
-    u, s, vt = u[:, kept], s[kept], vt[kept]
-    shrink = s**2 / (s**2 + len(g) * _PENALTIES[:, None])
-    projected = u.T @ g
-    residuals = g - (shrink * projected) @ u.T
-    leverage = shrink @ (u**2).T + 1 / len(g)
-    errors = ((residuals / np.clip(1 - leverage, 1e-9, None)) ** 2).sum(1)
-    best = int(np.argmin(errors))
-    return vt.T @ (shrink[best] * projected / s), float(_PENALTIES[best])
+    def beyond(self, own: pd.DataFrame, margin: float = 0.1) -> list[list[str]]:
+        """Columns in which each row lies outside the study's range by more than a share of it."""
+        low, high = self.ranges["low"], self.ranges["high"]
+        far = own[list(low.index)].lt(low - margin * (high - low)) | own[list(low.index)].gt(high + margin * (high - low))
+        return [[name for name in far if row[name]] for _, row in far.iterrows()]
 
 
-def predict_gap(fitted: Fit, values: ArrayLike) -> _Array:
-    """Predicted gap: (m, M) measures -> (m,) fractions; NaN where a measure that the fit uses is NaN."""
-    x = np.asarray(values, dtype=float)
-    z = (x[:, fitted.chosen] - fitted.centre) / fitted.scale
-    return fitted.intercept + z @ fitted.slopes
+def folds_of(models: pd.DataFrame, fewest_kinds: int, deals: int = 1) -> NDArray[np.int64]:
+    """Numbers of what is left out together, (D, n): kinds of training, or tenths of the configurations where there are too few kinds."""
+    if models["kind"].nunique() >= fewest_kinds:
+        return pd.factorize(models["kind"])[0][None]
+    return dealt_folds(models["cell"], deals)
 
 
-FEWEST = 4  # cells
+def choose(models: pd.DataFrame, target: str, candidates: Sequence[str]) -> tuple[str, ...]:
+    """Measures beside the fit, each the one of least error with kinds left out, as long as it takes a tenth of the error away.
 
-
-def left_out_predictions(
-    values: ArrayLike, gap: ArrayLike, groups: ArrayLike, new: ArrayLike, most: int = MOST
-) -> tuple[_Array, _Array, NDArray[np.int64]]:
-    """Residuals and predictions by fits without each group in turn; arguments as ``intervals``.
-
-    Returns:
-        (n,) residuals gap minus prediction of the models by the fit that never saw their group, (G, m) predictions of the new ones by each
-        of the G fits, and (n,) the number of each model's group.
-    """
-    x, g, fresh = np.asarray(values, dtype=float), np.asarray(gap, dtype=float), np.asarray(new, dtype=float)
-    codes, names = pd.factorize(np.asarray(groups))
-    residuals, predictions = np.full(len(g), np.nan), np.empty((len(names), len(fresh)))
-    for group in range(len(names)):
-        inside = codes == group
-        fitted = fit(x[~inside], g[~inside], most)
-        residuals[inside] = g[inside] - predict_gap(fitted, x[inside])
-        predictions[group] = predict_gap(fitted, fresh)
-    return residuals, predictions, codes
-
-
-def intervals(values: ArrayLike, gap: ArrayLike, groups: ArrayLike, new: ArrayLike, level: float = 0.8, most: int = MOST) -> _Array:
-    """Prediction interval of the gap of each new model: the jackknife+ of Barber et al. 2021, with whole cells left out.
-
-    From residual ``r_i`` of model i by the fit without its cell, and that fit's prediction ``mu_i`` of the new model, the interval reaches
-    from the (1 - level) quantile of ``mu_i - |r_i|`` to the level quantile of ``mu_i + |r_i|``. Two models of one cell are near copies,
-    so a cell counts once, however many models it has: weights ``1 / ((G + 1) n_cell)`` and a mass of ``1 / (G + 1)`` at infinity, as Dunn,
-    Wasserman and Ramdas 2023 pool groups. Proven is a coverage of at least ``2 level - 1`` with one model per cell and a new one that is
-    a draw from the same population of cells (Barber et al. 2021, theorem 1); for the weights of several models per cell that is proven
-    only as cells grow many. Nothing is assumed of the regression or of normal errors, and nothing is promised for a model of another
-    kind; ``coverage`` measures what is achieved.
+    Configurations are left out where there are fewer than ``FEWEST_FOLDS`` kinds.
 
     Args:
-        values: (n, M) finite measures of the study's models.
-        gap: (n,) their gaps, fractions.
-        groups: (n,) their hyperparameter cells.
-        new: (m, M) measures of the checkpoints.
-        level: aimed at, in (0, 1).
-        most: measures to take, see ``fit``.
+        models: of a study: ``FIT``, the target, the candidates, kind and cell.
+        target: column that is predicted.
+        candidates: columns; ``MOST`` are taken at most.
+    """
+    folds, truth = folds_of(models, FEWEST_FOLDS, _DEALS), models[target].to_numpy(dtype=float)
+    chosen: list[str] = []
+    error = left_out_errors(models[list(FIT)], truth, folds).mean()
+    while len(chosen) < MOST and (rest := [name for name in candidates if name not in chosen]):
+        sets = np.stack([models[[*FIT, *chosen, name]].to_numpy(dtype=float) for name in rest])
+        errors = left_out_errors(sets, truth, folds).mean(1)
+        if not errors.min() < (1 - _WORTH) * error:
+            break
+        chosen.append(rest[int(errors.argmin())])
+        error = errors.min()
+    return tuple(chosen)
 
-    Returns:
-        (m, 2) low and high; NaN where a measure is, infinite where there are too few cells for the level (G < level / (1 - level)), and NaN
-        for fewer than 4 cells.
+
+def _fitted(models: pd.DataFrame, target: str, chosen: Sequence[str]) -> Pipeline:
+    """Ridge regression on standardised columns, of the penalty of least leave-one-out error; Hoerl and Kennard 1970."""
+    regression = make_pipeline(StandardScaler(), RidgeCV(PENALTIES))
+    return regression.fit(models[[*FIT, *chosen]].to_numpy(dtype=float), models[target].to_numpy(dtype=float))
+
+
+def predictor(models: pd.DataFrame, target: str, candidates: Sequence[str], level: float = LEVEL) -> Predictor:
+    """A regression of a study, and its interval: the jackknife with whole groups left out, the choice of measures made without them.
+
+    Half the width is the ``level`` quantile of the absolute errors of models whose group was left out, every group counting once and a
+    model more than all errors for a new one; Barber et al. 2021 and, for groups, Dunn, Wasserman and Ramdas 2023. It is promised for a kind
+    that is a draw from such kinds, which few kinds cannot make sure: ``coverage`` measures what is achieved.
+
+    Args:
+        models: see ``choose``.
+        target: see ``choose``.
+        candidates: see ``choose``.
+        level: of the intervals, in (0, 1).
 
     Raises:
-        ValueError: a level outside (0, 1).
+        ValueError: fewer than ``FEWEST_CONFIGURATIONS`` configurations, or a level outside (0, 1).
     """
     if not 0 < level < 1:
         raise ValueError(f"level {level} must be between 0 and 1, both excluded")
-    fresh = np.asarray(new, dtype=float)
-    if pd.Series(np.asarray(groups)).nunique() < FEWEST:
-        return np.full((len(fresh), 2), np.nan)
-    residuals, predictions, codes = left_out_predictions(values, gap, groups, fresh, most)
-    weights = 1 / ((codes.max() + 1 + 1) * np.bincount(codes)[codes])
-    size = np.abs(residuals)[:, None]
-    high = _weighted_quantile(predictions[codes] + size, weights, level)
-    return np.column_stack([-_weighted_quantile(size - predictions[codes], weights, level), high])
+    if (count := models["cell"].nunique()) < FEWEST_CONFIGURATIONS:
+        raise ValueError(f"the study has {count} configurations with scores; {FEWEST_CONFIGURATIONS} are needed to calibrate others")
+    chosen = choose(models, target, candidates)
+    columns = models[[*FIT, *chosen]].astype(float)
+    ranges = pd.DataFrame({"low": columns.min(), "high": columns.max()})
+    left_out = _left_out(models, target, candidates)
+    half = _half_width(left_out, count, level)
+    return Predictor(target, chosen, _fitted(models, target, chosen), ranges, left_out, half, level)
 
 
-def _weighted_quantile(values: _Array, weights: _Array, level: float) -> _Array:
-    """Smallest value of each column (n, m) with at least ``level`` of the mass at or below it; infinite where there is none."""
-    order = np.argsort(values, axis=0)
-    mass = np.cumsum(weights[order], axis=0)
-    reached = mass >= level - 1e-9
-    place = np.where(reached.any(0), reached.argmax(0), 0)
-    found = np.take_along_axis(np.take_along_axis(values, order, 0), place[None], 0)[0]
-    return np.where(np.isnan(values).any(0), np.nan, np.where(reached.any(0), found, np.inf))
+def _left_out(models: pd.DataFrame, target: str, candidates: Sequence[str]) -> pd.DataFrame:
+    """Truth and prediction of each model by the whole method without its kind: model_id, group, truth, predicted."""
+    groups = pd.Series(folds_of(models, 2)[0], index=models.index)
+    table = pd.DataFrame({"model_id": models["model_id"], "group": groups, "truth": models[target].astype(float), "predicted": np.nan})
+    for group in groups.unique():
+        inside = groups == group
+        rest = models[~inside]
+        chosen = choose(rest, target, candidates)
+        given = models.loc[inside, [*FIT, *chosen]].to_numpy(dtype=float)
+        table.loc[inside, "predicted"] = _fitted(rest, target, chosen).predict(given)
+    return table
 
 
-def possible(low_high: _Array, train_accuracy: ArrayLike, images: float = np.inf) -> _Array:
-    """Intervals (m, 2) cut to the gaps that can be: a gap is in [train - 1, train]; this loses no coverage.
-
-    Args:
-        low_high: intervals, or predictions as (m, 1).
-        train_accuracy: (m,) fractions; NaN, where it is not known, leaves [-1, 1].
-        images: that the accuracy is the mean of; a sample's is uncertain by two standard errors, and by 3 / images at least.
-    """
-    share = np.asarray(train_accuracy, dtype=float)
-    margin = np.maximum(2 * np.sqrt(share * (1 - share) / images), 3 / images)[:, None]
-    top = np.where(np.isnan(share), 1.0, share)[:, None]
-    bottom = np.where(np.isnan(share), -1.0, share - 1)[:, None]
-    margin = np.where(np.isnan(margin), 0, margin)
-    # Only the outer side of each end has the margin, so that an interval beyond all that can be still holds its prediction.
-    lowest, highest = np.hstack([np.maximum(bottom - margin, -1), bottom]), np.hstack([top, np.minimum(top + margin, 1)])
-    ends = np.shape(low_high)[1]
-    return np.clip(low_high, lowest[:, :ends], highest[:, :ends])
+def _half_width(left_out: pd.DataFrame, configurations: int, level: float) -> float:
+    size = (left_out["truth"] - left_out["predicted"]).abs().to_numpy()
+    weights = 1 / left_out.groupby("group")["truth"].transform("size") / left_out["group"].nunique()
+    order = np.argsort(size)
+    mass = np.cumsum(weights.to_numpy()[order]) * configurations / (configurations + 1)
+    return float(size[order][min(int(np.searchsorted(mass, level - 1e-9)), len(size) - 1)])
 
 
-class Trial(NamedTuple):
-    """How prediction did on models that it had not seen, whole groups left out in turn."""
-
-    models: int
-    groups: int
-    coverage: float  # fraction of gaps inside their interval, each group counted once
-    level: float  # that the intervals aim at
-    error: float  # mean |gap - prediction|, fractions
-    mean_error: float  # the same for the mean gap of the other groups as the prediction, which needs no measure
-    width: float  # median width of the intervals
-
-
-def coverage(
-    values: ArrayLike,
-    gap: ArrayLike,
-    groups: ArrayLike,
-    held_out: ArrayLike,
-    train_accuracy: ArrayLike,
-    level: float = 0.8,
-    most: int = MOST,
-) -> Trial:
-    """Trial of the whole method, choice of measures and interval included, on each group of models with all of it left out.
+def coverage(models: pd.DataFrame, target: str, candidates: Sequence[str], by: str = "kind", level: float = LEVEL) -> pd.DataFrame:
+    """The whole method, its interval included, tried on each group of models that it has never seen.
 
     Args:
-        values: (n, M) finite measures.
-        gap: (n,) fractions.
-        groups: (n,) cells, as for ``intervals``.
-        held_out: (n,) what is left out together: the cells, or something coarser such as the architecture, to try the step to another kind.
-        train_accuracy: (n,) fractions, see ``possible``.
+        models: see ``choose``.
+        target: see ``choose``.
+        candidates: see ``choose``.
+        by: column whose groups are left out, one after the other.
         level: of the intervals.
-        most: measures to take, see ``fit``.
 
     Returns:
-        The trial; NaN where fewer than 2 groups are there, or the rest is too small for an interval.
+        model_id, group, truth, predicted, low, high; no row for a group without which too few configurations are left.
     """
-    x, g, cells, train = (np.asarray(item) for item in (values, gap, groups, train_accuracy))
-    codes, names = pd.factorize(np.asarray(held_out))
-    rows = []
-    for group in range(len(names)) if len(names) > 1 else ():
-        out = codes == group
-        low_high = possible(intervals(x[~out], g[~out], cells[~out], x[out], level, most), train[out])
-        guess = possible(predict_gap(fit(x[~out], g[~out], most), x[out])[:, None], train[out])[:, 0]
-        hit = np.where(np.isnan(low_high).any(1), np.nan, (low_high[:, 0] <= g[out]) & (g[out] <= low_high[:, 1]))
-        width = low_high[:, 1] - low_high[:, 0]
-        rows += list(
-            zip(hit, np.abs(g[out] - guess), np.abs(g[out] - g[~out].mean()), width, np.full(out.sum(), 1 / out.sum()), strict=True)
-        )
-    if not rows:
-        return Trial(len(g), len(names), np.nan, level, np.nan, np.nan, np.nan)
-    hit, error, mean_error, width, weight = np.array(rows, dtype=float).T
-    return Trial(
-        len(g), len(names), float(np.average(hit, weights=weight)), level, error.mean(), mean_error.mean(), float(np.median(width))
-    )
+    parts = []
+    for group, inside in models.groupby(by, sort=False):
+        rest = models[models[by] != group]
+        if rest["cell"].nunique() >= FEWEST_CONFIGURATIONS:
+            found = predictor(rest, target, candidates, level)
+            parts.append(held(inside.assign(group=group), found))
+    columns = ["model_id", "group", "truth", "predicted", "low", "high"]
+    return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
 
 
-def unaided_residuals(gap: ArrayLike, groups: ArrayLike) -> _Array:
-    """Error of a prediction that needs no measure: each gap minus the mean gap of the other groups, (n,); NaN for a single group."""
-    g, (codes, names) = np.asarray(gap, dtype=float), pd.factorize(np.asarray(groups))
-    return g - np.array([g[codes != group].mean() if len(names) > 1 else np.nan for group in range(len(names))])[codes]
+def held(models: pd.DataFrame, found: Predictor) -> pd.DataFrame:
+    """Models whose truth is known, with it, what is predicted of them, and the interval: truth, predicted, low, high."""
+    predicted = found.predicted(models)
+    interval = {"predicted": predicted, "low": predicted - found.half, "high": predicted + found.half}
+    return models.assign(truth=models[found.target].astype(float), **interval)
 
 
-class Ranks(NamedTuple):
-    """Where each checkpoint may stand among its like, 1 the smallest gap."""
+def summary(tried: pd.DataFrame) -> dict[str, float]:
+    """How predictions of a table as that of ``coverage`` did.
 
-    best: _Array  # (m,) probability that it has the smallest gap
-    low: _Array  # (m,) 10 % quantile of its rank
-    high: _Array  # (m,) 90 % quantile
+    Returns:
+        models, error_points (mean absolute), inside (models in their interval), covered (the share), covered_low and covered_high (its
+        95 % binomial interval, Wilson 1927), width_points (median).
+    """
+    known = tried.dropna(subset=["truth", "predicted"])
+    inside = int(known["truth"].between(known["low"], known["high"]).sum())
+    low, high = wilson(inside, len(known))
+    return {
+        "models": len(known),
+        "error_points": 100 * float((known["truth"] - known["predicted"]).abs().mean()),
+        "inside": inside,
+        "covered": inside / len(known) if len(known) else np.nan,
+        "covered_low": low,
+        "covered_high": high,
+        "width_points": 100 * float((known["high"] - known["low"]).median()),
+    }
 
 
-def rank_probabilities(
-    values: ArrayLike,
-    gap: ArrayLike,
-    groups: ArrayLike,
-    new: ArrayLike,
-    train_accuracy: ArrayLike,
-    *,
-    doubtful: ArrayLike | None = None,
-    draws: int = 1000,
-    seed: int = 0,
-) -> Ranks:
-    """Probability that each checkpoint truly has the smallest gap, by the bootstrap of prediction; Davison and Hinkley 1997, section 6.3.3.
+def wilson(successes: int, trials: int, level: float = 0.95) -> tuple[float, float]:
+    """Interval of a proportion; Wilson 1927. NaN without a trial."""
+    if not trials:
+        return np.nan, np.nan
+    found = scipy.stats.binomtest(successes, trials).proportion_ci(level, "wilson")
+    return float(found.low), float(found.high)
 
-    Each draw resamples whole cells, chooses the measures and fits anew, predicts every checkpoint, and adds to each a residual of a model
-    whose cell had been left out, drawn by cell. So both the uncertain regression and what it cannot explain are in the probability. The
-    residuals of checkpoints are drawn independently: where they err together, as a shift of all, the order is surer than stated.
+
+def weighed(predicted: ArrayLike, error: ArrayLike, right: ArrayLike, images: int) -> tuple[Array, Array]:
+    """Predicted accuracies and counts on labelled images, each by the inverse of its variance; and the standard deviation of that mean.
+
+    The variance of a count is ``p (1 - p) / n``, p with two images more of which one is right, so that a count of none or all has one too.
 
     Args:
-        values: (n, M) finite measures of the study's models.
-        gap: (n,) fractions.
-        groups: (n,) cells.
-        new: (m, M) measures of the checkpoints.
-        train_accuracy: (m,) of the checkpoints, see ``possible``.
-        doubtful: (m,) bool, which of the new ones are of another kind than the study's: the residuals drawn for them are no smaller than
-            those of the mean gap, which needs no measure.
-        draws: of the bootstrap.
-        seed: of all that is drawn.
-
-    Returns:
-        Probabilities that sum to 1 over the m checkpoints and the quantiles of their ranks, ties shared; NaN for a checkpoint with an
-        undefined measure, and for all where fewer than 4 cells or no draw are there.
+        predicted: (m,) accuracies.
+        error: (m,) or one, standard deviation of the predictions' errors; infinite leaves the count alone.
+        right: (m,) labelled images that each network is right on.
+        images: labelled images.
     """
-    x, g, fresh, train = (np.asarray(item, dtype=float) for item in (values, gap, new, train_accuracy))
-    codes, names = pd.factorize(np.asarray(groups))
-    defined = np.isfinite(fresh).all(1)
-    best, low, high = (np.full(len(fresh), np.nan) for _ in range(3))
-    if len(names) < FEWEST or draws < 1 or not defined.any():
-        return Ranks(best, low, high)
-    generator = np.random.default_rng(seed)
-    own, unaided = left_out_predictions(x, g, codes, fresh[:0])[0], unaided_residuals(g, codes)
-    larger = np.where(np.abs(unaided) > np.abs(own), unaided, own)
-    chosen = np.zeros(len(fresh), dtype=bool) if doubtful is None else np.asarray(doubtful, dtype=bool)
-    residuals = np.where(chosen, larger[:, None], own[:, None])[:, defined]
-    columns = np.arange(residuals.shape[1])
-    members = [np.flatnonzero(codes == group) for group in range(len(names))]
-    drawn = np.empty((draws, int(defined.sum())))
-    for row in drawn:
-        rows = np.concatenate([members[group] for group in generator.integers(len(names), size=len(names))])
-        noise = [generator.choice(members[group]) for group in generator.integers(len(names), size=len(row))]
-        row[:] = possible((predict_gap(fit(x[rows], g[rows]), fresh[defined]) + residuals[noise, columns])[:, None], train[defined])[:, 0]
-    smallest = drawn == drawn.min(1, keepdims=True)
-    best[defined] = (smallest / smallest.sum(1, keepdims=True)).mean(0)
-    ranks = pd.DataFrame(drawn).rank(axis=1).to_numpy()
-    low[defined], high[defined] = np.quantile(ranks, [0.1, 0.9], axis=0)
-    return Ranks(best, low, high)
+    p, counted = np.asarray(predicted, dtype=float), np.asarray(right, dtype=float)
+    share = (counted + 1) / (images + 2)
+    precision, own = 1 / np.asarray(error, dtype=float) ** 2, images / (share * (1 - share))
+    mean = (np.where(precision > 0, p, 0) * precision + counted / images * own) / (precision + own)
+    return mean, 1 / np.sqrt(precision + own)

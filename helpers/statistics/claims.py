@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from helpers.files import read_json, write_json
 
-QUESTIONS = ("r_gap", "tau_gap", "r_test_accuracy", "tau_test_accuracy", "r_gap_given_fit", "r_gap_given_all")
+QUESTIONS = ("r_gap", "tau_gap", "r_test_accuracy", "r_gap_given_fit", "r_gap_given_all")
 ADDED = "added_error_points"
 OF_KINDS = ("r_gap_within_kinds", "saved_error_points")  # of a run at its stop: within kinds of training, and with a kind left out
 SIDES = {"below": -1, "above": 1}
@@ -39,7 +39,8 @@ def check_claims(claims: Any, measures: Sequence[str] | None = None) -> list[dic
         measures: columns that can be claimed of; None does not check them.
 
     Raises:
-        ValueError: no list of mappings, an item that is missing or unknown, a value that is not allowed, or more than three primary claims.
+        ValueError: no list of mappings, an item that is missing or unknown, a value that is not allowed, one text with opposite
+            sides, or more than three primary claims.
     """
     if not isinstance(claims, Sequence) or isinstance(claims, str) or not all(isinstance(claim, Mapping) for claim in claims):
         raise ValueError(f"the claims are {claims!r}; write a list of mappings, each with {', '.join(_NEEDED)}")
@@ -59,6 +60,10 @@ def check_claims(claims: Any, measures: Sequence[str] | None = None) -> list[dic
         for name in ("published", "errs_at_most"):
             if type(claim.get(name, 0)) not in (int, float) or not abs(claim.get(name, 0)) <= sys.float_info.max:
                 raise ValueError(f"claim {number} ({claim['claim']}) has {name} {claim[name]!r}, which must be a number")
+    sides: dict[str, str] = {}
+    for claim in claims:
+        if sides.setdefault(claim["claim"], claim["side"]) != claim["side"]:
+            raise ValueError(f"two claims say {claim['claim']!r}, one below and one above 0; take one of them out, or word them apart")
     primary = sum(bool(claim.get("primary", False)) for claim in claims)
     if primary > MOST_PRIMARY:
         raise ValueError(f"{primary} claims are primary; at most {MOST_PRIMARY} can be, so mark the others primary: false")

@@ -1,7 +1,7 @@
-"""Correlations as functions of values and weights: linear, partial and rank correlation of many measures in many draws at once.
+"""Linear, partial and rank correlation of many measures with a target, in many draws of models at once.
 
-A measure is a column of values (n, M), or has other values in every draw (B, n, M), as where its images are drawn. Weights (B, n) count how
-often each model is in each draw; without weights every model counts once. NaN drops a model for that measure alone.
+A measure is a column of values (n, M), or (B, n, M) where they differ between draws. Weights (B, n) count how often each model is in each
+draw; without weights each counts once. A value that is not finite leaves a model out for that measure alone.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,12 +18,15 @@ PAIR_LIMIT = 4_000  # models; above, the table of all pairs is not built
 _ENTRIES = 4_000_000  # numbers in a temporary array
 
 
-def level_codes(name: str, values: ArrayLike) -> Codes:
-    """Number the levels of a hyperparameter: (n,) values -> (n,) codes from 0; floats are equal within 1e-9, relative.
+def finite_mean(values: Array) -> Array:
+    """Mean over the first axis of what is finite, NaN where nothing is."""
+    known = np.isfinite(values)
+    counts = known.sum(0)
+    return np.where(known, values, 0).sum(0) / np.where(counts > 0, counts, np.nan)
 
-    Raises:
-        ValueError: values are missing.
-    """
+
+def level_codes(name: str, values: ArrayLike) -> Codes:
+    """Number the levels of a hyperparameter from 0: (n,) -> (n,); floats that agree to 1e-9 are one level."""
     column = pd.Series(values)
     if column.isna().any():
         raise ValueError(f"hyperparameter {name!r} has {int(column.isna().sum())} missing values; every model needs one")
@@ -36,17 +39,8 @@ def level_codes(name: str, values: ArrayLike) -> Codes:
 
 
 def design(models: pd.DataFrame, categorical: Sequence[str] = (), linear: Sequence[str] = ()) -> Array:
-    """Columns to hold fixed (n, k): one indicator per level of each categorical column but its first, and the linear ones standardised.
-
-    Levels are those of ``level_codes``. The intercept is not among the columns; whoever fits adds it.
-
-    Raises:
-        ValueError: a column that is absent or has values that are missing or infinite.
-    """
+    """Columns to hold fixed (n, k): an indicator of each level but the first, and linear columns standardised; no intercept."""
     columns = [np.empty((len(models), 0))]
-    for name in (*categorical, *linear):
-        if name not in models:
-            raise ValueError(f"the models have no column {name!r} to hold fixed; they have {', '.join(map(str, models.columns))}")
     for name in categorical:
         codes = level_codes(name, models[name])
         columns.append(np.equal.outer(codes, np.arange(1, codes.max(initial=0) + 1)).astype(float))
@@ -59,23 +53,10 @@ def design(models: pd.DataFrame, categorical: Sequence[str] = (), linear: Sequen
 
 
 def partial_correlation(x: ArrayLike, y: ArrayLike, given: Array | None = None, weights: Array | None = None) -> Array:
-    """Correlation of each measure with a target, least squares on the ``given`` columns and an intercept taken out of both.
+    """Pearson's r of measures with a target (n,) or (B, n), least squares on ``given`` (n, k) and an intercept taken out of both.
 
-    Without ``given`` it is Pearson's r. With weights the regression is weighted too, so that a draw that holds a model twice gives what
-    the repeated rows would give.
-
-    Args:
-        x: (n,) or (n, M) measures, or (B, n, M) where they differ between draws.
-        y: (n,) target, or (B, n).
-        given: (n, k), see ``design``.
-        weights: (B, n), not negative; None counts every model once.
-
-    Returns:
-        (B, M) in [-1, 1], or (M,) without weights. NaN with no degree of freedom (n < rank + 2, the intercept in the rank), and where a
-        residual vanishes to rounding, as for a constant.
-
-    Raises:
-        ValueError: shapes that do not agree.
+    With weights the regression is weighted too: a draw that holds a model twice gives what the repeated rows would. (B, M), or (M,)
+    without weights; NaN with no degree of freedom, and where a residual vanishes to rounding, as for a constant.
     """
     x, y, w = checked(x, y, weights)
     result = np.full((len(w), x.shape[-1]), np.nan)
@@ -86,32 +67,30 @@ def partial_correlation(x: ArrayLike, y: ArrayLike, given: Array | None = None, 
         known, target = x[..., kept, :][..., columns], residuals(y[..., kept, None], basis)[..., 0]
         values = residuals(known, basis) if x.ndim == 2 else None
         step = max(1, _ENTRIES // (len(basis) * max(basis.shape[1], len(columns))))
-        for start in range(0, len(w), step):
-            rows = slice(start, start + step)
+        for rows in (slice(start, start + step) for start in range(0, len(w), step)):
             own = residuals(known[rows], basis) if values is None else values
             result[rows, columns] = _weighted(own, target if len(target) == 1 else target[rows], basis, w[rows][:, kept])
     return result if weights is not None else result[0]
 
 
 def pearson(x: ArrayLike, y: ArrayLike) -> float:
-    """Linear correlation of one measure (n,) with one target (n,), NaN where undefined; Du et al. 2024, equation (7)."""
+    """Linear correlation of two columns (n,), NaN where undefined; Du et al. 2024, equation (7)."""
     return float(partial_correlation(x, y)[0])
 
 
 def checked(x: ArrayLike, y: ArrayLike, weights: Array | None) -> tuple[Array, Array, Array]:
-    """Measures as (n, M) or (B, n, M), target as (1, n) or (B, n), weights as (B, n); a ValueError where they do not agree."""
+    """Measures as (n, M) or (B, n, M), target as (1, n) or (B, n), weights as (B, n); refused where they do not agree."""
     x, y = np.asarray(x, dtype=float), np.atleast_2d(np.asarray(y, dtype=float))
     x = x[:, None] if x.ndim == 1 else x
     w = np.ones((1, y.shape[1])) if weights is None else np.asarray(weights)
-    if x.ndim not in (2, 3) or w.ndim != 2 or not x.shape[-2] == y.shape[1] == w.shape[1]:
-        raise ValueError(f"measures, target and weights need the same models, got shapes {x.shape}, {y.shape} and {w.shape}")
-    if len(y) not in (1, len(w)) or (x.ndim == 3 and len(x) != len(w)):
-        raise ValueError(f"values that differ between draws need {len(w)} draws as the weights, got shapes {x.shape} and {y.shape}")
+    alike = x.ndim in (2, 3) and w.ndim == 2 and x.shape[-2] == y.shape[1] == w.shape[1]
+    if not alike or len(y) not in (1, len(w)) or (x.ndim == 3 and len(x) != len(w)):
+        raise ValueError(f"measures, target and weights need the same models and draws, got shapes {x.shape}, {y.shape} and {w.shape}")
     return x, y, w
 
 
 def finite_groups(x: Array, y: Array) -> Iterator[tuple[NDArray[np.bool_], NDArray[np.intp]]]:
-    """Groups of measures that are known for the same models: the (n,) mask of these, and the numbers of the columns."""
+    """Measures that are known for the same models: the (n,) mask of these, and the numbers of the columns."""
     known = np.isfinite(x) if x.ndim == 2 else np.isfinite(x).any(0)
     known &= np.isfinite(y).any(0)[:, None]
     groups = pd.factorize(np.array([np.packbits(column).tobytes() for column in known.T], dtype=object))[0]
@@ -156,90 +135,67 @@ def _weighted(x: Array, y: Array, basis: Array, w: Array) -> Array:
 
 
 def kendall(x: ArrayLike, y: ArrayLike, weights: Array | None = None) -> Array:
-    """Rank correlation tau-b of each measure with a target, exact in every draw: ``(C - D) / sqrt(U_x U_y)``; Kendall 1945.
-
-    C and D count concordant and discordant pairs of models, U those that differ in x, or in y. Two copies of one model tie.
-
-    Args and result as for ``partial_correlation``, for whole weights; with weights NaN above ``PAIR_LIMIT`` models. NaN for fewer than 3
-    models or a constant.
-    """
+    """Rank correlation tau-b (Kendall 1945), exact in every draw of whole weights, two copies of a model tied; NaN below 3 models."""
     if weights is None:
         x, y, _ = checked(x, y, None)
         known = np.isfinite(x) & np.isfinite(y[0])[:, None]
         pairs = ((column[kept], y[0][kept]) for column, kept in zip(x.T, known.T, strict=True))
         return np.array([scipy.stats.kendalltau(*pair).statistic if len(pair[0]) > 2 else np.nan for pair in pairs])
-    signed, differ_x, differ_y, _ = pair_sums(x, y, weights)
+    signed, differ_x, differ_y, _ = pair_counts(x, y, weights)
     return signed / np.sqrt(np.where((product := differ_x * differ_y) > 0, product, np.nan))
 
 
 def gamma(x: ArrayLike, y: ArrayLike, weights: Array | None = None) -> Array:
-    """Rank correlation over the pairs of models that tie in neither, ``(C - D) / (C + D)``, in every draw; Goodman and Kruskal 1954.
-
-    Args and result as for ``kendall``. A measure picks the smaller gap of two in a fraction of ``(1 - gamma) / 2`` of the pairs when larger
-    is better, and ``(1 + gamma) / 2`` when smaller is.
-    """
-    signed, _, _, differ = pair_sums(x, y, checked(x, y, weights)[2])
+    """Rank correlation over the pairs of models that tie in neither, ``(C - D) / (C + D)`` (Goodman and Kruskal 1954); see ``kendall``."""
+    signed, _, _, differ = pair_counts(x, y, weights)
     found = signed / np.where(differ > 0, differ, np.nan)
     return found if weights is not None else found[0]
 
 
-def pair_sums(x: ArrayLike, y: ArrayLike, weights: Array) -> tuple[Array, Array, Array, Array]:
-    """Weighted counts over pairs of models in every draw: concordant minus discordant, unequal in x, in y, and in both; each (B, M).
+def pair_counts(x: ArrayLike, y: ArrayLike, weights: Array | None = None) -> Array:
+    """Weighted counts over pairs of models: concordant minus discordant, unequal in x, in y, and in both: (4, B, M).
 
-    All NaN above ``PAIR_LIMIT`` models and below 3.
+    NaN above ``PAIR_LIMIT`` models and below 3.
     """
     x, y, w = checked(x, y, weights)
-    models, measures = x.shape[-2:]
     x = np.where(np.isfinite(y).all(0)[:, None], x, np.nan)
-    sums = np.full((4, len(w), measures), np.nan)
-    if x.ndim == 3 and 3 <= models <= PAIR_LIMIT:
-        for draw in range(len(w)):
-            sums[:, draw] = _pairs_of_draw(x[draw], y[0 if len(y) == 1 else draw], w[draw])
-    elif 3 <= models <= PAIR_LIMIT:
-        step = max(1, 25 * _ENTRIES // models**2)
-        for start in range(0, measures, step):
-            columns = slice(start, start + step)
-            sums[..., columns] = _pairs_of_fixed(x[:, columns], y, w)
-    # Products of whole weights are exact in single precision, and so are their sums, up to 16.7 million.
-    return tuple(sums)
+    counts = np.full((4, len(w), x.shape[-1]), np.nan)
+    if not 3 <= x.shape[-2] <= PAIR_LIMIT:
+        return counts
+    if x.ndim == 3:  # the measures of a draw in the place of draws of the target, which are compared faster
+        for draw, drawn in enumerate(w > 0):
+            own, target, weight = x[draw, drawn], y[draw if len(y) > 1 else 0, drawn], w[draw, drawn]
+            for kept, columns in finite_groups(own, target[None]):
+                found = _counted(target[kept, None], own[kept][:, columns].T, weight[None, kept])
+                counts[:, draw, columns] = found[[0, 2, 1, 3], :, 0]
+        return counts
+    step = max(1, 25 * _ENTRIES // len(x) ** 2)
+    for start in range(0, x.shape[1], step):
+        for kept, columns in finite_groups(x[:, start : start + step], y):
+            counts[:, :, start + columns] = _counted(x[np.ix_(kept, start + columns)], y[:, kept], w[:, kept])
+    return counts
 
 
-def _pairs_of_draw(x: Array, y: Array, w: Array) -> Array:
-    """The four sums of one draw of measures (n, M), each unequal pair counted where its first model is the larger: (4, M)."""
-    drawn = w > 0
-    x, y, w = x[drawn].T, y[drawn], w[drawn].astype(np.float32)
-    larger = (x[:, :, None] > x[:, None, :]).reshape(len(x), -1).astype(np.float32)
-    pairs = np.multiply.outer(w, w)
-    signs = np.subtract(y[:, None] > y, y[:, None] < y, dtype=np.float32)
-    signed, differ_x, differ = (larger @ np.stack([pairs * signs, pairs, pairs * np.abs(signs)]).reshape(3, -1).T).T
-    known = np.isfinite(x).astype(np.float32)
-    differ_y = (known @ (pairs * (signs > 0)) * known).sum(1)
-    return np.stack([signed, differ_x, differ_y, differ])
-
-
-def _pairs_of_fixed(x: Array, y: Array, w: Array) -> Array:
-    """The four sums of measures (n, M) that are the same in all draws, over the pairs of models, each once."""
-    one, other = np.triu_indices(len(x), 1)
-    known, signs = np.isfinite(x), _signs(x.T, one, other).T
-    unequal = None if np.count_nonzero(signs) == signs.size else np.abs(signs)  # without a tie, which is the rule for measures
-    both = None if known.all() else (known[one] & known[other]).astype(np.float32)
-    sums, w, alone = np.empty((4, len(w), x.shape[1])), w.astype(np.float32), bool((w == 1).all())
-    step = max(1, _ENTRIES // len(one))
-    for start in range(0, len(w), step):
-        rows = slice(start, start + step)
-        order, own = _signs(y if len(y) == 1 else y[rows], one, other), w[rows]
-        pairs = np.ones((1, 1), dtype=np.float32) if alone else own[:, one] * own[:, other]
-        differ = pairs * np.abs(order)
-        sums[0, rows] = (pairs * order) @ signs
-        sums[2, rows] = differ.sum(1, dtype=float)[:, None] if both is None else differ @ both
+def _counted(x: Array, y: Array, w: Array) -> Array:
+    """The four counts of finite measures (n, M); sums of products of whole weights are exact in float32 up to 16.7 million."""
+    (n, count), rounds = x.shape, max(len(y), len(w))
+    if n < 2:
+        return np.zeros((4, rounds, count))
+    signs = np.subtract(x[:, None] > x, x[:, None] < x, dtype=np.float32).reshape(n * n, count)
+    unequal = np.abs(signs) if np.count_nonzero(signs) < n * (n - 1) * count else None  # few measures tie
+    table = np.hstack([signs, np.ones((n * n, 1), dtype=np.float32), *([] if unequal is None else [unequal])])
+    found, w = np.zeros((4, rounds, count)), w[:1].astype(np.float32) if (w == w[:1]).all() else w.astype(np.float32)
+    if len(w) == 1:
+        table *= np.multiply.outer(w[0], w[0]).reshape(n * n, 1)
+    step = max(1, _ENTRIES // n**2)
+    for rows in (slice(start, start + step) for start in range(0, rounds, step)):
+        weight, order = (values[rows] if len(values) > 1 else values for values in (w, y))
+        larger = (order[:, :, None] > order[:, None]).astype(np.float32)
+        pairs = weight[:, :, None] * weight[:, None] if unequal is not None or len(w) > 1 else None
+        sums = (larger * pairs if len(w) > 1 else larger).reshape(-1, n * n) @ table
+        found[0, rows], found[2, rows] = sums[:, :count], sums[:, [count]]
         if unequal is None:
-            sums[1, rows] = ((own.sum(1, dtype=float) ** 2 - (own**2).sum(1, dtype=float)) / 2)[:, None]
-            sums[3, rows] = sums[2, rows]
+            found[1, rows], found[3, rows] = (weight.sum(1, keepdims=True) ** 2 - (weight**2).sum(1, keepdims=True)) / 2, sums[:, [count]]
         else:
-            sums[1, rows], sums[3, rows] = unequal.sum(0, dtype=float) if alone else pairs @ unequal, differ @ unequal
-    return sums
-
-
-def _signs(values: Array, one: Codes, other: Codes) -> NDArray[np.float32]:
-    """Sign of the difference of each pair, 0 where one is NaN: (K, n) -> (K, pairs)."""
-    return np.subtract(values[:, one] > values[:, other], values[:, one] < values[:, other], dtype=np.float32)
+            found[1, rows], found[3, rows] = pairs.reshape(-1, n * n) @ unequal / 2, sums[:, count + 1 :]
+    return found

@@ -4,49 +4,23 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
 
-from helpers.statistics.correlations import Array, Codes, design, level_codes
-from helpers.statistics.resampling import (
-    DRAWS,
-    cell_weights,
-    correlated,
-    drawn_with_images,
-    of_models,
-    percentile_interval,
-)
+from helpers.statistics.correlations import Array, Codes, design, finite_mean, level_codes
+from helpers.statistics.draws import Draws
 
 ALL = "all"
 POOLED, WITHIN, GIVEN_ALL, GIVEN_ONE, GRANULATED = "pooled", "within a level", "given all", "given one", "granulated"
-SHIFT_COLUMNS = ["measure", "column", "level", "n", "cells", "change", "shift", "ci_low", "ci_high", "r", "r_low", "r_high"]
-_R = ["pearson_r", "ci_low", "ci_high"]
 CONFOUNDER_COLUMNS = ["measure", "kind", "hyperparameter", "level", "n", "r", "ci_low", "ci_high", "published"]
 
 
-def check_columns(catalogue: pd.DataFrame, measures: Mapping[str, int], *needed: str) -> None:
-    """Refuse a catalogue without a column that is needed, and a direction that is not +1 or -1.
-
-    Raises:
-        ValueError: naming all absent columns, or all odd directions.
-    """
-    if absent := [name for name in ("gap", *needed, *measures) if name not in catalogue]:
-        raise ValueError(f"the catalogue has no column {', '.join(absent)}")
-    if odd := {name: direction for name, direction in measures.items() if direction not in (1, -1)}:
-        raise ValueError(f"directions {odd} must be +1 (larger is better) or -1 (larger is worse)")
+def varied_axes(models: pd.DataFrame, axes: Sequence[str]) -> list[str]:
+    """The hyperparameters that have more than one level among these models."""
+    return [name for name in axes if models[name].nunique() > 1]
 
 
-def arrays_of(catalogue: pd.DataFrame, measures: Mapping[str, int], axes: Sequence[str]) -> tuple[Array, Array, Codes]:
-    """Measures that grow with the gap when they work (n, M), the gap (n,), and the level of each hyperparameter (n, A).
-
-    Raises:
-        ValueError: an absent column, no axis, a direction that is not +1 or -1, or a missing hyperparameter.
-    """
-    check_columns(catalogue, measures, *axes)
-    if not axes:
-        raise ValueError("there are no hyperparameters; name one axis at least")
-    values = catalogue[list(measures)].to_numpy(dtype=float) * -np.array(list(measures.values()), dtype=float)
-    levels = np.stack([level_codes(name, catalogue[name]) for name in axes], axis=1)
-    return values, catalogue["gap"].to_numpy(dtype=float), levels
+def levels_of(models: pd.DataFrame, axes: Sequence[str]) -> Codes:
+    """The level of each hyperparameter, see ``level_codes``: (n, A)."""
+    return np.array([level_codes(name, models[name]) for name in axes], dtype=np.int64).reshape(len(axes), len(models)).T
 
 
 def joint_codes(columns: Sequence[Codes], models: int) -> Codes:
@@ -57,236 +31,93 @@ def joint_codes(columns: Sequence[Codes], models: int) -> Codes:
     return joint
 
 
-def cell_means(values: Array, cells: Codes) -> Array:
-    """Average the models of each cell, leaving out NaN: (n, M) -> (C, M), cells in order of their codes."""
-    mantissa, exponent = np.frexp(pd.DataFrame(values).groupby(cells).mean().to_numpy())
+def configuration_means(values: Array, configurations: Codes) -> Array:
+    """Average the models of each configuration, leaving out NaN: (n, M) -> (C, M), in order of their codes."""
+    mantissa, exponent = np.frexp(pd.DataFrame(values).groupby(configurations).mean().to_numpy())
     # Rounded to 40 bits: repeats that are equal would else differ by the rounding of their mean, and ties would get an order.
     return np.ldexp(np.rint(np.ldexp(mantissa, 40)), exponent - 40)
 
 
-def granulated_kendall(catalogue: pd.DataFrame, measures: Mapping[str, int], axes: Sequence[str]) -> pd.DataFrame:
+def granulated_kendall(models: pd.DataFrame, measures: Sequence[str], axes: Sequence[str]) -> pd.DataFrame:
     """Rank correlation with the gap while only one hyperparameter changes: granulated Kendall; Jiang et al. 2020, equations (6) and (7).
 
-    For axis i, ``psi_i`` is the mean over the settings of the other axes of ``tau = 1 / (k (k - 1)) sum_{a != b} sgn(C_a - C_b)
-    sgn(G_a - G_b)`` over the k cells of the setting, with C = -direction * measure and G the gap; ``Psi = mean_i psi_i``. A tie adds 0.
-    The models of one cell are averaged first. A setting with one cell only is left out.
-
-    Args:
-        catalogue: one row per model: gap, the axes and a column per measure.
-        measures: column to direction, +1 when a larger value promises a smaller gap, else -1.
-        axes: the hyperparameters; floats are equal within 1e-9, relative.
-
-    Returns:
-        One row per measure and hyperparameter, with "all" for Psi last: psi in [-1, 1], positive for a measure that works; groups, the
-        settings it averages; n models, dropped (not finite). An axis without a setting of two cells is NaN and not in Psi.
-
-    Raises:
-        ValueError: an absent column, no axis, a direction that is not +1 or -1, or a missing hyperparameter.
+    For axis i, ``psi_i`` is the mean over the settings of the other axes of ``tau = 1 / (k (k - 1)) sum_{a != b} sgn(mu_a - mu_b)
+    sgn(G_a - G_b)`` over the k configurations of the setting, means of their models; a tie adds 0. One row per measure and axis: psi, and
+    n models; "all" is ``Psi = mean_i psi_i``. NaN, and not in Psi, for an axis without a setting of two configurations.
     """
-    values, gap, levels = arrays_of(catalogue, measures, axes)
-    finite = np.isfinite(values) & np.isfinite(gap)[:, None]
-    cells = joint_codes(levels.T, len(levels))
+    values, gap, levels = models[list(measures)].to_numpy(dtype=float), models[["gap"]].to_numpy(dtype=float), levels_of(models, axes)
+    finite = np.isfinite(values) & np.isfinite(gap)
+    configurations = joint_codes(levels.T, len(levels))
     # The gap is averaged over the models where the measure is finite, hence once per measure.
-    x, y = (cell_means(np.where(finite, table, np.nan), cells) for table in (values, gap[:, None]))
-    levels = levels[np.unique(cells, return_index=True)[1]]
-    psi, groups = np.empty((len(axes) + 1, len(measures))), np.zeros((len(axes) + 1, len(measures)), dtype=np.int64)
-    for axis in range(len(axes)):
-        rest = joint_codes(np.delete(levels, axis, axis=1).T, len(levels))
-        psi[axis], groups[axis] = _mean_tau(x, y, rest)
-    psi[-1], groups[-1] = mean_where(psi[:-1], np.isfinite(psi[:-1])), groups[:-1].sum(0)
-    rows = []
-    for column, name in enumerate(measures):
-        counts = {"n": int(finite[:, column].sum()), "dropped": int((~finite[:, column]).sum())}
-        for number, axis in enumerate([*axes, ALL]):
-            row = {"measure": name, "hyperparameter": axis, "psi": psi[number, column], "groups": groups[number, column]}
-            rows.append(row | counts)
-    return pd.DataFrame(rows)
+    x, y = (configuration_means(np.where(finite, table, np.nan), configurations) for table in (values, gap))
+    levels = levels[np.unique(configurations, return_index=True)[1]]
+    psi = [_mean_tau(x, y, joint_codes(np.delete(levels, axis, axis=1).T, len(levels))) for axis in range(len(axes))]
+    psi = np.array(psi).reshape(len(axes), len(measures))
+    psi, names = np.vstack([psi, finite_mean(psi)]), [*axes, ALL]
+    table = {"measure": np.repeat(list(measures), len(names)), "hyperparameter": names * len(measures), "psi": psi.T.ravel()}
+    return pd.DataFrame(table | {"n": np.repeat(finite.sum(0), len(names))})
 
 
-def _mean_tau(x: Array, y: Array, rest: Codes) -> tuple[Array, Codes]:
-    """Mean of tau-a over the groups of cells with the same ``rest``, and how many groups have two: (C, M) -> (M,) each."""
+def _mean_tau(x: Array, y: Array, rest: Codes) -> Array:
+    """Mean of tau-a over the groups of configurations with the same ``rest``: (C, M) -> (M,)."""
     taus = [np.empty((0, x.shape[1]))]
     for rows in pd.Series(rest).groupby(rest).indices.values():
         one, other = (rows[places] for places in np.triu_indices(len(rows), 1))
-        agreement = np.sign(x[one] - x[other]) * np.sign(y[one] - y[other])
-        taus.append(mean_where(agreement, np.isfinite(agreement))[None])
-    known = np.isfinite(taus := np.vstack(taus))
-    return mean_where(taus, known), known.sum(0)
+        taus.append(finite_mean(np.sign(x[one] - x[other]) * np.sign(y[one] - y[other]))[None])
+    return finite_mean(np.vstack(taus))
 
 
-def mean_where(values: Array, chosen: NDArray[np.bool_]) -> Array:
-    """Mean over the first axis of the chosen values, NaN where there is none."""
-    counts = chosen.sum(0)
-    return np.where(chosen, values, 0).sum(0) / np.where(counts > 0, counts, np.nan)
-
-
-def confounders(
-    models: pd.DataFrame,
-    measures: Sequence[str],
-    axes: Sequence[str],
-    *,
-    theirs: Mapping[str, float] | None = None,
-    images: Mapping[str, ArrayLike] | None = None,
-    resamples: int = DRAWS,
-    seed: int = 0,
-) -> pd.DataFrame:
+def confounders(draws: Draws, measures: Sequence[str], axes: Sequence[str], theirs: Mapping[str, float] | None = None) -> pd.DataFrame:
     """Put the pooled correlation of each measure with the gap beside what is left of it with hyperparameters held fixed.
 
-    Every r has the sign of the raw measure: one that grows with better generalization has a negative r. A correlation that is strong in
-    all models and weak or reversed within levels comes from the hyperparameter: Simpson's paradox.
-
-    Args:
-        models: one row per model: gap, cell, the axes and a column per measure.
-        measures: the columns.
-        axes: hyperparameters with more than one level; there may be none.
-        theirs: the paper's pooled r by measure.
-        images: values of single images, see ``resampling.drawn_with_images``.
-        resamples: of the intervals, see ``resampling.correlated``.
-        seed: of the resampling.
-
-    Returns:
-        ``CONFOUNDER_COLUMNS``, per measure: "pooled"; "within a level" of each hyperparameter; "given all" and "given one", partial
-        correlations; "granulated", Kendall's tau while one hyperparameter changes, and its mean ("all"), without interval. NaN where
-        undefined.
+    A correlation that is strong in all models and weak or reversed within levels comes from the hyperparameter: Simpson's paradox.
+    ``theirs`` is the paper's pooled r by measure. ``CONFOUNDER_COLUMNS``, per measure: "pooled"; "within a level" of each axis; "given
+    all" and "given one", partial correlations; "granulated", see ``granulated_kendall``, without interval.
     """
-    names, drawing, theirs = list(measures), {"draws": resamples, "seed": seed}, theirs or {}
-    check_columns(models, dict.fromkeys(names, 1), *axes)
+    models, names = draws.models, list(measures)
     if not names:
         return pd.DataFrame(columns=CONFOUNDER_COLUMNS)
-    drawn = drawn_with_images(models, names, images, resamples, seed)
-    pooled = correlated(models, names, drawn=drawn, **drawing)
-    parts = [pooled.assign(kind=POOLED, hyperparameter=ALL, published=pooled["measure"].map(theirs).astype(float))]
+    pooled = draws.correlations(names, tau=False)
+    parts = [pooled.assign(kind=POOLED, hyperparameter=ALL, published=pooled["measure"].map(theirs or {}).astype(float))]
     for axis in axes:
         codes = level_codes(axis, models[axis])
         for rows in (codes == number for number in range(codes.max(initial=-1) + 1)):
-            found = correlated(models[rows], names, drawn=of_models(drawn, rows), **drawing)
+            found = draws.of(rows).correlations(names, tau=False)
             parts.append(found.assign(kind=WITHIN, hyperparameter=axis, level=str(models.loc[rows, axis].iloc[0])))
     for kind, held in [*([(GIVEN_ALL, list(axes))] if axes else []), *((GIVEN_ONE, [axis]) for axis in axes)]:
-        left = correlated(models, names, given=design(models, held), drawn=drawn, **drawing)
+        left = draws.correlations(names, given=design(models, held), tau=False)
         parts.append(left.assign(kind=kind, hyperparameter=ALL if kind == GIVEN_ALL else held[0]))
     if axes:
-        raw = granulated_kendall(models, dict.fromkeys(names, -1), axes)
-        parts.append(raw.rename(columns={"psi": "pearson_r"}).assign(kind=GRANULATED))
+        parts.append(granulated_kendall(models, names, axes).rename(columns={"psi": "pearson_r"}).assign(kind=GRANULATED))
     table = pd.concat([part.rename(columns={"pearson_r": "r"}).reindex(columns=CONFOUNDER_COLUMNS) for part in parts], ignore_index=True)
     order = table["measure"].map({name: number for number, name in enumerate(names)})
     return table.assign(level=table["level"].astype(object).fillna("")).iloc[np.argsort(order, kind="stable")].reset_index(drop=True)
 
 
-def subsets(
-    models: pd.DataFrame, measure: str, column: str, resamples: int, seed: int, images: Mapping[str, ArrayLike] | None = None
-) -> pd.DataFrame:
-    """Correlate a measure with the gap among the models of each level of a column, such as snapshot, repeat or label_noise.
-
-    Returns:
-        One row per level, sorted: column, level, n, dropped, cells, mean (of the measure), mean_gap, pearson_r, ci_low, ci_high.
-    """
-    parts, drawn = [], drawn_with_images(models, [measure], images, resamples, seed)
-    for level in sorted(models[column].dropna().unique()):
-        rows = models[column] == level
-        means = {
-            "column": column,
-            "level": str(level),
-            "mean": models.loc[rows, measure].mean(),
-            "mean_gap": models.loc[rows, "gap"].mean(),
-        }
-        parts.append(correlated(models[rows], [measure], draws=resamples, seed=seed, drawn=of_models(drawn, rows)).assign(**means))
+def subsets(draws: Draws, measure: str, column: str) -> pd.DataFrame:
+    """Correlate a measure with the gap among the models of each level of a column, such as snapshot, repeat or label_noise."""
+    parts = []
+    for level in sorted(draws.models[column].dropna().unique()):
+        part = draws.of(draws.models[column] == level)
+        means = {"column": column, "level": str(level), "mean": part.models[measure].mean(), "mean_gap": part.models["gap"].mean()}
+        parts.append(part.correlations([measure], tau=False).assign(**means))
     names = ["column", "level", "n", "dropped", "cells", "mean", "mean_gap", "pearson_r", "ci_low", "ci_high"]
     return pd.concat(parts, ignore_index=True)[names] if parts else pd.DataFrame(columns=names)
 
 
-def changes(models: pd.DataFrame, measure: str, column: str, unit: Sequence[str], resamples: int, seed: int) -> pd.DataFrame:
-    """Correlate the change of a measure with the change of the gap between two models that differ in one column only, over drawn cells.
+def changes(draws: Draws, measure: str, column: str, unit: Sequence[str]) -> pd.DataFrame:
+    """Correlate the change of a measure with the change of the gap between two models that differ in one column only.
 
-    Args:
-        models: one row per model: gap, cell, the measure, the column and the unit.
-        measure: its column.
-        column: what differs, such as snapshot or repeat: each further level is compared with the first.
-        unit: the columns that two models of a pair share, such as run_id, or cell and snapshot.
-        resamples: of the interval.
-        seed: of the resampling.
-
-    Returns:
-        One row like those of ``subsets``, level "change between levels", where n counts pairs, and mean and mean_gap are mean absolute
-        changes; n is 0 where no pair is.
+    Each further level of the column, such as snapshot or repeat, is compared with the first, among models that share the columns of the
+    unit, such as run_id. One row like those of ``subsets``: n counts pairs, mean and mean_gap are mean absolute changes.
     """
-    pairs = []
-    for _, part in models.sort_values(column).groupby(list(unit), sort=True):
-        if len(part) > 1:
-            differences = part[[measure, "gap"]].iloc[1:] - part[[measure, "gap"]].iloc[0]
-            pairs.append(differences.assign(cell=part["cell"].iloc[0]))
-    found = pd.concat(pairs) if pairs else pd.DataFrame({name: pd.Series(dtype=float) for name in (measure, "gap", "cell")})
-    row = subsets(found.assign(**{column: "change between levels"}), measure, column, resamples, seed)
+    ordered = draws.models.sort_values([*unit, column], kind="stable")
+    units = ordered.groupby(list(unit), sort=False).ngroup().to_numpy()
+    first = np.unique(units, return_index=True)[1][units]  # the row of the first of each unit
+    values, cells = ordered[[measure, "gap"]].to_numpy(dtype=float), ordered["cell"].to_numpy()
+    table = pd.DataFrame(values - values[first], columns=[measure, "gap"]).assign(cell=cells[first])
+    pairs = table[first < np.arange(len(table))].assign(**{column: "change between levels"})
+    row = subsets(Draws(pairs, draws=draws.draws, seed=draws.seed), measure, column)
     if not len(row):
         return pd.DataFrame([{"column": column, "level": "change between levels", "n": 0}]).reindex(columns=row.columns)
-    return row.assign(mean=found[measure].abs().mean(), mean_gap=found["gap"].abs().mean())
-
-
-def shifts(
-    models: pd.DataFrame,
-    measures: Sequence[str],
-    column: str,
-    unit: Sequence[str],
-    resamples: int = DRAWS,
-    seed: int = 0,
-    images: Mapping[str, ArrayLike] | None = None,
-) -> pd.DataFrame:
-    """How far measures move where one column alone changes: the mean over pairs of models that share all else.
-
-    What goes together among models that differ in much may be moved by any of it; here one thing is.
-
-    Args:
-        models: one row per model: gap, cell, the measures, the column and the unit.
-        measures: their columns; "gap" may be one of them.
-        column: what differs, such as label_noise: each further level is compared with the lowest.
-        unit: the columns that two models of a pair share; together with the column they name one model.
-        resamples: draws of whole cells of the lowest level, and of images, for the intervals.
-        seed: of the draws.
-        images: values of single images, see ``resampling.drawn_with_images``.
-
-    Returns:
-        ``SHIFT_COLUMNS``, one row per further level and measure: n pairs from so many cells, the mean change, the same as shift, in
-        standard deviations of the measure over all models of the lowest level, with its interval, and r with the gap over these models.
-        NaN where a measure is undefined in all pairs or does not differ; no row where the column has one level.
-
-    Raises:
-        pandas.errors.MergeError: two models of one level share the whole unit.
-    """
-    models = models.reset_index(drop=True)
-    levels = sorted(models[column].dropna().unique())
-    if len(levels) < 2:
-        return pd.DataFrame(columns=SHIFT_COLUMNS)
-    lowest = (models[column] == levels[0]).to_numpy()
-    drawn = drawn_with_images(models, measures, images, resamples, seed)
-    r = correlated(models[lowest], list(measures), draws=resamples, seed=seed, drawn=of_models(drawn, lowest))
-    spread, rows = models.loc[lowest, list(measures)].std(), []
-    for level in levels[1:]:
-        ends = models[[*unit, "cell"]].rename_axis("at").reset_index()
-        pairs = ends[lowest].merge(ends[models[column] == level], on=list(unit), suffixes=("", " moved"), validate="one_to_one")
-        weights = cell_weights(pairs["cell"], resamples, seed)
-        for name, (_, known) in zip(measures, r[_R].iterrows(), strict=True):
-            found = _shift(models[name].to_numpy(dtype=float), drawn.get(name), spread[name], pairs, weights)
-            rows.append((name, column, str(level), *found, *known))
-    return pd.DataFrame(rows, columns=SHIFT_COLUMNS)
-
-
-def _shift(values: Array, drawn: Array | None, spread: float, pairs: pd.DataFrame, weights: Array) -> tuple[float, ...]:
-    """Pairs and cells that have a measure, its mean change, the same in standard deviations, and the ends of its interval.
-
-    Args:
-        values: of all models, (n,).
-        drawn: the same in every draw of images, (B, n); None where they are not drawn.
-        spread: a standard deviation.
-        pairs: at and "at moved", rows of the models, and cell.
-        weights: (B, pairs).
-    """
-    first, moved = pairs["at"].to_numpy(), pairs["at moved"].to_numpy()
-    change = values[moved] - values[first]
-    has = np.isfinite(change)
-    cells = pairs.loc[has, "cell"].nunique()
-    if not has.any() or not spread > 0:
-        return int(has.sum()), cells, change[has].mean() if has.any() else np.nan, np.nan, np.nan, np.nan
-    changes = change[None, has] if drawn is None else (drawn[:, moved] - drawn[:, first])[:, has]
-    mass = weights[:, has].sum(1)
-    means = (weights[:, has] * changes).sum(1) / np.where(mass > 0, mass, np.nan) / spread
-    low, high = percentile_interval(means, cells)
-    return int(has.sum()), cells, change[has].mean(), change[has].mean() / spread, float(low), float(high)
+    return row.assign(mean=pairs[measure].abs().mean(), mean_gap=pairs["gap"].abs().mean())

@@ -1,4 +1,4 @@
-"""How much a measure tells about the order of two gaps once their hyperparameters are known: the score of the PGDL competition."""
+"""How much a measure says of the order of two gaps once their hyperparameters are known: the score of the PGDL competition."""
 
 from collections.abc import Sequence
 from itertools import combinations, product
@@ -9,10 +9,10 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import rankdata
 
 from helpers.statistics.correlations import Array, Codes, finite_groups, level_codes
-from helpers.statistics.hyperparameters import cell_means, check_columns, joint_codes
+from helpers.statistics.hyperparameters import configuration_means, joint_codes
 
-CELL_LIMIT = 2_000  # cells of the grid, above which a sample of them is taken: all ordered pairs are four million
-_PAIRS_AT_ONCE = 8_000_000  # pairs of cells, times draws, in a temporary array
+CONFIGURATION_LIMIT = 2_000  # above which a sample of the configurations is taken: all ordered pairs are four million
+_PAIRS_AT_ONCE = 8_000_000  # pairs of configurations, times draws, in a temporary array
 
 
 def conditional_information(
@@ -20,36 +20,22 @@ def conditional_information(
 ) -> Array:
     """Share of the uncertainty about which of two models has the larger gap that each measure removes; Jiang et al. 2020, PGDL.
 
-    The least of ``information_by_set`` over the sets of at most two hyperparameters: a measure that only echoes one scores low where that
-    is known. 0 says nothing, 1 tells all, without a sign: a reversed measure scores as a good one. With few pairs in a cell chance alone
-    explains a part, so scores compare only between measures on the same models.
-
-    Args:
-        models: one row per model: gap, the axes and a column per measure; what is not finite is left out for that measure alone.
-        measures: the columns.
-        axes: hyperparameters; floats are equal within 1e-9, relative. Those with one level are left out.
-        gaps: (D, n) gaps in their stead, such as permuted ones; those that are not finite in every draw are left out.
-        seed: of the sample that is taken of more than ``CELL_LIMIT`` cells.
-
-    Returns:
-        (D, M) in [0, 1], or (M,) without ``gaps``; NaN where undefined, such as fewer than two cells or a constant gap.
-
-    Raises:
-        ValueError: an absent column or a missing hyperparameter.
+    The least of ``information_by_set`` over the sets: a measure that only echoes one hyperparameter scores low where that is known. 0 says
+    nothing, 1 tells all, without a sign: a reversed measure scores as a good one. With few pairs chance alone explains a part, so scores
+    compare only between measures on the same models. (M,), or (D, M) for (D, n) gaps in the models' stead, such as permuted ones.
     """
-    check_columns(models, dict.fromkeys(measures, 1), *axes)
     y = np.atleast_2d(np.asarray(models["gap"] if gaps is None else gaps, dtype=float))
     x, codes = models[list(measures)].to_numpy(dtype=float), {name: level_codes(name, models[name]) for name in axes}
     codes = {name: levels for name, levels in codes.items() if levels.max(initial=0) > 0}
     scores = np.full((len(y), x.shape[1]), np.nan)
     for kept, columns in finite_groups(x, np.where(np.isfinite(y).all(0), 0, np.nan)[None]):
-        cells = joint_codes([levels[kept] for levels in codes.values()], int(kept.sum()))
-        first = np.unique(cells, return_index=True)[1]
+        configurations = joint_codes([levels[kept] for levels in codes.values()], int(kept.sum()))
+        first = np.unique(configurations, return_index=True)[1]
         used = np.arange(len(first))
-        if len(first) > CELL_LIMIT:
-            used = np.sort(np.random.default_rng(seed).choice(used, CELL_LIMIT, replace=False))
+        if len(first) > CONFIGURATION_LIMIT:
+            used = np.sort(np.random.default_rng(seed).choice(used, CONFIGURATION_LIMIT, replace=False))
         known = {name: levels[kept][first][used] for name, levels in codes.items()}
-        measured, gap = cell_means(x[np.ix_(kept, columns)], cells)[used], cell_means(y[:, kept].T, cells)[used]
+        measured, gap = (configuration_means(part, configurations)[used] for part in (x[np.ix_(kept, columns)], y[:, kept].T))
         scores[:, columns] = np.fmin.reduce(list(information_by_set(measured, gap, known).values()))
     return scores if gaps is not None else scores[0]
 
@@ -57,17 +43,10 @@ def conditional_information(
 def information_by_set(measures: Array, gaps: Array, levels: dict[str, Codes]) -> dict[tuple[str, ...], Array]:
     """Share of the entropy of the order of two gaps that a measure explains, for every set of at most two hyperparameters that are known.
 
-    The ordered pairs (a, b) of C cells of the grid fall into cells of pairs u by the values of the set in a and in b. With ``V_g =
-    1[gap_a > gap_b]`` and ``V_mu = 1[measure_a > measure_b]`` (a tie gives 0) it is ``mean_u I(V_g; V_mu | u) / mean_u H(V_g | u)``. No
-    cell pairs with itself; a cell of pairs with fewer than two is certain and is skipped, so that the grid may have holes.
-
-    Args:
-        measures: (C, M).
-        gaps: (C, D).
-        levels: hyperparameter to the level of each cell, (C,).
-
-    Returns:
-        Set to (D, M) in [0, 1]; NaN where every cell of pairs is certain.
+    The ordered pairs (a, b) of C configurations fall into cells u by the values of the set in a and in b. With ``V_g = 1[gap_a > gap_b]``
+    and ``V_mu = 1[measure_a > measure_b]`` (a tie gives 0) it is ``mean_u I(V_g; V_mu | u) / mean_u H(V_g | u)``. No configuration pairs
+    with itself; a cell of fewer than two pairs is certain and is skipped, so that the grid may have holes. Measures (C, M), gaps (C, D)
+    and levels (C,) of each hyperparameter -> set to (D, M) in [0, 1], NaN where every cell is certain.
     """
     count, draws, known = measures.shape[1], gaps.shape[1], {}
     # Ranks tell the same order, and are compared faster.
@@ -99,5 +78,5 @@ def information_by_set(measures: Array, gaps: Array, levels: dict[str, Codes]) -
 
 
 def _larger(ranks: NDArray[np.int16], one: Codes, other: Codes) -> NDArray[np.float32]:
-    """1 where the value of a cell is larger than that of another, else 0: (C, K) -> (pairs, K)."""
+    """1 where the value of one configuration is larger than that of another, else 0: (C, K) -> (pairs, K)."""
     return (ranks[one][:, None] > ranks[other][None]).reshape(len(one) * len(other), -1).astype(np.float32)

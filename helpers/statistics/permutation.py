@@ -1,54 +1,40 @@
-"""P-values: gaps, or their residuals, change places among hyperparameter cells; one null for all measures, and the error of a family."""
+"""P-values: gaps, or their residuals, change places among configurations; one null for all measures, and the error of a family."""
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from helpers.statistics.correlations import Array, checked, finite_groups, kendall, orthonormal, residuals
+from helpers.statistics.correlations import Array, checked, finite_groups, finite_mean, kendall, orthonormal, residuals
 
+Rows = NDArray[np.int32]
 PERMUTATIONS = 4_999
 
 
-def permuted_rows(cells: ArrayLike, draws: int = PERMUTATIONS, seed: int = 0) -> NDArray[np.int32]:
+def permuted_rows(configurations: ArrayLike, draws: int = PERMUTATIONS, seed: int = 0, within: ArrayLike | None = None) -> Rows:
     """Rows of the models after each permutation, (draws, n): ``gap[rows]`` is the gap under the null.
 
-    Cells change places as a whole, and only with cells of as many models, which keep their order: two snapshots of a cell stay a cell.
-    A cell that no other has as many models as stays where it is, which makes the test careful rather than wrong.
-
-    Args:
-        cells: (n,) name of each model's cell; rows of a cell in an order that means the same in each, such as by snapshot.
-        draws: number of permutations.
-        seed: of them; statistics that share it share every permutation.
+    Configurations change places as a whole, and only with those of as many models, whose order means the same in each (two snapshots of
+    one stay together), and of the same group where groups ``within`` are given. One that no other is like stays where it is.
     """
-    codes, names = pd.factorize(np.asarray(cells))
-    random = np.random.default_rng(seed)
+    codes, random = pd.factorize(np.asarray(configurations))[0], np.random.default_rng(seed)
     rows = np.tile(np.arange(len(codes), dtype=np.int32), (draws, 1))
-    if not draws:
+    if not draws or not len(codes):
         return rows
-    sizes = np.bincount(codes, minlength=len(names))
-    order = np.argsort(codes, kind="stable")
+    groups = np.zeros(len(codes), dtype=np.int64) if within is None else pd.factorize(np.asarray(within))[0]
+    order, sizes = np.argsort(codes, kind="stable"), np.bincount(codes)
     starts = np.cumsum(sizes) - sizes
-    for size in np.unique(sizes):
-        places = order[starts[sizes == size][:, None] + np.arange(size)]  # (cells of this size, size)
+    alike = np.column_stack([groups[order[starts]], sizes])  # one row per configuration
+    for group, size in np.unique(alike, axis=0):
+        places = order[starts[(alike == (group, size)).all(1)][:, None] + np.arange(size)]  # (configurations, size)
         drawn = random.permuted(np.tile(np.arange(len(places)), (draws, 1)), axis=1)
         rows[:, places.ravel()] = places[drawn].reshape(draws, -1)
     return rows
 
 
-def null_partial_correlation(x: ArrayLike, y: ArrayLike, rows: NDArray[np.int32], given: Array | None = None) -> Array:
-    """Correlation of each measure with the permuted target, (draws, M): under the null, and with ``given`` by Freedman and Lane 1983.
+def null_partial_correlation(x: ArrayLike, y: ArrayLike, rows: Rows, given: Array | None = None) -> Array:
+    """Partial correlation of each measure (n, M) with the permuted target (n,): (draws, M); Freedman and Lane 1983.
 
-    The residuals of the target given the columns are permuted, put back on the fitted values, and the partial correlation is taken anew;
-    the fitted values drop out of it. Without ``given`` the target itself is permuted.
-
-    Args:
-        x: (n, M) measures; NaN leaves a model out for that measure, after the permutation of all.
-        y: (n,) finite target.
-        rows: (draws, n), see ``permuted_rows``.
-        given: (n, k), see ``correlations.design``.
-
-    Raises:
-        ValueError: a target that is not finite, or shapes that do not agree.
+    The residuals of the target given the columns are permuted, put back on the fitted values, which drop out of what is then taken anew.
     """
     x, y, _ = checked(x, y, None)
     if not np.isfinite(y).all():
@@ -67,28 +53,23 @@ def null_partial_correlation(x: ArrayLike, y: ArrayLike, rows: NDArray[np.int32]
     return null
 
 
-def null_kendall(x: ArrayLike, y: ArrayLike, rows: NDArray[np.int32]) -> Array:
-    """Kendall's tau-b of each measure (n, M) with the permuted target: (draws, M), exact; NaN above ``correlations.PAIR_LIMIT`` models."""
+def null_kendall(x: ArrayLike, y: ArrayLike, rows: Rows) -> Array:
+    """Kendall's tau-b of each measure (n, M) with the permuted target: (draws, M), exact."""
     return kendall(x, np.asarray(y, dtype=float)[rows], np.ones(rows.shape))
 
 
 def from_centre(observed: ArrayLike, null: Array) -> tuple[Array, Array, Array]:
-    """Distances of each statistic, and of its null, from the mean of that null: (M,) and (D, M) -> (M,), (D, M), and the means (M,).
+    """Distances of each statistic (M,), and of its null (D, M), from the mean of that null, and these means (M,).
 
-    Cells change places with their snapshots in order, so a measure that drifts as the gap grows within runs correlates with it under the
-    null too. What it has beyond that is tested, on both sides alike; else the measures that drift most set the bar for all.
+    Configurations change places with their snapshots in order, so a measure that drifts as the gap grows within runs correlates with it
+    under the null too. What it has beyond that is tested, on both sides alike; else the measures that drift most set the bar for all.
     """
-    known = np.isfinite(null)
-    centre = np.where(known, null, 0).sum(0) / np.where(known.any(0), known.sum(0), np.nan)
+    centre = finite_mean(null)
     return np.abs(np.asarray(observed, dtype=float) - centre), np.abs(null - centre), centre
 
 
 def p_values(observed: ArrayLike, null: Array) -> Array:
-    """Share of the null that is at least as large as what was observed, ``(1 + count) / (1 + draws)``, never 0: (M,) and (D, M) -> (M,).
-
-    Larger is more extreme: pass absolute values for a test of both sides. NaN where the observed value is; draws where the statistic is
-    undefined are left out.
-    """
+    """Share of the null (D, M) that is at least as large as what was observed (M,): ``(1 + count) / (1 + D)``; absolute: both sides."""
     observed = np.asarray(observed, dtype=float)
     # The observed arrangement is one of the permutations, and comes back from other sums with other rounding.
     count = (null >= observed - 1e-9 * np.abs(observed)).sum(0)
@@ -96,10 +77,7 @@ def p_values(observed: ArrayLike, null: Array) -> Array:
 
 
 def adjusted_p_values(observed: ArrayLike, null: Array) -> Array:
-    """P-value of each statistic for the family of all, by the null of their maximum: maxT, single step; Westfall and Young 1993.
-
-    If none of them tells anything, the chance that the least is below 0.05 is 5 %, however alike they are. Args as for ``p_values``.
-    """
+    """P-value of each statistic for the family of all, by the null of their maximum: maxT, single step; Westfall and Young 1993."""
     observed = np.asarray(observed, dtype=float)
     return p_values(observed, np.broadcast_to(_maximum(null[:, np.isfinite(observed)])[:, None], null.shape))
 
@@ -125,3 +103,15 @@ def holm(p: ArrayLike) -> Array:
     order = known[np.argsort(p[known], kind="stable")]
     adjusted[order] = np.minimum(np.maximum.accumulate(p[order] * np.arange(len(order), 0, -1)), 1)
     return adjusted
+
+
+def sign_flip_p(values: Array, groups: ArrayLike, flips: int = PERMUTATIONS, seed: int = 0) -> Array:
+    """P-value, one side, that the sum of each column (n, M) is as large by luck: groups change sign, in every way if few; Fisher 1935."""
+    known = np.isfinite(values)
+    sums = pd.DataFrame(np.where(known, values, 0)).groupby(np.asarray(groups)).sum().to_numpy()
+    if 2 ** len(sums) <= flips + 1:
+        signs = 1 - 2 * ((np.arange(1, 2 ** len(sums))[:, None] >> np.arange(len(sums))) & 1)
+    else:
+        signs = np.random.default_rng(seed).choice([-1, 1], size=(flips, len(sums)))
+    as_large = (signs @ sums >= sums.sum(0) - 1e-9 * np.abs(sums).sum(0)).sum(0)
+    return np.where(known.any(0), (1 + as_large) / (1 + len(signs)), np.nan)

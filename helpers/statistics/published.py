@@ -1,7 +1,4 @@
-"""The numbers printed in Du et al. 2024, Schiff et al. 2021 and Huang et al. 2025, as tables, to stand beside ours.
-
-They lie as CSV in ``published/``, one file a table of print; ``sources.csv`` says where each stands, what it holds and how it was read.
-"""
+"""Tables printed in Du et al. 2024, Schiff et al. 2021 and Huang et al. 2025; ``published/sources.csv`` tells where, and how read."""
 
 from pathlib import Path
 
@@ -11,11 +8,7 @@ _FOLDER = Path(__file__).parent / "published"
 
 
 def published_table(name: str) -> pd.DataFrame:
-    """The numbers of one table of print, such as "du2024_table3"; "sources" lists them all.
-
-    Raises:
-        ValueError: there is no such table; the message lists those that there are.
-    """
+    """The numbers of one table of print, such as "du2024_table3"; "sources" lists them all."""
     path = _FOLDER / f"{name}.csv"
     known = sorted(item.stem for item in _FOLDER.glob("*.csv"))
     if name not in known:

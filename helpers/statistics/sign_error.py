@@ -1,4 +1,4 @@
-"""How often a measure gets the sign of a change in the gap wrong when one hyperparameter changes: Dziugaite et al. 2020."""
+"""How often a measure gets the sign of a change of the gap wrong when one hyperparameter changes: Dziugaite et al. 2020."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -8,7 +8,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from helpers.statistics.correlations import PAIR_LIMIT, Array, Codes, finite_groups
-from helpers.statistics.hyperparameters import arrays_of, joint_codes
+from helpers.statistics.hyperparameters import joint_codes, levels_of
 
 MINIMUM_SAMPLE = 12.0  # pairs' worth of weight below which an environment is left out, as in the paper
 _ENTRIES = 4_000_000  # numbers in a temporary array
@@ -25,23 +25,11 @@ class SignErrors(NamedTuple):
 
 
 def noise_weights(gap_difference: ArrayLike, test_images: int) -> Array:
-    """Weights of pairs by how surely their gaps differ by more than chance; Dziugaite et al. 2020, section 4, Monte-Carlo noise.
+    """Weights in [0, 1/2] of pairs by how surely their gaps, fractions, differ by more than chance; Dziugaite et al. 2020, section 4.
 
     ``w0 = max(0, 1 - 2 exp(-n dG^2 / 2))^2`` bounds the probability that both test accuracies, each measured on n images, are close
     enough for the sign to be right (Hoeffding); the weight is ``max(0, w0 - 1/2)``, above 0 from ``told_from(n)`` on.
-
-    Args:
-        gap_difference: any shape, difference of two gaps as fractions.
-        test_images: n, the images each test accuracy was measured on.
-
-    Returns:
-        Of the same shape, in [0, 1/2]; NaN for NaN.
-
-    Raises:
-        ValueError: no test image.
     """
-    if test_images < 1:
-        raise ValueError(f"test_images {test_images} must be at least 1")
     squares = np.asarray(gap_difference, dtype=float) ** 2
     return np.maximum(np.maximum(1 - 2 * np.exp(-test_images / 2 * squares), 0) ** 2 - 0.5, 0)
 
@@ -55,35 +43,24 @@ def sign_errors(
     models: pd.DataFrame,
     measures: Mapping[str, int],
     axes: Sequence[str],
-    gaps: ArrayLike | None = None,
+    gaps: Array | None = None,
     *,
     test_images: int,
-    pooled: bool | None = None,
     seed: int = 0,
 ) -> SignErrors:
     """Sign error of each measure in its worst environment; Dziugaite et al. 2020, equation (4), section 4 and Figure 1.
 
-    An environment is two cells of the grid that differ in exactly one hyperparameter, with all models of one crossed with all of the
-    other. Its error is ``sum w SE / sum w`` with ``SE = 1/2 (1 - sgn(C_a - C_b) sgn(G_a - G_b))``, a tie in the measure 1/2, and the
-    weights of ``noise_weights``; it is kept when its effective sample ``(sum w)^2 / sum w^2`` is ``MINIMUM_SAMPLE`` or more. That takes
-    four models per cell at least. Where there are fewer, the pairs of all cells that differ only in this hyperparameter and between the
-    same two levels are one environment: this averages over settings where the paper takes the worst, so the two kinds are not to be
-    compared.
+    An environment is two configurations that differ in exactly one hyperparameter, with all models of one crossed with all of the other.
+    Its error is ``sum w SE / sum w`` with ``SE = 1/2 (1 - sgn(C_a - C_b) sgn(G_a - G_b))``, a tie in the measure 1/2, and the weights of
+    ``noise_weights``; it is kept when its effective sample ``(sum w)^2 / sum w^2`` is ``MINIMUM_SAMPLE`` or more. That takes four models
+    per configuration at least. Where none is kept, the pairs of all configurations that differ only in this hyperparameter and between the
+    same two levels are one environment, pooled: this averages over settings where the paper takes the worst, so the two do not compare.
 
-    Args:
-        models: one row per model: gap (fraction), the axes and a column per measure.
-        measures: column to direction, +1 when a larger value promises a smaller gap, else -1; errors count C = -direction * measure.
-        axes: the hyperparameters, of a few levels each; floats are equal within 1e-9, relative.
-        gaps: (D, n) gaps in the models' stead, the observed one first; those not finite in every draw are left out.
-        test_images: the images that each test accuracy was measured on.
-        pooled: True pools, False never does; None pools for a measure of which no environment would be kept with the first gap.
-        seed: of the sample that is taken of more than ``correlations.PAIR_LIMIT`` models.
-
-    Raises:
-        ValueError: an absent column, another direction, a missing hyperparameter, or as in ``noise_weights``.
+    Measures are given with their direction, +1 when a larger value promises a smaller gap, else -1, and C = -direction * measure; gaps
+    (D, n) in the models' stead, the observed one first. Of more than ``correlations.PAIR_LIMIT`` models a sample is taken.
     """
-    values, observed, levels = arrays_of(models, measures, axes)
-    y = observed[None] if gaps is None else np.asarray(gaps, dtype=float)
+    values, levels = models[list(measures)].to_numpy(dtype=float) * -np.array(list(measures.values()), dtype=float), levels_of(models, axes)
+    y = models[["gap"]].to_numpy(dtype=float).T if gaps is None else np.asarray(gaps, dtype=float)
     if len(values) > PAIR_LIMIT:
         chosen = np.sort(np.random.default_rng(seed).choice(len(values), PAIR_LIMIT, replace=False))
         values, y, levels = values[chosen], y[:, chosen], levels[chosen]
@@ -93,10 +70,9 @@ def sign_errors(
     found = SignErrors(np.full((len(y), count), np.nan), np.zeros(count, int), np.zeros(count, bool), len(left), int((weights > 0).sum()))
     for kept, columns in finite_groups(values, np.where(np.isfinite(y).all(0), 0, np.nan)[None]):
         own = kept[left] & kept[right]
-        pool = bool(pooled)
-        environment = _environments(levels, left[own], right[own], axis[own], pool)
-        if pooled is None and not _large_enough(*(np.bincount(environment, weights[own] ** power) for power in (1, 2))).any():
-            pool, environment = True, _environments(levels, left[own], right[own], axis[own], pool=True)
+        environment = _environments(levels, left[own], right[own], axis[own], pool=False)
+        if pool := not _large_enough(*(np.bincount(environment, weights[own] ** power) for power in (1, 2))).any():
+            environment = _environments(levels, left[own], right[own], axis[own], pool)
         pairs, signs = (left[own], right[own]), np.sign(values[left[own]][:, columns] - values[right[own]][:, columns])
         found.robust[:, columns], found.environments[columns] = _robust(y, pairs, signs, environment, test_images)
         found.pooled[columns] = pool
@@ -113,7 +89,7 @@ def _pairs(levels: Codes) -> tuple[Codes, Codes, Codes]:
 
 
 def _environments(levels: Codes, left: Codes, right: Codes, axis: Codes, pool: bool) -> Codes:
-    """Number the environment of each pair: its axis and two levels where they are pooled, else its two cells."""
+    """Number the environment of each pair: its axis and two levels where they are pooled, else its two configurations."""
     names = np.stack([levels[left, axis], levels[right, axis]]) if pool else joint_codes(levels.T, len(levels))[np.stack([left, right])]
     return joint_codes([names.min(0), names.max(0), axis], len(left))
 

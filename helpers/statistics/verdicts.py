@@ -1,108 +1,129 @@
-"""What a study says to each claim: five verdicts, from the gates, the interval and the adjusted p-value."""
+"""What a study says to each claim, from intervals and adjusted p-values, and gates: conditions that a reader is to know beside it."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from helpers.statistics.claims import SIDES, check_claims
-from helpers.statistics.gates import failed
+from helpers.statistics.correlations import finite_mean
+from helpers.statistics.draws import LEVEL
 from helpers.statistics.permutation import holm
-from helpers.statistics.questions import BETWEEN_CELLS
+from helpers.statistics.primary import ended_by_a_rule
+
+ANY_MEASURE = "all"
+STANDARD_ERRORS = 3
+GATES = {  # least, most, and the same in words: conventions, but for the central map, which is a matter of principle
+    "the mask can miss": (0.05, 0.60, "median area of the mask from 5 % to 60 % of the image"),
+    "boxes leave room": (0, 0.40, "whole image scores at most 0.40"),
+    "beats a fixed central map": (0.5, inf, "at least 50 % of models score more than one fixed central map"),
+    "the map depends on the image": (0.5, inf, f"over {STANDARD_ERRORS} standard errors above chance in at least 50 % of models"),
+    "models differ": (0.8, inf, "reliability at least 0.8"),
+    "gaps differ": (20, inf, "10th to 90th percentile at least 20 points"),
+    "networks learnt": (0.4, inf, "median test accuracy at least 0.4 of the way from chance to 1"),
+    "networks finished": (0.8, inf, "at least 80 % stopped by a rule"),
+    "enough configurations": (40, inf, "at least 40 configurations"),
+}
 
 SUPPORTED, CONTRADICTED, PRACTICALLY_NONE = "supported", "contradicted", "practically none"
-CANNOT_TELL, NOT_TESTED = "cannot tell", "not tested here"
-NEGLIGIBLE = 0.2  # |r|, and points of added error
-SIGNIFICANT = 0.05
-CLAIM_COLUMNS = [
-    *("claim", "primary", "source", "published", "ours", "ci_low", "ci_high", "p_adjusted", "smallest_r", "n", "verdict", "table"),
-    *("between_cells", "between_cells_low", "between_cells_high"),
-]
-STATED_COLUMNS = ["measure", "question", "side", "variant_of"]
+REPRODUCED, NOT_REPRODUCED, CANNOT_TELL = "reproduced", "not reproduced", "cannot tell"
+NEGLIGIBLE = 0.2  # |r|, and points of saved error
+SIGNIFICANT = 1 - LEVEL
+_STATED = ("claim", "primary", "measure", "question", "side", "source", "published", "errs_at_most")
 
 
-def verdict(side: int, low: float, high: float, p_adjusted: float, *, may_speak: bool = True) -> str:
-    """One of the five verdicts on a claim that a statistic is below (-1) or above (+1) 0.
+def share_above_chance(corrected: ArrayLike, errors: float = STANDARD_ERRORS) -> float:
+    """Share of models whose (n, images) values less their chance lie in the mean so many of its standard errors above 0, NaN left out."""
+    values = np.asarray(corrected, dtype=float).T
+    count = np.isfinite(values).sum(0)
+    values, count = values[:, count > 1], count[count > 1]
+    error = np.sqrt(finite_mean((values - finite_mean(values)) ** 2) / (count - 1))
+    return float((finite_mean(values) > errors * error).mean()) if len(count) else np.nan
 
-    "not tested here" behind a closed gate, whatever the numbers; "supported" and "contradicted" where interval and adjusted p agree;
-    "practically none" for an interval within ±``NEGLIGIBLE``; else "cannot tell", as with no interval.
 
-    Args:
-        side: -1 or +1.
-        low: lower end of the 95 % interval.
-        high: upper end.
-        p_adjusted: for the family of claims.
-        may_speak: all gates that concern the claim are passed.
+def gate_table(
+    models: pd.DataFrame,
+    *,
+    classes: int,
+    floor: float = np.nan,
+    mask_areas: Mapping[str, ArrayLike] | None = None,
+    corrected: Mapping[str, ArrayLike] | None = None,
+    beats_central_map: Mapping[str, float] | None = None,
+    reliabilities: Mapping[str, float] | None = None,
+) -> pd.DataFrame:
+    """Whether each condition of a study holds, and which measure, or "all", it concerns; a value that is not known does not pass.
 
-    Raises:
-        ValueError: another side.
+    ``floor`` is the mean area of the boxes, what a mask over the whole image scores; the others are by measure: areas of masks, fractions
+    of the image; (n, images) values less their own chance; share of models that score more than one fixed central map; reliability.
     """
-    if side not in (-1, 1):
-        raise ValueError(f"side {side!r} must be -1 (below 0) or +1 (above 0)")
-    if not may_speak:
-        return NOT_TESTED
-    if p_adjusted < SIGNIFICANT and (low > 0 or high < 0):
+    areas = {name: np.asarray(values, dtype=float).reshape(-1) for name, values in (mask_areas or {}).items()}
+    above_chance = (models["test_accuracy"].median() - 1 / classes) / (1 - 1 / classes)
+    found = {
+        "the mask can miss": {name: pd.Series(values).median() for name, values in areas.items()},
+        "boxes leave room": dict.fromkeys(areas, floor),
+        "beats a fixed central map": beats_central_map or {},
+        "the map depends on the image": {name: share_above_chance(values) for name, values in (corrected or {}).items()},
+        "models differ": reliabilities or {},
+        "gaps differ": {ANY_MEASURE: 100 * (models["gap"].quantile(0.9) - models["gap"].quantile(0.1))},
+        "networks learnt": {ANY_MEASURE: above_chance},
+        "networks finished": {ANY_MEASURE: ended_by_a_rule(models).mean()},
+        "enough configurations": {ANY_MEASURE: models["cell"].nunique()},
+    }
+    rows = [(gate, name, float(value), *GATES[gate]) for gate, values in found.items() for name, value in values.items()]
+    table = pd.DataFrame(rows, columns=["gate", "concerns", "value", "least", "most", "limit"])
+    table["passes"] = table["value"].round(9).between(table["least"], table["most"])
+    return table.drop(columns=["least", "most"])
+
+
+def closed(gates: pd.DataFrame, measure: str) -> list[str]:
+    """Gates that a measure, or the study, does not pass, in the table's order."""
+    return list(gates.loc[gates["concerns"].isin([ANY_MEASURE, measure]) & ~gates["passes"], "gate"])
+
+
+def verdict(side: int, low: float, high: float, p: float, published: float = np.nan, *, significant: float = SIGNIFICANT) -> str:
+    """Verdict on a claim that a statistic is below (-1) or above (+1) 0, from its interval and its p-value for the family of claims.
+
+    Of a published value: "reproduced" where the interval reaches it (contains it, or lies beyond) and is clear of 0 with a significant p;
+    "not reproduced" where the interval does not reach it; else "cannot tell". Of others: "supported" or "contradicted" where interval and
+    p agree, "practically none" for an interval within ±``NEGLIGIBLE``, else "cannot tell", as with no interval.
+    """
+    clear = p < significant and (low > 0 or high < 0)
+    if np.isfinite(published):
+        if (high < published) if side > 0 else (low > published):
+            return NOT_REPRODUCED
+        return REPRODUCED if clear and (low > 0) == (side > 0) else CANNOT_TELL
+    if clear:
         return SUPPORTED if (low > 0) == (side > 0) else CONTRADICTED
     return PRACTICALLY_NONE if low >= -NEGLIGIBLE and high <= NEGLIGIBLE else CANNOT_TELL
 
 
-def judged(
-    claims: Sequence[Mapping[str, Any]], ranking: pd.DataFrame, gates: pd.DataFrame, alike: Sequence[Collection[str]] = ()
-) -> pd.DataFrame:
-    """Verdict on every claim of a study file, with the numbers it stands on.
+def judged(claims: Sequence[Mapping[str, Any]], primary: pd.DataFrame, ranking: pd.DataFrame, gates: pd.DataFrame) -> pd.DataFrame:
+    """What a study says to every claim of its file, with the numbers that this stands on; the primary table answers before the ranking.
 
-    Claims of the same question and side on measures that are formulas of one thing are one claim with variants: the first of them, a
-    primary one before others, is judged and counts in its family; the others show their numbers and have neither p nor verdict. P-values
-    are adjusted by Holm: the primary claims are one family, the secondary of each table another.
-
-    Args:
-        claims: see ``claims.check_claims``; the table is "measures_ranking" where none is named.
-        ranking: see ``questions.ranking_table``.
-        gates: see ``gates.gate_table``.
-        alike: groups of measures that are formulas of one thing.
-
-    Returns:
-        ``CLAIM_COLUMNS`` and ``STATED_COLUMNS``, each claim followed by its variants, of which variant_of is its text, else "";
-        smallest_r is in the unit of ours: points for added error. between_cells, with the ends of its interval, is the correlation of
-        the cells' means, for claims on r with the gap.
-
-    Raises:
-        ValueError: see ``claims.check_claims``.
+    P-values are adjusted by Holm: the primary claims, which stand first, are one family, the others another. A claim that a prediction
+    errs by so many points at most is contradicted by an interval of the error above them, and supported by one below alone.
     """
-    claims = sorted(check_claims(claims, list(ranking["measure"])), key=lambda claim: not claim.get("primary", False))
-    rows, first = [], {}
-    for number, claim in enumerate(claims):
-        question, primary = claim["question"], bool(claim.get("primary", False))
-        row = ranking[ranking["measure"] == claim["measure"]].iloc[0]
-        group = next((place for place, names in enumerate(alike) if claim["measure"] in names), claim["measure"])
-        head = first.setdefault((question, claim["side"], group), number)
-        head = number if primary else head
-        own = {
-            "claim": claim["claim"],
-            "primary": primary,
-            "source": claim.get("source", ""),
-            "published": claim.get("published", np.nan),
-            "ours": row[question],
-            "ci_low": row[f"{question}_low"],
-            "ci_high": row[f"{question}_high"],
-            "p_adjusted": row[f"{question}_p"] if head == number else np.nan,
-            "smallest_r": row[f"{question}_smallest"],
-            "n": int(row["n"]),
-            "table": claim.get("table", "measures_ranking"),
-            "measure": claim["measure"],
-            "question": question,
-            "side": claim["side"],
-            "variant_of": "" if head == number else claims[head]["claim"],
-        }
-        ends = ("", "_low", "_high")
-        own |= {f"between_cells{end}": row[f"{BETWEEN_CELLS}{end}"] if question == "r_gap" else np.nan for end in ends}
-        rows.append(own | {"head": head, "may_speak": not failed(gates, [claim["measure"]])})
-    table = pd.DataFrame(rows, columns=[*CLAIM_COLUMNS, *STATED_COLUMNS, "head", "may_speak"])
-    family = table["table"].where(~table["primary"].astype(bool), "")
-    table["p_adjusted"] = table.groupby(family)["p_adjusted"].transform(holm).astype(float)
-    table["verdict"] = [
-        "" if row.variant_of else verdict(SIDES[row.side], row.ci_low, row.ci_high, row.p_adjusted, may_speak=row.may_speak)
-        for row in table.itertuples()
-    ]
-    return table.sort_values("head", kind="stable", ignore_index=True)[[*CLAIM_COLUMNS, *STATED_COLUMNS]]
+    rows, known = [], list(dict.fromkeys([*primary["measure"], *ranking["measure"]]))
+    for claim in sorted(check_claims(claims, known), key=lambda claim: not claim.get("primary", False)):
+        name, question = claim["measure"], claim["question"]
+        tables = [table for table in (primary, ranking) if question in table and name in set(table["measure"])]
+        if not tables:
+            raise ValueError(f"the claim {claim['claim']!r} asks {question} of {name}, which this study does not answer")
+        row = tables[0].set_index("measure").loc[name]
+        facts = [row[question], *(row[f"{question}_{end}"] for end in ("low", "high", "p")), row.get("level", LEVEL)]
+        facts += [row.get("error_with_low", np.nan), row.get("error_with_high", np.nan), int(row["n"]), ", ".join(closed(gates, name))]
+        stated = {"primary": False, "source": "", "published": np.nan, "errs_at_most": np.nan} | claim
+        rows.append([*(stated[item] for item in _STATED), *facts])
+    found = pd.DataFrame(rows, columns=[*_STATED, "ours", "low", "high", "p", "level", "error_low", "error_high", "n", "closed"])
+    found["p_adjusted"] = found.groupby("primary")["p"].transform(holm).astype(float)
+    return found.assign(verdict=[_of_claim(row) for row in found.itertuples()])
+
+
+def _of_claim(row: Any) -> str:
+    found = verdict(SIDES[row.side], row.low, row.high, row.p_adjusted, row.published, significant=1 - row.level)
+    if row.error_low > row.errs_at_most:
+        return CONTRADICTED
+    return CANNOT_TELL if found == SUPPORTED and row.error_high > row.errs_at_most else found

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from helpers.networks.resnet import ARCHITECTURES, STEMS
 
@@ -92,6 +93,14 @@ def cell_name(config: RunConfig) -> str:
     if config.label_noise:
         parts.append(f"noise{config.label_noise:g}")
     return "-".join(parts)
+
+
+def kind_name(config: RunConfig) -> str:
+    """Kind of training: what a network learns from and where it starts. Optimizer, rate, decay, batch and repeat vary within a kind."""
+    parts = [config.architecture, "pretrained" if config.pretrained else "scratch", "augmented" if config.augmentation else "plain"]
+    parts += [f"{config.images_per_class} a class"] if config.images_per_class else []
+    parts += [f"{config.label_noise:.0%} wrong labels"] if config.label_noise else []
+    return " ".join(parts)
 
 
 def run_id(config: RunConfig) -> str:
@@ -197,3 +206,14 @@ def balanced_choice(runs: Sequence[RunConfig], count: int, seed: int = 0) -> lis
         for uses, code in zip(used, codes, strict=True):
             uses[code[pick]] += 1
     return chosen
+
+
+def levels_table(axes: Mapping[str, Sequence[Any]], runs: Sequence[RunConfig]) -> pd.DataFrame:
+    """Levels of each hyperparameter that the runs of a study have: hyperparameter, levels; 0 images per class is "all"."""
+    rows = []
+    for name, asked in axes.items():
+        taken = [getattr(run, name) for run in runs]
+        levels = [level for level in dict.fromkeys([*asked, *taken]) if level in taken]
+        words = ["all" if name == "images_per_class" and not level else str(level) for level in levels]
+        rows.append({"hyperparameter": name, "levels": ", ".join(words)})
+    return pd.DataFrame(rows)

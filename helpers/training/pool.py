@@ -1,58 +1,30 @@
-"""Several training runs side by side, each in a process of its own with one thread, on one machine or several with one disk."""
+"""Work on many things side by side, each process with one thread on a CPU: training runs, and whatever is computed of each model."""
 
-import math
 import multiprocessing
 import os
-import signal
 import threading
-import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from functools import lru_cache
-from multiprocessing.context import SpawnContext, SpawnProcess
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 
+from helpers.data.images import StudyData, of_study
 from helpers.files import read_json
-from helpers.locks import LockHolder
-from helpers.training import catalogue, state
+from helpers.networks.weights import read_weights
+from helpers.training import catalogue
 from helpers.training.config import RunConfig, run_id
-from helpers.training.cuda_graph import shape_of
+from helpers.training.run import train_run
+from helpers.training.state import history_so_far
 
-
-def last_epoch(folder: Path) -> dict[str, Any] | None:
-    """Read the last row of a run's history from its checkpoint; None before the first epoch, after the last, and where it is damaged."""
-    history = state.history(folder)
-    return history[-1] if history else None
-
-
-def line(work: Path, runs: Iterable[RunConfig]) -> str:
-    """Write one line over the runs that train now, such as "resnet18 epoch 5 of 16, loss 0.43"; "" when none has an epoch yet.
-
-    Args:
-        work: the study's folder.
-        runs: those that train.
-    """
-    found = [(run, last_epoch(catalogue.run_folder(work, run))) for run in runs]
-    return "; ".join(
-        f"{run.architecture} epoch {row['epoch']} of {run.max_epochs}, loss {row['train_loss']:.2f}" for run, row in found if row
-    )
-
-
-_TICK = 1.0  # seconds between two looks at runs that others train
+_TICK = 1.0  # seconds between two looks at what trains
 _CHECKPOINT_SECONDS = 30.0  # between two checkpoints on a GPU, where writing one may take longer than an epoch
-_NOTES: dict[str, Any] = {}  # of a worker: where it writes which run it trains
-_COMPILED = "a fault in compiled code: train it alone by jobs=1; if it dies again, set ONEDNN_MAX_CPU_ISA=AVX2 or take another torch"
-
-_TO_TRY = {
-    signal.SIGKILL: "mostly for want of memory: lower jobs or the batch size",
-    signal.SIGBUS: "mostly for want of room in /dev/shm or on the disk: make room, or lower jobs",
-    **dict.fromkeys((signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE), _COMPILED),
-}
+_SHARED: dict[str, Any] = {}  # of a worker: what it loaded once for all its items
 
 
 def choose_device(device: str) -> str:
@@ -69,10 +41,88 @@ def choose_device(device: str) -> str:
 
 
 def jobs_for(device: str, jobs: int) -> int:
-    """Choose how many runs go side by side: ``jobs`` when above 0, else one per core on a CPU and one on a GPU."""
+    """How many processes work side by side: ``jobs`` when above 0, else one per core on a CPU and one on a GPU."""
     if jobs:
         return jobs
     return len(os.sched_getaffinity(0)) if torch.device(device).type == "cpu" else 1
+
+
+def side_by_side(
+    one: Callable[[Any, Any], Any],
+    items: Sequence[Any],
+    *,
+    shared: Callable[[], Any],
+    device: str = "cpu",
+    jobs: int = 0,
+    show: Callable[[], object] = lambda: None,
+) -> Iterator[tuple[Any, Any]]:
+    """Each item with what ``one(item, shared())`` gives, in the order in which they are done.
+
+    Args:
+        one: a function of a module, or a partial of one, since other processes call it.
+        items: what it is called with.
+        shared: loads what all items need, such as images; called once in each process.
+        device: where is computed; on a CPU every item has one thread, so that a number never depends on ``jobs``.
+        jobs: processes, see ``jobs_for``; with 1 all is done in this process.
+        show: called about every second.
+
+    Raises:
+        RuntimeError: it failed for some items; the others are finished first, and the message names three of them.
+    """
+    count, faults = min(jobs_for(device, jobs), len(items)), []
+    if count <= 1:
+        loaded = shared() if items else None
+        for item in items:
+            with one_thread(device):
+                found = one(item, loaded)
+            yield item, found
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(count, mp_context=context, initializer=_start_worker, initargs=(device, shared)) as executor:
+        running: dict[Future, Any] = {executor.submit(_with_shared, one, item): item for item in items}
+        while running:
+            done = wait(running, timeout=_TICK, return_when=FIRST_COMPLETED).done
+            for future in done:
+                item, fault = running.pop(future), future.exception()
+                if isinstance(fault, BrokenProcessPool):
+                    raise RuntimeError(
+                        f"a process died while {len(running) + 1} of {len(items)} were left, mostly for want of memory: lower jobs or the "
+                        "batch size and run again; what is complete is kept"
+                    ) from fault
+                if fault:
+                    faults.append(f"{item}: {type(fault).__name__}: {fault}")
+                else:
+                    yield item, future.result()
+            show()
+    if faults:
+        raise RuntimeError(f"{len(faults)} of {len(items)} failed; the others are complete. " + "; ".join(faults[:3]))
+
+
+@contextmanager
+def one_thread(device: torch.device | str) -> Iterator[None]:
+    """Compute on one thread where the device is a CPU, and on as many as before afterwards."""
+    threads = torch.get_num_threads()
+    if torch.device(device).type == "cpu":
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _start_worker(device: str, shared: Callable[[], Any]) -> None:
+    """Prepare a process: one thread on a CPU, and an end when its parent is gone, however it went."""
+    if torch.device(device).type == "cpu":
+        torch.set_num_threads(1)
+    parent = multiprocessing.parent_process()
+    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+    _SHARED["load"] = shared
+
+
+def _with_shared(one: Callable[[Any, Any], Any], item: Any) -> Any:
+    if "loaded" not in _SHARED:
+        _SHARED["loaded"] = _SHARED["load"]()
+    return one(item, _SHARED["loaded"])
 
 
 def train_missing(
@@ -82,172 +132,64 @@ def train_missing(
     weights: Mapping[str, str] | None = None,
     device: str = "cpu",
     jobs: int = 0,
-    until: float = math.inf,
-    show: Callable[[str], object] | None = None,
+    compiled: bool = False,
+    show: Callable[[str], object] = lambda line: None,
 ) -> Iterator[dict[str, Any]]:
-    """Train the runs that are not complete, and yield each result as it comes.
+    """Train the runs that are not complete, and yield the result of each as it comes.
 
-    A run is claimed when its training begins, so that several executions, on one machine or on several with one disk, divide the runs;
-    this one waits for what the others train, and takes over what they leave undone. On a CPU a run has one thread, however many
-    there are side by side: a run's numbers never depend on ``jobs``.
+    Several executions, on one machine or on several with one disk, may train one list: a run is locked while it trains, and what others
+    hold comes last, when it is complete or was left undone.
 
     Args:
         runs: the configurations.
-        work: the study's folder; runs go to ``work/runs``, and each process reads the images by ``manifest.of_study``.
+        work: the study's folder; runs go to ``work/runs``, images are read by ``of_study``.
         weights: where each architecture's pretrained weights are read from, as ``weights.read_weights`` takes it.
-        device: where to train.
-        jobs: processes; 0 chooses.
-        until: reading of ``time.monotonic`` after which no run begins and no epoch ends: what is not complete by then has a checkpoint, and
-            yields nothing. Runs then keep their order on a GPU too, so that what is complete is as balanced as it can be.
-        show: is given one line on the epochs of the runs that train, again and again, such as ``tqdm``'s ``set_postfix_str``.
+        show: is given one line on the epochs of the runs that train, such as ``tqdm``'s ``set_postfix_str``.
 
     Raises:
-        RuntimeError: a run failed for a reason other than divergence; the others are finished first, all faults are named. Where a
-            process was killed it is a ``BrokenProcessPool``, which a sweep tries again; it names the signal, the run, and what to try.
+        RuntimeError: as ``side_by_side``; a run that diverges is a result and no fault.
     """
-    todo, claims = catalogue.missing(work, runs), work / "runs" / ".claims"
-    todo = runs_in_order(todo, device) if until == math.inf else todo
-    if not todo:
-        LockHolder(claims).others()  # an execution may have been killed after its last run
-        return
-    faults: list[str] = []
-    broken: list[str] = []
-    context, processes = watched()
-    count = min(jobs_for(device, jobs), len(todo))
-    pids = context.RawArray("q", len(todo))  # who trains each run, written by the processes
-    numbers = {run_id(run): number for number, run in enumerate(todo)}
-    given = (work, dict(weights or {}), device, until)
-    with (
-        LockHolder(claims) as owner,
-        ProcessPoolExecutor(count, mp_context=context, initializer=_start_trainer, initargs=(device, pids, numbers)) as executor,
-    ):
-        waiting, started = deque(todo), {}
-        while waiting or started:
-            if time.monotonic() >= until:
-                waiting.clear()
-            yield from _start_free(waiting, started, count, owner, executor, given)
-            for future in _ended(started):
-                name = run_id(started.pop(future))
-                owner.release(name)
-                if isinstance(fault := future.exception(), BrokenProcessPool):
-                    broken.append(name)
-                elif fault:
-                    faults.append(f"{name}: {type(fault).__name__}: {fault}")
-                elif result := future.result():  # none where the time was up
-                    yield result
-            if show:
-                show(line(work, started.values()))
-        owner.others()  # clears away what killed executions left
-    if count := len(faults) + len(broken):
-        failed = BrokenProcessPool if broken else RuntimeError
-        # Outside of the pool every process has ended, and has its exit code.
-        told = (killed(processes, {pids[numbers[name]]: name for name in broken}) if broken else []) + faults
-        raise failed(f"{count} of {len(todo)} runs failed; the others are complete. " + "; ".join((told or broken)[:3]))
+    given = {"work": work, "weights": dict(weights or {}), "device": device, "compiled": compiled}
+    every = {run_id(run): run for run in catalogue.missing(work, runs)}
+    held = []
+    for wait_for_others in (False, True):
+        todo = held if wait_for_others else list(every)
+        options = {"shared": partial(of_study, work), "device": device, "jobs": jobs, "show": lambda: show(_line(work, every))}
+        for name, result in side_by_side(partial(_train, runs=every, wait=wait_for_others, **given), todo, **options):
+            if result is None:
+                held.append(name)
+            else:
+                yield result
 
 
-def watched() -> tuple[SpawnContext, list[SpawnProcess]]:
-    """A way to start processes, and the list of those that it started: a pool that is broken has forgotten its own."""
-    context, processes = SpawnContext(), []
-
-    def process(*given: Any, **named: Any) -> SpawnProcess:
-        processes.append(SpawnProcess(*given, **named))
-        return processes[-1]
-
-    context.Process = process
-    return context, processes
-
-
-def killed(processes: Sequence[SpawnProcess], trained: Mapping[int, str]) -> list[str]:
-    """How each process died that died by itself, in which run (by its number), and what to try."""
-    codes = {process.pid: process.exitcode for process in processes if process.exitcode}
-    # The pool ends the processes beside a dead one by SIGTERM.
-    first = {pid: code for pid, code in codes.items() if code != -signal.SIGTERM} or codes
-    return [(f"{trained[pid]}: its process " if pid in trained else "a process ") + _end(code) for pid, code in first.items()]
-
-
-def _end(code: int) -> str:
-    if code >= 0:
-        return f"ended with exit code {code}"
-    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-    advice = _TO_TRY.get(-code, "")
-    return f"was killed by {name}" + (f" ({advice})" if advice else "")
-
-
-def runs_in_order(runs: Sequence[RunConfig], device: str) -> list[RunConfig]:
-    """Put runs that share a recorded or compiled step next to each other on a GPU, so that it is made once; else keep their order."""
-    if torch.device(device).type == "cpu":
-        return list(runs)
-    return sorted(runs, key=lambda run: str(shape_of(run, 0, 0, device)))
-
-
-def _start_free(
-    waiting: deque[RunConfig], started: dict[Future, RunConfig], count: int, owner: LockHolder, executor: ProcessPoolExecutor, given: tuple
-) -> Iterator[dict[str, Any]]:
-    """Start waiting runs that nobody trains, as many as there is room for; yield the results of those that others completed."""
-    for _ in range(len(waiting)):
-        if len(started) >= count:
-            return
-        run, work = waiting.popleft(), given[0]
-        claimed = owner.claim(run_id(run))
-        if catalogue.is_complete(work, run):
-            if claimed:
-                owner.release(run_id(run))
-            yield read_json(catalogue.run_folder(work, run) / "result.json")
-        elif claimed:
-            started[_submit(executor, run, given)] = run
-        else:
-            waiting.append(run)
-
-
-def _submit(executor: ProcessPoolExecutor, run: RunConfig, given: tuple) -> Future:
+def _train(
+    name: str,
+    data: StudyData,
+    *,
+    runs: Mapping[str, RunConfig],
+    wait: bool,
+    work: Path,
+    weights: Mapping[str, str],
+    device: str,
+    compiled: bool,
+) -> dict[str, Any] | None:
+    """Result of one run; None where another process trains it and ``wait`` is false."""
+    run, folder = runs[name], catalogue.run_folder(work, name)
+    folder.mkdir(parents=True, exist_ok=True)
     try:
-        return executor.submit(_train_noted, run, *given)
-    except BrokenProcessPool as fault:  # a process was killed, and none can be started any more
-        failed: Future = Future()
-        failed.set_exception(fault)
-        return failed
+        with FileLock(folder / ".lock", timeout=-1 if wait else 0):
+            if catalogue.is_complete(work, run):
+                return read_json(folder / "result.json")
+            pretrained = read_weights(weights[run.architecture], run.architecture) if run.pretrained else None
+            seconds = 0.0 if torch.device(device).type == "cpu" else _CHECKPOINT_SECONDS
+            options = {"device": device, "compiled": compiled, "checkpoint_seconds": seconds}
+            return train_run(run, data, folder, pretrained=pretrained, **options)
+    except Timeout:
+        return None
 
 
-def _ended(started: Mapping[Future, RunConfig]) -> set[Future]:
-    if not started:
-        time.sleep(_TICK)  # all that is left is with others
-        return set()
-    return wait(started, timeout=_TICK, return_when=FIRST_COMPLETED).done
-
-
-def start_worker(device: str) -> None:
-    """Prepare a worker: one thread on a CPU, and an end when the parent is gone, however it went."""
-    if torch.device(device).type == "cpu":
-        torch.set_num_threads(1)
-    parent = multiprocessing.parent_process()
-    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
-
-
-def _start_trainer(device: str, pids: Any, numbers: dict[str, int]) -> None:
-    start_worker(device)
-    _NOTES.update(pids=pids, numbers=numbers)
-
-
-def _train_noted(run: RunConfig, *given: Any) -> dict[str, Any] | None:
-    _NOTES["pids"][_NOTES["numbers"][run_id(run)]] = os.getpid()
-    return _train(run, *given)
-
-
-def _train(run: RunConfig, work: Path, weights: dict[str, str], device: str, until: float = math.inf) -> dict[str, Any] | None:
-    # Imported in the worker, where they are needed; the parent only hands out work.
-    from helpers.networks.weights import read_weights
-    from helpers.training.run import train_run
-
-    data = images_in_worker(work)
-    pretrained = read_weights(weights[run.architecture], run.architecture) if run.pretrained else None
-    seconds = 0.0 if torch.device(device).type == "cpu" else _CHECKPOINT_SECONDS
-    folder = catalogue.run_folder(work, run)
-    return train_run(run, data, folder, pretrained=pretrained, device=device, checkpoint_seconds=seconds, until=until)
-
-
-@lru_cache(maxsize=1)
-def images_in_worker(work: Path) -> Any:
-    """Images of a study, loaded once for all that a worker does: to find them in the cache, the files of the source are listed."""
-    from helpers.data import manifest
-
-    return manifest.of_study(work)
+def _line(work: Path, runs: Mapping[str, RunConfig]) -> str:
+    """One line over the runs that train now, such as "resnet18 epoch 5 of 16, loss 0.43"; "" when none has an epoch yet."""
+    found = [(run, history_so_far(catalogue.run_folder(work, name))) for name, run in runs.items()]
+    told = [(run, history[-1]) for run, history in found if history]
+    return "; ".join(f"{run.architecture} epoch {row['epoch']} of {run.max_epochs}, loss {row['train_loss']:.2f}" for run, row in told)

@@ -1,18 +1,15 @@
 """Where pretrained starts come from: torchvision's names, files, or a pretraining made on the spot on other classes."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from helpers.data import manifest
-from helpers.data.images import StudyData
-from helpers.files import is_sound, write_tensors
+from helpers.data.images import StudyData, choose_images, image_parameters
+from helpers.files import write_tensors
 from helpers.networks.weights import read_weights, weights_digest
 from helpers.training import catalogue, pool
 from helpers.training.config import RunConfig, run_id
-from helpers.training.soundness import is_elsewhere
 from helpers.training.state import snapshot_path
 
 MADE = "made"
@@ -65,9 +62,9 @@ def check_disjoint(study_classes: Sequence[str], pretraining_classes: Sequence[s
         raise ValueError(f"pretraining and study share the classes {', '.join(shared[:5])}; set pretrain_class_ids to other classes")
 
 
-def make(runs: Sequence[RunConfig], work: Path, device: str, jobs: int, until: float = math.inf) -> Iterator[dict[str, Any]]:
+def make(runs: Sequence[RunConfig], work: Path, device: str, jobs: int) -> Iterator[dict[str, Any]]:
     """Results of the pretraining runs that were missing, trained on the images of ``choose_pretraining_images``, see ``train_missing``."""
-    return pool.train_missing(runs, work / FOLDER, device=device, jobs=jobs, until=until)
+    return pool.train_missing(runs, work / FOLDER, device=device, jobs=jobs)
 
 
 def made(runs: Sequence[RunConfig], work: Path) -> dict[str, Weights]:
@@ -79,7 +76,7 @@ def made(runs: Sequence[RunConfig], work: Path) -> dict[str, Weights]:
     weights = {}
     for run in runs:
         path = snapshot_path(catalogue.run_folder(work / FOLDER, run), "stop")
-        if not path.is_file() and not is_elsewhere(path):
+        if not path.is_file():
             raise RuntimeError(f"pretraining {run_id(run)} left no weights (diverged?); lower its learning rate or check its images")
         weights[run.architecture] = Weights(str(path), run_id(run))
     return weights
@@ -89,7 +86,7 @@ def keep_starts(weights: Mapping[str, Weights], work: Path) -> None:
     """Copy the weights that runs start from into the study, once: some measures need the distance from the start."""
     for architecture, start in weights.items():
         path = catalogue.start_path(work, start.identity)
-        if not is_sound(path) and not is_elsewhere(Path(start.source)):
+        if not path.is_file():
             write_tensors(path, read_weights(start.source, architecture))
 
 
@@ -102,8 +99,8 @@ def choose_pretraining_images(work: Path, study_classes: Sequence[str], **change
         changes: parameters of images that differ from the study's, such as ``class_ids``; see ``images.load_study_data``.
 
     Raises:
-        ValueError: a class is one of the study's; also as ``manifest.choose_images``.
+        ValueError: a class is one of the study's; also as ``choose_images``.
     """
-    data = manifest.choose_images(work / FOLDER, **manifest.image_parameters(work) | changes)
+    data = choose_images(work / FOLDER, **image_parameters(work) | changes)
     check_disjoint(study_classes, list(data.classes["class_id"]))
     return data

@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from helpers.data.images import ImageSet, StudyData
-from helpers.files import complete_or_absent, device_name, read_json, versions, write_json
+from helpers.files import complete_or_absent, device_name, read_json, versions, write_json, write_tensors
 from helpers.networks import resnet, weights
-from helpers.training import cuda_graph, soundness, state, step_choice, stopping
-from helpers.training.augmentation import draw
+from helpers.training import state
+from helpers.training.augmentation import Draws, augment, draw
 from helpers.training.config import RunConfig, run_id
+from helpers.training.stopping import Epoch, conditions_met, stop_reason
 
 
 @dataclass(frozen=True)
@@ -41,24 +41,21 @@ def resident(images: ImageSet, device: torch.device | str) -> Split:
 
 
 def images_of_run(data: StudyData, config: RunConfig) -> tuple[ImageSet, ImageSet]:
-    """Choose the images that a run is fitted to, and those that rule 3 watches.
+    """Images that a run is fitted to, with the labels that it is given, and those that rule 3 watches.
 
-    The choice depends on the data and the configuration alone, so scoring finds the same images again. Fewer images per
-    class are a subset of more; noisy labels are drawn uniformly from the other classes.
-
-    Returns:
-        The training images with the labels that the run is fitted to, and the monitored split.
+    The choice depends on data and configuration alone. Fewer images per class are a subset of more; noisy labels are drawn uniformly
+    from the other classes.
     """
-    kept, held_out = _divided(data, config)
+    fitted, held_out = _divided(data, config)
     monitored = data.train.subset(np.sort(held_out)) if config.rule3_split == "holdout" else data.test
-    chosen = data.train.subset(np.sort(kept))
+    chosen = data.train.subset(np.sort(fitted))
     if not config.label_noise:
         return chosen, monitored
     return replace(chosen, labels=_noisy(chosen.labels, config, len(data.classes))), monitored
 
 
 def fitted_rows(data: StudyData, config: RunConfig) -> NDArray[np.int64]:
-    """Rows of the study's training images that a run is fitted to, (n,) increasing; see ``images_of_run``."""
+    """Rows of the study's training images that a run is fitted to, (n,) increasing."""
     return np.sort(_divided(data, config)[0])
 
 
@@ -80,79 +77,90 @@ def _noisy(labels: Tensor, config: RunConfig, classes: int) -> Tensor:
     return noisy
 
 
-def initial_model(config: RunConfig, classes: int, pretrained: Mapping[str, Tensor] | None = None) -> nn.Module:
-    """Make the network as it is before the first step; the same configuration gives the same weights.
+def initial_network(config: RunConfig, classes: int, pretrained: Mapping[str, Tensor] | None = None) -> nn.Module:
+    """The network as it is before the first step; the same configuration gives the same weights.
 
     Raises:
         ValueError: the configuration is pretrained and no weights are given.
     """
     form = {"stem": config.stem, "width": config.width, "last_stride": config.last_stride}
-    model = resnet.build(config.architecture, classes, **form, seed=_seed(config, 0))
+    network = resnet.build(config.architecture, classes, **form, seed=_seed(config, 0))
     if not config.pretrained:
-        return model
+        return network
     if pretrained is None:
-        raise ValueError(f"run {run_id(config)} starts from pretrained weights, and none were given; see models.read_weights")
-    return weights.load_backbone(model, pretrained)
+        raise ValueError(f"run {run_id(config)} starts from pretrained weights, and none were given; see networks.weights.read_weights")
+    return weights.load_backbone(network, pretrained)
 
 
 def _seed(config: RunConfig, epoch: int) -> int:
-    """Derive one seed per run and epoch, so that a resumed run draws what an uninterrupted one would have drawn."""
+    """One seed per run and epoch, so that a resumed run draws what an uninterrupted one would have drawn."""
     return int(np.random.SeedSequence([config.seed, config.repeat, epoch]).generate_state(1)[0])
 
 
-def make_optimizer(model: nn.Module, config: RunConfig, device: torch.device) -> torch.optim.Optimizer:
-    """Make the optimizer of a run, before its first step; in one kernel for all weights on a GPU."""
-    fused = device.type == "cuda"
+def make_optimizer(network: nn.Module, config: RunConfig, device: torch.device) -> torch.optim.Optimizer:
+    """The optimizer of a run before its first step; one kernel for all weights on a GPU."""
+    given = {"lr": config.learning_rate, "weight_decay": config.weight_decay, "fused": device.type == "cuda"}
     if config.optimizer == "adam":
-        return torch.optim.Adam(model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, fused=fused)
-    return torch.optim.SGD(
-        model.parameters(), lr=config.learning_rate, momentum=config.momentum, weight_decay=config.weight_decay, fused=fused
-    )
+        return torch.optim.Adam(network.parameters(), **given)
+    return torch.optim.SGD(network.parameters(), momentum=config.momentum, **given)
 
 
-def train_epoch(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    split: Split,
-    config: RunConfig,
-    epoch: int,
-    captured: cuda_graph.CapturedStep | None = None,
-) -> tuple[float, float]:
-    """Fit one epoch in a seeded order; a last batch of one image is left out, since batch-norm is undefined on it.
+def train_step(
+    network: nn.Module, optimizer: torch.optim.Optimizer, images: Tensor, labels: Tensor, draws: Draws | None, precision: str
+) -> Tensor:
+    """Take one step, without waiting for the device; weights, statistics, loss and optimizer are float32 in either precision.
 
-    With ``captured``, a step recorded for this shape of run, the steps are replayed on a copy of the run's state, which comes back at
-    the end of the epoch; the results agree up to rounding.
+    Args:
+        network: in train mode; compiled or not.
+        optimizer: of its parameters.
+        images: (B, 3, S, S) uint8.
+        labels: (B,) int64.
+        draws: the augmentation of these images; None leaves them.
+        precision: of the products, "float32" or "bfloat16".
 
     Returns:
-        Mean loss and accuracy (fraction) of the pass itself. They are summed on the device and read once.
+        (2,) float64 on the device: the sum of the cross-entropies, and the number of images classified correctly.
+    """
+    if draws is not None:
+        images = augment(images, draws)
+    with torch.autocast(labels.device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16"):
+        logits = network(resnet.normalise_images(images))
+    loss = cross_entropy(logits.float(), labels)
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    optimizer.step()
+    correct = (logits.detach().argmax(1) == labels).sum()
+    return torch.stack([loss.detach().double() * len(labels), correct.double()])
+
+
+def train_epoch(network: nn.Module, optimizer: torch.optim.Optimizer, split: Split, config: RunConfig, epoch: int) -> tuple[float, float]:
+    """Fit one epoch in a seeded order; mean loss and accuracy (fraction) of the pass itself, read from the device once.
+
+    A last batch of one image is left out, since batch-norm is undefined on it.
     """
     device = split.labels.device
     generator = torch.Generator().manual_seed(_seed(config, epoch))
     order = torch.randperm(len(split.labels), generator=generator)
     draws = draw(len(order), generator).to(device) if config.augmentation else None
     totals = torch.zeros(2, dtype=torch.float64, device=device)
-    model.train()
-    advance = captured or partial(cuda_graph.step, model, optimizer, precision=config.precision)
-    if captured:
-        captured.load(model, optimizer, config.learning_rate, config.weight_decay)
+    network.train()
     # Put in order once, so that a step has little to launch beside itself.
     order = (order[:-1] if len(order) % config.batch_size == 1 else order).to(device)
     labels, draws = split.labels[order], draws.of(order) if draws else None
     for start in range(0, len(order), config.batch_size):
         part = slice(start, start + config.batch_size)
-        totals += advance(split.batch(order[part]), labels[part], draws.of(part) if draws else None)
-    if captured:
-        captured.unload(model, optimizer)
+        images = split.batch(order[part])
+        totals += train_step(network, optimizer, images, labels[part], draws.of(part) if draws else None, config.precision)
     return tuple((totals / len(order)).tolist())
 
 
 @torch.inference_mode()
-def evaluate(model: nn.Module, split: Split, batch_size: int = 512) -> tuple[float, float]:
-    """Measure mean cross-entropy and accuracy (fraction) without augmentation, in eval mode and float32."""
-    model.eval()
+def evaluate(network: nn.Module, split: Split, batch_size: int = 512) -> tuple[float, float]:
+    """Mean cross-entropy and accuracy (fraction) without augmentation, in eval mode and float32."""
+    network.eval()
     totals = torch.zeros(2, dtype=torch.float64, device=split.labels.device)
     for indices in torch.arange(len(split.labels), device=split.labels.device).split(batch_size):
-        logits = model(resnet.normalise_images(split.batch(indices))).float()
+        logits = network(resnet.normalise_images(split.batch(indices))).float()
         labels = split.labels[indices]
         totals += torch.stack([cross_entropy(logits, labels, reduction="sum").double(), (logits.argmax(1) == labels).sum().double()])
     return tuple((totals / max(1, len(split.labels))).tolist())
@@ -165,30 +173,22 @@ def train_run(
     *,
     pretrained: Mapping[str, Tensor] | None = None,
     device: torch.device | str = "cpu",
-    capture: bool | None = None,
+    compiled: bool = False,
     checkpoint_seconds: float = 0.0,
-    until: float = math.inf,
-    on_epoch: Callable[[stopping.Epoch], None] = lambda epoch: None,
-) -> dict[str, Any] | None:
-    """Train one run until a rule stops it, and leave a complete run in ``folder``.
+    on_epoch: Callable[[Epoch], None] = lambda epoch: None,
+) -> dict[str, Any]:
+    """Train one run until a rule stops it, and leave a complete run in ``folder``; the record that ``result.json`` holds.
 
-    Snapshots are taken when the first of the rules 1 to 3 holds ("first") and at the stop ("stop"); where both fall on one
-    epoch there is one snapshot, "stop". Killed at any moment, the next call goes on after the last checkpoint. A run that
-    diverges is a result too: status "diverged", its reason, no snapshot after the fact.
+    Snapshots are taken when the first of the rules 1 to 3 holds ("first") and at the stop ("stop"); one, "stop", where both fall on one
+    epoch. Killed at any moment, the next call goes on after the last checkpoint. A run that diverges is a result too: status "diverged",
+    its reason, no snapshot after the fact.
 
     Args:
         config: the run; its ``data`` must be the fingerprint of ``data``.
-        data: images of the study.
         folder: ``runs/<run_id>``; ``result.json`` is written last of all.
         pretrained: state dict to start from when ``config.pretrained``.
-        device: where to train.
-        capture: replay a recorded step, see ``cuda_graph``; None takes the fastest way that there is, see ``step_choice``.
+        compiled: take the steps through ``torch.compile``, which pays on a GPU; equal up to rounding.
         checkpoint_seconds: that go by between two checkpoints, at least; 0 writes one after every epoch.
-        until: reading of ``time.monotonic``, which all processes of a machine share, after which no epoch may end.
-        on_epoch: called with each new row of the history.
-
-    Returns:
-        The record that ``result.json`` holds; None where the time was up first, and the next call goes on.
     """
     if config.data != data.fingerprint:
         raise ValueError(f"run {run_id(config)} belongs to the data {config.data}, and was given {data.fingerprint}")
@@ -196,66 +196,48 @@ def train_run(
         return read_json(folder / "result.json")
     device = torch.device(device)
     train, monitor, test = (resident(images, device) for images in (*images_of_run(data, config), data.test))
-    model = initial_model(config, len(data.classes), pretrained).to(device, memory_format=torch.channels_last)
-    optimizer = make_optimizer(model, config, device)
+    network = initial_network(config, len(data.classes), pretrained).to(device, memory_format=torch.channels_last)
+    optimizer = make_optimizer(network, config, device)
     write_json(folder / "config.json", asdict(config) | {"run_id": run_id(config)})
-    captured = _captured(config, len(data.classes), train, capture)
-    history, snapshots = state.restore(folder, model, optimizer)
+    history, snapshots = state.restore(folder, network, optimizer)
+    stepping = torch.compile(network, mode="reduce-overhead") if compiled else network
     # A kill may have come between the last checkpoint and the result: then there is nothing left to train.
-    reason, diverged, saved = stopping.stop_reason(history, config) if history else "", False, -math.inf
+    reason, diverged, saved = stop_reason(history, config) if history else "", False, -math.inf
     while not reason:
-        if time.monotonic() + (history[-1]["seconds"] if history else 0.0) > until:
-            if history:
-                state.save(folder, model, optimizer, history, snapshots)
-            return None
         started = time.perf_counter()
         epoch = len(history) + 1
-        loss, accuracy = train_epoch(model, optimizer, train, config, epoch, captured)
+        loss, accuracy = train_epoch(stepping, optimizer, train, config, epoch)
         if not math.isfinite(loss):
             reason, diverged = f"loss is {loss} in epoch {epoch}", True
             break
-        monitor_accuracy = evaluate(model, monitor)[1]
-        row = stopping.Epoch(epoch=epoch, train_loss=loss, train_accuracy=accuracy, monitor_accuracy=monitor_accuracy, seconds=0.0)
-        history.append(row)
-        reason = stopping.stop_reason(history, config)
-        name = "stop" if reason else "first"
-        if reason or (stopping.conditions_met(history, config) and not snapshots):
-            state.save_snapshot(folder, name, model)
-            snapshots.append({"snapshot": name, "epoch": epoch} | _measured(model, train, test))
-        row["seconds"] = time.perf_counter() - started
+        monitored = evaluate(network, monitor)[1]
+        history.append(Epoch(epoch=epoch, train_loss=loss, train_accuracy=accuracy, monitor_accuracy=monitored, seconds=0.0))
+        reason = stop_reason(history, config)
+        if reason or (conditions_met(history, config) and not snapshots):
+            name = "stop" if reason else "first"
+            write_tensors(state.snapshot_path(folder, name), network.state_dict())
+            snapshots.append({"snapshot": name, "epoch": epoch} | _measured(network, train, test))
+        history[-1]["seconds"] = time.perf_counter() - started
         if time.perf_counter() - saved >= checkpoint_seconds:
-            state.save(folder, model, optimizer, history, snapshots)
+            state.save(folder, network, optimizer, history, snapshots)
             saved = time.perf_counter()
-        on_epoch(row)
+        on_epoch(history[-1])
     return _finish(folder, config, history, snapshots, reason, diverged, device)
 
 
-def _captured(config: RunConfig, classes: int, train: Split, capture: bool | None) -> cuda_graph.CapturedStep | None:
-    shape = cuda_graph.shape_of(config, classes, train.pixels.shape[1], train.pixels.device)
-    if capture is None:
-        return step_choice.fastest_step(shape, config.max_epochs * math.ceil(len(train.labels) / config.batch_size))
-    return cuda_graph.CapturedStep(shape) if capture else None
-
-
-def _measured(model: nn.Module, train: Split, test: Split) -> dict[str, float]:
-    train_loss, train_accuracy = evaluate(model, train)
-    test_loss, test_accuracy = evaluate(model, test)
+def _measured(network: nn.Module, train: Split, test: Split) -> dict[str, float | None]:
+    train_loss, train_accuracy = evaluate(network, train)
+    test_loss, test_accuracy = evaluate(network, test)
     losses = {"train_loss": train_loss, "test_loss": test_loss}
     finite = {name: value if math.isfinite(value) else None for name, value in losses.items()}
     return finite | {"train_accuracy": train_accuracy, "test_accuracy": test_accuracy, "gap": train_accuracy - test_accuracy}
 
 
 def _finish(
-    folder: Path,
-    config: RunConfig,
-    history: list[stopping.Epoch],
-    snapshots: list[dict[str, Any]],
-    reason: str,
-    diverged: bool,
-    device: torch.device,
+    folder: Path, config: RunConfig, history: list[Epoch], snapshots: list[dict], reason: str, diverged: bool, device: torch.device
 ) -> dict[str, Any]:
     with complete_or_absent(folder / "history.parquet") as temporary:
-        pd.DataFrame(history, columns=list(stopping.Epoch.__annotations__)).to_parquet(temporary)
+        pd.DataFrame(history, columns=list(Epoch.__annotations__)).to_parquet(temporary)
     record = {
         "run_id": run_id(config),
         "status": "diverged" if diverged else "complete",
@@ -265,7 +247,6 @@ def _finish(
         "snapshots": snapshots,
         "device": device_name(device),
         "versions": versions(),
-        "files": soundness.digests_of_run(folder),
     }
     write_json(folder / "result.json", record)
     state.discard(folder)

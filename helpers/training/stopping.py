@@ -20,7 +20,8 @@ def conditions_met(history: Sequence[Epoch], config: RunConfig) -> tuple[int, ..
     """Which of the rules 1 to 3 hold at the last epoch.
 
     1: training loss below ``loss_threshold`` (0.1). 2: training accuracy above ``accuracy_threshold`` (0.95).
-    3: the loss fell on two consecutive checks while the error on the monitored split rose on both (overfitting).
+    3: the loss fell on two consecutive checks while the error on the monitored split rose on both (overfitting). The paper speaks of two
+    consecutive batches; here a check is the end of an epoch.
     """
     last = history[-1]
     met = []

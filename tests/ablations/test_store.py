@@ -9,16 +9,16 @@ import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers.scoring.common_set import ScoringSet
+from helpers.scoring.single_images import folder_name, save_image_values
 
 from helpers.ablations import compute, store
 from helpers.ablations.compute import CLOSED_FORMS, AblationSettings
-from helpers.cams import attribution, closed_form, gradient, overlap
-from helpers.data import manifest
-from helpers.data.images import load_study_data
+from helpers.cams import attribution, overlap
+from helpers.cams.maps import closed_form_cam, layer_maps, normalise_maps
+from helpers.data.images import choose_images, load_study_data
 from helpers.measures import evidence, registry
 from helpers.networks import hooks, resnet
-from helpers.scoring.common_set import ScoringSet
-from helpers.scoring.single_images import folder_name, save_image_values
 from helpers.training.catalogue import read_catalogue, run_folder, save_scores
 from helpers.training.config import RunConfig
 from helpers.training.run import train_run
@@ -63,11 +63,11 @@ def test_closed_form_maps_equal_differentiation_in_double_precision(method, form
     with torch.no_grad():
         features, _ = hooks.features_and_logits(network, network.layer4, images)
         maps = compute.closed_form_maps(method, formula, features, network.fc.weight, classes)
-    expected = gradient.layer_maps(method, network, network.layer4, images, classes, torchcam_compat=formula == "torchcam")
+    expected = layer_maps(method, network, network.layer4, images, classes, torchcam_compat=formula == "torchcam")
     # The constant 1e-8 of the normalisation weighs unequally where a common factor was dropped; the torchcam form keeps the factor.
     tolerance = 1e-10 if formula == "torchcam" else 1e-6
     assert maps.max() > 0.5
-    assert (maps - closed_form.normalise_maps(expected)).abs().max() < tolerance
+    assert (maps - normalise_maps(expected)).abs().max() < tolerance
 
 
 def test_a_network_whose_last_maps_are_one_pixel_is_refused_with_what_to_change(data):
@@ -179,7 +179,7 @@ def test_every_layer_is_scored_as_captum_would(layer, network, data, sampled):
     images = compute.sampled_images(data.train, SETTINGS)
     pixels = normalised(images)
     maps = captum_grad_cam(network, network.get_submodule(layer), pixels, network(pixels).argmax(1))
-    iou, _ = overlap.iou_and_iou_b(closed_form.normalise_maps(maps), images.boxes, 16, 0.3)
+    iou, _ = overlap.iou_and_iou_b(normalise_maps(maps), images.boxes, 16, 0.3)
     row = chosen(sampled, method="grad_cam", layer=layer, threshold=0.3, subset="all", image_size=16).iloc[0]
     assert row["iou"] == pytest.approx(float(iou.double().mean()), abs=3e-3)
     assert row["n"] == len(images) == 10
@@ -191,7 +191,7 @@ def test_another_image_size_is_scored_as_a_pass_over_resized_images(side, networ
     resized = F.interpolate(images.images.float(), size=(side, side), mode="bilinear", antialias=True, align_corners=False)
     with torch.no_grad():
         features, logits = hooks.features_and_logits(network, network.layer4, resnet.normalise_images(resized))
-        maps = closed_form.normalise_maps(closed_form.closed_form_cam("grad_cam", features, network.fc.weight, logits.argmax(1)))
+        maps = normalise_maps(closed_form_cam("grad_cam", features, network.fc.weight, logits.argmax(1)))
     iou, _ = overlap.iou_and_iou_b(maps, images.boxes, 16, 0.3)
     row = chosen(sampled, method="grad_cam", image_size=side, threshold=0.3, subset="all").iloc[0]
     assert row["iou"] == pytest.approx(float(iou.double().mean()), abs=3e-3)
@@ -329,7 +329,7 @@ def test_a_killed_run_goes_on_with_the_missing_model(study, data):
 
 
 def test_ablations_of_two_processes_are_those_of_one(tmp_path):
-    data = manifest.choose_images(tmp_path, **TINY_SCENES)
+    data = choose_images(tmp_path, **TINY_SCENES)
     config = RunConfig("resnet18", 8, 0.01, "adam", 0.0, False, False, data=data.fingerprint, stem="small", width=0.125, max_epochs=1)
     for given in (config, replace(config, repeat=1)):
         train_run(given, data, run_folder(tmp_path, given))
@@ -396,7 +396,7 @@ def test_a_score_is_that_of_the_untrained_network_worked_out_step_by_step(data):
             accuracies.append(float((logits.argmax(1) == images.labels).float().mean()))
         _, logits = hooks.features_and_logits(network, network.layer4, resnet.normalise_images(data.train.images))
         maps = captum_grad_cam(network, network.layer4, resnet.normalise_images(data.train.images), logits.argmax(1))
-    iou, iou_b = overlap.iou_and_iou_b(closed_form.normalise_maps(maps), data.train.boxes, 16)
+    iou, iou_b = overlap.iou_and_iou_b(normalise_maps(maps), data.train.boxes, 16)
     assert row["train_accuracy"] == pytest.approx(accuracies[0], abs=1e-6)
     assert row["test_accuracy"] == pytest.approx(accuracies[1], abs=1e-6)
     assert row["gap"] == row["train_accuracy"] - row["test_accuracy"]

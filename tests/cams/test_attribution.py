@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from helpers.cams import attribution, closed_form
+from helpers.cams import attribution
+from helpers.cams.maps import closed_form_cam
 from helpers.networks import hooks, resnet
 
 
@@ -124,7 +125,7 @@ def test_deep_lift_that_does_not_add_up_is_refused(images):
 def test_guided_grad_cam_is_zero_where_grad_cam_is(network, images):
     own = attribution.with_own_activations(network)
     features, _ = hooks.features_and_logits(network, network.layer4, images)
-    cam = closed_form.closed_form_cam("grad_cam", features, network.fc.weight, CLASSES)
+    cam = closed_form_cam("grad_cam", features, network.fc.weight, CLASSES)
     found = attribution.attribution_maps("guided_grad_cam", own, images, CLASSES).maps.detach()
     large = F.interpolate(cam.unsqueeze(1), size=(16, 16), mode="bilinear", align_corners=False).squeeze(1)
     assert (large == 0).any()

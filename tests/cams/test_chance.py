@@ -1,23 +1,16 @@
-"""Localization that knows chance: against whole enumerations, scikit-learn, and maps whose value is known."""
+"""Localization that knows chance: against loops over pixels, whole enumerations, scikit-learn, and maps whose value is known."""
 
 import itertools
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
-from sklearn.metrics import average_precision_score
+from sklearn.metrics import average_precision_score, jaccard_score
 
-from helpers.cams import chance, closed_form, overlap
+from helpers.cams import chance, overlap
+from helpers.cams.maps import normalise_maps
 
 SIZE = 16
-
-
-def scored(raw, boxes, threshold=0.1, **options):
-    maps = closed_form.normalise_maps(raw)
-    table = chance.chance_scores(maps, closed_form.lowest_of(raw), boxes, SIZE, threshold, **options)
-    pd.testing.assert_frame_equal(table[overlap.MASK_COLUMNS], overlap.image_scores(maps, boxes, SIZE, threshold))
-    return table[chance.CHANCE_COLUMNS]
 
 
 @pytest.fixture
@@ -32,11 +25,17 @@ def boxes():
 
 
 @pytest.fixture
-def raw():
-    """Maps of 4 x 4, positive everywhere in the first half and cut at 0 in the second."""
-    drawn = torch.rand(11, 4, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+def maps(boxes):
+    """Maps of 4 x 4: four look at their boxes, more or less, two anywhere, and of the others some cells are cut at 0."""
+    drawn = torch.rand(11, 4, 4, generator=torch.Generator().manual_seed(2))
+    drawn[:4] = 0.3 * drawn[:4] + torch.nn.functional.adaptive_avg_pool2d(overlap.box_masks(boxes[:4], SIZE).float(), 4)
     drawn[6:] = (drawn[6:] - 0.4).relu()
-    return drawn.float()
+    return normalise_maps(drawn)
+
+
+def corrected(table):
+    """Scores less their shuffled ones, a column each."""
+    return table[list(chance.SCORES)] - table[[name + chance.SHUFFLED for name in chance.SCORES]].to_numpy()
 
 
 @pytest.mark.parametrize(("count", "columns"), [(1, 0), (2, 1), (4, 3), (9, 8), (50, 8)])
@@ -49,93 +48,123 @@ def test_no_image_lends_itself_its_box_none_lends_twice_and_all_lend_alike(count
     assert all(sorted(column) == list(range(count)) for column in partners.T.tolist())
 
 
-def test_every_value_is_that_of_a_loop_over_pixels(raw, boxes):
-    partners = chance.derangements(10)
-    table = scored(raw, boxes, 0.3)
-    masks, maps = overlap.box_masks(boxes, SIZE).numpy(), closed_form.normalise_maps(raw)
-    enlarged, large = overlap.upsample(raw, SIZE).double().numpy(), overlap.upsample(maps, SIZE).numpy()
+def by_pixels(values, mask, rectangle, place, inside, corners):
+    """Scores of one enlarged map with the boxes of one image, by the definitions."""
+    levels = np.minimum((values * np.float32(1000)).astype(int), 1000)
+    matched = levels >= max(level for level in range(1001) if (levels >= level).sum() >= inside.sum())
+    found = []
+    for x0, y0, x1, y1 in corners[corners.any(1)].tolist():
+        box = np.zeros_like(inside)
+        box[y0:y1, x0:x1] = True
+        found.append((rectangle & box).sum() / (rectangle | box).sum())
+    return {
+        "iou": (mask & inside).sum() / (mask | inside).sum(),
+        "iou_b": (rectangle & inside).sum() / (rectangle | inside).sum(),
+        "energy_in_box": values[inside].astype(float).sum() / values.astype(float).sum(),
+        "pointing_game": float(inside[place]),
+        "area_matched_iou": (matched & inside).sum() / (matched | inside).sum(),
+        "pixel_average_precision": average_precision_score(inside.ravel(), levels.ravel()),
+        "box_found": float(max(found) >= 0.5),
+        "mask_agreement": jaccard_score(inside.ravel(), mask.ravel(), average="macro"),
+    }, max(found)
+
+
+def test_every_score_with_the_own_and_with_shuffled_boxes_is_that_of_a_loop_over_pixels(maps, boxes):
+    table, partners = chance.chance_scores(maps, boxes, SIZE, 0.6), chance.derangements(10)
+    inside, large = overlap.box_masks(boxes, SIZE).numpy(), overlap.upsample(maps, SIZE).numpy()
     for j in range(10):
-        mask, own = large[j] >= np.float32(0.3), masks[j]
-        ious = [(mask & masks[k]).sum() / (mask | masks[k]).sum() for k in partners[j].tolist()]
-        y, x = (int((place + 0.5) * 4) for place in divmod(int(raw[j].argmax()), 4))
-        row = table.iloc[j]
-        assert row["iou_shuffled"] == pytest.approx(np.mean(ious), abs=1e-6)
-        assert row["energy"] == pytest.approx(enlarged[j][own].sum() / enlarged[j].sum(), abs=1e-5)
-        assert row["pointing"] == own[y, x]
-        assert row["pointing_shuffled"] == pytest.approx(np.mean([masks[k][y, x] for k in partners[j].tolist()]))
-        levels = (large[j] * 1000).astype(int)
-        assert row["average_precision"] == pytest.approx(average_precision_score(own.ravel(), levels.ravel()), abs=1e-6)
-        highest = max(level for level in range(1001) if (levels >= level).sum() >= own.sum())
-        assert row["area_matched_iou"] == pytest.approx(((levels >= highest) & own).sum() / ((levels >= highest) | own).sum())
-        assert (row["mask_area"], row["box_area"]) == pytest.approx((mask.mean(), own.mean()))
-    assert table.iloc[10].drop(["mask_area", "box_area"]).isna().all()
-
-
-def corrected(table):
-    pointing = table["pointing"] - table["pointing_shuffled"]
-    return table["energy"] - table["box_area"], pointing, table["average_precision"] - table["box_area"]
+        mask, rectangle = large[j] >= np.float32(0.6), np.zeros((SIZE, SIZE), bool)
+        rows, columns = np.nonzero(mask)
+        rectangle[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1] = True
+        place = tuple(int((cell + 0.5) * 4) for cell in divmod(int(maps[j].argmax()), 4))
+        given = large[j], mask, rectangle, place
+        own, best = by_pixels(*given, inside[j], boxes[j])
+        others = [by_pixels(*given, inside[k], boxes[k])[0] for k in partners[j].tolist()]
+        for name in chance.SCORES:
+            assert table[name][j] == pytest.approx(own[name], abs=1e-6), name
+            assert table[name + chance.SHUFFLED][j] == pytest.approx(np.mean([other[name] for other in others]), abs=1e-6), name
+        counts = [mask.sum(), inside[j].sum(), (mask & inside[j]).sum(), SIZE**2]
+        assert table.loc[j, ["map_pixels", "box_pixels", "common_pixels", "image_pixels"]].tolist() == counts
+        assert table.loc[j, ["x0", "x1", "y0", "y1"]].tolist() == [columns.min(), columns.max() + 1, rows.min(), rows.max() + 1]
+        assert table.loc[j, ["mask_area", "box_area", "box_iou"]].tolist() == pytest.approx([mask.mean(), inside[j].mean(), best])
+    for name in ("box_found", "pointing_game"):  # there was something to find and to miss
+        assert set(table[name][:10]) == {0, 1}
+    assert corrected(table).loc[10].isna().all()
+    assert table.loc[10, ["iou", "iou_b"]].tolist() == [0, 0]  # as the paper has it
+    assert table["box_iou"].isna().tolist() == [False] * 10 + [True]
 
 
 def test_a_constant_map_has_what_chance_has(boxes):
-    table = scored(torch.full((10, 4, 4), 0.7), boxes[:10])
-    energy, pointing, precision = corrected(table)
-    assert energy.tolist() == pytest.approx([0] * 10, abs=1e-6)
-    assert precision.tolist() == pytest.approx([0] * 10, abs=1e-6)
-    assert pointing.mean() == pytest.approx(0, abs=1e-7)
-    assert table["iou_shuffled"].tolist() == [0] * 10  # as its own IoU: the mask is empty
-    assert scored(torch.zeros(10, 4, 4), boxes[:10])["energy"].tolist() == [0] * 10
+    table = chance.chance_scores(torch.zeros(10, 4, 4), boxes[:10], SIZE)
+    assert table["empty_map"].all()
+    assert corrected(table).mean().abs().max() < 1e-6
+    assert table[["iou", "energy_in_box"]].eq(0).all(axis=None)
+    every = table["pixel_average_precision"], table["area_matched_iou"]  # all pixels are one step
+    for values in every:
+        np.testing.assert_allclose(values, table["box_area"], rtol=1e-6)
 
 
 def test_a_map_that_is_the_box_has_everything():
     corners = torch.tensor([[[2, 3, 9, 12]], [[0, 0, 16, 5]], [[7, 7, 8, 8]]])
-    raw = overlap.box_masks(corners, SIZE).float()
-    table = scored(raw, corners, 0.5)
-    for name in ("energy", "pointing", "average_precision", "area_matched_iou"):
-        assert table[name].tolist() == [1, 1, 1], name
-    assert overlap.image_scores(closed_form.normalise_maps(raw), corners, SIZE, 0.5)["iou"].tolist() == [1, 1, 1]
+    table = chance.chance_scores(overlap.box_masks(corners, SIZE).float(), corners, SIZE, 0.5)
+    assert table[list(chance.SCORES)].eq(1).all(axis=None)
+    assert corrected(table).gt(0).all(axis=None)
 
 
-def test_one_map_for_all_images_is_no_better_than_with_the_boxes_of_others_whichever_they_are(boxes):
-    raw = torch.rand(1, 4, 4, generator=torch.Generator().manual_seed(0)).expand(4, 4, 4)
-    own = overlap.image_scores(closed_form.normalise_maps(raw), boxes[:4], SIZE, 0.3)["iou"]
-    assert own.std() > 0
-    every = [order for order in itertools.permutations(range(4)) if all(i != place for i, place in enumerate(order))]
-    assert len(every) == 9
-    for order in every:
-        table = scored(raw, boxes[:4], 0.3, partners=torch.tensor(order).unsqueeze(1))
-        assert (own - table["iou_shuffled"]).mean() == pytest.approx(0, abs=1e-7)
-        assert corrected(table)[1].mean() == pytest.approx(0, abs=1e-7)
+def test_one_map_for_all_images_has_exactly_nothing_above_chance_whoever_lends_the_boxes(boxes):
+    maps, every = torch.rand(1, 4, 4, generator=torch.Generator().manual_seed(0)).expand(4, 4, 4), list(itertools.permutations(range(4)))
+    deranged = [order for order in every if all(i != place for i, place in enumerate(order))]
+    assert len(deranged) == 9
+    for given in (maps, chance.central_map(4).expand(4, 4, 4)):
+        tables = [chance.chance_scores(given, boxes[:4], SIZE, 0.3, partners=torch.tensor(order)[:, None]) for order in deranged]
+        for table in tables:
+            assert table[["iou", "energy_in_box", "area_matched_iou", "pixel_average_precision"]].std().gt(0.01).all()
+            assert corrected(table).mean().abs().max() < 1e-7
+        # In expectation over all of them also for every image: its score less the mean of the other three's.
+        mean = sum(corrected(table) for table in tables) / 9
+        own = tables[0][list(chance.SCORES)].to_numpy()
+        np.testing.assert_allclose(mean, own - (own.sum(0) - own) / 3, atol=1e-6)
 
 
-@pytest.mark.parametrize("factor", [0.125, 1000.0])
-def test_the_scale_of_a_map_changes_nothing(raw, boxes, factor):
-    np.testing.assert_allclose(scored(raw, boxes), scored(factor * raw, boxes), atol=2e-5)
+def test_the_central_map_is_a_gaussian_of_two_of_eight_cells():
+    blob = chance.central_map()
+    assert (float(blob.min()), float(blob.max())) == (0, 1)
+    assert torch.equal(blob, blob.T) and torch.equal(blob, blob.flip(0))
+    raw = np.exp(-(np.arange(-3.5, 4) ** 2) / 8)
+    raw = np.outer(raw, raw)
+    np.testing.assert_allclose(blob, (raw - raw.min()) / (raw.max() - raw.min()), atol=1e-7)
+    assert chance.central_map(5)[2, 2] == 1
 
 
 def test_where_several_places_are_largest_their_mean_counts():
-    raw = torch.zeros(2, 4, 4)
-    raw[:, 0, 0] = raw[:, 3, 3] = 1  # their mean place is the middle, where the first image has its box
-    table = scored(raw, torch.tensor([[[6, 6, 10, 10]], [[0, 0, 5, 5]]]))
-    assert table["pointing"].tolist() == [1, 0]
-    assert table["pointing_shuffled"].tolist() == [0, 1]
+    maps = torch.zeros(2, 4, 4)
+    maps[:, 0, 0] = maps[:, 3, 3] = 1  # their mean place is the middle, where the first image has its box
+    table = chance.chance_scores(maps, torch.tensor([[[6, 6, 10, 10]], [[0, 0, 5, 5]]]), SIZE)
+    assert table["pointing_game"].tolist() == [1, 0]
+    assert table["pointing_game_shuffled"].tolist() == [0, 1]
 
 
-def test_the_number_of_images_at_a_time_changes_nothing_and_a_single_image_has_no_other(raw, boxes):
-    whole = scored(raw.repeat(10, 1, 1), boxes.repeat(10, 1, 1), partners=torch.arange(100).roll(1).unsqueeze(1))
-    assert whole["energy"][:10].tolist() == whole["energy"][55:65].tolist()
-    one = scored(raw[:1], boxes[:1])
-    assert np.isnan(one["iou_shuffled"][0])
-    assert np.isfinite(one["energy"][0])
+def test_the_number_of_images_at_a_time_changes_nothing_and_a_single_image_has_no_other(maps, boxes):
+    count = 4 * 2**17 // SIZE**2  # four batches
+    rows = torch.arange(count) % 10
+    whole = chance.chance_scores(maps[rows], boxes[rows], SIZE, partners=((rows + 3) % 10).unsqueeze(1))
+    parts = chance.chance_scores(maps[:10], boxes[:10], SIZE, partners=torch.arange(10).roll(-3).unsqueeze(1))
+    np.testing.assert_allclose(whole.astype(float), parts.iloc[rows.numpy()].astype(float), atol=1e-6)
+    one = chance.chance_scores(maps[:1], boxes[:1], SIZE)
+    assert corrected(one).isna().all(axis=None)
+    assert one[list(chance.SCORES)].notna().all(axis=None)
 
 
-def test_a_map_that_is_not_finite_is_undefined(raw, boxes):
-    raw[2, 1, 1] = torch.nan
-    table = scored(raw, boxes)
-    assert table.loc[2].isna().all()
-    assert np.isfinite(table.drop([2, 10])).all().all()
-
-
-def test_the_floor_is_the_iou_of_the_whole_image(boxes):
-    whole = torch.full((11, SIZE, SIZE), 0.5)
-    expected = overlap.mask_iou(overlap.cam_masks(whole, SIZE, 0.1), overlap.box_masks(boxes, SIZE))
-    assert chance.box_areas(boxes, SIZE).tolist() == pytest.approx(expected.tolist())
+def test_a_map_that_is_not_finite_is_undefined_and_so_is_what_has_no_boxes(maps, boxes):
+    maps[2, 1, 1], maps[3, 0, 0] = torch.nan, torch.inf
+    table = chance.chance_scores(maps, boxes, SIZE)
+    scores = table[[name + end for name in chance.SCORES for end in ("", chance.SHUFFLED)] + ["box_iou"]]
+    assert scores.loc[[2, 3]].isna().all(axis=None)
+    assert scores.drop([2, 3, 10]).notna().all(axis=None)
+    for none in (torch.zeros(11, 2, 4), torch.zeros(11, 0, 4)):
+        with pytest.raises(ValueError, match=r"^these images have no boxes$"):
+            chance.chance_scores(maps, none, SIZE)
+    with pytest.raises(ValueError, match=r"^3 maps and boxes of 11 images cannot be scored; one of each per image is needed$"):
+        chance.chance_scores(maps[:3], boxes, SIZE)
+    with pytest.raises(ValueError, match=r"^threshold 0 must be between 0 and 1"):
+        chance.chance_scores(maps, boxes, SIZE, 0)

@@ -1,15 +1,15 @@
-"""Kill -9 at 20 random moments over a study of 24 runs, begin again until it is complete, and compare with an uninterrupted run.
+"""Kill a study again and again, each time inside a write, other values and claims between, and compare it with an uninterrupted one.
 
-``killed.py [kills] [seed] [--engine ray]``: the kernel, the worker, a training process, the sweep, its process group, under Ray the
-node, or everything at once. Every other start has other values, so that what a kill leaves behind belongs to another command than the
-one that goes on. Nothing may be left: no process, no half-written file, no claim. About ten minutes on two cores; ``killed.py 2`` is the
-short form, with the uninterrupted study and one round of it. Under Ray every start takes some twenty seconds more; a cluster of two
-nodes that loses one is in ``ray_nodes.py``.
+``killed.py [KILLS] [SEED]``: SIGKILL of Snakemake, of papermill's process, of the kernel, of a training process and of the sweep,
+SIGTERM, and Ctrl-C. Nothing may be left: no process, no half-written file, no lock that keeps the next start away.
+``killed.py --proofs`` shows that this test can fail: it must, with writes that are not atomic, with the check of half-made outputs off, and
+with parameters left out of what makes a notebook run again; ``sitecustomize.py`` beside this file breaks these.
 """
 
 import argparse
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,42 +18,91 @@ import time
 import uuid
 from pathlib import Path
 
+import nbformat
 import pandas as pd
 import psutil
-from projects import ROOT, emptied, study_of_24_runs
+import yaml
 
-VICTIMS = ("kernel", "worker", "trainer", "sweep", "group", "everything")
-OF_RAY = (*VICTIMS, "node")
-KINDS = {
-    "ipykernel_launcher": "kernel",
-    "worker.main()": "worker",
-    "ray::": "worker",
-    "spawn_main": "trainer",
-    "raylet/raylet": "node",
-    "helpers.sweep": "sweep",
-}
+ROOT, HERE = Path(__file__).resolve().parents[2], Path(__file__).resolve().parent
 NAME = "WORKBOOK_FAULTS"
-PATIENCE = {"local": 15.0, "ray": 90.0}  # seconds; an agent of Ray looks for its node now and then
-# Values that change catalogue and tables, and no run.
-OTHER = ("minimum_train_accuracy=0.3", "03_cam_scoring.bootstrap_resamples=25", "02_grid_training.run_count=12", "pictured_images=3")
+VICTIMS = ("snakemake", "papermill", "kernel", "trainer", "sweep", "sigterm", "ctrl-c")
+KINDS = {"ipykernel_launcher": "kernel", "spawn_main": "trainer", "helpers.sweep.execute": "papermill", "-m snakemake": "snakemake"}
+WRITES = {
+    "not-atomic": "claims.json",
+    "no-check": "reports/killed/tables/bootstrap1",
+    "": "reports/killed/tables/bootstrap1",
+}  # that are struck where something is broken
+TARGETS = ("", "result.json", ".parquet", ".csv", "done/", "history", "checkpoint", "data.json", "03_cam_scoring.ipynb")
+OTHER = (
+    "minimum_train_accuracy=0.3",
+    "03_cam_scoring.bootstrap_resamples=25",
+    "02_grid_training.run_count=2",
+    "03_cam_scoring.cam_threshold=0.3",
+)
+CLAIM = {"claim": "Overlap goes with a smaller gap", "measure": "iou", "question": "r_gap", "side": "below", "primary": True}
+PATIENCE = 20.0  # seconds in which a family of processes must be gone
 
 
-def start(study: Path, folder: Path, mark: str, engine: str, *other: str) -> subprocess.Popen:
-    """Begin, or go on with, the study in a process group of its own, with other values where some are given."""
-    command = [sys.executable, "-m", "helpers.sweep", str(study), "--jobs", "2", "--set", f"work_dir={folder}/work"]
-    command += ["--engine", "ray", "--address", "local"] if engine == "ray" else []
-    command += ["--set", f"reports_dir={folder}/reports", *[word for value in other for word in ("--set", value)]]
-    environment = os.environ | {NAME: mark, "TMPDIR": str(folder / "tmp"), "OMP_NUM_THREADS": "1"}
-    environment |= {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-    environment |= {"RAY_TMPDIR": str(folder.parent / "ray"), "RAY_raylet_start_wait_time_s": "120"}  # Ray's own logs are no leavings
-    for place in ("tmp", "../ray"):
-        (folder / place).mkdir(exist_ok=True)
+PLACES = 'work_dir: str = "work"  # where runs go\nreports_dir: str = "reports"  # where reports go'
+# Two notebooks that take a second: the numbers of a bootstrap of the catalogue, and of what is claimed of it.
+BOOTSTRAP = """import numpy as np
+from helpers.report import notebook
+story = notebook.begin("03_cam_scoring", globals())
+import pandas as pd
+gaps = pd.read_parquet(story.work / "catalogue.parquet")["gap"].dropna().to_numpy()
+draws = np.random.default_rng(0).choice(gaps, (bootstrap_resamples, len(gaps))).mean(axis=1)
+frame = pd.DataFrame({"low": [np.quantile(draws, cam_threshold)], "draws": [len(draws)], "n": [len(gaps)]})
+for number in range(4):
+    notebook.show_table(story, frame + number, f"bootstrap{number}")"""
+CLAIMED = """from helpers.report import notebook
+story = notebook.begin("04_baselines", globals())
+import pandas as pd
+from helpers.statistics.claims import kept_claims
+catalogue = pd.read_parquet(story.work / "catalogue.parquet")
+rows = [claim | {"models": len(catalogue)} for claim in kept_claims(story.work).claims]
+notebook.show_table(story, pd.DataFrame(rows), "claims")"""
+
+
+def project(folder: Path) -> Path:
+    """A copy of the project with a study of four tiny runs, trained in two shares, and two notebooks after it that take no time."""
+    shutil.copytree(ROOT / "helpers", folder / "helpers")
+    for name in ("notebooks", "params", "faults"):
+        (folder / name).mkdir()
+    for name in ("Snakefile", "notebooks/01_data_subset.ipynb", "notebooks/02_grid_training.ipynb"):
+        shutil.copy(ROOT / name, folder / name)
+    declared = "bootstrap_resamples: int = 20  # draws\ncam_threshold: float = 0.1  # quantile\npictured_images: int = 5  # of nothing"
+    for stem, source in (("03_cam_scoring", BOOTSTRAP), ("04_baselines", CLAIMED)):
+        first = f'study: str = "demo"  # name\n{declared}\n{PLACES}'
+        cells = [nbformat.v4.new_code_cell(first, metadata={"tags": ["parameters"]}), nbformat.v4.new_code_cell(source)]
+        kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+        nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), folder / f"notebooks/{stem}.ipynb")
+    write_study(folder)
+    return folder
+
+
+def write_study(folder: Path, side: str = "below") -> None:
+    """Write the study's file, with a claim of this side."""
+    images = {"class_ids": ["synthetic_disc", "synthetic_cross", "synthetic_bars"], "image_size": 16}
+    grid = {"batch_sizes": [8], "learning_rates": [0.01, 0.003], "optimizers": ["adam"], "weight_decays": [0.0], "augmentations": [False]}
+    grid |= {"pretrained_levels": [False], "run_count": 0, "stem": "strided", "max_epochs": 3, "jobs": 2}
+    subset = images | {"images_per_class": 14, "test_images_per_class": 4}
+    notebooks = {"01_data_subset": subset, "02_grid_training": grid, "03_cam_scoring": {}, "04_baselines": {}}
+    common = {"device": "cpu", "minimum_train_accuracy": 0.0}
+    study = {"claims": [CLAIM | {"side": side}], "common": common, "notebooks": notebooks, "sweep": {"02_grid_training": {"shard": 2}}}
+    (folder / "params/killed.yaml").write_text(yaml.safe_dump(study))
+
+
+def start(folder: Path, mark: str, broken: str, *other: str) -> subprocess.Popen:
+    """Begin, or go on with, the study, with other values where some are given."""
+    command = [sys.executable, "-m", "helpers.sweep", "killed", *[word for value in other for word in ("--set", value)]]
+    environment = os.environ | {NAME: mark, "WORKBOOK_FAULTS_FOLDER": str(folder / "faults"), "WORKBOOK_FAULTS_BROKEN": broken}
+    environment |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(HERE), str(folder)])}
     with (folder / "printed.txt").open("ab") as printed:
-        return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=printed, stderr=printed, start_new_session=True)
+        return subprocess.Popen(command, cwd=folder, env=environment, stdout=printed, stderr=printed, start_new_session=True)
 
 
 def family(mark: str) -> list[psutil.Process]:
-    """List the living processes that descend from our sweeps, whatever became of their parents."""
+    """The living processes that descend from our sweeps, whatever became of their parents."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -65,7 +114,7 @@ def family(mark: str) -> list[psutil.Process]:
 
 
 def kind_of(process: psutil.Process) -> str:
-    """Say which part a process plays, by its command line."""
+    """Which part a process plays, by its command line."""
     try:
         line = " ".join(process.cmdline())
     except psutil.Error:
@@ -74,88 +123,133 @@ def kind_of(process: psutil.Process) -> str:
 
 
 def strike(victim: str, sweep: subprocess.Popen, mark: str, rng: random.Random) -> str:
-    """Kill a victim; where there is none of its kind at this moment, the sweep."""
-    if victim == "group":
-        os.killpg(sweep.pid, signal.SIGKILL)
+    """Kill a victim, or the sweep where there is none of its kind at this moment."""
+    signals = {"sigterm": signal.SIGTERM, "ctrl-c": signal.SIGINT}
+    there = [process for process in family(mark) if kind_of(process) == victim]
+    if there:
+        rng.choice(there).kill()
         return victim
-    there = [process for process in family(mark) if victim in ("everything", kind_of(process))]
-    if not there:
-        victim, there = "sweep", [psutil.Process(sweep.pid)]
-    for process in there if victim == "everything" else [rng.choice(there)]:
-        try:
-            process.kill()
-        except psutil.NoSuchProcess:
-            continue
-    return victim
+    sweep.send_signal(signals.get(victim, signal.SIGKILL))
+    return victim if victim in signals else "sweep"
 
 
-def wait_for_nobody(mark: str, seconds: float) -> None:
-    """Wait until no process is left. It would be an orphan."""
+def wait_for_a_write(folder: Path, sweep: subprocess.Popen, target: str, seconds: float) -> bool:
+    """Ask the next process that writes such a file to be slow, and wait until it is inside of the write; False when none was."""
+    (folder / "faults/armed").write_text(target)
     limit = time.monotonic() + seconds
+    while not (inside := list((folder / "faults").glob("inside-*"))) and sweep.poll() is None and time.monotonic() < limit:
+        time.sleep(0.01)
+    (folder / "faults/armed").unlink(missing_ok=True)
+    for path in inside:
+        path.unlink(missing_ok=True)
+    return bool(inside)
+
+
+def wait_for_nobody(mark: str) -> None:
+    """Wait until no process is left; it would be an orphan."""
+    limit = time.monotonic() + PATIENCE
     while (left := family(mark)) and time.monotonic() < limit:
         time.sleep(0.05)
     assert not left, f"orphans: {[(process.pid, process.ppid(), ' '.join(process.cmdline())[:200]) for process in left]}"
 
 
-def found_in(folder: Path) -> dict[str, pd.DataFrame]:
-    """Read what a study found, without durations: catalogue, scores, and the tables of its reports."""
-    work, reports = folder / "work/killed", folder / "reports/killed"
-    paths = [work / "catalogue.parquet", *sorted((work / "scores").rglob("*.parquet")), *sorted((work / "runs").glob("*/history.parquet"))]
-    tables = {str(path.relative_to(folder)): pd.read_parquet(path) for path in paths}
-    tables |= {str(path.relative_to(folder)): pd.read_csv(path) for path in sorted(reports.glob("tables/*.csv"))}
-    return {name: table.drop(columns="seconds", errors="ignore") for name, table in tables.items()}
+def tables(folder: Path) -> dict[str, pd.DataFrame]:
+    """What a study found, without durations: its runs' histories, its catalogue, and the tables of its report."""
+    paths = [
+        *folder.glob("work/killed/runs/*/history.parquet"),
+        folder / "work/killed/catalogue.parquet",
+        *folder.glob("reports/killed/tables/*"),
+    ]
+    read = {
+        path: pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path) for path in paths if path.suffix in (".csv", ".parquet")
+    }
+    return {str(path.relative_to(folder)): table.drop(columns="seconds", errors="ignore") for path, table in read.items()}
+
+
+def compare(found: dict[str, pd.DataFrame], expected: dict[str, pd.DataFrame]) -> None:
+    """All tables are there and equal, row for row."""
+    assert sorted(found) == sorted(expected), set(found) ^ set(expected)
+    for name, table in expected.items():
+        pd.testing.assert_frame_equal(found[name], table, check_exact=True, obj=name)
 
 
 def leavings(folder: Path) -> list[str]:
-    """List what must not be left: half-written files, partial reports, claims, connection files, temporary files."""
-    patterns = ("*.partial*", "*.claim", "kernel-*.json", "*.failed.json", "*.begun.json", "staging")
-    found = [str(path) for pattern in patterns for path in folder.rglob(pattern)]
-    return found + [str(path) for path in (folder / "tmp").iterdir()] + [str(path) for path in folder.rglob("owners/*")]
+    """What must not be left: half-written files, staged ones, connection files, notes of what runs."""
+    patterns = ("*.partial", "kernel-*.json", "work/killed/staging/*/*", "work/killed/now/*/*")
+    return [str(path) for pattern in patterns for path in folder.rglob(pattern)]
+
+
+def killed(folder: Path, expected: dict[str, pd.DataFrame], length: float, kills: int, rng: random.Random) -> list[str]:
+    """Strike a study so many times, then let it complete with its own values and claims; what was struck."""
+    mark, struck, starts = uuid.uuid4().hex, [], 0
+    complete = False
+    while not complete:
+        starts += 1
+        assert starts < 3 * kills + 6, "the study does not complete: " + (folder / "printed.txt").read_text()[-2000:]
+        own = len(struck) >= kills or rng.random() < 0.3
+        write_study(folder, "below" if own else rng.choice(["below", "above"]))
+        sweep = start(folder, mark, "", *([] if own else rng.sample(OTHER, rng.randint(1, 2))))
+        while len(struck) < kills and sweep.poll() is None:
+            target = rng.choice(TARGETS)
+            try:
+                sweep.wait(rng.uniform(0.0, 0.15) * length)
+            except subprocess.TimeoutExpired:
+                inside = wait_for_a_write(folder, sweep, target, 0.2 * length)
+                if sweep.poll() is None:
+                    struck.append(strike(rng.choice(VICTIMS), sweep, mark, rng))
+                    print(f"  kill {len(struck)}: {struck[-1]}{' in a write of ' + (target or 'any file') if inside else ''}", flush=True)
+        code = sweep.wait()
+        wait_for_nobody(mark)
+        complete = code == 0 and own
+    compare(tables(folder), expected)
+    left = leavings(folder)
+    assert not left, left
+    return struck
+
+
+def proof(place: Path, whole: Path, expected: dict[str, pd.DataFrame], broken: str) -> None:
+    """With something broken, a study that is struck in a write, or was run with other values, is run again with its own."""
+    folder, mark, other = place / f"broken-{broken}", uuid.uuid4().hex, (OTHER[1], OTHER[3])
+    if broken in ("", "no-check"):
+        shutil.copytree(whole, folder)
+    else:
+        project(folder)
+    sweep = start(folder, mark, broken, *(() if broken == "not-atomic" else other))
+    if broken != "no-parameters":
+        assert wait_for_a_write(folder, sweep, WRITES[broken], 600.0), "nobody wrote: " + (folder / "printed.txt").read_text()[-1500:]
+        strike("sweep" if broken == "not-atomic" else "snakemake", sweep, mark, random.Random(0))
+    sweep.wait()
+    wait_for_nobody(mark)
+    assert start(folder, mark, broken).wait() == 0, "the study does not complete: " + (folder / "printed.txt").read_text()[-400:]
+    wait_for_nobody(mark)
+    compare(tables(folder), expected)
 
 
 def main() -> None:
-    """Compare the killed study with an uninterrupted one."""
+    """Compare the killed study with an uninterrupted one, or show that this can fail."""
     given = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     given.add_argument("kills", type=int, nargs="?", default=20)
     given.add_argument("seed", type=int, nargs="?", default=0)
-    given.add_argument("--engine", choices=("local", "ray"), default="local")
-    kills, seed, engine = vars(given.parse_args()).values()
-    rng, mark, struck, rounds = random.Random(seed), uuid.uuid4().hex, [], 0
-    victims = OF_RAY if engine == "ray" else VICTIMS
+    given.add_argument("--proofs", action="store_true")
+    kills, seed, proofs = vars(given.parse_args()).values()
     with tempfile.TemporaryDirectory() as place:
-        whole = emptied(Path(place) / "whole")
-        study = study_of_24_runs(Path(place) / "params")
-        began = time.monotonic()
-        assert start(study, whole, mark, engine).wait() == 0, (whole / "printed.txt").read_text()[-3000:]
-        length = time.monotonic() - began
-        expected = found_in(whole)
-        assert expected["work/killed/catalogue.parquet"]["run_id"].nunique() == 24
+        whole, began = project(Path(place) / "whole"), time.monotonic()
+        assert start(whole, "whole", "").wait() == 0, (whole / "printed.txt").read_text()[-3000:]
+        length, expected = time.monotonic() - began, tables(whole)
         print(f"uninterrupted: {length:.0f} s, {len(expected)} tables", flush=True)
-        while len(struck) < kills:
-            rounds += 1
-            folder = emptied(Path(place) / f"killed{rounds}")
-            complete = False
-            while not complete:
-                other = rng.sample(OTHER, rng.randint(0, 2)) if len(struck) < kills else []
-                sweep = start(study, folder, mark, engine, *other)
-                # Moments from the first import to the last page; a kill of a kernel or a worker leaves the sweep running.
-                while len(struck) < kills and sweep.poll() is None:
-                    try:
-                        sweep.wait(rng.uniform(0.02, 0.25) * length)
-                    except subprocess.TimeoutExpired:
-                        struck.append(strike(rng.choice(victims), sweep, mark, rng))
-                        print(f"kill {len(struck)}: {struck[-1]}", flush=True)
-                code = sweep.wait()
-                wait_for_nobody(mark, PATIENCE[engine])
-                complete = code == 0 and not other
-            found = found_in(folder)
-            assert sorted(found) == sorted(expected), set(found) ^ set(expected)
-            for name, table in expected.items():
-                pd.testing.assert_frame_equal(found[name], table, check_exact=True, obj=name)
-            assert not (left := leavings(folder)), left
-            print(f"round {rounds}: {len(expected)} tables are equal row for row, nothing is left", flush=True)
-    counts = ", ".join(f"{victim} {struck.count(victim)}" for victim in victims)
-    print(f"{len(struck)} kills ({counts}) in {time.monotonic() - began:.0f} s: all equal")
+        if proofs:
+            for broken in ("", "not-atomic", "no-check", "no-parameters"):
+                try:
+                    proof(Path(place), whole, expected, broken)
+                    told = "all equal"
+                except AssertionError as fault:
+                    told = f"fails: {' '.join(str(fault).split())[:300]}"
+                print(f"{broken or 'nothing broken'}: {told}", flush=True)
+                assert ("fails" in told) == bool(broken), "this test cannot fail" if broken else told
+            return
+        struck = killed(project(Path(place) / "killed"), expected, length, kills, random.Random(seed))
+        counts = ", ".join(f"{victim} {struck.count(victim)}" for victim in VICTIMS)
+        print(f"{len(struck)} kills ({counts}) in {time.monotonic() - began:.0f} s: {len(expected)} tables are equal, nothing is left")
 
 
 if __name__ == "__main__":

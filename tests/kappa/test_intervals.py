@@ -5,8 +5,10 @@ import pandas as pd
 import pytest
 from sklearn.metrics import cohen_kappa_score
 
-from helpers.kappa import intervals, probing, statistics, tradeoff
-from helpers.kappa.intervals import Units, drawn_grid, drawn_statistics, drawn_units, readings, spread
+from helpers.kappa import statistics, tradeoff
+from helpers.kappa.intervals import Units, drawn_grid, drawn_statistics, drawn_units, spread
+from helpers.statistics.draws import percentile_interval
+from tests.kappa.conftest import cells_of_total
 
 STEPS = [4, 6]
 LABELS = np.repeat(np.arange(6), 5)
@@ -25,7 +27,6 @@ def predicted():
 
 def test_images_are_drawn_within_their_class_and_classes_within_their_step():
     units = drawn_units(LABELS, STEPS, 400, seed=3)
-    assert units.images.shape == (30, 400)
     np.testing.assert_array_equal(pd.DataFrame(units.images).groupby(LABELS).sum(), 5)
     assert units.classes[4].shape == (400, 4) and units.classes[6].shape == (400, 6)
     assert set(units.classes[4].ravel()) == {0, 1, 2, 3}
@@ -38,14 +39,9 @@ def test_images_are_drawn_within_their_class_and_classes_within_their_step():
     assert np.array_equal(units.images, again.images) and np.array_equal(units.classes[6], again.classes[6])
     assert not np.array_equal(units.images, drawn_units(LABELS, STEPS, 400, seed=4).images)
     # Classes do not share their draws, or their errors would be drawn up and down together.
-    correlation = np.corrcoef(units.images)[np.ix_(range(5), range(5, 30))]
-    assert np.abs(correlation).max() < 0.25
-
-
-def test_a_class_without_test_images_is_never_drawn():
-    units = drawn_units(LABELS[LABELS != 2], STEPS, 100)
-    assert set(units.classes[6].ravel()) == {0, 1, 3, 4, 5}
-    assert units.classes[4].shape == (100, 3)
+    assert np.abs(np.corrcoef(units.images)[np.ix_(range(5), range(5, 30))]).max() < 0.25
+    without = drawn_units(LABELS[LABELS != 2], STEPS, 100)
+    assert set(without.classes[6].ravel()) == {0, 1, 3, 4, 5}, "a class without test images is never drawn"
 
 
 def test_without_chance_the_draws_are_the_cells(predicted):
@@ -53,33 +49,23 @@ def test_without_chance_the_draws_are_the_cells(predicted):
     found = drawn_statistics(predicted, STEPS, every)
     for step, level in itertools.product(range(2), range(3)):
         tested, count = STEPS[step] > LABELS, STEPS[step]
-        counts = np.zeros((count, count), dtype=int)
-        np.add.at(counts, (LABELS[tested], predicted[step, level, tested]), 1)
-        cell = statistics.cell_statistics(statistics.per_class(counts))
-        for draw in range(2):
-            np.testing.assert_allclose(found[step, level, draw], [cell[name] for name in statistics.CELL_STATISTICS], atol=1e-12)
+        error, loss = statistics.error_and_loss(LABELS[tested], predicted[step, level, tested], count)
+        np.testing.assert_allclose(found[step, level], np.tile(statistics.six_statistics(error[:, 0], loss[:, 0]), (2, 1)), atol=1e-12)
 
 
 def test_a_draw_is_counted_image_by_image_and_class_by_class(predicted):
     """By a loop over the drawn images and classes, with Cohen's Kappa of scikit-learn; the mean shift by the images is taken out."""
     units = drawn_units(LABELS, STEPS, 30, seed=1)
-    found = drawn_statistics(predicted, STEPS, units)
 
     def loop(draw, weights):
         chosen = np.repeat(np.arange(30), weights.astype(int))
-        chosen = chosen[LABELS[chosen] < 6]
-        true, taken = LABELS[chosen], predicted[1, 2, chosen]
-        table = pd.DataFrame(
-            {
-                "error": [(taken[true == name] != name).mean() for name in units.classes[6][draw]],
-                "kappa_loss": [1 - cohen_kappa_score(true == name, taken == name) for name in units.classes[6][draw]],
-            }
-        )
-        return [statistics.cell_statistics(table)[name] for name in statistics.CELL_STATISTICS]
+        true, taken, classes = LABELS[chosen], predicted[1, 2, chosen], units.classes[6][draw]
+        error = np.array([(taken[true == name] != name).mean() for name in classes])
+        return statistics.six_statistics(error, np.array([1 - cohen_kappa_score(true == name, taken == name) for name in classes]))
 
     shaken = np.array([loop(draw, units.images[:, draw]) for draw in range(30)])
     still = np.array([loop(draw, np.ones(30)) for draw in range(30)])
-    np.testing.assert_allclose(found[1, 2], shaken - shaken.mean(0) + still.mean(0), atol=1e-6)
+    np.testing.assert_allclose(drawn_statistics(predicted, STEPS, units)[1, 2], shaken - shaken.mean(0) + still.mean(0), atol=1e-6)
 
 
 def test_draws_of_equally_large_networks_are_averaged_and_laid_out_by_their_levels():
@@ -88,49 +74,32 @@ def test_draws_of_equally_large_networks_are_averaged_and_laid_out_by_their_leve
     cells = pd.DataFrame({"model": ["a", "b", "c"], "weights": [9.0, 5.0, 9.0]})
     found = drawn_grid(cells, drawn, [6, 4], [1.0, 0.6, 0.8])
     assert found.shape == (3, 2, 2, 5, 6)
-    for s, level in enumerate((1, 2, 0)):
-        for u, step in enumerate((1, 0)):
-            np.testing.assert_allclose(found[s, u, 0], drawn["b"][step, level])
-            np.testing.assert_allclose(found[s, u, 1], (drawn["a"] + drawn["c"])[step, level] / 2)
+    for (s, level), (u, step) in itertools.product(enumerate((1, 2, 0)), enumerate((1, 0))):
+        np.testing.assert_allclose(found[s, u, 0], drawn["b"][step, level])
+        np.testing.assert_allclose(found[s, u, 1], (drawn["a"] + drawn["c"])[step, level] / 2)
 
 
-def family(classes=20):
-    """Cells over 5 x 3 x 4 levels: the error falls with SSIM and size, and rises with unseen classes."""
-    rows = [
-        {"model": f"{w:g}", "ssim": s, "unseen_fraction": u, "weights": w, "classes": classes}
-        for s, u, w in itertools.product((0.6, 0.7, 0.8, 0.9, 1.0), (0.0, 0.2, 0.4), (1e6, 2e6, 4e6, 8e6))
-    ]
-    table = pd.DataFrame(rows)
-    error = 0.9 - 0.5 * table["ssim"] + 0.3 * table["unseen_fraction"] - 0.05 * np.log(table["weights"] / 1e6)
-    return table.assign(**{name: error * (1 + place / 10) for place, name in enumerate(statistics.CELL_STATISTICS)})
+@pytest.fixture(scope="module")
+def cells():
+    """Over 5 x 3 x 4 levels: the error falls with SSIM and size, and rises with unseen classes."""
+    levels = np.linspace(0.6, 1, 5), np.array([0.0, 0.2, 0.4]), np.array([1e6, 2e6, 4e6, 8e6])
+    s, u, w = np.meshgrid(*levels, indexing="ij")
+    return cells_of_total(6 * (0.9 - 0.5 * s + 0.3 * u - 0.05 * np.log(w / 1e6)), *levels)
 
 
-def test_without_noise_every_interval_is_a_point():
-    cells = family()
-    values = statistics.cell_array(cells)[1]
-    found = spread(cells, np.repeat(values[:, :, :, None], 10, axis=3))
-    point = tradeoff.trade_off_point(tradeoff.fit_surface(cells))
-    for name, value in (readings(point) | {"ssim": point.ssim, "weights": point.weights, "F": point.F}).items():
-        np.testing.assert_allclose(found.points[name], value)
-    means = statistics.marginals(cells)
-    for name in ("error_mean", "kappa_loss_mean"):
-        for end in ("low", "high"):
-            np.testing.assert_allclose(found.marginals[f"{name}_{end}"], means[name])
-            np.testing.assert_allclose(found.fits[f"{name}_{end}"], found.fits[name])
-
-
-def test_intervals_are_the_percentiles_of_the_draws_and_few_classes_have_none():
-    cells = family()
-    values = statistics.cell_array(cells)[1]
-    shifts = np.linspace(-0.1, 0.1, 201)
-    drawn = values[:, :, :, None] + shifts[:, None]
-    found = spread(cells, drawn)
+def test_intervals_are_the_percentiles_of_the_draws_and_few_classes_have_none(cells):
+    grid = statistics.cell_array(cells)
+    drawn = grid[1][:, :, :, None] + np.linspace(-0.1, 0.1, 201)[:, None]
+    found = spread(*grid, drawn, 20, 1.0, {"ssim": (0, 0.9)})
     means = statistics.marginals(cells)
     np.testing.assert_allclose(found.marginals["error_mean_low"], means["error_mean"] - 0.095)
     np.testing.assert_allclose(found.marginals["kappa_loss_mean_high"], means["kappa_loss_mean"] + 0.095)
     np.testing.assert_allclose(found.fits["error_mean_high"], found.fits["error_mean"] + 0.095)
-    assert found.points["ssim"].nunique() == 1, "what shifts all cells alike moves no point"
-    few = spread(cells.assign(classes=7), drawn)
+    point = tradeoff.trade_off_point(*grid, 1.0, {"ssim": (0, 0.9)})
+    assert [found.points[name].median() for name in point] == pytest.approx(list(point.values()), rel=1e-5)
+    assert np.ptp(found.points["ssim"]) < 1e-6, "what shifts all cells alike moves no point"
+    assert found.points["ssim"].max() <= 0.9
+    few = spread(*grid, drawn, 7, 1.0, {})
     assert few.marginals.filter(like="_low").isna().all(axis=None) and few.fits["error_mean"].notna().all()
 
 
@@ -142,32 +111,6 @@ def test_the_interval_of_a_mean_over_classes_holds_the_truth():
         wrong = rng.random(400) < np.repeat(rng.beta(4, 6, 20), 20)  # the mean error of all classes is 0.4
         predicted = np.where(wrong, (labels + 1) % 20, labels).astype(np.int16)[None, None]
         drawn = drawn_statistics(predicted, [20], drawn_units(labels, [20], 200, seed=number))[0, 0, :, 0]
-        low, high = intervals.percentile_interval(drawn, 20)
+        low, high = percentile_interval(drawn, 20)
         held += low <= 0.4 <= high
     assert 0.90 <= held / repeats <= 0.99
-
-
-def test_a_study_of_few_networks_has_every_interval():
-    """From predictions to the trade-off point: two sizes, two steps, three levels of noise."""
-    rng, tables, drawn = np.random.default_rng(0), [], {}
-    labels, steps, ssim = np.repeat(np.arange(12), 10), [8, 12], [0.6, 0.8, 1.0]
-    units = drawn_units(labels, steps, 50)
-    for model, weights, skill in (("small", 1e6, 0.5), ("large", 4e6, 0.8)):
-        predicted = np.full((2, 3, 120), -1, dtype=np.int16)
-        for step, level in itertools.product(range(2), range(3)):
-            tested = labels < steps[step]
-            guessed = np.where(rng.random(120) < skill * ssim[level], labels, rng.integers(steps[step], size=120))
-            predicted[step, level, tested] = guessed[tested]
-            counts = np.zeros((steps[step], steps[step]), dtype=int)
-            np.add.at(counts, (labels[tested], guessed[tested]), 1)
-            place = {"family": "resnet", "model": model, "architecture": model, "model_id": "", "origin": "random", "weights": weights}
-            place |= {"ssim": ssim[level], "ssim_reached": ssim[level], "unseen_fraction": (steps[step] - 8) / steps[step]}
-            tables.append(statistics.per_class(counts).assign(**place))
-        drawn[model] = drawn_statistics(predicted, steps, units)
-    cells = probing.cells(pd.concat(tables))
-    found = spread(probing.averaged(cells), drawn_grid(cells, drawn, steps, ssim))
-    assert len(found.points) == 50 and np.isfinite(found.points).all(axis=None)
-    means = statistics.marginals(cells).merge(found.marginals, on=["axis", "level"])
-    assert len(means) == 7
-    for name in ("error_mean", "kappa_loss_mean"):
-        assert (means[f"{name}_low"] < means[name]).all() and (means[name] < means[f"{name}_high"]).all()

@@ -1,180 +1,105 @@
+import json
+from dataclasses import replace
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
+from torch import nn
 
-from helpers.data.images import load_study_data
-from helpers.files import read_tensors
+from helpers.data.images import choose_images, of_study
 from helpers.kappa import making, networks
-from helpers.kappa.making import Recipe, augmented, family_made, made_names, make_missing, train, untrained
-from helpers.training.run import resident
+from helpers.kappa.making import efficientnet_like, family_made, made_models, make, recipe
+from helpers.training import run
 from tests.conftest import TINY_SCENES
 
-NAME = "resnet18 w0.0625"
-OPTIONS = {"epochs": 2, "seed": 0, "precision": "float32", "jobs": 1}
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return load_study_data(**TINY_SCENES, cache_dir=tmp_path_factory.mktemp("cache"))
+NAMES = ["resnet18 w0.0625", "efficientnet-like w0.25 d0.25"]
+RECIPE = {"epochs": 2, "seed": 0}
 
 
 @pytest.fixture
-def single_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+def work(tmp_path):
+    """A study whose seen classes are chosen."""
+    choose_images(tmp_path / making.FOLDER, **TINY_SCENES)
+    return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("name", "family"),
-    [
-        ("resnet18 w0.25", "resnet"),
-        ("resnet101 w1", "resnet"),
-        ("efficientnet-like w0.5 d0.5", "efficientnet-like"),
-        ("resnet18", ""),
-        ("resnet19 w0.25", ""),
-        ("efficientnet_b0", ""),
-        ("efficientnet-like w0.5", ""),
-        ("RN50 w0.5", ""),
-        ("model set", ""),
-    ],
-)
-def test_a_made_network_says_what_it_is_by_its_name(name, family):
-    assert family_made(name) == family
-    assert made_names(["RN50", name]) == ([name] if family else [])
+def test_a_made_network_says_what_it_is_by_its_name():
+    names = ["resnet18 w0.25", "resnet101 w1", "efficientnet-like w0.5 d0.5", "resnet18", "efficientnet_b0", "RN50 w0.5", "model set"]
+    assert list(map(family_made, names)) == ["resnet", "resnet", "efficientnet-like", "", "", "", ""]
 
 
-@pytest.mark.parametrize("name", ["resnet18 w0.125", "efficientnet-like w0.25 d0.5"])
-def test_the_start_is_decided_by_name_and_seed_and_grows_with_the_factors(name):
+def test_the_start_is_decided_by_name_and_seed_and_grows_with_the_factors():
     state = torch.random.get_rng_state()
-    one, two, other = (untrained(name, 4, 64, seed).state_dict() for seed in (1, 1, 2))
+    one, two, other, wide, deep = (
+        efficientnet_like(f"efficientnet-like {factors}", 4, seed).state_dict()
+        for factors, seed in (("w0.25 d0.5", 1), ("w0.25 d0.5", 1), ("w0.25 d0.5", 2), ("w1 d0.5", 1), ("w0.25 d1", 1))
+    )
     assert torch.equal(torch.random.get_rng_state(), state)
     assert all(torch.equal(value, two[key]) for key, value in one.items())
     assert any(not torch.equal(value, other[key]) for key, value in one.items())
-    wider = untrained(name.replace("w0.", "w1."), 4, 64, 1).state_dict()
-    assert sum(value.numel() for value in wider.values()) > 10 * sum(value.numel() for value in one.values())
+    assert [value.shape[0] for value in (one["features.0.0.weight"], wide["features.0.0.weight"])] == [8, 32]
+    assert len(deep) > len(one) == len(wide)
+    assert len([key for key in deep if key.endswith("fc1.weight")]) == 16  # one per block: B0 has 16
 
 
-def test_small_images_keep_a_map():
-    """Cells of the last map: 4 x 4 of 64 px for both families, where EfficientNet-B0 would leave 2 x 2."""
+def test_small_images_keep_a_map_and_the_stem_goes_by_the_side():
+    """Places of the last map: 4 x 4 of 64 px, where EfficientNet-B0 would leave 2 x 2."""
     images = torch.zeros(2, 3, 64, 64)
     with torch.inference_mode():
-        assert untrained("efficientnet-like w0.25 d0.25", 3, 64, 0).eval().features(images).shape[2:] == (4, 4)
-        assert untrained(NAME, 3, 64, 0).eval().conv1(images).shape[2:] == (32, 32)
-        assert untrained(NAME, 3, 32, 0).eval().conv1(images[..., :32, :32]).shape[2:] == (32, 32)
+        assert efficientnet_like("efficientnet-like w0.25 d0.25", 3, 0).eval().features(images).shape[2:] == (4, 4)
+    for side, stem in ((32, "small"), (64, "strided"), (224, "imagenet")):
+        data = type("Data", (), {"fingerprint": "-", "train": type("Set", (), {"images": torch.zeros(1, 3, side, side)})})
+        config = recipe("resnet34 w0.5", data, 3, 1)
+        assert (config.architecture, config.width, config.stem, config.max_epochs, config.seed) == ("resnet34", 0.5, stem, 3, 1)
 
 
-def test_augmented_images_are_shifted_mirrored_copies_of_themselves():
-    images = torch.arange(16 * 16).repeat(40, 3, 1, 1).reshape(40, 3, 16, 16).to(torch.uint8)
-    found = augmented(images, torch.Generator().manual_seed(0))
-    assert found.shape == images.shape and found.dtype == torch.uint8
-    padded = np.pad(images[0, 0].numpy(), 2, mode="reflect")
-    shifted = {
-        flipped.tobytes(): mirrored
-        for y in range(5)
-        for x in range(5)
-        for mirrored, flipped in enumerate((padded[y : y + 16, x : x + 16].copy(), padded[y : y + 16, x : x + 16][:, ::-1].copy()))
-    }
-    kinds = [shifted[image[0].numpy().tobytes()] for image in found]
-    assert 8 < sum(kinds) < 32
-    assert len({image[0].numpy().tobytes() for image in found}) > 20
-    assert torch.equal(found, augmented(images, torch.Generator().manual_seed(0)))
+def test_networks_are_made_once_and_loaded_with_their_start(work, monkeypatch):
+    data = of_study(work / making.FOLDER)
+    done = list(make(["RN50", *NAMES], work, data, **RECIPE, device="cpu", jobs=1))
+    assert len(done) == 2
+    assert list(make(NAMES, work, data, **RECIPE, device="cpu", jobs=1)) == [], "nothing is trained again"
+    models = made_models(["model set", *NAMES], work, data, **RECIPE)
+    assert [model.facts["model"] for model in models] == NAMES
+    assert [model.facts["family"] for model in models] == ["resnet", "efficientnet-like"]
+    tested = run.resident(data.test, "cpu")
+    for model in models:
+        network, start = model.load("cpu"), model.initial()
+        assert run.evaluate(network, tested)[1] == pytest.approx(model.facts["test_accuracy"])
+        assert (model.facts["epochs"], model.facts["stop_reason"], model.facts["origin"]) == (2, "epoch cap 2", "made on 3 classes")
+        pairs = zip(network.parameters(), start.parameters(), strict=True)
+        assert any(not torch.equal(trained, first) for trained, first in pairs)
+    fresh = efficientnet_like(NAMES[1], 3, 0).state_dict()
+    assert all(torch.equal(value, fresh[key]) for key, value in models[1].initial().state_dict().items())
+    backbone = networks.backbone(models[1])
+    assert isinstance(backbone.load("cpu").classifier[1], nn.Identity)
 
 
-def test_the_rate_rises_from_0_and_falls_to_0():
-    rates = np.array([making._rate(share) for share in np.linspace(0, 1, 101)])
-    assert rates[0] == 0 and rates[20] == rates.max() == making._RATE and rates[100] == pytest.approx(0, abs=1e-12)
-    assert (np.diff(rates[:21]) > 0).all() and (np.diff(rates[20:]) < 0).all()
+def test_an_efficientnet_like_network_is_trained_as_a_loop_over_epochs_has_it(work):
+    """Weights and record, by the functions of 02 one after the other; rule 1 stops before the cap where the loss is small enough."""
+    data = of_study(work / making.FOLDER)
+    config = replace(recipe(NAMES[1], data, 5, 0), loss_threshold=100.0, accuracy_threshold=0.0)
+    path = work / "network.safetensors"
+    making._train((path, NAMES[1], config), data, device="cpu")
+    fitted, _ = run.images_of_run(data, config)
+    network = efficientnet_like(NAMES[1], 3, 0).to(memory_format=torch.channels_last)
+    optimizer = run.make_optimizer(network, config, torch.device("cpu"))
+    run.train_epoch(network, optimizer, run.resident(fitted, "cpu"), config, 1)
+    kept = making._load(path, partial(efficientnet_like, NAMES[1], 3, 0))
+    for name, value in network.state_dict().items():
+        torch.testing.assert_close(kept.state_dict()[name], value, rtol=1e-4, atol=1e-5)
+    with safe_open(path, framework="pt") as file:
+        record = json.loads(file.metadata()["record"])
+    assert (record["epochs"], record["stop_reason"]) == (1, "rules 1+2")
 
 
-def test_networks_are_made_once_kept_with_their_head_and_loaded_with_their_start(data, tmp_path, monkeypatch):
-    (row,) = make_missing(["RN50", NAME], data.train, data.test, tmp_path, **OPTIONS)
-    assert (row["model"], row["classes"], row["epochs"], row["precision"]) == (NAME, 3, 2, "float32")
-    assert 0 <= row["test_accuracy"] <= 1 and row["seconds"] > 0
-    monkeypatch.setattr(making, "_epoch", lambda *given: pytest.fail("trained again"))
-    assert list(make_missing([NAME], data.train, data.test, tmp_path, **OPTIONS)) == [row]
-    (member,) = networks.made_members(networks.pd.DataFrame([row]), tmp_path, 16)
-    assert (member.family, member.architecture, member.backbone.origin) == ("resnet", NAME, "made on 3 classes")
-    kept = read_tensors(tmp_path / row["kept_as"] / making.WEIGHTS)
-    assert torch.equal(member.backbone.network.state_dict()["conv1.weight"], kept["conv1.weight"])
-    assert torch.equal(member.start.state_dict()["conv1.weight"], untrained(NAME, 3, 16, 0).state_dict()["conv1.weight"])
-    assert not [path for path in tmp_path.rglob("*") if "checkpoint" in path.name or "partial" in path.name]
-
-
-def test_a_killed_training_goes_on_to_the_same_weights(data, tmp_path, monkeypatch, single_thread):
-    recipe, real, splits = Recipe(NAME, 3, 3, 0, "float32"), making._epoch, (resident(data.train, "cpu"), resident(data.test, "cpu"))
-    train(recipe, *splits, tmp_path / "whole")
-    asked = []
-
-    def killed(model, optimizer, split, given, epoch):
-        asked.append(epoch)
-        if len(asked) == 3:
-            raise KeyboardInterrupt
-        return real(model, optimizer, split, given, epoch)
-
-    monkeypatch.setattr(making, "_epoch", killed)
-    with pytest.raises(KeyboardInterrupt):
-        train(recipe, *splits, tmp_path / "part")
-    assert not (tmp_path / "part" / making.WEIGHTS).exists()
-    train(recipe, *splits, tmp_path / "part")
-    assert asked == [0, 1, 2, 2]
-    whole, part = (read_tensors(tmp_path / name / making.WEIGHTS) for name in ("whole", "part"))
-    assert all(torch.equal(value, part[name]) for name, value in whole.items())
-
-
-def test_a_lost_or_altered_network_is_made_again(data, tmp_path):
-    (row,) = make_missing([NAME], data.train, data.test, tmp_path, **OPTIONS)
-    path = tmp_path / row["kept_as"] / making.WEIGHTS
-    path.write_bytes(b"spoilt")
-    with pytest.warns(UserWarning, match="not as it was written; it is made again"):
-        (again,) = make_missing([NAME], data.train, data.test, tmp_path, **OPTIONS)
-    assert again["train_loss"] == row["train_loss"]
-
-
-@pytest.mark.parametrize("sealed", [True, False])
-def test_a_damaged_record_or_that_of_another_network_is_not_taken_for_this_one(data, tmp_path, sealed):
-    """Unsealed, as records were written before, it is known by its recipe and its folder."""
-    (row,) = make_missing([NAME], data.train, data.test, tmp_path, **OPTIONS | {"epochs": 1})
-    (other,) = make_missing([NAME], data.train, data.test, tmp_path, **OPTIONS | {"epochs": 1, "seed": 1})
-    record = tmp_path / row["kept_as"] / making._RECORD
-    foreign = (tmp_path / other["kept_as"] / making._RECORD).read_bytes()
-    for damaged in (foreign, b"[]", b"{}", foreign[:30]):
-        if not sealed:
-            record.with_name(f".{record.name}.seal").unlink()
-        record.write_bytes(damaged)
-        with pytest.warns(UserWarning, match=r"record\.json: .*; it is made again"):
-            (again,) = make_missing([NAME], data.train, data.test, tmp_path, **OPTIONS | {"epochs": 1})
-        assert list(again) == list(row)
-        assert again | {"seconds": 0} == row | {"seconds": 0}
-
-
-@pytest.mark.parametrize("change", [{"seed": 1}, {"epochs": 1}])
-def test_another_recipe_is_another_network(data, tmp_path, change):
-    (row,) = make_missing([NAME], data.train, data.test, tmp_path, **OPTIONS)
-    (other,) = make_missing([NAME], data.train, data.test, tmp_path, **OPTIONS | change)
-    assert other["kept_as"] != row["kept_as"]
-
-
-def test_networks_made_side_by_side_are_those_made_alone(data, tmp_path):
-    names = [NAME, "efficientnet-like w0.25 d0.25"]
-    alone = list(make_missing(names, data.train, data.test, tmp_path / "a", **OPTIONS | {"epochs": 1}))
-    beside = list(make_missing(names, data.train, data.test, tmp_path / "b", **OPTIONS | {"epochs": 1, "jobs": 2}))
-    timeless = [[{**row, "seconds": 0} for row in rows] for rows in (alone, beside)]
-    assert timeless[0] == timeless[1]
-    for row in alone:
-        pair = [read_tensors(tmp_path / place / row["kept_as"] / making.WEIGHTS) for place in "ab"]
-        assert all(torch.equal(value, pair[1][key]) for key, value in pair[0].items())
-
-
-def test_making_learns_what_it_is_shown(data, tmp_path):
-    """Ten passes over 36 rendered shapes bring the training loss well below that of guessing, ln 3."""
-    (row,) = make_missing(["resnet18 w0.125"], data.train, data.test, tmp_path, **OPTIONS | {"epochs": 40})
-    assert row["train_loss"] < 0.75 * np.log(3)
-
-
-def test_what_cannot_be_made_is_refused(data, tmp_path):
-    with pytest.raises(ValueError, match="made_epochs is 0; training on the spot needs at least 1"):
-        list(make_missing([NAME], data.train, data.test, tmp_path, **OPTIONS | {"epochs": 0}))
-    with pytest.raises(ValueError, match=r"width 0\.01 must be at least 0\.0625"):
-        list(make_missing(["resnet18 w0.01"], data.train, data.test, tmp_path, **OPTIONS))
+def test_what_diverges_is_refused_and_leaves_no_file(work, monkeypatch):
+    data = of_study(work / making.FOLDER)
+    monkeypatch.setattr(run, "train_epoch", lambda *given: (np.nan, 0.0))
+    with pytest.raises(ValueError, match=r"^efficientnet-like w0\.25 d0\.25 diverged when it was made"):
+        list(make(NAMES[1:], work, data, **RECIPE, device="cpu", jobs=1))
+    assert not list((work / making.FOLDER / "networks").glob("*"))
+    assert next(iter(make(NAMES[:1], work, data, **RECIPE, device="cpu", jobs=1))).startswith("resnet18")
+    with pytest.raises(ValueError, match=r"resnet18 w0.0625 diverged when it was made \(run resnet18-.*leave it out"):
+        made_models(NAMES[:1], work, data, **RECIPE)

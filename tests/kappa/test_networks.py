@@ -1,31 +1,19 @@
-from dataclasses import asdict
+import re
+import sys
 
 import numpy as np
 import pandas as pd
 import pytest
+import safetensors.torch
 import torch
 from torch import nn
 
-from helpers.data.images import load_study_data
-from helpers.kappa import backbones, networks, probe
-from helpers.kappa.networks import Member, as_complexity, check_asked, chosen_models, classifier, complexities
-from helpers.measures import evidence
+from helpers.data.images import choose_images
+from helpers.kappa import networks
 from helpers.networks import resnet
-from helpers.training.config import RunConfig
+from helpers.networks.hooks import prepared
+from helpers.scoring.models import Model
 from tests.conftest import TINY_SCENES
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory):
-    return load_study_data(**TINY_SCENES, cache_dir=tmp_path_factory.mktemp("cache")).train
-
-
-SETTINGS = evidence.MeasureSettings(flatness_images=12, flatness_draws=1, flatness_halvings=4, sharpness_images=6, sharpness_steps=1)
-
-
-def small(seed=0, name="small"):
-    """A backbone of 64 features at an eighth of ResNet18's width."""
-    return backbones.own_backbone(name, resnet.build("resnet18", 3, stem="strided", width=0.125, seed=seed), origin="random")
 
 
 def catalogue():
@@ -41,109 +29,109 @@ def catalogue():
 
 
 def test_models_are_chosen_by_training_loss_within_their_architecture():
-    table = chosen_models(catalogue(), 0, False)
+    table = networks.chosen_models(catalogue(), 0, False)
     assert table["model_id"].tolist() == ["b@stop", "a@stop", "f@stop"]
     assert table["model"].tolist() == ["resnet18 no. 1", "resnet18 no. 2", "resnet34 no. 1"]
-    assert chosen_models(catalogue(), 1, False)["model_id"].tolist() == ["b@stop", "f@stop"]
-
-
-def test_pretrained_models_come_in_only_when_asked_for():
-    assert chosen_models(catalogue(), 0, True)["model_id"].tolist() == ["b@stop", "c@stop", "a@stop", "f@stop"]
+    assert networks.chosen_models(catalogue(), 1, False)["model_id"].tolist() == ["b@stop", "f@stop"]
+    assert networks.chosen_models(catalogue(), 0, True)["model_id"].tolist() == ["b@stop", "c@stop", "a@stop", "f@stop"]
 
 
 def test_where_the_analysis_keeps_no_model_those_left_out_are_taken_but_no_diverged_one():
     left_out = catalogue().assign(left_out="too low")
-    assert chosen_models(left_out, 0, False)["model_id"].tolist() == ["b@stop", "a@stop", "f@stop", "d@stop"]
-
-
-def test_a_catalogue_without_a_model_from_scratch_is_refused():
+    assert networks.chosen_models(left_out, 0, False)["model_id"].tolist() == ["b@stop", "a@stop", "f@stop", "d@stop"]
     with pytest.raises(ValueError, match="no model trained from scratch; set include_pretrained, or name other networks"):
-        chosen_models(catalogue().assign(pretrained=True), 0, False)
+        networks.chosen_models(catalogue().assign(pretrained=True), 0, False)
 
 
-@pytest.mark.parametrize(
-    ("names", "seen", "message"),
-    [
-        ([], 4, r"kappa_families is \[\]; name at least one"),
-        (["RN50", "RN50"], 4, "each once"),
-        (["resnet19"], 4, "network 'resnet19' is unknown"),
-        (["model set"], 4, "trained on all 6 classes of the study, so seen_classes must be 0"),
-    ],
-)
-def test_a_choice_of_networks_that_cannot_be_had_is_refused(names, seen, message):
-    with pytest.raises(ValueError, match=message):
-        check_asked(names, "openai", seen, 6)
-
-
-@pytest.mark.parametrize("weights", ["made", "random"])
-@pytest.mark.parametrize("name", sum(backbones.NETWORK_FAMILIES.values(), ()))
-def test_no_network_of_a_published_name_goes_without_its_weights(name, weights):
-    message = f"kappa_weights is '{weights}', and {name} stand for the weights that they were published with: name these"
-    with pytest.raises(ValueError, match=message):
-        check_asked(["resnet18 w0.25", name], weights, 6, 6)
-
-
-def test_a_choice_that_can_be_had_passes():
-    check_asked(["model set", "RN50", "efficientnet_b0"], "openai", 6, 6)
-    check_asked(["resnet18 w0.25", "efficientnet-like w0.5 d0.5"], "made", 4, 6)
-
-
-def fitted(given, images):
-    return probe.fit_probe(backbones.backbone_features(given, images.images, "cpu", 36), images.labels)
-
-
-def test_a_classifier_gives_the_logits_of_its_probe(images):
-    given = small()
-    fit = fitted(given, images)
-    network = classifier(given.network, probe.probe_layer(fit))
-    with torch.inference_mode():
-        found = network(backbones.backbone_input(images.images, given)).softmax(1)
-    wanted = fit.predict_proba(backbones.backbone_features(given, images.images, "cpu", 36))
-    np.testing.assert_allclose(found.numpy(), wanted, atol=1e-5)
-    assert not any(parameter.requires_grad for parameter in network.parameters())
-
-
-def test_complexities_are_those_of_the_network_with_its_probe(images, tmp_path):
-    given = small()
-    fit = fitted(given, images)
-    scores = complexities(Member(given, "resnet", "small"), fit, images, SETTINGS, "cpu", tmp_path).set_index(["measure", "variant"])
-    predicted = fit.predict(backbones.backbone_features(given, images.images, "cpu", 36))
-    assert scores.loc[("training_accuracy", ""), "value"] == pytest.approx((predicted == images.labels.numpy()).mean())
-    assert set(scores["model"]) == {"small"}
-    if ("fro_dist", "") in scores.index:
-        assert np.isnan(scores.loc[("fro_dist", ""), "value"])  # no start is known
-        assert scores.loc[("fro_dist", ""), "reason"]
-
-
-def test_the_distance_from_an_untrained_start_is_that_of_the_probe_alone(images, tmp_path):
-    given = small()
-    fit = fitted(given, images)
-    scores = complexities(Member(given, "resnet", "small", start=given.network), fit, images, SETTINGS, "cpu", tmp_path)
-    scores = scores.set_index(["measure", "variant"])["value"]
-    if ("fro_dist", "") not in scores.index:
-        pytest.skip("the norms are not registered")
-    head = float(probe.probe_layer(fit).weight.double().square().sum())
-    assert scores["fro_dist", ""] == pytest.approx(np.sqrt(head / len(images)), rel=1e-4)
-
-
-def test_complexity_is_the_value_against_its_direction():
-    rows = [("a", "training_accuracy", "", 0.9), ("a", "training_loss", "", 0.4), ("b", "training_accuracy", "", np.nan)]
-    rows += [("b", "training_loss", "", 0.7), ("a", "output_margin", "5th percentile", 3.0), ("a", "output_margin", "10th percentile", 5.0)]
-    table = pd.DataFrame(rows + rows[:1], columns=["model", "measure", "variant", "value"]).assign(reason="")
-    off = {"model": "a", "measure": "params", "variant": "", "value": np.nan, "reason": "not computed: it was not asked for"}
-    table = as_complexity(pd.concat([table, pd.DataFrame([off])]))
-    assert table.loc["a"].to_dict() == {"training_accuracy": -0.9, "training_loss": 0.4, "output_margin": -5.0}
-    assert table.loc["b", "training_loss"] == 0.7
-    assert table.loc["b", ["training_accuracy", "output_margin"]].isna().all()
-
-
-def test_models_of_the_catalogue_become_members(tmp_path, monkeypatch):
+def test_models_of_the_catalogue_become_backbones(tmp_path, monkeypatch):
     network = resnet.build("resnet18", 3, stem="strided", width=0.125, seed=0)
-    monkeypatch.setattr(networks, "load_model", lambda work, model, classes: network)
-    config = asdict(RunConfig("resnet18", 8, 0.01, "sgd", 0.0, False, False, data="-"))
-    table = catalogue()
-    chosen = chosen_models(table.assign(run_id="r", **{name: config[name] for name in config.keys() - {*table}}), 1, False)
-    first, second = networks.own_members(tmp_path, chosen, 3)
-    assert (first.family, first.architecture, first.model_id) == ("model set", "resnet18", "b@stop")
-    assert (second.backbone.name, second.backbone.origin) == ("resnet34 no. 1", "trained on 3 classes")
-    assert not any(isinstance(module, nn.Linear) for module in first.backbone.network.modules())
+    monkeypatch.setattr(
+        networks, "models_of", lambda work, rows, data: [Model(row["model_id"], lambda: network, row) for row in rows.to_dict("records")]
+    )
+    data = type("Data", (), {"classes": ["a", "b", "c"]})
+    chosen = networks.chosen_models(catalogue(), 2, True)
+    first, second, third = networks.model_set(tmp_path, chosen, data, 3)
+    assert [model.facts["model"] for model in (first, second, third)] == ["resnet18 no. 1", "resnet18 no. 2", "resnet34 no. 1"]
+    assert (first.facts["family"], first.model_id, first.facts["origin"]) == ("model set", "b@stop", "trained on 3 classes")
+    assert second.facts["origin"] == "trained on 3 classes, pretrained"
+    features = networks.backbone(Model("two layers", lambda: nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 4)))).load()
+    assert features(torch.zeros(5, 3)).shape == (5, 6), "only the last linear layer goes"
+    with pytest.raises(ValueError, match="the model set was trained on all 3 classes, not on 2; set seen_classes to 0"):
+        networks.model_set(tmp_path, chosen, data, 2)
+
+
+def test_classes_that_a_pretrained_start_has_seen_are_refused_as_unseen(tmp_path):
+    choose_images(tmp_path / "pretraining", **TINY_SCENES | {"class_ids": ["synthetic_ring", "synthetic_star"]})
+    (tmp_path / "pretraining/runs/made").mkdir(parents=True)  # a start that 02 made
+    (tmp_path / "pretraining/runs/made/result.json").write_text("{}")
+    chosen = pd.DataFrame({"pretrained": [False, True, True], "weights": ["", "made", "0123456789abcdef"]})
+    # Whatever comes from elsewhere is taken to know ImageNet.
+    with pytest.raises(ValueError, match=r"0123456789abcdef has seen 2 of 3 unseen_class_ids \(n01440764, n02123045\)"):
+        networks.check_unseen(tmp_path, chosen, ["n01440764", "synthetic_bars", "n02123045"])
+    with pytest.raises(ValueError, match=r"made has seen 1 of 2 unseen_class_ids \(synthetic_star\).*set include_pretrained to false"):
+        networks.check_unseen(tmp_path, chosen, ["synthetic_star", "synthetic_bars"])
+    networks.check_unseen(tmp_path, chosen, ["synthetic_bars"])
+    networks.check_unseen(tmp_path, chosen[:2], ["n01440764"])  # what was made here has seen its own classes alone
+    networks.check_unseen(tmp_path, chosen[:1], ["synthetic_star", "n01440764"])
+
+
+@pytest.fixture(scope="module")
+def timm():
+    return pytest.importorskip("timm", reason="timm is not installed")
+
+
+@pytest.fixture
+def images():
+    return torch.randint(0, 256, (3, 3, 48, 48), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+
+
+def features_of(model, images):
+    with torch.inference_mode():
+        return model.load("cpu")(prepared(images, model.normalise, "cpu"))
+
+
+@pytest.mark.parametrize(("name", "family"), [("tf_efficientnet_b0", "efficientnet"), ("resnet18", "resnet")])
+def test_published_networks_are_timms_without_their_head(timm, tmp_path, images, name, family):
+    torch.manual_seed(1)
+    reference = timm.create_model(name).eval()
+    safetensors.torch.save_file(reference.state_dict(), tmp_path / f"{name}.safetensors")
+    (found,) = networks.published(["model set", name, "resnet18 w0.25"], str(tmp_path / "{architecture}.safetensors"))
+    assert (found.facts["family"], found.facts["origin"]) == (family, f"file {name}.safetensors")
+    with torch.inference_mode():
+        expected = reference.forward_head(reference.forward_features(prepared(images, resnet.normalise_images, "cpu")), pre_logits=True)
+    torch.testing.assert_close(features_of(found, images), expected, rtol=1e-4, atol=1e-5)
+    assert found.initial() is None
+    safetensors.torch.save_file(reference.state_dict() | {"extra": torch.ones(1)}, tmp_path / "other.safetensors")
+    assert networks.published([name], str(tmp_path / "other.safetensors"))[0].model_id != found.model_id
+
+
+def test_clips_features_are_open_clips_embeddings(timm, tmp_path, images):
+    open_clip = pytest.importorskip("open_clip", reason="open_clip is not installed")
+    layout = open_clip.get_model_config("RN50")
+    torch.manual_seed(2)
+    visual = open_clip.model._build_vision_tower(layout["embed_dim"], layout["vision_cfg"]).eval()
+    state = {f"visual.{name}": value for name, value in visual.state_dict().items()} | {"logit_scale": torch.ones(1)}
+    safetensors.torch.save_file(state, tmp_path / "RN50.safetensors")
+    (found,) = networks.published(["RN50"], str(tmp_path / "{architecture}.safetensors"))
+    assert found.facts["family"] == "clip"
+    assert round(sum(value.numel() for value in found.load("cpu").parameters()) / 1e6) == 38  # million, in Table 1 of the paper
+    pixels = found.normalise(images)
+    assert pixels.shape == (3, 3, 224, 224)
+    with torch.inference_mode():
+        torch.testing.assert_close(features_of(found, images), visual(pixels), rtol=1e-4, atol=1e-6)
+    full = torch.full((1, 3, 224, 224), 255, dtype=torch.uint8)
+    mean, std = (torch.tensor(values) for values in (open_clip.OPENAI_DATASET_MEAN, open_clip.OPENAI_DATASET_STD))
+    torch.testing.assert_close(found.normalise(full)[0, :, 0, 0], (1 - mean) / std)
+
+
+def test_what_is_missing_or_does_not_fit_is_said(timm, tmp_path, monkeypatch):
+    with pytest.raises(FileNotFoundError, match=r"the weights of RN50 are not in .*made; put them there, or change kappa_weights"):
+        networks.published(["RN50"], "made")
+    narrow = resnet.build("resnet18", 5, width=0.125, seed=0).state_dict()
+    safetensors.torch.save_file(narrow, tmp_path / "resnet18.safetensors")
+    (found,) = networks.published(["resnet18"], str(tmp_path / "resnet18.safetensors"))
+    with pytest.raises(ValueError, match=r"^the weights do not fit the network: \d+ tensors differ, first bn1\.bias"):
+        found.load()
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(ImportError, match=re.escape('pip install "generalization-workbook[backbones]"')):
+        networks.published(["RN50"], "made")

@@ -1,29 +1,23 @@
+import re
+from functools import partial
+from types import SimpleNamespace
+
 import numpy as np
-import pandas as pd
 import pytest
-import sklearn.metrics
 import torch
+from scipy.optimize import minimize
+from sklearn.metrics import cohen_kappa_score
 
 from helpers.data.images import load_study_data
-from helpers.kappa import backbones, probe, probing, statistics, tradeoff
-from helpers.kappa import noise as kappa_noise
-from helpers.kappa.networks import MODEL_SET, Member
-from helpers.kappa.noise import calibrate, degrade
-from helpers.kappa.probing import (
-    at_few_levels,
-    averaged,
-    by_family,
-    cells,
-    check_classes,
-    kept_features,
-    noise_levels,
-    of_classes,
-)
+from helpers.kappa import networks, noise, probing
+from helpers.kappa.probing import class_steps, fit_probe
 from helpers.networks import resnet
+from helpers.scoring.classification import logits_of
+from helpers.scoring.models import Model
+from helpers.scoring.store import Store
 from tests.conftest import TINY_SCENES
-from tests.kappa.conftest import grid
 
-TARGETS = [0.7, 1.0]
+LEVELS = [noise.Level(0.7, 0.71, 1.0), noise.Level(1.0, 1.0, 0.0)]
 
 
 @pytest.fixture(scope="module")
@@ -31,180 +25,144 @@ def data(tmp_path_factory):
     return load_study_data(**TINY_SCENES, cache_dir=tmp_path_factory.mktemp("cache"))
 
 
-@pytest.fixture(scope="module")
-def noise(data, tmp_path_factory):
-    return noise_levels("blur", TARGETS, data, tmp_path_factory.mktemp("noise"), seed=0, device="cpu")
+def untrained(seed, device="cpu"):
+    return resnet.build("resnet18", 3, stem="strided", width=0.125, seed=seed).eval()
 
 
-@pytest.fixture(scope="module")
-def member():
-    network = resnet.build("resnet18", 3, stem="strided", width=0.125, seed=0)
-    return Member(backbones.own_backbone("resnet18 no. 1", network, origin="random"), "resnet", "resnet18", "a@stop")
+def backbone(seed=0):
+    facts = {"family": "resnet", "model": f"resnet18 no. {seed}", "architecture": "resnet18", "origin": "made"}
+    return networks.backbone(Model(f"m{seed}@stop", partial(untrained, seed), facts, partial(untrained, seed + 10)))
 
 
-@pytest.fixture(scope="module")
-def probed(member, data, noise, tmp_path_factory):
-    steps = probe.class_steps(data.classes["class_id"].tolist(), 2, [0.0, 1 / 3])
-    return probing.probe_member(member, data, noise, steps, 2, tmp_path_factory.mktemp("features"), l2=0.01, device="cpu")
+def clouds(classes=4, each=40, features=6, seed=0):
+    """Overlapping Gaussian clouds, features of unlike scale and place."""
+    generator = np.random.default_rng(seed)
+    centres = generator.normal(size=(classes, features)) * 1.2
+    labels = np.repeat(np.arange(classes), each)
+    values = centres[labels] + generator.normal(size=(len(labels), features))
+    return values * 10.0 ** np.arange(features) + 7, labels
 
 
-def test_every_level_hits_its_target_on_the_test_images(data, noise):
-    for level, target in zip(noise.levels, TARGETS, strict=True):
-        degraded = degrade(data.test.images, noise.generator, level.strength, noise.seed)
-        mean = float(kappa_noise.ssim(data.test.images, degraded).mean())
-        assert mean == pytest.approx(level.reached, abs=1e-3)
-        assert abs(level.reached - target) <= 0.01
+def standardised(probe, features):
+    """Weights (K, D) and biases of standardised features."""
+    return probe.weight * features.std(0), probe.bias + probe.weight @ features.mean(0)
 
 
-def test_levels_are_read_when_they_are_there_and_only_new_ones_are_calibrated(data, tmp_path, monkeypatch):
-    first = noise_levels("gaussian", [0.9], data, tmp_path, seed=0, device="cpu")
-    asked = []
-    real = calibrate
-    monkeypatch.setattr(
-        probing, "calibrate", lambda generator, images, target, *rest: asked.append(target) or real(generator, images, target, *rest)
-    )
-    second = noise_levels("gaussian", [0.9, 0.8], data, tmp_path, seed=0, device="cpu")
-    assert asked == [0.8]
-    assert second.levels[0] == first.levels[0]
-    assert noise_levels("gaussian", [0.9], data, tmp_path, seed=1, device="cpu").identity != first.identity
-    assert not list(tmp_path.glob("*.partial*"))
+@pytest.mark.parametrize("classes", [2, 4])
+def test_no_other_weights_have_a_lower_objective(classes):
+    features, labels = clouds(classes, each=15, features=3)
+    l2, x, onehot = 0.05, (features - features.mean(0)) / features.std(0), np.eye(classes)[labels]
+
+    def loss(flat):
+        weight, bias = flat[: classes * 3].reshape(classes, 3), flat[classes * 3 :]
+        scores = x @ weight.T + bias
+        return float((np.log(np.exp(scores).sum(1)) - (scores * onehot).sum(1)).mean() + l2 / 2 * (weight**2).sum())
+
+    best = minimize(loss, np.zeros(classes * 4), method="BFGS", options={"gtol": 1e-7})
+    weight, bias = standardised(fit_probe(features, labels, l2=l2, tolerance=1e-6), features)
+    # The gradient is at most 1e-6 and the penalty's curvature at least l2, so the objective is within 1e-10 of its minimum.
+    assert loss(np.concatenate([weight.ravel(), bias])) == pytest.approx(best.fun, abs=1e-8)
+    np.testing.assert_allclose(weight, best.x[: classes * 3].reshape(classes, 3), atol=1e-4)
 
 
-def test_the_auto_encoder_is_trained_once(data, tmp_path, monkeypatch):
-    made = noise_levels("autoencoder", [1.0], data, tmp_path, seed=0, device="cpu")
-    monkeypatch.setattr(probing, "train_autoencoder", lambda *arguments, **options: pytest.fail("trained again"))
-    found = noise_levels("autoencoder", [1.0], data, tmp_path, seed=0, device="cpu")
-    for name, value in made.generator.network.state_dict().items():
-        assert torch.equal(value, found.generator.network.state_dict()[name])
+def test_scale_place_order_and_constant_features_do_not_matter():
+    features, labels = clouds()
+    found = fit_probe(features, labels, tolerance=1e-7)
+    order = np.random.default_rng(1).permutation(len(labels))
+    moved = features[order] * -3.0 + 100
+    again = fit_probe(moved, labels[order], tolerance=1e-7)
+    np.testing.assert_allclose(moved @ again.weight.T + again.bias, (features @ found.weight.T + found.bias)[order], atol=1e-4)
+    jitter = 5 * (1 + 1e-7 * np.sign(np.random.default_rng(0).normal(size=len(labels))))  # constant, as float32 rounds it
+    widened = np.column_stack([features, np.zeros(len(labels)), np.full(len(labels), 0.1), jitter])
+    assert np.abs(fit_probe(widened, labels, tolerance=1e-7).weight[:, 6:]).max() < 1e-4
+
+
+def test_features_that_are_not_finite_are_refused():
+    features, labels = np.repeat(np.eye(3), 5, axis=0) * 10, np.repeat([1, 0, 2], 5)
+    fitted = fit_probe(features, labels)
+    np.testing.assert_array_equal(fitted.predict(features), labels)
+    features[3, 1] = np.inf
+    for refused in (partial(fit_probe, labels=labels), fitted.predict):
+        with pytest.raises(ValueError, match=r"^1 of 15 images have features that are not finite"):
+            refused(features)
+
+
+NAMES = [f"c{number}" for number in range(100)]
+DATA = SimpleNamespace(classes={"class_id": NAMES})
+
+
+@pytest.mark.parametrize(("seen", "added"), [(50, [0, 10, 20, 30, 40, 50]), (10, [0, 2, 4, 6, 8, 10]), (5, [0, 1, 2, 3, 4, 5])])
+def test_the_papers_fractions_by_hand(seen, added):
+    assert class_steps(DATA, NAMES[: 2 * seen], seen, [0.0, 0.167, 0.286, 0.375, 0.444, 0.5]) == [seen + n for n in added]
 
 
 @pytest.mark.parametrize(
-    ("name", "targets", "message"),
+    ("wanted", "fractions", "message"),
     [
-        ("blur", [], r"noise_ssim is \[\]; it needs at least one level"),
-        ("blur", [0.9, 0.9], "each once"),
-        ("snow", [0.9], "noise generator 'snow' is unknown"),
-        ("blur", [0.05], "0.05 within 0.01 cannot be reached by 'blur': the nearest is"),
+        (["c0", "c1", "x"], [0.0], "1 classes have no usable images: x; check unseen_class_ids"),
+        (NAMES[:4], [0.0, 0.334], "is [0.0, 0.334]; it needs 0, and of 4 classes with 2 seen can have 0.000, 0.333, 0.500"),
+        (NAMES[:4], [0.5], "unseen_fractions is [0.5]; it needs 0"),
     ],
 )
-def test_levels_that_cannot_be_had_are_refused(name, targets, message, data, tmp_path):
-    with pytest.raises(ValueError, match=message):
-        noise_levels(name, targets, data, tmp_path, seed=0, device="cpu")
+def test_steps_that_cannot_be_had_are_refused(wanted, fractions, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        class_steps(DATA, wanted, 2, fractions)
 
 
-def test_features_are_computed_once_per_network_and_level(member, data, noise, tmp_path, monkeypatch):
-    clean = kept_features(member.backbone, data.test, 0.0, noise, tmp_path, "cpu")
-    noisy = kept_features(member.backbone, data.test, noise.levels[0].strength, noise, tmp_path, "cpu")
-    torch.testing.assert_close(clean, backbones.backbone_features(member.backbone, data.test.images, "cpu", 64), rtol=0, atol=0)
-    assert (clean - noisy).abs().max() > 1e-3
-    monkeypatch.setattr(backbones, "backbone_features", lambda *arguments: pytest.fail("computed again"))
-    assert torch.equal(kept_features(member.backbone, data.test, 0.0, noise, tmp_path, "cpu"), clean)
-    assert len(list(tmp_path.glob("*/*.safetensors"))) == 2
-    assert not list(tmp_path.rglob("*.partial*"))
+@pytest.fixture(scope="module")
+def probed(data, tmp_path_factory):
+    store, generator = Store(tmp_path_factory.mktemp("study"), lambda: data, jobs=1), noise.Generator("blur")
+    return store, probing.probes(store, [backbone(0), backbone(1)], data, generator, LEVELS, [3, 2], 0.01)
 
 
-def test_an_interrupted_computation_leaves_nothing(member, data, noise, tmp_path, monkeypatch):
-    def fail(*arguments):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(backbones, "backbone_features", fail)
-    with pytest.raises(KeyboardInterrupt):
-        kept_features(member.backbone, data.test, 0.0, noise, tmp_path, "cpu")
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
-
-
-def test_probes_are_fitted_to_clean_images_of_their_step_and_tested_at_every_level(probed, member, data, noise):
-    table = probed.classes
-    assert len(table) == 2 * (2 + 3)
-    clean = backbones.backbone_features(member.backbone, data.train.images, "cpu", 64).numpy()
-    strength = noise.levels[0].strength
-    degraded = degrade(data.test.images, noise.generator, strength, noise.seed)
-    noisy = backbones.backbone_features(member.backbone, degraded, "cpu", 64).numpy()
-    for count, fraction in ((2, 0.0), (3, 1 / 3)):
-        train, test = data.train.labels.numpy() < count, data.test.labels.numpy() < count
-        fitted = probe.fit_probe(clean[train], data.train.labels[train])
-        true, predicted = data.test.labels.numpy()[test], fitted.predict(noisy[test])
-        rows = table[(table["ssim"] == 0.7) & np.isclose(table["unseen_fraction"], fraction)]
+def test_probes_are_fitted_to_clean_images_of_their_step_and_tested_at_every_level(probed, data):
+    kept, models = probed[1], [backbone(0), backbone(1)]
+    table = probing.kappa_of_classes(kept, models, data, LEVELS, [3, 2])
+    assert len(table) == 2 * 2 * (2 + 3)
+    network = models[1].load()
+    clean, images = logits_of(network, data.train.images, "cpu").numpy(), noise.degrade(data.test.images, noise.Generator("blur"), 1.0)
+    noisy, labels = logits_of(network, images, "cpu").numpy(), data.train.labels.numpy()
+    for step, (count, fraction) in enumerate(((3, 1 / 3), (2, 0.0))):
+        fitted = fit_probe(clean[labels < count], labels[labels < count])
+        tested = data.test.labels.numpy() < count
+        true, predicted = data.test.labels.numpy()[tested], fitted.predict(noisy[tested])
+        record = kept.record("probes", "m1@stop")
+        np.testing.assert_array_equal(record["predicted"][step, 0, tested], predicted)
+        assert (record["predicted"][step, 0, ~tested] == -1).all()
+        rows = table[(table["model_id"] == "m1@stop") & (table["ssim"] == 0.7) & np.isclose(table["unseen_fraction"], fraction)]
         assert rows["class_id"].tolist() == TINY_SCENES["class_ids"][:count]
+        assert rows["n"].tolist() == [6] * count and set(rows["ssim_reached"]) == {0.71}
         for row in rows.itertuples():
             assert row.error == pytest.approx((predicted[true == row.class_index] != row.class_index).mean())
-            assert row.kappa == pytest.approx(sklearn.metrics.cohen_kappa_score(true == row.class_index, predicted == row.class_index))
-            found = probed.predicted[(2, 3).index(count), noise.levels.index(noise.levels[0])]
-            np.testing.assert_array_equal(found[test], predicted)
-            assert (found[~test] == -1).all()
-    assert set(table["weights"]) == {round(member.backbone.millions * 1e6)}
-    assert probed.first.classes_.tolist() == [0, 1]
+            assert row.kappa == pytest.approx(cohen_kappa_score(true == row.class_index, predicted == row.class_index))
+    np.testing.assert_allclose(record["weight"], fitted.weight, rtol=1e-6)
+    assert set(table["weights"]) == {sum(parameter.numel() for parameter in network.parameters())}
 
 
-def test_images_are_taken_by_class(data):
-    two = of_classes(data.train, 2)
-    assert (len(two), two.labels.unique().tolist()) == (24, [0, 1])
-    few = of_classes(data.train, 2, 7, seed=3)
-    assert len(few) == 7
-    assert set(few.names) < set(two.names)
-    assert of_classes(data.train, 2, 7, seed=3).names == few.names != of_classes(data.train, 2, 7, seed=4).names
+def test_features_are_computed_once_per_network_and_level(probed, data, monkeypatch):
+    store, first = probed
+    asked, real = [], probing.degrade
+    monkeypatch.setattr(probing, "degrade", lambda images, generator, strength: asked.append(strength) or real(images, generator, strength))
+    more = [*LEVELS, noise.Level(0.9, 0.9, 0.5)]
+    found = probing.probes(store, [backbone(0)], data, noise.Generator("blur"), more, [3, 2], 0.01)
+    assert asked == [0.5], "levels that are kept are read"
+    np.testing.assert_array_equal(found.record("probes", "m0@stop")["predicted"][:, :2], first.record("probes", "m0@stop")["predicted"])
+    stiff = probing.probes(store, [backbone(0)], data, noise.Generator("blur"), LEVELS, [3, 2], 100.0)
+    assert asked == [0.5], "another penalty fits new probes to kept features"
+    assert np.abs(stiff.record("probes", "m0@stop")["weight"]).max() < np.abs(first.record("probes", "m0@stop")["weight"]).max()
 
 
-def test_a_class_without_images_is_named(data):
-    check_classes(data, TINY_SCENES["class_ids"])
-    with pytest.raises(ValueError, match="1 classes have no usable images: n0; check unseen_class_ids"):
-        check_classes(data, ["synthetic_disc", "n0"])
-
-
-def test_a_cell_sums_its_classes_up_and_is_compared_with_the_clean_one():
-    classes = grid()
-    table = cells(classes)
-    assert len(table) == 8
-    for row in table.itertuples():
-        own = classes[(classes["model"] == row.model) & (classes["ssim"] == row.ssim) & (classes["unseen_fraction"] == row.unseen_fraction)]
-        clean = classes[(classes["model"] == row.model) & (classes["ssim"] == 1) & (classes["unseen_fraction"] == 0)]
-        assert row.error_mean == pytest.approx(own["error"].mean())
-        assert row.kappa_loss_std == pytest.approx(own["kappa_loss"].std(ddof=1))
-        assert row.divergence == pytest.approx(statistics.kappa_error_divergence(own, clean))
-    assert table.loc[(table["ssim"] == 1) & (table["unseen_fraction"] == 0), "divergence"].eq(0).all()
-
-
-def test_a_class_without_test_images_is_dropped_and_counted():
-    classes = grid()
-    classes.loc[classes["class_index"] == 3, ["error", "kappa", "kappa_loss"]] = np.nan
-    table = cells(classes)
-    assert set(zip(table["classes"], table["dropped"], strict=True)) == {(3, 1)}
-    assert table["error_mean"].notna().all()
-
-
-def test_models_of_one_architecture_are_averaged_and_then_have_a_surface():
-    classes = grid((("a", MODEL_SET, 5.0), ("b", MODEL_SET, 5.0), ("c", MODEL_SET, 9.0)))
-    classes["architecture"] = classes["model"].map({"a": "resnet18", "b": "resnet18", "c": "resnet34"})
-    classes.loc[classes["model"] == "b", "error"] += 0.1
-    table = cells(classes)
-    with pytest.raises(ValueError, match="2 cells lie at"):
-        tradeoff.fit_surface(table)
-    means = averaged(table)
-    assert means.groupby("model")["models"].first().to_dict() == {"resnet18": 2, "resnet34": 1}
-    wanted = table[table["architecture"] == "resnet18"].groupby(["ssim", "unseen_fraction"])["error_mean"].mean()
-    found = means[means["model"] == "resnet18"].set_index(["ssim", "unseen_fraction"])["error_mean"]
-    pd.testing.assert_series_equal(found.sort_index(), wanted, check_names=False)
-    assert tradeoff.fit_surface(means).levels[2].tolist() == [5e6, 9e6]
-
-
-def test_an_average_over_an_undefined_cell_is_undefined():
-    classes = grid((("a", MODEL_SET, 5.0), ("b", MODEL_SET, 5.0))).assign(architecture="resnet18")
-    classes.loc[classes["model"] == "b", ["error", "kappa_loss"]] = np.nan
-    assert averaged(cells(classes))["error_mean"].isna().all()
-
-
-def test_families_stand_alone_in_their_order():
-    parts = by_family(cells(grid((("a", "clip", 5.0), ("b", "resnet", 6.0), ("c", MODEL_SET, 7.0), ("d", "clip", 8.0)))))
-    assert {name: part["model"].unique().tolist() for name, part in parts.items()} == {
-        "clip": ["a", "d"],
-        "resnet": ["b"],
-        MODEL_SET: ["c"],
-    }
-    assert list(parts) == ["clip", "resnet", MODEL_SET]
-
-
-def test_a_figure_of_every_class_shows_three_levels_of_the_largest_step():
-    shown = at_few_levels(grid(ssim=(0.6, 0.7, 0.8, 0.9, 1.0)))
-    assert sorted(shown["ssim"].unique()) == [0.6, 0.8, 1.0]
-    assert set(shown["unseen_fraction"]) == {0.5}
-    assert sorted(at_few_levels(grid(ssim=(1.0,)))["ssim"].unique()) == [1.0]
+def test_a_network_with_its_probe_classifies_as_the_probe_does(probed, data):
+    model = backbone(0)
+    (classifier,) = networks.with_probes([model], probed[1])
+    record = probed[1].record("probes", "m0@stop")
+    features = logits_of(model.load(), data.test.images, "cpu")
+    torch.testing.assert_close(untrained(0).fc(features.clone()).detach(), logits_of(untrained(0), data.test.images, "cpu"))
+    expected = features @ torch.from_numpy(record["weight"]).T + torch.from_numpy(record["bias"])
+    torch.testing.assert_close(logits_of(classifier.load("cpu"), data.test.images, "cpu"), expected)
+    start, network = classifier.initial(), untrained(10)
+    assert not start[-1].weight.any() and not start[-1].bias.any()
+    assert torch.equal(start[0].conv1.weight, network.conv1.weight)
+    assert classifier.model_id.startswith("m0@stop-")
+    (other,) = networks.with_probes([backbone(1)], probed[1])
+    assert other.model_id.removeprefix("m1@stop-") != classifier.model_id.removeprefix("m0@stop-")

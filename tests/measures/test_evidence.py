@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from helpers.cams import closed_form
+from helpers.cams.maps import normalise_maps
 from helpers.files import PROJECT_ROOT
 from helpers.measures import evidence, passes, registry
 from helpers.measures.registry import MEASURES
@@ -184,7 +184,7 @@ def test_a_head_of_two_layers_has_logits_features_and_the_maps_of_the_gradient(t
     leaf = model.maps(inputs).detach().requires_grad_()
     model.head(leaf.mean((2, 3))).amax(1).sum().backward()
     expected = (leaf.grad.mean((2, 3), keepdim=True) * leaf).sum(1).relu().detach()
-    torch.testing.assert_close(passes.maps(seen), closed_form.normalise_maps(expected))
+    torch.testing.assert_close(passes.maps(seen), normalise_maps(expected))
 
 
 def test_localization_says_why_a_network_has_no_map(tiny_given):

@@ -4,11 +4,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from helpers.measures.flatness import NoiseSample, Search
 from scipy.stats import norm
 from torch import nn
 
 from helpers.measures import evidence, flatness, pacbayes
-from helpers.measures.flatness import NoiseSample, Search
 from helpers.measures.registry import MEASURES, of_families
 
 PACBAYES = ["pacbayes_init", "pacbayes_orig", "pacbayes_flatness", "pacbayes_mag_init", "pacbayes_mag_orig", "pacbayes_mag_flatness"]

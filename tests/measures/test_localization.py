@@ -1,5 +1,7 @@
-"""Measures of where a network looks, from a table of overlaps made by hand."""
+"""Measures of where a network looks: by hand, from maps alone, from maps kept as bytes, and for a map that looks at nothing."""
 
+import zipfile
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,42 +10,34 @@ import pytest
 import torch
 from sklearn.metrics import balanced_accuracy_score, jaccard_score
 
-from helpers.cams import overlap
+from helpers.cams import chance, maps, overlap
 from helpers.measures import localization
-from helpers.measures.evidence import MeasureSettings, score
-from helpers.measures.registry import MEASURES
+from helpers.measures.evidence import MeasureSettings, score, score_with_images
+from helpers.measures.registry import of_families
 from helpers.networks import resnet
 
 
 @pytest.fixture
 def case():
-    """Random 6 x 6 maps on 24 x 24 images with one box each, and their masks."""
+    """Random 6 x 6 maps, 24 x 24 images with one box each, and whether the class is right."""
     rng = np.random.default_rng(3)
-    maps = torch.as_tensor(rng.random((30, 6, 6)))
     corners = np.sort(rng.integers(0, 25, (30, 1, 2, 2)), axis=2).reshape(30, 1, 4)
-    images = SimpleNamespace(
-        images=torch.zeros(30, 3, 24, 24), boxes=torch.as_tensor(corners), labels=torch.as_tensor(rng.integers(0, 3, 30))
-    )
-    masks = overlap.cam_masks(maps, 24, 0.6), overlap.box_masks(images.boxes, 24)
-    return overlap.image_scores(maps, images.boxes, 24, 0.6, batch_size=7), images, *masks
+    drawn = maps.normalise_maps(torch.as_tensor(rng.random((30, 6, 6)), dtype=torch.float32))
+    return drawn, torch.as_tensor(corners), rng.random(30) < 0.6
 
 
 def test_the_mean_is_over_the_images_where_the_overlap_is_defined():
     table = pd.DataFrame({"iou": [0.5, np.nan, 0.1], "iou_b": [0.2, np.nan, 0.4], "empty_map": [False, True, True]})
-    assert localization.iou(table) == pytest.approx(0.3)
-    assert localization.iou_b(table) == pytest.approx(0.3)
-    assert (localization.images_scored(table), localization.images_without_overlap(table), localization.images_with_empty_map(table)) == (
-        3,
-        1,
-        2,
-    )
+    assert (localization.iou(table), localization.iou_b(table)) == pytest.approx((0.3, 0.3))
+    counts = localization.images_scored, localization.images_without_overlap, localization.images_with_empty_map
+    assert [count(table) for count in counts] == [3, 1, 2]
     assert np.isnan(localization.iou(table.iloc[[1]]))
 
 
 def test_the_metrics_of_the_masks_equal_scikit_learns_on_all_pixels(case):
-    overlaps, images, attention, annotation = case
-    found = localization.mask_agreement(overlaps, images)
-    true, predicted = annotation.flatten().numpy(), attention.flatten().numpy()
+    drawn, boxes, _ = case
+    found = localization.mask_agreement(chance.chance_scores(drawn, boxes, 24, 0.6))
+    true, predicted = (mask.flatten().numpy() for mask in (overlap.box_masks(boxes, 24), overlap.cam_masks(drawn, 24, 0.6)))
     assert found["pixel accuracy"] == pytest.approx((true == predicted).mean())
     assert found["mean pixel accuracy"] == pytest.approx(balanced_accuracy_score(true, predicted))
     assert found["mean IoU"] == pytest.approx(jaccard_score(true, predicted, average="macro"))
@@ -52,50 +46,152 @@ def test_the_metrics_of_the_masks_equal_scikit_learns_on_all_pixels(case):
 
 
 def test_a_map_on_its_box_is_found_and_the_wrong_class_is_no_top_1():
-    overlaps = pd.DataFrame({"x0": [2, 0], "y0": [2, 0], "x1": [6, 4], "y1": [6, 4]})
-    images = SimpleNamespace(boxes=torch.tensor([[[2, 2, 6, 6]], [[0, 0, 4, 8]]]), labels=torch.tensor([0, 1]))
-    logits = torch.tensor([[2.0, 0.0], [3.0, 0.0]])
-    assert localization.box_found(overlaps, images, logits) == pytest.approx({"GT-known": 1.0, "top-1": 0.5, "box IoU": 0.75})
+    boxes = torch.tensor([[[2, 2, 6, 6]], [[0, 0, 4, 8]], [[0, 0, 0, 0]]])
+    table = chance.chance_scores(overlap.box_masks(torch.tensor([[[2, 2, 6, 6]], [[0, 0, 4, 4]], [[1, 1, 2, 2]]]), 8).float(), boxes, 8)
+    found = localization.box_found(table, np.array([True, False, True]))
+    assert found == pytest.approx({"GT-known": 1.0, "top-1": 0.5, "box IoU": 0.75})  # the third image has no box
+    logits, labels = torch.tensor([[2.0, 0.0], [3.0, 0.0], [0.0, 9.0]]), torch.tensor([0, 1, 1])
     # Class 0: the wrong image is the more confident, so precision is 1/2 at full recall. Class 1: its box is never found.
-    assert localization.box_average_precision(overlaps, images, logits) == pytest.approx((0.5 + 0) / 2)
-
-
-def test_the_family_is_computed_from_one_pass(tiny_given):
-    items = [item for item in MEASURES.values() if item.family == "localization"]
-    network = resnet.build("resnet18", 3, stem="small", width=0.125, seed=0)  # maps of 2 x 2
-    scores = score(items, tiny_given | {"network": network}, MeasureSettings(cam_threshold=0.3))
-    assert np.isfinite(scores["value"]).all()
-    values = scores.set_index("measure")["value"]
-    assert 0 < values["iou"] < 1
-    assert values["images_scored"] == 36
+    assert localization.box_average_precision(table, SimpleNamespace(boxes=boxes), labels, logits) == pytest.approx((0.5 + 0) / 2)
 
 
 def test_what_chance_has_is_taken_off_each_image_before_the_mean():
-    table = pd.DataFrame(
-        {
-            "iou": [0.5, 0.3, np.nan],
-            "iou_b": [0.1, 0.3, np.nan],
-            "iou_shuffled": [0.4, 0.1, np.nan],
-            "energy": [0.6, 0.5, np.nan],
-            "box_area": [0.2, 0.3, 0.1],
-            "mask_area": [0.9, 0.8, 0.1],
-            "pointing": [1.0, 0.0, np.nan],
-            "pointing_shuffled": [0.5, 0.25, np.nan],
-            "area_matched_iou": [0.2, 0.4, np.nan],
-            "average_precision": [0.3, 0.5, np.nan],
-        }
-    )
-    wanted = {"iou_above_shuffled": 0.15, "energy_in_box": 0.3, "pointing_game": 0.125, "area_matched_iou": 0.3}
-    wanted |= {"pixel_average_precision": 0.15, "whole_image_floor": 0.2, "mask_area": 0.8}
-    for name, value in wanted.items():
-        assert getattr(localization, name)(table) == pytest.approx(value), name
-    logits = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
-    boxes = torch.tensor([[[0, 0, 4, 4]], [[0, 0, 4, 4]], [[0, 0, 0, 0]]])  # the last image has none
-    images = SimpleNamespace(boxes=boxes, labels=torch.tensor([0, 0, 0]))
-    values = localization.localization_values(table.assign(x0=0, y0=0, x1=[4, 1, 4], y1=4), images, logits)
-    assert values.pop("correct").tolist() == [True, False, True]
-    assert values["box_found"].tolist() == pytest.approx([1, 0, np.nan], nan_ok=True)
-    for name, value in wanted.items():
-        if name not in ("whole_image_floor", "mask_area"):
-            assert np.nanmean(values[name]) == pytest.approx(value, abs=1e-3), name
-    assert {column.dtype.name for column in values.values()} == {"float16"}
+    table = pd.DataFrame({"box_area": [0.2, 0.3, 0.1], "mask_area": [0.9, 0.8, 0.1]})
+    for place, name in enumerate(chance.SCORES):
+        table = table.assign(**{name: [0.5, 0.25, np.nan], name + chance.SHUFFLED: [place / 16, 0, np.nan]})
+    right = np.array([True, False, True])
+    kept = torch.tensor([[[0.0, 1.0]], [[1.0, 0.0]], [[torch.nan, 0.0]]])
+    values = localization.localization_values(table, right, kept)
+    assert values.pop("correct") is right
+    assert values.pop("maps").tolist() == [[[0, 255]], [[255, 0]], [[255, 255]]]
+    assert {single.dtype.name for single in values.values()} == {"float16"}
+    for name in ("energy_in_box", "pointing_game", "area_matched_iou", "pixel_average_precision", "iou_above_shuffled"):
+        chance_has = chance.SCORES.index(name.removesuffix("_above_shuffled")) / 16
+        assert getattr(localization, name)(table) == pytest.approx((0.75 - chance_has) / 2), name
+        assert np.nanmean(values[name]) == pytest.approx((0.75 - chance_has) / 2), name
+        assert localization.above_chance(values, name) is values[name]
+    for name in ("iou", "iou_b", "box_found", "mask_agreement"):  # these keep their chance, and are gated without it
+        own = localization.above_chance(values, name)
+        assert own.tolist() == pytest.approx([0.5 - chance.SCORES.index(name) / 16, 0.25, np.nan], nan_ok=True), name
+        assert name == "mask_agreement" or values[name].tolist() == pytest.approx([0.5, 0.25, np.nan], nan_ok=True)
+    hit = localization.above_chance(values, "box_average_precision").tolist()
+    assert hit == pytest.approx([0.5 - 6 / 16, 0, np.nan], nan_ok=True)
+    assert localization.above_chance({"iou_b": values["iou_b"]}, "iou_b") is None
+    assert (localization.whole_image_floor(table), localization.mask_area(table)) == pytest.approx((0.2, 0.8))
+
+
+def test_a_network_and_the_maps_that_are_kept_of_it_have_the_same_scores(tiny_given):
+    items, network = of_families(["localization"]), resnet.build("resnet18", 3, stem="small", width=0.125, seed=0)  # maps of 2 x 2
+    given, settings = tiny_given | {"network": network}, MeasureSettings(cam_threshold=0.3)
+    rows, kept = score_with_images(items, given, settings, ["maps", "localization_values"])
+    assert np.isfinite(rows["value"]).all()
+    named = {item.name: item for item in items}
+    values = {named[row.measure].column(row.variant): row.value for row in rows.itertuples()}
+    single = kept["localization_values"]
+    boxes, correct = given["images"].boxes, single["correct"]
+    found, table = localization.scores_of_maps(kept["maps"], boxes, 16, 0.3, correct)
+    assert found == {name: values[name] for name in values if name != "box_average_precision"}
+    for name, again in localization.localization_values(table, correct, kept["maps"]).items():
+        np.testing.assert_array_equal(again, single[name])
+    from_bytes, _ = localization.scores_of_maps(torch.from_numpy(single["maps"]), boxes, 16, 0.3, correct)
+    assert set(from_bytes) == set(found)
+    assert from_bytes == localization.scores_of_maps(maps.from_bytes(maps.to_bytes(kept["maps"])), boxes, 16, 0.3, correct)[0]
+
+
+def test_images_without_boxes_have_no_localization_and_say_so(tiny_given):
+    given = tiny_given | {"images": replace(tiny_given["images"], boxes=torch.zeros(36, 1, 4))}
+    rows = score(of_families(["localization"]), given, MeasureSettings())
+    assert rows["value"].isna().all()
+    assert set(rows["reason"]) == {"these images have no boxes"}
+
+
+def between(sure, maybe, inside):
+    """Least and largest IoU with the boxes of a mask that holds all that is sure and nothing beyond what may be."""
+    return (sure & inside).sum() / (maybe | inside).sum(), (maybe & inside).sum() / (sure | inside).sum()
+
+
+def filled(mask):
+    rows, columns = np.nonzero(mask)
+    rectangle = np.zeros_like(mask)
+    rectangle[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1] = True
+    return rectangle
+
+
+def limits(values, inside, threshold, error):
+    """Least and largest that each score of a map can be whose every pixel is known to the error, by the definitions of the scores."""
+    sure, maybe, area = values >= threshold + error, values >= threshold - error, inside.sum()
+    within, without = values[inside].astype(float), values[~inside].astype(float)
+    least, most = (within - error).clip(0).sum(), (within + error).sum()
+    found = {"iou": between(sure, maybe, inside), "iou_b": between(filled(sure), filled(maybe), inside)}
+    found["mask_agreement"] = [(one + other) / 2 for one, other in zip(found["iou"], between(~maybe, ~sure, ~inside), strict=True)]
+    found["energy_in_box"] = (least / (least + (without + error).sum()), most / (most + (without - error).clip(0).sum()))
+    matched, precisions, step = [], [], 1 / chance.LEVELS
+    for level in range(chance.LEVELS + 1):  # one of those at which the mask can be the first that is as large as the boxes
+        low, high = level * step - error, level * step + error
+        if (values >= low).sum() >= area > (values >= high + step).sum():
+            matched.append(between(values >= high, values >= low, inside))
+    found["area_matched_iou"] = (min(low for low, _ in matched), max(high for _, high in matched))
+    for value in within:  # a pixel is surely ranked above one that is lower by both their errors and a step
+        first, last = value + 2 * error + step, value - 2 * error - step
+        hits, others = [max(1, (within >= first).sum()), (within >= last).sum()], [(without >= first).sum(), (without >= last).sum()]
+        precisions.append((hits[0] / (hits[0] + others[1]), hits[1] / (hits[1] + others[0])))
+    found["pixel_average_precision"] = np.mean(precisions, axis=0)
+    return found
+
+
+def test_what_keeping_maps_as_bytes_costs_is_what_half_a_step_can_cost():
+    """A byte knows a cell to 1/510, and a pixel between cells as well; each score is then known to what its definition makes of that."""
+    rng, size, error = np.random.default_rng(0), 32, 1 / 510 + 1e-6  # and a rounding of float32
+    corners = np.sort(rng.permuted(np.tile(np.arange(size + 1), (48, 1)), axis=1)[:, :2].reshape(24, 2, 2), axis=2)
+    boxes = torch.as_tensor(corners.transpose(0, 2, 1).reshape(24, 1, 4))
+    exact = maps.normalise_maps(torch.as_tensor(rng.random((24, 8, 8)) ** 3, dtype=torch.float32))
+    _, kept = localization.scores_of_maps(maps.to_bytes(exact), boxes, size, 0.2)
+    _, coarse = localization.scores_of_maps((exact * 15).round() / 15, boxes, size, 0.2)
+    values, inside, outside = overlap.upsample(exact, size).numpy(), overlap.box_masks(boxes, size).numpy(), set()
+    widths = []
+    for image in range(24):
+        for name, (low, high) in limits(values[image], inside[image], 0.2, error).items():
+            assert low - 1e-6 <= kept[name][image] <= high + 1e-6, name
+            widths.append(high - low)
+            outside |= {name} if not low - 1e-6 <= coarse[name][image] <= high + 1e-6 else set()
+    assert np.mean(widths) < 0.01
+    assert outside >= {"iou", "energy_in_box", "area_matched_iou"}  # four bits would not do
+    told = exact.flatten(1).sort(1).values[:, -2] < 1 - error  # elsewhere two cells become the largest
+    assert told.sum() > 12
+    where = chance.chance_scores(exact, boxes, size, 0.2)["pointing_game"]
+    assert kept["pointing_game"][told.numpy()].tolist() == where[told.numpy()].tolist()
+
+
+BOXES = {"compact": "tiny-imagenet-compact-20.zip", "filled": "tiny-imagenet-20.zip"}
+
+
+@pytest.mark.parametrize("kind", BOXES)
+def test_a_fixed_blob_has_nothing_above_chance_on_real_boxes_though_much_above_area(kind, real_data):
+    if not (path := real_data / BOXES[kind]).is_file():
+        pytest.skip(f"{path.name} is not there")
+    with zipfile.ZipFile(path) as archive:
+        lines = [archive.read(name).decode().splitlines()[:50] for name in sorted(archive.namelist()) if name.endswith("_boxes.txt")]
+    boxes = torch.tensor([[[int(corner) for corner in line.split("\t")[1:]]] for part in lines for line in part])
+    boxes[..., 2:] += 1  # the corners are the last pixels
+    blob = chance.central_map().expand(1000, -1, -1)
+    fixed = chance.chance_scores(blob, boxes, 64)
+    for name in chance.SCORES:  # exactly: each box is lent out once by each derangement
+        assert abs(chance.above_shuffled(fixed, name).mean()) < 1e-6
+    others = (torch.arange(1000)[:, None] + torch.as_tensor(np.random.default_rng(0).integers(1, 1000, (1000, 8)))) % 1000
+    random = chance.chance_scores(blob, boxes, 64, partners=others)
+    for name in chance.SCORES:
+        less = chance.above_shuffled(random, name)
+        assert abs(less.mean()) <= 3 * less.sem(), name
+    for name in ("energy_in_box", "pixel_average_precision"):  # what taking off the area alone had left
+        less = random[name] - random["box_area"]
+        assert less.mean() > 10 * less.sem()
+
+
+def test_a_fixed_map_has_the_value_of_every_measure_that_a_map_alone_can_have():
+    boxes = torch.tensor([[[1, 1, 9, 9]], [[0, 4, 6, 12]], [[2, 2, 14, 14]], [[8, 0, 16, 8]]])
+    fixed = chance.fixed_map_scores(boxes, 16)
+    of_blob, _ = localization.scores_of_maps(chance.central_map().expand(4, -1, -1), boxes, 16)
+    ranked = {item.column() for item in of_families(["localization"]) if item.direction}
+    assert set(fixed) == ranked - {"box_average_precision"}  # which asks for classes
+    assert fixed == pytest.approx({name: of_blob[name] for name in fixed})
+    assert {name for name, value in fixed.items() if abs(value) < 1e-6} == set(chance.CORRECTED)

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 import torch
 import torchvision
+from helpers.measures.traced_layers import Layer, trace_layers
 from torch import nn
 
 from helpers.measures import evidence, norms, spectral
 from helpers.measures.registry import MEASURES
-from helpers.measures.traced_layers import Layer, trace_layers
 from helpers.networks import resnet
 
 SPECTRAL = ("log_prod_of_spec", "log_prod_of_spec_over_margin", "log_spec_init_main", "log_spec_orig_main", "fro_over_spec")

@@ -6,14 +6,14 @@ import math
 import numpy as np
 import pytest
 import torch
+from helpers.measures.flatness import NoiseSample
+from helpers.measures.pacbayes import searched, unit_normalised
+from helpers.measures.traced_layers import trace_layers
 from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from helpers.measures.evidence import MeasureSettings, score
-from helpers.measures.flatness import NoiseSample
-from helpers.measures.pacbayes import searched, unit_normalised
 from helpers.measures.registry import MEASURES
-from helpers.measures.traced_layers import trace_layers
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import torch
 import torchvision
 from torch import nn
 
-from helpers.cams import closed_form
+from helpers.cams.maps import closed_form_cam, normalise_maps
 from helpers.data.images import ImageSet
 from helpers.measures import passes
 from helpers.measures.evidence import Evidence, MeasureSettings
@@ -107,7 +107,7 @@ def test_maps_are_those_of_the_last_layer_with_more_than_one_pixel(name, monkeyp
     pixels = torch.randint(0, 256, (3, 3, side, side), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
     images = ImageSet(pixels, torch.zeros(3, dtype=torch.int64), torch.zeros(3, 1, 4, dtype=torch.int16), ("a", "b", "c"))
     taken = []
-    monkeypatch.setattr(closed_form, "closed_form_cam", lambda *given, own=closed_form.closed_form_cam: taken.append(1) or own(*given))
+    monkeypatch.setattr(passes, "closed_form_cam", lambda *given, own=closed_form_cam: taken.append(1) or own(*given))
     example = passes.example(images, resnet.normalise_images, "cpu")
     seen = passes.forward_pass(network, images, resnet.normalise_images, "cpu", example, "grad_cam", 2)
     assert hooks.last_maps_layer(network, example) is network.get_submodule(expected_layer)
@@ -115,7 +115,7 @@ def test_maps_are_those_of_the_last_layer_with_more_than_one_pixel(name, monkeyp
     expected = maps_by_autograd(network, network.get_submodule(expected_layer), resnet.normalise_images(pixels))
     assert min(expected.shape[1:]) > 1
     assert expected.amax((1, 2)).min() > 0
-    torch.testing.assert_close(seen.maps, closed_form.normalise_maps(expected), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(seen.maps, normalise_maps(expected), rtol=1e-3, atol=1e-3)
 
 
 class Tokens(nn.Module):

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from helpers.measures.flatness import NoiseSample, Search
 from torch import nn
 
 from helpers.measures import evidence, flatness, sharpness
-from helpers.measures.flatness import NoiseSample, Search
 from helpers.measures.registry import MEASURES
 
 ALPHA, SIGMA = Search(0.02, 4, False, False, True), Search(0.25, 3, False, False, True)

@@ -3,10 +3,10 @@ import re
 import pytest
 import torch
 import torchvision
+from helpers.measures.traced_layers import check_same_layout, folded, normalised_convolutions, trace_layers
 from torch import nn
 
 from helpers.measures import evidence
-from helpers.measures.traced_layers import check_same_layout, folded, normalised_convolutions, trace_layers
 from helpers.networks import resnet
 
 

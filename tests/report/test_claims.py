@@ -5,13 +5,13 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.statistics.resampling import correlated, drawn_with_images
 
 from helpers.ablations import tables as ablations
 from helpers.report import cams, claims, measures
 from helpers.scoring import worth
 from helpers.statistics import hyperparameters, tables
 from helpers.statistics.claims import keep_claims
-from helpers.statistics.resampling import correlated, drawn_with_images
 
 DRAWS = {"resamples": 200, "seed": 3}
 CLAIM = {"claim": "IoU falls as the gap grows", "primary": True, "measure": "iou", "question": "r_gap", "side": "below"}

@@ -188,7 +188,7 @@ def test_cells_are_short_and_undefined_is_a_dash(value, text):
 def test_parameters_shows_what_the_notebook_declares_with_the_values_in_force(report):
     opened, shown = report
     from helpers.files import PROJECT_ROOT
-    from helpers.notebook_parameters import declared
+    from helpers.parameters import declared
 
     names = declared(PROJECT_ROOT / "notebooks/01_data_subset.ipynb")
     parameters(opened, {name: item.default for name, item in names.items()} | {"image_size": 99, "unrelated": 1})
@@ -206,7 +206,7 @@ def test_a_notebook_that_the_launcher_does_not_run_leaves_the_report_alone_and_s
     own = open_report(study="my", notebook="01_data_subset")
     assert shown[0][0].data.count("\n") == 0
     assert "work/my/scratch/01_data_subset" in shown[0][0].data
-    assert "python -m helpers.sweep params/my.yaml" in shown[0][0].data
+    assert "python -m helpers.sweep my" in shown[0][0].data
     show_table(own, pd.DataFrame({"x": [2]}), "scores")
     assert (tmp_path / "work/my/scratch/01_data_subset/tables/scores.csv").read_text() == "x\n2\n"
     assert (tmp_path / "reports/my/tables/scores.csv").read_text() == "x\n1\n"

@@ -1,211 +1,202 @@
-"""Pages of a report: what stands on them, what does not, and in which order."""
+"""Pages of a report: they show what the notebook shows, ask no other host, and run nothing that stands in a name."""
 
-import base64
-import gzip
 import json
 import re
+import zipfile
+from html.parser import HTMLParser
 
 import nbformat
 import pandas as pd
 import pytest
-from plotly.offline import get_plotlyjs
+from nbconvert import HTMLExporter
 
 from helpers.files import PROJECT_ROOT
-from helpers.report import markup, pages
+from helpers.report import __main__ as command
+from helpers.report import findings, pages
+from tests.report import made
+
+COMMITTED = sorted((PROJECT_ROOT / "reports").glob("*/[0-9][0-9]_*.ipynb"))
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(pages, "write_assets", lambda reports: None)
-    folder = tmp_path / "reports/my"
-    (folder / "story").mkdir(parents=True)
-    (folder / "tables").mkdir()
+@pytest.fixture(autouse=True)
+def given_maps(monkeypatch):
+    made.give_maps(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """A written report; a test that changes it makes its own."""
+    folder = made.write_report(tmp_path_factory.mktemp("reports") / "made")
+    with pytest.MonkeyPatch.context() as patch:
+        made.give_maps(patch)
+        pages.write(folder)
     return folder
 
 
-def cell(source, *outputs, tags=()):
-    made = [nbformat.v4.new_output("display_data", {kind: text}) for kind, text in outputs]
-    return nbformat.v4.new_code_cell(source, outputs=made, metadata={"tags": [*tags]})
+class Page(HTMLParser):
+    """Tags, links and text of a page."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.tags, self.attributes, self.text, self._inside = [], [], "", []
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.attributes += [(tag, *attribute) for attribute in attributes]
+
+    def handle_data(self, data):
+        self.text += data
+
+    def of(self, tag, name):
+        return [value for own, attribute, value in self.attributes if (own, attribute) == (tag, name)]
 
 
-def published(folder, cells, story, name="04_baselines"):
-    first = nbformat.v4.new_markdown_cell("# 04 Rank\n\n**Question.** Which is best?")
-    nbformat.write(nbformat.v4.new_notebook(cells=[first, *cells]), folder / f"{name}.ipynb")
-    (folder / f"story/{name}.json").write_text(json.dumps(story))
-    return (pages.write_pages(folder)).read_text(), (folder / f"{name}.html").read_text()
+def test_every_page_is_there_and_what_it_links_to(report):
+    written = {path.name for path in report.glob("*.html")}
+    assert written == {"index.html", "explore.html", "04_baselines.html"}
+    for path in [*report.glob("*.html"), report.parent / "index.html", report.parent / "assets/glossary.html"]:
+        page = Page(path)
+        links = page.of("a", "href") + page.of("link", "href") + page.of("script", "src") + page.of("img", "src")
+        for link in links:
+            if not link.startswith(("#", "data:")):
+                assert (path.parent / link.partition("#")[0]).is_file(), f"{path.name}: {link}"
 
 
-def test_a_notebook_page_has_no_cell_of_parameters_and_no_progress_bar(folder):
-    bar = ("application/vnd.jupyter.widget-view+json", {"model_id": "x"})
-    cells = [
-        cell("defaults = 1", tags=["parameters"]),
-        cell("study = 'my'", tags=["injected-parameters"]),
-        cell("values_shown()", ("text/html", "<details>all</details>")),
-        cell("work()", bar),
-        cell("print(1)"),
-    ]
-    cells[-1].outputs = [
-        nbformat.v4.new_output("stream", name="stderr", text="10%|#"),
-        nbformat.v4.new_output("stream", name="stdout", text="1 < 2"),
-    ]
-    _, page = published(folder, cells, [{"kind": "parameters", "values": {"draws": "100"}}])
-    for absent in ("defaults", "injected", "10%|#", "widget"):
-        assert absent not in page
-    assert page.count("draws") == 1
-    assert "1 &lt; 2" in page
-    assert page.count('<details class="code">') == 3  # before the table, before what is printed, and what is printed
-    assert page.count('id="code-button"') == 1
+def test_no_page_asks_another_host_or_lets_a_name_run(report):
+    for path in [*report.glob("*.html"), report.parent / "index.html"]:
+        page = Page(path)
+        assert not [value for _, _, value in page.attributes if value and re.match(r"(https?:)?//", value)], path.name
+        assert not [name for _, name, _ in page.attributes if name.startswith("on")]
+        assert "default-src 'none'" in " ".join(filter(None, page.of("meta", "content")))
+        assert page.tags.count("script") == (6 if path.name == "explore.html" else 2) and "b" not in page.tags
+        text = path.read_text()
+        assert made.HOSTILE not in text.replace("\\u003c", "<") or path.name == "explore.html"
+    assert made.HOSTILE in (report / "explore.html").read_text().replace("\\u003c", "<"), "as a text of its script"
 
 
-def test_what_the_index_says_on_top_it_says_once(folder):
-    story = [
-        {"kind": "text", "text": "It may speak.", "answer": False, "first": True},
-        {"kind": "text", "text": "An aside.", "answer": False, "first": False},
-        {"kind": "text", "text": "### A heading", "answer": False, "first": False},
-        {"kind": "text", "text": "It **does**.", "answer": True, "first": False},
-    ]
-    cells = [cell("told()", *(("text/markdown", item["text"]) for item in story))]
-    index, page = published(folder, cells, story)
-    texts = ("It may speak.", "It <strong>does</strong>.", "An aside.")
-    assert [index.count(text) for text in texts] == [1, 1, 1]
-    assert [page.count(text) for text in texts] == [1, 1, 1]
-    assert [*texts] == sorted(texts, key=index.index)
-    assert "A heading" in page
-    assert "A heading" not in index
+def test_the_index_holds_the_answer_the_figure_four_questions_and_the_notebooks_in_this_order(report):
+    text = (report / "index.html").read_text()
+    told = pages.answer(findings.read(report))
+    page = Page(report / "index.html")
+    assert all(sentence in page.text.replace("\u00a0", " ") for sentence in told.sentences)
+    places = [text.index(part) for part in ("<ol", findings.FIGURE, "how far to trust it", "Which measure predicts the gap?", "<details>")]
+    assert places == sorted(places)
+    assert page.text.count("commit") == 2 and "abc" in page.text  # a heading, and the fact itself
+    (width,) = page.of("img", "width")
+    assert width == "320"
 
 
-def test_a_table_is_given_to_the_script_of_the_page_escaped(folder):
-    pd.DataFrame({"class": ["</script><b>"], "n": [3]}).to_csv(folder / "tables/classes.csv", index=False)
-    story = [{"kind": "table", "name": "classes", "path": "tables/classes.csv", "reading": "One class.", "rows": 1}]
-    outputs = (("text/html", "<table></table>"), ("text/markdown", "One class."))
-    index, page = published(folder, [cell("table()", *outputs)], story)
-    assert page.count("One class.") == 1
-    assert "</script><b>" not in page
-    given = page.partition('<script type="application/gzip">')[2].partition("</script>")[0]
-    assert json.loads(gzip.decompress(base64.b64decode(given)))["rows"] == [["</script><b>", 3]]
-    assert '<a href="04_baselines.html#table-classes">Classes</a> (1)' in index
-    assert 'id="table-classes"' in page
+def test_a_page_of_a_notebook_shows_all_of_it_under_its_headings(report):
+    text = (report / "04_baselines.html").read_text()
+    page = Page(report / "04_baselines.html")
+    assert '<h2 id="What-is-seen">' in text and "#What-is-seen" in page.of("a", "href")
+    assert page.of("img", "src") == ["figures/04_baselines-other.png"] and page.of("img", "width") == ["320"]
+    assert "Figure 4.1. Other." in page.text and "a bar" not in page.text
+    assert page.tags.count("tr") == 1 + len(made.catalogue()), "the whole table, not its first row"
+    assert "if 1 < 2:" in page.text and "kept" in page.text
+    assert page.text.index("if 1 < 2:") < page.text.index("printed\n")
 
 
-def test_one_reading_of_a_table_and_of_its_figure_stands_once(folder):
-    (folder / "tables/r.csv").write_text("r\n1\n")
-    (folder / "figures").mkdir()
-    (folder / "figures/04_baselines-r.png").write_bytes(b"")
-    story = [{"kind": "table", "name": "r", "path": "tables/r.csv", "reading": "r is 1.", "rows": 1}]
-    story += [{"kind": "figure", "name": "r", "path": "figures/04_baselines-r.png", "reading": "r is 1.", "alt": ""}]
-    outputs = (
-        ("text/html", "<table></table>"),
-        ("text/markdown", "r is 1."),
-        ("image/png", ""),
-        ("text/markdown", "**Figure 4.1. R.** r is 1."),
-    )
-    _, page = published(folder, [cell("both()", *outputs)], story)
-    assert page.count("r is 1.") == 1
-    assert page.index("tables/r.csv") < page.index("r is 1.")
+def test_a_word_of_the_glossary_is_linked_once_and_not_in_headings_or_code(report):
+    text = (report / "04_baselines.html").read_text()
+    links = re.findall(r'<a href="../assets/glossary.html" title="[^"]+">([^<]+)</a>', text)
+    assert links.count("pointing game") == 1 and len(links) == len(set(links))
+    assert not re.search(r"<(h1|h2|summary|code)\b[^>]*>[^<]*<a href=\"../assets", text)
 
 
-def test_verdicts_stand_on_the_index_and_findings_come_first(folder):
-    rows = {
-        "claim": ["IoU < gap", "other"],
-        "published": [-0.82, None],
-        "ours": [0.5, 4.8],
-        "ci_low": [0.36, None],
-        "ci_high": [0.64, None],
-        "p_adjusted": [0.2808, None],
+def test_a_figure_without_a_file_is_the_picture_of_the_notebook(tmp_path):
+    folder = made.write_report(tmp_path / "made")
+    (folder / "figures/04_baselines-other.png").unlink()
+    for name in ("catalogue.csv", "maps.npz"):
+        (folder / "tables" / name).unlink()
+    pages.write(folder)
+    page = Page(folder / "04_baselines.html")
+    assert page.of("img", "src")[0].startswith("data:image/png;base64,") and page.of("img", "width") == ["320"]
+    assert not (folder / "explore.html").exists(), "no models, nothing to explore"
+
+
+def test_explorers_say_what_the_report_does_not_hold(tmp_path):
+    folder = made.write_report(tmp_path / "made")
+    for name in ("scores.parquet", "maps.npz", "histories.parquet"):
+        (folder / "tables" / name).unlink()
+    pages.write(folder)
+    page = Page(folder / "explore.html")
+    assert page.text.count("This report does not hold") == 3
+    values = json.loads(re.search(r'id="values">(.*?)</script>', (folder / "explore.html").read_text())[1])
+    assert [item["models"] for item in values] == [[], [], []]
+
+
+def test_where_too_few_learnt_the_first_line_says_so_and_nothing_is_drawn(tmp_path):
+    folder = made.write_report(tmp_path / "made")
+    models = made.catalogue().assign(left_out="train accuracy not above 80%")
+    models.to_csv(folder / "tables/catalogue.csv", index=False)
+    pages.write(folder)
+    page = Page(folder / "index.html")
+    assert "36 of 36 networks did not learn enough" in page.text
+    assert "img" not in page.tags and "how far to trust it" not in page.text
+
+
+def test_a_study_without_networks_of_its_own_gives_what_its_notebooks_answer(tmp_path):
+    folder = made.write_report(tmp_path / "made")
+    for path in (folder / "tables").iterdir():
+        path.unlink()
+    story = folder / "story/04_baselines.json"
+    story.write_text(json.dumps([*json.loads(story.read_text()), {"kind": "text", "text": f"SSIM is 0.85 {made.HOSTILE}", "answer": True}]))
+    pages.write(folder)
+    for path in (folder / "index.html", folder.parent / "index.html"):
+        assert "is 0.85" in Page(path).text and "b" not in Page(path).tags
+
+
+def test_a_damaged_story_or_a_name_that_leaves_the_report_is_one_sentence(tmp_path, capsys):
+    folder = made.write_report(tmp_path / "made")
+    given = ["pages", "made", "--reports", str(tmp_path)]
+    story = json.loads((folder / "story/04_baselines.json").read_text())
+    story[1]["path"] = "../../../etc/passwd"
+    for content, said in (("{", "not readable JSON"), ("{}", "is not what a notebook records"), (json.dumps(story), "leaves the folder")):
+        (folder / "story/04_baselines.json").write_text(content)
+        assert command.main(given) == 2
+        error = capsys.readouterr().err
+        assert said in error and error.count("\n") == 1
+
+
+def test_a_report_is_shared_without_checkpoints_unless_asked_for(report, tmp_path):
+    (report / "checkpoints").mkdir()
+    (report / "checkpoints/a.safetensors").write_bytes(b"x")
+    for asked in (False, True):
+        with zipfile.ZipFile(pages.share(report, tmp_path / "made.zip", checkpoints=asked)) as packed:
+            names = packed.namelist()
+        assert ("made/checkpoints/a.safetensors" in names) is asked
+        assert {"made/index.html", "assets/pages.js", "assets/plotly.min.js"} <= {*names}
+    with pytest.raises(FileNotFoundError, match="run the study first"):
+        pages.share(tmp_path, tmp_path / "none.zip")
+
+
+def test_the_question_of_a_study_is_that_of_its_file():
+    asked = {path.stem: pages.study_question(path.stem) for path in (PROJECT_ROOT / "params").glob("*.yaml")}
+    assert all(question.endswith("?") and "#" not in question for question in asked.values())
+    assert asked["demo"] != pages.study_question("none") == pages._QUESTION
+
+
+def test_the_libraries_are_scripts_that_open_from_disk(report):
+    script = (report.parent / "assets/itables.js").read_text()
+    assert "window.itables={" in script and not re.search(r"\bexport\s*\{", script)
+
+
+@pytest.mark.parametrize("path", COMMITTED, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_a_committed_notebook_holds_every_figure_of_its_story_for_other_readers(path):
+    cells = nbformat.read(path, as_version=4).cells
+    shown = {
+        o.metadata.get("image/png", {}).get("alt") for cell in cells for o in cell.get("outputs", []) if "image/png" in o.get("data", {})
     }
-    pd.DataFrame(rows | {"n": [60, 0], "verdict": ["not tested here", "undecided"]}).to_csv(folder / "tables/claims.csv", index=False)
-    pd.DataFrame({"question": ["r_gap", "added_error_points"]}).to_csv(folder / "tables/claims_stated.csv", index=False)
-    (folder / "FINDINGS.md").write_text("# What my says\n\n| a | b |\n|---|---|\n| [c](tables/claims.csv) | <i>d</i> |\n")
-    index, page = published(folder, [], [])
-    assert "<td>IoU &lt; gap</td>" in index
-    assert "0.36 to 0.64" in index
-    assert '<td class="number">0.50</td>' in index
-    assert '<td class="number">0.28</td>' in index
-    assert '<td class="number">4.80 points</td>' in index
-    assert index.index("not tested here") < index.index("undecided") < index.index("04 Rank")
-    for text in (index, page):
-        links = [part.split(".html")[0] for part in text.split('href="')[1:] if ".html" in part[:40]]
-        assert links[0] == "findings"
-    findings = (folder / "findings.html").read_text()
-    assert '<a href="tables/claims.csv">c</a>' in findings
-    assert "&lt;i&gt;d&lt;/i&gt;" in findings
+    story = json.loads((path.parent / "story" / f"{path.stem}.json").read_text())
+    assert {item["alt"] for item in story if item["kind"] == "figure"} <= shown
 
 
-@pytest.mark.parametrize(
-    ("title_of", "name", "title"),
-    [
-        (markup.table_title, "table3_iou", "IoU (Table 3 of the paper)"),
-        (markup.table_title, "images_enough", "Images enough"),
-        (markup.figure_title, "cam-methods", "CAM methods"),
-        (markup.figure_title, "huang-figure-4-divergence", "Distance from the clean cell (Figure 4 of the paper)"),
-    ],
-)
-def test_the_title_of_a_table_or_figure_is_in_words(title_of, name, title):
-    assert title_of(name) == title
+def test_the_usual_renderer_shows_the_figures_too(report):
+    body, _ = HTMLExporter(template_name="basic").from_filename(str(report / "04_baselines.ipynb"))
+    assert body.count("data:image/png;base64,") == 1 and 'alt="Figure 4.1. Other."' in body
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        (
-            "# Does the score hold when\n# labels are wrong? Of 0.5 width, on two cores. make it\nx: 1\n",
-            ("Does the score hold when labels are wrong?", "Of 0.5 width, on two cores."),
-        ),
-        ("# Does it rain?\ncommon: {}\n", ("Does it rain?", "")),
-        ("# A grid. Is it large?\ncommon: {}\n", ("", "")),
-        ("common: {}\n# Is it?\n", ("", "")),
-    ],
-)
-def test_a_study_is_introduced_by_the_question_that_its_file_opens_with(tmp_path, text, found):
-    (tmp_path / "study.yaml").write_text(text)
-    assert pages.study_question(tmp_path / "study.yaml") == found
-
-
-@pytest.mark.parametrize("path", sorted((PROJECT_ROOT / "params").glob("*.yaml")), ids=lambda path: path.stem)
-def test_every_study_asks_something(path):
-    question, setting = pages.study_question(path)
-    assert question and setting
-
-
-def test_the_demo_says_that_it_is_rendered_shapes():
-    assert "rendered shapes" in pages.study_question(PROJECT_ROOT / "params/demo.yaml")[1].lower()
-
-
-def test_the_shared_libraries_are_scripts_that_open_from_disk(tmp_path):
-    pages.write_assets(tmp_path)
-    script = (tmp_path / "assets/itables.js").read_text()
-    assert "window.itables={" in script
-    assert "\nexport" not in script
-    packed = tmp_path / "assets/plotly.packed.js"
-    before = packed.stat().st_mtime_ns
-    pages.write_assets(tmp_path)
-    assert packed.stat().st_mtime_ns == before
-
-
-def test_plotly_is_carried_whole_with_its_licence_and_smaller(tmp_path):
-    pages.write_assets(tmp_path)
-    text = (tmp_path / "assets/plotly.packed.js").read_text()
-    assert "Licensed under the MIT license" in text[:300]
-    (letters,) = re.findall(r'^window\.plotlyPacked = "([A-Za-z0-9+/=]+)";$', text, flags=re.MULTILINE)
-    assert gzip.decompress(base64.b64decode(letters)).decode() == get_plotlyjs()
-    assert len(text) < 0.5 * len(get_plotlyjs())
-
-
-def test_committed_pages_have_the_style_and_scripts_that_are_written_today(tmp_path):
-    pages.write_assets(tmp_path)
-    for name in ("pages.css", "pages.js", "explore.js"):
-        assert (PROJECT_ROOT / "reports/assets" / name).read_text() == (tmp_path / "assets" / name).read_text(), (
-            "make pages STUDY=compact20"
-        )
-
-
-def test_no_figure_has_the_button_that_sends_it_to_another_host():
-    scripts = [path.read_text() for path in (PROJECT_ROOT / "helpers/report/assets").glob("*.js")]
-    drawing = [text for text in scripts if "Plotly.react" in text]
-    assert drawing
-    assert all('modeBarButtonsToRemove: ["sendChartToCloud"' in text for text in drawing)
-
-
-def test_the_pages_of_a_study_that_is_not_there_are_refused(tmp_path, capsys):
-    assert pages.main(["none", "--reports", str(tmp_path)]) == 2
-    assert "run the study first" in capsys.readouterr().err
+def test_the_tables_of_a_report_are_as_pandas_reads_them(report):
+    pd.testing.assert_frame_equal(findings.read(report)["kinds"], made.tables()["kinds"])

@@ -1,60 +1,75 @@
-"""Tables as a page shows them: headers, order, what is the same in all rows, and values."""
+"""Tables for readers: the model first and short, two digits, exact numbers for sorting, names as text."""
 
+import math
+import re
+
+import numpy as np
+import pandas as pd
 import pytest
 
-from helpers.report.tables import column_header, table_content
-
-
-def content(tmp_path, text, **options):
-    path = tmp_path / "table.csv"
-    path.write_text(text)
-    return table_content(path, **options)
+from helpers.report import tables
+from helpers.report.explore import SWITCH
+from tests.report import made
 
 
 @pytest.mark.parametrize(
-    ("column", "header"),
+    ("value", "text"),
     [
-        ("train_loss", "training loss (nats)"),
-        ("gap", "gap (fraction)"),
-        ("batch_size", "batch size"),
-        ("ssim_reached", "SSIM reached"),
-        ("r_gap_low", "r with gap: 95 % from"),
-        ("gap_low", "gap: from"),  # at a level that is chosen
-        ("accuracy_high", "accuracy: to"),
-        ("kendall_high", "Kendall τ: 95 % to"),
+        *[(0.8778, "0.88"), (0.000123, "0.00012"), (-0.5, "-0.5"), (12.34, "12"), (12345.6, "12,346"), (3.0, "3"), (7, "7"), (0, "0")],
+        *[(math.nan, "–"), (math.inf, "∞"), (-math.inf, "−∞"), (None, "–"), (True, "yes"), (np.False_, "no"), ("a", "a")],
     ],
 )
-def test_a_header_is_in_words_with_its_unit(column, header):
-    assert column_header(column) == header
+def test_two_digits(value, text):
+    assert tables.two_digits(value) == text
 
 
-def test_long_names_stand_last_and_what_is_the_same_in_all_rows_is_said_once(tmp_path):
-    found = content(tmp_path, "model_id,status,gap,device\na@stop,complete,0.5,\nb@stop,complete,,\nc@stop,complete,-inf,\n")
-    assert found == {
-        "header": ["gap (fraction)", "model id"],
-        "rows": [[0.5, "a@stop"], [None, "b@stop"], ["-∞", "c@stop"]],
-        "same": {"status": "complete"},
-        "total": 3,
-    }
+def test_the_model_stands_first_by_its_short_name_and_long_names_last():
+    models = made.catalogue()
+    names = tables.model_names(models)
+    shown = tables.arranged(models[["cell", "gap", "model_id"]], names)
+    assert list(shown) == ["model", "gap", "cell"]
+    row = models.iloc[0]
+    assert shown["model"][0] == names[row["model_id"]] and row["run_id"][-4:] in shown["model"][0]
+    assert len(set(names.values())) == len(models)
+    assert tables.arranged(pd.DataFrame({"model_id": ["unknown"]}), names)["model"][0] == "unknown"
 
 
-def test_a_table_that_is_the_same_throughout_is_shown_all_the_same(tmp_path):
-    found = content(tmp_path, "x\n1\n1\n1\n")
-    assert (found["header"], found["rows"], found["same"]) == (["x"], [[1], [1], [1]], {})
+def test_html_holds_the_exact_number_says_constants_once_and_takes_names_as_text():
+    frame = pd.DataFrame({"name": [made.HOSTILE, "b", "c"], "value": [0.123456789, 2.0, math.nan], "same": 5})
+    text = tables.html(frame)
+    assert '<td class="number" data-order="0.123457">0.12</td>' in text and '<td class="number">2</td>' in text
+    assert '<td class="number" data-order="">–</td>' in text
+    assert made.HOSTILE not in text and "&lt;b&gt;x" in text
+    assert "<th>same</th>" not in text and "The same in all rows: same 5." in text
+    assert tables.html(pd.DataFrame({"a": [1] * 1000, "b": range(1000)})).count("<tr>") == 1 + tables.MOST_ROWS
+    assert "<td" not in tables.html(pd.DataFrame({"a": []})) and "<th>a</th>" in tables.html(
+        frame[["value"]].rename(columns={"value": "a"})
+    )
 
 
-def test_a_long_table_is_shown_in_part_and_counted_whole(tmp_path):
-    found = content(tmp_path, "x,y\n" + "".join(f"{k},{k / 7}\n" for k in range(12)), most=5)
-    assert found["rows"] == [[k, pytest.approx(k / 7, rel=1e-5)] for k in range(5)]
-    assert found["total"] == 12
+def test_a_header_is_in_words():
+    assert tables.header("r_gap_low") == "r with the gap: from"
+    assert tables.header("mean_iou") == "mean IoU"
 
 
-@pytest.mark.parametrize("text", ["", "x,y\n"])
-def test_a_table_without_rows_has_none(tmp_path, text):
-    found = content(tmp_path, text)
-    assert (found["rows"], found["total"]) == ([], 0)
+def test_a_report_shows_first_rows_and_jupyterlab_all_of_them(monkeypatch):
+    frame = pd.DataFrame({"a": np.arange(1000) / 7})
+    monkeypatch.setenv(SWITCH, "0")
+    assert len(re.findall("<tr>", tables.sortable(frame, rows=20).data)) == 21
+    monkeypatch.setenv(SWITCH, "1")
+    shown = tables.sortable(frame)
+    assert len(shown._df) == 1000
 
 
-def test_a_row_of_another_length_is_refused(tmp_path):
-    with pytest.raises(ValueError):
-        content(tmp_path, "x,y\n1,2\n1\n")
+def test_what_is_not_there_is_none_and_what_is_damaged_is_named(tmp_path):
+    (tmp_path / "tables").mkdir()
+    assert tables.read(tmp_path, "a") is None
+    (tmp_path / "tables/empty.csv").write_text("\n")
+    assert len(tables.read(tmp_path, "empty")) == 0
+    (tmp_path / "tables/a.parquet").write_bytes(b"PAR1")
+    with pytest.raises(ValueError, match="parquet is damaged"):
+        tables.read(tmp_path, "a", ".parquet")
+    with pytest.raises(ValueError, match="leaves the folder"):
+        tables.read(tmp_path, "../../a")
+    (tmp_path / "tables/catalogue.csv").write_text("model_id,left_out\na,\n")
+    assert tables.catalogue(tmp_path)["kind"].tolist() == ["networks"]

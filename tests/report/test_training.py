@@ -7,11 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from helpers.scoring.look import Overlays
 from matplotlib.colors import to_hex
 
 from helpers.report import cams, style, training
 from helpers.scoring import classification
-from helpers.scoring.look import Overlays
 from helpers.statistics import tables
 from helpers.statistics.tables import correlation_table, selection_table
 from helpers.training.config import RunConfig

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pandas as pd
+from helpers.scoring.worth import BASELINE, HOLDOUT, KNOWN, TRAINING, UNLABELLED
 
 from helpers.report import worth
-from helpers.scoring.worth import BASELINE, HOLDOUT, KNOWN, TRAINING, UNLABELLED
 
 
 def table(**changed):

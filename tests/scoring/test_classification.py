@@ -1,5 +1,4 @@
 import re
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -8,13 +7,8 @@ import torch
 from scipy.special import softmax
 from sklearn import metrics
 
-from helpers import files
-from helpers.data.images import load_study_data
 from helpers.scoring import classification
-from helpers.training import catalogue
-from helpers.training.config import RunConfig
-from helpers.training.run import train_run
-from tests.conftest import TINY_SCENES
+from helpers.scoring.store import Kept
 
 SUMMARY = ["top1", "top5", "macro_precision", "macro_recall", "macro_f1"]
 
@@ -196,12 +190,18 @@ def test_one_class_alone_has_no_auc():
     assert table.loc[0, "average_precision_step"] == 1
 
 
-def test_models_stand_below_each_other(scene):
+def test_models_whose_logits_are_not_finite_have_no_metrics(scene, tmp_path):
     logits, labels = scene
-    table = classification.metrics_table({"first": logits, "second": torch.tensor(-logits)}, labels)
+    kept = Kept({"test_logits": tmp_path}, [])
+    kept.model_ids = ["first", "second", "broken", "absent"]
+    for name, values in (("first", logits), ("second", -logits), ("broken", np.full_like(logits, np.nan))):
+        kept.write("test_logits", name, {"logits": values})
+    table = classification.metrics_of_models(kept, torch.tensor(labels))
     assert table["model"].tolist() == ["first", "second"]
     assert table.iloc[1].drop("model").to_dict() == pytest.approx(classification.summary_metrics(-logits, labels))
-    assert not len(classification.metrics_table({}, labels))
+    right = classification.correct(kept, torch.tensor(labels))
+    assert right[:2].mean(1).tolist() == pytest.approx(table["top1"].tolist())
+    assert np.isnan(right[3]).all()
 
 
 def test_precision_recall_points_by_hand():
@@ -309,33 +309,3 @@ def test_names_that_do_not_fit_are_refused(names, count):
     for function in (classification.per_class_metrics, classification.precision_recall_points, classification.roc_points):
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
             function(np.eye(3), [0, 1, 2], names)
-
-
-RUN = RunConfig("resnet18", 8, 0.01, "adam", 0.0, False, False, data="", stem="strided", width=0.125, max_epochs=1)
-
-
-def test_logits_of_the_test_images_are_kept_and_agree_with_the_measured_accuracy(tmp_path, monkeypatch):
-    data = load_study_data(**TINY_SCENES, cache_dir=tmp_path / "cache")
-    for run in (replace(RUN, data=data.fingerprint), replace(RUN, data=data.fingerprint, learning_rate=1e30, optimizer="sgd")):
-        train_run(run, data, catalogue.run_folder(tmp_path, run))
-    table = catalogue.read_catalogue(tmp_path)
-    (model,) = classification.keep_test_logits(tmp_path, table, data, "cpu", batch_size=5)
-    logits = classification.read_logits(tmp_path, model)
-    accuracy = (logits.argmax(1) == data.test.labels).double().mean()
-    row = table[table["model_id"] == model].iloc[0]
-    assert float(accuracy) == row["test_accuracy"]
-    metrics = classification.metrics_of_models(tmp_path, table, data)
-    assert metrics["model"].tolist() == [model]
-    assert metrics["top1"].iloc[0] == row["test_accuracy"]
-    assert metrics["cross_entropy"].iloc[0] == pytest.approx(row["test_loss"], rel=1e-5)
-    monkeypatch.setattr(classification, "load_model", lambda *given: pytest.fail("computed again"))
-    assert list(classification.keep_test_logits(tmp_path, table, data, "cpu")) == [model]
-    files.write_tensors(classification.logits_path(tmp_path, model), {"logits": torch.full_like(logits, torch.nan)})
-    assert len(classification.metrics_of_models(tmp_path, table, data)) == 0
-
-
-def test_missing_logits_say_how_to_get_them(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"m\.safetensors are missing; run 02_grid_training again"):
-        classification.read_logits(tmp_path, "m")
-    with pytest.raises(ValueError, match="leaves the folder"):
-        classification.logits_path(tmp_path, "../../m")

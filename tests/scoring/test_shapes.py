@@ -8,15 +8,14 @@ import sys
 import pytest
 
 from helpers.files import PROJECT_ROOT
-from helpers.sweep.study_file import load_study
+from helpers.sweep.study import load_study
 from helpers.training.config import PRECISIONS
 
 TRAINS_AND_SCORES = """
 import json, sys
 import torch
-from helpers.measures.passes import maps_and_logits
 from helpers.networks import fused, hooks, resnet
-from helpers.training import cuda_graph, run
+from helpers.training import run
 from helpers.training.config import RunConfig
 torch.set_num_threads(1)
 precision = sys.argv[1]
@@ -31,7 +30,7 @@ for architecture, stem, width, last_stride, size, batch in json.loads(sys.argv[2
     with torch.inference_mode():
         pixels = hooks.prepared(split.batch(torch.arange(batch + 5)), resnet.normalise_images, "cpu")
         for made in (network, fused.fused(network, pixels[:1])):
-            losses += tuple(float(found.sum()) for found in maps_and_logits(made, made.fc, made.layer4, pixels, precision))
+            losses += tuple(float(found.sum()) for found in hooks.features_and_logits(made, made.layer4, pixels))
     assert made is not network
     assert torch.tensor(losses).isfinite().all(), losses
 print("all")
@@ -41,7 +40,7 @@ print("all")
 def shapes_of(study):
     """Shapes that a study trains, unless it asks for a GPU."""
     found = {}
-    for item in load_study(study, PROJECT_ROOT / "notebooks"):
+    for item in load_study(study).executions:
         found |= {name: value for name, value in item.parameters.items() if name != "device" or item.name == "02_grid_training"}
     if "architectures" not in found or found["device"].startswith("cuda"):
         return []
@@ -62,7 +61,7 @@ def test_the_studies_for_a_cpu_are_found():
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_no_shape_of_a_study_ends_the_process_that_trains_and_scores_it(precision):
     """With the checks of the C library on what is written beyond a block of memory, where it has them."""
-    checked = {name: value for name, value in os.environ.items() if name != "ONEDNN_MAX_CPU_ISA"} | {"MALLOC_CHECK_": "3"}
+    checked = os.environ | {"MALLOC_CHECK_": "3"}
     command = [sys.executable, "-c", TRAINS_AND_SCORES, precision, json.dumps(SHAPES)]
     ended = subprocess.run(command, env=checked, cwd=PROJECT_ROOT, capture_output=True, text=True, check=False)
     lines = ended.stdout.splitlines() or [""]

@@ -1,135 +1,105 @@
-"""Logits on targets: one pass per model and target, the truth beside them, and measures recomputed from what is kept."""
+"""Logits on targets: one pass per model and target, the truth beside them, and measures that follow from what is kept."""
 
-from dataclasses import replace
+from functools import partial
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy.special import softmax
 
 from helpers.data import shifts
-from helpers.data.images import load_study_data
-from helpers.measures import registry
+from helpers.data.images import of_study
 from helpers.measures.evidence import MeasureSettings
-from helpers.scoring import classification, targets, worth
-from helpers.statistics.labelling import labelled_images_that_equal
-from helpers.training import catalogue
-from helpers.training.config import RunConfig
-from helpers.training.run import images_of_run, train_run
-from tests.conftest import TINY_SCENES
+from helpers.networks import resnet
+from helpers.scoring import classification, models, targets
+from helpers.scoring.store import Store
+from helpers.training.config import config_from
+from helpers.training.run import images_of_run
 
 SHIFTS = ["rotation_15"]
 SETTINGS = MeasureSettings(seed=2)
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory):
-    work = tmp_path_factory.mktemp("work")
-    data = load_study_data(**TINY_SCENES, cache_dir=work / "cache")
-    run = RunConfig("resnet18", 8, 0.01, "adam", 0.0, False, False, data=data.fingerprint, stem="strided", width=0.125, max_epochs=1)
-    runs = [run, replace(run, repeat=1), replace(run, rule3_split="test", learning_rate=0.02)]
-    for each in runs:
-        train_run(each, data, catalogue.run_folder(work, each))
-    table = catalogue.read_catalogue(work)
-    with pytest.MonkeyPatch.context() as patch:
-        seen = []
-        plain = targets.target_logits
-        patch.setattr(targets, "target_logits", lambda network, images, device: seen.append(len(images)) or plain(network, images, device))
-        assert list(targets.keep_target_logits(work, table, data, SHIFTS, 2, "cpu")) == table["model_id"].tolist()
-        once = sum(seen)
-        assert list(targets.keep_turned_logits(work, table, data, SHIFTS, 2, "cpu")) == table["model_id"].tolist()
-    return work, data, table, (once, sum(seen))
+def found(study):
+    """Models, their logits of the test images, and what is kept of them on targets."""
+    store = Store(study.work, partial(of_study, study.work), jobs=1)
+    every = models.models_of(study.work, study.table, study.data)
+    tested = classification.test_logits(store, every, study.data)
+    return store, every, tested, targets.on_targets(study.work, store, every, study.data, SHIFTS, SETTINGS, tested)
 
 
-def test_every_target_is_passed_once_and_nothing_is_computed_again(study, monkeypatch):
-    work, data, table, (once, with_turned) = study
-    tests, held = len(data.test), sum(len(targets.holdout_of(data, model.config) or []) for model in catalogue.models_of(table))
-    assert once == len(table) * tests + held
-    assert with_turned - once == len(table) * 2 * 3 * tests
-    monkeypatch.setattr(targets, "load_model", lambda *given: pytest.fail("loaded again"))
-    for keep in (targets.keep_target_logits, targets.keep_turned_logits):
-        assert len(list(keep(work, table, data, SHIFTS, 2, "cpu"))) == len(table)
-    assert len(list((work / "targets" / "rotation_15").glob("*.safetensors"))) == 1
+def test_every_target_is_passed_once(study, found, monkeypatch):
+    store, every, tested, _ = found
+    monkeypatch.setattr(targets, "logits_of", lambda *given: pytest.fail("passed again"))
+    targets.on_targets(study.work, store, every, study.data, SHIFTS, SETTINGS, tested)
+    assert len(list((study.work / "targets" / "rotation_15").glob("*.safetensors"))) == 1
 
 
-def test_kept_logits_are_those_of_the_shifted_images_and_of_the_images_held_out(study):
-    work, data, table, _ = study
-    row = table[table["rule3_split"] == "holdout"].iloc[0]
-    model = catalogue.models_of(table[table["rule3_split"] == "holdout"])[0]
-    network = catalogue.load_model(work, model, len(data.classes))
-    found = targets._read(work, "rotation_15-2", row["model_id"])["logits"]
-    images = shifts.turned(data.test.images, 15)
-    with torch.no_grad():
-        expected = network(classification._prepared(images, "cpu"))
-    torch.testing.assert_close(found, expected.half(), rtol=2e-3, atol=2e-3)
-    turned = targets._read(work, "turned-rotation_15-2", row["model_id"])["logits"]
-    with torch.no_grad():
-        upside_down = network(classification._prepared(images.flip((2, 3)), "cpu"))
-    order = np.random.default_rng(2).permutation(len(images))
-    torch.testing.assert_close(turned[[0, 2]], torch.stack([found[order], upside_down[order].half()]), rtol=2e-3, atol=2e-3)
-    fitted, held_out = images_of_run(data, model.config)
-    assert targets._read(work, "holdout", row["model_id"])["labels"].tolist() == held_out.labels.tolist()
-    assert not {*fitted.names} & {*held_out.names}
-    truth = targets.with_target_accuracies(work, table, data, SHIFTS, 2).set_index("model_id")
-    share = (found.argmax(1) == data.test.labels).double().mean()
-    assert truth.loc[row["model_id"], "test_accuracy@rotation_15"] == float(share)
+def test_kept_logits_are_those_of_the_shifted_images_and_the_truth_is_their_share(study, found):
+    _, every, _, kept = found
+    images = shifts.turned(study.data.test.images, 15)
+    truth = targets.target_accuracies(kept, study.table, study.data, SHIFTS).set_index("model_id")
+    for model in every:
+        with torch.no_grad():
+            expected = model.load("cpu")(resnet.normalise_images(images)).half().numpy()
+        logits = kept.record("target-rotation_15", model.model_id)["logits"]
+        np.testing.assert_allclose(logits.astype(float), expected.astype(float), rtol=4e-3, atol=4e-3)
+        share = (logits.argmax(1) == study.data.test.labels.numpy()).mean()
+        assert truth.loc[model.model_id, "test_accuracy@rotation_15"] == pytest.approx(share)
+    assert np.isnan(truth.loc[study.table.query("snapshot == 'none'")["model_id"], "test_accuracy@rotation_15"]).all()
 
 
 @pytest.mark.parametrize("shift", ["", *SHIFTS])
-def test_measures_follow_from_kept_logits_and_say_why_where_there_is_no_holdout_or_repeat(study, shift):
-    work, _, table, _ = study
-    scores = targets.score_on_target(work, table, shift, SETTINGS)
-    wide = scores[scores["variant"].isin(["", "as given"])].pivot(index="model_id", columns="measure", values="value")
-    for _, row in table.iterrows():
-        name = row["model_id"]
-        p = softmax(targets._logits_on(work, shift, 2, name).double().numpy(), 1)
-        assert wide.loc[name, "average_confidence"] == pytest.approx(p.max(1).mean(), abs=1e-9)
-        mates = table[(table["cell"] == row["cell"]) & (table["snapshot"] == row["snapshot"]) & (table["model_id"] != name)]
-        if len(mates):
-            other = targets._logits_on(work, shift, 2, mates["model_id"].iloc[0]).argmax(1).numpy()
-            assert wide.loc[name, "agreement_of_repeats"] == pytest.approx((p.argmax(1) == other).mean())
-        else:
-            assert np.isnan(wide.loc[name, "agreement_of_repeats"])
-        assert np.isfinite(wide.loc[name, "thresholded_confidence"]) == (row["rule3_split"] == "holdout")
-    assert wide["agreement_of_repeats"].notna().any()
-    reasons = scores.loc[scores["value"].isna() & (scores["measure"] == "optimal_transport"), "reason"]
-    assert len(reasons)
-    assert reasons.str.startswith("there are no logits of holdout images").all()
-    again = targets.score_on_target(work, table, shift, SETTINGS)
-    assert len(again) == len(scores)
+def test_measures_follow_from_kept_logits_and_say_why_where_there_is_no_holdout(study, found, shift):
+    _, every, _, kept = found
+    part = f"target-{shift or 'test'}"
+    for model in every:
+        scores = kept.record(part, model.model_id)["scores"]
+        value = scores.set_index(["measure", "variant"])["value"]
+        p = softmax(kept.record(part, model.model_id)["logits"].astype(float), 1)
+        assert value["average_confidence", "as given"] == pytest.approx(p.max(1).mean(), abs=1e-6)
+        config = config_from(model.facts)
+        assert np.isfinite(value["thresholded_confidence", "as given"]) == (config.rule3_split == "holdout")
+        if config.rule3_split == "holdout":
+            held_out = images_of_run(study.data, config)[1]
+            right = classification.logits_of(model.load("cpu"), held_out.images, "cpu").argmax(1) == held_out.labels
+            assert value["holdout_accuracy", ""] == pytest.approx(float(right.double().mean()))
 
 
-def test_every_target_has_a_table_of_all_measures(study):
-    work, data, table, _ = study
-    models = targets.with_target_accuracies(work, table, data, SHIFTS, 2).assign(training_accuracy=table["train_accuracy"])
-    given = {"costs": {"training_accuracy": 0.5}, "axes": ["learning_rate"], "resamples": 10}
-    scored = targets.scores_on_targets(work, models, SHIFTS, SETTINGS)
-    assert scored.groupby("target", sort=False)["model_id"].apply(list).tolist() == [table["model_id"].tolist()] * 2
-    found = worth.worth_on_targets(models, scored, data, SHIFTS, **given).set_index(["target", "measure"])
-    assert found.index.unique("target").tolist() == ["test images", "rotation_15"]
-    own = found.loc["rotation_15"]
-    assert own.loc["training_accuracy", ["source", "passes"]].tolist() == [worth.TRAINING, 1.0]
-    assert {"optimal_transport (calibrated)", "matrix_norm_of_logits", "holdout_accuracy"} <= {*own.index}
-    confidence = targets.score_on_target(work, table, SHIFTS[0], SETTINGS).query(
-        "measure == 'average_confidence' and variant == 'as given'"
-    )
-    truth = models.set_index("model_id")["test_accuracy@rotation_15"]
-    expected = 100 * (confidence.set_index("model_id")["value"] - truth).abs().mean()
-    assert own.loc["average_confidence", "error"] == pytest.approx(expected)
-    assert own.loc["average_confidence", "labelled_images"] == labelled_images_that_equal(expected / 100, truth)
+def test_every_target_has_the_models_and_the_measures(study, found):
+    kept = found[3]
+    models_met = targets.target_accuracies(kept, study.table.query("snapshot != 'none'"), study.data, SHIFTS)
+    scores = targets.scores_on_targets(kept, models_met, SHIFTS)
+    assert scores.groupby("target", sort=False)["model_id"].apply(list).tolist() == [models_met["model_id"].tolist()] * 2
+    titles = {"average_confidence": "average confidence", "matrix_norm_of_logits": "MaNo", "absent": "absent"}
+    worth = targets.worth_table(scores, titles, draws=0, seed=0).set_index(["target", "measure"])
+    assert len(worth) == 4
+    error = 100 * (scores["average_confidence"] - scores["test_accuracy"]).abs().groupby(scores["target"]).mean()
+    for target in ("test images", "rotation_15"):
+        assert worth.loc[(target, "average_confidence"), "error_points"] == pytest.approx(error[target])
+        assert np.isnan(worth.loc[(target, "matrix_norm_of_logits"), "error_points"])  # a score predicts no accuracy
 
 
-@pytest.mark.parametrize("shift", ["", *SHIFTS])
-def test_measures_are_the_means_of_values_of_single_images(study, shift):
-    work, data, table, _ = study
-    repeated = table[table["rule3_split"] == "holdout"]
-    values = targets.target_image_values(work, repeated, shift, SETTINGS)
-    assert len(values) == 11
-    known = registry.columns().merge(targets.score_on_target(work, repeated, shift, SETTINGS), on=["measure", "variant"])
-    wide = known.pivot(index="model_id", columns="column", values="value").loc[repeated["model_id"]]
-    for name, found in values.items():
-        assert found.shape == (len(repeated), len(data.test))
-        np.testing.assert_allclose(found.mean(1, dtype=float), wide[name], atol=1e-6, err_msg=name)
-    every = targets.target_image_values(work, table, shift, SETTINGS)
-    assert {*every} == {"average_confidence", "target_entropy", "target_energy"}
-    assert targets.target_image_values(work, table[:0], shift, SETTINGS) == {}
+def test_accuracy_under_transforms_is_kept_and_joined_by_model(study, found):
+    store, every, _, _ = found
+    table = targets.accuracies_under_transforms(store, every, study.data, seed=0)
+    assert table["model_id"].tolist() == [model.model_id for model in every]
+    values = table.drop(columns="model_id")
+    assert values.columns.str.startswith("test accuracy under ").all()
+    assert ((values >= 0) & (values <= 1)).all(axis=None)
+
+
+def test_predictors_of_invariance_keep_the_sign_of_the_raw_predictor():
+    random = np.random.default_rng(0)
+    truth = random.uniform(size=40)
+    table = pd.DataFrame({"cell": np.arange(40), "axis": np.arange(40) % 2})
+    for transform in targets.transforms.TRANSFORMS:
+        table[f"test accuracy under {transform}"] = truth
+        for measure, direction in targets.PREDICTORS.values():
+            table[targets.registry.MEASURES[measure].column(transform)] = direction * truth
+    found = targets.invariance_table(table, ["axis"], draws=50, seed=0)
+    np.testing.assert_allclose(found["kendall"], found["direction"])
+    np.testing.assert_allclose(found["information"], 100)
+    assert (found["n"] == 40).all()

@@ -11,13 +11,12 @@ def test_reliability_is_the_share_of_the_variance_that_is_not_noise():
     values = truth + 10 * random.normal(size=(2000, 100)) + random.normal(size=100)  # the mean's noise has variance 1
     assert reliability(values) == pytest.approx(0.5, abs=0.04)
     assert reliability(np.repeat(truth, 6, axis=1)) == pytest.approx(1)
-    assert images_needed(0.5, 100) == 1900
-    assert images_needed(0.95, 100) == 100
+    assert (images_needed(0.5, 100), images_needed(0.95, 100)) == (1900, 100)
     assert np.isnan([images_needed(1.0, 5), images_needed(-0.1, 5)]).all()
 
 
 def test_two_images_are_two_halves_by_hand():
-    one, other = np.array([1.0, 2, 3, np.nan]), np.array([1.0, 3, 2, 9])
+    one, other = np.array([1.0, 2, 3, np.nan]), np.array([1.0, 3, 2, 9])  # r = 1/2
     assert reliability(np.column_stack([one, other])) == pytest.approx(2 * 0.5 / 1.5)
     assert reliability(np.column_stack([one, -other])) == pytest.approx(-0.5)
     assert np.isnan(reliability(np.column_stack([one, other])[:2]))

@@ -1,38 +1,60 @@
-"""An engine for tests of the launcher."""
+"""Small projects for tests of sweeps."""
 
-import json
+import os
+import shutil
+import subprocess
+import sys
 
-from helpers.sweep.worker import Outcome
+import nbformat
+import pytest
+import yaml
+
+from helpers.files import PROJECT_ROOT
+
+KERNEL = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+PLACES = 'work_dir: str = "work"  # where work goes\nreports_dir: str = "reports"  # where reports go'
 
 
-class Imagined:
-    """An engine whose jobs are done at once, unless ``ends`` says how a notebook or a part of it ends."""
+def write_notebook(path, declared, *sources):
+    """A notebook whose first cell declares parameters; a source that begins with # and a blank is a heading."""
+    cells = [nbformat.v4.new_code_cell(f'study: str = "demo"  # name\n{declared}\n{PLACES}', metadata={"tags": ["parameters"]})]
+    cells += [nbformat.v4.new_markdown_cell(text) if text.startswith("# ") else nbformat.v4.new_code_cell(text) for text in sources]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=KERNEL), path)
 
-    def __init__(self, root, slots=2):
-        self.root, self.slots, self.ends, self.started, self.ready, self.tables = root, slots, {}, [], [], {}
-        self.work_files, self.jobs = {}, {}
-        self.meanwhile = lambda name: None
 
-    def submit(self, name, job, width):
-        self.started.append(name)
-        self.jobs[name] = job
-        partial = self.root / job["partial"]
-        partial.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps({"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
-        if table := self.tables.get(name):
-            folder = self.root / job["staging"]
-            (folder / "story").mkdir(parents=True, exist_ok=True)
-            (folder / f"{name.replace('/', '-')}.csv").write_text(table)
-            story = [{"kind": "table", "name": name, "path": f"{name.replace('/', '-')}.csv", "reading": "", "rows": 1}]
-            story += [{"kind": "work_file", "path": path} for path in self.work_files.get(name, [])]
-            (folder / "story" / f"{name.partition('/')[0]}.json").write_text(json.dumps(story))
-        self.meanwhile(name)
-        ends = self.ends.get(name, [])
-        self.ready.append((name, ends.pop(0) if ends else Outcome("done", 1.0)))
+class Project:
+    """A copy of the project with notebooks of its own, in a folder whose name has a blank."""
 
-    def wait(self, seconds):
-        ready, self.ready = self.ready, []
-        return ready
+    def __init__(self, root):
+        self.root = root
+        shutil.copytree(PROJECT_ROOT / "helpers", root / "helpers")
+        for name in ("Snakefile", "Makefile"):
+            shutil.copy(PROJECT_ROOT / name, root)
+        for name in ("notebooks", "params"):
+            (root / name).mkdir()
 
-    def close(self):
-        self.closed = True
+    def notebook(self, stem, declared, *sources):
+        write_notebook(self.root / f"notebooks/{stem}.ipynb", declared, *sources)
+
+    def study(self, name="demo", **content):
+        (self.root / f"params/{name}.yaml").write_text(yaml.safe_dump(content))
+
+    def environment(self, **changed):
+        return os.environ | {"PYTHONPATH": str(self.root), "OMP_NUM_THREADS": "1"} | changed
+
+    def start(self, *arguments, **changed):
+        command = [sys.executable, "-m", "helpers.sweep", *arguments]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen(command, cwd=self.root, env=self.environment(**changed), **pipes)
+
+    def run(self, *arguments, **changed):
+        """Exit code, output and errors of the command."""
+        process = self.start(*(arguments or ("demo",)), **changed)
+        out, err = process.communicate(timeout=300)
+        return process.returncode, out, err
+
+
+@pytest.fixture
+def project(tmp_path):
+    (tmp_path / "a project").mkdir()
+    return Project(tmp_path / "a project")

@@ -1,164 +1,239 @@
+"""The command, Snakemake and papermill together, on notebooks that take no time, in a folder whose name has a blank."""
+
+import itertools
 import json
-import re
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import nbformat
+import psutil
 import pytest
 
-from helpers.files import PROJECT_ROOT
-from helpers.sweep import cli, executions
+from helpers.sweep import cli
+from tests.conftest import lacking
 
-
-def notebook(path: Path, *cells: str) -> None:
-    parameters, *rest = cells
-    made = [nbformat.v4.new_markdown_cell(f"# {path.stem}\n\n**Question.** Why {path.stem}?")]
-    made.append(nbformat.v4.new_code_cell(parameters, metadata={"tags": ["parameters"]}))
-    made += [nbformat.v4.new_code_cell(source) for source in rest]
-    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-    nbformat.write(nbformat.v4.new_notebook(cells=made, metadata=kernel), path)
+# What each notebook of these tests does: it notes that it began, and leaves a table and the story of it.
+WRITES = """import json, os, pathlib
+with open("begun.txt", "a") as file:
+    file.write("{stem}\\n")
+place = pathlib.Path(os.environ["WORKBOOK_STAGING"])
+for name, text in {{"tables/{stem}.csv": "a\\n{value}\\n", "story/{stem}.json": json.dumps([])}}.items():
+    (place / name).parent.mkdir(parents=True, exist_ok=True)
+    (place / name).write_text(text)"""
 
 
 @pytest.fixture
-def project(tmp_path):
-    for folder in ("notebooks", "helpers", "params"):
-        (tmp_path / folder).mkdir()
-    (tmp_path / "helpers/used.py").write_text("from helpers import deeper\n")
-    (tmp_path / "helpers/deeper.py").write_text("VALUE = 1\n")
-    (tmp_path / "helpers/unused.py").write_text("VALUE = 1\n")
-    common = 'study: str = "x"  # name\nvalue: int = 1  # some number'
-    count = "open('log.txt', 'a').write('{} ')"
-    notebook(
-        tmp_path / "notebooks/01_first.ipynb", common, count.format("first"), "if False:\n    from helpers import used", "assert value < 5"
-    )
-    notebook(tmp_path / "notebooks/02_second.ipynb", common.replace("value", "other"), count.format("second"))
-    (tmp_path / "params/small.yaml").write_text("notebooks: {01_first: {}, 02_second: {}}")
-    return tmp_path
+def chain(project):
+    """A study of three notebooks, each after the one before."""
+    for stem, declared in (("01_a", "a: int = 1  # one"), ("02_b", "b: int = 1  # two"), ("03_c", "c: int = 1  # three")):
+        project.notebook(stem, declared, f"# {stem} Its heading", WRITES.format(stem=stem, value="1"))
+    project.study(notebooks={"01_a": {}, "02_b": {}, "03_c": {}})
+    return project
 
 
-def run(project, *overrides, **options):
-    (project / "log.txt").unlink(missing_ok=True)
-    code = cli.run_study(project / "params/small.yaml", overrides, root=project, **options)
-    executed = (project / "log.txt").read_text().split() if (project / "log.txt").exists() else []
-    return code, executed
+def begun(project):
+    """The notebooks that began since this was asked last."""
+    path = project.root / "begun.txt"
+    found = path.read_text().split() if path.is_file() else []
+    path.unlink(missing_ok=True)
+    return found
 
 
-def test_runs_resumes_and_says_why(project, capsys):
-    assert run(project, dry_run=True) == (0, [])
-    assert not (project / "reports").exists()
-    assert run(project) == (0, ["first", "second"])
-    assert {path.name for path in (project / "reports/small").iterdir()} == {
-        "01_first.ipynb",
-        "01_first.html",
-        "02_second.ipynb",
-        "02_second.html",
-        "index.html",
-        "published.json",
-    }
-    capsys.readouterr()
-    assert run(project) == (0, [])
-    assert capsys.readouterr().out.count("complete, nothing changed") == 2
+def test_a_study_runs_and_what_changed_runs_again_and_nothing_else(chain):
+    code, out, err = chain.run()
+    assert code == 0, out + err
+    assert begun(chain) == ["01_a", "02_b", "03_c"]
+    assert [line.rpartition(" in ")[0] or line for line in out.splitlines()][:2] == ["01_a starts", "01_a done"]
+    reports = chain.root / "reports/demo"
+    executed = nbformat.read(reports / "02_b.ipynb", as_version=4)
+    assert executed.metadata.workbook["files"] == ["story/02_b.json", "tables/02_b.csv"]
+    assert str(chain.root) not in (reports / "02_b.ipynb").read_text()
+    assert (reports / "index.html").is_file() and json.loads((reports / "published.json").read_text())["notebooks"] == [
+        "01_a",
+        "02_b",
+        "03_c",
+    ]
 
-    (project / "helpers/unused.py").write_text("VALUE = 2\n")
-    assert run(project, dry_run=True) == (0, [])
-    assert capsys.readouterr().out.count("complete, nothing changed") == 2
-    (project / "helpers/deeper.py").write_text("VALUE = 2\n")
-    assert run(project, dry_run=True) == (0, [])
-    printed = capsys.readouterr().out
-    assert "01_first: runs, since helpers changed: deeper" in printed
-    assert "02_second: runs if the results of 01_first change" in printed
-    (project / "helpers/deeper.py").write_text("VALUE = 1\n")
-    run(project, "02_second.other=2", dry_run=True)
-    printed = capsys.readouterr().out
-    assert "01_first: complete" in printed
-    assert "02_second: runs, since parameters changed: other" in printed
-    assert run(project, force=["02_second"]) == (0, ["second"])
-    report = json.loads((project / "reports/small/02_second.ipynb").read_text())
-    assert report["metadata"]["papermill"]["parameters"] == {"study": "small", "other": 1}
-    assert str(project) not in json.dumps(report["metadata"]["papermill"])
+    for path in [*chain.root.glob("notebooks/*"), *chain.root.glob("helpers/*.py"), chain.root / "params/demo.yaml"]:
+        path.touch()
+    assert chain.run()[0] == 0 and begun(chain) == []
+    code, out, _ = chain.run("demo", "--set", "b=2", "--dry-run")
+    assert out.splitlines() == ["01_a: complete, nothing changed", "02_b: runs: changed: b", "03_c: runs: after 02_b"]
+    assert chain.run("demo", "--set", "c=2")[0] == 0 and begun(chain) == ["03_c"]
+    (reports / "tables/02_b.csv").unlink()  # what it made is gone
+    assert chain.run("demo", "--set", "c=2", "--force", "03_c")[0] == 0 and begun(chain) == ["02_b", "03_c"]
+    (chain.root / "helpers/cams/maps_new.py").write_text('"""A further helper."""\n')
+    chain.notebook("03_c", "c: int = 2  # three", WRITES.format(stem="03_c", value="7").replace("tables/03_c", "tables/other"))
+    assert chain.run()[0] == 0 and begun(chain) == ["01_a", "02_b", "03_c"]
+    assert sorted(path.name for path in (reports / "tables").iterdir()) == ["01_a.csv", "02_b.csv", "other.csv"]  # the former one's is gone
 
 
-def test_a_failure_ends_non_zero_names_the_cell_and_keeps_what_was_complete(project, capsys):
-    assert run(project)[0] == 0
-    finished = (project / "reports/small/01_first.ipynb").read_text()
-    assert run(project, "value=9") == (1, ["first"])
-    printed = capsys.readouterr().err
-    assert "01_first: cell" in printed
-    assert "(assert value < 5)" in printed
-    assert "AssertionError" in printed
-    assert "partial report: reports/small/01_first.partial.ipynb" in printed
-    assert "AssertionError" in (project / "reports/small/01_first.partial.ipynb").read_text()
-    assert (project / "reports/small/01_first.ipynb").read_text() == finished
-    # Mended, it runs again, and the partial report goes.
-    assert run(project, "value=2") == (0, ["first", "second"])
-    assert not list((project / "reports/small").glob("*.partial.ipynb"))
+def test_snakemake_alone_runs_the_study_too_and_both_know_what_the_other_did(chain):
+    command = [sys.executable, "-m", "snakemake", "--cores", "1", "--config", "study=demo"]
+    done = subprocess.run(command, cwd=chain.root, env=chain.environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert begun(chain) == ["01_a", "02_b", "03_c"]
+    assert chain.run()[0] == 0 and begun(chain) == []
+    again = subprocess.run(command, cwd=chain.root, env=chain.environment(), capture_output=True, text=True)
+    assert "Nothing to be done" in again.stderr + again.stdout
 
 
-def test_faults_stop_before_anything_runs(project, capsys):
-    assert run(project, "valeu=2") == (2, [])
-    assert "unknown parameter 'valeu' (did you mean 'value'?)" in capsys.readouterr().err
-    assert run(project, force=["03_third"]) == (2, [])
-    assert "--force 03_third: this study runs 01_first, 02_second" in capsys.readouterr().err
-    assert not (project / "reports").exists()
+def test_a_failing_notebook_publishes_nothing_and_holds_back_only_what_reads_it(chain):
+    assert chain.run()[0] == 0
+    begun(chain)
+    chain.notebook("02_b", "b: int = 1  # two", WRITES.format(stem="02_b", value="2"), "# The heading", "1 / 0")
+    chain.notebook("04_d", "d: int = 1  # four", WRITES.format(stem="04_d", value="1"))
+    chain.notebook("08_e", "d: int = 1  # eight", WRITES.format(stem="08_e", value="1"))
+    chain.study(notebooks={"01_a": {}, "02_b": {}, "04_d": {}, "08_e": {}})
+    before = (chain.root / "reports/demo/02_b.ipynb").read_bytes()
+    code, out, err = chain.run()
+    assert code == 1 and sorted(begun(chain)) == ["02_b", "08_e"]
+    assert "02_b failed: cell 4 (1 / 0)\n  ZeroDivisionError: division by zero\n  all up to there: work/demo/staging/demo/02_b" in out
+    assert "1 execution(s) failed" in err
+    assert (chain.root / "reports/demo/02_b.ipynb").read_bytes() == before
+    assert (chain.root / "reports/demo/tables/02_b.csv").read_text() == "a\n1\n"
+    assert (chain.root / "work/demo/staging/demo/02_b/02_b.ipynb").is_file()
+    chain.notebook("02_b", "b: int = 1  # two", WRITES.format(stem="02_b", value="2"))
+    assert chain.run()[0] == 0 and begun(chain) == ["02_b", "04_d"]
+    assert (chain.root / "reports/demo/tables/02_b.csv").read_text() == "a\n2\n"
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"min_free": float("nan")}, "--min-free is nan, and must be at least 0 and finite"),
-        ({"time_limit": float("inf")}, "--time-limit is inf, and must be"),
-        ({"shard": "\u0661/\u0662"}, "--shard: the shard is"),
-        ({"address": "here:1"}, "--address here:1 is of --engine ray"),
-    ],
-)
-def test_options_that_cannot_be_are_told_before_anything_runs(project, capsys, options, message):
-    assert cli.run_study(project / "params/small.yaml", root=project, options=cli.Options(**options)) == 2
-    assert message in capsys.readouterr().err
-    assert not (project / "log.txt").exists()
+WAITS = """import pathlib, time
+pathlib.Path("here").touch()
+while not pathlib.Path("go").exists():
+    time.sleep(0.05)"""
 
 
-def test_a_name_that_no_disk_takes_is_no_study(capsys):
-    with pytest.raises(SystemExit, match="2"):
-        cli.main(["x" * 5000])
-    assert "File name too long" in capsys.readouterr().err
+def wait_for(condition, seconds=60):
+    limit = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.05)
 
 
-def test_helpers_are_followed_through_all_forms_of_import(project):
-    found = executions.imported_helpers("import helpers.used as u", project / "helpers")
-    assert [path.stem for path in found] == ["deeper", "used"]
-    assert [path.stem for path in executions.imported_helpers("from helpers.unused import VALUE", project / "helpers")] == ["unused"]
-    assert executions.imported_helpers("import os", project / "helpers") == []
+def at_work(root):
+    found = []
+    for process in psutil.process_iter():
+        try:
+            found += [process] if str(root) in process.environ().get("PYTHONPATH", "") and process.status() != "zombie" else []
+        except psutil.Error:
+            continue
+    return found
 
 
-def test_a_package_of_helpers_is_followed_into_its_modules(project):
-    package = project / "helpers/family"
-    package.mkdir()
-    (package / "__init__.py").write_text("from helpers.family import one\n")
-    (package / "one.py").write_text("from helpers.deeper import VALUE\n")
-    (package / "other.py").write_text("")
-    found = executions.imported_helpers("from helpers import family", project / "helpers")
-    assert [str(path.relative_to(project / "helpers")) for path in found] == ["deeper.py", "family/__init__.py", "family/one.py"]
-    found = executions.imported_helpers("from helpers.family.other import x", project / "helpers")
-    assert "family/other.py" in [str(path.relative_to(project / "helpers")) for path in found]
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_all_within_a_second_a_second_sweep_is_refused_and_the_same_command_goes_on(chain, how):
+    chain.notebook("02_b", "b: int = 1  # two", "# The section of waiting", WAITS)
+    sweep = chain.start("demo")
+    wait_for((chain.root / "here").exists)
+    code, _, err = chain.run()
+    assert code == 2 and "another sweep works on" in err
+    assert "02_b: runs now: The section of waiting\n" in chain.run("demo", "--status")[1]
+    began = time.monotonic()
+    sweep.send_signal(how)
+    assert sweep.wait(10) == 130
+    assert time.monotonic() - began < 2  # one second on an idle machine
+    wait_for(lambda: not at_work(chain.root), 10)
+    assert "runs: is not complete" in chain.run("demo", "--status")[1]
+    (chain.root / "go").touch()
+    begun(chain)
+    assert chain.run()[0] == 0 and begun(chain) == ["03_c"]
 
 
-def test_a_damaged_record_runs_again(tmp_path):
-    (tmp_path / "r.json").write_text("{")
-    (tmp_path / "x.ipynb").write_text("{}")
-    assert "damaged" in executions.why(
-        tmp_path / "r.json", tmp_path / "x.ipynb", {"parameters": {}, "notebook": "", "helpers": {}, "upstream": []}
-    )
+def test_a_killed_kernel_is_tried_again_and_a_killed_snakemake_leaves_nobody(chain):
+    source = "import os, pathlib\nif not pathlib.Path('once').exists():\n    pathlib.Path('once').touch()\n    os.kill(os.getpid(), 9)"
+    chain.notebook("01_a", "a: int = 1  # one", source)
+    chain.notebook("02_b", "b: int = 1  # two", WAITS)
+    sweep = chain.start("demo")
+    wait_for((chain.root / "here").exists)
+    (snakemake,) = [process for process in at_work(chain.root) if "snakemake" in process.cmdline() and process.ppid() == sweep.pid]
+    snakemake.kill()
+    out, err = sweep.communicate(timeout=20)
+    assert sweep.returncode == 1 and "Snakemake ended with -9" in err and "01_a done" in out
+    wait_for(lambda: not at_work(chain.root), 10)
+    (chain.root / "go").touch()
+    assert chain.run()[0] == 0 and begun(chain) == ["03_c"]
 
 
-def test_the_recipes_use_options_that_exist_and_are_under_ten_lines(capsys):
+def test_each_of_several_executions_has_a_gpu_of_its_own(project):
+    """Two pretended GPUs, five parts of half a second, at most two at once."""
+    source = "import os, time\ndevice = os.environ['CUDA_VISIBLE_DEVICES']\nbegan = time.time()\ntime.sleep(0.5)\n"
+    source += "with open('devices.txt', 'a') as file:\n    file.write(f'{device} {began} {time.time()}\\n')"
+    project.notebook("02_b", 'device: str = "auto"  # where\nshard: str = ""  # share', source)
+    project.study(notebooks={"02_b": {}}, sweep={"02_b": {"shard": 5}})
+    code, out, err = project.run("demo", "--gpus", "2", CUDA_VISIBLE_DEVICES="GPU-3,GPU-7", TMPDIR=str(project.root))
+    assert code == 0, out + err
+    rows = [line.split() for line in (project.root / "devices.txt").read_text().splitlines()]
+    assert {row[0] for row in rows} == {"GPU-3", "GPU-7"} and len(rows) == 6
+    for device in ("GPU-3", "GPU-7"):
+        spans = sorted((float(row[1]), float(row[2])) for row in rows if row[0] == device)
+        assert all(first[1] <= second[0] for first, second in itertools.pairwise(spans))
+    assert not (project.root / "reports/demo/02_b-1-shard1_5.ipynb").exists()  # parts publish nothing
+    assert not list(project.root.glob("workbook-*[!k]"))  # no folder of a kernel is left
+
+
+def test_every_make_target_takes_a_path_with_blanks(chain):
+    place = chain.root / "an environment/bin"
+    place.mkdir(parents=True)
+    (place / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    (place / "python").chmod(0o755)
+    for name in ("pyproject.toml", "constraints.txt"):
+        (chain.root / name).write_text("")
+    (place.parent / ".workbook-ready").touch()
+    for target in ("report", "status", "pages", "share", "clean"):
+        command = ["make", target, "STUDY=demo", f"PYTHON={sys.executable}"]
+        done = subprocess.run(command, cwd=chain.root, env=chain.environment(VIRTUAL_ENV=str(place.parent)), capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert begun(chain) == ["01_a", "02_b", "03_c"]
+    assert (chain.root / "work/share/demo.zip").is_file()
+    shutil.rmtree(chain.root / "work")  # as in a clone that has the published report alone
+    assert "02_b: published 20" in chain.run("demo", "--status")[1]
+
+
+def test_odd_surroundings_are_told_in_a_sentence_or_do_not_matter(chain, tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    command = f'rmdir "{gone}"; exec {sys.executable} -m helpers.sweep demo'
+    done = subprocess.run(["bash", "-c", command], cwd=gone, env=chain.environment(), capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr.startswith("the current folder was deleted")
+    (tmp_path / "file").touch()
+    assert chain.run("demo", MPLBACKEND="nonsense", IPYTHONDIR=str(tmp_path / "file/x"))[0] == 0  # kernels have their own
+    (chain.root / "Snakefile").unlink()
+    code, _, err = chain.run()
+    assert code == 2 and "a sweep needs a checkout of the project" in err and "Traceback" not in err
     with pytest.raises(SystemExit):
-        cli.main(["--help"])
-    known = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
-    recipes = re.findall(r"```\w*\n(.*?)```", (PROJECT_ROOT / "docs/clusters.md").read_text(), re.S)
-    assert len(recipes) >= 6
-    assert all(recipe.count("\n") < 10 for recipe in recipes)
-    used = {
-        option for recipe in recipes for call in re.findall(r"helpers\.sweep( .*)", recipe) for option in re.findall(r" (--[a-z-]+)", call)
-    }
-    assert {"--shard", "--engine", "--address", "--per-gpu"} <= used <= known
-    studies = set(re.findall(r"helpers\.sweep params/(\w+)\.yaml", "".join(recipes)))
-    assert studies <= {path.stem for path in (PROJECT_ROOT / "params").glob("*.yaml")}
+        cli.main([])
+    assert cli.main(["--new", "birds"]) == 2
+
+
+def test_a_reader_that_has_enough_ends_the_command_without_a_traceback(chain):
+    command = f"{sys.executable} -m helpers.sweep demo --dry-run | head -1"
+    done = subprocess.run(["bash", "-c", command], cwd=chain.root, env=chain.environment(), capture_output=True, text=True)
+    assert done.stdout.startswith("01_a: ") and "Traceback" not in done.stderr
+
+
+def test_plain_papermill_runs_the_study_that_it_names_and_refuses_a_whole_study_file(project, tmp_path):
+    source = "from helpers.report import notebook\nstory = notebook.begin('01_a', globals())\nprint('count', count)\nnotebook.end(story)"
+    project.notebook("01_a", "count: int = 1  # how many", source)
+    project.study(notebooks={"01_a": {"count": 1}})
+    project.study("other", claims=[], common={}, notebooks={"01_a": {"count": 5}})
+    command = [sys.executable, "-m", "papermill", "notebooks/01_a.ipynb", str(tmp_path / "out.ipynb")]
+    for given, told in ((["-p", "study", "other"], "count 5"), (["-p", "study", "other", "-p", "count", "7"], "count 7"), ([], "count 1")):
+        done = subprocess.run([*command, *given], cwd=project.root, env=project.environment(), capture_output=True, text=True)
+        assert done.returncode == 0 and told in (tmp_path / "out.ipynb").read_text(), done.stderr
+    assert (project.root / "work/other/scratch/01_a/story/01_a.json").is_file() and not (project.root / "reports").exists()
+    done = subprocess.run(
+        [*command, "-f", "params/other.yaml"], cwd=project.root, env=project.environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 1 and "in place of `-f FILE` write `-p study NAME`" in done.stderr
+
+
+def test_the_help_needs_nothing_heavy(chain):
+    changed = {"PYTHONPATH": os.pathsep.join([lacking(Path(chain.root), ("torch", "pandas", "papermill", "snakemake")), str(chain.root)])}
+    code, out, _ = chain.run("--help", **changed)
+    assert code == 0 and "--dry-run" in out

@@ -1,16 +1,15 @@
 import json
-import shutil
 from dataclasses import asdict, replace
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from helpers.files import write_json
+from helpers.files import write_json, write_tensors
 from helpers.networks.weights import Form, header_of
 from helpers.training import catalogue
 from helpers.training.config import RunConfig, run_id
-from helpers.training.state import save_snapshot
+from helpers.training.state import snapshot_path
 
 CONFIG = RunConfig("resnet18", 16, 0.1, "sgd", 0.0, False, False, data="d")
 
@@ -42,6 +41,7 @@ def test_the_catalogue_has_one_row_per_model_and_its_hyperparameters(tmp_path):
     assert table["gap"].tolist() == pytest.approx([0.2, 0.3])
     assert set(asdict(CONFIG)) <= set(table)
     assert table["cell"].nunique() == 1
+    assert set(table["kind"]) == {"resnet18 scratch plain"}
 
 
 def test_a_damaged_result_is_named_with_what_to_do(tmp_path):
@@ -63,7 +63,8 @@ def test_checkpoints_that_are_kept_span_the_gaps_and_say_what_they_are(tmp_path)
     runs = [replace(CONFIG, stem="strided", width=0.125, repeat=number) for number in range(5)]
     for number, run in enumerate(runs):
         complete(tmp_path, run, [snapshot(train=0.9, test=0.9 - 0.1 * number)])
-        save_snapshot(catalogue.run_folder(tmp_path, run), "stop", Form("resnet18", "strided", 0.125).network(3))
+        path = snapshot_path(catalogue.run_folder(tmp_path, run), "stop")
+        write_tensors(path, Form("resnet18", "strided", 0.125).network(3).state_dict())
     table = catalogue.read_catalogue(tmp_path, runs)
     kept = catalogue.keep_checkpoints(tmp_path, table, tmp_path / "kept", ["a", "b", "c"], 3)
     assert kept["gap"].tolist() == pytest.approx([0, 0.2, 0.4])
@@ -75,31 +76,10 @@ def test_checkpoints_that_are_kept_span_the_gaps_and_say_what_they_are(tmp_path)
     assert len(catalogue.keep_checkpoints(tmp_path, table, tmp_path / "kept", ["a", "b", "c"], 9)) == 5
 
 
-def test_scores_are_kept_per_model_and_family_and_undefined_stays_undefined(tmp_path):
-    rows = pd.DataFrame({"measure": ["iou", "iou_b"], "variant": "v", "value": [0.5, np.nan], "seconds": 1.0, "reason": ["", "none"]})
-    catalogue.save_scores(tmp_path, "localization", "m@stop", rows)
-    catalogue.save_scores(tmp_path, "norms", "n@stop", rows)
-    assert catalogue.scored_measures(tmp_path, "localization", "m@stop") == {"iou", "iou_b"}
-    assert catalogue.scored_measures(tmp_path, "norms", "m@stop") == set()
-    table = catalogue.read_scores(tmp_path, ["localization", "norms"], ["m@stop"])
-    assert table["model_id"].tolist() == ["m@stop"] * 2
-    assert np.isnan(table.set_index("measure")["value"]["iou_b"])
-    assert len(catalogue.read_scores(tmp_path, ["localization", "norms"], ["n@stop", "m@stop"])) == 4
-
-
-def test_a_measure_added_later_joins_the_scores_that_are_there(tmp_path):
-    rows = pd.DataFrame({"measure": ["a"], "variant": "", "value": [0.5], "seconds": 1.0, "reason": ""})
-    catalogue.save_scores(tmp_path, "f", "m", rows)
-    catalogue.save_scores(tmp_path, "f", "m", rows.assign(measure="b", value=2.0))
-    assert catalogue.read_scores(tmp_path, ["f"], ["m"]).set_index("measure")["value"].to_dict() == {"a": 0.5, "b": 2.0}
-
-
 @pytest.mark.parametrize("name", ["../outside", "/etc/passwd", ".."])
 def test_names_never_leave_the_study(tmp_path, name):
     with pytest.raises(ValueError, match="leaves the folder"):
         catalogue.run_folder(tmp_path / "study", name)
-    with pytest.raises(ValueError, match="leaves the folder"):
-        catalogue.scored_measures(tmp_path / "study", name, "m")
 
 
 def test_late_changes_by_hand():
@@ -115,24 +95,14 @@ def test_late_changes_by_hand():
     assert len(catalogue.late_changes(history.iloc[:0])) == 0
 
 
-def test_models_are_the_rows_with_a_snapshot_each_with_the_configuration_of_its_run(tmp_path):
-    other = replace(CONFIG, repeat=1, learning_rate=0.5)
-    complete(tmp_path, CONFIG, [snapshot()])
-    complete(tmp_path, other, [])
-    table = catalogue.read_catalogue(tmp_path)
-    (model,) = catalogue.models_of(table.assign(iou=0.25))
-    assert len(table) == 2
-    assert (model.model_id, model.run_id, model.snapshot) == (f"{run_id(CONFIG)}@stop", run_id(CONFIG), "stop")
-    assert model.config == CONFIG
-    assert run_id(model.config) == model.run_id  # Python's numbers, not NumPy's, which would name another run
-    assert (model.facts["iou"], model.facts["gap"]) == (0.25, table["gap"].dropna().item())
-    assert catalogue.models_of(table[:0]) == []
-
-
 def test_a_missing_snapshot_says_how_to_get_it_back(tmp_path):
     complete(tmp_path, CONFIG, [snapshot()])
+    row = catalogue.read_catalogue(tmp_path).iloc[0]
     with pytest.raises(FileNotFoundError, match=r"snapshot-stop.safetensors is missing; delete the folder .* and run 02_grid_training"):
-        catalogue.load_model(tmp_path, catalogue.models_of(catalogue.read_catalogue(tmp_path))[0], 3)
+        catalogue.load_network(tmp_path, row, 3)
+    (catalogue.run_folder(tmp_path, CONFIG) / "snapshot-stop.safetensors").write_bytes(b"half a file")
+    with pytest.raises(ValueError, match=r"snapshot-stop.safetensors is damaged .*; delete the folder .* and run 02_grid_training"):
+        catalogue.load_network(tmp_path, row, 3)
 
 
 def test_json_refuses_nan_so_that_undefined_is_never_written_as_a_number(tmp_path):
@@ -145,7 +115,7 @@ def test_json_refuses_nan_so_that_undefined_is_never_written_as_a_number(tmp_pat
 
 def test_the_models_of_a_study_are_those_of_its_images_or_are_refused_with_the_command_that_mends_it(tmp_path):
     work = tmp_path / "mine"
-    command = r"run notebooks/02_grid_training.ipynb for it, or `python -m helpers.sweep params/mine.yaml --force 02_grid_training`"
+    command = r"run notebooks/02_grid_training.ipynb for it, or `python -m helpers.sweep mine --force 02_grid_training`"
     with pytest.raises(FileNotFoundError, match=rf"catalogue.parquet is not there: .*'mine'; {command}"):
         catalogue.models_of_study(work, CONFIG.data, 0.8)
     complete(work, CONFIG, [snapshot("first", 0.8), snapshot("stop", 0.81)])
@@ -154,53 +124,3 @@ def test_the_models_of_a_study_are_those_of_its_images_or_are_refused_with_the_c
     pd.testing.assert_frame_equal(catalogue.models_of_study(work, CONFIG.data, 0.8), catalogue.analysed(table, 0.8))
     with pytest.raises(ValueError, match=rf"trained on the images {CONFIG.data}, and notebook 01 has chosen other since; {command}"):
         catalogue.models_of_study(work, "other", 0.8)
-    content = (work / "catalogue.parquet").read_bytes()
-    table.drop(columns="data").to_parquet(work / "catalogue.parquet")
-    with pytest.raises(ValueError, match=r"trained on the images unknown"):
-        catalogue.models_of_study(work, CONFIG.data, 0.8)
-    for damaged in (content[: len(content) // 2], b"", bytes(len(content))):
-        (work / "catalogue.parquet").write_bytes(damaged)
-        with pytest.warns(UserWarning, match="cannot be read"), pytest.raises(FileNotFoundError, match=command):
-            catalogue.models_of_study(work, CONFIG.data, 0.8)
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        *("another model's", "another model's with its seal", "fewer rows", "cut", "deleted"),
-        *("another model's without a seal", "another table without a seal", "cut without a seal"),
-    ],
-)
-def test_scores_that_are_not_what_was_written_are_named_and_count_as_missing(tmp_path, damage):
-    for name in ("a", "b"):
-        rows = pd.DataFrame({"measure": ["iou", "iou_b"], "variant": "", "value": 0.5, "seconds": 0.0, "reason": ""})
-        catalogue.save_scores(tmp_path, "f", name, rows)
-    path, other = (tmp_path / "scores/f" / f"{name}.parquet" for name in ("a", "b"))
-    if damage.startswith("another"):
-        shutil.copy(other, path)
-    if damage.endswith("without a seal"):
-        path.with_name(".a.parquet.seal").unlink()
-    if damage.startswith("another table"):
-        pd.DataFrame({"epoch": [1]}).to_parquet(path)
-    if damage.endswith("its seal"):
-        shutil.copy(other.with_name(".b.parquet.seal"), path.with_name(".a.parquet.seal"))
-    if damage == "fewer rows":
-        pd.read_parquet(path).head(1).to_parquet(path)
-    if damage.startswith("cut"):
-        path.write_bytes(path.read_bytes()[:-9])
-    if damage == "deleted":
-        path.unlink()
-    with pytest.warns(UserWarning, match=r"a.parquet: .*; it is made again"):
-        assert catalogue.scored_measures(tmp_path, "f", "a") == set()
-    assert set(catalogue.read_scores(tmp_path, ["f"], ["a", "b"])["model_id"]) == {"b"}
-    catalogue.save_scores(tmp_path, "f", "a", rows)
-    assert catalogue.scored_measures(tmp_path, "f", "a") == {"iou", "iou_b"}
-
-
-def test_scores_from_before_there_were_seals_are_read(tmp_path):
-    path = tmp_path / "scores/f/a.parquet"
-    path.parent.mkdir(parents=True)
-    row = {"model_id": "a", "measure": "iou", "variant": "", "value": 0.5, "seconds": 0.0, "reason": ""}
-    pd.DataFrame([row]).to_parquet(path)
-    assert catalogue.scored_measures(tmp_path, "f", "a") == {"iou"}
-    assert len(catalogue.read_scores(tmp_path, ["f"], ["a"])) == 1

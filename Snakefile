@@ -1,0 +1,46 @@
+# A study by Snakemake alone: snakemake --cores 2 --config study=demo
+# `python -m helpers.sweep demo` does the same, tells every fault of the study's file before, and says what runs.
+import sys
+
+sys.path.insert(0, workflow.basedir)
+from helpers.sweep.study import load_study
+
+study = load_study(config.get("study", "demo"), config.get("set", []))
+wholes = [execution.name for execution in study.executions if not execution.part]
+study.work.mkdir(parents=True, exist_ok=True)
+study.withdraw_changed()
+
+
+def done(name):  # the record of a complete execution, relative to the study's folder of work
+    return f"done/{study.name}/{name}.json"
+
+
+workdir: str(study.work)
+
+
+rule all:
+    default_target: True
+    input:
+        done("pages"),
+
+
+# One rule for each notebook, and for each share of its work that the study's `sweep` block names, such as `shard: 8`.
+# It runs again when one of its parameters changes (a value, its source, a helper, the claims: see `Execution.depends`).
+for number, execution in enumerate(study.executions):
+
+    rule:
+        name: execution.name
+        input: [done(name) for name in execution.after],
+        output: done(execution.name),
+        params: *execution.depends, job=study.job(execution),
+        priority: len(study.executions) - number
+        threads: config.get("threads", workflow.cores or 1)
+        resources: gpu=int(execution.parameters.get("device", "cpu") != "cpu"),
+        shell: "cd {study.root:q} && exec {sys.executable:q} -m helpers.sweep.execute {params.job:q} $PPID"
+
+
+rule pages:
+    input: [done(name) for name in wholes],
+    output: done("pages"),
+    params: job=study.pages_job(),
+    shell: "cd {study.root:q} && exec {sys.executable:q} -m helpers.sweep.execute {params.job:q} $PPID"

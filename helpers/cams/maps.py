@@ -1,0 +1,236 @@
+"""Class activation maps: in closed form where that is exact, by differentiation at any layer, and as bytes to be kept."""
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from helpers.networks import hooks
+
+CLOSED_FORM_METHODS = ("cam", "grad_cam", "grad_cam_plus_plus", "layer_cam")
+GRADIENT_METHODS = ("grad_cam", "grad_cam_plus_plus", "smooth_grad_cam_plus_plus", "layer_cam", "eigen_cam", "score_cam")
+TORCHCAM_METHODS = GRADIENT_METHODS[:4]  # what torchcam_compat is for
+
+
+def closed_form_cam(method: str, features: Tensor, classifier_weight: Tensor, classes: Tensor) -> Tensor:
+    """Maps without a backward pass, up to a positive factor: ``M = relu(sum over k of w_k A_k)``; Du et al. 2024, equation (1).
+
+    Exact where the maps A are averaged and fed to one linear layer, see ``closed_form_classifier``: the gradient of logit c is
+    ``dz_c / dA_kij = W_ck / (h w)`` at every pixel, so w_k becomes
+
+    - "cam" (Zhou et al. 2016) and "grad_cam" (Selvaraju et al. 2017): ``W_ck``;
+    - "grad_cam_plus_plus" (Chattopadhay et al. 2018): ``relu(W_ck) / (2 + W_ck a_k)``, where a_k is the mean of map k, at least 0;
+    - "layer_cam" (Jiang et al. 2021): ``relu(W_ck)``.
+
+    (B, C, h, w) features, (K, C) weight and (B,) classes, in the paper those predicted, give (B, h, w) at least 0, not normalised.
+    """
+    if method not in CLOSED_FORM_METHODS:
+        raise ValueError(f"CAM method {method!r} is unknown; choose one of {', '.join(CLOSED_FORM_METHODS)}")
+    weights = classifier_weight[classes]
+    if method in ("layer_cam", "grad_cam_plus_plus"):
+        weights = weights.relu()
+    if method == "grad_cam_plus_plus":
+        # relu(W) below as well, so that a channel of negative weight is 0 / 2 and never 0 / 0.
+        weights = weights / (2 + weights * features.mean((2, 3)))
+    return _weighted(weights, features)
+
+
+def _weighted(weights: Tensor, activations: Tensor) -> Tensor:
+    return torch.einsum("bk,bkhw->bhw", weights, activations).relu()
+
+
+def normalise_maps(maps: Tensor) -> Tensor:
+    """Scale each map to [0, 1): ``M <- M - min M``, then ``M <- M / (max M + 1e-8)``, as in the code of Du et al. 2024: (B, h, w).
+
+    All zeros for a constant map, NaN for one that holds a NaN or an infinity.
+    """
+    shifted = maps - maps.amin((1, 2), keepdim=True)
+    return shifted / (shifted.amax((1, 2), keepdim=True) + 1e-8)
+
+
+def to_bytes(maps_normalised: Tensor) -> Tensor:
+    """Maps in [0, 1] as uint8 of the same shape, 255 for 1: each value is known to 1/510.
+
+    A map that is not finite is 255 all over, as no other is, since the smallest value of a normalised map is 0.
+    """
+    undefined = ~maps_normalised.isfinite().all((1, 2), keepdim=True)
+    return (255 * maps_normalised).masked_fill(undefined, 255).round().clamp(0, 255).byte()
+
+
+def from_bytes(kept: Tensor) -> Tensor:
+    """Maps in [0, 1] that ``to_bytes`` kept, NaN where they were not finite: (N, h, w) float32."""
+    return (kept.float() / 255).masked_fill((kept == 255).all((1, 2), keepdim=True), torch.nan)
+
+
+@torch.no_grad()
+def closed_form_classifier(model: nn.Module, features: Tensor, logits: Tensor) -> nn.Linear:
+    """The linear layer whose weight the closed form needs.
+
+    The form is exact when a layer's output goes through global average pooling and one linear layer only. This is tested: the last
+    ``nn.Linear``, applied to the mean of the maps (B, C, h, w) of a pass, must give its logits (B, K), else ValueError.
+    """
+    linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    advice = "the closed form does not hold, take maps by the gradient"
+    if not linear:
+        raise ValueError(f"the network has no nn.Linear; {advice}")
+    if (width := linear[-1].in_features) != features.shape[1]:
+        raise ValueError(f"the last nn.Linear takes {width} features, but the layer puts out {features.shape[1]} maps; {advice}")
+    expected = linear[-1](features.mean((2, 3)))
+    # Float32 sums of some thousand terms differ by 1e-6 of the largest; another head differs by its whole size.
+    tolerance = 1e-3 * float(logits.nan_to_num(0, 0, 0).abs().max())
+    if expected.shape != logits.shape or not torch.allclose(expected, logits, rtol=0, atol=tolerance, equal_nan=True):
+        raise ValueError(f"the last nn.Linear of the layer's averaged maps does not give the logits; {advice}")
+    return linear[-1]
+
+
+def layer_maps(
+    method: str,
+    model: nn.Module,
+    layer: nn.Module,
+    images: Tensor,
+    classes: Tensor,
+    *,
+    torchcam_compat: bool = False,
+    noise_samples: int = 4,
+    noise_std: float = 0.3,
+    seed: int = 0,
+    channels: int = 32,
+) -> Tensor:
+    """Where a layer sees the evidence for a class: ``M = relu(sum over k of w_k A_k)``; Du et al. 2024, equation (1).
+
+    With ``g_kij = dz_c / dA_kij`` of the logit z_c, and ``S_k = sum over ij of A_kij``:
+
+    - "grad_cam" (Selvaraju et al. 2017): ``w_k = mean over ij of g_kij``;
+    - "grad_cam_plus_plus" (Chattopadhay et al. 2018): ``w_k = sum over ij of alpha_kij relu(g_kij)``, where
+      ``alpha = g^2 / (2 g^2 + S_k g^3)``, and 0 where g is 0; a negative S_k (before a ReLU) has a pole at g = -2 / S_k;
+    - "smooth_grad_cam_plus_plus" (Omeiza et al. 2019): g^2 and g^3 are means over images with Gaussian noise, the rest is of the image;
+      a negative mean of g^3 can bring a pole before the last layer;
+    - "layer_cam" (Jiang et al. 2021): w is ``relu(g_kij)``, one weight for each pixel;
+    - "eigen_cam" (Muhammad and Yeasin 2020): w is the first right singular vector of A as a matrix of pixels by channels, not
+      centred, with the sign that makes the map agree with the mean of the channels. It knows neither class nor gradient;
+    - "score_cam" (Wang et al. 2020, Algorithm 1): w is the softmax over k of the logit z_c of the image times A_k, where A_k is enlarged
+      and scaled to [0, 1); only the ``channels`` of the largest energy ``sum of A_kij^2`` are asked.
+
+    Args:
+        method: one of ``GRADIENT_METHODS``.
+        model: (B, 3, H, W) -> (B, K); modes, hooks, gradients and weights are left as they were.
+        layer: with output (B, C, h, w); when it is called more than once, its last output counts.
+        classes: (B,) int64, fixed before any noise; Du et al. take the predicted ones.
+        torchcam_compat: reproduce torchcam 0.4.0 to 0.5.0, with which the maps of Du et al. were probably made. Its Grad-CAM++
+            loses the division (alpha = g^2); its smooth variant takes relu(g) and A of the map from the last noisy image, and
+            sums A_kij g_kij^3. With ``torch.manual_seed(seed)`` before it, torchcam draws the same noise.
+        noise_std: of the noise_samples noisy images, in units of the network's input (normalised pixels).
+        seed: of the noise, which is drawn for the batch as a whole: give every batch its own.
+        channels: of Score-CAM; all where the layer has fewer.
+
+    Returns:
+        (B, h, w) maps, at least 0, not normalised, detached; zeros where nothing speaks for the class, NaN where a gradient is NaN.
+    """
+    _check(method, images, classes, torchcam_compat)
+    with torch.inference_mode(False), torch.enable_grad(), hooks.evaluation_mode(model):
+        images, classes = images.detach().clone(), classes.detach().clone()  # one made in inference mode cannot enter a graph
+        if method in ("eigen_cam", "score_cam"):
+            activations = _run(model, layer, images)[0].detach()
+            return _eigen_cam(activations) if method == "eigen_cam" else _score_cam(model, activations, images, classes, channels)
+        activations, gradient = _differentiate(model, layer, images, classes)
+        if method == "layer_cam":
+            return (gradient.relu() * activations).sum(1).relu()
+        if method == "grad_cam":
+            return _weighted(gradient.mean((2, 3)), activations)
+        squares, cubes = gradient**2, gradient**3
+        alpha = squares if torchcam_compat else _alpha(squares, cubes, activations)
+        if method == "smooth_grad_cam_plus_plus":
+            squares, cubes, *last = _over_noise(model, layer, images, classes, noise_samples, noise_std, seed)
+            alpha = _alpha(squares, cubes, activations)
+            if torchcam_compat:
+                alpha = squares / (2 * squares + (cubes * activations).sum((2, 3), keepdim=True) + 1e-8)
+                activations, gradient = last
+        return _weighted((alpha * gradient.relu()).sum((2, 3)), activations)
+
+
+def _check(method: str, images: Tensor, classes: Tensor, compat: bool) -> None:
+    if method not in GRADIENT_METHODS:
+        raise ValueError(f"CAM method {method!r} is unknown; choose one of {', '.join(GRADIENT_METHODS)}")
+    if compat and method not in TORCHCAM_METHODS:
+        raise ValueError(f"torchcam_compat is not for {method!r}; it is for {', '.join(TORCHCAM_METHODS)}")
+    if classes.shape != images.shape[:1] or classes.dtype != torch.int64:
+        raise ValueError(f"classes need one int64 for each of {len(images)} images, got {classes.dtype} of shape {tuple(classes.shape)}")
+
+
+def _alpha(squares: Tensor, cubes: Tensor, activations: Tensor) -> Tensor:
+    """Weigh the pixels as Grad-CAM++ does: ``g^2 / (2 g^2 + S g^3)``, and 0 where no gradient arrives."""
+    total = activations.sum((2, 3), keepdim=True)
+    return torch.where(squares == 0, 0, squares / (2 * squares + total * cubes))
+
+
+def _over_noise(
+    model: nn.Module, layer: nn.Module, images: Tensor, classes: Tensor, samples: int, std: float, seed: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Means of g^2 and of g^3 over noisy images, and activations and gradient of the last of them."""
+    # Drawn on the CPU in single precision, so that a seed means the same noise on every device, and in torchcam.
+    generator, squares, cubes = torch.Generator().manual_seed(seed), 0, 0
+    for _ in range(samples):
+        noise = std * torch.randn(images.shape, generator=generator)
+        activations, gradient = _differentiate(model, layer, images + noise.to(images), classes)
+        squares, cubes = squares + gradient**2 / samples, cubes + gradient**3 / samples
+    return squares, cubes, activations, gradient
+
+
+def _eigen_cam(activations: Tensor) -> Tensor:
+    undefined = ~activations.isfinite().flatten(1).all(1)
+    activations = activations.nan_to_num(0, 0, 0)
+    direction = torch.linalg.svd(activations.flatten(2), full_matrices=False).U[:, :, 0]
+    direction = torch.where(direction.sum(1, keepdim=True) < 0, -direction, direction)  # map times the channels' mean has this sign
+    return _weighted(direction, activations).masked_fill(undefined[:, None, None], torch.nan)
+
+
+@torch.no_grad()
+def _score_cam(model: nn.Module, activations: Tensor, images: Tensor, classes: Tensor, channels: int) -> Tensor:
+    strongest = activations.square().sum((2, 3)).topk(min(channels, activations.shape[1])).indices
+    chosen = activations.take_along_dim(strongest[:, :, None, None], 1)
+    scores = []
+    for maps in chosen.split(max(1, 64 // max(1, len(images))), 1):
+        masks = nn.functional.interpolate(maps, size=images.shape[2:], mode="bilinear", align_corners=False).flatten(0, 1)
+        masked = images.repeat_interleave(maps.shape[1], 0) * normalise_maps(masks).unsqueeze(1)
+        scores.append(_chosen_logits(model(masked), classes.repeat_interleave(maps.shape[1])).unflatten(0, maps.shape[:2]))
+    # The score of the empty image, which the paper subtracts, cancels in the softmax.
+    return _weighted(torch.cat(scores, 1).softmax(1), chosen)
+
+
+def _chosen_logits(logits: Tensor, classes: Tensor) -> Tensor:
+    if len(classes) and not 0 <= int(classes.min()) <= int(classes.max()) < logits.shape[1]:
+        raise ValueError(f"classes reach from {int(classes.min())} to {int(classes.max())}; the network knows 0 to {logits.shape[1] - 1}")
+    return logits.gather(1, classes.unsqueeze(1)).squeeze(1)
+
+
+def _run(model: nn.Module, layer: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
+    """A layer's output, (B, C, h, w), as the leaf of the graph that leads to the logits, (B, K); nothing before it is recorded."""
+    leaves: list[Tensor] = []
+
+    def cut(module: nn.Module, given: tuple, output: Tensor) -> Tensor:
+        if not isinstance(output, Tensor) or output.ndim != 4:
+            found = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+            raise ValueError(f"the layer {type(layer).__name__} puts out {found}; a CAM needs (B, C, h, w)")
+        leaves.append(output.detach().clone().requires_grad_())
+        return leaves[-1].clone()  # because an in-place layer behind this one may not overwrite a leaf
+
+    # Stand-ins that need no gradient for the weights; a weight made in inference mode has to be copied.
+    own = [*model.named_parameters(), *model.named_buffers()]  # buffers that are not saved too
+    state = {name: (tensor.clone() if tensor.is_inference() else tensor).detach() for name, tensor in own}
+    hook = layer.register_forward_hook(cut)
+    try:
+        logits = functional_call(model, state, (images,))
+    finally:
+        hook.remove()
+    if not leaves:
+        raise ValueError(f"the layer {type(layer).__name__} is not called in the network's forward pass; choose one of its own modules")
+    return leaves[-1], logits
+
+
+def _differentiate(model: nn.Module, layer: nn.Module, images: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
+    """A layer's output and the gradient of the chosen logits with respect to it, both (B, C, h, w), by one backward pass."""
+    leaf, logits = _run(model, layer, images)
+    chosen = _chosen_logits(logits, classes).sum()
+    (gradient,) = torch.autograd.grad(chosen, leaf, allow_unused=True) if chosen.requires_grad else (None,)
+    if gradient is None:
+        raise ValueError(f"the logits do not depend on the last output of the layer {type(layer).__name__}; choose a layer before the head")
+    return leaf.detach(), gradient

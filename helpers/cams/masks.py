@@ -1,0 +1,250 @@
+"""Masks of the salient object made by a machine, in place of an annotation, and how good they are (Du et al. 2024, Table 7)."""
+
+import re
+import warnings
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import scipy.ndimage
+import torch
+import torch.nn.functional as F
+import torchvision
+from PIL import Image
+from torch import Tensor, nn
+
+from helpers.cams import detection, overlap
+from helpers.files import from_root
+from helpers.networks import hooks, resnet, weights
+
+SEGMENTATION_NETWORKS = tuple(torchvision.models.list_models(module=torchvision.models.segmentation))
+_OPENCV = {"spectral_residual_opencv": "SpectralResidual", "fine_grained": "FineGrained", "grab_cut": "FineGrained"}
+MASK_PROVIDERS = ("spectral_residual", *_OPENCV, "folder", "network")
+_ENDING = re.compile(r"\.(jpe?g|png|bmp|gif|tiff?|webp)$", re.IGNORECASE)  # of an image's name, where a dot need not begin one
+_LUMA = torch.tensor([0.299, 0.587, 0.114], dtype=torch.float64)  # of ITU-R BT.601
+
+
+def make_masks(
+    provider: str, images: Any, *, path: str = "", architecture: str = "", classes: int = 21, device: torch.device | str = "cpu"
+) -> Tensor:
+    """Mark the salient object of every image: (N, S, S) bool on the CPU; a mask may be empty.
+
+    By "spectral_residual" (Hou and Zhang 2007, needs nothing), one of ``opencv_masks``, "folder" (masks that another program made, such as
+    MCCL's as in the paper) or "network" (one of torchvision's segmentation networks with weights of the user, and 21 classes of Pascal VOC
+    with the background first, or 1 logit of the object). The path is that of the folder or of the weights, from the project's root.
+    """
+    if provider not in MASK_PROVIDERS:
+        raise ValueError(f"saliency provider {provider!r} is unknown; choose one of {', '.join(MASK_PROVIDERS)}")
+    if provider == "spectral_residual":
+        return spectral_residual_masks(images.images)
+    if provider in _OPENCV:
+        return opencv_masks(provider, images.images)
+    if not path:
+        wanted = "folder that holds one mask for each image" if provider == "folder" else "file of the network's weights"
+        raise ValueError(f"saliency provider {provider!r} needs a path: the {wanted}")
+    if provider == "folder":
+        return masks_from_folder(path, images.names, images.images.shape[-1])
+    return network_masks(segmentation_network(architecture, path, classes).to(device), images.images, device=device)
+
+
+def otsu_thresholds(maps: Tensor) -> Tensor:
+    """Split the values of each map (N, ...) in two groups as far apart as can be; Otsu 1979: (N,) float64, NaN for a constant map.
+
+    The threshold t, the largest value of the lower group, maximises the variance between the groups, ``w0 w1 (m0 - m1)^2`` with the
+    shares w and means m of the values <= t and > t. Every split is tried, so there is no histogram.
+    """
+    values = maps.flatten(1).double().sort(1).values
+    total = values.shape[1]
+    below = torch.arange(1, total, device=values.device)
+    lower = values.cumsum(1)[:, :-1]
+    difference = lower / below - (values.sum(1, keepdim=True) - lower) / (total - below)
+    # Equal values cannot be parted, and nothing lies above the last.
+    between = torch.where(values[:, 1:] > values[:, :-1], below * (total - below) * difference**2, -1)
+    best, place = F.pad(between, (0, 1), value=-1).max(1)
+    return values.gather(1, place.unsqueeze(1)).squeeze(1).masked_fill(best < 0, torch.nan)
+
+
+def spectral_residual(images: Tensor, side: int = 64) -> Tensor:
+    """How much each place stands out, without weights: the spectral residual; Hou and Zhang 2007.
+
+    With amplitude A and phase P of the Fourier transform of the grey image at ``side`` pixels (the paper's 64, S where that is less: the
+    size of what counts as an object), and a 3 x 3 mean h: ``S = g * |F^-1[exp(log A - h * log A + i P)]|^2``, where g is a Gaussian of
+    standard deviation 2.5 pixels. It answers to corners and edges more than to the inside of an even object.
+
+    (N, 3, S, S) uint8 -> (N, S, S) float64, at least 0, enlarged bilinearly; zeros for an image of one colour.
+    """
+    _check(images)
+    grey = torch.einsum("nchw,c->nhw", images.cpu().double(), _LUMA).unsqueeze(1)
+    flat = grey.amax((1, 2, 3)) - grey.amin((1, 2, 3)) < 1e-6
+    # An enlarged image would have nothing at the high frequencies, whose logarithms would then rule.
+    side = min(side, images.shape[2])
+    small = F.interpolate(grey, size=(side, side), mode="bilinear", antialias=True, align_corners=False).squeeze(1).numpy()
+    spectrum = np.fft.fft2(small)
+    amplitude = np.abs(spectrum)
+    # A frequency that is missing up to rounding has no logarithm; it is set to the rounding error of the largest.
+    logarithm = np.log(np.maximum(amplitude, 1e-15 * amplitude.max((1, 2), keepdims=True) + np.finfo(float).tiny))
+    residual = logarithm - scipy.ndimage.uniform_filter(logarithm, (1, 3, 3), mode="nearest")
+    salient = np.abs(np.fft.ifft2(np.exp(residual + 1j * np.angle(spectrum)))) ** 2
+    blurred = torch.from_numpy(scipy.ndimage.gaussian_filter(salient, (0, 2.5, 2.5), mode="nearest"))
+    return overlap.upsample(blurred.masked_fill(flat.view(-1, 1, 1), 0), images.shape[2])
+
+
+def spectral_residual_masks(images: Tensor, side: int = 64) -> Tensor:
+    """Mark where the ``spectral_residual`` is above its Otsu threshold: (N, S, S) bool on the CPU, empty for an image of one colour."""
+    maps = (spectral_residual(batch, side) for batch in images.split(256))
+    return torch.cat([salient > otsu_thresholds(salient).view(-1, 1, 1) for salient in maps])
+
+
+def _check(images: Tensor) -> None:
+    if images.ndim != 4 or images.shape[1] != 3 or images.shape[2] != images.shape[3] or images.dtype != torch.uint8:
+        raise ValueError(f"images must be (N, 3, S, S) uint8, got {images.dtype} of shape {tuple(images.shape)}")
+
+
+def opencv_masks(provider: str, images: Tensor) -> Tensor:
+    """Masks of the salient object by OpenCV and its contributed modules, without weights: (N, 3, S, S) uint8 -> (N, S, S) bool on the CPU.
+
+    - "spectral_residual_opencv": Hou and Zhang 2007 as OpenCV computes it, above its Otsu threshold;
+    - "fine_grained": differences of centre and surround at several scales (Montabone and Soto 2010), above its Otsu threshold;
+    - "grab_cut": the last one refined by the colours of object and ground (GrabCut; Rother et al. 2004), 5 rounds.
+    """
+    _check(images)
+    try:
+        import cv2
+        from cv2 import saliency
+    except ImportError as fault:
+        wanted = "OpenCV with its contributed modules, which are not installed: pip install 'generalization-workbook[saliency]'"
+        raise ValueError(f"saliency provider {provider!r} needs {wanted}, or choose spectral_residual, which needs nothing") from fault
+    detector = getattr(saliency, f"StaticSaliency{_OPENCV[provider]}_create")()
+    masks = torch.zeros(len(images), *images.shape[2:], dtype=torch.bool)
+    for mask, image in zip(masks, images.permute(0, 2, 3, 1).flip(3).cpu().numpy(), strict=True):  # OpenCV takes blue first
+        salient = torch.from_numpy(detector.computeSaliency(np.ascontiguousarray(image))[1])
+        mask |= salient > otsu_thresholds(salient.unsqueeze(0)).item()
+        if provider == "grab_cut" and 5 <= mask.sum() <= mask.numel() - 5:  # by so many Gaussians of colour it describes each
+            cv2.setRNGSeed(0)  # so that no mask depends on those before it
+            labels, colours = np.where(mask, cv2.GC_PR_FGD, cv2.GC_PR_BGD).astype(np.uint8), np.zeros((2, 1, 65))
+            cv2.grabCut(np.ascontiguousarray(image), labels, None, *colours, 5, cv2.GC_INIT_WITH_MASK)
+            mask.copy_(torch.from_numpy(labels == cv2.GC_PR_FGD))
+    return masks
+
+
+def masks_from_folder(folder: str | Path, names: Sequence[str], size: int) -> Tensor:
+    """Read the masks that another program made, one image file for each image, of any size and any format that Pillow reads.
+
+    A mask belongs to an image when its path below the folder is the image's name, or its file name the last part of it, both without
+    their endings. It is squashed to (S, S) like the images, by the nearest pixel. Object is what is not 0, in any channel but transparency,
+    or not index 0 of a palette.
+    """
+    root = from_root(folder)
+    if not root.is_dir():
+        raise FileNotFoundError(f"the folder of masks {root} does not exist; set it to the folder that holds one mask for each image")
+    masks = [_read_mask(file, size) for file in _assign(root, names)]
+    return torch.from_numpy(np.array(masks, dtype=bool).reshape(-1, size, size))
+
+
+def _assign(root: Path, names: Sequence[str]) -> list[Path]:
+    """The one file of each name."""
+    known = defaultdict(set)
+    for file in (path for path in root.rglob("*") if path.is_file()):
+        for key in (file.relative_to(root).with_suffix("").as_posix(), file.stem):
+            known[key].add(file)
+    plain = {name: _ENDING.sub("", name) for name in names}
+    found = {name: sorted(known.get(path) or known.get(path.rpartition("/")[2], ())) for name, path in plain.items()}
+    if missing := [name for name, fits in found.items() if not fits]:
+        raise FileNotFoundError(f"{len(missing)} of {len(names)} images have no mask in {root}, first {', '.join(missing[:3])}")
+    taken = set()
+    for name, (file, *others) in found.items():
+        if others:
+            raise ValueError(f"{1 + len(others)} masks fit the image {name}, such as {file} and {others[0]}")
+        if not file.resolve().is_relative_to(root):
+            raise ValueError(f"the mask {file} is a link that leaves the folder; copy the file into it")
+        if file in taken:
+            raise ValueError(f"the mask {file} fits several images; lay the masks in folders as the images are")
+        taken.add(file)
+    return [found[name][0] for name in names]
+
+
+def _read_mask(file: Path, size: int) -> np.ndarray:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(file) as image:
+                one_value = image.mode in ("1", "L", "P", "F", "I") or image.mode.startswith("I;16")
+                inside = np.asarray(image if one_value else image.convert("RGB")) != 0
+    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError, Image.DecompressionBombWarning) as fault:
+        raise ValueError(f"the mask {file} is no readable image ({type(fault).__name__}: {fault})") from fault
+    inside = Image.fromarray((inside if one_value else inside.any(2)).astype(np.uint8))
+    return np.asarray(inside.resize((size, size), Image.Resampling.NEAREST)) > 0
+
+
+def segmentation_network(architecture: str, weights_path: str, classes: int = 21) -> nn.Module:
+    """One of torchvision's segmentation networks, less its auxiliary head, with a state dict of the user, see ``weights.read_weights``."""
+    if architecture not in SEGMENTATION_NETWORKS:
+        raise ValueError(f"architecture {architecture!r} is unknown; choose one of {', '.join(SEGMENTATION_NETWORKS)}")
+    path = from_root(weights_path)
+    if not path.is_file():
+        raise FileNotFoundError(f"the weights {path} do not exist; save the state dict of a {architecture} there")
+    state = {name: value for name, value in weights.read_weights(str(path), architecture).items() if not name.startswith("aux_classifier.")}
+    network = torchvision.models.get_model(architecture, weights=None, weights_backbone=None, num_classes=classes)
+    try:
+        network.load_state_dict(state)
+    except RuntimeError as fault:
+        raise ValueError(f"{path} does not fit a {architecture} with {classes} classes: {str(fault).splitlines()[1].strip()}") from fault
+    return network.eval()
+
+
+@torch.no_grad()
+def network_masks(network: nn.Module, images: Tensor, *, batch_size: int = 32, device: torch.device | str = "cpu") -> Tensor:
+    """Mark what a network takes for an object: ``logit > 0`` for one logit per pixel, else any class but the first, the background.
+
+    From (B, 3, S, S) it gives logits (B, 1, h, w) or (B, K, h, w), or a dict that has them as "out", as torchvision's do; they are
+    enlarged bilinearly, then cut. NaN is background. (N, 3, S, S) uint8 -> (N, S, S) bool on the CPU; the network is left as it was.
+    """
+    _check(images)
+    masks = []
+    with hooks.evaluation_mode(network):
+        for batch in images.split(batch_size):
+            output = network(resnet.normalise_images(batch.to(device)))
+            logits = output.get("out") if isinstance(output, dict) else output
+            if not isinstance(logits, Tensor) or logits.ndim != 4 or len(logits) != len(batch):
+                found = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else f"a {type(output).__name__}"
+                raise ValueError(f"the network puts out {found}; masks need logits (B, K, h, w), or a dict that has them as 'out'")
+            logits = F.interpolate(logits.float(), size=images.shape[2:], mode="bilinear", align_corners=False)
+            object_logit = logits[:, 0] if logits.shape[1] == 1 else logits[:, 1:].amax(1) - logits[:, 0]
+            masks.append((object_logit > 0).cpu())
+    return torch.cat(masks)
+
+
+def image_quality(masks: Tensor, images: Any) -> pd.DataFrame:
+    """Compare each mask (N, S, S) bool with the union of the boxes of its image, one row per image.
+
+    name; iou, 0 for an empty mask, NaN where there is no box either; empty; share of the image that is mask, and floor, that is box.
+    """
+    truth = overlap.box_masks(images.boxes, images.images.shape[-1])
+    share, floor = (part.flatten(1).double().mean(1).numpy() for part in (masks, truth))
+    iou = overlap.mask_iou(masks, truth).double().numpy()
+    return pd.DataFrame({"name": images.names, "iou": iou, "empty": share == 0, "share": share, "floor": floor})
+
+
+def mask_quality(masks: Tensor, images: Any) -> dict[str, float]:
+    """Score the masks against the boxes by the metrics of segmentation, over the pixels of all images whose mask is not empty.
+
+    ``detection.mask_metrics``, then images (N), dropped (empty masks), and means of ``image_quality`` over the images with a box: box_iou
+    and whole_image_floor. A provider whose box_iou is below the floor is worse than marking every pixel.
+    """
+    kept = masks.flatten(1).any(1)
+    truth = overlap.box_masks(images.boxes, images.images.shape[-1])
+    counts = (int(part[kept].sum()) for part in (masks, truth, masks & truth))
+    metrics = detection.mask_metrics(*counts, masks[kept].numel())
+    boxed = image_quality(masks, images).dropna(subset="iou").query("floor > 0")
+    means = {"box_iou": float(boxed["iou"].mean()), "whole_image_floor": float(boxed["floor"].mean())}
+    return metrics | {"images": len(masks), "dropped": int((~kept).sum())} | means
+
+
+def from_best_to_worst(quality: pd.DataFrame, count: int = 5) -> list[int]:
+    """Choose at most ``count`` rows of ``image_quality`` evenly from the best mask to the worst; those without an IoU are left out."""
+    order = quality["iou"].dropna().sort_values(ascending=False, kind="stable").index.to_numpy()
+    places = np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(int)
+    return order[places].tolist()

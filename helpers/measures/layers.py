@@ -1,0 +1,188 @@
+"""The layers of any network as the norms see them: kernels in the order they are applied, with batch normalisation folded in."""
+
+import copy
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.overrides import TorchFunctionMode
+
+from helpers.measures.evidence import PROVIDERS, provides
+from helpers.networks.hooks import evaluation_mode
+
+# Functions that apply a matrix, so that one that no called nn.Linear owns is found as well (the projections of an attention).
+_MATRIX_PRODUCTS = {"linear", "matmul", "__matmul__", "mm", "addmm", "multi_head_attention_forward"}
+_SUMS = {"add", "add_", "__add__", "__radd__", "__iadd__"}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One convolution or linear layer; what is a tensor is a float64 copy on the CPU."""
+
+    name: str  # for messages only
+    weight: Tensor  # (c_out, c_in / groups, kh, kw) or (out, in), batch normalisation folded in
+    kernel: Tensor  # the same as it is applied, nothing folded in
+    stride: tuple[int, int] = (1, 1)
+    dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
+    input_size: tuple[int, int] = (1, 1)  # height and width; of a linear layer one pixel
+    shortcut: bool = False  # whether it is the projection of a residual block's shortcut, see ``trace_layers``
+
+
+@dataclass
+class _Use:
+    """What a pass does with a weight; of a convolution with what it was given and put out, and with its normalisation."""
+
+    name: str
+    kernel: Tensor
+    module: nn.Module | None = None
+    given: Tensor | None = None
+    output: Tensor | None = None
+    norm: nn.Module | None = None
+    normalised: Tensor | None = None
+
+
+class _Trace(TorchFunctionMode):
+    """What one forward pass does, while the context is open."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.found: dict[Any, _Use] = {}  # by module, or by the number of a matrix
+        self.summed: list[Tensor] = []
+        self._modules = {module: name for name, module in network.named_modules()}
+        self._matrices = {id(value): name.removesuffix(".weight") for name, value in network.named_parameters() if value.ndim == 2}
+        self._kernel: Tensor | None = None
+        self._hooks: list[Any] = []
+
+    def __enter__(self) -> "_Trace":
+        watched = (nn.Conv2d, nn.Linear, nn.BatchNorm2d, nn.SyncBatchNorm)
+        self._hooks = [module.register_forward_hook(self._called) for module in self._modules if isinstance(module, watched)]
+        return super().__enter__()
+
+    def __exit__(self, *fault: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        super().__exit__(*fault)
+
+    def __torch_function__(self, function: Callable[..., Any], types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        name, tensors = getattr(function, "__name__", ""), [*args, *(kwargs or {}).values()]
+        if name == "conv2d":
+            self._kernel = tensors[1]  # which a parametrisation may have computed
+        elif name in _SUMS:
+            self.summed += [value for value in tensors if isinstance(value, Tensor)]
+        elif name in _MATRIX_PRODUCTS:
+            for value in tensors:
+                if isinstance(value, nn.Parameter) and id(value) in self._matrices:
+                    self.found.setdefault(id(value), _Use(self._matrices[id(value)], value))
+        return function(*args, **(kwargs or {}))
+
+    def _called(self, module: nn.Module, given: tuple, output: Tensor) -> None:
+        if isinstance(module, nn.Conv2d):
+            kernel = module.weight if self._kernel is None else self._kernel
+            self.found.setdefault(module, _Use(self._modules[module], kernel, module, given[0], output))
+            self._kernel = None
+        elif isinstance(module, nn.Linear):
+            weight = module.weight
+            self.found.setdefault(id(weight) if id(weight) in self._matrices else module, _Use(self._modules[module], weight))
+        elif module.running_mean is not None:
+            for use in self.found.values():
+                if use.output is given[0] and use.norm is None:
+                    use.norm, use.normalised = module, output
+
+
+def _traced(network: nn.Module, example: Tensor) -> _Trace:
+    with torch.no_grad(), evaluation_mode(network), _Trace(network) as trace:
+        network(example)
+    return trace
+
+
+def trace_layers(network: nn.Module, example: Tensor) -> list[Layer]:
+    """List the convolutions and linear layers of a network in the order of their first call on an example, (1, 3, S, S).
+
+    A layer is an ``nn.Conv2d`` or ``nn.Linear``, or a matrix that is applied without a call of a module. The batch normalisation that takes
+    the very tensor that a convolution gives is folded into it; others are no layers. A projection of a shortcut has a 1x1 kernel, shares
+    its input with another convolution, and its output, normalised or not, enters a sum. A convolution that is not used is left out, with a
+    warning; a network without layers is refused.
+    """
+    trace = _traced(network, example)
+    if not trace.found:
+        raise ValueError("the network uses no nn.Conv2d and no nn.Linear, so it has no layers whose norms could be taken")
+    unused = [name for name, module in network.named_modules() if isinstance(module, nn.Conv2d) and module not in trace.found]
+    if unused:
+        warnings.warn(f"convolutions that the network does not use are left out: {', '.join(unused)}", stacklevel=2)
+    return [_layer(use, trace) for use in trace.found.values()]
+
+
+def _layer(use: _Use, trace: _Trace) -> Layer:
+    kernel, module = _copy(use.kernel), use.module
+    if module is None:
+        return Layer(use.name, kernel, kernel)
+    weight = kernel if use.norm is None else folded(kernel, module.bias, use.norm)[0]
+    shared = any(other.given is use.given for other in trace.found.values() if other is not use)
+    added = any(value is use.output or value is use.normalised for value in trace.summed)
+    shortcut = tuple(kernel.shape[-2:]) == (1, 1) and shared and added
+    return Layer(use.name, weight, kernel, module.stride, module.dilation, module.groups, tuple(use.given.shape[-2:]), shortcut)
+
+
+def _copy(values: Tensor) -> Tensor:
+    return values.detach().to("cpu", torch.float64, copy=True)
+
+
+def folded(kernel: Tensor, bias: Tensor | None, norm: nn.Module) -> tuple[Tensor, Tensor]:
+    """Fold a batch normalisation in evaluation mode into the kernel and bias before it, float64 on the CPU.
+
+    ``W gamma / s`` and ``beta + (b - mean) gamma / s`` with ``s = sqrt(var + eps)``; without scale and shift gamma is 1 and beta 0.
+    """
+    scale = (1 if norm.weight is None else _copy(norm.weight)) / (_copy(norm.running_var) + norm.eps).sqrt()
+    shift = (0 if norm.bias is None else _copy(norm.bias)) - _copy(norm.running_mean) * scale
+    weight = _copy(kernel) * scale.view(-1, *[1] * (kernel.ndim - 1))
+    return weight, shift if bias is None else shift + _copy(bias) * scale
+
+
+@torch.no_grad()
+def folded_copy(network: nn.Module, example: Tensor) -> nn.Module:
+    """Copy a network with every batch normalisation folded into the convolution before it, or else as the scale and shift that it applies.
+
+    They are left in place, since some also apply an activation. A kernel that is computed from others takes nothing in. Raises ValueError
+    where the copy would give other logits.
+    """
+    made = copy.deepcopy(network).eval()
+    uses, expected, done = list(_traced(made, example).found.values()), made(example), set()
+    for layer, norm, kernel in [(use.module, use.norm, use.kernel) for use in uses if use.norm is not None]:
+        if isinstance(layer.weight, nn.Parameter):
+            layer.weight, layer.bias = (nn.Parameter(value.to(kernel)) for value in folded(kernel, layer.bias, norm))
+            norm.weight = norm.bias = None
+            done.add(norm)
+    for norm in [module for module in made.modules() if isinstance(module, _NormBase) and module.running_mean is not None]:
+        if norm not in done:
+            scale, shift = folded(torch.ones(norm.num_features), None, norm)
+            norm.weight, norm.bias = nn.Parameter(scale.to(norm.running_var)), nn.Parameter(shift.to(norm.running_var))
+        norm.running_mean, norm.running_var, norm.eps = torch.zeros_like(norm.running_mean), torch.ones_like(norm.running_var), 0.0
+    if not torch.allclose(made(example), expected, rtol=0, atol=1e-3 * float(expected.abs().max())):
+        raise ValueError("batch normalisation cannot be folded into the convolutions: the network would give other logits")
+    return made
+
+
+PROVIDERS |= {
+    "layers": lambda network, example: trace_layers(network, example),
+    "flat_network": lambda network, example: folded_copy(network, example),
+}
+
+
+@provides
+def initial_layers(initial_network: nn.Module | None, example: Tensor, layers: Sequence[Layer]) -> list[Layer]:
+    """Layers of the network as it was before training, one for each of ``layers``."""
+    if initial_network is None:
+        raise ValueError("no initial weights were given, so there is no distance from them")
+    device = next((value.device for value in initial_network.parameters()), example.device)
+    initial = trace_layers(initial_network, example.to(device))
+    own, other = ([f"{layer.name} {tuple(layer.weight.shape)}" for layer in each] for each in (layers, initial))
+    if [layer.weight.shape for layer in layers] != [layer.weight.shape for layer in initial]:
+        raise ValueError(
+            f"the network has the layers {', '.join(own)} and its initial state {', '.join(other)}; they must be one network's"
+        )
+    return initial

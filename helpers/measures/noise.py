@@ -1,0 +1,155 @@
+"""How much noise a network's weights bear before it costs a tenth of the accuracy, and PAC-Bayes measures of it (Jiang et al. 2020)."""
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from helpers.measures.evidence import provides
+from helpers.measures.norms import Array, complexities
+from helpers.measures.passes import Sample
+
+DROP, TOLERANCE = 0.1, 0.01  # of the accuracy, which defines a magnitude, and by how much it may miss that
+HIGHEST = 2.0  # magnitude that is tried at most
+BRACKET = 1.1  # ratio of a magnitude that costs too much to one that costs too little, at which a search ends
+EPSILON = 1e-3  # standard deviation of the noise on a weight of 0, in the magnitude-aware version
+
+
+def search(drop_at: Callable[[float], float], first: float, tries: int, name: str) -> float:
+    """Find the magnitude at which accuracy drops by ``DROP``, within ``TOLERANCE``, or between two magnitudes within ``BRACKET``.
+
+    Drops grow about with the square of a small magnitude, which gives the step from one that is known; between two the next is where the
+    line through their logarithms crosses, away from both ends. The name is for reasons.
+
+    Raises:
+        ValueError: all magnitudes tried were too small, up to ``HIGHEST``, or all too large.
+    """
+    low = high = None  # logarithms of magnitude and of drop / DROP: the largest that costs too little, the smallest that costs too much
+    magnitude = math.log(first)
+    for _ in range(tries):
+        drop = drop_at(math.exp(magnitude))
+        if abs(drop - DROP) < TOLERANCE:
+            return math.exp(magnitude)
+        point = magnitude, math.log(max(drop / DROP, 0.1))
+        low, high = (point, high) if drop < DROP else (low, point)
+        if low and high:
+            share = low[1] / (low[1] - high[1])
+            magnitude = low[0] + (high[0] - low[0]) * min(max(share, 0.25), 0.75)
+            if high[0] - low[0] < math.log(BRACKET):
+                break
+        elif magnitude >= math.log(HIGHEST):
+            break
+        else:
+            step = max(abs(point[1]) / 2, math.log(1.5))
+            magnitude = min(magnitude + step, math.log(HIGHEST)) if low else magnitude - step
+    if low and high:
+        return math.exp(magnitude)
+    if low:
+        raise ValueError(f"accuracy never dropped by {DROP:g} up to {name} = {math.exp(low[0]):.3g}")
+    raise ValueError(f"accuracy drops by more than {DROP:g} at every {name} down to {math.exp(high[0]):.1g}")
+
+
+def right(logits: Tensor, labels: Tensor) -> int:
+    """Count the images that are classified correctly; one with a NaN among its logits, from too large noise, is not."""
+    return int(((logits.argmax(1) == labels) & ~logits.isnan().any(1)).sum())
+
+
+@torch.inference_mode()
+def accuracy(network: nn.Module, sample: Sample, batch_size: int, weights: Mapping[str, Tensor] | None = None) -> float:
+    """Fraction of a sample that a network classifies correctly, with other weights in place of its own where they are given."""
+    batches = zip(sample.inputs.split(batch_size), sample.labels.split(batch_size), strict=True)
+    return sum(right(functional_call(network, weights or {}, (inputs,)), labels) for inputs, labels in batches) / len(sample.labels)
+
+
+def accuracy_to_lose(network: nn.Module, sample: Sample, batch_size: int) -> float:
+    """Accuracy on a sample. Raises ValueError where it is too low to drop by ``DROP``."""
+    if (found := accuracy(network, sample, batch_size)) < DROP:
+        raise ValueError(f"the accuracy of {found:.3g} cannot drop by {DROP:g}")
+    return found
+
+
+def spread(weight: Tensor, magnitude: float, magnitude_aware: bool) -> Tensor | float:
+    """Standard deviation of the noise on each weight: ``sigma``, or, magnitude-aware, ``sqrt(sigma'^2 w_j^2 + eps^2)``; Jiang et al."""
+    return (magnitude**2 * weight.square() + EPSILON**2).sqrt() if magnitude_aware else magnitude
+
+
+@provides
+def noise_drop(
+    flat_network: nn.Module, flatness_sample: Sample, flatness_draws: int, batch_size: int, seed: int
+) -> Callable[[float, bool], float]:
+    """Mean drop of accuracy by Gaussian noise on all parameters over noisy copies, as a function of its magnitude, aware of theirs or not.
+
+    All magnitudes share their draws (common random numbers), made on the CPU: alike on all devices. As soon as the drop is certain to lie
+    outside ``DROP`` plus or minus ``TOLERANCE``, it is that of the images seen so far.
+    """
+    generator, total = torch.Generator().manual_seed(seed), flatness_draws * len(flatness_sample.labels)
+    weights = {name: value.detach() for name, value in flat_network.named_parameters()}
+    normal = lambda value: torch.randn(value.shape, generator=generator).to(value)  # noqa: E731
+    draws = [{name: normal(value) for name, value in weights.items()} for _ in range(flatness_draws)]
+    clean = accuracy_to_lose(flat_network, flatness_sample, batch_size)
+    batches = list(zip(flatness_sample.inputs.split(batch_size), flatness_sample.labels.split(batch_size), strict=True))
+
+    @torch.inference_mode()
+    def drop_at(magnitude: float, magnitude_aware: bool) -> float:
+        hits = seen = 0
+        for draw in draws:
+            noisy = {name: value + spread(value, magnitude, magnitude_aware) * draw[name] for name, value in weights.items()}
+            for inputs, labels in batches:
+                hits, seen = hits + right(functional_call(flat_network, noisy, (inputs,)), labels), seen + len(labels)
+                least, most = clean - (hits + total - seen) / total, clean - hits / total
+                if least > DROP + TOLERANCE or most < DROP - TOLERANCE:
+                    return clean - hits / seen
+        return clean - hits / total
+
+    return drop_at
+
+
+@provides
+def sigma(noise_drop: Callable[[float, bool], float], flatness_halvings: int) -> float:
+    """Standard deviation of the noise, the same on every weight, that costs a tenth of the accuracy."""
+    return search(lambda magnitude: noise_drop(magnitude, False), 2.0**-7, flatness_halvings, "sigma")
+
+
+@provides
+def relative_sigma(noise_drop: Callable[[float, bool], float], flatness_halvings: int) -> float:
+    """Standard deviation of the noise, in units of each weight, that costs a tenth of the accuracy."""
+    return search(lambda magnitude: noise_drop(magnitude, True), 2.0**-4, flatness_halvings, "sigma'")
+
+
+def bound(divergence: float, sigma: float, images: int) -> float:
+    """PAC-Bayes bound up to constants, ``divergence + ln(m / sigma) + 10``; Jiang et al. 2020, from equation 48 on."""
+    return divergence + math.log(images / sigma) + 10
+
+
+def aware_bound(norms: Array, changes: Array, sigma: float, images: int) -> float:
+    """``bound`` of ``1/4 sum_j ln([eps^2 + (sigma'^2 + 1) |v|^2 / omega] / [eps^2 + sigma'^2 (w_j - w0_j)^2])``.
+
+    Jiang et al. 2020, equations 56 and 57: v, given by the norms of its layers, is ``w - w0`` for a prior at the initial weights and ``w``
+    for one at the origin; the denominator has ``w - w0`` in both, as printed.
+    """
+    above = EPSILON**2 + (sigma**2 + 1) * (norms**2).sum() / len(changes)
+    return bound(float(np.log(above / (EPSILON**2 + sigma**2 * changes**2)).sum()) / 4, sigma, images)
+
+
+complexities(
+    "flatness",
+    ("pacbayes_init", "48", "PAC-Bayes bound (from the start)", lambda df, sigma, m: bound((df**2).sum() / (4 * sigma**2), sigma, m)),
+    ("pacbayes_orig", "49", "PAC-Bayes bound (from the origin)", lambda f, sigma, m: bound((f**2).sum() / (4 * sigma**2), sigma, m)),
+    ("pacbayes_flatness", "53", "PAC-Bayes flatness", lambda sigma: 1 / sigma**2),
+    (
+        "pacbayes_mag_init",
+        "56",
+        "magnitude-aware PAC-Bayes bound (from the start)",
+        lambda df, dw, sigma_w, m: aware_bound(df, dw, sigma_w, m),
+    ),
+    (
+        "pacbayes_mag_orig",
+        "57",
+        "magnitude-aware PAC-Bayes bound (from the origin)",
+        lambda f, dw, sigma_w, m: aware_bound(f, dw, sigma_w, m),
+    ),
+    ("pacbayes_mag_flatness", "61", "magnitude-aware PAC-Bayes flatness", lambda sigma_w: 1 / sigma_w**2),
+)

@@ -1,0 +1,256 @@
+"""The parameters of a notebook: what its tagged cell declares, which values they may have, and which are in force."""
+
+import ast
+import difflib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import yaml
+
+from helpers.files import PROJECT_ROOT
+
+
+class StudyError(ValueError):
+    """All that is wrong with a study, one fault a line; a notebook shows these lines alone."""
+
+    def __init__(self, *faults: str) -> None:
+        """Join the faults to one message."""
+        self.faults = list(dict.fromkeys(faults))
+        super().__init__("\n".join(self.faults))
+        self._render_traceback_ = lambda: [str(self)]
+
+
+class Parameter(NamedTuple):
+    """One line of a notebook's tagged cell: ``name: annotation = default  # comment``."""
+
+    name: str
+    annotation: str
+    default: Any
+    comment: str
+
+
+def declared(notebook: Path) -> dict[str, Parameter]:
+    """The parameters that a notebook declares in the cell that is tagged ``parameters``: annotated literals, each with a comment."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    tagged = ["".join(cell["source"]) for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
+    fault, found = StudyError(f"{notebook}: one cell must be tagged parameters, with lines `name: type = literal` alone"), {}
+    if len(tagged) != 1:
+        raise fault
+    for node in ast.parse(tagged[0]).body:
+        if not isinstance(node, ast.AnnAssign):
+            raise fault
+        comment = tagged[0].splitlines()[node.end_lineno - 1][node.end_col_offset :].strip().lstrip("# ")
+        found[node.target.id] = Parameter(node.target.id, ast.unparse(node.annotation), ast.literal_eval(node.value), comment)
+    return found
+
+
+def check_type(annotation: str, value: Any) -> Any:
+    """A value as an annotation of a notebook has it (ValueError); an int will do for a float, nothing else is converted."""
+    from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+    kinds = {kind.__name__: kind for kind in (int, float, str, bool, list, dict)}
+    adapter = TypeAdapter(eval(annotation, {"__builtins__": {}}, kinds), config=ConfigDict(strict=True))  # of the project's own notebook
+    try:
+        return adapter.validate_python(value)
+    except ValidationError as fault:
+        first = fault.errors()[0]
+        raise ValueError(f"{''.join(f'[{item}]' for item in first['loc'])} {first['msg']}".strip()) from fault
+
+
+MADE_NETWORKS = r"resnet(?:18|34|50|101) w\d*\.?\d+|efficientnet-like w\d*\.?\d+ d\d*\.?\d+"
+PUBLISHED_NETWORKS = r"RN(?:50|101|50x4|50x16|50x64)|efficientnet_b[0-7]|resnet(?:18|34|50|101)"
+_CHOICES = """
+data_source pretrain_data_source: synthetic tiny_imagenet ilsvrc voc_folder
+architectures: resnet18 resnet34 resnet50 resnet101
+optimizers: adam sgd
+stem: imagenet small strided
+rule3_split: test holdout
+precision: float32 bfloat16
+cam_method: cam grad_cam grad_cam_plus_plus layer_cam
+families: localization reliance prediction norms flatness perturbation unlabelled
+transform_ranges: cifar10 svhn
+sampled_methods: grad_cam_plus_plus smooth_grad_cam_plus_plus eigen_cam score_cam
+attributions: saliency input_x_gradient integrated_gradients guided_grad_cam occlusion deep_lift
+saliency_providers: spectral_residual spectral_residual_opencv fine_grained grab_cut folder network
+noise_generator: blur gaussian autoencoder"""
+_RANGES = """
+(0, 1): cam_threshold thresholds interval_level
+[0, 1]: label_noises pixel_mean
+[0, 1): momentum minimum_train_accuracy accuracy_thresholds unseen_fractions unseen_at_least
+(0, 1]: accuracy_threshold perturbation_fraction noise_ssim ssim_at_most pixel_std
+[1, 100]: pictured_images cells_left_out
+[1, 1000000]: max_epochs pretrain_max_epochs made_epochs repeats minimum_images_per_class score_cam_channels attribution_steps noise_samples
+[1, 100000]: flatness_images flatness_draws flatness_halvings sharpness_images sharpness_steps complexity_images saliency_classes
+[2, 100000]: batch_sizes perturbation_points images_used
+[3, 100000000]: random_networks bootstrap_resamples permutations
+[0.0625, 8]: width image_scales
+[16, 1024]: image_size
+[1, 2]: last_stride"""
+_FORMS = {
+    "study": r"\w[\w .+-]{0,99}",
+    **dict.fromkeys(("class_ids", "pretrain_class_ids", "unseen_class_ids"), r"[^\x00-\x1f/\\]{1,200}"),
+    **dict.fromkeys(("work_dir", "reports_dir"), r"(?!~[^/])[^\x00-\x1f]{1,1000}"),
+    "shard": r"|[1-9]\d{0,5}/[1-9]\d{0,5}",
+    "device": r"auto|cpu|cuda(:\d{1,3})?",
+    "pretrained_weights": r"made|[A-Z][A-Z0-9_]+|.*\{architecture\}.*",
+    "targets": r"(blur|noise|jpeg)_0?\.\d+|(brightness|contrast)_\d(\.\d+)?|rotation_-?\d{1,3}(\.\d+)?",
+    "layers": r"(conv1|bn1|relu|maxpool|layer[1-4])(\.\w+)*",
+    "kappa_families": f"model set|{PUBLISHED_NETWORKS}|{MADE_NETWORKS}",
+}
+_EMPTY = ("class_ids", "pretrain_class_ids", "unseen_class_ids", "targets", "sampled_methods", "image_scales")  # may be so, too
+_SEGMENTED = (*(f"{name}_resnet{depth}" for name in ("deeplabv3", "fcn") for depth in (50, 101)), "lraspp_mobilenet_v3_large")
+LIMITS = {
+    **{name: tuple(line.split(": ")[1].split()) for line in _CHOICES.split("\n")[1:] for name in line.split(":")[0].split()},
+    **{name: line.split(":")[0] for line in _RANGES.split("\n")[1:] for name in line.split(": ")[1].split()},
+    **{name: re.compile(form) for name, form in _FORMS.items()},
+    "saliency_architecture": (*_SEGMENTED, "deeplabv3_mobilenet_v3_large"),
+}
+
+
+def value_fault(parameter: Parameter, value: Any) -> str:
+    """What is wrong with a value by itself, in one sentence; "" when nothing is. Without a limit numbers are at least 0, texts free."""
+    name, told = parameter.name, f"{parameter.name} is {f'{value!r}'[:100]}"
+    try:
+        value = check_type(parameter.annotation, value)
+    except ValueError as fault:
+        return f"{told}, and must be {parameter.annotation} ({parameter.comment}): {fault}"
+    items = value if isinstance(value, list) else [value]
+    if not items and parameter.default and name not in _EMPTY:
+        return f"{told}, and must have at least one item"
+    if len(set(map(repr, items))) < len(items) and name not in ("pixel_mean", "pixel_std"):
+        return f"{told}, and an item stands twice"
+    for item in items:
+        limit = LIMITS.get(name, re.compile(r"[^\x00-\x1f]{0,1000}") if isinstance(item, str) else "[0, inf)")
+        if not isinstance(item, bool | dict) and not _allowed(limit, item):
+            words = f"of the form {limit.pattern}" if isinstance(limit, re.Pattern) else f"in {limit}".replace("in ('", "one of ('")
+            return f"{told}, and {f'{item!r}'[:100]} is not {words} ({parameter.comment}){near_names(item, limit)}"
+    return ""
+
+
+def _allowed(limit: Any, item: Any) -> bool:
+    if isinstance(limit, re.Pattern):
+        return limit.fullmatch(item) is not None
+    if isinstance(limit, tuple):
+        return item in limit
+    low, high = map(float, limit[1:-1].split(","))
+    return low < item < high or (item == low and limit[0] == "[") or (item == high and limit[-1] == "]")
+
+
+def near_names(name: Any, known: Any) -> str:
+    """The known names nearest to a misspelt one, as " (did you mean 'a' or 'b'?)"; "" where none is near."""
+    near = difflib.get_close_matches(str(name)[:200], known if isinstance(known, Sequence | Mapping) else [], n=3)
+    return f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
+
+
+class _Yaml(yaml.SafeLoader):
+    """YAML 1.2, as people read it: 040 is 40; 1:30, no and 2024-01-01 are texts; 1e-3 is a number. A key may stand once."""
+
+    yaml_implicit_resolvers: ClassVar[dict] = {}
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if twice := [key for key in keys if keys.count(key) > 1]:
+            raise yaml.constructor.ConstructorError(None, None, f"the key {twice[0]!r} stands twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+_NUMBER = r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan"
+for _tag, _form in {"null": r"~|null|", "bool": "true|false|True|False", "int": "[-+]?[0-9]+", "float": _NUMBER}.items():
+    _Yaml.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^({_form})$"), None)
+_Yaml.add_constructor("tag:yaml.org,2002:int", lambda _, node: int(node.value))
+
+
+def parse_yaml(text: str) -> Any:
+    """Plain values from YAML, read safely; whatever is wrong with it is a ``yaml.YAMLError``."""
+    try:
+        return yaml.load(text, _Yaml)
+    except (ValueError, TypeError, RecursionError) as fault:
+        raise yaml.YAMLError(f"{type(fault).__name__}: {str(fault)[:200]}") from fault
+
+
+def read_blocks(path: Path) -> dict[str, Any]:
+    """The blocks of a study file above those of the study that it extends; ``work_study`` is the one whose folder of work they share."""
+    if not path.is_file():
+        known = sorted(item.stem for item in path.parent.glob("[!.]*.yaml"))
+        raise StudyError(f"{path} does not exist{near_names(path.stem, known)}; the studies there are {', '.join(known) or 'none'}")
+    try:
+        own = parse_yaml(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as fault:
+        raise StudyError(f"{path} is not readable YAML: {' '.join(str(fault).split())[:500]}") from fault
+    own = own if isinstance(own, dict) else {"common": own or path.stem}
+    common, notebooks, sweep = (own.get(name) or {} for name in ("common", "notebooks", "sweep"))
+    blocks = [block or {} for part in (notebooks, sweep) if isinstance(part, dict) for block in part.values()]
+    if not all(isinstance(block, dict) for block in (common, notebooks, sweep, *blocks)):
+        raise StudyError(f"{path}: a study file maps common, notebooks and sweep to blocks of names and values")
+    own |= {
+        "common": common,
+        "notebooks": {stem: block or {} for stem, block in notebooks.items()},
+        "sweep": sweep,
+        "work_study": path.stem,
+    }
+    if "extends" not in own:
+        return own
+    if not re.fullmatch(_FORMS["study"], str(own["extends"])) or "claims" in own:
+        raise StudyError(f"{path}: it extends {own['extends']!r}, which must be the name of a study, and whose claims it has")
+    base = read_blocks(path.with_name(f"{own['extends']}.yaml"))
+    if "extends" in base:
+        raise StudyError(f"{path}: it extends {own['extends']}, which extends another one; extend {base['extends']}")
+    for stem, block in base["notebooks"].items():
+        own["notebooks"][stem] = {name: value for name, value in block.items() if name not in common} | own["notebooks"].get(stem, {})
+    return base | own | {"common": base["common"] | common, "sweep": base["sweep"] | sweep, "work_study": base["work_study"]}
+
+
+def in_force(notebook: str, values: Mapping[str, Any], root: Path = PROJECT_ROOT) -> tuple[dict[str, Any], dict[str, str], dict[str, Any]]:
+    """Parameters of a notebook that is opened by hand: what papermill injected; else what its first cell changed; else the study's file.
+
+    A value counts as changed where it is not the demo's, whose values the first cells have as committed.
+
+    Args:
+        notebook: name without suffix.
+        values: ``globals()`` of the notebook after its first cell, and after the injected one where there is one.
+        root: the project.
+
+    Returns:
+        The values, where each is from ("injected", "first cell", "params/x.yaml" or "default"), and the study's file (``read_blocks``).
+    """
+    names, injected = declared(root / "notebooks" / f"{notebook}.ipynb"), _injected(values.get("In", []))
+    if blocks := injected & {"claims", "common", "notebooks", "sweep", "extends"}:
+        raise StudyError(f"{', '.join(sorted(blocks))}: blocks of a study file, no parameters; in place of `-f FILE` write `-p study NAME`")
+    if lost := [name for name in names if name not in values]:
+        raise StudyError(f"the first cell has no {', '.join(lost)}; put the lines of these parameters back")
+    if fault := value_fault(names["study"], values["study"]):  # before it becomes the name of a file
+        raise StudyError(fault)
+    path, demo = root / f"params/{values['study']}.yaml", root / "params/demo.yaml"
+    absent = "study" in injected and not path.is_file()  # a study file elsewhere, whose values the launcher injects
+    content = {"common": {}, "notebooks": {}, "work_study": values["study"]} if absent else read_blocks(path)
+    theirs, committed = _given(content, notebook), _given(read_blocks(demo), notebook) if demo.is_file() else {}
+    found, origins = {}, {}
+    for name, item in names.items():
+        by_hand = repr(values[name]) != repr(committed.get(name, "demo" if name == "study" else item.default))
+        of_file = name in theirs and (not by_hand or repr(values[name]) == repr(theirs[name]))
+        found[name] = theirs[name] if of_file and name not in injected else values[name]
+        given = f"params/{path.name}" if of_file else "first cell" if by_hand else "default"
+        origins[name] = "injected" if name in injected else given
+    if faults := [fault for name, item in names.items() if (fault := value_fault(item, found[name]))]:
+        raise StudyError(*faults)
+    if "extends" in content:
+        extended = _given(read_blocks(path.with_name(f"{content['extends']}.yaml")), notebook)
+        content = content | {"extended": {name: extended.get(name, item.default) for name, item in names.items() if name != "study"}}
+    return {name: check_type(item.annotation, found[name]) for name, item in names.items()}, origins, content
+
+
+def _given(content: Mapping[str, Any], notebook: str) -> dict[str, Any]:
+    return content["common"] | content["notebooks"].get(notebook, {})
+
+
+def _injected(cells: Sequence[str]) -> set[str]:
+    """Names that papermill's cell assigned since the first cell ran last, by what IPython keeps of executed cells."""
+    for source in reversed(cells):
+        if source.lstrip().startswith("# Parameters"):
+            return {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        if re.match(r"\s*study\b[^=\n]*=", source):
+            return set()
+    return set()

@@ -1,0 +1,45 @@
+"""Pages and findings of a report from what is published of it: ``python -m helpers.report pages STUDY``."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from helpers.files import PROJECT_ROOT, inside
+from helpers.report import findings, pages
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what is asked with a study's report; 1 where a number in FINDINGS.md is not what the tables give, 2 without a report."""
+    parser = argparse.ArgumentParser(prog="python -m helpers.report", description="Pages and findings of a study's report.")
+    parser.add_argument("what", choices=["pages", "findings", "share"])
+    parser.add_argument("study")
+    parser.add_argument("--write", action="store_true", help="findings: write the page in place of checking it")
+    parser.add_argument("--checkpoints", action="store_true", help="share: with the networks' weights")
+    parser.add_argument("--reports", type=Path, default=PROJECT_ROOT / "reports")
+    given, differing = parser.parse_args(arguments), []
+    try:
+        folder = inside(given.reports, given.study)
+        if not pages.executed_notebooks(folder):
+            raise FileNotFoundError(f"{folder} holds no executed notebook; run the study first")
+        if given.what == "pages":
+            told = f"wrote {pages.write(folder)} and the pages that it links to"
+        elif given.what == "share":
+            packed = pages.share(folder, PROJECT_ROOT / "work/share" / f"{folder.name}.zip", checkpoints=given.checkpoints)
+            told = f"{packed}, {packed.stat().st_size / 1e6:.1f} MB: unpack it anywhere and open {folder.name}/index.html"
+        elif given.write:
+            told = f"wrote {findings.write(folder)}"
+        elif not (folder / findings.PAGE).is_file():
+            told = f"the study {folder.name} has no {findings.PAGE}; --write makes it"
+        else:
+            differing = findings.differences(folder)
+            told = "\n".join(differing) or f"every number in {findings.PAGE} of {folder.name} is what the tables give"
+        print(told)
+        return int(bool(differing))
+    except (FileNotFoundError, ValueError) as fault:
+        print(fault, file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

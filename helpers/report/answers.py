@@ -1,0 +1,206 @@
+"""What a study answers, in plain words whose numbers are those of its tables: three sentences, four questions, and what cannot be said."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from helpers.report.markup import inert
+from helpers.report.style import count, percent, with_interval
+from helpers.statistics.published import published_table
+from helpers.statistics.verdicts import ANY_MEASURE, NOT_REPRODUCED, REPRODUCED, verdict
+
+Tables = Mapping[str, pd.DataFrame]  # of a report, by name: catalogue, primary, kinds, claims, gates; what is absent is said
+CAUSAL = (
+    "What was varied is how networks were trained, not where they look: this can show that a pretrained start lowers the gap, "
+    "and cannot show that looking at the object does."
+)
+PAPER, PAPER_ARCHITECTURE, PAPER_THRESHOLD = "iou", "resnet18", 0.8
+LOOKING = ("area_matched_iou", "pointing_game")  # where a network looks, chance taken off
+NAMED = "mixup_accuracy"  # always told of beside the best predictor
+MOST_UNLEARNT = 0.6  # share of networks that did not learn, above which a study answers nothing
+# A condition that does not hold, as a reader's sentence.
+_REASONS = {
+    "the mask can miss": "The mask covers {share} of the image.",
+    "boxes leave room": "Boxes fill {share} of the image.",
+    "beats a fixed central map": "A fixed spot in the middle of the image scores higher than {rest} of the networks.",
+    "the map depends on the image": "The maps of only {share} of the networks depend on the image.",
+    "models differ": "Two halves of the images disagree on the networks (reliability {value:.2f}).",
+    "gaps differ": "Gaps span only {value:.0f} points.",
+    "networks learnt": "The median test accuracy is only {share}.",
+    "networks finished": "Only {share} of the networks stopped by a rule.",
+    "enough configurations": "There are only {value:.0f} configurations.",
+}
+
+
+class Row(NamedTuple):
+    """One question of a study, Markdown."""
+
+    question: str
+    answer: str
+    number: str
+    trust: str
+
+
+class Answer(NamedTuple):
+    """What stands first on a study's page and in its FINDINGS, Markdown."""
+
+    warning: str  # why there are no verdicts, or nothing at all; "" where there are
+    sentences: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+
+def answer(tables: Tables) -> Answer:
+    """The answer of a study from its tables; see ``primary.primary_table``, ``verdicts.judged`` and ``verdicts.gate_table``."""
+    if unlearnt := not_learnt(tables.get("catalogue")):
+        return Answer(unlearnt, (), ())
+    if "primary" not in tables:
+        told = "This report holds no primary analysis (table `primary`), so it gives no answer as a whole; notebook 04 writes it."
+        return Answer(told if "catalogue" in tables else "", (), ())
+    primary = tables["primary"].set_index("measure")
+    warning = ""
+    if not np.isfinite(primary["r_gap_low"]).any():
+        networks = count(int(primary["n"].max()) if len(primary) else 0, "network")
+        warning = f"With {networks} above 80 % training accuracy this study is too small for verdicts; its numbers show how a report reads."
+    elif not len(tables.get("claims", ())):
+        warning = "Nothing was claimed before the first run, so there are no verdicts here: every number is exploration."
+    answered = (_paper(primary, tables, bool(warning)), _looking(primary, tables), _prediction(primary), _limits(primary, tables))
+    sentences = [] if warning else [sentence for sentence, _ in answered if sentence]
+    return Answer(warning, tuple(sentences), tuple(row for _, row in answered))
+
+
+def not_learnt(catalogue: pd.DataFrame | None) -> str:
+    """The sentence of a study in which too few networks learnt, with the remedy; "" where enough did."""
+    if catalogue is None or not len(catalogue):
+        return ""
+    last = catalogue.drop_duplicates("run_id", keep="last")  # snapshots are in the order of their names: first, stop
+    failed = last[last["left_out"].astype(str).str.startswith("train accuracy not above") | last["snapshot"].eq("none")]
+    if len(failed) <= MOST_UNLEARNT * len(last):
+        return ""
+    low, high = failed["train_accuracy"].min(), failed["train_accuracy"].max()
+    reached = f" (training accuracy {percent(low)} to {percent(high)})" if np.isfinite(low) else ""
+    remedy = f"give them {2 * int(last['max_epochs'].max())} epochs (`max_epochs`) or more images"
+    return f"{len(failed)} of {count(len(last), 'network')} did not learn enough{reached}, so nothing is concluded: {remedy}."
+
+
+def published_r() -> float:
+    """The paper's r of IoU and gap, of its ResNet18 above 80 % training accuracy: Du et al. 2024, Table 3."""
+    table = published_table("du2024_table3").set_index(["method", "architecture", "threshold"])
+    return float(table.loc[(PAPER, PAPER_ARCHITECTURE, PAPER_THRESHOLD), "pearson_r"])
+
+
+def reasons(tables: Tables, measure: str) -> str:
+    """In words, the conditions that a measure ("all": any measure of the study) does not meet, three at most."""
+    if "gates" not in tables:
+        return ""
+    gates = tables["gates"]
+    shut = gates[gates["concerns"].eq(measure) & ~gates["passes"].astype(bool)].head(3)
+    told = []
+    for gate, value in zip(shut["gate"], shut["value"], strict=True):
+        form = _REASONS.get(gate, f"{gate}: no.") if np.isfinite(value) else f"{gate}: not known."
+        told.append(" " + form.format(value=value, share=percent(value), rest=percent(1 - value)))
+    return "".join(told).replace("100 % of the networks", "every network")
+
+
+def points(value: float) -> str:
+    """Points with two digits: "5.7", "11", "0.1"."""
+    return f"{value:.1f}" if abs(value) < 9.95 else f"{value:.0f}"
+
+
+def _side(row: pd.Series, question: str) -> int:
+    """-1 or 1 where the interval lies on that side of 0, else 0."""
+    return -1 if row[f"{question}_high"] < 0 else 1 if row[f"{question}_low"] > 0 else 0
+
+
+def _title(row: pd.Series) -> str:
+    return inert(str(row.get("title") or row.name.replace("_", " ")))
+
+
+def _r(row: pd.Series, question: str) -> str:
+    return "r = " + with_interval(*row[[question, f"{question}_low", f"{question}_high"]])
+
+
+def _size(primary: pd.DataFrame) -> str:
+    networks, kinds = (int(primary[name].max()) if len(primary) else 0 for name in ("n", "kinds"))
+    return f"{count(networks, 'network')} of {count(kinds, 'kind')} of training"
+
+
+def _paper(primary: pd.DataFrame, tables: Tables, mute: bool) -> tuple[str, Row]:
+    question = "Does the paper's measure, the overlap of map and box (IoU), go with the gap above 80 % training accuracy?"
+    if PAPER not in primary.index or not np.isfinite(primary.loc[PAPER, "r_gap"]):
+        told = "The paper's measure, the overlap of a network's map with the object's box (IoU), could not be asked of this study."
+        return told, Row(question, "Not asked.", "–", _size(primary))
+    row = primary.loc[PAPER]
+    stated = tables["claims"].query("measure == @PAPER and question == 'r_gap'") if len(tables.get("claims", ())) else ()
+    told = stated["verdict"].iloc[0] if len(stated) else verdict(-1, *row[["r_gap_low", "r_gap_high", "r_gap_p"]], published_r())
+    overlap, r = "a network's map overlaps the object's box (IoU)", f"r = {row['r_gap']:.2f}"
+    how = {-1: "goes less with its gap than in the paper", 0: "hardly goes with its gap", 1: "goes with a larger gap"}[_side(row, "r_gap")]
+    sentence = {
+        REPRODUCED: f"The paper's result holds here: the more {overlap}, the smaller its gap, {r}.",
+        NOT_REPRODUCED: f"The paper's result is not reproduced: how much {overlap} {how}, {r}.",
+    }.get(told, f"Whether the paper's result holds cannot be told here: how much {overlap} goes with its gap is too uncertain, {r}.")
+    shown = f"**{'No verdict' if mute else told.capitalize()}.**{reasons(tables, PAPER)}"
+    number = f"{_r(row, 'r_gap')}; the paper's ResNet18: {published_r():.2f}"
+    return sentence, Row(question, shown, number, f"{_size(primary)}. The interval draws configurations of hyperparameters.")
+
+
+def _looking(primary: pd.DataFrame, tables: Tables) -> tuple[str, Row]:
+    question = "Does where a network looks go with its gap among networks trained alike (within one kind of training, given the fit)?"
+    known = primary.reindex(LOOKING).dropna(subset=["r_gap", "r_gap_within_kinds"])
+    if not len(known):
+        return "", Row(question, "Not asked: no measure of it is defined here.", "–", _size(primary))
+    best = known.loc[known["r_gap"].abs().idxmax()]
+    within = "it still does" if _side(best, "r_gap_within_kinds") == -1 else "nothing clear is left"
+    less = ", less strongly" if within == "it still does" and abs(best["r_gap_within_kinds"]) < abs(best["r_gap"]) else ""
+    goes = f"goes with its gap, r = {best['r_gap']:.2f}; among networks trained alike {within}{less}"
+    goes = goes if _side(best, "r_gap") == -1 else f"does not clearly go with a smaller gap, r = {best['r_gap']:.2f}"
+    words = {-1: "Yes", 0: "Cannot tell", 1: "The other way round"}
+    each = [f"**{words[_side(row, 'r_gap_within_kinds')]}** by the {_title(row)}.{reasons(tables, name)}" for name, row in known.iterrows()]
+    numbers = [f"{_title(row)}: {_r(row, 'r_gap_within_kinds')}" for _, row in known.iterrows()]
+    trust = f"All kinds together: r = {' and '.join(f'{value:.2f}' for value in known['r_gap'])}."
+    if len(kinds := tables.get("kinds", ())):
+        trust += f" Kinds alone account for {percent(kinds['variance_between_kinds'].iloc[0])} of the differences in gap."
+    return f"Where a network looks, by the {_title(best)}, {goes}.", Row(question, " ".join(each), "; ".join(numbers), trust)
+
+
+def _prediction(primary: pd.DataFrame) -> tuple[str, Row]:
+    by_kind = primary["left_out"].eq("kind").all()
+    group = "kind of training" if by_kind else "configuration"
+    question, known = f"What predicts the gap of a {group} that was not seen, and how well?", primary.dropna(subset="error_with")
+    if not len(known):
+        return "", Row(question, "Cannot be told: there are too few to leave one out.", "–", _size(primary))
+    best, fit = known.loc[known["error_with"].idxmin()], points(known["error_without"].iloc[0])
+    saved, low, high = best[["saved_error_points", "saved_error_points_low", "saved_error_points_high"]]
+    if low > 0:
+        by = f"by training accuracy, training loss and the measure “{_title(best)}”"
+        sentence = f"The gap of a {group} that was not seen is predicted {by} to within {points(best['error_with'])} points on average."
+        shown = f"**Training accuracy and loss (the fit) with {_title(best)}** err least."
+    else:
+        sentence = (
+            f"No measure clearly adds to training accuracy and loss, which predict the gap of a {group} that was not seen to {fit} points."
+        )
+        shown = "**No measure clearly adds** to training accuracy and loss (the fit)."
+    beside = [f"with {_title(row)} {points(row['error_with'])} points" for name, row in known.iterrows() if name in (best.name, NAMED)]
+    trust = (
+        f"The best of {len(known)} measures, chosen on the same networks, saves {points(saved)} ({points(low)} to {points(high)}) points."
+    )
+    trust += (
+        f" Each of {int(primary['kinds'].max())} kinds is left out once."
+        if by_kind
+        else " There are too few kinds of training to leave one out."
+    )
+    return sentence, Row(question, shown, f"error of the fit {fit} points; {'; '.join(beside)}", trust)
+
+
+def _limits(primary: pd.DataFrame, tables: Tables) -> tuple[str, Row]:
+    told = f"**That looking at the object lowers the gap.** Training was varied, looking was not.{reasons(tables, ANY_MEASURE)}"
+    kinds = count(int(primary["kinds"].max()) if len(primary) else 0, "kind")
+    looks = primary["looks"].dropna() if "looks" in primary else ()
+    looked = (
+        f"The data were looked at {count(int(looks.iloc[0]), 'time')}."
+        if len(looks)
+        else "How often the data were looked at is not recorded."
+    )
+    trust = f"Intervals draw configurations and do not know that there are only {kinds} of training. {looked}"
+    return "", Row("What does this study not say?", told, _size(primary), trust)

@@ -1,0 +1,123 @@
+"""Sentences below figures and tables; their numbers come from the table that is drawn, and from nothing else."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from helpers.report.style import count, listed, percent, points, with_interval
+from helpers.scoring.scoring_set import ScoringSet
+
+
+def models_and_images(catalogue: pd.DataFrame, scored_on: ScoringSet) -> str:
+    """How many models are analysed, and on how many images all of them are scored."""
+    kept = catalogue[catalogue["left_out"] == ""]
+    return (
+        f"**{count(len(kept), 'model')}** from {count(kept['cell'].nunique(), 'configuration')} of {count(kept['kind'].nunique(), 'kind')} "
+        f"of training are analysed. All are scored on the same {count(len(scored_on.rows), 'image')}, of {scored_on.shared:,} that every "
+        "run was fitted to."
+    )
+
+
+def correlation(row: Any, title: str) -> str:
+    """r of a measure with the gap, with its interval and what that allows; ``row`` is one of ``Draws.correlations``."""
+    if not np.isfinite(row.pearson_r):
+        return f"{title} has no correlation with the gap here: too few models have both."
+    said = f"{title} and the gap: **r = {with_interval(row.pearson_r, row.ci_low, row.ci_high)}**, {count(int(row.n), 'model')}."
+    if not np.isfinite(row.ci_low):
+        return f"{said} There are too few configurations for an interval."
+    if row.ci_low <= 0 <= row.ci_high:
+        return f"{said} The interval contains 0, so no direction can be told."
+    return f"{said} A larger value goes with a {'smaller' if row.ci_high < 0 else 'larger'} gap."
+
+
+def central_map(table: pd.DataFrame) -> str:
+    """How many models beat a central blob that knows no image, by the measures that most and fewest models beat it in.
+
+    Args:
+        table: title, models_above_the_blob (a share).
+    """
+    if not len(table):
+        return "These images have no boxes, so nothing can be said about where networks look."
+    ordered = table.sort_values("models_above_the_blob")
+    low, high = ordered.iloc[0], ordered.iloc[-1]
+    return (
+        f"A fixed central blob is beaten by {percent(low['models_above_the_blob'])} of the models in {low['title']}, and by "
+        f"{percent(high['models_above_the_blob'])} in {high['title']}."
+    )
+
+
+def beside_the_paper(table: pd.DataFrame) -> str:
+    """r at the lowest accuracy threshold that the paper has too, per measure and architecture; see ``tables.beside_published``."""
+    known = table.dropna(subset=["pearson_r", "published_r"])
+    if not len(known):
+        return "No architecture and threshold of the paper has enough models here."
+    rows = known[known["threshold"] == known["threshold"].min()]
+    each = [
+        f"{row.measure.replace('iou_b', 'IoU-B').replace('iou', 'IoU')} of {row.architecture} {with_interval(row.pearson_r, row.ci_low, row.ci_high)} "
+        f"beside {row.published_r:.2f}"
+        for row in rows.itertuples()
+    ]
+    return f"Above {rows['threshold'].iloc[0]:.0%} training accuracy, here and in the paper: {listed(each, 6)}."
+
+
+def primary(table: pd.DataFrame) -> str:
+    """What predicts the gap of a kind of training left out, by the fit alone and by the best measure beside it; see ``primary_table``."""
+    known = table.dropna(subset="saved_error_points")
+    if not len(known):
+        return "Too few models, kinds of training or configurations for the primary analysis."
+    best = known.sort_values("error_with").iloc[0]
+    return (
+        f"Training accuracy and loss alone predict the gap of a {best['left_out']} left out to {best['error_without']:.1f} points; with "
+        f"{best['title']} beside them to {best['error_with']:.1f}."
+    )
+
+
+def gates(table: pd.DataFrame) -> str:
+    """Which conditions of a study do not hold, and for which measures."""
+    closed = table[~table["passes"]]
+    if not len(closed):
+        return f"All {len(table)} conditions hold."
+    each = [f"{gate} ({listed(rows['concerns'].tolist(), 3)})" for gate, rows in closed.groupby("gate", sort=False)]
+    return f"{len(table) - len(closed)} of {len(table)} conditions hold; not: {listed(each, 8)}."
+
+
+def claims(table: pd.DataFrame) -> str:
+    """Each primary claim with its verdict and its number, a line each; see ``verdicts.judged``."""
+    rows = table[table["primary"].astype(bool)]
+    if not len(rows):
+        return "Nothing was claimed before the first run, so every number here is exploration."
+    return "\n".join(
+        f"- {row.claim}: **{row.verdict}**, {with_interval(row.ours, row.low, row.high)}"
+        + (f", published {row.published:g}" if np.isfinite(row.published) else "")
+        + (f"; not met: {row.closed}" if row.closed else "")
+        + "."
+        for row in rows.itertuples()
+    )
+
+
+def known_in_advance(table: pd.DataFrame) -> str:
+    """Error of the gap of configurations left out, by what is known without any measure; see ``prediction.known_in_advance``."""
+    each = ", ".join(f"{row.known} {row.error_points:.1f}" for row in table.itertuples() if np.isfinite(row.error_points))
+    return (
+        f"Mean error of the predicted gap of configurations left out, in points: {each}." if each else "Too few configurations to predict."
+    )
+
+
+def strongest(table: pd.DataFrame, value: str, what: str) -> str:
+    """The row with the largest absolute value of a column, in words; table has title, ``value`` and its _low and _high."""
+    known = table.dropna(subset=value)
+    if not len(known):
+        return f"No {what} is defined here."
+    row = known.loc[known[value].abs().idxmax()]
+    return (
+        f"Largest {what}: {row['title']}, {with_interval(row[value], row.get(f'{value}_low', np.nan), row.get(f'{value}_high', np.nan))}."
+    )
+
+
+def spread(values: pd.Series, what: str) -> str:
+    """Least, median and largest of some fractions as points."""
+    known = values.dropna()
+    if not len(known):
+        return f"No {what} is known."
+    return f"{what} from {points(known.min())} to {points(known.max())}, median {points(known.median())}."

@@ -1,0 +1,44 @@
+"""An explorer in JupyterLab: the script of the page, its content from the kernel, plotly.js once for a page.
+
+plotly's own ``FigureWidget`` loads 4.8 MB for each figure; where that takes a browser longer than 2 s, the figure stays empty.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import anywidget
+import plotly.offline
+import traitlets
+
+_TEMPLATES = Path(__file__).parents[1] / "templates"
+_LAB = """
+export default { render({ model, el }) {
+  window.workbookPlotly ??= new Promise(resolve => {
+    model.on("msg:custom", ({ library }) => {
+      const script = Object.assign(document.createElement("script"), { onload: () => resolve(window.Plotly) });
+      script.src = URL.createObjectURL(new Blob([library], { type: "text/javascript" }));
+      document.head.append(script);
+    });
+    model.send("library");
+  });
+  el.classList.add("explorer");
+  window.workbookPlotly.then(Plotly => explorer(el, JSON.parse(model.get("content")), Plotly));
+} };
+"""
+
+
+class Explorer(anywidget.AnyWidget):
+    """One explorer; all that a reader does with it happens in the browser."""
+
+    _esm = (_TEMPLATES / "explore.js").read_text() + _LAB
+    _css = (_TEMPLATES / "explore.css").read_text()
+    content = traitlets.Unicode("{}").tag(sync=True)
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> "Explorer":
+        """The explorer of some content, see ``content``; it answers when the page asks for plotly.js."""
+        made = cls(content=json.dumps(content, allow_nan=False))
+        made.on_msg(lambda widget, message, buffers: widget.send({"library": plotly.offline.get_plotlyjs()}))
+        return made

@@ -1,0 +1,87 @@
+"""Figures that more than one notebook draws: a measure against the gap, and rows of estimates with their intervals."""
+
+from collections.abc import Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import seaborn
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from helpers.report.style import GAP, colours, in_order
+from helpers.statistics.correlations import pearson
+
+_MOST_ROWS = 40
+
+
+def nothing_to_draw(message: str) -> Figure:
+    """A figure that says in words that there is nothing to draw."""
+    figure, ax = plt.subplots(figsize=(7, 1.2))
+    ax.text(0.5, 0.5, message, ha="center", va="center", wrap=True, transform=ax.transAxes)
+    ax.set_axis_off()
+    return figure
+
+
+def against_gap(table: pd.DataFrame, measure: str, title: str, *, lines: dict[str, float] | None = None) -> Figure:
+    """A measure against the gap, one point a model, coloured by kind of training; r is that of the points drawn.
+
+    Args:
+        table: gap (fraction), kind and the measure; models where it is undefined are left out.
+        title: of the measure, on its axis.
+        lines: values of the measure that no network is needed for, such as those of a map over the whole image, by name.
+    """
+    drawn = table[np.isfinite(table[[measure, "gap"]].astype(float)).all(axis=1)]
+    if len(drawn) < 3:
+        return nothing_to_draw(f"{len(drawn)} models have a {title}: too few to draw against the gap.")
+    kinds = in_order(drawn["kind"])
+    figure, ax = plt.subplots(figsize=(8, 4.5))
+    marks = {"hue": "kind", "hue_order": kinds, "style": "kind", "style_order": kinds, "palette": colours(kinds)}
+    seaborn.scatterplot(drawn.assign(points=100 * drawn["gap"]), x=measure, y="points", ax=ax, **marks)
+    for (name, value), dash in zip((lines or {}).items(), ("--", ":", "-."), strict=False):
+        ax.axvline(value, color="black", linewidth=1, linestyle=dash, label=f"{name}: {value:.2f}")
+    ax.set(xlabel=title, ylabel=GAP, title=f"r = {pearson(drawn[measure], drawn['gap']):.2f}, {len(drawn)} models")
+    ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize="small")
+    return figure
+
+
+def forest(
+    ax: Axes,
+    table: pd.DataFrame,
+    value: str,
+    labels: Sequence[str],
+    *,
+    published: str = "",
+    hollow: Sequence[bool] | None = None,
+    chance: tuple[pd.Series, float] | None = None,
+) -> None:
+    """Rows of estimates with their intervals, the first on top; a row without an interval is a point alone.
+
+    Args:
+        table: ``value`` with ``<value>_low`` and ``<value>_high``.
+        labels: of the rows.
+        published: column of published values, drawn as crosses.
+        hollow: rows whose point is not filled.
+        chance: centre of each row and half-width of a grey band in which chance alone puts them.
+    """
+    rows = np.arange(len(table))
+    filled = ~np.asarray(hollow, dtype=bool) if hollow is not None else np.ones(len(table), dtype=bool)
+    if chance is not None and np.isfinite(chance[1]):
+        ax.barh(rows, 2 * chance[1], left=np.asarray(chance[0]) - chance[1], height=1, color="0.9", linewidth=0, zorder=0)
+    ax.axvline(0, color="black", linewidth=0.8)
+    ax.hlines(rows, table[f"{value}_low"], table[f"{value}_high"], color="C0", linewidth=2)
+    ax.plot(table[value].where(filled), rows, "o", color="C0")
+    ax.plot(table[value].where(~filled), rows, "o", color="C0", fillstyle="none")
+    if published and table[published].notna().any():
+        ax.plot(table[published], rows, "x", color="C3", label="published")
+        ax.legend(loc="lower right", fontsize="small")
+    ax.set_yticks(rows, labels)
+    ax.set_ylim(len(table) - 0.4, -0.6)
+    ax.grid(axis="y", visible=False)
+
+
+def first_rows(table: pd.DataFrame, always: Sequence[str], most: int = _MOST_ROWS) -> pd.DataFrame:
+    """The first rows of a long table, those of ``always`` (values of its column measure) among them in any case; in their order."""
+    claimed = table["measure"].isin(always)
+    free = (~claimed).cumsum() <= most - claimed.sum()
+    return table[claimed | free]

@@ -1,0 +1,108 @@
+"""A study's FINDINGS.md, written from the tables of its report: the answer, one figure, four questions, and the rest folded."""
+
+import difflib
+from pathlib import Path
+
+import pandas as pd
+
+from helpers.files import complete_or_absent
+from helpers.report import tables as tables_of
+from helpers.report.answers import CAUSAL, Tables, answer
+from helpers.report.markup import in_words, inert
+from helpers.report.style import with_interval
+from helpers.report.tables import two_digits
+
+PAGE = "FINDINGS.md"
+FIGURE = "figures/04_baselines-primary.png"
+CAPTION = "The primary measures against the gap, one point a network, coloured by kind of training."
+MEANT = "The gap is training accuracy minus test accuracy; r is Pearson's correlation with it; brackets hold 95 % intervals."
+HEADS = ("question", "answer", "number", "how far to trust it")
+READ = ("catalogue", "primary", "kinds", "claims", "gates", "known_in_advance", "measures_ranking")
+# What is folded: title, table, and which column stands under which head; one with _low and _high beside it is given with its interval.
+_FOLDED = (
+    ("Conditions that do not hold", "gates", {"condition": "gate", "concerns": "concerns", "here": "value", "limit": "limit"}),
+    (
+        "The primary analysis",
+        "primary",
+        {"measure": "title", "networks": "n", "r": "r_gap", "r within kinds, given the fit": "r_gap_within_kinds"}
+        | {"error with the fit (points)": "error_with", "points saved": "saved_error_points"},
+    ),
+    (
+        "Every claim with its verdict",
+        "claims",
+        {"claim": "claim", "verdict": "verdict", "here": "ours", "p, adjusted": "p_adjusted", "published": "published"},
+    ),
+    (
+        "The kinds of training, in the median",
+        "kinds",
+        {"kind": "kind", "networks": "models", "training accuracy (%)": "train_accuracy", "test accuracy (%)": "test_accuracy"}
+        | {"gap (%)": "gap", "stopped by a rule (%)": "ended_by_a_rule"},
+    ),
+    ("Error of the predicted gap without any measure, all models", "known_in_advance", {"known": "known", "points": "error_points"}),
+    ("The measures that go most with the gap, all models", "measures_ranking", {"measure": "title", "models": "n", "r": "r_gap"}),
+)
+_FIRST = 6  # measures of the ranking
+
+
+def read(folder: Path) -> dict[str, pd.DataFrame]:
+    """The tables of a report that its answer rests on, those that are there."""
+    return {name: table for name in READ if (table := tables_of.read(folder, name)) is not None}
+
+
+def folded(tables: Tables) -> list[tuple[str, pd.DataFrame]]:
+    """What stands below the answer, as texts for a reader: title and table; those without rows are left out."""
+    found = []
+    for title, name, heads in _FOLDED:
+        table = _chosen(name, tables.get(name, pd.DataFrame()))
+        if len(table):
+            texts = [[_text(row, head, column) for head, column in heads.items()] for _, row in table.iterrows()]
+            found.append((title, pd.DataFrame(texts, columns=list(heads))))
+    return found
+
+
+def _chosen(name: str, table: pd.DataFrame) -> pd.DataFrame:
+    if name == "gates" and len(table):
+        return table[~table["passes"].astype(bool)].replace({"concerns": {"all": "every measure"}})
+    if name == "measures_ranking" and len(table):
+        known = table[~table["baseline"].astype(bool)].dropna(subset="r_gap")
+        return known.loc[known["r_gap"].abs().sort_values(ascending=False, kind="stable").index[:_FIRST]]
+    return table.rename(columns={"low": "ours_low", "high": "ours_high"})
+
+
+def _text(row: pd.Series, head: str, column: str) -> str:
+    value = row[column] if column in row else row.get("measure", "–")
+    if f"{column}_low" in row:
+        return with_interval(value, row[f"{column}_low"], row[f"{column}_high"])
+    if isinstance(value, str):
+        return in_words(value) if column in ("kind", "concerns") else value
+    return two_digits(100 * value if head.endswith("(%)") else value)
+
+
+def page(folder: Path) -> str:
+    """The text of the FINDINGS.md of a report, from its tables."""
+    tables = read(folder)
+    told, figure = answer(tables), (folder / FIGURE).is_file()
+    parts = [f"# What {folder.name} says", told.warning, " ".join(told.sentences)]
+    if told.rows:
+        parts += [f"{CAUSAL} {MEANT}", f"![{CAPTION}]({FIGURE})" if figure else "", _markdown(pd.DataFrame(told.rows, columns=list(HEADS)))]
+        parts += [f"<details><summary>{title}</summary>\n\n{_markdown(table)}\n\n</details>" for title, table in folded(tables)]
+    parts += [f"`make findings STUDY={folder.name}` checks every number on this page; all tables: [tables](tables)."]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _markdown(table: pd.DataFrame) -> str:
+    rows = [[inert(str(value)).replace("|", "/") for value in row] for row in table.itertuples(index=False)]
+    return "\n".join("|".join(row) for row in [list(table.columns), ["---"] * table.shape[1], *rows])
+
+
+def write(folder: Path) -> Path:
+    """Write the FINDINGS.md of a report."""
+    with complete_or_absent(folder / PAGE) as temporary:
+        temporary.write_text(page(folder), encoding="utf-8")
+    return folder / PAGE
+
+
+def differences(folder: Path) -> list[str]:
+    """The lines of a report's FINDINGS.md that are not what its tables give, and those that they give."""
+    there, wanted = (folder / PAGE).read_text(encoding="utf-8").splitlines(), page(folder).splitlines()
+    return list(difflib.unified_diff(there, wanted, "in the text", "by the tables", lineterm="", n=0))

@@ -1,0 +1,129 @@
+// explorer(place, content, Plotly): controls, what they draw, and the card of the network that was clicked; on explore.html and in
+// JupyterLab alike. Content is made by helpers/report/explore/content.py.
+const element = (tag, given = {}, ...inside) => {
+  const made = Object.assign(document.createElement(tag), given);
+  made.append(...inside);
+  return made;
+};
+// A list to choose from: what to show, and a function that gives the chosen value.
+const choice = (title, options, changed, start = options[0][0]) => {
+  const list = element("select", { onchange: changed }, ...options.map(([value, text]) => element("option", { value, textContent: text })));
+  list.value = start;
+  return [element("label", {}, title, list), () => list.value];
+};
+const sum = (list, of = value => value) => list.reduce((total, value, place) => total + of(value, place), 0);
+function correlation(x, y) {
+  const [mx, my] = [sum(x) / x.length, sum(y) / y.length];
+  const product = (a, ma, b, mb) => sum(a, (value, place) => (value - ma) * (b[place] - mb));
+  return product(x, mx, y, my) / Math.sqrt(product(x, mx, x, mx) * product(y, my, y, my));
+}
+
+function explorer(place, content, Plotly) {
+  const { models } = content, parts = ["controls", "pictures", "said", "plot", "card"].map(className => element("div", { className }));
+  const [controls, pictures, said, plot, card] = parts;
+  if (!models.length) return;
+  card.append(element("p", { textContent: "A click on a point shows its network here." }));
+  const levels = axis => [["", "all"], ...axis.levels.map(level => [level, level])];
+  const filters = content.axes.map(axis => [axis, ...choice(axis.title, levels(axis), () => draw(), axis.start)]);
+  const kept = known => models.map((_, i) => i)
+    .filter(i => known(i) && filters.every(([axis, , level]) => !level() || axis.of[i] === level()));
+  // Draws traces, whose points carry the places of networks, in a box of fixed height.
+  const drawn = (traces, x, y) => {
+    const lab = place.closest("[data-jp-theme-light]")?.dataset.jpThemeLight;
+    const light = lab ? lab === "true" : !matchMedia("(prefers-color-scheme: dark)").matches;
+    const [ink, grid] = light ? ["#1b1b1b", "#d9dde3"] : ["#e6e6e6", "#424a56"], clear = "rgba(0,0,0,0)", first = !plot.on;
+    const axis = text => ({ title: { text, standoff: 8 }, automargin: true, gridcolor: grid, zerolinecolor: grid, linecolor: grid });
+    const layout = { height: 460, margin: { l: 60, r: 15, t: 10, b: 50 }, paper_bgcolor: clear, plot_bgcolor: clear,
+      font: { color: ink, size: 13 }, hovermode: "closest", legend: { orientation: "h", y: -0.2, yanchor: "top" }, xaxis: axis(x), yaxis: axis(y) };
+    Plotly.react(plot, traces, layout, { responsive: true, displayModeBar: false });
+    if (first) plot.on("plotly_click", ({ points }) => card.replaceChildren(...Object.entries(models[points[0].customdata].card)
+      .map(([name, value]) => element("div", {}, element("b", { textContent: name }), ` ${value}`))));
+  };
+  // Draws a value of each network against its gap, by kind of training, and says how they correlate.
+  const relate = (title, x) => {
+    const shown = kept(i => x(i) !== null && models[i].gap !== null);
+    const r = correlation(shown.map(x), shown.map(i => models[i].gap)).toFixed(2);
+    said.textContent = `${title} and the gap: r = ${r}, ${shown.length} of ${models.length} networks.`;
+    drawn(content.kinds.map(([kind, color]) => {
+      const own = shown.filter(i => models[i].kind === kind);
+      return { type: "scatter", mode: "markers", name: kind, marker: { color, size: 10, opacity: 0.85 }, x: own.map(x),
+        y: own.map(i => models[i].gap), customdata: own, text: own.map(i => models[i].name), hovertemplate: "%{text}<br>%{x:.2~g}: gap %{y:.1f} points<extra></extra>" };
+    }), title, "generalization gap (points)");
+  };
+  const curves = (metric, title) => {
+    const shown = kept(() => true), seen = new Set(), colours = Object.fromEntries(content.kinds);
+    said.textContent = `${shown.length} of ${models.length} runs; a click on an entry of the legend hides its kind.`;
+    drawn(shown.map(i => {
+      const { kind, name, epochs: x } = models[i], showlegend = !seen.has(kind);
+      const hovertemplate = `${name}<br>epoch %{x}: %{y:.2~g}<extra></extra>`;
+      seen.add(kind);
+      return { type: "scatter", mode: "lines", name: kind, legendgroup: kind, showlegend, line: { color: colours[kind], width: 1.3 },
+        x, y: models[i].curves[metric], customdata: x.map(() => i), hovertemplate };
+    }), "epoch", title);
+  };
+  let draw;
+  if (content.kind === "maps") draw = gallery(content, controls, pictures, relate, kept(() => true), () => draw());
+  else {
+    const options = content.kind === "curves" ? content.metrics : content.measures.map((one, at) => [at, one.title]);
+    const [list, chosen] = choice(content.kind === "curves" ? "measured" : "measure", options, () => draw());
+    controls.append(list);
+    draw = () => (content.kind === "curves" ? curves(chosen(), Object.fromEntries(options)[chosen()])
+      : relate(content.measures[chosen()].title, i => content.measures[chosen()].values[i]));
+  }
+  controls.append(...filters.map(([, list]) => list));
+  place.append(...parts);
+  draw();
+}
+
+const RULES = { threshold: ["at a threshold", "IoU of mask and box"], area: ["to the area of the box", "area-matched IoU"],
+  maximum: ["to its maximum", "share of maxima in the box"] };
+
+// Where networks look: pictures with the mask and the box, and the overlap of all networks by the same rule of cutting.
+function gallery({ models, images, size, side, cuts, threshold }, controls, pictures, relate, first, redraw) {
+  const thresholds = cuts.filter(cut => cut.rule === "threshold").map(cut => cut.threshold), cell = side[0] * side[1];
+  const [ruleList, rule] = choice("the map is cut", Object.entries(RULES).map(([name, [text]]) => [name, text]), redraw);
+  const slider = element("input", { type: "range", min: 0, max: thresholds.length - 1, oninput: redraw }), level = element("output");
+  slider.value = thresholds.indexOf(threshold);
+  const offered = models.map((model, i) => [i, `${model.name} (gap ${model.gap.toFixed(0)})`]);
+  const rows = ["upper row", "lower row"].map((title, at) => choice(title, offered, redraw, first.at(-at) ?? 0));
+  controls.append(ruleList, element("label", {}, "threshold ", level, slider), ...rows.map(([list]) => list));
+  const photographs = images.map(({ src }) => Object.assign(new Image(), { src: `data:image/jpeg;base64,${src}`, onload: redraw }));
+  const insides = images.map(({ boxes }) => {
+    const inside = new Uint8Array(size * size);
+    for (const [x0, y0, x1, y1] of boxes) for (let y = y0; y < y1; y++) inside.fill(1, y * size + x0, y * size + x1);
+    return inside;
+  });
+  const bytes = models.map(({ maps }) => Uint8Array.from(atob(maps), letter => letter.charCodeAt(0)));
+  // A map enlarged bilinearly with aligned edges, as helpers.cams.overlap does: where each pixel lies between the cells.
+  const between = length => Array.from({ length: size }, (_, i) => Math.max(0, ((i + 0.5) * length) / size - 0.5))
+    .map(at => [Math.floor(at), Math.min(Math.floor(at) + 1, length - 1), at % 1]);
+  const [down, across] = side.map(between);
+  const enlarged = map => Float32Array.from({ length: size * size }, (_, i) => {
+    const [y0, y1, b] = down[Math.floor(i / size)], [x0, x1, a] = across[i % size];
+    const row = y => map[y * side[1] + x0] * (1 - a) + map[y * side[1] + x1] * a;
+    return (row(y0) * (1 - b) + row(y1) * b) / 255;
+  });
+  const picture = (model, image) => {
+    const inside = insides[image], values = enlarged(bytes[model].subarray(image * cell, (image + 1) * cell));
+    const ordered = values.slice().sort().reverse();
+    const limit = { threshold: thresholds[slider.value], area: ordered[Math.max(0, sum(inside) - 1)], maximum: ordered[0] }[rule()];
+    const mask = values.map(value => value >= limit), canvas = element("canvas", { width: size, height: size }), paper = canvas.getContext("2d");
+    if (photographs[image].complete) paper.drawImage(photographs[image], 0, 0, size, size);
+    const pixels = paper.getImageData(0, 0, size, size);
+    mask.forEach((on, i) => { for (let colour = 0; colour < 3 && !on; colour++) pixels.data[4 * i + colour] *= 0.35; });
+    paper.putImageData(pixels, 0, 0);
+    paper.strokeStyle = "#ffd400";
+    for (const [x0, y0, x1, y1] of images[image].boxes) paper.strokeRect(x0 + 0.5, y0 + 0.5, x1 - x0 - 1, y1 - y0 - 1);
+    const both = sum(mask, (on, i) => on * inside[i]), overlap = both / (sum(mask) + sum(inside) - both);
+    const told = rule() === "maximum" ? (both ? "inside" : "outside") : overlap.toFixed(2), wrong = models[model].right[image] ? "" : " ✗";
+    return element("figure", {}, canvas, element("figcaption", { textContent: `${told} ${images[image].label}${wrong}` }));
+  };
+  return () => {
+    slider.disabled = rule() !== "threshold";
+    level.textContent = slider.disabled ? "–" : thresholds[slider.value];
+    const drawn = rows.map(([, chosen]) => element("div", {}, ...images.map((_, image) => picture(Number(chosen()), image))));
+    pictures.replaceChildren("Bright: the mask. Yellow: the box. The number is their overlap; ✗ marks a wrong prediction.", ...drawn);
+    const cut = cuts.filter(one => one.rule === rule())[slider.disabled ? 0 : slider.value];
+    relate(RULES[rule()][1], i => cut.means[i]);
+  };
+}

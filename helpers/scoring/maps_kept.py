@@ -1,0 +1,94 @@
+"""Maps are data: every model's map of the predicted class on every scored image, published with a report.
+
+From them every localization number can be recomputed, and new ones asked, without images, weights or training.
+"""
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from helpers.data.images import StudyData
+from helpers.files import complete_or_absent
+from helpers.scoring.scoring_set import ScoringSet
+from helpers.scoring.store import Kept
+
+MAPS = "tables/maps.npz"  # in the folder of a report
+_THUMBNAILS, _SIDE = 48, 96  # images that a reader sees, and their side at most, pixels
+
+
+@dataclass(frozen=True)
+class KeptMaps:
+    """Maps of M models on n scored images."""
+
+    model_ids: tuple[str, ...]
+    maps: NDArray[np.uint8]  # (M, n, h, w) normalised maps of the predicted class: 0 is 0, 255 is 1
+    right: NDArray[np.bool_]  # (M, n) whether the prediction was
+    boxes: NDArray[np.int16]  # (n, K, 4) half-open pixels of the image; rows of zeros are padding
+    labels: NDArray[np.int16]  # (n,)
+    image_size: int  # side of the images that boxes are measured on, pixels
+    class_names: tuple[str, ...]
+    thumbnails: tuple[bytes, ...]  # JPEG, of the first images
+
+
+def publish(folder: Path, kept: Kept, models: pd.DataFrame, data: StudyData, scored_on: ScoringSet) -> Path | None:
+    """Write ``tables/maps.npz`` of a report, some 50 kB a model; None, and no file, where images have no boxes.
+
+    Args:
+        folder: of the report.
+        kept: scores of the family "localization", whose records hold "maps" and "correct".
+        models: rows of the catalogue to publish.
+    """
+    ids, records = set(models["model_id"]), {}
+    records = {name: record for name, record in kept.records("localization") if name in ids and "maps" in record}
+    if not records:
+        return None
+    images = scored_on.of(data)
+    arrays = {
+        "maps": np.stack([record["maps"] for record in records.values()]),
+        "right": np.stack([record["correct"] > 0 for record in records.values()]),
+        "boxes": images.boxes.numpy().astype(np.int16),
+        "labels": images.labels.numpy().astype(np.int16),
+    }
+    pictures = [_jpeg(image) for image in images.images[:_THUMBNAILS]]
+    arrays |= {"model_ids": np.array(list(records)), "class_names": np.array(list(data.classes["class_name"]), dtype=str)}
+    arrays |= {"image_size": np.int64(images.images.shape[-1]), "thumbnails": np.frombuffer(b"".join(pictures), dtype=np.uint8)}
+    arrays["ends"] = np.cumsum([len(picture) for picture in pictures])
+    with complete_or_absent(folder / MAPS) as temporary, temporary.open("wb") as file:
+        np.savez_compressed(file, **arrays)
+    return folder / MAPS
+
+
+def _jpeg(image: Tensor) -> bytes:
+    picture, buffer = Image.fromarray(image.permute(1, 2, 0).numpy()), io.BytesIO()
+    picture.thumbnail((_SIDE, _SIDE))
+    picture.save(buffer, "jpeg", quality=85)
+    return buffer.getvalue()
+
+
+def read_maps(folder: Path) -> KeptMaps | None:
+    """Maps of a published report; None where it has none. Raises ValueError where the file is no such file."""
+    if not (folder / MAPS).is_file():
+        return None
+    try:
+        with np.load(folder / MAPS, allow_pickle=False) as file:
+            found: Mapping[str, np.ndarray] = {name: file[name] for name in file.files}
+        ends, bytes_ = found["ends"].tolist(), found["thumbnails"].tobytes()
+        return KeptMaps(
+            model_ids=tuple(found["model_ids"].tolist()),
+            maps=found["maps"],
+            right=found["right"],
+            boxes=found["boxes"],
+            labels=found["labels"],
+            image_size=int(found["image_size"]),
+            class_names=tuple(found["class_names"].tolist()),
+            thumbnails=tuple(bytes_[start:end] for start, end in zip([0, *ends], ends, strict=False)),
+        )
+    except (KeyError, ValueError, OSError, EOFError) as fault:
+        raise ValueError(f"{folder / MAPS} holds no published maps ({fault}); run 03_cam_scoring of this study again") from fault

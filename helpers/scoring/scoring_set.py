@@ -1,0 +1,78 @@
+"""The images that every model of a study is scored on: those that all runs were fitted to, in one order, the same for all."""
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from helpers.data.images import ImageSet, StudyData
+from helpers.training.config import config_from
+from helpers.training.run import fitted_rows
+
+OF_A_CLASS = 10  # images of a class that all runs must share
+
+# What decides which training images a run is fitted to.
+DECISIVE = ["images_per_class", "seed", "rule3_split", "holdout_fraction"]
+
+
+@dataclass(frozen=True)
+class ScoringSet:
+    """Training images of a study, in the order in which a measure takes fewer of them."""
+
+    rows: tuple[int, ...]  # of the study's training images
+    name: str  # number and digest of the images, as in the folders of scores
+    shared: int  # images that all runs were fitted to, of which these are the first
+
+    def of(self, data: StudyData) -> ImageSet:
+        """The images, with the labels of the data set."""
+        return data.train.subset(self.rows)
+
+
+def classes_in_turn(labels: ArrayLike) -> NDArray[np.int64]:
+    """Order images so that the first n hold equally many of every class, but for one, as long as there are; each class in its order.
+
+    (N,) labels -> (N,) indices.
+    """
+    labels = pd.Series(np.asarray(labels))
+    return np.argsort(labels.groupby(labels).cumcount().to_numpy(), kind="stable")
+
+
+def scoring_set(catalogue: pd.DataFrame, data: StudyData, images: int = 0) -> ScoringSet:
+    """Images that all runs of a catalogue were fitted to, in an order drawn once for the study's data: the first few, or all.
+
+    Classes stand in turn, so that every prefix is as balanced as its length allows. A smaller number gives a prefix of a larger one.
+
+    Args:
+        catalogue: all models of the study, those too that do not enter the analysis; diverged runs without a model do not count.
+        data: the study's images, whose fingerprint is the seed of the order.
+        images: at most; 0 takes all.
+
+    Raises:
+        ValueError: all runs together were fitted to fewer than 10 images of a class, or a negative number.
+    """
+    if images < 0:
+        raise ValueError(f"scored_images {images} must be at least 0 (0 takes all)")
+    runs = catalogue[catalogue["snapshot"] != "none"]
+    runs = runs.drop_duplicates(DECISIVE) if len(runs) else runs
+    fitted = [set(fitted_rows(data, config_from(row)).tolist()) for row in runs.to_dict("records")]
+    shared = np.array(sorted(set.intersection(*fitted)) if fitted else range(len(data.train)), dtype=np.int64)
+    labels = data.train.labels.numpy()
+    counts = np.bincount(labels[shared], minlength=len(data.classes))
+    if counts.min(initial=len(data.train)) < OF_A_CLASS:
+        fewest = data.classes["class_id"].iloc[int(counts.argmin())]
+        raise ValueError(
+            f"all runs of this study together were fitted to {counts.min()} images of the class {fewest}; at least {OF_A_CLASS} "
+            "of every class are needed to score all models on the same images. Give the runs more images per class (images_per_class of "
+            "01, and the axis of that name of 02), or leave out the runs with few"
+        )
+    drawn = np.random.default_rng(int.from_bytes(_digest(data.fingerprint))).permutation(len(data.train))
+    drawn = drawn[np.isin(drawn, shared)]
+    rows = tuple(drawn[classes_in_turn(labels[drawn])][: images or None].tolist())
+    name = _digest(data.fingerprint, *(data.train.names[row] for row in rows)).hex()
+    return ScoringSet(rows, f"{len(rows)}-{name}", len(shared))
+
+
+def _digest(*words: str) -> bytes:
+    return hashlib.blake2b("\n".join(words).encode(), digest_size=4).digest()

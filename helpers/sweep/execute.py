@@ -1,0 +1,229 @@
+"""One notebook executed by papermill and published when it ends well, or the pages of a report: as the Snakefile calls it."""
+
+import ctypes
+import html
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from helpers.files import PROJECT_ROOT, STAGING, WORK, complete_or_absent, from_root, inside, read_json, write_json
+from helpers.statistics.claims import keep_claims
+from helpers.sweep.study import digest_of
+
+CLOSING = "closing"  # tag of the cell with which a notebook begins to sum up, which its parts leave out
+_TRIES = 3  # of a kernel that is killed; an error of a cell is final
+# glibc would give the memory of each forward pass back to the system: a fifth of the time of scoring.
+_KERNEL = {"PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
+_KERNEL |= {"MALLOC_MMAP_THRESHOLD_": "268435456", "MALLOC_TRIM_THRESHOLD_": "1073741824"}
+_KERNEL |= {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
+_BAR = re.compile(r"\d+/\d+ \[.*\]")  # as tqdm writes it: 3/12 [00:10<00:30, 3.3s/it, epoch 4, loss 0.31]
+_EVERY = 2.0  # seconds between two notes of where a notebook is
+
+
+def die_with_parent() -> None:
+    """Be killed when the process that started this one is gone, however it went; Linux alone can do so."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def visible_gpus() -> list[str]:
+    """The GPUs that may be used here, as CUDA_VISIBLE_DEVICES names them."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if given is not None:
+        return [name for name in re.split(r"[\s,]+", given) if name not in ("", "-1", "NoDevFiles")]
+    try:
+        listed = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, timeout=5).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return [str(number) for number in range(listed.count("GPU "))]
+
+
+def own_gpu(stack: ExitStack) -> str:
+    """A GPU of this machine that no other execution has, until the stack is closed; waits for one; "" where there is none to choose."""
+    while (names := visible_gpus()) and "SLURM_JOB_ID" not in os.environ:  # SLURM has chosen, and may call every device 0
+        for name in names:
+            try:
+                stack.enter_context(
+                    FileLock(f"{tempfile.gettempdir()}/workbook-gpu-{name.replace('/', '_')}.lock", mode=0o666).acquire(timeout=0)
+                )
+                return name
+            except Timeout:
+                continue
+        time.sleep(0.5)
+    return ""
+
+
+def log(work: Path, study: str, line: str) -> None:
+    """Append a line to the log of a study, which a sweep follows; in one write, so that lines of several processes do not mix."""
+    (work / "log").mkdir(parents=True, exist_ok=True)
+    with (work / "log" / f"{study}.log").open("ab", buffering=0) as file:
+        file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n".replace("\n  ", " | ").encode())
+
+
+def run_papermill(source: Any, target: Path, parameters: Mapping[str, Any], now: Path) -> None:
+    """Execute a notebook by papermill, in a kernel that ends with this process; ``now`` says all the time which section it is in."""
+    import papermill
+    from jupyter_client.manager import AsyncKernelManager
+    from papermill.clientwrap import PapermillNotebookClient
+    from papermill.engines import NBClientEngine, papermill_engines
+
+    class Manager(AsyncKernelManager):
+        async def _async_launch_kernel(self, command: list[str], **options: Any) -> None:
+            await super()._async_launch_kernel(command, **options | {"preexec_fn": die_with_parent})
+
+    class Client(PapermillNotebookClient):
+        noted, heading = 0.0, ""
+
+        def execute_cell(self, cell: Any, cell_index: int, *given: Any, **options: Any) -> Any:
+            texts = [item.source for item in self.nb.cells[:cell_index] if item.cell_type == "markdown"]
+            self.heading = ([line.lstrip("# ") for text in texts for line in text.splitlines() if line.startswith("#")] or [""])[-1]
+            self.note("")
+            return super().execute_cell(cell, cell_index, *given, **options)
+
+        def process_message(self, message: dict[str, Any], *given: Any, **options: Any) -> Any:
+            state = message["content"].get("data", {}).get("state", {}) if message["msg_type"].startswith("comm_") else {}
+            text = html.unescape(str(state.get("value") or message["content"].get("text", "")))
+            if found := _BAR.findall(" ".join(text.split())):
+                self.note(found[-1])
+            return super().process_message(message, *given, **options)
+
+        def note(self, bar: str) -> None:
+            if time.monotonic() - self.noted > _EVERY or not bar:
+                self.noted = time.monotonic()
+                write_json(now, {"heading": self.heading, "bar": bar})
+
+    class Engine(NBClientEngine):
+        @classmethod
+        def execute_managed_notebook(cls, nb_man: Any, kernel_name: str, **options: Any) -> Any:
+            return Client(nb_man, kernel_name=kernel_name, kernel_manager_class=Manager, startup_timeout=120, timeout=None).execute()
+
+    papermill_engines.register("followed", Engine)
+    papermill.execute_notebook(source, str(target), dict(parameters), engine_name="followed", kernel_name="python3", progress_bar=False)
+
+
+def publish(staging: Path, reports: Path, name: str) -> list[Path]:
+    """Copy what an execution left into the report, each file whole, the executed notebook last; what only the one before it made goes."""
+    import nbformat
+
+    report = reports / f"{name}.ipynb"
+    files = sorted(str(path.relative_to(staging)) for path in staging.glob("*/**/*") if path.is_file() and path.suffix != ".partial")
+    before = read_json(report)["metadata"].get("workbook", {}).get("files", []) if report.is_file() else []
+    for file in files:
+        with complete_or_absent(inside(reports, file)) as temporary:
+            shutil.copyfile(staging / file, temporary)
+    for file in set(map(str, before)) - set(files):
+        inside(reports, file).unlink(missing_ok=True)
+    notebook = nbformat.read(staging / f"{name}.ipynb", as_version=4)
+    for cell in notebook.cells:  # progress bars say 0 % wherever no kernel runs
+        widgets = [output for output in cell.get("outputs", []) if "application/vnd.jupyter.widget-view+json" in output.get("data", {})]
+        cell.update({"outputs": [output for output in cell.outputs if output not in widgets]} if widgets else {})
+    notebook.metadata.pop("widgets", None)
+    notebook.metadata["papermill"]["output_path"] = report.name
+    notebook.metadata["workbook"] = {"files": files, "executed": time.strftime("%Y-%m-%d %H:%M", time.gmtime())}
+    with complete_or_absent(report) as temporary:
+        temporary.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
+    return [*(reports / file for file in files), report]
+
+
+def _sentence(fault: Exception, staging: Path) -> str:
+    """How an execution failed: the cell and its error, and where all up to there is."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(getattr(fault, "evalue", fault))).strip()[:2000]
+    if not hasattr(fault, "ename"):
+        return f"{type(fault).__name__}: {text}"
+    first = next((line.strip() for line in fault.source.splitlines() if line.strip()), "")
+    return f"cell {fault.cell_index} ({first[:80]})\n  {fault.ename}: {text}\n  all up to there: {os.path.relpath(staging, PROJECT_ROOT)}"
+
+
+def execute(job: Mapping[str, Any]) -> int:
+    """Execute and publish what a job names, and write its record last of all; 0, or 1 where it failed, which is in the log."""
+    study, notebook, parameters = job["study"], job["notebook"], job["parameters"]
+    name = f"{notebook}-{job['part']}" if job["part"] else notebook
+    work = inside(from_root(parameters.get("work_dir", "work")), job["work_study"])
+    staging, now = work / "staging" / study / name, work / "now" / study / f"{name}.json"
+    scratch = Path(tempfile.gettempdir()) / f"workbook-{blake2b(str(staging).encode(), digest_size=6).hexdigest()}"
+    with ExitStack() as stack:
+        now.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            stack.enter_context(FileLock(now.with_suffix(".lock")).acquire(timeout=10))
+        except Timeout:
+            log(work, study, f"{name} failed: another process executes it; wait until that one ends, or end it")
+            return 1
+        device = own_gpu(stack) if parameters.get("device", "cpu") != "cpu" else ""
+        log(work, study, f"{name} starts{f' on GPU {device}' if device else ''}")
+        began = time.monotonic()
+        os.environ.update(_KERNEL | {STAGING: str(staging), WORK: str(work)} | ({"CUDA_VISIBLE_DEVICES": device} if device else {}))
+        os.environ.update({variable: str(scratch) for variable in ("TMPDIR", "IPYTHONDIR", "JUPYTER_RUNTIME_DIR")})
+        tempfile.tempdir = str(scratch)
+        try:
+            keep_claims(work, job["claims"])
+            _try(notebook, bool(job["part"]), staging, scratch, parameters, now)
+            made = [] if job["part"] else publish(staging, inside(from_root(parameters.get("reports_dir", "reports")), study), notebook)
+            story = staging / "story" / f"{notebook}.json"
+            kept = [item["path"] for item in read_json(story) if item["kind"] == "work_file"] if made and story.is_file() else []
+            digests = {os.path.relpath(path, work): digest_of(path) for path in [*made, *(inside(work, path) for path in kept)]}
+            write_json(work / "done" / study / f"{name}.json", {"made": digests})
+            shutil.rmtree(staging)
+            log(work, study, f"{name} done in {time.monotonic() - began:.0f} s")
+        except Exception as fault:
+            log(work, study, f"{name} failed: {_sentence(fault, staging)}")
+            return 1
+        finally:
+            now.unlink(missing_ok=True)
+            shutil.rmtree(scratch, ignore_errors=True)
+    return 0
+
+
+def _try(notebook: str, part: bool, staging: Path, scratch: Path, parameters: Mapping[str, Any], now: Path) -> None:
+    """Execute a notebook, or of a part its cells up to the closing ones; again where its kernel or one of its processes was killed."""
+    import nbformat
+    from nbclient.exceptions import DeadKernelError
+
+    source: Any = f"notebooks/{notebook}.ipynb"
+    if part:
+        source = nbformat.read(source, as_version=4)
+        closing = [index for index, cell in enumerate(source.cells) if CLOSING in cell.metadata.get("tags", [])]
+        del source.cells[(closing or [len(source.cells)])[0] :]
+    for number in range(1, _TRIES + 1):
+        for folder in (staging, scratch):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+        try:
+            run_papermill(source, staging / f"{notebook}.ipynb", parameters, now)
+            break
+        except Exception as fault:
+            if number == _TRIES or not (isinstance(fault, DeadKernelError) or getattr(fault, "ename", "") == "BrokenProcessPool"):
+                raise
+
+
+def _write_pages(job: Mapping[str, Any]) -> int:
+    """Write the pages of a report and the list of what it shows, and the record of that last of all."""
+    from helpers.report import pages
+
+    reports, work = Path(job["reports"]), Path(job["work"])
+    write_json(reports / "published.json", {"study": job["study"], "notebooks": [*job["parameters"]], "parameters": job["parameters"]})
+    pages.write_pages(reports)
+    made = [*sorted(reports.glob("*.html")), reports / "published.json"]
+    write_json(work / "done" / job["study"] / "pages.json", {"made": {os.path.relpath(path, work): digest_of(path) for path in made}})
+    return 0
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    if os.getppid() != int(sys.argv[2]):
+        sys.exit("the process that asked for this is gone")
+    os.chdir(PROJECT_ROOT)
+    given = json.loads(sys.argv[1])
+    sys.exit(execute(given) if "notebook" in given else _write_pages(given))

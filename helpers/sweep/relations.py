@@ -1,0 +1,116 @@
+"""Relations between parameters, also of several notebooks, that would otherwise be known only after hours."""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from helpers.parameters import PUBLISHED_NETWORKS, Parameter, near_names, value_fault
+
+_SHAPES = ("disc", "square", "triangle", "cross", "ring", "star", "hourglass", "crescent", "frame", "bars", "corner", "checker")
+RENDERED = tuple(f"synthetic_{name}" for name in _SHAPES)
+_REAL = ("learning_rate", "weight_decay", "label_noise")
+AXIS_PARAMETERS = {name: f"{name}s" for name in ("architecture", "augmentation", "batch_size", "label_noise", "learning_rate", "optimizer")}
+AXIS_PARAMETERS |= {"weight_decay": "weight_decays", "pretrained": "pretrained_levels", "images_per_class": "training_sizes"}
+
+# What must not be, and the words for it.
+_SIMPLE = (
+    (lambda v: len(v["class_ids"]) == 1, "class_ids is {class_ids}, and a classifier needs at least 2 classes; [] takes all"),
+    (
+        lambda v: v["data_source"] != "synthetic" and not v["data_path"],
+        "data_path is empty, and data_source {data_source} needs the folder or .zip of its images",
+    ),
+    (
+        lambda v: v["pretrain_data_source"] != "synthetic" and not v["pretrain_data_path"] and _made(v),
+        "pretrain_data_path is empty, and pretrain_data_source {pretrain_data_source} needs the folder or .zip of its images",
+    ),
+    (
+        lambda v: 0 < v["images_per_class"] < max(v["training_sizes"]),
+        "training_sizes is {training_sizes}, and images_per_class allows {images_per_class}",
+    ),
+    (
+        lambda v: re.fullmatch(r"[A-Z][A-Z0-9_]+", v["pretrained_weights"]) and (v["stem"], v["width"]) != ("imagenet", 1),
+        "pretrained_weights {pretrained_weights} fit stem imagenet and width 1, not {stem} and {width:g}; or take made",
+    ),
+    (
+        lambda v: v["kappa_weights"] in ("made", "random") and any(re.fullmatch(PUBLISHED_NETWORKS, name) for name in v["kappa_families"]),
+        "kappa_weights is {kappa_weights}, and kappa_families is {kappa_families}: published networks need published weights",
+    ),
+    (
+        lambda v: {"folder", "network"} & {*v["saliency_providers"]} and not v["saliency_path"],
+        "saliency_path is empty, and folder or network in saliency_providers {saliency_providers} needs it",
+    ),
+    (
+        lambda v: v["checkpoints_path"] and not v["images_path"],
+        "images_path is empty, and checkpoints_path needs the training images of its networks",
+    ),
+    (
+        lambda v: len({(name.partition("_")[0], float(name.partition("_")[2])) for name in v["targets"]}) < len(v["targets"]),
+        "targets is {targets}, and names a shift twice",
+    ),
+)
+
+
+def relation_faults(values: Mapping[str, Any]) -> list[str]:
+    """What is wrong between parameters that are right by themselves; a relation is passed over where one of its parameters is absent."""
+    found = []
+    for wrong, words in _SIMPLE:
+        with suppress(KeyError):
+            found += [words.format(**values)] if wrong(values) else []
+    for relation in (_rendered, _classes, _unseen, _blocks):
+        with suppress(KeyError):
+            found += list(relation(values))
+    return found
+
+
+def _made(v: Mapping[str, Any]) -> bool:
+    return v["pretrained_weights"] == "made" and True in v["pretrained_levels"]
+
+
+def _rendered(v: Mapping[str, Any]) -> Iterator[str]:
+    for source, names in (
+        ("data_source", "class_ids"),
+        ("pretrain_data_source", "pretrain_class_ids"),
+        ("data_source", "unseen_class_ids"),
+    ):
+        wrong = [name for name in v.get(names, []) if source in v and (name in RENDERED) != (v[source] == "synthetic")]
+        yield from [f"{names} names {name!r}, which is no class of {source} {v[source]}{near_names(name, RENDERED)}" for name in wrong[:1]]
+
+
+def _classes(v: Mapping[str, Any]) -> Iterator[str]:
+    """Classes to pretrain on, and unseen ones, are none of the study's; an empty choice is all of its source."""
+    others = (
+        {"pretrain_class_ids": (v.get("pretrain_data_source"), v.get("pretrain_data_path"))}
+        if "pretrained_levels" in v and _made(v)
+        else {}
+    )
+    others |= {"unseen_class_ids": (v["data_source"], v["unseen_path"] or v["data_path"])} if v.get("unseen_class_ids") else {}
+    for names, place in others.items():
+        ours, theirs = v["class_ids"], v[names]
+        if (v["data_source"], v["data_path"]) == place:
+            every = RENDERED if v["data_source"] == "synthetic" else ["all classes of the source"]
+            ours, theirs = ours or theirs or every, theirs or ours or every
+        if shared := sorted({*ours} & {*theirs}):
+            yield f"{names} shares {', '.join(shared[:5])} with class_ids; name classes that are none of the study's"
+
+
+def _unseen(v: Mapping[str, Any]) -> Iterator[str]:
+    count = len(v["class_ids"]) or (len(RENDERED) if v["data_source"] == "synthetic" else 0)
+    seen = v["seen_classes"] or count
+    if count and (seen > count or ("model set" in v["kappa_families"] and seen != count)):
+        yield f"seen_classes is {seen}; the study has {count} classes, and the model set was trained on all of them: 0 takes these"
+    elif count:
+        possible = [added / (seen + added) for added in range(count - seen + len(v["unseen_class_ids"]) + 1)]
+        wrong = [item for item in v["unseen_fractions"] if min(abs(item - other) for other in possible) > 0.0005]
+        yield from [f"unseen_fractions has {item:g}; possible are {', '.join(f'{one:.3f}' for one in possible)}" for item in wrong[:1]]
+
+
+def _blocks(v: Mapping[str, Any]) -> Iterator[str]:
+    for number, block in enumerate(v["blocks"], start=1):
+        for axis in block:
+            levels = AXIS_PARAMETERS.get(axis, "repeat")
+            kind = "float" if axis in _REAL else type(v[levels][0]).__name__ if levels in v else "int"
+            fault = value_fault(Parameter(levels, f"list[{kind}]", [0], "levels"), block[axis])
+            if axis not in AXIS_PARAMETERS and axis != "repeat":
+                fault = f"no such axis{near_names(axis, [*AXIS_PARAMETERS, 'repeat'])}"
+            yield from [f"blocks: block {number}, {axis}: {fault}"] if fault else []

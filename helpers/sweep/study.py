@@ -1,0 +1,261 @@
+"""A study file as executions of notebooks: every fault told before anything starts, and all that makes an execution run again."""
+
+import itertools
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from helpers.files import PROJECT_ROOT, inside, read_json
+from helpers.parameters import Parameter, StudyError, check_type, declared, near_names, parse_yaml, read_blocks, value_fault
+from helpers.statistics.claims import check_claims, claims_digest, kept_claims
+from helpers.sweep.relations import relation_faults
+
+AFTER = {"02": "01", "03": "02", "04": "02", "05": "02", "06": "02", "07": "04"}  # what a notebook reads was made by this one
+JUDGING = "04"  # from this notebook on the claims are read
+_BLOCKS = ("claims", "common", "notebooks", "sweep", "extends", "work_study")
+_OF_THE_WHOLE = ("study", "work_dir", "reports_dir")  # no parameters of parts
+# What may differ in 01 and 02 of a study that extends another one: nothing that decides what is trained.
+_FREE = ("study", "pictured_images", "minimum_train_accuracy", "published_checkpoints", "device", "jobs", "shard")
+
+
+@dataclass(frozen=True)
+class Execution:
+    """One notebook with all its parameters, or the part of its work that a ``sweep`` block gives it."""
+
+    notebook: str
+    parameters: dict[str, Any]
+    part: str = ""
+    after: tuple[str, ...] = ()  # names of executions
+    depends: tuple[str, ...] = ()  # "name = value", "file digest": it runs again when one of them changes
+
+    @property
+    def name(self) -> str:
+        """The notebook, and the part of it."""
+        return f"{self.notebook}-{self.part}" if self.part else self.notebook
+
+
+@dataclass(frozen=True)
+class CheckedStudy:
+    """A study whose file has no fault."""
+
+    name: str
+    root: Path  # of the project
+    work_study: str  # whose folder of work it shares: its own name, or that of the study which it extends
+    claims: list[dict[str, Any]]
+    executions: list[Execution]
+
+    @cached_property
+    def work(self) -> Path:
+        """Where runs, scores and caches are."""
+        return inside(self.root / Path(self.executions[0].parameters.get("work_dir", "work")).expanduser(), self.work_study)
+
+    @cached_property
+    def reports(self) -> Path:
+        """Where notebooks, tables and figures are published."""
+        return inside(self.root / Path(self.executions[0].parameters.get("reports_dir", "reports")).expanduser(), self.name)
+
+    def job(self, execution: Execution) -> str:
+        """All that ``execute`` is told of an execution, as JSON."""
+        given = {"study": self.name, "work_study": self.work_study, "notebook": execution.notebook, "part": execution.part}
+        return json.dumps(given | {"parameters": execution.parameters, "claims": self.claims}, sort_keys=True)
+
+    def pages_job(self) -> str:
+        """All that ``execute`` is told of the pages."""
+        given = {"study": self.name, "work": str(self.work), "reports": str(self.reports)}
+        given |= {"parameters": {item.notebook: item.parameters for item in self.executions if not item.part}}
+        return json.dumps(given | {"findings": digest_of(self.reports / "FINDINGS.md")}, sort_keys=True)
+
+    def withdraw_changed(self) -> None:
+        """Delete the record of each execution that no longer has what it made, so that it runs again."""
+        for record in self.work.glob(f"done/{self.name}/*.json"):
+            try:
+                sound = all(digest_of(self.work / file) == digest for file, digest in read_json(record)["made"].items())
+            except (ValueError, KeyError, TypeError, AttributeError):
+                sound = False
+            if not sound:
+                record.unlink()
+
+
+def digest_of(path: Path) -> str:
+    """Digest of a file, 16 hexadecimal digits; "" where there is none."""
+    return blake2b(path.read_bytes(), digest_size=8).hexdigest() if path.is_file() else ""
+
+
+def load_study(path: Path | str, overrides: Sequence[str] = (), root: Path = PROJECT_ROOT) -> CheckedStudy:
+    """Read and check a study file.
+
+    Args:
+        path: the file, or the bare name of one in ``params``.
+        overrides: "name=value" for every notebook that declares the name, or "notebook.name=value" for one.
+        root: the project.
+
+    Raises:
+        StudyError: every fault there is, each with the nearest names or what is allowed.
+    """
+    bare = not Path(path).suffix and len(Path(path).parts) == 1
+    path = Path(os.path.relpath(root / "params" / f"{path}.yaml")) if bare else Path(path)
+    content, available = read_blocks(path), {item.stem: declared(item) for item in sorted((root / "notebooks").glob("[0-9][0-9]_*.ipynb"))}
+    schema = {stem: names for stem, names in available.items() if stem in content["notebooks"]}
+    values = {stem: {"study": path.stem} | content["common"] | content["notebooks"][stem] for stem in schema}
+    faults = _unknown(f"{path}", content, _BLOCKS) + _unknown(f"{path}, notebooks", content["notebooks"], available)
+    faults += _unknown(f"{path}, common", content["common"], {name for names in schema.values() for name in names})
+    faults += [fault for stem in schema for fault in _unknown(f"{path}, {stem}", content["notebooks"][stem], schema[stem])]
+    faults += [fault for override in overrides for fault in _override(override, values, schema)]
+    faults += _unknown(f"{path}, sweep", content["sweep"], schema) + _claim_faults(path, content)
+    faults += [] if schema else [f"{path}: the block notebooks names none to run, of {', '.join(available)}"]
+    base = load_study(path.with_name(f"{content['extends']}.yaml"), root=root) if "extends" in content else None
+    found: dict[str, list[str]] = {}
+    known, executions = {}, []
+    for stem, names in schema.items():
+        parameters = {name: _valid(item, values[stem].get(name, item.default), stem, found) for name, item in names.items()}
+        known |= parameters
+        for fault in [*relation_faults(known), *_beyond(base, stem, parameters)]:
+            found.setdefault(fault, [stem])
+        if parameters.get("study", path.stem) != path.stem:
+            found.setdefault(f"study is {parameters['study']!r}, and must be {path.stem!r}, as its file", []).append(stem)
+        after = _before(stem, list(schema))
+        parts = _parts(
+            Execution(stem, parameters, "", after, _depends(stem, parameters, content, root)), content["sweep"].get(stem), names, found
+        )
+        executions += [
+            *parts,
+            Execution(stem, parameters, "", (*after, *(item.name for item in parts)), _depends(stem, parameters, content, root)),
+        ]
+    faults += [f"{path}, {', '.join(stems)}: {fault}" for fault, stems in found.items()]
+    if faults:
+        raise StudyError(*faults)
+    return CheckedStudy(path.stem, root, content["work_study"], content.get("claims") or [], executions)
+
+
+def _unknown(where: str, block: Mapping[str, Any], known: Any) -> list[str]:
+    few = f"; valid: {', '.join(sorted(known))}" if len(known) < 9 else ""
+    return [f"{where}: unknown name {name!r}{near_names(name, list(known))}{few}" for name in block if name not in known]
+
+
+def _override(override: str, values: Mapping[str, dict[str, Any]], schema: Mapping[str, Mapping[str, Parameter]]) -> list[str]:
+    target, _, text = override.partition("=")
+    stem, _, name = target.rpartition(".")
+    chosen = [key for key in schema if stem in ("", key) and name in schema[key]]
+    if not chosen or "=" not in override:
+        near = near_names(name, list({name for key in schema if stem in ("", key) for name in schema[key]})) or near_names(
+            stem, list(schema)
+        )
+        return [f"--set {override:.200}: unknown name{near}; write name=value or notebook.name=value"]
+    try:
+        for key in chosen:
+            values[key][name] = parse_yaml(text)
+    except yaml.YAMLError:
+        return [f"--set {override:.200}: the value is not readable YAML"]
+    return []
+
+
+def _claim_faults(path: Path, content: Mapping[str, Any]) -> list[str]:
+    try:
+        check_claims(content.get("claims") or [])
+    except ValueError as fault:
+        return [f"{path}, claims: {fault}"]
+    return []
+
+
+def _valid(item: Parameter, value: Any, stem: str, found: dict[str, list[str]]) -> Any:
+    """A value that is right; where it is not, the fault is noted, and the default stands in, so that the rest can be checked."""
+    fault = value_fault(item, value)
+    if fault:
+        found.setdefault(fault, []).append(stem)
+    return check_type(item.annotation, item.default if fault else value)
+
+
+def _beyond(base: CheckedStudy | None, stem: str, parameters: Mapping[str, Any]) -> list[str]:
+    """Values of 01 and 02 that are not those of the study which is extended, whose images and runs are shared."""
+    theirs = {name: value for item in base.executions if item.notebook == stem for name, value in item.parameters.items()} if base else {}
+    differ = [name for name in theirs if stem[:2] in ("01", "02") and name not in _FREE and parameters[name] != theirs[name]]
+    return [f"{name} is {parameters[name]!r}, and {base.name}, whose images and runs it shares, has {theirs[name]!r}" for name in differ]
+
+
+def _parts(whole: Execution, block: Any, names: Mapping[str, Parameter], found: dict[str, list[str]]) -> list[Execution]:
+    """An execution for each combination of the listed values, and for each of N equal shares by ``shard: N``, side by side."""
+    axes: dict[str, list[Any]] = {}
+    for name, given in (block if isinstance(block, dict) else {}).items():
+        shares = range(1, given + 1) if name == "shard" and type(given) is int and given <= 10_000 else []
+        wraps = name in names and names[name].annotation.startswith("list")
+        levels = given if isinstance(given, list) else [f"{number}/{given}" for number in shares]
+        axes[name] = [[value] if wraps and not isinstance(value, list) else value for value in levels]
+        faults = [value_fault(names[name], value) for value in axes[name]] if name in names else _unknown("sweep", [name], names)
+        if not levels or name in _OF_THE_WHOLE:
+            faults.append(f"sweep: {name} is {given!r}; write a list of values to run side by side, or shard: N for N equal shares")
+        found |= {fault: [whole.notebook] for fault in faults if fault}
+    combinations = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())] if axes else []
+    words = [re.sub(r"[^A-Za-z0-9.+]+", "_", "-".join(f"{name}{value}" for name, value in own.items()))[:80] for own in combinations]
+    return [
+        Execution(whole.notebook, whole.parameters | own, f"{number}-{word}", whole.after, (*whole.depends, f"part = {own}"))
+        for number, (own, word) in enumerate(zip(combinations, words, strict=True), start=1)
+    ]
+
+
+def _before(stem: str, stems: Sequence[str]) -> tuple[str, ...]:
+    """The notebook of the study that makes what this one reads, or the nearest before that one."""
+    number = AFTER.get(stem[:2])
+    while number and number not in {other[:2] for other in stems}:
+        number = AFTER.get(number)
+    return tuple(other for other in stems if other[:2] == number)
+
+
+def _depends(stem: str, parameters: Mapping[str, Any], content: Mapping[str, Any], root: Path) -> tuple[str, ...]:
+    """All that makes a notebook run again beside what was made before it: its values, files, source, the helpers, the claims."""
+    paths = {name: root / Path(value).expanduser() for name, value in parameters.items() if name.endswith("_path") and value}
+    source = json.dumps([[cell["source"], cell["metadata"].get("tags")] for cell in read_json(root / f"notebooks/{stem}.ipynb")["cells"]])
+    apart = {"sweep", *(room for room in ("ablations", "kappa", "select") if room not in source)}  # each for one notebook alone
+    files = [path for path in sorted((root / "helpers").rglob("*")) if path.suffix in (".py", ".csv")]
+    return (
+        *(f"{name} = {value!r}" for name, value in parameters.items()),
+        *(f"{name} {_stamp(path)}" for name, path in paths.items()),
+        f"notebooks/{stem}.ipynb {blake2b(source.encode(), digest_size=4).hexdigest()}",
+        *(f"{path.relative_to(root)} {digest_of(path)[:8]}" for path in files if path.relative_to(root).parts[1] not in apart),
+        *([f"claims {claims_digest(content.get('claims') or [])}"] if stem[:2] >= JUDGING else []),
+    )
+
+
+def _stamp(path: Path) -> str:
+    """Size of a folder's files, or of a file with a digest of its end, where a .zip has the checksums of all that it holds."""
+    if not path.is_file():
+        return str(sum(os.path.getsize(os.path.join(folder, name)) for folder, _, names in os.walk(path) for name in names))
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 2**20))
+        return f"{path.stat().st_size} {blake2b(file.read(), digest_size=4).hexdigest()}"
+
+
+def measure_faults(study: CheckedStudy) -> list[str]:
+    """Claims on measures that do not exist; claims that were kept before are known to be right, so that nothing heavy is loaded."""
+    try:
+        if kept_claims(study.work).digest == claims_digest(study.claims):
+            return []
+    except ValueError as fault:
+        return [str(fault)]
+    from helpers.measures.registry import columns  # late: it loads torch
+
+    known = columns()["column"].tolist()
+    wrong = {claim["claim"]: claim["measure"] for claim in study.claims if claim["measure"] not in known}
+    return [f"claim {text!r}: unknown measure {name!r}{near_names(name, known)}" for text, name in wrong.items()]
+
+
+def machine_faults(study: CheckedStudy, least_free: float = 1.0) -> list[str]:
+    """What stands in the way on this machine: files that parameters name, folders that cannot be written, a full disk (GiB)."""
+    values = {(name, value) for item in study.executions for name, value in item.parameters.items() if name.endswith("_path") and value}
+    absent = [(name, value) for name, value in sorted(values) if not (study.root / Path(value).expanduser()).exists()]
+    found = [f"{name} is {value!r}, and nothing is there; give its place by --set {name}=..." for name, value in absent]
+    for folder in (study.work, study.reports):
+        there = next(path for path in (folder, *folder.parents) if path.exists())
+        if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+            found.append(f"{there} cannot be written, and {folder.name} has to go there; or set work_dir and reports_dir")
+        elif (free := shutil.disk_usage(there).free / 2**30) < least_free:
+            found.append(f"{there} has {free:.2f} GiB free, and {least_free:g} are needed; make room, or set work_dir and reports_dir")
+    return found

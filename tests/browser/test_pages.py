@@ -1,0 +1,134 @@
+"""Pages of a report as a colleague opens them from disk, at a desk and on a phone."""
+
+import base64
+
+import numpy as np
+import pytest
+
+from helpers.report import pages
+from tests.browser import browsing
+from tests.report import made
+
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(bool(browsing.missing()), reason=browsing.missing())]
+screens = pytest.mark.parametrize("size", [browsing.PHONE, browsing.DESK], ids=["phone", "desk"])
+NAMES = ("index.html", "04_baselines.html", "explore.html", "../index.html", "../assets/glossary.html")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with browsing.chromium() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    folder = made.write_report(tmp_path_factory.mktemp("reports") / "made")
+    with pytest.MonkeyPatch.context() as patch:
+        made.give_maps(patch)
+        pages.write(folder)
+    return folder
+
+
+def of(browser, kind, script):
+    """What a script gives for an explorer, which it calls ``box``."""
+    return browser.execute_script(f"const box = document.querySelector('[data-kind={kind}]'); {script}")
+
+
+def change(browser, kind, control, value):
+    """Set a control of an explorer, by its place, as a reader does."""
+    set_value = f"const one = box.querySelectorAll('select, input')[{control}]; one.value = {value!r};"
+    of(browser, kind, f"{set_value} one.dispatchEvent(new Event(one.tagName == 'SELECT' ? 'change' : 'input'))")
+
+
+@screens
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_page_scrolls_sideways_asks_another_host_or_has_an_error(browser, report, size, scheme):
+    for name in NAMES:
+        assert browsing.open_page(browser, (report / name).resolve(), size, scheme) == [], name
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= size[0], name
+        wide = "return [...document.images].filter(one => one.getBoundingClientRect().right > innerWidth).length"
+        assert browser.execute_script(wide) == 0, f"{name}: a figure is cut"
+
+
+def test_the_first_screen_at_a_desk_holds_answer_figure_and_four_questions(browser, report):
+    browsing.open_page(browser, report / "index.html")
+    bottom = "return Math.max(...[...document.querySelectorAll(arguments[0])].map(one => one.getBoundingClientRect().bottom))"
+    for part in ("ol.answer li", ".first img", ".questions tr:nth-child(4)"):
+        assert 0 < browser.execute_script(bottom, part) <= browsing.DESK[1], part
+
+
+def test_the_first_screen_of_a_phone_begins_with_the_answer(browser, report):
+    browsing.open_page(browser, report / "index.html", browsing.PHONE)
+    tops = "return ['ol.answer', '.first img', '.questions'].map(part => document.querySelector(part).getBoundingClientRect().top)"
+    places = browser.execute_script(tops)
+    assert places == sorted(places) and places[0] < browsing.PHONE[1] / 2
+
+
+@screens
+def test_axes_and_points_lie_inside_their_boxes(browser, report, size):
+    browsing.open_page(browser, report / "explore.html", size)
+    for kind in ("measures", "maps", "curves"):
+        drawn = "return box.querySelectorAll('.plot .xtitle, .plot .ytitle, .plot .xtick text').length > 3"
+        browsing.until(lambda kind=kind, drawn=drawn: of(browser, kind, drawn), 60, f"{kind} is not drawn")
+        inside = "const plot = box.querySelector('.plot'), edge = plot.getBoundingClientRect();"
+        inside += "return [...plot.querySelectorAll('.xtitle, .ytitle, .xtick text, .ytick text, .points path, .legendtext')].map(one => {"
+        inside += "const r = one.getBoundingClientRect(); return r.left >= edge.left - 1 && r.right <= edge.right + 1"
+        inside += " && r.top >= edge.top - 1 && r.bottom <= edge.bottom + 1 })"
+        assert all(of(browser, kind, inside)), kind
+        assert of(browser, kind, "const plot = box.querySelector('.plot'); return plot.clientWidth <= plot.parentElement.clientWidth")
+
+
+def test_a_control_moves_points_and_a_click_shows_the_network(browser, report):
+    from selenium.webdriver import ActionChains
+
+    browsing.open_page(browser, report / "explore.html")
+    said = "return box.querySelector('.said').textContent"
+    first = browsing.until(lambda: of(browser, "measures", said), 60, "nothing is said")
+    r = f"r = {made.measures(made.catalogue())[['iou', 'gap']].corr().iloc[0, 1]:.2f}, 36 of 36"
+    assert r in first
+    change(browser, "measures", 0, "1")
+    assert "pointing game" in of(browser, "measures", said)
+    change(browser, "measures", 2, "0.001")
+    assert "3 of 36" in of(browser, "measures", said)
+    points = browser.find_elements("css selector", "[data-kind=measures] .points path")
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", points[0])
+    ActionChains(browser).move_to_element(points[0]).click().perform()
+    card = "return box.querySelector('.card').innerText"
+    browsing.until(lambda: "learning rate 0.001" in of(browser, "measures", card), 20, "no card of the network")
+
+
+def test_the_gallery_counts_as_the_tables_do(browser, report):
+    """The numbers below the pictures, counted by the page, against masks cut and counted here; the mean is that of the kernel."""
+    browsing.open_page(browser, report / "explore.html")
+    told = "return [...box.querySelectorAll('.pictures > div:first-of-type figcaption')].map(one => one.textContent.split(' ')[0])"
+    browsing.until(lambda: len(of(browser, "maps", told)) == 6, 60, "no picture is drawn")
+    kept = made.kept_maps()
+    box = np.zeros((made.SIZE, made.SIZE), bool)
+    box[:8, :8] = True
+    content = of(browser, "maps", "return JSON.parse(document.getElementById('values').textContent)[1].models[0].maps")
+    maps = np.frombuffer(base64.b64decode(content), np.uint8).reshape(-1, made.SIDE, made.SIDE)
+    at = np.clip((np.arange(made.SIZE) + 0.5) * made.SIDE / made.SIZE - 0.5, 0, made.SIDE - 1)
+    for place, level in ((0, 0.05), (8, 0.45)):
+        change(browser, "maps", 1, str(place))
+        expected = []
+        for one in maps:
+            rows = np.stack([np.interp(at, range(made.SIDE), row) for row in one / 255])
+            mask = np.stack([np.interp(at, range(made.SIDE), column) for column in rows.T], 1) >= level
+            expected.append(f"{(mask & box).sum() / (mask | box).sum():.2f}")
+        assert of(browser, "maps", told) == expected
+    before = of(browser, "maps", "return box.querySelector('.said').textContent")
+    change(browser, "maps", 0, "maximum")
+    assert set(of(browser, "maps", told)) <= {"inside", "outside"}
+    assert "share of maxima" in of(browser, "maps", "return box.querySelector('.said').textContent") != before
+    assert len(kept.model_ids) == len(made.catalogue())
+
+
+def test_a_long_table_sorts_by_its_exact_numbers(browser, report):
+    browsing.open_page(browser, report / "04_baselines.html")
+    heads = browser.execute_script("return [...document.querySelectorAll('.sortable thead th')].map(one => one.textContent.trim())")
+    place = heads.index("gap")
+    values = "return [...document.querySelectorAll('.sortable tbody tr')].map(row => row.cells[arguments[0]])"
+    values += ".map(cell => Number(cell.dataset.order ?? cell.textContent))"
+    for _ in range(2):
+        browser.execute_script("document.querySelectorAll('.sortable thead th')[arguments[0]].click()", place)
+    np.testing.assert_allclose(browser.execute_script(values, place), sorted(made.catalogue()["gap"], reverse=True)[:10], rtol=1e-5)

@@ -1,0 +1,442 @@
+"""Class activation maps: against the papers' sums by autograd, Captum, torchcam's rule, and with the network left as it came."""
+
+import copy
+import re
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from helpers.cams import maps
+from helpers.networks import resnet
+from helpers.networks.hooks import features_and_logits, named_layer, stage_layers
+from tests.conftest import captum_grad_cam
+
+BY_GRADIENT = ["grad_cam", "grad_cam_plus_plus", "layer_cam"]
+
+
+class Toy(nn.Module):
+    """Shows the image itself as its maps, and weighs every pixel of every channel: the gradient of logit c is ``weight[c]``."""
+
+    def __init__(self, weight, power=1):
+        super().__init__()
+        self.maps, self.aside, self.power = nn.Identity(), nn.Identity(), power
+        self.weight = nn.Parameter(torch.as_tensor(weight, dtype=torch.float64))
+
+    def forward(self, images):
+        self.aside(images)
+        return torch.einsum("kchw,bchw->bk", self.weight, self.maps(images) ** self.power) / self.power
+
+
+class Pooled(nn.Module):
+    """A convolution, a ReLU, global average pooling and a head."""
+
+    def __init__(self, head=None):
+        super().__init__()
+        self.maps = nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(inplace=True))
+        self.head = head or nn.Linear(6, 4)
+
+    def forward(self, images):
+        return self.head(self.maps(images).mean((2, 3)))
+
+
+class Broken(nn.Module):
+    def forward(self, features):
+        raise RuntimeError("broken head")
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """A narrow ResNet-18 after a few steps, so that batch norms and head have left their start, in double precision."""
+    model = resnet.build("resnet18", 5, stem="small", width=0.125, seed=0)
+    images = torch.randn(6, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    for _ in range(3):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), torch.arange(6) % 5).backward()
+        optimizer.step()
+    return model.double().eval().requires_grad_(True), images.double(), torch.tensor([0, 1, 2, 3, 4, 0])
+
+
+@pytest.fixture
+def pooled():
+    torch.manual_seed(0)
+    return Pooled().double().eval(), torch.randn(5, 3, 7, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def state_of(model):
+    modes = [module.training for module in model.modules()]
+    hooks = sum(len(module._forward_hooks) + len(module._forward_pre_hooks) + len(module._backward_hooks) for module in model.modules())
+    parameters = [(id(parameter), parameter.requires_grad, parameter.grad is None) for parameter in model.parameters()]
+    return modes, hooks, parameters, {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def assert_same_state(after, before):
+    assert after[:3] == before[:3]
+    for name, value in before[3].items():
+        torch.testing.assert_close(after[3][name], value, rtol=0, atol=0, equal_nan=True)
+
+
+def activations_and_gradient(model, layer, image, chosen):
+    """One image, by a plain hook and the graph of the whole network."""
+    outputs = []
+    hook = layer.register_forward_hook(lambda module, given, output: outputs.append(output))
+    logit = model(image[None])[0, chosen]
+    hook.remove()
+    return outputs[-1][0].detach(), torch.autograd.grad(logit, outputs[-1])[0][0]
+
+
+def by_definition(method, model, layer, images, classes):
+    """The sums of the papers, image by image, channel by channel and pixel by pixel."""
+    found = []
+    for image, chosen in zip(images, classes, strict=True):
+        a, g = activations_and_gradient(model, layer, image, chosen)
+        heat = torch.zeros(a.shape[1:], dtype=a.dtype)
+        for a_k, g_k in zip(a, g, strict=True):
+            weight = {"grad_cam": g_k.mean(), "layer_cam": g_k.clamp(min=0), "grad_cam_plus_plus": 0}[method]
+            if method == "grad_cam_plus_plus":
+                for slope in g_k[g_k > 0]:
+                    weight += slope**2 / (2 * slope**2 + a_k.sum() * slope**3) * slope
+            heat += weight * a_k
+        found.append(heat.clamp(min=0))
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("method", BY_GRADIENT)
+@pytest.mark.parametrize("stage", ["layer4", "layer3"])
+def test_maps_equal_the_definitions_and_the_last_stage_has_the_closed_form(trained, method, stage):
+    model, images, classes = trained
+    layer = getattr(model, stage)
+    expected = by_definition(method, model, layer, images, classes)
+    assert expected.amax() > 0
+    found = maps.layer_maps(method, model, layer, images, classes)
+    torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-8 * float(expected.max()))
+    if stage == "layer4":
+        features, logits = features_and_logits(model, layer, images)
+        weight = maps.closed_form_classifier(model, features, logits).weight
+        # The closed form leaves out the gradient's factor 1 / (h w), which Grad-CAM++ has not.
+        factor = 1 if method == "grad_cam_plus_plus" else 16
+        torch.testing.assert_close(maps.closed_form_cam(method, features, weight, classes), factor * expected, rtol=1e-8, atol=1e-10)
+
+
+def test_cam_is_grad_cam_and_the_order_of_channels_does_not_matter(trained):
+    model, images, classes = trained
+    features, _ = features_and_logits(model, model.layer4, images)
+    assert torch.equal(*(maps.closed_form_cam(name, features, model.fc.weight, classes) for name in ("cam", "grad_cam")))
+    order = torch.randperm(features.shape[1], generator=torch.Generator().manual_seed(0))
+    for method in maps.CLOSED_FORM_METHODS:
+        first = maps.closed_form_cam(method, features, model.fc.weight, classes)
+        torch.testing.assert_close(maps.closed_form_cam(method, features[:, order], model.fc.weight[:, order], classes), first)
+
+
+def test_the_closed_form_by_hand():
+    features = torch.tensor([[[[6.0, 0.0]], [[4.0, 0.0]], [[0.0, 0.0]]]])  # means 3, 2 and 0
+    weight = torch.tensor([[9.0, 9.0, 9.0], [2.0, -1.0, 4.0]])
+    # Weights 2, -1, 4; then without the negative; then 2 / (2 + 2 * 3), where that of -1 would divide by 2 - 2.
+    for method, expected in (("cam", 8), ("layer_cam", 12), ("grad_cam_plus_plus", 1.5)):
+        assert maps.closed_form_cam(method, features, weight, torch.tensor([1])).tolist() == [[[expected, 0]]]
+    with pytest.raises(
+        ValueError, match=r"^CAM method 'score_cam' is unknown; choose one of cam, grad_cam, grad_cam_plus_plus, layer_cam$"
+    ):
+        maps.closed_form_cam("score_cam", features, weight, torch.tensor([1]))
+
+
+def test_normalise_by_hand_whatever_the_scale_and_each_image_by_itself():
+    raw = torch.tensor([[[1.0, 3.0], [2.0, 5.0]], [[0, 0], [0, 1]]], dtype=torch.float64)
+    expected = torch.tensor([[[0.0, 0.5], [0.25, 1.0]], [[0, 0], [0, 1]]], dtype=torch.float64)
+    torch.testing.assert_close(maps.normalise_maps(raw), expected, rtol=0, atol=1.1e-8)  # 1e-8 is added to the range
+    torch.testing.assert_close(maps.normalise_maps(1000 * raw - 7), expected, rtol=0, atol=3e-11)
+    assert maps.normalise_maps(raw).max() < 1
+    assert maps.normalise_maps(torch.full((2, 3, 3), 5.0)).eq(0).all()
+    raw[0, 0, 0], raw[1, 0, 0] = torch.nan, torch.inf
+    assert maps.normalise_maps(raw).isnan().any((1, 2)).all()
+
+
+def test_bytes_keep_a_map_to_half_a_step_with_its_ends_and_what_is_undefined():
+    raw = maps.normalise_maps(torch.rand(50, 7, 8, generator=torch.Generator().manual_seed(0)))
+    raw[3], raw[4, 2, 2], raw[5, 0, 0] = 0, torch.nan, torch.inf
+    kept = maps.to_bytes(raw)
+    assert kept.dtype == torch.uint8
+    back = maps.from_bytes(kept)
+    defined = raw.isfinite().all((1, 2))
+    assert (back - raw)[defined].abs().max() <= 1 / 510 + 1e-6
+    assert back[~defined].isnan().all()
+    assert torch.equal(back.isnan().any((1, 2)), ~defined)
+    assert back[3].eq(0).all()
+    assert (kept[:3].amin((1, 2)).tolist(), kept[:3].amax((1, 2)).tolist()) == ([0] * 3, [255] * 3)
+    torch.testing.assert_close(maps.to_bytes(back), kept, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("head", "message"),
+    [
+        (nn.Sequential(nn.Unflatten(1, (6, 1, 1)), nn.Conv2d(6, 4, 1), nn.Flatten()), "the network has no nn.Linear"),
+        (nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 4)), "the last nn.Linear takes 9 features, but the layer puts out 6 maps"),
+        (nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 4)), "the last nn.Linear of the layer's averaged maps does not give the logits"),
+        (nn.Sequential(nn.Linear(6, 4), nn.Softmax(1)), "the last nn.Linear of the layer's averaged maps does not give the logits"),
+    ],
+)
+def test_where_the_closed_form_does_not_hold_it_is_refused(pooled, head, message):
+    model = Pooled(head=head).double()
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}; the closed form does not hold, take maps by the gradient$"):
+        maps.closed_form_classifier(model, *features_and_logits(model, model.maps, pooled[1]))
+
+
+def test_maximum_pooling_and_an_earlier_layer_are_refused_and_dropout_is_no_obstacle(pooled):
+    network, images = pooled
+    dropout = Pooled(head=nn.Sequential(nn.Dropout(0.5), nn.Linear(6, 4))).double().train()
+    assert maps.closed_form_classifier(dropout, *features_and_logits(dropout, dropout.maps, images)) is dropout.head[1]
+    with pytest.raises(ValueError, match=r"does not give the logits"):
+        maps.closed_form_classifier(network, *features_and_logits(network, network.maps[1], images))  # before the ReLU
+    network.forward = lambda given: network.head(network.maps(given).amax((2, 3)))
+    with pytest.raises(ValueError, match=r"does not give the logits"):
+        maps.closed_form_classifier(network, *features_and_logits(network, network.maps, images))
+
+
+@pytest.mark.parametrize("stage", ["layer1", "layer2", "layer3", "layer2.0.bn1", "layer4"])
+def test_grad_cam_equals_captum(trained, stage):
+    model, images, classes = trained
+    layer = named_layer(model, stage)
+    captum = captum_grad_cam(model, layer, images, classes)
+    found = maps.layer_maps("grad_cam", model, layer, images, classes)
+    torch.testing.assert_close(found, captum, rtol=1e-10, atol=1e-10 * float(captum.max()))
+    assert captum.max() > 0
+
+
+@pytest.mark.parametrize(
+    ("method", "compat", "expected"),
+    [
+        ("grad_cam", False, [1.5, 1.5]),  # weights 1/2 and 1/2
+        ("layer_cam", False, [2, 0]),  # 2 * 1 + 0 * 2, 0 * 3 + 1 * 0
+        # alpha = 4 / (8 + 4 * 8) where g = 2, so the first weight is 0.2; 1 / (2 + 2) where g = 1, so the second is 0.25.
+        ("grad_cam_plus_plus", False, [0.7, 0.6]),
+        ("grad_cam_plus_plus", True, [10, 24]),  # g^2 relu(g): 8 and 1
+    ],
+)
+def test_maps_by_hand(method, compat, expected):
+    model = Toy([[[[2, -1]], [[0, 1]]]])
+    image = torch.tensor([[[[1, 3]], [[2, 0]]]], dtype=torch.float64)
+    found = maps.layer_maps(method, model, model.maps, image, torch.tensor([0]), torchcam_compat=compat)
+    torch.testing.assert_close(found, torch.tensor([[expected]], dtype=torch.float64), rtol=1e-14, atol=1e-14)
+
+
+def smooth(model, layer, images, classes, **options):
+    return maps.layer_maps("smooth_grad_cam_plus_plus", model, layer, images, classes, **options)
+
+
+def test_smooth_is_grad_cam_plus_plus_without_noise_and_where_the_gradient_is_constant(trained):
+    model, images, classes = trained
+    plain = maps.layer_maps("grad_cam_plus_plus", model, model.layer3, images, classes)
+    found = smooth(model, model.layer3, images, classes, noise_std=0, noise_samples=3)
+    torch.testing.assert_close(found, plain, rtol=1e-12, atol=1e-12 * float(plain.max()))
+    far = [float((smooth(model, model.layer3, images, classes, noise_std=std) - plain).abs().max()) for std in (0.3, 0.003)]
+    assert far[0] > 10 * far[1]
+    last = maps.layer_maps("grad_cam_plus_plus", model, model.layer4, images, classes)
+    torch.testing.assert_close(smooth(model, model.layer4, images, classes), last, rtol=1e-10, atol=1e-12)
+
+
+def test_smooth_converges_to_the_expected_powers_of_the_gradient():
+    # z = sum w x^2 / 2, so g = w (x + e): E g^2 = w^2 (x^2 + s^2), E g^3 = w^3 (x^3 + 3 x s^2).
+    x, w, s = torch.tensor([[1.0, 2.0]]).double(), torch.tensor([[1.0, 0.5]]).double(), 0.5
+    model, chosen = Toy(w[None, None], power=2), torch.tensor([0])
+    squares, cubes = w**2 * (x**2 + s**2), w**3 * (x**3 + 3 * x * s**2)
+    expected = (squares / (2 * squares + x.sum() * cubes) * (w * x)).sum() * x
+    found = [smooth(model, model.maps, x[None, None], chosen, noise_std=s, noise_samples=n, seed=n) for n in (1, 2, 3, 4, 2000)]
+    errors = [float((heat[0] - expected).abs().max() / expected.max()) for heat in found]
+    # The relative standard error of a mean of cubes is about 1.5 / sqrt(2000) = 3 %, and half of it reaches alpha.
+    assert errors[-1] < 0.03
+    assert max(errors[:-1]) > 0.06
+
+
+def test_a_seed_gives_the_same_noise_and_leaves_the_global_generator_alone(trained):
+    model, images, classes = trained
+    before = torch.get_rng_state()
+    first, again, other = (smooth(model, model.layer2, images, classes, seed=seed) for seed in (3, 3, 4))
+    assert torch.equal(first, again)
+    assert not torch.allclose(first, other, rtol=1e-3)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def torchcam_rule(method, model, layer, images, classes, seed):
+    """What torchcam computes, image by image, from the gradients of its noisy passes."""
+    torch.manual_seed(seed)
+    noise = [torch.distributions.Normal(0, 0.3).sample(images.shape) for _ in range(4)]
+    heat = []
+    for number, (image, chosen) in enumerate(zip(images, classes, strict=True)):
+        a, g = activations_and_gradient(model, layer, image, chosen)
+        alpha = g**2
+        if method == "smooth_grad_cam_plus_plus":
+            passes = [activations_and_gradient(model, layer, image + sample[number], chosen) for sample in noise]
+            squares = sum(slope**2 for _, slope in passes) / 4
+            cubes = sum(slope**3 for _, slope in passes) / 4
+            alpha = squares / (2 * squares + (cubes * a).sum((1, 2), keepdim=True) + 1e-8)
+            a, g = passes[-1]
+        heat.append(((alpha * g.relu()).sum((1, 2), keepdim=True) * a).sum(0).relu())
+    return torch.stack(heat)
+
+
+@pytest.mark.parametrize("method", ["grad_cam_plus_plus", "smooth_grad_cam_plus_plus"])
+def test_the_compatible_maps_follow_torchcams_rule(trained, method):
+    model, images, classes = trained
+    with torch.random.fork_rng():
+        expected = torchcam_rule(method, model, model.layer3, images, classes, seed=7)
+    found = maps.layer_maps(method, model, model.layer3, images, classes, torchcam_compat=True, seed=7)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12 * float(expected.max()))
+    correct = maps.layer_maps(method, model, model.layer3, images, classes, seed=7)
+    assert (maps.normalise_maps(found) - maps.normalise_maps(correct)).abs().max() > 0.01
+
+
+def test_eigen_cam_is_the_first_singular_vector_with_the_sign_of_the_channels_mean(trained):
+    model, images, classes = trained
+    found = maps.layer_maps("eigen_cam", model, model.layer3, images, classes)
+    features, _ = features_and_logits(model, model.layer3, images)
+    for heat, a in zip(found, features.detach(), strict=True):
+        _, singular, right = np.linalg.svd(a.flatten(1).T.numpy())
+        # Of maps that are not negative the first vector has no two signs.
+        np.testing.assert_allclose(heat, np.abs(a.flatten(1).T.numpy() @ right[0]).reshape(heat.shape), atol=1e-10)
+        assert heat.square().sum().sqrt().item() == pytest.approx(singular[0])
+    toy, place = Toy(torch.ones(1, 2, 1, 3)), torch.tensor([[[3.0, 0.0, -4.0]]], dtype=torch.float64)
+    image = torch.stack([torch.cat([place, 2 * place]), torch.cat([-place, place / 2]), torch.full((2, 1, 3), torch.nan).double()])
+    found = maps.layer_maps("eigen_cam", toy, toy.maps, image, torch.zeros(3, dtype=torch.int64))
+    # Rank one: the map is place times the length of (1, 2), or of (-1, 1/2) with its sign turned. An undefined image stays apart.
+    assert found[0, 0].tolist() == pytest.approx([3 * 5**0.5, 0, 0])
+    assert found[1, 0].tolist() == pytest.approx([0, 0, 4 * 1.25**0.5])
+    assert found[2].isnan().all()
+
+
+@pytest.mark.parametrize("channels", [1, 3, 999])
+@torch.no_grad()
+def test_score_cam_asks_the_strongest_channels(trained, channels):
+    model, images, classes = trained
+    found = maps.layer_maps("score_cam", model, model.layer3, images, classes, channels=channels)
+    for number, image in enumerate(images[:2]):
+        features, _ = features_and_logits(model, model.layer3, image[None])
+        strongest = sorted(features[0], key=lambda channel: -float((channel**2).sum()))[:channels]
+        scores = []
+        for channel in strongest:
+            mask = nn.functional.interpolate(channel[None, None], (32, 32), mode="bilinear")[0, 0]
+            mask = (mask - mask.min()) / (mask.max() - mask.min() + 1e-8)
+            scores.append(float(model((image * mask)[None])[0, classes[number]]))
+        weights = np.exp(scores) / np.exp(scores).sum()
+        expected = sum(weight * channel for weight, channel in zip(weights, strongest, strict=True))
+        torch.testing.assert_close(found[number], expected.relu(), rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("method", maps.GRADIENT_METHODS)
+@pytest.mark.parametrize("training", [True, False])
+def test_the_network_is_left_as_it_came_frozen_or_not_under_inference_mode(trained, method, training):
+    original, images, classes = trained
+    expected = maps.layer_maps(method, original, original.layer3, images, classes)
+    model = copy.deepcopy(original).train(training)
+    model.bn1.train(not training)
+    model.requires_grad_(False)
+    model.fc.weight.requires_grad_(True).grad = torch.ones_like(model.fc.weight)
+    before = state_of(model)
+    with torch.inference_mode():
+        found = maps.layer_maps(method, model, model.layer3, images.clone(), classes.clone())
+        made = resnet.build("resnet18", 5, stem="small", width=0.125, seed=0).double()  # weights that may enter no graph
+        made.load_state_dict(original.state_dict())
+    assert_same_state(state_of(model), before)
+    assert model.fc.weight.grad.eq(1).all()
+    assert not found.requires_grad
+    assert found.min() >= 0
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    torch.testing.assert_close(maps.layer_maps(method, made, made.layer3, images, classes), expected, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("run", ["features", *maps.GRADIENT_METHODS])
+def test_after_an_error_nothing_remains(run):
+    model, images = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), Broken()).train(), torch.randn(2, 3, 5, 5)
+    before = state_of(model)
+    with pytest.raises(RuntimeError, match=r"^broken head$"):
+        if run == "features":
+            features_and_logits(model, model[0], images)
+        else:
+            maps.layer_maps(run, model, model[0], images, torch.zeros(2, dtype=torch.int64))
+    assert_same_state(state_of(model), before)
+
+
+@pytest.mark.parametrize("method", BY_GRADIENT)
+def test_an_in_place_layer_behind_changes_nothing(method):
+    torch.manual_seed(0)
+    head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 3))
+    model = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(inplace=True), *head).double()
+    images, classes = torch.randn(4, 3, 7, 7).double(), torch.tensor([0, 1, 2, 0])
+    found, (features, _) = maps.layer_maps(method, model, model[0], images, classes), features_and_logits(model, model[0], images)
+    assert torch.equal(features, model[0](images))
+    model[1].inplace = False
+    torch.testing.assert_close(found, by_definition(method, model, model[0], images, classes), rtol=1e-9, atol=1e-12)
+
+
+def test_a_layer_that_is_called_twice_is_judged_by_its_last_output():
+    relu = nn.ReLU()
+    model = nn.Sequential(nn.Conv2d(3, 3, 3), relu, nn.Conv2d(3, 3, 1), relu, nn.AdaptiveAvgPool2d(1), nn.Flatten()).double()
+    images, classes = torch.randn(2, 3, 7, 7).double(), torch.tensor([1, 2])
+    found = maps.layer_maps("grad_cam", model, relu, images, classes)
+    torch.testing.assert_close(found, model[:4](images)[[0, 1], classes].detach() / 25, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("method", BY_GRADIENT)
+def test_nothing_for_the_class_gives_zeros_and_nan_stays(method):
+    model, images = Toy(-torch.ones(1, 2, 2, 2)), torch.ones(2, 2, 2, 2, dtype=torch.float64)
+    images[1, 0, 0, 0] = torch.nan
+    found = maps.layer_maps(method, model, model.maps, images, torch.zeros(2, dtype=torch.int64))
+    assert found[0].eq(0).all()
+    assert found[1].isnan().any()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"method": "cam"},
+            "CAM method 'cam' is unknown; choose one of grad_cam, grad_cam_plus_plus, smooth_grad_cam_plus_plus, layer_cam,",
+        ),
+        ({"method": "eigen_cam", "torchcam_compat": True}, "torchcam_compat is not for 'eigen_cam'; it is for grad_cam, "),
+        ({"classes": torch.zeros(2, dtype=torch.int64)}, "classes need one int64 for each of 1 images, got torch.int64 of shape (2,)"),
+        ({"classes": torch.zeros(1)}, "classes need one int64 for each of 1 images, got torch.float32 of shape (1,)"),
+        ({"classes": torch.tensor([1])}, "classes reach from 1 to 1; the network knows 0 to 0"),
+        ({"layer": nn.ReLU()}, "the layer ReLU is not called in the network's forward pass; choose one of its own modules"),
+        ({"layer": "aside"}, "the logits do not depend on the last output of the layer Identity; choose a layer before the head"),
+        ({"layer": ""}, "the layer Toy puts out (1, 1); a CAM needs (B, C, h, w)"),
+    ],
+)
+def test_refusals(changes, message):
+    model = Toy(torch.ones(1, 2, 2, 2))
+    given = {"method": "grad_cam", "layer": model.maps, "classes": torch.zeros(1, dtype=torch.int64)} | changes
+    if isinstance(given["layer"], str):
+        given["layer"] = model.get_submodule(given["layer"])
+    before = state_of(model)
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        maps.layer_maps(model=model, images=torch.ones(1, 2, 2, 2, dtype=torch.float64), **given)
+    assert_same_state(state_of(model), before)
+
+
+def test_layers_are_named_and_other_networks_are_traced_by_the_order_of_calls(trained):
+    class Other(nn.Module):
+        """Named against its order, with a ReLU that both resolutions share, and a branch that is never called."""
+
+        def __init__(self):
+            super().__init__()
+            self.z_first, self.unused = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(3, 4, 3)
+            self.a_second = nn.Sequential(nn.Conv2d(4, 4, 3, stride=2, padding=1), nn.BatchNorm2d(4))
+            self.relu, self.pool = nn.ReLU(), nn.AdaptiveAvgPool2d(1)
+
+        def forward(self, images):
+            return self.pool(self.relu(self.a_second(self.relu(self.z_first(images))))).flatten(1)
+
+    assert stage_layers(trained[0]) == {name: getattr(trained[0], name) for name in ("layer1", "layer2", "layer3", "layer4")}
+    assert named_layer(trained[0], "layer4.1.conv2") is trained[0].layer4[1].conv2
+    model = Other().double().train()
+    before = state_of(model)
+    # The last output of the ReLU is a small one, so it does not stand for the large resolution.
+    assert list(stage_layers(model)) == ["z_first", "relu"]
+    assert_same_state(state_of(model), before)
+    with pytest.raises(ValueError, match=r"^the network has no layer 'layer5'; it has conv1, bn1, relu, maxpool, layer1, "):
+        named_layer(trained[0], "layer5")
+    with pytest.raises(ValueError, match=r"^no module of Sequential puts out maps of more than one pixel for images of 8 pixels$"):
+        stage_layers(nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()), image_size=8)
+    for layer, message in ((nn.Conv2d(3, 3, 1), r"Conv2d is not called in the"), (trained[0].fc, r"Linear puts out shape \(6, 5\)")):
+        with pytest.raises(ValueError, match=f"^the layer {message}"):
+            features_and_logits(trained[0], layer, trained[1])

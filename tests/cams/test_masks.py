@@ -1,0 +1,358 @@
+"""Masks made by a machine: against the papers' steps written out, files of every kind, and scikit-learn."""
+
+import functools
+import re
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import safetensors.torch
+import sklearn.metrics
+import torch
+import torchvision
+from PIL import Image
+from torch import nn
+
+from helpers.cams import masks as machine
+from helpers.cams import overlap
+from helpers.data import synthetic
+from helpers.data.images import ImageSet
+from helpers.networks import resnet
+
+
+def spot(size, x0, y0, x1, y1, ground=60, light=200):
+    """A bright rectangle on a dim, slightly noisy ground: (1, 3, S, S) uint8 and its mask."""
+    mask = torch.zeros(1, size, size, dtype=torch.bool)
+    mask[:, y0:y1, x0:x1] = True
+    noise = torch.randint(0, 8, (1, 3, size, size), generator=torch.Generator().manual_seed(0))
+    return (torch.where(mask.unsqueeze(1), light, ground) + noise).to(torch.uint8), mask
+
+
+def within_variance(values, threshold):
+    """Otsu's other form: the variance that is left inside the two groups, which is to be least."""
+    return sum(((group - group.mean()) ** 2).sum() for group in (values[values <= threshold], values[values > threshold]))
+
+
+@pytest.mark.parametrize("levels", [3, 256, 100_000])
+def test_otsu_leaves_the_least_variance_within_the_groups(levels):
+    rng = np.random.default_rng(levels)
+    maps = np.where(rng.random((5, 12, 12)) < 0.3, rng.normal(0.7, 0.1, (5, 12, 12)), rng.normal(0.2, 0.1, (5, 12, 12)))
+    maps = np.round(maps * levels)
+    found = machine.otsu_thresholds(torch.as_tensor(maps))
+    for values, threshold in zip(maps, found.tolist(), strict=True):
+        left = {candidate: within_variance(values, candidate) for candidate in np.unique(values)[:-1]}
+        assert threshold in left
+        assert left[threshold] == pytest.approx(min(left.values()), rel=1e-9)
+
+
+def test_otsu_by_hand_and_whatever_the_scale():
+    maps = torch.tensor([[0.0, 1, 1, 9, 10], [5, 5, 5, 5, 5], [2, 2, 2, 2, 7]])
+    assert machine.otsu_thresholds(maps).tolist() == pytest.approx([1, float("nan"), 2], nan_ok=True)
+    assert machine.otsu_thresholds(-3 + 1e-6 * maps[:1]).item() == pytest.approx(-3 + 1e-6, abs=3e-7)
+    assert machine.otsu_thresholds(torch.ones(2, 1, 1)).isnan().all()
+
+
+def residual_by_loop(image):
+    """Hou and Zhang 2007 for one 64 x 64 image, with the mean and the Gaussian written out; up to the blur's cut at 4 sigma."""
+    grey = 0.299 * image[0].astype(float) + 0.587 * image[1] + 0.114 * image[2]
+    spectrum = np.fft.fft2(grey)
+    logarithm = np.log(np.abs(spectrum))
+    padded = np.pad(logarithm, 1, mode="edge")
+    mean = sum(padded[dy : dy + 64, dx : dx + 64] for dy in range(3) for dx in range(3)) / 9
+    salient = np.abs(np.fft.ifft2(spectrum / np.abs(spectrum) * np.exp(logarithm - mean))) ** 2
+    reach = np.arange(-10, 11)
+    kernel = np.exp(-(reach**2) / (2 * 2.5**2))
+    kernel /= kernel.sum()
+    for axis in (0, 1):
+        salient = np.apply_along_axis(lambda row: np.convolve(np.pad(row, 10, mode="edge"), kernel, mode="valid"), axis, salient)
+    return salient
+
+
+def test_the_spectral_residual_is_the_papers():
+    images, _ = spot(64, 10, 20, 25, 44)
+    found = machine.spectral_residual(images)
+    np.testing.assert_allclose(found[0], residual_by_loop(images[0].numpy()), rtol=1e-9)
+
+
+@pytest.mark.parametrize("size", [32, 64, 100])
+def test_a_spot_is_found_where_it_is(size):
+    images, truth = spot(size, size // 8, size // 4, size // 8 + size // 5, size // 4 + size // 5)
+    masks = machine.spectral_residual_masks(images)
+    assert masks.shape == truth.shape
+    assert masks.dtype == torch.bool
+    # The method answers to the spot's corners and edges, and its blur is half a spot wide.
+    assert masks[truth].float().mean() > 0.6
+    assert masks[~truth].float().mean() < 0.15
+    # Turned about, the image has its spot, and the mask with it, on the other side.
+    turned = machine.spectral_residual_masks(images.flip(3))
+    assert overlap.mask_iou(turned.flip(2), masks).item() > 0.95
+
+
+def test_scenes_are_marked_better_than_by_a_fixed_square_each_by_itself():
+    pixels, _, boxes = synthetic.scenes(len(synthetic.CLASS_NAMES), 4, 32, 0, "train")
+    truth = overlap.box_masks(torch.as_tensor(boxes), 32)
+    square = overlap.box_masks(torch.tensor([[[8, 8, 24, 24]]]), 32).expand_as(truth)
+    masks = machine.spectral_residual_masks(torch.as_tensor(pixels))
+    overlaps = [overlap.mask_iou(marked, truth).mean().item() for marked in (masks, square)]
+    assert overlaps[0] > overlaps[1] + 0.05
+    assert torch.equal(masks[5:6], machine.spectral_residual_masks(torch.as_tensor(pixels[5:6])))
+
+
+def test_an_image_of_one_colour_has_an_empty_mask():
+    images = torch.full((3, 3, 16, 16), 137, dtype=torch.uint8)
+    images[1] = 0
+    images[2, 0, 3:6, 3:6] = 255
+    assert machine.spectral_residual(images)[:2].eq(0).all()
+    assert machine.spectral_residual_masks(images).flatten(1).any(1).tolist() == [False, False, True]
+
+
+@pytest.mark.parametrize("images", [torch.zeros(1, 3, 4, 4), torch.zeros(1, 1, 4, 4, dtype=torch.uint8), torch.zeros(3, 4, 4).byte()])
+def test_other_images_are_refused(images):
+    message = f"images must be (N, 3, S, S) uint8, got {images.dtype} of shape {tuple(images.shape)}"
+    for provider in (machine.spectral_residual_masks, functools.partial(machine.network_masks, nn.Identity())):
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            provider(images)
+
+
+def write(path, array, mode=None, palette=False):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image = Image.fromarray(np.asarray(array), mode) if mode else Image.fromarray(np.asarray(array))
+    if palette:
+        image.putpalette([255, 255, 255] + [0, 0, 0] * 255)
+    image.save(path)
+
+
+def test_masks_are_read_by_path_or_last_part_in_the_order_of_the_names(tmp_path):
+    for number, name in enumerate(["train/a/00001.png", "train/b/00001.png", "train/b/v1.2.bmp", "x_3.gif"]):
+        write(tmp_path / name, np.eye(4, dtype=np.uint8)[number : number + 1].repeat(4, 0) * 9)
+    names = ["Data/train/x_3.JPEG", "train/b/00001", "train/a/00001.JPEG", "train/b/v1.2"]
+    masks = machine.masks_from_folder(tmp_path, names, 4)
+    assert masks.dtype == torch.bool
+    # One column each: the mask's number in the folder.
+    assert [mask.any(0).nonzero().flatten().tolist() for mask in masks] == [[3], [1], [0], [2]]
+    assert machine.masks_from_folder(tmp_path, [], 4).shape == (0, 4, 4)
+
+
+@pytest.mark.parametrize("kind", ["bool", "grey", "sixteen", "float", "colour", "transparent", "palette"])
+def test_every_kind_of_image_counts_what_is_not_zero(tmp_path, kind):
+    inside = np.zeros((6, 4), dtype=bool)
+    inside[:3, 2:] = True
+    if kind == "bool":
+        array = inside
+    elif kind in ("colour", "transparent"):
+        array = np.zeros((6, 4, 3 if kind == "colour" else 4), dtype=np.uint8)
+        array[inside, 2] = 1
+        array[..., 3:] = 255
+    else:
+        array = inside.astype({"sixteen": np.uint16, "float": np.float32}.get(kind, np.uint8))
+    write(tmp_path / ("m.tiff" if kind == "float" else "m.png"), array, palette=kind == "palette")
+    (mask,) = machine.masks_from_folder(tmp_path, ["m.jpg"], 12)
+    # From 6 x 4 to 12 x 12: every row twice, every column three times.
+    assert torch.equal(mask, torch.as_tensor(inside).repeat_interleave(2, 0).repeat_interleave(3, 1))
+
+
+def test_missing_masks_are_named_up_to_three(tmp_path):
+    write(tmp_path / "b.png", np.ones((2, 2), dtype=np.uint8))
+    with pytest.raises(FileNotFoundError, match=rf"^4 of 5 images have no mask in {re.escape(str(tmp_path))}, first a, c, \.\./b2$"):
+        machine.masks_from_folder(tmp_path, ["a", "b", "c", "../b2", "e"], 4)
+    with pytest.raises(FileNotFoundError, match=r"^the folder of masks .*nowhere does not exist; set it to the folder that holds one mask"):
+        machine.masks_from_folder(tmp_path / "nowhere", ["a"], 4)
+
+
+def test_masks_that_fit_twice_lie_outside_or_are_no_image_are_refused(tmp_path):
+    ones = np.ones((2, 2), dtype=np.uint8)
+    folder = tmp_path / "masks"
+    for name in ("one/a.png", "two/a.png", "b.png", "b.bmp", "c.png"):
+        write(folder / name, ones)
+    write(tmp_path / "outside.png", ones)
+    (folder / "link.png").symlink_to(tmp_path / "outside.png")
+    (folder / "text.png").write_text("no image")
+    for names, message in (
+        (["three/a"], r"^2 masks fit the image three/a, such as .*one/a.png and .*two/a.png$"),
+        (["b"], r"^2 masks fit the image b, such as .*b.bmp and .*b.png$"),
+        (["one/c", "two/c"], r"^the mask .*c.png fits several images; lay the masks in folders as the images are$"),
+        (["link"], r"^the mask .*link.png is a link that leaves the folder; copy the file into it$"),
+        (["text"], r"^the mask .*text.png is no readable image \(UnidentifiedImageError: "),
+    ):
+        with pytest.raises(ValueError, match=message):
+            machine.masks_from_folder(folder, names, 2)
+    # A name that would leave the folder as a path is only looked up, and is not there.
+    with pytest.raises(FileNotFoundError, match=r"have no mask"):
+        machine.masks_from_folder(folder, ["../outside"], 2)
+
+
+class Colours(nn.Module):
+    """Puts out chosen functions of the colours as logits, at half the resolution, with a batch norm that would drift in training."""
+
+    def __init__(self, weight, as_dict=False):
+        super().__init__()
+        self.norm, self.weight, self.as_dict = nn.BatchNorm2d(3, eps=0), torch.tensor(weight), as_dict
+
+    def forward(self, images):
+        maps = torch.einsum("bchw,kc->bkhw", self.norm(images)[:, :, ::2, ::2], self.weight)
+        return {"out": maps, "aux": None} if self.as_dict else maps
+
+
+@pytest.mark.parametrize(
+    ("weight", "as_dict"),
+    [([[1.0, 0, 0]], False), ([[0.0, 0, 0], [1, 0, 0], [-1, -1, -1]], True), ([[-1.0, 0, 0], [0.5, 0, 0]], False)],
+)
+def test_the_object_is_what_is_not_background(weight, as_dict):
+    images = torch.zeros(5, 3, 8, 8, dtype=torch.uint8)
+    images[:, 1:] = 255
+    images[:, 0, :, 4:] = 255
+    images[3, 0] = 0
+    network = Colours(weight, as_dict).train()
+    found = machine.network_masks(network, images, batch_size=2)
+    assert torch.equal(found, images[:, 0] > 0)
+    assert network.training
+    assert network.norm.num_batches_tracked == 0
+
+
+def test_other_outputs_are_refused_and_the_mode_is_put_back():
+    images = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
+    for network, found in ((nn.Flatten(), "shape (2, 48)"), (nn.MaxPool2d(2, return_indices=True), "a tuple")):
+        message = f"the network puts out {found}; masks need logits (B, K, h, w), or a dict that has them as 'out'"
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            machine.network_masks(network.train(), images)
+        assert network.training
+
+
+def test_weights_are_read_from_a_file_and_a_wrong_one_is_refused(tmp_path):
+    torch.manual_seed(0)
+    original = torchvision.models.get_model("lraspp_mobilenet_v3_large", weights=None, weights_backbone=None, num_classes=1).eval()
+    path = tmp_path / "weights.safetensors"
+    safetensors.torch.save_file(original.state_dict() | {"aux_classifier.0.weight": torch.zeros(1)}, path)
+    network = machine.segmentation_network("lraspp_mobilenet_v3_large", str(path), classes=1)
+    images = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        logits = original(resnet.normalise_images(images))["out"]
+    assert torch.equal(machine.network_masks(network, images), logits[:, 0] > 0)
+    with pytest.raises(
+        ValueError, match=r"weights.safetensors does not fit a lraspp_mobilenet_v3_large with 21 classes: size mismatch for "
+    ):
+        machine.segmentation_network("lraspp_mobilenet_v3_large", str(path))
+    with pytest.raises(
+        FileNotFoundError, match=r"^the weights .*none.pth do not exist; save the state dict of a lraspp_mobilenet_v3_large there"
+    ):
+        machine.segmentation_network("lraspp_mobilenet_v3_large", str(tmp_path / "none.pth"))
+    with pytest.raises(ValueError, match=r"^architecture 'u2net' is unknown; choose one of deeplabv3_mobilenet_v3_large, "):
+        machine.segmentation_network("u2net", str(path))
+
+
+@pytest.fixture
+def images():
+    """Five noisy images with a box each; the last has none."""
+    rng = np.random.default_rng(0)
+    pixels = torch.from_numpy(rng.integers(0, 256, (5, 3, 16, 16), dtype=np.uint8))
+    boxes = torch.tensor([[[2, 2, 10, 10]], [[0, 0, 16, 16]], [[4, 0, 8, 16]], [[1, 1, 3, 3]], [[0, 0, 0, 0]]], dtype=torch.int16)
+    return ImageSet(pixels, torch.zeros(5, dtype=torch.int64), boxes, tuple(f"a/{number}.jpg" for number in range(5)))
+
+
+OPENCV = ["spectral_residual_opencv", "fine_grained", "grab_cut"]
+
+
+@pytest.mark.parametrize("provider", OPENCV)
+def test_opencv_marks_a_spot_each_image_by_itself_and_nothing_where_nothing_is(provider, images):
+    pytest.importorskip("cv2.saliency", reason="the extra saliency is not installed")
+    pixels, truth = spot(64, 10, 20, 32, 44)
+    flat = torch.full((1, 3, 64, 64), 137, dtype=torch.uint8)
+    masks = machine.opencv_masks(provider, torch.cat([pixels, flat, pixels.flip(3)]))
+    assert masks[0][truth[0]].float().mean() > 2 * masks[0][~truth[0]].float().mean()
+    assert masks[1].float().mean() < 0.05
+    assert overlap.mask_iou(masks[2:].flip(2), masks[:1]).item() > 0.8
+    assert torch.equal(machine.opencv_masks(provider, pixels), masks[:1])
+    batch = ImageSet(pixels, images.labels[:1], images.boxes[:1], images.names[:1])
+    assert torch.equal(machine.make_masks(provider, batch), masks[:1])
+
+
+def test_our_spectral_residual_and_opencvs_see_the_same():
+    saliency = pytest.importorskip("cv2.saliency", reason="the extra saliency is not installed")
+    pixels, _, _ = synthetic.scenes(4, 6, 64, 0, "train")
+    ours = machine.spectral_residual(torch.as_tensor(pixels))
+    detector = saliency.StaticSaliencySpectralResidual_create()
+    for image, own in zip(pixels, ours.numpy(), strict=True):
+        theirs = detector.computeSaliency(np.ascontiguousarray(image.transpose(1, 2, 0)[..., ::-1]))[1]
+        assert np.corrcoef(own.ravel(), theirs.ravel())[0, 1] > 0.5
+
+
+@pytest.mark.parametrize("provider", OPENCV)
+def test_without_the_extra_a_provider_names_it(provider, images, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cv2", None)
+    message = (
+        f"saliency provider '{provider}' needs OpenCV with its contributed modules, which are not installed: pip install "
+        "'generalization-workbook[saliency]', or choose spectral_residual, which needs nothing"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        machine.make_masks(provider, images)
+
+
+def test_every_provider_gives_its_masks_in_the_order_of_the_images(images, tmp_path, monkeypatch):
+    found = machine.make_masks("spectral_residual", images)
+    assert torch.equal(found, machine.spectral_residual_masks(images.images))
+    assert found.any()
+    expected = torch.from_numpy(np.random.default_rng(1).random((5, 16, 16)) > 0.5)
+    for number, mask in enumerate(expected):
+        write(tmp_path / f"a/{number}.png", mask.numpy().astype(np.uint8) * 255)
+    assert torch.equal(machine.make_masks("folder", images, path=str(tmp_path)), expected)
+    asked = []
+    monkeypatch.setattr(machine, "segmentation_network", lambda *given: asked.append(given) or torch.nn.Conv2d(3, 1, 1))
+    assert machine.make_masks("network", images, path="w.pt", architecture="fcn_resnet50", classes=1).shape == (5, 16, 16)
+    assert asked == [("fcn_resnet50", "w.pt", 1)]
+
+
+@pytest.mark.parametrize(
+    ("provider", "message"),
+    [
+        ("magic", f"saliency provider 'magic' is unknown; choose one of {', '.join(machine.MASK_PROVIDERS)}"),
+        ("folder", "saliency provider 'folder' needs a path: the folder that holds one mask for each image"),
+        ("network", "saliency provider 'network' needs a path: the file of the network's weights"),
+    ],
+)
+def test_a_provider_that_cannot_work_is_refused(provider, message, images):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        machine.make_masks(provider, images)
+
+
+def test_quality_counts_pixels_of_images_whose_mask_is_not_empty(images):
+    masks = torch.from_numpy(np.random.default_rng(2).random((5, 16, 16)) > 0.5)
+    masks[1] = False
+    quality = machine.mask_quality(masks, images)
+    kept = [0, 2, 3, 4]
+    true = overlap.box_masks(images.boxes, 16)[kept].flatten().numpy()
+    called = masks[kept].flatten().numpy()
+    assert quality["pixel_accuracy"] == pytest.approx(sklearn.metrics.accuracy_score(true, called))
+    assert quality["mean_pixel_accuracy"] == pytest.approx(sklearn.metrics.balanced_accuracy_score(true, called))
+    assert quality["mean_iou"] == pytest.approx(sklearn.metrics.jaccard_score(true, called, average="macro"))
+    assert quality["frequency_weighted_iou"] == pytest.approx(sklearn.metrics.jaccard_score(true, called, average="weighted"))
+    assert (quality["images"], quality["dropped"]) == (5, 1)
+    boxed = machine.image_quality(masks, images)["iou"][:4]  # the last has no box
+    assert quality["box_iou"] == pytest.approx(boxed.mean())
+    assert quality["whole_image_floor"] == pytest.approx((0.25 + 1 + 0.25 + 4 / 256) / 4)
+    whole = machine.mask_quality(torch.ones(5, 16, 16, dtype=torch.bool), images)
+    assert whole["box_iou"] == pytest.approx(whole["whole_image_floor"])  # marking everything is the floor
+    nothing = machine.mask_quality(torch.zeros(5, 16, 16, dtype=torch.bool), images)
+    assert np.isnan(nothing["mean_iou"])
+    assert nothing["dropped"] == 5
+
+
+def test_each_image_is_compared_with_its_boxes(images):
+    masks = overlap.box_masks(images.boxes, 16)
+    masks[2] = False
+    masks[1, 8:] = False
+    table = machine.image_quality(masks, images)
+    np.testing.assert_allclose(table["iou"], [1, 0.5, 0, 1, np.nan])
+    assert table["empty"].tolist() == [False, False, True, False, True]
+    assert table["share"].tolist() == [0.25, 0.5, 0, 4 / 256, 0]
+    np.testing.assert_allclose(table["floor"], [0.25, 1, 0.25, 4 / 256, 0])
+    assert tuple(table["name"]) == images.names
+
+
+def test_examples_run_from_the_best_to_the_worst_evenly_by_rank():
+    values = np.random.default_rng(0).permutation(101) / 100
+    chosen = machine.from_best_to_worst(pd.DataFrame({"iou": [np.nan, *values]}))
+    assert [values[place - 1] for place in chosen] == [1, 0.75, 0.5, 0.25, 0]
+    few = pd.DataFrame({"iou": [0.2, np.nan, 0.9]})
+    assert machine.from_best_to_worst(few) == [2, 0]
+    assert machine.from_best_to_worst(few.iloc[:0]) == []

@@ -1,0 +1,123 @@
+"""Does a network need the object: networks of which it is known what they look at, image by image."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from helpers.cams.chance import derangements
+from helpers.measures import reliance
+from helpers.measures.evidence import MeasureSettings, score_with_images
+from helpers.measures.registry import of_families
+
+
+class Reader(nn.Module):
+    """Class 1 where some pixels are red, of the colours as they are; remembers what it was shown."""
+
+    def __init__(self, *places):
+        super().__init__()
+        self.places, self.seen = places, []
+
+    def forward(self, images):
+        self.seen.append(images)
+        red = sum((images[:, 0, y, x] > 127).float() for y, x in self.places) if self.places else torch.zeros(len(images))
+        return torch.stack([0.5 + 0 * red, red], 1)
+
+
+class ImageList(SimpleNamespace):
+    def __len__(self):
+        return len(self.labels)
+
+
+PLACES = ((1, 1), (6, 6))  # of the object: in the upper left, and in the lower right
+
+
+@pytest.fixture
+def images():
+    """Twelve dark images of 8 x 8: the object of every other one is upper left, those of class 1 have a red pixel in it and in a corner."""
+    labels, pixels = torch.arange(12) // 2 % 2, torch.randint(0, 60, (12, 3, 8, 8), generator=torch.Generator().manual_seed(0)).byte()
+    boxes = torch.zeros(12, 2, 4, dtype=torch.int16)
+    boxes[::2, 0], boxes[1::2, 1] = torch.tensor([0, 0, 4, 4]), torch.tensor([5, 5, 8, 8])
+    for image, label in enumerate(labels.tolist()):
+        pixels[image, 0, *PLACES[image % 2]] = pixels[image, 0, 0, 7] = 255 * label
+    return ImageList(images=pixels, labels=labels, boxes=boxes, names=tuple("abcdefghijkl"))
+
+
+def hits(network, images, batch_size=5):
+    return reliance.greyed_hits(network, images, lambda pixels: pixels.float(), "cpu", images.labels, batch_size)
+
+
+def scored(network, images):
+    given = {"network": network, "images": images, "normalise": lambda pixels: pixels.float(), "device": "cpu", "fused_network": network}
+    given |= {"initial_network": None, "logits": network(images.images.float())}
+    rows, values = score_with_images(of_families(["reliance"]), given, MeasureSettings(batch_size=4), ["reliance_values"])
+    return rows.set_index("measure"), values.get("reliance_values")
+
+
+def test_a_network_that_reads_one_pixel_of_the_object_loses_the_class_that_the_pixel_shows(images):
+    found, partners = hits(Reader(*PLACES), images), derangements(12, 1)[:, 0].numpy()
+    red, elsewhere = images.labels.numpy() == 1, partners % 2 != np.arange(12) % 2  # whether the other object is in the other corner
+    assert 0 < elsewhere[red].sum() < 6
+    assert found["box"].tolist() == (~red).tolist()
+    assert found["control"].tolist() == (~red | elsewhere).tolist()
+    assert found["outside"].all()
+    table, values = scored(Reader(*PLACES), images)
+    assert table.loc["object_reliance", "value"] == pytest.approx((red & elsewhere).mean())
+    assert table.loc["box_only_accuracy", "value"] == 1
+    assert values["object_reliance"].tolist() == (red & elsewhere).tolist()
+    assert values["correct_box_greyed"].tolist() == (~red).tolist()
+
+
+def test_a_network_that_reads_only_the_border_needs_no_object_and_has_nothing_from_the_box(images):
+    images.boxes[1, 1], images.boxes[2, 0] = torch.tensor([4, 5, 8, 8]), torch.tensor([0, 1, 4, 4])
+    table, _ = scored(Reader((0, 7)), images)
+    assert table.loc["object_reliance", "value"] == 0
+    assert table.loc["box_only_accuracy", "value"] == 0.5  # class 0, which it says of every grey corner
+
+
+def test_a_network_that_ignores_the_image_gives_0_and_as_much_from_the_box_as_from_all(images):
+    table, _ = scored(Reader(), images)
+    assert table["value"].tolist() == [0, 1, 0]
+    images.labels = torch.ones(12, dtype=torch.int64)  # it is never right: a share of nothing
+    table, _ = scored(Reader(), images)
+    assert np.isnan(table.loc["box_only_accuracy", "value"])
+    assert table.loc["box_only_accuracy", "reason"] == "undefined"
+
+
+def test_what_is_greyed_has_the_mean_colour_and_nothing_else_changes(images):
+    images.boxes[0, 1] = torch.tensor([3, 3, 6, 5])  # two boxes that overlap: their union
+    network = Reader(*PLACES)
+    hits(network, images, batch_size=12)
+    partner = int(derangements(12, 1)[0, 0])
+    masks = torch.zeros(12, 8, 8, dtype=torch.bool)
+    for image, corners in enumerate(images.boxes.tolist()):
+        for x0, y0, x1, y1 in corners:
+            masks[image, y0:y1, x0:x1] = True
+    colour = images.images[0].float().mean((1, 2)).round()[:, None, None]
+    for shown, greyed in zip(network.seen, (masks[0], masks[partner], ~masks[0]), strict=True):
+        assert torch.equal(shown[0], torch.where(greyed, colour, images.images[0].float()))
+    assert masks[0].sum() == 16 + 6 - 1
+
+
+def test_an_image_that_is_all_box_or_has_none_is_undefined_and_counted_and_changes_no_other(images):
+    images.boxes[3, 0], images.boxes[4] = torch.tensor([-1, 0, 8, 9]), 0
+    found, kept = hits(Reader(*PLACES), images), [0, 1, 2, *range(5, 12)]
+    assert found.isna().all(axis=1).tolist() == [image in (3, 4) for image in range(12)]
+    fewer = ImageList(images=images.images[kept], labels=images.labels[kept], boxes=images.boxes[kept])
+    assert found.iloc[kept].to_numpy().tolist() == hits(Reader(*PLACES), fewer).to_numpy().tolist()
+    table, values = scored(Reader(*PLACES), images)
+    assert table.loc["images_without_reliance", "value"] == 2
+    assert np.isnan(values["object_reliance"][[3, 4]]).all()
+    assert table.loc["object_reliance", "value"] == pytest.approx((found["control"] - found["box"]).mean())
+
+
+def test_where_nothing_can_be_greyed_the_reason_is_said(images):
+    images.boxes[1:] = torch.tensor([0, 0, 8, 8])
+    assert set(scored(Reader(), images)[0]["reason"]) == {"1 of 12 images have a box that leaves room around it; two are needed"}
+    images.boxes[:] = 0
+    table, values = scored(Reader(), images)
+    assert table["value"].isna().all()
+    assert set(table["reason"]) == {"these images have no boxes"}
+    assert values is None

@@ -1,0 +1,149 @@
+"""A small report as notebooks leave it: 36 networks of three kinds of training, two measures, maps that look at the object or beside it."""
+
+import base64
+import io
+import sys
+import types
+from pathlib import Path
+from typing import NamedTuple
+
+import matplotlib.pyplot as plt
+import nbformat
+import numpy as np
+import pandas as pd
+from PIL import Image
+
+from helpers.files import write_json
+from helpers.statistics.draws import Draws
+from helpers.statistics.primary import kinds_table, primary_rows, primary_table
+from helpers.statistics.verdicts import gate_table, judged
+from helpers.training.config import RunConfig, cell_name, kind_name, run_id
+
+SIZE, SIDE = 16, 4
+HOSTILE = "<b>x</b>[y](http://z)"
+TITLES = {"iou": "IoU", "pointing_game": "pointing game", "mixup_accuracy": "mixup accuracy"}
+CLAIMS = [
+    {"claim": "IoU goes with a smaller gap", "measure": "iou", "question": "r_gap", "side": "below", "primary": True, "published": -0.89},
+    {"claim": HOSTILE, "measure": "pointing_game", "question": "r_gap_within_kinds", "side": "below"},
+]
+
+
+class KeptMaps(NamedTuple):
+    """What ``maps_kept.read_maps`` gives."""
+
+    model_ids: tuple[str, ...]
+    maps: np.ndarray  # (models, images, h, w) uint8
+    right: np.ndarray  # (models, images) bool
+    boxes: np.ndarray  # (images, M, 4)
+    labels: np.ndarray
+    image_size: int
+    thumbnails: list[bytes]
+    class_names: tuple[str, ...]
+
+
+def catalogue() -> pd.DataFrame:
+    """Three kinds of 12 runs; the gap differs between kinds, and within them with the learning rate."""
+    rows = []
+    for kind, (pretrained, augmentation) in enumerate([(True, True), (True, False), (False, False)]):
+        for number in range(12):
+            run = RunConfig(
+                architecture="resnet18",
+                pretrained=pretrained,
+                augmentation=augmentation,
+                batch_size=16,
+                learning_rate=0.001 * (1 + number),
+                weight_decay=0.0,
+                optimizer="adam",
+                data="d",
+                seed=number,
+            )
+            gap = 0.2 + 0.1 * kind + 0.004 * number
+            fit = {"train_accuracy": 0.85 + 0.005 * ((5 * number) % 12), "train_loss": 0.3 - 0.01 * ((7 * number) % 12)}
+            facts = {"model_id": f"{run_id(run)}@stop", "run_id": run_id(run), "cell": cell_name(run), "kind": kind_name(run)}
+            facts |= {"snapshot": "stop", "status": "complete", "stop_reason": "rules 1+2", "left_out": "", "device": "cpu", "epoch": 3}
+            rows.append(facts | fit | vars(run) | {"test_accuracy": fit["train_accuracy"] - gap, "gap": gap})
+    return pd.DataFrame(rows).sort_values("model_id", ignore_index=True)
+
+
+def measures(models: pd.DataFrame) -> pd.DataFrame:
+    """IoU that knows nothing of the gap, a pointing game that follows it, and mixup accuracy that is the gap but for a little."""
+    noise = np.random.default_rng(0).normal(size=(3, len(models)))
+    iou, pointing, mixup = 0.3 + 0.01 * noise[0], 0.9 - models["gap"] + 0.02 * noise[1], 1 - models["gap"] + 0.001 * noise[2]
+    return models.assign(iou=iou, pointing_game=pointing, mixup_accuracy=mixup)
+
+
+def tables() -> dict[str, pd.DataFrame]:
+    """The tables of the primary analysis, by the functions that notebook 04 calls."""
+    models = measures(catalogue())
+    rows = models[primary_rows(models)]
+    primary = primary_table(Draws(rows, draws=200), list(TITLES), permutations=199)
+    primary.insert(1, "title", [TITLES[name] for name in primary["measure"]])
+    gates = gate_table(rows, classes=4, floor=0.2, mask_areas={"iou": [0.8]}, beats_central_map={"iou": 0.0, "pointing_game": 1.0})
+    known = {"catalogue": models[catalogue().columns], "primary": primary, "kinds": kinds_table(rows), "gates": gates}
+    return known | {"claims": judged(CLAIMS, primary, primary, gates)}
+
+
+def kept_maps() -> KeptMaps:
+    """Six images with a box in a corner; the map of each network has its maximum in the box, or in the opposite corner."""
+    models, images = catalogue()["model_id"], 6
+    maps = np.zeros((len(models), images, SIDE, SIDE), np.uint8)
+    maps[::2, :, 0, 0], maps[1::2, :, -1, -1] = 255, 255
+    maps[:, :, 1, 1] = np.arange(0, 6 * images, 6)
+    thumbnail = io.BytesIO()
+    Image.fromarray(np.full((SIZE, SIZE, 3), 128, np.uint8)).save(thumbnail, "jpeg")
+    boxes = np.tile([[0, 0, 8, 8], [0, 0, 0, 0]], (images, 1, 1))
+    right = np.ones((len(models), images), bool)
+    return KeptMaps(tuple(models), maps, right, boxes, np.arange(images) % 4, SIZE, [thumbnail.getvalue()] * images, (HOSTILE, *"bcd"))
+
+
+def give_maps(monkeypatch) -> None:
+    """Let ``maps_kept.read_maps`` give these maps."""
+    module = types.ModuleType("helpers.scoring.maps_kept")
+    module.read_maps = lambda folder: kept_maps()
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+
+
+def write_report(folder: Path) -> Path:
+    """Write the report: tables, figures, story and an executed notebook."""
+    for name in ("tables", "figures", "story"):
+        (folder / name).mkdir(parents=True)
+    models = measures(catalogue())
+    for name, table in tables().items():
+        table.to_csv(folder / "tables" / f"{name}.csv", index=False)
+    long = models.melt("model_id", list(TITLES), "measure").assign(variant="")
+    long.to_parquet(folder / "tables/scores.parquet")
+    listed = [{"column": name, "measure": name, "variant": "", "title": title, "direction": 1} for name, title in TITLES.items()]
+    pd.DataFrame(listed).to_csv(folder / "tables/measures.csv", index=False)
+    epochs = pd.DataFrame({"epoch": [1, 2, 3], "train_loss": [2.0, 1.0, 0.5], "train_accuracy": [0.3, 0.6, 0.9]})
+    pd.concat([epochs.assign(run_id=name) for name in models["run_id"]]).to_parquet(folder / "tables/histories.parquet")
+    (folder / "tables/maps.npz").touch()
+    figure, ax = plt.subplots(figsize=(4, 3))
+    ax.plot(models["pointing_game"], models["gap"], "o")
+    for name in ("primary", "other"):
+        figure.savefig(folder / f"figures/04_baselines-{name}.png", dpi=80)
+    plt.close(figure)
+    _write_notebook(folder, (folder / "figures/04_baselines-other.png").read_bytes())
+    return folder
+
+
+def _write_notebook(folder: Path, picture: bytes) -> None:
+    alt, path = "Figure 4.1. Other.", "figures/04_baselines-other.png"
+    figure = {"kind": "figure", "name": "other", "path": path, "reading": "Points.", "alt": alt}
+    story = [{"kind": "parameters", "values": {"study": "made"}}, figure, {"kind": "provenance", "facts": {"commit": "abc"}}]
+    write_json(folder / "story/04_baselines.json", story)
+    image = {"image/png": base64.b64encode(picture).decode(), "text/plain": alt}
+    shown = [
+        nbformat.v4.new_output("display_data", image, metadata={"image/png": {"alt": alt}}),
+        nbformat.v4.new_output("display_data", {"text/markdown": f"**{alt}** Points."}),
+        nbformat.v4.new_output("display_data", {"text/html": "<table><tr><td>1</td></tr></table><code>tables/catalogue.csv</code>"}),
+        nbformat.v4.new_output("display_data", {"text/html": "<p onclick='x()'>kept</p><script>alert(1)</script><img src='http://z'>"}),
+        nbformat.v4.new_output("display_data", {"application/vnd.jupyter.widget-view+json": {"model_id": "x"}, "text/plain": "a bar"}),
+        nbformat.v4.new_output("stream", name="stdout", text="printed\n"),
+    ]
+    cells = [
+        nbformat.v4.new_markdown_cell("# 04 Score every measure\n\n**Question.** Which measure predicts the gap?"),
+        nbformat.v4.new_code_cell("if 1 < 2:\n    pass"),
+        nbformat.v4.new_markdown_cell("## What is *seen*\n\nThe pointing game, the pointing game again."),
+        nbformat.v4.new_code_cell("show()", outputs=shown),
+    ]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), folder / "04_baselines.ipynb")

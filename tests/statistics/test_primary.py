@@ -1,0 +1,100 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from helpers.statistics.correlations import design, partial_correlation, pearson
+from helpers.statistics.draws import Draws
+from helpers.statistics.prediction import FIT, saved_errors, with_fit
+from helpers.statistics.primary import ended_by_a_rule, kinds_table, primary_rows, primary_table
+from helpers.statistics.ranking import answers
+
+MEASURES = ["between", "within", "noise"]
+
+
+def study(seed=0, kinds=4):
+    """Kinds of training of eight runs: "between" goes with the gap between kinds alone, "within" within them alone."""
+    random = np.random.default_rng(seed)
+    kind = np.repeat(np.arange(kinds), 8)
+    n, level = len(kind), np.linspace(-1, 1, kinds)[kind]
+    own, accuracy = random.normal(size=n), random.uniform(0.82, 1, n)
+    gap = 0.4 + 0.1 * level + 0.02 * own + 0.3 * (accuracy - 0.9)
+    table = pd.DataFrame({"kind": [f"kind {k}" for k in kind], "cell": np.arange(n), "gap": gap, "train_accuracy": accuracy})
+    table = table.assign(train_loss=random.uniform(0.1, 0.5, n), test_accuracy=accuracy - gap, between=level + 0.1 * random.normal(size=n))
+    return table.assign(within=own + 0.3 * random.normal(size=n), noise=random.normal(size=n))
+
+
+def test_one_model_a_run_at_its_stop_with_right_labels_above_the_papers_accuracy():
+    rows = pd.DataFrame({"snapshot": ["stop", "first", "stop", "stop", "stop", "none"], "label_noise": [0, 0, 0.2, 0, 0, 0]})
+    rows = rows.assign(train_accuracy=[0.9, 0.9, 0.9, 0.8, 0.9, np.nan], gap=[0.3, 0.3, 0.3, 0.3, np.nan, np.nan])
+    assert primary_rows(rows).tolist() == [True] + [False] * 5  # 0.8 is to be exceeded, not reached
+
+
+def test_the_three_questions_are_answered_as_they_say():
+    models = with_fit(study())
+    draws = Draws(models, draws=300, seed=2)
+    table = primary_table(draws, MEASURES, permutations=199).set_index("measure")
+    x, gap = models[MEASURES].to_numpy(), models["gap"].to_numpy()
+    assert table["r_gap"].tolist() == pytest.approx([pearson(column, gap) for column in x.T])
+    given = design(models, ["kind"], FIT)
+    assert table["r_gap_within_kinds"].tolist() == pytest.approx(partial_correlation(x, gap, given).tolist())
+    # Given the fit, the gap is test accuracy with its sign turned: one question, said once.
+    assert table["r_gap_within_kinds"].tolist() == pytest.approx((-partial_correlation(x, models["test_accuracy"], given)).tolist())
+    assert set(table["n"]) == {32} and set(table["kinds"]) == {4} and set(table["level"]) == {0.95}
+    found = saved_errors(draws, MEASURES, design(models, (), FIT), "kind").set_index("measure")
+    pd.testing.assert_frame_equal(table[found.columns], found)
+    for question, held, within in (("r_gap", None, None), ("r_gap_within_kinds", given, "kind")):
+        expected = answers(draws, MEASURES, question, draws.permutations(199, within), held)[0]
+        assert all(table[name].tolist() == pytest.approx(values.tolist()) for name, values in expected.items())
+    assert table.loc["between", "r_gap_p"] == 1 / 200 and table.loc["between", "r_gap_within_kinds_p"] > 0.05
+    assert table.loc["within", "r_gap_p"] > 0.05 and table.loc["within", "r_gap_within_kinds_p"] == 1 / 200
+    assert table.loc["between", "saved_error_points"] > 3 > table.loc["within", "saved_error_points"]
+
+
+def test_looks_widen_every_interval_to_their_level():
+    draws = Draws(study(), draws=400)
+    once, thrice = (primary_table(draws, ["within"], permutations=9, looks=looks).iloc[0] for looks in (1, 3))
+    assert thrice["level"] == pytest.approx(1 - 0.05 / 3)
+    for name in ("r_gap", "r_gap_within_kinds", "saved_error_points", "error_with"):
+        assert thrice[f"{name}_low"] < once[f"{name}_low"] < once[f"{name}_high"] < thrice[f"{name}_high"]
+
+
+def test_within_kinds_p_holds_its_level_though_kinds_differ_in_spread():
+    """Networks from scratch spread farther than pretrained ones, in gap and measures: residuals must not leave their kind."""
+    small = {"kind": 0, None: 0}
+    for seed in range(300):
+        random = np.random.default_rng(seed)
+        x, gap = np.repeat([0.3, 0.3, 0.3, 3.0], 8) * random.normal(size=(2, 32)) + random.normal(size=(2, 4))[:, np.arange(32) // 8]
+        draws = Draws(study(seed).assign(x=x, gap=gap), draws=0, seed=seed)
+        for within in small:
+            rows = draws.permutations(99, within)
+            small[within] += answers(draws, ["x"], "r_gap", rows, design(draws.models, ["kind"]))[0]["r_gap_p"][0] < 0.05
+    assert 4 <= small["kind"] <= 27 < small[None]  # binomial(300, 0.05): outside with a chance below 0.3 %
+
+
+def test_one_kind_two_configurations_and_measures_that_say_nothing_are_undefined_and_no_more():
+    table = primary_table(Draws(study(kinds=1), draws=50), MEASURES, permutations=19).set_index("measure")
+    assert table["r_gap_within_kinds"].notna().all() and table.filter(like="error").isna().all(axis=None)
+    table = primary_table(Draws(study().iloc[[0, 8]], draws=50), MEASURES, permutations=19)
+    assert table.drop(columns=["measure", "n", "kinds", "level"]).isna().all(axis=None) and table["n"].tolist() == [2] * 3
+    odd = study().assign(absent=np.nan, constant=0.1, again=lambda t: t["within"])
+    odd["some"] = odd["within"].where(odd["kind"] < "kind 2")
+    table = primary_table(Draws(odd, draws=50), ["within", "again", "absent", "constant", "some"], permutations=19).set_index("measure")
+    assert table.loc[["absent", "constant"], ["r_gap", "r_gap_p", "r_gap_within_kinds", "r_gap_low"]].isna().all(axis=None)
+    pd.testing.assert_series_equal(table.loc["within"], table.loc["again"], check_names=False)
+    assert table.loc["some", "n"] == 16 and np.isnan(table.loc["some", "saved_error_points"])  # of two kinds
+    twice = pd.concat([study(), study()], ignore_index=True)  # the same models again, as repeats of their configurations
+    table, plain = (primary_table(Draws(models, draws=200), ["within"], permutations=9).iloc[0] for models in (twice, study()))
+    ends = ["r_gap", "r_gap_low", "r_gap_high", "r_gap_within_kinds"]
+    assert table[ends].tolist() == pytest.approx(plain[ends].tolist())
+
+
+def test_kinds_and_the_variance_between_them():
+    models = study().assign(stop_reason=["rules 1+2"] * 24 + ["epoch cap 60"] * 6 + ["loss is nan in epoch 3", None])
+    table = kinds_table(models)
+    assert table["kind"].tolist() == [f"kind {k}" for k in range(4)] and set(table["models"]) == {8}
+    assert table["ended_by_a_rule"].tolist() == [1, 1, 1, 0] and ended_by_a_rule(models).sum() == 24
+    own, gap = models[models["kind"] == "kind 1"], models["gap"]
+    assert table.loc[1, ["gap", "gap_least", "gap_most"]].tolist() == [own["gap"].median(), own["gap"].min(), own["gap"].max()]
+    assert table.loc[1, ["train_accuracy", "test_accuracy"]].tolist() == own[["train_accuracy", "test_accuracy"]].median().tolist()
+    means = np.repeat(gap.to_numpy().reshape(4, 8).mean(1), 8)
+    assert table["variance_between_kinds"].tolist() == pytest.approx([means.var() / gap.var(ddof=0)] * 4)

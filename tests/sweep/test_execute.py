@@ -1,0 +1,114 @@
+"""One execution: what it publishes, which GPU it has, how it fails, what its kernel dies with."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+
+import nbformat
+import psutil
+import pytest
+
+from helpers.sweep import execute
+from tests.sweep.conftest import KERNEL
+
+
+def staged(folder, name, files, outputs=()):
+    """What an execution leaves: the executed notebook and other files."""
+    folder.mkdir()
+    for file, text in files.items():
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_text(text)
+    cell = nbformat.v4.new_code_cell("1", outputs=list(outputs))
+    metadata = KERNEL | {"papermill": {"output_path": str(folder)}, "widgets": {"state": 1}}
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell], metadata=metadata), folder / f"{name}.ipynb")
+    return folder
+
+
+def test_what_is_published_is_what_the_execution_left_and_what_the_one_before_left_alone_goes(tmp_path):
+    reports = tmp_path / "reports"
+    bar = nbformat.v4.new_output("display_data", {"application/vnd.jupyter.widget-view+json": {"model_id": "x"}})
+    kept = nbformat.v4.new_output("stream", text="kept")
+    files = {"tables/a.csv": "1", "figures/b.png": "2", "tables/.x.csv.9.partial": "half"}
+    made = execute.publish(staged(tmp_path / "first", "01_a", files, [bar, kept]), reports, "01_a")
+    assert [str(path.relative_to(reports)) for path in made] == ["figures/b.png", "tables/a.csv", "01_a.ipynb"]
+    executed = nbformat.read(reports / "01_a.ipynb", as_version=4)
+    assert [output["output_type"] for output in executed.cells[0].outputs] == ["stream"] and "widgets" not in executed.metadata
+    assert executed.metadata.papermill.output_path == "01_a.ipynb"
+    (reports / "tables/mine.csv").write_text("of somebody else")
+    execute.publish(staged(tmp_path / "second", "01_a", {"tables/c.csv": "3"}), reports, "01_a")
+    left = sorted(str(path.relative_to(reports)) for path in reports.rglob("*") if path.is_file())
+    assert left == ["01_a.ipynb", "tables/c.csv", "tables/mine.csv"]
+
+
+@pytest.mark.parametrize("name", ["../../victim", "/etc/victim", "tables/../../victim", ""])
+def test_a_name_out_of_a_report_deletes_nothing_beside_it(tmp_path, name):
+    (tmp_path / "victim").write_text("stays")
+    (tmp_path / "reports/demo").mkdir(parents=True)
+    forged = {"cells": [], "metadata": {"workbook": {"files": [name]}}, "nbformat": 4, "nbformat_minor": 5}
+    (tmp_path / "reports/demo/01_a.ipynb").write_text(json.dumps(forged))
+    with pytest.raises(ValueError, match="leaves the folder"):
+        execute.publish(staged(tmp_path / "staging", "01_a", {}), tmp_path / "reports/demo", "01_a")
+    assert (tmp_path / "victim").read_text() == "stays"
+
+
+@pytest.mark.parametrize(("given", "names"), [("0,1", ["0", "1"]), ("", []), ("-1", []), ("GPU-5 , MIG-7", ["GPU-5", "MIG-7"])])
+def test_the_gpus_that_may_be_used_are_those_of_the_variable(monkeypatch, given, names):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+    assert execute.visible_gpus() == names
+
+
+def test_the_gpus_of_a_machine_are_counted_and_none_where_nothing_answers(monkeypatch, tmp_path):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert execute.visible_gpus() == []
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 'GPU 0: H200'\necho 'GPU 1: H200'\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    assert execute.visible_gpus() == ["0", "1"]
+
+
+def test_of_several_processes_each_has_a_device_of_its_own_until_it_ends(monkeypatch, tmp_path):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "a,b")
+    monkeypatch.setattr(execute.tempfile, "tempdir", str(tmp_path))
+    script = "from contextlib import ExitStack; from helpers.sweep import execute\n"
+    script += "stack = ExitStack(); print(execute.own_gpu(stack), flush=True); input()"
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    first = subprocess.Popen([sys.executable, "-c", script], env=environment, **pipes)
+    assert first.stdout.readline() == "a\n"
+    with ExitStack() as stack:
+        assert execute.own_gpu(stack) == "b"
+        first.kill()  # nothing is given back by hand
+        first.wait()
+        assert execute.own_gpu(stack) == "a"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert execute.own_gpu(ExitStack()) == ""
+
+
+def test_a_job_whose_asker_is_gone_is_not_done_and_one_that_dies_takes_its_kernel_along(tmp_path):
+    done = subprocess.run([sys.executable, "-m", "helpers.sweep.execute", "{}", "1"], capture_output=True, text=True)
+    assert done.returncode == 1 and "is gone" in done.stderr
+    source = "import time\ntime.sleep(600)"
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_markdown_cell("# Sleeps"), nbformat.v4.new_code_cell(source)], metadata=KERNEL
+    )
+    nbformat.write(notebook, tmp_path / "a.ipynb")
+    script = f"from pathlib import Path; from helpers.sweep import execute; place = Path({str(tmp_path)!r})\n"
+    script += "execute.run_papermill(str(place / 'a.ipynb'), place / 'b.ipynb', {}, place / 'now.json')"
+    process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL)
+    limit = time.monotonic() + 60
+    while not (tmp_path / "now.json").is_file() and time.monotonic() < limit:
+        time.sleep(0.05)
+    assert json.loads((tmp_path / "now.json").read_text()) == {"heading": "Sleeps", "bar": ""}
+    kernels = psutil.Process(process.pid).children()
+    process.kill()
+    process.wait()
+    assert kernels and psutil.wait_procs(kernels, timeout=10)[1] == []
+
+
+def test_progress_bars_are_read_as_tqdm_writes_them():
+    drawn = "runs:  25%|██▌       | 3/12 [00:10<00:30,  3.3s/it, epoch 4, loss 0.31]"
+    assert execute._BAR.findall(drawn) == ["3/12 [00:10<00:30,  3.3s/it, epoch 4, loss 0.31]"]
+    assert execute._BAR.findall("12/13 of all [see below") == []

@@ -1,0 +1,310 @@
+"""A study file becomes executions, or every fault that it has is told at once."""
+
+import json
+import random
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from helpers.files import PROJECT_ROOT, write_json
+from helpers.kappa import networks, probe
+from helpers.parameters import StudyError, declared
+from helpers.sweep import plan, relations
+from helpers.sweep.relations import relation_faults
+from helpers.sweep.study import digest_of, load_study, machine_faults, measure_faults
+from helpers.training import config
+from tests.conftest import TINY_STUDY
+from tests.sweep.conftest import write_notebook
+
+ONE = 'threshold: float = 0.1  # of the map\ncount: int = 3  # how many\nnames: list[str] = ["a"]  # which\nshard: str = ""  # share'
+TWO = 'other: int = 1  # else\ncount: int = 3  # how many\ndata_path: str = ""  # of files'
+CLAIM = {"claim": "small", "measure": "iou", "question": "r_gap", "side": "below"}
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A folder with three notebooks; gives a function that writes a study file and loads it."""
+    for name in ("notebooks", "params", "helpers/cams", "helpers/kappa"):
+        (tmp_path / name).mkdir(parents=True)
+    for stem, cell, source in (("01_one", ONE, "1"), ("02_two", TWO, "kappa"), ("04_four", TWO, "4")):
+        write_notebook(tmp_path / f"notebooks/{stem}.ipynb", cell, source)
+
+    def load(content, *overrides, name="mine"):
+        text = content if isinstance(content, str) else yaml.safe_dump(content, sort_keys=False)
+        (tmp_path / f"params/{name}.yaml").write_text(text)
+        return load_study(name, overrides, tmp_path)
+
+    load.root = tmp_path
+    return load
+
+
+def faults(project, content, *overrides):
+    with pytest.raises(StudyError) as caught:
+        project(content, *overrides)
+    return "\n".join(caught.value.faults)
+
+
+EACH = {"01_one": {}, "02_two": {}, "04_four": {}}
+
+
+def test_every_declared_parameter_has_a_value_and_what_is_nearer_wins(project):
+    study = project({"common": {"count": 5, "threshold": 1}, "notebooks": {"02_two": {"count": 6}, "01_one": None}}, "02_two.other=4")
+    first, second = study.executions
+    places = {"study": "mine", "work_dir": "work", "reports_dir": "reports"}
+    assert first.parameters == places | {"threshold": 1.0, "count": 5, "names": ["a"], "shard": ""}
+    assert second.parameters == places | {"other": 4, "count": 6, "data_path": ""}
+    assert (second.name, first.after, second.after) == ("02_two", (), ("01_one",))
+    assert (study.work, study.reports) == (project.root / "work/mine", project.root / "reports/mine")
+    assert project({"notebooks": EACH}).executions[2].after == ("02_two",)
+    assert project({"notebooks": {"01_one": {}, "04_four": {}}}).executions[1].after == ("01_one",)  # the nearest before the one it reads
+
+
+def test_all_faults_are_told_at_once_with_the_nearest_names(project):
+    content = {"common": {"cuont": 1}, "notebooks": {"01_one": {"treshold": 2, "count": "many"}, "03_three": {}}, "sweeps": 1}
+    text = faults(project, content | {"claims": [{"claim": 1}]}, "cuont=1", "03_x.count=1", "count", "02_two.count=[")
+    for part in (
+        *("common: unknown name 'cuont' (did you mean 'count'?)", "01_one: unknown name 'treshold' (did you mean 'threshold'?)"),
+        *("notebooks: unknown name '03_three'; valid: 01_one, 02_two, 04_four", "unknown name 'sweeps' (did you mean 'sweep'?)"),
+        *("01_one: count is 'many', and must be int (how many)", "claims: claim 1 has no measure", "--set cuont=1: unknown name"),
+        *("--set 03_x.count=1", "--set count: unknown name"),
+    ):
+        assert part in text, part
+    assert faults(project, {"notebooks": EACH}, "count=[") == "--set count=[: the value is not readable YAML"
+    assert "names none to run, of 01_one, 02_two, 04_four" in faults(project, {"common": {}})
+    assert faults(project, {"notebooks": EACH, "common": {"count": -1}}).endswith(
+        "mine.yaml, 01_one, 02_two, 04_four: count is -1, and -1 is not in [0, inf) (how many)"
+    )
+    assert "study is 'a', and must be 'mine', as its file" in faults(project, {"notebooks": EACH}, "study=a")
+
+
+@pytest.mark.parametrize(
+    ("claims", "told"),
+    [
+        ([CLAIM, CLAIM | {"side": "above"}], "two claims say 'small', one below and one above 0"),
+        ([CLAIM | {"question": "r"}], "choose one of r_gap"),
+        ([CLAIM | {"primary": True, "claim": str(number)} for number in range(4)], "4 claims are primary"),
+        ({"a": 1}, "write a list of mappings"),
+    ],
+)
+def test_claims_that_cannot_be_judged_are_told(project, claims, told):
+    assert told in faults(project, {"notebooks": EACH, "claims": claims})
+
+
+def test_a_claim_on_a_measure_that_does_not_exist_is_told_until_claims_are_kept():
+    for name in ("demo", "compact20"):
+        study = load_study(name)
+        assert measure_faults(study) == []
+    study.claims[0]["measure"] = "iou_c"
+    (told,) = measure_faults(study)
+    assert told.startswith(f"claim {study.claims[0]['claim']!r}: unknown measure 'iou_c' (did you mean 'iou")
+
+
+def test_every_combination_is_a_part_before_the_whole_and_shares_are_equal(project):
+    found = project({"notebooks": EACH, "sweep": {"01_one": {"names": ["b", ["c", "d"]], "count": [1, 2]}, "02_two": {"other": [7]}}})
+    parts = [(item.parameters["names"], item.parameters["count"]) for item in found.executions if item.notebook == "01_one" and item.part]
+    assert parts == [(["b"], 1), (["b"], 2), (["c", "d"], 1), (["c", "d"], 2)]
+    names = [item.name for item in found.executions]
+    assert names[4:] == ["01_one", "02_two-1-other7", "02_two", "04_four"] and len(set(names)) == 8
+    assert set(found.executions[4].after) == set(names[:4]) and found.executions[5].after == ("01_one",)
+    shares = project({"notebooks": EACH, "sweep": {"01_one": {"shard": 3}}}).executions[:3]
+    assert [item.parameters["shard"] for item in shares] == ["1/3", "2/3", "3/3"]
+    odd = project({"notebooks": EACH, "sweep": {"01_one": {"names": ["a/b", "../x", "y" * 300]}}}).executions[:3]
+    assert all("/" not in item.name and not item.name.startswith(".") and len(item.name) < 100 for item in odd)
+
+
+@pytest.mark.parametrize(
+    ("block", "told"),
+    [
+        ({"cuont": [1]}, "unknown name 'cuont' (did you mean 'count'?)"),
+        ({"count": 3}, "count is 3; write a list of values"),
+        ({"count": []}, "count is []; write a list"),
+        ({"count": [1, -1]}, "count is -1"),
+        ({"shard": 0}, "shard is 0; write"),
+        ({"shard": True}, "shard is True; write"),
+        ({"study": ["a"]}, "study is ['a']; write"),
+    ],
+)
+def test_faults_of_a_sweep_are_told(project, block, told):
+    assert told in faults(project, {"notebooks": EACH, "sweep": {"01_one": block}})
+
+
+def test_what_makes_a_notebook_run_again_is_what_it_declares_reads_and_imports(project):
+    def changed(*names):
+        before, study = {item.name: item.depends for item in before_all}, project(content)
+        return {
+            item.name: sorted(set(item.depends) - set(before[item.name])) for item in study.executions if item.depends != before[item.name]
+        }
+
+    root, content = project.root, {"notebooks": dict(EACH), "claims": [CLAIM]}
+    for name in ("cams/a.py", "kappa/b.py", "cams/c.txt"):
+        (root / "helpers" / name).write_text("1")
+    (root / "images.zip").write_bytes(b"1" * 100)
+    content["notebooks"]["02_two"] = {"data_path": "images.zip"}
+    before_all = project(content).executions
+    assert changed() == {}
+    (root / "helpers/cams/a.py").touch()
+    (root / "images.zip").touch()
+    assert changed() == {}
+    content["notebooks"]["01_one"] = {"threshold": 0.2}
+    assert changed() == {"01_one": ["threshold = 0.2"]}
+    content["notebooks"]["01_one"] = {}
+    content["claims"] = [CLAIM | {"side": "above"}]
+    assert list(changed()) == ["04_four"]  # which judges
+    content["claims"] = [CLAIM]
+    (root / "helpers/kappa/b.py").write_text("2")
+    assert list(changed()) == ["02_two"]  # which names the room
+    (root / "helpers/kappa/b.py").write_text("1")
+    (root / "images.zip").write_bytes(b"2" * 100)
+    assert list(changed()) == ["02_two"]
+    (root / "images.zip").write_bytes(b"1" * 100)
+    (root / "helpers/cams/a.py").write_text("2")
+    assert list(changed()) == ["01_one", "02_two", "04_four"]
+
+
+def test_a_study_that_extends_another_shares_its_work_and_changes_nothing_that_is_trained(project):
+    project({"notebooks": EACH, "claims": [CLAIM]})
+    further = project({"extends": "mine", "common": {"count": 3}, "notebooks": {"04_four": {"other": 9}}}, name="further")
+    assert (further.work.name, further.reports.name, further.claims) == ("mine", "further", [CLAIM])
+    assert [item.parameters["study"] for item in further.executions] == ["further"] * 3
+    with pytest.raises(StudyError, match=r"02_two: other is 9, and mine, whose images and runs it shares, has 1"):
+        project({"extends": "mine", "notebooks": {"02_two": {"other": 9}}}, name="further")
+
+
+def test_a_record_is_withdrawn_when_what_it_made_is_gone_or_changed(project):
+    study = project({"notebooks": EACH})
+    made, records = study.work / "data.json", study.work / "done/mine"
+    made.parent.mkdir(parents=True)
+    for number, content in enumerate(('{"made": {"data.json": "?"}}', '{"made": 1}', "[", "")):
+        made.write_text("1")
+        write_json(records / "01_one.json", {"made": {"data.json": digest_of(made)}})
+        (records / f"{number}.json").write_text(content)
+        study.withdraw_changed()
+        assert [path.name for path in records.iterdir()] == ["01_one.json"]
+        made.write_text("2") if number % 2 else made.unlink()
+        study.withdraw_changed()
+        assert list(records.iterdir()) == []
+
+
+def test_what_stands_in_the_way_on_this_machine_is_told(project):
+    study = project({"notebooks": EACH}, "data_path=nowhere.zip")
+    assert machine_faults(study, 0.0) == ["data_path is 'nowhere.zip', and nothing is there; give its place by --set data_path=..."]
+    (project.root / "work").write_text("a file")
+    told = machine_faults(project({"notebooks": EACH}), 1e9)
+    assert "work cannot be written, and mine has to go there" in told[0] and "GiB free, and 1e+09 are needed" in told[1]
+
+
+DEMO = {"data_source": "synthetic", "data_path": "", "class_ids": ["synthetic_disc", "synthetic_cross"]}
+MADE = {
+    "pretrained_weights": "made",
+    "pretrained_levels": [True],
+    "pretrain_data_source": "synthetic",
+    "pretrain_data_path": "",
+    "pretrain_class_ids": [],
+}
+UNSEEN = {"seen_classes": 0, "kappa_families": ["model set"], "unseen_class_ids": [], "unseen_fractions": [0.0], "unseen_path": ""}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (DEMO | {"data_source": "ilsvrc", "class_ids": []}, "data_path is empty, and data_source ilsvrc needs"),
+        (DEMO | {"class_ids": ["synthetic_disk", "synthetic_ring"]}, "class_ids names 'synthetic_disk', which is no class"),
+        (DEMO | {"data_source": "voc_folder", "data_path": "x"}, "which is no class of data_source voc_folder"),
+        (DEMO | {"class_ids": ["synthetic_disc"]}, "a classifier needs at least 2 classes"),
+        ({"images_per_class": 25, "training_sizes": [25, 100]}, "training_sizes is [25, 100], and images_per_class allows 25"),
+        (DEMO | MADE, "pretrain_class_ids shares synthetic_cross, synthetic_disc with class_ids"),
+        (DEMO | MADE | {"class_ids": []}, "pretrain_class_ids shares"),
+        (DEMO | MADE | {"pretrain_data_source": "voc_folder"}, "pretrain_data_path is empty"),
+        (
+            {"pretrained_weights": "IMAGENET1K_V1", "pretrained_levels": [True], "stem": "small", "width": 1},
+            "fit stem imagenet and width 1, not small and 1",
+        ),
+        (DEMO | UNSEEN | {"unseen_class_ids": ["synthetic_disc"]}, "unseen_class_ids shares synthetic_disc with class_ids"),
+        (DEMO | UNSEEN | {"seen_classes": 3}, "seen_classes is 3; the study has 2 classes"),
+        (DEMO | UNSEEN | {"seen_classes": 1}, "and the model set was trained on all of them"),
+        ({"kappa_families": ["RN50", "resnet18 w0.25"], "kappa_weights": "made"}, "published networks need published weights"),
+        (
+            {"saliency_providers": ["network"], "saliency_path": "", "checkpoints_path": ""},
+            "saliency_path is empty",
+        ),
+        ({"checkpoints_path": "mine", "images_path": ""}, "images_path is empty, and checkpoints_path needs"),
+        ({"blocks": [{"learning_rat": [1]}]}, "block 1, learning_rat: no such axis (did you mean 'learning_rate'"),
+        ({"blocks": [{}, {"repeat": 1}]}, "block 2, repeat: repeat is 1, and must be list[int]"),
+        ({"blocks": [{"architecture": ["vgg"]}], "architectures": ["resnet18"]}, "'vgg' is not one of ('resnet18'"),
+        ({"blocks": [{"batch_size": [8.5]}], "batch_sizes": [8]}, "must be list[int]"),
+        ({"targets": ["blur_0.7", "blur_0.70"]}, "names a shift twice"),
+    ],
+)
+def test_values_that_do_not_go_together_are_told(values, message):
+    (found,) = relation_faults(values)
+    assert message in found
+
+
+def test_what_goes_together_passes_and_what_is_not_declared_is_passed_over():
+    for values in (
+        {},
+        DEMO | MADE | {"pretrain_class_ids": ["synthetic_ring"]},
+        DEMO | MADE | {"pretrained_levels": [False]},
+        DEMO | UNSEEN,
+    ):
+        assert relation_faults(values) == []
+    assert relation_faults({"blocks": [{"repeat": [0, 1], "learning_rate": [0, 0.1]}], "targets": ["blur_0.7", "rotation_-9"]}) == []
+
+
+def test_the_steps_of_unseen_classes_that_can_be_had_are_those_of_the_probe():
+    given = DEMO | UNSEEN | {"unseen_class_ids": ["synthetic_ring", "synthetic_star"]}
+    assert relation_faults(given | {"unseen_fractions": [0.0, 0.333, 0.5]}) == []
+    (found,) = relation_faults(given | {"unseen_fractions": [0.4]})
+    with pytest.raises(ValueError, match=r"possible are (.*)$") as caught:
+        probe.class_steps([*given["class_ids"], *given["unseen_class_ids"]], 2, [0.4])
+    assert found == f"unseen_fractions has 0.4; {str(caught.value).partition('; ')[2]}"
+
+
+def test_rendered_classes_and_axes_are_those_of_the_modules_that_take_them():
+    from helpers.data import synthetic
+
+    assert tuple(f"synthetic_{name}" for name in synthetic.CLASS_NAMES) == relations.RENDERED
+    assert set(relations.AXIS_PARAMETERS) <= set(config.RunConfig.__dataclass_fields__)
+
+
+NOTEBOOKS = {path.stem: declared(path) for path in sorted((PROJECT_ROOT / "notebooks").glob("*.ipynb"))}
+ODD = [-1, 0, 1, 7, 0.5, 1e9, 10**30, float("nan"), float("inf"), "", "x", "a\0b", "x" * 5000, "1/2", True, None]
+ODD += [[], ["x"], [0], [1, 1], [[]], {}, {"a": 1}, [{}], [{"repeat": [1]}], "synthetic_disc", ["synthetic_disc"]]
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_a_study_with_an_odd_value_is_refused_by_its_name_or_taken_by_the_modules(seed, tmp_path):
+    draw, study = random.Random(seed), yaml.safe_load((PROJECT_ROOT / "params/demo.yaml").read_text())
+    stem = draw.choice(list(study["notebooks"]))
+    name = draw.choice(list(NOTEBOOKS[stem]))
+    place = draw.choice(
+        [study["notebooks"][stem], study["notebooks"][stem], study["common"], study.setdefault("sweep", {}).setdefault(stem, {})]
+    )
+    place[name] = draw.choice(ODD)
+    (tmp_path / "demo.yaml").write_text(yaml.dump(study, allow_unicode=True))
+    try:
+        executions = load_study(tmp_path / "demo.yaml").executions
+    except StudyError as found:
+        assert any(name in fault for fault in found.faults), found.faults
+        assert all(len(fault) < 1500 for fault in found.faults)
+        return
+    values = {name: value for item in executions for name, value in item.parameters.items()}
+    json.dumps(values, allow_nan=False)
+    if len(values["learning_rates"]) < 50:
+        plan.planned_runs(values)
+    networks.check_asked(values["kappa_families"], values["kappa_weights"], 6, 6)
+
+
+def test_the_tiny_study_passes_the_check(tmp_path):
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(TINY_STUDY))
+    assert len(load_study(tmp_path / "tiny.yaml").executions) == len(NOTEBOOKS)
+
+
+def test_a_misspelt_study_is_told_without_loading_anything_heavy():
+    script = "import sys; from helpers.sweep.cli import main; print(main(['demo', '--set', 'cam_treshold=1']),"
+    script += "sorted({'torch', 'papermill', 'pandas', 'matplotlib'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", script], cwd=PROJECT_ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "2 []"
+    assert "(did you mean 'cam_threshold' or" in done.stderr
