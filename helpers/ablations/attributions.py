@@ -10,18 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from helpers.cams import attribution, chance
-<<<<<<< HEAD
 from helpers.cams.maps import normalise_maps
 from helpers.scoring.store import Kept
 from helpers.statistics.correlations import kendall
 from helpers.statistics.draws import Draws, percentile_interval
-=======
-from helpers.cams.maps import closed_form_cam, normalise_maps
-from helpers.data.images import ImageSet
-from helpers.networks import hooks, resnet
-from helpers.report.style import count, interval
-from helpers.statistics.correlations import kendall, partial_correlation
->>>>>>> data
 from helpers.statistics.reliability import reliability
 
 CAM = "grad_cam"

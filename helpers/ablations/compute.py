@@ -15,13 +15,8 @@ from torch import Tensor, nn
 from helpers.ablations import attributions
 from helpers.cams import attribution, overlap
 from helpers.cams.maps import GRADIENT_METHODS, TORCHCAM_METHODS, closed_form_cam, closed_form_classifier, layer_maps, normalise_maps
-<<<<<<< HEAD
 from helpers.files import digest
 from helpers.measures import passes
-=======
-from helpers.cams.overlap import CountedBoxes, annotated
-from helpers.data.images import ImageSet
->>>>>>> data
 from helpers.networks import hooks, resnet
 from helpers.scoring.models import Model
 from helpers.scoring.scoring_set import ScoringSet
