@@ -112,9 +112,9 @@ def test_the_registry_refuses_a_name_twice_an_unknown_family_and_a_wrong_directi
     with pytest.raises(ValueError, match="'same' is there already"):
         enter(same)
     with pytest.raises(ValueError, match="family 'x' is unknown; choose one of localization"):
-        registry.measure("x", 1, "")(list)
+        registry.measure("x", 1, "")(network)
     with pytest.raises(ValueError, match="direction 2 must be"):
-        registry.measure("norms", 2, "")(dict)
+        registry.measure("norms", 2, "")(network)
 
 
 def test_the_network_is_in_eval_mode_while_scored_and_as_before_after(lists):
