@@ -26,6 +26,71 @@ class Mutant(NamedTuple):
 
 
 MUTANTS: list[Mutant] = []
+MUTANTS += [
+    Mutant(
+        "helpers/cams/chance.py",
+        "return scores[name] - scores[name + SHUFFLED]",
+        "return scores[name]",
+        "tests/measures/test_localization.py",
+    ),
+    Mutant("helpers/cams/chance.py", "argsort().unsqueeze(1) + 1 +", "argsort().unsqueeze(1) +", "tests/cams/test_chance.py"),
+    Mutant("helpers/cams/chance.py", "masks = values >= threshold", "masks = values > 1 - threshold", "tests/cams/test_chance.py"),
+    Mutant(
+        "helpers/cams/overlap.py",
+        "masks, rows, columns = values >= threshold,",
+        "masks, rows, columns = values > threshold,",
+        "tests/cams/test_overlap.py",
+    ),
+    Mutant(
+        "helpers/cams/maps.py", "squares / (2 * squares + total * cubes)", "squares / (squares + total * cubes)", "tests/cams/test_maps.py"
+    ),
+    Mutant("helpers/cams/maps.py", "shifted = maps - maps.amin((1, 2), keepdim=True)", "shifted = maps", "tests/cams/test_maps.py"),
+    Mutant("helpers/cams/detection.py", "np.maximum.accumulate(precision[:-1])", "precision[:-1]", "tests/cams/test_detection.py"),
+    Mutant(
+        "helpers/measures/reliance.py",
+        '(greyed_hits["control"] - greyed_hits["box"]).mean()',
+        '(greyed_hits["box"] - greyed_hits["control"]).mean()',
+        "tests/measures/test_reliance.py",
+    ),
+    Mutant("helpers/measures/prediction.py", "k = len(margins) // 10", "k = len(margins) // 5", "tests/measures/test_prediction.py"),
+    Mutant(
+        "helpers/measures/norms.py",
+        "2 * log(norms).sum() - 2 * log(margin)",
+        "2 * log(norms).sum() + 2 * log(margin)",
+        "tests/measures/test_norms.py",
+    ),
+    Mutant(
+        "helpers/measures/spectral.py",
+        "split.permute(0, 1, 2, 4, 6, 3, 5).flatten(2, 4)",
+        "split.permute(0, 1, 2, 4, 6, 3, 5)[:, :, :, 0, 0]",
+        "tests/measures/test_spectral.py",
+    ),
+    Mutant(
+        "helpers/measures/layers.py",
+        "(_copy(norm.running_var) + norm.eps).sqrt()",
+        "(_copy(norm.running_var) + norm.eps)",
+        "tests/measures/test_layers.py",
+    ),
+    Mutant("helpers/measures/noise.py", "torch.Generator().manual_seed(seed)", "torch.Generator()", "tests/measures/test_noise.py"),
+    Mutant(
+        "helpers/measures/sharpness.py",
+        "gradients[name].nan_to_num().sign()",
+        "-gradients[name].nan_to_num().sign()",
+        "tests/measures/test_sharpness.py",
+    ),
+    Mutant(
+        "helpers/measures/response.py",
+        "return float(2 * trapezoid(x - t, x))",
+        "return float(trapezoid(x - t, x))",
+        "tests/measures/test_response.py",
+    ),
+    Mutant(
+        "helpers/measures/unlabelled.py",
+        "(reached - round(accuracy * len(scores), 6)).abs().argmin()",
+        "(reached - round(accuracy * len(scores), 6)).argmin()",
+        "tests/measures/test_unlabelled.py",
+    ),
+]
 
 
 def fate(mutant: Mutant, project: Path) -> str:
