@@ -1,7 +1,7 @@
 """The overlap of one network under every choice that could have been made otherwise: method, class, layer, threshold, size."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
@@ -47,9 +47,7 @@ class AblationSettings:
     images: int = 48  # the first images, for what needs gradients, noise or other image sizes; 0 takes all
     methods: tuple[str, ...] = SAMPLED_METHODS  # at the last stage, beside Grad-CAM and Layer-CAM
     layers: tuple[str, ...] = ()  # by name, see ``hooks.named_layer``; none takes the last layer of every stage
-    noise_samples: int = 4  # of Smooth Grad-CAM++
-    noise_std: float = 0.3  # of Smooth Grad-CAM++, in units of the network's input
-    channels: int = 16  # of Score-CAM
+    noise: Mapping[str, float] = field(default_factory=dict)  # noise_samples, noise_std and channels of ``maps.layer_maps``
     scales: tuple[float, ...] = (0.5, 2.0)  # image sizes, as multiples of the study's
     attributions: tuple[str, ...] = attribution.ATTRIBUTIONS  # by Captum
     steps: int = 16  # of integrated gradients
@@ -255,17 +253,16 @@ def nearest_form(maps: Tensor, closed: ClosedForm) -> tuple[str, float]:
 
 def _jobs(given: Given, stage: Stage, settings: AblationSettings, size: int) -> Iterator[tuple[dict[str, Any], Maps]]:
     """What is to be computed, with the keys of its rows."""
-    options = {"noise_samples": settings.noise_samples, "noise_std": settings.noise_std, "channels": settings.channels}
     keys = {"formula": CORRECT, "layer": stage.name, "class_used": PREDICTED, "annotation": BOXES, "image_size": size}
     for method in settings.methods:
         used = NO_CLASS if method == "eigen_cam" else PREDICTED
-        yield keys | {"method": method, "class_used": used}, partial(_by_gradient, given, stage.layer, method, options)
+        yield keys | {"method": method, "class_used": used}, partial(_by_gradient, given, stage.layer, method, settings.noise)
         if method in TORCHCAM_METHODS:
-            compatible = options | {"torchcam_compat": True}
+            compatible = {**settings.noise} | {"torchcam_compat": True}
             yield keys | {"method": method, "formula": TORCHCAM}, partial(_by_gradient, given, stage.layer, method, compatible)
     named = {name: hooks.named_layer(given.network, name) for name in settings.layers}
     for (name, layer), method in product((named or hooks.stage_layers(given.network, size)).items(), LAYER_METHODS):
-        yield keys | {"method": method, "layer": name}, partial(_by_gradient, given, layer, method, options)
+        yield keys | {"method": method, "layer": name}, partial(_by_gradient, given, layer, method, settings.noise)
     for side in dict.fromkeys(max(8, round(scale * size)) for scale in settings.scales):
         if side != size:
             yield keys | {"method": "grad_cam", "image_size": side}, partial(_at_size, given, stage, side)
