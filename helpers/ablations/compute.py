@@ -187,22 +187,22 @@ def closed_form_scores(given: Given, masks: Mapping[str, Tensor], settings: Abla
     found, size = closed_form(given), given.images.images.shape[-1]
     right, scores, corrected = found.predicted.cpu() == given.images.labels, [], []
     inside = {BOXES: overlap.box_masks(given.images.boxes, size), **masks}
-    annotations = {name: overlap.annotated(made.to(given.device)) for name, made in inside.items()}
     for (method, formula, used), maps in found.maps.items():
         keys = {"method": method, "formula": formula, "layer": found.stage.name, "class_used": used, "image_size": size}
         of_paper = (method, formula, used) == (*CLOSED_FORMS[0], PREDICTED)
-        for name in annotations if of_paper else [BOXES]:
-            scores.append(overlap_rows(maps, annotations[name], right, settings.thresholds, **keys, annotation=name))
+        for name in inside if of_paper else [BOXES]:
+            scores.append(overlap_rows(maps, inside[name], right, settings.thresholds, **keys, annotation=name))
         corrected.append(corrected_row(maps, given, settings.threshold, **keys, annotation=BOXES))
     return {"scores": pd.concat(scores, ignore_index=True), "corrected": pd.concat(corrected, ignore_index=True)}
 
 
-def overlap_rows(maps: Tensor, inside: overlap.CountedBoxes, right: Tensor, thresholds: Sequence[float], **keys: str | int) -> pd.DataFrame:
+def overlap_rows(maps: Tensor, inside: Tensor, right: Tensor, thresholds: Sequence[float], **keys: str | int) -> pd.DataFrame:
     """IoU averaged over all images, those classified right (N,) bool, and the others: ``KEYS``, n images and iou.
 
     One row per threshold and subset. An image without an annotation is in no mean nor in n; NaN for a subset without a defined image.
     """
-    found = overlap.overlaps(maps, inside, thresholds)[0].masked_fill(inside.pixels() == 0, torch.nan).cpu().double()
+    found = overlap.overlaps(maps, inside.to(maps.device), thresholds)[0].cpu().double()
+    found[:, ~inside.flatten(1).any(1)] = torch.nan
     tables = []
     for subset, chosen in ((ALL_IMAGES, torch.ones_like(right)), (RIGHT, right), (WRONG, ~right)):
         values = found[:, chosen]
@@ -230,7 +230,7 @@ def sampled_scores(given: Given, settings: AblationSettings) -> dict[str, pd.Dat
     """
     closed, size = closed_form(given), given.images.images.shape[-1]
     right = closed.predicted.cpu() == given.images.labels
-    boxes = overlap.annotated(overlap.box_masks(given.images.boxes, size).to(given.device))
+    boxes = overlap.box_masks(given.images.boxes, size)
     scores, corrected = [], []
     for keys, maps_of in _jobs(given, closed.stage, settings, size):
         batches = zip(given.batches(), closed.predicted.split(_BATCH), strict=True)
