@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from helpers.locks import LockHolder
 
-from helpers.data.dataset import load_study_data
+from helpers.data.images import load_study_data
 from helpers.files import PROJECT_ROOT
 from helpers.training import catalogue, pool
 from helpers.training.config import run_id

@@ -14,7 +14,7 @@ import torch
 import yaml
 from PIL import Image
 
-from helpers.data import layouts
+from helpers.data import layouts, sources
 from helpers.files import PROJECT_ROOT
 from helpers.parameters import declared, parse_yaml, value_fault
 from helpers.sweep import plan
@@ -28,23 +28,23 @@ _SHARE, _EPOCHS = 0.6, 24  # of the time that training may take; at most, a run
 
 def look_at(path: Path) -> tuple[str, Counter, Counter, int]:
     """Layout, training images with boxes and test images by class, and the median shorter side, of a folder or zip (ValueError)."""
-    archive, found = layouts.open_archive(path), {}
-    for name, layout in layouts.LAYOUTS.items():
+    source, found = sources.open_source(path, PROJECT_ROOT / "work/unpacked"), {}
+    for name in (layouts.RECOGNISED, *layouts.WITH_BOXES):
         try:
-            records = layouts.with_names_in_utf8(layout.scan(archive, layouts.find_root(archive, name), ())).records
+            records = layouts.scan(source, name).records
         except ValueError:
             continue
-        found[name] = [item for item in records if item.split == "train" and item.annotation and item.annotation.boxes], records
+        found[name] = [item for item in records if item.split == "train" and item.boxes], records
     layout = max(found, key=lambda name: len(found[name][0]), default="")
     boxed, records = found.get(layout, ([], []))
     train = Counter(item.class_id for item in boxed)
     if sum(count >= _LEAST_IMAGES for count in train.values()) < 2:
-        shapes = "; ".join(item.shape for item in layouts.LAYOUTS.values())
+        shapes = "; ".join(shape for _, shape in layouts.LAYOUTS.values())
         raise ValueError(f"{path} has no 2 classes of {_LEAST_IMAGES} training images with boxes; looked for {shapes}")
     sides = []
     for item in boxed[:: max(1, len(boxed) // 200)]:
         try:
-            with Image.open(io.BytesIO(archive.read(item.name))) as image:
+            with Image.open(io.BytesIO(source.read(item.name))) as image:
                 sides.append(min(image.size))
         except Exception:  # readers of damaged files raise nearly every kind
             continue

@@ -16,7 +16,7 @@ import yaml
 
 from helpers.files import PROJECT_ROOT, inside, read_json
 from helpers.parameters import Parameter, StudyError, check_type, declared, near_names, parse_yaml, read_blocks, value_fault
-from helpers.statistics.claims import check_claims, claims_digest, kept_claims
+from helpers.statistics.claims import check_claims, check_primary, claims_digest, kept_claims
 from helpers.sweep.relations import relation_faults
 
 AFTER = {"02": "01", "03": "02", "04": "02", "05": "02", "06": "02", "07": "04"}  # what a notebook reads was made by this one
@@ -234,17 +234,23 @@ def _stamp(path: Path) -> str:
 
 
 def measure_faults(study: CheckedStudy) -> list[str]:
-    """Claims on measures that do not exist; claims that were kept before are known to be right, so that nothing heavy is loaded."""
-    try:
-        if kept_claims(study.work).digest == claims_digest(study.claims):
-            return []
-    except ValueError as fault:
-        return [str(fault)]
+    """Measures that are claimed of, or stated for the primary analysis, and do not exist; and claims that the study cannot answer."""
     from helpers.measures.registry import columns  # late: it loads torch
 
-    known = columns()["column"].tolist()
-    wrong = {claim["claim"]: claim["measure"] for claim in study.claims if claim["measure"] not in known}
-    return [f"claim {text!r}: unknown measure {name!r}{near_names(name, known)}" for text, name in wrong.items()]
+    known, named = columns()["column"].tolist(), {f"claim {claim['claim']!r}": [claim["measure"]] for claim in study.claims}
+    stated = [item.parameters["primary_measures"] for item in study.executions if "primary_measures" in item.parameters]
+    named |= {"primary_measures": list(dict.fromkeys(name for names in stated for name in names))}
+    faults = [
+        f"{where}: unknown measure {name!r}{near_names(name, known)}" for where, of in named.items() for name in of if name not in known
+    ]
+    try:
+        kept_claims(study.work)  # refuses claims that were altered where they are kept
+        for measures in stated:
+            check_primary(measures)
+            check_claims(study.claims, primary=measures)
+    except ValueError as fault:
+        faults.append(str(fault))
+    return faults
 
 
 def machine_faults(study: CheckedStudy, least_free: float = 1.0) -> list[str]:

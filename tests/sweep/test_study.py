@@ -4,6 +4,7 @@ import json
 import random
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -13,7 +14,7 @@ from helpers.kappa import networks, probe
 from helpers.parameters import StudyError, declared
 from helpers.sweep import plan, relations
 from helpers.sweep.relations import relation_faults
-from helpers.sweep.study import digest_of, load_study, machine_faults, measure_faults
+from helpers.sweep.study import CheckedStudy, Execution, digest_of, load_study, machine_faults, measure_faults
 from helpers.training import config
 from tests.conftest import TINY_STUDY
 from tests.sweep.conftest import write_notebook
@@ -92,13 +93,20 @@ def test_claims_that_cannot_be_judged_are_told(project, claims, told):
     assert told in faults(project, {"notebooks": EACH, "claims": claims})
 
 
-def test_a_claim_on_a_measure_that_does_not_exist_is_told_until_claims_are_kept():
-    for name in ("demo", "compact20"):
-        study = load_study(name)
-        assert measure_faults(study) == []
-    study.claims[0]["measure"] = "iou_c"
-    (told,) = measure_faults(study)
-    assert told.startswith(f"claim {study.claims[0]['claim']!r}: unknown measure 'iou_c' (did you mean 'iou")
+@pytest.mark.parametrize(
+    ("claims", "primary", "told"),
+    [
+        ([CLAIM | {"measure": "iou_c"}], ["iou"], "claim 'small': unknown measure 'iou_c' (did you mean 'iou"),
+        ([], ["iuo"], "primary_measures: unknown measure 'iuo' (did you mean 'iou'"),
+        ([], ["iou", "iou"], "the primary analysis has 2 measures, 1 of them different"),
+        ([CLAIM | {"question": "r_gap_within_kinds"}], ["iou_b"], "r_gap_within_kinds of iou, which is not in primary_measures (iou_b)"),
+    ],
+)
+def test_measures_that_cannot_be_judged_are_told_at_the_start(tmp_path, claims, primary, told):
+    study = CheckedStudy("x", tmp_path, "x", claims, [Execution("04_baselines", {"study": "x", "primary_measures": primary})])
+    (fault,) = measure_faults(study)
+    assert told in fault
+    assert measure_faults(replace(study, claims=[CLAIM], executions=[replace(study.executions[0], parameters={"study": "x"})])) == []
 
 
 def test_every_combination_is_a_part_before_the_whole_and_shares_are_equal(project):
