@@ -214,7 +214,7 @@ def _write_pages(job: Mapping[str, Any]) -> int:
 
     reports, work = Path(job["reports"]), Path(job["work"])
     write_json(reports / "published.json", {"study": job["study"], "notebooks": [*job["parameters"]], "parameters": job["parameters"]})
-    pages.write_pages(reports)
+    pages.write(reports)
     made = [*sorted(reports.glob("*.html")), reports / "published.json"]
     write_json(work / "done" / job["study"] / "pages.json", {"made": {os.path.relpath(path, work): digest_of(path) for path in made}})
     return 0
