@@ -33,7 +33,7 @@ _SIMPLE = (
         "pretrained_weights {pretrained_weights} fit stem imagenet and width 1, not {stem} and {width:g}; or take made",
     ),
     (
-        lambda v: v["kappa_weights"] in ("made", "random") and any(re.fullmatch(PUBLISHED_NETWORKS, name) for name in v["kappa_families"]),
+        lambda v: v["kappa_weights"] == "made" and any(re.fullmatch(PUBLISHED_NETWORKS, name) for name in v["kappa_families"]),
         "kappa_weights is {kappa_weights}, and kappa_families is {kappa_families}: published networks need published weights",
     ),
     (
