@@ -16,7 +16,7 @@ import yaml
 
 from helpers.files import PROJECT_ROOT, inside, read_json
 from helpers.parameters import Parameter, StudyError, check_type, declared, near_names, parse_yaml, read_blocks, value_fault
-from helpers.statistics.claims import check_claims, claims_digest, kept_claims
+from helpers.statistics.claims import check_claims, claims_digest
 from helpers.sweep.relations import relation_faults
 
 # The notebooks in the order in which they run, each with the one that made what it reads.
@@ -242,17 +242,16 @@ def _stamp(path: Path) -> str:
 
 
 def measure_faults(study: CheckedStudy) -> list[str]:
-    """Claims on measures that do not exist; claims that were kept before are known to be right, so that nothing heavy is loaded."""
-    try:
-        if kept_claims(study.work).digest == claims_digest(study.claims):
-            return []
-    except ValueError as fault:
-        return [str(fault)]
+    """Measures that do not exist, of claims and of the primary analysis, which are at most eight."""
+    primary = [(item.notebook, item.parameters["primary_measures"]) for item in study.executions if "primary_measures" in item.parameters]
+    asked = [(f"claim {claim['claim']!r}", claim["measure"]) for claim in study.claims]
+    asked += [(f"{stem}, primary_measures", name) for stem, names in primary for name in names]
+    if not asked:
+        return []
     from helpers.measures.registry import columns  # late: it loads torch
 
     known = columns()["column"].tolist()
-    wrong = {claim["claim"]: claim["measure"] for claim in study.claims if claim["measure"] not in known}
-    return [f"claim {text!r}: unknown measure {name!r}{near_names(name, known)}" for text, name in wrong.items()]
+    return [f"{where}: unknown measure {name!r}{near_names(name, known)}" for where, name in asked if name not in known]
 
 
 def machine_faults(study: CheckedStudy, least_free: float = 1.0) -> list[str]:
