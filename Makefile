@@ -30,17 +30,14 @@ sweep: setup ## run a study: make sweep STUDY=compact20 SET="--set data_path=...
 status: setup ## how far a study is, whoever runs it: make status STUDY=compact20 SET="the same as of its sweep"
 	@$(RUN) -m helpers.sweep $(STUDY) $(SET) --status
 
-findings: setup ## check every number of a study's FINDINGS.md against its tables: make findings STUDY=compact20
-	$(RUN) -m helpers.report.findings_page $(STUDY) $(SET)
+findings: setup ## check every number of a study's FINDINGS.md against its tables: make findings STUDY=compact20 (SET=--write writes it)
+	@$(RUN) -m helpers.report findings $(STUDY) $(SET)
 
 pages: setup ## write the pages of a study's report anew from what is published of it: make pages STUDY=compact20
-	$(RUN) -m helpers.report.pages $(STUDY) $(SET)
+	@$(RUN) -m helpers.report pages $(STUDY)
 
-share: ## pack a study's report with all that its pages need into one zip: make share STUDY=compact20
-	@test -f reports/$(STUDY)/index.html || { echo "reports/$(STUDY)/index.html is not there; run the study first" >&2; exit 2; }
-	@mkdir -p work/share && rm -f work/share/$(STUDY).zip
-	@$(PYTHON) -m zipfile -c work/share/$(STUDY).zip reports/$(STUDY) reports/assets
-	@echo "work/share/$(STUDY).zip: unpack it anywhere and open $(STUDY)/index.html"
+share: setup ## pack a study's report into one zip, without networks (SET=--checkpoints takes them): make share STUDY=compact20
+	@$(RUN) -m helpers.report share $(STUDY) $(SET)
 
 test: setup ## contract, unit and smoke tests
 	$(TESTS) --no-loadscope-reorder -m "not browser"

@@ -121,8 +121,6 @@ def value_fault(parameter: Parameter, value: Any) -> str:
     items = value if isinstance(value, list) else [value]
     if not items and parameter.default and name not in _EMPTY:
         return f"{told}, and must have at least one item"
-    if name == "primary_measures" and len(items) > 8:
-        return f"{told}, and of a primary analysis there are at most 8"
     if len(set(map(repr, items))) < len(items) and name not in ("pixel_mean", "pixel_std"):
         return f"{told}, and an item stands twice"
     for item in items:

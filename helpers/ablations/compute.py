@@ -1,10 +1,10 @@
-"""The overlap score of one network under every choice that could have been made otherwise: method, class, layer, threshold, size."""
+"""The overlap of one network under every choice that could have been made otherwise: method, class, layer, threshold, size."""
 
-import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
-from typing import NamedTuple
+from itertools import product
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -12,23 +12,30 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from helpers.ablations import attributions
 from helpers.cams import attribution, overlap
 from helpers.cams.maps import GRADIENT_METHODS, TORCHCAM_METHODS, closed_form_cam, closed_form_classifier, layer_maps, normalise_maps
-from helpers.cams.overlap import CountedBoxes, annotated
-from helpers.data.dataset import ImageSet
+from helpers.files import digest
+from helpers.measures import passes
 from helpers.networks import hooks, resnet
+from helpers.scoring.models import Model
+from helpers.scoring.scoring_set import ScoringSet
 
 CORRECT, TORCHCAM = "correct", "torchcam"  # formulas
 PREDICTED, TRUE, NO_CLASS = "predicted", "true", "none"  # classes that a map explains
 BOXES = "boxes"  # what it is compared with: annotated boxes, or masks by the name of their provider
 ALL_IMAGES, RIGHT, WRONG = "all", "correct", "wrong"  # images: all, those classified as labelled, the others
+CLOSED, SAMPLED, ATTRIBUTED = "closed", "sampled", "attributed"  # parts: all images in closed form, a few by gradients, by Captum
+UNTRAINED = "untrained"
 
 # What one forward pass gives in closed form; the first is the paper's. "cam" is the same as "grad_cam" here.
 CLOSED_FORMS = (("grad_cam", CORRECT), ("grad_cam_plus_plus", CORRECT), ("grad_cam_plus_plus", TORCHCAM), ("layer_cam", CORRECT))
 LAYER_METHODS = ("grad_cam", "layer_cam")  # at every layer
 SAMPLED_METHODS = tuple(method for method in GRADIENT_METHODS if method not in LAYER_METHODS)  # at the last stage
-KEYS = ["method", "formula", "layer", "class_used", "annotation", "image_size", "threshold", "subset"]
-OVERLAP_COLUMNS = [*KEYS, "n", "iou", "iou_b", "nearest", "difference", "seconds"]
+WAY = ["method", "formula", "layer", "class_used", "annotation", "image_size"]
+KEYS = [*WAY, "threshold", "subset"]
+_BATCH = 256  # images per pass; of what is drawn, the noise alone depends on it
+_VERSION = 1  # of the values
 
 
 @dataclass(frozen=True)
@@ -36,10 +43,10 @@ class AblationSettings:
     """Everything that decides the scores beside the network, its images and the machine's masks."""
 
     thresholds: tuple[float, ...]  # of the map, in (0, 1); the paper's is added
-    threshold: float = 0.1  # the paper's, at which single images are kept
+    threshold: float = 0.1  # the paper's
     images: int = 48  # the first images, for what needs gradients, noise or other image sizes; 0 takes all
     methods: tuple[str, ...] = SAMPLED_METHODS  # at the last stage, beside Grad-CAM and Layer-CAM
-    layers: tuple[str, ...] = ()  # by name, see layer_cams.named_layer; none takes the last layer of every stage
+    layers: tuple[str, ...] = ()  # by name, see ``hooks.named_layer``; none takes the last layer of every stage
     noise_samples: int = 4  # of Smooth Grad-CAM++
     noise_std: float = 0.3  # of Smooth Grad-CAM++, in units of the network's input
     channels: int = 16  # of Score-CAM
@@ -47,17 +54,69 @@ class AblationSettings:
     attributions: tuple[str, ...] = attribution.ATTRIBUTIONS  # by Captum
     steps: int = 16  # of integrated gradients
     seed: int = 0  # of the noise
-    batch_size: int = 256  # images per pass; of what is drawn, the noise alone depends on it
 
     def __post_init__(self) -> None:
-        """Put the paper's threshold among the sorted thresholds; refuse unknown methods and scales that are not positive."""
+        """Put the paper's threshold among the sorted thresholds."""
         object.__setattr__(self, "thresholds", tuple(sorted({*self.thresholds, self.threshold})))
-        if unknown := sorted(set(self.methods) - set(SAMPLED_METHODS)):
-            raise ValueError(f"methods {', '.join(unknown)} cannot be chosen; choose of {', '.join(SAMPLED_METHODS)}")
-        if unknown := sorted(set(self.attributions) - set(attribution.ATTRIBUTIONS)):
-            raise ValueError(f"attributions {', '.join(unknown)} are unknown; choose of {', '.join(attribution.ATTRIBUTIONS)}")
-        if not all(0 < scale < np.inf for scale in self.scales):
-            raise ValueError(f"scales {self.scales} must be positive multiples of the image size")
+
+    def parts(self, scored_on: ScoringSet, masks: Mapping[str, Tensor]) -> dict[str, dict[str, Any]]:
+        """What decides each part: other noise does not compute the closed forms again, nor other masks (told apart by pixels) the noise."""
+        options = asdict(self)
+        of_captum = {name: options.pop(name) for name in ("attributions", "steps")}
+        shared = {"images": scored_on.name, "threshold": self.threshold, "version": _VERSION}
+        pixels = {name: digest(np.packbits(made.numpy()).tobytes().hex()) for name, made in masks.items()}
+        return {
+            CLOSED: shared | {"thresholds": self.thresholds, "masks": pixels},
+            SAMPLED: {"settings": options} | shared,
+            ATTRIBUTED: of_captum | {"first": self.images} | shared,
+        }
+
+
+class Given(NamedTuple):
+    """A network in evaluation mode on its device, and images with how they become its input."""
+
+    network: nn.Module
+    images: Any
+    normalise: Callable[[Tensor], Tensor]
+    device: torch.device | str
+
+    def first(self, count: int) -> "Given":
+        """With the first images, which are the same of every model and in an order that was drawn; 0 takes all."""
+        return self._replace(images=self.images.subset(range(min(len(self.images), count or len(self.images)))))
+
+    def batches(self, size: int = _BATCH) -> Iterator[Tensor]:
+        """Pixels as floats in [0, 255], (B, 3, S, S) on the device."""
+        return (pixels.to(self.device).float() for pixels in self.images.images.split(size))
+
+    def input(self, pixels: Tensor) -> Tensor:
+        """Pixels as the network expects them."""
+        return hooks.prepared(pixels, self.normalise, self.device)
+
+
+def ablations_of(
+    model: Model,
+    data: Any,
+    parts: Sequence[str],
+    *,
+    settings: AblationSettings,
+    scored_on: ScoringSet,
+    masks: Mapping[str, Tensor],
+    device: str,
+) -> dict[str, dict[str, Any]]:
+    """Parts of a model's ablations, as ``Store.each`` takes them: ``closed_form_scores``, ``sampled_scores``, ``attribution_scores``."""
+    given = Given(model.load(device), scored_on.of(data), model.normalise, device)
+    found = {}
+    if CLOSED in parts:
+        found[CLOSED] = closed_form_scores(given, masks, settings)
+    if SAMPLED in parts:
+        found[SAMPLED] = sampled_scores(given.first(settings.images), settings)
+    if ATTRIBUTED in parts:
+        few = given.first(settings.images)
+        closed = closed_form(few)
+        maps = closed.maps[(*CLOSED_FORMS[0], PREDICTED)]
+        made = attributions.maps_by_captum(given.network, map(few.input, few.batches(16)), closed.predicted, settings)
+        found[ATTRIBUTED] = attributions.attribution_scores(maps, made, few.images, settings.threshold, device)
+    return found
 
 
 class Stage(NamedTuple):
@@ -69,34 +128,26 @@ class Stage(NamedTuple):
 
 
 @torch.inference_mode()
-def last_stage(network: nn.Module, images: ImageSet, device: torch.device | str) -> Stage:
-    """Find the layer whose maps are averaged and classified, see ``passes.last_maps_layer`` and ``maps.closed_form_classifier``.
-
-    Raises:
-        ValueError: there is none, or the closed form does not hold, as where the maps that are averaged are one pixel; what to change.
-    """
-    example = hooks.prepared(images.images[:1], resnet.normalise_images, device)
-    layer = hooks.last_maps_layer(network, example)
-    name = next(name for name, module in network.named_modules() if module is layer)
+def last_stage(given: Given) -> Stage:
+    """The layer whose maps are averaged and classified; ValueError where the closed form does not hold, as for maps of one pixel."""
+    example = given.input(given.images.images[:1])
+    layer = hooks.last_maps_layer(given.network, example)
+    name = next(name for name, module in given.network.named_modules() if module is layer)
     try:
-        return Stage(name, layer, closed_form_classifier(network, *hooks.features_and_logits(network, layer, example)))
+        return Stage(name, layer, closed_form_classifier(given.network, *hooks.features_and_logits(given.network, layer, example)))
     except ValueError as fault:
-        side = images.images.shape[-1]
-        told = f"the maps of {name}, the last of more than one pixel for images of {side} pixels, are not what the network averages"
         raise ValueError(
-            f"{told}, so there is nothing to ablate: {fault}. Leave this notebook out of the study, or give it last maps of more than one "
-            "pixel: a larger image_size (01), a stem that halves less or last_stride 1 (02)"
+            f"the maps of {name}, the last of more than one pixel for images of {given.images.images.shape[-1]} pixels, are not what the "
+            f"network averages, so there is nothing to ablate: {fault}. Leave this notebook out of the study, or give it last maps of more "
+            "than one pixel: a larger image_size (01), a stem that halves less or last_stride 1 (02)"
         ) from fault
 
 
 def closed_form_maps(method: str, formula: str, features: Tensor, classifier_weight: Tensor, classes: Tensor) -> Tensor:
-    """Compute normalised maps without a backward pass, see ``maps.closed_form_cam``: (B, h, w) in [0, 1).
+    """Normalised maps without a backward pass, see ``maps.closed_form_cam``: (B, h, w) in [0, 1).
 
     Grad-CAM++ as torchcam 0.4.0 computes it loses a division: alpha is g^2, so that a channel's weight, summed over its h w pixels, is
     ``h w (relu(W_ck) / (h w))^3``. The factor is kept because it decides how much the 1e-8 of the normalisation weighs.
-
-    Raises:
-        ValueError: an unknown method, or the formula of torchcam for another than Grad-CAM++.
     """
     if (method, formula) not in CLOSED_FORMS:
         known = ", ".join(f"{name} ({kind})" for name, kind in CLOSED_FORMS)
@@ -108,192 +159,168 @@ def closed_form_maps(method: str, formula: str, features: Tensor, classifier_wei
     return normalise_maps(torch.einsum("bk,bkhw->bhw", weights, features).relu())
 
 
-def swept(maps: Tensor, annotation: CountedBoxes, settings: AblationSettings) -> Tensor:
-    """Compute IoU and IoU-B at every threshold on the CPU: (2, T, B); NaN where the mask is empty, so that the image is dropped."""
-    found = torch.stack(overlap.overlaps(maps, annotation, settings.thresholds))
-    return found.masked_fill(annotation.pixels() == 0, torch.nan).cpu()
+class ClosedForm(NamedTuple):
+    """What one pass over images gives."""
 
-
-def summary(overlaps: Tensor, right: Tensor, settings: AblationSettings, seconds: float, **keys: str | int) -> pd.DataFrame:
-    """Average overlaps (2, T, N) over all images, those classified right (N,), and the others; undefined ones are in no mean nor in n.
-
-    Returns:
-        ``COLUMNS``, one row per threshold and subset; NaN for a subset without a defined image.
-    """
-    rows = []
-    for subset, chosen in ((ALL_IMAGES, torch.ones_like(right)), (RIGHT, right), (WRONG, ~right)):
-        values = overlaps[:, :, chosen].double()
-        defined = values.isfinite().sum(2)
-        means = (values.nan_to_num(0).sum(2) / defined).tolist()
-        for threshold, n, iou, iou_b in zip(settings.thresholds, defined[0].tolist(), *means, strict=True):
-            rows.append(keys | {"threshold": threshold, "subset": subset, "n": n, "iou": iou, "iou_b": iou_b, "seconds": seconds})
-    table = pd.DataFrame(rows)
-    return table.assign(**{"nearest": "", "difference": np.nan} | {name: table[name] for name in table})[OVERLAP_COLUMNS]
-
-
-class Scores(NamedTuple):
-    """What one pass over all images of a model gives."""
-
-    table: pd.DataFrame  # COLUMNS
-    single: pd.DataFrame  # one row per image: name, iou, iou_b, right, for the paper's method and threshold
+    stage: Stage
+    maps: dict[tuple[str, str, str], Tensor]  # (N, h, w) by method, formula and class
+    predicted: Tensor  # (N,)
 
 
 @torch.inference_mode()
-def closed_form_scores(
-    network: nn.Module, images: ImageSet, masks: Mapping[str, Tensor], settings: AblationSettings, device: torch.device | str
-) -> Scores:
-    """Score everything that one forward pass over all images of a model gives: methods, classes and thresholds at once.
+def closed_form(given: Given) -> ClosedForm:
+    """All maps in closed form, of the predicted and of the true class, by one pass."""
+    stage, parts, predicted = last_stage(given), {}, []
+    labels = given.images.labels.split(_BATCH)
+    for pixels, true in zip(given.batches(), labels, strict=True):
+        features, logits = hooks.features_and_logits(given.network, stage.layer, given.input(pixels))
+        predicted.append(logits.argmax(1))
+        for key, (used, classes) in product(CLOSED_FORMS, ((PREDICTED, predicted[-1]), (TRUE, true.to(given.device)))):
+            made = closed_form_maps(*key, features, stage.classifier.weight, classes)
+            parts.setdefault((*key, used), []).append(made)
+    return ClosedForm(stage, {key: torch.cat(maps) for key, maps in parts.items()}, torch.cat(predicted))
 
-    Args:
-        network: on ``device``; its mode and hooks are left as they came.
-        images: its training images, with the labels that it was fitted to ("true").
-        masks: (N, S, S) bool of the same images by the name of what made them. An image with an empty mask is dropped there.
-        settings: see there.
-        device: where the network is.
+
+def closed_form_scores(given: Given, masks: Mapping[str, Tensor], settings: AblationSettings) -> dict[str, pd.DataFrame]:
+    """Tables "scores" and "corrected" of all that one pass gives: methods, classes and thresholds at once.
+
+    masks: (N, S, S) bool of the same images by the name of what made them; an image with an empty mask is dropped there.
     """
-    stage, parts, seconds, right = last_stage(network, images, device), {}, {}, []
-    for start in range(0, len(images), settings.batch_size):
-        batch = slice(start, start + settings.batch_size)
-        started = time.perf_counter()
-        features, logits = hooks.features_and_logits(
-            network, stage.layer, hooks.prepared(images.images[batch], resnet.normalise_images, device)
-        )
-        labels, predicted = images.labels[batch].to(device), logits.argmax(1)
-        annotations = {BOXES: annotated(overlap.box_masks(images.boxes[batch].to(device), images.images.shape[-1]))}
-        annotations |= {provider: annotated(made[batch].to(device)) for provider, made in masks.items()}
-        right.append((predicted == labels).cpu())
-        forward = time.perf_counter() - started
-        for key in CLOSED_FORMS:
-            started = time.perf_counter()
-            for name, overlaps in _closed_form(key, features, stage.classifier.weight, predicted, labels, annotations, settings):
-                parts.setdefault((*key, *name), []).append(overlaps)
-            seconds[key] = seconds.get(key, 0.0) + forward + time.perf_counter() - started
-    joined, chosen = {key: torch.cat(values, 2) for key, values in parts.items()}, torch.cat(right)
-    fixed = {"layer": stage.name, "image_size": images.images.shape[-1]}
-    tables = [
-        summary(values, chosen, settings, seconds[method, formula], method=method, formula=formula, class_used=used, annotation=to, **fixed)
-        for (method, formula, used, to), values in joined.items()
-    ]
-    return Scores(pd.concat(tables, ignore_index=True), _single(joined, chosen, images.names, settings))
+    found, size = closed_form(given), given.images.images.shape[-1]
+    right, scores, corrected = found.predicted.cpu() == given.images.labels, [], []
+    inside = {BOXES: overlap.box_masks(given.images.boxes, size), **masks}
+    annotations = {name: overlap.annotated(made.to(given.device)) for name, made in inside.items()}
+    for (method, formula, used), maps in found.maps.items():
+        keys = {"method": method, "formula": formula, "layer": found.stage.name, "class_used": used, "image_size": size}
+        of_paper = (method, formula, used) == (*CLOSED_FORMS[0], PREDICTED)
+        for name in annotations if of_paper else [BOXES]:
+            scores.append(overlap_rows(maps, annotations[name], right, settings.thresholds, **keys, annotation=name))
+        corrected.append(corrected_row(maps, given, settings.threshold, **keys, annotation=BOXES))
+    return {"scores": pd.concat(scores, ignore_index=True), "corrected": pd.concat(corrected, ignore_index=True)}
 
 
-def _closed_form(
-    key: tuple[str, str],
-    features: Tensor,
-    weight: Tensor,
-    predicted: Tensor,
-    labels: Tensor,
-    annotations: dict[str, CountedBoxes],
-    settings: AblationSettings,
-) -> Iterator[tuple[tuple[str, str], Tensor]]:
-    maps = closed_form_maps(*key, features, weight, predicted)
-    looked = swept(maps, annotations[BOXES], settings)
-    yield (PREDICTED, BOXES), looked
-    for provider in [name for name in annotations if name != BOXES] if key == CLOSED_FORMS[0] else ():
-        yield (PREDICTED, provider), swept(maps, annotations[provider], settings)
-    wrong = (predicted != labels).nonzero().squeeze(1)  # elsewhere the two maps are the same
-    of_label = closed_form_maps(*key, features[wrong], weight, labels[wrong])
-    yield (TRUE, BOXES), looked.index_copy(2, wrong.cpu(), swept(of_label, annotations[BOXES].of(wrong), settings))
+def overlap_rows(maps: Tensor, inside: overlap.CountedBoxes, right: Tensor, thresholds: Sequence[float], **keys: str | int) -> pd.DataFrame:
+    """IoU averaged over all images, those classified right (N,) bool, and the others: ``KEYS``, n images and iou.
 
-
-def _single(joined: dict[tuple[str, ...], Tensor], right: Tensor, names: tuple[str, ...], settings: AblationSettings) -> pd.DataFrame:
-    at = settings.thresholds.index(settings.threshold)
-    iou, iou_b = joined[(*CLOSED_FORMS[0], PREDICTED, BOXES)][:, at].double().numpy()
-    return pd.DataFrame({"name": names, "iou": iou, "iou_b": iou_b, "right": right.numpy()})
-
-
-# (B, 3, S, S) normalised images, (B,) classes, a seed -> (B, h, w) maps.
-Maps = Callable[[Tensor, Tensor, int], Tensor]
-Job = tuple[dict[str, str | int], Maps]
-
-
-def sampled_images(images: ImageSet, settings: AblationSettings) -> ImageSet:
-    """Take the first of the images, which are the same of every model and in an order that was drawn."""
-    return images.subset(range(min(len(images), settings.images or len(images))))
-
-
-def sampled_scores(network: nn.Module, images: ImageSet, settings: AblationSettings, device: torch.device | str) -> pd.DataFrame:
-    """Score the methods that need gradients or noise at the last stage, Grad-CAM and Layer-CAM at every layer, and other image sizes.
-
-    Args:
-        network: on ``device``; modes, hooks and gradients are left as they came.
-        images: its training images.
-        settings: see there.
-        device: where the network is.
-
-    Returns:
-        ``compute.OVERLAP_COLUMNS``. At the last stage, nearest names the method and formula in closed form whose maps are nearest to
-        these, and difference the largest difference of a pixel of the normalised maps: near 0 the two methods coincide for this network.
+    One row per threshold and subset. An image without an annotation is in no mean nor in n; NaN for a subset without a defined image.
     """
-    images = sampled_images(images, settings)
-    stage = last_stage(network, images, device)
-    size = images.images.shape[-1]
-    batches = list(_batches(network, stage, images, settings, device))
-    right = torch.cat([(predicted == labels).cpu() for _, _, predicted, labels, _ in batches])
+    found = overlap.overlaps(maps, inside, thresholds)[0].masked_fill(inside.pixels() == 0, torch.nan).cpu().double()
     tables = []
-    for keys, maps_of in _jobs(network, stage, settings, size):
-        started, overlaps, differences = time.perf_counter(), [], []
-        for number, (pixels, boxes, predicted, _, closed) in enumerate(batches):
-            maps = normalise_maps(maps_of(pixels, predicted, settings.seed + number))
-            overlaps.append(swept(maps, boxes, settings))
-            if maps.shape == closed[CLOSED_FORMS[0]].shape:
-                differences.append([float((maps - other).abs().amax()) for other in closed.values()])
-        table = summary(torch.cat(overlaps, 2), right, settings, time.perf_counter() - started, **keys)
-        if differences and keys["layer"] == stage.name and keys["image_size"] == size:
-            largest = np.nan_to_num(np.max(differences, axis=0), nan=np.inf)
-            method, formula = CLOSED_FORMS[int(largest.argmin())]
-            table = table.assign(nearest=f"{method} ({formula})", difference=float(largest.min()))
-        tables.append(table)
-    return pd.concat(tables, ignore_index=True)
+    for subset, chosen in ((ALL_IMAGES, torch.ones_like(right)), (RIGHT, right), (WRONG, ~right)):
+        values = found[:, chosen]
+        n = values.isfinite().sum(1)
+        values = {"threshold": thresholds, "subset": subset, "n": n.numpy(), "iou": (values.nansum(1) / n).numpy()}
+        tables.append(pd.DataFrame(keys | values))
+    return pd.concat(tables, ignore_index=True)[[*KEYS, "n", "iou"]]
 
 
-def _batches(
-    network: nn.Module, stage: Stage, images: ImageSet, settings: AblationSettings, device: torch.device | str
-) -> Iterator[tuple[Tensor, CountedBoxes, Tensor, Tensor, dict[tuple[str, str], Tensor]]]:
-    """Pixels as floats in [0, 255], the boxes, predicted classes, labels, and the maps in closed form."""
-    for start in range(0, len(images), settings.batch_size):
-        batch = slice(start, start + settings.batch_size)
-        pixels = images.images[batch].to(device).float()
-        with torch.inference_mode():
-            features, logits = hooks.features_and_logits(network, stage.layer, _prepared(pixels))
-            predicted = logits.argmax(1)
-            closed = {key: closed_form_maps(*key, features, stage.classifier.weight, predicted) for key in CLOSED_FORMS}
-        boxes = annotated(overlap.box_masks(images.boxes[batch].to(device), images.images.shape[-1]))
-        yield pixels, boxes, predicted, images.labels[batch].to(device), closed
+def corrected_row(maps: Tensor, given: Given, threshold: float, **keys: str | int) -> pd.DataFrame:
+    """Means of the localization measures from which chance is taken off (``chance.CORRECTED``): one row with the ``WAY`` and n images."""
+    single = attributions.above_chance(maps, given.images, threshold, given.device)
+    return pd.DataFrame([keys | {"n": len(single)} | single.mean().to_dict()])
 
 
-def _prepared(pixels: Tensor) -> Tensor:
-    return resnet.normalise_images(pixels).contiguous(memory_format=torch.channels_last)
+Maps = Callable[[Tensor, Tensor, int], Tensor]  # of (B, 3, S, S) pixels, (B,) classes and a seed: (B, h, w)
 
 
-def _jobs(network: nn.Module, stage: Stage, settings: AblationSettings, size: int) -> Iterator[Job]:
-    """List what is to be computed, with the keys of its rows."""
+@torch.no_grad()
+def sampled_scores(given: Given, settings: AblationSettings) -> dict[str, pd.DataFrame]:
+    """Tables "scores" and "corrected" of what needs gradients or noise at the last stage, of every layer, and of other image sizes.
+
+    In "scores" nearest names the closed form whose maps are nearest to these, and difference the largest difference of a pixel of the
+    normalised maps: near 0 the two methods coincide for this network. "" and NaN at other layers and sizes.
+    """
+    closed, size = closed_form(given), given.images.images.shape[-1]
+    right = closed.predicted.cpu() == given.images.labels
+    boxes = overlap.annotated(overlap.box_masks(given.images.boxes, size).to(given.device))
+    scores, corrected = [], []
+    for keys, maps_of in _jobs(given, closed.stage, settings, size):
+        batches = zip(given.batches(), closed.predicted.split(_BATCH), strict=True)
+        made = [maps_of(pixels, classes, settings.seed + number) for number, (pixels, classes) in enumerate(batches)]
+        maps = normalise_maps(torch.cat(made))
+        at_last = keys["layer"] == closed.stage.name and keys["image_size"] == size
+        nearest, difference = nearest_form(maps, closed) if at_last else ("", np.nan)
+        scores.append(overlap_rows(maps, boxes, right, settings.thresholds, **keys).assign(nearest=nearest, difference=difference))
+        corrected.append(corrected_row(maps, given, settings.threshold, **keys))
+    return {"scores": pd.concat(scores, ignore_index=True), "corrected": pd.concat(corrected, ignore_index=True)}
+
+
+def nearest_form(maps: Tensor, closed: ClosedForm) -> tuple[str, float]:
+    """The closed form of the predicted class with the nearest maps, and the largest difference of a pixel to it."""
+    found = {f"{method} ({formula})": maps - closed.maps[method, formula, PREDICTED] for method, formula in CLOSED_FORMS}
+    largest = {name: float(values.nan_to_num(torch.inf).abs().amax()) for name, values in found.items()}
+    name = min(largest, key=largest.get)
+    return name, largest[name]
+
+
+def _jobs(given: Given, stage: Stage, settings: AblationSettings, size: int) -> Iterator[tuple[dict[str, Any], Maps]]:
+    """What is to be computed, with the keys of its rows."""
     options = {"noise_samples": settings.noise_samples, "noise_std": settings.noise_std, "channels": settings.channels}
     keys = {"formula": CORRECT, "layer": stage.name, "class_used": PREDICTED, "annotation": BOXES, "image_size": size}
     for method in settings.methods:
         used = NO_CLASS if method == "eigen_cam" else PREDICTED
-        yield keys | {"method": method, "class_used": used}, partial(_by_gradient, network, stage.layer, method, options)
+        yield keys | {"method": method, "class_used": used}, partial(_by_gradient, given, stage.layer, method, options)
         if method in TORCHCAM_METHODS:
             compatible = options | {"torchcam_compat": True}
-            yield keys | {"method": method, "formula": TORCHCAM}, partial(_by_gradient, network, stage.layer, method, compatible)
-    layers = {name: hooks.named_layer(network, name) for name in settings.layers} or hooks.stage_layers(network, size)
-    for name, layer in layers.items():
-        for method in LAYER_METHODS:
-            yield keys | {"method": method, "layer": name}, partial(_by_gradient, network, layer, method, options)
+            yield keys | {"method": method, "formula": TORCHCAM}, partial(_by_gradient, given, stage.layer, method, compatible)
+    named = {name: hooks.named_layer(given.network, name) for name in settings.layers}
+    for (name, layer), method in product((named or hooks.stage_layers(given.network, size)).items(), LAYER_METHODS):
+        yield keys | {"method": method, "layer": name}, partial(_by_gradient, given, layer, method, options)
     for side in dict.fromkeys(max(8, round(scale * size)) for scale in settings.scales):
         if side != size:
-            yield keys | {"method": "grad_cam", "image_size": side}, partial(_at_size, network, stage, side)
+            yield keys | {"method": "grad_cam", "image_size": side}, partial(_at_size, given, stage, side)
 
 
 def _by_gradient(
-    network: nn.Module, layer: nn.Module, method: str, options: dict[str, int | float | bool], pixels: Tensor, classes: Tensor, seed: int
+    given: Given, layer: nn.Module, method: str, options: Mapping[str, Any], pixels: Tensor, classes: Tensor, seed: int
 ) -> Tensor:
-    return layer_maps(method, network, layer, _prepared(pixels), classes, seed=seed, **options)
+    return layer_maps(method, given.network, layer, given.input(pixels), classes, seed=seed, **options)
 
 
-@torch.inference_mode()
-def _at_size(network: nn.Module, stage: Stage, side: int, pixels: Tensor, classes: Tensor, seed: int) -> Tensor:
-    """Compute Grad-CAM of images of another size, for the class that is predicted at that size."""
+def _at_size(given: Given, stage: Stage, side: int, pixels: Tensor, classes: Tensor, seed: int) -> Tensor:
+    """Grad-CAM of images of another size, for the class that is predicted at that size."""
     resized = F.interpolate(pixels, size=(side, side), mode="bilinear", antialias=True, align_corners=False)
-    features, logits = hooks.features_and_logits(network, stage.layer, _prepared(resized))
+    features, logits = hooks.features_and_logits(given.network, stage.layer, given.input(resized))
     return closed_form_cam("grad_cam", features, stage.classifier.weight, logits.argmax(1))
+
+
+def untrained_models(catalogue: pd.DataFrame, classes: int, count: int, seed: int) -> list[Model]:
+    """Networks with the initial weights of a seed, so many of every architecture of a catalogue, in its form; Du et al. take 50."""
+    forms = catalogue[["architecture", "stem", "width", "last_stride"]].drop_duplicates("architecture").to_dict("records")
+    return [
+        Model(
+            model_id=f"{'-'.join(map(str, form.values()))}-{number}",
+            load=partial(_untrained, classes, number, form),
+            facts={"architecture": form["architecture"], "seed": number},
+        )
+        for form, number in product(forms, range(seed, seed + count))
+    ]
+
+
+def _untrained(classes: int, seed: int, form: Mapping[str, Any], device: torch.device | str) -> nn.Module:
+    network = resnet.build(form["architecture"], classes, **{name: form[name] for name in ("stem", "width", "last_stride")}, seed=seed)
+    return network.to(device, memory_format=torch.channels_last).eval()
+
+
+def some_images(images: Any, count: int, seed: int) -> Any:
+    """At most so many images, seeded and in their order; 0 takes all."""
+    return images.subset(np.sort(np.random.default_rng(seed).permutation(len(images))[: count or None]))
+
+
+def untrained_scores(
+    model: Model, data: Any, parts: Sequence[str], *, images: int, threshold: float, seed: int, scored_on: ScoringSet, device: str
+) -> dict[str, dict[str, pd.DataFrame]]:
+    """Accuracies, gap and overlap of a network that learnt nothing; Du et al. 2024, Table 5. The seed chooses test images."""
+    given = Given(model.load(device), scored_on.of(data), model.normalise, device).first(images)
+    row: dict[str, Any] = dict(model.facts)
+    example = given.input(given.images.images[:1])
+    for name, part in (("train", given.images), ("test", some_images(data.test, images, seed))):
+        found = passes.forward_pass(given.network, part, given.normalise, device, example, "grad_cam", _BATCH)
+        row |= {f"{name}_accuracy": float((found.logits.argmax(1) == part.labels).double().mean()), f"{name}_images": len(part)}
+        if name == "train":
+            size = part.images.shape[-1]
+            iou = overlap.iou_and_iou_b(passes.maps(found), part.boxes, size, threshold)[0]
+            above = attributions.above_chance(passes.maps(found), part, threshold, device)
+            row |= {"iou": float(iou.double().nanmean())} | above.mean().to_dict()
+    table = pd.DataFrame([row]).eval("gap = train_accuracy - test_accuracy")
+    return {part: {"scores": table} for part in parts}

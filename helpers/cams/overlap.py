@@ -1,7 +1,6 @@
 """Overlap of class activation maps with annotated boxes: heat map to mask to IoU and IoU-B (Du et al. 2024), at many thresholds at once."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -62,81 +61,40 @@ def mask_iou(a: Tensor, b: Tensor) -> Tensor:
 
 def iou_and_iou_b(maps_normalised: Tensor, boxes: Tensor, size: int, threshold: float = 0.1) -> tuple[Tensor, Tensor]:
     """Overlap of where the network looks with the boxes, by pixel (IoU) and by bounding rectangle (IoU-B), see ``overlaps``: two (B,)."""
-    iou, iou_b = overlaps(maps_normalised, annotated(box_masks(boxes, size)), [threshold])
+    iou, iou_b = overlaps(maps_normalised, box_masks(boxes, size), [threshold])
     return iou[0], iou_b[0]
 
 
-class CountedBoxes(NamedTuple):
-    """Masks of images, counted once for any number of maps."""
-
-    inside: Tensor  # (B, S, S) bool
-    before: Tensor  # (B, S + 1, S + 1) int32, annotated pixels in the first y rows and x columns
-
-    def of(self, images: Tensor | slice) -> "CountedBoxes":
-        """Take some images."""
-        return CountedBoxes(self.inside[images], self.before[images])
-
-    def pixels(self) -> Tensor:
-        """Count the annotated pixels of each image: (B,) int32."""
-        return self.before[:, -1, -1]
-
-
-def annotated(masks: Tensor) -> CountedBoxes:
-    """Prepare masks of any shape, of boxes or made by a machine: (B, S, S) bool."""
-    return CountedBoxes(masks, F.pad(masks.cumsum(1, dtype=torch.int32).cumsum(2, dtype=torch.int32), (1, 0, 1, 0)))
-
-
-def overlaps(maps_normalised: Tensor, annotation: CountedBoxes, thresholds: Sequence[float]) -> tuple[Tensor, Tensor]:
+def overlaps(maps_normalised: Tensor, annotated: Tensor, thresholds: Sequence[float]) -> tuple[Tensor, Tensor]:
     """IoU and IoU-B of Du et al. 2024, equations (2) to (5), at every threshold, from maps that are enlarged once.
 
-    (B, h, w) maps in [0, 1] and T thresholds give two (T, B) tensors in [0, 1]; larger promises better generalization. IoU-B takes the
-    smallest rectangle around the mask, which can grow beyond the box. An empty mask scores 0; NaN where there is neither mask nor box,
-    or the map is not finite.
+    (B, h, w) maps in [0, 1], masks (B, S, S) bool of boxes or made by a machine, and T thresholds give two (T, B) tensors in [0, 1]. IoU-B
+    takes the smallest rectangle around the map's mask, which can grow beyond the box. An empty mask scores 0; NaN where there is neither
+    mask nor box, or the map is not finite.
     """
     for threshold in thresholds:
         check_threshold(threshold)
-    if len(maps_normalised) != (images := len(annotation.inside)):
+    if len(maps_normalised) != (images := len(annotated)):
         raise ValueError(f"{len(maps_normalised)} maps do not fit the annotations of {images} images; there must be one map for each image")
-    # In the type of the maps, as a comparison with a Python number would be made.
-    levels, order = torch.tensor(list(thresholds), dtype=torch.float64).to(maps_normalised).sort()
-    found = torch.empty(2, len(levels), len(maps_normalised), device=maps_normalised.device)
     # A processor's cache holds what is worked out for some images; a GPU takes all at once.
-    step = max(4, 2**17 // annotation.inside.shape[-1] ** 2) if maps_normalised.device.type == "cpu" else max(1, len(maps_normalised))
-    for start in range(0, len(maps_normalised), step):
-        part = slice(start, start + step)
-        boxes, values = annotation.of(part), upsample(maps_normalised[part], annotation.inside.shape[-1])
-        counted = (_pixel_overlaps(values, boxes.inside, levels), _rectangle_overlaps(values, boxes.before, levels))
-        found[:, :, part] = torch.stack([shared / (marked + boxes.pixels() - shared) for shared, marked in counted])
-    found.masked_fill_(~maps_normalised.isfinite().flatten(1).all(1), torch.nan)
-    iou, iou_b = torch.empty_like(found).index_copy_(1, order, found)
-    return iou, iou_b
+    step = max(4, 2**17 // annotated.shape[-1] ** 2) if maps_normalised.device.type == "cpu" else max(1, images)
+    parts = [_overlaps(*part, thresholds) for part in zip(maps_normalised.split(step), annotated.split(step), strict=True)]
+    found = torch.cat(parts, 2).masked_fill(~maps_normalised.isfinite().flatten(1).all(1), torch.nan)
+    return found[0], found[1]
 
 
-def _pixel_overlaps(values: Tensor, inside: Tensor, levels: Tensor) -> tuple[Tensor, Tensor]:
-    """Count the pixels at or above each of the sorted levels, inside the boxes and in all: (T, B) int64 each."""
-    count, bins = len(values), len(levels) + 1
-    image = torch.arange(count, device=values.device, dtype=torch.int32).view(-1, 1, 1)
-    place = torch.bucketize(values, levels, right=True, out_int32=True).add_(inside, alpha=bins).add_(image, alpha=2 * bins)
-    below = torch.bincount(place.flatten(), minlength=count * 2 * bins).view(count, 2, bins)
-    above = below.flip(2).cumsum(2).flip(2)[:, :, 1:]
-    return above[:, 1].T, above.sum(1).T
+def _overlaps(maps: Tensor, annotated: Tensor, thresholds: Sequence[float]) -> Tensor:
+    """IoU and IoU-B at every threshold: (2, T, B)."""
+    values, inside = upsample(maps, annotated.shape[-1]), annotated.float()
+    area, tallest, widest, found = inside.sum((1, 2)), values.amax(2), values.amax(1), []
+    for threshold in thresholds:
+        masks, rows, columns = values >= threshold, _between(tallest >= threshold), _between(widest >= threshold)
+        common, marked = (masks & annotated).flatten(1).sum(1), masks.flatten(1).sum(1)
+        shared, filled = torch.einsum("by,byx,bx->b", rows, inside, columns), rows.sum(1) * columns.sum(1)
+        found.append(torch.stack([common / (marked + area - common), shared / (filled + area - shared)]))
+    return torch.stack(found, 1)
 
 
-def _rectangle_overlaps(values: Tensor, before: Tensor, levels: Tensor) -> tuple[Tensor, Tensor]:
-    """Count the pixels of the bounding rectangle of the mask at each level, inside the boxes and in all: (T, B) whole numbers each."""
-    # A row is part of the mask when its largest value is.
-    y0, y1 = _extent(values.amax(2), levels)
-    x0, x1 = _extent(values.amax(1), levels)
-    image = torch.arange(len(values), device=values.device)
-    shared = before[image, y1, x1] - before[image, y0, x1] - before[image, y1, x0] + before[image, y0, x0]
-    return shared, (y1 - y0) * (x1 - x0)
-
-
-def _extent(largest: Tensor, levels: Tensor) -> tuple[Tensor, Tensor]:
-    """First and behind-the-last position that reach each of the sorted levels: (B, S) -> two (T, B) int64, 0 where none does."""
-    wanted = levels.expand(len(largest), -1).contiguous()
-    # The running maximum is sorted, so that a level's place in it is found by halving.
-    first = torch.searchsorted(largest.cummax(1).values, wanted)
-    last = largest.shape[1] - torch.searchsorted(largest.flip(1).cummax(1).values, wanted)
-    occupied = first < last
-    return torch.where(occupied, first, 0).T, torch.where(occupied, last, 0).T
+def _between(reached: Tensor) -> Tensor:
+    """Mark the places between the first and the last that are reached, both included: (B, S) bool -> (B, S), 0 or 1."""
+    return ((reached.cumsum(1) > 0) & (reached.flip(1).cumsum(1).flip(1) > 0)).float()

@@ -16,7 +16,6 @@ from helpers.networks.hooks import evaluation_mode
 
 # Functions that apply a matrix, so that one that no called nn.Linear owns is found as well (the projections of an attention).
 _MATRIX_PRODUCTS = {"linear", "matmul", "__matmul__", "mm", "addmm", "multi_head_attention_forward"}
-_SUMS = {"add", "add_", "__add__", "__radd__", "__iadd__"}
 
 
 @dataclass(frozen=True)
@@ -25,25 +24,22 @@ class Layer:
 
     name: str  # for messages only
     weight: Tensor  # (c_out, c_in / groups, kh, kw) or (out, in), batch normalisation folded in
-    kernel: Tensor  # the same as it is applied, nothing folded in
     stride: tuple[int, int] = (1, 1)
     dilation: tuple[int, int] = (1, 1)
     groups: int = 1
     input_size: tuple[int, int] = (1, 1)  # height and width; of a linear layer one pixel
-    shortcut: bool = False  # whether it is the projection of a residual block's shortcut, see ``trace_layers``
 
 
 @dataclass
 class _Use:
-    """What a pass does with a weight; of a convolution with what it was given and put out, and with its normalisation."""
+    """What a pass does with a weight; of a convolution with what it put out, and with its normalisation."""
 
     name: str
     kernel: Tensor
     module: nn.Module | None = None
-    given: Tensor | None = None
+    input_size: tuple[int, int] = (1, 1)
     output: Tensor | None = None
     norm: nn.Module | None = None
-    normalised: Tensor | None = None
 
 
 class _Trace(TorchFunctionMode):
@@ -52,7 +48,6 @@ class _Trace(TorchFunctionMode):
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.found: dict[Any, _Use] = {}  # by module, or by the number of a matrix
-        self.summed: list[Tensor] = []
         self._modules = {module: name for name, module in network.named_modules()}
         self._matrices = {id(value): name.removesuffix(".weight") for name, value in network.named_parameters() if value.ndim == 2}
         self._kernel: Tensor | None = None
@@ -72,8 +67,6 @@ class _Trace(TorchFunctionMode):
         name, tensors = getattr(function, "__name__", ""), [*args, *(kwargs or {}).values()]
         if name == "conv2d":
             self._kernel = tensors[1]  # which a parametrisation may have computed
-        elif name in _SUMS:
-            self.summed += [value for value in tensors if isinstance(value, Tensor)]
         elif name in _MATRIX_PRODUCTS:
             for value in tensors:
                 if isinstance(value, nn.Parameter) and id(value) in self._matrices:
@@ -83,7 +76,7 @@ class _Trace(TorchFunctionMode):
     def _called(self, module: nn.Module, given: tuple, output: Tensor) -> None:
         if isinstance(module, nn.Conv2d):
             kernel = module.weight if self._kernel is None else self._kernel
-            self.found.setdefault(module, _Use(self._modules[module], kernel, module, given[0], output))
+            self.found.setdefault(module, _Use(self._modules[module], kernel, module, tuple(given[0].shape[-2:]), output))
             self._kernel = None
         elif isinstance(module, nn.Linear):
             weight = module.weight
@@ -91,7 +84,7 @@ class _Trace(TorchFunctionMode):
         elif module.running_mean is not None:
             for use in self.found.values():
                 if use.output is given[0] and use.norm is None:
-                    use.norm, use.normalised = module, output
+                    use.norm = module
 
 
 def _traced(network: nn.Module, example: Tensor) -> _Trace:
@@ -104,9 +97,8 @@ def trace_layers(network: nn.Module, example: Tensor) -> list[Layer]:
     """List the convolutions and linear layers of a network in the order of their first call on an example, (1, 3, S, S).
 
     A layer is an ``nn.Conv2d`` or ``nn.Linear``, or a matrix that is applied without a call of a module. The batch normalisation that takes
-    the very tensor that a convolution gives is folded into it; others are no layers. A projection of a shortcut has a 1x1 kernel, shares
-    its input with another convolution, and its output, normalised or not, enters a sum. A convolution that is not used is left out, with a
-    warning; a network without layers is refused.
+    the very tensor that a convolution gives is folded into it; others are no layers. A convolution that is not used is left out, with a
+    warning.
     """
     trace = _traced(network, example)
     if not trace.found:
@@ -114,18 +106,15 @@ def trace_layers(network: nn.Module, example: Tensor) -> list[Layer]:
     unused = [name for name, module in network.named_modules() if isinstance(module, nn.Conv2d) and module not in trace.found]
     if unused:
         warnings.warn(f"convolutions that the network does not use are left out: {', '.join(unused)}", stacklevel=2)
-    return [_layer(use, trace) for use in trace.found.values()]
+    return [_layer(use) for use in trace.found.values()]
 
 
-def _layer(use: _Use, trace: _Trace) -> Layer:
+def _layer(use: _Use) -> Layer:
     kernel, module = _copy(use.kernel), use.module
     if module is None:
-        return Layer(use.name, kernel, kernel)
+        return Layer(use.name, kernel)
     weight = kernel if use.norm is None else folded(kernel, module.bias, use.norm)[0]
-    shared = any(other.given is use.given for other in trace.found.values() if other is not use)
-    added = any(value is use.output or value is use.normalised for value in trace.summed)
-    shortcut = tuple(kernel.shape[-2:]) == (1, 1) and shared and added
-    return Layer(use.name, weight, kernel, module.stride, module.dilation, module.groups, tuple(use.given.shape[-2:]), shortcut)
+    return Layer(use.name, weight, module.stride, module.dilation, module.groups, use.input_size)
 
 
 def _copy(values: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Measures of where a network looks: the overlap of its class activation maps with the annotated boxes, and what chance has of it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from torch import Tensor
 from helpers.cams import chance, detection
 from helpers.cams.maps import from_bytes, to_bytes
 from helpers.measures.evidence import provides
-from helpers.measures.registry import measure, of_families
+from helpers.measures.registry import measure, measures, of_families
 
 
 @provides
@@ -27,74 +27,35 @@ def rightly_classified(logits: Tensor, labels: Tensor) -> NDArray[np.bool_]:
     return (logits.argmax(1) == labels).numpy()
 
 
-@measure("localization", 1, "Du et al. 2024, equations 2 to 6", title="IoU")
-def iou(image_overlaps: pd.DataFrame) -> float:
-    """Overlap of where the network looks with the object's box, by pixel: mean over the images of ``|A and B| / |A or B|``, in [0, 1].
-
-    The map is that of the predicted class, so no label is used. An empty map scores 0; an image where the overlap is undefined (neither
-    map nor box) is left out and counted. NaN when it is undefined everywhere.
-    """
-    return float(image_overlaps["iou"].mean())
-
-
-@measure("localization", 1, "Du et al. 2024, section 3.2", title="IoU-B")
-def iou_b(image_overlaps: pd.DataFrame) -> float:
-    """Like IoU, for the smallest upright rectangle around the map's mask; in [0, 1]."""
-    return float(image_overlaps["iou_b"].mean())
+# Means over the images of a column of ``chance.chance_scores``, where it is defined: name, title, source, summary. All are of the map
+# of the predicted class, so that no label is used; an empty map scores 0. Those in ``chance.CORRECTED`` are 0 for a map of no image.
+_MEANS = (
+    ("iou", "IoU", "Du et al. 2024, equations 2 to 6", "Overlap of the map's mask with the boxes by pixel, |A and B| / |A or B|"),
+    ("iou_b", "IoU-B", "Du et al. 2024, section 3.2", "IoU of the smallest upright rectangle around the mask"),
+    ("iou_above_shuffled", "IoU above shuffled boxes", "Du et al. 2024, against boxes of other images", "IoU"),
+    ("energy_in_box", "energy in the box, above chance", "Wang et al. 2020, energy-based pointing game", "Share of the map in the box"),
+    ("pointing_game", "pointing game, above chance", "Zhang et al. 2018, without tolerance", "Share of maps whose maximum is in the box"),
+    ("area_matched_iou", "area-matched IoU, above chance", "after Choe et al. 2020, on thresholds", "IoU of masks as large as the box"),
+    ("pixel_average_precision", "pixel average precision, above chance", "Choe et al. 2020, PxAP, of single images", "Pixels by the map"),
+)
 
 
-@measure("localization", 1, "Du et al. 2024, against boxes of other images", title="IoU above shuffled boxes")
-def iou_above_shuffled(image_overlaps: pd.DataFrame) -> float:
-    """IoU less that with the boxes of 8 other images, mean over the images, in [-1, 1].
-
-    What is left when the area of maps and boxes and their place in general are taken away: 0 for a map that does not depend on the image.
-    """
-    return float(chance.above_shuffled(image_overlaps, "iou").mean())
+def _mean(name: str) -> Callable[[pd.DataFrame], float]:
+    if name in chance.CORRECTED:
+        return lambda image_overlaps: chance.above_shuffled(image_overlaps, name.removesuffix(chance.ABOVE)).mean()
+    return lambda image_overlaps: image_overlaps[name].mean()
 
 
-@measure("localization", 1, "Wang et al. 2020, energy-based pointing game", title="energy in the box, above chance")
-def energy_in_box(image_overlaps: pd.DataFrame) -> float:
-    """Share of the normalised map's sum that lies in the box, less the same with the boxes of 8 other images; in [-1, 1], no threshold.
-
-    A map of zeros has no share in any box.
-    """
-    return float(chance.above_shuffled(image_overlaps, "energy_in_box").mean())
-
-
-@measure("localization", 1, "Zhang et al. 2018, without tolerance", title="pointing game, above chance")
-def pointing_game(image_overlaps: pd.DataFrame) -> float:
-    """Fraction of images whose map is largest in the box, less the same with the boxes of 8 other images; in [-1, 1].
-
-    Where several places are largest, their mean counts.
-    """
-    return float(chance.above_shuffled(image_overlaps, "pointing_game").mean())
-
-
-@measure("localization", 1, "after Choe et al. 2020, on thresholds", title="area-matched IoU, above chance")
-def area_matched_iou(image_overlaps: pd.DataFrame) -> float:
-    """IoU where each map is cut so that its mask is as large as the box, less the same with the boxes of 8 other images; in [-1, 1].
-
-    Each of those with a mask of its own area; the larger mask where none has the same.
-    """
-    return float(chance.above_shuffled(image_overlaps, "area_matched_iou").mean())
-
-
-@measure("localization", 1, "Choe et al. 2020, PxAP, of single images", title="pixel average precision, above chance")
-def pixel_average_precision(image_overlaps: pd.DataFrame) -> float:
-    """Average precision of the pixels ranked by the map, less the same with the boxes of 8 other images; in [-1, 1]."""
-    return float(chance.above_shuffled(image_overlaps, "pixel_average_precision").mean())
-
-
-@measure("localization", 0, "count", title="whole-image floor")
-def whole_image_floor(image_overlaps: pd.DataFrame) -> float:
-    """Mean share of the images that their boxes cover: the IoU of a map that covers the whole image, without looking."""
-    return float(image_overlaps["box_area"].mean())
-
-
-@measure("localization", 0, "count", title="mask area")
-def mask_area(image_overlaps: pd.DataFrame) -> float:
-    """Median share of an image that the map's mask covers at the threshold, over the images."""
-    return float(image_overlaps["mask_area"].median())
+for _name, *_texts, _summary in _MEANS:
+    _summary += ", less the same with the boxes of 8 other images; in [-1, 1]" if _name in chance.CORRECTED else "; in [0, 1]"
+    measures("localization", 1, (_name, *_texts, _summary, _mean(_name)))
+_FLOOR, _AREA = "Share of images that boxes cover: the IoU of a map of ones", "Median share of an image that its mask covers"
+measures(
+    "localization",
+    0,
+    ("whole_image_floor", "whole-image floor", "count", _FLOOR, lambda image_overlaps: image_overlaps["box_area"].mean()),
+    ("mask_area", "", "count", _AREA, lambda image_overlaps: image_overlaps["mask_area"].median()),
+)
 
 
 @measure(
@@ -140,22 +101,14 @@ def mask_agreement(image_overlaps: pd.DataFrame) -> Mapping[str, float]:
     return {name: values[key] for name, key in _MASKS.items()}
 
 
-@measure("localization", 0, "count")
-def images_scored(image_overlaps: pd.DataFrame) -> float:
-    """Count the images of the pass."""
-    return float(len(image_overlaps))
-
-
-@measure("localization", 0, "count")
-def images_without_overlap(image_overlaps: pd.DataFrame) -> float:
-    """Count the images that have neither map nor box, or a map that is not finite."""
-    return float(np.isnan(image_overlaps["iou"]).sum())
-
-
-@measure("localization", 0, "count")
-def images_with_empty_map(image_overlaps: pd.DataFrame) -> float:
-    """Count the images whose map has no pixel above the threshold; their IoU is 0."""
-    return float(image_overlaps["empty_map"].sum())
+_NEITHER, _EMPTY = "Images with neither map nor box, or a map that is not finite", "Images whose mask is empty; their IoU is 0"
+measures(
+    "localization",
+    0,
+    ("images_scored", "", "count", "Images of the pass", lambda image_overlaps: len(image_overlaps)),
+    ("images_without_overlap", "", "count", _NEITHER, lambda image_overlaps: image_overlaps["iou"].isna().sum()),
+    ("images_with_empty_map", "", "count", _EMPTY, lambda image_overlaps: image_overlaps["empty_map"].sum()),
+)
 
 
 @provides
@@ -164,9 +117,8 @@ def localization_values(
 ) -> dict[str, NDArray[np.generic]]:
     """Values of single images, (N,) each: float16 of which the measures are means, and correct, bool; maps, (N, h, w) uint8.
 
-    A measure that keeps its chance has beside them its values less those with shuffled boxes, under its name and ``chance.ABOVE``, for
-    ``above_chance``: those of box_average_precision are of the hits that it ranks, the box found and the class right. Of the maps (see
-    ``maps.to_bytes``) with the boxes all can be had anew, see ``scores_of_maps``.
+    Those of a measure that keeps its chance are also there without it, under its name and ``chance.ABOVE``; of box_average_precision they
+    are of the box found and the class right. Of the maps (``maps.to_bytes``) with the boxes all can be had anew, see ``scores_of_maps``.
     """
     values = {name: image_overlaps[name] for name in ("iou", "iou_b", "mask_area", "box_found")}
     for name in chance.SCORES:
@@ -186,12 +138,8 @@ def scores_of_maps(
 ) -> tuple[dict[str, float], pd.DataFrame]:
     """Every measure that maps and boxes alone give, by its column, and ``chance.chance_scores``, by the code that scores networks.
 
-    Args:
-        maps: (N, h, w) in [0, 1] as a network was scored with, or as they were kept, uint8.
-        boxes: (N, M, 4), see ``overlap.box_masks``.
-        size: side of the images that boxes are measured on, pixels.
-        threshold: of the maps.
-        correct: (N,) whether the class is right, which the top-1 variant asks; it is left out where that is None.
+    Maps are (N, h, w), in [0, 1] or uint8 as they were kept, boxes (N, M, 4) in pixels of images of side ``size``. Whether the class is
+    right, (N,), is asked by the top-1 variant alone, which is left out where it is None.
     """
     overlaps = chance.chance_scores(from_bytes(maps) if maps.dtype == torch.uint8 else maps, boxes, size, threshold)
     known, found = {"image_overlaps": overlaps, "rightly_classified": np.ones(len(maps), bool) if correct is None else correct}, {}

@@ -104,7 +104,7 @@ def output_margin(margins: Array) -> Mapping[str, float]:
 
 @measure("prediction", -1, "cross-entropy of the training set")
 def training_loss(logits: Tensor, labels: Tensor) -> float:
-    """Mean cross-entropy of the training images in eval mode, nats: a network that fits less promises less than it seems to."""
+    """Mean cross-entropy of the training images in evaluation mode, nats."""
     return float(cross_entropy(logits.double(), labels))
 
 

@@ -63,11 +63,17 @@ def measure(
     """
 
     def entered(function: Callable[..., Value]) -> Callable[..., Value]:
-        name, summary = function.__name__, (inspect.getdoc(function) or "").partition("\n")[0]
-        enter(Measure(name, title or name.replace("_", " "), family, direction, source, variants, summary, needs(function), function))
+        summary = (inspect.getdoc(function) or "").partition("\n")[0]
+        measures(family, direction, (function.__name__, title, source, summary, function), variants=variants)
         return function
 
     return entered
+
+
+def measures(family: str, direction: int, *rows: tuple[str, str, str, str, Callable[..., Value]], variants: tuple[str, ...] = ()) -> None:
+    """Enter measures of one row each: name, title (empty: the name in words), source, summary, and the function, see ``measure``."""
+    for name, title, source, summary, function in rows:
+        enter(Measure(name, title or name.replace("_", " "), family, direction, source, variants, summary, needs(function), function))
 
 
 def of_families(families: Sequence[str]) -> list[Measure]:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -29,15 +28,16 @@ def operator_norm(weight: Tensor, input_size: Pair, stride: Pair = (1, 1), dilat
     At least 0; NaN when a weight, (c_out, c_in / groups, kh, kw), is not finite.
     """
     kernels = weight.detach().cpu().double().unflatten(0, (groups, -1))  # (g, n, c, kh, kw)
-    if not kernels.isfinite().all():
+    if not math.isfinite(scale := float(kernels.abs().max())):
         return math.nan
+    kernels = kernels / (scale or 1)  # its squares are to fit into single precision
     spread = [(taps - 1) * step + 1 for taps, step in zip(kernels.shape[3:], dilation, strict=True)]
     wide = kernels.new_zeros(*kernels.shape[:3], *(-(-taps // step) * step for taps, step in zip(spread, stride, strict=True)))
     wide[..., : spread[0] : dilation[0], : spread[1] : dilation[1]] = kernels
     split = wide.unflatten(4, (-1, stride[1])).unflatten(3, (-1, stride[0]))  # (g, n, c, kh / s, s, kw / s, s)
     kernels = split.permute(0, 1, 2, 4, 6, 3, 5).flatten(2, 4)
     grid = [-(-max(size, taps) // step) if taps > step else 1 for size, taps, step in zip(input_size, spread, stride, strict=True)]
-    return math.sqrt(_largest(kernels if kernels.shape[1] <= kernels.shape[2] else kernels.transpose(1, 2), grid))
+    return scale * math.sqrt(_largest(kernels if kernels.shape[1] <= kernels.shape[2] else kernels.transpose(1, 2), grid))
 
 
 def _largest(kernels: Tensor, grid: Sequence[int]) -> float:
@@ -111,43 +111,12 @@ complexities(
 )
 
 
-def stage_sizes(layers: Sequence[Layer]) -> list[Pair]:
-    """Size of the input of each convolution's residual stage, where there is one, else of its own input.
-
-    A strided projection on a shortcut opens a stage and says which size becomes which: a convolution of stride 1 that takes the smaller one
-    is in it.
-    """
-    opened = {
-        tuple(-(-size // step) for size, step in zip(layer.input_size, layer.stride, strict=True)): layer.input_size
-        for layer in layers
-        if layer.shortcut and layer.stride != (1, 1)
-    }
-    return [opened.get(layer.input_size, layer.input_size) if layer.stride == (1, 1) else layer.input_size for layer in layers]
-
-
-def released_bound(layers: Sequence[Layer], margins: Array) -> float:
-    """``log_bound`` by the rules of Du et al. 2024's code, where these differ from the paper.
-
-    Projections on shortcuts are left out, batch normalisation is not folded, each kernel is transformed at the input size of its
-    stage with the stride ignored, and the margin is the 5th percentile with linear interpolation.
-    """
-    chosen = [
-        (replace(layer, weight=layer.kernel), size) for layer, size in zip(layers, stage_sizes(layers), strict=True) if not layer.shortcut
-    ]
-    norms, numerators = np.array([(layer_norm(layer, "fft", size), float(layer.kernel.norm())) for layer, size in chosen]).T
-    return log_bound(norms, numerators, abs(float(np.percentile(margins, 5))))
-
-
-@measure("norms", -1, "Du et al. 2024, Appendix A1", variants=("log", "raw", "du_code log", "du_code raw"))
-def spectral_norm(
-    spectral_norms: Mapping[str, Array], frobenius_norms: Array, layers: list[Layer], margin: float, margins: Array
-) -> Mapping[str, float]:
+@measure("norms", -1, "Du et al. 2024, Appendix A1", variants=("log", "raw"))
+def spectral_norm(spectral_norms: Mapping[str, Array], frobenius_norms: Array, margin: float) -> Mapping[str, float]:
     """Product of squared spectral norms times the sum of squared Frobenius over spectral norms, over the squared margin: its logarithm.
 
-    It is not scaled by the number of images. "raw" is the number itself, and "du_code" follows ``released_bound``.
+    It is not scaled by the number of images; "raw" is the number itself.
     """
-    logs = {"": log_bound(spectral_norms["operator"], frobenius_norms, margin), "du_code ": released_bound(layers, margins)}
+    value = log_bound(spectral_norms["operator"], frobenius_norms, margin)
     with np.errstate(over="ignore"):  # it is infinite then, and no number
-        return {
-            f"{rule}{form}": float(np.exp(value)) if form == "raw" else value for rule, value in logs.items() for form in ("log", "raw")
-        }
+        return {"log": value, "raw": float(np.exp(value))}

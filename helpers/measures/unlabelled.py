@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from helpers.measures.evidence import provides
-from helpers.measures.prediction import nuclear_norm
 from helpers.measures.registry import measure
 
 AS_GIVEN = ("as given", "calibrated")
@@ -192,22 +191,3 @@ def matrix_norm_of_logits(target: Tensor) -> float:
     values = values - values.amin(1, keepdim=True)
     sums = values.sum(1, keepdim=True)
     return float(((values / torch.where(sums == 0, 1, sums)) ** 4).mean() ** 0.25) if sums.any() else np.nan
-
-
-@measure("unlabelled", 1, "Deng et al. 2023, equation 3", title="nuclear norm of the target", variants=("scaled", "raw"))
-def target_nuclear_norm(target: Tensor) -> Mapping[str, float]:
-    """Nuclear norm of the target's (N, K) probabilities: confident and spread over the classes is large; see ``nuclear_norm``."""
-    values = nuclear_norm(target.softmax(1))
-    return {name: values[name] for name in ("scaled", "raw")}
-
-
-@measure("unlabelled", -1, "mean Shannon entropy of the target's predictions", title="entropy of the target")
-def target_entropy(target: Tensor) -> float:
-    """Mean entropy of the target's predicted distributions, nats, in [0, ln K]."""
-    return float(-negative_entropy(target).mean())
-
-
-@measure("unlabelled", 1, "mean free energy with its sign turned; Liu et al. 2020", title="energy of the target")
-def target_energy(target: Tensor) -> float:
-    """Mean ``log sum_k exp z_k`` of the target, nats; it grows with a constant added to all logits, which no probability does."""
-    return float(target.logsumexp(1).mean())

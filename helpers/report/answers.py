@@ -8,6 +8,7 @@ import pandas as pd
 
 from helpers.report.markup import inert
 from helpers.report.style import count, percent, with_interval
+from helpers.statistics.draws import LEVEL
 from helpers.statistics.published import published_table
 from helpers.statistics.verdicts import ANY_MEASURE, NOT_REPRODUCED, REPRODUCED, verdict
 
@@ -28,7 +29,7 @@ _REASONS = {
     "the map depends on the image": "The maps of only {share} of the networks depend on the image.",
     "models differ": "Two halves of the images disagree on the networks (reliability {value:.2f}).",
     "gaps differ": "Gaps span only {value:.0f} points.",
-    "networks learnt": "The median test accuracy is only {share}.",
+    "networks learnt": "The median test accuracy is only {share} of the way from chance to perfect.",
     "networks finished": "Only {share} of the networks stopped by a rule.",
     "enough configurations": "There are only {value:.0f} configurations.",
 }
@@ -133,7 +134,11 @@ def _paper(primary: pd.DataFrame, tables: Tables, mute: bool) -> tuple[str, Row]
         return told, Row(question, "Not asked.", "–", _size(primary))
     row = primary.loc[PAPER]
     stated = tables["claims"].query("measure == @PAPER and question == 'r_gap'") if len(tables.get("claims", ())) else ()
-    told = stated["verdict"].iloc[0] if len(stated) else verdict(-1, *row[["r_gap_low", "r_gap_high", "r_gap_p"]], published_r())
+    told = (
+        stated["verdict"].iloc[0]
+        if len(stated)
+        else verdict(-1, *row[["r_gap_low", "r_gap_high", "r_gap_p"]], published_r(), significant=1 - row["level"])
+    )
     overlap, r = "a network's map overlaps the object's box (IoU)", f"r = {row['r_gap']:.2f}"
     how = {-1: "goes less with its gap than in the paper", 0: "hardly goes with its gap", 1: "goes with a larger gap"}[_side(row, "r_gap")]
     sentence = {
@@ -165,11 +170,10 @@ def _looking(primary: pd.DataFrame, tables: Tables) -> tuple[str, Row]:
 
 
 def _prediction(primary: pd.DataFrame) -> tuple[str, Row]:
-    by_kind = primary["left_out"].eq("kind").all()
-    group = "kind of training" if by_kind else "configuration"
+    group = "kind of training"
     question, known = f"What predicts the gap of a {group} that was not seen, and how well?", primary.dropna(subset="error_with")
     if not len(known):
-        return "", Row(question, "Cannot be told: there are too few to leave one out.", "–", _size(primary))
+        return "", Row(question, "Cannot be told: there are too few kinds to leave one out.", "–", _size(primary))
     best, fit = known.loc[known["error_with"].idxmin()], points(known["error_without"].iloc[0])
     saved, low, high = best[["saved_error_points", "saved_error_points_low", "saved_error_points_high"]]
     if low > 0:
@@ -177,30 +181,19 @@ def _prediction(primary: pd.DataFrame) -> tuple[str, Row]:
         sentence = f"The gap of a {group} that was not seen is predicted {by} to within {points(best['error_with'])} points on average."
         shown = f"**Training accuracy and loss (the fit) with {_title(best)}** err least."
     else:
-        sentence = (
-            f"No measure clearly adds to training accuracy and loss, which predict the gap of a {group} that was not seen to {fit} points."
-        )
+        sentence = f"No measure clearly adds to training accuracy and loss, which predict the gap of an unseen {group} to {fit} points."
         shown = "**No measure clearly adds** to training accuracy and loss (the fit)."
     beside = [f"with {_title(row)} {points(row['error_with'])} points" for name, row in known.iterrows() if name in (best.name, NAMED)]
-    trust = (
-        f"The best of {len(known)} measures, chosen on the same networks, saves {points(saved)} ({points(low)} to {points(high)}) points."
-    )
-    trust += (
-        f" Each of {int(primary['kinds'].max())} kinds is left out once."
-        if by_kind
-        else " There are too few kinds of training to leave one out."
-    )
+    ends = f" ({points(low)} to {points(high)})" if np.isfinite(low) else ""
+    trust = f"The best of {len(known)} measures, chosen on the same networks, saves {points(saved)}{ends} points."
+    trust += f" Each of {int(primary['kinds'].max())} kinds is left out once."
     return sentence, Row(question, shown, f"error of the fit {fit} points; {'; '.join(beside)}", trust)
 
 
 def _limits(primary: pd.DataFrame, tables: Tables) -> tuple[str, Row]:
     told = f"**That looking at the object lowers the gap.** Training was varied, looking was not.{reasons(tables, ANY_MEASURE)}"
     kinds = count(int(primary["kinds"].max()) if len(primary) else 0, "kind")
-    looks = primary["looks"].dropna() if "looks" in primary else ()
-    looked = (
-        f"The data were looked at {count(int(looks.iloc[0]), 'time')}."
-        if len(looks)
-        else "How often the data were looked at is not recorded."
-    )
+    looks = round((1 - LEVEL) / (1 - primary["level"].min())) if len(primary) else 1
+    looked = f"The data were looked at {count(looks, 'time')}."
     trust = f"Intervals draw configurations and do not know that there are only {kinds} of training. {looked}"
     return "", Row("What does this study not say?", told, _size(primary), trust)

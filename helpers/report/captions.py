@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from helpers.report.markup import in_words
 from helpers.report.style import count, listed, percent, points, with_interval
 from helpers.scoring.scoring_set import ScoringSet
 
@@ -54,8 +55,8 @@ def beside_the_paper(table: pd.DataFrame) -> str:
         return "No architecture and threshold of the paper has enough models here."
     rows = known[known["threshold"] == known["threshold"].min()]
     each = [
-        f"{row.measure.replace('iou_b', 'IoU-B').replace('iou', 'IoU')} of {row.architecture} {with_interval(row.pearson_r, row.ci_low, row.ci_high)} "
-        f"beside {row.published_r:.2f}"
+        f"{in_words(row.measure)} of {in_words(row.architecture)} {with_interval(row.pearson_r, row.ci_low, row.ci_high)} beside "
+        f"{row.published_r:.2f}"
         for row in rows.itertuples()
     ]
     return f"Above {rows['threshold'].iloc[0]:.0%} training accuracy, here and in the paper: {listed(each, 6)}."
@@ -68,7 +69,7 @@ def primary(table: pd.DataFrame) -> str:
         return "Too few models, kinds of training or configurations for the primary analysis."
     best = known.sort_values("error_with").iloc[0]
     return (
-        f"Training accuracy and loss alone predict the gap of a {best['left_out']} left out to {best['error_without']:.1f} points; with "
+        f"Training accuracy and loss alone predict the gap of a kind of training left out to {best['error_without']:.1f} points; with "
         f"{best['title']} beside them to {best['error_with']:.1f}."
     )
 

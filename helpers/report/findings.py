@@ -14,8 +14,8 @@ from helpers.report.tables import two_digits
 
 PAGE = "FINDINGS.md"
 FIGURE = "figures/04_baselines-primary.png"
-CAPTION = "The primary measures against the gap, one point a network, coloured by kind of training."
-MEANT = "The gap is training accuracy minus test accuracy; r is Pearson's correlation with it; brackets hold 95 % intervals."
+CAPTION = "What each measure says of the gap, in all networks and within one kind of training, and how much it helps to predict it."
+MEANT = "The gap is training accuracy minus test accuracy; r is Pearson's correlation with it; brackets hold {level:.3g} % intervals."
 HEADS = ("question", "answer", "number", "how far to trust it")
 READ = ("catalogue", "primary", "kinds", "claims", "gates", "known_in_advance", "measures_ranking")
 # What is folded: title, table, and which column stands under which head; one with _low and _high beside it is given with its interval.
@@ -47,6 +47,11 @@ _FIRST = 6  # measures of the ranking
 def read(folder: Path) -> dict[str, pd.DataFrame]:
     """The tables of a report that its answer rests on, those that are there."""
     return {name: table for name in READ if (table := tables_of.read(folder, name)) is not None}
+
+
+def meant(tables: Tables) -> str:
+    """What gap, r and brackets mean, a sentence."""
+    return MEANT.format(level=100 * tables["primary"]["level"].min())
 
 
 def folded(tables: Tables) -> list[tuple[str, pd.DataFrame]]:
@@ -84,7 +89,11 @@ def page(folder: Path) -> str:
     told, figure = answer(tables), (folder / FIGURE).is_file()
     parts = [f"# What {folder.name} says", told.warning, " ".join(told.sentences)]
     if told.rows:
-        parts += [f"{CAUSAL} {MEANT}", f"![{CAPTION}]({FIGURE})" if figure else "", _markdown(pd.DataFrame(told.rows, columns=list(HEADS)))]
+        parts += [
+            f"{CAUSAL} {meant(tables)}",
+            f"![{CAPTION}]({FIGURE})" if figure else "",
+            _markdown(pd.DataFrame(told.rows, columns=list(HEADS))),
+        ]
         parts += [f"<details><summary>{title}</summary>\n\n{_markdown(table)}\n\n</details>" for title, table in folded(tables)]
     parts += [f"`make findings STUDY={folder.name}` checks every number on this page; all tables: [tables](tables)."]
     return "\n\n".join(filter(None, parts)) + "\n"

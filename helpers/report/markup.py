@@ -18,7 +18,7 @@ def inert(markdown: str) -> str:
 
 def in_words(name: str) -> str:
     """Words of a name that is joined by "-" or "_": "mean_iou" is "mean IoU", "resnet18" is "ResNet18"."""
-    words = " ".join(_WORDS.get(part, part) for part in re.split("[-_]", name))
+    words = " ".join(_WORDS.get(part, part) for part in re.split("[-_]", name)).replace("IoU b", "IoU-B")
     return words.replace("resnet", "ResNet").replace("efficientnet", "EfficientNet")
 
 

@@ -160,7 +160,9 @@ def _figure(folder: Path, paths: Mapping[str, str], output: Mapping[str, Any]) -
     source = escape(paths[alt]) if known else f"data:image/png;base64,{escape(inner)}"
     width, height = Image.open(folder / paths[alt] if known else io.BytesIO(base64.b64decode(inner))).size
     picture = f'<img src="{source}" alt="{escape(alt)}" width="{width}" height="{height}" loading="lazy">'
-    return Markup(f'<figure><a href="{source}">{picture}</a></figure>' if known else f"<figure>{picture}</figure>")
+    vector = (folder / paths[alt]).with_suffix(".svg").is_file() if known else False
+    larger = escape(f"{Path(paths[alt]).with_suffix('.svg')}") if vector else source
+    return Markup(f'<figure><a href="{larger}">{picture}</a></figure>' if known else f"<figure>{picture}</figure>")
 
 
 def _table(folder: Path, names: Mapping[str, str], shown: str) -> Markup:
@@ -183,7 +185,9 @@ def _told(folder: Path) -> tuple[Answer, list[str]]:
 def _write_index(folder: Path) -> Path:
     """``index.html``: the answer with its figure and four questions, the notebooks, and folded what stands behind it."""
     told, others = _told(folder)
-    known = {"answer": told, "others": others, "causal": CAUSAL, "meant": findings.MEANT, "heads": findings.HEADS}
+    known = {"answer": told, "others": others, "causal": CAUSAL, "heads": findings.HEADS}
+    if told.rows:
+        known["meant"] = findings.meant(findings.read(folder))
     if told.rows and (folder / findings.FIGURE).is_file():
         known["figure"] = (findings.FIGURE, findings.CAPTION, *Image.open(folder / findings.FIGURE).size)
     notebooks, kinds = executed_notebooks(folder), ("values", "facts")  # of parameters, and of provenance

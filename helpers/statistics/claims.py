@@ -1,4 +1,4 @@
-"""What a study claims, written before its first run: checked, named by a hash, and kept with the runs that there were when it was seen."""
+"""What a study states before its first run: measures of its primary analysis, and claims, kept with the runs there were when first seen."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ QUESTIONS = ("r_gap", "tau_gap", "r_test_accuracy", "r_gap_given_fit", "r_gap_gi
 ADDED = "added_error_points"
 OF_KINDS = ("r_gap_within_kinds", "saved_error_points")  # of a run at its stop: within kinds of training, and with a kind left out
 SIDES = {"below": -1, "above": 1}
-MOST_PRIMARY = 3
+MOST_PRIMARY, MOST_MEASURES = 3, 8
 _NEEDED, _OPTIONAL = ("claim", "measure", "question", "side"), ("primary", "source", "published", "table", "errs_at_most")
 _FILE = "claims.json"
 
@@ -29,18 +29,24 @@ class KeptClaims(NamedTuple):
     runs: int  # trained by then, whole or in part; 0 for claims that are older than the first run
 
 
-def check_claims(claims: Any, measures: Sequence[str] | None = None) -> list[dict[str, Any]]:
+def check_primary(measures: Sequence[str]) -> None:
+    """Refuse more measures than a primary analysis may have, or one twice: ValueError."""
+    if len(measures) > MOST_MEASURES or len(set(measures)) < len(measures):
+        told = f"the primary analysis has {len(measures)} measures, {len(set(measures))} of them different"
+        raise ValueError(f"{told}; name at most {MOST_MEASURES} different ones in primary_measures")
+
+
+def check_claims(claims: Any, measures: Sequence[str] | None = None, primary: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """The claims, as they are; those that cannot be judged are refused, before a run is spent on them.
 
     Args:
-        claims: a list of mappings: claim (a sentence), measure (a column), question (``QUESTIONS``, ``ADDED`` or ``OF_KINDS``), side
-            ("below" or "above" 0); where they are there primary (true or false), source, published (a number), table and errs_at_most
-            (points that the prediction with the measure may err by).
+        claims: mappings of claim (a sentence), measure (a column), question, side (of 0), and where they are there primary, source,
+            published (a number), table, and errs_at_most (points that the prediction with the measure may err by).
         measures: columns that can be claimed of; None does not check them.
+        primary: those of the primary analysis, of which alone ``OF_KINDS`` is asked.
 
     Raises:
-        ValueError: no list of mappings, an item that is missing or unknown, a value that is not allowed, one text with opposite
-            sides, or more than three primary claims.
+        ValueError: an item that is missing, unknown or not allowed, one text with both sides, or too many primary claims.
     """
     if not isinstance(claims, Sequence) or isinstance(claims, str) or not all(isinstance(claim, Mapping) for claim in claims):
         raise ValueError(f"the claims are {claims!r}; write a list of mappings, each with {', '.join(_NEEDED)}")
@@ -60,9 +66,12 @@ def check_claims(claims: Any, measures: Sequence[str] | None = None) -> list[dic
         for name in ("published", "errs_at_most"):
             if type(claim.get(name, 0)) not in (int, float) or not abs(claim.get(name, 0)) <= sys.float_info.max:
                 raise ValueError(f"claim {number} ({claim['claim']}) has {name} {claim[name]!r}, which must be a number")
+        if primary is not None and claim["question"] in OF_KINDS and claim["measure"] not in primary:
+            told = f"claim {number} ({claim['claim']}) asks {claim['question']} of {claim['measure']}"
+            raise ValueError(f"{told}, which is not in primary_measures ({', '.join(primary)}); add it there, or ask another question")
     sides: dict[str, str] = {}
     for claim in claims:
-        if sides.setdefault(claim["claim"], claim["side"]) != claim["side"]:
+        if sides.setdefault(" ".join(claim["claim"].casefold().split()), claim["side"]) != claim["side"]:
             raise ValueError(f"two claims say {claim['claim']!r}, one below and one above 0; take one of them out, or word them apart")
     primary = sum(bool(claim.get("primary", False)) for claim in claims)
     if primary > MOST_PRIMARY:
@@ -79,17 +88,12 @@ def claims_digest(claims: Sequence[Mapping[str, Any]]) -> str:
 def _seen(work: Path) -> list[dict[str, Any]]:
     """Every version of the claims with when it was first seen. Raises ValueError where the file is not what was written."""
     found = read_json(work / _FILE) if (work / _FILE).is_file() else []
-    if not isinstance(found, list) or not all(map(_is_version, found)):
+    kinds = {"claims": list, "digest": str, "first_seen": str, "runs": int}
+    written = isinstance(found, list) and all(isinstance(item, dict) and {n: type(v) for n, v in item.items()} == kinds for item in found)
+    if not written or any(claims_digest(item["claims"]) != item["digest"] for item in found):
         told = f"{work / _FILE} holds no versions of claims, or others than were written"
         raise ValueError(f"{told}; put it back, or delete it, and what is claimed counts as claimed from now on")
     return found
-
-
-def _is_version(item: Any) -> bool:
-    """Whether this is what ``keep_claims`` writes, its claims those that it is named by."""
-    kinds = {"claims": list, "digest": str, "first_seen": str, "runs": int}
-    known = isinstance(item, dict) and set(item) == set(kinds) and all(type(item[name]) is kind for name, kind in kinds.items())
-    return known and claims_digest(item["claims"]) == item["digest"]
 
 
 def keep_claims(work: Path, claims: Sequence[Mapping[str, Any]]) -> KeptClaims:

@@ -162,40 +162,29 @@ def pair_counts(x: ArrayLike, y: ArrayLike, weights: Array | None = None) -> Arr
     counts = np.full((4, len(w), x.shape[-1]), np.nan)
     if not 3 <= x.shape[-2] <= PAIR_LIMIT:
         return counts
-    if x.ndim == 3:  # the measures of a draw in the place of draws of the target, which are compared faster
+    if x.ndim == 3:
         for draw, drawn in enumerate(w > 0):
-            own, target, weight = x[draw, drawn], y[draw if len(y) > 1 else 0, drawn], w[draw, drawn]
-            for kept, columns in finite_groups(own, target[None]):
-                found = _counted(target[kept, None], own[kept][:, columns].T, weight[None, kept])
-                counts[:, draw, columns] = found[[0, 2, 1, 3], :, 0]
+            counts[:, [draw]] = _counted(x[draw, drawn], y[[draw if len(y) > 1 else 0]][:, drawn], w[[draw]][:, drawn])
         return counts
     step = max(1, 25 * _ENTRIES // len(x) ** 2)
-    for start in range(0, x.shape[1], step):
-        for kept, columns in finite_groups(x[:, start : start + step], y):
-            counts[:, :, start + columns] = _counted(x[np.ix_(kept, start + columns)], y[:, kept], w[:, kept])
+    for columns in (slice(start, start + step) for start in range(0, x.shape[1], step)):
+        counts[:, :, columns] = _counted(x[:, columns], y, w)
     return counts
 
 
 def _counted(x: Array, y: Array, w: Array) -> Array:
-    """The four counts of finite measures (n, M); sums of products of whole weights are exact in float32 up to 16.7 million."""
-    (n, count), rounds = x.shape, max(len(y), len(w))
-    if n < 2:
-        return np.zeros((4, rounds, count))
-    signs = np.subtract(x[:, None] > x, x[:, None] < x, dtype=np.float32).reshape(n * n, count)
-    unequal = np.abs(signs) if np.count_nonzero(signs) < n * (n - 1) * count else None  # few measures tie
-    table = np.hstack([signs, np.ones((n * n, 1), dtype=np.float32), *([] if unequal is None else [unequal])])
-    found, w = np.zeros((4, rounds, count)), w[:1].astype(np.float32) if (w == w[:1]).all() else w.astype(np.float32)
-    if len(w) == 1:
-        table *= np.multiply.outer(w[0], w[0]).reshape(n * n, 1)
-    step = max(1, _ENTRIES // n**2)
-    for rows in (slice(start, start + step) for start in range(0, rounds, step)):
-        weight, order = (values[rows] if len(values) > 1 else values for values in (w, y))
-        larger = (order[:, :, None] > order[:, None]).astype(np.float32)
-        pairs = weight[:, :, None] * weight[:, None] if unequal is not None or len(w) > 1 else None
-        sums = (larger * pairs if len(w) > 1 else larger).reshape(-1, n * n) @ table
-        found[0, rows], found[2, rows] = sums[:, :count], sums[:, [count]]
-        if unequal is None:
-            found[1, rows], found[3, rows] = (weight.sum(1, keepdims=True) ** 2 - (weight**2).sum(1, keepdims=True)) / 2, sums[:, [count]]
-        else:
-            found[1, rows], found[3, rows] = pairs.reshape(-1, n * n) @ unequal / 2, sums[:, count + 1 :]
+    """The four counts of measures (n, M); sums of products of whole weights are exact in float32 up to 16.7 million."""
+    found = np.zeros((4, max(len(y), len(w)), x.shape[1]))
+    for kept, columns in finite_groups(x, y):
+        own, (one, other) = x[np.ix_(kept, columns)], np.triu_indices(int(kept.sum()), 1)
+        signs = np.subtract(own[one] > own[other], own[one] < own[other], dtype=np.float32)
+        unequal, step = np.abs(signs), max(1, _ENTRIES // max(1, len(one)))
+        for rows in (slice(start, start + step) for start in range(0, found.shape[1], step)):
+            weight, target = ((part[rows] if len(part) > 1 else part)[:, kept] for part in (w.astype(np.float32), y))
+            pairs = weight[:, one] * weight[:, other]
+            order = pairs * np.subtract(target[:, one] > target[:, other], target[:, one] < target[:, other], dtype=np.float32)
+            differ = np.abs(order)
+            sums = (order @ signs, pairs @ unequal, differ.sum(1, keepdims=True), differ @ unequal)
+            for number, values in enumerate(sums):
+                found[number][rows, columns] = values
     return found

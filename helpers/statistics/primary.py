@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from helpers.statistics.claims import check_primary
 from helpers.statistics.correlations import design
 from helpers.statistics.draws import LEVEL, Draws
 from helpers.statistics.permutation import PERMUTATIONS
@@ -31,6 +32,7 @@ def primary_table(draws: Draws, measures: Sequence[str], *, permutations: int = 
     One row per measure of the models of ``primary_rows``: n, kinds, level (``1 - 0.05 / looks``, of intervals, and of what a verdict takes
     for significant), ``answers`` to r_gap and r_gap_within_kinds, and ``saved_errors`` beside the fit, NaN for fewer than 3 kinds.
     """
+    check_primary(measures)
     models, names, level = with_fit(draws.models), list(measures), 1 - (1 - LEVEL) / looks
     n = np.isfinite(models[names].astype(float)).sum().to_numpy()
     table = pd.DataFrame({"measure": names, "n": n, "kinds": models["kind"].nunique(), "level": level})

@@ -26,13 +26,6 @@ def reliability(values: ArrayLike, splits: int = 20, seed: int = 0) -> float:
     return float(np.median(stepped[np.isfinite(r)])) if np.isfinite(r).any() else np.nan
 
 
-def images_needed(found: float, images: int, wanted: float = 0.95) -> float:
-    """How many images would give the wanted reliability where so many gave the one found, in (0, 1): Spearman-Brown for the length."""
-    if not 0 < found < 1:
-        return np.nan
-    return float(np.ceil(round(images * wanted * (1 - found) / (found * (1 - wanted)), 6)))
-
-
 def intraclass_correlation(values: ArrayLike, groups: ArrayLike) -> float:
     """ICC(1) of repeats: share of the variance of (n,) values that lies between (n,) groups; Shrout and Fleiss 1979.
 

@@ -104,19 +104,20 @@ def judged(claims: Sequence[Mapping[str, Any]], primary: pd.DataFrame, ranking: 
     """What a study says to every claim of its file, with the numbers that this stands on; the primary table answers before the ranking.
 
     P-values are adjusted by Holm: the primary claims, which stand first, are one family, the others another. A claim that a prediction
-    errs by so many points at most is contradicted by an interval of the error above them, and supported by one below alone.
+    errs by so many points at most is contradicted by an interval of the error above them, and supported by one below alone. Of what a study
+    did not measure it cannot tell: n is 0.
     """
-    rows, known = [], list(dict.fromkeys([*primary["measure"], *ranking["measure"]]))
-    for claim in sorted(check_claims(claims, known), key=lambda claim: not claim.get("primary", False)):
+    rows = []
+    for claim in sorted(check_claims(claims), key=lambda claim: not claim.get("primary", False)):
         name, question = claim["measure"], claim["question"]
-        tables = [table for table in (primary, ranking) if question in table and name in set(table["measure"])]
-        if not tables:
-            raise ValueError(f"the claim {claim['claim']!r} asks {question} of {name}, which this study does not answer")
-        row = tables[0].set_index("measure").loc[name]
-        facts = [row[question], *(row[f"{question}_{end}"] for end in ("low", "high", "p")), row.get("level", LEVEL)]
-        facts += [row.get("error_with_low", np.nan), row.get("error_with_high", np.nan), int(row["n"]), ", ".join(closed(gates, name))]
+        found = [
+            table.set_index("measure").loc[name] for table in (primary, ranking) if question in table and name in set(table["measure"])
+        ]
+        row = found[0] if found else pd.Series({"n": 0})
+        facts = [row.get(f"{question}{end}", np.nan) for end in ("", "_low", "_high", "_p")]
+        facts += [row.get("level", LEVEL), row.get("error_with_low", np.nan), row.get("error_with_high", np.nan), int(row["n"])]
         stated = {"primary": False, "source": "", "published": np.nan, "errs_at_most": np.nan} | claim
-        rows.append([*(stated[item] for item in _STATED), *facts])
+        rows.append([*(stated[item] for item in _STATED), *facts, ", ".join(closed(gates, name))])
     found = pd.DataFrame(rows, columns=[*_STATED, "ours", "low", "high", "p", "level", "error_low", "error_high", "n", "closed"])
     found["p_adjusted"] = found.groupby("primary")["p"].transform(holm).astype(float)
     return found.assign(verdict=[_of_claim(row) for row in found.itertuples()])
@@ -126,4 +127,5 @@ def _of_claim(row: Any) -> str:
     found = verdict(SIDES[row.side], row.low, row.high, row.p_adjusted, row.published, significant=1 - row.level)
     if row.error_low > row.errs_at_most:
         return CONTRADICTED
-    return CANNOT_TELL if found == SUPPORTED and row.error_high > row.errs_at_most else found
+    unsure = np.isfinite(row.errs_at_most) and not row.error_high <= row.errs_at_most
+    return CANNOT_TELL if found == SUPPORTED and unsure else found

@@ -16,7 +16,7 @@ import yaml
 
 from helpers.files import PROJECT_ROOT, inside, read_json
 from helpers.parameters import Parameter, StudyError, check_type, declared, near_names, parse_yaml, read_blocks, value_fault
-from helpers.statistics.claims import check_claims, claims_digest
+from helpers.statistics.claims import check_claims, check_primary, claims_digest, kept_claims
 from helpers.sweep.relations import relation_faults
 
 # The notebooks in the order in which they run, each with the one that made what it reads.
@@ -242,16 +242,25 @@ def _stamp(path: Path) -> str:
 
 
 def measure_faults(study: CheckedStudy) -> list[str]:
-    """Measures that do not exist, of claims and of the primary analysis, which are at most eight."""
-    primary = [(item.notebook, item.parameters["primary_measures"]) for item in study.executions if "primary_measures" in item.parameters]
-    asked = [(f"claim {claim['claim']!r}", claim["measure"]) for claim in study.claims]
-    asked += [(f"{stem}, primary_measures", name) for stem, names in primary for name in names]
-    if not asked:
+    """Measures that are claimed of, or stated for the primary analysis, and do not exist; and claims that the study cannot answer."""
+    stated = [item.parameters["primary_measures"] for item in study.executions if "primary_measures" in item.parameters]
+    if not study.claims + stated:
         return []
     from helpers.measures.registry import columns  # late: it loads torch
 
-    known = columns()["column"].tolist()
-    return [f"{where}: unknown measure {name!r}{near_names(name, known)}" for where, name in asked if name not in known]
+    known, named = columns()["column"].tolist(), {f"claim {claim['claim']!r}": [claim["measure"]] for claim in study.claims}
+    named |= {"primary_measures": list(dict.fromkeys(name for names in stated for name in names))}
+    faults = [
+        f"{where}: unknown measure {name!r}{near_names(name, known)}" for where, of in named.items() for name in of if name not in known
+    ]
+    try:
+        kept_claims(study.work)  # refuses claims that were altered where they are kept
+        for measures in stated:
+            check_primary(measures)
+            check_claims(study.claims, primary=measures)
+    except ValueError as fault:
+        faults.append(str(fault))
+    return faults
 
 
 def machine_faults(study: CheckedStudy, least_free: float = 1.0) -> list[str]:

@@ -23,9 +23,7 @@ def browser():
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     folder = made.write_report(tmp_path_factory.mktemp("reports") / "made")
-    with pytest.MonkeyPatch.context() as patch:
-        made.give_maps(patch)
-        pages.write(folder)
+    pages.write(folder)
     return folder
 
 

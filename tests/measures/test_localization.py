@@ -13,7 +13,7 @@ from sklearn.metrics import balanced_accuracy_score, jaccard_score
 from helpers.cams import chance, maps, overlap
 from helpers.measures import localization
 from helpers.measures.evidence import MeasureSettings, score, score_with_images
-from helpers.measures.registry import of_families
+from helpers.measures.registry import MEASURES, of_families
 from helpers.networks import resnet
 
 
@@ -26,12 +26,15 @@ def case():
     return drawn, torch.as_tensor(corners), rng.random(30) < 0.6
 
 
+def value_of(name, table):
+    return MEASURES[name].function(table)
+
+
 def test_the_mean_is_over_the_images_where_the_overlap_is_defined():
     table = pd.DataFrame({"iou": [0.5, np.nan, 0.1], "iou_b": [0.2, np.nan, 0.4], "empty_map": [False, True, True]})
-    assert (localization.iou(table), localization.iou_b(table)) == pytest.approx((0.3, 0.3))
-    counts = localization.images_scored, localization.images_without_overlap, localization.images_with_empty_map
-    assert [count(table) for count in counts] == [3, 1, 2]
-    assert np.isnan(localization.iou(table.iloc[[1]]))
+    assert (value_of("iou", table), value_of("iou_b", table)) == pytest.approx((0.3, 0.3))
+    assert [value_of(f"images_{count}", table) for count in ("scored", "without_overlap", "with_empty_map")] == [3, 1, 2]
+    assert np.isnan(value_of("iou", table.iloc[[1]]))
 
 
 def test_the_metrics_of_the_masks_equal_scikit_learns_on_all_pixels(case):
@@ -67,7 +70,7 @@ def test_what_chance_has_is_taken_off_each_image_before_the_mean():
     assert {single.dtype.name for single in values.values()} == {"float16"}
     for name in ("energy_in_box", "pointing_game", "area_matched_iou", "pixel_average_precision", "iou_above_shuffled"):
         chance_has = chance.SCORES.index(name.removesuffix("_above_shuffled")) / 16
-        assert getattr(localization, name)(table) == pytest.approx((0.75 - chance_has) / 2), name
+        assert value_of(name, table) == pytest.approx((0.75 - chance_has) / 2), name
         assert np.nanmean(values[name]) == pytest.approx((0.75 - chance_has) / 2), name
         assert localization.above_chance(values, name) is values[name]
     for name in ("iou", "iou_b", "box_found", "mask_agreement"):  # these keep their chance, and are gated without it
@@ -77,7 +80,7 @@ def test_what_chance_has_is_taken_off_each_image_before_the_mean():
     hit = localization.above_chance(values, "box_average_precision").tolist()
     assert hit == pytest.approx([0.5 - 6 / 16, 0, np.nan], nan_ok=True)
     assert localization.above_chance({"iou_b": values["iou_b"]}, "iou_b") is None
-    assert (localization.whole_image_floor(table), localization.mask_area(table)) == pytest.approx((0.2, 0.8))
+    assert (value_of("whole_image_floor", table), value_of("mask_area", table)) == pytest.approx((0.2, 0.8))
 
 
 def test_a_network_and_the_maps_that_are_kept_of_it_have_the_same_scores(tiny_given):

@@ -66,7 +66,7 @@ class Corner(nn.Module):
 def test_images_are_turned_by_quarter_turns_exactly():
     images = type("Images", (), {"images": torch.zeros(1, 3, 4, 4, dtype=torch.uint8), "__len__": lambda self: 1})()
     images.images[0, :, 0, 0] = 9
-    turned = prediction.rotated_probabilities(Corner(), images, torch.Tensor.float, "cpu", 8, images.images.float(), "float32")
+    turned = prediction.rotated_probabilities(Corner(), images, torch.Tensor.float, "cpu", 8)
     assert turned.argmax(2)[:, 0].tolist() == [2, 3, 1]  # anticlockwise: lower left, lower right, upper right
     assert turned.shape == (3, 1, 4)
 
@@ -103,9 +103,9 @@ def test_margin_percentiles_and_moments_equal_numpys():
 def test_loss_accuracy_and_entropy():
     logits = torch.randn(50, 4, generator=torch.Generator().manual_seed(1))
     labels = torch.arange(50) % 4
-    p = prediction.probabilities(logits)
+    p = logits.double().softmax(1)
     assert prediction.training_loss(logits, labels) == pytest.approx(log_loss(labels, p.numpy()), rel=1e-6)
-    assert prediction.clean_accuracy(logits, labels) == (logits.numpy().argmax(1) == labels.numpy()).mean()
+    assert prediction.training_accuracy(logits, labels) == (logits.numpy().argmax(1) == labels.numpy()).mean()
     assert prediction.prediction_entropy(p) == pytest.approx(float(-(p * p.log()).sum(1).mean()))
     assert prediction.prediction_entropy(torch.eye(3, dtype=torch.float64)) == 0
     assert prediction.prediction_entropy(torch.full((2, 4), 0.25, dtype=torch.float64)) == pytest.approx(np.log(4))

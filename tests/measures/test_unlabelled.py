@@ -1,13 +1,17 @@
 """Measures from unlabelled images: by the oracles of their definitions and against second computations in plain NumPy."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
 from scipy.optimize import linprog
 from scipy.special import logsumexp, softmax
 from sklearn.metrics import log_loss
+from torch import nn
 
-from helpers.measures import prediction, unlabelled
+from helpers.measures import evidence, unlabelled
+from helpers.measures.registry import MEASURES, of_families
 
 T1 = 1.0
 
@@ -25,9 +29,14 @@ def certain(classes, k):
     return 200.0 * torch.eye(k)[torch.as_tensor(classes)]
 
 
-HOLDOUT, LABELS = draw(400, 6)
-TARGET = draw(500, 6, seed=1, scale=1.5, hint=1.0)[0]
-P, Q = softmax(HOLDOUT.double().numpy(), 1), softmax(TARGET.double().numpy(), 1)
+def of(logits, labels):
+    return unlabelled.holdout(logits, labels)
+
+
+LOGITS, LABELS = draw(400, 6)
+HOLDOUT = of(LOGITS, LABELS)
+TARGET = draw(500, 6, seed=1, scale=1.5, hint=1.0)[0].double()
+P, Q = softmax(HOLDOUT.logits.numpy(), 1), softmax(TARGET.numpy(), 1)
 RIGHT = (P.argmax(1) == LABELS.numpy()).mean()
 
 
@@ -38,15 +47,15 @@ def test_average_confidence_is_the_mean_maximum_and_1_for_one_hot_rows():
 
 
 def test_difference_of_confidences_by_a_second_computation():
-    found = unlabelled.difference_of_confidences(TARGET, HOLDOUT, LABELS, T1)
+    found = unlabelled.difference_of_confidences(TARGET, HOLDOUT, T1)
     assert found["as given"] == pytest.approx(RIGHT - (P.max(1).mean() - Q.max(1).mean()), abs=1e-12)
 
 
 @pytest.mark.parametrize("function", [unlabelled.thresholded_confidence, unlabelled.thresholded_entropy])
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
 def test_on_the_holdout_itself_the_thresholds_give_its_accuracy(function, temperature):
-    assert unlabelled.difference_of_confidences(HOLDOUT, HOLDOUT, LABELS, temperature)["calibrated"] == pytest.approx(RIGHT, abs=1e-12)
-    assert function(HOLDOUT, HOLDOUT, LABELS, temperature)["calibrated"] == pytest.approx(RIGHT, abs=1e-12)
+    assert unlabelled.difference_of_confidences(HOLDOUT.logits, HOLDOUT, temperature)["calibrated"] == pytest.approx(RIGHT, abs=1e-12)
+    assert function(HOLDOUT.logits, HOLDOUT, temperature)["calibrated"] == pytest.approx(RIGHT, abs=1e-12)
 
 
 def as_the_public_code_balances(scores, right):
@@ -62,7 +71,7 @@ def test_the_thresholds_are_those_of_the_public_code_but_for_its_one_image(name)
     s, u = (P.max(1), Q.max(1)) if name == "confidence" else ((P * np.log(P)).sum(1), (Q * np.log(Q)).sum(1))
     theirs = as_the_public_code_balances(s, P.argmax(1) == LABELS.numpy())
     ours = s[s > theirs].min()  # theirs has as many above it as are right, and counts itself as well when it predicts
-    found = getattr(unlabelled, f"thresholded_{name}")(TARGET, HOLDOUT, LABELS, T1)["as given"]
+    found = getattr(unlabelled, f"thresholded_{name}")(TARGET, HOLDOUT, T1)["as given"]
     assert found == pytest.approx((u >= ours).mean(), abs=1e-12)
     assert (s >= ours).mean() == pytest.approx(RIGHT)
     assert (s >= theirs).sum() == (s >= ours).sum() + 1
@@ -81,54 +90,48 @@ def test_thresholds_by_hand():
 
 
 def test_a_network_right_everywhere_on_the_holdout_takes_the_smallest_score_as_threshold():
-    right = HOLDOUT.argmax(1)
-    found = unlabelled.thresholded_confidence(TARGET, HOLDOUT, right, T1)["as given"]
+    right = HOLDOUT.logits.argmax(1)
+    found = unlabelled.thresholded_confidence(TARGET, of(LOGITS, right), T1)["as given"]
     assert found == (Q.max(1) >= P.max(1).min()).mean()
-    assert unlabelled.thresholded_confidence(TARGET, HOLDOUT, (right + 1) % 6, T1)["as given"] == 0
+    assert unlabelled.thresholded_confidence(TARGET, of(LOGITS, (right + 1) % 6), T1)["as given"] == 0
 
 
-def test_agreement_counts_equal_predictions_and_refuses_the_run_itself():
-    other, third = draw(500, 6, seed=2)[0], draw(500, 6, seed=3)[0]
-    same = (Q.argmax(1) == other.numpy().argmax(1)).mean()
-    assert unlabelled.agreement_of_repeats(TARGET, [other]) == pytest.approx(same, abs=1e-12)
-    both = (same + (Q.argmax(1) == third.numpy().argmax(1)).mean()) / 2
-    assert unlabelled.agreement_of_repeats(TARGET, [other, third]) == pytest.approx(both, abs=1e-12)
-    assert unlabelled.agreement_of_repeats(TARGET, [TARGET * 2]) == 1
-    with pytest.raises(ValueError, match="a run with another seed"):
-        unlabelled.agreement_of_repeats(TARGET, [TARGET.clone()])
-    for none in (None, []):
-        with pytest.raises(ValueError, match="no repeat"):
-            unlabelled.agreement_of_repeats(TARGET, none)
-    with pytest.raises(ValueError, match="give the same images"):
-        unlabelled.agreement_of_repeats(TARGET, [other[:-1]])
+def transport(target, holdout, temperature=T1, images=6000, seed=0):
+    return unlabelled.optimal_transport(target, holdout, temperature, images, seed)
 
 
 def test_optimal_transport_equals_linear_programming():
-    target, holdout, labels = TARGET[:60], HOLDOUT[:60], LABELS[:60]
-    shares = np.bincount(labels.numpy(), minlength=6)
+    shares = np.bincount(LABELS[:60].numpy(), minlength=6)
     cost = np.abs(Q[:60, None, :] - np.eye(6)[None]).sum(2) / 2  # half the L1 distance to each corner
     once = np.vstack([np.kron(np.eye(60), np.ones(6)), np.kron(np.ones(60), np.eye(6))])
     error = linprog(cost.ravel(), A_eq=once, b_eq=np.concatenate([np.ones(60), shares]), bounds=(0, None)).fun / 60
-    assert unlabelled.optimal_transport(target, holdout, labels, T1)["as given"] == pytest.approx(1 - error, abs=1e-9)
+    assert transport(TARGET[:60], of(LOGITS[:60], LABELS[:60]))["as given"] == pytest.approx(1 - error, abs=1e-9)
 
 
 def test_optimal_transport_of_certain_and_of_uniform_rows():
     labels = torch.arange(4).repeat(5)
-    holdout = certain(labels, 4)
-    assert unlabelled.optimal_transport(certain(labels.flip(0), 4), holdout, labels, T1)["as given"] == 1
-    assert unlabelled.optimal_transport(torch.zeros(20, 4), holdout, labels, T1)["as given"] == pytest.approx(1 / 4)
-    one_class = unlabelled.optimal_transport(certain([0] * 20, 4), holdout, labels, T1)["as given"]
-    assert one_class == pytest.approx(1 / 4)  # three quarters must move, at the full cost of 1
+    holdout = of(certain(labels, 4), labels)
+    assert transport(certain(labels.flip(0), 4), holdout)["as given"] == 1
+    assert transport(torch.zeros(20, 4), holdout)["as given"] == pytest.approx(1 / 4)
+    # Of one class: three quarters must move, at the full cost of 1.
+    assert transport(certain([0] * 20, 4), holdout)["as given"] == pytest.approx(1 / 4)
 
 
 def test_optimal_transport_promises_no_more_than_the_confidence_and_a_cap_takes_images():
-    values = unlabelled.optimal_transport(TARGET, HOLDOUT, LABELS, T1)
-    assert values["as given"] <= unlabelled.average_confidence(TARGET, T1)["as given"]
-    capped = unlabelled.optimal_transport(TARGET, HOLDOUT, LABELS, T1, transport_images=100, seed=3)["as given"]
+    assert transport(TARGET, HOLDOUT)["as given"] <= unlabelled.average_confidence(TARGET, T1)["as given"]
     chosen = torch.as_tensor(np.random.default_rng(3).permutation(500)[:100])
-    assert capped == pytest.approx(unlabelled.optimal_transport(TARGET[chosen], HOLDOUT, LABELS, T1)["as given"], abs=1e-12)
-    with pytest.raises(ValueError, match="transport_images is 0"):
-        unlabelled.optimal_transport(TARGET, HOLDOUT, LABELS, T1, transport_images=0)
+    capped = transport(TARGET, HOLDOUT, images=100, seed=3)["as given"]
+    assert capped == pytest.approx(transport(TARGET[chosen], HOLDOUT)["as given"], abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_least_cost_is_that_of_every_assignment_and_shares_are_rounded_by_largest_remainders(seed):
+    rng = np.random.default_rng(seed)
+    cost, counts = rng.random((6, 3)), (1, 2, 3)
+    every = set(itertools.permutations(np.repeat(np.arange(3), counts).tolist()))
+    expected = min(cost[np.arange(6), list(order)].mean() for order in every)
+    assert unlabelled.least_cost(cost, np.array(counts) / 6) == pytest.approx(expected, abs=1e-12)
+    assert unlabelled.least_cost(cost, np.array([0.21, 0.31, 0.48])) == pytest.approx(expected, abs=1e-12)  # 1.26, 1.86, 2.88
 
 
 def mano_by_hand(z):
@@ -139,7 +142,7 @@ def mano_by_hand(z):
 
 @pytest.mark.parametrize("scale", [0.5, 2.0, 30.0])
 def test_mano_on_both_sides_of_its_threshold(scale):
-    logits = scale * TARGET.double()
+    logits = scale * TARGET
     expected, phi = mano_by_hand(logits.numpy())
     assert (phi > 5) == (scale == 30)
     assert unlabelled.matrix_norm_of_logits(logits) == pytest.approx(expected, rel=1e-12)
@@ -152,89 +155,54 @@ def test_mano_of_certain_and_of_equal_rows():
     assert unlabelled.matrix_norm_of_logits(half) == pytest.approx((1 / 4) ** 0.25)
 
 
-def test_nuclear_norm_and_invariance_of_the_target_are_those_of_their_formulas():
-    found = unlabelled.target_nuclear_norm(TARGET)
-    assert found["raw"] == pytest.approx(np.linalg.svd(Q, compute_uv=False).sum())
-    assert found["scaled"] == pytest.approx(found["raw"] / np.sqrt(6 * 500))
-    turned = [draw(500, 6, seed=seed)[0] for seed in (4, 5, 6)]
-    r = [softmax(each.double().numpy(), 1) for each in turned]
-    top = np.mean([np.sqrt(Q.max(1) * each.max(1)) * (Q.argmax(1) == each.argmax(1)) for each in r])
-    vector = np.mean([np.sqrt((Q * each).sum(1)) * (Q.argmax(1) == each.argmax(1)) for each in r])
-    values = unlabelled.target_effective_invariance(torch.stack([TARGET, *turned]))
-    assert values == pytest.approx({"top confidence": top, "vector": vector}, rel=1e-9)
-    same = prediction.effective_invariance(torch.as_tensor(Q), torch.as_tensor(np.stack(r)))
-    assert values == pytest.approx(dict(same), rel=1e-9)
-    assert unlabelled.target_effective_invariance(certain([0, 1], 3).repeat(2, 1, 1))["vector"] == 1
-    with pytest.raises(ValueError, match=r"shape \(500, 6\); they must be \(1 \+ turns, N, K\)"):
-        unlabelled.target_effective_invariance(TARGET)
-
-
-def test_entropy_and_energy():
-    assert unlabelled.target_entropy(TARGET) == pytest.approx(-(Q * np.log(Q)).sum(1).mean())
-    assert unlabelled.target_entropy(torch.zeros(2, 5)) == pytest.approx(np.log(5))
-    assert unlabelled.target_entropy(certain([0, 1], 3)) == pytest.approx(0, abs=1e-12)
-    assert unlabelled.target_energy(TARGET) == pytest.approx(logsumexp(TARGET.double().numpy(), 1).mean())
-    assert unlabelled.target_energy(TARGET + 3) == pytest.approx(unlabelled.target_energy(TARGET) + 3, abs=1e-5)
-
-
 def test_the_temperature_minimises_the_holdouts_loss_and_undoes_a_scaling():
-    found = unlabelled.temperature(HOLDOUT, LABELS)
+    found = unlabelled.temperature(HOLDOUT)
     grid = np.exp(np.linspace(-1, 3, 4001))
-    losses = [log_loss(LABELS, softmax(HOLDOUT.double().numpy() / t, 1)) for t in grid[::40]]
+    losses = [log_loss(LABELS, softmax(LOGITS.double().numpy() / t, 1)) for t in grid[::40]]
     assert grid[::40][np.argmin(losses)] == pytest.approx(found, rel=0.05)
-    best = log_loss(LABELS, softmax(HOLDOUT.double().numpy() / found, 1))
+    best = log_loss(LABELS, softmax(LOGITS.double().numpy() / found, 1))
     assert best <= min(losses)
-    assert unlabelled.temperature(5 * HOLDOUT, LABELS) == pytest.approx(5 * found, rel=1e-4)
-    assert np.isnan(unlabelled.temperature(None, None))
+    assert unlabelled.temperature(of(5 * LOGITS, LABELS)) == pytest.approx(5 * found, rel=1e-4)
+    assert np.isnan(unlabelled.temperature(None))
 
 
-def test_calibrated_variants_are_those_of_divided_logits():
-    t = 2.5
-    given = (TARGET, HOLDOUT, LABELS)
-    for function in (
-        unlabelled.difference_of_confidences,
-        unlabelled.thresholded_confidence,
-        unlabelled.thresholded_entropy,
-        unlabelled.optimal_transport,
-    ):
-        divided = function(TARGET.double() / t, HOLDOUT.double() / t, LABELS, T1)["as given"]
-        assert function(*given, t)["calibrated"] == pytest.approx(divided, abs=1e-9)
-        assert np.isnan(function(*given, np.nan)["calibrated"])
-        assert np.isfinite(function(*given, np.nan)["as given"])
+def scored(target=TARGET, holdout=LOGITS, labels=LABELS):
+    """Values and reasons of the family, by its columns, as a network is scored."""
+    given = {"network": nn.Identity(), "target_logits": target, "holdout_logits": holdout, "holdout_labels": labels}
+    table = evidence.score(of_families(["unlabelled"]), given, evidence.MeasureSettings())
+    table.index = [MEASURES[row.measure].column(row.variant) for row in table.itertuples()]
+    return table
 
 
-@pytest.mark.parametrize("name", [*unlabelled.PREDICTED_ACCURACIES[:5], "optimal_transport", "target_entropy", "matrix_norm_of_logits"])
-def test_no_value_depends_on_the_order_of_images(name):
-    function = getattr(unlabelled, name)
-    known = {"target_logits": TARGET, "holdout_logits": HOLDOUT, "holdout_labels": LABELS, "temperature": 2.0}
-    mixed, shuffled = torch.randperm(500, generator=torch.Generator().manual_seed(0)), torch.arange(399, -1, -1)
-    other = known | {"target_logits": TARGET[mixed], "holdout_logits": HOLDOUT[shuffled], "holdout_labels": LABELS[shuffled]}
-    names = [need for need in function.__code__.co_varnames[: function.__code__.co_argcount] if need in known]
-    first, second = (function(**{need: values[need] for need in names}) for values in (known, other))
-    assert first == pytest.approx(second, abs=1e-9)
+def test_calibrated_variants_are_those_of_divided_logits_and_nothing_depends_on_the_order_of_images():
+    found, t = scored()["value"], unlabelled.temperature(HOLDOUT)
+    divided = scored(TARGET / t, LOGITS.double() / t)["value"]
+    calibrated = [name for name in found.index if name.endswith("(calibrated)")]
+    assert len(calibrated) == 5
+    for name in calibrated:
+        assert found[name] == pytest.approx(divided[name.removesuffix(" (calibrated)")], abs=1e-9)
+    mixed, turned = torch.randperm(500, generator=torch.Generator().manual_seed(0)), torch.arange(399, -1, -1)
+    assert scored(TARGET[mixed], LOGITS[turned], LABELS[turned])["value"].tolist() == pytest.approx(found.tolist(), abs=1e-6)
+    assert found["holdout_accuracy"] == RIGHT
 
 
 @pytest.mark.parametrize(
-    ("change", "match"),
+    ("change", "reason"),
     [
-        ({"target_logits": None}, "no logits of target images"),
-        ({"holdout_logits": None}, "no logits of holdout images"),
-        ({"target_logits": TARGET[:, :5]}, "5 outputs for target images and 6"),
-        ({"target_logits": TARGET[:0]}, r"shape \(0, 6\)"),
-        ({"target_logits": torch.full((3, 6), torch.nan)}, "18 of 18 logits of target images are not finite"),
-        ({"holdout_labels": LABELS[:-1]}, "400 holdout images need one label each"),
-        ({"holdout_labels": None}, "400 holdout images need one label each"),
-        ({"holdout_labels": LABELS + 1}, "whole numbers from 0 to 5"),
+        ({"target": None}, "there are no logits of target images; give a folder of them"),
+        ({"holdout": None}, "there are no logits of holdout images"),
+        ({"target": TARGET[:, :5]}, "the network has 5 outputs for target images and 6"),
+        ({"target": TARGET[:0]}, "logits of target images have shape (0, 6)"),
+        ({"target": torch.full((3, 6), torch.nan)}, "18 of 18 logits of target images are not finite"),
+        ({"labels": LABELS[:-1]}, "holdout labels have shape (399,); 400 images need one each"),
+        ({"labels": None}, "holdout labels have shape None; 400 images need one each"),
+        ({"labels": LABELS + 1}, "holdout labels have shape (400,); 400 images need one each, from 0 to 5"),
     ],
 )
-def test_what_cannot_be_is_refused(change, match):
-    given = {"target_logits": TARGET, "holdout_logits": HOLDOUT, "holdout_labels": LABELS, "temperature": T1} | change
-    for function in (unlabelled.difference_of_confidences, unlabelled.thresholded_entropy, unlabelled.optimal_transport):
-        with pytest.raises(ValueError, match=match):
-            function(**given)
-
-
-def test_the_baseline_is_the_holdouts_accuracy():
-    assert unlabelled.holdout_accuracy(HOLDOUT, LABELS) == RIGHT
-    with pytest.raises(ValueError, match="no logits of holdout images"):
-        unlabelled.holdout_accuracy(None, LABELS)
+def test_what_cannot_be_is_a_reason(change, reason):
+    table = scored(**change)
+    for name in ("difference_of_confidences", "thresholded_entropy", "optimal_transport"):
+        assert table.loc[name, "reason"].startswith(reason)
+    without = scored(holdout=None)["value"]
+    assert np.isfinite(without[["average_confidence", "matrix_norm_of_logits"]]).all()
+    assert np.isnan(without["average_confidence (calibrated)"])

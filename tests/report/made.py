@@ -2,10 +2,7 @@
 
 import base64
 import io
-import sys
-import types
 from pathlib import Path
-from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 import nbformat
@@ -14,6 +11,7 @@ import pandas as pd
 from PIL import Image
 
 from helpers.files import write_json
+from helpers.scoring.maps_kept import MAPS, KeptMaps
 from helpers.statistics.draws import Draws
 from helpers.statistics.primary import kinds_table, primary_rows, primary_table
 from helpers.statistics.verdicts import gate_table, judged
@@ -26,19 +24,6 @@ CLAIMS = [
     {"claim": "IoU goes with a smaller gap", "measure": "iou", "question": "r_gap", "side": "below", "primary": True, "published": -0.89},
     {"claim": HOSTILE, "measure": "pointing_game", "question": "r_gap_within_kinds", "side": "below"},
 ]
-
-
-class KeptMaps(NamedTuple):
-    """What ``maps_kept.read_maps`` gives."""
-
-    model_ids: tuple[str, ...]
-    maps: np.ndarray  # (models, images, h, w) uint8
-    right: np.ndarray  # (models, images) bool
-    boxes: np.ndarray  # (images, M, 4)
-    labels: np.ndarray
-    image_size: int
-    thumbnails: list[bytes]
-    class_names: tuple[str, ...]
 
 
 def catalogue() -> pd.DataFrame:
@@ -91,16 +76,16 @@ def kept_maps() -> KeptMaps:
     maps[:, :, 1, 1] = np.arange(0, 6 * images, 6)
     thumbnail = io.BytesIO()
     Image.fromarray(np.full((SIZE, SIZE, 3), 128, np.uint8)).save(thumbnail, "jpeg")
-    boxes = np.tile([[0, 0, 8, 8], [0, 0, 0, 0]], (images, 1, 1))
-    right = np.ones((len(models), images), bool)
-    return KeptMaps(tuple(models), maps, right, boxes, np.arange(images) % 4, SIZE, [thumbnail.getvalue()] * images, (HOSTILE, *"bcd"))
+    boxes = np.tile([[0, 0, 8, 8], [0, 0, 0, 0]], (images, 1, 1)).astype(np.int16)
+    facts = {"right": np.ones((len(models), images), bool), "labels": np.arange(images) % 4, "class_names": (HOSTILE, *"bcd")}
+    return KeptMaps(tuple(models), maps, boxes=boxes, image_size=SIZE, thumbnails=(thumbnail.getvalue(),) * images, **facts)
 
 
-def give_maps(monkeypatch) -> None:
-    """Let ``maps_kept.read_maps`` give these maps."""
-    module = types.ModuleType("helpers.scoring.maps_kept")
-    module.read_maps = lambda folder: kept_maps()
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+def _write_maps(path: Path) -> None:
+    given = vars(kept_maps())
+    pictures = given.pop("thumbnails")
+    ends = np.cumsum([len(picture) for picture in pictures])
+    np.savez_compressed(path, thumbnails=np.frombuffer(b"".join(pictures), np.uint8), ends=ends, **given)
 
 
 def write_report(folder: Path) -> Path:
@@ -116,7 +101,7 @@ def write_report(folder: Path) -> Path:
     pd.DataFrame(listed).to_csv(folder / "tables/measures.csv", index=False)
     epochs = pd.DataFrame({"epoch": [1, 2, 3], "train_loss": [2.0, 1.0, 0.5], "train_accuracy": [0.3, 0.6, 0.9]})
     pd.concat([epochs.assign(run_id=name) for name in models["run_id"]]).to_parquet(folder / "tables/histories.parquet")
-    (folder / "tables/maps.npz").touch()
+    _write_maps(folder / MAPS)
     figure, ax = plt.subplots(figsize=(4, 3))
     ax.plot(models["pointing_game"], models["gap"], "o")
     for name in ("primary", "other"):

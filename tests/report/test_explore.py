@@ -2,6 +2,7 @@
 
 import base64
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -50,14 +51,12 @@ def test_headless_each_is_a_line_of_text_and_nothing_is_computed(monkeypatch, fo
 
 def test_a_published_report_has_all_three_in_jupyterlab(monkeypatch, folder):
     monkeypatch.setenv(SWITCH, "1")
-    made.give_maps(monkeypatch)
     kinds = [json.loads(part.content)["kind"] for part in explore.published(folder).children[1::2]]
     assert kinds == ["measures", "maps", "curves"]
     assert explore.published(folder / "none") is None
 
 
-def test_measures_are_those_of_the_scores_the_primary_ones_first(monkeypatch, folder):
-    made.give_maps(monkeypatch)
+def test_measures_are_those_of_the_scores_the_primary_ones_first(folder):
     measures, _, _ = content.of_report(folder)
     models = made.measures(made.catalogue())
     assert [item["title"] for item in measures["measures"]] == list(made.TITLES.values())
@@ -90,7 +89,7 @@ def test_curves_are_those_of_the_histories(folder):
 
 def test_maps_of_the_page_are_the_published_bytes_by_gap():
     kept, models = made.kept_maps(), made.catalogue()
-    shown = content.maps(models.drop(3), kept._replace(model_ids=kept.model_ids[:-1]))
+    shown = content.maps(models.drop(3), replace(kept, model_ids=kept.model_ids[:-1]))
     assert len(shown["models"]) == len(models) - 2
     gaps = [model["gap"] for model in shown["models"]]
     assert gaps == sorted(gaps)

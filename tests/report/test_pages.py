@@ -18,18 +18,11 @@ from tests.report import made
 COMMITTED = sorted((PROJECT_ROOT / "reports").glob("*/[0-9][0-9]_*.ipynb"))
 
 
-@pytest.fixture(autouse=True)
-def given_maps(monkeypatch):
-    made.give_maps(monkeypatch)
-
-
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     """A written report; a test that changes it makes its own."""
     folder = made.write_report(tmp_path_factory.mktemp("reports") / "made")
-    with pytest.MonkeyPatch.context() as patch:
-        made.give_maps(patch)
-        pages.write(folder)
+    pages.write(folder)
     return folder
 
 

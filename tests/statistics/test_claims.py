@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from helpers.statistics.claims import check_claims, claims_digest, keep_claims, kept_claims
+from helpers.statistics.claims import OF_KINDS, check_claims, check_primary, claims_digest, keep_claims, kept_claims
 
 CLAIM = {"claim": "IoU falls as the gap grows", "measure": "iou", "question": "r_gap", "side": "below", "primary": True}
 
@@ -63,8 +63,27 @@ def test_claims_that_were_altered_where_they_are_kept_are_not_judged(tmp_path, c
         ([CLAIM | {"source": datetime.date(2024, 1, 1)}], "which must be a text; put it in quotes"),
         ([CLAIM | {"claim": ["a"]}], "which must be a text"),
         ([CLAIM] * 4, "4 claims are primary; at most 3"),
+        ([CLAIM, CLAIM | {"claim": " iou  falls AS the gap grows", "side": "above"}], "one below and one above 0"),
     ],
 )
 def test_claims_that_cannot_be_judged_are_refused(claims, words):
     with pytest.raises(ValueError, match=words):
         check_claims(claims)
+
+
+def test_claims_are_of_measures_that_are_there_and_of_kinds_for_those_of_the_primary_analysis():
+    of_kinds = [CLAIM | {"question": question} for question in OF_KINDS]
+    assert check_claims([CLAIM, *of_kinds], ["iou"], ["iou"]) == [CLAIM, *of_kinds]
+    assert check_claims([CLAIM] * 2, primary=["iou_b"]) == [CLAIM] * 2
+    with pytest.raises(ValueError, match=r"claim 1 .* has measure 'iou'; choose one of iou_b, energy"):
+        check_claims([CLAIM], ["iou_b", "energy"])
+    for claim in of_kinds:
+        with pytest.raises(ValueError, match=f"asks {claim['question']} of iou, which is not in primary_measures"):
+            check_claims([CLAIM, claim], primary=["iou_b"])
+
+
+def test_a_primary_analysis_has_eight_measures_at_most():
+    check_primary(list("abcdefgh"))
+    for measures, words in ((list("abcdefghi"), "9 measures, 9 of them different; name at most 8"), (["a", "a"], "2 measures, 1 of them")):
+        with pytest.raises(ValueError, match=words):
+            check_primary(measures)

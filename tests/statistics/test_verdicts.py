@@ -53,10 +53,9 @@ def test_the_primary_analysis_answers_first_and_the_ranking_what_it_does_not():
     found = judged(claims, *tables())
     assert found["n"].tolist() == [60, 150, 150] and found["ours"].tolist() == [-0.6, 0.5, 0.5]
     assert found["verdict"].tolist() == ["supported", "contradicted", "not reproduced"]
-    with pytest.raises(ValueError, match="asks tau_gap of mixup, which this study does not answer"):
-        judged([CLAIM | {"measure": "mixup", "question": "tau_gap"}], *tables())
-    with pytest.raises(ValueError, match="choose one of iou, mixup, norm"):
-        judged([CLAIM | {"measure": "gi"}], *tables())
+    absent = judged([CLAIM | {"measure": "mixup", "question": "tau_gap"}, CLAIM | {"measure": "gi", "primary": True}], *tables())
+    assert absent[["measure", "n", "verdict"]].to_numpy().tolist() == [["gi", 0, "cannot tell"], ["mixup", 0, "cannot tell"]]
+    assert absent[["ours", "low", "p", "p_adjusted"]].isna().all(axis=None)
     assert len(judged([], *tables())) == 0
 
 
@@ -70,7 +69,7 @@ def test_gates_stand_beside_a_verdict_and_change_none():
 
 @pytest.mark.parametrize(
     ("low", "high", "expected"),
-    [(3.0, 4.9, "supported"), (3.0, 5.1, "cannot tell"), (5.1, 7.0, "contradicted"), (np.nan, np.nan, "supported")],
+    [(3.0, 4.9, "supported"), (3.0, 5.1, "cannot tell"), (5.1, 7.0, "contradicted"), (np.nan, np.nan, "cannot tell")],
 )
 def test_an_error_of_so_many_points_at_most_is_part_of_the_claim(low, high, expected):
     claim = CLAIM | {"measure": "mixup", "question": "saved_error_points", "side": "above", "errs_at_most": 5}

@@ -4,19 +4,19 @@ import json
 import random
 import subprocess
 import sys
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 import yaml
 
 from helpers.files import PROJECT_ROOT, write_json
-from types import SimpleNamespace
-
 from helpers.kappa import probing
 from helpers.parameters import StudyError, declared
 from helpers.sweep import plan, relations
 from helpers.sweep.relations import relation_faults
-from helpers.sweep.study import digest_of, load_study, machine_faults, measure_faults
+from helpers.sweep.study import CheckedStudy, Execution, digest_of, load_study, machine_faults, measure_faults
 from helpers.training import config
 from tests.conftest import TINY_STUDY
 from tests.sweep.conftest import write_notebook
@@ -97,14 +97,20 @@ def test_claims_that_cannot_be_judged_are_told(project, claims, told):
     assert told in faults(project, {"notebooks": EACH, "claims": claims})
 
 
-def test_a_measure_that_does_not_exist_is_told_before_the_start():
-    for name in ("demo", "compact20"):
-        study = load_study(name, ["primary_measures=[iou, iuo_b]"])
-        study.claims[0]["measure"] = "iou_c"
-        first, second = measure_faults(study)
-        assert first.startswith(f"claim {study.claims[0]['claim']!r}: unknown measure 'iou_c' (did you mean 'iou")
-        assert second.startswith("04_baselines, primary_measures: unknown measure 'iuo_b'")
-        assert measure_faults(load_study(name)) == []
+@pytest.mark.parametrize(
+    ("claims", "primary", "told"),
+    [
+        ([CLAIM | {"measure": "iou_c"}], ["iou"], "claim 'small': unknown measure 'iou_c' (did you mean 'iou"),
+        ([], ["iuo"], "primary_measures: unknown measure 'iuo' (did you mean 'iou'"),
+        ([], ["iou", "iou"], "the primary analysis has 2 measures, 1 of them different"),
+        ([CLAIM | {"question": "r_gap_within_kinds"}], ["iou_b"], "r_gap_within_kinds of iou, which is not in primary_measures (iou_b)"),
+    ],
+)
+def test_measures_that_cannot_be_judged_are_told_at_the_start(tmp_path, claims, primary, told):
+    study = CheckedStudy("x", tmp_path, "x", claims, [Execution("04_baselines", {"study": "x", "primary_measures": primary})])
+    (fault,) = measure_faults(study)
+    assert told in fault
+    assert measure_faults(replace(study, claims=[CLAIM], executions=[replace(study.executions[0], parameters={"study": "x"})])) == []
 
 
 def test_every_combination_is_a_part_before_the_whole_and_shares_are_equal(project):

@@ -10,8 +10,9 @@ from typing import Any
 import pandas as pd
 from IPython.display import Markdown
 
+from helpers.files import STAGING, from_root
+
 SWITCH = "WORKBOOK_EXPLORE"  # environment variable: 1 shows explorers whatever runs the notebook, 0 never does
-STAGING = "WORKBOOK_STAGING"  # set by a sweep, whose kernels nobody touches
 TITLES = {
     "measures": "Which measure goes with the gap?",
     "maps": "Where do the networks look?",
@@ -48,8 +49,9 @@ def training_curves(models: pd.DataFrame, histories: pd.DataFrame) -> Any:
     return _shown("curves", models, histories)
 
 
-def published(folder: Path) -> Any:
+def published(folder: Path | str) -> Any:
     """All explorers of a published report (reports/<study>), for a clone without images and runs; None where nobody can touch them."""
+    folder = from_root(folder)
     if not interactive() or not (folder / "tables/catalogue.csv").is_file():
         return None
     from ipywidgets import HTML, VBox

@@ -3,7 +3,7 @@
 import base64
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,11 +14,9 @@ from helpers.report import tables
 from helpers.report.explore import cuts
 from helpers.report.markup import in_words
 from helpers.report.style import colours, in_order, percent, short_name
+from helpers.scoring.maps_kept import KeptMaps, read_maps
 from helpers.statistics.primary import primary_rows
 from helpers.training.config import PAPER_AXES
-
-if TYPE_CHECKING:
-    from helpers.scoring.maps_kept import KeptMaps
 
 Content = dict[str, Any]
 AXES = (*PAPER_AXES, "images_per_class", "label_noise", "repeat", "snapshot")
@@ -37,10 +35,8 @@ def of_report(folder: Path) -> list[Content]:
     found: list[Content] = [{"kind": kind, "models": []} for kind in ("measures", "maps", "curves")]
     if scores is not None and listing is not None:
         found[0] = measures(*with_scores(kept, scores, listing, tables.read(folder, "primary")))
-    if (folder / "tables/maps.npz").is_file():
-        from helpers.scoring.maps_kept import read_maps
-
-        found[1] = maps(kept, read_maps(folder))
+    if (published := read_maps(folder)) is not None:
+        found[1] = maps(kept, published)
     if histories is not None:
         found[2] = curves(catalogue, histories)
     return found
@@ -65,7 +61,7 @@ def measures(models: pd.DataFrame, titles: Mapping[str, str]) -> Content:
     return {"kind": "measures", **_shared(models), "measures": listed}
 
 
-def maps(models: pd.DataFrame, kept: "KeptMaps") -> Content:
+def maps(models: pd.DataFrame, kept: KeptMaps) -> Content:
     """Pictures with boxes, the maps of each model on them, and its overlap over all scored images by each cut; see ``read_maps``."""
     places = {name: place for place, name in enumerate(kept.model_ids)}
     models = models[models["model_id"].isin(places)].dropna(subset="gap").sort_values("gap")

@@ -1,0 +1,141 @@
+"""Figures that notebooks share, and the sentences below them: they draw and say what the table holds."""
+
+import io
+import re
+
+import matplotlib
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.stats
+
+from helpers.report import captions, figures, style
+from tests.report import made
+
+
+@pytest.fixture(autouse=True)
+def without_a_window():
+    with matplotlib.rc_context({"backend": "agg"}):
+        yield
+    plt.close("all")
+
+
+def numbers(text):
+    return [float(found) for found in re.findall(r"-?\d+\.\d+", text)]
+
+
+def row(r, low, high):
+    """A row of estimates as ``Draws.correlations`` has them."""
+    return next(pd.DataFrame({"pearson_r": [r], "ci_low": [low], "ci_high": [high], "n": [40]}).itertuples())
+
+
+def test_every_defined_model_is_a_point_coloured_by_kind_and_r_is_that_of_the_points():
+    table = made.measures(made.catalogue())
+    table.loc[0, "iou"], table.loc[1, "gap"] = np.nan, np.nan
+    figure = figures.against_gap(table, "iou", "IoU", lines={"whole image": 0.25})
+    ax = figure.axes[0]
+    points = ax.collections[0].get_offsets()
+    kept = table[2:]
+    np.testing.assert_allclose(sorted(points[:, 0]), sorted(kept["iou"]))
+    np.testing.assert_allclose(sorted(points[:, 1]), sorted(100 * kept["gap"]))
+    assert ax.get_title() == f"r = {scipy.stats.pearsonr(kept['iou'], kept['gap']).statistic:.2f}, 34 models"
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == [*style.in_order(kept["kind"]), "whole image: 0.25"]
+    assert list(ax.lines[-1].get_xdata()) == [0.25, 0.25]
+
+
+def test_too_few_models_are_said_in_words_and_drawn_not():
+    figure = figures.against_gap(made.measures(made.catalogue()).head(2), "iou", "IoU")
+    assert [text.get_text() for text in figure.axes[0].texts] == ["2 models have a IoU: too few to draw against the gap."]
+
+
+def test_rows_stand_from_above_with_their_intervals_and_published_values():
+    table = pd.DataFrame(
+        {"r": [0.1, -0.4, 0.3], "r_low": [0, -0.6, np.nan], "r_high": [0.2, -0.2, np.nan], "theirs": [0.5, np.nan, np.nan]}
+    )
+    _, ax = plt.subplots()
+    figures.forest(ax, table, "r", list("abc"), published="theirs", hollow=[False, True, False], chance=(pd.Series([0, 0, 0]), 0.2))
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["a", "b", "c"] and ax.yaxis_inverted()
+    segments = ax.collections[0].get_segments()
+    np.testing.assert_allclose(np.array(segments[:2])[:, :, 0], [[0, 0.2], [-0.6, -0.2]])
+    filled, hollow, theirs = ax.lines[1:]
+    np.testing.assert_array_equal(filled.get_xdata(), [0.1, np.nan, 0.3])
+    np.testing.assert_array_equal(hollow.get_xdata(), [np.nan, -0.4, np.nan])
+    np.testing.assert_array_equal(theirs.get_xdata(), table["theirs"])
+    assert [(patch.get_x(), patch.get_width()) for patch in ax.patches] == [(-0.2, 0.4)] * 3
+    ax.figure.savefig(io.BytesIO())
+
+
+def test_the_first_rows_hold_the_claimed_ones_in_any_case():
+    table = pd.DataFrame({"measure": [f"m{number}" for number in range(54)]})
+    shown = figures.first_rows(table, ["m3", "m53"], most=10)["measure"].tolist()
+    assert shown == [f"m{number}" for number in range(9)] + ["m53"]
+
+
+@pytest.mark.parametrize(("ends", "words"), [((-0.5, -0.1), "smaller gap"), ((0.1, 0.5), "larger gap"), ((-0.1, 0.4), "contains 0")])
+def test_a_correlation_is_said_with_its_interval_and_what_that_allows(ends, words):
+    said = captions.correlation(row(sum(ends) / 2, *ends), "IoU")
+    assert numbers(said) == pytest.approx([sum(ends) / 2, *ends]) and words in said and "40 models" in said
+    assert "too few configurations" in captions.correlation(row(0.3, np.nan, np.nan), "IoU")
+    assert "no correlation" in captions.correlation(row(np.nan, np.nan, np.nan), "IoU")
+
+
+def test_captions_hold_the_numbers_of_the_tables_that_they_stand_below():
+    given = made.tables()
+    best = given["primary"].sort_values("error_with").iloc[0]
+    said = captions.primary(given["primary"])
+    assert numbers(said) == [round(best["error_without"], 1), round(best["error_with"], 1)] and best["title"] in said
+    told = captions.claims(given["claims"])
+    claim = given["claims"][given["claims"]["primary"]].iloc[0]
+    assert told.count("\n") == 0 and numbers(told)[:3] == [round(claim[name], 2) for name in ("ours", "low", "high")]
+    assert claim["verdict"] in told and str(claim["published"]) in told
+    closed = given["gates"][~given["gates"]["passes"]]
+    assert captions.gates(given["gates"]).startswith(f"{len(given['gates']) - len(closed)} of {len(given['gates'])} conditions hold; not: ")
+    assert captions.gates(given["gates"][given["gates"]["passes"]]).startswith("All ")
+    largest = given["primary"].loc[given["primary"]["r_gap"].abs().idxmax()]
+    said = captions.strongest(given["primary"], "r_gap", "r")
+    assert largest["title"] in said and numbers(said)[0] == round(largest["r_gap"], 2)
+
+
+def test_captions_of_empty_tables_say_what_is_not_there():
+    empty = made.tables()["primary"].assign(saved_error_points=np.nan, r_gap=np.nan)
+    assert captions.primary(empty).startswith("Too few models")
+    assert captions.strongest(empty, "r_gap", "r") == "No r is defined here."
+    assert "no boxes" in captions.central_map(pd.DataFrame({"title": [], "models_above_the_blob": []}))
+    assert captions.spread(pd.Series([np.nan]), "accuracy") == "No accuracy is known."
+    assert captions.known_in_advance(pd.DataFrame({"known": ["fit"], "error_points": [np.nan]})).startswith("Too few")
+    nothing = pd.DataFrame({"pearson_r": [np.nan], "published_r": [-0.8]})
+    assert captions.beside_the_paper(nothing).startswith("No architecture")
+
+
+def test_ours_stands_beside_the_paper_at_the_lowest_threshold_that_both_have():
+    table = pd.DataFrame({"measure": ["iou", "iou_b", "iou"], "architecture": ["resnet18", "resnet18", "resnet34"]})
+    table = table.assign(threshold=[0.8, 0.8, 0.9], pearson_r=[-0.1, 0.2, 0.3], ci_low=-0.5, ci_high=0.5, published_r=[-0.89, -0.84, -0.8])
+    said = captions.beside_the_paper(table)
+    assert (
+        "Above 80% " in said and "IoU of ResNet18 -0.10 (-0.50 to 0.50) beside -0.89, IoU-B of ResNet18 0.20" in said
+    )
+
+
+def test_numbers_are_written_one_way():
+    assert [style.count(1, "model"), style.count(1200, "model"), style.count(3, "class")] == ["1 model", "1,200 models", "3 classes"]
+    assert style.listed(list("abcdef"), 4) == "a, b, c, d and 2 more" and style.listed(["a"]) == "a"
+    assert [style.percent(value) for value in (0.814, 0.05, 0.996, 1, np.nan)] == ["81 %", "5 %", "99.6 %", "100 %", "undefined"]
+    assert style.with_interval(-0.19, -0.37, 0.01) == "-0.19 (-0.37 to 0.01)"
+    assert style.with_interval(0.5, np.nan, np.nan) == "0.50 (no interval)" and style.with_interval(np.nan, 0, 1) == "undefined"
+    assert style.points(0.057) == "5.7 points"
+
+
+def test_names_stand_in_the_order_of_their_numbers_and_keep_their_colours():
+    names = pd.Series(["resnet101", "resnet18", "resnet34", "resnet18"])
+    assert style.in_order(names) == ["resnet18", "resnet34", "resnet101"]
+    assert style.in_order(pd.Series([10.0, 2.0])) == [2.0, 10.0]
+    assert len(set(style.colours(list("abcdefghijkl")).values())) == 12
+
+
+def test_a_short_name_says_what_was_varied_and_ends_by_the_run():
+    model = made.catalogue().iloc[0].to_dict()
+    name = style.short_name(model)
+    assert name.startswith("R18 · ") and name.endswith(f"#{model['run_id'][-4:]}") and f"adam {model['learning_rate']:g}"[6:] in name
+    changed = model | {"pretrained": False, "augmentation": True, "label_noise": 0.2, "images_per_class": 25, "snapshot": "first"}
+    assert "scratch · aug · 25 a class · 20% wrong" in style.short_name(changed) and style.short_name(changed).endswith("first")
