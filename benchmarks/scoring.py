@@ -21,7 +21,7 @@ from helpers.cams import overlap
 from helpers.cams.maps import closed_form_cam, normalise_maps
 from helpers.cams.overlap import annotated, overlaps
 from helpers.data import synthetic
-from helpers.data.dataset import ImageSet
+from helpers.data.images import ImageSet
 from helpers.measures import evidence, passes, registry
 from helpers.networks import fused, hooks, resnet
 from helpers.training.config import PRECISIONS

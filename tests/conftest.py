@@ -200,7 +200,7 @@ def real_data():
 @pytest.fixture(scope="module")
 def tiny_module_given(tmp_path_factory):
     """What measures are given: a tiny untrained ResNet18 with another start, and 36 rendered scenes of 16 px."""
-    from helpers.data.dataset import load_study_data
+    from helpers.data.images import load_study_data
     from helpers.networks import resnet
 
     built = [resnet.build("resnet18", 3, stem="strided", width=0.125, seed=seed).eval() for seed in (0, 1)]

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from filelock import FileLock
 
-from helpers.data.dataset import load_study_data
+from helpers.data.images import load_study_data
 from helpers.training import catalogue
 from helpers.training.config import run_id
 from helpers.training.run import train_run

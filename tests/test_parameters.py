@@ -10,7 +10,7 @@ import yaml
 from helpers import parameters
 from helpers.ablations import compute
 from helpers.cams import attribution, maps, masks
-from helpers.data import dataset
+from helpers.data import images
 from helpers.files import PROJECT_ROOT
 from helpers.kappa import networks, noise
 from helpers.measures import registry
@@ -34,7 +34,7 @@ def test_the_table_of_limits_names_parameters_alone_and_defaults_are_within_them
         ("architectures", resnet.ARCHITECTURES),
         ("stem", resnet.STEMS),
         ("optimizers", config.OPTIMIZERS),
-        ("data_source", dataset.DATA_SOURCES),
+        ("data_source", images.DATA_SOURCES),
         ("cam_method", maps.CLOSED_FORM_METHODS),
         ("families", registry.FAMILIES),
         ("sampled_methods", compute.SAMPLED_METHODS),

@@ -8,9 +8,9 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from helpers import data
+from helpers.data.images import choose_images
 from helpers.files import PROJECT_ROOT
-from helpers.networks import hooks, portable, resnet
+from helpers.networks import hooks, resnet, weights
 
 FILES = sorted(PROJECT_ROOT.glob("reports/*/checkpoints/*.safetensors"))
 STUDIES = sorted({path.parents[1].name for path in FILES} & {path.stem for path in PROJECT_ROOT.glob("params/*.yaml")} - {"demo"})
@@ -19,8 +19,8 @@ NEAR = 0.02  # between the two largest logits: what products in bfloat16, in whi
 
 def checkpoint(path):
     """The network of a file and the text of its header."""
-    header = portable.header_of(path)
-    network = portable.form_in(path).network(len(json.loads(header["classes"])))
+    header = weights.header_of(path)
+    network = weights.form_in(path).network(len(json.loads(header["classes"])))
     network.load_state_dict(load_file(path))
     return network.eval(), header
 
@@ -50,7 +50,7 @@ def met(request, tmp_path_factory):
     if there is None:
         pytest.skip(f"the images of {request.param} are not here: {given['data_path']}")
     work = tmp_path_factory.mktemp("work")
-    return request.param, data.choose_images(work, **given | {"data_path": str(there)})
+    return request.param, choose_images(work, **given | {"data_path": str(there)})
 
 
 @pytest.mark.parametrize("place", [0, -1], ids=["smallest gap", "largest gap"])

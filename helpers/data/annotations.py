@@ -1,9 +1,12 @@
-"""What annotations say of images: Pascal VOC XML, ILSVRC's solution files, Tiny ImageNet's tables, names of classes."""
+"""What annotations say of images: Pascal VOC XML, the tables of ILSVRC and Tiny ImageNet, COCO's JSON, a CSV, YOLO's lines."""
 
+import csv
+import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from xml.etree.ElementTree import Element, ParseError
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+from xml.etree.ElementTree import ParseError
 
 import defusedxml.ElementTree
 from defusedxml import DefusedXmlException
@@ -11,13 +14,26 @@ from defusedxml import DefusedXmlException
 Box = tuple[float, float, float, float]
 
 
-@dataclass(frozen=True)
-class Annotation:
+class Annotation(NamedTuple):
     """What an annotation says of one image."""
 
     boxes: tuple[Box, ...]  # xmin, ymin, xmax, ymax in pixels of the stated size
-    objects: tuple[str, ...]  # the class named at each box
-    size: tuple[int, int] | None = None  # stated width and height; None where the format states none
+    objects: tuple[str, ...]  # the class named at each box; of an image without boxes its class
+    size: tuple[int, int] | None = None  # stated width and height; None where there is none, (1, 1) where boxes are shares of the image
+
+
+Table = dict[str, Annotation | str]  # by the image's name; a text says what is wrong
+
+
+def _box(corners: Iterable[str | float]) -> Box:
+    box = tuple(map(float, corners))
+    if len(box) != 4 or not all(map(math.isfinite, box)):
+        raise ValueError(f"{len(box)} numbers, where 4 finite ones are needed")
+    return box
+
+
+def _lines(content: bytes) -> list[str]:
+    return content.decode("utf-8-sig", "replace").splitlines()
 
 
 def parse_voc(content: bytes) -> Annotation:
@@ -26,95 +42,125 @@ def parse_voc(content: bytes) -> Annotation:
     Raises:
         ValueError: not XML, an encoding that is unknown, or a box without four numbers.
     """
+    sides = ("xmin", "ymin", "xmax", "ymax")
     try:
         root = defusedxml.ElementTree.fromstring(content)
-        boxes, names = [], []
-        for item in root.iterfind(".//{*}object"):
-            corners = item.find("{*}bndbox")
-            if corners is None:
-                raise ValueError("an object without bndbox")
-            boxes.append(tuple(_number(corners, side) for side in ("xmin", "ymin", "xmax", "ymax")))
-            names.append((item.findtext("{*}name") or "").strip())
-        size = root.find("{*}size")
-        stated = (int(_number(size, "width")), int(_number(size, "height"))) if size is not None else None
+        objects = [
+            (item.findtext("{*}name", "").strip(), _box(item.findtext(f"{{*}}bndbox/{{*}}{side}", "") for side in sides))
+            for item in root.iterfind(".//{*}object")
+        ]
+        width, height = (int(float(root.findtext(f"{{*}}size/{{*}}{side}", "0"))) for side in ("width", "height"))
     except (ParseError, DefusedXmlException, LookupError, ValueError, OverflowError) as fault:  # LookupError: of an unknown encoding
         raise ValueError(f"{type(fault).__name__}: {fault}") from fault
     # A size of zero is how some tools write "unknown".
-    return Annotation(tuple(boxes), tuple(names), stated if stated and min(stated) > 0 else None)
+    return _annotation(objects, (width, height) if min(width, height) > 0 else None)
 
 
-def _number(parent: Element, name: str) -> float:
-    value = float(parent.findtext(f"{{*}}{name}") or "nothing")
-    if not math.isfinite(value):
-        raise ValueError(f"{name} is {value}")
-    return value
+def _annotation(objects: Sequence[tuple[str, Box]], size: tuple[int, int] | None = None) -> Annotation:
+    return Annotation(tuple(box for _, box in objects), tuple(label for label, _ in objects), size)
 
 
-def parse_solution(content: bytes) -> tuple[dict[str, Annotation], dict[str, str]]:
-    """Read ``LOC_train_solution.csv`` or ``LOC_val_solution.csv``: "wnid xmin ymin xmax ymax" repeated per image; rows of one image add up.
-
-    Returns:
-        Annotations by image id, and what is wrong by image id.
-    """
-    annotations, faults = {}, {}
-    # By hand, because a csv.reader ends the whole file at one lone carriage return or long field; no field of this file holds a comma.
-    for number, line in enumerate(content.decode("utf-8-sig", "replace").splitlines()[1:], 2):
-        name, _, rest = line.partition(",")
-        name, words = name.strip('" '), rest.strip('" ').split()
-        try:
-            if not words or len(words) % 5:
-                raise ValueError(f"{len(words)} words, not a multiple of five")
-            boxes = tuple(_finite(words[start + 1 : start + 5]) for start in range(0, len(words), 5))
-            annotations[name] = _with_further(annotations.get(name), boxes, tuple(words[::5]))
-        except ValueError as fault:
-            if name:
-                faults[name] = f"line {number}: {fault}"
-    return annotations, faults
-
-
-def _with_further(before: Annotation | None, boxes: tuple[Box, ...], objects: tuple[str, ...]) -> Annotation:
-    """What a further line says of an image, beside what is known; a line that stands twice says nothing."""
-    if before is None:
-        return Annotation(boxes, objects)
-    new = [pair for pair in zip(boxes, objects, strict=True) if not (pair[0] in before.boxes and pair[1] in before.objects)]
-    return Annotation((*before.boxes, *(box for box, _ in new)), (*before.objects, *(label for _, label in new)))
-
-
-def _finite(words: Sequence[str]) -> Box:
-    corners = tuple(map(float, words))
-    if len(corners) != 4 or not all(map(math.isfinite, corners)):
-        raise ValueError(f"{len(corners)} finite numbers are needed: 4")
-    return corners
-
-
-def parse_tiny_boxes(content: bytes, with_class: bool) -> tuple[dict[str, Annotation], dict[str, str]]:
-    """Read Tiny ImageNet's tab-separated boxes: name, [class,] xmin, ymin, xmax, ymax; a name may have several lines.
-
-    Args:
-        content: of ``<wnid>_boxes.txt``, or of ``val_annotations.txt``.
-        with_class: whether the second column is the class.
-
-    Returns:
-        Annotations by file name, and what is wrong by file name.
-    """
-    annotations: dict[str, Annotation] = {}
-    faults: dict[str, str] = {}
-    for number, line in enumerate(content.decode("utf-8-sig", "replace").splitlines(), 1):
-        if not line.strip():
+def _table(lines: Sequence[str], objects_of: Callable[[str], tuple[str, list[tuple[str, Sequence[str]]]]], first: int = 1) -> Table:
+    """Gather what lines say of images: labels with the words of a box, or with none; a line that stands twice says nothing new."""
+    found: Table = {}
+    seen: set[str] = set()
+    for number, line in enumerate(lines, 1):
+        if number < first or not line.strip() or line in seen:
             continue
+        seen.add(line)
+        name, objects = objects_of(line)
+        before = found.get(name, Annotation((), ()))
+        try:
+            boxes = tuple(_box(words) for _, words in objects if words)
+        except ValueError as fault:
+            found[name] = f"line {number}: {fault}"
+        else:
+            if isinstance(before, Annotation):
+                found[name] = Annotation(before.boxes + boxes, before.objects + tuple(label for label, _ in objects))
+    return found
+
+
+def parse_solution(content: bytes) -> Table:
+    """Read ILSVRC's ``LOC_train_solution.csv`` or ``LOC_val_solution.csv``: "wnid xmin ymin xmax ymax" repeated per image."""
+
+    def objects_of(line: str) -> tuple[str, list[tuple[str, Sequence[str]]]]:
+        # By hand, because a csv.reader ends the whole file at one lone carriage return or long field; no field of this file holds a comma.
+        name, _, rest = line.partition(",")
+        words = rest.strip('" ').split() or ["", "nothing"]
+        return name.strip('" '), [(words[start], words[start + 1 : start + 5] or ["nothing"]) for start in range(0, len(words), 5)]
+
+    return _table(_lines(content), objects_of, first=2)
+
+
+def parse_tiny_boxes(content: bytes, with_class: bool) -> Table:
+    """Read Tiny ImageNet's tab-separated boxes: name, [class,] xmin, ymin, xmax, ymax."""
+
+    def objects_of(line: str) -> tuple[str, list[tuple[str, Sequence[str]]]]:
         name, *rest = line.split("\t")
         label = rest.pop(0) if with_class and rest else ""
+        return name, [(label, rest or ["nothing"])]
+
+    return _table(_lines(content), objects_of)
+
+
+def parse_csv(content: bytes) -> Table:
+    """Read "path,label,x0,y0,x1,y1", named so in the first line; boxes in pixels, or none.
+
+    Raises:
+        ValueError: the first line names no path and label.
+    """
+    lines = _lines(content)
+    columns = [name.strip().lower() for name in next(csv.reader(lines[:1]), [])]
+    if not {"path", "label"} <= set(columns):
+        raise ValueError("its first line names no columns path and label")
+
+    def objects_of(line: str) -> tuple[str, list[tuple[str, Sequence[str]]]]:
         try:
-            corners = _finite(rest)
-            annotations[name] = _with_further(annotations.get(name), (corners,), (label,))
-        except ValueError as fault:
-            faults[name] = f"line {number}: {fault}"
-            if with_class and label:  # the class is still known, only the box is lost
-                annotations.setdefault(name, Annotation((), (label,)))
-    return annotations, faults
+            row = dict(zip(columns, map(str.strip, next(csv.reader([line]))), strict=False))
+        except csv.Error:
+            row = {}
+        corners = [row[side] for side in ("x0", "y0", "x1", "y1") if row.get(side)]
+        return row.get("path", ""), [(row["label"], corners)] if row.get("label") else [("", ["no label"])]
+
+    return _table(lines, objects_of, first=2)
+
+
+def parse_coco(content: bytes) -> Table:
+    """Read COCO's JSON, by the names of its images; groups of objects (iscrowd) are left out.
+
+    Raises:
+        ValueError: it is no such JSON.
+    """
+    try:
+        given = json.loads(content)
+        categories = {item["id"]: str(item["name"]) for item in given["categories"]}
+        images = {item["id"]: (str(item["file_name"]), int(item.get("width", 0)), int(item.get("height", 0))) for item in given["images"]}
+        objects, wrong = defaultdict(list), {}
+        for item in given["annotations"]:
+            try:
+                x, y, width, height = _box(item["bbox"])
+                if not item.get("iscrowd"):
+                    objects[item["image_id"]].append((categories[item["category_id"]], (x, y, x + width, y + height)))
+            except (KeyError, TypeError, ValueError) as fault:
+                wrong[item["image_id"]] = f"annotation {item.get('id')}: {type(fault).__name__} {fault}"
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
+        raise ValueError("it does not hold images, annotations and categories as COCO has them") from fault
+    return {
+        name: wrong.get(key) or _annotation(objects[key], (width, height) if min(width, height) > 0 else None)
+        for key, (name, width, height) in images.items()
+    }
+
+
+def parse_yolo(content: bytes, names: Mapping[int, str]) -> Annotation:
+    """Read lines of "class x y width height", centre and size as shares of the image. Raises ValueError where a line is another."""
+    objects = []
+    for words in filter(None, map(str.split, _lines(content))):
+        x, y, width, height = _box(words[1:])
+        objects.append((names.get(int(words[0]), words[0]), (x - width / 2, y - height / 2, x + width / 2, y + height / 2)))
+    return _annotation(objects, (1, 1))
 
 
 def parse_names(content: bytes, separator: str | None) -> dict[str, str]:
     """Read "id<separator>name, synonym, ..." lines (``LOC_synset_mapping.txt``, ``words.txt``); the first name, as a figure can show it."""
-    pairs = (line.split(separator, 1) for line in content.decode("utf-8-sig", "replace").splitlines() if line.strip())
+    pairs = (line.split(separator, 1) for line in _lines(content) if line.strip())
     return {pair[0].strip(): "".join(filter(str.isprintable, pair[1].split(",")[0].strip()))[:100] for pair in pairs if len(pair) == 2}

@@ -1,457 +1,308 @@
-"""The layouts in which data sets are published, in a folder or a ``.zip`` read in place: images, classes, splits, boxes."""
+"""The layouts in which data sets are published: which images a source holds, of which class and split, with which boxes."""
 
 import os
-import zipfile
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from hashlib import blake2b
-from pathlib import Path, PurePosixPath
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from helpers.data.annotations import Annotation, parse_names, parse_solution, parse_tiny_boxes, parse_voc
-from helpers.files import inside
+import numpy as np
+import yaml
 
-LARGEST_FILE = 256 * 2**20  # bytes of an image or a table, unpacked; the largest table of ILSVRC has 55 MB
+from helpers.data import annotations
+from helpers.data.annotations import Annotation, Table
+from helpers.data.sources import UNUSABLE, Fault, Source, noted
 
+RECOGNISED = "auto"  # the data source that is recognised
+NOT_UNDERSTOOD = "not_understood"  # a fault: a file that looks like data of another kind
+_SPLIT = re.compile(r"(?<![a-z])(train|val|test)(?:id|idation|ing)?(?![a-z])")  # in names of folders and tables: train2017, valid
 
-_OF_MACOS = "__MACOSX"  # a folder that archives of macOS have beside what was packed
-
-
-class Folder:
-    """Files below a directory."""
-
-    strays: tuple[str, ...] = ()  # files whose names lie outside; there are none
-
-    def __init__(self, path: Path) -> None:
-        """Take the directory; nothing is listed yet."""
-        self.path = path
-
-    def folders(self, name: str) -> list[str]:
-        """List the names of the folders directly below a folder, sorted; none if it is not there."""
-        names = [item for item in self._names(name, directories=True) if item != _OF_MACOS]
-        return [item for item in names if not self._leaves(f"{name}/{item}".lstrip("/"))]
-
-    def outside(self, name: str) -> list[str]:
-        """List the folders directly below a folder that are links out of the source, or into themselves; they are not followed."""
-        return [item for item in self._names(name, directories=True) if self._leaves(f"{name}/{item}".lstrip("/"))]
-
-    def _leaves(self, name: str) -> bool:
-        try:
-            return not self._place(name)
-        except ValueError:
-            return True
-
-    def files(self, name: str) -> list[str]:
-        """List the names of the files directly below a folder, sorted; none if it is not there."""
-        return self._names(name, directories=False)
-
-    def _names(self, name: str, directories: bool) -> list[str]:
-        if self._leaves(name) or not (place := self._place(name)).is_dir():
-            return []
-        return sorted(item.name for item in place.iterdir() if item.is_dir() == directories)
-
-    def _place(self, name: str) -> Path:
-        try:
-            return inside(self.path, name) if name.strip("./") else self.path
-        except RuntimeError as fault:
-            raise ValueError(f"{name} is a link to itself") from fault
-
-    def exists(self, name: str) -> bool:
-        """Whether a regular file is there."""
-        try:
-            return self._place(name).is_file()
-        except ValueError:
-            return False
-
-    def read(self, name: str) -> bytes:
-        """Bytes of a file. Raises OSError when it cannot be read now, ValueError when it is no regular file of the folder, or too large."""
-        place = self._place(name)
-        if not place.is_file():
-            raise ValueError(f"{name} is no regular file, or a link to nothing")
-        _check_size(name, place.stat().st_size)
-        return place.read_bytes()
-
-    def stamp(self, names: Iterable[str]) -> str:
-        """Digest of the sizes and times of change of some files: equal stamps mean that nothing was touched."""
-        digest = blake2b(digest_size=8)
-        for name in sorted(names):
-            # Of links their own state where they lead nowhere; names as bytes, since not all are UTF-8.
-            state = self._place(name).stat() if self.exists(name) else (self.path / name).lstat()
-            digest.update(os.fsencode(f"{name}\0{state.st_size}\0{state.st_mtime_ns}\0"))
-        return digest.hexdigest()
+_OTHER = re.compile(r".*\.(parquet|tfrecords?|tar|t?gz|zip|7z|rar|pkl|pickle|np[yz]|mat|h5|hdf5|mdb)", re.IGNORECASE)
 
 
-class Zip:
-    """Files in a zip archive. Reading is safe from several threads: ``zipfile`` locks its one handle."""
-
-    def __init__(self, path: Path) -> None:
-        """Read the archive's directory. Raises ValueError when there is none."""
-        self.path = path
-        try:
-            self._archive = zipfile.ZipFile(path)
-        except zipfile.BadZipFile as fault:
-            raise ValueError(f"data_path {path} is a .zip that was cut or damaged ({fault}); fetch it again") from fault
-        self._files: dict[str, set[str]] = defaultdict(set)
-        self._folders: dict[str, set[str]] = defaultdict(set)
-        self._members: dict[str, list[zipfile.ZipInfo]] = defaultdict(list)  # by path; of several it cannot be known which is meant
-        self.strays: list[str] = []  # files with an absolute name or one with "..", which are not part of the folder that the archive holds
-        for member in self._archive.infolist():
-            parts = PurePosixPath(name := member.filename).parts
-            if outside := not parts or name.startswith("/") or ".." in parts:
-                self.strays += [] if name.endswith("/") else [name]
-            if outside or parts[0] == _OF_MACOS:
-                continue
-            for depth in range(1, len(parts)):
-                self._folders["/".join(parts[: depth - 1])].add(parts[depth - 1])
-            (self._folders if name.endswith("/") else self._files)["/".join(parts[:-1])].add(parts[-1])
-            self._members["/".join(parts)].append(member)
-
-    def folders(self, name: str) -> list[str]:
-        """List the names of the folders directly below a folder, sorted; none if it is not there."""
-        return sorted(self._folders.get(name.strip("/"), ()))
-
-    def files(self, name: str) -> list[str]:
-        """List the names of the files directly below a folder, sorted; none if it is not there."""
-        return sorted(self._files.get(name.strip("/"), ()))
-
-    def outside(self, name: str) -> list[str]:
-        """None: an archive has no links that are followed."""
-        return []
-
-    def exists(self, name: str) -> bool:
-        """Whether a file is there."""
-        folder, _, file = name.rpartition("/")
-        return file in self._files.get(folder, ())
-
-    def read(self, name: str) -> bytes:
-        """Bytes of a file. OSError when the archive cannot be read now, ValueError when the file is missing, damaged or too large."""
-        members = self._members.get(name, [])
-        try:
-            if len({(member.CRC, member.file_size) for member in members}) != 1:
-                raise ValueError(f"it stands there {len(members)} times{', with other contents' if members else ''}")
-            _check_size(name, members[0].file_size)
-            return self._archive.read(members[0])  # no more than the size that was checked, whatever is packed
-        except Exception as fault:  # unpackers raise nearly every kind; one with a number is of the disk
-            if isinstance(fault, OSError) and fault.errno:
-                raise
-            raise ValueError(f"{name} cannot be read from {self.path.name}: {fault}") from fault
-
-    def stamp(self, names: Iterable[str]) -> str:
-        """Size and time of change of the archive, in one word; ``names`` makes no difference."""
-        state = self.path.stat()
-        return f"{state.st_size}-{state.st_mtime_ns}"
-
-
-def _check_size(name: str, size: int) -> None:
-    if size > LARGEST_FILE:
-        raise ValueError(f"{name} has {size} bytes; at most {LARGEST_FILE} are read")
-
-
-def open_archive(path: Path) -> Folder | Zip:
-    """Open a folder or a zip.
-
-    Raises:
-        FileNotFoundError: nothing is there.
-        ValueError: it is neither, or a zip that was cut.
-    """
-    if path.is_dir():
-        return Folder(path)
-    if not path.exists():
-        raise FileNotFoundError(
-            f"data_path {path} does not exist; put the images there, or set data_path to the folder or .zip that holds them"
-        )
-    if not zipfile.is_zipfile(path) and not _begins_as_zip(path):
-        raise ValueError(f"data_path {path} is neither a folder nor a .zip; set data_path to one of these")
-    return Zip(path)
-
-
-def _begins_as_zip(path: Path) -> bool:
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        return file.read(4) == b"PK\x03\x04"
-
-
-IMAGE_ENDINGS = {".jpeg", ".jpg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"}
-Archive = Folder | Zip
-
-
-class Fault(NamedTuple):
-    """Something in the data that could not be used as it is."""
-
-    class_id: str
-    split: str
-    name: str
-    fault: str
-    detail: str
-
-
-# A fault that may be gone at the next start; what holds one is never kept.
-UNREADABLE_NOW = "unreadable_now"
-
-
-@dataclass(frozen=True)
-class Record:
+class Record(NamedTuple):
     """One image that a source lists."""
 
     name: str  # path inside the source
-    class_id: str
+    class_id: str  # "" where it is not known
     split: str  # "train" or "test"
-    annotation: Annotation | None
+    annotation: Annotation | str | None = None  # a text says what is wrong with it
+    content: bytes = b""  # of the image, where it is no file of its own
+
+    @property
+    def boxes(self) -> tuple[annotations.Box, ...]:
+        """Boxes that are annotated, usable or not."""
+        return self.annotation.boxes if isinstance(self.annotation, Annotation) else ()
 
 
-@dataclass
 class Listing:
     """What a source holds of the classes asked for."""
 
-    records: list[Record] = field(default_factory=list)
-    faults: list[Fault] = field(default_factory=list)
-    names: dict[str, str] = field(default_factory=dict)  # class id to readable name
-    classes: list[str] = field(default_factory=list)  # the classes that are there, in the order of their labels
+    def __init__(self, layout: str, source: Source, asked: Sequence[str]) -> None:
+        """Nothing is listed yet."""
+        self.layout, self.source, self.asked = layout, source, list(asked)
+        self.records: list[Record] = []
+        self.faults: list[Fault] = []
+        self.names: dict[str, str] = {}  # class id to readable name
+        self.classes: list[str] = []  # those that are there, in the order of their labels
+        self._tables: dict[str, Table] = {}
+        self._met: set[tuple[str, str]] = set()
 
-    def note(self, class_id: str, split: str, name: str, fault: str, detail: str = "") -> None:
+    def note(self, class_id: str, split: str, name: str, fault: str, detail: str) -> None:
         """Count a fault."""
-        self.faults.append(Fault(class_id, split, name, fault, detail))
+        self.faults.append(noted(class_id, split, name, fault, detail))
+
+    def read(self, path: str) -> bytes:
+        """Bytes of a table; none where it is missing or, which is counted, cannot be read."""
+        try:
+            return self.source.read(path) if path in self.source.known else b""
+        except ValueError as fault:
+            self.note("", "", path, "unreadable_table", str(fault))
+            return b""
+
+    def row(self, path: str, name: str, parse: Callable[[bytes], Table]) -> Annotation | str | None:
+        """What a table, which is read once, says of an image."""
+        if path not in self._tables:
+            self._tables[path] = parse(self.read(path))
+        self._met.add((path, name))
+        return self._tables[path].get(name)
+
+    def xml(self, path: str) -> Annotation | str | None:
+        """What an XML file says of an image."""
+        path = path if path in self.source.known else f"{path.removesuffix('.xml')}.XML"
+        try:
+            return annotations.parse_voc(self.source.read(path)) if path in self.source.known else None
+        except ValueError as fault:
+            return str(fault)
+
+    def label(self, name: str, objects: Iterable[str], class_id: str = "") -> str:
+        """Class of an image: the one that is known, or the first that is annotated; others beside it are counted."""
+        objects = [*([class_id] if class_id else ()), *objects, ""]
+        if others := set(objects) - {objects[0], ""}:
+            told = f"annotated as {' and '.join(sorted(others))}; {objects[0]} is taken"
+            self.note(objects[0], "", name, "contradictory_labels", told)
+        return objects[0]
+
+    def take(self, records: Sequence[Record]) -> None:
+        """Take the images of the classes asked for, or of all that have training images, and count what is wrong."""
+        if not any(record.split == "train" for record in records):  # the source itself is named as a split
+            records = [record._replace(split="train") for record in records]
+        counts = {split: Counter(record.class_id for record in records if record.split == split) for split in ("train", "test")}
+        there = [class_id for class_id in sorted(counts["train"]) if class_id and not UNUSABLE.search(class_id)]
+        for class_id in (counts["train"] | counts["test"]).keys() - set(there) - {""}:
+            if UNUSABLE.search(class_id):
+                self.note(repr(class_id), "", "", "name_not_usable", "its name has a backslash, a control character or no UTF-8; rename it")
+            elif not self.asked:
+                self.note(class_id, "test", "", "unknown_class", f"{counts['test'][class_id]} images, and none for training")
+        for class_id in self.asked:
+            if class_id not in there:
+                self.note(class_id, "train", "", "unknown_class", "asked for, and not in the source")
+        self.classes = [class_id for class_id in self.asked if class_id in there] if self.asked else there
+        classes = {*self.classes, ""}
+        self.records = [record for record in records if record.class_id in classes]
+        for name, class_id, split, annotation, _ in self.records:
+            if isinstance(annotation, str):
+                self.note(class_id, split, name, "malformed_annotation", annotation)
+            elif annotation is None and self.layout in WITH_BOXES:
+                self.note(class_id, split, name, "missing_annotation", "nothing is said of this image")
+        self.records = [record for record in self.records if record.class_id]
+        for path, table in self._tables.items():
+            absent = [name for name, found in table.items() if (path, name) not in self._met and not isinstance(found, str)]
+            if absent := [name for name in absent if table[name].objects[0] in classes]:
+                self.note("", "", path, "missing_image", f"{len(absent)} named there have no file, such as {min(absent)}")
 
 
-def is_image(name: str) -> bool:
-    """Whether a file is an image by its ending, in any case."""
-    return PurePosixPath(name).suffix.lower() in IMAGE_ENDINGS
+def _tiny_imagenet(listing: Listing) -> Iterator[Record]:
+    for name in listing.source.images:
+        if found := re.fullmatch(r"((?:.*/)?)train/([^/]+)/images/([^/]+)", name):
+            top, class_id, file = found.groups()
+            listing.names = listing.names or annotations.parse_names(listing.read(f"{top}words.txt"), "\t")
+            parse = partial(annotations.parse_tiny_boxes, with_class=False)
+            yield Record(name, class_id, "train", listing.row(f"{top}train/{class_id}/{class_id}_boxes.txt", file, parse))
+        elif found := re.fullmatch(r"((?:.*/)?)val/images/([^/]+)", name):
+            marked = listing.row(f"{found[1]}val/val_annotations.txt", found[2], partial(annotations.parse_tiny_boxes, with_class=True))
+            yield Record(name, listing.label(name, _objects(marked)), "test", marked)
 
 
-def _lookup(archive: Archive, listing: Listing, class_id: str, split: str, name: str, path: str) -> Annotation | None:
-    """Read the XML of one image, counting a missing or malformed one."""
-    path = path if archive.exists(path) else f"{path.removesuffix('.xml')}.XML"
-    if not archive.exists(path):
-        listing.note(class_id, split, name, "missing_annotation", f"no {path.removesuffix('.XML')}.xml")
-        return None
-    try:
-        return parse_voc(archive.read(path))
-    except ValueError as fault:
-        listing.note(class_id, split, name, "malformed_annotation", str(fault))
-    except OSError as fault:
-        listing.note(class_id, split, path, UNREADABLE_NOW, str(fault))
-    return None
+def _objects(found: Annotation | str | None) -> tuple[str, ...]:
+    return found.objects if isinstance(found, Annotation) else ()
 
 
-def _from_table(
-    listing: Listing, table: dict[str, Annotation], faults: dict[str, str], key: str, class_id: str, split: str, name: str
-) -> Annotation | None:
-    """Take one image's annotation from a table, counting a missing or malformed one."""
-    if key in faults:
-        listing.note(class_id, split, name, "malformed_annotation", faults[key])
-    elif key not in table:
-        listing.note(class_id, split, name, "missing_annotation", "no line for this image")
-    return table.get(key)
+def _ilsvrc(listing: Listing) -> Iterator[Record]:
+    """Images labelled by their folder, or by CSV and XML; boxes by the XML, which states the size that they refer to, or the CSV."""
+    for name in listing.source.images:
+        if found := re.fullmatch(r"((?:.*/)?)ILSVRC/Data/CLS-LOC/(train/([^/]+)|val)/([^/]+)\.\w+", name):
+            top, folder, class_id, stem = found.groups("")
+            if not listing.names:
+                listing.names = annotations.parse_names(listing.read(f"{top}LOC_synset_mapping.txt"), None)
+            row = listing.row(f"{top}LOC_{folder.split('/')[0]}_solution.csv", stem, annotations.parse_solution)
+            if not listing.asked or not _objects(row) or _objects(row)[0] in listing.asked:
+                marked = listing.xml(f"{top}ILSVRC/Annotations/CLS-LOC/{folder}/{stem}.xml")
+                label = listing.label(name, (*_objects(row), *_objects(marked)), class_id)
+                yield Record(name, label, "train" if class_id else "test", row if marked is None else marked)
 
 
-def _content(archive: Archive, listing: Listing, path: str) -> bytes:
-    """Bytes of a table of the source; none where it is missing or, which is counted, cannot be read."""
-    try:
-        return archive.read(path) if archive.exists(path) else b""
-    except ValueError as fault:
-        listing.note("", "", path, "unreadable_table", str(fault))
-    except OSError as fault:
-        listing.note("", "", path, UNREADABLE_NOW, str(fault))
-    return b""
+def _class_folders(listing: Listing, annotated: bool = False) -> Iterator[Record]:
+    """A folder per class, below train/ and val/ or at the top; annotated ones have an XML beside each image."""
+    images = listing.source.images
+    splits = [word for word in ("train", "val", "test", "valid", "validation") if any(f"/{word}/" in f"/{name}" for name in images)]
+    folders = {os.path.dirname(name) for name in images}
+    if splits[:1] == ["train"]:
+        before = rf"(?:.*?/)?({'|'.join(splits[:2])})/"
+    elif listing.asked or not images:
+        before = "(?:.*?/)?()"
+    else:  # below leading folders that stand alone, of which the last may be the only class
+        shared = os.path.commonpath(folders)
+        shared = os.path.dirname(shared) if shared in folders else shared
+        before = f"{re.escape(shared)}{'/' if shared else ''}()"
+    classes = "|".join(map(re.escape, listing.asked)) or "[^/]+"
+    pattern = re.compile(rf"{before}({classes})/{'' if annotated else '(?:.*/)?'}[^/]+")
+    for name in images:
+        if found := pattern.fullmatch(name):
+            marked = listing.xml(str(PurePosixPath(name).with_suffix(".xml"))) if annotated else None
+            yield Record(name, found[2], "test" if found[1] in splits[1:2] else "train", marked)
 
 
-def _count_missing(listing: Listing, split: str, table: str, named: Mapping[str, str], there: Iterable[str]) -> None:
-    """Count, class by class, the images that a table names and that are not there; ``named`` maps them to their class."""
-    missing = defaultdict(list)
-    for name in named.keys() - set(there):
-        missing[named[name]].append(name)
-    for class_id in listing.classes:
-        if names := missing[class_id]:
-            listing.note(class_id, split, table, "missing_image", f"{len(names)} named there have no file, such as {min(names)}")
+def _cifar(listing: Listing) -> Iterator[Record]:
+    """The binary version of CIFAR-10 and CIFAR-100: a byte or two of labels, then 32 x 32 pixels, red, green, blue."""
+    for path in listing.source.names:
+        if re.fullmatch(r"(.*/)?(data_batch_1|train)", path):
+            told = "if it is of CIFAR, a pickle, which is not opened; take the binary version (cifar-10-binary, cifar-100-binary)"
+            listing.note("", "", path, NOT_UNDERSTOOD, told)
+        if found := re.fullmatch(r"((?:.*/)?)(?:(data|test)_batch(?:_\d)?|(train|test))\.bin", path):
+            top, of_10, of_100 = found.groups()
+            names = listing.read(f"{top}{'fine_label_names' if of_100 else 'batches.meta'}.txt").decode("utf-8", "replace").split()
+            content, skipped = listing.read(path), 2 if of_100 else 1
+            if len(content) % (3072 + skipped):
+                listing.note("", "", path, NOT_UNDERSTOOD, f"its {len(content):,} bytes are no multiple of {3072 + skipped}")
+                continue
+            for number, row in enumerate(np.frombuffer(content, np.uint8).reshape(-1, 3072 + skipped)):
+                label, pixels = int(row[skipped - 1]), row[skipped:].reshape(3, 1024).T.tobytes()
+                class_id = names[label] if label < len(names) else str(label)
+                split = "test" if "test" in (of_10, of_100) else "train"
+                yield Record(f"{path}/{number:05d}", class_id, split, None, b"P6 32 32 255\n" + pixels)
 
 
-def _label(listing: Listing, annotation: Annotation | None, name: str) -> str:
-    """Class of a validation image, the first that is named; others beside it are counted."""
-    labels = list(dict.fromkeys(annotation.objects)) if annotation else []
-    if len(labels) > 1:
-        listing.note(labels[0], "test", name, "contradictory_labels", f"{' and '.join(labels)}; the first is taken")
-    return labels[0] if labels else ""
+def _of_tables(listing: Listing, ending: str, parse: Callable[[bytes], Table]) -> Iterator[Record]:
+    """Images that tables name; what is called "instances" is taken before COCO's keypoints and captions."""
+    source, places = listing.source, defaultdict(list)
+    for name in source.names:
+        places[os.path.basename(name)].append(name)
+    paths = [name for name in source.names if name.lower().endswith(ending)]
+    for path in [path for path in paths if os.path.basename(path).startswith("instances")] or paths:
+        try:
+            table = parse(listing.read(path))
+        except ValueError as fault:
+            listing.note("", "", path, NOT_UNDERSTOOD, str(fault))
+            continue
+        found = {name: place for name in table if (place := _place(path, name, source.known, places))}
+        if absent := [name for name in table if name not in found]:
+            told = f"{len(absent)} named there have no file" if found else "its images do not lie here"
+            listing.note("", "", path, "missing_image" if found else NOT_UNDERSTOOD, f"{told}, such as {min(absent)[:100]}")
+        yield from _by_largest(listing, {place: table[name] for name, place in found.items()}, _split(path))
 
 
-def _wanted(archive: Archive, listing: Listing, asked: Sequence[str], where: str) -> list[str]:
-    present = archive.folders(where)
-    for class_id in archive.outside(where):
-        listing.note(
-            class_id, "train", f"{where}/{class_id}".lstrip("/"), "link_out_of_source", "the folder is not followed; copy it there"
-        )
-    for name in archive.strays:
-        listing.note("", "", name, "name_out_of_source", "the file is left out")
-    for class_id in asked:
-        if class_id not in present:
-            listing.note(class_id, "train", "", "unknown_class", f"asked for, and not in {where or 'the source'}")
-    listing.classes = [class_id for class_id in asked if class_id in present] if asked else present
-    return listing.classes
+def _place(table: str, name: str, known: set[str], places: Mapping[str, Sequence[str]]) -> str:
+    """Where the image lies that a table names: beside the table, at the top, or at the one place whose path ends so; "" for nowhere."""
+    parts = PurePosixPath(name.replace("\\", "/")).parts
+    elsewhere = re.match(r"/|\.\./|\w:/", name.replace("\\", "/"))  # what comes first is then of another machine
+    for start in range(len(parts) if elsewhere else 1):
+        rest = "/".join(parts[start:])
+        if found := [place for place in (os.path.join(os.path.dirname(table), rest), rest) if place in known]:
+            return found[0]
+    same = [place for place in places.get(parts[-1] if parts else "", ()) if f"/{place}".endswith(f"/{'/'.join(parts)}")]
+    return same[0] if len(same) == 1 else ""
 
 
-def _tiny_imagenet(archive: Archive, root: str, asked: Sequence[str]) -> Listing:
-    listing = Listing()
-    listing.names = parse_names(_content(archive, listing, f"{root}words.txt"), "\t")
-    classes = _wanted(archive, listing, asked, f"{root}train")
-    for class_id in classes:
-        folder = f"{root}train/{class_id}"
-        boxes = f"{folder}/{class_id}_boxes.txt"
-        table, faults = parse_tiny_boxes(_content(archive, listing, boxes), False)
-        _count_missing(listing, "train", boxes, dict.fromkeys(table | faults, class_id), archive.files(f"{folder}/images"))
-        for file in filter(is_image, archive.files(f"{folder}/images")):
-            name = f"{folder}/images/{file}"
-            listing.records.append(Record(name, class_id, "train", _from_table(listing, table, faults, file, class_id, "train", name)))
-    table, faults = parse_tiny_boxes(_content(archive, listing, f"{root}val/val_annotations.txt"), True)
-    labels = {name: annotation.objects[0] for name, annotation in table.items()}
-    _count_missing(listing, "test", f"{root}val/val_annotations.txt", labels, archive.files(f"{root}val/images"))
-    known = set(archive.folders(f"{root}train"))
-    for file in filter(is_image, archive.files(f"{root}val/images")):
-        name = f"{root}val/images/{file}"
-        annotation = _from_table(listing, table, faults, file, "", "test", name)
-        class_id = _label(listing, annotation, name)
-        if class_id in classes:
-            listing.records.append(Record(name, class_id, "test", annotation))
-        elif class_id and class_id not in known:
-            listing.note(class_id, "test", name, "unknown_class", "labelled with a class that has no training folder")
-    return listing
+def _split(text: str) -> str:
+    """The split that a path names last: "annotations/instances_val2017.json" -> "test"; "" where it names none."""
+    words = _SPLIT.findall(text.lower())
+    return "" if not words else "train" if words[-1] == "train" else "test"
 
 
-def _ilsvrc(archive: Archive, root: str, asked: Sequence[str]) -> Listing:
-    listing = Listing()
-    data, xml = f"{root}ILSVRC/Data/CLS-LOC", f"{root}ILSVRC/Annotations/CLS-LOC"
-    listing.names = parse_names(_content(archive, listing, f"{root}LOC_synset_mapping.txt"), None)
-    classes = _wanted(archive, listing, asked, f"{data}/train")
-    table, faults = parse_solution(_content(archive, listing, f"{root}LOC_train_solution.csv"))
-    there = [PurePosixPath(file).stem for class_id in classes for file in archive.files(f"{data}/train/{class_id}")]
-    _count_missing(listing, "train", f"{root}LOC_train_solution.csv", {name: found.objects[0] for name, found in table.items()}, there)
-    for class_id in classes:
-        has_xml = bool(archive.files(f"{xml}/train/{class_id}"))
-        for file in filter(is_image, archive.files(f"{data}/train/{class_id}")):
-            name, stem = f"{data}/train/{class_id}/{file}", PurePosixPath(file).stem
-            if has_xml or stem not in table | faults:
-                annotation = _lookup(archive, listing, class_id, "train", name, f"{xml}/train/{class_id}/{stem}.xml")
-            else:
-                annotation = _from_table(listing, table, faults, stem, class_id, "train", name)
-            if annotation and annotation.objects and class_id not in annotation.objects:
-                listing.note(
-                    class_id, "train", name, "contradictory_labels", f"annotated as {annotation.objects[0]}; the folder's is taken"
-                )
-            listing.records.append(Record(name, class_id, "train", annotation))
-    _ilsvrc_validation(archive, listing, root, classes, set(archive.folders(f"{data}/train")) | set(listing.names))
-    return listing
-
-
-def _ilsvrc_validation(archive: Archive, listing: Listing, root: str, classes: Sequence[str], known: set[str]) -> None:
-    """Add the validation images: labelled by the CSV where it stands, by the first object of the XML otherwise."""
-    data, xml = f"{root}ILSVRC/Data/CLS-LOC/val", f"{root}ILSVRC/Annotations/CLS-LOC/val"
-    table, faults = parse_solution(_content(archive, listing, f"{root}LOC_val_solution.csv"))
-    there = [PurePosixPath(file).stem for file in archive.files(data)]
-    _count_missing(listing, "test", f"{root}LOC_val_solution.csv", {name: found.objects[0] for name, found in table.items()}, there)
-    for file in filter(is_image, archive.files(data)):
-        name, stem = f"{data}/{file}", PurePosixPath(file).stem
-        annotation = table.get(stem)
-        class_id = _label(listing, annotation, name)
-        if stem in faults:
-            listing.note("", "test", name, "malformed_annotation", faults[stem])
-        if annotation is None:
-            annotation = _lookup(archive, listing, "", "test", name, f"{xml}/{stem}.xml")
-            class_id = _label(listing, annotation, name)
-        elif class_id in classes and archive.exists(f"{xml}/{stem}.xml"):
-            # The XML states the size that its boxes refer to, the CSV does not.
-            annotation = _lookup(archive, listing, class_id, "test", name, f"{xml}/{stem}.xml") or annotation
-            _label(listing, replace(annotation, objects=(class_id, *annotation.objects)), name)
-        if class_id in classes:
-            listing.records.append(Record(name, class_id, "test", annotation))
-        elif class_id and class_id not in known:
-            listing.note(class_id, "test", name, "unknown_class", "labelled with a class that the source does not list")
-
-
-def _voc_folder(archive: Archive, root: str, asked: Sequence[str]) -> Listing:
-    listing = Listing()
-    split_folders = {
-        "train": f"{root}train/",
-        "test": next((f"{root}{name}/" for name in ("val", "test") if name in archive.folders(root)), ""),
-    }
-    if "train" not in archive.folders(root):
-        split_folders = {"train": root, "test": ""}
-    classes = _wanted(archive, listing, asked, split_folders["train"].rstrip("/"))
-    for split, folder in split_folders.items():
-        for class_id in classes if folder or split == "train" else ():
-            for file in filter(is_image, archive.files(f"{folder}{class_id}")):
-                name = f"{folder}{class_id}/{file}"
-                annotation = _lookup(archive, listing, class_id, split, name, str(PurePosixPath(name).with_suffix(".xml")))
-                listing.records.append(Record(name, class_id, split, annotation))
-    return listing
-
-
-def with_names_in_utf8(listing: Listing) -> Listing:
-    """The listing without classes and images whose names are not UTF-8, which no table can hold; they are counted, by escaped names."""
-    told = replace(listing, records=[], classes=[], faults=[Fault(*map(_escaped, fault)) for fault in listing.faults])
-    for class_id in listing.classes:
-        if _escaped(class_id) == class_id:
-            told.classes.append(class_id)
+def _by_largest(listing: Listing, found: Mapping[str, Annotation | str], split: str) -> Iterator[Record]:
+    """Images by the objects in them: each is of the class of its largest box, and keeps the boxes of that class."""
+    several = empty = 0
+    for name, marked in found.items():
+        where = split or _split(os.path.dirname(name)) or "train"
+        if isinstance(marked, str):
+            listing.note("", where, name, "malformed_annotation", marked)
+        elif not marked.objects:
+            empty += 1
         else:
-            told.note(_escaped(class_id), "", "", "name_not_utf8", "the class is left out")
-    for record in listing.records:
-        if _escaped(record.name) == record.name:
-            told.records.append(record)
-        else:
-            told.note(_escaped(record.class_id), record.split, _escaped(record.name), "name_not_utf8")
-    return told
+            boxes = marked.boxes if len(marked.boxes) == len(marked.objects) else ()
+            largest = int(np.argmax([(x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in boxes] or [0]))
+            label = marked.objects[largest]
+            kept = tuple(box for box, other in zip(boxes, marked.objects, strict=False) if other == label)
+            several += len(set(marked.objects)) > 1
+            yield Record(name, label, where, Annotation(kept, (label,), marked.size) if kept else None)
+    if empty:
+        listing.note("", split, "", "no_object_in_annotation", f"{empty} images")
+    if several:
+        listing.note("", split, "", "several_classes", f"{several} images hold objects of several classes; each counts as its largest box")
 
 
-def _escaped(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode()
+def _yolo(listing: Listing) -> Iterator[Record]:
+    """Images below folders "images", and for each the lines of a text file below "labels"; names of classes in a YAML file."""
+    found, names = {}, {}
+    for path in [name for name in listing.source.names if name.endswith((".yaml", ".yml"))]:
+        try:
+            given = yaml.safe_load(listing.read(path))["names"]
+            names = {
+                int(key): value for key, value in (given.items() if isinstance(given, dict) else enumerate(given)) if type(value) is str
+            }
+        except (yaml.YAMLError, LookupError, TypeError, ValueError, RecursionError) as fault:
+            listing.note("", "", path, NOT_UNDERSTOOD, f"it has no names of classes ({type(fault).__name__})")
+    for name in listing.source.images:
+        before, folder, rest = f"/{name}".rpartition("/images/")
+        path = str(PurePosixPath(f"{before}/labels/{rest}").with_suffix(".txt"))[1:]
+        if folder and path in listing.source.known:
+            try:
+                found[name] = annotations.parse_yolo(listing.read(path), names)
+            except ValueError as fault:
+                found[name] = f"{path}: {fault}"
+    return _by_largest(listing, found, "")
 
 
-class Layout(NamedTuple):
-    """How a source is recognised and listed."""
-
-    scan: Callable[[Archive, str, Sequence[str]], Listing]
-    marker: str  # a folder that has folders of classes below it
-    shape: str  # what is looked for, for the message
-
-
-LAYOUTS = {
-    "ilsvrc": Layout(_ilsvrc, "ILSVRC/Data/CLS-LOC/train", "ILSVRC/Data/CLS-LOC/train/<wnid>/*.JPEG"),
-    "tiny_imagenet": Layout(_tiny_imagenet, "train", "train/<wnid>/images/*.JPEG with train/<wnid>/<wnid>_boxes.txt"),
-    "voc_folder": Layout(_voc_folder, "", "[train/]<class>/*.jpg with an .xml beside each"),
+# How each source is listed, in the order in which they are tried, and what is looked for.
+LAYOUTS: dict[str, tuple[Callable[[Listing], Iterator[Record]], str]] = {
+    "ilsvrc": (_ilsvrc, "ILSVRC/Data/CLS-LOC/train/<wnid>/*.JPEG"),
+    "tiny_imagenet": (_tiny_imagenet, "train/<wnid>/images/*.JPEG with train/<wnid>/<wnid>_boxes.txt"),
+    "cifar": (_cifar, "data_batch_1.bin or train.bin of CIFAR's binary version"),
+    "coco": (partial(_of_tables, ending=".json", parse=annotations.parse_coco), "a .json with images, annotations and categories"),
+    "csv": (partial(_of_tables, ending=".csv", parse=annotations.parse_csv), "a .csv with the columns path, label, x0, y0, x1, y1"),
+    "yolo": (_yolo, "images/*.jpg with labels/*.txt"),
+    "voc_folder": (partial(_class_folders, annotated=True), "[train/]<class>/*.jpg with an .xml beside each"),
+    "class_folders": (_class_folders, "[train/]<class>/*.jpg"),
 }
+WITH_BOXES = ("ilsvrc", "tiny_imagenet", "voc_folder")  # where a training image without a box is one that lacks it
+BY_FOLDER = (*WITH_BOXES, "class_folders")  # where only the folders of the classes asked for need be looked into
 
 
-def find_root(archive: Archive, source: str) -> str:
-    """Find where a layout begins: at the top, or below one leading folder.
+def scan(source: Source, layout: str, asked: Sequence[str] = ()) -> Listing:
+    """List the images of a source; with ``RECOGNISED`` by the first layout that finds any, and then what was not understood is a fault.
 
     Raises:
-        ValueError: no class folder is there; the message says what was looked for and where.
+        ValueError: no training image is there; the message says what was looked for, and what was found.
     """
-    layout = LAYOUTS[source]
-    leading = archive.folders("")
-    single = [f"{leading[0]}/"] if len(leading) == 1 else []
-    # For a folder per class the leading folder wins, where there is just one and it holds folders itself.
-    candidates = [*single, ""] if source == "voc_folder" else ["", *(f"{name}/" for name in leading)]
-    for root in candidates:
-        if archive.folders(f"{root}{layout.marker}") and not (
-            source == "voc_folder" and root and root.strip("/") in ("train", "val", "test")
-        ):
-            return root
+    tried, notes = LAYOUTS if layout == RECOGNISED else [layout], []
+    if others := [name for name in source.names if layout == RECOGNISED and _OTHER.fullmatch(name)]:
+        notes.append(noted("", "", others[0], NOT_UNDERSTOOD, f"{len(others)} archives, arrays or pickles, which are not opened"))
+    for name in tried:
+        listing = Listing(name, source, asked)
+        listing.take(list(LAYOUTS[name][0](listing)))
+        boxed = any(record.boxes for record in listing.records)
+        if listing.records and (boxed or layout != RECOGNISED or name not in WITH_BOXES):
+            listing.faults += notes
+            unused = sorted(set(source.images) - {record.name for record in listing.records}) if layout == RECOGNISED and not asked else []
+            if unused:
+                listing.note("", "", unused[0], NOT_UNDERSTOOD, f"images of which no class is known: {len(unused)}")
+            return listing
+        notes += [fault for fault in listing.faults if fault.fault == NOT_UNDERSTOOD or layout != RECOGNISED][:5]
+    told = [f"found {fault.name or fault.class_id}: {fault.detail}" for fault in notes] or ["nothing like it is there"]
     raise ValueError(
-        f"no class was found in {archive.path} for data_source {source!r}: looked for {layout.shape} at the top and below each of "
-        f"its folders ({', '.join(leading[:5]) or 'none'}); check data_path and data_source"
+        f"no class was found in {source.root} for data_source {layout!r}: looked for {' or '.join(LAYOUTS[name][1] for name in tried)}; "
+        f"{'; '.join(told)}; check data_path and data_source"
     )
-
-
-def inputs(archive: Archive, source: str, root: str, asked: Sequence[str]) -> list[str]:
-    """List the files whose change would change the listing or the images, for the cache's stamp."""
-    layout = LAYOUTS[source]
-    top = f"{root}{layout.marker}".strip("/")
-    if source == "voc_folder" and "train" in archive.folders(root):
-        top = f"{root}train"
-    places = [root.strip("/")]
-    for class_id in asked or archive.folders(top):
-        places += [f"{top}/{class_id}", f"{top}/{class_id}/images", f"{root}ILSVRC/Annotations/CLS-LOC/train/{class_id}"]
-        places += [f"{root}val/{class_id}", f"{root}test/{class_id}"]
-    places += [f"{root}{name}" for name in ("val", "val/images", "ILSVRC/Data/CLS-LOC/val", "ILSVRC/Annotations/CLS-LOC/val")]
-    places = [place.lstrip("/") for place in dict.fromkeys(places)]
-    return [f"{place}/{file}".lstrip("/") for place in places for file in archive.files(place)]

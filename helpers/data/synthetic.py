@@ -30,27 +30,17 @@ def scenes(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Render scenes, class by class; image i of a class is the same however many are asked for.
 
-    With probability ``background_cue`` the background carries stripes whose direction belongs to a class: in the training
-    split to the image's own, in the test split to a random one. A network can therefore cheat by looking beside the
-    object, and pays for it on unseen images.
-
-    The object is lighter than every background, whatever its class; its colour, texture, size, aspect, turn and place say
-    nothing of the class, its shape alone does. With objects both lighter and darker than what they cover, a narrow ResNet
-    learns 60 images of a class by heart and stays near chance on unseen ones.
-
-    Args:
-        classes: how many classes, from the front of ``CLASS_NAMES``.
-        per_class: images per class.
-        size: side of the square images, pixels, at least 16.
-        seed: decides every pixel; at least 0.
-        split: "train" or "test".
-        background_cue: probability in [0, 1].
+    With probability ``background_cue`` the background carries stripes whose direction belongs to a class: in the training split to the
+    image's own, in the test split to a random one. A network can therefore cheat by looking beside the object, and pays for it on unseen
+    images. The object is lighter than every background, whatever its class; its colour, texture, size, aspect, turn and place say nothing
+    of the class, its shape alone does. With objects both lighter and darker than what they cover, a narrow ResNet learns 60 images of a
+    class by heart and stays near chance on unseen ones.
 
     Returns:
         (N, 3, size, size) uint8 RGB; (N,) int64 labels; (N, 1, 4) int16 half-open boxes x0, y0, x1, y1, tight around the object.
 
     Raises:
-        ValueError: an argument is out of range.
+        ValueError: an argument is out of range; a side is at least 16 pixels.
     """
     if not 1 <= classes <= len(CLASS_NAMES):
         raise ValueError(f"classes is {classes}; there are 1 to {len(CLASS_NAMES)}")

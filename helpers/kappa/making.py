@@ -13,8 +13,7 @@ from safetensors import safe_open
 from torch import nn
 from torchvision.models.efficientnet import EfficientNet, MBConvConfig
 
-from helpers.data import manifest
-from helpers.data.dataset import StudyData
+from helpers.data.images import StudyData, of_study
 from helpers.files import digest, inside, write_tensors
 from helpers.scoring.models import Model, models_of
 from helpers.training import catalogue, pool, pretraining, run
@@ -71,7 +70,7 @@ def make(names: Sequence[str], work: Path, data: StudyData, *, epochs: int, seed
     yield from (result["run_id"] for result in pool.train_missing(runs, work / FOLDER, device=device, jobs=jobs))
     others = {_path(work, name, found): (name, found) for name, found in recipes.items() if family_made(name) != "resnet"}
     todo = [(path, *item) for path, item in others.items() if not path.is_file()]
-    images = partial(manifest.of_study, work / FOLDER)
+    images = partial(of_study, work / FOLDER)
     yield from (item[1] for item, _ in pool.side_by_side(partial(_train, device=device), todo, shared=images, device=device, jobs=jobs))
 
 

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torchvision.transforms import v2
 
-from helpers.data import manifest
-from helpers.data.dataset import StudyData
+from helpers.data.images import StudyData, of_study
 from helpers.files import digest, from_root
 from helpers.kappa.making import family_made
 from helpers.networks.weights import load_backbone, read_state, weights_digest
@@ -49,7 +48,7 @@ def check_unseen(work: Path, chosen: pd.DataFrame, unseen: Sequence[str]) -> Non
     for weights in sorted(set(chosen.loc[chosen["pretrained"].astype(bool), "weights"])):
         known = {name for name in unseen if re.fullmatch(r"n\d{8}", name)}
         if catalogue.is_complete(work / pretraining.FOLDER, weights):
-            known = set(manifest.of_study(work / pretraining.FOLDER).classes["class_id"])
+            known = set(of_study(work / pretraining.FOLDER).classes["class_id"])
         if shared := [name for name in unseen if name in known]:
             raise ValueError(
                 f"the pretrained start {weights} has seen {len(shared)} of {len(unseen)} unseen_class_ids ({', '.join(shared[:3])}), so "

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss, pixel_shuffle
 
-from helpers.data.dataset import StudyData
-from helpers.data.degrade import blurred, check_images, in_chunks, ssim, with_noise
+from helpers.data.images import StudyData
+from helpers.data.shifts import blurred, check_images, in_chunks, ssim, with_noise
 from helpers.files import digest, read_json, read_tensors, write_json, write_tensors
 
 _TOLERANCE = 0.01  # of the mean SSIM

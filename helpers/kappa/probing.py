@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from helpers.data.dataset import StudyData
+from helpers.data.images import StudyData
 from helpers.files import digest
 from helpers.kappa.noise import Generator, Level, degrade
 from helpers.kappa.statistics import error_and_loss

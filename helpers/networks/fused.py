@@ -26,18 +26,25 @@ class FullPrecisionLinear(nn.Linear):
             return linear(features.to(self.weight.dtype), self.weight, self.bias)
 
 
+@contextmanager
+def exact_head(head: nn.Linear | None) -> Iterator[None]:
+    """Let a linear layer compute in float32 under autocast while the context is open; one of a class of its own is left alone."""
+    if type(head) is not nn.Linear:
+        yield
+        return
+    head.__class__ = FullPrecisionLinear
+    try:
+        yield
+    finally:
+        head.__class__ = nn.Linear
+
+
 @torch.no_grad()
 def fused(network: nn.Module, example: Tensor) -> nn.Module:
     """Copy of a network in evaluation mode without the batch norms that directly follow a convolution: the same logits, in less time.
 
-    Modules keep their names, so a layer of the copy puts out what that of the network does; in place of a folded norm stands an identity.
-
-    Args:
-        network: any; it is left as it is, so what looks at weights looks at the network's own.
-        example: (1, 3, S, S) as the network expects it, on which the copy is held against the network.
-
-    Returns:
-        The copy; the network itself where nothing can be folded, or where the copy's logits differ by more than 1e-5 of the largest.
+    Modules keep their names; an identity stands for each folded norm. The network itself, left as it is, comes back where nothing can be
+    folded, or where the copy's logits of the example, (1, 3, S, S), differ by more than 1e-5 of the largest.
     """
     pairs, expected = _convolutions_and_norms(network, example)
     if not pairs:
@@ -50,19 +57,6 @@ def fused(network: nn.Module, example: Tensor) -> nn.Module:
         return network
     near = torch.allclose(found, expected, rtol=0, atol=_EXACT * float(expected.abs().max()), equal_nan=True)
     return made if near else network
-
-
-@contextmanager
-def exact_head(head: nn.Linear | None) -> Iterator[None]:
-    """Let a linear layer compute in float32 under autocast while the context is open; one of a class of its own is left alone."""
-    if type(head) is not nn.Linear:
-        yield
-        return
-    head.__class__ = FullPrecisionLinear
-    try:
-        yield
-    finally:
-        head.__class__ = nn.Linear
 
 
 def _convolutions_and_norms(network: nn.Module, example: Tensor) -> tuple[list[tuple[nn.Conv2d, nn.BatchNorm2d]], Any]:

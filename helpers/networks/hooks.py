@@ -7,14 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+_POOLING = (nn.AdaptiveAvgPool2d, nn.AvgPool2d, nn.AdaptiveMaxPool2d, nn.MaxPool2d, nn.Flatten, nn.Identity, nn.Dropout, nn.Dropout2d)
+
+
+def prepared(pixels: Tensor, normalise: Any, device: torch.device | str) -> Tensor:
+    """Turn (B, 3, S, S) uint8 images into input of a network, on its device, channels last."""
+    return normalise(pixels.to(device)).contiguous(memory_format=torch.channels_last)
+
 
 @contextmanager
 def captured_output(layer: nn.Module) -> Iterator[list[Tensor]]:
-    """Collect what a layer puts out while the context is open; the hook is removed whatever happens inside.
-
-    Yields:
-        A list that every call of the layer appends to.
-    """
+    """Collect what each call of a layer puts out while the context is open; the hook is removed whatever happens inside."""
     outputs: list[Tensor] = []
     # Copied, because an in-place layer behind this one would overwrite what was captured.
     hook = layer.register_forward_hook(lambda module, given, output: outputs.append(output.clone()))
@@ -48,15 +51,7 @@ def observe(model: nn.Module, images: Tensor, seen: Callable[[nn.Module, Any, An
 
 
 def features_and_logits(model: nn.Module, layer: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Run one forward pass in evaluation mode; modes, gradients and hooks are left as they were.
-
-    Args:
-        model: a classifier, (B, 3, H, W) -> (B, K).
-        layer: one of its modules; when it is called more than once, its last output counts.
-        images: (B, 3, H, W) as the network expects them.
-
-    Returns:
-        (B, C, h, w) the layer's output, and (B, K) logits.
+    """Run one forward pass in evaluation mode: a layer's last output (B, C, h, w), and logits (B, K).
 
     Raises:
         ValueError: the layer is not called, or its output is no stack of maps.
@@ -71,11 +66,7 @@ def features_and_logits(model: nn.Module, layer: nn.Module, images: Tensor) -> t
 
 
 def named_layer(model: nn.Module, name: str) -> nn.Module:
-    """Find a module by its name, with dots for what lies inside: "layer3", "layer4.1.conv2".
-
-    Raises:
-        ValueError: no module has that name; the message lists the outer ones.
-    """
+    """Find a module by its name: "layer3", "layer4.1.conv2". Raises ValueError, with the outer names, where there is none."""
     modules = dict(model.named_modules())
     if not name or name not in modules:
         outer = ", ".join(dict(model.named_children()))
@@ -83,15 +74,11 @@ def named_layer(model: nn.Module, name: str) -> nn.Module:
     return modules[name]
 
 
+@torch.no_grad()
 def stage_layers(model: nn.Module, image_size: int = 64) -> dict[str, nn.Module]:
-    """List the layers that a user may name: the last one at each resolution, in the order in which they are called.
+    """List the layers that a user may name: the last one called at each resolution above one pixel, in the order of their calls.
 
-    For a ResNet these are its four stages. Elsewhere one image of zeros is traced, and of the modules whose last output has a
-    resolution the one called last is taken; maps of a single pixel show no place and are left out.
-
-    Args:
-        model: a network, (1, 3, S, S) -> anything; left as it came.
-        image_size: side S of the traced image, pixels; smaller ones have fewer resolutions.
+    For a ResNet these are its four stages; of another network one image of zeros is traced.
 
     Raises:
         ValueError: no module puts out maps of more than one pixel.
@@ -99,39 +86,21 @@ def stage_layers(model: nn.Module, image_size: int = 64) -> dict[str, nn.Module]
     of_resnet = [name for name in ("layer1", "layer2", "layer3", "layer4") if hasattr(model, name)]
     if len(of_resnet) == 4:
         return {name: model.get_submodule(name) for name in of_resnet}
-    sizes = _trace(model, image_size)
-    last = set({size: name for name, size in sizes.items() if size > 1}.values())
-    stages = {name: model.get_submodule(name) for name in sizes if name in last}
-    if stages:
-        return stages
-    raise ValueError(f"no module of {type(model).__name__} puts out maps of more than one pixel for images of {image_size} pixels")
-
-
-@torch.no_grad()
-def _trace(model: nn.Module, image_size: int) -> dict[str, int]:
-    """Note the side of the maps that each module put out last, in the order of these last calls."""
-    sizes: dict[str, int] = {}
+    sides: dict[str, int] = {}  # of the maps that each module put out last, in the order of these calls
     names = {module: name for name, module in model.named_modules() if name}
 
-    def note(module: nn.Module, given: tuple, output: Tensor) -> None:
-        if module is model:
-            return
-        sizes.pop(names[module], None)
+    def note(module: nn.Module, given: Any, output: Any) -> None:
+        sides.pop(names.get(module, ""), None)
         # What is not square is no stack of maps here, such as the output of a block that puts the channels last.
-        if isinstance(output, Tensor) and output.ndim == 4 and output.shape[2] == output.shape[3]:
-            sizes[names[module]] = output.shape[2]
+        if module is not model and isinstance(output, Tensor) and output.ndim == 4 and output.shape[2] == output.shape[3] > 1:
+            sides[names[module]] = output.shape[2]
 
     weight = next(model.parameters(), torch.empty(0))
     observe(model, torch.zeros(1, 3, image_size, image_size, dtype=weight.dtype, device=weight.device), note)
-    return sizes
-
-
-_POOLING = (nn.AdaptiveAvgPool2d, nn.AvgPool2d, nn.AdaptiveMaxPool2d, nn.MaxPool2d, nn.Flatten, nn.Identity, nn.Dropout, nn.Dropout2d)
-
-
-def prepared(pixels: Tensor, normalise: Any, device: torch.device | str) -> Tensor:
-    """Turn (B, 3, S, S) uint8 images into input of a network, on its device, channels last."""
-    return normalise(pixels.to(device)).contiguous(memory_format=torch.channels_last)
+    last = set({side: name for name, side in sides.items()}.values())
+    if not last:
+        raise ValueError(f"no module of {type(model).__name__} puts out maps of more than one pixel for images of {image_size} pixels")
+    return {name: model.get_submodule(name) for name in sides if name in last}
 
 
 @torch.inference_mode()
@@ -140,10 +109,7 @@ def last_called(network: nn.Module, example: Tensor) -> tuple[nn.Module | None, 
 
     In a ResNet these are ``layer4`` and ``fc``, at 32 pixels with the ImageNet stem ``layer3`` and ``fc``. Of nested modules with the same
     output the outermost counts. Where the network goes on with tokens, (B, N, C) or (B, h, w, C), the maps before them are not what it
-    classifies, and there is no layer.
-
-    Returns:
-        The two, each None where there is none.
+    classifies, and there is no layer. Each is None where there is none.
     """
     maps: list[nn.Module] = []
     linear: list[nn.Linear] = []
@@ -164,11 +130,7 @@ def last_called(network: nn.Module, example: Tensor) -> tuple[nn.Module | None, 
 
 
 def last_maps_layer(network: nn.Module, example: Tensor) -> nn.Module:
-    """Find the layer whose maps are pooled and classified, see ``last_called``.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """Find the layer whose maps are pooled and classified, see ``last_called``. Raises ValueError where there is none."""
     layer, _ = last_called(network, example)
     if layer is None:
         raise ValueError(_no_layer(network))
@@ -176,10 +138,8 @@ def last_maps_layer(network: nn.Module, example: Tensor) -> nn.Module:
 
 
 def _no_layer(network: nn.Module) -> str:
-    return (
-        f"no layer of {type(network).__name__} puts out maps (B, C, h, w) of more than one pixel that it classifies, so there is no class "
-        "activation map"
-    )
+    name = type(network).__name__
+    return f"no layer of {name} puts out maps (B, C, h, w) of more than one pixel that it classifies, so there is no class activation map"
 
 
 def last_linear(network: nn.Module, example: Tensor) -> nn.Linear | None:

@@ -1,110 +1,157 @@
-"""Weights read safely, by torchvision's name or from a file: nothing is unpickled but plain tensors."""
+"""Weights read safely, from a file or by torchvision's name, and checkpoints whose header names the network that they belong to."""
 
 import hashlib
+import json
 import pickle
 import re
-import struct
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-from urllib.error import URLError
+from typing import Any, NamedTuple
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from helpers.files import from_root
+from helpers.files import complete_or_absent, from_root
+from helpers.networks import resnet
+
+State = dict[str, Tensor]
+_KEY = "network"  # of the header
+_REAL = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+# Where training programs keep the state dict inside a file, running averages of weights (EMA), and what wrappers put before each name.
+_NESTED = ("state_dict", "model_state_dict", "model", "net", "network", "weights")
+_AVERAGED = re.compile(r"(^|_)ema(_|$)", re.IGNORECASE)
+_PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "network.")
+_BEGINNINGS = (b"PK\x03\x04", b"\x80")  # of what torch.save writes, now and before its version 1.6
 
 
-def read_weights(source: str, architecture: str) -> dict[str, Tensor]:
-    """Read a state dict by torchvision's name or by path; nothing is unpickled but plain tensors.
+class Form(NamedTuple):
+    """What a ResNet is built from, see ``resnet.build``; the defaults are the published networks."""
 
-    Args:
-        source: a name of torchvision's weights enum ("IMAGENET1K_V1"), or the path of a ``.safetensors``, ``.pt`` or
-            ``.pth`` file, relative to the project's root; "{architecture}" in it is filled in.
-        architecture: one of ``ARCHITECTURES``.
+    architecture: str
+    stem: str = "imagenet"
+    width: float = 1.0
+    last_stride: int = 2
+
+    def network(self, classes: int) -> nn.Module:
+        """Untrained network of a number of classes. Raises ValueError, see ``resnet.build``."""
+        return resnet.build(self.architecture, classes, stem=self.stem, width=self.width, last_stride=self.last_stride, seed=0)
+
+
+def read_state(path: Path) -> State:
+    """Read the state dict of a file by the names that the bare network has; no code that the file may hold is run.
+
+    A dict under "state_dict", "model" and the like is taken, and ``module.`` (DataParallel), ``_orig_mod.`` (torch.compile) and such are
+    removed from the names. Averaged weights (EMA) beside it are named in a warning, and taken only where there are no others.
 
     Raises:
-        FileNotFoundError: the weights are neither in the cache nor to be downloaded, or the path does not exist.
-        ValueError: the file holds something else than a state dict of tensors.
+        ValueError: the file is no checkpoint, is damaged, holds no state dict, or objects that only running its code would make.
     """
-    import torchvision  # here: its import takes two seconds, and a network from scratch or from a snapshot does without
+    content = _content(path)
+    if not isinstance(content, Mapping):
+        raise ValueError(f"{path.name} holds a {type(content).__name__} and no state dict; save model.state_dict()")
+    states = {key: value for key, value in {"": content, **content}.items() if isinstance(value, Mapping) and _tensors(value)}
+    averaged = [key for key in states if _AVERAGED.search(str(key))]
+    taken = next((key for key in ("", *_NESTED, *averaged) if key in states), None)
+    if taken is None:
+        held = ", ".join(map(str, list(content)[:5])) or "nothing"
+        raise ValueError(f"{path.name} holds no state dict of tensors, neither itself nor under {', '.join(_NESTED)}; it has {held}")
+    if averaged and taken not in averaged:
+        warnings.warn(f"{path.name} holds averaged weights (EMA) under {averaged[0]!r}; those under {taken!r} are taken", stacklevel=2)
+    state = dict(states[taken])
+    while prefix := next((prefix for prefix in _PREFIXES if all(name.startswith(prefix) for name in state)), ""):
+        state = {name.removeprefix(prefix): value for name, value in state.items()}
+    return state
 
-    enum = torchvision.models.get_model_weights(architecture)
-    if source in enum.__members__:
-        return _read_named(enum[source], source, architecture)
-    path = from_root(source.replace("{architecture}", architecture))
-    if not path.is_file():
-        raise FileNotFoundError(_missing(architecture, f"the file {path} (from {source!r})", path.parent, sorted(enum.__members__)))
+
+def _tensors(content: Mapping) -> bool:
+    return bool(content) and all(isinstance(key, str) and isinstance(value, Tensor) for key, value in content.items())
+
+
+def _content(path: Path) -> Any:
+    """What a file holds, as tensors and plain values."""
+    with path.open("rb") as file:
+        head = file.read(16)
+    tensors_only = head[8:9] == b"{"  # safetensors: the length of a JSON header, and the header
+    if not tensors_only and not head.startswith(_BEGINNINGS):
+        begins = f"its {path.stat().st_size:,} bytes begin with {head!r}" if head else "it is empty"
+        raise ValueError(f"{path.name} is no checkpoint: {begins}; give a file written by safetensors or torch.save")
     try:
-        state = (
-            safetensors.torch.load_file(path) if path.suffix == ".safetensors" else torch.load(path, map_location="cpu", weights_only=True)
-        )
-    except (pickle.UnpicklingError, SafetensorError, RuntimeError, EOFError) as fault:
+        if tensors_only:
+            return safetensors.torch.load_file(path)
+        with warnings.catch_warnings():  # torch warns of what is refused here in any case
+            warnings.simplefilter("ignore")
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as fault:
+        kind = re.search(r"GLOBAL ([\w.]+)", str(fault))
         raise ValueError(
-            f"{path} is no plain state dict ({type(fault).__name__}); save it as safetensors, it is not unpickled here"
+            f"{path.name} was refused: it holds more than tensors and plain values{f' ({kind[1]})' if kind else ''}, and reading that "
+            "would run code from the file. If you trust it, load it yourself and save model.state_dict() with safetensors.torch.save_file"
         ) from fault
-    if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
-        raise ValueError(f"{path} holds no flat state dict of tensors; save model.state_dict() as safetensors")
-    return dict(state)
-
-
-_REAL = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+    except Exception as fault:  # readers of damaged files raise nearly every kind
+        lines = str(fault).splitlines() or [""]
+        raise ValueError(f"{path.name} cannot be read as plain tensors ({type(fault).__name__}: {lines[0][:160]})") from fault
 
 
 def check_numbers(state: Mapping[str, Tensor], own: Mapping[str, Tensor], name: str) -> None:
-    """Make sure that weights are numbers that a network can take as they are: none is cast or made dense, all are finite.
+    """Make sure that weights are numbers that a network can take as they are: real ones of 16 bits or more, dense, all finite.
 
     Raises:
         ValueError: the file ``name`` holds others.
     """
-    known = [(key, state[key]) for key, value in own.items() if key in state and value.is_floating_point()]
-    if cast := [
-        f"{key} ({value.dtype})" for key, value in known if value.dtype not in _REAL or value.layout != torch.strided or value.is_meta
-    ]:
-        raise ValueError(f"{name} was refused: {len(cast)} tensors are no real weights, first {cast[0]}; save the weights as float32")
-    if broken := [key for key, value in known if not value.float().isfinite().all()]:
+    known = {key: state[key] for key, value in own.items() if key in state and value.is_floating_point()}
+    unreal = [key for key, value in known.items() if value.dtype not in _REAL or value.layout != torch.strided or value.is_meta]
+    if unreal:
+        told = f"{len(unreal)} tensors are no real weights, first {unreal[0]} ({known[unreal[0]].dtype})"
+        raise ValueError(f"{name} was refused: {told}; save the weights as float32")
+    if broken := [key for key, value in known.items() if not value.float().isfinite().all()]:
         raise ValueError(f"{name} was refused: {len(broken)} tensors are not finite, first {broken[0]}; its training diverged")
-    if below := [key for key, value in known if key.endswith("running_var") and (value < 0).any()]:
+    if below := [key for key, value in known.items() if key.endswith("running_var") and (value < 0).any()]:
         raise ValueError(f"{name} was refused: {len(below)} running variances are below 0, first {below[0]}; the file was altered")
 
 
-def _read_named(weights: Any, name: str, architecture: str) -> dict[str, Tensor]:
-    try:
-        return weights.get_state_dict(progress=False, check_hash=False, weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as fault:
-        raise ValueError(
-            f"the cached file of {name} for {architecture} is no plain state dict ({type(fault).__name__}); delete it"
+def read_weights(source: str, architecture: str) -> State:
+    """Read a state dict by a name of torchvision's weights ("IMAGENET1K_V1"), or by path, in which "{architecture}" is filled in.
+
+    Raises:
+        FileNotFoundError: the weights are neither in the cache nor to be downloaded, or the path does not exist.
+        ValueError: see ``read_state``.
+    """
+    from torchvision.models import get_model_weights  # here: its import takes two seconds
+
+    published = get_model_weights(architecture)
+    names, fault = sorted(published.__members__), None
+    path = from_root(source.replace("{architecture}", architecture))
+    if source in names:
+        url = published[source].url
+        path = Path(torch.hub.get_dir()) / "checkpoints" / Path(url).name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.is_file() or torch.hub.download_url_to_file(url, str(path), progress=False)
+        except OSError as offline:
+            fault = offline
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"weights for {architecture} cannot be had: {path.name} ({source}) is not in {path.parent}. Three ways: (1) put it there, "
+            f"or name one of {', '.join(names)} where the network allows a download; (2) set pretrained_weights to the path of a file; "
+            "(3) set pretrained_weights to 'made' and pretrain_data_path to images of other classes"
         ) from fault
-    except (URLError, OSError) as fault:
-        folder = Path(torch.hub.get_dir()) / "checkpoints"
-        wanted = f"{Path(weights.url).name} ({name} of {architecture})"
-        raise FileNotFoundError(_missing(architecture, wanted, folder, [name])) from fault
-
-
-def _missing(architecture: str, wanted: str, folder: Path, names: list[str]) -> str:
-    return (
-        f"weights for {architecture} cannot be had: {wanted} is not in {folder}. Three ways: (1) put the file there, or name one of "
-        f"{', '.join(names)} where the network allows a download; (2) set pretrained_weights to the path of a .safetensors or .pth file; "
-        "(3) set pretrained_weights to 'made' and pretrain_data_path to images of other classes, to pretrain on the spot"
-    )
+    return read_state(path)
 
 
 def load_backbone(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
     """Copy weights into a network; a final layer made for other classes is left at its initial values.
 
     Raises:
-        ValueError: any other tensor is missing, unknown or of another shape.
+        ValueError: any other tensor is missing, unknown or of another shape, or is no real number.
     """
     own = model.state_dict()
     head = {name for name in ("fc.weight", "fc.bias") if name in own and name in state and own[name].shape != state[name].shape}
     usable = {name: value for name, value in state.items() if name not in head}
-    wrong = sorted(
-        {name for name in usable if name not in own or usable[name].shape != own[name].shape}
-        | {name for name in own if name not in usable and name not in head and not name.endswith("num_batches_tracked")}
-    )
+    needed = {name for name in own if name not in head and not name.endswith("num_batches_tracked")}
+    wrong = sorted({name for name in usable if name not in own or usable[name].shape != own[name].shape} | needed - set(usable))
     if wrong:
         raise ValueError(
             f"the weights do not fit the network: {len(wrong)} tensors differ, first {', '.join(wrong[:3])}; "
@@ -125,64 +172,52 @@ def weights_digest(state: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-# Where training programs keep the state dict inside a file, and what wrappers put before each name.
-_NESTED = ("state_dict", "model_state_dict", "model", "net", "network", "weights")
-_PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "network.")
-State = dict[str, Tensor]
+def save_half(path: Path, state: Mapping[str, Tensor], form: Form, facts: Mapping[str, object]) -> None:
+    """Write a state dict as safetensors in float16, with form and facts as texts in its header; what is equal gives equal bytes.
 
-# What a damaged file can make the readers raise.
-_DAMAGED = (SafetensorError, RuntimeError, EOFError, OSError, ValueError, KeyError, IndexError, AttributeError, TypeError, struct.error)
-
-
-def read_state(path: Path) -> State:
-    """Read the state dict of a file, unwrapped: float32 tensors by the names that the bare network has.
-
-    A dict inside the file under "state_dict", "model" and the like is taken; ``module.`` (DataParallel), ``_orig_mod.`` (torch.compile) and
-    such before every name are removed. What is no safetensors is read with ``weights_only``, which builds tensors and plain values and runs
-    nothing else.
-
-    Raises:
-        ValueError: no state dict is there, the file is damaged, or holds objects that only running its code would make.
+    A tensor that float16 cannot hold stays as it is.
     """
-    content = safe_content(path)
-    if not isinstance(content, Mapping):
-        raise ValueError(f"{path.name} holds a {type(content).__name__} and no state dict; save model.state_dict()")
-    if not _tensors(content):
-        nested = [content[key] for key in _NESTED if isinstance(content.get(key), Mapping) and _tensors(content[key])]
-        if not nested:
-            raise ValueError(
-                f"{path.name} holds no state dict of tensors, neither itself nor under {', '.join(_NESTED)}; it has "
-                f"{', '.join(map(str, list(content)[:5])) or 'nothing'}"
-            )
-        content = nested[0]
-    return {name: value.float() if value.is_floating_point() else value for name, value in without_prefix(dict(content)).items()}
+    header = {name: str(value) for name, value in facts.items()} | {_KEY: json.dumps(form._asdict())}
+    with complete_or_absent(path) as temporary:
+        temporary.write_bytes(_in_order(safetensors.torch.save({name: _half(value) for name, value in state.items()}, header)))
 
 
-def safe_content(path: Path) -> object:
-    """Read what a file holds, running no code that it may hold. Raises ValueError, see ``read_state``."""
+def _in_order(content: bytes) -> bytes:
+    """A safetensors file with the texts of its header in the order of their names: the library shuffles them at each writing."""
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    header = {"__metadata__": dict(sorted(header.pop("__metadata__").items())), **header}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of 8 bytes
+    return len(text).to_bytes(8, "little") + text + content[end:]
+
+
+def _half(value: Tensor) -> Tensor:
+    value = value.detach().cpu().contiguous()
+    half = value.half() if value.is_floating_point() else value
+    return half if bool(half.isfinite().all()) else value
+
+
+def header_of(path: Path) -> dict[str, str]:
+    """Texts in the header of a safetensors file; none where the file has none, is of another kind, or is damaged."""
     try:
-        if path.suffix.lower() == ".safetensors":
-            return safetensors.torch.load_file(path)
-        with warnings.catch_warnings():  # torch warns of what is refused here in any case
-            warnings.simplefilter("ignore")
-            return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as fault:
-        kind = re.search(r"GLOBAL ([\w.]+)", str(fault))
-        raise ValueError(
-            f"{path.name} was refused: it holds more than tensors and plain values{f' ({kind[1]})' if kind else ''}, and reading that "
-            "would run code from the file. If you trust it, load it yourself and save model.state_dict() with safetensors.torch.save_file"
-        ) from fault
-    except _DAMAGED as fault:
-        lines = str(fault).splitlines() or [""]
-        raise ValueError(f"{path.name} cannot be read as plain tensors ({type(fault).__name__}: {lines[0][:160]})") from fault
+        with safe_open(path, framework="pt") as file:
+            return dict(file.metadata() or {})
+    except (SafetensorError, OSError):  # who reads the weights tells of it
+        return {}
 
 
-def _tensors(content: Mapping) -> bool:
-    return bool(content) and all(isinstance(key, str) and isinstance(value, Tensor) for key, value in content.items())
-
-
-def without_prefix(state: State) -> State:
-    """Remove what wrappers put before every name, as often as it is there."""
-    while prefix := next((prefix for prefix in _PREFIXES if all(name.startswith(prefix) for name in state)), ""):
-        state = {name.removeprefix(prefix): value for name, value in state.items()}
-    return state
+def form_in(path: Path) -> Form | None:
+    """Form of the network that a file's header names; None where it names none. Raises ValueError for one that cannot be built."""
+    if not (text := header_of(path).get(_KEY, "")):
+        return None
+    try:
+        form = Form(**json.loads(text))
+        kinds = (str, str, (int, float), int)
+        if any(isinstance(value, bool) or not isinstance(value, kind) for value, kind in zip(form, kinds, strict=True)):
+            raise TypeError("a value of another kind")
+        with torch.device("meta"):
+            form.network(2)
+    except (ValueError, TypeError, RuntimeError) as fault:
+        raise ValueError(f"the header of {path.name} names a network that cannot be built ({fault}); remove {_KEY!r} from it") from fault
+    return form

@@ -175,11 +175,12 @@ def _prediction(primary: pd.DataFrame) -> tuple[str, Row]:
     if not len(known):
         return "", Row(question, "Cannot be told: there are too few kinds to leave one out.", "–", _size(primary))
     best, fit = known.loc[known["error_with"].idxmin()], points(known["error_without"].iloc[0])
-    saved, low, high = best[["saved_error_points", "saved_error_points_low", "saved_error_points_high"]]
+    saved, low, high, p = best[["saved_error_points", "saved_error_points_low", "saved_error_points_high", "saved_error_points_p"]]
     if low > 0:
         by = f"by training accuracy, training loss and the measure “{_title(best)}”"
-        sentence = f"The gap of a {group} that was not seen is predicted {by} to within {points(best['error_with'])} points on average."
-        shown = f"**Training accuracy and loss (the fit) with {_title(best)}** err least."
+        few = "" if p < 1 - best["level"] else ", among these kinds: too few to say so of others"
+        sentence = f"The gap of a {group} that was not seen is predicted {by} to within {points(best['error_with'])} points on average{few}."
+        shown = f"**Training accuracy and loss (the fit) with {_title(best)}** err least{few}."
     else:
         sentence = f"No measure clearly adds to training accuracy and loss, which predict the gap of an unseen {group} to {fit} points."
         shown = "**No measure clearly adds** to training accuracy and loss (the fit)."

@@ -13,7 +13,7 @@ from matplotlib.patches import Patch, Rectangle
 from torch import Tensor
 
 from helpers.cams import overlap
-from helpers.data.dataset import ImageSet
+from helpers.data.images import ImageSet
 from helpers.measures import passes
 from helpers.networks import hooks
 from helpers.scoring.models import Model

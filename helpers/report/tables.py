@@ -14,6 +14,7 @@ from helpers.files import inside
 from helpers.report.explore import interactive
 from helpers.report.markup import in_words
 from helpers.report.style import short_name
+from helpers.training.config import config_from, kind_name
 
 MOST_ROWS = 150  # of a table on a page; all rows are in its file
 _HEADERS = {"n": "models", "p_adjusted": "p, adjusted", "r_gap": "r with the gap", "seconds": "time (s)"}
@@ -36,9 +37,11 @@ def read(folder: Path, name: str, suffix: str = ".csv") -> pd.DataFrame | None:
 
 
 def catalogue(folder: Path) -> pd.DataFrame | None:
-    """The catalogue of a report; older ones do not know the kind of training of a model."""
+    """The catalogue of a report; the kind of training, which older ones lack, follows from the hyperparameters."""
     table = read(folder, "catalogue")
-    return table if table is None or "kind" in table else table.assign(kind="networks")
+    if table is None or "kind" in table:
+        return table
+    return table.assign(kind=[kind_name(config_from(row)) for row in table.to_dict("records")])
 
 
 def model_names(catalogue: pd.DataFrame | None) -> dict[str, str]:

@@ -12,7 +12,7 @@ from scipy.special import expit, log_softmax
 from sklearn import metrics
 from torch import Tensor, nn
 
-from helpers.data.dataset import StudyData
+from helpers.data.images import StudyData
 from helpers.networks import resnet
 from helpers.networks.hooks import prepared
 from helpers.scoring.models import Model

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from helpers.data.dataset import StudyData
+from helpers.data.images import StudyData
 from helpers.files import complete_or_absent
 from helpers.scoring.scoring_set import ScoringSet
 from helpers.scoring.store import Kept

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from torch import Tensor, nn
 
-from helpers.data.dataset import StudyData
+from helpers.data.images import StudyData
 from helpers.files import read_tensors
 from helpers.measures import evidence, registry
 from helpers.networks import resnet

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from helpers.data.dataset import ImageSet, StudyData
+from helpers.data.images import ImageSet, StudyData
 from helpers.training.config import config_from
 from helpers.training.run import fitted_rows
 

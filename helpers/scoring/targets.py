@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from helpers.data.dataset import StudyData
+from helpers.data.images import StudyData
 from helpers.data.shifts import Shifted, at, kept
 from helpers.measures import evidence, registry, transforms
 from helpers.networks import resnet

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from helpers.files import inside, read_json
-from helpers.networks.portable import Form, save_half
+from helpers.networks.weights import Form, save_half
 from helpers.training.config import RunConfig, cell_name, config_from, kind_name, run_id
 from helpers.training.state import snapshot_path
 

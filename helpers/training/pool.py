@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from filelock import FileLock, Timeout
 
-from helpers.data import manifest
-from helpers.data.dataset import StudyData
+from helpers.data.images import StudyData, of_study
 from helpers.files import read_json
 from helpers.networks.weights import read_weights
 from helpers.training import catalogue
@@ -143,7 +142,7 @@ def train_missing(
 
     Args:
         runs: the configurations.
-        work: the study's folder; runs go to ``work/runs``, images are read by ``manifest.of_study``.
+        work: the study's folder; runs go to ``work/runs``, images are read by ``of_study``.
         weights: where each architecture's pretrained weights are read from, as ``weights.read_weights`` takes it.
         show: is given one line on the epochs of the runs that train, such as ``tqdm``'s ``set_postfix_str``.
 
@@ -155,7 +154,7 @@ def train_missing(
     held = []
     for wait_for_others in (False, True):
         todo = held if wait_for_others else list(every)
-        options = {"shared": partial(manifest.of_study, work), "device": device, "jobs": jobs, "show": lambda: show(_line(work, every))}
+        options = {"shared": partial(of_study, work), "device": device, "jobs": jobs, "show": lambda: show(_line(work, every))}
         for name, result in side_by_side(partial(_train, runs=every, wait=wait_for_others, **given), todo, **options):
             if result is None:
                 held.append(name)

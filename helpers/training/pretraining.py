@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from helpers.data import manifest
-from helpers.data.dataset import StudyData
+from helpers.data.images import StudyData, choose_images, image_parameters
 from helpers.files import write_tensors
 from helpers.networks.weights import read_weights, weights_digest
 from helpers.training import catalogue, pool
@@ -97,11 +96,11 @@ def choose_pretraining_images(work: Path, study_classes: Sequence[str], **change
     Args:
         work: the study's folder.
         study_classes: classes that must not be among them.
-        changes: parameters of images that differ from the study's, such as ``class_ids``; see ``dataset.load_study_data``.
+        changes: parameters of images that differ from the study's, such as ``class_ids``; see ``images.load_study_data``.
 
     Raises:
-        ValueError: a class is one of the study's; also as ``manifest.choose_images``.
+        ValueError: a class is one of the study's; also as ``choose_images``.
     """
-    data = manifest.choose_images(work / FOLDER, **manifest.image_parameters(work) | changes)
+    data = choose_images(work / FOLDER, **image_parameters(work) | changes)
     check_disjoint(study_classes, list(data.classes["class_id"]))
     return data

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from helpers.data.dataset import ImageSet, StudyData
+from helpers.data.images import ImageSet, StudyData
 from helpers.files import complete_or_absent, device_name, read_json, versions, write_json, write_tensors
 from helpers.networks import resnet, weights
 from helpers.training import state

@@ -8,7 +8,7 @@ import torch
 from helpers.ablations import attributions
 from helpers.ablations.compute import AblationSettings
 from helpers.cams import attribution, chance, overlap
-from helpers.data.dataset import load_study_data
+from helpers.data.images import load_study_data
 from helpers.measures import evidence, registry
 from helpers.networks import resnet
 from helpers.statistics.correlations import kendall, pearson

@@ -16,8 +16,7 @@ from helpers.ablations import compute, store
 from helpers.ablations.compute import CLOSED_FORMS, AblationSettings
 from helpers.cams import attribution, overlap
 from helpers.cams.maps import closed_form_cam, layer_maps, normalise_maps
-from helpers.data import manifest
-from helpers.data.dataset import load_study_data
+from helpers.data.images import choose_images, load_study_data
 from helpers.measures import evidence, registry
 from helpers.networks import hooks, resnet
 from helpers.training.catalogue import read_catalogue, run_folder, save_scores
@@ -330,7 +329,7 @@ def test_a_killed_run_goes_on_with_the_missing_model(study, data):
 
 
 def test_ablations_of_two_processes_are_those_of_one(tmp_path):
-    data = manifest.choose_images(tmp_path, **TINY_SCENES)
+    data = choose_images(tmp_path, **TINY_SCENES)
     config = RunConfig("resnet18", 8, 0.01, "adam", 0.0, False, False, data=data.fingerprint, stem="small", width=0.125, max_epochs=1)
     for given in (config, replace(config, repeat=1)):
         train_run(given, data, run_folder(tmp_path, given))

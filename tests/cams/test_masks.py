@@ -17,7 +17,7 @@ from torch import nn
 from helpers.cams import masks as machine
 from helpers.cams import overlap
 from helpers.data import synthetic
-from helpers.data.dataset import ImageSet
+from helpers.data.images import ImageSet
 from helpers.networks import resnet
 
 

@@ -1,149 +1,213 @@
-import zipfile
+"""Every layout on a small made source: classes, splits and boxes, what is counted, and which layout is recognised."""
 
+import json
+import pickle
+
+import numpy as np
 import pytest
+import torch
 
-from helpers.data.layouts import Folder, Zip, open_archive, parse_names, parse_solution, parse_tiny_boxes, parse_voc
-from tests.conftest import voc
-
-
-def test_voc_by_hand():
-    annotation = parse_voc(voc((1, 2, 3, 4), (5.5, 6, 7, 8), size=(500, 333), name="n1"))
-    assert annotation.boxes == ((1, 2, 3, 4), (5.5, 6, 7, 8))
-    assert annotation.objects == ("n1", "n1")
-    assert annotation.size == (500, 333)
-    assert parse_voc(voc(size=None)).size is None
-    assert parse_voc(voc(size=(0, 0))).size is None  # "unknown", as some tools write it
+from helpers.data import layouts, sources
+from tests.conftest import LAYOUTS, ilsvrc, jpeg, tiny_imagenet, voc, voc_folder
+from tests.data.conftest import cifar10, cifar100, class_folders, coco, coco_source, csv_source, kinds, written, yolo_source
 
 
-BOMB = b'<!DOCTYPE x [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;&a;">]><annotation><object><name>&b;</name></object></annotation>'
+MADE = {
+    **{name: (make(), True) for name, make in LAYOUTS.items()},
+    "class_folders": (class_folders("train/") | class_folders("val/"), False),
+    "cifar": (cifar10(), False),
+    "coco": (coco_source(), True),
+    "csv": (csv_source(), True),
+    "yolo": (yolo_source(), True),
+}
 
 
-OUTSIDE = b'<!DOCTYPE x [<!ENTITY f SYSTEM "file:///etc/hostname">]><annotation><object><name>&f;</name></object></annotation>'
+@pytest.mark.parametrize("layout", layouts.LAYOUTS)
+def test_each_layout_is_recognised_and_gives_what_it_gives_by_name(load, layout):
+    files, boxed = MADE[layout]
+    named, found = load(files, layout), load(files)
+    assert found.layout == named.layout == layout
+    assert found.fingerprint == named.fingerprint
+    assert kinds(found) == kinds(named) == ({"several_classes": 2} if layout == "coco" else {})
+    assert found.train.has_boxes == boxed
+    assert found.train.boxes.shape[1:] == ((found.train.boxes.shape[1], 4) if boxed else (0, 4))
+    assert found.classes["test_images"].tolist() == [2, 2]
+    assert torch.bincount(found.train.labels).tolist() == found.classes["train_images"].tolist()
+    assert not set(found.train.names) & set(found.test.names)
+    one = found.classes["class_id"][1]
+    alone = load(files, layout, class_ids=[one])
+    assert set(alone.train.names) == {name for name, label in zip(found.train.names, found.train.labels, strict=True) if label == 1}
+
+
+def boxes_of(data):
+    """Boxes without padding by the end of the image's name."""
+    return {
+        name.rsplit("/", 1)[-1]: [box for box in boxes if any(box)]
+        for images in (data.train, data.test)
+        for name, boxes in zip(images.names, images.boxes.tolist(), strict=True)
+    }
+
+
+def test_cifars_pixels_are_the_bytes_and_its_classes_the_fine_ones(load):
+    data, row = load(cifar10(), image_size=32), np.frombuffer(cifar10()["cifar-10-batches-bin/data_batch_1.bin"], np.uint8)[:3073]
+    assert data.train.names[0] == "cifar-10-batches-bin/data_batch_1.bin/00000"
+    assert torch.equal(data.train.images[0], torch.tensor(row[1:].reshape(3, 32, 32)))
+    assert data.classes["train_images"].tolist() == [12, 12]
+    assert load(cifar100(), place="100").classes["class_id"].tolist() == ["apple", "aquarium_fish", "baby"]
+
+
+def test_a_pickle_of_cifar_is_not_opened_and_the_download_to_take_is_named(load):
+    content = pickle.dumps({b"data": pytest.fail})
+    for place, files in {"10": ("data_batch_1", "test_batch", "batches.meta"), "100": ("train", "test", "meta")}.items():
+        with pytest.raises(ValueError, match=r"pickle, which is not opened; take the binary version \(cifar-10-binary"):
+            load(dict.fromkeys(files, content), place=place)
+    cut = {name: content[:5000] if name.endswith("1.bin") else content for name, content in cifar10().items()}
+    assert "5,000 bytes are no multiple of 3073" in load(cut, place="cut").faults["detail"].item()
+
+
+def test_an_image_of_coco_is_of_the_class_of_its_largest_box_and_keeps_the_boxes_of_that_class(load):
+    data = load(coco_source(), test_images_per_class=3)
+    found = boxes_of(data)
+    assert found["train_001.jpg"] == [[0, 1, 7, 13]]  # of 20 x 16 to 16 x 16, x times 0.8
+    assert found["train_000.jpg"] == [[7, 1, 16, 16]]
+    assert data.classes[["class_id", "train_images", "test_images"]].values.tolist() == [["cat", 3, 3], ["dog", 3, 3]]
+    assert set(data.faults["detail"]) == {"3 images hold objects of several classes; each counts as its largest box"}
 
 
 @pytest.mark.parametrize(
-    "content",
+    ("places", "tables"),
     [
-        b"",
-        b"not xml",
-        b"<annotation><object></annotation>",
-        voc((1, 2, 3, "x")),
-        voc((1, 2, 3, "nan")),
-        voc((1, 2, 3, "inf")),
-        b"<annotation><object><name>a</name></object></annotation>",
-        BOMB,
-        OUTSIDE,
+        ("{split}/{name}", "{split}/_annotations.coco.json"),  # beside each other
+        ("my-test-set/{split}2017/{name}", "my-test-set/annotations/instances_{split}2017.json"),  # below a folder that is named as a split
+        ("pictures/{name}", "{split}.json"),
     ],
 )
-def test_malformed_xml_and_entities_are_refused(content):
-    with pytest.raises(ValueError):
-        parse_voc(content)
+def test_images_of_a_table_are_found_where_they_lie(load, places, tables):
+    assert load(coco_source(places, tables)).classes[["train_images", "test_images"]].values.tolist() == [[3, 2], [3, 2]]
 
 
-def test_solution_csv_by_hand():
-    content = b"ImageId,PredictionString\na,n1 1 2 3 4 n2 5 6 7 8 \nb,n1 1 2 3\nc,n1 1 2 x 4\nd,\n\n"
-    annotations, faults = parse_solution(content)
-    assert annotations["a"].boxes == ((1, 2, 3, 4), (5, 6, 7, 8))
-    assert annotations["a"].objects == ("n1", "n2")
-    assert annotations["a"].size is None
-    assert set(faults) == {"b", "c", "d"}
-    assert faults["b"].startswith("line 3: 4 words")
-
-
-def test_rows_of_one_image_add_up_and_one_that_stands_twice_says_nothing():
-    rows = (b"a,n1 1 2 3 4 \n", b"a,n2 1 2 3 4 n1 5 6 7 8\n", b"a,n1 1 2 3 4 \n")
-    annotations, faults = parse_solution(b"ImageId,PredictionString\n" + b"".join(rows))
-    assert annotations["a"].objects == ("n1", "n2", "n1")
-    assert annotations["a"].boxes == ((1, 2, 3, 4), (1, 2, 3, 4), (5, 6, 7, 8))
-    assert not faults
-    lines = b"x.JPEG\tn1\t1\t2\t3\t4\nx.JPEG\tn1\t1\t2\t3\t4\nx.JPEG\tn2\t1\t2\t3\t4"
-    assert parse_tiny_boxes(lines, with_class=True)[0]["x.JPEG"].objects == ("n1", "n2")
-
-
-def test_tiny_boxes_by_hand():
-    annotations, faults = parse_tiny_boxes(
-        b"x.JPEG\t1\t2\t3\t4\ny.JPEG\t1\t2\t3\nx.JPEG\t5\t6\t7\t8\r\n\nz.JPEG\t1\t2\tq\t4", with_class=False
+def test_paths_of_another_machine_are_found_and_no_path_leaves_the_source(load, tmp_path):
+    files = csv_source()
+    (tmp_path / "secret.jpg").write_bytes(jpeg(77))
+    table = (
+        files["labels.csv"]
+        .decode()
+        .replace("pictures/0.jpg", "/home/me/pictures/0.jpg")
+        .replace("pictures/1.jpg", "C:\\x\\pictures\\1.jpg")
     )
-    assert annotations["x.JPEG"].boxes == ((1, 2, 3, 4), (5, 6, 7, 8))
-    assert set(faults) == {"y.JPEG", "z.JPEG"}
+    files["labels.csv"] = table.replace("pictures/2.jpg", "../secret.jpg").replace("pictures/3.jpg", "elsewhere/4.jpg").encode()
+    data = load(files, "csv", test_images_per_class=1)
+    assert kinds(data) == {"missing_image": 1}
+    assert data.faults["detail"].item() == "2 named there have no file, such as ../secret.jpg"
+    assert {"0.jpg", "1.jpg"} <= set(boxes_of(data)) and "2.jpg" not in boxes_of(data)
 
 
-def test_a_validation_line_with_a_bad_box_keeps_its_class():
-    annotations, faults = parse_tiny_boxes(b"v.JPEG\tn1\t1\t2\t3\nw.JPEG\tn2\t1\t2\t3\t4", with_class=True)
-    assert annotations["v.JPEG"].objects == ("n1",)
-    assert annotations["v.JPEG"].boxes == ()
-    assert annotations["w.JPEG"].boxes == ((1, 2, 3, 4),)
-    assert set(faults) == {"v.JPEG"}
+def test_a_csv_without_boxes_and_one_of_several_boxes(load):
+    assert not load(csv_source(boxes=False)).train.has_boxes
+    files = csv_source()
+    files["labels.csv"] += b"\npictures/0.jpg,cat,4,4,20,16\npictures/1.jpg,cat,0,0,20,16\npictures/2.jpg,cat,1,1,1,x"
+    data = load(files, "csv", place="several", test_images_per_class=1)
+    assert boxes_of(data)["0.jpg"] == [[1, 2, 9, 10], [3, 4, 16, 16]]
+    assert kinds(data) == {"several_classes": 1, "malformed_annotation": 1}
+    assert data.classes["train_images"].sum() + data.classes["test_images"].sum() == 7
 
 
-def test_a_mark_of_byte_order_and_a_namespace_change_nothing():
-    spaced = voc((1, 2, 3, 4)).replace(b"<annotation>", b'<annotation xmlns="http://example.org/voc">')
-    assert parse_voc(b"\xef\xbb\xbf" + spaced) == parse_voc(voc((1, 2, 3, 4)))
-    assert set(parse_tiny_boxes(b"\xef\xbb\xbfx.JPEG\t1\t2\t3\t4", with_class=False)[0]) == {"x.JPEG"}
-    assert parse_names(b"\xef\xbb\xbfn1\tcrane", "\t") == {"n1": "crane"}
+def test_yolos_boxes_are_shares_of_the_image_and_its_names_are_safe(load):
+    files = yolo_source()
+    files["labels/train/0.txt"] = b"1 0.5 0.5 0.5 0.25\n0 0.25 0.25 0.5 0.5\n"
+    files["labels/train/1.txt"] = b"1 0.5 0.5\n"
+    files["labels/train/2.txt"] = b""
+    data = load(files, "yolo")
+    assert data.train.boxes[data.train.names.index("images/train/0.jpg"), 0].tolist() == [0, 0, 8, 8]
+    assert kinds(data) == {"several_classes": 1, "malformed_annotation": 1, "no_object_in_annotation": 1}
+    for number, content in enumerate((b"names: !!python/object/apply:os.system [exit]", b"names: 3", b"- 1")):
+        assert load(yolo_source() | {"data.yaml": content}, place=f"{number}").classes["class_id"].tolist() == ["0", "1"]
 
 
-def test_a_name_is_what_a_figure_can_show():
-    assert parse_names(b"n1\tcr\0a\x1b[1mne\nn2\t" + b"x" * 9999, "\t") == {"n1": "cra[1mne", "n2": "x" * 100}
+def test_ilsvrc_boxes_agree_between_xml_and_csv(load):
+    files = ilsvrc()
+    without_xml = {name: content for name, content in files.items() if "Annotations" not in name}
+    without_csv = {name: content for name, content in files.items() if "solution" not in name}
+    found = [load(part, "ilsvrc", place=f"{number}") for number, part in enumerate((files, without_xml, without_csv))]
+    assert len({data.fingerprint for data in found}) == 1
+    assert found[0].train.boxes[0].tolist() == [[1, 2, 9, 10], [3, 4, 16, 16]]
+    assert found[0].classes["class_name"].tolist() == ["name of n01", "name of n02"]
 
 
-def test_names_keep_the_first_synonym():
-    assert parse_names(b"n1\tgoldfish, Carassius\nn2\tlion\n\nbroken", "\t") == {"n1": "goldfish", "n2": "lion"}
-    assert parse_names(b"n1 tree frog, tree-frog", None) == {"n1": "tree frog"}
+def test_labels_that_contradict_one_another_are_counted_and_the_first_is_taken(load):
+    files = ilsvrc()
+    name = "ILSVRC/Annotations/CLS-LOC/train/n01/n01_0.xml"
+    files[name] = files[name].replace(b"n01", b"n02")
+    files["LOC_val_solution.csv"] += b"\nILSVRC2012_val_00,n02 0 0 9 9"
+    data = load(files, "ilsvrc")
+    assert data.faults[["fault", "detail"]].values.tolist() == [["contradictory_labels", "annotated as n02; n01 is taken"]] * 2
+    assert data.classes["train_images"].tolist() == [4, 4]
 
 
-def test_a_folder_and_its_zip_list_and_read_the_same(store):
-    archive = open_archive(store({"a/b/x.txt": b"1", "a/y.txt": b"2", "z.txt": b"3"}))
-    root = "" if "z.txt" in archive.files("") else "top/"
-    assert archive.folders(root) == ["a"]
-    assert archive.files(root) == ["z.txt"]
-    assert archive.files(f"{root}a") == ["y.txt"]
-    assert archive.folders(f"{root}a/") == ["b"]
-    assert archive.read(f"{root}a/b/x.txt") == b"1"
-    assert archive.exists(f"{root}a/y.txt")
-    assert not archive.exists(f"{root}a/b")
-    assert archive.files(f"{root}nowhere") == archive.folders(f"{root}nowhere") == []
+def test_what_tables_promise_and_the_files_do_not_keep_is_counted(load):
+    files = tiny_imagenet()
+    files["train/n01/n01_boxes.txt"] += b"\nn01_77.JPEG\t1\t1\t9\t9\nn01_78.JPEG\t1\t1\t9\t9"
+    files["val/val_annotations.txt"] += b"\nval_77.JPEG\tn02\t1\t1\t9\t9\nval_78.JPEG\tn03\t1\t1\t9\t9"
+    data = load(files, "tiny_imagenet", class_ids=["n01", "n02", "n09"])
+    assert kinds(data) == {"missing_image": 2, "unknown_class": 1}
+    assert "2 named there have no file, such as n01_77.JPEG" in set(data.faults["detail"])
 
 
-def test_names_that_leave_the_archive_do_not_exist(tmp_path):
-    with zipfile.ZipFile(tmp_path / "slip.zip", "w") as archive:
-        archive.writestr("../outside.txt", "x")
-        archive.writestr("/absolute.txt", "x")
-        archive.writestr("inside.txt", "x")
-    opened = Zip(tmp_path / "slip.zip")
-    assert opened.files("") == ["inside.txt"]
-    assert opened.folders("") == []
-    (tmp_path / "outside.txt").write_text("secret")
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(ValueError, match="leaves the folder"):
-        Folder(tmp_path / "folder").read("../outside.txt")
+def test_a_class_of_the_test_images_alone_is_counted_and_a_table_that_is_too_large_is(load, monkeypatch):
+    files = voc_folder()
+    files = {f"train/{name}": content for name, content in files.items()} | {f"val/owl/{n}.jpg": jpeg(500 + n) for n in range(3)}
+    data = load(files, "voc_folder")
+    assert data.faults[["class_id", "fault", "detail"]].values.tolist() == [["owl", "unknown_class", "3 images, and none for training"]]
+    monkeypatch.setattr(sources, "LARGEST_FILE", 100)
+    with pytest.raises(ValueError, match=r"found labels.csv: .*at most 100 are read"):
+        load(csv_source(), "csv", place="large")
 
 
-def test_a_damaged_member_is_an_error_of_reading(tmp_path):
-    path = tmp_path / "damaged.zip"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("a.txt", b"some content that is long enough" * 9)
-    content = bytearray(path.read_bytes())
-    content[40:60] = b"\0" * 20
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"a.txt cannot be read from damaged.zip"):
-        Zip(path).read("a.txt")
-    with pytest.raises(ValueError, match=r"missing.txt cannot be read"):
-        Zip(path).read("missing.txt")
+def test_leading_folders_and_a_single_class_are_told_apart(load):
+    assert load(class_folders("a/b/")).classes["class_id"].tolist() == ["cat", "dog"]
+    assert load(class_folders("a/b/", classes=("cat",)), place="one").classes["class_id"].tolist() == ["cat"]
+    assert load(class_folders(), "class_folders", place="asked", class_ids=["dog"]).classes["class_id"].tolist() == ["dog"]
 
 
-def test_the_stamp_changes_when_a_file_does(tmp_path):
-    (tmp_path / "a.txt").write_text("1")
-    archive = open_archive(tmp_path)
-    before = archive.stamp(["a.txt"])
-    assert archive.stamp(["a.txt"]) == before
-    (tmp_path / "a.txt").write_text("22")
-    assert archive.stamp(["a.txt"]) != before
+def test_a_class_whose_name_no_table_can_hold_is_one_fault(load):
+    files = csv_source(count=12)
+    files["labels.csv"] = files["labels.csv"].replace(b"4.jpg,cat", b"4.jpg,c\\at").replace(b"8.jpg,cat", b"8.jpg,c\\at")
+    data = load(files, "csv")
+    assert data.faults[["class_id", "fault"]].values.tolist() == [["'c\\\\at'", "name_not_usable"]]
+    marked = json.loads(coco_source()["annotations/instances_train2017.json"])
+    marked["categories"][0]["name"] = "\ud800"
+    files = coco_source() | {"annotations/instances_train2017.json": json.dumps(marked).encode()}
+    assert kinds(load(files, place="surrogate", minimum_images_per_class=1))["name_not_usable"] == 1
 
 
-def test_refuses_what_is_neither_folder_nor_zip(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"data_path .*nothing does not exist; put the images there"):
-        open_archive(tmp_path / "nothing")
-    (tmp_path / "file.tar").write_text("x")
-    with pytest.raises(ValueError, match=r"file.tar is neither a folder nor a .zip"):
-        open_archive(tmp_path / "file.tar")
+def test_what_was_seen_and_not_understood_is_named(load):
+    elsewhere = {"instances_train.json": coco([("far.jpg", 9, 9)], ["cat"], [(0, 0, 1, 1, 5, 5)])}
+    files = class_folders("train/") | elsewhere | {"data.parquet": b"", "more.tar.gz": b"", "alone.jpg": jpeg(9), "notes.csv": b"a,b\n"}
+    data = load(files)
+    assert data.layout == "class_folders"
+    assert data.faults.set_index("name")["detail"].to_dict() == {
+        "data.parquet": "2 archives, arrays or pickles, which are not opened",
+        "instances_train.json": "its images do not lie here, such as far.jpg",
+        "notes.csv": "its first line names no columns path and label",
+        "alone.jpg": "images of which no class is known: 1",
+    }
+    with pytest.raises(
+        ValueError, match=r"looked for ILSVRC.* or .*found instances_train.json: its images do not lie here, such as far.jpg"
+    ):
+        load(elsewhere, place="alone")
+
+
+@pytest.mark.parametrize("layout", layouts.LAYOUTS)
+def test_a_source_without_an_image_says_what_was_looked_for(tmp_path, load, layout):
+    with pytest.raises(ValueError, match=f"no class was found in .*empty for data_source '{layout}': looked for .*; check data_path"):
+        load(written(tmp_path / "empty", {"a.txt": b""}).parent / "empty", layout)
+
+
+def test_images_that_lack_their_boxes_are_taken_without_where_the_layout_is_recognised_alone(load):
+    files = {name: content for name, content in voc_folder().items() if not name.endswith("xml")}
+    assert not load(files).train.has_boxes
+    with pytest.raises(ValueError, match=r"no usable class .* with a box; faults: 16 missing_annotation"):
+        load(files, "voc_folder")
+    few = {f"{name}/{image}.xml": voc((1, 1, 10, 10)) for name in ("cat", "dog") for image in range(2)}
+    data = load(files | few, place="few", test_images_per_class=1, minimum_images_per_class=1)
+    assert (data.layout, len(data.train), len(data.test), kinds(data)) == ("voc_folder", 2, 2, {"missing_annotation": 12})

@@ -8,7 +8,7 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
-from helpers.data import manifest
+from helpers.data.images import choose_images, of_study
 from helpers.kappa import making, networks
 from helpers.kappa.making import efficientnet_like, family_made, made_models, make, recipe
 from helpers.training import run
@@ -21,7 +21,7 @@ RECIPE = {"epochs": 2, "seed": 0}
 @pytest.fixture
 def work(tmp_path):
     """A study whose seen classes are chosen."""
-    manifest.choose_images(tmp_path / making.FOLDER, **TINY_SCENES)
+    choose_images(tmp_path / making.FOLDER, **TINY_SCENES)
     return tmp_path
 
 
@@ -56,7 +56,7 @@ def test_small_images_keep_a_map_and_the_stem_goes_by_the_side():
 
 
 def test_networks_are_made_once_and_loaded_with_their_start(work, monkeypatch):
-    data = manifest.of_study(work / making.FOLDER)
+    data = of_study(work / making.FOLDER)
     done = list(make(["RN50", *NAMES], work, data, **RECIPE, device="cpu", jobs=1))
     assert len(done) == 2
     assert list(make(NAMES, work, data, **RECIPE, device="cpu", jobs=1)) == [], "nothing is trained again"
@@ -78,7 +78,7 @@ def test_networks_are_made_once_and_loaded_with_their_start(work, monkeypatch):
 
 def test_an_efficientnet_like_network_is_trained_as_a_loop_over_epochs_has_it(work):
     """Weights and record, by the functions of 02 one after the other; rule 1 stops before the cap where the loss is small enough."""
-    data = manifest.of_study(work / making.FOLDER)
+    data = of_study(work / making.FOLDER)
     config = replace(recipe(NAMES[1], data, 5, 0), loss_threshold=100.0, accuracy_threshold=0.0)
     path = work / "network.safetensors"
     making._train((path, NAMES[1], config), data, device="cpu")
@@ -95,7 +95,7 @@ def test_an_efficientnet_like_network_is_trained_as_a_loop_over_epochs_has_it(wo
 
 
 def test_what_diverges_is_refused_and_leaves_no_file(work, monkeypatch):
-    data = manifest.of_study(work / making.FOLDER)
+    data = of_study(work / making.FOLDER)
     monkeypatch.setattr(run, "train_epoch", lambda *given: (np.nan, 0.0))
     with pytest.raises(ValueError, match=r"^efficientnet-like w0\.25 d0\.25 diverged when it was made"):
         list(make(NAMES[1:], work, data, **RECIPE, device="cpu", jobs=1))

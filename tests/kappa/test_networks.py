@@ -8,7 +8,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from helpers.data import manifest
+from helpers.data.images import choose_images
 from helpers.kappa import networks
 from helpers.networks import resnet
 from helpers.networks.hooks import prepared
@@ -61,7 +61,7 @@ def test_models_of_the_catalogue_become_backbones(tmp_path, monkeypatch):
 
 
 def test_classes_that_a_pretrained_start_has_seen_are_refused_as_unseen(tmp_path):
-    manifest.choose_images(tmp_path / "pretraining", **TINY_SCENES | {"class_ids": ["synthetic_ring", "synthetic_star"]})
+    choose_images(tmp_path / "pretraining", **TINY_SCENES | {"class_ids": ["synthetic_ring", "synthetic_star"]})
     (tmp_path / "pretraining/runs/made").mkdir(parents=True)  # a start that 02 made
     (tmp_path / "pretraining/runs/made/result.json").write_text("{}")
     chosen = pd.DataFrame({"pretrained": [False, True, True], "weights": ["", "made", "0123456789abcdef"]})

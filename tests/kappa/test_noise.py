@@ -6,8 +6,8 @@ import scipy.ndimage
 import torch
 
 from helpers.data import synthetic
-from helpers.data.dataset import load_study_data
-from helpers.data.degrade import ssim
+from helpers.data.images import load_study_data
+from helpers.data.shifts import ssim
 from helpers.kappa import noise
 from helpers.kappa.noise import AutoEncoder, Generator, calibrate, degrade, greatest_strength, train_autoencoder
 from tests.conftest import TINY_SCENES

@@ -8,7 +8,7 @@ import torch
 from scipy.optimize import minimize
 from sklearn.metrics import cohen_kappa_score
 
-from helpers.data.dataset import load_study_data
+from helpers.data.images import load_study_data
 from helpers.kappa import networks, noise, probing
 from helpers.kappa.probing import class_steps, fit_probe
 from helpers.networks import resnet

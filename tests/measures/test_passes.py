@@ -6,7 +6,7 @@ import torchvision
 from torch import nn
 
 from helpers.cams.maps import closed_form_cam, normalise_maps
-from helpers.data.dataset import ImageSet
+from helpers.data.images import ImageSet
 from helpers.measures import passes
 from helpers.measures.evidence import Evidence, MeasureSettings
 from helpers.networks import hooks, resnet

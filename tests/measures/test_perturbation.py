@@ -11,7 +11,7 @@ from sklearn.metrics import davies_bouldin_score
 from torch import nn
 from torch.nn.functional import max_pool2d
 
-from helpers.data.dataset import load_study_data
+from helpers.data.images import load_study_data
 from helpers.measures import perturbation, response
 from helpers.measures.evidence import Evidence, MeasureSettings, score
 from helpers.measures.registry import MEASURES, of_families

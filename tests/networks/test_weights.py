@@ -1,18 +1,36 @@
+"""Weights by name and by path, files that are refused and why, and checkpoints that name their network."""
+
+import json
 import pickle
+import warnings
 
 import pytest
 import safetensors.torch
 import torch
+from safetensors.torch import load_file, save_file
 
 from helpers.networks import resnet, weights
 
+FORM = weights.Form("resnet18", "strided", 0.125, 1)
 
-def test_weights_by_path_and_by_torchvisions_name_load_the_same_backbone(tmp_path, monkeypatch):
-    trained = resnet.build("resnet18", 1000, seed=3)
-    safetensors.torch.save_file(trained.state_dict(), tmp_path / "resnet18.safetensors")
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """torch's folder of downloads, where nothing can be downloaded."""
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setattr(torch.hub, "download_url_to_file", _offline)
     (tmp_path / "hub/checkpoints").mkdir(parents=True)
-    torch.save(trained.state_dict(), tmp_path / "hub/checkpoints/resnet18-f37072fd.pth")
+    return tmp_path / "hub/checkpoints"
+
+
+def _offline(*arguments, **options):
+    raise OSError("no network")
+
+
+def test_weights_by_path_and_by_torchvisions_name_load_the_same_backbone(tmp_path, hub):
+    trained = resnet.build("resnet18", 1000, seed=3)
+    save_file(trained.state_dict(), tmp_path / "resnet18.safetensors")
+    torch.save(trained.state_dict(), hub / "resnet18-f37072fd.pth")
     by_path = weights.read_weights(str(tmp_path / "{architecture}.safetensors"), "resnet18")
     by_name = weights.read_weights("IMAGENET1K_V1", "resnet18")
     assert weights.weights_digest(by_path) == weights.weights_digest(by_name) == weights.weights_digest(trained.state_dict())
@@ -21,17 +39,11 @@ def test_weights_by_path_and_by_torchvisions_name_load_the_same_backbone(tmp_pat
     assert torch.equal(network.fc.weight, resnet.build("resnet18", 20, seed=9).fc.weight)  # other classes: the head starts anew
 
 
-def test_missing_weights_name_the_file_the_folder_and_three_ways(tmp_path, monkeypatch):
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    monkeypatch.setattr(torch.hub, "download_url_to_file", _offline)
+def test_missing_weights_name_the_file_the_folder_and_three_ways(hub):
     with pytest.raises(FileNotFoundError, match=r"resnet50-0676ba61.pth.*checkpoints.*Three ways: \(1\).*\(2\).*\(3\)"):
         weights.read_weights("IMAGENET1K_V1", "resnet50")
-    with pytest.raises(FileNotFoundError, match=r"nowhere/resnet18.safetensors.*Three ways"):
+    with pytest.raises(FileNotFoundError, match=r"resnet18.safetensors .*nowhere.*Three ways"):
         weights.read_weights("nowhere/{architecture}.safetensors", "resnet18")
-
-
-def _offline(*arguments, **options):
-    raise OSError("no network")
 
 
 class Dangerous:
@@ -39,31 +51,119 @@ class Dangerous:
         return (print, ("this ran",))
 
 
-def test_a_pickle_with_code_in_the_cache_of_torchvision_is_refused_and_does_not_run(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    (tmp_path / "hub/checkpoints").mkdir(parents=True)
-    torch.save({"x": Dangerous()}, tmp_path / "hub/checkpoints/resnet18-f37072fd.pth")
-    with pytest.raises(
-        ValueError, match=r"cached file of IMAGENET1K_V1 for resnet18 is no plain state dict \(UnpicklingError\); delete it"
-    ):
-        weights.read_weights("IMAGENET1K_V1", "resnet18")
-    assert capsys.readouterr().out == ""
-
-
-def test_a_pickle_with_code_is_refused_and_does_not_run(tmp_path, capsys):
+def test_a_pickle_with_code_is_refused_wherever_it_lies_and_does_not_run(tmp_path, hub, capsys, recwarn):
     (tmp_path / "bad.pth").write_bytes(pickle.dumps({"x": Dangerous()}))
-    torch.save({"x": Dangerous()}, tmp_path / "worse.pth")
-    for name in ("bad.pth", "worse.pth"):
-        with pytest.raises(ValueError, match=f"{name} is no plain state dict .* save it as safetensors"):
-            weights.read_weights(str(tmp_path / name), "resnet18")
+    for path in (tmp_path / "worse.pth", hub / "resnet18-f37072fd.pth"):
+        torch.save({"x": Dangerous()}, path)
+    for source in (str(tmp_path / "bad.pth"), str(tmp_path / "worse.pth"), "IMAGENET1K_V1"):
+        with pytest.raises(ValueError, match=r"pth was refused: it holds more than tensors and plain values"):
+            weights.read_weights(source, "resnet18")
     assert "this ran" not in capsys.readouterr().out
+    assert not recwarn.list  # torch's own words would come beside
+
+
+@pytest.mark.parametrize("ending", ["pth", "safetensors"])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"sixteen letters.", r"is no checkpoint: its 16 bytes begin with b'sixteen letters\.'; give a file written by"),
+        (b"version https://git-lfs.github.com/spec/v1", "begin with b'version https://'"),
+        (b"", "is no checkpoint: it is empty"),
+        (b"PK\x03\x04 not a zip", "cannot be read as plain tensors"),
+        ((4).to_bytes(8, "little") + b"{no}", "cannot be read as plain tensors"),
+    ],
+)
+def test_a_file_that_is_no_checkpoint_is_refused_in_the_words_of_its_cause(tmp_path, ending, content, message):
+    (tmp_path / f"a.{ending}").write_bytes(content)
+    with pytest.raises(ValueError, match=f"a.{ending} {message}" if message.startswith("is") else message):
+        weights.read_state(tmp_path / f"a.{ending}")
+
+
+def test_averaged_weights_are_named_and_taken_only_where_there_are_no_others(tmp_path):
+    state, mean = {"a": torch.zeros(1)}, {"a": torch.ones(1)}
+    torch.save({"model": state, "model_ema": mean, "epoch": 3}, tmp_path / "both.pt")
+    with pytest.warns(UserWarning, match=r"both.pt holds averaged weights \(EMA\) under 'model_ema'; those under 'model' are taken"):
+        assert weights.read_state(tmp_path / "both.pt") == state
+    torch.save({"ema_state_dict": mean, "schema": state}, tmp_path / "mean.pt")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert weights.read_state(tmp_path / "mean.pt") == mean
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda value: value.to(torch.float8_e4m3fn),
+            r"1 tensors are no real weights, first layer1.* \(torch.float8_e4m3fn\)",
+        ),
+        (lambda value: value.to(torch.complex64), "no real weights"),
+        (lambda value: value.to_sparse(), "no real weights"),
+        (lambda value: value * float("nan"), "1 tensors are not finite"),
+    ],
+)
+def test_weights_that_are_no_usable_numbers_are_refused(tmp_path, change, message):
+    state = FORM.network(4).state_dict()
+    torch.save(state | {"layer1.0.conv1.weight": change(state["layer1.0.conv1.weight"])}, tmp_path / "a.pt")
+    with pytest.raises(ValueError, match=message):
+        weights.load_backbone(FORM.network(4), weights.read_state(tmp_path / "a.pt"))
+    with pytest.raises(ValueError, match=r"1 running variances are below 0, first bn1\.running_var"):
+        weights.load_backbone(FORM.network(4), state | {"bn1.running_var": -state["bn1.running_var"]})
 
 
 def test_weights_of_another_network_are_refused_by_name():
     state = resnet.build("resnet18", 5, width=0.25, seed=0).state_dict()
     with pytest.raises(ValueError, match=r"\d+ tensors differ, first .*; use weights of the same architecture, stem and width"):
         weights.load_backbone(resnet.build("resnet18", 5, width=0.125, seed=0), state)
+    partial = resnet.build("resnet18", 5, width=0.125, seed=0).state_dict()
+    del partial["layer4.1.conv2.weight"]
     with pytest.raises(ValueError, match=r"1 tensors differ, first layer4\.1\.conv2\.weight"):
-        partial = resnet.build("resnet18", 5, width=0.125, seed=0).state_dict()
-        del partial["layer4.1.conv2.weight"]
         weights.load_backbone(resnet.build("resnet18", 5, width=0.125, seed=0), partial)
+
+
+def test_half_precision_halves_the_file_and_moves_no_weight_by_more_than_its_rounding(tmp_path):
+    state = FORM.network(4).state_dict()
+    weights.save_half(tmp_path / "half.safetensors", state, FORM, {})
+    save_file(state, tmp_path / "whole.safetensors")
+    sizes = [(tmp_path / f"{name}.safetensors").stat().st_size for name in ("half", "whole")]
+    assert sizes[0] < 0.6 * sizes[1]  # names and the header are of one size in both
+    for name, value in load_file(tmp_path / "half.safetensors").items():
+        assert value.dtype == (torch.float16 if state[name].is_floating_point() else state[name].dtype)
+        torch.testing.assert_close(value.to(state[name].dtype), state[name], rtol=2**-11, atol=2**-24)
+    weights.save_half(tmp_path / "large.safetensors", {"small": torch.ones(2), "large": torch.full((2,), 1e6)}, FORM, {})
+    kept = load_file(tmp_path / "large.safetensors")
+    assert (kept["small"].dtype, kept["large"].dtype, kept["large"].tolist()) == (torch.float16, torch.float32, [1e6, 1e6])
+
+
+def test_what_is_equal_gives_equal_bytes_and_the_header_names_network_and_facts(tmp_path):
+    state, facts = FORM.network(4).state_dict(), {f"fact {number}": 'ä"\\\n' for number in range(20)}
+    written = []
+    for given in (facts, dict(reversed(facts.items()))):
+        weights.save_half(tmp_path / "a.safetensors", state, FORM, given)
+        written.append((tmp_path / "a.safetensors").read_bytes())
+    assert written[0] == written[1]
+    assert weights.form_in(tmp_path / "a.safetensors") == FORM
+    assert weights.header_of(tmp_path / "a.safetensors").items() >= facts.items()
+    plain = safetensors.torch.save({name: value.half() if value.is_floating_point() else value for name, value in state.items()})
+    start = 8 + int.from_bytes(written[0][:8], "little")
+    assert start % 8 == 0
+    assert written[0][start:] == plain[8 + int.from_bytes(plain[:8], "little") :]
+
+
+def test_a_file_without_a_network_in_its_header_names_none(tmp_path):
+    save_file({"a": torch.ones(1)}, tmp_path / "plain.safetensors")
+    (tmp_path / "cut.safetensors").write_bytes(b"\x00")
+    torch.save({}, tmp_path / "a.pt")
+    assert [weights.form_in(tmp_path / name) for name in ("plain.safetensors", "cut.safetensors", "a.pt")] == [None] * 3
+
+
+OTHERS = [{"stem": "none"}, {"width": "wide"}, {"width": True}, {"width": 1e300}, {"last_stride": 0}, {"run": "rm"}]
+
+
+@pytest.mark.parametrize(
+    "text", ["null", "[]", "{", json.dumps({"architecture": "vgg11"}), *(json.dumps(FORM._asdict() | other) for other in OTHERS)]
+)
+def test_a_header_that_names_no_network_that_can_be_built_is_refused_with_the_file(tmp_path, text):
+    save_file({"a": torch.ones(1)}, tmp_path / "a.safetensors", metadata={"network": text})
+    with pytest.raises(ValueError, match=r"header of a.safetensors names a network that cannot be built"):
+        weights.form_in(tmp_path / "a.safetensors")

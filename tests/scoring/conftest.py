@@ -6,8 +6,7 @@ from typing import NamedTuple
 import pandas as pd
 import pytest
 
-from helpers.data.dataset import StudyData
-from helpers.data.manifest import choose_images
+from helpers.data.images import StudyData, choose_images
 from helpers.training import catalogue
 from helpers.training.config import RunConfig
 from helpers.training.run import train_run

@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from helpers.data.dataset import load_study_data
+from helpers.data.images import load_study_data
 from helpers.scoring import maps_kept
 from helpers.scoring.scoring_set import ScoringSet
 from helpers.scoring.store import Kept

@@ -10,7 +10,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from helpers.data import manifest
+from helpers.data.images import choose_images, of_study
 from helpers.measures import evidence
 from helpers.scoring import classification, models
 from helpers.scoring.scoring_set import classes_in_turn, scoring_set
@@ -30,7 +30,7 @@ def scored_on(study):
 
 @pytest.fixture(scope="module")
 def kept(study, scored_on):
-    store = Store(study.work, partial(manifest.of_study, study.work), jobs=1)
+    store = Store(study.work, partial(of_study, study.work), jobs=1)
     return models.score(store, models.models_of(study.work, study.table, study.data), FAMILIES, SETTINGS, scored_on)
 
 
@@ -67,7 +67,7 @@ def test_scores_are_the_means_of_the_values_of_single_images(study, kept, scored
 def test_two_processes_give_the_scores_of_one(study, kept, scored_on, tmp_path):
     for name in ("runs", "cache", "data.json"):
         (tmp_path / name).symlink_to(study.work / name)
-    store = Store(tmp_path, partial(manifest.of_study, tmp_path), jobs=2)
+    store = Store(tmp_path, partial(of_study, tmp_path), jobs=2)
     both = models.score(store, models.models_of(tmp_path, study.table, study.data), ["prediction"], SETTINGS, scored_on)
     alone = kept.table("prediction", "scores")
     pd.testing.assert_frame_equal(both.table("prediction", "scores").drop(columns="seconds"), alone.drop(columns="seconds"), rtol=1e-6)
@@ -78,7 +78,7 @@ def test_a_model_that_cannot_be_loaded_is_named_and_the_others_are_scored(study,
         (tmp_path / name).symlink_to(study.work / name)
     first, second = study.table.loc[study.table["snapshot"] != "none", "run_id"]
     shutil.copytree(study.work / "runs" / second, tmp_path / "runs" / second)
-    store = Store(tmp_path, partial(manifest.of_study, tmp_path), jobs=2)
+    store = Store(tmp_path, partial(of_study, tmp_path), jobs=2)
     with pytest.raises(RuntimeError, match=rf"1 of 2 failed; the others are complete. {first}@stop: FileNotFoundError"):
         models.score(store, models.models_of(tmp_path, study.table, study.data), ["prediction"], SETTINGS, scored_on)
     assert [path.stem for path in store.folder.glob("prediction-*/*.npz")] == [f"{second}@stop"]
@@ -96,7 +96,7 @@ def test_a_setting_decides_the_families_that_read_it_and_no_others():
 
 
 def test_what_is_right_on_the_test_images_gives_the_test_accuracy(study):
-    store = Store(study.work, partial(manifest.of_study, study.work), jobs=1)
+    store = Store(study.work, partial(of_study, study.work), jobs=1)
     tested = classification.test_logits(store, models.models_of(study.work, study.table, study.data), study.data)
     right = classification.correct(tested, study.data.test.labels)
     np.testing.assert_allclose(right.mean(1), study.table["test_accuracy"].dropna(), atol=1e-6)
@@ -144,7 +144,7 @@ def test_the_initial_network_is_the_one_that_a_run_began_with(study, tmp_path):
 def test_weights_made_on_the_spot_start_a_run_and_are_named_by_their_recipe(study, tmp_path):
     from tests.conftest import TINY_SCENES
 
-    manifest.choose_images(tmp_path, **TINY_SCENES)
+    choose_images(tmp_path, **TINY_SCENES)
     changes = {"class_ids": ["synthetic_ring", "synthetic_star"], "images_per_class": 8}
     images = pretraining.choose_pretraining_images(tmp_path, study.data.classes["class_id"], **changes)
     assert (len(images.train), len(images.test)) == (2 * 8, 2 * TINY_SCENES["test_images_per_class"])

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from helpers.data.manifest import choose_images
+from helpers.data.images import choose_images
 from helpers.training.config import RunConfig
 from tests.conftest import SEED, TINY_SCENES
 

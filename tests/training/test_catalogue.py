@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from helpers.files import write_json, write_tensors
-from helpers.networks.portable import Form, header_of
+from helpers.networks.weights import Form, header_of
 from helpers.training import catalogue
 from helpers.training.config import RunConfig, run_id
 from helpers.training.state import snapshot_path

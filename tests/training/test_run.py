@@ -7,7 +7,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from helpers.data.dataset import load_study_data
+from helpers.data.images import load_study_data
 from helpers.files import read_json
 from helpers.networks import resnet
 from helpers.training import catalogue, run, state, stopping

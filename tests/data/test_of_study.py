@@ -8,58 +8,61 @@ import shutil
 import pytest
 import torch
 
-from helpers.data import manifest
-from helpers.data.dataset import load_study_data
+from helpers.data import images
+from helpers.data.images import load_study_data
 from tests.conftest import TINY_SCENES, tiny_imagenet, voc_folder
+from tests.data.conftest import class_folders, written
 
 COMMAND = re.escape("`python -m helpers.sweep params/mine.yaml --force 01_data_subset")
 
 
 @pytest.fixture
 def source(tmp_path):
-    folder = tmp_path / "source"
-    for name, content in tiny_imagenet().items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content)
-    return folder
+    return written(tmp_path / "source", tiny_imagenet())
 
 
 def chosen(source, work, **changes):
     given = {"data_source": "tiny_imagenet", "data_path": str(source), "image_size": 16, "test_images_per_class": 2}
-    return manifest.choose_images(work, **given | changes)
+    return images.choose_images(work, **given | changes)
 
 
 def test_every_reader_has_the_images_that_were_chosen_and_the_file_says_which(tmp_path):
     work = tmp_path / "mine"
-    data = manifest.choose_images(work, **TINY_SCENES)
-    again, plain = manifest.of_study(work), load_study_data(**TINY_SCENES, cache_dir=tmp_path / "elsewhere")
+    data = images.choose_images(work, **TINY_SCENES)
+    again, plain = images.of_study(work), load_study_data(**TINY_SCENES, cache_dir=tmp_path / "elsewhere")
     for images in (again, plain):
         assert images.fingerprint == data.fingerprint
         assert torch.equal(images.train.images, data.train.images)
         assert torch.equal(images.test.boxes, data.test.boxes)
     record = json.loads((work / "data.json").read_text())
-    assert record == {"parameters": TINY_SCENES, "fingerprint": data.fingerprint, "images": {"classes": 3, "train": 36, "test": 18}}
-    assert manifest.image_parameters(work) == TINY_SCENES
+    counts = {"classes": 3, "train": 36, "test": 18}
+    known = {"parameters": TINY_SCENES, "fingerprint": data.fingerprint, "images": counts}
+    assert record == known | {"layout": "synthetic", "has_boxes": True}
+    assert images.image_parameters(work) == TINY_SCENES
+    (work / "data.json").write_text(json.dumps(known))  # as earlier commits wrote it
+    assert images.of_study(work).fingerprint == data.fingerprint
+    bare = images.choose_images(tmp_path / "bare", data_path=str(written(tmp_path / "s", class_folders())), image_size=16)
+    assert (bare.train.has_boxes, json.loads((tmp_path / "bare/data.json").read_text())["has_boxes"]) == (False, False)
 
 
 def test_other_classes_come_by_the_parameters_of_the_study(tmp_path):
     work = tmp_path / "mine"
-    manifest.choose_images(work, **TINY_SCENES)
+    images.choose_images(work, **TINY_SCENES)
     before = (work / "data.json").read_text()
     wanted = ["synthetic_disc", "synthetic_ring"]
-    data = manifest.with_classes(work, iter(wanted))
+    data = images.with_classes(work, iter(wanted))
     direct = load_study_data(**TINY_SCENES | {"class_ids": wanted}, cache_dir=tmp_path / "elsewhere")
     assert data.fingerprint == direct.fingerprint
     assert (work / "data.json").read_text() == before
 
 
-def test_further_classes_of_another_source_follow_those_of_the_study(tmp_path, store):
+def test_further_classes_of_another_source_follow_those_of_the_study(tmp_path):
     parts = {"own": tiny_imagenet(("n01", "n02")), "more": tiny_imagenet(("n01", "n02", "n03", "n04"))}
-    paths = [str(store(part, name)) for name, part in parts.items()]
+    paths = [str(written(tmp_path / name, part)) for name, part in parts.items()]
     given = {"data_source": "tiny_imagenet", "image_size": 16, "images_per_class": 3, "test_images_per_class": 2}
     work = tmp_path / "mine"
-    own = manifest.choose_images(work, **given, data_path=paths[0])
-    data = manifest.with_classes(work, ["n01", "n02", "n04", "n03"], paths[1])
+    own = images.choose_images(work, **given, data_path=paths[0])
+    data = images.with_classes(work, ["n01", "n02", "n04", "n03"], paths[1])
     alone = load_study_data(**given, data_path=paths[1], class_ids=["n04", "n03"], cache_dir=tmp_path / "elsewhere")
     assert data.classes["class_id"].tolist() == ["n01", "n02", "n04", "n03"]
     assert data.classes["label"].tolist() == [0, 1, 2, 3]
@@ -69,18 +72,17 @@ def test_further_classes_of_another_source_follow_those_of_the_study(tmp_path, s
     assert data.train.names == (*own.train.names, *alone.train.names)
     assert data.index["split"].tolist() == ["train"] * len(data.train) + ["test"] * len(data.test)
     assert data.index["name"].tolist() == [*data.train.names, *data.test.names]
-    assert manifest.with_classes(work, ["n01", "n02"], paths[1]).fingerprint == own.fingerprint
+    assert images.with_classes(work, ["n01", "n02"], paths[1]).fingerprint == own.fingerprint
 
 
-def test_images_of_the_study_do_not_stand_for_further_classes(tmp_path, store):
-    given = {"data_source": "tiny_imagenet", "image_size": 16, "images_per_class": 0, "test_images_per_class": 2}
-    work, copied = tmp_path / "mine", tiny_imagenet(("n08", "n09"))  # the same pictures under other names
-    manifest.choose_images(work, **given, data_path=str(store(tiny_imagenet(("n01", "n02")), "own")))
-    with pytest.raises(ValueError, match=r"1[2-6] images of the further classes are the study's own, first .*n08"):
-        manifest.with_classes(work, ["n01", "n02", "n08", "n09"], str(store(copied, "more")))
+def test_images_of_the_study_do_not_stand_for_further_classes(source, tmp_path):
+    copied = written(tmp_path / "more", tiny_imagenet(("n08", "n09")))  # the same pictures under other names
+    chosen(source, tmp_path / "mine")
+    with pytest.raises(ValueError, match=r"1[2-6] images of the further source are the study's own, first .*n08"):
+        images.with_classes(tmp_path / "mine", ["n01", "n02", "n08", "n09"], str(copied))
 
 
-@pytest.mark.parametrize("read", [manifest.of_study, manifest.image_parameters])
+@pytest.mark.parametrize("read", [images.of_study, images.image_parameters])
 def test_a_study_without_images_names_the_command_that_chooses_them(tmp_path, read):
     with pytest.raises(FileNotFoundError, match=rf"data.json is not there: .*'mine'.*01_data_subset.ipynb.*{COMMAND}") as raised:
         read(tmp_path / "mine")
@@ -92,17 +94,17 @@ def test_a_damaged_manifest_is_refused(tmp_path, content):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/data.json").write_text(content)
     with pytest.raises(ValueError, match=rf"lacks parameters or fingerprint.*{COMMAND}"):
-        manifest.of_study(tmp_path / "mine")
+        images.of_study(tmp_path / "mine")
 
 
 @pytest.mark.parametrize(
-    "parameters", ["{}", '{"data_source": "synthetic", "colour": 1}', '{"data_source": "synthetic", "image_size": 16, "class_ids": 5}']
+    "parameters", ['{"data_source": "synthetic", "colour": 1}', '{"data_source": "synthetic", "image_size": 16, "class_ids": 5}']
 )
 def test_a_manifest_of_other_parameters_is_refused(tmp_path, parameters):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/data.json").write_text(f'{{"parameters": {parameters}, "fingerprint": "0"}}')
     with pytest.raises(ValueError, match=rf"the parameters in .*data.json choose no images .*{COMMAND}"):
-        manifest.of_study(tmp_path / "mine")
+        images.of_study(tmp_path / "mine")
 
 
 def test_touched_files_and_a_deleted_cache_give_the_same_images(source, tmp_path):
@@ -110,9 +112,9 @@ def test_touched_files_and_a_deleted_cache_give_the_same_images(source, tmp_path
     data = chosen(source, work)
     for path in source.rglob("*.JPEG"):
         os.utime(path, (1, 1))
-    assert manifest.of_study(work).fingerprint == data.fingerprint
+    assert images.of_study(work).fingerprint == data.fingerprint
     shutil.rmtree(work / "cache")
-    assert manifest.of_study(work).fingerprint == data.fingerprint
+    assert images.of_study(work).fingerprint == data.fingerprint
 
 
 def test_changed_images_are_told(source, tmp_path):
@@ -120,9 +122,9 @@ def test_changed_images_are_told(source, tmp_path):
     chosen(source, work)
     (source / "train/n01/images/n01_0.JPEG").write_bytes((source / "train/n02/images/n02_0.JPEG").read_bytes())
     with pytest.raises(ValueError, match=rf"the images of .*source were changed since notebook 01 chose them.*{COMMAND}`"):
-        manifest.of_study(work)
+        images.of_study(work)
     data = chosen(source, work)
-    assert manifest.of_study(work).fingerprint == data.fingerprint
+    assert images.of_study(work).fingerprint == data.fingerprint
 
 
 def test_a_source_that_is_gone_is_told_with_the_command_that_names_another(source, tmp_path):
@@ -130,16 +132,15 @@ def test_a_source_that_is_gone_is_told_with_the_command_that_names_another(sourc
     data = chosen(source, work)
     source.rename(tmp_path / "moved")
     with pytest.raises(FileNotFoundError, match=rf"source does not exist.*{COMMAND} --set data_path=\.\.\.`"):
-        manifest.of_study(work)
+        images.of_study(work)
     assert chosen(tmp_path / "moved", work).fingerprint == data.fingerprint
-    assert manifest.of_study(work).fingerprint == data.fingerprint
+    assert images.of_study(work).fingerprint == data.fingerprint
 
 
 def test_a_single_class_that_is_left_is_refused_before_anything_rests_on_it(tmp_path):
-    files = voc_folder(classes=("cat", "dog"))
-    for name, content in files.items():
-        (tmp_path / "images" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "images" / name).write_bytes(b"" if name.startswith("cat") else content)
+    files = {name: b"" if name.startswith("cat") else content for name, content in voc_folder(classes=("cat", "dog")).items()}
     with pytest.raises(ValueError, match=r"only dog is left, and a classifier needs 2; faults: 8 .*, 8 .*, 1 class_with_too_few_images"):
-        manifest.choose_images(tmp_path / "mine", data_source="voc_folder", data_path=str(tmp_path / "images"), image_size=16)
+        images.choose_images(
+            tmp_path / "mine", data_source="voc_folder", data_path=str(written(tmp_path / "images", files)), image_size=16
+        )
     assert not (tmp_path / "mine/data.json").exists()

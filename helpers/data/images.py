@@ -1,0 +1,356 @@
+"""The images of a study: chosen from a source, decoded once to squares, and kept.
+
+Which they are stands in ``data.json`` in the study's folder, written by notebook 01, read by every other notebook and by workers.
+"""
+
+import io
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+from tqdm.auto import tqdm
+
+from helpers.data import layouts, sources, synthetic
+from helpers.data.decode import Decoded, decode_image
+from helpers.data.layouts import Listing, Record
+from helpers.data.selection import pixel_digest, select
+from helpers.data.sources import Fault
+from helpers.files import from_root, read_json, read_tensors, write_json, write_tensors
+
+MANIFEST = "data.json"  # in the folder of a study
+DATA_SOURCES = ("synthetic", layouts.RECOGNISED, *layouts.LAYOUTS)
+_FORMAT = 3  # raised when the meaning of what is kept changes: older files are then never used
+_SPLITS, _TENSORS, _TABLES = ("train", "test"), ("images", "labels", "boxes"), ("index", "faults", "classes")
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """Images of one split, in memory."""
+
+    images: Tensor  # (N, 3, S, S) uint8 RGB
+    labels: Tensor  # (N,) int64
+    boxes: Tensor  # (N, B, 4) int16, half-open x0, y0, x1, y1 in pixels of the square; zero rows are padding; B is 0 in a set without boxes
+    names: tuple[str, ...]  # one per image, relative to the source
+
+    def __len__(self) -> int:
+        """Number of images."""
+        return len(self.labels)
+
+    @property
+    def has_boxes(self) -> bool:
+        """Whether any image has a box."""
+        return bool(self.boxes.any())
+
+    def subset(self, indices: Iterable[int]) -> "ImageSet":
+        """Take some images, in the given order."""
+        chosen = torch.as_tensor(np.asarray(indices), dtype=torch.int64)
+        names = tuple(self.names[index] for index in chosen.tolist())
+        return ImageSet(self.images[chosen], self.labels[chosen], self.boxes[chosen], names)
+
+
+@dataclass(frozen=True)
+class StudyData:
+    """The images of a study."""
+
+    train: ImageSet
+    test: ImageSet
+    index: pd.DataFrame  # one row per image, training first: name, class_id, label, split, digest of the file
+    faults: pd.DataFrame  # one row per fault: class_id, split, name, fault, detail
+    classes: pd.DataFrame  # label, class_id, class_name, train_images, test_images
+    layout: str  # as which the source was read
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hex digits over what the images are: contents of files, labels, splits, boxes and size; not names, not places."""
+        digest = blake2b(f"{self.train.images.shape[-1]}".encode(), digest_size=8)
+        for row in self.index[["digest", "class_id", "label", "split"]].itertuples(index=False):
+            digest.update("\0".join(map(str, row)).encode())
+        for images in (self.train, self.test):
+            digest.update(images.boxes.numpy().tobytes())
+        return digest.hexdigest()
+
+
+def load_study_data(
+    *,
+    data_source: str = layouts.RECOGNISED,
+    data_path: str = "",
+    class_ids: Sequence[str] = (),
+    image_size: int = 64,
+    images_per_class: int = 0,
+    test_images_per_class: int = 50,
+    minimum_images_per_class: int = 2,
+    data_seed: int = 0,
+    cache_dir: Path,
+) -> StudyData:
+    """Load the images of a study, from the cache when it was made from the same source with the same parameters.
+
+    Where a source has boxes, only images with a usable one enter the training split. The test split comes from the source's own validation
+    images, or is held out of the training images where it has none. Of two files with the same content the first is kept, and no test image
+    has the pixels of a training image.
+
+    Args:
+        data_source: one of ``DATA_SOURCES``.
+        data_path: folder or .zip, relative to the project's root; not for "synthetic".
+        class_ids: classes to use, in the order of their labels; all of the source, sorted, when empty.
+        image_size: side of the square images, pixels.
+        images_per_class: training images per class; 0 takes all. A smaller number takes a subset of a larger one's.
+        test_images_per_class: test images per class; 0 takes all that training leaves: the validation images of the source, and the images
+            of its training split that are beyond ``images_per_class`` or have no box.
+        minimum_images_per_class: classes with fewer training images are dropped and counted.
+        data_seed: seed of every choice of images.
+        cache_dir: where decoded images, and what was unpacked of a zip, are kept.
+
+    Raises:
+        FileNotFoundError: nothing is at ``data_path``.
+        ValueError: an argument is out of range, or the source has no usable class.
+    """
+    given = {name: value for name, value in locals().items() if name != "cache_dir"} | {"class_ids": list(class_ids)}
+    _check(given)
+    path, looked_into = from_root(data_path), class_ids if data_source in layouts.BY_FOLDER else ()
+    rendered = data_source == "synthetic"
+    # Rendered anew when the renderer changes.
+    stamp = blake2b(Path(synthetic.__file__).read_bytes()).hexdigest() if rendered else sources.stamp_of_source(path, looked_into)
+    key = json.dumps(given | {"stamp": stamp, "format": _FORMAT}, sort_keys=True).encode()
+    cache = cache_dir / f"images-{blake2b(key, digest_size=8).hexdigest()}.safetensors"
+    if (kept := read_tensors(cache)) is not None:
+        return _from_cache(kept)
+    if rendered:
+        data = _assemble(*_render(given), [], given)
+    else:
+        source = sources.open_source(path, cache_dir / "unpacked", looked_into)
+        listing = layouts.scan(source, data_source, class_ids)
+        decoded = _decode_all(source, listing.records, image_size)
+        data = _assemble(listing, decoded, source.faults + listing.faults, given)
+    if not (data.faults["fault"] == sources.UNREADABLE_NOW).any():
+        write_tensors(cache, _to_cache(data))
+    return data
+
+
+def _check(given: Mapping[str, Any]) -> None:
+    source, leasts = given["data_source"], {"image_size": 8, "minimum_images_per_class": 1}
+    if source not in DATA_SOURCES:
+        raise ValueError(f"data_source {source!r} is unknown; choose one of {', '.join(DATA_SOURCES)}")
+    for name in ("image_size", "images_per_class", "test_images_per_class", "minimum_images_per_class", "data_seed"):
+        if type(given[name]) is not int or given[name] < leasts.get(name, 0):
+            raise ValueError(f"{name} is {given[name]}; it must be a whole number of at least {leasts.get(name, 0)}")
+    if len(set(given["class_ids"])) != len(given["class_ids"]):
+        raise ValueError(f"class_ids names a class twice: {given['class_ids']}")
+    if source != "synthetic" and not given["data_path"]:
+        raise ValueError(f"data_source {source!r} needs data_path: the folder or .zip that holds the images")
+    if source == "synthetic" and not given["test_images_per_class"]:
+        raise ValueError("test_images_per_class is 0, and of rendered scenes there is no end; give a number, such as 50")
+
+
+def _decode_all(source: sources.Source, records: Sequence[Record], size: int) -> list[Decoded]:
+    # Decoding releases the interpreter's lock, so threads use all cores.
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as executor:
+        results = executor.map(lambda record: decode_image(source, record, size), records)
+        return list(tqdm(results, total=len(records), desc="decoding", unit="image", leave=False))
+
+
+def _render(given: Mapping[str, Any]) -> tuple[Listing, list[Decoded]]:
+    """Render the embedded scenes as if they had been decoded."""
+    known, decoded, size = [f"synthetic_{name}" for name in synthetic.CLASS_NAMES], [], given["image_size"]
+    if unknown := sorted(set(given["class_ids"]) - set(known)):
+        raise ValueError(f"class_ids holds {', '.join(unknown)}; the synthetic classes are {', '.join(known)}")
+    listing = Listing("synthetic", None, given["class_ids"])
+    listing.names, listing.classes = dict(zip(known, synthetic.CLASS_NAMES, strict=True)), given["class_ids"] or known
+    for split, count in (("train", given["images_per_class"] or 60), ("test", given["test_images_per_class"])):
+        pixels, labels, boxes = synthetic.scenes(len(known), count, size, given["data_seed"], split)
+        for number, (image, label, box) in enumerate(zip(pixels, labels, boxes[:, 0].tolist(), strict=True)):
+            record = Record(f"{split}/{known[label]}/{number % count:05d}", known[label], split)
+            decoded.append(Decoded(record, image, [tuple(box)], size, size, pixel_digest(image), []))
+    return listing, decoded
+
+
+def _assemble(listing: Listing, decoded: Sequence[Decoded], faults: list[Fault], given: Mapping[str, Any]) -> StudyData:
+    """Choose what is used, and stack it."""
+    boxed = listing.layout in layouts.WITH_BOXES or any(image.boxes for image in decoded if image.record.split == "train")
+    chosen = select(listing.classes, decoded, boxed, faults, given)
+    place, class_ids = given["data_path"] or given["data_source"], list(dict.fromkeys(image.record.class_id for image in chosen["train"]))
+    table = pd.DataFrame(faults, columns=list(Fault._fields))
+    if not class_ids:
+        counts, first = table["fault"].value_counts(), table.drop_duplicates("fault").set_index("fault")
+        told = [f"{counts[row.Index]} {row.Index} (such as {row.name or row.class_id}: {row.detail})" for row in first.itertuples()]
+        raise ValueError(
+            f"no usable class in {place}: of {len(decoded)} images listed none is left in a class of at least "
+            f"{given['minimum_images_per_class']} training images{' with a box' if boxed else ''}; faults: {', '.join(told) or 'none'}"
+        )
+    if not chosen["test"]:
+        copies = int((table["fault"] == "test_image_in_training").sum())
+        why = f"it has no validation images of its own, and images_per_class {given['images_per_class']} takes every training image"
+        why = f"all {copies} have the pixels of training images" if copies else why
+        raise ValueError(f"no test image is left in {place}: {why}; set images_per_class or test_images_per_class above 0")
+    rows = [(image.record.name, image.record.class_id, split, image.digest) for split in _SPLITS for image in chosen[split]]
+    index = pd.DataFrame(rows, columns=["name", "class_id", "split", "digest"])
+    index["label"] = index["class_id"].map({class_id: label for label, class_id in enumerate(class_ids)})
+    classes = pd.DataFrame({"label": range(len(class_ids)), "class_id": class_ids, "class_name": _class_names(class_ids, listing.names)})
+    for split in _SPLITS:
+        counts = index.loc[index["split"] == split, "class_id"].value_counts()
+        classes[f"{split}_images"] = classes["class_id"].map(counts).fillna(0).astype(int)
+    sets = {split: _stack(chosen[split], index[index["split"] == split], int(boxed)) for split in _SPLITS}
+    return StudyData(**sets, index=index, faults=table, classes=classes, layout=listing.layout)
+
+
+def _stack(images: Sequence[Decoded], index: pd.DataFrame, least_boxes: int) -> ImageSet:
+    boxes = np.zeros((len(images), max([least_boxes, *(len(image.boxes) for image in images)]), 4), dtype=np.int16)
+    for row, image in zip(boxes, images, strict=True):
+        row[: len(image.boxes)] = np.array(image.boxes, dtype=np.int16).reshape(-1, 4)
+    pixels = torch.from_numpy(np.stack([image.pixels for image in images]))
+    return ImageSet(pixels, torch.tensor(index["label"].to_numpy()), torch.from_numpy(boxes), tuple(index["name"]))
+
+
+def _class_names(class_ids: Sequence[str], names: Mapping[str, str]) -> list[str]:
+    """Names by which classes are told apart: that of the source, with the id where several have it (ILSVRC has "crane" twice)."""
+    told = [names.get(class_id) or class_id for class_id in class_ids]
+    while len(set(told)) < len(told):  # again where a name in a source looks like one that was told apart
+        told = [f"{name} ({class_id})" if told.count(name) > 1 else name for name, class_id in zip(told, class_ids, strict=True)]
+    return told
+
+
+def joined(first: StudyData, further: StudyData) -> StudyData:
+    """Images of two sources as one, the classes of the second after those of the first.
+
+    Raises:
+        ValueError: both have a class or an image.
+    """
+    for column, told in (("class_id", "classes"), ("digest", "images")):
+        if both := sorted(set(first.index[column]) & set(further.index[column])):
+            example = further.index.set_index(column)["name"][both].iloc[0]
+            raise ValueError(f"{len(both)} {told} of the further source are the study's own, first {example}; name other classes")
+    sets = {}
+    for split in _SPLITS:
+        parts = [getattr(data, split) for data in (first, further)]
+        most = max(part.boxes.shape[1] for part in parts)
+        boxes = torch.cat([nn.functional.pad(part.boxes, (0, 0, 0, most - part.boxes.shape[1])) for part in parts])
+        labels = torch.cat([parts[0].labels, parts[1].labels + len(first.classes)])
+        sets[split] = ImageSet(torch.cat([part.images for part in parts]), labels, boxes, parts[0].names + parts[1].names)
+    index, classes, faults = (
+        pd.concat([getattr(first, name), getattr(further, name)], ignore_index=True) for name in ("index", "classes", "faults")
+    )
+    classes = classes.assign(label=range(len(classes)))
+    classes["class_name"] = _class_names(classes["class_id"], classes.set_index("class_id")["class_name"])
+    index["label"] = index["class_id"].map(classes.set_index("class_id")["label"])
+    index = index.sort_values("split", key=lambda split: split != "train", kind="stable", ignore_index=True)
+    return StudyData(**sets, index=index, faults=faults, classes=classes, layout=first.layout)
+
+
+def _to_cache(data: StudyData) -> dict[str, Tensor]:
+    """Everything as tensors: tables as the bytes of parquet files."""
+    tensors = {f"{split}_{name}": getattr(getattr(data, split), name) for split in _SPLITS for name in _TENSORS}
+    texts = {name: getattr(data, name).to_parquet(index=False) for name in _TABLES} | {"layout": data.layout.encode()}
+    return tensors | {name: torch.from_numpy(np.frombuffer(text, dtype=np.uint8).copy()) for name, text in texts.items()}
+
+
+def _from_cache(kept: Mapping[str, Tensor]) -> StudyData:
+    tables = {name: pd.read_parquet(io.BytesIO(kept[name].numpy().tobytes())) for name in _TABLES}
+    names = tables["index"].groupby("split")["name"].apply(tuple)
+    sets = {split: ImageSet(*(kept[f"{split}_{name}"] for name in _TENSORS), names[split]) for split in _SPLITS}
+    return StudyData(**sets, **tables, layout=kept["layout"].numpy().tobytes().decode())
+
+
+class NoImagesChosenError(FileNotFoundError):
+    """Notebook 01 has not chosen the images of a study; a notebook shows what to do without a traceback."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [str(self)]
+
+
+def choose_images(work: Path, **parameters: Any) -> StudyData:
+    """Images of a study, decoded once into ``work/cache``; which they are is kept in ``work/data.json`` for ``of_study``.
+
+    Args:
+        work: the study's folder.
+        parameters: of ``images.load_study_data``, without ``cache_dir``.
+
+    Raises:
+        FileNotFoundError, ValueError: as ``images.load_study_data``, and ValueError where fewer than two classes are left.
+    """
+    data = load_study_data(**parameters, cache_dir=work / "cache")
+    if len(data.classes) < 2:
+        faults = ", ".join(f"{count} {kind}" for kind, count in data.faults["fault"].value_counts().items()) or "none"
+        left = f"of the classes in {_place(parameters)} only {data.classes['class_id'].item()} is left"
+        raise ValueError(f"{left}, and a classifier needs 2; faults: {faults}")
+    counts = {"classes": len(data.classes), "train": len(data.train), "test": len(data.test)}
+    record = {"fingerprint": data.fingerprint, "images": counts, "layout": data.layout, "has_boxes": data.train.has_boxes}
+    given = {name: value if isinstance(value, str | int) else list(value) for name, value in parameters.items()}
+    write_json(work / MANIFEST, record | {"parameters": given})
+    return data
+
+
+def of_study(work: Path) -> StudyData:
+    """Images that notebook 01 chose for a study, from the cache, or decoded again where that was deleted or files were touched.
+
+    Raises:
+        FileNotFoundError: 01 has not run for this study, or what it read is gone; the message names the command that mends it.
+        ValueError: the images are others than those that 01 chose, or the manifest is damaged; likewise.
+    """
+    record = _read(work)
+    data = _load(work, record["parameters"])
+    if data.fingerprint != record["fingerprint"]:
+        raise ValueError(
+            f"the images of {_place(record['parameters'])} were changed since notebook 01 chose them: their fingerprint is "
+            f"{data.fingerprint}, and {work / MANIFEST} says {record['fingerprint']}. Put them back, or choose them anew: {_remedy(work)}"
+        )
+    return data
+
+
+def with_classes(work: Path, class_ids: Sequence[str], further_path: str = "") -> StudyData:
+    """Images of any classes of a study's source, chosen by the parameters of the study in everything else.
+
+    Args:
+        work: the study's folder.
+        class_ids: in the order of their labels; with a further source, those of the study stand first.
+        further_path: folder or .zip of the study's layout that holds the classes that are not the study's; "" where its own source does.
+
+    Raises:
+        FileNotFoundError, ValueError: as ``of_study``, and ValueError where the source lacks a class, or both sources hold an image.
+    """
+    parameters, class_ids = image_parameters(work), list(class_ids)
+    if not further_path:
+        return _load(work, parameters | {"class_ids": class_ids})
+    own = of_study(work)
+    further = [name for name in class_ids if name not in set(own.classes["class_id"])]
+    return joined(own, _load(work, parameters | {"data_path": further_path, "class_ids": further})) if further else own
+
+
+def image_parameters(work: Path) -> dict[str, Any]:
+    """Parameters by which notebook 01 chose the images of a study. Raises FileNotFoundError, ValueError, see ``of_study``."""
+    return dict(_read(work)["parameters"])
+
+
+def _load(work: Path, parameters: Mapping[str, Any]) -> StudyData:
+    try:
+        return load_study_data(**parameters, cache_dir=work / "cache")
+    except TypeError as fault:
+        raise ValueError(f"the parameters in {work / MANIFEST} choose no images ({fault}); {_remedy(work)}") from fault
+    except FileNotFoundError as fault:
+        told = f"{fault}. Notebook 01 read them there; where they lie elsewhere now: {_remedy(work, ' --set data_path=...')}"
+        raise FileNotFoundError(told) from fault
+
+
+def _read(work: Path) -> dict[str, Any]:
+    path = work / MANIFEST
+    if not path.is_file():
+        raise NoImagesChosenError(f"{path} is not there: notebook 01 has not chosen the images of the study {work.name!r}. {_remedy(work)}")
+    record = read_json(path)
+    if not isinstance(record, dict) or not {"parameters", "fingerprint"} <= set(record) or not isinstance(record["parameters"], dict):
+        raise ValueError(f"{path} lacks parameters or fingerprint of the images; {_remedy(work)}")
+    return record
+
+
+def _remedy(work: Path, change: str = "") -> str:
+    return f"run notebooks/01_data_subset.ipynb for it, or `python -m helpers.sweep params/{work.name}.yaml --force 01_data_subset{change}`"
+
+
+def _place(parameters: Mapping[str, Any]) -> str:
+    return str(parameters.get("data_path") or parameters.get("data_source"))

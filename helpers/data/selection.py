@@ -1,0 +1,85 @@
+"""Which images of a source a study takes: per class, seeded, no file twice, and no test image with the pixels of a training image."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+from helpers.data.annotations import Annotation
+from helpers.data.decode import Decoded
+from helpers.data.layouts import Record
+from helpers.data.sources import Fault
+
+
+def select(
+    class_ids: Sequence[str], decoded: Sequence[Decoded], boxed: bool, faults: list[Fault], given: Mapping[str, Any]
+) -> dict[str, list[Decoded]]:
+    """Choose training and test images; per class and seeded by class, so that no other class makes a difference."""
+    most, held, seed = given["images_per_class"], given["test_images_per_class"], given["data_seed"]
+    pools: dict[tuple[str, str], list[Decoded]] = defaultdict(list)
+    for image in _without_duplicates(decoded, boxed, faults):
+        pools[image.record.class_id, image.record.split].append(image)
+    own_test = any(split == "test" for _, split in pools)
+    chosen: dict[str, list[Decoded]] = {"train": [], "test": []}
+    for class_id in class_ids:
+        spare, unseen = pools[class_id, "train"], pools[class_id, "test"]
+        candidates = [image for image in spare if image.boxes or not boxed]
+        if not own_test:  # at most half of a class, so that a small class is not tested only
+            unseen = _choice(candidates, min(held, len(candidates) // 2), seed, class_id, "hold out")
+            candidates = _without(candidates, unseen)
+        if len(candidates) < given["minimum_images_per_class"]:
+            faults.append(Fault(class_id, "train", "", "class_with_too_few_images", f"{len(candidates)}{' with a box' if boxed else ''}"))
+            continue
+        for split, kind, found, asked in (("test", "test", unseen, held), ("train", "training", candidates, most)):
+            if len(found) < asked:
+                faults.append(Fault(class_id, split, "", f"fewer_{kind}_images_than_asked", f"{len(found)} of {asked}"))
+        fitted = _choice(candidates, most or len(candidates), seed, class_id, "train")
+        unseen = unseen + (_without(spare, fitted) if not held else [])
+        chosen["train"] += fitted
+        chosen["test"] += _choice(unseen, held or len(unseen), seed, class_id, "test")
+    seen = {pixel_digest(image.pixels): image.record.name for image in chosen["train"]}
+    copies = [image for image in chosen["test"] if pixel_digest(image.pixels) in seen]
+    faults += [_fault(image, "test_image_in_training", f"same pixels as {seen[pixel_digest(image.pixels)]}") for image in copies]
+    return chosen | {"test": _without(chosen["test"], copies)}
+
+
+def _fault(image: Decoded, kind: str, detail: str) -> Fault:
+    return Fault(image.record.class_id, image.record.split, image.record.name, kind, detail)
+
+
+def _without(images: Sequence[Decoded], others: Sequence[Decoded]) -> list[Decoded]:
+    names = {image.record.name for image in others}
+    return [image for image in images if image.record.name not in names]
+
+
+def _choice(images: Sequence[Decoded], count: int, seed: int, class_id: str, purpose: str) -> list[Decoded]:
+    """Take a seeded choice, in the order of names; a smaller count takes a subset of a larger one's."""
+    words = np.frombuffer(blake2b(f"{class_id}\0{purpose}".encode(), digest_size=16).digest(), dtype=np.uint32)
+    order = np.random.default_rng([seed, *words.tolist()]).permutation(len(images))
+    return [images[index] for index in sorted(order[:count])]
+
+
+def _without_duplicates(decoded: Sequence[Decoded], boxed: bool, faults: list[Fault]) -> list[Decoded]:
+    """Count what is wrong with images, and keep the first of the files with the same content: training before test, then by name."""
+    seen: dict[str, Record] = {}
+    kept = []
+    for image in sorted(decoded, key=lambda image: (image.record.split != "train", image.record.name)):
+        faults += [_fault(image, *fault) for fault in image.faults]
+        if boxed and image.record.split == "train" and isinstance(image.record.annotation, Annotation) and not image.record.boxes:
+            faults.append(_fault(image, "no_object_in_annotation", ""))
+        if image.pixels is None:
+            continue
+        first = seen.setdefault(image.digest, image.record)
+        if first is image.record:
+            kept.append(image)
+        else:
+            kind = "duplicate_file" if first.class_id == image.record.class_id else "contradictory_labels"
+            faults.append(_fault(image, kind, f"same content as {first.name}, which is of the class {first.class_id}"))
+    return kept
+
+
+def pixel_digest(pixels: np.ndarray) -> str:
+    """Digest of an image's pixels, 16 hex digits."""
+    return blake2b(pixels.tobytes(), digest_size=8).hexdigest()

@@ -1,0 +1,122 @@
+"""Files of every kind to squares, boxes beside them, and what is wrong with them."""
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from helpers.data.annotations import Annotation
+from helpers.data.decode import decode_image, square_boxes
+from helpers.data.layouts import Record
+from helpers.data.sources import Source
+from tests.conftest import jpeg, voc, voc_folder
+from tests.data.conftest import kinds, written
+
+
+def decoded(folder, content, stated=None, boxes=(), size=16):
+    """One file, with boxes of a stated size."""
+    source = Source(written(folder, {"a.jpg": content}))
+    return decode_image(source, Record("a.jpg", "cat", "train", Annotation(boxes, ("cat",) * len(boxes), stated)), size)
+
+
+def saved(pixels, kind="PNG"):
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, kind)
+    return buffer.getvalue()
+
+
+def test_pixels_are_those_of_the_file_squashed(tmp_path):
+    expected = Image.open(io.BytesIO(jpeg(3))).resize((16, 16), Image.Resampling.BILINEAR)
+    assert np.array_equal(decoded(tmp_path, jpeg(3)).pixels.transpose(1, 2, 0), np.asarray(expected))
+
+
+@pytest.mark.parametrize(("mode", "kind"), [("L", "JPEG"), ("CMYK", "JPEG"), ("P", "PNG"), ("RGBA", "PNG"), ("LA", "PNG"), ("1", "PNG")])
+def test_every_mode_becomes_rgb_without_a_fault(tmp_path, mode, kind):
+    found = decoded(tmp_path, jpeg(1, mode=mode, kind=kind))
+    assert (found.pixels.shape, found.faults) == ((3, 16, 16), [])
+    assert (found.pixels[0] == found.pixels[1]).all() == (mode in ("L", "LA", "1"))
+
+
+def test_what_is_transparent_is_shown_on_white(tmp_path):
+    pixels = np.full((16, 16, 4), 60, dtype=np.uint8)
+    pixels[:, :8, 3], pixels[:, 8:, 3] = 0, 255
+    found = decoded(tmp_path, saved(pixels)).pixels
+    assert np.unique(found[:, :, :8]).tolist() == [255]
+    assert np.unique(found[:, :, 8:]).tolist() == [60]
+
+
+@pytest.mark.parametrize("dtype", ["uint16", ">u2", "int32", "float32"])
+def test_deep_grey_values_are_rescaled_from_their_own_range_or_refused_and_never_blank(tmp_path, dtype):
+    values = np.linspace(-0.5 if dtype == "float32" else 0, 1 if dtype == "float32" else 4095, 256).reshape(16, 16)
+    found = decoded(tmp_path, saved(values.astype(dtype), "TIFF"))
+    assert [kind for kind, _ in found.faults] == ["rescaled_to_8_bits"]
+    assert np.abs(found.pixels.astype(float) - np.arange(256).reshape(16, 16)).max() <= 1
+    flat = [np.full((16, 16), 7.0), *([np.where(values > 0.9, np.nan, values)] if dtype == "float32" else [])]
+    for pixels in flat:
+        found = decoded(tmp_path, saved(pixels.astype(dtype), "TIFF"))
+        assert (found.pixels, [kind for kind, _ in found.faults]) == (None, ["unreadable_image"])
+
+
+def test_exif_rotation_is_applied_only_where_the_annotation_says_so(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # shown turned: stored 20 x 16, seen 16 x 20
+    turned, plain = (jpeg(3, quality=100, subsampling=0, **more) for more in ({"exif": exif}, {}))
+    given = ((turned, (20, 16)), (turned, (16, 20)), (plain, (16, 20)))
+    stored, seen, without = (decoded(tmp_path, content, size, ((0, 0, 8, 8),)) for content, size in given)
+    assert [image.faults for image in (stored, seen)] == [[], []]
+    assert without.faults == [("size_differs_from_annotation", "stored 20x16, annotated 16x20")]
+    assert np.array_equal(stored.pixels, without.pixels)
+    assert not np.array_equal(stored.pixels, seen.pixels)
+    # Orientation 6 is a quarter turn; of a square squashed from it the turned pixels agree but for resampling.
+    turned_back = np.rot90(stored.pixels, -1, (1, 2)).astype(float)
+    assert np.abs(turned_back - seen.pixels).mean() < 12
+    assert (seen.boxes, stored.boxes) == ([(0, 0, 8, 6)], [(0, 0, 6, 8)])  # of 16 x 20, and of 20 x 16
+
+
+def test_boxes_are_scaled_by_the_size_that_is_stated_clipped_and_truncated():
+    def squared(*boxes, size=(20, 16)):
+        usable, wrong = square_boxes(Annotation(boxes, ("a",) * len(boxes), size), (20, 16), 16)
+        return usable, [kind for kind, _ in wrong]
+
+    assert squared((2, 2, 12, 10), (4, 4, 20, 16)) == ([(1, 2, 9, 10), (3, 4, 16, 16)], [])  # x times 0.8
+    assert squared((20, 16, 40, 32), size=(40, 32)) == ([(8, 8, 16, 16)], [])
+    assert squared((0.5, 0.25, 1, 1), size=(1, 1)) == ([(8, 4, 16, 16)], [])  # shares of the image
+    assert squared((2, 2, 12, 10), size=None) == ([(1, 2, 9, 10)], [])
+    assert squared((-4, -4, 10, 8)) == ([(0, 0, 8, 8)], ["box_outside_clipped"])
+    assert squared((20, 20, 30, 30), (5, 5, 5, 9), (9, 9, 5, 5)) == ([], ["box_outside_dropped", "box_without_area", "box_without_area"])
+    assert squared((3, 3, 3.6, 12), (0.1, 0.1, 0.9, 0.9), (2, 2, 12, 12)) == ([(1, 2, 9, 12)], ["box_without_area"] * 2)
+
+
+def test_an_image_with_very_many_boxes_is_counted_and_costs_the_others_no_room(load):
+    files = voc_folder() | {"cat/0.xml": voc(*[(1, 1, 9, 9)] * 1001), "cat/1.xml": voc(*[(1, 1, 9, 9)] * 1000)}
+    data = load(files, "voc_folder", test_images_per_class=1)
+    assert kinds(data) == {"too_many_boxes": 1}
+    assert data.train.boxes.shape == (13, 1000, 4)
+
+
+def test_damaged_files_are_counted_with_the_same_words_each_time_and_bombs_are_not_decoded(tmp_path, monkeypatch):
+    whole = jpeg(1)
+    for content in (whole[: len(whole) // 2], b"this is a text file", b"", b"\x89PNG\r\n\x1a\n" + b"\0" * 40):
+        first, again = decoded(tmp_path, content), decoded(tmp_path, content)
+        assert (first.pixels, first.faults) == (None, again.faults)
+        assert [kind for kind, _ in first.faults] == ["unreadable_image"]
+        assert "0x" not in first.faults[0][1]
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 300)  # the picture has 320
+    assert "DecompressionBomb" in decoded(tmp_path, whole).faults[0][1]
+
+
+def test_a_postscript_file_with_the_ending_of_an_image_is_not_opened(tmp_path, monkeypatch):
+    """Pillow hands it to Ghostscript where that is installed."""
+    from PIL import EpsImagePlugin
+
+    monkeypatch.setattr(EpsImagePlugin.EpsImageFile, "_open", lambda image: pytest.fail("opened"))
+    found = decoded(tmp_path, b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 20 16\n%%EndComments\n")
+    assert [kind for kind, _ in found.faults] == ["unreadable_image"]
+
+
+def test_an_image_that_is_no_file_of_its_own_is_its_content(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 32, 32), dtype=np.uint8)
+    record = Record("a.bin/0", "cat", "train", None, b"P6 32 32 255\n" + pixels.reshape(3, -1).T.tobytes())
+    assert torch.equal(torch.tensor(decode_image(Source(tmp_path), record, 32).pixels), torch.tensor(pixels))

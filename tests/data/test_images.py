@@ -1,0 +1,238 @@
+"""Which images a study gets, their fingerprint, and what is kept of them."""
+
+import io
+import shutil
+import warnings
+from dataclasses import fields
+
+import pandas as pd
+import pytest
+import torch
+import yaml
+from PIL import Image
+
+from helpers.data import images
+from helpers.data.images import ImageSet, load_study_data
+from helpers.data.sources import open_source
+from helpers.files import PROJECT_ROOT
+from tests.conftest import REAL_DATA, ilsvrc, jpeg, tiny_imagenet, voc_folder
+from tests.data.conftest import class_folders, kinds, written, zipped
+
+
+def same(first, second):
+    assert (first.fingerprint, first.layout) == (second.fingerprint, second.layout)
+    for split in ("train", "test"):
+        for field in fields(ImageSet):
+            a, b = (getattr(getattr(data, split), field.name) for data in (first, second))
+            assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b, (split, field.name)
+    for table in ("index", "faults", "classes"):
+        assert getattr(first, table).astype(str).equals(getattr(second, table).astype(str)), table
+
+
+def counts(data):
+    return data.classes[["train_images", "test_images"]].values.tolist()
+
+
+def ppm(number):
+    """A picture whose bytes no library decides."""
+    return b"P6 4 4 255\n" + bytes((number * 7 + pixel * 5) % 256 for pixel in range(48))
+
+
+# Computed by commit 65e4122, before these modules were rewritten: earlier runs name their images so.
+EARLIER = {"tiny_imagenet": "03c9ebcf05a66700", "ilsvrc": "09c89fd5dbef089d", "voc_folder": "25371df4069fd785"}
+
+
+@pytest.mark.parametrize("layout", EARLIER)
+def test_the_fingerprint_is_that_of_earlier_commits(load, layout):
+    files = {"tiny_imagenet": tiny_imagenet, "ilsvrc": ilsvrc, "voc_folder": lambda: voc_folder(count=9)}[layout]()
+    pictures = {name: ppm(number) for number, name in enumerate(sorted(files)) if name.lower().endswith(("jpg", "jpeg"))}
+    assert load(files | pictures, layout, images_per_class=3).fingerprint == EARLIER[layout]
+
+
+def test_the_fingerprint_is_what_the_images_are_and_not_where_they_lie(tmp_path, load):
+    files = tiny_imagenet()
+    here, elsewhere = (written(tmp_path / name, files) for name in ("here", "elsewhere"))
+    zip_of_it = zipped(tmp_path / "a.zip", files)
+    prints = {load(path).fingerprint for path in (here, elsewhere, zip_of_it)}
+    assert len(prints) == 1
+    (elsewhere / "train/n01/images/n01_0.JPEG").write_bytes(jpeg(99, (16, 16)))
+    prints.add(load(elsewhere).fingerprint)
+    boxes = here / "train/n01/n01_boxes.txt"
+    boxes.write_text(boxes.read_text().replace("12\t13", "12\t14"))
+    prints.add(load(here).fingerprint)
+    prints.add(load(zip_of_it, image_size=24).fingerprint)
+    prints.add(load(zip_of_it, class_ids=["n02", "n01"]).fingerprint)
+    assert len(prints) == 5
+
+
+def test_the_second_start_reads_the_cache_and_decodes_nothing_even_without_what_was_unpacked(tmp_path, load, monkeypatch):
+    path = zipped(tmp_path / "a.zip", tiny_imagenet())
+    first = load(path)
+    shutil.rmtree(tmp_path / "cache/unpacked")
+    monkeypatch.setattr(images, "decode_image", lambda *arguments: pytest.fail("decoded again"))
+    same(first, load(path))
+
+
+@pytest.mark.parametrize(
+    "change", [{"image_size": 24}, {"images_per_class": 3}, {"test_images_per_class": 1}, {"data_seed": 1}, {"class_ids": ["n02"]}]
+)
+def test_a_cache_made_from_other_parameters_is_not_used(tmp_path, load, change):
+    path = written(tmp_path / "s", tiny_imagenet())
+    load(path)
+    changed = load(path, **change)
+    shutil.rmtree(tmp_path / "cache")
+    same(changed, load(path, **change))
+
+
+def test_a_damaged_cache_is_named_and_made_again(tmp_path, load):
+    source = written(tmp_path / "s", tiny_imagenet())
+    first = load(source)
+    (path,) = (tmp_path / "cache").glob("images-*.safetensors")
+    content = path.read_bytes()
+    for damaged in (b"", content[:-1] + bytes([content[-1] ^ 1])):
+        path.unlink()  # not in place: what is mapped must stay
+        path.write_bytes(damaged)
+        with pytest.warns(UserWarning, match=r"images-\w+.safetensors: .*; it is made again"):
+            same(first, load(source))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            same(first, load(source))
+
+
+def test_every_damage_is_counted_and_the_rest_is_used(load):
+    files = tiny_imagenet(classes=("n01", "n02", "n03"), train=12)
+    image = "train/n01/images/n01_{}.JPEG".format
+    files[image(0)] = files[image(0)][: len(files[image(0)]) // 2]  # cut
+    files[image(1)] = b"this is a text file"
+    files[image(3)] = files[image(4)]  # the same file twice
+    lines = [f"n01_{n}.JPEG\t1\t1\t9\t9" for n in range(12)]
+    lines[5] = "n01_5.JPEG\t-4\t-4\t9\t9"  # reaches outside
+    lines[6] = "n01_6.JPEG\t20\t20\t30\t30"  # wholly outside
+    lines[7] = "n01_7.JPEG\t5\t5\t5\t9"  # no area
+    lines[9] = "n01_9.JPEG\t1\t1\tx\t9"  # malformed
+    del lines[10]  # no annotation
+    files["train/n01/n01_boxes.txt"] = "\n".join(lines).encode()
+    del files["train/n03/n03_boxes.txt"]
+    files["val/images/val_0_0.JPEG"] = files["train/n02/images/n02_0.JPEG"]  # a training image among the test images
+    data = load(files, "tiny_imagenet", class_ids=["n01", "n02", "n03", "n77"], test_images_per_class=3)
+    assert kinds(data) == {
+        "unreadable_image": 2,
+        "duplicate_file": 1,
+        "contradictory_labels": 1,
+        "box_outside_clipped": 1,
+        "box_outside_dropped": 1,
+        "box_without_area": 1,
+        "malformed_annotation": 1,
+        "missing_annotation": 1 + 12,
+        "unknown_class": 1,
+        "class_with_too_few_images": 1,
+        "fewer_test_images_than_asked": 1,
+    }
+    assert data.classes["class_id"].tolist() == ["n01", "n02"]
+    used = {name.rsplit("/", 1)[1] for name in data.train.names if "n01" in name}
+    assert used == {f"n01_{number}.JPEG" for number in (2, 3, 5, 8, 11)}  # 4 is 3's double
+    assert data.faults.groupby("fault")["class_id"].agg(set)[["unreadable_image", "class_with_too_few_images"]].tolist() == [{"n01"}, {"n03"}]
+
+
+def test_test_images_with_the_pixels_of_training_images_are_counted_and_left_out(load):
+    """The same picture saved anew as another file, in the training images and of either class."""
+    files = class_folders("train/") | class_folders("val/")
+    for name, original in (("val/cat/1.png", "train/cat/1.png"), ("val/dog/1.png", "train/cat/2.png")):
+        again = io.BytesIO()
+        Image.open(io.BytesIO(files[original])).save(again, "BMP")
+        files[name] = again.getvalue()
+    data = load(files, test_images_per_class=0)
+    assert data.faults[["name", "fault", "detail"]].values.tolist() == [
+        ["val/cat/1.png", "test_image_in_training", "same pixels as train/cat/1.png"],
+        ["val/dog/1.png", "test_image_in_training", "same pixels as train/cat/2.png"],
+    ]
+    assert counts(data) == [[6, 5], [6, 5]]
+    assert not {image.numpy().tobytes() for image in data.train.images} & {image.numpy().tobytes() for image in data.test.images}
+    train = class_folders("train/")
+    with pytest.raises(ValueError, match=r"no test image is left in .*: all 4 have the pixels of training images"):
+        load(train | {name.replace("train", "val"): content + b" " for name, content in train.items()}, place="copies")
+
+
+def test_the_held_out_test_split_is_seeded_and_disjoint(tmp_path, load):
+    path = written(tmp_path / "s", voc_folder(count=10))
+    one, again, other = (load(path, data_seed=seed, test_images_per_class=3, image_size=size) for seed, size in ((0, 16), (0, 24), (1, 16)))
+    assert one.test.names == again.test.names != other.test.names
+    assert not set(one.train.names) & set(one.test.names)
+    assert len(one.train) == 14
+    few = load(voc_folder(count=5), place="few", test_images_per_class=50)  # a class of few images is not held out whole
+    assert counts(few) == [[3, 2], [3, 2]]
+    assert kinds(few) == {"fewer_test_images_than_asked": 2}
+
+
+def test_no_number_of_test_images_takes_all_that_training_leaves(load):
+    files = tiny_imagenet(train=6, val=3)
+    boxes = files["train/n01/n01_boxes.txt"].decode().splitlines()
+    files["train/n01/n01_boxes.txt"] = "\n".join(boxes[1:]).encode()  # the first image has no box: it is tested, not fitted
+    data = load(files, images_per_class=4, test_images_per_class=0)
+    assert counts(data) == [[4, 5], [4, 5]]
+    assert not set(data.train.names) & set(data.test.names)
+    assert any("n01_0." in name for name in data.test.names)
+    whole = load(voc_folder(count=8), place="voc", images_per_class=5, test_images_per_class=0)
+    assert counts(whole) == [[5, 3], [5, 3]]
+    with pytest.raises(ValueError, match=r"^no test image is left in .* set images_per_class or test_images_per_class above 0$"):
+        load(voc_folder(count=8), place="voc", test_images_per_class=0)
+
+
+def test_fewer_images_are_a_subset_whatever_other_classes_are_asked_for_and_labels_follow_their_order(tmp_path, load):
+    path = written(tmp_path / "s", tiny_imagenet(train=9))
+    names = {count: set(load(path, images_per_class=count).train.names) for count in (2, 5, 0)}
+    assert names[2] < names[5] < names[0]
+    assert kinds(load(path, images_per_class=10)) == {"fewer_training_images_than_asked": 2}
+    turned = load(path, "tiny_imagenet", images_per_class=2, class_ids=["n02", "n01"])
+    assert turned.classes["class_id"].tolist() == ["n02", "n01"]
+    assert set(turned.train.names) == names[2]
+    assert all(("n02" in name) == (label == 0) for name, label in zip(turned.train.names, turned.train.labels.tolist(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("third", "names"),
+    [("owl", ["crane (n01)", "crane (n02)", "owl"]), ("crane (n01)", ["crane (n01) (n01)", "crane (n02)", "crane (n01) (n03)"])],
+)
+def test_classes_of_one_name_are_told_apart_by_id(load, third, names):
+    words = f"n01\tcrane, bird\nn02\tcrane, machine\nn03\t{third}"
+    data = load(tiny_imagenet(classes=("n01", "n02", "n03")) | {"words.txt": words.encode()})
+    assert data.classes["class_name"].tolist() == names
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"data_source": "imagenet"}, "data_source 'imagenet' is unknown; choose one of synthetic, auto, ilsvrc, tiny_imagenet"),
+        ({"image_size": 4}, "image_size is 4; it must be a whole number of at least 8"),
+        ({"image_size": 16.5}, "image_size is 16.5; it must be a whole number of at least 8"),
+        ({"images_per_class": -1}, "images_per_class is -1; it must be a whole number of at least 0"),
+        ({"class_ids": ["a", "a"]}, "class_ids names a class twice"),
+        ({"data_path": ""}, "needs data_path"),
+        ({"data_source": "synthetic", "test_images_per_class": 0}, "test_images_per_class is 0, and of rendered scenes there is no end"),
+        ({"data_source": "synthetic", "class_ids": ["synthetic_cat"]}, "holds synthetic_cat; the synthetic classes are synthetic_disc"),
+    ],
+)
+def test_refuses_arguments_by_name(tmp_path, change, message):
+    with pytest.raises(ValueError, match=message):
+        load_study_data(**{"data_source": "tiny_imagenet", "data_path": "x", "cache_dir": tmp_path, **change})
+
+
+def test_the_real_ilsvrc_sample(real_data, load):
+    data = load(real_data / "ilsvrc2012-sample.zip", minimum_images_per_class=1, test_images_per_class=50)
+    assert (data.layout, len(data.train), len(data.test), len(data.classes)) == ("ilsvrc", 199, 100, 20)
+    assert set(data.faults["fault"]) <= {"fewer_test_images_than_asked", "box_without_area"}
+    assert data.train.boxes.shape[1] > 1  # some have several boxes
+
+
+@pytest.mark.parametrize("study", ["compact20", "filled20"])
+def test_the_images_of_a_published_study_have_the_fingerprint_in_its_report(real_data, tmp_path, study):
+    given = yaml.safe_load((PROJECT_ROOT / f"params/{study}.yaml").read_text())["notebooks"]["01_data_subset"]
+    path = real_data / given["data_path"].rsplit("/", 1)[1]
+    assert len(open_source(path, tmp_path, ["n01443537"]).images) >= 1000
+    data = load_study_data(**given | {"data_path": str(path)}, cache_dir=tmp_path)
+    published = pd.read_csv(PROJECT_ROOT / "reports" / study / "tables/images.csv").iloc[0]
+    assert (data.fingerprint, len(data.train), len(data.test)) == tuple(published[["fingerprint", "train_images", "test_images"]])
+
+
+def test_where_the_real_data_is_looked_for():
+    assert REAL_DATA.parts[-2:] == ("shared", "data")

@@ -1,0 +1,141 @@
+"""Folders and zips: what is listed, what is left out, and what is refused before anything is read."""
+
+import os
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from helpers.data import sources
+from helpers.data.sources import Source, open_source, stamp_of_source
+from tests.conftest import LAYOUTS, jpeg, voc_folder
+from tests.data.conftest import kinds, written, zipped
+
+
+def test_hidden_files_are_left_out_in_every_folder_and_images_are_known_by_their_ending(tmp_path):
+    names = ["a/b/x.JPEG", "a/.x/y.png", ".z.png", "__MACOSX/a/._0.jpg", "a/._0.jpg", "b.txt", "a/0.Webp"]
+    found = Source(written(tmp_path, dict.fromkeys(names, b"1")))
+    assert found.names == ["a/0.Webp", "a/b/x.JPEG", "b.txt"]
+    assert found.images == ["a/0.Webp", "a/b/x.JPEG"]
+    assert found.read("a/b/x.JPEG") == b"1"
+
+
+def test_of_folders_that_are_named_as_classes_only_these_are_looked_into(tmp_path):
+    names = ["train/cat/0.png", "train/dog/0.png", "val/cat/0.png", "val/owl/0.png", "other/x.png"]
+    written(tmp_path, dict.fromkeys(names, b"1"))
+    assert Source(tmp_path, ["cat"]).names == ["other/x.png", "train/cat/0.png", "val/cat/0.png"]
+
+
+def test_links_to_folders_and_names_that_no_table_can_hold_are_one_fault_a_folder(tmp_path, load):
+    cat = written(tmp_path / "s", voc_folder(classes=("cat", "dog", "owl"))) / "cat"
+    (tmp_path / "s/owl").rename(tmp_path / "owl")
+    (tmp_path / "s/owl").symlink_to(tmp_path / "owl")
+    (tmp_path / "s/loop").symlink_to(tmp_path / "s")
+    (tmp_path / "s/bad\\name").mkdir()
+    (tmp_path / "s" / os.fsdecode(b"klasse-\xe4")).mkdir()
+    os.link(cat / "1.jpg", os.fsencode(cat) + b"/not-\xff-utf8.jpg")
+    data = load(tmp_path / "s")
+    assert data.classes["class_id"].tolist() == ["cat", "dog"]
+    assert kinds(data) == {"link_not_followed": 1, "name_not_usable": 2}
+    told = data.faults.set_index("name")["detail"]
+    assert told["bad\\name"].startswith("2 names hold a backslash")
+    assert told["loop"].startswith("2 links")
+    assert "cat/not-\\udcff-utf8.jpg" in told
+
+
+def test_what_is_no_regular_file_is_counted_and_never_waited_for(tmp_path, load):
+    cat = written(tmp_path / "s", voc_folder()) / "cat"
+    os.mkfifo(cat / "pipe.JPEG")
+    (cat / "nowhere.jpg").symlink_to("nothing")
+    (cat / "itself.jpg").symlink_to("itself.jpg")
+    (cat / "outside.jpg").symlink_to("/dev/zero")
+    for _ in range(2):  # the second time from the cache
+        assert kinds(load(tmp_path / "s", "voc_folder")) == {"unreadable_image": 4, "missing_annotation": 4}
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "pipe", "file.tar", "empty.zip"])
+def test_what_is_neither_folder_nor_zip_is_refused_without_reading_it(tmp_path, load, path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "file.tar").write_text("x")
+    (tmp_path / "empty.zip").touch()
+    with pytest.raises(ValueError, match=r"neither a folder nor a .zip; set data_path"):
+        load(tmp_path / path)
+
+
+def test_a_path_where_nothing_is_is_named(tmp_path, load):
+    with pytest.raises(FileNotFoundError, match=r"data_path .*nothing does not exist; put the images there"):
+        load(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_zip_holds_what_its_folder_holds_and_is_unpacked_once(tmp_path, load, layout, monkeypatch):
+    files = LAYOUTS[layout]()
+    prints = {load(files, layout).fingerprint}
+    for top in ("", "top/"):
+        path = zipped(tmp_path / f"a{top.strip('/')}.zip", {f"{top}{name}": content for name, content in files.items()})
+        prints.add(load(path, layout).fingerprint)
+        with monkeypatch.context() as patch:
+            patch.setattr(sources, "_unpack", lambda *given: pytest.fail("unpacked again"))
+            load(path, layout, image_size=24)
+    assert len(prints) == 1
+
+
+def test_no_name_in_a_zip_leaves_the_folder_and_a_link_is_a_file(tmp_path):
+    link = zipfile.ZipInfo("link.txt")
+    link.external_attr = 0o120777 << 16
+    with zipfile.ZipFile(tmp_path / "slip.zip", "w") as archive:
+        for name in ("../../outside.txt", "/absolute.txt", "inside.txt"):
+            archive.writestr(name, "x")
+        archive.writestr(link, "/etc/hostname")
+    found = open_source(tmp_path / "slip.zip", tmp_path / "work/unpacked")
+    assert {path.name for path in tmp_path.iterdir()} == {"slip.zip", "work"}
+    assert not Path("/absolute.txt").exists()
+    assert found.read("link.txt") == b"/etc/hostname"
+    with pytest.raises(ValueError, match="leaves the folder"):
+        found.read("../../slip.zip")
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_damaged_or_cut_zip_is_refused_by_name_and_leaves_nothing(tmp_path, compression):
+    path = zipped(tmp_path / "a.zip", voc_folder(), compression=compression)
+    whole = path.read_bytes()
+    for damaged in (whole[:100] + bytes(200) + whole[300:], whole[:-100]):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"data_path .*a.zip cannot be unpacked"):
+            open_source(path, tmp_path / "unpacked")
+        assert not list((tmp_path / "unpacked").iterdir())
+
+
+def test_a_zip_that_takes_too_much_room_is_refused_before_it_is_unpacked(tmp_path):
+    path = zipped(tmp_path / "bomb.zip", {"a.txt": bytes(10**7)}, compression=zipfile.ZIP_DEFLATED)
+    assert path.stat().st_size < 10**7 / sources._MOST_UNPACKED
+    with pytest.raises(ValueError, match=r"takes 0.01 GB unpacked, and .* GB may be taken .*100 times its size"):
+        open_source(path, tmp_path / "unpacked")
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "LARGEST_FILE", 50)
+    with pytest.raises(ValueError, match=r"a.txt has 51 bytes; at most 50 are read"):
+        Source(written(tmp_path, {"a.txt": bytes(51)})).read("a.txt")
+
+
+def test_what_cannot_be_read_now_is_counted_and_not_kept(tmp_path, load, monkeypatch):
+    source, read = written(tmp_path / "s", voc_folder()), Path.read_bytes
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", lambda path: _fail() if path.name in ("0.jpg", "1.xml") else read(path))
+        assert kinds(load(source, "voc_folder"))["unreadable_now"] == 4
+    assert kinds(load(source, "voc_folder")) == {}
+
+
+def _fail():
+    raise OSError(5, "Input/output error")
+
+
+def test_the_stamp_changes_when_a_file_does(tmp_path):
+    written(tmp_path / "s", {"a/0.jpg": jpeg(0)})
+    before = stamp_of_source(tmp_path / "s")
+    assert stamp_of_source(tmp_path / "s") == before
+    os.utime(tmp_path / "s/a/0.jpg", (1, 1))
+    touched = stamp_of_source(tmp_path / "s")
+    (tmp_path / "s/a/0.jpg").rename(tmp_path / "s/a/1.jpg")
+    assert len({before, touched, stamp_of_source(tmp_path / "s")}) == 3
