@@ -49,7 +49,9 @@ def look_at(path: Path, unpacked: Path) -> Found:
     usable = [item for item in listing.records if item.split == "train" and (item.boxes or not boxes)]
     train = Counter(item.class_id for item in usable)
     if sum(count >= _LEAST_IMAGES for count in train.values()) < 2:
-        raise ValueError(f"{path} has no 2 classes of {_LEAST_IMAGES} training images{' with boxes' if boxes else ''}; {listing.layout} is seen")
+        raise ValueError(
+            f"{path} has no 2 classes of {_LEAST_IMAGES} training images{' with boxes' if boxes else ''}; {listing.layout} is seen"
+        )
     sides = []
     for item in usable[:: max(1, len(usable) // 200)]:
         try:
@@ -114,7 +116,9 @@ def choose(found: Found, place: str, minutes: float, cache: Path) -> tuple[dict[
         f"in {_SHARE:.0%} of {minutes:g} minutes; the other notebooks have the rest",
         f"minimum_train_accuracy {floor}: half way from chance, of {len(classes)} classes, to 1",
     ]
-    reasons += [] if found.boxes else ["no boxes: nothing is said of where the networks look (03, 05, localization and reliance are left out)"]
+    reasons += (
+        [] if found.boxes else ["no boxes: nothing is said of where the networks look (03, 05, localization and reliance are left out)"]
+    )
     reasons += [f"less than {_SHORT:g} minutes: flatness and 05 are left out, few resamples are drawn"] if short else []
     reasons += [f"a study of {runs} runs shows how things work and bears no claim; 60 models or more do"] if runs < 40 else []
     common = {"minimum_train_accuracy": floor, "accuracy_thresholds": sorted({0.95, 0.9, 0.8, floor}, reverse=True)}
