@@ -6,7 +6,6 @@ import math
 import os
 import statistics
 import sys
-import tempfile
 import time
 from collections import Counter
 from pathlib import Path
@@ -49,9 +48,8 @@ def look_at(path: Path, unpacked: Path) -> Found:
     usable = [item for item in listing.records if item.split == "train" and (item.boxes or not boxes)]
     train = Counter(item.class_id for item in usable)
     if sum(count >= _LEAST_IMAGES for count in train.values()) < 2:
-        raise ValueError(
-            f"{path} has no 2 classes of {_LEAST_IMAGES} training images{' with boxes' if boxes else ''}; {listing.layout} is seen"
-        )
+        kind = "training images with boxes" if boxes else "training images"
+        raise ValueError(f"{path} has no 2 classes of {_LEAST_IMAGES} {kind}; it was read as {listing.layout}")
     sides = []
     for item in usable[:: max(1, len(usable) // 200)]:
         try:
@@ -105,7 +103,8 @@ def choose(found: Found, place: str, minutes: float, cache: Path) -> tuple[dict[
     scored = {"families": families} | (_HASTY if short else _QUICK) | ({} if found.boxes else {"primary_measures": _WITHOUT_BOXES})
     values = {"01_data_subset": subset, "02_grid_training": grid}
     values |= {"03_cam_scoring": {"bootstrap_resamples": 500} if short else {}} if found.boxes else {}
-    values |= {"04_baselines": scored} | ({"05_robustness_ablations": {}} if found.boxes and not short else {})
+    values |= {"04_baselines": scored} | ({} if short else {"08_unlabelled_images": {}})
+    values |= {"05_robustness_ablations": {}} if found.boxes and not short else {}
     reasons = [
         f"{found.layout}: {found.train.total():,} training images{' with boxes' if found.boxes else ''} in {len(found.train)} classes, "
         f"{found.test.total():,} test images",
@@ -116,10 +115,9 @@ def choose(found: Found, place: str, minutes: float, cache: Path) -> tuple[dict[
         f"in {_SHARE:.0%} of {minutes:g} minutes; the other notebooks have the rest",
         f"minimum_train_accuracy {floor}: half way from chance, of {len(classes)} classes, to 1",
     ]
-    reasons += (
-        [] if found.boxes else ["no boxes: nothing is said of where the networks look (03, 05, localization and reliance are left out)"]
-    )
-    reasons += [f"less than {_SHORT:g} minutes: flatness and 05 are left out, few resamples are drawn"] if short else []
+    if not found.boxes:
+        reasons.append("no boxes: nothing is said of where the networks look (03, 05, localization and reliance are left out)")
+    reasons += [f"less than {_SHORT:g} minutes: flatness, 08 and 05 are left out, few resamples are drawn"] if short else []
     reasons += [f"a study of {runs} runs shows how things work and bears no claim; 60 models or more do"] if runs < 40 else []
     common = {"minimum_train_accuracy": floor, "accuracy_thresholds": sorted({0.95, 0.9, 0.8, floor}, reverse=True)}
     return {"common": common, "notebooks": values}, reasons
@@ -134,8 +132,8 @@ def write_new(name: str, data: str, minutes: float = 60.0, *, root: Path = PROJE
         if target.exists() or not data or not 0 < minutes < math.inf:
             raise ValueError(f"params/{name}.yaml exists" if target.exists() else "--new needs --data PATH, and --minutes above 0")
         place = os.path.relpath(full, root) if full.is_relative_to(root) else str(full)
-        with tempfile.TemporaryDirectory() as unpacked:
-            values, reasons = choose(look_at(full, Path(unpacked)), place, minutes, root / "work" / name / "cache")
+        cache = root / "work" / name / "cache"  # of the study to be, which then finds its images decoded
+        values, reasons = choose(look_at(full, cache / "unpacked"), place, minutes, cache)
         text = yaml.dump(values, sort_keys=False, width=130)
         if parse_yaml(text) != values:  # a class of the name 1e3 must stand in quotes, as JSON has it
             text = json.dumps(values, indent=1) + "\n"

@@ -55,7 +55,7 @@ def test_a_folder_of_images_becomes_a_study_that_passes_the_check(root, capsys):
     assert (second["max_epochs"], second["run_count"], second["pretrained_levels"], second["stem"]) == (20, 32, [False], "strided")
     assert written(root, "birds")["common"] == {"minimum_train_accuracy": 0.67, "accuracy_thresholds": [0.95, 0.9, 0.8, 0.67]}
     assert "flatness" in written(root, "birds")["04_baselines"]["families"]
-    assert len(load_study("birds", root=root).executions) == 5
+    assert len(load_study("birds", root=root).executions) == 6
     printed = capsys.readouterr().out
     assert "max_epochs 20: a probing run reached 92% training accuracy after 10 epochs" in printed
     assert "run_count 32 of 32" in printed
@@ -68,7 +68,7 @@ def test_less_time_is_fewer_runs_without_what_costs_much_and_both_are_said(root,
     found, printed = written(root, "birds"), capsys.readouterr().out
     assert found["02_grid_training"]["run_count"] == int(5 * 60 * 0.4 * 2 / 20)
     assert "flatness" not in found["04_baselines"]["families"] and "05_robustness_ablations" not in found
-    assert "bears no claim" in printed and "less than 30 minutes: flatness and 05 are left out" in printed
+    assert "bears no claim" in printed and "less than 30 minutes: flatness, 08 and 05 are left out" in printed
     assert new.write_new("hasty", str(root / "birds"), 0.001, root=root) == 0
     assert written(root, "hasty")["02_grid_training"]["run_count"] == 4
 
@@ -85,7 +85,7 @@ def test_images_without_boxes_are_a_study_without_localization(root, capsys):
     folder(root / "boxless", 2, 12, boxes=False)
     assert new.write_new("boxless", str(root / "boxless"), 60, root=root) == 0
     found = written(root, "boxless")
-    assert list(found) == ["common", "01_data_subset", "02_grid_training", "04_baselines"]
+    assert list(found) == ["common", "01_data_subset", "02_grid_training", "04_baselines", "08_unlabelled_images"]
     assert found["01_data_subset"]["data_source"] == "class_folders"
     assert found["04_baselines"]["families"] == ["prediction", "norms", "flatness", "perturbation"]
     assert "no boxes: nothing is said of where the networks look" in capsys.readouterr().out
