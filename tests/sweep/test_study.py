@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 import yaml
 
-from helpers.files import PROJECT_ROOT, write_json
+from helpers.files import PROJECT_ROOT, read_json, write_json
 from helpers.kappa import probing
 from helpers.parameters import StudyError, declared
-from helpers.sweep import plan, relations
+from helpers.sweep import execute, plan, relations
 from helpers.sweep.relations import relation_faults
 from helpers.sweep.study import CheckedStudy, Execution, digest_of, load_study, machine_faults, measure_faults
 from helpers.training import config
@@ -307,6 +307,14 @@ def test_a_study_with_an_odd_value_is_refused_by_its_name_or_taken_by_the_module
     json.dumps(values, allow_nan=False)
     if len(values["learning_rates"]) < 50:
         plan.planned_runs(values)
+
+
+def test_a_notebook_that_is_split_into_shares_marks_where_it_sums_up():
+    for stem, names in NOTEBOOKS.items():
+        cells = read_json(PROJECT_ROOT / f"notebooks/{stem}.ipynb")["cells"]
+        closing = [index for index, cell in enumerate(cells) if execute.CLOSING in cell["metadata"].get("tags", [])]
+        uses = [index for index, cell in enumerate(cells) if cell["cell_type"] == "code" and "train_missing(" in "".join(cell["source"])]
+        assert ("shard" in names) == bool(closing) and all(index < closing[0] for index in uses), stem
 
 
 def test_the_tiny_study_passes_the_check(tmp_path):
