@@ -193,8 +193,8 @@ def _write_index(folder: Path) -> Path:
     notebooks, kinds = executed_notebooks(folder), ("values", "facts")  # of parameters, and of provenance
     facts = [(path.stem, item[kind]) for path in notebooks for item in _story(folder, path.stem) for kind in kinds if kind in item]
     made = pd.DataFrame([(name, *fact) for name, found in facts for fact in found.items()], columns=["notebook", "what", "value"])
-    folded = findings.folded(findings.read(folder)) if told.rows else []
-    known |= {"notebooks": map(_line, notebooks), "folded": [*folded, ("Parameters, commit, versions, device and time", made)]}
+    folded = [*findings.folded(findings.read(folder)), ("Parameters, commit, versions, device and time", made)]
+    known |= {"notebooks": map(_line, notebooks), "folded": folded}
     known |= {"explorers": tables.catalogue(folder) is not None, "files": sorted(path.name for path in (folder / "tables").glob("*.*"))}
     return _page(folder, "index", "index.html.j2", "Answer", question=study_question(folder.name), **known)
 
