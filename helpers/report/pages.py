@@ -53,7 +53,8 @@ def executed_notebooks(folder: Path) -> list[Path]:
 def _write_assets(folder: Path) -> None:
     """Style, scripts and glossary; plotly.js and DataTables, which plotly and itables carry, where they are not there yet."""
     contents = {name: (_TEMPLATES / name).read_text(encoding="utf-8") for name in ("pages.css", "pages.js", "explore.css", "explore.js")}
-    glossary = _markdown(_GLOSSARY.read_text(encoding="utf-8")) if _GLOSSARY.is_file() else ""
+    words = _GLOSSARY.read_text(encoding="utf-8") if _GLOSSARY.is_file() else ""
+    glossary = _markdown(re.sub(r"\[([^]]+)\]\([\w./-]+\.md[^)]*\)", r"\1", words))  # a shared report holds no other docs
     contents["glossary.html"] = _environment().get_template("page.html.j2").render(title="Words", body=glossary, assets=".")
     if not all((folder / name).is_file() for name in ("plotly.min.js", "itables.js", "itables.css")):
         contents |= _libraries()
