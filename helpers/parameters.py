@@ -63,11 +63,12 @@ def check_type(annotation: str, value: Any) -> Any:
 MADE_NETWORKS = r"resnet(?:18|34|50|101) w\d*\.?\d+|efficientnet-like w\d*\.?\d+ d\d*\.?\d+"
 PUBLISHED_NETWORKS = r"RN(?:50|101|50x4|50x16|50x64)|(?:tf_)?efficientnet_b[0-7]|resnet(?:18|34|50|101)"
 _CHOICES = """
-data_source pretrain_data_source: synthetic tiny_imagenet ilsvrc voc_folder
+data_source pretrain_data_source: synthetic auto ilsvrc tiny_imagenet cifar coco csv yolo voc_folder class_folders
 architectures: resnet18 resnet34 resnet50 resnet101
 optimizers: adam sgd
 stem: imagenet small strided
 rule3_split: test holdout
+snapshots: both stop
 precision: float32 bfloat16
 cam_method: cam grad_cam grad_cam_plus_plus layer_cam
 families: localization reliance prediction norms flatness perturbation unlabelled
@@ -81,7 +82,7 @@ _RANGES = """
 [0, 1]: label_noises pixel_mean
 [0, 1): momentum minimum_train_accuracy accuracy_thresholds unseen_fractions unseen_at_least
 (0, 1]: accuracy_threshold perturbation_fraction noise_ssim ssim_at_most pixel_std
-[1, 100]: pictured_images cells_left_out
+[1, 100]: pictured_images cells_left_out looks
 [1, 1000000]: max_epochs pretrain_max_epochs made_epochs repeats minimum_images_per_class score_cam_channels attribution_steps noise_samples
 [1, 100000]: flatness_images flatness_draws flatness_halvings sharpness_images sharpness_steps complexity_images saliency_classes
 [2, 100000]: batch_sizes perturbation_points images_used

@@ -8,11 +8,10 @@ from dataclasses import replace
 import nbformat
 import pandas as pd
 import pytest
-from helpers.locks import LockHolder
+from filelock import FileLock
 
 from helpers.data.images import load_study_data
-from helpers.files import PROJECT_ROOT
-from helpers.training import catalogue, pool
+from helpers.training import catalogue
 from helpers.training.config import run_id
 from helpers.training.run import train_run
 from tests.conftest import TINY_SCENES
@@ -126,20 +125,15 @@ def test_a_corrupted_result_is_named_and_costs_that_run_alone(tmp_path):
     pd.testing.assert_frame_equal(catalogue.read_catalogue(work).drop(columns="seconds"), before.drop(columns="seconds"))
 
 
-def test_what_an_execution_killed_after_its_last_run_left_is_cleared_away(tmp_path):
+def test_a_lock_that_a_killed_process_left_keeps_nobody_away(tmp_path):
     run = replace(configurations(tmp_path / "images")[0], max_epochs=1)
+    folder = catalogue.run_folder(tmp_path / "work", run_id(run))
+    folder.mkdir(parents=True)
+    script = f"import os\nfrom filelock import FileLock\nFileLock({str(folder / '.lock')!r}).acquire()\nos.kill(os.getpid(), 9)"
+    assert subprocess.run([sys.executable, "-c", script]).returncode == -9
     train(tmp_path / "work", run)
-    claims = tmp_path / "work/runs/.claims"
-    script = f"""import os
-from pathlib import Path
-from helpers.locks import LockHolder
-assert LockHolder(Path({str(claims)!r})).__enter__().claim({run_id(run)!r})
-os.kill(os.getpid(), 9)"""
-    assert subprocess.run([sys.executable, "-c", script], cwd=PROJECT_ROOT).returncode == -9
-    with LockHolder(claims) as living:
-        living.claim("another")
-        assert list(pool.train_missing([run], tmp_path / "work")) == []
-        assert sorted(path.name for path in claims.rglob("*.*")) == sorted(["another.1.claim", f"{living.token}.json"])
+    with FileLock(folder / ".lock").acquire(timeout=0):
+        assert catalogue.is_complete(tmp_path / "work", run)
 
 
 def test_a_half_written_checkpoint_costs_its_epochs_and_the_run_ends_as_if_nothing_had_been(tmp_path):

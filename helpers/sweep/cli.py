@@ -105,7 +105,10 @@ def run_study(
     study.work.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(study.work / "sweep.lock").acquire(timeout=0):
-            keep_claims(study.work, study.claims)  # before anything runs, so that it is known which came first
+            try:
+                keep_claims(study.work, study.claims)  # before anything runs, so that it is known which came first
+            except ValueError as fault:
+                raise StudyError(str(fault)) from None
             return _follow(command, study, remote=remote)
     except Timeout:
         raise StudyError(f"another sweep works on {study.work}; wait until it ends, or end it") from None

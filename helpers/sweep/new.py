@@ -6,89 +6,121 @@ import math
 import os
 import statistics
 import sys
+import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import yaml
 from PIL import Image
 
-from helpers.data import layouts, sources
+from helpers.data import images, layouts, sources
 from helpers.files import PROJECT_ROOT
 from helpers.parameters import declared, parse_yaml, value_fault
-from helpers.sweep import plan
 from helpers.sweep.study import load_study
+from helpers.training import run
 from helpers.training.config import RunConfig
 
 _SIZES = (32, 48, 64, 96, 128, 160, 192, 224)  # sides offered, pixels
-_MOST_CLASSES, _LEAST_IMAGES = 20, 10  # classes of a study; training images with a box that a class needs
-_SHARE, _EPOCHS = 0.6, 24  # of the time that training may take; at most, a run
+_MOST_CLASSES, _LEAST_IMAGES = 20, 10  # classes of a study; training images that a class needs
+_SHARE, _SHORT = 0.4, 30.0  # of the time that training may take; minutes below which what costs much is left out
+_PROBE, _LEARNT, _MOST_EPOCHS = 60.0, 0.9, 150  # seconds of a probing run; training accuracy at which it ends; epochs of a run
+_WITHOUT_BOXES = ["effective_invariance", "mixup_accuracy", "fro_over_spec", "curve_mean (rotation)"]  # primary measures
+_QUICK = {"flatness_images": 200, "flatness_draws": 4, "sharpness_images": 64, "sharpness_steps": 6, "perturbation_fraction": 0.2}
+_HASTY = {"perturbation_fraction": 0.1, "perturbation_points": 3, "permutations": 999, "bootstrap_resamples": 500}
 
 
-def look_at(path: Path) -> tuple[str, Counter, Counter, int]:
-    """Layout, training images with boxes and test images by class, and the median shorter side, of a folder or zip (ValueError)."""
-    source, found = sources.open_source(path, PROJECT_ROOT / "work/unpacked"), {}
-    for name in (layouts.RECOGNISED, *layouts.WITH_BOXES):
-        try:
-            records = layouts.scan(source, name).records
-        except ValueError:
-            continue
-        found[name] = [item for item in records if item.split == "train" and item.boxes], records
-    layout = max(found, key=lambda name: len(found[name][0]), default="")
-    boxed, records = found.get(layout, ([], []))
-    train = Counter(item.class_id for item in boxed)
+class Found(NamedTuple):
+    """What is in a folder or zip: images by class, and the median shorter side."""
+
+    layout: str
+    boxes: bool
+    train: Counter
+    test: Counter
+    side: int
+
+
+def look_at(path: Path, unpacked: Path) -> Found:
+    """The layout of a source, its usable images by class, and their size (ValueError where there are no two classes)."""
+    listing = layouts.scan(sources.open_source(path, unpacked), layouts.RECOGNISED)
+    boxes = any(item.boxes for item in listing.records)
+    usable = [item for item in listing.records if item.split == "train" and (item.boxes or not boxes)]
+    train = Counter(item.class_id for item in usable)
     if sum(count >= _LEAST_IMAGES for count in train.values()) < 2:
-        shapes = "; ".join(shape for _, shape in layouts.LAYOUTS.values())
-        raise ValueError(f"{path} has no 2 classes of {_LEAST_IMAGES} training images with boxes; looked for {shapes}")
+        kind = "training images with boxes" if boxes else "training images"
+        raise ValueError(f"{path} has no 2 classes of {_LEAST_IMAGES} {kind}; it was read as {listing.layout}")
     sides = []
-    for item in boxed[:: max(1, len(boxed) // 200)]:
+    for item in usable[:: max(1, len(usable) // 200)]:
         try:
-            with Image.open(io.BytesIO(source.read(item.name))) as image:
+            with Image.open(io.BytesIO(item.content or listing.source.read(item.name))) as image:
                 sides.append(min(image.size))
         except Exception:  # readers of damaged files raise nearly every kind
             continue
     if not sides:
-        raise ValueError(f"none of {len(boxed):,} images can be read; the first is {boxed[0].name}")
-    return layout, train, Counter(item.class_id for item in records if item.split == "test"), int(statistics.median(sides))
+        raise ValueError(f"none of {len(usable):,} images can be read; the first is {usable[0].name}")
+    test = Counter(item.class_id for item in listing.records if item.split == "test")
+    return Found(listing.layout, boxes, train, test, int(statistics.median(sides)))
 
 
-def choose(found: tuple[str, Counter, Counter, int], place: str, minutes: float) -> tuple[dict[str, dict[str, Any]], list[str]]:
+def probe(subset: dict[str, Any], recipe: RunConfig, cache: Path, device: str, seconds: float) -> tuple[list[float], float]:
+    """Training accuracy after each epoch of a run on the images, ended when it has learnt or the time is over, and seconds per epoch."""
+    data = images.load_study_data(**subset, cache_dir=cache)
+    torch.set_num_threads(1)  # as a run has on a CPU
+    network = run.initial_network(recipe, len(data.classes)).to(device, memory_format=torch.channels_last)
+    optimizer, split = run.make_optimizer(network, recipe, torch.device(device)), run.resident(data.train, device)
+    accuracies, began = [], time.perf_counter()
+    while not accuracies or (accuracies[-1] < _LEARNT and time.perf_counter() - began < seconds and len(accuracies) < _MOST_EPOCHS):
+        accuracies.append(run.train_epoch(network, optimizer, split, recipe, len(accuracies) + 1)[1])
+    return accuracies, (time.perf_counter() - began) / len(accuracies)
+
+
+def choose(found: Found, place: str, minutes: float, cache: Path) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Values of a study of these images, by notebook, for about so many minutes on this machine, and the reasons."""
-    layout, train, test, median = found
-    good = sorted((name for name in train if train[name] >= _LEAST_IMAGES), key=lambda name: (-train[name], name))
+    good = sorted((name for name, count in found.train.items() if count >= _LEAST_IMAGES), key=lambda name: (-found.train[name], name))
     classes, spare = sorted(good[:_MOST_CLASSES]), sorted(good[_MOST_CLASSES:])[:30]
-    least, own = min(train[name] for name in classes), min(test[name] for name in classes)
+    least, own = min(found.train[name] for name in classes), min(found.test[name] for name in classes)
     held = min(50, own) if own else max(1, min(50, least // 4))
-    size, images = max([side for side in _SIZES if side <= median], default=_SIZES[0]), min(100, least - (0 if own else held))
+    size, count = max([side for side in _SIZES if side <= found.side], default=_SIZES[0]), min(100, least - (0 if own else held))
+    subset = {"data_source": found.layout, "data_path": place, "class_ids": classes, "image_size": size}
+    subset |= {"images_per_class": count, "test_images_per_class": held}
     stem = "imagenet" if size >= 128 else "strided" if size >= 48 else "small"
     device, fixed = "cuda" if torch.cuda.is_available() else "cpu", {"weight_decay": 0.0, "augmentation": False, "data": "unknown"}
-    network = RunConfig("resnet34", 16, 0.01, "sgd", pretrained=False, stem=stem, width=0.1875, **fixed)
-    step, evaluation, _ = plan.time_step(network, len(classes), size, device)
-    per_run, side = (step + evaluation) * _EPOCHS * images * len(classes), 1 if device == "cuda" else len(os.sched_getaffinity(0))
+    recipe = RunConfig("resnet34", 16, 0.01, "sgd", pretrained=False, stem=stem, width=0.1875, **fixed)
+    accuracies, seconds = probe(subset, recipe, cache, device, min(_PROBE, 6 * minutes))
+    epochs = min(_MOST_EPOCHS, max(12, 2 * len(accuracies) if accuracies[-1] >= _LEARNT else 4 * len(accuracies)))
+    side, floor = 1 if device == "cuda" else len(os.sched_getaffinity(0)), round((1 + 1 / len(classes)) / 2, 2)
     levels = [True, False] if len(spare) >= 2 else [False]
-    count = min(32 * len(levels), max(4, int(minutes * 60 * _SHARE * side / per_run)))
-    subset = {"data_source": layout, "data_path": place, "class_ids": classes, "image_size": size}
-    grid = {
-        "architectures": ["resnet18", "resnet34"],
-        "batch_sizes": [16, 32],
-        "learning_rates": [0.01, 0.003],
-        "optimizers": ["adam", "sgd"],
-    }
-    grid |= {"weight_decays": [0.0, 0.0005], "augmentations": [False], "pretrained_levels": levels, "max_epochs": _EPOCHS}
-    grid |= {"stem": stem, "width": 0.1875, "run_count": count}
-    others = {"pretrain_data_source": layout, "pretrain_data_path": place, "pretrain_class_ids": spare, "pretrain_images_per_class": 150}
-    quick = {"flatness_images": 200, "flatness_draws": 4, "sharpness_images": 64, "sharpness_steps": 6, "perturbation_fraction": 0.2}
+    runs = min(32 * len(levels), max(4, int(minutes * 60 * _SHARE * side / (seconds * epochs))))
+    grid = {"architectures": ["resnet18", "resnet34"], "batch_sizes": [16, 32], "learning_rates": [0.01, 0.003]}
+    grid |= {"optimizers": ["adam", "sgd"], "weight_decays": [0.0, 0.0005], "augmentations": [False], "pretrained_levels": levels}
+    grid |= {"max_epochs": epochs, "stem": stem, "width": 0.1875, "run_count": runs}
+    if len(levels) > 1:
+        grid |= {"pretrain_data_source": found.layout, "pretrain_data_path": place}
+        grid |= {"pretrain_class_ids": spare, "pretrain_images_per_class": 150}
+    short = minutes < _SHORT
+    families = ["localization", "reliance"] * found.boxes + ["prediction", "norms"] + ["flatness"] * (not short) + ["perturbation"]
+    scored = {"families": families} | (_HASTY if short else _QUICK) | ({} if found.boxes else {"primary_measures": _WITHOUT_BOXES})
+    values = {"01_data_subset": subset, "02_grid_training": grid}
+    values |= {"03_cam_scoring": {"bootstrap_resamples": 500} if short else {}} if found.boxes else {}
+    values |= {"04_baselines": scored} | ({} if short else {"08_unlabelled_images": {}})
+    values |= {"05_robustness_ablations": {}} if found.boxes and not short else {}
     reasons = [
-        f"{layout}: {train.total():,} training images with boxes in {len(train)} classes, {test.total():,} test images",
-        f"class_ids: {len(classes)} of {len(good)} classes with {_LEAST_IMAGES} such images; image_size {size}: the median is {median}",
-        f"images_per_class {images}, test_images_per_class {held}: the smallest class has {least}{' beside these' if own else ''}",
-        f"run_count {count} of {32 * len(levels)}: a run takes {per_run:,.0f} s at most, {side} side by side, in {_SHARE:.0%} of the time",
-        *([f"a study of {count} runs shows how things work and bears no claim; 60 models or more do"] if count < 40 else []),
+        f"{found.layout}: {found.train.total():,} training images{' with boxes' if found.boxes else ''} in {len(found.train)} classes, "
+        f"{found.test.total():,} test images",
+        f"class_ids: {len(classes)} of {len(good)} classes with {_LEAST_IMAGES} such images; image_size {size}: the median is {found.side}",
+        f"images_per_class {count}, test_images_per_class {held}: the smallest class has {least}{' beside these' if own else ''}",
+        f"max_epochs {epochs}: a probing run reached {accuracies[-1]:.0%} training accuracy after {len(accuracies)} epochs",
+        f"run_count {runs} of {32 * len(levels)}: a run takes {seconds * epochs:,.0f} s at most, {side} side by side, "
+        f"in {_SHARE:.0%} of {minutes:g} minutes; the other notebooks have the rest",
+        f"minimum_train_accuracy {floor}: half way from chance, of {len(classes)} classes, to 1",
     ]
-    values = {"01_data_subset": subset | {"images_per_class": images, "test_images_per_class": held}}
-    values["02_grid_training"] = grid | (others if len(levels) > 1 else {})
-    return values | {"03_cam_scoring": {}, "04_baselines": quick, "05_robustness_ablations": {}}, reasons
+    if not found.boxes:
+        reasons.append("no boxes: nothing is said of where the networks look (03, 05, localization and reliance are left out)")
+    reasons += [f"less than {_SHORT:g} minutes: flatness, 08 and 05 are left out, few resamples are drawn"] if short else []
+    reasons += [f"a study of {runs} runs shows how things work and bears no claim; 60 models or more do"] if runs < 40 else []
+    common = {"minimum_train_accuracy": floor, "accuracy_thresholds": sorted({0.95, 0.9, 0.8, floor}, reverse=True)}
+    return {"common": common, "notebooks": values}, reasons
 
 
 def write_new(name: str, data: str, minutes: float = 60.0, *, root: Path = PROJECT_ROOT) -> int:
@@ -99,10 +131,12 @@ def write_new(name: str, data: str, minutes: float = 60.0, *, root: Path = PROJE
             raise ValueError(fault)
         if target.exists() or not data or not 0 < minutes < math.inf:
             raise ValueError(f"params/{name}.yaml exists" if target.exists() else "--new needs --data PATH, and --minutes above 0")
-        values, reasons = choose(look_at(full), os.path.relpath(full, root) if full.is_relative_to(root) else str(full), minutes)
-        text = yaml.dump({"notebooks": values}, sort_keys=False, width=130)
-        if parse_yaml(text) != {"notebooks": values}:  # a class of the name 1e3 must stand in quotes, as JSON has it
-            text = json.dumps({"notebooks": values}, indent=1) + "\n"
+        place = os.path.relpath(full, root) if full.is_relative_to(root) else str(full)
+        cache = root / "work" / name / "cache"  # of the study to be, which then finds its images decoded
+        values, reasons = choose(look_at(full, cache / "unpacked"), place, minutes, cache)
+        text = yaml.dump(values, sort_keys=False, width=130)
+        if parse_yaml(text) != values:  # a class of the name 1e3 must stand in quotes, as JSON has it
+            text = json.dumps(values, indent=1) + "\n"
         with target.open("x", encoding="utf-8") as file:
             file.write("".join(f"# {line}\n" for line in reasons) + text)
         load_study(target, root=root)

@@ -16,18 +16,7 @@ from helpers.training import config, run
 from helpers.training.config import RunConfig
 
 _TIMED = 0.5  # seconds of steps per measurement
-_FIXED = (
-    "stem",
-    "width",
-    "last_stride",
-    "momentum",
-    "rule3_split",
-    "seed",
-    "max_epochs",
-    "loss_threshold",
-    "accuracy_threshold",
-    "precision",
-)
+_FIXED = "stem width last_stride momentum rule3_split seed max_epochs loss_threshold accuracy_threshold precision".split()
 
 
 def planned_runs(parameters: Mapping[str, Any]) -> list[RunConfig]:

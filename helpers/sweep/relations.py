@@ -1,7 +1,7 @@
 """Relations between parameters, also of several notebooks, that would otherwise be known only after hours."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -13,48 +13,40 @@ _REAL = ("learning_rate", "weight_decay", "label_noise")
 AXIS_PARAMETERS = {name: f"{name}s" for name in ("architecture", "augmentation", "batch_size", "label_noise", "learning_rate", "optimizer")}
 AXIS_PARAMETERS |= {"weight_decay": "weight_decays", "pretrained": "pretrained_levels", "images_per_class": "training_sizes"}
 
-# What must not be, and the words for it.
-_SIMPLE = (
-    (lambda v: len(v["class_ids"]) == 1, "class_ids is {class_ids}, and a classifier needs at least 2 classes; [] takes all"),
-    (
-        lambda v: v["data_source"] != "synthetic" and not v["data_path"],
-        "data_path is empty, and data_source {data_source} needs the folder or .zip of its images",
+# The words for what must not be, and when it is so.
+_SIMPLE: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+    "class_ids is {class_ids}, and a classifier needs at least 2 classes; [] takes all": lambda v: len(v["class_ids"]) == 1,
+    "data_path is empty, and data_source {data_source} needs the folder or .zip of its images": lambda v: (
+        v["data_source"] != "synthetic" and not v["data_path"]
     ),
-    (
-        lambda v: v["pretrain_data_source"] != "synthetic" and not v["pretrain_data_path"] and _made(v),
-        "pretrain_data_path is empty, and pretrain_data_source {pretrain_data_source} needs the folder or .zip of its images",
+    "pretrain_data_path is empty, and pretrain_data_source {pretrain_data_source} needs the folder or .zip of its images": lambda v: (
+        v["pretrain_data_source"] != "synthetic" and not v["pretrain_data_path"] and _made(v)
     ),
-    (
-        lambda v: 0 < v["images_per_class"] < max(v["training_sizes"]),
-        "training_sizes is {training_sizes}, and images_per_class allows {images_per_class}",
+    "training_sizes is {training_sizes}, and images_per_class allows {images_per_class}": lambda v: (
+        0 < v["images_per_class"] < max(v["training_sizes"])
     ),
-    (
-        lambda v: re.fullmatch(r"[A-Z][A-Z0-9_]+", v["pretrained_weights"]) and (v["stem"], v["width"]) != ("imagenet", 1),
-        "pretrained_weights {pretrained_weights} fit stem imagenet and width 1, not {stem} and {width:g}; or take made",
+    "pretrained_weights {pretrained_weights} fit stem imagenet and width 1, not {stem} and {width:g}; or take made": lambda v: (
+        re.fullmatch(r"[A-Z][A-Z0-9_]+", v["pretrained_weights"]) and (v["stem"], v["width"]) != ("imagenet", 1)
     ),
-    (
-        lambda v: v["kappa_weights"] == "made" and any(re.fullmatch(PUBLISHED_NETWORKS, name) for name in v["kappa_families"]),
-        "kappa_weights is {kappa_weights}, and kappa_families is {kappa_families}: published networks need published weights",
+    "kappa_weights is made, and kappa_families is {kappa_families}: published networks need published weights": lambda v: (
+        v["kappa_weights"] == "made" and any(re.fullmatch(PUBLISHED_NETWORKS, name) for name in v["kappa_families"])
     ),
-    (
-        lambda v: {"folder", "network"} & {*v["saliency_providers"]} and not v["saliency_path"],
-        "saliency_path is empty, and folder or network in saliency_providers {saliency_providers} needs it",
+    "saliency_path is empty, and folder or network in saliency_providers {saliency_providers} needs it": lambda v: (
+        {"folder", "network"} & {*v["saliency_providers"]} and not v["saliency_path"]
     ),
-    (
-        lambda v: v["checkpoints_path"] and not v["images_path"],
-        "images_path is empty, and checkpoints_path needs the training images of its networks",
+    "images_path is empty, and checkpoints_path needs the training images of its networks": lambda v: (
+        v["checkpoints_path"] and not v["images_path"]
     ),
-    (
-        lambda v: len({(name.partition("_")[0], float(name.partition("_")[2])) for name in v["targets"]}) < len(v["targets"]),
-        "targets is {targets}, and names a shift twice",
+    "targets is {targets}, and names a shift twice": lambda v: (
+        len({(name.partition("_")[0], float(name.partition("_")[2])) for name in v["targets"]}) < len(v["targets"])
     ),
-)
+}
 
 
 def relation_faults(values: Mapping[str, Any]) -> list[str]:
     """What is wrong between parameters that are right by themselves; a relation is passed over where one of its parameters is absent."""
     found = []
-    for wrong, words in _SIMPLE:
+    for words, wrong in _SIMPLE.items():
         with suppress(KeyError):
             found += [words.format(**values)] if wrong(values) else []
     for relation in (_rendered, _classes, _unseen, _blocks):
@@ -68,22 +60,16 @@ def _made(v: Mapping[str, Any]) -> bool:
 
 
 def _rendered(v: Mapping[str, Any]) -> Iterator[str]:
-    for source, names in (
-        ("data_source", "class_ids"),
-        ("pretrain_data_source", "pretrain_class_ids"),
-        ("data_source", "unseen_class_ids"),
-    ):
+    sources = {"class_ids": "data_source", "pretrain_class_ids": "pretrain_data_source", "unseen_class_ids": "data_source"}
+    for names, source in sources.items():
         wrong = [name for name in v.get(names, []) if source in v and (name in RENDERED) != (v[source] == "synthetic")]
         yield from [f"{names} names {name!r}, which is no class of {source} {v[source]}{near_names(name, RENDERED)}" for name in wrong[:1]]
 
 
 def _classes(v: Mapping[str, Any]) -> Iterator[str]:
     """Classes to pretrain on, and unseen ones, are none of the study's; an empty choice is all of its source."""
-    others = (
-        {"pretrain_class_ids": (v.get("pretrain_data_source"), v.get("pretrain_data_path"))}
-        if "pretrained_levels" in v and _made(v)
-        else {}
-    )
+    made = "pretrained_levels" in v and _made(v)
+    others = {"pretrain_class_ids": (v.get("pretrain_data_source"), v.get("pretrain_data_path"))} if made else {}
     others |= {"unseen_class_ids": (v["data_source"], v["unseen_path"] or v["data_path"])} if v.get("unseen_class_ids") else {}
     for names, place in others.items():
         ours, theirs = v["class_ids"], v[names]

@@ -19,7 +19,8 @@ from helpers.parameters import Parameter, StudyError, check_type, declared, near
 from helpers.statistics.claims import check_claims, check_primary, claims_digest, kept_claims
 from helpers.sweep.relations import relation_faults
 
-AFTER = {"02": "01", "03": "02", "04": "02", "05": "02", "06": "02", "07": "04"}  # what a notebook reads was made by this one
+# The notebooks in the order in which they run, each with the one that made what it reads.
+AFTER = {"01": "", "02": "01", "03": "02", "04": "02", "08": "04", "05": "02", "06": "02", "07": "08"}
 JUDGING = "04"  # from this notebook on the claims are read
 _BLOCKS = ("claims", "common", "notebooks", "sweep", "extends", "work_study")
 _OF_THE_WHOLE = ("study", "work_dir", "reports_dir")  # no parameters of parts
@@ -103,7 +104,8 @@ def load_study(path: Path | str, overrides: Sequence[str] = (), root: Path = PRO
     """
     bare = not Path(path).suffix and len(Path(path).parts) == 1
     path = Path(os.path.relpath(root / "params" / f"{path}.yaml")) if bare else Path(path)
-    content, available = read_blocks(path), {item.stem: declared(item) for item in sorted((root / "notebooks").glob("[0-9][0-9]_*.ipynb"))}
+    content, paths = read_blocks(path), sorted((root / "notebooks").glob("[0-9][0-9]_*.ipynb"), key=_place)
+    available = {item.stem: declared(item) for item in paths}
     schema = {stem: names for stem, names in available.items() if stem in content["notebooks"]}
     values = {stem: {"study": path.stem} | content["common"] | content["notebooks"][stem] for stem in schema}
     faults = _unknown(f"{path}", content, _BLOCKS) + _unknown(f"{path}, notebooks", content["notebooks"], available)
@@ -134,6 +136,12 @@ def load_study(path: Path | str, overrides: Sequence[str] = (), root: Path = PRO
     if faults:
         raise StudyError(*faults)
     return CheckedStudy(path.stem, root, content["work_study"], content.get("claims") or [], executions)
+
+
+def _place(notebook: Path) -> tuple[int, str]:
+    """Where a notebook stands in the order in which they run; others come last."""
+    number = notebook.stem[:2]
+    return list(AFTER).index(number) if number in AFTER else len(AFTER), number
 
 
 def _unknown(where: str, block: Mapping[str, Any], known: Any) -> list[str]:
@@ -235,10 +243,12 @@ def _stamp(path: Path) -> str:
 
 def measure_faults(study: CheckedStudy) -> list[str]:
     """Measures that are claimed of, or stated for the primary analysis, and do not exist; and claims that the study cannot answer."""
+    stated = [item.parameters["primary_measures"] for item in study.executions if "primary_measures" in item.parameters]
+    if not study.claims + stated:
+        return []
     from helpers.measures.registry import columns  # late: it loads torch
 
     known, named = columns()["column"].tolist(), {f"claim {claim['claim']!r}": [claim["measure"]] for claim in study.claims}
-    stated = [item.parameters["primary_measures"] for item in study.executions if "primary_measures" in item.parameters]
     named |= {"primary_measures": list(dict.fromkeys(name for names in stated for name in names))}
     faults = [
         f"{where}: unknown measure {name!r}{near_names(name, known)}" for where, of in named.items() for name in of if name not in known

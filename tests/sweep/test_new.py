@@ -7,20 +7,22 @@ import zlib
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from helpers.files import PROJECT_ROOT
-from helpers.sweep import new, plan
-from helpers.sweep.study import load_study
+from helpers.sweep import new
+from helpers.sweep.study import load_study, measure_faults
+from helpers.training.config import RunConfig
 from tests.conftest import jpeg, tiny_imagenet, voc
 
 
 @pytest.fixture
 def root(tmp_path, monkeypatch):
-    """A project with this one's notebooks, whose networks take a millisecond an image."""
+    """A project with this one's notebooks, whose networks take a second an epoch and have learnt after ten."""
     (tmp_path / "notebooks").symlink_to(PROJECT_ROOT / "notebooks")
     (tmp_path / "params").mkdir()
-    monkeypatch.setattr(plan, "time_step", lambda *given: (0.0008, 0.0002, 1))
+    monkeypatch.setattr(new, "probe", lambda *given: ([0.3] * 9 + [0.92], 1.0))
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1}, raising=False)
     monkeypatch.setattr(new.torch.cuda, "is_available", lambda: False)
     (tmp_path / "helpers").mkdir()
@@ -39,30 +41,67 @@ def folder(place, classes, images, size=(70, 60), boxes=True):
 
 
 def written(root, name):
-    return yaml.safe_load((root / f"params/{name}.yaml").read_text())["notebooks"]
+    content = yaml.safe_load((root / f"params/{name}.yaml").read_text())
+    return {"common": content["common"]} | content["notebooks"]
 
 
 def test_a_folder_of_images_becomes_a_study_that_passes_the_check(root, capsys):
     folder(root / "birds", 3, 40)
-    assert new.write_new("birds", str(root / "birds"), 10, root=root) == 0
+    assert new.write_new("birds", str(root / "birds"), 60, root=root) == 0
     first, second = (written(root, "birds")[name] for name in ("01_data_subset", "02_grid_training"))
     assert (first["data_source"], first["data_path"], first["class_ids"]) == ("voc_folder", "birds", ["kind0", "kind1", "kind2"])
     assert (first["image_size"], first["test_images_per_class"], first["images_per_class"]) == (48, 10, 30)
-    # 3 classes of 30 images, 24 epochs of a millisecond an image: 2.16 s a run; 2 side by side for 60 % of 10 minutes, so all 32.
-    assert (second["run_count"], second["pretrained_levels"], second["stem"]) == (32, [False], "strided")
-    assert len(load_study("birds", root=root).executions) == 5
+    # Twice ten epochs of a second; two side by side in 40 % of an hour: 144 runs, so all 32.
+    assert (second["max_epochs"], second["run_count"], second["pretrained_levels"], second["stem"]) == (20, 32, [False], "strided")
+    assert written(root, "birds")["common"] == {"minimum_train_accuracy": 0.67, "accuracy_thresholds": [0.95, 0.9, 0.8, 0.67]}
+    assert "flatness" in written(root, "birds")["04_baselines"]["families"]
+    assert len(load_study("birds", root=root).executions) == 6
     printed = capsys.readouterr().out
+    assert "max_epochs 20: a probing run reached 92% training accuracy after 10 epochs" in printed
     assert "run_count 32 of 32" in printed
     assert "python -m helpers.sweep birds --plan" in printed
 
 
-def test_less_time_is_fewer_runs_and_what_they_cannot_bear_is_said(root, capsys):
+def test_less_time_is_fewer_runs_without_what_costs_much_and_both_are_said(root, capsys):
     folder(root / "birds", 3, 40)
-    assert new.write_new("birds", str(root / "birds"), 0.25, root=root) == 0
-    assert written(root, "birds")["02_grid_training"]["run_count"] == int(0.25 * 60 * 0.6 * 2 / 2.16)
-    assert "bears no claim" in capsys.readouterr().out
+    assert new.write_new("birds", str(root / "birds"), 5, root=root) == 0
+    found, printed = written(root, "birds"), capsys.readouterr().out
+    assert found["02_grid_training"]["run_count"] == int(5 * 60 * 0.4 * 2 / 20)
+    assert "flatness" not in found["04_baselines"]["families"] and "05_robustness_ablations" not in found
+    assert "bears no claim" in printed and "less than 30 minutes: flatness, 08 and 05 are left out" in printed
     assert new.write_new("hasty", str(root / "birds"), 0.001, root=root) == 0
     assert written(root, "hasty")["02_grid_training"]["run_count"] == 4
+
+
+def test_networks_that_learn_slowly_get_four_times_what_the_probing_run_had(root, monkeypatch, capsys):
+    monkeypatch.setattr(new, "probe", lambda *given: ([0.3] * 15, 4.0))
+    folder(root / "birds", 3, 40)
+    assert new.write_new("birds", str(root / "birds"), 5, root=root) == 0
+    assert written(root, "birds")["02_grid_training"]["max_epochs"] == 60
+    assert "reached 30% training accuracy after 15 epochs" in capsys.readouterr().out
+
+
+def test_images_without_boxes_are_a_study_without_localization(root, capsys):
+    folder(root / "boxless", 2, 12, boxes=False)
+    assert new.write_new("boxless", str(root / "boxless"), 60, root=root) == 0
+    found = written(root, "boxless")
+    assert list(found) == ["common", "01_data_subset", "02_grid_training", "04_baselines", "08_unlabelled_images"]
+    assert found["01_data_subset"]["data_source"] == "class_folders"
+    assert found["04_baselines"]["families"] == ["prediction", "norms", "flatness", "perturbation"]
+    assert "no boxes: nothing is said of where the networks look" in capsys.readouterr().out
+    assert measure_faults(load_study("boxless", root=root)) == []
+
+
+def test_a_probing_run_ends_when_the_network_has_learnt_or_the_time_is_over(tmp_path):
+    threads = torch.get_num_threads()
+    subset = {"data_source": "synthetic", "class_ids": ["synthetic_disc", "synthetic_bars"], "image_size": 16}
+    subset |= {"images_per_class": 8, "test_images_per_class": 2}
+    recipe = RunConfig("resnet18", 8, 0.01, "sgd", 0.0, False, False, "unknown", stem="small", width=0.0625)
+    accuracies, seconds = new.probe(subset, recipe, tmp_path, "cpu", 0.0)
+    assert len(accuracies) == 1 and 0 <= accuracies[0] <= 1 and seconds > 0
+    accuracies, _ = new.probe(subset, recipe, tmp_path, "cpu", 30.0)
+    torch.set_num_threads(threads)
+    assert all(value < 0.9 for value in accuracies[:-1]) and (accuracies[-1] >= 0.9 or len(accuracies) > 1)
 
 
 def test_a_zip_with_classes_to_spare_pretrains_on_them(root):
@@ -100,7 +139,7 @@ def test_one_bad_image_and_names_that_look_like_numbers_stop_no_study(root, caps
 
 def test_what_cannot_be_a_study_is_told_and_nothing_is_written(root, capsys):
     folder(root / "birds", 2, 12)
-    folder(root / "boxless", 2, 12, boxes=False)
+    folder(root / "few", 2, 9)
     (root / "empty").mkdir()
     (root / "params/there.yaml").write_text("mine")
     (root / "text.zip").write_text("no zip")
@@ -109,8 +148,8 @@ def test_what_cannot_be_a_study_is_told_and_nothing_is_written(root, capsys):
         ("../out", "birds", 60, "study is '../out'"),
         ("new", "nowhere", 60, "nowhere does not exist"),
         ("new", "text.zip", 60, "is neither a folder nor a .zip"),
-        ("new", "empty", 60, "has no 2 classes of 10 training images"),
-        ("new", "boxless", 60, "has no 2 classes of 10 training images with boxes"),
+        ("new", "empty", 60, "no class was found"),
+        ("new", "few", 60, "has no 2 classes of 10 training images with boxes"),
         ("new", "birds", 0, "--minutes above 0"),
         ("new", "birds", float("nan"), "--minutes above 0"),
     ):

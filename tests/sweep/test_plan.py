@@ -45,5 +45,5 @@ def test_a_step_is_timed_on_the_network_itself_and_a_study_without_a_grid_is_ref
     train, evaluate, weights = plan.time_step(run, 6, 16, "cpu")
     torch.set_num_threads(threads)
     assert train > evaluate > 0 and weights > 10**5
-    assert plan.print_plan(load_study("kappa_tiny100", ["precision=float32"])) == 2
+    assert plan.print_plan(load_study("kappa_tiny100")) == 2
     assert "kappa_tiny100 has no plan" in capsys.readouterr().out

@@ -5,14 +5,16 @@ import random
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 import yaml
 
-from helpers.files import PROJECT_ROOT, write_json
-from helpers.kappa import networks, probe
+from helpers.files import PROJECT_ROOT, read_json, write_json
+from helpers.kappa import probing
 from helpers.parameters import StudyError, declared
-from helpers.sweep import plan, relations
+from helpers.sweep import execute, plan, relations
 from helpers.sweep.relations import relation_faults
 from helpers.sweep.study import CheckedStudy, Execution, digest_of, load_study, machine_faults, measure_faults
 from helpers.training import config
@@ -60,6 +62,8 @@ def test_every_declared_parameter_has_a_value_and_what_is_nearer_wins(project):
     assert (study.work, study.reports) == (project.root / "work/mine", project.root / "reports/mine")
     assert project({"notebooks": EACH}).executions[2].after == ("02_two",)
     assert project({"notebooks": {"01_one": {}, "04_four": {}}}).executions[1].after == ("01_one",)  # the nearest before the one it reads
+    demo = load_study("demo").executions
+    assert [item.notebook[:2] for item in demo] == ["01", "02", "03", "04", "08", "05", "06"] and demo[4].after == ("04_baselines",)
 
 
 def test_all_faults_are_told_at_once_with_the_nearest_names(project):
@@ -265,9 +269,10 @@ def test_the_steps_of_unseen_classes_that_can_be_had_are_those_of_the_probe():
     given = DEMO | UNSEEN | {"unseen_class_ids": ["synthetic_ring", "synthetic_star"]}
     assert relation_faults(given | {"unseen_fractions": [0.0, 0.333, 0.5]}) == []
     (found,) = relation_faults(given | {"unseen_fractions": [0.4]})
-    with pytest.raises(ValueError, match=r"possible are (.*)$") as caught:
-        probe.class_steps([*given["class_ids"], *given["unseen_class_ids"]], 2, [0.4])
-    assert found == f"unseen_fractions has 0.4; {str(caught.value).partition('; ')[2]}"
+    with pytest.raises(ValueError, match="can have") as caught:
+        every = [*given["class_ids"], *given["unseen_class_ids"]]
+        probing.class_steps(SimpleNamespace(classes=pd.DataFrame({"class_id": every})), every, 2, [0.4])
+    assert found.partition("possible are ")[2] == str(caught.value).partition("can have ")[2]
 
 
 def test_rendered_classes_and_axes_are_those_of_the_modules_that_take_them():
@@ -302,7 +307,14 @@ def test_a_study_with_an_odd_value_is_refused_by_its_name_or_taken_by_the_module
     json.dumps(values, allow_nan=False)
     if len(values["learning_rates"]) < 50:
         plan.planned_runs(values)
-    networks.check_asked(values["kappa_families"], values["kappa_weights"], 6, 6)
+
+
+def test_a_notebook_that_is_split_into_shares_marks_where_it_sums_up():
+    for stem, names in NOTEBOOKS.items():
+        cells = read_json(PROJECT_ROOT / f"notebooks/{stem}.ipynb")["cells"]
+        closing = [index for index, cell in enumerate(cells) if execute.CLOSING in cell["metadata"].get("tags", [])]
+        uses = [index for index, cell in enumerate(cells) if cell["cell_type"] == "code" and "train_missing(" in "".join(cell["source"])]
+        assert ("shard" in names) == bool(closing) and all(index < closing[0] for index in uses), stem
 
 
 def test_the_tiny_study_passes_the_check(tmp_path):
