@@ -11,7 +11,6 @@ from helpers.data import layouts, sources
 from tests.conftest import LAYOUTS, ilsvrc, jpeg, tiny_imagenet, voc, voc_folder
 from tests.data.conftest import cifar10, cifar100, class_folders, coco, coco_source, csv_source, kinds, written, yolo_source
 
-
 MADE = {
     **{name: (make(), True) for name, make in LAYOUTS.items()},
     "class_folders": (class_folders("train/") | class_folders("val/"), False),
