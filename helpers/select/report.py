@@ -81,7 +81,9 @@ def rests_on(found: Scored, study: Calibration) -> str:
     left_out = "a kind" if kinds > 1 else "a configuration"
     known = f"{count(len(study.models), 'network')} of {count(kinds, 'kind')} of training in {study.study}"
     measures = "".join(f", {titles[name]}" for name in by.chosen)
-    text = f"Predicted from training accuracy, training loss{measures}, as {known} show it; {left_out} that it has not seen is missed by {points(error)} on average, and {by.level:.0%} of its errors are at most {points(by.half)}."
+    text = f"Predicted from training accuracy, training loss{measures}, as {known} show it"
+    text += f"; {left_out} that it has not seen is missed by {points(error)} on average"
+    text += f", and {by.level:.0%} of its errors are at most {points(by.half)}."
     return text + (f" The study's tables have no {' and no '.join(study.lacking)}, which may predict better." if study.lacking else "")
 
 
