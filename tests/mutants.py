@@ -25,7 +25,293 @@ class Mutant(NamedTuple):
     tests: str
 
 
-MUTANTS: list[Mutant] = []
+MUTANTS: list[Mutant] = [
+    Mutant(
+        "helpers/statistics/prediction.py",
+        "_ridge(columns[:, ~outside], gap[~outside], columns[:, outside])",
+        "_ridge(columns, gap, columns[:, outside])",
+        "tests/statistics/test_prediction.py",
+    ),
+    Mutant(
+        "helpers/statistics/prediction.py",
+        "100 * np.abs(gap[outside] - predicted) / len(folds)",
+        "100 * np.abs(gap[outside] - predicted)",
+        "tests/statistics/test_prediction.py",
+    ),
+    Mutant(
+        "helpers/statistics/prediction.py",
+        "random.permutation(np.arange(len(names)) % count)[codes]",
+        "random.permutation(np.arange(len(codes)) % count)",
+        "tests/statistics/test_prediction.py",
+    ),
+    Mutant(
+        "helpers/statistics/prediction.py",
+        "dealt_folds(groups, seed=draws.seed)",
+        "dealt_folds(groups)",
+        "tests/statistics/test_prediction.py",
+    ),
+    Mutant(
+        "helpers/statistics/prediction.py",
+        "sign_flip_p(without - beside, groups, seed=draws.seed)",
+        'sign_flip_p(without - beside, draws.models["cell"], seed=draws.seed)',
+        "tests/statistics/test_prediction.py",
+    ),
+    Mutant(
+        "helpers/statistics/prediction.py",
+        "(1 - 1 / len(y) - along**2 @ shrinkage)",
+        "(1 - along**2 @ shrinkage)",
+        "tests/statistics/test_prediction.py",
+    ),
+    Mutant(
+        "helpers/statistics/permutation.py",
+        "pd.factorize(np.asarray(configurations))[0], np.random.default_rng(seed)",
+        "pd.factorize(np.asarray(configurations))[0], np.random.default_rng()",
+        "tests/statistics/test_permutation.py",
+    ),
+    Mutant(
+        "helpers/statistics/permutation.py",
+        "alike = np.column_stack([groups[order[starts]], sizes])",
+        "alike = np.column_stack([0 * groups[order[starts]], sizes])",
+        "tests/statistics/test_permutation.py",
+    ),
+    Mutant(
+        "helpers/statistics/permutation.py",
+        "(1 + count) / (1 + np.isfinite(null).sum(0))",
+        "count / np.isfinite(null).sum(0)",
+        "tests/statistics/test_permutation.py",
+    ),
+    Mutant(
+        "helpers/statistics/permutation.py",
+        "np.maximum.accumulate(p[order] * np.arange(len(order), 0, -1))",
+        "p[order] * np.arange(len(order), 0, -1)",
+        "tests/statistics/test_permutation.py",
+    ),
+    Mutant(
+        "helpers/statistics/permutation.py",
+        'order = known[np.argsort(p[known], kind="stable")]',
+        "order = known",
+        "tests/statistics/test_permutation.py",
+    ),
+    Mutant(
+        "helpers/statistics/permutation.py",
+        "(null >= observed - 1e-9 * np.abs(observed))",
+        "(null > observed + 1e-9 * np.abs(observed))",
+        "tests/statistics/test_permutation.py",
+    ),
+    Mutant(
+        "helpers/statistics/permutation.py",
+        "signs @ sums >= sums.sum(0) - 1e-9",
+        "np.abs(signs @ sums) >= np.abs(sums.sum(0)) - 1e-9",
+        "tests/statistics/test_permutation.py",
+    ),
+    Mutant(
+        "helpers/statistics/draws.py",
+        'stream = TEST_IMAGES if name.partition("@")[0] == _TEST_ACCURACY else SCORING_IMAGES',
+        "stream = SCORING_IMAGES",
+        "tests/statistics/test_draws.py",
+    ),
+    Mutant(
+        "helpers/statistics/draws.py",
+        "to_numpy(dtype=float) - accuracy",
+        "to_numpy(dtype=float) + accuracy",
+        "tests/statistics/test_draws.py",
+    ),
+    Mutant("helpers/statistics/draws.py", "[(1 - level) / 2, (1 + level) / 2]", "[1 - level, level]", "tests/statistics/test_draws.py"),
+    Mutant(
+        "helpers/statistics/draws.py",
+        ">= FEWEST_CONFIGURATIONS\n    usable",
+        "> FEWEST_CONFIGURATIONS\n    usable",
+        "tests/statistics/test_draws.py",
+    ),
+    Mutant(
+        "helpers/statistics/draws.py",
+        "np.tanh(drawn - np.where(inside, drawn - fixed, 0)",
+        "np.tanh(drawn + np.where(inside, drawn - fixed, 0)",
+        "tests/statistics/test_draws.py",
+    ),
+    Mutant(
+        "helpers/statistics/draws.py",
+        'configuration_weights(self.models["cell"], self.draws, self.seed)',
+        "configuration_weights(self.models.index, self.draws, self.seed)",
+        "tests/statistics/test_draws.py",
+    ),
+    Mutant(
+        "helpers/statistics/draws.py",
+        "return _counts(np.random.default_rng([seed, _CONFIGURATIONS]), draws, len(names))[:, codes]",
+        "return _counts(np.random.default_rng(_CONFIGURATIONS), draws, len(names))[:, codes]",
+        "tests/statistics/test_draws.py",
+    ),
+    Mutant(
+        "helpers/statistics/primary.py",
+        'models["train_accuracy"] > PAPER_ACCURACY',
+        'models["train_accuracy"] >= PAPER_ACCURACY',
+        "tests/statistics/test_primary.py",
+    ),
+    Mutant(
+        "helpers/statistics/primary.py", 'models["label_noise"].eq(0)', 'models["label_noise"].ge(0)', "tests/statistics/test_primary.py"
+    ),
+    Mutant("helpers/statistics/primary.py", "1 - (1 - LEVEL) / looks", "1 - (1 - LEVEL) * looks", "tests/statistics/test_primary.py"),
+    Mutant(
+        "helpers/statistics/primary.py",
+        "draws.permutations(permutations, within)",
+        "draws.permutations(permutations)",
+        "tests/statistics/test_primary.py",
+    ),
+    Mutant("helpers/statistics/primary.py", "1 - within).reset_index", "within).reset_index", "tests/statistics/test_primary.py"),
+    Mutant(
+        "helpers/statistics/verdicts.py",
+        '.between(table["least"], table["most"])',
+        '.between(table["least"], table["most"], inclusive="neither")',
+        "tests/statistics/test_verdicts.py",
+    ),
+    Mutant(
+        "helpers/statistics/verdicts.py",
+        "np.sqrt(finite_mean((values - finite_mean(values)) ** 2) / (count - 1))",
+        "np.sqrt(finite_mean((values - finite_mean(values)) ** 2))",
+        "tests/statistics/test_verdicts.py",
+    ),
+    Mutant(
+        "helpers/statistics/verdicts.py",
+        "(high < published) if side > 0 else (low > published)",
+        "(high < published) if side < 0 else (low > published)",
+        "tests/statistics/test_verdicts.py",
+    ),
+    Mutant(
+        "helpers/statistics/verdicts.py",
+        "low >= -NEGLIGIBLE and high <= NEGLIGIBLE",
+        "low >= -NEGLIGIBLE or high <= NEGLIGIBLE",
+        "tests/statistics/test_verdicts.py",
+    ),
+    Mutant(
+        "helpers/statistics/verdicts.py",
+        'found.groupby("primary")["p"].transform(holm)',
+        'found["p"].transform(holm)',
+        "tests/statistics/test_verdicts.py",
+    ),
+    Mutant(
+        "helpers/statistics/verdicts.py",
+        "row.error_low > row.errs_at_most",
+        "row.error_high > row.errs_at_most",
+        "tests/statistics/test_verdicts.py",
+    ),
+    Mutant(
+        "helpers/statistics/verdicts.py",
+        "for table in (primary, ranking) if",
+        "for table in (ranking, primary) if",
+        "tests/statistics/test_verdicts.py",
+    ),
+    Mutant("helpers/statistics/claims.py", '!= claim["side"]:', '== claim["side"] == 0:', "tests/statistics/test_claims.py"),
+    Mutant("helpers/statistics/claims.py", "primary > MOST_PRIMARY", "primary > MOST_PRIMARY + 1", "tests/statistics/test_claims.py"),
+    Mutant(
+        "helpers/statistics/claims.py", "len(measures) > MOST_MEASURES", "len(measures) >= MOST_MEASURES", "tests/statistics/test_claims.py"
+    ),
+    Mutant("helpers/statistics/reliability.py", "2 * r / (1 + np.abs(r))", "r", "tests/statistics/test_reliability.py"),
+    Mutant("helpers/statistics/reliability.py", "(size - 1) * within", "size * within", "tests/statistics/test_reliability.py"),
+    Mutant(
+        "helpers/statistics/sign_error.py",
+        "total**2 >= MINIMUM_SAMPLE * squares",
+        "total**2 > 0 * squares",
+        "tests/statistics/test_sign_error.py",
+    ),
+    Mutant("helpers/statistics/sign_error.py", "np.fmax(worst[rows],", "np.fmin(worst[rows],", "tests/statistics/test_sign_error.py"),
+    Mutant("helpers/statistics/information.py", "np.fmin.reduce(", "np.fmax.reduce(", "tests/statistics/test_information.py"),
+    Mutant(
+        "helpers/statistics/tables.py",
+        'models["train_accuracy"] > threshold',
+        'models["train_accuracy"] >= threshold',
+        "tests/statistics/test_tables.py",
+    ),
+    Mutant("helpers/statistics/tables.py", "picked = (1 - sign * ", "picked = (1 + sign * ", "tests/statistics/test_tables.py"),
+    Mutant(
+        "helpers/statistics/tables.py",
+        "sign_errors(models, measures, axes, gaps, test_images=test_images, seed=draws.seed)\n    if",
+        "sign_errors(models, measures, axes, gaps[:1], test_images=test_images, seed=draws.seed)\n    if",
+        "tests/statistics/test_tables.py",
+    ),
+    Mutant(
+        "helpers/statistics/hyperparameters.py",
+        "granulated_kendall(models, names, axes)",
+        "granulated_kendall(models, names, axes[:1])",
+        "tests/statistics/test_hyperparameters.py",
+    ),
+    Mutant(
+        "helpers/statistics/ranking.py",
+        '"test_accuracy" if "test_accuracy" in question else "gap"',
+        '"gap"',
+        "tests/statistics/test_ranking.py",
+    ),
+    Mutant(
+        "helpers/statistics/ranking.py",
+        "permutation.p_values(size, away)",
+        "permutation.p_values(np.abs(found.value), np.abs(null))",
+        "tests/statistics/test_ranking.py",
+    ),
+]
+MUTANTS += [
+    Mutant(
+        "helpers/cams/chance.py",
+        "return scores[name] - scores[name + SHUFFLED]",
+        "return scores[name]",
+        "tests/measures/test_localization.py",
+    ),
+    Mutant("helpers/cams/chance.py", "argsort().unsqueeze(1) + 1 +", "argsort().unsqueeze(1) +", "tests/cams/test_chance.py"),
+    Mutant("helpers/cams/chance.py", "masks = values >= threshold", "masks = values > 1 - threshold", "tests/cams/test_chance.py"),
+    Mutant(
+        "helpers/cams/overlap.py",
+        "masks, rows, columns = values >= threshold,",
+        "masks, rows, columns = values > threshold,",
+        "tests/cams/test_overlap.py",
+    ),
+    Mutant(
+        "helpers/cams/maps.py", "squares / (2 * squares + total * cubes)", "squares / (squares + total * cubes)", "tests/cams/test_maps.py"
+    ),
+    Mutant("helpers/cams/maps.py", "shifted = maps - maps.amin((1, 2), keepdim=True)", "shifted = maps", "tests/cams/test_maps.py"),
+    Mutant("helpers/cams/detection.py", "np.maximum.accumulate(precision[:-1])", "precision[:-1]", "tests/cams/test_detection.py"),
+    Mutant(
+        "helpers/measures/reliance.py",
+        '(greyed_hits["control"] - greyed_hits["box"]).mean()',
+        '(greyed_hits["box"] - greyed_hits["control"]).mean()',
+        "tests/measures/test_reliance.py",
+    ),
+    Mutant("helpers/measures/prediction.py", "k = len(margins) // 10", "k = len(margins) // 5", "tests/measures/test_prediction.py"),
+    Mutant(
+        "helpers/measures/norms.py",
+        "2 * log(norms).sum() - 2 * log(margin)",
+        "2 * log(norms).sum() + 2 * log(margin)",
+        "tests/measures/test_norms.py",
+    ),
+    Mutant(
+        "helpers/measures/spectral.py",
+        "split.permute(0, 1, 2, 4, 6, 3, 5).flatten(2, 4)",
+        "split.permute(0, 1, 2, 4, 6, 3, 5)[:, :, :, 0, 0]",
+        "tests/measures/test_spectral.py",
+    ),
+    Mutant(
+        "helpers/measures/layers.py",
+        "(_copy(norm.running_var) + norm.eps).sqrt()",
+        "(_copy(norm.running_var) + norm.eps)",
+        "tests/measures/test_layers.py",
+    ),
+    Mutant("helpers/measures/noise.py", "torch.Generator().manual_seed(seed)", "torch.Generator()", "tests/measures/test_noise.py"),
+    Mutant(
+        "helpers/measures/sharpness.py",
+        "gradients[name].nan_to_num().sign()",
+        "-gradients[name].nan_to_num().sign()",
+        "tests/measures/test_sharpness.py",
+    ),
+    Mutant(
+        "helpers/measures/response.py",
+        "return float(2 * trapezoid(x - t, x))",
+        "return float(trapezoid(x - t, x))",
+        "tests/measures/test_response.py",
+    ),
+    Mutant(
+        "helpers/measures/unlabelled.py",
+        "(reached - round(accuracy * len(scores), 6)).abs().argmin()",
+        "(reached - round(accuracy * len(scores), 6)).argmin()",
+        "tests/measures/test_unlabelled.py",
+    ),
+]
 
 
 def fate(mutant: Mutant, project: Path) -> str:

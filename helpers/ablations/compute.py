@@ -1,7 +1,7 @@
 """The overlap of one network under every choice that could have been made otherwise: method, class, layer, threshold, size."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
@@ -47,9 +47,7 @@ class AblationSettings:
     images: int = 48  # the first images, for what needs gradients, noise or other image sizes; 0 takes all
     methods: tuple[str, ...] = SAMPLED_METHODS  # at the last stage, beside Grad-CAM and Layer-CAM
     layers: tuple[str, ...] = ()  # by name, see ``hooks.named_layer``; none takes the last layer of every stage
-    noise_samples: int = 4  # of Smooth Grad-CAM++
-    noise_std: float = 0.3  # of Smooth Grad-CAM++, in units of the network's input
-    channels: int = 16  # of Score-CAM
+    noise: Mapping[str, float] = field(default_factory=dict)  # noise_samples, noise_std and channels of ``maps.layer_maps``
     scales: tuple[float, ...] = (0.5, 2.0)  # image sizes, as multiples of the study's
     attributions: tuple[str, ...] = attribution.ATTRIBUTIONS  # by Captum
     steps: int = 16  # of integrated gradients
@@ -189,22 +187,22 @@ def closed_form_scores(given: Given, masks: Mapping[str, Tensor], settings: Abla
     found, size = closed_form(given), given.images.images.shape[-1]
     right, scores, corrected = found.predicted.cpu() == given.images.labels, [], []
     inside = {BOXES: overlap.box_masks(given.images.boxes, size), **masks}
-    annotations = {name: overlap.annotated(made.to(given.device)) for name, made in inside.items()}
     for (method, formula, used), maps in found.maps.items():
         keys = {"method": method, "formula": formula, "layer": found.stage.name, "class_used": used, "image_size": size}
         of_paper = (method, formula, used) == (*CLOSED_FORMS[0], PREDICTED)
-        for name in annotations if of_paper else [BOXES]:
-            scores.append(overlap_rows(maps, annotations[name], right, settings.thresholds, **keys, annotation=name))
+        for name in inside if of_paper else [BOXES]:
+            scores.append(overlap_rows(maps, inside[name], right, settings.thresholds, **keys, annotation=name))
         corrected.append(corrected_row(maps, given, settings.threshold, **keys, annotation=BOXES))
     return {"scores": pd.concat(scores, ignore_index=True), "corrected": pd.concat(corrected, ignore_index=True)}
 
 
-def overlap_rows(maps: Tensor, inside: overlap.CountedBoxes, right: Tensor, thresholds: Sequence[float], **keys: str | int) -> pd.DataFrame:
+def overlap_rows(maps: Tensor, inside: Tensor, right: Tensor, thresholds: Sequence[float], **keys: str | int) -> pd.DataFrame:
     """IoU averaged over all images, those classified right (N,) bool, and the others: ``KEYS``, n images and iou.
 
     One row per threshold and subset. An image without an annotation is in no mean nor in n; NaN for a subset without a defined image.
     """
-    found = overlap.overlaps(maps, inside, thresholds)[0].masked_fill(inside.pixels() == 0, torch.nan).cpu().double()
+    found = overlap.overlaps(maps, inside.to(maps.device), thresholds)[0].cpu().double()
+    found[:, ~inside.flatten(1).any(1)] = torch.nan
     tables = []
     for subset, chosen in ((ALL_IMAGES, torch.ones_like(right)), (RIGHT, right), (WRONG, ~right)):
         values = found[:, chosen]
@@ -232,7 +230,7 @@ def sampled_scores(given: Given, settings: AblationSettings) -> dict[str, pd.Dat
     """
     closed, size = closed_form(given), given.images.images.shape[-1]
     right = closed.predicted.cpu() == given.images.labels
-    boxes = overlap.annotated(overlap.box_masks(given.images.boxes, size).to(given.device))
+    boxes = overlap.box_masks(given.images.boxes, size)
     scores, corrected = [], []
     for keys, maps_of in _jobs(given, closed.stage, settings, size):
         batches = zip(given.batches(), closed.predicted.split(_BATCH), strict=True)
@@ -255,17 +253,16 @@ def nearest_form(maps: Tensor, closed: ClosedForm) -> tuple[str, float]:
 
 def _jobs(given: Given, stage: Stage, settings: AblationSettings, size: int) -> Iterator[tuple[dict[str, Any], Maps]]:
     """What is to be computed, with the keys of its rows."""
-    options = {"noise_samples": settings.noise_samples, "noise_std": settings.noise_std, "channels": settings.channels}
     keys = {"formula": CORRECT, "layer": stage.name, "class_used": PREDICTED, "annotation": BOXES, "image_size": size}
     for method in settings.methods:
         used = NO_CLASS if method == "eigen_cam" else PREDICTED
-        yield keys | {"method": method, "class_used": used}, partial(_by_gradient, given, stage.layer, method, options)
+        yield keys | {"method": method, "class_used": used}, partial(_by_gradient, given, stage.layer, method, settings.noise)
         if method in TORCHCAM_METHODS:
-            compatible = options | {"torchcam_compat": True}
+            compatible = {**settings.noise} | {"torchcam_compat": True}
             yield keys | {"method": method, "formula": TORCHCAM}, partial(_by_gradient, given, stage.layer, method, compatible)
     named = {name: hooks.named_layer(given.network, name) for name in settings.layers}
     for (name, layer), method in product((named or hooks.stage_layers(given.network, size)).items(), LAYER_METHODS):
-        yield keys | {"method": method, "layer": name}, partial(_by_gradient, given, layer, method, options)
+        yield keys | {"method": method, "layer": name}, partial(_by_gradient, given, layer, method, settings.noise)
     for side in dict.fromkeys(max(8, round(scale * size)) for scale in settings.scales):
         if side != size:
             yield keys | {"method": "grad_cam", "image_size": side}, partial(_at_size, given, stage, side)

@@ -54,14 +54,17 @@ def choices(table: pd.DataFrame, labels: Sequence[str]) -> str:
     ends = " to ".join(
         f"{with_interval(row['pearson_r'], row['ci_low'], row['ci_high'])} with {row['label']}" for row in (low, high)[: len(rows)]
     )
-    below, above = (rows["ci_high"] < 0).sum(), (rows["ci_low"] > 0).sum()
-    return f"r from {ends}. Of {count(len(rows), 'interval')} {below} lie below 0, where the paper expects them, and {above} above."
+    below, above, told = (rows["ci_high"] < 0).sum(), (rows["ci_low"] > 0).sum(), rows["ci_low"].notna().sum()
+    return f"r from {ends}. Of {count(int(told), 'interval')} {below} lie below 0, where the paper expects them, and {above} above."
 
 
 def same_maps(table: pd.DataFrame) -> str:
     """Which ways of table 6 give one map."""
     rows = pooled(table)
-    twins = [f"{way(row.method, row.formula)} is {row.same_map_as}" for row in rows[rows["same_map_as"] != ""].itertuples()]
+    twins = [
+        f"{way(row.method, row.formula)} is {way(*row.same_map_as.rstrip(')').split(' ('))}"
+        for row in rows[rows["same_map_as"] != ""].itertuples()
+    ]
     return f"One map under two names: {'; '.join(twins)}." if twins else "No two ways give the same map."
 
 
@@ -119,9 +122,9 @@ def held_fixed(table: pd.DataFrame, titles: Mapping[str, str], measures: Sequenc
     return f"r with the gap, pooled. {'; '.join(parts)}." if parts else "No measure is held against the hyperparameters."
 
 
-def wrong_labels(moved: pd.DataFrame, titles: Mapping[str, str]) -> str:
+def wrong_labels(moved: pd.DataFrame, measures: Sequence[str]) -> str:
     """What wrong labels do to the gap in pairs that differ in nothing else, and how many measures move as promised; see ``shifts``."""
-    own = moved[moved["measure"].isin(titles) & (moved["n"] > 0)]
+    own = moved[moved["measure"].isin(measures) & (moved["n"] > 0)]
     if not len(own):
         return "No two models of this study differ in their labels alone, so what wrong labels do to a measure is not tested here."
     gaps = [f"{percent(float(row.level))} wrong: {points(row.change)}" for row in moved[moved["measure"] == "gap"].itertuples()]

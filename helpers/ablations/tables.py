@@ -6,8 +6,10 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from helpers.ablations.attributions import COSTS
 from helpers.ablations.compute import (
     ALL_IMAGES,
+    ATTRIBUTED,
     BOXES,
     CLOSED,
     CLOSED_FORMS,
@@ -22,8 +24,9 @@ from helpers.ablations.compute import (
 from helpers.cams import chance
 from helpers.scoring.store import Kept
 from helpers.statistics.correlations import finite_mean, kendall
-from helpers.statistics.draws import Draws
+from helpers.statistics.draws import Draws, percentile_interval
 from helpers.statistics.published import published_table
+from helpers.statistics.reliability import reliability
 from helpers.statistics.tables import TOTAL
 from helpers.statistics.verdicts import NEGLIGIBLE
 
@@ -201,6 +204,35 @@ def by_image_size(draws: Draws, scores: pd.DataFrame, threshold: float) -> pd.Da
     last = scores.loc[scores["part"] == CLOSED, "layer"].unique()
     chosen = of_grad_cam(scores, part=SAMPLED, threshold=threshold, subset=ALL_IMAGES)
     return correlations(draws, chosen[chosen["layer"].isin(last)].sort_values("image_size", kind="stable"), ["image_size"])
+
+
+def attributions_compared(draws: Draws, kept: Kept) -> pd.DataFrame:
+    """How each score of each attribution goes with the gap, beside that of Grad-CAM on the same images.
+
+    One row per score (measure) and method: images, n (models), mean, reliability (split half over the images), pearson_r, ci_low, ci_high,
+    kendall_tau, minus_cam (r less that of Grad-CAM) with minus_cam_low and minus_cam_high, paired; seconds, forward_passes and
+    backward_passes per image, and reason where it is undefined for some model. ``draws`` has the models of ``kept``, in its order.
+    """
+    rows, values, costs = [], kept.stacked(ATTRIBUTED), kept.table(ATTRIBUTED, "costs")
+    means = {name: np.nanmean(single, axis=1, where=np.isfinite(single)) for name, single in values.items()}
+    test = {name: single for name, single in draws.images.items() if name == "test_accuracy"}
+    own = Draws(draws.models.assign(**means), test | values, draws=draws.draws, seed=draws.seed)
+    methods = costs["method"].unique()
+    for measure in chance.LESS_CHANCE:
+        names = [f"{measure}, {method}" for method in methods]
+        found, r = own.correlations(names, tau=False), own.estimate(names)
+        less = percentile_interval(r.drawn - r.drawn[:, :1], r.configurations)
+        found = found.assign(kendall_tau=kendall(own.models[names].to_numpy(dtype=float), own.models["gap"].to_numpy(dtype=float)))
+        found = found.assign(minus_cam=r.value - r.value[0], minus_cam_low=less[0], minus_cam_high=less[1])
+        known = [values[name][np.isfinite(means[name])] for name in names]
+        halves = [reliability(part) if part.shape[1] > 1 else np.nan for part in known]
+        images = [part.shape[1] for part in known]
+        found = found.assign(measure=measure, method=methods, images=images, mean=own.models[names].mean().to_numpy(), reliability=halves)
+        rows.append(found)
+    per_method = costs.groupby("method")[COSTS].median().join(costs.groupby("method")["reason"].max())
+    shown = ["measure", "method", "images", "n", "mean", "reliability", "pearson_r", "ci_low", "ci_high", "kendall_tau"]
+    shown += ["minus_cam", "minus_cam_low", "minus_cam_high"]
+    return pd.concat(rows, ignore_index=True)[shown].merge(per_method, left_on="method", right_index=True)
 
 
 def tells(low: float, high: float) -> str:

@@ -2,7 +2,7 @@
 
 import ast
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ DEFAULT_STUDY = "compact20"  # that calibrates where none is named
 # Accuracies on changed training images: in [0, 1] for any network and any images, as a test accuracy is, and read without boxes. The mean
 # of a response curve asks what accuracy under augmentation asks, and predicts no better.
 CANDIDATES = ("mixup_accuracy", "accuracy_under_augmentation")
-_REMEDY = "take it from the repository again, or run the study again"
 
 
 @dataclass(frozen=True)
@@ -28,9 +27,10 @@ class Calibration:
     """The models of a study, one a run at its stop on right labels, and how they were scored."""
 
     study: str
-    models: pd.DataFrame  # the catalogue's columns, log_train_loss, and a column per candidate
+    models: pd.DataFrame  # the catalogue's columns, kind, log_train_loss, and a column per candidate
     candidates: tuple[str, ...]  # columns of measures, finite for all models and not the same for all
-    parameters: Mapping[str, Any]  # of the study's notebooks
+    parameters: Mapping[str, Any]  # of the study's notebooks, and classes, their number
+    settings: MeasureSettings  # that decided the values of its measures
 
     @property
     def images(self) -> int:
@@ -38,15 +38,16 @@ class Calibration:
         return int(self.parameters.get("scored_images", 0))
 
     @property
-    def classes(self) -> int:
-        """Number of classes; 0 where the study does not say."""
-        return int(self.parameters.get("classes", 0))
+    def lacking(self) -> list[str]:
+        """Titles of measures among ``CANDIDATES`` that the study has not scored."""
+        listing = registry.columns()
+        there = set(listing.loc[listing["column"].isin(self.candidates), "measure"])
+        return [listing.set_index("measure")["title"][[name]].iloc[0] for name in CANDIDATES if name not in there]
 
-    @property
-    def settings(self) -> MeasureSettings:
-        """Everything that decided the values of its measures."""
-        names = {item.name for item in fields(MeasureSettings)} & set(self.parameters) - {"seed", "precision"}  # these two are of training
-        return MeasureSettings(**{name: self.parameters[name] for name in names}, seed=int(self.parameters.get("analysis_seed", 0)))
+    def without(self, run_ids: Sequence[str]) -> "Calibration":
+        """The same without the configurations of some runs, so that no checkpoint is judged by itself."""
+        cells = self.models.loc[self.models["run_id"].isin(run_ids), "cell"]
+        return replace(self, models=self.models[~self.models["cell"].isin(cells)].reset_index(drop=True))
 
 
 def studies(reports: Path) -> list[str]:
@@ -67,35 +68,31 @@ def read(reports: Path, study: str) -> Calibration:
     """The scored models of a study, from the tables of its report, so that a fresh clone needs no training.
 
     Raises:
-        FileNotFoundError: the study has no such tables; the message names the studies that have.
-        ValueError: they are damaged.
+        FileNotFoundError: the study has no such tables; ValueError: they are damaged.
     """
     folder = inside(reports, study)
     if not all((folder / "tables" / name).is_file() for name in ("catalogue.csv", "scores.parquet")):
-        there = ", ".join(studies(reports)) or "none"
+        known = ", ".join(studies(reports)) or "none"
         raise FileNotFoundError(
-            f"the study {study!r} has no catalogue.csv and scores.parquet in {folder / 'tables'}; studies that have: {there}"
+            f"the study {study!r} has no catalogue.csv and scores.parquet in {folder}/tables; studies that have: {known}"
         )
     try:
-        every = scored_models(folder)
-        listing = registry.columns()
-        offered = listing.loc[listing["measure"].isin(CANDIDATES), "column"]
-        models = every[every["snapshot"].eq("stop") & every["label_noise"].eq(0) & every["left_out"].eq("") & every["gap"].notna()]
-        models = models.reset_index(drop=True)
-        if twice := int(models["model_id"].duplicated().sum()):
-            raise ValueError(f"{twice} models stand twice")
-        return Calibration(study, models, _varying(models, offered), _parameters(folder))
-    except Exception as fault:  # readers of damaged files raise nearly every kind; one with a number is of the disk
-        if isinstance(fault, OSError) and fault.errno:
-            raise
+        every, parameters = scored_models(folder), _parameters(folder)
+    except (ValueError, KeyError, TypeError, AttributeError) as fault:  # what readers of damaged files raise
         told = f"{type(fault).__name__}: {' '.join(str(fault).split())}"
-        raise ValueError(f"the report {folder} has a damaged table or story ({told}); {_REMEDY}") from fault
+        raise ValueError(f"a table of {folder} is damaged ({told}); take it from the repository again, or run the study again") from fault
+    models = every[every["snapshot"].eq("stop") & every["label_noise"].eq(0) & every["left_out"].eq("") & every["gap"].notna()]
+    listing = registry.columns()
+    offered = listing.loc[listing["measure"].isin(CANDIDATES), "column"]
+    names = {item.name for item in fields(MeasureSettings)} & set(parameters) - {"seed", "precision"}  # these two are of training
+    settings = MeasureSettings(**{name: parameters[name] for name in names}, seed=int(parameters.get("analysis_seed", 0)))
+    return Calibration(study, models.reset_index(drop=True), _varying(models, offered), parameters, settings)
 
 
 def scored_models(folder: Path) -> pd.DataFrame:
     """All models of a report with kind, log_train_loss, and every measure that was scored; snapshots and wrong labels among them."""
     catalogue = pd.read_csv(folder / "tables/catalogue.csv").fillna({"weights": "", "left_out": ""})
-    if "kind" not in catalogue:
+    if "kind" not in catalogue:  # a report made before catalogues named it
         catalogue = catalogue.assign(kind=[kind_name(config_from(row)) for row in catalogue.to_dict("records")])
     return with_fit(with_measures(catalogue, pd.read_parquet(folder / "tables/scores.parquet")))
 
@@ -112,9 +109,8 @@ def targets(reports: Path, calibration: Calibration) -> tuple[pd.DataFrame, tupl
     facts = calibration.models[["model_id", "kind", "cell", *FIT]]
     scores = pd.read_csv(path)
     models = facts.merge(scores[["model_id", *scores.columns.difference(facts.columns)]], on="model_id")
-    offered = [item.column() for item in registry.of_families(["unlabelled"])]
     models = models.dropna(subset="test_accuracy").reset_index(drop=True)
-    return models, _varying(models, offered)
+    return models, _varying(models, [item.column() for item in registry.of_families(["unlabelled"])])
 
 
 def _varying(models: pd.DataFrame, columns: Sequence[str]) -> tuple[str, ...]:

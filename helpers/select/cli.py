@@ -3,29 +3,28 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
-DESCRIPTION = """Predict the test accuracy of checkpoints from their training images, as a study of this repository shows how, with an interval.
-Nothing is trained, no test image is needed, and no code from a checkpoint is run."""
+DESCRIPTION = (
+    "Predict the test accuracy of checkpoints from their training images, as a study of this repository shows how, with an interval. \
+Nothing is trained, no test image is needed, and no code from a checkpoint is run."
+)
 
 
 def parser() -> argparse.ArgumentParser:
     """Describe the command line."""
     made = argparse.ArgumentParser(prog="python -m helpers.select", description=DESCRIPTION)
-    made.add_argument(
-        "checkpoints", type=Path, help="folder of .safetensors, .pt, .pth, .ckpt or .bin files with state dicts, or one such file"
-    )
-    made.add_argument("images", type=Path, help="folder or .zip of the training images, a folder per class")
-    made.add_argument("--labelled", type=Path, help="folder or .zip of held-out images, a folder per class; 50 or more help much")
+    made.add_argument("checkpoints", type=Path, help="folder of .safetensors, .pt, .pth, .ckpt or .bin files, or one such file")
+    made.add_argument("images", type=Path, help="folder or .zip of the training images, such as a folder per class")
+    made.add_argument("--labelled", type=Path, help="folder or .zip of held-out images with labels; 50 or more help much")
     made.add_argument("--target", type=Path, help="folder or .zip of images without labels of where the networks will work")
     made.add_argument("--architecture", default="auto", help="torchvision's name, timm:NAME or module:function; auto tells ResNets apart")
-    made.add_argument("--classes", type=Path, help="text file with the name of a class folder per line, in the order of the outputs")
+    made.add_argument("--classes", type=Path, help="text file with the name of a class per line, in the order of the outputs")
     made.add_argument("--image-size", type=int, default=0, help="side of the square images, pixels; 0: that of the files, 224 at most")
     made.add_argument("--images-used", type=int, default=0, help="training images to take; 0: as many as the study (fewer are less sure)")
     made.add_argument("--mean", type=float, nargs=3, default=[0.485, 0.456, 0.406], help="of the normalisation in training, RGB in [0, 1]")
     made.add_argument("--std", type=float, nargs=3, default=[0.229, 0.224, 0.225], help="of the normalisation in training")
-    made.add_argument("--study", default="", help="study under --reports that calibrates")
+    made.add_argument("--study", default="", help="study under --reports that calibrates; none: compact20")
     made.add_argument("--reports", default="reports", help="folder of the studies' reports, relative to the project's root")
     made.add_argument("--device", default="auto", help="cpu, cuda or auto")
     made.add_argument("--jobs", type=int, default=0, help="checkpoints scored side by side; 0: one per core, or one on a GPU")
@@ -52,14 +51,17 @@ def _judge(given: argparse.Namespace) -> int:
     from helpers.select.judging import NOT_READ
     from helpers.training.pool import choose_device
 
-    reports, out = from_root(given.reports), given.out.absolute()
+    out = given.out.absolute()
     out.mkdir(parents=True, exist_ok=True)  # before the work, so that nothing is computed that cannot be written
     classes = given.classes.read_text(encoding="utf-8-sig").split("\n") if given.classes else []
-    of_user = partial(case.of_files, given.checkpoints.absolute(), given.images.absolute(), reports=reports, work=out)
-    found = of_user(
+    found = case.of_files(
+        given.checkpoints.absolute(),
+        given.images.absolute(),
+        reports=from_root(given.reports),
+        work=out,
         study=given.study,
-        labelled=given.labelled,
-        target=given.target,
+        labelled=given.labelled and given.labelled.absolute(),
+        target=given.target and given.target.absolute(),
         architecture=given.architecture,
         class_names=[line.strip() for line in classes if line.strip()],
         size=given.image_size,
@@ -68,15 +70,14 @@ def _judge(given: argparse.Namespace) -> int:
         device=choose_device(given.device),
         jobs=given.jobs,
     )
-    sentences = case.sentences(found)
-    tables = {"verdicts": found.verdicts, "scores": found.scores} | ({"target": found.target} if found.target is not None else {})
-    for name, table in tables.items():
-        with complete_or_absent(out / f"{name}.csv") as temporary:
-            table.to_csv(temporary, index=False, errors="backslashreplace")
+    for name in ("verdicts", "scores", "target"):
+        if (table := getattr(found, name)) is not None:
+            with complete_or_absent(out / f"{name}.csv") as temporary:
+                table.to_csv(temporary, index=False, errors="backslashreplace")
     with complete_or_absent(out / "README.md") as temporary:
-        temporary.write_text("\n\n".join(sentences) + "\n", encoding="utf-8", errors="backslashreplace")
-    report.write_cards(out / "cards", found.verdicts, found.facts, found.images, found.basis)
-    print("\n".join(sentences))
+        temporary.write_text("\n\n".join(found.sentences) + "\n", encoding="utf-8", errors="backslashreplace")
+    report.write_cards(out / "cards", found.verdicts, found.facts.set_index("checkpoint")["model_id"], found.basis)
+    print("\n".join(found.sentences))
     shown = found.verdicts[found.verdicts["verdict"].ne(NOT_READ)]
     print(f"\n{report.printed(shown)}\n\nTables and cards are in {given.out}." if len(shown) else "")
-    return 0 if found.verdicts["accuracy"].notna().any() or found.verdicts["rank"].notna().any() else 1
+    return 0 if found.verdicts[["accuracy", "rank"]].notna().any(axis=None) else 1

@@ -8,15 +8,14 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torchvision
 from torch import Tensor, nn
 
-from helpers.networks.portable import form_in, header_of
 from helpers.networks.resnet import sample_first
-from helpers.networks.weights import check_numbers, read_state
+from helpers.networks.weights import check_numbers, form_in, read_state
 from helpers.scoring.models import Model
 
 ENDINGS = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
@@ -24,7 +23,7 @@ AUTO = "auto"
 # What a guess tries: the names and shapes of a state dict tell these apart.
 RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "wide_resnet50_2", "wide_resnet101_2", "resnext50_32x4d")
 Builder = Callable[[int], nn.Module]  # number of classes -> untrained network
-_BEGINNINGS = (b"PK\x03\x04", b"\x80")  # of what torch.save writes, now and before its version 1.6
+Shapes = Mapping[str, tuple[int, ...]]  # of tensors, by their names
 
 
 class Loaded(NamedTuple):
@@ -57,13 +56,13 @@ def shown(name: str) -> str:
 
 
 def model(path: Path, name: str, architecture: str, normalise: "partial[Tensor]") -> Model:
-    """A checkpoint as a model that measures can be computed of; its id names all that decides what it says, so that what is kept fits it."""
-    digest = hashlib.blake2b(f"{architecture} {normalise.args}".encode(), digest_size=6)
+    """A checkpoint as a model that measures can be computed of; its id names all that decides its values. ``facts``: checkpoint, bytes."""
     with path.open("rb") as file:
-        while chunk := file.read(2**20):
-            digest.update(chunk)
+        content = hashlib.file_digest(file, "sha256").hexdigest()
+    digest = hashlib.blake2b(f"{architecture} {normalise.args} {content}".encode(), digest_size=6).hexdigest()
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[-60:]
-    return Model(f"{plain}-{digest.hexdigest()}", partial(network_of, path, architecture), facts={"checkpoint": name}, normalise=normalise)
+    facts = {"checkpoint": name, "bytes": content}
+    return Model(f"{plain}-{digest}", partial(network_of, path, architecture), facts=facts, normalise=normalise)
 
 
 def network_of(path: Path, architecture: str, device: torch.device | str = "cpu") -> nn.Module:
@@ -82,25 +81,23 @@ def load_checkpoint(path: Path, architecture: str = AUTO) -> Loaded:
     Raises:
         ValueError: in one sentence: the file is no checkpoint, would need code to be run, is damaged, or does not fit.
     """
-    _check_beginning(path)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         state = read_state(path)
     notes = tuple(str(warning.message) for warning in caught if issubclass(warning.category, UserWarning))
     form = form_in(path) if architecture == AUTO else None
-    name = form.architecture if form else architecture if architecture != AUTO else guess(state, path.name)
+    name = form.architecture if form else guess(state) if architecture == AUTO else architecture
     builder = form.network if form else builder_of(name)
     state = _of_network(state, set(_shapes(builder, 2)))
     classes = class_count(builder, state, name)
     if classes < 2:
-        raise ValueError(f"{path.name} has {classes} outputs, and a classifier needs at least 2")
+        raise ValueError(f"it has {classes} outputs, and a classifier needs at least 2")
     shapes = _shapes(builder, classes)  # before anything is built, which a file could ask to be of any size
     absent = [key for key in shapes if key not in state and not key.endswith("num_batches_tracked")]
-    wrong = absent + [key for key, value in state.items() if shapes.get(key) != tuple(value.shape)]
-    if wrong:
+    if wrong := absent + [key for key, value in state.items() if shapes.get(key) != tuple(value.shape)]:
         raise ValueError(
-            f"{path.name} does not fit {name} with {classes} outputs: {len(wrong)} tensors are missing, unknown or of another shape, "
-            f"first {', '.join(wrong[:3])}; name the architecture that it was trained with"
+            f"it does not fit {name} with {classes} outputs: {len(wrong)} tensors are missing, unknown or of another shape, first "
+            f"{', '.join(wrong[:3])}; name the architecture that it was trained with"
         )
     network = builder(classes)
     check_numbers(state, network.state_dict(), path.name)
@@ -108,32 +105,11 @@ def load_checkpoint(path: Path, architecture: str = AUTO) -> Loaded:
     return Loaded(sample_first(network).to(memory_format=torch.channels_last).eval(), classes, notes)
 
 
-def _check_beginning(path: Path) -> None:
-    """Refuse what no program writes as a checkpoint, by what it is."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        head = file.read(4096)
-    if head.startswith(_BEGINNINGS) or head[8:9] == b"{":
-        return
-    try:
-        kind = "text" if all(sign.isprintable() or sign.isspace() for sign in head.decode()) else "data"
-    except UnicodeDecodeError:
-        kind = "data"
-    raise ValueError(f"{size:,} bytes of {kind} are no checkpoint" if size else "an empty file is no checkpoint")
-
-
 def _of_network(state: Mapping[str, Tensor], names: set[str]) -> dict[str, Tensor]:
-    """The part of a state dict that is of the network, where a training program keeps it beside others, as Lightning does: "model.fc.weight"."""
-    fits = {"": sum(name in names for name in state)}
-    for prefix in {name.partition(".")[0] + "." for name in state}:
-        fits[prefix] = sum(name.removeprefix(prefix) in names for name in state if name.startswith(prefix))
-    best = max(fits, key=lambda prefix: (fits[prefix], prefix == ""))
+    """The part of a state dict that is of the network, where a training program keeps it beside others, as Lightning does."""
+    prefixes = ["", *dict.fromkeys(name.partition(".")[0] + "." for name in state)]
+    best = max(prefixes, key=lambda prefix: sum(name.startswith(prefix) and name.removeprefix(prefix) in names for name in state))
     return {name.removeprefix(best): value for name, value in state.items() if name.startswith(best)}
-
-
-def header(path: Path) -> dict[str, str]:
-    """What the checkpoint of a report says of itself: hyperparameters, data, classes; empty for other files."""
-    return header_of(path) if path.suffix.lower() == ".safetensors" else {}
 
 
 @lru_cache
@@ -149,37 +125,26 @@ def builder_of(architecture: str) -> Builder:
     """
     kind, colon, name = architecture.partition(":")
     if colon:
-        return _timm(name) if kind == "timm" else _own(kind, name)
+        return _of_timm(name) if kind == "timm" else _of_user(kind, name)
     if architecture not in torchvision.models.list_models(module=torchvision.models):
         raise ValueError(
             f"architecture {architecture!r} is unknown; name one of torchvision's classifiers (such as {', '.join(RESNETS[:3])}), "
             "timm:NAME, or module:function"
         )
-    return partial(_torchvision, architecture)
+    return lambda classes: torchvision.models.get_model(architecture, weights=None, num_classes=classes)
 
 
-def _torchvision(name: str, classes: int) -> nn.Module:
-    extra = {"aux_logits": False, "init_weights": False} if name in ("googlenet", "inception_v3") else {}
-    return torchvision.models.get_model(name, weights=None, num_classes=classes, **extra)
-
-
-def _timm(name: str) -> Builder:
+def _of_timm(name: str) -> Builder:
     try:
         import timm
     except ImportError as fault:
         raise ValueError(f"architecture 'timm:{name}' needs timm, which is not installed: pip install timm") from fault
     if not timm.is_model(name):
         raise ValueError(f"timm {timm.__version__} has no architecture {name!r}; it has {', '.join(timm.list_models(f'{name[:6]}*')[:5])}")
-    return partial(_timm_model, name)
+    return lambda classes: timm.create_model(name, pretrained=False, num_classes=classes)
 
 
-def _timm_model(name: str, classes: int) -> nn.Module:
-    import timm
-
-    return timm.create_model(name, pretrained=False, num_classes=classes)
-
-
-def _own(module: str, name: str) -> Builder:
+def _of_user(module: str, name: str) -> Builder:
     try:
         function = getattr(importlib.import_module(module), name)
         asked = inspect.signature(function).parameters.values()
@@ -187,81 +152,63 @@ def _own(module: str, name: str) -> Builder:
         told = f"{type(fault).__name__}: {fault}"
         raise ValueError(f"architecture '{module}:{name}' cannot be imported ({told}); put the module where python finds it") from fault
     takes = any(item.default is item.empty and item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD) for item in asked)
-    return partial(_made, f"{module}:{name}", function, takes)
 
+    def build(classes: int) -> nn.Module:
+        with torch.device("cpu"):  # a function of one's own may read its weights' values
+            network = function(classes) if takes else function()
+        if not isinstance(network, nn.Module):
+            raise ValueError(f"architecture '{module}:{name}' gives {type(network).__name__}, and must give a torch.nn.Module")
+        return network
 
-def _made(architecture: str, function: Callable[..., Any], takes: bool, classes: int) -> nn.Module:
-    try:
-        network = function(classes) if takes else function()
-    except Exception as fault:  # likewise
-        raise ValueError(
-            f"architecture {architecture!r} makes no network of {classes} classes ({type(fault).__name__}: {fault})"
-        ) from fault
-    if not isinstance(network, nn.Module):
-        raise ValueError(f"architecture {architecture!r} gives {type(network).__name__}, and must give a torch.nn.Module")
-    return network
+    return build
 
 
 @lru_cache(maxsize=256)
-def _shapes(builder: Builder, classes: int) -> dict[str, tuple[int, ...]]:
+def _shapes(builder: Builder, classes: int) -> Shapes:
     """Names and shapes of a network's tensors, without drawing weights where that can be helped."""
-    own = isinstance(builder, partial) and builder.func is _made
-    with torch.device("cpu" if own else "meta"):
+    with torch.device("meta"):
         return {name: tuple(value.shape) for name, value in builder(classes).state_dict().items()}
 
 
 def class_count(builder: Builder, state: Mapping[str, Tensor], name: str) -> int:
-    """Read from the head how many outputs a checkpoint has: where the shapes of a network of 2 and of 3 classes differ.
+    """How many outputs a checkpoint has: read from its head, the tensor whose shape differs in networks of 2 and of 3 classes.
 
-    Raises:
-        ValueError: the checkpoint has no such tensor.
+    A function of one's own that knows its number of classes has the outputs of its last linear layer. ValueError where there is no head.
     """
     two, three = _shapes(builder, 2), _shapes(builder, 3)
-    differ = [(key, axis) for key, shape in two.items() for axis in range(len(shape)) if shape[axis] != three[key][axis]]
-    if not differ:  # a function of one's own that knows its number of classes
-        heads = [module for module in builder(2).modules() if isinstance(module, nn.Linear)]
-        return heads[-1].out_features if heads else 0
-    key, axis = next(((key, axis) for key, axis in differ if key in state and state[key].ndim > axis), (None, 0))
-    if key is None:
-        raise ValueError(
-            f"the checkpoint has no head of {name}: {differ[0][0]} is not in it; name the architecture that it was trained with"
-        )
-    return int(state[key].shape[axis])
+    heads = [(key, axis) for key, shape in two.items() for axis in range(len(shape)) if shape[axis] != three[key][axis]]
+    if not heads:
+        linear = [module for module in builder(2).modules() if isinstance(module, nn.Linear)]
+        return linear[-1].out_features if linear else 0
+    for key, axis in heads:
+        if key in state and state[key].ndim > axis:
+            return int(state[key].shape[axis])
+    raise ValueError(f"it has no head of {name}: {heads[0][0]} is not in it; name the architecture that it was trained with")
 
 
-def guess(state: Mapping[str, Tensor], file: str) -> str:
-    """Which of torchvision's ResNets a state dict belongs to, by names and shapes of all but the head.
-
-    Raises:
-        ValueError: none of them; a ResNet of another width or stem is said to be one.
-    """
+def guess(state: Mapping[str, Tensor]) -> str:
+    """Which of torchvision's ResNets a state dict is of, by names and shapes of all but the head; ValueError where it is of none."""
     before = next((name.removesuffix("conv1.weight") for name in state if re.fullmatch(r"(\w+\.)?conv1\.weight", name)), "")
     found = _body({name.removeprefix(before): tuple(value.shape) for name, value in state.items() if name.startswith(before)})
     for name in RESNETS:
         if (shapes := _body(_shapes(builder_of(name), 2))) == found:
             return name
         if shapes.keys() == found.keys() and len(first := found["conv1.weight"]) == 4:
-            raise ValueError(
-                f"{file} fits a {name} of {first[0]} channels with a {first[2]}x{first[3]} stem, whose strides no weights tell; name the "
-                "function that makes it: --architecture module:function"
-            )
+            told = f"it fits a {name} of {first[0]} channels with a {first[2]}x{first[3]} stem, whose strides no weights tell"
+            raise ValueError(f"{told}; name the function that makes it: --architecture module:function")
     raise ValueError(
-        f"{file} is none of torchvision's ResNets; name its architecture by --architecture: torchvision's name, timm:NAME or module:function"
+        "it is none of torchvision's ResNets; name its architecture by --architecture: torchvision's name, timm:NAME or module:function"
     )
 
 
-def _body(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+def _body(shapes: Shapes) -> Shapes:
     """Stem and stages of a ResNet, by their names in torchvision."""
     parts = re.compile(r"(conv1|bn1|layer\d)\.")
     return {name: shape for name, shape in shapes.items() if parts.match(name) and not name.endswith("num_batches_tracked")}
 
 
 def normaliser(mean: Sequence[float], std: Sequence[float]) -> "partial[Tensor]":
-    """What turns uint8 images into network input: ``(x / 255 - mean) / std`` for each channel.
-
-    Raises:
-        ValueError: not three numbers each, of channels in [0, 1], or a standard deviation of 0.
-    """
+    """What turns uint8 images into network input: ``(x / 255 - mean) / std`` for each channel; ValueError where that cannot be."""
     fits = [0 <= value <= 1 for value in mean] + [0 < value <= 1 for value in std]
     if len(mean) != 3 or len(std) != 3 or not all(fits):
         raise ValueError(f"mean {list(mean)} and std {list(std)} must be three numbers each in [0, 1], std above 0, as in training")

@@ -1,6 +1,7 @@
 """A gap, or an accuracy, predicted from the fit and a few measures that a study chooses, and how far that errs on kinds left out."""
 
 from collections.abc import Sequence
+from itertools import permutations
 from typing import NamedTuple
 
 import numpy as np
@@ -11,15 +12,16 @@ from sklearn.linear_model import RidgeCV
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from helpers.statistics.prediction import FIT, PENALTIES, dealt_folds, left_out_errors
+from helpers.select.calibration import Calibration
+from helpers.statistics.prediction import FEWEST_FOLDS, FIT, PENALTIES, dealt_folds, left_out_errors
 
 Array = NDArray[np.float64]
 LEVEL = 0.8  # of prediction intervals
 MOST = 3  # measures beside the fit
+FEWEST_CONFIGURATIONS = 8
 _WORTH = 0.1  # share of the error that a further measure must take away
 _DEALS = 3
 _REACH = 1.0  # of a line beyond the study's models, in their ranges
-FEWEST_FOLDS, FEWEST_CONFIGURATIONS = 3, 8
 
 
 class Predictor(NamedTuple):
@@ -46,16 +48,15 @@ class Predictor(NamedTuple):
         """
         x, reach = own[list(self.ranges.index)].astype(float), _REACH * (self.ranges["high"] - self.ranges["low"])
         inside = x.clip(self.ranges["low"] - reach, self.ranges["high"] + reach, axis=1)
-        known = np.isfinite(x).all(axis=1).to_numpy()
-        found = np.full(len(own), np.nan)
+        known, found = np.isfinite(x).all(axis=1).to_numpy(), np.full(len(own), np.nan)
         if known.any():
             found[known] = self.regression.predict(inside[known].to_numpy())
         return found
 
     def beyond(self, own: pd.DataFrame, margin: float = 0.1) -> list[list[str]]:
         """Columns in which each row lies outside the study's range by more than a share of it."""
-        low, high = self.ranges["low"], self.ranges["high"]
-        far = own[list(low.index)].lt(low - margin * (high - low)) | own[list(low.index)].gt(high + margin * (high - low))
+        low, high, x = self.ranges["low"], self.ranges["high"], own[list(self.ranges.index)]
+        far = x.lt(low - margin * (high - low)) | x.gt(high + margin * (high - low))
         return [[name for name in far if row[name]] for _, row in far.iterrows()]
 
 
@@ -67,14 +68,9 @@ def folds_of(models: pd.DataFrame, fewest_kinds: int, deals: int = 1) -> NDArray
 
 
 def choose(models: pd.DataFrame, target: str, candidates: Sequence[str]) -> tuple[str, ...]:
-    """Measures beside the fit, each the one of least error with kinds left out, as long as it takes a tenth of the error away.
+    """At most ``MOST`` measures beside the fit, each the one of least error with kinds left out, as long as it takes a tenth of it away.
 
-    Configurations are left out where there are fewer than ``FEWEST_FOLDS`` kinds.
-
-    Args:
-        models: of a study: ``FIT``, the target, the candidates, kind and cell.
-        target: column that is predicted.
-        candidates: columns; ``MOST`` are taken at most.
+    Models of a study have columns ``FIT``, the target, the candidates, kind and cell; configurations are left out where kinds are too few.
     """
     folds, truth = folds_of(models, FEWEST_FOLDS, _DEALS), models[target].to_numpy(dtype=float)
     chosen: list[str] = []
@@ -100,13 +96,7 @@ def predictor(models: pd.DataFrame, target: str, candidates: Sequence[str], leve
 
     Half the width is the ``level`` quantile of the absolute errors of models whose group was left out, every group counting once and a
     model more than all errors for a new one; Barber et al. 2021 and, for groups, Dunn, Wasserman and Ramdas 2023. It is promised for a kind
-    that is a draw from such kinds, which few kinds cannot make sure: ``coverage`` measures what is achieved.
-
-    Args:
-        models: see ``choose``.
-        target: see ``choose``.
-        candidates: see ``choose``.
-        level: of the intervals, in (0, 1).
+    that is a draw from such kinds, which few kinds cannot make sure: ``coverage`` measures what is achieved. Arguments as ``choose``.
 
     Raises:
         ValueError: fewer than ``FEWEST_CONFIGURATIONS`` configurations, or a level outside (0, 1).
@@ -129,10 +119,9 @@ def _left_out(models: pd.DataFrame, target: str, candidates: Sequence[str]) -> p
     table = pd.DataFrame({"model_id": models["model_id"], "group": groups, "truth": models[target].astype(float), "predicted": np.nan})
     for group in groups.unique():
         inside = groups == group
-        rest = models[~inside]
-        chosen = choose(rest, target, candidates)
+        chosen = choose(models[~inside], target, candidates)
         given = models.loc[inside, [*FIT, *chosen]].to_numpy(dtype=float)
-        table.loc[inside, "predicted"] = _fitted(rest, target, chosen).predict(given)
+        table.loc[inside, "predicted"] = _fitted(models[~inside], target, chosen).predict(given)
     return table
 
 
@@ -144,29 +133,6 @@ def _half_width(left_out: pd.DataFrame, configurations: int, level: float) -> fl
     return float(size[order][min(int(np.searchsorted(mass, level - 1e-9)), len(size) - 1)])
 
 
-def coverage(models: pd.DataFrame, target: str, candidates: Sequence[str], by: str = "kind", level: float = LEVEL) -> pd.DataFrame:
-    """The whole method, its interval included, tried on each group of models that it has never seen.
-
-    Args:
-        models: see ``choose``.
-        target: see ``choose``.
-        candidates: see ``choose``.
-        by: column whose groups are left out, one after the other.
-        level: of the intervals.
-
-    Returns:
-        model_id, group, truth, predicted, low, high; no row for a group without which too few configurations are left.
-    """
-    parts = []
-    for group, inside in models.groupby(by, sort=False):
-        rest = models[models[by] != group]
-        if rest["cell"].nunique() >= FEWEST_CONFIGURATIONS:
-            found = predictor(rest, target, candidates, level)
-            parts.append(held(inside.assign(group=group), found))
-    columns = ["model_id", "group", "truth", "predicted", "low", "high"]
-    return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
-
-
 def held(models: pd.DataFrame, found: Predictor) -> pd.DataFrame:
     """Models whose truth is known, with it, what is predicted of them, and the interval: truth, predicted, low, high."""
     predicted = found.predicted(models)
@@ -174,25 +140,46 @@ def held(models: pd.DataFrame, found: Predictor) -> pd.DataFrame:
     return models.assign(truth=models[found.target].astype(float), **interval)
 
 
-def summary(tried: pd.DataFrame) -> dict[str, float]:
-    """How predictions of a table as that of ``coverage`` did.
+def coverage(models: pd.DataFrame, target: str, candidates: Sequence[str], by: str = "kind", level: float = LEVEL) -> pd.DataFrame:
+    """The whole method, its interval included, tried on each group of models that it has never seen.
 
-    Returns:
-        models, error_points (mean absolute), inside (models in their interval), covered (the share), covered_low and covered_high (its
-        95 % binomial interval, Wilson 1927), width_points (median).
+    As ``held``, with group; no row for a group (a value of ``by``) without which too few configurations are left.
+    """
+    parts = []
+    for group, inside in models.groupby(by, sort=False):
+        rest = models[models[by] != group]
+        if rest["cell"].nunique() >= FEWEST_CONFIGURATIONS:
+            parts.append(held(inside.assign(group=group), predictor(rest, target, candidates, level)))
+    return (
+        pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["model_id", "group", "truth", "predicted", "low", "high"])
+    )
+
+
+def summary(tried: pd.DataFrame) -> dict[str, float]:
+    """How predictions of a table as that of ``held`` did.
+
+    Mean absolute error and median width in points; how many models, and how many of them are inside, with the share and its 95 % interval.
     """
     known = tried.dropna(subset=["truth", "predicted"])
     inside = int(known["truth"].between(known["low"], known["high"]).sum())
     low, high = wilson(inside, len(known))
-    return {
-        "models": len(known),
-        "error_points": 100 * float((known["truth"] - known["predicted"]).abs().mean()),
-        "inside": inside,
-        "covered": inside / len(known) if len(known) else np.nan,
-        "covered_low": low,
-        "covered_high": high,
-        "width_points": 100 * float((known["high"] - known["low"]).median()),
-    }
+    share = {"covered": inside / len(known) if len(known) else np.nan, "covered_low": low, "covered_high": high}
+    error, width = (known["truth"] - known["predicted"]).abs().mean(), (known["high"] - known["low"]).median()
+    return {"models": len(known), "error_points": 100 * error, "inside": inside, **share, "width_points": 100 * width}
+
+
+def right_orders(studies: Sequence[Calibration]) -> float:
+    """Share of pairs of a study's models that another study's predictor puts in the right order of test accuracy; NaN without a pair."""
+    right, count = 0, 0
+    for judge, judged in permutations(studies, 2):
+        if judge.models["cell"].nunique() >= FEWEST_CONFIGURATIONS:
+            shared = [name for name in judge.candidates if name in judged.candidates]
+            table = held(judged.models, predictor(judge.models, "gap", shared))
+            first, second = np.triu_indices(len(table), 1)
+            truth, said = (table["train_accuracy"].to_numpy() - table[name].to_numpy() for name in ("truth", "predicted"))
+            signs = np.sign(truth[first] - truth[second]) * np.sign(said[first] - said[second])
+            right, count = right + int((signs > 0).sum()), count + int((signs != 0).sum())
+    return right / count if count else np.nan
 
 
 def wilson(successes: int, trials: int, level: float = 0.95) -> tuple[float, float]:
@@ -209,10 +196,8 @@ def weighed(predicted: ArrayLike, error: ArrayLike, right: ArrayLike, images: in
     The variance of a count is ``p (1 - p) / n``, p with two images more of which one is right, so that a count of none or all has one too.
 
     Args:
-        predicted: (m,) accuracies.
-        error: (m,) or one, standard deviation of the predictions' errors; infinite leaves the count alone.
-        right: (m,) labelled images that each network is right on.
-        images: labelled images.
+        predicted: (m,) accuracies, whose errors have the standard deviation ``error``; an infinite one leaves the count alone.
+        right: (m,) numbers of the labelled images that each network is right on.
     """
     p, counted = np.asarray(predicted, dtype=float), np.asarray(right, dtype=float)
     share = (counted + 1) / (images + 2)

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
-import scipy.stats
 from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.float64]
@@ -136,13 +135,9 @@ def _weighted(x: Array, y: Array, basis: Array, w: Array) -> Array:
 
 def kendall(x: ArrayLike, y: ArrayLike, weights: Array | None = None) -> Array:
     """Rank correlation tau-b (Kendall 1945), exact in every draw of whole weights, two copies of a model tied; NaN below 3 models."""
-    if weights is None:
-        x, y, _ = checked(x, y, None)
-        known = np.isfinite(x) & np.isfinite(y[0])[:, None]
-        pairs = ((column[kept], y[0][kept]) for column, kept in zip(x.T, known.T, strict=True))
-        return np.array([scipy.stats.kendalltau(*pair).statistic if len(pair[0]) > 2 else np.nan for pair in pairs])
     signed, differ_x, differ_y, _ = pair_counts(x, y, weights)
-    return signed / np.sqrt(np.where((product := differ_x * differ_y) > 0, product, np.nan))
+    found = signed / np.sqrt(np.where((product := differ_x * differ_y) > 0, product, np.nan))
+    return found if weights is not None else found[0]
 
 
 def gamma(x: ArrayLike, y: ArrayLike, weights: Array | None = None) -> Array:
@@ -173,12 +168,14 @@ def pair_counts(x: ArrayLike, y: ArrayLike, weights: Array | None = None) -> Arr
 
 
 def _counted(x: Array, y: Array, w: Array) -> Array:
-    """The four counts of measures (n, M); sums of products of whole weights are exact in float32 up to 16.7 million."""
+    """The four counts of measures (n, M), 0 below 3 models; sums of products of whole weights are exact in float32 up to 16.7 million."""
     found = np.zeros((4, max(len(y), len(w)), x.shape[1]))
     for kept, columns in finite_groups(x, y):
+        if kept.sum() < 3:
+            continue
         own, (one, other) = x[np.ix_(kept, columns)], np.triu_indices(int(kept.sum()), 1)
         signs = np.subtract(own[one] > own[other], own[one] < own[other], dtype=np.float32)
-        unequal, step = np.abs(signs), max(1, _ENTRIES // max(1, len(one)))
+        unequal, step = np.abs(signs), max(1, _ENTRIES // len(one))
         for rows in (slice(start, start + step) for start in range(0, found.shape[1], step)):
             weight, target = ((part[rows] if len(part) > 1 else part)[:, kept] for part in (w.astype(np.float32), y))
             pairs = weight[:, one] * weight[:, other]

@@ -34,15 +34,12 @@ class Estimate(NamedTuple):
 class Draws:
     """Draws behind every interval of a table of models: the same for all statistics, so that their differences are paired.
 
-    The snapshots and repeats of a configuration (column ``cell``) are alike, so configurations are drawn and not models. Where values of
-    single images are known, the images are drawn too, the same for all models; training accuracy and what is held fixed is not.
+    Snapshots and repeats of a configuration (column ``cell``) are alike, so configurations are drawn and not models; images are drawn too,
+    the same for all models, where there are values of them.
     """
 
     def __init__(self, models: pd.DataFrame, images: Mapping[str, ArrayLike] | None = None, *, draws: int = DRAWS, seed: int = 0) -> None:
-        """Take models, and by column (models, images) values of which the column is its mean, NaN where an image has none.
-
-        Values of test_accuracy are of the test images, all others of the scored images. No draws leave intervals undefined.
-        """
+        """Take (models, images) values by column, which is their mean, NaN where an image has none; of test images for test_accuracy."""
         self.models, self.draws, self.seed = models.reset_index(drop=True), draws, seed
         self.images = {name: np.asarray(values, dtype=np.float32) for name, values in (images or {}).items() if name in models}
         self._redrawn: dict[str, Array | None] = {}
@@ -101,10 +98,7 @@ class Draws:
         return Estimate(statistic(x, y), *percentile_interval(found, counts, level), counts, found)
 
     def correlations(self, measures: Sequence[str], target: str = "gap", *, given: Array | None = None, tau: bool = True) -> pd.DataFrame:
-        """Correlation of measures with a target, in the sign of the raw measure; Kendall's is NaN where ``tau`` is false.
-
-        One row per measure: n, dropped (not finite), cells (configurations), pearson_r, ci_low, ci_high, kendall_tau, _low and _high.
-        """
+        """Correlation of measures, one a row, with a target; dropped models are not finite, and Kendall's tau is NaN where not asked."""
         known = np.isfinite(self.models[[*measures, target]].astype(float)).to_numpy()
         known = known[:, :-1] & known[:, -1:]
         r = self.estimate(measures, target, statistic=partial(partial_correlation, given=given))
@@ -161,11 +155,9 @@ def resampled_mean(values: ArrayLike, draws: int = DRAWS, seed: int = 0, stream:
 def in_draws(statistic: Statistic, x: Array, y: Array, weights: Array, redrawn: Mapping[int, Array], redrawn_y: Array | None) -> Array:
     """A correlation of measures (n, M) with a target in every draw of configurations, and of images where they are redrawn (B, n): (B, M).
 
-    The values of a model are uncertain by their images already, and drawing these adds the same noise once more: every draw is weaker
-    than what was observed, and a plain percentile interval of a strong correlation may lie below it. So the mean shift that the images
-    bring, on Fisher's scale, is taken out, and their spread stays; draws of 1 or -1, which no noise weakens measurably, tell no shift.
-    What is covered is the correlation of the measure as read on so many images. (Reliability 0.74, r = -0.75: the plain interval holds
-    the truth in 58 % of catalogues, this one in 97 %.)
+    Drawing images adds their noise a second time, which weakens every draw. So the mean shift that it brings, on Fisher's scale, is taken
+    out, and the spread stays; draws of 1 or -1 tell no shift. (Reliability 0.74, r = -0.75: the plain percentile interval holds the
+    correlation of the measure as read on so many images in 58 % of catalogues, this one in 97 %.)
     """
     fixed = statistic(x, y, weights=weights)
     if not redrawn and redrawn_y is None:

@@ -41,9 +41,8 @@ def configuration_means(values: Array, configurations: Codes) -> Array:
 def granulated_kendall(models: pd.DataFrame, measures: Sequence[str], axes: Sequence[str]) -> pd.DataFrame:
     """Rank correlation with the gap while only one hyperparameter changes: granulated Kendall; Jiang et al. 2020, equations (6) and (7).
 
-    For axis i, ``psi_i`` is the mean over the settings of the other axes of ``tau = 1 / (k (k - 1)) sum_{a != b} sgn(mu_a - mu_b)
-    sgn(G_a - G_b)`` over the k configurations of the setting, means of their models; a tie adds 0. One row per measure and axis: psi, and
-    n models; "all" is ``Psi = mean_i psi_i``. NaN, and not in Psi, for an axis without a setting of two configurations.
+    For an axis, ``psi`` is the mean over the settings of the others of tau-a over the setting's configurations, means of their models. One
+    row per measure and axis, and "all", the mean over axes; NaN, and not in it, for an axis without a setting of two configurations.
     """
     values, gap, levels = models[list(measures)].to_numpy(dtype=float), models[["gap"]].to_numpy(dtype=float), levels_of(models, axes)
     finite = np.isfinite(values) & np.isfinite(gap)
@@ -70,9 +69,8 @@ def _mean_tau(x: Array, y: Array, rest: Codes) -> Array:
 def confounders(draws: Draws, measures: Sequence[str], axes: Sequence[str], theirs: Mapping[str, float] | None = None) -> pd.DataFrame:
     """Put the pooled correlation of each measure with the gap beside what is left of it with hyperparameters held fixed.
 
-    A correlation that is strong in all models and weak or reversed within levels comes from the hyperparameter: Simpson's paradox.
-    ``theirs`` is the paper's pooled r by measure. ``CONFOUNDER_COLUMNS``, per measure: "pooled"; "within a level" of each axis; "given
-    all" and "given one", partial correlations; "granulated", see ``granulated_kendall``, without interval.
+    Strong in all models and weak or reversed within levels, it comes from the hyperparameter: Simpson's paradox. ``theirs`` is the paper's
+    pooled r by measure. Given all and given one are partial correlations; granulated has no interval.
     """
     models, names = draws.models, list(measures)
     if not names:
@@ -106,10 +104,10 @@ def subsets(draws: Draws, measure: str, column: str) -> pd.DataFrame:
 
 
 def changes(draws: Draws, measure: str, column: str, unit: Sequence[str]) -> pd.DataFrame:
-    """Correlate the change of a measure with the change of the gap between two models that differ in one column only.
+    """Correlate the change of a measure with that of the gap from the first level of a column, such as snapshot, to each further one.
 
-    Each further level of the column, such as snapshot or repeat, is compared with the first, among models that share the columns of the
-    unit, such as run_id. One row like those of ``subsets``: n counts pairs, mean and mean_gap are mean absolute changes.
+    Compared are models that share the columns of the unit, such as run_id. One row like those of ``subsets``: n counts pairs, means are of
+    absolute changes.
     """
     ordered = draws.models.sort_values([*unit, column], kind="stable")
     units = ordered.groupby(list(unit), sort=False).ngroup().to_numpy()

@@ -20,9 +20,8 @@ def conditional_information(
 ) -> Array:
     """Share of the uncertainty about which of two models has the larger gap that each measure removes; Jiang et al. 2020, PGDL.
 
-    The least of ``information_by_set`` over the sets: a measure that only echoes one hyperparameter scores low where that is known. 0 says
-    nothing, 1 tells all, without a sign: a reversed measure scores as a good one. With few pairs chance alone explains a part, so scores
-    compare only between measures on the same models. (M,), or (D, M) for (D, n) gaps in the models' stead, such as permuted ones.
+    The least of ``information_by_set``: a measure that only echoes one hyperparameter scores low. In [0, 1], without a sign; chance
+    explains a part, so scores compare on the same models alone. (M,), or (D, M) for (D, n) gaps in the models' stead.
     """
     y = np.atleast_2d(np.asarray(models["gap"] if gaps is None else gaps, dtype=float))
     x, codes = models[list(measures)].to_numpy(dtype=float), {name: level_codes(name, models[name]) for name in axes}
@@ -43,10 +42,9 @@ def conditional_information(
 def information_by_set(measures: Array, gaps: Array, levels: dict[str, Codes]) -> dict[tuple[str, ...], Array]:
     """Share of the entropy of the order of two gaps that a measure explains, for every set of at most two hyperparameters that are known.
 
-    The ordered pairs (a, b) of C configurations fall into cells u by the values of the set in a and in b. With ``V_g = 1[gap_a > gap_b]``
-    and ``V_mu = 1[measure_a > measure_b]`` (a tie gives 0) it is ``mean_u I(V_g; V_mu | u) / mean_u H(V_g | u)``. No configuration pairs
-    with itself; a cell of fewer than two pairs is certain and is skipped, so that the grid may have holes. Measures (C, M), gaps (C, D)
-    and levels (C,) of each hyperparameter -> set to (D, M) in [0, 1], NaN where every cell is certain.
+    The ordered pairs (a, b) of configurations fall into cells u by the values of the set in both. With ``V_g = 1[gap_a > gap_b]`` and
+    ``V_mu = 1[measure_a > measure_b]`` it is ``mean_u I(V_g; V_mu | u) / mean_u H(V_g | u)`` over cells of two pairs or more. Measures
+    (C, M), gaps (C, D), levels (C,) of each hyperparameter -> (D, M), NaN where every cell is certain.
     """
     count, draws, known = measures.shape[1], gaps.shape[1], {}
     # Ranks tell the same order, and are compared faster.

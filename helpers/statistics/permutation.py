@@ -13,8 +13,8 @@ PERMUTATIONS = 4_999
 def permuted_rows(configurations: ArrayLike, draws: int = PERMUTATIONS, seed: int = 0, within: ArrayLike | None = None) -> Rows:
     """Rows of the models after each permutation, (draws, n): ``gap[rows]`` is the gap under the null.
 
-    Configurations change places as a whole, and only with those of as many models, whose order means the same in each (two snapshots of
-    one stay together), and of the same group where groups ``within`` are given. One that no other is like stays where it is.
+    Configurations change places as a whole, with those of as many models, whose order means the same in each, and of the same group
+    where groups ``within`` are given.
     """
     codes, random = pd.factorize(np.asarray(configurations))[0], np.random.default_rng(seed)
     rows = np.tile(np.arange(len(codes), dtype=np.int32), (draws, 1))
@@ -32,10 +32,7 @@ def permuted_rows(configurations: ArrayLike, draws: int = PERMUTATIONS, seed: in
 
 
 def null_partial_correlation(x: ArrayLike, y: ArrayLike, rows: Rows, given: Array | None = None) -> Array:
-    """Partial correlation of each measure (n, M) with the permuted target (n,): (draws, M); Freedman and Lane 1983.
-
-    The residuals of the target given the columns are permuted, put back on the fitted values, which drop out of what is then taken anew.
-    """
+    """Partial correlation of each measure (n, M) with the target (n,) whose residuals are permuted: (draws, M); Freedman and Lane 1983."""
     x, y, _ = checked(x, y, None)
     if not np.isfinite(y).all():
         raise ValueError(f"{int((~np.isfinite(y)).sum())} models have no target; leave them out before permuting")
@@ -61,8 +58,7 @@ def null_kendall(x: ArrayLike, y: ArrayLike, rows: Rows) -> Array:
 def from_centre(observed: ArrayLike, null: Array) -> tuple[Array, Array, Array]:
     """Distances of each statistic (M,), and of its null (D, M), from the mean of that null, and these means (M,).
 
-    Configurations change places with their snapshots in order, so a measure that drifts as the gap grows within runs correlates with it
-    under the null too. What it has beyond that is tested, on both sides alike; else the measures that drift most set the bar for all.
+    A measure that drifts as the gap grows within runs correlates with it under the null too; what it has beyond that is tested.
     """
     centre = finite_mean(null)
     return np.abs(np.asarray(observed, dtype=float) - centre), np.abs(null - centre), centre

@@ -24,9 +24,9 @@ def with_fit(models: pd.DataFrame) -> pd.DataFrame:
 def left_out_errors(known: Array, gap: Array, folds: ArrayLike) -> Array:
     """Absolute error, in points, of each gap as predicted by ridge regressions that never saw its fold; Hoerl and Kennard 1970.
 
-    Columns (n, k), or (M, n, k) for M predictions at once, are standardised on the models fitted to, and the penalty is the one of
-    ``PENALTIES`` of least leave-one-out error there; no column predicts the mean. A prediction beyond -1 or 1, which no gap can be, is
-    taken as that. Folds are numbers (n,), or (D, n) for D deals, of which the mean is taken; fewer than ``FEWEST_FOLDS`` give NaN.
+    Columns (n, k), or (M, n, k) for M predictions at once, are standardised, and the penalty of least leave-one-out error is chosen, on the
+    models fitted to; no column predicts the mean. Folds are (n,), or (D, n) for deals, of which the mean is taken; NaN below
+    ``FEWEST_FOLDS``.
     """
     known, gap, folds = np.asarray(known, dtype=float), np.asarray(gap, dtype=float), np.atleast_2d(folds)
     columns = known if known.ndim == 3 else known[None]
@@ -77,10 +77,8 @@ def folds_of(draws: Draws, left_out: str) -> NDArray[np.int64]:
 def saved_errors(draws: Draws, measures: Sequence[str], known: Array, left_out: str = "cell", level: float = LEVEL) -> pd.DataFrame:
     """By how many points each measure lowers the error of the predicted gap of models left out, beside what is known (n, k).
 
-    What is left out, see ``folds_of``, also changes sign behind p. (All models of a kind are predicted by one regression, so their errors
-    go together: were configurations flipped, a measure that tells nothing would have p below 0.05 in 28 % of studies of 3 kinds, and in
-    13 % of those of 5.) One row per measure, in points: error_without, error_with, error_worst (of the kind or configuration that is
-    predicted worst with the measure), saved_error_points; _low and _high over configurations, _p of one side.
+    What is left out, see ``folds_of``, also changes sign behind p, of one side: all models of a kind are predicted by one regression, so
+    their errors go together. One row per measure, in points; error_worst is of the kind or configuration predicted worst with it.
     """
     x, gap = draws.models[list(measures)].to_numpy(dtype=float), draws.models["gap"].to_numpy(dtype=float)
     without, beside = np.full((2, *x.shape), np.nan)

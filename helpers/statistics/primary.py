@@ -24,13 +24,9 @@ def primary_rows(models: pd.DataFrame) -> np.ndarray:
 def primary_table(draws: Draws, measures: Sequence[str], *, permutations: int = PERMUTATIONS, looks: int = 1) -> pd.DataFrame:
     """For each measure: r with the gap, r within kinds of training given the fit, and what it saves in predicting a kind left out.
 
-    Intervals, and p of both r, are over configurations: of these kinds they speak, not of others, however few there are. Given the fit,
-    the gap is test accuracy with its sign turned, so nothing of r within kinds is arithmetic; its p lets residuals change places within
-    kinds alone, since kinds differ in spread. A kind left out may lie beyond the others in fit and measure, where a regression
-    extrapolates: error_worst shows it.
-
-    One row per measure of the models of ``primary_rows``: n, kinds, level (``1 - 0.05 / looks``, of intervals, and of what a verdict takes
-    for significant), ``answers`` to r_gap and r_gap_within_kinds, and ``saved_errors`` beside the fit, NaN for fewer than 3 kinds.
+    Of the models of ``primary_rows``. Intervals, and p of both r, are over configurations: they speak of these kinds, not of others. Behind
+    p within kinds residuals change places within kinds alone, which differ in spread. Level is ``1 - 0.05 / looks``, of intervals and of
+    what a verdict takes for significant. NaN for the error of a kind left out of fewer than 3.
     """
     check_primary(measures)
     models, names, level = with_fit(draws.models), list(measures), 1 - (1 - LEVEL) / looks

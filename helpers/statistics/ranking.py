@@ -19,9 +19,8 @@ def answers(
 ) -> tuple[dict[str, Array], float]:
     """Columns that answer a question named r_<target> or tau_<target> of every measure, by permuted rows, and its band.
 
-    The value, in the sign of the raw measure, and with _low, _high, _smallest (|r| that could have been told from 0), _null (its mean
-    where configurations change places, which only snapshots of one configuration give), _p (of the distance from there) and _p_adjusted
-    (maxT over these measures).
+    The value, _low, _high, _smallest (|r| that could have been told from 0), _null (its mean where configurations change places), _p (of
+    the distance from there) and _p_adjusted (maxT over these measures).
     """
     names, target, tau = list(measures), "test_accuracy" if "test_accuracy" in question else "gap", question.startswith("tau")
     x, y = draws.models[names].to_numpy(dtype=float), draws.models[target].to_numpy(dtype=float)
@@ -38,9 +37,8 @@ def ranking_table(
 ) -> tuple[pd.DataFrame, dict[str, float]]:
     """Correlation of every measure with gap and test accuracy, alone and given what is known without it, with intervals and p-values.
 
-    One row per measure: n, cells (configurations), images, reliability, ``answers`` to ``QUESTIONS``, and ``added_error_points``, see
-    ``prediction.saved_errors``, beside fit and hyperparameters. And by question its band: how far the largest r or tau of all lies from
-    the mean of the null in 95 % of it.
+    One row per measure, with ``answers`` to ``QUESTIONS``, and ``added_error_points`` that it saves beside fit and hyperparameters. And by
+    question its band: how far the largest r or tau of all lies from the mean of the null in 95 % of it.
     """
     models, names, bands = with_fit(draws.models), list(measures), {}
     held = {"r_gap_given_fit": design(models, (), FIT), "r_gap_given_all": design(models, axes, FIT)}

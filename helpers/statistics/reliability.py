@@ -10,8 +10,7 @@ from helpers.statistics.correlations import pearson
 def reliability(values: ArrayLike, splits: int = 20, seed: int = 0) -> float:
     """Reliability of the mean over images of (n, images) values: median over random splits in two halves of ``2 r / (1 + r)``.
 
-    r is the correlation across models of the means over both halves; the step to full length is Spearman's and Brown's, both 1910, and not
-    taken below 0. The square root bounds the correlation with anything else: 0.3 allows |r| of 0.55.
+    r is across models of the means over both halves; the step to full length (Spearman 1910, Brown 1910) is not taken below 0.
     """
     table = np.asarray(values, dtype=float)
     if table.ndim != 2 or table.shape[1] < 2:
@@ -29,8 +28,7 @@ def reliability(values: ArrayLike, splits: int = 20, seed: int = 0) -> float:
 def intraclass_correlation(values: ArrayLike, groups: ArrayLike) -> float:
     """ICC(1) of repeats: share of the variance of (n,) values that lies between (n,) groups; Shrout and Fleiss 1979.
 
-    ``(B - W) / (B + (k - 1) W)`` with the mean squares between and within groups, ``k = (N - sum n^2 / N) / (G - 1)``. At most 1, negative
-    where repeats differ more than groups do; NaN for fewer than 2 groups, no repeats, or values that are all the same.
+    ``(B - W) / (B + (k - 1) W)`` with the mean squares between and within groups, ``k = (N - sum n^2 / N) / (G - 1)``.
     """
     table = pd.DataFrame({"value": np.asarray(values, dtype=float), "group": np.asarray(groups)}).dropna()
     means, sizes = (table.groupby("group")["value"].agg(name) for name in ("mean", "size"))

@@ -27,8 +27,7 @@ class SignErrors(NamedTuple):
 def noise_weights(gap_difference: ArrayLike, test_images: int) -> Array:
     """Weights in [0, 1/2] of pairs by how surely their gaps, fractions, differ by more than chance; Dziugaite et al. 2020, section 4.
 
-    ``w0 = max(0, 1 - 2 exp(-n dG^2 / 2))^2`` bounds the probability that both test accuracies, each measured on n images, are close
-    enough for the sign to be right (Hoeffding); the weight is ``max(0, w0 - 1/2)``, above 0 from ``told_from(n)`` on.
+    ``max(0, w0 - 1/2)`` with Hoeffding's bound of n images ``w0 = max(0, 1 - 2 exp(-n dG^2 / 2))^2``; above 0 from ``told_from(n)`` on.
     """
     squares = np.asarray(gap_difference, dtype=float) ** 2
     return np.maximum(np.maximum(1 - 2 * np.exp(-test_images / 2 * squares), 0) ** 2 - 0.5, 0)
@@ -50,14 +49,13 @@ def sign_errors(
 ) -> SignErrors:
     """Sign error of each measure in its worst environment; Dziugaite et al. 2020, equation (4), section 4 and Figure 1.
 
-    An environment is two configurations that differ in exactly one hyperparameter, with all models of one crossed with all of the other.
-    Its error is ``sum w SE / sum w`` with ``SE = 1/2 (1 - sgn(C_a - C_b) sgn(G_a - G_b))``, a tie in the measure 1/2, and the weights of
-    ``noise_weights``; it is kept when its effective sample ``(sum w)^2 / sum w^2`` is ``MINIMUM_SAMPLE`` or more. That takes four models
-    per configuration at least. Where none is kept, the pairs of all configurations that differ only in this hyperparameter and between the
-    same two levels are one environment, pooled: this averages over settings where the paper takes the worst, so the two do not compare.
+    An environment is two configurations that differ in one hyperparameter, all models of one crossed with all of the other. Its error is
+    the mean of ``1/2 (1 - sgn(C_a - C_b) sgn(G_a - G_b))`` by ``noise_weights``; it is kept when its effective sample is
+    ``MINIMUM_SAMPLE``, which takes four models per configuration. Where none is kept, all configurations that differ only in this
+    hyperparameter, between the same two levels, are one environment, pooled, which does not compare with the paper.
 
     Measures are given with their direction, +1 when a larger value promises a smaller gap, else -1, and C = -direction * measure; gaps
-    (D, n) in the models' stead, the observed one first. Of more than ``correlations.PAIR_LIMIT`` models a sample is taken.
+    (D, n) in the models' stead, the observed one first. Of more than ``PAIR_LIMIT`` models a sample is taken.
     """
     values, levels = models[list(measures)].to_numpy(dtype=float) * -np.array(list(measures.values()), dtype=float), levels_of(models, axes)
     y = models[["gap"]].to_numpy(dtype=float).T if gaps is None else np.asarray(gaps, dtype=float)

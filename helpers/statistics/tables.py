@@ -64,10 +64,8 @@ def conditional_table(
 ) -> tuple[pd.DataFrame, str]:
     """Statistics of the literature that hold hyperparameters fixed, each beside what chance would give the best of these measures.
 
-    One row per measure: granulated_kendall (mean over the axes, in the sign of the raw measure); conditional_information, with _p_adjusted
-    (maxT) and _band (95 % of the null's largest score); sign_error (of the worst environment; 0 is perfect, 0.5 a coin), with _p_adjusted
-    for being so low, and _band (the null's lowest is above it in 95 %). And why the sign error is undefined for every measure, with its
-    columns left out; "" where it is defined. ``test_images`` is how many each test accuracy was measured on.
+    Adjusted p are maxT, of a sign error for being so low (0 is perfect, 0.5 a coin); beyond a band it is below 0.05. And why the sign error
+    is undefined for every measure, its columns left out; "" where it is defined. ``test_images``: of which each test accuracy is.
     """
     if not axes:
         return pd.DataFrame({"measure": list(measures)}), "no hyperparameter has two levels, so nothing can be held fixed"
@@ -102,10 +100,9 @@ def _against_chance(name: str, scores: Array) -> dict[str, ArrayLike]:
 
 
 def task_table(draws: Draws, measures: Sequence[str], axes: Sequence[str], task: str, *, permutations: int = PERMUTATIONS) -> pd.DataFrame:
-    """Scores of measures as of the PGDL competition, 100 times the conditional information, task by task; Schiff et al. 2021.
+    """Scores as of the PGDL competition, 100 times the conditional information, by level of ``task`` and in the mean; Schiff et al. 2021.
 
-    One column per level of ``task``, such as the architecture, NaN where fewer than two hyperparameters vary; their average, with
-    average_p_adjusted (maxT) and average_band, what chance gives the best of these measures.
+    NaN where fewer than two hyperparameters vary; the mean's adjusted p (maxT) and band are what chance gives the best of these measures.
     """
     scores = {}
     for number, (name, models) in enumerate(draws.models.groupby(task, sort=True)):

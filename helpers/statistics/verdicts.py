@@ -86,9 +86,8 @@ def closed(gates: pd.DataFrame, measure: str) -> list[str]:
 def verdict(side: int, low: float, high: float, p: float, published: float = np.nan, *, significant: float = SIGNIFICANT) -> str:
     """Verdict on a claim that a statistic is below (-1) or above (+1) 0, from its interval and its p-value for the family of claims.
 
-    Of a published value: "reproduced" where the interval reaches it (contains it, or lies beyond) and is clear of 0 with a significant p;
-    "not reproduced" where the interval does not reach it; else "cannot tell". Of others: "supported" or "contradicted" where interval and
-    p agree, "practically none" for an interval within ±``NEGLIGIBLE``, else "cannot tell", as with no interval.
+    Of a published value: not reproduced where the interval does not reach it; reproduced where it does and is clear of 0, with a
+    significant p. Of others: supported or contradicted where interval and p agree, practically none within ±``NEGLIGIBLE``.
     """
     clear = p < significant and (low > 0 or high < 0)
     if np.isfinite(published):

@@ -6,27 +6,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from helpers.ablations import store
-from helpers.ablations.compute import OVERLAP_COLUMNS
-from helpers.ablations.tables import (
-    annotations,
-    by_class,
-    by_image_size,
-    by_layer,
-    by_threshold,
-    cam_methods,
-    correlations,
-    paper_scores,
-    published_pooled,
-    validity,
-)
+from helpers.ablations import report, tables
+from helpers.ablations.compute import ATTRIBUTED, KEYS
+from helpers.cams import chance
+from helpers.scoring.models import Model
+from helpers.scoring.store import Kept
 from helpers.statistics.correlations import kendall, pearson
+from helpers.statistics.draws import Draws
 from helpers.statistics.published import published_table
+from helpers.statistics.reliability import reliability
 
-METHODS = ("grad_cam", "layer_cam")
-
-
-RESAMPLING = {"resamples": 100, "seed": 0}
+PAPER = {"method": "grad_cam", "formula": "correct", "class_used": "predicted", "annotation": "boxes", "part": "closed", "subset": "all"}
 
 
 @pytest.fixture
@@ -44,22 +34,27 @@ def models():
     )
 
 
+@pytest.fixture
+def draws(models):
+    return Draws(models, draws=100, seed=0)
+
+
 def setting(models, slope, seed, part="closed", **keys):
     """Rows of one setting for every model and two thresholds; IoU falls with the gap by the slope."""
     rng = np.random.default_rng(seed)
     fixed = {"method": "grad_cam", "formula": "correct", "layer": "layer4", "class_used": "predicted", "annotation": "boxes"}
-    fixed |= {"image_size": 32, "subset": "all", "n": 100 if part == "closed" else 9, "nearest": "", "difference": np.nan, "seconds": 1.0}
-    tables = []
+    fixed |= {"image_size": 32, "subset": "all", "n": 100 if part == "closed" else 9, "nearest": "", "difference": np.nan}
+    rows = []
     for threshold, factor in ((0.1, 1), (0.5, -1)):
         iou = 0.5 - factor * slope * (models["gap"] - 0.5) + rng.normal(0, 0.02, len(models))
-        tables.append(pd.DataFrame({"model_id": models["model_id"], "iou": iou, "iou_b": iou / 2, "threshold": threshold}))
-    return pd.concat(tables).assign(**fixed | keys, part=part)
+        rows.append(pd.DataFrame({"model_id": models["model_id"], "iou": iou, "threshold": threshold}))
+    table = pd.concat(rows).assign(**fixed | keys, part=part)
+    return table.assign(of_paper=(table[list(PAPER)] == pd.Series(PAPER)).all(axis=1) & (table["threshold"] == 0.1))
 
 
 @pytest.fixture
 def scores(models):
-    close = {"difference": 1e-6, "nearest": "grad_cam_plus_plus (correct)"}
-    few = {"part": "sampled"}
+    close, few = {"difference": 1e-6, "nearest": "grad_cam_plus_plus (correct)"}, {"part": "sampled"}
     parts = [
         {},
         {"annotation": "fine_grained", "n": 90},
@@ -71,15 +66,11 @@ def scores(models):
         {"method": "smooth_grad_cam_plus_plus", **few, **close},
         {"method": "smooth_grad_cam_plus_plus", "formula": "torchcam", **few, **close, "difference": 0.4},
         {"method": "eigen_cam", "class_used": "none", **few},
-        *(
-            {"method": method, "layer": layer, **few}
-            for layer, method in itertools.product(("layer1", "layer4"), ("grad_cam", "layer_cam"))
-        ),
+        *({"method": name, "layer": layer, **few} for layer, name in itertools.product(("layer1", "layer4"), ("grad_cam", "layer_cam"))),
         {"image_size": 16, **few},
     ]
     table = pd.concat([setting(models, 0.3, seed, **keys) for seed, keys in enumerate(parts)], ignore_index=True)
-    assert set(store.ABLATION_COLUMNS) == set(table)
-    return table[["model_id", *OVERLAP_COLUMNS, "part"]]
+    return table[["model_id", *KEYS, "n", "iou", "nearest", "difference", "part", "of_paper"]]
 
 
 def iou_of(models, scores, **keys):
@@ -88,30 +79,35 @@ def iou_of(models, scores, **keys):
     return chosen.reindex(models["model_id"]).to_numpy()
 
 
-PAPER = {"method": "grad_cam", "formula": "correct", "class_used": "predicted", "annotation": "boxes", "part": "closed", "subset": "all"}
-
-
-def test_correlations_are_those_of_the_statistics_and_a_missing_model_is_dropped(models, scores):
+def test_correlations_are_those_of_the_statistics_and_a_missing_model_is_dropped(models, draws, scores):
     paper = scores[(scores[list(PAPER)] == pd.Series(PAPER)).all(axis=1) & (scores["model_id"] != "m03")]
-    table = correlations(models, paper, ["threshold"], **RESAMPLING)
+    table = tables.correlations(draws, paper, ["threshold"])
     assert table["threshold"].tolist() == [0.1, 0.5]
-    x = iou_of(models, scores, **PAPER, threshold=0.1)
-    kept = models["model_id"] != "m03"
-    row = table.iloc[0]
+    x, kept, row = iou_of(models, scores, **PAPER, threshold=0.1), models["model_id"] != "m03", table.iloc[0]
     assert row["pearson_r"] == pytest.approx(pearson(x[kept], models["gap"][kept]))
     assert row["kendall_tau"] == pytest.approx(kendall(x[kept], models["gap"][kept]))
     assert (row["n"], row["dropped"], row["cells"], row["images"]) == (29, 1, 15, 100)
     assert row["ci_low"] <= row["pearson_r"] <= row["ci_high"] < 0 < table["pearson_r"].iloc[1]
 
 
-def test_the_papers_setting_is_one_score_per_model(models, scores):
-    table = paper_scores(models.assign(iou=9.0), scores, 0.1)
-    np.testing.assert_array_equal(table["iou"], iou_of(models, scores, **PAPER, threshold=0.1))
-    assert len(table) == len(models)
+def test_scored_images_are_drawn_for_the_papers_setting_alone(models, scores):
+    values = iou_of(models, scores, **PAPER, threshold=0.1)[:, None] + np.array([-0.3, -0.1, 0.1, 0.3])
+    own = models.assign(iou=values.mean(1))
+    choices = tables.each_choice(Draws(own, {"iou": values}, draws=50, seed=0), scores, [*KEYS, "part"])
+    drawn = [name for name in choices.names if choices.draws.redrawn(name) is not None]
+    row = choices.facts.iloc[choices.names.index(drawn[0])]
+    assert len(drawn) == 1
+    assert (row["method"], row["class_used"], row["annotation"], row["threshold"], row["subset"]) == (
+        "grad_cam",
+        "predicted",
+        "boxes",
+        0.1,
+        "all",
+    )
 
 
-def test_table6_compares_on_the_same_images_beside_the_paper_and_names_one_map(models, scores):
-    table = cam_methods(models, scores, 0.1, [0.95, 0.8], **RESAMPLING)
+def test_table6_compares_on_the_same_images_beside_the_paper_and_names_one_map(models, draws, scores):
+    table = tables.cam_methods(draws, scores, 0.1, [0.95, 0.8])
     ways = table.drop_duplicates(["method", "formula", "images"])
     assert ways["images"].tolist() == [9] * 6 + [100]
     assert (ways["method"].iloc[-1], ways["formula"].iloc[-1]) == ("grad_cam", "correct")
@@ -124,21 +120,20 @@ def test_table6_compares_on_the_same_images_beside_the_paper_and_names_one_map(m
     assert smooth["correct"].tolist() == ["grad_cam_plus_plus (correct)"]
     assert smooth["torchcam"].tolist() == [""]
     assert (table.loc[table["method"] == "grad_cam_plus_plus", "same_map_as"] == "").all()  # which is no other than itself
-    row = table[(table["method"] == "grad_cam") & (table["images"] == 100) & (table["architecture"] == "Total")].iloc[-1]
+    pooled = report.pooled(table)
+    row = pooled[(pooled["method"] == "grad_cam") & (pooled["images"] == 100)].iloc[0]
+    assert row["architecture"] == "Total"
     assert row["pearson_r"] == pytest.approx(pearson(iou_of(models, scores, **PAPER, threshold=0.1), models["gap"]))
-    few = PAPER | {"part": "sampled", "layer": "layer4", "image_size": 32}
-    row = table[(table["method"] == "grad_cam") & (table["images"] == 9) & (table["architecture"] == "Total")].iloc[-1]
-    assert row["pearson_r"] == pytest.approx(pearson(iou_of(models, scores, **few, threshold=0.1), models["gap"]))
     one = scores.assign(nearest=np.where(scores["model_id"] == "m05", "layer_cam (correct)", scores["nearest"]))
-    again = cam_methods(models, one, 0.1, [0.8], **RESAMPLING)
-    assert (again["same_map_as"] == "").all()
+    assert (tables.cam_methods(draws, one, 0.1, [0.8])["same_map_as"] == "").all()
+    assert len(report.distinct(pooled)) == len(pooled) - 1
 
 
-def test_table7_stands_beside_the_paper(models, scores):
-    table = annotations(models, scores, 0.1, [0.8], **RESAMPLING)
+def test_table7_stands_beside_the_paper(models, draws, scores):
+    table = tables.annotations(draws, scores, 0.1, [0.8])
     assert table["method"].unique().tolist() == ["annotated_boxes", "fine_grained"]
     assert table.groupby("method")["images"].first().to_dict() == {"annotated_boxes": 100, "fine_grained": 90}
-    mine = table[(table["architecture"] == "resnet18")].set_index("method")["published_r"].to_dict()
+    mine = table[table["architecture"] == "resnet18"].set_index("method")["published_r"].to_dict()
     theirs = published_table("du2024_table7").query("threshold == 0.8").set_index("method")["pearson_r"]
     assert mine == {"annotated_boxes": theirs["annotated_boxes"], "fine_grained": theirs["saliency_masks"]}
     masks = iou_of(models, scores, **PAPER | {"annotation": "fine_grained"}, threshold=0.1)
@@ -146,72 +141,122 @@ def test_table7_stands_beside_the_paper(models, scores):
     assert row["pearson_r"] == pytest.approx(pearson(masks, models["gap"]))
 
 
-def test_table5_puts_untrained_networks_beside_the_trained_and_the_paper(models, scores):
+def test_every_threshold_layer_class_and_size_stands_once(draws, scores):
+    by_threshold = tables.by_threshold(draws, scores, 0.8, 0.1)
+    assert by_threshold["way"].unique().tolist() == [
+        "grad-cam",
+        "grad-cam, masks by fine grained",
+        "grad-cam++",
+        "grad-cam++ as in torchcam",
+        "smooth-grad-cam++, 9 images",
+        "smooth-grad-cam++ as in torchcam, 9 images",
+        "eigen-cam, 9 images",
+    ]
+    known = by_threshold.dropna(subset="published_r")
+    assert known[["way", "threshold", "published_r"]].to_numpy().tolist() == [["grad-cam", 0.1, tables.published_pooled(0.8)["iou"]]]
+    assert tables.by_layer(draws, scores, 0.1)[["method", "layer"]].to_numpy().tolist() == [
+        [method, layer] for method in ("grad_cam", "layer_cam") for layer in ("layer1", "layer4")
+    ]
+    assert tables.by_image_size(draws, scores, 0.1)["image_size"].tolist() == [16, 32]
+    assert tables.by_class(draws, scores, 0.1)[["class_used", "subset"]].to_numpy().tolist() == [
+        ["predicted", "all"],
+        ["true", "all"],
+        ["predicted", "correct"],
+        ["predicted", "wrong"],
+        ["true", "wrong"],
+    ]
+
+
+def test_measures_less_chance_are_correlated_by_every_way(models, draws, scores):
+    corrected = scores[(scores["threshold"] == 0.1) & (scores["subset"] == "all") & (scores["annotation"] == "boxes")]
+    corrected = corrected.assign(**dict.fromkeys(chance.CORRECTED, corrected["iou"]))
+    table = tables.by_rule(draws, corrected)
+    assert table["measure"].unique().tolist() == list(chance.CORRECTED)
+    row = table[(table["part"] == "closed") & (table["method"] == "grad_cam") & (table["class_used"] == "predicted")].iloc[0]
+    assert row["pearson_r"] == pytest.approx(pearson(iou_of(models, scores, **PAPER, threshold=0.1), models["gap"]))
+
+
+def test_untrained_networks_stand_beside_the_trained_and_the_paper(models, scores):
+    trained = Draws(models.assign(iou=iou_of(models, scores, **PAPER, threshold=0.1)), draws=100)
     rng = np.random.default_rng(1)
-    networks = pd.DataFrame({"architecture": ["resnet18"] * 9 + ["resnet101"] * 9, "seed": [*range(9), *range(9)]})
-    numbers = {name: rng.uniform(0, 1, 18) for name in ("train_accuracy", "test_accuracy", "gap", "iou")}
-    trained = paper_scores(models, scores, 0.1)
-    table = validity(networks.assign(**numbers, train_images=50), trained, **RESAMPLING).set_index("architecture")
-    assert table["published_r"].to_dict() == {"resnet18": -0.1544, "resnet101": -0.0585, "Total": -0.0094}
-    assert table["n"].tolist() == table["cells"].tolist() == [9, 9, 18]
-    assert table.loc["Total", "pearson_r"] == pytest.approx(pearson(numbers["iou"], numbers["gap"]))
-    assert table.loc["Total", "trained_r"] == pytest.approx(pearson(trained["iou"], trained["gap"]))
-    assert np.isnan(table.loc["resnet101", "trained_r"])
-    assert table["tells"].isin(["nothing", "something", "cannot tell"]).all()
-    # Fisher's interval of 50 and, pooled, 200 networks: the paper shows its claim pooled, and for no architecture alone.
-    assert table["published_tells"].to_dict() == {"resnet18": "cannot tell", "resnet101": "cannot tell", "Total": "nothing"}
-    assert table.loc["resnet18", ["published_low", "published_high"]].tolist() == pytest.approx([-0.4149, 0.1295], abs=1e-4)
-    assert table.loc["Total", ["published_low", "published_high"]].tolist() == pytest.approx([-0.1480, 0.1295], abs=1e-4)
-
-
-def test_thresholds_begin_with_the_papers_way_and_carry_its_value_once(models, scores):
-    table = by_threshold(models, scores, 0.8, 0.1, **RESAMPLING)
-    assert table["way"].iloc[0] == "grad-cam"
-    assert not table.duplicated(["way", "threshold"]).any()
-    assert table["way"].nunique() == 7  # three closed forms, masks, three sampled; not the closed forms again on a few images
-    known = table.dropna(subset="published_r")
-    assert known[["way", "threshold", "published_r"]].values.tolist() == [["grad-cam", 0.1, -0.8159]]
-    assert by_threshold(models, scores, 0.7, 0.1, **RESAMPLING)["published_r"].isna().all()
-    assert by_threshold(models, scores, 0.8, 0.5, **RESAMPLING)["published_r"].isna().all()
-
-
-def test_pooled_values_of_the_paper_are_looked_up_by_accuracy():
-    expected = (
-        published_table("du2024_table3").query("architecture == 'Total' and threshold == 0.9").set_index("method")["pearson_r"].to_dict()
+    networks = pd.DataFrame(
+        {"model_id": [f"n{n}" for n in range(40)], "architecture": ["resnet18", "resnet34"] * 20, "gap": rng.normal(size=40)}
     )
-    assert published_pooled(0.9) == expected
-    assert published_pooled(0.5) == {}
+    networks = networks.assign(iou=rng.normal(size=40), train_images=9, train_accuracy=0.2, test_accuracy=0.2)
+    table = tables.validity(networks, trained).set_index("architecture")
+    assert table["n"].tolist() == [20, 20, 40]
+    assert table.loc["Total", "pearson_r"] == pytest.approx(pearson(networks["iou"], networks["gap"]))
+    assert table["trained_n"].tolist() == [20, 10, 30]
+    theirs = published_table("du2024_table5").set_index("architecture")["pearson_r"]
+    assert table.loc["resnet18", "published_r"] == theirs["resnet18"]
+    half = 1.96 / np.sqrt(47)
+    assert np.arctanh(table.loc["resnet18", ["published_low", "published_high"]].astype(float)).tolist() == pytest.approx(
+        [np.arctanh(theirs["resnet18"]) - half, np.arctanh(theirs["resnet18"]) + half]
+    )
 
 
-def test_layers_classes_and_sizes_are_one_row_each(models, scores):
-    layers = by_layer(models, scores, 0.1, **RESAMPLING)
-    names = [("grad_cam", "layer1"), ("grad_cam", "layer4"), ("layer_cam", "layer1"), ("layer_cam", "layer4")]
-    assert list(layers[["method", "layer"]].itertuples(index=False, name=None)) == names
-    classes = by_class(models, scores, 0.1, **RESAMPLING)
-    assert sorted(classes["class_used"] + " " + classes["subset"]) == [
-        "predicted all",
-        "predicted correct",
-        "predicted wrong",
-        "true all",
-        "true wrong",
-    ]
-    sizes = by_image_size(models, scores, 0.1, **RESAMPLING)
-    assert sizes["image_size"].tolist() == [16, 32]
-    assert (sizes["images"] == 9).all()
+@pytest.mark.parametrize(
+    ("interval", "told"), [((-0.1, 0.2), "nothing"), ((-0.3, 0.1), "cannot tell"), ((0.05, 0.1), "nothing"), ((0.1, 0.5), "something")]
+)
+def test_that_an_interval_contains_0_shows_nothing(interval, told):
+    assert tables.tells(*interval) == told
 
 
-def test_too_few_models_leave_every_table_whole_with_nan(models, scores):
-    few = models.iloc[:2]
-    mine = scores[scores["model_id"].isin(few["model_id"])]
-    tables = [
-        cam_methods(few, mine, 0.1, [0.95, 0.8], **RESAMPLING),
-        annotations(few, mine, 0.1, [0.8], **RESAMPLING),
-        by_threshold(few, mine, 0.8, 0.1, **RESAMPLING),
-        by_layer(few, mine, 0.1, **RESAMPLING),
-        by_class(few, mine, 0.1, **RESAMPLING),
-        by_image_size(few, mine, 0.1, **RESAMPLING),
-    ]
-    for table in tables:
-        assert len(table)
-        assert table["pearson_r"].isna().all()
-        assert (table["n"] <= 2).all()
+def test_attributions_are_compared_with_grad_cam_on_the_same_images(models, tmp_path):
+    rng, slopes = np.random.default_rng(0), {"grad_cam": 1, "saliency": 0.02, "occlusion": -1}
+    kept = Kept({ATTRIBUTED: tmp_path}, [Model(name, load=None) for name in models["model_id"]])
+    costs = pd.DataFrame({"method": list(slopes), "seconds": 0.5, "forward_passes": 1.0, "backward_passes": 0.0, "reason": ""})
+    for row in models.itertuples():
+        single = {method: (-slope * row.gap + 0.01 * rng.normal(size=40)).astype(np.float32) for method, slope in slopes.items()}
+        named = {f"{measure}, {method}": values for measure in chance.LESS_CHANCE for method, values in single.items()}
+        kept.write(ATTRIBUTED, row.model_id, named | {"costs": costs})
+    table = tables.attributions_compared(Draws(models, draws=100), kept)
+    assert table["measure"].unique().tolist() == list(chance.LESS_CHANCE)
+    rows, stacked = table[table["measure"] == "pointing_game"].set_index("method"), kept.stacked(ATTRIBUTED)
+    for method in slopes:
+        values = stacked[f"pointing_game, {method}"]
+        assert rows.loc[method, "pearson_r"] == pytest.approx(pearson(values.mean(1), models["gap"]), rel=1e-5)
+        assert rows.loc[method, "reliability"] == pytest.approx(reliability(values))
+        assert rows.loc[method, ["images", "n"]].tolist() == [40, 30]
+    assert rows.loc["grad_cam", ["minus_cam", "minus_cam_low", "minus_cam_high"]].tolist() == [0, 0, 0]
+    assert rows.loc["occlusion", "minus_cam"] == pytest.approx(rows.loc["occlusion", "pearson_r"] - rows.loc["grad_cam", "pearson_r"])
+    assert rows.loc["occlusion", "minus_cam_low"] > 1.5
+    assert "of 2 others 1 clear of 0 on its side, 2 apart" in report.attributions(table, {name: name for name in chance.LESS_CHANCE})
+
+
+def test_shifts_of_pairs_that_differ_in_labels_alone():
+    rng, n = np.random.default_rng(0), 20
+    right = pd.DataFrame({"cell": [f"c{k}" for k in range(n)], "rate": range(n), "label_noise": 0.0, "gap": rng.normal(size=n)})
+    right = right.assign(follows=-2 * right["gap"] + 0.01 * rng.normal(size=n), flat=1.0)
+    right["turns"] = right["gap"] + 0.01 * rng.normal(size=n)
+    wrong = right.assign(label_noise=0.2, gap=right["gap"] + 1, follows=right["follows"] - 2, turns=right["turns"] - 1)
+    found = tables.shifts(Draws(pd.concat([right, wrong]), draws=200), ["gap", "follows", "turns", "flat"], "label_noise", ["rate"])
+    found = found.set_index("measure")
+    assert found["n"].tolist() == [n] * 4
+    assert found["cells"].tolist() == [n] * 4
+    assert found["change"].tolist() == pytest.approx([1, -2, -1, 0])
+    assert found.loc["follows", "shift"] == pytest.approx(-2 / right["follows"].std())
+    assert found.loc["follows", "promised"] == pytest.approx(pearson(right["follows"], right["gap"]) / right["gap"].std())
+    assert found["kept"].tolist() == [tables.AS_PROMISED, tables.AS_PROMISED, tables.REVERSED, tables.NOT_TOLD]
+    assert len(tables.shifts(Draws(right, draws=9), ["gap"], "label_noise", ["rate"])) == 0
+    said = report.wrong_labels(found.reset_index(), ["follows", "turns", "flat"])
+    assert "Of 3 shifts of measures 1 go as their r" in said
+    assert said.endswith("promises, 1 the other way.")
+
+
+def test_survival_counts_the_sign_of_the_papers_setting():
+    made = {"layers": pd.DataFrame({"pearson_r": [-0.2, 0.4, np.nan]}), "sizes": pd.DataFrame({"pearson_r": [-0.9]})}
+    assert report.survival(made, -0.5).startswith(
+        "At the paper's setting r is **-0.50**; under 2 of 3 choices it has the same sign (layers 1 of 2, sizes 1 of 1)"
+    )
+    assert "undefined" in report.survival(made, np.nan)
+
+
+def test_choices_without_intervals_are_not_counted_as_intervals():
+    table = pd.DataFrame({"pearson_r": [-0.5, 0.2, np.nan], "ci_low": [-0.7, np.nan, np.nan], "ci_high": [-0.3, np.nan, np.nan]})
+    said = report.choices(table, ["a", "b", "c"])
+    assert said == (
+        "r from -0.50 (-0.70 to -0.30) with a to 0.20 (no interval) with b. "
+        "Of 1 interval 1 lie below 0, where the paper expects them, and 0 above."
+    )
+    assert report.choices(table.iloc[2:], ["c"]) == "No correlation is defined: too few models."

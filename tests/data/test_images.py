@@ -92,7 +92,7 @@ def test_a_damaged_cache_is_named_and_made_again(tmp_path, load):
     for damaged in (b"", content[:-1] + bytes([content[-1] ^ 1])):
         path.unlink()  # not in place: what is mapped must stay
         path.write_bytes(damaged)
-        with pytest.warns(UserWarning, match=r"images-\w+.safetensors: .*; it is made again"):
+        with pytest.warns(UserWarning, match=r"images-\w+.safetensors is damaged .*; it is made again"):
             same(first, load(source))
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -131,7 +131,10 @@ def test_every_damage_is_counted_and_the_rest_is_used(load):
     assert data.classes["class_id"].tolist() == ["n01", "n02"]
     used = {name.rsplit("/", 1)[1] for name in data.train.names if "n01" in name}
     assert used == {f"n01_{number}.JPEG" for number in (2, 3, 5, 8, 11)}  # 4 is 3's double
-    assert data.faults.groupby("fault")["class_id"].agg(set)[["unreadable_image", "class_with_too_few_images"]].tolist() == [{"n01"}, {"n03"}]
+    assert data.faults.groupby("fault")["class_id"].agg(set)[["unreadable_image", "class_with_too_few_images"]].tolist() == [
+        {"n01"},
+        {"n03"},
+    ]
 
 
 def test_test_images_with_the_pixels_of_training_images_are_counted_and_left_out(load):

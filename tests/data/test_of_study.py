@@ -30,10 +30,10 @@ def test_every_reader_has_the_images_that_were_chosen_and_the_file_says_which(tm
     work = tmp_path / "mine"
     data = images.choose_images(work, **TINY_SCENES)
     again, plain = images.of_study(work), load_study_data(**TINY_SCENES, cache_dir=tmp_path / "elsewhere")
-    for images in (again, plain):
-        assert images.fingerprint == data.fingerprint
-        assert torch.equal(images.train.images, data.train.images)
-        assert torch.equal(images.test.boxes, data.test.boxes)
+    for found in (again, plain):
+        assert found.fingerprint == data.fingerprint
+        assert torch.equal(found.train.images, data.train.images)
+        assert torch.equal(found.test.boxes, data.test.boxes)
     record = json.loads((work / "data.json").read_text())
     counts = {"classes": 3, "train": 36, "test": 18}
     known = {"parameters": TINY_SCENES, "fingerprint": data.fingerprint, "images": counts}
@@ -140,7 +140,5 @@ def test_a_source_that_is_gone_is_told_with_the_command_that_names_another(sourc
 def test_a_single_class_that_is_left_is_refused_before_anything_rests_on_it(tmp_path):
     files = {name: b"" if name.startswith("cat") else content for name, content in voc_folder(classes=("cat", "dog")).items()}
     with pytest.raises(ValueError, match=r"only dog is left, and a classifier needs 2; faults: 8 .*, 8 .*, 1 class_with_too_few_images"):
-        images.choose_images(
-            tmp_path / "mine", data_source="voc_folder", data_path=str(written(tmp_path / "images", files)), image_size=16
-        )
+        images.choose_images(tmp_path / "mine", data_source="voc_folder", data_path=str(written(tmp_path / "images", files)), image_size=16)
     assert not (tmp_path / "mine/data.json").exists()

@@ -104,7 +104,7 @@ def test_copies_are_made_once_kept_and_made_again_when_damaged(tmp_path, monkeyp
     assert again[1:] == made[1:]
     path.unlink()  # not cut in place: what is mapped must not lose its pages
     path.write_bytes(whole[:200])
-    with pytest.warns(UserWarning, match=r"safetensors: not as it was written; it is made again"):
+    with pytest.warns(UserWarning, match=r"safetensors is damaged .*; it is made again"):
         assert torch.equal(shifts.kept(tmp_path, IMAGES, "noise_0.9", 3).images, made.images)
     assert path.read_bytes() == whole
     shifts.kept(tmp_path, IMAGES.flip(0), "noise_0.9", 3)

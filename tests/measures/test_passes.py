@@ -1,4 +1,4 @@
-import types
+"""One forward pass: its maps against autograd on networks of many makes, its batches, and what it says without maps."""
 
 import pytest
 import torch
@@ -41,17 +41,17 @@ def test_on_a_gpu_half_of_what_is_free_counts(monkeypatch):
     assert passes.batch_size(passes.output_bytes(two_layers(), torch.zeros(1, 3, 8, 8)), "cuda") == 20
 
 
-@pytest.mark.parametrize(("architecture", "size", "least", "most"), [("resnet18", 224, 8, 64), ("resnet18", 32, 256, 256)])
+@pytest.mark.parametrize(("architecture", "size", "least", "most"), [("resnet18", 224, 8, 64), ("resnet18", 32, 64, 64)])
 def test_batches_of_the_usual_networks_are_of_the_usual_size(architecture, size, least, most):
     network = resnet.build(architecture, 20, seed=0)
     assert least <= passes.batch_size(passes.output_bytes(network, torch.zeros(1, 3, size, size)), "cpu") <= most
 
 
 def test_settings_choose_only_where_they_leave_it_open():
-    images = types.SimpleNamespace(images=torch.zeros(1, 3, 8, 8, dtype=torch.uint8))
+    images = ImageSet(torch.zeros(1, 3, 8, 8, dtype=torch.uint8), torch.zeros(1), torch.zeros(1, 1, 4), ("a",))
     given = {"network": two_layers(), "images": images, "normalise": resnet.normalise_images, "device": "cpu"}
     assert Evidence(given, MeasureSettings(batch_size=3))["batch_size"] == 3
-    assert Evidence(given, MeasureSettings())["batch_size"] == 256
+    assert Evidence(given, MeasureSettings())["batch_size"] == 64
     assert Evidence(given, MeasureSettings(batch_size=3))["gradient_batch_size"] == 3
 
 
@@ -176,16 +176,3 @@ def test_images_pass_through_the_folded_copy_and_weights_are_read_from_the_netwo
     with torch.inference_mode():
         expected = network(resnet.normalise_images(scenes.images))
     assert torch.allclose(known["logits"], expected, atol=1e-5 * float(expected.abs().max()))
-
-
-def test_a_pass_in_bfloat16_gives_float32_near_that_of_float32_with_the_same_closed_form():
-    scenes = seven_images()
-    network = resnet.build("resnet18", 3, stem="strided", width=0.25, seed=0).to(memory_format=torch.channels_last).eval()
-    given = {"network": network, "images": scenes, "normalise": resnet.normalise_images, "device": "cpu"}
-    exact, near = (Evidence(given, MeasureSettings(precision=name))["forward_pass"] for name in ("float32", "bfloat16"))
-    assert exact.no_maps == near.no_maps == ""
-    for first, second in ((exact.logits, near.logits), (exact.features, near.features)):
-        assert second.dtype == torch.float32
-        assert second.shape == first.shape
-        # Products of 8 bits, some 20 layers deep.
-        assert 0 < (first - second).abs().max() < 20 * 2**-8 * first.abs().max()

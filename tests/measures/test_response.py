@@ -1,4 +1,6 @@
-import re
+"""Response curves and mixtures: Schiff's algorithms in loops, by quadrature, and a ResNet taken apart."""
+
+import itertools
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from scipy.integrate import quad
 from torch import nn
 
 from helpers.measures import response
+from helpers.measures.passes import Sample
 from helpers.networks.resnet import build
 
 
@@ -66,13 +69,6 @@ def test_gi_is_algorithm_2_on_uneven_magnitudes_of_any_range():
     assert response.gi_of_curve(360 * alphas - 180, accuracies) == pytest.approx(gi_by_loops(alphas, accuracies), rel=1e-12)
 
 
-def test_gi_weighs_an_early_loss_more():
-    flat = np.ones(11)
-    early, late = flat.copy(), flat.copy()
-    early[2], late[8] = 0.5, 0.5
-    assert response.gi_of_curve(np.arange(11), early) > response.gi_of_curve(np.arange(11), late) > 0
-
-
 def test_pal_of_constants_and_of_a_line():
     for constant in (1.0, 0.3):
         for points in (2, 6, 11, 14):
@@ -98,18 +94,9 @@ def test_pal_is_the_ratio_of_areas_by_quadrature():
 @pytest.mark.parametrize("score", [response.gi_of_curve, response.pal_of_curve])
 def test_scores_of_a_curve_that_is_none(score):
     assert np.isnan(score([0, 0.5, 1], [1, np.nan, 1]))
-    with pytest.raises(ValueError, match=re.escape("at least 2 points; got shapes (3,) and (2,)")):
-        score([0, 1, 2], [1, 1])
-    with pytest.raises(ValueError, match=re.escape("at least 2 points; got shapes (1,) and (1,)")):
-        score([0], [1])
-    with pytest.raises(ValueError, match=re.escape("magnitudes must increase from point to point, got [0.0, 1.0, 1.0]")):
-        score([0, 1, 1], [1, 1, 1])
-
-
-@pytest.mark.parametrize(("top", "bottom", "name"), [(0, 0.1, "top 0"), (1.2, 0.1, "top 1.2"), (0.6, -1, "bottom -1")])
-def test_pal_refuses_other_shares(top, bottom, name):
-    with pytest.raises(ValueError, match=f"^{name} must be above 0 and at most 1$"):
-        response.pal_of_curve([0, 1], [1, 1], top, bottom)
+    for alphas, accuracies in (([0, 1, 2], [1, 1]), ([0], [1]), ([0, 1, 1], [1, 1, 1])):
+        with pytest.raises(ValueError, match=r"^a curve needs 2 or more increasing magnitudes with one accuracy each; got \[0"):
+            score(alphas, accuracies)
 
 
 def test_a_curve_asks_for_even_magnitudes_and_gives_them_from_0_to_1():
@@ -118,40 +105,44 @@ def test_a_curve_asks_for_even_magnitudes_and_gives_them_from_0_to_1():
     assert asked == [-2, 0, 2, 4]
     assert curve.alphas.tolist() == pytest.approx([0, 1 / 3, 2 / 3, 1])
     assert curve.accuracies.tolist() == pytest.approx([-0.2, 0, 0.2, 0.4])
-
-
-def test_a_curve_without_points_or_range_is_refused():
-    with pytest.raises(ValueError, match=r"^a response curve of 1 points has no area; it needs at least 2$"):
-        response.accuracy_curve(float, 0, 1, 1)
-    with pytest.raises(ValueError, match=r"^the smallest magnitude 1 must be below the largest, 1$"):
-        response.accuracy_curve(float, 1, 1, 3)
+    for low, high, points in ((0, 1, 1), (1, 1, 3)):
+        with pytest.raises(ValueError, match=f"^a response curve of {points} points from {low} to {high} has no area; take at least 2"):
+            response.accuracy_curve(float, low, high, points)
 
 
 @pytest.mark.parametrize("kind", response.KINDS)
 def test_partners_are_drawn_evenly_from_the_right_class(kind):
     counts = np.zeros((12, 12))
     for seed in range(600):
-        indices, usable = response.mixup_partners(LABELS, kind, seed)
-        assert usable.all()
-        counts[np.arange(12), indices] += 1
+        first, partners = response.mixup_partners(LABELS, kind, seed)
+        assert first.tolist() == list(range(12))
+        counts[np.arange(12), partners] += 1
     same = (LABELS[:, None] == LABELS).numpy()
     allowed = same & ~np.eye(12, dtype=bool) if kind == "intra" else ~same
     assert not counts[~allowed].any()
     share = 1 / allowed.sum(1, keepdims=True) * np.ones((12, 12))
     error = np.sqrt(share * (1 - share) / 600)
     assert (np.abs(counts / 600 - share)[allowed] <= 4.5 * error[allowed]).all()
-    first, second = (response.mixup_partners(LABELS, kind, 7)[0] for _ in range(2))
+    first, second = (response.mixup_partners(LABELS, kind, 7)[1] for _ in range(2))
     assert torch.equal(first, second)
 
 
-def test_who_has_no_partner_is_not_usable():
-    indices, usable = response.mixup_partners(torch.tensor([4, 7, 4]), "intra", 0)
-    assert (indices.tolist(), usable.tolist()) == ([2, 1, 0], [True, False, True])
-    indices, usable = response.mixup_partners(torch.tensor([4, 4]), "inter", 0)
-    assert (indices.tolist(), usable.tolist()) == ([0, 1], [False, False])
-    assert len(response.mixup_partners(torch.tensor([], dtype=torch.int64), "intra", 0)[0]) == 0
-    with pytest.raises(ValueError, match=r"^kind of mixup 'both' is unknown; choose one of intra, inter$"):
-        response.mixup_partners(LABELS, "both", 0)
+def test_who_has_no_partner_is_left_out():
+    for labels, kind, expected in (([4, 7, 4], "intra", ([0, 2], [2, 0])), ([4, 4], "inter", ([], [])), ([], "intra", ([], []))):
+        pairs = response.mixup_partners(torch.tensor(labels, dtype=torch.int64), kind, 0)
+        assert tuple(index.tolist() for index in pairs) == expected
+
+
+def test_pairs_are_all_of_a_class_or_as_many_different_ones():
+    labels = torch.tensor([3, 1, 3, 3, 1, 7, 3])
+    found = {frozenset(pair) for pair in zip(*(index.tolist() for index in response.class_pairs(labels, 6, 0)), strict=True)}
+    assert found == {frozenset(pair) for pair in itertools.combinations(range(7), 2) if labels[pair[0]] == labels[pair[1]]}
+    labels = torch.tensor([0, 1] * 50)
+    first, second = response.class_pairs(labels, 30, 0)
+    assert (labels[first] == labels[second]).all()
+    assert len({frozenset(pair) for pair in zip(first.tolist(), second.tolist(), strict=True)}) == len(first) == 60
+    assert (first != second).all()
+    assert not torch.equal(first, response.class_pairs(labels, 30, 1)[0])
 
 
 class Residual(nn.Module):
@@ -252,20 +243,20 @@ def test_mixing_at_the_first_layer_is_stem_mixture_rest(resnet, inputs, alpha, b
     first, second = torch.tensor([0, 3, 3, 11, 5, 8, 1]), torch.tensor([1, 2, 4, 0, 0, 9, 6])
     predicted = by_halves(resnet, inputs, first, second, alpha)
     for guess in range(3):  # against every labelling, so that the predictions themselves are compared
-        labels = torch.full((12,), guess)
-        found = response.mixed_hits(resnet, inputs, labels, (first, second), alpha, layer, batch_size)
+        sample = Sample(None, inputs, torch.full((12,), guess))
+        found = response.mixed_hits(resnet, sample, (first, second), layer, batch_size, alpha)
         assert torch.equal(found, predicted == guess)
 
 
 def test_mixing_at_the_input(resnet, inputs):
-    partners = (torch.tensor([3, 1, 5, 0, 9, 2, 7, 6, 0, 1, 1, 2]), torch.tensor([True] * 11 + [False]))
+    pairs = torch.arange(11), torch.tensor([3, 1, 5, 0, 9, 2, 7, 6, 0, 1, 1])
     for alpha in (0.0, 0.3):
         with torch.no_grad():
-            logits = resnet((1 - alpha) * inputs + alpha * inputs[partners[0]])
-        expected = float((logits.argmax(1) == LABELS)[:11].double().mean())
-        assert response.mixed_accuracy(resnet, inputs, LABELS, partners, alpha, None, 4) == expected
-    nobody = (partners[0], torch.zeros(12, dtype=torch.bool))
-    assert np.isnan(response.mixed_accuracy(resnet, inputs, LABELS, nobody, 0.5, None))
+            logits = resnet((1 - alpha) * inputs[:11] + alpha * inputs[pairs[1]])
+        expected = logits.argmax(1) == LABELS[:11]
+        assert torch.equal(response.mixed_hits(resnet, Sample(None, inputs, LABELS), pairs, None, 4, alpha), expected)
+    nobody = torch.zeros(0, dtype=torch.int64)
+    assert len(response.mixed_hits(resnet, Sample(None, inputs, LABELS), (nobody, nobody), None, 4, 0.5)) == 0
 
 
 def test_before_anything_bends_input_and_first_layer_mix_alike(inputs):
@@ -274,8 +265,8 @@ def test_before_anything_bends_input_and_first_layer_mix_alike(inputs):
     layer, pairs = response.first_layer(network, inputs), (torch.arange(12), torch.arange(12).flip(0))
     assert layer.module is network.stem
     for guess in range(3):
-        labels = torch.full((12,), guess)
-        at_input, at_layer = (response.mixed_hits(network, inputs, labels, pairs, 0.4, place) for place in (None, layer))
+        sample = Sample(None, inputs, torch.full((12,), guess))
+        at_input, at_layer = (response.mixed_hits(network, sample, pairs, place, 5, 0.4) for place in (None, layer))
         assert torch.equal(at_input, at_layer)
 
 
@@ -285,12 +276,12 @@ def test_only_the_first_call_is_replaced_and_the_cache_is_not_touched(inputs):
     kept = layer.activations.clone()
     with torch.no_grad():
         torch.testing.assert_close(kept, network.one(inputs).relu(), rtol=0, atol=1e-6)
-        with response.replaced_output(network.act, kept[:2].clone()):
+        with response.replaced_output(network.act, [kept[:2].clone()]):
             once, twice = network(inputs[4:6]), network(inputs[4:6])
         expected = network.head(network.two(kept).relu().mean((2, 3)))
     torch.testing.assert_close(once, expected[:2], rtol=0, atol=1e-6)
     torch.testing.assert_close(twice, expected[4:6], rtol=0, atol=1e-6)
-    response.mixed_hits(network, inputs, LABELS, (torch.arange(12), torch.arange(12)), 0.5, layer)
+    response.mixed_hits(network, Sample(None, inputs, LABELS), (torch.arange(12), torch.arange(12)), layer, 5, 0.5)
     assert torch.equal(layer.activations, kept)
 
 
@@ -320,5 +311,5 @@ def test_the_network_is_left_as_it_came_also_after_an_error(inputs, training):
         assert str(state_of(network)) == before
     head.calls, head.allowed = 0, 1
     with pytest.raises(RuntimeError, match=r"^broken head$"):
-        response.mixed_hits(network, inputs, LABELS, (torch.arange(12), torch.arange(12)), 0.5, layer, 4)
+        response.mixed_hits(network, Sample(None, inputs, LABELS), (torch.arange(12), torch.arange(12)), layer, 4, 0.5)
     assert str(state_of(network)) == before

@@ -4,8 +4,9 @@ import pytest
 
 from helpers.statistics.correlations import design, partial_correlation
 from helpers.statistics.draws import Draws
+from helpers.statistics.permutation import null_partial_correlation
 from helpers.statistics.prediction import FIT, saved_errors, with_fit
-from helpers.statistics.ranking import ranking_table
+from helpers.statistics.ranking import answers, ranking_table
 from helpers.statistics.reliability import reliability
 
 AXES = ["depth", "size"]
@@ -61,3 +62,14 @@ def test_few_configurations_have_no_interval_and_no_draws_leave_the_values():
     assert plain["r_gap"] == drawn["r_gap"] and np.isnan(plain["r_gap_low"]) and np.isfinite(drawn["r_gap_low"])
     with pytest.raises(ValueError, match="2 models have no target"):
         ranking_table(Draws(models.assign(gap=models["gap"].where(models["cell"] > 0)), draws=5), ["iou"], AXES)
+
+
+def test_p_is_of_the_distance_from_where_a_drift_within_runs_alone_puts_r():
+    models = study()[0].assign(drift=lambda t: np.arange(96) % 2 + 0.1 * t["noise"], gap=lambda t: t["gap"] + 0.2 * (np.arange(96) % 2))
+    draws = Draws(models, draws=0)
+    rows = draws.permutations(199)
+    found, away = answers(draws, ["drift"], "r_gap", rows)[0], null_partial_correlation(models["drift"], models["gap"], rows)[:, 0]
+    assert found["r_gap"][0] > 0.5 and found["r_gap_null"][0] == pytest.approx(away.mean())
+    beyond = np.abs(away - away.mean()) >= np.abs(found["r_gap"][0] - away.mean())
+    assert found["r_gap_p"][0] == found["r_gap_p_adjusted"][0] == (1 + beyond.sum()) / 200
+    assert found["r_gap_p"][0] != (1 + (np.abs(away) >= found["r_gap"][0]).sum()) / 200
