@@ -91,18 +91,14 @@ def load_study_data(
 
     Where a source has boxes, only images with a usable one enter the training split. The test split comes from the source's own validation
     images, or is held out of the training images where it has none. Of two files with the same content the first is kept, and no test image
-    has the pixels of a training image.
+    has the pixels of a training image. ``class_ids`` are in the order of their labels; none stands for all of the source, sorted.
 
     Args:
-        data_source: one of ``DATA_SOURCES``.
         data_path: folder or .zip, relative to the project's root; not for "synthetic".
-        class_ids: classes to use, in the order of their labels; all of the source, sorted, when empty.
-        image_size: side of the square images, pixels.
-        images_per_class: training images per class; 0 takes all. A smaller number takes a subset of a larger one's.
-        test_images_per_class: test images per class; 0 takes all that training leaves: the validation images of the source, and the images
-            of its training split that are beyond ``images_per_class`` or have no box.
+        images_per_class: of training; 0 takes all. A smaller number takes a subset of a larger one's.
+        test_images_per_class: 0 takes all that training leaves: the validation images of the source, and the images of its training split
+            that are beyond ``images_per_class`` or have no box.
         minimum_images_per_class: classes with fewer training images are dropped and counted.
-        data_seed: seed of every choice of images.
         cache_dir: where decoded images, and what was unpacked of a zip, are kept.
 
     Raises:
@@ -214,14 +210,10 @@ class NoImagesChosenError(FileNotFoundError):
 
 
 def choose_images(work: Path, **parameters: Any) -> StudyData:
-    """Images of a study, decoded once into ``work/cache``; which they are is kept in ``work/data.json`` for ``of_study``.
-
-    Args:
-        work: the study's folder.
-        parameters: of ``images.load_study_data``, without ``cache_dir``.
+    """Images of a study by the parameters of ``load_study_data``, decoded once into ``work/cache``; ``work/data.json`` says which they are.
 
     Raises:
-        FileNotFoundError, ValueError: as ``images.load_study_data``, and ValueError where fewer than two classes are left.
+        FileNotFoundError, ValueError: as ``load_study_data``, and ValueError where fewer than two classes are left.
     """
     data = load_study_data(**parameters, cache_dir=work / "cache")
     if len(data.classes) < 2:
@@ -253,12 +245,9 @@ def of_study(work: Path) -> StudyData:
 
 
 def with_classes(work: Path, class_ids: Sequence[str], further_path: str = "") -> StudyData:
-    """Images of any classes of a study's source, chosen by the parameters of the study in everything else.
+    """Images of any classes of a study's source, or of a further folder or .zip of its layout that holds those that are not the study's.
 
-    Args:
-        work: the study's folder.
-        class_ids: in the order of their labels; with a further source, those of the study stand first.
-        further_path: folder or .zip of the study's layout that holds the classes that are not the study's; "" where its own source does.
+    All else is chosen by the parameters of the study; with a further source its own classes stand first.
 
     Raises:
         FileNotFoundError, ValueError: as ``of_study``, and ValueError where the source lacks a class, or both sources hold an image.
