@@ -76,17 +76,7 @@ def run_study(
     handed: Sequence[str] = (),
     look: bool = False,
 ) -> int:
-    """Check a study and hand it to Snakemake; see ``main`` for the result.
-
-    Args:
-        path: of the study file, or its name.
-        overrides: "name=value" or "notebook.name=value".
-        force: notebooks to run in any case.
-        cores: of this machine; None takes all.
-        gpus: executions side by side that have one each; None takes all of this machine.
-        handed: further arguments of Snakemake.
-        look: only say of each execution whether it is complete, runs, or would run, and why.
-    """
+    """Check a study and hand it to Snakemake, or only look what would run and why; see ``main`` for arguments and result."""
     study, cores = load_study(path, overrides), cores or os.cpu_count() or 1
     names = [item.name for item in study.executions]
     if faults := [f"--force {name}: this study runs {', '.join(names)}" for name in force if name not in names]:
@@ -105,10 +95,7 @@ def run_study(
     study.work.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(study.work / "sweep.lock").acquire(timeout=0):
-            try:
-                keep_claims(study.work, study.claims)  # before anything runs, so that it is known which came first
-            except ValueError as fault:
-                raise StudyError(str(fault)) from None
+            keep_claims(study.work, study.claims)  # before anything runs, so that it is known which came first
             return _follow(command, study, remote=remote)
     except Timeout:
         raise StudyError(f"another sweep works on {study.work}; wait until it ends, or end it") from None
@@ -192,17 +179,13 @@ def _follow(command: Sequence[str], study: CheckedStudy, *, remote: bool) -> int
                 signal.signal(number, handler)
         printed.seek(0)
         words = printed.read()
-        lost = [
-            name
-            for name in re.findall(r"^Error in rule (\S+):", words, re.M)
-            if not any(line.startswith(f"{name} failed") for line in failed)
-        ]
-        if process.returncode and not failed + lost:
+        lost = set(re.findall(r"^Error in rule (\S+):", words, re.M)) - {line.partition(" ")[0] for line in failed}
+        if process.returncode and not failed and not lost:
             print(f"Snakemake ended with {process.returncode}:\n{words[-1000:]}", file=sys.stderr)
-        for name in lost:
+        for name in sorted(lost):
             print(f"{name} was lost: killed, or cancelled; more is in {os.path.relpath(printed.name)}", file=sys.stderr)
     if process.returncode:
-        print(f"{len(failed + lost)} execution(s) failed; the same command goes on", file=sys.stderr)
+        print(f"{len(failed) + len(lost)} execution(s) failed; the same command goes on", file=sys.stderr)
         return 1
     print(f"complete: {os.path.relpath(study.reports / 'index.html')}")
     return 0

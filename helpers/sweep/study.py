@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
@@ -125,13 +125,9 @@ def load_study(path: Path | str, overrides: Sequence[str] = (), root: Path = PRO
         if parameters.get("study", path.stem) != path.stem:
             found.setdefault(f"study is {parameters['study']!r}, and must be {path.stem!r}, as its file", []).append(stem)
         after = _before(stem, list(schema))
-        parts = _parts(
-            Execution(stem, parameters, "", after, _depends(stem, parameters, content, root)), content["sweep"].get(stem), names, found
-        )
-        executions += [
-            *parts,
-            Execution(stem, parameters, "", (*after, *(item.name for item in parts)), _depends(stem, parameters, content, root)),
-        ]
+        whole = Execution(stem, parameters, "", after, _depends(stem, parameters, content, root))
+        parts = _parts(whole, content["sweep"].get(stem), names, found)
+        executions += [*parts, replace(whole, after=(*after, *(item.name for item in parts)))]
     faults += [f"{path}, {', '.join(stems)}: {fault}" for fault, stems in found.items()]
     if faults:
         raise StudyError(*faults)
@@ -244,6 +240,10 @@ def _stamp(path: Path) -> str:
 def measure_faults(study: CheckedStudy) -> list[str]:
     """Measures that are claimed of, or stated for the primary analysis, and do not exist; and claims that the study cannot answer."""
     stated = [item.parameters["primary_measures"] for item in study.executions if "primary_measures" in item.parameters]
+    try:
+        kept_claims(study.work)  # refuses claims that were altered where they are kept
+    except ValueError as fault:
+        return [str(fault)]
     if not study.claims + stated:
         return []
     from helpers.measures.registry import columns  # late: it loads torch
@@ -254,7 +254,6 @@ def measure_faults(study: CheckedStudy) -> list[str]:
         f"{where}: unknown measure {name!r}{near_names(name, known)}" for where, of in named.items() for name in of if name not in known
     ]
     try:
-        kept_claims(study.work)  # refuses claims that were altered where they are kept
         for measures in stated:
             check_primary(measures)
             check_claims(study.claims, primary=measures)
