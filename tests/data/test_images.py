@@ -69,7 +69,7 @@ def test_the_second_start_reads_the_cache_and_decodes_nothing_even_without_what_
     path = zipped(tmp_path / "a.zip", tiny_imagenet())
     first = load(path)
     shutil.rmtree(tmp_path / "cache/unpacked")
-    monkeypatch.setattr(images, "decode_image", lambda *arguments: pytest.fail("decoded again"))
+    monkeypatch.setattr(images, "decode_all", lambda *arguments: pytest.fail("decoded again"))
     same(first, load(path))
 
 
