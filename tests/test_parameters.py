@@ -12,7 +12,7 @@ from helpers.ablations import compute
 from helpers.cams import attribution, maps, masks
 from helpers.data import images
 from helpers.files import PROJECT_ROOT
-from helpers.kappa import networks, noise
+from helpers.kappa import networks
 from helpers.measures import registry
 from helpers.networks import resnet
 from helpers.parameters import LIMITS, Parameter, StudyError, declared, in_force, near_names, parse_yaml, read_blocks, value_fault
@@ -41,7 +41,6 @@ def test_the_table_of_limits_names_parameters_alone_and_defaults_are_within_them
         ("saliency_providers", masks.MASK_PROVIDERS),
         ("attributions", attribution.ATTRIBUTIONS),
         ("saliency_architecture", masks.SEGMENTATION_NETWORKS),
-        ("noise_generator", noise.GENERATORS),
     ],
 )
 def test_choices_are_those_of_the_modules_that_take_them(name, known):
