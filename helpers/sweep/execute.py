@@ -210,6 +210,7 @@ def _try(notebook: str, part: bool, staging: Path, scratch: Path, parameters: Ma
 
 def _write_pages(job: Mapping[str, Any]) -> int:
     """Write the pages of a report and the list of what it shows, and the record of that last of all."""
+    os.environ["MPLBACKEND"] = "agg"  # whatever it is where the sweep was started
     from helpers.report import pages
 
     reports, work = Path(job["reports"]), Path(job["work"])
