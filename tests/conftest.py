@@ -80,7 +80,6 @@ TINY_STUDY = {
             "bootstrap_resamples": 30,
             "permutations": 20,
         },
-        "07_your_checkpoints": {"images_used": 20, "bootstrap_resamples": 20, "cells_left_out": 1, "extra_passes": False},
     },
 }
 REAL_DATA = Path(__file__).parents[2] / "shared" / "data"

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import pickletools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -164,3 +165,41 @@ def parse_names(content: bytes, separator: str | None) -> dict[str, str]:
     """Read "id<separator>name, synonym, ..." lines (``LOC_synset_mapping.txt``, ``words.txt``); the first name, as a figure can show it."""
     pairs = (line.split(separator, 1) for line in _lines(content) if line.strip())
     return {pair[0].strip(): "".join(filter(str.isprintable, pair[1].split(",")[0].strip()))[:100] for pair in pairs if len(pair) == 2}
+
+
+_OF_CIFAR = ("data", "labels", "fine_labels", "coarse_labels", "label_names", "fine_label_names", "coarse_label_names", "filenames")
+
+
+def parse_cifar(content: bytes) -> dict[str, list[int | str]]:
+    """Read the numbers and texts of a pickled dict of CIFAR's, by its keys, off the pickle's opcodes: nothing is built, nothing called.
+
+    Raises:
+        ValueError: it is no pickle, or is cut.
+    """
+    found, key = defaultdict(list), ""
+    try:
+        codes = list(pickletools.genops(content))
+    except ValueError as fault:
+        raise ValueError(f"it is no file of CIFAR ({fault})") from fault
+    for opcode, value, _ in codes:
+        value = value.decode("latin-1") if isinstance(value, bytes | bytearray) else value
+        if isinstance(value, str) and value in _OF_CIFAR:
+            key = value
+        elif isinstance(value, str) or opcode.name.startswith("BININT"):  # other numbers are places in the pickle's memory
+            found[key].append(value)
+    return found
+
+
+def cifar_rows(content: bytes, of_100: bool, pickled: bool) -> tuple[list[int], bytes]:
+    """Labels, fine ones of CIFAR-100, and the bytes of as many images, 3 x 32 x 32 each, of a file of CIFAR's. Raises ValueError."""
+    if pickled:
+        found = parse_cifar(content)
+        labels = found["fine_labels" if of_100 else "labels"]
+        pixels = max((text for text in found["data"] if isinstance(text, str)), key=len, default="").encode("latin-1")
+    else:
+        size, first = 3073 + of_100, 1 + of_100
+        labels = list(content[of_100::size])
+        pixels = b"".join(content[start + first : start + size] for start in range(0, len(content), size))
+    if not labels or len(pixels) != 3072 * len(labels):
+        raise ValueError(f"it holds {len(labels):,} labels of CIFAR and {len(pixels):,} bytes of pixels, where each image has 3,072")
+    return labels, pixels

@@ -5,9 +5,7 @@ Which they are stands in ``data.json`` in the study's folder, written by noteboo
 
 import io
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -17,19 +15,17 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
-from tqdm.auto import tqdm
 
 from helpers.data import layouts, sources, synthetic
-from helpers.data.decode import Decoded, decode_image
+from helpers.data.decode import Decoded, decode_all
 from helpers.data.layouts import Listing, Record
-from helpers.data.selection import pixel_digest, select
-from helpers.data.sources import Fault
+from helpers.data.selection import SPLITS, assembled, class_names, pixel_digest
 from helpers.files import from_root, read_json, read_tensors, write_json, write_tensors
 
 MANIFEST = "data.json"  # in the folder of a study
 DATA_SOURCES = ("synthetic", layouts.RECOGNISED, *layouts.LAYOUTS)
 _FORMAT = 3  # raised when the meaning of what is kept changes: older files are then never used
-_SPLITS, _TENSORS, _TABLES = ("train", "test"), ("images", "labels", "boxes"), ("index", "faults", "classes")
+_TENSORS, _TABLES = ("images", "labels", "boxes"), ("index", "faults", "classes")
 
 
 @dataclass(frozen=True)
@@ -95,18 +91,14 @@ def load_study_data(
 
     Where a source has boxes, only images with a usable one enter the training split. The test split comes from the source's own validation
     images, or is held out of the training images where it has none. Of two files with the same content the first is kept, and no test image
-    has the pixels of a training image.
+    has the pixels of a training image. ``class_ids`` are in the order of their labels; none stands for all of the source, sorted.
 
     Args:
-        data_source: one of ``DATA_SOURCES``.
         data_path: folder or .zip, relative to the project's root; not for "synthetic".
-        class_ids: classes to use, in the order of their labels; all of the source, sorted, when empty.
-        image_size: side of the square images, pixels.
-        images_per_class: training images per class; 0 takes all. A smaller number takes a subset of a larger one's.
-        test_images_per_class: test images per class; 0 takes all that training leaves: the validation images of the source, and the images
-            of its training split that are beyond ``images_per_class`` or have no box.
+        images_per_class: of training; 0 takes all. A smaller number takes a subset of a larger one's.
+        test_images_per_class: 0 takes all that training leaves: the validation images of the source, and the images of its training split
+            that are beyond ``images_per_class`` or have no box.
         minimum_images_per_class: classes with fewer training images are dropped and counted.
-        data_seed: seed of every choice of images.
         cache_dir: where decoded images, and what was unpacked of a zip, are kept.
 
     Raises:
@@ -124,12 +116,12 @@ def load_study_data(
     if (kept := read_tensors(cache)) is not None:
         return _from_cache(kept)
     if rendered:
-        data = _assemble(*_render(given), [], given)
+        data = _study_data(**assembled(*_render(given), [], given))
     else:
         source = sources.open_source(path, cache_dir / "unpacked", looked_into)
         listing = layouts.scan(source, data_source, class_ids)
-        decoded = _decode_all(source, listing.records, image_size)
-        data = _assemble(listing, decoded, source.faults + listing.faults, given)
+        decoded = decode_all(source, listing.records, image_size)
+        data = _study_data(**assembled(listing, decoded, source.faults + listing.faults, given))
     if not (data.faults["fault"] == sources.UNREADABLE_NOW).any():
         write_tensors(cache, _to_cache(data))
     return data
@@ -150,13 +142,6 @@ def _check(given: Mapping[str, Any]) -> None:
         raise ValueError("test_images_per_class is 0, and of rendered scenes there is no end; give a number, such as 50")
 
 
-def _decode_all(source: sources.Source, records: Sequence[Record], size: int) -> list[Decoded]:
-    # Decoding releases the interpreter's lock, so threads use all cores.
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as executor:
-        results = executor.map(lambda record: decode_image(source, record, size), records)
-        return list(tqdm(results, total=len(records), desc="decoding", unit="image", leave=False))
-
-
 def _render(given: Mapping[str, Any]) -> tuple[Listing, list[Decoded]]:
     """Render the embedded scenes as if they had been decoded."""
     known, decoded, size = [f"synthetic_{name}" for name in synthetic.CLASS_NAMES], [], given["image_size"]
@@ -172,51 +157,6 @@ def _render(given: Mapping[str, Any]) -> tuple[Listing, list[Decoded]]:
     return listing, decoded
 
 
-def _assemble(listing: Listing, decoded: Sequence[Decoded], faults: list[Fault], given: Mapping[str, Any]) -> StudyData:
-    """Choose what is used, and stack it."""
-    boxed = listing.layout in layouts.WITH_BOXES or any(image.boxes for image in decoded if image.record.split == "train")
-    chosen = select(listing.classes, decoded, boxed, faults, given)
-    place, class_ids = given["data_path"] or given["data_source"], list(dict.fromkeys(image.record.class_id for image in chosen["train"]))
-    table = pd.DataFrame(faults, columns=list(Fault._fields))
-    if not class_ids:
-        counts, first = table["fault"].value_counts(), table.drop_duplicates("fault").set_index("fault")
-        told = [f"{counts[row.Index]} {row.Index} (such as {row.name or row.class_id}: {row.detail})" for row in first.itertuples()]
-        raise ValueError(
-            f"no usable class in {place}: of {len(decoded)} images listed none is left in a class of at least "
-            f"{given['minimum_images_per_class']} training images{' with a box' if boxed else ''}; faults: {', '.join(told) or 'none'}"
-        )
-    if not chosen["test"]:
-        copies = int((table["fault"] == "test_image_in_training").sum())
-        why = f"it has no validation images of its own, and images_per_class {given['images_per_class']} takes every training image"
-        why = f"all {copies} have the pixels of training images" if copies else why
-        raise ValueError(f"no test image is left in {place}: {why}; set images_per_class or test_images_per_class above 0")
-    rows = [(image.record.name, image.record.class_id, split, image.digest) for split in _SPLITS for image in chosen[split]]
-    index = pd.DataFrame(rows, columns=["name", "class_id", "split", "digest"])
-    index["label"] = index["class_id"].map({class_id: label for label, class_id in enumerate(class_ids)})
-    classes = pd.DataFrame({"label": range(len(class_ids)), "class_id": class_ids, "class_name": _class_names(class_ids, listing.names)})
-    for split in _SPLITS:
-        counts = index.loc[index["split"] == split, "class_id"].value_counts()
-        classes[f"{split}_images"] = classes["class_id"].map(counts).fillna(0).astype(int)
-    sets = {split: _stack(chosen[split], index[index["split"] == split], int(boxed)) for split in _SPLITS}
-    return StudyData(**sets, index=index, faults=table, classes=classes, layout=listing.layout)
-
-
-def _stack(images: Sequence[Decoded], index: pd.DataFrame, least_boxes: int) -> ImageSet:
-    boxes = np.zeros((len(images), max([least_boxes, *(len(image.boxes) for image in images)]), 4), dtype=np.int16)
-    for row, image in zip(boxes, images, strict=True):
-        row[: len(image.boxes)] = np.array(image.boxes, dtype=np.int16).reshape(-1, 4)
-    pixels = torch.from_numpy(np.stack([image.pixels for image in images]))
-    return ImageSet(pixels, torch.tensor(index["label"].to_numpy()), torch.from_numpy(boxes), tuple(index["name"]))
-
-
-def _class_names(class_ids: Sequence[str], names: Mapping[str, str]) -> list[str]:
-    """Names by which classes are told apart: that of the source, with the id where several have it (ILSVRC has "crane" twice)."""
-    told = [names.get(class_id) or class_id for class_id in class_ids]
-    while len(set(told)) < len(told):  # again where a name in a source looks like one that was told apart
-        told = [f"{name} ({class_id})" if told.count(name) > 1 else name for name, class_id in zip(told, class_ids, strict=True)]
-    return told
-
-
 def joined(first: StudyData, further: StudyData) -> StudyData:
     """Images of two sources as one, the classes of the second after those of the first.
 
@@ -228,7 +168,7 @@ def joined(first: StudyData, further: StudyData) -> StudyData:
             example = further.index.set_index(column)["name"][both].iloc[0]
             raise ValueError(f"{len(both)} {told} of the further source are the study's own, first {example}; name other classes")
     sets = {}
-    for split in _SPLITS:
+    for split in SPLITS:
         parts = [getattr(data, split) for data in (first, further)]
         most = max(part.boxes.shape[1] for part in parts)
         boxes = torch.cat([nn.functional.pad(part.boxes, (0, 0, 0, most - part.boxes.shape[1])) for part in parts])
@@ -238,7 +178,7 @@ def joined(first: StudyData, further: StudyData) -> StudyData:
         pd.concat([getattr(first, name), getattr(further, name)], ignore_index=True) for name in ("index", "classes", "faults")
     )
     classes = classes.assign(label=range(len(classes)))
-    classes["class_name"] = _class_names(classes["class_id"], classes.set_index("class_id")["class_name"])
+    classes["class_name"] = class_names(classes["class_id"], classes.set_index("class_id")["class_name"])
     index["label"] = index["class_id"].map(classes.set_index("class_id")["label"])
     index = index.sort_values("split", key=lambda split: split != "train", kind="stable", ignore_index=True)
     return StudyData(**sets, index=index, faults=faults, classes=classes, layout=first.layout)
@@ -246,16 +186,20 @@ def joined(first: StudyData, further: StudyData) -> StudyData:
 
 def _to_cache(data: StudyData) -> dict[str, Tensor]:
     """Everything as tensors: tables as the bytes of parquet files."""
-    tensors = {f"{split}_{name}": getattr(getattr(data, split), name) for split in _SPLITS for name in _TENSORS}
+    tensors = {f"{split}_{name}": getattr(getattr(data, split), name) for split in SPLITS for name in _TENSORS}
     texts = {name: getattr(data, name).to_parquet(index=False) for name in _TABLES} | {"layout": data.layout.encode()}
     return tensors | {name: torch.from_numpy(np.frombuffer(text, dtype=np.uint8).copy()) for name, text in texts.items()}
 
 
 def _from_cache(kept: Mapping[str, Tensor]) -> StudyData:
     tables = {name: pd.read_parquet(io.BytesIO(kept[name].numpy().tobytes())) for name in _TABLES}
-    names = tables["index"].groupby("split")["name"].apply(tuple)
-    sets = {split: ImageSet(*(kept[f"{split}_{name}"] for name in _TENSORS), names[split]) for split in _SPLITS}
-    return StudyData(**sets, **tables, layout=kept["layout"].numpy().tobytes().decode())
+    stacks = {split: [kept[f"{split}_{name}"] for name in _TENSORS] for split in SPLITS}
+    return _study_data(**stacks, **tables, layout=kept["layout"].numpy().tobytes().decode())
+
+
+def _study_data(train: Sequence[Tensor], test: Sequence[Tensor], index: pd.DataFrame, **others: Any) -> StudyData:
+    names = index.groupby("split")["name"].apply(tuple)
+    return StudyData(ImageSet(*train, names["train"]), ImageSet(*test, names["test"]), index, **others)
 
 
 class NoImagesChosenError(FileNotFoundError):
@@ -266,14 +210,10 @@ class NoImagesChosenError(FileNotFoundError):
 
 
 def choose_images(work: Path, **parameters: Any) -> StudyData:
-    """Images of a study, decoded once into ``work/cache``; which they are is kept in ``work/data.json`` for ``of_study``.
-
-    Args:
-        work: the study's folder.
-        parameters: of ``images.load_study_data``, without ``cache_dir``.
+    """Images of a study by the parameters of ``load_study_data``, decoded once into ``work/cache``; ``work/data.json`` says which they are.
 
     Raises:
-        FileNotFoundError, ValueError: as ``images.load_study_data``, and ValueError where fewer than two classes are left.
+        FileNotFoundError, ValueError: as ``load_study_data``, and ValueError where fewer than two classes are left.
     """
     data = load_study_data(**parameters, cache_dir=work / "cache")
     if len(data.classes) < 2:
@@ -305,12 +245,9 @@ def of_study(work: Path) -> StudyData:
 
 
 def with_classes(work: Path, class_ids: Sequence[str], further_path: str = "") -> StudyData:
-    """Images of any classes of a study's source, chosen by the parameters of the study in everything else.
+    """Images of any classes of a study's source, or of a further folder or .zip of its layout that holds those that are not the study's.
 
-    Args:
-        work: the study's folder.
-        class_ids: in the order of their labels; with a further source, those of the study stand first.
-        further_path: folder or .zip of the study's layout that holds the classes that are not the study's; "" where its own source does.
+    All else is chosen by the parameters of the study; with a further source its own classes stand first.
 
     Raises:
         FileNotFoundError, ValueError: as ``of_study``, and ValueError where the source lacks a class, or both sources hold an image.

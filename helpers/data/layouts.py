@@ -166,23 +166,26 @@ def _class_folders(listing: Listing, annotated: bool = False) -> Iterator[Record
 
 
 def _cifar(listing: Listing) -> Iterator[Record]:
-    """The binary version of CIFAR-10 and CIFAR-100: a byte or two of labels, then 32 x 32 pixels, red, green, blue."""
+    """CIFAR-10 and CIFAR-100, the version that torchvision downloads or the binary one."""
     for path in listing.source.names:
-        if re.fullmatch(r"(.*/)?(data_batch_1|train)", path):
-            told = "if it is of CIFAR, a pickle, which is not opened; take the binary version (cifar-10-binary, cifar-100-binary)"
-            listing.note("", "", path, NOT_UNDERSTOOD, told)
-        if found := re.fullmatch(r"((?:.*/)?)(?:(data|test)_batch(?:_\d)?|(train|test))\.bin", path):
-            top, of_10, of_100 = found.groups()
-            names = listing.read(f"{top}{'fine_label_names' if of_100 else 'batches.meta'}.txt").decode("utf-8", "replace").split()
-            content, skipped = listing.read(path), 2 if of_100 else 1
-            if len(content) % (3072 + skipped):
-                listing.note("", "", path, NOT_UNDERSTOOD, f"its {len(content):,} bytes are no multiple of {3072 + skipped}")
-                continue
-            for number, row in enumerate(np.frombuffer(content, np.uint8).reshape(-1, 3072 + skipped)):
-                label, pixels = int(row[skipped - 1]), row[skipped:].reshape(3, 1024).T.tobytes()
-                class_id = names[label] if label < len(names) else str(label)
-                split = "test" if "test" in (of_10, of_100) else "train"
-                yield Record(f"{path}/{number:05d}", class_id, split, None, b"P6 32 32 255\n" + pixels)
+        if not (match := re.fullmatch(r"((?:.*/)?)(?:(data|test)_batch(?:_\d)?|(train|test))(\.bin)?", path)):
+            continue
+        top, of_10, of_100, binary = match.groups()
+        try:
+            labels, pixels = annotations.cifar_rows(listing.read(path), bool(of_100), not binary)
+            words, meta = ("fine_label_names", "meta") if of_100 else ("label_names", "batches.meta")
+            if binary:
+                names = listing.read(f"{top}{words if of_100 else meta}.txt").decode("utf-8", "replace").split()
+            else:
+                names = annotations.parse_cifar(listing.read(f"{top}{meta}"))[words]
+        except ValueError as fault:
+            listing.note("", "", path, NOT_UNDERSTOOD, str(fault))
+            continue
+        planes = np.frombuffer(pixels, np.uint8).reshape(-1, 3, 1024).transpose(0, 2, 1)
+        for number, (label, image) in enumerate(zip(labels, planes, strict=True)):
+            class_id = str(names[label]) if label < len(names) else str(label)
+            split = "test" if "test" in (of_10, of_100) else "train"
+            yield Record(f"{path}/{number:05d}", class_id, split, None, b"P6 32 32 255\n" + image.tobytes())
 
 
 def _of_tables(listing: Listing, ending: str, parse: Callable[[bytes], Table]) -> Iterator[Record]:
@@ -270,7 +273,7 @@ def _yolo(listing: Listing) -> Iterator[Record]:
 LAYOUTS: dict[str, tuple[Callable[[Listing], Iterator[Record]], str]] = {
     "ilsvrc": (_ilsvrc, "ILSVRC/Data/CLS-LOC/train/<wnid>/*.JPEG"),
     "tiny_imagenet": (_tiny_imagenet, "train/<wnid>/images/*.JPEG with train/<wnid>/<wnid>_boxes.txt"),
-    "cifar": (_cifar, "data_batch_1.bin or train.bin of CIFAR's binary version"),
+    "cifar": (_cifar, "data_batch_1 or train of CIFAR, or data_batch_1.bin or train.bin"),
     "coco": (partial(_of_tables, ending=".json", parse=annotations.parse_coco), "a .json with images, annotations and categories"),
     "csv": (partial(_of_tables, ending=".csv", parse=annotations.parse_csv), "a .csv with the columns path, label, x0, y0, x1, y1"),
     "yolo": (_yolo, "images/*.jpg with labels/*.txt"),

@@ -1,4 +1,4 @@
-"""Which images of a source a study takes: per class, seeded, no file twice, and no test image with the pixels of a training image."""
+"""Which images of a source a study takes, stacked: per class, seeded, no file twice, no test image with the pixels of a training image."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -6,11 +6,61 @@ from hashlib import blake2b
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
 
 from helpers.data.annotations import Annotation
 from helpers.data.decode import Decoded
-from helpers.data.layouts import Record
+from helpers.data.layouts import WITH_BOXES, Listing, Record
 from helpers.data.sources import Fault
+
+SPLITS = ("train", "test")
+
+
+def assembled(listing: Listing, decoded: Sequence[Decoded], faults: list[Fault], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Parts of ``images.StudyData``: of a split its images, labels and boxes. Raises ValueError where no image is left to choose."""
+    boxed = listing.layout in WITH_BOXES or any(image.boxes for image in decoded if image.record.split == "train")
+    chosen = select(listing.classes, decoded, boxed, faults, given)
+    place, class_ids = given["data_path"] or given["data_source"], list(dict.fromkeys(image.record.class_id for image in chosen["train"]))
+    table = pd.DataFrame(faults, columns=list(Fault._fields))
+    if not class_ids:
+        counts, first = table["fault"].value_counts(), table.drop_duplicates("fault").set_index("fault")
+        told = [f"{counts[row.Index]} {row.Index} (such as {row.name or row.class_id}: {row.detail})" for row in first.itertuples()]
+        raise ValueError(
+            f"no usable class in {place}: of {len(decoded)} images listed none is left in a class of at least "
+            f"{given['minimum_images_per_class']} training images{' with a box' if boxed else ''}; faults: {', '.join(told) or 'none'}"
+        )
+    if not chosen["test"]:
+        copies = int((table["fault"] == "test_image_in_training").sum())
+        why = f"it has no validation images of its own, and images_per_class {given['images_per_class']} takes every training image"
+        why = f"all {copies} have the pixels of training images" if copies else why
+        raise ValueError(f"no test image is left in {place}: {why}; set images_per_class or test_images_per_class above 0")
+    rows = [(image.record.name, image.record.class_id, split, image.digest) for split in SPLITS for image in chosen[split]]
+    index = pd.DataFrame(rows, columns=["name", "class_id", "split", "digest"])
+    index["label"] = index["class_id"].map({class_id: label for label, class_id in enumerate(class_ids)})
+    classes = pd.DataFrame({"label": range(len(class_ids)), "class_id": class_ids, "class_name": class_names(class_ids, listing.names)})
+    for split in SPLITS:
+        counts = index.loc[index["split"] == split, "class_id"].value_counts()
+        classes[f"{split}_images"] = classes["class_id"].map(counts).fillna(0).astype(int)
+    stacks = {split: _stack(chosen[split], index.loc[index["split"] == split, "label"], int(boxed)) for split in SPLITS}
+    return stacks | {"index": index, "faults": table, "classes": classes, "layout": listing.layout}
+
+
+def _stack(images: Sequence[Decoded], labels: pd.Series, least_boxes: int) -> tuple[Tensor, Tensor, Tensor]:
+    boxes = np.zeros((len(images), max([least_boxes, *(len(image.boxes) for image in images)]), 4), dtype=np.int16)
+    for row, image in zip(boxes, images, strict=True):
+        row[: len(image.boxes)] = np.array(image.boxes, dtype=np.int16).reshape(-1, 4)
+    pixels = torch.from_numpy(np.stack([image.pixels for image in images]))
+    return pixels, torch.tensor(labels.to_numpy()), torch.from_numpy(boxes)
+
+
+def class_names(class_ids: Sequence[str], names: Mapping[str, str]) -> list[str]:
+    """Names by which classes are told apart: that of the source, with the id where several have it (ILSVRC has "crane" twice)."""
+    told = [names.get(class_id) or class_id for class_id in class_ids]
+    while len(set(told)) < len(told):  # again where a name in a source looks like one that was told apart
+        told = [f"{name} ({class_id})" if told.count(name) > 1 else name for name, class_id in zip(told, class_ids, strict=True)]
+    return told
 
 
 def select(

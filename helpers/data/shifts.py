@@ -49,25 +49,16 @@ def blurred(pixels: Tensor, deviation: float) -> Tensor:
 
 
 def with_noise(pixels: Tensor, deviation: float, draws: torch.Generator) -> Tensor:
-    """Pixels with independent Gaussian noise of a standard deviation in grey levels, not cut to any range: float (N, 3, H, W) -> as many.
-
-    Drawn on the CPU, so that every device gets the same noise; ``draws`` goes on from image to image.
-    """
+    """Pixels with independent Gaussian noise, in grey levels, drawn on the CPU, so that every device gets the same; not cut to a range."""
     return pixels + deviation * torch.randn(pixels.shape, generator=draws).to(pixels.device)
 
 
 def ssim(images: Tensor, degraded: Tensor) -> Tensor:
     """Structural similarity of each image with its degraded version; Wang et al. 2004, equation (13).
 
-    Gaussian windows of 11 x 11 pixels and standard deviation 1.5, k1 = 0.01, k2 = 0.03, data range 255; mean over the windows that lie
-    within the image, and over channels. Equal to scikit-image's ``structural_similarity`` with ``gaussian_weights`` and without
-    ``use_sample_covariance``; the map is torchmetrics'.
-
-    Returns:
-        (N,) float32 in [-1, 1]; 1 for equal images only, up to the rounding of float32, which costs bright flat regions up to 1e-3.
-
-    Raises:
-        ValueError: the images are not (N, 3, H, W) uint8 with sides of at least 11, or the shapes differ.
+    Gaussian windows of 11 x 11 pixels and standard deviation 1.5, k1 = 0.01, k2 = 0.03, data range 255; mean over the windows within the
+    image, and over channels, as scikit-image has it with ``gaussian_weights`` and without ``use_sample_covariance``. (N,) float32 in
+    [-1, 1], up to a rounding of 1e-3 in bright flat regions. Raises ValueError for shapes that differ, or sides below 11.
     """
     check_images(images, 2 * _RADIUS + 1)
     if images.shape != degraded.shape or degraded.dtype != torch.uint8:
@@ -142,16 +133,11 @@ def at(column: str, shift: str = "") -> str:
 
 
 def shifted(images: Tensor, name: str, seed: int = 0) -> Shifted:
-    """Shift images; the same images, name and seed give the same bytes.
+    """Shift (N, 3, H, W) uint8 images with sides of at least 11; the same images, name and seed give the same bytes.
 
-    Blur, noise and JPEG have one strength for all images, found so that the mean SSIM of up to 256 of them, drawn by the seed, is
-    the one in the name within 0.002, or within 0.02 where the SSIM of few images steps over it.
-
-    Args:
-        images: (N, 3, H, W) uint8 RGB, N >= 1, sides at least 11.
-        name: what is done and the mean SSIM that it leaves (blur_0.9, noise_0.7, jpeg_0.7), the factor (brightness_0.5, contrast_0.5) or
-            the degrees (rotation_15).
-        seed: of the noise and of the images for the strength.
+    A name has the mean SSIM that is left (blur_0.9, noise_0.7, jpeg_0.7), the factor (brightness_0.5, contrast_0.5) or the degrees
+    (rotation_15). Blur, noise and JPEG have one strength for all images, found so that the mean SSIM of up to 256 of them, drawn by the
+    seed, is the one in the name within 0.002, or within 0.02 where the SSIM of few images steps over it.
 
     Raises:
         ValueError: an unknown name, images of another kind, or an SSIM that cannot be reached.

@@ -31,10 +31,8 @@ def scenes(
     """Render scenes, class by class; image i of a class is the same however many are asked for.
 
     With probability ``background_cue`` the background carries stripes whose direction belongs to a class: in the training split to the
-    image's own, in the test split to a random one. A network can therefore cheat by looking beside the object, and pays for it on unseen
-    images. The object is lighter than every background, whatever its class; its colour, texture, size, aspect, turn and place say nothing
-    of the class, its shape alone does. With objects both lighter and darker than what they cover, a narrow ResNet learns 60 images of a
-    class by heart and stays near chance on unseen ones.
+    image's own, in the test split to a random one, so that a network which looks beside the object pays for it on unseen images. The
+    object is lighter than every background; its colour, texture, size, aspect, turn and place say nothing of the class, its shape does.
 
     Returns:
         (N, 3, size, size) uint8 RGB; (N,) int64 labels; (N, 1, 4) int16 half-open boxes x0, y0, x1, y1, tight around the object.

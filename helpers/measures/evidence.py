@@ -99,12 +99,10 @@ def closure(names: Iterable[str]) -> set[str]:
 
 
 def score(measures: Iterable[Measure], given: Mapping[str, Any], settings: MeasureSettings) -> pd.DataFrame:
-    """Compute measures of one network, sharing everything that several of them need.
+    """Compute measures of one network, sharing what several of them need: a row per measure and variant, in order.
 
-    Returns:
-        One row per measure and variant, in order: measure, variant, value (NaN where undefined), seconds (of this measure with all it
-        needs, as if nothing were shared, so that costs compare), reason ("" or why there is no value, in one line). Whatever a network
-        fails with is the reason of its rows; only an interrupt and a lack of memory are raised.
+    Columns: measure, variant, value (NaN where undefined), seconds (with all that it needs, as if nothing were shared), reason ("" or why
+    there is no value, in one line). What a network fails with is a reason; only an interrupt and a lack of memory are raised.
     """
     return score_with_images(measures, given, settings, [])[0]
 

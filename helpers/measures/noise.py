@@ -22,10 +22,7 @@ def search(drop_at: Callable[[float], float], first: float, tries: int, name: st
     """Find the magnitude at which accuracy drops by ``DROP``, within ``TOLERANCE``, or between two magnitudes within ``BRACKET``.
 
     Drops grow about with the square of a small magnitude, which gives the step from one that is known; between two the next is where the
-    line through their logarithms crosses, away from both ends. The name is for reasons.
-
-    Raises:
-        ValueError: all magnitudes tried were too small, up to ``HIGHEST``, or all too large.
+    line through their logarithms crosses, away from both ends. ValueError where all were too small, up to ``HIGHEST``, or too large.
     """
     low = high = None  # logarithms of magnitude and of drop / DROP: the largest that costs too little, the smallest that costs too much
     magnitude = math.log(first)
@@ -134,22 +131,13 @@ def aware_bound(norms: Array, changes: Array, sigma: float, images: int) -> floa
     return bound(float(np.log(above / (EPSILON**2 + sigma**2 * changes**2)).sum()) / 4, sigma, images)
 
 
+_AWARE = "magnitude-aware PAC-Bayes"
 complexities(
     "flatness",
     ("pacbayes_init", "48", "PAC-Bayes bound (from the start)", lambda df, sigma, m: bound((df**2).sum() / (4 * sigma**2), sigma, m)),
     ("pacbayes_orig", "49", "PAC-Bayes bound (from the origin)", lambda f, sigma, m: bound((f**2).sum() / (4 * sigma**2), sigma, m)),
     ("pacbayes_flatness", "53", "PAC-Bayes flatness", lambda sigma: 1 / sigma**2),
-    (
-        "pacbayes_mag_init",
-        "56",
-        "magnitude-aware PAC-Bayes bound (from the start)",
-        lambda df, dw, sigma_w, m: aware_bound(df, dw, sigma_w, m),
-    ),
-    (
-        "pacbayes_mag_orig",
-        "57",
-        "magnitude-aware PAC-Bayes bound (from the origin)",
-        lambda f, dw, sigma_w, m: aware_bound(f, dw, sigma_w, m),
-    ),
-    ("pacbayes_mag_flatness", "61", "magnitude-aware PAC-Bayes flatness", lambda sigma_w: 1 / sigma_w**2),
+    ("pacbayes_mag_init", "56", f"{_AWARE} bound (from the start)", lambda df, dw, sigma_w, m: aware_bound(df, dw, sigma_w, m)),
+    ("pacbayes_mag_orig", "57", f"{_AWARE} bound (from the origin)", lambda f, dw, sigma_w, m: aware_bound(f, dw, sigma_w, m)),
+    ("pacbayes_mag_flatness", "61", f"{_AWARE} flatness", lambda sigma_w: 1 / sigma_w**2),
 )

@@ -21,13 +21,9 @@ _SOURCE = "ours; intervention on the image"
 def greyed_hits(fused_network: nn.Module, images: Any, normalise: Any, device: Any, labels: Tensor, batch_size: int) -> pd.DataFrame:
     """Whether the class is right when a part of the image takes the image's mean colour, one row per training image, 0 or 1.
 
-    box: the inside of the boxes (their union); control: the boxes of another image, of the same areas over all images, since each image
-    gives its boxes to one other (the first of ``chance.derangements``); outside: everything but the boxes. Where the other box overlaps the
-    object the control greys some of it, so that the reliance comes out too small rather than too large. NaN for an image without a box,
-    and for one that is box from edge to edge, where nothing is left to compare.
-
-    Raises:
-        ValueError: no image has a box, or fewer than two have one that leaves room.
+    box: the inside of the boxes (their union); control: the boxes of another image (the first of ``chance.derangements``, so that all areas
+    are the same); outside: everything but the boxes. Where the other box overlaps the object the reliance comes out too small. NaN for an
+    image without a box, and for one that is box from edge to edge; ValueError where fewer than two images are left.
     """
     masks = chance.boxed(images.boxes, images.images.shape[-1]).view(len(images), 1, *images.images.shape[2:])
     rows = (masks.flatten(1).any(1) & ~masks.flatten(1).all(1)).nonzero().squeeze(1)
@@ -46,10 +42,7 @@ def greyed_hits(fused_network: nn.Module, images: Any, normalise: Any, device: A
 
 @measure("reliance", 1, _SOURCE, title="reliance on the object")
 def object_reliance(greyed_hits: pd.DataFrame) -> float:
-    """Accuracy with another image's box greyed less that with the object's own box greyed, in [-1, 1]: what the object is worth.
-
-    0 for a network that does not look, or that needs nothing of the object.
-    """
+    """Accuracy with another image's box greyed less that with the object's own box greyed, in [-1, 1]; 0 where the object is not needed."""
     return float((greyed_hits["control"] - greyed_hits["box"]).mean())
 
 

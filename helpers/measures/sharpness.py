@@ -38,10 +38,9 @@ def ascent_drop(
 ) -> Callable[[float, bool], float]:
     """Largest drop of accuracy that gradient ascent finds in a box around the weights, by its half-width, aware of theirs or not.
 
-    The box is ``|u_j| <= alpha``, or, magnitude-aware, ``|u_j| <= alpha' (|w_j| + 1)``; Jiang et al. 2020, equations 51 to 62, with the
-    ascent of public re-implementations: from a random start in half the box, each step moves every weight by ``2.5 / steps`` of its
-    half-width up the loss, and no further than the edge of the box. The lowest accuracy on the way counts, the end included; as soon as it
-    is too low for the search, that is enough. One ascent: from other starts trained networks come to the same, an image in a hundred apart.
+    The box is ``|u_j| <= alpha``, or, magnitude-aware, ``|u_j| <= alpha' (|w_j| + 1)``; Jiang et al. 2020, equations 51 to 62. As in public
+    re-implementations, each step from a random start in half the box moves every weight by ``2.5 / steps`` of its half-width up the loss,
+    and no further than the edge. The lowest accuracy on the way counts, the end included; one too low for the search is enough.
     """
     weights, generator = {name: value.detach() for name, value in flat_network.named_parameters()}, torch.Generator().manual_seed(seed)
     starts = {name: torch.rand(value.shape, generator=generator).to(value) - 0.5 for name, value in weights.items()}

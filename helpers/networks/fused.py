@@ -1,42 +1,17 @@
-"""A copy of a network for passes without gradients: each batch norm folded into the convolution before it, its head in float32."""
+"""A copy of a network for passes without gradients: each batch norm folded into the convolution before it."""
 
 import copy
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 from torch.nn.utils.parametrize import is_parametrized
 
 from helpers.networks.hooks import evaluation_mode, observe
 
 _EXACT = 1e-5  # of the largest logit, by which a copy may differ
-
-
-class FullPrecisionLinear(nn.Linear):
-    """A linear layer that computes in float32 also where autocast is on: logits rounded to 8 bits would have ties."""
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Take (..., D) and give (..., K) in the type of the weights."""
-        with torch.autocast(features.device.type, enabled=False):
-            return linear(features.to(self.weight.dtype), self.weight, self.bias)
-
-
-@contextmanager
-def exact_head(head: nn.Linear | None) -> Iterator[None]:
-    """Let a linear layer compute in float32 under autocast while the context is open; one of a class of its own is left alone."""
-    if type(head) is not nn.Linear:
-        yield
-        return
-    head.__class__ = FullPrecisionLinear
-    try:
-        yield
-    finally:
-        head.__class__ = nn.Linear
 
 
 @torch.no_grad()

@@ -140,8 +140,3 @@ def last_maps_layer(network: nn.Module, example: Tensor) -> nn.Module:
 def _no_layer(network: nn.Module) -> str:
     name = type(network).__name__
     return f"no layer of {name} puts out maps (B, C, h, w) of more than one pixel that it classifies, so there is no class activation map"
-
-
-def last_linear(network: nn.Module, example: Tensor) -> nn.Linear | None:
-    """Find the linear layer that a pass calls last; None where none is called."""
-    return last_called(network, example)[1]

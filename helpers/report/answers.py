@@ -57,7 +57,7 @@ def answer(tables: Tables) -> Answer:
     if unlearnt := not_learnt(tables.get("catalogue")):
         return Answer(unlearnt, (), ())
     if "primary" not in tables:
-        told = "This report holds no primary analysis (table `primary`), so it gives no answer as a whole; notebook 04 writes it."
+        told = "This report holds no primary analysis (table `primary`), so it gives no answer as a whole; run notebook 04 of it anew."
         return Answer(told if "catalogue" in tables else "", (), ())
     primary = tables["primary"].set_index("measure")
     warning = ""
@@ -179,7 +179,9 @@ def _prediction(primary: pd.DataFrame) -> tuple[str, Row]:
     if low > 0:
         by = f"by training accuracy, training loss and the measure “{_title(best)}”"
         few = "" if p < 1 - best["level"] else ", among these kinds: too few to say so of others"
-        sentence = f"The gap of a {group} that was not seen is predicted {by} to within {points(best['error_with'])} points on average{few}."
+        sentence = (
+            f"The gap of a {group} that was not seen is predicted {by} to within {points(best['error_with'])} points on average{few}."
+        )
         shown = f"**Training accuracy and loss (the fit) with {_title(best)}** err least{few}."
     else:
         sentence = f"No measure clearly adds to training accuracy and loss, which predict the gap of an unseen {group} to {fit} points."

@@ -7,7 +7,7 @@ import pandas as pd
 
 from helpers.files import complete_or_absent
 from helpers.report import tables as tables_of
-from helpers.report.answers import CAUSAL, Tables, answer
+from helpers.report.answers import CAUSAL, Tables, answer, not_learnt
 from helpers.report.markup import in_words, inert
 from helpers.report.style import with_interval
 from helpers.report.tables import two_digits
@@ -55,8 +55,11 @@ def meant(tables: Tables) -> str:
 
 
 def folded(tables: Tables) -> list[tuple[str, pd.DataFrame]]:
-    """What stands below the answer, as texts for a reader: title and table; those without rows are left out."""
-    found = []
+    """What stands below the answer, as texts for a reader: title and table; those without rows are left out.
+
+    Nothing, where too few networks learnt, or where a report from before the primary analysis judges by rules that no longer hold.
+    """
+    found, tables = [], tables if "primary" in tables and not not_learnt(tables.get("catalogue")) else {}
     for title, name, heads in _FOLDED:
         table = _chosen(name, tables.get(name, pd.DataFrame()))
         if len(table):
@@ -94,7 +97,7 @@ def page(folder: Path) -> str:
             f"![{CAPTION}]({FIGURE})" if figure else "",
             _markdown(pd.DataFrame(told.rows, columns=list(HEADS))),
         ]
-        parts += [f"<details><summary>{title}</summary>\n\n{_markdown(table)}\n\n</details>" for title, table in folded(tables)]
+    parts += [f"<details><summary>{title}</summary>\n\n{_markdown(table)}\n\n</details>" for title, table in folded(tables)]
     parts += [f"`make findings STUDY={folder.name}` checks every number on this page; all tables: [tables](tables)."]
     return "\n\n".join(filter(None, parts)) + "\n"
 

@@ -53,7 +53,8 @@ def executed_notebooks(folder: Path) -> list[Path]:
 def _write_assets(folder: Path) -> None:
     """Style, scripts and glossary; plotly.js and DataTables, which plotly and itables carry, where they are not there yet."""
     contents = {name: (_TEMPLATES / name).read_text(encoding="utf-8") for name in ("pages.css", "pages.js", "explore.css", "explore.js")}
-    glossary = _markdown(_GLOSSARY.read_text(encoding="utf-8")) if _GLOSSARY.is_file() else ""
+    words = _GLOSSARY.read_text(encoding="utf-8") if _GLOSSARY.is_file() else ""
+    glossary = _markdown(re.sub(r"\[([^]]+)\]\([\w./-]+\.md[^)]*\)", r"\1", words))  # a shared report holds no other docs
     contents["glossary.html"] = _environment().get_template("page.html.j2").render(title="Words", body=glossary, assets=".")
     if not all((folder / name).is_file() for name in ("plotly.min.js", "itables.js", "itables.css")):
         contents |= _libraries()
@@ -193,8 +194,8 @@ def _write_index(folder: Path) -> Path:
     notebooks, kinds = executed_notebooks(folder), ("values", "facts")  # of parameters, and of provenance
     facts = [(path.stem, item[kind]) for path in notebooks for item in _story(folder, path.stem) for kind in kinds if kind in item]
     made = pd.DataFrame([(name, *fact) for name, found in facts for fact in found.items()], columns=["notebook", "what", "value"])
-    folded = findings.folded(findings.read(folder)) if told.rows else []
-    known |= {"notebooks": map(_line, notebooks), "folded": [*folded, ("Parameters, commit, versions, device and time", made)]}
+    folded = [*findings.folded(findings.read(folder)), ("Parameters, commit, versions, device and time", made)]
+    known |= {"notebooks": map(_line, notebooks), "folded": folded}
     known |= {"explorers": tables.catalogue(folder) is not None, "files": sorted(path.name for path in (folder / "tables").glob("*.*"))}
     return _page(folder, "index", "index.html.j2", "Answer", question=study_question(folder.name), **known)
 

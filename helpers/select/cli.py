@@ -5,30 +5,29 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-DESCRIPTION = (
-    "Predict the test accuracy of checkpoints from their training images, as a study of this repository shows how, with an interval. \
-Nothing is trained, no test image is needed, and no code from a checkpoint is run."
-)
+DESCRIPTION = """Predict the test accuracy of checkpoints from their training images, as a study of this repository does, with an interval.
+Nothing is trained, no test image is needed, and no code from a checkpoint is run."""
 
 
 def parser() -> argparse.ArgumentParser:
     """Describe the command line."""
     made = argparse.ArgumentParser(prog="python -m helpers.select", description=DESCRIPTION)
-    made.add_argument("checkpoints", type=Path, help="folder of .safetensors, .pt, .pth, .ckpt or .bin files, or one such file")
-    made.add_argument("images", type=Path, help="folder or .zip of the training images, such as a folder per class")
-    made.add_argument("--labelled", type=Path, help="folder or .zip of held-out images with labels; 50 or more help much")
-    made.add_argument("--target", type=Path, help="folder or .zip of images without labels of where the networks will work")
-    made.add_argument("--architecture", default="auto", help="torchvision's name, timm:NAME or module:function; auto tells ResNets apart")
-    made.add_argument("--classes", type=Path, help="text file with the name of a class per line, in the order of the outputs")
-    made.add_argument("--image-size", type=int, default=0, help="side of the square images, pixels; 0: that of the files, 224 at most")
-    made.add_argument("--images-used", type=int, default=0, help="training images to take; 0: as many as the study (fewer are less sure)")
-    made.add_argument("--mean", type=float, nargs=3, default=[0.485, 0.456, 0.406], help="of the normalisation in training, RGB in [0, 1]")
-    made.add_argument("--std", type=float, nargs=3, default=[0.229, 0.224, 0.225], help="of the normalisation in training")
-    made.add_argument("--study", default="", help="study under --reports that calibrates; none: compact20")
-    made.add_argument("--reports", default="reports", help="folder of the studies' reports, relative to the project's root")
-    made.add_argument("--device", default="auto", help="cpu, cuda or auto")
-    made.add_argument("--jobs", type=int, default=0, help="checkpoints scored side by side; 0: one per core, or one on a GPU")
-    made.add_argument("--out", type=Path, default=Path("own"), help="folder for tables and cards, and what is computed (default ./own)")
+    add = made.add_argument
+    add("checkpoints", type=Path, help="folder of .safetensors, .pt, .pth, .ckpt or .bin files with state dicts, or one such file")
+    add("images", type=Path, help="folder or .zip of the training images, such as a folder per class")
+    add("--labelled", type=Path, help="folder or .zip of held-out images with labels; 50 or more help much")
+    add("--target", type=Path, help="folder or .zip of images without labels of where the networks will work")
+    add("--architecture", default="auto", help="torchvision's name, timm:NAME or module:function; auto tells ResNets apart")
+    add("--classes", type=Path, help="text file with the name of a class per line, in the order of the outputs")
+    add("--image-size", type=int, default=0, help="side of the square images, pixels; 0: that of the files, 224 at most")
+    add("--images-used", type=int, default=0, help="training images to take; 0: as many as the study (fewer are less sure)")
+    add("--mean", type=float, nargs=3, default=[0.485, 0.456, 0.406], help="of the normalisation in training, RGB in [0, 1]")
+    add("--std", type=float, nargs=3, default=[0.229, 0.224, 0.225], help="of the normalisation in training")
+    add("--study", default="", help="study under --reports that calibrates; none: compact20")
+    add("--reports", default="reports", help="folder of the studies' reports, relative to the project's root")
+    add("--device", default="auto", help="cpu, cuda or auto")
+    add("--jobs", type=int, default=0, help="checkpoints scored side by side; 0: one per core, or one on a GPU")
+    add("--out", type=Path, default=Path("own"), help="folder for tables and cards, and what is computed (default ./own)")
     return made
 
 

@@ -150,9 +150,8 @@ def coverage(models: pd.DataFrame, target: str, candidates: Sequence[str], by: s
         rest = models[models[by] != group]
         if rest["cell"].nunique() >= FEWEST_CONFIGURATIONS:
             parts.append(held(inside.assign(group=group), predictor(rest, target, candidates, level)))
-    return (
-        pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["model_id", "group", "truth", "predicted", "low", "high"])
-    )
+    columns = [*models, "group", "truth", "predicted", "low", "high"]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
 
 
 def summary(tried: pd.DataFrame) -> dict[str, float]:

@@ -79,11 +79,11 @@ def rests_on(found: Scored, study: Calibration) -> str:
     titles, by = registry.columns().set_index("column")["title"], found.predictor
     error, kinds = (by.left_out["truth"] - by.left_out["predicted"]).abs().mean(), study.models["kind"].nunique()
     left_out = "a kind" if kinds > 1 else "a configuration"
-    text = (
-        f"Predicted from training accuracy, training loss{''.join(f', {titles[name]}' for name in by.chosen)}, as "
-        f"{count(len(study.models), 'network')} of {count(kinds, 'kind')} of training in the study {study.study} show it; {left_out} that it "
-        f"has not seen is missed by {points(error)} on average, and {by.level:.0%} of its errors are at most {points(by.half)}."
-    )
+    known = f"{count(len(study.models), 'network')} of {count(kinds, 'kind')} of training in {study.study}"
+    measures = "".join(f", {titles[name]}" for name in by.chosen)
+    text = f"Predicted from training accuracy, training loss{measures}, as {known} show it"
+    text += f"; {left_out} that it has not seen is missed by {points(error)} on average"
+    text += f", and {by.level:.0%} of its errors are at most {points(by.half)}."
     return text + (f" The study's tables have no {' and no '.join(study.lacking)}, which may predict better." if study.lacking else "")
 
 
@@ -103,13 +103,13 @@ def differs(facts: pd.DataFrame, classes: int, size: int, images: int, study: Ca
 
 
 def target_answer(table: pd.DataFrame, images: int) -> str:
-    """Who will do best on a target, by its images without labels; ``table`` as ``judging.on_target`` gives it, with checkpoint."""
+    """Who will do best on a target, by its images without labels; ``table`` as in ``case.Judged``."""
     first = table.sort_values("predicted", ascending=False).iloc[0]
-    beyond = f" The target lies {first['beyond']}." if first["beyond"] else ""
-    return (
-        f"On the {images:,} images of the target {first['checkpoint']} will do best: {percent(first['predicted'])} "
-        f"({span(first['low'], first['high'])}), by {first['chosen'].replace('_', ' ') or 'the fit alone'}.{beyond}"
-    )
+    said = f"On the {images:,} images of the target {first['checkpoint']} will do best, by {first['chosen'].replace('_', ' ') or 'the fit'}"
+    if not first["residual"]:
+        return f"{said}; no number is given, since it is no ResNet as the study's networks are."
+    said += f": {percent(first['predicted'])} ({span(first['low'], first['high'])})"
+    return f"{said}; trust it little, since the target lies {first['beyond']}." if first["beyond"] else f"{said}."
 
 
 def printed(table: pd.DataFrame) -> str:
@@ -122,8 +122,9 @@ def printed(table: pd.DataFrame) -> str:
     for name, title in {"probability_best": "best", "train_accuracy": "training"}.items():
         shown[title] = table[name].map(percent).replace("undefined", "")
     notes = table["note"].where(table["verdict"].ne(NOT_JUDGED), "")
-    shown["checkpoint"] = table["checkpoint"] + notes.map("  ({})".format).replace("  ()", "")
-    return shown.to_string(index=False, formatters={"checkpoint": "  {}".format}, justify="right")
+    names = table["checkpoint"] + notes.map("  ({})".format).replace("  ()", "")
+    lines = shown.to_string(index=False).split("\n")
+    return "\n".join(f"{line}  {name}" for line, name in zip(lines, ["checkpoint", *names], strict=True))
 
 
 def write_cards(folder: Path, table: pd.DataFrame, names: pd.Series, basis: Sequence[str], most: int = 8) -> list[Path]:

@@ -102,18 +102,6 @@ def test_every_threshold_equals_a_plain_loop(size):
     assert (found[0] < found[1]).any()
 
 
-def test_thresholds_as_dense_as_can_be_and_values_beyond_the_range_change_nothing():
-    maps, boxes = random_cases(16, seed=5)
-    maps = maps * 3 - 1
-    thresholds = np.random.default_rng(2).random(300).round(3).clip(0.001, 0.999).tolist()
-    assert len(set(thresholds)) < 300
-    annotation = box_masks(boxes, 16)
-    swept = overlaps(maps, annotation, thresholds)
-    for row in range(0, 300, 7):
-        for many, one in zip(swept, overlaps(maps, annotation, [thresholds[row]]), strict=True):
-            assert torch.equal(many[row].nan_to_num(-1), one[0].nan_to_num(-1))
-
-
 def test_a_value_that_equals_a_threshold_reaches_it():
     maps, boxes = torch.tensor([[[0.25, 0.5], [0.75, 0.1]]]), torch.tensor([[[0, 0, 1, 1]]])
     assert cam_masks(maps, 2, 0.5).int().tolist() == [[[0, 1], [1, 0]]]

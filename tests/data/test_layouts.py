@@ -9,8 +9,7 @@ import torch
 
 from helpers.data import layouts, sources
 from tests.conftest import LAYOUTS, ilsvrc, jpeg, tiny_imagenet, voc, voc_folder
-from tests.data.conftest import cifar10, cifar100, class_folders, coco, coco_source, csv_source, kinds, written, yolo_source
-
+from tests.data.conftest import cifar10, cifar100, cifar_pickled, class_folders, coco, coco_source, csv_source, kinds, written, yolo_source
 
 MADE = {
     **{name: (make(), True) for name, make in LAYOUTS.items()},
@@ -56,13 +55,26 @@ def test_cifars_pixels_are_the_bytes_and_its_classes_the_fine_ones(load):
     assert load(cifar100(), place="100").classes["class_id"].tolist() == ["apple", "aquarium_fish", "baby"]
 
 
-def test_a_pickle_of_cifar_is_not_opened_and_the_download_to_take_is_named(load):
-    content = pickle.dumps({b"data": pytest.fail})
-    for place, files in {"10": ("data_batch_1", "test_batch", "batches.meta"), "100": ("train", "test", "meta")}.items():
-        with pytest.raises(ValueError, match=r"pickle, which is not opened; take the binary version \(cifar-10-binary"):
-            load(dict.fromkeys(files, content), place=place)
+@pytest.mark.parametrize("protocol", [0, 2, 4, 5])
+def test_cifar_as_torchvision_has_it_is_the_binary_version(load, protocol):
+    found, binary = load(cifar_pickled(protocol)), load(cifar100(), place="binary")
+    assert found.layout == "cifar"
+    assert found.fingerprint == binary.fingerprint
+    assert torch.equal(found.test.images, binary.test.images)
+    assert kinds(found) == {}
+
+
+class Runs:
+    def __reduce__(self):
+        return pytest.fail, ("a pickle was opened",)
+
+
+def test_a_pickle_is_never_opened_and_what_is_cut_is_named(load):
+    for content in (pickle.dumps({b"data": Runs(), b"fine_labels": [1]}), b"cos\nsystem\n(S'exit'\ntR.", b"text"):
+        with pytest.raises(ValueError, match=r"found train: (it holds 1 labels|it holds 0 labels|it is no file)"):
+            load({"train": content, "test": content, "meta": content}, place=f"{len(content)}")
     cut = {name: content[:5000] if name.endswith("1.bin") else content for name, content in cifar10().items()}
-    assert "5,000 bytes are no multiple of 3073" in load(cut, place="cut").faults["detail"].item()
+    assert "it holds 2 labels of CIFAR and 4,998 bytes" in load(cut, place="cut").faults["detail"].item()
 
 
 def test_an_image_of_coco_is_of_the_class_of_its_largest_box_and_keeps_the_boxes_of_that_class(load):

@@ -1,7 +1,5 @@
 """The whole field on networks of other makes: every measure gives a number or says in one line why it cannot."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -92,23 +90,6 @@ def test_what_needs_no_map_is_there_for_every_network(scored):
     assert np.isfinite(values["gi_score", "intra input"])
 
 
-def test_only_networks_that_classify_maps_have_one(scored):
-    name, scores = scored
-    iou = scores[scores["measure"] == "iou"].iloc[0]
-    if name == "a vision transformer":
-        assert "no layer of VisionTransformer puts out maps" in iou["reason"]
-    else:
-        assert np.isfinite(iou["value"])
-
-
-def test_without_initial_weights_only_the_distances_are_missing(tiny_module_given):
-    given = tiny_module_given | {"network": TwoLayerHead(), "initial_network": None}
-    families = registry.of_families(["prediction", "norms"])
-    scores = evidence.score(families, given, replace(SMALL))
-    missing = set(scores.loc[scores["reason"].str.contains("initial"), "measure"])
-    assert missing == {"l2_dist", "fro_dist", "dist_spec_init", "log_spec_init_main"}
-
-
 class OneChannel(nn.Module):
     """A network that takes grey images, as a user may give by mistake."""
 
@@ -154,12 +135,3 @@ def test_what_a_network_fails_with_is_the_reason_of_its_rows(name, tiny_module_g
 def test_an_interrupt_and_a_lack_of_memory_are_no_property_of_a_network(fault, tiny_module_given):
     with pytest.raises(type(fault)):
         evidence.score(registry.of_families(["prediction"]), tiny_module_given | {"network": Fails(fault)}, SMALL)
-
-
-def test_a_network_at_its_start_says_that_its_distance_is_zero(tiny_module_given):
-    given = tiny_module_given | {"initial_network": tiny_module_given["network"]}
-    chosen = [registry.MEASURES[name] for name in ("l2_dist", "dist_spec_init", "log_spec_init_main")]
-    scores = evidence.score(chosen, given, SMALL).set_index(["measure", "variant"])
-    assert scores.loc["l2_dist", "value"].item() == 0
-    assert scores.loc[("dist_spec_init", "operator"), "value"] == 0
-    assert "the distance is 0" in scores.loc[("log_spec_init_main", "operator"), "reason"]

@@ -11,7 +11,6 @@ from helpers.cams.maps import normalise_maps
 from helpers.files import PROJECT_ROOT
 from helpers.measures import evidence, passes, registry
 from helpers.measures.registry import MEASURES
-from helpers.networks import hooks
 from helpers.parameters import LIMITS
 
 
@@ -145,20 +144,6 @@ class TwoLayerHead(nn.Module):
         return self.head(self.maps(images).mean((2, 3)))
 
 
-def test_the_layer_that_is_looked_at_is_found_by_a_trace(tiny_given):
-    resnet = tiny_given["network"]
-    example = passes.example(tiny_given["images"], tiny_given["normalise"], "cpu")
-    assert hooks.last_maps_layer(resnet, example) is resnet.layer3  # of 16 pixels layer4 leaves one
-    assert hooks.last_maps_layer(resnet, torch.zeros(1, 3, 32, 32)) is resnet.layer4
-    assert hooks.last_called(resnet, example)[1] is resnet.fc
-    model = TwoLayerHead()
-    assert hooks.last_maps_layer(model, example) is model.maps
-    assert hooks.last_called(model, example)[1] is model.head[2]
-    assert hooks.last_called(model.maps, example)[1] is None
-    with pytest.raises(ValueError, match="no layer of Linear puts out maps"):
-        hooks.last_maps_layer(nn.Linear(16, 2), example)
-
-
 def test_a_head_of_two_layers_has_logits_features_and_the_maps_of_the_gradient(tiny_given):
     model = TwoLayerHead().eval()
     example = passes.example(tiny_given["images"], tiny_given["normalise"], "cpu")
@@ -171,16 +156,6 @@ def test_a_head_of_two_layers_has_logits_features_and_the_maps_of_the_gradient(t
     model.head(leaf.mean((2, 3))).amax(1).sum().backward()
     expected = (leaf.grad.mean((2, 3), keepdim=True) * leaf).sum(1).relu().detach()
     torch.testing.assert_close(passes.maps(seen), normalise_maps(expected))
-
-
-def test_localization_says_why_a_network_has_no_map(tiny_given):
-    items = [MEASURES["iou"], MEASURES["training_accuracy"]]
-    scores = evidence.score(
-        items, tiny_given | {"network": nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 3))}, evidence.MeasureSettings()
-    ).set_index("measure")
-    assert np.isnan(scores.loc["iou", "value"])
-    assert "no layer of Sequential puts out maps" in scores.loc["iou", "reason"]
-    assert np.isfinite(scores.loc["training_accuracy", "value"])
 
 
 def test_a_network_without_a_matrix_of_logits_is_refused(tiny_given):

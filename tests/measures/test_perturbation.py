@@ -219,12 +219,3 @@ def test_one_class_is_no_clustering(given):
     assert table.loc["davies_bouldin_index", "reason"].str.startswith("Number of labels is 1.").all()
     assert np.isnan(table.loc[("gi_score", "inter input"), "value"])
     assert np.isfinite(table.loc[("gi_score", "intra input"), "value"])
-
-
-def test_the_network_is_left_as_it_came(given):
-    network = given["network"]
-    before = {name: value.clone() for name, value in network.state_dict().items()}
-    score(FAMILY, given, SETTINGS)
-    assert not any(module.training or module._forward_hooks or module._forward_pre_hooks for module in network.modules())
-    assert all(parameter.requires_grad and parameter.grad is None for parameter in network.parameters())
-    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())

@@ -259,17 +259,6 @@ def test_mixing_at_the_input(resnet, inputs):
     assert len(response.mixed_hits(resnet, Sample(None, inputs, LABELS), (nobody, nobody), None, 4, 0.5)) == 0
 
 
-def test_before_anything_bends_input_and_first_layer_mix_alike(inputs):
-    torch.manual_seed(1)
-    network = Residual().eval()
-    layer, pairs = response.first_layer(network, inputs), (torch.arange(12), torch.arange(12).flip(0))
-    assert layer.module is network.stem
-    for guess in range(3):
-        sample = Sample(None, inputs, torch.full((12,), guess))
-        at_input, at_layer = (response.mixed_hits(network, sample, pairs, place, 5, 0.4) for place in (None, layer))
-        assert torch.equal(at_input, at_layer)
-
-
 def test_only_the_first_call_is_replaced_and_the_cache_is_not_touched(inputs):
     network = Shared().eval()
     layer = response.first_layer(network, inputs)

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from helpers.networks import hooks, resnet
-from helpers.networks.fused import FullPrecisionLinear, exact_head, fused
+from helpers.networks.fused import fused
 
 
 def lived_in(network, size=32, seed=0):
@@ -96,16 +96,3 @@ def test_the_mode_of_the_network_stays_and_the_copy_evaluates():
     assert network.training
     assert not made.training
     assert torch.allclose(made(images()), network.eval()(images()), atol=1e-5)
-
-
-def test_under_autocast_an_exact_head_gives_float32_logits_of_the_same_features():
-    network = lived_in(resnet.build("resnet18", 5, stem="strided", width=0.25, seed=0))
-    made = fused(network, images(1))
-    given = []
-    made.fc.register_forward_pre_hook(lambda module, inputs: given.append(inputs[0]))
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16), exact_head(made.fc):
-        assert type(made.fc) is FullPrecisionLinear
-        logits = made(images())
-    assert type(made.fc) is nn.Linear
-    assert given[0].dtype == torch.bfloat16
-    assert torch.equal(logits, nn.functional.linear(given[0].float(), network.fc.weight, network.fc.bias))

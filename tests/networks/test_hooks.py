@@ -70,7 +70,7 @@ def test_the_last_maps_and_the_last_linear_layer_are_those_that_classify(network
     assert hooks.last_called(tokens, example) == (None, tokens.head)
     with pytest.raises(ValueError, match=r"no layer of Tokens puts out maps .* so there is no class activation map"):
         hooks.last_maps_layer(tokens, example)
-    assert hooks.last_linear(plain.maps, example) is None
+    assert hooks.last_called(plain.maps, example)[1] is None
 
 
 def test_images_are_prepared_channels_last():

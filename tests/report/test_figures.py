@@ -112,9 +112,7 @@ def test_ours_stands_beside_the_paper_at_the_lowest_threshold_that_both_have():
     table = pd.DataFrame({"measure": ["iou", "iou_b", "iou"], "architecture": ["resnet18", "resnet18", "resnet34"]})
     table = table.assign(threshold=[0.8, 0.8, 0.9], pearson_r=[-0.1, 0.2, 0.3], ci_low=-0.5, ci_high=0.5, published_r=[-0.89, -0.84, -0.8])
     said = captions.beside_the_paper(table)
-    assert (
-        "Above 80% " in said and "IoU of ResNet18 -0.10 (-0.50 to 0.50) beside -0.89, IoU-B of ResNet18 0.20" in said
-    )
+    assert "Above 80% " in said and "IoU of ResNet18 -0.10 (-0.50 to 0.50) beside -0.89, IoU-B of ResNet18 0.20" in said
 
 
 def test_numbers_are_written_one_way():
