@@ -3,7 +3,6 @@
 import itertools
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -95,7 +94,7 @@ def test_a_failing_notebook_publishes_nothing_and_holds_back_only_what_reads_it(
     code, out, err = chain.run()
     assert code == 1 and sorted(begun(chain)) == ["02_b", "09_e"]
     assert "02_b failed: cell 4 (1 / 0)\n  ZeroDivisionError: division by zero\n  all up to there: work/demo/staging/demo/02_b" in out
-    assert "1 execution(s) failed" in err
+    assert err.startswith("02_b failed or was killed; the same command goes on")
     assert (chain.root / "reports/demo/02_b.ipynb").read_bytes() == before
     assert (chain.root / "reports/demo/tables/02_b.csv").read_text() == "a\n1\n"
     assert (chain.root / "work/demo/staging/demo/02_b/02_b.ipynb").is_file()
@@ -146,9 +145,11 @@ def test_an_interrupt_ends_all_within_a_second_a_second_sweep_is_refused_and_the
     assert chain.run()[0] == 0 and begun(chain) == ["03_c"]
 
 
-def test_a_killed_kernel_is_tried_again_and_a_killed_snakemake_leaves_nobody(chain):
-    source = "import os, pathlib\nif not pathlib.Path('once').exists():\n    pathlib.Path('once').touch()\n    os.kill(os.getpid(), 9)"
-    chain.notebook("01_a", "a: int = 1  # one", source)
+def test_a_killed_kernel_is_told_and_a_killed_snakemake_leaves_nobody(chain):
+    chain.notebook("01_a", "a: int = 1  # one", "import os, pathlib\npathlib.Path('once').exists() or os.kill(os.getpid(), 9)")
+    code, out, _ = chain.run()
+    assert code == 1 and "01_a failed: DeadKernelError" in out
+    (chain.root / "once").touch()
     chain.notebook("02_b", "b: int = 1  # two", WAITS)
     sweep = chain.start("demo")
     wait_for((chain.root / "here").exists)
@@ -193,16 +194,9 @@ def test_every_make_target_takes_a_path_with_blanks(chain):
         assert done.returncode == 0, done.stdout + done.stderr
     assert begun(chain) == ["01_a", "02_b", "03_c"]
     assert (chain.root / "work/share/demo.zip").is_file()
-    shutil.rmtree(chain.root / "work")  # as in a clone that has the published report alone
-    assert "02_b: published 20" in chain.run("demo", "--status")[1]
 
 
 def test_odd_surroundings_are_told_in_a_sentence_or_do_not_matter(chain, tmp_path):
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    command = f'rmdir "{gone}"; exec {sys.executable} -m helpers.sweep demo'
-    done = subprocess.run(["bash", "-c", command], cwd=gone, env=chain.environment(), capture_output=True, text=True)
-    assert done.returncode == 1 and done.stderr.startswith("the current folder was deleted")
     (tmp_path / "file").touch()
     assert chain.run("demo", MPLBACKEND="nonsense", IPYTHONDIR=str(tmp_path / "file/x"))[0] == 0  # kernels have their own
     (chain.root / "Snakefile").unlink()
