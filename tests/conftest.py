@@ -35,7 +35,7 @@ TINY_STUDY = {
             "batch_sizes": [8],
             "stem": "strided",
             "last_stride": 1,  # maps of four cells
-            "max_epochs": 3,
+            "max_epochs": 40,  # so that networks pass 80 % training accuracy
             "pretrain_class_ids": ["synthetic_ring", "synthetic_star"],
             "pretrain_images_per_class": 8,
             "pretrain_max_epochs": 1,
@@ -54,6 +54,7 @@ TINY_STUDY = {
             "accuracy_thresholds": [0.5, 0.0],
         },
         "08_unlabelled_images": {"bootstrap_resamples": 30},
+        "07_your_checkpoints": {},
         "05_robustness_ablations": {
             "thresholds": [0.05, 0.3],
             "ablation_images": 6,
