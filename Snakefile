@@ -42,5 +42,5 @@ for number, execution in enumerate(study.executions):
 rule pages:
     input: [done(name) for name in wholes],
     output: done("pages"),
-    params: job=study.pages_job(),
+    params: job=study.job(),
     shell: "cd {study.root:q} && exec {sys.executable:q} -m helpers.sweep.execute {params.job:q} $PPID"

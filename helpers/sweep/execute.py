@@ -158,7 +158,7 @@ def execute(job: Mapping[str, Any]) -> int:
     """Execute and publish what a job names, and write its record last of all; 0, or 1 where it failed, which is in the log."""
     study, notebook, parameters = job["study"], job["notebook"], job["parameters"]
     name = f"{notebook}-{job['part']}" if job["part"] else notebook
-    work = inside(from_root(parameters.get("work_dir", "work")), job["work_study"])
+    work, reports = from_root(job["work"]), from_root(job["reports"])
     staging, now = work / "staging" / study / name, work / "now" / study / f"{name}.json"
     scratch = Path(tempfile.gettempdir()) / f"workbook-{blake2b(str(staging).encode(), digest_size=6).hexdigest()}"
     with ExitStack() as stack:
@@ -180,7 +180,7 @@ def execute(job: Mapping[str, Any]) -> int:
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir(parents=True)
             run_papermill(source_of(notebook, bool(job["part"])), staging / f"{notebook}.ipynb", parameters, now)
-            made = [] if job["part"] else publish(staging, inside(from_root(parameters.get("reports_dir", "reports")), study), notebook)
+            made = [] if job["part"] else publish(staging, reports, notebook)
             story = staging / "story" / f"{notebook}.json"
             kept = [item["path"] for item in read_json(story) if item["kind"] == "work_file"] if made and story.is_file() else []
             digests = {os.path.relpath(path, work): digest_of(path) for path in [*made, *(inside(work, path) for path in kept)]}
@@ -201,7 +201,7 @@ def _write_pages(job: Mapping[str, Any]) -> int:
     os.environ["MPLBACKEND"] = "agg"  # whatever it is where the sweep was started
     from helpers.report import pages
 
-    reports, work = Path(job["reports"]), Path(job["work"])
+    work, reports = from_root(job["work"]), from_root(job["reports"])
     write_json(reports / "published.json", {"study": job["study"], "notebooks": [*job["parameters"]], "parameters": job["parameters"]})
     pages.write(reports)
     made = [*sorted(reports.glob("*.html")), reports / "published.json"]
