@@ -21,6 +21,7 @@ workdir: str(study.work)
 rule all:
     default_target: True
     input:
+        [done(name) for name in wholes],  # each a target, so that one whose record was withdrawn is made anew
         done("pages"),
 
 
