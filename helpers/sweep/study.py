@@ -1,9 +1,7 @@
 """A study file as executions of notebooks: every fault told before anything starts, and all that makes an execution run again."""
 
-import itertools
 import json
 import os
-import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +21,6 @@ from helpers.sweep.relations import relation_faults
 AFTER = {"01": "", "02": "01", "03": "02", "04": "02", "08": "04", "05": "02", "06": "02", "07": "08"}
 JUDGING = "04"  # from this notebook on the claims are read
 _BLOCKS = ("claims", "common", "notebooks", "sweep", "extends", "work_study")
-_OF_THE_WHOLE = ("study", "work_dir", "reports_dir")  # no parameters of parts
 # What may differ in 01 and 02 of a study that extends another one: nothing that decides what is trained.
 _FREE = ("study", "pictured_images", "minimum_train_accuracy", "published_checkpoints", "device", "jobs", "shard")
 
@@ -123,7 +120,7 @@ def load_study(path: Path | str, overrides: Sequence[str] = (), root: Path = PRO
             found.setdefault(f"study is {parameters['study']!r}, and must be {path.stem!r}, as its file", []).append(stem)
         after = _before(stem, list(schema))
         whole = Execution(stem, parameters, "", after, _depends(stem, parameters, content, root))
-        parts = _parts(whole, content["sweep"].get(stem), names, found)
+        parts = _parts(whole, content["sweep"].get(stem) or {}, found)
         executions += [*parts, replace(whole, after=(*after, *(item.name for item in parts)))]
     faults += [f"{path}, {', '.join(stems)}: {fault}" for fault, stems in found.items()]
     if faults:
@@ -173,23 +170,18 @@ def _beyond(base: CheckedStudy | None, stem: str, parameters: Mapping[str, Any])
     return [f"{name} is {parameters[name]!r}, and {base.name}, whose images and runs it shares, has {theirs[name]!r}" for name in differ]
 
 
-def _parts(whole: Execution, block: Any, names: Mapping[str, Parameter], found: dict[str, list[str]]) -> list[Execution]:
-    """An execution for each combination of the listed values, and for each of N equal shares by ``shard: N``, side by side."""
-    axes: dict[str, list[Any]] = {}
-    for name, given in (block if isinstance(block, dict) else {}).items():
-        shares = range(1, given + 1) if name == "shard" and type(given) is int and given <= 10_000 else []
-        wraps = name in names and names[name].annotation.startswith("list")
-        levels = given if isinstance(given, list) else [f"{number}/{given}" for number in shares]
-        axes[name] = [[value] if wraps and not isinstance(value, list) else value for value in levels]
-        faults = [value_fault(names[name], value) for value in axes[name]] if name in names else _unknown("sweep", [name], names)
-        if not levels or name in _OF_THE_WHOLE:
-            faults.append(f"sweep: {name} is {given!r}; write a list of values to run side by side, or shard: N for N equal shares")
-        found |= {fault: [whole.notebook] for fault in faults if fault}
-    combinations = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())] if axes else []
-    words = [re.sub(r"[^A-Za-z0-9.+]+", "_", "-".join(f"{name}{value}" for name, value in own.items()))[:80] for own in combinations]
+def _parts(whole: Execution, block: Mapping[str, Any], found: dict[str, list[str]]) -> list[Execution]:
+    """An execution for each of N equal shares of a notebook's work, by ``shard: N``, side by side."""
+    if not block:
+        return []
+    count = block.get("shard")
+    if [*block] != ["shard"] or "shard" not in whole.parameters or type(count) is not int or not 1 <= count <= 10_000:
+        found[f"sweep: {block!r:.100}; write shard: N for N equal shares of a notebook that declares shard"] = [whole.notebook]
+        return []
+    shares = {f"{number}_of_{count}": {"shard": f"{number}/{count}"} for number in range(1, count + 1)}
     return [
-        Execution(whole.notebook, whole.parameters | own, f"{number}-{word}", whole.after, (*whole.depends, f"part = {own}"))
-        for number, (own, word) in enumerate(zip(combinations, words, strict=True), start=1)
+        replace(whole, parameters=whole.parameters | own, part=part, depends=(*whole.depends, f"part = {part}"))
+        for part, own in shares.items()
     ]
 
 

@@ -175,7 +175,7 @@ def test_each_of_several_executions_has_a_gpu_of_its_own(project):
     for device in ("GPU-3", "GPU-7"):
         spans = sorted((float(row[1]), float(row[2])) for row in rows if row[0] == device)
         assert all(first[1] <= second[0] for first, second in itertools.pairwise(spans))
-    assert not (project.root / "reports/demo/02_b-1-shard1_5.ipynb").exists()  # parts publish nothing
+    assert not (project.root / "reports/demo/02_b-1_of_5.ipynb").exists()  # parts publish nothing
     assert not list(project.root.glob("workbook-*[!k]"))  # no folder of a kernel is left
 
 
