@@ -70,13 +70,8 @@ def log(work: Path, study: str, line: str) -> None:
 def run_papermill(source: Any, target: Path, parameters: Mapping[str, Any], now: Path) -> None:
     """Execute a notebook by papermill, in a kernel that ends with this process; ``now`` says all the time which section it is in."""
     import papermill
-    from jupyter_client.manager import AsyncKernelManager
     from papermill.clientwrap import PapermillNotebookClient
     from papermill.engines import NBClientEngine, papermill_engines
-
-    class Manager(AsyncKernelManager):
-        async def _async_launch_kernel(self, command: list[str], **options: Any) -> None:
-            await super()._async_launch_kernel(command, **options | {"preexec_fn": die_with_parent})
 
     class Client(PapermillNotebookClient):
         noted, heading = 0.0, ""
@@ -102,7 +97,8 @@ def run_papermill(source: Any, target: Path, parameters: Mapping[str, Any], now:
     class Engine(NBClientEngine):
         @classmethod
         def execute_managed_notebook(cls, nb_man: Any, kernel_name: str, **options: Any) -> Any:
-            return Client(nb_man, kernel_name=kernel_name, kernel_manager_class=Manager, startup_timeout=120, timeout=None).execute()
+            client = Client(nb_man, kernel_name=kernel_name, startup_timeout=120, timeout=None)
+            return client.execute(preexec_fn=die_with_parent)  # which reaches the kernel's Popen
 
     papermill_engines.register("followed", Engine)
     papermill.execute_notebook(source, str(target), dict(parameters), engine_name="followed", kernel_name="python3", progress_bar=False)
