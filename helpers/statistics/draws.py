@@ -98,13 +98,14 @@ class Draws:
         return Estimate(statistic(x, y), *percentile_interval(found, counts, level), counts, found)
 
     def correlations(self, measures: Sequence[str], target: str = "gap", *, given: Array | None = None, tau: bool = True) -> pd.DataFrame:
-        """Correlation of measures, one a row, with a target; dropped models are not finite, and Kendall's tau is NaN where not asked."""
-        known = np.isfinite(self.models[[*measures, target]].astype(float)).to_numpy()
-        known = known[:, :-1] & known[:, -1:]
-        r = self.estimate(measures, target, statistic=partial(partial_correlation, given=given))
-        table = {"measure": list(measures), "n": known.sum(0), "dropped": (~known).sum(0), "cells": r.configurations}
+        """Correlation of measures, one a row, with a target; dropped models are not finite. Kendall's tau has an interval where asked."""
+        names = list(measures)
+        x, y = self.models[names].to_numpy(dtype=float), self.models[target].to_numpy(dtype=float)
+        n = (np.isfinite(x) & np.isfinite(y)[:, None]).sum(0)
+        r = self.estimate(names, target, statistic=partial(partial_correlation, given=given))
+        ranked = self.estimate(names, target, statistic=kendall)[:3] if tau else (kendall(x, y), np.nan, np.nan)
+        table = {"measure": names, "n": n, "dropped": len(y) - n, "cells": r.configurations}
         table |= dict(zip(("pearson_r", "ci_low", "ci_high"), r[:3], strict=True))
-        ranked = self.estimate(measures, target, statistic=kendall)[:3] if tau else np.full((3, len(measures)), np.nan)
         return pd.DataFrame(table | dict(zip(("kendall_tau", "kendall_low", "kendall_high"), ranked, strict=True)))
 
     def mean(self, values: Array, level: float = LEVEL) -> tuple[Array, Array, Array]:

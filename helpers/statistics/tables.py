@@ -29,11 +29,13 @@ def _subsets(models: pd.DataFrame, thresholds: Collection[float]) -> Iterator[tu
             yield {"architecture": architecture, "threshold": threshold}, chosen & (models["train_accuracy"] > threshold)
 
 
-def correlation_table(draws: Draws, measures: Collection[str], thresholds: Collection[float] = THRESHOLDS) -> pd.DataFrame:
+def correlation_table(
+    draws: Draws, measures: Collection[str], thresholds: Collection[float] = THRESHOLDS, *, tau: bool = True
+) -> pd.DataFrame:
     """Correlate measures with the gap, per architecture and pooled, among the models above each training accuracy; Du et al., Table 3."""
     parts = []
     for where, rows in _subsets(draws.models, thresholds):
-        found = draws.of(rows).correlations(measures)
+        found = draws.of(rows).correlations(measures, tau=tau)
         parts.append(pd.DataFrame(where, index=found.index).join(found))
     return pd.concat(parts, ignore_index=True)
 
