@@ -1,7 +1,7 @@
 """Intervals: whole configurations, and images where there are values of them, are drawn with replacement; percentiles of the draws."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -42,8 +42,8 @@ class Draws:
         """Take (models, images) values by column, which is their mean, NaN where an image has none; of test images for test_accuracy."""
         self.models, self.draws, self.seed = models.reset_index(drop=True), draws, seed
         self.images = {name: np.asarray(values, dtype=np.float32) for name, values in (images or {}).items() if name in models}
-        self._redrawn: dict[str, Array | None] = {}
         self._whole: tuple[Draws, NDArray[np.int64]] | None = None
+        self.redrawn = cache(self._redrawn)
 
     @cached_property
     def weights(self) -> Array:
@@ -58,13 +58,8 @@ class Draws:
         part._whole = self, rows
         return part
 
-    def redrawn(self, name: str) -> Array | None:
+    def _redrawn(self, name: str) -> Array | None:
         """A column in every draw of its images, (draws, n); None where it is not drawn. The gap moves with the test accuracy."""
-        if name not in self._redrawn:
-            self._redrawn[name] = self._redraw(name)
-        return self._redrawn[name]
-
-    def _redraw(self, name: str) -> Array | None:
         if self._whole is not None:
             whole, rows = self._whole
             return None if (found := whole.redrawn(name)) is None else found[:, rows]
@@ -73,14 +68,10 @@ class Draws:
         if name not in self.images:
             return None
         values, column = self.images[name], self.models[name].to_numpy(dtype=float)
-        if values.ndim != 2 or len(values) != len(column):
-            raise ValueError(f"{name} per image has shape {values.shape}; it must be (models, images) with {len(column)} models")
         mean = finite_mean(values.T.astype(float))
-        error = np.where(np.isfinite(column), np.nan_to_num(np.abs(mean - column), nan=np.inf), 0)
-        if (error > 2e-3 * (1 + np.abs(column))).any():
-            worst = int(error.argmax())
-            told = f"{name} per image has mean {mean[worst]:.4g} for model {worst}, its column says {column[worst]:.4g}"
-            raise ValueError(f"{told}; give both in the same order of models and from the same images")
+        if mean.shape != column.shape or not (np.isclose(mean, column, rtol=2e-3, atol=2e-3) | ~np.isfinite(column)).all():
+            told = f"{name} per image, of shape {values.shape}, has not the means that its column has"
+            raise ValueError(f"{told}; give both in the same order of {len(column)} models and from the same images")
         stream = TEST_IMAGES if name.partition("@")[0] == _TEST_ACCURACY else SCORING_IMAGES
         # Values may be kept in half precision; only how far they move is taken from them.
         return column + resampled_mean(values, self.draws, self.seed, stream) - mean

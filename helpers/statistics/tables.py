@@ -77,7 +77,7 @@ def conditional_table(
     gaps, reason = _permuted(draws, permutations), ""
     scores = conditional_information(models, list(measures), axes, gaps, seed=draws.seed)
     found = found.assign(**_against_chance("conditional_information", scores))
-    errors = sign_errors(models, measures, axes, gaps, test_images=test_images, seed=draws.seed)
+    errors = sign_errors(models, measures, axes, gaps, test_images=test_images)
     if np.isfinite(errors.robust[0]).any():
         lowest = _against_chance("sign_error", -errors.robust)
         found = found.assign(**lowest | {"sign_error": errors.robust[0], "sign_error_band": -lowest["sign_error_band"]})
