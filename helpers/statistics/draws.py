@@ -27,6 +27,7 @@ class Estimate(NamedTuple):
     value: Array  # (M,)
     low: Array  # (M,)
     high: Array  # (M,)
+    n: NDArray[np.int64]  # (M,) models with the measure
     configurations: NDArray[np.int64]  # (M,) that models with the measure come from
     drawn: Array  # (B, M), for differences
 
@@ -82,20 +83,21 @@ class Draws:
         """A statistic in [-1, 1] of each measure with a target, and its interval."""
         names = list(measures)
         x, y = self.models[names].to_numpy(dtype=float), self.models[target].to_numpy(dtype=float)
-        counts, found = self.configurations(np.isfinite(x) & np.isfinite(y)[:, None]), np.empty((0, len(names)))
+        known, found = np.isfinite(x) & np.isfinite(y)[:, None], np.empty((0, len(names)))
+        counts = self.configurations(known)
         if self.draws:
             own = {place: drawn for place, name in enumerate(names) if (drawn := self.redrawn(name)) is not None}
             found = in_draws(statistic, x, y, self.weights, own, self.redrawn(target))
-        return Estimate(statistic(x, y), *percentile_interval(found, counts, level), counts, found)
+        return Estimate(statistic(x, y), *percentile_interval(found, counts, level), known.sum(0), counts, found)
 
     def correlations(self, measures: Sequence[str], target: str = "gap", *, given: Array | None = None, tau: bool = True) -> pd.DataFrame:
         """Correlation of measures, one a row, with a target; dropped models are not finite. Kendall's tau has an interval where asked."""
         names = list(measures)
-        x, y = self.models[names].to_numpy(dtype=float), self.models[target].to_numpy(dtype=float)
-        n = (np.isfinite(x) & np.isfinite(y)[:, None]).sum(0)
         r = self.estimate(names, target, statistic=partial(partial_correlation, given=given))
-        ranked = self.estimate(names, target, statistic=kendall)[:3] if tau else (kendall(x, y), np.nan, np.nan)
-        table = {"measure": names, "n": n, "dropped": len(y) - n, "cells": r.configurations}
+        ranked = (kendall(self.models[names], self.models[target]), np.nan, np.nan)
+        if tau:
+            ranked = self.estimate(names, target, statistic=kendall)[:3]
+        table = {"measure": names, "n": r.n, "dropped": len(self.models) - r.n, "cells": r.configurations}
         table |= dict(zip(("pearson_r", "ci_low", "ci_high"), r[:3], strict=True))
         return pd.DataFrame(table | dict(zip(("kendall_tau", "kendall_low", "kendall_high"), ranked, strict=True)))
 

@@ -19,8 +19,7 @@ def answers(
 ) -> tuple[dict[str, Array], float]:
     """Columns that answer a question named r_<target> or tau_<target> of every measure, by permuted rows, and its band.
 
-    The value, _low, _high, _smallest (|r| that could have been told from 0), _null (its mean where configurations change places), _p (of
-    the distance from there) and _p_adjusted (maxT over these measures).
+    _smallest is the |r| that could have been told from 0, _null the mean where configurations change places, p of the distance from there.
     """
     names, target, tau = list(measures), "test_accuracy" if "test_accuracy" in question else "gap", question.startswith("tau")
     x, y = draws.models[names].to_numpy(dtype=float), draws.models[target].to_numpy(dtype=float)
@@ -39,15 +38,16 @@ def ranking_table(
 ) -> tuple[pd.DataFrame, dict[str, float]]:
     """Correlation of every measure with gap and test accuracy, alone and given what is known without it, with intervals and p-values.
 
-    One row per measure, with ``answers`` to ``QUESTIONS``, and ``added_error_points`` that it saves beside fit and hyperparameters. And by
-    question its band: how far the largest r or tau of all lies from the mean of the null in 95 % of it.
+    With ``added_error_points`` that it saves beside fit and hyperparameters. And by question its band: how far the largest r or tau of all
+    lies from the mean of the null in 95 % of it.
     """
     models, names, bands = with_fit(draws.models), list(measures), {}
     held = {"r_gap_given_fit": design(models, (), FIT), "r_gap_given_all": design(models, axes, FIT)}
-    images, known = [draws.images.get(name) for name in names], np.isfinite(models[names].astype(float)).to_numpy()
+    known = np.isfinite(models[names].astype(float)).to_numpy()
     table = pd.DataFrame({"measure": names, "n": known.sum(0), "cells": draws.configurations(known)})
-    table["images"] = [np.nan if values is None else values.shape[1] for values in images]
-    table["reliability"] = [np.nan if values is None else reliability(values, seed=draws.seed) for values in images]
+    table["images"] = table["measure"].map({name: values.shape[1] for name, values in draws.images.items()})
+    halves = {name: reliability(draws.images[name], seed=draws.seed) for name in names if name in draws.images}
+    table["reliability"] = table["measure"].map(halves).astype(float)
     rows = draws.permutations(permutations)
     for question in QUESTIONS:
         columns, bands[question] = answers(draws, names, question, rows, held.get(question))

@@ -99,5 +99,5 @@ def _robust(y: Array, pairs: Sequence[Codes], signs: Array, environment: Codes, 
             keep = _large_enough(total, (weights**2).sum(1))
             error = (1 - (weights * np.sign(difference)) @ signs[own] / np.where(keep, total, np.nan)[:, None]) / 2
             worst[rows] = np.fmax(worst[rows], np.round(np.abs(error), 12))  # no error is exactly 0
-            first += int(keep[0]) if start == 0 else 0
+            first += int(keep[0] and start == 0)
     return np.where(np.isfinite(worst), worst, np.nan), first
