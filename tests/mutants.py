@@ -224,8 +224,8 @@ MUTANTS: list[Mutant] = [
     Mutant("helpers/statistics/tables.py", "picked = (1 - sign * ", "picked = (1 + sign * ", "tests/statistics/test_tables.py"),
     Mutant(
         "helpers/statistics/tables.py",
-        "sign_errors(models, measures, axes, gaps, test_images=test_images, seed=draws.seed)\n    if",
-        "sign_errors(models, measures, axes, gaps[:1], test_images=test_images, seed=draws.seed)\n    if",
+        "sign_errors(models, measures, axes, gaps, test_images=test_images)\n    if",
+        "sign_errors(models, measures, axes, gaps[:1], test_images=test_images)\n    if",
         "tests/statistics/test_tables.py",
     ),
     Mutant(

@@ -218,9 +218,6 @@ def corrected_row(maps: Tensor, given: Given, threshold: float, **keys: str | in
     return pd.DataFrame([keys | {"n": len(single)} | single.mean().to_dict()])
 
 
-Maps = Callable[[Tensor, Tensor, int], Tensor]  # of (B, 3, S, S) pixels, (B,) classes and a seed: (B, h, w)
-
-
 @torch.no_grad()
 def sampled_scores(given: Given, settings: AblationSettings) -> dict[str, pd.DataFrame]:
     """Tables "scores" and "corrected" of what needs gradients or noise at the last stage, of every layer, and of other image sizes.
@@ -251,8 +248,8 @@ def nearest_form(maps: Tensor, closed: ClosedForm) -> tuple[str, float]:
     return name, largest[name]
 
 
-def _jobs(given: Given, stage: Stage, settings: AblationSettings, size: int) -> Iterator[tuple[dict[str, Any], Maps]]:
-    """What is to be computed, with the keys of its rows."""
+def _jobs(given: Given, stage: Stage, settings: AblationSettings, size: int) -> Iterator[tuple[dict[str, Any], Callable[..., Tensor]]]:
+    """Keys of rows, and what computes their maps (B, h, w) of (B, 3, S, S) pixels, (B,) classes and a seed."""
     keys = {"formula": CORRECT, "layer": stage.name, "class_used": PREDICTED, "annotation": BOXES, "image_size": size}
     for method in settings.methods:
         used = NO_CLASS if method == "eigen_cam" else PREDICTED

@@ -1,39 +1,23 @@
 """Tables of the ablations: how the correlation of the overlap with the gap changes with each choice, with n and interval."""
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from helpers.ablations.attributions import COSTS
-from helpers.ablations.compute import (
-    ALL_IMAGES,
-    ATTRIBUTED,
-    BOXES,
-    CLOSED,
-    CLOSED_FORMS,
-    CORRECT,
-    LAYER_METHODS,
-    PREDICTED,
-    RIGHT,
-    SAMPLED,
-    TRUE,
-    WAY,
-)
+from helpers.ablations.compute import ALL_IMAGES, ATTRIBUTED, BOXES, CLOSED, CLOSED_FORMS, CORRECT, PREDICTED, SAMPLED, TRUE
 from helpers.cams import chance
 from helpers.scoring.store import Kept
-from helpers.statistics.correlations import finite_mean, kendall
+from helpers.statistics.correlations import finite_mean
 from helpers.statistics.draws import Draws, percentile_interval
 from helpers.statistics.published import published_table
 from helpers.statistics.reliability import reliability
-from helpers.statistics.tables import TOTAL
+from helpers.statistics.tables import TOTAL, beside_published, correlation_table
 from helpers.statistics.verdicts import NEGLIGIBLE
 
 PAPER_THRESHOLD, PAPER_NETWORKS = 0.1, 50  # of the map; untrained networks an architecture
-
-# Two maps whose pixels differ by less than this are one map; rounding in single precision moves them by some 1e-6.
-SAME = 1e-3
+SAME = 1e-3  # maps whose pixels differ by less are one map; rounding in single precision moves them by some 1e-6
 CORRELATION = ["n", "dropped", "cells", "pearson_r", "ci_low", "ci_high", "kendall_tau"]
 AS_PROMISED, REVERSED, NOT_TOLD = "same direction", "opposite direction", "not told"
 
@@ -46,38 +30,26 @@ def scores_of(kept: Kept, name: str, threshold: float) -> pd.DataFrame:
     return table.assign(of_paper=(table[list(fixed)] == pd.Series(fixed)).all(axis=1))
 
 
-def correlation(draws: Draws, names: Sequence[str]) -> pd.DataFrame:
-    """``CORRELATION`` of columns of the models with the gap, one row each; Kendall's tau without an interval."""
-    values, gap = (draws.models[column].to_numpy(dtype=float) for column in (list(names), "gap"))
-    return draws.correlations(names, tau=False).assign(kendall_tau=kendall(values, gap))[CORRELATION]
+def each_choice(draws: Draws, scores: pd.DataFrame, keys: Sequence[str], value: str = "iou") -> tuple[Draws, pd.DataFrame]:
+    """One column of the models for every combination of keys, and of each (measure) the keys, images (median of the models) and mean.
 
-
-class Choices(NamedTuple):
-    """Scores as columns of the models."""
-
-    draws: Draws
-    names: list[str]  # of the columns
-    facts: pd.DataFrame  # one row per column: keys, images (median number behind a model's score), mean
-
-
-def each_choice(draws: Draws, scores: pd.DataFrame, keys: Sequence[str], value: str = "iou") -> Choices:
-    """One column of the models for every combination of keys; images are drawn with them where the value is that of notebook 03."""
-    columns, images, facts = {}, {name: values for name, values in draws.images.items() if name == "test_accuracy"}, []
+    Images are drawn with them where the value is that of notebook 03.
+    """
+    columns, facts, images = {}, [], {name: values for name, values in draws.images.items() if name == "test_accuracy"}
     for number, (key, part) in enumerate(scores.groupby(list(keys), sort=False, dropna=False)):
-        own = part.set_index("model_id").reindex(draws.models["model_id"])
-        columns[f"choice {number}"] = own[value].to_numpy(dtype=float)
-        facts.append(dict(zip(keys, key, strict=True)) | {"images": own["n"].median(), "mean": own[value].mean()})
+        name, own = f"choice {number}", part.set_index("model_id").reindex(draws.models["model_id"])
+        columns[name] = own[value].to_numpy(dtype=float)
+        facts.append([name, *key, own["n"].median(), own[value].mean()])
         if part["of_paper"].all() and value in draws.images:
-            images[f"choice {number}"] = draws.images[value]
+            images[name] = draws.images[value]
     models = draws.models.join(pd.DataFrame(columns, index=draws.models.index))
-    facts = pd.DataFrame(facts, columns=[*keys, "images", "mean"])
-    return Choices(Draws(models, images, draws=draws.draws, seed=draws.seed), list(columns), facts)
+    return Draws(models, images, draws=draws.draws, seed=draws.seed), pd.DataFrame(facts, columns=["measure", *keys, "images", "mean"])
 
 
 def correlations(draws: Draws, scores: pd.DataFrame, keys: Sequence[str], value: str = "iou") -> pd.DataFrame:
     """Correlate a score with the gap for every choice: keys, images, mean and ``CORRELATION``, in the order of the scores."""
-    choices = each_choice(draws, scores, keys, value)
-    return choices.facts.join(correlation(choices.draws, choices.names))
+    own, facts = each_choice(draws, scores, keys, value)
+    return facts.drop(columns="measure").join(own.correlations(facts["measure"], tau=False)[CORRELATION])
 
 
 def at_last_stage(scores: pd.DataFrame) -> pd.DataFrame:
@@ -104,18 +76,10 @@ def _by_architecture(
     draws: Draws, scores: pd.DataFrame, keys: Sequence[str], accuracies: Collection[float], theirs: pd.DataFrame
 ) -> pd.DataFrame:
     """Each choice per architecture, and last of all, above each training accuracy (threshold), beside the paper's r of the method."""
-    choices, parts = each_choice(draws, scores, keys), []
-    models = choices.draws.models
-    names = list(models["architecture"].unique())
-    for architecture in [*names, *([TOTAL] if len(names) != 1 else [])]:
-        for accuracy in accuracies:
-            rows = (architecture == TOTAL) | (models["architecture"] == architecture)
-            found = correlation(choices.draws.of(rows & (models["train_accuracy"] > accuracy)), choices.names)
-            where = pd.DataFrame({"architecture": architecture, "threshold": accuracy}, index=found.index)
-            parts.append(where.join(choices.facts.drop(columns="mean")).join(found))
-    theirs = theirs.rename(columns={"pearson_r": "published_r"})[["method", "architecture", "threshold", "published_r"]]
-    table = pd.concat(parts, ignore_index=True).merge(theirs, how="left", on=["method", "architecture", "threshold"])
-    return table.assign(difference=table["pearson_r"] - table["published_r"])
+    own, facts = each_choice(draws, scores, keys)
+    table = correlation_table(own, facts["measure"], accuracies, tau=False).merge(facts, on="measure")
+    table = table[["architecture", "threshold", *keys, "images", *CORRELATION]].rename(columns={"method": "measure"})
+    return beside_published(table, theirs).rename(columns={"measure": "method"})
 
 
 def cam_methods(draws: Draws, scores: pd.DataFrame, threshold: float, accuracies: Collection[float]) -> pd.DataFrame:
@@ -173,39 +137,6 @@ def by_threshold(draws: Draws, scores: pd.DataFrame, minimum_train_accuracy: flo
     return table.assign(published_r=np.where(is_paper, published_pooled(minimum_train_accuracy).get("iou", np.nan), np.nan))
 
 
-def by_rule(draws: Draws, corrected: pd.DataFrame) -> pd.DataFrame:
-    """Correlate each measure from which chance is taken off, whatever cuts the map, by every way: rows of ``correlations`` and measure."""
-    keys = [*(name for name in WAY if name != "annotation"), "part"]
-    tables = [correlations(draws, corrected, keys, measure).assign(measure=measure) for measure in chance.CORRECTED]
-    table = pd.concat(tables, ignore_index=True)
-    return table[["measure", *(name for name in table if name != "measure")]]
-
-
-def by_layer(draws: Draws, scores: pd.DataFrame, threshold: float) -> pd.DataFrame:
-    """Correlate Grad-CAM and Layer-CAM of every layer, on the sampled images: rows of ``correlations`` by method and layer."""
-    size = scores.loc[scores["part"] == CLOSED, "image_size"].unique()
-    chosen = scores[(scores["part"] == SAMPLED) & scores["method"].isin(LAYER_METHODS) & scores["image_size"].isin(size)]
-    chosen = chosen[(chosen["threshold"] == threshold) & (chosen["subset"] == ALL_IMAGES)]
-    return correlations(draws, chosen.sort_values("method", kind="stable"), ["method", "layer"])
-
-
-def by_class(draws: Draws, scores: pd.DataFrame, threshold: float) -> pd.DataFrame:
-    """Correlate Grad-CAM of the predicted and of the true class, on all, rightly and wrongly classified images (subset).
-
-    On rightly classified images the two classes are one, so it stands once.
-    """
-    chosen = of_grad_cam(scores, part=CLOSED, annotation=BOXES, threshold=threshold)
-    twice = (chosen["class_used"] == TRUE) & (chosen["subset"] == RIGHT)
-    return correlations(draws, chosen[~twice], ["class_used", "subset"])
-
-
-def by_image_size(draws: Draws, scores: pd.DataFrame, threshold: float) -> pd.DataFrame:
-    """Correlate Grad-CAM of the same sampled images at several sizes: rows of ``correlations`` by image_size, sorted."""
-    last = scores.loc[scores["part"] == CLOSED, "layer"].unique()
-    chosen = of_grad_cam(scores, part=SAMPLED, threshold=threshold, subset=ALL_IMAGES)
-    return correlations(draws, chosen[chosen["layer"].isin(last)].sort_values("image_size", kind="stable"), ["image_size"])
-
-
 def attributions_compared(draws: Draws, kept: Kept) -> pd.DataFrame:
     """How each score of each attribution goes with the gap, beside that of Grad-CAM on the same images.
 
@@ -213,26 +144,22 @@ def attributions_compared(draws: Draws, kept: Kept) -> pd.DataFrame:
     kendall_tau, minus_cam (r less that of Grad-CAM) with minus_cam_low and minus_cam_high, paired; seconds, forward_passes and
     backward_passes per image, and reason where it is undefined for some model. ``draws`` has the models of ``kept``, in its order.
     """
-    rows, values, costs = [], kept.stacked(ATTRIBUTED), kept.table(ATTRIBUTED, "costs")
+    tables, values, costs = [], kept.stacked(ATTRIBUTED), kept.table(ATTRIBUTED, "costs")
     means = {name: np.nanmean(single, axis=1, where=np.isfinite(single)) for name, single in values.items()}
     test = {name: single for name, single in draws.images.items() if name == "test_accuracy"}
-    own = Draws(draws.models.assign(**means), test | values, draws=draws.draws, seed=draws.seed)
-    methods = costs["method"].unique()
+    own, methods = Draws(draws.models.assign(**means), test | values, draws=draws.draws, seed=draws.seed), costs["method"].unique()
     for measure in chance.LESS_CHANCE:
         names = [f"{measure}, {method}" for method in methods]
-        found, r = own.correlations(names, tau=False), own.estimate(names)
-        less = percentile_interval(r.drawn - r.drawn[:, :1], r.configurations)
-        found = found.assign(kendall_tau=kendall(own.models[names].to_numpy(dtype=float), own.models["gap"].to_numpy(dtype=float)))
-        found = found.assign(minus_cam=r.value - r.value[0], minus_cam_low=less[0], minus_cam_high=less[1])
-        known = [values[name][np.isfinite(means[name])] for name in names]
-        halves = [reliability(part) if part.shape[1] > 1 else np.nan for part in known]
-        images = [part.shape[1] for part in known]
-        found = found.assign(measure=measure, method=methods, images=images, mean=own.models[names].mean().to_numpy(), reliability=halves)
-        rows.append(found)
+        r = own.estimate(names)
+        low, high = percentile_interval(r.drawn - r.drawn[:, :1], r.configurations)
+        facts = {"measure": measure, "method": methods, "images": [values[name].shape[1] for name in names]}
+        facts |= {"mean": own.models[names].mean().to_numpy(), "reliability": [reliability(values[name]) for name in names]}
+        facts |= {"minus_cam": r.value - r.value[0], "minus_cam_low": low, "minus_cam_high": high}
+        tables.append(own.correlations(names, tau=False).assign(**facts))
     per_method = costs.groupby("method")[COSTS].median().join(costs.groupby("method")["reason"].max())
     shown = ["measure", "method", "images", "n", "mean", "reliability", "pearson_r", "ci_low", "ci_high", "kendall_tau"]
     shown += ["minus_cam", "minus_cam_low", "minus_cam_high"]
-    return pd.concat(rows, ignore_index=True)[shown].merge(per_method, left_on="method", right_index=True)
+    return pd.concat(tables, ignore_index=True)[shown].merge(per_method, left_on="method", right_index=True)
 
 
 def tells(low: float, high: float) -> str:
@@ -257,7 +184,7 @@ def validity(networks: pd.DataFrame, trained: Draws) -> pd.DataFrame:
     for name in [*networks["architecture"].unique(), TOTAL]:
         own, others = (part.of((part.models["architecture"] == name) | (name == TOTAL)) for part in (draws, trained))
         row = {"architecture": name} | {column: own.models[source].mean() for column, source in means.items()}
-        row |= correlation(own, ["iou"]).iloc[0].to_dict()
+        row |= own.correlations(["iou"], tau=False)[CORRELATION].iloc[0].to_dict()
         row["tells"] = tells(row["ci_low"], row["ci_high"])
         rows.append(row | {"trained_n": len(others.models), "trained_r": others.estimate(["iou"]).value[0]})
     theirs = published_table("du2024_table5").rename(columns={"pearson_r": "published_r"})[["architecture", "published_r"]]

@@ -160,7 +160,7 @@ def invariance_table(table: pd.DataFrame, axes: list[str], *, draws: int, seed: 
             known = table.assign(predictor=values.astype(float), target=target.astype(float), gap=-target.astype(float))
             known = known[np.isfinite(known[["predictor", "target"]]).all(axis=1)]
             tau = Draws(known, draws=draws, seed=seed).estimate(["predictor"], "target", statistic=kendall)
-            score = conditional_information(known, ["predictor"], axes, seed=seed)[0] if axes and len(known) else np.nan
+            score = conditional_information(known, ["predictor"], axes)[0] if axes and len(known) else np.nan
             row = {"perturbation": transform, "predictor": predictor, "direction": direction, "n": len(known)}
             row |= {"kendall": tau.value[0], "kendall_low": tau.low[0], "kendall_high": tau.high[0]}
             rows.append(row | {"information": 100 * score})

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ OF_KINDS = ("r_gap_within_kinds", "saved_error_points")  # of a run at its stop:
 SIDES = {"below": -1, "above": 1}
 MOST_PRIMARY, MOST_MEASURES = 3, 8
 _NEEDED, _OPTIONAL = ("claim", "measure", "question", "side"), ("primary", "source", "published", "table", "errs_at_most")
+_TEXTS, _NUMBERS = ("claim", "measure", "source", "table"), ("published", "errs_at_most")
 _FILE = "claims.json"
 
 
@@ -37,45 +37,35 @@ def check_primary(measures: Sequence[str]) -> None:
 
 
 def check_claims(claims: Any, measures: Sequence[str] | None = None, primary: Sequence[str] | None = None) -> list[dict[str, Any]]:
-    """The claims, as they are; those that cannot be judged are refused, before a run is spent on them.
+    """The claims, as they are; those that cannot be judged are refused by a ValueError, before a run is spent on them.
 
-    Args:
-        claims: mappings of claim (a sentence), measure (a column), question, side (of 0), and where they are there primary, source,
-            published (a number), table, and errs_at_most (points that the prediction with the measure may err by).
-        measures: columns that can be claimed of; None does not check them.
-        primary: those of the primary analysis, of which alone ``OF_KINDS`` is asked.
-
-    Raises:
-        ValueError: an item that is missing, unknown or not allowed, one text with both sides, or too many primary claims.
+    A claim is a sentence (claim) of a measure (a column), a question and a side of 0; it may be primary, have a source, a published number
+    and a table, and errs_at_most: points that the prediction with the measure may err by. ``measures`` can be claimed of, those of the
+    ``primary`` analysis alone can be asked for ``OF_KINDS``; None does not check them.
     """
     if not isinstance(claims, Sequence) or isinstance(claims, str) or not all(isinstance(claim, Mapping) for claim in claims):
         raise ValueError(f"the claims are {claims!r}; write a list of mappings, each with {', '.join(_NEEDED)}")
     allowed = {"measure": measures, "question": [*QUESTIONS, ADDED, *OF_KINDS], "side": list(SIDES), "primary": [True, False]}
-    for number, claim in enumerate(claims, 1):
-        if missing := [name for name in _NEEDED if name not in claim]:
-            raise ValueError(f"claim {number} has no {', '.join(missing)}; every claim needs {', '.join(_NEEDED)}")
-        if unknown := [name for name in claim if name not in _NEEDED + _OPTIONAL]:
-            raise ValueError(f"claim {number} has {', '.join(map(str, unknown))}; a claim has {', '.join(_NEEDED + _OPTIONAL)}")
-        for name, values in allowed.items():
-            if values is not None and name in claim and claim[name] not in values:
-                known = ", ".join(map(str, values))
-                raise ValueError(f"claim {number} ({claim['claim']}) has {name} {claim[name]!r}; choose one of {known}")
-        for name in ("claim", "measure", "source", "table"):
-            if name in claim and not (isinstance(claim[name], str) and not re.search("[\ud800-\udfff]", claim[name])):
-                raise ValueError(f"claim {number} ({claim['claim']}) has {name} {claim[name]!r}, which must be a text; put it in quotes")
-        for name in ("published", "errs_at_most"):
-            if type(claim.get(name, 0)) not in (int, float) or not abs(claim.get(name, 0)) <= sys.float_info.max:
-                raise ValueError(f"claim {number} ({claim['claim']}) has {name} {claim[name]!r}, which must be a number")
-        if primary is not None and claim["question"] in OF_KINDS and claim["measure"] not in primary:
-            told = f"claim {number} ({claim['claim']}) asks {claim['question']} of {claim['measure']}"
-            raise ValueError(f"{told}, which is not in primary_measures ({', '.join(primary)}); add it there, or ask another question")
     sides: dict[str, str] = {}
-    for claim in claims:
+    for number, claim in enumerate(claims, 1):
+        if not set(_NEEDED) <= set(claim) <= {*_NEEDED, *_OPTIONAL}:
+            told = f"claim {number} has {', '.join(map(str, claim))}; every claim needs {', '.join(_NEEDED)}"
+            raise ValueError(f"{told}, and may have {', '.join(_OPTIONAL)}")
+        named = f"claim {number} ({claim['claim']})"
+        for name, value in claim.items():
+            if name in _TEXTS and not isinstance(value, str):
+                raise ValueError(f"{named} has {name} {value!r}, which must be a text; put it in quotes")
+            if name in _NUMBERS and not (type(value) in (int, float) and abs(value) <= sys.float_info.max):
+                raise ValueError(f"{named} has {name} {value!r}, which must be a number")
+            if allowed.get(name) is not None and value not in allowed[name]:
+                raise ValueError(f"{named} has {name} {value!r}; choose one of {', '.join(map(str, allowed[name]))}")
+        if primary is not None and claim["question"] in OF_KINDS and claim["measure"] not in primary:
+            told = f"{named} asks {claim['question']} of {claim['measure']}, which is not in primary_measures"
+            raise ValueError(f"{told} ({', '.join(primary)}); add it there, or ask another question")
         if sides.setdefault(" ".join(claim["claim"].casefold().split()), claim["side"]) != claim["side"]:
             raise ValueError(f"two claims say {claim['claim']!r}, one below and one above 0; take one of them out, or word them apart")
-    primary = sum(bool(claim.get("primary", False)) for claim in claims)
-    if primary > MOST_PRIMARY:
-        raise ValueError(f"{primary} claims are primary; at most {MOST_PRIMARY} can be, so mark the others primary: false")
+    if (count := sum(bool(claim.get("primary")) for claim in claims)) > MOST_PRIMARY:
+        raise ValueError(f"{count} claims are primary; at most {MOST_PRIMARY} can be, so mark the others primary: false")
     return [dict(claim) for claim in claims]
 
 
@@ -85,15 +75,18 @@ def claims_digest(claims: Sequence[Mapping[str, Any]]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12] if claims else ""
 
 
-def _seen(work: Path) -> list[dict[str, Any]]:
+def _seen(work: Path) -> list[KeptClaims]:
     """Every version of the claims with when it was first seen. Raises ValueError where the file is not what was written."""
     found = read_json(work / _FILE) if (work / _FILE).is_file() else []
-    kinds = {"claims": list, "digest": str, "first_seen": str, "runs": int}
-    written = isinstance(found, list) and all(isinstance(item, dict) and {n: type(v) for n, v in item.items()} == kinds for item in found)
-    if not written or any(claims_digest(item["claims"]) != item["digest"] for item in found):
+    try:
+        versions = [KeptClaims(**item) for item in found]
+        written = all(claims_digest(item.claims) == item.digest for item in versions)
+    except TypeError:
+        written = False
+    if not written:
         told = f"{work / _FILE} holds no versions of claims, or others than were written"
         raise ValueError(f"{told}; put it back, or delete it, and what is claimed counts as claimed from now on")
-    return found
+    return versions
 
 
 def keep_claims(work: Path, claims: Sequence[Mapping[str, Any]]) -> KeptClaims:
@@ -101,16 +94,15 @@ def keep_claims(work: Path, claims: Sequence[Mapping[str, Any]]) -> KeptClaims:
 
     Claims that were changed are noted anew below the older ones, so that what was claimed when stays known.
     """
-    seen = _seen(work)
-    digest = claims_digest(claims)
-    if digest != (seen[-1]["digest"] if seen else ""):
+    seen, digest = _seen(work), claims_digest(claims)
+    if digest != (seen[-1].digest if seen else ""):
         runs = len([path for path in (work / "runs").glob("*") if path.is_dir()])
         now = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
-        write_json(work / _FILE, [*seen, {"claims": list(claims), "digest": digest, "first_seen": now, "runs": runs}])
+        seen.append(KeptClaims(list(claims), digest, now, runs))
+        write_json(work / _FILE, [version._asdict() for version in seen])
     return kept_claims(work)
 
 
 def kept_claims(work: Path) -> KeptClaims:
     """The claims of a study as they were last noted; none where nothing was claimed."""
-    seen = _seen(work)
-    return KeptClaims(**seen[-1]) if seen else KeptClaims([], "", "", 0)
+    return (_seen(work) or [KeptClaims([], "", "", 0)])[-1]

@@ -1,7 +1,7 @@
 """Intervals: whole configurations, and images where there are values of them, are drawn with replacement; percentiles of the draws."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +27,7 @@ class Estimate(NamedTuple):
     value: Array  # (M,)
     low: Array  # (M,)
     high: Array  # (M,)
+    n: NDArray[np.int64]  # (M,) models with the measure
     configurations: NDArray[np.int64]  # (M,) that models with the measure come from
     drawn: Array  # (B, M), for differences
 
@@ -42,8 +43,8 @@ class Draws:
         """Take (models, images) values by column, which is their mean, NaN where an image has none; of test images for test_accuracy."""
         self.models, self.draws, self.seed = models.reset_index(drop=True), draws, seed
         self.images = {name: np.asarray(values, dtype=np.float32) for name, values in (images or {}).items() if name in models}
-        self._redrawn: dict[str, Array | None] = {}
         self._whole: tuple[Draws, NDArray[np.int64]] | None = None
+        self.redrawn = cache(self._redrawn)
 
     @cached_property
     def weights(self) -> Array:
@@ -58,13 +59,8 @@ class Draws:
         part._whole = self, rows
         return part
 
-    def redrawn(self, name: str) -> Array | None:
+    def _redrawn(self, name: str) -> Array | None:
         """A column in every draw of its images, (draws, n); None where it is not drawn. The gap moves with the test accuracy."""
-        if name not in self._redrawn:
-            self._redrawn[name] = self._redraw(name)
-        return self._redrawn[name]
-
-    def _redraw(self, name: str) -> Array | None:
         if self._whole is not None:
             whole, rows = self._whole
             return None if (found := whole.redrawn(name)) is None else found[:, rows]
@@ -73,14 +69,10 @@ class Draws:
         if name not in self.images:
             return None
         values, column = self.images[name], self.models[name].to_numpy(dtype=float)
-        if values.ndim != 2 or len(values) != len(column):
-            raise ValueError(f"{name} per image has shape {values.shape}; it must be (models, images) with {len(column)} models")
         mean = finite_mean(values.T.astype(float))
-        error = np.where(np.isfinite(column), np.nan_to_num(np.abs(mean - column), nan=np.inf), 0)
-        if (error > 2e-3 * (1 + np.abs(column))).any():
-            worst = int(error.argmax())
-            told = f"{name} per image has mean {mean[worst]:.4g} for model {worst}, its column says {column[worst]:.4g}"
-            raise ValueError(f"{told}; give both in the same order of models and from the same images")
+        if mean.shape != column.shape or not (np.isclose(mean, column, rtol=2e-3, atol=2e-3) | ~np.isfinite(column)).all():
+            told = f"{name} per image, of shape {values.shape}, has not the means that its column has"
+            raise ValueError(f"{told}; give both in the same order of {len(column)} models and from the same images")
         stream = TEST_IMAGES if name.partition("@")[0] == _TEST_ACCURACY else SCORING_IMAGES
         # Values may be kept in half precision; only how far they move is taken from them.
         return column + resampled_mean(values, self.draws, self.seed, stream) - mean
@@ -91,20 +83,22 @@ class Draws:
         """A statistic in [-1, 1] of each measure with a target, and its interval."""
         names = list(measures)
         x, y = self.models[names].to_numpy(dtype=float), self.models[target].to_numpy(dtype=float)
-        counts, found = self.configurations(np.isfinite(x) & np.isfinite(y)[:, None]), np.empty((0, len(names)))
+        known, found = np.isfinite(x) & np.isfinite(y)[:, None], np.empty((0, len(names)))
+        counts = self.configurations(known)
         if self.draws:
             own = {place: drawn for place, name in enumerate(names) if (drawn := self.redrawn(name)) is not None}
             found = in_draws(statistic, x, y, self.weights, own, self.redrawn(target))
-        return Estimate(statistic(x, y), *percentile_interval(found, counts, level), counts, found)
+        return Estimate(statistic(x, y), *percentile_interval(found, counts, level), known.sum(0), counts, found)
 
     def correlations(self, measures: Sequence[str], target: str = "gap", *, given: Array | None = None, tau: bool = True) -> pd.DataFrame:
-        """Correlation of measures, one a row, with a target; dropped models are not finite, and Kendall's tau is NaN where not asked."""
-        known = np.isfinite(self.models[[*measures, target]].astype(float)).to_numpy()
-        known = known[:, :-1] & known[:, -1:]
-        r = self.estimate(measures, target, statistic=partial(partial_correlation, given=given))
-        table = {"measure": list(measures), "n": known.sum(0), "dropped": (~known).sum(0), "cells": r.configurations}
+        """Correlation of measures, one a row, with a target; dropped models are not finite. Kendall's tau has an interval where asked."""
+        names = list(measures)
+        r = self.estimate(names, target, statistic=partial(partial_correlation, given=given))
+        ranked = (kendall(self.models[names], self.models[target]), np.nan, np.nan)
+        if tau:
+            ranked = self.estimate(names, target, statistic=kendall)[:3]
+        table = {"measure": names, "n": r.n, "dropped": len(self.models) - r.n, "cells": r.configurations}
         table |= dict(zip(("pearson_r", "ci_low", "ci_high"), r[:3], strict=True))
-        ranked = self.estimate(measures, target, statistic=kendall)[:3] if tau else np.full((3, len(measures)), np.nan)
         return pd.DataFrame(table | dict(zip(("kendall_tau", "kendall_low", "kendall_high"), ranked, strict=True)))
 
     def mean(self, values: Array, level: float = LEVEL) -> tuple[Array, Array, Array]:

@@ -69,8 +69,7 @@ def _mean_tau(x: Array, y: Array, rest: Codes) -> Array:
 def confounders(draws: Draws, measures: Sequence[str], axes: Sequence[str], theirs: Mapping[str, float] | None = None) -> pd.DataFrame:
     """Put the pooled correlation of each measure with the gap beside what is left of it with hyperparameters held fixed.
 
-    Strong in all models and weak or reversed within levels, it comes from the hyperparameter: Simpson's paradox. ``theirs`` is the paper's
-    pooled r by measure. Given all and given one are partial correlations; granulated has no interval.
+    Strong in all models and weak or reversed within levels, it is of the hyperparameter: Simpson's paradox. ``theirs`` is the paper's r.
     """
     models, names = draws.models, list(measures)
     if not names:
@@ -106,8 +105,7 @@ def subsets(draws: Draws, measure: str, column: str) -> pd.DataFrame:
 def changes(draws: Draws, measure: str, column: str, unit: Sequence[str]) -> pd.DataFrame:
     """Correlate the change of a measure with that of the gap from the first level of a column, such as snapshot, to each further one.
 
-    Compared are models that share the columns of the unit, such as run_id. One row like those of ``subsets``: n counts pairs, means are of
-    absolute changes.
+    Compared are models that share the columns of the unit, such as run_id: n counts pairs, means are of absolute changes.
     """
     ordered = draws.models.sort_values([*unit, column], kind="stable")
     units = ordered.groupby(list(unit), sort=False).ngroup().to_numpy()

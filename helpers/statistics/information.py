@@ -11,13 +11,10 @@ from scipy.stats import rankdata
 from helpers.statistics.correlations import Array, Codes, finite_groups, level_codes
 from helpers.statistics.hyperparameters import configuration_means, joint_codes
 
-CONFIGURATION_LIMIT = 2_000  # above which a sample of the configurations is taken: all ordered pairs are four million
 _PAIRS_AT_ONCE = 8_000_000  # pairs of configurations, times draws, in a temporary array
 
 
-def conditional_information(
-    models: pd.DataFrame, measures: Sequence[str], axes: Sequence[str], gaps: ArrayLike | None = None, *, seed: int = 0
-) -> Array:
+def conditional_information(models: pd.DataFrame, measures: Sequence[str], axes: Sequence[str], gaps: ArrayLike | None = None) -> Array:
     """Share of the uncertainty about which of two models has the larger gap that each measure removes; Jiang et al. 2020, PGDL.
 
     The least of ``information_by_set``: a measure that only echoes one hyperparameter scores low. In [0, 1], without a sign; chance
@@ -30,11 +27,8 @@ def conditional_information(
     for kept, columns in finite_groups(x, np.where(np.isfinite(y).all(0), 0, np.nan)[None]):
         configurations = joint_codes([levels[kept] for levels in codes.values()], int(kept.sum()))
         first = np.unique(configurations, return_index=True)[1]
-        used = np.arange(len(first))
-        if len(first) > CONFIGURATION_LIMIT:
-            used = np.sort(np.random.default_rng(seed).choice(used, CONFIGURATION_LIMIT, replace=False))
-        known = {name: levels[kept][first][used] for name, levels in codes.items()}
-        measured, gap = (configuration_means(part, configurations)[used] for part in (x[np.ix_(kept, columns)], y[:, kept].T))
+        known = {name: levels[kept][first] for name, levels in codes.items()}
+        measured, gap = (configuration_means(part, configurations) for part in (x[np.ix_(kept, columns)], y[:, kept].T))
         scores[:, columns] = np.fmin.reduce(list(information_by_set(measured, gap, known).values()))
     return scores if gaps is not None else scores[0]
 

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from helpers.statistics.correlations import Array, checked, finite_groups, finite_mean, kendall, orthonormal, residuals
+from helpers.statistics.correlations import Array, checked, finite_groups, orthonormal, residuals
 
 Rows = NDArray[np.int32]
 PERMUTATIONS = 4_999
@@ -48,20 +48,6 @@ def null_partial_correlation(x: ArrayLike, y: ArrayLike, rows: Rows, given: Arra
         size = np.sqrt(np.where(squares > 1e-10 * len(values), squares * len(values), np.nan))
         null[:, columns] = np.clip((permuted @ values) / size[:, None], -1, 1)
     return null
-
-
-def null_kendall(x: ArrayLike, y: ArrayLike, rows: Rows) -> Array:
-    """Kendall's tau-b of each measure (n, M) with the permuted target: (draws, M), exact."""
-    return kendall(x, np.asarray(y, dtype=float)[rows], np.ones(rows.shape))
-
-
-def from_centre(observed: ArrayLike, null: Array) -> tuple[Array, Array, Array]:
-    """Distances of each statistic (M,), and of its null (D, M), from the mean of that null, and these means (M,).
-
-    A measure that drifts as the gap grows within runs correlates with it under the null too; what it has beyond that is tested.
-    """
-    centre = finite_mean(null)
-    return np.abs(np.asarray(observed, dtype=float) - centre), np.abs(null - centre), centre
 
 
 def p_values(observed: ArrayLike, null: Array) -> Array:

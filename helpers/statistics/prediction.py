@@ -87,11 +87,10 @@ def saved_errors(draws: Draws, measures: Sequence[str], known: Array, left_out: 
         without[np.ix_(kept, columns)] = left_out_errors(known[kept], gap[kept], folds[:, kept])[:, None]
         own = np.stack([np.column_stack([known[kept], x[kept, column]]) for column in columns])
         beside[np.ix_(kept, columns)] = left_out_errors(own, gap[kept], folds[:, kept]).T
-    with_ends, saved_ends = (dict(zip(("", "_low", "_high"), draws.mean(part, level), strict=True)) for part in (beside, without - beside))
     table = {"measure": list(measures), "error_without": finite_mean(without)}
-    table |= {f"error_with{end}": values for end, values in with_ends.items()}
-    table |= {"error_worst": pd.DataFrame(beside).groupby(groups.to_numpy()).mean().max().to_numpy()}
-    table |= {f"saved_error_points{end}": values for end, values in saved_ends.items()}
+    for name, part in (("error_with", beside), ("saved_error_points", without - beside)):
+        table |= dict(zip((name, f"{name}_low", f"{name}_high"), draws.mean(part, level), strict=True))
+    table["error_worst"] = pd.DataFrame(beside).groupby(groups.to_numpy()).mean().max().to_numpy()
     return pd.DataFrame(table | {"saved_error_points_p": sign_flip_p(without - beside, groups, seed=draws.seed)})
 
 

@@ -24,9 +24,8 @@ def primary_rows(models: pd.DataFrame) -> np.ndarray:
 def primary_table(draws: Draws, measures: Sequence[str], *, permutations: int = PERMUTATIONS, looks: int = 1) -> pd.DataFrame:
     """For each measure: r with the gap, r within kinds of training given the fit, and what it saves in predicting a kind left out.
 
-    Of the models of ``primary_rows``. Intervals, and p of both r, are over configurations: they speak of these kinds, not of others. Behind
-    p within kinds residuals change places within kinds alone, which differ in spread. Level is ``1 - 0.05 / looks``, of intervals and of
-    what a verdict takes for significant. NaN for the error of a kind left out of fewer than 3.
+    Of the models of ``primary_rows``. Intervals and p are over configurations, so they speak of these kinds, not of others; within kinds
+    residuals change places within kinds alone, which differ in spread. Level is ``1 - 0.05 / looks``, of intervals and of verdicts.
     """
     check_primary(measures)
     models, names, level = with_fit(draws.models), list(measures), 1 - (1 - LEVEL) / looks

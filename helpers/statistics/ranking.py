@@ -8,7 +8,7 @@ import pandas as pd
 
 from helpers.statistics import permutation
 from helpers.statistics.claims import ADDED, QUESTIONS
-from helpers.statistics.correlations import Array, design, kendall, partial_correlation
+from helpers.statistics.correlations import Array, design, finite_mean, kendall, partial_correlation
 from helpers.statistics.draws import LEVEL, Draws, smallest_detectable
 from helpers.statistics.prediction import FIT, saved_errors, with_fit
 from helpers.statistics.reliability import reliability
@@ -19,14 +19,15 @@ def answers(
 ) -> tuple[dict[str, Array], float]:
     """Columns that answer a question named r_<target> or tau_<target> of every measure, by permuted rows, and its band.
 
-    The value, _low, _high, _smallest (|r| that could have been told from 0), _null (its mean where configurations change places), _p (of
-    the distance from there) and _p_adjusted (maxT over these measures).
+    _smallest is the |r| that could have been told from 0, _null the mean where configurations change places, p of the distance from there.
     """
     names, target, tau = list(measures), "test_accuracy" if "test_accuracy" in question else "gap", question.startswith("tau")
     x, y = draws.models[names].to_numpy(dtype=float), draws.models[target].to_numpy(dtype=float)
     found = draws.estimate(names, target, statistic=kendall if tau else partial(partial_correlation, given=given), level=level)
-    null = permutation.null_kendall(x, y, rows) if tau else permutation.null_partial_correlation(x, y, rows, given)
-    size, away, centre = permutation.from_centre(found.value, null)
+    null = kendall(x, y[rows], np.ones(rows.shape)) if tau else permutation.null_partial_correlation(x, y, rows, given)
+    # A measure that drifts as the gap grows within runs correlates with it under the null too; what it has beyond that is tested.
+    centre = finite_mean(null)
+    size, away = np.abs(found.value - centre), np.abs(null - centre)
     columns = {"": found.value, "_low": found.low, "_high": found.high, "_smallest": smallest_detectable(found), "_null": centre}
     columns |= {"_p": permutation.p_values(size, away), "_p_adjusted": permutation.adjusted_p_values(size, away)}
     return {f"{question}{end}": values for end, values in columns.items()}, permutation.band(away)
@@ -37,15 +38,16 @@ def ranking_table(
 ) -> tuple[pd.DataFrame, dict[str, float]]:
     """Correlation of every measure with gap and test accuracy, alone and given what is known without it, with intervals and p-values.
 
-    One row per measure, with ``answers`` to ``QUESTIONS``, and ``added_error_points`` that it saves beside fit and hyperparameters. And by
-    question its band: how far the largest r or tau of all lies from the mean of the null in 95 % of it.
+    With ``added_error_points`` that it saves beside fit and hyperparameters. And by question its band: how far the largest r or tau of all
+    lies from the mean of the null in 95 % of it.
     """
     models, names, bands = with_fit(draws.models), list(measures), {}
     held = {"r_gap_given_fit": design(models, (), FIT), "r_gap_given_all": design(models, axes, FIT)}
-    images, known = [draws.images.get(name) for name in names], np.isfinite(models[names].astype(float)).to_numpy()
+    known = np.isfinite(models[names].astype(float)).to_numpy()
     table = pd.DataFrame({"measure": names, "n": known.sum(0), "cells": draws.configurations(known)})
-    table["images"] = [np.nan if values is None else values.shape[1] for values in images]
-    table["reliability"] = [np.nan if values is None else reliability(values, seed=draws.seed) for values in images]
+    table["images"] = table["measure"].map({name: values.shape[1] for name, values in draws.images.items()})
+    halves = {name: reliability(draws.images[name], seed=draws.seed) for name in names if name in draws.images}
+    table["reliability"] = table["measure"].map(halves).astype(float)
     rows = draws.permutations(permutations)
     for question in QUESTIONS:
         columns, bands[question] = answers(draws, names, question, rows, held.get(question))

@@ -31,11 +31,11 @@ def intraclass_correlation(values: ArrayLike, groups: ArrayLike) -> float:
     ``(B - W) / (B + (k - 1) W)`` with the mean squares between and within groups, ``k = (N - sum n^2 / N) / (G - 1)``.
     """
     table = pd.DataFrame({"value": np.asarray(values, dtype=float), "group": np.asarray(groups)}).dropna()
-    means, sizes = (table.groupby("group")["value"].agg(name) for name in ("mean", "size"))
-    count, total = len(means), len(table)
+    parts, total = table.groupby("group")["value"], len(table)
+    sizes, count = parts.size(), parts.ngroups
     if count < 2 or total == count or np.ptp(table["value"]) <= 1e-12 * table["value"].abs().max():
         return np.nan
-    between = (sizes * (means - table["value"].mean()) ** 2).sum() / (count - 1)
-    within = ((table["value"] - means.loc[table["group"]].to_numpy()) ** 2).sum() / (total - count)
+    between = (sizes * (parts.mean() - table["value"].mean()) ** 2).sum() / (count - 1)
+    within = ((table["value"] - parts.transform("mean")) ** 2).sum() / (total - count)
     size = (total - (sizes**2).sum() / total) / (count - 1)
     return float((between - within) / (between + (size - 1) * within))

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from helpers.statistics.correlations import PAIR_LIMIT, Array, Codes, finite_groups
+from helpers.statistics.correlations import Array, Codes, finite_groups
 from helpers.statistics.hyperparameters import joint_codes, levels_of
 
 MINIMUM_SAMPLE = 12.0  # pairs' worth of weight below which an environment is left out, as in the paper
@@ -38,15 +38,7 @@ def told_from(test_images: int) -> float:
     return float(np.sqrt(-2 * np.log((1 - np.sqrt(0.5)) / 2) / test_images))
 
 
-def sign_errors(
-    models: pd.DataFrame,
-    measures: Mapping[str, int],
-    axes: Sequence[str],
-    gaps: Array | None = None,
-    *,
-    test_images: int,
-    seed: int = 0,
-) -> SignErrors:
+def sign_errors(models: pd.DataFrame, measures: Mapping[str, int], axes: Sequence[str], gaps: Array, *, test_images: int) -> SignErrors:
     """Sign error of each measure in its worst environment; Dziugaite et al. 2020, equation (4), section 4 and Figure 1.
 
     An environment is two configurations that differ in one hyperparameter, all models of one crossed with all of the other. Its error is
@@ -54,25 +46,21 @@ def sign_errors(
     ``MINIMUM_SAMPLE``, which takes four models per configuration. Where none is kept, all configurations that differ only in this
     hyperparameter, between the same two levels, are one environment, pooled, which does not compare with the paper.
 
-    Measures are given with their direction, +1 when a larger value promises a smaller gap, else -1, and C = -direction * measure; gaps
-    (D, n) in the models' stead, the observed one first. Of more than ``PAIR_LIMIT`` models a sample is taken.
+    Measures have their direction, +1 when a larger value promises a smaller gap, else -1, and C = -direction * measure; gaps are (D, n),
+    the observed one first.
     """
-    values, levels = models[list(measures)].to_numpy(dtype=float) * -np.array(list(measures.values()), dtype=float), levels_of(models, axes)
-    y = models[["gap"]].to_numpy(dtype=float).T if gaps is None else np.asarray(gaps, dtype=float)
-    if len(values) > PAIR_LIMIT:
-        chosen = np.sort(np.random.default_rng(seed).choice(len(values), PAIR_LIMIT, replace=False))
-        values, y, levels = values[chosen], y[:, chosen], levels[chosen]
+    values = models[list(measures)].to_numpy(dtype=float) * -np.array(list(measures.values()), dtype=float)
+    levels, count = levels_of(models, axes), len(measures)
     left, right, axis = _pairs(levels)
-    weights = noise_weights(y[0][left] - y[0][right], test_images)
-    count = values.shape[1]
-    found = SignErrors(np.full((len(y), count), np.nan), np.zeros(count, int), np.zeros(count, bool), len(left), int((weights > 0).sum()))
-    for kept, columns in finite_groups(values, np.where(np.isfinite(y).all(0), 0, np.nan)[None]):
+    weights = noise_weights(gaps[0][left] - gaps[0][right], test_images)
+    found = SignErrors(np.full((len(gaps), count), np.nan), np.zeros(count, int), np.zeros(count, bool), len(left), (weights > 0).sum())
+    for kept, columns in finite_groups(values, np.where(np.isfinite(gaps).all(0), 0, np.nan)[None]):
         own = kept[left] & kept[right]
         environment = _environments(levels, left[own], right[own], axis[own], pool=False)
         if pool := not _large_enough(*(np.bincount(environment, weights[own] ** power) for power in (1, 2))).any():
             environment = _environments(levels, left[own], right[own], axis[own], pool)
         pairs, signs = (left[own], right[own]), np.sign(values[left[own]][:, columns] - values[right[own]][:, columns])
-        found.robust[:, columns], found.environments[columns] = _robust(y, pairs, signs, environment, test_images)
+        found.robust[:, columns], found.environments[columns] = _robust(gaps, pairs, signs, environment, test_images)
         found.pooled[columns] = pool
     return found
 
@@ -111,5 +99,5 @@ def _robust(y: Array, pairs: Sequence[Codes], signs: Array, environment: Codes, 
             keep = _large_enough(total, (weights**2).sum(1))
             error = (1 - (weights * np.sign(difference)) @ signs[own] / np.where(keep, total, np.nan)[:, None]) / 2
             worst[rows] = np.fmax(worst[rows], np.round(np.abs(error), 12))  # no error is exactly 0
-            first += int(keep[0]) if start == 0 else 0
+            first += int(keep[0] and start == 0)
     return np.where(np.isfinite(worst), worst, np.nan), first

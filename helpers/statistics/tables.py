@@ -29,11 +29,13 @@ def _subsets(models: pd.DataFrame, thresholds: Collection[float]) -> Iterator[tu
             yield {"architecture": architecture, "threshold": threshold}, chosen & (models["train_accuracy"] > threshold)
 
 
-def correlation_table(draws: Draws, measures: Collection[str], thresholds: Collection[float] = THRESHOLDS) -> pd.DataFrame:
+def correlation_table(
+    draws: Draws, measures: Collection[str], thresholds: Collection[float] = THRESHOLDS, *, tau: bool = True
+) -> pd.DataFrame:
     """Correlate measures with the gap, per architecture and pooled, among the models above each training accuracy; Du et al., Table 3."""
     parts = []
     for where, rows in _subsets(draws.models, thresholds):
-        found = draws.of(rows).correlations(measures)
+        found = draws.of(rows).correlations(measures, tau=tau)
         parts.append(pd.DataFrame(where, index=found.index).join(found))
     return pd.concat(parts, ignore_index=True)
 
@@ -43,18 +45,16 @@ def selection_table(draws: Draws, measures: Mapping[str, int], thresholds: Colle
 
     Directions are +1 when a larger value promises a smaller gap, else -1; accuracy is ``(1 - direction gamma) / 2``.
     """
-    names, parts = list(measures), []
-    sign = np.array([measures[name] for name in names], dtype=float)
+    names, sign, parts = list(measures), np.array(list(measures.values()), dtype=float), []
     for where, rows in _subsets(draws.models, thresholds):
         part = draws.of(rows)
         found = part.estimate(names, statistic=gamma)
         picked = (1 - sign * np.stack(found[:3])) / 2
         x, y = part.models[names].to_numpy(dtype=float), part.models["gap"].to_numpy(dtype=float)
-        n = (np.isfinite(x) & np.isfinite(y)[:, None]).sum(0)
         signed, _, _, differ = pair_counts(x * sign, y)[:, 0]
-        counts = {"concordant": (differ - signed) / 2, "discordant": (differ + signed) / 2, "ties": n * (n - 1) / 2 - differ}
+        counts = {"concordant": (differ - signed) / 2, "discordant": (differ + signed) / 2, "ties": found.n * (found.n - 1) / 2 - differ}
         ends = {"ci_low": picked[1:].min(0), "ci_high": picked[1:].max(0)}
-        facts = {"measure": names, "n": n, "dropped": len(y) - n, "cells": found.configurations, "accuracy": picked[0]}
+        facts = {"measure": names, "n": found.n, "dropped": len(y) - found.n, "cells": found.configurations, "accuracy": picked[0]}
         parts.append(pd.DataFrame(where | facts | counts | ends))
     return pd.concat(parts, ignore_index=True)
 
@@ -64,8 +64,7 @@ def conditional_table(
 ) -> tuple[pd.DataFrame, str]:
     """Statistics of the literature that hold hyperparameters fixed, each beside what chance would give the best of these measures.
 
-    Adjusted p are maxT, of a sign error for being so low (0 is perfect, 0.5 a coin); beyond a band it is below 0.05. And why the sign error
-    is undefined for every measure, its columns left out; "" where it is defined. ``test_images``: of which each test accuracy is.
+    Adjusted p are maxT, of a sign error for being so low (0 is perfect, 0.5 a coin). And why the sign error is undefined for every measure.
     """
     if not axes:
         return pd.DataFrame({"measure": list(measures)}), "no hyperparameter has two levels, so nothing can be held fixed"
@@ -73,9 +72,8 @@ def conditional_table(
     granulated = granulated_kendall(models, list(measures), axes)
     found = granulated.loc[granulated["hyperparameter"] == ALL, ["measure", "psi"]].rename(columns={"psi": "granulated_kendall"})
     gaps, reason = _permuted(draws, permutations), ""
-    scores = conditional_information(models, list(measures), axes, gaps, seed=draws.seed)
-    found = found.assign(**_against_chance("conditional_information", scores))
-    errors = sign_errors(models, measures, axes, gaps, test_images=test_images, seed=draws.seed)
+    found = found.assign(**_against_chance("conditional_information", conditional_information(models, list(measures), axes, gaps)))
+    errors = sign_errors(models, measures, axes, gaps, test_images=test_images)
     if np.isfinite(errors.robust[0]).any():
         lowest = _against_chance("sign_error", -errors.robust)
         found = found.assign(**lowest | {"sign_error": errors.robust[0], "sign_error_band": -lowest["sign_error_band"]})
@@ -109,7 +107,7 @@ def task_table(draws: Draws, measures: Sequence[str], axes: Sequence[str], task:
         varied = varied_axes(models, [axis for axis in axes if axis != task])
         own = Draws(models, draws=0, seed=draws.seed + number)  # so that what chance gives one task says nothing of another
         gaps = _permuted(own, permutations)
-        found = 100 * conditional_information(own.models, list(measures), varied, gaps, seed=draws.seed)
+        found = 100 * conditional_information(own.models, list(measures), varied, gaps)
         scores[str(name)] = found if len(varied) > 1 else np.full(found.shape, np.nan)
     fewest = min(map(len, scores.values()))
     chance = _against_chance("average", finite_mean(np.stack([part[:fewest] for part in scores.values()])))

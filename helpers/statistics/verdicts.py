@@ -48,8 +48,8 @@ def gate_table(
     models: pd.DataFrame,
     *,
     classes: int,
-    floor: float = np.nan,
-    mask_areas: Mapping[str, ArrayLike] | None = None,
+    floor: float,
+    mask_areas: Mapping[str, ArrayLike],
     corrected: Mapping[str, ArrayLike] | None = None,
     beats_central_map: Mapping[str, float] | None = None,
     reliabilities: Mapping[str, float] | None = None,
@@ -59,11 +59,10 @@ def gate_table(
     ``floor`` is the mean area of the boxes, what a mask over the whole image scores; the others are by measure: areas of masks, fractions
     of the image; (n, images) values less their own chance; share of models that score more than one fixed central map; reliability.
     """
-    areas = {name: np.asarray(values, dtype=float).reshape(-1) for name, values in (mask_areas or {}).items()}
     above_chance = (models["test_accuracy"].median() - 1 / classes) / (1 - 1 / classes)
     found = {
-        "the mask can miss": {name: pd.Series(values).median() for name, values in areas.items()},
-        "boxes leave room": dict.fromkeys(areas, floor),
+        "the mask can miss": {name: pd.Series(np.ravel(values)).median() for name, values in mask_areas.items()},
+        "boxes leave room": dict.fromkeys(mask_areas, floor),
         "beats a fixed central map": beats_central_map or {},
         "the map depends on the image": {name: share_above_chance(values) for name, values in (corrected or {}).items()},
         "models differ": reliabilities or {},

@@ -26,15 +26,7 @@ def test_claims_keep_the_time_and_the_runs_of_when_they_were_first_seen(tmp_path
 
 @pytest.mark.parametrize(
     "change",
-    [
-        {"claims": [CLAIM | {"side": "above"}]},
-        {"claims": []},
-        {"claims": "x"},
-        {"digest": None},
-        {"runs": "none"},
-        {"first_seen": 5},
-        {"since": "ever"},
-    ],
+    [{"claims": [CLAIM | {"side": "above"}]}, {"claims": []}, {"claims": "x"}, {"digest": None}, {"since": "ever"}],
 )
 def test_claims_that_were_altered_where_they_are_kept_are_not_judged(tmp_path, change):
     keep_claims(tmp_path, [CLAIM])
@@ -51,15 +43,14 @@ def test_claims_that_were_altered_where_they_are_kept_are_not_judged(tmp_path, c
     ("claims", "words"),
     [
         ("iou", "write a list of mappings"),
-        ([{"claim": "x"}], "has no measure, question, side"),
-        ([CLAIM | {"sides": 1}], "has sides; a claim has"),
+        ([{"claim": "x"}], "has claim; every claim needs claim, measure, question, side"),
+        ([CLAIM | {"sides": 1}], "sides; every claim needs .*, and may have primary"),
         ([CLAIM | {"question": "tau"}], "choose one of r_gap"),
         ([CLAIM | {"primary": "yes"}], "choose one of True, False"),
         ([CLAIM | {"published": "-0.8"}], "must be a number"),
         ([CLAIM | {"published": float("nan")}], "must be a number"),
         ([CLAIM | {"published": 10**400}], "must be a number"),
         ([CLAIM | {"measure": 5}], "measure 5, which must be a text"),
-        ([CLAIM | {"source": "\ud800"}], "which must be a text"),
         ([CLAIM | {"source": datetime.date(2024, 1, 1)}], "which must be a text; put it in quotes"),
         ([CLAIM | {"claim": ["a"]}], "which must be a text"),
         ([CLAIM] * 4, "4 claims are primary; at most 3"),

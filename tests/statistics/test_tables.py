@@ -89,7 +89,9 @@ def test_statistics_with_hyperparameters_fixed_stand_beside_what_chance_gives(gr
     granulated = granulated_kendall(grid, list(DIRECTIONS), AXES).set_index(["measure", "hyperparameter"])["psi"]
     assert table["granulated_kendall"].tolist() == pytest.approx([granulated[name, "all"] for name in DIRECTIONS], nan_ok=True)
     np.testing.assert_array_equal(table["conditional_information"], conditional_information(grid, list(DIRECTIONS), AXES))
-    np.testing.assert_array_equal(table["sign_error"], sign_errors(grid, DIRECTIONS, AXES, test_images=10_000).robust[0])
+    np.testing.assert_array_equal(
+        table["sign_error"], sign_errors(grid, DIRECTIONS, AXES, grid[["gap"]].to_numpy().T, test_images=10_000).robust[0]
+    )
     assert table.loc[["perfect", "reversed"], "conditional_information_p_adjusted"].tolist() == [1 / 60, 1 / 60]
     noise = table.loc["noise"].filter(like="conditional")
     assert noise["conditional_information_p_adjusted"] > 0.05 and noise["conditional_information"] < noise["conditional_information_band"]
