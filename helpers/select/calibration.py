@@ -91,7 +91,9 @@ def read(reports: Path, study: str) -> Calibration:
 
 def scored_models(folder: Path) -> pd.DataFrame:
     """All models of a report with kind, log_train_loss, and every measure that was scored; snapshots and wrong labels among them."""
-    catalogue = pd.read_csv(folder / "tables/catalogue.csv").fillna({"weights": "", "left_out": ""})
+    catalogue = pd.read_csv(folder / "tables/catalogue.csv", dtype={"weights": str, "left_out": str}).fillna(
+        {"weights": "", "left_out": ""}
+    )
     if "kind" not in catalogue:  # a report made before catalogues named it
         catalogue = catalogue.assign(kind=[kind_name(config_from(row)) for row in catalogue.to_dict("records")])
     return with_fit(with_measures(catalogue, pd.read_parquet(folder / "tables/scores.parquet")))

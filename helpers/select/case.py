@@ -83,7 +83,7 @@ def of_files(
     on_target, sentences = None, [report.answer(verdicts), *report.counted(verdicts, len(own.labelled or ()))]
     if own.target and found:
         on_target = judging.on_target(calibration.targets(reports, by), by, found, judging.logits(store, good, own, "target"))
-        on_target = facts[["checkpoint", "model_id"]].merge(on_target, on="model_id")
+        on_target = facts[["checkpoint", "model_id", "residual"]].merge(on_target, on="model_id")
         sentences.append(report.target_answer(on_target, len(own.target)))
     sentences += [*report.not_judged(verdicts), *report.same_files(facts)]
     sentences += [f"{name}: {note}." for name, note in facts[["checkpoint", "notes"]].to_numpy() if note]

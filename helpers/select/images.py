@@ -82,7 +82,10 @@ def images_of_report(path: Path, study: str, parameters: Mapping[str, Any], mode
     where those at the path are others.
     """
     given = {name: parameters[name] for name in _CHOICE if name in parameters}
-    data = load_study_data(**given, data_path=str(path.absolute()), cache_dir=cache)
+    try:
+        data = load_study_data(**given, data_path=str(path.absolute()), cache_dir=cache)
+    except ValueError:  # of another layout, or without the study's classes
+        return None
     if set(models["data"]) != {data.fingerprint}:
         return None
     scored_on = scoring_set(models.assign(snapshot="stop"), data, most)

@@ -103,13 +103,13 @@ def differs(facts: pd.DataFrame, classes: int, size: int, images: int, study: Ca
 
 
 def target_answer(table: pd.DataFrame, images: int) -> str:
-    """Who will do best on a target, by its images without labels; ``table`` as ``judging.on_target`` gives it, with checkpoint."""
+    """Who will do best on a target, by its images without labels; ``table`` as in ``case.Judged``."""
     first = table.sort_values("predicted", ascending=False).iloc[0]
-    beyond = f" The target lies {first['beyond']}." if first["beyond"] else ""
-    return (
-        f"On the {images:,} images of the target {first['checkpoint']} will do best: {percent(first['predicted'])} "
-        f"({span(first['low'], first['high'])}), by {first['chosen'].replace('_', ' ') or 'the fit alone'}.{beyond}"
-    )
+    said = f"On the {images:,} images of the target {first['checkpoint']} will do best, by {first['chosen'].replace('_', ' ') or 'the fit'}"
+    if not first["residual"]:
+        return f"{said}; no number is given, since it is no ResNet as the study's networks are."
+    said += f": {percent(first['predicted'])} ({span(first['low'], first['high'])})"
+    return f"{said}; trust it little, since the target lies {first['beyond']}." if first["beyond"] else f"{said}."
 
 
 def printed(table: pd.DataFrame) -> str:

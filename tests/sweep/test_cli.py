@@ -89,11 +89,11 @@ def test_a_failing_notebook_publishes_nothing_and_holds_back_only_what_reads_it(
     begun(chain)
     chain.notebook("02_b", "b: int = 1  # two", WRITES.format(stem="02_b", value="2"), "# The heading", "1 / 0")
     chain.notebook("04_d", "d: int = 1  # four", WRITES.format(stem="04_d", value="1"))
-    chain.notebook("08_e", "d: int = 1  # eight", WRITES.format(stem="08_e", value="1"))
-    chain.study(notebooks={"01_a": {}, "02_b": {}, "04_d": {}, "08_e": {}})
+    chain.notebook("09_e", "d: int = 1  # nine", WRITES.format(stem="09_e", value="1"))
+    chain.study(notebooks={"01_a": {}, "02_b": {}, "04_d": {}, "09_e": {}})
     before = (chain.root / "reports/demo/02_b.ipynb").read_bytes()
     code, out, err = chain.run()
-    assert code == 1 and sorted(begun(chain)) == ["02_b", "08_e"]
+    assert code == 1 and sorted(begun(chain)) == ["02_b", "09_e"]
     assert "02_b failed: cell 4 (1 / 0)\n  ZeroDivisionError: division by zero\n  all up to there: work/demo/staging/demo/02_b" in out
     assert "1 execution(s) failed" in err
     assert (chain.root / "reports/demo/02_b.ipynb").read_bytes() == before

@@ -1,0 +1,62 @@
+import pandas as pd
+import pytest
+
+from helpers.select import calibration
+from tests.select.conftest import models_table
+
+
+def test_a_report_without_kinds_gives_models_with_kinds_and_measures(reports):
+    known = calibration.read(reports(), "a study")
+    assert known.models["kind"].tolist() == models_table()["kind"].tolist()
+    assert set(known.candidates) == {"mixup_accuracy", "accuracy_under_augmentation"}
+    assert (known.images, known.settings.perturbation_fraction, known.lacking) == (20, 0.5, [])
+
+
+def test_what_is_no_model_at_its_stop_on_right_labels_teaches_nothing(reports):
+    place = reports()
+    path = place / "a study/tables/catalogue.csv"
+    table = pd.read_csv(path).astype({"left_out": object})
+    table.loc[0, "snapshot"], table.loc[1, "label_noise"], table.loc[2, "left_out"], table.loc[3, "gap"] = "first", 0.2, "not learnt", None
+    table.to_csv(path, index=False)
+    assert calibration.read(place, "a study").models["model_id"].tolist() == table["model_id"].tolist()[4:]
+
+
+def test_a_measure_that_a_model_lacks_is_no_candidate_and_is_named(reports):
+    place = reports()
+    path = place / "a study/tables/scores.parquet"
+    table = pd.read_parquet(path)
+    table[table["measure"] != "mixup_accuracy"].to_parquet(path)
+    known = calibration.read(place, "a study")
+    assert known.candidates == ("accuracy_under_augmentation",)
+    assert known.lacking == ["mixup accuracy"]
+
+
+def test_a_run_is_left_out_with_its_configuration(reports):
+    known = calibration.read(reports(), "a study")
+    run, cell = known.models[["run_id", "cell"]].iloc[0]
+    fewer = known.without([run, "", "a run of nobody"])
+    assert cell not in set(fewer.models["cell"])
+    assert len(fewer.models) == len(known.models) - (known.models["cell"] == cell).sum()
+
+
+def test_an_absent_study_and_a_damaged_table_are_named(reports):
+    place = reports()
+    with pytest.raises(FileNotFoundError, match=r"'none'.*studies that have: a study"):
+        calibration.read(place, "none")
+    with pytest.raises(ValueError, match="leaves the folder"):
+        calibration.read(place, "../a study")
+    (place / "a study/tables/scores.parquet").write_bytes(b"no parquet")
+    with pytest.raises(ValueError, match=r"a study is damaged"):
+        calibration.read(place, "a study")
+
+
+def test_targets_are_of_the_models_that_calibrate(reports):
+    place = reports()
+    known = calibration.read(place, "a study")
+    with pytest.raises(FileNotFoundError, match="notebook 08"):
+        calibration.targets(place, known)
+    names = [*known.models["model_id"], "of nobody"]
+    rows = pd.DataFrame({"model_id": names, "target": "blur", "test_accuracy": 0.5, "average_confidence": range(len(names))})
+    rows.to_csv(place / "a study/tables/target_scores.csv", index=False)
+    models, offered = calibration.targets(place, known)
+    assert (len(models), offered) == (len(known.models), ("average_confidence",))

@@ -1,0 +1,82 @@
+import csv
+
+import numpy as np
+import pytest
+
+from helpers.select import images
+from tests.conftest import jpeg
+
+
+def test_classes_stand_in_turn_and_fewer_images_are_the_first_of_more(folders, tmp_path):
+    path = folders(classes=("cat", "dog", "emu"), count=6)
+    every, some = (images.training_images(path, tmp_path / "zip", most=most) for most in (0, 7))
+    assert every.classes == ("cat", "dog", "emu")
+    assert np.bincount(every.train.labels).tolist() == [6, 6, 6]
+    assert np.ptp(np.bincount(some.train.labels)) == 1
+    assert some.train.names == every.train.names[:7]
+    assert every.train.images.shape == (18, 3, 16, 16)
+    assert every.scored_on.name != some.scored_on.name
+
+
+def test_a_table_of_boxes_is_read_as_folders_are(folders, tmp_path):
+    path = folders()
+    names = sorted(path.rglob("*.png"))
+    with (path / "boxes.csv").open("w", newline="") as file:
+        rows = [[name.relative_to(path).as_posix(), name.parent.name, 1, 1, 9, 9] for name in names]
+        csv.writer(file).writerows([["path", "label", "x0", "y0", "x1", "y1"], *rows])
+    boxed = images.training_images(path, tmp_path / "zip")
+    (path / "boxes.csv").unlink()
+    plain = images.training_images(path, tmp_path / "zip")
+    assert "24 of them with boxes" in boxed.told
+    assert "boxes" not in plain.told
+    assert boxed.scored_on.name == plain.scored_on.name
+
+
+def test_the_order_of_the_outputs_may_be_named(folders, tmp_path):
+    own = images.training_images(folders(), tmp_path / "zip", ["dog", "emu", "cat"], size=8)
+    assert own.classes == ("dog", "emu", "cat")
+    assert set(own.train.labels.tolist()) == {0, 2}
+    with pytest.raises(ValueError, match=r"no output is named after: dog"):
+        images.training_images(folders(), tmp_path / "zip", ["cat", "emu"])
+
+
+def test_what_can_be_no_training_images_is_named(folders, tmp_path):
+    for path, said in ((folders("one", ("cat",)), "of 1 class;"), (tmp_path / "none", "does not exist")):
+        with pytest.raises((ValueError, FileNotFoundError), match=said):
+            images.training_images(path, tmp_path / "zip")
+    (tmp_path / "text").write_text("no images")
+    with pytest.raises(ValueError, match="neither a folder nor a"):
+        images.training_images(tmp_path / "text", tmp_path / "zip")
+    with pytest.raises(ValueError, match="8 to 1024"):
+        images.training_images(folders(), tmp_path / "zip", size=4)
+    broken = folders("broken", count=1)
+    for path in broken.rglob("*.png"):
+        path.write_bytes(b"no picture")
+    with pytest.raises(ValueError, match=r"can be used: cat/0\.png: Unidentified"):
+        images.training_images(broken, tmp_path / "zip", size=16)
+
+
+def test_held_out_images_that_are_training_images_are_found_among_all_of_them(folders, tmp_path):
+    path, new = folders(), folders("new", seed=5)
+    own = images.training_images(path, tmp_path / "zip", most=2)  # a few are scored; the copies are of the others
+    given = {"own": own, "training_path": path, "unpacked": tmp_path / "zip", "labelled": True}
+    found = images.held_out_images(new, **given)
+    assert (len(found), images.copies(found, own, path, tmp_path / "zip")) == (24, 0)
+    with pytest.raises(ValueError, match="24 of 24 images"):
+        images.held_out_images(path, **given)
+    (new / "cat/copy.png").write_bytes(jpeg(3, (16, 16), kind="PNG"))
+    assert images.copies(images.held_out_images(new, **given), own, path, tmp_path / "zip") == 1
+
+
+def test_labels_are_checked_and_a_target_needs_none(folders, tmp_path):
+    path, other = folders(), folders("other", ("cat", "wolf"), seed=5)
+    own = images.training_images(path, tmp_path / "zip")
+    given = {"own": own, "training_path": path, "unpacked": tmp_path / "zip"}
+    with pytest.raises(ValueError, match="none of the classes: wolf; the classes are cat, dog"):
+        images.held_out_images(other, labelled=True, **given)
+    assert len(images.held_out_images(other, labelled=False, **given)) == 24
+    with pytest.raises(ValueError, match="4 labelled images"):
+        images.held_out_images(folders("few", count=2, seed=7), labelled=True, **given)
+    for name in other.rglob("*.png"):
+        name.rename(other / f"{name.parent.name}{name.name}")
+    assert len(images.held_out_images(other, labelled=False, **given)) == 24

@@ -1,0 +1,119 @@
+import numpy as np
+import pytest
+import scipy.stats
+from sklearn.linear_model import LinearRegression
+
+from helpers.select import prediction
+from helpers.select.calibration import read
+from tests.select.conftest import models_table
+
+BOTH = ("other", "mixup")
+
+
+def test_what_makes_the_gap_is_chosen_and_what_does_not_is_not():
+    assert prediction.choose(models_table(), "gap", BOTH) == ("mixup",)
+    assert prediction.choose(models_table(), "gap", ("other",)) == ()
+
+
+def test_a_line_without_noise_is_found_as_least_squares_finds_it():
+    models = models_table(noise=0)
+    found = prediction.predictor(models, "gap", BOTH)
+    columns = models[["train_accuracy", "log_train_loss", "mixup"]]
+    line = LinearRegression().fit(columns, models["gap"]).predict(columns)
+    np.testing.assert_allclose(found.predicted(models), line, atol=0.01)
+    assert found.half < 0.03
+
+
+def test_the_interval_is_the_quantile_of_errors_with_whole_kinds_left_out():
+    models = models_table(kinds=4, cells=6)
+    found = prediction.predictor(models, "gap", ())
+    errors = []
+    for kind in models["kind"].unique():
+        inside = models["kind"] == kind
+        rest = prediction.predictor(models[~inside], "gap", ())
+        errors.append(np.abs(rest.regression.predict(models.loc[inside, list(prediction.FIT)].to_numpy()) - models.loc[inside, "gap"]))
+    n = models["cell"].nunique()
+    place = int(np.ceil(found.level * (n + 1)))  # kinds of one size: the quantile of a split conformal interval
+    assert found.half == pytest.approx(np.sort(np.concatenate(errors))[place - 1])
+    assert found.error == pytest.approx(found.half / scipy.stats.norm.ppf(0.9))
+
+
+def test_kinds_count_once_however_many_models_they_have():
+    errors = models_table().head(3).assign(group=[0, 0, 1], truth=[0.0, 0.0, 0.0], predicted=[0.1, 0.1, 0.3])
+    assert prediction._half_width(errors, 1000, 0.45) == pytest.approx(0.1)
+    assert prediction._half_width(errors, 1000, 0.6) == pytest.approx(0.3)
+
+
+def test_undefined_values_predict_nothing_and_far_ones_no_more_than_one_range_beyond():
+    models = models_table()
+    found = prediction.predictor(models, "gap", BOTH)
+    own = models.head(3).copy()
+    low, high = found.ranges.loc["mixup"]
+    own["mixup"] = [np.nan, high + (high - low), high + 100]
+    said = found.predicted(own.assign(train_accuracy=0.9, log_train_loss=-2.0))
+    assert np.isnan(said[0])
+    assert said[1] == said[2]
+    assert found.beyond(own.assign(train_accuracy=0.9, log_train_loss=-2.0)) == [[], ["mixup"], ["mixup"]]
+
+
+def test_too_few_configurations_and_a_wrong_level_are_refused():
+    with pytest.raises(ValueError, match="has 4 configurations"):
+        prediction.predictor(models_table(kinds=1), "gap", BOTH)
+    with pytest.raises(ValueError, match=r"level 1\.0"):
+        prediction.predictor(models_table(), "gap", BOTH, level=1.0)
+
+
+def test_coverage_tries_each_kind_by_what_the_others_teach():
+    models = models_table()
+    tried = prediction.coverage(models, "gap", BOTH)
+    assert len(tried) == len(models)
+    kind = models["kind"].iloc[0]
+    rest = prediction.predictor(models[models["kind"] != kind], "gap", BOTH)
+    mine = tried[tried["group"] == kind]
+    np.testing.assert_allclose(mine["predicted"], rest.predicted(mine))
+    np.testing.assert_allclose(mine["high"] - mine["low"], 2 * rest.half)
+    assert not len(prediction.coverage(models[models["kind"] == kind], "gap", BOTH))
+
+
+def test_a_summary_counts_by_hand():
+    tried = models_table().head(4).assign(truth=[0.1, 0.2, 0.3, np.nan], predicted=[0.1, 0.3, 0.5, 0.1], low=0.0, high=0.25)
+    told = prediction.summary(tried)
+    assert (told["models"], told["inside"]) == (3, 2)
+    assert told["error_points"] == pytest.approx(10)
+    assert told["width_points"] == pytest.approx(25)
+    assert told["covered"] == pytest.approx(2 / 3)
+    assert told["covered_low"] < 2 / 3 < told["covered_high"]
+
+
+def test_wilson_by_its_formula():
+    z, n, p = scipy.stats.norm.ppf(0.975), 80, 19 / 80
+    centre, half = p + z**2 / (2 * n), z * np.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
+    assert prediction.wilson(19, 80) == pytest.approx(((centre - half) / (1 + z**2 / n), (centre + half) / (1 + z**2 / n)))
+    assert np.isnan(prediction.wilson(0, 0)).all()
+
+
+def test_counts_and_predictions_are_weighed_by_their_variances():
+    share = 31 / 102  # of 100 images and two more, one of them right
+    variances = np.array([0.05**2, share * (1 - share) / 100])
+    mean, deviation = prediction.weighed([0.5], 0.05, [30], 100)
+    assert mean[0] == pytest.approx((0.5 / variances[0] + 0.3 / variances[1]) / (1 / variances).sum())
+    assert deviation[0] == pytest.approx((1 / variances).sum() ** -0.5)
+    assert prediction.weighed([0.5], np.inf, [30], 100)[0] == pytest.approx(0.3)
+    assert prediction.weighed([np.nan], np.inf, [30], 100)[0] == pytest.approx(0.3)
+    assert prediction.weighed([0.5], 1e-9, [30], 100)[0] == pytest.approx(0.5)
+    assert np.isfinite(prediction.weighed([0.5, 0.5], 0.05, [0, 100], 100)).all()
+
+
+def test_weighing_errs_less_than_either_alone():
+    random = np.random.default_rng(0)
+    truth = random.uniform(0.3, 0.8, 4000)
+    predicted, counts = truth + 0.05 * random.normal(size=4000), random.binomial(100, truth)
+    mean, _ = prediction.weighed(predicted, 0.05, counts, 100)
+    errors = [np.abs(said - truth).mean() for said in (mean, predicted, counts / 100)]
+    assert errors[0] < 0.9 * min(errors[1:])
+
+
+def test_orders_carry_over_between_studies_of_one_law_and_are_undefined_for_one(reports):
+    one, two = (read(reports(name, seed=seed, noise=0), name) for seed, name in enumerate(("one", "two")))
+    assert np.isnan(prediction.right_orders([one]))
+    assert prediction.right_orders([one, two]) > 0.9
