@@ -92,18 +92,11 @@ def load_study_data(
     Where a source has boxes, only images with a usable one enter the training split. The test split comes from the source's own validation
     images, or is held out of the training images where it has none. Of two files with the same content the first is kept, and no test image
     has the pixels of a training image. ``class_ids`` are in the order of their labels; none stands for all of the source, sorted.
+    ``data_path`` is a folder or .zip, relative to the project's root. ``images_per_class`` of training are taken, or all (0), of which a
+    smaller number takes a subset; ``test_images_per_class`` of 0 takes all that training leaves, with the images that have no box. Classes
+    of fewer than ``minimum_images_per_class`` training images are dropped and counted.
 
-    Args:
-        data_path: folder or .zip, relative to the project's root; not for "synthetic".
-        images_per_class: of training; 0 takes all. A smaller number takes a subset of a larger one's.
-        test_images_per_class: 0 takes all that training leaves: the validation images of the source, and the images of its training split
-            that are beyond ``images_per_class`` or have no box.
-        minimum_images_per_class: classes with fewer training images are dropped and counted.
-        cache_dir: where decoded images, and what was unpacked of a zip, are kept.
-
-    Raises:
-        FileNotFoundError: nothing is at ``data_path``.
-        ValueError: an argument is out of range, or the source has no usable class.
+    Raises FileNotFoundError where nothing is at ``data_path``, ValueError for an argument out of range or a source without usable class.
     """
     given = {name: value for name, value in locals().items() if name != "cache_dir"} | {"class_ids": list(class_ids)}
     _check(given)
@@ -158,11 +151,7 @@ def _render(given: Mapping[str, Any]) -> tuple[Listing, list[Decoded]]:
 
 
 def joined(first: StudyData, further: StudyData) -> StudyData:
-    """Images of two sources as one, the classes of the second after those of the first.
-
-    Raises:
-        ValueError: both have a class or an image.
-    """
+    """Images of two sources as one, the classes of the second after those of the first. Raises ValueError where both have one."""
     for column, told in (("class_id", "classes"), ("digest", "images")):
         if both := sorted(set(first.index[column]) & set(further.index[column])):
             example = further.index.set_index(column)["name"][both].iloc[0]
@@ -202,18 +191,10 @@ def _study_data(train: Sequence[Tensor], test: Sequence[Tensor], index: pd.DataF
     return StudyData(ImageSet(*train, names["train"]), ImageSet(*test, names["test"]), index, **others)
 
 
-class NoImagesChosenError(FileNotFoundError):
-    """Notebook 01 has not chosen the images of a study; a notebook shows what to do without a traceback."""
-
-    def _render_traceback_(self) -> list[str]:
-        return [str(self)]
-
-
 def choose_images(work: Path, **parameters: Any) -> StudyData:
     """Images of a study by the parameters of ``load_study_data``, decoded once into ``work/cache``; ``work/data.json`` says which they are.
 
-    Raises:
-        FileNotFoundError, ValueError: as ``load_study_data``, and ValueError where fewer than two classes are left.
+    Raises ValueError where fewer than two classes are left, and as ``load_study_data``.
     """
     data = load_study_data(**parameters, cache_dir=work / "cache")
     if len(data.classes) < 2:
@@ -230,11 +211,10 @@ def choose_images(work: Path, **parameters: Any) -> StudyData:
 def of_study(work: Path) -> StudyData:
     """Images that notebook 01 chose for a study, from the cache, or decoded again where that was deleted or files were touched.
 
-    Raises:
-        FileNotFoundError: 01 has not run for this study, or what it read is gone; the message names the command that mends it.
-        ValueError: the images are others than those that 01 chose, or the manifest is damaged; likewise.
+    Raises FileNotFoundError where 01 has not run, or what it read is gone, and ValueError where the images are others than those that it
+    chose; each names the command that mends it.
     """
-    record = _read(work)
+    record = _manifest(work)
     data = _load(work, record["parameters"])
     if data.fingerprint != record["fingerprint"]:
         raise ValueError(
@@ -248,9 +228,6 @@ def with_classes(work: Path, class_ids: Sequence[str], further_path: str = "") -
     """Images of any classes of a study's source, or of a further folder or .zip of its layout that holds those that are not the study's.
 
     All else is chosen by the parameters of the study; with a further source its own classes stand first.
-
-    Raises:
-        FileNotFoundError, ValueError: as ``of_study``, and ValueError where the source lacks a class, or both sources hold an image.
     """
     parameters, class_ids = image_parameters(work), list(class_ids)
     if not further_path:
@@ -262,25 +239,23 @@ def with_classes(work: Path, class_ids: Sequence[str], further_path: str = "") -
 
 def image_parameters(work: Path) -> dict[str, Any]:
     """Parameters by which notebook 01 chose the images of a study. Raises FileNotFoundError, ValueError, see ``of_study``."""
-    return dict(_read(work)["parameters"])
+    return dict(_manifest(work)["parameters"])
 
 
 def _load(work: Path, parameters: Mapping[str, Any]) -> StudyData:
     try:
         return load_study_data(**parameters, cache_dir=work / "cache")
-    except TypeError as fault:
-        raise ValueError(f"the parameters in {work / MANIFEST} choose no images ({fault}); {_remedy(work)}") from fault
     except FileNotFoundError as fault:
         told = f"{fault}. Notebook 01 read them there; where they lie elsewhere now: {_remedy(work, ' --set data_path=...')}"
         raise FileNotFoundError(told) from fault
 
 
-def _read(work: Path) -> dict[str, Any]:
+def _manifest(work: Path) -> dict[str, Any]:
     path = work / MANIFEST
     if not path.is_file():
-        raise NoImagesChosenError(f"{path} is not there: notebook 01 has not chosen the images of the study {work.name!r}. {_remedy(work)}")
+        raise FileNotFoundError(f"{path} is not there: notebook 01 has not chosen the images of the study {work.name!r}. {_remedy(work)}")
     record = read_json(path)
-    if not isinstance(record, dict) or not {"parameters", "fingerprint"} <= set(record) or not isinstance(record["parameters"], dict):
+    if not isinstance(record, dict) or not {"parameters", "fingerprint"} <= set(record):
         raise ValueError(f"{path} lacks parameters or fingerprint of the images; {_remedy(work)}")
     return record
 
