@@ -86,14 +86,10 @@ def parse_solution(content: bytes) -> Table:
     return _table(rows)
 
 
-def parse_tiny_boxes(content: bytes, with_class: bool) -> Table:
+def parse_tiny_boxes(content: bytes) -> Table:
     """Read Tiny ImageNet's tab-separated boxes: name, [class,] xmin, ymin, xmax, ymax."""
-    rows = []
-    for number, line in _lines(content):
-        name, *rest = line.split("\t")
-        label = rest.pop(0) if with_class and rest else ""
-        rows.append((number, name, [(label, rest)]))
-    return _table(rows)
+    rows = [(number, *line.split("\t")) for number, line in _lines(content)]
+    return _table((number, name, [("".join(rest[:-4]), rest[-4:])]) for number, name, *rest in rows)
 
 
 def parse_csv(content: bytes) -> Table:
@@ -143,6 +139,6 @@ def parse_yolo(content: bytes, names: Mapping[int, str]) -> Annotation:
 
 
 def parse_names(content: bytes, separator: str | None) -> dict[str, str]:
-    """Read "id<separator>name, synonym, ..." lines (``LOC_synset_mapping.txt``, ``words.txt``); the first name, as a figure can show it."""
+    """Read "id<separator>name, synonym, ..." lines (``LOC_synset_mapping.txt``, ``words.txt``); the first name of each."""
     pairs = (line.split(separator, 1) for _, line in _lines(content))
-    return {pair[0].strip(): "".join(filter(str.isprintable, pair[1].split(",")[0].strip()))[:100] for pair in pairs if len(pair) == 2}
+    return {pair[0].strip(): pair[1].split(",")[0].strip() for pair in pairs if len(pair) == 2}

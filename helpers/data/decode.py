@@ -17,7 +17,6 @@ from helpers.data.annotations import Annotation
 from helpers.data.layouts import Record
 from helpers.data.sources import Source
 
-MOST_BOXES = 1000  # of an image; all images of a split have room for as many boxes as the one with the most
 # What files with the endings of images hold, by Pillow's names; of others, such as PostScript, some run programs when they are opened.
 _FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "JPEG2000", "PPM")
 SquareBox = tuple[int, int, int, int]
@@ -48,8 +47,7 @@ def decode_image(source: Source, record: Record, size: int) -> Decoded:
             image.load()
         turned, faults = _turned(image, annotation.size if annotation else None)
         if turned.mode in ("I", "F") or turned.mode.startswith("I;16"):
-            turned, note = _to_8_bits(turned)
-            faults.append(("rescaled_to_8_bits", note))
+            raise ValueError(f"grey values of mode {turned.mode} are not of 8 bits; save them as an image of 8 bits")
         pixels = np.asarray(_to_rgb(turned).resize((size, size), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
     except Exception as fault:  # decoders of damaged files raise nearly every kind, and the next image is to be read
         told = re.sub(r"<[^<>]* at 0x[0-9a-f]+>", "the file", f"{type(fault).__name__}: {fault}")  # without an address in memory
@@ -74,15 +72,6 @@ def _turned(image: Image.Image, stated: tuple[int, int] | None) -> tuple[Image.I
     return image, [("size_differs_from_annotation", "stored {}x{}, annotated {}x{}".format(*image.size, *stated))]
 
 
-def _to_8_bits(image: Image.Image) -> tuple[Image.Image, str]:
-    """Rescale grey values of 16 or 32 bits, or of floats, from the image's own range; ValueError where they have none."""
-    values = np.asarray(image).astype(np.float64)
-    low, high = values.min(), values.max()
-    if not low < high < np.inf or low == -np.inf:
-        raise ValueError(f"grey values of mode {image.mode} go from {low:g} to {high:g}, which is no range to rescale")
-    return Image.fromarray(((values - low) * (255 / (high - low))).round().astype(np.uint8)), f"mode {image.mode}, {low:g} to {high:g}"
-
-
 def _to_rgb(image: Image.Image) -> Image.Image:
     """Convert any mode to RGB; transparent pixels are shown on white, as a viewer shows them."""
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
@@ -94,10 +83,8 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 def square_boxes(annotation: Annotation, image_size: tuple[int, int], size: int) -> tuple[list[SquareBox], list[Problem]]:
     """Scale boxes to the square image: clip, multiply by size / stated side (of the image where none is stated), truncate; half-open.
 
-    Beside the usable ones stands what is wrong: too many, clipped, outside, or without area, before or after scaling.
+    Beside the usable ones stands what is wrong: clipped, outside, or without area, before or after scaling.
     """
-    if len(annotation.boxes) > MOST_BOXES:
-        return [], [("too_many_boxes", f"{len(annotation.boxes)}; at most {MOST_BOXES} are taken")]
     sides = (annotation.size or image_size) * 2
     usable, problems = [], []
     for box in annotation.boxes:

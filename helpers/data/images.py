@@ -99,40 +99,26 @@ def load_study_data(
     Raises FileNotFoundError where nothing is at ``data_path``, ValueError for an argument out of range or a source without usable class.
     """
     given = {name: value for name, value in locals().items() if name != "cache_dir"} | {"class_ids": list(class_ids)}
-    _check(given)
+    if data_source != "synthetic" and not data_path:
+        raise ValueError(f"data_source {data_source!r} needs data_path: the folder or .zip that holds the images")
     path, looked_into = from_root(data_path), class_ids if data_source in layouts.BY_FOLDER else ()
-    rendered = data_source == "synthetic"
-    # Rendered anew when the renderer changes.
+    rendered = data_source == "synthetic"  # anew when the renderer changes
     stamp = blake2b(Path(synthetic.__file__).read_bytes()).hexdigest() if rendered else sources.stamp_of_source(path, looked_into)
     key = json.dumps(given | {"stamp": stamp, "format": _FORMAT}, sort_keys=True).encode()
     cache = cache_dir / f"images-{blake2b(key, digest_size=8).hexdigest()}.safetensors"
     if (kept := read_tensors(cache)) is not None:
         return _from_cache(kept)
     if rendered:
-        data = _study_data(**assembled(*_render(given), [], given))
+        listing, decoded = _render(given)
     else:
         source = sources.open_source(path, cache_dir / "unpacked", looked_into)
         listing = layouts.scan(source, data_source, class_ids)
         decoded = decode_all(source, listing.records, image_size)
-        data = _study_data(**assembled(listing, decoded, source.faults + listing.faults, given))
+        listing.faults += source.faults
+    data = _study_data(**assembled(listing, decoded, given))
     if not (data.faults["fault"] == sources.UNREADABLE_NOW).any():
         write_tensors(cache, _to_cache(data))
     return data
-
-
-def _check(given: Mapping[str, Any]) -> None:
-    source, leasts = given["data_source"], {"image_size": 8, "minimum_images_per_class": 1}
-    if source not in DATA_SOURCES:
-        raise ValueError(f"data_source {source!r} is unknown; choose one of {', '.join(DATA_SOURCES)}")
-    for name in ("image_size", "images_per_class", "test_images_per_class", "minimum_images_per_class", "data_seed"):
-        if type(given[name]) is not int or given[name] < leasts.get(name, 0):
-            raise ValueError(f"{name} is {given[name]}; it must be a whole number of at least {leasts.get(name, 0)}")
-    if len(set(given["class_ids"])) != len(given["class_ids"]):
-        raise ValueError(f"class_ids names a class twice: {given['class_ids']}")
-    if source != "synthetic" and not given["data_path"]:
-        raise ValueError(f"data_source {source!r} needs data_path: the folder or .zip that holds the images")
-    if source == "synthetic" and not given["test_images_per_class"]:
-        raise ValueError("test_images_per_class is 0, and of rendered scenes there is no end; give a number, such as 50")
 
 
 def _render(given: Mapping[str, Any]) -> tuple[Listing, list[Decoded]]:
@@ -140,8 +126,8 @@ def _render(given: Mapping[str, Any]) -> tuple[Listing, list[Decoded]]:
     known, decoded, size = [f"synthetic_{name}" for name in synthetic.CLASS_NAMES], [], given["image_size"]
     if unknown := sorted(set(given["class_ids"]) - set(known)):
         raise ValueError(f"class_ids holds {', '.join(unknown)}; the synthetic classes are {', '.join(known)}")
-    listing = Listing("synthetic", None, given["class_ids"])
-    listing.names, listing.classes = dict(zip(known, synthetic.CLASS_NAMES, strict=True)), given["class_ids"] or known
+    names = dict(zip(known, synthetic.CLASS_NAMES, strict=True))
+    listing = Listing("synthetic", None, given["class_ids"], given["class_ids"] or known, names)
     for split, count in (("train", given["images_per_class"] or 60), ("test", given["test_images_per_class"])):
         pixels, labels, boxes = synthetic.scenes(len(known), count, size, given["data_seed"], split)
         for number, (image, label, box) in enumerate(zip(pixels, labels, boxes[:, 0].tolist(), strict=True)):
@@ -199,8 +185,7 @@ def choose_images(work: Path, **parameters: Any) -> StudyData:
     data = load_study_data(**parameters, cache_dir=work / "cache")
     if len(data.classes) < 2:
         faults = ", ".join(f"{count} {kind}" for kind, count in data.faults["fault"].value_counts().items()) or "none"
-        left = f"of the classes in {_place(parameters)} only {data.classes['class_id'].item()} is left"
-        raise ValueError(f"{left}, and a classifier needs 2; faults: {faults}")
+        raise ValueError(f"only the class {data.classes['class_id'].item()} is left, and a classifier needs 2; faults: {faults}")
     counts = {"classes": len(data.classes), "train": len(data.train), "test": len(data.test)}
     record = {"fingerprint": data.fingerprint, "images": counts, "layout": data.layout, "has_boxes": data.train.has_boxes}
     given = {name: value if isinstance(value, str | int) else list(value) for name, value in parameters.items()}
@@ -218,7 +203,7 @@ def of_study(work: Path) -> StudyData:
     data = _load(work, record["parameters"])
     if data.fingerprint != record["fingerprint"]:
         raise ValueError(
-            f"the images of {_place(record['parameters'])} were changed since notebook 01 chose them: their fingerprint is "
+            f"the images of {record['parameters'].get('data_path')} were changed since notebook 01 chose them: their fingerprint is "
             f"{data.fingerprint}, and {work / MANIFEST} says {record['fingerprint']}. Put them back, or choose them anew: {_remedy(work)}"
         )
     return data
@@ -254,15 +239,8 @@ def _manifest(work: Path) -> dict[str, Any]:
     path = work / MANIFEST
     if not path.is_file():
         raise FileNotFoundError(f"{path} is not there: notebook 01 has not chosen the images of the study {work.name!r}. {_remedy(work)}")
-    record = read_json(path)
-    if not isinstance(record, dict) or not {"parameters", "fingerprint"} <= set(record):
-        raise ValueError(f"{path} lacks parameters or fingerprint of the images; {_remedy(work)}")
-    return record
+    return read_json(path)
 
 
 def _remedy(work: Path, change: str = "") -> str:
     return f"run notebooks/01_data_subset.ipynb for it, or `python -m helpers.sweep params/{work.name}.yaml --force 01_data_subset{change}`"
-
-
-def _place(parameters: Mapping[str, Any]) -> str:
-    return str(parameters.get("data_path") or parameters.get("data_source"))

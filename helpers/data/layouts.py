@@ -3,7 +3,7 @@
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import PurePosixPath
@@ -14,7 +14,7 @@ import yaml
 
 from helpers.data import annotations
 from helpers.data.annotations import Annotation, Table
-from helpers.data.sources import UNUSABLE, Fault, Source, noted
+from helpers.data.sources import Fault, Source
 
 RECOGNISED = "auto"  # the data source that is recognised
 NOT_UNDERSTOOD = "not_understood"  # a fault: a file that looks like data of another kind
@@ -54,7 +54,7 @@ class Listing:
 
     def note(self, class_id: str, split: str, name: str, fault: str, detail: str) -> None:
         """Count a fault."""
-        self.faults.append(noted(class_id, split, name, fault, detail))
+        self.faults.append(Fault(class_id, split, name, fault, detail))
 
     def read(self, path: str) -> bytes:
         """Bytes of a table; none where it is missing or, which is counted, cannot be read."""
@@ -79,28 +79,17 @@ class Listing:
         except ValueError as fault:
             return str(fault)
 
-    def label(self, name: str, objects: Iterable[str]) -> str:
-        """Class of an image: the first that is said of it; others beside it are counted."""
-        label, *others = *objects, ""
-        if others := set(others) - {label, ""}:
-            self.note(label, "", name, "contradictory_labels", f"annotated as {' and '.join(sorted(others))}; {label} is taken")
-        return label
-
     def take(self, records: Sequence[Record]) -> None:
         """Take the images of the classes asked for, or of all that have training images, and count what is wrong."""
         if not any(record.split == "train" for record in records):  # the source itself is named as a split
             records = [record._replace(split="train") for record in records]
         counts = Counter((record.class_id, record.split) for record in records if record.class_id)
         known = sorted({class_id for class_id, _ in counts})
-        there = [class_id for class_id in known if counts[class_id, "train"] and not UNUSABLE.search(class_id)]
-        for class_id in known:
-            if UNUSABLE.search(class_id):
-                self.note(repr(class_id), "", "", "name_not_usable", "its name has a backslash, a control character or no UTF-8; rename it")
-            elif class_id not in there and not self.asked:
-                self.note(class_id, "test", "", "unknown_class", f"{counts[class_id, 'test']} images, and none for training")
-        for class_id in self.asked:
+        there = [class_id for class_id in known if counts[class_id, "train"]]
+        for class_id in self.asked or known:
             if class_id not in there:
-                self.note(class_id, "train", "", "unknown_class", "asked for, and not in the source")
+                found = counts[class_id, "test"]
+                self.note(class_id, "", "", "unknown_class", f"{found} images, and none for training" if found else "it is not in the source")
         self.classes = [class_id for class_id in self.asked or there if class_id in there]
         classes = {*self.classes, ""}
         for record in records:
@@ -119,11 +108,11 @@ def _tiny_imagenet(listing: Listing) -> Iterator[Record]:
         if found := re.fullmatch(r"((?:.*/)?)train/([^/]+)/images/([^/]+)", name):
             top, class_id, file = found.groups()
             listing.names = listing.names or annotations.parse_names(listing.read(f"{top}words.txt"), "\t")
-            parse = partial(annotations.parse_tiny_boxes, with_class=False)
-            yield Record(name, class_id, "train", listing.row(f"{top}train/{class_id}/{class_id}_boxes.txt", file, parse))
+            marked = listing.row(f"{top}train/{class_id}/{class_id}_boxes.txt", file, annotations.parse_tiny_boxes)
+            yield Record(name, class_id, "train", marked)
         elif found := re.fullmatch(r"((?:.*/)?)val/images/([^/]+)", name):
-            marked = listing.row(f"{found[1]}val/val_annotations.txt", found[2], partial(annotations.parse_tiny_boxes, with_class=True))
-            yield Record(name, listing.label(name, getattr(marked, "objects", ())), "test", marked)
+            marked = listing.row(f"{found[1]}val/val_annotations.txt", found[2], annotations.parse_tiny_boxes)
+            yield Record(name, marked.objects[0] if isinstance(marked, Annotation) else "", "test", marked)
 
 
 def _ilsvrc(listing: Listing) -> Iterator[Record]:
@@ -137,8 +126,8 @@ def _ilsvrc(listing: Listing) -> Iterator[Record]:
             said = getattr(row, "objects", ())
             if not listing.asked or not said or said[0] in listing.asked:
                 marked = listing.xml(f"{top}ILSVRC/Annotations/CLS-LOC/{folder}/{stem}.xml")
-                label = listing.label(name, filter(None, (class_id, *said, *getattr(marked, "objects", ()))))
-                yield Record(name, label, "train" if class_id else "test", row if marked is None else marked)
+                labels = [label for label in (class_id, *said, *getattr(marked, "objects", ())) if label]
+                yield Record(name, labels[0] if labels else "", "train" if class_id else "test", row if marked is None else marked)
 
 
 def _class_folders(listing: Listing, annotated: bool = False) -> Iterator[Record]:
@@ -276,12 +265,11 @@ BY_FOLDER = (*WITH_BOXES, "class_folders")  # where only the folders of the clas
 def scan(source: Source, layout: str, asked: Sequence[str] = ()) -> Listing:
     """List the images of a source; with ``RECOGNISED`` by the first layout that finds any, and then what was not understood is a fault.
 
-    Raises:
-        ValueError: no training image is there; the message says what was looked for, and what was found.
+    Raises ValueError where no training image is there, with what was looked for and what was found.
     """
     tried, notes = LAYOUTS if layout == RECOGNISED else [layout], []
     if others := [name for name in source.names if layout == RECOGNISED and _OTHER.fullmatch(name)]:
-        notes.append(noted("", "", others[0], NOT_UNDERSTOOD, f"{len(others)} archives, arrays or pickles, which are not opened"))
+        notes.append(Fault("", "", others[0], NOT_UNDERSTOOD, f"{len(others)} archives, arrays or pickles, which are not opened"))
     for name in tried:
         listing = Listing(name, source, asked)
         listing.take(list(LAYOUTS[name][0](listing)))

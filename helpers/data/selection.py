@@ -18,11 +18,11 @@ from helpers.data.sources import Fault
 SPLITS = ("train", "test")
 
 
-def assembled(listing: Listing, decoded: Sequence[Decoded], faults: list[Fault], given: Mapping[str, Any]) -> dict[str, Any]:
+def assembled(listing: Listing, decoded: Sequence[Decoded], given: Mapping[str, Any]) -> dict[str, Any]:
     """Parts of ``images.StudyData``: of a split its images, labels and boxes. Raises ValueError where no image is left to choose."""
     boxed = listing.layout in WITH_BOXES or any(image.boxes for image in decoded if image.record.split == "train")
-    chosen = select(listing.classes, decoded, boxed, faults, given)
-    table = pd.DataFrame(faults, columns=list(Fault._fields))
+    chosen = select(listing.classes, decoded, boxed, listing.faults, given)
+    table = pd.DataFrame(listing.faults, columns=list(Fault._fields))
     for split, images in chosen.items():
         if not images:
             first = table.drop_duplicates("fault").set_index("fault")

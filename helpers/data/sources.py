@@ -12,7 +12,9 @@ from typing import NamedTuple
 from helpers.files import inside
 
 UNREADABLE_NOW = "unreadable_now"  # a fault that may be gone at the next start; what holds one is never kept
-UNUSABLE = re.compile(r"[\\\x00-\x1f\x7f\ud800-\udfff]")  # in names: what tables, figures and other systems cannot hold
+_UNUSABLE = re.compile(r"[\\\x00-\x1f\x7f\ud800-\udfff]")  # in names: what tables, figures and other systems cannot hold
+_WRONG = "names hold a backslash, a control character or bytes that are no UTF-8; rename them"
+_LINKED = "links to folders are not followed; copy these there"
 _IMAGE = re.compile(r".*\.(jpe?g|png|bmp|gif|tiff?|webp|ppm)", re.IGNORECASE | re.DOTALL)
 
 
@@ -26,11 +28,6 @@ class Fault(NamedTuple):
     detail: str
 
 
-def noted(*texts: str) -> Fault:
-    """A fault of texts that tables can hold: what is no UTF-8 in them stands as escapes."""
-    return Fault(*(text.encode("utf-8", "backslashreplace").decode() for text in texts))
-
-
 class Source:
     """A folder and the files below it; what is hidden, lies behind links to folders, or has an unusable name is left out."""
 
@@ -39,15 +36,12 @@ class Source:
         self.root, self.names, self.faults = root, [], []
         for place, inner, files in os.walk(root, onerror=_raise):
             folder = "" if place == str(root) else f"{os.path.relpath(place, root)}/"
-            wrong = [name for name in inner + files if UNUSABLE.search(name)]
+            wrong = [name for name in inner + files if _UNUSABLE.search(name)]
             links = [name for name in inner if os.path.islink(f"{place}/{name}")]
-            told = "names hold a backslash, a control character or bytes that are no UTF-8; rename them"
-            for left_out, fault, why in (
-                (wrong, "name_not_usable", told),
-                (links, "link_not_followed", "links to folders are not followed; copy these there"),
-            ):
-                if left_out:
-                    self.faults.append(noted("", "", f"{folder}{min(left_out)}", fault, f"{len(left_out)} {why}"))
+            for left_out, fault, why in ((wrong, "name_not_usable", _WRONG), (links, "link_not_followed", _LINKED)):
+                if left_out:  # with what is no UTF-8 as escapes, so that tables can hold it
+                    name = f"{folder}{min(left_out)}".encode("utf-8", "backslashreplace").decode()
+                    self.faults.append(Fault("", "", name, fault, f"{len(left_out)} {why}"))
             of_classes = not set(classes).isdisjoint(inner)
             inner[:] = [name for name in inner if _kept(name) and (name in classes or not of_classes)]
             self.names += [f"{folder}{name}" for name in files if _kept(name)]
@@ -72,7 +66,7 @@ class Source:
         try:
             return place.read_bytes()
         except OSError as fault:
-            self.faults.append(noted("", "", name, UNREADABLE_NOW, str(fault)))
+            self.faults.append(Fault("", "", name, UNREADABLE_NOW, str(fault)))
             raise ValueError(str(fault)) from fault
 
 
@@ -81,7 +75,7 @@ def _raise(fault: OSError) -> None:
 
 
 def _kept(name: str) -> bool:
-    return not name.startswith(".") and name != "__MACOSX" and not UNUSABLE.search(name)
+    return not name.startswith(".") and name != "__MACOSX" and not _UNUSABLE.search(name)
 
 
 def stamp_of_source(path: Path, classes: Sequence[str] = ()) -> str:
@@ -92,9 +86,7 @@ def stamp_of_source(path: Path, classes: Sequence[str] = ()) -> str:
 def open_source(path: Path, unpacked: Path, classes: Sequence[str] = ()) -> Source:
     """List the files of a folder, or of a .zip, which is unpacked into a folder below ``unpacked`` the first time.
 
-    Raises:
-        FileNotFoundError: nothing is there.
-        ValueError: it is neither, or a damaged zip.
+    Raises FileNotFoundError where nothing is there, and ValueError for what is neither, or a damaged zip.
     """
     if path.is_dir():
         return Source(path, classes)
@@ -109,7 +101,7 @@ def _zip_state(path: Path) -> str:
         told = "put the images there, or set data_path to the folder or .zip that holds them"
         raise FileNotFoundError(f"data_path {path} does not exist; {told}")
     if not path.is_file() or not zipfile.is_zipfile(path):
-        raise ValueError(f"data_path {path} is neither a folder nor a whole .zip; set data_path to one of these")
+        raise ValueError(f"data_path {path} is neither a folder nor a .zip; set data_path to one of these")
     return f"{path.stat().st_size}-{path.stat().st_mtime_ns}"
 
 

@@ -97,7 +97,7 @@ def check_numbers(state: Mapping[str, Tensor], own: Mapping[str, Tensor], name: 
     """Raise ValueError where the weights of a file are no numbers that a network can take: real of 16 bits or more, dense, all finite."""
     known = {key: state[key] for key, value in own.items() if key in state and value.is_floating_point()}
     faults = {
-        "no real weights; save them as float32": lambda name, value: value.dtype not in _REAL or value.layout != torch.strided,
+        "no real weights; save float32": lambda name, value: value.is_meta or value.dtype not in _REAL or value.layout != torch.strided,
         "not finite; its training diverged": lambda name, value: not value.float().isfinite().all(),
         "variances below 0; the file was altered": lambda name, value: name.endswith("running_var") and (value < 0).any(),
     }
