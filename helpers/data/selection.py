@@ -25,13 +25,11 @@ def assembled(listing: Listing, decoded: Sequence[Decoded], given: Mapping[str, 
     table = pd.DataFrame(listing.faults, columns=list(Fault._fields))
     for split, images in chosen.items():
         if not images:
-            first = table.drop_duplicates("fault").set_index("fault")
-            told = [f"{count} {kind} (such as {first.loc[kind, 'name']})" for kind, count in table["fault"].value_counts().items()]
+            told = [f"{len(of_kind)} {kind} (such as {of_kind['name'].iloc[0]})" for kind, of_kind in table.groupby("fault")]
+            limits = ", ".join(f"{name} {value}" for name, value in given.items() if name.endswith("per_class"))
             raise ValueError(
                 f"no {split} image{' with a box' * (boxed and split == 'train')} is left in {given['data_path'] or given['data_source']}, "
-                f"of {len(decoded)} listed; faults: {', '.join(told) or 'none'}; put usable images there, or change images_per_class "
-                f"{given['images_per_class']}, test_images_per_class {given['test_images_per_class']} or minimum_images_per_class "
-                f"{given['minimum_images_per_class']}"
+                f"of {len(decoded)} listed; faults: {', '.join(told) or 'none'}; put usable images there, or change {limits}"
             )
     rows = [(image.record.name, image.record.class_id, split, image.digest) for split in SPLITS for image in chosen[split]]
     index = pd.DataFrame(rows, columns=["name", "class_id", "split", "digest"])

@@ -41,12 +41,9 @@ def build(architecture: str, classes: int, *, stem: str = "imagenet", width: flo
     2, no max-pool: a quarter of the work of "small"). ``width`` multiplies the channels of every layer. ``last_stride`` is that of the last
     stage, 2 as published, or 1, which doubles the side of its map. Raises ValueError for a value that is not one of these.
     """
-    if architecture not in ARCHITECTURES:
-        raise ValueError(f"architecture {architecture!r} is unknown; choose one of {', '.join(ARCHITECTURES)}")
-    if stem not in STEMS:
-        raise ValueError(f"stem {stem!r} is unknown; choose one of {', '.join(STEMS)}")
-    if last_stride not in (1, 2):
-        raise ValueError(f"last_stride {last_stride!r} must be 2, as published, or 1, for a map of twice the side")
+    for name, value, known in (("architecture", architecture, ARCHITECTURES), ("stem", stem, STEMS), ("last_stride", last_stride, (1, 2))):
+        if value not in known:
+            raise ValueError(f"{name} {value!r} is unknown; choose one of {', '.join(map(str, known))}")
     if not width >= _LEAST_WIDTH:
         raise ValueError(f"width {width} must be at least {_LEAST_WIDTH}, which is 4 channels after the stem (1 is the published width)")
     from helpers.networks.stages import ResNet  # here: torchvision's import takes two seconds

@@ -73,17 +73,6 @@ def test_the_second_start_reads_the_cache_and_decodes_nothing_even_without_what_
     same(first, load(path))
 
 
-@pytest.mark.parametrize(
-    "change", [{"image_size": 24}, {"images_per_class": 3}, {"test_images_per_class": 1}, {"data_seed": 1}, {"class_ids": ["n02"]}]
-)
-def test_a_cache_made_from_other_parameters_is_not_used(tmp_path, load, change):
-    path = written(tmp_path / "s", tiny_imagenet())
-    load(path)
-    changed = load(path, **change)
-    shutil.rmtree(tmp_path / "cache")
-    same(changed, load(path, **change))
-
-
 def test_a_damaged_cache_is_named_and_made_again(tmp_path, load):
     source = written(tmp_path / "s", tiny_imagenet())
     first = load(source)
@@ -177,7 +166,7 @@ def test_no_number_of_test_images_takes_all_that_training_leaves(load):
     assert any("n01_0." in name for name in data.test.names)
     whole = load(voc_folder(count=8), place="voc", images_per_class=5, test_images_per_class=0)
     assert counts(whole) == [[5, 3], [5, 3]]
-    with pytest.raises(ValueError, match=r"^no test image is left in .* change images_per_class 0, test_images_per_class 0 or"):
+    with pytest.raises(ValueError, match=r"^no test image is left in .* change images_per_class 0, test_images_per_class 0, min"):
         load(voc_folder(count=8), place="voc", test_images_per_class=0)
 
 
