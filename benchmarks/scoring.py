@@ -12,14 +12,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from helpers.training.cuda_graph import autocast
 from torch import Tensor, nn
 
 from benchmarks import interleaved
 from helpers.ablations.compute import CLOSED_FORMS, closed_form_maps
 from helpers.cams import overlap
 from helpers.cams.maps import closed_form_cam, normalise_maps
-from helpers.cams.overlap import annotated, overlaps
+from helpers.cams.overlap import overlaps
 from helpers.data import synthetic
 from helpers.data.images import ImageSet
 from helpers.measures import evidence, passes, registry
@@ -62,18 +61,20 @@ class Ours(NamedTuple):
     def passed(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """Each batch with its maps and logits, from uint8 images, as scoring makes them."""
         network = self.pass_through()
-        layer, head = network.get_submodule(resnet.CAM_LAYER), network.fc
+        layer = network.get_submodule(resnet.CAM_LAYER)
         for start in range(0, len(self.images), self.batch):
             part = slice(start, start + self.batch)
             pixels = hooks.prepared(self.images.images[part], resnet.normalise_images, self.device)
-            yield part, *passes.maps_and_logits(network, head, layer, pixels, self.precision)
+            with torch.autocast(pixels.device.type, dtype=torch.bfloat16, enabled=self.precision == "bfloat16"):
+                maps, logits = hooks.features_and_logits(network, layer, pixels)
+            yield part, maps.float(), logits.float()
 
 
 @torch.inference_mode()
 def bare(network: nn.Module, batches: list[tuple[Tensor, Tensor]], precision: str = "float32") -> None:
     """The limit: the forward pass alone, on images that lie ready."""
     for pixels, _ in batches:
-        with autocast(pixels.device, precision):
+        with torch.autocast(pixels.device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16"):
             network(pixels)
 
 
@@ -103,7 +104,7 @@ def everything(*given: Any) -> tuple[Tensor, Any]:
     ours = ours._replace(folded=ours.pass_through())
     scores, logits, pooled, maps, weight = [], [], [], [], ours.network.fc.weight
     for part, features, out in ours.passed():
-        annotation = annotated(overlap.box_masks(ours.images.boxes[part].to(ours.device), side(ours.images)))
+        annotation = overlap.box_masks(ours.images.boxes[part].to(ours.device), side(ours.images))
         found = [closed_form_maps(*form, features, weight, out.argmax(1)) for form in CLOSED_FORMS]
         scores.append(torch.stack([torch.stack(overlaps(each, annotation, THRESHOLDS)) for each in found]).cpu())
         for values, value in zip((logits, pooled, maps), (out, features.mean((2, 3)), found[0]), strict=True):
@@ -128,7 +129,7 @@ def given_of(ours: Ours) -> dict[str, Any]:
 
 def settings_of(ours: Ours) -> evidence.MeasureSettings:
     """Under which settings measures are computed."""
-    return evidence.MeasureSettings(batch_size=ours.batch, precision=ours.precision)
+    return evidence.MeasureSettings(batch_size=ours.batch)
 
 
 def score_families(*given: Any) -> Any:
@@ -140,7 +141,7 @@ def score_families(*given: Any) -> Any:
 def by_gradient(batches: list[tuple[Tensor, Tensor]], size: int, maps_of: Callable[[Tensor], Tensor], precision: str) -> None:
     """A rival: its maps, in float32 or under autocast, then the same normalisation, enlargement and overlap as ours."""
     for pixels, boxes in batches:
-        with autocast(pixels.device, precision):
+        with torch.autocast(pixels.device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16"):
             maps = maps_of(pixels).float()
         overlap.iou_and_iou_b(normalise_maps(maps), boxes, size)
 

@@ -7,12 +7,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
-from helpers.data.images import ImageSet
 from matplotlib.patches import Rectangle
 from torch import nn
 
 from helpers.cams.overlap import bounding_rectangles, box_masks, cam_masks, iou_and_iou_b, upsample
 from helpers.data import synthetic
+from helpers.data.images import ImageSet
 from helpers.networks import resnet
 from helpers.report import cams
 from helpers.scoring.models import Model
