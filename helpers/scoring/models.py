@@ -16,7 +16,7 @@ from helpers.networks import resnet
 from helpers.scoring.scoring_set import DECISIVE, ScoringSet
 from helpers.training.catalogue import load_network, start_path
 from helpers.training.config import RunConfig, config_from
-from helpers.training.run import fitted_rows, initial_network
+from helpers.training.run import initial_network, rows_of_run
 
 if TYPE_CHECKING:
     from helpers.scoring.store import Kept, Store
@@ -51,7 +51,7 @@ def models_of(work: Path, catalogue: pd.DataFrame, data: StudyData) -> list[Mode
     rows, classes, fitted = catalogue[catalogue["snapshot"] != "none"].to_dict("records"), len(data.classes), {}
     for row in rows:
         if (key := tuple(row[name] for name in DECISIVE)) not in fitted:
-            fitted[key] = len(fitted_rows(data, config_from(row)))
+            fitted[key] = len(rows_of_run(data, config_from(row))[0])
     return [
         Model(
             model_id=row["model_id"],

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from helpers.data.images import ImageSet, StudyData
 from helpers.training.config import config_from
-from helpers.training.run import fitted_rows
+from helpers.training.run import rows_of_run
 
 OF_A_CLASS = 10  # images of a class that all runs must share
 
@@ -56,7 +56,7 @@ def scoring_set(catalogue: pd.DataFrame, data: StudyData, images: int = 0) -> Sc
         raise ValueError(f"scored_images {images} must be at least 0 (0 takes all)")
     runs = catalogue[catalogue["snapshot"] != "none"]
     runs = runs.drop_duplicates(DECISIVE) if len(runs) else runs
-    fitted = [set(fitted_rows(data, config_from(row)).tolist()) for row in runs.to_dict("records")]
+    fitted = [set(rows_of_run(data, config_from(row))[0].tolist()) for row in runs.to_dict("records")]
     shared = np.array(sorted(set.intersection(*fitted)) if fitted else range(len(data.train)), dtype=np.int64)
     labels = data.train.labels.numpy()
     counts = np.bincount(labels[shared], minlength=len(data.classes))
