@@ -21,9 +21,9 @@ from helpers.sweep.study import load_study
 CAPS = (
     {"": 430},
     {"data": 1525, "networks": 565, "statistics": 1600},
-    {"training": 1125, "cams": 1000},
+    {"training": 935, "cams": 1000},
     {"measures": 2275},
-    {"scoring": 915},
+    {"scoring": 825},
     {"report": 1900},
     {"ablations": 1700, "kappa": 1050, "select": 1600},
     {"sweep": 1070},
