@@ -28,24 +28,10 @@ def test_the_papers_grid_has_864_cells_and_1728_runs_of_different_names():
 def test_the_id_follows_from_the_configuration_alone_and_every_field_counts():
     run = grid(PAPER, 1, {"data": "d"})[0]
     assert run_id(run) == run_id(config_from(asdict(run) | {"run_id": "something else"}))
-    changed = {
-        "batch_size": 128,
-        "learning_rate": 0.5,
-        "optimizer": "sgd",
-        "weight_decay": 0.3,
-        "architecture": "resnet101",
-        "augmentation": False,
-        "pretrained": False,
-        "data": "e",
-        "weights": "w",
-        "repeat": 5,
-        "images_per_class": 7,
-        "label_noise": 0.2,
-        "stem": "small",
-        "width": 0.5,
-        "momentum": 0.0,
-        "max_epochs": 3,
-        "loss_threshold": 0.2,
+    changed = {"batch_size": 128, "learning_rate": 0.5, "optimizer": "sgd", "weight_decay": 0.3, "architecture": "resnet101"}
+    changed |= {"augmentation": False, "pretrained": False, "data": "e", "weights": "w", "repeat": 5, "images_per_class": 7}
+    changed |= {"label_noise": 0.2, "stem": "small", "width": 0.5, "momentum": 0.0, "max_epochs": 3, "loss_threshold": 0.2}
+    changed |= {
         "accuracy_threshold": 0.9,
         "rule3_split": "test",
         "last_stride": 1,
@@ -106,14 +92,8 @@ def test_refuses_an_unknown_or_repeated_axis():
 
 
 def test_blocks_follow_each_other_each_a_full_factorial_in_balanced_order():
-    axes = {
-        "architecture": ["resnet18"],
-        "batch_size": [16, 32],
-        "optimizer": ["adam", "sgd"],
-        "learning_rate": [0.1, 0.01],
-        "weight_decay": [0],
-    }
-    axes |= {"augmentation": [True, False], "pretrained": [False]}
+    axes = {"architecture": ["resnet18"], "batch_size": [16, 32], "optimizer": ["adam", "sgd"], "learning_rate": [0.1, 0.01]}
+    axes |= {"weight_decay": [0], "augmentation": [True, False], "pretrained": [False]}
     blocks = [{"batch_size": [16]}, {"architecture": ["resnet34"], "batch_size": [16]}, {"batch_size": [16], "repeat": [1]}, {}]
     runs = runs_of_study(axes, {"data": "any"}, blocks=blocks, seed=3)
     assert len({run_id(run) for run in runs}) == len(runs) == 8 + 8 + 8 + 8
@@ -122,24 +102,9 @@ def test_blocks_follow_each_other_each_a_full_factorial_in_balanced_order():
         block = runs[8 * number : 8 * number + 8]
         assert {(run.architecture, run.batch_size, run.repeat) for run in block} == {(architecture, batch, repeat)}
         assert len({(run.optimizer, run.learning_rate, run.augmentation) for run in block}) == 8
-        half = block[:4]  # half of a factorial of three axes has every level twice
-        assert all(
-            sum(getattr(run, name) == getattr(half[0], name) for run in half) == 2
-            for name in ("optimizer", "learning_rate", "augmentation")
-        )
+        for name in ("optimizer", "learning_rate", "augmentation"):  # half of a factorial of three axes has every level twice
+            assert sorted(Counter(getattr(run, name) for run in block[:4]).values()) == [2, 2]
     assert runs_of_study(axes, {"data": "any"}, blocks=blocks[:2], seed=3) == runs[:16]
-
-
-def test_a_study_without_blocks_is_the_balanced_order_of_its_grid():
-    axes = {
-        "architecture": ["resnet18", "resnet34"],
-        "batch_size": [8, 16],
-        "learning_rate": [0.1],
-        "optimizer": ["sgd"],
-        "weight_decay": [0],
-    }
-    axes |= {"augmentation": [False], "pretrained": [False]}
-    assert runs_of_study(axes, {"data": "any"}, repeats=2, seed=1) == balanced(grid(axes, 2, {"data": "any"}), 1)
 
 
 @pytest.mark.parametrize(

@@ -82,12 +82,6 @@ def test_killed_at_several_instants_and_resumed_the_set_is_that_of_an_uninterrup
         assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_what_is_complete_is_not_trained_again(tmp_path):
-    runs = [replace(run, max_epochs=1) for run in configurations(tmp_path)[:2]]
-    assert {result["run_id"] for result in pool.train_missing(runs, tmp_path, jobs=1)} == set(map(run_id, runs))
-    assert list(pool.train_missing(runs, tmp_path, jobs=1)) == []
-
-
 def test_one_failing_run_does_not_stop_the_others_and_is_named(tmp_path):
     good = replace(configurations(tmp_path)[0], max_epochs=1)
     bad = replace(good, data="other")

@@ -23,21 +23,8 @@ def data(tmp_path_factory):
 
 @pytest.fixture
 def config(data):
-    return RunConfig(
-        "resnet18",
-        8,
-        0.01,
-        "adam",
-        0.0005,
-        True,
-        False,
-        data=data.fingerprint,
-        stem="strided",
-        width=0.125,
-        max_epochs=4,
-        loss_threshold=0.0,
-        seed=SEED,
-    )
+    form = {"stem": "strided", "width": 0.125, "max_epochs": 4, "loss_threshold": 0.0, "seed": SEED}
+    return RunConfig("resnet18", 8, 0.01, "adam", 0.0005, True, False, data=data.fingerprint, **form)
 
 
 def tensors(folder):
