@@ -23,7 +23,7 @@ CAPS = (
     {"data": 1320, "networks": 520, "statistics": 1600},
     {"training": 1125, "cams": 1000},
     {"measures": 2275},
-    {"scoring": 915},
+    {"scoring": 825},
     {"report": 1900},
     {"ablations": 1700, "kappa": 1050, "select": 1600},
     {"sweep": 1000},

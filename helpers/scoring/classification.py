@@ -73,15 +73,8 @@ def average_precision(positive: ArrayLike, scores: ArrayLike) -> AveragePrecisio
     - eleven_point: mean over r = 0, 0.1, ..., 1 of the best P among R >= r; Pascal VOC 2007, with "at least", not "above";
     - all_point: ``sum over n of (R_n - R_{n-1}) max over R >= R_n of P``, the envelope; Pascal VOC 2010 and later.
 
-    All in [0, 1], larger is better; all_point is at least step. Images of equal score are one step. The point R = 0, P = 1 that
-    scikit-learn appends to the curve is no threshold's, and does not lift the envelope here.
-
-    Args:
-        positive: (N,) bool, the images of the class.
-        scores: (N,) larger speaks for the class.
-
-    Returns:
-        The three values; NaN without a positive image.
+    All in [0, 1], larger is better; all_point is at least step; NaN without a positive image. Images of equal score are one step. The
+    point R = 0, P = 1 that scikit-learn appends to the curve is no threshold's, and does not lift the envelope here.
     """
     positive = np.asarray(positive, dtype=bool)
     if not positive.any():
@@ -95,34 +88,20 @@ def average_precision(positive: ArrayLike, scores: ArrayLike) -> AveragePrecisio
 
 
 def confusion(logits: ArrayLike | Tensor, labels: ArrayLike | Tensor) -> NDArray[np.int64]:
-    """Count images by true class (row) and predicted class (column): (K, K). The first of equal logits is predicted.
-
-    Raises:
-        ValueError: shapes, labels or logits that are not usable; see the message.
-    """
+    """Count images by true class (row) and predicted class (column): (K, K). The first of equal logits is predicted."""
     logits, labels = _checked(logits, labels)
     return metrics.confusion_matrix(labels, logits.argmax(1), labels=np.arange(logits.shape[1]))
 
 
 def per_class_metrics(logits: ArrayLike | Tensor, labels: ArrayLike | Tensor, names: Sequence[str]) -> pd.DataFrame:
-    """Score every class against all the others.
+    """Score every class against all the others: a row per class, class, n images, and scores in [0, 1], larger is better.
 
     ``precision = TP / (TP + FP)``, ``recall = TP / (TP + FN)``, ``F1 = 2 TP / (2 TP + FP + FN)`` of the predicted class;
-    ``average_precision`` and the area under the ROC curve (auc) of the ranking by ``one_vs_rest_scores``. All in [0, 1], larger is
-    better; an auc of 0.5 is chance.
-
-    Args:
-        logits: (N, K), finite.
-        labels: (N,) in 0 ... K - 1.
-        names: K different class names.
-
-    Returns:
-        One row per class: class, n images, precision, recall, f1, average_precision_step, average_precision_eleven_point,
-        average_precision_all_point, auc. A class without an image (n = 0) is NaN throughout; precision is NaN where the class is
-        never predicted, auc where every image is of the class.
+    ``average_precision`` and the area under the ROC curve (auc, 0.5 is chance) of the ranking by ``one_vs_rest_scores``. A class without
+    an image (n = 0) is NaN throughout; precision is NaN where the class is never predicted, auc where every image is of the class.
 
     Raises:
-        ValueError: shapes, labels, logits or names that are not usable; see the message.
+        ValueError: logits that are not finite or not (N, K), labels out of 0 ... K - 1, or names that are not K different ones.
     """
     logits, labels = _checked(logits, labels)
     names = _checked_names(names, logits.shape[1])
@@ -139,22 +118,11 @@ def per_class_metrics(logits: ArrayLike | Tensor, labels: ArrayLike | Tensor, na
 
 
 def summary_metrics(logits: ArrayLike | Tensor, labels: ArrayLike | Tensor) -> dict[str, float]:
-    """Score the network as a whole: fractions of images, and means over the classes of ``per_class_metrics``.
+    """Score the network as a whole: fractions of images, and means of ``per_class_metrics`` over the classes where each is defined.
 
-    Args:
-        logits: (N, K), finite.
-        labels: (N,) in 0 ... K - 1.
-
-    Returns:
-        top1 and top5, the fraction of images whose label is the first or among the first five classes (equal logits: the earlier
-        class first; top5 is NaN for K <= 5, where it would be 1 whatever the network); macro_precision, macro_recall, macro_f1,
-        mean_average_precision_step, ..._eleven_point, ..._all_point and macro_auc (one against the rest), each the mean over the
-        classes where it is defined; cross_entropy (nats, at least 0, smaller is better); n images; classes_absent, which have no image
-        and are in no mean; classes_never_predicted, which have images but no precision. A high macro_precision beside many of the
-        latter is no merit.
-
-    Raises:
-        ValueError: shapes, labels or logits that are not usable; see the message.
+    top1 and top5 are the fraction of images whose label is the first or among the first five classes (equal logits: the earlier class
+    first; top5 is NaN for K <= 5, where it would be 1 whatever the network); cross_entropy in nats. classes_absent have no image and are
+    in no mean; classes_never_predicted have images but no precision: a high macro_precision beside many of them is no merit.
     """
     logits, labels = _checked(logits, labels)
     classes = np.arange(logits.shape[1])
@@ -175,10 +143,11 @@ def summary_metrics(logits: ArrayLike | Tensor, labels: ArrayLike | Tensor) -> d
     }
 
 
-def _decisions(logits: NDArray[np.float64], labels: NDArray[np.int64], names: Sequence[str]) -> list[tuple[str, NDArray, NDArray]]:
+def _decisions(logits: ArrayLike | Tensor, labels: ArrayLike | Tensor, names: Sequence[str]) -> list[tuple[str, NDArray, NDArray]]:
     """Name, truth and score of each class that has images, last of all (image, class) decisions pooled."""
+    logits, labels = _checked(logits, labels)
     scores, true = one_vs_rest_scores(logits), labels[:, None] == np.arange(logits.shape[1])
-    single = [(name, true[:, k], scores[:, k]) for k, name in enumerate(names) if true[:, k].any()]
+    single = [(name, true[:, k], scores[:, k]) for k, name in enumerate(_checked_names(names, logits.shape[1])) if true[:, k].any()]
     return [*single, (MICRO_AVERAGE, true.ravel(), scores.ravel())]
 
 
@@ -194,55 +163,41 @@ def _thinned(x: NDArray, y: NDArray, kept: Sequence[int] = ()) -> NDArray[np.int
 def precision_recall_points(logits: ArrayLike | Tensor, labels: ArrayLike | Tensor, names: Sequence[str]) -> pd.DataFrame:
     """List the points of each class's precision-recall curve and of the micro average, which pools all (image, class) decisions.
 
-    Arguments and refusals are those of ``per_class_metrics``.
-
-    Returns:
-        Recall falling along each curve: class, n (positives), threshold (of the softmax; towards the ends it rounds to 0 or 1, where
-        the order is still exact), called (decisions positive at it), recall, precision. At most 200 points per curve, with both ends
-        and the points about break-even; none for a class without images, and not the point R = 0, P = 1, which no threshold gives.
+    Recall falling along each curve: class, n (positives), threshold (of the softmax; towards the ends it rounds to 0 or 1, where the order
+    is still exact), called (decisions positive at it), recall, precision. At most 200 points per curve, with both ends and the points about
+    break-even; none for a class without images, and not the point R = 0, P = 1, which no threshold gives.
     """
-    logits, labels = _checked(logits, labels)
     curves = []
-    for name, true, scores in _decisions(logits, labels, _checked_names(names, logits.shape[1])):
+    for name, true, scores in _decisions(logits, labels, names):
         precision, recall, thresholds = metrics.precision_recall_curve(true, scores)
         called = len(scores) - np.searchsorted(np.sort(scores), thresholds)
         about = np.clip(np.searchsorted(-called, -true.sum()) + np.array([-1, 0]), 0, len(called) - 1)
-        rows = _thinned(recall[:-1], precision[:-1], about)
-        columns = {"threshold": expit(thresholds), "called": called, "recall": recall, "precision": precision}
-        curves.append(pd.DataFrame({"class": name, "n": true.sum(), **{key: values[rows] for key, values in columns.items()}}))
+        columns = {"threshold": expit(thresholds), "called": called, "recall": recall[:-1], "precision": precision[:-1]}
+        curve = pd.DataFrame({"class": name, "n": true.sum(), **columns})
+        curves.append(curve.iloc[_thinned(recall[:-1], precision[:-1], about)])
     return pd.concat(curves, ignore_index=True)
 
 
 def roc_points(logits: ArrayLike | Tensor, labels: ArrayLike | Tensor, names: Sequence[str]) -> pd.DataFrame:
     """List the points of each class's ROC curve and of the micro average, which pools all (image, class) decisions.
 
-    Arguments and refusals are those of ``per_class_metrics``.
-
-    Returns:
-        From (0, 0) to (1, 1): class, n (positives), threshold (of the softmax), false_positive_rate = FP / (FP + TN),
-        true_positive_rate = TP / (TP + FN). At most 200 points per curve; none for a class that no or every image is of.
+    From (0, 0) to (1, 1): class, n (positives), threshold (of the softmax), false_positive_rate = FP / (FP + TN), true_positive_rate =
+    TP / (TP + FN). At most 200 points per curve; none for a class that no or every image is of.
     """
-    logits, labels = _checked(logits, labels)
     curves = []
-    for name, true, scores in _decisions(logits, labels, _checked_names(names, logits.shape[1])):
+    for name, true, scores in _decisions(logits, labels, names):
         if not true.all():
             false_rate, true_rate, thresholds = metrics.roc_curve(true, scores)
-            rows = _thinned(false_rate, true_rate)
             columns = {"threshold": expit(thresholds), "false_positive_rate": false_rate, "true_positive_rate": true_rate}
-            curves.append(pd.DataFrame({"class": name, "n": true.sum(), **{key: values[rows] for key, values in columns.items()}}))
+            curves.append(pd.DataFrame({"class": name, "n": true.sum(), **columns}).iloc[_thinned(false_rate, true_rate)])
     return pd.concat(curves, ignore_index=True)
 
 
 def break_even_point(curve: pd.DataFrame) -> float:
     """Find where precision equals recall: ``TP / called = TP / n``, so where as many decisions are positive as there are positives.
 
-    Between two points (equal scores) recall is taken as linear in the number called, its mean over all orders of the tied.
-
-    Args:
-        curve: one class of ``precision_recall_points``.
-
-    Returns:
-        Precision and recall there, in [0, 1], larger is better; NaN for a curve without points.
+    Of one class of ``precision_recall_points``; in [0, 1], larger is better, NaN for a curve without points. Between two points (equal
+    scores) recall is taken as linear in the number called, its mean over all orders of the tied.
     """
     if not len(curve):
         return np.nan
@@ -271,11 +226,10 @@ def logits_of(
 
 def correct(kept: Kept, labels: Tensor, part: str = "test_logits") -> NDArray[np.float32]:
     """Whether every model is right on every image, by its kept logits: (models, images) of 0 and 1, NaN for a model without."""
-    found = np.full((len(kept.model_ids), len(labels)), np.nan, dtype=np.float32)
-    rows = {model_id: row for row, model_id in enumerate(kept.model_ids)}
-    for model_id, record in kept.records(part):
-        found[rows[model_id]] = record["logits"].argmax(1) == labels.numpy()
-    return found
+    nothing = np.full(len(labels), np.nan)
+    records = (kept.record(part, model_id) for model_id in kept.model_ids)
+    right = [record["logits"].argmax(1) == labels.numpy() if record else nothing for record in records]
+    return np.array(right, dtype=np.float32).reshape(-1, len(labels))
 
 
 def metrics_of_models(kept: Kept, labels: Tensor) -> pd.DataFrame:

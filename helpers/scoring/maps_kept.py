@@ -4,8 +4,7 @@ From them every localization number can be recomputed, and new ones asked, witho
 """
 
 import io
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -38,28 +37,27 @@ class KeptMaps:
 
 
 def publish(folder: Path, kept: Kept, models: pd.DataFrame, data: StudyData, scored_on: ScoringSet) -> Path | None:
-    """Write ``tables/maps.npz`` of a report, some 50 kB a model; None, and no file, where images have no boxes.
+    """Write ``tables/maps.npz`` of a report's folder, some 50 kB a model; None, and no file, where images have no boxes.
 
-    Args:
-        folder: of the report.
-        kept: scores of the family "localization", whose records hold "maps" and "correct".
-        models: rows of the catalogue to publish.
+    ``kept`` are scores of the family "localization", whose records hold "maps" and "correct"; ``models`` the rows to publish.
     """
-    ids, records = set(models["model_id"]), {}
+    ids = set(models["model_id"])
     records = {name: record for name, record in kept.records("localization") if name in ids and "maps" in record}
     if not records:
         return None
     images = scored_on.of(data)
+    pictures = [_jpeg(image) for image in images.images[:_THUMBNAILS]]
     arrays = {
+        "model_ids": np.array(list(records)),
         "maps": np.stack([record["maps"] for record in records.values()]),
         "right": np.stack([record["correct"] > 0 for record in records.values()]),
         "boxes": images.boxes.numpy().astype(np.int16),
         "labels": images.labels.numpy().astype(np.int16),
+        "image_size": np.int64(images.images.shape[-1]),
+        "class_names": np.array(list(data.classes["class_name"]), dtype=str),
+        "thumbnails": np.frombuffer(b"".join(pictures), dtype=np.uint8),
+        "ends": np.cumsum([len(picture) for picture in pictures]),
     }
-    pictures = [_jpeg(image) for image in images.images[:_THUMBNAILS]]
-    arrays |= {"model_ids": np.array(list(records)), "class_names": np.array(list(data.classes["class_name"]), dtype=str)}
-    arrays |= {"image_size": np.int64(images.images.shape[-1]), "thumbnails": np.frombuffer(b"".join(pictures), dtype=np.uint8)}
-    arrays["ends"] = np.cumsum([len(picture) for picture in pictures])
     with complete_or_absent(folder / MAPS) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **arrays)
     return folder / MAPS
@@ -78,17 +76,10 @@ def read_maps(folder: Path) -> KeptMaps | None:
         return None
     try:
         with np.load(folder / MAPS, allow_pickle=False) as file:
-            found: Mapping[str, np.ndarray] = {name: file[name] for name in file.files}
-        ends, bytes_ = found["ends"].tolist(), found["thumbnails"].tobytes()
-        return KeptMaps(
-            model_ids=tuple(found["model_ids"].tolist()),
-            maps=found["maps"],
-            right=found["right"],
-            boxes=found["boxes"],
-            labels=found["labels"],
-            image_size=int(found["image_size"]),
-            class_names=tuple(found["class_names"].tolist()),
-            thumbnails=tuple(bytes_[start:end] for start, end in zip([0, *ends], ends, strict=False)),
-        )
+            found = {name: file[name] for name in file.files}
+        ends, pictures = found.pop("ends").tolist(), found["thumbnails"].tobytes()
+        found["thumbnails"] = tuple(pictures[start:end] for start, end in zip([0, *ends], ends, strict=False))
+        found |= {name: tuple(found[name].tolist()) for name in ("model_ids", "class_names")} | {"image_size": int(found["image_size"])}
+        return KeptMaps(**{field.name: found[field.name] for field in fields(KeptMaps)})
     except (KeyError, ValueError, OSError, EOFError) as fault:
         raise ValueError(f"{folder / MAPS} holds no published maps ({fault}); run 03_cam_scoring of this study again") from fault

@@ -16,7 +16,7 @@ from helpers.networks import resnet
 from helpers.scoring.scoring_set import DECISIVE, ScoringSet
 from helpers.training.catalogue import load_network, start_path
 from helpers.training.config import RunConfig, config_from
-from helpers.training.run import fitted_rows, initial_network
+from helpers.training.run import initial_network, rows_of_run
 
 if TYPE_CHECKING:
     from helpers.scoring.store import Kept, Store
@@ -48,20 +48,15 @@ class Model:
 
 def models_of(work: Path, catalogue: pd.DataFrame, data: StudyData) -> list[Model]:
     """The models of a catalogue, or of a table with its columns, row by row; a diverged run without a snapshot is none."""
-    rows, classes, fitted = catalogue[catalogue["snapshot"] != "none"].to_dict("records"), len(data.classes), {}
-    for row in rows:
-        if (key := tuple(row[name] for name in DECISIVE)) not in fitted:
-            fitted[key] = len(fitted_rows(data, config_from(row)))
-    return [
-        Model(
-            model_id=row["model_id"],
-            load=partial(load_network, work, row, classes),
-            facts=row,
-            initial=partial(_initial, work, config_from(row), classes),
-            training_images=fitted[tuple(row[name] for name in DECISIVE)],
-        )
-        for row in rows
-    ]
+    found, fitted = [], {}
+    for row in catalogue[catalogue["snapshot"] != "none"].to_dict("records"):
+        key = tuple(row[name] for name in DECISIVE)
+        if key not in fitted:
+            fitted[key] = len(rows_of_run(data, config_from(row))[0])
+        load = partial(load_network, work, row, len(data.classes))
+        initial = partial(_initial, work, config_from(row), len(data.classes))
+        found.append(Model(row["model_id"], load, row, initial, training_images=fitted[key]))
+    return found
 
 
 def _initial(work: Path, config: RunConfig, classes: int) -> nn.Module | None:
@@ -80,16 +75,9 @@ def score(
 ) -> "Kept":
     """Every measure of some families for every model, and values of single images; what several measures need is worked out once.
 
-    Args:
-        store: whose ``shared`` loads what ``scored_on.of`` takes the images from.
-        models: of a study, or of one's own.
-        families: of ``registry.FAMILIES``; each is a part of the store, so that a change of one's settings leaves the others as they are.
-        settings: what else decides the values.
-        scored_on: images, or what gives them likewise.
-        only: names of measures, where not all of a family are wanted; no values of single images then.
-
-    Returns:
-        A table "scores" for each part: measure, variant, value (NaN is undefined), seconds, reason; and arrays of values of single images.
+    Each of ``registry.FAMILIES`` is a part of the store, so that a change of one's settings leaves the others as they are, with a table
+    "scores": measure, variant, value (NaN is undefined), seconds, reason; and arrays of values of single images, but where ``only`` some
+    measures of the families are wanted. ``scored_on.of`` takes the images from what the store's ``shared`` loads.
     """
     parts = {family: deciding(family, settings, only) | {"images": scored_on.name} for family in families}
     return store.each(models, parts, partial(_scores, settings=settings, scored_on=scored_on, only=only, device=store.device))
@@ -118,17 +106,19 @@ def _scores(
     device: str,
 ) -> dict[str, dict[str, Any]]:
     measures = {family: _measures(family, only) for family in families}
+    every = [item for items in measures.values() for item in items]
     given = {"network": model.load(device), "images": scored_on.of(shared), "normalise": model.normalise, "device": device}
     if model.training_images is not None:
         given["training_images"] = model.training_images  # a bound's m is of the training, not of the scoring
-    if "initial_network" in evidence.closure(name for items in measures.values() for item in items for name in item.needs):
+    if "initial_network" in evidence.closure(name for item in every for name in item.needs):
         given["initial_network"] = model.initial()
-    every = [item for items in measures.values() for item in items]
     wanted = [IMAGE_VALUES[family] for family in families if family in IMAGE_VALUES and not only]
     scores, single = evidence.score_with_images(every, given, settings, wanted)
-    names = {family: [item.name for item in items] for family, items in measures.items()}
-    tables = {family: {"scores": scores[scores["measure"].isin(names[family])]} for family in families}
-    return {family: record | single.get(IMAGE_VALUES.get(family), {}) for family, record in tables.items()}
+    found = {}
+    for family, items in measures.items():
+        own = scores[scores["measure"].isin([item.name for item in items])]
+        found[family] = {"scores": own} | single.get(IMAGE_VALUES.get(family), {})
+    return found
 
 
 def score_table(kept: "Kept") -> pd.DataFrame:

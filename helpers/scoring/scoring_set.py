@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from helpers.data.images import ImageSet, StudyData
 from helpers.training.config import config_from
-from helpers.training.run import fitted_rows
+from helpers.training.run import rows_of_run
 
 OF_A_CLASS = 10  # images of a class that all runs must share
 
@@ -42,21 +42,16 @@ def classes_in_turn(labels: ArrayLike) -> NDArray[np.int64]:
 def scoring_set(catalogue: pd.DataFrame, data: StudyData, images: int = 0) -> ScoringSet:
     """Images that all runs of a catalogue were fitted to, in an order drawn once for the study's data: the first few, or all.
 
-    Classes stand in turn, so that every prefix is as balanced as its length allows. A smaller number gives a prefix of a larger one.
-
-    Args:
-        catalogue: all models of the study, those too that do not enter the analysis; diverged runs without a model do not count.
-        data: the study's images, whose fingerprint is the seed of the order.
-        images: at most; 0 takes all.
+    Classes stand in turn, so that every prefix is as balanced as its length allows; a smaller number gives a prefix of a larger one, and 0
+    takes all. The catalogue has all models of the study, those too that do not enter the analysis; diverged runs without one do not count.
 
     Raises:
         ValueError: all runs together were fitted to fewer than 10 images of a class, or a negative number.
     """
     if images < 0:
         raise ValueError(f"scored_images {images} must be at least 0 (0 takes all)")
-    runs = catalogue[catalogue["snapshot"] != "none"]
-    runs = runs.drop_duplicates(DECISIVE) if len(runs) else runs
-    fitted = [set(fitted_rows(data, config_from(row)).tolist()) for row in runs.to_dict("records")]
+    runs = catalogue[catalogue["snapshot"] != "none"].drop_duplicates(DECISIVE)
+    fitted = [set(rows_of_run(data, config_from(row))[0].tolist()) for row in runs.to_dict("records")]
     shared = np.array(sorted(set.intersection(*fitted)) if fitted else range(len(data.train)), dtype=np.int64)
     labels = data.train.labels.numpy()
     counts = np.bincount(labels[shared], minlength=len(data.classes))

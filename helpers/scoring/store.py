@@ -31,10 +31,8 @@ class Store:
     def each(self, models: Sequence[Model], parts: Mapping[str, Mapping[str, Any]], compute: Compute) -> "Kept":
         """What ``compute`` gives of each model, after computing what is missing; a second call computes nothing.
 
-        Args:
-            models: of a study, or of one's own.
-            parts: name of each part to everything that decides its values beside the model, as JSON has it; one digest names the folder.
-            compute: a function of a module, or a partial of one. Parts that are missing together are computed together.
+        Each part is named with everything that decides its values beside the model, as JSON has it, and missing parts of a model are
+        computed together. ``compute`` is a function of a module, or a partial of one.
         """
         kept = Kept({name: inside(self.folder, f"{name}-{digest(settings)}") for name, settings in parts.items()}, models)
         todo = [model for model in models if kept.missing(model.model_id)]

@@ -49,18 +49,13 @@ def on_targets(
 ) -> Kept:
     """Logits and measures of the family "unlabelled" of every model on the test images and on each shifted copy of them.
 
-    Args:
-        shifts: names of shifts, see ``shifts.parsed``.
-        settings: of the measures; ``seed`` is that of the shifts.
-        test: logits of the test images, see ``classification.test_logits``.
-
-    Returns:
-        A part per target: array "logits" (T, K) float16, table "scores". A measure that needs images held out of training is undefined
-        where the study watches the test images (``rule3_split``).
+    A part per target: array "logits" (T, K) float16, table "scores". ``shifts`` are as ``shifts.parsed`` takes them, ``settings.seed`` is
+    theirs too, ``test`` the logits of the test images. A measure that needs images held out of training is undefined where the study
+    watches the test images (``rule3_split``).
     """
     decisive = {"data": data.fingerprint, "seed": settings.seed} | deciding("unlabelled", settings)
-    parts = {_part(shift): decisive | {"shift": shift} for shift in ("", *shifts)}
     shifted = {_part(shift): shift for shift in ("", *shifts)}
+    parts = {part: decisive | {"shift": shift} for part, shift in shifted.items()}
     for shift in shifts:
         target_images(work, data, shift, settings.seed)  # made here once, read by all processes
     return store.each(models, parts, partial(_on_targets, work=work, shifts=shifted, settings=settings, test=test, device=store.device))
@@ -101,11 +96,7 @@ def target_accuracies(kept: Kept, table: pd.DataFrame, data: StudyData, shifts: 
 def scores_on_targets(kept: Kept, models: pd.DataFrame, shifts: Sequence[str]) -> pd.DataFrame:
     """Predicted and true accuracy of every model on every target: a row per model and target, "test images" before the shifted ones.
 
-    Args:
-        models: with ``test_accuracy`` and that of each shift, see ``target_accuracies``.
-
-    Returns:
-        model_id, cell, kind, architecture, target, test_accuracy (the target's, a fraction), and a column per measure of the family.
+    ``models`` has the columns of ``target_accuracies``; test_accuracy here is the target's, and there is a column per measure.
     """
     facts, tables = models[["model_id", "cell", "kind", "architecture"]], []
     for shift in ("", *shifts):
@@ -117,8 +108,7 @@ def scores_on_targets(kept: Kept, models: pd.DataFrame, shifts: Sequence[str]) -
 def accuracies_under_transforms(store: Store, models: Sequence[Model], data: StudyData, seed: int, ranges: str = "cifar10") -> pd.DataFrame:
     """Accuracy of each model on the test images under a random magnitude of each transform per image; Schiff et al. 2021, Table 2.
 
-    Returns:
-        model_id, and a column "test accuracy under <transform>" for each of ``transforms.TRANSFORMS``, fractions.
+    model_id, and "test accuracy under <transform>" for each of ``transforms.TRANSFORMS``, fractions.
     """
     parts = {"invariance": {"data": data.fingerprint, "seed": seed, "ranges": ranges}}
     kept = store.each(models, parts, partial(_under_transforms, seed=seed, ranges=ranges, device=store.device))
@@ -142,15 +132,11 @@ PREDICTORS = {
 
 
 def invariance_table(table: pd.DataFrame, axes: list[str], *, draws: int, seed: int) -> pd.DataFrame:
-    """How well each predictor, from the training images alone, tells the accuracy on transformed test images.
+    """How well each predictor, from the training images alone, predicts the accuracy on transformed test images.
 
-    Args:
-        table: one row per model: columns of measures, cell, the axes, and those of ``accuracies_under_transforms``.
-        draws: of configurations behind the intervals.
-
-    Returns:
-        perturbation, predictor, direction (the sign that it promises), n, kendall with kendall_low and _high in the sign of the raw
-        predictor, information (100 times the conditional mutual information).
+    ``table`` has a row per model with its measures, cell, the axes, and the columns of ``accuracies_under_transforms``. perturbation,
+    predictor, direction (the sign that it promises), n, kendall with kendall_low and _high in the sign of the raw predictor, information
+    (100 times the conditional mutual information).
     """
     rows = []
     for transform in transforms.TRANSFORMS:
@@ -170,13 +156,8 @@ def invariance_table(table: pd.DataFrame, axes: list[str], *, draws: int, seed: 
 def worth_table(scores: pd.DataFrame, titles: Mapping[str, str], *, draws: int, seed: int) -> pd.DataFrame:
     """How well each measure of unlabelled images goes with the accuracy on them, and errs where it predicts an accuracy.
 
-    Args:
-        scores: see ``scores_on_targets``.
-        titles: measure to its title.
-
-    Returns:
-        One row per target and measure: target, measure, title, n, r with the accuracy there with r_low and r_high, error_points and
-        bias_points (of predicted accuracies; NaN for a score that ranks).
+    Of ``scores_on_targets``; ``titles`` maps measure to title. A row per target and measure: target, measure, title, n, r with the accuracy
+    there with r_low and r_high, error_points and bias_points (of predicted accuracies; NaN for a score that ranks).
     """
     parts = []
     for target, models in scores.groupby("target", sort=False):
@@ -184,12 +165,9 @@ def worth_table(scores: pd.DataFrame, titles: Mapping[str, str], *, draws: int, 
         found = Draws(models, draws=draws, seed=seed).estimate(names, "test_accuracy")
         wrong = 100 * models[names].sub(models["test_accuracy"], axis=0)
         predicts = [name for name in names if registry.columns().set_index("column").loc[name, "measure"] in PREDICT_ACCURACY]
-        part = pd.DataFrame(
-            {"target": target, "measure": names, "title": [titles[name] for name in names], "n": models[names].notna().sum()}
-        )
-        part = part.assign(r=found.value, r_low=found.low, r_high=found.high)
-        part = part.assign(error_points=wrong[predicts].abs().mean(), bias_points=wrong[predicts].mean())
-        parts.append(part.reset_index(drop=True))
+        facts = {"target": target, "measure": names, "title": [titles[name] for name in names], "n": models[names].notna().sum()}
+        part = pd.DataFrame(facts).assign(r=found.value, r_low=found.low, r_high=found.high)
+        parts.append(part.assign(error_points=wrong[predicts].abs().mean(), bias_points=wrong[predicts].mean()))
     return pd.concat(parts, ignore_index=True)
 
 

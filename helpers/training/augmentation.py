@@ -4,14 +4,13 @@ Source: the augmentation that the authors' code applies: horizontal flip, vertic
 contrast x [0.5, 1.5], a random permutation of the channels; each with probability one half.
 """
 
-from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True)
-class Draws:
+class Draws(NamedTuple):
     """One epoch's random numbers, one entry per image."""
 
     horizontal: Tensor  # (N,) bool
@@ -22,38 +21,24 @@ class Draws:
 
     def to(self, device: torch.device | str) -> "Draws":
         """Move all draws to a device, once per epoch."""
-        return Draws(*(getattr(self, field.name).to(device) for field in fields(self)))
+        return Draws(*(values.to(device) for values in self))
 
     def of(self, images: Tensor | slice) -> "Draws":
         """Take the draws of some images (integer indices, or a slice, which copies nothing)."""
-        return Draws(*(getattr(self, field.name)[images] for field in fields(self)))
+        return Draws(*(values[images] for values in self))
 
 
 def draw(count: int, generator: torch.Generator) -> Draws:
     """Draw the augmentation of ``count`` images from a CPU generator, so that every device sees the same."""
-    apply = torch.rand(5, count, generator=generator) < 0.5
+    horizontal, vertical, bright, contrasted, permuted = torch.rand(5, count, generator=generator) < 0.5
     brightness = torch.empty(count).uniform_(-32, 32, generator=generator)
     contrast = torch.empty(count).uniform_(0.5, 1.5, generator=generator)
-    shuffled = torch.rand(count, 3, generator=generator).argsort(1)
-    return Draws(
-        horizontal=apply[0],
-        vertical=apply[1],
-        brightness=torch.where(apply[2], brightness, 0.0),
-        contrast=torch.where(apply[3], contrast, 1.0),
-        channels=torch.where(apply[4].unsqueeze(1), shuffled, torch.arange(3)),
-    )
+    channels = torch.where(permuted.unsqueeze(1), torch.rand(count, 3, generator=generator).argsort(1), torch.arange(3))
+    return Draws(horizontal, vertical, torch.where(bright, brightness, 0.0), torch.where(contrasted, contrast, 1.0), channels)
 
 
 def augment(images: Tensor, draws: Draws) -> Tensor:
-    """Apply one draw per image.
-
-    Args:
-        images: (B, 3, H, W) uint8 or float, pixels in [0, 255].
-        draws: B entries, on the same device.
-
-    Returns:
-        (B, 3, H, W) float, clamped to [0, 255], in the memory layout of ``images``.
-    """
+    """Apply one draw per image, on one device: (B, 3, H, W) in [0, 255] -> float, clamped to [0, 255], in the memory layout it had."""
     per_image = (-1, 1, 1, 1)
     pixels = images.float()
     pixels = torch.where(draws.horizontal.view(per_image), pixels.flip(3), pixels)

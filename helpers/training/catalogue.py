@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +15,11 @@ from torch import nn
 
 from helpers.files import inside, read_json
 from helpers.networks.weights import Form, save_half
-from helpers.training.config import RunConfig, cell_name, config_from, kind_name, run_id
+from helpers.training.config import HYPERPARAMETERS, RunConfig, cell_name, config_from, kind_name, run_id
 from helpers.training.state import snapshot_path
 
-HYPERPARAMETERS = [field.name for field in fields(RunConfig)]
 _MEASURED = ["snapshot", "epoch", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "gap"]
-CATALOGUE_COLUMNS = [
-    "model_id",
-    "run_id",
-    "cell",
-    "kind",
-    "status",
-    "stop_reason",
-    *_MEASURED,
-    "epochs",
-    "seconds",
-    "device",
-    *HYPERPARAMETERS,
-]
+_NAMES, _OF_RUN = ["model_id", "run_id", "cell", "kind", "status", "stop_reason"], ["epochs", "seconds", "device"]
 
 
 def run_folder(work: Path, run: RunConfig | str) -> Path:
@@ -53,23 +40,21 @@ def missing(work: Path, runs: Sequence[RunConfig]) -> list[RunConfig]:
 def read_catalogue(work: Path, runs: Iterable[RunConfig] | None = None) -> pd.DataFrame:
     """The catalogue: one row per model (run and snapshot), sorted by model; of some runs, or of all complete ones below ``work``.
 
-    A diverged run without a snapshot has one row with NaN where a model would have been measured, so that it is counted.
-
-    Returns:
-        ``CATALOGUE_COLUMNS``; accuracies and gap are fractions, ``gap`` is train minus test accuracy.
+    A diverged run without a snapshot has one row with NaN where a model would have been measured, so that it is counted. Accuracies and
+    gap are fractions, ``gap`` is train minus test accuracy.
     """
     every = sorted(path.parent.name for path in (work / "runs").glob("*/result.json"))
     names = every if runs is None else [run_id(run) for run in runs]
     rows = [row for name in names if is_complete(work, name) for row in _rows(run_folder(work, name))]
-    table = pd.DataFrame(rows, columns=CATALOGUE_COLUMNS).sort_values("model_id", ignore_index=True)
+    table = pd.DataFrame(rows, columns=[*_NAMES, *_MEASURED, *_OF_RUN, *HYPERPARAMETERS]).sort_values("model_id", ignore_index=True)
     return table.astype(dict.fromkeys(_MEASURED[2:], float))
 
 
 def _rows(folder: Path) -> list[dict[str, Any]]:
     config = config_from(read_json(folder / "config.json"))
     result = read_json(folder / "result.json")
-    common = {name: result[name] for name in ("run_id", "status", "stop_reason", "epochs", "seconds", "device")}
-    common |= {name: getattr(config, name) for name in HYPERPARAMETERS} | {"cell": cell_name(config), "kind": kind_name(config)}
+    common = {name: result[name] for name in ("run_id", "status", "stop_reason", *_OF_RUN)} | asdict(config)
+    common |= {"cell": cell_name(config), "kind": kind_name(config)}
     snapshots = result["snapshots"] or [{"snapshot": "none"}]
     return [common | snapshot | {"model_id": f"{result['run_id']}@{snapshot['snapshot']}"} for snapshot in snapshots]
 
@@ -83,29 +68,21 @@ def histories(work: Path, run_ids: Iterable[str]) -> pd.DataFrame:
 def late_changes(history: pd.DataFrame, epochs: int = 10) -> pd.DataFrame:
     """Change of loss and accuracy, epoch by epoch, over the last epochs of each run that ended at the cap (Du et al. 2024, Fig. A1).
 
-    Returns:
-        run_id, epoch, and for loss and accuracy: relative_..._change, (x_t - x_{t-1}) / x_{t-1}, NaN where x_{t-1} is 0;
-        ..._change_of_run, as the article has it, (x_t - x_{t-1}) / (max x - min x) over the run, in [-1, 1], NaN where x never changed.
+    run_id, epoch, and for loss and accuracy: relative_..._change, (x_t - x_{t-1}) / x_{t-1}, NaN where x_{t-1} is 0;
+    ..._change_of_run, as the article has it, (x_t - x_{t-1}) / (max x - min x) over the run, in [-1, 1], NaN where x never changed.
     """
-    names, parts = {"loss": "train_loss", "accuracy": "train_accuracy"}, []
-    for name, run in history.sort_values("epoch").groupby("run_id"):
-        part = pd.DataFrame({"run_id": name, "epoch": run["epoch"]})
-        for kind, column in names.items():
-            values, span = run[column], run[column].max() - run[column].min()
-            before, step = values.shift(), values.diff()
-            part[f"relative_{kind}_change"] = step / before.where(before != 0)
-            part[f"{kind}_change_of_run"] = step / (span if span > 0 else np.nan)
-        parts.append(part.iloc[1:].tail(epochs))
-    columns = ["run_id", "epoch", *(form.format(kind) for kind in names for form in ("relative_{}_change", "{}_change_of_run"))]
-    return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
+    ordered = history.sort_values(["run_id", "epoch"], ignore_index=True)
+    runs, changes = ordered.groupby("run_id"), ordered[["run_id", "epoch"]].copy()
+    for name in ("loss", "accuracy"):
+        values = runs[f"train_{name}"]
+        step, before, span = values.diff(), values.shift(), values.transform("max") - values.transform("min")
+        changes[f"relative_{name}_change"] = step / before.where(before != 0)
+        changes[f"{name}_change_of_run"] = step / span.where(span > 0)
+    return changes[runs.cumcount() > 0].groupby("run_id").tail(epochs).reset_index(drop=True)
 
 
 def load_network(work: Path, row: Mapping[str, Any], classes: int, device: torch.device | str = "cpu") -> nn.Module:
-    """Load the network of a row of the catalogue in eval mode, channels last.
-
-    Raises:
-        FileNotFoundError: its weights are not there, or ValueError: the file is damaged; the message names the run to train again.
-    """
+    """The network of a row of the catalogue in eval mode, channels last; where its file is missing or damaged, it says what to do."""
     path = snapshot_path(run_folder(work, row["run_id"]), row["snapshot"])
     remedy = f"delete the folder {path.parent} and run 02_grid_training again to train it anew"
     if not path.is_file():
@@ -119,15 +96,9 @@ def load_network(work: Path, row: Mapping[str, Any], classes: int, device: torch
 
 
 def keep_checkpoints(work: Path, models: pd.DataFrame, folder: Path, classes: Sequence[str], count: int) -> pd.DataFrame:
-    """Write models that span the gaps as half-precision safetensors: what others explore and judge without training.
+    """Write ``count`` models that span the gaps as half-precision safetensors: what others explore and judge without training.
 
-    Args:
-        models: rows of the catalogue to choose from: the ends of the gap, and what lies evenly between them in the order of gaps.
-        folder: a file per model, with its hyperparameters and accuracies in the header.
-        classes: names of the outputs, in their order.
-
-    Returns:
-        The chosen rows, smallest gap first, with a column ``file``.
+    A file per model, with its hyperparameters and accuracies in the header; the chosen rows, smallest gap first, with a column ``file``.
     """
     ordered = models[models["gap"].notna()].sort_values(["gap", "model_id"])
     places = np.unique(np.linspace(0, len(ordered) - 1, min(count, len(ordered))).round().astype(int))
@@ -135,7 +106,8 @@ def keep_checkpoints(work: Path, models: pd.DataFrame, folder: Path, classes: Se
     columns = ["model_id", *HYPERPARAMETERS, "train_accuracy", "test_accuracy", "gap"]
     for row in chosen.to_dict("records"):
         form, state = Form(*(row[name] for name in Form._fields)), load_network(work, row, len(classes)).state_dict()
-        save_half(inside(folder, row["file"]), state, form, {name: row[name] for name in columns} | {"classes": json.dumps(list(classes))})
+        facts = {name: row[name] for name in columns} | {"classes": json.dumps(list(classes))}
+        save_half(inside(folder, row["file"]), state, form, facts)
     return chosen[["file", *columns]].reset_index(drop=True)
 
 
@@ -145,16 +117,10 @@ def start_path(work: Path, weights: str) -> Path:
 
 
 def analysed(table: pd.DataFrame, minimum_train_accuracy: float) -> pd.DataFrame:
-    """The catalogue with a column ``left_out``: "" for a model that enters the analysis, else why not.
-
-    The paper keeps models above 80 % training accuracy.
-    """
-    reasons = np.select(
-        [table["snapshot"].eq("none"), ~(table["train_accuracy"] > minimum_train_accuracy)],
-        ["diverged before a snapshot", f"train accuracy not above {minimum_train_accuracy:.0%}"],
-        "",
-    )
-    return table.assign(left_out=reasons)
+    """The catalogue with a column ``left_out``: "" for a model that enters the analysis (the paper: above 80 %), else why not."""
+    low = f"train accuracy not above {minimum_train_accuracy:.0%}"
+    reasons = np.where(table["train_accuracy"] > minimum_train_accuracy, "", low)
+    return table.assign(left_out=np.where(table["snapshot"] == "none", "diverged before a snapshot", reasons))
 
 
 def models_of_study(work: Path, fingerprint: str, minimum_train_accuracy: float) -> pd.DataFrame:

@@ -1,8 +1,6 @@
 """The hyperparameter grid: what one run is, its name, and which runs a study has (Du et al. 2024, Table 2)."""
 
-import hashlib
 import itertools
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -11,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from helpers.files import digest
 from helpers.networks.resnet import ARCHITECTURES, STEMS
 
 OPTIMIZERS = ("adam", "sgd")
@@ -50,48 +49,45 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         """Refuse values that no run can have, naming the hyperparameter and what is allowed."""
-        for name, allowed in (
-            ("architecture", ARCHITECTURES),
-            ("optimizer", OPTIMIZERS),
-            ("stem", STEMS),
-            ("precision", PRECISIONS),
-            ("rule3_split", ("test", "holdout")),
-        ):
+        for name, allowed in _CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} {getattr(self, name)!r} is unknown; choose one of {', '.join(allowed)}")
-        for name, low, high in _RANGES:
+        for name, (low, high) in _RANGES.items():
             if not low <= getattr(self, name) <= high:
                 raise ValueError(f"{name} {getattr(self, name)!r} lies outside [{low}, {high}]")
 
+    def __str__(self) -> str:
+        """Its id, as messages name it."""
+        return run_id(self)
 
-_RANGES = (
-    ("batch_size", 2, math.inf),
-    ("learning_rate", 0, math.inf),
-    ("last_stride", 1, 2),
-    ("weight_decay", 0, math.inf),
-    ("label_noise", 0, 1),
-    ("images_per_class", 0, math.inf),
-    ("repeat", 0, math.inf),
-    ("max_epochs", 1, math.inf),
-    ("holdout_fraction", 0.01, 0.9),
-)
+
+_CHOICES = {
+    "architecture": ARCHITECTURES,
+    "optimizer": OPTIMIZERS,
+    "stem": STEMS,
+    "precision": PRECISIONS,
+    "rule3_split": ("test", "holdout"),
+}
+_RANGES = {
+    "batch_size": (2, math.inf),
+    "max_epochs": (1, math.inf),
+    "last_stride": (1, 2),
+    "label_noise": (0, 1),
+    "holdout_fraction": (0.01, 0.9),
+}
+_RANGES |= dict.fromkeys(("learning_rate", "weight_decay", "images_per_class", "repeat"), (0, math.inf))
+
+
+HYPERPARAMETERS = [field.name for field in fields(RunConfig)]
 
 
 def cell_name(config: RunConfig) -> str:
-    """Name of the hyperparameter cell: everything but the repeat. Runs of a cell are resampled together."""
-    parts = [
-        config.architecture,
-        f"b{config.batch_size}",
-        f"lr{config.learning_rate:g}",
-        config.optimizer,
-        f"wd{config.weight_decay:g}",
-        "aug" if config.augmentation else "plain",
-        "pre" if config.pretrained else "scratch",
-    ]
-    if config.images_per_class:
-        parts.append(f"n{config.images_per_class}")
-    if config.label_noise:
-        parts.append(f"noise{config.label_noise:g}")
+    """Name of the configuration of hyperparameters: everything but the repeat. Its runs are resampled together."""
+    rate, decay = f"lr{config.learning_rate:g}", f"wd{config.weight_decay:g}"
+    start = ["aug" if config.augmentation else "plain", "pre" if config.pretrained else "scratch"]
+    parts = [config.architecture, f"b{config.batch_size}", rate, config.optimizer, decay, *start]
+    parts += [f"n{config.images_per_class}"] if config.images_per_class else []
+    parts += [f"noise{config.label_noise:g}"] if config.label_noise else []
     return "-".join(parts)
 
 
@@ -105,37 +101,28 @@ def kind_name(config: RunConfig) -> str:
 
 def run_id(config: RunConfig) -> str:
     """Name of a run: readable hyperparameters, the repeat, and 8 hex digits over the whole configuration."""
-    canonical = json.dumps(asdict(config), sort_keys=True)
-    digest = hashlib.blake2b(canonical.encode(), digest_size=4).hexdigest()
-    return f"{cell_name(config)}-r{config.repeat}-{digest}"
+    return f"{cell_name(config)}-r{config.repeat}-{digest(asdict(config))}"
 
 
 def config_from(record: Mapping[str, Any]) -> RunConfig:
     """Rebuild a configuration from ``config.json`` or a row of the catalogue (Python's numbers), ignoring what else stands in it."""
-    known = {field.name for field in fields(RunConfig)}
-    return RunConfig(**{name: value for name, value in record.items() if name in known})
+    return RunConfig(**{name: record[name] for name in HYPERPARAMETERS if name in record})
 
 
 def grid(axes: Mapping[str, Sequence[Any]], repeats: int, fixed: Mapping[str, Any]) -> list[RunConfig]:
-    """List every combination of the axes' levels, ``repeats`` times.
-
-    Args:
-        axes: levels per hyperparameter, e.g. ``{"batch_size": [16, 32, 64], ...}``.
-        repeats: how often each combination is trained, with different seeds; at least 1.
-        fixed: the remaining fields of ``RunConfig``.
+    """Every combination of the axes' levels, ``repeats`` times with different seeds; an axis "repeat" names its own.
 
     Raises:
         ValueError: an axis is unknown, empty, or has a level twice.
     """
-    known = {field.name for field in fields(RunConfig)}
     for name, levels in axes.items():
-        if name not in known:
-            raise ValueError(f"axis {name!r} is no hyperparameter; the hyperparameters are {', '.join(sorted(known))}")
+        if name not in HYPERPARAMETERS:
+            raise ValueError(f"axis {name!r} is no hyperparameter; the hyperparameters are {', '.join(sorted(HYPERPARAMETERS))}")
         if not levels or len(set(levels)) != len(levels):
             raise ValueError(f"axis {name!r} has the levels {list(levels)}; it needs at least one, each once")
     if repeats < 1:
         raise ValueError(f"repeats is {repeats}; at least 1 is needed")
-    levels = dict(axes) if "repeat" in axes else {**axes, "repeat": range(repeats)}
+    levels = {**axes} if "repeat" in axes else {**axes, "repeat": range(repeats)}
     return [RunConfig(**{**fixed, **dict(zip(levels, chosen, strict=True))}) for chosen in itertools.product(*levels.values())]
 
 
@@ -150,17 +137,11 @@ def runs_of_study(
     """Runs of a study in the order in which they are trained; any first of them are as balanced as they can be.
 
     Each block is a full factorial of its own, the axes of the study with the levels that the block changes, such as
-    ``{"architecture": ["resnet34"]}`` or ``{"repeat": [1]}``; a study may stop after any of them. Without blocks it is the whole grid.
-
-    Args:
-        axes: levels per hyperparameter, see ``grid``.
-        fixed: the remaining fields of ``RunConfig``.
-        blocks: in the order of training; runs that an earlier block has are not taken again.
-        repeats: see ``grid``; a block may name its own, ``{"repeat": [1]}``.
-        seed: of the order within a block.
+    ``{"architecture": ["resnet34"]}`` or ``{"repeat": [1]}``; a study may stop after any of them. Runs that an earlier block has are not
+    taken again. Without blocks it is the whole grid. ``fixed`` are the remaining fields of ``RunConfig``.
 
     Raises:
-        ValueError: an axis is unknown, empty, or has a level twice; in a block, its number is named.
+        ValueError: as ``grid``; in a block, its number is named.
     """
     found: dict[str, RunConfig] = {}
     for number, block in enumerate(blocks or [{}], start=1):
@@ -169,41 +150,30 @@ def runs_of_study(
         except (ValueError, TypeError) as fault:
             raise ValueError(f"block {number} of blocks, {block}: {fault}" if block else str(fault)) from fault
         new = [run for run in part if run_id(run) not in found]
-        found |= {run_id(run): run for run in balanced_choice(new, 0, seed)} if new else {}
+        found |= {run_id(run): run for run in balanced(new, seed)}
     return list(found.values())
 
 
-def balanced_choice(runs: Sequence[RunConfig], count: int, seed: int = 0) -> list[RunConfig]:
-    """Choose runs so that every level of every axis, and every pair of levels, occurs as equally often as it can.
+def balanced(runs: Sequence[RunConfig], seed: int = 0) -> list[RunConfig]:
+    """Order runs so that in any first of them every level of every axis, and every pair of levels, occurs as equally often as it can.
 
-    Greedy: the next run is the one whose levels and pairs of levels were used least so far. A longer choice begins with
-    the shorter one, so a study grows without repeating.
-
-    Args:
-        runs: the whole grid.
-        count: how many to take; 0 or more than there are takes all, in the balanced order.
-        seed: breaks ties.
+    Greedy: the next run is the one whose levels and pairs of levels were used least so far; ``seed`` breaks ties.
     """
-    count = min(count, len(runs)) or len(runs)
-    tables = [asdict(run) for run in runs]
-    axes = [name for name in tables[0] if len({table[name] for table in tables}) > 1]
-    levels = np.array([[str(table[name]) for name in axes] for table in tables]).reshape(len(runs), len(axes))
-    keys = [levels[:, axis] for axis in range(len(axes))]
-    keys += [np.char.add(np.char.add(levels[:, a], "|"), levels[:, b]) for a, b in itertools.combinations(range(len(axes)), 2)]
-    codes = [np.unique(key, return_inverse=True)[1] for key in keys]
-    # A single level counts more than a pair: marginal balance first.
-    weights = [len(keys)] * len(axes) + [1] * (len(keys) - len(axes))
-    used = [np.zeros(code.max() + 1) for code in codes]
-    order = np.random.default_rng(seed).permutation(len(runs))
-    free = np.ones(len(runs), dtype=bool)
-    chosen = []
-    for _ in range(count):
-        cost = sum(weight * uses[code] for weight, uses, code in zip(weights, used, codes, strict=True)) + np.zeros(len(runs))
-        candidates = order[free[order]]
-        pick = int(candidates[np.argmin(cost[candidates])])
-        free[pick] = False
+    table = pd.DataFrame(map(asdict, runs), dtype=object).astype(str)
+    axes = [name for name in table if table[name].nunique() > 1]
+    keys = [*((name,) for name in axes), *itertools.combinations(axes, 2)]
+    codes = [table.groupby(list(key)).ngroup().to_numpy() for key in keys]
+    used = [np.zeros(len(runs)) for _ in keys]  # how often each level, or pair of levels, was taken
+    order, taken, chosen = np.random.default_rng(seed).permutation(len(runs)), np.zeros(len(runs)), []
+    while len(chosen) < len(runs):
+        cost = taken.copy()
+        for key, code, uses in zip(keys, codes, used, strict=True):
+            # A single level counts more than a pair: marginal balance first.
+            cost += uses[code] * (len(keys) if len(key) == 1 else 1)
+        pick = order[np.argmin(cost[order])]
         chosen.append(runs[pick])
-        for uses, code in zip(used, codes, strict=True):
+        taken[pick] = np.inf
+        for code, uses in zip(codes, used, strict=True):
             uses[code[pick]] += 1
     return chosen
 

@@ -15,10 +15,9 @@ import torch
 from filelock import FileLock, Timeout
 
 from helpers.data.images import StudyData, of_study
-from helpers.files import read_json
 from helpers.networks.weights import read_weights
 from helpers.training import catalogue
-from helpers.training.config import RunConfig, run_id
+from helpers.training.config import RunConfig
 from helpers.training.run import train_run
 from helpers.training.state import history_so_far
 
@@ -42,9 +41,7 @@ def choose_device(device: str) -> str:
 
 def jobs_for(device: str, jobs: int) -> int:
     """How many processes work side by side: ``jobs`` when above 0, else one per core on a CPU and one on a GPU."""
-    if jobs:
-        return jobs
-    return len(os.sched_getaffinity(0)) if torch.device(device).type == "cpu" else 1
+    return jobs or (len(os.sched_getaffinity(0)) if torch.device(device).type == "cpu" else 1)
 
 
 def side_by_side(
@@ -58,13 +55,9 @@ def side_by_side(
 ) -> Iterator[tuple[Any, Any]]:
     """Each item with what ``one(item, shared())`` gives, in the order in which they are done.
 
-    Args:
-        one: a function of a module, or a partial of one, since other processes call it.
-        items: what it is called with.
-        shared: loads what all items need, such as images; called once in each process.
-        device: where is computed; on a CPU every item has one thread, so that a number never depends on ``jobs``.
-        jobs: processes, see ``jobs_for``; with 1 all is done in this process.
-        show: called about every second.
+    ``one`` is a function of a module, or a partial of one, since other processes call it; ``shared`` loads what all items need, once in
+    each process. On a CPU every item has one thread, so that a number never depends on ``jobs``; with 1 all is done in this process.
+    ``show`` is called about every second.
 
     Raises:
         RuntimeError: it failed for some items; the others are finished first, and the message names three of them.
@@ -135,61 +128,45 @@ def train_missing(
     compiled: bool = False,
     show: Callable[[str], object] = lambda line: None,
 ) -> Iterator[dict[str, Any]]:
-    """Train the runs that are not complete, and yield the result of each as it comes.
+    """Train the runs that are not complete below ``work/runs``, and yield the result of each as it comes.
 
     Several executions, on one machine or on several with one disk, may train one list: a run is locked while it trains, and what others
-    hold comes last, when it is complete or was left undone.
-
-    Args:
-        runs: the configurations.
-        work: the study's folder; runs go to ``work/runs``, images are read by ``of_study``.
-        weights: where each architecture's pretrained weights are read from, as ``weights.read_weights`` takes it.
-        show: is given one line on the epochs of the runs that train, such as ``tqdm``'s ``set_postfix_str``.
+    hold comes last, when it is complete or was left undone. ``weights`` says where each architecture's pretrained weights are read from,
+    as ``weights.read_weights`` takes it; ``show`` is given a line on the epochs of the runs that train, as ``tqdm``'s ``set_postfix_str``.
 
     Raises:
         RuntimeError: as ``side_by_side``; a run that diverges is a result and no fault.
     """
-    given = {"work": work, "weights": dict(weights or {}), "device": device, "compiled": compiled}
-    every = {run_id(run): run for run in catalogue.missing(work, runs)}
+    todo = catalogue.missing(work, runs)
+    one = partial(_train, work=work, weights=dict(weights or {}), device=device, compiled=compiled)
+    options = {"shared": partial(of_study, work), "device": device, "jobs": jobs, "show": lambda: show(_line(work, runs))}
     held = []
-    for wait_for_others in (False, True):
-        todo = held if wait_for_others else list(every)
-        options = {"shared": partial(of_study, work), "device": device, "jobs": jobs, "show": lambda: show(_line(work, every))}
-        for name, result in side_by_side(partial(_train, runs=every, wait=wait_for_others, **given), todo, **options):
-            if result is None:
-                held.append(name)
-            else:
-                yield result
+    for run, result in side_by_side(partial(one, wait=0), todo, **options):
+        if result is None:
+            held.append(run)
+        else:
+            yield result
+    yield from (result for _, result in side_by_side(partial(one, wait=-1), held, **options))
 
 
 def _train(
-    name: str,
-    data: StudyData,
-    *,
-    runs: Mapping[str, RunConfig],
-    wait: bool,
-    work: Path,
-    weights: Mapping[str, str],
-    device: str,
-    compiled: bool,
+    run: RunConfig, data: StudyData, *, wait: float, work: Path, weights: Mapping[str, str], device: str, compiled: bool
 ) -> dict[str, Any] | None:
-    """Result of one run; None where another process trains it and ``wait`` is false."""
-    run, folder = runs[name], catalogue.run_folder(work, name)
+    """Result of one run; None where another process has it for longer than we ``wait`` (seconds; below 0 as long as it takes)."""
+    folder = catalogue.run_folder(work, run)
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        with FileLock(folder / ".lock", timeout=-1 if wait else 0):
-            if catalogue.is_complete(work, run):
-                return read_json(folder / "result.json")
+        with FileLock(folder / ".lock", timeout=wait):
             pretrained = read_weights(weights[run.architecture], run.architecture) if run.pretrained else None
             seconds = 0.0 if torch.device(device).type == "cpu" else _CHECKPOINT_SECONDS
-            options = {"device": device, "compiled": compiled, "checkpoint_seconds": seconds}
-            return train_run(run, data, folder, pretrained=pretrained, **options)
+            return train_run(run, data, folder, pretrained=pretrained, device=device, compiled=compiled, checkpoint_seconds=seconds)
     except Timeout:
         return None
 
 
-def _line(work: Path, runs: Mapping[str, RunConfig]) -> str:
+def _line(work: Path, runs: Sequence[RunConfig]) -> str:
     """One line over the runs that train now, such as "resnet18 epoch 5 of 16, loss 0.43"; "" when none has an epoch yet."""
-    found = [(run, history_so_far(catalogue.run_folder(work, name))) for name, run in runs.items()]
-    told = [(run, history[-1]) for run, history in found if history]
-    return "; ".join(f"{run.architecture} epoch {row['epoch']} of {run.max_epochs}, loss {row['train_loss']:.2f}" for run, row in told)
+    found = [(run, history_so_far(catalogue.run_folder(work, run))) for run in runs]
+    return "; ".join(
+        f"{run.architecture} epoch {len(rows)} of {run.max_epochs}, loss {rows[-1]['train_loss']:.2f}" for run, rows in found if rows
+    )

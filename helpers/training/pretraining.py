@@ -1,14 +1,13 @@
 """Where pretrained starts come from: torchvision's names, files, or a pretraining made on the spot on other classes."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from helpers.data.images import StudyData, choose_images, image_parameters
 from helpers.files import write_tensors
 from helpers.networks.weights import read_weights, weights_digest
-from helpers.training import catalogue, pool
+from helpers.training import catalogue
 from helpers.training.config import RunConfig, run_id
 from helpers.training.state import snapshot_path
 
@@ -16,8 +15,7 @@ MADE = "made"
 FOLDER = "pretraining"  # below the study's, a model set with images of its own
 
 
-@dataclass(frozen=True)
-class Weights:
+class Weights(NamedTuple):
     """Pretrained weights of one architecture."""
 
     source: str  # what ``weights.read_weights`` reads
@@ -25,50 +23,33 @@ class Weights:
 
 
 def found(pretrained_weights: str, architectures: Sequence[str]) -> dict[str, Weights]:
-    """Read the weights that a name or a path stands for, once, so that a missing file stops the study before it trains.
+    """Read the weights that a name or a path stands for, once, so that a missing file stops the study before it trains."""
+    return {name: Weights(pretrained_weights, weights_digest(read_weights(pretrained_weights, name))) for name in architectures}
+
+
+def choose_pretraining_images(work: Path, study_classes: Sequence[str], **changes: Any) -> StudyData:
+    """Images to pretrain on, kept below ``work/pretraining``: chosen as the study's in all but ``changes``, such as ``class_ids``.
 
     Raises:
-        FileNotFoundError, ValueError: as ``weights.read_weights``.
+        ValueError: a class is one of the study's, so that what a "pretrained" network had seen would leak into its gap.
     """
-    digests = {name: weights_digest(read_weights(pretrained_weights, name)) for name in architectures}
-    return {name: Weights(pretrained_weights, digest) for name, digest in digests.items()}
-
-
-def architectures_of(runs: Sequence[RunConfig]) -> list[str]:
-    """Architectures whose pretrained weights some runs start from, sorted: what there is to make or to read."""
-    return sorted({run.architecture for run in runs if run.pretrained})
+    data = choose_images(work / FOLDER, **image_parameters(work) | changes)
+    if shared := sorted(set(study_classes) & set(data.classes["class_id"])):
+        raise ValueError(f"pretraining and study share the classes {', '.join(shared[:5])}; set pretrain_class_ids to other classes")
+    return data
 
 
 def recipes(architectures: Sequence[str], data: str, fixed: Mapping[str, Any]) -> list[RunConfig]:
-    """Describe one pretraining run per architecture: Adam at 1e-3, batches of 64, augmented, from scratch.
+    """One pretraining run per architecture, on images of the fingerprint ``data``: Adam at 1e-3, batches of 64, augmented, from scratch.
 
-    Args:
-        architectures: the study's.
-        data: fingerprint of the pretraining images.
-        fixed: stem, width, max_epochs, seed and whatever else the study fixes.
+    ``fixed`` are stem, width, max_epochs, seed and whatever else the study fixes.
     """
     recipe = {"batch_size": 64, "learning_rate": 1e-3, "optimizer": "adam", "weight_decay": 5e-4, "augmentation": True, "pretrained": False}
     return [RunConfig(**{**recipe, **fixed, "architecture": name, "data": data}) for name in architectures]
 
 
-def check_disjoint(study_classes: Sequence[str], pretraining_classes: Sequence[str]) -> None:
-    """Refuse pretraining on classes of the study: what a "pretrained" network had seen would leak into its gap.
-
-    Raises:
-        ValueError: classes are shared; the message names them.
-    """
-    shared = sorted(set(study_classes) & set(pretraining_classes))
-    if shared:
-        raise ValueError(f"pretraining and study share the classes {', '.join(shared[:5])}; set pretrain_class_ids to other classes")
-
-
-def make(runs: Sequence[RunConfig], work: Path, device: str, jobs: int) -> Iterator[dict[str, Any]]:
-    """Results of the pretraining runs that were missing, trained on the images of ``choose_pretraining_images``, see ``train_missing``."""
-    return pool.train_missing(runs, work / FOLDER, device=device, jobs=jobs)
-
-
 def made(runs: Sequence[RunConfig], work: Path) -> dict[str, Weights]:
-    """Point to the weights that ``make`` left. Their identity is the recipe, so several machines fill one model set.
+    """Point to the weights that runs below ``work/pretraining`` left. Their identity is the recipe, so several machines fill one model set.
 
     Raises:
         RuntimeError: a pretraining run diverged or is not complete.
@@ -77,7 +58,7 @@ def made(runs: Sequence[RunConfig], work: Path) -> dict[str, Weights]:
     for run in runs:
         path = snapshot_path(catalogue.run_folder(work / FOLDER, run), "stop")
         if not path.is_file():
-            raise RuntimeError(f"pretraining {run_id(run)} left no weights (diverged?); lower its learning rate or check its images")
+            raise RuntimeError(f"pretraining {run} left no weights (diverged?); lower its learning rate or check its images")
         weights[run.architecture] = Weights(str(path), run_id(run))
     return weights
 
@@ -88,19 +69,3 @@ def keep_starts(weights: Mapping[str, Weights], work: Path) -> None:
         path = catalogue.start_path(work, start.identity)
         if not path.is_file():
             write_tensors(path, read_weights(start.source, architecture))
-
-
-def choose_pretraining_images(work: Path, study_classes: Sequence[str], **changes: Any) -> StudyData:
-    """Images to pretrain on, chosen as the study's in all but ``changes``, and kept with their manifest below ``work/pretraining``.
-
-    Args:
-        work: the study's folder.
-        study_classes: classes that must not be among them.
-        changes: parameters of images that differ from the study's, such as ``class_ids``; see ``images.load_study_data``.
-
-    Raises:
-        ValueError: a class is one of the study's; also as ``choose_images``.
-    """
-    data = choose_images(work / FOLDER, **image_parameters(work) | changes)
-    check_disjoint(study_classes, list(data.classes["class_id"]))
-    return data

@@ -46,27 +46,22 @@ def images_of_run(data: StudyData, config: RunConfig) -> tuple[ImageSet, ImageSe
     The choice depends on data and configuration alone. Fewer images per class are a subset of more; noisy labels are drawn uniformly
     from the other classes.
     """
-    fitted, held_out = _divided(data, config)
-    monitored = data.train.subset(np.sort(held_out)) if config.rule3_split == "holdout" else data.test
-    chosen = data.train.subset(np.sort(fitted))
+    fitted, held_out = rows_of_run(data, config)
+    monitored = data.train.subset(held_out) if config.rule3_split == "holdout" else data.test
+    chosen = data.train.subset(fitted)
     if not config.label_noise:
         return chosen, monitored
     return replace(chosen, labels=_noisy(chosen.labels, config, len(data.classes))), monitored
 
 
-def fitted_rows(data: StudyData, config: RunConfig) -> NDArray[np.int64]:
-    """Rows of the study's training images that a run is fitted to, (n,) increasing."""
-    return np.sort(_divided(data, config)[0])
-
-
-def _divided(data: StudyData, config: RunConfig) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows that a run is fitted to, and rows that it holds out for rule 3, in the order of the draw."""
+def rows_of_run(data: StudyData, config: RunConfig) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows of the study's training images that a run is fitted to, and those that it holds out for rule 3, both increasing."""
     order = np.random.default_rng([config.seed, 1]).permutation(len(data.train))
     labels = data.train.labels.numpy()[order]
     rank_in_class = pd.Series(labels).groupby(labels).cumcount().to_numpy()
     kept = order[rank_in_class < config.images_per_class] if config.images_per_class else order
     cut = max(1, round(len(kept) * config.holdout_fraction)) if config.rule3_split == "holdout" else 0
-    return kept[cut:], kept[:cut]
+    return np.sort(kept[cut:]), np.sort(kept[:cut])
 
 
 def _noisy(labels: Tensor, config: RunConfig, classes: int) -> Tensor:
@@ -88,7 +83,7 @@ def initial_network(config: RunConfig, classes: int, pretrained: Mapping[str, Te
     if not config.pretrained:
         return network
     if pretrained is None:
-        raise ValueError(f"run {run_id(config)} starts from pretrained weights, and none were given; see networks.weights.read_weights")
+        raise ValueError(f"run {config} starts from pretrained weights, and none were given; see networks.weights.read_weights")
     return weights.load_backbone(network, pretrained)
 
 
@@ -110,16 +105,8 @@ def train_step(
 ) -> Tensor:
     """Take one step, without waiting for the device; weights, statistics, loss and optimizer are float32 in either precision.
 
-    Args:
-        network: in train mode; compiled or not.
-        optimizer: of its parameters.
-        images: (B, 3, S, S) uint8.
-        labels: (B,) int64.
-        draws: the augmentation of these images; None leaves them.
-        precision: of the products, "float32" or "bfloat16".
-
-    Returns:
-        (2,) float64 on the device: the sum of the cross-entropies, and the number of images classified correctly.
+    (B, 3, S, S) uint8 images; their augmentation, None leaves them; the precision of the products, "float32" or "bfloat16" ->
+    (2,) float64 on the device: the sum of the cross-entropies, and the number of images classified correctly.
     """
     if draws is not None:
         images = augment(images, draws)
@@ -142,11 +129,11 @@ def train_epoch(network: nn.Module, optimizer: torch.optim.Optimizer, split: Spl
     generator = torch.Generator().manual_seed(_seed(config, epoch))
     order = torch.randperm(len(split.labels), generator=generator)
     draws = draw(len(order), generator).to(device) if config.augmentation else None
-    totals = torch.zeros(2, dtype=torch.float64, device=device)
-    network.train()
     # Put in order once, so that a step has little to launch beside itself.
     order = (order[:-1] if len(order) % config.batch_size == 1 else order).to(device)
     labels, draws = split.labels[order], draws.of(order) if draws else None
+    totals = torch.zeros(2, dtype=torch.float64, device=device)
+    network.train()
     for start in range(0, len(order), config.batch_size):
         part = slice(start, start + config.batch_size)
         images = split.batch(order[part])
@@ -180,18 +167,12 @@ def train_run(
     """Train one run until a rule stops it, and leave a complete run in ``folder``; the record that ``result.json`` holds.
 
     Snapshots are taken when the first of the rules 1 to 3 holds ("first") and at the stop ("stop"); one, "stop", where both fall on one
-    epoch. Killed at any moment, the next call goes on after the last checkpoint. A run that diverges is a result too: status "diverged",
-    its reason, no snapshot after the fact.
-
-    Args:
-        config: the run; its ``data`` must be the fingerprint of ``data``.
-        folder: ``runs/<run_id>``; ``result.json`` is written last of all.
-        pretrained: state dict to start from when ``config.pretrained``.
-        compiled: take the steps through ``torch.compile``, which pays on a GPU; equal up to rounding.
-        checkpoint_seconds: that go by between two checkpoints, at least; 0 writes one after every epoch.
+    epoch. Killed at any moment, the next call goes on after the last checkpoint; there are ``checkpoint_seconds`` between two at least.
+    A run that diverges is a result too: status "diverged", its reason, no snapshot after the fact. ``pretrained`` is the state to start
+    from; ``compiled`` takes the steps through ``torch.compile``, which pays on a GPU; equal up to rounding.
     """
     if config.data != data.fingerprint:
-        raise ValueError(f"run {run_id(config)} belongs to the data {config.data}, and was given {data.fingerprint}")
+        raise ValueError(f"run {config} belongs to the data {config.data}, and was given {data.fingerprint}")
     if (folder / "result.json").is_file():
         return read_json(folder / "result.json")
     device = torch.device(device)
@@ -222,7 +203,13 @@ def train_run(
             state.save(folder, network, optimizer, history, snapshots)
             saved = time.perf_counter()
         on_epoch(history[-1])
-    return _finish(folder, config, history, snapshots, reason, diverged, device)
+    with complete_or_absent(folder / "history.parquet") as temporary:
+        pd.DataFrame(history, columns=list(Epoch.__annotations__)).to_parquet(temporary)
+    result = {"run_id": run_id(config), "status": "diverged" if diverged else "complete", "stop_reason": reason, "epochs": len(history)}
+    result |= {"seconds": sum(row["seconds"] for row in history), "snapshots": snapshots}
+    write_json(folder / "result.json", result | {"device": device_name(device), "versions": versions()})
+    (folder / state.CHECKPOINT).unlink(missing_ok=True)
+    return read_json(folder / "result.json")
 
 
 def _measured(network: nn.Module, train: Split, test: Split) -> dict[str, float | None]:
@@ -231,23 +218,3 @@ def _measured(network: nn.Module, train: Split, test: Split) -> dict[str, float 
     losses = {"train_loss": train_loss, "test_loss": test_loss}
     finite = {name: value if math.isfinite(value) else None for name, value in losses.items()}
     return finite | {"train_accuracy": train_accuracy, "test_accuracy": test_accuracy, "gap": train_accuracy - test_accuracy}
-
-
-def _finish(
-    folder: Path, config: RunConfig, history: list[Epoch], snapshots: list[dict], reason: str, diverged: bool, device: torch.device
-) -> dict[str, Any]:
-    with complete_or_absent(folder / "history.parquet") as temporary:
-        pd.DataFrame(history, columns=list(Epoch.__annotations__)).to_parquet(temporary)
-    record = {
-        "run_id": run_id(config),
-        "status": "diverged" if diverged else "complete",
-        "stop_reason": reason,
-        "epochs": len(history),
-        "seconds": sum(row["seconds"] for row in history),
-        "snapshots": snapshots,
-        "device": device_name(device),
-        "versions": versions(),
-    }
-    write_json(folder / "result.json", record)
-    state.discard(folder)
-    return record

@@ -1,10 +1,10 @@
 """The state of a run between two epochs, in one safetensors file: weights, optimizer, history; written whole or not at all."""
 
 import json
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from helpers.files import write_tensors
 from helpers.training.stopping import Epoch
 
-_CHECKPOINT = "checkpoint.safetensors"
+CHECKPOINT = "checkpoint.safetensors"
 
 
 def snapshot_path(folder: Path, snapshot: str) -> Path:
@@ -25,37 +25,28 @@ def save(folder: Path, network: nn.Module, optimizer: torch.optim.Optimizer, his
     tensors = {f"model.{name}": tensor for name, tensor in network.state_dict().items()}
     for index, slots in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{index}.{name}": value for name, value in slots.items() if isinstance(value, Tensor)}
-    write_tensors(folder / _CHECKPOINT, tensors, {"history": json.dumps(history), "snapshots": json.dumps(snapshots)})
+    write_tensors(folder / CHECKPOINT, tensors, {"history": json.dumps(history), "snapshots": json.dumps(snapshots)})
 
 
 def restore(folder: Path, network: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[list[Epoch], list[dict[str, Any]]]:
     """Put a checkpoint into network and optimizer; history and snapshots so far. Where it is absent or damaged, start anew."""
-    path = folder / _CHECKPOINT
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata()
-        tensors = safetensors.torch.load_file(path)
+        with safe_open(folder / CHECKPOINT, framework="pt") as file:
+            said, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError):
         return [], []
     network.load_state_dict({name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")})
-    slots: dict[int, dict[str, Tensor]] = {}
-    for key, value in tensors.items():
-        if key.startswith("optimizer."):
-            _, index, name = key.split(".")
-            slots.setdefault(int(index), {})[name] = value
+    slots: dict[int, dict[str, Tensor]] = defaultdict(dict)
+    for _, index, name in (key.split(".") for key in tensors if key.startswith("optimizer.")):
+        slots[int(index)][name] = tensors[f"optimizer.{index}.{name}"]
     optimizer.load_state_dict({"state": slots, "param_groups": optimizer.state_dict()["param_groups"]})
-    return json.loads(metadata["history"]), json.loads(metadata["snapshots"])
+    return json.loads(said["history"]), json.loads(said["snapshots"])
 
 
 def history_so_far(folder: Path) -> list[Epoch]:
     """Epochs of a run that trains, whoever trains it; none before the first, after the last, and where the file is damaged."""
     try:
-        with safe_open(folder / _CHECKPOINT, framework="pt") as file:
+        with safe_open(folder / CHECKPOINT, framework="pt") as file:
             return json.loads((file.metadata() or {}).get("history", "[]"))
     except (SafetensorError, OSError, ValueError):
         return []
-
-
-def discard(folder: Path) -> None:
-    """Delete the checkpoint of a run that is complete."""
-    (folder / _CHECKPOINT).unlink(missing_ok=True)

@@ -1,6 +1,7 @@
 """When a run of Du et al. 2024 stops: their four rules, read from the history of epochs."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TypedDict
 
 from helpers.training.config import RunConfig
@@ -23,19 +24,11 @@ def conditions_met(history: Sequence[Epoch], config: RunConfig) -> tuple[int, ..
     3: the loss fell on two consecutive checks while the error on the monitored split rose on both (overfitting). The paper speaks of two
     consecutive batches; here a check is the end of an epoch.
     """
-    last = history[-1]
-    met = []
-    if last["train_loss"] < config.loss_threshold:
-        met.append(1)
-    if last["train_accuracy"] > config.accuracy_threshold:
-        met.append(2)
-    if len(history) >= 3:
-        checks = list(zip(history[-3:-1], history[-2:], strict=True))
-        fell = all(after["train_loss"] < before["train_loss"] for before, after in checks)
-        rose = all(after["monitor_accuracy"] < before["monitor_accuracy"] for before, after in checks)
-        if fell and rose:
-            met.append(3)
-    return tuple(met)
+    checks = list(pairwise(history[-3:]))
+    fell = all(after["train_loss"] < before["train_loss"] for before, after in checks)
+    rose = all(after["monitor_accuracy"] < before["monitor_accuracy"] for before, after in checks)
+    low, fitted = history[-1]["train_loss"] < config.loss_threshold, history[-1]["train_accuracy"] > config.accuracy_threshold
+    return tuple(rule for rule, holds in ((1, low), (2, fitted), (3, len(checks) == 2 and fell and rose)) if holds)
 
 
 def stop_reason(history: Sequence[Epoch], config: RunConfig) -> str:

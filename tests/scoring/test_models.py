@@ -15,7 +15,7 @@ from helpers.measures import evidence
 from helpers.scoring import classification, models
 from helpers.scoring.scoring_set import classes_in_turn, scoring_set
 from helpers.scoring.store import Store
-from helpers.training import catalogue, pretraining
+from helpers.training import catalogue, pool, pretraining
 from helpers.training.config import config_from
 from helpers.training.run import images_of_run, train_run
 
@@ -151,15 +151,15 @@ def test_weights_made_on_the_spot_start_a_run_and_are_named_by_their_recipe(stud
     recipes = pretraining.recipes(["resnet18"], images.fingerprint, {"stem": "strided", "width": 0.125, "max_epochs": 1})
     with pytest.raises(RuntimeError, match="left no weights"):
         pretraining.made(recipes, tmp_path)
-    assert len(list(pretraining.make(recipes, tmp_path, "cpu", 1))) == 1
+    assert len(list(pool.train_missing(recipes, tmp_path / pretraining.FOLDER, jobs=1))) == 1
     weights = pretraining.made(recipes, tmp_path)["resnet18"]
     pretraining.keep_starts({"resnet18": weights}, tmp_path)
     state = safetensors.torch.load_file(weights.source)
     rows = study.table[study.table["snapshot"] != "none"].assign(pretrained=True, weights=weights.identity)
     started = models.models_of(tmp_path, rows, study.data)[0].initial()
     assert torch.equal(started.layer4[1].conv2.weight, state["layer4.1.conv2.weight"])
-    with pytest.raises(ValueError, match=r"share the classes synthetic_disc; set pretrain_class_ids to other classes"):
-        pretraining.check_disjoint(["synthetic_disc", "a"], ["b", "synthetic_disc"])
+    with pytest.raises(ValueError, match=r"share the classes synthetic_ring; set pretrain_class_ids to other classes"):
+        pretraining.choose_pretraining_images(tmp_path, ["synthetic_ring", "a"], **changes)
 
 
 def test_a_run_folder_of_an_earlier_version_stays_readable():

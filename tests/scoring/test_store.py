@@ -83,12 +83,3 @@ def test_nothing_is_unpickled_and_no_name_leaves_the_folder(store):
         assert kept.record("p", "a") == {}
     with pytest.raises(ValueError, match="leaves the folder"):
         store.each([Model("../../outside", lambda device: None)], {"p": {}}, Noted())
-
-
-def test_a_failure_leaves_no_half_written_record(store):
-    def fail(model, shared, parts):
-        raise ValueError("no")
-
-    with pytest.raises(ValueError, match="no"):
-        store.each(MODELS, {"p": {}}, fail)
-    assert not list(store.folder.rglob("*.npz")) and not list(store.folder.rglob("*.partial"))

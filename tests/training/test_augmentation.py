@@ -9,13 +9,8 @@ def images(count=6, size=8):
 
 
 def nothing(count):
-    return Draws(
-        horizontal=torch.zeros(count, dtype=torch.bool),
-        vertical=torch.zeros(count, dtype=torch.bool),
-        brightness=torch.zeros(count),
-        contrast=torch.ones(count),
-        channels=torch.arange(3).expand(count, 3),
-    )
+    flips = torch.zeros(2, count, dtype=torch.bool)
+    return Draws(*flips, torch.zeros(count), torch.ones(count), torch.arange(3).expand(count, 3))
 
 
 def test_no_draw_leaves_the_pixels():
@@ -34,14 +29,8 @@ def test_each_image_equals_its_own_single_transform():
 
 def test_draws_differ_between_images_and_occur_half_of_the_time():
     draws = draw(4000, torch.Generator().manual_seed(1))
-    share = torch.stack(
-        [
-            draws.horizontal.float().mean(),
-            draws.vertical.float().mean(),
-            (draws.brightness != 0).float().mean(),
-            (draws.contrast != 1).float().mean(),
-        ]
-    )
+    drawn = draws.horizontal, draws.vertical, draws.brightness != 0, draws.contrast != 1
+    share = torch.stack([which.float().mean() for which in drawn])
     # Four standard errors of a share of one half among 4000.
     assert (share - 0.5).abs().max() < 4 * 0.5 / 4000**0.5
     moved = (draws.channels != torch.arange(3)).any(1).float().mean()
@@ -54,7 +43,7 @@ def test_draws_differ_between_images_and_occur_half_of_the_time():
 
 def test_the_same_generator_state_gives_the_same_draws_and_the_layout_is_kept():
     first, second = (draw(5, torch.Generator().manual_seed(7)) for _ in range(2))
-    assert all(torch.equal(getattr(first, name), getattr(second, name)) for name in vars(first))
+    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
     channels_last = images(5).contiguous(memory_format=torch.channels_last)
     assert augment(channels_last, first).is_contiguous(memory_format=torch.channels_last)
 

@@ -44,14 +44,6 @@ def test_the_catalogue_has_one_row_per_model_and_its_hyperparameters(tmp_path):
     assert set(table["kind"]) == {"resnet18 scratch plain"}
 
 
-def test_a_damaged_result_is_named_with_what_to_do(tmp_path):
-    complete(tmp_path, CONFIG, [snapshot()])
-    path = catalogue.run_folder(tmp_path, CONFIG) / "result.json"
-    path.write_text(path.read_text()[:40])
-    with pytest.raises(ValueError, match=r"result.json is not readable JSON .* delete it and run again"):
-        catalogue.read_catalogue(tmp_path)
-
-
 def test_the_analysis_keeps_models_strictly_above_the_threshold_and_says_why_others_are_out(tmp_path):
     complete(tmp_path, CONFIG, [snapshot("first", 0.8), snapshot("stop", 0.81)])
     complete(tmp_path, replace(CONFIG, repeat=1), [], status="diverged")
@@ -74,12 +66,6 @@ def test_checkpoints_that_are_kept_span_the_gaps_and_say_what_they_are(tmp_path)
     assert json.loads(header["classes"]) == ["a", "b", "c"]
     assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == sorted(kept["file"])
     assert len(catalogue.keep_checkpoints(tmp_path, table, tmp_path / "kept", ["a", "b", "c"], 9)) == 5
-
-
-@pytest.mark.parametrize("name", ["../outside", "/etc/passwd", ".."])
-def test_names_never_leave_the_study(tmp_path, name):
-    with pytest.raises(ValueError, match="leaves the folder"):
-        catalogue.run_folder(tmp_path / "study", name)
 
 
 def test_late_changes_by_hand():

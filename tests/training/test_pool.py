@@ -82,12 +82,6 @@ def test_killed_at_several_instants_and_resumed_the_set_is_that_of_an_uninterrup
         assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_what_is_complete_is_not_trained_again(tmp_path):
-    runs = [replace(run, max_epochs=1) for run in configurations(tmp_path)[:2]]
-    assert {result["run_id"] for result in pool.train_missing(runs, tmp_path, jobs=1)} == set(map(run_id, runs))
-    assert list(pool.train_missing(runs, tmp_path, jobs=1)) == []
-
-
 def test_one_failing_run_does_not_stop_the_others_and_is_named(tmp_path):
     good = replace(configurations(tmp_path)[0], max_epochs=1)
     bad = replace(good, data="other")
@@ -140,10 +134,10 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
 
 
 def test_the_line_names_each_run_with_its_last_epoch_and_loss(tmp_path):
-    runs = {}
+    runs = []
     for number, (name, losses) in enumerate({"resnet18": [2.0, 0.434], "resnet34": [1.5], "resnet50": []}.items()):
         run = RunConfig(name, 8, 0.01, "adam", 0.0, True, False, data="d", max_epochs=16, repeat=number)
-        runs[run_id(run)] = run
+        runs.append(run)
         network = torch.nn.Linear(2, 2)
         rows = [Epoch(epoch=i, train_loss=loss, train_accuracy=0.5, monitor_accuracy=0.5, seconds=1.0) for i, loss in enumerate(losses, 1)]
         state.save(catalogue.run_folder(tmp_path, run), network, torch.optim.SGD(network.parameters(), lr=0.1), rows, [])

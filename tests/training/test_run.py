@@ -23,21 +23,8 @@ def data(tmp_path_factory):
 
 @pytest.fixture
 def config(data):
-    return RunConfig(
-        "resnet18",
-        8,
-        0.01,
-        "adam",
-        0.0005,
-        True,
-        False,
-        data=data.fingerprint,
-        stem="strided",
-        width=0.125,
-        max_epochs=4,
-        loss_threshold=0.0,
-        seed=SEED,
-    )
+    form = {"stem": "strided", "width": 0.125, "max_epochs": 4, "loss_threshold": 0.0, "seed": SEED}
+    return RunConfig("resnet18", 8, 0.01, "adam", 0.0005, True, False, data=data.fingerprint, **form)
 
 
 def tensors(folder):
@@ -192,16 +179,6 @@ def test_the_pass_reports_the_loss_that_a_plain_script_would(data, config):
     assert accuracy == pytest.approx(float((logits.argmax(1) == data.train.labels).float().mean()))
 
 
-def test_adam_and_sgd_are_the_libraries_with_the_runs_values(data, config):
-    for name, kind in (("adam", torch.optim.Adam), ("sgd", torch.optim.SGD)):
-        model = run.initial_network(config, 3)
-        optimizer = run.make_optimizer(model, replace(config, optimizer=name), torch.device("cpu"))
-        assert type(optimizer) is kind
-        group = optimizer.param_groups[0]
-        assert (group["lr"], group["weight_decay"]) == (0.01, 0.0005)
-        assert group.get("momentum", 0.9) == 0.9
-
-
 def test_refuses_images_of_another_study_and_pretrained_without_weights(data, config, tmp_path):
     with pytest.raises(ValueError, match=f"belongs to the data other, and was given {data.fingerprint}"):
         train_run(replace(config, data="other"), data, tmp_path)
@@ -215,19 +192,6 @@ def test_a_damaged_checkpoint_starts_from_the_beginning(data, config, tmp_path):
     (tmp_path / "damaged" / "checkpoint.safetensors").write_bytes(b"half a file")
     train_run(config, data, tmp_path / "damaged")
     assert equal(tensors(tmp_path / "whole"), tensors(tmp_path / "damaged"))
-
-
-def test_a_checkpoint_restores_every_tensor_of_the_optimizer(data, config, tmp_path):
-    model = run.initial_network(config, 3)
-    optimizer = run.make_optimizer(model, config, torch.device("cpu"))
-    run.train_epoch(model, optimizer, run.resident(data.train, "cpu"), config, 1)
-    state.save(tmp_path, model, optimizer, [], [])
-    other = run.initial_network(replace(config, repeat=3), 3)
-    restored = run.make_optimizer(other, config, torch.device("cpu"))
-    state.restore(tmp_path, other, restored)
-    for index, slots in optimizer.state_dict()["state"].items():
-        for name, value in slots.items():
-            assert torch.equal(restored.state_dict()["state"][index][name], value), (index, name)
 
 
 def test_a_complete_run_is_returned_and_not_trained_again(data, config, tmp_path):
