@@ -44,17 +44,9 @@ class Calibration:
 
 
 def studies(reports: Path) -> list[str]:
-    """Studies whose reports hold a catalogue and scores, the default one first."""
-    found = {path.parent.parent.name for path in reports.glob("*/tables/scores.parquet") if (path.parent / "catalogue.csv").is_file()}
-    return sorted(found, key=lambda name: (name != DEFAULT_STUDY, name))
-
-
-def of_data(reports: Path, fingerprint: str) -> str:
-    """The study whose report publishes checkpoints trained on images of a fingerprint; "" where there is none."""
-    for path in sorted(reports.glob("*/tables/checkpoints.csv")):
-        if fingerprint and fingerprint in set(pd.read_csv(path, usecols=["data"], dtype=str)["data"]):
-            return path.parent.parent.name
-    return ""
+    """Studies whose reports hold a catalogue and scores."""
+    scores = sorted(reports.glob("*/tables/scores.parquet"))
+    return [path.parent.parent.name for path in scores if path.with_name("catalogue.csv").is_file()]
 
 
 def read(reports: Path, study: str) -> Calibration:

@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import torch
 
-from helpers.files import inside
 from helpers.networks.weights import header_of
 from helpers.scoring.models import Model
 from helpers.scoring.store import Store
@@ -67,7 +66,7 @@ def of_files(
     facts = pd.DataFrame([_facts(*pair, architecture, own) for pair in zip(models, files.values(), strict=True)], columns=FACTS)
     readable = facts["fault"].eq("")
     good = [model for model, is_good in zip(models, readable, strict=True) if is_good]
-    store = Store(work, partial(_itself, own), device=device, jobs=jobs)
+    store = Store(work, partial(Own, *own), device=device, jobs=jobs)
     found = judging.scored(store, good, own, by) if good else None
     right = judging.labelled_right(store, good, own) if own.labelled and good else None
     ask = not right and not facts.loc[readable, "residual"].all()
@@ -81,22 +80,19 @@ def of_files(
     return Judged(verdicts, found.scores if found else pd.DataFrame(), sentences, basis)
 
 
-def _itself(own: Own) -> Own:
-    return own
-
-
 def _of_report(headers: Sequence[dict[str, str]], images: Path, reports: Path, cache: Path, most: int) -> Own | None:
     """The images that a study fitted its published checkpoints to; None for other checkpoints, ValueError for other images."""
-    data = {header.get("data", "") for header in headers}
-    if len(data) > 1 or not (study := calibration.of_data(reports, *data)):
-        return None
-    rows = pd.read_csv(inside(reports, study) / "tables/checkpoints.csv").fillna({"weights": ""})
-    rows = rows[rows["model_id"].isin([header["model_id"] for header in headers])]
-    parameters = calibration.read(reports, study).parameters
-    if not len(rows) or not (own := images_of_report(images, study, parameters, rows, most, cache)):
-        read = parameters.get("data_path", "rendered scenes")
-        raise ValueError(f"these checkpoints were trained on the images of {study} ({read}), and {images} holds others; give what it read")
-    return own
+    names = {header.get("model_id", "") for header in headers}
+    for path in sorted(reports.glob("*/tables/checkpoints.csv")):
+        rows = pd.read_csv(path).fillna({"weights": ""})
+        if names <= set(rows["model_id"]):
+            study = path.parent.parent.name
+            parameters = calibration.read(reports, study).parameters
+            if own := images_of_report(images, study, parameters, rows[rows["model_id"].isin(names)], most, cache):
+                return own
+            read = parameters.get("data_path", "rendered scenes")
+            raise ValueError(f"these checkpoints were trained on images of {study} ({read}), and {images} holds others; give what it read")
+    return None
 
 
 def _facts(model: Model, path: Path, architecture: str, own: Own) -> dict[str, object]:

@@ -61,9 +61,7 @@ def training_images(path: Path, unpacked: Path, class_names: Sequence[str] = (),
     chosen = [records[row] for row in order[classes_in_turn(labels[order])][: most or None]]
     images = _image_set(decode_all(source, chosen, side), classes, path)
     name = f"{len(images)}-{digest(images)}"
-    boxes = sum(bool(record.boxes) for record in chosen)
     told = f"{len(images):,} of {len(records):,} training images of {count(len(listing.classes), 'class')}, at {side} px"
-    told += f", {boxes:,} of them with boxes, which no prediction needs" if boxes else ""
     return Own(images, classes, ScoringSet(tuple(range(len(images))), name, len(records)), told)
 
 

@@ -73,17 +73,11 @@ def verdicts(
 
     With labelled images each count is weighed against the prediction by their variances. Of a network that is no ResNet, as all that the
     studies hold, the error of the prediction is what the labelled images show of it, if that is more; without labelled images it has a
-    place in the order alone, where orders carry over between studies.
+    place in the order alone, where ``orders`` (``prediction.right_orders``) carry over between studies. Without a checkpoint that could be
+    read there is nothing ``found``. Errors of checkpoints are taken as independent.
 
-    Args:
-        facts: see ``case.FACTS``; fault is "" where a checkpoint could be read.
-        found: None where no checkpoint could be read.
-        right: how many of the ``labelled`` images each model is right on.
-        orders: see ``prediction.right_orders``; NaN where that is not known.
-
-    Returns:
-        ``VERDICT``, fractions: accuracy on images like the training images, its interval, the gap likewise; the probability of being better
-        than the first; labelled_right with its 95 % interval. Errors of checkpoints are taken as independent.
+    Facts are ``case.FACTS``; of the ``labelled`` images each model is ``right`` on so many. Columns are ``VERDICT``: fractions, with
+    intervals of 80 %, of counts of 95 %; better_than_first is a probability.
     """
     if not found:
         return facts.assign(verdict=NOT_READ, note=facts["fault"]).reindex(columns=VERDICT)
