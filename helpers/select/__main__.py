@@ -1,8 +1,6 @@
 """``python -m helpers.select``."""
 
-import sys
+from helpers.select.cli import main
 
 if __name__ == "__main__":
-    from helpers.select.cli import main
-
-    sys.exit(main())
+    raise SystemExit(main())

@@ -13,7 +13,7 @@ from helpers.files import inside, read_json
 from helpers.measures import registry
 from helpers.measures.evidence import MeasureSettings
 from helpers.scoring.models import with_measures
-from helpers.statistics.prediction import FIT, with_fit
+from helpers.statistics.prediction import with_fit
 from helpers.training.config import config_from, kind_name
 
 DEFAULT_STUDY = "compact20"  # that calibrates where none is named
@@ -37,13 +37,6 @@ class Calibration:
         """Training images that its models were scored on, at most; 0 for all."""
         return int(self.parameters.get("scored_images", 0))
 
-    @property
-    def lacking(self) -> list[str]:
-        """Titles of measures among ``CANDIDATES`` that the study has not scored."""
-        listing = registry.columns()
-        there = set(listing.loc[listing["column"].isin(self.candidates), "measure"])
-        return [listing.set_index("measure")["title"][[name]].iloc[0] for name in CANDIDATES if name not in there]
-
     def without(self, run_ids: Sequence[str]) -> "Calibration":
         """The same without the configurations of some runs, so that no checkpoint is judged by itself."""
         cells = self.models.loc[self.models["run_id"].isin(run_ids), "cell"]
@@ -51,17 +44,9 @@ class Calibration:
 
 
 def studies(reports: Path) -> list[str]:
-    """Studies whose reports hold a catalogue and scores, the default one first."""
-    found = {path.parent.parent.name for path in reports.glob("*/tables/scores.parquet") if (path.parent / "catalogue.csv").is_file()}
-    return sorted(found, key=lambda name: (name != DEFAULT_STUDY, name))
-
-
-def of_data(reports: Path, fingerprint: str) -> str:
-    """The study whose report publishes checkpoints trained on images of a fingerprint; "" where there is none."""
-    for path in sorted(reports.glob("*/tables/checkpoints.csv")):
-        if fingerprint and fingerprint in set(pd.read_csv(path, usecols=["data"], dtype=str)["data"]):
-            return path.parent.parent.name
-    return ""
+    """Studies whose reports hold a catalogue and scores."""
+    scores = sorted(reports.glob("*/tables/scores.parquet"))
+    return [path.parent.parent.name for path in scores if path.with_name("catalogue.csv").is_file()]
 
 
 def read(reports: Path, study: str) -> Calibration:
@@ -71,54 +56,34 @@ def read(reports: Path, study: str) -> Calibration:
         FileNotFoundError: the study has no such tables; ValueError: they are damaged.
     """
     folder = inside(reports, study)
-    if not all((folder / "tables" / name).is_file() for name in ("catalogue.csv", "scores.parquet")):
-        known = ", ".join(studies(reports)) or "none"
-        raise FileNotFoundError(
-            f"the study {study!r} has no catalogue.csv and scores.parquet in {folder}/tables; studies that have: {known}"
-        )
+    if study not in (known := studies(reports)):
+        told = f"the study {study!r} has no catalogue.csv and scores.parquet in {folder}/tables"
+        raise FileNotFoundError(f"{told}; studies that have: {', '.join(known) or 'none'}")
     try:
-        every, parameters = scored_models(folder), _parameters(folder)
+        every, parameters = _scored_models(folder), _parameters(folder)
     except (ValueError, KeyError, TypeError, AttributeError) as fault:  # what readers of damaged files raise
         told = f"{type(fault).__name__}: {' '.join(str(fault).split())}"
         raise ValueError(f"a table of {folder} is damaged ({told}); take it from the repository again, or run the study again") from fault
     models = every[every["snapshot"].eq("stop") & every["label_noise"].eq(0) & every["left_out"].eq("") & every["gap"].notna()]
     listing = registry.columns()
-    offered = listing.loc[listing["measure"].isin(CANDIDATES), "column"]
+    offered = [name for name in listing.loc[listing["measure"].isin(CANDIDATES), "column"] if name in models and _varies(models[name])]
     names = {item.name for item in fields(MeasureSettings)} & set(parameters) - {"seed", "precision"}  # these two are of training
     settings = MeasureSettings(**{name: parameters[name] for name in names}, seed=int(parameters.get("analysis_seed", 0)))
-    return Calibration(study, models.reset_index(drop=True), _varying(models, offered), parameters, settings)
+    return Calibration(study, models.reset_index(drop=True), tuple(offered), parameters, settings)
 
 
-def scored_models(folder: Path) -> pd.DataFrame:
-    """All models of a report with kind, log_train_loss, and every measure that was scored; snapshots and wrong labels among them."""
-    catalogue = pd.read_csv(folder / "tables/catalogue.csv", dtype={"weights": str, "left_out": str}).fillna(
-        {"weights": "", "left_out": ""}
-    )
+def _scored_models(folder: Path) -> pd.DataFrame:
+    """All models of a report with kind, log_train_loss, and every measure that was scored."""
+    texts = ["weights", "left_out"]
+    catalogue = pd.read_csv(folder / "tables/catalogue.csv", dtype=dict.fromkeys(texts, str)).fillna(dict.fromkeys(texts, ""))
     if "kind" not in catalogue:  # a report made before catalogues named it
-        catalogue = catalogue.assign(kind=[kind_name(config_from(row)) for row in catalogue.to_dict("records")])
+        catalogue["kind"] = [kind_name(config_from(row)) for row in catalogue.to_dict("records")]
     return with_fit(with_measures(catalogue, pd.read_parquet(folder / "tables/scores.parquet")))
 
 
-def targets(reports: Path, calibration: Calibration) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """What a study's models say of images without labels, a row per model and target, and the measures of these.
-
-    Raises:
-        FileNotFoundError: the report has no target_scores.csv.
-    """
-    path = inside(reports, calibration.study) / "tables/target_scores.csv"
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is not there, so {calibration.study} says nothing of a target; run its notebook 08")
-    facts = calibration.models[["model_id", "kind", "cell", *FIT]]
-    scores = pd.read_csv(path)
-    models = facts.merge(scores[["model_id", *scores.columns.difference(facts.columns)]], on="model_id")
-    models = models.dropna(subset="test_accuracy").reset_index(drop=True)
-    return models, _varying(models, [item.column() for item in registry.of_families(["unlabelled"])])
-
-
-def _varying(models: pd.DataFrame, columns: Sequence[str]) -> tuple[str, ...]:
-    """Columns that are finite for all models, and not the same for all."""
-    finite = [name for name in columns if name in models and len(models) and np.isfinite(models[name].astype(float)).all()]
-    return tuple(name for name in finite if np.ptp(models[name]) > 1e-9 * np.abs(models[name]).max())
+def _varies(column: pd.Series) -> bool:
+    """Whether values are finite and not all the same."""
+    return bool(len(column) and np.isfinite(column.astype(float)).all() and np.ptp(column) > 1e-9 * np.abs(column).max())
 
 
 def _parameters(folder: Path) -> dict[str, Any]:

@@ -9,13 +9,11 @@ import numpy as np
 import pandas as pd
 import torch
 
-from helpers.files import inside
 from helpers.networks.weights import header_of
 from helpers.scoring.models import Model
 from helpers.scoring.store import Store
 from helpers.select import calibration, judging, load, report
-from helpers.select.described import described
-from helpers.select.images import Own, held_out_images, images_of_report, training_images
+from helpers.select.images import Own, images_of_report, labelled_images, training_images
 from helpers.select.prediction import right_orders
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # mean and standard deviation of the normalisation
@@ -25,12 +23,10 @@ FACTS = ["checkpoint", "model_id", "bytes", "network", "residual", "outputs", "n
 class Judged(NamedTuple):
     """Checkpoints of one's own with all that is said of them."""
 
-    facts: pd.DataFrame  # FACTS
     verdicts: pd.DataFrame  # see ``judging.verdicts``
     scores: pd.DataFrame  # measure by measure, with reasons
-    target: pd.DataFrame | None  # see ``judging.on_target``; None without a target
     sentences: list[str]  # the answer first
-    basis: list[str]  # sentences on the images, the study, and how the case differs from it
+    basis: list[str]  # those on the images, the study, and how the case differs from it
 
 
 def of_files(
@@ -41,7 +37,6 @@ def of_files(
     work: Path,
     study: str = "",
     labelled: Path | None = None,
-    target: Path | None = None,
     architecture: str = load.AUTO,
     class_names: Sequence[str] = (),
     size: int = 0,
@@ -52,7 +47,7 @@ def of_files(
 ) -> Judged:
     """Judge the checkpoints of a folder by their training images; checkpoints of a report find the study's own images.
 
-    Args: as the command line says of them (``cli.parser``); ``work`` keeps what is computed, so that a second call computes nothing.
+    Arguments are as the command line says of them; ``work`` keeps what is computed, so that a second call computes nothing.
 
     Raises:
         ValueError, FileNotFoundError: a folder, the images or the study cannot be used.
@@ -65,51 +60,39 @@ def of_files(
     by = by.without([header.get("model_id", "").partition("@")[0] for header in headers])
     own = _of_report(headers, images, reports, work / "cache", most or by.images)
     own = own or training_images(images, unpacked, class_names, size=size, most=most or by.images)
-    for name, path in {"labelled": labelled, "target": target}.items():
-        if path:
-            own = own._replace(**{name: held_out_images(path, own, images, unpacked, labelled=name == "labelled")})
+    if labelled:
+        own = own._replace(labelled=labelled_images(labelled, own, images, unpacked))
     models = [load.model(path, name, architecture, normalise) for name, path in files.items()]
     facts = pd.DataFrame([_facts(*pair, architecture, own) for pair in zip(models, files.values(), strict=True)], columns=FACTS)
-    good = [model for model, fault in zip(models, facts["fault"], strict=True) if not fault]
-    store = Store(work, partial(_itself, own), device=device, jobs=jobs)
+    readable = facts["fault"].eq("")
+    good = [model for model, is_good in zip(models, readable, strict=True) if is_good]
+    store = Store(work, partial(Own, *own), device=device, jobs=jobs)
     found = judging.scored(store, good, own, by) if good else None
-    right = None
-    if own.labelled and good:
-        said = judging.logits(store, good, own, "labelled")
-        right = {name: values.argmax(1) == own.labelled.labels.numpy() for name, values in said.items()}
-    other_kind = good and not facts.loc[facts["fault"].eq(""), "residual"].all()
-    orders = right_orders([calibration.read(reports, name) for name in calibration.studies(reports)]) if other_kind else np.nan
-    verdicts = judging.verdicts(facts, found, right=right, orders=orders)
-    on_target, sentences = None, [report.answer(verdicts), *report.counted(verdicts, len(own.labelled or ()))]
-    if own.target and found:
-        on_target = judging.on_target(calibration.targets(reports, by), by, found, judging.logits(store, good, own, "target"))
-        on_target = facts[["checkpoint", "model_id", "residual"]].merge(on_target, on="model_id")
-        sentences.append(report.target_answer(on_target, len(own.target)))
-    sentences += [*report.not_judged(verdicts), *report.same_files(facts)]
-    sentences += [f"{name}: {note}." for name, note in facts[["checkpoint", "notes"]].to_numpy() if note]
+    right = judging.labelled_right(store, good, own) if own.labelled and good else None
+    ask = not right and not facts.loc[readable, "residual"].all()
+    orders = right_orders([calibration.read(reports, name) for name in calibration.studies(reports)]) if ask else np.nan
+    verdicts = judging.verdicts(facts, found, right, len(own.labelled or ()), orders)
     basis = [f"Read: {own.told}."]
     if found:
         case = len(own.classes), own.train.images.shape[-1], len(own.scored_on.rows)
-        basis += [text for text in (report.rests_on(found, by), report.differs(facts, *case, by)) if text]
-    return Judged(facts, verdicts, found.scores if found else pd.DataFrame(), on_target, sentences + basis, basis)
-
-
-def _itself(own: Own) -> Own:
-    return own
+        basis += filter(None, [report.rests_on(found, by), report.differs(facts, *case, by)])
+    sentences = [report.answer(verdicts), *report.remarks(verdicts, facts, len(own.labelled or ())), *basis]
+    return Judged(verdicts, found.scores if found else pd.DataFrame(), sentences, basis)
 
 
 def _of_report(headers: Sequence[dict[str, str]], images: Path, reports: Path, cache: Path, most: int) -> Own | None:
     """The images that a study fitted its published checkpoints to; None for other checkpoints, ValueError for other images."""
-    data = {header.get("data", "") for header in headers}
-    if len(data) > 1 or not (study := calibration.of_data(reports, *data)):
-        return None
-    rows = pd.read_csv(inside(reports, study) / "tables/checkpoints.csv").fillna({"weights": ""})
-    rows = rows[rows["model_id"].isin([header["model_id"] for header in headers])]
-    parameters = calibration.read(reports, study).parameters
-    if not len(rows) or not (own := images_of_report(images, study, parameters, rows, most, cache)):
-        read = parameters.get("data_path", "rendered scenes")
-        raise ValueError(f"these checkpoints were trained on the images of {study} ({read}), and {images} holds others; give what it read")
-    return own
+    names = {header.get("model_id", "") for header in headers}
+    for path in sorted(reports.glob("*/tables/checkpoints.csv")):
+        rows = pd.read_csv(path).fillna({"weights": ""})
+        if names <= set(rows["model_id"]):
+            study = path.parent.parent.name
+            parameters = calibration.read(reports, study).parameters
+            if own := images_of_report(images, study, parameters, rows[rows["model_id"].isin(names)], most, cache):
+                return own
+            read = parameters.get("data_path", "rendered scenes")
+            raise ValueError(f"these checkpoints were trained on images of {study} ({read}), and {images} holds others; give what it read")
+    return None
 
 
 def _facts(model: Model, path: Path, architecture: str, own: Own) -> dict[str, object]:
@@ -130,5 +113,5 @@ def _facts(model: Model, path: Path, architecture: str, own: Own) -> dict[str, o
         line = (str(fault).splitlines() or [type(fault).__name__])[0]
         line = line.removeprefix(f"{path.name} was refused: ")
         return facts | {"fault": load.shown(f"it {rest}" if (rest := line.removeprefix(f"{path.name} ")) != line else line)}
-    words, residual = described(loaded.network)
+    words, residual = load.described(loaded.network)
     return facts | {"network": words, "residual": residual, "outputs": loaded.classes, "notes": "; ".join(loaded.notes)}

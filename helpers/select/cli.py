@@ -16,7 +16,6 @@ def parser() -> argparse.ArgumentParser:
     add("checkpoints", type=Path, help="folder of .safetensors, .pt, .pth, .ckpt or .bin files with state dicts, or one such file")
     add("images", type=Path, help="folder or .zip of the training images, such as a folder per class")
     add("--labelled", type=Path, help="folder or .zip of held-out images with labels; 50 or more help much")
-    add("--target", type=Path, help="folder or .zip of images without labels of where the networks will work")
     add("--architecture", default="auto", help="torchvision's name, timm:NAME or module:function; auto tells ResNets apart")
     add("--classes", type=Path, help="text file with the name of a class per line, in the order of the outputs")
     add("--image-size", type=int, default=0, help="side of the square images, pixels; 0: that of the files, 224 at most")
@@ -45,22 +44,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _judge(given: argparse.Namespace) -> int:
-    from helpers.files import complete_or_absent, from_root
+    from helpers.files import complete_or_absent, from_root  # here: torch and scikit-learn take seconds, and --help waits for none
     from helpers.select import case, report
     from helpers.select.judging import NOT_READ
     from helpers.training.pool import choose_device
 
-    out = given.out.absolute()
-    out.mkdir(parents=True, exist_ok=True)  # before the work, so that nothing is computed that cannot be written
+    given.out.mkdir(parents=True, exist_ok=True)  # before the work, so that nothing is computed that cannot be written
     classes = given.classes.read_text(encoding="utf-8-sig").split("\n") if given.classes else []
     found = case.of_files(
         given.checkpoints.absolute(),
         given.images.absolute(),
         reports=from_root(given.reports),
-        work=out,
+        work=given.out.absolute(),
         study=given.study,
         labelled=given.labelled and given.labelled.absolute(),
-        target=given.target and given.target.absolute(),
         architecture=given.architecture,
         class_names=[line.strip() for line in classes if line.strip()],
         size=given.image_size,
@@ -69,13 +66,11 @@ def _judge(given: argparse.Namespace) -> int:
         device=choose_device(given.device),
         jobs=given.jobs,
     )
-    for name in ("verdicts", "scores", "target"):
-        if (table := getattr(found, name)) is not None:
-            with complete_or_absent(out / f"{name}.csv") as temporary:
-                table.to_csv(temporary, index=False, errors="backslashreplace")
-    with complete_or_absent(out / "README.md") as temporary:
-        temporary.write_text("\n\n".join(found.sentences) + "\n", encoding="utf-8", errors="backslashreplace")
-    report.write_cards(out / "cards", found.verdicts, found.facts.set_index("checkpoint")["model_id"], found.basis)
+    tables = {f"{name}.csv": getattr(found, name).to_csv(index=False) for name in ("verdicts", "scores")}
+    for name, text in (tables | {"README.md": "\n\n".join(found.sentences) + "\n"}).items():
+        with complete_or_absent(given.out / name) as temporary:
+            temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
+    report.write_cards(given.out / "cards", found.verdicts, found.basis)
     print("\n".join(found.sentences))
     shown = found.verdicts[found.verdicts["verdict"].ne(NOT_READ)]
     print(f"\n{report.printed(shown)}\n\nTables and cards are in {given.out}." if len(shown) else "")

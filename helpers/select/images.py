@@ -1,9 +1,6 @@
 """Images of one's own: those that networks were fitted to, with their classes, and those that they were not."""
 
-import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,10 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
-from tqdm.auto import tqdm
 
 from helpers.data import layouts
-from helpers.data.decode import Decoded, decode_image
+from helpers.data.decode import Decoded, decode_all
 from helpers.data.images import ImageSet, load_study_data
 from helpers.data.layouts import Record
 from helpers.data.selection import pixel_digest
@@ -24,31 +20,27 @@ from helpers.scoring.scoring_set import ScoringSet, classes_in_turn, scoring_set
 
 SIDES = (8, 1024)  # of the squares, pixels
 LARGEST_SIDE = 224  # where none is given
-MOST_HELD_OUT = 1000  # images of a target, and labelled ones, that are taken at most
+MOST_LABELLED = 1000
 FEWEST_LABELLED = 10  # below, the interval of a proportion is about as wide as not knowing it
 _COPIES = 0.05  # of the images: a copy here and there is in most collections
 _CHOICE = ("data_source", "class_ids", "image_size", "images_per_class", "test_images_per_class", "minimum_images_per_class", "data_seed")
 
 
 class Own(NamedTuple):
-    """Images that networks were fitted to, as ``scoring.models.score`` takes them, and others that they were not fitted to."""
+    """Images that networks were fitted to, as ``scoring.models.score`` takes them."""
 
     train: ImageSet
     classes: tuple[str, ...]  # in the order of the outputs
     scored_on: ScoringSet
     told: str  # which images, in words
-    labelled: ImageSet | None = None
-    target: ImageSet | None = None  # whose labels say nothing
+    labelled: ImageSet | None = None  # that they were not fitted to
 
 
-def training_images(path: Path, unpacked: Path, class_names: Sequence[str] = (), *, size: int = 0, most: int = 0, seed: int = 0) -> Own:
-    """Images that networks were fitted to, in an order with the classes in turn: as many of every class, but for rounding, by chance.
+def training_images(path: Path, unpacked: Path, class_names: Sequence[str] = (), *, size: int = 0, most: int = 0) -> Own:
+    """Images of a folder or .zip in any layout of a study, the classes in turn: as many of every class, but for rounding, by chance.
 
-    Args:
-        path: folder or .zip, which is unpacked into ``unpacked``, in a layout that studies read, such as a folder per class.
-        class_names: in the order of the outputs, where that is not the sorted one; one that is not there has no image.
-        size: side of the square images, pixels; 0 takes that of the files, ``LARGEST_SIDE`` at most.
-        most: images to take; 0 takes all.
+    Names of classes stand in the order of the outputs; none are those of the source, sorted. Size 0 is that of the files,
+    ``LARGEST_SIDE`` at most, and ``most`` 0 takes all images.
 
     Raises:
         ValueError: no image can be used, they are of fewer than two classes, or a class is not named.
@@ -64,14 +56,12 @@ def training_images(path: Path, unpacked: Path, class_names: Sequence[str] = (),
     side = size or _natural_size(source, records)
     if not SIDES[0] <= side <= SIDES[1]:
         raise ValueError(f"the image size is {side}; it must be {SIDES[0]} to {SIDES[1]} pixels")
-    order = np.random.default_rng(seed).permutation(len(records))
+    order = np.random.default_rng(0).permutation(len(records))
     labels = np.array([classes.index(record.class_id) for record in records])
     chosen = [records[row] for row in order[classes_in_turn(labels[order])][: most or None]]
-    images = _image_set(_decoded(source, chosen, side), classes, path)
+    images = _image_set(decode_all(source, chosen, side), classes, path)
     name = f"{len(images)}-{digest(images)}"
-    boxes = sum(bool(record.boxes) for record in chosen)
     told = f"{len(images):,} of {len(records):,} training images of {count(len(listing.classes), 'class')}, at {side} px"
-    told += f", {boxes:,} of them with boxes, which no prediction needs" if boxes else ""
     return Own(images, classes, ScoringSet(tuple(range(len(images))), name, len(records)), told)
 
 
@@ -94,26 +84,21 @@ def images_of_report(path: Path, study: str, parameters: Mapping[str, Any], mode
     return Own(data.train, tuple(data.classes["class_id"]), scored_on, told)
 
 
-def held_out_images(path: Path, own: Own, training_path: Path, unpacked: Path, *, labelled: bool, seed: int = 0) -> ImageSet:
-    """Images that networks were not fitted to, of the size of the training images, ``MOST_HELD_OUT`` at most.
-
-    Labelled ones have the classes of the training images, and are the source's validation images where it has any; else labels are 0.
+def labelled_images(path: Path, own: Own, training_path: Path, unpacked: Path) -> ImageSet:
+    """Images with labels that networks were not fitted to: the source's validation images where it has any, ``MOST_LABELLED`` at most.
 
     Raises:
-        ValueError: no image can be used, too few are labelled, a label is no class, or more than a twentieth equal training images.
+        ValueError: no image can be used, too few are there, a label is no class, or more than a twentieth equal training images.
     """
     source = _open(path, unpacked)
-    if labelled:
-        records = layouts.scan(source, layouts.RECOGNISED).records
-        records = [record for record in records if record.split == "test"] or records
-        if unknown := sorted({record.class_id for record in records} - set(own.classes)):
-            known = f"{', '.join(own.classes[:5])} ({len(own.classes)})"
-            raise ValueError(f"labels of {path} are none of the classes: {', '.join(unknown[:3])}; the classes are {known}")
-    else:
-        records = [Record(name, own.classes[0], "test") for name in source.images]
-    order = np.random.default_rng(seed).permutation(len(records))[:MOST_HELD_OUT]
-    found = _image_set(_decoded(source, [records[row] for row in order], own.train.images.shape[-1]), own.classes, path)
-    if labelled and len(found) < FEWEST_LABELLED:
+    records = layouts.scan(source, layouts.RECOGNISED).records
+    records = [record for record in records if record.split == "test"] or records
+    if unknown := sorted({record.class_id for record in records} - set(own.classes)):
+        known = f"{', '.join(own.classes[:5])} ({len(own.classes)})"
+        raise ValueError(f"labels of {path} are none of the classes: {', '.join(unknown[:3])}; the classes are {known}")
+    order = np.random.default_rng(0).permutation(len(records))[:MOST_LABELLED]
+    found = _image_set(decode_all(source, [records[row] for row in order], own.train.images.shape[-1]), own.classes, path)
+    if len(found) < FEWEST_LABELLED:
         raise ValueError(f"{len(found)} labelled images are in {path}; at least {FEWEST_LABELLED} are needed, and 100 tell much more")
     if (again := copies(found, own, training_path, unpacked)) > _COPIES * len(found):
         raise ValueError(
@@ -130,7 +115,7 @@ def copies(images: ImageSet, own: Own, training_path: Path, unpacked: Path) -> i
     if len(own.train) < own.scored_on.shared:
         source = _open(training_path, unpacked)
         records = [record for record in layouts.scan(source, layouts.RECOGNISED).records if record.split == "train"]
-        decoded = _decoded(source, records, images.images.shape[-1])
+        decoded = decode_all(source, records, images.images.shape[-1])
         seen |= {pixel_digest(image.pixels) for image in decoded if image.pixels is not None}
     return sum(pixels in seen for pixels in wanted)
 
@@ -147,15 +132,9 @@ def _open(path: Path, unpacked: Path) -> Source:
         raise type(fault)(str(fault).replace("data_path ", "").split("; ")[0]) from fault
 
 
-def _decoded(source: Source, records: Sequence[Record], size: int) -> list[Decoded]:
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as executor:
-        results = executor.map(partial(decode_image, source, size=size), records)
-        return list(tqdm(results, "decoding", len(records), unit="image", leave=False, delay=2))
-
-
 def _natural_size(source: Source, records: Sequence[Record], tried: int = 25) -> int:
     some = records[:: max(1, len(records) // tried)][:tried]
-    sides = [min(image.width, image.height) for image in _decoded(source, some, SIDES[0]) if image.pixels is not None]
+    sides = [min(image.width, image.height) for image in decode_all(source, some, SIDES[0]) if image.pixels is not None]
     return int(np.clip(np.median(sides), SIDES[0], LARGEST_SIDE)) if sides else LARGEST_SIDE
 
 

@@ -22,6 +22,7 @@ ENDINGS = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
 AUTO = "auto"
 # What a guess tries: the names and shapes of a state dict tell these apart.
 RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "wide_resnet50_2", "wide_resnet101_2", "resnext50_32x4d")
+_BLOCK = re.compile(r"((?:.+\.)?layer\d+\.\d+)\.")
 Builder = Callable[[int], nn.Module]  # number of classes -> untrained network
 Shapes = Mapping[str, tuple[int, ...]]  # of tensors, by their names
 
@@ -62,21 +63,14 @@ def model(path: Path, name: str, architecture: str, normalise: "partial[Tensor]"
     digest = hashlib.blake2b(f"{architecture} {normalise.args} {content}".encode(), digest_size=6).hexdigest()
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[-60:]
     facts = {"checkpoint": name, "bytes": content}
-    return Model(f"{plain}-{digest}", partial(network_of, path, architecture), facts=facts, normalise=normalise)
-
-
-def network_of(path: Path, architecture: str, device: torch.device | str = "cpu") -> nn.Module:
-    """The network of a checkpoint on a device, in eval mode; raises as ``load_checkpoint``."""
-    return load_checkpoint(path, architecture).network.to(device)
+    return Model(f"{plain}-{digest}", partial(_network, path, architecture), facts=facts, normalise=normalise)
 
 
 def load_checkpoint(path: Path, architecture: str = AUTO) -> Loaded:
     """Read one checkpoint and put it into a new network of its architecture; every tensor of the network must find its own.
 
-    Args:
-        path: of a state dict, or of a file that holds one.
-        architecture: see ``builder_of``; "auto" takes the network that the file's header names, as the checkpoints of a report do, and else
-            tells torchvision's ResNets apart by their tensors.
+    The architecture is as in ``builder_of``; "auto" takes the network that the file's header names, as the checkpoints of a report do, and
+    else tells torchvision's ResNets apart by their tensors.
 
     Raises:
         ValueError: in one sentence: the file is no checkpoint, would need code to be run, is damaged, or does not fit.
@@ -105,6 +99,10 @@ def load_checkpoint(path: Path, architecture: str = AUTO) -> Loaded:
     return Loaded(sample_first(network).to(memory_format=torch.channels_last).eval(), classes, notes)
 
 
+def _network(path: Path, architecture: str, device: torch.device | str = "cpu") -> nn.Module:
+    return load_checkpoint(path, architecture).network.to(device)
+
+
 def _of_network(state: Mapping[str, Tensor], names: set[str]) -> dict[str, Tensor]:
     """The part of a state dict that is of the network, where a training program keeps it beside others, as Lightning does."""
     prefixes = ["", *dict.fromkeys(name.partition(".")[0] + "." for name in state)]
@@ -114,14 +112,9 @@ def _of_network(state: Mapping[str, Tensor], names: set[str]) -> dict[str, Tenso
 
 @lru_cache
 def builder_of(architecture: str) -> Builder:
-    """Find what makes an untrained network of a number of classes.
+    """Find what makes an untrained network: torchvision's name of a classifier ("resnet18"), "timm:NAME", or "module:function".
 
-    Args:
-        architecture: torchvision's name of a classifier ("resnet18"), "timm:NAME", or "module:function" of one's own, whose function takes
-            the number of classes, or nothing. That module is imported from where Python looks for modules: it is run, as it is named.
-
-    Raises:
-        ValueError: it is none of these, or timm is not installed.
+    A function of one's own takes the number of classes, or nothing; its module is run. ValueError where it is none of these.
     """
     kind, colon, name = architecture.partition(":")
     if colon:
@@ -165,7 +158,7 @@ def _of_user(module: str, name: str) -> Builder:
 
 @lru_cache(maxsize=256)
 def _shapes(builder: Builder, classes: int) -> Shapes:
-    """Names and shapes of a network's tensors, without drawing weights where that can be helped."""
+    """Names and shapes of a network's tensors."""
     with torch.device("meta"):
         return {name: tuple(value.shape) for name, value in builder(classes).state_dict().items()}
 
@@ -188,10 +181,10 @@ def class_count(builder: Builder, state: Mapping[str, Tensor], name: str) -> int
 
 def guess(state: Mapping[str, Tensor]) -> str:
     """Which of torchvision's ResNets a state dict is of, by names and shapes of all but the head; ValueError where it is of none."""
-    before = next((name.removesuffix("conv1.weight") for name in state if re.fullmatch(r"(\w+\.)?conv1\.weight", name)), "")
-    found = _body({name.removeprefix(before): tuple(value.shape) for name, value in state.items() if name.startswith(before)})
     for name in RESNETS:
-        if (shapes := _body(_shapes(builder_of(name), 2))) == found:
+        shapes = _shapes(builder_of(name), 2)
+        found = _body({key: tuple(value.shape) for key, value in _of_network(state, set(shapes)).items()})
+        if (shapes := _body(shapes)) == found:
             return name
         if shapes.keys() == found.keys() and len(first := found["conv1.weight"]) == 4:
             told = f"it fits a {name} of {first[0]} channels with a {first[2]}x{first[3]} stem, whose strides no weights tell"
@@ -207,6 +200,27 @@ def _body(shapes: Shapes) -> Shapes:
     return {name: shape for name, shape in shapes.items() if parts.match(name) and not name.endswith("num_batches_tracked")}
 
 
+def described(network: nn.Module) -> tuple[str, bool]:
+    """A network in words, read off it, and whether it is a ResNet of any depth, width and stem.
+
+    A ResNet has stages of blocks ("layer1.0") of two or three convolutions and a shortcut; with stem and head these make its depth.
+    """
+    convolutions = {name: module for name, module in network.named_modules() if isinstance(module, nn.Conv2d)}
+    blocks: dict[str, list[nn.Conv2d]] = {}
+    for name, module in convolutions.items():
+        if (block := _BLOCK.match(name)) and not re.search("downsample|shortcut", name):
+            blocks.setdefault(block[1], []).append(module)
+    if not blocks or not all(len(inner) in (2, 3) for inner in blocks.values()):
+        weights = sum(parameter.numel() for parameter in network.parameters())
+        return f"{type(network).__name__} of {weights / 1e6:.3g} million weights", False
+    first, last = next(iter(convolutions.values())), list(blocks)[-1].rpartition(".")[0]
+    stride = max(module.stride[0] for name, inner in blocks.items() if name.startswith(f"{last}.") for module in inner)
+    pooled = ", max-pool" if any(isinstance(module, nn.MaxPool2d) for module in network.modules()) else ""
+    stem = f"a {'x'.join(map(str, first.kernel_size))} stem of stride {first.stride[0]}{pooled}"
+    depth = sum(map(len, blocks.values())) + 2
+    return f"ResNet{depth}, {first.out_channels} channels after {stem}, last stage of stride {stride}", True
+
+
 def normaliser(mean: Sequence[float], std: Sequence[float]) -> "partial[Tensor]":
     """What turns uint8 images into network input: ``(x / 255 - mean) / std`` for each channel; ValueError where that cannot be."""
     fits = [0 <= value <= 1 for value in mean] + [0 < value <= 1 for value in std]
@@ -216,5 +230,4 @@ def normaliser(mean: Sequence[float], std: Sequence[float]) -> "partial[Tensor]"
 
 
 def _normalised(mean: tuple[float, ...], std: tuple[float, ...], images: Tensor) -> Tensor:
-    centre, width = (torch.tensor(values, device=images.device).view(1, 3, 1, 1) for values in (mean, std))
-    return (images.float() / 255 - centre) / width
+    return torchvision.transforms.functional.normalize(images.float() / 255, mean, std)

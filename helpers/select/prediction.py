@@ -1,4 +1,4 @@
-"""A gap, or an accuracy, predicted from the fit and a few measures that a study chooses, and how far that errs on kinds left out."""
+"""A gap predicted from the fit and a few measures that a study chooses, and how far that errs on kinds left out."""
 
 from collections.abc import Sequence
 from itertools import permutations
@@ -17,62 +17,57 @@ from helpers.statistics.prediction import FEWEST_FOLDS, FIT, PENALTIES, dealt_fo
 
 Array = NDArray[np.float64]
 LEVEL = 0.8  # of prediction intervals
+QUANTILE = float(scipy.stats.norm.ppf((1 + LEVEL) / 2))  # half of such an interval, in standard deviations
 MOST = 3  # measures beside the fit
 FEWEST_CONFIGURATIONS = 8
 _WORTH = 0.1  # share of the error that a further measure must take away
 _DEALS = 3
-_REACH = 1.0  # of a line beyond the study's models, in their ranges
+_BEYOND = 0.1  # of the study's range: farther outside a value is named; farther than one range outside it is taken as at that distance
 
 
 class Predictor(NamedTuple):
-    """What predicts a target from some columns, and what its errors are on groups of models left out."""
+    """What predicts the gap from some columns, and what its errors are on groups of models left out."""
 
-    target: str
     chosen: tuple[str, ...]  # measures beside the fit
     regression: Pipeline
     ranges: pd.DataFrame  # of each column among the study's models: low, high
     left_out: pd.DataFrame  # of the study's models: group, truth, predicted, by the whole method without their group
     half: float  # half of the width of an interval
-    level: float
 
     @property
     def error(self) -> float:
         """Standard deviation of the errors that the interval stands for, were they normal."""
-        return self.half / float(scipy.stats.norm.ppf((1 + self.level) / 2))
+        return self.half / QUANTILE
 
     def predicted(self, own: pd.DataFrame) -> Array:
-        """Predictions (m,) of rows with the columns; NaN where one is undefined.
-
-        A value that lies further beyond the study's range than this is wide is taken as the one at that distance: a loss of 1e-9 tells no
-        more than one of 0.01.
-        """
-        x, reach = own[list(self.ranges.index)].astype(float), _REACH * (self.ranges["high"] - self.ranges["low"])
-        inside = x.clip(self.ranges["low"] - reach, self.ranges["high"] + reach, axis=1)
+        """Predictions (m,) of rows with the columns, NaN where one is undefined: a loss of 1e-9 tells no more than one of 0.01."""
+        low, high = self.ranges["low"], self.ranges["high"]
+        x = own[list(self.ranges.index)].astype(float).clip(2 * low - high, 2 * high - low, axis=1)
         known, found = np.isfinite(x).all(axis=1).to_numpy(), np.full(len(own), np.nan)
         if known.any():
-            found[known] = self.regression.predict(inside[known].to_numpy())
+            found[known] = self.regression.predict(x[known].to_numpy())
         return found
 
-    def beyond(self, own: pd.DataFrame, margin: float = 0.1) -> list[list[str]]:
-        """Columns in which each row lies outside the study's range by more than a share of it."""
+    def beyond(self, own: pd.DataFrame) -> list[list[str]]:
+        """Columns in which each row lies outside the study's range by more than a tenth of it."""
         low, high, x = self.ranges["low"], self.ranges["high"], own[list(self.ranges.index)]
-        far = x.lt(low - margin * (high - low)) | x.gt(high + margin * (high - low))
-        return [[name for name in far if row[name]] for _, row in far.iterrows()]
+        far = x.lt(low - _BEYOND * (high - low)) | x.gt(high + _BEYOND * (high - low))
+        return [list(far.columns[row]) for row in far.to_numpy()]
 
 
-def folds_of(models: pd.DataFrame, fewest_kinds: int, deals: int = 1) -> NDArray[np.int64]:
+def _folds(models: pd.DataFrame, fewest_kinds: int, deals: int = 1) -> NDArray[np.int64]:
     """Numbers of what is left out together, (D, n): kinds of training, or tenths of the configurations where there are too few kinds."""
     if models["kind"].nunique() >= fewest_kinds:
         return pd.factorize(models["kind"])[0][None]
     return dealt_folds(models["cell"], deals)
 
 
-def choose(models: pd.DataFrame, target: str, candidates: Sequence[str]) -> tuple[str, ...]:
+def choose(models: pd.DataFrame, candidates: Sequence[str]) -> tuple[str, ...]:
     """At most ``MOST`` measures beside the fit, each the one of least error with kinds left out, as long as it takes a tenth of it away.
 
-    Models of a study have columns ``FIT``, the target, the candidates, kind and cell; configurations are left out where kinds are too few.
+    Models of a study have columns ``FIT``, gap, the candidates, kind and cell.
     """
-    folds, truth = folds_of(models, FEWEST_FOLDS, _DEALS), models[target].to_numpy(dtype=float)
+    folds, truth = _folds(models, FEWEST_FOLDS, _DEALS), models["gap"].to_numpy(dtype=float)
     chosen: list[str] = []
     error = left_out_errors(models[list(FIT)], truth, folds).mean()
     while len(chosen) < MOST and (rest := [name for name in candidates if name not in chosen]):
@@ -85,47 +80,42 @@ def choose(models: pd.DataFrame, target: str, candidates: Sequence[str]) -> tupl
     return tuple(chosen)
 
 
-def _fitted(models: pd.DataFrame, target: str, chosen: Sequence[str]) -> Pipeline:
+def _fitted(models: pd.DataFrame, chosen: Sequence[str]) -> Pipeline:
     """Ridge regression on standardised columns, of the penalty of least leave-one-out error; Hoerl and Kennard 1970."""
     regression = make_pipeline(StandardScaler(), RidgeCV(PENALTIES))
-    return regression.fit(models[[*FIT, *chosen]].to_numpy(dtype=float), models[target].to_numpy(dtype=float))
+    return regression.fit(models[[*FIT, *chosen]].to_numpy(dtype=float), models["gap"].to_numpy(dtype=float))
 
 
-def predictor(models: pd.DataFrame, target: str, candidates: Sequence[str], level: float = LEVEL) -> Predictor:
+def predictor(models: pd.DataFrame, candidates: Sequence[str]) -> Predictor:
     """A regression of a study, and its interval: the jackknife with whole groups left out, the choice of measures made without them.
 
-    Half the width is the ``level`` quantile of the absolute errors of models whose group was left out, every group counting once and a
+    Half the width is the ``LEVEL`` quantile of the absolute errors of models whose group was left out, every group counting once and a
     model more than all errors for a new one; Barber et al. 2021 and, for groups, Dunn, Wasserman and Ramdas 2023. It is promised for a kind
-    that is a draw from such kinds, which few kinds cannot make sure: ``coverage`` measures what is achieved. Arguments as ``choose``.
+    that is a draw from such kinds, which few kinds cannot make sure: ``coverage`` measures what is achieved. Models as ``choose``.
 
     Raises:
-        ValueError: fewer than ``FEWEST_CONFIGURATIONS`` configurations, or a level outside (0, 1).
+        ValueError: fewer than ``FEWEST_CONFIGURATIONS`` configurations.
     """
-    if not 0 < level < 1:
-        raise ValueError(f"level {level} must be between 0 and 1, both excluded")
     if (count := models["cell"].nunique()) < FEWEST_CONFIGURATIONS:
         raise ValueError(f"the study has {count} configurations with scores; {FEWEST_CONFIGURATIONS} are needed to calibrate others")
-    chosen = choose(models, target, candidates)
+    chosen, left_out = choose(models, candidates), _left_out(models, candidates)
     columns = models[[*FIT, *chosen]].astype(float)
     ranges = pd.DataFrame({"low": columns.min(), "high": columns.max()})
-    left_out = _left_out(models, target, candidates)
-    half = _half_width(left_out, count, level)
-    return Predictor(target, chosen, _fitted(models, target, chosen), ranges, left_out, half, level)
+    return Predictor(chosen, _fitted(models, chosen), ranges, left_out, _half_width(left_out, count))
 
 
-def _left_out(models: pd.DataFrame, target: str, candidates: Sequence[str]) -> pd.DataFrame:
-    """Truth and prediction of each model by the whole method without its kind: model_id, group, truth, predicted."""
-    groups = pd.Series(folds_of(models, 2)[0], index=models.index)
-    table = pd.DataFrame({"model_id": models["model_id"], "group": groups, "truth": models[target].astype(float), "predicted": np.nan})
-    for group in groups.unique():
-        inside = groups == group
-        chosen = choose(models[~inside], target, candidates)
+def _left_out(models: pd.DataFrame, candidates: Sequence[str]) -> pd.DataFrame:
+    """Truth and prediction of each model by the whole method without its kind: group, truth, predicted."""
+    table = pd.DataFrame({"group": _folds(models, 2)[0], "truth": models["gap"].astype(float), "predicted": np.nan}, models.index)
+    for group in table["group"].unique():
+        inside = table["group"] == group
+        chosen = choose(models[~inside], candidates)
         given = models.loc[inside, [*FIT, *chosen]].to_numpy(dtype=float)
-        table.loc[inside, "predicted"] = _fitted(models[~inside], target, chosen).predict(given)
+        table.loc[inside, "predicted"] = _fitted(models[~inside], chosen).predict(given)
     return table
 
 
-def _half_width(left_out: pd.DataFrame, configurations: int, level: float) -> float:
+def _half_width(left_out: pd.DataFrame, configurations: int, level: float = LEVEL) -> float:
     size = (left_out["truth"] - left_out["predicted"]).abs().to_numpy()
     weights = 1 / left_out.groupby("group")["truth"].transform("size") / left_out["group"].nunique()
     order = np.argsort(size)
@@ -134,51 +124,50 @@ def _half_width(left_out: pd.DataFrame, configurations: int, level: float) -> fl
 
 
 def held(models: pd.DataFrame, found: Predictor) -> pd.DataFrame:
-    """Models whose truth is known, with it, what is predicted of them, and the interval: truth, predicted, low, high."""
+    """Models whose gap is known, with truth, predicted, and the ends of the interval: low, high."""
     predicted = found.predicted(models)
     interval = {"predicted": predicted, "low": predicted - found.half, "high": predicted + found.half}
-    return models.assign(truth=models[found.target].astype(float), **interval)
+    return models.assign(truth=models["gap"].astype(float), **interval)
 
 
-def coverage(models: pd.DataFrame, target: str, candidates: Sequence[str], by: str = "kind", level: float = LEVEL) -> pd.DataFrame:
-    """The whole method, its interval included, tried on each group of models that it has never seen.
+def coverage(models: pd.DataFrame, candidates: Sequence[str]) -> pd.DataFrame:
+    """The whole method, its interval included, tried on each kind of training that it has never seen: as ``held``.
 
-    As ``held``, with group; no row for a group (a value of ``by``) without which too few configurations are left.
+    No row for a kind without which too few configurations are left.
     """
-    parts = []
-    for group, inside in models.groupby(by, sort=False):
-        rest = models[models[by] != group]
+    parts = [pd.DataFrame(columns=[*models, "truth", "predicted", "low", "high"])]
+    for _, inside in models.groupby("kind", sort=False):
+        rest = models.drop(inside.index)
         if rest["cell"].nunique() >= FEWEST_CONFIGURATIONS:
-            parts.append(held(inside.assign(group=group), predictor(rest, target, candidates, level)))
-    columns = [*models, "group", "truth", "predicted", "low", "high"]
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
+            parts.append(held(inside, predictor(rest, candidates)))
+    return pd.concat(parts[1:] or parts, ignore_index=True)
 
 
 def summary(tried: pd.DataFrame) -> dict[str, float]:
-    """How predictions of a table as that of ``held`` did.
+    """How predictions of a table as that of ``held`` did: mean absolute error and median width in points; intervals that hold, of models.
 
-    Mean absolute error and median width in points; how many models, and how many of them are inside, with the share and its 95 % interval.
+    The share of intervals that hold comes with its 95 % interval.
     """
-    known = tried.dropna(subset=["truth", "predicted"])
-    inside = int(known["truth"].between(known["low"], known["high"]).sum())
-    low, high = wilson(inside, len(known))
-    share = {"covered": inside / len(known) if len(known) else np.nan, "covered_low": low, "covered_high": high}
-    error, width = (known["truth"] - known["predicted"]).abs().mean(), (known["high"] - known["low"]).median()
-    return {"models": len(known), "error_points": 100 * error, "inside": inside, **share, "width_points": 100 * width}
+    inside = int(tried["truth"].between(tried["low"], tried["high"]).sum())
+    low, high = wilson(inside, len(tried))
+    share = {"covered": inside / len(tried) if len(tried) else np.nan, "covered_low": low, "covered_high": high}
+    error, width = (tried["truth"] - tried["predicted"]).abs().mean(), (tried["high"] - tried["low"]).median()
+    return {"models": len(tried), "error_points": 100 * error, "inside": inside, **share, "width_points": 100 * width}
 
 
 def right_orders(studies: Sequence[Calibration]) -> float:
     """Share of pairs of a study's models that another study's predictor puts in the right order of test accuracy; NaN without a pair."""
-    right, count = 0, 0
+    signs = [np.zeros(0)]
     for judge, judged in permutations(studies, 2):
         if judge.models["cell"].nunique() >= FEWEST_CONFIGURATIONS:
             shared = [name for name in judge.candidates if name in judged.candidates]
-            table = held(judged.models, predictor(judge.models, "gap", shared))
+            table = held(judged.models, predictor(judge.models, shared))
             first, second = np.triu_indices(len(table), 1)
             truth, said = (table["train_accuracy"].to_numpy() - table[name].to_numpy() for name in ("truth", "predicted"))
-            signs = np.sign(truth[first] - truth[second]) * np.sign(said[first] - said[second])
-            right, count = right + int((signs > 0).sum()), count + int((signs != 0).sum())
-    return right / count if count else np.nan
+            signs.append(np.sign(truth[first] - truth[second]) * np.sign(said[first] - said[second]))
+    known = np.concatenate(signs)
+    known = known[known != 0]
+    return float((known > 0).mean()) if len(known) else np.nan
 
 
 def wilson(successes: int, trials: int, level: float = 0.95) -> tuple[float, float]:
@@ -190,13 +179,10 @@ def wilson(successes: int, trials: int, level: float = 0.95) -> tuple[float, flo
 
 
 def weighed(predicted: ArrayLike, error: ArrayLike, right: ArrayLike, images: int) -> tuple[Array, Array]:
-    """Predicted accuracies and counts on labelled images, each by the inverse of its variance; and the standard deviation of that mean.
+    """Predicted accuracies (m,) and counts ``right`` of labelled images, weighed by their variances; and that mean's standard deviation.
 
-    The variance of a count is ``p (1 - p) / n``, p with two images more of which one is right, so that a count of none or all has one too.
-
-    Args:
-        predicted: (m,) accuracies, whose errors have the standard deviation ``error``; an infinite one leaves the count alone.
-        right: (m,) numbers of the labelled images that each network is right on.
+    Predictions err by the standard deviation ``error``; an infinite one leaves the counts alone. The variance of a count is
+    ``p (1 - p) / n``, p with two images more of which one is right, so that a count of none or all has one too.
     """
     p, counted = np.asarray(predicted, dtype=float), np.asarray(right, dtype=float)
     share = (counted + 1) / (images + 2)

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from helpers.files import complete_or_absent, inside
@@ -11,21 +10,17 @@ from helpers.measures import registry
 from helpers.networks.weights import Form
 from helpers.report.style import count, listed, percent, points
 from helpers.select.calibration import Calibration
-from helpers.select.described import described
 from helpers.select.judging import NOT_JUDGED, NOT_READ, ORDERED, Scored
+from helpers.select.load import described
+from helpers.select.prediction import LEVEL
 
 AS_GOOD = 0.1  # probability of being better than the first from which on a checkpoint is as good within error
 _LIMITS = "It replaces no test on held-out images, and says nothing of images of another kind, of fairness, or of robustness."
-_LIKE = "on images like your training images"
 
 
 def span(low: float, high: float) -> str:
     """An interval of fractions, in percent or points: "55 to 67"."""
     return f"{100 * low:.0f} to {100 * high:.0f}"
-
-
-def _with_span(value: float, low: float, high: float) -> str:
-    return f"{100 * value:.1f} ({span(low, high)})" if np.isfinite(value) else ""
 
 
 def answer(table: pd.DataFrame) -> str:
@@ -36,61 +31,52 @@ def answer(table: pd.DataFrame) -> str:
             return f"In order, without numbers: {listed(ordered['checkpoint'].tolist(), 6)}; {ordered['note'].iloc[0]}."
         return f"None of {count(len(table), 'checkpoint')} is judged."
     first = known.iloc[0]
-    said = f"{percent(first['accuracy'])} ({span(first['accuracy_low'], first['accuracy_high'])}) {_LIKE}"
+    said = f"{percent(first['accuracy'])} ({span(first['accuracy_low'], first['accuracy_high'])}) on images like your training images"
     if len(known) + len(ordered) == 1:
         return f"{first['checkpoint']}: {said}."
     text = f"{first['checkpoint']} will do best: {said}"
-    others = table[table["better_than_first"].ge(AS_GOOD) & table["checkpoint"].ne(first["checkpoint"]) & table["accuracy"].notna()]
-    if len(others):
+    if len(others := known.iloc[1:].query("better_than_first >= @AS_GOOD")):
         text += f"; {listed(others['checkpoint'].tolist(), 3)} {'is' if len(others) == 1 else 'are'} as good within error"
     if len(before := ordered[ordered["rank"] < first["rank"]]):
         text += f"; {listed(before['checkpoint'].tolist(), 3)}, of which no accuracy can be said, may be better still"
-    elif (best := table.loc[table["probability_best"].idxmax(), "checkpoint"]) != first["checkpoint"]:
-        chance = percent(table["probability_best"].max())
-        text += f"; {best} has the larger probability of being best ({chance}), since less is known of it"
     return f"{text}."
 
 
-def not_judged(table: pd.DataFrame) -> list[str]:
-    """Why each checkpoint without a number has none, a sentence each; of several with one reason, once."""
-    rows = table[table["verdict"].isin([NOT_READ, NOT_JUDGED])]
-    return [
-        f"{listed(names.tolist(), 4)} {'is' if len(names) == 1 else 'are'} {verdict}: {note}."
-        for (verdict, note), names in rows.groupby(["verdict", "note"], sort=False)["checkpoint"]
-    ]
+def remarks(table: pd.DataFrame, facts: pd.DataFrame, labelled: int) -> list[str]:
+    """A sentence each: accuracy on the labelled images alone, why checkpoints have no number, which are the same file, and notes.
 
-
-def counted(table: pd.DataFrame, images: int) -> list[str]:
-    """Accuracy of each checkpoint on the labelled images alone, with its 95 % interval."""
-    return [
-        f"{row.checkpoint}: accuracy on your {images:,} labelled images: "
+    Of several that are not judged for one reason it is said once.
+    """
+    counted = [
+        f"{row.checkpoint}: accuracy on your {labelled:,} labelled images: "
         f"{100 * row.labelled_right:.1f} % ({span(row.counted_low, row.counted_high)})."
         for row in table[table["labelled_right"].notna()].itertuples()
     ]
-
-
-def same_files(facts: pd.DataFrame) -> list[str]:
-    """Which checkpoints have the same bytes, a sentence each."""
-    return [f"{' and '.join(names)} are the same file." for _, names in facts.groupby("bytes", sort=False)["checkpoint"] if len(names) > 1]
+    rows = table[table["verdict"].isin([NOT_READ, NOT_JUDGED])]
+    refused = [
+        f"{listed(names.tolist(), 4)} {'is' if len(names) == 1 else 'are'} {verdict}: {note}."
+        for (verdict, note), names in rows.groupby(["verdict", "note"], sort=False)["checkpoint"]
+    ]
+    same = [f"{' and '.join(names)} are the same file." for _, names in facts.groupby("bytes", sort=False)["checkpoint"] if len(names) > 1]
+    return counted + refused + same + [f"{name}: {note}." for name, note in facts[["checkpoint", "notes"]].to_numpy() if note]
 
 
 def rests_on(found: Scored, study: Calibration) -> str:
     """Which study predicts, by what, and how far it errs on kinds of training that it has not seen."""
     titles, by = registry.columns().set_index("column")["title"], found.predictor
     error, kinds = (by.left_out["truth"] - by.left_out["predicted"]).abs().mean(), study.models["kind"].nunique()
-    left_out = "a kind" if kinds > 1 else "a configuration"
+    measures = ", ".join(["training accuracy", "training loss", *titles[list(by.chosen)]])
     known = f"{count(len(study.models), 'network')} of {count(kinds, 'kind')} of training in {study.study}"
-    measures = "".join(f", {titles[name]}" for name in by.chosen)
-    text = f"Predicted from training accuracy, training loss{measures}, as {known} show it"
-    text += f"; {left_out} that it has not seen is missed by {points(error)} on average"
-    text += f", and {by.level:.0%} of its errors are at most {points(by.half)}."
-    return text + (f" The study's tables have no {' and no '.join(study.lacking)}, which may predict better." if study.lacking else "")
+    text = (
+        f"Predicted from {measures}, as {known} show it; {'a kind' if kinds > 1 else 'a configuration'} that it has not seen is missed by"
+    )
+    return f"{text} {points(error)} on average, and {LEVEL:.0%} of its errors are at most {points(by.half)}."
 
 
 def differs(facts: pd.DataFrame, classes: int, size: int, images: int, study: Calibration) -> str:
     """In what the networks and images are not those of the study, in one sentence; "" where nothing differs."""
     forms = study.models[list(Form._fields)].drop_duplicates().to_dict("records")
-    theirs = {described(Form(**form).network(2)).words for form in forms}
+    theirs = {described(Form(**form).network(2))[0] for form in forms}
     ours = set(facts.loc[facts["fault"].eq(""), "network"])
     parts = [f"networks ({'; '.join(sorted(theirs))} there, {'; '.join(sorted(ours)[:3])} here)"] if ours - theirs else []
     pairs = {
@@ -102,44 +88,30 @@ def differs(facts: pd.DataFrame, classes: int, size: int, images: int, study: Ca
     return f"Another case than the study's: {', '.join(parts)}. Intervals are promised for its own kind of networks." if parts else ""
 
 
-def target_answer(table: pd.DataFrame, images: int) -> str:
-    """Who will do best on a target, by its images without labels; ``table`` as in ``case.Judged``."""
-    first = table.sort_values("predicted", ascending=False).iloc[0]
-    said = f"On the {images:,} images of the target {first['checkpoint']} will do best, by {first['chosen'].replace('_', ' ') or 'the fit'}"
-    if not first["residual"]:
-        return f"{said}; no number is given, since it is no ResNet as the study's networks are."
-    said += f": {percent(first['predicted'])} ({span(first['low'], first['high'])})"
-    return f"{said}; trust it little, since the target lies {first['beyond']}." if first["beyond"] else f"{said}."
-
-
 def printed(table: pd.DataFrame) -> str:
     """The table for a terminal: rank, accuracy and gap with intervals, and notes."""
     shown = pd.DataFrame({"rank": table["rank"].map("{:.0f}".format).replace("nan", "")})
     for name, title in {"accuracy": "accuracy (%)", "gap": "gap (points)"}.items():
-        shown[title] = [
-            _with_span(*ends) or verdict for *ends, verdict in table[[name, f"{name}_low", f"{name}_high", "verdict"]].to_numpy()
-        ]
-    for name, title in {"probability_best": "best", "train_accuracy": "training"}.items():
-        shown[title] = table[name].map(percent).replace("undefined", "")
-    notes = table["note"].where(table["verdict"].ne(NOT_JUDGED), "")
-    names = table["checkpoint"] + notes.map("  ({})".format).replace("  ()", "")
-    lines = shown.to_string(index=False).split("\n")
-    return "\n".join(f"{line}  {name}" for line, name in zip(lines, ["checkpoint", *names], strict=True))
+        ends = table[[name, f"{name}_low", f"{name}_high"]].to_numpy()
+        told = pd.Series([f"{100 * value:.1f} ({span(low, high)})" for value, low, high in ends])
+        shown[title] = told.where(table[name].notna(), table["verdict"])
+    shown["training"] = table["train_accuracy"].map(percent)
+    shown["checkpoint"] = table["checkpoint"]
+    shown["note"] = table["note"].where(table["verdict"].ne(NOT_JUDGED), "")
+    return shown.to_string(index=False)
 
 
-def write_cards(folder: Path, table: pd.DataFrame, names: pd.Series, basis: Sequence[str], most: int = 8) -> list[Path]:
+def write_cards(folder: Path, table: pd.DataFrame, basis: Sequence[str], most: int = 8) -> list[Path]:
     """Model cards (Mitchell et al. 2019) of the first checkpoints that could be read, one Markdown file each.
 
-    Args:
-        table: see ``judging.verdicts``.
-        names: of the files, without ending, by checkpoint.
-        basis: sentences on what the numbers rest on.
+    What the numbers rest on, ``basis``, is said in sentences below what ``judging.verdicts`` says of the checkpoint.
     """
-    rows = table[table["verdict"].ne(NOT_READ)].head(most).set_index("checkpoint")
-    for checkpoint, row in rows.iterrows():
-        values = {name: f"{value:.3f}" if isinstance(value, float) else value for name, value in row.items()}
-        lines = [f"# `{checkpoint.replace('`', chr(39))}`", "", "| fact | value |", "|---|---|"]
-        lines += [f"| {name.replace('_', ' ')} | {value} |" for name, value in values.items() if value not in ("", "nan")]
-        with complete_or_absent(inside(folder, f"{names[checkpoint]}.md")) as temporary:
+    paths = []
+    for row in table[table["verdict"].ne(NOT_READ)].head(most).to_dict("records"):
+        values = {name.replace("_", " "): f"{value:.3f}" if isinstance(value, float) else value for name, value in row.items()}
+        lines = [f"# `{row['checkpoint'].replace('`', chr(39))}`", "", "| fact | value |", "|---|---|"]
+        lines += [f"| {name} | {value} |" for name, value in values.items() if value not in ("", "nan")]
+        paths.append(inside(folder, f"{row['model_id']}.md"))
+        with complete_or_absent(paths[-1]) as temporary:
             temporary.write_text("\n".join([*lines, "", *basis, "", _LIMITS, ""]), encoding="utf-8", errors="backslashreplace")
-    return [folder / f"{names[checkpoint]}.md" for checkpoint in rows.index]
+    return paths

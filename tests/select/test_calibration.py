@@ -9,7 +9,7 @@ def test_a_report_without_kinds_gives_models_with_kinds_and_measures(reports):
     known = calibration.read(reports(), "a study")
     assert known.models["kind"].tolist() == models_table()["kind"].tolist()
     assert set(known.candidates) == {"mixup_accuracy", "accuracy_under_augmentation"}
-    assert (known.images, known.settings.perturbation_fraction, known.lacking) == (20, 0.5, [])
+    assert (known.images, known.settings.perturbation_fraction) == (20, 0.5)
 
 
 def test_what_is_no_model_at_its_stop_on_right_labels_teaches_nothing(reports):
@@ -21,14 +21,12 @@ def test_what_is_no_model_at_its_stop_on_right_labels_teaches_nothing(reports):
     assert calibration.read(place, "a study").models["model_id"].tolist() == table["model_id"].tolist()[4:]
 
 
-def test_a_measure_that_a_model_lacks_is_no_candidate_and_is_named(reports):
+def test_a_measure_that_a_model_lacks_is_no_candidate(reports):
     place = reports()
     path = place / "a study/tables/scores.parquet"
     table = pd.read_parquet(path)
     table[table["measure"] != "mixup_accuracy"].to_parquet(path)
-    known = calibration.read(place, "a study")
-    assert known.candidates == ("accuracy_under_augmentation",)
-    assert known.lacking == ["mixup accuracy"]
+    assert calibration.read(place, "a study").candidates == ("accuracy_under_augmentation",)
 
 
 def test_a_run_is_left_out_with_its_configuration(reports):
@@ -48,15 +46,3 @@ def test_an_absent_study_and_a_damaged_table_are_named(reports):
     (place / "a study/tables/scores.parquet").write_bytes(b"no parquet")
     with pytest.raises(ValueError, match=r"a study is damaged"):
         calibration.read(place, "a study")
-
-
-def test_targets_are_of_the_models_that_calibrate(reports):
-    place = reports()
-    known = calibration.read(place, "a study")
-    with pytest.raises(FileNotFoundError, match="notebook 08"):
-        calibration.targets(place, known)
-    names = [*known.models["model_id"], "of nobody"]
-    rows = pd.DataFrame({"model_id": names, "target": "blur", "test_accuracy": 0.5, "average_confidence": range(len(names))})
-    rows.to_csv(place / "a study/tables/target_scores.csv", index=False)
-    models, offered = calibration.targets(place, known)
-    assert (len(models), offered) == (len(known.models), ("average_confidence",))

@@ -27,8 +27,6 @@ def test_a_table_of_boxes_is_read_as_folders_are(folders, tmp_path):
     boxed = images.training_images(path, tmp_path / "zip")
     (path / "boxes.csv").unlink()
     plain = images.training_images(path, tmp_path / "zip")
-    assert "24 of them with boxes" in boxed.told
-    assert "boxes" not in plain.told
     assert boxed.scored_on.name == plain.scored_on.name
 
 
@@ -59,24 +57,19 @@ def test_what_can_be_no_training_images_is_named(folders, tmp_path):
 def test_held_out_images_that_are_training_images_are_found_among_all_of_them(folders, tmp_path):
     path, new = folders(), folders("new", seed=5)
     own = images.training_images(path, tmp_path / "zip", most=2)  # a few are scored; the copies are of the others
-    given = {"own": own, "training_path": path, "unpacked": tmp_path / "zip", "labelled": True}
-    found = images.held_out_images(new, **given)
+    given = {"own": own, "training_path": path, "unpacked": tmp_path / "zip"}
+    found = images.labelled_images(new, **given)
     assert (len(found), images.copies(found, own, path, tmp_path / "zip")) == (24, 0)
     with pytest.raises(ValueError, match="24 of 24 images"):
-        images.held_out_images(path, **given)
+        images.labelled_images(path, **given)
     (new / "cat/copy.png").write_bytes(jpeg(3, (16, 16), kind="PNG"))
-    assert images.copies(images.held_out_images(new, **given), own, path, tmp_path / "zip") == 1
+    assert images.copies(images.labelled_images(new, **given), own, path, tmp_path / "zip") == 1
 
 
-def test_labels_are_checked_and_a_target_needs_none(folders, tmp_path):
-    path, other = folders(), folders("other", ("cat", "wolf"), seed=5)
-    own = images.training_images(path, tmp_path / "zip")
-    given = {"own": own, "training_path": path, "unpacked": tmp_path / "zip"}
+def test_labels_are_checked(folders, tmp_path):
+    path = folders()
+    given = {"own": images.training_images(path, tmp_path / "zip"), "training_path": path, "unpacked": tmp_path / "zip"}
     with pytest.raises(ValueError, match="none of the classes: wolf; the classes are cat, dog"):
-        images.held_out_images(other, labelled=True, **given)
-    assert len(images.held_out_images(other, labelled=False, **given)) == 24
+        images.labelled_images(folders("other", ("cat", "wolf"), seed=5), **given)
     with pytest.raises(ValueError, match="4 labelled images"):
-        images.held_out_images(folders("few", count=2, seed=7), labelled=True, **given)
-    for name in other.rglob("*.png"):
-        name.rename(other / f"{name.parent.name}{name.name}")
-    assert len(images.held_out_images(other, labelled=False, **given)) == 24
+        images.labelled_images(folders("few", count=2, seed=7), **given)

@@ -5,7 +5,6 @@ import torch
 
 from helpers.scoring.models import Model
 from helpers.select import judging, report
-from helpers.select.calibration import Calibration
 from helpers.select.case import FACTS
 from helpers.select.prediction import predictor, weighed, wilson
 from tests.select.conftest import models_table
@@ -21,9 +20,7 @@ def facts(**columns):
 def found_of(mixup, train_accuracy=0.9):
     models = models_table(noise=0.02)
     table = pd.DataFrame({"train_accuracy": train_accuracy, "log_train_loss": -2.0, "mixup": mixup})
-    return judging.Scored(
-        table.assign(model_id=[f"{name}.pt" for name in "abcdef"[: len(table)]]), predictor(models, "gap", ["mixup"]), table
-    )
+    return judging.Scored(table.assign(model_id=[f"{name}.pt" for name in "abcdef"[: len(table)]]), predictor(models, ["mixup"]), table)
 
 
 def test_checkpoints_are_ranked_by_predicted_test_accuracy_not_by_gap():
@@ -36,7 +33,6 @@ def test_checkpoints_are_ranked_by_predicted_test_accuracy_not_by_gap():
     np.testing.assert_allclose(table["accuracy"] + table["gap"], table["train_accuracy"])
     np.testing.assert_allclose(table["accuracy_high"] - table["accuracy_low"], 2 * found.predictor.half)
     np.testing.assert_allclose(table["gap_high"], table["train_accuracy"] - table["accuracy_low"])
-    assert table["probability_best"].sum() == pytest.approx(1)
     assert table["better_than_first"].iloc[0] == pytest.approx(0.5)
 
 
@@ -47,15 +43,15 @@ def test_equal_checkpoints_share_a_rank_and_an_answer():
 
 
 def test_labelled_images_are_weighed_in_and_counted():
-    found, right = found_of([0.6, 0.6]), {"a.pt": np.arange(100) < 30, "b.pt": np.arange(100) < 60}
-    table = judging.verdicts(facts(fault=["", ""]), found, right=right).set_index("checkpoint")
+    given, found, right = facts(fault=["", ""]), found_of([0.6, 0.6]), {"a.pt": 30, "b.pt": 60}
+    table = judging.verdicts(given, found, right, 100).set_index("checkpoint")
     said = found.table["train_accuracy"] - found.predictor.predicted(found.table)
     mean, deviation = weighed(said, found.predictor.error, [30, 60], 100)
     np.testing.assert_allclose(table.loc[["a.pt", "b.pt"], "accuracy"], mean)
     np.testing.assert_allclose(table["accuracy_high"] - table["accuracy"], 1.2815516 * deviation[::-1], rtol=1e-6)
     assert table.loc["a.pt", "labelled_right"] == 0.3
     assert tuple(table.loc["a.pt", ["counted_low", "counted_high"]]) == wilson(30, 100)
-    assert report.counted(table.reset_index(), 100)[1] == "a.pt: accuracy on your 100 labelled images: 30.0 % (22 to 40)."
+    assert report.remarks(table.reset_index(), given, 100)[1] == "a.pt: accuracy on your 100 labelled images: 30.0 % (22 to 40)."
 
 
 def test_another_kind_of_network_is_counted_ordered_or_not_judged():
@@ -67,8 +63,7 @@ def test_another_kind_of_network_is_counted_ordered_or_not_judged():
     assert ordered["checkpoint"].tolist() == ["b.pt", "a.pt"]
     assert ordered[["accuracy", "gap", "accuracy_low", "gap_high"]].isna().all(axis=None)
     assert "85%" in report.answer(ordered)
-    right = {name: np.arange(400) < 80 for name in ("a.pt", "b.pt")}
-    counted = judging.verdicts(given, found, right=right)
+    counted = judging.verdicts(given, found, {"a.pt": 80, "b.pt": 80}, 400)
     assert counted["verdict"].tolist() == ["counted"] * 2
     said = 0.9 - found.predictor.predicted(found.table)
     error = np.sqrt(np.mean((0.2 - said) ** 2) - (81 / 402) * (321 / 402) / 400)  # what they err by, less what counting errs by
@@ -77,10 +72,11 @@ def test_another_kind_of_network_is_counted_ordered_or_not_judged():
 
 def test_what_cannot_be_judged_says_why_once_and_enters_no_rank():
     found = found_of([0.6, np.nan, 0.5, 0.5], [0.9, 0.9, 0.26, 0.26])
-    table = judging.verdicts(facts(fault=["", "", "", "", "it is text"]), found).set_index("checkpoint")
+    given = facts(fault=["", "", "", "", "it is text"])
+    table = judging.verdicts(given, found).set_index("checkpoint")
     assert table["verdict"].to_dict() == {"a.pt": "predicted", **dict.fromkeys(("b.pt", "c.pt", "d.pt"), "not judged"), "e.pt": "not read"}
     assert table["rank"].isna().all()
-    said = report.not_judged(table.reset_index())
+    said = report.remarks(table.reset_index(), given, 0)
     assert len(said) == 3
     assert any(text.startswith("c.pt, d.pt are not judged: its training accuracy of 26% is near chance (25%") for text in said)
     assert "e.pt is not read: it is text." in said
@@ -96,19 +92,6 @@ def test_without_any_checkpoint_that_can_be_read_nothing_is_said():
 def test_values_beyond_the_study_are_named():
     table = judging.verdicts(facts(fault=[""]), found_of([3.0]))
     assert "mixup" in table["note"].item()
-
-
-def test_a_target_is_predicted_from_logits_by_what_the_study_chooses(seeded):
-    random, models = np.random.default_rng(0), models_table()
-    models["test_accuracy"] = models["train_accuracy"] - models["gap"]
-    models["average_confidence"] = models["test_accuracy"] + 0.01 * random.normal(size=len(models))
-    study = Calibration("s", models, (), {}, judging.evidence.MeasureSettings())
-    found, said = found_of([0.5, 0.5]), {"a.pt": np.zeros((40, 4)), "b.pt": 9 * np.eye(4)[np.arange(40) % 4]}
-    table = judging.on_target((models, ("average_confidence",)), study, found, said).set_index("model_id")
-    assert table["chosen"].unique().tolist() == ["average_confidence"]
-    assert table.loc["a.pt", "predicted"] < table.loc["b.pt", "predicted"]
-    assert (table["low"] <= table["predicted"]).all()
-    assert (table["predicted"] <= table["high"]).all()
 
 
 def test_a_model_of_ones_own_goes_to_other_processes():

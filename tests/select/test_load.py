@@ -8,7 +8,6 @@ from safetensors.torch import save_file
 
 from helpers.networks.weights import Form, save_half
 from helpers.select import load
-from helpers.select.described import described
 from tests.select.conftest import Residual, narrow
 
 
@@ -51,7 +50,7 @@ def test_a_resnet_is_recognised_however_it_was_saved(tmp_path, network, form):
 def test_a_checkpoint_of_a_report_brings_its_network_unless_another_is_named(tmp_path):
     form = Form("resnet18", "strided", 0.125, 1)
     save_half(tmp_path / "a.safetensors", form.network(4).state_dict(), form, {"gap": 0.25})
-    words, residual = described(load.load_checkpoint(tmp_path / "a.safetensors").network)
+    words, residual = load.described(load.load_checkpoint(tmp_path / "a.safetensors").network)
     assert residual
     assert words == "ResNet18, 8 channels after a 3x3 stem of stride 2, last stage of stride 1"
     with pytest.raises(ValueError, match="no head of vgg11"):
@@ -61,9 +60,9 @@ def test_a_checkpoint_of_a_report_brings_its_network_unless_another_is_named(tmp
 def test_widths_and_strides_are_read_off_a_network_of_ones_own(users_module, tmp_path):
     save_file(Residual(7).state_dict(), tmp_path / "a.safetensors")
     loaded = load.load_checkpoint(tmp_path / "a.safetensors", f"{users_module}:residual")
-    assert described(loaded.network) == ("ResNet4, 4 channels after a 3x3 stem of stride 2, last stage of stride 1", True)
-    assert not described(narrow(3)).residual
-    depths = {depth: described(torchvision.models.get_model(f"resnet{depth}")).words for depth in (18, 34, 50)}
+    assert load.described(loaded.network) == ("ResNet4, 4 channels after a 3x3 stem of stride 2, last stage of stride 1", True)
+    assert not load.described(narrow(3))[1]
+    depths = {depth: load.described(torchvision.models.get_model(f"resnet{depth}"))[0] for depth in (18, 34, 50)}
     assert all(words.startswith(f"ResNet{depth}, 64 channels after a 7x7 stem of stride 2, max-pool") for depth, words in depths.items())
 
 

@@ -11,13 +11,13 @@ BOTH = ("other", "mixup")
 
 
 def test_what_makes_the_gap_is_chosen_and_what_does_not_is_not():
-    assert prediction.choose(models_table(), "gap", BOTH) == ("mixup",)
-    assert prediction.choose(models_table(), "gap", ("other",)) == ()
+    assert prediction.choose(models_table(), BOTH) == ("mixup",)
+    assert prediction.choose(models_table(), ("other",)) == ()
 
 
 def test_a_line_without_noise_is_found_as_least_squares_finds_it():
     models = models_table(noise=0)
-    found = prediction.predictor(models, "gap", BOTH)
+    found = prediction.predictor(models, BOTH)
     columns = models[["train_accuracy", "log_train_loss", "mixup"]]
     line = LinearRegression().fit(columns, models["gap"]).predict(columns)
     np.testing.assert_allclose(found.predicted(models), line, atol=0.01)
@@ -26,14 +26,14 @@ def test_a_line_without_noise_is_found_as_least_squares_finds_it():
 
 def test_the_interval_is_the_quantile_of_errors_with_whole_kinds_left_out():
     models = models_table(kinds=4, cells=6)
-    found = prediction.predictor(models, "gap", ())
+    found = prediction.predictor(models, ())
     errors = []
     for kind in models["kind"].unique():
         inside = models["kind"] == kind
-        rest = prediction.predictor(models[~inside], "gap", ())
+        rest = prediction.predictor(models[~inside], ())
         errors.append(np.abs(rest.regression.predict(models.loc[inside, list(prediction.FIT)].to_numpy()) - models.loc[inside, "gap"]))
     n = models["cell"].nunique()
-    place = int(np.ceil(found.level * (n + 1)))  # kinds of one size: the quantile of a split conformal interval
+    place = int(np.ceil(prediction.LEVEL * (n + 1)))  # kinds of one size: the quantile of a split conformal interval
     assert found.half == pytest.approx(np.sort(np.concatenate(errors))[place - 1])
     assert found.error == pytest.approx(found.half / scipy.stats.norm.ppf(0.9))
 
@@ -46,7 +46,7 @@ def test_kinds_count_once_however_many_models_they_have():
 
 def test_undefined_values_predict_nothing_and_far_ones_no_more_than_one_range_beyond():
     models = models_table()
-    found = prediction.predictor(models, "gap", BOTH)
+    found = prediction.predictor(models, BOTH)
     own = models.head(3).copy()
     low, high = found.ranges.loc["mixup"]
     own["mixup"] = [np.nan, high + (high - low), high + 100]
@@ -56,27 +56,25 @@ def test_undefined_values_predict_nothing_and_far_ones_no_more_than_one_range_be
     assert found.beyond(own.assign(train_accuracy=0.9, log_train_loss=-2.0)) == [[], ["mixup"], ["mixup"]]
 
 
-def test_too_few_configurations_and_a_wrong_level_are_refused():
+def test_too_few_configurations_are_refused():
     with pytest.raises(ValueError, match="has 4 configurations"):
-        prediction.predictor(models_table(kinds=1), "gap", BOTH)
-    with pytest.raises(ValueError, match=r"level 1\.0"):
-        prediction.predictor(models_table(), "gap", BOTH, level=1.0)
+        prediction.predictor(models_table(kinds=1), BOTH)
 
 
 def test_coverage_tries_each_kind_by_what_the_others_teach():
     models = models_table()
-    tried = prediction.coverage(models, "gap", BOTH)
+    tried = prediction.coverage(models, BOTH)
     assert len(tried) == len(models)
     kind = models["kind"].iloc[0]
-    rest = prediction.predictor(models[models["kind"] != kind], "gap", BOTH)
-    mine = tried[tried["group"] == kind]
+    rest = prediction.predictor(models[models["kind"] != kind], BOTH)
+    mine = tried[tried["kind"] == kind]
     np.testing.assert_allclose(mine["predicted"], rest.predicted(mine))
     np.testing.assert_allclose(mine["high"] - mine["low"], 2 * rest.half)
-    assert not len(prediction.coverage(models[models["kind"] == kind], "gap", BOTH))
+    assert not len(prediction.coverage(models[models["kind"] == kind], BOTH))
 
 
 def test_a_summary_counts_by_hand():
-    tried = models_table().head(4).assign(truth=[0.1, 0.2, 0.3, np.nan], predicted=[0.1, 0.3, 0.5, 0.1], low=0.0, high=0.25)
+    tried = models_table().head(3).assign(truth=[0.1, 0.2, 0.3], predicted=[0.1, 0.3, 0.5], low=0.0, high=0.25)
     told = prediction.summary(tried)
     assert (told["models"], told["inside"]) == (3, 2)
     assert told["error_points"] == pytest.approx(10)
