@@ -56,11 +56,6 @@ def to_bytes(maps_normalised: Tensor) -> Tensor:
     return (255 * maps_normalised).masked_fill(undefined, 255).round().clamp(0, 255).byte()
 
 
-def from_bytes(kept: Tensor) -> Tensor:
-    """Maps in [0, 1] that ``to_bytes`` kept, NaN where they were not finite: (N, h, w) float32."""
-    return (kept.float() / 255).masked_fill((kept == 255).all((1, 2), keepdim=True), torch.nan)
-
-
 @torch.no_grad()
 def closed_form_classifier(model: nn.Module, features: Tensor, logits: Tensor) -> nn.Linear:
     """The linear layer whose weight the closed form needs.

@@ -94,23 +94,6 @@ def test_every_score_with_the_own_and_with_shuffled_boxes_is_that_of_a_loop_over
     assert table["box_iou"].isna().tolist() == [False] * 10 + [True]
 
 
-def test_a_constant_map_has_what_chance_has(boxes):
-    table = chance.chance_scores(torch.zeros(10, 4, 4), boxes[:10], SIZE)
-    assert table["empty_map"].all()
-    assert corrected(table).mean().abs().max() < 1e-6
-    assert table[["iou", "energy_in_box"]].eq(0).all(axis=None)
-    every = table["pixel_average_precision"], table["area_matched_iou"]  # all pixels are one step
-    for values in every:
-        np.testing.assert_allclose(values, table["box_area"], rtol=1e-6)
-
-
-def test_a_map_that_is_the_box_has_everything():
-    corners = torch.tensor([[[2, 3, 9, 12]], [[0, 0, 16, 5]], [[7, 7, 8, 8]]])
-    table = chance.chance_scores(overlap.box_masks(corners, SIZE).float(), corners, SIZE, 0.5)
-    assert table[list(chance.SCORES)].eq(1).all(axis=None)
-    assert corrected(table).gt(0).all(axis=None)
-
-
 def test_one_map_for_all_images_has_exactly_nothing_above_chance_whoever_lends_the_boxes(boxes):
     maps, every = torch.rand(1, 4, 4, generator=torch.Generator().manual_seed(0)).expand(4, 4, 4), list(itertools.permutations(range(4)))
     deranged = [order for order in every if all(i != place for i, place in enumerate(order))]

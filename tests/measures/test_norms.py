@@ -129,17 +129,7 @@ def test_by_hand_for_diagonal_matrices():
     assert norms.ratios(fro, spec) == pytest.approx(2 * 25 / 16)
     assert norms.log_bound(spec, fro, 0.5) == pytest.approx(math.log(16 * 64 * (50 / 16) / 0.25))
     assert norms.frobenius_norms(norms.distances(layers, layers[::-1])).tolist() == [5, 5]
-    assert (norms.reported(9.0, 4), norms.reported_log(math.log(9), 4)) == pytest.approx((1.5, math.log(1.5)))
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_frobenius_norms_bound_the_reshaped_ones(seed):
-    known = evidence_of(small_network(seed), small_network(seed + 10))
-    found = values_of(known, ["log_prod_of_spec", "log_prod_of_fro", "fro_over_spec", "param_norm"])
-    assert found["log_prod_of_spec (reshaped)"] <= found["log_prod_of_fro"]
-    assert 40 * found["fro_over_spec (reshaped)"] ** 2 >= 4
-    assert found["log_prod_of_spec (reshaped)"] <= found["log_prod_of_spec"] <= found["log_prod_of_spec (reshaped)"] + 2 * math.log(3)
-    assert 40 * found["param_norm"] ** 2 == pytest.approx(sum(float((layer.weight**2).sum()) for layer in known["layers"]))
+    assert (norms.reported(9.0, 4), norms.reported(math.log(9), 4, logarithm=True)) == pytest.approx((1.5, math.log(1.5)))
 
 
 def test_the_spectral_norm_of_du_is_the_unscaled_bound():
@@ -165,14 +155,6 @@ def test_path_norm_keeps_a_normalisation_that_folds_into_nothing():
     given = scale**2 + (2 * scale) ** 2  # of an image of ones, with the squares of scale and shift
     expected = given * float((network[3].weight ** 2 @ network[1].weight.flatten(1) ** 2).sum().detach())
     assert norms.path_product(network, torch.zeros(1, 3, 1, 1)) == pytest.approx(expected, rel=1e-12)
-
-
-def test_path_norm_does_not_depend_on_how_two_layers_share_their_scale():
-    network = small_network(0)
-    before = norms.path_product(network, torch.zeros(1, 3, 8, 8))
-    with torch.no_grad():
-        network[8].weight.mul_(8), network[8].bias.mul_(8), network[10].weight.div_(8)
-    assert norms.path_product(network, torch.zeros(1, 3, 8, 8)) == pytest.approx(before, rel=1e-12)
 
 
 def test_path_norm_leaves_the_network_and_refuses_what_is_no_sum_over_paths():
@@ -214,12 +196,3 @@ def test_all_measures_on_a_tiny_study(tiny_given):
     missing = without[without["value"].isna()]
     assert set(missing["measure"]) == {"l2_dist", "fro_dist", "log_spec_init_main", "dist_spec_init"}
     assert set(missing["reason"]) == {"no initial weights were given, so there is no distance from them"}
-
-
-def test_a_network_that_did_not_move_has_no_distance(tiny_given):
-    measures = [MEASURES[name] for name in ("l2_dist", "fro_dist", "dist_spec_init", "log_spec_init_main")]
-    table = evidence.score(measures, tiny_given | {"initial_network": tiny_given["network"]}, evidence.MeasureSettings())
-    *still, logarithm = (rows for _, rows in table.groupby("measure", sort=False))
-    assert all(rows["value"].eq(0).all() for rows in still)
-    assert logarithm["value"].isna().all()
-    assert logarithm["reason"].str.startswith("the weights are those of the start: the distance is 0").all()

@@ -36,25 +36,6 @@ def test_a_batch_is_as_large_as_fits(monkeypatch):
     assert passes.batch_size(sizes, "cpu") == 1
 
 
-def test_on_a_gpu_half_of_what_is_free_counts(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2 * 20 * 4 * 4096, 10**12))
-    assert passes.batch_size(passes.output_bytes(two_layers(), torch.zeros(1, 3, 8, 8)), "cuda") == 20
-
-
-@pytest.mark.parametrize(("architecture", "size", "least", "most"), [("resnet18", 224, 8, 64), ("resnet18", 32, 64, 64)])
-def test_batches_of_the_usual_networks_are_of_the_usual_size(architecture, size, least, most):
-    network = resnet.build(architecture, 20, seed=0)
-    assert least <= passes.batch_size(passes.output_bytes(network, torch.zeros(1, 3, size, size)), "cpu") <= most
-
-
-def test_settings_choose_only_where_they_leave_it_open():
-    images = ImageSet(torch.zeros(1, 3, 8, 8, dtype=torch.uint8), torch.zeros(1), torch.zeros(1, 1, 4), ("a",))
-    given = {"network": two_layers(), "images": images, "normalise": resnet.normalise_images, "device": "cpu"}
-    assert Evidence(given, MeasureSettings(batch_size=3))["batch_size"] == 3
-    assert Evidence(given, MeasureSettings())["batch_size"] == 64
-    assert Evidence(given, MeasureSettings(batch_size=3))["gradient_batch_size"] == 3
-
-
 def of_torchvision(name):
     return lambda: torchvision.models.get_model(name, num_classes=4, **({"aux_logits": False} if name == "googlenet" else {}))
 
@@ -108,7 +89,7 @@ def test_maps_are_those_of_the_last_layer_with_more_than_one_pixel(name, monkeyp
     images = ImageSet(pixels, torch.zeros(3, dtype=torch.int64), torch.zeros(3, 1, 4, dtype=torch.int16), ("a", "b", "c"))
     taken = []
     monkeypatch.setattr(passes, "closed_form_cam", lambda *given, own=closed_form_cam: taken.append(1) or own(*given))
-    example = passes.example(images, resnet.normalise_images, "cpu")
+    example = resnet.normalise_images(images.images[:1])
     seen = passes.forward_pass(network, images, resnet.normalise_images, "cpu", example, "grad_cam", 2)
     assert hooks.last_maps_layer(network, example) is network.get_submodule(expected_layer)
     assert bool(taken) == exact
