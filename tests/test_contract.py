@@ -21,8 +21,8 @@ from helpers.sweep.study import load_study
 CAPS = (
     {"": 430},
     {"data": 1525, "networks": 565, "statistics": 1600},
-    {"training": 1125, "cams": 960},
-    {"measures": 2025},
+    {"training": 1125, "cams": 940},
+    {"measures": 2010},
     {"scoring": 915},
     {"report": 1900},
     {"ablations": 1700, "kappa": 1050, "select": 1600},

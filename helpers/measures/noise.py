@@ -70,11 +70,6 @@ def accuracy_to_lose(network: nn.Module, sample: Sample, batch_size: int) -> flo
     return found
 
 
-def spread(weight: Tensor, magnitude: float, magnitude_aware: bool) -> Tensor | float:
-    """Standard deviation of the noise on each weight: ``sigma``, or, magnitude-aware, ``sqrt(sigma'^2 w_j^2 + eps^2)``; Jiang et al."""
-    return (magnitude**2 * weight.square() + EPSILON**2).sqrt() if magnitude_aware else magnitude
-
-
 @provides
 def noise_drop(flat_network: nn.Module, flatness_sample: Sample, flatness_draws: int, batch_size: int, seed: int) -> Drop:
     """Mean drop of accuracy by Gaussian noise on all parameters over noisy copies, by whether it is aware of theirs and its magnitude.
@@ -92,8 +87,10 @@ def noise_drop(flat_network: nn.Module, flatness_sample: Sample, flatness_draws:
     @torch.inference_mode()
     def drop_at(magnitude_aware: bool, magnitude: float) -> float:
         hits = seen = 0
+        aware = lambda weight: (magnitude**2 * weight.square() + EPSILON**2).sqrt()  # noqa: E731  # sqrt(sigma'^2 w_j^2 + eps^2), Jiang et al.
+        spreads = {name: aware(value) if magnitude_aware else magnitude for name, value in weights.items()}
         for draw in draws:
-            noisy = {name: value + spread(value, magnitude, magnitude_aware) * draw[name] for name, value in weights.items()}
+            noisy = {name: value + spreads[name] * draw[name] for name, value in weights.items()}
             for inputs, labels in batches:
                 hits, seen = hits + right(functional_call(flat_network, noisy, (inputs,)), labels), seen + len(labels)
                 least, most = clean - (hits + total - seen) / total, clean - hits / total

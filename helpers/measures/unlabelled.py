@@ -1,8 +1,7 @@
 """Measures from images without labels of what a network will meet: predicted accuracies, and scores that promise one.
 
-Target: the images without labels. Holdout: images with labels that the network was not fitted to. Variants "calibrated" divide all logits
-by the temperature of the holdout first (Guo et al. 2017), as the authors of average thresholded confidence and of optimal transport do in
-their experiments.
+Variants "calibrated" divide all logits by the temperature of the holdout first (Guo et al. 2017), as the authors of average thresholded
+confidence and of optimal transport do in their experiments.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,7 +25,7 @@ _UNCERTAIN = 5.0  # nats, MaNo's threshold
 
 
 class Holdout(NamedTuple):
-    """Labelled images that the network was not fitted to."""
+    """Labelled images that the network was not fitted to; the target are the images without labels."""
 
     logits: Tensor  # (H, K) float64
     labels: Tensor  # (H,) int64

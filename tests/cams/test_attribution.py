@@ -6,7 +6,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from helpers.cams import attribution
-from helpers.networks import resnet
+from helpers.cams.maps import closed_form_cam
+from helpers.networks import hooks, resnet
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +109,26 @@ def test_deep_lift_adds_up_to_the_difference_of_the_logits(network, images):
         expected = (network(images) - network(0 * images)).gather(1, CLASSES[:, None]).squeeze(1)
     torch.testing.assert_close(shares.sum((1, 2, 3)), expected, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(attribution.attribution_maps("deep_lift", own, images, CLASSES).maps, shares.sum(1).relu())
+
+
+def test_deep_lift_that_does_not_add_up_is_refused(images):
+    class Squared(nn.Module):  # a non-linearity that DeepLift does not know
+        def forward(self, images):
+            return (images**2).mean((2, 3)) @ torch.eye(3, 4)
+
+    with pytest.raises(ValueError, match=r"^DeepLift's shares miss the difference of the logits by up to "):
+        attribution.attribution_maps("deep_lift", Squared(), images, CLASSES)
+
+
+def test_guided_grad_cam_is_zero_where_grad_cam_is(network, images):
+    own = attribution.with_own_activations(network)
+    features, _ = hooks.features_and_logits(network, network.layer4, images)
+    cam = closed_form_cam("grad_cam", features, network.fc.weight, CLASSES)
+    found = attribution.attribution_maps("guided_grad_cam", own, images, CLASSES).maps.detach()
+    large = F.interpolate(cam.unsqueeze(1), size=(16, 16), mode="bilinear", align_corners=False).squeeze(1)
+    assert (large == 0).any()
+    assert found[large == 0].eq(0).all()
+    assert found.max() > 0
 
 
 PASSES = {"saliency": (1, 1), "input_x_gradient": (1, 1), "integrated_gradients": (5, 5), "guided_grad_cam": (2, 2), "deep_lift": (4, 2)}

@@ -127,17 +127,6 @@ def test_where_several_places_are_largest_their_mean_counts():
     assert table["pointing_game_shuffled"].tolist() == [0, 1]
 
 
-def test_the_number_of_images_at_a_time_changes_nothing_and_a_single_image_has_no_other(maps, boxes):
-    count = 4 * 2**17 // SIZE**2  # four batches
-    rows = torch.arange(count) % 10
-    whole = chance.chance_scores(maps[rows], boxes[rows], SIZE, partners=((rows + 3) % 10).unsqueeze(1))
-    parts = chance.chance_scores(maps[:10], boxes[:10], SIZE, partners=torch.arange(10).roll(-3).unsqueeze(1))
-    np.testing.assert_allclose(whole.astype(float), parts.iloc[rows.numpy()].astype(float), atol=1e-6)
-    one = chance.chance_scores(maps[:1], boxes[:1], SIZE)
-    assert corrected(one).isna().all(axis=None)
-    assert one[list(chance.SCORES)].notna().all(axis=None)
-
-
 def test_a_map_that_is_not_finite_is_undefined_and_so_is_what_has_no_boxes(maps, boxes):
     maps[2, 1, 1], maps[3, 0, 0] = torch.nan, torch.inf
     table = chance.chance_scores(maps, boxes, SIZE)

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from sklearn import metrics
 
 from helpers.cams import detection
 from helpers.cams.detection import average_precisions, best_box_iou
@@ -102,18 +101,6 @@ def test_mask_metrics_by_hand():
     assert found == pytest.approx(expected)
     assert list(found) == list(expected)
     assert detection.mask_metrics(*(10**12 * count for count in (5, 4, 3, 10))) == pytest.approx(expected | {"pixels": 10**13})
-
-
-@pytest.mark.parametrize(("called", "there"), [(0.3, 0.4), (0.9, 0.1), (0.05, 0.6)])
-def test_mask_metrics_equal_scikit_learn_on_flattened_pixels(called, there):
-    rng = np.random.default_rng(0)
-    predicted, true = rng.random(400) < called, rng.random(400) < there
-    found = detection.mask_metrics(predicted.sum(), true.sum(), (predicted & true).sum(), 400)
-    assert found["pixel_accuracy"] == pytest.approx(metrics.accuracy_score(true, predicted))
-    assert found["mean_pixel_accuracy"] == pytest.approx(metrics.balanced_accuracy_score(true, predicted))
-    assert [found["iou_background"], found["iou_object"]] == pytest.approx(metrics.jaccard_score(true, predicted, average=None).tolist())
-    assert found["mean_iou"] == pytest.approx(metrics.jaccard_score(true, predicted, average="macro"))
-    assert found["frequency_weighted_iou"] == pytest.approx(metrics.jaccard_score(true, predicted, average="weighted"))
 
 
 def test_without_any_object_what_is_undefined_is_nan():

@@ -6,14 +6,17 @@ import sys
 
 import numpy as np
 import pytest
+import safetensors.torch
 import sklearn.metrics
 import torch
+import torchvision
 from PIL import Image
 from torch import nn
 
 from helpers.cams import masks as machine
 from helpers.cams import overlap
 from helpers.data.images import ImageSet
+from helpers.networks import resnet
 
 
 def spot(size, x0, y0, x1, y1, ground=60, light=200):
@@ -180,6 +183,28 @@ def test_other_outputs_are_refused_and_the_mode_is_put_back():
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
             machine.network_masks(network.train(), images)
         assert network.training
+
+
+def test_weights_are_read_from_a_file_and_a_wrong_one_is_refused(tmp_path):
+    torch.manual_seed(0)
+    original = torchvision.models.get_model("lraspp_mobilenet_v3_large", weights=None, weights_backbone=None, num_classes=1).eval()
+    path = tmp_path / "weights.safetensors"
+    safetensors.torch.save_file(original.state_dict() | {"aux_classifier.0.weight": torch.zeros(1)}, path)
+    network = machine.segmentation_network("lraspp_mobilenet_v3_large", str(path), classes=1)
+    images = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        logits = original(resnet.normalise_images(images))["out"]
+    assert torch.equal(machine.network_masks(network, images), logits[:, 0] > 0)
+    with pytest.raises(
+        ValueError, match=r"weights.safetensors does not fit a lraspp_mobilenet_v3_large with 21 classes: size mismatch for "
+    ):
+        machine.segmentation_network("lraspp_mobilenet_v3_large", str(path))
+    with pytest.raises(
+        FileNotFoundError, match=r"^the weights .*none.pth do not exist; save the state dict of a lraspp_mobilenet_v3_large there"
+    ):
+        machine.segmentation_network("lraspp_mobilenet_v3_large", str(tmp_path / "none.pth"))
+    with pytest.raises(ValueError, match=r"^architecture 'u2net' is unknown; choose one of deeplabv3_mobilenet_v3_large, "):
+        machine.segmentation_network("u2net", str(path))
 
 
 @pytest.fixture

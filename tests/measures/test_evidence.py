@@ -74,19 +74,6 @@ def test_what_cannot_be_had_is_nan_with_the_reason_for_every_measure_that_needs_
     assert calls == [1]
 
 
-def test_a_mistake_in_the_code_is_the_reason_of_its_rows_and_stops_no_other(lists):
-    def wrong(seed):
-        return seed.nothing
-
-    def right(seed):
-        return float(seed)
-
-    table = evidence.score([enter(wrong), enter(right)], {"network": network()}, evidence.MeasureSettings(seed=3)).set_index("measure")
-    assert "has no attribute 'nothing'" in table.loc["wrong", "reason"]
-    assert np.isnan(table.loc["wrong", "value"])
-    assert (table.loc["right", "value"], table.loc["right", "reason"]) == (3.0, "")
-
-
 def test_the_first_variant_has_the_measures_own_name(lists):
     def several():
         return {}

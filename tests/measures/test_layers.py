@@ -9,7 +9,6 @@ from torch import nn
 
 from helpers.measures import evidence
 from helpers.measures.layers import folded, initial_layers, trace_layers
-from helpers.networks import resnet
 
 
 def settle(network):
@@ -148,14 +147,6 @@ def test_the_network_is_left_as_it_came(training):
     for layer in trace(network):
         layer.weight.zero_()
     assert state_of(network) == before
-
-
-def test_providers_give_one_image_and_both_lists(tiny_given):
-    known = evidence.Evidence(tiny_given, evidence.MeasureSettings())
-    assert torch.equal(known["example"], resnet.normalise_images(tiny_given["images"].images[:1]))
-    assert [layer.name for layer in known["layers"]] == [layer.name for layer in known["initial_layers"]]
-    assert not torch.equal(known["layers"][0].weight, known["initial_layers"][0].weight)
-    assert known["layers"][0].input_size == (16, 16)
 
 
 def test_what_is_missing_or_does_not_match_is_said(tiny_given):

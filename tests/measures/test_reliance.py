@@ -67,13 +67,6 @@ def test_a_network_that_reads_one_pixel_of_the_object_loses_the_class_that_the_p
     assert table.loc["box_only_accuracy", "value"] == 1
 
 
-def test_a_network_that_reads_only_the_border_needs_no_object_and_has_nothing_from_the_box(images):
-    images.boxes[1, 1], images.boxes[2, 0] = torch.tensor([4, 5, 8, 8]), torch.tensor([0, 1, 4, 4])
-    table = scored(Reader((0, 7)), images)
-    assert table.loc["object_reliance", "value"] == 0
-    assert table.loc["box_only_accuracy", "value"] == 0.5  # class 0, which it says of every grey corner
-
-
 def test_what_is_greyed_has_the_mean_colour_and_nothing_else_changes(images):
     images.boxes[0, 1] = torch.tensor([3, 3, 6, 5])  # two boxes that overlap: their union
     network = Reader(*PLACES)

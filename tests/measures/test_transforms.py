@@ -66,15 +66,6 @@ def test_translation_is_torchvisions(pixels, fraction):
         assert_rounded(transforms.translate(pixels, right, down), expected)
 
 
-def test_translation_by_hand():
-    row = torch.tensor([10, 20, 30, 40], dtype=torch.uint8).expand(1, 3, 2, 4)
-    assert transforms.translate(row, 0.25, 0)[0, 0, 0].tolist() == [0, 10, 20, 30]
-    assert transforms.translate(row, -0.5, 0)[0, 0, 0].tolist() == [30, 40, 0, 0]
-    assert transforms.translate(row, 0.125, 0)[0, 0, 0].tolist() == [5, 15, 25, 35]  # half a pixel
-    assert transforms.translate(row, 0, 0.5)[0, 0].tolist() == [[0, 0, 0, 0], [10, 20, 30, 40]]
-    assert transforms.translate(row, 0, -0.5)[0, 0].tolist() == [[10, 20, 30, 40], [0, 0, 0, 0]]
-
-
 @pytest.mark.parametrize("alpha", [-1.0, -0.25, 0.1, 0.25, 2.0])
 def test_colour_jitter_is_torchvisions_three_adjustments(pixels, alpha):
     expected = pixels.double() / 255
