@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from helpers.measures import registry
+import helpers.measures.registry as registry
 from helpers.measures.registry import Measure
 from helpers.networks.hooks import evaluation_mode
 
