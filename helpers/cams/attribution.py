@@ -70,15 +70,13 @@ def attribution_maps(method: str, network: nn.Module, images: Tensor, classes: T
 
     layer = hooks.last_maps_layer(network, images[:1]) if method == "guided_grad_cam" else None
     side, passes = max(2, images.shape[-1] // _WINDOWS), {"forward": 0, "backward": 0}
+    window = {"sliding_window_shapes": (3, side, side), "strides": (3, side // 2, side // 2)}
     captum, options = {
         "saliency": (attr.Saliency, {}),
         "input_x_gradient": (attr.InputXGradient, {}),
         "integrated_gradients": (attr.IntegratedGradients, {"n_steps": steps, "internal_batch_size": max(_BATCH, len(images))}),
         "guided_grad_cam": (lambda model: attr.GuidedGradCam(model, layer), {"interpolate_mode": "bilinear"}),
-        "occlusion": (
-            attr.Occlusion,
-            {"sliding_window_shapes": (3, side, side), "strides": (3, side // 2, side // 2), "perturbations_per_eval": 4},
-        ),
+        "occlusion": (attr.Occlusion, window | {"perturbations_per_eval": 4}),
         "deep_lift": (attr.DeepLift, {"return_convergence_delta": True}),
     }[method]
 

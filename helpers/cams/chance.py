@@ -46,28 +46,21 @@ def chance_scores(
     The mean over the images of a score less its shuffled one is 0 for any map that is the same for all images, since every derangement
     gives each box out once.
 
-    Args:
-        maps_normalised: (N, h, w) in [0, 1], see ``maps.normalise_maps``.
-        boxes: (N, M, 4) integers, see ``overlap.box_masks``. Several boxes of an image are their union.
-        size: side S of the images, pixels.
-        threshold: of the map, for its mask and the rectangle around it.
-        partners: (N', K) which these are, counted among the N' that have a box; ``derangements`` when None.
-        device: where to compute. Every box's mask lies in memory at once, S^2 bytes for an image.
+    Maps are (N, h, w) in [0, 1], boxes (N, M, 4) integers (see ``overlap.box_masks``; several of an image are their union) on images of
+    side S, whose masks lie in memory at once, S^2 bytes an image. Partners (N', K) are counted among the N' images that have a box;
+    ``derangements`` when None. One row per image, in order: ``SCORES``, and the mean of each with the boxes of the partners under its name
+    and ``SHUFFLED``, NaN where an image has no box or its map is not finite:
 
-    Returns:
-        One row per image, in order. ``SCORES``, and the mean of each with the boxes of the partners under its name and ``SHUFFLED``, NaN
-        where an image has no box or its map is not finite:
+    - iou, iou_b: of the mask, and of the rectangle around it (Du et al. 2024); 0 for a mask without a box, as the paper has it;
+    - energy_in_box: share of the map's sum in the boxes (Wang et al. 2020, energy-based pointing game), 0 for a map of zeros;
+    - pointing_game: 1 when the mean place of the map's maxima is in the boxes (Zhang et al. 2018, without a tolerance);
+    - area_matched_iou: IoU at the highest level at which the mask is at least as large as the boxes;
+    - pixel_average_precision: area under precision over recall of the pixels, ranked by the map (PxAP of Choe et al. 2020);
+    - box_found: 1 when the rectangle reaches an IoU of 0.5 with some box (Russakovsky et al. 2015);
+    - mask_agreement: mean of the IoU of the mask and of what it leaves out (Long et al. 2015, for each image on its own).
 
-        - iou, iou_b: of the mask, and of the rectangle around it (Du et al. 2024); 0 for a mask without a box, as the paper has it;
-        - energy_in_box: share of the map's sum in the boxes (Wang et al. 2020, energy-based pointing game), 0 for a map of zeros;
-        - pointing_game: 1 when the mean place of the map's maxima is in the boxes (Zhang et al. 2018, without a tolerance);
-        - area_matched_iou: IoU at the highest level at which the mask is at least as large as the boxes;
-        - pixel_average_precision: area under precision over recall of the pixels, ranked by the map (PxAP of Choe et al. 2020);
-        - box_found: 1 when the rectangle reaches an IoU of 0.5 with some box (Russakovsky et al. 2015);
-        - mask_agreement: mean of the IoU of the mask and of what it leaves out (Long et al. 2015, for each image on its own).
-
-        Beside them map_pixels, box_pixels, common_pixels and image_pixels; mask_area and box_area, shares of the image; empty_map; x0, y0,
-        x1, y1 of the rectangle, half-open, zeros for an empty mask; box_iou, that of the rectangle with the box it matches best.
+    Beside them map_pixels, box_pixels, common_pixels and image_pixels; mask_area and box_area, shares of the image; empty_map; x0, y0,
+    x1, y1 of the rectangle, half-open, zeros for an empty mask; box_iou, that of the rectangle with the box it matches best.
     """
     if not len(boxes) or len(maps_normalised) != len(boxes):
         raise ValueError(f"{len(maps_normalised)} maps and boxes of {len(boxes)} images cannot be scored; one of each per image is needed")

@@ -56,11 +56,6 @@ def to_bytes(maps_normalised: Tensor) -> Tensor:
     return (255 * maps_normalised).masked_fill(undefined, 255).round().clamp(0, 255).byte()
 
 
-def from_bytes(kept: Tensor) -> Tensor:
-    """Maps in [0, 1] that ``to_bytes`` kept, NaN where they were not finite: (N, h, w) float32."""
-    return (kept.float() / 255).masked_fill((kept == 255).all((1, 2), keepdim=True), torch.nan)
-
-
 @torch.no_grad()
 def closed_form_classifier(model: nn.Module, features: Tensor, logits: Tensor) -> nn.Linear:
     """The linear layer whose weight the closed form needs.
@@ -110,20 +105,12 @@ def layer_maps(
     - "score_cam" (Wang et al. 2020, Algorithm 1): w is the softmax over k of the logit z_c of the image times A_k, where A_k is enlarged
       and scaled to [0, 1); only the ``channels`` of the largest energy ``sum of A_kij^2`` are asked.
 
-    Args:
-        method: one of ``GRADIENT_METHODS``.
-        model: (B, 3, H, W) -> (B, K); modes, hooks, gradients and weights are left as they were.
-        layer: with output (B, C, h, w); when it is called more than once, its last output counts.
-        classes: (B,) int64, fixed before any noise; Du et al. take the predicted ones.
-        torchcam_compat: reproduce torchcam 0.4.0 to 0.5.0, with which the maps of Du et al. were probably made. Its Grad-CAM++
-            loses the division (alpha = g^2); its smooth variant takes relu(g) and A of the map from the last noisy image, and
-            sums A_kij g_kij^3. With ``torch.manual_seed(seed)`` before it, torchcam draws the same noise.
-        noise_std: of the noise_samples noisy images, in units of the network's input (normalised pixels).
-        seed: of the noise, which is drawn for the batch as a whole: give every batch its own.
-        channels: of Score-CAM; all where the layer has fewer.
+    ``torchcam_compat`` reproduces torchcam 0.4.0 to 0.5.0, with which the maps of Du et al. were probably made. Its Grad-CAM++ loses the
+    division (alpha = g^2); its smooth variant takes relu(g) and A of the map from the last noisy image, and sums A_kij g_kij^3. With
+    ``torch.manual_seed(seed)`` before it, torchcam draws the same noise: for the batch as a whole, ``noise_std`` in units of the input.
 
-    Returns:
-        (B, h, w) maps, at least 0, not normalised, detached; zeros where nothing speaks for the class, NaN where a gradient is NaN.
+    The layer puts out (B, C, h, w), of several calls the last counts; classes (B,) int64 are fixed before any noise. (B, h, w) maps, at
+    least 0, not normalised, detached; zeros where nothing speaks for the class, NaN where a gradient is NaN. The model is left as it was.
     """
     _check(method, images, classes, torchcam_compat)
     with torch.inference_mode(False), torch.enable_grad(), hooks.evaluation_mode(model):

@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from helpers.measures.registry import Measure, needs
+import helpers.measures.registry as registry
+from helpers.measures.registry import Measure
 from helpers.networks.hooks import evaluation_mode
 
 # What the caller gives: the network in evaluation mode on its device, an ImageSet, uint8 images to network input, and the network as it was
@@ -61,10 +62,11 @@ class Evidence:
         if name in self._failed:
             raise self._failed[name]
         if name not in self._known:
-            arguments = {need: self[need] for need in needs(PROVIDERS[name])}
+            function, wanted = _source(name)
+            arguments = {need: self[need] for need in wanted}
             started = time.perf_counter()
             try:
-                self._known[name] = PROVIDERS[name](**arguments)
+                self._known[name] = function(**arguments)
             except Exception as fault:
                 self._failed[name] = as_reason(fault)
                 raise self._failed[name] from fault
@@ -75,6 +77,13 @@ class Evidence:
     def seconds(self, names: Iterable[str]) -> float:
         """Seconds that some things took with all that they needed, each counted once: their cost if nothing else were computed."""
         return sum(self._seconds.get(name, 0.0) for name in closure(names))
+
+
+def _source(name: str) -> tuple[Callable[..., Any], tuple[str, ...]]:
+    """The function behind a name, a provider or a measure, and what it needs."""
+    if name in PROVIDERS:
+        return PROVIDERS[name], registry.needs(PROVIDERS[name])
+    return registry.MEASURES[name].function, registry.MEASURES[name].needs
 
 
 def as_reason(fault: Exception) -> ValueError:
@@ -94,7 +103,7 @@ def closure(names: Iterable[str]) -> set[str]:
     while waiting:
         if (name := waiting.pop()) not in found:
             found.add(name)
-            waiting += needs(PROVIDERS[name]) if name in PROVIDERS else ()
+            waiting += _source(name)[1] if name in PROVIDERS or name in registry.MEASURES else ()
     return found
 
 
@@ -121,19 +130,15 @@ def score_with_images(
 
 
 def _rows(item: Measure, evidence: Evidence) -> list[dict[str, Any]]:
-    own, reason = 0.0, ""
     try:
-        arguments = {name: evidence[name] for name in item.needs}
-        started = time.perf_counter()
-        value = item.function(**arguments)
-        own = time.perf_counter() - started
-    except Exception as fault:
-        value, reason = np.nan, (str(as_reason(fault)).splitlines() or [type(fault).__name__])[0]
+        value, reason = evidence[item.name], ""
+    except ValueError as fault:
+        value, reason = np.nan, (str(fault).splitlines() or [type(fault).__name__])[0]
     values = dict(value) if isinstance(value, Mapping) else dict.fromkeys(item.variants[:1] or ("",), value)
     rows = []
     for variant, number in (dict.fromkeys(item.variants, np.nan) | values).items():
         # No table can rank by infinity.
         undefined = "" if np.isfinite(number) else "undefined" if np.isnan(number) else "larger than any number of the computer"
         row = {"measure": item.name, "variant": variant, "value": np.nan if undefined else float(number)}
-        rows.append(row | {"seconds": evidence.seconds(item.needs) + own, "reason": reason or undefined})
+        rows.append(row | {"seconds": evidence.seconds([item.name]), "reason": reason or undefined})
     return rows

@@ -106,15 +106,15 @@ def trace_layers(network: nn.Module, example: Tensor) -> list[Layer]:
     unused = [name for name, module in network.named_modules() if isinstance(module, nn.Conv2d) and module not in trace.found]
     if unused:
         warnings.warn(f"convolutions that the network does not use are left out: {', '.join(unused)}", stacklevel=2)
-    return [_layer(use) for use in trace.found.values()]
-
-
-def _layer(use: _Use) -> Layer:
-    kernel, module = _copy(use.kernel), use.module
-    if module is None:
-        return Layer(use.name, kernel)
-    weight = kernel if use.norm is None else folded(kernel, module.bias, use.norm)[0]
-    return Layer(use.name, weight, module.stride, module.dilation, module.groups, use.input_size)
+    layers = []
+    for use in trace.found.values():
+        kernel, module = _copy(use.kernel), use.module
+        if module is None:
+            layers.append(Layer(use.name, kernel))
+        else:
+            weight = kernel if use.norm is None else folded(kernel, module.bias, use.norm)[0]
+            layers.append(Layer(use.name, weight, module.stride, module.dilation, module.groups, use.input_size))
+    return layers
 
 
 def _copy(values: Tensor) -> Tensor:
@@ -169,9 +169,6 @@ def initial_layers(initial_network: nn.Module | None, example: Tensor, layers: S
         raise ValueError("no initial weights were given, so there is no distance from them")
     device = next((value.device for value in initial_network.parameters()), example.device)
     initial = trace_layers(initial_network, example.to(device))
-    own, other = ([f"{layer.name} {tuple(layer.weight.shape)}" for layer in each] for each in (layers, initial))
     if [layer.weight.shape for layer in layers] != [layer.weight.shape for layer in initial]:
-        raise ValueError(
-            f"the network has the layers {', '.join(own)} and its initial state {', '.join(other)}; they must be one network's"
-        )
+        raise ValueError(f"the network has {len(layers)} layers and its initial state others ({len(initial)}); they must be one network's")
     return initial

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor
 
 from helpers.cams import chance, detection
-from helpers.cams.maps import from_bytes, to_bytes
+from helpers.cams.maps import to_bytes
 from helpers.measures.evidence import provides
-from helpers.measures.registry import measure, measures, of_families
+from helpers.measures.registry import measure, measures
 
 
 @provides
@@ -58,13 +58,10 @@ measures(
 )
 
 
-@measure(
-    "localization",
-    1,
-    "Russakovsky et al. 2015, section 4.2; Choe et al. 2020",
-    title="box found (GT-known)",
-    variants=("GT-known", "top-1", "box IoU"),
-)
+_FOUND, _SOURCE = ("GT-known", "top-1", "box IoU"), "Russakovsky et al. 2015, section 4.2; Choe et al. 2020"
+
+
+@measure("localization", 1, _SOURCE, title="box found (GT-known)", variants=_FOUND)
 def box_found(image_overlaps: pd.DataFrame, rightly_classified: NDArray[np.bool_]) -> Mapping[str, float]:
     """Fraction of images whose box the rectangle around the map finds at IoU >= 0.5, in [0, 1].
 
@@ -73,7 +70,7 @@ def box_found(image_overlaps: pd.DataFrame, rightly_classified: NDArray[np.bool_
     """
     found = image_overlaps["box_found"]
     right = found.where(rightly_classified, 0).where(found.notna())
-    return {"GT-known": float(found.mean()), "top-1": float(right.mean()), "box IoU": float(image_overlaps["box_iou"].mean())}
+    return {name: float(part.mean()) for name, part in zip(_FOUND, (found, right, image_overlaps["box_iou"]), strict=True)}
 
 
 @measure("localization", 1, "Everingham et al. 2015, all points", title="average precision of the box")
@@ -85,13 +82,8 @@ def box_average_precision(image_overlaps: pd.DataFrame, images: Any, labels: Ten
     return float(np.nanmean(precisions)) if np.isfinite(precisions).any() else np.nan
 
 
-_MASKS = {
-    "mean IoU": "mean_iou",
-    "IoU of the object": "iou_object",
-    "pixel accuracy": "pixel_accuracy",
-    "mean pixel accuracy": "mean_pixel_accuracy",
-    "frequency-weighted IoU": "frequency_weighted_iou",
-}
+_MASKS = {"mean IoU": "mean_iou", "IoU of the object": "iou_object", "pixel accuracy": "pixel_accuracy"}
+_MASKS |= {"mean pixel accuracy": "mean_pixel_accuracy", "frequency-weighted IoU": "frequency_weighted_iou"}
 
 
 @measure("localization", 1, "Long, Shelhamer and Darrell 2015, section 5", title="mean IoU of the masks", variants=tuple(_MASKS))
@@ -112,13 +104,11 @@ measures(
 
 
 @provides
-def localization_values(
-    image_overlaps: pd.DataFrame, rightly_classified: NDArray[np.bool_], maps: Tensor
-) -> dict[str, NDArray[np.generic]]:
+def localization_values(image_overlaps: pd.DataFrame, rightly_classified: NDArray[np.bool_], maps: Tensor) -> dict[str, NDArray[Any]]:
     """Values of single images, (N,) each: float16 of which the measures are means, and correct, bool; maps, (N, h, w) uint8.
 
     Those of a measure that keeps its chance are also there without it, under its name and ``chance.ABOVE``; of box_average_precision they
-    are of the box found and the class right. Of the maps (``maps.to_bytes``) with the boxes all can be had anew, see ``scores_of_maps``.
+    are of the box found and the class right. From the maps all can be had anew by ``chance.chance_scores``.
     """
     values = {name: image_overlaps[name] for name in ("iou", "iou_b", "mask_area", "box_found")}
     for name in chance.SCORES:
@@ -126,27 +116,3 @@ def localization_values(
     values["box_average_precision" + chance.ABOVE] = values["box_found" + chance.ABOVE] * rightly_classified
     single = {name: column.to_numpy(np.float16) for name, column in values.items()}
     return single | {"correct": rightly_classified, "maps": to_bytes(maps).numpy()}
-
-
-def above_chance(values: Mapping[str, ArrayLike], name: str) -> ArrayLike | None:
-    """Values of single images of a measure less its own chance, out of ``localization_values``; None where they were not kept."""
-    return values.get(name + chance.ABOVE, values.get(name) if name in chance.CORRECTED else None)
-
-
-def scores_of_maps(
-    maps: Tensor, boxes: Tensor, size: int, threshold: float = 0.1, correct: NDArray[np.bool_] | None = None
-) -> tuple[dict[str, float], pd.DataFrame]:
-    """Every measure that maps and boxes alone give, by its column, and ``chance.chance_scores``, by the code that scores networks.
-
-    Maps are (N, h, w), in [0, 1] or uint8 as they were kept, boxes (N, M, 4) in pixels of images of side ``size``. Whether the class is
-    right, (N,), is asked by the top-1 variant alone, which is left out where it is None.
-    """
-    overlaps = chance.chance_scores(from_bytes(maps) if maps.dtype == torch.uint8 else maps, boxes, size, threshold)
-    known, found = {"image_overlaps": overlaps, "rightly_classified": np.ones(len(maps), bool) if correct is None else correct}, {}
-    for item in of_families(["localization"]):
-        if set(item.needs) <= set(known):
-            value = item.function(*(known[name] for name in item.needs))
-            found |= {item.column(variant): number for variant, number in (value if item.variants else {"": value}).items()}
-    if correct is None:
-        del found["box_found (top-1)"]
-    return found, overlaps

@@ -2,16 +2,18 @@
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from helpers.measures.evidence import provides
+from helpers.measures.evidence import PROVIDERS, provides
 from helpers.measures.norms import Array, complexities
 from helpers.measures.passes import Sample
 
+Drop = Callable[[bool, float], float]  # drop of accuracy by whether a change of the weights is magnitude-aware, and its magnitude
 DROP, TOLERANCE = 0.1, 0.01  # of the accuracy, which defines a magnitude, and by how much it may miss that
 HIGHEST = 2.0  # magnitude that is tried at most
 BRACKET = 1.1  # ratio of a magnitude that costs too much to one that costs too little, at which a search ends
@@ -68,16 +70,9 @@ def accuracy_to_lose(network: nn.Module, sample: Sample, batch_size: int) -> flo
     return found
 
 
-def spread(weight: Tensor, magnitude: float, magnitude_aware: bool) -> Tensor | float:
-    """Standard deviation of the noise on each weight: ``sigma``, or, magnitude-aware, ``sqrt(sigma'^2 w_j^2 + eps^2)``; Jiang et al."""
-    return (magnitude**2 * weight.square() + EPSILON**2).sqrt() if magnitude_aware else magnitude
-
-
 @provides
-def noise_drop(
-    flat_network: nn.Module, flatness_sample: Sample, flatness_draws: int, batch_size: int, seed: int
-) -> Callable[[float, bool], float]:
-    """Mean drop of accuracy by Gaussian noise on all parameters over noisy copies, as a function of its magnitude, aware of theirs or not.
+def noise_drop(flat_network: nn.Module, flatness_sample: Sample, flatness_draws: int, batch_size: int, seed: int) -> Drop:
+    """Mean drop of accuracy by Gaussian noise on all parameters over noisy copies, by whether it is aware of theirs and its magnitude.
 
     All magnitudes share their draws (common random numbers), made on the CPU: alike on all devices. As soon as the drop is certain to lie
     outside ``DROP`` plus or minus ``TOLERANCE``, it is that of the images seen so far.
@@ -90,10 +85,12 @@ def noise_drop(
     batches = list(zip(flatness_sample.inputs.split(batch_size), flatness_sample.labels.split(batch_size), strict=True))
 
     @torch.inference_mode()
-    def drop_at(magnitude: float, magnitude_aware: bool) -> float:
+    def drop_at(magnitude_aware: bool, magnitude: float) -> float:
         hits = seen = 0
+        aware = lambda weight: (magnitude**2 * weight.square() + EPSILON**2).sqrt()  # noqa: E731  # sqrt(sigma'^2 w_j^2 + eps^2), Jiang et al.
+        spreads = {name: aware(value) if magnitude_aware else magnitude for name, value in weights.items()}
         for draw in draws:
-            noisy = {name: value + spread(value, magnitude, magnitude_aware) * draw[name] for name, value in weights.items()}
+            noisy = {name: value + spreads[name] * draw[name] for name, value in weights.items()}
             for inputs, labels in batches:
                 hits, seen = hits + right(functional_call(flat_network, noisy, (inputs,)), labels), seen + len(labels)
                 least, most = clean - (hits + total - seen) / total, clean - hits / total
@@ -104,16 +101,11 @@ def noise_drop(
     return drop_at
 
 
-@provides
-def sigma(noise_drop: Callable[[float, bool], float], flatness_halvings: int) -> float:
-    """Standard deviation of the noise, the same on every weight, that costs a tenth of the accuracy."""
-    return search(lambda magnitude: noise_drop(magnitude, False), 2.0**-7, flatness_halvings, "sigma")
-
-
-@provides
-def relative_sigma(noise_drop: Callable[[float, bool], float], flatness_halvings: int) -> float:
-    """Standard deviation of the noise, in units of each weight, that costs a tenth of the accuracy."""
-    return search(lambda magnitude: noise_drop(magnitude, True), 2.0**-4, flatness_halvings, "sigma'")
+# Standard deviation of the noise that costs a tenth of the accuracy, the same on every weight, or in units of each.
+PROVIDERS |= {
+    "sigma": lambda noise_drop, flatness_halvings: search(partial(noise_drop, False), 2.0**-7, flatness_halvings, "sigma"),
+    "relative_sigma": lambda noise_drop, flatness_halvings: search(partial(noise_drop, True), 2.0**-4, flatness_halvings, "sigma'"),
+}
 
 
 def bound(divergence: float, sigma: float, images: int) -> float:

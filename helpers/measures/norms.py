@@ -57,14 +57,11 @@ def log_bound(norms: Array, numerators: Array, margin: float) -> float:
     return float(log_product(norms, margin) + log(ratios(numerators, norms)))
 
 
-def reported(value: float, images: int) -> float:
-    """Scale a complexity as Dziugaite et al. 2020 (code) report it: ``sqrt(v / m)``; NaN below 0."""
+def reported(value: float, images: int, logarithm: bool = False) -> float:
+    """Scale a complexity as Dziugaite et al. 2020 (code) report it: ``sqrt(v / m)``, NaN below 0; or its logarithm from ``ln v``."""
+    if logarithm:
+        return float(0.5 * (value - math.log(images)))
     return math.sqrt(value / images) if value >= 0 else math.nan
-
-
-def reported_log(value: float, images: int) -> float:
-    """Scale the logarithm of a complexity likewise: ``(v - ln m) / 2``, the logarithm of ``reported``'s root."""
-    return float(0.5 * (value - math.log(images)))
 
 
 def complexities(family: str, *rows: tuple[str, str, str, Callable[..., float]]) -> None:
@@ -75,19 +72,21 @@ def complexities(family: str, *rows: tuple[str, str, str, Callable[..., float]])
     """
     for name, equation, title, raw in rows:
         source = f"Jiang et al. 2020, equation {equation}" if equation.isdigit() else f"Dziugaite et al. 2020 (code), {equation}"
-        scale, unit = (reported_log, "half a logarithm") if name.startswith("log") else (reported, "a root")
-        wanted = dict.fromkeys([*(SYMBOLS.get(symbol, symbol) for symbol in needs(raw)), "training_images"])
+        logarithm, wanted = (
+            name.startswith("log"),
+            dict.fromkeys([*(SYMBOLS.get(symbol, symbol) for symbol in needs(raw)), "training_images"]),
+        )
         variants = NORM_VARIANTS if {"s", "ds"} & {*needs(raw)} else ()
-        summary, function = f"{title}, as {unit} per training image", partial(_scaled, raw, variants, scale)
-        enter(Measure(name, title, family, -1, source, variants, summary, tuple(wanted), function))
+        summary = f"{title}, as {'half a logarithm' if logarithm else 'a root'} per training image"
+        enter(Measure(name, title, family, -1, source, variants, summary, tuple(wanted), partial(_reported, raw, variants, logarithm)))
 
 
-def _scaled(raw: Callable[..., float], variants: Sequence[str], scale: Callable[[float, int], float], **known: Any) -> Value:
-    given, images = {symbol: known[SYMBOLS.get(symbol, symbol)] for symbol in needs(raw)}, known["training_images"]
-    if not variants:
-        return scale(float(raw(**given)), images)
-    by_variant = [{symbol: value[name] if symbol in ("s", "ds") else value for symbol, value in given.items()} for name in variants]
-    return {name: scale(float(raw(**each)), images) for name, each in zip(variants, by_variant, strict=True)}
+def _reported(raw: Callable[..., float], variants: Sequence[str], logarithm: bool, **known: Any) -> Value:
+    given, found = {symbol: known[SYMBOLS.get(symbol, symbol)] for symbol in needs(raw)}, {}
+    for variant in variants or ("",):
+        own = {symbol: value[variant] if symbol in ("s", "ds") else value for symbol, value in given.items()}
+        found[variant] = reported(float(raw(**own)), known["training_images"], logarithm)
+    return found if variants else found[""]
 
 
 @provides
@@ -157,7 +156,7 @@ complexities(
 @measure("norms", -1, "Jiang et al. 2020, equation 44", variants=("root", "log"))
 def path_norm(path_product: float, training_images: int) -> Mapping[str, float]:
     """Sum over paths of squared weights: ``sqrt(v / m)``, or half the logarithm of ``v / m``."""
-    return {"root": reported(path_product, training_images), "log": reported_log(log(path_product), training_images)}
+    return {"root": reported(path_product, training_images), "log": reported(log(path_product), training_images, logarithm=True)}
 
 
 @measure("norms", -1, "Jiang et al. 2020, equation 43", variants=("root", "log"))

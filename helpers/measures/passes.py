@@ -43,18 +43,6 @@ class Pass:
 
 
 @provides
-def example(images: Any, normalise: Any, device: Any) -> Tensor:
-    """The first training image as the network expects it: (1, 3, S, S)."""
-    return sample_of(images, normalise, device, 1).inputs
-
-
-@provides
-def fused_network(network: nn.Module, example: Tensor) -> nn.Module:
-    """What images are passed through: the network's copy with folded batch norms, see ``fused.fused``."""
-    return fused.fused(network, example)
-
-
-@provides
 @torch.inference_mode()
 def forward_pass(
     fused_network: nn.Module, images: Any, normalise: Any, device: Any, example: Tensor, cam_method: str, batch_size: int
@@ -85,21 +73,17 @@ def forward_pass(
             if classifier is not None:
                 weighted = closed_form_cam(cam_method, maps, classifier.weight, logits.argmax(1))
             elif not no_maps:
-                weighted, no_maps = _by_gradient(cam_method, fused_network, layer, pixels, logits)
+                method = "grad_cam" if cam_method == "cam" else cam_method
+                try:
+                    weighted = layer_maps(method, fused_network, layer, pixels, logits.argmax(1))
+                except (ValueError, RuntimeError) as fault:
+                    no_maps = f"there is no class activation map: {str(fault).splitlines()[0]}"
             if not no_maps:
                 kept["maps"].append(normalise_maps(weighted).float().cpu())
     finally:
         if hook is not None:
             hook.remove()
     return Pass(**{name: torch.cat(parts) if parts else None for name, parts in kept.items()}, no_maps=no_maps)
-
-
-def _by_gradient(method: str, network: nn.Module, layer: nn.Module, pixels: Tensor, logits: Tensor) -> tuple[Tensor | None, str]:
-    """Maps of the predicted class by differentiation, or why there are none; those of "cam" are Grad-CAM's."""
-    try:
-        return layer_maps("grad_cam" if method == "cam" else method, network, layer, pixels, logits.argmax(1)), ""
-    except (ValueError, RuntimeError) as fault:
-        return None, f"there is no class activation map: {str(fault).splitlines()[0]}"
 
 
 @provides
@@ -111,6 +95,8 @@ def maps(forward_pass: Pass) -> Tensor:
 
 
 PROVIDERS |= {
+    "example": lambda images, normalise, device: sample_of(images, normalise, device, 1).inputs,  # the first image, (1, 3, S, S)
+    "fused_network": lambda network, example: fused.fused(network, example),  # what images are passed through
     "logits": lambda forward_pass: forward_pass.logits,  # (N, K) float32
     "labels": lambda images: images.labels.cpu(),  # (N,) int64, as the network was fitted to them
     "training_images": lambda images: len(images),

@@ -15,7 +15,6 @@ from helpers.measures import response
 from helpers.measures.evidence import provides
 from helpers.measures.passes import Pass, Sample
 from helpers.measures.registry import measure
-from helpers.measures.response import accuracy_curve
 from helpers.measures.transforms import TRANSFORMS, drawn_accuracies, transformed_hits, transforms_of
 
 INPUT, FIRST_LAYER = "input", "first layer"
@@ -73,8 +72,9 @@ def response_curves(
 
     def follow(name: str, hits_at: Callable[[float], Tensor], images: Tensor, low: float, high: float) -> None:
         clean = logits[images].argmax(1) == labels[images]
-        curve = accuracy_curve(lambda size: float((hits_at(size) if size else clean).double().mean()), low, high, perturbation_points)
-        tables.append(pd.DataFrame({"perturbation": name, "alpha": curve.alphas, "accuracy": curve.accuracies}))
+        right = [hits_at(size) if size else clean for size in np.linspace(low, high, perturbation_points)]
+        curve = {"alpha": np.linspace(0, 1, perturbation_points), "accuracy": [float(hits.double().mean()) for hits in right]}
+        tables.append(pd.DataFrame({"perturbation": name} | curve))
 
     for kind in response.KINDS:
         pairs = response.mixup_partners(labels, kind, seed)
@@ -120,19 +120,17 @@ def pal_score(response_curves: pd.DataFrame) -> Mapping[str, float]:
 
 
 @measure("perturbation", 1, "after Schiff et al. 2021, Pal l=0 * l=1", title="Pal-score (working definition), product")
-def pal_product(response_curves: pd.DataFrame, places: Places) -> float:
+def pal_product(pal_score: Mapping[str, float], places: Places) -> float:
     """Pal-score of intra-class mixup at the input times that at the first layer; WORKING DEFINITION, and the kind of mixup is a guess."""
     if places.no_layer:
         raise ValueError(places.no_layer)
-    scores = pal_score(response_curves)
-    return scores["intra input"] * scores["intra first layer"]
+    return pal_score["intra input"] * pal_score["intra first layer"]
 
 
 @measure("perturbation", 1, "after Schiff et al. 2021, Pal inter+intra", title="Pal-score (working definition), sum")
-def pal_sum(response_curves: pd.DataFrame) -> float:
+def pal_sum(pal_score: Mapping[str, float]) -> float:
     """Pal-score of inter-class plus that of intra-class mixup at the input; WORKING DEFINITION, and the layer is a guess."""
-    scores = pal_score(response_curves)
-    return scores["inter input"] + scores["intra input"]
+    return pal_score["inter input"] + pal_score["intra input"]
 
 
 @measure("perturbation", 1, "Schiff et al. 2021, Table 2", title="mean of the response curve", variants=PERTURBATIONS)
@@ -150,21 +148,15 @@ def accuracy_under_augmentation(
     return drawn_accuracies(*given, transforms_of(transform_ranges), seed, batch_size)
 
 
-@provides
-def pair_accuracies(fused_network: nn.Module, perturbed_sample: Sample, places: Places, seed: int, batch_size: int) -> dict[str, float]:
-    """Accuracy on halfway mixtures of two images of a class, mean over pairs and then over classes, at input and first layer."""
+@measure("perturbation", 1, "Natekar and Sharma 2020", variants=(INPUT, FIRST_LAYER))
+def mixup_accuracy(fused_network: nn.Module, perturbed_sample: Sample, places: Places, seed: int, batch_size: int) -> dict[str, float]:
+    """Accuracy on halfway mixtures of two training images of a class, mean over pairs and then over classes, in [0, 1]."""
     pairs = response.class_pairs(perturbed_sample.labels, PAIRS_PER_CLASS, seed)
     classes, values = perturbed_sample.labels.cpu()[pairs[0]].numpy(), {}
     for place, layer in places.by_name.items():
         right = response.mixed_hits(fused_network, perturbed_sample, pairs, layer, batch_size, 0.5)
         values[place] = float(pd.Series(right.double().numpy()).groupby(classes).mean().mean())
     return values
-
-
-@measure("perturbation", 1, "Natekar and Sharma 2020", variants=(INPUT, FIRST_LAYER))
-def mixup_accuracy(pair_accuracies: Mapping[str, float]) -> Mapping[str, float]:
-    """Accuracy on halfway mixtures of two training images of a class, mean over pairs and then over classes, in [0, 1]."""
-    return pair_accuracies
 
 
 def davies_bouldin(points: Tensor, labels: Tensor) -> float:
@@ -174,11 +166,11 @@ def davies_bouldin(points: Tensor, labels: Tensor) -> float:
     return float(davies_bouldin_score(points.double().numpy(), labels.numpy()))
 
 
-@provides
-def cluster_indices(perturbed_sample: Sample, places: Places, forward_pass: Pass, seed: int) -> dict[str, float]:
-    """Davies-Bouldin index of what the first layer and the layer before the last one put out, where they do.
+@measure("perturbation", -1, "Natekar and Sharma 2020", title="Davies-Bouldin index", variants=("initial", "penultimate"))
+def davies_bouldin_index(perturbed_sample: Sample, places: Places, forward_pass: Pass, seed: int) -> dict[str, float]:
+    """Spread of classes over their distance, in the first layer's maps and in what gives the logits, at least 0; small is apart.
 
-    Initial: of maps, max-pooled by 4 x 4 and flattened, mean of 10 draws of 120 images if there are more (Natekar and Sharma, code).
+    Initial: max-pooled by 4 x 4 and flattened, mean of 10 draws of 120 images if there are more (Natekar and Sharma, code).
     """
     labels, layer, generator, found = perturbed_sample.labels.cpu(), places.by_name.get(FIRST_LAYER), np.random.default_rng((seed, 4)), {}
     if layer is not None and layer.activations.ndim == 4:
@@ -190,15 +182,9 @@ def cluster_indices(perturbed_sample: Sample, places: Places, forward_pass: Pass
     return found
 
 
-@measure("perturbation", -1, "Natekar and Sharma 2020", title="Davies-Bouldin index", variants=("initial", "penultimate"))
-def davies_bouldin_index(cluster_indices: Mapping[str, float]) -> Mapping[str, float]:
-    """Spread of classes over their distance, in the first layer's maps and in what gives the logits, at least 0; small is apart."""
-    return cluster_indices
-
-
 @measure("perturbation", -1, "Natekar and Sharma 2020; Schiff et al. 2021, DBI*Mixup", title="DBI * (1 - mixup accuracy)")
-def dbi_times_mixup(cluster_indices: Mapping[str, float], pair_accuracies: Mapping[str, float], places: Places) -> float:
+def dbi_times_mixup(davies_bouldin_index: Mapping[str, float], mixup_accuracy: Mapping[str, float], places: Places) -> float:
     """Davies-Bouldin index of the first layer times the error on mixtures at the input; the winner of the PGDL competition."""
-    if "initial" not in cluster_indices:
+    if "initial" not in davies_bouldin_index:
         raise ValueError(places.no_layer or "the network's first layer puts out no maps (n, C, h, w) to pool")
-    return cluster_indices["initial"] * (1 - pair_accuracies[INPUT])
+    return davies_bouldin_index["initial"] * (1 - mixup_accuracy[INPUT])

@@ -15,8 +15,6 @@ from helpers.measures.registry import measure
 from helpers.networks.hooks import prepared
 
 Array = NDArray[np.float64]
-
-
 PROVIDERS["probabilities"] = lambda logits: logits.double().softmax(1)  # (N, K) float64
 
 
@@ -123,13 +121,9 @@ def prediction_entropy(probabilities: Tensor) -> float:
 
 
 @provides
-def prediction_values(
-    logits: Tensor, labels: Tensor, probabilities: Tensor, rotated_probabilities: Tensor
-) -> dict[str, NDArray[np.generic]]:
+def prediction_values(logits: Tensor, labels: Tensor, probabilities: Tensor, rotated_probabilities: Tensor) -> dict[str, NDArray[Any]]:
     """Values of single images, (N,) each: float16 of which the measures are means, and bool, whether the class is right."""
-    values = {
-        "training_loss": cross_entropy(logits.double(), labels, reduction="none"),
-        "prediction_entropy": torch.special.entr(probabilities).sum(1),
-        "effective_invariance": torch.stack([invariance_of(probabilities, turned)[0] for turned in rotated_probabilities]).mean(0),
-    }
+    invariance = torch.stack([invariance_of(probabilities, turned)[0] for turned in rotated_probabilities]).mean(0)
+    values = {"training_loss": cross_entropy(logits.double(), labels, reduction="none"), "effective_invariance": invariance}
+    values["prediction_entropy"] = torch.special.entr(probabilities).sum(1)
     return {name: value.numpy().astype(np.float16) for name, value in values.items()} | {"correct": (logits.argmax(1) == labels).numpy()}

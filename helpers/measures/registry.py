@@ -14,12 +14,6 @@ VALUES_VERSION = 1  # raised with every formula that gives other values, so that
 Value = float | Mapping[str, float]  # what a measure returns: one number, or one per variant
 
 
-@cache
-def needs(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Names of a function's arguments."""
-    return tuple(inspect.signature(function).parameters)
-
-
 @dataclass(frozen=True)
 class Measure:
     """One claim to predict the generalization gap, as a function of a network and its training images."""
@@ -41,20 +35,22 @@ class Measure:
         return self.name if variant in ("", *self.variants[:1]) else f"{self.name} ({variant})"
 
 
+@cache
+def needs(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Names of a function's arguments."""
+    return tuple(inspect.signature(function).parameters)
+
+
 def enter(item: Measure) -> None:
-    """Add a measure to the list. Raises ValueError for an unknown family or direction, or a name that is taken."""
+    """Add a measure to the list. Raises ValueError for an unknown family or a name that is taken."""
     if item.family not in FAMILIES:
         raise ValueError(f"family {item.family!r} is unknown; choose one of {', '.join(FAMILIES)}")
-    if item.direction not in (1, -1, 0):
-        raise ValueError(f"direction {item.direction!r} must be +1 (larger is better), -1 (larger is worse) or 0 (a count)")
     if item.name in MEASURES:
         raise ValueError(f"the measure {item.name!r} is there already, from {MEASURES[item.name].function.__module__}")
     MEASURES[item.name] = item
 
 
-def measure(
-    family: str, direction: int, source: str, *, title: str = "", variants: tuple[str, ...] = ()
-) -> Callable[[Callable[..., Value]], Callable[..., Value]]:
+def measure(family: str, direction: int, source: str, *, title: str = "", variants: tuple[str, ...] = ()) -> Callable[..., Any]:
     """Enter a function into the list of measures; it is then scored, tabled, drawn and ranked wherever measures are.
 
     Its arguments name what it needs: anything in ``evidence.PROVIDERS``, a field of ``evidence.MeasureSettings``, or one of

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from helpers.cams import chance
 from helpers.measures.evidence import provides
-from helpers.measures.registry import measure
+from helpers.measures.registry import measure, measures
 from helpers.networks.hooks import prepared
 
 _SOURCE = "ours; intervention on the image"
@@ -54,15 +54,5 @@ def box_only_accuracy(greyed_hits: pd.DataFrame, rightly_classified: NDArray[np.
     return float(greyed_hits["outside"].mean() / accuracy) if accuracy else np.nan
 
 
-@measure("reliance", 0, "count")
-def images_without_reliance(greyed_hits: pd.DataFrame) -> float:
-    """Count the images that have no box, or are nothing but box."""
-    return float(greyed_hits["outside"].isna().sum())
-
-
-@provides
-def reliance_values(greyed_hits: pd.DataFrame) -> dict[str, NDArray[np.generic]]:
-    """Values of single images, (N,) float16 each: object_reliance, -1, 0 or 1, of which it is the mean, and those of ``greyed_hits``."""
-    values = {"object_reliance": greyed_hits["control"] - greyed_hits["box"]}
-    values |= {f"correct_{name}_greyed": hits for name, hits in greyed_hits.items()}
-    return {name: single.to_numpy(np.float16) for name, single in values.items()}
+_WITHOUT = "Count the images that have no box, or are nothing but box"
+measures("reliance", 0, ("images_without_reliance", "", "count", _WITHOUT, lambda greyed_hits: float(greyed_hits["outside"].isna().sum())))

@@ -1,6 +1,6 @@
 """How accuracy falls as images, or what the first layer makes of them, are mixed more and more (Schiff et al. 2021)."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
@@ -20,18 +20,11 @@ KINDS = ("intra", "inter")
 _WEIGHTED = (_ConvNd, nn.Linear, nn.MultiheadAttention)
 
 
-class Curve(NamedTuple):
-    """Accuracy as a function of the perturbation's magnitude."""
+class FirstLayer(NamedTuple):
+    """The end of a network's first layer, and what it puts out."""
 
-    alphas: Array  # (P,) magnitudes, rescaled to [0, 1]
-    accuracies: Array  # (P,) fractions
-
-
-def accuracy_curve(accuracy_at: Callable[[float], float], low: float, high: float, points: int) -> Curve:
-    """Evaluate accuracy, a fraction, at evenly spaced magnitudes from low to high; Schiff et al. 2021, Algorithm 1."""
-    if points < 2 or not low < high:
-        raise ValueError(f"a response curve of {points} points from {low} to {high} has no area; take at least 2, from a lower to a higher")
-    return Curve(np.linspace(0, 1, points), np.array([accuracy_at(magnitude) for magnitude in np.linspace(low, high, points)], float))
+    module: nn.Module  # whose first call in a pass is meant
+    activations: Tensor  # (N, ...) for N images, on the network's device
 
 
 def _areas(alphas: ArrayLike, accuracies: ArrayLike) -> tuple[Array, Array]:
@@ -61,13 +54,9 @@ def pal_of_curve(alphas: ArrayLike, accuracies: ArrayLike, top: float = 0.6, bot
     54.62 for a line from 1 to 0; NaN for 0 / 0.
     """
     x, t = _areas(alphas, accuracies)
-    lower = _integral(x, t, 0, bottom)
-    return _integral(x, t, 1 - top, 1) / lower if lower > 0 else np.nan
-
-
-def _integral(x: Array, t: Array, start: float, stop: float) -> float:
-    cut = np.concatenate([[start], x[(x > start) & (x < stop)], [stop]])
-    return float(trapezoid(np.interp(cut, x, t), cut))
+    parts = [np.concatenate([[start], x[(x > start) & (x < stop)], [stop]]) for start, stop in ((0, bottom), (1 - top, 1))]
+    lower, upper = (float(trapezoid(np.interp(part, x, t), part)) for part in parts)
+    return upper / lower if lower > 0 else np.nan
 
 
 def mixup_partners(labels: Tensor, kind: str, seed: int) -> Pairs:
@@ -96,13 +85,6 @@ def class_pairs(labels: Tensor, limit: int, seed: int) -> Pairs:
     return first, second
 
 
-class FirstLayer(NamedTuple):
-    """The end of a network's first layer, and what it puts out."""
-
-    module: nn.Module  # whose first call in a pass is meant
-    activations: Tensor  # (N, ...) for N images, on the network's device
-
-
 @contextmanager
 def replaced_output(layer: nn.Module, waiting: list[Tensor]) -> Iterator[None]:
     """Let calls of a layer put out what is waiting, until nothing is, while the context is open."""
@@ -118,11 +100,8 @@ def first_layer_end(network: nn.Module, example: Tensor) -> nn.Module:
     """Find the end of a network's first layer by a trace: the last module called before the second convolution or linear layer.
 
     A ResNet's is its stem's max-pool, an EfficientNet's the SiLU, CLIP's the first ReLU. All that is known of the image must pass through
-    it, which is tested by the logits (constant ones prove nothing); where the last is on a branch beside a shortcut, an earlier is taken.
-    The example is a few images, not all zero.
-
-    Raises:
-        ValueError: fewer than two convolution or linear layers are called, or no module between them carries everything.
+    it, which is tested by the logits of a few images, not all zero; where the last is on a branch beside a shortcut, an earlier is taken.
+    Raises ValueError where fewer than two such layers are called, or no module between them carries everything.
     """
     name, calls = type(network).__name__, []
 

@@ -1,15 +1,15 @@
 """How much the worst small change of a network's weights costs: gradient ascent in a box, and the measures made of its size."""
 
 import math
-from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from helpers.measures.evidence import provides
-from helpers.measures.noise import DROP, TOLERANCE, accuracy, accuracy_to_lose, bound, right, search
+from helpers.measures.evidence import PROVIDERS, provides
+from helpers.measures.noise import DROP, TOLERANCE, Drop, accuracy, accuracy_to_lose, bound, right, search
 from helpers.measures.norms import Array, complexities
 from helpers.measures.passes import Sample
 
@@ -33,10 +33,8 @@ def slope(network: nn.Module, weights: dict[str, Tensor], sample: Sample, batch_
 
 
 @provides
-def ascent_drop(
-    flat_network: nn.Module, sharpness_sample: Sample, sharpness_steps: int, gradient_batch_size: int, seed: int
-) -> Callable[[float, bool], float]:
-    """Largest drop of accuracy that gradient ascent finds in a box around the weights, by its half-width, aware of theirs or not.
+def ascent_drop(flat_network: nn.Module, sharpness_sample: Sample, sharpness_steps: int, gradient_batch_size: int, seed: int) -> Drop:
+    """Largest drop of accuracy that gradient ascent finds in a box around the weights, by whether it is aware of theirs and its half-width.
 
     The box is ``|u_j| <= alpha``, or, magnitude-aware, ``|u_j| <= alpha' (|w_j| + 1)``; Jiang et al. 2020, equations 51 to 62. As in public
     re-implementations, each step from a random start in half the box moves every weight by ``2.5 / steps`` of its half-width up the loss,
@@ -46,7 +44,7 @@ def ascent_drop(
     starts = {name: torch.rand(value.shape, generator=generator).to(value) - 0.5 for name, value in weights.items()}
     clean = accuracy_to_lose(flat_network, sharpness_sample, gradient_batch_size)
 
-    def drop_at(radius: float, magnitude_aware: bool) -> float:
+    def drop_at(magnitude_aware: bool, radius: float) -> float:
         widths = {name: radius * (value.abs() + 1 if magnitude_aware else torch.ones_like(value)) for name, value in weights.items()}
         shifted, lowest = {name: value + widths[name] * starts[name] for name, value in weights.items()}, math.inf
         for _ in range(sharpness_steps):
@@ -62,16 +60,11 @@ def ascent_drop(
     return drop_at
 
 
-@provides
-def alpha(ascent_drop: Callable[[float, bool], float], flatness_halvings: int) -> float:
-    """Half-width of the box, the same on every weight, whose worst point costs a tenth of the accuracy."""
-    return search(lambda radius: ascent_drop(radius, False), 2.0**-14, flatness_halvings, "alpha")
-
-
-@provides
-def relative_alpha(ascent_drop: Callable[[float, bool], float], flatness_halvings: int, alpha: float) -> float:
-    """Half-width of the box, in units of ``|w_j| + 1``, whose worst point costs a tenth of the accuracy; at most alpha, where it begins."""
-    return search(lambda radius: ascent_drop(radius, True), alpha, flatness_halvings, "alpha'")
+# Half-width of the box whose worst point costs a tenth of the accuracy: the same on every weight, or in units of ``|w_j| + 1``.
+PROVIDERS |= {
+    "alpha": lambda ascent_drop, flatness_halvings: search(partial(ascent_drop, False), 2.0**-14, flatness_halvings, "alpha"),
+    "relative_alpha": lambda ascent_drop, flatness_halvings, alpha: search(partial(ascent_drop, True), alpha, flatness_halvings, "alpha'"),
+}
 
 
 def box_bound(norms: Array, sizes: Array, alpha: float, sigma: float, images: int) -> float:

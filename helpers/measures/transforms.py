@@ -104,10 +104,3 @@ def drawn_accuracies(
     share, given = np.random.default_rng((seed, 2)).random(len(pixels)), (network, pixels, labels, normalise, batch_size)
     found = {name: transformed_hits(*given, item, item.low + share * (item.high - item.low)) for name, item in transforms.items()}
     return {name: float(right.double().mean()) for name, right in found.items()}
-
-
-def invariance_targets(
-    network: nn.Module, images: Any, normalise: Any, seed: int, device: Any, transforms: Mapping[str, Transform] = TRANSFORMS
-) -> dict[str, float]:
-    """Accuracy of the test images (an ImageSet) under each transform, what the invariance experiment predicts; Schiff et al. 2021."""
-    return drawn_accuracies(network, images.images.to(device), images.labels.to(device), normalise, transforms, seed)

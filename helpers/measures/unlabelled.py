@@ -1,11 +1,11 @@
 """Measures from images without labels of what a network will meet: predicted accuracies, and scores that promise one.
 
-Target: the images without labels. Holdout: images with labels that the network was not fitted to. Variants "calibrated" divide all logits
-by the temperature of the holdout first (Guo et al. 2017), as the authors of average thresholded confidence and of optimal transport do in
-their experiments.
+Variants "calibrated" divide all logits by the temperature of the holdout first (Guo et al. 2017), as the authors of average thresholded
+confidence and of optimal transport do in their experiments.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from helpers.measures.evidence import provides
-from helpers.measures.registry import measure
+from helpers.measures.registry import measure, measures
 
 AS_GIVEN = ("as given", "calibrated")
 _WIDEST = 4.0  # |log temperature| at most
@@ -25,7 +25,7 @@ _UNCERTAIN = 5.0  # nats, MaNo's threshold
 
 
 class Holdout(NamedTuple):
-    """Labelled images that the network was not fitted to."""
+    """Labelled images that the network was not fitted to; the target are the images without labels."""
 
     logits: Tensor  # (H, K) float64
     labels: Tensor  # (H,) int64
@@ -108,10 +108,9 @@ def _variants(predicted: Callable[[float], float | Tensor], temperature: float) 
     return {name: float(predicted(t)) for name, t in zip(AS_GIVEN, (1.0, temperature), strict=True) if np.isfinite(t)}
 
 
-@measure("unlabelled", 1, "accuracy on labelled images held out of training")
-def holdout_accuracy(labelled: Holdout) -> float:
-    """Accuracy of the labelled holdout: the plain baseline, the prediction for a target that is like it."""
-    return labelled.accuracy
+_PLAIN = "Accuracy of the labelled holdout: the plain baseline, the prediction for a target that is like it"
+_HELD_OUT = "accuracy on labelled images held out of training"
+measures("unlabelled", 1, ("holdout_accuracy", "", _HELD_OUT, _PLAIN, lambda labelled: labelled.accuracy))
 
 
 @measure("unlabelled", 1, "Hendrycks and Gimpel 2017", variants=AS_GIVEN)
@@ -127,24 +126,14 @@ def difference_of_confidences(target: Tensor, labelled: Holdout, temperature: fl
 
 
 def _reaching(score: Callable[[Tensor], Tensor], target: Tensor, labelled: Holdout, temperature: float) -> Mapping[str, float]:
-    """Fraction of the target whose score reaches the threshold that as many of the holdout reach as are right."""
-
-    def reaching(t: float) -> Tensor:
-        return (score(target / t) >= confidence_threshold(score(labelled.logits / t), labelled.accuracy)).double().mean()
-
-    return _variants(reaching, temperature)
+    limit = lambda t: confidence_threshold(score(labelled.logits / t), labelled.accuracy)  # noqa: E731
+    return _variants(lambda t: (score(target / t) >= limit(t)).double().mean(), temperature)
 
 
-@measure("unlabelled", 1, "Garg et al. 2022", title="thresholded confidence (ATC-MC)", variants=AS_GIVEN)
-def thresholded_confidence(target: Tensor, labelled: Holdout, temperature: float) -> Mapping[str, float]:
-    """Fraction of the target whose confidence reaches the threshold that as many of the holdout reach as are right (ATC-MC)."""
-    return _reaching(confidence, target, labelled, temperature)
-
-
-@measure("unlabelled", 1, "Garg et al. 2022", title="thresholded entropy (ATC-NE)", variants=AS_GIVEN)
-def thresholded_entropy(target: Tensor, labelled: Holdout, temperature: float) -> Mapping[str, float]:
-    """Fraction of the target whose negative entropy reaches the threshold that as many of the holdout reach as are right (ATC-NE)."""
-    return _reaching(negative_entropy, target, labelled, temperature)
+for _name, _short, _score in (("confidence", "ATC-MC", confidence), ("negative entropy", "ATC-NE", negative_entropy)):
+    _row = f"thresholded_{_name.split()[-1]}", f"thresholded {_name.split()[-1]} ({_short})", "Garg et al. 2022"
+    _summary = f"Fraction of the target whose {_name} reaches the threshold that as many of the holdout reach as are right ({_short})"
+    measures("unlabelled", 1, (*_row, _summary, partial(_reaching, _score)), variants=AS_GIVEN)
 
 
 def least_cost(cost: NDArray[np.float64], shares: NDArray[np.float64]) -> float:

@@ -119,8 +119,8 @@ def accuracies_under_transforms(store: Store, models: Sequence[Model], data: Stu
 def _under_transforms(
     model: Model, data: StudyData, parts: Sequence[str], *, seed: int, ranges: str, device: str
 ) -> dict[str, dict[str, Any]]:
-    given = (data.test, resnet.normalise_images, seed, device, transforms.transforms_of(ranges))
-    return {"invariance": {"accuracies": pd.DataFrame([transforms.invariance_targets(model.load(device), *given)])}}
+    given = (data.test.images.to(device), data.test.labels.to(device), resnet.normalise_images, transforms.transforms_of(ranges), seed)
+    return {"invariance": {"accuracies": pd.DataFrame([transforms.drawn_accuracies(model.load(device), *given)])}}
 
 
 # Predictor to its measure and direction: +1 when a larger value promises a higher accuracy under the perturbation.

@@ -1,7 +1,5 @@
 """Attributions: against autograd and plain loops, by what they must add up to, and with the network left as it came."""
 
-import re
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -157,9 +155,3 @@ def test_maps_are_finite_and_the_network_is_left_as_it_came(method, inference, n
     for module in (*network.modules(), *own.modules()):
         assert not (module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks)
     network.eval()
-
-
-def test_an_unknown_attribution_is_refused(network, images):
-    message = f"attribution 'lime' is unknown; choose one of {', '.join(attribution.ATTRIBUTIONS)}"
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        attribution.attribution_maps("lime", network, images, CLASSES)

@@ -94,23 +94,6 @@ def test_every_score_with_the_own_and_with_shuffled_boxes_is_that_of_a_loop_over
     assert table["box_iou"].isna().tolist() == [False] * 10 + [True]
 
 
-def test_a_constant_map_has_what_chance_has(boxes):
-    table = chance.chance_scores(torch.zeros(10, 4, 4), boxes[:10], SIZE)
-    assert table["empty_map"].all()
-    assert corrected(table).mean().abs().max() < 1e-6
-    assert table[["iou", "energy_in_box"]].eq(0).all(axis=None)
-    every = table["pixel_average_precision"], table["area_matched_iou"]  # all pixels are one step
-    for values in every:
-        np.testing.assert_allclose(values, table["box_area"], rtol=1e-6)
-
-
-def test_a_map_that_is_the_box_has_everything():
-    corners = torch.tensor([[[2, 3, 9, 12]], [[0, 0, 16, 5]], [[7, 7, 8, 8]]])
-    table = chance.chance_scores(overlap.box_masks(corners, SIZE).float(), corners, SIZE, 0.5)
-    assert table[list(chance.SCORES)].eq(1).all(axis=None)
-    assert corrected(table).gt(0).all(axis=None)
-
-
 def test_one_map_for_all_images_has_exactly_nothing_above_chance_whoever_lends_the_boxes(boxes):
     maps, every = torch.rand(1, 4, 4, generator=torch.Generator().manual_seed(0)).expand(4, 4, 4), list(itertools.permutations(range(4)))
     deranged = [order for order in every if all(i != place for i, place in enumerate(order))]
@@ -142,17 +125,6 @@ def test_where_several_places_are_largest_their_mean_counts():
     table = chance.chance_scores(maps, torch.tensor([[[6, 6, 10, 10]], [[0, 0, 5, 5]]]), SIZE)
     assert table["pointing_game"].tolist() == [1, 0]
     assert table["pointing_game_shuffled"].tolist() == [0, 1]
-
-
-def test_the_number_of_images_at_a_time_changes_nothing_and_a_single_image_has_no_other(maps, boxes):
-    count = 4 * 2**17 // SIZE**2  # four batches
-    rows = torch.arange(count) % 10
-    whole = chance.chance_scores(maps[rows], boxes[rows], SIZE, partners=((rows + 3) % 10).unsqueeze(1))
-    parts = chance.chance_scores(maps[:10], boxes[:10], SIZE, partners=torch.arange(10).roll(-3).unsqueeze(1))
-    np.testing.assert_allclose(whole.astype(float), parts.iloc[rows.numpy()].astype(float), atol=1e-6)
-    one = chance.chance_scores(maps[:1], boxes[:1], SIZE)
-    assert corrected(one).isna().all(axis=None)
-    assert one[list(chance.SCORES)].notna().all(axis=None)
 
 
 def test_a_map_that_is_not_finite_is_undefined_and_so_is_what_has_no_boxes(maps, boxes):

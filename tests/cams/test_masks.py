@@ -15,7 +15,6 @@ from torch import nn
 
 from helpers.cams import masks as machine
 from helpers.cams import overlap
-from helpers.data import synthetic
 from helpers.data.images import ImageSet
 from helpers.networks import resnet
 
@@ -72,28 +71,6 @@ def test_the_spectral_residual_is_the_papers():
     images, _ = spot(64, 10, 20, 25, 44)
     found = machine.spectral_residual(images)
     np.testing.assert_allclose(found[0], residual_by_loop(images[0].numpy()), rtol=1e-9)
-
-
-@pytest.mark.parametrize("size", [64, 100])
-def test_a_spot_is_found_where_it_is(size):
-    images, truth = spot(size, size // 8, size // 4, size // 8 + size // 5, size // 4 + size // 5)
-    masks = machine.spectral_residual_masks(images)
-    assert masks.shape == truth.shape
-    assert masks.dtype == torch.bool
-    # The method answers to the spot's corners and edges, and its blur is half a spot wide.
-    assert masks[truth].float().mean() > 0.6
-    assert masks[~truth].float().mean() < 0.15
-    # Turned about, the image has its spot, and the mask with it, on the other side.
-    turned = machine.spectral_residual_masks(images.flip(3))
-    assert overlap.mask_iou(turned.flip(2), masks).item() > 0.95
-
-
-def test_an_image_of_one_colour_has_an_empty_mask():
-    images = torch.full((3, 3, 16, 16), 137, dtype=torch.uint8)
-    images[1] = 0
-    images[2, 0, 3:6, 3:6] = 255
-    assert machine.spectral_residual(images)[:2].eq(0).all()
-    assert machine.spectral_residual_masks(images).flatten(1).any(1).tolist() == [False, False, True]
 
 
 @pytest.mark.parametrize("images", [torch.zeros(1, 3, 4, 4), torch.zeros(1, 1, 4, 4, dtype=torch.uint8), torch.zeros(3, 4, 4).byte()])
@@ -254,16 +231,6 @@ def test_opencv_marks_a_spot_each_image_by_itself_and_nothing_where_nothing_is(p
     assert torch.equal(machine.opencv_masks(provider, pixels), masks[:1])
     batch = ImageSet(pixels, images.labels[:1], images.boxes[:1], images.names[:1])
     assert torch.equal(machine.make_masks(provider, batch), masks[:1])
-
-
-def test_our_spectral_residual_and_opencvs_see_the_same():
-    saliency = pytest.importorskip("cv2.saliency", reason="the extra saliency is not installed")
-    pixels, _, _ = synthetic.scenes(4, 6, 64, 0, "train")
-    ours = machine.spectral_residual(torch.as_tensor(pixels))
-    detector = saliency.StaticSaliencySpectralResidual_create()
-    for image, own in zip(pixels, ours.numpy(), strict=True):
-        theirs = detector.computeSaliency(np.ascontiguousarray(image.transpose(1, 2, 0)[..., ::-1]))[1]
-        assert np.corrcoef(own.ravel(), theirs.ravel())[0, 1] > 0.5
 
 
 @pytest.mark.parametrize("provider", OPENCV)

@@ -111,25 +111,6 @@ def test_a_value_that_equals_a_threshold_reaches_it():
     assert iou_b[:, 0].tolist() == pytest.approx([1 / 4, 1 / 4, 1 / 4, 0, 0])
 
 
-def test_a_map_that_is_the_box_scores_one_and_the_whole_image_the_area_of_the_map():
-    boxes = torch.tensor([[[2, 1, 6, 7], [0, 0, 0, 0]]])
-    for shares in overlaps(box_masks(boxes, 8).float() * 0.99, box_masks(boxes, 8), [0.01, 0.5, 0.98]):
-        assert shares.eq(1).all()
-    maps = torch.rand(6, 5, 5, generator=torch.Generator().manual_seed(0))
-    iou, _ = iou_and_iou_b(maps, torch.tensor([[[0, 0, 20, 20]]]).expand(6, 1, 4), 20, 0.6)
-    torch.testing.assert_close(iou, cam_masks(maps, 20, 0.6).float().mean((1, 2)))
-
-
-def test_a_mask_of_any_shape_takes_the_place_of_boxes():
-    maps, _ = random_cases(16)
-    ring = torch.zeros(2, 16, 16, dtype=torch.bool)
-    ring[0, 2:14, 2:14], ring[0, 5:11, 5:11] = True, False  # no union of one box
-    attention = cam_masks(maps[10:11], 16, 0.3)
-    iou, iou_b = overlaps(maps[10:11], ring[:1], [0.3])
-    assert iou[0].tolist() == pytest.approx(mask_iou(attention, ring[:1]).tolist())
-    assert iou_b[0].tolist() == pytest.approx(mask_iou(box_masks(bounding_rectangles(attention).unsqueeze(1), 16), ring[:1]).tolist())
-
-
 @pytest.mark.parametrize("threshold", [0, 1, -0.1, float("nan")])
 def test_thresholds_outside_are_refused(threshold):
     message = f"threshold {threshold} must be between 0 and 1, both excluded (the paper takes 0.1)"

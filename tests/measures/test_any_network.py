@@ -10,15 +10,8 @@ from helpers.measures import evidence, registry
 from helpers.networks import resnet
 
 # As little of everything as still goes through all of it.
-SMALL = evidence.MeasureSettings(
-    perturbation_fraction=0.4,
-    perturbation_points=2,
-    flatness_images=12,
-    flatness_draws=1,
-    flatness_halvings=2,
-    sharpness_images=12,
-    sharpness_steps=1,
-)
+FEW = {"flatness_images": 12, "flatness_draws": 1, "flatness_halvings": 2, "sharpness_images": 12, "sharpness_steps": 1}
+SMALL = evidence.MeasureSettings(perturbation_fraction=0.4, perturbation_points=2, **FEW)
 
 
 class TwoLayerHead(nn.Module):
@@ -33,16 +26,10 @@ class TwoLayerHead(nn.Module):
         return self.head(self.features(images).mean((2, 3)))
 
 
-def timm_network():
-    timm = pytest.importorskip("timm", reason="timm is not installed")
-    return timm.create_model("test_resnet", pretrained=False, num_classes=3)
-
-
 NETWORKS = {
     "a narrow ResNet50": lambda: resnet.build("resnet50", 3, stem="imagenet", width=0.125, seed=0),
     "EfficientNet B0": lambda: torchvision.models.efficientnet_b0(num_classes=3),
     "a head of two layers": TwoLayerHead,
-    "a network of timm": timm_network,
     "a vision transformer": lambda: torchvision.models.VisionTransformer(16, 8, 2, 2, 32, 64, num_classes=3),
 }
 
@@ -60,34 +47,15 @@ def scored(request, tiny_module_given):
     torch.manual_seed(0)
     network, start = (without_zeros(NETWORKS[request.param]()) for _ in range(2))
     given = tiny_module_given | {"network": network, "initial_network": start}
-    return request.param, evidence.score(registry.MEASURES.values(), given, SMALL)
+    return evidence.score(registry.MEASURES.values(), given, SMALL)
 
 
 def test_every_measure_has_a_number_or_a_reason_of_one_line(scored):
-    _, scores = scored
-    without = scores[scores["value"].isna()]
+    without = scored[scored["value"].isna()]
     assert (without["reason"].str.len() > 0).all()
-    assert not scores["reason"].str.contains("\n").any()
-    assert (scores.loc[scores["value"].notna(), "reason"] == "").all()
-    assert set(scores["measure"]) == set(registry.MEASURES)
-
-
-def test_what_needs_no_map_is_there_for_every_network(scored):
-    name, scores = scored
-    values = scores.set_index(["measure", "variant"])["value"].sort_index()
-    everywhere = [
-        "nuclear_norm",
-        "effective_invariance",
-        "output_margin",
-        "training_loss",
-        "params",
-        "log_prod_of_fro",
-        "l2_dist",
-        "param_norm",
-    ]
-    for measure in everywhere:
-        assert np.isfinite(values[measure].iloc[0]), (name, measure)
-    assert np.isfinite(values["gi_score", "intra input"])
+    assert not scored["reason"].str.contains("\n").any()
+    assert (scored.loc[scored["value"].notna(), "reason"] == "").all()
+    assert set(scored["measure"]) == set(registry.MEASURES)
 
 
 class OneChannel(nn.Module):

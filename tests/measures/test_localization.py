@@ -12,9 +12,8 @@ from sklearn.metrics import balanced_accuracy_score, jaccard_score
 
 from helpers.cams import chance, maps, overlap
 from helpers.measures import localization
-from helpers.measures.evidence import MeasureSettings, score, score_with_images
+from helpers.measures.evidence import MeasureSettings, score
 from helpers.measures.registry import MEASURES, of_families
-from helpers.networks import resnet
 
 
 @pytest.fixture
@@ -72,33 +71,13 @@ def test_what_chance_has_is_taken_off_each_image_before_the_mean():
         chance_has = chance.SCORES.index(name.removesuffix("_above_shuffled")) / 16
         assert value_of(name, table) == pytest.approx((0.75 - chance_has) / 2), name
         assert np.nanmean(values[name]) == pytest.approx((0.75 - chance_has) / 2), name
-        assert localization.above_chance(values, name) is values[name]
     for name in ("iou", "iou_b", "box_found", "mask_agreement"):  # these keep their chance, and are gated without it
-        own = localization.above_chance(values, name)
+        own = values[name + chance.ABOVE]
         assert own.tolist() == pytest.approx([0.5 - chance.SCORES.index(name) / 16, 0.25, np.nan], nan_ok=True), name
         assert name == "mask_agreement" or values[name].tolist() == pytest.approx([0.5, 0.25, np.nan], nan_ok=True)
-    hit = localization.above_chance(values, "box_average_precision").tolist()
+    hit = values["box_average_precision" + chance.ABOVE].tolist()
     assert hit == pytest.approx([0.5 - 6 / 16, 0, np.nan], nan_ok=True)
-    assert localization.above_chance({"iou_b": values["iou_b"]}, "iou_b") is None
     assert (value_of("whole_image_floor", table), value_of("mask_area", table)) == pytest.approx((0.2, 0.8))
-
-
-def test_a_network_and_the_maps_that_are_kept_of_it_have_the_same_scores(tiny_given):
-    items, network = of_families(["localization"]), resnet.build("resnet18", 3, stem="small", width=0.125, seed=0)  # maps of 2 x 2
-    given, settings = tiny_given | {"network": network}, MeasureSettings(cam_threshold=0.3)
-    rows, kept = score_with_images(items, given, settings, ["maps", "localization_values"])
-    assert np.isfinite(rows["value"]).all()
-    named = {item.name: item for item in items}
-    values = {named[row.measure].column(row.variant): row.value for row in rows.itertuples()}
-    single = kept["localization_values"]
-    boxes, correct = given["images"].boxes, single["correct"]
-    found, table = localization.scores_of_maps(kept["maps"], boxes, 16, 0.3, correct)
-    assert found == {name: values[name] for name in values if name != "box_average_precision"}
-    for name, again in localization.localization_values(table, correct, kept["maps"]).items():
-        np.testing.assert_array_equal(again, single[name])
-    from_bytes, _ = localization.scores_of_maps(torch.from_numpy(single["maps"]), boxes, 16, 0.3, correct)
-    assert set(from_bytes) == set(found)
-    assert from_bytes == localization.scores_of_maps(maps.from_bytes(maps.to_bytes(kept["maps"])), boxes, 16, 0.3, correct)[0]
 
 
 def test_images_without_boxes_have_no_localization_and_say_so(tiny_given):
@@ -106,63 +85,6 @@ def test_images_without_boxes_have_no_localization_and_say_so(tiny_given):
     rows = score(of_families(["localization"]), given, MeasureSettings())
     assert rows["value"].isna().all()
     assert set(rows["reason"]) == {"these images have no boxes"}
-
-
-def between(sure, maybe, inside):
-    """Least and largest IoU with the boxes of a mask that holds all that is sure and nothing beyond what may be."""
-    return (sure & inside).sum() / (maybe | inside).sum(), (maybe & inside).sum() / (sure | inside).sum()
-
-
-def filled(mask):
-    rows, columns = np.nonzero(mask)
-    rectangle = np.zeros_like(mask)
-    rectangle[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1] = True
-    return rectangle
-
-
-def limits(values, inside, threshold, error):
-    """Least and largest that each score of a map can be whose every pixel is known to the error, by the definitions of the scores."""
-    sure, maybe, area = values >= threshold + error, values >= threshold - error, inside.sum()
-    within, without = values[inside].astype(float), values[~inside].astype(float)
-    least, most = (within - error).clip(0).sum(), (within + error).sum()
-    found = {"iou": between(sure, maybe, inside), "iou_b": between(filled(sure), filled(maybe), inside)}
-    found["mask_agreement"] = [(one + other) / 2 for one, other in zip(found["iou"], between(~maybe, ~sure, ~inside), strict=True)]
-    found["energy_in_box"] = (least / (least + (without + error).sum()), most / (most + (without - error).clip(0).sum()))
-    matched, precisions, step = [], [], 1 / chance.LEVELS
-    for level in range(chance.LEVELS + 1):  # one of those at which the mask can be the first that is as large as the boxes
-        low, high = level * step - error, level * step + error
-        if (values >= low).sum() >= area > (values >= high + step).sum():
-            matched.append(between(values >= high, values >= low, inside))
-    found["area_matched_iou"] = (min(low for low, _ in matched), max(high for _, high in matched))
-    for value in within:  # a pixel is surely ranked above one that is lower by both their errors and a step
-        first, last = value + 2 * error + step, value - 2 * error - step
-        hits, others = [max(1, (within >= first).sum()), (within >= last).sum()], [(without >= first).sum(), (without >= last).sum()]
-        precisions.append((hits[0] / (hits[0] + others[1]), hits[1] / (hits[1] + others[0])))
-    found["pixel_average_precision"] = np.mean(precisions, axis=0)
-    return found
-
-
-def test_what_keeping_maps_as_bytes_costs_is_what_half_a_step_can_cost():
-    """A byte knows a cell to 1/510, and a pixel between cells as well; each score is then known to what its definition makes of that."""
-    rng, size, error = np.random.default_rng(0), 32, 1 / 510 + 1e-6  # and a rounding of float32
-    corners = np.sort(rng.permuted(np.tile(np.arange(size + 1), (48, 1)), axis=1)[:, :2].reshape(24, 2, 2), axis=2)
-    boxes = torch.as_tensor(corners.transpose(0, 2, 1).reshape(24, 1, 4))
-    exact = maps.normalise_maps(torch.as_tensor(rng.random((24, 8, 8)) ** 3, dtype=torch.float32))
-    _, kept = localization.scores_of_maps(maps.to_bytes(exact), boxes, size, 0.2)
-    _, coarse = localization.scores_of_maps((exact * 15).round() / 15, boxes, size, 0.2)
-    values, inside, outside = overlap.upsample(exact, size).numpy(), overlap.box_masks(boxes, size).numpy(), set()
-    widths = []
-    for image in range(24):
-        for name, (low, high) in limits(values[image], inside[image], 0.2, error).items():
-            assert low - 1e-6 <= kept[name][image] <= high + 1e-6, name
-            widths.append(high - low)
-            outside |= {name} if not low - 1e-6 <= coarse[name][image] <= high + 1e-6 else set()
-    assert np.mean(widths) < 0.01
-    assert outside >= {"iou", "energy_in_box", "area_matched_iou"}  # four bits would not do
-    told = exact.flatten(1).sort(1).values[:, -2] < 1 - error  # elsewhere two cells become the largest
-    assert told.sum() > 12
-    where = chance.chance_scores(exact, boxes, size, 0.2)["pointing_game"]
-    assert kept["pointing_game"][told.numpy()].tolist() == where[told.numpy()].tolist()
 
 
 BOXES = {"compact": "tiny-imagenet-compact-20.zip", "filled": "tiny-imagenet-20.zip"}
@@ -193,8 +115,10 @@ def test_a_fixed_blob_has_nothing_above_chance_on_real_boxes_though_much_above_a
 def test_a_fixed_map_has_the_value_of_every_measure_that_a_map_alone_can_have():
     boxes = torch.tensor([[[1, 1, 9, 9]], [[0, 4, 6, 12]], [[2, 2, 14, 14]], [[8, 0, 16, 8]]])
     fixed = chance.fixed_map_scores(boxes, 16)
-    of_blob, _ = localization.scores_of_maps(chance.central_map().expand(4, -1, -1), boxes, 16)
-    ranked = {item.column() for item in of_families(["localization"]) if item.direction}
-    assert set(fixed) == ranked - {"box_average_precision"}  # which asks for classes
-    assert fixed == pytest.approx({name: of_blob[name] for name in fixed})
+    table = chance.chance_scores(chance.central_map().expand(4, -1, -1), boxes, 16)
+    ranked = {item.name: item for item in of_families(["localization"]) if item.direction and item.name != "box_average_precision"}
+    assert set(fixed) == set(ranked)  # all but the one that asks for classes
+    for name, item in ranked.items():
+        value = item.function(*([table, np.ones(4, bool)] if name == "box_found" else [table]))
+        assert fixed[name] == pytest.approx(value[item.variants[0]] if item.variants else value), name
     assert {name for name, value in fixed.items() if abs(value) < 1e-6} == set(chance.CORRECTED)

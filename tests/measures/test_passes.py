@@ -36,25 +36,6 @@ def test_a_batch_is_as_large_as_fits(monkeypatch):
     assert passes.batch_size(sizes, "cpu") == 1
 
 
-def test_on_a_gpu_half_of_what_is_free_counts(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2 * 20 * 4 * 4096, 10**12))
-    assert passes.batch_size(passes.output_bytes(two_layers(), torch.zeros(1, 3, 8, 8)), "cuda") == 20
-
-
-@pytest.mark.parametrize(("architecture", "size", "least", "most"), [("resnet18", 224, 8, 64), ("resnet18", 32, 64, 64)])
-def test_batches_of_the_usual_networks_are_of_the_usual_size(architecture, size, least, most):
-    network = resnet.build(architecture, 20, seed=0)
-    assert least <= passes.batch_size(passes.output_bytes(network, torch.zeros(1, 3, size, size)), "cpu") <= most
-
-
-def test_settings_choose_only_where_they_leave_it_open():
-    images = ImageSet(torch.zeros(1, 3, 8, 8, dtype=torch.uint8), torch.zeros(1), torch.zeros(1, 1, 4), ("a",))
-    given = {"network": two_layers(), "images": images, "normalise": resnet.normalise_images, "device": "cpu"}
-    assert Evidence(given, MeasureSettings(batch_size=3))["batch_size"] == 3
-    assert Evidence(given, MeasureSettings())["batch_size"] == 64
-    assert Evidence(given, MeasureSettings(batch_size=3))["gradient_batch_size"] == 3
-
-
 def of_torchvision(name):
     return lambda: torchvision.models.get_model(name, num_classes=4, **({"aux_logits": False} if name == "googlenet" else {}))
 
@@ -73,10 +54,7 @@ NETWORKS = {
     "squeezenet1_1": (of_torchvision("squeezenet1_1"), 64, "classifier.2", False),
     "vgg11": (of_torchvision("vgg11"), 32, "features.19", False),
     "timm convnext": (of_timm("convnext_atto"), 64, "stages", False),
-    "timm edgenext": (of_timm("edgenext_xx_small"), 64, "stages", False),
-    "timm poolformer": (of_timm("poolformer_s12"), 64, "stages", False),
     "timm mobilenet": (of_timm("mobilenetv3_small_050"), 64, "blocks", False),
-    "timm ghostnet": (of_timm("ghostnet_050"), 64, "blocks", False),
     "timm resnet": (of_timm("test_resnet"), 64, "layer4", True),
 }
 
@@ -108,7 +86,7 @@ def test_maps_are_those_of_the_last_layer_with_more_than_one_pixel(name, monkeyp
     images = ImageSet(pixels, torch.zeros(3, dtype=torch.int64), torch.zeros(3, 1, 4, dtype=torch.int16), ("a", "b", "c"))
     taken = []
     monkeypatch.setattr(passes, "closed_form_cam", lambda *given, own=closed_form_cam: taken.append(1) or own(*given))
-    example = passes.example(images, resnet.normalise_images, "cpu")
+    example = resnet.normalise_images(images.images[:1])
     seen = passes.forward_pass(network, images, resnet.normalise_images, "cpu", example, "grad_cam", 2)
     assert hooks.last_maps_layer(network, example) is network.get_submodule(expected_layer)
     assert bool(taken) == exact
@@ -159,20 +137,3 @@ def test_maps_that_the_logits_do_not_need_are_a_reason():
     )
     with pytest.raises(ValueError, match="no class activation map: the logits do not depend"):
         known["maps"]
-
-
-def seven_images():
-    pixels = torch.randint(0, 256, (7, 3, 32, 32), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
-    return ImageSet(pixels, torch.arange(7) % 3, torch.tensor([[2, 2, 9, 9]] * 7, dtype=torch.int16), tuple("abcdefg"))
-
-
-def test_images_pass_through_the_folded_copy_and_weights_are_read_from_the_network():
-    scenes = seven_images()
-    network = resnet.build("resnet18", 3, stem="strided", width=0.125, seed=0).to(memory_format=torch.channels_last).eval()
-    given = {"network": network, "images": scenes, "normalise": resnet.normalise_images, "device": "cpu"}
-    known = Evidence(given, MeasureSettings())
-    assert not any(isinstance(module, nn.BatchNorm2d) for module in known["fused_network"].modules())
-    assert known["network"] is network
-    with torch.inference_mode():
-        expected = network(resnet.normalise_images(scenes.images))
-    assert torch.allclose(known["logits"], expected, atol=1e-5 * float(expected.abs().max()))
