@@ -176,7 +176,7 @@ def test_a_source_without_an_image_says_what_was_looked_for(tmp_path, load, layo
 def test_images_that_lack_their_boxes_are_taken_without_where_the_layout_is_recognised_alone(load):
     files = {name: content for name, content in voc_folder().items() if not name.endswith("xml")}
     assert not load(files).train.has_boxes
-    with pytest.raises(ValueError, match=r"no train image with a box is left .*; faults: 16 missing_annotation"):
+    with pytest.raises(ValueError, match=r"no train image with a box is left .*; faults: .*16 missing_annotation"):
         load(files, "voc_folder")
     few = {f"{name}/{image}.xml": voc((1, 1, 10, 10)) for name in ("cat", "dog") for image in range(2)}
     data = load(files | few, place="few", test_images_per_class=1, minimum_images_per_class=1)
