@@ -21,6 +21,7 @@ workdir: str(study.work)
 rule all:
     default_target: True
     input:
+        [done(name) for name in wholes],  # each a target, so that one whose record was withdrawn is made anew
         done("pages"),
 
 
@@ -42,5 +43,5 @@ for number, execution in enumerate(study.executions):
 rule pages:
     input: [done(name) for name in wholes],
     output: done("pages"),
-    params: job=study.pages_job(),
+    params: job=study.job(),
     shell: "cd {study.root:q} && exec {sys.executable:q} -m helpers.sweep.execute {params.job:q} $PPID"

@@ -5,7 +5,7 @@ import os
 import platform
 import subprocess
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
@@ -27,11 +27,7 @@ def from_root(path: str | Path) -> Path:
 
 
 def inside(folder: Path, name: str) -> Path:
-    """Join a name that comes from data to a folder, refusing one that would leave it.
-
-    Raises:
-        ValueError: the joined path lies outside ``folder``.
-    """
+    """Join a name that comes from data to a folder; one that would leave it is a ValueError."""
     folder = folder.resolve()
     path = (folder / name).resolve()
     if not path.is_relative_to(folder) or path == folder:
@@ -92,21 +88,14 @@ def write_json(path: Path, record: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file.
-
-    Raises:
-        ValueError: the file is not JSON; the message names it and says that deleting it makes it again.
-    """
+    """Read a JSON file; a ValueError names one that is none."""
     try:
         return json.loads(path.read_text())
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as fault:
         raise ValueError(f"{path} is not readable JSON ({fault}); delete it and run again to make it anew") from fault
 
 
-_PACKAGES = ("torch", "torchvision", "captum", "numpy", "scipy", "pandas", "seaborn", "papermill", "ipywidgets", "jupyterlab")
-
-
-def versions(packages: tuple[str, ...] = ("torch", "torchvision", "numpy")) -> dict[str, str]:
+def versions(packages: Sequence[str] = ("torch", "torchvision", "numpy")) -> dict[str, str]:
     """Map "python" and each package to its version, "absent" where it is not installed."""
     found = {"python": platform.python_version()}
     for name in packages:
@@ -117,23 +106,13 @@ def versions(packages: tuple[str, ...] = ("torch", "torchvision", "numpy")) -> d
     return found
 
 
-def all_versions() -> dict[str, str]:
-    """Versions of every package that a report rests on."""
-    return versions(_PACKAGES)
-
-
 def commit() -> str:
     """Short commit of the project, with "+changes" when the tree differs from it, "unknown" outside git."""
+    command = ["git", "describe", "--always", "--exclude=*", "--dirty=+changes"]
     try:
-        revision = _git("rev-parse", "--short", "HEAD")
-        return revision + ("+changes" if _git("status", "--porcelain", "--untracked-files=no") else "")
+        return subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-
-
-def _git(*arguments: str) -> str:
-    run = subprocess.run(("git", *arguments), cwd=PROJECT_ROOT, capture_output=True, text=True, check=True)
-    return run.stdout.strip()
 
 
 def device_name(device: object) -> str:

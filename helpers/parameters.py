@@ -207,15 +207,8 @@ def read_blocks(path: Path) -> dict[str, Any]:
 def in_force(notebook: str, values: Mapping[str, Any], root: Path = PROJECT_ROOT) -> tuple[dict[str, Any], dict[str, str], dict[str, Any]]:
     """Parameters of a notebook that is opened by hand: what papermill injected; else what its first cell changed; else the study's file.
 
-    A value counts as changed where it is not the demo's, whose values the first cells have as committed.
-
-    Args:
-        notebook: name without suffix.
-        values: ``globals()`` of the notebook after its first cell, and after the injected one where there is one.
-        root: the project.
-
-    Returns:
-        The values, where each is from ("injected", "first cell", "params/x.yaml" or "default"), and the study's file (``read_blocks``).
+    ``values`` is ``globals()`` of the notebook. One counts as changed where it is not the demo's, as first cells have it when committed.
+    Gives the values, where each is from ("injected", "first cell", "params/x.yaml" or "default"), and the study's file (``read_blocks``).
     """
     names, injected = declared(root / "notebooks" / f"{notebook}.ipynb"), _injected(values.get("In", []))
     if blocks := injected & {"claims", "common", "notebooks", "sweep", "extends"}:

@@ -35,7 +35,8 @@ TINY_STUDY = {
             "batch_sizes": [8],
             "stem": "strided",
             "last_stride": 1,  # maps of four cells
-            "max_epochs": 3,
+            "augmentations": [False],
+            "max_epochs": 15,  # most networks pass 80 % training accuracy after five
             "pretrain_class_ids": ["synthetic_ring", "synthetic_star"],
             "pretrain_images_per_class": 8,
             "pretrain_max_epochs": 1,
@@ -54,6 +55,7 @@ TINY_STUDY = {
             "accuracy_thresholds": [0.5, 0.0],
         },
         "08_unlabelled_images": {"bootstrap_resamples": 30},
+        "07_your_checkpoints": {},
         "05_robustness_ablations": {
             "thresholds": [0.05, 0.3],
             "ablation_images": 6,

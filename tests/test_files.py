@@ -1,8 +1,5 @@
-import shutil
-import warnings
+"""Files that are complete or absent, and names that stay in their folder."""
 
-import numpy as np
-import pandas as pd
 import pytest
 import torch
 
@@ -54,64 +51,21 @@ def test_json_that_cannot_be_read_is_one_clear_error(tmp_path, content):
         read_json(tmp_path / "a.json")
 
 
-@pytest.fixture
-def two(tmp_path):
-    """Two sealed files of tensors in folders of their own."""
-    paths = [tmp_path / folder / "a.safetensors" for folder in ("one", "two")]
-    for number, path in enumerate(paths):
-        files.write_tensors(path, {"x": torch.arange(4.0) + number, "y": torch.ones(2, 3).T})
-    return paths
+def test_tensors_that_were_written_are_read_and_damaged_ones_are_named(tmp_path):
+    path = tmp_path / "new/a.safetensors"
+    assert files.read_tensors(path) is None
+    files.write_tensors(path, {"x": torch.arange(4.0), "y": torch.ones(2, 3).T})
+    found = files.read_tensors(path)
+    assert torch.equal(found["x"], torch.arange(4.0)) and torch.equal(found["y"], torch.ones(3, 2))
+    whole = path.read_bytes()
+    for damaged in (whole[:-1], whole[: len(whole) // 2], b"", bytes(len(whole))):
+        path.write_bytes(damaged)
+        with pytest.warns(UserWarning, match=r"a.safetensors is damaged \(.+\); it is made again"):
+            assert files.read_tensors(path) is None
 
 
-def test_what_was_written_is_read_and_the_seal_is_hidden(two):
-    found = files.read_tensors(two[1])
-    assert torch.equal(found["x"], torch.arange(1.0, 5))
-    assert torch.equal(found["y"], torch.ones(3, 2))
-    assert sorted(path.name for path in two[0].parent.iterdir()) == [".a.safetensors.seal", "a.safetensors"]
-    assert files.read_tensors(two[0].with_name("absent")) is None
-
-
-def flipped(path, other):
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-
-
-def with_seal(path, other):
-    shutil.copy(other, path)
-    shutil.copy(other.with_name(".a.safetensors.seal"), path.parent)
-
-
-@pytest.mark.parametrize(
-    ("damage", "told"),
-    [
-        (flipped, "not as it was written"),
-        (lambda path, other: path.write_bytes(path.read_bytes()[:-1]), "not as it was written"),
-        (lambda path, other: path.write_bytes(b""), "not as it was written"),
-        (lambda path, other: path.unlink(), "it was deleted"),
-        (lambda path, other: shutil.copy(other, path), "not as it was written"),
-        (with_seal, "it belongs to two/a.safetensors"),
-        (lambda path, other: path.with_name(".a.safetensors.seal").write_bytes(b"\xff"), "its seal is damaged"),
-        (lambda path, other: path.with_name(".a.safetensors.seal").write_text(""), "its seal is damaged"),
-    ],
-)
-def test_what_is_not_as_it_was_written_is_named_and_removed(two, damage, told):
-    damage(*two)
-    with pytest.warns(UserWarning, match=f"one/a.safetensors: {told}; it is made again"):
-        assert not files.is_sound(two[0])
-    assert not list(two[0].parent.iterdir())
-    assert files.is_sound(two[1])
-
-
-def test_a_file_from_before_there_were_seals_is_read_in_silence_and_given_up_where_it_cannot_be(two):
-    two[0].with_name(".a.safetensors.seal").unlink()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert files.read_tensors(two[0])["x"].tolist() == [0, 1, 2, 3]
-    two[0].write_bytes(two[0].read_bytes()[:-1])
-    with pytest.warns(UserWarning, match=r"a.safetensors: .*; it is made again"):
-        assert files.read_tensors(two[0]) is None
-    assert not two[0].exists()
+def test_a_digest_is_of_the_values_whatever_their_order():
+    assert files.digest({"a": 1, "b": [2]}) == files.digest({"b": [2], "a": 1}) != files.digest({"a": 1, "b": [3]})
 
 
 def test_a_folder_in_place_of_a_file_is_named_with_what_to_do(tmp_path):
@@ -119,43 +73,3 @@ def test_a_folder_in_place_of_a_file_is_named_with_what_to_do(tmp_path):
     with pytest.raises(IsADirectoryError, match=r"a folder lies where a file belongs; move it away: '.*a\.json'"):
         files.write_json(tmp_path / "a.json", {})
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
-
-
-def without_seal(path, content):
-    path.write_bytes(content)
-    return path
-
-
-@pytest.mark.parametrize("ending", [".parquet", ".npz", ".safetensors"])
-def test_a_file_without_a_seal_that_cannot_be_read_is_named_and_removed(tmp_path, ending):
-    path = tmp_path / f"a{ending}"
-    if ending == ".parquet":
-        pd.DataFrame({"x": range(99)}).to_parquet(path)
-    elif ending == ".npz":
-        np.savez(path, x=np.arange(99))
-    else:
-        files.write_tensors(path, {"x": torch.arange(99)})
-        path.with_name(f".{path.name}.seal").unlink()
-    whole = path.read_bytes()
-    assert files.is_sound(path)
-    header = [whole.replace(b'{"index_columns"', b'{\xff"index_column"')] if ending == ".parquet" else []  # that pandas alone reads
-    for damaged in (whole[: len(whole) // 2], b"", bytes(len(whole)), *header):
-        with pytest.warns(UserWarning, match=rf"a{ending}: cannot be read \(.+\); it is made again"):
-            assert not files.is_sound(without_seal(path, damaged))
-        assert not path.exists()
-
-
-def test_a_disk_that_fails_now_costs_no_file(tmp_path, monkeypatch):
-    path = without_seal(tmp_path / "a.parquet", b"")
-    monkeypatch.setattr("pyarrow.parquet.ParquetFile", lambda path: (_ for _ in ()).throw(OSError(5, "Input/output error")))
-    with pytest.raises(OSError, match="Input/output"):
-        files.is_sound(path)
-    assert path.exists()
-
-
-def test_a_kill_between_file_and_seal_leaves_what_is_read(two, monkeypatch):
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        real = files.os.replace
-        patch.setattr(files.os, "replace", lambda old, new: real(old, new) if new == two[0] else (_ for _ in ()).throw(KeyboardInterrupt))
-        files.write_tensors(two[0], {"x": torch.zeros(1)})
-    assert files.read_tensors(two[0])["x"].tolist() == [0]

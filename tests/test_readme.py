@@ -7,7 +7,6 @@ import tomllib
 from contextlib import redirect_stdout
 from functools import cache
 
-import pandas as pd
 import pytest
 
 from helpers.files import PROJECT_ROOT
@@ -22,7 +21,7 @@ STUDIES = (PROJECT_ROOT / "docs/studies.md").read_text(encoding="utf-8")
 PAGES = {path.relative_to(PROJECT_ROOT).as_posix(): path.read_text(encoding="utf-8") for path in PROJECT_ROOT.glob("docs/*.md")}
 PAGES |= {"README.md": README}
 OF_SNAKEMAKE = {"--executor", "--jobs", "--workflow-profile", "--cores", "--config"}
-WORDS = 900  # that the README may have
+WORDS = 800  # that the README may have
 MADE = {"params/birds.yaml"}  # by the command beside which it is named
 PAGE = re.compile(r"\[`(?:reports/)?(\w+)`\]\((?:\.\./)?reports/\w+/FINDINGS\.md\)")
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?![\w.]*\w)")
@@ -48,7 +47,7 @@ def told_of_studies(text):
     """What a text says of each study: from the link to its page to the next one, or to the end of the paragraph."""
     links = list(PAGE.finditer(text))
     ends = [*(link.start() for link in links[1:]), len(text)]
-    return [(link[1], text[link.end() : end].partition("\n\n")[0]) for link, end in zip(links, ends, strict=True)]
+    return [(link[1], text[link.end() : end].partition("\n\n")[0]) for link, end in zip(links, ends, strict=False)]
 
 
 @pytest.mark.parametrize(("study", "text"), [*told_of_studies(README), *told_of_studies(STUDIES)])
@@ -56,31 +55,6 @@ def test_a_number_that_is_told_of_a_study_stands_on_its_page(study, text):
     page = (PROJECT_ROOT / f"reports/{study}/FINDINGS.md").read_text(encoding="utf-8")
     assert numbers(text), f"no number is told of {study}"
     assert not absent(text, page)
-
-
-def test_the_numbers_of_the_trade_off_point_are_those_of_its_tables():
-    tables = PROJECT_ROOT / "reports/kappa_tiny100/tables"
-    made, errors = pd.read_csv(tables / "made_networks.csv"), pd.read_csv(tables / "table3_sign_error.csv")
-    points = pd.read_csv(tables / "table2_tradeoff.csv").query("family == 'resnet'").set_index("quantity")
-    bound, (n,) = points.loc["generalization_bound"], errors[errors["family"] == "resnet"]["n"].unique()
-    theirs = bound.filter(like="published_")
-    of_resnets = errors[errors["family"] == "resnet"].groupby("measure").agg({"sign_error": "mean", "p_adjusted": "first"})
-    best = of_resnets.loc[["output_margin", "training_loss", "effective_invariance"]]
-    papers = of_resnets.loc[["log_sum_of_fro", "inverse_margin", "param_norm"], "sign_error"]
-    at, read = points["value"], 100 * made["test_accuracy"]
-    told = {
-        "their own heads read": f"{read.min():.0f} to {read.max():.0f} %",
-        "the ResNets balance at SSIM": f"{at['ssim']:.2f}, with a share of {at['unseen_fraction']:.3f} of",
-        "backbone-unseen and": f"{at['weights_millions']:.2f} million weights",
-        "at a generalization bound of": f"{bound['value']:.2f} (95 % interval {bound['low']:.2f} to {bound['high']:.2f};",
-        "pretrained on millions of images,": f"{theirs.min():.2f} to {theirs.max():.2f})",
-        "Over the": f"{n * (n - 1) // 2} pairs of ResNets the lowest sign error is {of_resnets['sign_error'].min():.2f}, of margin",
-        "and Effective Invariance (adjusted p": f"{best['p_adjusted'].max():.2g})",
-        "the wrong way round,": f"{papers.min():.2f} to {papers.max():.2f}.",
-    }
-    text = " ".join(STUDIES.split())
-    assert best["sign_error"].max() == pytest.approx(of_resnets["sign_error"].min(), abs=1e-7)
-    assert [f"{words} {value}" for words, value in told.items() if f"{words} {value}" not in text] == []
 
 
 def test_a_number_that_is_not_on_the_page_is_found():
@@ -143,7 +117,7 @@ def wrong_commands(text):
         known = set().union(*(known_of.get(name, flags) for name in modules)) if modules else set().union(*known_of.values())
         wrong += [name for name in re.findall(r"\bmake ([a-z]+)", part) if name not in targets]
         wrong += [name for name in re.findall(r"STUDY=(\w+)", part) if f"params/{name}.yaml" not in MADE and not is_study(name)]
-        wrong += [name for name in re.findall(r"reports/(\w+)", part) if name != "assets" and not is_study(name)]
+        wrong += [name for name in re.findall(r"reports/(\w+)", part) if name not in ("assets", "index") and not is_study(name)]
         wrong += [name for name in modules if importlib.util.find_spec(name) is None]
         wrong += [name for group in re.findall(r"pip install '\.\[([\w,]+)\]'", part) for name in group.split(",") if name not in extras]
         wrong += sorted(flags - known) if modules or part.startswith("--") else []
@@ -189,8 +163,3 @@ def test_the_rooms_of_the_readme_are_those_of_the_project():
     rooms = {path.parent.name for path in (PROJECT_ROOT / "helpers").glob("*/__init__.py")}
     assert rooms <= named
     assert all((PROJECT_ROOT / name).is_dir() or (PROJECT_ROOT / "helpers" / name).is_dir() for name in re.findall(r"(\w+)/", tree))
-
-
-@pytest.mark.parametrize("picture", sorted(path.name for path in (PROJECT_ROOT / "docs/screens").glob("*.png")))
-def test_every_screen_is_shown_by_a_page(picture):
-    assert any(f"screens/{picture}" in text for text in PAGES.values())

@@ -17,10 +17,8 @@ from helpers.data.annotations import Annotation
 from helpers.data.layouts import Record
 from helpers.data.sources import Source
 
-MOST_BOXES = 1000  # of an image; all images of a split have room for as many boxes as the one with the most
 # What files with the endings of images hold, by Pillow's names; of others, such as PostScript, some run programs when they are opened.
 _FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "JPEG2000", "PPM")
-_TURNED = {5, 6, 7, 8}  # EXIF orientations that exchange width and height
 SquareBox = tuple[int, int, int, int]
 Problem = tuple[str, str]  # kind and detail of a fault
 
@@ -49,12 +47,10 @@ def decode_image(source: Source, record: Record, size: int) -> Decoded:
             image.load()
         turned, faults = _turned(image, annotation.size if annotation else None)
         if turned.mode in ("I", "F") or turned.mode.startswith("I;16"):
-            turned, note = _to_8_bits(turned)
-            faults.append(("rescaled_to_8_bits", note))
+            raise ValueError(f"grey values of mode {turned.mode} are not of 8 bits; save them as an image of 8 bits")
         pixels = np.asarray(_to_rgb(turned).resize((size, size), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
     except Exception as fault:  # decoders of damaged files raise nearly every kind, and the next image is to be read
-        # Without addresses in memory, which are others each time.
-        told = re.sub(r"<[^<>]* at 0x[0-9a-f]+>", "the file", f"{type(fault).__name__}: {fault}")
+        told = re.sub(r"<[^<>]* at 0x[0-9a-f]+>", "the file", f"{type(fault).__name__}: {fault}")  # without an address in memory
         return Decoded(record, None, [], 0, 0, digest, [("unreadable_image", told)])
     boxes, problems = square_boxes(annotation, turned.size, size) if annotation else ([], [])
     return Decoded(record, pixels, boxes, *image.size, digest, faults + problems)
@@ -62,8 +58,7 @@ def decode_image(source: Source, record: Record, size: int) -> Decoded:
 
 def decode_all(source: Source, records: Sequence[Record], size: int) -> list[Decoded]:
     """Decode images, in their order, on all cores."""
-    # Decoding releases the interpreter's lock, so threads use all cores.
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as executor:
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as executor:  # decoding releases the interpreter's lock
         results = executor.map(lambda record: decode_image(source, record, size), records)
         return list(tqdm(results, total=len(records), desc="decoding", unit="image", leave=False))
 
@@ -72,18 +67,9 @@ def _turned(image: Image.Image, stated: tuple[int, int] | None) -> tuple[Image.I
     """Apply the EXIF rotation only where the annotation's size says that its boxes refer to the turned image."""
     if stated in (None, (1, 1), image.size):
         return image, []
-    if stated == image.size[::-1] and image.getexif().get(0x0112) in _TURNED:
-        return ImageOps.exif_transpose(image), []
+    if (upright := ImageOps.exif_transpose(image)).size == stated:
+        return upright, []
     return image, [("size_differs_from_annotation", "stored {}x{}, annotated {}x{}".format(*image.size, *stated))]
-
-
-def _to_8_bits(image: Image.Image) -> tuple[Image.Image, str]:
-    """Rescale grey values of 16 or 32 bits, or of floats, from the image's own range; ValueError where they have none."""
-    values = np.asarray(image).astype(np.float64)
-    low, high = values.min(), values.max()
-    if not low < high < np.inf or low == -np.inf:
-        raise ValueError(f"grey values of mode {image.mode} go from {low:g} to {high:g}, which is no range to rescale")
-    return Image.fromarray(((values - low) * (255 / (high - low))).round().astype(np.uint8)), f"mode {image.mode}, {low:g} to {high:g}"
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
@@ -97,11 +83,8 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 def square_boxes(annotation: Annotation, image_size: tuple[int, int], size: int) -> tuple[list[SquareBox], list[Problem]]:
     """Scale boxes to the square image: clip, multiply by size / stated side (of the image where none is stated), truncate; half-open.
 
-    Returns:
-        The usable boxes, and what is wrong: too many, clipped, outside, or without area, before or after scaling.
+    Beside the usable ones stands what is wrong: clipped, outside, or without area, before or after scaling.
     """
-    if len(annotation.boxes) > MOST_BOXES:
-        return [], [("too_many_boxes", f"{len(annotation.boxes)}; at most {MOST_BOXES} are taken")]
     sides = (annotation.size or image_size) * 2
     usable, problems = [], []
     for box in annotation.boxes:

@@ -92,54 +92,33 @@ def load_study_data(
     Where a source has boxes, only images with a usable one enter the training split. The test split comes from the source's own validation
     images, or is held out of the training images where it has none. Of two files with the same content the first is kept, and no test image
     has the pixels of a training image. ``class_ids`` are in the order of their labels; none stands for all of the source, sorted.
+    ``data_path`` is a folder or .zip, relative to the project's root. ``images_per_class`` of training are taken, or all (0), of which a
+    smaller number takes a subset; ``test_images_per_class`` of 0 takes all that training leaves, with the images that have no box. Classes
+    of fewer than ``minimum_images_per_class`` training images are dropped and counted.
 
-    Args:
-        data_path: folder or .zip, relative to the project's root; not for "synthetic".
-        images_per_class: of training; 0 takes all. A smaller number takes a subset of a larger one's.
-        test_images_per_class: 0 takes all that training leaves: the validation images of the source, and the images of its training split
-            that are beyond ``images_per_class`` or have no box.
-        minimum_images_per_class: classes with fewer training images are dropped and counted.
-        cache_dir: where decoded images, and what was unpacked of a zip, are kept.
-
-    Raises:
-        FileNotFoundError: nothing is at ``data_path``.
-        ValueError: an argument is out of range, or the source has no usable class.
+    Raises FileNotFoundError where nothing is at ``data_path``, ValueError for an argument out of range or a source without usable class.
     """
     given = {name: value for name, value in locals().items() if name != "cache_dir"} | {"class_ids": list(class_ids)}
-    _check(given)
+    if data_source != "synthetic" and not data_path:
+        raise ValueError(f"data_source {data_source!r} needs data_path: the folder or .zip that holds the images")
     path, looked_into = from_root(data_path), class_ids if data_source in layouts.BY_FOLDER else ()
-    rendered = data_source == "synthetic"
-    # Rendered anew when the renderer changes.
+    rendered = data_source == "synthetic"  # anew when the renderer changes
     stamp = blake2b(Path(synthetic.__file__).read_bytes()).hexdigest() if rendered else sources.stamp_of_source(path, looked_into)
     key = json.dumps(given | {"stamp": stamp, "format": _FORMAT}, sort_keys=True).encode()
     cache = cache_dir / f"images-{blake2b(key, digest_size=8).hexdigest()}.safetensors"
     if (kept := read_tensors(cache)) is not None:
         return _from_cache(kept)
     if rendered:
-        data = _study_data(**assembled(*_render(given), [], given))
+        listing, decoded = _render(given)
     else:
         source = sources.open_source(path, cache_dir / "unpacked", looked_into)
         listing = layouts.scan(source, data_source, class_ids)
         decoded = decode_all(source, listing.records, image_size)
-        data = _study_data(**assembled(listing, decoded, source.faults + listing.faults, given))
+        listing.faults += source.faults
+    data = _study_data(**assembled(listing, decoded, given))
     if not (data.faults["fault"] == sources.UNREADABLE_NOW).any():
         write_tensors(cache, _to_cache(data))
     return data
-
-
-def _check(given: Mapping[str, Any]) -> None:
-    source, leasts = given["data_source"], {"image_size": 8, "minimum_images_per_class": 1}
-    if source not in DATA_SOURCES:
-        raise ValueError(f"data_source {source!r} is unknown; choose one of {', '.join(DATA_SOURCES)}")
-    for name in ("image_size", "images_per_class", "test_images_per_class", "minimum_images_per_class", "data_seed"):
-        if type(given[name]) is not int or given[name] < leasts.get(name, 0):
-            raise ValueError(f"{name} is {given[name]}; it must be a whole number of at least {leasts.get(name, 0)}")
-    if len(set(given["class_ids"])) != len(given["class_ids"]):
-        raise ValueError(f"class_ids names a class twice: {given['class_ids']}")
-    if source != "synthetic" and not given["data_path"]:
-        raise ValueError(f"data_source {source!r} needs data_path: the folder or .zip that holds the images")
-    if source == "synthetic" and not given["test_images_per_class"]:
-        raise ValueError("test_images_per_class is 0, and of rendered scenes there is no end; give a number, such as 50")
 
 
 def _render(given: Mapping[str, Any]) -> tuple[Listing, list[Decoded]]:
@@ -147,8 +126,8 @@ def _render(given: Mapping[str, Any]) -> tuple[Listing, list[Decoded]]:
     known, decoded, size = [f"synthetic_{name}" for name in synthetic.CLASS_NAMES], [], given["image_size"]
     if unknown := sorted(set(given["class_ids"]) - set(known)):
         raise ValueError(f"class_ids holds {', '.join(unknown)}; the synthetic classes are {', '.join(known)}")
-    listing = Listing("synthetic", None, given["class_ids"])
-    listing.names, listing.classes = dict(zip(known, synthetic.CLASS_NAMES, strict=True)), given["class_ids"] or known
+    names = dict(zip(known, synthetic.CLASS_NAMES, strict=True))
+    listing = Listing("synthetic", None, given["class_ids"], given["class_ids"] or known, names)
     for split, count in (("train", given["images_per_class"] or 60), ("test", given["test_images_per_class"])):
         pixels, labels, boxes = synthetic.scenes(len(known), count, size, given["data_seed"], split)
         for number, (image, label, box) in enumerate(zip(pixels, labels, boxes[:, 0].tolist(), strict=True)):
@@ -158,11 +137,7 @@ def _render(given: Mapping[str, Any]) -> tuple[Listing, list[Decoded]]:
 
 
 def joined(first: StudyData, further: StudyData) -> StudyData:
-    """Images of two sources as one, the classes of the second after those of the first.
-
-    Raises:
-        ValueError: both have a class or an image.
-    """
+    """Images of two sources as one, the classes of the second after those of the first. Raises ValueError where both have one."""
     for column, told in (("class_id", "classes"), ("digest", "images")):
         if both := sorted(set(first.index[column]) & set(further.index[column])):
             example = further.index.set_index(column)["name"][both].iloc[0]
@@ -202,24 +177,15 @@ def _study_data(train: Sequence[Tensor], test: Sequence[Tensor], index: pd.DataF
     return StudyData(ImageSet(*train, names["train"]), ImageSet(*test, names["test"]), index, **others)
 
 
-class NoImagesChosenError(FileNotFoundError):
-    """Notebook 01 has not chosen the images of a study; a notebook shows what to do without a traceback."""
-
-    def _render_traceback_(self) -> list[str]:
-        return [str(self)]
-
-
 def choose_images(work: Path, **parameters: Any) -> StudyData:
     """Images of a study by the parameters of ``load_study_data``, decoded once into ``work/cache``; ``work/data.json`` says which they are.
 
-    Raises:
-        FileNotFoundError, ValueError: as ``load_study_data``, and ValueError where fewer than two classes are left.
+    Raises ValueError where fewer than two classes are left, and as ``load_study_data``.
     """
     data = load_study_data(**parameters, cache_dir=work / "cache")
     if len(data.classes) < 2:
         faults = ", ".join(f"{count} {kind}" for kind, count in data.faults["fault"].value_counts().items()) or "none"
-        left = f"of the classes in {_place(parameters)} only {data.classes['class_id'].item()} is left"
-        raise ValueError(f"{left}, and a classifier needs 2; faults: {faults}")
+        raise ValueError(f"only the class {data.classes['class_id'].item()} is left, and a classifier needs 2; faults: {faults}")
     counts = {"classes": len(data.classes), "train": len(data.train), "test": len(data.test)}
     record = {"fingerprint": data.fingerprint, "images": counts, "layout": data.layout, "has_boxes": data.train.has_boxes}
     given = {name: value if isinstance(value, str | int) else list(value) for name, value in parameters.items()}
@@ -230,15 +196,14 @@ def choose_images(work: Path, **parameters: Any) -> StudyData:
 def of_study(work: Path) -> StudyData:
     """Images that notebook 01 chose for a study, from the cache, or decoded again where that was deleted or files were touched.
 
-    Raises:
-        FileNotFoundError: 01 has not run for this study, or what it read is gone; the message names the command that mends it.
-        ValueError: the images are others than those that 01 chose, or the manifest is damaged; likewise.
+    Raises FileNotFoundError where 01 has not run, or what it read is gone, and ValueError where the images are others than those that it
+    chose; each names the command that mends it.
     """
-    record = _read(work)
+    record = _manifest(work)
     data = _load(work, record["parameters"])
     if data.fingerprint != record["fingerprint"]:
         raise ValueError(
-            f"the images of {_place(record['parameters'])} were changed since notebook 01 chose them: their fingerprint is "
+            f"the images of {record['parameters'].get('data_path')} were changed since notebook 01 chose them: their fingerprint is "
             f"{data.fingerprint}, and {work / MANIFEST} says {record['fingerprint']}. Put them back, or choose them anew: {_remedy(work)}"
         )
     return data
@@ -248,9 +213,6 @@ def with_classes(work: Path, class_ids: Sequence[str], further_path: str = "") -
     """Images of any classes of a study's source, or of a further folder or .zip of its layout that holds those that are not the study's.
 
     All else is chosen by the parameters of the study; with a further source its own classes stand first.
-
-    Raises:
-        FileNotFoundError, ValueError: as ``of_study``, and ValueError where the source lacks a class, or both sources hold an image.
     """
     parameters, class_ids = image_parameters(work), list(class_ids)
     if not further_path:
@@ -262,32 +224,23 @@ def with_classes(work: Path, class_ids: Sequence[str], further_path: str = "") -
 
 def image_parameters(work: Path) -> dict[str, Any]:
     """Parameters by which notebook 01 chose the images of a study. Raises FileNotFoundError, ValueError, see ``of_study``."""
-    return dict(_read(work)["parameters"])
+    return dict(_manifest(work)["parameters"])
 
 
 def _load(work: Path, parameters: Mapping[str, Any]) -> StudyData:
     try:
         return load_study_data(**parameters, cache_dir=work / "cache")
-    except TypeError as fault:
-        raise ValueError(f"the parameters in {work / MANIFEST} choose no images ({fault}); {_remedy(work)}") from fault
     except FileNotFoundError as fault:
         told = f"{fault}. Notebook 01 read them there; where they lie elsewhere now: {_remedy(work, ' --set data_path=...')}"
         raise FileNotFoundError(told) from fault
 
 
-def _read(work: Path) -> dict[str, Any]:
+def _manifest(work: Path) -> dict[str, Any]:
     path = work / MANIFEST
     if not path.is_file():
-        raise NoImagesChosenError(f"{path} is not there: notebook 01 has not chosen the images of the study {work.name!r}. {_remedy(work)}")
-    record = read_json(path)
-    if not isinstance(record, dict) or not {"parameters", "fingerprint"} <= set(record) or not isinstance(record["parameters"], dict):
-        raise ValueError(f"{path} lacks parameters or fingerprint of the images; {_remedy(work)}")
-    return record
+        raise FileNotFoundError(f"{path} is not there: notebook 01 has not chosen the images of the study {work.name!r}. {_remedy(work)}")
+    return read_json(path)
 
 
 def _remedy(work: Path, change: str = "") -> str:
     return f"run notebooks/01_data_subset.ipynb for it, or `python -m helpers.sweep params/{work.name}.yaml --force 01_data_subset{change}`"
-
-
-def _place(parameters: Mapping[str, Any]) -> str:
-    return str(parameters.get("data_path") or parameters.get("data_source"))

@@ -3,7 +3,8 @@
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import PurePosixPath
 from typing import NamedTuple
@@ -13,7 +14,7 @@ import yaml
 
 from helpers.data import annotations
 from helpers.data.annotations import Annotation, Table
-from helpers.data.sources import UNUSABLE, Fault, Source, noted
+from helpers.data.sources import Fault, Source
 
 RECOGNISED = "auto"  # the data source that is recognised
 NOT_UNDERSTOOD = "not_understood"  # a fault: a file that looks like data of another kind
@@ -34,25 +35,26 @@ class Record(NamedTuple):
     @property
     def boxes(self) -> tuple[annotations.Box, ...]:
         """Boxes that are annotated, usable or not."""
-        return self.annotation.boxes if isinstance(self.annotation, Annotation) else ()
+        return getattr(self.annotation, "boxes", ())
 
 
+@dataclass
 class Listing:
     """What a source holds of the classes asked for."""
 
-    def __init__(self, layout: str, source: Source, asked: Sequence[str]) -> None:
-        """Nothing is listed yet."""
-        self.layout, self.source, self.asked = layout, source, list(asked)
-        self.records: list[Record] = []
-        self.faults: list[Fault] = []
-        self.names: dict[str, str] = {}  # class id to readable name
-        self.classes: list[str] = []  # those that are there, in the order of their labels
-        self._tables: dict[str, Table] = {}
-        self._met: set[tuple[str, str]] = set()
+    layout: str
+    source: Source | None
+    asked: Sequence[str]
+    classes: list[str] = field(default_factory=list)  # those that are there, in the order of their labels
+    names: dict[str, str] = field(default_factory=dict)  # class id to readable name
+    records: list[Record] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    tables: dict[str, Table] = field(default_factory=dict)
+    unmet: dict[str, Table] = field(default_factory=dict)  # what tables say of images that were not there yet
 
     def note(self, class_id: str, split: str, name: str, fault: str, detail: str) -> None:
         """Count a fault."""
-        self.faults.append(noted(class_id, split, name, fault, detail))
+        self.faults.append(Fault(class_id, split, name, fault, detail))
 
     def read(self, path: str) -> bytes:
         """Bytes of a table; none where it is missing or, which is counted, cannot be read."""
@@ -64,53 +66,40 @@ class Listing:
 
     def row(self, path: str, name: str, parse: Callable[[bytes], Table]) -> Annotation | str | None:
         """What a table, which is read once, says of an image."""
-        if path not in self._tables:
-            self._tables[path] = parse(self.read(path))
-        self._met.add((path, name))
-        return self._tables[path].get(name)
+        if path not in self.tables:
+            self.tables[path] = parse(self.read(path))
+            self.unmet[path] = dict(self.tables[path])
+        self.unmet[path].pop(name, None)
+        return self.tables[path].get(name)
 
     def xml(self, path: str) -> Annotation | str | None:
         """What an XML file says of an image."""
-        path = path if path in self.source.known else f"{path.removesuffix('.xml')}.XML"
         try:
             return annotations.parse_voc(self.source.read(path)) if path in self.source.known else None
         except ValueError as fault:
             return str(fault)
 
-    def label(self, name: str, objects: Iterable[str], class_id: str = "") -> str:
-        """Class of an image: the one that is known, or the first that is annotated; others beside it are counted."""
-        objects = [*([class_id] if class_id else ()), *objects, ""]
-        if others := set(objects) - {objects[0], ""}:
-            told = f"annotated as {' and '.join(sorted(others))}; {objects[0]} is taken"
-            self.note(objects[0], "", name, "contradictory_labels", told)
-        return objects[0]
-
     def take(self, records: Sequence[Record]) -> None:
         """Take the images of the classes asked for, or of all that have training images, and count what is wrong."""
         if not any(record.split == "train" for record in records):  # the source itself is named as a split
             records = [record._replace(split="train") for record in records]
-        counts = {split: Counter(record.class_id for record in records if record.split == split) for split in ("train", "test")}
-        there = [class_id for class_id in sorted(counts["train"]) if class_id and not UNUSABLE.search(class_id)]
-        for class_id in (counts["train"] | counts["test"]).keys() - set(there) - {""}:
-            if UNUSABLE.search(class_id):
-                self.note(repr(class_id), "", "", "name_not_usable", "its name has a backslash, a control character or no UTF-8; rename it")
-            elif not self.asked:
-                self.note(class_id, "test", "", "unknown_class", f"{counts['test'][class_id]} images, and none for training")
-        for class_id in self.asked:
+        counts = Counter((record.class_id, record.split) for record in records if record.class_id)
+        known = sorted({class_id for class_id, _ in counts})
+        there = [class_id for class_id in known if counts[class_id, "train"]]
+        for class_id in self.asked or known:
             if class_id not in there:
-                self.note(class_id, "train", "", "unknown_class", "asked for, and not in the source")
-        self.classes = [class_id for class_id in self.asked if class_id in there] if self.asked else there
+                found = counts[class_id, "test"]
+                self.note(class_id, "", "", "unknown_class", f"{found} images, and none for training" if found else "it is not in the source")
+        self.classes = [class_id for class_id in self.asked or there if class_id in there]
         classes = {*self.classes, ""}
-        self.records = [record for record in records if record.class_id in classes]
-        for name, class_id, split, annotation, _ in self.records:
-            if isinstance(annotation, str):
-                self.note(class_id, split, name, "malformed_annotation", annotation)
-            elif annotation is None and self.layout in WITH_BOXES:
-                self.note(class_id, split, name, "missing_annotation", "nothing is said of this image")
-        self.records = [record for record in self.records if record.class_id]
-        for path, table in self._tables.items():
-            absent = [name for name, found in table.items() if (path, name) not in self._met and not isinstance(found, str)]
-            if absent := [name for name in absent if table[name].objects[0] in classes]:
+        for record in records:
+            if record.class_id in classes and isinstance(record.annotation, str):
+                self.note(record.class_id, record.split, record.name, "malformed_annotation", record.annotation)
+            elif record.class_id in classes and record.annotation is None and self.layout in WITH_BOXES:
+                self.note(record.class_id, record.split, record.name, "missing_annotation", "nothing is said of this image")
+        self.records = [record for record in records if record.class_id and record.class_id in classes]
+        for path, table in self.unmet.items():
+            if absent := [name for name, found in table.items() if not isinstance(found, str) and found.objects[0] in classes]:
                 self.note("", "", path, "missing_image", f"{len(absent)} named there have no file, such as {min(absent)}")
 
 
@@ -119,15 +108,11 @@ def _tiny_imagenet(listing: Listing) -> Iterator[Record]:
         if found := re.fullmatch(r"((?:.*/)?)train/([^/]+)/images/([^/]+)", name):
             top, class_id, file = found.groups()
             listing.names = listing.names or annotations.parse_names(listing.read(f"{top}words.txt"), "\t")
-            parse = partial(annotations.parse_tiny_boxes, with_class=False)
-            yield Record(name, class_id, "train", listing.row(f"{top}train/{class_id}/{class_id}_boxes.txt", file, parse))
+            marked = listing.row(f"{top}train/{class_id}/{class_id}_boxes.txt", file, annotations.parse_tiny_boxes)
+            yield Record(name, class_id, "train", marked)
         elif found := re.fullmatch(r"((?:.*/)?)val/images/([^/]+)", name):
-            marked = listing.row(f"{found[1]}val/val_annotations.txt", found[2], partial(annotations.parse_tiny_boxes, with_class=True))
-            yield Record(name, listing.label(name, _objects(marked)), "test", marked)
-
-
-def _objects(found: Annotation | str | None) -> tuple[str, ...]:
-    return found.objects if isinstance(found, Annotation) else ()
+            marked = listing.row(f"{found[1]}val/val_annotations.txt", found[2], annotations.parse_tiny_boxes)
+            yield Record(name, marked.objects[0] if isinstance(marked, Annotation) else "", "test", marked)
 
 
 def _ilsvrc(listing: Listing) -> Iterator[Record]:
@@ -138,10 +123,11 @@ def _ilsvrc(listing: Listing) -> Iterator[Record]:
             if not listing.names:
                 listing.names = annotations.parse_names(listing.read(f"{top}LOC_synset_mapping.txt"), None)
             row = listing.row(f"{top}LOC_{folder.split('/')[0]}_solution.csv", stem, annotations.parse_solution)
-            if not listing.asked or not _objects(row) or _objects(row)[0] in listing.asked:
+            said = getattr(row, "objects", ())
+            if not listing.asked or not said or said[0] in listing.asked:
                 marked = listing.xml(f"{top}ILSVRC/Annotations/CLS-LOC/{folder}/{stem}.xml")
-                label = listing.label(name, (*_objects(row), *_objects(marked)), class_id)
-                yield Record(name, label, "train" if class_id else "test", row if marked is None else marked)
+                labels = [label for label in (class_id, *said, *getattr(marked, "objects", ())) if label]
+                yield Record(name, labels[0] if labels else "", "train" if class_id else "test", row if marked is None else marked)
 
 
 def _class_folders(listing: Listing, annotated: bool = False) -> Iterator[Record]:
@@ -166,26 +152,22 @@ def _class_folders(listing: Listing, annotated: bool = False) -> Iterator[Record
 
 
 def _cifar(listing: Listing) -> Iterator[Record]:
-    """CIFAR-10 and CIFAR-100, the version that torchvision downloads or the binary one."""
+    """The binary version of CIFAR-10 and CIFAR-100: rows of one label, or a coarse and a fine one, and 3 x 32 x 32 bytes."""
     for path in listing.source.names:
         if not (match := re.fullmatch(r"((?:.*/)?)(?:(data|test)_batch(?:_\d)?|(train|test))(\.bin)?", path)):
             continue
         top, of_10, of_100, binary = match.groups()
-        try:
-            labels, pixels = annotations.cifar_rows(listing.read(path), bool(of_100), not binary)
-            words, meta = ("fine_label_names", "meta") if of_100 else ("label_names", "batches.meta")
-            if binary:
-                names = listing.read(f"{top}{words if of_100 else meta}.txt").decode("utf-8", "replace").split()
-            else:
-                names = annotations.parse_cifar(listing.read(f"{top}{meta}"))[words]
-        except ValueError as fault:
-            listing.note("", "", path, NOT_UNDERSTOOD, str(fault))
+        content, size = listing.read(path), 3074 if of_100 else 3073
+        if not binary or not content or len(content) % size:
+            told = f"{len(content):,} bytes, no rows of {size:,}" if binary else "a pickle of CIFAR, which is not opened"
+            listing.note("", "", path, NOT_UNDERSTOOD, f"{told}; give the binary version, such as cifar-10-binary.tar.gz unpacked")
             continue
-        planes = np.frombuffer(pixels, np.uint8).reshape(-1, 3, 1024).transpose(0, 2, 1)
-        for number, (label, image) in enumerate(zip(labels, planes, strict=True)):
-            class_id = str(names[label]) if label < len(names) else str(label)
+        names = listing.read(f"{top}{'fine_label_names' if of_100 else 'batches.meta'}.txt").decode("utf-8", "replace").split()
+        for number, row in enumerate(np.frombuffer(content, np.uint8).reshape(-1, size)):
+            label, planes = row[-3073], row[-3072:].reshape(3, 1024)
+            class_id = names[label] if label < len(names) else str(label)
             split = "test" if "test" in (of_10, of_100) else "train"
-            yield Record(f"{path}/{number:05d}", class_id, split, None, b"P6 32 32 255\n" + image.tobytes())
+            yield Record(f"{path}/{number:05d}", class_id, split, None, b"P6 32 32 255\n" + planes.T.tobytes())
 
 
 def _of_tables(listing: Listing, ending: str, parse: Callable[[bytes], Table]) -> Iterator[Record]:
@@ -227,23 +209,20 @@ def _split(text: str) -> str:
 
 def _by_largest(listing: Listing, found: Mapping[str, Annotation | str], split: str) -> Iterator[Record]:
     """Images by the objects in them: each is of the class of its largest box, and keeps the boxes of that class."""
-    several = empty = 0
     for name, marked in found.items():
         where = split or _split(os.path.dirname(name)) or "train"
         if isinstance(marked, str):
             listing.note("", where, name, "malformed_annotation", marked)
-        elif not marked.objects:
-            empty += 1
-        else:
+        elif marked.objects:
             boxes = marked.boxes if len(marked.boxes) == len(marked.objects) else ()
             largest = int(np.argmax([(x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in boxes] or [0]))
             label = marked.objects[largest]
             kept = tuple(box for box, other in zip(boxes, marked.objects, strict=False) if other == label)
-            several += len(set(marked.objects)) > 1
             yield Record(name, label, where, Annotation(kept, (label,), marked.size) if kept else None)
-    if empty:
+    objects = [marked.objects for marked in found.values() if isinstance(marked, Annotation)]
+    if empty := sum(not named for named in objects):
         listing.note("", split, "", "no_object_in_annotation", f"{empty} images")
-    if several:
+    if several := sum(len(set(named)) > 1 for named in objects):
         listing.note("", split, "", "several_classes", f"{several} images hold objects of several classes; each counts as its largest box")
 
 
@@ -253,9 +232,8 @@ def _yolo(listing: Listing) -> Iterator[Record]:
     for path in [name for name in listing.source.names if name.endswith((".yaml", ".yml"))]:
         try:
             given = yaml.safe_load(listing.read(path))["names"]
-            names = {
-                int(key): value for key, value in (given.items() if isinstance(given, dict) else enumerate(given)) if type(value) is str
-            }
+            pairs = given.items() if isinstance(given, dict) else enumerate(given)
+            names = {int(key): value for key, value in pairs if isinstance(value, str)}
         except (yaml.YAMLError, LookupError, TypeError, ValueError, RecursionError) as fault:
             listing.note("", "", path, NOT_UNDERSTOOD, f"it has no names of classes ({type(fault).__name__})")
     for name in listing.source.images:
@@ -273,7 +251,7 @@ def _yolo(listing: Listing) -> Iterator[Record]:
 LAYOUTS: dict[str, tuple[Callable[[Listing], Iterator[Record]], str]] = {
     "ilsvrc": (_ilsvrc, "ILSVRC/Data/CLS-LOC/train/<wnid>/*.JPEG"),
     "tiny_imagenet": (_tiny_imagenet, "train/<wnid>/images/*.JPEG with train/<wnid>/<wnid>_boxes.txt"),
-    "cifar": (_cifar, "data_batch_1 or train of CIFAR, or data_batch_1.bin or train.bin"),
+    "cifar": (_cifar, "data_batch_1.bin or train.bin of CIFAR"),
     "coco": (partial(_of_tables, ending=".json", parse=annotations.parse_coco), "a .json with images, annotations and categories"),
     "csv": (partial(_of_tables, ending=".csv", parse=annotations.parse_csv), "a .csv with the columns path, label, x0, y0, x1, y1"),
     "yolo": (_yolo, "images/*.jpg with labels/*.txt"),
@@ -287,20 +265,19 @@ BY_FOLDER = (*WITH_BOXES, "class_folders")  # where only the folders of the clas
 def scan(source: Source, layout: str, asked: Sequence[str] = ()) -> Listing:
     """List the images of a source; with ``RECOGNISED`` by the first layout that finds any, and then what was not understood is a fault.
 
-    Raises:
-        ValueError: no training image is there; the message says what was looked for, and what was found.
+    Raises ValueError where no training image is there, with what was looked for and what was found.
     """
     tried, notes = LAYOUTS if layout == RECOGNISED else [layout], []
     if others := [name for name in source.names if layout == RECOGNISED and _OTHER.fullmatch(name)]:
-        notes.append(noted("", "", others[0], NOT_UNDERSTOOD, f"{len(others)} archives, arrays or pickles, which are not opened"))
+        notes.append(Fault("", "", others[0], NOT_UNDERSTOOD, f"{len(others)} archives, arrays or pickles, which are not opened"))
     for name in tried:
         listing = Listing(name, source, asked)
         listing.take(list(LAYOUTS[name][0](listing)))
         boxed = any(record.boxes for record in listing.records)
         if listing.records and (boxed or layout != RECOGNISED or name not in WITH_BOXES):
             listing.faults += notes
-            unused = sorted(set(source.images) - {record.name for record in listing.records}) if layout == RECOGNISED and not asked else []
-            if unused:
+            unused = sorted(set(source.images) - {record.name for record in listing.records})
+            if unused and layout == RECOGNISED and not asked:
                 listing.note("", "", unused[0], NOT_UNDERSTOOD, f"images of which no class is known: {len(unused)}")
             return listing
         notes += [fault for fault in listing.faults if fault.fault == NOT_UNDERSTOOD or layout != RECOGNISED][:5]

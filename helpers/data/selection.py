@@ -12,32 +12,28 @@ from torch import Tensor
 
 from helpers.data.annotations import Annotation
 from helpers.data.decode import Decoded
-from helpers.data.layouts import WITH_BOXES, Listing, Record
+from helpers.data.layouts import WITH_BOXES, Listing
 from helpers.data.sources import Fault
 
 SPLITS = ("train", "test")
 
 
-def assembled(listing: Listing, decoded: Sequence[Decoded], faults: list[Fault], given: Mapping[str, Any]) -> dict[str, Any]:
+def assembled(listing: Listing, decoded: Sequence[Decoded], given: Mapping[str, Any]) -> dict[str, Any]:
     """Parts of ``images.StudyData``: of a split its images, labels and boxes. Raises ValueError where no image is left to choose."""
     boxed = listing.layout in WITH_BOXES or any(image.boxes for image in decoded if image.record.split == "train")
-    chosen = select(listing.classes, decoded, boxed, faults, given)
-    place, class_ids = given["data_path"] or given["data_source"], list(dict.fromkeys(image.record.class_id for image in chosen["train"]))
-    table = pd.DataFrame(faults, columns=list(Fault._fields))
-    if not class_ids:
-        counts, first = table["fault"].value_counts(), table.drop_duplicates("fault").set_index("fault")
-        told = [f"{counts[row.Index]} {row.Index} (such as {row.name or row.class_id}: {row.detail})" for row in first.itertuples()]
-        raise ValueError(
-            f"no usable class in {place}: of {len(decoded)} images listed none is left in a class of at least "
-            f"{given['minimum_images_per_class']} training images{' with a box' if boxed else ''}; faults: {', '.join(told) or 'none'}"
-        )
-    if not chosen["test"]:
-        copies = int((table["fault"] == "test_image_in_training").sum())
-        why = f"it has no validation images of its own, and images_per_class {given['images_per_class']} takes every training image"
-        why = f"all {copies} have the pixels of training images" if copies else why
-        raise ValueError(f"no test image is left in {place}: {why}; set images_per_class or test_images_per_class above 0")
+    chosen = select(listing.classes, decoded, boxed, listing.faults, given)
+    table = pd.DataFrame(listing.faults, columns=list(Fault._fields))
+    for split, images in chosen.items():
+        if not images:
+            told = [f"{len(of_kind)} {kind} (such as {of_kind['name'].iloc[0]})" for kind, of_kind in table.groupby("fault")]
+            limits = ", ".join(f"{name} {value}" for name, value in given.items() if name.endswith("per_class"))
+            raise ValueError(
+                f"no {split} image{' with a box' * (boxed and split == 'train')} is left in {given['data_path'] or given['data_source']}, "
+                f"of {len(decoded)} listed; faults: {', '.join(told) or 'none'}; put usable images there, or change {limits}"
+            )
     rows = [(image.record.name, image.record.class_id, split, image.digest) for split in SPLITS for image in chosen[split]]
     index = pd.DataFrame(rows, columns=["name", "class_id", "split", "digest"])
+    class_ids = list(index.loc[index["split"] == "train", "class_id"].unique())
     index["label"] = index["class_id"].map({class_id: label for label, class_id in enumerate(class_ids)})
     classes = pd.DataFrame({"label": range(len(class_ids)), "class_id": class_ids, "class_name": class_names(class_ids, listing.names)})
     for split in SPLITS:
@@ -58,9 +54,7 @@ def _stack(images: Sequence[Decoded], labels: pd.Series, least_boxes: int) -> tu
 def class_names(class_ids: Sequence[str], names: Mapping[str, str]) -> list[str]:
     """Names by which classes are told apart: that of the source, with the id where several have it (ILSVRC has "crane" twice)."""
     told = [names.get(class_id) or class_id for class_id in class_ids]
-    while len(set(told)) < len(told):  # again where a name in a source looks like one that was told apart
-        told = [f"{name} ({class_id})" if told.count(name) > 1 else name for name, class_id in zip(told, class_ids, strict=True)]
-    return told
+    return [f"{name} ({class_id})" if told.count(name) > 1 else name for name, class_id in zip(told, class_ids, strict=True)]
 
 
 def select(
@@ -113,21 +107,17 @@ def _choice(images: Sequence[Decoded], count: int, seed: int, class_id: str, pur
 
 def _without_duplicates(decoded: Sequence[Decoded], boxed: bool, faults: list[Fault]) -> list[Decoded]:
     """Count what is wrong with images, and keep the first of the files with the same content: training before test, then by name."""
-    seen: dict[str, Record] = {}
-    kept = []
+    seen: dict[str, Decoded] = {}
     for image in sorted(decoded, key=lambda image: (image.record.split != "train", image.record.name)):
         faults += [_fault(image, *fault) for fault in image.faults]
         if boxed and image.record.split == "train" and isinstance(image.record.annotation, Annotation) and not image.record.boxes:
             faults.append(_fault(image, "no_object_in_annotation", ""))
         if image.pixels is None:
             continue
-        first = seen.setdefault(image.digest, image.record)
-        if first is image.record:
-            kept.append(image)
-        else:
-            kind = "duplicate_file" if first.class_id == image.record.class_id else "contradictory_labels"
-            faults.append(_fault(image, kind, f"same content as {first.name}, which is of the class {first.class_id}"))
-    return kept
+        if (first := seen.setdefault(image.digest, image)) is not image:
+            kind = "duplicate_file" if first.record.class_id == image.record.class_id else "contradictory_labels"
+            faults.append(_fault(image, kind, f"same content as {first.record.name}, which is of the class {first.record.class_id}"))
+    return list(seen.values())
 
 
 def pixel_digest(pixels: np.ndarray) -> str:

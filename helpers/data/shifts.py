@@ -2,6 +2,7 @@
 
 import io
 import math
+import re
 from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
@@ -17,8 +18,7 @@ from torchvision.transforms.v2.functional import InterpolationMode, adjust_brigh
 from helpers.files import read_tensors, write_tensors
 
 _FORMAT = 2  # raised when the meaning of a name changes: older copies are then never used
-_CHUNK = 256
-_SMALL_CHUNK = 16  # since the convolutions of small maps are several times faster on a CPU when they stay in its cache
+_CHUNK = 16  # since the convolutions of small maps are several times faster on a CPU when they stay in its cache
 _RADIUS = 5  # of the SSIM's window: 3.5 standard deviations of 1.5 pixels, rounded
 _CALIBRATION_IMAGES = 256  # the mean SSIM of so many is that of all to about 0.01
 _CLOSE, _NEAR = 0.002, 0.02  # of the SSIM: where the search ends, and what is taken where it steps over the target
@@ -28,16 +28,13 @@ _STEPS = 24
 def check_images(images: Tensor, least_side: int = 8) -> None:
     """Raise ValueError for what is not (N, 3, H, W) uint8 with sides of at least ``least_side``."""
     if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3 or min(images.shape[-2:]) < least_side:
-        got = f"{tuple(images.shape)} {images.dtype}"
-        raise ValueError(f"images must be (N, 3, H, W) uint8 with sides of at least {least_side}, got {got}")
+        raise ValueError(f"images must be (N, 3, H, W) uint8 with sides of at least {least_side}, got {tuple(images.shape)} {images.dtype}")
 
 
 def in_chunks(images: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
     """Images changed as floats, some at a time, then rounded and cut to bytes: uint8 (N, 3, H, W) -> as many, on the images' device."""
-    if not len(images):
-        return images.clone()
     with torch.no_grad():
-        parts = [change(chunk.float()) for chunk in images.split(_SMALL_CHUNK)]
+        parts = [change(chunk.float()) for chunk in images.split(_CHUNK)]
         return torch.cat([part.round().clamp(0, 255).to(images.device, torch.uint8) for part in parts])
 
 
@@ -58,14 +55,12 @@ def ssim(images: Tensor, degraded: Tensor) -> Tensor:
 
     Gaussian windows of 11 x 11 pixels and standard deviation 1.5, k1 = 0.01, k2 = 0.03, data range 255; mean over the windows within the
     image, and over channels, as scikit-image has it with ``gaussian_weights`` and without ``use_sample_covariance``. (N,) float32 in
-    [-1, 1], up to a rounding of 1e-3 in bright flat regions. Raises ValueError for shapes that differ, or sides below 11.
+    [-1, 1], up to a rounding of 1e-3 in bright flat regions. Raises ValueError for sides below 11.
     """
     check_images(images, 2 * _RADIUS + 1)
-    if images.shape != degraded.shape or degraded.dtype != torch.uint8:
-        raise ValueError(f"degraded must be uint8 of shape {tuple(images.shape)}, got {tuple(degraded.shape)} {degraded.dtype}")
     settings = {"sigma": 1.5, "k1": 0.01, "k2": 0.03, "data_range": 255.0, "reduction": "none", "return_full_image": True}
     found = []
-    for clean, changed in zip(images.split(_SMALL_CHUNK), degraded.split(_SMALL_CHUNK), strict=True):
+    for clean, changed in zip(images.split(_CHUNK), degraded.split(_CHUNK), strict=True):
         _, whole = structural_similarity_index_measure(changed.float(), clean.float(), **settings)
         # The rest of the map has windows that are filled by reflection.
         found.append(whole[..., _RADIUS:-_RADIUS, _RADIUS:-_RADIUS].mean((1, 2, 3)))
@@ -114,17 +109,14 @@ class Shifted(NamedTuple):
 def parsed(name: str) -> tuple[str, float]:
     """Take a shift's name apart: "blur_0.9" -> ("blur", 0.9). Raises ValueError for an unknown name, or a number out of range."""
     kind, _, number = name.partition("_")
-    try:
-        value = float(number)
-    except ValueError:
-        value = math.nan
+    value = float(number) if re.fullmatch(r"-?\d+(\.\d+)?", number) else math.nan
     low, high = _BY_NUMBER[kind][1:] if kind in _BY_NUMBER else (0, 1)
-    if not (low <= value <= high if kind in _BY_NUMBER else kind in _TO_SSIM and low < value < high):
-        raise ValueError(
-            f"shift {name!r} is unknown; choose blur_S, noise_S or jpeg_S with a mean SSIM S between 0 and 1, brightness_F or "
-            f"contrast_F with a factor F in [0, 10], or rotation_D with degrees D in [-180, 180]"
-        )
-    return kind, value
+    if (kind in _BY_NUMBER and low <= value <= high) or (kind in _TO_SSIM and low < value < high):
+        return kind, value
+    raise ValueError(
+        f"shift {name!r} is unknown; choose blur_S, noise_S or jpeg_S with a mean SSIM S between 0 and 1, brightness_F or contrast_F with "
+        "a factor F in [0, 10], or rotation_D with degrees D in [-180, 180]"
+    )
 
 
 def at(column: str, shift: str = "") -> str:
@@ -138,14 +130,10 @@ def shifted(images: Tensor, name: str, seed: int = 0) -> Shifted:
     A name has the mean SSIM that is left (blur_0.9, noise_0.7, jpeg_0.7), the factor (brightness_0.5, contrast_0.5) or the degrees
     (rotation_15). Blur, noise and JPEG have one strength for all images, found so that the mean SSIM of up to 256 of them, drawn by the
     seed, is the one in the name within 0.002, or within 0.02 where the SSIM of few images steps over it.
-
-    Raises:
-        ValueError: an unknown name, images of another kind, or an SSIM that cannot be reached.
+    Raises ValueError for an unknown name, images of another kind, or an SSIM that cannot be reached.
     """
     kind, value = parsed(name)
-    check_images(images, 11)  # of which the SSIM is defined
-    if not len(images):
-        raise ValueError("images must be at least one; there is none to shift")
+    check_images(images, 2 * _RADIUS + 1)
     order = np.random.default_rng(seed).permutation(len(images))[:_CALIBRATION_IMAGES]
     sample = images[torch.as_tensor(np.sort(order))]
     if kind in _TO_SSIM:

@@ -2,7 +2,7 @@
 
 import os
 import re
-import shutil
+import tempfile
 import zipfile
 from collections.abc import Sequence
 from hashlib import blake2b
@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from helpers.files import inside
 
-LARGEST_FILE = 2**30  # bytes that are read of one file; COCO's largest table has 450 MB
 UNREADABLE_NOW = "unreadable_now"  # a fault that may be gone at the next start; what holds one is never kept
-UNUSABLE = re.compile(r"[\\\x00-\x1f\x7f\ud800-\udfff]")  # in names: what tables, figures and other systems cannot hold
+_UNUSABLE = re.compile(r"[\\\x00-\x1f\x7f\ud800-\udfff]")  # in names: what tables, figures and other systems cannot hold
+_WRONG = "names hold a backslash, a control character or bytes that are no UTF-8; rename them"
+_LINKED = "links to folders are not followed; copy these there"
 _IMAGE = re.compile(r".*\.(jpe?g|png|bmp|gif|tiff?|webp|ppm)", re.IGNORECASE | re.DOTALL)
-_MOST_UNPACKED = 100  # times its size that a zip may take on the disk
 
 
 class Fault(NamedTuple):
@@ -28,11 +28,6 @@ class Fault(NamedTuple):
     detail: str
 
 
-def noted(*texts: str) -> Fault:
-    """A fault of texts that tables can hold: what is no UTF-8 in them stands as escapes."""
-    return Fault(*(text.encode("utf-8", "backslashreplace").decode() for text in texts))
-
-
 class Source:
     """A folder and the files below it; what is hidden, lies behind links to folders, or has an unusable name is left out."""
 
@@ -41,14 +36,12 @@ class Source:
         self.root, self.names, self.faults = root, [], []
         for place, inner, files in os.walk(root, onerror=_raise):
             folder = "" if place == str(root) else f"{os.path.relpath(place, root)}/"
-            wrong = [name for name in inner + files if UNUSABLE.search(name)]
+            wrong = [name for name in inner + files if _UNUSABLE.search(name)]
             links = [name for name in inner if os.path.islink(f"{place}/{name}")]
-            if wrong:
-                told = f"{len(wrong)} names hold a backslash, a control character or bytes that are no UTF-8; rename them"
-                self.faults.append(noted("", "", f"{folder}{min(wrong)}", "name_not_usable", told))
-            if links:
-                told = f"{len(links)} links to folders are not followed; copy these there"
-                self.faults.append(noted("", "", f"{folder}{min(links)}", "link_not_followed", told))
+            for left_out, fault, why in ((wrong, "name_not_usable", _WRONG), (links, "link_not_followed", _LINKED)):
+                if left_out:  # with what is no UTF-8 as escapes, so that tables can hold it
+                    name = f"{folder}{min(left_out)}".encode("utf-8", "backslashreplace").decode()
+                    self.faults.append(Fault("", "", name, fault, f"{len(left_out)} {why}"))
             of_classes = not set(classes).isdisjoint(inner)
             inner[:] = [name for name in inner if _kept(name) and (name in classes or not of_classes)]
             self.names += [f"{folder}{name}" for name in files if _kept(name)]
@@ -66,18 +59,14 @@ class Source:
         return digest.hexdigest()
 
     def read(self, name: str) -> bytes:
-        """Bytes of a regular file of the folder. Raises ValueError where it is none, is too large, or, which is counted, unreadable now."""
+        """Bytes of a regular file of the folder. Raises ValueError where it is none or, which is counted, unreadable now."""
+        place = inside(self.root, name)
+        if not place.is_file():  # no pipe and no device, which may have no end
+            raise ValueError(f"{name} is no regular file, or a link to nothing")
         try:
-            place = inside(self.root, name)
-            if not place.is_file():
-                raise ValueError(f"{name} is no regular file, or a link to nothing")
-            if (size := place.stat().st_size) > LARGEST_FILE:
-                raise ValueError(f"{name} has {size:,} bytes; at most {LARGEST_FILE:,} are read")
             return place.read_bytes()
-        except RuntimeError as fault:
-            raise ValueError(f"{name} is a link to itself") from fault
         except OSError as fault:
-            self.faults.append(noted("", "", name, UNREADABLE_NOW, str(fault)))
+            self.faults.append(Fault("", "", name, UNREADABLE_NOW, str(fault)))
             raise ValueError(str(fault)) from fault
 
 
@@ -86,7 +75,7 @@ def _raise(fault: OSError) -> None:
 
 
 def _kept(name: str) -> bool:
-    return not name.startswith(".") and name != "__MACOSX" and not UNUSABLE.search(name)
+    return not name.startswith(".") and name != "__MACOSX" and not _UNUSABLE.search(name)
 
 
 def stamp_of_source(path: Path, classes: Sequence[str] = ()) -> str:
@@ -97,9 +86,7 @@ def stamp_of_source(path: Path, classes: Sequence[str] = ()) -> str:
 def open_source(path: Path, unpacked: Path, classes: Sequence[str] = ()) -> Source:
     """List the files of a folder, or of a .zip, which is unpacked into a folder below ``unpacked`` the first time.
 
-    Raises:
-        FileNotFoundError: nothing is there.
-        ValueError: it is neither, or a zip that is damaged or takes too much room.
+    Raises FileNotFoundError where nothing is there, and ValueError for what is neither, or a damaged zip.
     """
     if path.is_dir():
         return Source(path, classes)
@@ -113,32 +100,21 @@ def _zip_state(path: Path) -> str:
     if not path.exists():
         told = "put the images there, or set data_path to the folder or .zip that holds them"
         raise FileNotFoundError(f"data_path {path} does not exist; {told}")
-    if path.is_file():  # no pipe and no device, which may have no end
-        with path.open("rb") as file:
-            if file.read(2) == b"PK":
-                return f"{path.stat().st_size}-{path.stat().st_mtime_ns}"
-    raise ValueError(f"data_path {path} is neither a folder nor a .zip; set data_path to one of these")
+    if not path.is_file() or not zipfile.is_zipfile(path):
+        raise ValueError(f"data_path {path} is neither a folder nor a .zip; set data_path to one of these")
+    return f"{path.stat().st_size}-{path.stat().st_mtime_ns}"
 
 
 def _unpack(path: Path, place: Path) -> None:
     """Unpack a zip into a folder that is complete or absent; ``zipfile`` lets no name leave it, and writes no links."""
     place.parent.mkdir(parents=True, exist_ok=True)
-    partial = place.with_name(f".{place.name}.{os.getpid()}.partial")
-    most = min(_MOST_UNPACKED * path.stat().st_size, shutil.disk_usage(place.parent).free)
-    try:
-        with zipfile.ZipFile(path) as archive:
-            needed = sum(member.file_size + 4096 for member in archive.infolist())  # a file takes a block at least
-            if needed > most:
-                raise ValueError(
-                    f"it takes {needed / 1e9:.3g} GB unpacked, and {most / 1e9:.3g} GB may be taken in {place.parent} ({_MOST_UNPACKED} "
-                    "times its size, or what is free there); unpack it yourself and give the folder"
-                )
-            archive.extractall(partial)
+    with tempfile.TemporaryDirectory(dir=place.parent, prefix=".", ignore_cleanup_errors=True) as partial:
+        try:
+            with zipfile.ZipFile(path) as archive:
+                archive.extractall(f"{partial}/files")
+        except Exception as fault:  # unpackers raise nearly every kind for damaged files; one with a number is of the disk
+            if isinstance(fault, OSError) and fault.errno:
+                raise
+            raise ValueError(f"data_path {path} cannot be unpacked: {fault}") from fault
         if not place.is_dir():  # another process may have been first
-            os.replace(partial, place)
-    except Exception as fault:  # unpackers raise nearly every kind for damaged files; one with a number is of the disk
-        if isinstance(fault, OSError) and fault.errno:
-            raise
-        raise ValueError(f"data_path {path} cannot be unpacked: {fault}") from fault
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+            os.replace(f"{partial}/files", place)

@@ -39,23 +39,16 @@ def _convolutions_and_norms(network: nn.Module, example: Tensor) -> tuple[list[t
     calls: Counter[nn.Module] = Counter()
     outputs: dict[int, tuple[nn.Conv2d, Tensor]] = {}  # the tensors are kept, so that no other takes the place of one
     pairs: list[tuple[nn.Conv2d, nn.BatchNorm2d]] = []
-    last: list[Any] = []
 
     def seen(module: nn.Module, given: Any, output: Any) -> None:
         calls[module] += 1
-        if isinstance(module, nn.Conv2d):
+        if isinstance(module, nn.Conv2d) and not is_parametrized(module):
             outputs[id(output)] = module, output
-        if isinstance(module, nn.BatchNorm2d) and id(given[0]) in outputs:
+        if isinstance(module, nn.BatchNorm2d) and module.running_mean is not None and id(given[0]) in outputs:
             pairs.append((outputs[id(given[0])][0], module))
-        if module is network:
-            last.append(output)
 
-    observe(network, example, seen)
-    return [pair for pair in pairs if all(calls[module] == 1 for module in pair) and _foldable(*pair)], last[-1]
-
-
-def _foldable(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> bool:
-    return norm.track_running_stats and norm.running_mean is not None and not is_parametrized(convolution)
+    logits = observe(network, example, seen)
+    return [pair for pair in pairs if all(calls[module] == 1 for module in pair)], logits
 
 
 def _folded(network: nn.Module, pairs: list[tuple[nn.Conv2d, nn.BatchNorm2d]]) -> nn.Module:

@@ -39,23 +39,19 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def observe(model: nn.Module, images: Tensor, seen: Callable[[nn.Module, Any, Any], None]) -> None:
-    """Run one pass in evaluation mode and call ``seen`` with each module, its input and output; hooks are removed whatever happens."""
+def observe(model: nn.Module, images: Tensor, seen: Callable[[nn.Module, Any, Any], None]) -> Any:
+    """Run one pass in evaluation mode, call ``seen`` with each module, its input and output, and give the network's output back."""
     hooks = [module.register_forward_hook(seen) for module in model.modules()]
     try:
         with evaluation_mode(model):
-            model(images)
+            return model(images)
     finally:
         for hook in hooks:
             hook.remove()
 
 
 def features_and_logits(model: nn.Module, layer: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Run one forward pass in evaluation mode: a layer's last output (B, C, h, w), and logits (B, K).
-
-    Raises:
-        ValueError: the layer is not called, or its output is no stack of maps.
-    """
+    """Run one forward pass in evaluation mode: a layer's last output (B, C, h, w), else ValueError, and logits (B, K)."""
     with evaluation_mode(model), captured_output(layer) as outputs:
         logits = model(images)
     if not outputs:
@@ -78,10 +74,7 @@ def named_layer(model: nn.Module, name: str) -> nn.Module:
 def stage_layers(model: nn.Module, image_size: int = 64) -> dict[str, nn.Module]:
     """List the layers that a user may name: the last one called at each resolution above one pixel, in the order of their calls.
 
-    For a ResNet these are its four stages; of another network one image of zeros is traced.
-
-    Raises:
-        ValueError: no module puts out maps of more than one pixel.
+    For a ResNet these are its four stages; of another network one image of zeros is traced. Raises ValueError where there is none.
     """
     of_resnet = [name for name in ("layer1", "layer2", "layer3", "layer4") if hasattr(model, name)]
     if len(of_resnet) == 4:

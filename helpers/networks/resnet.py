@@ -20,7 +20,7 @@ class SampledConvolution(nn.Conv2d):
     """
 
     def forward(self, images: Tensor) -> Tensor:
-        """Take (B, inputs, H, W) and give (B, channels, H / stride, W / stride), rounded up."""
+        """(B, inputs, H, W) -> (B, channels, H / stride, W / stride), rounded up."""
         rows, columns = self.stride
         return conv2d(images[..., ::rows, ::columns], self.weight, self.bias, groups=self.groups)
 
@@ -28,37 +28,22 @@ class SampledConvolution(nn.Conv2d):
 def sample_first(network: nn.Module) -> nn.Module:
     """Turn the strided 1x1 convolutions of a network that have few input channels into ``SampledConvolution``, in place; give it back."""
     for module in network.modules():
-        if type(module) is nn.Conv2d and _gathers_few_channels(module):
-            module.__class__ = SampledConvolution
+        if type(module) is nn.Conv2d and module.kernel_size == (1, 1) and module.stride != (1, 1):
+            few = module.in_channels // module.groups < _BLOCK
+            if few and module.padding == (0, 0):
+                module.__class__ = SampledConvolution
     return network
-
-
-def _gathers_few_channels(convolution: nn.Conv2d) -> bool:
-    strided = convolution.kernel_size == (1, 1) and convolution.stride != (1, 1) and convolution.padding == (0, 0)
-    return strided and convolution.in_channels // convolution.groups < _BLOCK
 
 
 def build(architecture: str, classes: int, *, stem: str = "imagenet", width: float = 1.0, last_stride: int = 2, seed: int) -> nn.Module:
     """Make an untrained network; the same arguments give the same weights. With the defaults it is torchvision's model, weights and all.
-
-    Args:
-        architecture: one of ``ARCHITECTURES``.
-        classes: number of outputs.
-        stem: "imagenet" (7x7 stride 2, max-pool), "small" (3x3 stride 1, no max-pool: He et al.'s CIFAR stem),
-            or "strided" (3x3 stride 2, no max-pool: a quarter of "small"'s work).
-        width: factor on the number of channels of every layer, at least 0.0625.
-        last_stride: of the last stage, 2 as published, or 1, which doubles the side of its map.
-        seed: of the initial weights.
-
-    Raises:
-        ValueError: an unknown architecture or stem, a width below 0.0625, or a last stride other than 1 and 2.
+    The stem is "imagenet" (7x7 stride 2, max-pool), "small" (3x3 stride 1, no max-pool: He et al.'s for CIFAR), or "strided" (3x3 stride
+    2, no max-pool: a quarter of the work of "small"). ``width`` multiplies the channels of every layer. ``last_stride`` is that of the last
+    stage, 2 as published, or 1, which doubles the side of its map. Raises ValueError for a value that is not one of these.
     """
-    if architecture not in ARCHITECTURES:
-        raise ValueError(f"architecture {architecture!r} is unknown; choose one of {', '.join(ARCHITECTURES)}")
-    if stem not in STEMS:
-        raise ValueError(f"stem {stem!r} is unknown; choose one of {', '.join(STEMS)}")
-    if last_stride not in (1, 2):
-        raise ValueError(f"last_stride {last_stride!r} must be 2, as published, or 1, for a map of twice the side")
+    for name, value, known in (("architecture", architecture, ARCHITECTURES), ("stem", stem, STEMS), ("last_stride", last_stride, (1, 2))):
+        if value not in known:
+            raise ValueError(f"{name} {value!r} is unknown; choose one of {', '.join(map(str, known))}")
     if not width >= _LEAST_WIDTH:
         raise ValueError(f"width {width} must be at least {_LEAST_WIDTH}, which is 4 channels after the stem (1 is the published width)")
     from helpers.networks.stages import ResNet  # here: torchvision's import takes two seconds

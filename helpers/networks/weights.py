@@ -45,9 +45,7 @@ def read_state(path: Path) -> State:
 
     A dict under "state_dict", "model" and the like is taken, and ``module.`` (DataParallel), ``_orig_mod.`` (torch.compile) and such are
     removed from the names. Averaged weights (EMA) beside it are named in a warning, and taken only where there are no others.
-
-    Raises:
-        ValueError: the file is no checkpoint, is damaged, holds no state dict, or objects that only running its code would make.
+    Raises ValueError for a file that is no checkpoint, is damaged, or holds objects that only running its code would make.
     """
     content = _content(path)
     if not isinstance(content, Mapping):
@@ -96,28 +94,22 @@ def _content(path: Path) -> Any:
 
 
 def check_numbers(state: Mapping[str, Tensor], own: Mapping[str, Tensor], name: str) -> None:
-    """Make sure that weights are numbers that a network can take as they are: real ones of 16 bits or more, dense, all finite.
-
-    Raises:
-        ValueError: the file ``name`` holds others.
-    """
+    """Raise ValueError where the weights of a file are no numbers that a network can take: real of 16 bits or more, dense, all finite."""
     known = {key: state[key] for key, value in own.items() if key in state and value.is_floating_point()}
-    unreal = [key for key, value in known.items() if value.dtype not in _REAL or value.layout != torch.strided or value.is_meta]
-    if unreal:
-        told = f"{len(unreal)} tensors are no real weights, first {unreal[0]} ({known[unreal[0]].dtype})"
-        raise ValueError(f"{name} was refused: {told}; save the weights as float32")
-    if broken := [key for key, value in known.items() if not value.float().isfinite().all()]:
-        raise ValueError(f"{name} was refused: {len(broken)} tensors are not finite, first {broken[0]}; its training diverged")
-    if below := [key for key, value in known.items() if key.endswith("running_var") and (value < 0).any()]:
-        raise ValueError(f"{name} was refused: {len(below)} running variances are below 0, first {below[0]}; the file was altered")
+    faults = {
+        "no real weights; save float32": lambda name, value: value.is_meta or value.dtype not in _REAL or value.layout != torch.strided,
+        "not finite; its training diverged": lambda name, value: not value.float().isfinite().all(),
+        "variances below 0; the file was altered": lambda name, value: name.endswith("running_var") and (value < 0).any(),
+    }
+    for told, wrong in faults.items():
+        if found := [key for key, value in known.items() if wrong(key, value)]:
+            raise ValueError(f"{name} was refused: {len(found)} tensors, first {found[0]} ({known[found[0]].dtype}), are {told}")
 
 
 def read_weights(source: str, architecture: str) -> State:
     """Read a state dict by a name of torchvision's weights ("IMAGENET1K_V1"), or by path, in which "{architecture}" is filled in.
 
-    Raises:
-        FileNotFoundError: the weights are neither in the cache nor to be downloaded, or the path does not exist.
-        ValueError: see ``read_state``.
+    Raises FileNotFoundError where the weights are neither there nor to be downloaded, and ValueError, see ``read_state``.
     """
     from torchvision.models import get_model_weights  # here: its import takes two seconds
 
@@ -142,11 +134,7 @@ def read_weights(source: str, architecture: str) -> State:
 
 
 def load_backbone(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
-    """Copy weights into a network; a final layer made for other classes is left at its initial values.
-
-    Raises:
-        ValueError: any other tensor is missing, unknown or of another shape, or is no real number.
-    """
+    """Copy weights into a network, which must fit but for a final layer of other classes: that one keeps its initial values."""
     own = model.state_dict()
     head = {name for name in ("fc.weight", "fc.bias") if name in own and name in state and own[name].shape != state[name].shape}
     usable = {name: value for name, value in state.items() if name not in head}
@@ -213,11 +201,8 @@ def form_in(path: Path) -> Form | None:
         return None
     try:
         form = Form(**json.loads(text))
-        kinds = (str, str, (int, float), int)
-        if any(isinstance(value, bool) or not isinstance(value, kind) for value, kind in zip(form, kinds, strict=True)):
-            raise TypeError("a value of another kind")
         with torch.device("meta"):
             form.network(2)
-    except (ValueError, TypeError, RuntimeError) as fault:
+    except (ValueError, TypeError, RuntimeError, OverflowError) as fault:
         raise ValueError(f"the header of {path.name} names a network that cannot be built ({fault}); remove {_KEY!r} from it") from fault
     return form

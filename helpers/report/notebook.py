@@ -25,6 +25,7 @@ from helpers.report import style, tables
 from helpers.report.markup import figure_title, inert
 from helpers.statistics.claims import check_claims, keep_claims
 
+_PACKAGES = ("torch", "torchvision", "captum", "numpy", "scipy", "pandas", "seaborn", "papermill", "ipywidgets", "jupyterlab")
 _DPI = 90
 _DPI_SHOWN = 72  # in the executed notebook, which holds its pictures as text: half the size
 _DIGITS = "%.8g"  # of a number in a table
@@ -69,7 +70,7 @@ def begin(notebook: str, values: dict[str, Any]) -> Report:
 
 def end(report: Report, device: object = "cpu") -> None:
     """Show and record what made this report: commit, versions, device, time and duration."""
-    facts = {"commit": files.commit(), "device": files.device_name(device), **files.all_versions()}
+    facts = {"commit": files.commit(), "device": files.device_name(device), **files.versions(_PACKAGES)}
     facts |= {"finished (UTC)": time.strftime("%Y-%m-%d %H:%M", time.gmtime()), "seconds": f"{time.perf_counter() - report.began:.0f}"}
     display(HTML(tables.html(pd.DataFrame({"what": list(facts), "value": list(facts.values())}))))
     report.record("provenance", facts=facts)

@@ -11,8 +11,8 @@ import pandas as pd
 from IPython.display import HTML
 
 from helpers.files import inside
-from helpers.report.explore import interactive
 from helpers.report.markup import in_words
+from helpers.report.reader import interactive
 from helpers.report.style import short_name
 from helpers.training.config import config_from, kind_name
 

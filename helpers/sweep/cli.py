@@ -9,9 +9,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -36,8 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("study", nargs="?", help="name of a study in params, or a file")
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="another value of a parameter; notebook.name=value for one alone")
-    add("--dry-run", action="store_true", help="what would run, and why")
-    add("--status", action="store_true", help="how far the study is, whoever runs it")
+    add("--dry-run", "--status", dest="look", action="store_true", help="how far the study is, whoever runs it; what would run, and why")
     add("--force", action="append", default=[], metavar="NOTEBOOK", help="run this notebook although nothing changed")
     add("--cores", type=int, default=os.cpu_count(), metavar="N", help="of the processor; all")
     add("--gpus", type=int, metavar="N", help="as many executions side by side, each with a GPU of its own; as many as there are")
@@ -60,10 +58,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             return plan.print_plan(load_study(given.study, given.set))
         options = {"force": given.force, "cores": given.cores, "gpus": given.gpus, "handed": handed}
-        return run_study(given.study, given.set, **options, look=given.dry_run or given.status)
+        return run_study(given.study, given.set, **options, look=given.look)
     except StudyError as fault:
         print(f"{len(fault.faults)} fault(s), nothing was run:\n" + "\n".join(f"  {line}" for line in fault.faults), file=sys.stderr)
         return 2
+    except OSError as fault:  # such as a full disk
+        print(f"the sweep stopped: {fault}; what was complete is kept, and the same command goes on", file=sys.stderr)
+        return 1
 
 
 def run_study(
@@ -78,8 +79,7 @@ def run_study(
 ) -> int:
     """Check a study and hand it to Snakemake, or only look what would run and why; see ``main`` for arguments and result."""
     study, cores = load_study(path, overrides), cores or os.cpu_count() or 1
-    names = [item.name for item in study.executions]
-    if faults := [f"--force {name}: this study runs {', '.join(names)}" for name in force if name not in names]:
+    if faults := [f"--force {name}: no notebook of this study" for name in force if name not in {item.name for item in study.executions}]:
         raise StudyError(*faults)
     remote = any(word.startswith(("-e", "--executor", "--profile", "--workflow-profile")) for word in handed)
     gpus = len(visible_gpus()) if gpus is None and not remote else gpus or 0
@@ -88,38 +88,30 @@ def run_study(
     command = [sys.executable, "-m", "snakemake", "-s", str(PROJECT_ROOT / "Snakefile"), "--nolock", "--rerun-incomplete", "--keep-going"]
     command += ["--cores", str(cores), *(["--resources", f"gpu={gpus}"] if gpus else []), *(["--forcerun", *force] if force else [])]
     command += ["--config", *(f"{name}={value}" for name, value in settings.items()), *handed]
+    own = {"cwd": PROJECT_ROOT, "env": os.environ | {"PYTHONPATH": f"{PROJECT_ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}}
     if look:
-        return _look(command, study)
+        return _look([*command, "--dry-run"], own, study)
     if faults := [*machine_faults(study), *measure_faults(study)]:
         raise StudyError(*faults)
     study.work.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(study.work / "sweep.lock").acquire(timeout=0):
             keep_claims(study.work, study.claims)  # before anything runs, so that it is known which came first
-            return _follow(command, study, remote=remote)
+            return _follow(command, own, study, remote)
     except Timeout:
         raise StudyError(f"another sweep works on {study.work}; wait until it ends, or end it") from None
 
 
-def _environment() -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(PROJECT_ROOT), os.environ.get("PYTHONPATH", "")]))}
-
-
-def _look(command: Sequence[str], study: CheckedStudy) -> int:
+def _look(command: Sequence[str], own: dict[str, Any], study: CheckedStudy) -> int:
     """Print of each execution where it is, whoever runs it, or why Snakemake would run it."""
-    done = subprocess.run([*command, "--dry-run"], cwd=PROJECT_ROOT, capture_output=True, text=True, env=_environment())
+    done = subprocess.run(command, capture_output=True, text=True, **own)
     if done.returncode:
         raise StudyError(f"Snakemake: {done.stderr.strip()[-2000:]}")
     found = dict(re.findall(r"rule (\S+):\n(?:    .*\n)*?    reason: (.*)\n", done.stdout + done.stderr))
     for item in study.executions:
-        report = study.reports / f"{item.name}.ipynb"
-        published = read_json(report)["metadata"].get("workbook", {}).get("executed", "before this version") if report.is_file() else ""
-        text = _reason(found[item.name]) if item.name in found else "complete, nothing changed"
-        if (now := _now(study, item.name)) is not None:
-            text = f"runs now: {now}"
-        elif published and not any(study.work.glob("done/*/*.json")):
-            text = f"published {published}; nothing of it is in {os.path.relpath(study.work)}, so a sweep would run it anew"
-        print(f"{item.name}: {text}")
+        now = _now(study, item.name)
+        would = _reason(found[item.name]) if item.name in found else "complete, nothing changed"
+        print(f"{item.name}: {would if now is None else f'runs now: {now}'}")
     return 0
 
 
@@ -152,58 +144,48 @@ def _now(study: CheckedStudy, name: str) -> str | None:
         return f"{place['heading']}: {place['bar']}" if place["bar"] else place["heading"]
 
 
-def _follow(command: Sequence[str], study: CheckedStudy, *, remote: bool) -> int:
+def _follow(command: Sequence[str], own: dict[str, Any], study: CheckedStudy, remote: bool) -> int:
     """Start Snakemake, print what executions log, and each half minute where they are; end it with all of its own when interrupted."""
-    path, failed, told = study.work / "log" / f"{study.name}.log", [], time.monotonic()
+    path, told = study.work / "log" / f"{study.name}.log", time.monotonic()
     path.parent.mkdir(parents=True, exist_ok=True)
     # TERM is what a cluster sends before it takes a machine away; INT is not heard by what a script starts in the background.
-    usual = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.default_int_handler)
     with path.open("a+", encoding="utf-8") as log, path.with_suffix(".snakemake.log").open("w+", encoding="utf-8") as printed:
         log.seek(0, os.SEEK_END)
-        own = {"stdout": printed, "stderr": printed, "start_new_session": True, "preexec_fn": die_with_parent}
-        process = subprocess.Popen(command, cwd=PROJECT_ROOT, env=_environment(), **own)
+        own |= {"stdout": printed, "stderr": printed, "start_new_session": True, "preexec_fn": die_with_parent}
+        process, running = subprocess.Popen(command, **own), True
         try:
-            while process.poll() is None or _tell(log, failed):
-                _tell(log, failed)
+            while running:
+                running = process.poll() is None
+                lines = [line[20:].replace(" | ", "\n  ") for line in log]
                 if time.monotonic() - told > _EVERY:
                     told = time.monotonic()
-                    running = [f"  {item.name}: {now}" for item in study.executions if (now := _now(study, item.name))]
-                    print("".join(f"{line}\n" for line in running), end="", flush=True)
+                    lines += [f"  {item.name}: {now}\n" for item in study.executions if (now := _now(study, item.name))]
+                print("".join(lines), end="", flush=True)
                 time.sleep(0.2)
         except KeyboardInterrupt:
             _end(process, remote)
             print("interrupted; the same command goes on where this one stopped", file=sys.stderr)
             return 130
-        finally:
-            for number, handler in usual.items():
-                signal.signal(number, handler)
         printed.seek(0)
         words = printed.read()
-        lost = set(re.findall(r"^Error in rule (\S+):", words, re.M)) - {line.partition(" ")[0] for line in failed}
-        if process.returncode and not failed and not lost:
-            print(f"Snakemake ended with {process.returncode}:\n{words[-1000:]}", file=sys.stderr)
-        for name in sorted(lost):
-            print(f"{name} was lost: killed, or cancelled; more is in {os.path.relpath(printed.name)}", file=sys.stderr)
     if process.returncode:
-        print(f"{len(failed) + len(lost)} execution(s) failed; the same command goes on", file=sys.stderr)
+        failed = sorted(set(re.findall(r"^Error in rule (\S+):", words, re.M)))
+        cause = f"{', '.join(failed)} failed or was killed" if failed else f"Snakemake ended with {process.returncode}:\n{words[-1000:]}"
+        print(f"{cause}; the same command goes on; Snakemake's own words are in {os.path.relpath(printed.name)}", file=sys.stderr)
         return 1
     print(f"complete: {os.path.relpath(study.reports / 'index.html')}")
     return 0
 
 
-def _tell(log: IO[str], failed: list[str]) -> bool:
-    """Print what was logged since; whether there was anything."""
-    lines = [line[20:].rstrip("\n").replace(" | ", "\n  ") for line in log.readlines()]
-    failed += [line for line in lines if " failed: " in line]
-    print("".join(f"{line}\n" for line in lines), end="", flush=True)
-    return bool(lines)
-
-
 def _end(process: subprocess.Popen, remote: bool) -> None:
     """End Snakemake; what it started here dies with it, and on a cluster it cancels its jobs first."""
-    with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+    try:
         if remote:
             os.killpg(process.pid, signal.SIGINT)
             process.wait(60)
         os.killpg(process.pid, signal.SIGKILL)
+    except (ProcessLookupError, subprocess.TimeoutExpired):
+        process.kill()
     process.wait()

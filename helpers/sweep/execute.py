@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from helpers.statistics.claims import keep_claims
 from helpers.sweep.study import digest_of
 
 CLOSING = "closing"  # tag of the cell with which a notebook begins to sum up, which its parts leave out
-_TRIES = 3  # of a kernel that is killed; an error of a cell is final
 # glibc would give the memory of each forward pass back to the system: a fifth of the time of scoring.
 _KERNEL = {"PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
 _KERNEL |= {"MALLOC_MMAP_THRESHOLD_": "268435456", "MALLOC_TRIM_THRESHOLD_": "1073741824"}
@@ -41,13 +40,11 @@ def die_with_parent() -> None:
 
 def visible_gpus() -> list[str]:
     """The GPUs that may be used here, as CUDA_VISIBLE_DEVICES names them."""
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if given is not None:
+    if (given := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
         return [name for name in re.split(r"[\s,]+", given) if name not in ("", "-1", "NoDevFiles")]
-    try:
-        listed = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, timeout=5).stdout
-    except (OSError, subprocess.TimeoutExpired):
+    if not shutil.which("nvidia-smi"):
         return []
+    listed = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True).stdout
     return [str(number) for number in range(listed.count("GPU "))]
 
 
@@ -55,13 +52,10 @@ def own_gpu(stack: ExitStack) -> str:
     """A GPU of this machine that no other execution has, until the stack is closed; waits for one; "" where there is none to choose."""
     while (names := visible_gpus()) and "SLURM_JOB_ID" not in os.environ:  # SLURM has chosen, and may call every device 0
         for name in names:
-            try:
-                stack.enter_context(
-                    FileLock(f"{tempfile.gettempdir()}/workbook-gpu-{name.replace('/', '_')}.lock", mode=0o666).acquire(timeout=0)
-                )
+            lock = FileLock(f"{tempfile.gettempdir()}/workbook-gpu-{name.replace('/', '_')}.lock", mode=0o666, timeout=0)
+            with suppress(Timeout):
+                stack.enter_context(lock)
                 return name
-            except Timeout:
-                continue
         time.sleep(0.5)
     return ""
 
@@ -76,13 +70,8 @@ def log(work: Path, study: str, line: str) -> None:
 def run_papermill(source: Any, target: Path, parameters: Mapping[str, Any], now: Path) -> None:
     """Execute a notebook by papermill, in a kernel that ends with this process; ``now`` says all the time which section it is in."""
     import papermill
-    from jupyter_client.manager import AsyncKernelManager
     from papermill.clientwrap import PapermillNotebookClient
     from papermill.engines import NBClientEngine, papermill_engines
-
-    class Manager(AsyncKernelManager):
-        async def _async_launch_kernel(self, command: list[str], **options: Any) -> None:
-            await super()._async_launch_kernel(command, **options | {"preexec_fn": die_with_parent})
 
     class Client(PapermillNotebookClient):
         noted, heading = 0.0, ""
@@ -108,7 +97,8 @@ def run_papermill(source: Any, target: Path, parameters: Mapping[str, Any], now:
     class Engine(NBClientEngine):
         @classmethod
         def execute_managed_notebook(cls, nb_man: Any, kernel_name: str, **options: Any) -> Any:
-            return Client(nb_man, kernel_name=kernel_name, kernel_manager_class=Manager, startup_timeout=120, timeout=None).execute()
+            client = Client(nb_man, kernel_name=kernel_name, startup_timeout=120, timeout=None)
+            return client.execute(preexec_fn=die_with_parent)  # which reaches the kernel's Popen
 
     papermill_engines.register("followed", Engine)
     papermill.execute_notebook(source, str(target), dict(parameters), engine_name="followed", kernel_name="python3", progress_bar=False)
@@ -128,8 +118,8 @@ def publish(staging: Path, reports: Path, name: str) -> list[Path]:
         inside(reports, file).unlink(missing_ok=True)
     notebook = nbformat.read(staging / f"{name}.ipynb", as_version=4)
     for cell in notebook.cells:  # progress bars say 0 % wherever no kernel runs
-        widgets = [output for output in cell.get("outputs", []) if "application/vnd.jupyter.widget-view+json" in output.get("data", {})]
-        cell.update({"outputs": [output for output in cell.outputs if output not in widgets]} if widgets else {})
+        if "outputs" in cell:
+            cell.outputs = [item for item in cell.outputs if "application/vnd.jupyter.widget-view+json" not in item.get("data", {})]
     notebook.metadata.pop("widgets", None)
     notebook.metadata["papermill"]["output_path"] = report.name
     notebook.metadata["workbook"] = {"files": files, "executed": time.strftime("%Y-%m-%d %H:%M", time.gmtime())}
@@ -142,16 +132,29 @@ def _sentence(fault: Exception, staging: Path) -> str:
     """How an execution failed: the cell and its error, and where all up to there is."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(getattr(fault, "evalue", fault))).strip()[:2000]
     if not hasattr(fault, "ename"):
-        return f"{type(fault).__name__}: {text}"
+        return f"{type(fault).__name__}: {text}"  # such as of a kernel that was killed
     first = next((line.strip() for line in fault.source.splitlines() if line.strip()), "")
     return f"cell {fault.cell_index} ({first[:80]})\n  {fault.ename}: {text}\n  all up to there: {os.path.relpath(staging, PROJECT_ROOT)}"
+
+
+def source_of(notebook: str, part: bool) -> Any:
+    """The path of a notebook, or of a part its cells up to the closing ones, as papermill takes them."""
+    import nbformat
+
+    path = f"notebooks/{notebook}.ipynb"
+    if not part:
+        return path
+    source = nbformat.read(path, as_version=4)
+    closing = [index for index, cell in enumerate(source.cells) if CLOSING in cell.metadata.get("tags", [])]
+    del source.cells[(closing or [len(source.cells)])[0] :]
+    return source
 
 
 def execute(job: Mapping[str, Any]) -> int:
     """Execute and publish what a job names, and write its record last of all; 0, or 1 where it failed, which is in the log."""
     study, notebook, parameters = job["study"], job["notebook"], job["parameters"]
     name = f"{notebook}-{job['part']}" if job["part"] else notebook
-    work = inside(from_root(parameters.get("work_dir", "work")), job["work_study"])
+    work, reports = from_root(job["work"]), from_root(job["reports"])
     staging, now = work / "staging" / study / name, work / "now" / study / f"{name}.json"
     scratch = Path(tempfile.gettempdir()) / f"workbook-{blake2b(str(staging).encode(), digest_size=6).hexdigest()}"
     with ExitStack() as stack:
@@ -169,8 +172,11 @@ def execute(job: Mapping[str, Any]) -> int:
         tempfile.tempdir = str(scratch)
         try:
             keep_claims(work, job["claims"])
-            _try(notebook, bool(job["part"]), staging, scratch, parameters, now)
-            made = [] if job["part"] else publish(staging, inside(from_root(parameters.get("reports_dir", "reports")), study), notebook)
+            for folder in (staging, scratch):
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir(parents=True)
+            run_papermill(source_of(notebook, bool(job["part"])), staging / f"{notebook}.ipynb", parameters, now)
+            made = [] if job["part"] else publish(staging, reports, notebook)
             story = staging / "story" / f"{notebook}.json"
             kept = [item["path"] for item in read_json(story) if item["kind"] == "work_file"] if made and story.is_file() else []
             digests = {os.path.relpath(path, work): digest_of(path) for path in [*made, *(inside(work, path) for path in kept)]}
@@ -186,33 +192,12 @@ def execute(job: Mapping[str, Any]) -> int:
     return 0
 
 
-def _try(notebook: str, part: bool, staging: Path, scratch: Path, parameters: Mapping[str, Any], now: Path) -> None:
-    """Execute a notebook, or of a part its cells up to the closing ones; again where its kernel or one of its processes was killed."""
-    import nbformat
-    from nbclient.exceptions import DeadKernelError
-
-    source: Any = f"notebooks/{notebook}.ipynb"
-    if part:
-        source = nbformat.read(source, as_version=4)
-        closing = [index for index, cell in enumerate(source.cells) if CLOSING in cell.metadata.get("tags", [])]
-        del source.cells[(closing or [len(source.cells)])[0] :]
-    for number in range(1, _TRIES + 1):
-        for folder in (staging, scratch):
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
-        try:
-            run_papermill(source, staging / f"{notebook}.ipynb", parameters, now)
-            break
-        except Exception as fault:
-            if number == _TRIES or not (isinstance(fault, DeadKernelError) or getattr(fault, "ename", "") == "BrokenProcessPool"):
-                raise
-
-
 def _write_pages(job: Mapping[str, Any]) -> int:
     """Write the pages of a report and the list of what it shows, and the record of that last of all."""
+    os.environ["MPLBACKEND"] = "agg"  # whatever it is where the sweep was started
     from helpers.report import pages
 
-    reports, work = Path(job["reports"]), Path(job["work"])
+    work, reports = from_root(job["work"]), from_root(job["reports"])
     write_json(reports / "published.json", {"study": job["study"], "notebooks": [*job["parameters"]], "parameters": job["parameters"]})
     pages.write(reports)
     made = [*sorted(reports.glob("*.html")), reports / "published.json"]

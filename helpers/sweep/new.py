@@ -28,7 +28,8 @@ _SHARE, _SHORT = 0.4, 30.0  # of the time that training may take; minutes below 
 _PROBE, _LEARNT, _MOST_EPOCHS = 60.0, 0.9, 150  # seconds of a probing run; training accuracy at which it ends; epochs of a run
 _WITHOUT_BOXES = ["effective_invariance", "mixup_accuracy", "fro_over_spec", "curve_mean (rotation)"]  # primary measures
 _QUICK = {"flatness_images": 200, "flatness_draws": 4, "sharpness_images": 64, "sharpness_steps": 6, "perturbation_fraction": 0.2}
-_HASTY = {"perturbation_fraction": 0.1, "perturbation_points": 3, "permutations": 999, "bootstrap_resamples": 500}
+_GRID = {"architectures": ["resnet18", "resnet34"], "batch_sizes": [16, 32], "learning_rates": [0.01, 0.003]}
+_GRID |= {"optimizers": ["adam", "sgd"], "weight_decays": [0.0, 0.0005], "augmentations": [False]}
 
 
 class Found(NamedTuple):
@@ -84,27 +85,22 @@ def choose(found: Found, place: str, minutes: float, cache: Path) -> tuple[dict[
     size, count = max([side for side in _SIZES if side <= found.side], default=_SIZES[0]), min(100, least - (0 if own else held))
     subset = {"data_source": found.layout, "data_path": place, "class_ids": classes, "image_size": size}
     subset |= {"images_per_class": count, "test_images_per_class": held}
-    stem = "imagenet" if size >= 128 else "strided" if size >= 48 else "small"
-    device, fixed = "cuda" if torch.cuda.is_available() else "cpu", {"weight_decay": 0.0, "augmentation": False, "data": "unknown"}
-    recipe = RunConfig("resnet34", 16, 0.01, "sgd", pretrained=False, stem=stem, width=0.1875, **fixed)
+    network = {"stem": "imagenet" if size >= 128 else "strided" if size >= 48 else "small", "width": 0.1875}
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    recipe = RunConfig("resnet34", 16, 0.01, "sgd", 0.0, augmentation=False, pretrained=False, data="unknown", **network)
     accuracies, seconds = probe(subset, recipe, cache, device, min(_PROBE, 6 * minutes))
     epochs = min(_MOST_EPOCHS, max(12, 2 * len(accuracies) if accuracies[-1] >= _LEARNT else 4 * len(accuracies)))
-    side, floor = 1 if device == "cuda" else len(os.sched_getaffinity(0)), round((1 + 1 / len(classes)) / 2, 2)
-    levels = [True, False] if len(spare) >= 2 else [False]
+    levels, side = [True, False] if len(spare) >= 2 else [False], 1 if device == "cuda" else len(os.sched_getaffinity(0))
     runs = min(32 * len(levels), max(4, int(minutes * 60 * _SHARE * side / (seconds * epochs))))
-    grid = {"architectures": ["resnet18", "resnet34"], "batch_sizes": [16, 32], "learning_rates": [0.01, 0.003]}
-    grid |= {"optimizers": ["adam", "sgd"], "weight_decays": [0.0, 0.0005], "augmentations": [False], "pretrained_levels": levels}
-    grid |= {"max_epochs": epochs, "stem": stem, "width": 0.1875, "run_count": runs}
+    grid = _GRID | network | {"pretrained_levels": levels, "max_epochs": epochs, "run_count": runs}
     if len(levels) > 1:
         grid |= {"pretrain_data_source": found.layout, "pretrain_data_path": place}
         grid |= {"pretrain_class_ids": spare, "pretrain_images_per_class": 150}
-    short = minutes < _SHORT
+    short, floor = minutes < _SHORT, round((1 + 1 / len(classes)) / 2, 2)
     families = ["localization", "reliance"] * found.boxes + ["prediction", "norms"] + ["flatness"] * (not short) + ["perturbation"]
-    scored = {"families": families} | (_HASTY if short else _QUICK) | ({} if found.boxes else {"primary_measures": _WITHOUT_BOXES})
-    values = {"01_data_subset": subset, "02_grid_training": grid}
-    values |= {"03_cam_scoring": {"bootstrap_resamples": 500} if short else {}} if found.boxes else {}
-    values |= {"04_baselines": scored} | ({} if short else {"08_unlabelled_images": {}})
-    values |= {"05_robustness_ablations": {}} if found.boxes and not short else {}
+    values = {"01_data_subset": subset, "02_grid_training": grid, "03_cam_scoring": {}}
+    values |= {"04_baselines": {"families": families} | _QUICK | ({} if found.boxes else {"primary_measures": _WITHOUT_BOXES})}
+    values |= {"08_unlabelled_images": {}, "05_robustness_ablations": {}}
     reasons = [
         f"{found.layout}: {found.train.total():,} training images{' with boxes' if found.boxes else ''} in {len(found.train)} classes, "
         f"{found.test.total():,} test images",
@@ -115,12 +111,16 @@ def choose(found: Found, place: str, minutes: float, cache: Path) -> tuple[dict[
         f"in {_SHARE:.0%} of {minutes:g} minutes; the other notebooks have the rest",
         f"minimum_train_accuracy {floor}: half way from chance, of {len(classes)} classes, to 1",
     ]
+    without = []
     if not found.boxes:
+        without += ["03_cam_scoring", "05_robustness_ablations"]
         reasons.append("no boxes: nothing is said of where the networks look (03, 05, localization and reliance are left out)")
-    reasons += [f"less than {_SHORT:g} minutes: flatness, 08 and 05 are left out, few resamples are drawn"] if short else []
+    if short:
+        without += ["05_robustness_ablations", "08_unlabelled_images"]
+        reasons.append(f"less than {_SHORT:g} minutes: flatness, 08 and 05 are left out")
     reasons += [f"a study of {runs} runs shows how things work and bears no claim; 60 models or more do"] if runs < 40 else []
     common = {"minimum_train_accuracy": floor, "accuracy_thresholds": sorted({0.95, 0.9, 0.8, floor}, reverse=True)}
-    return {"common": common, "notebooks": values}, reasons
+    return {"common": common, "notebooks": {stem: given for stem, given in values.items() if stem not in without}}, reasons
 
 
 def write_new(name: str, data: str, minutes: float = 60.0, *, root: Path = PROJECT_ROOT) -> int:

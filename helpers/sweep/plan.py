@@ -1,21 +1,20 @@
 """What a study costs, from a few timed steps of each of its networks on random images: ``python -m helpers.sweep STUDY --plan``."""
 
 import os
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 import torch
+from torch.utils.benchmark import Timer
 
 from helpers.files import device_name, read_json
-from helpers.networks import resnet
 from helpers.sweep.relations import AXIS_PARAMETERS
 from helpers.sweep.study import CheckedStudy
 from helpers.training import config, run
 from helpers.training.config import RunConfig
 
-_TIMED = 0.5  # seconds of steps per measurement
 _FIXED = ("stem", "width", "last_stride", "momentum", "rule3_split", "seed", "precision")
 _RULES = ("max_epochs", "loss_threshold", "accuracy_threshold")
 
@@ -31,23 +30,13 @@ def planned_runs(parameters: Mapping[str, Any]) -> list[RunConfig]:
 def time_step(of: RunConfig, classes: int, size: int, device: str) -> tuple[float, float, int]:
     """Seconds per image of a training step and of an evaluation of random images of ``size`` pixels, and bytes of weights."""
     torch.set_num_threads(1)  # as a run has on a CPU
-    network = resnet.build(of.architecture, classes, stem=of.stem, width=of.width, last_stride=of.last_stride, seed=0)
-    network = network.to(device, memory_format=torch.channels_last)
-    optimizer = run.make_optimizer(network, of, torch.device(device))
+    network = run.initial_network(replace(of, pretrained=False), classes).to(device, memory_format=torch.channels_last)
     pixels = torch.randint(0, 256, (of.batch_size, size, size, 3), dtype=torch.uint8, device=device)
     split = run.Split(pixels, torch.randint(0, classes, (of.batch_size,), device=device))
-    train = _seconds(lambda: run.train_epoch(network, optimizer, split, of, 1)) / of.batch_size
-    evaluate = _seconds(lambda: run.evaluate(network, split)) / of.batch_size
+    given = {"run": run, "network": network, "split": split, "of": of, "optimizer": run.make_optimizer(network, of, torch.device(device))}
+    calls = ("run.train_epoch(network, optimizer, split, of, 1)", "run.evaluate(network, split)")
+    train, evaluate = (Timer(call, globals=given).blocked_autorange(min_run_time=0.5).median / of.batch_size for call in calls)
     return train, evaluate, sum(value.nbytes for value in network.state_dict().values())
-
-
-def _seconds(call: Callable[[], object]) -> float:
-    call()  # warms up
-    count, began = 0, time.perf_counter()
-    while not count or time.perf_counter() - began < _TIMED:
-        call()
-        count += 1
-    return (time.perf_counter() - began) / count
 
 
 def image_counts(study: CheckedStudy, parameters: Mapping[str, Any]) -> tuple[int, int, int, str]:

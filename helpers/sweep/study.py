@@ -1,9 +1,7 @@
 """A study file as executions of notebooks: every fault told before anything starts, and all that makes an execution run again."""
 
-import itertools
 import json
 import os
-import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +21,6 @@ from helpers.sweep.relations import relation_faults
 AFTER = {"01": "", "02": "01", "03": "02", "04": "02", "08": "04", "05": "02", "06": "02", "07": "08"}
 JUDGING = "04"  # from this notebook on the claims are read
 _BLOCKS = ("claims", "common", "notebooks", "sweep", "extends", "work_study")
-_OF_THE_WHOLE = ("study", "work_dir", "reports_dir")  # no parameters of parts
 # What may differ in 01 and 02 of a study that extends another one: nothing that decides what is trained.
 _FREE = ("study", "pictured_images", "minimum_train_accuracy", "published_checkpoints", "device", "jobs", "shard")
 
@@ -64,16 +61,15 @@ class CheckedStudy:
         """Where notebooks, tables and figures are published."""
         return inside(self.root / Path(self.executions[0].parameters.get("reports_dir", "reports")).expanduser(), self.name)
 
-    def job(self, execution: Execution) -> str:
-        """All that ``execute`` is told of an execution, as JSON."""
-        given = {"study": self.name, "work_study": self.work_study, "notebook": execution.notebook, "part": execution.part}
-        return json.dumps(given | {"parameters": execution.parameters, "claims": self.claims}, sort_keys=True)
-
-    def pages_job(self) -> str:
-        """All that ``execute`` is told of the pages."""
-        given = {"study": self.name, "work": str(self.work), "reports": str(self.reports)}
-        given |= {"parameters": {item.notebook: item.parameters for item in self.executions if not item.part}}
-        return json.dumps(given | {"findings": digest_of(self.reports / "FINDINGS.md")}, sort_keys=True)
+    def job(self, execution: Execution | None = None) -> str:
+        """All that ``execute`` is told of an execution, or of the pages, as JSON."""
+        given = {"study": self.name, "work": os.path.relpath(self.work, self.root), "reports": os.path.relpath(self.reports, self.root)}
+        if execution is None:
+            given |= {"parameters": {item.notebook: item.parameters for item in self.executions if not item.part}}
+            given |= {"findings": digest_of(self.reports / "FINDINGS.md")}
+        else:
+            given |= {"notebook": execution.notebook, "part": execution.part, "parameters": execution.parameters, "claims": self.claims}
+        return json.dumps(given, sort_keys=True)
 
     def withdraw_changed(self) -> None:
         """Delete the record of each execution that no longer has what it made, so that it runs again."""
@@ -92,15 +88,9 @@ def digest_of(path: Path) -> str:
 
 
 def load_study(path: Path | str, overrides: Sequence[str] = (), root: Path = PROJECT_ROOT) -> CheckedStudy:
-    """Read and check a study file.
+    """Read and check a study file, or the one in ``params`` of a bare name; a StudyError has every fault there is.
 
-    Args:
-        path: the file, or the bare name of one in ``params``.
-        overrides: "name=value" for every notebook that declares the name, or "notebook.name=value" for one.
-        root: the project.
-
-    Raises:
-        StudyError: every fault there is, each with the nearest names or what is allowed.
+    An override is "name=value" for every notebook that declares the name, or "notebook.name=value" for one.
     """
     bare = not Path(path).suffix and len(Path(path).parts) == 1
     path = Path(os.path.relpath(root / "params" / f"{path}.yaml")) if bare else Path(path)
@@ -112,7 +102,11 @@ def load_study(path: Path | str, overrides: Sequence[str] = (), root: Path = PRO
     faults += _unknown(f"{path}, common", content["common"], {name for names in schema.values() for name in names})
     faults += [fault for stem in schema for fault in _unknown(f"{path}, {stem}", content["notebooks"][stem], schema[stem])]
     faults += [fault for override in overrides for fault in _override(override, values, schema)]
-    faults += _unknown(f"{path}, sweep", content["sweep"], schema) + _claim_faults(path, content)
+    faults += _unknown(f"{path}, sweep", content["sweep"], schema)
+    try:
+        check_claims(content.get("claims") or [])
+    except ValueError as fault:
+        faults.append(f"{path}, claims: {fault}")
     faults += [] if schema else [f"{path}: the block notebooks names none to run, of {', '.join(available)}"]
     base = load_study(path.with_name(f"{content['extends']}.yaml"), root=root) if "extends" in content else None
     found: dict[str, list[str]] = {}
@@ -126,7 +120,7 @@ def load_study(path: Path | str, overrides: Sequence[str] = (), root: Path = PRO
             found.setdefault(f"study is {parameters['study']!r}, and must be {path.stem!r}, as its file", []).append(stem)
         after = _before(stem, list(schema))
         whole = Execution(stem, parameters, "", after, _depends(stem, parameters, content, root))
-        parts = _parts(whole, content["sweep"].get(stem), names, found)
+        parts = _parts(whole, content["sweep"].get(stem) or {}, found)
         executions += [*parts, replace(whole, after=(*after, *(item.name for item in parts)))]
     faults += [f"{path}, {', '.join(stems)}: {fault}" for fault, stems in found.items()]
     if faults:
@@ -150,23 +144,14 @@ def _override(override: str, values: Mapping[str, dict[str, Any]], schema: Mappi
     stem, _, name = target.rpartition(".")
     chosen = [key for key in schema if stem in ("", key) and name in schema[key]]
     if not chosen or "=" not in override:
-        near = near_names(name, list({name for key in schema if stem in ("", key) for name in schema[key]})) or near_names(
-            stem, list(schema)
-        )
+        known = {item for key in schema if stem in ("", key) for item in schema[key]}
+        near = near_names(name, list(known)) or near_names(stem, list(schema))
         return [f"--set {override:.200}: unknown name{near}; write name=value or notebook.name=value"]
     try:
         for key in chosen:
             values[key][name] = parse_yaml(text)
     except yaml.YAMLError:
         return [f"--set {override:.200}: the value is not readable YAML"]
-    return []
-
-
-def _claim_faults(path: Path, content: Mapping[str, Any]) -> list[str]:
-    try:
-        check_claims(content.get("claims") or [])
-    except ValueError as fault:
-        return [f"{path}, claims: {fault}"]
     return []
 
 
@@ -185,23 +170,18 @@ def _beyond(base: CheckedStudy | None, stem: str, parameters: Mapping[str, Any])
     return [f"{name} is {parameters[name]!r}, and {base.name}, whose images and runs it shares, has {theirs[name]!r}" for name in differ]
 
 
-def _parts(whole: Execution, block: Any, names: Mapping[str, Parameter], found: dict[str, list[str]]) -> list[Execution]:
-    """An execution for each combination of the listed values, and for each of N equal shares by ``shard: N``, side by side."""
-    axes: dict[str, list[Any]] = {}
-    for name, given in (block if isinstance(block, dict) else {}).items():
-        shares = range(1, given + 1) if name == "shard" and type(given) is int and given <= 10_000 else []
-        wraps = name in names and names[name].annotation.startswith("list")
-        levels = given if isinstance(given, list) else [f"{number}/{given}" for number in shares]
-        axes[name] = [[value] if wraps and not isinstance(value, list) else value for value in levels]
-        faults = [value_fault(names[name], value) for value in axes[name]] if name in names else _unknown("sweep", [name], names)
-        if not levels or name in _OF_THE_WHOLE:
-            faults.append(f"sweep: {name} is {given!r}; write a list of values to run side by side, or shard: N for N equal shares")
-        found |= {fault: [whole.notebook] for fault in faults if fault}
-    combinations = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())] if axes else []
-    words = [re.sub(r"[^A-Za-z0-9.+]+", "_", "-".join(f"{name}{value}" for name, value in own.items()))[:80] for own in combinations]
+def _parts(whole: Execution, block: Mapping[str, Any], found: dict[str, list[str]]) -> list[Execution]:
+    """An execution for each of N equal shares of a notebook's work, by ``shard: N``, side by side."""
+    if not block:
+        return []
+    count = block.get("shard")
+    if [*block] != ["shard"] or "shard" not in whole.parameters or type(count) is not int or not 1 <= count <= 10_000:
+        found[f"sweep: {block!r:.100}; write shard: N for N equal shares of a notebook that declares shard"] = [whole.notebook]
+        return []
+    shares = {f"{number}_of_{count}": {"shard": f"{number}/{count}"} for number in range(1, count + 1)}
     return [
-        Execution(whole.notebook, whole.parameters | own, f"{number}-{word}", whole.after, (*whole.depends, f"part = {own}"))
-        for number, (own, word) in enumerate(zip(combinations, words, strict=True), start=1)
+        replace(whole, parameters=whole.parameters | own, part=part, depends=(*whole.depends, f"part = {part}"))
+        for part, own in shares.items()
     ]
 
 
@@ -240,20 +220,17 @@ def _stamp(path: Path) -> str:
 def measure_faults(study: CheckedStudy) -> list[str]:
     """Measures that are claimed of, or stated for the primary analysis, and do not exist; and claims that the study cannot answer."""
     stated = [item.parameters["primary_measures"] for item in study.executions if "primary_measures" in item.parameters]
+    named = {f"claim {claim['claim']!r}": [claim["measure"]] for claim in study.claims}
+    named |= {"primary_measures": [name for measures in stated for name in measures]}
+    faults: list[str] = []
     try:
         kept_claims(study.work)  # refuses claims that were altered where they are kept
-    except ValueError as fault:
-        return [str(fault)]
-    if not study.claims + stated:
-        return []
-    from helpers.measures.registry import columns  # late: it loads torch
+        if any(named.values()):
+            from helpers.measures.registry import columns  # late: it loads torch
 
-    known, named = columns()["column"].tolist(), {f"claim {claim['claim']!r}": [claim["measure"]] for claim in study.claims}
-    named |= {"primary_measures": list(dict.fromkeys(name for names in stated for name in names))}
-    faults = [
-        f"{where}: unknown measure {name!r}{near_names(name, known)}" for where, of in named.items() for name in of if name not in known
-    ]
-    try:
+            known = columns()["column"].tolist()
+            unknown = [(where, name) for where, names in named.items() for name in dict.fromkeys(names) if name not in known]
+            faults += [f"{where}: unknown measure {name!r}{near_names(name, known)}" for where, name in unknown]
         for measures in stated:
             check_primary(measures)
             check_claims(study.claims, primary=measures)

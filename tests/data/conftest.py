@@ -1,8 +1,6 @@
 """Small sources in every layout, written and loaded."""
 
 import json
-import pickle
-import struct
 import zipfile
 
 import numpy as np
@@ -76,23 +74,6 @@ def cifar100(count=12):
     rows[:, :, :2] = np.stack([np.full(count, 5), np.arange(count) % 3], 1)
     files = {f"{name}.bin": part.tobytes() for name, part in zip(("train", "test"), rows, strict=True)}
     return files | {"fine_label_names.txt": b"apple\naquarium_fish\nbaby\n", "coarse_label_names.txt": b"no\n"}
-
-
-def cifar_pickled(protocol, count=12):
-    """CIFAR-100 as torchvision has it: pickled dicts, of Python 2 for protocol 0, of an array and lists for others."""
-    files = {}
-    for name in ("train", "test"):
-        rows = np.frombuffer(cifar100(count)[f"{name}.bin"], np.uint8).reshape(count, 3074)
-        labels, pixels = rows[:, 1].tolist(), rows[:, 2:]
-        if protocol:
-            held = {b"filenames": [f"data{number}" for number in range(count)], b"data": pixels, b"coarse_labels": [5] * count}
-            files[name] = pickle.dumps(held | {b"fine_labels": labels}, protocol)
-        else:
-            said = b"".join(b"K" + bytes([label]) for label in labels)
-            files[name] = b"\x80\x02}q\x01(U\x0bfine_labelsq\x02](" + said + b"eU\x04dataT" + struct.pack("<I", pixels.size)
-            files[name] += pixels.tobytes() + b"u."
-    names = ["apple", "aquarium_fish", "baby"]
-    return files | {"meta": pickle.dumps({"fine_label_names": names, "coarse_label_names": ["no"]}, protocol or 2)}
 
 
 def coco_source(places="images/{split}2017/{name}", tables="annotations/instances_{split}2017.json", count=6):

@@ -4,15 +4,14 @@ import io
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from helpers.data.annotations import Annotation
 from helpers.data.decode import decode_image, square_boxes
 from helpers.data.layouts import Record
 from helpers.data.sources import Source
-from tests.conftest import jpeg, voc, voc_folder
-from tests.data.conftest import kinds, written
+from tests.conftest import jpeg
+from tests.data.conftest import written
 
 
 def decoded(folder, content, stated=None, boxes=(), size=16):
@@ -48,15 +47,10 @@ def test_what_is_transparent_is_shown_on_white(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["uint16", ">u2", "int32", "float32"])
-def test_deep_grey_values_are_rescaled_from_their_own_range_or_refused_and_never_blank(tmp_path, dtype):
-    values = np.linspace(-0.5 if dtype == "float32" else 0, 1 if dtype == "float32" else 4095, 256).reshape(16, 16)
-    found = decoded(tmp_path, saved(values.astype(dtype), "TIFF"))
-    assert [kind for kind, _ in found.faults] == ["rescaled_to_8_bits"]
-    assert np.abs(found.pixels.astype(float) - np.arange(256).reshape(16, 16)).max() <= 1
-    flat = [np.full((16, 16), 7.0), *([np.where(values > 0.9, np.nan, values)] if dtype == "float32" else [])]
-    for pixels in flat:
-        found = decoded(tmp_path, saved(pixels.astype(dtype), "TIFF"))
-        assert (found.pixels, [kind for kind, _ in found.faults]) == (None, ["unreadable_image"])
+def test_deep_grey_values_are_refused_and_never_blank(tmp_path, dtype):
+    found = decoded(tmp_path, saved(np.linspace(0, 4095, 256).reshape(16, 16).astype(dtype), "TIFF"))
+    assert found.pixels is None
+    assert "save them as an image of 8 bits" in found.faults[0][1]
 
 
 def test_exif_rotation_is_applied_only_where_the_annotation_says_so(tmp_path):
@@ -89,13 +83,6 @@ def test_boxes_are_scaled_by_the_size_that_is_stated_clipped_and_truncated():
     assert squared((3, 3, 3.6, 12), (0.1, 0.1, 0.9, 0.9), (2, 2, 12, 12)) == ([(1, 2, 9, 12)], ["box_without_area"] * 2)
 
 
-def test_an_image_with_very_many_boxes_is_counted_and_costs_the_others_no_room(load):
-    files = voc_folder() | {"cat/0.xml": voc(*[(1, 1, 9, 9)] * 1001), "cat/1.xml": voc(*[(1, 1, 9, 9)] * 1000)}
-    data = load(files, "voc_folder", test_images_per_class=1)
-    assert kinds(data) == {"too_many_boxes": 1}
-    assert data.train.boxes.shape == (13, 1000, 4)
-
-
 def test_damaged_files_are_counted_with_the_same_words_each_time_and_bombs_are_not_decoded(tmp_path, monkeypatch):
     whole = jpeg(1)
     for content in (whole[: len(whole) // 2], b"this is a text file", b"", b"\x89PNG\r\n\x1a\n" + b"\0" * 40):
@@ -114,9 +101,3 @@ def test_a_postscript_file_with_the_ending_of_an_image_is_not_opened(tmp_path, m
     monkeypatch.setattr(EpsImagePlugin.EpsImageFile, "_open", lambda image: pytest.fail("opened"))
     found = decoded(tmp_path, b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 20 16\n%%EndComments\n")
     assert [kind for kind, _ in found.faults] == ["unreadable_image"]
-
-
-def test_an_image_that_is_no_file_of_its_own_is_its_content(tmp_path):
-    pixels = np.random.default_rng(0).integers(0, 256, (3, 32, 32), dtype=np.uint8)
-    record = Record("a.bin/0", "cat", "train", None, b"P6 32 32 255\n" + pixels.reshape(3, -1).T.tobytes())
-    assert torch.equal(torch.tensor(decode_image(Source(tmp_path), record, 32).pixels), torch.tensor(pixels))

@@ -15,7 +15,7 @@ from helpers.data import images
 from helpers.data.images import ImageSet, load_study_data
 from helpers.data.sources import open_source
 from helpers.files import PROJECT_ROOT
-from tests.conftest import REAL_DATA, ilsvrc, jpeg, tiny_imagenet, voc_folder
+from tests.conftest import ilsvrc, jpeg, tiny_imagenet, voc_folder
 from tests.data.conftest import class_folders, kinds, written, zipped
 
 
@@ -71,17 +71,6 @@ def test_the_second_start_reads_the_cache_and_decodes_nothing_even_without_what_
     shutil.rmtree(tmp_path / "cache/unpacked")
     monkeypatch.setattr(images, "decode_all", lambda *arguments: pytest.fail("decoded again"))
     same(first, load(path))
-
-
-@pytest.mark.parametrize(
-    "change", [{"image_size": 24}, {"images_per_class": 3}, {"test_images_per_class": 1}, {"data_seed": 1}, {"class_ids": ["n02"]}]
-)
-def test_a_cache_made_from_other_parameters_is_not_used(tmp_path, load, change):
-    path = written(tmp_path / "s", tiny_imagenet())
-    load(path)
-    changed = load(path, **change)
-    shutil.rmtree(tmp_path / "cache")
-    same(changed, load(path, **change))
 
 
 def test_a_damaged_cache_is_named_and_made_again(tmp_path, load):
@@ -152,7 +141,7 @@ def test_test_images_with_the_pixels_of_training_images_are_counted_and_left_out
     assert counts(data) == [[6, 5], [6, 5]]
     assert not {image.numpy().tobytes() for image in data.train.images} & {image.numpy().tobytes() for image in data.test.images}
     train = class_folders("train/")
-    with pytest.raises(ValueError, match=r"no test image is left in .*: all 4 have the pixels of training images"):
+    with pytest.raises(ValueError, match=r"no test image is left in .*; faults: 4 test_image_in_training"):
         load(train | {name.replace("train", "val"): content + b" " for name, content in train.items()}, place="copies")
 
 
@@ -177,7 +166,7 @@ def test_no_number_of_test_images_takes_all_that_training_leaves(load):
     assert any("n01_0." in name for name in data.test.names)
     whole = load(voc_folder(count=8), place="voc", images_per_class=5, test_images_per_class=0)
     assert counts(whole) == [[5, 3], [5, 3]]
-    with pytest.raises(ValueError, match=r"^no test image is left in .* set images_per_class or test_images_per_class above 0$"):
+    with pytest.raises(ValueError, match=r"^no test image is left in .* change images_per_class 0, test_images_per_class 0, min"):
         load(voc_folder(count=8), place="voc", test_images_per_class=0)
 
 
@@ -192,39 +181,9 @@ def test_fewer_images_are_a_subset_whatever_other_classes_are_asked_for_and_labe
     assert all(("n02" in name) == (label == 0) for name, label in zip(turned.train.names, turned.train.labels.tolist(), strict=True))
 
 
-@pytest.mark.parametrize(
-    ("third", "names"),
-    [("owl", ["crane (n01)", "crane (n02)", "owl"]), ("crane (n01)", ["crane (n01) (n01)", "crane (n02)", "crane (n01) (n03)"])],
-)
-def test_classes_of_one_name_are_told_apart_by_id(load, third, names):
-    words = f"n01\tcrane, bird\nn02\tcrane, machine\nn03\t{third}"
-    data = load(tiny_imagenet(classes=("n01", "n02", "n03")) | {"words.txt": words.encode()})
-    assert data.classes["class_name"].tolist() == names
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"data_source": "imagenet"}, "data_source 'imagenet' is unknown; choose one of synthetic, auto, ilsvrc, tiny_imagenet"),
-        ({"image_size": 4}, "image_size is 4; it must be a whole number of at least 8"),
-        ({"image_size": 16.5}, "image_size is 16.5; it must be a whole number of at least 8"),
-        ({"images_per_class": -1}, "images_per_class is -1; it must be a whole number of at least 0"),
-        ({"class_ids": ["a", "a"]}, "class_ids names a class twice"),
-        ({"data_path": ""}, "needs data_path"),
-        ({"data_source": "synthetic", "test_images_per_class": 0}, "test_images_per_class is 0, and of rendered scenes there is no end"),
-        ({"data_source": "synthetic", "class_ids": ["synthetic_cat"]}, "holds synthetic_cat; the synthetic classes are synthetic_disc"),
-    ],
-)
-def test_refuses_arguments_by_name(tmp_path, change, message):
-    with pytest.raises(ValueError, match=message):
-        load_study_data(**{"data_source": "tiny_imagenet", "data_path": "x", "cache_dir": tmp_path, **change})
-
-
-def test_the_real_ilsvrc_sample(real_data, load):
-    data = load(real_data / "ilsvrc2012-sample.zip", minimum_images_per_class=1, test_images_per_class=50)
-    assert (data.layout, len(data.train), len(data.test), len(data.classes)) == ("ilsvrc", 199, 100, 20)
-    assert set(data.faults["fault"]) <= {"fewer_test_images_than_asked", "box_without_area"}
-    assert data.train.boxes.shape[1] > 1  # some have several boxes
+def test_classes_of_one_name_are_told_apart_by_id(load):
+    data = load(tiny_imagenet(classes=("n01", "n02", "n03")) | {"words.txt": b"n01\tcrane, bird\nn02\tcrane, machine\nn03\towl"})
+    assert data.classes["class_name"].tolist() == ["crane (n01)", "crane (n02)", "owl"]
 
 
 @pytest.mark.parametrize("study", ["compact20", "filled20"])
@@ -235,7 +194,3 @@ def test_the_images_of_a_published_study_have_the_fingerprint_in_its_report(real
     data = load_study_data(**given | {"data_path": str(path)}, cache_dir=tmp_path)
     published = pd.read_csv(PROJECT_ROOT / "reports" / study / "tables/images.csv").iloc[0]
     assert (data.fingerprint, len(data.train), len(data.test)) == tuple(published[["fingerprint", "train_images", "test_images"]])
-
-
-def test_where_the_real_data_is_looked_for():
-    assert REAL_DATA.parts[-2:] == ("shared", "data")

@@ -84,27 +84,8 @@ def test_images_of_the_study_do_not_stand_for_further_classes(source, tmp_path):
 
 @pytest.mark.parametrize("read", [images.of_study, images.image_parameters])
 def test_a_study_without_images_names_the_command_that_chooses_them(tmp_path, read):
-    with pytest.raises(FileNotFoundError, match=rf"data.json is not there: .*'mine'.*01_data_subset.ipynb.*{COMMAND}") as raised:
+    with pytest.raises(FileNotFoundError, match=rf"data.json is not there: .*'mine'.*01_data_subset.ipynb.*{COMMAND}"):
         read(tmp_path / "mine")
-    assert raised.value._render_traceback_() == [str(raised.value)]  # what a notebook shows: the sentence alone
-
-
-@pytest.mark.parametrize("content", ["[]", "{}", '{"parameters": [], "fingerprint": "0"}'])
-def test_a_damaged_manifest_is_refused(tmp_path, content):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/data.json").write_text(content)
-    with pytest.raises(ValueError, match=rf"lacks parameters or fingerprint.*{COMMAND}"):
-        images.of_study(tmp_path / "mine")
-
-
-@pytest.mark.parametrize(
-    "parameters", ['{"data_source": "synthetic", "colour": 1}', '{"data_source": "synthetic", "image_size": 16, "class_ids": 5}']
-)
-def test_a_manifest_of_other_parameters_is_refused(tmp_path, parameters):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/data.json").write_text(f'{{"parameters": {parameters}, "fingerprint": "0"}}')
-    with pytest.raises(ValueError, match=rf"the parameters in .*data.json choose no images .*{COMMAND}"):
-        images.of_study(tmp_path / "mine")
 
 
 def test_touched_files_and_a_deleted_cache_give_the_same_images(source, tmp_path):
@@ -139,6 +120,6 @@ def test_a_source_that_is_gone_is_told_with_the_command_that_names_another(sourc
 
 def test_a_single_class_that_is_left_is_refused_before_anything_rests_on_it(tmp_path):
     files = {name: b"" if name.startswith("cat") else content for name, content in voc_folder(classes=("cat", "dog")).items()}
-    with pytest.raises(ValueError, match=r"only dog is left, and a classifier needs 2; faults: 8 .*, 8 .*, 1 class_with_too_few_images"):
+    with pytest.raises(ValueError, match=r"only the class dog is left, and a classifier needs 2; faults: .*, 1 class_with_too_few_images"):
         images.choose_images(tmp_path / "mine", data_source="voc_folder", data_path=str(written(tmp_path / "images", files)), image_size=16)
     assert not (tmp_path / "mine/data.json").exists()

@@ -88,11 +88,3 @@ def test_a_network_that_reads_its_norm_is_given_back():
 
     network = lived_in(Reader(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)))
     assert fused(network, images(1)) is network
-
-
-def test_the_mode_of_the_network_stays_and_the_copy_evaluates():
-    network = lived_in(resnet.build("resnet18", 5, stem="strided", width=0.125, seed=0)).train()
-    made = fused(network, images(1))
-    assert network.training
-    assert not made.training
-    assert torch.allclose(made(images()), network.eval()(images()), atol=1e-5)

@@ -71,9 +71,3 @@ def test_the_last_maps_and_the_last_linear_layer_are_those_that_classify(network
     with pytest.raises(ValueError, match=r"no layer of Tokens puts out maps .* so there is no class activation map"):
         hooks.last_maps_layer(tokens, example)
     assert hooks.last_called(plain.maps, example)[1] is None
-
-
-def test_images_are_prepared_channels_last():
-    found = hooks.prepared(torch.full((2, 3, 4, 4), 255, dtype=torch.uint8), lambda pixels: pixels / 255, "cpu")
-    assert found.is_contiguous(memory_format=torch.channels_last)
-    assert found.unique().tolist() == [1.0]

@@ -95,11 +95,11 @@ def test_averaged_weights_are_named_and_taken_only_where_there_are_no_others(tmp
     [
         (
             lambda value: value.to(torch.float8_e4m3fn),
-            r"1 tensors are no real weights, first layer1.* \(torch.float8_e4m3fn\)",
+            r"1 tensors, first layer1.* \(torch.float8_e4m3fn\), are no real weights",
         ),
         (lambda value: value.to(torch.complex64), "no real weights"),
         (lambda value: value.to_sparse(), "no real weights"),
-        (lambda value: value * float("nan"), "1 tensors are not finite"),
+        (lambda value: value * float("nan"), "1 tensors, first layer1.* are not finite"),
     ],
 )
 def test_weights_that_are_no_usable_numbers_are_refused(tmp_path, change, message):
@@ -107,7 +107,7 @@ def test_weights_that_are_no_usable_numbers_are_refused(tmp_path, change, messag
     torch.save(state | {"layer1.0.conv1.weight": change(state["layer1.0.conv1.weight"])}, tmp_path / "a.pt")
     with pytest.raises(ValueError, match=message):
         weights.load_backbone(FORM.network(4), weights.read_state(tmp_path / "a.pt"))
-    with pytest.raises(ValueError, match=r"1 running variances are below 0, first bn1\.running_var"):
+    with pytest.raises(ValueError, match=r"first bn1\.running_var .*variances below 0"):
         weights.load_backbone(FORM.network(4), state | {"bn1.running_var": -state["bn1.running_var"]})
 
 
@@ -157,7 +157,7 @@ def test_a_file_without_a_network_in_its_header_names_none(tmp_path):
     assert [weights.form_in(tmp_path / name) for name in ("plain.safetensors", "cut.safetensors", "a.pt")] == [None] * 3
 
 
-OTHERS = [{"stem": "none"}, {"width": "wide"}, {"width": True}, {"width": 1e300}, {"last_stride": 0}, {"run": "rm"}]
+OTHERS = [{"stem": "none"}, {"width": "wide"}, {"width": 1e300}, {"last_stride": 0}, {"run": "rm"}]
 
 
 @pytest.mark.parametrize(

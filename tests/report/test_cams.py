@@ -7,7 +7,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
-from helpers.data.dataset import ImageSet
+from helpers.data.images import ImageSet
 from matplotlib.patches import Rectangle
 from torch import nn
 

@@ -11,8 +11,9 @@ import torch
 from IPython.display import Markdown
 
 from helpers.cams import overlap
-from helpers.report import explore
-from helpers.report.explore import SWITCH, content, cuts
+from helpers.report import explore, reader
+from helpers.report.explore import content, cuts
+from helpers.report.reader import SWITCH
 from tests.report import made
 
 
@@ -24,22 +25,22 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize(
     ("environment", "shown"),
     [
-        *[({}, False), ({"JPY_SESSION_NAME": "a.ipynb"}, True), ({"JPY_SESSION_NAME": "a", explore.STAGING: "x"}, False)],
-        *[({SWITCH: "1", explore.STAGING: "x"}, True), ({SWITCH: "0", "JPY_SESSION_NAME": "a"}, False)],
+        *[({}, False), ({"JPY_SESSION_NAME": "a.ipynb"}, True), ({"JPY_SESSION_NAME": "a", reader.STAGING: "x"}, False)],
+        *[({SWITCH: "1", reader.STAGING: "x"}, True), ({SWITCH: "0", "JPY_SESSION_NAME": "a"}, False)],
     ],
 )
 def test_somebody_can_touch_it_where_jupyter_started_the_kernel_and_no_sweep(monkeypatch, environment, shown):
-    for name in (SWITCH, "JPY_SESSION_NAME", explore.STAGING):
+    for name in (SWITCH, "JPY_SESSION_NAME", reader.STAGING):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert explore.interactive() is shown
+    assert reader.interactive() is shown
 
 
 def test_another_switch_is_refused(monkeypatch):
     monkeypatch.setenv(SWITCH, "yes")
     with pytest.raises(ValueError, match="'yes'"):
-        explore.interactive()
+        reader.interactive()
 
 
 def test_headless_each_is_a_line_of_text_and_nothing_is_computed(monkeypatch, folder):

@@ -17,7 +17,7 @@ from PIL import Image
 from helpers.files import PROJECT_ROOT, STAGING, WORK
 from helpers.parameters import declared
 from helpers.report import notebook, pages
-from helpers.report.explore import SWITCH
+from helpers.report.reader import SWITCH
 from tests.report import made
 
 

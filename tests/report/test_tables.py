@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from helpers.report import tables
-from helpers.report.explore import SWITCH
+from helpers.report.reader import SWITCH
 from tests.report import made
 
 

@@ -3,7 +3,6 @@
 import itertools
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -95,7 +94,7 @@ def test_a_failing_notebook_publishes_nothing_and_holds_back_only_what_reads_it(
     code, out, err = chain.run()
     assert code == 1 and sorted(begun(chain)) == ["02_b", "09_e"]
     assert "02_b failed: cell 4 (1 / 0)\n  ZeroDivisionError: division by zero\n  all up to there: work/demo/staging/demo/02_b" in out
-    assert "1 execution(s) failed" in err
+    assert err.startswith("02_b failed or was killed; the same command goes on")
     assert (chain.root / "reports/demo/02_b.ipynb").read_bytes() == before
     assert (chain.root / "reports/demo/tables/02_b.csv").read_text() == "a\n1\n"
     assert (chain.root / "work/demo/staging/demo/02_b/02_b.ipynb").is_file()
@@ -146,9 +145,11 @@ def test_an_interrupt_ends_all_within_a_second_a_second_sweep_is_refused_and_the
     assert chain.run()[0] == 0 and begun(chain) == ["03_c"]
 
 
-def test_a_killed_kernel_is_tried_again_and_a_killed_snakemake_leaves_nobody(chain):
-    source = "import os, pathlib\nif not pathlib.Path('once').exists():\n    pathlib.Path('once').touch()\n    os.kill(os.getpid(), 9)"
-    chain.notebook("01_a", "a: int = 1  # one", source)
+def test_a_killed_kernel_is_told_and_a_killed_snakemake_leaves_nobody(chain):
+    chain.notebook("01_a", "a: int = 1  # one", "import os, pathlib\npathlib.Path('once').exists() or os.kill(os.getpid(), 9)")
+    code, out, _ = chain.run()
+    assert code == 1 and "01_a failed: DeadKernelError" in out
+    (chain.root / "once").touch()
     chain.notebook("02_b", "b: int = 1  # two", WAITS)
     sweep = chain.start("demo")
     wait_for((chain.root / "here").exists)
@@ -174,7 +175,7 @@ def test_each_of_several_executions_has_a_gpu_of_its_own(project):
     for device in ("GPU-3", "GPU-7"):
         spans = sorted((float(row[1]), float(row[2])) for row in rows if row[0] == device)
         assert all(first[1] <= second[0] for first, second in itertools.pairwise(spans))
-    assert not (project.root / "reports/demo/02_b-1-shard1_5.ipynb").exists()  # parts publish nothing
+    assert not (project.root / "reports/demo/02_b-1_of_5.ipynb").exists()  # parts publish nothing
     assert not list(project.root.glob("workbook-*[!k]"))  # no folder of a kernel is left
 
 
@@ -185,6 +186,7 @@ def test_every_make_target_takes_a_path_with_blanks(chain):
     (place / "python").chmod(0o755)
     for name in ("pyproject.toml", "constraints.txt"):
         (chain.root / name).write_text("")
+        os.utime(chain.root / name, (0, 0))  # older than the mark below, so that nothing is installed
     (place.parent / ".workbook-ready").touch()
     for target in ("report", "status", "pages", "share", "clean"):
         command = ["make", target, "STUDY=demo", f"PYTHON={sys.executable}"]
@@ -192,16 +194,9 @@ def test_every_make_target_takes_a_path_with_blanks(chain):
         assert done.returncode == 0, done.stdout + done.stderr
     assert begun(chain) == ["01_a", "02_b", "03_c"]
     assert (chain.root / "work/share/demo.zip").is_file()
-    shutil.rmtree(chain.root / "work")  # as in a clone that has the published report alone
-    assert "02_b: published 20" in chain.run("demo", "--status")[1]
 
 
 def test_odd_surroundings_are_told_in_a_sentence_or_do_not_matter(chain, tmp_path):
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    command = f'rmdir "{gone}"; exec {sys.executable} -m helpers.sweep demo'
-    done = subprocess.run(["bash", "-c", command], cwd=gone, env=chain.environment(), capture_output=True, text=True)
-    assert done.returncode == 1 and done.stderr.startswith("the current folder was deleted")
     (tmp_path / "file").touch()
     assert chain.run("demo", MPLBACKEND="nonsense", IPYTHONDIR=str(tmp_path / "file/x"))[0] == 0  # kernels have their own
     (chain.root / "Snakefile").unlink()

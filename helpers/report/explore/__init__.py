@@ -3,16 +3,15 @@
 Each gives the last line of a cell: an explorer in JupyterLab, one line of text where a notebook is executed without a reader.
 """
 
-import os
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from IPython.display import Markdown
 
-from helpers.files import STAGING, from_root
+from helpers.files import from_root
+from helpers.report.reader import interactive
 
-SWITCH = "WORKBOOK_EXPLORE"  # environment variable: 1 shows explorers whatever runs the notebook, 0 never does
 TITLES = {
     "measures": "Which measure goes with the gap?",
     "maps": "Where do the networks look?",
@@ -20,18 +19,6 @@ TITLES = {
 }
 NEEDS = {"measures": "tables/scores.parquet of notebook 04", "maps": "tables/maps.npz of notebook 03"}
 NEEDS |= {"curves": "tables/histories.parquet of notebook 02"}
-
-
-def interactive() -> bool:
-    """Whether somebody can touch what is shown: the kernel belongs to a notebook that is open in Jupyter.
-
-    Jupyter's server names the notebook in JPY_SESSION_NAME when it starts a kernel; papermill and nbconvert do not, and a sweep marks its
-    kernels, so that one started inside JupyterLab is not taken for a reader. ``SWITCH`` overrides both.
-    """
-    asked = os.environ.get(SWITCH, "")
-    if asked not in ("", "0", "1"):
-        raise ValueError(f"{SWITCH} is {asked!r}; it must be 1 (show explorers), 0 (never), or not set")
-    return asked == "1" if asked else bool(os.environ.get("JPY_SESSION_NAME")) and not os.environ.get(STAGING)
 
 
 def what_predicts(models: pd.DataFrame, titles: dict[str, str]) -> Any:
