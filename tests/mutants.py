@@ -201,7 +201,7 @@ MUTANTS: list[Mutant] = [
         "tests/statistics/test_verdicts.py",
     ),
     Mutant("helpers/statistics/claims.py", '!= claim["side"]:', '== claim["side"] == 0:', "tests/statistics/test_claims.py"),
-    Mutant("helpers/statistics/claims.py", "primary > MOST_PRIMARY", "primary > MOST_PRIMARY + 1", "tests/statistics/test_claims.py"),
+    Mutant("helpers/statistics/claims.py", "> MOST_PRIMARY:", "> MOST_PRIMARY + 1:", "tests/statistics/test_claims.py"),
     Mutant(
         "helpers/statistics/claims.py", "len(measures) > MOST_MEASURES", "len(measures) >= MOST_MEASURES", "tests/statistics/test_claims.py"
     ),

@@ -87,8 +87,8 @@ def confounders(draws: Draws, measures: Sequence[str], axes: Sequence[str], thei
     if axes:
         parts.append(granulated_kendall(models, names, axes).rename(columns={"psi": "pearson_r"}).assign(kind=GRANULATED))
     table = pd.concat([part.rename(columns={"pearson_r": "r"}).reindex(columns=CONFOUNDER_COLUMNS) for part in parts], ignore_index=True)
-    order = table["measure"].map({name: number for number, name in enumerate(names)})
-    return table.assign(level=table["level"].astype(object).fillna("")).iloc[np.argsort(order, kind="stable")].reset_index(drop=True)
+    table["level"] = table["level"].astype(object).fillna("")
+    return table.sort_values("measure", key=lambda column: column.map(names.index), kind="stable", ignore_index=True)
 
 
 def subsets(draws: Draws, measure: str, column: str) -> pd.DataFrame:

@@ -82,10 +82,6 @@ def test_one_kind_two_configurations_and_measures_that_say_nothing_are_undefined
     assert table.loc[["absent", "constant"], ["r_gap", "r_gap_p", "r_gap_within_kinds", "r_gap_low"]].isna().all(axis=None)
     pd.testing.assert_series_equal(table.loc["within"], table.loc["again"], check_names=False)
     assert table.loc["some", "n"] == 16 and np.isnan(table.loc["some", "saved_error_points"])  # of two kinds
-    twice = pd.concat([study(), study()], ignore_index=True)  # the same models again, as repeats of their configurations
-    table, plain = (primary_table(Draws(models, draws=200), ["within"], permutations=9).iloc[0] for models in (twice, study()))
-    ends = ["r_gap", "r_gap_low", "r_gap_high", "r_gap_within_kinds"]
-    assert table[ends].tolist() == pytest.approx(plain[ends].tolist())
 
 
 def test_kinds_and_the_variance_between_them():
