@@ -31,6 +31,12 @@ def primary_table(draws: Draws, measures: Sequence[str], *, permutations: int = 
     models, names, level = with_fit(draws.models), list(measures), 1 - (1 - LEVEL) / looks
     n = np.isfinite(models[names].astype(float)).sum().to_numpy()
     table = pd.DataFrame({"measure": names, "n": n, "kinds": models["kind"].nunique(), "level": level})
+    if not len(models):  # none learnt so far: every answer is undefined
+        ends = ("", "_low", "_high", "_smallest", "_null", "_p", "_p_adjusted")
+        undefined = [f"{question}{end}" for question in ("r_gap", "r_gap_within_kinds") for end in ends]
+        undefined += ["error_without", "error_with", "error_with_low", "error_with_high"]
+        undefined += [f"saved_error_points{end}" for end in ("", "_low", "_high")] + ["error_worst", "saved_error_points_p"]
+        return table.reindex(columns=[*table, *undefined])
     for question, given, within in (("r_gap", None, None), ("r_gap_within_kinds", design(models, ["kind"], FIT), "kind")):
         table = table.assign(**answers(draws, names, question, draws.permutations(permutations, within), given, level)[0])
     saved = saved_errors(draws, names, design(models, (), FIT), "kind", level)

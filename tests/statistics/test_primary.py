@@ -94,3 +94,11 @@ def test_kinds_and_the_variance_between_them():
     assert table.loc[1, ["train_accuracy", "test_accuracy"]].tolist() == own[["train_accuracy", "test_accuracy"]].median().tolist()
     means = np.repeat(gap.to_numpy().reshape(4, 8).mean(1), 8)
     assert table["variance_between_kinds"].tolist() == pytest.approx([means.var() / gap.var(ddof=0)] * 4)
+
+
+def test_where_no_network_learnt_so_far_every_answer_is_undefined_under_the_same_heads():
+    models = with_fit(study())
+    none = primary_table(Draws(models, draws=20).of(np.zeros(len(models), bool)), MEASURES, permutations=19)
+    some = primary_table(Draws(models, draws=20), MEASURES, permutations=19)
+    assert sorted(none) == sorted(some) and none["n"].tolist() == [0, 0, 0]
+    assert none.drop(columns=["measure", "n", "kinds", "level"]).isna().all(axis=None)
