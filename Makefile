@@ -10,7 +10,7 @@ RUN := "$(VENV)/bin/python"
 TESTS := $(RUN) -m pytest -n auto --dist loadscope --max-worker-restart=0
 export MPLCONFIGDIR ?= $(CURDIR)/work/.matplotlib
 
-.PHONY: help setup report sweep status findings pages share test test-elsewhere quick browser faults lab lint format clean
+.PHONY: help setup report sweep status findings pages share test test-elsewhere nightly quick browser faults lab lint format clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -40,15 +40,18 @@ share: setup ## pack a study's report into one zip, without networks (SET=--chec
 	@$(RUN) -m helpers.report share $(STUDY) $(SET)
 
 test: setup ## contract, unit and smoke tests
-	$(TESTS) --no-loadscope-reorder -m "not browser"
+	$(TESTS) --no-loadscope-reorder -m "not browser and not nightly"
 
 test-elsewhere: setup ## the tests three times with other trained fixtures: as here, as without AVX-512, and as without AVX2
-	WORKBOOK_TEST_SEED=1 $(TESTS) --no-loadscope-reorder -m "not browser"
-	WORKBOOK_TEST_SEED=2 ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 $(TESTS) --no-loadscope-reorder -m "not browser"
-	WORKBOOK_TEST_SEED=3 ONEDNN_MAX_CPU_ISA=SSE41 ATEN_CPU_CAPABILITY=default $(TESTS) --no-loadscope-reorder -m "not browser"
+	WORKBOOK_TEST_SEED=1 $(TESTS) --no-loadscope-reorder -m "not browser and not nightly"
+	WORKBOOK_TEST_SEED=2 ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 $(TESTS) --no-loadscope-reorder -m "not browser and not nightly"
+	WORKBOOK_TEST_SEED=3 ONEDNN_MAX_CPU_ISA=SSE41 ATEN_CPU_CAPABILITY=default $(TESTS) --no-loadscope-reorder -m "not browser and not nightly"
+
+nightly: setup ## kills, interrupts, damage, a full disk: ten minutes
+	$(TESTS) -m nightly
 
 quick: setup ## the tests without the notebooks end to end
-	$(TESTS) -m "not smoke and not browser"
+	$(TESTS) -m "not smoke and not browser and not nightly"
 
 browser: setup ## JupyterLab and report pages in headless Chromium (Debian: chromium, chromium-driver)
 	$(RUN) -m pytest -m browser tests/browser

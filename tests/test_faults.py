@@ -18,6 +18,8 @@ from tests.conftest import TINY_SCENES
 from tests.sweep.conftest import Project
 from tests.training.conftest import configurations
 
+pytestmark = pytest.mark.nightly
+
 NOTES = """with open("begun.txt", "a") as file:
     file.write("{0} ")"""
 

@@ -20,7 +20,7 @@ README = (PROJECT_ROOT / "README.md").read_text(encoding="utf-8")
 STUDIES = (PROJECT_ROOT / "docs/studies.md").read_text(encoding="utf-8")
 PAGES = {path.relative_to(PROJECT_ROOT).as_posix(): path.read_text(encoding="utf-8") for path in PROJECT_ROOT.glob("docs/*.md")}
 PAGES |= {"README.md": README}
-OF_SNAKEMAKE = {"--executor", "--jobs", "--workflow-profile", "--cores", "--config"}
+OF_SNAKEMAKE = {"--retries", "--executor", "--jobs", "--workflow-profile", "--cores", "--config"}
 WORDS = 800  # that the README may have
 MADE = {"params/birds.yaml"}  # by the command beside which it is named
 PAGE = re.compile(r"\[`(?:reports/)?(\w+)`\]\((?:\.\./)?reports/\w+/FINDINGS\.md\)")

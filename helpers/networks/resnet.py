@@ -50,7 +50,7 @@ def build(architecture: str, classes: int, *, stem: str = "imagenet", width: flo
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return ResNet(architecture, classes, stem, width, last_stride)
+        return sample_first(ResNet(architecture, classes, stem, width, last_stride))
 
 
 def normalise_images(images: Tensor) -> Tensor:

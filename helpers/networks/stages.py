@@ -4,8 +4,6 @@ import torchvision
 from torch import nn
 from torchvision.models.resnet import BasicBlock, Bottleneck
 
-from helpers.networks.resnet import sample_first
-
 # Block, and how many of it a stage has: He et al. 2016, Table 1.
 _STAGES = {
     "resnet18": (BasicBlock, (2, 2, 2, 2)),
@@ -37,4 +35,3 @@ class ResNet(torchvision.models.ResNet):
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-        sample_first(self)

@@ -18,7 +18,8 @@ from helpers.data.shifts import Shifted, at, kept
 from helpers.measures import evidence, registry, transforms
 from helpers.networks import resnet
 from helpers.scoring.classification import correct, logits_of
-from helpers.scoring.models import Model, deciding, with_measures
+from helpers.scoring.measuring import deciding, with_measures
+from helpers.scoring.models import Model
 from helpers.scoring.store import Kept, Store
 from helpers.statistics.correlations import kendall
 from helpers.statistics.draws import Draws

@@ -12,7 +12,7 @@ import pandas as pd
 from helpers.files import inside, read_json
 from helpers.measures import registry
 from helpers.measures.evidence import MeasureSettings
-from helpers.scoring.models import with_measures
+from helpers.scoring.measuring import with_measures
 from helpers.statistics.prediction import with_fit
 from helpers.training.config import config_from, kind_name
 

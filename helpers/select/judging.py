@@ -11,7 +11,8 @@ import scipy.stats
 
 from helpers.measures import registry
 from helpers.scoring.classification import logits_of
-from helpers.scoring.models import Model, score, score_table, with_measures
+from helpers.scoring.measuring import score, score_table, with_measures
+from helpers.scoring.models import Model
 from helpers.scoring.store import Store
 from helpers.select.calibration import Calibration
 from helpers.select.images import Own, digest

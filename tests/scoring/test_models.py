@@ -12,7 +12,7 @@ import torch
 
 from helpers.data.images import choose_images, of_study
 from helpers.measures import evidence
-from helpers.scoring import classification, models
+from helpers.scoring import classification, measuring, models
 from helpers.scoring.scoring_set import classes_in_turn, scoring_set
 from helpers.scoring.store import Store
 from helpers.training import catalogue, pool, pretraining
@@ -31,7 +31,7 @@ def scored_on(study):
 @pytest.fixture(scope="module")
 def kept(study, scored_on):
     store = Store(study.work, partial(of_study, study.work), jobs=1)
-    return models.score(store, models.models_of(study.work, study.table, study.data), FAMILIES, SETTINGS, scored_on)
+    return measuring.score(store, models.models_of(study.work, study.table, study.data), FAMILIES, SETTINGS, scored_on)
 
 
 def test_models_are_the_rows_with_a_snapshot_and_know_how_many_images_they_were_fitted_to(study):
@@ -47,7 +47,7 @@ def test_models_are_the_rows_with_a_snapshot_and_know_how_many_images_they_were_
 
 
 def test_models_of_different_training_size_are_scored_on_the_same_images(study, kept, scored_on):
-    joined = models.with_measures(study.table, models.score_table(kept))
+    joined = measuring.with_measures(study.table, measuring.score_table(kept))
     scored = joined[joined["snapshot"] != "none"]
     assert scored["images_scored"].tolist() == [len(scored_on.rows)] * 2
     assert scored["whole_image_floor"].nunique() == 1
@@ -55,7 +55,7 @@ def test_models_of_different_training_size_are_scored_on_the_same_images(study, 
 
 
 def test_scores_are_the_means_of_the_values_of_single_images(study, kept, scored_on):
-    joined = models.with_measures(study.table[study.table["snapshot"] != "none"], models.score_table(kept))
+    joined = measuring.with_measures(study.table[study.table["snapshot"] != "none"], measuring.score_table(kept))
     for family in FAMILIES:
         values = kept.stacked(family)
         assert values["correct"].mean(1).tolist() == pytest.approx(joined["training_accuracy"].tolist())
@@ -68,7 +68,7 @@ def test_two_processes_give_the_scores_of_one(study, kept, scored_on, tmp_path):
     for name in ("runs", "cache", "data.json"):
         (tmp_path / name).symlink_to(study.work / name)
     store = Store(tmp_path, partial(of_study, tmp_path), jobs=2)
-    both = models.score(store, models.models_of(tmp_path, study.table, study.data), ["prediction"], SETTINGS, scored_on)
+    both = measuring.score(store, models.models_of(tmp_path, study.table, study.data), ["prediction"], SETTINGS, scored_on)
     alone = kept.table("prediction", "scores")
     pd.testing.assert_frame_equal(both.table("prediction", "scores").drop(columns="seconds"), alone.drop(columns="seconds"), rtol=1e-6)
 
@@ -80,7 +80,7 @@ def test_a_model_that_cannot_be_loaded_is_named_and_the_others_are_scored(study,
     shutil.copytree(study.work / "runs" / second, tmp_path / "runs" / second)
     store = Store(tmp_path, partial(of_study, tmp_path), jobs=2)
     with pytest.raises(RuntimeError, match=rf"1 of 2 failed; the others are complete. {first}@stop: FileNotFoundError"):
-        models.score(store, models.models_of(tmp_path, study.table, study.data), ["prediction"], SETTINGS, scored_on)
+        measuring.score(store, models.models_of(tmp_path, study.table, study.data), ["prediction"], SETTINGS, scored_on)
     assert [path.stem for path in store.folder.glob("prediction-*/*.npz")] == [f"{second}@stop"]
 
 
@@ -92,7 +92,8 @@ def test_a_setting_decides_the_families_that_read_it_and_no_others():
         ({"batch_size": 7}, "prediction", False),
         ({"flatness_draws": 3}, "flatness", True),
     ):
-        assert (models.deciding(family, SETTINGS) != models.deciding(family, replace(SETTINGS, **change))) == differs, (change, family)
+        other = replace(SETTINGS, **change)
+        assert (measuring.deciding(family, SETTINGS) != measuring.deciding(family, other)) == differs, (change, family)
 
 
 def test_what_is_right_on_the_test_images_gives_the_test_accuracy(study):

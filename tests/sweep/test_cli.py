@@ -73,6 +73,7 @@ def test_a_study_runs_and_what_changed_runs_again_and_nothing_else(chain):
     assert sorted(path.name for path in (reports / "tables").iterdir()) == ["01_a.csv", "02_b.csv", "other.csv"]  # the former one's is gone
 
 
+@pytest.mark.nightly
 def test_snakemake_alone_runs_the_study_too_and_both_know_what_the_other_did(chain):
     command = [sys.executable, "-m", "snakemake", "--cores", "1", "--config", "study=demo"]
     done = subprocess.run(command, cwd=chain.root, env=chain.environment(), capture_output=True, text=True)
@@ -83,6 +84,7 @@ def test_snakemake_alone_runs_the_study_too_and_both_know_what_the_other_did(cha
     assert "Nothing to be done" in again.stderr + again.stdout
 
 
+@pytest.mark.nightly
 def test_a_failing_notebook_publishes_nothing_and_holds_back_only_what_reads_it(chain):
     assert chain.run()[0] == 0
     begun(chain)
@@ -126,7 +128,7 @@ def at_work(root):
     return found
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)])
 def test_an_interrupt_ends_all_within_a_second_a_second_sweep_is_refused_and_the_same_command_goes_on(chain, how):
     chain.notebook("02_b", "b: int = 1  # two", "# The section of waiting", WAITS)
     sweep = chain.start("demo")
@@ -145,6 +147,7 @@ def test_an_interrupt_ends_all_within_a_second_a_second_sweep_is_refused_and_the
     assert chain.run()[0] == 0 and begun(chain) == ["03_c"]
 
 
+@pytest.mark.nightly
 def test_a_killed_kernel_is_told_and_a_killed_snakemake_leaves_nobody(chain):
     chain.notebook("01_a", "a: int = 1  # one", "import os, pathlib\npathlib.Path('once').exists() or os.kill(os.getpid(), 9)")
     code, out, _ = chain.run()
@@ -179,6 +182,7 @@ def test_each_of_several_executions_has_a_gpu_of_its_own(project):
     assert not list(project.root.glob("workbook-*[!k]"))  # no folder of a kernel is left
 
 
+@pytest.mark.nightly
 def test_every_make_target_takes_a_path_with_blanks(chain):
     place = chain.root / "an environment/bin"
     place.mkdir(parents=True)
@@ -196,6 +200,7 @@ def test_every_make_target_takes_a_path_with_blanks(chain):
     assert (chain.root / "work/share/demo.zip").is_file()
 
 
+@pytest.mark.nightly
 def test_odd_surroundings_are_told_in_a_sentence_or_do_not_matter(chain, tmp_path):
     (tmp_path / "file").touch()
     assert chain.run("demo", MPLBACKEND="nonsense", IPYTHONDIR=str(tmp_path / "file/x"))[0] == 0  # kernels have their own

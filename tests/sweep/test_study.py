@@ -72,7 +72,7 @@ def test_all_faults_are_told_at_once_with_the_nearest_names(project):
     for part in (
         *("common: unknown name 'cuont' (did you mean 'count'?)", "01_one: unknown name 'treshold' (did you mean 'threshold'?)"),
         *("notebooks: unknown name '03_three'; valid: 01_one, 02_two, 04_four", "unknown name 'sweeps' (did you mean 'sweep'?)"),
-        *("01_one: count is 'many', and must be int (how many)", "claims: claim 1 has no measure", "--set cuont=1: unknown name"),
+        *("01_one: count is 'many', and must be int (how many)", "claim 1 has claim; every claim needs", "--set cuont=1: unknown name"),
         *("--set 03_x.count=1", "--set count: unknown name"),
     ):
         assert part in text, part

@@ -55,6 +55,7 @@ def alive(session):
     return found
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc to see which processes are left")
 def test_killed_at_several_instants_and_resumed_the_set_is_that_of_an_uninterrupted_run(script, tmp_path):
     assert start(script, tmp_path / "whole").wait() == 0
