@@ -89,7 +89,8 @@ class Listing:
         for class_id in self.asked or known:
             if class_id not in there:
                 found = counts[class_id, "test"]
-                self.note(class_id, "", "", "unknown_class", f"{found} images, and none for training" if found else "it is not in the source")
+                says = f"{found} images, and none for training" if found else "it is not in the source"
+                self.note(class_id, "", "", "unknown_class", says)
         self.classes = [class_id for class_id in self.asked or there if class_id in there]
         classes = {*self.classes, ""}
         for record in records:
