@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from helpers.report.markup import in_words
-from helpers.report.style import count, listed, percent, points, with_interval
+from helpers.report.style import count, listed, percent, with_interval
 from helpers.scoring.scoring_set import ScoringSet
 
 
@@ -114,11 +114,3 @@ def strongest(table: pd.DataFrame, value: str, what: str) -> str:
     return (
         f"Largest {what}: {row['title']}, {with_interval(row[value], row.get(f'{value}_low', np.nan), row.get(f'{value}_high', np.nan))}."
     )
-
-
-def spread(values: pd.Series, what: str) -> str:
-    """Least, median and largest of some fractions as points."""
-    known = values.dropna()
-    if not len(known):
-        return f"No {what} is known."
-    return f"{what} from {points(known.min())} to {points(known.max())}, median {points(known.median())}."

@@ -12,19 +12,9 @@ from matplotlib.figure import Figure
 from helpers.report.style import GAP, colours, in_order
 from helpers.statistics.correlations import pearson
 
-_MOST_ROWS = 40
 
-
-def nothing_to_draw(message: str) -> Figure:
-    """A figure that says in words that there is nothing to draw."""
-    figure, ax = plt.subplots(figsize=(7, 1.2))
-    ax.text(0.5, 0.5, message, ha="center", va="center", wrap=True, transform=ax.transAxes)
-    ax.set_axis_off()
-    return figure
-
-
-def against_gap(table: pd.DataFrame, measure: str, title: str, *, lines: dict[str, float] | None = None) -> Figure:
-    """A measure against the gap, one point a model, coloured by kind of training; r is that of the points drawn.
+def against_gap(table: pd.DataFrame, measure: str, title: str, *, lines: dict[str, float] | None = None) -> Figure | None:
+    """A measure against the gap, one point a model, coloured by kind of training; r is that of the points drawn. None for fewer than three.
 
     Args:
         table: gap (fraction), kind and the measure; models where it is undefined are left out.
@@ -33,7 +23,7 @@ def against_gap(table: pd.DataFrame, measure: str, title: str, *, lines: dict[st
     """
     drawn = table[np.isfinite(table[[measure, "gap"]].astype(float)).all(axis=1)]
     if len(drawn) < 3:
-        return nothing_to_draw(f"{len(drawn)} models have a {title}: too few to draw against the gap.")
+        return None
     kinds = in_order(drawn["kind"])
     figure, ax = plt.subplots(figsize=(8, 4.5))
     marks = {"hue": "kind", "hue_order": kinds, "style": "kind", "style_order": kinds, "palette": colours(kinds)}
@@ -80,7 +70,7 @@ def forest(
     ax.grid(axis="y", visible=False)
 
 
-def first_rows(table: pd.DataFrame, always: Sequence[str], most: int = _MOST_ROWS) -> pd.DataFrame:
+def first_rows(table: pd.DataFrame, always: Sequence[str], most: int = 40) -> pd.DataFrame:
     """The first rows of a long table, those of ``always`` (values of its column measure) among them in any case; in their order."""
     claimed = table["measure"].isin(always)
     free = (~claimed).cumsum() <= most - claimed.sum()

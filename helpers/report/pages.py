@@ -23,11 +23,16 @@ from PIL import Image
 
 from helpers.files import PROJECT_ROOT, complete_or_absent, inside, read_json
 from helpers.report import explore, findings, tables
-from helpers.report.answers import CAUSAL, Answer, answer
+from helpers.report.answers import CAUSAL, Answer, Tables, answer
 from helpers.report.markup import inert
+from helpers.report.style import count
 
 _TEMPLATES, _GLOSSARY = Path(__file__).parent / "templates", PROJECT_ROOT / "docs/glossary.md"
 _QUESTION = "Which of these networks will generalize, and by how much will accuracy drop?"
+_EARLIER = (
+    "This notebook ran before the study's answer was defined, over more models and with other words. "
+    'Where it differs, <a href="index.html">the answer</a> holds.'
+)
 _TABLE = re.compile(r"<code>tables/([\w.-]+)\.csv</code>")  # below a table that a notebook shows
 _TAGS = {"br", "details", "div", "h1", "h2", "h3", "h4", "hr", "p", "pre", "span", "sub", "summary", "sup"}
 _TAGS |= {"table", "tbody", "td", "th", "thead", "tr"}
@@ -53,8 +58,7 @@ def executed_notebooks(folder: Path) -> list[Path]:
 def _write_assets(folder: Path) -> None:
     """Style, scripts and glossary; plotly.js and DataTables, which plotly and itables carry, where they are not there yet."""
     contents = {name: (_TEMPLATES / name).read_text(encoding="utf-8") for name in ("pages.css", "pages.js", "explore.css", "explore.js")}
-    words = _GLOSSARY.read_text(encoding="utf-8") if _GLOSSARY.is_file() else ""
-    glossary = _markdown(re.sub(r"\[([^]]+)\]\([\w./-]+\.md[^)]*\)", r"\1", words))  # a shared report holds no other docs
+    glossary = _markdown(re.sub(r"\[([^]]+)\]\([\w./-]+\.md[^)]*\)", r"\1", _GLOSSARY.read_text(encoding="utf-8")))  # without other docs
     contents["glossary.html"] = _environment().get_template("page.html.j2").render(title="Words", body=glossary, assets=".")
     if not all((folder / name).is_file() for name in ("plotly.min.js", "itables.js", "itables.css")):
         contents |= _libraries()
@@ -100,7 +104,7 @@ def _sentence(text: str) -> Markup:
 
 
 def _page(folder: Path, name: str, template: str, title: str, **known: Any) -> Path:
-    links = [("index.html", "Answer", "")] + [("explore.html", "Explore", "")] * (tables.catalogue(folder) is not None)
+    links = [("index.html", folder.name, "")] + [("explore.html", "Explore", "")] * (tables.catalogue(folder) is not None)
     links += [(f"{path.stem}.html", path.stem[:2], path.stem[2:].replace("_", " ")) for path in executed_notebooks(folder)]
     links += [("../index.html", "All studies", ""), ("../assets/glossary.html", "Words", "")]
     shared = {"study": folder.name, "title": title, "own": f"{name}.html", "assets": "../assets", "links": links}
@@ -110,8 +114,7 @@ def _page(folder: Path, name: str, template: str, title: str, **known: Any) -> P
 
 def _with_words(page: str) -> str:
     """The page, each word of the glossary linked where it first stands in running text."""
-    text = _GLOSSARY.read_text(encoding="utf-8") if _GLOSSARY.is_file() else ""
-    meanings = dict(re.findall(r"^\| ([^|]+?) \| (.+?) \|$", text, re.M)[1:])
+    meanings = dict(re.findall(r"^\| ([^|]+?) \| (.+?) \|$", _GLOSSARY.read_text(encoding="utf-8"), re.M)[1:])
     words = "|".join(map(re.escape, sorted(meanings, key=len, reverse=True)))
 
     def linked(found: re.Match[str]) -> str:
@@ -119,7 +122,7 @@ def _with_words(page: str) -> str:
         return f'<a href="../assets/glossary.html" title="{escape(meaning)}">{found[2]}</a>' if meaning else found[0]
 
     apart = r"<(a|button|code|h1|h2|h3|script|strong|summary|table|title)\b.*?</\1>|<[^>]*>"
-    return re.sub(rf"{apart}|\b({words})\b", linked, page, flags=re.S) if words else page
+    return re.sub(rf"{apart}|\b({words})\b", linked, page, flags=re.S)
 
 
 def _write_notebook(path: Path) -> Path:
@@ -134,6 +137,8 @@ def _write_notebook(path: Path) -> Path:
     filters = {"clean": _clean, "table": partial(_table, folder, names), "figure": partial(_figure, folder, paths)}
     exporter = HTMLExporter(template_name="notebook", extra_template_basedirs=[str(_TEMPLATES)], filters=filters)
     body = exporter.from_notebook_node(notebook)[0]
+    if tables.read(folder, "primary") is not None and not any(item.get("name") == "primary" for item in _story(folder, "04_baselines")):
+        body = f'<p class="warning">{_EARLIER}</p>{body}'
     heads = re.findall(r'<h2 id="([^"]+)">(.*?)(?:<a class="anchor-link".*?)?</h2>', body)
     contents = [(name, unescape(re.sub("<[^>]+>", "", text))) for name, text in heads]
     return _page(folder, path.stem, "page.html.j2", path.stem.replace("_", " "), body=Markup(body), contents=contents, code=True)
@@ -172,32 +177,37 @@ def _table(folder: Path, names: Mapping[str, str], shown: str) -> Markup:
     frame = tables.read(folder, found[1]) if found else None
     if frame is None or not len(frame):
         return Markup("")
-    rows = f"The first {tables.MOST_ROWS} of {len(frame):,} rows; all: " if len(frame) > tables.MOST_ROWS else f"{len(frame):,} rows: "
-    return Markup(f'{tables.html(frame, names)}<p class="small">{rows}<a href="tables/{found[1]}.csv">{found[1]}.csv</a></p>')
+    first = f"The first {tables.MOST_ROWS} of " if len(frame) > tables.MOST_ROWS else ""
+    rows = f"{first}{count(len(frame), 'row')}"
+    return Markup(f'{tables.html(frame, names)}<p class="small">{rows}: <a href="tables/{found[1]}.csv">{found[1]}.csv</a></p>')
 
 
-def _told(folder: Path) -> tuple[Answer, list[str]]:
-    """The answer of a study from its tables; where it trains no networks of its own, what its notebooks answer."""
-    found = findings.read(folder)
-    stories = [item for path in executed_notebooks(folder) for item in _story(folder, path.stem)] if "catalogue" not in found else []
-    return answer(found), [item["text"] for item in stories if item.get("answer")]
+def _told(folder: Path, found: Tables) -> tuple[Answer, list[str], dict[str, Any]]:
+    """The answer of a study from its tables, or what notebooks answer where it trains no networks of its own; and the figure to it."""
+    told, answers, picture = answer(found), [], findings.FIGURE if "primary" in found else ""
+    for item in (item for path in executed_notebooks(folder) for item in _story(folder, path.stem) if "catalogue" not in found):
+        answers += [item["text"]] if item.get("answer") else []
+        picture = item["path"] if item.get("name", "").startswith(findings.TRADE_OFF) and not picture else picture
+    if not (told.rows or answers) or not picture or not inside(folder, picture).is_file():
+        return told, answers, {}
+    width, height = Image.open(folder / picture).size
+    caption = findings.CAPTION if told.rows else findings.TRADE_OFF_CAPTION
+    return told, answers, {"path": picture, "caption": caption, "width": width, "height": height}
 
 
 def _write_index(folder: Path) -> Path:
     """``index.html``: the answer with its figure and four questions, the notebooks, and folded what stands behind it."""
-    told, others = _told(folder)
-    known = {"answer": told, "others": others, "causal": CAUSAL, "heads": findings.HEADS}
-    if told.rows:
-        known["meant"] = findings.meant(findings.read(folder))
-    if told.rows and (folder / findings.FIGURE).is_file():
-        known["figure"] = (findings.FIGURE, findings.CAPTION, *Image.open(folder / findings.FIGURE).size)
-    notebooks, kinds = executed_notebooks(folder), ("values", "facts")  # of parameters, and of provenance
+    found, notebooks, kinds = findings.read(folder), executed_notebooks(folder), ("values", "facts")  # of parameters, and of provenance
+    told, others, figure = _told(folder, found)
+    question, subject = asked(folder.name)
+    known = {"answer": told, "others": others, "figure": figure, "causal": CAUSAL, "heads": findings.HEADS}
+    known |= {"meant": findings.meant(found) if told.rows else "", "question": question, "subject": subject}
     facts = [(path.stem, item[kind]) for path in notebooks for item in _story(folder, path.stem) for kind in kinds if kind in item]
-    made = pd.DataFrame([(name, *fact) for name, found in facts for fact in found.items()], columns=["notebook", "what", "value"])
-    folded = [*findings.folded(findings.read(folder)), ("Parameters, commit, versions, device and time", made)]
+    made = pd.DataFrame([(name, *fact) for name, items in facts for fact in items.items()], columns=["notebook", "what", "value"])
+    folded = [*findings.folded(found), ("Parameters, commit, versions, device and time", made)]
     known |= {"notebooks": map(_line, notebooks), "folded": folded}
-    known |= {"explorers": tables.catalogue(folder) is not None, "files": sorted(path.name for path in (folder / "tables").glob("*.*"))}
-    return _page(folder, "index", "index.html.j2", "Answer", question=study_question(folder.name), **known)
+    known |= {"explorers": "catalogue" in found, "files": sorted(path.name for path in (folder / "tables").glob("*.*"))}
+    return _page(folder, "index", "index.html.j2", "Answer", **known)
 
 
 def _line(path: Path) -> tuple[str, str, str]:
@@ -207,11 +217,12 @@ def _line(path: Path) -> tuple[str, str, str]:
     return f"{path.stem}.html", title[1] if title else path.stem, question[1] if question else ""
 
 
-def study_question(study: str) -> str:
-    """The question that the first comment of a study's file opens with."""
+def asked(study: str) -> tuple[str, str]:
+    """The question that the first comment of a study's file opens with, and the sentence after it, which says of what."""
     path = inside(PROJECT_ROOT / "params", f"{study}.yaml")
-    asked = re.match(r"# ((?:[^.?]|\n# )*\?)", path.read_text(encoding="utf-8") if path.is_file() else "")
-    return asked[1].replace("\n# ", " ") if asked else _QUESTION
+    text = path.read_text(encoding="utf-8").replace("\n# ", " ") if path.is_file() else ""
+    found = re.match(r"# ([^.?\n]*\?) ((?:[^\n](?!(?<!al)\. ))*.\.)", text)
+    return found.groups() if found else (_QUESTION, "")
 
 
 def _write_explorers(folder: Path) -> Path:
@@ -229,9 +240,8 @@ def _write_studies(reports: Path) -> Path:
     """``reports/index.html``: every study with its question and its answer."""
     studies = []
     for index in sorted(reports.glob("*/index.html")):
-        told, others = _told(index.parent)
-        picture = f"{index.parent.name}/{findings.FIGURE}" if told.rows and (index.parent / findings.FIGURE).is_file() else ""
-        studies.append((index.parent.name, study_question(index.parent.name), [told.warning, *told.sentences, *others], picture))
+        name, (told, others, figure) = index.parent.name, _told(index.parent, findings.read(index.parent))
+        studies.append((name, *asked(name), [told.warning, *told.sentences, *others], figure.get("path")))
     text = _environment().get_template("studies.html.j2").render(title="All studies", assets="assets", studies=studies)
     return _put(reports / "index.html", text)
 

@@ -64,9 +64,9 @@ def percent(fraction: float) -> str:
     return f"{100 * fraction:.{2 if abs(fraction) < 0.995 else 3}g} %"
 
 
-def with_interval(value: float, low: float, high: float, unit: str = "") -> str:
-    """A number with its 95 % interval: "-0.19 (-0.37 to 0.01)"; without one where there are too few configurations."""
+def with_interval(value: float, low: float, high: float) -> str:
+    """A number with its interval: "-0.19 (-0.37 to 0.01)"; without one where there are too few configurations."""
     if not np.isfinite(value):
         return "undefined"
-    ends = f" ({low:.2f} to {high:.2f})" if np.isfinite(low) and np.isfinite(high) else " (no interval)"
-    return f"{value:.2f}{unit}{ends}"
+    ends = f"({low:.2f} to {high:.2f})" if np.isfinite(low) and np.isfinite(high) else "(no interval)"
+    return f"{value:.2f} {ends}"

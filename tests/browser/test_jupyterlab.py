@@ -10,9 +10,9 @@ from tests.report import made
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(bool(browsing.missing()), reason=browsing.missing())]
 CELLS = [
     "from pathlib import Path\nfrom helpers.report import explore, tables\nfrom tests.report import made\nfolder = Path('made')",
-    "models = tables.catalogue(folder)\nexplore.what_predicts(made.measures(models), made.TITLES)",
-    "explore.where_networks_look(models, made.kept_maps())",
-    "explore.training_curves(models, tables.read(folder, 'histories', '.parquet'))",
+    "models = tables.catalogue(folder)\nexplore.show('measures', made.measures(models), made.TITLES)",
+    "explore.show('maps', models, made.kept_maps())",
+    "explore.show('curves', models, tables.read(folder, 'histories', '.parquet'))",
     "tables.sortable(models, tables.model_names(models))",
 ]
 

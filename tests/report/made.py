@@ -114,7 +114,8 @@ def write_report(folder: Path) -> Path:
 def _write_notebook(folder: Path, picture: bytes) -> None:
     alt, path = "Figure 4.1. Other.", "figures/04_baselines-other.png"
     figure = {"kind": "figure", "name": "other", "path": path, "reading": "Points.", "alt": alt}
-    story = [{"kind": "parameters", "values": {"study": "made"}}, figure, {"kind": "provenance", "facts": {"commit": "abc"}}]
+    story = [{"kind": "parameters", "values": {"study": "made"}}, {"kind": "table", "name": "primary"}, figure]
+    story.append({"kind": "provenance", "facts": {"commit": "abc"}})
     write_json(folder / "story/04_baselines.json", story)
     image = {"image/png": base64.b64encode(picture).decode(), "text/plain": alt}
     shown = [

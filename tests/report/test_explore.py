@@ -45,7 +45,8 @@ def test_another_switch_is_refused(monkeypatch):
 
 def test_headless_each_is_a_line_of_text_and_nothing_is_computed(monkeypatch, folder):
     monkeypatch.setenv(SWITCH, "0")
-    for shown in (explore.what_predicts(None, None), explore.where_networks_look(None, None), explore.training_curves(None, None)):
+    for kind in explore.TITLES:
+        shown = explore.show(kind, None, None)
         assert isinstance(shown, Markdown) and "\n" not in shown.data
     assert explore.published(folder) is None
 

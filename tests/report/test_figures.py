@@ -42,11 +42,7 @@ def test_every_defined_model_is_a_point_coloured_by_kind_and_r_is_that_of_the_po
     assert ax.get_title() == f"r = {scipy.stats.pearsonr(kept['iou'], kept['gap']).statistic:.2f}, 34 models"
     assert [text.get_text() for text in ax.get_legend().get_texts()] == [*style.in_order(kept["kind"]), "whole image: 0.25"]
     assert list(ax.lines[-1].get_xdata()) == [0.25, 0.25]
-
-
-def test_too_few_models_are_said_in_words_and_drawn_not():
-    figure = figures.against_gap(made.measures(made.catalogue()).head(2), "iou", "IoU")
-    assert [text.get_text() for text in figure.axes[0].texts] == ["2 models have a IoU: too few to draw against the gap."]
+    assert figures.against_gap(table[:4], "iou", "IoU") is None, "two models have both"
 
 
 def test_rows_stand_from_above_with_their_intervals_and_published_values():
@@ -102,7 +98,6 @@ def test_captions_of_empty_tables_say_what_is_not_there():
     assert captions.primary(empty).startswith("Too few models")
     assert captions.strongest(empty, "r_gap", "r") == "No r is defined here."
     assert "no boxes" in captions.central_map(pd.DataFrame({"title": [], "models_above_the_blob": []}))
-    assert captions.spread(pd.Series([np.nan]), "accuracy") == "No accuracy is known."
     assert captions.known_in_advance(pd.DataFrame({"known": ["fit"], "error_points": [np.nan]})).startswith("Too few")
     nothing = pd.DataFrame({"pearson_r": [np.nan], "published_r": [-0.8]})
     assert captions.beside_the_paper(nothing).startswith("No architecture")

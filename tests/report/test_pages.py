@@ -6,7 +6,6 @@ import zipfile
 from html.parser import HTMLParser
 
 import nbformat
-import pandas as pd
 import pytest
 from nbconvert import HTMLExporter
 
@@ -134,18 +133,29 @@ def test_a_study_without_networks_of_its_own_gives_what_its_notebooks_answer(tmp
     folder = made.write_report(tmp_path / "made")
     for path in (folder / "tables").iterdir():
         path.unlink()
-    story = folder / "story/04_baselines.json"
-    story.write_text(json.dumps([*json.loads(story.read_text()), {"kind": "text", "text": f"SSIM is 0.85 {made.HOSTILE}", "answer": True}]))
+    story, figure = folder / "story/04_baselines.json", {"kind": "figure", "name": f"{findings.TRADE_OFF}-a", "alt": "Figure 4.2"}
+    told = [figure | {"path": "figures/04_baselines-other.png"}, {"kind": "text", "text": f"SSIM is 0.85 {made.HOSTILE}", "answer": True}]
+    story.write_text(json.dumps([*json.loads(story.read_text()), *told]))
     pages.write(folder)
     for path in (folder / "index.html", folder.parent / "index.html"):
         assert "is 0.85" in Page(path).text and "b" not in Page(path).tags
+        assert [source.endswith("04_baselines-other.png") for source in Page(path).of("img", "src")] == [True]
+
+
+def test_a_notebook_that_is_older_than_the_answer_says_so(tmp_path):
+    folder = made.write_report(tmp_path / "made")
+    story = folder / "story/04_baselines.json"
+    for recorded in (True, False):
+        story.write_text(json.dumps([item for item in json.loads(story.read_text()) if recorded or item.get("name") != "primary"]))
+        pages.write(folder)
+        assert ("warning" in Page(folder / "04_baselines.html").of("p", "class")) is not recorded
 
 
 def test_a_damaged_story_or_a_name_that_leaves_the_report_is_one_sentence(tmp_path, capsys):
     folder = made.write_report(tmp_path / "made")
     given = ["pages", "made", "--reports", str(tmp_path)]
     story = json.loads((folder / "story/04_baselines.json").read_text())
-    story[1]["path"] = "../../../etc/passwd"
+    story[2]["path"] = "../../../etc/passwd"
     for content, said in (("{", "not readable JSON"), ("{}", "is not what a notebook records"), (json.dumps(story), "leaves the folder")):
         (folder / "story/04_baselines.json").write_text(content)
         assert command.main(given) == 2
@@ -166,9 +176,10 @@ def test_a_report_is_shared_without_checkpoints_unless_asked_for(report, tmp_pat
 
 
 def test_the_question_of_a_study_is_that_of_its_file():
-    asked = {path.stem: pages.study_question(path.stem) for path in (PROJECT_ROOT / "params").glob("*.yaml")}
-    assert all(question.endswith("?") and "#" not in question for question in asked.values())
-    assert asked["demo"] != pages.study_question("none") == pages._QUESTION
+    for path in (PROJECT_ROOT / "params").glob("*.yaml"):
+        question, subject = pages.asked(path.stem)
+        assert question.endswith("?") and subject.endswith(".") and "#" not in question + subject, path
+    assert pages.asked("demo")[0] != pages.asked("none")[0] and pages.asked("none")[1] == ""
 
 
 def test_the_libraries_are_scripts_that_open_from_disk(report):
@@ -189,7 +200,3 @@ def test_a_committed_notebook_holds_every_figure_of_its_story_for_other_readers(
 def test_the_usual_renderer_shows_the_figures_too(report):
     body, _ = HTMLExporter(template_name="basic").from_filename(str(report / "04_baselines.ipynb"))
     assert body.count("data:image/png;base64,") == 1 and 'alt="Figure 4.1. Other."' in body
-
-
-def test_the_tables_of_a_report_are_as_pandas_reads_them(report):
-    pd.testing.assert_frame_equal(findings.read(report)["kinds"], made.tables()["kinds"])

@@ -1,12 +1,11 @@
 """Three explorers: what predicts the gap, where networks look, how they trained; in JupyterLab, and on a page of the report.
 
-Each gives the last line of a cell: an explorer in JupyterLab, one line of text where a notebook is executed without a reader.
+Each gives the last line of a cell.
 """
 
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from IPython.display import Markdown
 
 from helpers.files import from_root
@@ -21,19 +20,14 @@ NEEDS = {"measures": "tables/scores.parquet of notebook 04", "maps": "tables/map
 NEEDS |= {"curves": "tables/histories.parquet of notebook 02"}
 
 
-def what_predicts(models: pd.DataFrame, titles: dict[str, str]) -> Any:
-    """Explorer of any measure against the gap, by kind of training and hyperparameters; see ``content.measures``."""
-    return _shown("measures", models, titles)
+def show(kind: str, *given: Any) -> Any:
+    """The explorer of a kind of ``TITLES``, of what ``content.<kind>`` takes; a line of text where no reader can touch it."""
+    if not interactive():
+        return Markdown(f"*{TITLES[kind]}* Explore it by hand in JupyterLab (`make lab`), or on the report's page `explore.html`.")
+    from helpers.report.explore import content
+    from helpers.report.explore.widget import Explorer
 
-
-def where_networks_look(models: pd.DataFrame, kept: Any) -> Any:
-    """Explorer of maps on images, and of the overlap of all networks by any rule of cutting; see ``content.maps``, ``maps_kept``."""
-    return _shown("maps", models, kept)
-
-
-def training_curves(models: pd.DataFrame, histories: pd.DataFrame) -> Any:
-    """Explorer of loss and accuracy by epoch; see ``content.curves``."""
-    return _shown("curves", models, histories)
+    return Explorer.of(getattr(content, kind)(*given))
 
 
 def published(folder: Path | str) -> Any:
@@ -48,12 +42,3 @@ def published(folder: Path | str) -> Any:
 
     found = [one for one in of_report(folder) if one["models"]]
     return VBox([part for one in found for part in (HTML(f"<h3>{TITLES[one['kind']]}</h3>"), Explorer.of(one))])
-
-
-def _shown(kind: str, *given: Any) -> Any:
-    if not interactive():
-        return Markdown(f"*{TITLES[kind]}* Explore it by hand in JupyterLab (`make lab`), or on the report's page `explore.html`.")
-    from helpers.report.explore import content
-    from helpers.report.explore.widget import Explorer
-
-    return Explorer.of(getattr(content, kind)(*given))
