@@ -311,6 +311,26 @@ MUTANTS += [
         "(reached - round(accuracy * len(scores), 6)).argmin()",
         "tests/measures/test_unlabelled.py",
     ),
+    Mutant(
+        "helpers/report/answers.py",
+        'return -1 if row[f"{question}_high"] < 0',
+        'return -1 if row[f"{question}_low"] < 0',
+        "tests/report/test_answers.py",
+    ),
+    Mutant(
+        "helpers/report/answers.py",
+        'drop_duplicates("run_id", keep="last")',
+        'drop_duplicates("run_id", keep="first")',
+        "tests/report/test_answers.py",
+    ),
+    Mutant("helpers/report/explore/cuts.py", "mask = values >= limit", "mask = values > limit", "tests/report/test_explore.py"),
+    Mutant("helpers/report/figures.py", "<= most - claimed.sum()", "<= most", "tests/report/test_figures.py"),
+    Mutant(
+        "helpers/report/captions.py",
+        'known.sort_values("error_with").iloc[0]',
+        'known.sort_values("error_with").iloc[-1]',
+        "tests/report/test_figures.py",
+    ),
 ]
 
 

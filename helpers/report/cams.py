@@ -1,12 +1,13 @@
-"""Maps drawn over images: how one model comes to its IoU on an image, and where several models look on the same images."""
+"""Maps drawn over images: how one model comes to its IoU on an image, and where several models look on the same images.
+
+Maps are those that every model is scored by: (n, h, w), normalised, of the predicted class.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from textwrap import fill
 
 import matplotlib.pyplot as plt
 import numpy as np
-import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
@@ -14,40 +15,16 @@ from torch import Tensor
 
 from helpers.cams import overlap
 from helpers.data.images import ImageSet
-from helpers.measures import passes
-from helpers.networks import hooks
-from helpers.scoring.models import Model
 
 _BOX = {"edgecolor": "#ffd400", "facecolor": "none", "linewidth": 1.8}
 _MASK_BOX = {"edgecolor": "#00d5ff", "facecolor": "none", "linewidth": 1.8, "linestyle": "--"}
 _MAP = {"cmap": "viridis", "vmin": 0, "vmax": 1}
 
 
-@dataclass(frozen=True)
-class Look:
-    """Where one model looks on some images."""
-
-    maps: Tensor  # (n, h, w) normalised maps of the predicted class
-    predicted: Tensor  # (n,)
-    iou: Tensor  # (n,) at a threshold
-    iou_b: Tensor  # (n,)
-
-
-@torch.inference_mode()
-def look(model: Model, images: ImageSet, *, method: str, threshold: float, device: str) -> Look:
-    """Pass some images through a model, and compare its maps with their boxes."""
-    network = model.load(device)
-    example = hooks.prepared(images.images[:1], model.normalise, device)
-    with hooks.evaluation_mode(network):
-        seen = passes.forward_pass(network, images, model.normalise, device, example, method, len(images))
-    maps = passes.maps(seen)
-    return Look(maps, seen.logits.argmax(1), *overlap.iou_and_iou_b(maps, images.boxes, images.images.shape[-1], threshold))
-
-
-def a_right_prediction(found: Look, images: ImageSet) -> int:
+def a_right_prediction(iou: Sequence[float], right: Sequence[bool]) -> int:
     """Number of the image to teach by: rightly predicted, with the middle IoU of those; the first image where none is right."""
-    right = torch.nonzero(found.predicted == images.labels).flatten()
-    return int(right[found.iou[right].argsort()[len(right) // 2]]) if len(right) else 0
+    rows = np.flatnonzero(right)
+    return int(rows[np.argsort(np.asarray(iou)[rows])[len(rows) // 2]]) if len(rows) else 0
 
 
 def _show(ax: Axes, image: Tensor | np.ndarray, **options: object) -> None:
@@ -64,10 +41,11 @@ def draw_boxes(ax: Axes, boxes: Tensor, **options: object) -> None:
             ax.add_patch(Rectangle((x0 - 0.5, y0 - 0.5), x1 - x0, y1 - y0, **(options or _BOX)))
 
 
-def step_by_step(found: Look, images: ImageSet, row: int, threshold: float) -> Figure:
+def step_by_step(maps: Tensor, images: ImageSet, row: int, threshold: float) -> Figure:
     """How a model comes to its IoU on one image, from left to right (Du et al. 2024, Figures 1 and 3)."""
-    size, maps = images.images.shape[-1], found.maps[row : row + 1]
-    mask, box = overlap.cam_masks(maps, size, threshold), overlap.box_masks(images.boxes[row : row + 1], size)
+    size, maps, boxes = images.images.shape[-1], maps[row : row + 1], images.boxes[row : row + 1]
+    mask, box = overlap.cam_masks(maps, size, threshold), overlap.box_masks(boxes, size)
+    iou, iou_b = (float(value) for value in overlap.iou_and_iou_b(maps, boxes, size, threshold))
     figure, axes = plt.subplots(1, 5, figsize=(12, 3))
     _show(axes[0], images.images[row])
     draw_boxes(axes[0], images.boxes[row])
@@ -80,7 +58,7 @@ def step_by_step(found: Look, images: ImageSet, row: int, threshold: float) -> F
     draw_boxes(axes[3], overlap.bounding_rectangles(mask)[0], **_MASK_BOX)
     # 0 neither, 1 mask only, 2 box only, 3 both: shades from dark to light, which differ in print as well.
     _show(axes[4], mask[0].int() + 2 * box[0].int(), cmap="cividis", vmin=0, vmax=3)
-    last = f"both / either: IoU {found.iou[row]:.2f}\nrectangle: IoU-B {found.iou_b[row]:.2f}"
+    last = f"both / either: IoU {iou:.2f}\nrectangle: IoU-B {iou_b:.2f}"
     for ax, name in zip(axes, ("image and box", "map of the last stage", "enlarged", "mask and its rectangle", last), strict=True):
         ax.set_title(name, fontsize="small")
     shades = plt.get_cmap("cividis")
@@ -89,19 +67,18 @@ def step_by_step(found: Look, images: ImageSet, row: int, threshold: float) -> F
     return figure
 
 
-def overlays(looks: Sequence[Look], images: ImageSet, rows: Sequence[str], columns: Sequence[str]) -> Figure:
-    """Where several models look on the same images: a row per model, titles of rows and columns (Du et al. 2024, Figure 2)."""
-    size = images.images.shape[-1]
-    shape = (len(looks), len(images))
+def overlays(maps: Tensor, images: ImageSet, threshold: float, rows: Sequence[str], columns: Sequence[str]) -> Figure:
+    """Where several models (M, n, h, w) look on the same images: a row per model, titles of rows and columns (Du et al. 2024, Figure 2)."""
+    size, shape = images.images.shape[-1], maps.shape[:2]
     figure, axes = plt.subplots(*shape, figsize=(1.2 + 1.9 * shape[1], 2.1 * shape[0]), squeeze=False)
-    for row, found in enumerate(looks):
-        heat = overlap.upsample(found.maps, size)
+    for row, own in enumerate(maps):
+        heat, iou = overlap.upsample(own, size), overlap.iou_and_iou_b(own, images.boxes, size, threshold)[0]
         for column, ax in enumerate(axes[row]):
             _show(ax, images.images[column])
             _show(ax, heat[column], alpha=0.5, **_MAP)
             draw_boxes(ax, images.boxes[column])
             name = f"{fill(columns[column], 22)}\n" if row == 0 else ""
-            ax.set_title(f"{name}IoU {found.iou[column]:.2f}", fontsize="small")
+            ax.set_title(f"{name}IoU {iou[column]:.2f}", fontsize="small")
         axes[row, 0].text(
             -0.08, 0.5, fill(rows[row], 18), transform=axes[row, 0].transAxes, rotation=90, ha="right", va="center", fontsize="small"
         )

@@ -14,9 +14,9 @@ def models_and_images(catalogue: pd.DataFrame, scored_on: ScoringSet) -> str:
     """How many models are analysed, and on how many images all of them are scored."""
     kept = catalogue[catalogue["left_out"] == ""]
     return (
-        f"**{count(len(kept), 'model')}** from {count(kept['cell'].nunique(), 'configuration')} of {count(kept['kind'].nunique(), 'kind')} "
-        f"of training are analysed. All are scored on the same {count(len(scored_on.rows), 'image')}, of {scored_on.shared:,} that every "
-        "run was fitted to."
+        f"Analysed: **{count(len(kept), 'model')}** from {count(kept['cell'].nunique(), 'configuration')} of "
+        f"{count(kept['kind'].nunique(), 'kind')} of training, each scored on the same {count(len(scored_on.rows), 'image')}, of "
+        f"{scored_on.shared:,} that every run was fitted to."
     )
 
 

@@ -19,7 +19,7 @@ TRADE_OFF = "huang-figure-2-marginals"  # how the figures of a study that trains
 TRADE_OFF_CAPTION = "Error and Kappa loss along noise, unseen classes and size; the star is the trade-off point."
 MEANT = (
     "The gap is training accuracy minus test accuracy; r is Pearson's correlation with it; brackets hold {level:.3g} % intervals. "
-    "The paper is Du, Zhou and Dai 2024, in Applied Sciences."
+    "The paper is Du, Zhou and Dai 2024."
 )
 HEADS = ("question", "answer", "number", "how far to trust it")
 READ = ("catalogue", "primary", "kinds", "claims", "gates", "known_in_advance", "measures_ranking")
@@ -46,7 +46,7 @@ _FOLDED = (
     ("Error of the predicted gap without any measure, all models", "known_in_advance", {"known": "known", "points": "error_points"}),
     ("The measures that go most with the gap, all models", "measures_ranking", {"measure": "title", "models": "n", "r": "r_gap"}),
 )
-_FIRST = 6  # measures of the ranking
+_FIRST = 5  # measures of the ranking
 
 
 def read(folder: Path) -> dict[str, pd.DataFrame]:

@@ -30,9 +30,10 @@ from helpers.report.style import count
 _TEMPLATES, _GLOSSARY = Path(__file__).parent / "templates", PROJECT_ROOT / "docs/glossary.md"
 _QUESTION = "Which of these networks will generalize, and by how much will accuracy drop?"
 _EARLIER = (
-    "This notebook ran before the study's answer was defined, over more models and with other words. "
+    "This notebook ran before the study's answer was defined, over more models and with other words; tables of the answer are newer. "
     'Where it differs, <a href="index.html">the answer</a> holds.'
 )
+_RECORDED = {"figure": {"path", "alt"}, "text": {"text"}, "parameters": {"values"}, "provenance": {"facts"}}  # by a notebook's story
 _TABLE = re.compile(r"<code>tables/([\w.-]+)\.csv</code>")  # below a table that a notebook shows
 _TAGS = {"br", "details", "div", "h1", "h2", "h3", "h4", "hr", "p", "pre", "span", "sub", "summary", "sup"}
 _TAGS |= {"table", "tbody", "td", "th", "thead", "tr"}
@@ -129,7 +130,7 @@ def _write_notebook(path: Path) -> Path:
     """The page of an executed notebook: all that it shows in its order, under its headings, its code folded."""
     from nbconvert import HTMLExporter
 
-    folder, notebook = path.parent, nbformat.read(path, as_version=4)
+    folder, notebook = path.parent, _read_notebook(path)
     for cell in notebook.cells:  # a progress bar is nothing to read
         cell["outputs"] = [one for one in cell.get("outputs", []) if "widget-view" not in " ".join(one.get("data", {}))]
     names = tables.model_names(tables.catalogue(folder))
@@ -137,11 +138,19 @@ def _write_notebook(path: Path) -> Path:
     filters = {"clean": _clean, "table": partial(_table, folder, names), "figure": partial(_figure, folder, paths)}
     exporter = HTMLExporter(template_name="notebook", extra_template_basedirs=[str(_TEMPLATES)], filters=filters)
     body = exporter.from_notebook_node(notebook)[0]
-    if tables.read(folder, "primary") is not None and not any(item.get("name") == "primary" for item in _story(folder, "04_baselines")):
+    known = any(item.get("name") == "primary" for item in _story(folder, "04_baselines"))
+    if tables.read(folder, "primary") is not None and not known and path.stem >= "03":
         body = f'<p class="warning">{_EARLIER}</p>{body}'
     heads = re.findall(r'<h2 id="([^"]+)">(.*?)(?:<a class="anchor-link".*?)?</h2>', body)
     contents = [(name, unescape(re.sub("<[^>]+>", "", text))) for name, text in heads]
     return _page(folder, path.stem, "page.html.j2", path.stem.replace("_", " "), body=Markup(body), contents=contents, code=True)
+
+
+def _read_notebook(path: Path) -> nbformat.NotebookNode:
+    try:
+        return nbformat.read(path, as_version=4)
+    except Exception as fault:  # nbformat raises nearly every kind
+        raise ValueError(f"{path} is no notebook; take it from the repository again, or run the study again") from fault
 
 
 def _clean(text: str) -> str:
@@ -151,10 +160,14 @@ def _clean(text: str) -> str:
     return bleach.clean(text, tags=bleach.ALLOWED_TAGS | _TAGS, attributes={"*": ["id", "class"], "a": ["href", "title"]}, strip=True)
 
 
+def _recorded(item: object) -> bool:
+    return isinstance(item, dict) and _RECORDED.get(item.get("kind"), {"kind"}) <= item.keys()
+
+
 def _story(folder: Path, notebook: str) -> list[dict[str, Any]]:
     path = inside(folder / "story", f"{notebook}.json")
     story = read_json(path) if path.is_file() else []
-    if not isinstance(story, list) or not all(isinstance(item, dict) and "kind" in item for item in story):
+    if not isinstance(story, list) or not all(map(_recorded, story)):
         raise ValueError(f"{path} is not what a notebook records; take it from the repository again, or run the notebook again")
     return story
 
@@ -212,7 +225,7 @@ def _write_index(folder: Path) -> Path:
 
 def _line(path: Path) -> tuple[str, str, str]:
     """Page, title and question of a notebook, which its first cell holds."""
-    text = next((cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown"), "")
+    text = next((cell.source for cell in _read_notebook(path).cells if cell.cell_type == "markdown"), "")
     title, question = re.search(r"^# (.*)", text, re.M), re.search(r"^\*\*Question\.\*\* (.*)", text, re.M)
     return f"{path.stem}.html", title[1] if title else path.stem, question[1] if question else ""
 

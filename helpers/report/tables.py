@@ -17,7 +17,8 @@ from helpers.report.style import short_name
 from helpers.training.config import config_from, kind_name
 
 MOST_ROWS = 150  # of a table on a page; all rows are in its file
-_HEADERS = {"n": "models", "p_adjusted": "p, adjusted", "r_gap": "r with the gap", "seconds": "time (s)"}
+_HEADERS = {"n": "models", "p_adjusted": "p, adjusted", "r_gap": "r with the gap", "seconds": "time (s)", "ci": "interval"}
+_HEADERS |= {"pearson_r": "Pearson's r", "kendall_tau": "Kendall's tau", "kendall": "Kendall's tau", "cells": "configurations"}
 _HEADERS |= {"saved_error_points": "error saved (points)", "train_accuracy": "training accuracy", "train_loss": "training loss"}
 _NAMES = ("measure", "kind", "concerns", "hyperparameter")  # columns of names, which a reader has in words
 _LAST = ("run_id", "cell", "file", "data", "weights", "fingerprint", "device")
@@ -72,14 +73,13 @@ def two_digits(value: Any) -> str:
 
 def arranged(frame: pd.DataFrame, names: Mapping[str, str] | None = None) -> pd.DataFrame:
     """The table with its model first, by the short name where one is known, and headers in words."""
-    keys = [name for name in ("model_id", "model") if name in frame]
+    keys = [name for name in ("model_id", "model", "checkpoint") if name in frame]
     frame = frame[sorted(frame, key=lambda name: (name in _LAST, name not in keys))]
     named = [name for name in _NAMES if name in frame and pd.api.types.is_string_dtype(frame[name])]
     frame = frame.assign(**{name: frame[name].map(in_words, "ignore") for name in named})
     if names and keys:
         frame = frame.assign(**{keys[0]: [names.get(value, value) for value in frame[keys[0]]]})
-    heads = [header(name) for name in frame]
-    return frame.set_axis(["model", *heads[1:]] if keys else heads, axis=1)
+    return frame.set_axis([header(name.removesuffix("_id") if name in keys else name) for name in frame], axis=1)
 
 
 def html(frame: pd.DataFrame, names: Mapping[str, str] | None = None) -> str:

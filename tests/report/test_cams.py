@@ -8,14 +8,11 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.patches import Rectangle
-from torch import nn
 
 from helpers.cams.overlap import bounding_rectangles, box_masks, cam_masks, iou_and_iou_b, upsample
 from helpers.data import synthetic
 from helpers.data.images import ImageSet
-from helpers.networks import resnet
 from helpers.report import cams
-from helpers.scoring.models import Model
 
 SIZE, THRESHOLD = 32, 0.5
 
@@ -34,10 +31,9 @@ def scenes():
 
 
 @pytest.fixture(scope="module")
-def found(scenes):
-    """Maps of nobody for the six scenes, and what follows from them."""
-    maps = torch.rand(6, 4, 4, generator=torch.Generator().manual_seed(0))
-    return cams.Look(maps, scenes.labels.clone(), *iou_and_iou_b(maps, scenes.boxes, SIZE, THRESHOLD))
+def maps():
+    """Of nobody, for the six scenes."""
+    return torch.rand(6, 4, 4, generator=torch.Generator().manual_seed(0))
 
 
 def drawn(figure):
@@ -52,65 +48,53 @@ def outlines(ax):
     return [[p.get_x() + 0.5, p.get_y() + 0.5, p.get_x() + p.get_width() + 0.5, p.get_y() + p.get_height() + 0.5] for p in found]
 
 
-def test_a_look_holds_the_prediction_of_the_network_and_the_overlap_of_its_maps(scenes):
-    network = resnet.build("resnet18", 3, stem="small", width=0.125, seed=0)
-    looked = cams.look(Model("m", load=lambda device: network), scenes, method="grad_cam", threshold=THRESHOLD, device="cpu")
-    with torch.inference_mode():
-        expected = network.eval()(resnet.normalise_images(scenes.images)).argmax(1)
-    assert torch.equal(looked.predicted, expected)
-    assert len(looked.maps) == 6 and (looked.maps.flatten(1).amax(1) <= 1).all()
-    torch.testing.assert_close(looked.iou, iou_and_iou_b(looked.maps, scenes.boxes, SIZE, THRESHOLD)[0])
-    assert isinstance(network, nn.Module) and not any(module._forward_hooks for module in network.modules())
+def test_what_is_taught_by_is_a_right_prediction_with_the_middle_overlap():
+    iou, right = np.array([0.9, 0.1, 0.5, 0.4, 0.2, 0.3]), np.array([0, 1, 1, 1, 1, 1])  # the largest overlap is of a wrong one
+    assert cams.a_right_prediction(iou, right) == 5  # of .1 .2 .3 .4 .5
+    assert cams.a_right_prediction(iou, 0 * right) == 0
 
 
-def test_what_is_taught_by_is_a_right_prediction_with_the_middle_overlap(scenes):
-    labels, iou = scenes.labels, torch.tensor([0.9, 0.1, 0.5, 0.4, 0.2, 0.3])
-    predicted = labels.clone()
-    predicted[0] = (labels[0] + 1) % 3  # the largest overlap, and wrong
-    assert cams.a_right_prediction(cams.Look(torch.zeros(6, 4, 4), predicted, iou, iou), scenes) == 5  # of .1 .2 .3 .4 .5
-    wrong = cams.Look(torch.zeros(6, 4, 4), (labels + 1) % 3, iou, iou)
-    assert cams.a_right_prediction(wrong, scenes) == 0
-
-
-def test_steps_show_what_they_are_given(scenes, found):
-    figure = cams.step_by_step(found, scenes, 1, THRESHOLD)
+def test_steps_show_what_they_are_given(scenes, maps):
+    figure = cams.step_by_step(maps, scenes, 1, THRESHOLD)
+    iou, iou_b = (value[1] for value in iou_and_iou_b(maps, scenes.boxes, SIZE, THRESHOLD))
     axes = drawn(figure)
-    mask = cam_masks(found.maps[1:2], SIZE, THRESHOLD)
-    np.testing.assert_array_equal(axes[1].images[0].get_array(), found.maps[1])
-    np.testing.assert_array_equal(axes[2].images[1].get_array(), upsample(found.maps[1:2], SIZE)[0])
+    mask = cam_masks(maps[1:2], SIZE, THRESHOLD)
+    np.testing.assert_array_equal(axes[1].images[0].get_array(), maps[1])
+    np.testing.assert_array_equal(axes[2].images[1].get_array(), upsample(maps[1:2], SIZE)[0])
     assert outlines(axes[0]) == scenes.boxes[1].tolist()
     assert outlines(axes[3]) == [*scenes.boxes[1].tolist(), bounding_rectangles(mask)[0].tolist()]
     assert len({patch.get_linestyle() for patch in axes[3].patches}) == 2, "the two rectangles differ without colour"
     np.testing.assert_array_equal(~np.ma.getmaskarray(axes[3].images[1].get_array()), ~mask[0].numpy())
     overlap = np.asarray(axes[4].images[0].get_array())
-    assert (overlap == 3).sum() / (overlap > 0).sum() == pytest.approx(float(found.iou[1]))
-    assert axes[4].get_title() == f"both / either: IoU {found.iou[1]:.2f}\nrectangle: IoU-B {found.iou_b[1]:.2f}"
+    assert (overlap == 3).sum() / (overlap > 0).sum() == pytest.approx(float(iou))
+    assert axes[4].get_title() == f"both / either: IoU {iou:.2f}\nrectangle: IoU-B {iou_b:.2f}"
 
 
-def test_the_legend_of_the_overlap_names_the_shades_that_are_drawn(scenes, found):
-    figure = cams.step_by_step(found, scenes, 0, THRESHOLD)
+def test_the_legend_of_the_overlap_names_the_shades_that_are_drawn(scenes, maps):
+    figure = cams.step_by_step(maps, scenes, 0, THRESHOLD)
     shown = drawn(figure)[4].images[0]
     colours = shown.cmap(shown.norm(np.asarray(shown.get_array())))
-    mask, box = cam_masks(found.maps[:1], SIZE, THRESHOLD)[0].numpy(), box_masks(scenes.boxes[:1], SIZE)[0].numpy()
+    mask, box = cam_masks(maps[:1], SIZE, THRESHOLD)[0].numpy(), box_masks(scenes.boxes[:1], SIZE)[0].numpy()
     of = {"neither": ~mask & ~box, "mask only": mask & ~box, "box only": box & ~mask, "both": mask & box}
     for patch, text in zip(figure.legends[0].get_patches(), figure.legends[0].get_texts(), strict=True):
         here = colours[of[text.get_text()]]
         np.testing.assert_allclose(here, np.broadcast_to(patch.get_facecolor(), here.shape))
 
 
-def test_overlays_have_a_row_per_model_and_a_column_per_image(scenes, found):
+def test_overlays_have_a_row_per_model_and_a_column_per_image(scenes, maps):
     few = [0, 2, 4]
-    looks = [cams.Look(*(part[few] + shift for part in (found.maps, found.predicted, found.iou, found.iou_b))) for shift in (0, 1)]
-    images = scenes.subset(few)
-    axes = np.array(drawn(cams.overlays(looks, images, ["small gap", "large gap"], ["a", "b", "c"]))).reshape(2, 3)
+    both, images = torch.stack([maps[few], 1 - maps[few]]), scenes.subset(few)
+    titles = ["small gap", "large gap"]
+    axes = np.array(drawn(cams.overlays(both, images, THRESHOLD, titles, ["a", "b", "c"]))).reshape(2, 3)
     for row in range(2):
+        iou, _ = iou_and_iou_b(both[row], images.boxes, SIZE, THRESHOLD)
         for column in range(3):
             ax = axes[row, column]
             np.testing.assert_array_equal(ax.images[0].get_array(), images.images[column].numpy().transpose(1, 2, 0))
-            np.testing.assert_allclose(ax.images[1].get_array(), upsample(looks[row].maps, SIZE)[column])
+            np.testing.assert_allclose(ax.images[1].get_array(), upsample(both[row], SIZE)[column])
             assert outlines(ax) == images.boxes[column].tolist()
-            assert ax.get_title() == ("abc"[column] + "\n" if row == 0 else "") + f"IoU {looks[row].iou[column]:.2f}"
-    assert [axes[row, 0].texts[0].get_text() for row in range(2)] == ["small gap", "large gap"]
+            assert ax.get_title() == ("abc"[column] + "\n" if row == 0 else "") + f"IoU {iou[column]:.2f}"
+    assert [axes[row, 0].texts[0].get_text() for row in range(2)] == titles
 
 
 def test_a_box_of_zeros_is_padding():

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import zipfile
 from html.parser import HTMLParser
 
@@ -15,6 +16,7 @@ from helpers.report import findings, pages
 from tests.report import made
 
 COMMITTED = sorted((PROJECT_ROOT / "reports").glob("*/[0-9][0-9]_*.ipynb"))
+STUDIES = sorted({path.parent for path in COMMITTED if path.parent.name != "demo"})
 
 
 @pytest.fixture(scope="module")
@@ -156,11 +158,21 @@ def test_a_damaged_story_or_a_name_that_leaves_the_report_is_one_sentence(tmp_pa
     given = ["pages", "made", "--reports", str(tmp_path)]
     story = json.loads((folder / "story/04_baselines.json").read_text())
     story[2]["path"] = "../../../etc/passwd"
-    for content, said in (("{", "not readable JSON"), ("{}", "is not what a notebook records"), (json.dumps(story), "leaves the folder")):
+    recorded = "is not what a notebook records"
+    damaged = {
+        "{": "not readable JSON",
+        "{}": recorded,
+        "[1]": recorded,
+        '[{"kind": "figure"}]': recorded,
+        json.dumps(story): "leaves the folder",
+    }
+    for content, said in damaged.items():
         (folder / "story/04_baselines.json").write_text(content)
         assert command.main(given) == 2
         error = capsys.readouterr().err
         assert said in error and error.count("\n") == 1
+    (folder / "04_baselines.ipynb").write_text("[]")
+    assert command.main(given) == 2 and "is no notebook" in capsys.readouterr().err
 
 
 def test_a_report_is_shared_without_checkpoints_unless_asked_for(report, tmp_path):
@@ -185,6 +197,16 @@ def test_the_question_of_a_study_is_that_of_its_file():
 def test_the_libraries_are_scripts_that_open_from_disk(report):
     script = (report.parent / "assets/itables.js").read_text()
     assert "window.itables={" in script and not re.search(r"\bexport\s*\{", script)
+
+
+@pytest.mark.parametrize("study", STUDIES, ids=lambda path: path.name)
+def test_committed_pages_are_what_the_code_makes_of_the_committed_tables(study, tmp_path):
+    """The index, FINDINGS.md and the page of a notebook; others are made alike and take long."""
+    folder = shutil.copytree(study, tmp_path / study.name, ignore=shutil.ignore_patterns("checkpoints", "cards", "*.html"))
+    if (study / findings.PAGE).is_file():
+        assert findings.differences(folder) == []
+    for page in (pages._write_index(folder), pages._write_notebook(folder / "01_data_subset.ipynb")):
+        assert page.read_text() == (study / page.name).read_text(), f"run `make pages STUDY={study.name}`"
 
 
 @pytest.mark.parametrize("path", COMMITTED, ids=lambda path: f"{path.parent.name}-{path.stem}")

@@ -75,7 +75,7 @@ def maps(models: pd.DataFrame, kept: KeptMaps) -> Content:
     by_cut = cuts.overlaps(kept.maps[rows], kept.boxes, kept.image_size)
     listed = [{"rule": rule, "threshold": threshold, "means": _numbers(means)} for (rule, threshold), means in by_cut.items()]
     facts = {"size": int(kept.image_size), "side": kept.maps.shape[2:], "threshold": cuts.PAPER}
-    return {"kind": "maps", **shown, **facts, "images": images, "cuts": listed}
+    return {"kind": "maps", **shown, **facts, "images": images, "scored": int(kept.boxes.any((1, 2)).sum()), "cuts": listed}
 
 
 def curves(models: pd.DataFrame, histories: pd.DataFrame) -> Content:
