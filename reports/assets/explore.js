@@ -79,12 +79,12 @@ const RULES = { threshold: ["at a threshold", "IoU of mask and box"], area: ["to
   maximum: ["to its maximum", "share of maxima in the box"] };
 
 // Where networks look: pictures with the mask and the box, and the overlap of all networks by the same rule of cutting.
-function gallery({ models, images, size, side, cuts, threshold }, controls, pictures, relate, first, redraw) {
+function gallery({ models, images, size, side, cuts, threshold, scored }, controls, pictures, relate, first, redraw) {
   const thresholds = cuts.filter(cut => cut.rule === "threshold").map(cut => cut.threshold), cell = side[0] * side[1];
   const [ruleList, rule] = choice("the map is cut", Object.entries(RULES).map(([name, [text]]) => [name, text]), redraw);
   const slider = element("input", { type: "range", min: 0, max: thresholds.length - 1, oninput: redraw }), level = element("output");
   slider.value = thresholds.indexOf(threshold);
-  const offered = models.map((model, i) => [i, `${model.name} (gap ${model.gap.toFixed(0)})`]);
+  const offered = models.map((model, i) => [i, `gap ${model.gap.toFixed(0)}: ${model.name}`]);
   const rows = ["upper row", "lower row"].map((title, at) => choice(title, offered, redraw, first.at(-at) ?? 0));
   controls.append(ruleList, element("label", {}, "threshold ", level, slider), ...rows.map(([list]) => list));
   const photographs = images.map(({ src }) => Object.assign(new Image(), { src: `data:image/jpeg;base64,${src}`, onload: redraw }));
@@ -124,6 +124,6 @@ function gallery({ models, images, size, side, cuts, threshold }, controls, pict
     const drawn = rows.map(([, chosen]) => element("div", {}, ...images.map((_, image) => picture(Number(chosen()), image))));
     pictures.replaceChildren("Bright: the mask. Yellow: the box. The number is their overlap; ✗ marks a wrong prediction.", ...drawn);
     const cut = cuts.filter(one => one.rule === rule())[slider.disabled ? 0 : slider.value];
-    relate(RULES[rule()][1], i => cut.means[i]);
+    relate(`${RULES[rule()][1]}, mean of ${scored} images`, i => cut.means[i]);
   };
 }
