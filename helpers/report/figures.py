@@ -45,7 +45,7 @@ def forest(
     hollow: Sequence[bool] | None = None,
     chance: tuple[pd.Series, float] | None = None,
 ) -> None:
-    """Rows of estimates with their intervals, the first on top; a row without an interval is a point alone.
+    """Rows of estimates with their intervals, the first on top; a row without an interval is a grey point.
 
     Args:
         table: ``value`` with ``<value>_low`` and ``<value>_high``.
@@ -62,9 +62,12 @@ def forest(
     ax.hlines(rows, table[f"{value}_low"], table[f"{value}_high"], color="C0", linewidth=2)
     ax.plot(table[value].where(filled), rows, "o", color="C0")
     ax.plot(table[value].where(~filled), rows, "o", color="C0", fillstyle="none")
+    if (bare := table[value].notna() & table[f"{value}_low"].isna()).any():
+        ax.plot(table[value].where(bare), rows, "o", color="0.6", label="too few configurations for an interval")
     if published and table[published].notna().any():
         ax.plot(table[published], rows, "x", color="C3", label="published")
-        ax.legend(loc="lower right", fontsize="small")
+    if ax.get_legend_handles_labels()[0]:
+        ax.legend(loc="best", fontsize="x-small")
     ax.set_yticks(rows, labels)
     ax.set_ylim(len(table) - 0.4, -0.6)
     ax.grid(axis="y", visible=False)

@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from shlex import quote
 from typing import Any, NamedTuple
 
 import torch
@@ -144,5 +145,6 @@ def write_new(name: str, data: str, minutes: float = 60.0, *, root: Path = PROJE
         print(fault, file=sys.stderr)
         return 2
     print("\n".join([f"params/{name}.yaml:", *(f"  {line}" for line in reasons)]))
-    print(f"next:\n  python -m helpers.sweep {name} --plan    # what it costs here\n  python -m helpers.sweep {name}           # runs it")
+    command = f"python -m helpers.sweep {quote(name)}"
+    print(f"next:\n  {command} --plan    # what it costs here\n  {command}           # runs it")
     return 0

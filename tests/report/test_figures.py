@@ -54,9 +54,10 @@ def test_rows_stand_from_above_with_their_intervals_and_published_values():
     assert [text.get_text() for text in ax.get_yticklabels()] == ["a", "b", "c"] and ax.yaxis_inverted()
     segments = ax.collections[0].get_segments()
     np.testing.assert_allclose(np.array(segments[:2])[:, :, 0], [[0, 0.2], [-0.6, -0.2]])
-    filled, hollow, theirs = ax.lines[1:]
+    filled, hollow, bare, theirs = ax.lines[1:]
     np.testing.assert_array_equal(filled.get_xdata(), [0.1, np.nan, 0.3])
     np.testing.assert_array_equal(hollow.get_xdata(), [np.nan, -0.4, np.nan])
+    np.testing.assert_array_equal(bare.get_xdata(), [np.nan, np.nan, 0.3])
     np.testing.assert_array_equal(theirs.get_xdata(), table["theirs"])
     assert [(patch.get_x(), patch.get_width()) for patch in ax.patches] == [(-0.2, 0.4)] * 3
     ax.figure.savefig(io.BytesIO())
