@@ -1,8 +1,11 @@
-// Tables that sort and search, and one button for all code.
+// Tables that sort and search and never get lower, so that nothing below them jumps, and one button for all code.
 for (const table of window.itables ? document.querySelectorAll("table.sortable") : []) {
   const long = table.tBodies[0].rows.length > 10;
-  new window.itables.default(table, { paging: long, searching: long, info: long, order: [], autoWidth: false, pageLength: 10,
+  const shown = new window.itables.default(table, { paging: long, searching: long, info: long, order: [], autoWidth: false, pageLength: 10,
     layout: { topStart: null, topEnd: long ? "search" : null, bottomStart: long ? "info" : null, bottomEnd: long ? "paging" : null } });
+  const keep = (box = table.closest(".table")) => { box.style.minHeight = `${box.offsetHeight}px`; };
+  keep();
+  shown.on("draw", () => keep());
 }
 const folds = [...document.querySelectorAll("details.code")];
 document.getElementById("code")?.addEventListener("click", ({ target }) => {
