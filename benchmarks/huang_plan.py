@@ -67,7 +67,7 @@ def main() -> None:
     for row in rows:
         print("| " + " | ".join(f"{value:,.3g}" if isinstance(value, float) else str(value) for value in row) + " |")
     kept = table["GB kept"].sum()
-    print(f"\nTogether {hours:.1f} hours of one GPU, and {kept:.0f} GB of features in `work/huang100/kept` before packing.")
+    print(f"\nTogether {hours:.1f} hours of one GPU, and {kept:.0f} GB of features in `work/huang100/kept`.")
 
 
 if __name__ == "__main__":
