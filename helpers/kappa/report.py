@@ -43,10 +43,7 @@ def table2(points: Mapping[str, Mapping[str, float]], spreads: Mapping[str, Spre
 
 
 def table3(errors: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """The sign errors of each family, a row per measure and slice, beside the published ones (Huang et al. 2025, Table 3).
-
-    The paper prints three measures, and a p-value of each dataset and axis.
-    """
+    """The sign errors of each family, a row per measure and slice, beside the published ones (Huang et al. 2025, Table 3)."""
     theirs = published_table("huang2025_table3").assign(measure=lambda table: table["measure"].map(_MEASURES))
     theirs["slice"] = theirs["statistic"] + "_over_" + theirs["axis"]
     printed = theirs.pivot(index=["measure", "slice"], columns="dataset", values=["sign_error", "p_value"])

@@ -68,16 +68,14 @@ def histories(work: Path, run_ids: Iterable[str]) -> pd.DataFrame:
 def late_changes(history: pd.DataFrame, epochs: int = 10) -> pd.DataFrame:
     """Change of loss and accuracy, epoch by epoch, over the last epochs of each run that ended at the cap (Du et al. 2024, Fig. A1).
 
-    run_id, epoch, and for loss and accuracy: relative_..._change, (x_t - x_{t-1}) / x_{t-1}, NaN where x_{t-1} is 0;
-    ..._change_of_run, as the article has it, (x_t - x_{t-1}) / (max x - min x) over the run, in [-1, 1], NaN where x never changed.
+    loss_change_of_run and accuracy_change_of_run: (x_t - x_{t-1}) / (max x - min x) over the run, in [-1, 1], NaN where x never changed.
     """
     ordered = history.sort_values(["run_id", "epoch"], ignore_index=True)
     runs, changes = ordered.groupby("run_id"), ordered[["run_id", "epoch"]].copy()
     for name in ("loss", "accuracy"):
         values = runs[f"train_{name}"]
-        step, before, span = values.diff(), values.shift(), values.transform("max") - values.transform("min")
-        changes[f"relative_{name}_change"] = step / before.where(before != 0)
-        changes[f"{name}_change_of_run"] = step / span.where(span > 0)
+        span = values.transform("max") - values.transform("min")
+        changes[f"{name}_change_of_run"] = values.diff() / span.where(span > 0)
     return changes[runs.cumcount() > 0].groupby("run_id").tail(epochs).reset_index(drop=True)
 
 
@@ -124,11 +122,7 @@ def analysed(table: pd.DataFrame, minimum_train_accuracy: float) -> pd.DataFrame
 
 
 def models_of_study(work: Path, fingerprint: str, minimum_train_accuracy: float) -> pd.DataFrame:
-    """Catalogue that notebook 02 left in a study's folder, with the column ``left_out`` of ``analysed``.
-
-    Raises:
-        FileNotFoundError: there is none; ValueError: its models were trained on images of another fingerprint. Both name what to do.
-    """
+    """Catalogue that notebook 02 left in a study's folder, with the column ``left_out``; refused where its images were others."""
     path = work / "catalogue.parquet"
     remedy = f"run notebooks/02_grid_training.ipynb for it, or `python -m helpers.sweep {work.name} --force 02_grid_training`"
     if not path.is_file():

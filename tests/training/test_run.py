@@ -43,50 +43,45 @@ def test_the_same_configuration_gives_the_same_bits(data, config, tmp_path):
     assert not equal(tensors(tmp_path / "one"), tensors(tmp_path / "other"))
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-def test_a_run_interrupted_after_any_epoch_ends_with_the_bits_of_an_uninterrupted_one(data, config, tmp_path, optimizer):
-    config = replace(config, optimizer=optimizer)
-    whole = train_run(config, data, tmp_path / "whole")
+class Killed(BaseException):
+    pass
 
-    class Killed(BaseException):
-        pass
 
-    def kill(row):
-        raise Killed
+def kill(*given):
+    raise Killed
 
-    attempts = 0
-    while not (tmp_path / "parts" / "result.json").exists():
-        attempts += 1
-        try:  # each attempt gets one epoch further, and dies right after its checkpoint
-            train_run(config, data, tmp_path / "parts", on_epoch=kill)
-        except Killed:
-            continue
-    assert attempts == config.max_epochs + 1  # the last attempt finds nothing left to train
-    assert equal(tensors(tmp_path / "whole"), tensors(tmp_path / "parts"))
-    parts = read_json(tmp_path / "parts" / "result.json")
-    assert parts["snapshots"] == whole["snapshots"]
-    histories = [pd.read_parquet(tmp_path / name / "history.parquet").drop(columns="seconds") for name in ("whole", "parts")]
+
+def assert_alike(one, other):
+    assert equal(tensors(one), tensors(other))
+    assert read_json(one / "result.json")["snapshots"] == read_json(other / "result.json")["snapshots"]
+    histories = [pd.read_parquet(folder / "history.parquet").drop(columns="seconds") for folder in (one, other)]
     pd.testing.assert_frame_equal(*histories)
-    assert not list((tmp_path / "parts").glob("*checkpoint*"))
+    assert not list(other.glob("*checkpoint*"))
 
 
-def test_with_time_between_checkpoints_a_killed_run_takes_a_few_epochs_again_and_ends_the_same(data, config, tmp_path):
-    whole = train_run(config, data, tmp_path / "whole")
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_a_run_interrupted_after_any_epoch_ends_with_the_bits_of_an_uninterrupted_one(data, config, tmp_path, monkeypatch, optimizer):
+    config = replace(config, optimizer=optimizer)
+    train_run(config, data, tmp_path / "whole")
+    save = state.save
+    monkeypatch.setattr(state, "save", lambda *given: save(*given) or kill())
+    for epoch in range(1, config.max_epochs + 1):  # each attempt gets one epoch further
+        with pytest.raises(Killed):
+            train_run(config, data, tmp_path / "parts")
+        assert len(state.history_so_far(tmp_path / "parts")) == epoch
+    train_run(config, data, tmp_path / "parts")  # finds nothing left to train
+    assert_alike(tmp_path / "whole", tmp_path / "parts")
 
-    class Killed(BaseException):
-        pass
 
-    def kill_in_the_third(row):
-        if row["epoch"] == 3:
-            raise Killed
-
-    with pytest.raises(Killed):
-        train_run(config, data, tmp_path / "parts", checkpoint_seconds=3600, on_epoch=kill_in_the_third)
+def test_with_time_between_checkpoints_a_killed_run_takes_a_few_epochs_again_and_ends_the_same(data, config, tmp_path, monkeypatch):
+    train_run(config, data, tmp_path / "whole")
+    monkeypatch.setitem(run._CHECKPOINT_SECONDS, "cpu", 3600)
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(run, "stop_reason", lambda history, config: "" if len(history) < 3 else kill())
+        train_run(config, data, tmp_path / "parts")
     assert [row["epoch"] for row in state.history_so_far(tmp_path / "parts")] == [1]  # the first is always written
-    parts = train_run(config, data, tmp_path / "parts", checkpoint_seconds=3600)
-    assert equal(tensors(tmp_path / "whole"), tensors(tmp_path / "parts"))
-    assert parts["snapshots"] == whole["snapshots"]
-    assert not list((tmp_path / "parts").glob("*checkpoint*"))
+    train_run(config, data, tmp_path / "parts")
+    assert_alike(tmp_path / "whole", tmp_path / "parts")
 
 
 def set_conditions(monkeypatch, conditions):
@@ -186,19 +181,10 @@ def test_refuses_images_of_another_study_and_pretrained_without_weights(data, co
         train_run(replace(config, pretrained=True), data, tmp_path)
 
 
-def test_a_damaged_checkpoint_starts_from_the_beginning(data, config, tmp_path):
-    train_run(config, data, tmp_path / "whole")
-    (tmp_path / "damaged").mkdir()
-    (tmp_path / "damaged" / "checkpoint.safetensors").write_bytes(b"half a file")
-    train_run(config, data, tmp_path / "damaged")
-    assert equal(tensors(tmp_path / "whole"), tensors(tmp_path / "damaged"))
-
-
-def test_a_complete_run_is_returned_and_not_trained_again(data, config, tmp_path):
+def test_a_complete_run_is_returned_and_not_trained_again(data, config, tmp_path, monkeypatch):
     first = train_run(config, data, tmp_path)
-    before = (tmp_path / "snapshot-stop.safetensors").stat().st_mtime_ns
-    assert train_run(config, data, tmp_path, on_epoch=lambda row: pytest.fail("trained again")) == first
-    assert (tmp_path / "snapshot-stop.safetensors").stat().st_mtime_ns == before
+    monkeypatch.setattr(run, "train_epoch", lambda *given: pytest.fail("trained again"))
+    assert train_run(config, data, tmp_path) == first
 
 
 @pytest.mark.parametrize("augmentation", [True, False])
