@@ -312,6 +312,42 @@ MUTANTS += [
         "tests/measures/test_unlabelled.py",
     ),
 ]
+MUTANTS += [
+    Mutant(
+        "helpers/training/stopping.py",
+        'after["monitor_accuracy"] < before["monitor_accuracy"]',
+        'after["monitor_accuracy"] > before["monitor_accuracy"]',
+        "tests/training/test_stopping.py",
+    ),
+    Mutant(
+        "helpers/training/run.py",
+        "return np.sort(kept[cut:]), np.sort(kept[:cut])",
+        "return np.sort(kept), np.sort(kept[:cut])",
+        "tests/training/test_run.py",
+    ),
+    Mutant("helpers/training/run.py", "[config.seed, config.repeat, epoch]", "[config.seed, epoch]", "tests/training/test_run.py"),
+    Mutant("helpers/training/run.py", "generator.integers(1, classes,", "generator.integers(0, classes,", "tests/training/test_run.py"),
+    Mutant(
+        "helpers/training/catalogue.py",
+        'table["train_accuracy"] > minimum_train_accuracy',
+        'table["train_accuracy"] >= minimum_train_accuracy',
+        "tests/training/test_catalogue.py",
+    ),
+    Mutant(
+        "helpers/kappa/statistics.py",
+        "total * (n + named) - 2 * n * named",
+        "total * (n + named) - n * named",
+        "tests/kappa/test_statistics.py",
+    ),
+    Mutant(
+        "helpers/kappa/statistics.py",
+        "(1 - np.tensordot(orders, truth, 2) / pairs) / 2",
+        "(1 + np.tensordot(orders, truth, 2) / pairs) / 2",
+        "tests/kappa/test_statistics.py",
+    ),
+    Mutant("helpers/kappa/tradeoff.py", "1 - points[..., 1]", "points[..., 1]", "tests/kappa/test_tradeoff.py"),
+    Mutant("helpers/kappa/intervals.py", "shaken - (shaken.mean(0) - still.mean(0))", "shaken", "tests/kappa/test_intervals.py"),
+]
 
 
 def fate(mutant: Mutant, project: Path) -> str:

@@ -52,7 +52,7 @@ def test_models_of_the_catalogue_become_backbones(tmp_path, monkeypatch):
     chosen = networks.chosen_models(catalogue(), 2, True)
     first, second, third = networks.model_set(tmp_path, chosen, data, 3)
     assert [model.facts["model"] for model in (first, second, third)] == ["resnet18 no. 1", "resnet18 no. 2", "resnet34 no. 1"]
-    assert (first.facts["family"], first.model_id, first.facts["origin"]) == ("model set", "b@stop", "trained on 3 classes")
+    assert (first.model_id, first.facts["origin"]) == ("b@stop", "trained on 3 classes")
     assert second.facts["origin"] == "trained on 3 classes, pretrained"
     features = networks.backbone(Model("two layers", lambda: nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 4)))).load()
     assert features(torch.zeros(5, 3)).shape == (5, 6), "only the last linear layer goes"
