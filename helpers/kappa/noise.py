@@ -82,8 +82,7 @@ def greatest_strength(given: Generator, side: int) -> float:
 def degrade(images: Tensor, given: Generator, strength: float) -> Tensor:
     """Degrade (N, 3, H, W) uint8 images to as many; strength 0 is the identity.
 
-    - "blur": Gaussian, reflected at the edges; strength is its standard deviation in pixels.
-    - "gaussian": independent noise per pixel and channel, the same at every strength, its standard deviation in grey levels.
+    - "blur", "gaussian" (noise, one draw for all strengths): strength is the standard deviation, in pixels or grey levels.
     - "autoencoder": up to 1, ``(1 - strength) x + strength r`` with the reconstruction r; beyond, that from the first
       ``width + 1 - strength`` channels of the bottleneck, up to ``width + 1``, where nothing of the image is left.
     """

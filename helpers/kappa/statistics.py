@@ -153,13 +153,9 @@ def sign_errors(complexities: pd.DataFrame, cells: pd.DataFrame, *, draws: int =
     share of pairings of complexities with networks, drawn at random (all of them up to 7 networks), whose mean of the four sign errors is
     no larger; p_adjusted is that for all measures together, by the least of them (maxT; Westfall and Young 1993).
 
-    Args:
-        complexities: index model, a column per measure; a larger value promises a larger error. NaN leaves a network out for a measure.
-        cells: of one family.
-
-    Returns:
-        A row per measure, by mean_rank over the four: n networks, band (the least mean of the four that chance gives any of these measures
-        lies above it in 95 %; NaN where so few pairings cannot tell), best (among the three lowest; a tie adds more).
+    From the cells of one family, and complexities by model, a column per measure, larger where a larger error is promised, NaN where not
+    known. A row per measure, by mean_rank over the four: n networks, band (the least mean of the four that chance gives any of these
+    measures lies above it in 95 %; NaN where so few pairings cannot tell), best (among the three lowest; a tie adds more).
     """
     slices = slice_marginals(cells).dropna()
     values = complexities.reindex(slices.index).replace([np.inf, -np.inf], np.nan)

@@ -40,14 +40,9 @@ def trade_off_point(levels: Sequence[Array], values: Array, strength: float = 1.
     (largest - smallest), 0 for one size: all fall as more is asked. The paper also varies the upper limits c of x, y, z, and penalises c;
     its optimum has c = (x, y, z), which leaves this problem. The authors weigh x², y² and z² by hand; here all weigh alike.
 
-    Args:
-        levels: of a family, with values (S, U, W, 6), see ``statistics.cell_array``.
-        strength: lambda; 0 takes the lowest F, a large one the noisiest, least seen, smallest cell.
-        box: in which the point lies.
-
-    Returns:
-        generalization_bound (mean error at the point) and diversity_bound (mean Kappa loss), each the mean of three readings, from the
-        fitted marginals, which follow it as ``<bound>_by_<axis>``; ssim, unseen_fraction, weights; F; penalty, without lambda; objective.
+    Levels and values are those of ``cell_array``; strength is lambda. Gives generalization_bound (mean error at the point) and
+    diversity_bound (mean Kappa loss), each the mean of three readings, from the fitted marginals, which follow it as ``<bound>_by_<axis>``;
+    ssim, unseen_fraction, weights; F; penalty, without lambda; objective.
     """
     total = values.sum(axis=-1)
     if len(holes := np.argwhere(~np.isfinite(total))):

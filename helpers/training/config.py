@@ -124,10 +124,7 @@ def runs_of_study(
 
 
 def balanced(runs: Sequence[RunConfig], seed: int = 0) -> list[RunConfig]:
-    """Order runs so that the first of them have every level of every axis, and every pair of levels, as equally often as they can.
-
-    Greedy: the next run is the one whose levels and pairs of levels were used least so far; ``seed`` breaks ties.
-    """
+    """Order runs greedily: next is the one whose levels, and pairs of levels, of all axes were used least so far; ``seed`` breaks ties."""
     table = pd.DataFrame(map(asdict, runs), dtype=object).astype(str)
     axes = [name for name in table if table[name].nunique() > 1]
     keys = [*((name,) for name in axes), *itertools.combinations(axes, 2)]

@@ -47,10 +47,8 @@ def side_by_side(
 
     ``one`` is a function of a module, or a partial of one, since other processes call it; ``shared`` loads what all items need, once in
     each process. There are ``jobs`` of these, at 0 one per core on a CPU and one on a GPU; with 1 all is done in this process. On a CPU
-    every item has one thread, so that a number never depends on ``jobs``. ``show`` is called about every second.
-
-    Raises:
-        RuntimeError: it failed for some items; the others are finished first, and the message names three of them.
+    every item has one thread, so that a number never depends on ``jobs``. ``show`` is called about every second. Where some items fail,
+    the others are finished first: then a RuntimeError names three.
     """
     on_cpu, faults = torch.device(device).type == "cpu", []
     count = min(jobs or (len(os.sched_getaffinity(0)) if on_cpu else 1), len(items))

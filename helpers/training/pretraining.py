@@ -28,10 +28,7 @@ def found(pretrained_weights: str, architectures: Sequence[str]) -> dict[str, We
 
 
 def choose_pretraining_images(work: Path, study_classes: Sequence[str], **changes: Any) -> StudyData:
-    """Images to pretrain on, kept below ``work/pretraining``: chosen as the study's in all but ``changes``, such as ``class_ids``.
-
-    Classes of the study are refused: what a pretrained network had seen of them would leak into its gap.
-    """
+    """Images to pretrain on, chosen as the study's in all but ``changes``; its classes are refused, since they would leak into the gap."""
     data = choose_images(work / FOLDER, **image_parameters(work) | changes)
     if shared := sorted(set(study_classes) & set(data.classes["class_id"])):
         raise ValueError(f"pretraining and study share the classes {', '.join(shared[:5])}; set pretrain_class_ids to other classes")

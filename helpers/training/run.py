@@ -43,11 +43,7 @@ def resident(images: ImageSet, device: torch.device | str) -> Split:
 
 
 def images_of_run(data: StudyData, config: RunConfig) -> tuple[ImageSet, ImageSet]:
-    """Images that a run is fitted to, with the labels that it is given, and those that rule 3 watches.
-
-    The choice depends on data and configuration alone. Fewer images per class are a subset of more; noisy labels are drawn uniformly
-    from the other classes.
-    """
+    """Images that a run is fitted to, with the labels that it is given (noisy ones uniform among other classes), and those of rule 3."""
     fitted, held_out = rows_of_run(data, config)
     monitored = data.train.subset(held_out) if config.rule3_split == "holdout" else data.test
     chosen = data.train.subset(fitted)
@@ -55,7 +51,7 @@ def images_of_run(data: StudyData, config: RunConfig) -> tuple[ImageSet, ImageSe
 
 
 def rows_of_run(data: StudyData, config: RunConfig) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows of the study's training images that a run is fitted to, and those that it holds out for rule 3, both increasing."""
+    """Rows of training images that a run is fitted to, and that it holds out for rule 3; of fewer per class a subset of those of more."""
     order = np.random.default_rng([config.seed, 1]).permutation(len(data.train))
     labels = data.train.labels.numpy()[order]
     rank_in_class = pd.Series(labels).groupby(labels).cumcount().to_numpy()

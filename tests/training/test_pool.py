@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,8 @@ import torch
 
 from helpers.files import PROJECT_ROOT
 from helpers.training import catalogue, pool, state
-from helpers.training.config import RunConfig, run_id
+from helpers.training.config import RunConfig
 from helpers.training.stopping import Epoch
-from tests.training.conftest import configurations
 
 SCRIPT = """
 import sys
@@ -81,14 +79,6 @@ def test_killed_at_several_instants_and_resumed_the_set_is_that_of_an_uninterrup
         paths = [tmp_path / name / "runs" / model.run_id / f"snapshot-{model.snapshot}.safetensors" for name in ("whole", "killed")]
         first, second = map(safetensors.torch.load_file, paths)
         assert all(torch.equal(first[name], second[name]) for name in first)
-
-
-def test_one_failing_run_does_not_stop_the_others_and_is_named(tmp_path):
-    good = replace(configurations(tmp_path)[0], max_epochs=1)
-    bad = replace(good, data="other")
-    with pytest.raises(RuntimeError, match=rf"1 of 2 failed; the others are complete. {run_id(bad)}: ValueError: .*belongs to the data"):
-        list(pool.train_missing([bad, good], tmp_path, jobs=2))
-    assert catalogue.is_complete(tmp_path, good)
 
 
 def square(number, shared):

@@ -84,26 +84,18 @@ def test_with_time_between_checkpoints_a_killed_run_takes_a_few_epochs_again_and
     assert_alike(tmp_path / "whole", tmp_path / "parts")
 
 
-def set_conditions(monkeypatch, conditions):
+@pytest.mark.parametrize(
+    ("met", "taken"),
+    [({1: (), 2: (2,), 3: (1, 2)}, [("first", 2), ("stop", 3)]), ({1: (1, 2)}, [("stop", 1)])],
+)
+def test_the_snapshots_are_the_first_condition_and_the_stop(data, config, tmp_path, monkeypatch, met, taken):
     for module in (run, stopping):
-        monkeypatch.setattr(module, "conditions_met", conditions)
-
-
-def test_the_snapshots_are_the_first_condition_and_the_stop(data, config, tmp_path, monkeypatch):
-    # Rule 2 alone from epoch 2 on; rules 1 and 2 at epoch 3.
-    met = {1: (), 2: (2,), 3: (1, 2)}
-    set_conditions(monkeypatch, lambda history, config: met[len(history)])
+        monkeypatch.setattr(module, "conditions_met", lambda history, config: met[len(history)])
     result = train_run(config, data, tmp_path)
     assert result["stop_reason"] == "rules 1+2"
-    assert [(s["snapshot"], s["epoch"]) for s in result["snapshots"]] == [("first", 2), ("stop", 3)]
-    assert not equal(safetensors.torch.load_file(tmp_path / "snapshot-first.safetensors"), tensors(tmp_path))
-
-
-def test_one_snapshot_where_both_fall_on_one_epoch(data, config, tmp_path, monkeypatch):
-    set_conditions(monkeypatch, lambda history, config: (1, 2))
-    result = train_run(config, data, tmp_path)
-    assert [(s["snapshot"], s["epoch"]) for s in result["snapshots"]] == [("stop", 1)]
-    assert not (tmp_path / "snapshot-first.safetensors").exists()
+    assert [(s["snapshot"], s["epoch"]) for s in result["snapshots"]] == taken
+    kept = [safetensors.torch.load_file(tmp_path / f"snapshot-{name}.safetensors") for name, _ in taken]
+    assert len(list(tmp_path.glob("snapshot-*"))) == len(taken) and not (len(kept) == 2 and equal(*kept))
 
 
 def test_the_recorded_gap_is_recomputed_from_the_saved_weights_by_a_plain_loop(data, config, tmp_path):
@@ -187,10 +179,8 @@ def test_a_complete_run_is_returned_and_not_trained_again(data, config, tmp_path
     assert train_run(config, data, tmp_path) == first
 
 
-@pytest.mark.parametrize("augmentation", [True, False])
-def test_a_compiled_step_is_the_same_step(data, config, augmentation):
+def test_a_compiled_step_is_the_same_step(data, config):
     """The graph is captured and run by PyTorch, without a compiler: what it computes must not depend on how it is called."""
-    config = replace(config, augmentation=augmentation)
     split, weights = run.resident(data.train, "cpu"), []
     for compiled in (False, True):
         network = run.initial_network(config, 3)
