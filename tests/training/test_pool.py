@@ -107,8 +107,7 @@ def test_a_process_that_dies_is_said_with_what_to_try():
         list(pool.side_by_side(die, [1, 2, 3], shared=int, jobs=2))
 
 
-def test_what_another_process_trains_is_waited_for_and_not_trained_twice(script, tmp_path):
-    """Two executions of one list at once: each run is trained by one of them, both end with all complete."""
+def test_two_executions_of_one_list_at_once_both_end_with_all_complete(script, tmp_path):
     both = [start(script, tmp_path) for _ in range(2)]
     said = "".join(process.communicate()[0].decode() for process in both).split()
     assert [process.returncode for process in both] == [0, 0]
