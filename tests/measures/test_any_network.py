@@ -28,7 +28,7 @@ class TwoLayerHead(nn.Module):
 
 NETWORKS = {
     "a narrow ResNet50": lambda: resnet.build("resnet50", 3, stem="imagenet", width=0.125, seed=0),
-    "EfficientNet B0": lambda: torchvision.models.efficientnet_b0(num_classes=3),
+    "MobileNetV3": lambda: torchvision.models.mobilenet_v3_small(num_classes=3),
     "a head of two layers": TwoLayerHead,
     "a vision transformer": lambda: torchvision.models.VisionTransformer(16, 8, 2, 2, 32, 64, num_classes=3),
 }
