@@ -36,7 +36,7 @@ class MeasureSettings:
     sharpness_images: int = 500  # training images at most, for worst-case sharpness
     sharpness_steps: int = 20  # ascent steps per magnitude
     transport_images: int = 6000  # target images at most, for optimal transport
-    batch_size: int = 0  # images per pass, 0 as many as memory takes (see passes.batch_size); no value depends on it beyond rounding
+    batch_size: int = 0  # images per pass, 0 as many as memory takes (see passes.fitting); no value depends on it beyond rounding
     seed: int = 0  # of everything that is drawn
 
 
