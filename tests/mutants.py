@@ -1,6 +1,7 @@
 """Do the tests notice a wrong sign, threshold, split, correction or seed? Each mutant is one such fault; a test of its room must fail.
 
     python -m tests.mutants [PART OF A NAME ...]
+    python -P tests/mutants.py [PART OF A NAME ...]  # -P: the folder tests/select would stand for a module of Python
 
 Works on a copy of the project, and takes some minutes; run by hand. Exit 1 where a mutant survives.
 """
@@ -288,16 +289,21 @@ MUTANTS += [
     ),
     Mutant(
         "helpers/measures/layers.py",
-        "(_copy(norm.running_var) + norm.eps).sqrt()",
-        "(_copy(norm.running_var) + norm.eps)",
+        "if use.output is given[0] and use.norm is None:",
+        "if use.norm is None:",
         "tests/measures/test_layers.py",
     ),
-    Mutant("helpers/measures/noise.py", "torch.Generator().manual_seed(seed)", "torch.Generator()", "tests/measures/test_noise.py"),
     Mutant(
-        "helpers/measures/sharpness.py",
+        "helpers/measures/flatness.py",
+        "generator, total = torch.Generator().manual_seed(seed),",
+        "generator, total = torch.Generator(),",
+        "tests/measures/test_flatness.py",
+    ),
+    Mutant(
+        "helpers/measures/flatness.py",
         "gradients[name].nan_to_num().sign()",
         "-gradients[name].nan_to_num().sign()",
-        "tests/measures/test_sharpness.py",
+        "tests/measures/test_flatness.py",
     ),
     Mutant(
         "helpers/measures/response.py",
@@ -311,6 +317,15 @@ MUTANTS += [
         "(reached - round(accuracy * len(scores), 6)).argmin()",
         "tests/measures/test_unlabelled.py",
     ),
+    Mutant(
+        "helpers/cams/masks.py",
+        "salient > otsu_thresholds(salient).view(-1, 1, 1)",
+        "salient >= otsu_thresholds(salient).view(-1, 1, 1)",
+        "tests/cams/test_masks.py",
+    ),
+    Mutant("helpers/cams/chance.py", "score[:, 1:].float().nanmean(1)", "score.float().nanmean(1)", "tests/cams/test_chance.py"),
+    Mutant("helpers/cams/attribution.py", "else found.sum(1).relu()", "else found.sum(1).abs()", "tests/cams/test_attribution.py"),
+    Mutant("helpers/cams/detection.py", "recall = share * hits.sum() / boxes", "recall = share", "tests/cams/test_detection.py"),
 ]
 MUTANTS += [
     Mutant(
