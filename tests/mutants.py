@@ -1,7 +1,6 @@
 """Do the tests notice a wrong sign, threshold, split, correction or seed? Each mutant is one such fault; a test of its room must fail.
 
     python -m tests.mutants [PART OF A NAME ...]
-    python -P tests/mutants.py [PART OF A NAME ...]  # -P: the folder tests/select would stand for a module of Python
 
 Works on a copy of the project, and takes some minutes; run by hand. Exit 1 where a mutant survives.
 """
