@@ -90,8 +90,8 @@ def load_study_data(
     """Load the images of a study, from the cache when it was made from the same source with the same parameters.
 
     Where a source has boxes, only images with a usable one enter the training split. The test split comes from the source's own validation
-    images, or is held out of the training images where it has none. Of two files with the same content the first is kept, and no test image
-    has the pixels of a training image. ``class_ids`` are in the order of their labels; none stands for all of the source, sorted.
+    images, or is held out of the training images where it has none. Of images with the same pixels the first is kept, training before test
+    images. ``class_ids`` are in the order of their labels; none stands for all of the source, sorted.
     ``data_path`` is a folder or .zip, relative to the project's root. ``images_per_class`` of training are taken, or all (0), of which a
     smaller number takes a subset; ``test_images_per_class`` of 0 takes all that training leaves, with the images that have no box. Classes
     of fewer than ``minimum_images_per_class`` training images are dropped and counted.
@@ -116,8 +116,7 @@ def load_study_data(
         decoded = decode_all(source, listing.records, image_size)
         listing.faults += source.faults
     data = _study_data(**assembled(listing, decoded, given))
-    if not (data.faults["fault"] == sources.UNREADABLE_NOW).any():
-        write_tensors(cache, _to_cache(data))
+    write_tensors(cache, _to_cache(data))
     return data
 
 
