@@ -312,6 +312,32 @@ MUTANTS += [
         "tests/measures/test_unlabelled.py",
     ),
 ]
+MUTANTS += [
+    Mutant(
+        "helpers/data/selection.py",
+        '(image.record.split != "train", image.record.name)',
+        '(image.record.split == "train", image.record.name)',
+        "tests/data/test_images.py",
+    ),
+    Mutant("helpers/data/selection.py", "default_rng([seed, *words.tolist()])", "default_rng(words.tolist())", "tests/data/test_images.py"),
+    Mutant("helpers/data/selection.py", "min(held, len(candidates) // 2)", "min(held, len(candidates))", "tests/data/test_images.py"),
+    Mutant("helpers/data/decode.py", "int(value * size / side)", "round(value * size / side)", "tests/data/test_decode.py"),
+    Mutant("helpers/data/layouts.py", "int(np.argmax(", "int(np.argmin(", "tests/data/test_layouts.py"),
+    Mutant(
+        "helpers/data/synthetic.py",
+        'cue = label if split == "train" else int(generator.integers(len(CLASS_NAMES)))',
+        "cue = label",
+        "tests/data/test_synthetic.py",
+    ),
+    Mutant("helpers/networks/resnet.py", "in_channels // module.groups < _BLOCK", "in_channels < _BLOCK", "tests/networks/test_resnet.py"),
+    Mutant(
+        "helpers/networks/fused.py",
+        "if all(calls[module] == 1 for module in pair)",
+        "if any(calls[module] == 1 for module in pair)",
+        "tests/networks/test_fused.py",
+    ),
+    Mutant("helpers/networks/hooks.py", "            maps.clear()", "            pass", "tests/networks/test_hooks.py"),
+]
 
 
 def fate(mutant: Mutant, project: Path) -> str:

@@ -195,11 +195,10 @@ def choose_images(work: Path, **parameters: Any) -> StudyData:
 def of_study(work: Path) -> StudyData:
     """Images that notebook 01 chose for a study, from the cache, or decoded again where that was deleted or files were touched.
 
-    Raises FileNotFoundError where 01 has not run, or what it read is gone, and ValueError where the images are others than those that it
-    chose; each names the command that mends it.
+    Raises FileNotFoundError where 01 has not run, or what it read is gone, and ValueError where the images are others than it chose.
     """
     record = _manifest(work)
-    data = _load(work, record["parameters"])
+    data = load_study_data(**record["parameters"], cache_dir=work / "cache")
     if data.fingerprint != record["fingerprint"]:
         raise ValueError(
             f"the images of {record['parameters'].get('data_path')} were changed since notebook 01 chose them: their fingerprint is "
@@ -213,33 +212,26 @@ def with_classes(work: Path, class_ids: Sequence[str], further_path: str = "") -
 
     All else is chosen by the parameters of the study; with a further source its own classes stand first.
     """
-    parameters, class_ids = image_parameters(work), list(class_ids)
+    parameters, class_ids, cache = image_parameters(work), list(class_ids), work / "cache"
     if not further_path:
-        return _load(work, parameters | {"class_ids": class_ids})
+        return load_study_data(**parameters | {"class_ids": class_ids}, cache_dir=cache)
     own = of_study(work)
     further = [name for name in class_ids if name not in set(own.classes["class_id"])]
-    return joined(own, _load(work, parameters | {"data_path": further_path, "class_ids": further})) if further else own
+    elsewhere = parameters | {"data_path": further_path, "class_ids": further}
+    return joined(own, load_study_data(**elsewhere, cache_dir=cache)) if further else own
 
 
 def image_parameters(work: Path) -> dict[str, Any]:
-    """Parameters by which notebook 01 chose the images of a study. Raises FileNotFoundError, ValueError, see ``of_study``."""
+    """Parameters by which notebook 01 chose the images of a study. Raises FileNotFoundError where it has not run."""
     return dict(_manifest(work)["parameters"])
-
-
-def _load(work: Path, parameters: Mapping[str, Any]) -> StudyData:
-    try:
-        return load_study_data(**parameters, cache_dir=work / "cache")
-    except FileNotFoundError as fault:
-        told = f"{fault}. Notebook 01 read them there; where they lie elsewhere now: {_remedy(work, ' --set data_path=...')}"
-        raise FileNotFoundError(told) from fault
 
 
 def _manifest(work: Path) -> dict[str, Any]:
     path = work / MANIFEST
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is not there: notebook 01 has not chosen the images of the study {work.name!r}. {_remedy(work)}")
+        raise FileNotFoundError(f"{path} is not there: notebook 01 has not chosen the images of the study {work.name!r}: {_remedy(work)}")
     return read_json(path)
 
 
-def _remedy(work: Path, change: str = "") -> str:
-    return f"run notebooks/01_data_subset.ipynb for it, or `python -m helpers.sweep params/{work.name}.yaml --force 01_data_subset{change}`"
+def _remedy(work: Path) -> str:
+    return f"run notebooks/01_data_subset.ipynb for it, or `python -m helpers.sweep params/{work.name}.yaml --force 01_data_subset`"

@@ -58,12 +58,8 @@ class Listing:
         self.faults.append(Fault(class_id, split, name, fault, detail))
 
     def read(self, path: str) -> bytes:
-        """Bytes of a table; none where it is missing or, which is counted, cannot be read."""
-        try:
-            return self.source.read(path) if path in self.source.known else b""
-        except ValueError as fault:
-            self.note("", "", path, "unreadable_table", str(fault))
-            return b""
+        """Bytes of a table; none where it is missing."""
+        return self.source.read(path) if path in self.source.known else b""
 
     def row(self, path: str, name: str, parse: Callable[[bytes], Table]) -> Annotation | str | None:
         """What a table, which is read once, says of an image."""
