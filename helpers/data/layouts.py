@@ -190,7 +190,7 @@ def _of_tables(listing: Listing, ending: str, parse: Callable[[bytes], Table]) -
 
 def _voc(listing: Listing) -> Iterator[Record]:
     """Pascal VOC XML, each of the image of its name, which lies beside it or in the folder whose path is most like its own."""
-    places, paths = defaultdict(list), [name for name in listing.source.names if name.endswith(".xml")]
+    places, paths = defaultdict(list), [name for name in listing.source.names if name.lower().endswith(".xml")]
     for name in listing.source.images:
         places[PurePosixPath(name).stem].append(name)
     table = {path: listing.xml(path) for path in paths}
@@ -199,8 +199,9 @@ def _voc(listing: Listing) -> Iterator[Record]:
 
 def _lying_here(listing: Listing, path: str, table: Table, place: Callable[[str], str]) -> Table:
     """What a table says, by the paths of the images that are there; those that are not are counted."""
-    found = {where: marked for name, marked in table.items() if (where := place(name))}
-    if absent := [name for name in table if not place(name)]:
+    places = {name: place(name) for name in table}
+    found = {places[name]: marked for name, marked in table.items() if places[name]}
+    if absent := [name for name in table if not places[name]]:
         told = f"{len(absent)} named there have no file" if found else "its images do not lie here"
         listing.note("", "", path, "missing_image" if found else NOT_UNDERSTOOD, f"{told}, such as {min(absent)[:100]}")
     return found
