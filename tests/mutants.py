@@ -1,6 +1,6 @@
 """Do the tests notice a wrong sign, threshold, split, correction or seed? Each mutant is one such fault; a test of its room must fail.
 
-    python tests/mutants.py [PART OF A NAME ...]
+    python -m tests.mutants [PART OF A NAME ...]
 
 Works on a copy of the project, and takes some minutes; run by hand. Exit 1 where a mutant survives.
 """
