@@ -87,14 +87,12 @@ def load_study_data(
     data_seed: int = 0,
     cache_dir: Path,
 ) -> StudyData:
-    """Load the images of a study, from the cache when it was made from the same source with the same parameters.
+    """Load the images of a study, from the cache when it was made from the same source with the same parameters (see notebook 01).
 
     Where a source has boxes, only images with a usable one enter the training split. The test split comes from the source's own validation
-    images, or is held out of the training images where it has none. Of images with the same pixels the first is kept, training before test
-    images. ``class_ids`` are in the order of their labels; none stands for all of the source, sorted.
-    ``data_path`` is a folder or .zip, relative to the project's root. ``images_per_class`` of training are taken, or all (0), of which a
-    smaller number takes a subset; ``test_images_per_class`` of 0 takes all that training leaves, with the images that have no box. Classes
-    of fewer than ``minimum_images_per_class`` training images are dropped and counted.
+    images, or is held out of the training images where it has none; ``test_images_per_class`` of 0 takes all that training leaves, with the
+    images that have no box. Of images with the same pixels the first is kept, training before test images. A smaller number of images per
+    class takes a subset of a larger one's. ``class_ids`` stand in the order of their labels.
 
     Raises FileNotFoundError where nothing is at ``data_path``, ValueError for an argument out of range or a source without usable class.
     """
