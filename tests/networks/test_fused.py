@@ -67,6 +67,11 @@ def test_a_network_whose_convolutions_go_elsewhere_too_is_given_back(way):
     assert fused(network, images(1)) is network
 
 
+def test_a_convolution_that_is_called_twice_keeps_its_norm_and_others_lose_theirs():
+    network = lived_in(nn.Sequential(nn.Conv2d(3, 3, 3), nn.BatchNorm2d(3), Twice("called twice")))
+    assert norms(network) - norms(fused(network, images(1))) == 1
+
+
 def test_a_norm_without_statistics_or_without_a_convolution_stays():
     network = nn.Sequential(
         nn.BatchNorm2d(3), nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, track_running_stats=False), nn.Flatten(), nn.Linear(3600, 2)
