@@ -17,7 +17,7 @@ from helpers.data.annotations import Annotation
 from helpers.data.layouts import Record
 from helpers.data.sources import Source
 
-# What files with the endings of images hold, by Pillow's names; of others, such as PostScript, some run programs when they are opened.
+# By Pillow's names; of others, such as PostScript, some run programs when they are opened.
 _FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "JPEG2000", "PPM")
 SquareBox = tuple[int, int, int, int]
 Problem = tuple[str, str]  # kind and detail of a fault

@@ -1,7 +1,4 @@
-"""The images of a study: chosen from a source, decoded once to squares, and kept.
-
-Which they are stands in ``data.json`` in the study's folder, written by notebook 01, read by every other notebook and by workers.
-"""
+"""The images of a study: chosen from a source, decoded once to squares, and kept."""
 
 import io
 import json
@@ -22,9 +19,9 @@ from helpers.data.layouts import Listing, Record
 from helpers.data.selection import SPLITS, assembled, class_names, pixel_digest
 from helpers.files import from_root, read_json, read_tensors, write_json, write_tensors
 
-MANIFEST = "data.json"  # in the folder of a study
+MANIFEST = "data.json"  # in the folder of a study: which images notebook 01 chose
 DATA_SOURCES = ("synthetic", layouts.RECOGNISED, *layouts.LAYOUTS)
-_FORMAT = 3  # raised when the meaning of what is kept changes: older files are then never used
+_FORMAT = 4  # raised when the meaning of what is kept changes: older files are then never used
 _TENSORS, _TABLES = ("images", "labels", "boxes"), ("index", "faults", "classes")
 
 
@@ -199,8 +196,8 @@ def of_study(work: Path) -> StudyData:
     data = load_study_data(**record["parameters"], cache_dir=work / "cache")
     if data.fingerprint != record["fingerprint"]:
         raise ValueError(
-            f"the images of {record['parameters'].get('data_path')} were changed since notebook 01 chose them: their fingerprint is "
-            f"{data.fingerprint}, and {work / MANIFEST} says {record['fingerprint']}. Put them back, or choose them anew: {_remedy(work)}"
+            f"the images of {record['parameters'].get('data_path')} were changed since notebook 01 chose them (fingerprint "
+            f"{data.fingerprint}, not {record['fingerprint']}). Put them back, or choose them anew: {_remedy(work)}"
         )
     return data
 

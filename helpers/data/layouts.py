@@ -185,7 +185,7 @@ def _of_tables(listing: Listing, ending: str, parse: Callable[[bytes], Table]) -
         except ValueError as fault:
             listing.note("", "", path, NOT_UNDERSTOOD, str(fault))
             continue
-        yield from _by_largest(listing, _lying_here(listing, path, table, partial(_place, path, source.known, places)), _split(path))
+        yield from _by_largest(listing, _lying_here(listing, path, table, partial(_place, path, places)), _split(path))
 
 
 def _voc(listing: Listing) -> Iterator[Record]:
@@ -207,21 +207,21 @@ def _lying_here(listing: Listing, path: str, table: Table, place: Callable[[str]
     return found
 
 
-def _place(table: str, known: set[str], places: Mapping[str, Sequence[str]], name: str) -> str:
-    """Where the image lies that a table names: beside the table, at the top, or at the one place whose path ends so; "" for nowhere."""
-    parts = PurePosixPath(name.replace("\\", "/")).parts
-    elsewhere = re.match(r"/|\.\./|\w:/", name.replace("\\", "/"))  # what comes first is then of another machine
-    for start in range(len(parts) if elsewhere else 1):
-        rest = "/".join(parts[start:])
-        if found := [place for place in (os.path.join(os.path.dirname(table), rest), rest) if place in known]:
-            return found[0]
-    return _nearest(table, [place for place in places.get(parts[-1] if parts else "", ()) if f"/{place}".endswith(f"/{'/'.join(parts)}")])
+def _place(table: str, places: Mapping[str, Sequence[str]], name: str) -> str:
+    """Where the image lies that a table names, of the paths that end so; "" for nowhere."""
+    path = PurePosixPath(name.replace("\\", "/"))
+    elsewhere = re.match(r"/|\.\./|\w:/", f"{path}")  # what comes first is then of another machine
+    for start in range(len(path.parts) if elsewhere else 1):
+        end = f"/{'/'.join(path.parts[start:])}"
+        if found := [place for place in places.get(path.name, ()) if f"/{place}".endswith(end)]:
+            return _nearest(table, found)
+    return ""
 
 
 def _nearest(path: str, places: Sequence[str]) -> str:
-    """The one place that shares the most words with a path; "" where there is none, or several do."""
-    words = {place: len({*_WORD.findall(place)} & {*_WORD.findall(path)}) for place in places}
-    best = [place for place, count in words.items() if count == max(words.values())]
+    """The one place that shares most words with a path, in the fewest folders; "" where there is none, or several are."""
+    near = {place: (len({*_WORD.findall(place)} & {*_WORD.findall(path)}), -place.count("/")) for place in places}
+    best = [place for place, found in near.items() if found == max(near.values())]
     return best[0] if len(best) == 1 else ""
 
 

@@ -53,9 +53,9 @@ def with_noise(pixels: Tensor, deviation: float, draws: torch.Generator) -> Tens
 def ssim(images: Tensor, degraded: Tensor) -> Tensor:
     """Structural similarity of each image with its degraded version; Wang et al. 2004, equation (13).
 
-    Gaussian windows of 11 x 11 pixels and standard deviation 1.5, k1 = 0.01, k2 = 0.03, data range 255; mean over the windows within the
-    image, and over channels, as scikit-image has it with ``gaussian_weights`` and without ``use_sample_covariance``. (N,) float32 in
-    [-1, 1], up to a rounding of 1e-3 in bright flat regions. Raises ValueError for sides below 11.
+    Gaussian windows of 11 x 11 pixels and standard deviation 1.5; mean over the windows within the image, and over channels, as
+    scikit-image has it with ``gaussian_weights`` and without ``use_sample_covariance``. (N,) float32, to 1e-3 in bright flat regions.
+    Raises ValueError for sides below 11.
     """
     check_images(images, 2 * _RADIUS + 1)
     settings = {"sigma": 1.5, "k1": 0.01, "k2": 0.03, "data_range": 255.0, "reduction": "none", "return_full_image": True}
@@ -162,11 +162,7 @@ def _strength(apply: Callable[[float], Tensor], sample: Tensor, target: float, g
 
 
 def kept(folder: Path, images: Tensor, name: str, seed: int = 0) -> Shifted:
-    """Shifted images from a folder, made and written there when they are not there yet; see ``shifted``.
-
-    The file is named by shift, seed and the images' bytes, so copies of other images are never used by mistake. It is read by memory map,
-    so that processes share the pages; a damaged one is made again.
-    """
+    """Shifted images from a folder, in a file named by shift, seed and the images' bytes; made where it is absent or damaged."""
     parsed(name)
     digest = blake2b(np.ascontiguousarray(images.numpy()).data, digest_size=8)
     digest.update(f"{name} {seed} {_FORMAT} {tuple(images.shape)}".encode())
