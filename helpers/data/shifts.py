@@ -125,12 +125,10 @@ def at(column: str, shift: str = "") -> str:
 
 
 def shifted(images: Tensor, name: str, seed: int = 0) -> Shifted:
-    """Shift (N, 3, H, W) uint8 images with sides of at least 11; the same images, name and seed give the same bytes.
+    """Shift (N, 3, H, W) uint8 images with sides of at least 11; the same images, name (see ``parsed``) and seed give the same bytes.
 
-    A name has the mean SSIM that is left (blur_0.9, noise_0.7, jpeg_0.7), the factor (brightness_0.5, contrast_0.5) or the degrees
-    (rotation_15). Blur, noise and JPEG have one strength for all images, found so that the mean SSIM of up to 256 of them, drawn by the
-    seed, is the one in the name within 0.002, or within 0.02 where the SSIM of few images steps over it.
-    Raises ValueError for an unknown name, images of another kind, or an SSIM that cannot be reached.
+    Blur, noise and JPEG have one strength for all images, found so that the mean SSIM of up to 256 of them, drawn by the seed, is the one
+    in the name within 0.002, or within 0.02 where the SSIM of few images steps over it; else ValueError.
     """
     kind, value = parsed(name)
     check_images(images, 2 * _RADIUS + 1)

@@ -31,8 +31,8 @@ def scenes(
     """Render scenes, class by class; image i of a class is the same however many are asked for.
 
     With probability ``background_cue`` the background carries stripes whose direction belongs to a class: in the training split to the
-    image's own, in the test split to a random one, so that a network which looks beside the object pays for it on unseen images. The
-    object is lighter than every background; its colour, texture, size, aspect, turn and place say nothing of the class, its shape does.
+    image's own, in the test split to a random one, so that a network which looks beside the object pays for it on unseen images. Of the
+    object, which is lighter than every background, only the shape says anything of the class.
 
     Gives (N, 3, size, size) uint8 RGB; (N,) int64 labels; (N, 1, 4) int16 half-open boxes x0, y0, x1, y1, tight around the object.
     Raises ValueError for a side below 16 pixels.
