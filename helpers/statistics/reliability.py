@@ -26,10 +26,7 @@ def reliability(values: ArrayLike, splits: int = 20, seed: int = 0) -> float:
 
 
 def intraclass_correlation(values: ArrayLike, groups: ArrayLike) -> float:
-    """ICC(1) of repeats: share of the variance of (n,) values that lies between (n,) groups; Shrout and Fleiss 1979.
-
-    ``(B - W) / (B + (k - 1) W)`` with the mean squares between and within groups, ``k = (N - sum n^2 / N) / (G - 1)``.
-    """
+    """ICC(1) of repeats: share of the variance of (n,) values that lies between (n,) groups; Shrout and Fleiss 1979."""
     table = pd.DataFrame({"value": np.asarray(values, dtype=float), "group": np.asarray(groups)}).dropna()
     parts, total = table.groupby("group")["value"], len(table)
     sizes, count = parts.size(), parts.ngroups
