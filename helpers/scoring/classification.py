@@ -33,8 +33,6 @@ class AveragePrecision(NamedTuple):
 def _checked(logits: ArrayLike, labels: ArrayLike, names: Sequence[str] | None = None) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """(N, K) float64 logits and (N,) int64 labels; ValueError says what is wrong with them, or that there are not K different names."""
     logits, labels = np.asarray(logits, dtype=float), np.asarray(labels, dtype=float)
-    if logits.ndim != 2 or labels.shape != logits.shape[:1] or not len(labels) or logits.shape[1] < 2:
-        raise ValueError(f"logits must be (N, K) and labels (N,), with N >= 1 and K >= 2, got shapes {logits.shape} and {labels.shape}")
     if not np.isfinite(logits).all():
         raise ValueError(f"{(~np.isfinite(logits)).sum()} of {logits.size} logits are not finite; leave such a model out")
     wrong = labels[~np.isin(labels, np.arange(logits.shape[1]))]

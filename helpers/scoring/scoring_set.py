@@ -40,8 +40,6 @@ def scoring_set(catalogue: pd.DataFrame, data: StudyData, images: int = 0) -> Sc
     Classes stand in turn, so that every prefix is as balanced as its length allows. The catalogue has all models of the study, those too
     that do not enter the analysis; ValueError for fewer than 10 shared images of a class.
     """
-    if images < 0:
-        raise ValueError(f"scored_images {images} must be at least 0 (0 takes all)")
     runs = catalogue[catalogue["snapshot"] != "none"].drop_duplicates(_DECISIVE)
     fitted = [set(rows_of_run(data, config_from(row))[0].tolist()) for row in runs.to_dict("records")]
     shared = np.array(sorted(set.intersection(*fitted)) if fitted else range(len(data.train)), dtype=np.int64)

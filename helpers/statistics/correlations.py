@@ -76,14 +76,9 @@ def pearson(x: ArrayLike, y: ArrayLike) -> float:
 
 
 def checked(x: ArrayLike, y: ArrayLike, weights: Array | None) -> tuple[Array, Array, Array]:
-    """Measures as (n, M) or (B, n, M), target as (1, n) or (B, n), weights as (B, n); refused where they do not agree."""
+    """Measures as (n, M) or (B, n, M), target as (1, n) or (B, n), weights as (B, n)."""
     x, y = np.asarray(x, dtype=float), np.atleast_2d(np.asarray(y, dtype=float))
-    x = x[:, None] if x.ndim == 1 else x
-    w = np.ones((1, y.shape[1])) if weights is None else np.asarray(weights)
-    alike = x.ndim in (2, 3) and w.ndim == 2 and x.shape[-2] == y.shape[1] == w.shape[1]
-    if not alike or len(y) not in (1, len(w)) or (x.ndim == 3 and len(x) != len(w)):
-        raise ValueError(f"measures, target and weights need the same models and draws, got shapes {x.shape}, {y.shape} and {w.shape}")
-    return x, y, w
+    return x[:, None] if x.ndim == 1 else x, y, np.ones((1, y.shape[1])) if weights is None else np.asarray(weights)
 
 
 def finite_groups(x: Array, y: Array) -> Iterator[tuple[NDArray[np.bool_], NDArray[np.intp]]]:

@@ -10,7 +10,7 @@ from helpers.statistics.draws import Draws
 
 ALL = "all"
 POOLED, WITHIN, GIVEN_ALL, GIVEN_ONE, GRANULATED = "pooled", "within a level", "given all", "given one", "granulated"
-CONFOUNDER_COLUMNS = ["measure", "kind", "hyperparameter", "level", "n", "r", "ci_low", "ci_high", "published"]
+_CONFOUNDER_COLUMNS = ["measure", "kind", "hyperparameter", "level", "n", "r", "ci_low", "ci_high", "published"]
 
 
 def varied_axes(models: pd.DataFrame, axes: Sequence[str]) -> list[str]:
@@ -81,7 +81,7 @@ def confounders(draws: Draws, measures: Sequence[str], axes: Sequence[str], thei
         parts.append(left.assign(kind=kind, hyperparameter=ALL if kind == GIVEN_ALL else held[0]))
     if axes:
         parts.append(granulated_kendall(models, names, axes).rename(columns={"psi": "pearson_r"}).assign(kind=GRANULATED))
-    table = pd.concat([part.rename(columns={"pearson_r": "r"}).reindex(columns=CONFOUNDER_COLUMNS) for part in parts], ignore_index=True)
+    table = pd.concat([part.rename(columns={"pearson_r": "r"}).reindex(columns=_CONFOUNDER_COLUMNS) for part in parts], ignore_index=True)
     table["level"] = table["level"].astype(object).fillna("")
     return table.sort_values("measure", key=lambda column: column.map(names.index), kind="stable", ignore_index=True)
 

@@ -13,8 +13,6 @@ def reliability(values: ArrayLike, splits: int = 20, seed: int = 0) -> float:
     r is across models of the means over both halves; the step to full length (Spearman 1910, Brown 1910) is not taken below 0.
     """
     table = np.asarray(values, dtype=float)
-    if table.ndim != 2 or table.shape[1] < 2:
-        raise ValueError(f"halves need (models, images) with 2 images at least, got shape {table.shape}")
     order = np.random.default_rng(seed).permuted(np.tile(np.arange(table.shape[1]), (splits, 1)), axis=1)
     first = (order < table.shape[1] // 2).T  # (images, splits)
     halves, known = np.stack([first, ~first]).astype(float), np.isfinite(table)

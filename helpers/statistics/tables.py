@@ -65,8 +65,6 @@ def conditional_table(
 
     Adjusted p are maxT, of a sign error for being so low (0 is perfect, 0.5 a coin). And why the sign error is undefined for every measure.
     """
-    if not axes:
-        return pd.DataFrame({"measure": list(measures)}), "no hyperparameter has two levels, so nothing can be held fixed"
     models, gaps, reason = draws.models, _permuted(draws, permutations), ""
     granulated = granulated_kendall(models, list(measures), axes)
     found = granulated.loc[granulated["hyperparameter"] == ALL, ["measure", "psi"]].rename(columns={"psi": "granulated_kendall"})

@@ -209,9 +209,6 @@ def test_absent_classes_have_no_curve_and_one_class_alone_no_auc():
 @pytest.mark.parametrize(
     ("logits", "labels", "message"),
     [
-        (np.zeros((2, 3)), [0], "logits must be (N, K) and labels (N,), with N >= 1 and K >= 2, got shapes (2, 3) and (1,)"),
-        (np.zeros((0, 3)), [], "logits must be (N, K) and labels (N,), with N >= 1 and K >= 2, got shapes (0, 3) and (0,)"),
-        (np.zeros((2, 1)), [0, 0], "logits must be (N, K) and labels (N,), with N >= 1 and K >= 2, got shapes (2, 1) and (2,)"),
         ([[0, np.nan], [np.inf, 0]], [0, 1], "2 of 4 logits are not finite; leave such a model out"),
         (np.zeros((2, 3)), [0, 3], "label 3 must be a whole number from 0 to 2"),
         (np.zeros((2, 3)), [0, -1], "label -1 must be a whole number from 0 to 2"),

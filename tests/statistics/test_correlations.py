@@ -101,9 +101,3 @@ def test_design_has_an_indicator_of_each_level_but_the_first_and_refuses_what_is
         design(models.replace({"name": {"b": None}}), ["name"])
     with pytest.raises(ValueError, match="1 models have no finite 'accuracy'"):
         design(models.assign(accuracy=[1, 2, -np.inf, 3]), (), ["accuracy"])
-
-
-@pytest.mark.parametrize(("x", "y", "w"), [(X[:5], Y, None), (X, Y, WEIGHTS[:, :4]), (np.repeat(X[None], 3, 0), Y, WEIGHTS)])
-def test_shapes_that_do_not_agree_are_refused(x, y, w):
-    with pytest.raises(ValueError, match="got shape"):
-        partial_correlation(x, y, None, w)

@@ -52,8 +52,6 @@ def test_the_sign_errors_of_huang_of_which_18_are_counts_of_28_pairs():
     assert (np.abs(counts - counts.round()) < 28 * 1e-6).sum() == 18
 
 
-def test_every_table_of_print_says_where_it_stands_and_an_unknown_one_is_refused():
+def test_every_table_of_print_says_where_it_stands():
     tables, sources = {path.stem for path in (PROJECT_ROOT / "helpers/statistics/published").glob("*.csv")}, published_table("sources")
     assert set(sources["table"]) == tables - {"sources"} and sources.notna().all(axis=None)
-    with pytest.raises(ValueError, match=r"^no published table is called '\.\./x'; there are du2024_table1, "):
-        published_table("../x")
