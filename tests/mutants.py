@@ -389,6 +389,37 @@ MUTANTS += [
     ),
     Mutant("helpers/networks/hooks.py", "            maps.clear()", "            pass", "tests/networks/test_hooks.py"),
 ]
+MUTANTS += [
+    Mutant(
+        "helpers/scoring/classification.py",
+        "best[recall[:-1] >= tenth]",
+        "best[recall[:-1] > tenth]",
+        "tests/scoring/test_classification.py",
+    ),
+    Mutant(
+        "helpers/scoring/classification.py",
+        "classes[-1] - labels, logits[:, ::-1], k=5",
+        "labels, logits, k=5",
+        "tests/scoring/test_classification.py",
+    ),
+    Mutant("helpers/scoring/scoring_set.py", "set.intersection(*fitted)", "set.union(*fitted)", "tests/scoring/test_models.py"),
+    Mutant(
+        "helpers/scoring/scoring_set.py",
+        "np.random.default_rng(int.from_bytes(_digest(data.fingerprint)))",
+        "np.random.default_rng()",
+        "tests/scoring/test_models.py",
+    ),
+    Mutant("helpers/scoring/targets.py", 'rule3_split == "holdout"', 'rule3_split != "holdout"', "tests/scoring/test_targets.py"),
+    Mutant("helpers/ablations/compute.py", "found[:, ~inside.flatten(1).any(1)]", "found[:, :0]", "tests/ablations/test_compute.py"),
+    Mutant(
+        "helpers/ablations/tables.py",
+        'rows["difference"].max() < SAME',
+        'rows["difference"].max() > SAME',
+        "tests/ablations/test_tables.py",
+    ),
+    Mutant("helpers/ablations/tables.py", 'table["r"] * gap["shift"]', '-table["r"] * gap["shift"]', "tests/ablations/test_tables.py"),
+    Mutant("helpers/ablations/tables.py", "PAPER_NETWORKS) - 3)", "PAPER_NETWORKS))", "tests/ablations/test_tables.py"),
+]
 
 
 def fate(mutant: Mutant, project: Path) -> str:
