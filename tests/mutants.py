@@ -318,25 +318,6 @@ MUTANTS += [
         "tests/measures/test_unlabelled.py",
     ),
     Mutant(
-        "helpers/report/answers.py",
-        'return -1 if row[f"{question}_high"] < 0',
-        'return -1 if row[f"{question}_low"] < 0',
-        "tests/report/test_answers.py",
-    ),
-    Mutant(
-        "helpers/report/answers.py",
-        'drop_duplicates("run_id", keep="last")',
-        'drop_duplicates("run_id", keep="first")',
-        "tests/report/test_answers.py",
-    ),
-    Mutant("helpers/report/explore/cuts.py", "mask = values >= limit", "mask = values > limit", "tests/report/test_explore.py"),
-    Mutant("helpers/report/figures.py", "<= most - claimed.sum()", "<= most", "tests/report/test_figures.py"),
-    Mutant(
-        "helpers/report/captions.py",
-        'known.sort_values("error_with").iloc[0]',
-        'known.sort_values("error_with").iloc[-1]',
-        "tests/report/test_figures.py",
-    ),
         "helpers/cams/masks.py",
         "salient > otsu_thresholds(salient).view(-1, 1, 1)",
         "salient >= otsu_thresholds(salient).view(-1, 1, 1)",
@@ -438,6 +419,26 @@ MUTANTS += [
     ),
     Mutant("helpers/ablations/tables.py", 'table["r"] * gap["shift"]', '-table["r"] * gap["shift"]', "tests/ablations/test_tables.py"),
     Mutant("helpers/ablations/tables.py", "PAPER_NETWORKS) - 3)", "PAPER_NETWORKS))", "tests/ablations/test_tables.py"),
+    Mutant(
+        "helpers/report/answers.py",
+        'return -1 if row[f"{question}_high"] < 0',
+        'return -1 if row[f"{question}_low"] < 0',
+        "tests/report/test_answers.py",
+    ),
+    Mutant(
+        "helpers/report/answers.py",
+        'drop_duplicates("run_id", keep="last")',
+        'drop_duplicates("run_id", keep="first")',
+        "tests/report/test_answers.py",
+    ),
+    Mutant("helpers/report/explore/cuts.py", "mask = values >= limit", "mask = values > limit", "tests/report/test_explore.py"),
+    Mutant("helpers/report/figures.py", "<= most - claimed.sum()", "<= most", "tests/report/test_figures.py"),
+    Mutant(
+        "helpers/report/captions.py",
+        'known.sort_values("error_with").iloc[0]',
+        'known.sort_values("error_with").iloc[-1]',
+        "tests/report/test_figures.py",
+    ),
 ]
 
 

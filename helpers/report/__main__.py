@@ -27,6 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elif given.what == "share":
             packed = pages.share(folder, PROJECT_ROOT / "work/share" / f"{folder.name}.zip", checkpoints=given.checkpoints)
             told = f"{packed}, {packed.stat().st_size / 1e6:.1f} MB: unpack it anywhere and open {folder.name}/index.html"
+        elif "catalogue" not in findings.read(folder):
+            told = f"the study {folder.name} trains no networks, so it has no {findings.PAGE}; its answer is that of its index.html"
         elif given.write:
             told = f"wrote {findings.write(folder)}"
         elif not (folder / findings.PAGE).is_file():

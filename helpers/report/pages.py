@@ -60,7 +60,7 @@ def _write_assets(folder: Path) -> None:
     """Style, scripts and glossary; plotly.js and DataTables, which plotly and itables carry, where they are not there yet."""
     contents = {name: (_TEMPLATES / name).read_text(encoding="utf-8") for name in ("pages.css", "pages.js", "explore.css", "explore.js")}
     glossary = _markdown(re.sub(r"\[([^]]+)\]\([\w./-]+\.md[^)]*\)", r"\1", _GLOSSARY.read_text(encoding="utf-8")))  # without other docs
-    contents["glossary.html"] = _environment().get_template("page.html.j2").render(title="Words", body=glossary, assets=".")
+    contents["glossary.html"] = _environment().get_template("page.html.j2").render(title="Glossary", body=glossary, assets=".")
     if not all((folder / name).is_file() for name in ("plotly.min.js", "itables.js", "itables.css")):
         contents |= _libraries()
     for name, content in contents.items():
@@ -107,7 +107,7 @@ def _sentence(text: str) -> Markup:
 def _page(folder: Path, name: str, template: str, title: str, **known: Any) -> Path:
     links = [("index.html", folder.name, "")] + [("explore.html", "Explore", "")] * (tables.catalogue(folder) is not None)
     links += [(f"{path.stem}.html", path.stem[:2], path.stem[2:].replace("_", " ")) for path in executed_notebooks(folder)]
-    links += [("../index.html", "All studies", ""), ("../assets/glossary.html", "Words", "")]
+    links += [("../index.html", "All studies", ""), ("../assets/glossary.html", "Glossary", "")]
     shared = {"study": folder.name, "title": title, "own": f"{name}.html", "assets": "../assets", "links": links}
     text = _environment().get_template(template).render(**shared, **known)
     return _put(folder / f"{name}.html", text if name == "explore" else _with_words(text))

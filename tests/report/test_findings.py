@@ -67,6 +67,13 @@ def test_the_command_checks_writes_and_refuses(folder, capsys):
     for name, said in (("none", "run the study first"), ("../../etc", "leaves the folder")):
         assert command.main(["findings", name, *given]) == 2
         assert said in capsys.readouterr().err
+    (folder / "tables/primary.csv").write_text("measure\niou\n")
+    assert command.main(["findings", "made", *given]) == 2
+    assert "no column 'r_gap_low'" in capsys.readouterr().err
     (folder / "tables/primary.csv").write_bytes(b"\xff\xfe\x00a,b\n")
     assert command.main(["findings", "made", *given]) == 2
     assert "primary.csv is damaged" in capsys.readouterr().err
+    (folder / "tables/primary.csv").unlink()
+    (folder / "tables/catalogue.csv").unlink()
+    assert command.main(["findings", "made", "--write", *given]) == 0
+    assert "trains no networks" in capsys.readouterr().out
