@@ -109,5 +109,5 @@ def sortable(frame: pd.DataFrame, names: Mapping[str, str] | None = None, *, row
         return HTML(html(frame.head(rows), names))
     from itables.widget import ITable
 
-    shown = arranged(frame, names)
-    return ITable(shown.map(two_digits) if len(shown) > MOST_ROWS else shown.round(4), maxBytes=0, allow_html=False, pageLength=10)
+    shown, looks = arranged(frame, names), {"pageLength": 10, "text_in_header_can_be_selected": False}  # so that a click on it sorts
+    return ITable(shown.map(two_digits) if len(shown) > MOST_ROWS else shown.round(4), maxBytes=0, allow_html=False, **looks)
