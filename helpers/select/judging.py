@@ -91,17 +91,16 @@ def verdicts(
     other = judged & ~table["residual"].astype(bool)
     if right:
         table = _with_counts(table, judged, right, labelled)
-        table.loc[other, ["verdict", "note"]] = COUNTED, f"{_NO_RESNET}: its labelled images count for more"
+        said = COUNTED, f"{_NO_RESNET}: its labelled images count for more"
     elif np.isfinite(orders):
-        told = f"{_NO_RESNET}: a place in the order alone; between studies {orders:.0%} of such pairs were right"
-        table.loc[other, ["verdict", "note"]] = ORDERED, told
+        said = ORDERED, f"{_NO_RESNET}: a place in the order alone; between studies {orders:.0%} of such pairs were right"
     else:
-        told = f"{_NO_RESNET}; give labelled images that were held out (--labelled), 50 or more"
-        table.loc[other, ["verdict", "note"]] = NOT_JUDGED, told
-    beyond = found.predictor.beyond(table)
-    for row in np.flatnonzero(judged & np.array(list(map(bool, beyond)))):
-        names = f"beyond the study's models in {', '.join(name.replace('_', ' ') for name in beyond[row])}"
-        table.loc[row, "note"] = "; ".join(filter(None, (table.loc[row, "note"], names)))
+        said = NOT_JUDGED, f"{_NO_RESNET}; give labelled images that were held out (--labelled), 50 or more"
+    table.loc[other, ["verdict", "note"]] = said
+    for row, names in enumerate(found.predictor.beyond(table)):
+        if judged[row] and names:
+            beyond = f"beyond the study's models in {', '.join(names)}".replace("_", " ")
+            table.loc[row, "note"] = "; ".join(filter(None, (table.loc[row, "note"], beyond)))
     table.loc[table["verdict"].isin([NOT_JUDGED, NOT_READ]), "accuracy"] = np.nan
     return _ranked(table)
 

@@ -37,12 +37,9 @@ def test_a_run_is_left_out_with_its_configuration(reports):
     assert len(fewer.models) == len(known.models) - (known.models["cell"] == cell).sum()
 
 
-def test_an_absent_study_and_a_damaged_table_are_named(reports):
+def test_an_absent_study_is_named(reports):
     place = reports()
     with pytest.raises(FileNotFoundError, match=r"'none'.*studies that have: a study"):
         calibration.read(place, "none")
     with pytest.raises(ValueError, match="leaves the folder"):
         calibration.read(place, "../a study")
-    (place / "a study/tables/scores.parquet").write_bytes(b"no parquet")
-    with pytest.raises(ValueError, match=r"a study is damaged"):
-        calibration.read(place, "a study")

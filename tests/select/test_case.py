@@ -46,7 +46,6 @@ def test_a_folder_is_judged_the_answer_first_and_each_refusal_once(checkpoints, 
     assert "a.safetensors and copy.safetensors are the same file." in said
     table = pd.read_csv(tmp_path / "own/verdicts.csv").set_index("checkpoint")
     assert table.loc["a.safetensors", "accuracy"] == table.loc["copy.safetensors", "accuracy"]
-    assert len(list((tmp_path / "own/cards").glob("*.md"))) == 4
     assert (tmp_path / "own/README.md").read_text().startswith(said[0])
 
 

@@ -1,9 +1,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
-from helpers.scoring.models import Model
 from helpers.select import judging, report
 from helpers.select.case import FACTS
 from helpers.select.prediction import predictor, weighed, wilson
@@ -92,10 +90,3 @@ def test_without_any_checkpoint_that_can_be_read_nothing_is_said():
 def test_values_beyond_the_study_are_named():
     table = judging.verdicts(facts(fault=[""]), found_of([3.0]))
     assert "mixup" in table["note"].item()
-
-
-def test_a_model_of_ones_own_goes_to_other_processes():
-    import pickle
-
-    made = pickle.loads(pickle.dumps(Model("a", torch.nn.Identity)))
-    assert made.initial() is None

@@ -102,15 +102,6 @@ def test_counts_and_predictions_are_weighed_by_their_variances():
     assert np.isfinite(prediction.weighed([0.5, 0.5], 0.05, [0, 100], 100)).all()
 
 
-def test_weighing_errs_less_than_either_alone():
-    random = np.random.default_rng(0)
-    truth = random.uniform(0.3, 0.8, 4000)
-    predicted, counts = truth + 0.05 * random.normal(size=4000), random.binomial(100, truth)
-    mean, _ = prediction.weighed(predicted, 0.05, counts, 100)
-    errors = [np.abs(said - truth).mean() for said in (mean, predicted, counts / 100)]
-    assert errors[0] < 0.9 * min(errors[1:])
-
-
 def test_orders_carry_over_between_studies_of_one_law_and_are_undefined_for_one(reports):
     one, two = (read(reports(name, seed=seed, noise=0), name) for seed, name in enumerate(("one", "two")))
     assert np.isnan(prediction.right_orders([one]))
