@@ -24,7 +24,7 @@ LARGEST_SIDE = 224  # where none is given
 MOST_LABELLED = 1000
 FEWEST_LABELLED = 10  # below, the interval of a proportion is about as wide as not knowing it
 _COPIES = 0.05  # of the images: a copy here and there is in most collections
-_CHOICE = ("data_source", "class_ids", "image_size", "images_per_class", "test_images_per_class", "minimum_images_per_class", "data_seed")
+_CHOICE = ("data_source", "image_size", "images_per_class", "test_images_per_class", "minimum_images_per_class", "data_seed")
 
 
 class Own(NamedTuple):
@@ -66,15 +66,17 @@ def training_images(path: Path, unpacked: Path, class_names: Sequence[str] = (),
 def images_of_report(path: Path, model_ids: Sequence[str], reports: Path, most: int, cache: Path) -> Own | None:
     """Images that a study fitted all of some checkpoints of its report to, the first ``most`` or all (0); None for other checkpoints.
 
-    They are found by the parameters by which the study chose them, in its own order. Raises ValueError where the path holds others.
+    They are found by the parameters by which the study chose them and its classes, which a source may hold among others, in its own order.
+    Raises ValueError where the path holds other images.
     """
-    tables = {file.parent.parent: pd.read_csv(file).fillna({"weights": ""}) for file in sorted(reports.glob("*/tables/checkpoints.csv"))}
+    tables = {file.parent.parent: pd.read_csv(file, keep_default_na=False) for file in sorted(reports.glob("*/tables/checkpoints.csv"))}
     folder = next((folder for folder, table in tables.items() if set(model_ids) <= set(table["model_id"])), None)
     if folder is None:
         return None
     models, parameters = tables[folder].query("model_id in @model_ids"), parameters_of(folder)
     try:
         given = {name: parameters[name] for name in _CHOICE if name in parameters}
+        given["class_ids"] = pd.read_csv(folder / "tables/table1_categories.csv", dtype=str)["class_id"].tolist()
         data = load_study_data(**given, data_path=str(path.absolute()), cache_dir=cache)
         if set(models["data"]) != {data.fingerprint}:
             raise ValueError("their pixels are others")

@@ -89,12 +89,6 @@ def test_a_wrong_argument_is_one_sentence_and_2(checkpoints, folders, reports, t
     assert said in line
 
 
-def test_published_checkpoints_ask_for_the_images_of_their_study(folders, tmp_path, capsys):
-    given = [str(PROJECT_ROOT / "reports/compact20/checkpoints"), str(folders()), "--out", str(tmp_path / "own")]
-    assert cli.main(given) == 2
-    assert "trained on images of compact20" in capsys.readouterr().err
-
-
 def test_published_checkpoints_find_the_images_that_they_were_fitted_to(real_data, tmp_path):
     folder, reports = PROJECT_ROOT / "reports/compact20", PROJECT_ROOT / "reports"
     one = next((folder / "checkpoints").glob("*@stop.safetensors"))
