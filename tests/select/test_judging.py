@@ -1,6 +1,5 @@
 import numpy as np
 import pandas as pd
-import pytest
 import scipy.stats
 
 from helpers.select import judging, report
