@@ -24,7 +24,7 @@ CANDIDATES = ("mixup_accuracy", "accuracy_under_augmentation")
 
 @dataclass(frozen=True)
 class Calibration:
-    """The models of a study, one a run at its stop on right labels, and how they were scored."""
+    """The models of a study on right labels, at both snapshots, since others stop anywhere, and how they were scored."""
 
     study: str
     models: pd.DataFrame  # the catalogue's columns, kind, log_train_loss, and a column per candidate
@@ -60,7 +60,7 @@ def read(reports: Path, study: str) -> Calibration:
     if "kind" not in catalogue:  # a report made before catalogues named it
         catalogue["kind"] = [kind_name(config_from(row)) for row in catalogue.to_dict("records")]
     every, parameters = with_fit(with_measures(catalogue, pd.read_parquet(folder / "tables/scores.parquet"))), parameters_of(folder)
-    models = every[every["snapshot"].eq("stop") & every["label_noise"].eq(0) & every["left_out"].eq("") & every["gap"].notna()]
+    models = every[every["label_noise"].eq(0) & every["left_out"].eq("") & every["gap"].notna()]
     listing = registry.columns()
     offered = [name for name in listing.loc[listing["measure"].isin(CANDIDATES), "column"] if name in models and _varies(models[name])]
     names = {item.name for item in fields(MeasureSettings)} & set(parameters) - {"seed", "precision"}  # these two are of training

@@ -61,7 +61,7 @@ def rests_on(found: Scored, study: Calibration) -> str:
     titles, by = registry.columns().set_index("column")["title"], found.predictor
     error, kinds = (by.left_out["truth"] - by.left_out["predicted"]).abs().mean(), study.models["kind"].nunique()
     measures = ", ".join(["training accuracy", "training loss", *titles[list(by.chosen)]])
-    known = f"{count(len(study.models), 'network')} of {count(kinds, 'kind')} of training in {study.study}"
+    known = f"{count(len(study.models), 'snapshot')} of networks of {count(kinds, 'kind')} of training in {study.study}"
     text = (
         f"Predicted from {measures}, as {known} show it; {'a kind' if kinds > 1 else 'a configuration'} that it has not seen is missed by"
     )
