@@ -168,10 +168,10 @@ def class_count(builder: Builder, state: Mapping[str, Tensor], name: str) -> int
     if not heads:
         linear = [module for module in builder(2).modules() if isinstance(module, nn.Linear)]
         return linear[-1].out_features if linear else 0
-    for key, axis in heads:
-        if key in state and state[key].ndim > axis:
-            return int(state[key].shape[axis])
-    raise ValueError(f"it has no head of {name}: {heads[0][0]} is not in it; name the architecture that it was trained with")
+    key, axis = heads[0]
+    if key not in state or state[key].ndim <= axis:
+        raise ValueError(f"it has no head of {name}: {key} is not in it; name the architecture that it was trained with")
+    return int(state[key].shape[axis])
 
 
 def guess(state: Mapping[str, Tensor]) -> str:

@@ -62,10 +62,8 @@ def rests_on(found: Scored, study: Calibration) -> str:
     error, kinds = (by.left_out["truth"] - by.left_out["predicted"]).abs().mean(), study.models["kind"].nunique()
     measures = ", ".join(["training accuracy", "training loss", *titles[list(by.chosen)]])
     known = f"{count(len(study.models), 'snapshot')} of networks of {count(kinds, 'kind')} of training in {study.study}"
-    text = (
-        f"Predicted from {measures}, as {known} show it; {'a kind' if kinds > 1 else 'a configuration'} that it has not seen is missed by"
-    )
-    return f"{text} {points(error)} on average, and {LEVEL:.0%} of its errors are at most {points(by.half)}."
+    text = f"Predicted from {measures}, as {known} show it; {'kinds' if kinds > 1 else 'configurations'} left out of it are missed by"
+    return f"{text} {points(error)} on average, and {LEVEL:.0%} of the errors are at most {points(by.half)}."
 
 
 def differs(facts: pd.DataFrame, classes: int, size: int, images: int, study: Calibration) -> list[str]:
