@@ -60,9 +60,9 @@ def rests_on(found: Scored, study: Calibration) -> str:
     """Which study predicts, by what, and how far it errs on kinds of training that it has not seen."""
     titles, by = registry.columns().set_index("column")["title"], found.predictor
     error, kinds = (by.left_out["truth"] - by.left_out["predicted"]).abs().mean(), study.models["kind"].nunique()
-    measures = ", ".join(["training accuracy", "training loss", *titles[list(by.chosen)]])
+    measures = "; ".join(["training accuracy", "training loss", *titles[list(by.chosen)]])
     known = f"{count(len(study.models), 'snapshot')} of networks of {count(kinds, 'kind')} of training in {study.study}"
-    text = f"Predicted from {measures}, as {known} show it; {'kinds' if kinds > 1 else 'configurations'} left out of it are missed by"
+    text = f"Predicted from {measures}; as {known} show it; {'kinds' if kinds > 1 else 'configurations'} left out of it are missed by"
     return f"{text} {points(error)} on average, and {LEVEL:.0%} of the errors are at most {points(by.half)}."
 
 
@@ -71,13 +71,13 @@ def differs(facts: pd.DataFrame, classes: int, size: int, images: int, study: Ca
     forms = study.models[list(Form._fields)].drop_duplicates().to_dict("records")
     theirs = {described(Form(**form).network(2))[0] for form in forms}
     ours = set(facts.loc[facts["fault"].eq(""), "network"])
-    parts = [f"networks ({'; '.join(sorted(theirs))} there, {'; '.join(sorted(ours)[:3])} here)"] if ours - theirs else []
+    parts = [f"networks (there {'; '.join(sorted(theirs))}; here {'; '.join(sorted(ours)[:3])})"] if ours - theirs else []
     pairs = {
         "image size": (study.parameters.get("image_size", size), size),
         "classes": (study.parameters.get("classes", classes), classes),
         "images that measures are read on": (study.images or images, images),
     }
-    parts += [f"{name} ({there:,} there, {here:,} here)" for name, (there, here) in pairs.items() if there != here]
+    parts += [f"{name} (there {there:,}; here {here:,})" for name, (there, here) in pairs.items() if there != here]
     return [f"Another case than the study's: {', '.join(parts)}. Intervals are promised for its own kind of networks."] if parts else []
 
 
