@@ -92,7 +92,7 @@ def verdicts(
     if right:
         table = _with_counts(table, judged, right, labelled)
         said = COUNTED, f"{_NO_RESNET}: its labelled images count for more"
-    elif np.isfinite(orders):
+    elif np.isfinite(orders) and judged.sum() > 1:
         said = ORDERED, f"{_NO_RESNET}: a place in the order alone; between studies {orders:.0%} of such pairs were right"
     else:
         said = NOT_JUDGED, f"{_NO_RESNET}; give labelled images that were held out (--labelled), 50 or more"

@@ -73,7 +73,7 @@ def load_checkpoint(path: Path, architecture: str = AUTO) -> Loaded:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         state = read_state(path)
-    notes = tuple(str(warning.message) for warning in caught if issubclass(warning.category, UserWarning))
+    notes = tuple(str(warning.message).replace(path.name, "it", 1) for warning in caught if issubclass(warning.category, UserWarning))
     form = form_in(path) if architecture == AUTO else None
     name = form.architecture if form else guess(state) if architecture == AUTO else architecture
     builder = form.network if form else builder_of(name)
