@@ -98,7 +98,7 @@ def verdicts(
         said = NOT_JUDGED, f"{_NO_RESNET}; give labelled images that were held out (--labelled), 50 or more"
     table.loc[other, ["verdict", "note"]] = said
     for row, names in enumerate(found.predictor.beyond(table)):
-        if judged[row] and names:
+        if names and table.loc[row, "verdict"] not in (NOT_JUDGED, NOT_READ):
             beyond = f"beyond the study's models in {', '.join(names)}".replace("_", " ")
             table.loc[row, "note"] = "; ".join(filter(None, (table.loc[row, "note"], beyond)))
     table.loc[table["verdict"].isin([NOT_JUDGED, NOT_READ]), "accuracy"] = np.nan
