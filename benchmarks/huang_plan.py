@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from helpers.files import PROJECT_ROOT
 from helpers.kappa.making import family_made
 from helpers.kappa.networks import _CLIP
-from helpers.networks import resnet
+from helpers.networks.stages import ResNet
 
 SPEED = 20e12  # operations per second that a pass in float32 reaches: 30 % of what the maker states for an H100 or H200 (67e12)
 HELD_OUT = 0.1  # share of the training images that a made network holds out for rule 3
@@ -24,7 +24,7 @@ def counted(name: str, classes: int, side: int) -> tuple[float, float, int, int]
     with torch.device("meta"):
         if family_made(name):
             architecture, width = name.split(" w")
-            network = resnet.ResNet(architecture, classes, "imagenet", float(width))
+            network = ResNet(architecture, classes, "imagenet", float(width))
             network.fc = nn.Identity()
         else:
             network = timm.create_model(_CLIP[name]) if name in _CLIP else timm.create_model(name, num_classes=0)
@@ -67,7 +67,7 @@ def main() -> None:
     for row in rows:
         print("| " + " | ".join(f"{value:,.3g}" if isinstance(value, float) else str(value) for value in row) + " |")
     kept = table["GB kept"].sum()
-    print(f"\nTogether {hours:.1f} hours of one GPU, and {kept:.0f} GB of features in `work/huang100/kept` before packing.")
+    print(f"\nTogether {hours:.1f} hours of one GPU, and {kept:.0f} GB of features in `work/huang100/kept`.")
 
 
 if __name__ == "__main__":

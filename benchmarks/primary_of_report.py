@@ -14,7 +14,7 @@ from helpers.files import PROJECT_ROOT
 from helpers.parameters import read_blocks
 from helpers.report import figures, notebook, style, tables
 from helpers.report.findings import FIGURE
-from helpers.scoring.models import with_measures
+from helpers.scoring.measuring import with_measures
 from helpers.statistics import claims, prediction, primary, ranking, verdicts
 from helpers.statistics.correlations import design
 from helpers.statistics.draws import LEVEL, Draws

@@ -61,7 +61,7 @@ def statistics_of(table: pd.DataFrame, measures: dict[str, int]) -> dict[str, Ca
         "Kendall": partial(kendall, x, gap),
         "granulated Kendall": partial(granulated_kendall, table, measures, axes),
         "conditional mutual information": partial(conditional_information, table, list(measures), axes),
-        "sign error": partial(sign_errors, table, measures, axes, test_images=10_000),
+        "sign error": partial(sign_errors, table, measures, axes, table[["gap"]].to_numpy().T, test_images=10_000),
         "partial correlation": lambda: partial_correlation(x, gap, design(table, axes)),
     }
 

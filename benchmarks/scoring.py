@@ -61,7 +61,7 @@ class Ours(NamedTuple):
     def passed(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """Each batch with its maps and logits, from uint8 images, as scoring makes them."""
         network = self.pass_through()
-        layer = network.get_submodule(resnet.CAM_LAYER)
+        layer = network.get_submodule("layer4")
         for start in range(0, len(self.images), self.batch):
             part = slice(start, start + self.batch)
             pixels = hooks.prepared(self.images.images[part], resnet.normalise_images, self.device)
@@ -150,7 +150,7 @@ def captum_maps(network: nn.Module) -> Callable[[Tensor], Tensor]:
     """Captum's LayerGradCam, one pass for the class and one for the map, as its users write it."""
     from captum.attr import LayerGradCam
 
-    attribution = LayerGradCam(network, network.get_submodule(resnet.CAM_LAYER))
+    attribution = LayerGradCam(network, network.get_submodule("layer4"))
 
     def maps(pixels: Tensor) -> Tensor:
         with torch.no_grad():
@@ -165,7 +165,7 @@ def torchcam_maps(network: nn.Module) -> Callable[[Tensor], Tensor]:
     from torchcam.methods import GradCAM
 
     def maps(pixels: Tensor) -> Tensor:
-        with GradCAM(network, target_layer=resnet.CAM_LAYER) as extractor:
+        with GradCAM(network, target_layer="layer4") as extractor:
             logits = network(pixels)
             return extractor(logits.argmax(1).tolist(), logits, normalized=False)[0].detach()
 
@@ -177,7 +177,7 @@ def grad_cam_maps(network: nn.Module) -> Callable[[Tensor], Tensor]:
     from pytorch_grad_cam import GradCAM
 
     def maps(pixels: Tensor) -> Tensor:
-        with GradCAM(model=network, target_layers=[network.get_submodule(resnet.CAM_LAYER)]) as cam:
+        with GradCAM(model=network, target_layers=[network.get_submodule("layer4")]) as cam:
             return torch.from_numpy(cam(input_tensor=pixels, targets=None)).to(pixels.device)
 
     return maps

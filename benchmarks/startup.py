@@ -16,11 +16,8 @@ from helpers.files import PROJECT_ROOT
 from helpers.sweep.study import load_study
 
 CHECK = "from helpers.sweep.study import load_study; load_study({!r})"
-LOAD = "import json, sys; from pathlib import Path; from helpers.data import dataset; given = json.loads(sys.argv[1]); \
-dataset.load_study_data(**given | {'cache_dir': Path(given['cache_dir'])})"
-HEAD = "from helpers import data, measures, report, scoring, statistics, training; data.of_study, measures.MeasureSettings, \
-report.open_report, report.cam_steps, scoring.score_missing, statistics.correlation_table, \
-training.models_of_study"
+LOAD = "import json, sys; from pathlib import Path; from helpers.data import images; given = json.loads(sys.argv[1]); \
+images.load_study_data(**given | {'cache_dir': Path(given['cache_dir'])})"
 IMAGES, FIGURE = "01_data_subset", "03_cam_scoring"
 DATA = ("data_source", "data_path", "class_ids", "image_size", "images_per_class", "test_images_per_class", "data_seed")
 DATA += ("minimum_images_per_class",)
@@ -34,6 +31,12 @@ def python(*arguments: str) -> None:
 def parameters_of(study: Path, stem: str) -> dict[str, Any]:
     """Read what a study gives to a notebook."""
     return next(item.parameters for item in load_study(study).executions if item.name == stem)
+
+
+def imports_of(stem: str) -> str:
+    """The cell of a notebook that imports, which follows its parameters."""
+    cells = json.loads((PROJECT_ROOT / "notebooks" / f"{stem}.ipynb").read_text())["cells"]
+    return next(text for cell in cells if "\nfrom helpers" in (text := "".join(cell["source"])))
 
 
 def load(arguments: dict[str, Any], cold: bool) -> None:
@@ -76,8 +79,8 @@ def ways_of(study: Path, warm: Path) -> dict[str, Callable[[], None]]:
         "python -m helpers.sweep --help": partial(python, "-m", "helpers.sweep", "--help"),
         "check of the study's parameters": partial(python, "-c", CHECK.format(str(study))),
         "import torch": partial(python, "-c", "import torch"),
-        "import helpers.training": partial(python, "-c", "import helpers.training"),
-        "import of what 03 imports": partial(python, "-c", HEAD),
+        "import helpers.training.run": partial(python, "-c", "import helpers.training.run"),
+        "import of what 03 imports": partial(python, "-c", imports_of(FIGURE)),
         "images, cold: decoded or rendered": partial(load, arguments, True),
         "images, warm: from the cache": partial(load, arguments, False),
     }

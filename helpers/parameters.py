@@ -63,7 +63,7 @@ def check_type(annotation: str, value: Any) -> Any:
 MADE_NETWORKS = r"resnet(?:18|34|50|101) w\d*\.?\d+|efficientnet-like w\d*\.?\d+ d\d*\.?\d+"
 PUBLISHED_NETWORKS = r"RN(?:50|101|50x4|50x16|50x64)|(?:tf_)?efficientnet_b[0-7]|resnet(?:18|34|50|101)"
 _CHOICES = """
-data_source pretrain_data_source: synthetic auto ilsvrc tiny_imagenet cifar coco csv yolo voc_folder class_folders
+data_source pretrain_data_source: synthetic auto ilsvrc tiny_imagenet cifar coco csv yolo voc_folder voc class_folders
 architectures: resnet18 resnet34 resnet50 resnet101
 optimizers: adam sgd
 stem: imagenet small strided
@@ -97,7 +97,7 @@ _FORMS = {
     "shard": r"|[1-9]\d{0,5}/[1-9]\d{0,5}",
     "device": r"auto|cpu|cuda(:\d{1,3})?",
     "pretrained_weights": r"made|[A-Z][A-Z0-9_]+|.*\{architecture\}.*",
-    "targets": r"(blur|noise|jpeg)_0?\.\d+|(brightness|contrast)_\d(\.\d+)?|rotation_-?\d{1,3}(\.\d+)?",
+    "targets": r"(blur|noise|jpeg)_0\.\d*[1-9]\d*|(brightness|contrast)_\d(\.\d+)?|rotation_-?(180|(1[0-7]\d|\d{1,2})(\.\d+)?)",
     "layers": r"(conv1|bn1|relu|maxpool|layer[1-4])(\.\w+)*",
     "kappa_families": f"model set|{PUBLISHED_NETWORKS}|{MADE_NETWORKS}",
 }

@@ -3,7 +3,6 @@
 import copy
 import io
 import os
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -170,24 +169,6 @@ def voc_folder(classes=("cat", "dog"), count=8) -> dict[str, bytes]:
 
 
 LAYOUTS = {"tiny_imagenet": tiny_imagenet, "ilsvrc": ilsvrc, "voc_folder": voc_folder}
-
-
-@pytest.fixture(params=["folder", "zip", "zip with a leading folder"])
-def store(request, tmp_path):
-    """Write files as a folder or a zip; give the path."""
-
-    def write(files: dict[str, bytes], name: str = "source") -> Path:
-        if request.param == "folder":
-            for path, content in files.items():
-                (tmp_path / name / path).parent.mkdir(parents=True, exist_ok=True)
-                (tmp_path / name / path).write_bytes(content)
-            return tmp_path / name
-        with zipfile.ZipFile(tmp_path / f"{name}.zip", "w") as archive:
-            for path, content in files.items():
-                archive.writestr(f"top/{path}" if "leading" in request.param else path, content)
-        return tmp_path / f"{name}.zip"
-
-    return write
 
 
 @pytest.fixture

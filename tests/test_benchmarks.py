@@ -1,5 +1,6 @@
 """The check of a GPU server runs through on a CPU, with nothing installed that a bare server lacks."""
 
+import importlib
 import json
 import os
 import subprocess
@@ -24,6 +25,11 @@ def test_the_whole_check_runs_through_without_jupyter(tmp_path):
     assert all(row["compiled_apart"] == 0 for row in found["agreement"])  # nothing is compiled on a CPU, which repeats to the last bit
     assert [row["processes"] for row in found["side_by_side"]] == list(gpu.TINY.processes)
     assert "### targets" in (tmp_path / "gpu.md").read_text()
+
+
+@pytest.mark.parametrize("path", sorted((PROJECT_ROOT / "benchmarks").glob("*.py")), ids=lambda path: path.stem)
+def test_every_benchmark_imports_what_there_is(path):
+    importlib.import_module(f"benchmarks.{path.stem}")
 
 
 def test_without_a_gpu_the_check_says_what_runs_here(monkeypatch, capsys):

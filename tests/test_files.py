@@ -9,6 +9,8 @@ from helpers.files import PROJECT_ROOT, complete_or_absent, from_root, inside, r
 
 def test_a_failure_leaves_neither_half_a_file_nor_a_temporary_one(tmp_path):
     write_json(tmp_path / "a.json", {"x": 1})
+    with pytest.raises(ValueError, match="Out of range float"):  # undefined is never written as a number
+        write_json(tmp_path / "a.json", {"x": float("nan")})
     with pytest.raises(RuntimeError, match="amid"), complete_or_absent(tmp_path / "a.json") as temporary:
         temporary.write_text("half")
         raise RuntimeError("amid")

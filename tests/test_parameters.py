@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+import torchvision
 import yaml
 
 from helpers import parameters
@@ -13,7 +14,7 @@ from helpers.cams import attribution, maps, masks
 from helpers.data import images
 from helpers.files import PROJECT_ROOT
 from helpers.kappa import networks
-from helpers.measures import registry
+from helpers.measures import registry, transforms
 from helpers.networks import resnet
 from helpers.parameters import LIMITS, Parameter, StudyError, declared, in_force, near_names, parse_yaml, read_blocks, value_fault
 from helpers.training import config
@@ -40,7 +41,8 @@ def test_the_table_of_limits_names_parameters_alone_and_defaults_are_within_them
         ("sampled_methods", compute.SAMPLED_METHODS),
         ("saliency_providers", masks.MASK_PROVIDERS),
         ("attributions", attribution.ATTRIBUTIONS),
-        ("saliency_architecture", masks.SEGMENTATION_NETWORKS),
+        ("saliency_architecture", torchvision.models.list_models(module=torchvision.models.segmentation)),
+        ("transform_ranges", transforms.RANGES),
     ],
 )
 def test_choices_are_those_of_the_modules_that_take_them(name, known):

@@ -64,7 +64,7 @@ def test_a_number_that_is_not_on_the_page_is_found():
 
 def test_the_number_of_measures_is_that_of_the_list():
     words = {"fifty": 50, "sixty": 60, "seventy": 70}
-    (word,) = re.findall(r"asks of (\w+) measures", README)
+    (word,) = re.findall(r"tests (\w+) measures", README)
     assert words[word] <= len([item for item in ranked().values() if item.family != "unlabelled"]) < words[word] + 10
 
 
@@ -157,9 +157,8 @@ def test_what_is_not_there_is_found():
     assert wrong_commands(text) == ["no", "none", "--no", "helpers.nothing", "--never", "nope"]
 
 
-def test_the_rooms_of_the_readme_are_those_of_the_project():
+def test_the_folders_of_the_readme_are_those_of_the_project():
     (tree,) = re.findall(r"^```\n(notebooks/.*?)^```", README, re.M | re.S)
     named = {name for line in tree.splitlines() for name in re.findall(r"(\w+)/", re.split(r" {4,}", line.strip())[0])}
-    rooms = {path.parent.name for path in (PROJECT_ROOT / "helpers").glob("*/__init__.py")}
-    assert rooms <= named
+    assert {path.parent.name for path in (PROJECT_ROOT / "helpers").glob("*/__init__.py")} <= named
     assert all((PROJECT_ROOT / name).is_dir() or (PROJECT_ROOT / "helpers" / name).is_dir() for name in re.findall(r"(\w+)/", tree))

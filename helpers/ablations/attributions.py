@@ -23,10 +23,7 @@ def above_chance(maps_normalised: Tensor, images: Any, threshold: float, device:
 
 
 def maps_by_captum(network: nn.Module, batches: Iterable[Tensor], classes: Tensor, settings: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each attribution of the given classes (N,): its maps (N, S, S), what it costs per image (``COSTS``), or the reason why it has none.
-
-    batches: (B, 3, S, S) each, as the network takes them; settings: attributions, and steps of integrated gradients.
-    """
+    """Each attribution of the given classes (N,): its maps (N, S, S), ``COSTS`` per image, or the reason why it has none."""
     own, batches = attribution.with_own_activations(network), list(batches)
     chosen = classes.split([len(batch) for batch in batches])
     for method in settings.attributions:
@@ -45,8 +42,8 @@ def attribution_scores(
 ) -> dict[str, Any]:
     """How far Grad-CAM (N, h, w) and each of ``maps_by_captum`` lie in the boxes: a record of the store.
 
-    Arrays "<measure>, <method>" (N,) of ``chance.LESS_CHANCE``, NaN where a network does not allow the method; and a table "costs": method,
-    ``COSTS`` (without the pass that tells the class) and reason.
+    Arrays "<measure>, <method>" (N,) of ``chance.LESS_CHANCE``, NaN where a network does not allow the method; and a table "costs", without
+    the pass that tells the class.
     """
     record, costs = {}, []
     for method, made in [(CAM, {"maps": cam} | dict(zip(COSTS, (np.nan, 1.0, 0.0), strict=True))), *found]:

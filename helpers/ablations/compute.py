@@ -134,22 +134,17 @@ def last_stage(given: Given) -> Stage:
     try:
         return Stage(name, layer, closed_form_classifier(given.network, *hooks.features_and_logits(given.network, layer, example)))
     except ValueError as fault:
-        raise ValueError(
-            f"the maps of {name}, the last of more than one pixel for images of {given.images.images.shape[-1]} pixels, are not what the "
-            f"network averages, so there is nothing to ablate: {fault}. Leave this notebook out of the study, or give it last maps of more "
-            "than one pixel: a larger image_size (01), a stem that halves less or last_stride 1 (02)"
-        ) from fault
+        told = f"the maps of {name}, the last of more than one pixel for images of {given.images.images.shape[-1]} pixels, are not what the"
+        told += f" network averages, so there is nothing to ablate: {fault}. Leave this notebook out of the study, or give it last maps of"
+        raise ValueError(f"{told} more than one pixel: a larger image_size (01), a stem that halves less or last_stride 1 (02)") from fault
 
 
 def closed_form_maps(method: str, formula: str, features: Tensor, classifier_weight: Tensor, classes: Tensor) -> Tensor:
-    """Normalised maps without a backward pass, see ``maps.closed_form_cam``: (B, h, w) in [0, 1).
+    """Normalised maps without a backward pass, one of ``CLOSED_FORMS``, see ``maps.closed_form_cam``: (B, h, w) in [0, 1).
 
     Grad-CAM++ as torchcam 0.4.0 computes it loses a division: alpha is g^2, so that a channel's weight, summed over its h w pixels, is
     ``h w (relu(W_ck) / (h w))^3``. The factor is kept because it decides how much the 1e-8 of the normalisation weighs.
     """
-    if (method, formula) not in CLOSED_FORMS:
-        known = ", ".join(f"{name} ({kind})" for name, kind in CLOSED_FORMS)
-        raise ValueError(f"there is no closed form of {method!r} by the formula {formula!r}; choose one of {known}")
     if formula == CORRECT:
         return normalise_maps(closed_form_cam(method, features, classifier_weight, classes))
     pixels = features.shape[2] * features.shape[3]
@@ -180,10 +175,7 @@ def closed_form(given: Given) -> ClosedForm:
 
 
 def closed_form_scores(given: Given, masks: Mapping[str, Tensor], settings: AblationSettings) -> dict[str, pd.DataFrame]:
-    """Tables "scores" and "corrected" of all that one pass gives: methods, classes and thresholds at once.
-
-    masks: (N, S, S) bool of the same images by the name of what made them; an image with an empty mask is dropped there.
-    """
+    """Tables "scores" and "corrected" of all that one pass gives; masks (N, S, S) are bool, and an empty one drops its image."""
     found, size = closed_form(given), given.images.images.shape[-1]
     right, scores, corrected = found.predicted.cpu() == given.images.labels, [], []
     inside = {BOXES: overlap.box_masks(given.images.boxes, size), **masks}
@@ -197,10 +189,7 @@ def closed_form_scores(given: Given, masks: Mapping[str, Tensor], settings: Abla
 
 
 def overlap_rows(maps: Tensor, inside: Tensor, right: Tensor, thresholds: Sequence[float], **keys: str | int) -> pd.DataFrame:
-    """IoU averaged over all images, those classified right (N,) bool, and the others: ``KEYS``, n images and iou.
-
-    One row per threshold and subset. An image without an annotation is in no mean nor in n; NaN for a subset without a defined image.
-    """
+    """IoU by threshold, averaged over all images with an annotation, those of them classified right (N,) bool, and the others."""
     found = overlap.overlaps(maps, inside.to(maps.device), thresholds)[0].cpu().double()
     found[:, ~inside.flatten(1).any(1)] = torch.nan
     tables = []
@@ -213,7 +202,7 @@ def overlap_rows(maps: Tensor, inside: Tensor, right: Tensor, thresholds: Sequen
 
 
 def corrected_row(maps: Tensor, given: Given, threshold: float, **keys: str | int) -> pd.DataFrame:
-    """Means of the localization measures from which chance is taken off (``chance.CORRECTED``): one row with the ``WAY`` and n images."""
+    """Means of the localization measures from which chance is taken off (``chance.CORRECTED``)."""
     single = attributions.above_chance(maps, given.images, threshold, given.device)
     return pd.DataFrame([keys | {"n": len(single)} | single.mean().to_dict()])
 
@@ -222,8 +211,8 @@ def corrected_row(maps: Tensor, given: Given, threshold: float, **keys: str | in
 def sampled_scores(given: Given, settings: AblationSettings) -> dict[str, pd.DataFrame]:
     """Tables "scores" and "corrected" of what needs gradients or noise at the last stage, of every layer, and of other image sizes.
 
-    In "scores" nearest names the closed form whose maps are nearest to these, and difference the largest difference of a pixel of the
-    normalised maps: near 0 the two methods coincide for this network. "" and NaN at other layers and sizes.
+    nearest names the closed form with the nearest maps, and difference the largest difference of a pixel to it: near 0 the two methods
+    coincide for this network. "" and NaN at other layers and sizes.
     """
     closed, size = closed_form(given), given.images.images.shape[-1]
     right = closed.predicted.cpu() == given.images.labels
@@ -281,19 +270,16 @@ def _at_size(given: Given, stage: Stage, side: int, pixels: Tensor, classes: Ten
 def untrained_models(catalogue: pd.DataFrame, classes: int, count: int, seed: int) -> list[Model]:
     """Networks with the initial weights of a seed, so many of every architecture of a catalogue, in its form; Du et al. take 50."""
     forms = catalogue[["architecture", "stem", "width", "last_stride"]].drop_duplicates("architecture").to_dict("records")
-    return [
-        Model(
-            model_id=f"{'-'.join(map(str, form.values()))}-{number}",
-            load=partial(_untrained, classes, number, form),
-            facts={"architecture": form["architecture"], "seed": number},
-        )
-        for form, number in product(forms, range(seed, seed + count))
-    ]
+    found = []
+    for form, number in product(forms, range(seed, seed + count)):
+        load = partial(_untrained, partial(resnet.build, classes=classes, **form, seed=number))
+        facts = {"architecture": form["architecture"], "seed": number}
+        found.append(Model(f"{'-'.join(map(str, form.values()))}-{number}", load, facts))
+    return found
 
 
-def _untrained(classes: int, seed: int, form: Mapping[str, Any], device: torch.device | str) -> nn.Module:
-    network = resnet.build(form["architecture"], classes, **{name: form[name] for name in ("stem", "width", "last_stride")}, seed=seed)
-    return network.to(device, memory_format=torch.channels_last).eval()
+def _untrained(build: Callable[[], nn.Module], device: torch.device | str) -> nn.Module:
+    return build().to(device, memory_format=torch.channels_last).eval()
 
 
 def some_images(images: Any, count: int, seed: int) -> Any:

@@ -30,11 +30,6 @@ def pooled(table: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["architecture"] == rows["architecture"].iloc[-1]].reset_index(drop=True)
 
 
-def distinct(table: pd.DataFrame) -> pd.DataFrame:
-    """Rows whose map is not that of another row on the same images: only these say something of their own."""
-    return table[table["same_map_as"] == ""].reset_index(drop=True)
-
-
 def ways(table: pd.DataFrame) -> pd.Series:
     """Name of each row of table 6: architecture, way to compute a map, and on how many images a model."""
     parts = zip(table["architecture"].replace(TOTAL, "all"), table["method"], table["formula"], table["images"], strict=True)

@@ -33,7 +33,7 @@ def scores_of(kept: Kept, name: str, threshold: float) -> pd.DataFrame:
 def each_choice(draws: Draws, scores: pd.DataFrame, keys: Sequence[str], value: str = "iou") -> tuple[Draws, pd.DataFrame]:
     """One column of the models for every combination of keys, and of each (measure) the keys, images (median of the models) and mean.
 
-    Images are drawn with them where the value is that of notebook 03.
+    Images are drawn where the value is that of notebook 03.
     """
     columns, facts, images = {}, [], {name: values for name, values in draws.images.items() if name == "test_accuracy"}
     for number, (key, part) in enumerate(scores.groupby(list(keys), sort=False, dropna=False)):
@@ -85,8 +85,8 @@ def _by_architecture(
 def cam_methods(draws: Draws, scores: pd.DataFrame, threshold: float, accuracies: Collection[float]) -> pd.DataFrame:
     """The CAM methods on the same images, correct and as torchcam computes them, at the paper's threshold; Du et al. 2024, Table 6.
 
-    One row per architecture, training accuracy (threshold) and way (method, formula; on the first images, Grad-CAM first, and last on all),
-    with same_map_as: another way whose maps are these for every model, to rounding, as theory has it, so that the row says nothing new.
+    Grad-CAM stands first, and last on all images; same_map_as names another way whose maps are these for every model, to rounding, so that
+    the row says nothing new.
     """
     chosen = at_last_stage(scores)
     chosen = chosen[(chosen["threshold"] == threshold) & (chosen["class_used"] != TRUE) & (chosen["annotation"] == BOXES)]
@@ -105,10 +105,7 @@ def cam_methods(draws: Draws, scores: pd.DataFrame, threshold: float, accuracies
 
 
 def annotations(draws: Draws, scores: pd.DataFrame, threshold: float, accuracies: Collection[float]) -> pd.DataFrame:
-    """Annotated boxes beside masks made by machines (method), by Grad-CAM at the paper's threshold; Du et al. 2024, Table 7.
-
-    A provider's published_r is that of the paper's saliency masks; images is the median per model, one with an empty mask is dropped.
-    """
+    """Annotated boxes beside masks of machines (published_r: the paper's saliency masks), by Grad-CAM; Du et al. 2024, Table 7."""
     chosen = of_grad_cam(at_last_stage(scores), part=CLOSED, class_used=PREDICTED, threshold=threshold)
     chosen = chosen.assign(method=chosen["annotation"].replace(BOXES, "annotated_boxes"))
     theirs = published_table("du2024_table7")
@@ -118,11 +115,7 @@ def annotations(draws: Draws, scores: pd.DataFrame, threshold: float, accuracies
 
 
 def by_threshold(draws: Draws, scores: pd.DataFrame, minimum_train_accuracy: float, paper: float) -> pd.DataFrame:
-    """Correlate at every threshold of the map: each CAM method, and Grad-CAM against masks of machines; all of the predicted class.
-
-    Rows of ``correlations`` by way (a label; the paper's first), method, formula, annotation, part and threshold, with published_r where
-    the paper has the setting: its pooled Table 3 for models above the same training accuracy.
-    """
+    """Correlate at every threshold of the map: each CAM method, and Grad-CAM against masks of machines; all of the predicted class."""
     chosen = at_last_stage(scores)
     # On the sampled images what has a closed form would only be repeated.
     ways = pd.Series(zip(chosen["method"], chosen["formula"], strict=True), index=chosen.index)
@@ -140,9 +133,8 @@ def by_threshold(draws: Draws, scores: pd.DataFrame, minimum_train_accuracy: flo
 def attributions_compared(draws: Draws, kept: Kept) -> pd.DataFrame:
     """How each score of each attribution goes with the gap, beside that of Grad-CAM on the same images.
 
-    One row per score (measure) and method: images, n (models), mean, reliability (split half over the images), pearson_r, ci_low, ci_high,
-    kendall_tau, minus_cam (r less that of Grad-CAM) with minus_cam_low and minus_cam_high, paired; seconds, forward_passes and
-    backward_passes per image, and reason where it is undefined for some model. ``draws`` has the models of ``kept``, in its order.
+    minus_cam is r less that of Grad-CAM, paired; costs are per image; reason says why a method is undefined for some model. ``draws`` has
+    the models of ``kept``, in its order.
     """
     tables, values, costs = [], kept.stacked(ATTRIBUTED), kept.table(ATTRIBUTED, "costs")
     means = {name: np.nanmean(single, axis=1, where=np.isfinite(single)) for name, single in values.items()}
@@ -163,9 +155,7 @@ def attributions_compared(draws: Draws, kept: Kept) -> pd.DataFrame:
 
 
 def tells(low: float, high: float) -> str:
-    """Whether a correlation that must be none is none, by equivalence: "nothing" for an interval within ±``NEGLIGIBLE``, "something"
-    for one that leaves 0 out, else "cannot tell": that an interval contains 0 shows nothing.
-    """
+    """Whether a correlation that must be none is none, by equivalence: that an interval contains 0 shows nothing."""
     if low >= -NEGLIGIBLE and high <= NEGLIGIBLE:
         return "nothing"
     return "something" if low > 0 or high < 0 else "cannot tell"
@@ -174,9 +164,8 @@ def tells(low: float, high: float) -> str:
 def validity(networks: pd.DataFrame, trained: Draws) -> pd.DataFrame:
     """Correlate IoU with the gap among untrained networks (``untrained_scores``), beside trained ones; Du et al. 2024, Table 5.
 
-    One row per architecture, last "Total": images, accuracies and IoU on average, ``CORRELATION`` (each network is a configuration of its
-    own), tells, published_r with published_low and published_high (Fisher's interval of the paper's 50 networks an architecture) and
-    published_tells, trained_n, trained_r.
+    One row per architecture, last "Total"; each network is a configuration of its own. published_low and published_high are Fisher's
+    interval of the paper's 50 networks an architecture.
     """
     draws = Draws(networks.assign(cell=networks["model_id"]), draws=trained.draws, seed=trained.seed)
     means = {"images": "train_images", "train_accuracy": "train_accuracy", "test_accuracy": "test_accuracy", "mean": "iou"}
@@ -197,10 +186,9 @@ def validity(networks: pd.DataFrame, trained: Draws) -> pd.DataFrame:
 def shifts(draws: Draws, measures: Sequence[str], column: str, unit: Sequence[str]) -> pd.DataFrame:
     """How far measures move where one column alone changes, such as label_noise: the mean over pairs of models that share the unit.
 
-    One row per further level, compared with the lowest, and measure, of which "gap" must be one: n pairs from so many cells
-    (configurations); the mean change; the same as shift, in standard deviations over the models of the lowest level, with its interval
-    over configurations; r with the gap over these models; promised, r times the shift of the gap, which a measure has that follows the
-    gap as it does among them; and kept, the direction alone, ``NOT_TOLD`` where an interval of shift, r or the gap's shift contains 0.
+    One row per further level, compared with the lowest, and measure, of which "gap" must be one. shift is the change in standard deviations
+    over the models of the lowest level, r is over these; promised is r times the shift of the gap; kept is the direction alone,
+    ``NOT_TOLD`` where an interval of shift, r or the gap's shift contains 0.
     """
     models = draws.models
     levels = sorted(models[column].dropna().unique())

@@ -64,8 +64,6 @@ def attribution_maps(method: str, network: nn.Module, images: Tensor, classes: T
     map. The baseline is 0, the mean colour for networks that take normalised images, (B, 3, S, S). The network is one of
     ``with_own_activations``.
     """
-    if method not in ATTRIBUTIONS:
-        raise ValueError(f"attribution {method!r} is unknown; choose one of {', '.join(ATTRIBUTIONS)}")
     from captum import attr  # here: its import takes as long as that of pandas, and the closed form does without
 
     layer = hooks.last_maps_layer(network, images[:1]) if method == "guided_grad_cam" else None

@@ -62,9 +62,6 @@ def chance_scores(
     Beside them map_pixels, box_pixels, common_pixels and image_pixels; mask_area and box_area, shares of the image; empty_map; x0, y0,
     x1, y1 of the rectangle, half-open, zeros for an empty mask; box_iou, that of the rectangle with the box it matches best.
     """
-    if not len(boxes) or len(maps_normalised) != len(boxes):
-        raise ValueError(f"{len(maps_normalised)} maps and boxes of {len(boxes)} images cannot be scored; one of each per image is needed")
-    overlap.check_threshold(threshold)
     boxes = boxes.to(device)
     annotation = boxed(boxes, size)
     rows = annotation.any(1).nonzero().squeeze(1)

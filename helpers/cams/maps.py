@@ -112,7 +112,8 @@ def layer_maps(
     The layer puts out (B, C, h, w), of several calls the last counts; classes (B,) int64 are fixed before any noise. (B, h, w) maps, at
     least 0, not normalised, detached; zeros where nothing speaks for the class, NaN where a gradient is NaN. The model is left as it was.
     """
-    _check(method, images, classes, torchcam_compat)
+    if method not in GRADIENT_METHODS:
+        raise ValueError(f"CAM method {method!r} is unknown; choose one of {', '.join(GRADIENT_METHODS)}")
     with torch.inference_mode(False), torch.enable_grad(), hooks.evaluation_mode(model):
         images, classes = images.detach().clone(), classes.detach().clone()  # one made in inference mode cannot enter a graph
         if method in ("eigen_cam", "score_cam"):
@@ -132,15 +133,6 @@ def layer_maps(
                 alpha = squares / (2 * squares + (cubes * activations).sum((2, 3), keepdim=True) + 1e-8)
                 activations, gradient = last
         return _weighted((alpha * gradient.relu()).sum((2, 3)), activations)
-
-
-def _check(method: str, images: Tensor, classes: Tensor, compat: bool) -> None:
-    if method not in GRADIENT_METHODS:
-        raise ValueError(f"CAM method {method!r} is unknown; choose one of {', '.join(GRADIENT_METHODS)}")
-    if compat and method not in TORCHCAM_METHODS:
-        raise ValueError(f"torchcam_compat is not for {method!r}; it is for {', '.join(TORCHCAM_METHODS)}")
-    if classes.shape != images.shape[:1] or classes.dtype != torch.int64:
-        raise ValueError(f"classes need one int64 for each of {len(images)} images, got {classes.dtype} of shape {tuple(classes.shape)}")
 
 
 def _alpha(squares: Tensor, cubes: Tensor, activations: Tensor) -> Tensor:
@@ -178,15 +170,9 @@ def _score_cam(model: nn.Module, activations: Tensor, images: Tensor, classes: T
     for maps in chosen.split(max(1, 64 // max(1, len(images))), 1):
         masks = nn.functional.interpolate(maps, size=images.shape[2:], mode="bilinear", align_corners=False).flatten(0, 1)
         masked = images.repeat_interleave(maps.shape[1], 0) * normalise_maps(masks).unsqueeze(1)
-        scores.append(_chosen_logits(model(masked), classes.repeat_interleave(maps.shape[1])).unflatten(0, maps.shape[:2]))
+        scores.append(model(masked).gather(1, classes.repeat_interleave(maps.shape[1])[:, None]).view(maps.shape[:2]))
     # The score of the empty image, which the paper subtracts, cancels in the softmax.
     return _weighted(torch.cat(scores, 1).softmax(1), chosen)
-
-
-def _chosen_logits(logits: Tensor, classes: Tensor) -> Tensor:
-    if len(classes) and not 0 <= int(classes.min()) <= int(classes.max()) < logits.shape[1]:
-        raise ValueError(f"classes reach from {int(classes.min())} to {int(classes.max())}; the network knows 0 to {logits.shape[1] - 1}")
-    return logits.gather(1, classes.unsqueeze(1)).squeeze(1)
 
 
 def _run(model: nn.Module, layer: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -216,7 +202,7 @@ def _run(model: nn.Module, layer: nn.Module, images: Tensor) -> tuple[Tensor, Te
 def _differentiate(model: nn.Module, layer: nn.Module, images: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
     """A layer's output and the gradient of the chosen logits with respect to it, both (B, C, h, w), by one backward pass."""
     leaf, logits = _run(model, layer, images)
-    chosen = _chosen_logits(logits, classes).sum()
+    chosen = logits.gather(1, classes[:, None]).sum()
     (gradient,) = torch.autograd.grad(chosen, leaf, allow_unused=True) if chosen.requires_grad else (None,)
     if gradient is None:
         raise ValueError(f"the logits do not depend on the last output of the layer {type(layer).__name__}; choose a layer before the head")

@@ -18,9 +18,8 @@ from torch import Tensor, nn
 
 from helpers.cams import detection, overlap
 from helpers.files import from_root
-from helpers.networks import hooks, resnet, weights
+from helpers.networks import resnet, weights
 
-SEGMENTATION_NETWORKS = tuple(torchvision.models.list_models(module=torchvision.models.segmentation))
 _OPENCV = {"spectral_residual_opencv": "SpectralResidual", "fine_grained": "FineGrained", "grab_cut": "FineGrained"}
 MASK_PROVIDERS = ("spectral_residual", *_OPENCV, "folder", "network")
 _ENDING = re.compile(r"\.(jpe?g|png|bmp|gif|tiff?|webp)$", re.IGNORECASE)  # of an image's name, where a dot need not begin one
@@ -76,7 +75,6 @@ def spectral_residual(images: Tensor, side: int = 64) -> Tensor:
 
     (N, 3, S, S) uint8 -> (N, S, S) float64, at least 0, enlarged bilinearly; zeros for an image of one colour.
     """
-    _check(images)
     grey = torch.einsum("nchw,c->nhw", images.cpu().double(), _LUMA).unsqueeze(1)
     flat = grey.amax((1, 2, 3)) - grey.amin((1, 2, 3)) < 1e-6
     # An enlarged image would have nothing at the high frequencies, whose logarithms would then rule.
@@ -98,11 +96,6 @@ def spectral_residual_masks(images: Tensor, side: int = 64) -> Tensor:
     return torch.cat([salient > otsu_thresholds(salient).view(-1, 1, 1) for salient in maps])
 
 
-def _check(images: Tensor) -> None:
-    if images.ndim != 4 or images.shape[1] != 3 or images.shape[2] != images.shape[3] or images.dtype != torch.uint8:
-        raise ValueError(f"images must be (N, 3, S, S) uint8, got {images.dtype} of shape {tuple(images.shape)}")
-
-
 def opencv_masks(provider: str, images: Tensor) -> Tensor:
     """Masks of the salient object by OpenCV and its contributed modules, without weights: (N, 3, S, S) uint8 -> (N, S, S) bool on the CPU.
 
@@ -110,7 +103,6 @@ def opencv_masks(provider: str, images: Tensor) -> Tensor:
     - "fine_grained": differences of centre and surround at several scales (Montabone and Soto 2010), above its Otsu threshold;
     - "grab_cut": the last one refined by the colours of object and ground (GrabCut; Rother et al. 2004), 5 rounds.
     """
-    _check(images)
     try:
         import cv2
         from cv2 import saliency
@@ -181,8 +173,6 @@ def _read_mask(file: Path, size: int) -> np.ndarray:
 
 def segmentation_network(architecture: str, weights_path: str, classes: int = 21) -> nn.Module:
     """One of torchvision's segmentation networks, less its auxiliary head, with a state dict of the user, see ``weights.read_weights``."""
-    if architecture not in SEGMENTATION_NETWORKS:
-        raise ValueError(f"architecture {architecture!r} is unknown; choose one of {', '.join(SEGMENTATION_NETWORKS)}")
     path = from_root(weights_path)
     if not path.is_file():
         raise FileNotFoundError(f"the weights {path} do not exist; save the state dict of a {architecture} there")
@@ -197,23 +187,16 @@ def segmentation_network(architecture: str, weights_path: str, classes: int = 21
 
 @torch.no_grad()
 def network_masks(network: nn.Module, images: Tensor, *, batch_size: int = 32, device: torch.device | str = "cpu") -> Tensor:
-    """Mark what a network takes for an object: ``logit > 0`` for one logit per pixel, else any class but the first, the background.
+    """Mark what a ``segmentation_network`` takes for an object: ``logit > 0`` for one logit per pixel, else any class but the first.
 
-    From (B, 3, S, S) it gives logits (B, 1, h, w) or (B, K, h, w), or a dict that has them as "out", as torchvision's do; they are
-    enlarged bilinearly, then cut. NaN is background. (N, 3, S, S) uint8 -> (N, S, S) bool on the CPU; the network is left as it was.
+    Logits are enlarged bilinearly, then cut. NaN is background. (N, 3, S, S) uint8 -> (N, S, S) bool on the CPU.
     """
-    _check(images)
     masks = []
-    with hooks.evaluation_mode(network):
-        for batch in images.split(batch_size):
-            output = network(resnet.normalise_images(batch.to(device)))
-            logits = output.get("out") if isinstance(output, dict) else output
-            if not isinstance(logits, Tensor) or logits.ndim != 4 or len(logits) != len(batch):
-                found = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else f"a {type(output).__name__}"
-                raise ValueError(f"the network puts out {found}; masks need logits (B, K, h, w), or a dict that has them as 'out'")
-            logits = F.interpolate(logits.float(), size=images.shape[2:], mode="bilinear", align_corners=False)
-            object_logit = logits[:, 0] if logits.shape[1] == 1 else logits[:, 1:].amax(1) - logits[:, 0]
-            masks.append((object_logit > 0).cpu())
+    for batch in images.split(batch_size):
+        logits = network(resnet.normalise_images(batch.to(device)))["out"].float()
+        logits = F.interpolate(logits, size=images.shape[2:], mode="bilinear", align_corners=False)
+        object_logit = logits[:, 0] if logits.shape[1] == 1 else logits[:, 1:].amax(1) - logits[:, 0]
+        masks.append((object_logit > 0).cpu())
     return torch.cat(masks)
 
 

@@ -28,14 +28,7 @@ def upsample(maps: Tensor, size: int) -> Tensor:
 
 def cam_masks(maps_normalised: Tensor, size: int, threshold: float = 0.1) -> Tensor:
     """Where a network looks: ``A_L = 1[M >= threshold]`` of the enlarged map; Du et al. 2024, equations (3), (4); (B, S, S) bool."""
-    check_threshold(threshold)
     return upsample(maps_normalised, size) >= threshold
-
-
-def check_threshold(threshold: float) -> None:
-    """Refuse a threshold at which even an empty map would cover the image, or none could."""
-    if not 0 < threshold < 1:
-        raise ValueError(f"threshold {threshold} must be between 0 and 1, both excluded (the paper takes 0.1)")
 
 
 def bounding_rectangles(masks: Tensor) -> Tensor:
@@ -68,16 +61,12 @@ def iou_and_iou_b(maps_normalised: Tensor, boxes: Tensor, size: int, threshold: 
 def overlaps(maps_normalised: Tensor, annotated: Tensor, thresholds: Sequence[float]) -> tuple[Tensor, Tensor]:
     """IoU and IoU-B of Du et al. 2024, equations (2) to (5), at every threshold, from maps that are enlarged once.
 
-    (B, h, w) maps in [0, 1], masks (B, S, S) bool of boxes or made by a machine, and T thresholds give two (T, B) tensors in [0, 1]. IoU-B
+    (B, h, w) maps in [0, 1], masks (B, S, S) bool of boxes or made by a machine, and T thresholds in (0, 1) give two (T, B) tensors. IoU-B
     takes the smallest rectangle around the map's mask, which can grow beyond the box. An empty mask scores 0; NaN where there is neither
     mask nor box, or the map is not finite.
     """
-    for threshold in thresholds:
-        check_threshold(threshold)
-    if len(maps_normalised) != (images := len(annotated)):
-        raise ValueError(f"{len(maps_normalised)} maps do not fit the annotations of {images} images; there must be one map for each image")
     # A processor's cache holds what is worked out for some images; a GPU takes all at once.
-    step = max(4, 2**17 // annotated.shape[-1] ** 2) if maps_normalised.device.type == "cpu" else max(1, images)
+    step = max(4, 2**17 // annotated.shape[-1] ** 2) if maps_normalised.device.type == "cpu" else max(1, len(annotated))
     parts = [_overlaps(*part, thresholds) for part in zip(maps_normalised.split(step), annotated.split(step), strict=True)]
     found = torch.cat(parts, 2).masked_fill(~maps_normalised.isfinite().flatten(1).all(1), torch.nan)
     return found[0], found[1]

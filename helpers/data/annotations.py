@@ -5,7 +5,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from xml.etree.ElementTree import ParseError
 
 import defusedxml.ElementTree
@@ -26,15 +26,18 @@ Table = dict[str, Annotation | str]  # by the image's name; a text says what is 
 Row = tuple[int, str, list[tuple[str, Sequence[str] | None]]]  # number of the line, image, and labels with the words of a box, or with none
 
 
-def _annotation(objects: Sequence[tuple[str, Box]], width: int = 0, height: int = 0) -> Annotation:
-    size = (width, height) if min(width, height) > 0 else None  # a size of zero is how some tools write "unknown"
-    return Annotation(tuple(box for _, box in objects), tuple(label for label, _ in objects), size)
+def _annotation(objects: Sequence[tuple[str, Box]], *sides: Any) -> Annotation:
+    try:
+        size = tuple(int(float(side)) for side in sides)
+    except (TypeError, ValueError, OverflowError):
+        size = (0, 0)  # which is how some tools write "unknown"
+    return Annotation(tuple(box for _, box in objects), tuple(label for label, _ in objects), size if min(size) > 0 else None)
 
 
 def _box(corners: Iterable[str | float]) -> Box:
     box = tuple(map(float, corners))
     if len(box) != 4 or not all(map(math.isfinite, box)):
-        raise ValueError(f"{len(box)} numbers, where 4 finite ones are needed")
+        raise ValueError(f"{box} is no box of 4 finite numbers")
     return box
 
 
@@ -71,8 +74,8 @@ def parse_voc(content: bytes) -> Annotation:
             (item.findtext("{*}name", "").strip(), _box(item.findtext(f"{{*}}bndbox/{{*}}{side}", "") for side in sides))
             for item in root.iterfind(".//{*}object")
         ]
-        return _annotation(objects, *(int(float(root.findtext(f"{{*}}size/{{*}}{side}", "0"))) for side in ("width", "height")))
-    except (ParseError, DefusedXmlException, LookupError, ValueError, OverflowError) as fault:  # LookupError: of an unknown encoding
+        return _annotation(objects, *(root.findtext(f"{{*}}size/{{*}}{side}") for side in ("width", "height")))
+    except (ParseError, DefusedXmlException, LookupError, ValueError) as fault:  # LookupError: of an unknown encoding
         raise ValueError(f"{type(fault).__name__}: {fault}") from fault
 
 
@@ -94,16 +97,19 @@ def parse_tiny_boxes(content: bytes) -> Table:
 
 def parse_csv(content: bytes) -> Table:
     """Read "path,label,x0,y0,x1,y1", named so in the first line, else ValueError; boxes in pixels, or none."""
-    numbered = _lines(content)
-    columns = [name.strip('" ').lower() for name in numbered[0][1].split(",")] if numbered else []
-    if not {"path", "label"} <= set(columns):
-        raise ValueError("its first line names no columns path and label")
-    rows = []
-    for number, line in numbered[1:]:
-        row = dict(zip(columns, map(str.strip, next(csv.reader([line]))), strict=False))
-        corners = [row[side] for side in ("x0", "y0", "x1", "y1") if row.get(side)]
-        rows.append((number, row.get("path", ""), [(row["label"], corners or None)] if row.get("label") else [("", ["no label"])]))
-    return _table(rows)
+    (_, first), *lines = _lines(content) or [(1, "")]
+    separator, rows = ";" if ";" in first else ",", []
+    try:
+        columns = [name.strip().lower() for name in next(csv.reader([first], delimiter=separator))]
+        if not {"path", "label"} <= set(columns):
+            raise ValueError("its first line names no columns path and label")
+        for number, line in lines:
+            row = dict(zip(columns, map(str.strip, next(csv.reader([line], delimiter=separator))), strict=False))
+            corners = [row[side] for side in ("x0", "y0", "x1", "y1") if row.get(side)]
+            rows.append((number, row.get("path", ""), [(row.get("label", ""), corners or None)]))
+    except csv.Error as fault:
+        raise ValueError(str(fault)) from fault
+    return {name: "a line names no class" if "" in getattr(said, "objects", ()) else said for name, said in _table(rows).items()}
 
 
 def parse_coco(content: bytes) -> Table:
@@ -120,8 +126,7 @@ def parse_coco(content: bytes) -> Table:
             except (KeyError, TypeError, ValueError) as fault:
                 wrong[item["image_id"]] = f"annotation {item.get('id')}: {type(fault).__name__} {fault}"
         return {
-            str(image["file_name"]): wrong.get(image["id"])
-            or _annotation(objects[image["id"]], int(image.get("width", 0)), int(image.get("height", 0)))
+            str(image["file_name"]): wrong.get(image["id"]) or _annotation(objects[image["id"]], image.get("width"), image.get("height"))
             for image in given["images"]
         }
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:

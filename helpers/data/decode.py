@@ -17,7 +17,7 @@ from helpers.data.annotations import Annotation
 from helpers.data.layouts import Record
 from helpers.data.sources import Source
 
-# What files with the endings of images hold, by Pillow's names; of others, such as PostScript, some run programs when they are opened.
+# By Pillow's names; of others, such as PostScript, some run programs when they are opened.
 _FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "JPEG2000", "PPM")
 SquareBox = tuple[int, int, int, int]
 Problem = tuple[str, str]  # kind and detail of a fault
@@ -36,7 +36,7 @@ class Decoded(NamedTuple):
 
 
 def decode_image(source: Source, record: Record, size: int) -> Decoded:
-    """Read, convert to RGB and squash one image; never raises for a bad file, whose fault is in the result."""
+    """Read, convert to RGB and squash one image; the fault of a bad file is in the result, and of a disk raised."""
     digest, annotation = "", record.annotation if isinstance(record.annotation, Annotation) else None
     try:
         content = record.content or source.read(record.name)
@@ -49,7 +49,9 @@ def decode_image(source: Source, record: Record, size: int) -> Decoded:
         if turned.mode in ("I", "F") or turned.mode.startswith("I;16"):
             raise ValueError(f"grey values of mode {turned.mode} are not of 8 bits; save them as an image of 8 bits")
         pixels = np.asarray(_to_rgb(turned).resize((size, size), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
-    except Exception as fault:  # decoders of damaged files raise nearly every kind, and the next image is to be read
+    except Exception as fault:  # decoders of damaged files raise nearly every kind; one with a number is of the disk
+        if isinstance(fault, OSError) and fault.errno:
+            raise
         told = re.sub(r"<[^<>]* at 0x[0-9a-f]+>", "the file", f"{type(fault).__name__}: {fault}")  # without an address in memory
         return Decoded(record, None, [], 0, 0, digest, [("unreadable_image", told)])
     boxes, problems = square_boxes(annotation, turned.size, size) if annotation else ([], [])

@@ -1,7 +1,4 @@
-"""The images of a study: chosen from a source, decoded once to squares, and kept.
-
-Which they are stands in ``data.json`` in the study's folder, written by notebook 01, read by every other notebook and by workers.
-"""
+"""The images of a study: chosen from a source, decoded once to squares, and kept."""
 
 import io
 import json
@@ -22,9 +19,9 @@ from helpers.data.layouts import Listing, Record
 from helpers.data.selection import SPLITS, assembled, class_names, pixel_digest
 from helpers.files import from_root, read_json, read_tensors, write_json, write_tensors
 
-MANIFEST = "data.json"  # in the folder of a study
+MANIFEST = "data.json"  # in the folder of a study: which images notebook 01 chose
 DATA_SOURCES = ("synthetic", layouts.RECOGNISED, *layouts.LAYOUTS)
-_FORMAT = 3  # raised when the meaning of what is kept changes: older files are then never used
+_FORMAT = 4  # raised when the meaning of what is kept changes: older files are then never used
 _TENSORS, _TABLES = ("images", "labels", "boxes"), ("index", "faults", "classes")
 
 
@@ -87,14 +84,12 @@ def load_study_data(
     data_seed: int = 0,
     cache_dir: Path,
 ) -> StudyData:
-    """Load the images of a study, from the cache when it was made from the same source with the same parameters.
+    """Load the images of a study, from the cache when it was made from the same source with the same parameters (see notebook 01).
 
     Where a source has boxes, only images with a usable one enter the training split. The test split comes from the source's own validation
-    images, or is held out of the training images where it has none. Of two files with the same content the first is kept, and no test image
-    has the pixels of a training image. ``class_ids`` are in the order of their labels; none stands for all of the source, sorted.
-    ``data_path`` is a folder or .zip, relative to the project's root. ``images_per_class`` of training are taken, or all (0), of which a
-    smaller number takes a subset; ``test_images_per_class`` of 0 takes all that training leaves, with the images that have no box. Classes
-    of fewer than ``minimum_images_per_class`` training images are dropped and counted.
+    images, or is held out of the training images where it has none; ``test_images_per_class`` of 0 takes all that training leaves, with the
+    images that have no box. Of images with the same pixels the first is kept, training before test images. A smaller number of images per
+    class takes a subset of a larger one's. ``class_ids`` stand in the order of their labels.
 
     Raises FileNotFoundError where nothing is at ``data_path``, ValueError for an argument out of range or a source without usable class.
     """
@@ -116,8 +111,7 @@ def load_study_data(
         decoded = decode_all(source, listing.records, image_size)
         listing.faults += source.faults
     data = _study_data(**assembled(listing, decoded, given))
-    if not (data.faults["fault"] == sources.UNREADABLE_NOW).any():
-        write_tensors(cache, _to_cache(data))
+    write_tensors(cache, _to_cache(data))
     return data
 
 
@@ -196,15 +190,14 @@ def choose_images(work: Path, **parameters: Any) -> StudyData:
 def of_study(work: Path) -> StudyData:
     """Images that notebook 01 chose for a study, from the cache, or decoded again where that was deleted or files were touched.
 
-    Raises FileNotFoundError where 01 has not run, or what it read is gone, and ValueError where the images are others than those that it
-    chose; each names the command that mends it.
+    Raises FileNotFoundError where 01 has not run, or what it read is gone, and ValueError where the images are others than it chose.
     """
     record = _manifest(work)
-    data = _load(work, record["parameters"])
+    data = load_study_data(**record["parameters"], cache_dir=work / "cache")
     if data.fingerprint != record["fingerprint"]:
         raise ValueError(
-            f"the images of {record['parameters'].get('data_path')} were changed since notebook 01 chose them: their fingerprint is "
-            f"{data.fingerprint}, and {work / MANIFEST} says {record['fingerprint']}. Put them back, or choose them anew: {_remedy(work)}"
+            f"the images of {record['parameters'].get('data_path')} were changed since notebook 01 chose them (fingerprint "
+            f"{data.fingerprint}, not {record['fingerprint']}). Put them back, or choose them anew: {_remedy(work)}"
         )
     return data
 
@@ -214,33 +207,26 @@ def with_classes(work: Path, class_ids: Sequence[str], further_path: str = "") -
 
     All else is chosen by the parameters of the study; with a further source its own classes stand first.
     """
-    parameters, class_ids = image_parameters(work), list(class_ids)
+    parameters, class_ids, cache = image_parameters(work), list(class_ids), work / "cache"
     if not further_path:
-        return _load(work, parameters | {"class_ids": class_ids})
+        return load_study_data(**parameters | {"class_ids": class_ids}, cache_dir=cache)
     own = of_study(work)
     further = [name for name in class_ids if name not in set(own.classes["class_id"])]
-    return joined(own, _load(work, parameters | {"data_path": further_path, "class_ids": further})) if further else own
+    elsewhere = parameters | {"data_path": further_path, "class_ids": further}
+    return joined(own, load_study_data(**elsewhere, cache_dir=cache)) if further else own
 
 
 def image_parameters(work: Path) -> dict[str, Any]:
-    """Parameters by which notebook 01 chose the images of a study. Raises FileNotFoundError, ValueError, see ``of_study``."""
+    """Parameters by which notebook 01 chose the images of a study. Raises FileNotFoundError where it has not run."""
     return dict(_manifest(work)["parameters"])
-
-
-def _load(work: Path, parameters: Mapping[str, Any]) -> StudyData:
-    try:
-        return load_study_data(**parameters, cache_dir=work / "cache")
-    except FileNotFoundError as fault:
-        told = f"{fault}. Notebook 01 read them there; where they lie elsewhere now: {_remedy(work, ' --set data_path=...')}"
-        raise FileNotFoundError(told) from fault
 
 
 def _manifest(work: Path) -> dict[str, Any]:
     path = work / MANIFEST
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is not there: notebook 01 has not chosen the images of the study {work.name!r}. {_remedy(work)}")
+        raise FileNotFoundError(f"{path} is not there: notebook 01 has not chosen the images of the study {work.name!r}: {_remedy(work)}")
     return read_json(path)
 
 
-def _remedy(work: Path, change: str = "") -> str:
-    return f"run notebooks/01_data_subset.ipynb for it, or `python -m helpers.sweep params/{work.name}.yaml --force 01_data_subset{change}`"
+def _remedy(work: Path) -> str:
+    return f"run notebooks/01_data_subset.ipynb for it, or `python -m helpers.sweep params/{work.name}.yaml --force 01_data_subset`"

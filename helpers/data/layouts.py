@@ -14,12 +14,14 @@ import yaml
 
 from helpers.data import annotations
 from helpers.data.annotations import Annotation, Table
-from helpers.data.sources import Fault, Source
+from helpers.data.sources import TOLD_UNUSABLE, UNUSABLE, Fault, Source
 
 RECOGNISED = "auto"  # the data source that is recognised
 NOT_UNDERSTOOD = "not_understood"  # a fault: a file that looks like data of another kind
 _SPLIT = re.compile(r"(?<![a-z])(train|val|test)(?:id|idation|ing)?(?![a-z])")  # in names of folders and tables: train2017, valid
 
+_SPLITS = ("train", "training", "val", "test", "valid", "validation", "testing")  # folders; of those for testing the first is read
+_WORD = re.compile(r"[^/_. -]+")  # of a path
 _OTHER = re.compile(r".*\.(parquet|tfrecords?|tar|t?gz|zip|7z|rar|pkl|pickle|np[yz]|mat|h5|hdf5|mdb)", re.IGNORECASE)
 
 
@@ -49,28 +51,21 @@ class Listing:
     names: dict[str, str] = field(default_factory=dict)  # class id to readable name
     records: list[Record] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
-    tables: dict[str, Table] = field(default_factory=dict)
-    unmet: dict[str, Table] = field(default_factory=dict)  # what tables say of images that were not there yet
+    tables: dict[str, Table] = field(default_factory=dict)  # what they say of images that were not there yet
 
     def note(self, class_id: str, split: str, name: str, fault: str, detail: str) -> None:
         """Count a fault."""
         self.faults.append(Fault(class_id, split, name, fault, detail))
 
     def read(self, path: str) -> bytes:
-        """Bytes of a table; none where it is missing or, which is counted, cannot be read."""
-        try:
-            return self.source.read(path) if path in self.source.known else b""
-        except ValueError as fault:
-            self.note("", "", path, "unreadable_table", str(fault))
-            return b""
+        """Bytes of a table; none where it is missing."""
+        return self.source.read(path) if path in self.source.known else b""
 
     def row(self, path: str, name: str, parse: Callable[[bytes], Table]) -> Annotation | str | None:
         """What a table, which is read once, says of an image."""
         if path not in self.tables:
             self.tables[path] = parse(self.read(path))
-            self.unmet[path] = dict(self.tables[path])
-        self.unmet[path].pop(name, None)
-        return self.tables[path].get(name)
+        return self.tables[path].pop(name, None)
 
     def xml(self, path: str) -> Annotation | str | None:
         """What an XML file says of an image."""
@@ -81,6 +76,9 @@ class Listing:
 
     def take(self, records: Sequence[Record]) -> None:
         """Take the images of the classes asked for, or of all that have training images, and count what is wrong."""
+        if wrong := sorted({record.class_id for record in records if UNUSABLE.search(record.class_id)}):
+            self.note("", "", ascii(wrong[0]), "name_not_usable", f"{len(wrong)} {TOLD_UNUSABLE}")
+            records = [record for record in records if record.class_id not in wrong]
         if not any(record.split == "train" for record in records):  # the source itself is named as a split
             records = [record._replace(split="train") for record in records]
         counts = Counter((record.class_id, record.split) for record in records if record.class_id)
@@ -99,7 +97,7 @@ class Listing:
             elif record.class_id in classes and record.annotation is None and self.layout in WITH_BOXES:
                 self.note(record.class_id, record.split, record.name, "missing_annotation", "nothing is said of this image")
         self.records = [record for record in records if record.class_id and record.class_id in classes]
-        for path, table in self.unmet.items():
+        for path, table in self.tables.items():  # what is left of them
             if absent := [name for name, found in table.items() if not isinstance(found, str) and found.objects[0] in classes]:
                 self.note("", "", path, "missing_image", f"{len(absent)} named there have no file, such as {min(absent)}")
 
@@ -134,11 +132,14 @@ def _ilsvrc(listing: Listing) -> Iterator[Record]:
 def _class_folders(listing: Listing, annotated: bool = False) -> Iterator[Record]:
     """A folder per class, below train/ and val/ or at the top; annotated ones have an XML beside each image."""
     images = listing.source.images
-    splits = [word for word in ("train", "val", "test", "valid", "validation") if any(f"/{word}/" in f"/{name}" for name in images)]
     folders = {os.path.dirname(name) for name in images}
-    if splits[:1] == ["train"]:
-        before = rf"(?:.*?/)?({'|'.join(splits[:2])})/"
-    elif listing.asked or not images:
+    if {os.path.basename(folder).lower() for folder in folders} <= set(_SPLITS):  # images of each split in one folder
+        return
+    above = {part.lower() for folder in folders for part in folder.split("/")[:-1]}
+    splits = [word for word in _SPLITS if word in above]
+    if splits and splits[0].startswith("train"):
+        before = rf"(?:.*?/)?((?i:{'|'.join(splits[:2])}))/"
+    elif listing.asked:
         before = "(?:.*?/)?()"
     else:  # below leading folders that stand alone, of which the last may be the only class
         shared = os.path.commonpath(folders)
@@ -149,7 +150,7 @@ def _class_folders(listing: Listing, annotated: bool = False) -> Iterator[Record
     for name in images:
         if found := pattern.fullmatch(name):
             marked = listing.xml(str(PurePosixPath(name).with_suffix(".xml"))) if annotated else None
-            yield Record(name, found[2], "test" if found[1] in splits[1:2] else "train", marked)
+            yield Record(name, found[2], "test" if found[1].lower() in splits[1:2] else "train", marked)
 
 
 def _cifar(listing: Listing) -> Iterator[Record]:
@@ -179,27 +180,48 @@ def _of_tables(listing: Listing, ending: str, parse: Callable[[bytes], Table]) -
     paths = [name for name in source.names if name.lower().endswith(ending)]
     for path in [path for path in paths if os.path.basename(path).startswith("instances")] or paths:
         try:
-            table = parse(listing.read(path))
+            table = parse(source.read(path))
         except ValueError as fault:
             listing.note("", "", path, NOT_UNDERSTOOD, str(fault))
             continue
-        found = {name: place for name in table if (place := _place(path, name, source.known, places))}
-        if absent := [name for name in table if name not in found]:
-            told = f"{len(absent)} named there have no file" if found else "its images do not lie here"
-            listing.note("", "", path, "missing_image" if found else NOT_UNDERSTOOD, f"{told}, such as {min(absent)[:100]}")
-        yield from _by_largest(listing, {place: table[name] for name, place in found.items()}, _split(path))
+        yield from _by_largest(listing, _lying_here(listing, path, table, partial(_place, path, places)), _split(path))
 
 
-def _place(table: str, name: str, known: set[str], places: Mapping[str, Sequence[str]]) -> str:
-    """Where the image lies that a table names: beside the table, at the top, or at the one place whose path ends so; "" for nowhere."""
-    parts = PurePosixPath(name.replace("\\", "/")).parts
-    elsewhere = re.match(r"/|\.\./|\w:/", name.replace("\\", "/"))  # what comes first is then of another machine
-    for start in range(len(parts) if elsewhere else 1):
-        rest = "/".join(parts[start:])
-        if found := [place for place in (os.path.join(os.path.dirname(table), rest), rest) if place in known]:
-            return found[0]
-    same = [place for place in places.get(parts[-1] if parts else "", ()) if f"/{place}".endswith(f"/{'/'.join(parts)}")]
-    return same[0] if len(same) == 1 else ""
+def _voc(listing: Listing) -> Iterator[Record]:
+    """Pascal VOC XML, each of the image of its name, which lies beside it or in the folder whose path is most like its own."""
+    places, paths = defaultdict(list), [name for name in listing.source.names if name.lower().endswith(".xml")]
+    for name in listing.source.images:
+        places[PurePosixPath(name).stem].append(name)
+    table = {path: listing.xml(path) for path in paths}
+    return _by_largest(listing, _lying_here(listing, "*.xml", table, lambda path: _nearest(path, places[PurePosixPath(path).stem])), "")
+
+
+def _lying_here(listing: Listing, path: str, table: Table, place: Callable[[str], str]) -> Table:
+    """What a table says, by the paths of the images that are there; those that are not are counted."""
+    places = {name: place(name) for name in table}
+    found = {places[name]: marked for name, marked in table.items() if places[name]}
+    if absent := [name for name in table if not places[name]]:
+        told = f"{len(absent)} named there have no file" if found else "its images do not lie here"
+        listing.note("", "", path, "missing_image" if found else NOT_UNDERSTOOD, f"{told}, such as {min(absent)[:100]}")
+    return found
+
+
+def _place(table: str, places: Mapping[str, Sequence[str]], name: str) -> str:
+    """Where the image lies that a table names, of the paths that end so; "" for nowhere."""
+    path = PurePosixPath(name.replace("\\", "/"))
+    elsewhere = re.match(r"/|\.\./|\w:/", f"{path}")  # what comes first is then of another machine
+    for start in range(len(path.parts) if elsewhere else 1):
+        end = f"/{'/'.join(path.parts[start:])}"
+        if found := [place for place in places.get(path.name, ()) if f"/{place}".endswith(end)]:
+            return _nearest(table, found)
+    return ""
+
+
+def _nearest(path: str, places: Sequence[str]) -> str:
+    """The one place that shares most words with a path, in the fewest folders; "" where there is none, or several are."""
+    near = {place: (len({*_WORD.findall(place)} & {*_WORD.findall(path)}), -place.count("/")) for place in places}
+    best = [place for place, found in near.items() if found == max(near.values())]
+    return best[0] if len(best) == 1 else ""
 
 
 def _split(text: str) -> str:
@@ -257,6 +279,7 @@ LAYOUTS: dict[str, tuple[Callable[[Listing], Iterator[Record]], str]] = {
     "csv": (partial(_of_tables, ending=".csv", parse=annotations.parse_csv), "a .csv with the columns path, label, x0, y0, x1, y1"),
     "yolo": (_yolo, "images/*.jpg with labels/*.txt"),
     "voc_folder": (partial(_class_folders, annotated=True), "[train/]<class>/*.jpg with an .xml beside each"),
+    "voc": (_voc, "Annotations/*.xml with JPEGImages/*.jpg, or beside each other"),
     "class_folders": (_class_folders, "[train/]<class>/*.jpg"),
 }
 WITH_BOXES = ("ilsvrc", "tiny_imagenet", "voc_folder")  # where a training image without a box is one that lacks it
@@ -273,15 +296,17 @@ def scan(source: Source, layout: str, asked: Sequence[str] = ()) -> Listing:
         notes.append(Fault("", "", others[0], NOT_UNDERSTOOD, f"{len(others)} archives, arrays or pickles, which are not opened"))
     for name in tried:
         listing = Listing(name, source, asked)
-        listing.take(list(LAYOUTS[name][0](listing)))
-        boxed = any(record.boxes for record in listing.records)
-        if listing.records and (boxed or layout != RECOGNISED or name not in WITH_BOXES):
+        listing.take(records := list(LAYOUTS[name][0](listing)))
+        # A folder of images with XML beside them is no class, and where nothing has a box, another layout may say more.
+        likely = any(record.boxes for record in listing.records) and (asked or len(listing.classes) > 1)
+        if listing.records and (likely or layout != RECOGNISED or name not in WITH_BOXES):
             listing.faults += notes
-            unused = sorted(set(source.images) - {record.name for record in listing.records})
+            unused = set(source.images) - {record.name for record in records if record.class_id} - {fault.name for fault in listing.faults}
             if unused and layout == RECOGNISED and not asked:
-                listing.note("", "", unused[0], NOT_UNDERSTOOD, f"images of which no class is known: {len(unused)}")
+                told = f"{len(unused)} images have no class, or lie in a split that is not read"
+                listing.note("", "", min(unused), NOT_UNDERSTOOD, told)
             return listing
-        notes += [fault for fault in listing.faults if fault.fault == NOT_UNDERSTOOD or layout != RECOGNISED][:5]
+        notes += [fault for fault in listing.faults if fault.fault in (NOT_UNDERSTOOD, "name_not_usable") or layout != RECOGNISED][:5]
     told = [f"found {fault.name or fault.class_id}: {fault.detail}" for fault in notes] or ["nothing like it is there"]
     raise ValueError(
         f"no class was found in {source.root} for data_source {layout!r}: looked for {' or '.join(LAYOUTS[name][1] for name in tried)}; "

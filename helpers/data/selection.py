@@ -1,4 +1,4 @@
-"""Which images of a source a study takes, stacked: per class, seeded, no file twice, no test image with the pixels of a training image."""
+"""Which images of a source a study takes, stacked: per class, seeded, no image twice."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -63,9 +63,9 @@ def select(
     """Choose training and test images; per class and seeded by class, so that no other class makes a difference."""
     most, held, seed = given["images_per_class"], given["test_images_per_class"], given["data_seed"]
     pools: dict[tuple[str, str], list[Decoded]] = defaultdict(list)
-    for image in _without_duplicates(decoded, boxed, faults):
+    for image in _without_copies(decoded, boxed, faults):
         pools[image.record.class_id, image.record.split].append(image)
-    own_test = any(split == "test" for _, split in pools)
+    own_test = any(image.record.split == "test" for image in decoded)
     chosen: dict[str, list[Decoded]] = {"train": [], "test": []}
     for class_id in class_ids:
         spare, unseen = pools[class_id, "train"], pools[class_id, "test"]
@@ -83,10 +83,7 @@ def select(
         unseen = unseen + (_without(spare, fitted) if not held else [])
         chosen["train"] += fitted
         chosen["test"] += _choice(unseen, held or len(unseen), seed, class_id, "test")
-    seen = {pixel_digest(image.pixels): image.record.name for image in chosen["train"]}
-    copies = [image for image in chosen["test"] if pixel_digest(image.pixels) in seen]
-    faults += [_fault(image, "test_image_in_training", f"same pixels as {seen[pixel_digest(image.pixels)]}") for image in copies]
-    return chosen | {"test": _without(chosen["test"], copies)}
+    return chosen
 
 
 def _fault(image: Decoded, kind: str, detail: str) -> Fault:
@@ -105,8 +102,8 @@ def _choice(images: Sequence[Decoded], count: int, seed: int, class_id: str, pur
     return [images[index] for index in sorted(order[:count])]
 
 
-def _without_duplicates(decoded: Sequence[Decoded], boxed: bool, faults: list[Fault]) -> list[Decoded]:
-    """Count what is wrong with images, and keep the first of the files with the same content: training before test, then by name."""
+def _without_copies(decoded: Sequence[Decoded], boxed: bool, faults: list[Fault]) -> list[Decoded]:
+    """Count what is wrong with images, and keep the first of those with the same pixels: training before test, then by name."""
     seen: dict[str, Decoded] = {}
     for image in sorted(decoded, key=lambda image: (image.record.split != "train", image.record.name)):
         faults += [_fault(image, *fault) for fault in image.faults]
@@ -114,9 +111,10 @@ def _without_duplicates(decoded: Sequence[Decoded], boxed: bool, faults: list[Fa
             faults.append(_fault(image, "no_object_in_annotation", ""))
         if image.pixels is None:
             continue
-        if (first := seen.setdefault(image.digest, image)) is not image:
-            kind = "duplicate_file" if first.record.class_id == image.record.class_id else "contradictory_labels"
-            faults.append(_fault(image, kind, f"same content as {first.record.name}, which is of the class {first.record.class_id}"))
+        if (first := seen.setdefault(pixel_digest(image.pixels), image)) is not image:
+            kind = "duplicate_image" if first.record.class_id == image.record.class_id else "contradictory_labels"
+            kind = kind if first.record.split == image.record.split else "test_image_in_training"
+            faults.append(_fault(image, kind, f"same pixels as {first.record.name}, which is of the class {first.record.class_id}"))
     return list(seen.values())
 
 

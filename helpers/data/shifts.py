@@ -53,9 +53,9 @@ def with_noise(pixels: Tensor, deviation: float, draws: torch.Generator) -> Tens
 def ssim(images: Tensor, degraded: Tensor) -> Tensor:
     """Structural similarity of each image with its degraded version; Wang et al. 2004, equation (13).
 
-    Gaussian windows of 11 x 11 pixels and standard deviation 1.5, k1 = 0.01, k2 = 0.03, data range 255; mean over the windows within the
-    image, and over channels, as scikit-image has it with ``gaussian_weights`` and without ``use_sample_covariance``. (N,) float32 in
-    [-1, 1], up to a rounding of 1e-3 in bright flat regions. Raises ValueError for sides below 11.
+    Gaussian windows of 11 x 11 pixels and standard deviation 1.5; mean over the windows within the image, and over channels, as
+    scikit-image has it with ``gaussian_weights`` and without ``use_sample_covariance``. (N,) float32, to 1e-3 in bright flat regions.
+    Raises ValueError for sides below 11.
     """
     check_images(images, 2 * _RADIUS + 1)
     settings = {"sigma": 1.5, "k1": 0.01, "k2": 0.03, "data_range": 255.0, "reduction": "none", "return_full_image": True}
@@ -125,12 +125,10 @@ def at(column: str, shift: str = "") -> str:
 
 
 def shifted(images: Tensor, name: str, seed: int = 0) -> Shifted:
-    """Shift (N, 3, H, W) uint8 images with sides of at least 11; the same images, name and seed give the same bytes.
+    """Shift (N, 3, H, W) uint8 images with sides of at least 11; the same images, name (see ``parsed``) and seed give the same bytes.
 
-    A name has the mean SSIM that is left (blur_0.9, noise_0.7, jpeg_0.7), the factor (brightness_0.5, contrast_0.5) or the degrees
-    (rotation_15). Blur, noise and JPEG have one strength for all images, found so that the mean SSIM of up to 256 of them, drawn by the
-    seed, is the one in the name within 0.002, or within 0.02 where the SSIM of few images steps over it.
-    Raises ValueError for an unknown name, images of another kind, or an SSIM that cannot be reached.
+    Blur, noise and JPEG have one strength for all images, found so that the mean SSIM of up to 256 of them, drawn by the seed, is the one
+    in the name within 0.002, or within 0.02 where the SSIM of few images steps over it; else ValueError.
     """
     kind, value = parsed(name)
     check_images(images, 2 * _RADIUS + 1)
@@ -162,11 +160,7 @@ def _strength(apply: Callable[[float], Tensor], sample: Tensor, target: float, g
 
 
 def kept(folder: Path, images: Tensor, name: str, seed: int = 0) -> Shifted:
-    """Shifted images from a folder, made and written there when they are not there yet; see ``shifted``.
-
-    The file is named by shift, seed and the images' bytes, so copies of other images are never used by mistake. It is read by memory map,
-    so that processes share the pages; a damaged one is made again.
-    """
+    """Shifted images from a folder, in a file named by shift, seed and the images' bytes; made where it is absent or damaged."""
     parsed(name)
     digest = blake2b(np.ascontiguousarray(images.numpy()).data, digest_size=8)
     digest.update(f"{name} {seed} {_FORMAT} {tuple(images.shape)}".encode())

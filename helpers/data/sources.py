@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 from helpers.files import inside
 
-UNREADABLE_NOW = "unreadable_now"  # a fault that may be gone at the next start; what holds one is never kept
-_UNUSABLE = re.compile(r"[\\\x00-\x1f\x7f\ud800-\udfff]")  # in names: what tables, figures and other systems cannot hold
-_WRONG = "names hold a backslash, a control character or bytes that are no UTF-8; rename them"
+UNUSABLE = re.compile(r"[\\\x00-\x1f\x7f\ud800-\udfff]")  # in names: what tables, figures and other systems cannot hold
+TOLD_UNUSABLE = "names hold a backslash, a control character or bytes that are no UTF-8; rename them"
 _LINKED = "links to folders are not followed; copy these there"
 _IMAGE = re.compile(r".*\.(jpe?g|png|bmp|gif|tiff?|webp|ppm)", re.IGNORECASE | re.DOTALL)
 
@@ -36,9 +35,9 @@ class Source:
         self.root, self.names, self.faults = root, [], []
         for place, inner, files in os.walk(root, onerror=_raise):
             folder = "" if place == str(root) else f"{os.path.relpath(place, root)}/"
-            wrong = [name for name in inner + files if _UNUSABLE.search(name)]
+            wrong = [name for name in inner + files if UNUSABLE.search(name)]
             links = [name for name in inner if os.path.islink(f"{place}/{name}")]
-            for left_out, fault, why in ((wrong, "name_not_usable", _WRONG), (links, "link_not_followed", _LINKED)):
+            for left_out, fault, why in ((wrong, "name_not_usable", TOLD_UNUSABLE), (links, "link_not_followed", _LINKED)):
                 if left_out:  # with what is no UTF-8 as escapes, so that tables can hold it
                     name = f"{folder}{min(left_out)}".encode("utf-8", "backslashreplace").decode()
                     self.faults.append(Fault("", "", name, fault, f"{len(left_out)} {why}"))
@@ -59,15 +58,11 @@ class Source:
         return digest.hexdigest()
 
     def read(self, name: str) -> bytes:
-        """Bytes of a regular file of the folder. Raises ValueError where it is none or, which is counted, unreadable now."""
+        """Bytes of a regular file of the folder. Raises ValueError where it is none, and OSError where it cannot be read now."""
         place = inside(self.root, name)
         if not place.is_file():  # no pipe and no device, which may have no end
             raise ValueError(f"{name} is no regular file, or a link to nothing")
-        try:
-            return place.read_bytes()
-        except OSError as fault:
-            self.faults.append(Fault("", "", name, UNREADABLE_NOW, str(fault)))
-            raise ValueError(str(fault)) from fault
+        return place.read_bytes()
 
 
 def _raise(fault: OSError) -> None:
@@ -75,7 +70,7 @@ def _raise(fault: OSError) -> None:
 
 
 def _kept(name: str) -> bool:
-    return not name.startswith(".") and name != "__MACOSX" and not _UNUSABLE.search(name)
+    return not name.startswith(".") and name != "__MACOSX" and not UNUSABLE.search(name)
 
 
 def stamp_of_source(path: Path, classes: Sequence[str] = ()) -> str:

@@ -31,8 +31,8 @@ def scenes(
     """Render scenes, class by class; image i of a class is the same however many are asked for.
 
     With probability ``background_cue`` the background carries stripes whose direction belongs to a class: in the training split to the
-    image's own, in the test split to a random one, so that a network which looks beside the object pays for it on unseen images. The
-    object is lighter than every background; its colour, texture, size, aspect, turn and place say nothing of the class, its shape does.
+    image's own, in the test split to a random one, so that a network which looks beside the object pays for it on unseen images. Of the
+    object, which is lighter than every background, only the shape says anything of the class.
 
     Gives (N, 3, size, size) uint8 RGB; (N,) int64 labels; (N, 1, 4) int16 half-open boxes x0, y0, x1, y1, tight around the object.
     Raises ValueError for a side below 16 pixels.
@@ -45,15 +45,9 @@ def scenes(
         for number in range(per_class):
             generator = np.random.default_rng([seed, _SPLITS.index(split), label, number])
             image, mask = _scene(label, size, split, background_cue, generator)
-            row = label * per_class + number
-            images[row], boxes[row, 0] = image, bounding_box(mask)
+            row, rows, columns = label * per_class + number, np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
+            images[row], boxes[row, 0] = image, (columns[0], rows[0], columns[-1] + 1, rows[-1] + 1)
     return images, np.repeat(np.arange(classes, dtype=np.int64), per_class), boxes
-
-
-def bounding_box(mask: np.ndarray) -> tuple[int, int, int, int]:
-    """Tight half-open box x0, y0, x1, y1 of a (H, W) mask with at least one true pixel."""
-    rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
-    return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
 
 
 def _scene(label: int, size: int, split: str, background_cue: float, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

@@ -23,10 +23,7 @@ class Units(NamedTuple):
 
 
 def drawn_units(labels: ArrayLike, steps: Sequence[int], draws: int, seed: int = 0) -> Units:
-    """Draw images within their class, and classes within those that one step adds to the next smaller one.
-
-    So the share of unseen classes of a step stays what it is. A class without test images is never drawn.
-    """
+    """Draw images within their class, and classes within those that one step adds to the next smaller one; none without test images."""
     true = np.asarray(labels)
     images = np.zeros((len(true), draws), dtype=np.float32)
     for name in np.unique(true):
@@ -61,10 +58,7 @@ def drawn_statistics(predicted: NDArray[np.int16], steps: Sequence[int], units: 
 
 
 def drawn_grid(cells: pd.DataFrame, drawn: Mapping[str, Array], steps: Sequence[int], levels: Sequence[float]) -> Array:
-    """The draws of a family's networks on the grid of ``statistics.cell_array``: (S, U, W, B, 6), ascending in each axis.
-
-    ``drawn`` is that of ``drawn_statistics`` by network; those with equally many weights are averaged.
-    """
+    """The ``drawn_statistics`` of a family's networks on the grid of ``cell_array``: (S, U, W, B, 6); those of one size are averaged."""
     networks = cells.drop_duplicates("model").sort_values("weights").groupby("weights")["model"]
     order = np.ix_(np.argsort(steps), np.argsort(levels))
     sizes = [np.mean([drawn[name] for name in names], axis=0)[order] for _, names in networks]

@@ -1,6 +1,5 @@
 """Networks made on the spot: ResNets and EfficientNet-like ones of any size, trained on the seen classes by the rules of 02, and kept."""
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
@@ -9,16 +8,16 @@ from pathlib import Path
 
 import safetensors.torch
 import torch
-from safetensors import safe_open
 from torch import nn
 from torchvision.models.efficientnet import EfficientNet, MBConvConfig
 
 from helpers.data.images import StudyData, of_study
-from helpers.files import digest, inside, write_tensors
+from helpers.files import digest, inside, read_json
 from helpers.scoring.models import Model, models_of
-from helpers.training import catalogue, pool, pretraining, run
-from helpers.training.config import RunConfig, run_id
-from helpers.training.stopping import Epoch, stop_reason
+from helpers.training import catalogue, pool, pretraining
+from helpers.training.config import RunConfig
+from helpers.training.run import train_run
+from helpers.training.state import snapshot_path
 
 FOLDER = "made"  # below the study's: a model set with images of its own, those of the seen classes
 _NAME = re.compile(r"(?P<kind>resnet\d+|efficientnet-like) w(?P<width>[\d.]+)(?: d(?P<depth>[\d.]+))?")
@@ -68,31 +67,19 @@ def make(names: Sequence[str], work: Path, data: StudyData, *, epochs: int, seed
     recipes = {name: recipe(name, data, epochs, seed) for name in filter(family_made, names)}
     runs = [found for name, found in recipes.items() if family_made(name) == "resnet"]
     yield from (result["run_id"] for result in pool.train_missing(runs, work / FOLDER, device=device, jobs=jobs))
-    others = {_path(work, name, found): (name, found) for name, found in recipes.items() if family_made(name) != "resnet"}
-    todo = [(path, *item) for path, item in others.items() if not path.is_file()]
+    others = [(name, found, _folder(work, name, found)) for name, found in recipes.items() if family_made(name) != "resnet"]
+    todo = [item for item in others if not (item[2] / "result.json").is_file()]
     images = partial(of_study, work / FOLDER)
-    yield from (item[1] for item, _ in pool.side_by_side(partial(_train, device=device), todo, shared=images, device=device, jobs=jobs))
+    yield from (item[0] for item, _ in pool.side_by_side(partial(_train, device=device), todo, shared=images, device=device, jobs=jobs))
 
 
-def _path(work: Path, name: str, config: RunConfig) -> Path:
-    return inside(work / FOLDER / "networks", f"{name.replace(' ', '-')}-{digest([name, asdict(config)])}.safetensors")
+def _folder(work: Path, name: str, config: RunConfig) -> Path:
+    return inside(work / FOLDER / "networks", f"{name.replace(' ', '-')}-{digest([name, asdict(config)])}")
 
 
-def _train(item: tuple[Path, str, RunConfig], data: StudyData, *, device: str) -> None:
-    """Train a network that is no ResNet until the rules stop it; its file holds weights and record."""
-    path, name, config = item
-    fitted, watched, tested = (run.resident(images, device) for images in (*run.images_of_run(data, config), data.test))
-    network = efficientnet_like(name, len(data.classes), config.seed).to(device, memory_format=torch.channels_last)
-    optimizer, history = run.make_optimizer(network, config, torch.device(device)), []
-    while not (history and stop_reason(history, config)):
-        loss, accuracy = run.train_epoch(network, optimizer, fitted, config, len(history) + 1)
-        if not loss < float("inf"):
-            raise ValueError(f"{name} diverged when it was made (loss {loss}); leave it out, or take more images")
-        monitored = run.evaluate(network, watched)[1]
-        history.append(Epoch(epoch=len(history) + 1, train_loss=loss, train_accuracy=accuracy, monitor_accuracy=monitored, seconds=0.0))
-    loss, accuracy = run.evaluate(network, fitted)
-    record = {"epochs": len(history), "stop_reason": stop_reason(history, config), "train_loss": loss, "train_accuracy": accuracy}
-    write_tensors(path, network.state_dict(), {"record": json.dumps(record | {"test_accuracy": run.evaluate(network, tested)[1]})})
+def _train(item: tuple[str, RunConfig, Path], data: StudyData, *, device: str) -> None:
+    name, config, folder = item
+    train_run(config, data, folder, network=efficientnet_like(name, len(data.classes), config.seed), device=device)
 
 
 def made_models(names: Sequence[str], work: Path, data: StudyData, *, epochs: int, seed: int) -> list[Model]:
@@ -103,15 +90,16 @@ def made_models(names: Sequence[str], work: Path, data: StudyData, *, epochs: in
         if family_made(name) == "resnet":
             rows = catalogue.read_catalogue(work / FOLDER, [config])
             found = models_of(work / FOLDER, rows[rows["snapshot"] == "stop"], data)
-            if not found:
-                raise ValueError(f"{name} diverged when it was made (run {run_id(config)}); leave it out, or take more images")
-            models += found
         else:
-            path, initial = _path(work, name, config), partial(efficientnet_like, name, classes, seed)
-            with safe_open(path, framework="pt") as file:
-                models.append(Model(path.stem, partial(_load, path, initial), json.loads(file.metadata()["record"]), initial))
+            folder, initial = _folder(work, name, config), partial(efficientnet_like, name, classes, seed)
+            result = read_json(folder / "result.json")
+            load = partial(_load, snapshot_path(folder, "stop"), initial)
+            ended, stops = {name: result[name] for name in ("epochs", "stop_reason")}, result["snapshots"]
+            found = [Model(folder.name, load, ended | stop, initial) for stop in stops if stop["snapshot"] == "stop"]
+        if not found:
+            raise ValueError(f"{name} diverged when it was made (run {config}); leave it out, or take more images")
         facts = {"model": name, "family": family_made(name), "architecture": name, "origin": f"made on {classes} classes"}
-        models[-1] = replace(models[-1], facts={**models[-1].facts, **facts})
+        models.append(replace(found[0], facts={**found[0].facts, **facts}))
     return models
 
 

@@ -50,10 +50,8 @@ def check_unseen(work: Path, chosen: pd.DataFrame, unseen: Sequence[str]) -> Non
         if catalogue.is_complete(work / pretraining.FOLDER, weights):
             known = set(of_study(work / pretraining.FOLDER).classes["class_id"])
         if shared := [name for name in unseen if name in known]:
-            raise ValueError(
-                f"the pretrained start {weights} has seen {len(shared)} of {len(unseen)} unseen_class_ids ({', '.join(shared[:3])}), so "
-                "they are not unseen by models that began there: set include_pretrained to false, or name other classes"
-            )
+            seen = f"{len(shared)} of {len(unseen)} unseen_class_ids ({', '.join(shared[:3])})"
+            raise ValueError(f"the pretrained start {weights} has seen {seen}; set include_pretrained to false, or name other classes")
 
 
 def model_set(work: Path, chosen: pd.DataFrame, data: StudyData, seen: int) -> list[Model]:
@@ -78,11 +76,11 @@ def _without_head(make: Callable[..., nn.Module | None], *device: str) -> nn.Mod
 
 
 def published(names: Sequence[str], weights: str) -> list[Model]:
-    """Backbones that are known by their weights, read from local files by timm's definitions; other names are passed over.
+    """Backbones read from local files by timm's definitions; other names are passed over.
 
-    The features of a CLIP network ("RN50") are its image embeddings, as in the linear probes of Radford et al. 2021, and its images are
-    resized to what its attention pool was made for; others ("tf_efficientnet_b0") take images as they come, and their features are what
-    goes into their last layer. ``weights`` is a path relative to the project's root, with {architecture} for the name.
+    Features of a CLIP network ("RN50") are its image embeddings (Radford et al. 2021), of images of the side that its attention pool was
+    made for; others ("tf_efficientnet_b0") take images as they come, and their features are what goes into their last layer. ``weights``
+    is a path relative to the project's root, with {architecture} for the name.
     """
     models = []
     for name in (name for name in names if name != MODEL_SET and not family_made(name)):

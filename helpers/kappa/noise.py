@@ -38,12 +38,11 @@ class AutoEncoder(nn.Module):
     """A bottleneck of ``width`` channels at a quarter of the side, ordered by nested dropout (Rippel et al. 2014): the last tell least."""
 
     def __init__(self, width: int = 8) -> None:
-        """Lay out the layers."""
+        """Untrained."""
         super().__init__()
         self.width = width
-        self.encoder = nn.Sequential(
-            nn.Conv2d(3, 24, 4, 2, 1), nn.ReLU(), nn.Conv2d(24, 48, 4, 2, 1), nn.ReLU(), nn.Conv2d(48, width, 3, 1, 1)
-        )
+        halved = nn.Conv2d(3, 24, 4, 2, 1), nn.ReLU(), nn.Conv2d(24, 48, 4, 2, 1), nn.ReLU()
+        self.encoder = nn.Sequential(*halved, nn.Conv2d(48, width, 3, 1, 1))
         self.widen = nn.Sequential(nn.Conv2d(width, 48, 3, 1, 1), nn.ReLU(), nn.Conv2d(48, 64, 3, 1, 1))
         self.colour = nn.Sequential(nn.ReLU(), nn.Conv2d(16, 12, 3, 1, 1))
 
@@ -83,8 +82,7 @@ def greatest_strength(given: Generator, side: int) -> float:
 def degrade(images: Tensor, given: Generator, strength: float) -> Tensor:
     """Degrade (N, 3, H, W) uint8 images to as many; strength 0 is the identity.
 
-    - "blur": Gaussian, reflected at the edges; strength is its standard deviation in pixels.
-    - "gaussian": independent noise per pixel and channel, the same at every strength, its standard deviation in grey levels.
+    - "blur", "gaussian" (noise, one draw for all strengths): strength is the standard deviation, in pixels or grey levels.
     - "autoencoder": up to 1, ``(1 - strength) x + strength r`` with the reconstruction r; beyond, that from the first
       ``width + 1 - strength`` channels of the bottleneck, up to ``width + 1``, where nothing of the image is left.
     """
@@ -108,8 +106,8 @@ def _degraded(pixels: Tensor, given: Generator, strength: float, draws: torch.Ge
 def calibrate(given: Generator, images: Tensor, target: float, tried: dict[float, float]) -> Level:
     """Find the strength that gives a mean SSIM within 0.01 of a target, by interpolation between strengths on both sides of it.
 
-    The mean SSIM is continuous in the strength, up to the rounding of pixels, and 1 at 0, so every target above the smallest value found is
-    met. To ``tried``, mean SSIM by strength of earlier calls, is added what this call finds.
+    The mean SSIM is continuous in the strength, up to the rounding of pixels, and 1 at 0. To ``tried``, mean SSIM by strength, is added
+    what this call finds.
     """
     tried[0.0] = 1.0
     limit = greatest_strength(given, min(images.shape[-2:]))
@@ -138,9 +136,7 @@ def _next_strength(tried: dict[float, float], target: float, limit: float, halve
 def train_autoencoder(images: Tensor, *, width: int = 8, epochs: int = 8, seed: int, device: torch.device | str = "cpu") -> AutoEncoder:
     """Train an auto-encoder on uint8 images: half of each batch keeps all channels, the other half the first u, uniform in [0, width]."""
     if any(side % 4 for side in images.shape[-2:]):
-        raise ValueError(
-            f"the auto-encoder takes images whose sides are multiples of 4, got {tuple(images.shape)}; take another image_size"
-        )
+        raise ValueError(f"the auto-encoder takes sides that are multiples of 4, got {tuple(images.shape)}; take another image_size")
     draws = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -29,9 +29,7 @@ def class_steps(data: StudyData, wanted: Sequence[str], seen: int, fractions: Se
     possible = np.array([added / (seen + added) for added in range(len(wanted) - seen + 1)])
     if 0 not in fractions or any(np.abs(possible - fraction).min() > _ROUNDING for fraction in fractions):
         choice = ", ".join(f"{value:.3f}" for value in possible)
-        raise ValueError(
-            f"unseen_fractions is {list(fractions)}; it needs 0, and of {len(wanted)} classes with {seen} seen can have {choice}"
-        )
+        raise ValueError(f"unseen_fractions is {list(fractions)}; it needs 0, and of {len(wanted)} classes, {seen} seen, can have {choice}")
     return [seen + int(np.abs(possible - fraction).argmin()) for fraction in fractions]
 
 
@@ -50,9 +48,8 @@ def fit_probe(features: ArrayLike, labels: ArrayLike, *, l2: float = 1e-2, toler
     """Multinomial logistic regression on standardised features, by scikit-learn's L-BFGS.
 
     It minimises ``mean over i of -ln softmax(W x_i + b)_(y_i) + l2 / 2 ||W||_F^2``, the bias free, x standardised by the mean and
-    standard deviation of ``features``; the standardisation is then put into W and b.
-
-    From features (N, D) and labels (N,) 0 to K - 1, each at least once; ``tolerance`` is the largest entry of the gradient at the end.
+    standard deviation of ``features``; the standardisation is then put into W and b. Features (N, D), labels (N,) 0 to K - 1, each at
+    least once; ``tolerance`` is the largest entry of the gradient at the end.
     """
     x, y = _finite(features), np.asarray(labels)
     scaler = StandardScaler().fit(x)
@@ -79,11 +76,8 @@ def probes(
 ) -> Kept:
     """Linear probes, one per step of classes, fitted to clean training features and tested at every level of noise.
 
-    A probe has seen every class that it is tested on; the classes beyond those of the smallest step are unseen by the backbone alone.
-
-    Returns:
-        A part "probes": predicted (steps, levels, N) class that each test image was taken for, -1 outside of the step; weight and bias of
-        the smallest step's probe; weights, the number of those of the backbone. Features (N, D) are kept in parts of their own.
+    A part "probes": predicted (steps, levels, N) class that each test image was taken for, -1 outside of the step; weight and bias of the
+    smallest step's probe; weights, the number of those of the backbone. Features (N, D) are kept in parts of their own.
     """
     noisy = {f"features-{level.ssim:g}": level.strength for level in levels}
     parts = {"features-train": {"data": data.fingerprint}}

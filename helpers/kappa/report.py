@@ -23,11 +23,7 @@ _MEASURES = {"INVERSE_MARGIN": "inverse_margin", "LOG_SUM_OF_FRO": "log_sum_of_f
 
 
 def table2(points: Mapping[str, Mapping[str, float]], spreads: Mapping[str, Spread], classes: int) -> pd.DataFrame:
-    """The trade-off points of the families, with intervals, beside the published ones (Huang et al. 2025, Table 2).
-
-    A row per family and quantity of its point: value, low and high (95 % over classes and test images, of which ``classes`` were drawn),
-    and a column per dataset and family of the paper.
-    """
+    """The trade-off points of the families, beside the published ones (Huang et al. 2025, Table 2); low and high end 95 % intervals."""
     theirs = published_table("huang2025_table2")
     names = "published_" + theirs["dataset"] + "_" + theirs["family"]
     printed = theirs.drop(columns=["dataset", "family"]).set_axis(names, axis=0).T
@@ -43,10 +39,7 @@ def table2(points: Mapping[str, Mapping[str, float]], spreads: Mapping[str, Spre
 
 
 def table3(errors: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """The sign errors of each family, a row per measure and slice, beside the published ones (Huang et al. 2025, Table 3).
-
-    The paper prints three measures, and a p-value of each dataset and axis.
-    """
+    """The sign errors of each family, a row per measure and slice, beside the published ones (Huang et al. 2025, Table 3)."""
     theirs = published_table("huang2025_table3").assign(measure=lambda table: table["measure"].map(_MEASURES))
     theirs["slice"] = theirs["statistic"] + "_over_" + theirs["axis"]
     printed = theirs.pivot(index=["measure", "slice"], columns="dataset", values=["sign_error", "p_value"])
@@ -58,10 +51,7 @@ def table3(errors: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 
 def stability(sizes: pd.DataFrame) -> pd.DataFrame:
-    """How far each network moves from its clean cell, beside what it has to lose there.
-
-    Errors are those of seen classes at the largest and the smallest SSIM; the divergence is the mean over the other cells, least first.
-    """
+    """How far each network moves from its clean cell (mean divergence of the others), least first, beside its errors on seen classes."""
     seen = sizes[sizes["unseen_fraction"] == sizes["unseen_fraction"].min()]
     ends = {"clean_error": seen["ssim"].max(), "noisy_error": seen["ssim"].min()}
     errors = {name: seen[seen["ssim"] == level].set_index("model")["error_mean"] for name, level in ends.items()}

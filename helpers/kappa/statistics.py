@@ -43,10 +43,7 @@ def error_and_loss(true: ArrayLike, predicted: ArrayLike, classes: int, weights:
 
 
 def six_statistics(error: Array, loss: Array) -> Array:
-    """M, SD and 10P of equation (3), the ``CELL_STATISTICS``, over the last axis, the classes: (..., K) each -> (..., 6).
-
-    SD has ddof 1; the authors' code takes 0 for Kappa.
-    """
+    """The ``CELL_STATISTICS`` of equation (3) over the last axis, the classes: (..., K) each -> (..., 6). SD has ddof 1."""
     count = error.shape[-1]
     found = np.full((*error.shape[:-1], len(CELL_STATISTICS)), np.nan)
     for place, values in ((0, error), (3, loss)):
@@ -61,9 +58,8 @@ def six_statistics(error: Array, loss: Array) -> Array:
 def divergence(classes: pd.DataFrame, reference: pd.DataFrame) -> float:
     """How far the (error, Kappa loss) pairs of a cell have moved from those of a reference: ``sum P log(P / Q)``, nats, at least 0.
 
-    Huang et al. 2025 give no formula; this is a working definition: histograms of 10 x 10 bins on [0, 1]² (a loss above 1 is put at 1),
-    1e-10 added to each fraction, normalised. A class in a bin that the reference leaves empty adds about 23 / K, so that mostly the share
-    of such classes is told. NaN when one of the two has no class with test images.
+    A working definition, since Huang et al. 2025 give no formula: histograms of 10 x 10 bins on [0, 1]² (a loss above 1 is put at 1), 1e-10
+    added to each fraction, normalised: a class in a bin that the reference leaves empty adds about 23 / K. NaN without a tested class.
     """
     histograms = []
     for table in (classes, reference):
@@ -75,7 +71,7 @@ def divergence(classes: pd.DataFrame, reference: pd.DataFrame) -> float:
 
 
 def cells_of(classes: pd.DataFrame) -> pd.DataFrame:
-    """The classes of every cell summed up; dropped are those without test images, the divergence is from the network's clean cell."""
+    """The classes of each cell summed up; dropped are those without test images, the divergence is from the network's clean cell."""
     rows = []
     for _, own in classes.groupby("model", sort=False):
         clean = own[(own["ssim"] == own["ssim"].max()) & (own["unseen_fraction"] == own["unseen_fraction"].min())]
@@ -125,10 +121,7 @@ def marginals(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def slice_marginals(cells: pd.DataFrame) -> pd.DataFrame:
-    """Mean and 10th percentile of each network's error along two slices; Huang et al. 2025, equation (6).
-
-    One slice runs over the unseen fractions at the largest SSIM, the other over SSIM at the smallest unseen fraction. A gap is NaN.
-    """
+    """Mean and 10th percentile of the error, over unseen fractions of clean images and over SSIM of seen classes; equation (6)."""
     clean, seen = cells["ssim"] == cells["ssim"].max(), cells["unseen_fraction"] == cells["unseen_fraction"].min()
     columns = {}
     for axis, part in (("unseen_fraction", cells[clean]), ("ssim", cells[seen])):
@@ -160,13 +153,9 @@ def sign_errors(complexities: pd.DataFrame, cells: pd.DataFrame, *, draws: int =
     share of pairings of complexities with networks, drawn at random (all of them up to 7 networks), whose mean of the four sign errors is
     no larger; p_adjusted is that for all measures together, by the least of them (maxT; Westfall and Young 1993).
 
-    Args:
-        complexities: index model, a column per measure; a larger value promises a larger error. NaN leaves a network out for a measure.
-        cells: of one family.
-
-    Returns:
-        A row per measure, by mean_rank over the four: n networks, band (the least mean of the four that chance gives any of these measures
-        lies above it in 95 %; NaN where so few pairings cannot tell), best (among the three lowest; a tie adds more).
+    From the cells of one family, and complexities by model, a column per measure, larger where a larger error is promised, NaN where not
+    known. A row per measure, by mean_rank over the four: n networks, band (the least mean of the four that chance gives any of these
+    measures lies above it in 95 %; NaN where so few pairings cannot tell), best (among the three lowest; a tie adds more).
     """
     slices = slice_marginals(cells).dropna()
     values = complexities.reindex(slices.index).replace([np.inf, -np.inf], np.nan)

@@ -18,10 +18,7 @@ _OPEN: Box = {}
 
 
 def marginal_fits(levels: Sequence[Array], values: Array) -> dict[str, list[Callable[[Array], Array]]]:
-    """What each of ``BOUNDS`` is read from: fits of its marginals as functions of SSIM, unseen fraction and weights (by their logarithm).
-
-    Their degree is 2, or half the number of levels where these are few, so that a fit smooths and never interpolates.
-    """
+    """What each of ``BOUNDS`` is read from: fits of its marginals as functions of SSIM, unseen fraction and log weights."""
     fits = {}
     for bound, statistic in BOUNDS.items():
         mean = values[..., CELL_STATISTICS.index(statistic)]
@@ -32,7 +29,7 @@ def marginal_fits(levels: Sequence[Array], values: Array) -> dict[str, list[Call
 def _fit(levels: Array, values: Array, scale: Callable[[Array], Array]) -> Callable[[Array], Array]:
     if len(levels) == 1:
         return Polynomial(values)
-    fit = Polynomial.fit(scale(levels), values, min(2, len(levels) // 2))
+    fit = Polynomial.fit(scale(levels), values, min(2, len(levels) // 2))  # so that a fit of few levels never interpolates
     return lambda at: fit(scale(at))
 
 
@@ -43,14 +40,9 @@ def trade_off_point(levels: Sequence[Array], values: Array, strength: float = 1.
     (largest - smallest), 0 for one size: all fall as more is asked. The paper also varies the upper limits c of x, y, z, and penalises c;
     its optimum has c = (x, y, z), which leaves this problem. The authors weigh x², y² and z² by hand; here all weigh alike.
 
-    Args:
-        levels: of a family, with values (S, U, W, 6), see ``statistics.cell_array``.
-        strength: lambda; 0 takes the lowest F, a large one the noisiest, least seen, smallest cell.
-        box: in which the point lies.
-
-    Returns:
-        generalization_bound (mean error at the point) and diversity_bound (mean Kappa loss), each the mean of three readings, from the
-        fitted marginals, which follow it as ``<bound>_by_<axis>``; ssim, unseen_fraction, weights; F; penalty, without lambda; objective.
+    Levels and values are those of ``cell_array``; strength is lambda. Gives generalization_bound (mean error at the point) and
+    diversity_bound (mean Kappa loss), each the mean of three readings, from the fitted marginals, which follow it as ``<bound>_by_<axis>``;
+    ssim, unseen_fraction, weights; F; penalty, without lambda; objective.
     """
     total = values.sum(axis=-1)
     if len(holes := np.argwhere(~np.isfinite(total))):
@@ -89,10 +81,7 @@ def _edges(levels: Sequence[Array], box: Box) -> list[Array]:
 
 
 def _lowest(objective: Callable[[Array], Array], edges: Sequence[Array]) -> Array:
-    """The lowest point of a box: its best samples, improved by ever smaller steps along axes and diagonals.
-
-    The global minimum is found but for one that is narrower than the samples.
-    """
+    """The lowest point of a box: its best samples, improved by ever smaller steps along axes and diagonals."""
     pieces = [max(1, len(at) - 1) for at in edges]
     counts = [count * max(1, _SAMPLES // count) + 1 for count in pieces]
     ticks = [np.unique(np.interp(np.linspace(0, len(at) - 1, n), np.arange(len(at)), at)) for at, n in zip(edges, counts, strict=True)]

@@ -36,12 +36,12 @@ class MeasureSettings:
     sharpness_images: int = 500  # training images at most, for worst-case sharpness
     sharpness_steps: int = 20  # ascent steps per magnitude
     transport_images: int = 6000  # target images at most, for optimal transport
-    batch_size: int = 0  # images per pass, 0 as many as memory takes (see passes.batch_size); no value depends on it beyond rounding
+    batch_size: int = 0  # images per pass, 0 as many as memory takes (see passes.fitting); no value depends on it beyond rounding
     seed: int = 0  # of everything that is drawn
 
 
 def provides(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Enter a function into the list of what measures can ask for, under its name; its arguments name what it needs in turn."""
+    """Enter a function into what measures can ask for, under its name; its arguments name what it needs in turn."""
     PROVIDERS[function.__name__] = function
     return function
 
@@ -50,17 +50,14 @@ class Evidence:
     """What is known of one network so far; it lives as long as the network is scored."""
 
     def __init__(self, given: Mapping[str, Any], settings: MeasureSettings) -> None:
-        """Take what the caller has (see ``GIVEN``) and the settings; what could be worked out and is given is taken as it is given."""
+        """Take what the caller has (see ``GIVEN``); what could be worked out and is given is taken as it is given."""
         self._known = dict.fromkeys(GIVEN) | dict(given) | asdict(settings)
         if not settings.batch_size:
             del self._known["batch_size"]  # so that it is worked out
         self._seconds: dict[str, float] = {}
-        self._failed: dict[str, ValueError] = {}
 
     def __getitem__(self, name: str) -> Any:
         """A thing by its name, worked out when it is asked for the first time. Raises ValueError with the reason why it cannot be had."""
-        if name in self._failed:
-            raise self._failed[name]
         if name not in self._known:
             function, wanted = _source(name)
             arguments = {need: self[need] for need in wanted}
@@ -68,11 +65,11 @@ class Evidence:
             try:
                 self._known[name] = function(**arguments)
             except Exception as fault:
-                self._failed[name] = as_reason(fault)
-                raise self._failed[name] from fault
-            finally:
-                self._seconds[name] = time.perf_counter() - started
-        return self._known[name]
+                self._known[name] = as_reason(fault)
+            self._seconds[name] = time.perf_counter() - started
+        if isinstance(found := self._known[name], ValueError):
+            raise found
+        return found
 
     def seconds(self, names: Iterable[str]) -> float:
         """Seconds that some things took with all that they needed, each counted once: their cost if nothing else were computed."""
@@ -111,7 +108,7 @@ def score(measures: Iterable[Measure], given: Mapping[str, Any], settings: Measu
     """Compute measures of one network, sharing what several of them need: a row per measure and variant, in order.
 
     Columns: measure, variant, value (NaN where undefined), seconds (with all that it needs, as if nothing were shared), reason ("" or why
-    there is no value, in one line). What a network fails with is a reason; only an interrupt and a lack of memory are raised.
+    there is no value, in one line).
     """
     return score_with_images(measures, given, settings, [])[0]
 

@@ -2,17 +2,18 @@
 
 import copy
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.utils.fusion import fuse_conv_bn_weights
 from torch.overrides import TorchFunctionMode
 
 from helpers.measures.evidence import PROVIDERS, provides
-from helpers.networks.hooks import evaluation_mode
+from helpers.networks.hooks import observe
 
 # Functions that apply a matrix, so that one that no called nn.Linear owns is found as well (the projections of an attention).
 _MATRIX_PRODUCTS = {"linear", "matmul", "__matmul__", "mm", "addmm", "multi_head_attention_forward"}
@@ -32,7 +33,7 @@ class Layer:
 
 @dataclass
 class _Use:
-    """What a pass does with a weight; of a convolution with what it put out, and with its normalisation."""
+    """What a pass does with a weight, and for a convolution what follows."""
 
     name: str
     kernel: Tensor
@@ -43,25 +44,14 @@ class _Use:
 
 
 class _Trace(TorchFunctionMode):
-    """What one forward pass does, while the context is open."""
+    """What one forward pass does, while the context is open and ``called`` sees each module."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.found: dict[Any, _Use] = {}  # by module, or by the number of a matrix
-        self._modules = {module: name for name, module in network.named_modules()}
+        self._names = {module: name for name, module in network.named_modules()}
         self._matrices = {id(value): name.removesuffix(".weight") for name, value in network.named_parameters() if value.ndim == 2}
         self._kernel: Tensor | None = None
-        self._hooks: list[Any] = []
-
-    def __enter__(self) -> "_Trace":
-        watched = (nn.Conv2d, nn.Linear, nn.BatchNorm2d, nn.SyncBatchNorm)
-        self._hooks = [module.register_forward_hook(self._called) for module in self._modules if isinstance(module, watched)]
-        return super().__enter__()
-
-    def __exit__(self, *fault: object) -> None:
-        for hook in self._hooks:
-            hook.remove()
-        super().__exit__(*fault)
 
     def __torch_function__(self, function: Callable[..., Any], types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         name, tensors = getattr(function, "__name__", ""), [*args, *(kwargs or {}).values()]
@@ -73,47 +63,45 @@ class _Trace(TorchFunctionMode):
                     self.found.setdefault(id(value), _Use(self._matrices[id(value)], value))
         return function(*args, **(kwargs or {}))
 
-    def _called(self, module: nn.Module, given: tuple, output: Tensor) -> None:
+    def called(self, module: nn.Module, given: tuple, output: Any) -> None:
         if isinstance(module, nn.Conv2d):
             kernel = module.weight if self._kernel is None else self._kernel
-            self.found.setdefault(module, _Use(self._modules[module], kernel, module, tuple(given[0].shape[-2:]), output))
+            self.found.setdefault(module, _Use(self._names[module], kernel, module, tuple(given[0].shape[-2:]), output))
             self._kernel = None
         elif isinstance(module, nn.Linear):
             weight = module.weight
-            self.found.setdefault(id(weight) if id(weight) in self._matrices else module, _Use(self._modules[module], weight))
-        elif module.running_mean is not None:
+            self.found.setdefault(id(weight) if id(weight) in self._matrices else module, _Use(self._names[module], weight))
+        elif isinstance(module, (nn.BatchNorm2d, nn.SyncBatchNorm)) and module.running_mean is not None:
             for use in self.found.values():
                 if use.output is given[0] and use.norm is None:
                     use.norm = module
 
 
-def _traced(network: nn.Module, example: Tensor) -> _Trace:
-    with torch.no_grad(), evaluation_mode(network), _Trace(network) as trace:
-        network(example)
-    return trace
+@torch.no_grad()
+def _traced(network: nn.Module, example: Tensor) -> tuple[dict[Any, _Use], Tensor]:
+    with _Trace(network) as trace:
+        logits = observe(network, example, trace.called)
+    return trace.found, logits
 
 
 def trace_layers(network: nn.Module, example: Tensor) -> list[Layer]:
     """List the convolutions and linear layers of a network in the order of their first call on an example, (1, 3, S, S).
 
     A layer is an ``nn.Conv2d`` or ``nn.Linear``, or a matrix that is applied without a call of a module. The batch normalisation that takes
-    the very tensor that a convolution gives is folded into it; others are no layers. A convolution that is not used is left out, with a
-    warning.
+    the very tensor that a convolution gives is folded into it. A convolution that is not used is left out, with a warning.
     """
-    trace = _traced(network, example)
-    if not trace.found:
+    found, _ = _traced(network, example)
+    if not found:
         raise ValueError("the network uses no nn.Conv2d and no nn.Linear, so it has no layers whose norms could be taken")
-    unused = [name for name, module in network.named_modules() if isinstance(module, nn.Conv2d) and module not in trace.found]
+    unused = [name for name, module in network.named_modules() if isinstance(module, nn.Conv2d) and module not in found]
     if unused:
         warnings.warn(f"convolutions that the network does not use are left out: {', '.join(unused)}", stacklevel=2)
     layers = []
-    for use in trace.found.values():
-        kernel, module = _copy(use.kernel), use.module
-        if module is None:
-            layers.append(Layer(use.name, kernel))
-        else:
-            weight = kernel if use.norm is None else folded(kernel, module.bias, use.norm)[0]
-            layers.append(Layer(use.name, weight, module.stride, module.dilation, module.groups, use.input_size))
+    for use in found.values():
+        module = use.module
+        weight = _copy(use.kernel) if use.norm is None else folded(use.kernel, module.bias, use.norm)[0]
+        as_convolution = () if module is None else (module.stride, module.dilation, module.groups, use.input_size)
+        layers.append(Layer(use.name, weight, *as_convolution))
     return layers
 
 
@@ -122,14 +110,10 @@ def _copy(values: Tensor) -> Tensor:
 
 
 def folded(kernel: Tensor, bias: Tensor | None, norm: nn.Module) -> tuple[Tensor, Tensor]:
-    """Fold a batch normalisation in evaluation mode into the kernel and bias before it, float64 on the CPU.
-
-    ``W gamma / s`` and ``beta + (b - mean) gamma / s`` with ``s = sqrt(var + eps)``; without scale and shift gamma is 1 and beta 0.
-    """
-    scale = (1 if norm.weight is None else _copy(norm.weight)) / (_copy(norm.running_var) + norm.eps).sqrt()
-    shift = (0 if norm.bias is None else _copy(norm.bias)) - _copy(norm.running_mean) * scale
-    weight = _copy(kernel) * scale.view(-1, *[1] * (kernel.ndim - 1))
-    return weight, shift if bias is None else shift + _copy(bias) * scale
+    """Fold a batch normalisation in evaluation mode into the kernel and bias before it, float64 on the CPU."""
+    values = (kernel, bias, norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias)
+    weight, offset = fuse_conv_bn_weights(*(_copy(value) if isinstance(value, Tensor) else value for value in values))
+    return weight.detach(), offset.detach()
 
 
 @torch.no_grad()
@@ -140,35 +124,29 @@ def folded_copy(network: nn.Module, example: Tensor) -> nn.Module:
     where the copy would give other logits.
     """
     made = copy.deepcopy(network).eval()
-    uses, expected, done = list(_traced(made, example).found.values()), made(example), set()
-    for layer, norm, kernel in [(use.module, use.norm, use.kernel) for use in uses if use.norm is not None]:
+    (uses, expected), done = _traced(made, example), set()
+    for layer, norm, kernel in [(use.module, use.norm, use.kernel) for use in uses.values() if use.norm is not None]:
         if isinstance(layer.weight, nn.Parameter):
             layer.weight, layer.bias = (nn.Parameter(value.to(kernel)) for value in folded(kernel, layer.bias, norm))
             norm.weight = norm.bias = None
             done.add(norm)
     for norm in [module for module in made.modules() if isinstance(module, _NormBase) and module.running_mean is not None]:
         if norm not in done:
-            scale, shift = folded(torch.ones(norm.num_features), None, norm)
-            norm.weight, norm.bias = nn.Parameter(scale.to(norm.running_var)), nn.Parameter(shift.to(norm.running_var))
+            scale, shift = folded(torch.ones(norm.num_features, 1), None, norm)
+            norm.weight, norm.bias = nn.Parameter(scale[:, 0].to(norm.running_var)), nn.Parameter(shift.to(norm.running_var))
         norm.running_mean, norm.running_var, norm.eps = torch.zeros_like(norm.running_mean), torch.ones_like(norm.running_var), 0.0
     if not torch.allclose(made(example), expected, rtol=0, atol=1e-3 * float(expected.abs().max())):
         raise ValueError("batch normalisation cannot be folded into the convolutions: the network would give other logits")
     return made
 
 
-PROVIDERS |= {
-    "layers": lambda network, example: trace_layers(network, example),
-    "flat_network": lambda network, example: folded_copy(network, example),
-}
+PROVIDERS |= {"layers": trace_layers, "flat_network": folded_copy}
 
 
 @provides
-def initial_layers(initial_network: nn.Module | None, example: Tensor, layers: Sequence[Layer]) -> list[Layer]:
-    """Layers of the network as it was before training, one for each of ``layers``."""
+def initial_layers(initial_network: nn.Module | None, example: Tensor) -> list[Layer]:
+    """Layers of the network as it was before training."""
     if initial_network is None:
         raise ValueError("no initial weights were given, so there is no distance from them")
     device = next((value.device for value in initial_network.parameters()), example.device)
-    initial = trace_layers(initial_network, example.to(device))
-    if [layer.weight.shape for layer in layers] != [layer.weight.shape for layer in initial]:
-        raise ValueError(f"the network has {len(layers)} layers and its initial state others ({len(initial)}); they must be one network's")
-    return initial
+    return trace_layers(initial_network, example.to(device))

@@ -11,21 +11,19 @@ from torch import Tensor
 
 from helpers.cams import chance, detection
 from helpers.cams.maps import to_bytes
-from helpers.measures.evidence import provides
+from helpers.measures.evidence import PROVIDERS, provides
 from helpers.measures.registry import measure, measures
 
+_FOUND, _SOURCE = ("GT-known", "top-1", "box IoU"), "Russakovsky et al. 2015, section 4.2; Choe et al. 2020"
+_MASKS = {"mean IoU": "mean_iou", "IoU of the object": "iou_object", "pixel accuracy": "pixel_accuracy"}
+_MASKS |= {"mean pixel accuracy": "mean_pixel_accuracy", "frequency-weighted IoU": "frequency_weighted_iou"}
 
-@provides
-def image_overlaps(maps: Tensor, images: Any, cam_threshold: float, device: Any) -> pd.DataFrame:
-    """One row per training image: see ``chance.chance_scores``, also for the reason where no image has a box."""
-    return chance.chance_scores(maps, images.boxes, images.images.shape[-1], cam_threshold, device=device)
-
-
-@provides
-def rightly_classified(logits: Tensor, labels: Tensor) -> NDArray[np.bool_]:
-    """Whether the predicted class of each training image is its label: (N,)."""
-    return (logits.argmax(1) == labels).numpy()
-
+PROVIDERS |= {
+    "image_overlaps": lambda maps, images, cam_threshold, device: chance.chance_scores(  # a row per training image
+        maps, images.boxes, images.images.shape[-1], cam_threshold, device=device
+    ),
+    "rightly_classified": lambda logits, labels: (logits.argmax(1) == labels).numpy(),  # (N,) bool
+}
 
 # Means over the images of a column of ``chance.chance_scores``, where it is defined: name, title, source, summary. All are of the map
 # of the predicted class, so that no label is used; an empty map scores 0. Those in ``chance.CORRECTED`` are 0 for a map of no image.
@@ -58,9 +56,6 @@ measures(
 )
 
 
-_FOUND, _SOURCE = ("GT-known", "top-1", "box IoU"), "Russakovsky et al. 2015, section 4.2; Choe et al. 2020"
-
-
 @measure("localization", 1, _SOURCE, title="box found (GT-known)", variants=_FOUND)
 def box_found(image_overlaps: pd.DataFrame, rightly_classified: NDArray[np.bool_]) -> Mapping[str, float]:
     """Fraction of images whose box the rectangle around the map finds at IoU >= 0.5, in [0, 1].
@@ -80,10 +75,6 @@ def box_average_precision(image_overlaps: pd.DataFrame, images: Any, labels: Ten
     rectangles = torch.from_numpy(image_overlaps[["x0", "y0", "x1", "y1"]].to_numpy())
     precisions = detection.average_precisions(rectangles, images.boxes, labels, predicted, confidence, logits.shape[1])
     return float(np.nanmean(precisions)) if np.isfinite(precisions).any() else np.nan
-
-
-_MASKS = {"mean IoU": "mean_iou", "IoU of the object": "iou_object", "pixel accuracy": "pixel_accuracy"}
-_MASKS |= {"mean pixel accuracy": "mean_pixel_accuracy", "frequency-weighted IoU": "frequency_weighted_iou"}
 
 
 @measure("localization", 1, "Long, Shelhamer and Darrell 2015, section 5", title="mean IoU of the masks", variants=tuple(_MASKS))
@@ -108,7 +99,7 @@ def localization_values(image_overlaps: pd.DataFrame, rightly_classified: NDArra
     """Values of single images, (N,) each: float16 of which the measures are means, and correct, bool; maps, (N, h, w) uint8.
 
     Those of a measure that keeps its chance are also there without it, under its name and ``chance.ABOVE``; of box_average_precision they
-    are of the box found and the class right. From the maps all can be had anew by ``chance.chance_scores``.
+    are of the box found and the class right.
     """
     values = {name: image_overlaps[name] for name in ("iou", "iou_b", "mask_area", "box_found")}
     for name in chance.SCORES:

@@ -72,11 +72,8 @@ def complexities(family: str, *rows: tuple[str, str, str, Callable[..., float]])
     """
     for name, equation, title, raw in rows:
         source = f"Jiang et al. 2020, equation {equation}" if equation.isdigit() else f"Dziugaite et al. 2020 (code), {equation}"
-        logarithm, wanted = (
-            name.startswith("log"),
-            dict.fromkeys([*(SYMBOLS.get(symbol, symbol) for symbol in needs(raw)), "training_images"]),
-        )
-        variants = NORM_VARIANTS if {"s", "ds"} & {*needs(raw)} else ()
+        logarithm, variants = name.startswith("log"), NORM_VARIANTS if {"s", "ds"} & {*needs(raw)} else ()
+        wanted = dict.fromkeys([*(SYMBOLS.get(symbol, symbol) for symbol in needs(raw)), "training_images"])
         summary = f"{title}, as {'half a logarithm' if logarithm else 'a root'} per training image"
         enter(Measure(name, title, family, -1, source, variants, summary, tuple(wanted), partial(_reported, raw, variants, logarithm)))
 
@@ -91,7 +88,7 @@ def _reported(raw: Callable[..., float], variants: Sequence[str], logarithm: boo
 
 @provides
 def frobenius_norms(layers: Sequence[Layer]) -> Array:
-    """Root of the sum of squared weights of each layer, (d,)."""
+    """Frobenius norm of each layer's weight, (d,)."""
     return np.array([float(torch.linalg.vector_norm(layer.weight)) for layer in layers])
 
 
@@ -103,7 +100,7 @@ def distances(layers: Sequence[Layer], initial_layers: Sequence[Layer]) -> list[
 
 @provides
 def moved(frobenius_distances: Array) -> Array:
-    """Frobenius norms of the change, for what takes their logarithm. Raises ValueError where all are 0."""
+    """Frobenius norms of the change, of which one is not 0, so that their sum has a logarithm."""
     if not frobenius_distances.any():
         raise ValueError("the weights are those of the start: the distance is 0, and its logarithm minus infinity")
     return frobenius_distances
@@ -122,20 +119,16 @@ def path_product(network: nn.Module, example: Tensor) -> float:
     """Sum over all paths from input to output of the product of squared weights along it; Jiang et al. 2020, equation (44).
 
     Every parameter is squared, biases too, batch normalisation folded in, and an image of ones is sent through a float64 copy; the sum of
-    the outputs is exact for ReLU networks, save that max-pooling takes the largest path of a window. Raises ValueError where a layer
-    divides by statistics of its input, or the network does not run in float64.
+    the outputs is exact for ReLU networks, save that max-pooling takes the largest path of a window.
     """
     for name, module in network.named_modules():
         if isinstance(module, _DIVIDING) or (isinstance(module, _NormBase) and module.running_mean is None):
             raise ValueError(f"the path norm is not defined: {name} ({type(module).__name__}) divides by statistics of its input")
     ones = torch.ones(1, *example.shape[1:], dtype=torch.float64)
-    try:
-        squared = folded_copy(copy.deepcopy(network).cpu().double(), ones)
-        for parameter in squared.parameters():
-            parameter.square_()
-        return float(squared(ones).sum())
-    except RuntimeError as fault:
-        raise ValueError(f"the path norm cannot be had, the network does not run in float64: {str(fault).splitlines()[0]}") from fault
+    squared = folded_copy(copy.deepcopy(network).cpu().double(), ones)
+    for parameter in squared.parameters():
+        parameter.square_()
+    return float(squared(ones).sum())
 
 
 complexities(

@@ -25,9 +25,7 @@ class Sample(NamedTuple):
 
 
 def sample_of(images: Any, normalise: Any, device: Any, at_most: int) -> Sample:
-    """Take the first of the images, or all if there are no more. Raises ValueError without any."""
-    if not len(images):
-        raise ValueError("there are no training images to score the network on")
+    """Take the first of the images, or all if there are no more."""
     pixels, labels = (tensor[:at_most].to(device) for tensor in (images.images, images.labels))
     return Sample(pixels, prepared(pixels, normalise, device), labels)
 
@@ -47,10 +45,7 @@ class Pass:
 def forward_pass(
     fused_network: nn.Module, images: Any, normalise: Any, device: Any, example: Tensor, cam_method: str, batch_size: int
 ) -> Pass:
-    """Run the training images through the network once, see ``Pass``; ValueError where it puts out no (B, K) matrix of logits.
-
-    Maps are those of ``cam_method`` at the last layer with more than one pixel, in closed form where that holds, else by differentiation.
-    """
+    """Run the training images through the network once; maps in closed form where that holds, else by differentiation."""
     layer, linear = last_called(fused_network, example)
     classifier, no_maps = None, "" if layer is not None else _no_layer(fused_network)
     kept: dict[str, list[Tensor]] = {"logits": [], "features": [], "maps": []}
@@ -88,7 +83,7 @@ def forward_pass(
 
 @provides
 def maps(forward_pass: Pass) -> Tensor:
-    """(N, h, w) normalised class activation maps of the predicted class. Raises ValueError where there are none."""
+    """(N, h, w) normalised class activation maps of the predicted class."""
     if forward_pass.maps is None:
         raise ValueError(forward_pass.no_maps)
     return forward_pass.maps
@@ -109,7 +104,7 @@ PROVIDERS |= {
 @provides
 @torch.inference_mode()
 def output_bytes(network: nn.Module, example: Tensor) -> list[int]:
-    """Measure what each layer without layers of its own puts out for an example of one image, bytes, by a trace."""
+    """Bytes that each layer without layers of its own puts out for an example of one image."""
     found: list[int] = []
 
     def note(module: nn.Module, given: Any, output: Any) -> None:
@@ -120,20 +115,15 @@ def output_bytes(network: nn.Module, example: Tensor) -> list[int]:
     return found
 
 
-@provides
-def batch_size(output_bytes: list[int], device: Any) -> int:
-    """Choose how many images a forward pass takes: its largest layer reads and writes a few maps of that size at a time."""
-    return _fitting(4 * max(output_bytes, default=0), device, _FORWARD)
-
-
-@provides
-def gradient_batch_size(output_bytes: list[int], device: Any, batch_size: int) -> int:
-    """Choose how many images a pass with gradients takes, which keeps what every layer puts out; at most ``batch_size``."""
-    return min(batch_size, _fitting(2 * sum(output_bytes), device, _BACKWARD))
-
-
-def _fitting(image: int, device: Any, processor: int) -> int:
-    """Largest number of images of so many bytes each that fits, at least 1."""
+def fitting(image: int, device: Any, processor: int) -> int:
+    """Number of images of so many bytes each that a pass takes, at least 1."""
     place = torch.device(device)
     free = torch.cuda.mem_get_info(place)[0] // 2 if place.type == "cuda" else processor
     return max(1, min(_MOST.get(place.type, 64), free // max(1, image)))
+
+
+# A layer reads and writes a few maps of its size at a time; a pass with gradients keeps what every layer puts out.
+PROVIDERS |= {
+    "batch_size": lambda output_bytes, device: fitting(4 * max(output_bytes, default=0), device, _FORWARD),
+    "gradient_batch_size": lambda output_bytes, device, batch_size: min(batch_size, fitting(2 * sum(output_bytes), device, _BACKWARD)),
+}

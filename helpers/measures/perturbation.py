@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.nn.functional import max_pool2d
 
@@ -29,14 +28,12 @@ class Places(NamedTuple):
     """Where images are mixed."""
 
     by_name: dict[str, response.FirstLayer | None]  # None is the input
-    no_layer: str  # why the end of the first layer is not among them
+    no_layer: str = ""  # why the end of the first layer is not among them
 
 
 @provides
 def response_sample(images: Any, perturbation_fraction: float) -> int:
-    """Count the first images that are perturbed: the fraction of all, or more, until every class that has two images stands in it twice."""
-    if not 0 < perturbation_fraction <= 1:
-        raise ValueError(f"perturbation_fraction {perturbation_fraction} must be above 0 and at most 1")
+    """Number of first images that are perturbed: the fraction of all, or more, until every class that has two images stands in it twice."""
     labels = pd.Series(images.labels.cpu().numpy())
     paired = np.flatnonzero(labels.groupby(labels).cumcount() < 2)[-1:] + 1
     return max(round(perturbation_fraction * len(images)), *paired.tolist(), 0)
@@ -46,7 +43,7 @@ def response_sample(images: Any, perturbation_fraction: float) -> int:
 def places(fused_network: nn.Module, perturbed_sample: Sample, batch_size: int) -> Places:
     """The input and the end of the first layer, with what it makes of the sample, so that no curve computes it again."""
     try:
-        return Places({INPUT: None, FIRST_LAYER: response.first_layer(fused_network, perturbed_sample.inputs, batch_size)}, "")
+        return Places({INPUT: None, FIRST_LAYER: response.first_layer(fused_network, perturbed_sample.inputs, batch_size)})
     except ValueError as fault:
         return Places({INPUT: None}, str(fault))
 
@@ -103,20 +100,18 @@ def curves_of(scores: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(columns).merge(gi[["model_id", "perturbation", "score"]], how="left", on=["model_id", "perturbation"])
 
 
-def _of_curves(curves: pd.DataFrame, score: Callable[[ArrayLike, ArrayLike], float]) -> dict[str, float]:
-    return {name: score(rows["alpha"], rows["accuracy"]) for name, rows in curves.groupby("perturbation", sort=False)}
-
-
 @measure("perturbation", -1, "Schiff et al. 2021, Algorithm 2", title="Gi-score", variants=PERTURBATIONS)
 def gi_score(response_curves: pd.DataFrame) -> Mapping[str, float]:
     """Deficit of accuracy under growing perturbation, in [0, 1], see ``response.gi_of_curve``; for each perturbation."""
-    return _of_curves(response_curves, response.gi_of_curve)
+    curves = response_curves.groupby("perturbation", sort=False)
+    return {name: response.gi_of_curve(rows["alpha"], rows["accuracy"]) for name, rows in curves}
 
 
 @measure("perturbation", 1, "after Schiff et al. 2021; not its Algorithm 4", title="Pal-score (working definition)", variants=PERTURBATIONS)
 def pal_score(response_curves: pd.DataFrame) -> Mapping[str, float]:
     """Ratio of areas of a response curve, WORKING DEFINITION (see ``response.pal_of_curve``); 0 / 0 is undefined."""
-    return _of_curves(response_curves, response.pal_of_curve)
+    curves = response_curves.groupby("perturbation", sort=False)
+    return {name: response.pal_of_curve(rows["alpha"], rows["accuracy"]) for name, rows in curves}
 
 
 @measure("perturbation", 1, "after Schiff et al. 2021, Pal l=0 * l=1", title="Pal-score (working definition), product")
@@ -159,26 +154,22 @@ def mixup_accuracy(fused_network: nn.Module, perturbed_sample: Sample, places: P
     return values
 
 
-def davies_bouldin(points: Tensor, labels: Tensor) -> float:
-    """``mean over k of max over j of (s_k + s_j) / |c_k - c_j|``: spread of classes over their distance; ValueError for one class only."""
-    from sklearn.metrics import davies_bouldin_score  # here: its import takes a second, and most kernels never come here
-
-    return float(davies_bouldin_score(points.double().numpy(), labels.numpy()))
-
-
 @measure("perturbation", -1, "Natekar and Sharma 2020", title="Davies-Bouldin index", variants=("initial", "penultimate"))
 def davies_bouldin_index(perturbed_sample: Sample, places: Places, forward_pass: Pass, seed: int) -> dict[str, float]:
     """Spread of classes over their distance, in the first layer's maps and in what gives the logits, at least 0; small is apart.
 
     Initial: max-pooled by 4 x 4 and flattened, mean of 10 draws of 120 images if there are more (Natekar and Sharma, code).
     """
-    labels, layer, generator, found = perturbed_sample.labels.cpu(), places.by_name.get(FIRST_LAYER), np.random.default_rng((seed, 4)), {}
+    from sklearn.metrics import davies_bouldin_score  # here: its import takes a second, and most kernels never come here
+
+    labels, layer, generator = perturbed_sample.labels.cpu().numpy(), places.by_name.get(FIRST_LAYER), np.random.default_rng((seed, 4))
+    found = {}
     if layer is not None and layer.activations.ndim == 4:
-        pooled = max_pool2d(layer.activations, [min(4, side) for side in layer.activations.shape[2:]]).flatten(1).cpu()
+        pooled = max_pool2d(layer.activations, [min(4, side) for side in layer.activations.shape[2:]]).flatten(1).double().cpu().numpy()
         draws = [generator.permutation(len(labels))[:120] for _ in range(10)] if len(labels) > 120 else [np.arange(len(labels))]
-        found["initial"] = float(np.mean([davies_bouldin(pooled[draw], labels[draw]) for draw in draws]))
+        found["initial"] = float(np.mean([davies_bouldin_score(pooled[draw], labels[draw]) for draw in draws]))
     if forward_pass.features is not None:
-        found["penultimate"] = davies_bouldin(forward_pass.features[: len(labels)], labels)
+        found["penultimate"] = float(davies_bouldin_score(forward_pass.features[: len(labels)].double().numpy(), labels))
     return found
 
 

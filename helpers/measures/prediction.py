@@ -15,6 +15,9 @@ from helpers.measures.registry import measure
 from helpers.networks.hooks import prepared
 
 Array = NDArray[np.float64]
+_NUCLEAR = ("scaled", "raw", "as printed in Du")
+_INVARIANCE = ("vector", "top confidence")
+_MARGINS = ("10th percentile", "5th percentile", "mean", "standard deviation", "skewness", "kurtosis")
 PROVIDERS["probabilities"] = lambda logits: logits.double().softmax(1)  # (N, K) float64
 
 
@@ -48,9 +51,6 @@ def rotated_probabilities(fused_network: nn.Module, images: Any, normalise: Any,
     return torch.stack(turned).double().softmax(2)
 
 
-_NUCLEAR = ("scaled", "raw", "as printed in Du")
-
-
 @measure("prediction", 1, "Deng et al. 2023, equation 3; Du et al. 2024, equation A2", title="nuclear norm", variants=_NUCLEAR)
 def nuclear_norm(probabilities: Tensor) -> Mapping[str, float]:
     """Nuclear norm of the (N, K) prediction matrix: confident and spread over the classes is large.
@@ -73,9 +73,6 @@ def invariance_of(clean: Tensor, turned: Tensor) -> tuple[Tensor, Tensor]:
     return (clean * turned).sum(1).sqrt() * same, (clean.amax(1) * turned.amax(1)).sqrt() * same
 
 
-_INVARIANCE = ("vector", "top confidence")
-
-
 @measure("prediction", 1, "Deng et al. 2022; Du et al. 2024, equation A3", variants=_INVARIANCE)
 def effective_invariance(probabilities: Tensor, rotated_probabilities: Tensor) -> Mapping[str, float]:
     """Agreement of the prediction with that of the image turned by 90, 180 and 270 degrees, in [0, 1]: mean over images and turns.
@@ -86,15 +83,9 @@ def effective_invariance(probabilities: Tensor, rotated_probabilities: Tensor) -
     return {name: float(torch.stack(form).mean()) for name, form in zip(_INVARIANCE, forms, strict=True)}
 
 
-_MARGINS = ("10th percentile", "5th percentile", "mean", "standard deviation", "skewness", "kurtosis")
-
-
 @measure("prediction", 1, "Jiang et al. 2019; Jiang et al. 2020, equation 22", title="margin (10th percentile)", variants=_MARGINS)
 def output_margin(margins: Array) -> Mapping[str, float]:
-    """Margin of the training images in logits: its 10th and 5th percentile (linear interpolation) and its moments.
-
-    Skewness and (excess) kurtosis are undefined where all margins are equal.
-    """
+    """Margin of the training images in logits: its 10th and 5th percentile (linear interpolation) and its moments."""
     varies = bool(np.ptp(margins) > 1e-12 * np.abs(margins).max())
     shape = [form(margins) if varies else np.nan for form in (scipy.stats.skew, scipy.stats.kurtosis)]
     return dict(zip(_MARGINS, (*np.percentile(margins, [10, 5]), margins.mean(), margins.std(), *shape), strict=True))

@@ -55,7 +55,7 @@ def measure(family: str, direction: int, source: str, *, title: str = "", varian
 
     Its arguments name what it needs: anything in ``evidence.PROVIDERS``, a field of ``evidence.MeasureSettings``, or one of
     ``evidence.GIVEN``. It returns a float, or one for each of ``variants``; NaN where it is undefined, and a ``ValueError`` says why it
-    cannot be had. The other arguments are those of ``Measure``; an empty title is the name in words.
+    cannot be had. An empty title is the name in words.
     """
 
     def entered(function: Callable[..., Value]) -> Callable[..., Value]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from helpers.measures.passes import Sample
-from helpers.networks.hooks import captured_output, evaluation_mode, observe
+from helpers.networks.hooks import captured_output, observe
 
 Array = NDArray[np.float64]
 Pairs = tuple[Tensor, Tensor]  # (P,) indices i, and (P,) indices j
@@ -29,18 +29,16 @@ class FirstLayer(NamedTuple):
 
 def _areas(alphas: ArrayLike, accuracies: ArrayLike) -> tuple[Array, Array]:
     """Magnitudes rescaled to [0, 1], and the area under a curve up to each of them, by trapezoids."""
-    x, a = np.asarray(alphas, dtype=float), np.asarray(accuracies, dtype=float)
-    if x.ndim != 1 or x.shape != a.shape or len(x) < 2 or not (np.diff(x) > 0).all():
-        raise ValueError(f"a curve needs 2 or more increasing magnitudes with one accuracy each; got {x.tolist()} and {a.tolist()}")
+    x = np.asarray(alphas, dtype=float)
     x = (x - x[0]) / (x[-1] - x[0])
-    return x, cumulative_trapezoid(a, x, initial=0)
+    return x, cumulative_trapezoid(accuracies, x, initial=0)
 
 
 def gi_of_curve(alphas: ArrayLike, accuracies: ArrayLike) -> float:
     """Deficit of a response curve, after Gini: ``Gi = 2 * integral of (alpha - t(alpha))``; Schiff et al. 2021, Algorithm 2.
 
-    t is the area under the curve up to alpha; a network that no magnitude harms has t = alpha. What is lost at small magnitudes stays in t
-    and weighs more. In [0, 1], small is better: ``1 - a`` for a constant a, 1/3 for a line from 1 to 0. NaN when an accuracy is.
+    t is the area under the curve up to alpha, alpha itself where no magnitude harms. In [0, 1], small is better: ``1 - a`` for a constant,
+    1/3 for a line from 1 to 0. NaN when an accuracy is.
     """
     x, t = _areas(alphas, accuracies)
     return float(2 * trapezoid(x - t, x))
@@ -50,8 +48,7 @@ def pal_of_curve(alphas: ArrayLike, accuracies: ArrayLike, top: float = 0.6, bot
     """Ratio of areas, after Palma; a WORKING DEFINITION, because Algorithm 4 of Schiff et al. 2021 was not at hand.
 
     ``Pal = integral of t over [1 - top, 1] / integral of t over [0, bottom]``, t as in ``gi_of_curve``, linear between points. Large is
-    better. A factor on all accuracies does not change it, so it is blind to how well the network is trained: by default 84 for a constant,
-    54.62 for a line from 1 to 0; NaN for 0 / 0.
+    better; a factor on all accuracies does not change it: 84 for a constant, 54.62 for a line from 1 to 0; NaN for 0 / 0.
     """
     x, t = _areas(alphas, accuracies)
     parts = [np.concatenate([[start], x[(x > start) & (x < stop)], [stop]]) for start, stop in ((0, bottom), (1 - top, 1))]
@@ -75,14 +72,9 @@ def class_pairs(labels: Tensor, limit: int, seed: int) -> Pairs:
     """List the unordered pairs i > j of one class: all, or ``limit`` different ones drawn at random where a class has more."""
     values, generator, pairs = labels.cpu().numpy(), np.random.default_rng((seed, 3)), []
     for label in np.unique(values):
-        own = np.flatnonzero(values == label)
-        count = len(own) * (len(own) - 1) // 2
-        number = generator.choice(count, limit, replace=False) if count > limit else np.arange(count)
-        # Pairs are numbered 10, 20, 21, 30, ...: i (i - 1) / 2 of them come before those of i.
-        i = ((1 + np.sqrt(1 + 8 * number)) / 2).astype(np.int64)
-        pairs.append(np.stack([own[i], own[number - i * (i - 1) // 2]]))
-    first, second = torch.from_numpy(np.concatenate(pairs, axis=1))
-    return first, second
+        every = np.flatnonzero(values == label)[np.stack(np.tril_indices((values == label).sum(), -1))]
+        pairs.append(every[:, generator.choice(every.shape[1], limit, replace=False)] if every.shape[1] > limit else every)
+    return tuple(torch.from_numpy(np.concatenate(pairs, axis=1)))
 
 
 @contextmanager
@@ -101,7 +93,6 @@ def first_layer_end(network: nn.Module, example: Tensor) -> nn.Module:
 
     A ResNet's is its stem's max-pool, an EfficientNet's the SiLU, CLIP's the first ReLU. All that is known of the image must pass through
     it, which is tested by the logits of a few images, not all zero; where the last is on a branch beside a shortcut, an earlier is taken.
-    Raises ValueError where fewer than two such layers are called, or no module between them carries everything.
     """
     name, calls = type(network).__name__, []
 
@@ -122,14 +113,13 @@ def first_layer_end(network: nn.Module, example: Tensor) -> nn.Module:
 
 def _carries_everything(network: nn.Module, module: nn.Module, example: Tensor) -> bool:
     """Put a module's output in place of its output for other images: do the logits become the first ones?"""
-    with evaluation_mode(network):
-        with captured_output(module) as outputs:
-            logits = network(example)
-        if not isinstance(outputs[0], Tensor) or outputs[0].shape[:1] != example.shape[:1]:
-            return False
-        others = network(-example)
-        with replaced_output(module, outputs[:1]):
-            replayed = network(-example)
+    with captured_output(module) as outputs:
+        logits = network(example)
+    if not isinstance(outputs[0], Tensor) or outputs[0].shape[:1] != example.shape[:1]:
+        return False
+    others = network(-example)
+    with replaced_output(module, outputs[:1]):
+        replayed = network(-example)
     # Only rounding differs where nothing went around the module.
     spread, size = (float(values.nan_to_num(0, 0, 0).abs().max()) for values in (logits - others, logits))
     return torch.allclose(replayed, logits, rtol=0, atol=0.01 * spread + 1e-6 * size, equal_nan=True)
@@ -137,10 +127,10 @@ def _carries_everything(network: nn.Module, module: nn.Module, example: Tensor) 
 
 @torch.no_grad()
 def first_layer(network: nn.Module, inputs: Tensor, batch_size: int = 256) -> FirstLayer:
-    """Compute what the first layer puts out for all (N, 3, H, W) inputs; ValueError as for ``first_layer_end``."""
+    """What the first layer puts out for all (N, 3, H, W) inputs; ValueError where no module is its end."""
     module, parts = first_layer_end(network, inputs[:2]), []
     for batch in inputs.split(batch_size):
-        with evaluation_mode(network), captured_output(module) as outputs:
+        with captured_output(module) as outputs:
             network(batch)
         parts.append(outputs[0])
     return FirstLayer(module, torch.cat(parts))
@@ -149,8 +139,7 @@ def first_layer(network: nn.Module, inputs: Tensor, batch_size: int = 256) -> Fi
 @torch.no_grad()
 def hits(network: nn.Module, batches: Iterable[Tensor], labels: Tensor) -> Tensor:
     """Whether a network in evaluation mode classifies each image of some batches as its label, (N,) bool on the CPU."""
-    with evaluation_mode(network):
-        predicted = [network(batch).argmax(1).cpu() for batch in batches]
+    predicted = [network(batch).argmax(1).cpu() for batch in batches]
     return torch.cat([torch.zeros(0, dtype=torch.int64), *predicted]) == labels.cpu()
 
 

@@ -23,9 +23,8 @@ def operator_norm(weight: Tensor, input_size: Pair, stride: Pair = (1, 1), dilat
 
     Sedghi, Gupta and Long 2019: the map is block diagonal in frequency, so its norm is the largest singular value of the kernel's Fourier
     transform ``W(t)`` at any frequency t of the input, here from the eigenvalues of ``W(t) W(t)'``. A stride s is a stride of 1 on the s²
-    images that hold every s-th pixel each, which is the same as joining the s² aliases of each frequency. The input size is rounded up to
-    the kernel's (a smaller circle would wrap the kernel over itself) and to a multiple of the stride; of several groups the largest counts.
-    At least 0; NaN when a weight, (c_out, c_in / groups, kh, kw), is not finite.
+    images that hold every s-th pixel each. The input size is rounded up to the kernel's and to a multiple of the stride; of several groups
+    the largest counts. NaN when a weight, (c_out, c_in / groups, kh, kw), is not finite.
     """
     kernels = weight.detach().cpu().double().unflatten(0, (groups, -1))  # (g, n, c, kh, kw)
     if not math.isfinite(scale := float(kernels.abs().max())):
@@ -113,10 +112,7 @@ complexities(
 
 @measure("norms", -1, "Du et al. 2024, Appendix A1", variants=("log", "raw"))
 def spectral_norm(spectral_norms: Mapping[str, Array], frobenius_norms: Array, margin: float) -> Mapping[str, float]:
-    """Product of squared spectral norms times the sum of squared Frobenius over spectral norms, over the squared margin: its logarithm.
-
-    It is not scaled by the number of images; "raw" is the number itself.
-    """
+    """Product of squared spectral norms times the sum of squared Frobenius over spectral norms, over the squared margin: its logarithm."""
     value = log_bound(spectral_norms["operator"], frobenius_norms, margin)
     with np.errstate(over="ignore"):  # it is infinite then, and no number
         return {"log": value, "raw": float(np.exp(value))}

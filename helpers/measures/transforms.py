@@ -1,7 +1,7 @@
 """Transforms of images with a magnitude: rotation, translation, colour jitter, and what accuracy they leave."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,14 +23,14 @@ class Transform(NamedTuple):
 
 
 def rotate(images: Tensor, degrees: float) -> Tensor:
-    """Turn uint8 images (B, C, H, W) about their centre, counter-clockwise; a turn by 90 degrees of a square is exact."""
+    """Turn uint8 images (B, C, H, W) about their centre, counter-clockwise, on black; a turn by 90 degrees of a square is exact."""
     angle, (height, width) = math.radians(np.float32(degrees)), images.shape[-2:]
     cos, sin = math.cos(angle), math.sin(angle)
     return _resampled(images, [[cos, -sin * height / width, 0], [sin * width / height, cos, 0]])
 
 
 def translate(images: Tensor, right: float, down: float) -> Tensor:
-    """Move uint8 images (B, C, H, W) by fractions of their width and height."""
+    """Move uint8 images (B, C, H, W) by fractions of their width and height, on black."""
     return _resampled(images, [[1, 0, -2 * right], [0, 1, -2 * down]])
 
 
@@ -61,8 +61,6 @@ RANGES = {"cifar10": (-180, 179), "svhn": (-90, 90)}
 
 def transforms_of(ranges: str = "cifar10") -> dict[str, Transform]:
     """The transforms by name, over the ranges of a data set of Schiff et al. 2021, one of ``RANGES``."""
-    if ranges not in RANGES:
-        raise ValueError(f"transform ranges {ranges!r} are unknown; choose one of {', '.join(RANGES)}")
     return {
         "rotation": Transform(*RANGES[ranges], rotate),
         "horizontal translation": Transform(-0.5, 0.5, lambda images, fraction: translate(images, fraction, 0)),
@@ -77,30 +75,23 @@ TRANSFORMS: Mapping[str, Transform] = transforms_of()
 def transformed_hits(
     network: nn.Module, pixels: Tensor, labels: Tensor, normalise: Any, batch_size: int, transform: Transform, magnitudes: ArrayLike
 ) -> Tensor:
-    """Whether a network is right on transformed images, (N, 3, H, W) uint8 on its device; what a move uncovers is black; (N,) bool.
+    """Whether a network is right on images, (N, 3, H, W) uint8 on its device, transformed by magnitudes, (N,) or one for all: (N,) bool."""
 
-    The magnitudes, (N,) or a number for all, need not be in the transform's range.
-    """
+    def batches() -> Iterator[Tensor]:
+        for rows in torch.arange(len(pixels)).split(batch_size):
+            if np.ndim(magnitudes):
+                images = torch.cat([transform.apply(pixels[row : row + 1], float(magnitudes[row])) for row in rows.tolist()])
+            else:
+                images = transform.apply(pixels[rows], float(magnitudes))
+            yield prepared(images, normalise, pixels.device)
 
-    def changed(images: Tensor, values: ArrayLike) -> Tensor:
-        if np.ndim(values):
-            images = torch.cat([transform.apply(image, float(value)) for image, value in zip(images.split(1), values, strict=True)])
-        else:
-            images = transform.apply(images, float(values))
-        return prepared(images, normalise, pixels.device)
-
-    starts = range(0, len(pixels), batch_size)
-    rows = [slice(start, start + batch_size) for start in starts]
-    return hits(network, (changed(pixels[row], magnitudes[row] if np.ndim(magnitudes) else magnitudes) for row in rows), labels)
+    return hits(network, batches(), labels)
 
 
 def drawn_accuracies(
     network: nn.Module, pixels: Tensor, labels: Tensor, normalise: Any, transforms: Mapping[str, Transform], seed: int, batch_size: int = 64
 ) -> dict[str, float]:
-    """Accuracy under each transform with a magnitude of its own for every image, uniform over the transform's range.
-
-    The draw depends on the seed and the number of images only, so that networks are compared on the same images.
-    """
+    """Accuracy under each transform with a magnitude of its own for every image, uniform over its range, alike for all networks."""
     share, given = np.random.default_rng((seed, 2)).random(len(pixels)), (network, pixels, labels, normalise, batch_size)
     found = {name: transformed_hits(*given, item, item.low + share * (item.high - item.low)) for name, item in transforms.items()}
     return {name: float(right.double().mean()) for name, right in found.items()}

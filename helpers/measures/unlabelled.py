@@ -33,8 +33,6 @@ class Holdout(NamedTuple):
 
 
 def _checked(logits: Tensor, images: str) -> Tensor:
-    if logits.ndim != 2 or not len(logits) or logits.shape[1] < 2:
-        raise ValueError(f"logits of {images} images have shape {tuple(logits.shape)}; they must be (N, K) with N >= 1 and K >= 2")
     if wrong := int((~logits.isfinite()).sum()):
         raise ValueError(f"{wrong} of {logits.numel()} logits of {images} images are not finite; leave such a model out")
     return logits.double()
@@ -42,7 +40,7 @@ def _checked(logits: Tensor, images: str) -> Tensor:
 
 @provides
 def target(target_logits: Tensor | None) -> Tensor:
-    """(N, K) float64 logits of the target. Raises ValueError without any."""
+    """(N, K) float64 logits of the target."""
     if target_logits is None:
         raise ValueError("there are no logits of target images; give a folder of them")
     return _checked(target_logits, "target")
@@ -50,31 +48,24 @@ def target(target_logits: Tensor | None) -> Tensor:
 
 @provides
 def holdout(holdout_logits: Tensor | None, holdout_labels: Tensor | None) -> Holdout | None:
-    """What is known of the holdout, None without one. Raises ValueError where there is not one label for each image."""
+    """What is known of the holdout, None without one."""
     if holdout_logits is None:
         return None
-    logits, shape = _checked(holdout_logits, "holdout"), None if holdout_labels is None else tuple(holdout_labels.shape)
-    if shape != (len(logits),) or not 0 <= int(holdout_labels.min()) <= int(holdout_labels.max()) < logits.shape[1]:
-        raise ValueError(f"holdout labels have shape {shape}; {len(logits)} images need one each, from 0 to {logits.shape[1] - 1}")
+    logits = _checked(holdout_logits, "holdout")
     return Holdout(logits, holdout_labels.long(), float((logits.argmax(1) == holdout_labels).double().mean()))
 
 
 @provides
-def labelled(holdout: Holdout | None, target_logits: Tensor | None) -> Holdout:
-    """The holdout, for what cannot be had without one. Raises ValueError without any, or where the target has other classes."""
+def labelled(holdout: Holdout | None) -> Holdout:
+    """The holdout, for what cannot be had without one."""
     if holdout is None:
         raise ValueError('there are no logits of holdout images; train with rule3_split "holdout", or give images with labels')
-    if target_logits is not None and target_logits.shape[-1] != (outputs := holdout.logits.shape[1]):
-        raise ValueError(f"the network has {target_logits.shape[-1]} outputs for target images and {outputs} for holdout images")
     return holdout
 
 
 @provides
 def temperature(holdout: Holdout | None) -> float:
-    """Temperature T that makes the holdout's cross-entropy of ``z / T`` smallest, in [exp(-4), exp(4)]; Guo et al. 2017.
-
-    Above 1 for an overconfident network; NaN without a holdout. No predicted class depends on it. The cross-entropy is convex in 1/T.
-    """
+    """Temperature T that makes the holdout's cross-entropy of ``z / T`` smallest (Guo et al. 2017), in [exp(-4), exp(4)]; NaN without."""
     if holdout is None:
         return np.nan
     bounds = {"bounds": (-_WIDEST, _WIDEST), "method": "bounded", "options": {"xatol": 1e-6}}
@@ -82,20 +73,20 @@ def temperature(holdout: Holdout | None) -> float:
 
 
 def confidence(logits: Tensor) -> Tensor:
-    """Largest probability of each image: (N, K) logits -> (N,) in [1/K, 1]."""
+    """Largest probability of each image, in [1/K, 1]."""
     return logits.softmax(1).amax(1)
 
 
 def negative_entropy(logits: Tensor) -> Tensor:
-    """``sum_k p_k log p_k`` of each image, nats: (N, K) logits -> (N,) in [-ln K, 0]."""
+    """``sum_k p_k log p_k`` of each image, nats, in [-ln K, 0]."""
     return -torch.special.entr(logits.softmax(1)).sum(1)
 
 
 def confidence_threshold(scores: Tensor, accuracy: float) -> float:
     """Threshold t at which the fraction of the holdout's scores of at least t is nearest to its accuracy; Garg et al. 2022, equation 3.
 
-    One of the scores, or infinity where no score is to reach it; of two that are as near, the larger, which promises less. A deviation: the
-    public code counts scores above t while it looks for it and of at least t while it predicts, one image more.
+    One of the scores, or infinity where no score is to reach it; of two that are as near, the larger. A deviation: the public code counts
+    scores above t while it looks for it and of at least t while it predicts, one image more.
     """
     values, counts = scores.unique(return_counts=True)
     candidates = torch.cat([values, values.new_tensor([torch.inf])]).flip(0)
@@ -139,8 +130,8 @@ for _name, _short, _score in (("confidence", "ATC-MC", confidence), ("negative e
 def least_cost(cost: NDArray[np.float64], shares: NDArray[np.float64]) -> float:
     """Smallest mean cost of giving each of n images one of K classes, which take shares of them in whole images; exact.
 
-    Shares are rounded by largest remainders, ties to the first class. The assignment is linear, on columns repeated for each image that a
-    class takes. Prices of the classes, from entropic transport, change no optimum and spare most of its time.
+    Shares are rounded by largest remainders, ties to the first class. Prices of the classes, from entropic transport, change no optimum and
+    spare the assignment most of its time.
     """
     wanted = (len(cost) * shares).round(9)  # so that 0.15 * 20 counts as 3 and leaves no remainder
     counts = np.floor(wanted).astype(np.int64)
@@ -158,8 +149,7 @@ def least_cost(cost: NDArray[np.float64], shares: NDArray[np.float64]) -> float:
 def optimal_transport(target: Tensor, labelled: Holdout, temperature: float, transport_images: int, seed: int) -> Mapping[str, float]:
     """One less the mean cost of the cheapest transport of the target's probabilities onto one-hot classes in the holdout's shares.
 
-    Half the L1 distance of p to class k is 1 - p_k. In [0, 1]. Of a larger target, ``transport_images`` are drawn: their shares stray from
-    the holdout's, which costs even a perfect network and lowers the value.
+    Half the L1 distance of p to class k is 1 - p_k. In [0, 1].
     """
     chosen = np.random.default_rng(seed).permutation(len(target))[:transport_images] if len(target) > transport_images else slice(None)
     shares, drawn = np.bincount(labelled.labels.numpy(), minlength=target.shape[1]) / len(labelled.labels), target[chosen]

@@ -18,7 +18,7 @@ from helpers.files import complete_or_absent, from_root
 from helpers.networks import resnet
 
 State = dict[str, Tensor]
-_KEY = "network"  # of the header
+_TEXTS, _KEY = "workbook", "network"  # of the header: all texts, and the one that names the network
 _REAL = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 # Where training programs keep the state dict inside a file, running averages of weights (EMA), and what wrappers put before each name.
 _NESTED = ("state_dict", "model_state_dict", "model", "net", "network", "weights")
@@ -165,19 +165,10 @@ def save_half(path: Path, state: Mapping[str, Tensor], form: Form, facts: Mappin
 
     A tensor that float16 cannot hold stays as it is.
     """
-    header = {name: str(value) for name, value in facts.items()} | {_KEY: json.dumps(form._asdict())}
+    texts = {name: str(value) for name, value in facts.items()} | {_KEY: json.dumps(form._asdict())}
     with complete_or_absent(path) as temporary:
-        temporary.write_bytes(_in_order(safetensors.torch.save({name: _half(value) for name, value in state.items()}, header)))
-
-
-def _in_order(content: bytes) -> bytes:
-    """A safetensors file with the texts of its header in the order of their names: the library shuffles them at each writing."""
-    end = 8 + int.from_bytes(content[:8], "little")
-    header = json.loads(content[8:end])
-    header = {"__metadata__": dict(sorted(header.pop("__metadata__").items())), **header}
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of 8 bytes
-    return len(text).to_bytes(8, "little") + text + content[end:]
+        header = {_TEXTS: json.dumps(texts, sort_keys=True)}  # as one, since the library writes several in any order
+        safetensors.torch.save_file({name: _half(value) for name, value in state.items()}, temporary, header)
 
 
 def _half(value: Tensor) -> Tensor:
@@ -190,8 +181,9 @@ def header_of(path: Path) -> dict[str, str]:
     """Texts in the header of a safetensors file; none where the file has none, is of another kind, or is damaged."""
     try:
         with safe_open(path, framework="pt") as file:
-            return dict(file.metadata() or {})
-    except (SafetensorError, OSError):  # who reads the weights tells of it
+            header = dict(file.metadata() or {})
+        return dict(json.loads(header[_TEXTS])) if _TEXTS in header else header  # earlier commits wrote them one by one
+    except (SafetensorError, OSError, ValueError, TypeError):  # who reads the weights tells of it
         return {}
 
 

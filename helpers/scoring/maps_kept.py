@@ -1,7 +1,4 @@
-"""Maps are data: every model's map of the predicted class on every scored image, published with a report.
-
-From them every localization number can be recomputed, and new ones asked, without images, weights or training.
-"""
+"""Every model's map of the predicted class on every scored image, published, so that localization can be recomputed without training."""
 
 import io
 from dataclasses import dataclass, fields
@@ -37,10 +34,7 @@ class KeptMaps:
 
 
 def publish(folder: Path, kept: Kept, models: pd.DataFrame, data: StudyData, scored_on: ScoringSet) -> Path | None:
-    """Write ``tables/maps.npz`` of a report's folder, some 50 kB a model; None, and no file, where images have no boxes.
-
-    ``kept`` are scores of the family "localization", whose records hold "maps" and "correct"; ``models`` the rows to publish.
-    """
+    """Write the maps of the scores of "localization" into a report's folder, some 50 kB a model; None where images have no boxes."""
     ids = set(models["model_id"])
     records = {name: record for name, record in kept.records("localization") if name in ids and "maps" in record}
     if not records:

@@ -25,11 +25,10 @@ def score(
     scored_on: ScoringSet,
     only: Collection[str] = (),
 ) -> Kept:
-    """Every measure of some families for every model, and values of single images; what several measures need is worked out once.
+    """Every measure of some families for every model; what several measures need is worked out once.
 
-    Each of ``registry.FAMILIES`` is a part of the store, so that a change of one's settings leaves the others as they are, with a table
-    "scores": measure, variant, value (NaN is undefined), seconds, reason; and arrays of values of single images, but where ``only`` some
-    measures of the families are wanted. ``scored_on.of`` takes the images from what the store's ``shared`` loads.
+    Each family is a part of the store, so that a change of one's settings leaves the others as they are, with a table "scores": measure,
+    variant, value (NaN is undefined), seconds, reason; and arrays of values of single images, but where ``only`` some measures are wanted.
     """
     parts = {family: deciding(family, settings, only) | {"images": scored_on.name} for family in families}
     return store.each(models, parts, partial(_scores, settings=settings, scored_on=scored_on, only=only, device=store.device))

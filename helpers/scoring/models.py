@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from helpers.data.images import StudyData
 from helpers.files import read_tensors
 from helpers.networks import resnet
-from helpers.scoring.scoring_set import DECISIVE
 from helpers.training.catalogue import load_network, start_path
 from helpers.training.config import RunConfig, config_from
 from helpers.training.run import initial_network, rows_of_run
@@ -40,14 +39,11 @@ class Model:
 
 def models_of(work: Path, catalogue: pd.DataFrame, data: StudyData) -> list[Model]:
     """The models of a catalogue, or of a table with its columns, row by row; a diverged run without a snapshot is none."""
-    found, fitted = [], {}
+    found, classes = [], len(data.classes)
     for row in catalogue[catalogue["snapshot"] != "none"].to_dict("records"):
-        key = tuple(row[name] for name in DECISIVE)
-        if key not in fitted:
-            fitted[key] = len(rows_of_run(data, config_from(row))[0])
-        load = partial(load_network, work, row, len(data.classes))
-        initial = partial(_initial, work, config_from(row), len(data.classes))
-        found.append(Model(row["model_id"], load, row, initial, training_images=fitted[key]))
+        config = config_from(row)
+        load, initial = partial(load_network, work, row, classes), partial(_initial, work, config, classes)
+        found.append(Model(row["model_id"], load, row, initial, training_images=len(rows_of_run(data, config)[0])))
     return found
 
 

@@ -12,9 +12,7 @@ from helpers.training.config import config_from
 from helpers.training.run import rows_of_run
 
 OF_A_CLASS = 10  # images of a class that all runs must share
-
-# What decides which training images a run is fitted to.
-DECISIVE = ["images_per_class", "seed", "rule3_split", "holdout_fraction"]
+_DECISIVE = ["images_per_class", "seed", "rule3_split", "holdout_fraction"]  # of which training images a run is fitted to
 
 
 @dataclass(frozen=True)
@@ -31,37 +29,27 @@ class ScoringSet:
 
 
 def classes_in_turn(labels: ArrayLike) -> NDArray[np.int64]:
-    """Order images so that the first n hold equally many of every class, but for one, as long as there are; each class in its order.
-
-    (N,) labels -> (N,) indices.
-    """
+    """Indices of images (N,) such that the first n hold equally many of every class, but for one, as long as there are."""
     labels = pd.Series(np.asarray(labels))
     return np.argsort(labels.groupby(labels).cumcount().to_numpy(), kind="stable")
 
 
 def scoring_set(catalogue: pd.DataFrame, data: StudyData, images: int = 0) -> ScoringSet:
-    """Images that all runs of a catalogue were fitted to, in an order drawn once for the study's data: the first few, or all.
+    """Images that all runs of a catalogue were fitted to, in an order drawn once for the study's data: the first few, or with 0 all.
 
-    Classes stand in turn, so that every prefix is as balanced as its length allows; a smaller number gives a prefix of a larger one, and 0
-    takes all. The catalogue has all models of the study, those too that do not enter the analysis; diverged runs without one do not count.
-
-    Raises:
-        ValueError: all runs together were fitted to fewer than 10 images of a class, or a negative number.
+    Classes stand in turn, so that every prefix is as balanced as its length allows. The catalogue has all models of the study, those too
+    that do not enter the analysis; ValueError for fewer than 10 shared images of a class.
     """
-    if images < 0:
-        raise ValueError(f"scored_images {images} must be at least 0 (0 takes all)")
-    runs = catalogue[catalogue["snapshot"] != "none"].drop_duplicates(DECISIVE)
+    runs = catalogue[catalogue["snapshot"] != "none"].drop_duplicates(_DECISIVE)
     fitted = [set(rows_of_run(data, config_from(row))[0].tolist()) for row in runs.to_dict("records")]
     shared = np.array(sorted(set.intersection(*fitted)) if fitted else range(len(data.train)), dtype=np.int64)
     labels = data.train.labels.numpy()
     counts = np.bincount(labels[shared], minlength=len(data.classes))
     if counts.min(initial=len(data.train)) < OF_A_CLASS:
         fewest = data.classes["class_id"].iloc[int(counts.argmin())]
-        raise ValueError(
-            f"all runs of this study together were fitted to {counts.min()} images of the class {fewest}; at least {OF_A_CLASS} "
-            "of every class are needed to score all models on the same images. Give the runs more images per class (images_per_class of "
-            "01, and the axis of that name of 02), or leave out the runs with few"
-        )
+        told = f"all runs of this study together were fitted to {counts.min()} images of the class {fewest}; at least {OF_A_CLASS} of every"
+        told += " class are needed to score all models on the same images. Give the runs more images per class (images_per_class of 01, and"
+        raise ValueError(f"{told} the axis of that name of 02), or leave out the runs with few")
     drawn = np.random.default_rng(int.from_bytes(_digest(data.fingerprint))).permutation(len(data.train))
     drawn = drawn[np.isin(drawn, shared)]
     rows = tuple(drawn[classes_in_turn(labels[drawn])][: images or None].tolist())

@@ -29,10 +29,9 @@ class Store:
         self.folder, self.shared, self.device, self.jobs = work / "kept", shared, device, jobs
 
     def each(self, models: Sequence[Model], parts: Mapping[str, Mapping[str, Any]], compute: Compute) -> "Kept":
-        """What ``compute`` gives of each model, after computing what is missing; a second call computes nothing.
+        """What ``compute``, a function of a module or a partial of one, gives of each model, after computing what is missing.
 
-        Each part is named with everything that decides its values beside the model, as JSON has it, and missing parts of a model are
-        computed together. ``compute`` is a function of a module, or a partial of one.
+        Each part is named with everything that decides its values beside the model, as JSON has it.
         """
         kept = Kept({name: inside(self.folder, f"{name}-{digest(settings)}") for name, settings in parts.items()}, models)
         todo = [model for model in models if kept.missing(model.model_id)]

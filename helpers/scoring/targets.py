@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 from helpers.data.images import StudyData
-from helpers.data.shifts import Shifted, at, kept
+from helpers.data.shifts import at
+from helpers.data.shifts import kept as made_once
 from helpers.measures import evidence, registry, transforms
 from helpers.networks import resnet
 from helpers.scoring.classification import correct, logits_of
@@ -28,11 +29,7 @@ from helpers.training.config import config_from
 from helpers.training.run import images_of_run
 
 PLAIN_TARGET = "test images"  # the target that nothing shifts
-
-
-def target_images(work: Path, data: StudyData, shift: str, seed: int = 0) -> Shifted:
-    """The test images, shifted, with strength and mean SSIM: made once and kept as bytes in ``targets/<shift>``; "" shifts nothing."""
-    return kept(work / "targets" / shift, data.test.images, shift, seed) if shift else Shifted(data.test.images, 0.0, 1.0)
+RANKS = "matrix_norm_of_logits"  # the one measure of unlabelled images that predicts no accuracy
 
 
 def _part(shift: str) -> str:
@@ -50,15 +47,14 @@ def on_targets(
 ) -> Kept:
     """Logits and measures of the family "unlabelled" of every model on the test images and on each shifted copy of them.
 
-    A part per target: array "logits" (T, K) float16, table "scores". ``shifts`` are as ``shifts.parsed`` takes them, ``settings.seed`` is
-    theirs too, ``test`` the logits of the test images. A measure that needs images held out of training is undefined where the study
-    watches the test images (``rule3_split``).
+    A part per target: array "logits" (T, K) float16, table "scores". ``test`` are the logits of the test images. A measure that needs
+    images held out of training is undefined where the study watches the test images (``rule3_split``).
     """
     decisive = {"data": data.fingerprint, "seed": settings.seed} | deciding("unlabelled", settings)
     shifted = {_part(shift): shift for shift in ("", *shifts)}
     parts = {part: decisive | {"shift": shift} for part, shift in shifted.items()}
     for shift in shifts:
-        target_images(work, data, shift, settings.seed)  # made here once, read by all processes
+        made_once(work / "targets" / shift, data.test.images, shift, settings.seed)  # read by all processes
     return store.each(models, parts, partial(_on_targets, work=work, shifts=shifted, settings=settings, test=test, device=store.device))
 
 
@@ -80,7 +76,8 @@ def _on_targets(
         given |= {"holdout_logits": logits_of(network(), held_out.images, device).half(), "holdout_labels": held_out.labels}
     for part in parts:
         if shifts[part]:
-            logits = logits_of(network(), target_images(work, data, shifts[part], settings.seed).images, device).half()
+            images = made_once(work / "targets" / shifts[part], data.test.images, shifts[part], settings.seed).images
+            logits = logits_of(network(), images, device).half()
         else:
             logits = torch.from_numpy(test.record("test_logits", model.model_id)["logits"]).half()
         scores = evidence.score(registry.of_families(["unlabelled"]), given | {"target_logits": logits}, settings)
@@ -89,16 +86,13 @@ def _on_targets(
 
 
 def target_accuracies(kept: Kept, table: pd.DataFrame, data: StudyData, shifts: Sequence[str]) -> pd.DataFrame:
-    """Add what is to be predicted to a table of models: a column test_accuracy@<shift> for each shift, fractions; NaN without logits."""
+    """Add what is to be predicted to a table of models: columns test_accuracy@<shift>, fractions; NaN without logits."""
     found = {at("test_accuracy", shift): correct(kept, data.test.labels, _part(shift)).mean(1, dtype=float) for shift in shifts}
     return table.merge(pd.DataFrame(found, index=kept.model_ids), how="left", left_on="model_id", right_index=True)
 
 
 def scores_on_targets(kept: Kept, models: pd.DataFrame, shifts: Sequence[str]) -> pd.DataFrame:
-    """Predicted and true accuracy of every model on every target: a row per model and target, "test images" before the shifted ones.
-
-    ``models`` has the columns of ``target_accuracies``; test_accuracy here is the target's, and there is a column per measure.
-    """
+    """Predicted and true accuracy of every model on every target, "test images" first; test_accuracy is the target's."""
     facts, tables = models[["model_id", "cell", "kind", "architecture"]], []
     for shift in ("", *shifts):
         truth = {"target": shift or PLAIN_TARGET, "test_accuracy": models[at("test_accuracy", shift)]}
@@ -107,10 +101,7 @@ def scores_on_targets(kept: Kept, models: pd.DataFrame, shifts: Sequence[str]) -
 
 
 def accuracies_under_transforms(store: Store, models: Sequence[Model], data: StudyData, seed: int, ranges: str = "cifar10") -> pd.DataFrame:
-    """Accuracy of each model on the test images under a random magnitude of each transform per image; Schiff et al. 2021, Table 2.
-
-    model_id, and "test accuracy under <transform>" for each of ``transforms.TRANSFORMS``, fractions.
-    """
+    """Accuracy of each model on the test images under a random magnitude of each transform per image; Schiff et al. 2021, Table 2."""
     parts = {"invariance": {"data": data.fingerprint, "seed": seed, "ranges": ranges}}
     kept = store.each(models, parts, partial(_under_transforms, seed=seed, ranges=ranges, device=store.device))
     wide = kept.table("invariance", "accuracies").set_index("model_id")
@@ -135,9 +126,8 @@ PREDICTORS = {
 def invariance_table(table: pd.DataFrame, axes: list[str], *, draws: int, seed: int) -> pd.DataFrame:
     """How well each predictor, from the training images alone, predicts the accuracy on transformed test images.
 
-    ``table`` has a row per model with its measures, cell, the axes, and the columns of ``accuracies_under_transforms``. perturbation,
-    predictor, direction (the sign that it promises), n, kendall with kendall_low and _high in the sign of the raw predictor, information
-    (100 times the conditional mutual information).
+    Of models with their measures, the axes, and the columns of ``accuracies_under_transforms``: direction is the sign that a predictor
+    promises, kendall has the sign of the raw predictor, information is 100 times the conditional mutual information.
     """
     rows = []
     for transform in transforms.TRANSFORMS:
@@ -155,25 +145,17 @@ def invariance_table(table: pd.DataFrame, axes: list[str], *, draws: int, seed: 
 
 
 def worth_table(scores: pd.DataFrame, titles: Mapping[str, str], *, draws: int, seed: int) -> pd.DataFrame:
-    """How well each measure of unlabelled images goes with the accuracy on them, and errs where it predicts an accuracy.
+    """How well each measure of ``scores_on_targets`` goes with the accuracy on a target, and errs where it predicts an accuracy.
 
-    Of ``scores_on_targets``; ``titles`` maps measure to title. A row per target and measure: target, measure, title, n, r with the accuracy
-    there with r_low and r_high, error_points and bias_points (of predicted accuracies; NaN for a score that ranks).
+    A row per target and measure: n, r with the accuracy there, error_points and bias_points (NaN for a score that only ranks).
     """
     parts = []
     for target, models in scores.groupby("target", sort=False):
         names = [name for name in titles if name in models]
         found = Draws(models, draws=draws, seed=seed).estimate(names, "test_accuracy")
         wrong = 100 * models[names].sub(models["test_accuracy"], axis=0)
-        predicts = [name for name in names if registry.columns().set_index("column").loc[name, "measure"] in PREDICT_ACCURACY]
+        predicts = [name for name in names if name != RANKS]
         facts = {"target": target, "measure": names, "title": [titles[name] for name in names], "n": models[names].notna().sum()}
         part = pd.DataFrame(facts).assign(r=found.value, r_low=found.low, r_high=found.high)
         parts.append(part.assign(error_points=wrong[predicts].abs().mean(), bias_points=wrong[predicts].mean()))
     return pd.concat(parts, ignore_index=True)
-
-
-# Measures of unlabelled images that predict an accuracy; the others are scores.
-PREDICT_ACCURACY = (
-    *("holdout_accuracy", "average_confidence", "difference_of_confidences", "thresholded_confidence", "thresholded_entropy"),
-    "optimal_transport",
-)

@@ -36,16 +36,11 @@ def check_primary(measures: Sequence[str]) -> None:
         raise ValueError(f"{told}; name at most {MOST_MEASURES} different ones in primary_measures")
 
 
-def check_claims(claims: Any, measures: Sequence[str] | None = None, primary: Sequence[str] | None = None) -> list[dict[str, Any]]:
-    """The claims, as they are; those that cannot be judged are refused by a ValueError, before a run is spent on them.
-
-    A claim is a sentence (claim) of a measure (a column), a question and a side of 0; it may be primary, have a source, a published number
-    and a table, and errs_at_most: points that the prediction with the measure may err by. ``measures`` can be claimed of, those of the
-    ``primary`` analysis alone can be asked for ``OF_KINDS``; None does not check them.
-    """
+def check_claims(claims: Any, primary: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """The claims, as they are; ValueError for one that cannot be judged, and for ``OF_KINDS`` of a measure outside ``primary``."""
     if not isinstance(claims, Sequence) or isinstance(claims, str) or not all(isinstance(claim, Mapping) for claim in claims):
         raise ValueError(f"the claims are {claims!r}; write a list of mappings, each with {', '.join(_NEEDED)}")
-    allowed = {"measure": measures, "question": [*QUESTIONS, ADDED, *OF_KINDS], "side": list(SIDES), "primary": [True, False]}
+    allowed = {"question": [*QUESTIONS, ADDED, *OF_KINDS], "side": list(SIDES), "primary": [True, False]}
     sides: dict[str, str] = {}
     for number, claim in enumerate(claims, 1):
         if not set(_NEEDED) <= set(claim) <= {*_NEEDED, *_OPTIONAL}:
@@ -57,7 +52,7 @@ def check_claims(claims: Any, measures: Sequence[str] | None = None, primary: Se
                 raise ValueError(f"{named} has {name} {value!r}, which must be a text; put it in quotes")
             if name in _NUMBERS and not (type(value) in (int, float) and abs(value) <= sys.float_info.max):
                 raise ValueError(f"{named} has {name} {value!r}, which must be a number")
-            if allowed.get(name) is not None and value not in allowed[name]:
+            if name in allowed and value not in allowed[name]:
                 raise ValueError(f"{named} has {name} {value!r}; choose one of {', '.join(map(str, allowed[name]))}")
         if primary is not None and claim["question"] in OF_KINDS and claim["measure"] not in primary:
             told = f"{named} asks {claim['question']} of {claim['measure']}, which is not in primary_measures"
@@ -77,23 +72,19 @@ def claims_digest(claims: Sequence[Mapping[str, Any]]) -> str:
 
 def _seen(work: Path) -> list[KeptClaims]:
     """Every version of the claims with when it was first seen. Raises ValueError where the file is not what was written."""
-    found = read_json(work / _FILE) if (work / _FILE).is_file() else []
+    told = f"{work / _FILE} holds no versions of claims, or others than were written"
+    fault = ValueError(f"{told}; put it back, or delete it, and what is claimed counts as claimed from now on")
     try:
-        versions = [KeptClaims(**item) for item in found]
-        written = all(claims_digest(item.claims) == item.digest for item in versions)
+        versions = [KeptClaims(**item) for item in (read_json(work / _FILE) if (work / _FILE).is_file() else [])]
     except TypeError:
-        written = False
-    if not written:
-        told = f"{work / _FILE} holds no versions of claims, or others than were written"
-        raise ValueError(f"{told}; put it back, or delete it, and what is claimed counts as claimed from now on")
+        raise fault from None
+    if any(claims_digest(item.claims) != item.digest for item in versions):
+        raise fault
     return versions
 
 
 def keep_claims(work: Path, claims: Sequence[Mapping[str, Any]]) -> KeptClaims:
-    """Note claims in ``claims.json`` of a study's folder the first time they are seen, with the number of runs that are there already.
-
-    Claims that were changed are noted anew below the older ones, so that what was claimed when stays known.
-    """
+    """Note claims in a study's folder the first time they are seen, below older ones, with the number of runs that are there already."""
     seen, digest = _seen(work), claims_digest(claims)
     if digest != (seen[-1].digest if seen else ""):
         runs = len([path for path in (work / "runs").glob("*") if path.is_dir()])

@@ -17,6 +17,12 @@ PAIR_LIMIT = 4_000  # models; above, the table of all pairs is not built
 _ENTRIES = 4_000_000  # numbers in a temporary array
 
 
+def slices(count: int, size: int, entries: int = _ENTRIES) -> Iterator[slice]:
+    """Parts of ``count`` rows of ``size`` numbers each, so that a temporary array of a part has so many entries at most."""
+    step = max(1, entries // max(1, size))
+    return (slice(start, start + step) for start in range(0, count, step))
+
+
 def finite_mean(values: Array) -> Array:
     """Mean over the first axis of what is finite, NaN where nothing is."""
     known = np.isfinite(values)
@@ -25,16 +31,11 @@ def finite_mean(values: Array) -> Array:
 
 
 def level_codes(name: str, values: ArrayLike) -> Codes:
-    """Number the levels of a hyperparameter from 0: (n,) -> (n,); floats that agree to 1e-9 are one level."""
-    column = pd.Series(values)
+    """Number the levels of a hyperparameter from 0, those of floats by their size: (n,) -> (n,)."""
+    column = pd.Series(values).infer_objects()
     if column.isna().any():
         raise ValueError(f"hyperparameter {name!r} has {int(column.isna().sum())} missing values; every model needs one")
-    values = column.infer_objects().to_numpy()
-    if values.dtype.kind != "f":
-        return pd.factorize(values)[0].astype(np.int64)
-    levels, codes = np.unique(values, return_inverse=True)
-    # A learning rate that was computed in two ways is one level.
-    return np.cumsum(np.diff(levels, prepend=levels[:1]) > 1e-9 * np.abs(levels))[codes]
+    return pd.factorize(column, sort=column.dtype.kind == "f")[0].astype(np.int64)
 
 
 def design(models: pd.DataFrame, categorical: Sequence[str] = (), linear: Sequence[str] = ()) -> Array:
@@ -47,15 +48,14 @@ def design(models: pd.DataFrame, categorical: Sequence[str] = (), linear: Sequen
         number = models[name].to_numpy(dtype=float)
         if missing := int((~np.isfinite(number)).sum()):
             raise ValueError(f"{missing} models have no finite {name!r}; every model needs one, so leave these models out before")
-        columns.append(((number - number.mean()) / (number.std() or 1))[:, None])
+        columns.append(((number - number.mean()) / (number.std() or 1))[:, None] if len(number) else number[:, None])
     return np.hstack(columns)
 
 
 def partial_correlation(x: ArrayLike, y: ArrayLike, given: Array | None = None, weights: Array | None = None) -> Array:
     """Pearson's r of measures with a target (n,) or (B, n), least squares on ``given`` (n, k) and an intercept taken out of both.
 
-    With weights the regression is weighted too: a draw that holds a model twice gives what the repeated rows would. (B, M), or (M,)
-    without weights; NaN with no degree of freedom, and where a residual vanishes to rounding, as for a constant.
+    A weight counts as repeated rows. (B, M), or (M,) without weights; NaN with no degree of freedom, and where a residual vanishes.
     """
     x, y, w = checked(x, y, weights)
     result = np.full((len(w), x.shape[-1]), np.nan)
@@ -64,10 +64,8 @@ def partial_correlation(x: ArrayLike, y: ArrayLike, given: Array | None = None, 
         if kept.sum() < basis.shape[1] + 2:
             continue
         known, target = x[..., kept, :][..., columns], residuals(y[..., kept, None], basis)[..., 0]
-        values = residuals(known, basis) if x.ndim == 2 else None
-        step = max(1, _ENTRIES // (len(basis) * max(basis.shape[1], len(columns))))
-        for rows in (slice(start, start + step) for start in range(0, len(w), step)):
-            own = residuals(known[rows], basis) if values is None else values
+        for rows in slices(len(w), len(basis) * max(basis.shape[1], len(columns))):
+            own = residuals(known if x.ndim == 2 else known[rows], basis)
             result[rows, columns] = _weighted(own, target if len(target) == 1 else target[rows], basis, w[rows][:, kept])
     return result if weights is not None else result[0]
 
@@ -78,38 +76,32 @@ def pearson(x: ArrayLike, y: ArrayLike) -> float:
 
 
 def checked(x: ArrayLike, y: ArrayLike, weights: Array | None) -> tuple[Array, Array, Array]:
-    """Measures as (n, M) or (B, n, M), target as (1, n) or (B, n), weights as (B, n); refused where they do not agree."""
+    """Measures as (n, M) or (B, n, M), target as (1, n) or (B, n), weights as (B, n)."""
     x, y = np.asarray(x, dtype=float), np.atleast_2d(np.asarray(y, dtype=float))
-    x = x[:, None] if x.ndim == 1 else x
-    w = np.ones((1, y.shape[1])) if weights is None else np.asarray(weights)
-    alike = x.ndim in (2, 3) and w.ndim == 2 and x.shape[-2] == y.shape[1] == w.shape[1]
-    if not alike or len(y) not in (1, len(w)) or (x.ndim == 3 and len(x) != len(w)):
-        raise ValueError(f"measures, target and weights need the same models and draws, got shapes {x.shape}, {y.shape} and {w.shape}")
-    return x, y, w
+    return x[:, None] if x.ndim == 1 else x, y, np.ones((1, y.shape[1])) if weights is None else np.asarray(weights)
 
 
 def finite_groups(x: Array, y: Array) -> Iterator[tuple[NDArray[np.bool_], NDArray[np.intp]]]:
     """Measures that are known for the same models: the (n,) mask of these, and the numbers of the columns."""
     known = np.isfinite(x) if x.ndim == 2 else np.isfinite(x).any(0)
     known &= np.isfinite(y).any(0)[:, None]
-    groups = pd.factorize(np.array([np.packbits(column).tobytes() for column in known.T], dtype=object))[0]
-    for group in range(groups.max(initial=-1) + 1):
-        columns = np.flatnonzero(groups == group)
-        yield known[:, columns[0]], columns
+    masks, groups = np.unique(known, axis=1, return_inverse=True)
+    for group, mask in enumerate(masks.T):
+        yield mask, np.flatnonzero(groups == group)
 
 
 def orthonormal(given: Array | None, kept: NDArray[np.bool_]) -> Array:
     """Orthonormal columns (models kept, rank) that span the given columns and the intercept."""
     count = int(kept.sum())
     columns = np.ones((count, 1)) if given is None else np.column_stack([np.ones(count), given[kept]])
-    if not count:
-        return columns
     basis, sizes, _ = np.linalg.svd(columns, full_matrices=False)
-    return basis[:, sizes > 1e-9 * sizes[0]]
+    return basis[:, sizes > 1e-9 * sizes[:1]]
 
 
 def residuals(values: Array, basis: Array) -> Array:
     """What is left of each column (..., n, M) without its projection on the basis, to a mean square of 1; NaN where it is rounding."""
+    if not values.size:
+        return values
     values = values / np.where((largest := np.abs(values).max(-2, keepdims=True)) > 0, largest, 1)
     centred = values - values.mean(-2, keepdims=True)
     left = centred - basis @ (basis.T @ centred)
@@ -125,9 +117,9 @@ def _weighted(x: Array, y: Array, basis: Array, w: Array) -> Array:
     # A level of which the draw holds no model has root 0.
     white = vectors * np.where(roots > 1e-9 * roots[:, -1:], 1 / np.sqrt(np.maximum(roots, 1e-300)), 0)[:, None, :]
     of_x, of_y = white.mT @ (left @ x), (white.mT @ (left @ y[..., None]))
-    squares_x = (w @ x**2 if x.ndim == 2 else (w[:, None] @ x**2)[:, 0]) - (of_x**2).sum(1)
+    squares_x = (w[:, None] @ x**2)[:, 0] - (of_x**2).sum(1)
     squares_y = ((w * y**2).sum(1) - (of_y[..., 0] ** 2).sum(1))[:, None]
-    products = ((w * y) @ x if x.ndim == 2 else ((w * y)[:, None] @ x)[:, 0]) - (of_x * of_y).sum(1)
+    products = ((w * y)[:, None] @ x)[:, 0] - (of_x * of_y).sum(1)
     least = 1e-10 * w.sum(1)[:, None]  # the residuals' mean square is 1 in all models
     defined = (squares_x > least) & (squares_y > least)
     return np.clip(products / np.sqrt(np.where(defined, squares_x * squares_y, np.nan)), -1, 1)
@@ -148,10 +140,7 @@ def gamma(x: ArrayLike, y: ArrayLike, weights: Array | None = None) -> Array:
 
 
 def pair_counts(x: ArrayLike, y: ArrayLike, weights: Array | None = None) -> Array:
-    """Weighted counts over pairs of models: concordant minus discordant, unequal in x, in y, and in both: (4, B, M).
-
-    NaN above ``PAIR_LIMIT`` models and below 3.
-    """
+    """Weighted counts of pairs: concordant minus discordant, unequal in x, in y, and in both: (4, B, M); NaN below 3 models."""
     x, y, w = checked(x, y, weights)
     x = np.where(np.isfinite(y).all(0)[:, None], x, np.nan)
     counts = np.full((4, len(w), x.shape[-1]), np.nan)
@@ -161,8 +150,7 @@ def pair_counts(x: ArrayLike, y: ArrayLike, weights: Array | None = None) -> Arr
         for draw, drawn in enumerate(w > 0):
             counts[:, [draw]] = _counted(x[draw, drawn], y[[draw if len(y) > 1 else 0]][:, drawn], w[[draw]][:, drawn])
         return counts
-    step = max(1, 25 * _ENTRIES // len(x) ** 2)
-    for columns in (slice(start, start + step) for start in range(0, x.shape[1], step)):
+    for columns in slices(x.shape[1], len(x) ** 2, 25 * _ENTRIES):
         counts[:, :, columns] = _counted(x[:, columns], y, w)
     return counts
 
@@ -175,8 +163,8 @@ def _counted(x: Array, y: Array, w: Array) -> Array:
             continue
         own, (one, other) = x[np.ix_(kept, columns)], np.triu_indices(int(kept.sum()), 1)
         signs = np.subtract(own[one] > own[other], own[one] < own[other], dtype=np.float32)
-        unequal, step = np.abs(signs), max(1, _ENTRIES // len(one))
-        for rows in (slice(start, start + step) for start in range(0, found.shape[1], step)):
+        unequal = np.abs(signs)
+        for rows in slices(found.shape[1], len(one)):
             weight, target = ((part[rows] if len(part) > 1 else part)[:, kept] for part in (w.astype(np.float32), y))
             pairs = weight[:, one] * weight[:, other]
             order = pairs * np.subtract(target[:, one] > target[:, other], target[:, one] < target[:, other], dtype=np.float32)

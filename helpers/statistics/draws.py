@@ -35,8 +35,7 @@ class Estimate(NamedTuple):
 class Draws:
     """Draws behind every interval of a table of models: the same for all statistics, so that their differences are paired.
 
-    Snapshots and repeats of a configuration (column ``cell``) are alike, so configurations are drawn and not models; images are drawn too,
-    the same for all models, where there are values of them.
+    Configurations (column ``cell``) are drawn, since their snapshots and repeats are alike, and images where there are values of them.
     """
 
     def __init__(self, models: pd.DataFrame, images: Mapping[str, ArrayLike] | None = None, *, draws: int = DRAWS, seed: int = 0) -> None:
@@ -48,7 +47,7 @@ class Draws:
 
     @cached_property
     def weights(self) -> Array:
-        """How often each model is in each draw: (draws, n) whole numbers, multinomial over the configurations."""
+        """How often each model is in each draw: (draws, n)."""
         return configuration_weights(self.models["cell"], self.draws, self.seed)
 
     def of(self, rows: ArrayLike) -> "Draws":
@@ -91,7 +90,7 @@ class Draws:
         return Estimate(statistic(x, y), *percentile_interval(found, counts, level), known.sum(0), counts, found)
 
     def correlations(self, measures: Sequence[str], target: str = "gap", *, given: Array | None = None, tau: bool = True) -> pd.DataFrame:
-        """Correlation of measures, one a row, with a target; dropped models are not finite. Kendall's tau has an interval where asked."""
+        """Correlation of measures, one a row, with a target; Kendall's tau has an interval where asked."""
         names = list(measures)
         r = self.estimate(names, target, statistic=partial(partial_correlation, given=given))
         ranked = (kendall(self.models[names], self.models[target]), np.nan, np.nan)
@@ -109,7 +108,7 @@ class Draws:
         return finite_mean(values), *percentile_interval(drawn, self.configurations(has), level)
 
     def permutations(self, count: int, within: str | None = None) -> Rows:
-        """Rows of the models where configurations change places, those with the same value of a column alone; see ``permuted_rows``."""
+        """Rows of the models where configurations with the same value of a column change places; see ``permuted_rows``."""
         return permuted_rows(self.models["cell"], count, self.seed, None if within is None else self.models[within])
 
     def configurations(self, known: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -133,16 +132,12 @@ def _counts(random: np.random.Generator, draws: int, units: int) -> Array:
 def resampled_mean(values: ArrayLike, draws: int = DRAWS, seed: int = 0, stream: int = SCORING_IMAGES) -> Array:
     """Mean over drawn images of each model's values, NaN left out: (n, images) -> (draws, n); all models share the images of a draw."""
     table = np.asarray(values).astype(np.float32).T
-    known = np.isfinite(table)
-    complete = bool(known.all())
-    table = table if complete else np.where(known, table, 0)
-    random = np.random.default_rng([seed, stream])
-    means = np.empty((draws, table.shape[1]))
+    known, random, means = np.isfinite(table), np.random.default_rng([seed, stream]), np.empty((draws, table.shape[1]))
+    table = np.where(known, table, 0)
     for start in range(0, draws, 100):
-        rows = slice(start, min(start + 100, draws))
-        counts = _counts(random, rows.stop - start, len(table)).astype(np.float32)
-        mass = np.float64(len(table)) if complete else counts @ known.astype(np.float32)
-        means[rows] = (counts @ table) / np.where(mass > 0, mass, np.nan)
+        counts = _counts(random, min(100, draws - start), len(table)).astype(np.float32)
+        mass = np.float64(len(table)) if known.all() else counts @ known.astype(np.float32)
+        means[start : start + 100] = (counts @ table) / np.where(mass > 0, mass, np.nan)
     return means
 
 
@@ -150,8 +145,7 @@ def in_draws(statistic: Statistic, x: Array, y: Array, weights: Array, redrawn: 
     """A correlation of measures (n, M) with a target in every draw of configurations, and of images where they are redrawn (B, n): (B, M).
 
     Drawing images adds their noise a second time, which weakens every draw. So the mean shift that it brings, on Fisher's scale, is taken
-    out, and the spread stays; draws of 1 or -1 tell no shift. (Reliability 0.74, r = -0.75: the plain percentile interval holds the
-    correlation of the measure as read on so many images in 58 % of catalogues, this one in 97 %.)
+    out, and the spread stays (at reliability 0.74 and r = -0.75 the plain interval holds the truth in 58 % of catalogues, this in 97 %).
     """
     fixed = statistic(x, y, weights=weights)
     if not redrawn and redrawn_y is None:

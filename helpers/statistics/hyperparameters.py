@@ -10,7 +10,7 @@ from helpers.statistics.draws import Draws
 
 ALL = "all"
 POOLED, WITHIN, GIVEN_ALL, GIVEN_ONE, GRANULATED = "pooled", "within a level", "given all", "given one", "granulated"
-CONFOUNDER_COLUMNS = ["measure", "kind", "hyperparameter", "level", "n", "r", "ci_low", "ci_high", "published"]
+_CONFOUNDER_COLUMNS = ["measure", "kind", "hyperparameter", "level", "n", "r", "ci_low", "ci_high", "published"]
 
 
 def varied_axes(models: pd.DataFrame, axes: Sequence[str]) -> list[str]:
@@ -32,7 +32,7 @@ def joint_codes(columns: Sequence[Codes], models: int) -> Codes:
 
 
 def configuration_means(values: Array, configurations: Codes) -> Array:
-    """Average the models of each configuration, leaving out NaN: (n, M) -> (C, M), in order of their codes."""
+    """Average the models of each configuration, leaving out NaN: (n, M) -> (C, M)."""
     mantissa, exponent = np.frexp(pd.DataFrame(values).groupby(configurations).mean().to_numpy())
     # Rounded to 40 bits: repeats that are equal would else differ by the rounding of their mean, and ties would get an order.
     return np.ldexp(np.rint(np.ldexp(mantissa, 40)), exponent - 40)
@@ -41,8 +41,8 @@ def configuration_means(values: Array, configurations: Codes) -> Array:
 def granulated_kendall(models: pd.DataFrame, measures: Sequence[str], axes: Sequence[str]) -> pd.DataFrame:
     """Rank correlation with the gap while only one hyperparameter changes: granulated Kendall; Jiang et al. 2020, equations (6) and (7).
 
-    For an axis, ``psi`` is the mean over the settings of the others of tau-a over the setting's configurations, means of their models. One
-    row per measure and axis, and "all", the mean over axes; NaN, and not in it, for an axis without a setting of two configurations.
+    For an axis, ``psi`` is the mean over the settings of the others of tau-a over the setting's configurations, means of their models; NaN
+    without a setting of two configurations. "all" is the mean over axes.
     """
     values, gap, levels = models[list(measures)].to_numpy(dtype=float), models[["gap"]].to_numpy(dtype=float), levels_of(models, axes)
     finite = np.isfinite(values) & np.isfinite(gap)
@@ -67,13 +67,8 @@ def _mean_tau(x: Array, y: Array, rest: Codes) -> Array:
 
 
 def confounders(draws: Draws, measures: Sequence[str], axes: Sequence[str], theirs: Mapping[str, float] | None = None) -> pd.DataFrame:
-    """Put the pooled correlation of each measure with the gap beside what is left of it with hyperparameters held fixed.
-
-    Strong in all models and weak or reversed within levels, it is of the hyperparameter: Simpson's paradox. ``theirs`` is the paper's r.
-    """
+    """Each measure's r with the gap, pooled beside that with hyperparameters held fixed: Simpson's paradox; ``theirs`` is the paper's r."""
     models, names = draws.models, list(measures)
-    if not names:
-        return pd.DataFrame(columns=CONFOUNDER_COLUMNS)
     pooled = draws.correlations(names, tau=False)
     parts = [pooled.assign(kind=POOLED, hyperparameter=ALL, published=pooled["measure"].map(theirs or {}).astype(float))]
     for axis in axes:
@@ -86,7 +81,7 @@ def confounders(draws: Draws, measures: Sequence[str], axes: Sequence[str], thei
         parts.append(left.assign(kind=kind, hyperparameter=ALL if kind == GIVEN_ALL else held[0]))
     if axes:
         parts.append(granulated_kendall(models, names, axes).rename(columns={"psi": "pearson_r"}).assign(kind=GRANULATED))
-    table = pd.concat([part.rename(columns={"pearson_r": "r"}).reindex(columns=CONFOUNDER_COLUMNS) for part in parts], ignore_index=True)
+    table = pd.concat([part.rename(columns={"pearson_r": "r"}).reindex(columns=_CONFOUNDER_COLUMNS) for part in parts], ignore_index=True)
     table["level"] = table["level"].astype(object).fillna("")
     return table.sort_values("measure", key=lambda column: column.map(names.index), kind="stable", ignore_index=True)
 
@@ -103,10 +98,7 @@ def subsets(draws: Draws, measure: str, column: str) -> pd.DataFrame:
 
 
 def changes(draws: Draws, measure: str, column: str, unit: Sequence[str]) -> pd.DataFrame:
-    """Correlate the change of a measure with that of the gap from the first level of a column, such as snapshot, to each further one.
-
-    Compared are models that share the columns of the unit, such as run_id: n counts pairs, means are of absolute changes.
-    """
+    """Correlate changes of a measure and of the gap, from a column's first level on, among models that share the unit; n counts pairs."""
     ordered = draws.models.sort_values([*unit, column], kind="stable")
     units = ordered.groupby(list(unit), sort=False).ngroup().to_numpy()
     first = np.unique(units, return_index=True)[1][units]  # the row of the first of each unit

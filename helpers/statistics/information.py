@@ -8,17 +8,15 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import rankdata
 
-from helpers.statistics.correlations import Array, Codes, finite_groups, level_codes
+from helpers.statistics.correlations import Array, Codes, finite_groups, level_codes, slices
 from helpers.statistics.hyperparameters import configuration_means, joint_codes
-
-_PAIRS_AT_ONCE = 8_000_000  # pairs of configurations, times draws, in a temporary array
 
 
 def conditional_information(models: pd.DataFrame, measures: Sequence[str], axes: Sequence[str], gaps: ArrayLike | None = None) -> Array:
     """Share of the uncertainty about which of two models has the larger gap that each measure removes; Jiang et al. 2020, PGDL.
 
-    The least of ``information_by_set``: a measure that only echoes one hyperparameter scores low. In [0, 1], without a sign; chance
-    explains a part, so scores compare on the same models alone. (M,), or (D, M) for (D, n) gaps in the models' stead.
+    The least of ``information_by_set``, in [0, 1], without a sign; chance explains a part, so scores compare on the same models alone.
+    (M,), or (D, M) for (D, n) gaps in the models' stead.
     """
     y = np.atleast_2d(np.asarray(models["gap"] if gaps is None else gaps, dtype=float))
     x, codes = models[list(measures)].to_numpy(dtype=float), {name: level_codes(name, models[name]) for name in axes}
@@ -36,7 +34,7 @@ def conditional_information(models: pd.DataFrame, measures: Sequence[str], axes:
 def information_by_set(measures: Array, gaps: Array, levels: dict[str, Codes]) -> dict[tuple[str, ...], Array]:
     """Share of the entropy of the order of two gaps that a measure explains, for every set of at most two hyperparameters that are known.
 
-    The ordered pairs (a, b) of configurations fall into cells u by the values of the set in both. With ``V_g = 1[gap_a > gap_b]`` and
+    Ordered pairs (a, b) of configurations fall into cells u by the values of the set in both. With ``V_g = 1[gap_a > gap_b]`` and
     ``V_mu = 1[measure_a > measure_b]`` it is ``mean_u I(V_g; V_mu | u) / mean_u H(V_g | u)`` over cells of two pairs or more. Measures
     (C, M), gaps (C, D), levels (C,) of each hyperparameter -> (D, M), NaN where every cell is certain.
     """
@@ -54,8 +52,8 @@ def information_by_set(measures: Array, gaps: Array, levels: dict[str, Codes]) -
             pairs = len(one) * (len(other) - (a == b))
             if pairs < 2:
                 continue
-            of_measure, step = _larger(ranks, one, other).T, max(1, _PAIRS_AT_ONCE // pairs)
-            for chosen in (slice(start, start + step) for start in range(0, draws, step)):
+            of_measure = _larger(ranks, one, other).T
+            for chosen in slices(draws, pairs):
                 of_gap = _larger(gap_ranks[:, chosen], one, other)
                 # Single precision holds whole numbers exactly up to 16.7 million.
                 counts = (of_measure @ of_gap, of_gap.sum(0), of_measure.sum(1)[:, None])

@@ -13,13 +13,10 @@ PERMUTATIONS = 4_999
 def permuted_rows(configurations: ArrayLike, draws: int = PERMUTATIONS, seed: int = 0, within: ArrayLike | None = None) -> Rows:
     """Rows of the models after each permutation, (draws, n): ``gap[rows]`` is the gap under the null.
 
-    Configurations change places as a whole, with those of as many models, whose order means the same in each, and of the same group
-    where groups ``within`` are given.
+    Configurations change places as a whole, with those of as many models, and of the same group where groups ``within`` are given.
     """
     codes, random = pd.factorize(np.asarray(configurations))[0], np.random.default_rng(seed)
     rows = np.tile(np.arange(len(codes), dtype=np.int32), (draws, 1))
-    if not draws or not len(codes):
-        return rows
     groups = np.zeros(len(codes), dtype=np.int64) if within is None else pd.factorize(np.asarray(within))[0]
     order, sizes = np.argsort(codes, kind="stable"), np.bincount(codes)
     starts = np.cumsum(sizes) - sizes
@@ -27,7 +24,7 @@ def permuted_rows(configurations: ArrayLike, draws: int = PERMUTATIONS, seed: in
     for group, size in np.unique(alike, axis=0):
         places = order[starts[(alike == (group, size)).all(1)][:, None] + np.arange(size)]  # (configurations, size)
         drawn = random.permuted(np.tile(np.arange(len(places)), (draws, 1)), axis=1)
-        rows[:, places.ravel()] = places[drawn].reshape(draws, -1)
+        rows[:, places.ravel()] = places[drawn].reshape(draws, places.size)
     return rows
 
 
@@ -61,21 +58,16 @@ def p_values(observed: ArrayLike, null: Array) -> Array:
 def adjusted_p_values(observed: ArrayLike, null: Array) -> Array:
     """P-value of each statistic for the family of all, by the null of their maximum: maxT, single step; Westfall and Young 1993."""
     observed = np.asarray(observed, dtype=float)
-    return p_values(observed, np.broadcast_to(_maximum(null[:, np.isfinite(observed)])[:, None], null.shape))
+    largest = np.fmax.reduce(null[:, np.isfinite(observed)], axis=1, initial=np.nan)
+    return p_values(observed, np.broadcast_to(largest[:, None], null.shape))
 
 
 def band(null: Array, level: float = 0.95) -> float:
     """Bound that the largest of all statistics stays within in ``level`` of the null: beyond it the adjusted p is below 1 - level."""
-    largest = np.sort(_maximum(null))
+    largest = np.sort(np.fmax.reduce(null, axis=1, initial=np.nan))
     largest = largest[np.isfinite(largest)]
     rank = int(level * (len(largest) + 1) + 1e-9) + 1  # so few draws are above that the adjusted p is less than 1 - level
     return float(largest[rank - 1]) if 0 < rank <= len(largest) else np.nan
-
-
-def _maximum(null: Array) -> Array:
-    """Largest statistic of each draw, NaN where none is defined: (D, M) -> (D,)."""
-    largest = np.where(np.isfinite(null), null, -np.inf).max(1, initial=-np.inf)
-    return np.where(np.isfinite(largest), largest, np.nan)
 
 
 def holm(p: ArrayLike) -> Array:

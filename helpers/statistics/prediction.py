@@ -17,7 +17,7 @@ PENALTIES = np.logspace(-2, 4, 13)
 
 
 def with_fit(models: pd.DataFrame) -> pd.DataFrame:
-    """The models with ``log_train_loss``, natural, of a loss of 1e-12 at least, beside their training accuracy."""
+    """The models with ``log_train_loss``, natural, of a loss of 1e-12 at least."""
     return models.assign(log_train_loss=np.log(models["train_loss"].astype(float).clip(lower=1e-12)))
 
 
@@ -25,8 +25,7 @@ def left_out_errors(known: Array, gap: Array, folds: ArrayLike) -> Array:
     """Absolute error, in points, of each gap as predicted by ridge regressions that never saw its fold; Hoerl and Kennard 1970.
 
     Columns (n, k), or (M, n, k) for M predictions at once, are standardised, and the penalty of least leave-one-out error is chosen, on the
-    models fitted to; no column predicts the mean. Folds are (n,), or (D, n) for deals, of which the mean is taken; NaN below
-    ``FEWEST_FOLDS``.
+    models fitted to. Folds are (n,), or (D, n) for deals, of which the mean is taken; NaN below ``FEWEST_FOLDS``.
     """
     known, gap, folds = np.asarray(known, dtype=float), np.asarray(gap, dtype=float), np.atleast_2d(folds)
     columns = known if known.ndim == 3 else known[None]
@@ -62,7 +61,7 @@ def _ridge(x: Array, y: Array, new: Array) -> Array:
 
 
 def dealt_folds(groups: ArrayLike, deals: int = DEALS, seed: int = 0) -> NDArray[np.int64]:
-    """Deals of whole groups into ``FOLDS`` folds, or as many as there are groups: (n,) names -> (deals, n) numbers of folds."""
+    """Deals of whole groups into ``FOLDS`` folds, or as many as there are groups: (n,) names -> (deals, n)."""
     codes, names = pd.factorize(np.asarray(groups))
     random, count = np.random.default_rng(seed), min(FOLDS, max(1, len(names)))
     return np.stack([random.permutation(np.arange(len(names)) % count)[codes] for _ in range(deals)])
@@ -77,8 +76,8 @@ def folds_of(draws: Draws, left_out: str) -> NDArray[np.int64]:
 def saved_errors(draws: Draws, measures: Sequence[str], known: Array, left_out: str = "cell", level: float = LEVEL) -> pd.DataFrame:
     """By how many points each measure lowers the error of the predicted gap of models left out, beside what is known (n, k).
 
-    What is left out, see ``folds_of``, also changes sign behind p, of one side: all models of a kind are predicted by one regression, so
-    their errors go together. One row per measure, in points; error_worst is of the kind or configuration predicted worst with it.
+    What is left out, see ``folds_of``, also changes sign behind p, of one side, since errors of one regression go together. error_worst is
+    of the kind or configuration predicted worst with the measure.
     """
     x, gap = draws.models[list(measures)].to_numpy(dtype=float), draws.models["gap"].to_numpy(dtype=float)
     without, beside = np.full((2, *x.shape), np.nan)
@@ -95,7 +94,7 @@ def saved_errors(draws: Draws, measures: Sequence[str], known: Array, left_out: 
 
 
 def known_in_advance(draws: Draws, axes: Sequence[str], left_out: str = "cell") -> pd.DataFrame:
-    """Error of the predicted gap before any measure, by mean, fit, hyperparameters, and both; training accuracy is a part of the gap."""
+    """Error of the predicted gap, in points, before any measure: by mean, fit, hyperparameters, and both."""
     models = with_fit(draws.models)
     parts = {"mean": ((), ()), "fit": ((), FIT), "hyperparameters": (axes, ()), "hyperparameters and fit": (axes, FIT)}
     gap, folds = models["gap"].to_numpy(dtype=float), folds_of(draws, left_out)

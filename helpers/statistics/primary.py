@@ -24,19 +24,13 @@ def primary_rows(models: pd.DataFrame) -> np.ndarray:
 def primary_table(draws: Draws, measures: Sequence[str], *, permutations: int = PERMUTATIONS, looks: int = 1) -> pd.DataFrame:
     """For each measure: r with the gap, r within kinds of training given the fit, and what it saves in predicting a kind left out.
 
-    Of the models of ``primary_rows``. Intervals and p are over configurations, so they speak of these kinds, not of others; within kinds
-    residuals change places within kinds alone, which differ in spread. Level is ``1 - 0.05 / looks``, of intervals and of verdicts.
+    Of the models of ``primary_rows``; intervals and p are over configurations, so they speak of these kinds, not of others. Within kinds
+    residuals change places within kinds alone, which differ in spread.
     """
     check_primary(measures)
     models, names, level = with_fit(draws.models), list(measures), 1 - (1 - LEVEL) / looks
     n = np.isfinite(models[names].astype(float)).sum().to_numpy()
     table = pd.DataFrame({"measure": names, "n": n, "kinds": models["kind"].nunique(), "level": level})
-    if not len(models):  # none learnt so far: every answer is undefined
-        ends = ("", "_low", "_high", "_smallest", "_null", "_p", "_p_adjusted")
-        undefined = [f"{question}{end}" for question in ("r_gap", "r_gap_within_kinds") for end in ends]
-        undefined += ["error_without", "error_with", "error_with_low", "error_with_high"]
-        undefined += [f"saved_error_points{end}" for end in ("", "_low", "_high")] + ["error_worst", "saved_error_points_p"]
-        return table.reindex(columns=[*table, *undefined])
     for question, given, within in (("r_gap", None, None), ("r_gap_within_kinds", design(models, ["kind"], FIT), "kind")):
         table = table.assign(**answers(draws, names, question, draws.permutations(permutations, within), given, level)[0])
     saved = saved_errors(draws, names, design(models, (), FIT), "kind", level)

@@ -19,7 +19,7 @@ def answers(
 ) -> tuple[dict[str, Array], float]:
     """Columns that answer a question named r_<target> or tau_<target> of every measure, by permuted rows, and its band.
 
-    _smallest is the |r| that could have been told from 0, _null the mean where configurations change places, p of the distance from there.
+    _smallest is the |r| that could have been told from 0, _null the mean under permutation; p and band are of the distance from there.
     """
     names, target, tau = list(measures), "test_accuracy" if "test_accuracy" in question else "gap", question.startswith("tau")
     x, y = draws.models[names].to_numpy(dtype=float), draws.models[target].to_numpy(dtype=float)
@@ -36,11 +36,7 @@ def answers(
 def ranking_table(
     draws: Draws, measures: Sequence[str], axes: Sequence[str], *, permutations: int = permutation.PERMUTATIONS
 ) -> tuple[pd.DataFrame, dict[str, float]]:
-    """Correlation of every measure with gap and test accuracy, alone and given what is known without it, with intervals and p-values.
-
-    With ``added_error_points`` that it saves beside fit and hyperparameters. And by question its band: how far the largest r or tau of all
-    lies from the mean of the null in 95 % of it.
-    """
+    """Every measure by ``QUESTIONS``, with the points that it saves beside fit and hyperparameters; and by question its band."""
     models, names, bands = with_fit(draws.models), list(measures), {}
     held = {"r_gap_given_fit": design(models, (), FIT), "r_gap_given_all": design(models, axes, FIT)}
     known = np.isfinite(models[names].astype(float)).to_numpy()

@@ -13,8 +13,6 @@ def reliability(values: ArrayLike, splits: int = 20, seed: int = 0) -> float:
     r is across models of the means over both halves; the step to full length (Spearman 1910, Brown 1910) is not taken below 0.
     """
     table = np.asarray(values, dtype=float)
-    if table.ndim != 2 or table.shape[1] < 2:
-        raise ValueError(f"halves need (models, images) with 2 images at least, got shape {table.shape}")
     order = np.random.default_rng(seed).permuted(np.tile(np.arange(table.shape[1]), (splits, 1)), axis=1)
     first = (order < table.shape[1] // 2).T  # (images, splits)
     halves, known = np.stack([first, ~first]).astype(float), np.isfinite(table)
@@ -26,10 +24,7 @@ def reliability(values: ArrayLike, splits: int = 20, seed: int = 0) -> float:
 
 
 def intraclass_correlation(values: ArrayLike, groups: ArrayLike) -> float:
-    """ICC(1) of repeats: share of the variance of (n,) values that lies between (n,) groups; Shrout and Fleiss 1979.
-
-    ``(B - W) / (B + (k - 1) W)`` with the mean squares between and within groups, ``k = (N - sum n^2 / N) / (G - 1)``.
-    """
+    """ICC(1) of repeats: share of the variance of (n,) values that lies between (n,) groups; Shrout and Fleiss 1979."""
     table = pd.DataFrame({"value": np.asarray(values, dtype=float), "group": np.asarray(groups)}).dropna()
     parts, total = table.groupby("group")["value"], len(table)
     sizes, count = parts.size(), parts.ngroups

@@ -7,11 +7,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from helpers.statistics.correlations import Array, Codes, finite_groups
+from helpers.statistics.correlations import Array, Codes, finite_groups, slices
 from helpers.statistics.hyperparameters import joint_codes, levels_of
 
 MINIMUM_SAMPLE = 12.0  # pairs' worth of weight below which an environment is left out, as in the paper
-_ENTRIES = 4_000_000  # numbers in a temporary array
 
 
 class SignErrors(NamedTuple):
@@ -25,16 +24,13 @@ class SignErrors(NamedTuple):
 
 
 def noise_weights(gap_difference: ArrayLike, test_images: int) -> Array:
-    """Weights in [0, 1/2] of pairs by how surely their gaps, fractions, differ by more than chance; Dziugaite et al. 2020, section 4.
-
-    ``max(0, w0 - 1/2)`` with Hoeffding's bound of n images ``w0 = max(0, 1 - 2 exp(-n dG^2 / 2))^2``; above 0 from ``told_from(n)`` on.
-    """
+    """Weights of pairs by Hoeffding's bound on how surely their gaps, fractions, differ; Dziugaite et al. 2020, section 4."""
     squares = np.asarray(gap_difference, dtype=float) ** 2
     return np.maximum(np.maximum(1 - 2 * np.exp(-test_images / 2 * squares), 0) ** 2 - 0.5, 0)
 
 
 def told_from(test_images: int) -> float:
-    """Difference of two gaps, a fraction, from which a pair has weight: sqrt(3.842 / n), 0.0196 for 10,000 images, 0.0620 for 1,000."""
+    """Difference of two gaps, a fraction, from which a pair has weight: sqrt(3.842 / n)."""
     return float(np.sqrt(-2 * np.log((1 - np.sqrt(0.5)) / 2) / test_images))
 
 
@@ -42,12 +38,9 @@ def sign_errors(models: pd.DataFrame, measures: Mapping[str, int], axes: Sequenc
     """Sign error of each measure in its worst environment; Dziugaite et al. 2020, equation (4), section 4 and Figure 1.
 
     An environment is two configurations that differ in one hyperparameter, all models of one crossed with all of the other. Its error is
-    the mean of ``1/2 (1 - sgn(C_a - C_b) sgn(G_a - G_b))`` by ``noise_weights``; it is kept when its effective sample is
-    ``MINIMUM_SAMPLE``, which takes four models per configuration. Where none is kept, all configurations that differ only in this
-    hyperparameter, between the same two levels, are one environment, pooled, which does not compare with the paper.
-
-    Measures have their direction, +1 when a larger value promises a smaller gap, else -1, and C = -direction * measure; gaps are (D, n),
-    the observed one first.
+    the mean of ``1/2 (1 - sgn(C_a - C_b) sgn(G_a - G_b))`` by ``noise_weights``, C = -direction * measure; it is kept when its effective
+    sample is ``MINIMUM_SAMPLE``, which takes four models per configuration. Where none is kept, all configurations that differ only in this
+    hyperparameter, between the same two levels, are one environment, pooled, which does not compare with the paper. Gaps are (D, n).
     """
     values = models[list(measures)].to_numpy(dtype=float) * -np.array(list(measures.values()), dtype=float)
     levels, count = levels_of(models, axes), len(measures)
@@ -90,14 +83,12 @@ def _robust(y: Array, pairs: Sequence[Codes], signs: Array, environment: Codes, 
     for number in range(environment.max(initial=-1) + 1):
         own = np.flatnonzero(environment == number)
         left, right = (side[own] for side in pairs)
-        step = max(1, _ENTRIES // len(own))
-        for start in range(0, len(y), step):
-            rows = slice(start, start + step)
+        for rows in slices(len(y), len(own)):
             difference = y[rows][:, left] - y[rows][:, right]
             weights = noise_weights(difference, test_images)
             total = weights.sum(1)
             keep = _large_enough(total, (weights**2).sum(1))
             error = (1 - (weights * np.sign(difference)) @ signs[own] / np.where(keep, total, np.nan)[:, None]) / 2
             worst[rows] = np.fmax(worst[rows], np.round(np.abs(error), 12))  # no error is exactly 0
-            first += int(keep[0] and start == 0)
+            first += int(keep[0] and rows.start == 0)
     return np.where(np.isfinite(worst), worst, np.nan), first

@@ -17,7 +17,6 @@ from helpers.statistics.sign_error import MINIMUM_SAMPLE, sign_errors, told_from
 
 THRESHOLDS = (0.95, 0.90, 0.85, 0.80)
 TOTAL = "Total"
-_PAIRS_IN_ALL = 500_000_000  # pairs of configurations over all permutations; above 300 there are fewer of these, 670 for the paper's 864
 
 
 def _subsets(models: pd.DataFrame, thresholds: Collection[float]) -> Iterator[tuple[dict[str, Any], pd.Series]]:
@@ -66,12 +65,9 @@ def conditional_table(
 
     Adjusted p are maxT, of a sign error for being so low (0 is perfect, 0.5 a coin). And why the sign error is undefined for every measure.
     """
-    if not axes:
-        return pd.DataFrame({"measure": list(measures)}), "no hyperparameter has two levels, so nothing can be held fixed"
-    models = draws.models
+    models, gaps, reason = draws.models, _permuted(draws, permutations), ""
     granulated = granulated_kendall(models, list(measures), axes)
     found = granulated.loc[granulated["hyperparameter"] == ALL, ["measure", "psi"]].rename(columns={"psi": "granulated_kendall"})
-    gaps, reason = _permuted(draws, permutations), ""
     found = found.assign(**_against_chance("conditional_information", conditional_information(models, list(measures), axes, gaps)))
     errors = sign_errors(models, measures, axes, gaps, test_images=test_images)
     if np.isfinite(errors.robust[0]).any():
@@ -88,20 +84,16 @@ def conditional_table(
 def _permuted(draws: Draws, count: int) -> Array:
     """The gap, and below it the gap after each permutation among configurations: (1 + permutations, n)."""
     gap = draws.models["gap"].to_numpy(dtype=float)
-    rows = draws.permutations(min(count, _PAIRS_IN_ALL // max(1, draws.models["cell"].nunique() ** 2)))
-    return np.vstack([gap, gap[rows]])
+    return np.vstack([gap, gap[draws.permutations(count)]])
 
 
 def _against_chance(name: str, scores: Array) -> dict[str, ArrayLike]:
-    """Scores (1 + permutations, M), the observed ones first, as the columns score, adjusted p and band; larger is more extreme."""
+    """Scores (1 + permutations, M), the observed ones first, as columns; larger is more extreme."""
     return {name: scores[0], f"{name}_p_adjusted": adjusted_p_values(scores[0], scores[1:]), f"{name}_band": band(scores[1:])}
 
 
 def task_table(draws: Draws, measures: Sequence[str], axes: Sequence[str], task: str, *, permutations: int = PERMUTATIONS) -> pd.DataFrame:
-    """Scores as of the PGDL competition, 100 times the conditional information, by level of ``task`` and in the mean; Schiff et al. 2021.
-
-    NaN where fewer than two hyperparameters vary; the mean's adjusted p (maxT) and band are what chance gives the best of these measures.
-    """
+    """PGDL scores, 100 times the conditional information, by level of ``task`` and in the mean; Schiff et al. 2021."""
     scores = {}
     for number, (name, models) in enumerate(draws.models.groupby(task, sort=True)):
         varied = varied_axes(models, [axis for axis in axes if axis != task])
@@ -109,23 +101,12 @@ def task_table(draws: Draws, measures: Sequence[str], axes: Sequence[str], task:
         gaps = _permuted(own, permutations)
         found = 100 * conditional_information(own.models, list(measures), varied, gaps)
         scores[str(name)] = found if len(varied) > 1 else np.full(found.shape, np.nan)
-    fewest = min(map(len, scores.values()))
-    chance = _against_chance("average", finite_mean(np.stack([part[:fewest] for part in scores.values()])))
+    chance = _against_chance("average", finite_mean(np.stack(list(scores.values()))))
     return pd.DataFrame({"measure": list(measures)} | {name: part[0] for name, part in scores.items()} | chance)
 
 
-def measure_correlations(models: pd.DataFrame, measures: Mapping[str, int]) -> pd.DataFrame:
-    """Kendall's tau-b of every measure with every other, signed so that measures that promise alike are positive; NaN where undefined."""
-    values = models[list(measures)].astype(float).replace([np.inf, -np.inf], np.nan)
-    signs = pd.Series(measures, dtype=float).where(values.nunique() > 1)  # a constant has no rank correlation, not even with itself
-    return (values * signs).corr("kendall", min_periods=3)
-
-
 def pca_gi_mixup(gi: ArrayLike, mixup: ArrayLike) -> NDArray[np.float64]:
-    """First principal component of the z-scores of Gi-score and mixup accuracy over models, growing with Gi; Schiff et al., PCA Gi&Mix.
-
-    For (n,) values each, of correlation r: ``(z_gi + sign(r) z_mixup) / sqrt(2)``. Small is better; undefined, NaN, where r is, or 0.
-    """
+    """First principal component of z-scores of Gi-score and mixup accuracy over models, growing with Gi; Schiff et al., PCA Gi&Mix."""
     x, y = np.asarray(gi, dtype=float), np.asarray(mixup, dtype=float)
     kept, component = np.isfinite(x) & np.isfinite(y), np.full(x.shape, np.nan)
     if abs(r := pearson(x, y)) > 1e-12:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from helpers.statistics.claims import SIDES, check_claims
+from helpers.statistics.claims import SIDES
 from helpers.statistics.correlations import finite_mean
 from helpers.statistics.draws import LEVEL
 from helpers.statistics.permutation import holm
@@ -36,7 +36,7 @@ _STATED = ("claim", "primary", "measure", "question", "side", "source", "publish
 
 
 def share_above_chance(corrected: ArrayLike, errors: float = STANDARD_ERRORS) -> float:
-    """Share of models whose (n, images) values less their chance lie in the mean so many of its standard errors above 0, NaN left out."""
+    """Share of models whose (n, images) values less their chance lie in the mean so many of its standard errors above 0."""
     values = np.asarray(corrected, dtype=float).T
     count = np.isfinite(values).sum(0)
     values, count = values[:, count > 1], count[count > 1]
@@ -56,8 +56,8 @@ def gate_table(
 ) -> pd.DataFrame:
     """Whether each condition of a study holds, and which measure, or "all", it concerns; a value that is not known does not pass.
 
-    ``floor`` is the mean area of the boxes, what a mask over the whole image scores; the others are by measure: areas of masks, fractions
-    of the image; (n, images) values less their own chance; share of models that score more than one fixed central map; reliability.
+    ``floor`` is the mean area of the boxes, what a mask over the whole image scores. By measure: areas of masks, fractions of the image;
+    (n, images) values less their chance; share of models that score more than one fixed central map.
     """
     above_chance = (models["test_accuracy"].median() - 1 / classes) / (1 - 1 / classes)
     found = {
@@ -85,8 +85,7 @@ def closed(gates: pd.DataFrame, measure: str) -> list[str]:
 def verdict(side: int, low: float, high: float, p: float, published: float = np.nan, *, significant: float = SIGNIFICANT) -> str:
     """Verdict on a claim that a statistic is below (-1) or above (+1) 0, from its interval and its p-value for the family of claims.
 
-    Of a published value: not reproduced where the interval does not reach it; reproduced where it does and is clear of 0, with a
-    significant p. Of others: supported or contradicted where interval and p agree, practically none within ±``NEGLIGIBLE``.
+    A published value is not reproduced where the interval does not reach it, reproduced where it does and is clear of 0.
     """
     clear = p < significant and (low > 0 or high < 0)
     if np.isfinite(published):
@@ -102,16 +101,13 @@ def judged(claims: Sequence[Mapping[str, Any]], primary: pd.DataFrame, ranking: 
     """What a study says to every claim of its file, with the numbers that this stands on; the primary table answers before the ranking.
 
     P-values are adjusted by Holm: the primary claims, which stand first, are one family, the others another. A claim that a prediction
-    errs by so many points at most is contradicted by an interval of the error above them, and supported by one below alone. Of what a study
-    did not measure it cannot tell: n is 0.
+    errs by so many points at most is contradicted by an interval of the error above them, and supported by one below alone.
     """
     rows = []
-    for claim in sorted(check_claims(claims), key=lambda claim: not claim.get("primary", False)):
+    for claim in sorted(claims, key=lambda claim: not claim.get("primary", False)):
         name, question = claim["measure"], claim["question"]
-        found = [
-            table.set_index("measure").loc[name] for table in (primary, ranking) if question in table and name in set(table["measure"])
-        ]
-        row = found[0] if found else pd.Series({"n": 0})
+        tables = (table.set_index("measure") for table in (primary, ranking) if question in table)
+        row = next((table.loc[name] for table in tables if name in table.index), pd.Series({"n": 0}))
         facts = [row.get(f"{question}{end}", np.nan) for end in ("", "_low", "_high", "_p")]
         facts += [row.get("level", LEVEL), row.get("error_with_low", np.nan), row.get("error_with_high", np.nan), int(row["n"])]
         stated = {"primary": False, "source": "", "published": np.nan, "errs_at_most": np.nan} | claim

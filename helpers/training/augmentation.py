@@ -1,7 +1,6 @@
-"""Training augmentation of Du et al. 2024, batched on the device with a draw of its own for every image.
+"""Training augmentation of the code of Du et al. 2024, batched on the device with a draw of its own for every image.
 
-Source: the augmentation that the authors' code applies: horizontal flip, vertical flip, brightness +-32,
-contrast x [0.5, 1.5], a random permutation of the channels; each with probability one half.
+Horizontal and vertical flip, brightness +-32, contrast x [0.5, 1.5], a permutation of the channels; each with probability one half.
 """
 
 from typing import NamedTuple
@@ -20,7 +19,7 @@ class Draws(NamedTuple):
     channels: Tensor  # (N, 3) int64, a permutation of 0, 1, 2
 
     def to(self, device: torch.device | str) -> "Draws":
-        """Move all draws to a device, once per epoch."""
+        """The draws on a device."""
         return Draws(*(values.to(device) for values in self))
 
     def of(self, images: Tensor | slice) -> "Draws":

@@ -40,8 +40,7 @@ def missing(work: Path, runs: Sequence[RunConfig]) -> list[RunConfig]:
 def read_catalogue(work: Path, runs: Iterable[RunConfig] | None = None) -> pd.DataFrame:
     """The catalogue: one row per model (run and snapshot), sorted by model; of some runs, or of all complete ones below ``work``.
 
-    A diverged run without a snapshot has one row with NaN where a model would have been measured, so that it is counted. Accuracies and
-    gap are fractions, ``gap`` is train minus test accuracy.
+    A diverged run without a snapshot has a row of NaN, so that it is counted. Accuracies and gap (train minus test) are fractions.
     """
     every = sorted(path.parent.name for path in (work / "runs").glob("*/result.json"))
     names = every if runs is None else [run_id(run) for run in runs]
@@ -66,18 +65,16 @@ def histories(work: Path, run_ids: Iterable[str]) -> pd.DataFrame:
 
 
 def late_changes(history: pd.DataFrame, epochs: int = 10) -> pd.DataFrame:
-    """Change of loss and accuracy, epoch by epoch, over the last epochs of each run that ended at the cap (Du et al. 2024, Fig. A1).
+    """Change of loss and accuracy, epoch by epoch, over the last epochs of each run (Du et al. 2024, Fig. A1).
 
-    run_id, epoch, and for loss and accuracy: relative_..._change, (x_t - x_{t-1}) / x_{t-1}, NaN where x_{t-1} is 0;
-    ..._change_of_run, as the article has it, (x_t - x_{t-1}) / (max x - min x) over the run, in [-1, 1], NaN where x never changed.
+    loss_change_of_run and accuracy_change_of_run: (x_t - x_{t-1}) / (max x - min x) over the run, in [-1, 1], NaN where x never changed.
     """
     ordered = history.sort_values(["run_id", "epoch"], ignore_index=True)
     runs, changes = ordered.groupby("run_id"), ordered[["run_id", "epoch"]].copy()
     for name in ("loss", "accuracy"):
         values = runs[f"train_{name}"]
-        step, before, span = values.diff(), values.shift(), values.transform("max") - values.transform("min")
-        changes[f"relative_{name}_change"] = step / before.where(before != 0)
-        changes[f"{name}_change_of_run"] = step / span.where(span > 0)
+        span = values.transform("max") - values.transform("min")
+        changes[f"{name}_change_of_run"] = values.diff() / span.where(span > 0)
     return changes[runs.cumcount() > 0].groupby("run_id").tail(epochs).reset_index(drop=True)
 
 
@@ -96,10 +93,7 @@ def load_network(work: Path, row: Mapping[str, Any], classes: int, device: torch
 
 
 def keep_checkpoints(work: Path, models: pd.DataFrame, folder: Path, classes: Sequence[str], count: int) -> pd.DataFrame:
-    """Write ``count`` models that span the gaps as half-precision safetensors: what others explore and judge without training.
-
-    A file per model, with its hyperparameters and accuracies in the header; the chosen rows, smallest gap first, with a column ``file``.
-    """
+    """Write ``count`` models that span the gaps in half precision, each with its facts in the header; their rows, smallest gap first."""
     ordered = models[models["gap"].notna()].sort_values(["gap", "model_id"])
     places = np.unique(np.linspace(0, len(ordered) - 1, min(count, len(ordered))).round().astype(int))
     chosen = ordered.iloc[places].assign(file=lambda table: table["model_id"] + ".safetensors")
@@ -124,11 +118,7 @@ def analysed(table: pd.DataFrame, minimum_train_accuracy: float) -> pd.DataFrame
 
 
 def models_of_study(work: Path, fingerprint: str, minimum_train_accuracy: float) -> pd.DataFrame:
-    """Catalogue that notebook 02 left in a study's folder, with the column ``left_out`` of ``analysed``.
-
-    Raises:
-        FileNotFoundError: there is none; ValueError: its models were trained on images of another fingerprint. Both name what to do.
-    """
+    """Catalogue that notebook 02 left in a study's folder, with the column ``left_out``; refused where its images were others."""
     path = work / "catalogue.parquet"
     remedy = f"run notebooks/02_grid_training.ipynb for it, or `python -m helpers.sweep {work.name} --force 02_grid_training`"
     if not path.is_file():

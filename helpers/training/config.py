@@ -61,23 +61,11 @@ class RunConfig:
         return run_id(self)
 
 
-_CHOICES = {
-    "architecture": ARCHITECTURES,
-    "optimizer": OPTIMIZERS,
-    "stem": STEMS,
-    "precision": PRECISIONS,
-    "rule3_split": ("test", "holdout"),
-}
-_RANGES = {
-    "batch_size": (2, math.inf),
-    "max_epochs": (1, math.inf),
-    "last_stride": (1, 2),
-    "label_noise": (0, 1),
-    "holdout_fraction": (0.01, 0.9),
-}
-_RANGES |= dict.fromkeys(("learning_rate", "weight_decay", "images_per_class", "repeat"), (0, math.inf))
-
-
+_CHOICES = {"architecture": ARCHITECTURES, "optimizer": OPTIMIZERS, "stem": STEMS, "precision": PRECISIONS}
+_CHOICES |= {"rule3_split": ("test", "holdout")}
+_RANGES = dict.fromkeys(("learning_rate", "weight_decay", "images_per_class", "repeat"), (0, math.inf))
+_RANGES |= {"batch_size": (2, math.inf), "max_epochs": (1, math.inf), "last_stride": (1, 2), "label_noise": (0, 1)}
+_RANGES |= {"holdout_fraction": (0.01, 0.9)}
 HYPERPARAMETERS = [field.name for field in fields(RunConfig)]
 
 
@@ -110,71 +98,45 @@ def config_from(record: Mapping[str, Any]) -> RunConfig:
 
 
 def grid(axes: Mapping[str, Sequence[Any]], repeats: int, fixed: Mapping[str, Any]) -> list[RunConfig]:
-    """Every combination of the axes' levels, ``repeats`` times with different seeds; an axis "repeat" names its own.
-
-    Raises:
-        ValueError: an axis is unknown, empty, or has a level twice.
-    """
+    """Every combination of the axes' levels, ``repeats`` times with different seeds; an axis "repeat" names its own."""
     for name, levels in axes.items():
         if name not in HYPERPARAMETERS:
             raise ValueError(f"axis {name!r} is no hyperparameter; the hyperparameters are {', '.join(sorted(HYPERPARAMETERS))}")
         if not levels or len(set(levels)) != len(levels):
             raise ValueError(f"axis {name!r} has the levels {list(levels)}; it needs at least one, each once")
-    if repeats < 1:
-        raise ValueError(f"repeats is {repeats}; at least 1 is needed")
     levels = {**axes} if "repeat" in axes else {**axes, "repeat": range(repeats)}
     return [RunConfig(**{**fixed, **dict(zip(levels, chosen, strict=True))}) for chosen in itertools.product(*levels.values())]
 
 
 def runs_of_study(
-    axes: Mapping[str, Sequence[Any]],
-    fixed: Mapping[str, Any],
-    *,
-    blocks: Sequence[Mapping[str, Any]] = (),
-    repeats: int = 1,
-    seed: int = 0,
+    axes: Mapping[str, Sequence], fixed: Mapping[str, Any], *, blocks: Sequence[Mapping] = (), repeats: int = 1, seed: int = 0
 ) -> list[RunConfig]:
     """Runs of a study in the order in which they are trained; any first of them are as balanced as they can be.
 
     Each block is a full factorial of its own, the axes of the study with the levels that the block changes, such as
-    ``{"architecture": ["resnet34"]}`` or ``{"repeat": [1]}``; a study may stop after any of them. Runs that an earlier block has are not
-    taken again. Without blocks it is the whole grid. ``fixed`` are the remaining fields of ``RunConfig``.
-
-    Raises:
-        ValueError: as ``grid``; in a block, its number is named.
+    ``{"architecture": ["resnet34"]}`` or ``{"repeat": [1]}``, without the runs of earlier blocks; a study may stop after any of them.
+    Without blocks it is the whole grid. ``fixed`` are the remaining fields of ``RunConfig``.
     """
-    found: dict[str, RunConfig] = {}
-    for number, block in enumerate(blocks or [{}], start=1):
-        try:
-            part = grid({**axes, **block}, repeats, fixed)
-        except (ValueError, TypeError) as fault:
-            raise ValueError(f"block {number} of blocks, {block}: {fault}" if block else str(fault)) from fault
-        new = [run for run in part if run_id(run) not in found]
-        found |= {run_id(run): run for run in balanced(new, seed)}
-    return list(found.values())
+    found: list[RunConfig] = []
+    for block in blocks or [{}]:
+        found += balanced([run for run in grid({**axes, **block}, repeats, fixed) if run not in found], seed)
+    return found
 
 
 def balanced(runs: Sequence[RunConfig], seed: int = 0) -> list[RunConfig]:
-    """Order runs so that in any first of them every level of every axis, and every pair of levels, occurs as equally often as it can.
-
-    Greedy: the next run is the one whose levels and pairs of levels were used least so far; ``seed`` breaks ties.
-    """
+    """Order runs greedily: next is the one whose levels, and pairs of levels, of all axes were used least so far; ``seed`` breaks ties."""
     table = pd.DataFrame(map(asdict, runs), dtype=object).astype(str)
     axes = [name for name in table if table[name].nunique() > 1]
     keys = [*((name,) for name in axes), *itertools.combinations(axes, 2)]
-    codes = [table.groupby(list(key)).ngroup().to_numpy() for key in keys]
-    used = [np.zeros(len(runs)) for _ in keys]  # how often each level, or pair of levels, was taken
-    order, taken, chosen = np.random.default_rng(seed).permutation(len(runs)), np.zeros(len(runs)), []
-    while len(chosen) < len(runs):
-        cost = taken.copy()
-        for key, code, uses in zip(keys, codes, used, strict=True):
-            # A single level counts more than a pair: marginal balance first.
-            cost += uses[code] * (len(keys) if len(key) == 1 else 1)
-        pick = order[np.argmin(cost[order])]
+    codes = np.array([table.groupby(list(key)).ngroup() for key in keys], dtype=int).reshape(len(keys), len(runs))
+    weights = np.array([len(keys) if len(key) == 1 else 1 for key in keys])  # a single level counts more than a pair
+    used, rows = np.zeros(codes.shape), np.arange(len(keys))  # how often each level, or pair of levels, was taken
+    left, chosen = np.random.default_rng(seed).permutation(len(runs)), []
+    while len(left):
+        pick = left[np.argmin(weights @ used[rows[:, None], codes[:, left]])]
+        used[rows, codes[:, pick]] += 1
         chosen.append(runs[pick])
-        taken[pick] = np.inf
-        for code, uses in zip(codes, used, strict=True):
-            uses[code[pick]] += 1
+        left = left[left != pick]
     return chosen
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,26 +22,16 @@ from helpers.training.run import train_run
 from helpers.training.state import history_so_far
 
 _TICK = 1.0  # seconds between two looks at what trains
-_CHECKPOINT_SECONDS = 30.0  # between two checkpoints on a GPU, where writing one may take longer than an epoch
-_SHARED: dict[str, Any] = {}  # of a worker: what it loaded once for all its items
+_SHARED: dict[str, Callable[[], Any]] = {}  # of a worker: what loads, once, what all its items need
 
 
 def choose_device(device: str) -> str:
-    """Turn "auto" into "cuda" where there is a GPU and "cpu" where there is none; keep any other name.
-
-    Raises:
-        ValueError: a GPU is asked for and there is none.
-    """
+    """Turn "auto" into "cuda" where there is a GPU and "cpu" where there is none; refuse a GPU that is not there."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device {device!r} is asked for and torch {torch.__version__} sees no GPU here; set device to auto or cpu")
     return device
-
-
-def jobs_for(device: str, jobs: int) -> int:
-    """How many processes work side by side: ``jobs`` when above 0, else one per core on a CPU and one on a GPU."""
-    return jobs or (len(os.sched_getaffinity(0)) if torch.device(device).type == "cpu" else 1)
 
 
 def side_by_side(
@@ -56,22 +46,21 @@ def side_by_side(
     """Each item with what ``one(item, shared())`` gives, in the order in which they are done.
 
     ``one`` is a function of a module, or a partial of one, since other processes call it; ``shared`` loads what all items need, once in
-    each process. On a CPU every item has one thread, so that a number never depends on ``jobs``; with 1 all is done in this process.
-    ``show`` is called about every second.
-
-    Raises:
-        RuntimeError: it failed for some items; the others are finished first, and the message names three of them.
+    each process. There are ``jobs`` of these, at 0 one per core on a CPU and one on a GPU; with 1 all is done in this process. On a CPU
+    every item has one thread, so that a number never depends on ``jobs``. ``show`` is called about every second. Where some items fail,
+    the others are finished first: then a RuntimeError names three.
     """
-    count, faults = min(jobs_for(device, jobs), len(items)), []
+    on_cpu, faults = torch.device(device).type == "cpu", []
+    count = min(jobs or (len(os.sched_getaffinity(0)) if on_cpu else 1), len(items))
     if count <= 1:
         loaded = shared() if items else None
         for item in items:
-            with one_thread(device):
+            with _one_thread(on_cpu):
                 found = one(item, loaded)
             yield item, found
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(count, mp_context=context, initializer=_start_worker, initargs=(device, shared)) as executor:
+    with ProcessPoolExecutor(count, mp_context=context, initializer=_start_worker, initargs=(on_cpu, shared)) as executor:
         running: dict[Future, Any] = {executor.submit(_with_shared, one, item): item for item in items}
         while running:
             done = wait(running, timeout=_TICK, return_when=FIRST_COMPLETED).done
@@ -92,30 +81,26 @@ def side_by_side(
 
 
 @contextmanager
-def one_thread(device: torch.device | str) -> Iterator[None]:
-    """Compute on one thread where the device is a CPU, and on as many as before afterwards."""
+def _one_thread(on_cpu: bool) -> Iterator[None]:
     threads = torch.get_num_threads()
-    if torch.device(device).type == "cpu":
-        torch.set_num_threads(1)
+    torch.set_num_threads(1 if on_cpu else threads)
     try:
         yield
     finally:
         torch.set_num_threads(threads)
 
 
-def _start_worker(device: str, shared: Callable[[], Any]) -> None:
+def _start_worker(on_cpu: bool, shared: Callable[[], Any]) -> None:
     """Prepare a process: one thread on a CPU, and an end when its parent is gone, however it went."""
-    if torch.device(device).type == "cpu":
+    if on_cpu:
         torch.set_num_threads(1)
     parent = multiprocessing.parent_process()
     threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
-    _SHARED["load"] = shared
+    _SHARED["load"] = cache(shared)
 
 
 def _with_shared(one: Callable[[Any, Any], Any], item: Any) -> Any:
-    if "loaded" not in _SHARED:
-        _SHARED["loaded"] = _SHARED["load"]()
-    return one(item, _SHARED["loaded"])
+    return one(item, _SHARED["load"]())
 
 
 def train_missing(
@@ -132,10 +117,7 @@ def train_missing(
 
     Several executions, on one machine or on several with one disk, may train one list: a run is locked while it trains, and what others
     hold comes last, when it is complete or was left undone. ``weights`` says where each architecture's pretrained weights are read from,
-    as ``weights.read_weights`` takes it; ``show`` is given a line on the epochs of the runs that train, as ``tqdm``'s ``set_postfix_str``.
-
-    Raises:
-        RuntimeError: as ``side_by_side``; a run that diverges is a result and no fault.
+    see ``read_weights``; ``show`` is given a line on the epochs of the runs that train. A run that diverges is a result and no fault.
     """
     todo = catalogue.missing(work, runs)
     one = partial(_train, work=work, weights=dict(weights or {}), device=device, compiled=compiled)
@@ -158,8 +140,7 @@ def _train(
     try:
         with FileLock(folder / ".lock", timeout=wait):
             pretrained = read_weights(weights[run.architecture], run.architecture) if run.pretrained else None
-            seconds = 0.0 if torch.device(device).type == "cpu" else _CHECKPOINT_SECONDS
-            return train_run(run, data, folder, pretrained=pretrained, device=device, compiled=compiled, checkpoint_seconds=seconds)
+            return train_run(run, data, folder, pretrained=pretrained, device=device, compiled=compiled)
     except Timeout:
         return None
 
@@ -167,6 +148,5 @@ def _train(
 def _line(work: Path, runs: Sequence[RunConfig]) -> str:
     """One line over the runs that train now, such as "resnet18 epoch 5 of 16, loss 0.43"; "" when none has an epoch yet."""
     found = [(run, history_so_far(catalogue.run_folder(work, run))) for run in runs]
-    return "; ".join(
-        f"{run.architecture} epoch {len(rows)} of {run.max_epochs}, loss {rows[-1]['train_loss']:.2f}" for run, rows in found if rows
-    )
+    line = "{0.architecture} epoch {1} of {0.max_epochs}, loss {2:.2f}"
+    return "; ".join(line.format(run, len(rows), rows[-1]["train_loss"]) for run, rows in found if rows)

@@ -23,16 +23,12 @@ class Weights(NamedTuple):
 
 
 def found(pretrained_weights: str, architectures: Sequence[str]) -> dict[str, Weights]:
-    """Read the weights that a name or a path stands for, once, so that a missing file stops the study before it trains."""
+    """The weights that a name or a path stands for, read once, so that a missing file stops the study before it trains."""
     return {name: Weights(pretrained_weights, weights_digest(read_weights(pretrained_weights, name))) for name in architectures}
 
 
 def choose_pretraining_images(work: Path, study_classes: Sequence[str], **changes: Any) -> StudyData:
-    """Images to pretrain on, kept below ``work/pretraining``: chosen as the study's in all but ``changes``, such as ``class_ids``.
-
-    Raises:
-        ValueError: a class is one of the study's, so that what a "pretrained" network had seen would leak into its gap.
-    """
+    """Images to pretrain on, chosen as the study's in all but ``changes``; its classes are refused, since they would leak into the gap."""
     data = choose_images(work / FOLDER, **image_parameters(work) | changes)
     if shared := sorted(set(study_classes) & set(data.classes["class_id"])):
         raise ValueError(f"pretraining and study share the classes {', '.join(shared[:5])}; set pretrain_class_ids to other classes")
@@ -40,20 +36,13 @@ def choose_pretraining_images(work: Path, study_classes: Sequence[str], **change
 
 
 def recipes(architectures: Sequence[str], data: str, fixed: Mapping[str, Any]) -> list[RunConfig]:
-    """One pretraining run per architecture, on images of the fingerprint ``data``: Adam at 1e-3, batches of 64, augmented, from scratch.
-
-    ``fixed`` are stem, width, max_epochs, seed and whatever else the study fixes.
-    """
+    """One pretraining run per architecture, on images of the fingerprint ``data``; ``fixed`` is what the study fixes."""
     recipe = {"batch_size": 64, "learning_rate": 1e-3, "optimizer": "adam", "weight_decay": 5e-4, "augmentation": True, "pretrained": False}
     return [RunConfig(**{**recipe, **fixed, "architecture": name, "data": data}) for name in architectures]
 
 
 def made(runs: Sequence[RunConfig], work: Path) -> dict[str, Weights]:
-    """Point to the weights that runs below ``work/pretraining`` left. Their identity is the recipe, so several machines fill one model set.
-
-    Raises:
-        RuntimeError: a pretraining run diverged or is not complete.
-    """
+    """The weights that runs below ``work/pretraining`` left. Their identity is the recipe, so that several machines fill one model set."""
     weights = {}
     for run in runs:
         path = snapshot_path(catalogue.run_folder(work / FOLDER, run), "stop")

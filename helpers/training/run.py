@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,16 +22,18 @@ from helpers.training.augmentation import Draws, augment, draw
 from helpers.training.config import RunConfig, run_id
 from helpers.training.stopping import Epoch, conditions_met, stop_reason
 
+_CHECKPOINT_SECONDS = {"cpu": 0.0, "cuda": 30.0}  # between two checkpoints; on a GPU writing one may take longer than an epoch
+
 
 @dataclass(frozen=True)
 class Split:
-    """Images that stay on the device as uint8, channels last, for as long as a run takes."""
+    """Images that stay on the device for as long as a run takes."""
 
     pixels: Tensor  # (N, H, W, 3) uint8
     labels: Tensor  # (N,) int64
 
     def batch(self, indices: Tensor) -> Tensor:
-        """Gather images as (B, 3, H, W) uint8 in channels-last layout, without a copy beyond the gather."""
+        """Images as (B, 3, H, W) uint8 in channels-last layout, without a copy beyond the gather."""
         return self.pixels[indices].permute(0, 3, 1, 2)
 
 
@@ -41,21 +43,15 @@ def resident(images: ImageSet, device: torch.device | str) -> Split:
 
 
 def images_of_run(data: StudyData, config: RunConfig) -> tuple[ImageSet, ImageSet]:
-    """Images that a run is fitted to, with the labels that it is given, and those that rule 3 watches.
-
-    The choice depends on data and configuration alone. Fewer images per class are a subset of more; noisy labels are drawn uniformly
-    from the other classes.
-    """
+    """Images that a run is fitted to, with the labels that it is given (noisy ones uniform among other classes), and those of rule 3."""
     fitted, held_out = rows_of_run(data, config)
     monitored = data.train.subset(held_out) if config.rule3_split == "holdout" else data.test
     chosen = data.train.subset(fitted)
-    if not config.label_noise:
-        return chosen, monitored
     return replace(chosen, labels=_noisy(chosen.labels, config, len(data.classes))), monitored
 
 
 def rows_of_run(data: StudyData, config: RunConfig) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows of the study's training images that a run is fitted to, and those that it holds out for rule 3, both increasing."""
+    """Rows of training images that a run is fitted to, and that it holds out for rule 3; of fewer per class a subset of those of more."""
     order = np.random.default_rng([config.seed, 1]).permutation(len(data.train))
     labels = data.train.labels.numpy()[order]
     rank_in_class = pd.Series(labels).groupby(labels).cumcount().to_numpy()
@@ -73,11 +69,7 @@ def _noisy(labels: Tensor, config: RunConfig, classes: int) -> Tensor:
 
 
 def initial_network(config: RunConfig, classes: int, pretrained: Mapping[str, Tensor] | None = None) -> nn.Module:
-    """The network as it is before the first step; the same configuration gives the same weights.
-
-    Raises:
-        ValueError: the configuration is pretrained and no weights are given.
-    """
+    """The network as it is before the first step; the same configuration gives the same weights."""
     form = {"stem": config.stem, "width": config.width, "last_stride": config.last_stride}
     network = resnet.build(config.architecture, classes, **form, seed=_seed(config, 0))
     if not config.pretrained:
@@ -103,9 +95,8 @@ def make_optimizer(network: nn.Module, config: RunConfig, device: torch.device) 
 def train_step(
     network: nn.Module, optimizer: torch.optim.Optimizer, images: Tensor, labels: Tensor, draws: Draws | None, precision: str
 ) -> Tensor:
-    """Take one step, without waiting for the device; weights, statistics, loss and optimizer are float32 in either precision.
+    """Take one step on (B, 3, S, S) uint8 images, without waiting for the device; no more than the products are in another precision.
 
-    (B, 3, S, S) uint8 images; their augmentation, None leaves them; the precision of the products, "float32" or "bfloat16" ->
     (2,) float64 on the device: the sum of the cross-entropies, and the number of images classified correctly.
     """
     if draws is not None:
@@ -113,7 +104,7 @@ def train_step(
     with torch.autocast(labels.device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16"):
         logits = network(resnet.normalise_images(images))
     loss = cross_entropy(logits.float(), labels)
-    optimizer.zero_grad(set_to_none=True)
+    optimizer.zero_grad()
     loss.backward()
     optimizer.step()
     correct = (logits.detach().argmax(1) == labels).sum()
@@ -121,15 +112,12 @@ def train_step(
 
 
 def train_epoch(network: nn.Module, optimizer: torch.optim.Optimizer, split: Split, config: RunConfig, epoch: int) -> tuple[float, float]:
-    """Fit one epoch in a seeded order; mean loss and accuracy (fraction) of the pass itself, read from the device once.
-
-    A last batch of one image is left out, since batch-norm is undefined on it.
-    """
+    """Fit one epoch in a seeded order; mean loss and accuracy (fraction) of the pass itself, read from the device once."""
     device = split.labels.device
     generator = torch.Generator().manual_seed(_seed(config, epoch))
     order = torch.randperm(len(split.labels), generator=generator)
     draws = draw(len(order), generator).to(device) if config.augmentation else None
-    # Put in order once, so that a step has little to launch beside itself.
+    # Put in order once, so that a step has little to launch; batch norm is undefined on a last batch of one image, which is left out.
     order = (order[:-1] if len(order) % config.batch_size == 1 else order).to(device)
     labels, draws = split.labels[order], draws.of(order) if draws else None
     totals = torch.zeros(2, dtype=torch.float64, device=device)
@@ -159,17 +147,16 @@ def train_run(
     folder: Path,
     *,
     pretrained: Mapping[str, Tensor] | None = None,
+    network: nn.Module | None = None,
     device: torch.device | str = "cpu",
     compiled: bool = False,
-    checkpoint_seconds: float = 0.0,
-    on_epoch: Callable[[Epoch], None] = lambda epoch: None,
 ) -> dict[str, Any]:
     """Train one run until a rule stops it, and leave a complete run in ``folder``; the record that ``result.json`` holds.
 
     Snapshots are taken when the first of the rules 1 to 3 holds ("first") and at the stop ("stop"); one, "stop", where both fall on one
-    epoch. Killed at any moment, the next call goes on after the last checkpoint; there are ``checkpoint_seconds`` between two at least.
-    A run that diverges is a result too: status "diverged", its reason, no snapshot after the fact. ``pretrained`` is the state to start
-    from; ``compiled`` takes the steps through ``torch.compile``, which pays on a GPU; equal up to rounding.
+    epoch. Killed at any moment, the next call goes on after the last checkpoint. A run that diverges is a result too: status "diverged",
+    its reason, no snapshot. ``network`` stands in place of that of the configuration; ``compiled`` takes the steps through
+    ``torch.compile``, which pays on a GPU; equal up to rounding.
     """
     if config.data != data.fingerprint:
         raise ValueError(f"run {config} belongs to the data {config.data}, and was given {data.fingerprint}")
@@ -177,7 +164,8 @@ def train_run(
         return read_json(folder / "result.json")
     device = torch.device(device)
     train, monitor, test = (resident(images, device) for images in (*images_of_run(data, config), data.test))
-    network = initial_network(config, len(data.classes), pretrained).to(device, memory_format=torch.channels_last)
+    network = network or initial_network(config, len(data.classes), pretrained)
+    network = network.to(device, memory_format=torch.channels_last)
     optimizer = make_optimizer(network, config, device)
     write_json(folder / "config.json", asdict(config) | {"run_id": run_id(config)})
     history, snapshots = state.restore(folder, network, optimizer)
@@ -199,10 +187,9 @@ def train_run(
             write_tensors(state.snapshot_path(folder, name), network.state_dict())
             snapshots.append({"snapshot": name, "epoch": epoch} | _measured(network, train, test))
         history[-1]["seconds"] = time.perf_counter() - started
-        if time.perf_counter() - saved >= checkpoint_seconds:
+        if time.perf_counter() - saved >= _CHECKPOINT_SECONDS[device.type]:
             state.save(folder, network, optimizer, history, snapshots)
             saved = time.perf_counter()
-        on_epoch(history[-1])
     with complete_or_absent(folder / "history.parquet") as temporary:
         pd.DataFrame(history, columns=list(Epoch.__annotations__)).to_parquet(temporary)
     result = {"run_id": run_id(config), "status": "diverged" if diverged else "complete", "stop_reason": reason, "epochs": len(history)}
@@ -213,8 +200,7 @@ def train_run(
 
 
 def _measured(network: nn.Module, train: Split, test: Split) -> dict[str, float | None]:
-    train_loss, train_accuracy = evaluate(network, train)
-    test_loss, test_accuracy = evaluate(network, test)
+    (train_loss, train_accuracy), (test_loss, test_accuracy) = evaluate(network, train), evaluate(network, test)
     losses = {"train_loss": train_loss, "test_loss": test_loss}
     finite = {name: value if math.isfinite(value) else None for name, value in losses.items()}
     return finite | {"train_accuracy": train_accuracy, "test_accuracy": test_accuracy, "gap": train_accuracy - test_accuracy}

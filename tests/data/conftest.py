@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from helpers.data.images import load_study_data
-from tests.conftest import jpeg
+from tests.conftest import jpeg, voc
 
 
 def written(folder, files):
@@ -85,6 +85,12 @@ def coco_source(places="images/{split}2017/{name}", tables="annotations/instance
         marked = [(image, 0, 1, 1, 8, 12) for image in range(count)] + [(image, 1, 9, 1, 11, 15) for image in range(0, count, 2)]
         files[tables.format(split=split)] = coco([(name, 20, 16) for name in names], ["cat", "dog"], marked)
     return files
+
+
+def voc_source(images="VOC2007/JPEGImages/{}.jpg", marks="VOC2007/Annotations/{}.xml", count=16):
+    """Pascal VOC: XML in a folder of its own, the class by the object."""
+    files = {images.format(image): jpeg(image) for image in range(count)}
+    return files | {marks.format(image): voc((1, 1, 10, 10), name=("cat", "dog")[image % 2]) for image in range(count)}
 
 
 def csv_source(boxes=True, count=8):

@@ -22,7 +22,7 @@ def test_voc_by_hand():
     found = parse_voc(voc((1, 2, 3, 4), (5.5, 6, 7, 8), size=(500, 333), name="n1"))
     assert found == Annotation(((1, 2, 3, 4), (5.5, 6, 7, 8)), ("n1", "n1"), (500, 333))
     assert parse_voc(voc(size=None)).size is None
-    assert parse_voc(voc(size=(0, 0))).size is None  # "unknown", as some tools write it
+    assert [parse_voc(voc(size=size)).size for size in ((0, 0), ("inf", 9), ("?", 9))] == [None] * 3  # as some tools write "unknown"
 
 
 BOMB = b'<!DOCTYPE x [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;&a;">]><annotation><object><name>&b;</name></object></annotation>'
@@ -50,7 +50,7 @@ def test_solution_csv_by_hand_and_a_wrong_line_costs_one_image():
     assert found["e"].boxes == ((1, 2, 3, 4),)
     assert len(found["g"].boxes) == 1000
     assert {name for name, marked in found.items() if isinstance(marked, str)} >= {"b", "c", "d", "f", "h"}
-    assert found["b"] == "line 3: 3 numbers, where 4 finite ones are needed"
+    assert found["b"] == "line 3: (1.0, 2.0, 3.0) is no box of 4 finite numbers"
 
 
 def test_rows_of_one_image_add_up_and_one_that_stands_twice_says_nothing():
@@ -73,6 +73,9 @@ def test_a_csv_has_boxes_or_none_in_columns_of_any_order():
     assert found["a,b.png"] == Annotation(((1, 2, 3, 4), (5, 6, 7, 8)), ("cat", "cat"))
     assert found["c.png"] == Annotation((), ("dog",))
     assert [isinstance(found[name], str) for name in ("d.png", "e.png")] == [True, True]
+    assert parse_csv(b"path;label;x0;y0;x1;y1\r\na.png;cat;1;2;3;4")["a.png"] == Annotation(((1, 2, 3, 4),), ("cat",))
+    with pytest.raises(ValueError, match="field larger"):
+        parse_csv(b"path,label\n" + b"a" * 200_000)
     with pytest.raises(ValueError, match="names no columns path and label"):
         parse_csv(b"name,class\na,b")
 
@@ -80,7 +83,9 @@ def test_a_csv_has_boxes_or_none_in_columns_of_any_order():
 def test_coco_by_hand():
     given = json.loads(coco([("a.png", 20, 16), ("b.png", 0, 0), ("c.png", 9, 9)], ["cat", "dog"], [(0, 1, 2, 3, 4, 5), (2, 0, 1, 1, 2)]))
     given["annotations"].append({"image_id": 8, "category_id": 3, "bbox": [0, 0, 9, 9], "iscrowd": 1})
+    given["images"] += [{"id": 5, "file_name": "d.png", "width": None}, {"id": 6, "file_name": "e.png", "width": float("inf"), "height": 9}]
     found = parse_coco(json.dumps(given).encode())
+    assert [found[name].size for name in ("d.png", "e.png")] == [None, None]
     assert found["a.png"] == Annotation(((2, 3, 6, 8),), ("dog",), (20, 16))
     assert found["b.png"] == Annotation((), (), None)
     assert isinstance(found["c.png"], str)

@@ -6,7 +6,7 @@ import torch
 
 from helpers.data import layouts
 from tests.conftest import LAYOUTS, ilsvrc, jpeg, tiny_imagenet, voc, voc_folder
-from tests.data.conftest import cifar10, cifar100, class_folders, coco, coco_source, csv_source, kinds, written, yolo_source
+from tests.data.conftest import cifar10, cifar100, class_folders, coco, coco_source, csv_source, kinds, voc_source, written, yolo_source
 
 MADE = {
     **{name: (make(), True) for name, make in LAYOUTS.items()},
@@ -15,6 +15,7 @@ MADE = {
     "coco": (coco_source(), True),
     "csv": (csv_source(), True),
     "yolo": (yolo_source(), True),
+    "voc": (voc_source(), True),
 }
 
 
@@ -118,6 +119,45 @@ def test_yolos_boxes_are_shares_of_the_image_and_its_names_are_safe(load):
         assert load(yolo_source() | {"data.yaml": content}, place=f"{number}").classes["class_id"].tolist() == ["0", "1"]
 
 
+@pytest.mark.parametrize(
+    ("images", "marks"),
+    [
+        ("{}.jpg", "{}.xml"),
+        ("photos/{}.jpg", "photos/{}.xml"),  # one folder is no class
+        ("images/{}.jpg", "annotations/xmls/{}.xml"),
+    ],
+)
+def test_voc_files_are_found_with_their_images(load, images, marks):
+    data = load(voc_source(images, marks))
+    assert (data.layout, data.classes[["class_id", "train_images"]].values.tolist()) == ("voc", [["cat", 6], ["dog", 6]])
+
+
+def test_images_of_one_name_are_those_in_the_folder_most_like_that_of_the_xml(load):
+    parts = [voc_source(f"{split}/images/{{}}.jpg", f"{split}/marks/{{}}.xml") for split in ("train", "valid")]
+    parts[1] = {name: jpeg(99 + len(name) * int(name[13:-4])) if name.endswith("jpg") else said for name, said in parts[1].items()}
+    more = {"train/marks/77.xml": parts[0]["train/marks/0.xml"], "a/9.jpg": jpeg(7), "b/9.jpg": jpeg(8), "c/9.xml": b"<annotation/>"}
+    data = load(parts[0] | parts[1] | more, "voc")
+    assert data.classes[["train_images", "test_images"]].values.tolist() == [[8, 2], [8, 2]]
+    assert data.faults["detail"].tolist() == ["2 named there have no file, such as c/9.xml"]  # one is nowhere, one at two places
+
+
+@pytest.mark.parametrize(("train", "test"), [("Train", "Test"), ("training", "testing"), ("TRAIN", "Validation")])
+def test_splits_have_many_names_and_are_no_classes(load, train, test):
+    assert load(class_folders(f"{train}/") | class_folders(f"a/{test}/")).classes["class_id"].tolist() == ["cat", "dog"]
+    with pytest.raises(ValueError, match="no class was found"):
+        load({f"{split}/{number}.png": jpeg(number) for split in (train, test) for number in range(6)}, place="flat")
+    vehicles = {f"{name}/{number}.png": jpeg(number + 10 * len(name)) for name in ("bus", "train") for number in range(6)}
+    assert load(vehicles, place="vehicles").classes["class_id"].tolist() == ["bus", "train"]
+
+
+def test_a_class_name_that_no_table_can_hold_is_counted(load):
+    names = csv_source()["labels.csv"].replace(b"dog", b"do\\g")
+    data = load(csv_source() | {"labels.csv": names})
+    assert (data.classes["class_id"].tolist(), kinds(data)) == (["cat"], {"name_not_usable": 1})
+    with pytest.raises(ValueError, match=r"found '.*': 2 names hold a backslash"):
+        load(csv_source() | {"labels.csv": names.replace(b"cat", b"c\x01t")}, "csv", place="both")
+
+
 def test_ilsvrc_boxes_agree_between_xml_and_csv(load):
     files = ilsvrc()
     without_xml = {name: content for name, content in files.items() if "Annotations" not in name}
@@ -159,7 +199,7 @@ def test_what_was_seen_and_not_understood_is_named(load):
         "data.parquet": "2 archives, arrays or pickles, which are not opened",
         "instances_train.json": "its images do not lie here, such as far.jpg",
         "notes.csv": "its first line names no columns path and label",
-        "alone.jpg": "images of which no class is known: 1",
+        "alone.jpg": "1 images have no class, or lie in a split that is not read",
     }
     with pytest.raises(
         ValueError, match=r"looked for ILSVRC.* or .*found instances_train.json: its images do not lie here, such as far.jpg"

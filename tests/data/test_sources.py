@@ -106,11 +106,13 @@ def test_a_damaged_or_cut_zip_is_refused_by_name_and_leaves_nothing(tmp_path, co
         assert not list((tmp_path / "unpacked").glob("*"))
 
 
-def test_what_cannot_be_read_now_is_counted_and_not_kept(tmp_path, load, monkeypatch):
+@pytest.mark.parametrize("name", ["0.jpg", "1.xml"])
+def test_what_cannot_be_read_now_ends_the_loading_and_nothing_is_kept(tmp_path, load, monkeypatch, name):
     source, read = written(tmp_path / "s", voc_folder()), Path.read_bytes
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_bytes", lambda path: _fail() if path.name in ("0.jpg", "1.xml") else read(path))
-        assert kinds(load(source, "voc_folder"))["unreadable_now"] == 4
+        patch.setattr(Path, "read_bytes", lambda path: _fail() if path.name == name else read(path))
+        with pytest.raises(OSError, match="Input/output error"):
+            load(source, "voc_folder")
     assert kinds(load(source, "voc_folder")) == {}
 
 

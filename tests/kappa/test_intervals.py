@@ -6,7 +6,7 @@ import pytest
 from sklearn.metrics import cohen_kappa_score
 
 from helpers.kappa import statistics, tradeoff
-from helpers.kappa.intervals import Units, drawn_grid, drawn_statistics, drawn_units, spread
+from helpers.kappa.intervals import drawn_grid, drawn_statistics, drawn_units, spread
 from helpers.statistics.draws import percentile_interval
 from tests.kappa.conftest import cells_of_total
 
@@ -44,28 +44,21 @@ def test_images_are_drawn_within_their_class_and_classes_within_their_step():
     assert set(without.classes[6].ravel()) == {0, 1, 3, 4, 5}, "a class without test images is never drawn"
 
 
-def test_without_chance_the_draws_are_the_cells(predicted):
-    every = Units(LABELS, np.ones((30, 2), dtype=np.float32), {count: np.tile(np.arange(count), (2, 1)) for count in STEPS})
-    found = drawn_statistics(predicted, STEPS, every)
-    for step, level in itertools.product(range(2), range(3)):
-        tested, count = STEPS[step] > LABELS, STEPS[step]
-        error, loss = statistics.error_and_loss(LABELS[tested], predicted[step, level, tested], count)
-        np.testing.assert_allclose(found[step, level], np.tile(statistics.six_statistics(error[:, 0], loss[:, 0]), (2, 1)), atol=1e-12)
-
-
 def test_a_draw_is_counted_image_by_image_and_class_by_class(predicted):
     """By a loop over the drawn images and classes, with Cohen's Kappa of scikit-learn; the mean shift by the images is taken out."""
     units = drawn_units(LABELS, STEPS, 30, seed=1)
 
-    def loop(draw, weights):
-        chosen = np.repeat(np.arange(30), weights.astype(int))
-        true, taken, classes = LABELS[chosen], predicted[1, 2, chosen], units.classes[6][draw]
+    def loop(step, level, draw, weights):
+        chosen = np.repeat(np.arange(30), weights.astype(int) * (STEPS[step] > LABELS))
+        true, taken, classes = LABELS[chosen], predicted[step, level, chosen], units.classes[STEPS[step]][draw]
         error = np.array([(taken[true == name] != name).mean() for name in classes])
         return statistics.six_statistics(error, np.array([1 - cohen_kappa_score(true == name, taken == name) for name in classes]))
 
-    shaken = np.array([loop(draw, units.images[:, draw]) for draw in range(30)])
-    still = np.array([loop(draw, np.ones(30)) for draw in range(30)])
-    np.testing.assert_allclose(drawn_statistics(predicted, STEPS, units)[1, 2], shaken - shaken.mean(0) + still.mean(0), atol=1e-6)
+    found = drawn_statistics(predicted, STEPS, units)
+    for place in ((0, 1), (1, 2)):
+        shaken = np.array([loop(*place, draw, units.images[:, draw]) for draw in range(30)])
+        still = np.array([loop(*place, draw, np.ones(30)) for draw in range(30)])
+        np.testing.assert_allclose(found[place], shaken - shaken.mean(0) + still.mean(0), atol=1e-6)
 
 
 def test_draws_of_equally_large_networks_are_averaged_and_laid_out_by_their_levels():

@@ -100,7 +100,7 @@ def test_the_papers_fractions_by_hand(seen, added):
     ("wanted", "fractions", "message"),
     [
         (["c0", "c1", "x"], [0.0], "1 classes have no usable images: x; check unseen_class_ids"),
-        (NAMES[:4], [0.0, 0.334], "is [0.0, 0.334]; it needs 0, and of 4 classes with 2 seen can have 0.000, 0.333, 0.500"),
+        (NAMES[:4], [0.0, 0.334], "is [0.0, 0.334]; it needs 0, and of 4 classes, 2 seen, can have 0.000, 0.333, 0.500"),
         (NAMES[:4], [0.5], "unseen_fractions is [0.5]; it needs 0"),
     ],
 )

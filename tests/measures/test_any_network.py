@@ -28,7 +28,7 @@ class TwoLayerHead(nn.Module):
 
 NETWORKS = {
     "a narrow ResNet50": lambda: resnet.build("resnet50", 3, stem="imagenet", width=0.125, seed=0),
-    "EfficientNet B0": lambda: torchvision.models.efficientnet_b0(num_classes=3),
+    "MobileNetV3": lambda: torchvision.models.mobilenet_v3_small(num_classes=3),
     "a head of two layers": TwoLayerHead,
     "a vision transformer": lambda: torchvision.models.VisionTransformer(16, 8, 2, 2, 32, 64, num_classes=3),
 }
@@ -58,17 +58,6 @@ def test_every_measure_has_a_number_or_a_reason_of_one_line(scored):
     assert set(scored["measure"]) == set(registry.MEASURES)
 
 
-class OneChannel(nn.Module):
-    """A network that takes grey images, as a user may give by mistake."""
-
-    def __init__(self):
-        super().__init__()
-        self.maps, self.head = nn.Conv2d(1, 4, 3), nn.Linear(4, 3)
-
-    def forward(self, images):
-        return self.head(self.maps(images).mean((2, 3)))
-
-
 class Fails(nn.Module):
     """A network that raises what it is given."""
 
@@ -82,7 +71,6 @@ class Fails(nn.Module):
 
 UNFIT = {
     "a transformer for another size": lambda: torchvision.models.VisionTransformer(32, 8, 1, 2, 32, 64, num_classes=3),
-    "one channel": OneChannel,
     "fewer outputs than classes": lambda: TwoLayerHead(classes=1),
     "an index that is not there": lambda: Fails(IndexError("7 is out of range\nin line 3")),
     "no words": lambda: Fails(KeyError()),

@@ -1,14 +1,11 @@
 """The layers of a network as norms see them: by hand, against torch's own folding, and on networks of other makes."""
 
-import re
-
 import pytest
 import torch
-import torchvision
 from torch import nn
 
 from helpers.measures import evidence
-from helpers.measures.layers import folded, initial_layers, trace_layers
+from helpers.measures.layers import folded, folded_copy, trace_layers
 
 
 def settle(network):
@@ -61,16 +58,6 @@ def test_the_folded_layer_is_the_convolution_and_its_normalisation(bias, affine)
         expected = network[2](network[1](images))
     torch.testing.assert_close(nn.functional.conv2d(images, weight, offset, groups=2), expected, rtol=0, atol=1e-12)
     assert torch.equal(trace_layers(network, torch.zeros(1, 3, 9, 9, dtype=torch.float64))[1].weight, weight)
-
-
-def test_folding_agrees_with_torch_on_a_whole_network():
-    network = settle(torchvision.models.resnet18(num_classes=4))
-    modules, layers = dict(network.named_modules()), trace(network, 64)
-    for layer in layers[:-1]:
-        norm = layer.name.replace("conv", "bn").replace("downsample.0", "downsample.1")
-        fused = nn.utils.fusion.fuse_conv_bn_eval(modules[layer.name], modules[norm])
-        torch.testing.assert_close(layer.weight.float(), fused.weight, rtol=1e-5, atol=1e-7)
-    assert len(layers) == 21
 
 
 @pytest.mark.parametrize(
@@ -149,11 +136,36 @@ def test_the_network_is_left_as_it_came(training):
     assert state_of(network) == before
 
 
-def test_what_is_missing_or_does_not_match_is_said(tiny_given):
+def test_without_initial_weights_there_are_no_layers_to_compare(tiny_given):
     known = evidence.Evidence(tiny_given | {"initial_network": None}, evidence.MeasureSettings())
     with pytest.raises(ValueError, match=r"^no initial weights were given, so there is no distance from them$"):
         known["initial_layers"]
-    network, start = (chain(nn.Conv2d(3, 4, size)) for size in (3, 5))
-    message = "the network has 2 layers and its initial state others (2); they must be one network's"
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        initial_layers(start, torch.zeros(1, 3, 16, 16), trace(network))
+
+
+def test_the_folded_copy_is_the_same_function_of_other_parameters():
+    """A convolution with a bias and without, a depthwise one, and a normalisation that no convolution feeds."""
+    layers = [nn.BatchNorm2d(3), nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.Conv2d(8, 8, 3, groups=8)]
+    network = settle(nn.Sequential(*layers, nn.BatchNorm2d(8, affine=False), nn.ReLU(), nn.Flatten(), nn.Linear(128, 3)))
+    images, before = torch.randn(6, 3, 8, 8, generator=torch.Generator().manual_seed(0)), state_of(network)
+    flat = folded_copy(network, images[:1])
+    torch.testing.assert_close(flat(images), network(images), rtol=1e-4, atol=1e-4)
+    shapes = [tuple(parameter.shape) for parameter in flat.parameters()]
+    assert shapes == [(3,), (3,), (8, 3, 3, 3), (8,), (8, 1, 3, 3), (8,), (3, 128), (3,)]
+    assert state_of(network) == before
+    assert not {id(p) for p in flat.parameters()} & {id(p) for p in network.parameters()}
+
+
+def test_folding_that_would_change_the_network_is_refused():
+    class TwoReaders(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+            nn.init.constant_(self.norm.weight, 3.0)
+
+        def forward(self, images):
+            maps = self.conv(images)
+            return (maps + self.norm(maps)).mean((2, 3))
+
+    message = "^batch normalisation cannot be folded into the convolutions: the network would give other logits$"
+    with pytest.raises(ValueError, match=message):
+        folded_copy(TwoReaders().eval(), torch.randn(1, 3, 8, 8))

@@ -8,7 +8,7 @@ from torch import nn
 from helpers.cams.maps import closed_form_cam, normalise_maps
 from helpers.data.images import ImageSet
 from helpers.measures import passes
-from helpers.measures.evidence import Evidence, MeasureSettings
+from helpers.measures.evidence import PROVIDERS, Evidence, MeasureSettings
 from helpers.networks import hooks, resnet
 
 
@@ -28,12 +28,12 @@ def test_a_batch_is_as_large_as_fits(monkeypatch):
     sizes = passes.output_bytes(two_layers(), torch.zeros(1, 3, 8, 8))
     largest, together = 4096, 4096 + 64 + 64 + 20
     monkeypatch.setattr(passes, "_FORWARD", 10 * 4 * largest + 1)
-    assert passes.batch_size(sizes, "cpu") == 10
+    assert PROVIDERS["batch_size"](sizes, "cpu") == 10
     monkeypatch.setattr(passes, "_BACKWARD", 7 * 2 * together + 1)
-    assert passes.gradient_batch_size(sizes, "cpu", 10) == 7
-    assert passes.gradient_batch_size(sizes, "cpu", 5) == 5
+    assert PROVIDERS["gradient_batch_size"](sizes, "cpu", 10) == 7
+    assert PROVIDERS["gradient_batch_size"](sizes, "cpu", 5) == 5
     monkeypatch.setattr(passes, "_FORWARD", 1)
-    assert passes.batch_size(sizes, "cpu") == 1
+    assert PROVIDERS["batch_size"](sizes, "cpu") == 1
 
 
 def of_torchvision(name):
@@ -52,7 +52,6 @@ NETWORKS = {
     "mobilenet_v3_small": (of_torchvision("mobilenet_v3_small"), 64, "features", False),
     "densenet": (lambda: torchvision.models.DenseNet(8, (2, 2), 16, num_classes=4), 64, "features", False),
     "squeezenet1_1": (of_torchvision("squeezenet1_1"), 64, "classifier.2", False),
-    "vgg11": (of_torchvision("vgg11"), 32, "features.19", False),
     "timm convnext": (of_timm("convnext_atto"), 64, "stages", False),
     "timm mobilenet": (of_timm("mobilenetv3_small_050"), 64, "blocks", False),
     "timm resnet": (of_timm("test_resnet"), 64, "layer4", True),
@@ -82,18 +81,26 @@ def test_maps_are_those_of_the_last_layer_with_more_than_one_pixel(name, monkeyp
     for parameter in network.parameters():  # scales and heads that begin as zeros would hide the branches behind them
         if parameter.ndim and parameter.abs().max() < 1e-4:
             nn.init.uniform_(parameter, -0.5, 0.5)
-    pixels = torch.randint(0, 256, (3, 3, side, side), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
-    images = ImageSet(pixels, torch.zeros(3, dtype=torch.int64), torch.zeros(3, 1, 4, dtype=torch.int16), ("a", "b", "c"))
-    taken = []
+    images, taken = three_images(side), []
     monkeypatch.setattr(passes, "closed_form_cam", lambda *given, own=closed_form_cam: taken.append(1) or own(*given))
     example = resnet.normalise_images(images.images[:1])
     seen = passes.forward_pass(network, images, resnet.normalise_images, "cpu", example, "grad_cam", 2)
     assert hooks.last_maps_layer(network, example) is network.get_submodule(expected_layer)
     assert bool(taken) == exact
-    expected = maps_by_autograd(network, network.get_submodule(expected_layer), resnet.normalise_images(pixels))
+    expected = maps_by_autograd(network, network.get_submodule(expected_layer), resnet.normalise_images(images.images))
     assert min(expected.shape[1:]) > 1
     assert expected.amax((1, 2)).min() > 0
     torch.testing.assert_close(seen.maps, normalise_maps(expected), rtol=1e-3, atol=1e-3)
+
+
+def three_images(side):
+    pixels = torch.randint(0, 256, (3, 3, side, side), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    return ImageSet(pixels, torch.zeros(3, dtype=torch.int64), torch.zeros(3, 1, 4, dtype=torch.int16), ("a", "b", "c"))
+
+
+def evidence_of(network):
+    given = {"network": network.eval(), "images": three_images(32), "normalise": resnet.normalise_images, "device": "cpu"}
+    return Evidence(given, MeasureSettings())
 
 
 class Tokens(nn.Module):
@@ -112,10 +119,7 @@ class Tokens(nn.Module):
     [Tokens(), nn.Sequential(nn.Flatten(), nn.Linear(3072, 4)), nn.Sequential(nn.Conv2d(3, 5, 32), nn.Flatten(), nn.Linear(5, 4))],
 )
 def test_without_maps_there_is_a_reason_and_everything_else(network):
-    pixels = torch.randint(0, 256, (3, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
-    images = ImageSet(pixels, torch.zeros(3, dtype=torch.int64), torch.zeros(3, 1, 4, dtype=torch.int16), ("a", "b", "c"))
-    given = {"network": network.eval(), "images": images, "normalise": resnet.normalise_images, "device": "cpu"}
-    known = Evidence(given, MeasureSettings())
+    known = evidence_of(network)
     assert known["logits"].shape == (3, 4)
     with pytest.raises(ValueError, match=r"puts out maps .* of more than one pixel that it classifies"):
         known["maps"]
@@ -131,9 +135,5 @@ def test_maps_that_the_logits_do_not_need_are_a_reason():
             self.maps(images)
             return self.head(images.mean((2, 3)))
 
-    images = ImageSet(torch.ones(1, 3, 8, 8, dtype=torch.uint8), torch.zeros(1), torch.zeros(1, 1, 4, dtype=torch.int16), ("a",))
-    known = Evidence(
-        {"network": Aside().eval(), "images": images, "normalise": resnet.normalise_images, "device": "cpu"}, MeasureSettings()
-    )
     with pytest.raises(ValueError, match="no class activation map: the logits do not depend"):
-        known["maps"]
+        evidence_of(Aside())["maps"]

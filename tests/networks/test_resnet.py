@@ -125,3 +125,4 @@ def test_other_convolutions_are_left_alone():
     kept = [nn.Conv2d(16, 8, 1, 2), nn.Conv2d(32, 8, 1, 2, groups=2)]  # a block of channels and more
     kept += [nn.Conv2d(8, 8, 1), nn.Conv2d(8, 8, 3, 2), nn.Conv2d(8, 8, 1, 2, padding=1)]
     assert {type(module) for module in resnet.sample_first(nn.Sequential(*kept))} == {nn.Conv2d}
+    assert type(resnet.sample_first(nn.Conv2d(24, 8, 1, 2, groups=2))) is resnet.SampledConvolution  # 12 in each group

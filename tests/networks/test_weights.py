@@ -5,7 +5,6 @@ import pickle
 import warnings
 
 import pytest
-import safetensors.torch
 import torch
 from safetensors.torch import load_file, save_file
 
@@ -144,10 +143,11 @@ def test_what_is_equal_gives_equal_bytes_and_the_header_names_network_and_facts(
     assert written[0] == written[1]
     assert weights.form_in(tmp_path / "a.safetensors") == FORM
     assert weights.header_of(tmp_path / "a.safetensors").items() >= facts.items()
-    plain = safetensors.torch.save({name: value.half() if value.is_floating_point() else value for name, value in state.items()})
-    start = 8 + int.from_bytes(written[0][:8], "little")
-    assert start % 8 == 0
-    assert written[0][start:] == plain[8 + int.from_bytes(plain[:8], "little") :]
+    save_file({"a": torch.ones(1)}, tmp_path / "earlier.safetensors", metadata=facts | {"network": json.dumps(FORM._asdict())})
+    assert weights.form_in(tmp_path / "earlier.safetensors") == FORM
+    assert weights.header_of(tmp_path / "earlier.safetensors").items() >= facts.items()
+    save_file({"a": torch.ones(1)}, tmp_path / "other.safetensors", metadata={"workbook": "[1]"})
+    assert weights.header_of(tmp_path / "other.safetensors") == {}
 
 
 def test_a_file_without_a_network_in_its_header_names_none(tmp_path):

@@ -11,10 +11,7 @@ from helpers.scoring import classification
 from helpers.scoring.store import Kept
 
 SUMMARY = ["top1", "top5", "macro_precision", "macro_recall", "macro_f1"]
-
-
 FORMS = ["average_precision_step", "average_precision_eleven_point", "average_precision_all_point"]
-
 
 # Four images of two classes; the last is called class 0 and is of class 1. Three more logits than needed stay out of the way.
 LOGITS, LABELS = [[2.0, 0.0], [1.0, 0.0], [0.0, 1.0], [3.0, 0.0]], [0, 0, 1, 1]
@@ -90,20 +87,10 @@ def test_scores_stay_apart_where_the_softmax_is_1():
 
 def test_per_class_by_hand():
     table = classification.per_class_metrics(LOGITS, LABELS, ["cat", "dog"])
-    expected = pd.DataFrame(
-        {
-            "class": ["cat", "dog"],
-            "n": [2, 2],
-            "precision": [2 / 3, 1.0],
-            "recall": [1.0, 0.5],
-            "f1": [0.8, 2 / 3],
-            "average_precision_step": [(1 / 2 + 2 / 3) / 2, (1 + 2 / 4) / 2],
-            "average_precision_eleven_point": [2 / 3, (6 * 1 + 5 / 2) / 11],
-            "average_precision_all_point": [2 / 3, (1 + 1 / 2) / 2],
-            "auc": [0.5, 0.5],
-        }
-    )
-    pd.testing.assert_frame_equal(table, expected, rtol=1e-12)
+    expected = {"n": [2, 2], "precision": [2 / 3, 1], "recall": [1, 0.5], "f1": [0.8, 2 / 3]}
+    expected |= {FORMS[0]: [(1 / 2 + 2 / 3) / 2, (1 + 2 / 4) / 2], FORMS[1]: [2 / 3, (6 * 1 + 5 / 2) / 11]}
+    expected |= {FORMS[2]: [2 / 3, (1 + 1 / 2) / 2], "auc": [0.5, 0.5]}
+    pd.testing.assert_frame_equal(table.set_index("class"), pd.DataFrame(expected, ["cat", "dog"]), rtol=1e-12, check_names=False)
     assert classification.confusion(LOGITS, LABELS).tolist() == [[2, 0], [1, 1]]
 
 
@@ -167,12 +154,6 @@ def test_a_class_never_predicted_has_no_precision_and_an_f1_of_0():
     assert table.loc[2, FORMS].tolist() == [1, 1, 1]  # its ranking is right
 
 
-def test_one_class_alone_has_no_auc():
-    table = classification.per_class_metrics([[1, 0], [0, 1]], [0, 0], ["a", "b"])
-    assert table["auc"].isna().all()
-    assert table.loc[0, "average_precision_step"] == 1
-
-
 def test_models_whose_logits_are_not_finite_have_no_metrics(scene, tmp_path):
     logits, labels = scene
     kept = Kept({"test_logits": tmp_path}, [])
@@ -187,88 +168,47 @@ def test_models_whose_logits_are_not_finite_have_no_metrics(scene, tmp_path):
     assert np.isnan(right[3]).all()
 
 
-def test_precision_recall_points_by_hand():
+def test_points_and_break_even_by_hand():
     points = classification.precision_recall_points(LOGITS, LABELS, ["cat", "dog"])
     cat = points[points["class"] == "cat"]
-    assert cat["called"].tolist() == [4, 3, 2, 1]
-    assert cat["recall"].tolist() == [1, 1, 0.5, 0]
+    assert cat[["called", "recall"]].to_numpy().tolist() == [[4, 1], [3, 1], [2, 0.5], [1, 0]]
     np.testing.assert_allclose(cat["precision"], [2 / 4, 2 / 3, 1 / 2, 0])
-    np.testing.assert_allclose(cat["threshold"], softmax(LOGITS, axis=1)[[2, 1, 0, 3], 0])
     assert points.groupby("class")["n"].first().to_dict() == {"cat": 2, "dog": 2, "micro average": 4}
-
-
-def test_roc_points_by_hand():
-    points = classification.roc_points(LOGITS, LABELS, ["cat", "dog"])
-    cat = points[points["class"] == "cat"]
-    assert cat[["false_positive_rate", "true_positive_rate"]].to_numpy().tolist() == [[0, 0], [0.5, 0], [0.5, 1], [1, 1]]
-
-
-def test_points_equal_counts_at_their_threshold(scene):
-    logits, labels = scene
-    p, names = softmax(logits, axis=1), [*"abcdefg"]
-    true = labels[:, None] == np.arange(7)
-    recalls = classification.precision_recall_points(logits, labels, names)
-    rates = classification.roc_points(logits, labels, names)
-    for points, k in [(points, k) for points in (recalls, rates) for k in range(8)]:
-        truth, score = (true.ravel(), p.ravel()) if k == 7 else (true[:, k], p[:, k])
-        curve = points[points["class"] == [*names, "micro average"][k]]
-        assert curve["n"].unique().tolist() == [truth.sum()]
-        for row in curve.to_dict("records"):
-            called = score >= row["threshold"] - 1e-12
-            if "recall" in row:
-                assert row["called"] == called.sum()
-                assert row["precision"] == pytest.approx(truth[called].mean())
-            assert row.get("recall", row.get("true_positive_rate")) == pytest.approx(called[truth].mean())
-            assert row.get("false_positive_rate", called[~truth].mean()) == pytest.approx(called[~truth].mean())
-
-
-def test_long_curves_are_thinned_and_keep_ends_area_and_break_even():
-    rng = np.random.default_rng(0)
-    labels = rng.integers(0, 3, 5000)
-    logits = rng.normal(size=(5000, 3)) + np.eye(3)[labels]
-    names, scores = ["a", "b", "c"], classification.one_vs_rest_scores(logits)
-    points = classification.precision_recall_points(logits, labels, names)
-    rates = classification.roc_points(logits, labels, names)
-    for k, name in enumerate(names):
-        curve, rate = points[points["class"] == name], rates[rates["class"] == name]
-        assert 100 < len(curve) <= 200
-        assert 100 < len(rate) <= 200
-        precision, recall, _ = metrics.precision_recall_curve(labels == k, scores[:, k], drop_intermediate=True)
-        assert len(recall) > 1000
-        assert curve[["recall", "precision"]].iloc[[0, -1]].to_numpy().tolist() == [[1, precision[0]], [recall[-2], precision[-2]]]
-        assert rate[["false_positive_rate", "true_positive_rate"]].iloc[[0, -1]].to_numpy().tolist() == [[0, 0], [1, 1]]
-        # Points 1/100 apart along a curve of length 2, and for precision and recall of some 3, leave out areas of that size at most.
-        assert metrics.auc(curve["recall"], curve["precision"]) == pytest.approx(metrics.auc(recall[:-1], precision[:-1]), abs=1 / 60)
-        area = metrics.roc_auc_score(labels == k, scores[:, k])
-        assert metrics.auc(rate["false_positive_rate"], rate["true_positive_rate"]) == pytest.approx(area, abs=1 / 100)
-        top = np.argsort(-scores[:, k])[: (labels == k).sum()]
-        assert classification.break_even_point(curve) == pytest.approx((labels[top] == k).mean(), abs=1e-12)
-
-
-def test_break_even_by_hand_and_without_one():
-    points = classification.precision_recall_points(LOGITS, LABELS, ["cat", "dog"])
-    assert classification.break_even_point(points[points["class"] == "cat"]) == 0.5
+    assert classification.break_even_point(cat) == 0.5
     assert classification.break_even_point(points[points["class"] == "micro average"]) == 0.75  # pooled, it is the accuracy here
-    assert np.isnan(classification.break_even_point(points[:0]))
+    rates = classification.roc_points(LOGITS, LABELS, ["cat", "dog"])
+    corners = rates.loc[rates["class"] == "cat", ["false_positive_rate", "true_positive_rate"]]
+    assert corners.to_numpy().tolist() == [[0, 0], [0.5, 0], [0.5, 1], [1, 1]]
+    tied = classification.precision_recall_points(np.zeros((8, 2)), [0] * 2 + [1] * 6, ["a", "b"])
+    assert classification.break_even_point(tied[tied["class"] == "a"]) == pytest.approx(2 / 8)  # the share of the class
 
 
-def test_break_even_where_all_scores_tie_is_the_share_of_the_class():
-    points = classification.precision_recall_points(np.zeros((8, 2)), [0] * 2 + [1] * 6, ["a", "b"])
-    assert classification.break_even_point(points[points["class"] == "a"]) == pytest.approx(2 / 8)
+def test_curves_have_the_counts_areas_and_break_even_of_all_decisions(scene):
+    logits, labels = scene
+    scores, names = classification.one_vs_rest_scores(logits), [*"abcdefg"]
+    true = labels[:, None] == np.arange(7)
+    recalls, rates = (points(logits, labels, names) for points in (classification.precision_recall_points, classification.roc_points))
+    for k, name in enumerate([*names, "micro average"]):
+        truth, score = (true.ravel(), scores.ravel()) if k == 7 else (true[:, k], scores[:, k])
+        from_the_top, curve, rate = truth[np.argsort(-score)], recalls[recalls["class"] == name], rates[rates["class"] == name]
+        assert curve["n"].unique().tolist() == [truth.sum()]
+        for row in curve.itertuples():
+            hits = from_the_top[: row.called].sum()
+            assert (row.precision, row.recall) == pytest.approx((hits / row.called, hits / truth.sum()))
+        assert metrics.auc(rate["false_positive_rate"], rate["true_positive_rate"]) == pytest.approx(metrics.roc_auc_score(truth, score))
+        assert classification.break_even_point(curve) == pytest.approx(from_the_top[: truth.sum()].mean())
 
 
-def test_absent_classes_have_no_curve():
+def test_absent_classes_have_no_curve_and_one_class_alone_no_auc():
     arguments = np.array([[1.0, 0.0], [0.0, 1.0], [2.0, 0.0]]), [0, 0, 0], ["a", "b"]
     assert classification.precision_recall_points(*arguments)["class"].unique().tolist() == ["a", "micro average"]
     assert classification.roc_points(*arguments)["class"].unique().tolist() == ["micro average"]
+    assert classification.per_class_metrics(*arguments)["auc"].isna().all()
 
 
 @pytest.mark.parametrize(
     ("logits", "labels", "message"),
     [
-        (np.zeros((2, 3)), [0], "logits must be (N, K) and labels (N,), with N >= 1 and K >= 2, got shapes (2, 3) and (1,)"),
-        (np.zeros((0, 3)), [], "logits must be (N, K) and labels (N,), with N >= 1 and K >= 2, got shapes (0, 3) and (0,)"),
-        (np.zeros((2, 1)), [0, 0], "logits must be (N, K) and labels (N,), with N >= 1 and K >= 2, got shapes (2, 1) and (2,)"),
         ([[0, np.nan], [np.inf, 0]], [0, 1], "2 of 4 logits are not finite; leave such a model out"),
         (np.zeros((2, 3)), [0, 3], "label 3 must be a whole number from 0 to 2"),
         (np.zeros((2, 3)), [0, -1], "label -1 must be a whole number from 0 to 2"),

@@ -124,8 +124,6 @@ def test_the_set_is_what_all_runs_were_fitted_to_in_one_order_of_which_fewer_are
 def test_runs_that_share_too_few_images_are_refused(study):
     with pytest.raises(ValueError, match=r"^all runs of this study together were fitted to \d images of the class synthetic_\w+"):
         scoring_set(study.table.assign(images_per_class=5), study.data)
-    with pytest.raises(ValueError, match=r"^scored_images -1 must be at least 0 \(0 takes all\)$"):
-        scoring_set(study.table, study.data, -1)
 
 
 def test_classes_stand_in_turn():

@@ -10,7 +10,6 @@ def test_the_classes_and_the_grid_of_du():
     table = published_table("du2024_table1")
     assert (len(table), table["wnid"].nunique(), table["name"].nunique(), table["n"].sum()) == (20, 20, 20, 11_173)
     assert (table["n"].min(), table["n"].max()) == (421, 925)  # "450-925" in the text; the table prints 421 for the grey whale
-    assert table["wnid"].str.fullmatch(r"n\d{8}").all()
     table = published_table("du2024_table2").set_index("hyperparameter")
     assert table["count"].prod() == 864 and tuple(table.index) == config.PAPER_AXES
     assert table["levels"].str.split(", ").str.len().tolist() == table["count"].tolist()
@@ -21,7 +20,6 @@ def test_tables_of_du_are_tidy(number, rows):
     table = published_table(f"du2024_table{number}")
     assert len(table) == rows and not table.isna().any(axis=None)
     assert not table.duplicated([name for name in ("method", "architecture", "threshold") if name in table]).any()
-    assert set(table["architecture"]) <= {"resnet18", "resnet34", "resnet50", "resnet101", "Total"}
     assert number == 5 or set(table["threshold"]) == {0.95, 0.90, 0.85, 0.80}
     if number > 5:  # rows repeated from table 3
         third = published_table("du2024_table3").query("method == 'iou' and architecture == 'resnet18'")["pearson_r"]
@@ -47,27 +45,13 @@ def test_values_are_those_of_print(table, row, value):
     assert found[list(value)].to_dict("records") == [value]
 
 
-def test_the_networks_and_points_of_huang():
-    table = published_table("huang2025_table1")
-    assert table.groupby("family")["model"].nunique().to_dict() == {"clip": 5, "efficientnet": 8}
-    assert table.groupby("family")["weights_millions"].apply(lambda sizes: sizes.is_monotonic_increasing).all()
-    points = published_table("huang2025_table2").merge(table.groupby("family")["weights_millions"].agg(["min", "max"]), on="family")
-    assert len(points) == 4 and not points.duplicated(["dataset", "family"]).any()
-    assert points["weights_millions"].between(points["min"], points["max"]).all()
-
-
 def test_the_sign_errors_of_huang_of_which_18_are_counts_of_28_pairs():
     table = published_table("huang2025_table3")
-    keys = ["measure", "dataset", "axis", "statistic"]
-    assert len(table) == 3 * 2 * 2 * 2 and not table.duplicated(keys).any() and not table.isna().any(axis=None)
-    assert table["sign_error"].between(0, 1).all() and (table.groupby(["dataset", "axis"])["p_value"].nunique() == 1).all()
-    assert (np.abs(28 * table["sign_error"] - (28 * table["sign_error"]).round()) < 28 * 1e-6).sum() == 18
-    values = table.set_index(keys)[["sign_error", "p_value"]].sort_index()
-    assert values.loc[("INVERSE_MARGIN", "imagenet", "unseen_fraction", "error_mean")].tolist() == [0.428571, 4.718e-10]
+    assert len(table) == 3 * 2 * 2 * 2 and not table.duplicated(["measure", "dataset", "axis", "statistic"]).any()
+    counts = 28 * table["sign_error"]
+    assert (np.abs(counts - counts.round()) < 28 * 1e-6).sum() == 18
 
 
-def test_every_table_of_print_says_where_it_stands_and_an_unknown_one_is_refused():
+def test_every_table_of_print_says_where_it_stands():
     tables, sources = {path.stem for path in (PROJECT_ROOT / "helpers/statistics/published").glob("*.csv")}, published_table("sources")
     assert set(sources["table"]) == tables - {"sources"} and sources.notna().all(axis=None)
-    with pytest.raises(ValueError, match=r"^no published table is called '\.\./x'; there are du2024_table1, "):
-        published_table("../x")

@@ -58,7 +58,8 @@ def test_the_worst_environment_is_that_of_a_loop_over_all_pairs(monkeypatch, mea
     table = catalogue(repeats)
     found = errors_of(table, {measure: direction}, test_images=5000)
     errors = by_loops(table, measure, direction, list(AXES), 5000, minimum, pooled=repeats == 3)
-    assert len(errors) == found.environments[0] >= 2
+    assert len(errors) == found.environments[0] >= 2 and found.pooled.tolist() == [repeats == 3]
+    assert found.pairs == 24 * repeats**2 > found.told > 0  # pairs of configurations that differ in one hyperparameter alone
     assert found.robust[0, 0] == pytest.approx(max(errors), abs=1e-12)
 
 
@@ -68,14 +69,6 @@ def test_perfect_is_0_reversed_is_1_a_constant_one_half_and_the_order_alone_coun
     assert (found.environments > 0).all()
     np.testing.assert_allclose(found.robust[0, :3], [0, 1, 0.5], rtol=0, atol=1e-12)
     assert found.robust[0, 3] == found.robust[0, 4]
-
-
-def test_few_repeats_are_pooled_only_when_no_environment_would_be_kept():
-    for repeats, pooled in ((3, True), (5, False)):
-        found = errors_of(catalogue(repeats), {"good": 1})
-        assert found.pooled.tolist() == [pooled]
-        assert found.environments[0] > 0
-        assert found.pairs == 24 * repeats**2 > found.told > 0  # pairs of configurations that differ in one hyperparameter alone
 
 
 def test_many_gaps_equal_one_by_one_and_the_first_decides_what_is_pooled():

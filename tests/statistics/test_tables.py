@@ -83,7 +83,7 @@ def grid():
     return models.assign(gap=gap, cell=np.arange(24) // 2, architecture=np.where(models["batch_size"] == 16, "a", "b"), **values)
 
 
-def test_statistics_with_hyperparameters_fixed_stand_beside_what_chance_gives(grid, monkeypatch):
+def test_statistics_with_hyperparameters_fixed_stand_beside_what_chance_gives(grid):
     table, reason = tables.conditional_table(Draws(grid), DIRECTIONS, AXES, test_images=10_000, permutations=59)
     table = table.set_index("measure")
     granulated = granulated_kendall(grid, list(DIRECTIONS), AXES).set_index(["measure", "hyperparameter"])["psi"]
@@ -100,25 +100,15 @@ def test_statistics_with_hyperparameters_fixed_stand_beside_what_chance_gives(gr
     assert table["sign_error_p_adjusted"][["perfect", "reversed", "absent"]].tolist() == pytest.approx([1 / 60, 1, np.nan], nan_ok=True)
     assert 0 < table.loc["perfect", "sign_error_band"] < 0.6
     assert (reason, set(table["permutations"])) == ("", {59})
-    monkeypatch.setattr(tables, "_PAIRS_IN_ALL", 12**2 * 7)
-    assert tables.conditional_table(Draws(grid), {"noise": 1}, AXES, test_images=10_000)[0]["permutations"].tolist() == [7]
 
 
 def test_a_sign_error_that_is_undefined_is_left_out_with_one_reason(grid):
-    none, reason = tables.conditional_table(Draws(grid), DIRECTIONS, [], test_images=10)
-    assert list(none.columns) == ["measure"] and reason
+    none, reason = tables.conditional_table(Draws(grid), DIRECTIONS, [], test_images=10, permutations=9)
+    assert none.loc[0].filter(regex="granulated|sign_error").isna().all() and reason.startswith("0 pairs of models")
     few, reason = tables.conditional_table(Draws(grid), DIRECTIONS, AXES, test_images=10, permutations=9)
     assert not [name for name in few if name.startswith("sign_error")]
     # 12 configurations of two repeats: 12 + 6 + 6 pairs of these differ in one hyperparameter alone, each of 2 x 2 models.
     assert reason.startswith("96 pairs of models differ in one hyperparameter alone, 0 of them by more than the 62.0 points")
-
-
-def test_measures_together_are_signed_by_their_direction(grid):
-    table = tables.measure_correlations(grid, {"perfect": -1, "reversed": -1, "noise": 1, "absent": 1})
-    assert [table.loc["perfect", "reversed"], *np.diag(table)[:3]] == pytest.approx([-1, 1, 1, 1])
-    assert table.loc["noise", "perfect"] == pytest.approx(-scipy.stats.kendalltau(grid["noise"], grid["perfect"]).statistic)
-    assert table["absent"].isna().all()
-    pd.testing.assert_frame_equal(table, table.T)
 
 
 def test_tasks_are_scored_apart_and_one_with_a_single_hyperparameter_has_none(grid):

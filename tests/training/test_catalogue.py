@@ -1,7 +1,6 @@
 import json
 from dataclasses import asdict, replace
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -71,9 +70,6 @@ def test_checkpoints_that_are_kept_span_the_gaps_and_say_what_they_are(tmp_path)
 def test_late_changes_by_hand():
     history = pd.DataFrame({"run_id": "r", "epoch": [1, 2, 3], "train_loss": [4.0, 2.0, 3.0], "train_accuracy": [0.0, 0.5, 0.6]})
     changes = catalogue.late_changes(history, epochs=2)
-    assert changes["relative_loss_change"].tolist() == [-0.5, 0.5]
-    assert np.isnan(changes["relative_accuracy_change"].iloc[0])  # from 0: undefined, not infinite
-    assert changes["relative_accuracy_change"].iloc[1] == pytest.approx(0.2)
     assert changes["loss_change_of_run"].tolist() == [-1, 0.5]  # of the range from 4 to 2
     assert changes["accuracy_change_of_run"].tolist() == pytest.approx([0.5 / 0.6, 0.1 / 0.6])
     assert catalogue.late_changes(history.assign(train_loss=1.0))["loss_change_of_run"].isna().all()
@@ -89,14 +85,6 @@ def test_a_missing_snapshot_says_how_to_get_it_back(tmp_path):
     (catalogue.run_folder(tmp_path, CONFIG) / "snapshot-stop.safetensors").write_bytes(b"half a file")
     with pytest.raises(ValueError, match=r"snapshot-stop.safetensors is damaged .*; delete the folder .* and run 02_grid_training"):
         catalogue.load_network(tmp_path, row, 3)
-
-
-def test_json_refuses_nan_so_that_undefined_is_never_written_as_a_number(tmp_path):
-    with pytest.raises(ValueError, match="Out of range float"):
-        write_json(tmp_path / "x.json", {"value": float("nan")})
-    assert list(tmp_path.iterdir()) == []
-    write_json(tmp_path / "x.json", {"value": None})
-    assert json.loads((tmp_path / "x.json").read_text()) == {"value": None}
 
 
 def test_the_models_of_a_study_are_those_of_its_images_or_are_refused_with_the_command_that_mends_it(tmp_path):

@@ -43,72 +43,59 @@ def test_the_same_configuration_gives_the_same_bits(data, config, tmp_path):
     assert not equal(tensors(tmp_path / "one"), tensors(tmp_path / "other"))
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-def test_a_run_interrupted_after_any_epoch_ends_with_the_bits_of_an_uninterrupted_one(data, config, tmp_path, optimizer):
-    config = replace(config, optimizer=optimizer)
-    whole = train_run(config, data, tmp_path / "whole")
+class Killed(BaseException):
+    pass
 
-    class Killed(BaseException):
-        pass
 
-    def kill(row):
-        raise Killed
+def kill(*given):
+    raise Killed
 
-    attempts = 0
-    while not (tmp_path / "parts" / "result.json").exists():
-        attempts += 1
-        try:  # each attempt gets one epoch further, and dies right after its checkpoint
-            train_run(config, data, tmp_path / "parts", on_epoch=kill)
-        except Killed:
-            continue
-    assert attempts == config.max_epochs + 1  # the last attempt finds nothing left to train
-    assert equal(tensors(tmp_path / "whole"), tensors(tmp_path / "parts"))
-    parts = read_json(tmp_path / "parts" / "result.json")
-    assert parts["snapshots"] == whole["snapshots"]
-    histories = [pd.read_parquet(tmp_path / name / "history.parquet").drop(columns="seconds") for name in ("whole", "parts")]
+
+def assert_alike(one, other):
+    assert equal(tensors(one), tensors(other))
+    assert read_json(one / "result.json")["snapshots"] == read_json(other / "result.json")["snapshots"]
+    histories = [pd.read_parquet(folder / "history.parquet").drop(columns="seconds") for folder in (one, other)]
     pd.testing.assert_frame_equal(*histories)
-    assert not list((tmp_path / "parts").glob("*checkpoint*"))
+    assert not list(other.glob("*checkpoint*"))
 
 
-def test_with_time_between_checkpoints_a_killed_run_takes_a_few_epochs_again_and_ends_the_same(data, config, tmp_path):
-    whole = train_run(config, data, tmp_path / "whole")
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_a_run_interrupted_after_any_epoch_ends_with_the_bits_of_an_uninterrupted_one(data, config, tmp_path, monkeypatch, optimizer):
+    config = replace(config, optimizer=optimizer)
+    train_run(config, data, tmp_path / "whole")
+    save = state.save
+    monkeypatch.setattr(state, "save", lambda *given: save(*given) or kill())
+    for epoch in range(1, config.max_epochs + 1):  # each attempt gets one epoch further
+        with pytest.raises(Killed):
+            train_run(config, data, tmp_path / "parts")
+        assert len(state.history_so_far(tmp_path / "parts")) == epoch
+    train_run(config, data, tmp_path / "parts")  # finds nothing left to train
+    assert_alike(tmp_path / "whole", tmp_path / "parts")
 
-    class Killed(BaseException):
-        pass
 
-    def kill_in_the_third(row):
-        if row["epoch"] == 3:
-            raise Killed
-
-    with pytest.raises(Killed):
-        train_run(config, data, tmp_path / "parts", checkpoint_seconds=3600, on_epoch=kill_in_the_third)
+def test_with_time_between_checkpoints_a_killed_run_takes_a_few_epochs_again_and_ends_the_same(data, config, tmp_path, monkeypatch):
+    train_run(config, data, tmp_path / "whole")
+    monkeypatch.setitem(run._CHECKPOINT_SECONDS, "cpu", 3600)
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(run, "stop_reason", lambda history, config: "" if len(history) < 3 else kill())
+        train_run(config, data, tmp_path / "parts")
     assert [row["epoch"] for row in state.history_so_far(tmp_path / "parts")] == [1]  # the first is always written
-    parts = train_run(config, data, tmp_path / "parts", checkpoint_seconds=3600)
-    assert equal(tensors(tmp_path / "whole"), tensors(tmp_path / "parts"))
-    assert parts["snapshots"] == whole["snapshots"]
-    assert not list((tmp_path / "parts").glob("*checkpoint*"))
+    train_run(config, data, tmp_path / "parts")
+    assert_alike(tmp_path / "whole", tmp_path / "parts")
 
 
-def set_conditions(monkeypatch, conditions):
+@pytest.mark.parametrize(
+    ("met", "taken"),
+    [({1: (), 2: (2,), 3: (1, 2)}, [("first", 2), ("stop", 3)]), ({1: (1, 2)}, [("stop", 1)])],
+)
+def test_the_snapshots_are_the_first_condition_and_the_stop(data, config, tmp_path, monkeypatch, met, taken):
     for module in (run, stopping):
-        monkeypatch.setattr(module, "conditions_met", conditions)
-
-
-def test_the_snapshots_are_the_first_condition_and_the_stop(data, config, tmp_path, monkeypatch):
-    # Rule 2 alone from epoch 2 on; rules 1 and 2 at epoch 3.
-    met = {1: (), 2: (2,), 3: (1, 2)}
-    set_conditions(monkeypatch, lambda history, config: met[len(history)])
+        monkeypatch.setattr(module, "conditions_met", lambda history, config: met[len(history)])
     result = train_run(config, data, tmp_path)
     assert result["stop_reason"] == "rules 1+2"
-    assert [(s["snapshot"], s["epoch"]) for s in result["snapshots"]] == [("first", 2), ("stop", 3)]
-    assert not equal(safetensors.torch.load_file(tmp_path / "snapshot-first.safetensors"), tensors(tmp_path))
-
-
-def test_one_snapshot_where_both_fall_on_one_epoch(data, config, tmp_path, monkeypatch):
-    set_conditions(monkeypatch, lambda history, config: (1, 2))
-    result = train_run(config, data, tmp_path)
-    assert [(s["snapshot"], s["epoch"]) for s in result["snapshots"]] == [("stop", 1)]
-    assert not (tmp_path / "snapshot-first.safetensors").exists()
+    assert [(s["snapshot"], s["epoch"]) for s in result["snapshots"]] == taken
+    kept = [safetensors.torch.load_file(tmp_path / f"snapshot-{name}.safetensors") for name, _ in taken]
+    assert len(list(tmp_path.glob("snapshot-*"))) == len(taken) and not (len(kept) == 2 and equal(*kept))
 
 
 def test_the_recorded_gap_is_recomputed_from_the_saved_weights_by_a_plain_loop(data, config, tmp_path):
@@ -186,25 +173,14 @@ def test_refuses_images_of_another_study_and_pretrained_without_weights(data, co
         train_run(replace(config, pretrained=True), data, tmp_path)
 
 
-def test_a_damaged_checkpoint_starts_from_the_beginning(data, config, tmp_path):
-    train_run(config, data, tmp_path / "whole")
-    (tmp_path / "damaged").mkdir()
-    (tmp_path / "damaged" / "checkpoint.safetensors").write_bytes(b"half a file")
-    train_run(config, data, tmp_path / "damaged")
-    assert equal(tensors(tmp_path / "whole"), tensors(tmp_path / "damaged"))
-
-
-def test_a_complete_run_is_returned_and_not_trained_again(data, config, tmp_path):
+def test_a_complete_run_is_returned_and_not_trained_again(data, config, tmp_path, monkeypatch):
     first = train_run(config, data, tmp_path)
-    before = (tmp_path / "snapshot-stop.safetensors").stat().st_mtime_ns
-    assert train_run(config, data, tmp_path, on_epoch=lambda row: pytest.fail("trained again")) == first
-    assert (tmp_path / "snapshot-stop.safetensors").stat().st_mtime_ns == before
+    monkeypatch.setattr(run, "train_epoch", lambda *given: pytest.fail("trained again"))
+    assert train_run(config, data, tmp_path) == first
 
 
-@pytest.mark.parametrize("augmentation", [True, False])
-def test_a_compiled_step_is_the_same_step(data, config, augmentation):
+def test_a_compiled_step_is_the_same_step(data, config):
     """The graph is captured and run by PyTorch, without a compiler: what it computes must not depend on how it is called."""
-    config = replace(config, augmentation=augmentation)
     split, weights = run.resident(data.train, "cpu"), []
     for compiled in (False, True):
         network = run.initial_network(config, 3)
