@@ -318,35 +318,6 @@ MUTANTS += [
         "tests/measures/test_unlabelled.py",
     ),
     Mutant(
-        "helpers/select/prediction.py",
-        "rest = models.drop(inside.index)",
-        "rest = models",
-        "tests/select/test_prediction.py",
-    ),
-    Mutant(
-        "helpers/select/prediction.py",
-        "level * (configurations + 1) / configurations",
-        "level",
-        "tests/select/test_prediction.py",
-    ),
-    Mutant(
-        "helpers/select/judging.py",
-        '(table["accuracy"] - table["accuracy"].iloc[0]) / np.hypot',
-        '(table["accuracy"].iloc[0] - table["accuracy"]) / np.hypot',
-        "tests/select/test_judging.py",
-    ),
-    Mutant(
-        "helpers/select/calibration.py",
-        'models=self.models[~self.models["cell"].isin(cells)]',
-        'models=self.models[~self.models["run_id"].isin(run_ids)]',
-        "tests/select/test_calibration.py",
-    ),
-    Mutant(
-        "helpers/select/images.py",
-        "if len(own.train) < own.scored_on.shared:",
-        "if False:",
-        "tests/select/test_images.py",
-    ),
         "helpers/cams/masks.py",
         "salient > otsu_thresholds(salient).view(-1, 1, 1)",
         "salient >= otsu_thresholds(salient).view(-1, 1, 1)",
@@ -448,6 +419,38 @@ MUTANTS += [
     ),
     Mutant("helpers/ablations/tables.py", 'table["r"] * gap["shift"]', '-table["r"] * gap["shift"]', "tests/ablations/test_tables.py"),
     Mutant("helpers/ablations/tables.py", "PAPER_NETWORKS) - 3)", "PAPER_NETWORKS))", "tests/ablations/test_tables.py"),
+]
+MUTANTS += [
+    Mutant(
+        "helpers/select/prediction.py",
+        "rest = models.drop(inside.index)",
+        "rest = models",
+        "tests/select/test_prediction.py",
+    ),
+    Mutant(
+        "helpers/select/prediction.py",
+        "level * (configurations + 1) / configurations",
+        "level",
+        "tests/select/test_prediction.py",
+    ),
+    Mutant(
+        "helpers/select/judging.py",
+        '(table["accuracy"] - table["accuracy"].iloc[0]) / np.hypot',
+        '(table["accuracy"].iloc[0] - table["accuracy"]) / np.hypot',
+        "tests/select/test_judging.py",
+    ),
+    Mutant(
+        "helpers/select/calibration.py",
+        'models=self.models[~self.models["cell"].isin(cells)]',
+        'models=self.models[~self.models["run_id"].isin(run_ids)]',
+        "tests/select/test_calibration.py",
+    ),
+    Mutant(
+        "helpers/select/images.py",
+        "if len(own.train) < own.scored_on.shared:",
+        "if False:",
+        "tests/select/test_images.py",
+    ),
 ]
 
 
