@@ -421,18 +421,8 @@ MUTANTS += [
     Mutant("helpers/ablations/tables.py", "PAPER_NETWORKS) - 3)", "PAPER_NETWORKS))", "tests/ablations/test_tables.py"),
 ]
 MUTANTS += [
-    Mutant(
-        "helpers/select/prediction.py",
-        "rest = models.drop(inside.index)",
-        "rest = models",
-        "tests/select/test_prediction.py",
-    ),
-    Mutant(
-        "helpers/select/prediction.py",
-        "level * (configurations + 1) / configurations",
-        "level",
-        "tests/select/test_prediction.py",
-    ),
+    Mutant("helpers/select/prediction.py", "rest = models.drop(inside.index)", "rest = models", "tests/select/test_prediction.py"),
+    Mutant("helpers/select/prediction.py", "level * (configurations + 1) / configurations", "level", "tests/select/test_prediction.py"),
     Mutant(
         "helpers/select/judging.py",
         '(table["accuracy"] - table["accuracy"].iloc[0]) / np.hypot',
@@ -445,12 +435,7 @@ MUTANTS += [
         'models=self.models[~self.models["run_id"].isin(run_ids)]',
         "tests/select/test_calibration.py",
     ),
-    Mutant(
-        "helpers/select/images.py",
-        "if len(own.train) < own.scored_on.shared:",
-        "if False:",
-        "tests/select/test_images.py",
-    ),
+    Mutant("helpers/select/images.py", "if len(own.train) < own.scored_on.shared:", "if False:", "tests/select/test_images.py"),
 ]
 
 
