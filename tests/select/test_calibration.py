@@ -31,10 +31,9 @@ def test_a_measure_that_a_model_lacks_is_no_candidate(reports):
 
 def test_a_run_is_left_out_with_its_configuration(reports):
     known = calibration.read(reports(), "a study")
-    run, cell = known.models[["run_id", "cell"]].iloc[0]
-    fewer = known.without([run, "", "a run of nobody"])
-    assert cell not in set(fewer.models["cell"])
-    assert len(fewer.models) == len(known.models) - (known.models["cell"] == cell).sum()
+    known.models.loc[1, "cell"] = known.models.loc[0, "cell"]  # a repeat of the first run
+    fewer = known.without([known.models.loc[0, "run_id"], "", "a run of nobody"])
+    assert fewer.models["run_id"].tolist() == known.models["run_id"].tolist()[2:]
 
 
 def test_an_absent_study_is_named(reports):
