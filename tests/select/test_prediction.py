@@ -25,7 +25,7 @@ def test_a_line_without_noise_is_found_as_least_squares_finds_it():
 
 
 def test_the_interval_is_the_quantile_of_errors_with_whole_kinds_left_out():
-    models = models_table(kinds=4, cells=6)
+    models = models_table(kinds=4, cells=4)
     found = prediction.predictor(models, ())
     errors = []
     for kind in models["kind"].unique():
