@@ -440,6 +440,23 @@ MUTANTS += [
         "tests/report/test_figures.py",
     ),
 ]
+MUTANTS += [
+    Mutant("helpers/select/prediction.py", "rest = models.drop(inside.index)", "rest = models", "tests/select/test_prediction.py"),
+    Mutant("helpers/select/prediction.py", "level * (configurations + 1) / configurations", "level", "tests/select/test_prediction.py"),
+    Mutant(
+        "helpers/select/judging.py",
+        '(table["accuracy"] - table["accuracy"].iloc[0]) / np.hypot',
+        '(table["accuracy"].iloc[0] - table["accuracy"]) / np.hypot',
+        "tests/select/test_judging.py",
+    ),
+    Mutant(
+        "helpers/select/calibration.py",
+        'models=self.models[~self.models["cell"].isin(cells)]',
+        'models=self.models[~self.models["run_id"].isin(run_ids)]',
+        "tests/select/test_calibration.py",
+    ),
+    Mutant("helpers/select/images.py", "if len(own.train) < own.scored_on.shared:", "if False:", "tests/select/test_images.py"),
+]
 
 
 def fate(mutant: Mutant, project: Path) -> str:

@@ -24,7 +24,7 @@ CANDIDATES = ("mixup_accuracy", "accuracy_under_augmentation")
 
 @dataclass(frozen=True)
 class Calibration:
-    """The models of a study, one a run at its stop on right labels, and how they were scored."""
+    """The models of a study on right labels, at both snapshots, since others stop anywhere, and how they were scored."""
 
     study: str
     models: pd.DataFrame  # the catalogue's columns, kind, log_train_loss, and a column per candidate
@@ -50,21 +50,17 @@ def studies(reports: Path) -> list[str]:
 
 
 def read(reports: Path, study: str) -> Calibration:
-    """The scored models of a study, from the tables of its report, so that a fresh clone needs no training.
-
-    Raises:
-        FileNotFoundError: the study has no such tables; ValueError: they are damaged.
-    """
+    """The scored models of a study, from the tables of its report, so that a clone needs no training; FileNotFoundError without them."""
     folder = inside(reports, study)
     if study not in (known := studies(reports)):
         told = f"the study {study!r} has no catalogue.csv and scores.parquet in {folder}/tables"
         raise FileNotFoundError(f"{told}; studies that have: {', '.join(known) or 'none'}")
-    try:
-        every, parameters = _scored_models(folder), _parameters(folder)
-    except (ValueError, KeyError, TypeError, AttributeError) as fault:  # what readers of damaged files raise
-        told = f"{type(fault).__name__}: {' '.join(str(fault).split())}"
-        raise ValueError(f"a table of {folder} is damaged ({told}); take it from the repository again, or run the study again") from fault
-    models = every[every["snapshot"].eq("stop") & every["label_noise"].eq(0) & every["left_out"].eq("") & every["gap"].notna()]
+    texts = ["weights", "left_out"]
+    catalogue = pd.read_csv(folder / "tables/catalogue.csv", dtype=dict.fromkeys(texts, str)).fillna(dict.fromkeys(texts, ""))
+    if "kind" not in catalogue:  # a report made before catalogues named it
+        catalogue["kind"] = [kind_name(config_from(row)) for row in catalogue.to_dict("records")]
+    every, parameters = with_fit(with_measures(catalogue, pd.read_parquet(folder / "tables/scores.parquet"))), parameters_of(folder)
+    models = every[every["label_noise"].eq(0) & every["left_out"].eq("") & every["gap"].notna()]
     listing = registry.columns()
     offered = [name for name in listing.loc[listing["measure"].isin(CANDIDATES), "column"] if name in models and _varies(models[name])]
     names = {item.name for item in fields(MeasureSettings)} & set(parameters) - {"seed", "precision"}  # these two are of training
@@ -72,21 +68,12 @@ def read(reports: Path, study: str) -> Calibration:
     return Calibration(study, models.reset_index(drop=True), tuple(offered), parameters, settings)
 
 
-def _scored_models(folder: Path) -> pd.DataFrame:
-    """All models of a report with kind, log_train_loss, and every measure that was scored."""
-    texts = ["weights", "left_out"]
-    catalogue = pd.read_csv(folder / "tables/catalogue.csv", dtype=dict.fromkeys(texts, str)).fillna(dict.fromkeys(texts, ""))
-    if "kind" not in catalogue:  # a report made before catalogues named it
-        catalogue["kind"] = [kind_name(config_from(row)) for row in catalogue.to_dict("records")]
-    return with_fit(with_measures(catalogue, pd.read_parquet(folder / "tables/scores.parquet")))
-
-
 def _varies(column: pd.Series) -> bool:
     """Whether values are finite and not all the same."""
     return bool(len(column) and np.isfinite(column.astype(float)).all() and np.ptp(column) > 1e-9 * np.abs(column).max())
 
 
-def _parameters(folder: Path) -> dict[str, Any]:
+def parameters_of(folder: Path) -> dict[str, Any]:
     """Parameters that the study's notebooks recorded, those of a later notebook before those of an earlier one."""
     found: dict[str, Any] = {}
     for path in sorted(folder.glob("story/0[1-4]*.json")):

@@ -26,7 +26,6 @@ class Judged(NamedTuple):
     verdicts: pd.DataFrame  # see ``judging.verdicts``
     scores: pd.DataFrame  # measure by measure, with reasons
     sentences: list[str]  # the answer first
-    basis: list[str]  # those on the images, the study, and how the case differs from it
 
 
 def of_files(
@@ -47,18 +46,16 @@ def of_files(
 ) -> Judged:
     """Judge the checkpoints of a folder by their training images; checkpoints of a report find the study's own images.
 
-    Arguments are as the command line says of them; ``work`` keeps what is computed, so that a second call computes nothing.
-
-    Raises:
-        ValueError, FileNotFoundError: a folder, the images or the study cannot be used.
+    Arguments are as the command line says of them; ``work`` keeps what is computed, so that a second call computes nothing. Raises
+    ValueError or FileNotFoundError where a folder, the images or the study cannot be used.
     """
     files, unpacked, normalise = load.find(checkpoints), work / "unpacked", load.normaliser(*normalisation)
     if architecture != load.AUTO:
         load.builder_of(architecture)
     by = calibration.read(reports, study or calibration.DEFAULT_STUDY)
-    headers = [header_of(path) for path in files.values()]
-    by = by.without([header.get("model_id", "").partition("@")[0] for header in headers])
-    own = _of_report(headers, images, reports, work / "cache", most or by.images)
+    names = [header.get("model_id", "") for header in map(header_of, files.values())]
+    by = by.without([name.partition("@")[0] for name in names])
+    own = images_of_report(images, names, reports, most or by.images, work / "cache")
     own = own or training_images(images, unpacked, class_names, size=size, most=most or by.images)
     if labelled:
         own = own._replace(labelled=labelled_images(labelled, own, images, unpacked))
@@ -72,27 +69,11 @@ def of_files(
     ask = not right and not facts.loc[readable, "residual"].all()
     orders = right_orders([calibration.read(reports, name) for name in calibration.studies(reports)]) if ask else np.nan
     verdicts = judging.verdicts(facts, found, right, len(own.labelled or ()), orders)
-    basis = [f"Read: {own.told}."]
-    if found:
-        case = len(own.classes), own.train.images.shape[-1], len(own.scored_on.rows)
-        basis += filter(None, [report.rests_on(found, by), report.differs(facts, *case, by)])
-    sentences = [report.answer(verdicts), *report.remarks(verdicts, facts, len(own.labelled or ())), *basis]
-    return Judged(verdicts, found.scores if found else pd.DataFrame(), sentences, basis)
-
-
-def _of_report(headers: Sequence[dict[str, str]], images: Path, reports: Path, cache: Path, most: int) -> Own | None:
-    """The images that a study fitted its published checkpoints to; None for other checkpoints, ValueError for other images."""
-    names = {header.get("model_id", "") for header in headers}
-    for path in sorted(reports.glob("*/tables/checkpoints.csv")):
-        rows = pd.read_csv(path).fillna({"weights": ""})
-        if names <= set(rows["model_id"]):
-            study = path.parent.parent.name
-            parameters = calibration.read(reports, study).parameters
-            if own := images_of_report(images, study, parameters, rows[rows["model_id"].isin(names)], most, cache):
-                return own
-            read = parameters.get("data_path", "rendered scenes")
-            raise ValueError(f"these checkpoints were trained on images of {study} ({read}), and {images} holds others; give what it read")
-    return None
+    sentences = [report.answer(verdicts), *report.remarks(verdicts, facts, len(own.labelled or ())), f"Read: {own.told}."]
+    if not found:
+        return Judged(verdicts, pd.DataFrame(), sentences)
+    other = report.differs(facts, len(own.classes), own.train.images.shape[-1], len(own.scored_on.rows), by)
+    return Judged(verdicts, found.scores, [*sentences, report.rests_on(found, by), *other])
 
 
 def _facts(model: Model, path: Path, architecture: str, own: Own) -> dict[str, object]:

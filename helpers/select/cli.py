@@ -26,7 +26,7 @@ def parser() -> argparse.ArgumentParser:
     add("--reports", default="reports", help="folder of the studies' reports, relative to the project's root")
     add("--device", default="auto", help="cpu, cuda or auto")
     add("--jobs", type=int, default=0, help="checkpoints scored side by side; 0: one per core, or one on a GPU")
-    add("--out", type=Path, default=Path("own"), help="folder for tables and cards, and what is computed (default ./own)")
+    add("--out", type=Path, default=Path("own"), help="folder for tables and what is computed (default ./own)")
     return made
 
 
@@ -70,8 +70,7 @@ def _judge(given: argparse.Namespace) -> int:
     for name, text in (tables | {"README.md": "\n\n".join(found.sentences) + "\n"}).items():
         with complete_or_absent(given.out / name) as temporary:
             temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
-    report.write_cards(given.out / "cards", found.verdicts, found.basis)
     print("\n".join(found.sentences))
     shown = found.verdicts[found.verdicts["verdict"].ne(NOT_READ)]
-    print(f"\n{report.printed(shown)}\n\nTables and cards are in {given.out}." if len(shown) else "")
+    print(f"\n{report.printed(shown)}\n\nIts tables are in {given.out}." if len(shown) else "")
     return 0 if found.verdicts[["accuracy", "rank"]].notna().any(axis=None) else 1

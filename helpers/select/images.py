@@ -1,9 +1,9 @@
 """Images of one's own: those that networks were fitted to, with their classes, and those that they were not."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -12,18 +12,19 @@ import torch
 from helpers.data import layouts
 from helpers.data.decode import Decoded, decode_all
 from helpers.data.images import ImageSet, load_study_data
-from helpers.data.layouts import Record
+from helpers.data.layouts import Listing, Record
 from helpers.data.selection import pixel_digest
 from helpers.data.sources import Source, open_source
 from helpers.report.style import count
 from helpers.scoring.scoring_set import ScoringSet, classes_in_turn, scoring_set
+from helpers.select.calibration import parameters_of
 
 SIDES = (8, 1024)  # of the squares, pixels
 LARGEST_SIDE = 224  # where none is given
 MOST_LABELLED = 1000
 FEWEST_LABELLED = 10  # below, the interval of a proportion is about as wide as not knowing it
 _COPIES = 0.05  # of the images: a copy here and there is in most collections
-_CHOICE = ("data_source", "class_ids", "image_size", "images_per_class", "test_images_per_class", "minimum_images_per_class", "data_seed")
+_CHOICE = ("data_source", "image_size", "images_per_class", "test_images_per_class", "minimum_images_per_class", "data_seed")
 
 
 class Own(NamedTuple):
@@ -40,13 +41,10 @@ def training_images(path: Path, unpacked: Path, class_names: Sequence[str] = (),
     """Images of a folder or .zip in any layout of a study, the classes in turn: as many of every class, but for rounding, by chance.
 
     Names of classes stand in the order of the outputs; none are those of the source, sorted. Size 0 is that of the files,
-    ``LARGEST_SIDE`` at most, and ``most`` 0 takes all images.
-
-    Raises:
-        ValueError: no image can be used, they are of fewer than two classes, or a class is not named.
+    ``LARGEST_SIDE`` at most, and ``most`` 0 takes all images. Raises ValueError where no image can be used, they are of fewer than two
+    classes, or a class is not named.
     """
-    source = _open(path, unpacked)
-    listing = layouts.scan(source, layouts.RECOGNISED)
+    source, listing = _listed(path, unpacked)
     classes = tuple(class_names) or tuple(listing.classes)
     if len(classes) < 2:
         raise ValueError(f"the images in {path} are of {count(len(classes), 'class')}; a classifier needs 2, best in a folder each")
@@ -65,34 +63,40 @@ def training_images(path: Path, unpacked: Path, class_names: Sequence[str] = (),
     return Own(images, classes, ScoringSet(tuple(range(len(images))), name, len(records)), told)
 
 
-def images_of_report(path: Path, study: str, parameters: Mapping[str, Any], models: pd.DataFrame, most: int, cache: Path) -> Own | None:
-    """Images that a study's published checkpoints were fitted to, found in its source by the parameters by which the study chose them.
+def images_of_report(path: Path, model_ids: Sequence[str], reports: Path, most: int, cache: Path) -> Own | None:
+    """Images that a study fitted all of some checkpoints of its report to, the first ``most`` or all (0); None for other checkpoints.
 
-    They are in the study's own order, all that every model (row of its tables/checkpoints.csv) was fitted to, or the first ``most``; None
-    where those at the path are others.
+    They are found by the parameters by which the study chose them and its classes, which a source may hold among others, in its own order.
+    Raises ValueError where the path holds other images.
     """
-    given = {name: parameters[name] for name in _CHOICE if name in parameters}
+    tables = {file.parent.parent: pd.read_csv(file, keep_default_na=False) for file in sorted(reports.glob("*/tables/checkpoints.csv"))}
+    folder = next((folder for folder, table in tables.items() if set(model_ids) <= set(table["model_id"])), None)
+    if folder is None:
+        return None
+    models, parameters = tables[folder].query("model_id in @model_ids"), parameters_of(folder)
     try:
+        given = {name: parameters[name] for name in _CHOICE if name in parameters}
+        given["class_ids"] = pd.read_csv(folder / "tables/table1_categories.csv", dtype=str)["class_id"].tolist()
         data = load_study_data(**given, data_path=str(path.absolute()), cache_dir=cache)
-    except ValueError:  # of another layout, or without the study's classes
-        return None
-    if set(models["data"]) != {data.fingerprint}:
-        return None
+        if set(models["data"]) != {data.fingerprint}:
+            raise ValueError("their pixels are others")
+    except ValueError as fault:  # of another layout, without the study's classes, or of other pixels
+        read = parameters.get("data_path", "rendered scenes")
+        told = f"these checkpoints were trained on images of {folder.name} ({read}), and {path} holds others; give what it read"
+        raise ValueError(told) from fault
     scored_on = scoring_set(models.assign(snapshot="stop"), data, most)
     side, shared = data.train.images.shape[-1], scored_on.shared
-    told = f"{len(scored_on.rows):,} of the {shared:,} images that the study {study} fitted all of these to, at {side} px"
+    told = f"{len(scored_on.rows):,} of the {shared:,} images that the study {folder.name} fitted all of these to, at {side} px"
     return Own(data.train, tuple(data.classes["class_id"]), scored_on, told)
 
 
 def labelled_images(path: Path, own: Own, training_path: Path, unpacked: Path) -> ImageSet:
     """Images with labels that networks were not fitted to: the source's validation images where it has any, ``MOST_LABELLED`` at most.
 
-    Raises:
-        ValueError: no image can be used, too few are there, a label is no class, or more than a twentieth equal training images.
+    Raises ValueError where too few can be used, a label is no class, or more than a twentieth equal training images.
     """
-    source = _open(path, unpacked)
-    records = layouts.scan(source, layouts.RECOGNISED).records
-    records = [record for record in records if record.split == "test"] or records
+    source, listing = _listed(path, unpacked)
+    records = [record for record in listing.records if record.split == "test"] or listing.records
     if unknown := sorted({record.class_id for record in records} - set(own.classes)):
         known = f"{', '.join(own.classes[:5])} ({len(own.classes)})"
         raise ValueError(f"labels of {path} are none of the classes: {', '.join(unknown[:3])}; the classes are {known}")
@@ -110,14 +114,12 @@ def labelled_images(path: Path, own: Own, training_path: Path, unpacked: Path) -
 
 def copies(images: ImageSet, own: Own, training_path: Path, unpacked: Path) -> int:
     """How many images equal, pixel by pixel after decoding, one of all images that the training images were taken from."""
-    wanted = [pixel_digest(pixels.numpy()) for pixels in images.images]
     seen = {pixel_digest(pixels.numpy()) for pixels in own.train.images}
     if len(own.train) < own.scored_on.shared:
-        source = _open(training_path, unpacked)
-        records = [record for record in layouts.scan(source, layouts.RECOGNISED).records if record.split == "train"]
-        decoded = decode_all(source, records, images.images.shape[-1])
+        source, listing = _listed(training_path, unpacked)
+        decoded = decode_all(source, [record for record in listing.records if record.split == "train"], images.images.shape[-1])
         seen |= {pixel_digest(image.pixels) for image in decoded if image.pixels is not None}
-    return sum(pixels in seen for pixels in wanted)
+    return sum(pixel_digest(pixels.numpy()) in seen for pixels in images.images)
 
 
 def digest(images: ImageSet) -> str:
@@ -125,11 +127,12 @@ def digest(images: ImageSet) -> str:
     return blake2b(images.images.numpy().tobytes() + images.labels.numpy().tobytes(), digest_size=8).hexdigest()
 
 
-def _open(path: Path, unpacked: Path) -> Source:
+def _listed(path: Path, unpacked: Path) -> tuple[Source, Listing]:
     try:
-        return open_source(path, unpacked)
+        source = open_source(path, unpacked)
     except (ValueError, FileNotFoundError) as fault:
         raise type(fault)(str(fault).replace("data_path ", "").split("; ")[0]) from fault
+    return source, layouts.scan(source, layouts.RECOGNISED)
 
 
 def _natural_size(source: Source, records: Sequence[Record], tried: int = 25) -> int:

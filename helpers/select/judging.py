@@ -72,10 +72,10 @@ def verdicts(
 ) -> pd.DataFrame:
     """A row for every checkpoint, the highest predicted accuracy first.
 
-    With labelled images each count is weighed against the prediction by their variances. Of a network that is no ResNet, as all that the
-    studies hold, the error of the prediction is what the labelled images show of it, if that is more; without labelled images it has a
+    With labelled images each count is weighed against the prediction by their variances; the error of the prediction is what the labelled
+    images show of it, if that is more than in the study. Without them a network that is no ResNet, as all that the studies hold, has a
     place in the order alone, where ``orders`` (``prediction.right_orders``) carry over between studies. Without a checkpoint that could be
-    read there is nothing ``found``. Errors of checkpoints are taken as independent.
+    read there is nothing ``found``. No accuracy is below chance. Errors of checkpoints are taken as independent.
 
     Facts are ``case.FACTS``; of the ``labelled`` images each model is ``right`` on so many. Columns are ``VERDICT``: fractions, with
     intervals of 80 %, of counts of 95 %; better_than_first is a probability.
@@ -83,7 +83,7 @@ def verdicts(
     if not found:
         return facts.assign(verdict=NOT_READ, note=facts["fault"]).reindex(columns=VERDICT)
     table = facts.merge(found.table, on="model_id", how="left")
-    predicted = (table["train_accuracy"] - found.predictor.predicted(table)).clip(0, 1)
+    predicted = (table["train_accuracy"] - found.predictor.predicted(table)).clip(1 / table["outputs"].clip(lower=1), 1)
     table = table.assign(accuracy=predicted, error=found.predictor.error)
     table["note"] = [_fault(row) for row in table.itertuples()]
     judged = table["note"].eq("")
@@ -91,17 +91,16 @@ def verdicts(
     other = judged & ~table["residual"].astype(bool)
     if right:
         table = _with_counts(table, judged, right, labelled)
-        table.loc[other, ["verdict", "note"]] = COUNTED, f"{_NO_RESNET}: its labelled images count for more"
-    elif np.isfinite(orders):
-        told = f"{_NO_RESNET}: a place in the order alone; between studies {orders:.0%} of such pairs were right"
-        table.loc[other, ["verdict", "note"]] = ORDERED, told
+        said = COUNTED, f"{_NO_RESNET}: its labelled images count for more"
+    elif np.isfinite(orders) and judged.sum() > 1:
+        said = ORDERED, f"{_NO_RESNET}: a place in the order alone; between studies {orders:.0%} of such pairs were right"
     else:
-        told = f"{_NO_RESNET}; give labelled images that were held out (--labelled), 50 or more"
-        table.loc[other, ["verdict", "note"]] = NOT_JUDGED, told
-    beyond = found.predictor.beyond(table)
-    for row in np.flatnonzero(judged & np.array(list(map(bool, beyond)))):
-        names = f"beyond the study's models in {', '.join(name.replace('_', ' ') for name in beyond[row])}"
-        table.loc[row, "note"] = "; ".join(filter(None, (table.loc[row, "note"], names)))
+        said = NOT_JUDGED, f"{_NO_RESNET}; give labelled images that were held out (--labelled), 50 or more"
+    table.loc[other, ["verdict", "note"]] = said
+    for row, names in enumerate(found.predictor.beyond(table)):
+        if names and table.loc[row, "verdict"] not in (NOT_JUDGED, NOT_READ):
+            beyond = f"beyond the study's models in {', '.join(names)}".replace("_", " ")
+            table.loc[row, "note"] = "; ".join(filter(None, (table.loc[row, "note"], beyond)))
     table.loc[table["verdict"].isin([NOT_JUDGED, NOT_READ]), "accuracy"] = np.nan
     return _ranked(table)
 
@@ -129,7 +128,7 @@ def _with_counts(table: pd.DataFrame, judged: pd.Series, right: Mapping[str, int
     for residual in (True, False):
         rows = judged & counts.notna() & table["residual"].eq(residual)
         p, hits, error = table.loc[rows, "accuracy"].to_numpy(), counts[rows].to_numpy(), table["error"].max()
-        if rows.any() and not residual:  # the mean square by which they miss the counts, less what counting itself misses
+        if rows.any():  # the mean square by which they miss the counts, less what counting itself misses
             error = max(error, np.sqrt(np.mean((hits / images - p) ** 2 - weighed(p, np.inf, hits, images)[1] ** 2).clip(0)))
         table.loc[rows, "accuracy"], table.loc[rows, "error"] = weighed(p, error, hits, images)
     return table

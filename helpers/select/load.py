@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 import torchvision
 from torch import Tensor, nn
+from torchvision.transforms import v2
 
 from helpers.networks.resnet import sample_first
 from helpers.networks.weights import check_numbers, form_in, read_state
@@ -36,11 +37,7 @@ class Loaded(NamedTuple):
 
 
 def find(folder: Path) -> dict[str, Path]:
-    """Checkpoints of a folder and below, or one file, by the name that is shown; hidden files are left out.
-
-    Raises:
-        FileNotFoundError: there is no such folder; ValueError: no checkpoint is in it.
-    """
+    """Checkpoints of a folder and below, or one file, by the name that is shown; hidden files are left out."""
     if not folder.exists():
         raise FileNotFoundError(f"the folder of checkpoints {folder} does not exist")
     if folder.is_file():
@@ -56,11 +53,11 @@ def shown(name: str) -> str:
     return "".join(sign if sign.isprintable() else "?" for sign in name.encode("utf-8", "replace").decode())
 
 
-def model(path: Path, name: str, architecture: str, normalise: "partial[Tensor]") -> Model:
+def model(path: Path, name: str, architecture: str, normalise: v2.Compose) -> Model:
     """A checkpoint as a model that measures can be computed of; its id names all that decides its values. ``facts``: checkpoint, bytes."""
     with path.open("rb") as file:
         content = hashlib.file_digest(file, "sha256").hexdigest()
-    digest = hashlib.blake2b(f"{architecture} {normalise.args} {content}".encode(), digest_size=6).hexdigest()
+    digest = hashlib.blake2b(f"{architecture} {normalise} {content}".encode(), digest_size=6).hexdigest()
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[-60:]
     facts = {"checkpoint": name, "bytes": content}
     return Model(f"{plain}-{digest}", partial(_network, path, architecture), facts=facts, normalise=normalise)
@@ -70,15 +67,13 @@ def load_checkpoint(path: Path, architecture: str = AUTO) -> Loaded:
     """Read one checkpoint and put it into a new network of its architecture; every tensor of the network must find its own.
 
     The architecture is as in ``builder_of``; "auto" takes the network that the file's header names, as the checkpoints of a report do, and
-    else tells torchvision's ResNets apart by their tensors.
-
-    Raises:
-        ValueError: in one sentence: the file is no checkpoint, would need code to be run, is damaged, or does not fit.
+    else tells torchvision's ResNets apart by their tensors. Raises ValueError where the file is no checkpoint, would need code to be run,
+    is damaged, or does not fit.
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         state = read_state(path)
-    notes = tuple(str(warning.message) for warning in caught if issubclass(warning.category, UserWarning))
+    notes = tuple(str(warning.message).replace(path.name, "it", 1) for warning in caught if issubclass(warning.category, UserWarning))
     form = form_in(path) if architecture == AUTO else None
     name = form.architecture if form else guess(state) if architecture == AUTO else architecture
     builder = form.network if form else builder_of(name)
@@ -173,10 +168,10 @@ def class_count(builder: Builder, state: Mapping[str, Tensor], name: str) -> int
     if not heads:
         linear = [module for module in builder(2).modules() if isinstance(module, nn.Linear)]
         return linear[-1].out_features if linear else 0
-    for key, axis in heads:
-        if key in state and state[key].ndim > axis:
-            return int(state[key].shape[axis])
-    raise ValueError(f"it has no head of {name}: {heads[0][0]} is not in it; name the architecture that it was trained with")
+    key, axis = heads[0]
+    if key not in state or state[key].ndim <= axis:
+        raise ValueError(f"it has no head of {name}: {key} is not in it; name the architecture that it was trained with")
+    return int(state[key].shape[axis])
 
 
 def guess(state: Mapping[str, Tensor]) -> str:
@@ -221,13 +216,9 @@ def described(network: nn.Module) -> tuple[str, bool]:
     return f"ResNet{depth}, {first.out_channels} channels after {stem}, last stage of stride {stride}", True
 
 
-def normaliser(mean: Sequence[float], std: Sequence[float]) -> "partial[Tensor]":
+def normaliser(mean: Sequence[float], std: Sequence[float]) -> v2.Compose:
     """What turns uint8 images into network input: ``(x / 255 - mean) / std`` for each channel; ValueError where that cannot be."""
     fits = [0 <= value <= 1 for value in mean] + [0 < value <= 1 for value in std]
     if len(mean) != 3 or len(std) != 3 or not all(fits):
         raise ValueError(f"mean {list(mean)} and std {list(std)} must be three numbers each in [0, 1], std above 0, as in training")
-    return partial(_normalised, tuple(mean), tuple(std))
-
-
-def _normalised(mean: tuple[float, ...], std: tuple[float, ...], images: Tensor) -> Tensor:
-    return torchvision.transforms.functional.normalize(images.float() / 255, mean, std)
+    return v2.Compose([v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean, std)])

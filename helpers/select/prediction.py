@@ -91,10 +91,8 @@ def predictor(models: pd.DataFrame, candidates: Sequence[str]) -> Predictor:
 
     Half the width is the ``LEVEL`` quantile of the absolute errors of models whose group was left out, every group counting once and a
     model more than all errors for a new one; Barber et al. 2021 and, for groups, Dunn, Wasserman and Ramdas 2023. It is promised for a kind
-    that is a draw from such kinds, which few kinds cannot make sure: ``coverage`` measures what is achieved. Models as ``choose``.
-
-    Raises:
-        ValueError: fewer than ``FEWEST_CONFIGURATIONS`` configurations.
+    that is a draw from such kinds, which few kinds cannot make sure: ``coverage`` measures what is achieved. Models as ``choose``; fewer
+    than ``FEWEST_CONFIGURATIONS`` configurations raise ValueError.
     """
     if (count := models["cell"].nunique()) < FEWEST_CONFIGURATIONS:
         raise ValueError(f"the study has {count} configurations with scores; {FEWEST_CONFIGURATIONS} are needed to calibrate others")
@@ -116,11 +114,9 @@ def _left_out(models: pd.DataFrame, candidates: Sequence[str]) -> pd.DataFrame:
 
 
 def _half_width(left_out: pd.DataFrame, configurations: int, level: float = LEVEL) -> float:
-    size = (left_out["truth"] - left_out["predicted"]).abs().to_numpy()
-    weights = 1 / left_out.groupby("group")["truth"].transform("size") / left_out["group"].nunique()
-    order = np.argsort(size)
-    mass = np.cumsum(weights.to_numpy()[order]) * configurations / (configurations + 1)
-    return float(size[order][min(int(np.searchsorted(mass, level - 1e-9)), len(size) - 1)])
+    weights = 1 / left_out.groupby("group")["truth"].transform("size")
+    share = min(1.0, level * (configurations + 1) / configurations - 1e-9)
+    return float(np.quantile((left_out["truth"] - left_out["predicted"]).abs(), share, method="inverted_cdf", weights=weights))
 
 
 def held(models: pd.DataFrame, found: Predictor) -> pd.DataFrame:

@@ -1,11 +1,7 @@
-"""What is said of judged checkpoints: one line of answer, why some are not judged, what it rests on, and a card for each."""
-
-from collections.abc import Sequence
-from pathlib import Path
+"""What is said of judged checkpoints: one line of answer, why some are not judged, and what it rests on."""
 
 import pandas as pd
 
-from helpers.files import complete_or_absent, inside
 from helpers.measures import registry
 from helpers.networks.weights import Form
 from helpers.report.style import count, listed, percent, points
@@ -15,7 +11,6 @@ from helpers.select.load import described
 from helpers.select.prediction import LEVEL
 
 AS_GOOD = 0.1  # probability of being better than the first from which on a checkpoint is as good within error
-_LIMITS = "It replaces no test on held-out images, and says nothing of images of another kind, of fairness, or of robustness."
 
 
 def span(low: float, high: float) -> str:
@@ -65,27 +60,25 @@ def rests_on(found: Scored, study: Calibration) -> str:
     """Which study predicts, by what, and how far it errs on kinds of training that it has not seen."""
     titles, by = registry.columns().set_index("column")["title"], found.predictor
     error, kinds = (by.left_out["truth"] - by.left_out["predicted"]).abs().mean(), study.models["kind"].nunique()
-    measures = ", ".join(["training accuracy", "training loss", *titles[list(by.chosen)]])
-    known = f"{count(len(study.models), 'network')} of {count(kinds, 'kind')} of training in {study.study}"
-    text = (
-        f"Predicted from {measures}, as {known} show it; {'a kind' if kinds > 1 else 'a configuration'} that it has not seen is missed by"
-    )
-    return f"{text} {points(error)} on average, and {LEVEL:.0%} of its errors are at most {points(by.half)}."
+    measures = "; ".join(["training accuracy", "training loss", *titles[list(by.chosen)]])
+    known = f"{count(len(study.models), 'snapshot')} of networks of {count(kinds, 'kind')} of training in {study.study}"
+    text = f"Predicted from {measures}; as {known} show it; {'kinds' if kinds > 1 else 'configurations'} left out of it are missed by"
+    return f"{text} {points(error)} on average, and {LEVEL:.0%} of the errors are at most {points(by.half)}."
 
 
-def differs(facts: pd.DataFrame, classes: int, size: int, images: int, study: Calibration) -> str:
-    """In what the networks and images are not those of the study, in one sentence; "" where nothing differs."""
+def differs(facts: pd.DataFrame, classes: int, size: int, images: int, study: Calibration) -> list[str]:
+    """In what the networks and images are not those of the study, in one sentence; none where nothing differs."""
     forms = study.models[list(Form._fields)].drop_duplicates().to_dict("records")
     theirs = {described(Form(**form).network(2))[0] for form in forms}
     ours = set(facts.loc[facts["fault"].eq(""), "network"])
-    parts = [f"networks ({'; '.join(sorted(theirs))} there, {'; '.join(sorted(ours)[:3])} here)"] if ours - theirs else []
+    parts = [f"networks (there {'; '.join(sorted(theirs))}; here {'; '.join(sorted(ours)[:3])})"] if ours - theirs else []
     pairs = {
         "image size": (study.parameters.get("image_size", size), size),
         "classes": (study.parameters.get("classes", classes), classes),
         "images that measures are read on": (study.images or images, images),
     }
-    parts += [f"{name} ({there:,} there, {here:,} here)" for name, (there, here) in pairs.items() if there != here]
-    return f"Another case than the study's: {', '.join(parts)}. Intervals are promised for its own kind of networks." if parts else ""
+    parts += [f"{name} (there {there:,}; here {here:,})" for name, (there, here) in pairs.items() if there != here]
+    return [f"Another case than the study's: {', '.join(parts)}. Intervals are promised for its own kind of networks."] if parts else []
 
 
 def printed(table: pd.DataFrame) -> str:
@@ -99,19 +92,3 @@ def printed(table: pd.DataFrame) -> str:
     shown["checkpoint"] = table["checkpoint"]
     shown["note"] = table["note"].where(table["verdict"].ne(NOT_JUDGED), "")
     return shown.to_string(index=False)
-
-
-def write_cards(folder: Path, table: pd.DataFrame, basis: Sequence[str], most: int = 8) -> list[Path]:
-    """Model cards (Mitchell et al. 2019) of the first checkpoints that could be read, one Markdown file each.
-
-    What the numbers rest on, ``basis``, is said in sentences below what ``judging.verdicts`` says of the checkpoint.
-    """
-    paths = []
-    for row in table[table["verdict"].ne(NOT_READ)].head(most).to_dict("records"):
-        values = {name.replace("_", " "): f"{value:.3f}" if isinstance(value, float) else value for name, value in row.items()}
-        lines = [f"# `{row['checkpoint'].replace('`', chr(39))}`", "", "| fact | value |", "|---|---|"]
-        lines += [f"| {name} | {value} |" for name, value in values.items() if value not in ("", "nan")]
-        paths.append(inside(folder, f"{row['model_id']}.md"))
-        with complete_or_absent(paths[-1]) as temporary:
-            temporary.write_text("\n".join([*lines, "", *basis, "", _LIMITS, ""]), encoding="utf-8", errors="backslashreplace")
-    return paths

@@ -1,10 +1,14 @@
 import csv
+import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from helpers.data.images import load_study_data
 from helpers.select import images
 from tests.conftest import jpeg
+from tests.select.conftest import models_table
 
 
 def test_classes_stand_in_turn_and_fewer_images_are_the_first_of_more(folders, tmp_path):
@@ -16,6 +20,24 @@ def test_classes_stand_in_turn_and_fewer_images_are_the_first_of_more(folders, t
     assert some.train.names == every.train.names[:7]
     assert every.train.images.shape == (18, 3, 16, 16)
     assert every.scored_on.name != some.scored_on.name
+
+
+def test_images_of_a_report_are_found_by_its_classes_and_pixels_wherever_they_lie(folders, reports, tmp_path):
+    """The study had two classes of the source, as studies of 20 of Tiny ImageNet's classes have."""
+    source, cache, place = folders(classes=("cat", "dog", "emu"), count=40), tmp_path / "cache", reports("a study")
+    story = [{"kind": "parameters", "values": {"data_source": "class_folders", "image_size": "16", "test_images_per_class": "5"}}]
+    (place / "a study/story/01_data_subset.json").write_text(json.dumps(story))
+    pd.DataFrame({"class_id": ["cat", "emu"]}).to_csv(place / "a study/tables/table1_categories.csv", index=False)
+    fitted = {"data_source": "class_folders", "class_ids": ["cat", "emu"], "image_size": 16, "test_images_per_class": 5}
+    data = load_study_data(**fitted, data_path=str(source), cache_dir=cache)
+    models = models_table().assign(data=data.fingerprint, images_per_class=0, seed=0)
+    models.head(3).to_csv(place / "a study/tables/checkpoints.csv", index=False)
+    names = models["model_id"].tolist()
+    own = images.images_of_report(source, names[:2], place, 20, cache)
+    assert (own.classes, own.train.names, len(own.scored_on.rows)) == (("cat", "emu"), data.train.names, 20)
+    assert images.images_of_report(source, names[2:4], place, 20, cache) is None
+    with pytest.raises(ValueError, match="trained on images of a study"):
+        images.images_of_report(folders("others", ("cat", "emu"), 40, seed=3), names[:2], place, 20, cache)
 
 
 def test_a_table_of_boxes_is_read_as_folders_are(folders, tmp_path):

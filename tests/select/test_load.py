@@ -30,6 +30,14 @@ def test_files_are_found_below_and_hidden_ones_are_not(tmp_path):
         load.find(tmp_path / "empty")
 
 
+def test_averaged_weights_beside_others_are_named_and_not_taken(tmp_path, network):
+    averaged = {name: torch.zeros_like(value) for name, value in network.state_dict().items()}
+    torch.save({"state_dict": network.state_dict(), "state_dict_ema": averaged}, tmp_path / "a.pth")
+    loaded = load.load_checkpoint(tmp_path / "a.pth")
+    assert torch.equal(loaded.network.fc.weight, network.fc.weight)
+    assert loaded.notes == ("it holds averaged weights (EMA) under 'state_dict_ema'; those under 'state_dict' are taken",)
+
+
 @pytest.mark.parametrize("form", ["safetensors", "plain", "wrapped", "lightning"])
 def test_a_resnet_is_recognised_however_it_was_saved(tmp_path, network, form):
     state, path = network.state_dict(), tmp_path / "a.ckpt"

@@ -25,7 +25,7 @@ def test_a_line_without_noise_is_found_as_least_squares_finds_it():
 
 
 def test_the_interval_is_the_quantile_of_errors_with_whole_kinds_left_out():
-    models = models_table(kinds=4, cells=6)
+    models = models_table(kinds=4, cells=4)
     found = prediction.predictor(models, ())
     errors = []
     for kind in models["kind"].unique():
@@ -100,15 +100,6 @@ def test_counts_and_predictions_are_weighed_by_their_variances():
     assert prediction.weighed([np.nan], np.inf, [30], 100)[0] == pytest.approx(0.3)
     assert prediction.weighed([0.5], 1e-9, [30], 100)[0] == pytest.approx(0.5)
     assert np.isfinite(prediction.weighed([0.5, 0.5], 0.05, [0, 100], 100)).all()
-
-
-def test_weighing_errs_less_than_either_alone():
-    random = np.random.default_rng(0)
-    truth = random.uniform(0.3, 0.8, 4000)
-    predicted, counts = truth + 0.05 * random.normal(size=4000), random.binomial(100, truth)
-    mean, _ = prediction.weighed(predicted, 0.05, counts, 100)
-    errors = [np.abs(said - truth).mean() for said in (mean, predicted, counts / 100)]
-    assert errors[0] < 0.9 * min(errors[1:])
 
 
 def test_orders_carry_over_between_studies_of_one_law_and_are_undefined_for_one(reports):
