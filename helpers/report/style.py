@@ -1,6 +1,7 @@
 """The look of every figure and the wording of every number."""
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ def use() -> None:
     """Draw in the one style of all figures from now on: colour-blind palette, light grid, no box."""
     look = {"axes.spines.top": False, "axes.spines.right": False, "figure.constrained_layout.use": True, "legend.frameon": False}
     seaborn.set_theme(context="notebook", style="whitegrid", palette="colorblind", rc=look)
+    warnings.filterwarnings("ignore", "The figure layout has changed to tight")  # seaborn's own figures choose theirs
 
 
 def colours(names: Sequence[str]) -> dict[str, tuple]:
