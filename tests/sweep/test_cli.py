@@ -7,14 +7,12 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import nbformat
 import psutil
 import pytest
 
 from helpers.sweep import cli
-from tests.conftest import lacking
 
 # What each notebook of these tests does: it notes that it began, and leaves a table and the story of it.
 WRITES = """import json, os, pathlib
@@ -66,7 +64,7 @@ def test_a_study_runs_and_what_changed_runs_again_and_nothing_else(chain):
     assert out.splitlines() == ["01_a: complete, nothing changed", "02_b: runs: changed: b", "03_c: runs: after 02_b"]
     assert chain.run("demo", "--set", "c=2")[0] == 0 and begun(chain) == ["03_c"]
     (reports / "tables/02_b.csv").unlink()  # what it made is gone
-    assert chain.run("demo", "--set", "c=2", "--force", "03_c")[0] == 0 and begun(chain) == ["02_b", "03_c"]
+    assert chain.run("demo", "--set", "c=2", "--", "--forcerun", "03_c")[0] == 0 and begun(chain) == ["02_b", "03_c"]
     (chain.root / "helpers/cams/maps_new.py").write_text('"""A further helper."""\n')
     chain.notebook("03_c", "c: int = 2  # three", WRITES.format(stem="03_c", value="7").replace("tables/03_c", "tables/other"))
     assert chain.run()[0] == 0 and begun(chain) == ["01_a", "02_b", "03_c"]
@@ -232,9 +230,3 @@ def test_plain_papermill_runs_the_study_that_it_names_and_refuses_a_whole_study_
         [*command, "-f", "params/other.yaml"], cwd=project.root, env=project.environment(), capture_output=True, text=True
     )
     assert done.returncode == 1 and "in place of `-f FILE` write `-p study NAME`" in done.stderr
-
-
-def test_the_help_needs_nothing_heavy(chain):
-    changed = {"PYTHONPATH": os.pathsep.join([lacking(Path(chain.root), ("torch", "pandas", "papermill", "snakemake")), str(chain.root)])}
-    code, out, _ = chain.run("--help", **changed)
-    assert code == 0 and "--dry-run" in out
