@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 from filelock import FileLock, Timeout
 
 from helpers.files import PROJECT_ROOT, read_json
@@ -83,10 +84,18 @@ def _run(path: str, overrides: Sequence[str], cores: int, gpus: int | None, hand
     study.work.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(study.work / "sweep.lock").acquire(timeout=0):
+            _delete_halves(study)
             keep_claims(study.work, study.claims)  # before anything runs, so that it is known which came first
             return _follow(command, own, study, remote)
     except Timeout:
         raise StudyError(f"another sweep works on {study.work}; wait until it ends, or end it") from None
+
+
+def _delete_halves(study: CheckedStudy) -> None:
+    """Delete what killed processes left half-written (see ``complete_or_absent``); what a living one writes stays."""
+    for path in [*study.work.rglob(".*.partial"), *study.reports.rglob(".*.partial")]:
+        if (number := path.name.split(".")[-2]).isdigit() and not psutil.pid_exists(int(number)):
+            path.unlink(missing_ok=True)
 
 
 def _look(command: Sequence[str], own: dict[str, Any], study: CheckedStudy) -> int:
@@ -109,8 +118,8 @@ def _reason(text: str) -> str:
         found.append("is not complete")
     if "Params have changed" in text:
         now = re.sub(r"'\{.*\}'", "", text.partition(" now: ")[2])
-        changed = re.findall(r"""["']([\w./]+) """, now) or ["what it has no more"]
-        found.append(f"changed: {', '.join(dict.fromkeys(changed))}")
+        changed = sorted({*re.findall(r"""["']([\w./]+) """, now)}) or ["what it has no more"]
+        found.append(f"changed: {', '.join(changed[:5])}{f' and {len(changed) - 5} more' if len(changed) > 5 else ''}")
     if after := re.findall(r"([\w.-]+)\.json", text.partition("updated by another job: ")[2]):
         found.append(f"after {', '.join(after)}")
     return "runs: " + ("; ".join(found) or text)

@@ -57,9 +57,12 @@ def test_a_study_runs_and_what_changed_runs_again_and_nothing_else(chain):
         "03_c",
     ]
 
-    for path in [*chain.root.glob("notebooks/*"), *chain.root.glob("helpers/*.py"), chain.root / "params/demo.yaml"]:
+    halves = [chain.root / f"work/demo/runs/.result.json.{number}.partial" for number in (os.getpid(), 2**22 + 1)]
+    halves[0].parent.mkdir()
+    for path in [*chain.root.glob("notebooks/*"), *chain.root.glob("helpers/*.py"), chain.root / "params/demo.yaml", *halves]:
         path.touch()
     assert chain.run()[0] == 0 and begun(chain) == []
+    assert [path.exists() for path in halves] == [True, False]  # the one of a living process, and what a killed one left
     code, out, _ = chain.run("demo", "--set", "b=2", "--dry-run")
     assert out.splitlines() == ["01_a: complete, nothing changed", "02_b: runs: changed: b", "03_c: runs: after 02_b"]
     assert chain.run("demo", "--set", "c=2")[0] == 0 and begun(chain) == ["03_c"]
@@ -67,6 +70,8 @@ def test_a_study_runs_and_what_changed_runs_again_and_nothing_else(chain):
     assert chain.run("demo", "--set", "c=2", "--", "--forcerun", "03_c")[0] == 0 and begun(chain) == ["02_b", "03_c"]
     (chain.root / "helpers/cams/maps_new.py").write_text('"""A further helper."""\n')
     chain.notebook("03_c", "c: int = 2  # three", WRITES.format(stem="03_c", value="7").replace("tables/03_c", "tables/other"))
+    told = chain.run("demo", "--dry-run")[1].splitlines()[0]
+    assert told == "01_a: runs: changed: helpers/cams/maps_new.py"
     assert chain.run()[0] == 0 and begun(chain) == ["01_a", "02_b", "03_c"]
     assert sorted(path.name for path in (reports / "tables").iterdir()) == ["01_a.csv", "02_b.csv", "other.csv"]  # the former one's is gone
 
