@@ -45,6 +45,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--minutes", type=float, default=60.0, metavar="M", help="with --new: what the study may take here")
     given = parser.parse_args(own)
     try:
+        os.getcwd()
+    except FileNotFoundError:
+        parser.error("the folder in which this was started is gone; change to one that is there")
+    try:
         if not (PROJECT_ROOT / "Snakefile").is_file():
             raise StudyError(f"a sweep needs a checkout of the project, with its notebooks, and {PROJECT_ROOT} is none")
         if given.new:

@@ -207,6 +207,9 @@ def test_every_make_target_takes_a_path_with_blanks(chain):
 def test_odd_surroundings_are_told_in_a_sentence_or_do_not_matter(chain, tmp_path):
     (tmp_path / "file").touch()
     assert chain.run("demo", MPLBACKEND="nonsense", IPYTHONDIR=str(tmp_path / "file/x"))[0] == 0  # kernels have their own
+    gone = f"mkdir gone && cd gone && rmdir ../gone && {sys.executable} -m helpers.sweep demo"
+    done = subprocess.run(["bash", "-c", gone], cwd=tmp_path, env=chain.environment(), capture_output=True, text=True)
+    assert done.returncode == 2 and "error: the folder in which this was started is gone" in done.stderr
     (chain.root / "Snakefile").unlink()
     code, _, err = chain.run()
     assert code == 2 and "a sweep needs a checkout of the project" in err and "Traceback" not in err
