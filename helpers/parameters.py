@@ -186,12 +186,8 @@ def read_blocks(path: Path) -> dict[str, Any]:
     blocks = [block or {} for part in (notebooks, sweep) if isinstance(part, dict) for block in part.values()]
     if not all(isinstance(block, dict) for block in (common, notebooks, sweep, *blocks)):
         raise StudyError(f"{path}: a study file maps common, notebooks and sweep to blocks of names and values")
-    own |= {
-        "common": common,
-        "notebooks": {stem: block or {} for stem, block in notebooks.items()},
-        "sweep": sweep,
-        "work_study": path.stem,
-    }
+    notebooks = {stem: block or {} for stem, block in notebooks.items()}
+    own |= {"common": common, "notebooks": notebooks, "sweep": sweep, "work_study": path.stem}
     if "extends" not in own:
         return own
     if not re.fullmatch(_FORMS["study"], str(own["extends"])) or "claims" in own:

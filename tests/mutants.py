@@ -456,6 +456,11 @@ MUTANTS += [
         "tests/select/test_calibration.py",
     ),
     Mutant("helpers/select/images.py", "if len(own.train) < own.scored_on.shared:", "if False:", "tests/select/test_images.py"),
+    Mutant("helpers/files.py", "path.is_relative_to(folder) or path == folder", "path.is_relative_to(folder)", "tests/test_files.py"),
+    Mutant("helpers/parameters.py", '(item == low and limit[0] == "[")', "item == low", "tests/test_parameters.py"),
+    Mutant("helpers/sweep/study.py", "sound = all(digest_of", "sound = any(digest_of", "tests/sweep/test_study.py"),
+    Mutant("helpers/sweep/study.py", "stem[:2] >= JUDGING", "stem[:2] > JUDGING", "tests/sweep/test_study.py"),
+    Mutant("helpers/sweep/relations.py", "added / (seen + added)", "added / seen", "tests/sweep/test_study.py"),
 ]
 
 

@@ -2,17 +2,14 @@
 
 import os
 import subprocess
-import sys
 from dataclasses import replace
 
 import nbformat
 import pandas as pd
 import pytest
-from filelock import FileLock
 
 from helpers.data.images import load_study_data
 from helpers.training import catalogue
-from helpers.training.config import run_id
 from helpers.training.run import train_run
 from tests.conftest import TINY_SCENES
 from tests.sweep.conftest import Project
@@ -103,47 +100,17 @@ def test_a_damaged_record_makes_its_notebook_run_again(project, content):
     assert project.run()[0] == 0 and begun(project) == ["01"]
 
 
-def train(work, *runs):
-    """Train what is missing, here and now; give the runs that were."""
-    missing = catalogue.missing(work, runs)
-    for run in missing:
-        train_run(run, load_study_data(**TINY_SCENES, cache_dir=work.parent / "cache"), catalogue.run_folder(work, run))
-    return missing
-
-
 def test_a_corrupted_result_is_named_and_costs_that_run_alone(tmp_path):
-    work = tmp_path / "work"
+    work, data = tmp_path / "work", load_study_data(**TINY_SCENES, cache_dir=tmp_path / "cache")
     runs = [replace(run, max_epochs=1) for run in configurations(tmp_path / "images")[:2]]
-    assert train(work, *runs) == runs
+    for run in runs:
+        train_run(run, data, catalogue.run_folder(work, run))
     before = catalogue.read_catalogue(work)
-    damaged, good = (catalogue.run_folder(work, run) / "result.json" for run in runs)
-    content = good.read_bytes(), good.stat().st_mtime_ns
+    damaged = catalogue.run_folder(work, runs[0]) / "result.json"
     damaged.write_text(damaged.read_text()[:40])
     with pytest.raises(ValueError, match=f"{damaged} is not readable JSON .*; delete it and run again to make it anew"):
         catalogue.read_catalogue(work)
     damaged.unlink()
-    assert train(work, *runs) == runs[:1]
-    assert (good.read_bytes(), good.stat().st_mtime_ns) == content
+    assert catalogue.missing(work, runs) == runs[:1]
+    train_run(runs[0], data, damaged.parent)
     pd.testing.assert_frame_equal(catalogue.read_catalogue(work).drop(columns="seconds"), before.drop(columns="seconds"))
-
-
-def test_a_lock_that_a_killed_process_left_keeps_nobody_away(tmp_path):
-    run = replace(configurations(tmp_path / "images")[0], max_epochs=1)
-    folder = catalogue.run_folder(tmp_path / "work", run_id(run))
-    folder.mkdir(parents=True)
-    script = f"import os\nfrom filelock import FileLock\nFileLock({str(folder / '.lock')!r}).acquire()\nos.kill(os.getpid(), 9)"
-    assert subprocess.run([sys.executable, "-c", script]).returncode == -9
-    train(tmp_path / "work", run)
-    with FileLock(folder / ".lock").acquire(timeout=0):
-        assert catalogue.is_complete(tmp_path / "work", run)
-
-
-def test_a_half_written_checkpoint_costs_its_epochs_and_the_run_ends_as_if_nothing_had_been(tmp_path):
-    run = replace(configurations(tmp_path / "images")[0], max_epochs=2)
-    train(tmp_path / "whole", run)
-    folder = catalogue.run_folder(tmp_path / "cut", run)
-    folder.mkdir(parents=True)
-    snapshot = (catalogue.run_folder(tmp_path / "whole", run) / "snapshot-stop.safetensors").read_bytes()
-    (folder / "checkpoint.safetensors").write_bytes(snapshot[: len(snapshot) // 2])
-    train(tmp_path / "cut", run)
-    assert (folder / "snapshot-stop.safetensors").read_bytes() == snapshot

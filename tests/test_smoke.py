@@ -24,8 +24,8 @@ pytestmark = pytest.mark.smoke
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("smoke")
     (folder / "tiny.yaml").write_text(yaml.safe_dump(TINY_STUDY))
-    places = [f"work_dir={folder / 'work'}", f"reports_dir={folder / 'reports'}"]
-    assert cli.run_study(folder / "tiny.yaml", places) == 0
+    places = [f"--set=work_dir={folder / 'work'}", f"--set=reports_dir={folder / 'reports'}"]
+    assert cli.main([str(folder / "tiny.yaml"), *places]) == 0
     return folder, places
 
 
@@ -86,8 +86,8 @@ def test_no_two_notebooks_write_the_same_file(finished):
 
 def test_the_same_command_again_runs_nothing(finished, capsys):
     folder, places = finished
-    assert cli.run_study(folder / "tiny.yaml", places) == 0
-    assert cli.run_study(folder / "tiny.yaml", places, look=True) == 0
+    assert cli.main([str(folder / "tiny.yaml"), *places]) == 0
+    assert cli.main([str(folder / "tiny.yaml"), *places, "--dry-run"]) == 0
     assert capsys.readouterr().out.count("complete, nothing changed") == len(TINY_STUDY["notebooks"])
 
 
@@ -112,8 +112,8 @@ def test_real_photographs_of_the_papers_classes_pass_through_at_full_size(real_d
     common |= {"images_per_class": 0, "minimum_images_per_class": 10, "minimum_train_accuracy": 0.0}
     notebooks = {"01_data_subset": {}, "02_grid_training": grid | {"stem": "imagenet"}, "03_cam_scoring": {"bootstrap_resamples": 50}}
     (tmp_path / "ilsvrc.yaml").write_text(yaml.safe_dump({"common": common, "notebooks": notebooks}))
-    places = [f"work_dir={tmp_path / 'work'}", f"reports_dir={tmp_path / 'reports'}"]
-    assert cli.run_study(tmp_path / "ilsvrc.yaml", places) == 0
+    places = [f"--set=work_dir={tmp_path / 'work'}", f"--set=reports_dir={tmp_path / 'reports'}"]
+    assert cli.main([str(tmp_path / "ilsvrc.yaml"), *places]) == 0
     tables = tmp_path / "reports/ilsvrc/tables"
     table1 = pd.read_csv(tables / "table1_categories.csv")
     assert (table1["train_images"].sum(), table1["test_images"].sum(), len(table1)) == (140, 50, 11)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 from filelock import FileLock, Timeout
 
 from helpers.files import PROJECT_ROOT, read_json
@@ -30,20 +31,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m helpers.sweep",
         description="Run the notebooks of a study whose inputs changed, and publish its report.",
-        epilog="What stands after -- is handed to Snakemake, such as: -- --executor slurm --jobs 8",
+        epilog="What stands after -- is handed to Snakemake, such as: -- --executor slurm --jobs 8, or: -- --forcerun 03_cam_scoring",
     )
     add = parser.add_argument
     add("study", nargs="?", help="name of a study in params, or a file")
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="another value of a parameter; notebook.name=value for one alone")
     add("--dry-run", "--status", dest="look", action="store_true", help="how far the study is, whoever runs it; what would run, and why")
-    add("--force", action="append", default=[], metavar="NOTEBOOK", help="run this notebook although nothing changed")
-    add("--cores", type=int, default=os.cpu_count(), metavar="N", help="of the processor; all")
+    add("--cores", type=int, default=os.cpu_count() or 1, metavar="N", help="of the processor; all")
     add("--gpus", type=int, metavar="N", help="as many executions side by side, each with a GPU of its own; as many as there are")
     add("--plan", action="store_true", help="what the study costs here, from a few timed steps of its networks")
     add("--new", metavar="NAME", help="write params/NAME.yaml for the images at --data")
     add("--data", default="", metavar="PATH", help="with --new: folder or .zip of images in a folder per class, with boxes")
     add("--minutes", type=float, default=60.0, metavar="M", help="with --new: what the study may take here")
     given = parser.parse_args(own)
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        parser.error("the folder in which this was started is gone; change to one that is there")
     try:
         if not (PROJECT_ROOT / "Snakefile").is_file():
             raise StudyError(f"a sweep needs a checkout of the project, with its notebooks, and {PROJECT_ROOT} is none")
@@ -57,8 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from helpers.sweep import plan
 
             return plan.print_plan(load_study(given.study, given.set))
-        options = {"force": given.force, "cores": given.cores, "gpus": given.gpus, "handed": handed}
-        return run_study(given.study, given.set, **options, look=given.look)
+        return _run(given.study, given.set, given.cores, given.gpus, handed, given.look)
     except StudyError as fault:
         print(f"{len(fault.faults)} fault(s), nothing was run:\n" + "\n".join(f"  {line}" for line in fault.faults), file=sys.stderr)
         return 2
@@ -67,26 +70,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def run_study(
-    path: Path | str,
-    overrides: Sequence[str] = (),
-    *,
-    force: Sequence[str] = (),
-    cores: int | None = None,
-    gpus: int | None = None,
-    handed: Sequence[str] = (),
-    look: bool = False,
-) -> int:
-    """Check a study and hand it to Snakemake, or only look what would run and why; see ``main`` for arguments and result."""
-    study, cores = load_study(path, overrides), cores or os.cpu_count() or 1
-    if faults := [f"--force {name}: no notebook of this study" for name in force if name not in {item.name for item in study.executions}]:
-        raise StudyError(*faults)
+def _run(path: str, overrides: Sequence[str], cores: int, gpus: int | None, handed: Sequence[str], look: bool) -> int:
+    """Check a study and hand it to Snakemake, or only look what would run and why."""
+    study = load_study(path, overrides)
     remote = any(word.startswith(("-e", "--executor", "--profile", "--workflow-profile")) for word in handed)
     gpus = len(visible_gpus()) if gpus is None and not remote else gpus or 0
-    settings = {"study": str(Path(path).resolve() if str(path).endswith(".yaml") else path), "set": json.dumps(list(overrides))}
-    settings["threads"] = max(1, cores // max(1, gpus))
+    settings = {"study": str(Path(path).resolve()) if path.endswith(".yaml") else path, "set": json.dumps(list(overrides))}
+    settings |= {"threads": str(max(1, cores // max(1, gpus)))}
     command = [sys.executable, "-m", "snakemake", "-s", str(PROJECT_ROOT / "Snakefile"), "--nolock", "--rerun-incomplete", "--keep-going"]
-    command += ["--cores", str(cores), *(["--resources", f"gpu={gpus}"] if gpus else []), *(["--forcerun", *force] if force else [])]
+    command += ["--cores", str(cores), *(["--resources", f"gpu={gpus}"] if gpus else [])]
     command += ["--config", *(f"{name}={value}" for name, value in settings.items()), *handed]
     own = {"cwd": PROJECT_ROOT, "env": os.environ | {"PYTHONPATH": f"{PROJECT_ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}}
     if look:
@@ -96,10 +88,18 @@ def run_study(
     study.work.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(study.work / "sweep.lock").acquire(timeout=0):
+            _delete_halves(study)
             keep_claims(study.work, study.claims)  # before anything runs, so that it is known which came first
             return _follow(command, own, study, remote)
     except Timeout:
         raise StudyError(f"another sweep works on {study.work}; wait until it ends, or end it") from None
+
+
+def _delete_halves(study: CheckedStudy) -> None:
+    """Delete what killed processes left half-written (see ``complete_or_absent``); what a living one writes stays."""
+    for path in [*study.work.rglob(".*.partial"), *study.reports.rglob(".*.partial")]:
+        if (number := path.name.split(".")[-2]).isdigit() and not psutil.pid_exists(int(number)):
+            path.unlink(missing_ok=True)
 
 
 def _look(command: Sequence[str], own: dict[str, Any], study: CheckedStudy) -> int:
@@ -120,12 +120,10 @@ def _reason(text: str) -> str:
     found = []
     if "Missing output files" in text or "Incomplete output files" in text:
         found.append("is not complete")
-    if "Forced" in text:
-        found.append("forced")
     if "Params have changed" in text:
         now = re.sub(r"'\{.*\}'", "", text.partition(" now: ")[2])
-        changed = re.findall(r"""["']([\w./]+) """, now) or ["what it has no more"]
-        found.append(f"changed: {', '.join(dict.fromkeys(changed))}")
+        changed = sorted({*re.findall(r"""["']([\w./]+) """, now)}) or ["what it has no more"]
+        found.append(f"changed: {', '.join(changed[:5])}{f' and {len(changed) - 5} more' if len(changed) > 5 else ''}")
     if after := re.findall(r"([\w.-]+)\.json", text.partition("updated by another job: ")[2]):
         found.append(f"after {', '.join(after)}")
     return "runs: " + ("; ".join(found) or text)

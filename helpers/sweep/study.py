@@ -220,17 +220,16 @@ def _stamp(path: Path) -> str:
 def measure_faults(study: CheckedStudy) -> list[str]:
     """Measures that are claimed of, or stated for the primary analysis, and do not exist; and claims that the study cannot answer."""
     stated = [item.parameters["primary_measures"] for item in study.executions if "primary_measures" in item.parameters]
-    named = {f"claim {claim['claim']!r}": [claim["measure"]] for claim in study.claims}
-    named |= {"primary_measures": [name for measures in stated for name in measures]}
-    faults: list[str] = []
+    named = [(f"claim {claim['claim']!r}", claim["measure"]) for claim in study.claims]
+    named += [("primary_measures", name) for measures in stated for name in measures]
+    faults = []
+    if named:
+        from helpers.measures.registry import columns  # late: it loads torch
+
+        known = columns()["column"].tolist()
+        faults = [f"{where}: unknown measure {name!r}{near_names(name, known)}" for where, name in named if name not in known]
     try:
         kept_claims(study.work)  # refuses claims that were altered where they are kept
-        if any(named.values()):
-            from helpers.measures.registry import columns  # late: it loads torch
-
-            known = columns()["column"].tolist()
-            unknown = [(where, name) for where, names in named.items() for name in dict.fromkeys(names) if name not in known]
-            faults += [f"{where}: unknown measure {name!r}{near_names(name, known)}" for where, name in unknown]
         for measures in stated:
             check_primary(measures)
             check_claims(study.claims, primary=measures)

@@ -7,14 +7,12 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import nbformat
 import psutil
 import pytest
 
 from helpers.sweep import cli
-from tests.conftest import lacking
 
 # What each notebook of these tests does: it notes that it began, and leaves a table and the story of it.
 WRITES = """import json, os, pathlib
@@ -59,16 +57,21 @@ def test_a_study_runs_and_what_changed_runs_again_and_nothing_else(chain):
         "03_c",
     ]
 
-    for path in [*chain.root.glob("notebooks/*"), *chain.root.glob("helpers/*.py"), chain.root / "params/demo.yaml"]:
+    halves = [chain.root / f"work/demo/runs/.result.json.{number}.partial" for number in (os.getpid(), 2**22 + 1)]
+    halves[0].parent.mkdir()
+    for path in [*chain.root.glob("notebooks/*"), *chain.root.glob("helpers/*.py"), chain.root / "params/demo.yaml", *halves]:
         path.touch()
     assert chain.run()[0] == 0 and begun(chain) == []
+    assert [path.exists() for path in halves] == [True, False]  # the one of a living process, and what a killed one left
     code, out, _ = chain.run("demo", "--set", "b=2", "--dry-run")
     assert out.splitlines() == ["01_a: complete, nothing changed", "02_b: runs: changed: b", "03_c: runs: after 02_b"]
     assert chain.run("demo", "--set", "c=2")[0] == 0 and begun(chain) == ["03_c"]
     (reports / "tables/02_b.csv").unlink()  # what it made is gone
-    assert chain.run("demo", "--set", "c=2", "--force", "03_c")[0] == 0 and begun(chain) == ["02_b", "03_c"]
+    assert chain.run("demo", "--set", "c=2", "--", "--forcerun", "03_c")[0] == 0 and begun(chain) == ["02_b", "03_c"]
     (chain.root / "helpers/cams/maps_new.py").write_text('"""A further helper."""\n')
     chain.notebook("03_c", "c: int = 2  # three", WRITES.format(stem="03_c", value="7").replace("tables/03_c", "tables/other"))
+    told = chain.run("demo", "--dry-run")[1].splitlines()[0]
+    assert told == "01_a: runs: changed: helpers/cams/maps_new.py"
     assert chain.run()[0] == 0 and begun(chain) == ["01_a", "02_b", "03_c"]
     assert sorted(path.name for path in (reports / "tables").iterdir()) == ["01_a.csv", "02_b.csv", "other.csv"]  # the former one's is gone
 
@@ -204,6 +207,9 @@ def test_every_make_target_takes_a_path_with_blanks(chain):
 def test_odd_surroundings_are_told_in_a_sentence_or_do_not_matter(chain, tmp_path):
     (tmp_path / "file").touch()
     assert chain.run("demo", MPLBACKEND="nonsense", IPYTHONDIR=str(tmp_path / "file/x"))[0] == 0  # kernels have their own
+    gone = f"mkdir gone && cd gone && rmdir ../gone && {sys.executable} -m helpers.sweep demo"
+    done = subprocess.run(["bash", "-c", gone], cwd=tmp_path, env=chain.environment(), capture_output=True, text=True)
+    assert done.returncode == 2 and "error: the folder in which this was started is gone" in done.stderr
     (chain.root / "Snakefile").unlink()
     code, _, err = chain.run()
     assert code == 2 and "a sweep needs a checkout of the project" in err and "Traceback" not in err
@@ -232,9 +238,3 @@ def test_plain_papermill_runs_the_study_that_it_names_and_refuses_a_whole_study_
         [*command, "-f", "params/other.yaml"], cwd=project.root, env=project.environment(), capture_output=True, text=True
     )
     assert done.returncode == 1 and "in place of `-f FILE` write `-p study NAME`" in done.stderr
-
-
-def test_the_help_needs_nothing_heavy(chain):
-    changed = {"PYTHONPATH": os.pathsep.join([lacking(Path(chain.root), ("torch", "pandas", "papermill", "snakemake")), str(chain.root)])}
-    code, out, _ = chain.run("--help", **changed)
-    assert code == 0 and "--dry-run" in out

@@ -1,11 +1,9 @@
 """One execution: what it publishes, which GPU it has, how it fails, what its kernel dies with."""
 
 import json
-import os
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
 
 import nbformat
 import psutil
@@ -67,24 +65,6 @@ def test_the_gpus_of_a_machine_are_counted_and_none_where_nothing_answers(monkey
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 'GPU 0: H200'\necho 'GPU 1: H200'\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
     assert execute.visible_gpus() == ["0", "1"]
-
-
-def test_of_several_processes_each_has_a_device_of_its_own_until_it_ends(monkeypatch, tmp_path):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "a,b")
-    monkeypatch.setattr(execute.tempfile, "tempdir", str(tmp_path))
-    script = "from contextlib import ExitStack; from helpers.sweep import execute\n"
-    script += "stack = ExitStack(); print(execute.own_gpu(stack), flush=True); input()"
-    environment = os.environ | {"TMPDIR": str(tmp_path)}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    first = subprocess.Popen([sys.executable, "-c", script], env=environment, **pipes)
-    assert first.stdout.readline() == "a\n"
-    with ExitStack() as stack:
-        assert execute.own_gpu(stack) == "b"
-        first.kill()  # nothing is given back by hand
-        first.wait()
-        assert execute.own_gpu(stack) == "a"
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert execute.own_gpu(ExitStack()) == ""
 
 
 def test_a_job_whose_asker_is_gone_is_not_done_and_one_that_dies_takes_its_kernel_along(tmp_path):

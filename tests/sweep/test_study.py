@@ -175,7 +175,8 @@ def test_a_record_is_withdrawn_when_what_it_made_is_gone_or_changed(project):
     made.parent.mkdir(parents=True)
     for number, content in enumerate(('{"made": {"data.json": "?"}}', '{"made": 1}', "[", "")):
         made.write_text("1")
-        write_json(records / "01_one.json", {"made": {"data.json": digest_of(made)}})
+        (study.work / "kept.json").write_text("kept")
+        write_json(records / "01_one.json", {"made": {file: digest_of(study.work / file) for file in ("kept.json", "data.json")}})
         (records / f"{number}.json").write_text(content)
         study.withdraw_changed()
         assert [path.name for path in records.iterdir()] == ["01_one.json"]
