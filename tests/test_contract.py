@@ -26,7 +26,7 @@ CAPS = (
     {"scoring": 750},
     {"report": 1600},
     {"ablations": 640, "kappa": 990, "select": 1150},
-    {"sweep": 1000},
+    {"sweep": 1020},
 )
 ALL_LINES, TEST_LINES, ASSET_LINES = 13_200, 14_650, 300
 PLACE = {room: place for place, rooms in enumerate(CAPS) for room in rooms}

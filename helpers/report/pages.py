@@ -161,7 +161,8 @@ def _clean(text: str) -> str:
 
 
 def _recorded(item: object) -> bool:
-    return isinstance(item, dict) and _RECORDED.get(item.get("kind"), {"kind"}) <= item.keys()
+    complete = isinstance(item, dict) and _RECORDED.get(item.get("kind"), {"kind"}) <= item.keys()
+    return complete and all(isinstance(item[kind], dict) for kind in ("values", "facts") if kind in item)
 
 
 def _story(folder: Path, notebook: str) -> list[dict[str, Any]]:

@@ -43,7 +43,10 @@ def catalogue(folder: Path) -> pd.DataFrame | None:
     table = read(folder, "catalogue")
     if table is None or "kind" in table:
         return table
-    return table.assign(kind=[kind_name(config_from(row)) for row in table.to_dict("records")])
+    try:
+        return table.assign(kind=[kind_name(config_from(row)) for row in table.to_dict("records")])
+    except (KeyError, TypeError) as fault:
+        raise ValueError(f"{folder / 'tables/catalogue.csv'} lacks columns that notebook 02 writes ({fault}); run it again") from fault
 
 
 def model_names(catalogue: pd.DataFrame | None) -> dict[str, str]:

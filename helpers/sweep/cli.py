@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--gpus", type=int, metavar="N", help="as many executions side by side, each with a GPU of its own; as many as there are")
     add("--plan", action="store_true", help="what the study costs here, from a few timed steps of its networks")
     add("--new", metavar="NAME", help="write params/NAME.yaml for the images at --data")
-    add("--data", default="", metavar="PATH", help="with --new: folder or .zip of images in a folder per class, with boxes")
+    add("--data", default="", metavar="PATH", help="with --new: folder or .zip of images, with boxes or without")
     add("--minutes", type=float, default=60.0, metavar="M", help="with --new: what the study may take here")
     given = parser.parse_args(own)
     try:
@@ -108,6 +108,8 @@ def _look(command: Sequence[str], own: dict[str, Any], study: CheckedStudy) -> i
     if done.returncode:
         raise StudyError(f"Snakemake: {done.stderr.strip()[-2000:]}")
     found = dict(re.findall(r"rule (\S+):\n(?:    .*\n)*?    reason: (.*)\n", done.stdout + done.stderr))
+    if (study.reports / "index.html").is_file() and not (study.work / "done" / study.name).is_dir():
+        print(f"published: {os.path.relpath(study.reports / 'index.html')}; made elsewhere, and here it would be made anew:")
     for item in study.executions:
         now = _now(study, item.name)
         would = _reason(found[item.name]) if item.name in found else "complete, nothing changed"

@@ -228,6 +228,7 @@ def measure_faults(study: CheckedStudy) -> list[str]:
 
         known = columns()["column"].tolist()
         faults = [f"{where}: unknown measure {name!r}{near_names(name, known)}" for where, name in named if name not in known]
+    faults += _layer_faults({name: value for item in study.executions for name, value in item.parameters.items()})
     try:
         kept_claims(study.work)  # refuses claims that were altered where they are kept
         for measures in stated:
@@ -236,6 +237,22 @@ def measure_faults(study: CheckedStudy) -> list[str]:
     except ValueError as fault:
         faults.append(str(fault))
     return faults
+
+
+def _layer_faults(values: Mapping[str, Any]) -> list[str]:
+    """Layers to look at that a network of the study does not have."""
+    if not values.get("layers") or "architectures" not in values:
+        return []
+    import torch  # late, as it takes seconds
+
+    from helpers.networks.resnet import build
+
+    found = []
+    for architecture in values["architectures"]:
+        with torch.device("meta"):
+            known = dict(build(architecture, 2, stem=values["stem"], seed=0).named_modules())
+        found += [f"layers: {architecture} has no {name!r}{near_names(name, known)}" for name in values["layers"] if name not in known]
+    return found
 
 
 def machine_faults(study: CheckedStudy, least_free: float = 1.0) -> list[str]:

@@ -164,6 +164,7 @@ def test_a_damaged_story_or_a_name_that_leaves_the_report_is_one_sentence(tmp_pa
         "{}": recorded,
         "[1]": recorded,
         '[{"kind": "figure"}]': recorded,
+        '[{"kind": "parameters", "values": [1]}]': recorded,
         json.dumps(story): "leaves the folder",
     }
     for content, said in damaged.items():
@@ -171,8 +172,13 @@ def test_a_damaged_story_or_a_name_that_leaves_the_report_is_one_sentence(tmp_pa
         assert command.main(given) == 2
         error = capsys.readouterr().err
         assert said in error and error.count("\n") == 1
-    (folder / "04_baselines.ipynb").write_text("[]")
-    assert command.main(given) == 2 and "is no notebook" in capsys.readouterr().err
+    (folder / "story/04_baselines.json").write_text("[]")
+    for place, content, said in (
+        ("tables/catalogue.csv", "model_id,gap\na,0.1\n", "lacks columns that notebook 02 writes"),
+        ("04_baselines.ipynb", "[]", "is no notebook"),
+    ):
+        (folder / place).write_text(content)
+        assert command.main(given) == 2 and said in capsys.readouterr().err
 
 
 def test_a_report_is_shared_without_checkpoints_unless_asked_for(report, tmp_path):
