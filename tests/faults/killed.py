@@ -65,7 +65,8 @@ notebook.show_table(story, pd.DataFrame(rows), "claims")"""
 
 def project(folder: Path) -> Path:
     """A copy of the project with a study of four tiny runs, trained in two shares, and two notebooks after it that take no time."""
-    shutil.copytree(ROOT / "helpers", folder / "helpers")
+    for name in ("helpers", "docs"):
+        shutil.copytree(ROOT / name, folder / name)
     for name in ("notebooks", "params", "faults"):
         (folder / name).mkdir()
     for name in ("Snakefile", "notebooks/01_data_subset.ipynb", "notebooks/02_grid_training.ipynb"):

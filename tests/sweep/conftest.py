@@ -27,7 +27,8 @@ class Project:
 
     def __init__(self, root):
         self.root = root
-        shutil.copytree(PROJECT_ROOT / "helpers", root / "helpers")
+        for name in ("helpers", "docs"):
+            shutil.copytree(PROJECT_ROOT / name, root / name)
         for name in ("Snakefile", "Makefile"):
             shutil.copy(PROJECT_ROOT / name, root)
         for name in ("notebooks", "params"):
