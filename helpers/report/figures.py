@@ -67,7 +67,10 @@ def forest(
     if published and table[published].notna().any():
         ax.plot(table[published], rows, "x", color="C3", label="published")
     if ax.get_legend_handles_labels()[0]:
-        ax.legend(loc="best", fontsize="x-small")
+        ax.legend(loc="upper left", bbox_to_anchor=(0, 0), borderaxespad=4.5, fontsize="x-small")  # below the label of the axis
+    if table[value].isna().all():
+        ax.text(0.5, 0.5, "undefined", ha="center", color="0.4", backgroundcolor="white", transform=ax.transAxes)
+        ax.set_xticks([])
     ax.set_yticks(rows, labels)
     ax.set_ylim(len(table) - 0.4, -0.6)
     ax.grid(axis="y", visible=False)
