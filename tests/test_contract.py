@@ -30,8 +30,8 @@ CAPS = (
 )
 ALL_LINES, TEST_LINES, ASSET_LINES = 13_200, 14_660, 300
 PLACE = {room: place for place, rooms in enumerate(CAPS) for room in rooms}
-# What the launcher may know beside the ground: how pages are written, what a claim is, which measures there are; what plans ask.
-SWEEP_KNOWS = {"report.pages", "statistics.claims", "measures.registry"}
+# What the launcher may know beside the ground: how pages are written, what a claim is, which measures and layers there are; what plans ask.
+SWEEP_KNOWS = {"report.pages", "statistics.claims", "measures.registry", "networks.resnet"}
 BESIDE_THE_LAUNCHER = ("sweep.plan", "sweep.new")  # time the steps of networks, and look at images
 LONGEST_MODULE, LONGEST_FUNCTION, LONGEST_CELL, MOST_CELLS = 320, 60, 15, 40
 
