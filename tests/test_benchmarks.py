@@ -13,6 +13,7 @@ from helpers.files import PROJECT_ROOT
 from tests.conftest import WITHOUT_JUPYTER, lacking
 
 
+@pytest.mark.nightly
 def test_the_whole_check_runs_through_without_jupyter(tmp_path):
     command = [sys.executable, "-m", "benchmarks.gpu", "--tiny", "--minutes", "20", "--out", str(tmp_path)]
     changed = {"OMP_NUM_THREADS": "1", "PYTHONPATH": lacking(tmp_path, (*WITHOUT_JUPYTER, "sklearn"))}

@@ -243,16 +243,15 @@ def _layer_faults(values: Mapping[str, Any]) -> list[str]:
     """Layers to look at that a network of the study does not have."""
     if not values.get("layers") or "architectures" not in values:
         return []
-    import torch  # late, as it takes seconds
+    from helpers.networks.resnet import layer_names  # late: it loads torch
 
-    from helpers.networks.resnet import build
-
-    found = []
-    for architecture in values["architectures"]:
-        with torch.device("meta"):
-            known = dict(build(architecture, 2, stem=values["stem"], seed=0).named_modules())
-        found += [f"layers: {architecture} has no {name!r}{near_names(name, known)}" for name in values["layers"] if name not in known]
-    return found
+    known = {architecture: layer_names(architecture, values["stem"]) for architecture in values["architectures"]}
+    return [
+        f"layers: {architecture} has no {name!r}{near_names(name, names)}"
+        for architecture, names in known.items()
+        for name in values["layers"]
+        if name not in names
+    ]
 
 
 def machine_faults(study: CheckedStudy, least_free: float = 1.0) -> list[str]:
