@@ -229,4 +229,4 @@ def _manifest(work: Path) -> dict[str, Any]:
 
 
 def _remedy(work: Path) -> str:
-    return f"run notebooks/01_data_subset.ipynb for it, or `python -m helpers.sweep params/{work.name}.yaml --force 01_data_subset`"
+    return f"run notebooks/01_data_subset.ipynb for it, or `python -m helpers.sweep params/{work.name}.yaml -- --forcerun 01_data_subset`"

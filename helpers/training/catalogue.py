@@ -120,7 +120,7 @@ def analysed(table: pd.DataFrame, minimum_train_accuracy: float) -> pd.DataFrame
 def models_of_study(work: Path, fingerprint: str, minimum_train_accuracy: float) -> pd.DataFrame:
     """Catalogue that notebook 02 left in a study's folder, with the column ``left_out``; refused where its images were others."""
     path = work / "catalogue.parquet"
-    remedy = f"run notebooks/02_grid_training.ipynb for it, or `python -m helpers.sweep {work.name} --force 02_grid_training`"
+    remedy = f"run notebooks/02_grid_training.ipynb for it, or `python -m helpers.sweep {work.name} -- --forcerun 02_grid_training`"
     if not path.is_file():
         raise FileNotFoundError(f"{path} is not there: notebook 02 has not trained the networks of the study {work.name!r}; {remedy}")
     table = pd.read_parquet(path)

@@ -89,7 +89,7 @@ def test_a_missing_snapshot_says_how_to_get_it_back(tmp_path):
 
 def test_the_models_of_a_study_are_those_of_its_images_or_are_refused_with_the_command_that_mends_it(tmp_path):
     work = tmp_path / "mine"
-    command = r"run notebooks/02_grid_training.ipynb for it, or `python -m helpers.sweep mine --force 02_grid_training`"
+    command = r"run notebooks/02_grid_training.ipynb for it, or `python -m helpers.sweep mine -- --forcerun 02_grid_training`"
     with pytest.raises(FileNotFoundError, match=rf"catalogue.parquet is not there: .*'mine'; {command}"):
         catalogue.models_of_study(work, CONFIG.data, 0.8)
     complete(work, CONFIG, [snapshot("first", 0.8), snapshot("stop", 0.81)])
