@@ -443,6 +443,9 @@ MUTANTS += [
 MUTANTS += [
     Mutant("helpers/select/prediction.py", "rest = models.drop(inside.index)", "rest = models", "tests/select/test_prediction.py"),
     Mutant("helpers/select/prediction.py", "level * (configurations + 1) / configurations", "level", "tests/select/test_prediction.py"),
+    Mutant("helpers/select/prediction.py", "common + (1 - common) * np.eye(len(p))", "np.eye(len(p))", "tests/select/test_prediction.py"),
+    Mutant("helpers/select/prediction.py", "return p + gain @ miss", "return p - gain @ miss", "tests/select/test_prediction.py"),
+    Mutant("helpers/select/prediction.py", "ppf(trusted, len(p))", "ppf(1.0, len(p))", "tests/select/test_prediction.py"),
     Mutant(
         "helpers/select/judging.py",
         '(table["accuracy"] - table["accuracy"].iloc[0]) / np.hypot',

@@ -16,7 +16,7 @@ from helpers.scoring.models import Model
 from helpers.scoring.store import Store
 from helpers.select.calibration import Calibration
 from helpers.select.images import Own, digest
-from helpers.select.prediction import QUANTILE, Predictor, predictor, weighed, wilson
+from helpers.select.prediction import QUANTILE, TRUSTED, Predictor, predictor, weighed, wilson
 from helpers.statistics.prediction import FIT, with_fit
 
 # What is said of a checkpoint: a predicted accuracy, one by its labelled images above all, a place in an order alone, or nothing.
@@ -72,10 +72,10 @@ def verdicts(
 ) -> pd.DataFrame:
     """A row for every checkpoint, the highest predicted accuracy first.
 
-    With labelled images each count is weighed against the prediction by their variances; the error of the prediction is what the labelled
-    images show of it, if that is more than in the study. Without them a network that is no ResNet, as all that the studies hold, has a
-    place in the order alone, where ``orders`` (``prediction.right_orders``) carry over between studies. Without a checkpoint that could be
-    read there is nothing ``found``. No accuracy is below chance. Errors of checkpoints are taken as independent.
+    With labelled images counts are weighed against predictions (``prediction.weighed``), which are not trusted of a network that is no
+    ResNet, as all that the studies hold. Without them such a network has a place in the order alone, where ``orders``
+    (``prediction.right_orders``) carry over between studies. Without any that could be read there is nothing ``found``. No accuracy is
+    below chance. Probabilities take the errors of two checkpoints as independent.
 
     Facts are ``case.FACTS``; of the ``labelled`` images each model is ``right`` on so many. Columns are ``VERDICT``: fractions, with
     intervals of 80 %, of counts of 95 %; better_than_first is a probability.
@@ -90,7 +90,7 @@ def verdicts(
     table["verdict"] = np.select([table["fault"].ne(""), ~judged], [NOT_READ, NOT_JUDGED], PREDICTED)
     other = judged & ~table["residual"].astype(bool)
     if right:
-        table = _with_counts(table, judged, right, labelled)
+        table = _with_counts(table, judged, right, labelled, found.predictor)
         said = COUNTED, f"{_NO_RESNET}: its labelled images count for more"
     elif np.isfinite(orders) and judged.sum() > 1:
         said = ORDERED, f"{_NO_RESNET}: a place in the order alone; between studies {orders:.0%} of such pairs were right"
@@ -120,17 +120,15 @@ def _fault(row: Any) -> str:
     return ""
 
 
-def _with_counts(table: pd.DataFrame, judged: pd.Series, right: Mapping[str, int], images: int) -> pd.DataFrame:
-    """The share of labelled images that each checkpoint is right on, and accuracies weighed with it by their variances."""
+def _with_counts(table: pd.DataFrame, judged: pd.Series, right: Mapping[str, int], images: int, by: Predictor) -> pd.DataFrame:
+    """The share of labelled images that each checkpoint is right on, and accuracies weighed with it, ResNets and others apart."""
     counts = table["model_id"].map(right).astype(float)
     ends = [wilson(int(count), images) if np.isfinite(count) else (np.nan, np.nan) for count in counts]
     table = table.assign(labelled_right=counts / images, counted_low=[low for low, _ in ends], counted_high=[high for _, high in ends])
-    for residual in (True, False):
-        rows = judged & counts.notna() & table["residual"].eq(residual)
-        p, hits, error = table.loc[rows, "accuracy"].to_numpy(), counts[rows].to_numpy(), table["error"].max()
-        if rows.any():  # the mean square by which they miss the counts, less what counting itself misses
-            error = max(error, np.sqrt(np.mean((hits / images - p) ** 2 - weighed(p, np.inf, hits, images)[1] ** 2).clip(0)))
-        table.loc[rows, "accuracy"], table.loc[rows, "error"] = weighed(p, error, hits, images)
+    for residual, trusted in ((True, TRUSTED), (False, 0.0)):
+        if (rows := judged & counts.notna() & table["residual"].eq(residual)).any():
+            found = weighed(table.loc[rows, "accuracy"], by.error, by.common, counts[rows], images, trusted)
+            table.loc[rows, ["accuracy", "error"]] = np.column_stack(found)
     return table
 
 

@@ -22,6 +22,7 @@ MOST = 3  # measures beside the fit
 FEWEST_CONFIGURATIONS = 8
 _WORTH = 0.1  # share of the error that a further measure must take away
 _DEALS = 3
+TRUSTED = 0.95  # quantile of misses up to which labelled images leave a prediction's error as it is
 _BEYOND = 0.1  # of the study's range: farther outside a value is named; farther than one range outside it is taken as at that distance
 
 
@@ -38,6 +39,13 @@ class Predictor(NamedTuple):
     def error(self) -> float:
         """Standard deviation of the errors that the interval stands for, were they normal."""
         return self.half / QUANTILE
+
+    @property
+    def common(self) -> float:
+        """Share of the square of an error that models left out together have in common."""
+        errors = (self.left_out["truth"] - self.left_out["predicted"]).groupby(self.left_out["group"])
+        between, within = (errors.mean() ** 2).mean(), errors.var(ddof=0).mean()
+        return float(between / max(between + within, 1e-12))
 
     def predicted(self, own: pd.DataFrame) -> Array:
         """Predictions (m,) of rows with the columns, NaN where one is undefined: a loss of 1e-9 tells no more than one of 0.01."""
@@ -174,14 +182,21 @@ def wilson(successes: int, trials: int, level: float = 0.95) -> tuple[float, flo
     return float(found.low), float(found.high)
 
 
-def weighed(predicted: ArrayLike, error: ArrayLike, right: ArrayLike, images: int) -> tuple[Array, Array]:
-    """Predicted accuracies (m,) and counts ``right`` of labelled images, weighed by their variances; and that mean's standard deviation.
+def weighed(
+    predicted: ArrayLike, error: float, common: float, right: ArrayLike, images: int, trusted: float = TRUSTED
+) -> tuple[Array, Array]:
+    """Predicted accuracies (m,) weighed with counts ``right`` of labelled images by their variances, and standard deviations of the result.
 
-    Predictions err by the standard deviation ``error``; an infinite one leaves the counts alone. The variance of a count is
-    ``p (1 - p) / n``, p with two images more of which one is right, so that a count of none or all has one too.
+    The mean of the predictions' normal law given the counts. Predictions err by the standard deviation ``error``, of whose square the share
+    ``common`` is one error of them all; by as much as the counts show, if that is more, where these are beyond the quantile ``trusted`` of
+    what such errors and counting make (chi-squared). The variance of a count is ``p (1 - p) / n``, p with two images more of which one is
+    right, so that a count of none or all has one too.
     """
-    p, counted = np.asarray(predicted, dtype=float), np.asarray(right, dtype=float)
-    share = (counted + 1) / (images + 2)
-    precision, own = 1 / np.asarray(error, dtype=float) ** 2, images / (share * (1 - share))
-    mean = (np.where(precision > 0, p, 0) * precision + counted / images * own) / (precision + own)
-    return mean, 1 / np.sqrt(precision + own)
+    p, counted = np.asarray(predicted, dtype=float), np.asarray(right, dtype=float) / images
+    share = (np.asarray(right) + 1) / (images + 2)
+    own, shape = np.diag(share * (1 - share) / images), common + (1 - common) * np.eye(len(p))
+    prior, miss = error**2 * shape, counted - p
+    if miss @ np.linalg.solve(prior + own, miss) > scipy.stats.chi2.ppf(trusted, len(p)):
+        prior = max(error**2, np.mean(miss**2 - np.diag(own))) * shape
+    gain = np.linalg.solve(prior + own, prior).T
+    return p + gain @ miss, np.sqrt(np.diag(prior - gain @ prior))

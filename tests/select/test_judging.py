@@ -47,7 +47,7 @@ def test_labelled_images_are_weighed_in_and_counted():
     given, found, right = facts(fault=["", ""]), found_of([0.6, 0.6]), {"a.pt": 48, "b.pt": 54}  # near what is predicted
     table = judging.verdicts(given, found, right, 100).set_index("checkpoint")
     said = found.table["train_accuracy"] - found.predictor.predicted(found.table)
-    mean, deviation = weighed(said, found.predictor.error, [48, 54], 100)
+    mean, deviation = weighed(said, found.predictor.error, found.predictor.common, [48, 54], 100)
     np.testing.assert_allclose(table.loc[["a.pt", "b.pt"], "accuracy"], mean)
     np.testing.assert_allclose(table["accuracy_high"] - table["accuracy"], 1.2815516 * deviation[::-1], rtol=1e-6)
     assert table.loc["a.pt", "labelled_right"] == 0.48
@@ -56,13 +56,16 @@ def test_labelled_images_are_weighed_in_and_counted():
 
 
 @pytest.mark.parametrize("residual", [True, False])
-def test_predictions_that_labelled_images_contradict_count_for_less(residual):
+def test_networks_like_no_study_s_are_judged_by_their_labelled_images_above_all(residual):
     found = found_of([0.6, 0.7])
-    table = judging.verdicts(facts(residual=[residual, residual]), found, {"a.pt": 80, "b.pt": 80}, 400)
-    assert table["verdict"].tolist() == ["predicted" if residual else "counted"] * 2
     said = 0.9 - found.predictor.predicted(found.table)
-    error = np.sqrt(np.mean((0.2 - said) ** 2) - (81 / 402) * (321 / 402) / 400)  # what they err by, less what counting errs by
-    np.testing.assert_allclose(table["accuracy"].sort_values(), np.sort(weighed(said, error, [80, 80], 400)[0]))
+    right = np.round(400 * (said + 1.5 * found.predictor.error))  # a miss that the study's errors allow
+    table = judging.verdicts(facts(residual=[residual, residual]), found, dict(zip(["a.pt", "b.pt"], right, strict=True)), 400)
+    assert table["verdict"].tolist() == ["predicted" if residual else "counted"] * 2
+    by = found.predictor
+    trusted, plain = (weighed(said, by.error, by.common, right, 400, trusted=level)[0] for level in (0.95, 0.0))
+    np.testing.assert_allclose(table.sort_values("checkpoint")["accuracy"], trusted if residual else plain)
+    assert (abs(plain - right / 400) < abs(trusted - right / 400)).all()
 
 
 def test_no_accuracy_is_predicted_below_chance():

@@ -90,16 +90,45 @@ def test_wilson_by_its_formula():
     assert np.isnan(prediction.wilson(0, 0)).all()
 
 
-def test_counts_and_predictions_are_weighed_by_their_variances():
-    share = 31 / 102  # of 100 images and two more, one of them right
+def test_a_count_and_a_prediction_are_weighed_by_their_variances():
+    share = 46 / 102  # of 100 images and two more, one of them right
     variances = np.array([0.05**2, share * (1 - share) / 100])
-    mean, deviation = prediction.weighed([0.5], 0.05, [30], 100)
-    assert mean[0] == pytest.approx((0.5 / variances[0] + 0.3 / variances[1]) / (1 / variances).sum())
+    mean, deviation = prediction.weighed([0.5], 0.05, 0.3, [45], 100)
+    assert mean[0] == pytest.approx((0.5 / variances[0] + 0.45 / variances[1]) / (1 / variances).sum())
     assert deviation[0] == pytest.approx((1 / variances).sum() ** -0.5)
-    assert prediction.weighed([0.5], np.inf, [30], 100)[0] == pytest.approx(0.3)
-    assert prediction.weighed([np.nan], np.inf, [30], 100)[0] == pytest.approx(0.3)
-    assert prediction.weighed([0.5], 1e-9, [30], 100)[0] == pytest.approx(0.5)
-    assert np.isfinite(prediction.weighed([0.5, 0.5], 0.05, [0, 100], 100)).all()
+    assert prediction.weighed([0.5], 1e-9, 0.3, [45], 100)[0] == pytest.approx(0.5)
+    assert np.isfinite(prediction.weighed([0.5, 0.5], 0.05, 0.3, [0, 100], 100)).all()
+
+
+def test_what_predictions_miss_in_common_is_learnt_from_all_counts():
+    """Against the mean of a normal law drawn by chance: errors and counts together, those kept that are near the counts seen."""
+    said, right, error, common = np.array([0.5, 0.6]), np.array([46, 54]), 0.06, 0.7
+    draws = np.random.default_rng(0)
+    truth = said + error * (np.sqrt(common) * draws.normal(size=(4_000_000, 1)) + np.sqrt(1 - common) * draws.normal(size=(4_000_000, 2)))
+    share = (right + 1) / 102
+    weight = scipy.stats.norm.pdf(right / 100, truth, np.sqrt(share * (1 - share) / 100)).prod(1)
+    centre = np.average(truth, axis=0, weights=weight)
+    mean, deviation = prediction.weighed(said, error, common, right, 100)
+    np.testing.assert_allclose(mean, centre, atol=2e-4)
+    np.testing.assert_allclose(deviation, np.sqrt(np.average((truth - centre) ** 2, axis=0, weights=weight)), atol=2e-4)
+    apart, _ = prediction.weighed(said, error, 0.0, right, 100)
+    assert (mean < apart).all()  # both counts are lower than predicted: each is a witness for the other
+
+
+def test_predictions_that_labelled_images_refuse_count_for_less():
+    said, right, error = np.array([0.5, 0.6]), np.array([320, 320]), 0.05
+    mean, _ = prediction.weighed(said, error, 0.5, right, 400)
+    share = 321 / 402
+    shown = np.sqrt(np.mean((0.8 - said) ** 2) - share * (1 - share) / 400)  # what they err by, less what counting errs by
+    np.testing.assert_allclose(mean, prediction.weighed(said, shown, 0.5, right, 400)[0])
+    assert (mean > prediction.weighed(said, error, 0.5, right, 400, trusted=1.0)[0]).all()
+
+
+def test_errors_of_one_kind_are_in_common_by_their_means():
+    models = models_table().head(4)
+    left_out = models.assign(group=[0, 0, 1, 1], truth=[0.3, 0.1, -0.1, -0.3], predicted=0.0)
+    found = prediction.predictor(models_table(), ())._replace(left_out=left_out)
+    assert found.common == pytest.approx(0.2**2 / (0.2**2 + 0.1**2))
 
 
 def test_orders_carry_over_between_studies_of_one_law_and_are_undefined_for_one(reports):
