@@ -67,7 +67,7 @@ def forest(
     if published and table[published].notna().any():
         ax.plot(table[published], rows, "x", color="C3", label="published")
     if ax.get_legend_handles_labels()[0]:
-        ax.legend(loc="upper left", bbox_to_anchor=(0, 0), borderaxespad=4.5, fontsize="x-small")  # below the label of the axis
+        ax.legend(loc="upper right", bbox_to_anchor=(1, 0), borderaxespad=4.5, fontsize="x-small")  # below the axis, and below long labels
     if table[value].isna().all():
         ax.text(0.5, 0.5, "undefined", ha="center", color="0.4", backgroundcolor="white", transform=ax.transAxes)
         ax.set_xticks([])

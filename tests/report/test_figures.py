@@ -63,6 +63,16 @@ def test_rows_stand_from_above_with_their_intervals_and_published_values():
     ax.figure.savefig(io.BytesIO())
 
 
+def test_long_labels_leave_the_axis_of_a_forest_a_third_of_the_figure():
+    table = pd.DataFrame({"r": [0.1, -0.4], "r_low": [0, np.nan], "r_high": [0.2, np.nan], "theirs": [0.5, 0.1]})
+    with plt.rc_context():
+        style.use()
+        figure, ax = plt.subplots(figsize=(8, 2))
+        figures.forest(ax, table, "r", ["resnet18, Smooth Grad-CAM++ as torchcam computes it, 48 images"] * 2, published="theirs")
+        figure.savefig(io.BytesIO())
+    assert ax.get_position().width > 0.3
+
+
 def test_the_first_rows_hold_the_claimed_ones_in_any_case():
     table = pd.DataFrame({"measure": [f"m{number}" for number in range(54)]})
     shown = figures.first_rows(table, ["m3", "m53"], most=10)["measure"].tolist()
