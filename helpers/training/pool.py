@@ -18,8 +18,7 @@ from helpers.data.images import StudyData, of_study
 from helpers.networks.weights import read_weights
 from helpers.training import catalogue
 from helpers.training.config import RunConfig
-from helpers.training.run import train_run
-from helpers.training.state import history_so_far
+from helpers.training.run import history_so_far, train_run
 
 _TICK = 1.0  # seconds between two looks at what trains
 _SHARED: dict[str, Callable[[], Any]] = {}  # of a worker: what loads, once, what all its items need

@@ -114,6 +114,6 @@ def test_changed_images_are_told(source, tmp_path):
 
 def test_a_single_class_that_is_left_is_refused_before_anything_rests_on_it(tmp_path):
     files = {name: b"" if name.startswith("cat") else content for name, content in voc_folder(classes=("cat", "dog")).items()}
-    with pytest.raises(ValueError, match=r"only the class dog is left, and a classifier needs 2; faults: .*, 1 class_with_too_few_images"):
+    with pytest.raises(ValueError, match=r"only the class dog is left, and a classifier needs 2; faults: .*1 class_with_too_few_images"):
         images.choose_images(tmp_path / "mine", data_source="voc_folder", data_path=str(written(tmp_path / "images", files)), image_size=16)
     assert not (tmp_path / "mine/data.json").exists()

@@ -10,7 +10,7 @@ import torch
 from helpers.data.images import load_study_data
 from helpers.files import read_json
 from helpers.networks import resnet
-from helpers.training import catalogue, run, state, stopping
+from helpers.training import catalogue, run, stopping
 from helpers.training.config import RunConfig, run_id
 from helpers.training.run import images_of_run, train_run
 from tests.conftest import SEED, TINY_SCENES
@@ -63,12 +63,12 @@ def assert_alike(one, other):
 def test_a_run_interrupted_after_any_epoch_ends_with_the_bits_of_an_uninterrupted_one(data, config, tmp_path, monkeypatch, optimizer):
     config = replace(config, optimizer=optimizer)
     train_run(config, data, tmp_path / "whole")
-    save = state.save
-    monkeypatch.setattr(state, "save", lambda *given: save(*given) or kill())
+    save = run.save
+    monkeypatch.setattr(run, "save", lambda *given: save(*given) or kill())
     for epoch in range(1, config.max_epochs + 1):  # each attempt gets one epoch further
         with pytest.raises(Killed):
             train_run(config, data, tmp_path / "parts")
-        assert len(state.history_so_far(tmp_path / "parts")) == epoch
+        assert len(run.history_so_far(tmp_path / "parts")) == epoch
     train_run(config, data, tmp_path / "parts")  # finds nothing left to train
     assert_alike(tmp_path / "whole", tmp_path / "parts")
 
@@ -79,7 +79,7 @@ def test_with_time_between_checkpoints_a_killed_run_takes_a_few_epochs_again_and
     with monkeypatch.context() as patched, pytest.raises(Killed):
         patched.setattr(run, "stop_reason", lambda history, config: "" if len(history) < 3 else kill())
         train_run(config, data, tmp_path / "parts")
-    assert [row["epoch"] for row in state.history_so_far(tmp_path / "parts")] == [1]  # the first is always written
+    assert [row["epoch"] for row in run.history_so_far(tmp_path / "parts")] == [1]  # the first is always written
     train_run(config, data, tmp_path / "parts")
     assert_alike(tmp_path / "whole", tmp_path / "parts")
 
