@@ -125,19 +125,22 @@ def value_fault(parameter: Parameter, value: Any) -> str:
         return f"{told}, and an item stands twice"
     for item in items:
         limit = LIMITS.get(name, re.compile(r"[^\x00-\x1f]{0,1000}") if isinstance(item, str) else "[0, inf)")
-        if not isinstance(item, bool | dict) and not _allowed(limit, item):
-            words = f"of the form {limit.pattern}" if isinstance(limit, re.Pattern) else f"in {limit}".replace("in ('", "one of ('")
-            return f"{told}, and {f'{item!r}'[:100]} is not {words} ({parameter.comment}){near_names(item, limit)}"
+        if not isinstance(item, bool | dict) and (fault := outside(limit, item)):
+            return f"{told}, and {fault} ({parameter.comment}){near_names(item, limit)}"
     return ""
 
 
-def _allowed(limit: Any, item: Any) -> bool:
+def outside(limit: Any, item: Any) -> str:
+    """That an item lies outside of a limit of ``LIMITS``, in words; "" where it does not."""
     if isinstance(limit, re.Pattern):
-        return limit.fullmatch(item) is not None
-    if isinstance(limit, tuple):
-        return item in limit
-    low, high = map(float, limit[1:-1].split(","))
-    return low < item < high or (item == low and limit[0] == "[") or (item == high and limit[-1] == "]")
+        allowed, words = limit.fullmatch(item), f"of the form {limit.pattern}"
+    elif isinstance(limit, tuple):
+        allowed, words = item in limit, f"one of {limit}"
+    else:
+        low, high = map(float, limit[1:-1].split(","))
+        allowed = low < item < high or (item == low and limit[0] == "[") or (item == high and limit[-1] == "]")
+        words = f"in {limit}"
+    return "" if allowed else f"{f'{item!r}'[:100]} is not {words}"
 
 
 def near_names(name: Any, known: Any) -> str:

@@ -158,7 +158,7 @@ def _study_data(listing: Listing, decoded: Sequence[Decoded], given: Mapping[str
     """Choose images and put them together. Raises ValueError where none is left to choose."""
     boxed = listing.layout in layouts.WITH_BOXES or any(image.boxes for image in decoded if image.record.split == "train")
     chosen = select(listing.classes, decoded, boxed, listing.faults, given)
-    faults = pd.DataFrame(listing.faults, columns=list(sources.Fault._fields))
+    faults = pd.DataFrame(listing.faults, columns=list(sources.Fault._fields))[["class_id", "split", "name", "fault", "detail"]]
     for split in [split for split in SPLITS if not chosen[split]]:
         kind = f"{split} image{' with a box' * (boxed and split == 'train')}"
         limits = ", ".join(f"{name} {value}" for name, value in given.items() if name.endswith("per_class"))

@@ -40,7 +40,7 @@ class Record(NamedTuple):
 
     def fault(self, kind: str, detail: str) -> Fault:
         """Something of it that cannot be used."""
-        return Fault(self.class_id, self.split, self.name, kind, detail)
+        return Fault(self.name, kind, detail, self.class_id, self.split)
 
 
 class Listing(NamedTuple):
@@ -54,10 +54,6 @@ class Listing(NamedTuple):
 
 
 Found = Iterator[Record | Fault]
-
-
-def _noted(name: str, detail: str, fault: str = NOT_UNDERSTOOD, split: str = "") -> Fault:
-    return Fault("", split, name, fault, detail)
 
 
 def _first_label(said: Said | None) -> str:
@@ -124,7 +120,7 @@ def _cifar(source: Source) -> Found:
         content, size = source.read(path), 3074 if of_100 else 3073
         if not binary or not content or len(content) % size:
             told = f"{len(content):,} bytes, no rows of {size:,}" if binary else "a pickle of CIFAR, which is not opened"
-            yield _noted(path, f"{told}; give the binary version, such as cifar-10-binary.tar.gz unpacked")
+            yield Fault(path, NOT_UNDERSTOOD, f"{told}; give the binary version, such as cifar-10-binary.tar.gz unpacked")
             continue
         table = f"{top}{'fine_label_names' if of_100 else 'batches.meta'}.txt"
         names = source.read(table).decode("utf-8", "replace").split() if table in source.known else []
@@ -145,7 +141,7 @@ def _of_tables(source: Source, ending: str, parse: Callable[[bytes], dict[str, S
         try:
             table = parse(source.read(path))
         except ValueError as fault:
-            yield _noted(path, str(fault))
+            yield Fault(path, NOT_UNDERSTOOD, str(fault))
         else:
             yield from _by_largest(path, {name: (_place(path, places, name), said) for name, said in table.items()}, _split(path))
 
@@ -168,7 +164,7 @@ def _yolo(source: Source) -> Found:
             pairs = given.items() if isinstance(given, dict) else enumerate(given)
             names = {str(key): value for key, value in pairs if isinstance(value, str)}
         except (yaml.YAMLError, LookupError, TypeError, ValueError, RecursionError) as fault:
-            yield _noted(path, f"it has no names of classes ({type(fault).__name__})")
+            yield Fault(path, NOT_UNDERSTOOD, f"it has no names of classes ({type(fault).__name__})")
     for name in source.images:
         before, folder, rest = f"/{name}".rpartition("/images/")
         path = str(PurePosixPath(f"{before}/labels/{rest}").with_suffix(".txt"))[1:]
@@ -202,7 +198,7 @@ def _split(text: str) -> str:
 
 
 def _absent(table: str, names: Sequence[str]) -> Fault:
-    return _noted(table, f"{len(names)} named there have no file, such as {min(names)[:100]}", "missing_image")
+    return Fault(table, "missing_image", f"{len(names)} named there have no file, such as {min(names)[:100]}")
 
 
 def _by_largest(table: str, listed: Mapping[str, tuple[str, Said]], split: str = "") -> Found:
@@ -212,20 +208,20 @@ def _by_largest(table: str, listed: Mapping[str, tuple[str, Said]], split: str =
     """
     absent, here = [name for name, (place, _) in listed.items() if not place], [item for item in listed.values() if item[0]]
     if absent:
-        yield _absent(table, absent) if here else _noted(table, f"its images do not lie here, such as {min(absent)[:100]}")
+        yield _absent(table, absent) if here else Fault(table, NOT_UNDERSTOOD, f"its images do not lie here, such as {min(absent)[:100]}")
     for name, said in here:
         where = split or _split(os.path.dirname(name)) or "train"
         if isinstance(said, str) or not all(label for label, _ in said.objects):
-            yield Fault("", where, name, "malformed_annotation", said if isinstance(said, str) else "an object has no class")
+            yield Fault(name, "malformed_annotation", said if isinstance(said, str) else "an object has no class", split=where)
         elif said.objects:
             label, _ = max(said.objects, key=lambda item: _area(item[1]))
             yield Record(name, label, where, said._replace(objects=tuple(item for item in said.objects if item[0] == label)))
     labels = [{label for label, _ in said.objects} for _, said in here if isinstance(said, Annotation)]
     if empty := sum(not of_image for of_image in labels):
-        yield _noted("", f"{empty} images", "no_object_in_annotation", split)
+        yield Fault("", "no_object_in_annotation", f"{empty} images", split=split)
     if several := sum(len(of_image) > 1 for of_image in labels):
         told = f"{several} images hold objects of several classes; each counts as its largest box"
-        yield _noted("", told, "several_classes", split)
+        yield Fault("", "several_classes", told, split=split)
 
 
 def _area(box: Box | None) -> float:
@@ -252,7 +248,7 @@ def _listing(layout: str, source: Source, asked: Sequence[str], found: Sequence[
     """Keep the images of the classes asked for, or of all that have training images, and count what is wrong."""
     faults, records = ([item for item in found if isinstance(item, kind)] for kind in (Fault, Record))
     if wrong := sorted({record.class_id for record in records if UNUSABLE.search(record.class_id)}):
-        faults.append(_noted(ascii(wrong[0]), f"{len(wrong)} {TOLD_UNUSABLE}", "name_not_usable"))
+        faults.append(Fault(ascii(wrong[0]), "name_not_usable", f"{len(wrong)} {TOLD_UNUSABLE}"))
         records = [record for record in records if record.class_id not in wrong]
     if not any(record.split == "train" for record in records):  # the source itself is named as a split
         records = [record._replace(split="train") for record in records]
@@ -262,7 +258,7 @@ def _listing(layout: str, source: Source, asked: Sequence[str], found: Sequence[
     for class_id in [class_id for class_id in known if class_id not in classes]:
         tested = counts[class_id, "test"]
         told = f"{tested} images, and none for training" if tested else "it is not in the source"
-        faults.append(Fault(class_id, "", "", "unknown_class", told))
+        faults.append(Fault("", "unknown_class", told, class_id))
     for record in [record for record in records if record.class_id in {*classes, ""}]:
         if isinstance(record.annotation, str):
             faults.append(record.fault("malformed_annotation", record.annotation))
@@ -282,7 +278,7 @@ def scan(source: Source, layout: str, asked: Sequence[str] = ()) -> Listing:
     """
     tried, notes = LAYOUTS if layout == RECOGNISED else [layout], []
     if others := [name for name in source.names if layout == RECOGNISED and _OTHER.fullmatch(name)]:
-        notes.append(_noted(others[0], f"{len(others)} archives, arrays or pickles, which are not opened"))
+        notes.append(Fault(others[0], NOT_UNDERSTOOD, f"{len(others)} archives, arrays or pickles, which are not opened"))
     for name in tried:
         listing = _listing(name, source, asked, found := list(LAYOUTS[name][0](source)))
         # A folder of images with XML beside them is no class, and where nothing has a box, another layout may say more.
@@ -291,7 +287,8 @@ def scan(source: Source, layout: str, asked: Sequence[str] = ()) -> Listing:
             listing.faults.extend(notes)
             used = {item.name for item in [*found, *listing.faults] if isinstance(item, Fault) or item.class_id}
             if layout == RECOGNISED and not asked and (unused := set(source.images) - used):
-                listing.faults.append(_noted(min(unused), f"{len(unused)} images have no class, or lie in a split that is not read"))
+                told = f"{len(unused)} images have no class, or lie in a split that is not read"
+                listing.faults.append(Fault(min(unused), NOT_UNDERSTOOD, told))
             return listing
         notes += [fault for fault in listing.faults if fault.fault in (NOT_UNDERSTOOD, "name_not_usable") or layout != RECOGNISED][:5]
     told = [f"found {fault.name or fault.class_id}: {fault.detail}" for fault in notes] or ["nothing like it is there"]

@@ -28,11 +28,11 @@ def select(
             unseen = _choice(candidates, min(held, len(candidates) // 2), seed, class_id, "hold out")
             candidates = _without(candidates, unseen)
         if len(candidates) < given["minimum_images_per_class"]:
-            faults.append(Fault(class_id, "train", "", "class_with_too_few_images", f"{len(candidates)}{' with a box' if boxed else ''}"))
+            faults.append(Fault("", "class_with_too_few_images", f"{len(candidates)}{' with a box' if boxed else ''}", class_id, "train"))
             continue
         for split, kind, found, asked in (("test", "test", unseen, held), ("train", "training", candidates, most)):
             if len(found) < asked:
-                faults.append(Fault(class_id, split, "", f"fewer_{kind}_images_than_asked", f"{len(found)} of {asked}"))
+                faults.append(Fault("", f"fewer_{kind}_images_than_asked", f"{len(found)} of {asked}", class_id, split))
         fitted = _choice(candidates, most or len(candidates), seed, class_id, "train")
         unseen = unseen + (_without(spare, fitted) if not held else [])
         chosen["train"] += fitted

@@ -49,12 +49,6 @@ def test_objects_are_whole_and_of_about_a_third_to_two_thirds_of_the_side():
             assert mask.sum() == mask[32:96, 32:96].sum() > 0
 
 
-def test_every_class_shows_at_the_smallest_size():
-    y, x = np.mgrid[0:16, 0:16] / 16
-    pixels = [synthetic._object_mask(label, x, y, np.random.default_rng([label, n])).sum() for label in range(12) for n in range(200)]
-    assert min(pixels) >= 4
-
-
 def test_colour_of_the_object_says_nothing_of_the_class():
     """Nearest class mean of the object's mean colour, fitted on half and tried on the other half, stays near chance."""
     classes, per_class, size = 6, 40, 32
