@@ -207,8 +207,6 @@ def in_force(notebook: str, values: Mapping[str, Any], root: Path = PROJECT_ROOT
     names, injected = declared(root / "notebooks" / f"{notebook}.ipynb"), _injected(values.get("In", []))
     if blocks := injected & {"claims", "common", "notebooks", "sweep", "extends"}:
         raise StudyError(f"{', '.join(sorted(blocks))}: blocks of a study file, no parameters; in place of `-f FILE` write `-p study NAME`")
-    if lost := [name for name in names if name not in values]:
-        raise StudyError(f"the first cell has no {', '.join(lost)}; put the lines of these parameters back")
     if fault := value_fault(names["study"], values["study"]):  # before it becomes the name of a file
         raise StudyError(fault)
     path, demo = root / f"params/{values['study']}.yaml", root / "params/demo.yaml"

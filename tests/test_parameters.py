@@ -216,11 +216,6 @@ def test_what_is_wrong_is_told_whatever_it_is_and_all_at_once(project, changed, 
     assert refused.value._render_traceback_() == [str(refused.value)]  # which is all that IPython then shows
 
 
-def test_a_line_that_was_taken_out_of_the_first_cell_is_named(project):
-    with pytest.raises(StudyError, match="the first cell has no images, rate; put the lines of these parameters back"):
-        in_force("01_a", {"study": "demo", "names": ["a"], "place": "work"}, project)
-
-
 @pytest.mark.parametrize("stem", NOTEBOOKS)
 def test_the_defaults_of_every_notebook_are_the_demo_study(stem):
     content, names = read_blocks(STUDIES["demo"]), NOTEBOOKS[stem]

@@ -60,11 +60,11 @@ def _first_label(said: Said | None) -> str:
     return said.objects[0][0] if isinstance(said, Annotation) and said.objects else ""
 
 
-def _xml(source: Source, path: str) -> Said | None:
-    """What the XML file says that has this path but for its ending; None where there is none."""
-    path = str(PurePosixPath(path).with_suffix(".xml"))
+def _said(source: Source, path: str, ending: str = ".xml", parse: Callable[[bytes], Said] = annotations.parse_voc) -> Said | None:
+    """What the file says that has this path but for its ending; None where there is none."""
+    path = str(PurePosixPath(path).with_suffix(ending))
     try:
-        return annotations.parse_voc(source.read(path)) if path in source.known else None
+        return parse(source.read(path)) if path in source.known else None
     except ValueError as fault:
         return str(fault)
 
@@ -87,7 +87,7 @@ def _ilsvrc(source: Source) -> Found:
     for name in source.images:
         if found := re.fullmatch(r"((?:.*/)?ILSVRC)/Data/(CLS-LOC/(?:train/([^/]+)|val)/[^/]+)", name):
             top, rest, class_id = found.groups()
-            said = _xml(source, f"{top}/Annotations/{rest}")
+            said = _said(source, f"{top}/Annotations/{rest}")
             yield Record(name, class_id or _first_label(said), "train" if class_id else "test", said)
 
 
@@ -108,7 +108,7 @@ def _class_folders(source: Source, annotated: bool = False) -> Found:
     for name in source.images:
         if found := pattern.fullmatch(name):
             split = "test" if found[1].lower() in splits[1:2] else "train"
-            yield Record(name, found[2], split, _xml(source, name) if annotated else None)
+            yield Record(name, found[2], split, _said(source, name) if annotated else None)
 
 
 def _cifar(source: Source) -> Found:
@@ -151,8 +151,10 @@ def _voc(source: Source) -> Found:
     places = defaultdict(list)
     for name in source.images:
         places[PurePosixPath(name).stem].append(name)
-    paths = [name for name in source.names if name.lower().endswith(".xml")]
-    return _by_largest("*.xml", {path: (_nearest(path, places[PurePosixPath(path).stem]), _xml(source, path)) for path in paths})
+    paths = [PurePosixPath(name) for name in source.names if name.lower().endswith(".xml")]
+    return _by_largest(
+        "*.xml", {f"{path}": (_nearest(f"{path}", places[path.stem]), _said(source, f"{path}", path.suffix)) for path in paths}
+    )
 
 
 def _yolo(source: Source) -> Found:
@@ -167,9 +169,9 @@ def _yolo(source: Source) -> Found:
             yield Fault(path, NOT_UNDERSTOOD, f"it has no names of classes ({type(fault).__name__})")
     for name in source.images:
         before, folder, rest = f"/{name}".rpartition("/images/")
-        path = str(PurePosixPath(f"{before}/labels/{rest}").with_suffix(".txt"))[1:]
-        if folder and path in source.known:
-            found[path] = name, annotations.parse_yolo(source.read(path), names)
+        said = _said(source, f"{before}/labels/{rest}"[1:], ".txt", partial(annotations.parse_yolo, names=names)) if folder else None
+        if said is not None:
+            found[name] = name, said
     yield from _by_largest("labels", found)
 
 
@@ -259,7 +261,9 @@ def _listing(layout: str, source: Source, asked: Sequence[str], found: Sequence[
         tested = counts[class_id, "test"]
         told = f"{tested} images, and none for training" if tested else "it is not in the source"
         faults.append(Fault("", "unknown_class", told, class_id))
-    for record in [record for record in records if record.class_id in {*classes, ""}]:
+    taken = {*classes, ""}
+    records = [record for record in records if record.class_id in taken]
+    for record in records:
         if isinstance(record.annotation, str):
             faults.append(record.fault("malformed_annotation", record.annotation))
         elif layout in WITH_BOXES and record.annotation is None:
@@ -268,7 +272,7 @@ def _listing(layout: str, source: Source, asked: Sequence[str], found: Sequence[
             faults.append(record.fault("no_object_in_annotation", ""))
     tables = [name for name in source.names if os.path.basename(name) in ("words.txt", "LOC_synset_mapping.txt")]
     names = {class_id: name for table in tables for class_id, name in annotations.parse_names(source.read(table)).items()}
-    return Listing(layout, classes, names, [record for record in records if record.class_id in set(classes)], faults)
+    return Listing(layout, classes, names, [record for record in records if record.class_id], faults)
 
 
 def scan(source: Source, layout: str, asked: Sequence[str] = ()) -> Listing:

@@ -124,7 +124,7 @@ def test_yolos_boxes_are_shares_of_the_image_and_its_names_are_safe(load):
     [
         ("{}.jpg", "{}.xml"),
         ("photos/{}.jpg", "photos/{}.xml"),  # one folder is no class
-        ("images/{}.jpg", "annotations/xmls/{}.xml"),
+        ("images/{}.jpg", "annotations/xmls/{}.XML"),
     ],
 )
 def test_voc_files_are_found_with_their_images(load, images, marks):
