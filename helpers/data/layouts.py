@@ -148,13 +148,13 @@ def _of_tables(source: Source, ending: str, parse: Callable[[bytes], dict[str, S
 
 def _voc(source: Source) -> Found:
     """Pascal VOC XML, each of the image of its name, which lies beside it or in the folder whose path is most like its own."""
-    places = defaultdict(list)
+    places, found = defaultdict(list), {}
     for name in source.images:
         places[PurePosixPath(name).stem].append(name)
-    paths = [PurePosixPath(name) for name in source.names if name.lower().endswith(".xml")]
-    return _by_largest(
-        "*.xml", {f"{path}": (_nearest(f"{path}", places[path.stem]), _said(source, f"{path}", path.suffix)) for path in paths}
-    )
+    for path in map(PurePosixPath, source.names):
+        if path.suffix.lower() == ".xml":
+            found[f"{path}"] = _nearest(f"{path}", places[path.stem]), _said(source, f"{path}", path.suffix)
+    return _by_largest("*.xml", found)
 
 
 def _yolo(source: Source) -> Found:
