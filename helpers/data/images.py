@@ -132,11 +132,10 @@ def _render(given: Mapping[str, Any]) -> tuple[Listing, list[Decoded]]:
 
 
 def joined(first: StudyData, further: StudyData) -> StudyData:
-    """Images of two sources as one, the classes of the second after those of the first. Raises ValueError where both have one."""
-    for column, told in (("class_id", "classes"), ("digest", "images")):
-        if both := sorted(set(first.index[column]) & set(further.index[column])):
-            example = further.index.set_index(column)["name"][both].iloc[0]
-            raise ValueError(f"{len(both)} {told} of the further source are the study's own, first {example}; name other classes")
+    """Images of two sources as one, of other classes, the second's after the first's. Raises ValueError where both have an image."""
+    if not (both := further.index[further.index["digest"].isin(first.index["digest"])]).empty:
+        told = f"{len(both)} images of the further source are the study's own, first {both['name'].iloc[0]}"
+        raise ValueError(f"{told}; name other classes")
     sets = {}
     for split in SPLITS:
         parts = [getattr(data, split) for data in (first, further)]

@@ -1,7 +1,6 @@
 """Images degraded and shifted, and how much of them is left (SSIM): blur, noise, rotation."""
 
 import math
-import re
 from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
@@ -13,6 +12,7 @@ from torchmetrics.functional.image import structural_similarity_index_measure
 from torchvision.transforms.v2.functional import InterpolationMode, gaussian_blur, rotate
 
 from helpers.files import read_tensors, write_tensors
+from helpers.parameters import LIMITS, outside
 
 _FORMAT = 2  # raised when the meaning of a name changes: older copies are then never used
 _CHUNK = 16  # since the convolutions of small maps are several times faster on a CPU when they stay in its cache
@@ -71,13 +71,11 @@ def turned(images: Tensor, degrees: float) -> Tensor:
 
 
 def parsed(name: str) -> tuple[str, float]:
-    """Take a shift's name apart: "blur_0.9" -> ("blur", 0.9). Raises ValueError for an unknown name, or a number out of range."""
+    """Take a shift's name apart: "blur_0.9" -> ("blur", 0.9), "rotation_30" in degrees; another name is a ValueError."""
+    if fault := outside(LIMITS["targets"], name):
+        raise ValueError(f"shift {fault}")
     kind, _, number = name.partition("_")
-    value = float(number) if re.fullmatch(r"-?\d+(\.\d+)?", number) else math.nan
-    if (kind == "blur" and 0 < value < 1) or (kind == "rotation" and -180 <= value <= 180):
-        return kind, value
-    told = "choose blur_S with a mean SSIM S between 0 and 1, or rotation_D with degrees D in [-180, 180]"
-    raise ValueError(f"shift {name!r} is unknown; {told}")
+    return kind, float(number)
 
 
 def at(column: str, shift: str = "") -> str:

@@ -7,7 +7,6 @@ import torch
 from helpers.data import shifts
 from helpers.data.shifts import in_chunks, ssim, with_noise
 from helpers.measures import transforms
-from helpers.parameters import Parameter, value_fault
 
 
 def photographs(n=24, side=32, seed=0):
@@ -47,19 +46,9 @@ def test_names_are_taken_apart_and_unknown_ones_refused():
     assert shifts.parsed("rotation_-15") == ("rotation", -15)
     assert shifts.at("test_accuracy", "blur_0.9") == "test_accuracy@blur_0.9"
     assert shifts.at("test_accuracy") == "test_accuracy"
-    for name in ("blur", "blur_1.2", "blur_0", "fog_0.9", "rotation_500", "rotation_x", "blur_nan", "_0.5"):
-        with pytest.raises(ValueError, match=f"shift '{name}' is unknown"):
+    for name in ("blur", "blur_1.2", "blur_0", "fog_0.9", "rotation_180.5", "rotation_500", "rotation_x", "_0.5"):
+        with pytest.raises(ValueError, match=f"shift '{name}' is not of the form"):
             shifts.shifted(IMAGES, name)
-
-
-@pytest.mark.parametrize(
-    "name", ["blur_0.70", "blur_0.0", "blur_.5", "blur_1.0", "rotation_-180", "rotation_180.5", "rotation_181", "fog_1"]
-)
-def test_what_a_study_file_may_name_is_what_can_be_made(name):
-    """Else notebook 08 would refuse it after hours."""
-    refused = bool(value_fault(Parameter("targets", "list[str]", ["blur_0.7"], "shifts"), [name]))
-    assert refused == (name not in ("blur_0.70", "rotation_-180"))
-    assert refused or shifts.parsed(name)
 
 
 def test_images_of_another_kind_and_an_ssim_out_of_reach_are_refused():

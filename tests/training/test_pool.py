@@ -79,14 +79,14 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
 
 
 def test_the_line_names_each_run_with_its_last_epoch_and_loss(tmp_path):
-    runs = []
-    for number, (name, losses) in enumerate({"resnet18": [2.0, 0.434], "resnet34": [1.5], "resnet50": []}.items()):
-        run = RunConfig(name, 8, 0.01, "adam", 0.0, True, False, data="d", max_epochs=16, repeat=number)
-        runs.append(run)
-        network = torch.nn.Linear(2, 2)
-        rows = [Epoch(epoch=i, train_loss=loss, train_accuracy=0.5, monitor_accuracy=0.5, seconds=1.0) for i, loss in enumerate(losses, 1)]
-        training.save(catalogue.run_folder(tmp_path, run), network, torch.optim.SGD(network.parameters(), lr=0.1), rows, [])
-    assert pool._line(tmp_path, runs) == "resnet18 epoch 2 of 16, loss 0.43; resnet34 epoch 1 of 16, loss 1.50"
+    runs = [RunConfig("resnet18", 8, 0.01, "adam", 0.0, True, False, data="d", max_epochs=16, repeat=number) for number in range(3)]
+    rows = [
+        Epoch(epoch=i, train_loss=loss, train_accuracy=0.5, monitor_accuracy=0.5, seconds=1.0) for i, loss in enumerate([2.0, 0.434], 1)
+    ]
+    network = torch.nn.Linear(2, 2)
+    for run, epochs in zip(runs, (rows, rows[:1], []), strict=True):
+        training.save(catalogue.run_folder(tmp_path, run), network, torch.optim.SGD(network.parameters(), lr=0.1), epochs, [])
+    assert pool._line(tmp_path, runs) == "resnet18 epoch 2 of 16, loss 0.43; resnet18 epoch 1 of 16, loss 2.00"
     for path in tmp_path.glob("runs/*/checkpoint.safetensors"):
         path.write_bytes(path.read_bytes()[:200])  # half-written
     assert pool._line(tmp_path, runs) == ""
