@@ -48,8 +48,6 @@ def complete_or_absent(path: Path) -> Iterator[Path]:
         with open(temporary, "rb+") as written:
             os.fsync(written.fileno())
         os.replace(temporary, path)
-    except IsADirectoryError as fault:
-        raise IsADirectoryError(fault.errno, "a folder lies where a file belongs; move it away", str(path)) from fault
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -97,7 +97,7 @@ _FORMS = {
     "shard": r"|[1-9]\d{0,5}/[1-9]\d{0,5}",
     "device": r"auto|cpu|cuda(:\d{1,3})?",
     "pretrained_weights": r"made|[A-Z][A-Z0-9_]+|.*\{architecture\}.*",
-    "targets": r"(blur|noise|jpeg)_0\.\d*[1-9]\d*|(brightness|contrast)_\d(\.\d+)?|rotation_-?(180|(1[0-7]\d|\d{1,2})(\.\d+)?)",
+    "targets": r"blur_0\.\d*[1-9]\d*|rotation_-?(180|(1[0-7]\d|\d{1,2})(\.\d+)?)",
     "layers": r"(conv1|bn1|relu|maxpool|layer[1-4])(\.\w+)*",
     "kappa_families": f"model set|{PUBLISHED_NETWORKS}|{MADE_NETWORKS}",
 }
@@ -125,19 +125,22 @@ def value_fault(parameter: Parameter, value: Any) -> str:
         return f"{told}, and an item stands twice"
     for item in items:
         limit = LIMITS.get(name, re.compile(r"[^\x00-\x1f]{0,1000}") if isinstance(item, str) else "[0, inf)")
-        if not isinstance(item, bool | dict) and not _allowed(limit, item):
-            words = f"of the form {limit.pattern}" if isinstance(limit, re.Pattern) else f"in {limit}".replace("in ('", "one of ('")
-            return f"{told}, and {f'{item!r}'[:100]} is not {words} ({parameter.comment}){near_names(item, limit)}"
+        if not isinstance(item, bool | dict) and (fault := outside(limit, item)):
+            return f"{told}, and {fault} ({parameter.comment}){near_names(item, limit)}"
     return ""
 
 
-def _allowed(limit: Any, item: Any) -> bool:
+def outside(limit: Any, item: Any) -> str:
+    """That an item lies outside of a limit of ``LIMITS``, in words; "" where it does not."""
     if isinstance(limit, re.Pattern):
-        return limit.fullmatch(item) is not None
-    if isinstance(limit, tuple):
-        return item in limit
-    low, high = map(float, limit[1:-1].split(","))
-    return low < item < high or (item == low and limit[0] == "[") or (item == high and limit[-1] == "]")
+        allowed, words = limit.fullmatch(item), f"of the form {limit.pattern}"
+    elif isinstance(limit, tuple):
+        allowed, words = item in limit, f"one of {limit}"
+    else:
+        low, high = map(float, limit[1:-1].split(","))
+        allowed = low < item < high or (item == low and limit[0] == "[") or (item == high and limit[-1] == "]")
+        words = f"in {limit}"
+    return "" if allowed else f"{f'{item!r}'[:100]} is not {words}"
 
 
 def near_names(name: Any, known: Any) -> str:
@@ -147,9 +150,7 @@ def near_names(name: Any, known: Any) -> str:
 
 
 class _Yaml(yaml.SafeLoader):
-    """YAML 1.2, as people read it: 040 is 40; 1:30, no and 2024-01-01 are texts; 1e-3 is a number. A key may stand once."""
-
-    yaml_implicit_resolvers: ClassVar[dict] = {}
+    """YAML in which 1e-3 is a number, and a key stands once."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
@@ -158,10 +159,7 @@ class _Yaml(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-_NUMBER = r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan"
-for _tag, _form in {"null": r"~|null|", "bool": "true|false|True|False", "int": "[-+]?[0-9]+", "float": _NUMBER}.items():
-    _Yaml.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^({_form})$"), None)
-_Yaml.add_constructor("tag:yaml.org,2002:int", lambda _, node: int(node.value))
+_Yaml.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), [*"-+.0123456789"])
 
 
 def parse_yaml(text: str) -> Any:
@@ -209,8 +207,6 @@ def in_force(notebook: str, values: Mapping[str, Any], root: Path = PROJECT_ROOT
     names, injected = declared(root / "notebooks" / f"{notebook}.ipynb"), _injected(values.get("In", []))
     if blocks := injected & {"claims", "common", "notebooks", "sweep", "extends"}:
         raise StudyError(f"{', '.join(sorted(blocks))}: blocks of a study file, no parameters; in place of `-f FILE` write `-p study NAME`")
-    if lost := [name for name in names if name not in values]:
-        raise StudyError(f"the first cell has no {', '.join(lost)}; put the lines of these parameters back")
     if fault := value_fault(names["study"], values["study"]):  # before it becomes the name of a file
         raise StudyError(fault)
     path, demo = root / f"params/{values['study']}.yaml", root / "params/demo.yaml"

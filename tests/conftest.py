@@ -144,9 +144,8 @@ def tiny_imagenet(classes=("n01", "n02"), train=6, val=3) -> dict[str, bytes]:
 
 
 def ilsvrc(classes=("n01", "n02"), train=4, val=2) -> dict[str, bytes]:
-    """ILSVRC CLS-LOC as Kaggle ships it, with XML and CSV that agree."""
+    """ILSVRC CLS-LOC as Kaggle ships it."""
     files = {"LOC_synset_mapping.txt": "\n".join(f"{c} name of {c}, synonym" for c in classes).encode()}
-    rows = {"train": ["ImageId,PredictionString"], "val": ["ImageId,PredictionString"]}
     for number, wnid in enumerate(classes):
         for split, count in (("train", train), ("val", val)):
             for image in range(count):
@@ -154,8 +153,7 @@ def ilsvrc(classes=("n01", "n02"), train=4, val=2) -> dict[str, bytes]:
                 place = f"{split}/{wnid}/{stem}" if split == "train" else f"{split}/{stem}"
                 files[f"ILSVRC/Data/CLS-LOC/{place}.JPEG"] = jpeg(10_000 * number + 100 * (split == "train") + image)
                 files[f"ILSVRC/Annotations/CLS-LOC/{place}.xml"] = voc((2, 2, 12, 10), (4, 4, 20, 16), name=wnid)
-                rows[split].append(f"{stem},{wnid} 2 2 12 10 {wnid} 4 4 20 16 ")
-    return files | {f"LOC_{split}_solution.csv": "\n".join(lines).encode() for split, lines in rows.items()}
+    return files
 
 
 def voc_folder(classes=("cat", "dog"), count=8) -> dict[str, bytes]:

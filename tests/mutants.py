@@ -373,7 +373,7 @@ MUTANTS += [
     Mutant("helpers/data/selection.py", "default_rng([seed, *words.tolist()])", "default_rng(words.tolist())", "tests/data/test_images.py"),
     Mutant("helpers/data/selection.py", "min(held, len(candidates) // 2)", "min(held, len(candidates))", "tests/data/test_images.py"),
     Mutant("helpers/data/decode.py", "int(value * size / side)", "round(value * size / side)", "tests/data/test_decode.py"),
-    Mutant("helpers/data/layouts.py", "int(np.argmax(", "int(np.argmin(", "tests/data/test_layouts.py"),
+    Mutant("helpers/data/layouts.py", "max(said.objects, key=", "min(said.objects, key=", "tests/data/test_layouts.py"),
     Mutant(
         "helpers/data/synthetic.py",
         'cue = label if split == "train" else int(generator.integers(len(CLASS_NAMES)))',

@@ -68,10 +68,3 @@ def test_tensors_that_were_written_are_read_and_damaged_ones_are_named(tmp_path)
 
 def test_a_digest_is_of_the_values_whatever_their_order():
     assert files.digest({"a": 1, "b": [2]}) == files.digest({"b": [2], "a": 1}) != files.digest({"a": 1, "b": [3]})
-
-
-def test_a_folder_in_place_of_a_file_is_named_with_what_to_do(tmp_path):
-    (tmp_path / "a.json").mkdir()
-    with pytest.raises(IsADirectoryError, match=r"a folder lies where a file belongs; move it away: '.*a\.json'"):
-        files.write_json(tmp_path / "a.json", {})
-    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]

@@ -68,15 +68,8 @@ def test_networks_are_known_by_the_names_of_the_modules_that_build_them():
         ("learning_rates", [0.1, math.nan], "nan is not in [0, inf)"),
         ("learning_rates", [0.1, 0.1], "an item stands twice"),
         ("device", "cdua", "'cdua' is not of the form auto|cpu|cuda"),
-        ("shard", "nonsense", "'nonsense' is not of the form"),
-        ("work_dir", "", "'' is not of the form"),
         ("study", "../other", "'../other' is not of the form"),
-        ("images_path", "a\0b", "is not of the form"),
         ("class_ids", ["x" * 5000], "is not of the form"),
-        ("layers", ["x"], "'x' is not of the form"),
-        ("pretrained_weights", "x", "'x' is not of the form"),
-        ("targets", ["blur_7"], "'blur_7' is not of the form"),
-        ("pictured_images", "x", "must be int ("),
         ("jobs", True, "must be int ("),
     ],
 )
@@ -90,7 +83,7 @@ def test_a_value_that_cannot_be_is_told_with_its_name_and_what_is_allowed(name, 
     [
         *[("accuracy_threshold", 1.0), ("device", "cuda:1"), ("shard", "2/4"), ("learning_rates", [0]), ("pixel_mean", [0.5] * 3)],
         *[("layers", ["layer4.1.conv2"]), ("pretrained_weights", "IMAGENET1K_V1"), ("pretrained_weights", "x/{architecture}.pt")],
-        *[("targets", []), ("targets", ["rotation_-30", "brightness_1.5"]), ("class_ids", [])],
+        *[("targets", []), ("targets", ["rotation_-30", "blur_0.75"]), ("class_ids", [])],
     ],
 )
 def test_what_is_allowed_passes(name, value):
@@ -113,13 +106,8 @@ def test_a_cell_that_is_no_list_of_literals_is_named(tmp_path):
             declared(tmp_path / "01_a.ipynb")
 
 
-def test_yaml_is_read_as_people_mean_it():
-    text = "{a: 040, b: 1:30, c: 1e-3, d: [no, yes, true, 2024-01-01, '1'], e: , f: 0x1F, g: 1_000, h: .5, i: -3, j: .inf}"
-    found = parse_yaml(text)
-    assert found == {
-        **{"a": 40, "b": "1:30", "c": 0.001, "d": ["no", "yes", True, "2024-01-01", "1"], "e": None, "f": "0x1F", "g": "1_000"},
-        **{"h": 0.5, "i": -3, "j": math.inf},
-    }
+def test_yaml_is_safe_has_numbers_in_any_form_and_a_key_once():
+    assert parse_yaml("{a: 1e-3, b: 2.5E+2, c: .5, d: -3, e: [1e4, x]}") == {"a": 0.001, "b": 250.0, "c": 0.5, "d": -3, "e": [1e4, "x"]}
     for wrong in ("a: 1\na: 2", "!!python/object/apply:os.system [x]", "[" * 2000, "{[a]: 1}", "a: &b [*b", "? {}\n: 1"):
         with pytest.raises(yaml.YAMLError):
             parse_yaml(wrong)
@@ -226,11 +214,6 @@ def test_what_is_wrong_is_told_whatever_it_is_and_all_at_once(project, changed, 
     with pytest.raises(StudyError, match=told) as refused:
         given(project, **changed)
     assert refused.value._render_traceback_() == [str(refused.value)]  # which is all that IPython then shows
-
-
-def test_a_line_that_was_taken_out_of_the_first_cell_is_named(project):
-    with pytest.raises(StudyError, match="the first cell has no images, rate; put the lines of these parameters back"):
-        in_force("01_a", {"study": "demo", "names": ["a"], "place": "work"}, project)
 
 
 @pytest.mark.parametrize("stem", NOTEBOOKS)

@@ -16,12 +16,13 @@ from torch import Tensor, nn
 from helpers.data import layouts, sources, synthetic
 from helpers.data.decode import Decoded, decode_all
 from helpers.data.layouts import Listing, Record
-from helpers.data.selection import SPLITS, assembled, class_names, pixel_digest
+from helpers.data.selection import pixel_digest, select
 from helpers.files import from_root, read_json, read_tensors, write_json, write_tensors
 
 MANIFEST = "data.json"  # in the folder of a study: which images notebook 01 chose
 DATA_SOURCES = ("synthetic", layouts.RECOGNISED, *layouts.LAYOUTS)
 _FORMAT = 4  # raised when the meaning of what is kept changes: older files are then never used
+SPLITS = ("train", "test")
 _TENSORS, _TABLES = ("images", "labels", "boxes"), ("index", "faults", "classes")
 
 
@@ -109,8 +110,8 @@ def load_study_data(
         source = sources.open_source(path, cache_dir / "unpacked", looked_into)
         listing = layouts.scan(source, data_source, class_ids)
         decoded = decode_all(source, listing.records, image_size)
-        listing.faults += source.faults
-    data = _study_data(**assembled(listing, decoded, given))
+        listing.faults.extend(source.faults)
+    data = _study_data(listing, decoded, given)
     write_tensors(cache, _to_cache(data))
     return data
 
@@ -121,7 +122,7 @@ def _render(given: Mapping[str, Any]) -> tuple[Listing, list[Decoded]]:
     if unknown := sorted(set(given["class_ids"]) - set(known)):
         raise ValueError(f"class_ids holds {', '.join(unknown)}; the synthetic classes are {', '.join(known)}")
     names = dict(zip(known, synthetic.CLASS_NAMES, strict=True))
-    listing = Listing("synthetic", None, given["class_ids"], given["class_ids"] or known, names)
+    listing = Listing("synthetic", given["class_ids"] or known, names, [], [])
     for split, count in (("train", given["images_per_class"] or 60), ("test", given["test_images_per_class"])):
         pixels, labels, boxes = synthetic.scenes(len(known), count, size, given["data_seed"], split)
         for number, (image, label, box) in enumerate(zip(pixels, labels, boxes[:, 0].tolist(), strict=True)):
@@ -131,11 +132,10 @@ def _render(given: Mapping[str, Any]) -> tuple[Listing, list[Decoded]]:
 
 
 def joined(first: StudyData, further: StudyData) -> StudyData:
-    """Images of two sources as one, the classes of the second after those of the first. Raises ValueError where both have one."""
-    for column, told in (("class_id", "classes"), ("digest", "images")):
-        if both := sorted(set(first.index[column]) & set(further.index[column])):
-            example = further.index.set_index(column)["name"][both].iloc[0]
-            raise ValueError(f"{len(both)} {told} of the further source are the study's own, first {example}; name other classes")
+    """Images of two sources as one, of other classes, the second's after the first's. Raises ValueError where both have an image."""
+    if not (both := further.index[further.index["digest"].isin(first.index["digest"])]).empty:
+        told = f"{len(both)} images of the further source are the study's own, first {both['name'].iloc[0]}"
+        raise ValueError(f"{told}; name other classes")
     sets = {}
     for split in SPLITS:
         parts = [getattr(data, split) for data in (first, further)]
@@ -153,6 +153,47 @@ def joined(first: StudyData, further: StudyData) -> StudyData:
     return StudyData(**sets, index=index, faults=faults, classes=classes, layout=first.layout)
 
 
+def _study_data(listing: Listing, decoded: Sequence[Decoded], given: Mapping[str, Any]) -> StudyData:
+    """Choose images and put them together. Raises ValueError where none is left to choose."""
+    boxed = listing.layout in layouts.WITH_BOXES or any(image.boxes for image in decoded if image.record.split == "train")
+    chosen = select(listing.classes, decoded, boxed, listing.faults, given)
+    faults = pd.DataFrame(listing.faults, columns=list(sources.Fault._fields))[["class_id", "split", "name", "fault", "detail"]]
+    for split in [split for split in SPLITS if not chosen[split]]:
+        kind = f"{split} image{' with a box' * (boxed and split == 'train')}"
+        limits = ", ".join(f"{name} {value}" for name, value in given.items() if name.endswith("per_class"))
+        raise ValueError(
+            f"no {kind} is left in {given['data_path'] or given['data_source']}, of {len(decoded)} listed; faults: {_counted(faults)}; "
+            f"put usable images there, or change {limits}"
+        )
+    rows = [(image.record.name, image.record.class_id, split, image.digest) for split in SPLITS for image in chosen[split]]
+    index = pd.DataFrame(rows, columns=["name", "class_id", "split", "digest"])
+    index["label"], class_ids = pd.factorize(index["class_id"])
+    classes = pd.DataFrame({"label": range(len(class_ids)), "class_id": class_ids, "class_name": class_names(class_ids, listing.names)})
+    counts = pd.crosstab(index["class_id"], index["split"])[list(SPLITS)].add_suffix("_images")
+    labels = index.groupby("split")["label"]
+    sets = {split: _image_set(chosen[split], labels.get_group(split), int(boxed)) for split in SPLITS}
+    return StudyData(**sets, index=index, faults=faults, classes=classes.join(counts, on="class_id"), layout=listing.layout)
+
+
+def _counted(faults: pd.DataFrame) -> str:
+    kinds = faults.assign(example=faults["name"].where(faults["name"] != "", faults["class_id"])).groupby("fault")["example"]
+    return ", ".join(f"{len(examples)} {kind} (such as {examples.iloc[0]})" for kind, examples in kinds) or "none"
+
+
+def _image_set(images: Sequence[Decoded], labels: pd.Series, least_boxes: int) -> ImageSet:
+    boxes = np.zeros((len(images), max([least_boxes, *(len(image.boxes) for image in images)]), 4), dtype=np.int16)
+    for row, image in zip(boxes, images, strict=True):
+        row[: len(image.boxes)] = np.array(image.boxes, dtype=np.int16).reshape(-1, 4)
+    pixels = torch.from_numpy(np.stack([image.pixels for image in images]))
+    return ImageSet(pixels, torch.tensor(labels.to_numpy()), torch.from_numpy(boxes), tuple(image.record.name for image in images))
+
+
+def class_names(class_ids: Sequence[str], names: Mapping[str, str]) -> list[str]:
+    """Names by which classes are told apart: that of the source, with the id where several have it (ILSVRC has "crane" twice)."""
+    told = [names.get(class_id) or class_id for class_id in class_ids]
+    return [f"{name} ({class_id})" if told.count(name) > 1 else name for name, class_id in zip(told, class_ids, strict=True)]
+
+
 def _to_cache(data: StudyData) -> dict[str, Tensor]:
     """Everything as tensors: tables as the bytes of parquet files."""
     tensors = {f"{split}_{name}": getattr(getattr(data, split), name) for split in SPLITS for name in _TENSORS}
@@ -162,13 +203,9 @@ def _to_cache(data: StudyData) -> dict[str, Tensor]:
 
 def _from_cache(kept: Mapping[str, Tensor]) -> StudyData:
     tables = {name: pd.read_parquet(io.BytesIO(kept[name].numpy().tobytes())) for name in _TABLES}
-    stacks = {split: [kept[f"{split}_{name}"] for name in _TENSORS] for split in SPLITS}
-    return _study_data(**stacks, **tables, layout=kept["layout"].numpy().tobytes().decode())
-
-
-def _study_data(train: Sequence[Tensor], test: Sequence[Tensor], index: pd.DataFrame, **others: Any) -> StudyData:
-    names = index.groupby("split")["name"].apply(tuple)
-    return StudyData(ImageSet(*train, names["train"]), ImageSet(*test, names["test"]), index, **others)
+    names = tables["index"].groupby("split")["name"].apply(tuple)
+    sets = {split: ImageSet(*(kept[f"{split}_{name}"] for name in _TENSORS), names[split]) for split in SPLITS}
+    return StudyData(**sets, **tables, layout=kept["layout"].numpy().tobytes().decode())
 
 
 def choose_images(work: Path, **parameters: Any) -> StudyData:
@@ -178,8 +215,8 @@ def choose_images(work: Path, **parameters: Any) -> StudyData:
     """
     data = load_study_data(**parameters, cache_dir=work / "cache")
     if len(data.classes) < 2:
-        faults = ", ".join(f"{count} {kind}" for kind, count in data.faults["fault"].value_counts().items()) or "none"
-        raise ValueError(f"only the class {data.classes['class_id'].item()} is left, and a classifier needs 2; faults: {faults}")
+        left = data.classes["class_id"].item()
+        raise ValueError(f"only the class {left} is left, and a classifier needs 2; faults: {_counted(data.faults)}")
     counts = {"classes": len(data.classes), "train": len(data.train), "test": len(data.test)}
     record = {"fingerprint": data.fingerprint, "images": counts, "layout": data.layout, "has_boxes": data.train.has_boxes}
     given = {name: value if isinstance(value, str | int) else list(value) for name, value in parameters.items()}

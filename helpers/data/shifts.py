@@ -1,21 +1,18 @@
-"""Images degraded and shifted, and how much of them is left (SSIM): blur, noise, JPEG, brightness, contrast, rotation."""
+"""Images degraded and shifted, and how much of them is left (SSIM): blur, noise, rotation."""
 
-import io
 import math
-import re
 from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 from torchmetrics.functional.image import structural_similarity_index_measure
-from torchvision.transforms.v2.functional import InterpolationMode, adjust_brightness, adjust_contrast, gaussian_blur, rotate
+from torchvision.transforms.v2.functional import InterpolationMode, gaussian_blur, rotate
 
 from helpers.files import read_tensors, write_tensors
+from helpers.parameters import LIMITS, outside
 
 _FORMAT = 2  # raised when the meaning of a name changes: older copies are then never used
 _CHUNK = 16  # since the convolutions of small maps are several times faster on a CPU when they stay in its cache
@@ -73,50 +70,12 @@ def turned(images: Tensor, degrees: float) -> Tensor:
     return rotate(images, degrees, interpolation=InterpolationMode.BILINEAR)
 
 
-def _by_jpeg(images: Tensor, strength: float, seed: int) -> Tensor:
-    """Images saved as JPEG files of a quality of 100 less the strength, and read again."""
-    found = []
-    for pixels in images.permute(0, 2, 3, 1).cpu().numpy():
-        file = io.BytesIO()
-        Image.fromarray(pixels).save(file, "JPEG", quality=max(1, round(100 - strength)))
-        found.append(np.asarray(Image.open(file)))
-    return torch.from_numpy(np.stack(found)).permute(0, 3, 1, 2).contiguous().to(images.device)
-
-
-def _noisy(images: Tensor, deviation: float, seed: int) -> Tensor:
-    draws = torch.Generator().manual_seed(seed)
-    return in_chunks(images, lambda pixels: with_noise(pixels, deviation, draws))
-
-
-# What is calibrated to an SSIM: images, strength and seed to images, and the greatest strength for images of a side.
-_TO_SSIM: dict[str, tuple[Callable[[Tensor, float, int], Tensor], Callable[[int], float]]] = {
-    "blur": (lambda images, strength, seed: in_chunks(images, lambda pixels: blurred(pixels, strength)), lambda side: side / 4),
-    "noise": (_noisy, lambda side: 255.0),
-    "jpeg": (_by_jpeg, lambda side: 99.0),
-}
-# What takes the number in its name, and the limits of that.
-_BY_NUMBER = {"brightness": (adjust_brightness, 0, 10), "contrast": (adjust_contrast, 0, 10), "rotation": (turned, -180, 180)}
-
-
-class Shifted(NamedTuple):
-    """Shifted images and how far they were shifted."""
-
-    images: Tensor  # (N, 3, H, W) uint8
-    strength: float  # standard deviation in pixels or grey levels, 100 less JPEG's quality, factor, or degrees
-    ssim: float  # mean over the images that it was calibrated on, or over as many
-
-
 def parsed(name: str) -> tuple[str, float]:
-    """Take a shift's name apart: "blur_0.9" -> ("blur", 0.9). Raises ValueError for an unknown name, or a number out of range."""
+    """Take a shift's name apart: "blur_0.9" -> ("blur", 0.9), "rotation_30" in degrees; another name is a ValueError."""
+    if fault := outside(LIMITS["targets"], name):
+        raise ValueError(f"shift {fault}")
     kind, _, number = name.partition("_")
-    value = float(number) if re.fullmatch(r"-?\d+(\.\d+)?", number) else math.nan
-    low, high = _BY_NUMBER[kind][1:] if kind in _BY_NUMBER else (0, 1)
-    if (kind in _BY_NUMBER and low <= value <= high) or (kind in _TO_SSIM and low < value < high):
-        return kind, value
-    raise ValueError(
-        f"shift {name!r} is unknown; choose blur_S, noise_S or jpeg_S with a mean SSIM S between 0 and 1, brightness_F or contrast_F with "
-        "a factor F in [0, 10], or rotation_D with degrees D in [-180, 180]"
-    )
+    return kind, float(number)
 
 
 def at(column: str, shift: str = "") -> str:
@@ -124,49 +83,47 @@ def at(column: str, shift: str = "") -> str:
     return f"{column}@{shift}" if shift else column
 
 
-def shifted(images: Tensor, name: str, seed: int = 0) -> Shifted:
+def shifted(images: Tensor, name: str, seed: int = 0) -> Tensor:
     """Shift (N, 3, H, W) uint8 images with sides of at least 11; the same images, name (see ``parsed``) and seed give the same bytes.
 
-    Blur, noise and JPEG have one strength for all images, found so that the mean SSIM of up to 256 of them, drawn by the seed, is the one
-    in the name within 0.002, or within 0.02 where the SSIM of few images steps over it; else ValueError.
+    Blur has one strength for all images, found so that the mean SSIM of up to 256 of them, drawn by the seed, is the one in the name within
+    0.002, or within 0.02 where the SSIM of few images steps over it; else ValueError.
     """
     kind, value = parsed(name)
     check_images(images, 2 * _RADIUS + 1)
+    if kind == "rotation":
+        return torch.cat([turned(chunk, value) for chunk in images.split(_CHUNK)])
     order = np.random.default_rng(seed).permutation(len(images))[:_CALIBRATION_IMAGES]
-    sample = images[torch.as_tensor(np.sort(order))]
-    if kind in _TO_SSIM:
-        change, greatest = _TO_SSIM[kind]
-        strength, reached = _strength(lambda s: change(sample, s, seed), sample, value, greatest(min(images.shape[-2:])), name)
-        return Shifted(change(images, strength, seed), strength, reached)
-    function = _BY_NUMBER[kind][0]
-    changed = torch.cat([function(chunk, value) for chunk in images.split(_CHUNK)])
-    return Shifted(changed, value, float(ssim(sample, function(sample, value)).double().mean()))
+    return _blurred(images, _deviation(images[torch.as_tensor(np.sort(order))], value))
 
 
-def _strength(apply: Callable[[float], Tensor], sample: Tensor, target: float, greatest: float, name: str) -> tuple[float, float]:
-    """Find the strength that leaves a mean SSIM, by bisection, and the SSIM that it leaves; it is 1 at strength 0 and falls."""
-    low, high, strength, tried = 0.0, math.inf, greatest / 64, []
+def _blurred(images: Tensor, deviation: float) -> Tensor:
+    return in_chunks(images, lambda pixels: blurred(pixels, deviation))
+
+
+def _deviation(sample: Tensor, target: float) -> float:
+    """Find the blur, in pixels, that leaves a mean SSIM, by bisection; it is 1 without blur and falls."""
+    greatest = min(sample.shape[-2:]) / 4
+    low, high, deviation, tried = 0.0, math.inf, greatest / 64, []
     for _ in range(_STEPS):
-        reached = float(ssim(sample, apply(strength)).double().mean())
-        tried.append((abs(reached - target), strength, reached))
-        if tried[-1][0] <= _CLOSE or (reached > target and strength == greatest):
+        reached = float(ssim(sample, _blurred(sample, deviation)).double().mean())
+        tried.append((abs(reached - target), deviation, reached))
+        if tried[-1][0] <= _CLOSE or (reached > target and deviation == greatest):
             break
-        low, high = (strength, high) if reached > target else (low, strength)
-        strength = (low + high) / 2 if high < math.inf else min(2 * strength, greatest)
-    miss, strength, reached = min(tried)
+        low, high = (deviation, high) if reached > target else (low, deviation)
+        deviation = (low + high) / 2 if high < math.inf else min(2 * deviation, greatest)
+    miss, deviation, reached = min(tried)
     if miss > _NEAR:
-        raise ValueError(f"shift {name!r} cannot be made of these images: the nearest mean SSIM is {reached:.3f}, at strength {strength:g}")
-    return strength, reached
+        raise ValueError(f"no blur leaves these images an SSIM of {target:g}: the nearest is {reached:.3f}, at {deviation:g} pixels")
+    return deviation
 
 
-def kept(folder: Path, images: Tensor, name: str, seed: int = 0) -> Shifted:
+def kept(folder: Path, images: Tensor, name: str, seed: int = 0) -> Tensor:
     """Shifted images from a folder, in a file named by shift, seed and the images' bytes; made where it is absent or damaged."""
-    parsed(name)
     digest = blake2b(np.ascontiguousarray(images.numpy()).data, digest_size=8)
     digest.update(f"{name} {seed} {_FORMAT} {tuple(images.shape)}".encode())
     path = folder / f"{name}-{digest.hexdigest()}.safetensors"
     if (found := read_tensors(path)) is None:
-        made = shifted(images, name, seed)
-        write_tensors(path, {"images": made.images, "strength_and_ssim": torch.tensor(made[1:], dtype=torch.float64)})
+        write_tensors(path, {"images": shifted(images, name, seed)})
         found = read_tensors(path)
-    return Shifted(found["images"], *found["strength_and_ssim"].tolist())
+    return found["images"]

@@ -20,11 +20,11 @@ _IMAGE = re.compile(r".*\.(jpe?g|png|bmp|gif|tiff?|webp|ppm)", re.IGNORECASE | r
 class Fault(NamedTuple):
     """Something in the data that could not be used as it is."""
 
-    class_id: str
-    split: str
     name: str
     fault: str
     detail: str
+    class_id: str = ""
+    split: str = ""
 
 
 class Source:
@@ -40,7 +40,7 @@ class Source:
             for left_out, fault, why in ((wrong, "name_not_usable", TOLD_UNUSABLE), (links, "link_not_followed", _LINKED)):
                 if left_out:  # with what is no UTF-8 as escapes, so that tables can hold it
                     name = f"{folder}{min(left_out)}".encode("utf-8", "backslashreplace").decode()
-                    self.faults.append(Fault("", "", name, fault, f"{len(left_out)} {why}"))
+                    self.faults.append(Fault(name, fault, f"{len(left_out)} {why}"))
             of_classes = not set(classes).isdisjoint(inner)
             inner[:] = [name for name in inner if _kept(name) and (name in classes or not of_classes)]
             self.names += [f"{folder}{name}" for name in files if _kept(name)]

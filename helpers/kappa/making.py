@@ -17,7 +17,6 @@ from helpers.scoring.models import Model, models_of
 from helpers.training import catalogue, pool, pretraining
 from helpers.training.config import RunConfig
 from helpers.training.run import train_run
-from helpers.training.state import snapshot_path
 
 FOLDER = "made"  # below the study's: a model set with images of its own, those of the seen classes
 _NAME = re.compile(r"(?P<kind>resnet\d+|efficientnet-like) w(?P<width>[\d.]+)(?: d(?P<depth>[\d.]+))?")
@@ -93,7 +92,7 @@ def made_models(names: Sequence[str], work: Path, data: StudyData, *, epochs: in
         else:
             folder, initial = _folder(work, name, config), partial(efficientnet_like, name, classes, seed)
             result = read_json(folder / "result.json")
-            load = partial(_load, snapshot_path(folder, "stop"), initial)
+            load = partial(_load, catalogue.snapshot_path(folder, "stop"), initial)
             ended, stops = {name: result[name] for name in ("epochs", "stop_reason")}, result["snapshots"]
             found = [Model(folder.name, load, ended | stop, initial) for stop in stops if stop["snapshot"] == "stop"]
         if not found:

@@ -76,7 +76,7 @@ def _on_targets(
         given |= {"holdout_logits": logits_of(network(), held_out.images, device).half(), "holdout_labels": held_out.labels}
     for part in parts:
         if shifts[part]:
-            images = made_once(work / "targets" / shifts[part], data.test.images, shifts[part], settings.seed).images
+            images = made_once(work / "targets" / shifts[part], data.test.images, shifts[part], settings.seed)
             logits = logits_of(network(), images, device).half()
         else:
             logits = torch.from_numpy(test.record("test_logits", model.model_id)["logits"]).half()

@@ -45,7 +45,8 @@ class Found(NamedTuple):
 
 def look_at(path: Path, unpacked: Path) -> Found:
     """The layout of a source, its usable images by class, and their size (ValueError where there are no two classes)."""
-    listing = layouts.scan(sources.open_source(path, unpacked), layouts.RECOGNISED)
+    source = sources.open_source(path, unpacked)
+    listing = layouts.scan(source, layouts.RECOGNISED)
     boxes = any(item.boxes for item in listing.records)
     usable = [item for item in listing.records if item.split == "train" and (item.boxes or not boxes)]
     train = Counter(item.class_id for item in usable)
@@ -55,7 +56,7 @@ def look_at(path: Path, unpacked: Path) -> Found:
     sides = []
     for item in usable[:: max(1, len(usable) // 200)]:
         try:
-            with Image.open(io.BytesIO(item.content or listing.source.read(item.name))) as image:
+            with Image.open(io.BytesIO(item.content or source.read(item.name))) as image:
                 sides.append(min(image.size))
         except Exception:  # readers of damaged files raise nearly every kind
             continue

@@ -16,7 +16,6 @@ from torch import nn
 from helpers.files import inside, read_json
 from helpers.networks.weights import Form, save_half
 from helpers.training.config import HYPERPARAMETERS, RunConfig, cell_name, config_from, kind_name, run_id
-from helpers.training.state import snapshot_path
 
 _MEASURED = ["snapshot", "epoch", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "gap"]
 _NAMES, _OF_RUN = ["model_id", "run_id", "cell", "kind", "status", "stop_reason"], ["epochs", "seconds", "device"]
@@ -25,6 +24,11 @@ _NAMES, _OF_RUN = ["model_id", "run_id", "cell", "kind", "status", "stop_reason"
 def run_folder(work: Path, run: RunConfig | str) -> Path:
     """The folder of a run below ``work``."""
     return inside(work / "runs", run if isinstance(run, str) else run_id(run))
+
+
+def snapshot_path(folder: Path, snapshot: str) -> Path:
+    """File of a run's snapshot ("first" or "stop")."""
+    return folder / f"snapshot-{snapshot}.safetensors"
 
 
 def is_complete(work: Path, run: RunConfig | str) -> bool:

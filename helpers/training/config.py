@@ -1,7 +1,6 @@
 """The hyperparameter grid: what one run is, its name, and which runs a study has (Du et al. 2024, Table 2)."""
 
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -10,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from helpers.files import digest
-from helpers.networks.resnet import ARCHITECTURES, STEMS
+from helpers.parameters import LIMITS, outside
 
 OPTIMIZERS = ("adam", "sgd")
 PRECISIONS = ("float32", "bfloat16")
@@ -49,24 +48,19 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         """Refuse values that no run can have, naming the hyperparameter and what is allowed."""
-        for name, allowed in _CHOICES.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} {getattr(self, name)!r} is unknown; choose one of {', '.join(allowed)}")
-        for name, (low, high) in _RANGES.items():
-            if not low <= getattr(self, name) <= high:
-                raise ValueError(f"{name} {getattr(self, name)!r} lies outside [{low}, {high}]")
+        for name, limit in _LIMITS.items():
+            if fault := outside(limit, getattr(self, name)):
+                raise ValueError(f"{name} {fault}")
 
     def __str__(self) -> str:
         """Its id, as messages name it."""
         return run_id(self)
 
 
-_CHOICES = {"architecture": ARCHITECTURES, "optimizer": OPTIMIZERS, "stem": STEMS, "precision": PRECISIONS}
-_CHOICES |= {"rule3_split": ("test", "holdout")}
-_RANGES = dict.fromkeys(("learning_rate", "weight_decay", "images_per_class", "repeat"), (0, math.inf))
-_RANGES |= {"batch_size": (2, math.inf), "max_epochs": (1, math.inf), "last_stride": (1, 2), "label_noise": (0, 1)}
-_RANGES |= {"holdout_fraction": (0.01, 0.9)}
 HYPERPARAMETERS = [field.name for field in fields(RunConfig)]
+_FREE = ("augmentation", "pretrained", "data", "weights", "repeat")
+# As for the parameters of notebooks, which name the levels of an axis in the plural.
+_LIMITS = {name: LIMITS.get(name) or LIMITS.get(f"{name}s", "[0, inf)") for name in HYPERPARAMETERS if name not in _FREE}
 
 
 def cell_name(config: RunConfig) -> str:

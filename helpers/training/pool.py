@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,7 @@ from helpers.data.images import StudyData, of_study
 from helpers.networks.weights import read_weights
 from helpers.training import catalogue
 from helpers.training.config import RunConfig
-from helpers.training.run import train_run
-from helpers.training.state import history_so_far
+from helpers.training.run import history_so_far, train_run
 
 _TICK = 1.0  # seconds between two looks at what trains
 _SHARED: dict[str, Callable[[], Any]] = {}  # of a worker: what loads, once, what all its items need
@@ -53,10 +51,13 @@ def side_by_side(
     on_cpu, faults = torch.device(device).type == "cpu", []
     count = min(jobs or (len(os.sched_getaffinity(0)) if on_cpu else 1), len(items))
     if count <= 1:
-        loaded = shared() if items else None
+        loaded, threads = shared() if items else None, torch.get_num_threads()
         for item in items:
-            with _one_thread(on_cpu):
+            torch.set_num_threads(1 if on_cpu else threads)
+            try:
                 found = one(item, loaded)
+            finally:
+                torch.set_num_threads(threads)
             yield item, found
         return
     context = multiprocessing.get_context("spawn")
@@ -78,16 +79,6 @@ def side_by_side(
             show()
     if faults:
         raise RuntimeError(f"{len(faults)} of {len(items)} failed; the others are complete. " + "; ".join(faults[:3]))
-
-
-@contextmanager
-def _one_thread(on_cpu: bool) -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1 if on_cpu else threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _start_worker(on_cpu: bool, shared: Callable[[], Any]) -> None:

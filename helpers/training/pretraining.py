@@ -9,7 +9,6 @@ from helpers.files import write_tensors
 from helpers.networks.weights import read_weights, weights_digest
 from helpers.training import catalogue
 from helpers.training.config import RunConfig, run_id
-from helpers.training.state import snapshot_path
 
 MADE = "made"
 FOLDER = "pretraining"  # below the study's, a model set with images of its own
@@ -45,7 +44,7 @@ def made(runs: Sequence[RunConfig], work: Path) -> dict[str, Weights]:
     """The weights that runs below ``work/pretraining`` left. Their identity is the recipe, so that several machines fill one model set."""
     weights = {}
     for run in runs:
-        path = snapshot_path(catalogue.run_folder(work / FOLDER, run), "stop")
+        path = catalogue.snapshot_path(catalogue.run_folder(work / FOLDER, run), "stop")
         if not path.is_file():
             raise RuntimeError(f"pretraining {run} left no weights (diverged?); lower its learning rate or check its images")
         weights[run.architecture] = Weights(str(path), run_id(run))

@@ -1,7 +1,9 @@
 """One training run: data and configuration in; snapshots, history and result out, resumable after every epoch."""
 
+import json
 import math
 import time
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -11,17 +13,19 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from helpers.data.images import ImageSet, StudyData
 from helpers.files import complete_or_absent, device_name, read_json, versions, write_json, write_tensors
 from helpers.networks import resnet, weights
-from helpers.training import state
 from helpers.training.augmentation import Draws, augment, draw
+from helpers.training.catalogue import snapshot_path
 from helpers.training.config import RunConfig, run_id
 from helpers.training.stopping import Epoch, conditions_met, stop_reason
 
+CHECKPOINT = "checkpoint.safetensors"  # of a run that trains
 _CHECKPOINT_SECONDS = {"cpu": 0.0, "cuda": 30.0}  # between two checkpoints; on a GPU writing one may take longer than an epoch
 
 
@@ -141,6 +145,38 @@ def evaluate(network: nn.Module, split: Split, batch_size: int = 512) -> tuple[f
     return tuple((totals / max(1, len(split.labels))).tolist())
 
 
+def save(folder: Path, network: nn.Module, optimizer: torch.optim.Optimizer, history: list[Epoch], snapshots: list[dict]) -> None:
+    """Write everything that the next epoch needs, whole or not at all. Random numbers need no state: each epoch has a seed of its own."""
+    tensors = {f"model.{name}": tensor for name, tensor in network.state_dict().items()}
+    for index, slots in optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{index}.{name}": value for name, value in slots.items() if isinstance(value, Tensor)}
+    write_tensors(folder / CHECKPOINT, tensors, {"history": json.dumps(history), "snapshots": json.dumps(snapshots)})
+
+
+def restore(folder: Path, network: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[list[Epoch], list[dict[str, Any]]]:
+    """Put a checkpoint into network and optimizer; history and snapshots so far. Where it is absent or damaged, start anew."""
+    try:
+        with safe_open(folder / CHECKPOINT, framework="pt") as file:
+            said, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError):
+        return [], []
+    network.load_state_dict({name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")})
+    slots: dict[int, dict[str, Tensor]] = defaultdict(dict)
+    for _, index, name in (key.split(".") for key in tensors if key.startswith("optimizer.")):
+        slots[int(index)][name] = tensors[f"optimizer.{index}.{name}"]
+    optimizer.load_state_dict({"state": slots, "param_groups": optimizer.state_dict()["param_groups"]})
+    return json.loads(said["history"]), json.loads(said["snapshots"])
+
+
+def history_so_far(folder: Path) -> list[Epoch]:
+    """Epochs of a run that trains, whoever trains it; none before the first, after the last, and where the file is damaged."""
+    try:
+        with safe_open(folder / CHECKPOINT, framework="pt") as file:
+            return json.loads((file.metadata() or {}).get("history", "[]"))
+    except (SafetensorError, OSError, ValueError):
+        return []
+
+
 def train_run(
     config: RunConfig,
     data: StudyData,
@@ -168,7 +204,7 @@ def train_run(
     network = network.to(device, memory_format=torch.channels_last)
     optimizer = make_optimizer(network, config, device)
     write_json(folder / "config.json", asdict(config) | {"run_id": run_id(config)})
-    history, snapshots = state.restore(folder, network, optimizer)
+    history, snapshots = restore(folder, network, optimizer)
     stepping = torch.compile(network, mode="reduce-overhead") if compiled else network
     # A kill may have come between the last checkpoint and the result: then there is nothing left to train.
     reason, diverged, saved = stop_reason(history, config) if history else "", False, -math.inf
@@ -184,18 +220,18 @@ def train_run(
         reason = stop_reason(history, config)
         if reason or (conditions_met(history, config) and not snapshots):
             name = "stop" if reason else "first"
-            write_tensors(state.snapshot_path(folder, name), network.state_dict())
+            write_tensors(snapshot_path(folder, name), network.state_dict())
             snapshots.append({"snapshot": name, "epoch": epoch} | _measured(network, train, test))
         history[-1]["seconds"] = time.perf_counter() - started
         if time.perf_counter() - saved >= _CHECKPOINT_SECONDS[device.type]:
-            state.save(folder, network, optimizer, history, snapshots)
+            save(folder, network, optimizer, history, snapshots)
             saved = time.perf_counter()
     with complete_or_absent(folder / "history.parquet") as temporary:
         pd.DataFrame(history, columns=list(Epoch.__annotations__)).to_parquet(temporary)
     result = {"run_id": run_id(config), "status": "diverged" if diverged else "complete", "stop_reason": reason, "epochs": len(history)}
     result |= {"seconds": sum(row["seconds"] for row in history), "snapshots": snapshots}
     write_json(folder / "result.json", result | {"device": device_name(device), "versions": versions()})
-    (folder / state.CHECKPOINT).unlink(missing_ok=True)
+    (folder / CHECKPOINT).unlink(missing_ok=True)
     return read_json(folder / "result.json")
 
 

@@ -17,7 +17,7 @@ from tests.data.conftest import written
 def decoded(folder, content, stated=None, boxes=(), size=16):
     """One file, with boxes of a stated size."""
     source = Source(written(folder, {"a.jpg": content}))
-    return decode_image(source, Record("a.jpg", "cat", "train", Annotation(boxes, ("cat",) * len(boxes), stated)), size)
+    return decode_image(source, Record("a.jpg", "cat", "train", Annotation(tuple(("cat", box) for box in boxes), stated)), size)
 
 
 def saved(pixels, kind="PNG"):
@@ -71,7 +71,7 @@ def test_exif_rotation_is_applied_only_where_the_annotation_says_so(tmp_path):
 
 def test_boxes_are_scaled_by_the_size_that_is_stated_clipped_and_truncated():
     def squared(*boxes, size=(20, 16)):
-        usable, wrong = square_boxes(Annotation(boxes, ("a",) * len(boxes), size), (20, 16), 16)
+        usable, wrong = square_boxes(Annotation(tuple(("a", box) for box in boxes), size), (20, 16), 16)
         return usable, [kind for kind, _ in wrong]
 
     assert squared((2, 2, 12, 10), (4, 4, 20, 16)) == ([(1, 2, 9, 10), (3, 4, 16, 16)], [])  # x times 0.8

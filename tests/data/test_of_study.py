@@ -45,17 +45,6 @@ def test_every_reader_has_the_images_that_were_chosen_and_the_file_says_which(tm
     assert (bare.train.has_boxes, json.loads((tmp_path / "bare/data.json").read_text())["has_boxes"]) == (False, False)
 
 
-def test_other_classes_come_by_the_parameters_of_the_study(tmp_path):
-    work = tmp_path / "mine"
-    images.choose_images(work, **TINY_SCENES)
-    before = (work / "data.json").read_text()
-    wanted = ["synthetic_disc", "synthetic_ring"]
-    data = images.with_classes(work, iter(wanted))
-    direct = load_study_data(**TINY_SCENES | {"class_ids": wanted}, cache_dir=tmp_path / "elsewhere")
-    assert data.fingerprint == direct.fingerprint
-    assert (work / "data.json").read_text() == before
-
-
 def test_further_classes_of_another_source_follow_those_of_the_study(tmp_path):
     parts = {"own": tiny_imagenet(("n01", "n02")), "more": tiny_imagenet(("n01", "n02", "n03", "n04"))}
     paths = [str(written(tmp_path / name, part)) for name, part in parts.items()]
@@ -114,6 +103,6 @@ def test_changed_images_are_told(source, tmp_path):
 
 def test_a_single_class_that_is_left_is_refused_before_anything_rests_on_it(tmp_path):
     files = {name: b"" if name.startswith("cat") else content for name, content in voc_folder(classes=("cat", "dog")).items()}
-    with pytest.raises(ValueError, match=r"only the class dog is left, and a classifier needs 2; faults: .*, 1 class_with_too_few_images"):
+    with pytest.raises(ValueError, match=r"only the class dog is left, and a classifier needs 2; faults: .*1 class_with_too_few_images"):
         images.choose_images(tmp_path / "mine", data_source="voc_folder", data_path=str(written(tmp_path / "images", files)), image_size=16)
     assert not (tmp_path / "mine/data.json").exists()

@@ -1,16 +1,12 @@
 """Shifted images: the same bytes for the same seed, the SSIM in their names; structural similarity against its formula."""
 
-import io
-
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageEnhance
 
 from helpers.data import shifts
 from helpers.data.shifts import in_chunks, ssim, with_noise
 from helpers.measures import transforms
-from helpers.parameters import Parameter, value_fault
 
 
 def photographs(n=24, side=32, seed=0):
@@ -24,49 +20,25 @@ def photographs(n=24, side=32, seed=0):
 IMAGES = photographs()
 
 
-@pytest.mark.parametrize("name", ["blur_0.9", "noise_0.7", "jpeg_0.7", "brightness_0.5", "contrast_0.5", "rotation_15", "rotation_30"])
+@pytest.mark.parametrize("name", ["blur_0.9", "rotation_15"])
 def test_every_shift_gives_bytes_of_the_same_shape_and_the_same_ones_again(name):
     before = IMAGES.clone()
     first, second = shifts.shifted(IMAGES, name, seed=1), shifts.shifted(IMAGES, name, seed=1)
-    assert first.images.dtype == torch.uint8
-    assert first.images.shape == IMAGES.shape
-    assert torch.equal(first.images, second.images)
-    assert first[1:] == second[1:]
-    assert not torch.equal(first.images, IMAGES)
+    assert (first.dtype, first.shape) == (torch.uint8, IMAGES.shape)
+    assert torch.equal(first, second) and not torch.equal(first, IMAGES)
     assert torch.equal(IMAGES, before)
-    assert first.ssim < 1
 
 
-@pytest.mark.parametrize("kind", ["blur", "noise", "jpeg"])
-def test_the_mean_ssim_is_that_of_the_name_and_lower_is_stronger(kind):
-    mild, strong = (shifts.shifted(IMAGES, f"{kind}_{target}") for target in (0.9, 0.7))
-    for found, target in ((mild, 0.9), (strong, 0.7)):
-        measured = ssim(IMAGES, found.images).double().mean()
-        assert float(measured) == pytest.approx(found.ssim, abs=1e-6)
-        assert found.ssim == pytest.approx(target, abs=0.02 if kind == "jpeg" else 0.0021)  # qualities are whole numbers
-    assert mild.strength < strong.strength
+@pytest.mark.parametrize("target", [0.9, 0.7])
+def test_the_mean_ssim_is_that_of_the_name(target):
+    assert float(ssim(IMAGES, shifts.shifted(IMAGES, f"blur_{target}")).double().mean()) == pytest.approx(target, abs=0.0021)
 
 
-def test_brightness_contrast_and_rotation_equal_other_libraries():
-    picture = Image.fromarray(IMAGES[0].permute(1, 2, 0).numpy())
-    for name, enhancer in (("brightness_0.5", ImageEnhance.Brightness), ("contrast_0.5", ImageEnhance.Contrast)):
-        theirs = np.asarray(enhancer(picture).enhance(0.5)).astype(int)
-        ours = shifts.shifted(IMAGES[:1], name).images[0].permute(1, 2, 0).numpy().astype(int)
-        assert np.abs(ours - theirs).max() <= 2  # each rounds once, or cuts
+def test_rotation_equals_that_of_the_measures():
     for degrees in (15.0, -30.0):
         own = transforms.rotate(IMAGES, torch.tensor(degrees)).int()
         assert (shifts.turned(IMAGES, degrees).int() - own).abs().max() <= 1
     assert torch.equal(shifts.turned(IMAGES, 90), IMAGES.rot90(1, (2, 3)))
-    bright = torch.full((1, 3, 16, 16), 200, dtype=torch.uint8)
-    assert shifts.shifted(bright, "brightness_2").images.unique().tolist() == [255]
-
-
-def test_jpeg_is_a_file_of_that_quality_read_again():
-    found = shifts.shifted(IMAGES, "jpeg_0.8")
-    for picture, shown in zip(IMAGES, found.images, strict=True):
-        file = io.BytesIO()
-        Image.fromarray(picture.permute(1, 2, 0).numpy()).save(file, "JPEG", quality=round(100 - found.strength))
-        assert np.array_equal(np.asarray(Image.open(file)), shown.permute(1, 2, 0).numpy())
 
 
 def test_names_are_taken_apart_and_unknown_ones_refused():
@@ -74,19 +46,9 @@ def test_names_are_taken_apart_and_unknown_ones_refused():
     assert shifts.parsed("rotation_-15") == ("rotation", -15)
     assert shifts.at("test_accuracy", "blur_0.9") == "test_accuracy@blur_0.9"
     assert shifts.at("test_accuracy") == "test_accuracy"
-    for name in ("blur", "blur_1.2", "blur_0", "fog_0.9", "rotation_500", "noise_x", "brightness_-1", "contrast_nan", "_0.5"):
-        with pytest.raises(ValueError, match=f"shift '{name}' is unknown"):
+    for name in ("blur", "blur_1.2", "blur_0", "fog_0.9", "rotation_180.5", "rotation_500", "rotation_x", "_0.5"):
+        with pytest.raises(ValueError, match=f"shift '{name}' is not of the form"):
             shifts.shifted(IMAGES, name)
-
-
-@pytest.mark.parametrize(
-    "name", ["blur_0.70", "blur_0.0", "jpeg_.5", "noise_1.0", "rotation_-180", "rotation_180.5", "rotation_181", "fog_1"]
-)
-def test_what_a_study_file_may_name_is_what_can_be_made(name):
-    """Else notebook 08 would refuse it after hours."""
-    refused = bool(value_fault(Parameter("targets", "list[str]", ["blur_0.7"], "shifts"), [name]))
-    assert refused == (name not in ("blur_0.70", "rotation_-180"))
-    assert refused or shifts.parsed(name)
 
 
 def test_images_of_another_kind_and_an_ssim_out_of_reach_are_refused():
@@ -94,27 +56,18 @@ def test_images_of_another_kind_and_an_ssim_out_of_reach_are_refused():
         with pytest.raises(ValueError, match="images must be"):
             shifts.shifted(wrong, "rotation_15")
     flat = torch.full((2, 3, 16, 16), 90, dtype=torch.uint8)
-    with pytest.raises(ValueError, match="cannot be made of these images: the nearest mean SSIM is 1"):
+    with pytest.raises(ValueError, match=r"no blur leaves these images an SSIM of 0.9: the nearest is 1"):
         shifts.shifted(flat, "blur_0.9")
 
 
-def test_copies_are_made_once_kept_and_made_again_when_damaged(tmp_path, monkeypatch):
-    made = shifts.kept(tmp_path, IMAGES, "noise_0.9", 3)
-    assert torch.equal(made.images, shifts.shifted(IMAGES, "noise_0.9", 3).images)
-    path = next(tmp_path.glob("noise_0.9-*.safetensors"))
-    whole = path.read_bytes()
+def test_copies_are_made_once_and_kept(tmp_path, monkeypatch):
+    made = shifts.kept(tmp_path, IMAGES, "blur_0.9", 3)
+    assert torch.equal(made, shifts.shifted(IMAGES, "blur_0.9", 3))
     with monkeypatch.context() as patch:
         patch.setattr(shifts, "shifted", lambda *given: pytest.fail("made twice"))
-        again = shifts.kept(tmp_path, IMAGES, "noise_0.9", 3)
-    assert torch.equal(again.images, made.images)
-    assert again[1:] == made[1:]
-    path.unlink()  # not cut in place: what is mapped must not lose its pages
-    path.write_bytes(whole[:200])
-    with pytest.warns(UserWarning, match=r"safetensors is damaged .*; it is made again"):
-        assert torch.equal(shifts.kept(tmp_path, IMAGES, "noise_0.9", 3).images, made.images)
-    assert path.read_bytes() == whole
-    shifts.kept(tmp_path, IMAGES.flip(0), "noise_0.9", 3)
-    shifts.kept(tmp_path, IMAGES, "noise_0.9", 4)
+        assert torch.equal(shifts.kept(tmp_path, IMAGES, "blur_0.9", 3), made)
+    shifts.kept(tmp_path, IMAGES.flip(0), "blur_0.9", 3)
+    shifts.kept(tmp_path, IMAGES, "blur_0.9", 4)
     assert len(list(tmp_path.iterdir())) == 3  # nothing partial
 
 

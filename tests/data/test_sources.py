@@ -62,11 +62,6 @@ def test_what_is_neither_folder_nor_zip_is_refused_without_reading_it(tmp_path, 
         load(tmp_path / path)
 
 
-def test_a_path_where_nothing_is_is_named(tmp_path, load):
-    with pytest.raises(FileNotFoundError, match=r"data_path .*nothing does not exist; put the images there"):
-        load(tmp_path / "nothing")
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_zip_holds_what_its_folder_holds_and_is_unpacked_once(tmp_path, load, layout, monkeypatch):
     files = LAYOUTS[layout]()

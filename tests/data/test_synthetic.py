@@ -12,13 +12,6 @@ def object_mask(split, seed, label, number, size, cue=0.5):
     return synthetic._scene(label, size, split, cue, generator)[1]
 
 
-def test_shapes_types_and_order_class_by_class():
-    images, labels, boxes = synthetic.scenes(3, 4, 20, 0, "train")
-    assert images.shape == (12, 3, 20, 20) and images.dtype == np.uint8
-    assert labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4 and labels.dtype == np.int64
-    assert boxes.shape == (12, 1, 4) and boxes.dtype == np.int16
-
-
 @pytest.mark.parametrize("changed", [{"seed": 8}, {"split": "train"}, {"background_cue": 1.0}])
 def test_seed_split_and_cue_change_the_pixels(changed):
     arguments = {"classes": 2, "per_class": 5, "size": 32, "seed": 7, "split": "test", "background_cue": 0.0}
@@ -36,7 +29,8 @@ def test_fewer_images_and_fewer_classes_are_a_part_of_more():
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_boxes_are_tight_around_the_drawn_object(split):
     size, per_class = 48, 6
-    _, labels, boxes = synthetic.scenes(len(synthetic.CLASS_NAMES), per_class, size, 3, split)
+    images, labels, boxes = synthetic.scenes(len(synthetic.CLASS_NAMES), per_class, size, 3, split)
+    assert (images.dtype, labels.dtype, boxes.dtype, images.shape[1:]) == (np.uint8, np.int64, np.int16, (3, size, size))
     for row, (x0, y0, x1, y1) in enumerate(boxes[:, 0]):
         mask = object_mask(split, 3, labels[row], row % per_class, size)
         assert mask[y0:y1, x0:x1].sum() == mask.sum() > 0, "nothing lies outside"
@@ -53,12 +47,6 @@ def test_objects_are_whole_and_of_about_a_third_to_two_thirds_of_the_side():
         for number in range(40):
             mask = synthetic._object_mask(label, x, y, np.random.default_rng([label, number]))
             assert mask.sum() == mask[32:96, 32:96].sum() > 0
-
-
-def test_every_class_shows_at_the_smallest_size():
-    y, x = np.mgrid[0:16, 0:16] / 16
-    pixels = [synthetic._object_mask(label, x, y, np.random.default_rng([label, n])).sum() for label in range(12) for n in range(200)]
-    assert min(pixels) >= 4
 
 
 def test_colour_of_the_object_says_nothing_of_the_class():

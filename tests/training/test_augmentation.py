@@ -1,20 +1,11 @@
 import torch
 from torchvision.transforms.v2 import functional as reference
 
-from helpers.training.augmentation import Draws, augment, draw
+from helpers.training.augmentation import augment, draw
 
 
 def images(count=6, size=8):
     return torch.randint(0, 256, (count, 3, size, size), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-
-
-def nothing(count):
-    flips = torch.zeros(2, count, dtype=torch.bool)
-    return Draws(*flips, torch.zeros(count), torch.ones(count), torch.arange(3).expand(count, 3))
-
-
-def test_no_draw_leaves_the_pixels():
-    assert torch.equal(augment(images(), nothing(6)), images().float())
 
 
 def test_each_image_equals_its_own_single_transform():

@@ -8,7 +8,6 @@ from helpers.files import write_json, write_tensors
 from helpers.networks.weights import Form, header_of
 from helpers.training import catalogue
 from helpers.training.config import RunConfig, run_id
-from helpers.training.state import snapshot_path
 
 CONFIG = RunConfig("resnet18", 16, 0.1, "sgd", 0.0, False, False, data="d")
 
@@ -54,7 +53,7 @@ def test_checkpoints_that_are_kept_span_the_gaps_and_say_what_they_are(tmp_path)
     runs = [replace(CONFIG, stem="strided", width=0.125, repeat=number) for number in range(5)]
     for number, run in enumerate(runs):
         complete(tmp_path, run, [snapshot(train=0.9, test=0.9 - 0.1 * number)])
-        path = snapshot_path(catalogue.run_folder(tmp_path, run), "stop")
+        path = catalogue.snapshot_path(catalogue.run_folder(tmp_path, run), "stop")
         write_tensors(path, Form("resnet18", "strided", 0.125).network(3).state_dict())
     table = catalogue.read_catalogue(tmp_path, runs)
     kept = catalogue.keep_checkpoints(tmp_path, table, tmp_path / "kept", ["a", "b", "c"], 3)

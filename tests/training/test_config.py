@@ -28,18 +28,9 @@ def test_the_papers_grid_has_864_cells_and_1728_runs_of_different_names():
 def test_the_id_follows_from_the_configuration_alone_and_every_field_counts():
     run = grid(PAPER, 1, {"data": "d"})[0]
     assert run_id(run) == run_id(config_from(asdict(run) | {"run_id": "something else"}))
-    changed = {"batch_size": 128, "learning_rate": 0.5, "optimizer": "sgd", "weight_decay": 0.3, "architecture": "resnet101"}
-    changed |= {"augmentation": False, "pretrained": False, "data": "e", "weights": "w", "repeat": 5, "images_per_class": 7}
-    changed |= {"label_noise": 0.2, "stem": "small", "width": 0.5, "momentum": 0.0, "max_epochs": 3, "loss_threshold": 0.2}
-    changed |= {
-        "accuracy_threshold": 0.9,
-        "rule3_split": "test",
-        "last_stride": 1,
-        "precision": "bfloat16",
-        "holdout_fraction": 0.2,
-        "seed": 9,
-    }
-    assert set(changed) == set(asdict(run))
+    changed = {name: f"{value}x" if isinstance(value, str) else value / 2 + 0.25 for name, value in asdict(run).items()}
+    changed |= {"architecture": "resnet101", "optimizer": "sgd", "stem": "small", "precision": "bfloat16", "rule3_split": "test"}
+    changed |= {"augmentation": not run.augmentation, "pretrained": not run.pretrained, "last_stride": 1}
     assert len({run_id(replace(run, **{name: value})) for name, value in changed.items()} | {run_id(run)}) == len(changed) + 1
 
 
@@ -66,9 +57,9 @@ def _worst_pair(chosen):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"optimizer": "adamw"}, r"optimizer 'adamw' is unknown; choose one of adam, sgd"),
-        ({"batch_size": 1}, r"batch_size 1 lies outside \[2, inf\]"),
-        ({"learning_rate": float("nan")}, r"learning_rate nan lies outside"),
+        ({"optimizer": "adamw"}, r"optimizer 'adamw' is not one of \('adam', 'sgd'\)"),
+        ({"batch_size": 1}, r"batch_size 1 is not in \[2, 100000\]"),
+        ({"learning_rate": float("nan")}, r"learning_rate nan is not in \[0, inf\)"),
     ],
 )
 def test_refuses_what_no_run_can_have(change, message):
