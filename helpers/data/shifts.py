@@ -1,5 +1,6 @@
-"""Images degraded and shifted, and how much of them is left (SSIM): blur, noise, rotation."""
+"""Images degraded and shifted, and how much of them is left (SSIM): blur, noise, JPEG, brightness, contrast, rotation."""
 
+import io
 import math
 from collections.abc import Callable
 from hashlib import blake2b
@@ -7,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 from torchmetrics.functional.image import structural_similarity_index_measure
-from torchvision.transforms.v2.functional import InterpolationMode, gaussian_blur, rotate
+from torchvision.transforms.v2.functional import InterpolationMode, adjust_brightness, adjust_contrast, gaussian_blur, rotate
 
 from helpers.files import read_tensors, write_tensors
 from helpers.parameters import LIMITS, outside
@@ -70,8 +72,32 @@ def turned(images: Tensor, degrees: float) -> Tensor:
     return rotate(images, degrees, interpolation=InterpolationMode.BILINEAR)
 
 
+def _by_jpeg(images: Tensor, strength: float, seed: int) -> Tensor:
+    """Images saved as JPEG files of a quality of 100 less the strength, and read again."""
+    found = []
+    for pixels in images.permute(0, 2, 3, 1).cpu().numpy():
+        file = io.BytesIO()
+        Image.fromarray(pixels).save(file, "JPEG", quality=max(1, round(100 - strength)))
+        found.append(np.asarray(Image.open(file)))
+    return torch.from_numpy(np.stack(found)).permute(0, 3, 1, 2).contiguous().to(images.device)
+
+
+def _by_blur(images: Tensor, deviation: float, seed: int) -> Tensor:
+    return in_chunks(images, lambda pixels: blurred(pixels, deviation))
+
+
+def _by_noise(images: Tensor, deviation: float, seed: int) -> Tensor:
+    draws = torch.Generator().manual_seed(seed)
+    return in_chunks(images, lambda pixels: with_noise(pixels, deviation, draws))
+
+
+# What is calibrated to the SSIM in its name, with the greatest strength for images of a side; and what takes the number in its name.
+_TO_SSIM = {"blur": (_by_blur, lambda side: side / 4), "noise": (_by_noise, lambda side: 255.0), "jpeg": (_by_jpeg, lambda side: 99.0)}
+_BY_NUMBER = {"brightness": adjust_brightness, "contrast": adjust_contrast, "rotation": turned}
+
+
 def parsed(name: str) -> tuple[str, float]:
-    """Take a shift's name apart: "blur_0.9" -> ("blur", 0.9), "rotation_30" in degrees; another name is a ValueError."""
+    """Take a shift's name apart: "blur_0.9" -> ("blur", 0.9), "rotation_30" in degrees, "contrast_0.5"; another name is a ValueError."""
     if fault := outside(LIMITS["targets"], name):
         raise ValueError(f"shift {fault}")
     kind, _, number = name.partition("_")
@@ -86,36 +112,32 @@ def at(column: str, shift: str = "") -> str:
 def shifted(images: Tensor, name: str, seed: int = 0) -> Tensor:
     """Shift (N, 3, H, W) uint8 images with sides of at least 11; the same images, name (see ``parsed``) and seed give the same bytes.
 
-    Blur has one strength for all images, found so that the mean SSIM of up to 256 of them, drawn by the seed, is the one in the name within
-    0.002, or within 0.02 where the SSIM of few images steps over it; else ValueError.
+    Blur, noise and JPEG have one strength for all images, found so that the mean SSIM of up to 256 of them, drawn by the seed, is the one in
+    the name within 0.002, or within 0.02 where the SSIM of few images steps over it; else ValueError.
     """
     kind, value = parsed(name)
     check_images(images, 2 * _RADIUS + 1)
-    if kind == "rotation":
-        return torch.cat([turned(chunk, value) for chunk in images.split(_CHUNK)])
+    if kind in _BY_NUMBER:
+        return torch.cat([_BY_NUMBER[kind](chunk, value) for chunk in images.split(_CHUNK)])
     order = np.random.default_rng(seed).permutation(len(images))[:_CALIBRATION_IMAGES]
-    return _blurred(images, _deviation(images[torch.as_tensor(np.sort(order))], value))
+    sample, (change, greatest) = images[torch.as_tensor(np.sort(order))], _TO_SSIM[kind]
+    return change(images, _strength(lambda strength: change(sample, strength, seed), sample, name, greatest(min(images.shape[-2:]))), seed)
 
 
-def _blurred(images: Tensor, deviation: float) -> Tensor:
-    return in_chunks(images, lambda pixels: blurred(pixels, deviation))
-
-
-def _deviation(sample: Tensor, target: float) -> float:
-    """Find the blur, in pixels, that leaves a mean SSIM, by bisection; it is 1 without blur and falls."""
-    greatest = min(sample.shape[-2:]) / 4
-    low, high, deviation, tried = 0.0, math.inf, greatest / 64, []
+def _strength(changed: Callable[[float], Tensor], sample: Tensor, name: str, greatest: float) -> float:
+    """Find the strength that leaves a mean SSIM, by bisection; it is 1 at strength 0 and falls."""
+    target, low, high, strength, tried = parsed(name)[1], 0.0, math.inf, greatest / 64, []
     for _ in range(_STEPS):
-        reached = float(ssim(sample, _blurred(sample, deviation)).double().mean())
-        tried.append((abs(reached - target), deviation, reached))
-        if tried[-1][0] <= _CLOSE or (reached > target and deviation == greatest):
+        reached = float(ssim(sample, changed(strength)).double().mean())
+        tried.append((abs(reached - target), strength, reached))
+        if tried[-1][0] <= _CLOSE or (reached > target and strength == greatest):
             break
-        low, high = (deviation, high) if reached > target else (low, deviation)
-        deviation = (low + high) / 2 if high < math.inf else min(2 * deviation, greatest)
-    miss, deviation, reached = min(tried)
+        low, high = (strength, high) if reached > target else (low, strength)
+        strength = (low + high) / 2 if high < math.inf else min(2 * strength, greatest)
+    miss, strength, reached = min(tried)
     if miss > _NEAR:
-        raise ValueError(f"no blur leaves these images an SSIM of {target:g}: the nearest is {reached:.3f}, at {deviation:g} pixels")
-    return deviation
+        raise ValueError(f"shift {name!r} cannot be made of these images: the nearest mean SSIM is {reached:.3f}, at strength {strength:g}")
+    return strength
 
 
 def kept(folder: Path, images: Tensor, name: str, seed: int = 0) -> Tensor:

@@ -1,8 +1,11 @@
 """Shifted images: the same bytes for the same seed, the SSIM in their names; structural similarity against its formula."""
 
+import io
+
 import numpy as np
 import pytest
 import torch
+from PIL import Image, ImageEnhance
 
 from helpers.data import shifts
 from helpers.data.shifts import in_chunks, ssim, with_noise
@@ -20,7 +23,7 @@ def photographs(n=24, side=32, seed=0):
 IMAGES = photographs()
 
 
-@pytest.mark.parametrize("name", ["blur_0.9", "rotation_15"])
+@pytest.mark.parametrize("name", ["blur_0.9", "noise_0.9", "jpeg_0.9", "brightness_1.5", "contrast_0.5", "rotation_15"])
 def test_every_shift_gives_bytes_of_the_same_shape_and_the_same_ones_again(name):
     before = IMAGES.clone()
     first, second = shifts.shifted(IMAGES, name, seed=1), shifts.shifted(IMAGES, name, seed=1)
@@ -29,9 +32,24 @@ def test_every_shift_gives_bytes_of_the_same_shape_and_the_same_ones_again(name)
     assert torch.equal(IMAGES, before)
 
 
-@pytest.mark.parametrize("target", [0.9, 0.7])
-def test_the_mean_ssim_is_that_of_the_name(target):
-    assert float(ssim(IMAGES, shifts.shifted(IMAGES, f"blur_{target}")).double().mean()) == pytest.approx(target, abs=0.0021)
+@pytest.mark.parametrize(("kind", "within"), [("blur", 0.0021), ("noise", 0.0021), ("jpeg", 0.02)])  # qualities are whole numbers
+def test_the_mean_ssim_is_that_of_the_name(kind, within):
+    for target in (0.9, 0.7):
+        found = shifts.shifted(IMAGES, f"{kind}_{target}")
+        assert float(ssim(IMAGES, found).double().mean()) == pytest.approx(target, abs=within)
+
+
+def test_brightness_contrast_and_jpeg_equal_another_library():
+    picture = Image.fromarray(IMAGES[0].permute(1, 2, 0).numpy())
+    for name, enhancer in (("brightness_0.5", ImageEnhance.Brightness), ("contrast_0.5", ImageEnhance.Contrast)):
+        ours = shifts.shifted(IMAGES[:1], name)[0].permute(1, 2, 0).numpy().astype(int)
+        assert np.abs(ours - np.asarray(enhancer(picture).enhance(0.5)).astype(int)).max() <= 2  # each rounds once, or cuts
+    files = [io.BytesIO() for _ in range(100)]
+    for quality, file in enumerate(files, start=1):
+        picture.save(file, "JPEG", quality=quality)
+    theirs = [np.asarray(Image.open(file)) for file in files]
+    ours = shifts.shifted(IMAGES, "jpeg_0.8")[0].permute(1, 2, 0).numpy()
+    assert any(np.array_equal(ours, other) for other in theirs)
 
 
 def test_rotation_equals_that_of_the_measures():
@@ -46,7 +64,7 @@ def test_names_are_taken_apart_and_unknown_ones_refused():
     assert shifts.parsed("rotation_-15") == ("rotation", -15)
     assert shifts.at("test_accuracy", "blur_0.9") == "test_accuracy@blur_0.9"
     assert shifts.at("test_accuracy") == "test_accuracy"
-    for name in ("blur", "blur_1.2", "blur_0", "fog_0.9", "rotation_180.5", "rotation_500", "rotation_x", "_0.5"):
+    for name in ("blur", "blur_1.2", "blur_0", "fog_0.9", "rotation_180.5", "rotation_500", "noise_x", "brightness_-1", "_0.5"):
         with pytest.raises(ValueError, match=f"shift '{name}' is not of the form"):
             shifts.shifted(IMAGES, name)
 
@@ -56,7 +74,7 @@ def test_images_of_another_kind_and_an_ssim_out_of_reach_are_refused():
         with pytest.raises(ValueError, match="images must be"):
             shifts.shifted(wrong, "rotation_15")
     flat = torch.full((2, 3, 16, 16), 90, dtype=torch.uint8)
-    with pytest.raises(ValueError, match=r"no blur leaves these images an SSIM of 0.9: the nearest is 1"):
+    with pytest.raises(ValueError, match="cannot be made of these images: the nearest mean SSIM is 1"):
         shifts.shifted(flat, "blur_0.9")
 
 
