@@ -112,8 +112,8 @@ def at(column: str, shift: str = "") -> str:
 def shifted(images: Tensor, name: str, seed: int = 0) -> Tensor:
     """Shift (N, 3, H, W) uint8 images with sides of at least 11; the same images, name (see ``parsed``) and seed give the same bytes.
 
-    Blur, noise and JPEG have one strength for all images, found so that the mean SSIM of up to 256 of them, drawn by the seed, is the one in
-    the name within 0.002, or within 0.02 where the SSIM of few images steps over it; else ValueError.
+    Blur, noise and JPEG have one strength for all images, found so that the mean SSIM of up to 256 of them, drawn by the seed, is the one
+    in the name within 0.002, or within 0.02 where the SSIM of few images steps over it; else ValueError.
     """
     kind, value = parsed(name)
     check_images(images, 2 * _RADIUS + 1)
