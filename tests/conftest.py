@@ -21,7 +21,7 @@ TINY_SCENES = {
 }
 # A study that all notebooks run in minutes.
 TINY_STUDY = {
-    "common": {"minimum_train_accuracy": 0.0},
+    "common": {"minimum_train_accuracy": 0.0, "jobs": 1},  # each further process loads torch anew
     "notebooks": {
         "01_data_subset": {
             "class_ids": ["synthetic_disc", "synthetic_cross", "synthetic_bars"],
@@ -40,7 +40,7 @@ TINY_STUDY = {
             "pretrain_images_per_class": 8,
             "pretrain_max_epochs": 1,
         },
-        "03_cam_scoring": {"bootstrap_resamples": 50, "accuracy_thresholds": [0.5, 0.0]},
+        "03_cam_scoring": {"jobs": 2, "bootstrap_resamples": 50, "accuracy_thresholds": [0.5, 0.0]},
         "04_baselines": {
             "permutations": 19,
             "perturbation_fraction": 1.0,

@@ -75,7 +75,7 @@ def test_networks_are_known_by_the_names_of_the_modules_that_build_them():
         ("class_ids", ["x" * 5000], "is not of the form"),
         ("layers", ["x"], "'x' is not of the form"),
         ("pretrained_weights", "x", "'x' is not of the form"),
-        ("targets", ["blur_7"], "'blur_7' is not of the form"),
+        ("targets", ["blur_0.70"], "'blur_0.70' is not of the form"),
         ("pictured_images", "x", "must be int ("),
         ("jobs", True, "must be int ("),
     ],

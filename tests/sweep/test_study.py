@@ -16,7 +16,7 @@ from helpers.kappa import probing
 from helpers.parameters import StudyError, declared
 from helpers.sweep import execute, plan, relations
 from helpers.sweep.relations import relation_faults
-from helpers.sweep.study import CheckedStudy, Execution, digest_of, load_study, machine_faults, measure_faults
+from helpers.sweep.study import CheckedStudy, Execution, absent_files, digest_of, load_study, measure_faults
 from helpers.training import config
 from tests.conftest import TINY_STUDY
 from tests.sweep.conftest import write_notebook
@@ -72,14 +72,14 @@ def test_all_faults_are_told_at_once_with_the_nearest_names(project):
     for part in (
         *("common: unknown name 'cuont' (did you mean 'count'?)", "01_one: unknown name 'treshold' (did you mean 'threshold'?)"),
         *("notebooks: unknown name '03_three'; valid: 01_one, 02_two, 04_four", "unknown name 'sweeps' (did you mean 'sweep'?)"),
-        *("01_one: count is 'many', and must be int (how many)", "claim 1 has claim; every claim needs", "--set cuont=1: unknown name"),
+        *("mine.yaml: count is 'many', and must be int (how many)", "claim 1 has claim; every claim needs", "--set cuont=1: unknown name"),
         *("--set 03_x.count=1", "--set count: unknown name"),
     ):
         assert part in text, part
     assert faults(project, {"notebooks": EACH}, "count=[") == "--set count=[: the value is not readable YAML"
     assert "names none to run, of 01_one, 02_two, 04_four" in faults(project, {"common": {}})
     assert faults(project, {"notebooks": EACH, "common": {"count": -1}}).endswith(
-        "mine.yaml, 01_one, 02_two, 04_four: count is -1, and -1 is not in [0, inf) (how many)"
+        "mine.yaml: count is -1, and -1 is not in [0, inf) (how many)"
     )
     assert "study is 'a', and must be 'mine', as its file" in faults(project, {"notebooks": EACH}, "study=a")
 
@@ -174,7 +174,7 @@ def test_a_study_that_extends_another_shares_its_work_and_changes_nothing_that_i
     further = project({"extends": "mine", "common": {"count": 3}, "notebooks": {"04_four": {"other": 9}}}, name="further")
     assert (further.work.name, further.reports.name, further.claims) == ("mine", "further", [CLAIM])
     assert [item.parameters["study"] for item in further.executions] == ["further"] * 3
-    with pytest.raises(StudyError, match=r"02_two: other is 9, and mine, whose images and runs it shares, has 1"):
+    with pytest.raises(StudyError, match=r"other is 9, and mine, whose images and runs it shares, has 1"):
         project({"extends": "mine", "notebooks": {"02_two": {"other": 9}}}, name="further")
 
 
@@ -194,12 +194,9 @@ def test_a_record_is_withdrawn_when_what_it_made_is_gone_or_changed(project):
         assert list(records.iterdir()) == []
 
 
-def test_what_stands_in_the_way_on_this_machine_is_told(project):
+def test_files_that_are_not_on_this_machine_are_told(project):
     study = project({"notebooks": EACH}, "data_path=nowhere.zip")
-    assert machine_faults(study, 0.0) == ["data_path is 'nowhere.zip', and nothing is there; give its place by --set data_path=..."]
-    (project.root / "work").write_text("a file")
-    told = machine_faults(project({"notebooks": EACH}), 1e9)
-    assert "work cannot be written, and mine has to go there" in told[0] and "GiB free, and 1e+09 are needed" in told[1]
+    assert absent_files(study) == ["data_path is 'nowhere.zip', and nothing is there; give its place by --set data_path=..."]
 
 
 DEMO = {"data_source": "synthetic", "data_path": "", "class_ids": ["synthetic_disc", "synthetic_cross"]}
@@ -217,8 +214,6 @@ UNSEEN = {"seen_classes": 0, "kappa_families": ["model set"], "unseen_class_ids"
     ("values", "message"),
     [
         (DEMO | {"data_source": "ilsvrc", "class_ids": []}, "data_path is empty, and data_source ilsvrc needs"),
-        (DEMO | {"class_ids": ["synthetic_disk", "synthetic_ring"]}, "class_ids names 'synthetic_disk', which is no class"),
-        (DEMO | {"data_source": "voc_folder", "data_path": "x"}, "which is no class of data_source voc_folder"),
         (DEMO | {"class_ids": ["synthetic_disc"]}, "a classifier needs at least 2 classes"),
         ({"images_per_class": 25, "training_sizes": [25, 100]}, "training_sizes is [25, 100], and images_per_class allows 25"),
         (DEMO | MADE, "pretrain_class_ids shares synthetic_cross, synthetic_disc with class_ids"),
@@ -232,16 +227,12 @@ UNSEEN = {"seen_classes": 0, "kappa_families": ["model set"], "unseen_class_ids"
         (DEMO | UNSEEN | {"seen_classes": 3}, "seen_classes is 3; the study has 2 classes"),
         (DEMO | UNSEEN | {"seen_classes": 1}, "and the model set was trained on all of them"),
         ({"kappa_families": ["RN50", "resnet18 w0.25"], "kappa_weights": "made"}, "published networks need published weights"),
-        (
-            {"saliency_providers": ["network"], "saliency_path": "", "checkpoints_path": ""},
-            "saliency_path is empty",
-        ),
-        ({"checkpoints_path": "mine", "images_path": ""}, "images_path is empty, and checkpoints_path needs"),
+        ({"saliency_providers": ["network"], "saliency_path": "", "checkpoints_path": ""}, "saliency_path is empty"),
+        ({"checkpoints_path": "mine", "images_path": ""}, "images_path is empty, and the networks of checkpoints_path need it"),
         ({"blocks": [{"learning_rat": [1]}]}, "block 1, learning_rat: no such axis (did you mean 'learning_rate'"),
         ({"blocks": [{}, {"repeat": 1}]}, "block 2, repeat: repeat is 1, and must be list[int]"),
         ({"blocks": [{"architecture": ["vgg"]}], "architectures": ["resnet18"]}, "'vgg' is not one of ('resnet18'"),
         ({"blocks": [{"batch_size": [8.5]}], "batch_sizes": [8]}, "must be list[int]"),
-        ({"targets": ["blur_0.7", "blur_0.70"]}, "names a shift twice"),
     ],
 )
 def test_values_that_do_not_go_together_are_told(values, message):
@@ -257,7 +248,7 @@ def test_what_goes_together_passes_and_what_is_not_declared_is_passed_over():
         DEMO | UNSEEN,
     ):
         assert relation_faults(values) == []
-    assert relation_faults({"blocks": [{"repeat": [0, 1], "learning_rate": [0, 0.1]}], "targets": ["blur_0.7", "rotation_-9"]}) == []
+    assert relation_faults({"blocks": [{"repeat": [0, 1], "learning_rate": [0, 0.1]}]}) == []
 
 
 def test_the_steps_of_unseen_classes_that_can_be_had_are_those_of_the_probe():
@@ -270,10 +261,7 @@ def test_the_steps_of_unseen_classes_that_can_be_had_are_those_of_the_probe():
     assert found.partition("possible are ")[2] == str(caught.value).partition("can have ")[2]
 
 
-def test_rendered_classes_and_axes_are_those_of_the_modules_that_take_them():
-    from helpers.data import synthetic
-
-    assert tuple(f"synthetic_{name}" for name in synthetic.CLASS_NAMES) == relations.RENDERED
+def test_the_axes_of_blocks_are_those_of_a_run():
     assert set(relations.AXIS_PARAMETERS) <= set(config.RunConfig.__dataclass_fields__)
 
 
@@ -282,7 +270,7 @@ ODD = [-1, 0, 1, 7, 0.5, 1e9, 10**30, float("nan"), float("inf"), "", "x", "a\0b
 ODD += [[], ["x"], [0], [1, 1], [[]], {}, {"a": 1}, [{}], [{"repeat": [1]}], "synthetic_disc", ["synthetic_disc"]]
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", range(60))
 def test_a_study_with_an_odd_value_is_refused_by_its_name_or_taken_by_the_modules(seed, tmp_path):
     draw, study = random.Random(seed), yaml.safe_load((PROJECT_ROOT / "params/demo.yaml").read_text())
     stem = draw.choice(list(study["notebooks"]))
@@ -293,12 +281,11 @@ def test_a_study_with_an_odd_value_is_refused_by_its_name_or_taken_by_the_module
     place[name] = draw.choice(ODD)
     (tmp_path / "demo.yaml").write_text(yaml.dump(study, allow_unicode=True))
     try:
-        executions = load_study(tmp_path / "demo.yaml").executions
+        values = load_study(tmp_path / "demo.yaml").values
     except StudyError as found:
         assert any(name in fault for fault in found.faults), found.faults
         assert all(len(fault) < 1500 for fault in found.faults)
         return
-    values = {name: value for item in executions for name, value in item.parameters.items()}
     json.dumps(values, allow_nan=False)
     if len(values["learning_rates"]) < 50:
         plan.planned_runs(values)
