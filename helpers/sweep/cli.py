@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -18,7 +19,7 @@ from helpers.files import PROJECT_ROOT, read_json
 from helpers.parameters import StudyError
 from helpers.statistics.claims import keep_claims
 from helpers.sweep.execute import die_with_parent, visible_gpus
-from helpers.sweep.study import CheckedStudy, absent_files, load_study, measure_faults
+from helpers.sweep.study import CheckedStudy, further_faults, load_study
 
 _EVERY = 30.0  # seconds between two looks at what runs
 
@@ -76,7 +77,7 @@ def _run(path: str, overrides: Sequence[str], cores: int, gpus: int | None, hand
     command += ["--config", f"study={name}", f"set={json.dumps([*overrides])}", f"threads={max(1, cores // max(1, gpus))}", *handed]
     if look:
         return _look([*command, "--dry-run"], study)
-    if faults := [*absent_files(study), *measure_faults(study)]:
+    if faults := further_faults(study):
         raise StudyError(*faults)
     study.work.mkdir(parents=True, exist_ok=True)
     try:
@@ -174,11 +175,9 @@ def _follow(command: Sequence[str], study: CheckedStudy, remote: bool) -> int:
 
 def _end(process: subprocess.Popen, remote: bool) -> None:
     """End Snakemake; what it started here dies with it, and on a cluster it cancels its jobs first."""
-    try:
+    with suppress(ProcessLookupError, subprocess.TimeoutExpired):
         if remote:
             os.killpg(process.pid, signal.SIGINT)
             process.wait(60)
-        os.killpg(process.pid, signal.SIGKILL)
-    except (ProcessLookupError, subprocess.TimeoutExpired):
-        process.kill()
+    process.kill()
     process.wait()

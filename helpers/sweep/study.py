@@ -98,8 +98,10 @@ def load_study(path: Path | str, overrides: Sequence[str] = (), root: Path = PRO
     """
     bare = not Path(path).suffix and len(Path(path).parts) == 1
     path = Path(os.path.relpath(root / "params" / f"{path}.yaml")) if bare else Path(path)
-    content, paths = read_blocks(path), sorted((root / "notebooks").glob("[0-9][0-9]_*.ipynb"), key=_place)
+    content = read_blocks(path)
     notebooks, sweep, claims = content["notebooks"], content["sweep"], content.get("claims") or []
+    paths = sorted((root / "notebooks").glob("[0-9][0-9]_*.ipynb"))
+    paths.sort(key=lambda item: [*AFTER, item.stem[:2]].index(item.stem[:2]))  # others come last
     available = {item.stem: declared(item) for item in paths}
     schema = {stem: names for stem, names in available.items() if stem in notebooks}
     values = {stem: {"study": path.stem} | content["common"] | notebooks[stem] for stem in schema}
@@ -132,12 +134,6 @@ def load_study(path: Path | str, overrides: Sequence[str] = (), root: Path = PRO
     if faults or set_faults:
         raise StudyError(*(f"{path}: {fault}" for fault in faults), *set_faults)
     return study
-
-
-def _place(notebook: Path) -> tuple[int, str]:
-    """Where a notebook stands in the order in which they run; others come last."""
-    number = notebook.stem[:2]
-    return list(AFTER).index(number) if number in AFTER else len(AFTER), number
 
 
 def _unknown(where: str, block: Mapping[str, Any], known: Any) -> list[str]:
@@ -215,16 +211,20 @@ def _stamp(path: Path) -> str:
         return f"{path.stat().st_size} {blake2b(file.read(), digest_size=4).hexdigest()}"
 
 
-def measure_faults(study: CheckedStudy) -> list[str]:
-    """Measures and layers that do not exist, where claims or parameters name them, and claims that the study cannot answer."""
-    stated, layers, faults = study.values.get("primary_measures"), study.values.get("layers"), []
-    named = {f"claim {claim['claim']!r}": [claim["measure"]] for claim in study.claims} | {"primary_measures": stated or []}
-    if any(named.values()):
+def further_faults(study: CheckedStudy) -> list[str]:
+    """What is known by this machine and other modules: files, measures and layers that do not exist, claims that cannot be answered."""
+    stated, layers = study.values.get("primary_measures"), study.values.get("layers")
+    paths = {name: value for name, value in study.values.items() if name.endswith("_path") and value}
+    absent = [name for name, value in paths.items() if not (study.root / Path(value).expanduser()).exists()]
+    faults = [f"{name} is {paths[name]!r}, and nothing is there; give its place by --set {name}=..." for name in absent]
+    named = [(f"claim {claim['claim']!r}", claim["measure"]) for claim in study.claims] + [
+        ("primary_measures", name) for name in stated or []
+    ]
+    if named:
         from helpers.measures.registry import columns  # late: it loads torch
 
         known = columns()["column"].tolist()
-        wrong = [(where, name) for where, names in named.items() for name in names if name not in known]
-        faults += [f"{where}: unknown measure {name!r}{near_names(name, known)}" for where, name in wrong]
+        faults += [f"{where}: unknown measure {name!r}{near_names(name, known)}" for where, name in named if name not in known]
     if layers and "architectures" in study.values:
         from helpers.networks.resnet import layer_names  # late, too
 
@@ -238,10 +238,3 @@ def measure_faults(study: CheckedStudy) -> list[str]:
     except ValueError as fault:
         faults.append(str(fault))
     return faults
-
-
-def absent_files(study: CheckedStudy) -> list[str]:
-    """A fault for each parameter that names a file or folder which is not on this machine."""
-    paths = {name: value for name, value in study.values.items() if name.endswith("_path") and value}
-    absent = [name for name, value in paths.items() if not (study.root / Path(value).expanduser()).exists()]
-    return [f"{name} is {paths[name]!r}, and nothing is there; give its place by --set {name}=..." for name in absent]

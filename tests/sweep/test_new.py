@@ -12,7 +12,7 @@ import yaml
 
 from helpers.files import PROJECT_ROOT
 from helpers.sweep import new
-from helpers.sweep.study import load_study, measure_faults
+from helpers.sweep.study import further_faults, load_study
 from helpers.training.config import RunConfig
 from tests.conftest import jpeg, tiny_imagenet, voc
 
@@ -89,7 +89,7 @@ def test_images_without_boxes_are_a_study_without_localization(root, capsys):
     assert found["01_data_subset"]["data_source"] == "class_folders"
     assert found["04_baselines"]["families"] == ["prediction", "norms", "flatness", "perturbation"]
     assert "no boxes: nothing is said of where the networks look" in capsys.readouterr().out
-    assert measure_faults(load_study("boxless", root=root)) == []
+    assert further_faults(load_study("boxless", root=root)) == []
 
 
 def test_a_probing_run_ends_when_the_network_has_learnt_or_the_time_is_over(tmp_path):

@@ -16,7 +16,7 @@ from helpers.kappa import probing
 from helpers.parameters import StudyError, declared
 from helpers.sweep import execute, plan, relations
 from helpers.sweep.relations import relation_faults
-from helpers.sweep.study import CheckedStudy, Execution, absent_files, digest_of, load_study, measure_faults
+from helpers.sweep.study import CheckedStudy, Execution, digest_of, further_faults, load_study
 from helpers.training import config
 from tests.conftest import TINY_STUDY
 from tests.sweep.conftest import write_notebook
@@ -85,19 +85,6 @@ def test_all_faults_are_told_at_once_with_the_nearest_names(project):
 
 
 @pytest.mark.parametrize(
-    ("claims", "told"),
-    [
-        ([CLAIM, CLAIM | {"side": "above"}], "two claims say 'small', one below and one above 0"),
-        ([CLAIM | {"question": "r"}], "choose one of r_gap"),
-        ([CLAIM | {"primary": True, "claim": str(number)} for number in range(4)], "4 claims are primary"),
-        ({"a": 1}, "write a list of mappings"),
-    ],
-)
-def test_claims_that_cannot_be_judged_are_told(project, claims, told):
-    assert told in faults(project, {"notebooks": EACH, "claims": claims})
-
-
-@pytest.mark.parametrize(
     ("claims", "primary", "told"),
     [
         ([CLAIM | {"measure": "iou_c"}], ["iou"], "claim 'small': unknown measure 'iou_c' (did you mean 'iou"),
@@ -108,9 +95,9 @@ def test_claims_that_cannot_be_judged_are_told(project, claims, told):
 )
 def test_measures_that_cannot_be_judged_are_told_at_the_start(tmp_path, claims, primary, told):
     study = CheckedStudy("x", tmp_path, "x", claims, [Execution("04_baselines", {"study": "x", "primary_measures": primary})])
-    (fault,) = measure_faults(study)
+    (fault,) = further_faults(study)
     assert told in fault
-    assert measure_faults(replace(study, claims=[CLAIM], executions=[replace(study.executions[0], parameters={"study": "x"})])) == []
+    assert further_faults(replace(study, claims=[CLAIM], executions=[replace(study.executions[0], parameters={"study": "x"})])) == []
 
 
 @pytest.mark.parametrize(
@@ -118,7 +105,7 @@ def test_measures_that_cannot_be_judged_are_told_at_the_start(tmp_path, claims, 
 )
 def test_layers_that_no_network_has_are_told_at_the_start(tmp_path, layer, told):
     values = {"study": "x", "architectures": ["resnet18"], "stem": "small", "layers": [layer]}
-    found = measure_faults(CheckedStudy("x", tmp_path, "x", [], [Execution("05_robustness_ablations", values)]))
+    found = further_faults(CheckedStudy("x", tmp_path, "x", [], [Execution("05_robustness_ablations", values)]))
     assert len(found) == len(told) and all(fault.startswith(words) for fault, words in zip(found, told, strict=True))
 
 
@@ -196,7 +183,7 @@ def test_a_record_is_withdrawn_when_what_it_made_is_gone_or_changed(project):
 
 def test_files_that_are_not_on_this_machine_are_told(project):
     study = project({"notebooks": EACH}, "data_path=nowhere.zip")
-    assert absent_files(study) == ["data_path is 'nowhere.zip', and nothing is there; give its place by --set data_path=..."]
+    assert further_faults(study) == ["data_path is 'nowhere.zip', and nothing is there; give its place by --set data_path=..."]
 
 
 DEMO = {"data_source": "synthetic", "data_path": "", "class_ids": ["synthetic_disc", "synthetic_cross"]}
