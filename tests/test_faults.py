@@ -1,4 +1,4 @@
-"""What happens at night: a full disk, a folder that cannot be written, damaged records."""
+"""What happens at night: a full disk, a folder that cannot be written."""
 
 import subprocess
 

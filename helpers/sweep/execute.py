@@ -207,6 +207,7 @@ def _write_pages(job: Mapping[str, Any]) -> int:
 
 if __name__ == "__main__":
     die_with_parent()
+    sys.modules["rfc3987_syntax"] = None  # a grammar that jsonschema would build in 1.5 s, and that notebooks do not need
     if os.getppid() != int(sys.argv[2]):
         sys.exit("the process that asked for this is gone")
     os.chdir(PROJECT_ROOT)

@@ -52,13 +52,10 @@ def test_a_name_out_of_a_report_deletes_nothing_beside_it(tmp_path, name):
     assert (tmp_path / "victim").read_text() == "stays"
 
 
-@pytest.mark.parametrize(("given", "names"), [("0,1", ["0", "1"]), ("", []), ("-1", []), ("GPU-5 , MIG-7", ["GPU-5", "MIG-7"])])
-def test_the_gpus_that_may_be_used_are_those_of_the_variable(monkeypatch, given, names):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
-    assert execute.visible_gpus() == names
-
-
-def test_the_gpus_of_a_machine_are_counted_and_none_where_nothing_answers(monkeypatch, tmp_path):
+def test_the_gpus_that_may_be_used_are_those_of_the_variable_or_all_of_the_machine(monkeypatch, tmp_path):
+    for given, names in (("0,1", ["0", "1"]), ("", []), ("-1", []), ("GPU-5 , MIG-7", ["GPU-5", "MIG-7"])):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+        assert execute.visible_gpus() == names
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert execute.visible_gpus() == []

@@ -62,22 +62,17 @@ def test_a_folder_of_images_becomes_a_study_that_passes_the_check(root, capsys):
     assert "python -m helpers.sweep birds --plan" in printed
 
 
-def test_less_time_is_fewer_runs_without_what_costs_much_and_both_are_said(root, capsys):
+def test_less_time_is_fewer_runs_without_what_costs_much_and_slow_learners_get_four_times_the_probe(root, monkeypatch, capsys):
     folder(root / "birds", 3, 40)
     assert new.write_new("birds", str(root / "birds"), 5, root=root) == 0
     found, printed = written(root, "birds"), capsys.readouterr().out
     assert found["02_grid_training"]["run_count"] == int(5 * 60 * 0.4 * 2 / 20)
     assert "flatness" not in found["04_baselines"]["families"] and "05_robustness_ablations" not in found
     assert "bears no claim" in printed
-    assert new.write_new("hasty", str(root / "birds"), 0.001, root=root) == 0
-    assert written(root, "hasty")["02_grid_training"]["run_count"] == 4
-
-
-def test_networks_that_learn_slowly_get_four_times_what_the_probing_run_had(root, monkeypatch, capsys):
     monkeypatch.setattr(new, "probe", lambda *given: ([0.3] * 15, 4.0))
-    folder(root / "birds", 3, 40)
-    assert new.write_new("birds", str(root / "birds"), 5, root=root) == 0
-    assert written(root, "birds")["02_grid_training"]["max_epochs"] == 60
+    assert new.write_new("hasty", str(root / "birds"), 0.001, root=root) == 0
+    grid = written(root, "hasty")["02_grid_training"]
+    assert (grid["run_count"], grid["max_epochs"]) == (4, 60)
     assert "reached 30% training accuracy after 15 epochs" in capsys.readouterr().out
 
 

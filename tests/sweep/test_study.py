@@ -14,11 +14,9 @@ import yaml
 from helpers.files import PROJECT_ROOT, read_json, write_json
 from helpers.kappa import probing
 from helpers.parameters import StudyError, declared
-from helpers.sweep import execute, plan, relations
+from helpers.sweep import execute, plan
 from helpers.sweep.relations import relation_faults
 from helpers.sweep.study import CheckedStudy, Execution, digest_of, further_faults, load_study
-from helpers.training import config
-from tests.conftest import TINY_STUDY
 from tests.sweep.conftest import write_notebook
 
 ONE = 'threshold: float = 0.1  # of the map\ncount: int = 3  # how many\nnames: list[str] = ["a"]  # which\nshard: str = ""  # share'
@@ -248,10 +246,6 @@ def test_the_steps_of_unseen_classes_that_can_be_had_are_those_of_the_probe():
     assert found.partition("possible are ")[2] == str(caught.value).partition("can have ")[2]
 
 
-def test_the_axes_of_blocks_are_those_of_a_run():
-    assert set(relations.AXIS_PARAMETERS) <= set(config.RunConfig.__dataclass_fields__)
-
-
 NOTEBOOKS = {path.stem: declared(path) for path in sorted((PROJECT_ROOT / "notebooks").glob("*.ipynb"))}
 ODD = [-1, 0, 1, 7, 0.5, 1e9, 10**30, float("nan"), float("inf"), "", "x", "a\0b", "x" * 5000, "1/2", True, None]
 ODD += [[], ["x"], [0], [1, 1], [[]], {}, {"a": 1}, [{}], [{"repeat": [1]}], "synthetic_disc", ["synthetic_disc"]]
@@ -284,11 +278,6 @@ def test_a_notebook_that_is_split_into_shares_marks_where_it_sums_up():
         closing = [index for index, cell in enumerate(cells) if execute.CLOSING in cell["metadata"].get("tags", [])]
         uses = [index for index, cell in enumerate(cells) if cell["cell_type"] == "code" and "train_missing(" in "".join(cell["source"])]
         assert ("shard" in names) == bool(closing) and all(index < closing[0] for index in uses), stem
-
-
-def test_the_tiny_study_passes_the_check(tmp_path):
-    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(TINY_STUDY))
-    assert len(load_study(tmp_path / "tiny.yaml").executions) == len(NOTEBOOKS)
 
 
 def test_a_misspelt_study_is_told_without_loading_anything_heavy():
