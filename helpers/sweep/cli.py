@@ -135,7 +135,7 @@ def _now(study: CheckedStudy, name: str) -> str | None:
     except (FileNotFoundError, ValueError):
         return None
     except Timeout:
-        return f"{place['heading']}: {place['bar']}" if place["bar"] else place["heading"]
+        return place
 
 
 def _follow(command: Sequence[str], study: CheckedStudy, remote: bool) -> int:

@@ -146,8 +146,7 @@ def _override(override: str, values: Mapping[str, dict[str, Any]], schema: Mappi
     stem, _, name = target.rpartition(".")
     chosen = [key for key in schema if stem in ("", key) and name in schema[key]]
     if not chosen or "=" not in override:
-        known = {item for key in schema if stem in ("", key) for item in schema[key]}
-        near = near_names(name, list(known)) or near_names(stem, list(schema))
+        near = near_names(name, [item for names in schema.values() for item in names]) or near_names(stem, list(schema))
         return [f"--set {override:.200}: unknown name{near}; write name=value or notebook.name=value"]
     try:
         for key in chosen:

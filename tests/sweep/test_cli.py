@@ -53,6 +53,7 @@ def test_a_study_runs_and_what_changed_runs_again_and_nothing_else(chain):
     executed = nbformat.read(reports / "02_b.ipynb", as_version=4)
     assert executed.metadata.workbook["files"] == ["story/02_b.json", "tables/02_b.csv"]
     assert str(chain.root) not in (reports / "02_b.ipynb").read_text()
+    assert executed.metadata.papermill.input_path == "notebooks/02_b.ipynb"
     assert json.loads((reports / "published.json").read_text())["notebooks"] == ["01_a", "02_b"]
 
     halves = [chain.root / f"work/demo/runs/.result.json.{number}.partial" for number in (os.getpid(), 2**22 + 1)]
