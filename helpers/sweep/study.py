@@ -216,9 +216,8 @@ def further_faults(study: CheckedStudy) -> list[str]:
     paths = {name: value for name, value in study.values.items() if name.endswith("_path") and value}
     absent = [name for name, value in paths.items() if not (study.root / Path(value).expanduser()).exists()]
     faults = [f"{name} is {paths[name]!r}, and nothing is there; give its place by --set {name}=..." for name in absent]
-    named = [(f"claim {claim['claim']!r}", claim["measure"]) for claim in study.claims] + [
-        ("primary_measures", name) for name in stated or []
-    ]
+    named = [(f"claim {claim['claim']!r}", claim["measure"]) for claim in study.claims]
+    named += [("primary_measures", name) for name in stated or []]
     if named:
         from helpers.measures.registry import columns  # late: it loads torch
 
