@@ -57,7 +57,7 @@ browser: setup ## JupyterLab and report pages in headless Chromium (Debian: chro
 	$(RUN) -m pytest -m browser tests/browser
 
 faults: setup ## kill a study 20 times inside of writes and compare with an uninterrupted one; FAULTS=--proofs shows that this can fail
-	$(RUN) tests/faults/killed.py $(FAULTS)
+	$(RUN) -m tests.faults.killed $(FAULTS)
 
 lab: setup ## open JupyterLab on the notebooks
 	$(RUN) -m jupyterlab --notebook-dir="$(CURDIR)"

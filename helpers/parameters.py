@@ -97,7 +97,7 @@ _FORMS = {
     "shard": r"|[1-9]\d{0,5}/[1-9]\d{0,5}",
     "device": r"auto|cpu|cuda(:\d{1,3})?",
     "pretrained_weights": r"made|[A-Z][A-Z0-9_]+|.*\{architecture\}.*",
-    "targets": r"(blur|noise|jpeg)_0\.\d*[1-9]\d*|(brightness|contrast)_\d(\.\d+)?|rotation_-?(180|(1[0-7]\d|\d{1,2})(\.\d+)?)",
+    "targets": r"(blur|noise|jpeg)_0\.\d*[1-9]|(brightness|contrast)_\d(\.\d*[1-9])?|rotation_-?(180|(1[0-7]\d|[1-9]?\d)(\.\d*[1-9])?)",
     "layers": r"(conv1|bn1|relu|maxpool|layer[1-4])(\.\w+)*",
     "kappa_families": f"model set|{PUBLISHED_NETWORKS}|{MADE_NETWORKS}",
 }

@@ -21,7 +21,16 @@ TINY_SCENES = {
 }
 # A study that all notebooks run in minutes.
 TINY_STUDY = {
-    "common": {"minimum_train_accuracy": 0.0},
+    "common": {
+        "jobs": 1,  # each further process loads torch anew
+        "minimum_train_accuracy": 0.0,
+        "accuracy_thresholds": [0.5, 0.0],
+        "bootstrap_resamples": 30,
+        "flatness_images": 16,
+        "flatness_halvings": 2,
+        "sharpness_images": 8,
+        "sharpness_steps": 1,
+    },
     "notebooks": {
         "01_data_subset": {
             "class_ids": ["synthetic_disc", "synthetic_cross", "synthetic_bars"],
@@ -40,20 +49,9 @@ TINY_STUDY = {
             "pretrain_images_per_class": 8,
             "pretrain_max_epochs": 1,
         },
-        "03_cam_scoring": {"bootstrap_resamples": 50, "accuracy_thresholds": [0.5, 0.0]},
-        "04_baselines": {
-            "permutations": 19,
-            "perturbation_fraction": 1.0,
-            "perturbation_points": 3,
-            "flatness_images": 16,
-            "flatness_draws": 1,
-            "flatness_halvings": 2,
-            "sharpness_images": 8,
-            "sharpness_steps": 1,
-            "bootstrap_resamples": 30,
-            "accuracy_thresholds": [0.5, 0.0],
-        },
-        "08_unlabelled_images": {"bootstrap_resamples": 30},
+        "03_cam_scoring": {"jobs": 2},
+        "04_baselines": {"permutations": 19, "perturbation_fraction": 1.0, "perturbation_points": 3},
+        "08_unlabelled_images": {},
         "07_your_checkpoints": {},
         "05_robustness_ablations": {
             "thresholds": [0.05, 0.3],
@@ -63,8 +61,6 @@ TINY_STUDY = {
             "random_networks": 3,
             "random_images": 12,
             "attribution_steps": 2,
-            "bootstrap_resamples": 30,
-            "accuracy_thresholds": [0.5, 0.0],
         },
         "06_kappa_tradeoff": {
             "models_per_architecture": 1,
@@ -74,11 +70,6 @@ TINY_STUDY = {
             "noise_ssim": [0.7, 0.85, 1.0],
             "lambdas": [0.5, 1.0],
             "complexity_images": 20,
-            "flatness_images": 16,
-            "flatness_halvings": 2,
-            "sharpness_images": 8,
-            "sharpness_steps": 1,
-            "bootstrap_resamples": 30,
             "permutations": 20,
         },
     },

@@ -70,6 +70,7 @@ def test_networks_are_known_by_the_names_of_the_modules_that_build_them():
         ("device", "cdua", "'cdua' is not of the form auto|cpu|cuda"),
         ("study", "../other", "'../other' is not of the form"),
         ("class_ids", ["x" * 5000], "is not of the form"),
+        ("targets", ["blur_0.70"], "'blur_0.70' is not of the form"),
         ("jobs", True, "must be int ("),
     ],
 )

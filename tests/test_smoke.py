@@ -84,9 +84,8 @@ def test_no_two_notebooks_write_the_same_file(finished):
     assert len(set(paths)) == len(paths)
 
 
-def test_the_same_command_again_runs_nothing(finished, capsys):
+def test_the_same_command_again_would_run_nothing(finished, capsys):
     folder, places = finished
-    assert cli.main([str(folder / "tiny.yaml"), *places]) == 0
     assert cli.main([str(folder / "tiny.yaml"), *places, "--dry-run"]) == 0
     assert capsys.readouterr().out.count("complete, nothing changed") == len(TINY_STUDY["notebooks"])
 
@@ -99,18 +98,11 @@ def test_the_tiny_study_runs_every_notebook():
 def test_real_photographs_of_the_papers_classes_pass_through_at_full_size(real_data, tmp_path):
     """An untrained ResNet18 (learning rate 0) and a briefly trained one on ILSVRC photographs of the 11 classes with enough, at 224 px."""
     grid = {"architectures": ["resnet18"], "batch_sizes": [16], "learning_rates": [0.0, 0.003], "optimizers": ["adam"]}
-    grid |= {
-        "weight_decays": [0.0],
-        "augmentations": [False],
-        "pretrained_levels": [False],
-        "max_epochs": 1,
-        "width": 0.125,
-        "run_count": 0,
-        "rule3_split": "test",
-    }
+    grid |= {"weight_decays": [0.0], "augmentations": [False], "pretrained_levels": [False], "run_count": 0}
+    grid |= {"stem": "imagenet", "width": 0.125, "max_epochs": 1, "rule3_split": "test"}
     common = {"data_source": "ilsvrc", "data_path": str(real_data / "ilsvrc2012-sample.zip"), "class_ids": [], "image_size": 224}
     common |= {"images_per_class": 0, "minimum_images_per_class": 10, "minimum_train_accuracy": 0.0}
-    notebooks = {"01_data_subset": {}, "02_grid_training": grid | {"stem": "imagenet"}, "03_cam_scoring": {"bootstrap_resamples": 50}}
+    notebooks = {"01_data_subset": {}, "02_grid_training": grid, "03_cam_scoring": {"bootstrap_resamples": 50}}
     (tmp_path / "ilsvrc.yaml").write_text(yaml.safe_dump({"common": common, "notebooks": notebooks}))
     places = [f"--set=work_dir={tmp_path / 'work'}", f"--set=reports_dir={tmp_path / 'reports'}"]
     assert cli.main([str(tmp_path / "ilsvrc.yaml"), *places]) == 0

@@ -9,13 +9,10 @@ from helpers.files import PROJECT_ROOT
 
 def test_a_worker_that_dies_ends_the_run_with_the_name_of_its_test(tmp_path):
     (flags,) = re.findall(r"^TESTS := \$\(RUN\) -m pytest (.*)$", (PROJECT_ROOT / "Makefile").read_text(), re.M)
-    for name in ("a", "b", "c"):  # the last one dies when the other worker has nothing left; with worker restarts the run then never ends
-        text = "import os, time\n\ndef test_first():\n    time.sleep(0.1)\n"
-        text += (
-            "\n\ndef test_that_dies():\n    time.sleep(1)\n    os.kill(os.getpid(), 11)\n\ndef test_last():\n    pass\n"
-            if name == "c"
-            else ""
-        )
+    first = "import os, time\n\ndef test_first():\n    time.sleep(0.1)\n"
+    # The last one dies when the other worker has nothing left; with worker restarts the run then never ends.
+    dies = "\n\ndef test_that_dies():\n    time.sleep(1)\n    os.kill(os.getpid(), 11)\n\ndef test_last():\n    pass\n"
+    for name, text in {"a": first, "b": first, "c": first + dies}.items():
         (tmp_path / f"test_{name}.py").write_text(text)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *flags.replace("-n auto", "-n 2").split(), str(tmp_path)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)

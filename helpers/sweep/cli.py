@@ -9,8 +9,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import psutil
 from filelock import FileLock, Timeout
@@ -19,7 +19,7 @@ from helpers.files import PROJECT_ROOT, read_json
 from helpers.parameters import StudyError
 from helpers.statistics.claims import keep_claims
 from helpers.sweep.execute import die_with_parent, visible_gpus
-from helpers.sweep.study import CheckedStudy, load_study, machine_faults, measure_faults
+from helpers.sweep.study import CheckedStudy, further_faults, load_study
 
 _EVERY = 30.0  # seconds between two looks at what runs
 
@@ -44,10 +44,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--data", default="", metavar="PATH", help="with --new: folder or .zip of images, with boxes or without")
     add("--minutes", type=float, default=60.0, metavar="M", help="with --new: what the study may take here")
     given = parser.parse_args(own)
-    try:
-        os.getcwd()
-    except FileNotFoundError:
-        parser.error("the folder in which this was started is gone; change to one that is there")
     try:
         if not (PROJECT_ROOT / "Snakefile").is_file():
             raise StudyError(f"a sweep needs a checkout of the project, with its notebooks, and {PROJECT_ROOT} is none")
@@ -75,22 +71,20 @@ def _run(path: str, overrides: Sequence[str], cores: int, gpus: int | None, hand
     study = load_study(path, overrides)
     remote = any(word.startswith(("-e", "--executor", "--profile", "--workflow-profile")) for word in handed)
     gpus = len(visible_gpus()) if gpus is None and not remote else gpus or 0
-    settings = {"study": str(Path(path).resolve()) if path.endswith(".yaml") else path, "set": json.dumps(list(overrides))}
-    settings |= {"threads": str(max(1, cores // max(1, gpus)))}
+    name = str(Path(path).resolve()) if path.endswith(".yaml") else path
     command = [sys.executable, "-m", "snakemake", "-s", str(PROJECT_ROOT / "Snakefile"), "--nolock", "--rerun-incomplete", "--keep-going"]
     command += ["--cores", str(cores), *(["--resources", f"gpu={gpus}"] if gpus else [])]
-    command += ["--config", *(f"{name}={value}" for name, value in settings.items()), *handed]
-    own = {"cwd": PROJECT_ROOT, "env": os.environ | {"PYTHONPATH": f"{PROJECT_ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}}
+    command += ["--config", f"study={name}", f"set={json.dumps([*overrides])}", f"threads={max(1, cores // max(1, gpus))}", *handed]
     if look:
-        return _look([*command, "--dry-run"], own, study)
-    if faults := [*machine_faults(study), *measure_faults(study)]:
+        return _look([*command, "--dry-run"], study)
+    if faults := further_faults(study):
         raise StudyError(*faults)
     study.work.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(study.work / "sweep.lock").acquire(timeout=0):
             _delete_halves(study)
             keep_claims(study.work, study.claims)  # before anything runs, so that it is known which came first
-            return _follow(command, own, study, remote)
+            return _follow(command, study, remote)
     except Timeout:
         raise StudyError(f"another sweep works on {study.work}; wait until it ends, or end it") from None
 
@@ -102,9 +96,9 @@ def _delete_halves(study: CheckedStudy) -> None:
             path.unlink(missing_ok=True)
 
 
-def _look(command: Sequence[str], own: dict[str, Any], study: CheckedStudy) -> int:
+def _look(command: Sequence[str], study: CheckedStudy) -> int:
     """Print of each execution where it is, whoever runs it, or why Snakemake would run it."""
-    done = subprocess.run(command, capture_output=True, text=True, **own)
+    done = subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True)
     if done.returncode:
         raise StudyError(f"Snakemake: {done.stderr.strip()[-2000:]}")
     found = dict(re.findall(r"rule (\S+):\n(?:    .*\n)*?    reason: (.*)\n", done.stdout + done.stderr))
@@ -141,10 +135,10 @@ def _now(study: CheckedStudy, name: str) -> str | None:
     except (FileNotFoundError, ValueError):
         return None
     except Timeout:
-        return f"{place['heading']}: {place['bar']}" if place["bar"] else place["heading"]
+        return place
 
 
-def _follow(command: Sequence[str], own: dict[str, Any], study: CheckedStudy, remote: bool) -> int:
+def _follow(command: Sequence[str], study: CheckedStudy, remote: bool) -> int:
     """Start Snakemake, print what executions log, and each half minute where they are; end it with all of its own when interrupted."""
     path, told = study.work / "log" / f"{study.name}.log", time.monotonic()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -153,8 +147,8 @@ def _follow(command: Sequence[str], own: dict[str, Any], study: CheckedStudy, re
         signal.signal(number, signal.default_int_handler)
     with path.open("a+", encoding="utf-8") as log, path.with_suffix(".snakemake.log").open("w+", encoding="utf-8") as printed:
         log.seek(0, os.SEEK_END)
-        own |= {"stdout": printed, "stderr": printed, "start_new_session": True, "preexec_fn": die_with_parent}
-        process, running = subprocess.Popen(command, **own), True
+        own = {"stdout": printed, "stderr": printed, "start_new_session": True, "preexec_fn": die_with_parent}
+        process, running = subprocess.Popen(command, cwd=PROJECT_ROOT, **own), True
         try:
             while running:
                 running = process.poll() is None
@@ -181,11 +175,9 @@ def _follow(command: Sequence[str], own: dict[str, Any], study: CheckedStudy, re
 
 def _end(process: subprocess.Popen, remote: bool) -> None:
     """End Snakemake; what it started here dies with it, and on a cluster it cancels its jobs first."""
-    try:
+    with suppress(ProcessLookupError, subprocess.TimeoutExpired):
         if remote:
             os.killpg(process.pid, signal.SIGINT)
             process.wait(60)
-        os.killpg(process.pid, signal.SIGKILL)
-    except (ProcessLookupError, subprocess.TimeoutExpired):
-        process.kill()
+    process.kill()
     process.wait()

@@ -92,7 +92,7 @@ def run_papermill(source: Any, target: Path, parameters: Mapping[str, Any], now:
         def note(self, bar: str) -> None:
             if time.monotonic() - self.noted > _EVERY or not bar:
                 self.noted = time.monotonic()
-                write_json(now, {"heading": self.heading, "bar": bar})
+                write_json(now, f"{self.heading}: {bar}" if bar else self.heading)
 
     class Engine(NBClientEngine):
         @classmethod
@@ -143,7 +143,7 @@ def source_of(notebook: str, part: bool) -> Any:
 
     path = f"notebooks/{notebook}.ipynb"
     if not part:
-        return path
+        return path  # which the executed notebook then names
     source = nbformat.read(path, as_version=4)
     closing = [index for index, cell in enumerate(source.cells) if CLOSING in cell.metadata.get("tags", [])]
     del source.cells[(closing or [len(source.cells)])[0] :]
@@ -207,6 +207,7 @@ def _write_pages(job: Mapping[str, Any]) -> int:
 
 if __name__ == "__main__":
     die_with_parent()
+    sys.modules["rfc3987_syntax"] = None  # a grammar that jsonschema would build in 1.5 s, and that notebooks do not need
     if os.getppid() != int(sys.argv[2]):
         sys.exit("the process that asked for this is gone")
     os.chdir(PROJECT_ROOT)

@@ -8,6 +8,7 @@ import statistics
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple
@@ -55,11 +56,9 @@ def look_at(path: Path, unpacked: Path) -> Found:
         raise ValueError(f"{path} has no 2 classes of {_LEAST_IMAGES} {kind}; it was read as {listing.layout}")
     sides = []
     for item in usable[:: max(1, len(usable) // 200)]:
-        try:
-            with Image.open(io.BytesIO(item.content or source.read(item.name))) as image:
-                sides.append(min(image.size))
-        except Exception:  # readers of damaged files raise nearly every kind
-            continue
+        # Readers of damaged files raise nearly every kind of error.
+        with suppress(Exception), Image.open(io.BytesIO(item.content or source.read(item.name))) as image:
+            sides.append(min(image.size))
     if not sides:
         raise ValueError(f"none of {len(usable):,} images can be read; the first is {usable[0].name}")
     test = Counter(item.class_id for item in listing.records if item.split == "test")
@@ -100,9 +99,10 @@ def choose(found: Found, place: str, minutes: float, cache: Path) -> tuple[dict[
         grid |= {"pretrain_class_ids": spare, "pretrain_images_per_class": 150}
     short, floor = minutes < _SHORT, round((1 + 1 / len(classes)) / 2, 2)
     families = ["localization", "reliance"] * found.boxes + ["prediction", "norms"] + ["flatness"] * (not short) + ["perturbation"]
-    values = {"01_data_subset": subset, "02_grid_training": grid, "03_cam_scoring": {}}
-    values |= {"04_baselines": {"families": families} | _QUICK | ({} if found.boxes else {"primary_measures": _WITHOUT_BOXES})}
-    values |= {"08_unlabelled_images": {}, "05_robustness_ablations": {}}
+    measures = {"families": families} | _QUICK | ({} if found.boxes else {"primary_measures": _WITHOUT_BOXES})
+    notebooks = {"01_data_subset": subset, "02_grid_training": grid} | ({"03_cam_scoring": {}} if found.boxes else {})
+    notebooks |= {"04_baselines": measures} | ({} if short else {"08_unlabelled_images": {}})
+    notebooks |= {"05_robustness_ablations": {}} if found.boxes and not short else {}
     reasons = [
         f"{found.layout}: {found.train.total():,} training images{' with boxes' if found.boxes else ''} in {len(found.train)} classes, "
         f"{found.test.total():,} test images",
@@ -113,16 +113,12 @@ def choose(found: Found, place: str, minutes: float, cache: Path) -> tuple[dict[
         f"in {_SHARE:.0%} of {minutes:g} minutes; the other notebooks have the rest",
         f"minimum_train_accuracy {floor}: half way from chance, of {len(classes)} classes, to 1",
     ]
-    without = []
     if not found.boxes:
-        without += ["03_cam_scoring", "05_robustness_ablations"]
         reasons.append("no boxes: nothing is said of where the networks look (03, 05, localization and reliance are left out)")
-    if short:
-        without += ["05_robustness_ablations", "08_unlabelled_images"]
-        reasons.append(f"less than {_SHORT:g} minutes: flatness, 08 and 05 are left out")
+    reasons += [f"less than {_SHORT:g} minutes: flatness, 08 and 05 are left out"] if short else []
     reasons += [f"a study of {runs} runs shows how things work and bears no claim; 60 models or more do"] if runs < 40 else []
     common = {"minimum_train_accuracy": floor, "accuracy_thresholds": sorted({0.95, 0.9, 0.8, floor}, reverse=True)}
-    return {"common": common, "notebooks": {stem: given for stem, given in values.items() if stem not in without}}, reasons
+    return {"common": common, "notebooks": notebooks}, reasons
 
 
 def write_new(name: str, data: str, minutes: float = 60.0, *, root: Path = PROJECT_ROOT) -> int:

@@ -51,7 +51,7 @@ def image_counts(study: CheckedStudy, parameters: Mapping[str, Any]) -> tuple[in
 
 def print_plan(study: CheckedStudy) -> int:
     """Print runs, hours and disk of a study on this machine; 2 where it trains no grid."""
-    parameters = {name: value for item in study.executions if item.notebook[:2] in ("01", "02") for name, value in item.parameters.items()}
+    parameters = study.values
     if not {"image_size", "architectures"} <= parameters.keys():
         print(f"{study.name} has no plan: 01_data_subset and 02_grid_training must be among its notebooks")
         return 2

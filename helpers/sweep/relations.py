@@ -7,21 +7,21 @@ from typing import Any
 
 from helpers.parameters import PUBLISHED_NETWORKS, Parameter, near_names, value_fault
 
-_SHAPES = ("disc", "square", "triangle", "cross", "ring", "star", "hourglass", "crescent", "frame", "bars", "corner", "checker")
-RENDERED = tuple(f"synthetic_{name}" for name in _SHAPES)
 _REAL = ("learning_rate", "weight_decay", "label_noise")
 AXIS_PARAMETERS = {name: f"{name}s" for name in ("architecture", "augmentation", "batch_size", "label_noise", "learning_rate", "optimizer")}
 AXIS_PARAMETERS |= {"weight_decay": "weight_decays", "pretrained": "pretrained_levels", "images_per_class": "training_sizes"}
 
 # The words for what must not be, and when it is so.
 _SIMPLE: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+    "data_path is empty, and data_source {data_source} needs it": lambda v: not v["data_path"] and v["data_source"] != "synthetic",
+    "pretrain_data_path is empty, and pretrain_data_source {pretrain_data_source} needs it": lambda v: (
+        not v["pretrain_data_path"] and v["pretrain_data_source"] != "synthetic" and _made(v)
+    ),
+    "saliency_path is empty, and saliency_providers {saliency_providers} need it": lambda v: (
+        not v["saliency_path"] and {"folder", "network"} & {*v["saliency_providers"]}
+    ),
+    "images_path is empty, and the networks of checkpoints_path need it": lambda v: not v["images_path"] and v["checkpoints_path"],
     "class_ids is {class_ids}, and a classifier needs at least 2 classes; [] takes all": lambda v: len(v["class_ids"]) == 1,
-    "data_path is empty, and data_source {data_source} needs the folder or .zip of its images": lambda v: (
-        v["data_source"] != "synthetic" and not v["data_path"]
-    ),
-    "pretrain_data_path is empty, and pretrain_data_source {pretrain_data_source} needs the folder or .zip of its images": lambda v: (
-        v["pretrain_data_source"] != "synthetic" and not v["pretrain_data_path"] and _made(v)
-    ),
     "training_sizes is {training_sizes}, and images_per_class allows {images_per_class}": lambda v: (
         0 < v["images_per_class"] < max(v["training_sizes"])
     ),
@@ -30,15 +30,6 @@ _SIMPLE: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     ),
     "kappa_weights is made, and kappa_families is {kappa_families}: published networks need published weights": lambda v: (
         v["kappa_weights"] == "made" and any(re.fullmatch(PUBLISHED_NETWORKS, name) for name in v["kappa_families"])
-    ),
-    "saliency_path is empty, and folder or network in saliency_providers {saliency_providers} needs it": lambda v: (
-        {"folder", "network"} & {*v["saliency_providers"]} and not v["saliency_path"]
-    ),
-    "images_path is empty, and checkpoints_path needs the training images of its networks": lambda v: (
-        v["checkpoints_path"] and not v["images_path"]
-    ),
-    "targets is {targets}, and names a shift twice": lambda v: (
-        len({(name.partition("_")[0], float(name.partition("_")[2])) for name in v["targets"]}) < len(v["targets"])
     ),
 }
 
@@ -49,7 +40,7 @@ def relation_faults(values: Mapping[str, Any]) -> list[str]:
     for words, wrong in _SIMPLE.items():
         with suppress(KeyError):
             found += [words.format(**values)] if wrong(values) else []
-    for relation in (_rendered, _classes, _unseen, _blocks):
+    for relation in (_shared, _unseen, _blocks):
         with suppress(KeyError):
             found += list(relation(values))
     return found
@@ -59,29 +50,21 @@ def _made(v: Mapping[str, Any]) -> bool:
     return v["pretrained_weights"] == "made" and True in v["pretrained_levels"]
 
 
-def _rendered(v: Mapping[str, Any]) -> Iterator[str]:
-    sources = {"class_ids": "data_source", "pretrain_class_ids": "pretrain_data_source", "unseen_class_ids": "data_source"}
-    for names, source in sources.items():
-        wrong = [name for name in v.get(names, []) if source in v and (name in RENDERED) != (v[source] == "synthetic")]
-        yield from [f"{names} names {name!r}, which is no class of {source} {v[source]}{near_names(name, RENDERED)}" for name in wrong[:1]]
-
-
-def _classes(v: Mapping[str, Any]) -> Iterator[str]:
+def _shared(v: Mapping[str, Any]) -> Iterator[str]:
     """Classes to pretrain on, and unseen ones, are none of the study's; an empty choice is all of its source."""
-    made = "pretrained_levels" in v and _made(v)
-    others = {"pretrain_class_ids": (v.get("pretrain_data_source"), v.get("pretrain_data_path"))} if made else {}
-    others |= {"unseen_class_ids": (v["data_source"], v["unseen_path"] or v["data_path"])} if v.get("unseen_class_ids") else {}
-    for names, place in others.items():
-        ours, theirs = v["class_ids"], v[names]
-        if (v["data_source"], v["data_path"]) == place:
-            every = RENDERED if v["data_source"] == "synthetic" else ["all classes of the source"]
-            ours, theirs = ours or theirs or every, theirs or ours or every
-        if shared := sorted({*ours} & {*theirs}):
-            yield f"{names} shares {', '.join(shared[:5])} with class_ids; name classes that are none of the study's"
+    places = {}
+    if "pretrained_levels" in v and _made(v):
+        places["pretrain_class_ids"] = (v["pretrain_data_source"], v["pretrain_data_path"])
+    if v.get("unseen_class_ids"):
+        places["unseen_class_ids"] = (v["data_source"], v["unseen_path"] or v["data_path"])
+    for name, place in places.items():
+        every = (v["class_ids"] or v[name] or ["all classes"]) if (v["data_source"], v["data_path"]) == place else []
+        if shared := sorted({*(v["class_ids"] or every)} & {*(v[name] or every)}):
+            yield f"{name} shares {', '.join(shared[:5])} with class_ids; name classes that are none of the study's"
 
 
 def _unseen(v: Mapping[str, Any]) -> Iterator[str]:
-    count = len(v["class_ids"]) or (len(RENDERED) if v["data_source"] == "synthetic" else 0)
+    count = len(v["class_ids"])
     seen = v["seen_classes"] or count
     if count and (seen > count or ("model set" in v["kappa_families"] and seen != count)):
         yield f"seen_classes is {seen}; the study has {count} classes, and the model set was trained on all of them: 0 takes these"

@@ -2,8 +2,7 @@
 
 import json
 import os
-import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
@@ -52,14 +51,19 @@ class CheckedStudy:
     executions: list[Execution]
 
     @cached_property
+    def values(self) -> dict[str, Any]:
+        """The parameters of all notebooks together."""
+        return {name: value for item in self.executions for name, value in item.parameters.items()}
+
+    @cached_property
     def work(self) -> Path:
         """Where runs, scores and caches are."""
-        return inside(self.root / Path(self.executions[0].parameters.get("work_dir", "work")).expanduser(), self.work_study)
+        return inside(self.root / Path(self.values.get("work_dir", "work")).expanduser(), self.work_study)
 
     @cached_property
     def reports(self) -> Path:
         """Where notebooks, tables and figures are published."""
-        return inside(self.root / Path(self.executions[0].parameters.get("reports_dir", "reports")).expanduser(), self.name)
+        return inside(self.root / Path(self.values.get("reports_dir", "reports")).expanduser(), self.name)
 
     def job(self, execution: Execution | None = None) -> str:
         """All that ``execute`` is told of an execution, or of the pages, as JSON."""
@@ -94,44 +98,42 @@ def load_study(path: Path | str, overrides: Sequence[str] = (), root: Path = PRO
     """
     bare = not Path(path).suffix and len(Path(path).parts) == 1
     path = Path(os.path.relpath(root / "params" / f"{path}.yaml")) if bare else Path(path)
-    content, paths = read_blocks(path), sorted((root / "notebooks").glob("[0-9][0-9]_*.ipynb"), key=_place)
+    content = read_blocks(path)
+    notebooks, sweep, claims = content["notebooks"], content["sweep"], content.get("claims") or []
+    paths = sorted((root / "notebooks").glob("[0-9][0-9]_*.ipynb"))
+    paths.sort(key=lambda item: [*AFTER, item.stem[:2]].index(item.stem[:2]))  # others come last
     available = {item.stem: declared(item) for item in paths}
-    schema = {stem: names for stem, names in available.items() if stem in content["notebooks"]}
-    values = {stem: {"study": path.stem} | content["common"] | content["notebooks"][stem] for stem in schema}
-    faults = _unknown(f"{path}", content, _BLOCKS) + _unknown(f"{path}, notebooks", content["notebooks"], available)
-    faults += _unknown(f"{path}, common", content["common"], {name for names in schema.values() for name in names})
-    faults += [fault for stem in schema for fault in _unknown(f"{path}, {stem}", content["notebooks"][stem], schema[stem])]
-    faults += [fault for override in overrides for fault in _override(override, values, schema)]
-    faults += _unknown(f"{path}, sweep", content["sweep"], schema)
+    schema = {stem: names for stem, names in available.items() if stem in notebooks}
+    values = {stem: {"study": path.stem} | content["common"] | notebooks[stem] for stem in schema}
+    blocks = [("study", content, _BLOCKS), ("notebooks", notebooks, available), ("sweep", sweep, schema)]
+    blocks += [("common", content["common"], {name for names in schema.values() for name in names})]
+    blocks += [(stem, notebooks[stem], names) for stem, names in schema.items()]
+    faults = [] if schema else [f"the block notebooks names none to run, of {', '.join(available)}"]
+    faults += [fault for block in blocks for fault in _unknown(*block)]
+    set_faults = [fault for override in overrides for fault in _override(override, values, schema)]
     try:
-        check_claims(content.get("claims") or [])
+        check_claims(claims)
     except ValueError as fault:
-        faults.append(f"{path}, claims: {fault}")
-    faults += [] if schema else [f"{path}: the block notebooks names none to run, of {', '.join(available)}"]
+        faults.append(f"claims: {fault}")
     base = load_study(path.with_name(f"{content['extends']}.yaml"), root=root) if "extends" in content else None
-    found: dict[str, list[str]] = {}
-    known, executions = {}, []
+    executions = []
     for stem, names in schema.items():
-        parameters = {name: _valid(item, values[stem].get(name, item.default), stem, found) for name, item in names.items()}
-        known |= parameters
-        for fault in [*relation_faults(known), *_beyond(base, stem, parameters)]:
-            found.setdefault(fault, [stem])
+        parameters = {name: _valid(item, values[stem].get(name, item.default), faults) for name, item in names.items()}
         if parameters.get("study", path.stem) != path.stem:
-            found.setdefault(f"study is {parameters['study']!r}, and must be {path.stem!r}, as its file", []).append(stem)
-        after = _before(stem, list(schema))
-        whole = Execution(stem, parameters, "", after, _depends(stem, parameters, content, root))
-        parts = _parts(whole, content["sweep"].get(stem) or {}, found)
+            faults.append(f"study is {parameters['study']!r}, and must be {path.stem!r}, as its file")
+        after, block = _before(stem, list(schema)), sweep.get(stem) or {}
+        count = block.get("shard", 0)
+        if block and ([*block] != ["shard"] or "shard" not in names or type(count) is not int or not 1 <= count <= 10_000):
+            faults.append(f"sweep: {stem} has {block!r:.100}; write shard: N for N equal shares of a notebook that declares shard")
+            count = 0
+        whole = Execution(stem, parameters, "", after, _depends(stem, parameters, claims, root))
+        parts = _shares(whole, count)
         executions += [*parts, replace(whole, after=(*after, *(item.name for item in parts)))]
-    faults += [f"{path}, {', '.join(stems)}: {fault}" for fault, stems in found.items()]
-    if faults:
-        raise StudyError(*faults)
-    return CheckedStudy(path.stem, root, content["work_study"], content.get("claims") or [], executions)
-
-
-def _place(notebook: Path) -> tuple[int, str]:
-    """Where a notebook stands in the order in which they run; others come last."""
-    number = notebook.stem[:2]
-    return list(AFTER).index(number) if number in AFTER else len(AFTER), number
+    study = CheckedStudy(path.stem, root, content["work_study"], claims, executions)
+    faults += [*relation_faults(study.values), *(_beyond(base, study) if base else [])]
+    if faults or set_faults:
+        raise StudyError(*(f"{path}: {fault}" for fault in faults), *set_faults)
+    return study
 
 
 def _unknown(where: str, block: Mapping[str, Any], known: Any) -> list[str]:
@@ -144,8 +146,7 @@ def _override(override: str, values: Mapping[str, dict[str, Any]], schema: Mappi
     stem, _, name = target.rpartition(".")
     chosen = [key for key in schema if stem in ("", key) and name in schema[key]]
     if not chosen or "=" not in override:
-        known = {item for key in schema if stem in ("", key) for item in schema[key]}
-        near = near_names(name, list(known)) or near_names(stem, list(schema))
+        near = near_names(name, [item for names in schema.values() for item in names]) or near_names(stem, list(schema))
         return [f"--set {override:.200}: unknown name{near}; write name=value or notebook.name=value"]
     try:
         for key in chosen:
@@ -155,34 +156,26 @@ def _override(override: str, values: Mapping[str, dict[str, Any]], schema: Mappi
     return []
 
 
-def _valid(item: Parameter, value: Any, stem: str, found: dict[str, list[str]]) -> Any:
+def _valid(item: Parameter, value: Any, faults: list[str]) -> Any:
     """A value that is right; where it is not, the fault is noted, and the default stands in, so that the rest can be checked."""
     fault = value_fault(item, value)
-    if fault:
-        found.setdefault(fault, []).append(stem)
+    faults += [fault] if fault else []
     return check_type(item.annotation, item.default if fault else value)
 
 
-def _beyond(base: CheckedStudy | None, stem: str, parameters: Mapping[str, Any]) -> list[str]:
+def _beyond(base: CheckedStudy, study: CheckedStudy) -> Iterator[str]:
     """Values of 01 and 02 that are not those of the study which is extended, whose images and runs are shared."""
-    theirs = {name: value for item in base.executions if item.notebook == stem for name, value in item.parameters.items()} if base else {}
-    differ = [name for name in theirs if stem[:2] in ("01", "02") and name not in _FREE and parameters[name] != theirs[name]]
-    return [f"{name} is {parameters[name]!r}, and {base.name}, whose images and runs it shares, has {theirs[name]!r}" for name in differ]
+    theirs = {item.notebook: item.parameters for item in base.executions if item.notebook[:2] in ("01", "02")}
+    for item in study.executions:
+        for name, value in theirs.get(item.notebook, {}).items():
+            if name not in _FREE and item.parameters[name] != value:
+                yield f"{name} is {item.parameters[name]!r}, and {base.name}, whose images and runs it shares, has {value!r}"
 
 
-def _parts(whole: Execution, block: Mapping[str, Any], found: dict[str, list[str]]) -> list[Execution]:
-    """An execution for each of N equal shares of a notebook's work, by ``shard: N``, side by side."""
-    if not block:
-        return []
-    count = block.get("shard")
-    if [*block] != ["shard"] or "shard" not in whole.parameters or type(count) is not int or not 1 <= count <= 10_000:
-        found[f"sweep: {block!r:.100}; write shard: N for N equal shares of a notebook that declares shard"] = [whole.notebook]
-        return []
-    shares = {f"{number}_of_{count}": {"shard": f"{number}/{count}"} for number in range(1, count + 1)}
-    return [
-        replace(whole, parameters=whole.parameters | own, part=part, depends=(*whole.depends, f"part = {part}"))
-        for part, own in shares.items()
-    ]
+def _shares(whole: Execution, count: int) -> list[Execution]:
+    """An execution for each of the equal shares of a notebook's work, side by side."""
+    shares = {f"{number}_of_{count}": whole.parameters | {"shard": f"{number}/{count}"} for number in range(1, count + 1)}
+    return [replace(whole, parameters=own, part=part, depends=(*whole.depends, f"part = {part}")) for part, own in shares.items()]
 
 
 def _before(stem: str, stems: Sequence[str]) -> tuple[str, ...]:
@@ -193,7 +186,7 @@ def _before(stem: str, stems: Sequence[str]) -> tuple[str, ...]:
     return tuple(other for other in stems if other[:2] == number)
 
 
-def _depends(stem: str, parameters: Mapping[str, Any], content: Mapping[str, Any], root: Path) -> tuple[str, ...]:
+def _depends(stem: str, parameters: Mapping[str, Any], claims: Sequence[Any], root: Path) -> tuple[str, ...]:
     """All that makes a notebook run again beside what was made before it: its values, files, source, the helpers, the claims."""
     paths = {name: root / Path(value).expanduser() for name, value in parameters.items() if name.endswith("_path") and value}
     source = json.dumps([[cell["source"], cell["metadata"].get("tags")] for cell in read_json(root / f"notebooks/{stem}.ipynb")["cells"]])
@@ -204,7 +197,7 @@ def _depends(stem: str, parameters: Mapping[str, Any], content: Mapping[str, Any
         *(f"{name} {_stamp(path)}" for name, path in paths.items()),
         f"notebooks/{stem}.ipynb {blake2b(source.encode(), digest_size=4).hexdigest()}",
         *(f"{path.relative_to(root)} {digest_of(path)[:8]}" for path in files if path.relative_to(root).parts[1] not in apart),
-        *([f"claims {claims_digest(content.get('claims') or [])}"] if stem[:2] >= JUDGING else []),
+        *([f"claims {claims_digest(claims)}"] if stem[:2] >= JUDGING else []),
     )
 
 
@@ -217,52 +210,29 @@ def _stamp(path: Path) -> str:
         return f"{path.stat().st_size} {blake2b(file.read(), digest_size=4).hexdigest()}"
 
 
-def measure_faults(study: CheckedStudy) -> list[str]:
-    """Measures that are claimed of, or stated for the primary analysis, and do not exist; and claims that the study cannot answer."""
-    stated = [item.parameters["primary_measures"] for item in study.executions if "primary_measures" in item.parameters]
+def further_faults(study: CheckedStudy) -> list[str]:
+    """What is known by this machine and other modules: files, measures and layers that do not exist, claims that cannot be answered."""
+    stated, layers = study.values.get("primary_measures"), study.values.get("layers")
+    paths = {name: value for name, value in study.values.items() if name.endswith("_path") and value}
+    absent = [name for name, value in paths.items() if not (study.root / Path(value).expanduser()).exists()]
+    faults = [f"{name} is {paths[name]!r}, and nothing is there; give its place by --set {name}=..." for name in absent]
     named = [(f"claim {claim['claim']!r}", claim["measure"]) for claim in study.claims]
-    named += [("primary_measures", name) for measures in stated for name in measures]
-    faults = []
+    named += [("primary_measures", name) for name in stated or []]
     if named:
         from helpers.measures.registry import columns  # late: it loads torch
 
         known = columns()["column"].tolist()
-        faults = [f"{where}: unknown measure {name!r}{near_names(name, known)}" for where, name in named if name not in known]
-    faults += _layer_faults({name: value for item in study.executions for name, value in item.parameters.items()})
+        faults += [f"{where}: unknown measure {name!r}{near_names(name, known)}" for where, name in named if name not in known]
+    if layers and "architectures" in study.values:
+        from helpers.networks.resnet import layer_names  # late, too
+
+        for architecture in study.values["architectures"]:
+            known = layer_names(architecture, study.values["stem"])
+            faults += [f"layers: {architecture} has no {name!r}{near_names(name, known)}" for name in layers if name not in known]
     try:
         kept_claims(study.work)  # refuses claims that were altered where they are kept
-        for measures in stated:
-            check_primary(measures)
-            check_claims(study.claims, primary=measures)
+        check_primary(stated or [])
+        check_claims(study.claims, primary=stated)
     except ValueError as fault:
         faults.append(str(fault))
     return faults
-
-
-def _layer_faults(values: Mapping[str, Any]) -> list[str]:
-    """Layers to look at that a network of the study does not have."""
-    if not values.get("layers") or "architectures" not in values:
-        return []
-    from helpers.networks.resnet import layer_names  # late: it loads torch
-
-    known = {architecture: layer_names(architecture, values["stem"]) for architecture in values["architectures"]}
-    return [
-        f"layers: {architecture} has no {name!r}{near_names(name, names)}"
-        for architecture, names in known.items()
-        for name in values["layers"]
-        if name not in names
-    ]
-
-
-def machine_faults(study: CheckedStudy, least_free: float = 1.0) -> list[str]:
-    """What stands in the way on this machine: files that parameters name, folders that cannot be written, a full disk (GiB)."""
-    values = {(name, value) for item in study.executions for name, value in item.parameters.items() if name.endswith("_path") and value}
-    absent = [(name, value) for name, value in sorted(values) if not (study.root / Path(value).expanduser()).exists()]
-    found = [f"{name} is {value!r}, and nothing is there; give its place by --set {name}=..." for name, value in absent]
-    for folder in (study.work, study.reports):
-        there = next(path for path in (folder, *folder.parents) if path.exists())
-        if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-            found.append(f"{there} cannot be written, and {folder.name} has to go there; or set work_dir and reports_dir")
-        elif (free := shutil.disk_usage(there).free / 2**30) < least_free:
-            found.append(f"{there} has {free:.2f} GiB free, and {least_free:g} are needed; make room, or set work_dir and reports_dir")
-    return found

@@ -15,35 +15,25 @@ import subprocess
 import sys
 import tempfile
 import time
-import uuid
 from pathlib import Path
 
-import nbformat
 import pandas as pd
 import psutil
 import yaml
 
+from tests.sweep.conftest import Project, at_work
+
 ROOT, HERE = Path(__file__).resolve().parents[2], Path(__file__).resolve().parent
-NAME = "WORKBOOK_FAULTS"
 VICTIMS = ("snakemake", "papermill", "kernel", "trainer", "sweep", "sigterm", "ctrl-c")
 KINDS = {"ipykernel_launcher": "kernel", "spawn_main": "trainer", "helpers.sweep.execute": "papermill", "-m snakemake": "snakemake"}
-WRITES = {
-    "not-atomic": "claims.json",
-    "no-check": "reports/killed/tables/bootstrap1",
-    "": "reports/killed/tables/bootstrap1",
-}  # that are struck where something is broken
+TABLE = "reports/killed/tables/bootstrap1"
+WRITES = {"not-atomic": "claims.json", "no-check": TABLE, "": TABLE}  # that are struck where something is broken
 TARGETS = ("", "result.json", ".parquet", ".csv", "done/", "history", "checkpoint", "data.json", "03_cam_scoring.ipynb")
-OTHER = (
-    "minimum_train_accuracy=0.3",
-    "03_cam_scoring.bootstrap_resamples=25",
-    "02_grid_training.run_count=2",
-    "03_cam_scoring.cam_threshold=0.3",
-)
+BOOTSTRAPS = ("03_cam_scoring.bootstrap_resamples=25", "03_cam_scoring.cam_threshold=0.3")
+OTHER = (*BOOTSTRAPS, "minimum_train_accuracy=0.3", "02_grid_training.run_count=2")
 CLAIM = {"claim": "Overlap goes with a smaller gap", "measure": "iou", "question": "r_gap", "side": "below", "primary": True}
 PATIENCE = 20.0  # seconds in which a family of processes must be gone
 
-
-PLACES = 'work_dir: str = "work"  # where runs go\nreports_dir: str = "reports"  # where reports go'
 # Two notebooks that take a second: the numbers of a bootstrap of the catalogue, and of what is claimed of it.
 BOOTSTRAP = """import numpy as np
 from helpers.report import notebook
@@ -65,18 +55,13 @@ notebook.show_table(story, pd.DataFrame(rows), "claims")"""
 
 def project(folder: Path) -> Path:
     """A copy of the project with a study of four tiny runs, trained in two shares, and two notebooks after it that take no time."""
-    for name in ("helpers", "docs"):
-        shutil.copytree(ROOT / name, folder / name)
-    for name in ("notebooks", "params", "faults"):
-        (folder / name).mkdir()
-    for name in ("Snakefile", "notebooks/01_data_subset.ipynb", "notebooks/02_grid_training.ipynb"):
-        shutil.copy(ROOT / name, folder / name)
+    made = Project(folder, whole=True)
+    (folder / "faults").mkdir()
+    for name in ("01_data_subset", "02_grid_training"):
+        shutil.copy(ROOT / f"notebooks/{name}.ipynb", folder / "notebooks")
     declared = "bootstrap_resamples: int = 20  # draws\ncam_threshold: float = 0.1  # quantile\npictured_images: int = 5  # of nothing"
     for stem, source in (("03_cam_scoring", BOOTSTRAP), ("04_baselines", CLAIMED)):
-        first = f'study: str = "demo"  # name\n{declared}\n{PLACES}'
-        cells = [nbformat.v4.new_code_cell(first, metadata={"tags": ["parameters"]}), nbformat.v4.new_code_cell(source)]
-        kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-        nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), folder / f"notebooks/{stem}.ipynb")
+        made.notebook(stem, declared, source)
     write_study(folder)
     return folder
 
@@ -93,25 +78,13 @@ def write_study(folder: Path, side: str = "below") -> None:
     (folder / "params/killed.yaml").write_text(yaml.safe_dump(study))
 
 
-def start(folder: Path, mark: str, broken: str, *other: str) -> subprocess.Popen:
+def start(folder: Path, broken: str, *other: str) -> subprocess.Popen:
     """Begin, or go on with, the study, with other values where some are given."""
     command = [sys.executable, "-m", "helpers.sweep", "killed", *[word for value in other for word in ("--set", value)]]
-    environment = os.environ | {NAME: mark, "WORKBOOK_FAULTS_FOLDER": str(folder / "faults"), "WORKBOOK_FAULTS_BROKEN": broken}
+    environment = os.environ | {"WORKBOOK_FAULTS_FOLDER": str(folder / "faults"), "WORKBOOK_FAULTS_BROKEN": broken}
     environment |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(HERE), str(folder)])}
     with (folder / "printed.txt").open("ab") as printed:
         return subprocess.Popen(command, cwd=folder, env=environment, stdout=printed, stderr=printed, start_new_session=True)
-
-
-def family(mark: str) -> list[psutil.Process]:
-    """The living processes that descend from our sweeps, whatever became of their parents."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(NAME) == mark and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
 
 
 def kind_of(process: psutil.Process) -> str:
@@ -123,10 +96,10 @@ def kind_of(process: psutil.Process) -> str:
     return next((kind for text, kind in KINDS.items() if text in line), "")
 
 
-def strike(victim: str, sweep: subprocess.Popen, mark: str, rng: random.Random) -> str:
+def strike(victim: str, sweep: subprocess.Popen, folder: Path, rng: random.Random) -> str:
     """Kill a victim, or the sweep where there is none of its kind at this moment."""
     signals = {"sigterm": signal.SIGTERM, "ctrl-c": signal.SIGINT}
-    there = [process for process in family(mark) if kind_of(process) == victim]
+    there = [process for process in at_work(folder) if kind_of(process) == victim]
     if there:
         rng.choice(there).kill()
         return victim
@@ -146,10 +119,10 @@ def wait_for_a_write(folder: Path, sweep: subprocess.Popen, target: str, seconds
     return bool(inside)
 
 
-def wait_for_nobody(mark: str) -> None:
+def wait_for_nobody(folder: Path) -> None:
     """Wait until no process is left; it would be an orphan."""
     limit = time.monotonic() + PATIENCE
-    while (left := family(mark)) and time.monotonic() < limit:
+    while (left := at_work(folder)) and time.monotonic() < limit:
         time.sleep(0.05)
     assert not left, f"orphans: {[(process.pid, process.ppid(), ' '.join(process.cmdline())[:200]) for process in left]}"
 
@@ -182,14 +155,13 @@ def leavings(folder: Path) -> list[str]:
 
 def killed(folder: Path, expected: dict[str, pd.DataFrame], length: float, kills: int, rng: random.Random) -> list[str]:
     """Strike a study so many times, then let it complete with its own values and claims; what was struck."""
-    mark, struck, starts = uuid.uuid4().hex, [], 0
-    complete = False
+    struck, starts, complete = [], 0, False
     while not complete:
         starts += 1
         assert starts < 3 * kills + 6, "the study does not complete: " + (folder / "printed.txt").read_text()[-2000:]
         own = len(struck) >= kills or rng.random() < 0.3
         write_study(folder, "below" if own else rng.choice(["below", "above"]))
-        sweep = start(folder, mark, "", *([] if own else rng.sample(OTHER, rng.randint(1, 2))))
+        sweep = start(folder, "", *([] if own else rng.sample(OTHER, rng.randint(1, 2))))
         while len(struck) < kills and sweep.poll() is None:
             target = rng.choice(TARGETS)
             try:
@@ -197,10 +169,10 @@ def killed(folder: Path, expected: dict[str, pd.DataFrame], length: float, kills
             except subprocess.TimeoutExpired:
                 inside = wait_for_a_write(folder, sweep, target, 0.2 * length)
                 if sweep.poll() is None:
-                    struck.append(strike(rng.choice(VICTIMS), sweep, mark, rng))
+                    struck.append(strike(rng.choice(VICTIMS), sweep, folder, rng))
                     print(f"  kill {len(struck)}: {struck[-1]}{' in a write of ' + (target or 'any file') if inside else ''}", flush=True)
         code = sweep.wait()
-        wait_for_nobody(mark)
+        wait_for_nobody(folder)
         complete = code == 0 and own
     compare(tables(folder), expected)
     left = leavings(folder)
@@ -210,19 +182,19 @@ def killed(folder: Path, expected: dict[str, pd.DataFrame], length: float, kills
 
 def proof(place: Path, whole: Path, expected: dict[str, pd.DataFrame], broken: str) -> None:
     """With something broken, a study that is struck in a write, or was run with other values, is run again with its own."""
-    folder, mark, other = place / f"broken-{broken}", uuid.uuid4().hex, (OTHER[1], OTHER[3])
+    folder = place / f"broken-{broken}"
     if broken in ("", "no-check"):
         shutil.copytree(whole, folder)
     else:
         project(folder)
-    sweep = start(folder, mark, broken, *(() if broken == "not-atomic" else other))
+    sweep = start(folder, broken, *(() if broken == "not-atomic" else BOOTSTRAPS))
     if broken != "no-parameters":
         assert wait_for_a_write(folder, sweep, WRITES[broken], 600.0), "nobody wrote: " + (folder / "printed.txt").read_text()[-1500:]
-        strike("sweep" if broken == "not-atomic" else "snakemake", sweep, mark, random.Random(0))
+        strike("sweep" if broken == "not-atomic" else "snakemake", sweep, folder, random.Random(0))
     sweep.wait()
-    wait_for_nobody(mark)
-    assert start(folder, mark, broken).wait() == 0, "the study does not complete: " + (folder / "printed.txt").read_text()[-400:]
-    wait_for_nobody(mark)
+    wait_for_nobody(folder)
+    assert start(folder, broken).wait() == 0, "the study does not complete: " + (folder / "printed.txt").read_text()[-400:]
+    wait_for_nobody(folder)
     compare(tables(folder), expected)
 
 
@@ -235,7 +207,7 @@ def main() -> None:
     kills, seed, proofs = vars(given.parse_args()).values()
     with tempfile.TemporaryDirectory() as place:
         whole, began = project(Path(place) / "whole"), time.monotonic()
-        assert start(whole, "whole", "").wait() == 0, (whole / "printed.txt").read_text()[-3000:]
+        assert start(whole, "").wait() == 0, (whole / "printed.txt").read_text()[-3000:]
         length, expected = time.monotonic() - began, tables(whole)
         print(f"uninterrupted: {length:.0f} s, {len(expected)} tables", flush=True)
         if proofs:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import nbformat
+import psutil
 import pytest
 import yaml
 
@@ -25,10 +26,12 @@ def write_notebook(path, declared, *sources):
 class Project:
     """A copy of the project with notebooks of its own, in a folder whose name has a blank."""
 
-    def __init__(self, root):
+    def __init__(self, root, whole=False):
         self.root = root
         for name in ("helpers", "docs"):
             shutil.copytree(PROJECT_ROOT / name, root / name)
+        if not whole:  # the pages' modules take longer to load than all else of a sweep
+            (root / "helpers/report/pages.py").write_text("def write(reports):\n    (reports / 'index.html').touch()\n")
         for name in ("Snakefile", "Makefile"):
             shutil.copy(PROJECT_ROOT / name, root)
         for name in ("notebooks", "params"):
@@ -53,6 +56,18 @@ class Project:
         process = self.start(*(arguments or ("demo",)), **changed)
         out, err = process.communicate(timeout=300)
         return process.returncode, out, err
+
+
+def at_work(root):
+    """The living processes that descend from sweeps of a project, whatever became of their parents."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if str(root) in process.environ().get("PYTHONPATH", "") and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
 
 
 @pytest.fixture

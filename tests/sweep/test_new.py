@@ -12,7 +12,7 @@ import yaml
 
 from helpers.files import PROJECT_ROOT
 from helpers.sweep import new
-from helpers.sweep.study import load_study, measure_faults
+from helpers.sweep.study import further_faults, load_study
 from helpers.training.config import RunConfig
 from tests.conftest import jpeg, tiny_imagenet, voc
 
@@ -62,22 +62,17 @@ def test_a_folder_of_images_becomes_a_study_that_passes_the_check(root, capsys):
     assert "python -m helpers.sweep birds --plan" in printed
 
 
-def test_less_time_is_fewer_runs_without_what_costs_much_and_both_are_said(root, capsys):
+def test_less_time_is_fewer_runs_without_what_costs_much_and_slow_learners_get_four_times_the_probe(root, monkeypatch, capsys):
     folder(root / "birds", 3, 40)
     assert new.write_new("birds", str(root / "birds"), 5, root=root) == 0
     found, printed = written(root, "birds"), capsys.readouterr().out
     assert found["02_grid_training"]["run_count"] == int(5 * 60 * 0.4 * 2 / 20)
     assert "flatness" not in found["04_baselines"]["families"] and "05_robustness_ablations" not in found
     assert "bears no claim" in printed
-    assert new.write_new("hasty", str(root / "birds"), 0.001, root=root) == 0
-    assert written(root, "hasty")["02_grid_training"]["run_count"] == 4
-
-
-def test_networks_that_learn_slowly_get_four_times_what_the_probing_run_had(root, monkeypatch, capsys):
     monkeypatch.setattr(new, "probe", lambda *given: ([0.3] * 15, 4.0))
-    folder(root / "birds", 3, 40)
-    assert new.write_new("birds", str(root / "birds"), 5, root=root) == 0
-    assert written(root, "birds")["02_grid_training"]["max_epochs"] == 60
+    assert new.write_new("hasty", str(root / "birds"), 0.001, root=root) == 0
+    grid = written(root, "hasty")["02_grid_training"]
+    assert (grid["run_count"], grid["max_epochs"]) == (4, 60)
     assert "reached 30% training accuracy after 15 epochs" in capsys.readouterr().out
 
 
@@ -89,7 +84,7 @@ def test_images_without_boxes_are_a_study_without_localization(root, capsys):
     assert found["01_data_subset"]["data_source"] == "class_folders"
     assert found["04_baselines"]["families"] == ["prediction", "norms", "flatness", "perturbation"]
     assert "no boxes: nothing is said of where the networks look" in capsys.readouterr().out
-    assert measure_faults(load_study("boxless", root=root)) == []
+    assert further_faults(load_study("boxless", root=root)) == []
 
 
 def test_a_probing_run_ends_when_the_network_has_learnt_or_the_time_is_over(tmp_path):
@@ -111,12 +106,8 @@ def test_a_zip_with_classes_to_spare_pretrains_on_them(root):
             archive.writestr(name, content)
     assert new.write_new("tiny", str(root / "tiny.zip"), root=root) == 0
     first, second = (written(root, "tiny")[name] for name in ("01_data_subset", "02_grid_training"))
-    assert (first["data_source"], len(first["class_ids"]), first["image_size"], first["test_images_per_class"]) == (
-        "tiny_imagenet",
-        20,
-        32,
-        2,
-    )
+    assert (first["data_source"], len(first["class_ids"])) == ("tiny_imagenet", 20)
+    assert (first["image_size"], first["test_images_per_class"]) == (32, 2)
     assert second["pretrained_levels"] == [True, False]
     assert not set(second["pretrain_class_ids"]) & set(first["class_ids"])
 

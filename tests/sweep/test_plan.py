@@ -10,8 +10,7 @@ from helpers.sweep.study import load_study
 
 
 def test_the_runs_are_those_that_the_notebook_would_list():
-    parameters = {name: value for item in load_study("compact20").executions for name, value in item.parameters.items()}
-    runs = plan.planned_runs(parameters)
+    runs = plan.planned_runs(load_study("compact20").values)
     assert len(runs) == len(set(runs)) == 88
     assert {(run.architecture, run.stem, run.width) for run in runs[:16]} == {("resnet18", "strided", 0.25)}
     assert sum(run.label_noise > 0 for run in runs) == 16
@@ -40,7 +39,7 @@ def test_a_clone_without_the_images_is_planned_from_what_the_file_states(monkeyp
 
 
 def test_a_step_is_timed_on_the_network_itself_and_a_study_without_a_grid_is_refused(capsys):
-    run = plan.planned_runs({name: value for item in load_study("demo").executions for name, value in item.parameters.items()})[0]
+    run = plan.planned_runs(load_study("demo").values)[0]
     threads = torch.get_num_threads()
     train, evaluate, weights = plan.time_step(run, 6, 16, "cpu")
     torch.set_num_threads(threads)

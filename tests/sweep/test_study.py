@@ -14,11 +14,9 @@ import yaml
 from helpers.files import PROJECT_ROOT, read_json, write_json
 from helpers.kappa import probing
 from helpers.parameters import StudyError, declared
-from helpers.sweep import execute, plan, relations
+from helpers.sweep import execute, plan
 from helpers.sweep.relations import relation_faults
-from helpers.sweep.study import CheckedStudy, Execution, digest_of, load_study, machine_faults, measure_faults
-from helpers.training import config
-from tests.conftest import TINY_STUDY
+from helpers.sweep.study import CheckedStudy, Execution, digest_of, further_faults, load_study
 from tests.sweep.conftest import write_notebook
 
 ONE = 'threshold: float = 0.1  # of the map\ncount: int = 3  # how many\nnames: list[str] = ["a"]  # which\nshard: str = ""  # share'
@@ -72,29 +70,16 @@ def test_all_faults_are_told_at_once_with_the_nearest_names(project):
     for part in (
         *("common: unknown name 'cuont' (did you mean 'count'?)", "01_one: unknown name 'treshold' (did you mean 'threshold'?)"),
         *("notebooks: unknown name '03_three'; valid: 01_one, 02_two, 04_four", "unknown name 'sweeps' (did you mean 'sweep'?)"),
-        *("01_one: count is 'many', and must be int (how many)", "claim 1 has claim; every claim needs", "--set cuont=1: unknown name"),
+        *("mine.yaml: count is 'many', and must be int (how many)", "claim 1 has claim; every claim needs", "--set cuont=1: unknown name"),
         *("--set 03_x.count=1", "--set count: unknown name"),
     ):
         assert part in text, part
     assert faults(project, {"notebooks": EACH}, "count=[") == "--set count=[: the value is not readable YAML"
     assert "names none to run, of 01_one, 02_two, 04_four" in faults(project, {"common": {}})
     assert faults(project, {"notebooks": EACH, "common": {"count": -1}}).endswith(
-        "mine.yaml, 01_one, 02_two, 04_four: count is -1, and -1 is not in [0, inf) (how many)"
+        "mine.yaml: count is -1, and -1 is not in [0, inf) (how many)"
     )
     assert "study is 'a', and must be 'mine', as its file" in faults(project, {"notebooks": EACH}, "study=a")
-
-
-@pytest.mark.parametrize(
-    ("claims", "told"),
-    [
-        ([CLAIM, CLAIM | {"side": "above"}], "two claims say 'small', one below and one above 0"),
-        ([CLAIM | {"question": "r"}], "choose one of r_gap"),
-        ([CLAIM | {"primary": True, "claim": str(number)} for number in range(4)], "4 claims are primary"),
-        ({"a": 1}, "write a list of mappings"),
-    ],
-)
-def test_claims_that_cannot_be_judged_are_told(project, claims, told):
-    assert told in faults(project, {"notebooks": EACH, "claims": claims})
 
 
 @pytest.mark.parametrize(
@@ -108,9 +93,9 @@ def test_claims_that_cannot_be_judged_are_told(project, claims, told):
 )
 def test_measures_that_cannot_be_judged_are_told_at_the_start(tmp_path, claims, primary, told):
     study = CheckedStudy("x", tmp_path, "x", claims, [Execution("04_baselines", {"study": "x", "primary_measures": primary})])
-    (fault,) = measure_faults(study)
+    (fault,) = further_faults(study)
     assert told in fault
-    assert measure_faults(replace(study, claims=[CLAIM], executions=[replace(study.executions[0], parameters={"study": "x"})])) == []
+    assert further_faults(replace(study, claims=[CLAIM], executions=[replace(study.executions[0], parameters={"study": "x"})])) == []
 
 
 @pytest.mark.parametrize(
@@ -118,7 +103,7 @@ def test_measures_that_cannot_be_judged_are_told_at_the_start(tmp_path, claims, 
 )
 def test_layers_that_no_network_has_are_told_at_the_start(tmp_path, layer, told):
     values = {"study": "x", "architectures": ["resnet18"], "stem": "small", "layers": [layer]}
-    found = measure_faults(CheckedStudy("x", tmp_path, "x", [], [Execution("05_robustness_ablations", values)]))
+    found = further_faults(CheckedStudy("x", tmp_path, "x", [], [Execution("05_robustness_ablations", values)]))
     assert len(found) == len(told) and all(fault.startswith(words) for fault, words in zip(found, told, strict=True))
 
 
@@ -174,7 +159,7 @@ def test_a_study_that_extends_another_shares_its_work_and_changes_nothing_that_i
     further = project({"extends": "mine", "common": {"count": 3}, "notebooks": {"04_four": {"other": 9}}}, name="further")
     assert (further.work.name, further.reports.name, further.claims) == ("mine", "further", [CLAIM])
     assert [item.parameters["study"] for item in further.executions] == ["further"] * 3
-    with pytest.raises(StudyError, match=r"02_two: other is 9, and mine, whose images and runs it shares, has 1"):
+    with pytest.raises(StudyError, match=r"other is 9, and mine, whose images and runs it shares, has 1"):
         project({"extends": "mine", "notebooks": {"02_two": {"other": 9}}}, name="further")
 
 
@@ -194,12 +179,9 @@ def test_a_record_is_withdrawn_when_what_it_made_is_gone_or_changed(project):
         assert list(records.iterdir()) == []
 
 
-def test_what_stands_in_the_way_on_this_machine_is_told(project):
+def test_files_that_are_not_on_this_machine_are_told(project):
     study = project({"notebooks": EACH}, "data_path=nowhere.zip")
-    assert machine_faults(study, 0.0) == ["data_path is 'nowhere.zip', and nothing is there; give its place by --set data_path=..."]
-    (project.root / "work").write_text("a file")
-    told = machine_faults(project({"notebooks": EACH}), 1e9)
-    assert "work cannot be written, and mine has to go there" in told[0] and "GiB free, and 1e+09 are needed" in told[1]
+    assert further_faults(study) == ["data_path is 'nowhere.zip', and nothing is there; give its place by --set data_path=..."]
 
 
 DEMO = {"data_source": "synthetic", "data_path": "", "class_ids": ["synthetic_disc", "synthetic_cross"]}
@@ -217,8 +199,6 @@ UNSEEN = {"seen_classes": 0, "kappa_families": ["model set"], "unseen_class_ids"
     ("values", "message"),
     [
         (DEMO | {"data_source": "ilsvrc", "class_ids": []}, "data_path is empty, and data_source ilsvrc needs"),
-        (DEMO | {"class_ids": ["synthetic_disk", "synthetic_ring"]}, "class_ids names 'synthetic_disk', which is no class"),
-        (DEMO | {"data_source": "voc_folder", "data_path": "x"}, "which is no class of data_source voc_folder"),
         (DEMO | {"class_ids": ["synthetic_disc"]}, "a classifier needs at least 2 classes"),
         ({"images_per_class": 25, "training_sizes": [25, 100]}, "training_sizes is [25, 100], and images_per_class allows 25"),
         (DEMO | MADE, "pretrain_class_ids shares synthetic_cross, synthetic_disc with class_ids"),
@@ -232,16 +212,12 @@ UNSEEN = {"seen_classes": 0, "kappa_families": ["model set"], "unseen_class_ids"
         (DEMO | UNSEEN | {"seen_classes": 3}, "seen_classes is 3; the study has 2 classes"),
         (DEMO | UNSEEN | {"seen_classes": 1}, "and the model set was trained on all of them"),
         ({"kappa_families": ["RN50", "resnet18 w0.25"], "kappa_weights": "made"}, "published networks need published weights"),
-        (
-            {"saliency_providers": ["network"], "saliency_path": "", "checkpoints_path": ""},
-            "saliency_path is empty",
-        ),
-        ({"checkpoints_path": "mine", "images_path": ""}, "images_path is empty, and checkpoints_path needs"),
+        ({"saliency_providers": ["network"], "saliency_path": "", "checkpoints_path": ""}, "saliency_path is empty"),
+        ({"checkpoints_path": "mine", "images_path": ""}, "images_path is empty, and the networks of checkpoints_path need it"),
         ({"blocks": [{"learning_rat": [1]}]}, "block 1, learning_rat: no such axis (did you mean 'learning_rate'"),
         ({"blocks": [{}, {"repeat": 1}]}, "block 2, repeat: repeat is 1, and must be list[int]"),
         ({"blocks": [{"architecture": ["vgg"]}], "architectures": ["resnet18"]}, "'vgg' is not one of ('resnet18'"),
         ({"blocks": [{"batch_size": [8.5]}], "batch_sizes": [8]}, "must be list[int]"),
-        ({"targets": ["blur_0.7", "blur_0.70"]}, "names a shift twice"),
     ],
 )
 def test_values_that_do_not_go_together_are_told(values, message):
@@ -257,7 +233,7 @@ def test_what_goes_together_passes_and_what_is_not_declared_is_passed_over():
         DEMO | UNSEEN,
     ):
         assert relation_faults(values) == []
-    assert relation_faults({"blocks": [{"repeat": [0, 1], "learning_rate": [0, 0.1]}], "targets": ["blur_0.7", "rotation_-9"]}) == []
+    assert relation_faults({"blocks": [{"repeat": [0, 1], "learning_rate": [0, 0.1]}]}) == []
 
 
 def test_the_steps_of_unseen_classes_that_can_be_had_are_those_of_the_probe():
@@ -270,19 +246,12 @@ def test_the_steps_of_unseen_classes_that_can_be_had_are_those_of_the_probe():
     assert found.partition("possible are ")[2] == str(caught.value).partition("can have ")[2]
 
 
-def test_rendered_classes_and_axes_are_those_of_the_modules_that_take_them():
-    from helpers.data import synthetic
-
-    assert tuple(f"synthetic_{name}" for name in synthetic.CLASS_NAMES) == relations.RENDERED
-    assert set(relations.AXIS_PARAMETERS) <= set(config.RunConfig.__dataclass_fields__)
-
-
 NOTEBOOKS = {path.stem: declared(path) for path in sorted((PROJECT_ROOT / "notebooks").glob("*.ipynb"))}
 ODD = [-1, 0, 1, 7, 0.5, 1e9, 10**30, float("nan"), float("inf"), "", "x", "a\0b", "x" * 5000, "1/2", True, None]
 ODD += [[], ["x"], [0], [1, 1], [[]], {}, {"a": 1}, [{}], [{"repeat": [1]}], "synthetic_disc", ["synthetic_disc"]]
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", range(60))
 def test_a_study_with_an_odd_value_is_refused_by_its_name_or_taken_by_the_modules(seed, tmp_path):
     draw, study = random.Random(seed), yaml.safe_load((PROJECT_ROOT / "params/demo.yaml").read_text())
     stem = draw.choice(list(study["notebooks"]))
@@ -293,12 +262,11 @@ def test_a_study_with_an_odd_value_is_refused_by_its_name_or_taken_by_the_module
     place[name] = draw.choice(ODD)
     (tmp_path / "demo.yaml").write_text(yaml.dump(study, allow_unicode=True))
     try:
-        executions = load_study(tmp_path / "demo.yaml").executions
+        values = load_study(tmp_path / "demo.yaml").values
     except StudyError as found:
         assert any(name in fault for fault in found.faults), found.faults
         assert all(len(fault) < 1500 for fault in found.faults)
         return
-    values = {name: value for item in executions for name, value in item.parameters.items()}
     json.dumps(values, allow_nan=False)
     if len(values["learning_rates"]) < 50:
         plan.planned_runs(values)
@@ -310,11 +278,6 @@ def test_a_notebook_that_is_split_into_shares_marks_where_it_sums_up():
         closing = [index for index, cell in enumerate(cells) if execute.CLOSING in cell["metadata"].get("tags", [])]
         uses = [index for index, cell in enumerate(cells) if cell["cell_type"] == "code" and "train_missing(" in "".join(cell["source"])]
         assert ("shard" in names) == bool(closing) and all(index < closing[0] for index in uses), stem
-
-
-def test_the_tiny_study_passes_the_check(tmp_path):
-    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(TINY_STUDY))
-    assert len(load_study(tmp_path / "tiny.yaml").executions) == len(NOTEBOOKS)
 
 
 def test_a_misspelt_study_is_told_without_loading_anything_heavy():
