@@ -80,8 +80,8 @@ noise_generator: blur gaussian autoencoder"""
 _RANGES = """
 (0, 1): cam_threshold thresholds
 [0, 1]: label_noises pixel_mean
-[0, 1): momentum minimum_train_accuracy accuracy_thresholds unseen_fractions unseen_at_least
-(0, 1]: accuracy_threshold perturbation_fraction noise_ssim ssim_at_most pixel_std
+[0, 1): momentum minimum_train_accuracy accuracy_thresholds unseen_fractions
+(0, 1]: accuracy_threshold perturbation_fraction noise_ssim pixel_std
 [1, 100]: pictured_images looks
 [1, 1000000]: max_epochs pretrain_max_epochs made_epochs repeats minimum_images_per_class score_cam_channels attribution_steps noise_samples
 [1, 100000]: flatness_images flatness_draws flatness_halvings sharpness_images sharpness_steps complexity_images saliency_classes
