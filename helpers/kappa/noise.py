@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss, pixel_shuffle
 
 from helpers.data.images import StudyData
-from helpers.data.shifts import blurred, check_images, in_chunks, ssim, with_noise
+from helpers.data.shifts import blurred, in_chunks, ssim, with_noise
 from helpers.files import digest, read_json, read_tensors, write_json, write_tensors
 
 _TOLERANCE = 0.01  # of the mean SSIM
@@ -86,10 +86,6 @@ def degrade(images: Tensor, given: Generator, strength: float) -> Tensor:
     - "autoencoder": up to 1, ``(1 - strength) x + strength r`` with the reconstruction r; beyond, that from the first
       ``width + 1 - strength`` channels of the bottleneck, up to ``width + 1``, where nothing of the image is left.
     """
-    check_images(images)
-    limit = greatest_strength(given, min(images.shape[-2:]))
-    if not 0 <= strength <= limit:
-        raise ValueError(f"strength {strength} of {given.name!r} must be in [0, {limit:g}]")
     draws = torch.Generator().manual_seed(given.seed)
     return in_chunks(images, lambda pixels: _degraded(pixels, given, strength, draws)) if strength else images.clone()
 

@@ -44,28 +44,19 @@ def error_and_loss(true: ArrayLike, predicted: ArrayLike, classes: int, weights:
 
 def six_statistics(error: Array, loss: Array) -> Array:
     """The ``CELL_STATISTICS`` of equation (3) over the last axis, the classes: (..., K) each -> (..., 6). SD has ddof 1."""
-    count = error.shape[-1]
-    found = np.full((*error.shape[:-1], len(CELL_STATISTICS)), np.nan)
-    for place, values in ((0, error), (3, loss)):
-        if count:
-            found[..., place] = values.mean(-1)
-            found[..., place + 2] = np.quantile(values, 0.1, axis=-1)
-        if count > 1:
-            found[..., place + 1] = values.std(-1, ddof=1)
-    return found
+    parts = [(values.mean(-1), values.std(-1, ddof=1), np.quantile(values, 0.1, axis=-1)) for values in (error, loss)]
+    return np.stack([*parts[0], *parts[1]], axis=-1)
 
 
 def divergence(classes: pd.DataFrame, reference: pd.DataFrame) -> float:
     """How far the (error, Kappa loss) pairs of a cell have moved from those of a reference: ``sum P log(P / Q)``, nats, at least 0.
 
     A working definition, since Huang et al. 2025 give no formula: histograms of 10 x 10 bins on [0, 1]² (a loss above 1 is put at 1), 1e-10
-    added to each fraction, normalised: a class in a bin that the reference leaves empty adds about 23 / K. NaN without a tested class.
+    added to each fraction, normalised: a class in a bin that the reference leaves empty adds about 23 / K.
     """
     histograms = []
     for table in (classes, reference):
         pairs = table[["error", "kappa_loss"]].dropna().clip(0, 1).to_numpy()
-        if not len(pairs):
-            return np.nan
         histograms.append((np.histogram2d(*pairs.T, bins=[_BIN_EDGES, _BIN_EDGES])[0] / len(pairs) + _FLOOR).ravel())
     return float(scipy.stats.entropy(*histograms))
 
@@ -95,9 +86,6 @@ def averaged(cells: pd.DataFrame) -> pd.DataFrame:
 def cell_array(cells: pd.DataFrame) -> tuple[list[Array], Array]:
     """The cells of a family on the full grid (the paper's 3DA): ascending levels of the ``AXES``, and (S, U, W, 6), NaN where none is."""
     places = cells[list(AXES)].astype(float)
-    if places.duplicated().any():
-        twice = ", ".join(map(str, cells.loc[places.duplicated(keep=False), "model"].unique()))
-        raise ValueError(f"networks of one size ({twice}) have cells at one place; average them, or keep one")
     levels = [np.unique(places[axis]) for axis in AXES]
     statistics = cells[list(CELL_STATISTICS)].set_axis(pd.MultiIndex.from_frame(places))
     values = statistics.reindex(pd.MultiIndex.from_product(levels)).to_numpy(dtype=float)
