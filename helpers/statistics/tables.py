@@ -50,7 +50,7 @@ def selection_table(draws: Draws, measures: Mapping[str, int], thresholds: Colle
         found = part.estimate(names, statistic=gamma)
         picked = (1 - sign * np.stack(found[:3])) / 2
         x, y = part.models[names].to_numpy(dtype=float), part.models["gap"].to_numpy(dtype=float)
-        signed, _, _, differ = pair_counts(x * sign, y)[:, 0]
+        signed, _, _, differ = pair_counts(x * sign, y)
         counts = {"concordant": (differ - signed) / 2, "discordant": (differ + signed) / 2, "ties": found.n * (found.n - 1) / 2 - differ}
         ends = {"ci_low": picked[1:].min(0), "ci_high": picked[1:].max(0)}
         facts = {"measure": names, "n": found.n, "dropped": len(y) - found.n, "cells": found.configurations, "accuracy": picked[0]}
