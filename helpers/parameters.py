@@ -76,7 +76,7 @@ transform_ranges: cifar10 svhn
 sampled_methods: grad_cam_plus_plus smooth_grad_cam_plus_plus eigen_cam score_cam
 attributions: saliency input_x_gradient integrated_gradients guided_grad_cam occlusion deep_lift
 saliency_providers: spectral_residual spectral_residual_opencv fine_grained grab_cut folder network
-noise_generator: blur gaussian autoencoder"""
+noise_generator: blur autoencoder"""
 _RANGES = """
 (0, 1): cam_threshold thresholds
 [0, 1]: label_noises pixel_mean

@@ -11,14 +11,6 @@ from helpers.report.style import listed, percent
 from helpers.statistics.draws import percentile_interval
 from helpers.statistics.published import published_table
 
-LABELS = {
-    "ssim": "SSIM (1 is clean)",
-    "unseen_fraction": "added classes (fraction)",
-    "weights": "number of weights",
-    "error_mean": "error rate,\nmean over classes",
-    "kappa_loss_mean": "Kappa loss,\nmean over classes",
-    "divergence": "divergence from\nthe clean cell (nats)",
-}
 _MEASURES = {"INVERSE_MARGIN": "inverse_margin", "LOG_SUM_OF_FRO": "log_sum_of_fro", "PARAM_NORM": "param_norm"}
 
 

@@ -101,13 +101,13 @@ def test_every_r_is_what_it_is_called():
 
 def test_subsets_are_correlated_one_by_one_and_changes_within_pairs():
     models = confounded().assign(label_noise=lambda table: np.where(table["cell"] < 7, 0.0, 0.2), snapshot="first")
-    table = subsets(Draws(models, draws=100), "iou", "label_noise")
+    table = subsets(Draws(models, draws=100), ["iou"], "label_noise")
     for level, cells, found in zip((0.0, 0.2), (7, 29), table.itertuples(), strict=True):
         part = models[models["label_noise"] == level]
         assert (found.level, found.n, found.cells) == (str(level), len(part), cells)
         assert found.pearson_r == pytest.approx(pearson(part["iou"], part["gap"])) and np.isnan(found.ci_low) == (cells < 8)
         assert (found.mean, found.mean_gap) == pytest.approx((part["iou"].mean(), part["gap"].mean()))
-    assert not len(subsets(Draws(models[:0], draws=9), "iou", "label_noise"))
+    assert not len(subsets(Draws(models[:0], draws=9), ["iou"], "label_noise"))
     # Within a run a larger step of IoU goes with a larger step of the gap, whatever holds between runs.
     step = np.linspace(-0.1, 0.1, len(models))
     stop = models.assign(snapshot="stop", iou=models["iou"] + step, gap=models["gap"] + 2 * step)
