@@ -92,8 +92,7 @@ def published(names: Sequence[str], weights: str) -> list[Model]:
         family = "clip" if name in _CLIP else re.sub(r"^tf_|_?b?\d+$", "", name)
         facts = {"family": family, "model": name, "architecture": name, "origin": f"file {path.name}"}
         model_id = f"{name}-{weights_digest(read_state(path))}"
-        load, start = partial(_load_published, name, path), type(None)  # the start is not known: None, when called
-        models.append(Model(model_id, load, facts, start, normalise))
+        models.append(Model(model_id, partial(_load_published, name, path), facts, normalise=normalise))
     return models
 
 
