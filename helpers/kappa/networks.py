@@ -23,7 +23,6 @@ from helpers.scoring.store import Kept
 from helpers.training import catalogue, pretraining
 
 MODEL_SET = "model set"
-COMPLEXITY_FAMILIES = ("norms", "flatness", "prediction")
 # CLIP's image encoders, as timm calls them.
 _CLIP = {name: f"resnet{name[2:]}_clip" for name in ("RN50", "RN101", "RN50x4", "RN50x16", "RN50x64")}
 

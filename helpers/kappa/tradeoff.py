@@ -38,9 +38,8 @@ def trade_off_point(levels: Sequence[Array], values: Array, strength: float = 1.
     (largest - smallest), 0 for one size: all fall as more is asked. The paper also varies the upper limits c of x, y, z, and penalises c;
     its optimum has c = (x, y, z), which leaves this problem. The authors weigh x², y² and z² by hand; here all weigh alike.
 
-    Levels and values are those of ``cell_array``; strength is lambda. Gives generalization_bound (mean error at the point) and
-    diversity_bound (mean Kappa loss), each the mean of three readings, from the fitted marginals, which follow it as ``<bound>_by_<axis>``;
-    ssim, unseen_fraction, weights; F; penalty, without lambda; objective.
+    Levels and values are those of ``cell_array``; strength is lambda. Each bound is the mean of three readings, of the fitted marginals,
+    which follow it as ``<bound>_by_<axis>``; the penalty is without lambda.
     """
     total = values.sum(axis=-1)
     if len(holes := np.argwhere(~np.isfinite(total))):

@@ -93,17 +93,3 @@ def subsets(draws: Draws, measures: Sequence[str], column: str) -> pd.DataFrame:
         found = part.correlations(measures, tau=False).assign(column=column, level=str(part.models[column].iloc[0]), **means)
         parts.append(found[names])
     return pd.concat(parts[1:] or parts, ignore_index=True)
-
-
-def changes(draws: Draws, measure: str, column: str, unit: Sequence[str]) -> pd.DataFrame:
-    """Correlate changes of a measure and of the gap, from a column's first level on, among models that share the unit; n counts pairs."""
-    ordered = draws.models.sort_values([*unit, column], kind="stable")
-    units = ordered.groupby(list(unit), sort=False).ngroup().to_numpy()
-    first = np.unique(units, return_index=True)[1][units]  # the row of the first of each unit
-    values, cells = ordered[[measure, "gap"]].to_numpy(dtype=float), ordered["cell"].to_numpy()
-    table = pd.DataFrame(values - values[first], columns=[measure, "gap"]).assign(cell=cells[first])
-    pairs = table[first < np.arange(len(table))].assign(**{column: "change between levels"})
-    row = subsets(Draws(pairs, draws=draws.draws, seed=draws.seed), [measure], column)
-    if not len(row):
-        return pd.DataFrame([{"column": column, "level": "change between levels", "n": 0}]).reindex(columns=row.columns)
-    return row.assign(mean=pairs[measure].abs().mean(), mean_gap=pairs["gap"].abs().mean())

@@ -6,7 +6,7 @@ import pytest
 
 from helpers.statistics.correlations import pearson
 from helpers.statistics.draws import Draws
-from helpers.statistics.hyperparameters import changes, confounders, granulated_kendall, subsets, varied_axes
+from helpers.statistics.hyperparameters import confounders, granulated_kendall, subsets, varied_axes
 
 AXES = {"batch_size": [32, 64, 128], "learning_rate": [0.1, 0.01, 0.001], "optimizer": ["adam", "sgd"], "pretrained": [False, True]}
 
@@ -99,7 +99,7 @@ def test_every_r_is_what_it_is_called():
     assert set(confounders(Draws(models, draws=0), ["iou"], [])["kind"]) == {"pooled"}
 
 
-def test_subsets_are_correlated_one_by_one_and_changes_within_pairs():
+def test_subsets_are_correlated_one_by_one():
     models = confounded().assign(label_noise=lambda table: np.where(table["cell"] < 7, 0.0, 0.2), snapshot="first")
     table = subsets(Draws(models, draws=100), ["iou"], "label_noise")
     for level, cells, found in zip((0.0, 0.2), (7, 29), table.itertuples(), strict=True):
@@ -108,12 +108,3 @@ def test_subsets_are_correlated_one_by_one_and_changes_within_pairs():
         assert found.pearson_r == pytest.approx(pearson(part["iou"], part["gap"])) and np.isnan(found.ci_low) == (cells < 8)
         assert (found.mean, found.mean_gap) == pytest.approx((part["iou"].mean(), part["gap"].mean()))
     assert not len(subsets(Draws(models[:0], draws=9), ["iou"], "label_noise"))
-    # Within a run a larger step of IoU goes with a larger step of the gap, whatever holds between runs.
-    step = np.linspace(-0.1, 0.1, len(models))
-    stop = models.assign(snapshot="stop", iou=models["iou"] + step, gap=models["gap"] + 2 * step)
-    found = changes(Draws(pd.concat([stop, models[:40]]), draws=100), "iou", "snapshot", ["cell", "run_id"]).iloc[0]
-    assert (found["level"], found["n"], found["cells"]) == ("change between levels", 40, 20)
-    sizes = np.abs(step[:40]).mean()
-    assert found[["pearson_r", "mean", "mean_gap"]].tolist() == pytest.approx([1, sizes, 2 * sizes])
-    none = changes(Draws(models, draws=100), "iou", "snapshot", ["run_id"]).iloc[0]
-    assert none["n"] == 0 and np.isnan(none["pearson_r"])
