@@ -41,10 +41,9 @@ def average_precision(positive: ArrayLike, scores: ArrayLike) -> tuple[float, fl
     """Average the precision P over the recall R, as images are called positive from the highest score down; by three rules.
 
     By step: scikit-learn's ``sum over n of (R_n - R_{n-1}) P_n``. By eleven points: the mean over r = 0, 0.1, ..., 1 of the best P among
-    R >= r (Pascal VOC 2007). By all points: the best P among R >= R_n in the place of P_n (Pascal VOC 2010). The point R = 0, P = 1 that
-    scikit-learn appends to the curve is no threshold's, and is left out.
+    R >= r (Pascal VOC 2007). By all points: the best P among R >= R_n in the place of P_n (Pascal VOC 2010).
     """
-    precision, recall, _ = metrics.precision_recall_curve(positive, scores)
+    precision, recall, _ = metrics.precision_recall_curve(positive, scores)  # its last point, R = 0 and P = 1, is no threshold's
     best = np.maximum.accumulate(precision[:-1])  # recall falls along the curve, so these are the points of at least this recall
     # Tenths as quotients of whole numbers, as the recalls are: then 3 / 10 reaches 0.3, which 3 * 0.1 exceeds.
     eleven_point = np.mean([best[recall[:-1] >= tenth].max() for tenth in np.arange(11) / 10])

@@ -1,9 +1,7 @@
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import nn
 
 from helpers.data.images import choose_images, of_study
@@ -72,20 +70,6 @@ def test_networks_are_made_once_and_loaded_with_their_start(work, monkeypatch):
     assert all(torch.equal(value, fresh[key]) for key, value in models[1].initial().state_dict().items())
     backbone = networks.backbone(models[1])
     assert isinstance(backbone.load("cpu").classifier[1], nn.Identity)
-
-
-def test_an_efficientnet_like_network_is_trained_as_a_loop_over_epochs_has_it(work):
-    """Its weights, by the functions of 02 one after the other; rule 1 stops before the cap where the loss is small enough."""
-    data = of_study(work / making.FOLDER)
-    config = replace(recipe(NAMES[1], data, 5, 0), loss_threshold=100.0, accuracy_threshold=0.0)
-    making._train((NAMES[1], config, work / "one"), data, device="cpu")
-    fitted, _ = run.images_of_run(data, config)
-    network = efficientnet_like(NAMES[1], 3, 0).to(memory_format=torch.channels_last)
-    optimizer = run.make_optimizer(network, config, torch.device("cpu"))
-    run.train_epoch(network, optimizer, run.resident(fitted, "cpu"), config, 1)
-    kept = load_file(work / "one/snapshot-stop.safetensors")
-    for name, value in network.state_dict().items():
-        torch.testing.assert_close(kept[name], value, rtol=1e-4, atol=1e-5)
 
 
 def test_what_diverges_is_refused(work, monkeypatch):
