@@ -45,8 +45,6 @@ def design(models: pd.DataFrame, categorical: Sequence[str] = (), linear: Sequen
         columns.append(np.equal.outer(codes, np.arange(1, codes.max(initial=0) + 1)).astype(float))
     for name in linear:
         number = models[name].to_numpy(dtype=float)
-        if missing := int((~np.isfinite(number)).sum()):
-            raise ValueError(f"{missing} models have no finite {name!r}; every model needs one, so leave these models out before")
         columns.append(((number - number.mean()) / (number.std() or 1))[:, None] if len(number) else number[:, None])
     return np.hstack(columns)
 
@@ -54,8 +52,7 @@ def design(models: pd.DataFrame, categorical: Sequence[str] = (), linear: Sequen
 def partial_correlation(x: ArrayLike, y: ArrayLike, given: Array | None = None, weights: Array | None = None) -> Array:
     """Pearson's r of measures with a target (n,) or (B, n), least squares on ``given`` (n, k) and an intercept taken out of both.
 
-    A weight counts as repeated rows. (B, M), or (M,) of one target without weights; NaN with no degree of freedom, and where a residual
-    vanishes.
+    A weight counts as repeated rows. (B, M), or (M,) of one target without weights; NaN with no degree of freedom or no residual.
     """
     x, targets, w = checked(x, y, weights)
     result = np.full((max(len(w), len(targets)), x.shape[-1]), np.nan)
