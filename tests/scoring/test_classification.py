@@ -109,6 +109,8 @@ def test_a_perfect_network_scores_1_and_a_constant_one_as_chance():
     assert constant["cross_entropy"] == pytest.approx(np.log(6))
     assert constant["macro_precision"] == pytest.approx(1 / 6)  # of the one class that is predicted
     assert constant["classes_never_predicted"] == 5
+    tied = classification.summary_metrics(np.zeros((10, 9)), [0] * 9 + [8])  # the first of equal classes is predicted
+    assert (tied["top1"], tied["top5"]) == (0.9, 0.9)
 
 
 def test_an_absent_class_is_nan_and_counted_and_in_no_mean(scene):
