@@ -76,12 +76,12 @@ transform_ranges: cifar10 svhn
 sampled_methods: grad_cam_plus_plus smooth_grad_cam_plus_plus eigen_cam score_cam
 attributions: saliency input_x_gradient integrated_gradients guided_grad_cam occlusion deep_lift
 saliency_providers: spectral_residual spectral_residual_opencv fine_grained grab_cut folder network
-noise_generator: blur gaussian autoencoder"""
+noise_generator: blur autoencoder"""
 _RANGES = """
 (0, 1): cam_threshold thresholds
 [0, 1]: label_noises pixel_mean
-[0, 1): momentum minimum_train_accuracy accuracy_thresholds unseen_fractions unseen_at_least
-(0, 1]: accuracy_threshold perturbation_fraction noise_ssim ssim_at_most pixel_std
+[0, 1): momentum minimum_train_accuracy accuracy_thresholds unseen_fractions
+(0, 1]: accuracy_threshold perturbation_fraction noise_ssim pixel_std
 [1, 100]: pictured_images looks
 [1, 1000000]: max_epochs pretrain_max_epochs made_epochs repeats minimum_images_per_class score_cam_channels attribution_steps noise_samples
 [1, 100000]: flatness_images flatness_draws flatness_halvings sharpness_images sharpness_steps complexity_images saliency_classes

@@ -8,7 +8,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from helpers.kappa.statistics import AXES, CELL_STATISTICS, Array, along_axis, error_and_loss, six_statistics
-from helpers.kappa.tradeoff import BOUNDS, Box, marginal_fits, trade_off_point
+from helpers.kappa.tradeoff import BOUNDS, marginal_fits, trade_off_point
 from helpers.statistics.draws import configuration_weights, percentile_interval
 
 _FITTED = 60  # places along an axis at which the band of a fit is drawn
@@ -73,7 +73,7 @@ class Spread(NamedTuple):
     fits: pd.DataFrame  # likewise of what the bounds are read from, at many levels of each axis, with the fits themselves
 
 
-def spread(levels: Sequence[Array], values: Array, drawn: Array, classes: int, strength: float, box: Box) -> Spread:
+def spread(levels: Sequence[Array], values: Array, drawn: Array, classes: int, strength: float) -> Spread:
     """The trade-off point in every draw, with the marginals and the fits that its bounds are read from.
 
     ``drawn`` is that of ``drawn_grid``, the rest as of ``tradeoff.trade_off_point``; of fewer than 8 ``classes`` there are no intervals.
@@ -88,4 +88,4 @@ def spread(levels: Sequence[Array], values: Array, drawn: Array, classes: int, s
         fits[name], *along = [np.concatenate([fit(at) for fit, at in zip(of[bound], places, strict=True)]) for of in each]
         for table, found in ((marginals, means), (fits, along)):
             table[f"{name}_low"], table[f"{name}_high"] = percentile_interval(found, classes)
-    return Spread(pd.DataFrame([trade_off_point(levels, draw, strength, box) for draw in drawn]), marginals, fits)
+    return Spread(pd.DataFrame([trade_off_point(levels, draw, strength) for draw in drawn]), marginals, fits)

@@ -23,7 +23,6 @@ from helpers.scoring.store import Kept
 from helpers.training import catalogue, pretraining
 
 MODEL_SET = "model set"
-COMPLEXITY_FAMILIES = ("norms", "flatness", "prediction")
 # CLIP's image encoders, as timm calls them.
 _CLIP = {name: f"resnet{name[2:]}_clip" for name in ("RN50", "RN101", "RN50x4", "RN50x16", "RN50x64")}
 
@@ -92,8 +91,7 @@ def published(names: Sequence[str], weights: str) -> list[Model]:
         family = "clip" if name in _CLIP else re.sub(r"^tf_|_?b?\d+$", "", name)
         facts = {"family": family, "model": name, "architecture": name, "origin": f"file {path.name}"}
         model_id = f"{name}-{weights_digest(read_state(path))}"
-        load, start = partial(_load_published, name, path), type(None)  # the start is not known: None, when called
-        models.append(Model(model_id, load, facts, start, normalise))
+        models.append(Model(model_id, partial(_load_published, name, path), facts, normalise=normalise))
     return models
 
 

@@ -1,4 +1,4 @@
-"""Test images degraded to a given structural similarity (SSIM), whatever degrades them: blur, Gaussian noise or an auto-encoder."""
+"""Test images degraded to a given structural similarity (SSIM), whatever degrades them: blur or an auto-encoder."""
 
 import itertools
 from collections.abc import Sequence
@@ -11,19 +11,10 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss, pixel_shuffle
 
 from helpers.data.images import StudyData
-from helpers.data.shifts import blurred, check_images, in_chunks, ssim, with_noise
+from helpers.data.shifts import blurred, in_chunks, ssim
 from helpers.files import digest, read_json, read_tensors, write_json, write_tensors
 
 _TOLERANCE = 0.01  # of the mean SSIM
-
-
-@dataclass(frozen=True)
-class Generator:
-    """What degrades images."""
-
-    name: str  # blur, gaussian or autoencoder
-    seed: int = 0  # of the noise of gaussian
-    network: nn.Module | None = None  # of autoencoder, trained
 
 
 class Level(NamedTuple):
@@ -54,6 +45,15 @@ class AutoEncoder(nn.Module):
         return torch.sigmoid(pixel_shuffle(self.colour(pixel_shuffle(wide, 2)), 2))
 
 
+@dataclass(frozen=True)
+class Generator:
+    """What degrades images: a blur, or a trained auto-encoder."""
+
+    name: str  # blur or autoencoder
+    seed: int = 0
+    network: AutoEncoder | None = None
+
+
 def generator(name: str, data: StudyData, folder: Path, seed: int = 0, device: str = "cpu") -> Generator:
     """A generator by its name; an auto-encoder is trained on the training images, once, and then read."""
     if name != "autoencoder":
@@ -75,32 +75,25 @@ def levels(given: Generator, targets: Sequence[float], data: StudyData, folder: 
 
 
 def greatest_strength(given: Generator, side: int) -> float:
-    """The end of a generator's scale, for images of this side: side / 4 pixels, 255 grey levels, or 1 + the bottleneck's width."""
-    return {"blur": side / 4, "gaussian": 255.0, "autoencoder": 1.0 + getattr(given.network, "width", 0)}[given.name]
+    """The end of a generator's scale: side / 4 pixels, or 1 + the bottleneck's width."""
+    return side / 4 if given.network is None else 1.0 + given.network.width
 
 
 def degrade(images: Tensor, given: Generator, strength: float) -> Tensor:
     """Degrade (N, 3, H, W) uint8 images to as many; strength 0 is the identity.
 
-    - "blur", "gaussian" (noise, one draw for all strengths): strength is the standard deviation, in pixels or grey levels.
+    - "blur": strength is the standard deviation, in pixels.
     - "autoencoder": up to 1, ``(1 - strength) x + strength r`` with the reconstruction r; beyond, that from the first
       ``width + 1 - strength`` channels of the bottleneck, up to ``width + 1``, where nothing of the image is left.
     """
-    check_images(images)
-    limit = greatest_strength(given, min(images.shape[-2:]))
-    if not 0 <= strength <= limit:
-        raise ValueError(f"strength {strength} of {given.name!r} must be in [0, {limit:g}]")
-    draws = torch.Generator().manual_seed(given.seed)
-    return in_chunks(images, lambda pixels: _degraded(pixels, given, strength, draws)) if strength else images.clone()
+    return in_chunks(images, lambda pixels: _degraded(pixels, given.network, strength)) if strength else images.clone()
 
 
-def _degraded(pixels: Tensor, given: Generator, strength: float, draws: torch.Generator) -> Tensor:
-    if given.name == "blur":
+def _degraded(pixels: Tensor, network: AutoEncoder | None, strength: float) -> Tensor:
+    if network is None:
         return blurred(pixels, strength)
-    if given.name == "gaussian":
-        return with_noise(pixels, strength, draws)
-    kept = torch.full((len(pixels),), given.network.width - max(0.0, strength - 1), device=pixels.device)
-    return torch.lerp(pixels, given.network.to(pixels.device)(pixels / 255, kept) * 255, min(strength, 1.0))
+    kept = torch.full((len(pixels),), network.width - max(0.0, strength - 1), device=pixels.device)
+    return torch.lerp(pixels, network.to(pixels.device)(pixels / 255, kept) * 255, min(strength, 1.0))
 
 
 def calibrate(given: Generator, images: Tensor, target: float, tried: dict[float, float]) -> Level:

@@ -26,10 +26,9 @@ _ALL_PAIRINGS = 7  # networks, up to which every pairing is tried
 def error_and_loss(true: ArrayLike, predicted: ArrayLike, classes: int, weights: ArrayLike = ()) -> tuple[Array, Array]:
     """Error rate and Kappa loss of each class against the rest; Huang et al. 2025, equations (1) and (2).
 
-    ``g_i = 1 - n_ii / n_i.``, and 1 minus Cohen's ``kappa_i = (Po - Pe) / (1 - Pe)`` with ``Po = p_ii + p_{not i, not i}`` and
-    ``Pe = p_i. p_.i + (1 - p_i.)(1 - p_.i)``: 0 perfect, 1 chance or never predicted, at most 2. A class without images is NaN. Where
-    Pe = 1 (one class, always predicted) kappa is 0, as in the authors' newer code. Images are (N,), or count (N, B) times in B draws;
-    each result is (K, B).
+    ``g_i = 1 - n_ii / n_i.``, and 1 minus Cohen's ``kappa_i = (Po - Pe) / (1 - Pe)``: 0 perfect, 1 chance or never predicted, at most 2. A
+    class without images is NaN. Where Pe = 1 (one class, always predicted) kappa is 0, as in the authors' newer code. Images are (N,), or
+    count (N, B) times in B draws; each result is (K, B).
     """
     true, predicted, images = np.asarray(true), np.asarray(predicted), np.arange(len(true))
     weights = np.asarray(weights if len(weights) else np.ones((len(true), 1)))
@@ -44,28 +43,19 @@ def error_and_loss(true: ArrayLike, predicted: ArrayLike, classes: int, weights:
 
 def six_statistics(error: Array, loss: Array) -> Array:
     """The ``CELL_STATISTICS`` of equation (3) over the last axis, the classes: (..., K) each -> (..., 6). SD has ddof 1."""
-    count = error.shape[-1]
-    found = np.full((*error.shape[:-1], len(CELL_STATISTICS)), np.nan)
-    for place, values in ((0, error), (3, loss)):
-        if count:
-            found[..., place] = values.mean(-1)
-            found[..., place + 2] = np.quantile(values, 0.1, axis=-1)
-        if count > 1:
-            found[..., place + 1] = values.std(-1, ddof=1)
-    return found
+    parts = [(values.mean(-1), values.std(-1, ddof=1), np.quantile(values, 0.1, axis=-1)) for values in (error, loss)]
+    return np.stack([*parts[0], *parts[1]], axis=-1)
 
 
 def divergence(classes: pd.DataFrame, reference: pd.DataFrame) -> float:
     """How far the (error, Kappa loss) pairs of a cell have moved from those of a reference: ``sum P log(P / Q)``, nats, at least 0.
 
     A working definition, since Huang et al. 2025 give no formula: histograms of 10 x 10 bins on [0, 1]² (a loss above 1 is put at 1), 1e-10
-    added to each fraction, normalised: a class in a bin that the reference leaves empty adds about 23 / K. NaN without a tested class.
+    added to each fraction, normalised: a class in a bin that the reference leaves empty adds about 23 / K.
     """
     histograms = []
     for table in (classes, reference):
         pairs = table[["error", "kappa_loss"]].dropna().clip(0, 1).to_numpy()
-        if not len(pairs):
-            return np.nan
         histograms.append((np.histogram2d(*pairs.T, bins=[_BIN_EDGES, _BIN_EDGES])[0] / len(pairs) + _FLOOR).ravel())
     return float(scipy.stats.entropy(*histograms))
 
@@ -95,9 +85,6 @@ def averaged(cells: pd.DataFrame) -> pd.DataFrame:
 def cell_array(cells: pd.DataFrame) -> tuple[list[Array], Array]:
     """The cells of a family on the full grid (the paper's 3DA): ascending levels of the ``AXES``, and (S, U, W, 6), NaN where none is."""
     places = cells[list(AXES)].astype(float)
-    if places.duplicated().any():
-        twice = ", ".join(map(str, cells.loc[places.duplicated(keep=False), "model"].unique()))
-        raise ValueError(f"networks of one size ({twice}) have cells at one place; average them, or keep one")
     levels = [np.unique(places[axis]) for axis in AXES]
     statistics = cells[list(CELL_STATISTICS)].set_axis(pd.MultiIndex.from_frame(places))
     values = statistics.reindex(pd.MultiIndex.from_product(levels)).to_numpy(dtype=float)
@@ -148,14 +135,11 @@ def _pairings(networks: int, draws: int, seed: int) -> NDArray[np.intp]:
 def sign_errors(complexities: pd.DataFrame, cells: pd.DataFrame, *, draws: int = 9999, seed: int = 0) -> pd.DataFrame:
     """How often each complexity measure orders two networks against their error; Huang et al. 2025, equation (7) and Table 3.
 
-    ``SE = 1/2 mean over pairs of networks of (1 - sgn(C_a - C_b) sgn(g_a - g_b))``, in [0, 1]: 0 every pair in order, 0.5 chance or a
-    constant, 1 every pair reversed; g is each of ``slice_marginals``. The paper does not name the test behind its p-values. Here p is the
-    share of pairings of complexities with networks, drawn at random (all of them up to 7 networks), whose mean of the four sign errors is
-    no larger; p_adjusted is that for all measures together, by the least of them (maxT; Westfall and Young 1993).
-
-    From the cells of one family, and complexities by model, a column per measure, larger where a larger error is promised, NaN where not
-    known. A row per measure, by mean_rank over the four: n networks, band (the least mean of the four that chance gives any of these
-    measures lies above it in 95 %; NaN where so few pairings cannot tell), best (among the three lowest; a tie adds more).
+    ``SE = 1/2 mean over pairs of networks of (1 - sgn(C_a - C_b) sgn(g_a - g_b))``: 0 in order, 0.5 chance or a constant, 1 reversed; g is
+    each of ``slice_marginals``. The paper does not name the test behind its p-values. Here p is the share of pairings of complexities with
+    networks (drawn, or all of them up to 7 networks) whose mean of the four sign errors is no larger; p_adjusted and band are those for
+    all measures together (maxT; Westfall and Young 1993). Cells are of one family; complexities by model, a column per measure, are larger
+    where a larger error is promised. A row per measure, by mean_rank over the four; the three lowest are best.
     """
     slices = slice_marginals(cells).dropna()
     values = complexities.reindex(slices.index).replace([np.inf, -np.inf], np.nan)

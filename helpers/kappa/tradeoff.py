@@ -1,6 +1,6 @@
 """The trade-off point: how much noise, how many unseen classes and how few weights go with a low error (Huang et al. 2025, equation 4)."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 
 import numpy as np
@@ -13,8 +13,6 @@ BOUNDS = {"generalization_bound": "error_mean", "diversity_bound": "kappa_loss_m
 _SAMPLES = 16  # per axis, spread over the pieces between its levels
 _STARTS, _STEPS, _SHRINKING = 8, 36, 0.6  # samples that are improved, how often, and how fast the steps around them shrink
 _AROUND = np.array(list(product((0, -1, 1), repeat=3)))
-Box = Mapping[str, tuple[float, float]]  # lowest and highest level by axis; what lies beyond the measured levels is not asked of
-_OPEN: Box = {}
 
 
 def marginal_fits(levels: Sequence[Array], values: Array) -> dict[str, list[Callable[[Array], Array]]]:
@@ -33,16 +31,15 @@ def _fit(levels: Array, values: Array, scale: Callable[[Array], Array]) -> Calla
     return lambda at: fit(scale(at))
 
 
-def trade_off_point(levels: Sequence[Array], values: Array, strength: float = 1.0, box: Box = _OPEN) -> dict[str, float]:
-    """The point of least ``F + lambda (x² + y² + z²)`` in a box; Huang et al. 2025, equations (3) and (4).
+def trade_off_point(levels: Sequence[Array], values: Array, strength: float = 1.0) -> dict[str, float]:
+    """The point of least ``F + lambda (x² + y² + z²)``; Huang et al. 2025, equations (3) and (4).
 
     F is the sum of the six statistics, linear between neighbouring levels; x = SSIM, y = 1 - unseen fraction, z = (weights - smallest) /
     (largest - smallest), 0 for one size: all fall as more is asked. The paper also varies the upper limits c of x, y, z, and penalises c;
     its optimum has c = (x, y, z), which leaves this problem. The authors weigh x², y² and z² by hand; here all weigh alike.
 
-    Levels and values are those of ``cell_array``; strength is lambda. Gives generalization_bound (mean error at the point) and
-    diversity_bound (mean Kappa loss), each the mean of three readings, from the fitted marginals, which follow it as ``<bound>_by_<axis>``;
-    ssim, unseen_fraction, weights; F; penalty, without lambda; objective.
+    Levels and values are those of ``cell_array``; strength is lambda. Each bound is the mean of three readings, of the fitted marginals,
+    which follow it as ``<bound>_by_<axis>``; the penalty is without lambda.
     """
     total = values.sum(axis=-1)
     if len(holes := np.argwhere(~np.isfinite(total))):
@@ -58,7 +55,7 @@ def trade_off_point(levels: Sequence[Array], values: Array, strength: float = 1.
         return np.stack([points[..., 0], 1 - points[..., 1], (points[..., 2] - smallest) / span], -1)
 
     # Of equal points the most demanding, by a last term that is too small to move another.
-    point = _lowest(lambda at: surface(at) + strength * (demands(at) ** 2).sum(-1) + 1e-9 * demands(at).sum(-1), _edges(levels, box))
+    point = _lowest(lambda at: surface(at) + strength * (demands(at) ** 2).sum(-1) + 1e-9 * demands(at).sum(-1), levels)
     at = dict(zip(AXES, point.tolist(), strict=True))
     found = {}
     for bound, fits in marginal_fits(levels, values).items():
@@ -68,23 +65,11 @@ def trade_off_point(levels: Sequence[Array], values: Array, strength: float = 1.
     return found | at | {"F": f, "penalty": penalty, "objective": f + strength * penalty}
 
 
-def _edges(levels: Sequence[Array], box: Box) -> list[Array]:
-    """The ends of the box along each axis, with the levels between them: F is smooth from one to the next."""
-    edges = []
-    for axis, along in zip(AXES, levels, strict=True):
-        low, high = box.get(axis, (-np.inf, np.inf))
-        first, last = max(low, along[0]), min(high, along[-1])
-        if not first <= last:
-            raise ValueError(f"{axis} from {low:g} to {high:g} holds nothing of what was measured, {along[0]:g} to {along[-1]:g}")
-        edges.append(np.unique([first, *along[(along > first) & (along < last)], last]))
-    return edges
-
-
-def _lowest(objective: Callable[[Array], Array], edges: Sequence[Array]) -> Array:
-    """The lowest point of a box: its best samples, improved by ever smaller steps along axes and diagonals."""
-    pieces = [max(1, len(at) - 1) for at in edges]
+def _lowest(objective: Callable[[Array], Array], levels: Sequence[Array]) -> Array:
+    """The lowest point between the levels: the best samples, improved by ever smaller steps along axes and diagonals."""
+    pieces = [max(1, len(at) - 1) for at in levels]
     counts = [count * max(1, _SAMPLES // count) + 1 for count in pieces]
-    ticks = [np.unique(np.interp(np.linspace(0, len(at) - 1, n), np.arange(len(at)), at)) for at, n in zip(edges, counts, strict=True)]
+    ticks = [np.unique(np.interp(np.linspace(0, len(at) - 1, n), np.arange(len(at)), at)) for at, n in zip(levels, counts, strict=True)]
     samples = np.stack(np.meshgrid(*ticks, indexing="ij"), -1).reshape(-1, 3)
     best = samples[np.argsort(objective(samples), kind="stable")[:_STARTS]]
     steps = np.array([np.diff(at).max(initial=0) for at in ticks])

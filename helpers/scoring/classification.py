@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,29 +17,7 @@ from helpers.networks.hooks import prepared
 from helpers.scoring.models import Model
 from helpers.scoring.store import Kept, Store
 
-MICRO_AVERAGE = "micro average"
-_SCORES = ("precision", "recall", "f1", "average_precision_step", "average_precision_eleven_point", "average_precision_all_point", "auc")
-
-
-class AveragePrecision(NamedTuple):
-    """Area under one precision-recall curve, by three rules."""
-
-    step: float
-    eleven_point: float
-    all_point: float
-
-
-def _checked(logits: ArrayLike, labels: ArrayLike, names: Sequence[str] | None = None) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """(N, K) float64 logits and (N,) int64 labels; ValueError says what is wrong with them, or that there are not K different names."""
-    logits, labels = np.asarray(logits, dtype=float), np.asarray(labels, dtype=float)
-    if not np.isfinite(logits).all():
-        raise ValueError(f"{(~np.isfinite(logits)).sum()} of {logits.size} logits are not finite; leave such a model out")
-    wrong = labels[~np.isin(labels, np.arange(logits.shape[1]))]
-    if len(wrong):
-        raise ValueError(f"label {wrong[0]:g} must be a whole number from 0 to {logits.shape[1] - 1}")
-    if names is not None and not len(names) == len(set(names)) == logits.shape[1]:
-        raise ValueError(f"{logits.shape[1]} classes need as many different names, got {len(names)}, of which {len(set(names))} differ")
-    return logits, labels.astype(np.int64)
+_RANKED = ("average_precision_step", "average_precision_eleven_point", "average_precision_all_point")
 
 
 def one_vs_rest_scores(logits: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -54,47 +31,46 @@ def one_vs_rest_scores(logits: NDArray[np.float64]) -> NDArray[np.float64]:
     return logits - np.logaddexp(before, after)
 
 
-def average_precision(positive: ArrayLike, scores: ArrayLike) -> AveragePrecision:
-    """Average the precision P over the recall R, as images are called positive from the highest score down; NaN without a positive one.
+def decisions(logits: ArrayLike, labels: ArrayLike) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    """Whether each image is of each class, and how surely it is said to be: (N, K) logits, (N,) labels -> (N, K) each."""
+    logits = np.asarray(logits, dtype=float)
+    return np.asarray(labels)[:, None] == np.arange(logits.shape[1]), one_vs_rest_scores(logits)
 
-    step is scikit-learn's ``sum over n of (R_n - R_{n-1}) P_n``; eleven_point the mean over r = 0, 0.1, ..., 1 of the best P among R >= r
-    (Pascal VOC 2007); all_point has the best P among R >= R_n in the place of P_n (Pascal VOC 2010). The point R = 0, P = 1 that
-    scikit-learn appends to the curve is no threshold's, and is left out.
+
+def average_precision(positive: ArrayLike, scores: ArrayLike) -> tuple[float, float, float]:
+    """Average the precision P over the recall R, as images are called positive from the highest score down; by three rules.
+
+    By step: scikit-learn's ``sum over n of (R_n - R_{n-1}) P_n``. By eleven points: the mean over r = 0, 0.1, ..., 1 of the best P among
+    R >= r (Pascal VOC 2007). By all points: the best P among R >= R_n in the place of P_n (Pascal VOC 2010).
     """
-    positive = np.asarray(positive, dtype=bool)
-    if not positive.any():
-        return AveragePrecision(np.nan, np.nan, np.nan)
-    precision, recall, _ = metrics.precision_recall_curve(positive, scores)
+    precision, recall, _ = metrics.precision_recall_curve(positive, scores)  # its last point, R = 0 and P = 1, is no threshold's
     best = np.maximum.accumulate(precision[:-1])  # recall falls along the curve, so these are the points of at least this recall
     # Tenths as quotients of whole numbers, as the recalls are: then 3 / 10 reaches 0.3, which 3 * 0.1 exceeds.
     eleven_point = np.mean([best[recall[:-1] >= tenth].max() for tenth in np.arange(11) / 10])
-    all_point = -np.diff(recall) @ best
-    return AveragePrecision(float(metrics.average_precision_score(positive, scores)), float(eleven_point), float(all_point))
+    return float(metrics.average_precision_score(positive, scores)), float(eleven_point), float(-np.diff(recall) @ best)
 
 
-def confusion(logits: ArrayLike, labels: ArrayLike) -> NDArray[np.int64]:
-    """Count images by true class (row) and predicted class (column): (K, K). The first of equal logits is predicted."""
-    logits, labels = _checked(logits, labels)
-    return metrics.confusion_matrix(labels, logits.argmax(1), labels=np.arange(logits.shape[1]))
+def break_even_point(positive: ArrayLike, scores: ArrayLike) -> float:
+    """Where precision equals recall: where as many are called positive as there are; at tied scores recall is its mean over all orders."""
+    positive = np.asarray(positive, dtype=bool)
+    false_rate, true_rate, _ = metrics.roc_curve(positive, scores)
+    return float(np.interp(positive.sum(), false_rate * (~positive).sum() + true_rate * positive.sum(), true_rate))
 
 
 def per_class_metrics(logits: ArrayLike, labels: ArrayLike, names: Sequence[str]) -> pd.DataFrame:
     """Score every class against all the others: a row per class, class, n images, and scores in [0, 1], larger is better.
 
-    Precision, recall and F1 are of the predicted class, average precision and the area under the ROC curve (auc) of the ranking by
-    ``one_vs_rest_scores``. A class without an image (n = 0) is NaN throughout; precision is NaN where the class is never predicted, auc
-    where every image is of the class.
+    Precision, recall and F1 are of the predicted class, the first of equal logits; average precision and the area under the ROC curve (auc)
+    of the ranking by ``one_vs_rest_scores``. A class without an image (n = 0) is NaN throughout; precision is NaN where the class is never
+    predicted, auc where every image is of the class.
     """
-    logits, labels = _checked(logits, labels, names)
-    scores, classes = one_vs_rest_scores(logits), np.arange(len(names))
-    counted = metrics.precision_recall_fscore_support(labels, logits.argmax(1), labels=classes, zero_division=np.nan)
-    rows = []
-    for k in classes:
-        positive = labels == k
-        auc = metrics.roc_auc_score(positive, scores[:, k]) if 0 < positive.sum() < len(labels) else np.nan
-        rows.append([names[k], positive.sum(), *(values[k] for values in counted[:3]), *average_precision(positive, scores[:, k]), auc])
-    table = pd.DataFrame(rows, columns=["class", "n", *_SCORES])
-    table.loc[table["n"] == 0, list(_SCORES)] = np.nan
+    true, scores = decisions(logits, labels)
+    counted = metrics.precision_recall_fscore_support(labels, np.argmax(logits, axis=1), labels=np.arange(len(names)), zero_division=np.nan)
+    table = pd.DataFrame({"class": names, "n": true.sum(0)} | dict(zip(("precision", "recall", "f1"), counted[:3], strict=True)))
+    ranked = [average_precision(*both) if both[0].any() else [np.nan] * 3 for both in zip(true.T, scores.T, strict=True)]
+    areas = [metrics.roc_auc_score(*both) if 0 < both[0].mean() < 1 else np.nan for both in zip(true.T, scores.T, strict=True)]
+    table = table.join(pd.DataFrame(ranked, columns=_RANKED)).assign(auc=areas)
+    table.loc[table["n"] == 0, "precision":] = np.nan
     return table
 
 
@@ -104,63 +80,22 @@ def summary_metrics(logits: ArrayLike, labels: ArrayLike) -> dict[str, float]:
     Of equal logits the earlier class comes first; top5 is NaN for K <= 5; cross_entropy in nats. classes_absent have no image and are in no
     mean; classes_never_predicted have images but no precision: a high macro_precision beside many of them is no merit.
     """
-    logits, labels = _checked(logits, labels)
+    logits, labels = np.asarray(logits, dtype=float), np.asarray(labels)
     classes = np.arange(logits.shape[1])
-    table = per_class_metrics(logits, labels, [str(k) for k in classes])
-    means = table[list(_SCORES)].mean()
+    table = per_class_metrics(logits, labels, classes)
     # Turned over, because scikit-learn puts the later of equal classes first, where argmax takes the earlier.
     top5 = metrics.top_k_accuracy_score(classes[-1] - labels, logits[:, ::-1], k=5, labels=classes) if len(classes) > 5 else np.nan
+    means = table.drop(columns=["class", "n"]).mean()
+    kinds = {name: "mean" if name in _RANKED else "macro" for name in means.index}
     return {
         "top1": float((logits.argmax(1) == labels).mean()),
         "top5": float(top5),
-        **{f"macro_{name}": float(means[name]) for name in ("precision", "recall", "f1")},
-        **{f"mean_{name}": float(means[name]) for name in _SCORES if name.startswith("average_precision")},
-        "macro_auc": float(means["auc"]),
+        **{f"{kinds[name]}_{name}": float(value) for name, value in means.items()},
         "cross_entropy": float(-log_softmax(logits, axis=1)[np.arange(len(labels)), labels].mean()),
         "n": len(labels),
         "classes_absent": int((table["n"] == 0).sum()),
         "classes_never_predicted": int(((table["n"] > 0) & table["precision"].isna()).sum()),
     }
-
-
-def _decisions(logits: ArrayLike, labels: ArrayLike, names: Sequence[str]) -> list[tuple[str, NDArray, NDArray]]:
-    """Name, truth and score of each class that has images, last of all (image, class) decisions pooled."""
-    logits, labels = _checked(logits, labels, names)
-    scores, true = one_vs_rest_scores(logits), labels[:, None] == np.arange(logits.shape[1])
-    single = [(name, true[:, k], scores[:, k]) for k, name in enumerate(names) if true[:, k].any()]
-    return [*single, (MICRO_AVERAGE, true.ravel(), scores.ravel())]
-
-
-def precision_recall_points(logits: ArrayLike, labels: ArrayLike, names: Sequence[str]) -> pd.DataFrame:
-    """Points of each class's precision-recall curve and of the micro average, which pools all (image, class) decisions.
-
-    Recall falling along each curve: class, n (positives), called (decisions positive at the point), recall, precision; points between
-    which recall does not change are left out, and so is R = 0, P = 1, which no threshold gives. None for a class without images.
-    """
-    curves = []
-    for name, true, scores in _decisions(logits, labels, names):
-        precision, recall, thresholds = metrics.precision_recall_curve(true, scores, drop_intermediate=True)
-        called = len(scores) - np.searchsorted(np.sort(scores), thresholds)
-        columns = {"called": called, "recall": recall[:-1], "precision": precision[:-1]}
-        curves.append(pd.DataFrame({"class": name, "n": true.sum(), **columns}))
-    return pd.concat(curves, ignore_index=True)
-
-
-def roc_points(logits: ArrayLike, labels: ArrayLike, names: Sequence[str]) -> pd.DataFrame:
-    """Corners of each class's ROC curve and of the micro average; none for a class that no or every image is of."""
-    curves = []
-    for name, true, scores in _decisions(logits, labels, names):
-        if not true.all():
-            false_rate, true_rate, _ = metrics.roc_curve(true, scores)
-            curves.append(pd.DataFrame({"class": name, "false_positive_rate": false_rate, "true_positive_rate": true_rate}))
-    return pd.concat(curves, ignore_index=True)
-
-
-def break_even_point(curve: pd.DataFrame) -> float:
-    """Where precision equals recall on a curve of ``precision_recall_points``: where as many are called as there are positives."""
-    points = curve.sort_values("called")
-    # Between two points, at tied scores, recall is its mean over all orders of the tied.
-    return float(np.interp(points["n"].iloc[0], [0, *points["called"]], [0, *points["recall"]]))
 
 
 def test_logits(store: Store, models: Sequence[Model], data: StudyData) -> Kept:

@@ -17,10 +17,6 @@ from helpers.training.config import RunConfig, config_from
 from helpers.training.run import initial_network, rows_of_run
 
 
-def _not_known() -> None:
-    """What a network was before its first step, where that is not known."""
-
-
 @dataclass(frozen=True)
 class Model:
     """A snapshot of a study's run, or a checkpoint of one's own."""
@@ -28,7 +24,7 @@ class Model:
     model_id: str
     load: Callable[..., nn.Module] = field(repr=False)  # on a device, in eval mode
     facts: Mapping[str, Any] = field(default_factory=dict, repr=False)  # its row of the catalogue, or what is known of a checkpoint
-    initial: Callable[[], nn.Module | None] = field(default=_not_known, repr=False)  # before its first step; None where not known
+    initial: Callable[[], nn.Module | None] = field(default=type(None), repr=False)  # before its first step; None where not known
     normalise: Callable[[Tensor], Tensor] = field(default=resnet.normalise_images, repr=False)  # uint8 images to network input
     training_images: int | None = field(default=None, repr=False)  # that it was fitted to, where known
 

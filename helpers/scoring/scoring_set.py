@@ -48,8 +48,7 @@ def scoring_set(catalogue: pd.DataFrame, data: StudyData, images: int = 0) -> Sc
     if counts.min(initial=len(data.train)) < OF_A_CLASS:
         fewest = data.classes["class_id"].iloc[int(counts.argmin())]
         told = f"all runs of this study together were fitted to {counts.min()} images of the class {fewest}; at least {OF_A_CLASS} of every"
-        told += " class are needed to score all models on the same images. Give the runs more images per class (images_per_class of 01, and"
-        raise ValueError(f"{told} the axis of that name of 02), or leave out the runs with few")
+        raise ValueError(f"{told} class are needed. Give the runs more (images_per_class of 01, training_sizes of 02), or leave out some")
     drawn = np.random.default_rng(int.from_bytes(_digest(data.fingerprint))).permutation(len(data.train))
     drawn = drawn[np.isin(drawn, shared)]
     rows = tuple(drawn[classes_in_turn(labels[drawn])][: images or None].tolist())

@@ -3,7 +3,7 @@
 Labels of a target are used for one thing, the accuracy that is to be predicted.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from helpers.data.images import StudyData
 from helpers.data.shifts import at
@@ -37,13 +37,7 @@ def _part(shift: str) -> str:
 
 
 def on_targets(
-    work: Path,
-    store: Store,
-    models: Sequence[Model],
-    data: StudyData,
-    shifts: Sequence[str],
-    settings: evidence.MeasureSettings,
-    test: Kept,
+    store: Store, models: Sequence[Model], data: StudyData, shifts: Sequence[str], settings: evidence.MeasureSettings, test: Kept
 ) -> Kept:
     """Logits and measures of the family "unlabelled" of every model on the test images and on each shifted copy of them.
 
@@ -51,11 +45,15 @@ def on_targets(
     images held out of training is undefined where the study watches the test images (``rule3_split``).
     """
     decisive = {"data": data.fingerprint, "seed": settings.seed} | deciding("unlabelled", settings)
-    shifted = {_part(shift): shift for shift in ("", *shifts)}
-    parts = {part: decisive | {"shift": shift} for part, shift in shifted.items()}
+    shifted = partial(_shifted, store.folder.parent / "targets", seed=settings.seed)
     for shift in shifts:
-        made_once(work / "targets" / shift, data.test.images, shift, settings.seed)  # read by all processes
-    return store.each(models, parts, partial(_on_targets, work=work, shifts=shifted, settings=settings, test=test, device=store.device))
+        shifted(data, shift)  # made once, and read by all processes
+    parts = {_part(shift): decisive | {"shift": shift} for shift in ("", *shifts)}
+    return store.each(models, parts, partial(_on_targets, shifted=shifted, settings=settings, test=test, device=store.device))
+
+
+def _shifted(folder: Path, data: StudyData, shift: str, *, seed: int) -> Tensor:
+    return made_once(folder / shift, data.test.images, shift, seed)
 
 
 def _on_targets(
@@ -63,8 +61,7 @@ def _on_targets(
     data: StudyData,
     parts: Sequence[str],
     *,
-    work: Path,
-    shifts: Mapping[str, str],
+    shifted: Callable[[StudyData, str], Tensor],
     settings: evidence.MeasureSettings,
     test: Kept,
     device: str,
@@ -75,11 +72,10 @@ def _on_targets(
         held_out = images_of_run(data, config)[1]
         given |= {"holdout_logits": logits_of(network(), held_out.images, device).half(), "holdout_labels": held_out.labels}
     for part in parts:
-        if shifts[part]:
-            images = made_once(work / "targets" / shifts[part], data.test.images, shifts[part], settings.seed)
-            logits = logits_of(network(), images, device).half()
-        else:
+        if part == _part(""):
             logits = torch.from_numpy(test.record("test_logits", model.model_id)["logits"]).half()
+        else:
+            logits = logits_of(network(), shifted(data, part.removeprefix("target-")), device).half()
         scores = evidence.score(registry.of_families(["unlabelled"]), given | {"target_logits": logits}, settings)
         found[part] = {"logits": logits.numpy(), "scores": scores}
     return found

@@ -15,8 +15,8 @@ ADDED = "added_error_points"
 OF_KINDS = ("r_gap_within_kinds", "saved_error_points")  # of a run at its stop: within kinds of training, and with a kind left out
 SIDES = {"below": -1, "above": 1}
 MOST_PRIMARY, MOST_MEASURES = 3, 8
-_NEEDED, _OPTIONAL = ("claim", "measure", "question", "side"), ("primary", "source", "published", "table", "errs_at_most")
-_TEXTS, _NUMBERS = ("claim", "measure", "source", "table"), ("published", "errs_at_most")
+_NEEDED, _OPTIONAL = ("claim", "measure", "question", "side"), ("primary", "source", "published", "errs_at_most")
+_TEXTS, _NUMBERS = ("claim", "measure", "source"), ("published", "errs_at_most")
 _FILE = "claims.json"
 
 

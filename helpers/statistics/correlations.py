@@ -13,7 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 Array = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
-PAIR_LIMIT = 4_000  # models; above, the table of all pairs is not built
 _ENTRIES = 4_000_000  # numbers in a temporary array
 
 
@@ -46,8 +45,6 @@ def design(models: pd.DataFrame, categorical: Sequence[str] = (), linear: Sequen
         columns.append(np.equal.outer(codes, np.arange(1, codes.max(initial=0) + 1)).astype(float))
     for name in linear:
         number = models[name].to_numpy(dtype=float)
-        if missing := int((~np.isfinite(number)).sum()):
-            raise ValueError(f"{missing} models have no finite {name!r}; every model needs one, so leave these models out before")
         columns.append(((number - number.mean()) / (number.std() or 1))[:, None] if len(number) else number[:, None])
     return np.hstack(columns)
 
@@ -55,19 +52,24 @@ def design(models: pd.DataFrame, categorical: Sequence[str] = (), linear: Sequen
 def partial_correlation(x: ArrayLike, y: ArrayLike, given: Array | None = None, weights: Array | None = None) -> Array:
     """Pearson's r of measures with a target (n,) or (B, n), least squares on ``given`` (n, k) and an intercept taken out of both.
 
-    A weight counts as repeated rows. (B, M), or (M,) without weights; NaN with no degree of freedom, and where a residual vanishes.
+    A weight counts as repeated rows. (B, M), or (M,) of one target without weights; NaN with no degree of freedom or no residual.
     """
-    x, y, w = checked(x, y, weights)
-    result = np.full((len(w), x.shape[-1]), np.nan)
-    for kept, columns in finite_groups(x, y):
+    x, targets, w = checked(x, y, weights)
+    result = np.full((max(len(w), len(targets)), x.shape[-1]), np.nan)
+    for kept, columns in finite_groups(x, targets):
         basis = orthonormal(given, kept)
         if kept.sum() < basis.shape[1] + 2:
             continue
-        known, target = x[..., kept, :][..., columns], residuals(y[..., kept, None], basis)[..., 0]
-        for rows in slices(len(w), len(basis) * max(basis.shape[1], len(columns))):
+        known, target = x[..., kept, :][..., columns], residuals(targets[..., kept, None], basis)[..., 0]
+        for rows in slices(len(result), len(basis) * max(basis.shape[1], len(columns))):
             own = residuals(known if x.ndim == 2 else known[rows], basis)
-            result[rows, columns] = _weighted(own, target if len(target) == 1 else target[rows], basis, w[rows][:, kept])
-    return result if weights is not None else result[0]
+            result[rows, columns] = _weighted(own, _drawn(target, rows), basis, _drawn(w, rows)[:, kept])
+    return result[0] if weights is None and np.ndim(y) == 1 else result
+
+
+def _drawn(values: Array, rows: slice) -> Array:
+    """Some draws of values that differ between draws, (B, n), or the ones for all draws, (1, n)."""
+    return values if len(values) == 1 else values[rows]
 
 
 def pearson(x: ArrayLike, y: ArrayLike) -> float:
@@ -128,31 +130,30 @@ def _weighted(x: Array, y: Array, basis: Array, w: Array) -> Array:
 def kendall(x: ArrayLike, y: ArrayLike, weights: Array | None = None) -> Array:
     """Rank correlation tau-b (Kendall 1945), exact in every draw of whole weights, two copies of a model tied; NaN below 3 models."""
     signed, differ_x, differ_y, _ = pair_counts(x, y, weights)
-    found = signed / np.sqrt(np.where((product := differ_x * differ_y) > 0, product, np.nan))
-    return found if weights is not None else found[0]
+    return signed / np.sqrt(np.where((product := differ_x * differ_y) > 0, product, np.nan))
 
 
 def gamma(x: ArrayLike, y: ArrayLike, weights: Array | None = None) -> Array:
     """Rank correlation over the pairs of models that tie in neither, ``(C - D) / (C + D)`` (Goodman and Kruskal 1954); see ``kendall``."""
     signed, _, _, differ = pair_counts(x, y, weights)
-    found = signed / np.where(differ > 0, differ, np.nan)
-    return found if weights is not None else found[0]
+    return signed / np.where(differ > 0, differ, np.nan)
 
 
 def pair_counts(x: ArrayLike, y: ArrayLike, weights: Array | None = None) -> Array:
-    """Weighted counts of pairs: concordant minus discordant, unequal in x, in y, and in both: (4, B, M); NaN below 3 models."""
-    x, y, w = checked(x, y, weights)
-    x = np.where(np.isfinite(y).all(0)[:, None], x, np.nan)
-    counts = np.full((4, len(w), x.shape[-1]), np.nan)
-    if not 3 <= x.shape[-2] <= PAIR_LIMIT:
-        return counts
+    """Weighted counts of pairs: concordant minus discordant, unequal in x, in y, and in both: (4, B, M); NaN below 3 models.
+
+    (4, M) of one target without weights.
+    """
+    x, targets, w = checked(x, y, weights)
+    x = np.where(np.isfinite(targets).all(0)[:, None], x, np.nan)
+    counts = np.full((4, max(len(w), len(targets)), x.shape[-1]), np.nan)
     if x.ndim == 3:
         for draw, drawn in enumerate(w > 0):
-            counts[:, [draw]] = _counted(x[draw, drawn], y[[draw if len(y) > 1 else 0]][:, drawn], w[[draw]][:, drawn])
-        return counts
-    for columns in slices(x.shape[1], len(x) ** 2, 25 * _ENTRIES):
-        counts[:, :, columns] = _counted(x[:, columns], y, w)
-    return counts
+            counts[:, [draw]] = _counted(x[draw, drawn], _drawn(targets, slice(draw, draw + 1))[:, drawn], w[[draw]][:, drawn])
+    elif len(x) > 2:
+        for columns in slices(x.shape[1], len(x) ** 2, 25 * _ENTRIES):
+            counts[:, :, columns] = _counted(x[:, columns], targets, w)
+    return counts[:, 0] if weights is None and np.ndim(y) == 1 else counts
 
 
 def _counted(x: Array, y: Array, w: Array) -> Array:
@@ -165,7 +166,7 @@ def _counted(x: Array, y: Array, w: Array) -> Array:
         signs = np.subtract(own[one] > own[other], own[one] < own[other], dtype=np.float32)
         unequal = np.abs(signs)
         for rows in slices(found.shape[1], len(one)):
-            weight, target = ((part[rows] if len(part) > 1 else part)[:, kept] for part in (w.astype(np.float32), y))
+            weight, target = (_drawn(part, rows)[:, kept] for part in (w.astype(np.float32), y))
             pairs = weight[:, one] * weight[:, other]
             order = pairs * np.subtract(target[:, one] > target[:, other], target[:, one] < target[:, other], dtype=np.float32)
             differ = np.abs(order)

@@ -42,7 +42,6 @@ class Draws:
         """Take (models, images) values by column, which is their mean, NaN where an image has none; of test images for test_accuracy."""
         self.models, self.draws, self.seed = models.reset_index(drop=True), draws, seed
         self.images = {name: np.asarray(values, dtype=np.float32) for name, values in (images or {}).items() if name in models}
-        self._whole: tuple[Draws, NDArray[np.int64]] | None = None
         self.redrawn = cache(self._redrawn)
 
     @cached_property
@@ -55,14 +54,11 @@ class Draws:
         rows = np.arange(len(self.models))[np.asarray(rows)]
         images = {name: values[rows] for name, values in self.images.items()}
         part = Draws(self.models.iloc[rows], images, draws=self.draws, seed=self.seed)
-        part._whole = self, rows
+        part.redrawn = lambda name: None if (found := self.redrawn(name)) is None else found[:, rows]
         return part
 
     def _redrawn(self, name: str) -> Array | None:
         """A column in every draw of its images, (draws, n); None where it is not drawn. The gap moves with the test accuracy."""
-        if self._whole is not None:
-            whole, rows = self._whole
-            return None if (found := whole.redrawn(name)) is None else found[:, rows]
         if name == "gap" and (accuracy := self.redrawn(_TEST_ACCURACY)) is not None:
             return (self.models["gap"] + self.models[_TEST_ACCURACY]).to_numpy(dtype=float) - accuracy
         if name not in self.images:

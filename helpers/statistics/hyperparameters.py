@@ -72,10 +72,7 @@ def confounders(draws: Draws, measures: Sequence[str], axes: Sequence[str], thei
     pooled = draws.correlations(names, tau=False)
     parts = [pooled.assign(kind=POOLED, hyperparameter=ALL, published=pooled["measure"].map(theirs or {}).astype(float))]
     for axis in axes:
-        codes = level_codes(axis, models[axis])
-        for rows in (codes == number for number in range(codes.max(initial=-1) + 1)):
-            found = draws.of(rows).correlations(names, tau=False)
-            parts.append(found.assign(kind=WITHIN, hyperparameter=axis, level=str(models.loc[rows, axis].iloc[0])))
+        parts.append(subsets(draws, names, axis).assign(kind=WITHIN, hyperparameter=axis))
     for kind, held in [*([(GIVEN_ALL, list(axes))] if axes else []), *((GIVEN_ONE, [axis]) for axis in axes)]:
         left = draws.correlations(names, given=design(models, held), tau=False)
         parts.append(left.assign(kind=kind, hyperparameter=ALL if kind == GIVEN_ALL else held[0]))
@@ -86,26 +83,13 @@ def confounders(draws: Draws, measures: Sequence[str], axes: Sequence[str], thei
     return table.sort_values("measure", key=lambda column: column.map(names.index), kind="stable", ignore_index=True)
 
 
-def subsets(draws: Draws, measure: str, column: str) -> pd.DataFrame:
-    """Correlate a measure with the gap among the models of each level of a column, such as snapshot, repeat or label_noise."""
-    parts = []
-    for level in sorted(draws.models[column].dropna().unique()):
-        part = draws.of(draws.models[column] == level)
-        means = {"column": column, "level": str(level), "mean": part.models[measure].mean(), "mean_gap": part.models["gap"].mean()}
-        parts.append(part.correlations([measure], tau=False).assign(**means))
-    names = ["column", "level", "n", "dropped", "cells", "mean", "mean_gap", "pearson_r", "ci_low", "ci_high"]
-    return pd.concat(parts, ignore_index=True)[names] if parts else pd.DataFrame(columns=names)
-
-
-def changes(draws: Draws, measure: str, column: str, unit: Sequence[str]) -> pd.DataFrame:
-    """Correlate changes of a measure and of the gap, from a column's first level on, among models that share the unit; n counts pairs."""
-    ordered = draws.models.sort_values([*unit, column], kind="stable")
-    units = ordered.groupby(list(unit), sort=False).ngroup().to_numpy()
-    first = np.unique(units, return_index=True)[1][units]  # the row of the first of each unit
-    values, cells = ordered[[measure, "gap"]].to_numpy(dtype=float), ordered["cell"].to_numpy()
-    table = pd.DataFrame(values - values[first], columns=[measure, "gap"]).assign(cell=cells[first])
-    pairs = table[first < np.arange(len(table))].assign(**{column: "change between levels"})
-    row = subsets(Draws(pairs, draws=draws.draws, seed=draws.seed), measure, column)
-    if not len(row):
-        return pd.DataFrame([{"column": column, "level": "change between levels", "n": 0}]).reindex(columns=row.columns)
-    return row.assign(mean=pairs[measure].abs().mean(), mean_gap=pairs["gap"].abs().mean())
+def subsets(draws: Draws, measures: Sequence[str], column: str) -> pd.DataFrame:
+    """Correlate measures with the gap among the models of each level of a column, such as snapshot, repeat or label_noise."""
+    names = ["measure", "column", "level", "n", "dropped", "cells", "mean", "mean_gap", "pearson_r", "ci_low", "ci_high"]
+    codes, parts = level_codes(column, draws.models[column]), [pd.DataFrame(columns=names)]
+    for number in range(codes.max(initial=-1) + 1):
+        part = draws.of(codes == number)
+        means = {"mean": part.models[list(measures)].mean().to_numpy(), "mean_gap": part.models["gap"].mean()}
+        found = part.correlations(measures, tau=False).assign(column=column, level=str(part.models[column].iloc[0]), **means)
+        parts.append(found[names])
+    return pd.concat(parts[1:] or parts, ignore_index=True)

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from helpers.statistics.correlations import Array, checked, finite_groups, orthonormal, residuals
+from helpers.statistics.correlations import Array, orthonormal, partial_correlation, residuals
 
 Rows = NDArray[np.int32]
 PERMUTATIONS = 4_999
@@ -30,21 +30,11 @@ def permuted_rows(configurations: ArrayLike, draws: int = PERMUTATIONS, seed: in
 
 def null_partial_correlation(x: ArrayLike, y: ArrayLike, rows: Rows, given: Array | None = None) -> Array:
     """Partial correlation of each measure (n, M) with the target (n,) whose residuals are permuted: (draws, M); Freedman and Lane 1983."""
-    x, y, _ = checked(x, y, None)
-    if not np.isfinite(y).all():
-        raise ValueError(f"{int((~np.isfinite(y)).sum())} models have no target; leave them out before permuting")
-    left = residuals(y[0][:, None], orthonormal(given, np.ones(y.shape[1], dtype=bool)))[:, 0]
-    null = np.full((len(rows), x.shape[1]), np.nan)
-    for kept, columns in finite_groups(x, y):
-        basis = orthonormal(given, kept)
-        if kept.sum() < basis.shape[1] + 2:
-            continue
-        values = residuals(x[np.ix_(kept, columns)], basis)
-        permuted = left[rows[:, kept]]
-        squares = (permuted**2).sum(1) - ((permuted @ basis) ** 2).sum(1)
-        size = np.sqrt(np.where(squares > 1e-10 * len(values), squares * len(values), np.nan))
-        null[:, columns] = np.clip((permuted @ values) / size[:, None], -1, 1)
-    return null
+    y = np.asarray(y, dtype=float)
+    if missing := int((~np.isfinite(y)).sum()):
+        raise ValueError(f"{missing} models have no target; leave them out before permuting")
+    left = residuals(y[:, None], orthonormal(given, np.isfinite(y)))[:, 0]
+    return partial_correlation(x, left[rows], given)
 
 
 def p_values(observed: ArrayLike, null: Array) -> Array:

@@ -24,7 +24,7 @@ def answers(
     names, target, tau = list(measures), "test_accuracy" if "test_accuracy" in question else "gap", question.startswith("tau")
     x, y = draws.models[names].to_numpy(dtype=float), draws.models[target].to_numpy(dtype=float)
     found = draws.estimate(names, target, statistic=kendall if tau else partial(partial_correlation, given=given), level=level)
-    null = kendall(x, y[rows], np.ones(rows.shape)) if tau else permutation.null_partial_correlation(x, y, rows, given)
+    null = kendall(x, y[rows]) if tau else permutation.null_partial_correlation(x, y, rows, given)
     # A measure that drifts as the gap grows within runs correlates with it under the null too; what it has beyond that is tested.
     centre = finite_mean(null)
     size, away = np.abs(found.value - centre), np.abs(null - centre)

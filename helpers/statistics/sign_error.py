@@ -19,19 +19,12 @@ class SignErrors(NamedTuple):
     robust: Array  # (D, M) in [0, 1], the largest of the environments kept: 0 is perfect, 0.5 a coin; NaN where none is kept
     environments: NDArray[np.int64]  # (M,) kept with the first gap
     pooled: NDArray[np.bool_]  # (M,) whether an environment holds all settings of the other hyperparameters
-    pairs: int  # pairs of models that differ in one hyperparameter alone
-    told: int  # of these, pairs whose first gaps differ by more than the noise of the test images
 
 
 def noise_weights(gap_difference: ArrayLike, test_images: int) -> Array:
     """Weights of pairs by Hoeffding's bound on how surely their gaps, fractions, differ; Dziugaite et al. 2020, section 4."""
     squares = np.asarray(gap_difference, dtype=float) ** 2
     return np.maximum(np.maximum(1 - 2 * np.exp(-test_images / 2 * squares), 0) ** 2 - 0.5, 0)
-
-
-def told_from(test_images: int) -> float:
-    """Difference of two gaps, a fraction, from which a pair has weight: sqrt(3.842 / n)."""
-    return float(np.sqrt(-2 * np.log((1 - np.sqrt(0.5)) / 2) / test_images))
 
 
 def sign_errors(models: pd.DataFrame, measures: Mapping[str, int], axes: Sequence[str], gaps: Array, *, test_images: int) -> SignErrors:
@@ -46,7 +39,7 @@ def sign_errors(models: pd.DataFrame, measures: Mapping[str, int], axes: Sequenc
     levels, count = levels_of(models, axes), len(measures)
     left, right, axis = _pairs(levels)
     weights = noise_weights(gaps[0][left] - gaps[0][right], test_images)
-    found = SignErrors(np.full((len(gaps), count), np.nan), np.zeros(count, int), np.zeros(count, bool), len(left), (weights > 0).sum())
+    found = SignErrors(np.full((len(gaps), count), np.nan), np.zeros(count, int), np.zeros(count, bool))
     for kept, columns in finite_groups(values, np.where(np.isfinite(gaps).all(0), 0, np.nan)[None]):
         own = kept[left] & kept[right]
         environment = _environments(levels, left[own], right[own], axis[own], pool=False)

@@ -13,7 +13,7 @@ from helpers.statistics.draws import Draws
 from helpers.statistics.hyperparameters import ALL, granulated_kendall, varied_axes
 from helpers.statistics.information import conditional_information
 from helpers.statistics.permutation import PERMUTATIONS, adjusted_p_values, band
-from helpers.statistics.sign_error import MINIMUM_SAMPLE, sign_errors, told_from
+from helpers.statistics.sign_error import MINIMUM_SAMPLE, sign_errors
 
 THRESHOLDS = (0.95, 0.90, 0.85, 0.80)
 TOTAL = "Total"
@@ -50,7 +50,7 @@ def selection_table(draws: Draws, measures: Mapping[str, int], thresholds: Colle
         found = part.estimate(names, statistic=gamma)
         picked = (1 - sign * np.stack(found[:3])) / 2
         x, y = part.models[names].to_numpy(dtype=float), part.models["gap"].to_numpy(dtype=float)
-        signed, _, _, differ = pair_counts(x * sign, y)[:, 0]
+        signed, _, _, differ = pair_counts(x * sign, y)
         counts = {"concordant": (differ - signed) / 2, "discordant": (differ + signed) / 2, "ties": found.n * (found.n - 1) / 2 - differ}
         ends = {"ci_low": picked[1:].min(0), "ci_high": picked[1:].max(0)}
         facts = {"measure": names, "n": found.n, "dropped": len(y) - found.n, "cells": found.configurations, "accuracy": picked[0]}
@@ -75,9 +75,8 @@ def conditional_table(
         found = found.assign(**lowest | {"sign_error": errors.robust[0], "sign_error_band": -lowest["sign_error_band"]})
         found = found.assign(environments=errors.environments, pooled=errors.pooled)
     else:
-        reason = f"{errors.pairs} pairs of models differ in one hyperparameter alone, {errors.told} of them by more than the "
-        reason += f"{100 * told_from(test_images):.1f} points of the gap that {test_images:,} test images can tell, and no two levels "
-        reason += f"have the weight of {MINIMUM_SAMPLE:g} such pairs between them"
+        reason = f"no two levels have the weight of {MINIMUM_SAMPLE:g} pairs of models between them that differ in this hyperparameter "
+        reason += f"alone and in the gap by more than {test_images:,} test images can tell"
     return found.assign(permutations=len(gaps) - 1).reset_index(drop=True), reason
 
 

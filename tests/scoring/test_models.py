@@ -5,7 +5,6 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
-import pandas as pd
 import pytest
 import safetensors.torch
 import torch
@@ -62,15 +61,6 @@ def test_scores_are_the_means_of_the_values_of_single_images(study, kept, scored
         for name in set(values) & set(joined) - {"mask_area"}:
             assert values[name].shape == (2, len(scored_on.rows))
             np.testing.assert_allclose(np.nanmean(values[name], axis=1), joined[name], atol=2e-3, err_msg=name)
-
-
-def test_two_processes_give_the_scores_of_one(study, kept, scored_on, tmp_path):
-    for name in ("runs", "cache", "data.json"):
-        (tmp_path / name).symlink_to(study.work / name)
-    store = Store(tmp_path, partial(of_study, tmp_path), jobs=2)
-    both = measuring.score(store, models.models_of(tmp_path, study.table, study.data), ["prediction"], SETTINGS, scored_on)
-    alone = kept.table("prediction", "scores")
-    pd.testing.assert_frame_equal(both.table("prediction", "scores").drop(columns="seconds"), alone.drop(columns="seconds"), rtol=1e-6)
 
 
 def test_a_model_that_cannot_be_loaded_is_named_and_the_others_are_scored(study, scored_on, tmp_path):

@@ -27,13 +27,13 @@ def found(study):
     store = Store(study.work, partial(of_study, study.work), jobs=1)
     every = models.models_of(study.work, study.table, study.data)
     tested = classification.test_logits(store, every, study.data)
-    return store, every, tested, targets.on_targets(study.work, store, every, study.data, SHIFTS, SETTINGS, tested)
+    return store, every, tested, targets.on_targets(store, every, study.data, SHIFTS, SETTINGS, tested)
 
 
 def test_every_target_is_passed_once(study, found, monkeypatch):
     store, every, tested, _ = found
     monkeypatch.setattr(targets, "logits_of", lambda *given: pytest.fail("passed again"))
-    targets.on_targets(study.work, store, every, study.data, SHIFTS, SETTINGS, tested)
+    targets.on_targets(store, every, study.data, SHIFTS, SETTINGS, tested)
     assert len(list((study.work / "targets" / "rotation_15").glob("*.safetensors"))) == 1
 
 

@@ -47,7 +47,7 @@ def test_tau_and_gamma_agree_with_counting_by_hand():
     signs = [(np.sign(x[i] - x[j]), np.sign(y[i] - y[j])) for i, j in itertools.combinations(range(N), 2)]
     signed, unequal = sum(a * b for a, b in signs), sum(a * b != 0 for a, b in signs)
     differ = [sum(pair[side] != 0 for pair in signs) for side in (0, 1)]
-    assert pair_counts(x, y)[:, 0, 0].tolist() == [signed, *differ, unequal]
+    assert pair_counts(x, y)[:, 0].tolist() == [signed, *differ, unequal]
     assert gamma(x, y)[0] == pytest.approx(signed / unequal)
     assert kendall(x, y)[0] == pytest.approx(scipy.stats.kendalltau(x, y).statistic)
 
@@ -99,5 +99,3 @@ def test_design_has_an_indicator_of_each_level_but_the_first_and_refuses_what_is
     assert design(models).shape == (4, 0)
     with pytest.raises(ValueError, match="hyperparameter 'name' has 1 missing values"):
         design(models.replace({"name": {"b": None}}), ["name"])
-    with pytest.raises(ValueError, match="1 models have no finite 'accuracy'"):
-        design(models.assign(accuracy=[1, 2, -np.inf, 3]), (), ["accuracy"])

@@ -1,5 +1,4 @@
 import itertools
-from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -7,8 +6,6 @@ import pytest
 import scipy.stats
 import sklearn.metrics
 
-from helpers.statistics import information
-from helpers.statistics.correlations import slices
 from helpers.statistics.information import conditional_information, information_by_set
 
 AXES = {"batch_size": [32, 64, 128], "learning_rate": [0.1, 0.01, 0.001], "optimizer": ["adam", "sgd"], "pretrained": [False, True]}
@@ -117,11 +114,3 @@ def test_many_measures_and_many_gaps_equal_one_by_one_and_what_is_not_finite_is_
         kept = np.isfinite(models[name]) & np.isfinite(gap)
         own = models[kept].reset_index(drop=True)
         assert found[draw, column] == pytest.approx(score(own[name], gap[kept], own[list(AXES)]), abs=1e-12)
-
-
-def test_draws_do_not_depend_on_the_chunks_they_are_counted_in(monkeypatch):
-    gap, noise = np.random.default_rng(9).normal(size=(2, 36))
-    models, gaps = grid().assign(gap=gap, m=gap + noise), np.random.default_rng(1).normal(size=(7, 36))
-    whole = conditional_information(models, ["m"], list(AXES), gaps)
-    monkeypatch.setattr(information, "slices", partial(slices, entries=1))
-    np.testing.assert_array_equal(conditional_information(models, ["m"], list(AXES), gaps), whole)

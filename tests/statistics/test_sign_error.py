@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from helpers.statistics import sign_error
-from helpers.statistics.sign_error import noise_weights, sign_errors, told_from
+from helpers.statistics.sign_error import noise_weights, sign_errors
 
 AXES = {"batch_size": [32, 64], "learning_rate": [0.1, 0.01, 0.001], "optimizer": ["adam", "sgd"]}
 
@@ -44,8 +44,7 @@ def by_loops(table, measure, direction, axes, images, minimum, pooled):
 
 def test_noise_weights_by_hand_and_from_the_published_difference_on():
     for images, published in ((10_000, 0.0196), (1_000, 0.0620)):
-        assert told_from(images) == pytest.approx(published, abs=5e-5)
-        assert noise_weights(-told_from(images) * (1 - 1e-6), images) == 0 < noise_weights(-told_from(images) * (1 + 1e-6), images)
+        assert noise_weights(-published + 1e-4, images) == 0 < noise_weights(-published - 1e-4, images)
     # n d² / 2 = 2: (1 - 2 e^-2)² - 1/2; far apart it is 1/2, at no difference 0.
     expected = [(1 - 2 * np.exp(-2)) ** 2 - 0.5, 0.5, 0, np.nan]
     np.testing.assert_allclose(noise_weights([0.2, -1, 0, np.nan], 100), expected, rtol=1e-12)
@@ -59,7 +58,6 @@ def test_the_worst_environment_is_that_of_a_loop_over_all_pairs(monkeypatch, mea
     found = errors_of(table, {measure: direction}, test_images=5000)
     errors = by_loops(table, measure, direction, list(AXES), 5000, minimum, pooled=repeats == 3)
     assert len(errors) == found.environments[0] >= 2 and found.pooled.tolist() == [repeats == 3]
-    assert found.pairs == 24 * repeats**2 > found.told > 0  # pairs of configurations that differ in one hyperparameter alone
     assert found.robust[0, 0] == pytest.approx(max(errors), abs=1e-12)
 
 
@@ -90,6 +88,6 @@ def test_what_is_not_finite_is_left_out_no_axis_has_no_environment_and_missing_l
     assert found.robust[0, 0] == pytest.approx(alone.robust[0, 0], abs=1e-12)
     assert np.isnan(errors_of(table.assign(norm=np.nan), {"norm": -1}).robust).all()
     found = errors_of(catalogue(), {"good": 1}, [])
-    assert np.isnan(found.robust).all() and found.pairs == 0
+    assert np.isnan(found.robust).all()
     with pytest.raises(ValueError, match="'a' has 48 missing values"):
         errors_of(catalogue().assign(a=np.nan), {"good": 1}, ["a"])
