@@ -105,39 +105,50 @@ def trace_layers(network: nn.Module, example: Tensor) -> list[Layer]:
     return layers
 
 
-def _copy(values: Tensor) -> Tensor:
-    return values.detach().to("cpu", torch.float64, copy=True)
+def _copy(values: Tensor, precision: torch.dtype = torch.float64) -> Tensor:
+    return values.detach().to("cpu", precision, copy=True)
 
 
-def folded(kernel: Tensor, bias: Tensor | None, norm: nn.Module) -> tuple[Tensor, Tensor]:
-    """Fold a batch normalisation in evaluation mode into the kernel and bias before it, float64 on the CPU."""
+def folded(kernel: Tensor, bias: Tensor | None, norm: nn.Module, precision: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    """Fold a batch normalisation in evaluation mode into the kernel and bias before it, on the CPU."""
     values = (kernel, bias, norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias)
-    weight, offset = fuse_conv_bn_weights(*(_copy(value) if isinstance(value, Tensor) else value for value in values))
+    weight, offset = fuse_conv_bn_weights(*(_copy(value, precision) if isinstance(value, Tensor) else value for value in values))
     return weight.detach(), offset.detach()
 
 
 @torch.no_grad()
-def folded_copy(network: nn.Module, example: Tensor) -> nn.Module:
+def folded_copy(network: nn.Module, example: Tensor, precision: torch.dtype = torch.float64, tolerance: float = 1e-3) -> nn.Module:
     """Copy a network with every batch normalisation folded into the convolution before it, or else as the scale and shift that it applies.
 
-    They are left in place, since some also apply an activation. A kernel that is computed from others takes nothing in. Raises ValueError
-    where the copy would give other logits.
+    An identity stands for what is folded, save where it also applies an activation. A kernel that is computed from others takes nothing in.
+    Raises ValueError where a logit of the example differs by more than a tolerance, as a fraction of the largest.
     """
     made = copy.deepcopy(network).eval()
     (uses, expected), done = _traced(made, example), set()
     for layer, norm, kernel in [(use.module, use.norm, use.kernel) for use in uses.values() if use.norm is not None]:
-        if isinstance(layer.weight, nn.Parameter):
-            layer.weight, layer.bias = (nn.Parameter(value.to(kernel)) for value in folded(kernel, layer.bias, norm))
+        if kernel is layer.weight:
+            layer.weight, layer.bias = (nn.Parameter(value.to(kernel)) for value in folded(kernel, layer.bias, norm, precision))
             norm.weight = norm.bias = None
             done.add(norm)
-    for norm in [module for module in made.modules() if isinstance(module, _NormBase) and module.running_mean is not None]:
+    for name, norm in [item for item in made.named_modules() if isinstance(item[1], _NormBase) and item[1].running_mean is not None]:
         if norm not in done:
             scale, shift = folded(torch.ones(norm.num_features, 1), None, norm)
             norm.weight, norm.bias = nn.Parameter(scale[:, 0].to(norm.running_var)), nn.Parameter(shift.to(norm.running_var))
         norm.running_mean, norm.running_var, norm.eps = torch.zeros_like(norm.running_mean), torch.ones_like(norm.running_var), 0.0
-    if not torch.allclose(made(example), expected, rtol=0, atol=1e-3 * float(expected.abs().max())):
+        if norm in done and type(norm) is nn.BatchNorm2d:
+            made.set_submodule(name, nn.Identity())
+    if not torch.allclose(made(example), expected, rtol=0, atol=tolerance * float(expected.abs().max())):
         raise ValueError("batch normalisation cannot be folded into the convolutions: the network would give other logits")
     return made
+
+
+@provides
+def fused_network(network: nn.Module, example: Tensor) -> nn.Module:
+    """What images are passed through, in less time: a ``folded_copy`` with the same logits, or the network itself where there is none."""
+    try:
+        return folded_copy(network, example, example.dtype, 1e-5)
+    except (AttributeError, RuntimeError, TypeError, ValueError):  # it cannot be copied, or reads its norms otherwise than by calling them
+        return network
 
 
 PROVIDERS |= {"layers": trace_layers, "flat_network": folded_copy}

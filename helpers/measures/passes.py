@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from helpers.cams.maps import closed_form_cam, closed_form_classifier, layer_maps, normalise_maps
 from helpers.measures.evidence import PROVIDERS, provides
-from helpers.networks import fused, hooks
+from helpers.networks import hooks
 from helpers.networks.hooks import _no_layer, last_called, prepared
 
 _MOST = {"cpu": 64, "cuda": 256}  # images per pass: beyond, a processor's maps leave its cache, and a GPU gains nothing
@@ -91,7 +91,6 @@ def maps(forward_pass: Pass) -> Tensor:
 
 PROVIDERS |= {
     "example": lambda images, normalise, device: sample_of(images, normalise, device, 1).inputs,  # the first image, (1, 3, S, S)
-    "fused_network": lambda network, example: fused.fused(network, example),  # what images are passed through
     "logits": lambda forward_pass: forward_pass.logits,  # (N, K) float32
     "labels": lambda images: images.labels.cpu(),  # (N,) int64, as the network was fitted to them
     "training_images": lambda images: len(images),
