@@ -110,7 +110,7 @@ def everything(*given: Any) -> tuple[Tensor, Any]:
         scores.append(torch.stack([torch.stack(overlaps(each, annotation, THRESHOLDS)) for each in found]).cpu())
         for values, value in zip((logits, pooled, maps), (out, features.mean((2, 3)), found[0]), strict=True):
             values.append(value.cpu())
-    seen = passes.Pass(*map(torch.cat, (logits, pooled, maps)), no_maps="")
+    seen = passes.Pass(*map(torch.cat, (logits, pooled, maps)))
     known = given_of(ours) | {"forward_pass": seen, "target_logits": seen.logits}
     return torch.cat(scores, 3), evidence.score_with_images(of_one_pass(), known, settings_of(ours), ["localization_values"])
 

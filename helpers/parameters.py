@@ -98,7 +98,6 @@ _FORMS = {
     "device": r"auto|cpu|cuda(:\d{1,3})?",
     "pretrained_weights": r"made|[A-Z][A-Z0-9_]+|.*\{architecture\}.*",
     "targets": r"(blur|noise|jpeg)_0\.\d*[1-9]\d*|(brightness|contrast)_\d(\.\d+)?|rotation_-?(180|(1[0-7]\d|\d{1,2})(\.\d+)?)",
-    "layers": r"(conv1|bn1|relu|maxpool|layer[1-4])(\.\w+)*",
     "kappa_families": f"model set|{PUBLISHED_NETWORKS}|{MADE_NETWORKS}",
 }
 _EMPTY = ("class_ids", "pretrain_class_ids", "unseen_class_ids", "targets", "sampled_methods", "image_scales")  # may be so, too

@@ -73,7 +73,6 @@ def test_networks_are_known_by_the_names_of_the_modules_that_build_them():
         ("study", "../other", "'../other' is not of the form"),
         ("images_path", "a\0b", "is not of the form"),
         ("class_ids", ["x" * 5000], "is not of the form"),
-        ("layers", ["x"], "'x' is not of the form"),
         ("pretrained_weights", "x", "'x' is not of the form"),
         ("targets", ["blur_7"], "'blur_7' is not of the form"),
         ("pictured_images", "x", "must be int ("),
@@ -89,7 +88,7 @@ def test_a_value_that_cannot_be_is_told_with_its_name_and_what_is_allowed(name, 
     ("name", "value"),
     [
         *[("accuracy_threshold", 1.0), ("device", "cuda:1"), ("shard", "2/4"), ("learning_rates", [0]), ("pixel_mean", [0.5] * 3)],
-        *[("layers", ["layer4.1.conv2"]), ("pretrained_weights", "IMAGENET1K_V1"), ("pretrained_weights", "x/{architecture}.pt")],
+        *[("pretrained_weights", "IMAGENET1K_V1"), ("pretrained_weights", "x/{architecture}.pt")],
         *[("targets", []), ("targets", ["rotation_-30", "brightness_1.5"]), ("class_ids", [])],
     ],
 )

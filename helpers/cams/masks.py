@@ -125,37 +125,22 @@ def opencv_masks(provider: str, images: Tensor) -> Tensor:
 def masks_from_folder(folder: str | Path, names: Sequence[str], size: int) -> Tensor:
     """Read the masks that another program made, one image file for each image, of any size and any format that Pillow reads.
 
-    A mask belongs to an image when its path below the folder is the image's name, or its file name the last part of it, both without
-    their endings. It is squashed to (S, S) like the images, by the nearest pixel. Object is what is not 0, in any channel but transparency,
-    or not index 0 of a palette.
+    The path of a mask below the folder is the name of its image, both without their endings. It is squashed to (S, S) like the images, by
+    the nearest pixel. Object is what is not 0, in any channel but transparency, or not index 0 of a palette.
     """
     root = from_root(folder)
     if not root.is_dir():
         raise FileNotFoundError(f"the folder of masks {root} does not exist; set it to the folder that holds one mask for each image")
-    masks = [_read_mask(file, size) for file in _assign(root, names)]
-    return torch.from_numpy(np.array(masks, dtype=bool).reshape(-1, size, size))
-
-
-def _assign(root: Path, names: Sequence[str]) -> list[Path]:
-    """The one file of each name."""
-    known = defaultdict(set)
-    for file in (path for path in root.rglob("*") if path.is_file()):
-        for key in (file.relative_to(root).with_suffix("").as_posix(), file.stem):
-            known[key].add(file)
-    plain = {name: _ENDING.sub("", name) for name in names}
-    found = {name: sorted(known.get(path) or known.get(path.rpartition("/")[2], ())) for name, path in plain.items()}
-    if missing := [name for name, fits in found.items() if not fits]:
+    known = defaultdict(list)
+    for file in (path for path in sorted(root.rglob("*")) if path.is_file()):
+        known[file.relative_to(root).with_suffix("").as_posix()].append(file)
+    found = {name: known.get(_ENDING.sub("", name), []) for name in names}
+    if missing := [name for name, files in found.items() if not files]:
         raise FileNotFoundError(f"{len(missing)} of {len(names)} images have no mask in {root}, first {', '.join(missing[:3])}")
-    taken = set()
-    for name, (file, *others) in found.items():
-        if others:
-            raise ValueError(f"{1 + len(others)} masks fit the image {name}, such as {file} and {others[0]}")
-        if not file.resolve().is_relative_to(root):
-            raise ValueError(f"the mask {file} is a link that leaves the folder; copy the file into it")
-        if file in taken:
-            raise ValueError(f"the mask {file} fits several images; lay the masks in folders as the images are")
-        taken.add(file)
-    return [found[name][0] for name in names]
+    if several := [files for files in found.values() if len(files) > 1]:
+        raise ValueError(f"{len(several[0])} masks fit one image, such as {several[0][0]} and {several[0][1]}")
+    masks = [_read_mask(found[name][0], size) for name in names]
+    return torch.from_numpy(np.array(masks, dtype=bool).reshape(-1, size, size))
 
 
 def _read_mask(file: Path, size: int) -> np.ndarray:
@@ -207,7 +192,7 @@ def image_quality(masks: Tensor, images: Any) -> pd.DataFrame:
     """
     truth = overlap.box_masks(images.boxes, images.images.shape[-1])
     share, floor = (part.flatten(1).double().mean(1).numpy() for part in (masks, truth))
-    iou = overlap.mask_iou(masks, truth).double().numpy()
+    iou = ((masks & truth).flatten(1).sum(1) / (masks | truth).flatten(1).sum(1)).double().numpy()
     return pd.DataFrame({"name": images.names, "iou": iou, "empty": share == 0, "share": share, "floor": floor})
 
 

@@ -44,14 +44,6 @@ def bounding_rectangles(masks: Tensor) -> Tensor:
     return torch.stack([edges[0], edges[2], edges[1], edges[3]], 1)
 
 
-def mask_iou(a: Tensor, b: Tensor) -> Tensor:
-    """Intersection over union of two masks: ``|a and b| / |a or b|``; Du et al. 2024, equation (2).
-
-    Two (B, H, W) bool -> (B,) in [0, 1]: 0 where one is empty, NaN where both are (a missing annotation is not rewarded).
-    """
-    return (a & b).flatten(1).sum(1) / (a | b).flatten(1).sum(1)
-
-
 def iou_and_iou_b(maps_normalised: Tensor, boxes: Tensor, size: int, threshold: float = 0.1) -> tuple[Tensor, Tensor]:
     """Overlap of where the network looks with the boxes, by pixel (IoU) and by bounding rectangle (IoU-B), see ``overlaps``: two (B,)."""
     iou, iou_b = overlaps(maps_normalised, box_masks(boxes, size), [threshold])

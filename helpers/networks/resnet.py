@@ -52,12 +52,6 @@ def build(architecture: str, classes: int, *, stem: str = "imagenet", width: flo
         return sample_first(ResNet(architecture, classes, stem, width, last_stride))
 
 
-def layer_names(architecture: str, stem: str) -> list[str]:
-    """Names of all layers of a network."""
-    with torch.device("meta"):
-        return [name for name, _ in build(architecture, 2, stem=stem, seed=0).named_modules()]
-
-
 def normalise_images(images: Tensor) -> Tensor:
     """Turn (B, 3, H, W) pixels in [0, 255] into what torchvision's weights expect: (x / 255 - mean) / std with ImageNet's statistics."""
     mean, std = _statistics(images.device)

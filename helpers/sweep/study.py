@@ -228,7 +228,6 @@ def measure_faults(study: CheckedStudy) -> list[str]:
 
         known = columns()["column"].tolist()
         faults = [f"{where}: unknown measure {name!r}{near_names(name, known)}" for where, name in named if name not in known]
-    faults += _layer_faults({name: value for item in study.executions for name, value in item.parameters.items()})
     try:
         kept_claims(study.work)  # refuses claims that were altered where they are kept
         for measures in stated:
@@ -237,21 +236,6 @@ def measure_faults(study: CheckedStudy) -> list[str]:
     except ValueError as fault:
         faults.append(str(fault))
     return faults
-
-
-def _layer_faults(values: Mapping[str, Any]) -> list[str]:
-    """Layers to look at that a network of the study does not have."""
-    if not values.get("layers") or "architectures" not in values:
-        return []
-    from helpers.networks.resnet import layer_names  # late: it loads torch
-
-    known = {architecture: layer_names(architecture, values["stem"]) for architecture in values["architectures"]}
-    return [
-        f"layers: {architecture} has no {name!r}{near_names(name, names)}"
-        for architecture, names in known.items()
-        for name in values["layers"]
-        if name not in names
-    ]
 
 
 def machine_faults(study: CheckedStudy, least_free: float = 1.0) -> list[str]:

@@ -10,7 +10,7 @@ from torch import nn
 
 from helpers.cams import maps
 from helpers.networks import resnet
-from helpers.networks.hooks import features_and_logits, named_layer
+from helpers.networks.hooks import features_and_logits
 from tests.conftest import captum_grad_cam
 
 BY_GRADIENT = ["grad_cam", "grad_cam_plus_plus", "layer_cam"]
@@ -150,7 +150,7 @@ def test_where_the_closed_form_does_not_hold_it_is_refused(head, message):
 @pytest.mark.parametrize("stage", ["layer1", "layer2", "layer3", "layer2.0.bn1", "layer4"])
 def test_grad_cam_equals_captum(trained, stage):
     model, images, classes = trained
-    layer = named_layer(model, stage)
+    layer = model.get_submodule(stage)
     captum = captum_grad_cam(model, layer, images, classes)
     found = maps.layer_maps("grad_cam", model, layer, images, classes)
     torch.testing.assert_close(found, captum, rtol=1e-10, atol=1e-10 * float(captum.max()))

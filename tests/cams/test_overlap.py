@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.cams.overlap import bounding_rectangles, box_masks, cam_masks, iou_and_iou_b, mask_iou, overlaps, upsample
+from helpers.cams.overlap import bounding_rectangles, box_masks, cam_masks, iou_and_iou_b, overlaps, upsample
 
 THRESHOLDS = [0.5, 0.1, 0.01, 0.9, 0.1, 1 / 3, 0.3, 0.7, 1e-9, 0.999999999]
 
@@ -57,14 +57,6 @@ def test_rectangle_by_hand_spans_all_components():
     assert bounding_rectangles(masks).tolist() == [[2, 1, 5, 4], [0, 0, 0, 0], [0, 0, 6, 5]]
     boxes = torch.tensor([[[1, 2, 9, 4]], [[0, 0, 12, 12]]])
     assert torch.equal(bounding_rectangles(box_masks(boxes, 12)), boxes[:, 0])
-
-
-def test_iou_by_hand():
-    a, b = box_masks(torch.tensor([[[0, 0, 2, 2]]]), 4), box_masks(torch.tensor([[[1, 0, 3, 2]]]), 4)
-    empty, full = torch.zeros_like(a), torch.ones_like(a)
-    assert mask_iou(a, b).item() == mask_iou(b, a).item() == pytest.approx(2 / 6)
-    assert [mask_iou(a, other).item() for other in (a, full, empty)] == [1, 4 / 16, 0]
-    assert mask_iou(empty, empty).isnan().item()
 
 
 @pytest.mark.parametrize("size", [8, 33, 64])

@@ -113,15 +113,6 @@ def test_measures_that_cannot_be_judged_are_told_at_the_start(tmp_path, claims, 
     assert measure_faults(replace(study, claims=[CLAIM], executions=[replace(study.executions[0], parameters={"study": "x"})])) == []
 
 
-@pytest.mark.parametrize(
-    ("layer", "told"), [("layer2.1.conv2", []), ("layer4.9", ["layers: resnet18 has no 'layer4.9' (did you mean 'layer4.1'"])]
-)
-def test_layers_that_no_network_has_are_told_at_the_start(tmp_path, layer, told):
-    values = {"study": "x", "architectures": ["resnet18"], "stem": "small", "layers": [layer]}
-    found = measure_faults(CheckedStudy("x", tmp_path, "x", [], [Execution("05_robustness_ablations", values)]))
-    assert len(found) == len(told) and all(fault.startswith(words) for fault, words in zip(found, told, strict=True))
-
-
 def test_equal_shares_come_before_the_whole(project):
     found = project({"notebooks": EACH, "sweep": {"01_one": {"shard": 3}}}).executions
     assert [item.parameters["shard"] for item in found[:3]] == ["1/3", "2/3", "3/3"]
