@@ -75,7 +75,7 @@ families: localization reliance prediction norms flatness perturbation unlabelle
 transform_ranges: cifar10 svhn
 sampled_methods: grad_cam_plus_plus smooth_grad_cam_plus_plus eigen_cam score_cam
 attributions: saliency input_x_gradient integrated_gradients guided_grad_cam occlusion deep_lift
-saliency_providers: spectral_residual spectral_residual_opencv fine_grained grab_cut folder network
+saliency_providers: spectral_residual spectral_residual_opencv fine_grained grab_cut folder
 noise_generator: blur gaussian autoencoder"""
 _RANGES = """
 (0, 1): cam_threshold thresholds
@@ -84,7 +84,7 @@ _RANGES = """
 (0, 1]: accuracy_threshold perturbation_fraction noise_ssim ssim_at_most pixel_std
 [1, 100]: pictured_images looks
 [1, 1000000]: max_epochs pretrain_max_epochs made_epochs repeats minimum_images_per_class score_cam_channels attribution_steps noise_samples
-[1, 100000]: flatness_images flatness_draws flatness_halvings sharpness_images sharpness_steps complexity_images saliency_classes
+[1, 100000]: flatness_images flatness_draws flatness_halvings sharpness_images sharpness_steps complexity_images
 [2, 100000]: batch_sizes perturbation_points
 [3, 100000000]: random_networks bootstrap_resamples permutations
 [0.0625, 8]: width image_scales
@@ -101,12 +101,10 @@ _FORMS = {
     "kappa_families": f"model set|{PUBLISHED_NETWORKS}|{MADE_NETWORKS}",
 }
 _EMPTY = ("class_ids", "pretrain_class_ids", "unseen_class_ids", "targets", "sampled_methods", "image_scales")  # may be so, too
-_SEGMENTED = (*(f"{name}_resnet{depth}" for name in ("deeplabv3", "fcn") for depth in (50, 101)), "lraspp_mobilenet_v3_large")
 LIMITS = {
     **{name: tuple(line.split(": ")[1].split()) for line in _CHOICES.split("\n")[1:] for name in line.split(":")[0].split()},
     **{name: line.split(":")[0] for line in _RANGES.split("\n")[1:] for name in line.split(": ")[1].split()},
     **{name: re.compile(form) for name, form in _FORMS.items()},
-    "saliency_architecture": (*_SEGMENTED, "deeplabv3_mobilenet_v3_large"),
 }
 
 

@@ -12,41 +12,31 @@ import pandas as pd
 import scipy.ndimage
 import torch
 import torch.nn.functional as F
-import torchvision
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 
 from helpers.cams import detection, overlap
 from helpers.files import from_root
-from helpers.networks import resnet, weights
 
 _OPENCV = {"spectral_residual_opencv": "SpectralResidual", "fine_grained": "FineGrained", "grab_cut": "FineGrained"}
-MASK_PROVIDERS = ("spectral_residual", *_OPENCV, "folder", "network")
+MASK_PROVIDERS = ("spectral_residual", *_OPENCV, "folder")
 _ENDING = re.compile(r"\.(jpe?g|png|bmp|gif|tiff?|webp)$", re.IGNORECASE)  # of an image's name, where a dot need not begin one
 _LUMA = torch.tensor([0.299, 0.587, 0.114], dtype=torch.float64)  # of ITU-R BT.601
 
 
-def make_masks(
-    provider: str, images: Any, *, path: str = "", architecture: str = "", classes: int = 21, device: torch.device | str = "cpu"
-) -> Tensor:
+def make_masks(provider: str, images: Any, path: str = "") -> Tensor:
     """Mark the salient object of every image: (N, S, S) bool on the CPU; a mask may be empty.
 
-    By "spectral_residual" (Hou and Zhang 2007, needs nothing), one of ``opencv_masks``, "folder" (masks that another program made, such as
-    MCCL's as in the paper) or "network" (one of torchvision's segmentation networks with weights of the user, and 21 classes of Pascal VOC
-    with the background first, or 1 logit of the object). The path is that of the folder or of the weights, from the project's root.
+    By "spectral_residual" (Hou and Zhang 2007, needs nothing), one of ``opencv_masks``, or from a "folder" of masks that another program
+    made, such as MCCL's as in the paper, whose path is from the project's root.
     """
-    if provider not in MASK_PROVIDERS:
-        raise ValueError(f"saliency provider {provider!r} is unknown; choose one of {', '.join(MASK_PROVIDERS)}")
     if provider == "spectral_residual":
         return spectral_residual_masks(images.images)
     if provider in _OPENCV:
         return opencv_masks(provider, images.images)
-    if not path:
-        wanted = "folder that holds one mask for each image" if provider == "folder" else "file of the network's weights"
-        raise ValueError(f"saliency provider {provider!r} needs a path: the {wanted}")
-    if provider == "folder":
-        return masks_from_folder(path, images.names, images.images.shape[-1])
-    return network_masks(segmentation_network(architecture, path, classes).to(device), images.images, device=device)
+    if provider != "folder":
+        raise ValueError(f"saliency provider {provider!r} is unknown; choose one of {', '.join(MASK_PROVIDERS)}")
+    return masks_from_folder(path, images.names, images.images.shape[-1])
 
 
 def otsu_thresholds(maps: Tensor) -> Tensor:
@@ -154,35 +144,6 @@ def _read_mask(file: Path, size: int) -> np.ndarray:
         raise ValueError(f"the mask {file} is no readable image ({type(fault).__name__}: {fault})") from fault
     inside = Image.fromarray((inside if one_value else inside.any(2)).astype(np.uint8))
     return np.asarray(inside.resize((size, size), Image.Resampling.NEAREST)) > 0
-
-
-def segmentation_network(architecture: str, weights_path: str, classes: int = 21) -> nn.Module:
-    """One of torchvision's segmentation networks, less its auxiliary head, with a state dict of the user, see ``weights.read_weights``."""
-    path = from_root(weights_path)
-    if not path.is_file():
-        raise FileNotFoundError(f"the weights {path} do not exist; save the state dict of a {architecture} there")
-    state = {name: value for name, value in weights.read_weights(str(path), architecture).items() if not name.startswith("aux_classifier.")}
-    network = torchvision.models.get_model(architecture, weights=None, weights_backbone=None, num_classes=classes)
-    try:
-        network.load_state_dict(state)
-    except RuntimeError as fault:
-        raise ValueError(f"{path} does not fit a {architecture} with {classes} classes: {str(fault).splitlines()[1].strip()}") from fault
-    return network.eval()
-
-
-@torch.no_grad()
-def network_masks(network: nn.Module, images: Tensor, *, batch_size: int = 32, device: torch.device | str = "cpu") -> Tensor:
-    """Mark what a ``segmentation_network`` takes for an object: ``logit > 0`` for one logit per pixel, else any class but the first.
-
-    Logits are enlarged bilinearly, then cut. NaN is background. (N, 3, S, S) uint8 -> (N, S, S) bool on the CPU.
-    """
-    masks = []
-    for batch in images.split(batch_size):
-        logits = network(resnet.normalise_images(batch.to(device)))["out"].float()
-        logits = F.interpolate(logits, size=images.shape[2:], mode="bilinear", align_corners=False)
-        object_logit = logits[:, 0] if logits.shape[1] == 1 else logits[:, 1:].amax(1) - logits[:, 0]
-        masks.append((object_logit > 0).cpu())
-    return torch.cat(masks)
 
 
 def image_quality(masks: Tensor, images: Any) -> pd.DataFrame:

@@ -31,8 +31,8 @@ _SIMPLE: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "kappa_weights is made, and kappa_families is {kappa_families}: published networks need published weights": lambda v: (
         v["kappa_weights"] == "made" and any(re.fullmatch(PUBLISHED_NETWORKS, name) for name in v["kappa_families"])
     ),
-    "saliency_path is empty, and folder or network in saliency_providers {saliency_providers} needs it": lambda v: (
-        {"folder", "network"} & {*v["saliency_providers"]} and not v["saliency_path"]
+    "saliency_path is empty, and folder in saliency_providers {saliency_providers} needs it": lambda v: (
+        "folder" in v["saliency_providers"] and not v["saliency_path"]
     ),
     "images_path is empty, and checkpoints_path needs the training images of its networks": lambda v: (
         v["checkpoints_path"] and not v["images_path"]

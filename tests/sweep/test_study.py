@@ -224,7 +224,7 @@ UNSEEN = {"seen_classes": 0, "kappa_families": ["model set"], "unseen_class_ids"
         (DEMO | UNSEEN | {"seen_classes": 1}, "and the model set was trained on all of them"),
         ({"kappa_families": ["RN50", "resnet18 w0.25"], "kappa_weights": "made"}, "published networks need published weights"),
         (
-            {"saliency_providers": ["network"], "saliency_path": "", "checkpoints_path": ""},
+            {"saliency_providers": ["folder"], "saliency_path": "", "checkpoints_path": ""},
             "saliency_path is empty",
         ),
         ({"checkpoints_path": "mine", "images_path": ""}, "images_path is empty, and checkpoints_path needs"),
