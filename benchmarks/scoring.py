@@ -107,12 +107,12 @@ def everything(*given: Any) -> tuple[Tensor, Any]:
     for part, features, out in ours.passed():
         annotation = overlap.box_masks(ours.images.boxes[part].to(ours.device), side(ours.images))
         found = [closed_form_maps(*form, features, weight, out.argmax(1)) for form in CLOSED_FORMS]
-        scores.append(torch.stack([torch.stack(overlaps(each, annotation, THRESHOLDS)) for each in found]).cpu())
+        scores.append(torch.stack([overlaps(each, annotation, THRESHOLDS) for each in found]).cpu())
         for values, value in zip((logits, pooled, maps), (out, features.mean((2, 3)), found[0]), strict=True):
             values.append(value.cpu())
     seen = passes.Pass(*map(torch.cat, (logits, pooled, maps)))
     known = given_of(ours) | {"forward_pass": seen, "target_logits": seen.logits}
-    return torch.cat(scores, 3), evidence.score_with_images(of_one_pass(), known, settings_of(ours), ["localization_values"])
+    return torch.cat(scores, 2), evidence.score_with_images(of_one_pass(), known, settings_of(ours), ["localization_values"])
 
 
 def of_one_pass() -> list[registry.Measure]:

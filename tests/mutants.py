@@ -259,8 +259,8 @@ MUTANTS += [
     Mutant("helpers/cams/chance.py", "masks = values >= threshold", "masks = values > 1 - threshold", "tests/cams/test_chance.py"),
     Mutant(
         "helpers/cams/overlap.py",
-        "masks, rows, columns = values >= threshold,",
-        "masks, rows, columns = values > threshold,",
+        "mask_iou(values >= threshold, inside)",
+        "mask_iou(values > threshold, inside)",
         "tests/cams/test_overlap.py",
     ),
     Mutant(

@@ -189,7 +189,7 @@ def closed_form_scores(given: Given, masks: Mapping[str, Tensor], settings: Abla
 
 def overlap_rows(maps: Tensor, inside: Tensor, right: Tensor, thresholds: Sequence[float], **keys: str | int) -> pd.DataFrame:
     """IoU by threshold, averaged over all images with an annotation, those of them classified right (N,) bool, and the others."""
-    found = overlap.overlaps(maps, inside.to(maps.device), thresholds)[0].cpu().double()
+    found = overlap.overlaps(maps, inside.to(maps.device), thresholds).cpu().double()
     found[:, ~inside.flatten(1).any(1)] = torch.nan
     tables = []
     for subset, chosen in ((ALL_IMAGES, torch.ones_like(right)), (RIGHT, right), (WRONG, ~right)):

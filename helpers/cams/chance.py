@@ -81,23 +81,6 @@ def above_shuffled(scores: pd.DataFrame, name: str) -> pd.Series:
     return scores[name] - scores[name + SHUFFLED]
 
 
-def fixed_map_scores(boxes: Tensor, size: int, threshold: float = 0.1) -> dict[str, float]:
-    """What one ``central_map`` for all images scores, by measure: what a network that looks should exceed.
-
-    0 for ``CORRECTED``, up to rounding; the others keep their chance, and there the blob may lead.
-    """
-    images = chance_scores(central_map().expand(len(boxes), -1, -1), boxes, size, threshold)
-    kept = {name: float(images[name].mean()) for name in ("iou", "iou_b", "box_found")}
-    agreement = detection.mask_metrics(*pixels_together(images))["mean_iou"]
-    above = {name: float(above_shuffled(images, name.removesuffix(ABOVE)).mean()) for name in CORRECTED}
-    return kept | above | {"mask_agreement": agreement}
-
-
-def pixels_together(scores: pd.DataFrame) -> list[int]:
-    """Pixels of all images in the maps' masks, in the boxes, in both and in all, as ``detection.mask_metrics`` takes them."""
-    return [int(scores[f"{name}_pixels"].sum()) for name in ("map", "box", "common", "image")]
-
-
 def boxed(boxes: Tensor, size: int) -> Tensor:
     """Pixels inside the boxes of each image: (N, S * S) bool. ValueError where no image has any, which is a measure's reason."""
     masks = overlap.box_masks(boxes, size).flatten(1)

@@ -138,11 +138,10 @@ def _read_mask(file: Path, size: int) -> np.ndarray:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(file) as image:
-                one_value = image.mode in ("1", "L", "P", "F", "I") or image.mode.startswith("I;16")
-                inside = np.asarray(image if one_value else image.convert("RGB")) != 0
-    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError, Image.DecompressionBombWarning) as fault:
+                pixels = np.asarray(image)
+    except Exception as fault:  # readers of damaged files raise nearly every kind
         raise ValueError(f"the mask {file} is no readable image ({type(fault).__name__}: {fault})") from fault
-    inside = Image.fromarray((inside if one_value else inside.any(2)).astype(np.uint8))
+    inside = Image.fromarray(((pixels if pixels.ndim == 2 else pixels[..., :3].any(2)) != 0).astype(np.uint8))
     return np.asarray(inside.resize((size, size), Image.Resampling.NEAREST)) > 0
 
 
@@ -153,7 +152,7 @@ def image_quality(masks: Tensor, images: Any) -> pd.DataFrame:
     """
     truth = overlap.box_masks(images.boxes, images.images.shape[-1])
     share, floor = (part.flatten(1).double().mean(1).numpy() for part in (masks, truth))
-    iou = ((masks & truth).flatten(1).sum(1) / (masks | truth).flatten(1).sum(1)).double().numpy()
+    iou = overlap.mask_iou(masks, truth).double().numpy()
     return pd.DataFrame({"name": images.names, "iou": iou, "empty": share == 0, "share": share, "floor": floor})
 
 

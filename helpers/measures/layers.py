@@ -1,7 +1,6 @@
 """The layers of any network as the norms see them: kernels in the order they are applied, with batch normalisation folded in."""
 
 import copy
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -88,14 +87,11 @@ def trace_layers(network: nn.Module, example: Tensor) -> list[Layer]:
     """List the convolutions and linear layers of a network in the order of their first call on an example, (1, 3, S, S).
 
     A layer is an ``nn.Conv2d`` or ``nn.Linear``, or a matrix that is applied without a call of a module. The batch normalisation that takes
-    the very tensor that a convolution gives is folded into it. A convolution that is not used is left out, with a warning.
+    the very tensor that a convolution gives is folded into it.
     """
     found, _ = _traced(network, example)
     if not found:
         raise ValueError("the network uses no nn.Conv2d and no nn.Linear, so it has no layers whose norms could be taken")
-    unused = [name for name, module in network.named_modules() if isinstance(module, nn.Conv2d) and module not in found]
-    if unused:
-        warnings.warn(f"convolutions that the network does not use are left out: {', '.join(unused)}", stacklevel=2)
     layers = []
     for use in found.values():
         module = use.module

@@ -120,14 +120,6 @@ def test_matrices_that_no_called_layer_owns_are_found_and_others_are_not():
     ]
 
 
-def test_a_convolution_that_is_not_used_is_left_out_and_named():
-    network = chain(nn.Conv2d(3, 4, 3))
-    network.auxiliary = nn.Conv2d(4, 4, 3)
-    network.forward = lambda images: nn.Sequential(*list(network)[:4])(images)
-    with pytest.warns(UserWarning, match=r"^convolutions that the network does not use are left out: auxiliary$"):
-        assert [layer.name for layer in trace(network)] == ["0", "3"]
-
-
 @pytest.mark.parametrize("training", [True, False])
 def test_the_network_is_left_as_it_came(training):
     network = chain(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).train(training)

@@ -50,21 +50,6 @@ def test_normalise_is_torchvisions():
     assert torch.allclose(resnet.normalise_images(image), expected, atol=1e-6)  # float32 rounding of values up to 3
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"architecture": "vgg16"}, "architecture 'vgg16' is unknown; choose one of resnet18, resnet34, resnet50, resnet101"),
-        ({"stem": "large"}, "stem 'large' is unknown; choose one of imagenet, small, strided"),
-        ({"width": 0.05}, "width 0.05 must be at least 0.0625, which is 4 channels"),
-        ({"width": float("nan")}, "width nan must be at least 0.0625"),
-        ({"last_stride": 4}, "last_stride 4 is unknown; choose one of 1, 2"),
-    ],
-)
-def test_refuses_unknown_networks(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        resnet.build(**{"architecture": "resnet18", "classes": 5, "seed": 0, **arguments})
-
-
 class Convolutions(TorchDispatchMode):
     """Notes every convolution that is carried out, forward and backward: kernel, stride, input channels per group."""
 

@@ -157,7 +157,7 @@ def test_a_file_without_a_network_in_its_header_names_none(tmp_path):
     assert [weights.form_in(tmp_path / name) for name in ("plain.safetensors", "cut.safetensors", "a.pt")] == [None] * 3
 
 
-OTHERS = [{"stem": "none"}, {"width": "wide"}, {"width": 1e300}, {"last_stride": 0}, {"run": "rm"}]
+OTHERS = [{"stem": "none"}, {"width": "wide"}, {"width": 1e300}, {"run": "rm"}]
 
 
 @pytest.mark.parametrize(
