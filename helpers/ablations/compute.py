@@ -294,11 +294,10 @@ def untrained_scores(
     row: dict[str, Any] = dict(model.facts)
     example = given.input(given.images.images[:1])
     for name, part in (("train", given.images), ("test", some_images(data.test, images, seed))):
-        of_part = (given.network, part, given.normalise, device, example, "grad_cam", _BATCH)
-        found = passes.forward_pass(*of_part)
+        found = passes.forward_pass(given.network, part, given.normalise, device, example, "grad_cam", _BATCH)
         row |= {f"{name}_accuracy": float((found.logits.argmax(1) == part.labels).double().mean()), f"{name}_images": len(part)}
         if name == "train":
-            maps = passes.maps(found, *of_part)
+            maps = passes.maps(found, given.network, part, given.normalise, example, "grad_cam", _BATCH)
             iou = overlap.iou_and_iou_b(maps, part.boxes, part.images.shape[-1], threshold)[0]
             above = attributions.above_chance(maps, part, threshold, device)
             row |= {"iou": float(iou.double().nanmean())} | above.mean().to_dict()

@@ -1,6 +1,5 @@
 """Masks of the salient object made by a machine, in place of an annotation, and how good they are (Du et al. 2024, Table 7)."""
 
-import re
 import warnings
 from collections import defaultdict
 from collections.abc import Sequence
@@ -20,7 +19,6 @@ from helpers.files import from_root
 
 _OPENCV = {"spectral_residual_opencv": "SpectralResidual", "fine_grained": "FineGrained", "grab_cut": "FineGrained"}
 MASK_PROVIDERS = ("spectral_residual", *_OPENCV, "folder")
-_ENDING = re.compile(r"\.(jpe?g|png|bmp|gif|tiff?|webp)$", re.IGNORECASE)  # of an image's name, where a dot need not begin one
 _LUMA = torch.tensor([0.299, 0.587, 0.114], dtype=torch.float64)  # of ITU-R BT.601
 
 
@@ -124,7 +122,7 @@ def masks_from_folder(folder: str | Path, names: Sequence[str], size: int) -> Te
     known = defaultdict(list)
     for file in (path for path in sorted(root.rglob("*")) if path.is_file()):
         known[file.relative_to(root).with_suffix("").as_posix()].append(file)
-    found = {name: known.get(_ENDING.sub("", name), []) for name in names}
+    found = {name: known.get(Path(name).with_suffix("").as_posix(), []) for name in names}
     if missing := [name for name, files in found.items() if not files]:
         raise FileNotFoundError(f"{len(missing)} of {len(names)} images have no mask in {root}, first {', '.join(missing[:3])}")
     if several := [files for files in found.values() if len(files) > 1]:
@@ -169,10 +167,3 @@ def mask_quality(masks: Tensor, images: Any) -> dict[str, float]:
     boxed = image_quality(masks, images).dropna(subset="iou").query("floor > 0")
     means = {"box_iou": float(boxed["iou"].mean()), "whole_image_floor": float(boxed["floor"].mean())}
     return metrics | {"images": len(masks), "dropped": int((~kept).sum())} | means
-
-
-def from_best_to_worst(quality: pd.DataFrame, count: int = 5) -> list[int]:
-    """Choose at most ``count`` rows of ``image_quality`` evenly from the best mask to the worst; those without an IoU are left out."""
-    order = quality["iou"].dropna().sort_values(ascending=False, kind="stable").index.to_numpy()
-    places = np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(int)
-    return order[places].tolist()

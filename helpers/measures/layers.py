@@ -22,7 +22,6 @@ _MATRIX_PRODUCTS = {"linear", "matmul", "__matmul__", "mm", "addmm", "multi_head
 class Layer:
     """One convolution or linear layer; what is a tensor is a float64 copy on the CPU."""
 
-    name: str  # for messages only
     weight: Tensor  # (c_out, c_in / groups, kh, kw) or (out, in), batch normalisation folded in
     stride: tuple[int, int] = (1, 1)
     dilation: tuple[int, int] = (1, 1)
@@ -34,10 +33,9 @@ class Layer:
 class _Use:
     """What a pass does with a weight, and for a convolution what follows."""
 
-    name: str
-    kernel: Tensor
-    module: nn.Module | None = None
-    input_size: tuple[int, int] = (1, 1)
+    kernel: Tensor  # which a parametrisation may have computed
+    module: nn.Conv2d | None = None
+    options: tuple = ()  # stride, dilation, groups, input size
     output: Tensor | None = None
     norm: nn.Module | None = None
 
@@ -47,29 +45,26 @@ class _Trace(TorchFunctionMode):
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
-        self.found: dict[Any, _Use] = {}  # by module, or by the number of a matrix
-        self._names = {module: name for name, module in network.named_modules()}
-        self._matrices = {id(value): name.removesuffix(".weight") for name, value in network.named_parameters() if value.ndim == 2}
+        self.found: dict[Any, _Use] = {}  # by convolution, or by the number of a matrix
+        self._matrices = {id(value) for value in network.parameters() if value.ndim == 2}
         self._kernel: Tensor | None = None
 
     def __torch_function__(self, function: Callable[..., Any], types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         name, tensors = getattr(function, "__name__", ""), [*args, *(kwargs or {}).values()]
         if name == "conv2d":
-            self._kernel = tensors[1]  # which a parametrisation may have computed
+            self._kernel = tensors[1]
         elif name in _MATRIX_PRODUCTS:
-            for value in tensors:
-                if isinstance(value, nn.Parameter) and id(value) in self._matrices:
-                    self.found.setdefault(id(value), _Use(self._matrices[id(value)], value))
+            for place, value in enumerate(tensors):
+                if id(value) in self._matrices or (name == "linear" and place == 1):
+                    self.found.setdefault(id(value), _Use(value))
         return function(*args, **(kwargs or {}))
 
     def called(self, module: nn.Module, given: tuple, output: Any) -> None:
         if isinstance(module, nn.Conv2d):
             kernel = module.weight if self._kernel is None else self._kernel
-            self.found.setdefault(module, _Use(self._names[module], kernel, module, tuple(given[0].shape[-2:]), output))
+            options = (module.stride, module.dilation, module.groups, tuple(given[0].shape[-2:]))
+            self.found.setdefault(module, _Use(kernel, module, options, output))
             self._kernel = None
-        elif isinstance(module, nn.Linear):
-            weight = module.weight
-            self.found.setdefault(id(weight) if id(weight) in self._matrices else module, _Use(self._names[module], weight))
         elif isinstance(module, (nn.BatchNorm2d, nn.SyncBatchNorm)) and module.running_mean is not None:
             for use in self.found.values():
                 if use.output is given[0] and use.norm is None:
@@ -94,10 +89,8 @@ def trace_layers(network: nn.Module, example: Tensor) -> list[Layer]:
         raise ValueError("the network uses no nn.Conv2d and no nn.Linear, so it has no layers whose norms could be taken")
     layers = []
     for use in found.values():
-        module = use.module
-        weight = _copy(use.kernel) if use.norm is None else folded(use.kernel, module.bias, use.norm)[0]
-        as_convolution = () if module is None else (module.stride, module.dilation, module.groups, use.input_size)
-        layers.append(Layer(use.name, weight, *as_convolution))
+        weight = _copy(use.kernel) if use.norm is None else folded(use.kernel, use.module.bias, use.norm)[0]
+        layers.append(Layer(weight, *use.options))
     return layers
 
 

@@ -1,6 +1,6 @@
 """The one pass over the training images that most measures live on, as many images at once as memory takes."""
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -47,8 +47,7 @@ def forward_pass(
     layer, linear = hooks.last_called(fused_network, example)
     classifier, given = None, []
     kept: dict[str, list[Tensor]] = {"logits": [], "features": [], "maps": []}
-    hook = linear.register_forward_pre_hook(lambda module, inputs: given.append(inputs[0])) if linear is not None else None
-    try:
+    with linear.register_forward_pre_hook(lambda module, inputs: given.append(inputs[0])) if linear is not None else nullcontext():
         for pixels in images.images.split(batch_size):
             # Of the first images both, to see whether the closed form holds.
             closed = layer is not None and (not kept["logits"] or classifier is not None)
@@ -65,31 +64,21 @@ def forward_pass(
             kept["logits"].append(logits.float().cpu())
             if given and given[-1].ndim == 2 and linear.out_features == logits.shape[1]:
                 kept["features"].append(given[-1].float().cpu())
-    finally:
-        if hook is not None:
-            hook.remove()
     return Pass(**{name: torch.cat(parts) if parts else None for name, parts in kept.items()})
 
 
 @provides
 def maps(
-    forward_pass: Pass,
-    fused_network: nn.Module,
-    images: Any,
-    normalise: Any,
-    device: Any,
-    example: Tensor,
-    cam_method: str,
-    batch_size: int,
+    forward_pass: Pass, fused_network: nn.Module, images: Any, normalise: Any, example: Tensor, cam_method: str, batch_size: int
 ) -> Tensor:
     """(N, h, w) normalised class activation maps of the predicted class: in closed form where that holds, else by differentiation."""
     if forward_pass.maps is not None:
         return forward_pass.maps
     layer, method, parts = hooks.last_maps_layer(fused_network, example), "grad_cam" if cam_method == "cam" else cam_method, []
     for pixels, logits in zip(images.images.split(batch_size), forward_pass.logits.split(batch_size), strict=True):
-        inputs = hooks.prepared(pixels, normalise, device)
+        inputs = hooks.prepared(pixels, normalise, example.device)
         try:
-            weighted = layer_maps(method, fused_network, layer, inputs, logits.argmax(1).to(device))
+            weighted = layer_maps(method, fused_network, layer, inputs, logits.argmax(1).to(example.device))
         except (ValueError, RuntimeError) as fault:
             raise ValueError(f"there is no class activation map: {str(fault).splitlines()[0]}") from fault
         parts.append(normalise_maps(weighted).float().cpu())

@@ -1,7 +1,7 @@
 """What a network's layers put out, seen in one pass, and which layers there are to look at."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -20,11 +20,8 @@ def captured_output(layer: nn.Module) -> Iterator[list[Tensor]]:
     """Collect what each call of a layer puts out while the context is open; the hook is removed whatever happens inside."""
     outputs: list[Tensor] = []
     # Copied, because an in-place layer behind this one would overwrite what was captured.
-    hook = layer.register_forward_hook(lambda module, given, output: outputs.append(output.clone()))
-    try:
+    with layer.register_forward_hook(lambda module, given, output: outputs.append(output.clone())):
         yield outputs
-    finally:
-        hook.remove()
 
 
 @contextmanager
@@ -41,13 +38,10 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 def observe(model: nn.Module, images: Tensor, seen: Callable[[nn.Module, Any, Any], None]) -> Any:
     """Run one pass in evaluation mode, call ``seen`` with each module, its input and output, and give the network's output back."""
-    hooks = [module.register_forward_hook(seen) for module in model.modules()]
-    try:
-        with evaluation_mode(model):
-            return model(images)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with evaluation_mode(model), ExitStack() as hooks:
+        for module in model.modules():
+            hooks.enter_context(module.register_forward_hook(seen))
+        return model(images)
 
 
 def features_and_logits(model: nn.Module, layer: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:

@@ -81,7 +81,7 @@ def write(path, array, mode=None, palette=False):
 def test_masks_are_read_in_the_order_of_the_names(tmp_path):
     for number, name in enumerate(["train/a/00001.png", "train/b/00001.png", "train/b/v1.2.bmp", "x_3.gif"]):
         write(tmp_path / name, np.eye(4, dtype=np.uint8)[number : number + 1].repeat(4, 0) * 9)
-    masks = machine.masks_from_folder(tmp_path, ["x_3.JPEG", "train/b/00001", "train/a/00001.JPEG", "train/b/v1.2"], 4)
+    masks = machine.masks_from_folder(tmp_path, ["x_3.JPEG", "train/b/00001", "train/a/00001.JPEG", "train/b/v1.2.jpg"], 4)
     assert masks.dtype == torch.bool
     # One column each: the mask's number in the folder.
     assert [mask.any(0).nonzero().flatten().tolist() for mask in masks] == [[3], [1], [0], [2]]
@@ -174,9 +174,7 @@ def test_quality_counts_pixels_of_images_whose_mask_is_not_empty(images):
     true = overlap.box_masks(images.boxes, 16)[kept].flatten().numpy()
     called = masks[kept].flatten().numpy()
     assert quality["pixel_accuracy"] == pytest.approx(sklearn.metrics.accuracy_score(true, called))
-    assert quality["mean_pixel_accuracy"] == pytest.approx(sklearn.metrics.balanced_accuracy_score(true, called))
     assert quality["mean_iou"] == pytest.approx(sklearn.metrics.jaccard_score(true, called, average="macro"))
-    assert quality["frequency_weighted_iou"] == pytest.approx(sklearn.metrics.jaccard_score(true, called, average="weighted"))
     assert (quality["images"], quality["dropped"]) == (5, 1)
     boxed = machine.image_quality(masks, images)["iou"][:4]  # the last has no box
     assert quality["box_iou"] == pytest.approx(boxed.mean())
