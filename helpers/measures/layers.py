@@ -140,7 +140,7 @@ def fused_network(network: nn.Module, example: Tensor) -> nn.Module:
         return network
 
 
-PROVIDERS |= {"layers": trace_layers, "flat_network": folded_copy}
+PROVIDERS |= {"layers": trace_layers, "flat_network": lambda network, example: folded_copy(network, example)}
 
 
 @provides
