@@ -55,15 +55,15 @@ def forward_pass(
             maps, logits = hooks.features_and_logits(fused_network, layer, inputs) if closed else (None, fused_network(inputs))
             if logits.ndim != 2:
                 raise ValueError(f"the network puts out shape {tuple(logits.shape)}; a classifier puts out (B, K) logits")
+            kept["logits"].append(logits.float().cpu())
+            if given and given[-1].ndim == 2 and linear.out_features == logits.shape[1]:  # the check below calls the layer too
+                kept["features"].append(given[-1].float().cpu())
             if closed and classifier is None:
                 with suppress(ValueError):  # there is no closed form of this network's maps
                     classifier = closed_form_classifier(fused_network, maps, logits)
             if classifier is not None:
                 weighted = closed_form_cam(cam_method, maps, classifier.weight, logits.argmax(1))
                 kept["maps"].append(normalise_maps(weighted).float().cpu())
-            kept["logits"].append(logits.float().cpu())
-            if given and given[-1].ndim == 2 and linear.out_features == logits.shape[1]:
-                kept["features"].append(given[-1].float().cpu())
     return Pass(**{name: torch.cat(parts) if parts else None for name, parts in kept.items()})
 
 

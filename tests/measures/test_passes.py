@@ -46,6 +46,7 @@ NETWORKS = {
     "mobilenet_v3_small": (of_torchvision("mobilenet_v3_small"), 64, "features", False),
     "densenet": (lambda: torchvision.models.DenseNet(8, (2, 2), 16, num_classes=4), 64, "features", False),
     "squeezenet1_1": (of_torchvision("squeezenet1_1"), 64, "classifier.2", False),
+    "largest": (lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(8, 4)), 32, "0", False),
     "timm convnext": (of_timm("convnext_atto"), 64, "stages", False),
     "timm mobilenet": (of_timm("mobilenetv3_small_050"), 64, "blocks", False),
     "timm resnet": (of_timm("test_resnet"), 64, "layer4", True),
@@ -80,7 +81,9 @@ def test_maps_are_those_of_the_last_layer_with_more_than_one_pixel(name, monkeyp
     example = resnet.normalise_images(images.images[:1])
     seen = passes.forward_pass(network, images, resnet.normalise_images, "cpu", example, "grad_cam", 2)
     found = passes.maps(seen, network, images, resnet.normalise_images, example, "grad_cam", 2)
-    assert hooks.last_maps_layer(network, example) is network.get_submodule(expected_layer)
+    layer, linear = hooks.last_called(network, example)
+    assert layer is network.get_submodule(expected_layer)
+    assert seen.features is None or torch.allclose(linear(seen.features), seen.logits, atol=1e-5)
     assert bool(taken) == exact
     expected = maps_by_autograd(network, network.get_submodule(expected_layer), resnet.normalise_images(images.images))
     assert min(expected.shape[1:]) > 1
