@@ -22,7 +22,8 @@ from helpers.cams.overlap import overlaps
 from helpers.data import synthetic
 from helpers.data.images import ImageSet
 from helpers.measures import evidence, passes, registry
-from helpers.networks import fused, hooks, resnet
+from helpers.measures.layers import fused_network
+from helpers.networks import hooks, resnet
 from helpers.training.config import PRECISIONS
 
 THRESHOLDS = tuple(number / 21 for number in range(1, 21))
@@ -56,7 +57,7 @@ class Ours(NamedTuple):
 
     def pass_through(self) -> nn.Module:
         """What images pass through."""
-        return self.folded or fused.fused(self.network, hooks.prepared(self.images.images[:1], resnet.normalise_images, self.device))
+        return self.folded or fused_network(self.network, hooks.prepared(self.images.images[:1], resnet.normalise_images, self.device))
 
     def passed(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """Each batch with its maps and logits, from uint8 images, as scoring makes them."""
@@ -106,12 +107,12 @@ def everything(*given: Any) -> tuple[Tensor, Any]:
     for part, features, out in ours.passed():
         annotation = overlap.box_masks(ours.images.boxes[part].to(ours.device), side(ours.images))
         found = [closed_form_maps(*form, features, weight, out.argmax(1)) for form in CLOSED_FORMS]
-        scores.append(torch.stack([torch.stack(overlaps(each, annotation, THRESHOLDS)) for each in found]).cpu())
+        scores.append(torch.stack([overlaps(each, annotation, THRESHOLDS) for each in found]).cpu())
         for values, value in zip((logits, pooled, maps), (out, features.mean((2, 3)), found[0]), strict=True):
             values.append(value.cpu())
-    seen = passes.Pass(*map(torch.cat, (logits, pooled, maps)), no_maps="")
+    seen = passes.Pass(*map(torch.cat, (logits, pooled, maps)))
     known = given_of(ours) | {"forward_pass": seen, "target_logits": seen.logits}
-    return torch.cat(scores, 3), evidence.score_with_images(of_one_pass(), known, settings_of(ours), ["localization_values"])
+    return torch.cat(scores, 2), evidence.score_with_images(of_one_pass(), known, settings_of(ours), ["localization_values"])
 
 
 def of_one_pass() -> list[registry.Measure]:
@@ -226,8 +227,8 @@ def main() -> None:
 def compare(network: nn.Module, images: ImageSet, given: argparse.Namespace, title: str) -> None:
     """Print three tables for one network: IoU beside the rivals, everything of a pass, and Effective Invariance with its four passes."""
     batches, single = in_batches(images, given.batch, given.device), in_batches(images, 1, given.device)
-    folded = fused.fused(network, batches[0][0][:1])
-    took = interleaved.spent(lambda: fused.fused(network, batches[0][0][:1]))
+    folded = fused_network(network, batches[0][0][:1])
+    took = interleaved.spent(lambda: fused_network(network, batches[0][0][:1]))
     print(f"- folding the batch norms of {title}, once per network: {took.cpu:.2f} s of processor time, in no row")
     ours = {name: Ours(network, images, given.batch, given.device, name, folded) for name in PRECISIONS}
     places = {"eager": network, "batch norms folded": folded}

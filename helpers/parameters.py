@@ -75,7 +75,7 @@ families: localization reliance prediction norms flatness perturbation unlabelle
 transform_ranges: cifar10 svhn
 sampled_methods: grad_cam_plus_plus smooth_grad_cam_plus_plus eigen_cam score_cam
 attributions: saliency input_x_gradient integrated_gradients guided_grad_cam occlusion deep_lift
-saliency_providers: spectral_residual spectral_residual_opencv fine_grained grab_cut folder network
+saliency_providers: spectral_residual spectral_residual_opencv fine_grained grab_cut folder
 noise_generator: blur autoencoder"""
 _RANGES = """
 (0, 1): cam_threshold thresholds
@@ -84,7 +84,7 @@ _RANGES = """
 (0, 1]: accuracy_threshold perturbation_fraction noise_ssim pixel_std
 [1, 100]: pictured_images looks
 [1, 1000000]: max_epochs pretrain_max_epochs made_epochs repeats minimum_images_per_class score_cam_channels attribution_steps noise_samples
-[1, 100000]: flatness_images flatness_draws flatness_halvings sharpness_images sharpness_steps complexity_images saliency_classes
+[1, 100000]: flatness_images flatness_draws flatness_halvings sharpness_images sharpness_steps complexity_images
 [2, 100000]: batch_sizes perturbation_points
 [3, 100000000]: random_networks bootstrap_resamples permutations
 [0.0625, 8]: width image_scales
@@ -98,16 +98,13 @@ _FORMS = {
     "device": r"auto|cpu|cuda(:\d{1,3})?",
     "pretrained_weights": r"made|[A-Z][A-Z0-9_]+|.*\{architecture\}.*",
     "targets": r"(blur|noise|jpeg)_0\.\d*[1-9]|(brightness|contrast)_\d(\.\d*[1-9])?|rotation_-?(180|(1[0-7]\d|[1-9]?\d)(\.\d*[1-9])?)",
-    "layers": r"(conv1|bn1|relu|maxpool|layer[1-4])(\.\w+)*",
     "kappa_families": f"model set|{PUBLISHED_NETWORKS}|{MADE_NETWORKS}",
 }
 _EMPTY = ("class_ids", "pretrain_class_ids", "unseen_class_ids", "targets", "sampled_methods", "image_scales")  # may be so, too
-_SEGMENTED = (*(f"{name}_resnet{depth}" for name in ("deeplabv3", "fcn") for depth in (50, 101)), "lraspp_mobilenet_v3_large")
 LIMITS = {
     **{name: tuple(line.split(": ")[1].split()) for line in _CHOICES.split("\n")[1:] for name in line.split(":")[0].split()},
     **{name: line.split(":")[0] for line in _RANGES.split("\n")[1:] for name in line.split(": ")[1].split()},
     **{name: re.compile(form) for name, form in _FORMS.items()},
-    "saliency_architecture": (*_SEGMENTED, "deeplabv3_mobilenet_v3_large"),
 }
 
 

@@ -259,8 +259,8 @@ MUTANTS += [
     Mutant("helpers/cams/chance.py", "masks = values >= threshold", "masks = values > 1 - threshold", "tests/cams/test_chance.py"),
     Mutant(
         "helpers/cams/overlap.py",
-        "masks, rows, columns = values >= threshold,",
-        "masks, rows, columns = values > threshold,",
+        "mask_iou(values >= threshold, inside)",
+        "mask_iou(values > threshold, inside)",
         "tests/cams/test_overlap.py",
     ),
     Mutant(
@@ -381,12 +381,7 @@ MUTANTS += [
         "tests/data/test_synthetic.py",
     ),
     Mutant("helpers/networks/resnet.py", "in_channels // module.groups < _BLOCK", "in_channels < _BLOCK", "tests/networks/test_resnet.py"),
-    Mutant(
-        "helpers/networks/fused.py",
-        "if all(calls[module] == 1 for module in pair)",
-        "if calls",
-        "tests/networks/test_fused.py",
-    ),
+    Mutant("helpers/measures/layers.py", "if kernel is layer.weight:", "if True:", "tests/measures/test_layers.py"),
     Mutant("helpers/networks/hooks.py", "            maps.clear()", "            pass", "tests/networks/test_hooks.py"),
 ]
 MUTANTS += [

@@ -46,7 +46,6 @@ class AblationSettings:
     threshold: float = 0.1  # the paper's
     images: int = 48  # the first images, for what needs gradients, noise or other image sizes; 0 takes all
     methods: tuple[str, ...] = SAMPLED_METHODS  # at the last stage, beside Grad-CAM and Layer-CAM
-    layers: tuple[str, ...] = ()  # by name, see ``hooks.named_layer``; none takes the last layer of every stage
     noise: Mapping[str, float] = field(default_factory=dict)  # noise_samples, noise_std and channels of ``maps.layer_maps``
     scales: tuple[float, ...] = (0.5, 2.0)  # image sizes, as multiples of the study's
     attributions: tuple[str, ...] = attribution.ATTRIBUTIONS  # by Captum
@@ -59,7 +58,7 @@ class AblationSettings:
 
     def parts(self, scored_on: ScoringSet, masks: Mapping[str, Tensor]) -> dict[str, dict[str, Any]]:
         """What decides each part: other noise does not compute the closed forms again, nor other masks (told apart by pixels) the noise."""
-        options = asdict(self)
+        options = asdict(self) | {"layers": ()}  # as what is kept was named when layers could be chosen
         of_captum = {name: options.pop(name) for name in ("attributions", "steps")}
         shared = {"images": scored_on.name, "threshold": self.threshold, "version": _VERSION}
         pixels = {name: digest(np.packbits(made.numpy()).tobytes().hex()) for name, made in masks.items()}
@@ -190,7 +189,7 @@ def closed_form_scores(given: Given, masks: Mapping[str, Tensor], settings: Abla
 
 def overlap_rows(maps: Tensor, inside: Tensor, right: Tensor, thresholds: Sequence[float], **keys: str | int) -> pd.DataFrame:
     """IoU by threshold, averaged over all images with an annotation, those of them classified right (N,) bool, and the others."""
-    found = overlap.overlaps(maps, inside.to(maps.device), thresholds)[0].cpu().double()
+    found = overlap.overlaps(maps, inside.to(maps.device), thresholds).cpu().double()
     found[:, ~inside.flatten(1).any(1)] = torch.nan
     tables = []
     for subset, chosen in ((ALL_IMAGES, torch.ones_like(right)), (RIGHT, right), (WRONG, ~right)):
@@ -246,8 +245,8 @@ def _jobs(given: Given, stage: Stage, settings: AblationSettings, size: int) -> 
         if method in TORCHCAM_METHODS:
             compatible = {**settings.noise} | {"torchcam_compat": True}
             yield keys | {"method": method, "formula": TORCHCAM}, partial(_by_gradient, given, stage.layer, method, compatible)
-    named = {name: hooks.named_layer(given.network, name) for name in settings.layers}
-    for (name, layer), method in product((named or hooks.stage_layers(given.network, size)).items(), LAYER_METHODS):
+    layers = hooks.stage_layers(given.network, given.input(given.images.images[:1]))
+    for (name, layer), method in product(layers.items(), LAYER_METHODS):
         yield keys | {"method": method, "layer": name}, partial(_by_gradient, given, layer, method, settings.noise)
     for side in dict.fromkeys(max(8, round(scale * size)) for scale in settings.scales):
         if side != size:
@@ -298,9 +297,9 @@ def untrained_scores(
         found = passes.forward_pass(given.network, part, given.normalise, device, example, "grad_cam", _BATCH)
         row |= {f"{name}_accuracy": float((found.logits.argmax(1) == part.labels).double().mean()), f"{name}_images": len(part)}
         if name == "train":
-            size = part.images.shape[-1]
-            iou = overlap.iou_and_iou_b(passes.maps(found), part.boxes, size, threshold)[0]
-            above = attributions.above_chance(passes.maps(found), part, threshold, device)
+            maps = passes.maps(found, given.network, part, given.normalise, example, "grad_cam", _BATCH)
+            iou = overlap.iou_and_iou_b(maps, part.boxes, part.images.shape[-1], threshold)[0]
+            above = attributions.above_chance(maps, part, threshold, device)
             row |= {"iou": float(iou.double().nanmean())} | above.mean().to_dict()
     table = pd.DataFrame([row]).eval("gap = train_accuracy - test_accuracy")
     return {part: {"scores": table} for part in parts}

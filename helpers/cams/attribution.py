@@ -83,14 +83,10 @@ def attribution_maps(method: str, network: nn.Module, images: Tensor, classes: T
         if output.requires_grad:
             output.register_hook(lambda gradient: passes.update(backward=passes["backward"] + len(gradient)))
 
-    hook = network.register_forward_hook(count)
-    try:
-        with torch.inference_mode(False), torch.enable_grad(), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", module="captum")  # that it sets hooks and removes them
-            inputs = images.detach().clone().requires_grad_()
-            found = captum(network).attribute(inputs, target=classes.clone(), **options)
-    finally:
-        hook.remove()
+    with torch.inference_mode(False), torch.enable_grad(), warnings.catch_warnings(), network.register_forward_hook(count):
+        warnings.filterwarnings("ignore", module="captum")  # that it sets hooks and removes them
+        inputs = images.detach().clone().requires_grad_()
+        found = captum(network).attribute(inputs, target=classes.clone(), **options)
     if method == "deep_lift":
         found, error = found
         if not error.abs().max() <= 0.01 * (found.sum((1, 2, 3)) - error).abs().max():

@@ -33,13 +33,7 @@ def central_map(side: int = 8) -> Tensor:
 
 
 def chance_scores(
-    maps_normalised: Tensor,
-    boxes: Tensor,
-    size: int,
-    threshold: float = 0.1,
-    *,
-    partners: Tensor | None = None,
-    device: torch.device | str = "cpu",
+    maps_normalised: Tensor, boxes: Tensor, size: int, threshold: float = 0.1, device: torch.device | str = "cpu"
 ) -> pd.DataFrame:
     """Compare every map with the boxes of its image, and with those of other images: what a map scores without looking.
 
@@ -47,9 +41,8 @@ def chance_scores(
     gives each box out once.
 
     Maps are (N, h, w) in [0, 1], boxes (N, M, 4) integers (see ``overlap.box_masks``; several of an image are their union) on images of
-    side S, whose masks lie in memory at once, S^2 bytes an image. Partners (N', K) are counted among the N' images that have a box;
-    ``derangements`` when None. One row per image, in order: ``SCORES``, and the mean of each with the boxes of the partners under its name
-    and ``SHUFFLED``, NaN where an image has no box or its map is not finite:
+    side S, whose masks lie in memory at once, S^2 bytes an image. One row per image, in order: ``SCORES``, and the mean of each with the
+    boxes of others by ``derangements`` under its name and ``SHUFFLED``, NaN where an image has no box or its map is not finite:
 
     - iou, iou_b: of the mask, and of the rectangle around it (Du et al. 2024); 0 for a mask without a box, as the paper has it;
     - energy_in_box: share of the map's sum in the boxes (Wang et al. 2020, energy-based pointing game), 0 for a map of zeros;
@@ -65,7 +58,7 @@ def chance_scores(
     boxes = boxes.to(device)
     annotation = boxed(boxes, size)
     rows = annotation.any(1).nonzero().squeeze(1)
-    partners = (derangements(len(rows)) if partners is None else partners).to(device)
+    partners = derangements(len(rows)).to(device)
     order = torch.arange(len(boxes), device=device)
     others = order.unsqueeze(1).repeat(1, 1 + partners.shape[1])  # the image itself, then its partners
     others[rows, 1:] = rows[partners]
@@ -79,23 +72,6 @@ def chance_scores(
 def above_shuffled(scores: pd.DataFrame, name: str) -> pd.Series:
     """One of ``SCORES`` of each image, less its mean with the boxes of other images."""
     return scores[name] - scores[name + SHUFFLED]
-
-
-def fixed_map_scores(boxes: Tensor, size: int, threshold: float = 0.1) -> dict[str, float]:
-    """What one ``central_map`` for all images scores, by measure: what a network that looks should exceed.
-
-    0 for ``CORRECTED``, up to rounding; the others keep their chance, and there the blob may lead.
-    """
-    images = chance_scores(central_map().expand(len(boxes), -1, -1), boxes, size, threshold)
-    kept = {name: float(images[name].mean()) for name in ("iou", "iou_b", "box_found")}
-    agreement = detection.mask_metrics(*pixels_together(images))["mean_iou"]
-    above = {name: float(above_shuffled(images, name.removesuffix(ABOVE)).mean()) for name in CORRECTED}
-    return kept | above | {"mask_agreement": agreement}
-
-
-def pixels_together(scores: pd.DataFrame) -> list[int]:
-    """Pixels of all images in the maps' masks, in the boxes, in both and in all, as ``detection.mask_metrics`` takes them."""
-    return [int(scores[f"{name}_pixels"].sum()) for name in ("map", "box", "common", "image")]
 
 
 def boxed(boxes: Tensor, size: int) -> Tensor:

@@ -1,6 +1,5 @@
 """Masks of the salient object made by a machine, in place of an annotation, and how good they are (Du et al. 2024, Table 7)."""
 
-import re
 import warnings
 from collections import defaultdict
 from collections.abc import Sequence
@@ -12,41 +11,30 @@ import pandas as pd
 import scipy.ndimage
 import torch
 import torch.nn.functional as F
-import torchvision
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 
 from helpers.cams import detection, overlap
 from helpers.files import from_root
-from helpers.networks import resnet, weights
 
 _OPENCV = {"spectral_residual_opencv": "SpectralResidual", "fine_grained": "FineGrained", "grab_cut": "FineGrained"}
-MASK_PROVIDERS = ("spectral_residual", *_OPENCV, "folder", "network")
-_ENDING = re.compile(r"\.(jpe?g|png|bmp|gif|tiff?|webp)$", re.IGNORECASE)  # of an image's name, where a dot need not begin one
+MASK_PROVIDERS = ("spectral_residual", *_OPENCV, "folder")
 _LUMA = torch.tensor([0.299, 0.587, 0.114], dtype=torch.float64)  # of ITU-R BT.601
 
 
-def make_masks(
-    provider: str, images: Any, *, path: str = "", architecture: str = "", classes: int = 21, device: torch.device | str = "cpu"
-) -> Tensor:
+def make_masks(provider: str, images: Any, path: str = "") -> Tensor:
     """Mark the salient object of every image: (N, S, S) bool on the CPU; a mask may be empty.
 
-    By "spectral_residual" (Hou and Zhang 2007, needs nothing), one of ``opencv_masks``, "folder" (masks that another program made, such as
-    MCCL's as in the paper) or "network" (one of torchvision's segmentation networks with weights of the user, and 21 classes of Pascal VOC
-    with the background first, or 1 logit of the object). The path is that of the folder or of the weights, from the project's root.
+    By "spectral_residual" (Hou and Zhang 2007, needs nothing), one of ``opencv_masks``, or from a "folder" of masks that another program
+    made, such as MCCL's as in the paper, whose path is from the project's root.
     """
-    if provider not in MASK_PROVIDERS:
-        raise ValueError(f"saliency provider {provider!r} is unknown; choose one of {', '.join(MASK_PROVIDERS)}")
     if provider == "spectral_residual":
         return spectral_residual_masks(images.images)
     if provider in _OPENCV:
         return opencv_masks(provider, images.images)
-    if not path:
-        wanted = "folder that holds one mask for each image" if provider == "folder" else "file of the network's weights"
-        raise ValueError(f"saliency provider {provider!r} needs a path: the {wanted}")
-    if provider == "folder":
-        return masks_from_folder(path, images.names, images.images.shape[-1])
-    return network_masks(segmentation_network(architecture, path, classes).to(device), images.images, device=device)
+    if provider != "folder":
+        raise ValueError(f"saliency provider {provider!r} is unknown; choose one of {', '.join(MASK_PROVIDERS)}")
+    return masks_from_folder(path, images.names, images.images.shape[-1])
 
 
 def otsu_thresholds(maps: Tensor) -> Tensor:
@@ -125,37 +113,22 @@ def opencv_masks(provider: str, images: Tensor) -> Tensor:
 def masks_from_folder(folder: str | Path, names: Sequence[str], size: int) -> Tensor:
     """Read the masks that another program made, one image file for each image, of any size and any format that Pillow reads.
 
-    A mask belongs to an image when its path below the folder is the image's name, or its file name the last part of it, both without
-    their endings. It is squashed to (S, S) like the images, by the nearest pixel. Object is what is not 0, in any channel but transparency,
-    or not index 0 of a palette.
+    The path of a mask below the folder is the name of its image, both without their endings. It is squashed to (S, S) like the images, by
+    the nearest pixel. Object is what is not 0, in any channel but transparency, or not index 0 of a palette.
     """
     root = from_root(folder)
     if not root.is_dir():
         raise FileNotFoundError(f"the folder of masks {root} does not exist; set it to the folder that holds one mask for each image")
-    masks = [_read_mask(file, size) for file in _assign(root, names)]
-    return torch.from_numpy(np.array(masks, dtype=bool).reshape(-1, size, size))
-
-
-def _assign(root: Path, names: Sequence[str]) -> list[Path]:
-    """The one file of each name."""
-    known = defaultdict(set)
-    for file in (path for path in root.rglob("*") if path.is_file()):
-        for key in (file.relative_to(root).with_suffix("").as_posix(), file.stem):
-            known[key].add(file)
-    plain = {name: _ENDING.sub("", name) for name in names}
-    found = {name: sorted(known.get(path) or known.get(path.rpartition("/")[2], ())) for name, path in plain.items()}
-    if missing := [name for name, fits in found.items() if not fits]:
+    known = defaultdict(list)
+    for file in (path for path in sorted(root.rglob("*")) if path.is_file()):
+        known[file.relative_to(root).with_suffix("").as_posix()].append(file)
+    found = {name: known.get(Path(name).with_suffix("").as_posix(), []) for name in names}
+    if missing := [name for name, files in found.items() if not files]:
         raise FileNotFoundError(f"{len(missing)} of {len(names)} images have no mask in {root}, first {', '.join(missing[:3])}")
-    taken = set()
-    for name, (file, *others) in found.items():
-        if others:
-            raise ValueError(f"{1 + len(others)} masks fit the image {name}, such as {file} and {others[0]}")
-        if not file.resolve().is_relative_to(root):
-            raise ValueError(f"the mask {file} is a link that leaves the folder; copy the file into it")
-        if file in taken:
-            raise ValueError(f"the mask {file} fits several images; lay the masks in folders as the images are")
-        taken.add(file)
-    return [found[name][0] for name in names]
+    if several := [files for files in found.values() if len(files) > 1]:
+        raise ValueError(f"{len(several[0])} masks fit one image, such as {several[0][0]} and {several[0][1]}")
+    masks = [_read_mask(found[name][0], size) for name in names]
+    return torch.from_numpy(np.array(masks, dtype=bool).reshape(-1, size, size))
 
 
 def _read_mask(file: Path, size: int) -> np.ndarray:
@@ -163,41 +136,11 @@ def _read_mask(file: Path, size: int) -> np.ndarray:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(file) as image:
-                one_value = image.mode in ("1", "L", "P", "F", "I") or image.mode.startswith("I;16")
-                inside = np.asarray(image if one_value else image.convert("RGB")) != 0
-    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError, Image.DecompressionBombWarning) as fault:
+                pixels = np.asarray(image)
+    except Exception as fault:  # readers of damaged files raise nearly every kind
         raise ValueError(f"the mask {file} is no readable image ({type(fault).__name__}: {fault})") from fault
-    inside = Image.fromarray((inside if one_value else inside.any(2)).astype(np.uint8))
+    inside = Image.fromarray(((pixels if pixels.ndim == 2 else pixels[..., :3].any(2)) != 0).astype(np.uint8))
     return np.asarray(inside.resize((size, size), Image.Resampling.NEAREST)) > 0
-
-
-def segmentation_network(architecture: str, weights_path: str, classes: int = 21) -> nn.Module:
-    """One of torchvision's segmentation networks, less its auxiliary head, with a state dict of the user, see ``weights.read_weights``."""
-    path = from_root(weights_path)
-    if not path.is_file():
-        raise FileNotFoundError(f"the weights {path} do not exist; save the state dict of a {architecture} there")
-    state = {name: value for name, value in weights.read_weights(str(path), architecture).items() if not name.startswith("aux_classifier.")}
-    network = torchvision.models.get_model(architecture, weights=None, weights_backbone=None, num_classes=classes)
-    try:
-        network.load_state_dict(state)
-    except RuntimeError as fault:
-        raise ValueError(f"{path} does not fit a {architecture} with {classes} classes: {str(fault).splitlines()[1].strip()}") from fault
-    return network.eval()
-
-
-@torch.no_grad()
-def network_masks(network: nn.Module, images: Tensor, *, batch_size: int = 32, device: torch.device | str = "cpu") -> Tensor:
-    """Mark what a ``segmentation_network`` takes for an object: ``logit > 0`` for one logit per pixel, else any class but the first.
-
-    Logits are enlarged bilinearly, then cut. NaN is background. (N, 3, S, S) uint8 -> (N, S, S) bool on the CPU.
-    """
-    masks = []
-    for batch in images.split(batch_size):
-        logits = network(resnet.normalise_images(batch.to(device)))["out"].float()
-        logits = F.interpolate(logits, size=images.shape[2:], mode="bilinear", align_corners=False)
-        object_logit = logits[:, 0] if logits.shape[1] == 1 else logits[:, 1:].amax(1) - logits[:, 0]
-        masks.append((object_logit > 0).cpu())
-    return torch.cat(masks)
 
 
 def image_quality(masks: Tensor, images: Any) -> pd.DataFrame:
@@ -224,10 +167,3 @@ def mask_quality(masks: Tensor, images: Any) -> dict[str, float]:
     boxed = image_quality(masks, images).dropna(subset="iou").query("floor > 0")
     means = {"box_iou": float(boxed["iou"].mean()), "whole_image_floor": float(boxed["floor"].mean())}
     return metrics | {"images": len(masks), "dropped": int((~kept).sum())} | means
-
-
-def from_best_to_worst(quality: pd.DataFrame, count: int = 5) -> list[int]:
-    """Choose at most ``count`` rows of ``image_quality`` evenly from the best mask to the worst; those without an IoU are left out."""
-    order = quality["iou"].dropna().sort_values(ascending=False, kind="stable").index.to_numpy()
-    places = np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(int)
-    return order[places].tolist()

@@ -1,4 +1,4 @@
-"""Overlap of class activation maps with annotated boxes: heat map to mask to IoU and IoU-B (Du et al. 2024), at many thresholds at once."""
+"""Overlap of class activation maps with annotated boxes: heat map to mask to IoU and IoU-B (Du et al. 2024)."""
 
 from collections.abc import Sequence
 
@@ -53,37 +53,24 @@ def mask_iou(a: Tensor, b: Tensor) -> Tensor:
 
 
 def iou_and_iou_b(maps_normalised: Tensor, boxes: Tensor, size: int, threshold: float = 0.1) -> tuple[Tensor, Tensor]:
-    """Overlap of where the network looks with the boxes, by pixel (IoU) and by bounding rectangle (IoU-B), see ``overlaps``: two (B,)."""
-    iou, iou_b = overlaps(maps_normalised, box_masks(boxes, size), [threshold])
-    return iou[0], iou_b[0]
+    """Overlap of where the network looks with the boxes (Du et al. 2024): two (B,), NaN for a map that is not finite.
+
+    IoU is that of the mask, by pixel; IoU-B that of the smallest rectangle around the mask, which can grow beyond the box.
+    """
+    masks, annotated = cam_masks(maps_normalised, size, threshold), box_masks(boxes, size)
+    around = box_masks(bounding_rectangles(masks).unsqueeze(1), size)
+    undefined = ~maps_normalised.isfinite().flatten(1).all(1)
+    return tuple(mask_iou(part, annotated).masked_fill(undefined, torch.nan) for part in (masks, around))
 
 
-def overlaps(maps_normalised: Tensor, annotated: Tensor, thresholds: Sequence[float]) -> tuple[Tensor, Tensor]:
-    """IoU and IoU-B of Du et al. 2024, equations (2) to (5), at every threshold, from maps that are enlarged once.
+def overlaps(maps_normalised: Tensor, annotated: Tensor, thresholds: Sequence[float]) -> Tensor:
+    """IoU at every threshold, from maps that are enlarged once: (T, B), NaN for a map that is not finite.
 
-    (B, h, w) maps in [0, 1], masks (B, S, S) bool of boxes or made by a machine, and T thresholds in (0, 1) give two (T, B) tensors. IoU-B
-    takes the smallest rectangle around the map's mask, which can grow beyond the box. An empty mask scores 0; NaN where there is neither
-    mask nor box, or the map is not finite.
+    Maps are (B, h, w) in [0, 1], masks (B, S, S) bool of boxes or made by a machine, thresholds in (0, 1).
     """
     # A processor's cache holds what is worked out for some images; a GPU takes all at once.
-    step = max(4, 2**17 // annotated.shape[-1] ** 2) if maps_normalised.device.type == "cpu" else max(1, len(annotated))
-    parts = [_overlaps(*part, thresholds) for part in zip(maps_normalised.split(step), annotated.split(step), strict=True)]
-    found = torch.cat(parts, 2).masked_fill(~maps_normalised.isfinite().flatten(1).all(1), torch.nan)
-    return found[0], found[1]
-
-
-def _overlaps(maps: Tensor, annotated: Tensor, thresholds: Sequence[float]) -> Tensor:
-    """IoU and IoU-B at every threshold: (2, T, B)."""
-    values, inside = upsample(maps, annotated.shape[-1]), annotated.float()
-    area, tallest, widest, found = inside.sum((1, 2)), values.amax(2), values.amax(1), []
-    for threshold in thresholds:
-        masks, rows, columns = values >= threshold, _between(tallest >= threshold), _between(widest >= threshold)
-        common, marked = (masks & annotated).flatten(1).sum(1), masks.flatten(1).sum(1)
-        shared, filled = torch.einsum("by,byx,bx->b", rows, inside, columns), rows.sum(1) * columns.sum(1)
-        found.append(torch.stack([common / (marked + area - common), shared / (filled + area - shared)]))
-    return torch.stack(found, 1)
-
-
-def _between(reached: Tensor) -> Tensor:
-    """Mark the places between the first and the last that are reached, both included: (B, S) bool -> (B, S), 0 or 1."""
-    return ((reached.cumsum(1) > 0) & (reached.flip(1).cumsum(1).flip(1) > 0)).float()
+    step, parts = max(4, 2**17 // annotated.shape[-1] ** 2) if maps_normalised.device.type == "cpu" else max(1, len(annotated)), []
+    for maps, inside in zip(maps_normalised.split(step), annotated.split(step), strict=True):
+        values = upsample(maps, annotated.shape[-1])
+        parts.append(torch.stack([mask_iou(values >= threshold, inside) for threshold in thresholds]))
+    return torch.cat(parts, 1).masked_fill(~maps_normalised.isfinite().flatten(1).all(1), torch.nan)

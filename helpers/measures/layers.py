@@ -1,7 +1,6 @@
 """The layers of any network as the norms see them: kernels in the order they are applied, with batch normalisation folded in."""
 
 import copy
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +22,6 @@ _MATRIX_PRODUCTS = {"linear", "matmul", "__matmul__", "mm", "addmm", "multi_head
 class Layer:
     """One convolution or linear layer; what is a tensor is a float64 copy on the CPU."""
 
-    name: str  # for messages only
     weight: Tensor  # (c_out, c_in / groups, kh, kw) or (out, in), batch normalisation folded in
     stride: tuple[int, int] = (1, 1)
     dilation: tuple[int, int] = (1, 1)
@@ -35,10 +33,9 @@ class Layer:
 class _Use:
     """What a pass does with a weight, and for a convolution what follows."""
 
-    name: str
-    kernel: Tensor
-    module: nn.Module | None = None
-    input_size: tuple[int, int] = (1, 1)
+    kernel: Tensor  # which a parametrisation may have computed
+    module: nn.Conv2d | None = None
+    options: tuple = ()  # stride, dilation, groups, input size
     output: Tensor | None = None
     norm: nn.Module | None = None
 
@@ -48,29 +45,26 @@ class _Trace(TorchFunctionMode):
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
-        self.found: dict[Any, _Use] = {}  # by module, or by the number of a matrix
-        self._names = {module: name for name, module in network.named_modules()}
-        self._matrices = {id(value): name.removesuffix(".weight") for name, value in network.named_parameters() if value.ndim == 2}
+        self.found: dict[Any, _Use] = {}  # by convolution, or by the number of a matrix
+        self._matrices = {id(value) for value in network.parameters() if value.ndim == 2}
         self._kernel: Tensor | None = None
 
     def __torch_function__(self, function: Callable[..., Any], types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         name, tensors = getattr(function, "__name__", ""), [*args, *(kwargs or {}).values()]
         if name == "conv2d":
-            self._kernel = tensors[1]  # which a parametrisation may have computed
+            self._kernel = tensors[1]
         elif name in _MATRIX_PRODUCTS:
-            for value in tensors:
-                if isinstance(value, nn.Parameter) and id(value) in self._matrices:
-                    self.found.setdefault(id(value), _Use(self._matrices[id(value)], value))
+            for place, value in enumerate(tensors):
+                if id(value) in self._matrices or (name == "linear" and place == 1):
+                    self.found.setdefault(id(value), _Use(value))
         return function(*args, **(kwargs or {}))
 
     def called(self, module: nn.Module, given: tuple, output: Any) -> None:
         if isinstance(module, nn.Conv2d):
             kernel = module.weight if self._kernel is None else self._kernel
-            self.found.setdefault(module, _Use(self._names[module], kernel, module, tuple(given[0].shape[-2:]), output))
+            options = (module.stride, module.dilation, module.groups, tuple(given[0].shape[-2:]))
+            self.found.setdefault(module, _Use(kernel, module, options, output))
             self._kernel = None
-        elif isinstance(module, nn.Linear):
-            weight = module.weight
-            self.found.setdefault(id(weight) if id(weight) in self._matrices else module, _Use(self._names[module], weight))
         elif isinstance(module, (nn.BatchNorm2d, nn.SyncBatchNorm)) and module.running_mean is not None:
             for use in self.found.values():
                 if use.output is given[0] and use.norm is None:
@@ -88,59 +82,65 @@ def trace_layers(network: nn.Module, example: Tensor) -> list[Layer]:
     """List the convolutions and linear layers of a network in the order of their first call on an example, (1, 3, S, S).
 
     A layer is an ``nn.Conv2d`` or ``nn.Linear``, or a matrix that is applied without a call of a module. The batch normalisation that takes
-    the very tensor that a convolution gives is folded into it. A convolution that is not used is left out, with a warning.
+    the very tensor that a convolution gives is folded into it.
     """
     found, _ = _traced(network, example)
     if not found:
         raise ValueError("the network uses no nn.Conv2d and no nn.Linear, so it has no layers whose norms could be taken")
-    unused = [name for name, module in network.named_modules() if isinstance(module, nn.Conv2d) and module not in found]
-    if unused:
-        warnings.warn(f"convolutions that the network does not use are left out: {', '.join(unused)}", stacklevel=2)
     layers = []
     for use in found.values():
-        module = use.module
-        weight = _copy(use.kernel) if use.norm is None else folded(use.kernel, module.bias, use.norm)[0]
-        as_convolution = () if module is None else (module.stride, module.dilation, module.groups, use.input_size)
-        layers.append(Layer(use.name, weight, *as_convolution))
+        weight = _copy(use.kernel) if use.norm is None else folded(use.kernel, use.module.bias, use.norm)[0]
+        layers.append(Layer(weight, *use.options))
     return layers
 
 
-def _copy(values: Tensor) -> Tensor:
-    return values.detach().to("cpu", torch.float64, copy=True)
+def _copy(values: Tensor, precision: torch.dtype = torch.float64) -> Tensor:
+    return values.detach().to("cpu", precision, copy=True)
 
 
-def folded(kernel: Tensor, bias: Tensor | None, norm: nn.Module) -> tuple[Tensor, Tensor]:
-    """Fold a batch normalisation in evaluation mode into the kernel and bias before it, float64 on the CPU."""
+def folded(kernel: Tensor, bias: Tensor | None, norm: nn.Module, precision: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    """Fold a batch normalisation in evaluation mode into the kernel and bias before it, on the CPU."""
     values = (kernel, bias, norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias)
-    weight, offset = fuse_conv_bn_weights(*(_copy(value) if isinstance(value, Tensor) else value for value in values))
+    weight, offset = fuse_conv_bn_weights(*(_copy(value, precision) if isinstance(value, Tensor) else value for value in values))
     return weight.detach(), offset.detach()
 
 
 @torch.no_grad()
-def folded_copy(network: nn.Module, example: Tensor) -> nn.Module:
+def folded_copy(network: nn.Module, example: Tensor, precision: torch.dtype = torch.float64, tolerance: float = 1e-3) -> nn.Module:
     """Copy a network with every batch normalisation folded into the convolution before it, or else as the scale and shift that it applies.
 
-    They are left in place, since some also apply an activation. A kernel that is computed from others takes nothing in. Raises ValueError
-    where the copy would give other logits.
+    An identity stands for what is folded, save where it also applies an activation. A kernel that is computed from others takes nothing in.
+    Raises ValueError where a logit of the example differs by more than a tolerance, as a fraction of the largest.
     """
     made = copy.deepcopy(network).eval()
     (uses, expected), done = _traced(made, example), set()
     for layer, norm, kernel in [(use.module, use.norm, use.kernel) for use in uses.values() if use.norm is not None]:
-        if isinstance(layer.weight, nn.Parameter):
-            layer.weight, layer.bias = (nn.Parameter(value.to(kernel)) for value in folded(kernel, layer.bias, norm))
+        if kernel is layer.weight:
+            layer.weight, layer.bias = (nn.Parameter(value.to(kernel)) for value in folded(kernel, layer.bias, norm, precision))
             norm.weight = norm.bias = None
             done.add(norm)
-    for norm in [module for module in made.modules() if isinstance(module, _NormBase) and module.running_mean is not None]:
+    for name, norm in [item for item in made.named_modules() if isinstance(item[1], _NormBase) and item[1].running_mean is not None]:
         if norm not in done:
             scale, shift = folded(torch.ones(norm.num_features, 1), None, norm)
             norm.weight, norm.bias = nn.Parameter(scale[:, 0].to(norm.running_var)), nn.Parameter(shift.to(norm.running_var))
         norm.running_mean, norm.running_var, norm.eps = torch.zeros_like(norm.running_mean), torch.ones_like(norm.running_var), 0.0
-    if not torch.allclose(made(example), expected, rtol=0, atol=1e-3 * float(expected.abs().max())):
+        if norm in done and type(norm) is nn.BatchNorm2d:
+            made.set_submodule(name, nn.Identity())
+    if not torch.allclose(made(example), expected, rtol=0, atol=tolerance * float(expected.abs().max())):
         raise ValueError("batch normalisation cannot be folded into the convolutions: the network would give other logits")
     return made
 
 
-PROVIDERS |= {"layers": trace_layers, "flat_network": folded_copy}
+@provides
+def fused_network(network: nn.Module, example: Tensor) -> nn.Module:
+    """What images are passed through, in less time: a ``folded_copy`` with the same logits, or the network itself where there is none."""
+    try:
+        return folded_copy(network, example, example.dtype, 1e-5)
+    except (AttributeError, RuntimeError, TypeError, ValueError):  # it cannot be copied, or reads its norms otherwise than by calling them
+        return network
+
+
+PROVIDERS |= {"layers": trace_layers, "flat_network": lambda network, example: folded_copy(network, example)}
 
 
 @provides

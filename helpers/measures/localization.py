@@ -12,7 +12,7 @@ from torch import Tensor
 from helpers.cams import chance, detection
 from helpers.cams.maps import to_bytes
 from helpers.measures.evidence import PROVIDERS, provides
-from helpers.measures.registry import measure, measures
+from helpers.measures.registry import measure, measures, of_families
 
 _FOUND, _SOURCE = ("GT-known", "top-1", "box IoU"), "Russakovsky et al. 2015, section 4.2; Choe et al. 2020"
 _MASKS = {"mean IoU": "mean_iou", "IoU of the object": "iou_object", "pixel accuracy": "pixel_accuracy"}
@@ -80,7 +80,7 @@ def box_average_precision(image_overlaps: pd.DataFrame, images: Any, labels: Ten
 @measure("localization", 1, "Long, Shelhamer and Darrell 2015, section 5", title="mean IoU of the masks", variants=tuple(_MASKS))
 def mask_agreement(image_overlaps: pd.DataFrame) -> Mapping[str, float]:
     """Segmentation metrics of the map's mask against the box's, over the pixels of all images together, each in [0, 1]."""
-    values = detection.mask_metrics(*chance.pixels_together(image_overlaps))
+    values = detection.mask_metrics(*(int(image_overlaps[f"{name}_pixels"].sum()) for name in ("map", "box", "common", "image")))
     return {name: values[key] for name, key in _MASKS.items()}
 
 
@@ -107,3 +107,15 @@ def localization_values(image_overlaps: pd.DataFrame, rightly_classified: NDArra
     values["box_average_precision" + chance.ABOVE] = values["box_found" + chance.ABOVE] * rightly_classified
     single = {name: column.to_numpy(np.float16) for name, column in values.items()}
     return single | {"correct": rightly_classified, "maps": to_bytes(maps).numpy()}
+
+
+def of_fixed_map(boxes: Tensor, size: int, threshold: float = 0.1) -> dict[str, float]:
+    """What one ``chance.central_map`` for all images scores, by measure: what a network that looks should exceed.
+
+    0 for ``chance.CORRECTED``, up to rounding; the others keep their chance, and there the blob may lead.
+    """
+    images = chance.chance_scores(chance.central_map().expand(len(boxes), -1, -1), boxes, size, threshold)
+    known = {"image_overlaps": images, "rightly_classified": np.ones(len(images), dtype=bool)}
+    items = [item for item in of_families(["localization"]) if item.direction and set(item.needs) <= set(known)]
+    values = {item.name: item.function(**{need: known[need] for need in item.needs}) for item in items}
+    return {name: float(next(iter(value.values())) if isinstance(value, Mapping) else value) for name, value in values.items()}

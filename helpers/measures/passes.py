@@ -1,6 +1,6 @@
 """The one pass over the training images that most measures live on, as many images at once as memory takes."""
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from helpers.cams.maps import closed_form_cam, closed_form_classifier, layer_maps, normalise_maps
 from helpers.measures.evidence import PROVIDERS, provides
-from helpers.networks import fused, hooks
-from helpers.networks.hooks import _no_layer, last_called, prepared
+from helpers.networks import hooks
 
 _MOST = {"cpu": 64, "cuda": 256}  # images per pass: beyond, a processor's maps leave its cache, and a GPU gains nothing
 _FORWARD, _BACKWARD = 2**28, 2**31  # bytes of a pass on a processor, without and with gradients; on a GPU half of what is free
@@ -27,7 +26,7 @@ class Sample(NamedTuple):
 def sample_of(images: Any, normalise: Any, device: Any, at_most: int) -> Sample:
     """Take the first of the images, or all if there are no more."""
     pixels, labels = (tensor[:at_most].to(device) for tensor in (images.images, images.labels))
-    return Sample(pixels, prepared(pixels, normalise, device), labels)
+    return Sample(pixels, hooks.prepared(pixels, normalise, device), labels)
 
 
 @dataclass(frozen=True)
@@ -36,8 +35,7 @@ class Pass:
 
     logits: Tensor  # (N, K) float32
     features: Tensor | None  # (N, D) float32, what the linear layer that gives the logits is given; None where there is none
-    maps: Tensor | None  # (N, h, w) normalised maps of the predicted class; None where there are none
-    no_maps: str  # why there are none
+    maps: Tensor | None  # (N, h, w) normalised maps of the predicted class; None where they have no closed form
 
 
 @provides
@@ -45,53 +43,50 @@ class Pass:
 def forward_pass(
     fused_network: nn.Module, images: Any, normalise: Any, device: Any, example: Tensor, cam_method: str, batch_size: int
 ) -> Pass:
-    """Run the training images through the network once; maps in closed form where that holds, else by differentiation."""
-    layer, linear = last_called(fused_network, example)
-    classifier, no_maps = None, "" if layer is not None else _no_layer(fused_network)
+    """Run the training images through the network once."""
+    layer, linear = hooks.last_called(fused_network, example)
+    classifier, given = None, []
     kept: dict[str, list[Tensor]] = {"logits": [], "features": [], "maps": []}
-    given: list[Tensor] = []
-    hook = linear.register_forward_pre_hook(lambda module, inputs: given.append(inputs[0])) if linear is not None else None
-    try:
-        for start in range(0, len(images), batch_size):
-            pixels = prepared(images.images[start : start + batch_size], normalise, device)
+    with linear.register_forward_pre_hook(lambda module, inputs: given.append(inputs[0])) if linear is not None else nullcontext():
+        for pixels in images.images.split(batch_size):
             # Of the first images both, to see whether the closed form holds.
-            closed = layer is not None and (start == 0 or classifier is not None)
-            maps, logits = hooks.features_and_logits(fused_network, layer, pixels) if closed else (None, fused_network(pixels))
+            closed = layer is not None and (not kept["logits"] or classifier is not None)
+            inputs = hooks.prepared(pixels, normalise, device)
+            maps, logits = hooks.features_and_logits(fused_network, layer, inputs) if closed else (None, fused_network(inputs))
             if logits.ndim != 2:
                 raise ValueError(f"the network puts out shape {tuple(logits.shape)}; a classifier puts out (B, K) logits")
             kept["logits"].append(logits.float().cpu())
-            if given and given[-1].ndim == 2 and linear.out_features == logits.shape[1]:
+            if given and given[-1].ndim == 2 and linear.out_features == logits.shape[1]:  # the check below calls the layer too
                 kept["features"].append(given[-1].float().cpu())
-            if start == 0 and closed:
+            if closed and classifier is None:
                 with suppress(ValueError):  # there is no closed form of this network's maps
                     classifier = closed_form_classifier(fused_network, maps, logits)
             if classifier is not None:
                 weighted = closed_form_cam(cam_method, maps, classifier.weight, logits.argmax(1))
-            elif not no_maps:
-                method = "grad_cam" if cam_method == "cam" else cam_method
-                try:
-                    weighted = layer_maps(method, fused_network, layer, pixels, logits.argmax(1))
-                except (ValueError, RuntimeError) as fault:
-                    no_maps = f"there is no class activation map: {str(fault).splitlines()[0]}"
-            if not no_maps:
                 kept["maps"].append(normalise_maps(weighted).float().cpu())
-    finally:
-        if hook is not None:
-            hook.remove()
-    return Pass(**{name: torch.cat(parts) if parts else None for name, parts in kept.items()}, no_maps=no_maps)
+    return Pass(**{name: torch.cat(parts) if parts else None for name, parts in kept.items()})
 
 
 @provides
-def maps(forward_pass: Pass) -> Tensor:
-    """(N, h, w) normalised class activation maps of the predicted class."""
-    if forward_pass.maps is None:
-        raise ValueError(forward_pass.no_maps)
-    return forward_pass.maps
+def maps(
+    forward_pass: Pass, fused_network: nn.Module, images: Any, normalise: Any, example: Tensor, cam_method: str, batch_size: int
+) -> Tensor:
+    """(N, h, w) normalised class activation maps of the predicted class: in closed form where that holds, else by differentiation."""
+    if forward_pass.maps is not None:
+        return forward_pass.maps
+    layer, method, parts = hooks.last_maps_layer(fused_network, example), "grad_cam" if cam_method == "cam" else cam_method, []
+    for pixels, logits in zip(images.images.split(batch_size), forward_pass.logits.split(batch_size), strict=True):
+        inputs = hooks.prepared(pixels, normalise, example.device)
+        try:
+            weighted = layer_maps(method, fused_network, layer, inputs, logits.argmax(1).to(example.device))
+        except (ValueError, RuntimeError) as fault:
+            raise ValueError(f"there is no class activation map: {str(fault).splitlines()[0]}") from fault
+        parts.append(normalise_maps(weighted).float().cpu())
+    return torch.cat(parts)
 
 
 PROVIDERS |= {
     "example": lambda images, normalise, device: sample_of(images, normalise, device, 1).inputs,  # the first image, (1, 3, S, S)
-    "fused_network": lambda network, example: fused.fused(network, example),  # what images are passed through
     "logits": lambda forward_pass: forward_pass.logits,  # (N, K) float32
     "labels": lambda images: images.labels.cpu(),  # (N,) int64, as the network was fitted to them
     "training_images": lambda images: len(images),

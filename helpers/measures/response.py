@@ -1,7 +1,7 @@
 """How accuracy falls as images, or what the first layer makes of them, are mixed more and more (Schiff et al. 2021)."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,14 +77,9 @@ def class_pairs(labels: Tensor, limit: int, seed: int) -> Pairs:
     return tuple(torch.from_numpy(np.concatenate(pairs, axis=1)))
 
 
-@contextmanager
-def replaced_output(layer: nn.Module, waiting: list[Tensor]) -> Iterator[None]:
+def replaced_output(layer: nn.Module, waiting: list[Tensor]) -> AbstractContextManager:
     """Let calls of a layer put out what is waiting, until nothing is, while the context is open."""
-    hook = layer.register_forward_hook(lambda module, given, output: waiting.pop() if waiting else None)
-    try:
-        yield
-    finally:
-        hook.remove()
+    return layer.register_forward_hook(lambda module, given, output: waiting.pop() if waiting else None)
 
 
 @torch.no_grad()

@@ -47,29 +47,22 @@ def target(target_logits: Tensor | None) -> Tensor:
 
 
 @provides
-def holdout(holdout_logits: Tensor | None, holdout_labels: Tensor | None) -> Holdout | None:
-    """What is known of the holdout, None without one."""
+def holdout(holdout_logits: Tensor | None, holdout_labels: Tensor | None) -> Holdout:
+    """What is known of the holdout."""
     if holdout_logits is None:
-        return None
+        raise ValueError('there are no logits of holdout images; train with rule3_split "holdout", or give images with labels')
     logits = _checked(holdout_logits, "holdout")
     return Holdout(logits, holdout_labels.long(), float((logits.argmax(1) == holdout_labels).double().mean()))
 
 
 @provides
-def labelled(holdout: Holdout | None) -> Holdout:
-    """The holdout, for what cannot be had without one."""
-    if holdout is None:
-        raise ValueError('there are no logits of holdout images; train with rule3_split "holdout", or give images with labels')
-    return holdout
-
-
-@provides
-def temperature(holdout: Holdout | None) -> float:
+def temperature(holdout_logits: Tensor | None, holdout_labels: Tensor | None) -> float:
     """Temperature T that makes the holdout's cross-entropy of ``z / T`` smallest (Guo et al. 2017), in [exp(-4), exp(4)]; NaN without."""
-    if holdout is None:
+    if holdout_logits is None:
         return np.nan
+    known = holdout(holdout_logits, holdout_labels)
     bounds = {"bounds": (-_WIDEST, _WIDEST), "method": "bounded", "options": {"xatol": 1e-6}}
-    return float(np.exp(minimize_scalar(lambda log: float(cross_entropy(holdout.logits / np.exp(log), holdout.labels)), **bounds).x))
+    return float(np.exp(minimize_scalar(lambda log: float(cross_entropy(known.logits / np.exp(log), known.labels)), **bounds).x))
 
 
 def confidence(logits: Tensor) -> Tensor:
@@ -101,7 +94,7 @@ def _variants(predicted: Callable[[float], float | Tensor], temperature: float) 
 
 _PLAIN = "Accuracy of the labelled holdout: the plain baseline, the prediction for a target that is like it"
 _HELD_OUT = "accuracy on labelled images held out of training"
-measures("unlabelled", 1, ("holdout_accuracy", "", _HELD_OUT, _PLAIN, lambda labelled: labelled.accuracy))
+measures("unlabelled", 1, ("holdout_accuracy", "", _HELD_OUT, _PLAIN, lambda holdout: holdout.accuracy))
 
 
 @measure("unlabelled", 1, "Hendrycks and Gimpel 2017", variants=AS_GIVEN)
@@ -111,13 +104,13 @@ def average_confidence(target: Tensor, temperature: float) -> Mapping[str, float
 
 
 @measure("unlabelled", 1, "Guillory et al. 2021", variants=AS_GIVEN)
-def difference_of_confidences(target: Tensor, labelled: Holdout, temperature: float) -> Mapping[str, float]:
+def difference_of_confidences(target: Tensor, holdout: Holdout, temperature: float) -> Mapping[str, float]:
     """Accuracy of the holdout less what the mean confidence falls from holdout to target; as published, not cut to [0, 1]."""
-    return _variants(lambda t: labelled.accuracy - confidence(labelled.logits / t).mean() + confidence(target / t).mean(), temperature)
+    return _variants(lambda t: holdout.accuracy - confidence(holdout.logits / t).mean() + confidence(target / t).mean(), temperature)
 
 
-def _reaching(score: Callable[[Tensor], Tensor], target: Tensor, labelled: Holdout, temperature: float) -> Mapping[str, float]:
-    limit = lambda t: confidence_threshold(score(labelled.logits / t), labelled.accuracy)  # noqa: E731
+def _reaching(score: Callable[[Tensor], Tensor], target: Tensor, holdout: Holdout, temperature: float) -> Mapping[str, float]:
+    limit = lambda t: confidence_threshold(score(holdout.logits / t), holdout.accuracy)  # noqa: E731
     return _variants(lambda t: (score(target / t) >= limit(t)).double().mean(), temperature)
 
 
@@ -146,13 +139,13 @@ def least_cost(cost: NDArray[np.float64], shares: NDArray[np.float64]) -> float:
 
 
 @measure("unlabelled", 1, "Lu et al. 2023, COT", title="optimal transport (COT)", variants=AS_GIVEN)
-def optimal_transport(target: Tensor, labelled: Holdout, temperature: float, transport_images: int, seed: int) -> Mapping[str, float]:
+def optimal_transport(target: Tensor, holdout: Holdout, temperature: float, transport_images: int, seed: int) -> Mapping[str, float]:
     """One less the mean cost of the cheapest transport of the target's probabilities onto one-hot classes in the holdout's shares.
 
     Half the L1 distance of p to class k is 1 - p_k. In [0, 1].
     """
     chosen = np.random.default_rng(seed).permutation(len(target))[:transport_images] if len(target) > transport_images else slice(None)
-    shares, drawn = np.bincount(labelled.labels.numpy(), minlength=target.shape[1]) / len(labelled.labels), target[chosen]
+    shares, drawn = np.bincount(holdout.labels.numpy(), minlength=target.shape[1]) / len(holdout.labels), target[chosen]
     return _variants(lambda t: 1 - least_cost(1 - (drawn / t).softmax(1).numpy(), shares), temperature)
 
 

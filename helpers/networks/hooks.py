@@ -1,7 +1,7 @@
 """What a network's layers put out, seen in one pass, and which layers there are to look at."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -20,11 +20,8 @@ def captured_output(layer: nn.Module) -> Iterator[list[Tensor]]:
     """Collect what each call of a layer puts out while the context is open; the hook is removed whatever happens inside."""
     outputs: list[Tensor] = []
     # Copied, because an in-place layer behind this one would overwrite what was captured.
-    hook = layer.register_forward_hook(lambda module, given, output: outputs.append(output.clone()))
-    try:
+    with layer.register_forward_hook(lambda module, given, output: outputs.append(output.clone())):
         yield outputs
-    finally:
-        hook.remove()
 
 
 @contextmanager
@@ -41,13 +38,10 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 def observe(model: nn.Module, images: Tensor, seen: Callable[[nn.Module, Any, Any], None]) -> Any:
     """Run one pass in evaluation mode, call ``seen`` with each module, its input and output, and give the network's output back."""
-    hooks = [module.register_forward_hook(seen) for module in model.modules()]
-    try:
-        with evaluation_mode(model):
-            return model(images)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with evaluation_mode(model), ExitStack() as hooks:
+        for module in model.modules():
+            hooks.enter_context(module.register_forward_hook(seen))
+        return model(images)
 
 
 def features_and_logits(model: nn.Module, layer: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -61,42 +55,15 @@ def features_and_logits(model: nn.Module, layer: nn.Module, images: Tensor) -> t
     return outputs[-1], logits
 
 
-def named_layer(model: nn.Module, name: str) -> nn.Module:
-    """Find a module by its name: "layer3", "layer4.1.conv2". Raises ValueError, with the outer names, where there is none."""
-    modules = dict(model.named_modules())
-    if not name or name not in modules:
-        outer = ", ".join(dict(model.named_children()))
-        raise ValueError(f"the network has no layer {name!r}; it has {outer}, and what lies inside, such as {list(modules)[-1]!r}")
-    return modules[name]
+def stage_layers(network: nn.Module, example: Tensor) -> dict[str, nn.Module]:
+    """The four stages of a ResNet; of another network the last layer called at each resolution above one pixel, in the order of calls."""
+    if of_resnet := [(name, layer) for name, layer in network.named_children() if name in ("layer1", "layer2", "layer3", "layer4")]:
+        return dict(of_resnet)
+    maps, _ = _called(network, example)
+    names, last = {module: name for name, module in network.named_modules()}, {side: module for module, side in maps.items()}
+    return {names[module]: module for module in maps if module in last.values()}
 
 
-@torch.no_grad()
-def stage_layers(model: nn.Module, image_size: int = 64) -> dict[str, nn.Module]:
-    """List the layers that a user may name: the last one called at each resolution above one pixel, in the order of their calls.
-
-    For a ResNet these are its four stages; of another network one image of zeros is traced. Raises ValueError where there is none.
-    """
-    of_resnet = [name for name in ("layer1", "layer2", "layer3", "layer4") if hasattr(model, name)]
-    if len(of_resnet) == 4:
-        return {name: model.get_submodule(name) for name in of_resnet}
-    sides: dict[str, int] = {}  # of the maps that each module put out last, in the order of these calls
-    names = {module: name for name, module in model.named_modules() if name}
-
-    def note(module: nn.Module, given: Any, output: Any) -> None:
-        sides.pop(names.get(module, ""), None)
-        # What is not square is no stack of maps here, such as the output of a block that puts the channels last.
-        if module is not model and isinstance(output, Tensor) and output.ndim == 4 and output.shape[2] == output.shape[3] > 1:
-            sides[names[module]] = output.shape[2]
-
-    weight = next(model.parameters(), torch.empty(0))
-    observe(model, torch.zeros(1, 3, image_size, image_size, dtype=weight.dtype, device=weight.device), note)
-    last = set({side: name for name, side in sides.items()}.values())
-    if not last:
-        raise ValueError(f"no module of {type(model).__name__} puts out maps of more than one pixel for images of {image_size} pixels")
-    return {name: model.get_submodule(name) for name in sides if name in last}
-
-
-@torch.inference_mode()
 def last_called(network: nn.Module, example: Tensor) -> tuple[nn.Module | None, nn.Linear | None]:
     """Find, in one pass, the last layer that puts out maps of more than one pixel and is no pooling, and the last linear layer called.
 
@@ -104,7 +71,14 @@ def last_called(network: nn.Module, example: Tensor) -> tuple[nn.Module | None, 
     output the outermost counts. Where the network goes on with tokens, (B, N, C) or (B, h, w, C), the maps before them are not what it
     classifies, and there is no layer. Each is None where there is none.
     """
-    maps: list[nn.Module] = []
+    maps, linear = _called(network, example)
+    return ([*maps] or [None])[-1], (linear or [None])[-1]
+
+
+@torch.inference_mode()
+def _called(network: nn.Module, example: Tensor) -> tuple[dict[nn.Module, int], list[nn.Linear]]:
+    """The layers of maps with their side, and the linear layers, in the order of their last calls."""
+    maps: dict[nn.Module, int] = {}
     linear: list[nn.Linear] = []
 
     def seen(module: nn.Module, given: Any, output: Any) -> None:
@@ -112,24 +86,21 @@ def last_called(network: nn.Module, example: Tensor) -> tuple[nn.Module | None, 
             return
         if output.ndim == 4 and output.shape[2] == output.shape[3] > 1:
             if not isinstance(module, _POOLING):
-                maps.append(module)
+                maps.pop(module, None)
+                maps[module] = output.shape[2]
         elif output.ndim in (3, 4) and min(output.shape[1], output.shape[2]) > 1:
             maps.clear()
         if isinstance(module, nn.Linear):
             linear.append(module)
 
     observe(network, example, seen)
-    return (maps or [None])[-1], (linear or [None])[-1]
+    return maps, linear
 
 
 def last_maps_layer(network: nn.Module, example: Tensor) -> nn.Module:
     """Find the layer whose maps are pooled and classified, see ``last_called``. Raises ValueError where there is none."""
     layer, _ = last_called(network, example)
     if layer is None:
-        raise ValueError(_no_layer(network))
+        told = f"no layer of {type(network).__name__} puts out maps (B, C, h, w) of more than one pixel that it classifies"
+        raise ValueError(f"{told}, so there is no class activation map")
     return layer
-
-
-def _no_layer(network: nn.Module) -> str:
-    name = type(network).__name__
-    return f"no layer of {name} puts out maps (B, C, h, w) of more than one pixel that it classifies, so there is no class activation map"

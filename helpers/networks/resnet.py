@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d
 
 ARCHITECTURES, STEMS = ("resnet18", "resnet34", "resnet50", "resnet101"), ("imagenet", "small", "strided")
-_LEAST_WIDTH = 0.0625
 _BLOCK = 16  # input channels that oneDNN takes at once where a CPU has AVX-512; 8 with AVX2
 
 
@@ -36,26 +35,16 @@ def sample_first(network: nn.Module) -> nn.Module:
 
 def build(architecture: str, classes: int, *, stem: str = "imagenet", width: float = 1.0, last_stride: int = 2, seed: int) -> nn.Module:
     """Make an untrained network; the same arguments give the same weights. With the defaults it is torchvision's model, weights and all.
+
     The stem is "imagenet" (7x7 stride 2, max-pool), "small" (3x3 stride 1, no max-pool: He et al.'s for CIFAR), or "strided" (3x3 stride
     2, no max-pool: a quarter of the work of "small"). ``width`` multiplies the channels of every layer. ``last_stride`` is that of the last
-    stage, 2 as published, or 1, which doubles the side of its map. Raises ValueError for a value that is not one of these.
+    stage, 2 as published, or 1, which doubles the side of its map.
     """
-    for name, value, known in (("architecture", architecture, ARCHITECTURES), ("stem", stem, STEMS), ("last_stride", last_stride, (1, 2))):
-        if value not in known:
-            raise ValueError(f"{name} {value!r} is unknown; choose one of {', '.join(map(str, known))}")
-    if not width >= _LEAST_WIDTH:
-        raise ValueError(f"width {width} must be at least {_LEAST_WIDTH}, which is 4 channels after the stem (1 is the published width)")
     from helpers.networks.stages import ResNet  # here: torchvision's import takes two seconds
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return sample_first(ResNet(architecture, classes, stem, width, last_stride))
-
-
-def layer_names(architecture: str, stem: str) -> list[str]:
-    """Names of all layers of a network."""
-    with torch.device("meta"):
-        return [name for name, _ in build(architecture, 2, stem=stem, seed=0).named_modules()]
 
 
 def normalise_images(images: Tensor) -> Tensor:

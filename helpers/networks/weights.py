@@ -36,7 +36,7 @@ class Form(NamedTuple):
     last_stride: int = 2
 
     def network(self, classes: int) -> nn.Module:
-        """Untrained network of a number of classes. Raises ValueError, see ``resnet.build``."""
+        """Untrained network of a number of classes."""
         return resnet.build(self.architecture, classes, stem=self.stem, width=self.width, last_stride=self.last_stride, seed=0)
 
 
@@ -195,6 +195,6 @@ def form_in(path: Path) -> Form | None:
         form = Form(**json.loads(text))
         with torch.device("meta"):
             form.network(2)
-    except (ValueError, TypeError, RuntimeError, OverflowError) as fault:
+    except (KeyError, ValueError, TypeError, RuntimeError, OverflowError) as fault:
         raise ValueError(f"the header of {path.name} names a network that cannot be built ({fault}); remove {_KEY!r} from it") from fault
     return form

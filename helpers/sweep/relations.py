@@ -17,8 +17,8 @@ _SIMPLE: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "pretrain_data_path is empty, and pretrain_data_source {pretrain_data_source} needs it": lambda v: (
         not v["pretrain_data_path"] and v["pretrain_data_source"] != "synthetic" and _made(v)
     ),
-    "saliency_path is empty, and saliency_providers {saliency_providers} need it": lambda v: (
-        not v["saliency_path"] and {"folder", "network"} & {*v["saliency_providers"]}
+    "saliency_path is empty, and folder in saliency_providers {saliency_providers} needs it": lambda v: (
+        not v["saliency_path"] and "folder" in v["saliency_providers"]
     ),
     "images_path is empty, and the networks of checkpoints_path need it": lambda v: not v["images_path"] and v["checkpoints_path"],
     "class_ids is {class_ids}, and a classifier needs at least 2 classes; [] takes all": lambda v: len(v["class_ids"]) == 1,

@@ -211,8 +211,8 @@ def _stamp(path: Path) -> str:
 
 
 def further_faults(study: CheckedStudy) -> list[str]:
-    """What is known by this machine and other modules: files, measures and layers that do not exist, claims that cannot be answered."""
-    stated, layers = study.values.get("primary_measures"), study.values.get("layers")
+    """What is known by this machine and other modules: files and measures that do not exist, claims that cannot be answered."""
+    stated = study.values.get("primary_measures")
     paths = {name: value for name, value in study.values.items() if name.endswith("_path") and value}
     absent = [name for name, value in paths.items() if not (study.root / Path(value).expanduser()).exists()]
     faults = [f"{name} is {paths[name]!r}, and nothing is there; give its place by --set {name}=..." for name in absent]
@@ -223,12 +223,6 @@ def further_faults(study: CheckedStudy) -> list[str]:
 
         known = columns()["column"].tolist()
         faults += [f"{where}: unknown measure {name!r}{near_names(name, known)}" for where, name in named if name not in known]
-    if layers and "architectures" in study.values:
-        from helpers.networks.resnet import layer_names  # late, too
-
-        for architecture in study.values["architectures"]:
-            known = layer_names(architecture, study.values["stem"])
-            faults += [f"layers: {architecture} has no {name!r}{near_names(name, known)}" for name in layers if name not in known]
     try:
         kept_claims(study.work)  # refuses claims that were altered where they are kept
         check_primary(stated or [])

@@ -94,13 +94,14 @@ def test_every_score_with_the_own_and_with_shuffled_boxes_is_that_of_a_loop_over
     assert table["box_iou"].isna().tolist() == [False] * 10 + [True]
 
 
-def test_one_map_for_all_images_has_exactly_nothing_above_chance_whoever_lends_the_boxes(boxes):
+def test_one_map_for_all_images_has_exactly_nothing_above_chance_whoever_lends_the_boxes(boxes, monkeypatch):
     maps, every = torch.rand(1, 4, 4, generator=torch.Generator().manual_seed(0)).expand(4, 4, 4), list(itertools.permutations(range(4)))
     deranged = [order for order in every if all(i != place for i, place in enumerate(order))]
-    assert len(deranged) == 9
     for given in (maps, chance.central_map(4).expand(4, 4, 4)):
-        tables = [chance.chance_scores(given, boxes[:4], SIZE, 0.3, partners=torch.tensor(order)[:, None]) for order in deranged]
-        for table in tables:
+        tables = []
+        for order in deranged:
+            monkeypatch.setattr(chance, "derangements", lambda count, order=order: torch.tensor(order)[:, None])
+            tables.append(table := chance.chance_scores(given, boxes[:4], SIZE, 0.3))
             assert table[["iou", "energy_in_box", "area_matched_iou", "pixel_average_precision"]].std().gt(0.01).all()
             assert corrected(table).mean().abs().max() < 1e-7
         # In expectation over all of them also for every image: its score less the mean of the other three's.
@@ -111,12 +112,9 @@ def test_one_map_for_all_images_has_exactly_nothing_above_chance_whoever_lends_t
 
 def test_the_central_map_is_a_gaussian_of_two_of_eight_cells():
     blob = chance.central_map()
-    assert (float(blob.min()), float(blob.max())) == (0, 1)
-    assert torch.equal(blob, blob.T) and torch.equal(blob, blob.flip(0))
     raw = np.exp(-(np.arange(-3.5, 4) ** 2) / 8)
     raw = np.outer(raw, raw)
     np.testing.assert_allclose(blob, (raw - raw.min()) / (raw.max() - raw.min()), atol=1e-7)
-    assert chance.central_map(5)[2, 2] == 1
 
 
 def test_where_several_places_are_largest_their_mean_counts():

@@ -1,21 +1,16 @@
 """Masks made by a machine: against the papers' steps written out, files of every kind, and scikit-learn."""
 
-import re
 import sys
 
 import numpy as np
 import pytest
-import safetensors.torch
 import sklearn.metrics
 import torch
-import torchvision
 from PIL import Image
-from torch import nn
 
 from helpers.cams import masks as machine
 from helpers.cams import overlap
 from helpers.data.images import ImageSet
-from helpers.networks import resnet
 
 
 def spot(size, x0, y0, x1, y1, ground=60, light=200):
@@ -83,15 +78,13 @@ def write(path, array, mode=None, palette=False):
     image.save(path)
 
 
-def test_masks_are_read_by_path_or_last_part_in_the_order_of_the_names(tmp_path):
+def test_masks_are_read_in_the_order_of_the_names(tmp_path):
     for number, name in enumerate(["train/a/00001.png", "train/b/00001.png", "train/b/v1.2.bmp", "x_3.gif"]):
         write(tmp_path / name, np.eye(4, dtype=np.uint8)[number : number + 1].repeat(4, 0) * 9)
-    names = ["Data/train/x_3.JPEG", "train/b/00001", "train/a/00001.JPEG", "train/b/v1.2"]
-    masks = machine.masks_from_folder(tmp_path, names, 4)
+    masks = machine.masks_from_folder(tmp_path, ["x_3.JPEG", "train/b/00001", "train/a/00001.JPEG", "train/b/v1.2.jpg"], 4)
     assert masks.dtype == torch.bool
     # One column each: the mask's number in the folder.
     assert [mask.any(0).nonzero().flatten().tolist() for mask in masks] == [[3], [1], [0], [2]]
-    assert machine.masks_from_folder(tmp_path, [], 4).shape == (0, 4, 4)
 
 
 @pytest.mark.parametrize("kind", ["bool", "grey", "sixteen", "float", "colour", "transparent", "palette"])
@@ -112,65 +105,20 @@ def test_every_kind_of_image_counts_what_is_not_zero(tmp_path, kind):
     assert torch.equal(mask, torch.as_tensor(inside).repeat_interleave(2, 0).repeat_interleave(3, 1))
 
 
-def test_missing_masks_are_named_up_to_three(tmp_path):
-    write(tmp_path / "b.png", np.ones((2, 2), dtype=np.uint8))
-    with pytest.raises(FileNotFoundError, match=rf"^4 of 5 images have no mask in {re.escape(str(tmp_path))}, first a, c, \.\./b2$"):
-        machine.masks_from_folder(tmp_path, ["a", "b", "c", "../b2", "e"], 4)
+def test_masks_that_are_missing_fit_twice_or_are_no_image_are_refused(tmp_path):
+    folder = tmp_path / "masks"
+    for name in ("masks/b.png", "masks/d.png", "masks/d.bmp", "outside.png"):
+        write(tmp_path / name, np.ones((2, 2), dtype=np.uint8))
+    (folder / "text.png").write_text("no image")
+    for names, fault, message in (
+        (["a", "b", "c", "../outside", "e"], FileNotFoundError, rf"^4 of 5 images have no mask in {folder}, first a, c, \.\./outside$"),
+        (["d"], ValueError, r"^2 masks fit one image, such as .*d.bmp and .*d.png$"),
+        (["text"], ValueError, r"^the mask .*text.png is no readable image \(UnidentifiedImageError: "),
+    ):
+        with pytest.raises(fault, match=message):
+            machine.masks_from_folder(folder, names, 2)
     with pytest.raises(FileNotFoundError, match=r"^the folder of masks .*nowhere does not exist; set it to the folder that holds one mask"):
         machine.masks_from_folder(tmp_path / "nowhere", ["a"], 4)
-
-
-def test_masks_that_fit_twice_lie_outside_or_are_no_image_are_refused(tmp_path):
-    ones = np.ones((2, 2), dtype=np.uint8)
-    folder = tmp_path / "masks"
-    for name in ("one/a.png", "two/a.png", "b.png", "b.bmp", "c.png"):
-        write(folder / name, ones)
-    write(tmp_path / "outside.png", ones)
-    (folder / "link.png").symlink_to(tmp_path / "outside.png")
-    (folder / "text.png").write_text("no image")
-    for names, message in (
-        (["three/a"], r"^2 masks fit the image three/a, such as .*one/a.png and .*two/a.png$"),
-        (["b"], r"^2 masks fit the image b, such as .*b.bmp and .*b.png$"),
-        (["one/c", "two/c"], r"^the mask .*c.png fits several images; lay the masks in folders as the images are$"),
-        (["link"], r"^the mask .*link.png is a link that leaves the folder; copy the file into it$"),
-        (["text"], r"^the mask .*text.png is no readable image \(UnidentifiedImageError: "),
-    ):
-        with pytest.raises(ValueError, match=message):
-            machine.masks_from_folder(folder, names, 2)
-    # A name that would leave the folder as a path is only looked up, and is not there.
-    with pytest.raises(FileNotFoundError, match=r"have no mask"):
-        machine.masks_from_folder(folder, ["../outside"], 2)
-
-
-@pytest.mark.parametrize("weight", [[[1.0, 0, 0]], [[0.0, 0, 0], [1, 0, 0], [-1, -1, -1]], [[-1.0, 0, 0], [0.5, 0, 0]]])
-def test_the_object_is_what_is_not_background(weight):
-    class Colours(nn.Module):
-        """Puts out chosen functions of the colours as logits, at half the resolution."""
-
-        def forward(self, images):
-            return {"out": torch.einsum("bchw,kc->bkhw", images[:, :, ::2, ::2], torch.tensor(weight)), "aux": None}
-
-    images = torch.zeros(5, 3, 8, 8, dtype=torch.uint8)
-    images[:, 1:] = 255
-    images[:, 0, :, 4:] = 255
-    images[3, 0] = 0
-    assert torch.equal(machine.network_masks(Colours(), images, batch_size=2), images[:, 0] > 0)
-
-
-def test_weights_are_read_from_a_file_and_a_wrong_one_is_refused(tmp_path):
-    torch.manual_seed(0)
-    original = torchvision.models.get_model("lraspp_mobilenet_v3_large", weights=None, weights_backbone=None, num_classes=1).eval()
-    path = tmp_path / "weights.safetensors"
-    safetensors.torch.save_file(original.state_dict() | {"aux_classifier.0.weight": torch.zeros(1)}, path)
-    network = machine.segmentation_network("lraspp_mobilenet_v3_large", str(path), classes=1)
-    images = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        logits = original(resnet.normalise_images(images))["out"]
-    assert torch.equal(machine.network_masks(network, images), logits[:, 0] > 0)
-    with pytest.raises(ValueError, match=r"weights.safetensors does not fit a lraspp_mobilenet_v3_large with 21 classes: size mismatch"):
-        machine.segmentation_network("lraspp_mobilenet_v3_large", str(path))
-    with pytest.raises(FileNotFoundError, match=r"^the weights .*none.pth do not exist; save the state dict of a lraspp_mobilenet_v3"):
-        machine.segmentation_network("lraspp_mobilenet_v3_large", str(tmp_path / "none.pth"))
 
 
 @pytest.fixture
@@ -206,7 +154,7 @@ def test_without_the_extra_a_provider_names_it(provider, images, monkeypatch):
         machine.make_masks(provider, images)
 
 
-def test_every_provider_gives_its_masks_in_the_order_of_the_images(images, tmp_path, monkeypatch):
+def test_every_provider_gives_its_masks_in_the_order_of_the_images(images, tmp_path):
     found = machine.make_masks("spectral_residual", images)
     assert torch.equal(found, machine.spectral_residual_masks(images.images))
     assert found.any()
@@ -214,28 +162,8 @@ def test_every_provider_gives_its_masks_in_the_order_of_the_images(images, tmp_p
     for number, mask in enumerate(expected):
         write(tmp_path / f"a/{number}.png", mask.numpy().astype(np.uint8) * 255)
     assert torch.equal(machine.make_masks("folder", images, path=str(tmp_path)), expected)
-    asked = []
-
-    class One(nn.Conv2d):
-        def forward(self, images):
-            return {"out": super().forward(images)}
-
-    monkeypatch.setattr(machine, "segmentation_network", lambda *given: asked.append(given) or One(3, 1, 1))
-    assert machine.make_masks("network", images, path="w.pt", architecture="fcn_resnet50", classes=1).shape == (5, 16, 16)
-    assert asked == [("fcn_resnet50", "w.pt", 1)]
-
-
-@pytest.mark.parametrize(
-    ("provider", "message"),
-    [
-        ("magic", f"saliency provider 'magic' is unknown; choose one of {', '.join(machine.MASK_PROVIDERS)}"),
-        ("folder", "saliency provider 'folder' needs a path: the folder that holds one mask for each image"),
-        ("network", "saliency provider 'network' needs a path: the file of the network's weights"),
-    ],
-)
-def test_a_provider_that_cannot_work_is_refused(provider, message, images):
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        machine.make_masks(provider, images)
+    with pytest.raises(ValueError, match=f"^saliency provider 'magic' is unknown; choose one of {', '.join(machine.MASK_PROVIDERS)}$"):
+        machine.make_masks("magic", images)
 
 
 def test_quality_counts_pixels_of_images_whose_mask_is_not_empty(images):
@@ -246,9 +174,7 @@ def test_quality_counts_pixels_of_images_whose_mask_is_not_empty(images):
     true = overlap.box_masks(images.boxes, 16)[kept].flatten().numpy()
     called = masks[kept].flatten().numpy()
     assert quality["pixel_accuracy"] == pytest.approx(sklearn.metrics.accuracy_score(true, called))
-    assert quality["mean_pixel_accuracy"] == pytest.approx(sklearn.metrics.balanced_accuracy_score(true, called))
     assert quality["mean_iou"] == pytest.approx(sklearn.metrics.jaccard_score(true, called, average="macro"))
-    assert quality["frequency_weighted_iou"] == pytest.approx(sklearn.metrics.jaccard_score(true, called, average="weighted"))
     assert (quality["images"], quality["dropped"]) == (5, 1)
     boxed = machine.image_quality(masks, images)["iou"][:4]  # the last has no box
     assert quality["box_iou"] == pytest.approx(boxed.mean())

@@ -128,7 +128,6 @@ def test_the_documentation_lists_every_measure_of_each_family_and_counts_them():
 
 def test_the_example_of_a_new_measure_in_the_documentation_works(tiny_given, monkeypatch):
     (example,) = re.findall(r"```python\n(.*?)```", (PROJECT_ROOT / "docs/measures.md").read_text(), re.DOTALL)
-    assert len(example.splitlines()) < 15
     monkeypatch.setattr(registry, "MEASURES", {})
     exec(example, {})
     (item,) = registry.MEASURES.values()

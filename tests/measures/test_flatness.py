@@ -75,21 +75,6 @@ def test_the_search_finds_the_sigma_of_the_normal_distribution(classifier, sampl
     assert norm.sf(1 / evidence.PROVIDERS["relative_sigma"](tripled, 15)) == pytest.approx(0.1, abs=0.01 + 4 * 0.0021)
 
 
-def test_stopping_as_soon_as_the_drop_is_certain_to_lie_outside_changes_no_decision(classifier, sample, monkeypatch):
-    seen = []
-    hook = classifier.register_forward_pre_hook(lambda module, given: seen.append(len(given[0])))
-    early, passes = [drop(classifier, sample, magnitude, draws=3) for magnitude in (0.1, 0.55, 1.5)], sum(seen)
-    found = evidence.PROVIDERS["sigma"](flatness.noise_drop(classifier, sample, 3, 100, 0), 15)
-    monkeypatch.setattr(flatness, "TOLERANCE", 10.0)
-    seen.clear()
-    late = [drop(classifier, sample, magnitude, draws=3) for magnitude in (0.1, 0.55, 1.5)]
-    hook.remove()
-    assert passes < sum(seen)
-    assert early[1] == late[1]
-    assert [value > 0.1 for value in early] == [value > 0.1 for value in late]
-    assert abs(drop(classifier, sample, found, draws=3, batch_size=100) - 0.1) < 0.01
-
-
 def test_the_same_noise_serves_every_magnitude_and_each_draw_is_another(classifier, sample, whole):
     once, again = (flatness.noise_drop(classifier, sample, 3, 700, 0) for _ in range(2))
     curve = [once(False, magnitude) for magnitude in np.linspace(0.01, 2, 25)]
@@ -149,23 +134,6 @@ def test_the_worst_of_a_linear_classifier_is_exact_and_so_is_its_radius(toy, awa
     monkeypatch.setattr(flatness, "TOLERANCE", math.inf)
     radii = np.quantile(margin / fall, [0.001, 0.3, 0.6, 0.95])
     assert [drops(aware, radius) for radius in radii] == pytest.approx([np.mean(margin <= radius * fall) for radius in radii])
-
-
-def test_every_point_of_the_ascent_is_in_the_box_and_starts_in_its_half(small, whole, monkeypatch):
-    network, sample = small
-    seen, clean = [], {name: value.detach().clone() for name, value in network.named_parameters()}
-
-    def look(weights):
-        seen.append(max(float(((weights[name].detach() - old).abs() / (0.1 * (old.abs() + 1))).max()) for name, old in clean.items()))
-
-    slope = flatness.slope
-    monkeypatch.setattr(flatness, "slope", lambda network, weights, *given: look(weights) or slope(network, weights, *given))
-    assert ascended(network, sample, 0.0, True) == 0
-    seen.clear()
-    ascended(network, sample, 0.1, True)
-    assert len(seen) == 20
-    assert 0.99 < max(seen) <= 1 + 1e-12
-    assert 0.3 < seen[0] <= 0.5
 
 
 def test_the_slope_is_the_gradient_of_the_whole_sample_and_batches_do_not_matter(small, whole):

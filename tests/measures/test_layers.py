@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from helpers.measures import evidence
-from helpers.measures.layers import folded, folded_copy, trace_layers
+from helpers.measures.layers import folded, folded_copy, fused_network, trace_layers
+from helpers.networks import hooks, resnet
 
 
 def settle(network):
@@ -40,9 +40,9 @@ def test_layers_come_as_they_are_called_with_what_they_were_given():
     second = nn.Conv2d(6, 4, 3, dilation=2, groups=2, padding_mode="circular")
     network = chain(nn.Conv2d(3, 6, (3, 5), (2, 1), padding=(1, 2)), nn.ReLU(), second)
     first, second, last = trace(network)
-    assert (first.name, first.stride, first.input_size) == ("0", (2, 1), (16, 16))
-    assert (second.name, second.dilation, second.groups, second.input_size) == ("2", (2, 2), 2, (8, 16))
-    assert (last.name, last.input_size) == ("5", (1, 1))
+    assert (first.stride, first.input_size) == ((2, 1), (16, 16))
+    assert (second.dilation, second.groups, second.input_size) == ((2, 2), 2, (8, 16))
+    assert last.input_size == (1, 1)
     assert [tuple(layer.weight.shape) for layer in (first, second, last)] == [(6, 3, 3, 5), (4, 3, 3, 3), (2, 4)]
     for layer, module in zip((first, second, last), (network[0], network[2], network[5]), strict=True):
         assert torch.equal(layer.weight, module.weight.double())
@@ -77,17 +77,19 @@ def test_only_a_normalisation_of_the_very_output_is_folded(between):
 
 def test_a_layer_that_is_called_twice_is_listed_once():
     shared = nn.Conv2d(4, 4, 3, padding=1)
-    assert [layer.name for layer in trace(chain(nn.Conv2d(3, 4, 1), shared, nn.MaxPool2d(2), shared))] == ["0", "1", "6"]
-    assert trace(chain(nn.Conv2d(3, 4, 1), shared, nn.MaxPool2d(2), shared))[1].input_size == (16, 16)
+    layers = trace(chain(nn.Conv2d(3, 4, 1), shared, nn.MaxPool2d(2), shared))
+    assert [layer.weight.shape[2:] for layer in layers] == [(1, 1), (3, 3), ()]
+    assert layers[1].input_size == (16, 16)
 
 
 def test_the_kernel_is_the_one_that_is_applied():
     class Standardised(nn.Conv2d):
         def forward(self, maps):
-            return nn.functional.conv2d(maps, self.weight - self.weight.mean((1, 2, 3), keepdim=True), self.bias)
+            return nn.functional.conv2d(maps, 2 * (self.weight - self.weight.mean((1, 2, 3), keepdim=True)), self.bias)
 
-    network = chain(Standardised(3, 4, 3))
-    assert trace(network)[0].weight.mean((1, 2, 3)).abs().max() < 1e-7
+    network, images = chain(Standardised(3, 4, 3), nn.BatchNorm2d(4)), torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    assert trace(network)[0].weight.mean((1, 2, 3)).abs().max() < 1e-6
+    torch.testing.assert_close(folded_copy(network, images)(images), network(images), rtol=1e-4, atol=1e-4)
     nn.utils.parametrizations.weight_norm(network[-1])
     assert torch.equal(trace(network)[-1].weight, network[-1].weight.double())
 
@@ -109,63 +111,63 @@ class Attention(nn.Module):
 
 
 def test_matrices_that_no_called_layer_owns_are_found_and_others_are_not():
-    layers = trace(Attention())
-    assert [(layer.name, tuple(layer.weight.shape)) for layer in layers] == [
-        ("stem", (4, 3, 4, 4)),
-        ("attention.in_proj_weight", (12, 4)),
-        ("attention.out_proj", (4, 4)),
-        ("matrix", (4, 7)),
-    ]
-
-
-def test_a_convolution_that_is_not_used_is_left_out_and_named():
-    network = chain(nn.Conv2d(3, 4, 3))
-    network.auxiliary = nn.Conv2d(4, 4, 3)
-    network.forward = lambda images: nn.Sequential(*list(network)[:4])(images)
-    with pytest.warns(UserWarning, match=r"^convolutions that the network does not use are left out: auxiliary$"):
-        assert [layer.name for layer in trace(network)] == ["0", "3"]
-
-
-@pytest.mark.parametrize("training", [True, False])
-def test_the_network_is_left_as_it_came(training):
-    network = chain(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).train(training)
-    network[0].eval()
-    before = state_of(network)
-    for layer in trace(network):
-        layer.weight.zero_()
-    assert state_of(network) == before
-
-
-def test_without_initial_weights_there_are_no_layers_to_compare(tiny_given):
-    known = evidence.Evidence(tiny_given | {"initial_network": None}, evidence.MeasureSettings())
-    with pytest.raises(ValueError, match=r"^no initial weights were given, so there is no distance from them$"):
-        known["initial_layers"]
+    assert [tuple(layer.weight.shape) for layer in trace(Attention())] == [(4, 3, 4, 4), (12, 4), (4, 4), (4, 7)]
 
 
 def test_the_folded_copy_is_the_same_function_of_other_parameters():
-    """A convolution with a bias and without, a depthwise one, and a normalisation that no convolution feeds."""
-    layers = [nn.BatchNorm2d(3), nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.Conv2d(8, 8, 3, groups=8)]
+    """A convolution with a bias and without, a depthwise one, and normalisations that no convolution feeds or that also do more."""
+
+    class Activated(nn.BatchNorm2d):
+        def forward(self, maps):
+            return super().forward(maps).relu()
+
+    layers = [nn.BatchNorm2d(3), nn.Conv2d(3, 8, 3, bias=False), Activated(8), nn.Conv2d(8, 8, 3, groups=8)]
     network = settle(nn.Sequential(*layers, nn.BatchNorm2d(8, affine=False), nn.ReLU(), nn.Flatten(), nn.Linear(128, 3)))
     images, before = torch.randn(6, 3, 8, 8, generator=torch.Generator().manual_seed(0)), state_of(network)
     flat = folded_copy(network, images[:1])
     torch.testing.assert_close(flat(images), network(images), rtol=1e-4, atol=1e-4)
     shapes = [tuple(parameter.shape) for parameter in flat.parameters()]
     assert shapes == [(3,), (3,), (8, 3, 3, 3), (8,), (8, 1, 3, 3), (8,), (3, 128), (3,)]
+    assert isinstance(flat[4], nn.Identity)
     assert state_of(network) == before
     assert not {id(p) for p in flat.parameters()} & {id(p) for p in network.parameters()}
 
 
-def test_folding_that_would_change_the_network_is_refused():
-    class TwoReaders(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv, self.norm = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
-            nn.init.constant_(self.norm.weight, 3.0)
+@pytest.mark.parametrize("architecture", resnet.ARCHITECTURES)
+def test_logits_and_maps_of_the_fused_network_are_those_of_the_network_and_no_normalisation_is_left(architecture):
+    network = settle(resnet.build(architecture, 5, stem="strided", width=0.125, seed=0)).double()
+    images = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    made = fused_network(network, images[:1])
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in made.modules())
+    found, expected = (hooks.features_and_logits(item, item.layer4, images) for item in (made, network))
+    for mine, own in zip(found, expected, strict=True):
+        assert (mine - own).abs().max() < 1e-11 * own.abs().max()  # rounding of some hundred layers
 
-        def forward(self, images):
-            maps = self.conv(images)
-            return (maps + self.norm(maps)).mean((2, 3))
 
-    message = "^batch normalisation cannot be folded into the convolutions: the network would give other logits$"
-    with pytest.raises(ValueError, match=message):
-        folded_copy(TwoReaders().eval(), torch.randn(1, 3, 8, 8))
+class Twice(nn.Module):
+    """Ends after a convolution whose output two norms take, or its norm and the rest of the network."""
+
+    def __init__(self, both):
+        super().__init__()
+        self.both, self.conv, self.one, self.other = both, nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.BatchNorm2d(4)
+
+    def forward(self, images):
+        maps = self.conv(images)
+        return (self.one(maps) + (self.other(maps) if self.both else maps)).mean((2, 3))
+
+
+class Reader(nn.Sequential):
+    """Ends after a norm whose setting it reads."""
+
+    def forward(self, images):
+        return super().forward(images).mean((2, 3)) * self[1].eps
+
+
+@pytest.mark.parametrize("network", [Twice(True), Twice(False), Reader(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))])
+def test_folding_that_would_change_the_network_is_refused_and_images_pass_through_the_network_itself(network):
+    example = torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    assert fused_network(settle(network), example) is network
+    if isinstance(network, Twice):
+        message = "^batch normalisation cannot be folded into the convolutions: the network would give other logits$"
+        with pytest.raises(ValueError, match=message):
+            folded_copy(network, example)

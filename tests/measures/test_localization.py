@@ -70,7 +70,7 @@ BOXES = {"compact": "tiny-imagenet-compact-20.zip", "filled": "tiny-imagenet-20.
 
 
 @pytest.mark.parametrize("kind", BOXES)
-def test_a_fixed_blob_has_nothing_above_chance_on_real_boxes_though_much_above_area(kind, real_data):
+def test_a_fixed_blob_has_nothing_above_chance_on_real_boxes_though_much_above_area(kind, real_data, monkeypatch):
     if not (path := real_data / BOXES[kind]).is_file():
         pytest.skip(f"{path.name} is not there")
     with zipfile.ZipFile(path) as archive:
@@ -82,7 +82,8 @@ def test_a_fixed_blob_has_nothing_above_chance_on_real_boxes_though_much_above_a
     for name in chance.SCORES:  # exactly: each box is lent out once by each derangement
         assert abs(chance.above_shuffled(fixed, name).mean()) < 1e-6
     others = (torch.arange(1000)[:, None] + torch.as_tensor(np.random.default_rng(0).integers(1, 1000, (1000, 8)))) % 1000
-    random = chance.chance_scores(blob, boxes, 64, partners=others)
+    monkeypatch.setattr(chance, "derangements", lambda count: others)
+    random = chance.chance_scores(blob, boxes, 64)
     for name in chance.SCORES:
         less = chance.above_shuffled(random, name)
         assert abs(less.mean()) <= 3 * less.sem(), name
@@ -91,18 +92,17 @@ def test_a_fixed_blob_has_nothing_above_chance_on_real_boxes_though_much_above_a
         assert less.mean() > 10 * less.sem()
 
 
-def test_a_fixed_map_has_the_value_of_every_measure_that_a_map_alone_can_have():
+def test_a_fixed_map_has_nothing_above_chance_and_a_value_of_every_measure_that_a_map_alone_can_have():
     boxes = torch.tensor([[[1, 1, 9, 9]], [[0, 4, 6, 12]], [[2, 2, 14, 14]], [[8, 0, 16, 8]]])
-    fixed = chance.fixed_map_scores(boxes, 16)
-    table = chance.chance_scores(chance.central_map().expand(4, -1, -1), boxes, 16)
-    ranked = {item.name: item for item in of_families(["localization"]) if item.direction and item.name != "box_average_precision"}
-    assert set(fixed) == set(ranked)  # all but the one that asks for classes
-    for name, item in ranked.items():
-        value = item.function(*([table, np.ones(4, bool)] if name == "box_found" else [table]))
-        assert fixed[name] == pytest.approx(value[item.variants[0]] if item.variants else value), name
+    fixed = localization.of_fixed_map(boxes, 16)
+    ranked = {item.name for item in of_families(["localization"]) if item.direction}
+    assert set(fixed) == ranked - {"box_average_precision"}  # which asks for classes
     assert {name for name, value in fixed.items() if abs(value) < 1e-6} == set(chance.CORRECTED)
+    table = chance.chance_scores(chance.central_map().expand(4, -1, -1), boxes, 16)
+    assert (fixed["iou_b"], fixed["box_found"]) == pytest.approx((table["iou_b"].mean(), table["box_found"].mean()))
     masks, boxed = overlap.cam_masks(chance.central_map().expand(4, -1, -1), 16).flatten(), overlap.box_masks(boxes, 16).flatten()
     found, right = localization.mask_agreement(table), [float((masks == boxed)[boxed == there].double().mean()) for there in (False, True)]
+    assert fixed["mask_agreement"] == found["mean IoU"]
     assert found["pixel accuracy"] == pytest.approx(float((masks == boxed).double().mean()))
     assert found["mean pixel accuracy"] == pytest.approx(sum(right) / 2)
     assert found["IoU of the object"] == pytest.approx(float((masks & boxed).sum() / (masks | boxed).sum()))

@@ -17,15 +17,9 @@ def two_layers():
     return nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 5))
 
 
-def test_what_layers_put_out_is_counted_in_bytes_and_nothing_is_left_behind():
-    network = two_layers().train()
-    assert passes.output_bytes(network, torch.zeros(1, 3, 8, 8)) == [4 * 16 * 64, 4 * 16, 4 * 16, 4 * 5]
-    assert network.training
-    assert not any(module._forward_hooks for module in network.modules())
-
-
 def test_a_batch_is_as_large_as_fits(monkeypatch):
     sizes = passes.output_bytes(two_layers(), torch.zeros(1, 3, 8, 8))
+    assert sizes == [4 * 16 * 64, 4 * 16, 4 * 16, 4 * 5]
     largest, together = 4096, 4096 + 64 + 64 + 20
     monkeypatch.setattr(passes, "_FORWARD", 10 * 4 * largest + 1)
     assert PROVIDERS["batch_size"](sizes, "cpu") == 10
@@ -52,6 +46,7 @@ NETWORKS = {
     "mobilenet_v3_small": (of_torchvision("mobilenet_v3_small"), 64, "features", False),
     "densenet": (lambda: torchvision.models.DenseNet(8, (2, 2), 16, num_classes=4), 64, "features", False),
     "squeezenet1_1": (of_torchvision("squeezenet1_1"), 64, "classifier.2", False),
+    "largest": (lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(8, 4)), 32, "0", False),
     "timm convnext": (of_timm("convnext_atto"), 64, "stages", False),
     "timm mobilenet": (of_timm("mobilenetv3_small_050"), 64, "blocks", False),
     "timm resnet": (of_timm("test_resnet"), 64, "layer4", True),
@@ -85,12 +80,16 @@ def test_maps_are_those_of_the_last_layer_with_more_than_one_pixel(name, monkeyp
     monkeypatch.setattr(passes, "closed_form_cam", lambda *given, own=closed_form_cam: taken.append(1) or own(*given))
     example = resnet.normalise_images(images.images[:1])
     seen = passes.forward_pass(network, images, resnet.normalise_images, "cpu", example, "grad_cam", 2)
-    assert hooks.last_maps_layer(network, example) is network.get_submodule(expected_layer)
+    found = passes.maps(seen, network, images, resnet.normalise_images, example, "grad_cam", 2)
+    layer, linear = hooks.last_called(network, example)
+    assert layer is network.get_submodule(expected_layer)
+    with torch.no_grad():
+        assert seen.features is None or torch.allclose(linear(seen.features), seen.logits, atol=1e-5)
     assert bool(taken) == exact
     expected = maps_by_autograd(network, network.get_submodule(expected_layer), resnet.normalise_images(images.images))
     assert min(expected.shape[1:]) > 1
     assert expected.amax((1, 2)).min() > 0
-    torch.testing.assert_close(seen.maps, normalise_maps(expected), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(found, normalise_maps(expected), rtol=1e-3, atol=1e-3)
 
 
 def three_images(side):
@@ -103,20 +102,9 @@ def evidence_of(network):
     return Evidence(given, MeasureSettings())
 
 
-class Tokens(nn.Module):
-    """Patches that are mixed before they are pooled."""
-
-    def __init__(self):
-        super().__init__()
-        self.patches, self.mix, self.head = nn.Conv2d(3, 8, 8, 8), nn.Linear(8, 8), nn.Linear(8, 4)
-
-    def forward(self, images):
-        return self.head(self.mix(self.patches(images).flatten(2).mT).mean(1))
-
-
 @pytest.mark.parametrize(
     "network",
-    [Tokens(), nn.Sequential(nn.Flatten(), nn.Linear(3072, 4)), nn.Sequential(nn.Conv2d(3, 5, 32), nn.Flatten(), nn.Linear(5, 4))],
+    [nn.Sequential(nn.Flatten(), nn.Linear(3072, 4)), nn.Sequential(nn.Conv2d(3, 5, 32), nn.Flatten(), nn.Linear(5, 4))],
 )
 def test_without_maps_there_is_a_reason_and_everything_else(network):
     known = evidence_of(network)

@@ -105,7 +105,7 @@ def test_the_indices_are_davies_and_bouldins(given, evidence):
 
 def initial_index(activations, labels, seed):
     places = perturbation.Places({perturbation.FIRST_LAYER: response.FirstLayer(nn.Identity(), activations)}, "")
-    without = Pass(torch.zeros(0), None, None, "")
+    without = Pass(torch.zeros(0), None, None)
     return perturbation.davies_bouldin_index(Sample(None, None, labels), places, without, seed)["initial"]
 
 

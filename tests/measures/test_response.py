@@ -137,18 +137,7 @@ def test_the_end_of_the_first_layer_is_found(make, end, inputs):
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
 
 
-def test_a_network_without_an_end_of_a_first_layer_is_refused(inputs):
-    class Branches(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.one, self.two = nn.Conv2d(3, 8, 3), nn.Conv2d(3, 8, 3)
-
-        def forward(self, images):
-            return (self.one(images) + self.two(images)).mean((2, 3))
-
-    message = "no one module of Branches carries all of the image between the first and the second convolution or linear layer"
-    with pytest.raises(ValueError, match=f"^{message}$"):
-        response.first_layer_end(Branches(), inputs)
+def test_a_network_without_a_second_layer_has_no_end_of_the_first(inputs):
     with pytest.raises(ValueError, match=r"^Sequential calls 1 convolution or linear layers; the end of the first needs a second one$"):
         response.first_layer_end(nn.Sequential(nn.Flatten(), nn.Linear(3072, 3)), inputs)
 
@@ -172,14 +161,3 @@ def test_mixing_at_the_first_layer_is_stem_mixture_rest(resnet, inputs, alpha, b
         sample = Sample(None, inputs, torch.full((12,), guess))
         found = response.mixed_hits(resnet, sample, (first, second), layer, batch_size, alpha)
         assert torch.equal(found, predicted == guess)
-
-
-def test_mixing_at_the_input(resnet, inputs):
-    pairs = torch.arange(11), torch.tensor([3, 1, 5, 0, 9, 2, 7, 6, 0, 1, 1])
-    for alpha in (0.0, 0.3):
-        with torch.no_grad():
-            logits = resnet((1 - alpha) * inputs[:11] + alpha * inputs[pairs[1]])
-        expected = logits.argmax(1) == LABELS[:11]
-        assert torch.equal(response.mixed_hits(resnet, Sample(None, inputs, LABELS), pairs, None, 4, alpha), expected)
-    nobody = torch.zeros(0, dtype=torch.int64)
-    assert len(response.mixed_hits(resnet, Sample(None, inputs, LABELS), (nobody, nobody), None, 4, 0.5)) == 0

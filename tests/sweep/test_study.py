@@ -98,15 +98,6 @@ def test_measures_that_cannot_be_judged_are_told_at_the_start(tmp_path, claims, 
     assert further_faults(replace(study, claims=[CLAIM], executions=[replace(study.executions[0], parameters={"study": "x"})])) == []
 
 
-@pytest.mark.parametrize(
-    ("layer", "told"), [("layer2.1.conv2", []), ("layer4.9", ["layers: resnet18 has no 'layer4.9' (did you mean 'layer4.1'"])]
-)
-def test_layers_that_no_network_has_are_told_at_the_start(tmp_path, layer, told):
-    values = {"study": "x", "architectures": ["resnet18"], "stem": "small", "layers": [layer]}
-    found = further_faults(CheckedStudy("x", tmp_path, "x", [], [Execution("05_robustness_ablations", values)]))
-    assert len(found) == len(told) and all(fault.startswith(words) for fault, words in zip(found, told, strict=True))
-
-
 def test_equal_shares_come_before_the_whole(project):
     found = project({"notebooks": EACH, "sweep": {"01_one": {"shard": 3}}}).executions
     assert [item.parameters["shard"] for item in found[:3]] == ["1/3", "2/3", "3/3"]
@@ -212,7 +203,7 @@ UNSEEN = {"seen_classes": 0, "kappa_families": ["model set"], "unseen_class_ids"
         (DEMO | UNSEEN | {"seen_classes": 3}, "seen_classes is 3; the study has 2 classes"),
         (DEMO | UNSEEN | {"seen_classes": 1}, "and the model set was trained on all of them"),
         ({"kappa_families": ["RN50", "resnet18 w0.25"], "kappa_weights": "made"}, "published networks need published weights"),
-        ({"saliency_providers": ["network"], "saliency_path": "", "checkpoints_path": ""}, "saliency_path is empty"),
+        ({"saliency_providers": ["folder"], "saliency_path": "", "checkpoints_path": ""}, "saliency_path is empty"),
         ({"checkpoints_path": "mine", "images_path": ""}, "images_path is empty, and the networks of checkpoints_path need it"),
         ({"blocks": [{"learning_rat": [1]}]}, "block 1, learning_rat: no such axis (did you mean 'learning_rate'"),
         ({"blocks": [{}, {"repeat": 1}]}, "block 2, repeat: repeat is 1, and must be list[int]"),
