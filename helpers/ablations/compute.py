@@ -209,11 +209,7 @@ def corrected_row(maps: Tensor, given: Given, threshold: float, **keys: str | in
 
 @torch.no_grad()
 def sampled_scores(given: Given, settings: AblationSettings) -> dict[str, pd.DataFrame]:
-    """Tables "scores" and "corrected" of what needs gradients or noise at the last stage, of every layer, and of other image sizes.
-
-    nearest names the closed form with the nearest maps, and difference the largest difference of a pixel to it: near 0 the two methods
-    coincide for this network. "" and NaN at other layers and sizes.
-    """
+    """Tables "scores" and "corrected" of what needs gradients or noise at the last stage, of every layer, and of other image sizes."""
     closed, size = closed_form(given), given.images.images.shape[-1]
     right = closed.predicted.cpu() == given.images.labels
     boxes = overlap.box_masks(given.images.boxes, size)
@@ -222,19 +218,9 @@ def sampled_scores(given: Given, settings: AblationSettings) -> dict[str, pd.Dat
         batches = zip(given.batches(), closed.predicted.split(_BATCH), strict=True)
         made = [maps_of(pixels, classes, settings.seed + number) for number, (pixels, classes) in enumerate(batches)]
         maps = normalise_maps(torch.cat(made))
-        at_last = keys["layer"] == closed.stage.name and keys["image_size"] == size
-        nearest, difference = nearest_form(maps, closed) if at_last else ("", np.nan)
-        scores.append(overlap_rows(maps, boxes, right, settings.thresholds, **keys).assign(nearest=nearest, difference=difference))
+        scores.append(overlap_rows(maps, boxes, right, settings.thresholds, **keys))
         corrected.append(corrected_row(maps, given, settings.threshold, **keys))
     return {"scores": pd.concat(scores, ignore_index=True), "corrected": pd.concat(corrected, ignore_index=True)}
-
-
-def nearest_form(maps: Tensor, closed: ClosedForm) -> tuple[str, float]:
-    """The closed form of the predicted class with the nearest maps, and the largest difference of a pixel to it."""
-    found = {f"{method} ({formula})": maps - closed.maps[method, formula, PREDICTED] for method, formula in CLOSED_FORMS}
-    largest = {name: float(values.nan_to_num(torch.inf).abs().amax()) for name, values in found.items()}
-    name = min(largest, key=largest.get)
-    return name, largest[name]
 
 
 def _jobs(given: Given, stage: Stage, settings: AblationSettings, size: int) -> Iterator[tuple[dict[str, Any], Callable[..., Tensor]]]:

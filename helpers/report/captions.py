@@ -97,14 +97,6 @@ def claims(table: pd.DataFrame) -> str:
     )
 
 
-def known_in_advance(table: pd.DataFrame) -> str:
-    """Error of the gap of configurations left out, by what is known without any measure; see ``prediction.known_in_advance``."""
-    each = ", ".join(f"{row.known} {row.error_points:.1f}" for row in table.itertuples() if np.isfinite(row.error_points))
-    return (
-        f"Mean error of the predicted gap of configurations left out, in points: {each}." if each else "Too few configurations to predict."
-    )
-
-
 def strongest(table: pd.DataFrame, value: str, what: str) -> str:
     """The row with the largest absolute value of a column, in words; table has title, ``value`` and its _low and _high."""
     known = table.dropna(subset=value)

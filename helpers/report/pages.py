@@ -244,10 +244,9 @@ def _write_explorers(folder: Path) -> Path:
     from helpers.report.explore import content
 
     contents = content.of_report(folder)
-    kinds = [one["kind"] for one in contents]
-    shown = [(kind, explore.TITLES[kind], "" if one["models"] else explore.NEEDS[kind]) for kind, one in zip(kinds, contents, strict=True)]
+    shown = [(one["kind"], explore.TITLES[one["kind"]]) for one in contents]
     values = Markup(json.dumps(contents, allow_nan=False).replace("<", "\\u003c"))
-    return _page(folder, "explore", "explore.html.j2", "Explore", shown=shown, values=values, contents=shown)
+    return _page(folder, "explore", "explore.html.j2", "Explore", values=values, contents=shown)
 
 
 def _write_studies(reports: Path) -> Path:

@@ -1,6 +1,7 @@
 """Tables as a reader has them, on a page and in JupyterLab alike: the model first and short, two digits, sortable."""
 
 import math
+import os
 from collections.abc import Mapping
 from html import escape
 from pathlib import Path
@@ -10,9 +11,8 @@ import numpy as np
 import pandas as pd
 from IPython.display import HTML
 
-from helpers.files import inside
+from helpers.files import STAGING, inside
 from helpers.report.markup import in_words
-from helpers.report.reader import interactive
 from helpers.report.style import short_name
 from helpers.training.config import config_from, kind_name
 
@@ -104,6 +104,11 @@ def _cell(value: Any) -> str:
         return f'<td class="long">{text}</td>' if len(text) > 40 else f"<td>{text}</td>"
     order = f"{value:.6g}" if math.isfinite(value) else ""
     return f'<td class="number">{text}</td>' if order == text else f'<td class="number" data-order="{order}">{text}</td>'
+
+
+def interactive() -> bool:
+    """Whether somebody can touch what is shown: Jupyter names the notebook to the kernels that it starts, and a sweep marks its own."""
+    return bool(os.environ.get("JPY_SESSION_NAME")) and not os.environ.get(STAGING)
 
 
 def sortable(frame: pd.DataFrame, names: Mapping[str, str] | None = None, *, rows: int = 20) -> Any:

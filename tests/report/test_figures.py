@@ -50,16 +50,14 @@ def test_rows_stand_from_above_with_their_intervals_and_published_values():
         {"r": [0.1, -0.4, 0.3], "r_low": [0, -0.6, np.nan], "r_high": [0.2, -0.2, np.nan], "theirs": [0.5, np.nan, np.nan]}
     )
     _, ax = plt.subplots()
-    figures.forest(ax, table, "r", list("abc"), published="theirs", hollow=[False, True, False], chance=(pd.Series([0, 0, 0]), 0.2))
+    figures.forest(ax, table, "r", list("abc"), published="theirs")
     assert [text.get_text() for text in ax.get_yticklabels()] == ["a", "b", "c"] and ax.yaxis_inverted()
     segments = ax.collections[0].get_segments()
     np.testing.assert_allclose(np.array(segments[:2])[:, :, 0], [[0, 0.2], [-0.6, -0.2]])
-    filled, hollow, bare, theirs = ax.lines[1:]
-    np.testing.assert_array_equal(filled.get_xdata(), [0.1, np.nan, 0.3])
-    np.testing.assert_array_equal(hollow.get_xdata(), [np.nan, -0.4, np.nan])
+    every, bare, theirs = ax.lines[1:]
+    np.testing.assert_array_equal(every.get_xdata(), table["r"])
     np.testing.assert_array_equal(bare.get_xdata(), [np.nan, np.nan, 0.3])
     np.testing.assert_array_equal(theirs.get_xdata(), table["theirs"])
-    assert [(patch.get_x(), patch.get_width()) for patch in ax.patches] == [(-0.2, 0.4)] * 3
     ax.figure.savefig(io.BytesIO())
 
 
@@ -99,7 +97,6 @@ def test_captions_of_empty_tables_say_what_is_not_there():
     assert captions.primary(empty).startswith("Too few models")
     assert captions.strongest(empty, "r_gap", "r") == "No r is defined here."
     assert "no boxes" in captions.central_map(pd.DataFrame({"title": [], "models_above_the_blob": []}))
-    assert captions.known_in_advance(pd.DataFrame({"known": ["fit"], "error_points": [np.nan]})).startswith("Too few")
     nothing = pd.DataFrame({"pearson_r": [np.nan], "published_r": [-0.8]})
     assert captions.beside_the_paper(nothing).startswith("No architecture")
 

@@ -16,7 +16,6 @@ from PIL import Image
 from helpers.files import PROJECT_ROOT, STAGING, WORK
 from helpers.parameters import declared
 from helpers.report import notebook, pages
-from helpers.report.reader import SWITCH
 from tests.report import made
 
 
@@ -25,7 +24,6 @@ def report(tmp_path, monkeypatch):
     """A report that a sweep would publish, and what it shows."""
     monkeypatch.setattr(notebook, "from_root", lambda path: tmp_path / path)
     monkeypatch.setenv(STAGING, str(tmp_path / "reports/my"))
-    monkeypatch.setenv(SWITCH, "0")
     monkeypatch.delenv(WORK, raising=False)
     shown = []
     monkeypatch.setattr(notebook, "display", lambda *contents, **options: shown.extend((content, options) for content in contents))

@@ -110,15 +110,13 @@ def test_a_figure_without_a_file_is_the_picture_of_the_notebook(tmp_path):
     assert not (folder / "explore.html").exists(), "no models, nothing to explore"
 
 
-def test_explorers_say_what_the_report_does_not_hold(tmp_path):
+def test_an_explorer_of_what_the_report_does_not_hold_is_not_there(tmp_path):
     folder = made.write_report(tmp_path / "made")
-    for name in ("scores.parquet", "maps.npz", "histories.parquet"):
+    for name in ("maps.npz", "histories.parquet"):
         (folder / "tables" / name).unlink()
     pages.write(folder)
-    page = Page(folder / "explore.html")
-    assert page.text.count("This report does not hold") == 3
     values = json.loads(re.search(r'id="values">(.*?)</script>', (folder / "explore.html").read_text())[1])
-    assert [item["models"] for item in values] == [[], [], []]
+    assert [item["kind"] for item in values] == Page(folder / "explore.html").of("div", "data-kind") == ["measures"]
 
 
 def test_where_too_few_learnt_the_first_line_says_so_and_nothing_is_drawn(tmp_path):

@@ -28,17 +28,16 @@ _PICTURES = 12  # images in each row of the gallery
 
 
 def of_report(folder: Path) -> list[Content]:
-    """The content of each explorer of a report; without models where the report lacks what it shows."""
+    """The content of each explorer of which the report holds what it shows."""
     catalogue, scores = tables.catalogue(folder), tables.read(folder, "scores", ".parquet")
-    listing, histories = tables.read(folder, "measures"), tables.read(folder, "histories", ".parquet")
-    kept = catalogue[catalogue["left_out"].isna()]
-    found: list[Content] = [{"kind": kind, "models": []} for kind in ("measures", "maps", "curves")]
-    if scores is not None and listing is not None:
-        found[0] = measures(*with_scores(kept, scores, listing, tables.read(folder, "primary")))
-    if (published := read_maps(folder)) is not None:
-        found[1] = maps(kept, published)
+    histories, published = tables.read(folder, "histories", ".parquet"), read_maps(folder)
+    kept, found = catalogue[catalogue["left_out"].isna()], []
+    if scores is not None:
+        found.append(measures(*with_scores(kept, scores, tables.read(folder, "measures"), tables.read(folder, "primary"))))
+    if published is not None:
+        found.append(maps(kept, published))
     if histories is not None:
-        found[2] = curves(catalogue, histories)
+        found.append(curves(catalogue, histories))
     return found
 
 
