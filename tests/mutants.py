@@ -425,7 +425,7 @@ MUTANTS += [
         'drop_duplicates("run_id", keep="first")',
         "tests/report/test_answers.py",
     ),
-    Mutant("helpers/report/explore/cuts.py", "mask = values >= limit", "mask = values > limit", "tests/report/test_explore.py"),
+    Mutant("helpers/report/explore/cuts.py", "mask = values >= limits", "mask = values > limits", "tests/report/test_explore.py"),
     Mutant("helpers/report/figures.py", "<= most - claimed.sum()", "<= most", "tests/report/test_figures.py"),
     Mutant(
         "helpers/report/captions.py",

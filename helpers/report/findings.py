@@ -21,7 +21,6 @@ MEANT = (
     "The gap is training accuracy minus test accuracy; r is Pearson's correlation with it; brackets hold {level:.3g} % intervals. "
     "The paper is Du, Zhou and Dai 2024."
 )
-HEADS = ("question", "answer", "number", "how far to trust it")
 READ = ("catalogue", "primary", "kinds", "claims", "gates", "known_in_advance", "measures_ranking")
 # What is folded: title, table, and which column stands under which head; one with _low and _high beside it is given with its interval.
 _FOLDED = (
@@ -96,11 +95,11 @@ def page(folder: Path) -> str:
     tables = read(folder)
     told, figure = answer(tables), (folder / FIGURE).is_file()
     parts = [f"# What {folder.name} says", told.warning, " ".join(told.sentences)]
-    if told.rows:
+    if len(told.rows):
         parts += [
             f"{CAUSAL} {meant(tables)}",
             f"![{CAPTION}]({FIGURE})" if figure else "",
-            _markdown(pd.DataFrame(told.rows, columns=list(HEADS))),
+            _markdown(told.rows),
         ]
     parts += [f"<details><summary>{title}</summary>\n\n{_markdown(table)}\n\n</details>" for title, table in folded(tables)]
     parts += [f"`make findings STUDY={folder.name}` checks every number on this page; all tables: [tables](tables)."]

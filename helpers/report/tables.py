@@ -2,7 +2,8 @@
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -24,18 +25,25 @@ _NAMES = ("measure", "kind", "concerns", "hyperparameter")  # columns of names, 
 _LAST = ("run_id", "cell", "file", "data", "weights", "fingerprint", "device")
 
 
+@contextmanager
+def intact(path: Path) -> Iterator[None]:
+    """Make one ValueError that names a file of whatever is raised while it is read: readers of damaged files raise nearly every kind."""
+    try:
+        yield
+    except Exception as fault:
+        raise ValueError(f"{path} is damaged ({fault}); take it from the repository again, or run its notebook again") from fault
+
+
 def read(folder: Path, name: str, suffix: str = ".csv") -> pd.DataFrame | None:
     """A table of a report, CSV or Parquet; None where the report does not hold it, ValueError where it is damaged."""
     path = inside(folder / "tables", f"{name}{suffix}")
-    try:
-        missing = {"keep_default_na": False, "na_values": ["", "nan", "NaN"]}
-        return pd.read_parquet(path) if suffix == ".parquet" else pd.read_csv(path, **missing)
-    except FileNotFoundError:
+    if not path.is_file():
         return None
-    except pd.errors.EmptyDataError:
-        return pd.DataFrame()
-    except Exception as fault:  # readers of damaged files raise nearly every kind
-        raise ValueError(f"{path} is damaged ({fault}); take it from the repository again, or run its notebook again") from fault
+    with intact(path):
+        if suffix == ".parquet":
+            return pd.read_parquet(path)
+        empty = path.stat().st_size < 2  # a table without columns
+        return pd.DataFrame() if empty else pd.read_csv(path, keep_default_na=False, na_values=["", "nan", "NaN"])
 
 
 def catalogue(folder: Path) -> pd.DataFrame | None:
@@ -43,10 +51,7 @@ def catalogue(folder: Path) -> pd.DataFrame | None:
     table = read(folder, "catalogue")
     if table is None or "kind" in table:
         return table
-    try:
-        return table.assign(kind=[kind_name(config_from(row)) for row in table.to_dict("records")])
-    except (KeyError, TypeError) as fault:
-        raise ValueError(f"{folder / 'tables/catalogue.csv'} lacks columns that notebook 02 writes ({fault}); run it again") from fault
+    return table.assign(kind=[kind_name(config_from(row)) for row in table.to_dict("records")])
 
 
 def model_names(catalogue: pd.DataFrame | None) -> dict[str, str]:
