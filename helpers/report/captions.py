@@ -33,11 +33,7 @@ def correlation(row: Any, title: str) -> str:
 
 
 def central_map(table: pd.DataFrame) -> str:
-    """How many models beat a central blob that knows no image, by the measures that most and fewest models beat it in.
-
-    Args:
-        table: title, models_above_the_blob (a share).
-    """
+    """The shares of models that beat a central blob that knows no image, by the measures that most and fewest models beat it in."""
     if not len(table):
         return "These images have no boxes, so nothing can be said about where networks look."
     ordered = table.sort_values("models_above_the_blob")

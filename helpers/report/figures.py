@@ -16,10 +16,7 @@ from helpers.statistics.correlations import pearson
 def against_gap(table: pd.DataFrame, measure: str, title: str, *, lines: dict[str, float] | None = None) -> Figure | None:
     """A measure against the gap, one point a model, coloured by kind of training; r is that of the points drawn. None for fewer than three.
 
-    Args:
-        table: gap (fraction), kind and the measure; models where it is undefined are left out.
-        title: of the measure, on its axis.
-        lines: values of the measure that no network is needed for, such as those of a map over the whole image, by name.
+    ``lines``: values of the measure that no network is needed for, such as that of a map over the whole image, by name.
     """
     drawn = table[np.isfinite(table[[measure, "gap"]].astype(float)).all(axis=1)]
     if len(drawn) < 3:

@@ -64,8 +64,7 @@ def test_closed_form_maps_equal_differentiation_in_double_precision(method, form
 
 def test_what_has_no_closed_form_is_refused_with_what_to_change(given):
     network = resnet.build("resnet18", 3, stem="strided", width=0.125, seed=0).eval()
-    told = "the maps of layer3, the last of more than one pixel for images of 16 pixels, are not what the network averages"
-    with pytest.raises(ValueError, match=rf"^{told}, .* a larger image_size \(01\), a stem that halves less or last_stride 1 \(02\)$"):
+    with pytest.raises(ValueError, match=r"^the maps of layer3, .* a larger image_size \(01\), .* last_stride 1 \(02\)$"):
         compute.last_stage(given._replace(network=network))
 
 
@@ -246,11 +245,3 @@ def test_untrained_networks_are_those_of_their_seed_worked_out_step_by_step(give
     assert row["iou"] == pytest.approx(float(iou.mean()), abs=2e-3)
     assert (row["train_images"], row["test_images"]) == (20, 20)
     assert row["gap"] == row["train_accuracy"] - row["test_accuracy"]
-
-
-def test_fewer_images_are_the_same_for_all_networks_and_zero_takes_all(given):
-    some = compute.some_images(given.images, 7, 3)
-    assert some.names == compute.some_images(given.images, 7, 3).names != compute.some_images(given.images, 7, 4).names
-    places = [given.images.names.index(name) for name in some.names]
-    assert places == sorted(set(places))
-    assert compute.some_images(given.images, 0, 3).names == given.images.names

@@ -1,9 +1,7 @@
 """Figures that notebooks share, and the sentences below them: they draw and say what the table holds."""
 
-import io
 import re
 
-import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -15,9 +13,8 @@ from tests.report import made
 
 
 @pytest.fixture(autouse=True)
-def without_a_window():
-    with matplotlib.rc_context({"backend": "agg"}):
-        yield
+def closed():
+    yield
     plt.close("all")
 
 
@@ -58,7 +55,6 @@ def test_rows_stand_from_above_with_their_intervals_and_published_values():
     np.testing.assert_array_equal(every.get_xdata(), table["r"])
     np.testing.assert_array_equal(bare.get_xdata(), [np.nan, np.nan, 0.3])
     np.testing.assert_array_equal(theirs.get_xdata(), table["theirs"])
-    ax.figure.savefig(io.BytesIO())
 
 
 def test_the_first_rows_hold_the_claimed_ones_in_any_case():
@@ -86,19 +82,9 @@ def test_captions_hold_the_numbers_of_the_tables_that_they_stand_below():
     assert claim["verdict"] in told and str(claim["published"]) in told
     closed = given["gates"][~given["gates"]["passes"]]
     assert captions.gates(given["gates"]).startswith(f"{len(given['gates']) - len(closed)} of {len(given['gates'])} conditions hold; not: ")
-    assert captions.gates(given["gates"][given["gates"]["passes"]]).startswith("All ")
     largest = given["primary"].loc[given["primary"]["r_gap"].abs().idxmax()]
     said = captions.strongest(given["primary"], "r_gap", "r")
     assert largest["title"] in said and numbers(said)[0] == round(largest["r_gap"], 2)
-
-
-def test_captions_of_empty_tables_say_what_is_not_there():
-    empty = made.tables()["primary"].assign(saved_error_points=np.nan, r_gap=np.nan)
-    assert captions.primary(empty).startswith("Too few models")
-    assert captions.strongest(empty, "r_gap", "r") == "No r is defined here."
-    assert "no boxes" in captions.central_map(pd.DataFrame({"title": [], "models_above_the_blob": []}))
-    nothing = pd.DataFrame({"pearson_r": [np.nan], "published_r": [-0.8]})
-    assert captions.beside_the_paper(nothing).startswith("No architecture")
 
 
 def test_ours_stands_beside_the_paper_at_the_lowest_threshold_that_both_have():

@@ -4,11 +4,9 @@ import json
 import re
 import shutil
 import zipfile
-from html.parser import HTMLParser
 
 import nbformat
 import pytest
-from nbconvert import HTMLExporter
 
 from helpers.files import PROJECT_ROOT
 from helpers.report import __main__ as command
@@ -27,30 +25,11 @@ def report(tmp_path_factory):
     return folder
 
 
-class Page(HTMLParser):
-    """Tags, links and text of a page."""
-
-    def __init__(self, path):
-        super().__init__()
-        self.tags, self.attributes, self.text, self._inside = [], [], "", []
-        self.feed(path.read_text())
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.append(tag)
-        self.attributes += [(tag, *attribute) for attribute in attributes]
-
-    def handle_data(self, data):
-        self.text += data
-
-    def of(self, tag, name):
-        return [value for own, attribute, value in self.attributes if (own, attribute) == (tag, name)]
-
-
 def test_every_page_is_there_and_what_it_links_to(report):
     written = {path.name for path in report.glob("*.html")}
     assert written == {"index.html", "explore.html", "04_baselines.html"}
     for path in [*report.glob("*.html"), report.parent / "index.html", report.parent / "assets/glossary.html"]:
-        page = Page(path)
+        page = made.Page(path)
         links = page.of("a", "href") + page.of("link", "href") + page.of("script", "src") + page.of("img", "src")
         for link in links:
             if not link.startswith(("#", "data:")):
@@ -59,7 +38,7 @@ def test_every_page_is_there_and_what_it_links_to(report):
 
 def test_no_page_asks_another_host_or_lets_a_name_run(report):
     for path in [*report.glob("*.html"), report.parent / "index.html"]:
-        page = Page(path)
+        page = made.Page(path)
         assert not [value for _, _, value in page.attributes if value and re.match(r"(https?:)?//", value)], path.name
         assert not [name for _, name, _ in page.attributes if name.startswith("on")]
         assert "default-src 'none'" in " ".join(filter(None, page.of("meta", "content")))
@@ -72,7 +51,7 @@ def test_no_page_asks_another_host_or_lets_a_name_run(report):
 def test_the_index_holds_the_answer_the_figure_four_questions_and_the_notebooks_in_this_order(report):
     text = (report / "index.html").read_text()
     told = pages.answer(findings.read(report))
-    page = Page(report / "index.html")
+    page = made.Page(report / "index.html")
     assert all(sentence in page.text.replace("\u00a0", " ") for sentence in told.sentences)
     places = [text.index(part) for part in ("<ol", findings.FIGURE, "how far to trust it", "Which measure predicts the gap?", "<details>")]
     assert places == sorted(places)
@@ -83,7 +62,7 @@ def test_the_index_holds_the_answer_the_figure_four_questions_and_the_notebooks_
 
 def test_a_page_of_a_notebook_shows_all_of_it_under_its_headings(report):
     text = (report / "04_baselines.html").read_text()
-    page = Page(report / "04_baselines.html")
+    page = made.Page(report / "04_baselines.html")
     assert '<h2 id="What-is-seen">' in text and "#What-is-seen" in page.of("a", "href")
     assert page.of("img", "src") == ["figures/04_baselines-other.png"] and page.of("img", "width") == ["320"]
     assert "Figure 4.1. Other." in page.text and "a bar" not in page.text
@@ -105,7 +84,7 @@ def test_a_figure_without_a_file_is_the_picture_of_the_notebook(tmp_path):
     for name in ("catalogue.csv", "maps.npz"):
         (folder / "tables" / name).unlink()
     pages.write(folder)
-    page = Page(folder / "04_baselines.html")
+    page = made.Page(folder / "04_baselines.html")
     assert page.of("img", "src")[0].startswith("data:image/png;base64,")
     assert not (folder / "explore.html").exists(), "no models, nothing to explore"
 
@@ -116,17 +95,7 @@ def test_an_explorer_of_what_the_report_does_not_hold_is_not_there(tmp_path):
         (folder / "tables" / name).unlink()
     pages.write(folder)
     values = json.loads(re.search(r'id="values">(.*?)</script>', (folder / "explore.html").read_text())[1])
-    assert [item["kind"] for item in values] == Page(folder / "explore.html").of("div", "data-kind") == ["measures"]
-
-
-def test_where_too_few_learnt_the_first_line_says_so_and_nothing_is_drawn(tmp_path):
-    folder = made.write_report(tmp_path / "made")
-    models = made.catalogue().assign(left_out="train accuracy not above 80%")
-    models.to_csv(folder / "tables/catalogue.csv", index=False)
-    pages.write(folder)
-    page = Page(folder / "index.html")
-    assert "36 of 36 networks did not learn enough" in page.text
-    assert "img" not in page.tags and "how far to trust it" not in page.text
+    assert [item["kind"] for item in values] == made.Page(folder / "explore.html").of("div", "data-kind") == ["measures"]
 
 
 def test_a_study_without_networks_of_its_own_gives_what_its_notebooks_answer(tmp_path):
@@ -138,8 +107,8 @@ def test_a_study_without_networks_of_its_own_gives_what_its_notebooks_answer(tmp
     story.write_text(json.dumps([*json.loads(story.read_text()), *told]))
     pages.write(folder)
     for path in (folder / "index.html", folder.parent / "index.html"):
-        assert "is 0.85" in Page(path).text and "b" not in Page(path).tags
-        assert [source.endswith("04_baselines-other.png") for source in Page(path).of("img", "src")] == [True]
+        assert "is 0.85" in made.Page(path).text and "b" not in made.Page(path).tags
+        assert [source.endswith("04_baselines-other.png") for source in made.Page(path).of("img", "src")] == [True]
 
 
 def test_a_notebook_that_is_older_than_the_answer_says_so(tmp_path):
@@ -148,7 +117,7 @@ def test_a_notebook_that_is_older_than_the_answer_says_so(tmp_path):
     for recorded in (True, False):
         story.write_text(json.dumps([item for item in json.loads(story.read_text()) if recorded or item.get("name") != "primary"]))
         pages.write(folder)
-        assert ("warning" in Page(folder / "04_baselines.html").of("p", "class")) is not recorded
+        assert ("warning" in made.Page(folder / "04_baselines.html").of("p", "class")) is not recorded
 
 
 DAMAGED = [
@@ -191,11 +160,6 @@ def test_the_question_of_a_study_is_that_of_its_file():
     assert pages.asked("demo")[0] != pages.asked("none")[0] and pages.asked("none")[1] == ""
 
 
-def test_the_libraries_are_scripts_that_open_from_disk(report):
-    script = (report.parent / "assets/itables.js").read_text()
-    assert "window.itables={" in script and not re.search(r"\bexport\s*\{", script)
-
-
 @pytest.mark.parametrize("study", STUDIES, ids=lambda path: path.name)
 def test_committed_pages_are_what_the_code_makes_of_the_committed_tables(study, tmp_path):
     """The index, FINDINGS.md and the page of a notebook; others are made alike and take long."""
@@ -214,8 +178,3 @@ def test_a_committed_notebook_holds_every_figure_of_its_story_for_other_readers(
     }
     story = json.loads((path.parent / "story" / f"{path.stem}.json").read_text())
     assert {item["alt"] for item in story if item["kind"] == "figure"} <= shown
-
-
-def test_the_usual_renderer_shows_the_figures_too(report):
-    body, _ = HTMLExporter(template_name="basic").from_filename(str(report / "04_baselines.ipynb"))
-    assert body.count("data:image/png;base64,") == 1 and 'alt="Figure 4.1. Other."' in body

@@ -47,11 +47,6 @@ def test_html_holds_the_exact_number_says_constants_once_and_takes_names_as_text
     )
 
 
-def test_a_header_is_in_words():
-    assert tables.header("r_gap_low") == "r with the gap: from"
-    assert tables.header("mean_iou") == "mean IoU"
-
-
 def test_a_report_shows_first_rows_and_jupyterlab_all_of_them(monkeypatch):
     frame = pd.DataFrame({"a": np.arange(1000) / 7})
     monkeypatch.delenv("JPY_SESSION_NAME", raising=False)

@@ -20,4 +20,4 @@ def show(kind: str, *given: Any) -> Any:
     from helpers.report.explore import content
     from helpers.report.explore.widget import Explorer
 
-    return Explorer.of(getattr(content, kind)(*given))
+    return Explorer(getattr(content, kind)(*given))

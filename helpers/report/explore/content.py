@@ -1,6 +1,6 @@
 """What the explorers show, as values that explore.js draws: networks with their gap, kind, card, and measures, maps or curves."""
 
-import base64
+from base64 import b64encode
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -67,10 +67,10 @@ def maps(models: pd.DataFrame, kept: KeptMaps) -> Content:
     rows, pictures = [places[name] for name in models["model_id"]], range(min(_PICTURES, len(kept.thumbnails)))
     shown = _shared(models)
     for model, row in zip(shown["models"], rows, strict=True):
-        model |= {"maps": _letters(kept.maps[row, pictures].tobytes()), "right": kept.right[row, pictures].tolist()}
+        model |= {"maps": b64encode(kept.maps[row, pictures].tobytes()).decode(), "right": kept.right[row, pictures].tolist()}
     boxes = [[[int(end) for end in box] for box in kept.boxes[place] if box[2] > box[0]] for place in pictures]
     labels = [str(kept.class_names[kept.labels[place]]) for place in pictures]
-    images = [{"src": _letters(kept.thumbnails[place]), "label": labels[place], "boxes": boxes[place]} for place in pictures]
+    images = [{"src": b64encode(kept.thumbnails[place]).decode(), "label": labels[place], "boxes": boxes[place]} for place in pictures]
     by_cut = cuts.overlaps(kept.maps[rows], kept.boxes, kept.image_size)
     listed = [{"rule": rule, "threshold": threshold, "means": _numbers(means)} for (rule, threshold), means in by_cut.items()]
     facts = {"size": int(kept.image_size), "side": kept.maps.shape[2:], "threshold": cuts.PAPER}
@@ -109,7 +109,3 @@ def _model(row: Mapping[str, Any]) -> Content:
 
 def _numbers(values: ArrayLike) -> list[float | None]:
     return [float(f"{value:.5g}") if np.isfinite(value) else None for value in np.asarray(values, dtype=float)]
-
-
-def _letters(content: bytes) -> str:
-    return base64.b64encode(content).decode()
