@@ -7,7 +7,7 @@ import pytest
 from tests.browser import browsing
 from tests.report import made
 
-pytestmark = [pytest.mark.browser, pytest.mark.skipif(bool(browsing.missing()), reason=browsing.missing())]
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(bool(browsing.MISSING), reason=browsing.MISSING)]
 CELLS = [
     "from pathlib import Path\nfrom helpers.report import explore, tables\nfrom tests.report import made\nfolder = Path('made')",
     "models = tables.catalogue(folder)\nexplore.show('measures', made.measures(models), made.TITLES)",

@@ -65,14 +65,6 @@ def test_without_a_claim_on_iou_it_is_held_against_the_papers_resnet18(given):
     assert of(given, claims=other, primary=near).rows["answer"][0].startswith("**Reproduced.**")
 
 
-@pytest.mark.parametrize(
-    ("ends", "words"), [((-0.3, -0.1), "goes less"), ((-0.3, 0.1), "hardly goes"), ((0.1, 0.3), "goes with a larger gap")]
-)
-def test_what_is_said_of_iou_follows_its_interval(given, ends, words):
-    primary = changed(given["primary"], "iou", r_gap=sum(ends) / 2, r_gap_low=ends[0], r_gap_high=ends[1])
-    assert words in of(given, primary=primary).sentences[0]
-
-
 def test_what_is_left_among_networks_trained_alike_follows_its_interval(given):
     assert "it still does, less strongly" in of(given).sentences[1]
     primary = changed(given["primary"], "pointing_game", r_gap_within_kinds_low=-0.5, r_gap_within_kinds_high=0.1)

@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from IPython.display import HTML
-from PIL import Image
 
 from helpers.files import PROJECT_ROOT, STAGING, WORK
 from helpers.parameters import declared
@@ -84,18 +83,6 @@ def test_the_same_figure_is_the_same_files_and_its_vector_picture_is_short_and_s
     assert paths and not any(re.search(r"\.\d{3}", path) for path in paths)
     assert "<metadata>" not in text and "font-family: Arial, 'DejaVu Sans', sans-serif" in text
     ElementTree.fromstring(text)
-
-
-def test_a_picture_of_256_colours_keeps_those_of_a_heat_map(report):
-    opened, _ = report
-    figure, ax = plt.subplots()
-    values = np.random.default_rng(0).permuted(np.linspace(-1, 1, 900)).reshape(30, 30)
-    ax.pcolormesh(values, cmap="vlag", vmin=-1, vmax=1)
-    notebook.show_figure(opened, figure, "heat", "One.")
-    picture = Image.open(opened.folder / "figures/01_data_subset-heat.png")
-    drawn = np.array([colour for _, colour in picture.convert("RGB").getcolors(256)])
-    for value in np.linspace(0, 1, 33):
-        assert np.abs(drawn - 255 * np.array(plt.get_cmap("vlag")(value)[:3])).max(axis=1).min() <= 12
 
 
 def test_photographs_have_no_vector_picture(report):
