@@ -108,11 +108,3 @@ def test_names_stand_in_the_order_of_their_numbers_and_keep_their_colours():
     assert style.in_order(names) == ["resnet18", "resnet34", "resnet101"]
     assert style.in_order(pd.Series([10.0, 2.0])) == [2.0, 10.0]
     assert len(set(style.colours(list("abcdefghijkl")).values())) == 12
-
-
-def test_a_short_name_says_what_was_varied_and_ends_by_the_run():
-    model = made.catalogue().iloc[0].to_dict()
-    name = style.short_name(model)
-    assert name.startswith("R18 · ") and name.endswith(f"#{model['run_id'][-4:]}") and f"adam {model['learning_rate']:g}"[6:] in name
-    changed = model | {"pretrained": False, "augmentation": True, "label_noise": 0.2, "images_per_class": 25, "snapshot": "first"}
-    assert "scratch · aug · 25 a class · 20% wrong" in style.short_name(changed) and style.short_name(changed).endswith("first")

@@ -76,24 +76,14 @@ def test_a_word_of_the_glossary_is_linked_once_and_not_in_headings_or_code(repor
     assert not re.search(r"<(h1|h2|summary|code)\b[^>]*>[^<]*<a href=\"../assets", text)
 
 
-def test_a_figure_without_a_file_is_the_picture_of_the_notebook(tmp_path):
+def test_what_the_report_does_not_hold_is_not_explored_and_its_figure_is_that_of_the_notebook(tmp_path):
     folder = made.write_report(tmp_path / "made")
-    (folder / "figures/04_baselines-other.png").unlink()
-    for name in ("catalogue.csv", "maps.npz"):
-        (folder / "tables" / name).unlink()
-    pages.write(folder)
-    page = made.Page(folder / "04_baselines.html")
-    assert page.of("img", "src")[0].startswith("data:image/png;base64,")
-    assert not (folder / "explore.html").exists(), "no models, nothing to explore"
-
-
-def test_an_explorer_of_what_the_report_does_not_hold_is_not_there(tmp_path):
-    folder = made.write_report(tmp_path / "made")
-    for name in ("maps.npz", "histories.parquet"):
-        (folder / "tables" / name).unlink()
+    for name in ("tables/maps.npz", "tables/histories.parquet", "figures/04_baselines-other.png"):
+        (folder / name).unlink()
     pages.write(folder)
     values = json.loads(re.search(r'id="values">(.*?)</script>', (folder / "explore.html").read_text())[1])
     assert [item["kind"] for item in values] == made.Page(folder / "explore.html").of("div", "data-kind") == ["measures"]
+    assert made.Page(folder / "04_baselines.html").of("img", "src")[0].startswith("data:image/png;base64,")
 
 
 def test_a_study_without_networks_of_its_own_gives_what_its_notebooks_answer(tmp_path):
