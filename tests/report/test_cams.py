@@ -57,18 +57,12 @@ def test_steps_show_what_they_are_given(scenes, maps):
     np.testing.assert_array_equal(~np.ma.getmaskarray(axes[3].images[1].get_array()), ~mask[0].numpy())
     overlap = np.asarray(axes[4].images[0].get_array())
     assert (overlap == 3).sum() / (overlap > 0).sum() == pytest.approx(float(iou))
+    colours, legend = axes[4].images[0].cmap(axes[4].images[0].norm(overlap)), figure.legends[0]
+    assert [text.get_text() for text in legend.get_texts()] == ["neither", "mask only", "box only", "both"]
+    for value, patch in enumerate(legend.get_patches()):
+        assert (colours[overlap == value] == patch.get_facecolor()).all() and (overlap == value).any()
+    np.testing.assert_array_equal(overlap >= 2, box_masks(scenes.boxes[1:2], SIZE)[0])
     assert axes[4].get_title() == f"both / either: IoU {iou:.2f}\nrectangle: IoU-B {iou_b:.2f}"
-
-
-def test_the_legend_of_the_overlap_names_the_shades_that_are_drawn(scenes, maps):
-    figure = cams.step_by_step(maps, scenes, 0, THRESHOLD)
-    shown = figure.axes[4].images[0]
-    colours = shown.cmap(shown.norm(np.asarray(shown.get_array())))
-    mask, box = cam_masks(maps[:1], SIZE, THRESHOLD)[0].numpy(), box_masks(scenes.boxes[:1], SIZE)[0].numpy()
-    of = {"neither": ~mask & ~box, "mask only": mask & ~box, "box only": box & ~mask, "both": mask & box}
-    for patch, text in zip(figure.legends[0].get_patches(), figure.legends[0].get_texts(), strict=True):
-        here = colours[of[text.get_text()]]
-        np.testing.assert_allclose(here, np.broadcast_to(patch.get_facecolor(), here.shape))
 
 
 def test_overlays_have_a_row_per_model_and_a_column_per_image(scenes, maps):
