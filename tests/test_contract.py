@@ -2,6 +2,7 @@
 
 import ast
 import graphlib
+import importlib
 import json
 import re
 import subprocess
@@ -35,6 +36,7 @@ SWEEP_KNOWS = {"report.pages", "statistics.claims", "measures.registry", "networ
 BESIDE_THE_LAUNCHER = ("sweep.plan", "sweep.new")  # time the steps of networks, and look at images
 LONGEST_MODULE, LONGEST_FUNCTION, LONGEST_CELL, MOST_CELLS = 320, 60, 15, 40
 
+DEFINITIONS = ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef
 NOTEBOOKS = sorted((PROJECT_ROOT / "notebooks").glob("*.ipynb"))
 HELPERS = sorted((PROJECT_ROOT / "helpers").rglob("*.py"))
 STUDIES = sorted((PROJECT_ROOT / "params").glob("*.yaml"))
@@ -97,23 +99,17 @@ def test_all_rooms_together_are_read_in_an_afternoon():
     assert lines_of((PROJECT_ROOT / "tests").rglob("*.py")) <= TEST_LINES
 
 
-def test_notebooks_open_with_their_question_and_carry_no_outputs():
+def test_notebooks_open_with_their_question_carry_no_outputs_and_hold_no_logic():
     assert len(NOTEBOOKS) >= 8
     for path, cells in CELLS.items():
-        assert cells[0].source.startswith(f"# {path.stem[:2]} ")
-        for word in ("**Question.**", "**Inputs.**", "**Outputs.**", "**Runtime.**"):
-            assert word in cells[0].source, path
+        for part in (f"# {path.stem[:2]} ", "**Question.**", "**Inputs.**", "**Outputs.**", "**Runtime.**"):
+            assert part in cells[0].source, path
         assert len(cells) <= MOST_CELLS, path
-        assert not [cell for cell in code(path) if cell.outputs or cell.execution_count is not None], f"{path}: outputs belong in reports/"
-
-
-def test_notebooks_hold_no_logic():
-    for path in NOTEBOOKS:
         for cell in code(path):
+            assert not cell.outputs and cell.execution_count is None, f"{path}: outputs belong in reports/"
             assert tagged(cell) or len(cell.source.splitlines()) <= LONGEST_CELL, (path, cell.source)
-            for node in ast.walk(ast.parse(cell.source)):
-                assert not isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef), (path, cell.source)
             assert not re.search(r"""["'](/|[A-Za-z]:\\)[\w]""", cell.source), "no absolute paths"
+        assert not [node for node in ast.walk(ast.parse(source_of(path))) if isinstance(node, DEFINITIONS)], path
 
 
 def test_notebooks_find_what_they_ask_of_helpers():
@@ -123,13 +119,9 @@ def test_notebooks_find_what_they_ask_of_helpers():
         heads = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module.startswith("helpers")]
         modules = {item.asname or item.name: f"{head.module}.{item.name}" for head in heads for item in head.names}
         for node in ast.walk(tree):
-            if (
-                isinstance(node, ast.Attribute)
-                and isinstance(node.value, ast.Name)
-                and modules.get(node.value.id) in {f"helpers.{name}" for name in TREES}
-            ):
-                module = __import__(modules[node.value.id], fromlist=["_"])
-                assert hasattr(module, node.attr), f"{path.stem}: {ast.unparse(node)}"
+            module = modules.get(node.value.id, "") if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) else ""
+            if module and module.removeprefix("helpers.") in TREES:
+                assert hasattr(importlib.import_module(module), node.attr), f"{path.stem}: {ast.unparse(node)}"
 
 
 def test_parameters_are_typed_literals_with_a_comment_as_papermill_reads_them():
@@ -212,11 +204,6 @@ def test_nothing_is_called_by_tests_alone():
                 if not entered and calls[node.name] == mentioned(node)[node.name]:
                     uncalled.add(node.name)
     assert uncalled - {"main"} <= set(CALLED_FROM_OUTSIDE)
-
-
-def test_no_test_imports_a_test():
-    for path in (PROJECT_ROOT / "tests").rglob("test_*.py"):
-        assert not [name for name in imports(ast.parse(path.read_text())) if re.search(r"(^|\.)test_\w+", name)], path
 
 
 def test_where_networks_look_is_drawn_without_the_imports_that_take_seconds():

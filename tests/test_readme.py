@@ -81,47 +81,33 @@ def code(text):
     return [line.partition("  #")[0].strip() for block in blocks for line in block.splitlines()] + spans
 
 
-def wrong_links(page, text):
+def absent_links(page, text):
     """Targets of links of a page that lead to no file, or to no heading of one."""
-    wrong = []
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
-        if target.startswith(("https://", "http://")):
-            continue
+    for target in re.findall(r"\]\((?!https?://)([^)\s]+)\)", text):
         name, _, heading = target.partition("#")
         path = (PROJECT_ROOT / page).parent / name if name else PROJECT_ROOT / page
         headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.M) if heading and path.is_file() else []
-        slugs = [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in headings]
-        wrong += [target] if not path.exists() or (heading and heading not in slugs) else []
-    return wrong
+        if not path.exists() or (heading and heading not in [re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in headings]):
+            yield target
 
 
-def wrong_paths(text):
-    """Paths in the code of a page that are not in the project; not those with a place to fill in, nor of what a study makes."""
-    found = [
-        path
-        for part in code(text)
-        for path in re.findall(r"(?<![\w./])(?:helpers|params|notebooks|docs|tests|benchmarks)/[\w./<>*-]*", part)
-    ]
-    return [path for path in found if not re.search(r"[<*]", path) and path not in MADE and not (PROJECT_ROOT / path).exists()]
-
-
-def wrong_commands(text):
-    """Targets of make, studies, modules, options and extras in the code of a page that there are not."""
+def absent_names(text):
+    """Paths, targets of make, studies, modules, options and extras in the code of a page that there are not, but for places to fill in."""
     targets = set(re.findall(r"^([a-z]+):", (PROJECT_ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
     extras = tomllib.loads((PROJECT_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     known_of = {"helpers.sweep": options(sweep) | OF_SNAKEMAKE, "helpers.select": options(select)}
-    wrong = []
     for part in code(text):
+        paths = re.findall(r"(?<![\w./])(?:helpers|params|notebooks|docs|tests|benchmarks)/[\w./<>*-]*", part)
+        yield from (path for path in paths if not re.search(r"[<*]", path) and path not in MADE and not (PROJECT_ROOT / path).exists())
         modules = re.findall(r"-m (\w+(?:\.\w+)+)", part)
         flags = set(re.findall(r"(?<![\w-])--[a-z][\w-]*", part))
         known = set().union(*(known_of.get(name, flags) for name in modules)) if modules else set().union(*known_of.values())
-        wrong += [name for name in re.findall(r"\bmake ([a-z]+)", part) if name not in targets]
-        wrong += [name for name in re.findall(r"STUDY=(\w+)", part) if f"params/{name}.yaml" not in MADE and not is_study(name)]
-        wrong += [name for name in re.findall(r"reports/(\w+)", part) if name not in ("assets", "index") and not is_study(name)]
-        wrong += [name for name in modules if importlib.util.find_spec(name) is None]
-        wrong += [name for group in re.findall(r"pip install '\.\[([\w,]+)\]'", part) for name in group.split(",") if name not in extras]
-        wrong += sorted(flags - known) if modules or part.startswith("--") else []
-    return wrong
+        studies = re.findall(r"STUDY=(\w+)", part) + re.findall(r"reports/(?!assets|index)(\w+)", part)
+        yield from (name for name in re.findall(r"\bmake ([a-z]+)", part) if name not in targets)
+        yield from (name for name in studies if f"params/{name}.yaml" not in MADE and not (PROJECT_ROOT / f"params/{name}.yaml").is_file())
+        yield from (name for name in modules if importlib.util.find_spec(name) is None)
+        yield from (name for group in re.findall(r"pip install '\.\[([\w,]+)\]'", part) for name in group.split(",") if name not in extras)
+        yield from sorted(flags - known) if modules or part.startswith("--") else ()
 
 
 @cache
@@ -132,29 +118,21 @@ def options(main):
     return set(re.findall(r"(?<![\w-])--[a-z][\w-]*", shown.getvalue()))
 
 
-def is_study(name):
-    """Whether a study's file has this name."""
-    return (PROJECT_ROOT / f"params/{name}.yaml").is_file()
-
-
 def test_the_readme_is_one_page():
     assert len(README.split()) <= WORDS
 
 
 @pytest.mark.parametrize("page", sorted(PAGES))
 def test_what_a_page_names_is_there(page):
-    assert wrong_links(page, PAGES[page]) == []
-    assert wrong_paths(PAGES[page]) == []
-    assert wrong_commands(PAGES[page]) == []
+    assert [*absent_links(page, PAGES[page]), *absent_names(PAGES[page])] == []
 
 
 def test_what_is_not_there_is_found():
     text = "[a](docs/no.md) [b](README.md#no) [c](docs/studies.md#a-study) [d](https://x.org)\n```\nmake no STUDY=none  # make nothing\n"
     text += "python -m helpers.sweep params/no.yaml --no\npython -m helpers.nothing --other\n```\n"
     text += "`--never N` `pip install '.[nope]'` `ray --head`"
-    assert wrong_links("README.md", text) == ["docs/no.md", "README.md#no"]
-    assert wrong_paths(text) == ["params/no.yaml"]
-    assert wrong_commands(text) == ["no", "none", "--no", "helpers.nothing", "--never", "nope"]
+    assert [*absent_links("README.md", text)] == ["docs/no.md", "README.md#no"]
+    assert [*absent_names(text)] == ["no", "none", "params/no.yaml", "--no", "helpers.nothing", "--never", "nope"]
 
 
 def test_the_folders_of_the_readme_are_those_of_the_project():

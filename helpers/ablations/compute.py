@@ -133,9 +133,8 @@ def last_stage(given: Given) -> Stage:
     try:
         return Stage(name, layer, closed_form_classifier(given.network, *hooks.features_and_logits(given.network, layer, example)))
     except ValueError as fault:
-        told = f"the maps of {name}, the last of more than one pixel for images of {given.images.images.shape[-1]} pixels, are not what the"
-        told += f" network averages, so there is nothing to ablate: {fault}. Leave this notebook out of the study, or give it last maps of"
-        raise ValueError(f"{told} more than one pixel: a larger image_size (01), a stem that halves less or last_stride 1 (02)") from fault
+        told = f"the maps of {name}, the last of more than one pixel, are not what the network averages for {example.shape[-1]} pixels"
+        raise ValueError(f"{told} ({fault}); take a larger image_size (01), a stem that halves less or last_stride 1 (02)") from fault
 
 
 def closed_form_maps(method: str, formula: str, features: Tensor, classifier_weight: Tensor, classes: Tensor) -> Tensor:
@@ -208,11 +207,7 @@ def corrected_row(maps: Tensor, given: Given, threshold: float, **keys: str | in
 
 @torch.no_grad()
 def sampled_scores(given: Given, settings: AblationSettings) -> dict[str, pd.DataFrame]:
-    """Tables "scores" and "corrected" of what needs gradients or noise at the last stage, of every layer, and of other image sizes.
-
-    nearest names the closed form with the nearest maps, and difference the largest difference of a pixel to it: near 0 the two methods
-    coincide for this network. "" and NaN at other layers and sizes.
-    """
+    """Tables "scores" and "corrected" of what needs gradients or noise at the last stage, of every layer, and of other image sizes."""
     closed, size = closed_form(given), given.images.images.shape[-1]
     right = closed.predicted.cpu() == given.images.labels
     boxes = overlap.box_masks(given.images.boxes, size)
@@ -221,19 +216,9 @@ def sampled_scores(given: Given, settings: AblationSettings) -> dict[str, pd.Dat
         batches = zip(given.batches(), closed.predicted.split(_BATCH), strict=True)
         made = [maps_of(pixels, classes, settings.seed + number) for number, (pixels, classes) in enumerate(batches)]
         maps = normalise_maps(torch.cat(made))
-        at_last = keys["layer"] == closed.stage.name and keys["image_size"] == size
-        nearest, difference = nearest_form(maps, closed) if at_last else ("", np.nan)
-        scores.append(overlap_rows(maps, boxes, right, settings.thresholds, **keys).assign(nearest=nearest, difference=difference))
+        scores.append(overlap_rows(maps, boxes, right, settings.thresholds, **keys))
         corrected.append(corrected_row(maps, given, settings.threshold, **keys))
     return {"scores": pd.concat(scores, ignore_index=True), "corrected": pd.concat(corrected, ignore_index=True)}
-
-
-def nearest_form(maps: Tensor, closed: ClosedForm) -> tuple[str, float]:
-    """The closed form of the predicted class with the nearest maps, and the largest difference of a pixel to it."""
-    found = {f"{method} ({formula})": maps - closed.maps[method, formula, PREDICTED] for method, formula in CLOSED_FORMS}
-    largest = {name: float(values.nan_to_num(torch.inf).abs().amax()) for name, values in found.items()}
-    name = min(largest, key=largest.get)
-    return name, largest[name]
 
 
 def _jobs(given: Given, stage: Stage, settings: AblationSettings, size: int) -> Iterator[tuple[dict[str, Any], Callable[..., Tensor]]]:
@@ -281,19 +266,15 @@ def _untrained(build: Callable[[], nn.Module], device: torch.device | str) -> nn
     return build().to(device, memory_format=torch.channels_last).eval()
 
 
-def some_images(images: Any, count: int, seed: int) -> Any:
-    """At most so many images, seeded and in their order; 0 takes all."""
-    return images.subset(np.sort(np.random.default_rng(seed).permutation(len(images))[: count or None]))
-
-
 def untrained_scores(
     model: Model, data: Any, parts: Sequence[str], *, images: int, threshold: float, seed: int, scored_on: ScoringSet, device: str
 ) -> dict[str, dict[str, pd.DataFrame]]:
-    """Accuracies, gap and overlap of a network that learnt nothing; Du et al. 2024, Table 5. The seed chooses test images."""
+    """Accuracies, gap and overlap of a network that learnt nothing; Du et al. 2024, Table 5. The seed chooses test images, 0 takes all."""
     given = Given(model.load(device), scored_on.of(data), model.normalise, device).first(images)
     row: dict[str, Any] = dict(model.facts)
     example = given.input(given.images.images[:1])
-    for name, part in (("train", given.images), ("test", some_images(data.test, images, seed))):
+    chosen = np.sort(np.random.default_rng(seed).permutation(len(data.test))[: images or None])
+    for name, part in (("train", given.images), ("test", data.test.subset(chosen))):
         found = passes.forward_pass(given.network, part, given.normalise, device, example, "grad_cam", _BATCH)
         row |= {f"{name}_accuracy": float((found.logits.argmax(1) == part.labels).double().mean()), f"{name}_images": len(part)}
         if name == "train":

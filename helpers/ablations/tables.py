@@ -17,7 +17,6 @@ from helpers.statistics.tables import TOTAL, beside_published, correlation_table
 from helpers.statistics.verdicts import NEGLIGIBLE
 
 PAPER_THRESHOLD, PAPER_NETWORKS = 0.1, 50  # of the map; untrained networks an architecture
-SAME = 1e-3  # maps whose pixels differ by less are one map; rounding in single precision moves them by some 1e-6
 CORRELATION = ["n", "dropped", "cells", "pearson_r", "ci_low", "ci_high", "kendall_tau"]
 AS_PROMISED, REVERSED, NOT_TOLD = "same direction", "opposite direction", "not told"
 
@@ -85,8 +84,7 @@ def _by_architecture(
 def cam_methods(draws: Draws, scores: pd.DataFrame, threshold: float, accuracies: Collection[float]) -> pd.DataFrame:
     """The CAM methods on the same images, correct and as torchcam computes them, at the paper's threshold; Du et al. 2024, Table 6.
 
-    Grad-CAM stands first, and last on all images; same_map_as names another way whose maps are these for every model, to rounding, so that
-    the row says nothing new.
+    Grad-CAM stands first, and last on all images.
     """
     chosen = at_last_stage(scores)
     chosen = chosen[(chosen["threshold"] == threshold) & (chosen["class_used"] != TRUE) & (chosen["annotation"] == BOXES)]
@@ -94,14 +92,8 @@ def cam_methods(draws: Draws, scores: pd.DataFrame, threshold: float, accuracies
     first = sampled["method"] == CLOSED_FORMS[0][0]
     more = [paper] if paper["n"].max() > sampled["n"].max() else []
     ordered = pd.concat([sampled[first], sampled[~first], *more])
-    table = _by_architecture(draws, ordered, ["method", "formula", "part"], accuracies, published_table("du2024_table6"))
-    same = {}
-    for key, rows in sampled.groupby(["method", "formula"]):
-        name = rows["nearest"].iloc[0]
-        alike = rows["nearest"].eq(name).all() and rows["difference"].max() < SAME
-        same[(*key, SAMPLED)] = name if alike and name != f"{key[0]} ({key[1]})" else ""
-    table["same_map_as"] = [same.get(key, "") for key in zip(table["method"], table["formula"], table["part"], strict=True)]
-    return table.drop(columns="part")
+    columns = ["method", "formula", "part"]
+    return _by_architecture(draws, ordered, columns, accuracies, published_table("du2024_table6")).drop(columns="part")
 
 
 def annotations(draws: Draws, scores: pd.DataFrame, threshold: float, accuracies: Collection[float]) -> pd.DataFrame:

@@ -38,10 +38,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             told = "\n".join(differing) or f"every number in {findings.PAGE} of {folder.name} is what the tables give"
         print(told)
         return int(bool(differing))
-    except KeyError as fault:
-        print(f"a table of {folder} has no column {fault}; take it from the repository again, or run its notebook again", file=sys.stderr)
     except (OSError, ValueError) as fault:
         print(fault, file=sys.stderr)
+    except (AttributeError, KeyError, TypeError) as fault:
+        print(f"a table or story of {folder} lacks what its pages say ({fault!r}); take it from the repository again", file=sys.stderr)
     return 2
 
 

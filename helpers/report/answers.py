@@ -12,6 +12,7 @@ from helpers.statistics.draws import LEVEL
 from helpers.statistics.published import published_table
 from helpers.statistics.verdicts import ANY_MEASURE, NOT_REPRODUCED, REPRODUCED, verdict
 
+_Told = tuple[str, str, str, str, str]  # a sentence, "" for none, and a row of ``HEADS``
 Tables = Mapping[str, pd.DataFrame]  # of a report, by name: catalogue, primary, kinds, claims, gates; what is absent is said
 CAUSAL = (
     "What was varied is how networks were trained, not where they look: this can show that a pretrained start lowers the gap, "
@@ -19,6 +20,7 @@ CAUSAL = (
 )
 PAPER, PAPER_ARCHITECTURE, PAPER_THRESHOLD = "iou", "resnet18", 0.8
 LOOKING = ("area_matched_iou", "pointing_game")  # where a network looks, chance taken off
+HEADS = ["question", "answer", "number", "how far to trust it"]
 NAMED = "mixup_accuracy"  # always told of beside the best predictor
 MOST_UNLEARNT = 0.6  # share of networks that did not learn, above which a study answers nothing
 # A condition that does not hold, as a reader's sentence.
@@ -35,31 +37,23 @@ _REASONS = {
 }
 
 
-class Row(NamedTuple):
-    """One question of a study, Markdown."""
-
-    question: str
-    answer: str
-    number: str
-    trust: str
-
-
 class Answer(NamedTuple):
     """What stands first on a study's page and in its FINDINGS, Markdown."""
 
     warning: str  # why there are no verdicts, or nothing at all; "" where there are
     sentences: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: pd.DataFrame  # of ``HEADS``, one a question; empty where nothing can be said
 
 
 def answer(tables: Tables) -> Answer:
     """The answer of a study from its tables; see ``primary.primary_table``, ``verdicts.judged`` and ``verdicts.gate_table``."""
+    nothing = pd.DataFrame(columns=HEADS)
     if unlearnt := not_learnt(tables.get("catalogue")):
-        return Answer(unlearnt, (), ())
+        return Answer(unlearnt, (), nothing)
     if "primary" not in tables:
         told = "This report holds no primary analysis (table `primary`), so it gives no answer as a whole; run notebook 04 of it anew."
-        return Answer(told if "catalogue" in tables else "", (), ())
-    primary = tables["primary"].set_index("measure")
+        return Answer(told if "catalogue" in tables else "", (), nothing)
+    primary = tables["primary"].assign(title=tables["primary"]["title"].map(inert)).set_index("measure")
     warning = ""
     if not np.isfinite(primary["r_gap_low"]).any():
         networks = count(int(primary["n"].max()) if len(primary) else 0, "network")
@@ -67,8 +61,8 @@ def answer(tables: Tables) -> Answer:
     elif not len(tables.get("claims", ())):
         warning = "Nothing was claimed before the first run, so there are no verdicts here: every number is exploration."
     answered = (_paper(primary, tables, bool(warning)), _looking(primary, tables), _prediction(primary), _limits(primary, tables))
-    sentences = [] if warning else [sentence for sentence, _ in answered if sentence]
-    return Answer(warning, tuple(sentences), tuple(row for _, row in answered))
+    sentences = () if warning else tuple(sentence for sentence, *_ in answered if sentence)
+    return Answer(warning, sentences, pd.DataFrame([row for _, *row in answered], columns=HEADS))
 
 
 def not_learnt(catalogue: pd.DataFrame | None) -> str:
@@ -114,10 +108,6 @@ def _side(row: pd.Series, question: str) -> int:
     return -1 if row[f"{question}_high"] < 0 else 1 if row[f"{question}_low"] > 0 else 0
 
 
-def _title(row: pd.Series) -> str:
-    return inert(str(row.get("title") or row.name.replace("_", " ")))
-
-
 def _r(row: pd.Series, question: str) -> str:
     return "r = " + with_interval(*row[[question, f"{question}_low", f"{question}_high"]])
 
@@ -127,11 +117,11 @@ def _size(primary: pd.DataFrame) -> str:
     return f"{count(networks, 'network')} of {count(kinds, 'kind')} of training"
 
 
-def _paper(primary: pd.DataFrame, tables: Tables, mute: bool) -> tuple[str, Row]:
+def _paper(primary: pd.DataFrame, tables: Tables, mute: bool) -> _Told:
     question = "Does the paper's measure, the overlap of map and box (IoU), go with the gap above 80 % training accuracy?"
     if PAPER not in primary.index or not np.isfinite(primary.loc[PAPER, "r_gap"]):
         told = "The paper's measure, the overlap of a network's map with the object's box (IoU), could not be asked of this study."
-        return told, Row(question, "Not asked.", "–", _size(primary))
+        return told, question, "Not asked.", "–", _size(primary)
     row = primary.loc[PAPER]
     stated = tables["claims"].query("measure == @PAPER and question == 'r_gap'") if len(tables.get("claims", ())) else ()
     told = (
@@ -147,56 +137,61 @@ def _paper(primary: pd.DataFrame, tables: Tables, mute: bool) -> tuple[str, Row]
     }.get(told, f"Whether the paper's result holds cannot be told here: how much {overlap} goes with its gap is too uncertain, {r}.")
     shown = f"**{'No verdict' if mute else told.capitalize()}.**{reasons(tables, PAPER)}"
     number = f"{_r(row, 'r_gap')}; the paper's ResNet18: {published_r():.2f}"
-    return sentence, Row(question, shown, number, f"{_size(primary)}. The interval draws configurations of hyperparameters.")
+    return sentence, question, shown, number, f"{_size(primary)}. The interval draws configurations of hyperparameters."
 
 
-def _looking(primary: pd.DataFrame, tables: Tables) -> tuple[str, Row]:
+def _looking(primary: pd.DataFrame, tables: Tables) -> _Told:
     question = "Does where a network looks go with its gap among networks trained alike (within one kind of training, given the fit)?"
     known = primary.reindex(LOOKING).dropna(subset=["r_gap", "r_gap_within_kinds"])
     if not len(known):
-        return "", Row(question, "Not asked: no measure of it is defined here.", "–", _size(primary))
+        return "", question, "Not asked: no measure of it is defined here.", "–", _size(primary)
     best = known.loc[known["r_gap"].abs().idxmax()]
     within = "it still does" if _side(best, "r_gap_within_kinds") == -1 else "nothing clear is left"
     less = ", less strongly" if within == "it still does" and abs(best["r_gap_within_kinds"]) < abs(best["r_gap"]) else ""
     goes = f"goes with its gap, r = {best['r_gap']:.2f}; among networks trained alike {within}{less}"
     goes = goes if _side(best, "r_gap") == -1 else f"does not clearly go with a smaller gap, r = {best['r_gap']:.2f}"
     words = {-1: "Yes", 0: "Cannot tell", 1: "The other way round"}
-    each = [f"**{words[_side(row, 'r_gap_within_kinds')]}** by the {_title(row)}.{reasons(tables, name)}" for name, row in known.iterrows()]
-    numbers = [f"{_title(row)}: {_r(row, 'r_gap_within_kinds')}" for _, row in known.iterrows()]
+    each = [
+        f"**{words[_side(row, 'r_gap_within_kinds')]}** by the {inert(row['title'])}.{reasons(tables, name)}"
+        for name, row in known.iterrows()
+    ]
+    numbers = [f"{inert(row['title'])}: {_r(row, 'r_gap_within_kinds')}" for _, row in known.iterrows()]
     trust = f"All kinds together: r = {' and '.join(f'{value:.2f}' for value in known['r_gap'])}."
     if len(kinds := tables.get("kinds", ())):
         trust += f" Kinds alone account for {percent(kinds['variance_between_kinds'].iloc[0])} of the differences in gap."
-    return f"Where a network looks, by the {_title(best)}, {goes}.", Row(question, " ".join(each), "; ".join(numbers), trust)
+    return f"Where a network looks, by the {inert(best['title'])}, {goes}.", question, " ".join(each), "; ".join(numbers), trust
 
 
-def _prediction(primary: pd.DataFrame) -> tuple[str, Row]:
+def _prediction(primary: pd.DataFrame) -> _Told:
     group = "kind of training"
     question, known = f"What predicts the gap of a {group} that was not seen, and how well?", primary.dropna(subset="error_with")
     if not len(known):
-        return "", Row(question, "Cannot be told: there are too few kinds to leave one out.", "–", _size(primary))
+        return "", question, "Cannot be told: there are too few kinds to leave one out.", "–", _size(primary)
     best, fit = known.loc[known["error_with"].idxmin()], points(known["error_without"].iloc[0])
     saved, low, high, p = best[["saved_error_points", "saved_error_points_low", "saved_error_points_high", "saved_error_points_p"]]
     if low > 0:
-        by = f"by training accuracy, training loss and the measure “{_title(best)}”"
+        by = f"by training accuracy, training loss and the measure “{inert(best['title'])}”"
         few = "" if p < 1 - best["level"] else ", among these kinds: too few to say so of others"
         sentence = (
             f"The gap of a {group} that was not seen is predicted {by} to within {points(best['error_with'])} points on average{few}."
         )
-        shown = f"**Training accuracy and loss (the fit) with {_title(best)}** err least{few}."
+        shown = f"**Training accuracy and loss (the fit) with {inert(best['title'])}** err least{few}."
     else:
         sentence = f"No measure clearly adds to training accuracy and loss, which predict the gap of an unseen {group} to {fit} points."
         shown = "**No measure clearly adds** to training accuracy and loss (the fit)."
-    beside = [f"with {_title(row)} {points(row['error_with'])} points" for name, row in known.iterrows() if name in (best.name, NAMED)]
+    beside = [
+        f"with {inert(row['title'])} {points(row['error_with'])} points" for name, row in known.iterrows() if name in (best.name, NAMED)
+    ]
     ends = f" ({points(low)} to {points(high)})" if np.isfinite(low) else ""
     trust = f"The best of {len(known)} measures, chosen on the same networks, saves {points(saved)}{ends} points."
     trust += f" Each of {int(primary['kinds'].max())} kinds is left out once."
-    return sentence, Row(question, shown, f"error of the fit {fit} points; {'; '.join(beside)}", trust)
+    return sentence, question, shown, f"error of the fit {fit} points; {'; '.join(beside)}", trust
 
 
-def _limits(primary: pd.DataFrame, tables: Tables) -> tuple[str, Row]:
+def _limits(primary: pd.DataFrame, tables: Tables) -> _Told:
     told = f"**That looking at the object lowers the gap.** Training was varied, looking was not.{reasons(tables, ANY_MEASURE)}"
     kinds = count(int(primary["kinds"].max()) if len(primary) else 0, "kind")
     looks = round((1 - LEVEL) / (1 - primary["level"].min())) if len(primary) else 1
     looked = f"The data were looked at {count(looks, 'time')}."
     trust = f"Intervals draw configurations and do not know that there are only {kinds} of training. {looked}"
-    return "", Row("What does this study not say?", told, _size(primary), trust)
+    return "", "What does this study not say?", told, _size(primary), trust

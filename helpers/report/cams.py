@@ -47,14 +47,13 @@ def step_by_step(maps: Tensor, images: ImageSet, row: int, threshold: float) -> 
     mask, box = overlap.cam_masks(maps, size, threshold), overlap.box_masks(boxes, size)
     iou, iou_b = (float(value) for value in overlap.iou_and_iou_b(maps, boxes, size, threshold))
     figure, axes = plt.subplots(1, 5, figsize=(12, 3))
-    _show(axes[0], images.images[row])
-    draw_boxes(axes[0], images.boxes[row])
+    for ax in axes[[0, 2, 3]]:
+        _show(ax, images.images[row])
+    for ax in axes[[0, 3]]:
+        draw_boxes(ax, boxes)
     _show(axes[1], maps[0], **_MAP)
-    _show(axes[2], images.images[row])
     _show(axes[2], overlap.upsample(maps, size)[0], alpha=0.55, **_MAP)
-    _show(axes[3], images.images[row])
     _show(axes[3], np.where(mask[0], np.nan, 0.0), cmap="gray", vmin=0, vmax=1, alpha=0.75)
-    draw_boxes(axes[3], images.boxes[row])
     draw_boxes(axes[3], overlap.bounding_rectangles(mask)[0], **_MASK_BOX)
     # 0 neither, 1 mask only, 2 box only, 3 both: shades from dark to light, which differ in print as well.
     _show(axes[4], mask[0].int() + 2 * box[0].int(), cmap="cividis", vmin=0, vmax=3)

@@ -33,11 +33,7 @@ def correlation(row: Any, title: str) -> str:
 
 
 def central_map(table: pd.DataFrame) -> str:
-    """How many models beat a central blob that knows no image, by the measures that most and fewest models beat it in.
-
-    Args:
-        table: title, models_above_the_blob (a share).
-    """
+    """The shares of models that beat a central blob that knows no image, by the measures that most and fewest models beat it in."""
     if not len(table):
         return "These images have no boxes, so nothing can be said about where networks look."
     ordered = table.sort_values("models_above_the_blob")
@@ -94,14 +90,6 @@ def claims(table: pd.DataFrame) -> str:
         + (f"; not met: {row.closed}" if row.closed else "")
         + "."
         for row in rows.itertuples()
-    )
-
-
-def known_in_advance(table: pd.DataFrame) -> str:
-    """Error of the gap of configurations left out, by what is known without any measure; see ``prediction.known_in_advance``."""
-    each = ", ".join(f"{row.known} {row.error_points:.1f}" for row in table.itertuples() if np.isfinite(row.error_points))
-    return (
-        f"Mean error of the predicted gap of configurations left out, in points: {each}." if each else "Too few configurations to predict."
     )
 
 

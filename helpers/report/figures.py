@@ -16,10 +16,7 @@ from helpers.statistics.correlations import pearson
 def against_gap(table: pd.DataFrame, measure: str, title: str, *, lines: dict[str, float] | None = None) -> Figure | None:
     """A measure against the gap, one point a model, coloured by kind of training; r is that of the points drawn. None for fewer than three.
 
-    Args:
-        table: gap (fraction), kind and the measure; models where it is undefined are left out.
-        title: of the measure, on its axis.
-        lines: values of the measure that no network is needed for, such as those of a map over the whole image, by name.
+    ``lines``: values of the measure that no network is needed for, such as that of a map over the whole image, by name.
     """
     drawn = table[np.isfinite(table[[measure, "gap"]].astype(float)).all(axis=1)]
     if len(drawn) < 3:
@@ -35,33 +32,15 @@ def against_gap(table: pd.DataFrame, measure: str, title: str, *, lines: dict[st
     return figure
 
 
-def forest(
-    ax: Axes,
-    table: pd.DataFrame,
-    value: str,
-    labels: Sequence[str],
-    *,
-    published: str = "",
-    hollow: Sequence[bool] | None = None,
-    chance: tuple[pd.Series, float] | None = None,
-) -> None:
+def forest(ax: Axes, table: pd.DataFrame, value: str, labels: Sequence[str], *, published: str = "") -> None:
     """Rows of estimates with their intervals, the first on top; a row without an interval is a grey point.
 
-    Args:
-        table: ``value`` with ``<value>_low`` and ``<value>_high``.
-        labels: of the rows.
-        published: column of published values, drawn as crosses.
-        hollow: rows whose point is not filled.
-        chance: centre of each row and half-width of a grey band in which chance alone puts them.
+    The table has ``value`` with ``<value>_low`` and ``<value>_high``, and may have a column of published values, drawn as crosses.
     """
     rows = np.arange(len(table))
-    filled = ~np.asarray(hollow, dtype=bool) if hollow is not None else np.ones(len(table), dtype=bool)
-    if chance is not None and np.isfinite(chance[1]):
-        ax.barh(rows, 2 * chance[1], left=np.asarray(chance[0]) - chance[1], height=1, color="0.9", linewidth=0, zorder=0)
     ax.axvline(0, color="black", linewidth=0.8)
     ax.hlines(rows, table[f"{value}_low"], table[f"{value}_high"], color="C0", linewidth=2)
-    ax.plot(table[value].where(filled), rows, "o", color="C0")
-    ax.plot(table[value].where(~filled), rows, "o", color="C0", fillstyle="none")
+    ax.plot(table[value], rows, "o", color="C0")
     if (bare := table[value].notna() & table[f"{value}_low"].isna()).any():
         ax.plot(table[value].where(bare), rows, "o", color="0.6", label="too few configurations for an interval")
     if published and table[published].notna().any():

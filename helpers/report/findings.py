@@ -17,11 +17,6 @@ FIGURE = "figures/04_baselines-primary.png"
 CAPTION = "What each measure says of the gap, in all networks and within one kind of training, and how much it helps to predict it."
 TRADE_OFF = "huang-figure-2-marginals"  # how the figures of a study that trains no networks begin
 TRADE_OFF_CAPTION = "Error and Kappa loss along noise, unseen classes and size; the star is the trade-off point."
-MEANT = (
-    "The gap is training accuracy minus test accuracy; r is Pearson's correlation with it; brackets hold {level:.3g} % intervals. "
-    "The paper is Du, Zhou and Dai 2024."
-)
-HEADS = ("question", "answer", "number", "how far to trust it")
 READ = ("catalogue", "primary", "kinds", "claims", "gates", "known_in_advance", "measures_ranking")
 # What is folded: title, table, and which column stands under which head; one with _low and _high beside it is given with its interval.
 _FOLDED = (
@@ -56,7 +51,8 @@ def read(folder: Path) -> dict[str, pd.DataFrame]:
 
 def meant(tables: Tables) -> str:
     """What gap, r and brackets mean, a sentence."""
-    return MEANT.format(level=100 * tables["primary"]["level"].min())
+    told = "The gap is training accuracy minus test accuracy; r is Pearson's correlation with it; brackets hold"
+    return f"{told} {100 * tables['primary']['level'].min():.3g} % intervals. The paper is Du, Zhou and Dai 2024."
 
 
 def folded(tables: Tables) -> list[tuple[str, pd.DataFrame]]:
@@ -96,11 +92,11 @@ def page(folder: Path) -> str:
     tables = read(folder)
     told, figure = answer(tables), (folder / FIGURE).is_file()
     parts = [f"# What {folder.name} says", told.warning, " ".join(told.sentences)]
-    if told.rows:
+    if len(told.rows):
         parts += [
             f"{CAUSAL} {meant(tables)}",
             f"![{CAPTION}]({FIGURE})" if figure else "",
-            _markdown(pd.DataFrame(told.rows, columns=list(HEADS))),
+            _markdown(told.rows),
         ]
     parts += [f"<details><summary>{title}</summary>\n\n{_markdown(table)}\n\n</details>" for title, table in folded(tables)]
     parts += [f"`make findings STUDY={folder.name}` checks every number on this page; all tables: [tables](tables)."]

@@ -136,7 +136,8 @@ def show_figure(report: Report, figure: Figure | None, name: str, reading: str) 
     path, reading = inside(report.folder, f"figures/{report.notebook}-{name}.png"), inert(reading)
     picture, shown, vector = (_drawn(figure, **look) for look in ({"dpi": _DPI}, {"dpi": _DPI_SHOWN}, {"format": "svg", "dpi": _DPI}))
     plt.close(figure)
-    for place, content in [(path, picture)] + [(path.with_suffix(".svg"), vector)] * (not _mostly_pixels(vector)):
+    photographs = 2 * sum(map(len, re.findall(rb"data:image/png;base64,[^\"]+", vector))) > len(vector)
+    for place, content in [(path, picture)] + [(path.with_suffix(".svg"), vector)] * (not photographs):
         with complete_or_absent(place) as temporary:
             temporary.write_bytes(content)
     title = f"Figure {int(report.notebook[:2])}.{1 + sum(item['kind'] == 'figure' for item in report.story)}. {figure_title(name)}."
@@ -159,10 +160,6 @@ def _drawn(figure: Figure, **look: Any) -> bytes:
     small = io.BytesIO()
     Image.open(file).convert("RGB").quantize(256, kmeans=4, dither=Image.Dither.NONE).save(small, "png", optimize=True)
     return small.getvalue()
-
-
-def _mostly_pixels(vector: bytes) -> bool:
-    return 2 * sum(map(len, re.findall(rb"data:image/png;base64,[^\"]+", vector))) > len(vector)
 
 
 def show_table(report: Report, frame: pd.DataFrame, name: str, reading: str = "", *, rows: int = 20) -> None:

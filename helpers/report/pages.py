@@ -3,8 +3,6 @@
 Each page is complete with the folder ``reports/assets`` beside the studies, opens from disk, and asks no other host for anything.
 """
 
-import base64
-import io
 import json
 import re
 import zipfile
@@ -33,7 +31,6 @@ _EARLIER = (
     "This notebook ran before the study's answer was defined, over more models and with other words; tables of the answer are newer. "
     'Where it differs, <a href="index.html">the answer</a> holds.'
 )
-_RECORDED = {"figure": {"path", "alt"}, "text": {"text"}, "parameters": {"values"}, "provenance": {"facts"}}  # by a notebook's story
 _TABLE = re.compile(r"<code>tables/([\w.-]+)\.csv</code>")  # below a table that a notebook shows
 _TAGS = {"br", "details", "div", "h1", "h2", "h3", "h4", "hr", "p", "pre", "span", "sub", "summary", "sup"}
 _TAGS |= {"table", "tbody", "td", "th", "thead", "tr"}
@@ -147,10 +144,8 @@ def _write_notebook(path: Path) -> Path:
 
 
 def _read_notebook(path: Path) -> nbformat.NotebookNode:
-    try:
+    with tables.intact(path):
         return nbformat.read(path, as_version=4)
-    except Exception as fault:  # nbformat raises nearly every kind
-        raise ValueError(f"{path} is no notebook; take it from the repository again, or run the study again") from fault
 
 
 def _clean(text: str) -> str:
@@ -160,29 +155,22 @@ def _clean(text: str) -> str:
     return bleach.clean(text, tags=bleach.ALLOWED_TAGS | _TAGS, attributes={"*": ["id", "class"], "a": ["href", "title"]}, strip=True)
 
 
-def _recorded(item: object) -> bool:
-    complete = isinstance(item, dict) and _RECORDED.get(item.get("kind"), {"kind"}) <= item.keys()
-    return complete and all(isinstance(item[kind], dict) for kind in ("values", "facts") if kind in item)
-
-
 def _story(folder: Path, notebook: str) -> list[dict[str, Any]]:
     path = inside(folder / "story", f"{notebook}.json")
-    story = read_json(path) if path.is_file() else []
-    if not isinstance(story, list) or not all(map(_recorded, story)):
-        raise ValueError(f"{path} is not what a notebook records; take it from the repository again, or run the notebook again")
-    return story
+    with tables.intact(path):
+        story = read_json(path) if path.is_file() else []
+        return [item for item in story if dict(item)["kind"]]
 
 
 def _figure(folder: Path, paths: Mapping[str, str], output: Mapping[str, Any]) -> Markup:
-    """The figure's file, or the picture in the notebook itself where there is none, with its size so that nothing moves."""
+    """The figure's file with its size, so that nothing moves; the picture in the notebook itself where there is none."""
     alt, inner = output["metadata"].get("image/png", {}).get("alt", ""), output["data"]["image/png"].strip()
-    known = alt in paths and inside(folder, paths[alt]).is_file()
-    source = escape(paths[alt]) if known else f"data:image/png;base64,{escape(inner)}"
-    width, height = Image.open(folder / paths[alt] if known else io.BytesIO(base64.b64decode(inner))).size
-    picture = f'<img src="{source}" alt="{escape(alt)}" width="{width}" height="{height}" loading="lazy">'
-    vector = (folder / paths[alt]).with_suffix(".svg").is_file() if known else False
-    larger = escape(f"{Path(paths[alt]).with_suffix('.svg')}") if vector else source
-    return Markup(f'<figure><a href="{larger}">{picture}</a></figure>' if known else f"<figure>{picture}</figure>")
+    path = inside(folder, paths[alt]) if alt in paths else None
+    if not path or not path.is_file():
+        return Markup('<figure><img src="data:image/png;base64,{}" alt="{}"></figure>').format(inner, alt)
+    form = '<figure><a href="{}"><img src="{}" alt="{}" width="{}" height="{}" loading="lazy"></a></figure>'
+    larger = Path(paths[alt]).with_suffix(".svg" if path.with_suffix(".svg").is_file() else path.suffix)
+    return Markup(form).format(larger, paths[alt], alt, *Image.open(path).size)
 
 
 def _table(folder: Path, names: Mapping[str, str], shown: str) -> Markup:
@@ -202,10 +190,10 @@ def _told(folder: Path, found: Tables) -> tuple[Answer, list[str], dict[str, Any
     for item in (item for path in executed_notebooks(folder) for item in _story(folder, path.stem) if "catalogue" not in found):
         answers += [item["text"]] if item.get("answer") else []
         picture = item["path"] if item.get("name", "").startswith(findings.TRADE_OFF) and not picture else picture
-    if not (told.rows or answers) or not picture or not inside(folder, picture).is_file():
+    if not (len(told.rows) or answers) or not picture or not inside(folder, picture).is_file():
         return told, answers, {}
     width, height = Image.open(folder / picture).size
-    caption = findings.CAPTION if told.rows else findings.TRADE_OFF_CAPTION
+    caption = findings.CAPTION if len(told.rows) else findings.TRADE_OFF_CAPTION
     return told, answers, {"path": picture, "caption": caption, "width": width, "height": height}
 
 
@@ -214,8 +202,8 @@ def _write_index(folder: Path) -> Path:
     found, notebooks, kinds = findings.read(folder), executed_notebooks(folder), ("values", "facts")  # of parameters, and of provenance
     told, others, figure = _told(folder, found)
     question, subject = asked(folder.name)
-    known = {"answer": told, "others": others, "figure": figure, "causal": CAUSAL, "heads": findings.HEADS}
-    known |= {"meant": findings.meant(found) if told.rows else "", "question": question, "subject": subject}
+    known = {"answer": told, "others": others, "figure": figure, "causal": CAUSAL}
+    known |= {"meant": findings.meant(found) if len(told.rows) else "", "question": question, "subject": subject}
     facts = [(path.stem, item[kind]) for path in notebooks for item in _story(folder, path.stem) for kind in kinds if kind in item]
     made = pd.DataFrame([(name, *fact) for name, items in facts for fact in items.items()], columns=["notebook", "what", "value"])
     folded = [*findings.folded(found), ("Parameters, commit, versions, device and time", made)]
@@ -244,10 +232,9 @@ def _write_explorers(folder: Path) -> Path:
     from helpers.report.explore import content
 
     contents = content.of_report(folder)
-    kinds = [one["kind"] for one in contents]
-    shown = [(kind, explore.TITLES[kind], "" if one["models"] else explore.NEEDS[kind]) for kind, one in zip(kinds, contents, strict=True)]
+    shown = [(one["kind"], explore.TITLES[one["kind"]]) for one in contents]
     values = Markup(json.dumps(contents, allow_nan=False).replace("<", "\\u003c"))
-    return _page(folder, "explore", "explore.html.j2", "Explore", shown=shown, values=values, contents=shown)
+    return _page(folder, "explore", "explore.html.j2", "Explore", values=values, contents=shown)
 
 
 def _write_studies(reports: Path) -> Path:

@@ -1,7 +1,9 @@
 """Tables as a reader has them, on a page and in JupyterLab alike: the model first and short, two digits, sortable."""
 
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,8 @@ import numpy as np
 import pandas as pd
 from IPython.display import HTML
 
-from helpers.files import inside
+from helpers.files import STAGING, inside
 from helpers.report.markup import in_words
-from helpers.report.reader import interactive
 from helpers.report.style import short_name
 from helpers.training.config import config_from, kind_name
 
@@ -24,18 +25,25 @@ _NAMES = ("measure", "kind", "concerns", "hyperparameter")  # columns of names, 
 _LAST = ("run_id", "cell", "file", "data", "weights", "fingerprint", "device")
 
 
+@contextmanager
+def intact(path: Path) -> Iterator[None]:
+    """Make one ValueError that names a file of whatever is raised while it is read: readers of damaged files raise nearly every kind."""
+    try:
+        yield
+    except Exception as fault:
+        raise ValueError(f"{path} is damaged ({fault}); take it from the repository again, or run its notebook again") from fault
+
+
 def read(folder: Path, name: str, suffix: str = ".csv") -> pd.DataFrame | None:
     """A table of a report, CSV or Parquet; None where the report does not hold it, ValueError where it is damaged."""
     path = inside(folder / "tables", f"{name}{suffix}")
-    try:
-        missing = {"keep_default_na": False, "na_values": ["", "nan", "NaN"]}
-        return pd.read_parquet(path) if suffix == ".parquet" else pd.read_csv(path, **missing)
-    except FileNotFoundError:
+    if not path.is_file():
         return None
-    except pd.errors.EmptyDataError:
-        return pd.DataFrame()
-    except Exception as fault:  # readers of damaged files raise nearly every kind
-        raise ValueError(f"{path} is damaged ({fault}); take it from the repository again, or run its notebook again") from fault
+    with intact(path):
+        if suffix == ".parquet":
+            return pd.read_parquet(path)
+        empty = path.stat().st_size < 2  # a table without columns
+        return pd.DataFrame() if empty else pd.read_csv(path, keep_default_na=False, na_values=["", "nan", "NaN"])
 
 
 def catalogue(folder: Path) -> pd.DataFrame | None:
@@ -43,10 +51,7 @@ def catalogue(folder: Path) -> pd.DataFrame | None:
     table = read(folder, "catalogue")
     if table is None or "kind" in table:
         return table
-    try:
-        return table.assign(kind=[kind_name(config_from(row)) for row in table.to_dict("records")])
-    except (KeyError, TypeError) as fault:
-        raise ValueError(f"{folder / 'tables/catalogue.csv'} lacks columns that notebook 02 writes ({fault}); run it again") from fault
+    return table.assign(kind=[kind_name(config_from(row)) for row in table.to_dict("records")])
 
 
 def model_names(catalogue: pd.DataFrame | None) -> dict[str, str]:
@@ -104,6 +109,11 @@ def _cell(value: Any) -> str:
         return f'<td class="long">{text}</td>' if len(text) > 40 else f"<td>{text}</td>"
     order = f"{value:.6g}" if math.isfinite(value) else ""
     return f'<td class="number">{text}</td>' if order == text else f'<td class="number" data-order="{order}">{text}</td>'
+
+
+def interactive() -> bool:
+    """Whether somebody can touch what is shown: Jupyter names the notebook to the kernels that it starts, and a sweep marks its own."""
+    return bool(os.environ.get("JPY_SESSION_NAME")) and not os.environ.get(STAGING)
 
 
 def sortable(frame: pd.DataFrame, names: Mapping[str, str] | None = None, *, rows: int = 20) -> Any:

@@ -64,8 +64,7 @@ def test_closed_form_maps_equal_differentiation_in_double_precision(method, form
 
 def test_what_has_no_closed_form_is_refused_with_what_to_change(given):
     network = resnet.build("resnet18", 3, stem="strided", width=0.125, seed=0).eval()
-    told = "the maps of layer3, the last of more than one pixel for images of 16 pixels, are not what the network averages"
-    with pytest.raises(ValueError, match=rf"^{told}, .* a larger image_size \(01\), a stem that halves less or last_stride 1 \(02\)$"):
+    with pytest.raises(ValueError, match=r"^the maps of layer3, .* a larger image_size \(01\), .* last_stride 1 \(02\)$"):
         compute.last_stage(given._replace(network=network))
 
 
@@ -128,16 +127,12 @@ def test_an_empty_subset_is_undefined():
     assert np.isnan(table["iou"].iloc[2])
 
 
-def test_smooth_grad_cam_plus_plus_coincides_with_grad_cam_plus_plus_and_torchcams_does_not(sampled):
-    table = sampled["scores"]
-    smooth = chosen(table, method="smooth_grad_cam_plus_plus")
-    correct, compatible = (chosen(smooth, formula=formula).iloc[0] for formula in ("correct", "torchcam"))
-    assert correct["nearest"] == "grad_cam_plus_plus (correct)"
-    assert correct["difference"] < 1e-4
-    assert compatible["difference"] > 0.01
-    at_last = chosen(table, method="grad_cam", layer="layer4", image_size=16).iloc[0]
-    assert (at_last["nearest"], at_last["difference"] < 1e-4) == ("grad_cam (correct)", True)
-    assert (chosen(table, layer="layer1")["nearest"] == "").all()
+def test_smooth_grad_cam_plus_plus_is_grad_cam_plus_plus_and_torchcams_is_not(sampled):
+    keys = {"layer": "layer4", "image_size": 16, "subset": "all", "threshold": 0.3}
+    ways = (("grad_cam_plus_plus", "correct"), ("smooth_grad_cam_plus_plus", "correct"), ("smooth_grad_cam_plus_plus", "torchcam"))
+    plain, smooth, other = (chosen(sampled["scores"], **keys, method=method, formula=formula)["iou"].item() for method, formula in ways)
+    assert plain == pytest.approx(smooth, abs=1e-3)
+    assert abs(plain - other) > 1e-3
 
 
 @pytest.mark.parametrize("layer", ["layer1", "layer2", "layer3", "layer4"])
@@ -247,11 +242,3 @@ def test_untrained_networks_are_those_of_their_seed_worked_out_step_by_step(give
     assert row["iou"] == pytest.approx(float(iou.mean()), abs=2e-3)
     assert (row["train_images"], row["test_images"]) == (20, 20)
     assert row["gap"] == row["train_accuracy"] - row["test_accuracy"]
-
-
-def test_fewer_images_are_the_same_for_all_networks_and_zero_takes_all(given):
-    some = compute.some_images(given.images, 7, 3)
-    assert some.names == compute.some_images(given.images, 7, 3).names != compute.some_images(given.images, 7, 4).names
-    places = [given.images.names.index(name) for name in some.names]
-    assert places == sorted(set(places))
-    assert compute.some_images(given.images, 0, 3).names == given.images.names

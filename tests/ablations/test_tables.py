@@ -35,7 +35,7 @@ def setting(models, slope, seed, part="closed", **keys):
     """Rows of one setting for every model and two thresholds; IoU falls with the gap by the slope."""
     rng = np.random.default_rng(seed)
     fixed = {"method": "grad_cam", "formula": "correct", "layer": "layer4", "class_used": "predicted", "annotation": "boxes"}
-    fixed |= {"image_size": 32, "subset": "all", "n": 100 if part == "closed" else 9, "nearest": "", "difference": np.nan}
+    fixed |= {"image_size": 32, "subset": "all", "n": 100 if part == "closed" else 9}
     rows = []
     for threshold, factor in ((0.1, 1), (0.5, -1)):
         iou = 0.5 - factor * slope * (models["gap"] - 0.5) + rng.normal(0, 0.02, len(models))
@@ -46,7 +46,7 @@ def setting(models, slope, seed, part="closed", **keys):
 
 @pytest.fixture
 def scores(models):
-    close, few = {"difference": 1e-6, "nearest": "grad_cam_plus_plus (correct)"}, {"part": "sampled"}
+    few = {"part": "sampled"}
     parts = [
         {},
         {"annotation": "fine_grained", "n": 90},
@@ -54,15 +54,15 @@ def scores(models):
         *({"class_used": used, "subset": subset} for used in ("predicted", "true") for subset in ("correct", "wrong")),
         {"method": "grad_cam_plus_plus"},
         {"method": "grad_cam_plus_plus", "formula": "torchcam"},
-        {"method": "grad_cam_plus_plus", **few, **close},
-        {"method": "smooth_grad_cam_plus_plus", **few, **close},
-        {"method": "smooth_grad_cam_plus_plus", "formula": "torchcam", **few, **close, "difference": 0.4},
+        {"method": "grad_cam_plus_plus", **few},
+        {"method": "smooth_grad_cam_plus_plus", **few},
+        {"method": "smooth_grad_cam_plus_plus", "formula": "torchcam", **few},
         {"method": "eigen_cam", "class_used": "none", **few},
         *({"method": name, "layer": layer, **few} for layer, name in itertools.product(("layer1", "layer4"), ("grad_cam", "layer_cam"))),
         {"image_size": 16, **few},
     ]
     table = pd.concat([setting(models, 0.3, seed, **keys) for seed, keys in enumerate(parts)], ignore_index=True)
-    return table[["model_id", *KEYS, "n", "iou", "nearest", "difference", "part", "of_paper"]]
+    return table[["model_id", *KEYS, "n", "iou", "part", "of_paper"]]
 
 
 def iou_of(models, scores, **keys):
@@ -91,7 +91,7 @@ def test_scored_images_are_drawn_for_the_papers_setting_alone(models, scores):
     assert moved["threshold"].tolist() == [0.1]
 
 
-def test_table6_compares_on_the_same_images_beside_the_paper_and_names_one_map(models, draws, scores):
+def test_table6_compares_on_the_same_images_beside_the_paper(models, draws, scores):
     table = tables.cam_methods(draws, scores, 0.1, [0.95, 0.8])
     ways = table.drop_duplicates(["method", "formula", "images"])
     assert ways["images"].tolist() == [9] * 6 + [100]
@@ -101,16 +101,10 @@ def test_table6_compares_on_the_same_images_beside_the_paper_and_names_one_map(m
     for row in table.itertuples():
         known = row.architecture == "resnet18" and (row.method, row.threshold) in theirs.index
         assert (row.published_r == theirs[row.method, row.threshold]) if known else np.isnan(row.published_r)
-    smooth = table[table["method"] == "smooth_grad_cam_plus_plus"].groupby("formula")["same_map_as"].unique()
-    assert smooth["correct"].tolist() == ["grad_cam_plus_plus (correct)"]
-    assert smooth["torchcam"].tolist() == [""]
-    assert (table.loc[table["method"] == "grad_cam_plus_plus", "same_map_as"] == "").all()  # which is no other than itself
     pooled = report.pooled(table)
     row = pooled[(pooled["method"] == "grad_cam") & (pooled["images"] == 100)].iloc[0]
     assert row["architecture"] == "Total"
     assert row["pearson_r"] == pytest.approx(pearson(iou_of(models, scores, **PAPER, threshold=0.1), models["gap"]))
-    one = scores.assign(nearest=np.where(scores["model_id"] == "m05", "layer_cam (correct)", scores["nearest"]))
-    assert (tables.cam_methods(draws, one, 0.1, [0.8])["same_map_as"] == "").all()
 
 
 def test_table7_stands_beside_the_paper(models, draws, scores):

@@ -19,25 +19,14 @@ from typing import Any
 
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 PHONE, DESK = (390, 844), (1400, 1000)
-_PROGRAMS = {"chromium": ("chromium", "chromium-browser", "google-chrome"), "chromium-driver": ("chromedriver",)}
+CHROMIUM, DRIVER = (next(filter(None, map(shutil.which, names)), "") for names in (("chromium", "google-chrome"), ("chromedriver",)))
+_FOUND = CHROMIUM and DRIVER and importlib.util.find_spec("selenium")
+MISSING = "" if _FOUND else "no browser to test with: apt-get install chromium chromium-driver, pip install selenium"
 # Cells out of sight stay drawn, and no note of JupyterLab's lies over them.
 _SETTINGS = {
     "@jupyterlab/notebook-extension/tracker.jupyterlab-settings": {"windowingMode": "none"},
     "@jupyterlab/apputils-extension/notification.jupyterlab-settings": {"fetchNews": "false", "checkForUpdates": False},
 }
-
-
-def program(package: str) -> str:
-    """Find a program of a Debian package; "" where it is not installed."""
-    return next((found for name in _PROGRAMS[package] if (found := shutil.which(name))), "")
-
-
-def missing() -> str:
-    """Say what a browser test lacks on this machine, and how to get it; "" when it lacks nothing."""
-    packages = [package for package in _PROGRAMS if not program(package)]
-    wanted = [f"apt-get install {' '.join(packages)}"] if packages else []
-    wanted += [] if importlib.util.find_spec("selenium") else ["pip install selenium"]
-    return f"no browser to test with: {' and '.join(wanted)}" if wanted else ""
 
 
 @contextmanager
@@ -47,12 +36,12 @@ def chromium() -> Iterator[Any]:
     from selenium.webdriver.chrome.service import Service
 
     options = webdriver.ChromeOptions()
-    options.binary_location = program("chromium")
+    options.binary_location = CHROMIUM
     flags = ["--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", f"--window-size={DESK[0]},{DESK[1]}"]
     for flag in [*flags, "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--hide-scrollbars"]:
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    browser = webdriver.Chrome(options, Service(program("chromium-driver")))
+    browser = webdriver.Chrome(options, Service(DRIVER))
     try:
         yield browser
     finally:

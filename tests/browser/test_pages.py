@@ -4,12 +4,14 @@ import base64
 
 import numpy as np
 import pytest
+import torch
 
+from helpers.cams import overlap
 from helpers.report import pages
 from tests.browser import browsing
 from tests.report import made
 
-pytestmark = [pytest.mark.browser, pytest.mark.skipif(bool(browsing.missing()), reason=browsing.missing())]
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(bool(browsing.MISSING), reason=browsing.MISSING)]
 screens = pytest.mark.parametrize("size", [browsing.PHONE, browsing.DESK], ids=["phone", "desk"])
 NAMES = ("index.html", "04_baselines.html", "explore.html", "../index.html", "../assets/glossary.html")
 
@@ -48,18 +50,15 @@ def test_no_page_scrolls_sideways_asks_another_host_or_has_an_error(browser, rep
         assert browser.execute_script(wide) == 0, f"{name}: a figure is cut"
 
 
-def test_the_first_screen_at_a_desk_holds_answer_figure_and_four_questions(browser, report):
-    browsing.open_page(browser, report / "index.html")
-    bottom = "return Math.max(...[...document.querySelectorAll(arguments[0])].map(one => one.getBoundingClientRect().bottom))"
-    for part in ("ol.answer li", ".first img", ".questions tr:nth-child(4)"):
-        assert 0 < browser.execute_script(bottom, part) <= browsing.DESK[1], part
-
-
-def test_the_first_screen_of_a_phone_begins_with_the_answer(browser, report):
-    browsing.open_page(browser, report / "index.html", browsing.PHONE)
-    tops = "return ['ol.answer', '.first img', '.questions'].map(part => document.querySelector(part).getBoundingClientRect().top)"
-    places = browser.execute_script(tops)
-    assert places == sorted(places) and places[0] < browsing.PHONE[1] / 2
+def test_the_first_screen_holds_answer_figure_and_four_questions_at_a_desk_and_begins_with_the_answer_on_a_phone(browser, report):
+    ends = "return arguments[0].map(part => document.querySelector(part).getBoundingClientRect()).map(one => [one.top, one.bottom])"
+    for size in (browsing.DESK, browsing.PHONE):
+        browsing.open_page(browser, report / "index.html", size)
+        tops, bottoms = zip(*browser.execute_script(ends, ["ol.answer", ".first img", ".questions tr:nth-child(4)"]), strict=True)
+        if size == browsing.DESK:
+            assert max(bottoms) <= size[1]
+        else:
+            assert list(tops) == sorted(tops) and tops[0] < size[1] / 2
 
 
 @screens
@@ -96,29 +95,20 @@ def test_a_control_moves_points_and_a_click_shows_the_network(browser, report):
 
 
 def test_the_gallery_counts_as_the_tables_do(browser, report):
-    """The numbers below the pictures, counted by the page, against masks cut and counted here; the mean is that of the kernel."""
+    """The numbers below the pictures, which the page counts, are those of the kernel."""
     browsing.open_page(browser, report / "explore.html")
     told = "return [...box.querySelectorAll('.pictures > div:first-of-type figcaption')].map(one => one.textContent.split(' ')[0])"
     browsing.until(lambda: len(of(browser, "maps", told)) == 6, 60, "no picture is drawn")
-    kept = made.kept_maps()
-    box = np.zeros((made.SIZE, made.SIZE), bool)
-    box[:8, :8] = True
     content = of(browser, "maps", "return JSON.parse(document.getElementById('values').textContent)[1].models[0].maps")
-    maps = np.frombuffer(base64.b64decode(content), np.uint8).reshape(-1, made.SIDE, made.SIDE)
-    at = np.clip((np.arange(made.SIZE) + 0.5) * made.SIDE / made.SIZE - 0.5, 0, made.SIDE - 1)
-    for place, level in ((0, 0.05), (8, 0.45)):
+    maps = torch.frombuffer(bytearray(base64.b64decode(content)), dtype=torch.uint8).view(-1, made.SIDE, made.SIDE) / 255
+    boxes = overlap.box_masks(torch.from_numpy(made.kept_maps().boxes), made.SIZE)
+    for place, values in zip((0, 8), overlap.overlaps(maps, boxes, [0.05, 0.45])[0], strict=True):
         change(browser, "maps", 1, str(place))
-        expected = []
-        for one in maps:
-            rows = np.stack([np.interp(at, range(made.SIDE), row) for row in one / 255])
-            mask = np.stack([np.interp(at, range(made.SIDE), column) for column in rows.T], 1) >= level
-            expected.append(f"{(mask & box).sum() / (mask | box).sum():.2f}")
-        assert of(browser, "maps", told) == expected
+        assert of(browser, "maps", told) == [f"{value:.2f}" for value in values]
     before = of(browser, "maps", "return box.querySelector('.said').textContent")
     change(browser, "maps", 0, "maximum")
     assert set(of(browser, "maps", told)) <= {"inside", "outside"}
     assert "share of maxima" in of(browser, "maps", "return box.querySelector('.said').textContent") != before
-    assert len(kept.model_ids) == len(made.catalogue())
 
 
 def test_a_long_table_sorts_by_its_exact_numbers(browser, report):

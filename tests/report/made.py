@@ -2,6 +2,7 @@
 
 import base64
 import io
+from html.parser import HTMLParser
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -24,6 +25,25 @@ CLAIMS = [
     {"claim": "IoU goes with a smaller gap", "measure": "iou", "question": "r_gap", "side": "below", "primary": True, "published": -0.89},
     {"claim": HOSTILE, "measure": "pointing_game", "question": "r_gap_within_kinds", "side": "below"},
 ]
+
+
+class Page(HTMLParser):
+    """Tags, links and text of a page."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.tags, self.attributes, self.text = [], [], ""
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag: str, attributes: list) -> None:
+        self.tags.append(tag)
+        self.attributes += [(tag, *attribute) for attribute in attributes]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def of(self, tag: str, name: str) -> list[str]:
+        return [value for own, attribute, value in self.attributes if (own, attribute) == (tag, name)]
 
 
 def catalogue() -> pd.DataFrame:

@@ -1,8 +1,5 @@
 """Maps over images: what stands on an axis is what it was given, and boxes lie where their pixels are."""
 
-import io
-
-import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
@@ -18,9 +15,8 @@ SIZE, THRESHOLD = 32, 0.5
 
 
 @pytest.fixture(autouse=True)
-def without_a_window():
-    with matplotlib.rc_context({"backend": "agg"}):
-        yield
+def closed():
+    yield
     plt.close("all")
 
 
@@ -34,12 +30,6 @@ def scenes():
 def maps():
     """Of nobody, for the six scenes."""
     return torch.rand(6, 4, 4, generator=torch.Generator().manual_seed(0))
-
-
-def drawn(figure):
-    """Draw for real, so that what only fails at drawing fails here; its axes."""
-    figure.savefig(io.BytesIO(), format="png", dpi=50)
-    return figure.axes
 
 
 def outlines(ax):
@@ -57,7 +47,7 @@ def test_what_is_taught_by_is_a_right_prediction_with_the_middle_overlap():
 def test_steps_show_what_they_are_given(scenes, maps):
     figure = cams.step_by_step(maps, scenes, 1, THRESHOLD)
     iou, iou_b = (value[1] for value in iou_and_iou_b(maps, scenes.boxes, SIZE, THRESHOLD))
-    axes = drawn(figure)
+    axes = figure.axes
     mask = cam_masks(maps[1:2], SIZE, THRESHOLD)
     np.testing.assert_array_equal(axes[1].images[0].get_array(), maps[1])
     np.testing.assert_array_equal(axes[2].images[1].get_array(), upsample(maps[1:2], SIZE)[0])
@@ -67,25 +57,19 @@ def test_steps_show_what_they_are_given(scenes, maps):
     np.testing.assert_array_equal(~np.ma.getmaskarray(axes[3].images[1].get_array()), ~mask[0].numpy())
     overlap = np.asarray(axes[4].images[0].get_array())
     assert (overlap == 3).sum() / (overlap > 0).sum() == pytest.approx(float(iou))
+    colours, legend = axes[4].images[0].cmap(axes[4].images[0].norm(overlap)), figure.legends[0]
+    assert [text.get_text() for text in legend.get_texts()] == ["neither", "mask only", "box only", "both"]
+    for value, patch in enumerate(legend.get_patches()):
+        assert (colours[overlap == value] == patch.get_facecolor()).all() and (overlap == value).any()
+    np.testing.assert_array_equal(overlap >= 2, box_masks(scenes.boxes[1:2], SIZE)[0])
     assert axes[4].get_title() == f"both / either: IoU {iou:.2f}\nrectangle: IoU-B {iou_b:.2f}"
-
-
-def test_the_legend_of_the_overlap_names_the_shades_that_are_drawn(scenes, maps):
-    figure = cams.step_by_step(maps, scenes, 0, THRESHOLD)
-    shown = drawn(figure)[4].images[0]
-    colours = shown.cmap(shown.norm(np.asarray(shown.get_array())))
-    mask, box = cam_masks(maps[:1], SIZE, THRESHOLD)[0].numpy(), box_masks(scenes.boxes[:1], SIZE)[0].numpy()
-    of = {"neither": ~mask & ~box, "mask only": mask & ~box, "box only": box & ~mask, "both": mask & box}
-    for patch, text in zip(figure.legends[0].get_patches(), figure.legends[0].get_texts(), strict=True):
-        here = colours[of[text.get_text()]]
-        np.testing.assert_allclose(here, np.broadcast_to(patch.get_facecolor(), here.shape))
 
 
 def test_overlays_have_a_row_per_model_and_a_column_per_image(scenes, maps):
     few = [0, 2, 4]
     both, images = torch.stack([maps[few], 1 - maps[few]]), scenes.subset(few)
     titles = ["small gap", "large gap"]
-    axes = np.array(drawn(cams.overlays(both, images, THRESHOLD, titles, ["a", "b", "c"]))).reshape(2, 3)
+    axes = np.array(cams.overlays(both, images, THRESHOLD, titles, ["a", "b", "c"]).axes).reshape(2, 3)
     for row in range(2):
         iou, _ = iou_and_iou_b(both[row], images.boxes, SIZE, THRESHOLD)
         for column in range(3):

@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from IPython.display import Markdown
 
 from helpers.cams import overlap
-from helpers.report import explore, reader
+from helpers.files import STAGING
+from helpers.report import explore, tables
 from helpers.report.explore import content, cuts
-from helpers.report.reader import SWITCH
+from helpers.report.explore.widget import Explorer
 from tests.report import made
 
 
@@ -22,40 +22,14 @@ def folder(tmp_path_factory):
     return made.write_report(tmp_path_factory.mktemp("reports") / "made")
 
 
-@pytest.mark.parametrize(
-    ("environment", "shown"),
-    [
-        *[({}, False), ({"JPY_SESSION_NAME": "a.ipynb"}, True), ({"JPY_SESSION_NAME": "a", reader.STAGING: "x"}, False)],
-        *[({SWITCH: "1", reader.STAGING: "x"}, True), ({SWITCH: "0", "JPY_SESSION_NAME": "a"}, False)],
-    ],
-)
-def test_somebody_can_touch_it_where_jupyter_started_the_kernel_and_no_sweep(monkeypatch, environment, shown):
-    for name in (SWITCH, "JPY_SESSION_NAME", reader.STAGING):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    assert reader.interactive() is shown
-
-
-def test_another_switch_is_refused(monkeypatch):
-    monkeypatch.setenv(SWITCH, "yes")
-    with pytest.raises(ValueError, match="'yes'"):
-        reader.interactive()
-
-
-def test_headless_each_is_a_line_of_text_and_nothing_is_computed(monkeypatch, folder):
-    monkeypatch.setenv(SWITCH, "0")
-    for kind in explore.TITLES:
-        shown = explore.show(kind, None, None)
-        assert isinstance(shown, Markdown) and "\n" not in shown.data
-    assert explore.published(folder) is None
-
-
-def test_a_published_report_has_all_three_in_jupyterlab(monkeypatch, folder):
-    monkeypatch.setenv(SWITCH, "1")
-    kinds = [json.loads(part.content)["kind"] for part in explore.published(folder).children[1::2]]
-    assert kinds == ["measures", "maps", "curves"]
-    assert explore.published(folder / "none") is None
+def test_somebody_can_touch_it_where_jupyter_started_the_kernel_and_no_sweep(monkeypatch):
+    models = made.catalogue()
+    for kernel, staging, shown in (("", "", False), ("a.ipynb", "", True), ("a.ipynb", "x", False)):
+        monkeypatch.setenv("JPY_SESSION_NAME", kernel)
+        monkeypatch.setenv(STAGING, staging)
+        assert tables.interactive() is shown
+        explorer = explore.show("measures", made.measures(models), made.TITLES)
+        assert isinstance(explorer, Explorer) if shown else "explore.html" in explorer.data
 
 
 def test_measures_are_those_of_the_scores_the_primary_ones_first(folder):

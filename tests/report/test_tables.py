@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from helpers.files import STAGING
 from helpers.report import tables
-from helpers.report.reader import SWITCH
 from tests.report import made
 
 
@@ -47,16 +47,12 @@ def test_html_holds_the_exact_number_says_constants_once_and_takes_names_as_text
     )
 
 
-def test_a_header_is_in_words():
-    assert tables.header("r_gap_low") == "r with the gap: from"
-    assert tables.header("mean_iou") == "mean IoU"
-
-
 def test_a_report_shows_first_rows_and_jupyterlab_all_of_them(monkeypatch):
     frame = pd.DataFrame({"a": np.arange(1000) / 7})
-    monkeypatch.setenv(SWITCH, "0")
+    monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
+    monkeypatch.delenv(STAGING, raising=False)
     assert len(re.findall("<tr>", tables.sortable(frame, rows=20).data)) == 21
-    monkeypatch.setenv(SWITCH, "1")
+    monkeypatch.setenv("JPY_SESSION_NAME", "a.ipynb")
     shown = tables.sortable(frame)
     assert len(shown._df) == 1000
 

@@ -1,23 +1,16 @@
-"""Three explorers: what predicts the gap, where networks look, how they trained; in JupyterLab, and on a page of the report.
+"""Three explorers: what predicts the gap, where networks look, how they trained; in JupyterLab, and on a page of the report."""
 
-Each gives the last line of a cell.
-"""
-
-from pathlib import Path
 from typing import Any
 
 from IPython.display import Markdown
 
-from helpers.files import from_root
-from helpers.report.reader import interactive
+from helpers.report.tables import interactive
 
 TITLES = {
     "measures": "Which measure goes with the gap?",
     "maps": "Where do the networks look?",
     "curves": "How did the networks train?",
 }
-NEEDS = {"measures": "tables/scores.parquet of notebook 04", "maps": "tables/maps.npz of notebook 03"}
-NEEDS |= {"curves": "tables/histories.parquet of notebook 02"}
 
 
 def show(kind: str, *given: Any) -> Any:
@@ -27,18 +20,4 @@ def show(kind: str, *given: Any) -> Any:
     from helpers.report.explore import content
     from helpers.report.explore.widget import Explorer
 
-    return Explorer.of(getattr(content, kind)(*given))
-
-
-def published(folder: Path | str) -> Any:
-    """All explorers of a published report (reports/<study>), for a clone without images and runs; None where nobody can touch them."""
-    folder = from_root(folder)
-    if not interactive() or not (folder / "tables/catalogue.csv").is_file():
-        return None
-    from ipywidgets import HTML, VBox
-
-    from helpers.report.explore.content import of_report
-    from helpers.report.explore.widget import Explorer
-
-    found = [one for one in of_report(folder) if one["models"]]
-    return VBox([part for one in found for part in (HTML(f"<h3>{TITLES[one['kind']]}</h3>"), Explorer.of(one))])
+    return Explorer(getattr(content, kind)(*given))

@@ -1,6 +1,6 @@
 """What the explorers show, as values that explore.js draws: networks with their gap, kind, card, and measures, maps or curves."""
 
-import base64
+from base64 import b64encode
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,17 +28,16 @@ _PICTURES = 12  # images in each row of the gallery
 
 
 def of_report(folder: Path) -> list[Content]:
-    """The content of each explorer of a report; without models where the report lacks what it shows."""
+    """The content of each explorer of which the report holds what it shows."""
     catalogue, scores = tables.catalogue(folder), tables.read(folder, "scores", ".parquet")
-    listing, histories = tables.read(folder, "measures"), tables.read(folder, "histories", ".parquet")
-    kept = catalogue[catalogue["left_out"].isna()]
-    found: list[Content] = [{"kind": kind, "models": []} for kind in ("measures", "maps", "curves")]
-    if scores is not None and listing is not None:
-        found[0] = measures(*with_scores(kept, scores, listing, tables.read(folder, "primary")))
-    if (published := read_maps(folder)) is not None:
-        found[1] = maps(kept, published)
+    histories, published = tables.read(folder, "histories", ".parquet"), read_maps(folder)
+    kept, found = catalogue[catalogue["left_out"].isna()], []
+    if scores is not None:
+        found.append(measures(*with_scores(kept, scores, tables.read(folder, "measures"), tables.read(folder, "primary"))))
+    if published is not None:
+        found.append(maps(kept, published))
     if histories is not None:
-        found[2] = curves(catalogue, histories)
+        found.append(curves(catalogue, histories))
     return found
 
 
@@ -68,10 +67,10 @@ def maps(models: pd.DataFrame, kept: KeptMaps) -> Content:
     rows, pictures = [places[name] for name in models["model_id"]], range(min(_PICTURES, len(kept.thumbnails)))
     shown = _shared(models)
     for model, row in zip(shown["models"], rows, strict=True):
-        model |= {"maps": _letters(kept.maps[row, pictures].tobytes()), "right": kept.right[row, pictures].tolist()}
+        model |= {"maps": b64encode(kept.maps[row, pictures].tobytes()).decode(), "right": kept.right[row, pictures].tolist()}
     boxes = [[[int(end) for end in box] for box in kept.boxes[place] if box[2] > box[0]] for place in pictures]
     labels = [str(kept.class_names[kept.labels[place]]) for place in pictures]
-    images = [{"src": _letters(kept.thumbnails[place]), "label": labels[place], "boxes": boxes[place]} for place in pictures]
+    images = [{"src": b64encode(kept.thumbnails[place]).decode(), "label": labels[place], "boxes": boxes[place]} for place in pictures]
     by_cut = cuts.overlaps(kept.maps[rows], kept.boxes, kept.image_size)
     listed = [{"rule": rule, "threshold": threshold, "means": _numbers(means)} for (rule, threshold), means in by_cut.items()]
     facts = {"size": int(kept.image_size), "side": kept.maps.shape[2:], "threshold": cuts.PAPER}
@@ -110,7 +109,3 @@ def _model(row: Mapping[str, Any]) -> Content:
 
 def _numbers(values: ArrayLike) -> list[float | None]:
     return [float(f"{value:.5g}") if np.isfinite(value) else None for value in np.asarray(values, dtype=float)]
-
-
-def _letters(content: bytes) -> str:
-    return base64.b64encode(content).decode()

@@ -14,25 +14,19 @@ RULES = (*(("threshold", level) for level in THRESHOLDS), ("area", None), ("maxi
 def overlaps(maps: NDArray[np.uint8], boxes: NDArray[np.int64], size: int) -> dict[tuple[str, float | None], NDArray[np.float64]]:
     """Mean overlap of each network by each of ``RULES``, chance not taken off.
 
-    Args:
-        maps: (models, images, h, w), 255 where a normalised map is 1.
-        boxes: (images, M, 4), see ``overlap.box_masks``; an image without one is left out.
-        size: side of the images, pixels.
-
-    Returns:
-        (models,) means in [0, 1] by rule: IoU of mask and box at a threshold; "area", the same with the mask of the box's area (ties: the
-        larger mask); "maximum", the share of images with a maximum of the map in the box.
+    Of (models, images, h, w) maps, 255 where a normalised map is 1, and (images, M, 4) boxes of ``overlap.box_masks``, an image without one
+    left out: (models,) means in [0, 1] of the IoU of mask and box at a threshold; "area", with the mask of the box's area (ties: the larger
+    mask); "maximum", the share of images with a maximum of the map in the box.
     """
     inside = overlap.box_masks(torch.as_tensor(boxes), size).flatten(1)
-    found: dict[tuple[str, float | None], list[torch.Tensor]] = {rule: [] for rule in RULES}
-    for image in inside.any(1).nonzero().flatten().tolist():
-        values = overlap.upsample(torch.from_numpy(maps[:, image]).float() / 255, size).flatten(1)
-        box = inside[image]
-        for name, level in RULES:
-            if name == "maximum":
-                found[name, level].append((values[:, box].amax(1) == values.amax(1)).double())
-                continue
-            limit = level if name == "threshold" else values.kthvalue(values.shape[1] - int(box.sum()) + 1, dim=1, keepdim=True).values
-            mask = values >= limit
-            found[name, level].append(mask[:, box].sum(1).double() / (mask | box).sum(1))
-    return {rule: torch.stack(values).mean(0).numpy() if values else np.full(len(maps), np.nan) for rule, values in found.items()}
+    images = inside.any(1).nonzero().flatten().tolist()
+    found = torch.full((len(RULES), len(images), len(maps)), torch.nan, dtype=torch.double)
+    for place, image in enumerate(images):
+        values, box = overlap.upsample(torch.from_numpy(maps[:, image]).float() / 255, size).flatten(1), inside[image]
+        largest = values.topk(int(box.sum()), dim=1).values
+        limits = {"area": largest[:, -1:], "maximum": largest[:, :1]}
+        for row, (rule, level) in enumerate(RULES):
+            mask = values >= limits.get(rule, level)
+            common = mask[:, box].sum(1)
+            found[row, place] = common > 0 if rule == "maximum" else common.double() / (mask | box).sum(1)
+    return dict(zip(RULES, found.mean(1).numpy(), strict=True))

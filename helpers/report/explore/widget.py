@@ -36,9 +36,7 @@ class Explorer(anywidget.AnyWidget):
     _css = (_TEMPLATES / "explore.css").read_text()
     content = traitlets.Unicode("{}").tag(sync=True)
 
-    @classmethod
-    def of(cls, content: Mapping[str, Any]) -> "Explorer":
-        """The explorer of some content, see ``content``; it answers when the page asks for plotly.js."""
-        made = cls(content=json.dumps(content, allow_nan=False))
-        made.on_msg(lambda widget, message, buffers: widget.send({"library": plotly.offline.get_plotlyjs()}))
-        return made
+    def __init__(self, content: Mapping[str, Any]) -> None:
+        """Of some content, see ``content``; it answers when the page asks for plotly.js."""
+        super().__init__(content=json.dumps(content, allow_nan=False))
+        self.on_msg(lambda widget, message, buffers: widget.send({"library": plotly.offline.get_plotlyjs()}))
