@@ -1,5 +1,6 @@
 """Figures that notebooks share, and the sentences below them: they draw and say what the table holds."""
 
+import io
 import re
 
 import matplotlib.pyplot as plt

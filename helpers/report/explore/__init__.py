@@ -1,9 +1,11 @@
 """Three explorers: what predicts the gap, where networks look, how they trained; in JupyterLab, and on a page of the report."""
 
+from pathlib import Path
 from typing import Any
 
 from IPython.display import Markdown
 
+from helpers.files import from_root
 from helpers.report.tables import interactive
 
 TITLES = {
@@ -21,3 +23,16 @@ def show(kind: str, *given: Any) -> Any:
     from helpers.report.explore.widget import Explorer
 
     return Explorer(getattr(content, kind)(*given))
+
+
+def published(folder: Path | str) -> Any:
+    """All explorers of a published report (reports/<study>), for a clone without images and runs; None where nobody can touch them."""
+    folder = from_root(folder)
+    if not interactive() or not (folder / "tables/catalogue.csv").is_file():
+        return None
+    from ipywidgets import HTML, VBox
+
+    from helpers.report.explore.content import of_report
+    from helpers.report.explore.widget import Explorer
+
+    return VBox([part for one in of_report(folder) for part in (HTML(f"<h3>{TITLES[one['kind']]}</h3>"), Explorer(one))])
