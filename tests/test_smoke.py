@@ -34,6 +34,7 @@ def test_every_notebook_leaves_its_report_without_an_error(finished):
     for name in TINY_STUDY["notebooks"]:
         executed = nbformat.read(reports / f"{name}.ipynb", as_version=4)
         assert executed.metadata.papermill.exception is None
+        assert not [item.text for cell in executed.cells for item in cell.get("outputs", ()) if "Warning" in item.get("text", "")], name
         assert (reports / f"{name}.html").stat().st_size > 10_000
     assert not list(finished[0].rglob("*.partial*"))
     index = (reports / "index.html").read_text()
