@@ -6,7 +6,6 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from torch import nn
 
 from helpers.measures import registry
@@ -101,8 +100,3 @@ def reports(tmp_path):
         return tmp_path / "reports"
 
     return write
-
-
-@pytest.fixture
-def seeded():
-    torch.manual_seed(0)

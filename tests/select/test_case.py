@@ -13,8 +13,9 @@ from tests.select.conftest import Residual, narrow
 
 
 @pytest.fixture
-def checkpoints(folders, tmp_path, users_module, seeded):
+def checkpoints(folders, tmp_path, users_module):
     """Three networks fitted to images by heart, one of them twice, and files that are none."""
+    torch.manual_seed(0)
     place = tmp_path / "checkpoints"
     place.mkdir()
     train = training_images(folders(), tmp_path / "zip").train
