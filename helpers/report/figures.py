@@ -45,8 +45,8 @@ def forest(ax: Axes, table: pd.DataFrame, value: str, labels: Sequence[str], *, 
         ax.plot(table[value].where(bare), rows, "o", color="0.6", label="too few configurations for an interval")
     if published and table[published].notna().any():
         ax.plot(table[published], rows, "x", color="C3", label="published")
-    if ax.get_legend_handles_labels()[0]:
-        ax.legend(loc="upper right", bbox_to_anchor=(1, 0), borderaxespad=4.5, fontsize="x-small")  # below the axis, and below long labels
+    if ax.get_legend_handles_labels()[0] and not ax.figure.legends:  # of the figure, since a panel may be narrower than it
+        ax.figure.legend(*ax.get_legend_handles_labels(), loc="outside lower right", fontsize="x-small")
     if table[value].isna().all():
         ax.text(0.5, 0.5, "undefined", ha="center", color="0.4", backgroundcolor="white", transform=ax.transAxes)
         ax.set_xticks([])
