@@ -28,6 +28,7 @@ _SIZES = (32, 48, 64, 96, 128, 160, 192, 224)  # sides offered, pixels
 _MOST_CLASSES, _LEAST_IMAGES = 20, 10  # classes of a study; training images that a class needs
 _SHARE, _SHORT = 0.4, 30.0  # of the time that training may take; minutes below which what costs much is left out
 _PROBE, _LEARNT, _MOST_EPOCHS = 60.0, 0.9, 150  # seconds of a probing run; training accuracy at which it ends; epochs of a run
+_RUNS, _EPOCHS, _CLASSES, _IMAGES = 4, 40, 4, 25  # least runs of a study, and epochs that they should have; what is taken in any case
 _WITHOUT_BOXES = ["effective_invariance", "mixup_accuracy", "fro_over_spec", "curve_mean (rotation)"]  # primary measures
 _QUICK = {"flatness_images": 200, "flatness_draws": 4, "sharpness_images": 64, "sharpness_steps": 6, "perturbation_fraction": 0.2}
 _GRID = {"architectures": ["resnet18", "resnet34"], "batch_sizes": [16, 32], "learning_rates": [0.01, 0.003]}
@@ -89,10 +90,19 @@ def choose(found: Found, place: str, minutes: float, cache: Path) -> tuple[dict[
     network = {"stem": "imagenet" if size >= 128 else "strided" if size >= 48 else "small", "width": 0.1875}
     device = "cuda" if torch.cuda.is_available() else "cpu"
     recipe = RunConfig("resnet34", 16, 0.01, "sgd", 0.0, augmentation=False, pretrained=False, data="unknown", **network)
+    side = 1 if device == "cuda" else len(os.sched_getaffinity(0))
+    budget = minutes * 60 * _SHARE * side
+    fits = budget / (
+        _RUNS * _EPOCHS * probe(subset, recipe, cache, device, 0.0)[1]
+    )  # part of the images that the least runs can learn from
+    if fits < 1:
+        classes = sorted(good[: min(len(classes), max(_CLASSES, round(len(classes) * fits**0.5)))])
+        count = min(count, max(_IMAGES, round(count * fits**0.5)))
+        subset |= {"class_ids": classes, "images_per_class": count}
     accuracies, seconds = probe(subset, recipe, cache, device, min(_PROBE, 6 * minutes))
     epochs = min(_MOST_EPOCHS, max(12, 2 * len(accuracies) if accuracies[-1] >= _LEARNT else 4 * len(accuracies)))
-    levels, side = [True, False] if len(spare) >= 2 else [False], 1 if device == "cuda" else len(os.sched_getaffinity(0))
-    runs = min(32 * len(levels), max(4, int(minutes * 60 * _SHARE * side / (seconds * epochs))))
+    levels = [True, False] if len(spare) >= 2 else [False]
+    runs = min(32 * len(levels), max(_RUNS, int(budget / (seconds * epochs))))
     grid = _GRID | network | {"pretrained_levels": levels, "max_epochs": epochs, "run_count": runs}
     if len(levels) > 1:
         grid |= {"pretrain_data_source": found.layout, "pretrain_data_path": place}
@@ -107,7 +117,8 @@ def choose(found: Found, place: str, minutes: float, cache: Path) -> tuple[dict[
         f"{found.layout}: {found.train.total():,} training images{' with boxes' if found.boxes else ''} in {len(found.train)} classes, "
         f"{found.test.total():,} test images",
         f"class_ids: {len(classes)} of {len(good)} classes with {_LEAST_IMAGES} such images; image_size {size}: the median is {found.side}",
-        f"images_per_class {count}, test_images_per_class {held}: the smallest class has {least}{' beside these' if own else ''}",
+        f"images_per_class {count}, test_images_per_class {held}: the smallest class has {least}{' beside these' if own else ''}"
+        + f"; more than {_RUNS} runs can learn from in {_SHARE:.0%} of {minutes:g} minutes" * (fits < 1),
         f"max_epochs {epochs}: a probing run reached {accuracies[-1]:.0%} training accuracy after {len(accuracies)} epochs",
         f"run_count {runs} of {32 * len(levels)}: a run takes {seconds * epochs:,.0f} s at most, {side} side by side, "
         f"in {_SHARE:.0%} of {minutes:g} minutes; the other notebooks have the rest",

@@ -73,7 +73,16 @@ def test_less_time_is_fewer_runs_without_what_costs_much_and_slow_learners_get_f
     assert new.write_new("hasty", str(root / "birds"), 0.001, root=root) == 0
     grid = written(root, "hasty")["02_grid_training"]
     assert (grid["run_count"], grid["max_epochs"]) == (4, 60)
+    assert written(root, "hasty")["01_data_subset"]["images_per_class"] == 25
     assert "reached 30% training accuracy after 15 epochs" in capsys.readouterr().out
+
+
+def test_more_images_than_can_be_learnt_from_in_the_time_are_not_taken(root, monkeypatch):
+    folder(root / "birds", 9, 48)
+    monkeypatch.setattr(new, "probe", lambda *given: ([0.3] * 9 + [0.92], 6.0))
+    assert new.write_new("birds", str(root / "birds"), 10, root=root) == 0
+    found = written(root, "birds")["01_data_subset"]  # 4 runs of 40 epochs of 6 s have twice the 480 s that there are: half of the images
+    assert (len(found["class_ids"]), found["images_per_class"]) == (round(9 * 0.5**0.5), round(36 * 0.5**0.5))
 
 
 def test_images_without_boxes_are_a_study_without_localization(root, capsys):
