@@ -147,7 +147,7 @@ def near_names(name: Any, known: Any) -> str:
 
 
 class _Yaml(yaml.SafeLoader):
-    """YAML in which 1e-3 is a number, and a key stands once."""
+    """YAML in which 1e-3 is a number, 064 is 64, and a key stands once."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
@@ -157,6 +157,8 @@ class _Yaml(yaml.SafeLoader):
 
 
 _Yaml.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), [*"-+.0123456789"])
+
+_Yaml.add_constructor("tag:yaml.org,2002:int", lambda _, node: int(node.value))
 
 
 def parse_yaml(text: str) -> Any:
@@ -204,6 +206,8 @@ def in_force(notebook: str, values: Mapping[str, Any], root: Path = PROJECT_ROOT
     names, injected = declared(root / "notebooks" / f"{notebook}.ipynb"), _injected(values.get("In", []))
     if blocks := injected & {"claims", "common", "notebooks", "sweep", "extends"}:
         raise StudyError(f"{', '.join(sorted(blocks))}: blocks of a study file, no parameters; in place of `-f FILE` write `-p study NAME`")
+    if lost := [name for name in names if name not in values]:
+        raise StudyError(f"the first cell has no {', '.join(lost)}; put the lines of these parameters back")
     if fault := value_fault(names["study"], values["study"]):  # before it becomes the name of a file
         raise StudyError(fault)
     path, demo = root / f"params/{values['study']}.yaml", root / "params/demo.yaml"

@@ -136,7 +136,7 @@ def _read_mask(file: Path, size: int) -> np.ndarray:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(file) as image:
-                pixels = np.asarray(image)
+                pixels = np.asarray(image.convert("RGB") if image.mode in ("LA", "PA") else image)
     except Exception as fault:  # readers of damaged files raise nearly every kind
         raise ValueError(f"the mask {file} is no readable image ({type(fault).__name__}: {fault})") from fault
     inside = Image.fromarray(((pixels if pixels.ndim == 2 else pixels[..., :3].any(2)) != 0).astype(np.uint8))

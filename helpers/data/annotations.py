@@ -105,7 +105,7 @@ def parse_coco(content: bytes) -> dict[str, Said]:
         given = json.loads(content)
         labels = {item["id"]: str(item["name"]) for item in given["categories"]}
         single = [item for item in given["annotations"] if not item.get("iscrowd")]
-        objects = _by_image((item["image_id"], labels.get(item["category_id"], ""), item.get("bbox", ())) for item in single)
+        objects = _by_image((item["image_id"], labels.get(item["category_id"], ""), item.get("bbox") or ()) for item in single)
         return {
             str(image["file_name"]): _annotation(
                 objects[image["id"]], (image.get("width"), image.get("height")), lambda x, y, width, height: (x, y, x + width, y + height)

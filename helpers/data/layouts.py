@@ -91,8 +91,8 @@ def _ilsvrc(source: Source) -> Found:
             yield Record(name, class_id or _first_label(said), "train" if class_id else "test", said)
 
 
-def _class_folders(source: Source, annotated: bool = False) -> Found:
-    """A folder per class, below train/ and val/ or at the top; annotated ones have an XML beside each image."""
+def _class_folders(source: Source, annotated: bool = False, asked: Sequence[str] = ()) -> Found:
+    """A folder per class, below train/ and val/ or at the top; those asked for anywhere. Annotated ones have an XML beside each image."""
     folders = {os.path.dirname(name) for name in source.images}
     if {os.path.basename(folder).lower() for folder in folders} <= set(_SPLITS):  # images of each split in one folder
         return
@@ -100,11 +100,14 @@ def _class_folders(source: Source, annotated: bool = False) -> Found:
     splits = [word for word in _SPLITS if word in above]
     if splits and splits[0].startswith("train"):
         before = rf"(?:.*?/)?((?i:{'|'.join(splits[:2])}))/"
+    elif asked:
+        before = "(?:.*?/)?()"
     else:  # below leading folders that stand alone, of which the last may be the only class
         shared = os.path.commonpath(folders)
         shared = os.path.dirname(shared) if shared in folders else shared
         before = f"{re.escape(shared)}{'/' if shared else ''}()"
-    pattern = re.compile(rf"{before}([^/]+)/{'' if annotated else '(?:.*/)?'}[^/]+")
+    classes = "|".join(map(re.escape, asked)) or "[^/]+"
+    pattern = re.compile(rf"{before}({classes})/{'' if annotated else '(?:.*/)?'}[^/]+")
     for name in source.images:
         if found := pattern.fullmatch(name):
             split = "test" if found[1].lower() in splits[1:2] else "train"
@@ -208,7 +211,8 @@ def _by_largest(table: str, listed: Mapping[str, tuple[str, Said]], split: str =
 
     ``listed`` has the place of each image, "" for nowhere, and what ``table`` says of it, by the name that it has there.
     """
-    absent, here = [name for name, (place, _) in listed.items() if not place], [item for item in listed.values() if item[0]]
+    absent = [name for name, (place, _) in listed.items() if not place]
+    here = list({item[0]: item for item in listed.values() if item[0]}.values())  # of two that are of one image, the last
     if absent:
         yield _absent(table, absent) if here else Fault(table, NOT_UNDERSTOOD, f"its images do not lie here, such as {min(absent)[:100]}")
     for name, said in here:
@@ -284,7 +288,8 @@ def scan(source: Source, layout: str, asked: Sequence[str] = ()) -> Listing:
     if others := [name for name in source.names if layout == RECOGNISED and _OTHER.fullmatch(name)]:
         notes.append(Fault(others[0], NOT_UNDERSTOOD, f"{len(others)} archives, arrays or pickles, which are not opened"))
     for name in tried:
-        listing = _listing(name, source, asked, found := list(LAYOUTS[name][0](source)))
+        given = {"asked": asked} if name in ("voc_folder", "class_folders") else {}
+        listing = _listing(name, source, asked, found := list(LAYOUTS[name][0](source, **given)))
         # A folder of images with XML beside them is no class, and where nothing has a box, another layout may say more.
         likely = any(record.boxes for record in listing.records) and (asked or len(listing.classes) > 1)
         if listing.records and (likely or layout != RECOGNISED or name not in WITH_BOXES):

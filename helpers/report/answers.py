@@ -15,7 +15,7 @@ from helpers.statistics.verdicts import ANY_MEASURE, NOT_REPRODUCED, REPRODUCED,
 _Told = tuple[str, str, str, str, str]  # a sentence, "" for none, and a row of ``HEADS``
 Tables = Mapping[str, pd.DataFrame]  # of a report, by name: catalogue, primary, kinds, claims, gates; what is absent is said
 CAUSAL = (
-    "What was varied is how networks were trained, not where they look: this can show that a pretrained start lowers the gap, "
+    "What was varied is how networks were trained, not where they look: this can show that a kind of training lowers the gap, "
     "and cannot show that looking at the object does."
 )
 PAPER, PAPER_ARCHITECTURE, PAPER_THRESHOLD = "iou", "resnet18", 0.8

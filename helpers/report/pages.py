@@ -241,8 +241,12 @@ def _write_studies(reports: Path) -> Path:
     """``reports/index.html``: every study with its question and its answer."""
     studies = []
     for index in sorted(reports.glob("*/index.html")):
-        name, (told, others, figure) = index.parent.name, _told(index.parent, findings.read(index.parent))
-        studies.append((name, *asked(name), [told.warning, *told.sentences, *others], figure.get("path")))
+        name = index.parent.name
+        try:
+            told, others, figure = _told(index.parent, findings.read(index.parent))
+            studies.append((name, *asked(name), [told.warning, *told.sentences, *others], figure.get("path")))
+        except (ValueError, AttributeError, KeyError, TypeError) as fault:  # of an earlier version, or damaged: it stops no other
+            studies.append((name, *asked(name), [f"Its tables cannot be read ({fault!r}); run it again."], None))
     text = _environment().get_template("studies.html.j2").render(title="All studies", assets="assets", studies=studies)
     return _put(reports / "index.html", text)
 

@@ -83,7 +83,8 @@ def verdicts(
     if not found:
         return facts.assign(verdict=NOT_READ, note=facts["fault"]).reindex(columns=VERDICT)
     table = facts.merge(found.table, on="model_id", how="left")
-    predicted = (table["train_accuracy"] - found.predictor.predicted(table)).clip(1 / table["outputs"].clip(lower=1), 1)
+    least = 1 / table["outputs"].clip(lower=1)
+    predicted = (table["train_accuracy"] - found.predictor.predicted(table)).clip(least, 1)
     table = table.assign(accuracy=predicted, error=found.predictor.error)
     table["note"] = [_fault(row) for row in table.itertuples()]
     judged = table["note"].eq("")
@@ -96,6 +97,7 @@ def verdicts(
         said = ORDERED, f"{_NO_RESNET}: a place in the order alone; between studies {orders:.0%} of such pairs were right"
     else:
         said = NOT_JUDGED, f"{_NO_RESNET}; give labelled images that were held out (--labelled), 50 or more"
+    table["accuracy"] = table["accuracy"].clip(least, 1)
     table.loc[other, ["verdict", "note"]] = said
     for row, names in enumerate(found.predictor.beyond(table)):
         if names and table.loc[row, "verdict"] not in (NOT_JUDGED, NOT_READ):

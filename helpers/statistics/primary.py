@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from helpers.statistics.claims import check_primary
 from helpers.statistics.correlations import design
 from helpers.statistics.draws import LEVEL, Draws
 from helpers.statistics.permutation import PERMUTATIONS
@@ -26,6 +27,7 @@ def primary_table(draws: Draws, measures: Sequence[str], *, permutations: int = 
     Of the models of ``primary_rows``; intervals and p are over configurations, so they speak of these kinds, not of others. Within kinds
     residuals change places within kinds alone, which differ in spread.
     """
+    check_primary(measures)
     models, names, level = with_fit(draws.models), list(measures), 1 - (1 - LEVEL) / looks
     n = np.isfinite(models[names].astype(float)).sum().to_numpy()
     table = pd.DataFrame({"measure": names, "n": n, "kinds": models["kind"].nunique(), "level": level})

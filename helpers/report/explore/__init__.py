@@ -6,7 +6,7 @@ from typing import Any
 from IPython.display import Markdown
 
 from helpers.files import from_root
-from helpers.report.tables import interactive
+from helpers.report.tables import intact, interactive
 
 TITLES = {
     "measures": "Which measure goes with the gap?",
@@ -35,4 +35,6 @@ def published(folder: Path | str) -> Any:
     from helpers.report.explore.content import of_report
     from helpers.report.explore.widget import Explorer
 
-    return VBox([part for one in of_report(folder) for part in (HTML(f"<h3>{TITLES[one['kind']]}</h3>"), Explorer(one))])
+    with intact(folder):
+        found = of_report(folder)
+    return VBox([part for one in found for part in (HTML(f"<h3>{TITLES[one['kind']]}</h3>"), Explorer(one))])
