@@ -87,7 +87,7 @@ def test_masks_are_read_in_the_order_of_the_names(tmp_path):
     assert [mask.any(0).nonzero().flatten().tolist() for mask in masks] == [[3], [1], [0], [2]]
 
 
-@pytest.mark.parametrize("kind", ["bool", "grey", "sixteen", "float", "colour", "transparent", "palette"])
+@pytest.mark.parametrize("kind", ["bool", "grey", "sixteen", "float", "colour", "transparent", "grey_alpha", "palette"])
 def test_every_kind_of_image_counts_what_is_not_zero(tmp_path, kind):
     inside = np.zeros((6, 4), dtype=bool)
     inside[:3, 2:] = True
@@ -97,6 +97,8 @@ def test_every_kind_of_image_counts_what_is_not_zero(tmp_path, kind):
         array = np.zeros((6, 4, 3 if kind == "colour" else 4), dtype=np.uint8)
         array[inside, 2] = 1
         array[..., 3:] = 255
+    elif kind == "grey_alpha":
+        array = np.stack([inside, np.ones_like(inside)], 2).astype(np.uint8) * 255
     else:
         array = inside.astype({"sixteen": np.uint16, "float": np.float32}.get(kind, np.uint8))
     write(tmp_path / ("m.tiff" if kind == "float" else "m.png"), array, palette=kind == "palette")

@@ -184,6 +184,8 @@ def test_leading_folders_and_a_single_class_are_told_apart(load):
     assert load(class_folders("a/b/")).classes["class_id"].tolist() == ["cat", "dog"]
     assert load(class_folders("a/b/", classes=("cat",)), place="one").classes["class_id"].tolist() == ["cat"]
     assert load(class_folders(), "class_folders", place="asked", class_ids=["dog"]).classes["class_id"].tolist() == ["dog"]
+    deep = class_folders("animals/") | class_folders("cars/", classes=("van",))
+    assert load(deep, "class_folders", place="deep", class_ids=["van", "cat"]).classes["class_id"].tolist() == ["van", "cat"]
 
 
 def test_what_was_seen_and_not_understood_is_named(load):

@@ -76,7 +76,6 @@ def test_a_network_of_another_kind_is_not_judged_by_one_study_alone(folders, rep
     ("change", "said"),
     [
         ({0: "none"}, "does not exist"),
-        ({1: "none"}, "does not exist"),
         ({3: "resnet19"}, "is unknown"),
         ({7: "no study"}, "studies that have: a study"),
     ],

@@ -68,8 +68,10 @@ def test_networks_like_no_study_s_are_judged_by_their_labelled_images_above_all(
     assert (abs(plain - right / 400) < abs(trusted - right / 400)).all()
 
 
-def test_no_accuracy_is_predicted_below_chance():
+def test_no_accuracy_is_predicted_below_chance_or_above_one():
     assert judging.verdicts(facts(fault=[""]), found_of([-1.0], 0.4))["accuracy"].item() == 0.25
+    found = found_of([1.4, 1.6], 0.99)
+    assert judging.verdicts(facts(fault=["", ""]), found, {"a.pt": 40, "b.pt": 40}, 40)["accuracy"].max() <= 1
 
 
 def test_another_kind_of_network_is_ordered_or_not_judged():
