@@ -58,7 +58,7 @@ class AblationSettings:
 
     def parts(self, scored_on: ScoringSet, masks: Mapping[str, Tensor]) -> dict[str, dict[str, Any]]:
         """What decides each part: other noise does not compute the closed forms again, nor other masks (told apart by pixels) the noise."""
-        options = asdict(self) | {"layers": ()}  # as what is kept was named when layers could be chosen
+        options = asdict(self) | {"layers": ()}  # a key that is always so: digests of files that earlier versions kept have it
         of_captum = {name: options.pop(name) for name in ("attributions", "steps")}
         shared = {"images": scored_on.name, "threshold": self.threshold, "version": _VERSION}
         pixels = {name: digest(np.packbits(made.numpy()).tobytes().hex()) for name, made in masks.items()}

@@ -86,7 +86,7 @@ def _of_batch(maps: Tensor, boxes: Tensor, annotation: Tensor, others: Tensor, t
     """Columns of ``chance_scores``, (B,) each; ``others`` (B, 1 + K) are the images whose boxes each map is compared with."""
     undefined, size = ~maps.isfinite().flatten(1).all(1), int(annotation.shape[1] ** 0.5)
     values = overlap.upsample(maps.nan_to_num(0, 0, 0), size)
-    masks = values >= threshold
+    masks = values >= threshold  # as ``overlap.cam_masks``
     rectangles = overlap.bounding_rectangles(masks)
     around = overlap.box_masks(rectangles.unsqueeze(1), size)
     places = annotation[others]

@@ -53,7 +53,7 @@ def _choice(images: Sequence[Decoded], count: int, seed: int, class_id: str, pur
 
 
 def _without_copies(decoded: Sequence[Decoded], faults: list[Fault]) -> list[Decoded]:
-    """Count what is wrong with images, and keep the first of those with the same pixels: training before test, then by name."""
+    """Keep the first of images with the same pixels, training before test, then by name; note each copy, and what is wrong with images."""
     seen: dict[str, Decoded] = {}
     for image in sorted(decoded, key=lambda image: (image.record.split != "train", image.record.name)):
         faults += [image.record.fault(*fault) for fault in image.faults]

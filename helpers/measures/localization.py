@@ -26,7 +26,7 @@ PROVIDERS |= {
 }
 
 # Means over the images of a column of ``chance.chance_scores``, where it is defined: name, title, source, summary. All are of the map
-# of the predicted class, so that no label is used; an empty map scores 0. Those in ``chance.CORRECTED`` are 0 for a map of no image.
+# of the predicted class, so that no label is used; an empty map scores 0, and by those in ``chance.CORRECTED`` one map for all images does.
 _MEANS = (
     ("iou", "IoU", "Du et al. 2024, equations 2 to 6", "Overlap of the map's mask with the boxes by pixel, |A and B| / |A or B|"),
     ("iou_b", "IoU-B", "Du et al. 2024, section 3.2", "IoU of the smallest upright rectangle around the mask"),

@@ -78,8 +78,8 @@ def negative_entropy(logits: Tensor) -> Tensor:
 def confidence_threshold(scores: Tensor, accuracy: float) -> float:
     """Threshold t at which the fraction of the holdout's scores of at least t is nearest to its accuracy; Garg et al. 2022, equation 3.
 
-    One of the scores, or infinity where no score is to reach it; of two that are as near, the larger. A deviation: the public code counts
-    scores above t while it looks for it and of at least t while it predicts, one image more.
+    It is that of average thresholded confidence (ATC): one of the scores, or infinity where no score is to reach it; of two that are as
+    near, the larger. A deviation: the public code counts scores above t while it looks for it and of at least t while it predicts.
     """
     values, counts = scores.unique(return_counts=True)
     candidates = torch.cat([values, values.new_tensor([torch.inf])]).flip(0)

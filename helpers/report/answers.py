@@ -1,4 +1,4 @@
-"""What a study answers, in plain words whose numbers are those of its tables: three sentences, four questions, and what cannot be said."""
+"""What a study answers, in plain words with the numbers of its tables: three sentences, four questions, the last of what it cannot say."""
 
 from collections.abc import Mapping
 from typing import NamedTuple

@@ -45,7 +45,7 @@ def central_map(table: pd.DataFrame) -> str:
 
 
 def beside_the_paper(table: pd.DataFrame) -> str:
-    """r at the lowest accuracy threshold that the paper has too, per measure and architecture; see ``tables.beside_published``."""
+    """r at the lowest accuracy threshold of the paper too, per measure and architecture; see ``statistics.tables.beside_published``."""
     known = table.dropna(subset=["pearson_r", "published_r"])
     if not len(known):
         return "No architecture and threshold of the paper has enough models here."

@@ -118,7 +118,7 @@ def _show_parameters(report: Report, values: Mapping[str, Any], origins: Mapping
 
 
 def tell(report: Report, text: str, *, answer: bool = False) -> None:
-    """Show and record a computed sentence (Markdown); an answer also stands on the index of a study that trains no networks."""
+    """Show and record a computed sentence (Markdown); an answer also stands on the index of a study without networks of its own."""
     text = inert(text)
     display(Markdown(text))
     report.record("text", text=text, answer=answer)

@@ -28,7 +28,7 @@ _CHOICE = ("data_source", "image_size", "images_per_class", "test_images_per_cla
 
 
 class Own(NamedTuple):
-    """Images that networks were fitted to, as ``scoring.models.score`` takes them."""
+    """Images that networks were fitted to, as ``scoring.measuring.score`` takes them."""
 
     train: ImageSet
     classes: tuple[str, ...]  # in the order of the outputs

@@ -97,10 +97,10 @@ def _fitted(models: pd.DataFrame, chosen: Sequence[str]) -> Pipeline:
 def predictor(models: pd.DataFrame, candidates: Sequence[str]) -> Predictor:
     """A regression of a study, and its interval: the jackknife with whole groups left out, the choice of measures made without them.
 
-    Half the width is the ``LEVEL`` quantile of the absolute errors of models whose group was left out, every group counting once and a
-    model more than all errors for a new one; Barber et al. 2021 and, for groups, Dunn, Wasserman and Ramdas 2023. It is promised for a kind
-    that is a draw from such kinds, which few kinds cannot make sure: ``coverage`` measures what is achieved. Models as ``choose``; fewer
-    than ``FEWEST_CONFIGURATIONS`` configurations raise ValueError.
+    Half the width is the ``LEVEL`` quantile of the absolute errors of models whose group was left out, every group with the same weight in
+    all, and one configuration more counted beyond them; Barber et al. 2021 and, for groups, Dunn, Wasserman and Ramdas 2023. It is promised
+    for a kind that is a draw from such kinds, which few kinds cannot make sure: ``coverage`` measures what is achieved. Models as
+    ``choose``; fewer than ``FEWEST_CONFIGURATIONS`` configurations raise ValueError.
     """
     if (count := models["cell"].nunique()) < FEWEST_CONFIGURATIONS:
         raise ValueError(f"the study has {count} configurations with scores; {FEWEST_CONFIGURATIONS} are needed to calibrate others")

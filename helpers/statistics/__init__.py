@@ -1,1 +1,1 @@
-"""Numbers about a table of models; knows nothing else of the project."""
+"""Numbers about a table of models, and the claims on them."""

@@ -24,8 +24,8 @@ def primary_rows(models: pd.DataFrame) -> np.ndarray:
 def primary_table(draws: Draws, measures: Sequence[str], *, permutations: int = PERMUTATIONS, looks: int = 1) -> pd.DataFrame:
     """For each measure: r with the gap, r within kinds of training given the fit, and what it saves in predicting a kind left out.
 
-    Of the models of ``primary_rows``; intervals and p are over configurations, so they speak of these kinds, not of others. Within kinds
-    residuals change places within kinds alone, which differ in spread.
+    Of the models of ``primary_rows``; kinds are named by ``training.config.kind_name``. Intervals and p are over configurations, so they
+    speak of these kinds, not of others. Within kinds residuals change places within kinds alone, which differ in spread.
     """
     check_primary(measures)
     models, names, level = with_fit(draws.models), list(measures), 1 - (1 - LEVEL) / looks

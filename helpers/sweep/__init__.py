@@ -1,1 +1,1 @@
-"""The front of Snakemake: a study file checked, its notebooks executed by papermill, not one word of machine learning."""
+"""The front of Snakemake: a study file checked, its notebooks executed by papermill; only ``plan`` and ``new`` know of networks."""

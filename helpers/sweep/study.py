@@ -190,13 +190,13 @@ def _depends(stem: str, parameters: Mapping[str, Any], claims: Sequence[Any], ro
     """All that makes a notebook run again beside what was made before it: its values, files, source, the helpers, the claims."""
     paths = {name: root / Path(value).expanduser() for name, value in parameters.items() if name.endswith("_path") and value}
     source = json.dumps([[cell["source"], cell["metadata"].get("tags")] for cell in read_json(root / f"notebooks/{stem}.ipynb")["cells"]])
-    apart = {"sweep", *(room for room in ("ablations", "kappa", "select") if room not in source)}  # each for one notebook alone
+    alone = {room for room in ("ablations", "kappa", "select") if f"helpers.{room}" not in source}  # each for one notebook alone
     files = [path for path in sorted((root / "helpers").rglob("*")) if path.suffix in (".py", ".csv")]
     return (
         *(f"{name} = {value!r}" for name, value in parameters.items()),
         *(f"{name} {_stamp(path)}" for name, path in paths.items()),
         f"notebooks/{stem}.ipynb {blake2b(source.encode(), digest_size=4).hexdigest()}",
-        *(f"{path.relative_to(root)} {digest_of(path)[:8]}" for path in files if path.relative_to(root).parts[1] not in apart),
+        *(f"{path.relative_to(root)} {digest_of(path)[:8]}" for path in files if path.relative_to(root).parts[1] not in {"sweep", *alone}),
         *([f"claims {claims_digest(claims)}"] if stem[:2] >= JUDGING else []),
     )
 

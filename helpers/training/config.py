@@ -59,7 +59,7 @@ class RunConfig:
 
 HYPERPARAMETERS = [field.name for field in fields(RunConfig)]
 _FREE = ("augmentation", "pretrained", "data", "weights", "repeat")
-# As for the parameters of notebooks, which name the levels of an axis in the plural.
+# The limits of a hyperparameter are those of the notebooks' parameter, which is in the plural where it lists the levels of an axis.
 _LIMITS = {name: LIMITS.get(name) or LIMITS.get(f"{name}s", "[0, inf)") for name in HYPERPARAMETERS if name not in _FREE}
 
 

@@ -1,4 +1,4 @@
-"""One training run: data and configuration in; snapshots, history and result out, resumable after every epoch."""
+"""One training run: data and configuration in; snapshots, history and result out, resumable."""
 
 import json
 import math
@@ -191,7 +191,7 @@ def train_run(
 
     Snapshots are taken when the first of the rules 1 to 3 holds ("first") and at the stop ("stop"); one, "stop", where both fall on one
     epoch. Killed at any moment, the next call goes on after the last checkpoint. A run that diverges is a result too: status "diverged",
-    its reason, no snapshot. ``network`` stands in place of that of the configuration; ``compiled`` takes the steps through
+    its reason, no snapshot of the stop. ``network`` stands in place of that of the configuration; ``compiled`` takes the steps through
     ``torch.compile``, which pays on a GPU; equal up to rounding.
     """
     if config.data != data.fingerprint:

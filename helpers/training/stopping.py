@@ -8,10 +8,10 @@ from helpers.training.config import RunConfig
 
 
 class Epoch(TypedDict):
-    """One row of a run's history; what the training pass itself gives, and the error that rule 3 watches."""
+    """One row of a run's history; what the training pass itself gives, and the accuracy that rule 3 watches."""
 
     epoch: int  # 1 is the first
-    train_loss: float  # mean cross-entropy over the epoch's training pass, augmentation and dropout of that pass included
+    train_loss: float  # mean cross-entropy over the epoch's training pass, under its augmentation
     train_accuracy: float  # fraction, of the same pass
     monitor_accuracy: float  # fraction, on the split of rule 3, in eval mode
     seconds: float

@@ -29,7 +29,7 @@ def project(tmp_path):
     """A folder with three notebooks; gives a function that writes a study file and loads it."""
     for name in ("notebooks", "params", "helpers/cams", "helpers/kappa"):
         (tmp_path / name).mkdir(parents=True)
-    for stem, cell, source in (("01_one", ONE, "1"), ("02_two", TWO, "kappa"), ("04_four", TWO, "4")):
+    for stem, cell, source in (("01_one", ONE, "1"), ("02_two", TWO, "import helpers.kappa"), ("04_four", TWO, "4")):
         write_notebook(tmp_path / f"notebooks/{stem}.ipynb", cell, source)
 
     def load(content, *overrides, name="mine"):
