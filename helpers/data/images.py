@@ -57,9 +57,7 @@ class StudyData:
 
     train: ImageSet
     test: ImageSet
-    index: (
-        pd.DataFrame
-    )  # one row per image, training first: name, class_id, label, split, digest of the file, of rendered scenes of the pixels
+    index: pd.DataFrame  # one row per image, training first: name, class_id, label, split, digest (of the file, or rendered pixels)
     faults: pd.DataFrame  # one row per fault: class_id, split, name, fault, detail
     classes: pd.DataFrame  # label, class_id, class_name, train_images, test_images
     layout: str  # as which the source was read

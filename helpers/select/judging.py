@@ -92,12 +92,12 @@ def verdicts(
     other = judged & ~table["residual"].astype(bool)
     if right:
         table = _with_counts(table, judged, right, labelled, found.predictor)
+        table["accuracy"] = table["accuracy"].clip(least, 1)  # what is weighed may lie beyond both
         said = COUNTED, f"{_NO_RESNET}: its labelled images count for more"
     elif np.isfinite(orders) and judged.sum() > 1:
         said = ORDERED, f"{_NO_RESNET}: a place in the order alone; between studies {orders:.0%} of such pairs were right"
     else:
         said = NOT_JUDGED, f"{_NO_RESNET}; give labelled images that were held out (--labelled), 50 or more"
-    table["accuracy"] = table["accuracy"].clip(least, 1)
     table.loc[other, ["verdict", "note"]] = said
     for row, names in enumerate(found.predictor.beyond(table)):
         if names and table.loc[row, "verdict"] not in (NOT_JUDGED, NOT_READ):

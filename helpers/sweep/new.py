@@ -92,9 +92,8 @@ def choose(found: Found, place: str, minutes: float, cache: Path) -> tuple[dict[
     recipe = RunConfig("resnet34", 16, 0.01, "sgd", 0.0, augmentation=False, pretrained=False, data="unknown", **network)
     side = 1 if device == "cuda" else len(os.sched_getaffinity(0))
     budget = minutes * 60 * _SHARE * side
-    fits = budget / (
-        _RUNS * _EPOCHS * probe(subset, recipe, cache, device, 0.0)[1]
-    )  # part of the images that the least runs can learn from
+    _, of_all = probe(subset, recipe, cache, device, 0.0)
+    fits = budget / (_RUNS * _EPOCHS * of_all)  # part of the images that the least runs can learn from
     if fits < 1:
         classes = sorted(good[: min(len(classes), max(_CLASSES, round(len(classes) * fits**0.5)))])
         count = min(count, max(_IMAGES, round(count * fits**0.5)))
