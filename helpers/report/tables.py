@@ -21,6 +21,8 @@ MOST_ROWS = 150  # of a table on a page; all rows are in its file
 _HEADERS = {"n": "models", "p_adjusted": "p, adjusted", "r_gap": "r with the gap", "seconds": "time (s)", "ci": "interval"}
 _HEADERS |= {"pearson_r": "Pearson's r", "kendall_tau": "Kendall's tau", "kendall": "Kendall's tau", "cells": "configurations"}
 _HEADERS |= {"saved_error_points": "error saved (points)", "train_accuracy": "training accuracy", "train_loss": "training loss"}
+_HEADERS |= {"title": "measure", "error_without": "error of the fit (points)", "error_with": "error with it (points)"}
+_ENDS = {"_low": ": from", "_high": ": to", "_p": ": p", "_smallest": ": least told", "_null": ": chance", "_p_adjusted": ": p, adjusted"}
 _NAMES = ("measure", "kind", "concerns", "hyperparameter")  # columns of names, which a reader has in words
 _LAST = ("run_id", "cell", "file", "data", "weights", "fingerprint", "device")
 
@@ -61,8 +63,8 @@ def model_names(catalogue: pd.DataFrame | None) -> dict[str, str]:
 
 def header(column: str) -> str:
     """Header of a column in words: "r_gap_low" is "r with the gap: from"."""
-    for end, words in (("_low", ": from"), ("_high", ": to"), ("_p", ": p")):
-        if column.endswith(end):
+    for end, words in _ENDS.items():
+        if column.endswith(end) and column not in _HEADERS:
             return header(column.removesuffix(end)) + words
     return _HEADERS.get(column) or in_words(column)
 
@@ -82,6 +84,7 @@ def two_digits(value: Any) -> str:
 def arranged(frame: pd.DataFrame, names: Mapping[str, str] | None = None) -> pd.DataFrame:
     """The table with its model first, by the short name where one is known, and headers in words."""
     keys = [name for name in ("model_id", "model", "checkpoint") if name in frame]
+    frame = frame.drop(columns="measure") if {"measure", "title"} <= {*frame} else frame  # which the title says in words
     frame = frame[sorted(frame, key=lambda name: (name in _LAST, name not in keys))]
     named = [name for name in _NAMES if name in frame and pd.api.types.is_string_dtype(frame[name])]
     frame = frame.assign(**{name: frame[name].map(in_words, "ignore") for name in named})
