@@ -46,7 +46,7 @@ def forest(ax: Axes, table: pd.DataFrame, value: str, labels: Sequence[str], *, 
     if published and table[published].notna().any():
         ax.plot(table[published], rows, "x", color="C3", label="published")
     if ax.get_legend_handles_labels()[0] and not ax.figure.legends:  # of the figure, since a panel may be narrower than it
-        ax.figure.legend(*ax.get_legend_handles_labels(), loc="outside lower right", fontsize="x-small")
+        ax.figure.legend(*ax.get_legend_handles_labels(), loc="outside lower right", fontsize="small")
     if table[value].isna().all():
         ax.text(0.5, 0.5, "undefined", ha="center", color="0.4", backgroundcolor="white", transform=ax.transAxes)
         ax.set_xticks([])

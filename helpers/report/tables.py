@@ -23,7 +23,7 @@ _HEADERS |= {"pearson_r": "Pearson's r", "kendall_tau": "Kendall's tau", "kendal
 _HEADERS |= {"saved_error_points": "error saved (points)", "train_accuracy": "training accuracy", "train_loss": "training loss"}
 _HEADERS |= {"title": "measure", "error_without": "error of the fit (points)", "error_with": "error with it (points)"}
 _ENDS = {"_low": ": from", "_high": ": to", "_p": ": p", "_smallest": ": least told", "_null": ": chance", "_p_adjusted": ": p, adjusted"}
-_NAMES = ("measure", "kind", "concerns", "hyperparameter")  # columns of names, which a reader has in words
+_NAMES = ("measure", "kind", "architecture", "concerns", "hyperparameter")  # columns of names, which a reader has in words
 _LAST = ("run_id", "cell", "file", "data", "weights", "fingerprint", "device")
 
 
