@@ -20,8 +20,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given, differing = parser.parse_args(arguments), []
     try:
         folder = inside(given.reports, given.study)
-        if not pages.executed_notebooks(folder):
-            raise FileNotFoundError(f"{folder} holds no executed notebook; run the study first")
+        if not (folder / "story").is_dir():
+            raise FileNotFoundError(f"{folder} holds no report; run the study first")
         if given.what == "pages":
             told = f"wrote {pages.write(folder)} and the pages that it links to"
         elif given.what == "share":

@@ -27,10 +27,6 @@ from helpers.report.style import count
 
 _TEMPLATES, _GLOSSARY = Path(__file__).parent / "templates", PROJECT_ROOT / "docs/glossary.md"
 _QUESTION = "Which of these networks will generalize, and by how much will accuracy drop?"
-_EARLIER = (
-    "This notebook ran before the study's answer was defined, over more models and with other words; tables of the answer are newer. "
-    'Where it differs, <a href="index.html">the answer</a> holds.'
-)
 _TABLE = re.compile(r"<code>tables/([\w.-]+)\.csv</code>")  # below a table that a notebook shows
 _TAGS = {"br", "details", "div", "h1", "h2", "h3", "h4", "hr", "p", "pre", "span", "sub", "summary", "sup"}
 _TAGS |= {"table", "tbody", "td", "th", "thead", "tr"}
@@ -41,7 +37,7 @@ def write(folder: Path) -> Path:
     _write_assets(folder.parent / "assets")
     for path in executed_notebooks(folder):
         _write_notebook(path)
-    if tables.catalogue(folder) is not None:
+    if tables.read(folder, "catalogue") is not None:
         _write_explorers(folder)
     index = _write_index(folder)
     _write_studies(folder.parent)
@@ -102,7 +98,7 @@ def _sentence(text: str) -> Markup:
 
 
 def _page(folder: Path, name: str, template: str, title: str, **known: Any) -> Path:
-    links = [("index.html", folder.name, "")] + [("explore.html", "Explore", "")] * (tables.catalogue(folder) is not None)
+    links = [("index.html", folder.name, "")] + [("explore.html", "Explore", "")] * (tables.read(folder, "catalogue") is not None)
     links += [(f"{path.stem}.html", path.stem[:2], path.stem[2:].replace("_", " ")) for path in executed_notebooks(folder)]
     links += [("../index.html", "All studies", ""), ("../assets/glossary.html", "Glossary", "")]
     shared = {"study": folder.name, "title": title, "own": f"{name}.html", "assets": "../assets", "links": links}
@@ -130,14 +126,11 @@ def _write_notebook(path: Path) -> Path:
     folder, notebook = path.parent, _read_notebook(path)
     for cell in notebook.cells:  # a progress bar is nothing to read
         cell["outputs"] = [one for one in cell.get("outputs", []) if "widget-view" not in " ".join(one.get("data", {}))]
-    names = tables.model_names(tables.catalogue(folder))
+    names = tables.model_names(tables.read(folder, "catalogue"))
     paths = {item["alt"]: item["path"] for item in _story(folder, path.stem) if item["kind"] == "figure"}
     filters = {"clean": _clean, "table": partial(_table, folder, names), "figure": partial(_figure, folder, paths)}
     exporter = HTMLExporter(template_name="notebook", extra_template_basedirs=[str(_TEMPLATES)], filters=filters)
     body = exporter.from_notebook_node(notebook)[0]
-    known = any(item.get("name") == "primary" for item in _story(folder, "04_baselines"))
-    if tables.read(folder, "primary") is not None and not known and path.stem >= "03":
-        body = f'<p class="warning">{_EARLIER}</p>{body}'
     heads = re.findall(r'<h2 id="([^"]+)">(.*?)(?:<a class="anchor-link".*?)?</h2>', body)
     contents = [(name, unescape(re.sub("<[^>]+>", "", text))) for name, text in heads]
     return _page(folder, path.stem, "page.html.j2", path.stem.replace("_", " "), body=Markup(body), contents=contents, code=True)
@@ -204,10 +197,11 @@ def _write_index(folder: Path) -> Path:
     question, subject = asked(folder.name)
     known = {"answer": told, "others": others, "figure": figure, "causal": CAUSAL}
     known |= {"meant": findings.meant(found) if len(told.rows) else "", "question": question, "subject": subject}
-    facts = [(path.stem, item[kind]) for path in notebooks for item in _story(folder, path.stem) for kind in kinds if kind in item]
+    stems = sorted(path.stem for path in folder.glob("story/*.json"))
+    facts = [(stem, item[kind]) for stem in stems for item in _story(folder, stem) for kind in kinds if kind in item]
     made = pd.DataFrame([(name, *fact) for name, items in facts for fact in items.items()], columns=["notebook", "what", "value"])
     folded = [*findings.folded(found), ("Parameters, commit, versions, device and time", made)]
-    known |= {"notebooks": map(_line, notebooks), "folded": folded}
+    known |= {"notebooks": [*map(_line, notebooks)], "folded": folded}
     known |= {"explorers": "catalogue" in found, "files": sorted(path.name for path in (folder / "tables").glob("*.*"))}
     return _page(folder, "index", "index.html.j2", "Answer", **known)
 

@@ -15,7 +15,6 @@ from IPython.display import HTML
 from helpers.files import STAGING, inside
 from helpers.report.markup import in_words
 from helpers.report.style import short_name
-from helpers.training.config import config_from, kind_name
 
 MOST_ROWS = 150  # of a table on a page; all rows are in its file
 _HEADERS = {"n": "models", "p_adjusted": "p, adjusted", "r_gap": "r with the gap", "seconds": "time (s)", "ci": "interval"}
@@ -46,14 +45,6 @@ def read(folder: Path, name: str, suffix: str = ".csv") -> pd.DataFrame | None:
             return pd.read_parquet(path)
         empty = path.stat().st_size < 2  # a table without columns
         return pd.DataFrame() if empty else pd.read_csv(path, keep_default_na=False, na_values=["", "nan", "NaN"])
-
-
-def catalogue(folder: Path) -> pd.DataFrame | None:
-    """The catalogue of a report; the kind of training, which older ones lack, follows from the hyperparameters."""
-    table = read(folder, "catalogue")
-    if table is None or "kind" in table:
-        return table
-    return table.assign(kind=[kind_name(config_from(row)) for row in table.to_dict("records")])
 
 
 def model_names(catalogue: pd.DataFrame | None) -> dict[str, str]:

@@ -14,7 +14,6 @@ from helpers.measures import registry
 from helpers.measures.evidence import MeasureSettings
 from helpers.scoring.measuring import with_measures
 from helpers.statistics.prediction import with_fit
-from helpers.training.config import config_from, kind_name
 
 DEFAULT_STUDY = "compact20"  # that calibrates where none is named
 # Accuracies on changed training images: in [0, 1] for any network and any images, as a test accuracy is, and read without boxes. The mean
@@ -57,8 +56,6 @@ def read(reports: Path, study: str) -> Calibration:
         raise FileNotFoundError(f"{told}; studies that have: {', '.join(known) or 'none'}")
     texts = ["weights", "left_out"]
     catalogue = pd.read_csv(folder / "tables/catalogue.csv", dtype=dict.fromkeys(texts, str)).fillna(dict.fromkeys(texts, ""))
-    if "kind" not in catalogue:  # a report made before catalogues named it
-        catalogue["kind"] = [kind_name(config_from(row)) for row in catalogue.to_dict("records")]
     every, parameters = with_fit(with_measures(catalogue, pd.read_parquet(folder / "tables/scores.parquet"))), parameters_of(folder)
     models = every[every["label_noise"].eq(0) & every["left_out"].eq("") & every["gap"].notna()]
     listing = registry.columns()

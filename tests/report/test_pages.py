@@ -99,15 +99,6 @@ def test_a_study_without_networks_of_its_own_gives_what_its_notebooks_answer(tmp
         assert [source.endswith("04_baselines-other.png") for source in made.Page(path).of("img", "src")] == [True]
 
 
-def test_a_notebook_that_is_older_than_the_answer_says_so(tmp_path):
-    folder = made.write_report(tmp_path / "made")
-    story = folder / "story/04_baselines.json"
-    for recorded in (True, False):
-        story.write_text(json.dumps([item for item in json.loads(story.read_text()) if recorded or item.get("name") != "primary"]))
-        pages.write(folder)
-        assert ("warning" in made.Page(folder / "04_baselines.html").of("p", "class")) is not recorded
-
-
 DAMAGED = [
     *[("story/04_baselines.json", text, "04_baselines.json is damaged") for text in ("{", "[1]", "[{}]")],
     *[("story/04_baselines.json", text, "lacks what") for text in ('[{"kind": "figure"}]', '[{"kind": "parameters", "values": [1]}]')],

@@ -83,13 +83,13 @@ def models_table(seed=0, kinds=4, cells=4, noise=0.02):
 
 @pytest.fixture
 def reports(tmp_path):
-    """A report of a study, as a clone has it; the catalogue of an early one names no kinds."""
+    """A report of a study, as a clone has it."""
 
     def write(name="a study", **given):
         models, folder = models_table(**given), tmp_path / "reports" / name
         (folder / "tables").mkdir(parents=True)
         (folder / "story").mkdir()
-        models.drop(columns=["kind", "mixup", "other", "log_train_loss"]).to_csv(folder / "tables/catalogue.csv", index=False)
+        models.drop(columns=["mixup", "other", "log_train_loss"]).to_csv(folder / "tables/catalogue.csv", index=False)
         parts = {"mixup_accuracy": models["mixup"], "accuracy_under_augmentation": models["other"]}
         variants = registry.columns().set_index("column")["variant"]
         names = [{"model_id": models["model_id"], "measure": name, "variant": variants[name]} for name in parts]

@@ -5,7 +5,7 @@ from helpers.select import calibration
 from tests.select.conftest import models_table
 
 
-def test_a_report_without_kinds_gives_models_with_kinds_and_measures(reports):
+def test_a_report_gives_models_with_kinds_and_measures(reports):
     known = calibration.read(reports(), "a study")
     assert known.models["kind"].tolist() == models_table()["kind"].tolist()
     assert set(known.candidates) == {"mixup_accuracy", "accuracy_under_augmentation"}

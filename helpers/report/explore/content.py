@@ -29,7 +29,7 @@ _PICTURES = 12  # images in each row of the gallery
 
 def of_report(folder: Path) -> list[Content]:
     """The content of each explorer of which the report holds what it shows."""
-    catalogue, scores = tables.catalogue(folder), tables.read(folder, "scores", ".parquet")
+    catalogue, scores = tables.read(folder, "catalogue"), tables.read(folder, "scores", ".parquet")
     histories, published = tables.read(folder, "histories", ".parquet"), read_maps(folder)
     kept, found = catalogue[catalogue["left_out"].isna()], []
     if scores is not None:
