@@ -192,6 +192,6 @@ def _limits(primary: pd.DataFrame, tables: Tables) -> _Told:
     told = f"**That looking at the object lowers the gap.** Training was varied, looking was not.{reasons(tables, ANY_MEASURE)}"
     kinds = count(int(primary["kinds"].max()) if len(primary) else 0, "kind")
     looks = round((1 - LEVEL) / (1 - primary["level"].min())) if len(primary) else 1
-    looked = f"Intervals allow for {count(looks, 'look')} at the data."
+    looked = f"They allow for {count(looks, 'look')} at the data."
     trust = f"Intervals draw configurations and do not know that there are only {kinds} of training. {looked}"
     return "", "What does this study not say?", told, _size(primary), trust
