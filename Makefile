@@ -30,13 +30,13 @@ sweep: setup ## run a study: make sweep STUDY=compact20 SET="--set data_path=...
 status: setup ## how far a study is, whoever runs it: make status STUDY=compact20 SET="the same as of its sweep"
 	@$(RUN) -m helpers.sweep $(STUDY) $(SET) --status
 
-findings: setup ## check every number of a study's FINDINGS.md against its tables: make findings STUDY=compact20 (SET=--write writes it)
+findings: setup ## check every number of a study's FINDINGS.md against its tables: make findings STUDY=kinds20 (SET=--write writes it)
 	@$(RUN) -m helpers.report findings $(STUDY) $(SET)
 
-pages: setup ## write the pages of a study's report anew from what is published of it: make pages STUDY=compact20
+pages: setup ## write the pages of a study's report anew from what is published of it: make pages STUDY=kinds20
 	@$(RUN) -m helpers.report pages $(STUDY)
 
-share: setup ## pack a study's report into one zip, without networks (SET=--checkpoints takes them): make share STUDY=compact20
+share: setup ## pack a study's report into one zip, without networks (SET=--checkpoints takes them): make share STUDY=kinds20
 	@$(RUN) -m helpers.report share $(STUDY) $(SET)
 
 test: setup ## contract, unit and smoke tests

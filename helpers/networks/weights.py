@@ -181,8 +181,7 @@ def header_of(path: Path) -> dict[str, str]:
     """Texts in the header of a safetensors file; none where the file has none, is of another kind, or is damaged."""
     try:
         with safe_open(path, framework="pt") as file:
-            header = dict(file.metadata() or {})
-        return dict(json.loads(header[_TEXTS])) if _TEXTS in header else header  # earlier commits wrote them one by one
+            return dict(json.loads((file.metadata() or {}).get(_TEXTS, "{}")))
     except (SafetensorError, OSError, ValueError, TypeError):  # who reads the weights tells of it
         return {}
 

@@ -90,11 +90,11 @@ def test_a_wrong_argument_is_one_sentence_and_2(checkpoints, folders, reports, t
 
 
 def test_published_checkpoints_find_the_images_that_they_were_fitted_to(real_data, tmp_path):
-    folder, reports = PROJECT_ROOT / "reports/compact20", PROJECT_ROOT / "reports"
+    folder, reports = PROJECT_ROOT / "reports/kinds20", PROJECT_ROOT / "reports"
     one = next((folder / "checkpoints").glob("*@stop.safetensors"))
     given = {"reports": reports, "work": tmp_path / "own", "most": 200, "jobs": 1}
     found = case.of_files(one, real_data / "tiny-imagenet-compact-20.zip", **given)
-    assert found.sentences[1].startswith("Read: 200 of the 4,500 images that the study compact20 fitted all of these to")
+    assert found.sentences[1].startswith("Read: 200 of the 4,500 images that the study kinds20 fitted all of these to")
     assert np.isfinite(found.verdicts["accuracy"].item())
 
 
