@@ -20,6 +20,7 @@ CAUSAL = (
 )
 PAPER, PAPER_ARCHITECTURE, PAPER_THRESHOLD = "iou", "resnet18", 0.8
 LOOKING = ("area_matched_iou", "pointing_game")  # where a network looks, chance taken off
+SETTINGS, FEW_SETTINGS = ("optimizer", "learning_rate", "weight_decay", "batch_size"), 6  # what varies within a kind of training
 HEADS = ["question", "answer", "number", "how far to trust it"]
 NAMED = "mixup_accuracy"  # always told of beside the best predictor
 MOST_UNLEARNT = 0.6  # share of networks that did not learn, above which a study answers nothing
@@ -159,6 +160,10 @@ def _looking(primary: pd.DataFrame, tables: Tables) -> _Told:
     trust = f"All kinds together: r = {' and '.join(f'{value:.2f}' for value in known['r_gap'])}."
     if len(kinds := tables.get("kinds", ())):
         trust += f" Kinds alone account for {percent(kinds['variance_between_kinds'].iloc[0])} of the differences in gap."
+    if len(models := tables.get("catalogue", ())):
+        settings = len(models.loc[models["left_out"].isna() | models["left_out"].eq(""), list(SETTINGS)].drop_duplicates())
+        trust += f" Networks of a kind differ in {count(settings, 'setting')} of optimizer, rate, decay and batch size"
+        trust += ": few independent comparisons." if settings < FEW_SETTINGS else "."
     return f"Where a network looks, by the {inert(best['title'])}, {goes}.", question, " ".join(each), "; ".join(numbers), trust
 
 

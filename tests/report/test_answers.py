@@ -126,4 +126,6 @@ def test_what_is_absent_is_said(given):
     assert len(told.sentences) == 2 and told.rows["answer"][1].startswith("Not asked")
     nothing = given["primary"].assign(error_with=np.nan, error_without=np.nan)
     assert of(given, primary=nothing).rows["answer"][2].startswith("Cannot be told")
+    one = of(given, catalogue=given["catalogue"].assign(learning_rate=0.1, optimizer="sgd")).rows[answers.HEADS[3]][1]
+    assert "1 setting of optimizer, rate, decay and batch size: few independent comparisons." in one
     assert "allow for 3 looks" in of(given, primary=given["primary"].assign(level=1 - 0.05 / 3)).rows[answers.HEADS[3]][3]
