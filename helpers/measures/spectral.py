@@ -74,7 +74,13 @@ def _eigenvalues(kernels: Tensor, frequencies: Tensor, precision: torch.dtype) -
     angles = frequencies @ taps.T
     waves = torch.polar(torch.ones_like(angles), -angles).to(precision)
     transform = torch.einsum("ft,gnct->fgnc", waves, kernels.flatten(3).to(precision))
-    return torch.linalg.eigvalsh(transform @ transform.mH)[..., -1].amax(1).clamp(min=0)
+    try:
+        found = torch.linalg.eigvalsh(transform @ transform.mH)
+    except torch.linalg.LinAlgError:  # LAPACK gives up on some blocks with dead channels, in single precision
+        if precision == torch.complex128:
+            raise
+        return _eigenvalues(kernels, frequencies, torch.complex128).float()
+    return found[..., -1].amax(1).clamp(min=0)
 
 
 def layer_norm(layer: Layer, variant: str, size: Pair) -> float:

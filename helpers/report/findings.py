@@ -17,10 +17,10 @@ FIGURE = "figures/04_baselines-primary.png"
 CAPTION = "What each measure says of the gap, in all networks and within one kind of training, and how much it helps to predict it."
 TRADE_OFF = "huang-figure-2-marginals"  # how the figures of a study that trains no networks begin
 TRADE_OFF_CAPTION = "Error and Kappa loss along noise, unseen classes and size; the star is the trade-off point."
-READ = ("catalogue", "primary", "kinds", "claims", "gates", "known_in_advance", "measures_ranking")
+READ = ("catalogue", "primary", "kinds", "claims", "gates")
 # What is folded: title, table, and which column stands under which head; one with _low and _high beside it is given with its interval.
 _FOLDED = (
-    ("Conditions that do not hold", "gates", {"condition": "gate", "concerns": "concerns", "here": "value", "limit": "limit"}),
+    ("Conditions that do not hold", "gates", {"condition": "gate", "concerns": "concerns", "here": "value"}),
     (
         "The primary analysis",
         "primary",
@@ -38,10 +38,7 @@ _FOLDED = (
         {"kind": "kind", "networks": "models", "training accuracy (%)": "train_accuracy", "test accuracy (%)": "test_accuracy"}
         | {"gap (%)": "gap", "stopped by a rule (%)": "ended_by_a_rule"},
     ),
-    ("Error of the predicted gap without any measure, all models", "known_in_advance", {"known": "known", "points": "error_points"}),
-    ("The measures that go most with the gap, all models", "measures_ranking", {"measure": "title", "models": "n", "r": "r_gap"}),
 )
-_FIRST = 5  # measures of the ranking
 
 
 def read(folder: Path) -> dict[str, pd.DataFrame]:
@@ -72,9 +69,6 @@ def folded(tables: Tables) -> list[tuple[str, pd.DataFrame]]:
 def _chosen(name: str, table: pd.DataFrame) -> pd.DataFrame:
     if name == "gates" and len(table):
         return table[~table["passes"].astype(bool)].replace({"concerns": {"all": "every measure"}})
-    if name == "measures_ranking" and len(table):
-        known = table[~table["measure"].isin(("training_accuracy", "training_loss"))].dropna(subset="r_gap")  # the fit is no finding
-        return known.loc[known["r_gap"].abs().sort_values(ascending=False, kind="stable").index[:_FIRST]]
     return table.rename(columns={"low": "ours_low", "high": "ours_high"})
 
 

@@ -68,7 +68,7 @@ def two_digits(value: Any) -> str:
         return "–" if value is None else str(value)
     if not math.isfinite(value):
         return "–" if math.isnan(value) else "∞" if value > 0 else "−∞"
-    whole = (value == round(value) or abs(value) >= 100) and abs(value) < 1e9
+    whole = (value == round(value) or abs(value) >= 99.5) and abs(value) < 1e9
     return f"{value:,.0f}" if whole else f"{value:.2g}"
 
 

@@ -114,6 +114,19 @@ def test_the_size_is_rounded_up_to_the_stride_and_to_the_kernel():
     assert spectral.operator_norm(weight, (8, 8), (2, 2)) != spectral.operator_norm(weight, (10, 10), (2, 2))
 
 
+def test_a_block_that_fails_in_single_precision_is_taken_in_double(monkeypatch):
+    weight = torch.randn(6, 4, 3, 3, generator=torch.Generator().manual_seed(0))
+    expected, eigvalsh = spectral.operator_norm(weight, (8, 8)), torch.linalg.eigvalsh
+
+    def fails(matrices):
+        if matrices.dtype == torch.complex64:
+            raise torch.linalg.LinAlgError("not converged")
+        return eigvalsh(matrices)
+
+    monkeypatch.setattr(torch.linalg, "eigvalsh", fails)
+    assert spectral.operator_norm(weight, (8, 8)) == pytest.approx(expected, rel=1e-12)
+
+
 def test_zeros_give_zero_and_what_is_not_finite_is_undefined():
     weight = torch.zeros(3, 2, 3, 3)
     assert spectral.operator_norm(weight, (8, 8), (2, 2)) == reshaped(weight) == fft(weight, (8, 8)) == 0
