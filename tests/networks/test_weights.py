@@ -155,6 +155,6 @@ OTHERS = [{"stem": "none"}, {"width": "wide"}, {"width": 1e300}, {"run": "rm"}]
     "text", ["null", "[]", "{", json.dumps({"architecture": "vgg11"}), *(json.dumps(FORM._asdict() | other) for other in OTHERS)]
 )
 def test_a_header_that_names_no_network_that_can_be_built_is_refused_with_the_file(tmp_path, text):
-    save_file({"a": torch.ones(1)}, tmp_path / "a.safetensors", metadata={"network": text})
+    save_file({"a": torch.ones(1)}, tmp_path / "a.safetensors", metadata={"workbook": json.dumps({"network": text})})
     with pytest.raises(ValueError, match=r"header of a.safetensors names a network that cannot be built"):
         weights.form_in(tmp_path / "a.safetensors")
