@@ -36,7 +36,7 @@ def main() -> None:
     asked.add_argument("--looks", type=int, default=1, help="how often the study was looked at; the level of intervals is 1 - 0.05 / looks")
     given = asked.parse_args()
     folder = PROJECT_ROOT / "reports" / given.study
-    catalogue = tables.catalogue(folder)
+    catalogue = tables.read(folder, "catalogue")
     scores, listing = tables.read(folder, "scores", ".parquet"), tables.read(folder, "measures")
     titles = dict(zip(listing["column"], listing["title"], strict=True))
     models = prediction.with_fit(with_measures(catalogue[catalogue["left_out"].isna()].reset_index(drop=True), scores))

@@ -9,7 +9,7 @@ from tests.report import made
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(bool(browsing.MISSING), reason=browsing.MISSING)]
 CELLS = [
     "from pathlib import Path\nfrom helpers.report import explore, tables\nfrom tests.report import made\nfolder = Path('made')",
-    "models = tables.catalogue(folder)\nexplore.show('measures', made.measures(models), made.TITLES)",
+    "models = tables.read(folder, 'catalogue')\nexplore.show('measures', made.measures(models), made.TITLES)",
     "explore.show('maps', models, made.kept_maps())",
     "explore.show('curves', models, tables.read(folder, 'histories', '.parquet'))",
     "tables.sortable(models, tables.model_names(models))",
