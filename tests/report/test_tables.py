@@ -15,7 +15,7 @@ from tests.report import made
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        *[(0.8778, "0.88"), (0.000123, "0.00012"), (-0.5, "-0.5"), (12.34, "12"), (12345.6, "12,346"), (99.8, "100"), (7, "7"), (0, "0")],
+        *[(0.8778, "0.88"), (0.000123, "0.00012"), (-0.5, "-0.5"), (12.34, "12"), (12345.6, "12,346"), (99.8, "100"), (3.0, "3"), (7, "7"), (0, "0")],
         *[(math.nan, "–"), (math.inf, "∞"), (-math.inf, "−∞"), (None, "–"), (True, "yes"), (np.False_, "no"), ("a", "a")],
     ],
 )
@@ -44,7 +44,7 @@ def test_html_holds_the_exact_number_says_constants_once_and_takes_names_as_text
     assert made.HOSTILE not in text and "&lt;b&gt;x" in text
     assert "<th>same</th>" not in text and "The same in all rows: same 5." in text
     assert tables.html(pd.DataFrame({"a": [1] * 1000, "b": range(1000)})).count("<tr>") == 1 + tables.MOST_ROWS
-    assert "<td" not in tables.html(pd.DataFrame({"a": []}))
+    assert "<td" not in tables.html(pd.DataFrame({"a": []})) and "<th>a</th>" in tables.html(pd.DataFrame({"a": [1.0]}))
 
 
 def test_a_report_shows_first_rows_and_jupyterlab_all_of_them(monkeypatch):

@@ -75,7 +75,7 @@ def test_a_network_of_another_kind_is_not_judged_by_one_study_alone(folders, rep
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({0: "none"}, "does not exist"),
+        *[({place: "none"}, "does not exist") for place in (0, 1)],
         ({3: "resnet19"}, "is unknown"),
         ({7: "no study"}, "studies that have: a study"),
     ],

@@ -111,6 +111,7 @@ def test_what_predictions_miss_in_common_is_learnt_from_all_counts():
     mean, deviation = prediction.weighed(said, error, common, right, 100)
     np.testing.assert_allclose(mean, centre, atol=2e-4)
     np.testing.assert_allclose(deviation, np.sqrt(np.average((truth - centre) ** 2, axis=0, weights=weight)), atol=2e-4)
+    assert (mean < prediction.weighed(said, error, 0.0, right, 100)[0]).all()  # both counts are low: each is a witness for the other
 
 
 def test_predictions_that_labelled_images_refuse_count_for_less():

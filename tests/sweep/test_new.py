@@ -64,9 +64,10 @@ def test_a_folder_of_images_becomes_a_study_that_passes_the_check(root, capsys):
 def test_less_time_is_fewer_runs_without_what_costs_much_and_slow_learners_get_four_times_the_probe(root, monkeypatch, capsys):
     folder(root / "birds", 3, 40)
     assert new.write_new("birds", str(root / "birds"), 5, root=root) == 0
-    found = written(root, "birds")
+    found, printed = written(root, "birds"), capsys.readouterr().out
     assert found["02_grid_training"]["run_count"] == int(5 * 60 * 0.4 * 2 / 20)
     assert "flatness" not in found["04_baselines"]["families"] and "05_robustness_ablations" not in found
+    assert "bears no claim" in printed
     monkeypatch.setattr(new, "probe", lambda *given: ([0.3] * 15, 4.0))
     assert new.write_new("hasty", str(root / "birds"), 0.001, root=root) == 0
     grid = written(root, "hasty")["02_grid_training"]
