@@ -10,15 +10,21 @@ import numpy as np
 import pandas as pd
 
 from helpers.files import inside, read_json
-from helpers.measures import registry
 from helpers.measures.evidence import MeasureSettings
 from helpers.scoring.measuring import with_measures
 from helpers.statistics.prediction import with_fit
 
 DEFAULT_STUDY = "compact20"  # that calibrates where none is named
-# Accuracies on changed training images: in [0, 1] for any network and any images, as a test accuracy is, and read without boxes. The mean
-# of a response curve asks what accuracy under augmentation asks, and predicts no better.
-CANDIDATES = ("mixup_accuracy", "accuracy_under_augmentation")
+SHIFTS = ("accuracy_under_augmentation (horizontal translation)", "accuracy_under_augmentation (vertical translation)")
+SHIFTED = "accuracy_under_translation"  # their mean: which of the two costs more is of the images, not of the network
+# What may be chosen, by column: accuracies on changed training images, which are in [0, 1] for any network and any images, as a test
+# accuracy is, and need no boxes. Few, since a choice among many holds for other kinds of training less often.
+CANDIDATES = {
+    "mixup_accuracy": "mixup accuracy (input)",
+    "mixup_accuracy (first layer)": "mixup accuracy (first layer)",
+    SHIFTED: "accuracy on shifted images",
+}
+MEASURES = ("mixup_accuracy", "accuracy_under_augmentation")  # that they are made of
 
 
 @dataclass(frozen=True)
@@ -56,13 +62,18 @@ def read(reports: Path, study: str) -> Calibration:
         raise FileNotFoundError(f"{told}; studies that have: {', '.join(known) or 'none'}")
     texts = ["weights", "left_out"]
     catalogue = pd.read_csv(folder / "tables/catalogue.csv", dtype=dict.fromkeys(texts, str)).fillna(dict.fromkeys(texts, ""))
-    every, parameters = with_fit(with_measures(catalogue, pd.read_parquet(folder / "tables/scores.parquet"))), parameters_of(folder)
+    every, parameters = with_fit(with_candidates(catalogue, pd.read_parquet(folder / "tables/scores.parquet"))), parameters_of(folder)
     models = every[every["label_noise"].eq(0) & every["left_out"].eq("") & every["gap"].notna()]
-    listing = registry.columns()
-    offered = [name for name in listing.loc[listing["measure"].isin(CANDIDATES), "column"] if name in models and _varies(models[name])]
+    offered = [name for name in CANDIDATES if name in models and _varies(models[name])]
     names = {item.name for item in fields(MeasureSettings)} & set(parameters) - {"seed", "precision"}  # these two are of training
     settings = MeasureSettings(**{name: parameters[name] for name in names}, seed=int(parameters.get("analysis_seed", 0)))
     return Calibration(study, models.reset_index(drop=True), tuple(offered), parameters, settings)
+
+
+def with_candidates(models: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
+    """Models with a column per measure, and ``SHIFTED`` where both shifts were measured."""
+    table = with_measures(models, scores)
+    return table.assign(**{SHIFTED: table[list(SHIFTS)].mean(axis=1, skipna=False)}) if {*SHIFTS} <= {*table} else table
 
 
 def _varies(column: pd.Series) -> bool:

@@ -5,7 +5,6 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import pandas as pd
 import torch
 
@@ -14,7 +13,6 @@ from helpers.scoring.models import Model
 from helpers.scoring.store import Store
 from helpers.select import calibration, judging, load, report
 from helpers.select.images import Own, images_of_report, labelled_images, training_images
-from helpers.select.prediction import right_orders
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # mean and standard deviation of the normalisation
 FACTS = ["checkpoint", "model_id", "bytes", "network", "residual", "outputs", "notes", "fault"]
@@ -66,9 +64,7 @@ def of_files(
     store = Store(work, partial(Own, *own), device=device, jobs=jobs)
     found = judging.scored(store, good, own, by) if good else None
     right = judging.labelled_right(store, good, own) if own.labelled and good else None
-    ask = not right and not facts.loc[readable, "residual"].all()
-    orders = right_orders([calibration.read(reports, name) for name in calibration.studies(reports)]) if ask else np.nan
-    verdicts = judging.verdicts(facts, found, right, len(own.labelled or ()), orders)
+    verdicts = judging.verdicts(facts, found, right, len(own.labelled or ()))
     sentences = [report.answer(verdicts), *report.remarks(verdicts, facts, len(own.labelled or ())), f"Read: {own.told}."]
     if not found:
         return Judged(verdicts, pd.DataFrame(), sentences)

@@ -9,18 +9,17 @@ import numpy as np
 import pandas as pd
 import scipy.stats
 
-from helpers.measures import registry
 from helpers.scoring.classification import logits_of
-from helpers.scoring.measuring import score, score_table, with_measures
+from helpers.scoring.measuring import score, score_table
 from helpers.scoring.models import Model
 from helpers.scoring.store import Store
-from helpers.select.calibration import Calibration
+from helpers.select.calibration import MEASURES, Calibration, with_candidates
 from helpers.select.images import Own, digest
 from helpers.select.prediction import QUANTILE, TRUSTED, Predictor, predictor, weighed, wilson
 from helpers.statistics.prediction import FIT, with_fit
 
-# What is said of a checkpoint: a predicted accuracy, one by its labelled images above all, a place in an order alone, or nothing.
-PREDICTED, COUNTED, ORDERED, NOT_JUDGED, NOT_READ = "predicted", "counted", "order only", "not judged", "not read"
+# What is said of a checkpoint: a predicted accuracy, one by its labelled images above all, or nothing.
+PREDICTED, COUNTED, NOT_JUDGED, NOT_READ = "predicted", "counted", "not judged", "not read"
 _LEARNT = 0.1  # share of the way from chance to 1 up to which a training accuracy tells of nothing learnt
 _NO_RESNET = "no ResNet, as the study's networks are"
 VERDICT = [
@@ -38,7 +37,7 @@ class Scored(NamedTuple):
 
 
 def scored(store: Store, models: Sequence[Model], own: Own, study: Calibration) -> Scored:
-    """The fit of models and the measures that a study chooses, on as many of their training images as in the study.
+    """The fit of models and the measures that a study may choose, on as many of their training images as in the study.
 
     ``store.shared`` gives ``own``; the models can be loaded.
     """
@@ -47,12 +46,10 @@ def scored(store: Store, models: Sequence[Model], own: Own, study: Calibration) 
     share = study.settings.perturbation_fraction * (study.images or count) / count
     settings = replace(study.settings, perturbation_fraction=min(1.0, share))
     found = predictor(study.models, study.candidates)
-    of_column = registry.columns().set_index("column")["measure"]
-    only = ["training_accuracy", "training_loss", *of_column[list(found.chosen)]]
-    families = [name for name in registry.FAMILIES if any(item.name in only for item in registry.of_families([name]))]
-    scores = score_table(score(store, models, families, settings, own.scored_on, only))
-    table = with_measures(pd.DataFrame({"model_id": [model.model_id for model in models]}), scores)
-    table = with_fit(table.rename(columns={"training_accuracy": "train_accuracy", "training_loss": "train_loss"}))
+    fit = {"training_accuracy": "train_accuracy", "training_loss": "train_loss"}
+    scores = score_table(score(store, models, ["prediction", "perturbation"], settings, own.scored_on, [*fit, *MEASURES]))
+    table = with_candidates(pd.DataFrame({"model_id": [model.model_id for model in models]}), scores)
+    table = with_fit(table.rename(columns=fit))
     return Scored(table.reindex(columns=["model_id", *FIT, *found.chosen]), found, scores)
 
 
@@ -67,15 +64,12 @@ def _right(model: Model, shared: Own, parts: Sequence[str], *, device: str) -> d
     return {part: {"right": (logits.argmax(1) == shared.labelled.labels).numpy()} for part in parts}
 
 
-def verdicts(
-    facts: pd.DataFrame, found: Scored | None, right: Mapping[str, int] | None = None, labelled: int = 0, orders: float = np.nan
-) -> pd.DataFrame:
+def verdicts(facts: pd.DataFrame, found: Scored | None, right: Mapping[str, int] | None = None, labelled: int = 0) -> pd.DataFrame:
     """A row for every checkpoint, the highest predicted accuracy first.
 
     With labelled images counts are weighed against predictions (``prediction.weighed``), which are not trusted of a network that is no
-    ResNet, as all that the studies hold. Without them such a network has a place in the order alone, where ``orders``
-    (``prediction.right_orders``) carry over between studies. Without any that could be read there is nothing ``found``. No accuracy is
-    below chance. Probabilities take the errors of two checkpoints as independent.
+    ResNet, as all that the studies hold; without them such a network is not judged. Where none could be read there is nothing ``found``.
+    No accuracy is below chance. Probabilities take the errors of two checkpoints as independent.
 
     Facts are ``case.FACTS``; of the ``labelled`` images each model is ``right`` on so many. Columns are ``VERDICT``: fractions, with
     intervals of 80 %, of counts of 95 %; better_than_first is a probability.
@@ -94,8 +88,6 @@ def verdicts(
         table = _with_counts(table, judged, right, labelled, found.predictor)
         table["accuracy"] = table["accuracy"].clip(least, 1)  # what is weighed may lie beyond both
         said = COUNTED, f"{_NO_RESNET}: its labelled images count for more"
-    elif np.isfinite(orders) and judged.sum() > 1:
-        said = ORDERED, f"{_NO_RESNET}: a place in the order alone; between studies {orders:.0%} of such pairs were right"
     else:
         said = NOT_JUDGED, f"{_NO_RESNET}; give labelled images that were held out (--labelled), 50 or more"
     table.loc[other, ["verdict", "note"]] = said
@@ -141,7 +133,6 @@ def _ranked(table: pd.DataFrame) -> pd.DataFrame:
         table["rank"] = table["accuracy"].round(9).rank(method="min", ascending=False)
         behind = (table["accuracy"] - table["accuracy"].iloc[0]) / np.hypot(table["error"], table["error"].iloc[0])
         table["better_than_first"] = scipy.stats.norm.cdf(behind)
-    table.loc[table["verdict"].eq(ORDERED), "accuracy"] = np.nan
     table["accuracy_low"], table["accuracy_high"] = ((table["accuracy"] + sign * QUANTILE * table["error"]).clip(0, 1) for sign in (-1, 1))
     for end, other in (("", ""), ("_low", "_high"), ("_high", "_low")):
         table[f"gap{end}"] = table["train_accuracy"] - table[f"accuracy{other}"]

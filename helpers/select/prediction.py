@@ -1,7 +1,6 @@
 """A gap predicted from the fit and a few measures that a study chooses, and how far that errs on kinds left out."""
 
 from collections.abc import Sequence
-from itertools import permutations
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +11,6 @@ from sklearn.linear_model import RidgeCV
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from helpers.select.calibration import Calibration
 from helpers.statistics.prediction import FEWEST_FOLDS, FIT, PENALTIES, dealt_folds, left_out_errors
 
 Array = NDArray[np.float64]
@@ -157,21 +155,6 @@ def summary(tried: pd.DataFrame) -> dict[str, float]:
     share = {"covered": inside / len(tried) if len(tried) else np.nan, "covered_low": low, "covered_high": high}
     error, width = (tried["truth"] - tried["predicted"]).abs().mean(), (tried["high"] - tried["low"]).median()
     return {"models": len(tried), "error_points": 100 * error, "inside": inside, **share, "width_points": 100 * width}
-
-
-def right_orders(studies: Sequence[Calibration]) -> float:
-    """Share of pairs of a study's models that another study's predictor puts in the right order of test accuracy; NaN without a pair."""
-    signs = [np.zeros(0)]
-    for judge, judged in permutations(studies, 2):
-        if judge.models["cell"].nunique() >= FEWEST_CONFIGURATIONS:
-            shared = [name for name in judge.candidates if name in judged.candidates]
-            table = held(judged.models, predictor(judge.models, shared))
-            first, second = np.triu_indices(len(table), 1)
-            truth, said = (table["train_accuracy"].to_numpy() - table[name].to_numpy() for name in ("truth", "predicted"))
-            signs.append(np.sign(truth[first] - truth[second]) * np.sign(said[first] - said[second]))
-    known = np.concatenate(signs)
-    known = known[known != 0]
-    return float((known > 0).mean()) if len(known) else np.nan
 
 
 def wilson(successes: int, trials: int, level: float = 0.95) -> tuple[float, float]:

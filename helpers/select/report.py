@@ -2,11 +2,10 @@
 
 import pandas as pd
 
-from helpers.measures import registry
 from helpers.networks.weights import Form
 from helpers.report.style import count, listed, percent, points
-from helpers.select.calibration import Calibration
-from helpers.select.judging import NOT_JUDGED, NOT_READ, ORDERED, Scored
+from helpers.select.calibration import CANDIDATES, Calibration
+from helpers.select.judging import NOT_JUDGED, NOT_READ, Scored
 from helpers.select.load import described
 from helpers.select.prediction import LEVEL
 
@@ -20,20 +19,15 @@ def span(low: float, high: float) -> str:
 
 def answer(table: pd.DataFrame) -> str:
     """Who will do best, by how much, and who is as good within error, in one line; ``table`` as ``judging.verdicts`` gives it."""
-    known, ordered = table[table["accuracy"].notna()], table[table["verdict"].eq(ORDERED)]
-    if not len(known):
-        if len(ordered) > 1:
-            return f"In order, without numbers: {listed(ordered['checkpoint'].tolist(), 6)}; {ordered['note'].iloc[0]}."
+    if not len(known := table[table["accuracy"].notna()]):
         return f"None of {count(len(table), 'checkpoint')} is judged."
     first = known.iloc[0]
     said = f"{percent(first['accuracy'])} ({span(first['accuracy_low'], first['accuracy_high'])}) on images like your training images"
-    if len(known) + len(ordered) == 1:
+    if len(known) == 1:
         return f"{first['checkpoint']}: {said}."
     text = f"{first['checkpoint']} will do best: {said}"
     if len(others := known.iloc[1:].query("better_than_first >= @AS_GOOD")):
         text += f"; {listed(others['checkpoint'].tolist(), 3)} {'is' if len(others) == 1 else 'are'} as good within error"
-    if len(before := ordered[ordered["rank"] < first["rank"]]):
-        text += f"; {listed(before['checkpoint'].tolist(), 3)}, of which no accuracy can be said, may be better still"
     return f"{text}."
 
 
@@ -58,9 +52,9 @@ def remarks(table: pd.DataFrame, facts: pd.DataFrame, labelled: int) -> list[str
 
 def rests_on(found: Scored, study: Calibration) -> str:
     """Which study predicts, by what, and how far it errs on kinds of training that it has not seen."""
-    titles, by = registry.columns().set_index("column")["title"], found.predictor
+    by = found.predictor
     error, kinds = (by.left_out["truth"] - by.left_out["predicted"]).abs().mean(), study.models["kind"].nunique()
-    measures = "; ".join(["training accuracy", "training loss", *titles[list(by.chosen)]])
+    measures = "; ".join(["training accuracy", "training loss", *(CANDIDATES[name] for name in by.chosen)])
     known = f"{count(len(study.models), 'snapshot')} of networks of {count(kinds, 'kind')} of training in {study.study}"
     text = f"Predicted from {measures}; as {known} show it; {'kinds' if kinds > 1 else 'configurations'} left out of it are missed by"
     return f"{text} {points(error)} on average, and {LEVEL:.0%} of the errors are at most {points(by.half)}."

@@ -9,7 +9,7 @@ import pytest
 from torch import nn
 
 from helpers.measures import registry
-from helpers.select import load
+from helpers.select import calibration, load
 from helpers.training.config import RunConfig, cell_name, kind_name, run_id
 from tests.conftest import jpeg
 
@@ -90,10 +90,9 @@ def reports(tmp_path):
         (folder / "tables").mkdir(parents=True)
         (folder / "story").mkdir()
         models.drop(columns=["mixup", "other", "log_train_loss"]).to_csv(folder / "tables/catalogue.csv", index=False)
-        parts = {"mixup_accuracy": models["mixup"], "accuracy_under_augmentation": models["other"]}
-        variants = registry.columns().set_index("column")["variant"]
-        names = [{"model_id": models["model_id"], "measure": name, "variant": variants[name]} for name in parts]
-        scores = [pd.DataFrame({**name, "value": parts[name["measure"]]}) for name in names]
+        places = registry.columns().set_index("column")[["measure", "variant"]]
+        parts = {"mixup_accuracy": models["mixup"], calibration.SHIFTS[0]: models["other"] - 1, calibration.SHIFTS[1]: models["other"] + 1}
+        scores = [pd.DataFrame({"model_id": models["model_id"], **places.loc[name], "value": values}) for name, values in parts.items()]
         pd.concat(scores).assign(seconds=0.0, reason="").to_parquet(folder / "tables/scores.parquet")
         story = [{"kind": "parameters", "values": {"scored_images": "20", "image_size": "16", "perturbation_fraction": "0.5"}}]
         (folder / "story/04_baselines.json").write_text(json.dumps(story))

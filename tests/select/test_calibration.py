@@ -1,3 +1,4 @@
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -8,7 +9,8 @@ from tests.select.conftest import models_table
 def test_a_report_gives_models_with_kinds_and_measures(reports):
     known = calibration.read(reports(), "a study")
     assert known.models["kind"].tolist() == models_table()["kind"].tolist()
-    assert set(known.candidates) == {"mixup_accuracy", "accuracy_under_augmentation"}
+    assert known.candidates == ("mixup_accuracy", "accuracy_under_translation")
+    np.testing.assert_allclose(known.models["accuracy_under_translation"], models_table()["other"])  # the mean of both shifts
     assert (known.images, known.settings.perturbation_fraction) == (20, 0.5)
 
 
@@ -26,7 +28,7 @@ def test_a_measure_that_a_model_lacks_is_no_candidate(reports):
     path = place / "a study/tables/scores.parquet"
     table = pd.read_parquet(path)
     table[table["measure"] != "mixup_accuracy"].to_parquet(path)
-    assert calibration.read(place, "a study").candidates == ("accuracy_under_augmentation",)
+    assert calibration.read(place, "a study").candidates == ("accuracy_under_translation",)
 
 
 def test_a_run_is_left_out_with_its_configuration(reports):

@@ -74,18 +74,12 @@ def test_no_accuracy_is_predicted_below_chance_or_above_one():
     assert judging.verdicts(facts(fault=["", ""]), found, {"a.pt": 40, "b.pt": 40}, 40)["accuracy"].max() <= 1
 
 
-def test_another_kind_of_network_is_ordered_or_not_judged():
-    given, found = facts(residual=[False, False]), found_of([0.6, 3.0])  # one beyond the study's models
-    single = judging.verdicts(facts(residual=[False]), found_of([0.6]), orders=0.85)
-    alone, ordered = judging.verdicts(given, found), judging.verdicts(given, found, orders=0.85)
-    for table in (alone, single):  # one has no order
-        assert table["verdict"].eq("not judged").all()
-        assert table["rank"].isna().all()
-    assert len(report.remarks(alone, given, 0)) == 1
-    assert ordered["verdict"].tolist() == ["order only"] * 2
-    assert ordered["checkpoint"].tolist() == ["b.pt", "a.pt"]
-    assert ordered[["accuracy", "gap", "accuracy_low", "gap_high"]].isna().all(axis=None)
-    assert "85%" in report.answer(ordered)
+def test_another_kind_of_network_is_not_judged_without_labelled_images():
+    given = facts(residual=[False, False])
+    table = judging.verdicts(given, found_of([0.6, 3.0]))  # one beyond the study's models
+    assert table["verdict"].eq("not judged").all()
+    assert table[["rank", "accuracy", "gap", "accuracy_low", "gap_high"]].isna().all(axis=None)
+    assert len(report.remarks(table, given, 0)) == 1
 
 
 def test_what_cannot_be_judged_says_why_once_and_enters_no_rank():

@@ -4,7 +4,6 @@ import scipy.stats
 from sklearn.linear_model import LinearRegression
 
 from helpers.select import prediction
-from helpers.select.calibration import read
 from tests.select.conftest import models_table
 
 BOTH = ("other", "mixup")
@@ -127,9 +126,3 @@ def test_errors_of_one_kind_are_in_common_by_their_means():
     left_out = models.assign(group=[0, 0, 1, 1], truth=[0.3, 0.1, -0.1, -0.3], predicted=0.0)
     found = prediction.predictor(models_table(), ())._replace(left_out=left_out)
     assert found.common == pytest.approx(0.2**2 / (0.2**2 + 0.1**2))
-
-
-def test_orders_carry_over_between_studies_of_one_law_and_are_undefined_for_one(reports):
-    one, two = (read(reports(name, seed=seed, noise=0), name) for seed, name in enumerate(("one", "two")))
-    assert np.isnan(prediction.right_orders([one]))
-    assert prediction.right_orders([one, two]) > 0.9
