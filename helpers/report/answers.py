@@ -161,7 +161,8 @@ def _looking(primary: pd.DataFrame, tables: Tables) -> _Told:
     if len(kinds := tables.get("kinds", ())):
         trust += f" Kinds alone account for {percent(kinds['variance_between_kinds'].iloc[0])} of the differences in gap."
     if len(models := tables.get("catalogue", ())):
-        settings = len(models.loc[models["left_out"].isna() | models["left_out"].eq(""), list(SETTINGS)].drop_duplicates())
+        judged = models[models["left_out"].isna() | models["left_out"].eq("")]
+        settings = int(judged.drop_duplicates(["kind", *SETTINGS])["kind"].value_counts().max())
         trust += f" Networks of a kind differ in {count(settings, 'setting')} of optimizer, rate, decay and batch size"
         trust += ": few independent comparisons." if settings < FEW_SETTINGS else "."
     return f"Where a network looks, by the {inert(best['title'])}, {goes}.", question, " ".join(each), "; ".join(numbers), trust

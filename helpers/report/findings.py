@@ -53,10 +53,7 @@ def meant(tables: Tables) -> str:
 
 
 def folded(tables: Tables) -> list[tuple[str, pd.DataFrame]]:
-    """What stands below the answer, as texts for a reader: title and table; those without rows are left out.
-
-    Nothing, where too few networks learnt, or where a report from before the primary analysis judges by rules that no longer hold.
-    """
+    """What stands below the answer, as texts for a reader: title and table, of those with rows; nothing where too few networks learnt."""
     found, tables = [], tables if "primary" in tables and not not_learnt(tables.get("catalogue")) else {}
     for title, name, heads in _FOLDED:
         table = _chosen(name, tables.get(name, pd.DataFrame()))
@@ -73,7 +70,7 @@ def _chosen(name: str, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _text(row: pd.Series, head: str, column: str) -> str:
-    value = row[column] if column in row else row.get("measure", "–")
+    value = row[column]
     if f"{column}_low" in row:
         return with_interval(value, row[f"{column}_low"], row[f"{column}_high"])
     if isinstance(value, str):
