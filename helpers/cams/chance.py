@@ -55,7 +55,7 @@ def chance_scores(
     Beside them map_pixels, box_pixels, common_pixels and image_pixels; mask_area and box_area, shares of the image; empty_map; x0, y0,
     x1, y1 of the rectangle, half-open, zeros for an empty mask; box_iou, that of the rectangle with the box it matches best.
     """
-    boxes = boxes.to(device)
+    maps, boxes = maps_normalised.to(device).float(), boxes.to(device)
     annotation = boxed(boxes, size)
     rows = annotation.any(1).nonzero().squeeze(1)
     partners = derangements(len(rows)).to(device)
@@ -64,7 +64,7 @@ def chance_scores(
     others[rows, 1:] = rows[partners]
     # A processor's cache holds what is worked out for some images; a GPU takes more at once.
     step = 128 if torch.device(device).type == "cuda" else max(4, 2**17 // size**2)
-    parts = [_of_batch(maps_normalised[part].to(device).float(), boxes, annotation, others[part], threshold) for part in order.split(step)]
+    parts = [_of_batch(maps[part], boxes, annotation, others[part], threshold) for part in order.split(step)]
     table = pd.DataFrame({name: torch.cat([part[name] for part in parts]).cpu().numpy() for name in parts[0]})
     return table.astype({name: float for name, kind in table.dtypes.items() if kind == "float32"})
 

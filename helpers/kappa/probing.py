@@ -16,7 +16,7 @@ from helpers.kappa.noise import Generator, Level, degrade
 from helpers.kappa.statistics import error_and_loss
 from helpers.scoring.classification import logits_of
 from helpers.scoring.models import Model
-from helpers.scoring.scoring_set import ScoringSet
+from helpers.scoring.scoring_set import ScoringSet, classes_in_turn
 from helpers.scoring.store import Kept, Store
 
 _ROUNDING = 0.0005  # published fractions of unseen classes have three decimals
@@ -127,7 +127,9 @@ def kappa_of_classes(kept: Kept, models: Sequence[Model], data: StudyData, level
 
 
 def images_of_seen(data: StudyData, seen: int, most: int = 0, seed: int = 0) -> ScoringSet:
-    """Training images of the first classes, on which complexity measures read a network with its probe; ``most`` drawn, 0 takes all."""
-    chosen = np.flatnonzero(data.train.labels.numpy() < seen)
-    rows = tuple(np.sort(np.random.default_rng(seed).permutation(chosen)[: most or None]).tolist())
+    """Training images of the first classes, in turn, on which complexity measures read a network with its probe; ``most`` 0 takes all."""
+    labels = data.train.labels.numpy()
+    drawn = np.random.default_rng(seed).permutation(np.flatnonzero(labels < seen))
+    chosen = drawn[classes_in_turn(labels[drawn])]
+    rows = tuple(chosen[: most or None].tolist())
     return ScoringSet(rows, f"{len(rows)}-{digest([data.fingerprint, rows])}", len(chosen))

@@ -13,7 +13,7 @@ from helpers.statistics.published import published_table
 from helpers.statistics.verdicts import ANY_MEASURE, NOT_REPRODUCED, REPRODUCED, verdict
 
 _Told = tuple[str, str, str, str, str]  # a sentence, "" for none, and a row of ``HEADS``
-Tables = Mapping[str, pd.DataFrame]  # of a report, by name: catalogue, primary, kinds, claims, gates; what is absent is said
+Tables = Mapping[str, pd.DataFrame]  # of a report, by name, see ``findings.READ``; what is absent is said
 CAUSAL = (
     "What was varied is how networks were trained, not where they look: this can show that a kind of training lowers the gap, "
     "and cannot show that looking at the object does."
@@ -61,7 +61,7 @@ def answer(tables: Tables) -> Answer:
         warning = f"With {networks} above 80 % training accuracy this study is too small for verdicts; its numbers show how a report reads."
     elif not len(tables.get("claims", ())):
         warning = "Nothing was claimed before the first run, so there are no verdicts here: every number is exploration."
-    answered = (_paper(primary, tables, bool(warning)), _looking(primary, tables), _prediction(primary), _limits(primary, tables))
+    answered = (_paper(primary, tables, bool(warning)), _looking(primary, tables), _prediction(primary, tables), _limits(primary, tables))
     sentences = () if warning else tuple(sentence for sentence, *_ in answered if sentence)
     return Answer(warning, sentences, pd.DataFrame([row for _, *row in answered], columns=HEADS))
 
@@ -80,10 +80,10 @@ def not_learnt(catalogue: pd.DataFrame | None) -> str:
     return f"{len(failed)} of {count(len(last), 'network')} did not learn enough{reached}, so nothing is concluded: {remedy}."
 
 
-def published_r() -> float:
-    """The paper's r of IoU and gap, of its ResNet18 above 80 % training accuracy: Du et al. 2024, Table 3."""
+def published_r(architecture: str = PAPER_ARCHITECTURE) -> float:
+    """The paper's r of IoU and gap above 80 % training accuracy, of one architecture or "Total": Du et al. 2024, Table 3."""
     table = published_table("du2024_table3").set_index(["method", "architecture", "threshold"])
-    return float(table.loc[(PAPER, PAPER_ARCHITECTURE, PAPER_THRESHOLD), "pearson_r"])
+    return float(table.loc[(PAPER, architecture, PAPER_THRESHOLD), "pearson_r"])
 
 
 def reasons(tables: Tables, measure: str) -> str:
@@ -97,11 +97,6 @@ def reasons(tables: Tables, measure: str) -> str:
         form = _REASONS.get(gate, f"{gate}: no.") if np.isfinite(value) else f"{gate}: not known."
         told.append(" " + form.format(value=value, share=percent(value), rest=percent(1 - value)))
     return "".join(told).replace("100 % of the networks", "every network")
-
-
-def points(value: float) -> str:
-    """Points with two digits: "5.7", "11", "0.1"."""
-    return f"{value:.1f}" if abs(value) < 9.95 else f"{value:.0f}"
 
 
 def _side(row: pd.Series, question: str) -> int:
@@ -137,8 +132,8 @@ def _paper(primary: pd.DataFrame, tables: Tables, mute: bool) -> _Told:
         NOT_REPRODUCED: f"The paper's result is not reproduced: how much {overlap} {how}, {r}.",
     }.get(told, f"Whether the paper's result holds cannot be told here: how much {overlap} goes with its gap is too uncertain, {r}.")
     shown = f"**{'No verdict' if mute else told.capitalize()}.**{reasons(tables, PAPER)}"
-    number = f"{_r(row, 'r_gap')}; the paper's ResNet18: {published_r():.2f}"
-    return sentence, question, shown, number, f"{_size(primary)}. The interval draws configurations of hyperparameters."
+    number = f"{_r(row, 'r_gap')}; the paper: {published_r():.2f} in ResNet18, {published_r('Total'):.2f} in all its architectures"
+    return sentence, question, shown, number, f"{_size(primary)}."
 
 
 def _looking(primary: pd.DataFrame, tables: Tables) -> _Told:
@@ -163,34 +158,36 @@ def _looking(primary: pd.DataFrame, tables: Tables) -> _Told:
     if len(models := tables.get("catalogue", ())):
         judged = models[models["left_out"].isna() | models["left_out"].eq("")]
         settings = int(judged.drop_duplicates(["kind", *SETTINGS])["kind"].value_counts().max())
-        trust += f" Networks of a kind differ in {count(settings, 'setting')} of optimizer, rate, decay and batch size"
+        alike = ", the same in every kind" if len(judged.drop_duplicates([*SETTINGS])) == settings else ""
+        trust += f" Within a kind optimizer, rate, decay and batch size stand in {count(settings, 'combination')}{alike}"
         trust += ": few independent comparisons." if settings < FEW_SETTINGS else "."
     return f"Where a network looks, by the {inert(best['title'])}, {goes}.", question, " ".join(each), "; ".join(numbers), trust
 
 
-def _prediction(primary: pd.DataFrame) -> _Told:
+def _prediction(primary: pd.DataFrame, tables: Tables) -> _Told:
     group = "kind of training"
     question, known = f"What predicts the gap of a {group} that was not seen, and how well?", primary.dropna(subset="error_with")
     if not len(known):
         return "", question, "Cannot be told: there are too few kinds to leave one out.", "–", _size(primary)
-    best, fit = known.loc[known["error_with"].idxmin()], points(known["error_without"].iloc[0])
+    best, fit = known.loc[known["error_with"].idxmin()], f"{known['error_without'].iloc[0]:.1f}"
     saved, low, high, p = best[["saved_error_points", "saved_error_points_low", "saved_error_points_high", "saved_error_points_p"]]
     if low > 0:
         by = f"by training accuracy, training loss and the measure “{inert(best['title'])}”"
         few = "" if p < 1 - best["level"] else ", among these kinds: too few to say so of others"
-        sentence = (
-            f"The gap of a {group} that was not seen is predicted {by} to within {points(best['error_with'])} points on average{few}."
-        )
+        sentence = f"The gap of a {group} that was not seen is predicted {by} to within {best['error_with']:.1f} points on average{few}."
         shown = f"**Training accuracy and loss (the fit) with {inert(best['title'])}** err least{few}."
     else:
         sentence = f"No measure clearly adds to training accuracy and loss, which predict the gap of an unseen {group} to {fit} points."
         shown = "**No measure clearly adds** to training accuracy and loss (the fit)."
-    beside = [
-        f"with {inert(row['title'])} {points(row['error_with'])} points" for name, row in known.iterrows() if name in (best.name, NAMED)
-    ]
-    ends = f" ({points(low)} to {points(high)})" if np.isfinite(low) else ""
-    trust = f"The best of {len(known)} measures, chosen on the same networks, saves {points(saved)}{ends} points."
-    trust += f" Each of {int(primary['kinds'].max())} kinds is left out once."
+    beside = [f"with {inert(row['title'])} {row['error_with']:.1f} points" for name, row in known.iterrows() if name in (best.name, NAMED)]
+    ends = f" ({low:.1f} to {high:.1f})" if np.isfinite(low) else ""
+    trust = f"The best of {len(known)} measures, chosen on the same networks, saves {saved:.1f}{ends} points."
+    if best.get("twins", np.nan) < best["kinds"]:
+        both = f"{best['error_without_twins']:.1f} and {best['error_with_twins']:.1f}"
+        trust += f" Kinds left out with their twins of the other architecture: {both} points, without and with it."
+    if len(advance := tables.get("known_in_advance", ())):
+        known_errors = advance.set_index("known")["error_points"]
+        trust += f" With hyperparameters and fit alone configurations left out are predicted to {known_errors['hyperparameters and fit']:.1f}."
     return sentence, question, shown, f"error of the fit {fit} points; {'; '.join(beside)}", trust
 
 
@@ -198,6 +195,6 @@ def _limits(primary: pd.DataFrame, tables: Tables) -> _Told:
     told = f"**That looking at the object lowers the gap.** Training was varied, looking was not.{reasons(tables, ANY_MEASURE)}"
     kinds = count(int(primary["kinds"].max()) if len(primary) else 0, "kind")
     looks = round((1 - LEVEL) / (1 - primary["level"].min())) if len(primary) else 1
-    looked = f"They allow for {count(looks, 'look')} at the data."
-    trust = f"Intervals draw configurations and do not know that there are only {kinds} of training. {looked}"
-    return "", "What does this study not say?", told, _size(primary), trust
+    looked = f" They are wider than 95 %, since the data are analysed {looks} times." if looks > 1 else ""
+    trust = f"Intervals resample configurations, not kinds: for other than these {kinds} of training they are too narrow.{looked}"
+    return "", "What does this study not say?", told, "–", trust

@@ -33,13 +33,13 @@ def correlation(row: Any, title: str) -> str:
 
 
 def central_map(table: pd.DataFrame) -> str:
-    """The shares of models that beat a central blob that knows no image, by the measures that most and fewest models beat it in."""
+    """The shares of models that beat a fixed central map, by the measures that most and fewest models beat it in."""
     if not len(table):
         return "These images have no boxes, so nothing can be said about where networks look."
     ordered = table.sort_values("models_above_the_blob")
     low, high = ordered.iloc[0], ordered.iloc[-1]
     return (
-        f"A fixed central blob is beaten by {percent(low['models_above_the_blob'])} of the models in {low['title']}, and by "
+        f"A fixed central map is beaten by {percent(low['models_above_the_blob'])} of the models in {low['title']}, and by "
         f"{percent(high['models_above_the_blob'])} in {high['title']}."
     )
 

@@ -7,30 +7,29 @@ import pandas as pd
 
 from helpers.files import complete_or_absent
 from helpers.report import tables as tables_of
-from helpers.report.answers import CAUSAL, Tables, answer, not_learnt
+from helpers.report.answers import Tables, answer, not_learnt
 from helpers.report.markup import in_words, inert
-from helpers.report.style import with_interval
-from helpers.report.tables import two_digits
+from helpers.report.tables import Estimate, two_digits
 
 PAGE = "FINDINGS.md"
 FIGURE = "figures/04_baselines-primary.png"
-CAPTION = "What each measure says of the gap, in all networks and within one kind of training, and how much it helps to predict it."
+CAPTION = "r of each measure with the gap, in all networks and within kinds of training, and what it adds to a prediction."
 TRADE_OFF = "huang-figure-2-marginals"  # how the figures of a study that trains no networks begin
 TRADE_OFF_CAPTION = "Error and Kappa loss along noise, unseen classes and size; the star is the trade-off point."
-READ = ("catalogue", "primary", "kinds", "claims", "gates")
+READ = ("catalogue", "primary", "kinds", "claims", "gates", "known_in_advance")
 # What is folded: title, table, and which column stands under which head; one with _low and _high beside it is given with its interval.
 _FOLDED = (
-    ("Conditions that do not hold", "gates", {"condition": "gate", "concerns": "concerns", "here": "value"}),
+    ("Conditions that do not hold", "gates", {"asked for": "limit", "concerns": "concerns", "here": "value"}),
     (
         "The primary analysis",
         "primary",
-        {"measure": "title", "networks": "n", "r": "r_gap", "r within kinds, given the fit": "r_gap_within_kinds"}
+        {"measure": "title", "r": "r_gap", "r within kinds, given the fit": "r_gap_within_kinds"}
         | {"error with the fit (points)": "error_with", "points saved": "saved_error_points"},
     ),
     (
         "Every claim with its verdict",
         "claims",
-        {"claim": "claim", "verdict": "verdict", "here": "ours", "p, adjusted": "p_adjusted", "published": "published"},
+        {"claim": "claim", "verdict": "verdict", "here": "ours", "p, adjusted": "p_adjusted"},
     ),
     (
         "The kinds of training, in the median",
@@ -65,16 +64,18 @@ def folded(tables: Tables) -> list[tuple[str, pd.DataFrame]]:
 
 def _chosen(name: str, table: pd.DataFrame) -> pd.DataFrame:
     if name == "gates" and len(table):
-        return table[~table["passes"].astype(bool)].replace({"concerns": {"all": "every measure"}})
+        shut = table[~table["passes"].astype(bool)].replace({"concerns": {"all": "every measure"}})
+        joined = shut.assign(concerns=shut["concerns"].map(in_words)).groupby(["limit", "value"], as_index=False, sort=False)
+        return joined["concerns"].agg(", ".join)
     return table.rename(columns={"low": "ours_low", "high": "ours_high"})
 
 
 def _text(row: pd.Series, head: str, column: str) -> str:
     value = row[column]
     if f"{column}_low" in row:
-        return with_interval(value, row[f"{column}_low"], row[f"{column}_high"])
+        return two_digits(Estimate(value, row[f"{column}_low"], row[f"{column}_high"]))
     if isinstance(value, str):
-        return in_words(value) if column in ("kind", "concerns") else value
+        return in_words(value) if column == "kind" else value
     return two_digits(100 * value if head.endswith("(%)") else value)
 
 
@@ -85,7 +86,7 @@ def page(folder: Path) -> str:
     parts = [f"# What {folder.name} says", told.warning, " ".join(told.sentences)]
     if len(told.rows):
         parts += [
-            f"{CAUSAL} {meant(tables)}",
+            meant(tables),
             f"![{CAPTION}]({FIGURE})" if figure else "",
             _markdown(told.rows),
         ]

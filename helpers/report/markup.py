@@ -23,7 +23,7 @@ def in_words(name: str) -> str:
 
 
 def figure_title(name: str) -> str:
-    """Title of a figure by its name: "iou-against-gap" is "IoU against gap", "huang-figure-2-x" is "X (Figure 2 of the paper)"."""
-    number, rest = re.match(r"(?:\w+-figure-(\d+)-)?(.*)", name).groups()
+    """Title of a figure by its name: "iou-against-gap" is "IoU against gap", "huang-figure-2-x" is "X (Huang et al., Figure 2)"."""
+    author, number, rest = re.match(r"(?:(\w+)-figure-(\d+)-)?(.*)", name).groups()
     words = in_words(rest)
-    return words[:1].upper() + words[1:] + (f" (Figure {number} of the paper)" if number else "")
+    return words[:1].upper() + words[1:] + (f" ({author.title()} et al., Figure {number})" if number else "")

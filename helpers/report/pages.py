@@ -52,8 +52,7 @@ def executed_notebooks(folder: Path) -> list[Path]:
 def _write_assets(folder: Path) -> None:
     """Style, scripts and glossary; plotly.js and DataTables, which plotly and itables carry, where they are not there yet."""
     contents = {name: (_TEMPLATES / name).read_text(encoding="utf-8") for name in ("pages.css", "pages.js", "explore.css", "explore.js")}
-    glossary = _markdown(re.sub(r"\[([^]]+)\]\([\w./-]+\.md[^)]*\)", r"\1", _GLOSSARY.read_text(encoding="utf-8")))  # without other docs
-    contents["glossary.html"] = _environment().get_template("page.html.j2").render(title="Glossary", body=glossary, assets=".")
+    contents["glossary.html"] = _environment().get_template("page.html.j2").render(title="Glossary", body=_markdown(_glossary()), assets=".")
     if not all((folder / name).is_file() for name in ("plotly.min.js", "itables.js", "itables.css")):
         contents |= _libraries()
     for name, content in contents.items():
@@ -106,9 +105,15 @@ def _page(folder: Path, name: str, template: str, title: str, **known: Any) -> P
     return _put(folder / f"{name}.html", text if name == "explore" else _with_words(text))
 
 
+def _glossary() -> str:
+    """The glossary, Markdown, without its links to other documents."""
+    return re.sub(r"\[([^]]+)\]\([\w./-]+\.md[^)]*\)", r"\1", _GLOSSARY.read_text(encoding="utf-8"))
+
+
 def _with_words(page: str) -> str:
-    """The page, each word of the glossary linked where it first stands in running text."""
-    meanings = dict(re.findall(r"^\| ([^|]+?) \| (.+?) \|$", _GLOSSARY.read_text(encoding="utf-8"), re.M)[1:])
+    """The page, each word of the glossary linked where it first stands in running text; short ones have other meanings too."""
+    meanings = dict(re.findall(r"^\| ([^|]+?) \| (.+?) \|$", _glossary(), re.M)[1:])
+    meanings = {word: meaning for word, meaning in meanings.items() if len(word) > 7 or not word.islower()}
     words = "|".join(map(re.escape, sorted(meanings, key=len, reverse=True)))
 
     def linked(found: re.Match[str]) -> str:
@@ -234,7 +239,7 @@ def _write_explorers(folder: Path) -> Path:
 def _write_studies(reports: Path) -> Path:
     """``reports/index.html``: every study with its question and its answer."""
     studies = []
-    for index in sorted(reports.glob("*/index.html")):
+    for index in sorted(reports.glob("*/index.html"), key=lambda path: (-len(executed_notebooks(path.parent)), path)):
         name = index.parent.name
         try:
             told, others, figure = _told(index.parent, findings.read(index.parent))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -21,9 +21,24 @@ _HEADERS = {"n": "models", "p_adjusted": "p, adjusted", "r_gap": "r with the gap
 _HEADERS |= {"pearson_r": "Pearson's r", "kendall_tau": "Kendall's tau", "kendall": "Kendall's tau", "cells": "configurations"}
 _HEADERS |= {"saved_error_points": "error saved (points)", "train_accuracy": "training accuracy", "train_loss": "training loss"}
 _HEADERS |= {"title": "measure", "error_without": "error of the fit (points)", "error_with": "error with it (points)"}
-_ENDS = {"_low": ": from", "_high": ": to", "_p": ": p", "_smallest": ": least told", "_null": ": chance", "_p_adjusted": ": p, adjusted"}
+_HEADERS |= {"error_without_twins": "error of the fit, twins left out", "error_with_twins": "error with it, twins left out"}
+_ENDS = {"_low": ": from", "_high": ": to", "_p": ": p", "_p_adjusted": ": p, adjusted"}
+_UNREAD = ("_smallest", "_null")  # ends of columns that stand in the file alone
+_OF_INTERVAL = {"ci": "pearson_r", "kendall": "kendall_tau"}  # the value that ends belong to, where their names do not say so
+# Fractions that are read in percent, or as points.
+_PERCENT = dict.fromkeys(("train_accuracy", "test_accuracy", "ended_by_a_rule", "level", "models_above_the_blob"), " (%)")
+_PERCENT |= dict.fromkeys(("gap", "gap_least", "gap_most"), " (points)")
+_HEADERS |= {"ended_by_a_rule": "stopped by a rule", "models_above_the_blob": "networks above the fixed central map"}
 _NAMES = ("measure", "kind", "architecture", "concerns", "hyperparameter")  # columns of names, which a reader has in words
 _LAST = ("run_id", "cell", "file", "data", "weights", "fingerprint", "device")
+
+
+class Estimate(NamedTuple):
+    """A value and the ends of its interval, one cell of a table."""
+
+    value: float
+    low: float
+    high: float
 
 
 @contextmanager
@@ -57,11 +72,14 @@ def header(column: str) -> str:
     for end, words in _ENDS.items():
         if column.endswith(end) and column not in _HEADERS:
             return header(column.removesuffix(end)) + words
-    return _HEADERS.get(column) or in_words(column)
+    return (_HEADERS.get(column) or in_words(column)) + _PERCENT.get(column, "")
 
 
 def two_digits(value: Any) -> str:
-    """One value for a reader: two digits of a fraction, whole numbers as they are, "–" for what is undefined."""
+    """One value for a reader: two digits, one decimal from 10 on, whole numbers as they are, "–" for what is undefined."""
+    if isinstance(value, Estimate):
+        ends = f" ({two_digits(value.low)} to {two_digits(value.high)})" if math.isfinite(value.low) else ""
+        return two_digits(value.value) + ends
     if isinstance(value, bool | np.bool_):
         return "yes" if value else "no"
     if not isinstance(value, int | float | np.number):
@@ -69,11 +87,27 @@ def two_digits(value: Any) -> str:
     if not math.isfinite(value):
         return "–" if math.isnan(value) else "∞" if value > 0 else "−∞"
     whole = (value == round(value) or abs(value) >= 99.5) and abs(value) < 1e9
-    return f"{value:,.0f}" if whole else f"{value:.2g}"
+    return f"{value:,.0f}" if whole else f"{value:.1f}" if abs(value) >= 9.95 else f"{value:#.2g}"
+
+
+def in_units(frame: pd.DataFrame) -> pd.DataFrame:
+    """The table with accuracies, gaps and shares in percent or points, and without columns that are for the file alone."""
+    kept = frame.drop(columns=[name for name in frame if name.endswith(_UNREAD)])
+    return kept.assign(**{name: 100 * kept[name] for name in _PERCENT if name in kept and pd.api.types.is_float_dtype(kept[name])})
+
+
+def with_intervals(frame: pd.DataFrame) -> pd.DataFrame:
+    """The table with an ``Estimate`` in place of each value and the ends of its interval, which follow it in columns of their own."""
+    for start in [name.removesuffix("_low") for name in frame if name.endswith("_low")]:
+        ends, value = [f"{start}_low", f"{start}_high"], _OF_INTERVAL.get(start, start)
+        if {value, *ends} <= {*frame}:
+            cells = pd.Series([Estimate(*row) for row in frame[[value, *ends]].to_numpy(dtype=float)], frame.index, dtype=object)
+            frame = frame.assign(**{value: cells}).drop(columns=ends)
+    return frame
 
 
 def arranged(frame: pd.DataFrame, names: Mapping[str, str] | None = None) -> pd.DataFrame:
-    """The table with its model first, by the short name where one is known, and headers in words."""
+    """A table ``in_units`` with its model first, by the short name where one is known, and headers in words."""
     keys = [name for name in ("model_id", "model", "checkpoint") if name in frame]
     frame = frame.drop(columns="measure") if {"measure", "title"} <= {*frame} else frame  # which the title says in words
     frame = frame[sorted(frame, key=lambda name: (name in _LAST, name not in keys))]
@@ -86,6 +120,7 @@ def arranged(frame: pd.DataFrame, names: Mapping[str, str] | None = None) -> pd.
 
 def html(frame: pd.DataFrame, names: Mapping[str, str] | None = None) -> str:
     """The table as HTML, each text as text, and below it what is the same in all rows; pages.js makes long ones sort and search."""
+    frame = with_intervals(in_units(frame))
     same = [name for name in frame if len(frame) > 2 and frame[name].nunique(dropna=False) == 1]
     same = same if len(same) < frame.shape[1] else []
     shown = arranged(frame.drop(columns=same).head(MOST_ROWS), names)
@@ -99,6 +134,7 @@ def html(frame: pd.DataFrame, names: Mapping[str, str] | None = None) -> str:
 def _cell(value: Any) -> str:
     """A cell, with its number for sorting where two digits are not all of it."""
     text = escape(two_digits(value))
+    value = value.value if isinstance(value, Estimate) else value
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.number):
         return f'<td class="long">{text}</td>' if len(text) > 40 else f"<td>{text}</td>"
     order = f"{value:.6g}" if math.isfinite(value) else ""
@@ -116,5 +152,8 @@ def sortable(frame: pd.DataFrame, names: Mapping[str, str] | None = None, *, row
         return HTML(html(frame.head(rows), names))
     from itables.widget import ITable
 
-    shown, looks = arranged(frame, names), {"pageLength": 10, "text_in_header_can_be_selected": False}  # so that a click on it sorts
+    shown, looks = (
+        arranged(in_units(frame), names),
+        {"pageLength": 10, "text_in_header_can_be_selected": False},
+    )  # so that a click on it sorts
     return ITable(shown.map(two_digits) if len(shown) > MOST_ROWS else shown.round(4), maxBytes=0, allow_html=False, **looks)

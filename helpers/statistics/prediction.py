@@ -68,9 +68,9 @@ def dealt_folds(groups: ArrayLike, deals: int = DEALS, seed: int = 0) -> NDArray
 
 
 def folds_of(draws: Draws, left_out: str) -> NDArray[np.int64]:
-    """Folds in which each kind (``left_out`` "kind") is left out once, or in which configurations ("cell") are dealt ``DEALS`` times."""
+    """Folds in which configurations (``left_out`` "cell") are dealt ``DEALS`` times, or each value of another column is left out once."""
     groups = draws.models[left_out]
-    return pd.factorize(groups)[0][None] if left_out == "kind" else dealt_folds(groups, seed=draws.seed)
+    return dealt_folds(groups, seed=draws.seed) if left_out == "cell" else pd.factorize(groups)[0][None]
 
 
 def saved_errors(draws: Draws, measures: Sequence[str], known: Array, left_out: str = "cell", level: float = LEVEL) -> pd.DataFrame:

@@ -25,7 +25,8 @@ def primary_table(draws: Draws, measures: Sequence[str], *, permutations: int = 
     """For each measure: r with the gap, r within kinds of training given the fit, and what it saves in predicting a kind left out.
 
     Of the models of ``primary_rows``; kinds are named by ``training.config.kind_name``. Intervals and p are over configurations, so they
-    speak of these kinds, not of others. Within kinds residuals change places within kinds alone, which differ in spread.
+    speak of these kinds, not of others. Within kinds residuals change places within kinds alone, which differ in spread. error_with_twins
+    is of kinds left out together with those that differ from them in architecture alone, of which there are ``twins``.
     """
     check_primary(measures)
     models, names, level = with_fit(draws.models), list(measures), 1 - (1 - LEVEL) / looks
@@ -33,8 +34,15 @@ def primary_table(draws: Draws, measures: Sequence[str], *, permutations: int = 
     table = pd.DataFrame({"measure": names, "n": n, "kinds": models["kind"].nunique(), "level": level})
     for question, given, within in (("r_gap", None, None), ("r_gap_within_kinds", design(models, ["kind"], FIT), "kind")):
         table = table.assign(**answers(draws, names, question, draws.permutations(permutations, within), given, level)[0])
-    saved = saved_errors(draws, names, design(models, (), FIT), "kind", level)
-    return pd.concat([table, saved.drop(columns="measure")], axis=1)
+    saved = saved_errors(draws, names, design(models, (), FIT), "kind", level).drop(columns="measure")
+    twins = Draws(models.assign(twins=_without_architecture(models)), draws=0)
+    beside = saved_errors(twins, names, design(models, (), FIT), "twins")[["error_without", "error_with"]]
+    return pd.concat([table, saved, beside.add_suffix("_twins").assign(twins=twins.models["twins"].nunique())], axis=1)
+
+
+def _without_architecture(models: pd.DataFrame) -> list[str]:
+    """What networks of one kind of training have in common with those of the same kind and another architecture."""
+    return [kind.replace(architecture, "").strip() for kind, architecture in zip(models["kind"], models["architecture"], strict=True)]
 
 
 def ended_by_a_rule(models: pd.DataFrame) -> pd.Series:

@@ -17,10 +17,10 @@ from helpers.statistics.primary import ended_by_a_rule
 ANY_MEASURE = "all"
 STANDARD_ERRORS = 3
 GATES = {  # least, most, and the same in words: conventions, but for the central map, which is a matter of principle
-    "the mask can miss": (0.05, 0.60, "median area of the mask from 5 % to 60 % of the image"),
+    "the mask can miss": (0.05, 0.60, "mask of 5 to 60 % of the image, in the median"),
     "boxes leave room": (0, 0.40, "whole image scores at most 0.40"),
-    "beats a fixed central map": (0.5, inf, "at least 50 % of models score more than one fixed central map"),
-    "the map depends on the image": (0.5, inf, f"over {STANDARD_ERRORS} standard errors above chance in at least 50 % of models"),
+    "beats a fixed central map": (0.5, inf, "50 % of models above a fixed central map"),
+    "the map depends on the image": (0.5, inf, f"{STANDARD_ERRORS} standard errors above chance in 50 % of models"),
     "models differ": (0.8, inf, "reliability at least 0.8"),
     "gaps differ": (20, inf, "10th to 90th percentile at least 20 points"),
     "networks learnt": (0.4, inf, "median test accuracy at least 0.4 of the way from chance to 1"),

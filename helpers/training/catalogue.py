@@ -122,7 +122,7 @@ def analysed(table: pd.DataFrame, minimum_train_accuracy: float) -> pd.DataFrame
 
 
 def models_of_study(work: Path, fingerprint: str, minimum_train_accuracy: float) -> pd.DataFrame:
-    """Catalogue that notebook 02 left in a study's folder, with the column ``left_out``; refused where its images were others."""
+    """Catalogue that notebook 02 left in a study's folder, with the column ``left_out``; refused where its images were others, or no model is analysed."""
     path = work / "catalogue.parquet"
     remedy = f"run notebooks/02_grid_training.ipynb for it, or `python -m helpers.sweep {work.name} -- --forcerun 02_grid_training`"
     if not path.is_file():
@@ -131,4 +131,9 @@ def models_of_study(work: Path, fingerprint: str, minimum_train_accuracy: float)
     if others := sorted(set(table["data"]) - {fingerprint}):
         told = f"the models in {path} were trained on the images {', '.join(others)}, and notebook 01 has chosen {fingerprint} since"
         raise ValueError(f"{told}; {remedy}")
-    return analysed(table, minimum_train_accuracy)
+    table = analysed(table, minimum_train_accuracy)
+    if not table["left_out"].eq("").any():
+        best = f"the highest training accuracy of {len(table)} models is {table['train_accuracy'].max():.2f}"
+        told = f"no network of the study {work.name!r} learnt enough: {best}, and minimum_train_accuracy {minimum_train_accuracy}"
+        raise ValueError(f"{told}; give them more epochs (max_epochs) or more images, and {remedy}")
+    return table

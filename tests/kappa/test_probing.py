@@ -129,6 +129,12 @@ def test_probes_are_fitted_to_clean_images_of_their_step_and_tested_at_every_lev
     assert set(table["weights"]) == {sum(parameter.numel() for parameter in network.parameters())}
 
 
+def test_complexity_is_read_on_the_first_classes_in_turn(data):
+    found, labels = probing.images_of_seen(data, 2, 4), data.train.labels.numpy()
+    assert sorted(labels[list(found.rows)]) == [0, 0, 1, 1] and found.rows != probing.images_of_seen(data, 2, 4, seed=1).rows
+    assert set(probing.images_of_seen(data, 2).rows) == set(np.flatnonzero(labels < 2)) and found.shared == (labels < 2).sum()
+
+
 def test_features_are_computed_once_per_network_and_level(probed, data, monkeypatch):
     store, first = probed
     asked, real = [], probing.degrade

@@ -30,14 +30,14 @@ def known_numbers(given):
     """Every number of the tables as a reader may see it: with two decimals, in points, in percent, as a count."""
     values = np.concatenate([table.select_dtypes("number").to_numpy(dtype=float).ravel() for table in given.values()])
     values = np.concatenate([values, 1 - values])
-    shown = {form(value) for value in values[np.isfinite(values)] for form in ("{:.2f}".format, answers.points, "{:.0f}".format)}
+    shown = {form(value) for value in values[np.isfinite(values)] for form in ("{:.2f}".format, "{:.1f}".format, "{:.0f}".format)}
     return shown | {f"{100 * value:.0f}" for value in values[np.isfinite(values)]}
 
 
 def test_every_number_of_the_answer_is_one_of_the_tables(given):
     told = of(given)
     text = " ".join([*told.sentences, *told.rows[answers.HEADS[1:]].to_numpy().ravel()]).replace("ResNet18", "")
-    allowed = known_numbers(given) | {f"{answers.published_r():.2f}", str(len(given["primary"]))}
+    allowed = known_numbers(given) | {"-0.89", "-0.82", str(len(given["primary"]))}
     assert set(NUMBER.findall(text)) <= allowed
     assert len(NUMBER.findall(text)) > 15
 
@@ -78,7 +78,7 @@ def test_the_best_predictor_is_named_only_where_what_it_saves_is_clear(given):
     assert "mixup accuracy" in of(given).sentences[2]
     unclear = given["primary"].assign(saved_error_points_low=-1.0)
     told = of(given, primary=unclear)
-    fit = answers.points(given["primary"]["error_without"].iloc[0])
+    fit = f"{given['primary']['error_without'].iloc[0]:.1f}"
     assert told.sentences[2].startswith("No measure clearly adds") and f"to {fit} points" in told.sentences[2]
 
 
@@ -127,5 +127,5 @@ def test_what_is_absent_is_said(given):
     nothing = given["primary"].assign(error_with=np.nan, error_without=np.nan)
     assert of(given, primary=nothing).rows["answer"][2].startswith("Cannot be told")
     one = of(given, catalogue=given["catalogue"].assign(learning_rate=0.1, optimizer="sgd")).rows[answers.HEADS[3]][1]
-    assert "1 setting of optimizer, rate, decay and batch size: few independent comparisons." in one
-    assert "allow for 3 looks" in of(given, primary=given["primary"].assign(level=1 - 0.05 / 3)).rows[answers.HEADS[3]][3]
+    assert "optimizer, rate, decay and batch size stand in 1 combination, the same in every kind: few independent comparisons." in one
+    assert "analysed 3 times" in of(given, primary=given["primary"].assign(level=1 - 0.05 / 3)).rows[answers.HEADS[3]][3]

@@ -4,7 +4,7 @@ import pytest
 
 from helpers.statistics.correlations import design, partial_correlation, pearson
 from helpers.statistics.draws import Draws
-from helpers.statistics.prediction import FIT, saved_errors, with_fit
+from helpers.statistics.prediction import FIT, left_out_errors, saved_errors, with_fit
 from helpers.statistics.primary import ended_by_a_rule, kinds_table, primary_rows, primary_table
 from helpers.statistics.ranking import answers
 
@@ -20,7 +20,7 @@ def study(seed=0, kinds=4):
     gap = 0.4 + 0.1 * level + 0.02 * own + 0.3 * (accuracy - 0.9)
     table = pd.DataFrame({"kind": [f"kind {k}" for k in kind], "cell": np.arange(n), "gap": gap, "train_accuracy": accuracy})
     table = table.assign(train_loss=random.uniform(0.1, 0.5, n), test_accuracy=accuracy - gap, between=level + 0.1 * random.normal(size=n))
-    return table.assign(within=own + 0.3 * random.normal(size=n), noise=random.normal(size=n))
+    return table.assign(architecture="net", within=own + 0.3 * random.normal(size=n), noise=random.normal(size=n))
 
 
 def test_one_model_a_run_at_its_stop_with_right_labels_above_the_papers_accuracy():
@@ -50,6 +50,15 @@ def test_the_three_questions_are_answered_as_they_say():
     assert table.loc["between", "saved_error_points"] > 3 > table.loc["within", "saved_error_points"]
 
 
+def test_kinds_are_left_out_with_their_twins_of_another_architecture_too():
+    models = with_fit(study(kinds=6))
+    number = models["kind"].str[5:].astype(int)
+    models = models.assign(architecture=number.mod(2).map("net{}".format), kind=[f"net{k % 2} kind {k // 2}" for k in number])
+    row = primary_table(Draws(models, draws=9), ["between"], permutations=9).iloc[0]
+    errors = left_out_errors(models[[*FIT, "between"]].to_numpy(), models["gap"], number // 2)
+    assert (row["kinds"], row["twins"], row["error_with_twins"]) == (6, 3, pytest.approx(errors.mean()))
+
+
 def test_looks_widen_every_interval_to_their_level():
     draws = Draws(study(), draws=400)
     once, thrice = (primary_table(draws, ["within"], permutations=9, looks=looks).iloc[0] for looks in (1, 3))
@@ -62,7 +71,7 @@ def test_one_kind_two_configurations_and_measures_that_say_nothing_are_undefined
     table = primary_table(Draws(study(kinds=1), draws=50), MEASURES, permutations=19).set_index("measure")
     assert table["r_gap_within_kinds"].notna().all() and table.filter(like="error").isna().all(axis=None)
     table = primary_table(Draws(study().iloc[[0, 8]], draws=50), MEASURES, permutations=19)
-    assert table.drop(columns=["measure", "n", "kinds", "level"]).isna().all(axis=None) and table["n"].tolist() == [2] * 3
+    assert table.drop(columns=["measure", "n", "kinds", "level", "twins"]).isna().all(axis=None) and table["n"].tolist() == [2] * 3
     odd = study().assign(absent=np.nan, constant=0.1, again=lambda t: t["within"])
     odd["some"] = odd["within"].where(odd["kind"] < "kind 2")
     table = primary_table(Draws(odd, draws=50), ["within", "again", "absent", "constant", "some"], permutations=19).set_index("measure")
@@ -88,4 +97,4 @@ def test_where_no_network_learnt_so_far_every_answer_is_undefined_under_the_same
     none = primary_table(Draws(models, draws=20).of(np.zeros(len(models), bool)), MEASURES, permutations=19)
     some = primary_table(Draws(models, draws=20), MEASURES, permutations=19)
     assert sorted(none) == sorted(some) and none["n"].tolist() == [0, 0, 0]
-    assert none.drop(columns=["measure", "n", "kinds", "level"]).isna().all(axis=None)
+    assert none.drop(columns=["measure", "n", "kinds", "level", "twins"]).isna().all(axis=None)
