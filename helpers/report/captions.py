@@ -85,7 +85,7 @@ def claims(table: pd.DataFrame) -> str:
     if not len(rows):
         return "Nothing was claimed before the first run, so every number here is exploration."
     return "\n".join(
-        f"- {row.claim}: **{row.verdict}**, {with_interval(row.ours, row.low, row.high)}"
+        f"- {row.claim}: **{row.verdict}**, {with_interval(row.ours, row.ours_low, row.ours_high)}"
         + (f", published {row.published:g}" if np.isfinite(row.published) else "")
         + (f"; not met: {row.closed}" if row.closed else "")
         + "."

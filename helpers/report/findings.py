@@ -67,7 +67,7 @@ def _chosen(name: str, table: pd.DataFrame) -> pd.DataFrame:
         shut = table[~table["passes"].astype(bool)].replace({"concerns": {"all": "every measure"}})
         joined = shut.assign(concerns=shut["concerns"].map(in_words)).groupby(["limit", "value"], as_index=False, sort=False)
         return joined["concerns"].agg(", ".join)
-    return table.rename(columns={"low": "ours_low", "high": "ours_high"})
+    return table
 
 
 def _text(row: pd.Series, head: str, column: str) -> str:

@@ -131,7 +131,7 @@ def _write_notebook(path: Path) -> Path:
     folder, notebook = path.parent, _read_notebook(path)
     for cell in notebook.cells:  # a progress bar is nothing to read
         cell["outputs"] = [one for one in cell.get("outputs", []) if "widget-view" not in " ".join(one.get("data", {}))]
-    names = tables.model_names(tables.read(folder, "catalogue"))
+    names = tables.model_names(tables.read(folder, "catalogue"), tables.read(folder, "measures"))
     paths = {item["alt"]: item["path"] for item in _story(folder, path.stem) if item["kind"] == "figure"}
     filters = {"clean": _clean, "table": partial(_table, folder, names), "figure": partial(_figure, folder, paths)}
     exporter = HTMLExporter(template_name="notebook", extra_template_basedirs=[str(_TEMPLATES)], filters=filters)

@@ -17,10 +17,10 @@ from helpers.report.markup import in_words
 from helpers.report.style import short_name
 
 MOST_ROWS = 150  # of a table on a page; all rows are in its file
-_HEADERS = {"n": "models", "p_adjusted": "p, adjusted", "r_gap": "r with the gap", "seconds": "time (s)", "ci": "interval"}
+_HEADERS = {"n": "models", "p_adjusted": "p, adjusted", "r_gap": "r with the gap", "r_gap_within_kinds": "r within kinds, given the fit", "seconds": "time (s)", "ci": "interval"}
 _HEADERS |= {"pearson_r": "Pearson's r", "kendall_tau": "Kendall's tau", "kendall": "Kendall's tau", "cells": "configurations"}
 _HEADERS |= {"saved_error_points": "error saved (points)", "train_accuracy": "training accuracy", "train_loss": "training loss"}
-_HEADERS |= {"title": "measure", "error_without": "error of the fit (points)", "error_with": "error with it (points)"}
+_HEADERS |= {"title": "measure", "ours": "here", "error_without": "error of the fit (points)", "error_with": "error with it (points)"}
 _HEADERS |= {"error_without_twins": "error of the fit, twins left out", "error_with_twins": "error with it, twins left out"}
 _ENDS = {"_low": ": from", "_high": ": to", "_p": ": p", "_p_adjusted": ": p, adjusted"}
 _UNREAD = ("_smallest", "_null")  # ends of columns that stand in the file alone
@@ -29,7 +29,7 @@ _OF_INTERVAL = {"ci": "pearson_r", "kendall": "kendall_tau"}  # the value that e
 _PERCENT = dict.fromkeys(("train_accuracy", "test_accuracy", "ended_by_a_rule", "level", "models_above_the_blob"), " (%)")
 _PERCENT |= dict.fromkeys(("gap", "gap_least", "gap_most"), " (points)")
 _HEADERS |= {"ended_by_a_rule": "stopped by a rule", "models_above_the_blob": "networks above the fixed central map"}
-_NAMES = ("measure", "kind", "architecture", "concerns", "hyperparameter")  # columns of names, which a reader has in words
+_NAMES = ("measure", "kind", "architecture", "concerns", "hyperparameter", "question")  # columns of names, which a reader has in words
 _LAST = ("run_id", "cell", "file", "data", "weights", "fingerprint", "device")
 
 
@@ -62,9 +62,10 @@ def read(folder: Path, name: str, suffix: str = ".csv") -> pd.DataFrame | None:
         return pd.DataFrame() if empty else pd.read_csv(path, keep_default_na=False, na_values=["", "nan", "NaN"])
 
 
-def model_names(catalogue: pd.DataFrame | None) -> dict[str, str]:
-    """The short name of each model of a catalogue, by its id."""
-    return {} if catalogue is None else {row["model_id"]: short_name(row) for row in catalogue.to_dict("records")}
+def model_names(catalogue: pd.DataFrame | None, measures: pd.DataFrame | None = None) -> dict[str, str]:
+    """The short name of each model of a catalogue, by its id, and the title of each measure of ``registry.columns``, by its column."""
+    titles = {} if measures is None else dict(zip(measures["column"], measures["title"], strict=True))
+    return titles if catalogue is None else titles | {row["model_id"]: short_name(row) for row in catalogue.to_dict("records")}
 
 
 def header(column: str) -> str:
@@ -93,7 +94,7 @@ def two_digits(value: Any) -> str:
 def in_units(frame: pd.DataFrame) -> pd.DataFrame:
     """The table with accuracies, gaps and shares in percent or points, and without columns that are for the file alone."""
     kept = frame.drop(columns=[name for name in frame if name.endswith(_UNREAD)])
-    return kept.assign(**{name: 100 * kept[name] for name in _PERCENT if name in kept and pd.api.types.is_float_dtype(kept[name])})
+    return kept.assign(**{name: 100 * kept[name] for name in _PERCENT if name in kept and pd.api.types.is_numeric_dtype(kept[name])})
 
 
 def with_intervals(frame: pd.DataFrame) -> pd.DataFrame:
@@ -112,8 +113,9 @@ def arranged(frame: pd.DataFrame, names: Mapping[str, str] | None = None) -> pd.
     frame = frame.drop(columns="measure") if {"measure", "title"} <= {*frame} else frame  # which the title says in words
     frame = frame[sorted(frame, key=lambda name: (name in _LAST, name not in keys))]
     named = [name for name in _NAMES if name in frame and pd.api.types.is_string_dtype(frame[name])]
-    frame = frame.assign(**{name: frame[name].map(in_words, "ignore") for name in named})
-    if names and keys:
+    names = names or {}
+    frame = frame.assign(**{name: frame[name].map(lambda value: names.get(value) or header(value), "ignore") for name in named})
+    if keys:
         frame = frame.assign(**{keys[0]: [names.get(value, value) for value in frame[keys[0]]]})
     return frame.set_axis([header(name.removesuffix("_id") if name in keys else name) for name in frame], axis=1)
 

@@ -112,13 +112,13 @@ def judged(claims: Sequence[Mapping[str, Any]], primary: pd.DataFrame, ranking: 
         facts += [row.get("level", LEVEL), row.get("error_with_low", np.nan), row.get("error_with_high", np.nan), int(row["n"])]
         stated = {"primary": False, "source": "", "published": np.nan, "errs_at_most": np.nan} | claim
         rows.append([*(stated[item] for item in _STATED), *facts, ", ".join(closed(gates, name))])
-    found = pd.DataFrame(rows, columns=[*_STATED, "ours", "low", "high", "p", "level", "error_low", "error_high", "n", "closed"])
+    found = pd.DataFrame(rows, columns=[*_STATED, "ours", "ours_low", "ours_high", "p", "level", "error_low", "error_high", "n", "closed"])
     found["p_adjusted"] = found.groupby("primary")["p"].transform(holm).astype(float)
     return found.assign(verdict=[_of_claim(row) for row in found.itertuples()])
 
 
 def _of_claim(row: Any) -> str:
-    found = verdict(SIDES[row.side], row.low, row.high, row.p_adjusted, row.published, significant=1 - row.level)
+    found = verdict(SIDES[row.side], row.ours_low, row.ours_high, row.p_adjusted, row.published, significant=1 - row.level)
     if row.error_low > row.errs_at_most:
         return CONTRADICTED
     unsure = np.isfinite(row.errs_at_most) and not row.error_high <= row.errs_at_most

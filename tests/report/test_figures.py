@@ -89,7 +89,7 @@ def test_captions_hold_the_numbers_of_the_tables_that_they_stand_below():
     assert numbers(said) == [round(best["error_without"], 1), round(best["error_with"], 1)] and best["title"] in said
     told = captions.claims(given["claims"])
     claim = given["claims"][given["claims"]["primary"]].iloc[0]
-    assert told.count("\n") == 0 and numbers(told)[:3] == [round(claim[name], 2) for name in ("ours", "low", "high")]
+    assert told.count("\n") == 0 and numbers(told)[:3] == [round(claim[name], 2) for name in ("ours", "ours_low", "ours_high")]
     assert claim["verdict"] in told and str(claim["published"]) in told
     closed = given["gates"][~given["gates"]["passes"]]
     assert captions.gates(given["gates"]).startswith(f"{len(given['gates']) - len(closed)} of {len(given['gates'])} conditions hold; not: ")

@@ -55,7 +55,7 @@ def test_the_primary_analysis_answers_first_and_the_ranking_what_it_does_not():
     assert found["verdict"].tolist() == ["supported", "contradicted", "not reproduced"]
     absent = judged([CLAIM | {"measure": "mixup", "question": "tau_gap"}, CLAIM | {"measure": "gi", "primary": True}], *tables())
     assert absent[["measure", "n", "verdict"]].to_numpy().tolist() == [["gi", 0, "cannot tell"], ["mixup", 0, "cannot tell"]]
-    assert absent[["ours", "low", "p", "p_adjusted"]].isna().all(axis=None)
+    assert absent[["ours", "ours_low", "p", "p_adjusted"]].isna().all(axis=None)
     assert len(judged([], *tables())) == 0
 
 
