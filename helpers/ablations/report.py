@@ -5,18 +5,18 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from helpers.report.style import count, with_interval
+from helpers.report.markup import in_words
+from helpers.report.style import with_interval
 from helpers.statistics.tables import TOTAL
 
-_METHODS = {"grad_cam": "Grad-CAM", "grad_cam_plus_plus": "Grad-CAM++", "smooth_grad_cam_plus_plus": "Smooth Grad-CAM++"}
-_METHODS |= {"layer_cam": "Layer-CAM", "eigen_cam": "Eigen-CAM", "score_cam": "Score-CAM", "guided_grad_cam": "guided Grad-CAM"}
-_METHODS |= {"input_x_gradient": "input x gradient", "deep_lift": "DeepLift"}
+_NAMES = {"smooth_grad_cam_plus_plus": "Smooth Grad-CAM++", "guided_grad_cam": "guided Grad-CAM", "deep_lift": "DeepLift"}
+_NAMES |= {f"{name}_cam": f"{name.capitalize()}-CAM" for name in ("grad", "layer", "eigen", "score")} | {"grab_cut": "GrabCut"}
+_NAMES |= {"grad_cam_plus_plus": "Grad-CAM++", "spectral_residual_opencv": "spectral residual by OpenCV"}
 
 
 def way(method: str, formula: str = "") -> str:
-    """A way to compute a map, for a reader."""
-    name = _METHODS.get(method, method.replace("_", " "))
-    return f"{name} as torchcam computes it" if formula == "torchcam" else name
+    """A way to compute a map, or a maker of masks, for a reader."""
+    return _NAMES.get(method, method.replace("_", " ")) + (" by torchcam" if formula == "torchcam" else "")
 
 
 def lowest(table: pd.DataFrame) -> pd.DataFrame:
@@ -24,16 +24,19 @@ def lowest(table: pd.DataFrame) -> pd.DataFrame:
     return table[table["threshold"] == table["threshold"].min()].reset_index(drop=True)
 
 
-def pooled(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of all architectures together, or of the only one, at the lowest training accuracy."""
-    rows = lowest(table)
-    return rows[rows["architecture"] == rows["architecture"].iloc[-1]].reset_index(drop=True)
+def ways(table: pd.DataFrame) -> list[str]:
+    """Name of each row: architecture and masks where it has them, way to compute a map, and on how many images a model."""
+    places = table.get("architecture", pd.Series("", table.index)).replace(TOTAL, "all").map(in_words)
+    masks = table.get("annotation", pd.Series("boxes", table.index)).map(lambda name: "" if name == "boxes" else f"masks by {way(name)}")
+    parts = zip(places, map(way, table["method"], table["formula"]), masks, table["images"].map("{:,.0f} images".format), strict=True)
+    return [", ".join(filter(None, part)) for part in parts]
 
 
-def ways(table: pd.DataFrame) -> pd.Series:
-    """Name of each row of table 6: architecture, way to compute a map, and on how many images a model."""
-    parts = zip(table["architecture"].replace(TOTAL, "all"), table["method"], table["formula"], table["images"], strict=True)
-    return pd.Series([f"{place}, {way(method, formula)}, {images:,.0f} images" for place, method, formula, images in parts])
+def below(table: pd.DataFrame, by: str = "") -> str:
+    """How many of the intervals lie below 0, "3 of 4"; ``by`` names a column whose values are counted apart."""
+    if by:
+        return ", ".join(f"{name} {below(rows)}" for name, rows in table.groupby(by, sort=False))
+    return f"{(table['ci_high'] < 0).sum()} of {table['ci_low'].notna().sum()}"
 
 
 def choices(table: pd.DataFrame, labels: Sequence[str]) -> str:
@@ -41,12 +44,10 @@ def choices(table: pd.DataFrame, labels: Sequence[str]) -> str:
     rows = table.assign(label=list(labels)).dropna(subset="pearson_r")
     if not len(rows):
         return "No correlation is defined: too few models."
-    low, high = rows.loc[rows["pearson_r"].idxmin()], rows.loc[rows["pearson_r"].idxmax()]
-    ends = " to ".join(
-        f"{with_interval(row['pearson_r'], row['ci_low'], row['ci_high'])} with {row['label']}" for row in (low, high)[: len(rows)]
-    )
-    below, above, told = (rows["ci_high"] < 0).sum(), (rows["ci_low"] > 0).sum(), rows["ci_low"].notna().sum()
-    return f"r from {ends}. Of {count(int(told), 'interval')} {below} lie below 0, where the paper expects them, and {above} above."
+    ends = rows.loc[[rows["pearson_r"].idxmin(), rows["pearson_r"].idxmax()]][: len(rows)]
+    each = [f"{with_interval(row.pearson_r, row.ci_low, row.ci_high)} with {row.label}" for row in ends.itertuples()]
+    above = (rows["ci_low"] > 0).sum()
+    return f"r from {' to '.join(each)}; 95 % intervals below 0, where the paper expects them: {below(rows)}, above 0: {above}."
 
 
 def survival(tables: Mapping[str, pd.DataFrame], baseline: float) -> str:
@@ -55,9 +56,6 @@ def survival(tables: Mapping[str, pd.DataFrame], baseline: float) -> str:
     every = pd.concat(list(defined.values()))
     if not np.isfinite(baseline) or not len(every):
         return "At the paper's setting, or at all others, the correlation is undefined, so it cannot be said to survive or not."
-    alike = {name: int((np.sign(r) == np.sign(baseline)).sum()) for name, r in defined.items()}
-    each = ", ".join(f"{name} {alike[name]} of {len(r)}" for name, r in defined.items())
-    return (
-        f"At the paper's setting r is **{baseline:.2f}**; under {sum(alike.values())} of {count(len(every), 'choice')} it has the same "
-        f"sign ({each}), and it runs from {every.min():.2f} to {every.max():.2f}."
-    )
+    each = ", ".join(f"{name} {(np.sign(r) == np.sign(baseline)).sum()} of {len(r)}" for name, r in defined.items())
+    alike = f"{(np.sign(every) == np.sign(baseline)).sum()} of {len(every)} choices it has the same sign ({each})"
+    return f"At the paper's setting r is **{baseline:.2f}**; under {alike}, and it runs from {every.min():.2f} to {every.max():.2f}."

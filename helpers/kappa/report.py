@@ -7,7 +7,7 @@ import pandas as pd
 
 from helpers.kappa.intervals import Spread
 from helpers.kappa.statistics import AXES
-from helpers.report.style import listed, percent
+from helpers.report.style import percent
 from helpers.statistics.draws import percentile_interval
 from helpers.statistics.published import published_table
 
@@ -55,14 +55,12 @@ def say_stability(table: pd.DataFrame) -> str:
     known = table.dropna()
     if len(known) < 2:
         return "Of one network alone nothing can be said to be more stable."
-    least, most = known.iloc[0], known.iloc[-1]
-    worse = int((known["clean_error"] > least["clean_error"]).sum())
+    each = [f"{row.model} ({row.divergence:.2f} nats; it errs in {percent(row.clean_error)} of clean images)" for row in known.itertuples()]
+    ends = f"Least moves {each[0]}, most {each[-1]}."
+    if len(known) < 4:
+        return f"{ends} {len(known)} networks allow no correlation."
     tau = known["divergence"].corr(known["clean_error"], method="kendall")
-    return (
-        f"{least['model']} moves least ({least['divergence']:.2f} nats), {most['model']} most ({most['divergence']:.2f}). On clean images "
-        f"the first errs in {percent(least['clean_error'])}; {worse} of {len(known)} networks err more there, and have less to lose. "
-        f"Kendall's tau of divergence with clean error is {tau:.2f}: below 0, networks count as stable for having little to lose."
-    )
+    return f"{ends} Kendall's tau with the clean error over {len(known)} networks: {tau:.2f}; below 0 the steady have less to lose."
 
 
 def say_point(rows: pd.DataFrame, marginals: pd.DataFrame, strength: float) -> str:
@@ -74,9 +72,11 @@ def say_point(rows: pd.DataFrame, marginals: pd.DataFrame, strength: float) -> s
     place = table.loc[["ssim", "unseen_fraction", "weights_millions"], "value"] * [1, 1, 1e6]
     ends = marginals.groupby("axis")["level"].agg(["min", "max"]).loc[list(AXES)]
     near = np.isclose(ends.T, place, rtol=1e-6).any(axis=0) & (ends["min"] < ends["max"])
-    edge = [axis.replace("_", " ") for axis in AXES if near[axis]]
+    clean, names = np.isclose(place["ssim"], 1), ("SSIM", "the share of added classes", "weights")
+    edge = [name for axis, name in zip(AXES, names, strict=True) if near[axis] and not (clean and axis == "ssim")]
+    none = "the trade-off point is on clean images: no noise is affordable here. It" if clean else "the balance"
     return (
-        f"**{rows['family'].iloc[0]}**, lambda {strength:g}: the balance lies at SSIM {at['ssim']}, a share of added classes of "
+        f"**{rows['family'].iloc[0]}**: at lambda {strength:g} {none} lies at SSIM {at['ssim']}, a share of added classes of "
         f"{at['unseen_fraction']} and {at['weights_millions']} million weights, with a mean error of {at['generalization_bound']} and a "
         f"mean Kappa loss of {at['diversity_bound']}."
-    ) + (f" That is the edge of what was measured in {listed(edge)}." if edge else "")
+    ) + (f" That is the edge of what was measured in {' and '.join(edge)}." if edge else "")

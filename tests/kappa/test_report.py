@@ -58,10 +58,12 @@ def test_the_most_stable_network_is_said_to_have_least_to_lose_where_that_is_so(
     assert table["model"].tolist() == ["poor", "middle", "good"]
     # The mean over the three cells other than the clean one: (4 + 2 + 6) / 3.
     assert table.loc[0, ["clean_error", "noisy_error", "divergence"]].tolist() == pytest.approx([0.6, 0.9, 4.0])
-    said = report.say_stability(table)
-    assert "poor moves least (4.00 nats), good most (12.00)" in said and "60 %; 0 of 3" in said and "is -1.00" in said
-    steady = report.say_stability(report.stability(moved(good=(0.1, 0.2, 1.0), poor=(0.6, 0.9, 9.0), middle=(0.3, 0.8, 5.0))))
-    assert "10 %; 2 of 3" in steady and "is 1.00" in steady
+    assert report.say_stability(table) == (
+        "Least moves poor (4.00 nats; it errs in 60 % of clean images), most good (12.00 nats; it errs in 10 % of clean images). "
+        "3 networks allow no correlation."
+    )
+    four = moved(good=(0.1, 0.2, 1.0), poor=(0.6, 0.9, 9.0), middle=(0.3, 0.8, 5.0), worst=(0.7, 0.9, 10.0))
+    assert "over 4 networks: 1.00;" in report.say_stability(report.stability(four))
     assert "Of one network alone" in report.say_stability(report.stability(moved(alone=(0.1, 0.9, 16.0))))
 
 
@@ -72,7 +74,9 @@ def test_a_point_is_said_with_its_intervals_and_where_it_lies_on_an_edge(cells):
     rows = report.table2({"clip": point}, {"clip": spread_of(point, np.linspace(-0.1, 0.1, 401))}, 8)
     said = report.say_point(rows, marginals, 0.5)
     assert "SSIM 0.6 (0.505 to 0.695)" in said and "a mean error of 0.722 (0.627 to 0.817)" in said
-    assert said.endswith("measured in ssim, weights.")
+    assert said.endswith("measured in SSIM and weights.")
+    said = report.say_point(rows.replace({"value": {0.6: 1.0}}), marginals, 1)
+    assert "on clean images: no noise is affordable here" in said and "SSIM and" not in said
     marginals = marginals[marginals["axis"] != "weights"]
     one_size = pd.concat([marginals, pd.DataFrame({"axis": ["weights"], "level": [2e7]})])
-    assert report.say_point(rows.assign(low=np.nan), one_size, 1).endswith("measured in ssim."), "one size is no edge"
+    assert report.say_point(rows.assign(low=np.nan), one_size, 1).endswith("measured in SSIM."), "one size is no edge"
