@@ -186,8 +186,8 @@ def _prediction(primary: pd.DataFrame, tables: Tables) -> _Told:
         both = f"{best['error_without_twins']:.1f} and {best['error_with_twins']:.1f}"
         trust += f" Kinds left out with their twins of the other architecture: {both} points, without and with it."
     if len(advance := tables.get("known_in_advance", ())):
-        known_errors = advance.set_index("known")["error_points"]
-        trust += f" With hyperparameters and fit alone configurations left out are predicted to {known_errors['hyperparameters and fit']:.1f}."
+        without = advance.set_index("known").loc["hyperparameters and fit", "error_points"]
+        trust += f" With hyperparameters and fit alone configurations left out are predicted to {without:.1f}."
     return sentence, question, shown, f"error of the fit {fit} points; {'; '.join(beside)}", trust
 
 

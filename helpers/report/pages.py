@@ -52,7 +52,8 @@ def executed_notebooks(folder: Path) -> list[Path]:
 def _write_assets(folder: Path) -> None:
     """Style, scripts and glossary; plotly.js and DataTables, which plotly and itables carry, where they are not there yet."""
     contents = {name: (_TEMPLATES / name).read_text(encoding="utf-8") for name in ("pages.css", "pages.js", "explore.css", "explore.js")}
-    contents["glossary.html"] = _environment().get_template("page.html.j2").render(title="Glossary", body=_markdown(_glossary()), assets=".")
+    page = _environment().get_template("page.html.j2")
+    contents["glossary.html"] = page.render(title="Glossary", body=_markdown(_glossary()), assets=".")
     if not all((folder / name).is_file() for name in ("plotly.min.js", "itables.js", "itables.css")):
         contents |= _libraries()
     for name, content in contents.items():

@@ -17,18 +17,23 @@ from helpers.report.markup import in_words
 from helpers.report.style import short_name
 
 MOST_ROWS = 150  # of a table on a page; all rows are in its file
-_HEADERS = {"n": "models", "p_adjusted": "p, adjusted", "r_gap": "r with the gap", "r_gap_within_kinds": "r within kinds, given the fit", "seconds": "time (s)", "ci": "interval"}
+_HEADERS = {"n": "models", "p_adjusted": "p, adjusted", "r_gap": "r with the gap", "seconds": "time (s)", "ci": "interval"}
 _HEADERS |= {"pearson_r": "Pearson's r", "kendall_tau": "Kendall's tau", "kendall": "Kendall's tau", "cells": "configurations"}
 _HEADERS |= {"saved_error_points": "error saved (points)", "train_accuracy": "training accuracy", "train_loss": "training loss"}
 _HEADERS |= {"title": "measure", "ours": "here", "error_without": "error of the fit (points)", "error_with": "error with it (points)"}
-_HEADERS |= {"error_without_twins": "error of the fit, twins left out", "error_with_twins": "error with it, twins left out"}
+_HEADERS |= {
+    "r_gap_within_kinds": "r within kinds, given the fit",
+    "error_without_twins": "error of the fit, twins left out",
+    "error_with_twins": "error with it, twins left out",
+}
 _ENDS = {"_low": ": from", "_high": ": to", "_p": ": p", "_p_adjusted": ": p, adjusted"}
 _UNREAD = ("_smallest", "_null")  # ends of columns that stand in the file alone
 _OF_INTERVAL = {"ci": "pearson_r", "kendall": "kendall_tau"}  # the value that ends belong to, where their names do not say so
 # Fractions that are read in percent, or as points.
 _PERCENT = dict.fromkeys(("train_accuracy", "test_accuracy", "ended_by_a_rule", "level", "models_above_the_blob"), " (%)")
 _PERCENT |= dict.fromkeys(("gap", "gap_least", "gap_most"), " (points)")
-_HEADERS |= {"ended_by_a_rule": "stopped by a rule", "models_above_the_blob": "networks above the fixed central map"}
+_HEADERS |= {"r_gap_within_kinds": "r within kinds, given the fit", "ended_by_a_rule": "stopped by a rule"}
+_HEADERS |= {"models_above_the_blob": "networks above the fixed central map"}
 _NAMES = ("measure", "kind", "architecture", "concerns", "hyperparameter", "question")  # columns of names, which a reader has in words
 _LAST = ("run_id", "cell", "file", "data", "weights", "fingerprint", "device")
 
