@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from helpers.report.markup import in_words
 from helpers.report.style import count, listed, percent, with_interval
 from helpers.scoring.scoring_set import ScoringSet
 
@@ -42,20 +41,6 @@ def central_map(table: pd.DataFrame) -> str:
         f"A fixed central map is beaten by {percent(low['models_above_the_blob'])} of the models in {low['title']}, and by "
         f"{percent(high['models_above_the_blob'])} in {high['title']}."
     )
-
-
-def beside_the_paper(table: pd.DataFrame) -> str:
-    """r at the lowest accuracy threshold of the paper too, per measure and architecture; see ``statistics.tables.beside_published``."""
-    known = table.dropna(subset=["pearson_r", "published_r"])
-    if not len(known):
-        return "No architecture and threshold of the paper has enough models here."
-    rows = known[known["threshold"] == known["threshold"].min()]
-    each = [
-        f"{in_words(row.measure)} of {in_words(row.architecture)} {with_interval(row.pearson_r, row.ci_low, row.ci_high)} beside "
-        f"{row.published_r:.2f}"
-        for row in rows.itertuples()
-    ]
-    return f"Above {rows['threshold'].iloc[0]:.0%} training accuracy, here and in the paper: {listed(each, 6)}."
 
 
 def primary(table: pd.DataFrame) -> str:

@@ -1,35 +1,10 @@
-"""Figures that more than one notebook draws: a measure against the gap, and rows of estimates with their intervals."""
+"""What more than one notebook draws: rows of estimates with their intervals."""
 
 from collections.abc import Sequence
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import seaborn
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-
-from helpers.report.style import GAP, colours, in_order
-from helpers.statistics.correlations import pearson
-
-
-def against_gap(table: pd.DataFrame, measure: str, title: str, *, lines: dict[str, float] | None = None) -> Figure | None:
-    """A measure against the gap, one point a model, coloured by kind of training; r is that of the points drawn. None for fewer than three.
-
-    ``lines``: values of the measure that no network is needed for, such as that of a map over the whole image, by name.
-    """
-    drawn = table[np.isfinite(table[[measure, "gap"]].astype(float)).all(axis=1)]
-    if len(drawn) < 3:
-        return None
-    kinds = in_order(drawn["kind"])
-    figure, ax = plt.subplots(figsize=(8, 4.5))
-    marks = {"hue": "kind", "hue_order": kinds, "style": "kind", "style_order": kinds, "palette": colours(kinds)}
-    seaborn.scatterplot(drawn.assign(points=100 * drawn["gap"]), x=measure, y="points", ax=ax, **marks)
-    for (name, value), dash in zip((lines or {}).items(), ("--", ":", "-."), strict=False):
-        ax.axvline(value, color="black", linewidth=1, linestyle=dash, label=f"{name}: {value:.2f}")
-    ax.set(xlabel=title, ylabel=GAP, title=f"r = {pearson(drawn[measure], drawn['gap']):.2f}, {len(drawn)} models")
-    ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize="small")
-    return figure
 
 
 def forest(ax: Axes, table: pd.DataFrame, value: str, labels: Sequence[str], *, published: str = "") -> None:

@@ -7,7 +7,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-import scipy.stats
 
 from helpers.report import captions, figures, style
 from tests.report import made
@@ -26,21 +25,6 @@ def numbers(text):
 def row(r, low, high):
     """A row of estimates as ``Draws.correlations`` has them."""
     return next(pd.DataFrame({"pearson_r": [r], "ci_low": [low], "ci_high": [high], "n": [40]}).itertuples())
-
-
-def test_every_defined_model_is_a_point_coloured_by_kind_and_r_is_that_of_the_points():
-    table = made.measures(made.catalogue())
-    table.loc[0, "iou"], table.loc[1, "gap"] = np.nan, np.nan
-    figure = figures.against_gap(table, "iou", "IoU", lines={"whole image": 0.25})
-    ax = figure.axes[0]
-    points = ax.collections[0].get_offsets()
-    kept = table[2:]
-    np.testing.assert_allclose(sorted(points[:, 0]), sorted(kept["iou"]))
-    np.testing.assert_allclose(sorted(points[:, 1]), sorted(100 * kept["gap"]))
-    assert ax.get_title() == f"r = {scipy.stats.pearsonr(kept['iou'], kept['gap']).statistic:.2f}, 34 models"
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == [*style.in_order(kept["kind"]), "whole image: 0.25"]
-    assert list(ax.lines[-1].get_xdata()) == [0.25, 0.25]
-    assert figures.against_gap(table[:4], "iou", "IoU") is None, "two models have both"
 
 
 def test_rows_stand_from_above_with_their_intervals_and_published_values():
@@ -96,13 +80,6 @@ def test_captions_hold_the_numbers_of_the_tables_that_they_stand_below():
     largest = given["primary"].loc[given["primary"]["r_gap"].abs().idxmax()]
     said = captions.strongest(given["primary"], "r_gap", "r")
     assert largest["title"] in said and numbers(said)[0] == round(largest["r_gap"], 2)
-
-
-def test_ours_stands_beside_the_paper_at_the_lowest_threshold_that_both_have():
-    table = pd.DataFrame({"measure": ["iou", "iou_b", "iou"], "architecture": ["resnet18", "resnet18", "resnet34"]})
-    table = table.assign(threshold=[0.8, 0.8, 0.9], pearson_r=[-0.1, 0.2, 0.3], ci_low=-0.5, ci_high=0.5, published_r=[-0.89, -0.84, -0.8])
-    said = captions.beside_the_paper(table)
-    assert "Above 80% " in said and "IoU of ResNet18 -0.10 (-0.50 to 0.50) beside -0.89, IoU-B of ResNet18 0.20" in said
 
 
 def test_numbers_are_written_one_way():
