@@ -35,14 +35,10 @@ def primary_table(draws: Draws, measures: Sequence[str], *, permutations: int = 
     for question, given, within in (("r_gap", None, None), ("r_gap_within_kinds", design(models, ["kind"], FIT), "kind")):
         table = table.assign(**answers(draws, names, question, draws.permutations(permutations, within), given, level)[0])
     saved = saved_errors(draws, names, design(models, (), FIT), "kind", level).drop(columns="measure")
-    twins = Draws(models.assign(twins=_without_architecture(models)), draws=0)
+    alike = [kind.replace(architecture, "") for kind, architecture in zip(models["kind"], models["architecture"], strict=True)]
+    twins = Draws(models.assign(twins=alike), draws=0)
     beside = saved_errors(twins, names, design(models, (), FIT), "twins")[["error_without", "error_with"]]
     return pd.concat([table, saved, beside.add_suffix("_twins").assign(twins=twins.models["twins"].nunique())], axis=1)
-
-
-def _without_architecture(models: pd.DataFrame) -> list[str]:
-    """What networks of one kind of training have in common with those of the same kind and another architecture."""
-    return [kind.replace(architecture, "").strip() for kind, architecture in zip(models["kind"], models["architecture"], strict=True)]
 
 
 def ended_by_a_rule(models: pd.DataFrame) -> pd.Series:
