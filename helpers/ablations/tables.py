@@ -129,7 +129,7 @@ def attributions_compared(draws: Draws, kept: Kept) -> pd.DataFrame:
     the models of ``kept``, in its order.
     """
     tables, values, costs = [], kept.stacked(ATTRIBUTED), kept.table(ATTRIBUTED, "costs")
-    means = {name: np.nanmean(single, axis=1, where=np.isfinite(single)) for name, single in values.items()}
+    means = {name: finite_mean(single.T) for name, single in values.items()}
     test = {name: single for name, single in draws.images.items() if name == "test_accuracy"}
     own, methods = Draws(draws.models.assign(**means), test | values, draws=draws.draws, seed=draws.seed), costs["method"].unique()
     for measure in chance.LESS_CHANCE:

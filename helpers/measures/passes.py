@@ -88,7 +88,7 @@ def maps(
 PROVIDERS |= {
     "example": lambda images, normalise, device: sample_of(images, normalise, device, 1).inputs,  # the first image, (1, 3, S, S)
     "logits": lambda forward_pass: forward_pass.logits,  # (N, K) float32
-    "labels": lambda images: images.labels.cpu(),  # (N,) int64, as the network was fitted to them
+    "labels": lambda images: images.labels.cpu(),  # (N,) int64, the data set's, wrong labels of a run or not
     "training_images": lambda images: len(images),
     "flatness_sample": lambda images, normalise, device, flatness_images: sample_of(images, normalise, device, flatness_images),
     "sharpness_sample": lambda images, normalise, device, sharpness_images: sample_of(images, normalise, device, sharpness_images),
