@@ -184,7 +184,7 @@ def _prediction(primary: pd.DataFrame, tables: Tables) -> _Told:
     trust = f"The best of {len(known)} measures, chosen on the same networks, saves {saved:.1f}{ends} points."
     if best.get("twins", np.nan) < best["kinds"]:
         both = f"{best['error_without_twins']:.1f} and {best['error_with_twins']:.1f}"
-        trust += f" With its twins of other architectures left out too: {both}, without the measure and with it."
+        trust += f" With its twins of other architectures left out too: {both}."
     if len(advance := tables.get("known_in_advance", ())):
         without = advance.set_index("known").loc["hyperparameters and fit", "error_points"]
         trust += f" Hyperparameters and fit predict configurations left out to {without:.1f}."
