@@ -152,9 +152,10 @@ def _looking(primary: pd.DataFrame, tables: Tables) -> _Told:
         for name, row in known.iterrows()
     ]
     numbers = [f"{inert(row['title'])}: {_r(row, 'r_gap_within_kinds')}" for _, row in known.iterrows()]
-    trust = f"All kinds together: r = {' and '.join(f'{value:.2f}' for value in known['r_gap'])}."
+    trust = f"Over all kinds r = {' and '.join(f'{value:.2f}' for value in known['r_gap'])}"
     if len(kinds := tables.get("kinds", ())):
-        trust += f" Kinds alone account for {percent(kinds['variance_between_kinds'].iloc[0])} of the differences in gap."
+        trust += f"; kinds alone account for {percent(kinds['variance_between_kinds'].iloc[0])} of the differences in gap"
+    trust += "."
     if len(models := tables.get("catalogue", ())):
         judged = models[models["left_out"].isna() | models["left_out"].eq("")]
         settings = int(judged.drop_duplicates(["kind", *SETTINGS])["kind"].value_counts().max())
@@ -183,18 +184,18 @@ def _prediction(primary: pd.DataFrame, tables: Tables) -> _Told:
     ends = f" ({low:.1f} to {high:.1f})" if np.isfinite(low) else ""
     trust = f"The best of {len(known)} measures, chosen on the same networks, saves {saved:.1f}{ends} points."
     if best.get("twins", np.nan) < best["kinds"]:
-        both = f"{best['error_without_twins']:.1f} and {best['error_with_twins']:.1f}"
-        trust += f" With its twins of other architectures left out too: {both}."
+        both = f"{best['error_without_twins']:.1f} by the fit, {best['error_with_twins']:.1f} with the measure"
+        trust += f" Left out in every architecture at once: {both}."
     if len(advance := tables.get("known_in_advance", ())):
         without = advance.set_index("known").loc["hyperparameters and fit", "error_points"]
-        trust += f" Hyperparameters and fit predict configurations left out to {without:.1f}."
+        trust += f" Easier: hyperparameters and fit predict single configurations left out to {without:.1f}."
     return sentence, question, shown, f"error of the fit {fit} points; {'; '.join(beside)}", trust
 
 
 def _limits(primary: pd.DataFrame, tables: Tables) -> _Told:
-    told = f"**That looking at the object lowers the gap.** Training was varied, looking was not.{reasons(tables, ANY_MEASURE)}"
+    told = f"**Not tested.** Training was varied, looking was not.{reasons(tables, ANY_MEASURE)}"
     kinds = count(int(primary["kinds"].max()) if len(primary) else 0, "kind")
     looks = round((1 - LEVEL) / (1 - primary["level"].min())) if len(primary) else 1
-    looked = f" They are wider than 95 %, since the data are analysed {looks} times." if looks > 1 else ""
+    looked = f" They are of {100 * primary['level'].min():.3g} %, since the data are analysed {looks} times." if looks > 1 else ""
     trust = f"Intervals resample configurations, not kinds: for other than these {kinds} of training they are too narrow.{looked}"
-    return "", "What does this study not say?", told, "–", trust
+    return "", "Does looking at the object lower the gap?", told, "–", trust
