@@ -30,7 +30,7 @@ _ENDS = {"_low": ": from", "_high": ": to", "_p": ": p", "_p_adjusted": ": p, ad
 _UNREAD = ("_smallest", "_null")  # ends of columns that stand in the file alone
 _OF_INTERVAL = {"ci": "pearson_r", "kendall": "kendall_tau"}  # the value that ends belong to, where their names do not say so
 # Fractions that are read in percent, or as points.
-_PERCENT = dict.fromkeys(("train_accuracy", "test_accuracy", "ended_by_a_rule", "level", "models_above_the_blob"), " (%)")
+_PERCENT = dict.fromkeys(("train_accuracy", "test_accuracy", "ended_by_a_rule", "models_above_the_blob"), " (%)")
 _PERCENT |= dict.fromkeys(("gap", "gap_least", "gap_most"), " (points)")
 _HEADERS |= {"r_gap_within_kinds": "r within kinds, given the fit", "ended_by_a_rule": "stopped by a rule"}
 _HEADERS |= {"models_above_the_blob": "networks above the fixed central map"}
