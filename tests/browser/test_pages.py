@@ -114,13 +114,13 @@ def test_the_gallery_counts_as_the_tables_do(browser, report):
 def test_a_long_table_sorts_by_its_exact_numbers(browser, report):
     browsing.open_page(browser, report / "04_baselines.html")
     heads = browser.execute_script("return [...document.querySelectorAll('.sortable thead th')].map(one => one.textContent.trim())")
-    place = heads.index("gap")
+    place = heads.index("gap (points)")
     height = "return document.querySelector('.table').offsetHeight"
     before = browser.execute_script(height)
     values = "return [...document.querySelectorAll('.sortable tbody tr')].map(row => row.cells[arguments[0]])"
     values += ".map(cell => Number(cell.dataset.order ?? cell.textContent))"
     for _ in range(2):
         browser.execute_script("document.querySelectorAll('.sortable thead th')[arguments[0]].click()", place)
-    np.testing.assert_allclose(browser.execute_script(values, place), sorted(made.catalogue()["gap"], reverse=True)[:10], rtol=1e-5)
+    np.testing.assert_allclose(browser.execute_script(values, place), sorted(100 * made.catalogue()["gap"], reverse=True)[:10], rtol=1e-5)
     browser.execute_script("document.querySelector('.dt-paging-button.last').click()")  # of six rows
     assert browser.execute_script(height) >= before, "what stands below jumps"
