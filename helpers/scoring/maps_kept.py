@@ -1,12 +1,11 @@
 """Every model's map of the predicted class on every scored image, published, so that localization can be recomputed without training."""
 
 import io
-from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
@@ -19,22 +18,13 @@ MAPS = "tables/maps.npz"  # in the folder of a report
 _THUMBNAILS, _SIDE = 48, 96  # images that a reader sees, and their side at most, pixels
 
 
-@dataclass(frozen=True)
-class KeptMaps:
-    """Maps of M models on n scored images."""
-
-    model_ids: tuple[str, ...]
-    maps: NDArray[np.uint8]  # (M, n, h, w) normalised maps of the predicted class: 0 is 0, 255 is 1
-    right: NDArray[np.bool_]  # (M, n) whether the prediction was
-    boxes: NDArray[np.int16]  # (n, K, 4) half-open pixels of the image; rows of zeros are padding
-    labels: NDArray[np.int16]  # (n,)
-    image_size: int  # side of the images that boxes are measured on, pixels
-    class_names: tuple[str, ...]
-    thumbnails: tuple[bytes, ...]  # JPEG, of the first images
-
-
 def publish(folder: Path, kept: Kept, models: pd.DataFrame, data: StudyData, scored_on: ScoringSet) -> Path | None:
-    """Write the maps of the scores of "localization" into a report's folder, some 50 kB a model; None where images have no boxes."""
+    """Write the maps of the scores of "localization" into a report's folder, some 50 kB a model; None where images have no boxes.
+
+    Of M models on n scored images: model_ids (M,); maps, (M, n, h, w) uint8, 255 is 1, normalised, of the predicted class, and whether that
+    was right (M, n); boxes (n, K, 4) half-open, rows of zeros are padding, on images of image_size pixels a side; labels (n,) and
+    class_names; thumbnails, the bytes of a JPEG of each of the first images, one after the other, and their ends.
+    """
     ids = set(models["model_id"])
     records = {name: record for name, record in kept.records("localization") if name in ids and "maps" in record}
     if not records:
@@ -64,16 +54,11 @@ def _jpeg(image: Tensor) -> bytes:
     return buffer.getvalue()
 
 
-def read_maps(folder: Path) -> KeptMaps | None:
-    """Maps of a published report; None where it has none. Raises ValueError where the file is no such file."""
+def read_maps(folder: Path) -> dict[str, Any] | None:
+    """What ``publish`` wrote into a report's folder, thumbnails one by one; None where it has no maps."""
     if not (folder / MAPS).is_file():
         return None
-    try:
-        with np.load(folder / MAPS, allow_pickle=False) as file:
-            found = {name: file[name] for name in file.files}
-        ends, pictures = found.pop("ends").tolist(), found["thumbnails"].tobytes()
-        found["thumbnails"] = tuple(pictures[start:end] for start, end in zip([0, *ends], ends, strict=False))
-        found |= {name: tuple(found[name].tolist()) for name in ("model_ids", "class_names")} | {"image_size": int(found["image_size"])}
-        return KeptMaps(**{field.name: found[field.name] for field in fields(KeptMaps)})
-    except (KeyError, ValueError, OSError, EOFError) as fault:
-        raise ValueError(f"{folder / MAPS} holds no published maps ({fault}); run 03_cam_scoring of this study again") from fault
+    with np.load(folder / MAPS, allow_pickle=False) as file:
+        found = {name: file[name] for name in file.files}
+    ends, pictures = found.pop("ends").tolist(), found["thumbnails"].tobytes()
+    return found | {"thumbnails": [pictures[start:end] for start, end in zip([0, *ends], ends, strict=False)]}

@@ -101,7 +101,7 @@ def test_the_gallery_counts_as_the_tables_do(browser, report):
     browsing.until(lambda: len(of(browser, "maps", told)) == 6, 60, "no picture is drawn")
     content = of(browser, "maps", "return JSON.parse(document.getElementById('values').textContent)[1].models[0].maps")
     maps = torch.frombuffer(bytearray(base64.b64decode(content)), dtype=torch.uint8).view(-1, made.SIDE, made.SIDE) / 255
-    boxes = overlap.box_masks(torch.from_numpy(made.kept_maps().boxes), made.SIZE)
+    boxes = overlap.box_masks(torch.from_numpy(made.kept_maps()["boxes"]), made.SIZE)
     for place, values in zip((0, 8), overlap.overlaps(maps, boxes, [0.05, 0.45]), strict=True):
         change(browser, "maps", 1, str(place))
         assert of(browser, "maps", told) == [f"{value:.2f}" for value in values]

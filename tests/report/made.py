@@ -4,6 +4,7 @@ import base64
 import io
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import nbformat
@@ -12,7 +13,7 @@ import pandas as pd
 from PIL import Image
 
 from helpers.files import write_json
-from helpers.scoring.maps_kept import MAPS, KeptMaps
+from helpers.scoring.maps_kept import MAPS
 from helpers.statistics.draws import Draws
 from helpers.statistics.primary import kinds_table, primary_rows, primary_table
 from helpers.statistics.verdicts import gate_table, judged
@@ -88,7 +89,7 @@ def tables() -> dict[str, pd.DataFrame]:
     return known | {"claims": judged(CLAIMS, primary, primary, gates)}
 
 
-def kept_maps() -> KeptMaps:
+def kept_maps() -> dict[str, Any]:
     """Six images with a box in a corner; the map of each network has its maximum in the box, or in the opposite corner."""
     models, images = catalogue()["model_id"], 6
     maps = np.zeros((len(models), images, SIDE, SIDE), np.uint8)
@@ -98,11 +99,12 @@ def kept_maps() -> KeptMaps:
     Image.fromarray(np.full((SIZE, SIZE, 3), 128, np.uint8)).save(thumbnail, "jpeg")
     boxes = np.tile([[0, 0, 8, 8], [0, 0, 0, 0]], (images, 1, 1)).astype(np.int16)
     facts = {"right": np.ones((len(models), images), bool), "labels": np.arange(images) % 4, "class_names": (HOSTILE, *"bcd")}
-    return KeptMaps(tuple(models), maps, boxes=boxes, image_size=SIZE, thumbnails=(thumbnail.getvalue(),) * images, **facts)
+    facts |= {"model_ids": list(models), "boxes": boxes, "image_size": SIZE, "thumbnails": [thumbnail.getvalue()] * images}
+    return {"maps": maps} | facts
 
 
 def _write_maps(path: Path) -> None:
-    given = vars(kept_maps())
+    given = kept_maps()
     pictures = given.pop("thumbnails")
     ends = np.cumsum([len(picture) for picture in pictures])
     np.savez_compressed(path, thumbnails=np.frombuffer(b"".join(pictures), np.uint8), ends=ends, **given)

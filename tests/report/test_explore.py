@@ -2,7 +2,6 @@
 
 import base64
 import json
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -65,12 +64,12 @@ def test_curves_are_those_of_the_histories(folder):
 
 def test_maps_of_the_page_are_the_published_bytes_by_gap():
     kept, models = made.kept_maps(), made.catalogue()
-    shown = content.maps(models.drop(3), replace(kept, model_ids=kept.model_ids[:-1]))
+    shown = content.maps(models.drop(3), kept | {"model_ids": kept["model_ids"][:-1]})
     assert len(shown["models"]) == len(models) - 2
     gaps = [model["gap"] for model in shown["models"]]
     assert gaps == sorted(gaps)
-    row = kept.model_ids.index(shown["models"][5]["card"]["model id"])
-    assert base64.b64decode(shown["models"][5]["maps"]) == kept.maps[row].tobytes()
+    row = kept["model_ids"].index(shown["models"][5]["card"]["model id"])
+    assert base64.b64decode(shown["models"][5]["maps"]) == kept["maps"][row].tobytes()
     assert [image["boxes"] for image in shown["images"]] == [[[0, 0, 8, 8]]] * 6
     json.dumps(shown, allow_nan=False)
 
@@ -102,8 +101,8 @@ def test_overlaps_are_those_of_an_independent_count():
 def test_overlaps_at_the_limits():
     """A map that is the box has 1 by its area; one whose maximum lies opposite has none of its maxima there; no box, no number."""
     kept = made.kept_maps()
-    found = cuts.overlaps(kept.maps, kept.boxes, made.SIZE)
-    np.testing.assert_array_equal(found["maximum", None], np.tile([1.0, 0.0], len(kept.model_ids) // 2))
+    found = cuts.overlaps(kept["maps"], kept["boxes"], made.SIZE)
+    np.testing.assert_array_equal(found["maximum", None], np.tile([1.0, 0.0], len(kept["model_ids"]) // 2))
     whole = np.full((1, 1, 4, 4), 255, np.uint8)
     assert cuts.overlaps(whole, np.array([[[0, 0, 8, 16]]]), 16)["area", None] == pytest.approx(0.5), "ties: the larger mask"
     assert np.isnan(cuts.overlaps(whole, np.zeros((1, 1, 4), int), 16)["threshold", 0.1]).all()

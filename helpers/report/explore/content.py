@@ -14,7 +14,7 @@ from helpers.report import tables
 from helpers.report.explore import cuts
 from helpers.report.markup import in_words
 from helpers.report.style import colours, in_order, percent, short_name
-from helpers.scoring.maps_kept import KeptMaps, read_maps
+from helpers.scoring.maps_kept import read_maps
 from helpers.statistics.primary import primary_rows
 from helpers.training.config import PAPER_AXES
 
@@ -60,21 +60,21 @@ def measures(models: pd.DataFrame, titles: Mapping[str, str]) -> Content:
     return {"kind": "measures", **_shared(models), "measures": listed}
 
 
-def maps(models: pd.DataFrame, kept: KeptMaps) -> Content:
+def maps(models: pd.DataFrame, kept: Mapping[str, Any]) -> Content:
     """Pictures with boxes, the maps of each model on them, and its overlap over all scored images by each cut; see ``read_maps``."""
-    places = {name: place for place, name in enumerate(kept.model_ids)}
+    places = {name: place for place, name in enumerate(kept["model_ids"])}
     models = models[models["model_id"].isin(places)].dropna(subset="gap").sort_values("gap")
-    rows, pictures = [places[name] for name in models["model_id"]], range(min(_PICTURES, len(kept.thumbnails)))
+    rows, pictures = [places[name] for name in models["model_id"]], range(min(_PICTURES, len(kept["thumbnails"])))
     shown = _shared(models)
     for model, row in zip(shown["models"], rows, strict=True):
-        model |= {"maps": b64encode(kept.maps[row, pictures].tobytes()).decode(), "right": kept.right[row, pictures].tolist()}
-    boxes = [[[int(end) for end in box] for box in kept.boxes[place] if box[2] > box[0]] for place in pictures]
-    labels = [str(kept.class_names[kept.labels[place]]) for place in pictures]
-    images = [{"src": b64encode(kept.thumbnails[place]).decode(), "label": labels[place], "boxes": boxes[place]} for place in pictures]
-    by_cut = cuts.overlaps(kept.maps[rows], kept.boxes, kept.image_size)
+        model |= {"maps": b64encode(kept["maps"][row, pictures].tobytes()).decode(), "right": kept["right"][row, pictures].tolist()}
+    boxes = [[[int(end) for end in box] for box in kept["boxes"][place] if box[2] > box[0]] for place in pictures]
+    labels = [str(kept["class_names"][kept["labels"][place]]) for place in pictures]
+    images = [{"src": b64encode(kept["thumbnails"][place]).decode(), "label": labels[place], "boxes": boxes[place]} for place in pictures]
+    by_cut = cuts.overlaps(kept["maps"][rows], kept["boxes"], int(kept["image_size"]))
     listed = [{"rule": rule, "threshold": threshold, "means": _numbers(means)} for (rule, threshold), means in by_cut.items()]
-    facts = {"size": int(kept.image_size), "side": kept.maps.shape[2:], "threshold": cuts.PAPER}
-    return {"kind": "maps", **shown, **facts, "images": images, "scored": int(kept.boxes.any((1, 2)).sum()), "cuts": listed}
+    facts = {"size": int(kept["image_size"]), "side": kept["maps"].shape[2:], "threshold": cuts.PAPER}
+    return {"kind": "maps", **shown, **facts, "images": images, "scored": int(kept["boxes"].any((1, 2)).sum()), "cuts": listed}
 
 
 def curves(models: pd.DataFrame, histories: pd.DataFrame) -> Content:
