@@ -112,7 +112,7 @@ def everything(*given: Any) -> tuple[Tensor, Any]:
             values.append(value.cpu())
     seen = passes.Pass(*map(torch.cat, (logits, pooled, maps)))
     known = given_of(ours) | {"forward_pass": seen, "target_logits": seen.logits}
-    return torch.cat(scores, 2), evidence.score_with_images(of_one_pass(), known, settings_of(ours), ["localization_values"])
+    return torch.cat(scores, 2), evidence.score(of_one_pass(), known, settings_of(ours), ["localization_values"])
 
 
 def of_one_pass() -> list[registry.Measure]:
@@ -136,7 +136,7 @@ def settings_of(ours: Ours) -> evidence.MeasureSettings:
 def score_families(*given: Any) -> Any:
     """Ours, as notebooks call it: every measure of the families localization and prediction, Effective Invariance among them."""
     ours = Ours(*given)
-    return evidence.score(registry.of_families(["localization", "prediction"]), given_of(ours), settings_of(ours))
+    return evidence.score(registry.of_families(["localization", "prediction"]), given_of(ours), settings_of(ours))[0]
 
 
 def by_gradient(batches: list[tuple[Tensor, Tensor]], size: int, maps_of: Callable[[Tensor], Tensor], precision: str) -> None:

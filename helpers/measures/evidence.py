@@ -104,19 +104,14 @@ def closure(names: Iterable[str]) -> set[str]:
     return found
 
 
-def score(measures: Iterable[Measure], given: Mapping[str, Any], settings: MeasureSettings) -> pd.DataFrame:
+def score(
+    measures: Iterable[Measure], given: Mapping[str, Any], settings: MeasureSettings, kept: Iterable[str] = ()
+) -> tuple[pd.DataFrame, dict[str, dict[str, Any]]]:
     """Compute measures of one network, sharing what several of them need: a row per measure and variant, in order.
 
     Columns: measure, variant, value (NaN where undefined), seconds (with all that it needs, as if nothing were shared), reason ("" or why
-    there is no value, in one line).
+    there is no value, in one line). And what some providers give of single images, by their names; one that cannot be had is left out.
     """
-    return score_with_images(measures, given, settings, [])[0]
-
-
-def score_with_images(
-    measures: Iterable[Measure], given: Mapping[str, Any], settings: MeasureSettings, kept: Iterable[str]
-) -> tuple[pd.DataFrame, dict[str, dict[str, Any]]]:
-    """Compute what ``score`` does, and what some providers give of single images, by their names; one that cannot be had is left out."""
     evidence, images = Evidence(given, settings), {}
     with evaluation_mode(given["network"]):
         rows = [row for item in measures for row in _rows(item, evidence)]

@@ -64,7 +64,7 @@ def _scores(
     if "initial_network" in evidence.closure(name for item in every for name in item.needs):
         given["initial_network"] = model.initial()
     wanted = [IMAGE_VALUES[family] for family in families if family in IMAGE_VALUES and not only]
-    scores, single = evidence.score_with_images(every, given, settings, wanted)
+    scores, single = evidence.score(every, given, settings, wanted)
     found = {}
     for family, items in measures.items():
         own = scores[scores["measure"].isin([item.name for item in items])]

@@ -76,7 +76,7 @@ def _on_targets(
             logits = torch.from_numpy(test.record("test_logits", model.model_id)["logits"]).half()
         else:
             logits = logits_of(network(), shifted(data, part.removeprefix("target-")), device).half()
-        scores = evidence.score(registry.of_families(["unlabelled"]), given | {"target_logits": logits}, settings)
+        scores, _ = evidence.score(registry.of_families(["unlabelled"]), given | {"target_logits": logits}, settings)
         found[part] = {"logits": logits.numpy(), "scores": scores}
     return found
 

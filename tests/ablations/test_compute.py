@@ -93,7 +93,7 @@ def test_the_papers_setting_has_the_values_of_the_measures(given, closed):
     names = ["iou", *chance.CORRECTED]
     items = [item for item in registry.of_families(["localization"]) if item.name in names]
     of_network = given._asdict() | {"initial_network": None}
-    expected = evidence.score(items, of_network, evidence.MeasureSettings()).set_index("measure")["value"]
+    expected = evidence.score(items, of_network, evidence.MeasureSettings())[0].set_index("measure")["value"]
     keys = {"method": "grad_cam", "class_used": "predicted"}
     row = chosen(closed["scores"], **keys, threshold=0.1, subset="all").iloc[0]
     assert row["iou"] == pytest.approx(expected["iou"], abs=1e-6)

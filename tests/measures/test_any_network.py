@@ -47,7 +47,7 @@ def scored(request, tiny_module_given):
     torch.manual_seed(0)
     network, start = (without_zeros(NETWORKS[request.param]()) for _ in range(2))
     given = tiny_module_given | {"network": network, "initial_network": start}
-    return evidence.score(registry.MEASURES.values(), given, SMALL)
+    return evidence.score(registry.MEASURES.values(), given, SMALL)[0]
 
 
 def test_every_measure_has_a_number_or_a_reason_of_one_line(scored):
@@ -79,7 +79,7 @@ UNFIT = {
 
 @pytest.mark.parametrize("name", UNFIT)
 def test_what_a_network_fails_with_is_the_reason_of_its_rows(name, tiny_module_given):
-    scores = evidence.score(registry.of_families(["localization", "prediction"]), tiny_module_given | {"network": UNFIT[name]()}, SMALL)
+    scores, _ = evidence.score(registry.of_families(["localization", "prediction"]), tiny_module_given | {"network": UNFIT[name]()}, SMALL)
     loss = scores[scores["measure"] == "training_loss"].iloc[0]
     assert np.isnan(loss["value"])
     assert "the network fails on these images (" in loss["reason"]

@@ -43,7 +43,7 @@ def test_what_two_measures_need_is_worked_out_once_and_counted_for_both(lists):
         return 3 * base + batch_size
 
     items = [enter(double), enter(triple)]
-    scores = evidence.score(items, {"network": network()}, evidence.MeasureSettings(seed=4, batch_size=100))
+    scores, _ = evidence.score(items, {"network": network()}, evidence.MeasureSettings(seed=4, batch_size=100))
     assert scores["value"].tolist() == [10, 115]
     assert calls == [4]
     assert (scores["seconds"] > 0).all()
@@ -67,7 +67,7 @@ def test_what_cannot_be_had_is_nan_with_the_reason_for_every_measure_that_needs_
         return np.inf
 
     items = [enter(near), enter(far, variants=("a", "b")), enter(there)]
-    scores = evidence.score(items, {"network": network()}, evidence.MeasureSettings())
+    scores, _ = evidence.score(items, {"network": network()}, evidence.MeasureSettings())
     assert scores["value"].isna().all()
     assert scores["reason"].tolist() == ["no initial weights were given"] * 3 + ["larger than any number of the computer"]
     assert sorted(scores["variant"]) == ["", "", "a", "b"]
@@ -104,7 +104,7 @@ def test_the_network_is_in_eval_mode_while_scored_and_as_before_after(lists):
         return float(network.training)
 
     model = network().train()
-    assert evidence.score([enter(training)], {"network": model}, evidence.MeasureSettings())["value"].tolist() == [0.0]
+    assert evidence.score([enter(training)], {"network": model}, evidence.MeasureSettings())[0]["value"].tolist() == [0.0]
     assert model.training
 
 
@@ -131,6 +131,6 @@ def test_the_example_of_a_new_measure_in_the_documentation_works(tiny_given, mon
     monkeypatch.setattr(registry, "MEASURES", {})
     exec(example, {})
     (item,) = registry.MEASURES.values()
-    table = evidence.score([item], tiny_given, evidence.MeasureSettings())
+    table, _ = evidence.score([item], tiny_given, evidence.MeasureSettings())
     assert 1 / 3 <= table["value"].iloc[0] <= 1
     assert registry.columns()["title"].tolist() == ["mean confidence"]

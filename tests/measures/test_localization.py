@@ -61,7 +61,7 @@ def test_what_chance_has_is_taken_off_each_image_before_the_mean():
 
 def test_images_without_boxes_have_no_localization_and_say_so(tiny_given):
     given = tiny_given | {"images": replace(tiny_given["images"], boxes=torch.zeros(36, 1, 4))}
-    rows = score(of_families(["localization"]), given, MeasureSettings())
+    rows, _ = score(of_families(["localization"]), given, MeasureSettings())
     assert rows["value"].isna().all()
     assert set(rows["reason"]) == {"these images have no boxes"}
 

@@ -151,7 +151,7 @@ def test_the_spectral_norm_of_du_is_the_unscaled_bound_and_its_logarithm_does_no
 
 def test_without_initial_weights_there_is_no_distance_and_all_else(tiny_given):
     measures = [MEASURES[name] for name in NAMES]
-    table = evidence.score(measures, tiny_given | {"initial_network": None}, evidence.MeasureSettings())
+    table, _ = evidence.score(measures, tiny_given | {"initial_network": None}, evidence.MeasureSettings())
     missing = table[table["value"].isna()]
     assert (len(NAMES), set(missing["measure"])) == (21, {"l2_dist", "fro_dist", "log_spec_init_main", "dist_spec_init"})
     assert set(missing["reason"]) == {"no initial weights were given, so there is no distance from them"}

@@ -55,14 +55,14 @@ def test_the_sample_is_the_first_images_with_two_of_every_class():
 
 
 def test_every_measure_has_a_value_on_a_resnet_and_the_order_of_batches_does_not_matter(given):
-    table = score(FAMILY, given, SETTINGS)
+    table, _ = score(FAMILY, given, SETTINGS)
     assert len(FAMILY) == 9
     assert len(table) == 3 * 8 + 2 + 4 + 2 + 2 + 1
     assert np.isfinite(table["value"]).all()
     assert (table["reason"] == "").all()
-    again = score(FAMILY, given, replace(SETTINGS, batch_size=64))
+    again, _ = score(FAMILY, given, replace(SETTINGS, batch_size=64))
     pd.testing.assert_frame_equal(table.drop(columns="seconds"), again.drop(columns="seconds"), rtol=1e-5)
-    assert (score(FAMILY, given, replace(SETTINGS, seed=1))["value"] != table["value"]).any()
+    assert (score(FAMILY, given, replace(SETTINGS, seed=1))[0]["value"] != table["value"]).any()
     assert {item.name for item in FAMILY if item.direction < 0} == {"gi_score", "davies_bouldin_index", "dbi_times_mixup"}
 
 
@@ -152,7 +152,7 @@ def test_without_a_first_layer_the_rest_is_there(given):
         def forward(self, images):
             return self.head((self.one(images) + self.two(images).relu()).mean((2, 3)))
 
-    table = values(score(FAMILY, given | {"network": Branches().eval()}, SETTINGS))
+    table = values(score(FAMILY, given | {"network": Branches().eval()}, SETTINGS)[0])
     for measure in ("gi_score", "curve_mean"):
         assert np.isfinite(table.loc[[(measure, name) for name in perturbation.PERTURBATIONS if name not in FIRST_LAYER], "value"]).all()
         assert table.loc[[(measure, name) for name in FIRST_LAYER], "value"].isna().all()

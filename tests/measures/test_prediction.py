@@ -92,6 +92,7 @@ def test_loss_accuracy_and_entropy():
 def test_logits_that_are_no_numbers_tell_no_accuracy(tiny_given, value):
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)).eval()
     nn.init.constant_(network[3].bias, value)
-    (row,) = evidence.score([MEASURES["training_accuracy"]], tiny_given | {"network": network}, evidence.MeasureSettings()).itertuples()
+    table, _ = evidence.score([MEASURES["training_accuracy"]], tiny_given | {"network": network}, evidence.MeasureSettings())
+    (row,) = table.itertuples()
     assert np.isnan(row.value)
     assert row.reason == "36 of 36 training images have logits that are not finite"

@@ -52,7 +52,7 @@ def hits(network, images, batch_size=5):
 def scored(network, images):
     given = {"network": network, "images": images, "normalise": lambda pixels: pixels.float(), "device": "cpu", "fused_network": network}
     given |= {"initial_network": None, "logits": network(images.images.float())}
-    return score(of_families(["reliance"]), given, MeasureSettings(batch_size=4)).set_index("measure")
+    return score(of_families(["reliance"]), given, MeasureSettings(batch_size=4))[0].set_index("measure")
 
 
 def test_a_network_that_reads_one_pixel_of_the_object_loses_the_class_that_the_pixel_shows(images):

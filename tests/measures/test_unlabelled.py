@@ -139,7 +139,7 @@ def test_the_temperature_minimises_the_holdouts_loss_and_undoes_a_scaling():
 
 def scored(target=TARGET, holdout=LOGITS, labels=LABELS):
     given = {"network": nn.Identity(), "target_logits": target, "holdout_logits": holdout, "holdout_labels": labels}
-    table = evidence.score(of_families(["unlabelled"]), given, evidence.MeasureSettings())
+    table, _ = evidence.score(of_families(["unlabelled"]), given, evidence.MeasureSettings())
     table.index = [MEASURES[row.measure].column(row.variant) for row in table.itertuples()]
     return table
 

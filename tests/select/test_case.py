@@ -59,7 +59,7 @@ def test_the_fit_is_that_of_the_network_on_the_images_and_is_kept(checkpoints, f
         right = network(load.normaliser(*case.IMAGENET)(train.images)).argmax(1) == train.labels
     table = found.verdicts.set_index("checkpoint")
     assert table.loc["b.safetensors", "train_accuracy"] == pytest.approx(right.float().mean().item())
-    monkeypatch.setattr("helpers.measures.evidence.score_with_images", None)
+    monkeypatch.setattr("helpers.measures.evidence.score", None)
     again = case.of_files(checkpoints, folders(), **given)
     pd.testing.assert_frame_equal(again.verdicts, found.verdicts)
 
