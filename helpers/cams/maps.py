@@ -23,8 +23,6 @@ def closed_form_cam(method: str, features: Tensor, classifier_weight: Tensor, cl
 
     (B, C, h, w) features, (K, C) weight and (B,) classes, in the paper those predicted, give (B, h, w) at least 0, not normalised.
     """
-    if method not in CLOSED_FORM_METHODS:
-        raise ValueError(f"CAM method {method!r} is unknown; choose one of {', '.join(CLOSED_FORM_METHODS)}")
     weights = classifier_weight[classes]
     if method in ("layer_cam", "grad_cam_plus_plus"):
         weights = weights.relu()
@@ -108,8 +106,6 @@ def layer_maps(
     The layer puts out (B, C, h, w), of several calls the last counts; classes (B,) int64 are fixed before any noise. (B, h, w) maps, at
     least 0, not normalised, detached; zeros where nothing speaks for the class, NaN where a gradient is NaN. The model is left as it was.
     """
-    if method not in GRADIENT_METHODS:
-        raise ValueError(f"CAM method {method!r} is unknown; choose one of {', '.join(GRADIENT_METHODS)}")
     with torch.inference_mode(False), torch.enable_grad(), hooks.evaluation_mode(model):
         images, classes = images.detach().clone(), classes.detach().clone()  # one made in inference mode cannot enter a graph
         if method in ("eigen_cam", "score_cam"):
@@ -182,9 +178,8 @@ def _run(model: nn.Module, layer: nn.Module, images: Tensor) -> tuple[Tensor, Te
         leaves.append(output.detach().clone().requires_grad_())
         return leaves[-1].clone()  # because an in-place layer behind this one may not overwrite a leaf
 
-    # Stand-ins that need no gradient for the weights; a weight made in inference mode has to be copied.
-    own = [*model.named_parameters(), *model.named_buffers()]  # buffers that are not saved too
-    state = {name: (tensor.clone() if tensor.is_inference() else tensor).detach() for name, tensor in own}
+    # Stand-ins that need no gradient for the weights; buffers that are not saved too.
+    state = {name: tensor.detach() for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
     with layer.register_forward_hook(cut):
         logits = functional_call(model, state, (images,))
     if not leaves:

@@ -252,14 +252,11 @@ def test_the_network_is_left_as_it_came_frozen_or_not_under_inference_mode(train
     before = state_of(model)
     with torch.inference_mode():
         found = maps.layer_maps(method, model, model.layer3, images.clone(), classes.clone())
-        made = resnet.build("resnet18", 5, stem="small", width=0.125, seed=0).double()  # weights that may enter no graph
-        made.load_state_dict(original.state_dict())
     assert_same_state(state_of(model), before)
     assert model.fc.weight.grad.eq(1).all()
     assert not found.requires_grad
     assert found.min() >= 0
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
-    torch.testing.assert_close(maps.layer_maps(method, made, made.layer3, images, classes), expected, rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize("method", BY_GRADIENT)
@@ -274,7 +271,6 @@ def test_nothing_for_the_class_gives_zeros_and_nan_stays(method):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"method": "cam"}, "CAM method 'cam' is unknown; choose one of grad_cam, grad_cam_plus_plus, smooth_grad_cam_plus_plus,"),
         ({"layer": nn.ReLU()}, "the layer ReLU is not called in the network's forward pass; choose one of its own modules"),
         ({"layer": "aside"}, "the logits do not depend on the last output of the layer Identity; choose a layer before the head"),
         ({"layer": ""}, "the layer Toy puts out (1, 1); a CAM needs (B, C, h, w)"),
