@@ -85,8 +85,15 @@ def closed_form(*given: Any) -> Tensor:
     ours, scores = Ours(*given), []
     for part, features, logits in ours.passed():
         maps = normalise_maps(closed_form_cam("grad_cam", features, ours.network.fc.weight, logits.argmax(1)))
-        scores.append(torch.stack(overlap.iou_and_iou_b(maps, ours.images.boxes[part].to(ours.device), side(ours.images))))
+        scores.append(iou_and_iou_b(maps, ours.images.boxes[part].to(ours.device), side(ours.images)))
     return torch.cat(scores, 1)
+
+
+def iou_and_iou_b(maps: Tensor, boxes: Tensor, size: int) -> Tensor:
+    """Overlap of the masks of maps, and of the rectangles around them, with the boxes: (2, B)."""
+    masks, annotated = overlap.cam_masks(maps, size), overlap.box_masks(boxes, size)
+    around = overlap.box_masks(overlap.bounding_rectangles(masks).unsqueeze(1), size)
+    return torch.stack([overlap.mask_iou(part, annotated) for part in (masks, around)])
 
 
 def side(images: ImageSet) -> int:
@@ -144,7 +151,7 @@ def by_gradient(batches: list[tuple[Tensor, Tensor]], size: int, maps_of: Callab
     for pixels, boxes in batches:
         with torch.autocast(pixels.device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16"):
             maps = maps_of(pixels).float()
-        overlap.iou_and_iou_b(normalise_maps(maps), boxes, size)
+        iou_and_iou_b(normalise_maps(maps), boxes, size)
 
 
 def captum_maps(network: nn.Module) -> Callable[[Tensor], Tensor]:

@@ -279,7 +279,7 @@ def untrained_scores(
         row |= {f"{name}_accuracy": float((found.logits.argmax(1) == part.labels).double().mean()), f"{name}_images": len(part)}
         if name == "train":
             maps = passes.maps(found, given.network, part, given.normalise, example, "grad_cam", _BATCH)
-            iou = overlap.iou_and_iou_b(maps, part.boxes, part.images.shape[-1], threshold)[0]
+            (iou,) = overlap.overlaps(maps, overlap.box_masks(part.boxes, part.images.shape[-1]), [threshold])
             above = attributions.above_chance(maps, part, threshold, device)
             row |= {"iou": float(iou.double().nanmean())} | above.mean().to_dict()
     table = pd.DataFrame([row]).eval("gap = train_accuracy - test_accuracy")

@@ -52,17 +52,6 @@ def mask_iou(a: Tensor, b: Tensor) -> Tensor:
     return (a & b).flatten(1).sum(1) / (a | b).flatten(1).sum(1)
 
 
-def iou_and_iou_b(maps_normalised: Tensor, boxes: Tensor, size: int, threshold: float = 0.1) -> tuple[Tensor, Tensor]:
-    """Overlap of where the network looks with the boxes (Du et al. 2024): two (B,), NaN for a map that is not finite.
-
-    IoU is that of the mask, by pixel; IoU-B that of the smallest rectangle around the mask, which can grow beyond the box.
-    """
-    masks, annotated = cam_masks(maps_normalised, size, threshold), box_masks(boxes, size)
-    around = box_masks(bounding_rectangles(masks).unsqueeze(1), size)
-    undefined = ~maps_normalised.isfinite().flatten(1).all(1)
-    return tuple(mask_iou(part, annotated).masked_fill(undefined, torch.nan) for part in (masks, around))
-
-
 def overlaps(maps_normalised: Tensor, annotated: Tensor, thresholds: Sequence[float]) -> Tensor:
     """IoU at every threshold, from maps that are enlarged once: (T, B), NaN for a map that is not finite.
 

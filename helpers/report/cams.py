@@ -45,7 +45,8 @@ def step_by_step(maps: Tensor, images: ImageSet, row: int, threshold: float) -> 
     """How a model comes to its IoU on one image, from left to right (Du et al. 2024, Figures 1 and 3)."""
     size, maps, boxes = images.images.shape[-1], maps[row : row + 1], images.boxes[row : row + 1]
     mask, box = overlap.cam_masks(maps, size, threshold), overlap.box_masks(boxes, size)
-    iou, iou_b = (float(value) for value in overlap.iou_and_iou_b(maps, boxes, size, threshold))
+    rectangle = overlap.bounding_rectangles(mask)
+    iou, iou_b = (float(overlap.mask_iou(part, box)) for part in (mask, overlap.box_masks(rectangle.unsqueeze(1), size)))
     figure, axes = plt.subplots(1, 5, figsize=(12, 3))
     for ax in axes[[0, 2, 3]]:
         _show(ax, images.images[row])
@@ -54,7 +55,7 @@ def step_by_step(maps: Tensor, images: ImageSet, row: int, threshold: float) -> 
     _show(axes[1], maps[0], **_MAP)
     _show(axes[2], overlap.upsample(maps, size)[0], alpha=0.55, **_MAP)
     _show(axes[3], np.where(mask[0], np.nan, 0.0), cmap="gray", vmin=0, vmax=1, alpha=0.75)
-    draw_boxes(axes[3], overlap.bounding_rectangles(mask)[0], **_MASK_BOX)
+    draw_boxes(axes[3], rectangle[0], **_MASK_BOX)
     # 0 neither, 1 mask only, 2 box only, 3 both: shades from dark to light, which differ in print as well.
     _show(axes[4], mask[0].int() + 2 * box[0].int(), cmap="cividis", vmin=0, vmax=3)
     last = f"both / either: IoU {iou:.2f}\nrectangle: IoU-B {iou_b:.2f}"
@@ -71,7 +72,7 @@ def overlays(maps: Tensor, images: ImageSet, threshold: float, rows: Sequence[st
     size, shape = images.images.shape[-1], maps.shape[:2]
     figure, axes = plt.subplots(*shape, figsize=(1.2 + 1.9 * shape[1], 2.1 * shape[0]), squeeze=False)
     for row, own in enumerate(maps):
-        heat, iou = overlap.upsample(own, size), overlap.iou_and_iou_b(own, images.boxes, size, threshold)[0]
+        heat, (iou,) = overlap.upsample(own, size), overlap.overlaps(own, overlap.box_masks(images.boxes, size), [threshold])
         for column, ax in enumerate(axes[row]):
             _show(ax, images.images[column])
             _show(ax, heat[column], alpha=0.5, **_MAP)

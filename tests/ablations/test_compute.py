@@ -79,7 +79,7 @@ def test_every_closed_form_is_scored_as_one_by_one(method, formula, class_used, 
         maps = compute.closed_form_maps(method, formula, features, network.fc.weight, classes)
     assert 0 < right.sum() < len(right)
     for threshold in (0.05, 0.1, 0.3, 0.7):
-        iou, _ = overlap.iou_and_iou_b(maps, images.boxes, 16, threshold)
+        (iou,) = overlap.overlaps(maps, overlap.box_masks(images.boxes, 16), [threshold])
         for subset, part in (("all", right | ~right), ("correct", right), ("wrong", ~right)):
             keys = {"method": method, "formula": formula, "class_used": class_used, "threshold": threshold, "subset": subset}
             (row,) = chosen(closed["scores"], **keys).to_dict("records")
@@ -112,7 +112,7 @@ def test_masks_of_a_machine_are_scored_and_empty_ones_dropped(given):
     scores = compute.closed_form_scores(given, {"fine_grained": masks}, SETTINGS)["scores"]
     row = chosen(scores, annotation="fine_grained", threshold=0.1, subset="all").iloc[0]
     maps = compute.closed_form(given).maps["grad_cam", "correct", "predicted"]
-    iou, _ = overlap.iou_and_iou_b(maps[5:], given.images.boxes[5:], 16, 0.1)
+    (iou,) = overlap.overlaps(maps[5:], overlap.box_masks(given.images.boxes[5:], 16), [0.1])
     assert (row["n"], row["iou"]) == (len(given.images) - 5, pytest.approx(float(iou.double().mean()), rel=1e-9))
     assert set(scores.loc[scores["annotation"] == "fine_grained", "method"]) == {"grad_cam"}
 
@@ -140,7 +140,7 @@ def test_every_layer_is_scored_as_captum_would(layer, given, sampled):
     images = given.first(10).images
     pixels = normalised(images)
     maps = captum_grad_cam(given.network, given.network.get_submodule(layer), pixels, given.network(pixels).argmax(1))
-    iou, _ = overlap.iou_and_iou_b(normalise_maps(maps), images.boxes, 16, 0.3)
+    (iou,) = overlap.overlaps(normalise_maps(maps), overlap.box_masks(images.boxes, 16), [0.3])
     row = chosen(sampled["scores"], method="grad_cam", layer=layer, threshold=0.3, subset="all", image_size=16).iloc[0]
     assert (row["n"], row["iou"]) == (10, pytest.approx(float(iou.double().mean()), abs=3e-3))
 
@@ -152,7 +152,7 @@ def test_another_image_size_is_scored_as_a_pass_over_resized_images(side, given,
     with torch.no_grad():
         features, logits = hooks.features_and_logits(given.network, given.network.layer4, resnet.normalise_images(resized))
         maps = normalise_maps(closed_form_cam("grad_cam", features, given.network.fc.weight, logits.argmax(1)))
-    iou, _ = overlap.iou_and_iou_b(maps, images.boxes, 16, 0.3)
+    (iou,) = overlap.overlaps(maps, overlap.box_masks(images.boxes, 16), [0.3])
     row = chosen(sampled["scores"], method="grad_cam", image_size=side, threshold=0.3, subset="all").iloc[0]
     assert row["iou"] == pytest.approx(float(iou.double().mean()), abs=3e-3)
 
@@ -236,7 +236,7 @@ def test_untrained_networks_are_those_of_their_seed_worked_out_step_by_step(give
     pixels = normalised(images)
     predicted = network(pixels).argmax(1)
     maps = captum_grad_cam(network, network.layer4, pixels, predicted)
-    iou, _ = overlap.iou_and_iou_b(normalise_maps(maps), images.boxes, 16)
+    (iou,) = overlap.overlaps(normalise_maps(maps), overlap.box_masks(images.boxes, 16), [0.1])
     assert row["train_accuracy"] == pytest.approx(float((predicted == images.labels).double().mean()))
     # One pixel that rounding moves over the threshold changes the IoU of an image by some 1 / 100.
     assert row["iou"] == pytest.approx(float(iou.mean()), abs=2e-3)

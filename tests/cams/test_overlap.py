@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.cams.overlap import box_masks, cam_masks, iou_and_iou_b, overlaps, upsample
+from helpers.cams.chance import chance_scores
+from helpers.cams.overlap import box_masks, cam_masks, overlaps, upsample
 
 THRESHOLDS = [0.5, 0.1, 0.01, 0.9, 0.1, 1 / 3, 0.3, 0.7, 1e-9, 0.999999999]
 
@@ -58,7 +59,7 @@ def test_every_threshold_equals_a_plain_loop(size):
         expected[1:3] = np.nan  # maps that are not finite
         assert np.isnan(expected[:3]).all()  # and neither map nor box
         # The ratio of two counts is rounded to float32.
-        np.testing.assert_allclose(torch.stack(iou_and_iou_b(maps, boxes, size, threshold), 1), expected, rtol=1e-6)
+        np.testing.assert_allclose(chance_scores(maps, boxes, size, threshold)[["iou", "iou_b"]], expected, rtol=1e-6)
         np.testing.assert_allclose(found[row], expected[:, 0], rtol=1e-6)
 
 
@@ -67,5 +68,5 @@ def test_a_value_that_equals_a_threshold_reaches_it():
     assert cam_masks(maps, 2, 0.5).int().tolist() == [[[0, 1], [1, 0]]]
     # Pixels at or above: 4, 3, 2, 1, 0; the box is the pixel with 0.25. Two pixels on a diagonal have a rectangle of four.
     assert overlaps(maps, box_masks(boxes, 2), [0.1, 0.25, 0.5, 0.75, 0.76])[:, 0].tolist() == pytest.approx([1 / 4, 1 / 3, 0, 0, 0])
-    found = [iou_and_iou_b(maps, boxes, 2, threshold)[1].item() for threshold in (0.1, 0.25, 0.5, 0.75, 0.76)]
+    found = [chance_scores(maps, boxes, 2, threshold)["iou_b"].item() for threshold in (0.1, 0.25, 0.5, 0.75, 0.76)]
     assert found == pytest.approx([1 / 4, 1 / 4, 1 / 4, 0, 0])

@@ -6,7 +6,8 @@ import pytest
 import torch
 from matplotlib.patches import Rectangle
 
-from helpers.cams.overlap import bounding_rectangles, box_masks, cam_masks, iou_and_iou_b, upsample
+from helpers.cams.chance import chance_scores
+from helpers.cams.overlap import bounding_rectangles, box_masks, cam_masks, upsample
 from helpers.data import synthetic
 from helpers.data.images import ImageSet
 from helpers.report import cams
@@ -46,7 +47,7 @@ def test_what_is_taught_by_is_a_right_prediction_with_the_middle_overlap():
 
 def test_steps_show_what_they_are_given(scenes, maps):
     figure = cams.step_by_step(maps, scenes, 1, THRESHOLD)
-    iou, iou_b = (value[1] for value in iou_and_iou_b(maps, scenes.boxes, SIZE, THRESHOLD))
+    iou, iou_b = chance_scores(maps, scenes.boxes, SIZE, THRESHOLD).loc[1, ["iou", "iou_b"]]
     axes = figure.axes
     mask = cam_masks(maps[1:2], SIZE, THRESHOLD)
     np.testing.assert_array_equal(axes[1].images[0].get_array(), maps[1])
@@ -71,7 +72,7 @@ def test_overlays_have_a_row_per_model_and_a_column_per_image(scenes, maps):
     titles = ["small gap", "large gap"]
     axes = np.array(cams.overlays(both, images, THRESHOLD, titles, ["a", "b", "c"]).axes).reshape(2, 3)
     for row in range(2):
-        iou, _ = iou_and_iou_b(both[row], images.boxes, SIZE, THRESHOLD)
+        iou = chance_scores(both[row], images.boxes, SIZE, THRESHOLD)["iou"]
         for column in range(3):
             ax = axes[row, column]
             np.testing.assert_array_equal(ax.images[0].get_array(), images.images[column].numpy().transpose(1, 2, 0))
