@@ -40,11 +40,11 @@ def chance_scores(
     The mean over the images of a score less its shuffled one is 0 for any map that is the same for all images, since every derangement
     gives each box out once.
 
-    Maps are (N, h, w) in [0, 1], boxes (N, M, 4) integers (see ``overlap.box_masks``; several of an image are their union) on images of
-    side S, whose masks lie in memory at once, S^2 bytes an image. One row per image, in order: ``SCORES``, and the mean of each with the
-    boxes of others by ``derangements`` under its name and ``SHUFFLED``, NaN where an image has no box or its map is not finite:
+    Maps are (N, h, w) in [0, 1], boxes (N, M, 4) integers (see ``overlap.box_masks``; an image has at least one, and several are their
+    union) on images of side S, whose masks lie in memory at once, S^2 bytes an image. One row per image, in order: ``SCORES``, and the mean
+    of each with the boxes of others by ``derangements`` under its name and ``SHUFFLED``, NaN where a map is not finite:
 
-    - iou, iou_b: of the mask, and of the rectangle around it (Du et al. 2024); 0 for a mask without a box, as the paper has it;
+    - iou, iou_b: of the mask, and of the rectangle around it (Du et al. 2024);
     - energy_in_box: share of the map's sum in the boxes (Wang et al. 2020, energy-based pointing game), 0 for a map of zeros;
     - pointing_game: 1 when the mean place of the map's maxima is in the boxes (Zhang et al. 2018, without a tolerance);
     - area_matched_iou: IoU at the highest level at which the mask is at least as large as the boxes;
@@ -56,12 +56,8 @@ def chance_scores(
     x1, y1 of the rectangle, half-open, zeros for an empty mask; box_iou, that of the rectangle with the box it matches best.
     """
     maps, boxes = maps_normalised.to(device).float(), boxes.to(device)
-    annotation = boxed(boxes, size)
-    rows = annotation.any(1).nonzero().squeeze(1)
-    partners = derangements(len(rows)).to(device)
-    order = torch.arange(len(boxes), device=device)
-    others = order.unsqueeze(1).repeat(1, 1 + partners.shape[1])  # the image itself, then its partners
-    others[rows, 1:] = rows[partners]
+    annotation, order = boxed(boxes, size), torch.arange(len(boxes), device=device)
+    others = torch.cat([order.unsqueeze(1), derangements(len(boxes)).to(device)], 1)  # the image itself, then its partners
     # A processor's cache holds what is worked out for some images; a GPU takes more at once.
     step = 128 if torch.device(device).type == "cuda" else max(4, 2**17 // size**2)
     parts = [_of_batch(maps[part], boxes, annotation, others[part], threshold) for part in order.split(step)]
@@ -115,8 +111,7 @@ def _of_batch(maps: Tensor, boxes: Tensor, annotation: Tensor, others: Tensor, t
     columns["box_iou"] = box_iou[:, 0].float().masked_fill(undefined, torch.nan)
     for name, score in scores.items():
         own, shuffled = score[:, 0].float(), score[:, 1:].float().nanmean(1)
-        columns[name] = own.masked_fill(undefined if name in ("iou", "iou_b") else undefined | (area == 0), torch.nan)
-        columns[name + SHUFFLED] = shuffled.masked_fill(undefined | (area == 0), torch.nan)
+        columns[name], columns[name + SHUFFLED] = (part.masked_fill(undefined, torch.nan) for part in (own, shuffled))
     return columns
 
 
