@@ -180,7 +180,6 @@ CALLED_FROM_OUTSIDE = {
     **dict.fromkeys(("execute_managed_notebook", "process_message"), "papermill and nbclient"),
     "construct_mapping": "yaml",
     "forward": "torch",
-    "scores_of_maps": "readers, of the maps that a report publishes",
 }
 
 

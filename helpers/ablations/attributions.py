@@ -19,7 +19,7 @@ COSTS = ["seconds", "forward_passes", "backward_passes"]
 def above_chance(maps_normalised: Tensor, images: Any, threshold: float, device: torch.device | str) -> pd.DataFrame:
     """Localization of each image's map less that with boxes of other images: columns ``chance.CORRECTED``, in [-1, 1]."""
     found = chance.chance_scores(maps_normalised, images.boxes, images.images.shape[-1], threshold, device=device)
-    return pd.DataFrame({name: chance.above_shuffled(found, name.removesuffix(chance.ABOVE)) for name in chance.CORRECTED})
+    return pd.DataFrame({name: chance.above_shuffled(found, name) for name in chance.CORRECTED})
 
 
 def maps_by_captum(network: nn.Module, batches: Iterable[Tensor], classes: Tensor, settings: Any) -> Iterator[tuple[str, dict[str, Any]]]:

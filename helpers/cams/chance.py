@@ -13,7 +13,7 @@ SHUFFLED = "_shuffled"  # ends the column of a score with the boxes of other ima
 
 # Scores of a map and the boxes of an image, see ``chance_scores``. From four of them their chance is taken off in the measure of that name.
 LESS_CHANCE = ("energy_in_box", "pointing_game", "area_matched_iou", "pixel_average_precision")
-SCORES = ("iou", "iou_b", *LESS_CHANCE, "box_found", "mask_agreement")
+SCORES = ("iou", *LESS_CHANCE)
 ABOVE = "_above_shuffled"  # ends the name of values less their chance, where the measure keeps it
 CORRECTED = ("iou" + ABOVE, *LESS_CHANCE)  # measures that are less their chance
 
@@ -44,16 +44,15 @@ def chance_scores(
     union) on images of side S, whose masks lie in memory at once, S^2 bytes an image. One row per image, in order: ``SCORES``, and the mean
     of each with the boxes of others by ``derangements`` under its name and ``SHUFFLED``, NaN where a map is not finite:
 
-    - iou, iou_b: of the mask, and of the rectangle around it (Du et al. 2024);
+    - iou: of the mask (Du et al. 2024);
     - energy_in_box: share of the map's sum in the boxes (Wang et al. 2020, energy-based pointing game), 0 for a map of zeros;
     - pointing_game: 1 when the mean place of the map's maxima is in the boxes (Zhang et al. 2018, without a tolerance);
     - area_matched_iou: IoU at the highest level at which the mask is at least as large as the boxes;
-    - pixel_average_precision: area under precision over recall of the pixels, ranked by the map (PxAP of Choe et al. 2020);
-    - box_found: 1 when the rectangle reaches an IoU of 0.5 with some box (Russakovsky et al. 2015);
-    - mask_agreement: mean of the IoU of the mask and of what it leaves out (Long et al. 2015, for each image on its own).
+    - pixel_average_precision: area under precision over recall of the pixels, ranked by the map (PxAP of Choe et al. 2020).
 
-    Beside them map_pixels, box_pixels, common_pixels and image_pixels; mask_area and box_area, shares of the image; empty_map; x0, y0,
-    x1, y1 of the rectangle, half-open, zeros for an empty mask; box_iou, that of the rectangle with the box it matches best.
+    Beside them, with the own boxes alone, iou_b of the rectangle around the mask (Du et al. 2024), its box_iou with the box that fits best,
+    and box_found, 1 where that reaches 0.5 (Russakovsky et al. 2015); map_pixels, box_pixels, common_pixels and image_pixels; mask_area and
+    box_area, shares of the image; empty_map; x0, y0, x1, y1 of the rectangle, half-open, zeros for an empty mask.
     """
     maps, boxes = maps_normalised.to(device).float(), boxes.to(device)
     annotation, order = boxed(boxes, size), torch.arange(len(boxes), device=device)
@@ -65,8 +64,9 @@ def chance_scores(
     return table.astype({name: float for name, kind in table.dtypes.items() if kind == "float32"})
 
 
-def above_shuffled(scores: pd.DataFrame, name: str) -> pd.Series:
-    """One of ``SCORES`` of each image, less its mean with the boxes of other images."""
+def above_shuffled(scores: pd.DataFrame, measure: str) -> pd.Series:
+    """One of ``CORRECTED`` of each image: a score less its mean with the boxes of other images."""
+    name = measure.removesuffix(ABOVE)
     return scores[name] - scores[name + SHUFFLED]
 
 
@@ -89,26 +89,23 @@ def _of_batch(maps: Tensor, boxes: Tensor, annotation: Tensor, others: Tensor, t
     targets = torch.cat([places, torch.ones_like(places[:, :1])], 1)  # the last is the whole image, and counts what there is
     parts = [places.shape[1], 1]
     common, marked = (masks.flatten(1).unsqueeze(1) & targets).sum(2, dtype=torch.int32).split(parts, 1)
-    shared, filled = (around.flatten(1).unsqueeze(1) & targets).sum(2, dtype=torch.int32).split(parts, 1)
     inside, area = targets.float(), places.sum(2, dtype=torch.int32)
     energy, total = (values.flatten(1).unsqueeze(1) * inside).sum(2).split(parts, 1)
     matched, precision = _by_levels(values.flatten(1), inside, area)
-    box_iou, union = detection.best_box_iou(rectangles.unsqueeze(1), boxes[others]), marked + area - common
     scores = {
-        "iou": common / union,
-        "iou_b": shared / (filled + area - shared),
+        "iou": common / (marked + area - common),
         "energy_in_box": (energy / total).nan_to_num(0),
         "pointing_game": places.gather(2, _place_of_maxima(maps, size).view(-1, 1, 1).expand(-1, places.shape[1], 1)).squeeze(2),
         "area_matched_iou": matched,
         "pixel_average_precision": precision,
-        "box_found": box_iou >= 0.5,
-        "mask_agreement": (common / union + (size**2 - union) / (size**2 - common)) / 2,
     }
     marked, area, common = marked[:, 0], area[:, 0], common[:, 0]
     columns = {"empty_map": marked == 0, "map_pixels": marked, "box_pixels": area, "common_pixels": common}
     columns |= {"image_pixels": torch.full_like(marked, size**2), "mask_area": marked / size**2, "box_area": area / size**2}
     columns |= dict(zip(("x0", "y0", "x1", "y1"), rectangles.T, strict=True))
-    columns["box_iou"] = box_iou[:, 0].float().masked_fill(undefined, torch.nan)
+    box_iou = detection.best_box_iou(rectangles, boxes[others[:, 0]])
+    alone = {"iou_b": overlap.mask_iou(around.flatten(1), places[:, 0]), "box_iou": box_iou.float(), "box_found": (box_iou >= 0.5).float()}
+    columns |= {name: score.masked_fill(undefined, torch.nan) for name, score in alone.items()}
     for name, score in scores.items():
         own, shuffled = score[:, 0].float(), score[:, 1:].float().nanmean(1)
         columns[name], columns[name + SHUFFLED] = (part.masked_fill(undefined, torch.nan) for part in (own, shuffled))

@@ -40,7 +40,7 @@ _MEANS = (
 
 def _mean(name: str) -> Callable[[pd.DataFrame], float]:
     if name in chance.CORRECTED:
-        return lambda image_overlaps: chance.above_shuffled(image_overlaps, name.removesuffix(chance.ABOVE)).mean()
+        return lambda image_overlaps: chance.above_shuffled(image_overlaps, name).mean()
     return lambda image_overlaps: image_overlaps[name].mean()
 
 
@@ -96,15 +96,9 @@ measures(
 
 @provides
 def localization_values(image_overlaps: pd.DataFrame, rightly_classified: NDArray[np.bool_], maps: Tensor) -> dict[str, NDArray[Any]]:
-    """Values of single images, (N,) each: float16 of which the measures are means, and correct, bool; maps, (N, h, w) uint8.
-
-    Those of a measure that keeps its chance are also there without it, under its name and ``chance.ABOVE``; of box_average_precision they
-    are of the box found and the class right.
-    """
+    """Values of single images, (N,) each: float16 of which the measures are means, and correct, bool; maps, (N, h, w) uint8."""
     values = {name: image_overlaps[name] for name in ("iou", "iou_b", "mask_area", "box_found")}
-    for name in chance.SCORES:
-        values[name if name in chance.LESS_CHANCE else name + chance.ABOVE] = chance.above_shuffled(image_overlaps, name)
-    values["box_average_precision" + chance.ABOVE] = values["box_found" + chance.ABOVE] * rightly_classified
+    values |= {name: chance.above_shuffled(image_overlaps, name) for name in chance.CORRECTED}
     single = {name: column.to_numpy(np.float16) for name, column in values.items()}
     return single | {"correct": rightly_classified, "maps": to_bytes(maps).numpy()}
 

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import average_precision_score, jaccard_score
+from sklearn.metrics import average_precision_score
 
 from helpers.cams import chance, overlap
 from helpers.cams.maps import normalise_maps
@@ -65,7 +65,6 @@ def by_pixels(values, mask, rectangle, place, inside, corners):
         "area_matched_iou": (matched & inside).sum() / (matched | inside).sum(),
         "pixel_average_precision": average_precision_score(inside.ravel(), levels.ravel()),
         "box_found": float(max(found) >= 0.5),
-        "mask_agreement": jaccard_score(inside.ravel(), mask.ravel(), average="macro"),
     }, max(found)
 
 
@@ -80,8 +79,9 @@ def test_every_score_with_the_own_and_with_shuffled_boxes_is_that_of_a_loop_over
         given = large[j], mask, rectangle, place
         own, best = by_pixels(*given, inside[j], boxes[j])
         others = [by_pixels(*given, inside[k], boxes[k])[0] for k in partners[j].tolist()]
-        for name in chance.SCORES:
+        for name in (*chance.SCORES, "iou_b", "box_found"):
             assert table[name][j] == pytest.approx(own[name], abs=1e-6), name
+        for name in chance.SCORES:
             assert table[name + chance.SHUFFLED][j] == pytest.approx(np.mean([other[name] for other in others]), abs=1e-6), name
         counts = [mask.sum(), inside[j].sum(), (mask & inside[j]).sum(), SIZE**2]
         assert table.loc[j, ["map_pixels", "box_pixels", "common_pixels", "image_pixels"]].tolist() == counts
@@ -125,7 +125,7 @@ def test_where_several_places_are_largest_their_mean_counts():
 def test_a_map_that_is_not_finite_is_undefined_and_so_is_what_has_no_boxes(maps, boxes):
     maps[2, 1, 1], maps[3, 0, 0] = torch.nan, torch.inf
     table = chance.chance_scores(maps, boxes, SIZE)
-    scores = table[[name + end for name in chance.SCORES for end in ("", chance.SHUFFLED)] + ["box_iou"]]
+    scores = table[[name + end for name in chance.SCORES for end in ("", chance.SHUFFLED)] + ["iou_b", "box_iou", "box_found"]]
     assert scores.loc[[2, 3]].isna().all(axis=None)
     assert scores.drop([2, 3]).notna().all(axis=None)
     for none in (torch.zeros(10, 2, 4), torch.zeros(10, 0, 4)):
