@@ -144,14 +144,9 @@ def _read_mask(file: Path, size: int) -> np.ndarray:
 
 
 def image_quality(masks: Tensor, images: Any) -> pd.DataFrame:
-    """Compare each mask (N, S, S) bool with the union of the boxes of its image, one row per image.
-
-    name; iou, 0 for an empty mask, NaN where there is no box either; empty; share of the image that is mask, and floor, that is box.
-    """
+    """Each mask (N, S, S) bool and the union of the boxes of its image: iou, NaN where both are empty, and floor, the share that is box."""
     truth = overlap.box_masks(images.boxes, images.images.shape[-1])
-    share, floor = (part.flatten(1).double().mean(1).numpy() for part in (masks, truth))
-    iou = overlap.mask_iou(masks, truth).double().numpy()
-    return pd.DataFrame({"name": images.names, "iou": iou, "empty": share == 0, "share": share, "floor": floor})
+    return pd.DataFrame({"iou": overlap.mask_iou(masks, truth).double(), "floor": truth.flatten(1).double().mean(1)})
 
 
 def mask_quality(masks: Tensor, images: Any) -> dict[str, float]:
