@@ -146,7 +146,7 @@ def _read_mask(file: Path, size: int) -> np.ndarray:
 def image_quality(masks: Tensor, images: Any) -> pd.DataFrame:
     """Each mask (N, S, S) bool and the union of the boxes of its image: iou, NaN where both are empty, and floor, the share that is box."""
     truth = overlap.box_masks(images.boxes, images.images.shape[-1])
-    return pd.DataFrame({"iou": overlap.mask_iou(masks, truth).double(), "floor": truth.flatten(1).double().mean(1)})
+    return pd.DataFrame({"iou": overlap.mask_iou(masks, truth).double().numpy(), "floor": truth.flatten(1).double().mean(1).numpy()})
 
 
 def mask_quality(masks: Tensor, images: Any) -> dict[str, float]:

@@ -4,9 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 
 import pandas as pd
 import torch
@@ -83,7 +81,9 @@ def published(names: Sequence[str], weights: str) -> list[Model]:
     """
     models = []
     for name in (name for name in names if name != MODEL_SET and not family_made(name)):
-        path, given = from_root(weights.replace("{architecture}", name)), _timm().get_pretrained_cfg(_CLIP.get(name, name))
+        import timm  # pip install "generalization-workbook[backbones]"
+
+        path, given = from_root(weights.replace("{architecture}", name)), timm.get_pretrained_cfg(_CLIP.get(name, name))
         if not path.is_file():
             raise FileNotFoundError(f"the weights of {name} are not in {path}; put them there, or change kappa_weights or kappa_families")
         resized = [v2.Resize(list(given.input_size[1:]), v2.InterpolationMode.BICUBIC)] if name in _CLIP else []
@@ -95,20 +95,15 @@ def published(names: Sequence[str], weights: str) -> list[Model]:
     return models
 
 
-def _timm() -> ModuleType:
-    try:
-        return import_module("timm")
-    except ImportError as fault:
-        raise ImportError('published networks need timm; install it by pip install "generalization-workbook[backbones]"') from fault
-
-
 def _load_published(name: str, path: Path, device: torch.device | str = "cpu") -> nn.Module:
+    import timm
+
     state = read_state(path)
     if name in _CLIP:
-        network = _timm().create_model(_CLIP[name])
-        state = import_module("timm.models.byobnet").checkpoint_filter_fn(state, network)  # files as OpenAI names their tensors, too
+        network = timm.create_model(_CLIP[name])
+        state = timm.models.byobnet.checkpoint_filter_fn(state, network)  # files as OpenAI names their tensors, too
     else:
-        network = _timm().create_model(name, num_classes=0)
+        network = timm.create_model(name, num_classes=0)
         state = {key: value for key, value in state.items() if not key.startswith(f"{network.pretrained_cfg['classifier']}.")}
     return load_backbone(network, state).to(device).eval()
 
