@@ -29,11 +29,9 @@ def finite_mean(values: Array) -> Array:
     return np.where(known, values, 0).sum(0) / np.where(counts > 0, counts, np.nan)
 
 
-def level_codes(name: str, values: ArrayLike) -> Codes:
+def level_codes(values: ArrayLike) -> Codes:
     """Number the levels of a hyperparameter from 0, those of floats by their size: (n,) -> (n,)."""
     column = pd.Series(values).infer_objects()
-    if column.isna().any():
-        raise ValueError(f"hyperparameter {name!r} has {int(column.isna().sum())} missing values; every model needs one")
     return pd.factorize(column, sort=column.dtype.kind == "f")[0].astype(np.int64)
 
 
@@ -41,7 +39,7 @@ def design(models: pd.DataFrame, categorical: Sequence[str] = (), linear: Sequen
     """Columns to hold fixed (n, k): an indicator of each level but the first, and linear columns standardised; no intercept."""
     columns = [np.empty((len(models), 0))]
     for name in categorical:
-        codes = level_codes(name, models[name])
+        codes = level_codes(models[name])
         columns.append(np.equal.outer(codes, np.arange(1, codes.max(initial=0) + 1)).astype(float))
     for name in linear:
         number = models[name].to_numpy(dtype=float)

@@ -20,7 +20,7 @@ def varied_axes(models: pd.DataFrame, axes: Sequence[str]) -> list[str]:
 
 def levels_of(models: pd.DataFrame, axes: Sequence[str]) -> Codes:
     """The level of each hyperparameter, see ``level_codes``: (n, A)."""
-    return np.array([level_codes(name, models[name]) for name in axes], dtype=np.int64).reshape(len(axes), len(models)).T
+    return np.array([level_codes(models[name]) for name in axes], dtype=np.int64).reshape(len(axes), len(models)).T
 
 
 def joint_codes(columns: Sequence[Codes], models: int) -> Codes:
@@ -86,7 +86,7 @@ def confounders(draws: Draws, measures: Sequence[str], axes: Sequence[str], thei
 def subsets(draws: Draws, measures: Sequence[str], column: str) -> pd.DataFrame:
     """Correlate measures with the gap among the models of each level of a column, such as snapshot, repeat or label_noise."""
     names = ["measure", "column", "level", "n", "dropped", "cells", "mean", "mean_gap", "pearson_r", "ci_low", "ci_high"]
-    codes, parts = level_codes(column, draws.models[column]), [pd.DataFrame(columns=names)]
+    codes, parts = level_codes(draws.models[column]), [pd.DataFrame(columns=names)]
     for number in range(codes.max(initial=-1) + 1):
         part = draws.of(codes == number)
         means = {"mean": part.models[list(measures)].mean().to_numpy(), "mean_gap": part.models["gap"].mean()}

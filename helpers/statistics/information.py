@@ -19,7 +19,7 @@ def conditional_information(models: pd.DataFrame, measures: Sequence[str], axes:
     (M,), or (D, M) for (D, n) gaps in the models' stead.
     """
     y = np.atleast_2d(np.asarray(models["gap"] if gaps is None else gaps, dtype=float))
-    x, codes = models[list(measures)].to_numpy(dtype=float), {name: level_codes(name, models[name]) for name in axes}
+    x, codes = models[list(measures)].to_numpy(dtype=float), {name: level_codes(models[name]) for name in axes}
     codes = {name: levels for name, levels in codes.items() if levels.max(initial=0) > 0}
     scores = np.full((len(y), x.shape[1]), np.nan)
     for kept, columns in finite_groups(x, np.where(np.isfinite(y).all(0), 0, np.nan)[None]):
