@@ -3,7 +3,7 @@
 Labels of a target are used for one thing, the accuracy that is to be predicted.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from helpers.data.images import StudyData
 from helpers.data.shifts import at
@@ -45,15 +45,11 @@ def on_targets(
     images held out of training is undefined where the study watches the test images (``rule3_split``).
     """
     decisive = {"data": data.fingerprint, "seed": settings.seed} | deciding("unlabelled", settings)
-    shifted = partial(_shifted, store.folder.parent / "targets", seed=settings.seed)
+    folder = store.folder.parent / "targets"
     for shift in shifts:
-        shifted(data, shift)  # made once, and read by all processes
+        made_once(folder / shift, data.test.images, shift, settings.seed)  # and read by all processes
     parts = {_part(shift): decisive | {"shift": shift} for shift in ("", *shifts)}
-    return store.each(models, parts, partial(_on_targets, shifted=shifted, settings=settings, test=test, device=store.device))
-
-
-def _shifted(folder: Path, data: StudyData, shift: str, *, seed: int) -> Tensor:
-    return made_once(folder / shift, data.test.images, shift, seed)
+    return store.each(models, parts, partial(_on_targets, folder=folder, settings=settings, test=test, device=store.device))
 
 
 def _on_targets(
@@ -61,7 +57,7 @@ def _on_targets(
     data: StudyData,
     parts: Sequence[str],
     *,
-    shifted: Callable[[StudyData, str], Tensor],
+    folder: Path,
     settings: evidence.MeasureSettings,
     test: Kept,
     device: str,
@@ -75,7 +71,8 @@ def _on_targets(
         if part == _part(""):
             logits = torch.from_numpy(test.record("test_logits", model.model_id)["logits"]).half()
         else:
-            logits = logits_of(network(), shifted(data, part.removeprefix("target-")), device).half()
+            shift = part.removeprefix("target-")
+            logits = logits_of(network(), made_once(folder / shift, data.test.images, shift, settings.seed), device).half()
         scores, _ = evidence.score(registry.of_families(["unlabelled"]), given | {"target_logits": logits}, settings)
         found[part] = {"logits": logits.numpy(), "scores": scores}
     return found
