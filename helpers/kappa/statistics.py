@@ -12,9 +12,9 @@ import scipy.stats
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
+from helpers.statistics.correlations import Array
 from helpers.statistics.permutation import adjusted_p_values, band, p_values
 
-Array = NDArray[np.float64]
 AXES = ("ssim", "unseen_fraction", "weights")
 CELL_STATISTICS = ("error_mean", "error_std", "error_10th_percentile", "kappa_loss_mean", "kappa_loss_std", "kappa_loss_10th_percentile")
 _PLACE = ["family", "model", "architecture", "model_id", "origin", "weights", "ssim", "ssim_reached", "unseen_fraction"]

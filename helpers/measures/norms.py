@@ -9,15 +9,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from helpers.measures.evidence import PROVIDERS, provides
 from helpers.measures.layers import Layer, folded_copy
 from helpers.measures.registry import Measure, Value, enter, measure, needs
-
-Array = NDArray[np.float64]
+from helpers.statistics.correlations import Array
 
 # What formulas are over: norms of each layer, (d,), batch normalisation folded in and biases left out, of its weights and of their change
 # from the initial ones, the margin, the number of training images, and, of every weight, its change; all others are providers' names.

@@ -13,8 +13,8 @@ from torch.nn.functional import cross_entropy
 from helpers.measures.evidence import PROVIDERS, provides
 from helpers.measures.registry import measure
 from helpers.networks.hooks import prepared
+from helpers.statistics.correlations import Array
 
-Array = NDArray[np.float64]
 _NUCLEAR = ("scaled", "raw", "as printed in Du")
 _INVARIANCE = ("vector", "top confidence")
 _MARGINS = ("10th percentile", "5th percentile", "mean", "standard deviation", "skewness", "kurtosis")

@@ -6,15 +6,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.integrate import cumulative_trapezoid, trapezoid
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from helpers.measures.passes import Sample
 from helpers.networks.hooks import captured_output, observe
+from helpers.statistics.correlations import Array
 
-Array = NDArray[np.float64]
 Pairs = tuple[Tensor, Tensor]  # (P,) indices i, and (P,) indices j
 KINDS = ("intra", "inter")
 _WEIGHTED = (_ConvNd, nn.Linear, nn.MultiheadAttention)
