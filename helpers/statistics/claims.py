@@ -41,7 +41,6 @@ def check_claims(claims: Any, primary: Sequence[str] | None = None) -> list[dict
     if not isinstance(claims, Sequence) or isinstance(claims, str) or not all(isinstance(claim, Mapping) for claim in claims):
         raise ValueError(f"the claims are {claims!r}; write a list of mappings, each with {', '.join(_NEEDED)}")
     allowed = {"question": [*QUESTIONS, ADDED, *OF_KINDS], "side": list(SIDES), "primary": [True, False]}
-    sides: dict[str, str] = {}
     for number, claim in enumerate(claims, 1):
         if not set(_NEEDED) <= set(claim) <= {*_NEEDED, *_OPTIONAL}:
             told = f"claim {number} has {', '.join(map(str, claim))}; every claim needs {', '.join(_NEEDED)}"
@@ -57,8 +56,6 @@ def check_claims(claims: Any, primary: Sequence[str] | None = None) -> list[dict
         if primary is not None and claim["question"] in OF_KINDS and claim["measure"] not in primary:
             told = f"{named} asks {claim['question']} of {claim['measure']}, which is not in primary_measures"
             raise ValueError(f"{told} ({', '.join(primary)}); add it there, or ask another question")
-        if sides.setdefault(" ".join(claim["claim"].casefold().split()), claim["side"]) != claim["side"]:
-            raise ValueError(f"two claims say {claim['claim']!r}, one below and one above 0; take one of them out, or word them apart")
     if (count := sum(bool(claim.get("primary")) for claim in claims)) > MOST_PRIMARY:
         raise ValueError(f"{count} claims are primary; at most {MOST_PRIMARY} can be, so mark the others primary: false")
     return [dict(claim) for claim in claims]
