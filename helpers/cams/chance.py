@@ -25,9 +25,9 @@ def derangements(count: int, shuffles: int = SHUFFLES) -> Tensor:
     return order[turned % max(1, count)]
 
 
-def central_map(side: int = 8) -> Tensor:
-    """A fixed blob in the middle, which looks at no image: a Gaussian of standard deviation side / 4, in [0, 1]; (side, side)."""
-    place = (torch.arange(side, dtype=torch.float64) - (side - 1) / 2) / (side / 4)
+def central_map() -> Tensor:
+    """A fixed blob in the middle, which looks at no image: a Gaussian of standard deviation 2, in [0, 1]; (8, 8)."""
+    place = (torch.arange(8, dtype=torch.float64) - 3.5) / 2
     blob = torch.exp(-(place[:, None] ** 2 + place**2) / 2)
     return ((blob - blob.min()) / (blob.max() - blob.min())).float()
 

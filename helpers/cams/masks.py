@@ -54,10 +54,10 @@ def otsu_thresholds(maps: Tensor) -> Tensor:
     return values.gather(1, place.unsqueeze(1)).squeeze(1).masked_fill(best < 0, torch.nan)
 
 
-def spectral_residual(images: Tensor, side: int = 64) -> Tensor:
+def spectral_residual(images: Tensor) -> Tensor:
     """How much each place stands out, without weights: the spectral residual; Hou and Zhang 2007.
 
-    With amplitude A and phase P of the Fourier transform of the grey image at ``side`` pixels (the paper's 64, S where that is less: the
+    With amplitude A and phase P of the Fourier transform of the grey image at 64 pixels, as in the paper (S where that is less: the
     size of what counts as an object), and a 3 x 3 mean h: ``S = g * |F^-1[exp(log A - h * log A + i P)]|^2``, where g is a Gaussian of
     standard deviation 2.5 pixels. It answers to corners and edges more than to the inside of an even object.
 
@@ -66,7 +66,7 @@ def spectral_residual(images: Tensor, side: int = 64) -> Tensor:
     grey = torch.einsum("nchw,c->nhw", images.cpu().double(), _LUMA).unsqueeze(1)
     flat = grey.amax((1, 2, 3)) - grey.amin((1, 2, 3)) < 1e-6
     # An enlarged image would have nothing at the high frequencies, whose logarithms would then rule.
-    side = min(side, images.shape[2])
+    side = min(64, images.shape[2])
     small = F.interpolate(grey, size=(side, side), mode="bilinear", antialias=True, align_corners=False).squeeze(1).numpy()
     spectrum = np.fft.fft2(small)
     amplitude = np.abs(spectrum)
@@ -78,9 +78,9 @@ def spectral_residual(images: Tensor, side: int = 64) -> Tensor:
     return overlap.upsample(blurred.masked_fill(flat.view(-1, 1, 1), 0), images.shape[2])
 
 
-def spectral_residual_masks(images: Tensor, side: int = 64) -> Tensor:
+def spectral_residual_masks(images: Tensor) -> Tensor:
     """Mark where the ``spectral_residual`` is above its Otsu threshold: (N, S, S) bool on the CPU, empty for an image of one colour."""
-    maps = (spectral_residual(batch, side) for batch in images.split(256))
+    maps = (spectral_residual(batch) for batch in images.split(256))
     return torch.cat([salient > otsu_thresholds(salient).view(-1, 1, 1) for salient in maps])
 
 

@@ -7,13 +7,13 @@ from numpy.typing import ArrayLike
 from helpers.statistics.correlations import pearson
 
 
-def reliability(values: ArrayLike, splits: int = 20, seed: int = 0) -> float:
-    """Reliability of the mean over images of (n, images) values: median over random splits in two halves of ``2 r / (1 + r)``.
+def reliability(values: ArrayLike, seed: int = 0) -> float:
+    """Reliability of the mean over images of (n, images) values: median over 20 random splits in two halves of ``2 r / (1 + r)``.
 
     r is across models of the means over both halves; the step to full length (Spearman 1910, Brown 1910) is not taken below 0.
     """
     table = np.asarray(values, dtype=float)
-    order = np.random.default_rng(seed).permuted(np.tile(np.arange(table.shape[1]), (splits, 1)), axis=1)
+    order = np.random.default_rng(seed).permuted(np.tile(np.arange(table.shape[1]), (20, 1)), axis=1)
     first = (order < table.shape[1] // 2).T  # (images, splits)
     halves, known = np.stack([first, ~first]).astype(float), np.isfinite(table)
     counts = known.astype(float) @ halves

@@ -35,13 +35,13 @@ SIGNIFICANT = 1 - LEVEL
 _STATED = ("claim", "primary", "measure", "question", "side", "source", "published", "errs_at_most")
 
 
-def share_above_chance(corrected: ArrayLike, errors: float = STANDARD_ERRORS) -> float:
-    """Share of models whose (n, images) values less their chance lie in the mean so many of its standard errors above 0."""
+def share_above_chance(corrected: ArrayLike) -> float:
+    """Share of models whose (n, images) values less their chance lie in the mean ``STANDARD_ERRORS`` of its own above 0."""
     values = np.asarray(corrected, dtype=float).T
     count = np.isfinite(values).sum(0)
     values, count = values[:, count > 1], count[count > 1]
     error = np.sqrt(finite_mean((values - finite_mean(values)) ** 2) / (count - 1))
-    return float((finite_mean(values) > errors * error).mean()) if len(count) else np.nan
+    return float((finite_mean(values) > STANDARD_ERRORS * error).mean()) if len(count) else np.nan
 
 
 def gate_table(

@@ -94,7 +94,7 @@ def test_every_score_with_the_own_and_with_shuffled_boxes_is_that_of_a_loop_over
 def test_one_map_for_all_images_has_exactly_nothing_above_chance_whoever_lends_the_boxes(boxes, monkeypatch):
     maps, every = torch.rand(1, 4, 4, generator=torch.Generator().manual_seed(0)).expand(4, 4, 4), list(itertools.permutations(range(4)))
     deranged = [order for order in every if all(i != place for i, place in enumerate(order))]
-    for given in (maps, chance.central_map(4).expand(4, 4, 4)):
+    for given in (maps, chance.central_map().expand(4, 8, 8)):
         tables = []
         for order in deranged:
             monkeypatch.setattr(chance, "derangements", lambda count, order=order: torch.tensor(order)[:, None])
