@@ -130,7 +130,15 @@ def _rows(item: Measure, evidence: Evidence) -> list[dict[str, Any]]:
     rows = []
     for variant, number in (dict.fromkeys(item.variants, np.nan) | values).items():
         # No table can rank by infinity.
-        undefined = "" if np.isfinite(number) else "undefined" if np.isnan(number) else "larger than any number of the computer"
+        undefined = (
+            number
+            if isinstance(number, str)
+            else ""
+            if np.isfinite(number)
+            else "undefined"
+            if np.isnan(number)
+            else "larger than any number of the computer"
+        )
         row = {"measure": item.name, "variant": variant, "value": np.nan if undefined else float(number)}
         rows.append(row | {"seconds": evidence.seconds([item.name]), "reason": reason or undefined})
     return rows

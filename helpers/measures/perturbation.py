@@ -60,7 +60,8 @@ def response_curves(
     seed: int,
     batch_size: int,
 ) -> pd.DataFrame:
-    """Response curves of ``MIXUPS``, alpha from 0 to 0.5, and of all transforms: perturbation, alpha in [0, 1], accuracy.
+    """Response curves of ``MIXUPS``, alpha from 0 to 0.5, and of all transforms: perturbation, alpha in [0, 1], accuracy; attrs say
+    why one is missing.
 
     Schiff et al. 2021, Algorithm 1. Partners are drawn once per kind, so that all alphas mix the same images, at both places. A magnitude
     of 0 changes nothing: there the logits of the forward pass tell.
@@ -81,7 +82,9 @@ def response_curves(
     for name, item in transforms_of(transform_ranges).items():
         changed = partial(transformed_hits, fused_network, perturbed_sample.pixels, labels, normalise, batch_size, item)
         follow(name, changed, torch.arange(len(labels)), item.low, item.high)
-    return pd.concat(tables, ignore_index=True)
+    found = pd.concat(tables, ignore_index=True)
+    found.attrs = {name: places.no_layer for name in MIXUPS if name not in set(found["perturbation"])}
+    return found
 
 
 @measure("perturbation", 0, "Schiff et al. 2021, Algorithm 1")
@@ -104,14 +107,14 @@ def curves_of(scores: pd.DataFrame) -> pd.DataFrame:
 def gi_score(response_curves: pd.DataFrame) -> Mapping[str, float]:
     """Deficit of accuracy under growing perturbation, in [0, 1], see ``response.gi_of_curve``; for each perturbation."""
     curves = response_curves.groupby("perturbation", sort=False)
-    return {name: response.gi_of_curve(rows["alpha"], rows["accuracy"]) for name, rows in curves}
+    return response_curves.attrs | {name: response.gi_of_curve(rows["alpha"], rows["accuracy"]) for name, rows in curves}
 
 
 @measure("perturbation", 1, "after Schiff et al. 2021; not its Algorithm 4", title="Pal-score (working definition)", variants=PERTURBATIONS)
 def pal_score(response_curves: pd.DataFrame) -> Mapping[str, float]:
     """Ratio of areas of a response curve, WORKING DEFINITION (see ``response.pal_of_curve``); 0 / 0 is undefined."""
     curves = response_curves.groupby("perturbation", sort=False)
-    return {name: response.pal_of_curve(rows["alpha"], rows["accuracy"]) for name, rows in curves}
+    return response_curves.attrs | {name: response.pal_of_curve(rows["alpha"], rows["accuracy"]) for name, rows in curves}
 
 
 @measure("perturbation", 1, "after Schiff et al. 2021, Pal l=0 * l=1", title="Pal-score (working definition), product")
@@ -131,7 +134,7 @@ def pal_sum(pal_score: Mapping[str, float]) -> float:
 @measure("perturbation", 1, "Schiff et al. 2021, Table 2", title="mean of the response curve", variants=PERTURBATIONS)
 def curve_mean(response_curves: pd.DataFrame) -> Mapping[str, float]:
     """Mean accuracy over the magnitudes of a response curve, in [0, 1]."""
-    return dict(response_curves.groupby("perturbation", sort=False)["accuracy"].mean())
+    return response_curves.attrs | dict(response_curves.groupby("perturbation", sort=False)["accuracy"].mean())
 
 
 @measure("perturbation", 1, "Schiff et al. 2021, Table 2", variants=tuple(TRANSFORMS))
@@ -147,7 +150,7 @@ def accuracy_under_augmentation(
 def mixup_accuracy(fused_network: nn.Module, perturbed_sample: Sample, places: Places, seed: int, batch_size: int) -> dict[str, float]:
     """Accuracy on halfway mixtures of two training images of a class, mean over pairs and then over classes, in [0, 1]."""
     pairs = response.class_pairs(perturbed_sample.labels, PAIRS_PER_CLASS, seed)
-    classes, values = perturbed_sample.labels.cpu()[pairs[0]].numpy(), {}
+    classes, values = perturbed_sample.labels.cpu()[pairs[0]].numpy(), {FIRST_LAYER: places.no_layer}
     for place, layer in places.by_name.items():
         right = response.mixed_hits(fused_network, perturbed_sample, pairs, layer, batch_size, 0.5)
         values[place] = float(pd.Series(right.double().numpy()).groupby(classes).mean().mean())
@@ -163,7 +166,8 @@ def davies_bouldin_index(perturbed_sample: Sample, places: Places, forward_pass:
     from sklearn.metrics import davies_bouldin_score  # here: its import takes a second, and most kernels never come here
 
     labels, layer, generator = perturbed_sample.labels.cpu().numpy(), places.by_name.get(FIRST_LAYER), np.random.default_rng((seed, 4))
-    found = {}
+    found = {"initial": places.no_layer or "the network's first layer puts out no maps (n, C, h, w) to pool"}
+    found["penultimate"] = "no linear layer gives the logits"
     if layer is not None and layer.activations.ndim == 4:
         pooled = max_pool2d(layer.activations, [min(4, side) for side in layer.activations.shape[2:]]).flatten(1).double().cpu().numpy()
         draws = [generator.permutation(len(labels))[:120] for _ in range(10)] if len(labels) > 120 else [np.arange(len(labels))]
@@ -176,6 +180,6 @@ def davies_bouldin_index(perturbed_sample: Sample, places: Places, forward_pass:
 @measure("perturbation", -1, "Natekar and Sharma 2020; Schiff et al. 2021, DBI*Mixup", title="DBI * (1 - mixup accuracy)")
 def dbi_times_mixup(davies_bouldin_index: Mapping[str, float], mixup_accuracy: Mapping[str, float], places: Places) -> float:
     """Davies-Bouldin index of the first layer times the error on mixtures at the input; the winner of the PGDL competition."""
-    if "initial" not in davies_bouldin_index:
-        raise ValueError(places.no_layer or "the network's first layer puts out no maps (n, C, h, w) to pool")
-    return davies_bouldin_index["initial"] * (1 - mixup_accuracy[INPUT])
+    if isinstance(initial := davies_bouldin_index["initial"], str):
+        raise ValueError(places.no_layer or initial)
+    return initial * (1 - mixup_accuracy[INPUT])

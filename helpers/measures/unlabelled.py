@@ -20,6 +20,7 @@ from helpers.measures.evidence import provides
 from helpers.measures.registry import measure, measures
 
 AS_GIVEN = ("as given", "calibrated")
+_NO_HOLDOUT = 'there are no logits of holdout images; train with rule3_split "holdout", or give images with labels'
 _WIDEST = 4.0  # |log temperature| at most
 _UNCERTAIN = 5.0  # nats, MaNo's threshold
 
@@ -50,7 +51,7 @@ def target(target_logits: Tensor | None) -> Tensor:
 def holdout(holdout_logits: Tensor | None, holdout_labels: Tensor | None) -> Holdout:
     """What is known of the holdout."""
     if holdout_logits is None:
-        raise ValueError('there are no logits of holdout images; train with rule3_split "holdout", or give images with labels')
+        raise ValueError(_NO_HOLDOUT)
     logits = _checked(holdout_logits, "holdout")
     return Holdout(logits, holdout_labels.long(), float((logits.argmax(1) == holdout_labels).double().mean()))
 
@@ -89,7 +90,7 @@ def confidence_threshold(scores: Tensor, accuracy: float) -> float:
 
 def _variants(predicted: Callable[[float], float | Tensor], temperature: float) -> Mapping[str, float]:
     """Predict with logits as given and with calibrated ones."""
-    return {name: float(predicted(t)) for name, t in zip(AS_GIVEN, (1.0, temperature), strict=True) if np.isfinite(t)}
+    return {name: float(predicted(t)) if np.isfinite(t) else _NO_HOLDOUT for name, t in zip(AS_GIVEN, (1.0, temperature), strict=True)}
 
 
 _PLAIN = "Accuracy of the labelled holdout: the plain baseline, the prediction for a target that is like it"

@@ -159,3 +159,6 @@ def test_without_a_first_layer_the_rest_is_there(given):
     assert np.isfinite(table.loc[("davies_bouldin_index", "penultimate"), "value"])
     reason = "no one module of Branches carries all of the image between the first and the second convolution or linear layer"
     assert table.loc[[("pal_product", ""), ("dbi_times_mixup", "")], "reason"].tolist() == [reason] * 2
+    lacking = [("mixup_accuracy", "first layer"), ("davies_bouldin_index", "initial")]
+    lacking += [(measure, name) for measure in ("gi_score", "pal_score", "curve_mean") for name in FIRST_LAYER]
+    assert set(table.loc[lacking, "reason"]) == {reason}

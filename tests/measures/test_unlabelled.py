@@ -168,6 +168,7 @@ def test_what_cannot_be_is_a_reason(change, reason):
     table = scored(**change)
     for name in ("difference_of_confidences", "thresholded_entropy", "optimal_transport"):
         assert table.loc[name, "reason"].startswith(reason)
-    without = scored(holdout=None)["value"]
-    assert np.isfinite(without[["average_confidence", "matrix_norm_of_logits"]]).all()
-    assert np.isnan(without["average_confidence (calibrated)"])
+    without = scored(holdout=None)
+    assert np.isfinite(without.loc[["average_confidence", "matrix_norm_of_logits"], "value"]).all()
+    assert np.isnan(without.loc["average_confidence (calibrated)", "value"])
+    assert without.loc["average_confidence (calibrated)", "reason"].startswith("there are no logits of holdout images")
