@@ -94,11 +94,9 @@ def test_constant_repeats_have_no_order():
     assert score(np.full(len(repeated), 0.1), np.random.default_rng(7).normal(size=len(repeated)), repeated) == 0
 
 
-def test_undefined_scores_are_nan_and_missing_hyperparameters_refused():
+def test_undefined_scores_are_nan():
     assert all(np.isnan(score(np.arange(36.0), np.full(36, gap), grid())) for gap in (1.0, np.nan))
     assert np.isnan([score([], [], pd.DataFrame({"a": []})), score([1], [1], pd.DataFrame({"a": [1], "b": [2]}))]).all()
-    with pytest.raises(ValueError, match="hyperparameter 'a' has 36 missing values"):
-        conditional_information(grid().assign(gap=0.0, good=0.0, a=None), ["good"], ["a"])
 
 
 def test_many_measures_and_many_gaps_equal_one_by_one_and_what_is_not_finite_is_left_out():
