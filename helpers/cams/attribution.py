@@ -25,10 +25,9 @@ class Attribution(NamedTuple):
 
 
 def with_own_activations(network: nn.Module) -> nn.Module:
-    """Copy of a network, in evaluation mode, in which each ReLU is a module of its own that is called once and not in place.
+    """Copy of a network, in evaluation mode, in which each ReLU is a module of its own called once and not in place, as Captum needs.
 
-    Captum's guided gradients and DeepLift hook modules: a ReLU that is called twice gives them wrong numbers or none, and a function no
-    hook. The logits are those of the network, which is left alone; the copy's weights need no gradient.
+    The logits are those of the network; the copy's weights need no gradient. ValueError where the forward pass cannot be traced.
     """
     tracer = fx.Tracer()
     tracer.is_leaf_module = lambda module, name: not any(module.children())
@@ -53,16 +52,12 @@ def with_own_activations(network: nn.Module) -> nn.Module:
 def attribution_maps(method: str, network: nn.Module, images: Tensor, classes: Tensor, steps: int = 16) -> Attribution:
     """Which pixels speak for a class: the attribution of its logit, by Captum.
 
-    - "saliency" (Simonyan et al. 2014): largest absolute gradient over the channels;
-    - "input_x_gradient" (Shrikumar et al. 2016): gradient times input;
-    - "integrated_gradients" (Sundararajan et al. 2017): input times the mean gradient on the way from a baseline, in some steps;
-    - "guided_grad_cam" (Selvaraju et al. 2017): guided gradient times the enlarged Grad-CAM of the last maps;
-    - "occlusion" (Zeiler and Fergus 2014): what the logit loses when a window, a quarter of the side, is put to the baseline;
-    - "deep_lift" (Shrikumar et al. 2017, rescale rule): differences from the baseline shared out, which must add up to the logit's.
+    "saliency" (Simonyan et al. 2014) is the largest absolute gradient over the channels; the others are summed over the channels, and what
+    speaks against the class is cut off: "input_x_gradient" (Shrikumar et al. 2016), "integrated_gradients" (Sundararajan et al. 2017) in
+    some steps, "guided_grad_cam" (Selvaraju et al. 2017) of the last maps, "occlusion" (Zeiler and Fergus 2014) by a window of a quarter of
+    the side, and "deep_lift" (Shrikumar et al. 2017, rescale rule), ValueError where its shares miss the logit's difference.
 
-    All but the first are signed: they are summed over the channels and what speaks against the class is cut off, as in a class activation
-    map. The baseline is 0, the mean colour for networks that take normalised images, (B, 3, S, S). The network is one of
-    ``with_own_activations``.
+    The baseline is 0, the mean colour for normalised images, (B, 3, S, S). The network is one of ``with_own_activations``.
     """
     from captum import attr  # here: its import takes as long as that of pandas, and the closed form does without
 

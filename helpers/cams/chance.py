@@ -37,12 +37,10 @@ def chance_scores(
 ) -> pd.DataFrame:
     """Compare every map with the boxes of its image, and with those of other images: what a map scores without looking.
 
-    The mean over the images of a score less its shuffled one is 0 for any map that is the same for all images, since every derangement
-    gives each box out once.
-
-    Maps are (N, h, w) in [0, 1], boxes (N, M, 4) integers (see ``overlap.box_masks``; an image has at least one, and several are their
-    union) on images of side S, whose masks lie in memory at once, S^2 bytes an image. One row per image, in order: ``SCORES``, and the mean
-    of each with the boxes of others by ``derangements`` under its name and ``SHUFFLED``, NaN where a map is not finite:
+    The mean over the images of a score less its shuffled one is 0 for any map that is the same for all images. Maps are (N, h, w) in [0,
+    1], boxes (N, M, 4) integers (see ``overlap.box_masks``; an image has at least one) on images of side S, whose masks lie in memory at
+    once, S^2 bytes an image. One row per image: ``SCORES``, and the mean of each with the boxes of others under its name and ``SHUFFLED``,
+    NaN where a map is not finite:
 
     - iou: of the mask (Du et al. 2024);
     - energy_in_box: share of the map's sum in the boxes (Wang et al. 2020, energy-based pointing game), 0 for a map of zeros;
@@ -50,9 +48,9 @@ def chance_scores(
     - area_matched_iou: IoU at the highest level at which the mask is at least as large as the boxes;
     - pixel_average_precision: area under precision over recall of the pixels, ranked by the map (PxAP of Choe et al. 2020).
 
-    Beside them, with the own boxes alone, iou_b of the rectangle around the mask (Du et al. 2024), its box_iou with the box that fits best,
-    and box_found, 1 where that reaches 0.5 (Russakovsky et al. 2015); map_pixels, box_pixels, common_pixels and image_pixels; mask_area and
-    box_area, shares of the image; empty_map; x0, y0, x1, y1 of the rectangle, half-open, zeros for an empty mask.
+    With the own boxes alone: iou_b of the rectangle around the mask (Du et al. 2024), its box_iou with the box that fits best, and
+    box_found, 1 where that reaches 0.5 (Russakovsky et al. 2015). Areas as pixels and shares; the rectangle is half-open, zeros for an
+    empty mask.
     """
     maps, boxes = maps_normalised.to(device).float(), boxes.to(device)
     annotation, order = boxed(boxes, size), torch.arange(len(boxes), device=device)
@@ -79,7 +77,7 @@ def boxed(boxes: Tensor, size: int) -> Tensor:
 
 
 def _of_batch(maps: Tensor, boxes: Tensor, annotation: Tensor, others: Tensor, threshold: float) -> dict[str, Tensor]:
-    """Columns of ``chance_scores``, (B,) each; ``others`` (B, 1 + K) are the images whose boxes each map is compared with."""
+    """Columns of ``chance_scores``, (B,) each; ``others`` (B, 1 + K): the image itself, and those that lend their boxes."""
     undefined, size = ~maps.isfinite().flatten(1).all(1), int(annotation.shape[1] ** 0.5)
     values = overlap.upsample(maps.nan_to_num(0, 0, 0), size)
     masks = values >= threshold  # as ``overlap.cam_masks``
@@ -113,7 +111,7 @@ def _of_batch(maps: Tensor, boxes: Tensor, annotation: Tensor, others: Tensor, t
 
 
 def _place_of_maxima(maps: Tensor, size: int) -> Tensor:
-    """Pixel of the enlarged map, counted row by row, that holds the mean place of the maxima of each map: (B, h, w) -> (B,) int64."""
+    """Pixel of the enlarged map, row by row, with the mean place of the maxima: (B, h, w) -> (B,) int64."""
     # A bilinear map is largest at the centres of its largest cells, so that the place is known without enlarging it.
     largest, places = (maps == maps.amax((1, 2), keepdim=True)).double(), []
     for axis, length in ((2, maps.shape[1]), (1, maps.shape[2])):
@@ -124,7 +122,7 @@ def _place_of_maxima(maps: Tensor, size: int) -> Tensor:
 
 
 def _by_levels(values: Tensor, inside: Tensor, area: Tensor) -> tuple[Tensor, Tensor]:
-    """Area-matched IoU and average precision of maps (B, P), ranked in ``LEVELS`` steps, for each of their targets: two (B, 1 + K)."""
+    """Area-matched IoU and average precision of maps (B, P) for each of their targets: two (B, 1 + K)."""
     level = LEVELS - (values * LEVELS).long().clamp_(0, LEVELS)  # 0 is the highest
     gained = torch.zeros(*inside.shape[:2], LEVELS + 1, device=values.device)
     gained.scatter_add_(2, level.unsqueeze(1).expand_as(inside), inside)

@@ -13,10 +13,10 @@ def _exists(boxes: Tensor) -> Tensor:
 
 
 def best_box_iou(rectangles: Tensor, boxes: Tensor) -> Tensor:
-    """Intersection over union of each rectangle with the annotated box of its image that it matches best.
+    """Intersection over union of each rectangle with the box of its image that it matches best.
 
-    Of (..., 4) and (..., M, 4) x0, y0, x1, y1 in pixels, half-open, a row of zeros is an empty map, see ``overlap.bounding_rectangles``, or
-    padding. (...,) float64 in [0, 1]; 0 for an empty rectangle, NaN for an image without any box.
+    (..., 4) and (..., M, 4) x0, y0, x1, y1 in pixels, half-open, zeros for an empty map or padding -> (...,) float64 in [0, 1], 0 for an
+    empty rectangle, NaN for an image without any box.
     """
     # In double, where the areas of pixel boxes are exact, so that a ratio of just the threshold reaches it.
     one, other = rectangles.unsqueeze(-2).double(), boxes.double()
@@ -32,12 +32,9 @@ def average_precisions(
 ) -> NDArray[np.float64]:
     """Average precision of the rectangles as detections, one per image; Everingham et al. 2015 (Pascal VOC, all points).
 
-    Per class, the detections are the rectangles of the images predicted to be of it, by falling score. One is right when the label is
-    the class too and ``best_box_iou >= threshold``. Recall divides by all annotated boxes of the images of the class, although a
-    classifier has one guess per image, so that it ends at images / boxes. Images without a box are left out.
-
-    Rectangles (N, 4), boxes (N, M, 4), labels, predicted classes and confidences (N,) give (classes,) values in [0, 1], larger is better;
-    NaN for a class without a box. Equal confidences are one step of the curve.
+    A detection is of the predicted class, and right when the label is that too and ``best_box_iou >= threshold``. Recall divides by all
+    boxes of the images of the class, so that it ends at images / boxes. (N, 4), (N, M, 4), labels, predicted classes and confidences (N,)
+    -> (classes,) in [0, 1], NaN for a class without a box.
     """
     if not scores.isfinite().all():
         raise ValueError(f"{(~scores.isfinite()).sum()} of {len(scores)} scores are not finite")
@@ -53,7 +50,7 @@ def average_precisions(
 
 
 def _all_point(hits: NDArray[np.bool_], scores: NDArray[np.floating], boxes: int) -> float:
-    """Area under the envelope of precision over recall = hits so far / boxes; what is never found adds nothing."""
+    """Area under the envelope of precision over recall = hits so far / boxes."""
     if not hits.any():
         return 0.0
     from sklearn.metrics import precision_recall_curve  # here: its import takes a second, and most kernels never come here
@@ -64,18 +61,10 @@ def _all_point(hits: NDArray[np.bool_], scores: NDArray[np.floating], boxes: int
 
 
 def mask_metrics(called: int, there: int, both: int, total: int) -> dict[str, float]:
-    """Score masks by pixel; Long, Shelhamer and Darrell 2015, section 5, for background (0) and object (1).
+    """Score masks by pixel, background and object; Long, Shelhamer and Darrell 2015, section 5. In [0, 1], larger is better.
 
-    From the numbers of pixels in the masks, in the true ones, in both and in all images together, so that a large object weighs more than
-    a small one, which give the confusion C, true kinds by rows:
-
-    - pixel_accuracy: ``trace(C) / sum(C)``;
-    - mean_pixel_accuracy: mean over i of ``C_ii / (C_i0 + C_i1)``, the recalls of background and object;
-    - iou_background and iou_object: ``C_ii / (C_i. + C_.i - C_ii)``; mean_iou: their mean;
-    - frequency_weighted_iou: ``sum over i of C_i. IoU_i / sum(C)``.
-
-    These are in [0, 1], larger is better. Beside them object_fraction, the share of pixels that are object, and pixels, their number. What
-    divides 0 by 0 is NaN, and so is a mean that it would be part of; what weighs 0 in frequency_weighted_iou is left out.
+    Of the numbers of pixels in the masks, in the true ones, in both, and in all images together. What divides 0 by 0 is NaN, and so is a
+    mean with it; a kind without pixels is left out of frequency_weighted_iou.
     """
     counts = torch.tensor([[total - called - there + both, called - both], [there - both, both]], dtype=torch.float64)
     right, true = counts.diag(), counts.sum(1)

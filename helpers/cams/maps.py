@@ -14,14 +14,9 @@ TORCHCAM_METHODS = GRADIENT_METHODS[:4]  # what torchcam_compat is for
 def closed_form_cam(method: str, features: Tensor, classifier_weight: Tensor, classes: Tensor) -> Tensor:
     """Maps without a backward pass, up to a positive factor: ``M = relu(sum over k of w_k A_k)``; Du et al. 2024, equation (1).
 
-    Exact where the maps A are averaged and fed to one linear layer, see ``closed_form_classifier``: the gradient of logit c is
-    ``dz_c / dA_kij = W_ck / (h w)`` at every pixel, so w_k becomes
-
-    - "cam" (Zhou et al. 2016) and "grad_cam" (Selvaraju et al. 2017): ``W_ck``;
-    - "grad_cam_plus_plus" (Chattopadhay et al. 2018): ``relu(W_ck) / (2 + W_ck a_k)``, where a_k is the mean of map k, at least 0;
-    - "layer_cam" (Jiang et al. 2021): ``relu(W_ck)``.
-
-    (B, C, h, w) features, (K, C) weight and (B,) classes, in the paper those predicted, give (B, h, w) at least 0, not normalised.
+    Exact where ``closed_form_classifier`` holds: there ``dz_c / dA_kij = W_ck / (h w)``, so that w_k is ``W_ck`` for "cam" (Zhou et al.
+    2016) and "grad_cam", ``relu(W_ck) / (2 + W_ck a_k)`` with the mean a_k of map k, at least 0, for "grad_cam_plus_plus", and
+    ``relu(W_ck)`` for "layer_cam". (B, C, h, w) features, (K, C) weight and (B,) classes -> (B, h, w) at least 0, not normalised.
     """
     weights = classifier_weight[classes]
     if method in ("layer_cam", "grad_cam_plus_plus"):
@@ -37,29 +32,22 @@ def _weighted(weights: Tensor, activations: Tensor) -> Tensor:
 
 
 def normalise_maps(maps: Tensor) -> Tensor:
-    """Scale each map to [0, 1): ``M <- M - min M``, then ``M <- M / (max M + 1e-8)``, as in the code of Du et al. 2024: (B, h, w).
-
-    All zeros for a constant map, NaN for one that holds a NaN or an infinity.
-    """
+    """Scale each map (B, h, w) to [0, 1): less its minimum, over its maximum + 1e-8, as Du et al. 2024 (code); NaN where not finite."""
     shifted = maps - maps.amin((1, 2), keepdim=True)
     return shifted / (shifted.amax((1, 2), keepdim=True) + 1e-8)
 
 
 def to_bytes(maps_normalised: Tensor) -> Tensor:
-    """Maps in [0, 1] as uint8 of the same shape, 255 for 1: each value is known to 1/510.
-
-    A map that is not finite is 255 all over, as no other is, since the smallest value of a normalised map is 0.
-    """
+    """Maps in [0, 1] as uint8, 255 for 1: each value is known to 1/510. One that is not finite is 255 all over, as no normalised map is."""
     undefined = ~maps_normalised.isfinite().all((1, 2), keepdim=True)
     return (255 * maps_normalised).masked_fill(undefined, 255).round().clamp(0, 255).byte()
 
 
 @torch.no_grad()
 def closed_form_classifier(model: nn.Module, features: Tensor, logits: Tensor) -> nn.Linear:
-    """The linear layer whose weight the closed form needs.
+    """The linear layer whose weight the closed form needs, which is exact for global average pooling and one linear layer.
 
-    The form is exact when a layer's output goes through global average pooling and one linear layer only. This is tested: the last
-    ``nn.Linear``, applied to the mean of the maps (B, C, h, w) of a pass, must give its logits (B, K), else ValueError.
+    Tested: the last ``nn.Linear`` of the mean of the maps (B, C, h, w) of a pass must give its logits (B, K), else ValueError.
     """
     linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
     if linear and linear[-1].in_features == features.shape[1]:
@@ -89,22 +77,18 @@ def layer_maps(
     With ``g_kij = dz_c / dA_kij`` of the logit z_c, and ``S_k = sum over ij of A_kij``:
 
     - "grad_cam" (Selvaraju et al. 2017): ``w_k = mean over ij of g_kij``;
-    - "grad_cam_plus_plus" (Chattopadhay et al. 2018): ``w_k = sum over ij of alpha_kij relu(g_kij)``, where
-      ``alpha = g^2 / (2 g^2 + S_k g^3)``, and 0 where g is 0; a negative S_k (before a ReLU) has a pole at g = -2 / S_k;
-    - "smooth_grad_cam_plus_plus" (Omeiza et al. 2019): g^2 and g^3 are means over images with Gaussian noise, the rest is of the image;
-      a negative mean of g^3 can bring a pole before the last layer;
+    - "grad_cam_plus_plus" (Chattopadhay et al. 2018): ``w_k = sum over ij of alpha_kij relu(g_kij)``, see ``_alpha``; a negative S_k
+      (before a ReLU) has a pole at g = -2 / S_k;
+    - "smooth_grad_cam_plus_plus" (Omeiza et al. 2019): g^2 and g^3 are means over images with Gaussian noise;
     - "layer_cam" (Jiang et al. 2021): w is ``relu(g_kij)``, one weight for each pixel;
-    - "eigen_cam" (Muhammad and Yeasin 2020): w is the first right singular vector of A as a matrix of pixels by channels, not
-      centred, with the sign that makes the map agree with the mean of the channels. It knows neither class nor gradient;
-    - "score_cam" (Wang et al. 2020, Algorithm 1): w is the softmax over k of the logit z_c of the image times A_k, where A_k is enlarged
-      and scaled to [0, 1); only the ``channels`` of the largest energy ``sum of A_kij^2`` are asked.
+    - "eigen_cam" (Muhammad and Yeasin 2020): w is the first right singular vector of A as pixels by channels, not centred;
+    - "score_cam" (Wang et al. 2020, Algorithm 1): w is the softmax over k of the logit of the image times A_k, scaled to [0, 1), of the
+      ``channels`` of the largest energy.
 
-    ``torchcam_compat`` reproduces torchcam 0.4.0 to 0.5.0, with which the maps of Du et al. were probably made. Its Grad-CAM++ loses the
-    division (alpha = g^2); its smooth variant takes relu(g) and A of the map from the last noisy image, and sums A_kij g_kij^3. With
-    ``torch.manual_seed(seed)`` before it, torchcam draws the same noise: for the batch as a whole, ``noise_std`` in units of the input.
-
-    The layer puts out (B, C, h, w), of several calls the last counts; classes (B,) int64 are fixed before any noise. (B, h, w) maps, at
-    least 0, not normalised, detached; zeros where nothing speaks for the class, NaN where a gradient is NaN. The model is left as it was.
+    ``torchcam_compat`` reproduces torchcam 0.4.0 to 0.5.0, with which the maps of Du et al. were probably made: Grad-CAM++ without the
+    division, the smooth variant with g and A of the last noisy image. Noise is drawn for the batch as a whole, ``noise_std`` in units of
+    the input. The layer puts out (B, C, h, w), of several calls the last counts; classes (B,) int64 -> (B, h, w) at least 0, not
+    normalised, detached, NaN where a gradient is. The model is left as it was. ValueError where the logits do not depend on the layer.
     """
     with torch.inference_mode(False), torch.enable_grad(), hooks.evaluation_mode(model):
         images, classes = images.detach().clone(), classes.detach().clone()  # one made in inference mode cannot enter a graph
@@ -128,7 +112,7 @@ def layer_maps(
 
 
 def _alpha(squares: Tensor, cubes: Tensor, activations: Tensor) -> Tensor:
-    """Weigh the pixels as Grad-CAM++ does: ``g^2 / (2 g^2 + S g^3)``, and 0 where no gradient arrives."""
+    """``alpha = g^2 / (2 g^2 + S g^3)`` of Grad-CAM++, 0 where g is 0."""
     total = activations.sum((2, 3), keepdim=True)
     return torch.where(squares == 0, 0, squares / (2 * squares + total * cubes))
 
@@ -136,7 +120,7 @@ def _alpha(squares: Tensor, cubes: Tensor, activations: Tensor) -> Tensor:
 def _over_noise(
     model: nn.Module, layer: nn.Module, images: Tensor, classes: Tensor, samples: int, std: float, seed: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Means of g^2 and of g^3 over noisy images, and activations and gradient of the last of them."""
+    """Means of g^2 and of g^3 over noisy images; activations and gradient of the last."""
     # Drawn on the CPU in single precision, so that a seed means the same noise on every device, and in torchcam.
     generator, squares, cubes = torch.Generator().manual_seed(seed), 0, 0
     for _ in range(samples):
@@ -188,7 +172,7 @@ def _run(model: nn.Module, layer: nn.Module, images: Tensor) -> tuple[Tensor, Te
 
 
 def _differentiate(model: nn.Module, layer: nn.Module, images: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
-    """A layer's output and the gradient of the chosen logits with respect to it, both (B, C, h, w), by one backward pass."""
+    """A layer's output and the gradient of the chosen logits by it, both (B, C, h, w)."""
     leaf, logits = _run(model, layer, images)
     chosen = logits.gather(1, classes[:, None]).sum()
     (gradient,) = torch.autograd.grad(chosen, leaf, allow_unused=True) if chosen.requires_grad else (None,)

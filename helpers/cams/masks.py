@@ -25,8 +25,7 @@ _LUMA = torch.tensor([0.299, 0.587, 0.114], dtype=torch.float64)  # of ITU-R BT.
 def make_masks(provider: str, images: Any, path: str = "") -> Tensor:
     """Mark the salient object of every image: (N, S, S) bool on the CPU; a mask may be empty.
 
-    By "spectral_residual" (Hou and Zhang 2007, needs nothing), one of ``opencv_masks``, or from a "folder" of masks that another program
-    made, such as MCCL's as in the paper, whose path is from the project's root.
+    By one of ``MASK_PROVIDERS``: "folder" reads masks that another program made, whose path is from the project's root.
     """
     if provider == "spectral_residual":
         return spectral_residual_masks(images.images)
@@ -40,8 +39,7 @@ def make_masks(provider: str, images: Any, path: str = "") -> Tensor:
 def otsu_thresholds(maps: Tensor) -> Tensor:
     """Split the values of each map (N, ...) in two groups as far apart as can be; Otsu 1979: (N,) float64, NaN for a constant map.
 
-    The threshold t, the largest value of the lower group, maximises the variance between the groups, ``w0 w1 (m0 - m1)^2`` with the
-    shares w and means m of the values <= t and > t. Every split is tried, so there is no histogram.
+    The largest value of the lower group maximises ``w0 w1 (m0 - m1)^2``, shares and means of both groups; every split is tried.
     """
     values = maps.flatten(1).double().sort(1).values
     total = values.shape[1]
@@ -57,11 +55,8 @@ def otsu_thresholds(maps: Tensor) -> Tensor:
 def spectral_residual(images: Tensor) -> Tensor:
     """How much each place stands out, without weights: the spectral residual; Hou and Zhang 2007.
 
-    With amplitude A and phase P of the Fourier transform of the grey image at 64 pixels, as in the paper (S where that is less: the
-    size of what counts as an object), and a 3 x 3 mean h: ``S = g * |F^-1[exp(log A - h * log A + i P)]|^2``, where g is a Gaussian of
-    standard deviation 2.5 pixels. It answers to corners and edges more than to the inside of an even object.
-
-    (N, 3, S, S) uint8 -> (N, S, S) float64, at least 0, enlarged bilinearly; zeros for an image of one colour.
+    ``S = g * |F^-1[exp(log A - h * log A + i P)]|^2`` of amplitude A and phase P of the grey image at 64 pixels (S where that is less), a 3
+    x 3 mean h, and a Gaussian g of 2.5 pixels. (N, 3, S, S) uint8 -> (N, S, S) float64, at least 0; zeros for an image of one colour.
     """
     grey = torch.einsum("nchw,c->nhw", images.cpu().double(), _LUMA).unsqueeze(1)
     flat = grey.amax((1, 2, 3)) - grey.amin((1, 2, 3)) < 1e-6
@@ -85,11 +80,10 @@ def spectral_residual_masks(images: Tensor) -> Tensor:
 
 
 def opencv_masks(provider: str, images: Tensor) -> Tensor:
-    """Masks of the salient object by OpenCV and its contributed modules, without weights: (N, 3, S, S) uint8 -> (N, S, S) bool on the CPU.
+    """Masks of the salient object by OpenCV, without weights: (N, 3, S, S) uint8 -> (N, S, S) bool on the CPU.
 
-    - "spectral_residual_opencv": Hou and Zhang 2007 as OpenCV computes it, above its Otsu threshold;
-    - "fine_grained": differences of centre and surround at several scales (Montabone and Soto 2010), above its Otsu threshold;
-    - "grab_cut": the last one refined by the colours of object and ground (GrabCut; Rother et al. 2004), 5 rounds.
+    "spectral_residual_opencv" (Hou and Zhang 2007) or "fine_grained" (Montabone and Soto 2010) above its Otsu threshold; "grab_cut": the
+    last one refined by the colours of object and ground (Rother et al. 2004), 5 rounds.
     """
     try:
         import cv2
@@ -113,8 +107,8 @@ def opencv_masks(provider: str, images: Tensor) -> Tensor:
 def masks_from_folder(folder: str | Path, names: Sequence[str], size: int) -> Tensor:
     """Read the masks that another program made, one image file for each image, of any size and any format that Pillow reads.
 
-    The path of a mask below the folder is the name of its image, both without their endings. It is squashed to (S, S) like the images, by
-    the nearest pixel. Object is what is not 0, in any channel but transparency, or not index 0 of a palette.
+    Its path below the folder is the name of the image, without endings. It is squashed to (S, S) by the nearest pixel; object is what is
+    not 0 in any channel but transparency, or not index 0 of a palette.
     """
     root = from_root(folder)
     if not root.is_dir():
@@ -150,10 +144,9 @@ def image_quality(masks: Tensor, images: Any) -> pd.DataFrame:
 
 
 def mask_quality(masks: Tensor, images: Any) -> dict[str, float]:
-    """Score the masks against the boxes by the metrics of segmentation, over the pixels of all images whose mask is not empty.
+    """``detection.mask_metrics`` over all images whose mask is not empty, images (N), dropped (empty masks), box_iou and whole_image_floor.
 
-    ``detection.mask_metrics``, then images (N), dropped (empty masks), and means of ``image_quality`` over the images with a box: box_iou
-    and whole_image_floor. A provider whose box_iou is below the floor is worse than marking every pixel.
+    The last two are means of ``image_quality`` over the images with a box; below the floor a provider is worse than marking every pixel.
     """
     kept = masks.flatten(1).any(1)
     truth = overlap.box_masks(images.boxes, images.images.shape[-1])

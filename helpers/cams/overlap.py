@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def box_masks(boxes: Tensor, size: int) -> Tensor:
-    """Mark the pixels inside any box of an image: Du et al. 2024, equation (5), the union of all boxes.
+    """Mark the pixels inside any box of an image; Du et al. 2024, equation (5).
 
     (B, M, 4) integers x0, y0, x1, y1 in pixels, half-open, zeros for padding, cut off at the edge -> (B, S, S) bool, rows (y) first.
     """
@@ -32,10 +32,7 @@ def cam_masks(maps_normalised: Tensor, size: int, threshold: float = 0.1) -> Ten
 
 
 def bounding_rectangles(masks: Tensor) -> Tensor:
-    """Find the smallest upright rectangle around all pixels of each mask: (B, H, W) bool -> (B, 4) int64 x0, y0, x1, y1, half-open.
-
-    Zeros for an empty mask.
-    """
+    """Smallest upright rectangle around each mask: (B, H, W) bool -> (B, 4) int64 x0, y0, x1, y1, half-open, zeros for an empty one."""
     edges = []
     for axis in (1, 2):
         occupied = masks.view(torch.uint8).amax(axis)  # any() is several times slower
@@ -45,18 +42,12 @@ def bounding_rectangles(masks: Tensor) -> Tensor:
 
 
 def mask_iou(a: Tensor, b: Tensor) -> Tensor:
-    """Intersection over union of two masks: ``|a and b| / |a or b|``; Du et al. 2024, equation (2).
-
-    Two (B, H, W) bool -> (B,) in [0, 1]: 0 where one is empty, NaN where both are (a missing annotation is not rewarded).
-    """
+    """Intersection over union of two masks (Du et al. 2024, equation 2): two (B, ...) bool -> (B,) in [0, 1], NaN where both are empty."""
     return (a & b).flatten(1).sum(1) / (a | b).flatten(1).sum(1)
 
 
 def overlaps(maps_normalised: Tensor, annotated: Tensor, thresholds: Sequence[float]) -> Tensor:
-    """IoU at every threshold, from maps that are enlarged once: (T, B), NaN for a map that is not finite.
-
-    Maps are (B, h, w) in [0, 1], masks (B, S, S) bool of boxes or made by a machine, thresholds in (0, 1).
-    """
+    """IoU of maps (B, h, w) in [0, 1] with masks (B, S, S) bool at thresholds in (0, 1): (T, B), NaN for a map that is not finite."""
     # A processor's cache holds what is worked out for some images; a GPU takes all at once.
     step, parts = max(4, 2**17 // annotated.shape[-1] ** 2) if maps_normalised.device.type == "cpu" else max(1, len(annotated)), []
     for maps, inside in zip(maps_normalised.split(step), annotated.split(step), strict=True):
