@@ -57,7 +57,7 @@ class Evidence:
         self._seconds: dict[str, float] = {}
 
     def __getitem__(self, name: str) -> Any:
-        """A thing by its name, worked out when it is asked for the first time. Raises ValueError with the reason why it cannot be had."""
+        """A thing by its name, worked out once. Raises ValueError with the reason why it cannot be had."""
         if name not in self._known:
             function, wanted = _source(name)
             arguments = {need: self[need] for need in wanted}
@@ -72,19 +72,18 @@ class Evidence:
         return found
 
     def seconds(self, names: Iterable[str]) -> float:
-        """Seconds that some things took with all that they needed, each counted once: their cost if nothing else were computed."""
+        """Seconds that some things took with all that they needed, each counted once."""
         return sum(self._seconds.get(name, 0.0) for name in closure(names))
 
 
 def _source(name: str) -> tuple[Callable[..., Any], tuple[str, ...]]:
-    """The function behind a name, a provider or a measure, and what it needs."""
     if name in PROVIDERS:
         return PROVIDERS[name], registry.needs(PROVIDERS[name])
     return registry.MEASURES[name].function, registry.MEASURES[name].needs
 
 
 def as_reason(fault: Exception) -> ValueError:
-    """Turn what a network failed with into the reason of a row; one that says nothing of the network, a lack of memory, is raised."""
+    """Turn what a network failed with into the reason of a row; a lack of memory is raised."""
     if isinstance(fault, (MemoryError, torch.OutOfMemoryError)):
         raise fault
     if isinstance(fault, ValueError):
@@ -109,8 +108,8 @@ def score(
 ) -> tuple[pd.DataFrame, dict[str, dict[str, Any]]]:
     """Compute measures of one network, sharing what several of them need: a row per measure and variant, in order.
 
-    Columns: measure, variant, value (NaN where undefined), seconds (with all that it needs, as if nothing were shared), reason ("" or why
-    there is no value, in one line). And what some providers give of single images, by their names; one that cannot be had is left out.
+    measure, variant, value (NaN where undefined), seconds (as if nothing were shared), reason (why there is no value, in one line). And
+    what some providers give of single images, by their names; one that cannot be had is left out.
     """
     evidence, images = Evidence(given, settings), {}
     with evaluation_mode(given["network"]):

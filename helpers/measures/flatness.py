@@ -25,8 +25,8 @@ _TRAVEL = 2.5  # half-widths of the box that all steps of an ascent add up to, s
 def search(drop_at: Callable[[float], float], first: float, tries: int, name: str) -> float:
     """Find the magnitude at which accuracy drops by ``DROP``, within ``TOLERANCE``, or between two magnitudes within ``BRACKET``.
 
-    Drops grow about with the square of a small magnitude, which gives the step from one that is known; between two the next is where the
-    line through their logarithms crosses. ValueError where all were too small, up to ``HIGHEST``, or too large.
+    Drops grow about with the square of a small magnitude, which gives each step; between two the next is where the line through their
+    logarithms crosses. ValueError where all were too small, up to ``HIGHEST``, or too large.
     """
     low = high = None  # logarithms of magnitude and of drop / DROP: the largest that costs too little, the smallest that costs too much
     magnitude = math.log(first)
@@ -54,7 +54,7 @@ def search(drop_at: Callable[[float], float], first: float, tries: int, name: st
 
 
 def right(logits: Tensor, labels: Tensor) -> int:
-    """Count the images that are classified correctly; one with a NaN among its logits, from too large noise, is not."""
+    """Count the images that are classified correctly; one with a NaN among its logits is not."""
     return int(((logits.argmax(1) == labels) & ~logits.isnan().any(1)).sum())
 
 
@@ -66,7 +66,7 @@ def accuracy(network: nn.Module, sample: Sample, batch_size: int, weights: Mappi
 
 
 def accuracy_to_lose(network: nn.Module, sample: Sample, batch_size: int) -> float:
-    """Accuracy on a sample. Raises ValueError where it is too low to drop by ``DROP``."""
+    """Accuracy on a sample; ValueError where it is too low to drop by ``DROP``."""
     if (found := accuracy(network, sample, batch_size)) < DROP:
         raise ValueError(f"the accuracy of {found:.3g} cannot drop by {DROP:g}")
     return found
@@ -76,8 +76,8 @@ def accuracy_to_lose(network: nn.Module, sample: Sample, batch_size: int) -> flo
 def noise_drop(flat_network: nn.Module, flatness_sample: Sample, flatness_draws: int, batch_size: int, seed: int) -> Drop:
     """Mean drop of accuracy by Gaussian noise on all parameters over noisy copies, by whether it is aware of theirs and its magnitude.
 
-    All magnitudes share their draws (common random numbers), made on the CPU: alike on all devices. As soon as the drop is certain to lie
-    outside ``DROP`` plus or minus ``TOLERANCE``, it is that of the images seen so far.
+    All magnitudes share their draws, alike on all devices. A drop that is certain to be outside ``DROP`` plus or minus ``TOLERANCE`` is
+    that of the images seen so far.
     """
     generator, total = torch.Generator().manual_seed(seed), flatness_draws * len(flatness_sample.labels)
     weights = {name: value.detach() for name, value in flat_network.named_parameters()}
@@ -104,7 +104,7 @@ def noise_drop(flat_network: nn.Module, flatness_sample: Sample, flatness_draws:
 
 
 def slope(network: nn.Module, weights: dict[str, Tensor], sample: Sample, batch_size: int) -> tuple[dict[str, Tensor], float]:
-    """Gradient of a sample's mean cross-entropy (nats) by weights in place of the network's, 0 for an unused one, and the accuracy."""
+    """Gradient of a sample's mean cross-entropy (nats) by weights, 0 for an unused one, and the accuracy."""
     weights = {name: value.detach().requires_grad_() for name, value in weights.items()}
     total, hits = [torch.zeros_like(value) for value in weights.values()], 0
     for inputs, labels in zip(sample.inputs.split(batch_size), sample.labels.split(batch_size), strict=True):
@@ -123,8 +123,7 @@ def ascent_drop(flat_network: nn.Module, sharpness_sample: Sample, sharpness_ste
     """Largest drop of accuracy that gradient ascent finds in a box around the weights, by whether it is aware of theirs and its half-width.
 
     The box is ``|u_j| <= alpha``, or, magnitude-aware, ``|u_j| <= alpha' (|w_j| + 1)``; Jiang et al. 2020, equations 51 to 62. As in public
-    re-implementations, each step from a random start in half the box moves every weight by ``2.5 / steps`` of its half-width up the loss,
-    and no further than the edge. The lowest accuracy on the way counts, the end included; one too low for the search is enough.
+    re-implementations, each step from a random start in half the box moves every weight by ``2.5 / steps`` of its half-width up the loss.
     """
     weights, generator = {name: value.detach() for name, value in flat_network.named_parameters()}, torch.Generator().manual_seed(seed)
     starts = {name: torch.rand(value.shape, generator=generator).to(value) - 0.5 for name, value in weights.items()}
@@ -164,8 +163,7 @@ def bound(divergence: float, sigma: float, images: int) -> float:
 def aware_bound(norms: Array, changes: Array, sigma: float, images: int) -> float:
     """``bound`` of ``1/4 sum_j ln([eps^2 + (sigma'^2 + 1) |v|^2 / omega] / [eps^2 + sigma'^2 (w_j - w0_j)^2])``.
 
-    Jiang et al. 2020, equations 56 and 57: v, given by the norms of its layers, is ``w - w0`` for a prior at the initial weights and ``w``
-    for one at the origin; the denominator has ``w - w0`` in both, as printed.
+    Jiang et al. 2020, equations 56 and 57: v is ``w - w0`` or ``w``; the denominator has ``w - w0`` in both, as printed.
     """
     above = EPSILON**2 + (sigma**2 + 1) * (norms**2).sum() / len(changes)
     return bound(float(np.log(above / (EPSILON**2 + sigma**2 * changes**2)).sum()) / 4, sigma, images)

@@ -81,8 +81,8 @@ def _traced(network: nn.Module, example: Tensor) -> tuple[dict[Any, _Use], Tenso
 def trace_layers(network: nn.Module, example: Tensor) -> list[Layer]:
     """List the convolutions and linear layers of a network in the order of their first call on an example, (1, 3, S, S).
 
-    A layer is an ``nn.Conv2d`` or ``nn.Linear``, or a matrix that is applied without a call of a module. The batch normalisation that takes
-    the very tensor that a convolution gives is folded into it.
+    A matrix that is applied without a call of a module is one too. The batch normalisation that takes the very tensor that a convolution
+    gives is folded into it.
     """
     found, _ = _traced(network, example)
     if not found:
@@ -109,8 +109,8 @@ def folded(kernel: Tensor, bias: Tensor | None, norm: nn.Module, precision: torc
 def folded_copy(network: nn.Module, example: Tensor, precision: torch.dtype = torch.float64, tolerance: float = 1e-3) -> nn.Module:
     """Copy a network with every batch normalisation folded into the convolution before it, or else as the scale and shift that it applies.
 
-    An identity stands for what is folded, save where it also applies an activation. A kernel that is computed from others takes nothing in.
-    Raises ValueError where a logit of the example differs by more than a tolerance, as a fraction of the largest.
+    A kernel that is computed from others takes nothing in. ValueError where a logit of the example differs by more than a tolerance, as a
+    fraction of the largest.
     """
     made = copy.deepcopy(network).eval()
     (uses, expected), done = _traced(made, example), set()

@@ -60,8 +60,7 @@ measures(
 def box_found(image_overlaps: pd.DataFrame, rightly_classified: NDArray[np.bool_]) -> Mapping[str, float]:
     """Fraction of images whose box the rectangle around the map finds at IoU >= 0.5, in [0, 1].
 
-    GT-known: whatever class is predicted (here the map is that of the predicted class); top-1: the class must be right too;
-    box IoU: mean over the images of the IoU of the rectangle with the box that it matches best. Images without a box are left out.
+    GT-known: whatever class is predicted; top-1: the class must be right too; box IoU: mean of the IoU with the box that it matches best.
     """
     found = image_overlaps["box_found"]
     right = found.where(rightly_classified, 0).where(found.notna())
@@ -104,10 +103,7 @@ def localization_values(image_overlaps: pd.DataFrame, rightly_classified: NDArra
 
 
 def of_fixed_map(boxes: Tensor, size: int, threshold: float = 0.1) -> dict[str, float]:
-    """What one ``chance.central_map`` for all images scores, by measure: what a network that looks should exceed.
-
-    0 for ``chance.CORRECTED``, up to rounding; the others keep their chance, and there the blob may lead.
-    """
+    """What one ``chance.central_map`` for all images scores, by measure, what one that looks should exceed; 0 for ``chance.CORRECTED``."""
     images = chance.chance_scores(chance.central_map().expand(len(boxes), -1, -1), boxes, size, threshold)
     known = {"image_overlaps": images, "rightly_classified": np.ones(len(images), dtype=bool)}
     items = [item for item in of_families(["localization"]) if item.direction and set(item.needs) <= set(known)]

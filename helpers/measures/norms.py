@@ -66,8 +66,8 @@ def reported(value: float, images: int, logarithm: bool = False) -> float:
 def complexities(family: str, *rows: tuple[str, str, str, Callable[..., float]]) -> None:
     """Enter complexities into the list of measures; a larger one promises a larger gap.
 
-    Rows: name (where it begins with "log", the raw value is a logarithm, reported as that of a root), equation of Jiang et al. 2020 or name
-    in the code of Dziugaite et al. 2020, title, and raw value by ``SYMBOLS``; with s or ds, one for each of ``NORM_VARIANTS``.
+    Rows: name ("log...": the raw value is a logarithm), equation of Jiang et al. 2020 or name in the code of Dziugaite et al. 2020, title,
+    and raw value by ``SYMBOLS``; with s or ds, one for each of ``NORM_VARIANTS``.
     """
     for name, equation, title, raw in rows:
         source = f"Jiang et al. 2020, equation {equation}" if equation.isdigit() else f"Dziugaite et al. 2020 (code), {equation}"
@@ -117,8 +117,8 @@ PROVIDERS |= {
 def path_product(network: nn.Module, example: Tensor) -> float:
     """Sum over all paths from input to output of the product of squared weights along it; Jiang et al. 2020, equation (44).
 
-    Every parameter is squared, biases too, batch normalisation folded in, and an image of ones is sent through a float64 copy; the sum of
-    the outputs is exact for ReLU networks, save that max-pooling takes the largest path of a window.
+    An image of ones through a float64 copy with every parameter squared, biases too; exact for ReLU networks, save that max-pooling takes
+    the largest path of a window.
     """
     for name, module in network.named_modules():
         if isinstance(module, _DIVIDING) or (isinstance(module, _NormBase) and module.running_mean is None):

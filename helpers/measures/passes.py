@@ -71,7 +71,7 @@ def forward_pass(
 def maps(
     forward_pass: Pass, fused_network: nn.Module, images: Any, normalise: Any, example: Tensor, cam_method: str, batch_size: int
 ) -> Tensor:
-    """(N, h, w) normalised class activation maps of the predicted class: in closed form where that holds, else by differentiation."""
+    """(N, h, w) normalised class activation maps of the predicted class: in closed form, or else by differentiation."""
     if forward_pass.maps is not None:
         return forward_pass.maps
     layer, method, parts = hooks.last_maps_layer(fused_network, example), "grad_cam" if cam_method == "cam" else cam_method, []

@@ -60,11 +60,9 @@ def response_curves(
     seed: int,
     batch_size: int,
 ) -> pd.DataFrame:
-    """Response curves of ``MIXUPS``, alpha from 0 to 0.5, and of all transforms: perturbation, alpha in [0, 1], accuracy; attrs say
-    why one is missing.
+    """Response curves of ``MIXUPS``, alpha from 0 to 0.5, and of all transforms: perturbation, alpha in [0, 1], accuracy; attrs: why not.
 
-    Schiff et al. 2021, Algorithm 1. Partners are drawn once per kind, so that all alphas mix the same images, at both places. A magnitude
-    of 0 changes nothing: there the logits of the forward pass tell.
+    Schiff et al. 2021, Algorithm 1. Partners are drawn once per kind, for all alphas and places. At a magnitude of 0 the logits tell.
     """
     labels, tables = perturbed_sample.labels.cpu(), []
 

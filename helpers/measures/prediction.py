@@ -55,8 +55,7 @@ def rotated_probabilities(fused_network: nn.Module, images: Any, normalise: Any,
 def nuclear_norm(probabilities: Tensor) -> Mapping[str, float]:
     """Nuclear norm of the (N, K) prediction matrix: confident and spread over the classes is large.
 
-    scaled: ``||P||_* / sqrt(min(N, K) N)`` in (0, 1], 1 exactly for one-hot rows of balanced classes, 1/K for uniform rows;
-    raw: ``||P||_*``; as printed in Du: the scaled one over N. For fixed N and K the three order models in the same way.
+    scaled: ``||P||_* / sqrt(min(N, K) N)`` in (0, 1]; raw: ``||P||_*``; as printed in Du: the scaled one over N, in the same order.
     """
     n, k = probabilities.shape
     raw = float(torch.linalg.svdvals(probabilities).sum())
@@ -65,9 +64,9 @@ def nuclear_norm(probabilities: Tensor) -> Mapping[str, float]:
 
 
 def invariance_of(clean: Tensor, turned: Tensor) -> tuple[Tensor, Tensor]:
-    """Effective Invariance of each image under one transform, vector form and top-confidence form: (N, K) probabilities -> (N,) twice.
+    """Effective Invariance of each image under one transform: ``sqrt(p_t . p)`` and ``sqrt(max p_t * max p)``.
 
-    ``sqrt(p_t . p)`` and ``sqrt(max p_t * max p)``, in [0, 1], 0 where the predicted class changes; the first is never below the second.
+    (N, K) probabilities -> (N,) in [0, 1], 0 where the predicted class changes; the first is never below the second.
     """
     same = clean.argmax(1) == turned.argmax(1)
     return (clean * turned).sum(1).sqrt() * same, (clean.amax(1) * turned.amax(1)).sqrt() * same

@@ -49,9 +49,8 @@ def enter(item: Measure) -> None:
 def measure(family: str, direction: int, source: str, *, title: str = "", variants: tuple[str, ...] = ()) -> Callable[..., Any]:
     """Enter a function into the list of measures; it is then scored, tabled, drawn and ranked wherever measures are.
 
-    Its arguments name what it needs: anything in ``evidence.PROVIDERS``, a field of ``evidence.MeasureSettings``, or one of
-    ``evidence.GIVEN``. It returns a float, or one for each of ``variants``; NaN where it is undefined, and a ``ValueError`` says why it
-    cannot be had. An empty title is the name in words.
+    Its arguments name what it needs: of ``evidence.PROVIDERS``, ``MeasureSettings`` or ``GIVEN``. It returns a ``Value``; NaN where it is
+    undefined, and a ``ValueError`` says why it cannot be had. An empty title is the name in words.
     """
 
     def entered(function: Callable[..., Value]) -> Callable[..., Value]:
@@ -69,17 +68,17 @@ def measures(family: str, direction: int, *rows: tuple[str, str, str, str, Calla
 
 
 def of_families(families: Sequence[str]) -> list[Measure]:
-    """List the measures of some families, in the order of the families and of their definition."""
+    """The measures of some families, in their order."""
     return [item for family in families for item in MEASURES.values() if item.family == family]
 
 
 def ranked() -> dict[str, Measure]:
-    """List the columns that claim something, with their measure: the first variant of each that has a direction."""
+    """The columns that claim something, with their measure: the first variant of each that has a direction."""
     return {item.column(): item for item in MEASURES.values() if item.direction}
 
 
 def columns() -> pd.DataFrame:
-    """List every column that scores can have: column, measure, variant, title, family, direction (0: a count), source, needs, summary."""
+    """Every column that scores can have, with what is known of its measure; direction 0 is a count."""
     rows = []
     for item in MEASURES.values():
         for variant in item.variants or ("",):

@@ -21,9 +21,8 @@ _SOURCE = "ours; intervention on the image"
 def greyed_hits(fused_network: nn.Module, images: Any, normalise: Any, device: Any, labels: Tensor, batch_size: int) -> pd.DataFrame:
     """Whether the class is right when a part of the image takes the image's mean colour, one row per training image, 0 or 1.
 
-    box: the inside of the boxes (their union); control: the boxes of another image (the first of ``chance.derangements``, so that all areas
-    are the same); outside: everything but the boxes. Where the other box overlaps the object the reliance comes out too small. NaN for an
-    image without a box, and for one that is box from edge to edge; ValueError where fewer than two images are left.
+    box: the inside of the boxes (their union); control: the boxes of another image (``chance.derangements``), too small a change where they
+    overlap the object; outside: everything else. NaN for an image without a box, or box from edge to edge; ValueError for fewer than two.
     """
     masks = chance.boxed(images.boxes, images.images.shape[-1]).view(len(images), 1, *images.images.shape[2:])
     rows = (masks.flatten(1).any(1) & ~masks.flatten(1).all(1)).nonzero().squeeze(1)

@@ -37,8 +37,7 @@ def _areas(alphas: ArrayLike, accuracies: ArrayLike) -> tuple[Array, Array]:
 def gi_of_curve(alphas: ArrayLike, accuracies: ArrayLike) -> float:
     """Deficit of a response curve, after Gini: ``Gi = 2 * integral of (alpha - t(alpha))``; Schiff et al. 2021, Algorithm 2.
 
-    t is the area under the curve up to alpha, alpha itself where no magnitude harms. In [0, 1], small is better: ``1 - a`` for a constant,
-    1/3 for a line from 1 to 0. NaN when an accuracy is.
+    t is the area under the curve up to alpha. In [0, 1], small is better: ``1 - a`` for a constant; NaN when an accuracy is.
     """
     x, t = _areas(alphas, accuracies)
     return float(2 * trapezoid(x - t, x))
@@ -48,7 +47,7 @@ def pal_of_curve(alphas: ArrayLike, accuracies: ArrayLike, top: float = 0.6, bot
     """Ratio of areas, after Palma; a WORKING DEFINITION, because Algorithm 4 of Schiff et al. 2021 was not at hand.
 
     ``Pal = integral of t over [1 - top, 1] / integral of t over [0, bottom]``, t as in ``gi_of_curve``, linear between points. Large is
-    better; a factor on all accuracies does not change it: 84 for a constant, 54.62 for a line from 1 to 0; NaN for 0 / 0.
+    better; a factor on all accuracies does not change it; NaN for 0 / 0.
     """
     x, t = _areas(alphas, accuracies)
     parts = [np.concatenate([[start], x[(x > start) & (x < stop)], [stop]]) for start, stop in ((0, bottom), (1 - top, 1))]
@@ -86,8 +85,8 @@ def replaced_output(layer: nn.Module, waiting: list[Tensor]) -> AbstractContextM
 def first_layer_end(network: nn.Module, example: Tensor) -> nn.Module:
     """Find the end of a network's first layer by a trace: the last module called before the second convolution or linear layer.
 
-    A ResNet's is its stem's max-pool, an EfficientNet's the SiLU, CLIP's the first ReLU. All that is known of the image must pass through
-    it, which is tested by the logits of a few images, not all zero; where the last is on a branch beside a shortcut, an earlier is taken.
+    All that is known of the image must pass through it, which is tested by the logits of a few images, not all zero; else an earlier is
+    taken. ValueError where there is none.
     """
     name, calls = type(network).__name__, []
 

@@ -21,10 +21,9 @@ _ROUGH = 1e-4  # by which eigenvalues in single precision, which decide where to
 def operator_norm(weight: Tensor, input_size: Pair, stride: Pair = (1, 1), dilation: Pair = (1, 1), groups: int = 1) -> float:
     """Spectral norm of a convolution as a linear map of its whole input, with circular padding: ``max of |conv(x)| / |x|``.
 
-    Sedghi, Gupta and Long 2019: the map is block diagonal in frequency, so its norm is the largest singular value of the kernel's Fourier
-    transform ``W(t)`` at any frequency t of the input, here from the eigenvalues of ``W(t) W(t)'``. A stride s is a stride of 1 on the s²
-    images that hold every s-th pixel each. The input size is rounded up to the kernel's and to a multiple of the stride; of several groups
-    the largest counts. NaN when a weight, (c_out, c_in / groups, kh, kw), is not finite.
+    Sedghi, Gupta and Long 2019: the largest singular value of the kernel's Fourier transform ``W(t)`` at any frequency t of the input. A
+    stride s is a stride of 1 on the s² images that hold every s-th pixel each. The input size is rounded up to the kernel's and to a
+    multiple of the stride; of several groups the largest counts. NaN when a weight, (c_out, c_in / groups, kh, kw), is not finite.
     """
     kernels = weight.detach().cpu().double().unflatten(0, (groups, -1))  # (g, n, c, kh, kw)
     if not math.isfinite(scale := float(kernels.abs().max())):
@@ -69,7 +68,7 @@ def _largest(kernels: Tensor, grid: Sequence[int]) -> float:
 
 
 def _eigenvalues(kernels: Tensor, frequencies: Tensor, precision: torch.dtype) -> Tensor:
-    """Largest eigenvalue of ``W(t) W(t)'`` at frequencies (F, 2), over the groups: (F,)."""
+    """Largest eigenvalue of ``W(t) W(t)'`` at frequencies (F, 2): (F,)."""
     taps = torch.cartesian_prod(*(torch.arange(size, dtype=torch.float64) for size in kernels.shape[3:])).view(-1, 2)
     angles = frequencies @ taps.T
     waves = torch.polar(torch.ones_like(angles), -angles).to(precision)
@@ -86,8 +85,8 @@ def _eigenvalues(kernels: Tensor, frequencies: Tensor, precision: torch.dtype) -
 def layer_norm(layer: Layer, variant: str, size: Pair) -> float:
     """Spectral norm of one layer's weight, by one of ``norms.NORM_VARIANTS``; of a linear layer they are all the same.
 
-    reshaped: of the weight as one (c_out, rest) matrix (Yoshida and Miyato 2017); at stride 1 the operator's is between it and
-    ``sqrt(kh kw)`` times it. fft: stride and dilation ignored, at the network's input size, as Dziugaite et al. 2020 (code) have it.
+    reshaped: of one (c_out, rest) matrix (Yoshida and Miyato 2017); fft: stride and dilation ignored, at the network's input size, as
+    Dziugaite et al. 2020 (code).
     """
     if variant == "reshaped" or layer.weight.ndim == 2:
         return operator_norm(layer.weight.flatten(1)[..., None, None], (1, 1))

@@ -35,7 +35,7 @@ def translate(images: Tensor, right: float, down: float) -> Tensor:
 
 
 def _resampled(images: Tensor, theta: list[list[float]]) -> Tensor:
-    """Images whose pixels have the colour at ``theta`` (x, y, 1), x and y from -1 to 1 over the image's edges; bilinear, black outside."""
+    """Colours at ``theta`` (x, y, 1), x and y from -1 to 1 over the image's edges; bilinear, black outside."""
     grid = affine_grid(torch.tensor([theta], device=images.device), [1, *images.shape[1:]], align_corners=False)
     pixels = grid_sample(images.float(), grid.expand(len(images), -1, -1, -1), mode="bilinear", padding_mode="zeros", align_corners=False)
     return pixels.round().clamp(0, 255).to(torch.uint8)
@@ -44,8 +44,8 @@ def _resampled(images: Tensor, theta: list[list[float]]) -> Tensor:
 def jitter_colour(images: Tensor, alpha: float) -> Tensor:
     """Change brightness, contrast and saturation of uint8 images, in this order, each by the factor ``f = 1 + alpha``, alpha at least -1.
 
-    ``x <- f x``, ``x <- f x + (1 - f) mean(g)``, ``x <- f x + (1 - f) g`` with the grey values g, each cut to [0, 255]: the operations of
-    torchvision's ``ColorJitter``. Schiff et al. name neither factors nor order: that one alpha drives all three is a choice made here.
+    The operations of torchvision's ``ColorJitter``. Schiff et al. name neither factors nor order: that one alpha drives all three is a
+    choice made here.
     """
     from torchvision.transforms.v2.functional import rgb_to_grayscale  # here: its import takes two seconds
 

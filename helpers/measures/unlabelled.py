@@ -79,8 +79,8 @@ def negative_entropy(logits: Tensor) -> Tensor:
 def confidence_threshold(scores: Tensor, accuracy: float) -> float:
     """Threshold t at which the fraction of the holdout's scores of at least t is nearest to its accuracy; Garg et al. 2022, equation 3.
 
-    It is that of average thresholded confidence (ATC): one of the scores, or infinity where no score is to reach it; of two that are as
-    near, the larger. A deviation: the public code counts scores above t while it looks for it and of at least t while it predicts.
+    One of the scores, or infinity where none is to reach it; of two as near, the larger. A deviation: the public code counts scores above t
+    while it looks for it and of at least t while it predicts.
     """
     values, counts = scores.unique(return_counts=True)
     candidates = torch.cat([values, values.new_tensor([torch.inf])]).flip(0)
@@ -89,7 +89,6 @@ def confidence_threshold(scores: Tensor, accuracy: float) -> float:
 
 
 def _variants(predicted: Callable[[float], float | Tensor], temperature: float) -> Mapping[str, float]:
-    """Predict with logits as given and with calibrated ones."""
     return {name: float(predicted(t)) if np.isfinite(t) else _NO_HOLDOUT for name, t in zip(AS_GIVEN, (1.0, temperature), strict=True)}
 
 
@@ -122,10 +121,9 @@ for _name, _short, _score in (("confidence", "ATC-MC", confidence), ("negative e
 
 
 def least_cost(cost: NDArray[np.float64], shares: NDArray[np.float64]) -> float:
-    """Smallest mean cost of giving each of n images one of K classes, which take shares of them in whole images; exact.
+    """Smallest mean cost (n, K) of giving each of n images one of K classes, which take shares of them in whole images; exact.
 
-    Shares are rounded by largest remainders, ties to the first class. Prices of the classes, from entropic transport, change no optimum and
-    spare the assignment most of its time.
+    Shares are rounded by largest remainders, ties to the first class. Prices of the classes change no optimum and spare time.
     """
     wanted = (len(cost) * shares).round(9)  # so that 0.15 * 20 counts as 3 and leaves no remainder
     counts = np.floor(wanted).astype(np.int64)
@@ -155,8 +153,7 @@ def matrix_norm_of_logits(target: Tensor) -> float:
     """Scaled 4-norm of the target's normalised logits, in [0, 1]; a score, no accuracy: ``(sum P_ik^4 / (N K))^(1/4)``.
 
     Rows of P are the softmax where its mean cross-entropy to the uniform distribution exceeds 5 nats, else ``1 + z + z^2 / 2`` less the
-    row's smallest, over its sum. A row whose entries are all equal then counts as zeros, as in the public code; NaN where all rows are so.
-    A deviation: the public code leaves batch normalisation in training mode; logits here are of evaluation mode.
+    row's smallest, over its sum; NaN where all rows are constant. A deviation: the public code leaves batch normalisation in training mode.
     """
     if float(-target.log_softmax(1).mean()) > _UNCERTAIN:
         return float((target.softmax(1) ** 4).mean() ** 0.25)
