@@ -42,8 +42,8 @@ def attribution_scores(
 ) -> dict[str, Any]:
     """How far Grad-CAM (N, h, w) and each of ``maps_by_captum`` lie in the boxes: a record of the store.
 
-    Arrays "<measure>, <method>" (N,) of ``chance.LESS_CHANCE``, NaN where a network does not allow the method; and a table "costs", without
-    the pass that tells the class.
+    Arrays "<measure>, <method>" (N,), NaN where a network does not allow the method; a table "costs", without the pass that tells the
+    class.
     """
     record, costs = {}, []
     for method, made in [(CAM, {"maps": cam} | dict(zip(COSTS, (np.nan, 1.0, 0.0), strict=True))), *found]:

@@ -140,8 +140,8 @@ def last_stage(given: Given) -> Stage:
 def closed_form_maps(method: str, formula: str, features: Tensor, classifier_weight: Tensor, classes: Tensor) -> Tensor:
     """Normalised maps without a backward pass, one of ``CLOSED_FORMS``, see ``maps.closed_form_cam``: (B, h, w) in [0, 1).
 
-    Grad-CAM++ as torchcam 0.4.0 computes it loses a division: alpha is g^2, so that a channel's weight, summed over its h w pixels, is
-    ``h w (relu(W_ck) / (h w))^3``. The factor is kept because it decides how much the 1e-8 of the normalisation weighs.
+    Grad-CAM++ as torchcam 0.4.0 computes it loses a division: a channel's weight is ``h w (relu(W_ck) / (h w))^3``, whose factor decides
+    how much the 1e-8 of the normalisation weighs.
     """
     if formula == CORRECT:
         return normalise_maps(closed_form_cam(method, features, classifier_weight, classes))

@@ -46,7 +46,7 @@ def each_choice(draws: Draws, scores: pd.DataFrame, keys: Sequence[str], value: 
 
 
 def correlations(draws: Draws, scores: pd.DataFrame, keys: Sequence[str], value: str = "iou") -> pd.DataFrame:
-    """Correlate a score with the gap for every choice: keys, images, mean and ``CORRELATION``, in the order of the scores."""
+    """Correlate a score with the gap for every choice: keys, images, mean and ``CORRELATION``."""
     own, facts = each_choice(draws, scores, keys, value)
     return facts.drop(columns="measure").join(own.correlations(facts["measure"], tau=False)[CORRELATION])
 
@@ -125,8 +125,7 @@ def by_threshold(draws: Draws, scores: pd.DataFrame, minimum_train_accuracy: flo
 def attributions_compared(draws: Draws, kept: Kept) -> pd.DataFrame:
     """How each score of each attribution goes with the gap, beside that of Grad-CAM on the same images.
 
-    minus_cam is r less that of Grad-CAM, paired; costs are per image; reason says why a method is undefined for some model. ``draws`` has
-    the models of ``kept``, in its order.
+    minus_cam is r less Grad-CAM's, paired; costs are per image. ``draws`` has the models of ``kept``, in its order.
     """
     tables, values, costs = [], kept.stacked(ATTRIBUTED), kept.table(ATTRIBUTED, "costs")
     means = {name: finite_mean(single.T) for name, single in values.items()}
@@ -156,8 +155,8 @@ def tells(low: float, high: float) -> str:
 def validity(networks: pd.DataFrame, trained: Draws) -> pd.DataFrame:
     """Correlate IoU with the gap among untrained networks (``untrained_scores``), beside trained ones; Du et al. 2024, Table 5.
 
-    One row per architecture, last "Total"; each network is a configuration of its own. published_low and published_high are Fisher's
-    interval of the paper's 50 networks an architecture.
+    A row per architecture, last "Total"; each network is a configuration. published_low and _high are Fisher's interval of 50 networks
+    each.
     """
     draws = Draws(networks.assign(cell=networks["model_id"]), draws=trained.draws, seed=trained.seed)
     means = {"images": "train_images", "train_accuracy": "train_accuracy", "test_accuracy": "test_accuracy", "mean": "iou"}
@@ -178,9 +177,9 @@ def validity(networks: pd.DataFrame, trained: Draws) -> pd.DataFrame:
 def shifts(draws: Draws, measures: Sequence[str], column: str, unit: Sequence[str]) -> pd.DataFrame:
     """How far measures move where one column alone changes, such as label_noise: the mean over pairs of models that share the unit.
 
-    One row per further level, compared with the lowest, and measure, of which "gap" must be one. shift is the change in standard deviations
-    over the models of the lowest level, r is over these; promised is r times the shift of the gap; kept is the direction alone,
-    ``NOT_TOLD`` where an interval of shift, r or the gap's shift contains 0.
+    A row per further level and measure, of which "gap" must be one. shift is in standard deviations over the models of the lowest level;
+    promised is r times the gap's shift; kept is the direction alone, ``NOT_TOLD`` where an interval of shift, r or the gap's shift contains
+    0.
     """
     models = draws.models
     levels = sorted(models[column].dropna().unique())

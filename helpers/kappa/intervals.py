@@ -41,9 +41,8 @@ def drawn_units(labels: ArrayLike, steps: Sequence[int], draws: int, seed: int =
 def drawn_statistics(predicted: NDArray[np.int16], steps: Sequence[int], units: Units) -> Array:
     """The six statistics of each cell of a network in each draw: (steps, levels, N) predicted classes -> (steps, levels, B, 6).
 
-    Error and Kappa of a class are taken from the drawn images of all classes of the step; mean, deviation and percentile from the drawn
-    classes. The images of a class are a sample already, and drawing them adds their noise once more, which widens the spread between
-    classes: the mean shift that this brings is taken out.
+    Of the drawn images of all classes of the step, and then of the drawn classes. Drawing images adds their noise once more, which widens
+    the spread between classes: the mean shift that this brings is taken out.
     """
     found = np.empty((*predicted.shape[:2], units.images.shape[1], len(CELL_STATISTICS)))
     for step, count in enumerate(steps):
@@ -74,10 +73,7 @@ class Spread(NamedTuple):
 
 
 def spread(levels: Sequence[Array], values: Array, drawn: Array, classes: int, strength: float) -> Spread:
-    """The trade-off point in every draw, with the marginals and the fits that its bounds are read from.
-
-    ``drawn`` is that of ``drawn_grid``, the rest as of ``tradeoff.trade_off_point``; of fewer than 8 ``classes`` there are no intervals.
-    """
+    """The trade-off point in every draw, with the marginals and the fits that its bounds are read from; no interval below 8 ``classes``."""
     places = [(np.geomspace if axis == "weights" else np.linspace)(*at[[0, -1]], _FITTED) for axis, at in zip(AXES, levels, strict=True)]
     marginals = pd.DataFrame({"axis": np.repeat(AXES, [len(at) for at in levels]), "level": np.concatenate(levels)})
     fits = pd.DataFrame({"axis": np.repeat(AXES, _FITTED), "level": np.concatenate(places)})

@@ -61,7 +61,7 @@ def efficientnet_like(name: str, classes: int, seed: int) -> nn.Module:
 def make(names: Sequence[str], work: Path, data: StudyData, *, epochs: int, seed: int, device: str, jobs: int) -> Iterator[str]:
     """Train what is not kept yet, side by side, and say what is done as it comes; names of other networks are passed over.
 
-    ``data`` are the images of the seen classes, whose manifest is in ``FOLDER`` below ``work``; the rules of 02 may stop before ``epochs``.
+    ``data`` are the images of the seen classes, in ``FOLDER`` below ``work``; the rules of 02 may stop before ``epochs``.
     """
     recipes = {name: recipe(name, data, epochs, seed) for name in filter(family_made, names)}
     runs = [found for name, found in recipes.items() if family_made(name) == "resnet"]

@@ -75,9 +75,8 @@ def _without_head(make: Callable[..., nn.Module | None], *device: str) -> nn.Mod
 def published(names: Sequence[str], weights: str) -> list[Model]:
     """Backbones read from local files by timm's definitions; other names are passed over.
 
-    Features of a CLIP network ("RN50") are its image embeddings (Radford et al. 2021), of images of the side that its attention pool was
-    made for; others ("tf_efficientnet_b0") take images as they come, and their features are what goes into their last layer. ``weights``
-    is a path relative to the project's root, with {architecture} for the name.
+    Features of a CLIP network ("RN50") are its image embeddings (Radford et al. 2021), at the side of its attention pool; of others what
+    goes into their last layer. ``weights`` is a path from the project's root, with {architecture} for the name.
     """
     models = []
     for name in (name for name in names if name != MODEL_SET and not family_made(name)):

@@ -82,9 +82,8 @@ def greatest_strength(given: Generator, side: int) -> float:
 def degrade(images: Tensor, given: Generator, strength: float) -> Tensor:
     """Degrade (N, 3, H, W) uint8 images to as many; strength 0 is the identity.
 
-    - "blur": strength is the standard deviation, in pixels.
-    - "autoencoder": up to 1, ``(1 - strength) x + strength r`` with the reconstruction r; beyond, that from the first
-      ``width + 1 - strength`` channels of the bottleneck, up to ``width + 1``, where nothing of the image is left.
+    Of "blur" it is the standard deviation, in pixels; of "autoencoder" up to 1 the share of the reconstruction, beyond it that of the first
+    ``width + 1 - strength`` channels of the bottleneck.
     """
     return in_chunks(images, lambda pixels: _degraded(pixels, given.network, strength)) if strength else images.clone()
 
@@ -99,8 +98,7 @@ def _degraded(pixels: Tensor, network: AutoEncoder | None, strength: float) -> T
 def calibrate(given: Generator, images: Tensor, target: float, tried: dict[float, float]) -> Level:
     """Find the strength that gives a mean SSIM within 0.01 of a target, by interpolation between strengths on both sides of it.
 
-    The mean SSIM is continuous in the strength, up to the rounding of pixels, and 1 at 0. To ``tried``, mean SSIM by strength, is added
-    what this call finds.
+    To ``tried``, mean SSIM by strength, is added what this call finds. ValueError where the target cannot be reached.
     """
     tried[0.0] = 1.0
     limit = greatest_strength(given, min(images.shape[-2:]))
@@ -116,7 +114,7 @@ def calibrate(given: Generator, images: Tensor, target: float, tried: dict[float
 
 
 def _next_strength(tried: dict[float, float], target: float, limit: float, halve: bool) -> float | None:
-    """Between the first two neighbours with the target between them, or beyond all of them; None where the limit is on the wrong side."""
+    """Between the first two neighbours around the target, or beyond all; None where the limit is on the wrong side."""
     known = sorted(tried)
     for low, high in itertools.pairwise(known):
         if tried[low] > target >= tried[high]:

@@ -47,9 +47,8 @@ class Probe(NamedTuple):
 def fit_probe(features: ArrayLike, labels: ArrayLike, *, l2: float = 1e-2, tolerance: float = 1e-5) -> Probe:
     """Multinomial logistic regression on standardised features, by scikit-learn's L-BFGS.
 
-    It minimises ``mean over i of -ln softmax(W x_i + b)_(y_i) + l2 / 2 ||W||_F^2``, the bias free, x standardised by the mean and
-    standard deviation of ``features``; the standardisation is then put into W and b. Features (N, D), labels (N,) 0 to K - 1, each at
-    least once; ``tolerance`` is the largest entry of the gradient at the end.
+    It minimises ``mean over i of -ln softmax(W x_i + b)_(y_i) + l2 / 2 ||W||_F^2``, x standardised, which is then put into W and b.
+    Features (N, D), labels (N,) 0 to K - 1, each at least once; ``tolerance`` is the largest entry of the gradient at the end.
     """
     x, y = np.asarray(features, dtype=float), np.asarray(labels)
     scaler = StandardScaler().fit(x)
@@ -69,8 +68,8 @@ def probes(
 ) -> Kept:
     """Linear probes, one per step of classes, fitted to clean training features and tested at every level of noise.
 
-    A part "probes": predicted (steps, levels, N) class that each test image was taken for, -1 outside of the step; weight and bias of the
-    smallest step's probe; weights, the number of those of the backbone. Features (N, D) are kept in parts of their own.
+    A part "probes": predicted (steps, levels, N), -1 outside of the step; weight and bias of the smallest step's probe; weights, the number
+    of those of the backbone. Features (N, D) are kept in parts of their own.
     """
     noisy = {f"features-{level.ssim:g}": level.strength for level in levels}
     parts = {"features-train": {"data": data.fingerprint}}

@@ -26,9 +26,8 @@ _ALL_PAIRINGS = 7  # networks, up to which every pairing is tried
 def error_and_loss(true: ArrayLike, predicted: ArrayLike, classes: int, weights: ArrayLike = ()) -> tuple[Array, Array]:
     """Error rate and Kappa loss of each class against the rest; Huang et al. 2025, equations (1) and (2).
 
-    ``g_i = 1 - n_ii / n_i.``, and 1 minus Cohen's ``kappa_i = (Po - Pe) / (1 - Pe)``: 0 perfect, 1 chance or never predicted, at most 2. A
-    class without images is NaN. Where Pe = 1 (one class, always predicted) kappa is 0, as in the authors' newer code. Images are (N,), or
-    count (N, B) times in B draws; each result is (K, B).
+    ``g_i = 1 - n_ii / n_i.``, and 1 minus ``kappa_i = (Po - Pe) / (1 - Pe)``: 0 perfect, 1 chance, at most 2; NaN without images, 1 where
+    Pe = 1, as in the authors' newer code. Images are (N,), or count (N, B) times in B draws; each result is (K, B).
     """
     true, predicted, images = np.asarray(true), np.asarray(predicted), np.arange(len(true))
     weights = np.asarray(weights if len(weights) else np.ones((len(true), 1)))
@@ -50,8 +49,7 @@ def six_statistics(error: Array, loss: Array) -> Array:
 def divergence(classes: pd.DataFrame, reference: pd.DataFrame) -> float:
     """How far the (error, Kappa loss) pairs of a cell have moved from those of a reference: ``sum P log(P / Q)``, nats, at least 0.
 
-    A working definition, since Huang et al. 2025 give no formula: histograms of 10 x 10 bins on [0, 1]² (a loss above 1 is put at 1), 1e-10
-    added to each fraction, normalised: a class in a bin that the reference leaves empty adds about 23 / K.
+    A working definition, since Huang et al. 2025 give no formula: histograms of 10 x 10 bins on [0, 1]², 1e-10 added to each fraction.
     """
     histograms = []
     for table in (classes, reference):
@@ -92,7 +90,7 @@ def cell_array(cells: pd.DataFrame) -> tuple[list[Array], Array]:
 
 
 def along_axis(values: Array, axis: int) -> Array:
-    """Mean over the two others of the first three axes: (S, U, W, ...) -> (levels, ...). Equation (5) prints a sum, its code has this."""
+    """Mean over the two others of the first three axes: (S, U, W, ...) -> (levels, ...); equation (5), as its code."""
     return values.mean(axis=tuple({0, 1, 2} - {axis}))
 
 
@@ -135,11 +133,10 @@ def _pairings(networks: int, draws: int, seed: int) -> NDArray[np.intp]:
 def sign_errors(complexities: pd.DataFrame, cells: pd.DataFrame, *, draws: int = 9999, seed: int = 0) -> pd.DataFrame:
     """How often each complexity measure orders two networks against their error; Huang et al. 2025, equation (7) and Table 3.
 
-    ``SE = 1/2 mean over pairs of networks of (1 - sgn(C_a - C_b) sgn(g_a - g_b))``: 0 in order, 0.5 chance or a constant, 1 reversed; g is
-    each of ``slice_marginals``. The paper does not name the test behind its p-values. Here p is the share of pairings of complexities with
-    networks (drawn, or all of them up to 7 networks) whose mean of the four sign errors is no larger; p_adjusted and band are those for
-    all measures together (maxT; Westfall and Young 1993). Cells are of one family; complexities by model, a column per measure, are larger
-    where a larger error is promised. A row per measure, by mean_rank over the four; the three lowest are best.
+    ``SE = 1/2 mean over pairs of networks of (1 - sgn(C_a - C_b) sgn(g_a - g_b))``, g each of ``slice_marginals``. p, of a test that the
+    paper does not name, is the share of pairings of complexities with networks (drawn, or all up to 7 networks) whose mean of the four is
+    no larger; p_adjusted and band are maxT. Complexities by model promise a larger error where they are larger. By mean_rank; the three
+    lowest are best.
     """
     slices = slice_marginals(cells).dropna()
     values = complexities.reindex(slices.index).replace([np.inf, -np.inf], np.nan)

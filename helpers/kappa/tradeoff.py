@@ -35,11 +35,9 @@ def trade_off_point(levels: Sequence[Array], values: Array, strength: float = 1.
     """The point of least ``F + lambda (x² + y² + z²)``; Huang et al. 2025, equations (3) and (4).
 
     F is the sum of the six statistics, linear between neighbouring levels; x = SSIM, y = 1 - unseen fraction, z = (weights - smallest) /
-    (largest - smallest), 0 for one size: all fall as more is asked. The paper also varies the upper limits c of x, y, z, and penalises c;
-    its optimum has c = (x, y, z), which leaves this problem. The authors weigh x², y² and z² by hand; here all weigh alike.
-
-    Levels and values are those of ``cell_array``; strength is lambda. Each bound is the mean of three readings, of the fitted marginals,
-    which follow it as ``<bound>_by_<axis>``; the penalty is without lambda.
+    (largest - smallest), 0 for one size. The paper also varies the upper limits c of x, y, z; its optimum has c = (x, y, z); strength is
+    lambda. Levels and values are those of ``cell_array``; each bound is the mean of three readings, which follow it; ValueError where a
+    cell is missing.
     """
     total = values.sum(axis=-1)
     if len(holes := np.argwhere(~np.isfinite(total))):
@@ -66,7 +64,7 @@ def trade_off_point(levels: Sequence[Array], values: Array, strength: float = 1.
 
 
 def _lowest(objective: Callable[[Array], Array], levels: Sequence[Array]) -> Array:
-    """The lowest point between the levels: the best samples, improved by ever smaller steps along axes and diagonals."""
+    """The lowest point between the levels: the best samples, improved by ever smaller steps."""
     pieces = [max(1, len(at) - 1) for at in levels]
     counts = [count * max(1, _SAMPLES // count) + 1 for count in pieces]
     ticks = [np.unique(np.interp(np.linspace(0, len(at) - 1, n), np.arange(len(at)), at)) for at, n in zip(levels, counts, strict=True)]

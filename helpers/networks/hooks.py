@@ -67,9 +67,8 @@ def stage_layers(network: nn.Module, example: Tensor) -> dict[str, nn.Module]:
 def last_called(network: nn.Module, example: Tensor) -> tuple[nn.Module | None, nn.Linear | None]:
     """Find, in one pass, the last layer that puts out maps of more than one pixel and is no pooling, and the last linear layer called.
 
-    In a ResNet these are ``layer4`` and ``fc``, at 32 pixels with the ImageNet stem ``layer3`` and ``fc``. Of nested modules with the same
-    output the outermost counts. Where the network goes on with tokens, (B, N, C) or (B, h, w, C), the maps before them are not what it
-    classifies, and there is no layer. Each is None where there is none.
+    Of nested modules with the same output the outermost counts. Where the network goes on with tokens, (B, N, C) or (B, h, w, C), the maps
+    before them are not what it classifies. Each is None where there is none.
     """
     maps, linear = _called(network, example)
     return ([*maps] or [None])[-1], (linear or [None])[-1]

@@ -43,9 +43,8 @@ class Form(NamedTuple):
 def read_state(path: Path) -> State:
     """Read the state dict of a file by the names that the bare network has; no code that the file may hold is run.
 
-    A dict under "state_dict", "model" and the like is taken, and ``module.`` (DataParallel), ``_orig_mod.`` (torch.compile) and such are
-    removed from the names. Averaged weights (EMA) beside it are named in a warning, and taken only where there are no others.
-    Raises ValueError for a file that is no checkpoint, is damaged, or holds objects that only running its code would make.
+    A dict under "state_dict", "model" and the like is taken, and what wrappers put before names is removed. Averaged weights (EMA) beside
+    it are named in a warning, and taken only alone. ValueError for a file that is no checkpoint, is damaged, or holds other objects.
     """
     content = _content(path)
     if not isinstance(content, Mapping):

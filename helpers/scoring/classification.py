@@ -40,8 +40,8 @@ def decisions(logits: ArrayLike, labels: ArrayLike) -> tuple[NDArray[np.bool_], 
 def average_precision(positive: ArrayLike, scores: ArrayLike) -> tuple[float, float, float]:
     """Average the precision P over the recall R, as images are called positive from the highest score down; by three rules.
 
-    By step: scikit-learn's ``sum over n of (R_n - R_{n-1}) P_n``. By eleven points: the mean over r = 0, 0.1, ..., 1 of the best P among
-    R >= r (Pascal VOC 2007). By all points: the best P among R >= R_n in the place of P_n (Pascal VOC 2010).
+    By step: ``sum over n of (R_n - R_{n-1}) P_n``. By eleven points: the mean over r = 0, 0.1, ..., 1 of the best P among R >= r (Pascal
+    VOC 2007). By all points: the best P among R >= R_n for P_n (Pascal VOC 2010).
     """
     precision, recall, _ = metrics.precision_recall_curve(positive, scores)  # its last point, R = 0 and P = 1, is no threshold's
     best = np.maximum.accumulate(precision[:-1])  # recall falls along the curve, so these are the points of at least this recall
@@ -60,9 +60,8 @@ def break_even_point(positive: ArrayLike, scores: ArrayLike) -> float:
 def per_class_metrics(logits: ArrayLike, labels: ArrayLike, names: Sequence[str]) -> pd.DataFrame:
     """Score every class against all the others: a row per class, class, n images, and scores in [0, 1], larger is better.
 
-    Precision, recall and F1 are of the predicted class, the first of equal logits; average precision and the area under the ROC curve (auc)
-    of the ranking by ``one_vs_rest_scores``. A class without an image (n = 0) is NaN throughout; precision is NaN where the class is never
-    predicted, auc where every image is of the class.
+    Precision, recall and F1 are of the predicted class, the first of equal logits; average precision and auc of ``one_vs_rest_scores``. NaN
+    throughout without an image; precision where the class is never predicted, auc where every image is of it.
     """
     true, scores = decisions(logits, labels)
     counted = metrics.precision_recall_fscore_support(labels, np.argmax(logits, axis=1), labels=np.arange(len(names)), zero_division=np.nan)
@@ -77,8 +76,8 @@ def per_class_metrics(logits: ArrayLike, labels: ArrayLike, names: Sequence[str]
 def summary_metrics(logits: ArrayLike, labels: ArrayLike) -> dict[str, float]:
     """Score the network as a whole: fractions of images, and means of ``per_class_metrics`` over the classes where each is defined.
 
-    Of equal logits the earlier class comes first; top5 is NaN for K <= 5; cross_entropy in nats. classes_absent have no image and are in no
-    mean; classes_never_predicted have images but no precision: a high macro_precision beside many of them is no merit.
+    top5 is NaN for K <= 5; cross_entropy in nats. classes_absent have no image and are in no mean; classes_never_predicted have images but
+    no precision: a high macro_precision beside many of them is no merit.
     """
     logits, labels = np.asarray(logits, dtype=float), np.asarray(labels)
     classes = np.arange(logits.shape[1])

@@ -27,8 +27,8 @@ def score(
 ) -> Kept:
     """Every measure of some families for every model; what several measures need is worked out once.
 
-    Each family is a part of the store, so that a change of one's settings leaves the others as they are, with a table "scores": measure,
-    variant, value (NaN is undefined), seconds, reason; and arrays of values of single images, but where ``only`` some measures are wanted.
+    Each family is a part of the store with a table "scores": measure, variant, value (NaN is undefined), seconds, reason; and arrays of
+    values of single images, but where ``only`` some measures are wanted.
     """
     parts = {family: deciding(family, settings, only) | {"images": scored_on.name} for family in families}
     return store.each(models, parts, partial(_scores, settings=settings, scored_on=scored_on, only=only, device=store.device))

@@ -37,8 +37,7 @@ def classes_in_turn(labels: ArrayLike) -> NDArray[np.int64]:
 def scoring_set(catalogue: pd.DataFrame, data: StudyData, images: int = 0) -> ScoringSet:
     """Images that all runs of a catalogue were fitted to, in an order drawn once for the study's data: the first few, or with 0 all.
 
-    Classes stand in turn, so that every prefix is as balanced as its length allows. The catalogue has all models of the study, those too
-    that do not enter the analysis; ValueError for fewer than 10 shared images of a class.
+    Classes stand in turn. The catalogue has all models of the study; ValueError for fewer than 10 shared images of a class.
     """
     runs = catalogue[catalogue["snapshot"] != "none"].drop_duplicates(_DECISIVE)
     fitted = [set(rows_of_run(data, config_from(row))[0].tolist()) for row in runs.to_dict("records")]

@@ -41,8 +41,8 @@ def on_targets(
 ) -> Kept:
     """Logits and measures of the family "unlabelled" of every model on the test images and on each shifted copy of them.
 
-    A part per target: array "logits" (T, K) float16, table "scores". ``test`` are the logits of the test images. A measure that needs
-    images held out of training is undefined where the study watches the test images (``rule3_split``).
+    A part per target: array "logits" (T, K) float16, table "scores". ``test`` are the logits of the test images. A measure of the holdout
+    is undefined where the study watches the test images (``rule3_split``).
     """
     decisive = {"data": data.fingerprint, "seed": settings.seed} | deciding("unlabelled", settings)
     folder = store.folder.parent / "targets"
@@ -119,8 +119,8 @@ PREDICTORS = {
 def invariance_table(table: pd.DataFrame, axes: list[str], *, draws: int, seed: int) -> pd.DataFrame:
     """How well each predictor, from the training images alone, predicts the accuracy on transformed test images.
 
-    Of models with their measures, the axes, and the columns of ``accuracies_under_transforms``: direction is the sign that a predictor
-    promises, kendall has the sign of the raw predictor, information is 100 times the conditional mutual information.
+    direction is the sign that a predictor promises, kendall has that of the raw predictor, information is 100 times the conditional mutual
+    information.
     """
     rows = []
     for transform in transforms.TRANSFORMS:
@@ -138,10 +138,7 @@ def invariance_table(table: pd.DataFrame, axes: list[str], *, draws: int, seed: 
 
 
 def worth_table(scores: pd.DataFrame, titles: Mapping[str, str], *, draws: int, seed: int) -> pd.DataFrame:
-    """How well each measure of ``scores_on_targets`` goes with the accuracy on a target, and errs where it predicts an accuracy.
-
-    A row per target and measure: n, r with the accuracy there, error_points and bias_points (NaN for a score that only ranks).
-    """
+    """How well each measure of ``scores_on_targets`` goes with the accuracy on a target (r), and errs in points where it predicts one."""
     parts = []
     for target, models in scores.groupby("target", sort=False):
         names = [name for name in titles if name in models]

@@ -66,7 +66,6 @@ def partial_correlation(x: ArrayLike, y: ArrayLike, given: Array | None = None, 
 
 
 def _drawn(values: Array, rows: slice) -> Array:
-    """Some draws of values that differ between draws, (B, n), or the ones for all draws, (1, n)."""
     return values if len(values) == 1 else values[rows]
 
 
@@ -82,7 +81,7 @@ def checked(x: ArrayLike, y: ArrayLike, weights: Array | None) -> tuple[Array, A
 
 
 def finite_groups(x: Array, y: Array) -> Iterator[tuple[NDArray[np.bool_], NDArray[np.intp]]]:
-    """Measures that are known for the same models: the (n,) mask of these, and the numbers of the columns."""
+    """Measures known for the same models: the (n,) mask of these, and the numbers of the columns."""
     known = np.isfinite(x) if x.ndim == 2 else np.isfinite(x).any(0)
     known &= np.isfinite(y).any(0)[:, None]
     masks, groups = np.unique(known, axis=1, return_inverse=True)
@@ -111,7 +110,7 @@ def residuals(values: Array, basis: Array) -> Array:
 
 
 def _weighted(x: Array, y: Array, basis: Array, w: Array) -> Array:
-    """Partial correlation in each draw of residuals (n, M) or (b, n, M) with residuals (1 or b, n)."""
+    """Partial correlation in each draw of residuals (n, M) or (b, n, M) and (1 or b, n)."""
     left = w[:, None, :] * basis.T
     roots, vectors = np.linalg.eigh(left @ basis)
     # A level of which the draw holds no model has root 0.

@@ -35,7 +35,7 @@ class Estimate(NamedTuple):
 class Draws:
     """Draws behind every interval of a table of models: the same for all statistics, so that their differences are paired.
 
-    Configurations (column ``cell``) are drawn, since their snapshots and repeats are alike, and images where there are values of them.
+    Configurations (column ``cell``) are drawn, and images where there are values of them.
     """
 
     def __init__(self, models: pd.DataFrame, images: Mapping[str, ArrayLike] | None = None, *, draws: int = DRAWS, seed: int = 0) -> None:
@@ -58,7 +58,7 @@ class Draws:
         return part
 
     def _redrawn(self, name: str) -> Array | None:
-        """A column in every draw of its images, (draws, n); None where it is not drawn. The gap moves with the test accuracy."""
+        """A column in every draw of its images, (draws, n), else None. The gap moves with the test accuracy."""
         if name == "gap" and (accuracy := self.redrawn(_TEST_ACCURACY)) is not None:
             return (self.models["gap"] + self.models[_TEST_ACCURACY]).to_numpy(dtype=float) - accuracy
         if name not in self.images:
@@ -97,7 +97,7 @@ class Draws:
         return pd.DataFrame(table | dict(zip(("kendall_tau", "kendall_low", "kendall_high"), ranked, strict=True)))
 
     def mean(self, values: Array, level: float = LEVEL) -> tuple[Array, Array, Array]:
-        """Mean over the models of (n, M) values, what is not finite left out, and the ends of its interval over configurations."""
+        """Mean over the models of what is finite of (n, M) values, and the ends of its interval."""
         has = np.isfinite(values)
         mass, sums = self.weights @ has.astype(float), self.weights @ np.where(has, values, 0)
         drawn = sums / np.where(mass > 0, mass, np.nan)
@@ -114,7 +114,7 @@ class Draws:
 
 
 def configuration_weights(configurations: ArrayLike, draws: int = DRAWS, seed: int = 0) -> Array:
-    """How often each model is in each draw of whole configurations with replacement: (n,) names -> (draws, n) whole numbers."""
+    """How often each model is in each draw of whole configurations: (n,) names -> (draws, n) whole numbers."""
     codes, names = pd.factorize(np.asarray(configurations))
     return _counts(np.random.default_rng([seed, _CONFIGURATIONS]), draws, len(names))[:, codes]
 
@@ -140,8 +140,8 @@ def resampled_mean(values: ArrayLike, draws: int = DRAWS, seed: int = 0, stream:
 def in_draws(statistic: Statistic, x: Array, y: Array, weights: Array, redrawn: Mapping[int, Array], redrawn_y: Array | None) -> Array:
     """A correlation of measures (n, M) with a target in every draw of configurations, and of images where they are redrawn (B, n): (B, M).
 
-    Drawing images adds their noise a second time, which weakens every draw. So the mean shift that it brings, on Fisher's scale, is taken
-    out, and the spread stays (at reliability 0.74 and r = -0.75 the plain interval holds the truth in 58 % of catalogues, this in 97 %).
+    Drawing images adds their noise a second time: the mean shift that it brings, on Fisher's scale, is taken out, and the spread stays (at
+    reliability 0.74 and r = -0.75 the plain interval holds the truth in 58 % of catalogues, this in 97 %).
     """
     fixed = statistic(x, y, weights=weights)
     if not redrawn and redrawn_y is None:

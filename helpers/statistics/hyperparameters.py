@@ -41,8 +41,8 @@ def configuration_means(values: Array, configurations: Codes) -> Array:
 def granulated_kendall(models: pd.DataFrame, measures: Sequence[str], axes: Sequence[str]) -> pd.DataFrame:
     """Rank correlation with the gap while only one hyperparameter changes: granulated Kendall; Jiang et al. 2020, equations (6) and (7).
 
-    For an axis, ``psi`` is the mean over the settings of the others of tau-a over the setting's configurations, means of their models; NaN
-    without a setting of two configurations. "all" is the mean over axes.
+    ``psi`` of an axis is the mean over the settings of the others of tau-a over the setting's configurations; NaN without a setting of two.
+    "all" is the mean over axes.
     """
     values, gap, levels = models[list(measures)].to_numpy(dtype=float), models[["gap"]].to_numpy(dtype=float), levels_of(models, axes)
     finite = np.isfinite(values) & np.isfinite(gap)

@@ -15,8 +15,8 @@ from helpers.statistics.hyperparameters import configuration_means, joint_codes
 def conditional_information(models: pd.DataFrame, measures: Sequence[str], axes: Sequence[str], gaps: ArrayLike | None = None) -> Array:
     """Share of the uncertainty about which of two models has the larger gap that each measure removes; Jiang et al. 2020, PGDL.
 
-    The least of ``information_by_set``, in [0, 1], without a sign; chance explains a part, so scores compare on the same models alone.
-    (M,), or (D, M) for (D, n) gaps in the models' stead.
+    The least of ``information_by_set``; chance explains a part, so scores compare on the same models alone. (M,), or (D, M) for (D, n)
+    gaps.
     """
     y = np.atleast_2d(np.asarray(models["gap"] if gaps is None else gaps, dtype=float))
     x, codes = models[list(measures)].to_numpy(dtype=float), {name: level_codes(models[name]) for name in axes}
@@ -68,5 +68,5 @@ def information_by_set(measures: Array, gaps: Array, levels: dict[str, Codes]) -
 
 
 def _larger(ranks: NDArray[np.int16], one: Codes, other: Codes) -> NDArray[np.float32]:
-    """1 where the value of one configuration is larger than that of another, else 0: (C, K) -> (pairs, K)."""
+    """1 where one configuration's value is the larger, else 0: (C, K) -> (pairs, K)."""
     return (ranks[one][:, None] > ranks[other][None]).reshape(len(one) * len(other), -1).astype(np.float32)

@@ -13,7 +13,7 @@ PERMUTATIONS = 4_999
 def permuted_rows(configurations: ArrayLike, draws: int = PERMUTATIONS, seed: int = 0, within: ArrayLike | None = None) -> Rows:
     """Rows of the models after each permutation, (draws, n): ``gap[rows]`` is the gap under the null.
 
-    Configurations change places as a whole, with those of as many models, and of the same group where groups ``within`` are given.
+    Configurations change places with those of as many models, and of the same group ``within``.
     """
     codes, random = pd.factorize(np.asarray(configurations))[0], np.random.default_rng(seed)
     rows = np.tile(np.arange(len(codes), dtype=np.int32), (draws, 1))

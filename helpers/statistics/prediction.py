@@ -24,8 +24,8 @@ def with_fit(models: pd.DataFrame) -> pd.DataFrame:
 def left_out_errors(known: Array, gap: Array, folds: ArrayLike) -> Array:
     """Absolute error, in points, of each gap as predicted by ridge regressions that never saw its fold; Hoerl and Kennard 1970.
 
-    Columns (n, k), or (M, n, k) for M predictions at once, are standardised, and the penalty of least leave-one-out error is chosen, on the
-    models fitted to. Folds are (n,), or (D, n) for deals, of which the mean is taken; NaN below ``FEWEST_FOLDS``.
+    Columns (n, k), or (M, n, k), are standardised, and the penalty of least leave-one-out error chosen, on the models fitted to. Folds are
+    (n,), or (D, n), of which the mean is taken; NaN below ``FEWEST_FOLDS``.
     """
     known, gap, folds = np.asarray(known, dtype=float), np.asarray(gap, dtype=float), np.atleast_2d(folds)
     columns = known if known.ndim == 3 else known[None]
@@ -42,7 +42,7 @@ def left_out_errors(known: Array, gap: Array, folds: ArrayLike) -> Array:
 
 
 def _ridge(x: Array, y: Array, new: Array) -> Array:
-    """Predictions (M, m) at ``new`` (M, m, k) of ridge regressions of ``y`` (n,) on ``x`` (M, n, k), each of the best penalty."""
+    """Predictions (M, m) at ``new`` (M, m, k) of regressions of (n,) on (M, n, k), each of the best penalty."""
     if not x.shape[2]:
         return np.full(new.shape[:2], y.mean())
     scale = np.where((largest := np.abs(x).max(1, keepdims=True)) > 0, largest, 1)  # squares of a product of norms may overflow
@@ -76,8 +76,7 @@ def folds_of(draws: Draws, left_out: str) -> NDArray[np.int64]:
 def saved_errors(draws: Draws, measures: Sequence[str], known: Array, left_out: str = "cell", level: float = LEVEL) -> pd.DataFrame:
     """By how many points each measure lowers the error of the predicted gap of models left out, beside what is known (n, k).
 
-    What is left out, see ``folds_of``, also changes sign behind p, of one side, since errors of one regression go together. error_worst is
-    of the kind or configuration predicted worst with the measure.
+    What is left out, see ``folds_of``, changes sign behind p, of one side. error_worst is of the group predicted worst.
     """
     x, gap = draws.models[list(measures)].to_numpy(dtype=float), draws.models["gap"].to_numpy(dtype=float)
     without, beside = np.full((2, *x.shape), np.nan)

@@ -10,7 +10,7 @@ from helpers.statistics.correlations import pearson
 def reliability(values: ArrayLike, seed: int = 0) -> float:
     """Reliability of the mean over images of (n, images) values: median over 20 random splits in two halves of ``2 r / (1 + r)``.
 
-    r is across models of the means over both halves; the step to full length (Spearman 1910, Brown 1910) is not taken below 0.
+    The step to full length (Spearman 1910, Brown 1910) is not taken below 0.
     """
     table = np.asarray(values, dtype=float)
     order = np.random.default_rng(seed).permuted(np.tile(np.arange(table.shape[1]), (20, 1)), axis=1)

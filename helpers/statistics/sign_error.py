@@ -28,12 +28,11 @@ def noise_weights(gap_difference: ArrayLike, test_images: int) -> Array:
 
 
 def sign_errors(models: pd.DataFrame, measures: Mapping[str, int], axes: Sequence[str], gaps: Array, *, test_images: int) -> SignErrors:
-    """Sign error of each measure in its worst environment; Dziugaite et al. 2020, equation (4), section 4 and Figure 1.
+    """Sign error of each measure in its worst environment; Dziugaite et al. 2020, equation (4), section 4 and Figure 1. Gaps are (D, n).
 
-    An environment is two configurations that differ in one hyperparameter, all models of one crossed with all of the other. Its error is
-    the mean of ``1/2 (1 - sgn(C_a - C_b) sgn(G_a - G_b))`` by ``noise_weights``, C = -direction * measure; it is kept when its effective
-    sample is ``MINIMUM_SAMPLE``, which takes four models per configuration. Where none is kept, all configurations that differ only in this
-    hyperparameter, between the same two levels, are one environment, pooled, which does not compare with the paper. Gaps are (D, n).
+    An environment is two configurations that differ in one hyperparameter. Its error is the mean of ``1/2 (1 - sgn(C_a - C_b) sgn(G_a -
+    G_b))`` by ``noise_weights``, C = -direction * measure; it is kept when its effective sample is ``MINIMUM_SAMPLE``. Where none is kept,
+    all that differ only in this hyperparameter, between the same levels, are one, pooled, which does not compare with the paper.
     """
     values = models[list(measures)].to_numpy(dtype=float) * -np.array(list(measures.values()), dtype=float)
     levels, count = levels_of(models, axes), len(measures)
@@ -61,7 +60,7 @@ def _pairs(levels: Codes) -> tuple[Codes, Codes, Codes]:
 
 
 def _environments(levels: Codes, left: Codes, right: Codes, axis: Codes, pool: bool) -> Codes:
-    """Number the environment of each pair: its axis and two levels where they are pooled, else its two configurations."""
+    """The environment of each pair: its axis and two levels where pooled, else its two configurations."""
     names = np.stack([levels[left, axis], levels[right, axis]]) if pool else joint_codes(levels.T, len(levels))[np.stack([left, right])]
     return joint_codes([names.min(0), names.max(0), axis], len(left))
 
@@ -71,7 +70,7 @@ def _large_enough(total: Array, squares: Array) -> NDArray[np.bool_]:
 
 
 def _robust(y: Array, pairs: Sequence[Codes], signs: Array, environment: Codes, test_images: int) -> tuple[Array, int]:
-    """Largest error of the environments kept in every draw, (D, M), and how many are kept in the first."""
+    """Largest error of the environments kept in every draw, (D, M), and their number in the first."""
     worst, first = np.full((len(y), signs.shape[1]), -np.inf), 0
     for number in range(environment.max(initial=-1) + 1):
         own = np.flatnonzero(environment == number)

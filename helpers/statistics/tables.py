@@ -63,7 +63,7 @@ def conditional_table(
 ) -> tuple[pd.DataFrame, str]:
     """Statistics of the literature that hold hyperparameters fixed, each beside what chance would give the best of these measures.
 
-    Adjusted p are maxT, of a sign error for being so low (0 is perfect, 0.5 a coin). And why the sign error is undefined for every measure.
+    Adjusted p are maxT, of a sign error for being so low. And why the sign error is undefined for every measure.
     """
     models, gaps, reason = draws.models, _permuted(draws, permutations), ""
     granulated = granulated_kendall(models, list(measures), axes)
@@ -81,13 +81,13 @@ def conditional_table(
 
 
 def _permuted(draws: Draws, count: int) -> Array:
-    """The gap, and below it the gap after each permutation among configurations: (1 + permutations, n)."""
+    """The gap, and below it the gap after each permutation: (1 + permutations, n)."""
     gap = draws.models["gap"].to_numpy(dtype=float)
     return np.vstack([gap, gap[draws.permutations(count)]])
 
 
 def _against_chance(name: str, scores: Array) -> dict[str, ArrayLike]:
-    """Scores (1 + permutations, M), the observed ones first, as columns; larger is more extreme."""
+    """Scores (1 + permutations, M) as columns, the observed ones first; larger is more extreme."""
     return {name: scores[0], f"{name}_p_adjusted": adjusted_p_values(scores[0], scores[1:]), f"{name}_band": band(scores[1:])}
 
 

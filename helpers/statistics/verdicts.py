@@ -36,7 +36,7 @@ _STATED = ("claim", "primary", "measure", "question", "side", "source", "publish
 
 
 def share_above_chance(corrected: ArrayLike) -> float:
-    """Share of models whose (n, images) values less their chance lie in the mean ``STANDARD_ERRORS`` of its own above 0."""
+    """Share of models whose values less their chance, (n, images), have a mean of ``STANDARD_ERRORS`` above 0."""
     values = np.asarray(corrected, dtype=float).T
     count = np.isfinite(values).sum(0)
     values, count = values[:, count > 1], count[count > 1]
@@ -56,8 +56,8 @@ def gate_table(
 ) -> pd.DataFrame:
     """Whether each condition of a study holds, and which measure, or "all", it concerns; a value that is not known does not pass.
 
-    ``floor`` is the mean area of the boxes, what a mask over the whole image scores. By measure: areas of masks, fractions of the image;
-    (n, images) values less their chance; share of models that score more than one fixed central map.
+    ``floor`` is the mean area of the boxes. By measure: areas of masks, fractions of the image; (n, images) values less their chance; share
+    of models above one fixed central map.
     """
     above_chance = (models["test_accuracy"].median() - 1 / classes) / (1 - 1 / classes)
     found = {
@@ -85,7 +85,7 @@ def closed(gates: pd.DataFrame, measure: str) -> list[str]:
 def verdict(side: int, low: float, high: float, p: float, published: float = np.nan, *, significant: float = SIGNIFICANT) -> str:
     """Verdict on a claim that a statistic is below (-1) or above (+1) 0, from its interval and its p-value for the family of claims.
 
-    A published value is not reproduced where the interval does not reach it, reproduced where it does and is clear of 0.
+    A published value is not reproduced where the interval does not reach it.
     """
     clear = p < significant and (low > 0 or high < 0)
     if np.isfinite(published):
@@ -98,10 +98,10 @@ def verdict(side: int, low: float, high: float, p: float, published: float = np.
 
 
 def judged(claims: Sequence[Mapping[str, Any]], primary: pd.DataFrame, ranking: pd.DataFrame, gates: pd.DataFrame) -> pd.DataFrame:
-    """What a study says to every claim of its file, with the numbers that this stands on; the primary table answers before the ranking.
+    """What a study says to every claim, with the numbers that this stands on; the primary table answers before the ranking.
 
-    P-values are adjusted by Holm: the primary claims, which stand first, are one family, the others another. A claim that a prediction
-    errs by so many points at most is contradicted by an interval of the error above them, and supported by one below alone.
+    Primary claims stand first and are one family of Holm's, the others another. A claim that a prediction errs by so many points at most is
+    contradicted by an interval of the error above them.
     """
     rows = []
     for claim in sorted(claims, key=lambda claim: not claim.get("primary", False)):
