@@ -10,11 +10,11 @@ import yaml
 from helpers import parameters
 from helpers.ablations import compute
 from helpers.cams import attribution, maps, masks
-from helpers.data import images
+from helpers.data import layouts
 from helpers.files import PROJECT_ROOT
 from helpers.kappa import networks
 from helpers.measures import registry, transforms
-from helpers.networks import resnet
+from helpers.networks import resnet, stages
 from helpers.parameters import LIMITS, Parameter, StudyError, declared, in_force, near_names, parse_yaml, read_blocks, value_fault
 from helpers.training import config
 
@@ -32,9 +32,9 @@ def test_the_table_of_limits_names_parameters_alone_and_defaults_are_within_them
     ("name", "known"),
     [
         ("architectures", resnet.ARCHITECTURES),
-        ("stem", resnet.STEMS),
+        ("stem", stages._STEMS),
         ("optimizers", config.OPTIMIZERS),
-        ("data_source", images.DATA_SOURCES),
+        ("data_source", ("synthetic", layouts.RECOGNISED, *layouts.LAYOUTS)),
         ("cam_method", maps.CLOSED_FORM_METHODS),
         ("families", registry.FAMILIES),
         ("sampled_methods", compute.SAMPLED_METHODS),

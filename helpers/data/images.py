@@ -20,7 +20,6 @@ from helpers.data.selection import pixel_digest, select
 from helpers.files import from_root, read_json, read_tensors, write_json, write_tensors
 
 MANIFEST = "data.json"  # in the folder of a study: which images notebook 01 chose
-DATA_SOURCES = ("synthetic", layouts.RECOGNISED, *layouts.LAYOUTS)
 _FORMAT = 4  # raised when the meaning of what is kept changes: older files are then never used
 SPLITS = ("train", "test")
 _TENSORS, _TABLES = ("images", "labels", "boxes"), ("index", "faults", "classes")

@@ -13,7 +13,7 @@ import yaml
 
 from helpers.data import annotations
 from helpers.data.annotations import Annotation, Box, Said
-from helpers.data.sources import TOLD_UNUSABLE, UNUSABLE, Fault, Source
+from helpers.data.sources import Fault, Source
 
 RECOGNISED = "auto"  # the data source that is recognised
 NOT_UNDERSTOOD = "not_understood"  # a fault: a file that looks like data of another kind
@@ -253,9 +253,6 @@ BY_FOLDER = (*WITH_BOXES, "class_folders")  # where only the folders of the clas
 def _listing(layout: str, source: Source, asked: Sequence[str], found: Sequence[Record | Fault]) -> Listing:
     """Keep the images of the classes asked for, or of all that have training images, and count what is wrong."""
     faults, records = ([item for item in found if isinstance(item, kind)] for kind in (Fault, Record))
-    if wrong := sorted({record.class_id for record in records if UNUSABLE.search(record.class_id)}):
-        faults.append(Fault(ascii(wrong[0]), "name_not_usable", f"{len(wrong)} {TOLD_UNUSABLE}"))
-        records = [record for record in records if record.class_id not in wrong]
     if not any(record.split == "train" for record in records):  # the source itself is named as a split
         records = [record._replace(split="train") for record in records]
     counts = Counter((record.class_id, record.split) for record in records if record.class_id)
@@ -299,7 +296,7 @@ def scan(source: Source, layout: str, asked: Sequence[str] = ()) -> Listing:
                 told = f"{len(unused)} images have no class, or lie in a split that is not read"
                 listing.faults.append(Fault(min(unused), NOT_UNDERSTOOD, told))
             return listing
-        notes += [fault for fault in listing.faults if fault.fault in (NOT_UNDERSTOOD, "name_not_usable") or layout != RECOGNISED][:5]
+        notes += [fault for fault in listing.faults if fault.fault == NOT_UNDERSTOOD or layout != RECOGNISED][:5]
     told = [f"found {fault.name or fault.class_id}: {fault.detail}" for fault in notes] or ["nothing like it is there"]
     raise ValueError(
         f"no class was found in {source.root} for data_source {layout!r}: looked for {' or '.join(LAYOUTS[name][1] for name in tried)}; "

@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 from helpers.files import inside
 
-UNUSABLE = re.compile(r"[\\\x00-\x1f\x7f\ud800-\udfff]")  # in names: what tables, figures and other systems cannot hold
-TOLD_UNUSABLE = "names hold a backslash, a control character or bytes that are no UTF-8; rename them"
-_LINKED = "links to folders are not followed; copy these there"
+_UNUSABLE = re.compile(r"[\\\x00-\x1f\x7f\ud800-\udfff]")  # in names: what tables, figures and other systems cannot hold
+_LEFT_OUT = "links to folders, or names with a backslash, a control character or bytes that are no UTF-8; copy these there, rename those"
 _IMAGE = re.compile(r".*\.(jpe?g|png|bmp|gif|tiff?|webp|ppm)", re.IGNORECASE | re.DOTALL)
 
 
@@ -35,12 +34,10 @@ class Source:
         self.root, self.names, self.faults = root, [], []
         for place, inner, files in os.walk(root, onerror=_raise):
             folder = "" if place == str(root) else f"{os.path.relpath(place, root)}/"
-            wrong = [name for name in inner + files if UNUSABLE.search(name)]
             links = [name for name in inner if os.path.islink(f"{place}/{name}")]
-            for left_out, fault, why in ((wrong, "name_not_usable", TOLD_UNUSABLE), (links, "link_not_followed", _LINKED)):
-                if left_out:  # with what is no UTF-8 as escapes, so that tables can hold it
-                    name = f"{folder}{min(left_out)}".encode("utf-8", "backslashreplace").decode()
-                    self.faults.append(Fault(name, fault, f"{len(left_out)} {why}"))
+            if left_out := [*links, *(name for name in inner + files if _UNUSABLE.search(name))]:
+                name = f"{folder}{min(left_out)}".encode("utf-8", "backslashreplace").decode()  # as tables can hold it
+                self.faults.append(Fault(name, "name_not_usable", f"{len(left_out)} {_LEFT_OUT}"))
             of_classes = not set(classes).isdisjoint(inner)
             inner[:] = [name for name in inner if _kept(name) and (name in classes or not of_classes)]
             self.names += [f"{folder}{name}" for name in files if _kept(name)]
@@ -70,7 +67,7 @@ def _raise(fault: OSError) -> None:
 
 
 def _kept(name: str) -> bool:
-    return not name.startswith(".") and name != "__MACOSX" and not UNUSABLE.search(name)
+    return not name.startswith(".") and name != "__MACOSX" and not _UNUSABLE.search(name)
 
 
 def stamp_of_source(path: Path, classes: Sequence[str] = ()) -> str:

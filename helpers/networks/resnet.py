@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d
 
-ARCHITECTURES, STEMS = ("resnet18", "resnet34", "resnet50", "resnet101"), ("imagenet", "small", "strided")
+ARCHITECTURES = ("resnet18", "resnet34", "resnet50", "resnet101")
 _BLOCK = 16  # input channels that oneDNN takes at once where a CPU has AVX-512; 8 with AVX2
 
 

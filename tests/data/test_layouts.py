@@ -150,14 +150,6 @@ def test_splits_have_many_names_and_are_no_classes(load, train, test):
     assert load(vehicles, place="vehicles").classes["class_id"].tolist() == ["bus", "train"]
 
 
-def test_a_class_name_that_no_table_can_hold_is_counted(load):
-    names = csv_source()["labels.csv"].replace(b"dog", b"do\\g")
-    data = load(csv_source() | {"labels.csv": names})
-    assert (data.classes["class_id"].tolist(), kinds(data)) == (["cat"], {"name_not_usable": 1})
-    with pytest.raises(ValueError, match=r"found '.*': 2 names hold a backslash"):
-        load(csv_source() | {"labels.csv": names.replace(b"cat", b"c\x01t")}, "csv", place="both")
-
-
 def test_ilsvrc_has_boxes_and_classes_of_test_images_by_xml(load):
     data = load(ilsvrc(), "ilsvrc")
     assert data.train.boxes[0].tolist() == [[1, 2, 9, 10], [3, 4, 16, 16]]
