@@ -15,13 +15,11 @@ from pathlib import Path
 import psutil
 from filelock import FileLock, Timeout
 
-from helpers.files import PROJECT_ROOT, read_json
+from helpers.files import PROJECT_ROOT
 from helpers.parameters import StudyError
 from helpers.statistics.claims import keep_claims
 from helpers.sweep.execute import die_with_parent, visible_gpus
 from helpers.sweep.study import CheckedStudy, further_faults, load_study
-
-_EVERY = 30.0  # seconds between two looks at what runs
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -97,18 +95,23 @@ def _delete_halves(study: CheckedStudy) -> None:
 
 
 def _look(command: Sequence[str], study: CheckedStudy) -> int:
-    """Print of each execution where it is, whoever runs it, or why Snakemake would run it."""
+    """Print of each execution why Snakemake would run it, and what was last heard of it, whoever runs it."""
     done = subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True)
     if done.returncode:
         raise StudyError(f"Snakemake: {done.stderr.strip()[-2000:]}")
     found = dict(re.findall(r"rule (\S+):\n(?:    .*\n)*?    reason: (.*)\n", done.stdout + done.stderr))
     if (study.reports / "index.html").is_file() and not (study.work / "done" / study.name).is_dir():
         print(f"published: {os.path.relpath(study.reports / 'index.html')}; made elsewhere, and here it would be made anew:")
+    log = _log_of(study).read_text(encoding="utf-8") if _log_of(study).is_file() else ""
     for item in study.executions:
-        now = _now(study, item.name)
-        would = _reason(found[item.name]) if item.name in found else "complete, nothing changed"
-        print(f"{item.name}: {would if now is None else f'runs now: {now}'}")
+        told = re.findall(rf"^(.{{19}}) +{re.escape(item.name)}:? (.*)", log, re.M)
+        last = f"; at {': '.join(told[-1])}" if told and not told[-1][1].startswith("done") else ""
+        print(f"{item.name}: {f'{_reason(found[item.name])}{last}' if item.name in found else 'complete, nothing changed'}")
     return 0
+
+
+def _log_of(study: CheckedStudy) -> Path:
+    return study.work / "log" / f"{study.name}.log"
 
 
 def _reason(text: str) -> str:
@@ -125,22 +128,9 @@ def _reason(text: str) -> str:
     return "runs: " + ("; ".join(found) or text)
 
 
-def _now(study: CheckedStudy, name: str) -> str | None:
-    """Where a running notebook is: its section, and the progress bar that was drawn last; None where nobody executes it."""
-    path = study.work / "now" / study.name / f"{name}.json"
-    try:
-        place = read_json(path)
-        with FileLock(path.with_suffix(".lock")).acquire(timeout=0):
-            return None  # what a killed execution left
-    except (FileNotFoundError, ValueError):
-        return None
-    except Timeout:
-        return place
-
-
 def _follow(command: Sequence[str], study: CheckedStudy, remote: bool) -> int:
-    """Start Snakemake, print what executions log, and each half minute where they are; end it with all of its own when interrupted."""
-    path, told = study.work / "log" / f"{study.name}.log", time.monotonic()
+    """Start Snakemake and print what executions log; end it with all of its own when interrupted."""
+    path = _log_of(study)
     path.parent.mkdir(parents=True, exist_ok=True)
     # TERM is what a cluster sends before it takes a machine away; INT is not heard by what a script starts in the background.
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -152,11 +142,7 @@ def _follow(command: Sequence[str], study: CheckedStudy, remote: bool) -> int:
         try:
             while running:
                 running = process.poll() is None
-                lines = [line[20:].replace(" | ", "\n  ") for line in log]
-                if time.monotonic() - told > _EVERY:
-                    told = time.monotonic()
-                    lines += [f"  {item.name}: {now}\n" for item in study.executions if (now := _now(study, item.name))]
-                print("".join(lines), end="", flush=True)
+                print("".join(line[20:].replace(" | ", "\n  ") for line in log), end="", flush=True)
                 time.sleep(0.2)
         except KeyboardInterrupt:
             _end(process, remote)

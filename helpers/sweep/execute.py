@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from hashlib import blake2b
 from pathlib import Path
@@ -29,7 +29,7 @@ _KERNEL = {"PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "PYDEVD_
 _KERNEL |= {"MALLOC_MMAP_THRESHOLD_": "268435456", "MALLOC_TRIM_THRESHOLD_": "1073741824"}
 _KERNEL |= {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
 _BAR = re.compile(r"\d+/\d+ \[.*\]")  # as tqdm writes it: 3/12 [00:10<00:30, 3.3s/it, epoch 4, loss 0.31]
-_EVERY = 2.0  # seconds between two notes of where a notebook is
+_EVERY = 30.0  # seconds between two lines on where a notebook is
 
 
 def die_with_parent() -> None:
@@ -67,32 +67,32 @@ def log(work: Path, study: str, line: str) -> None:
         file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n".replace("\n  ", " | ").encode())
 
 
-def run_papermill(source: Any, target: Path, parameters: Mapping[str, Any], now: Path) -> None:
-    """Execute a notebook by papermill, in a kernel that ends with this process; ``now`` says all the time which section it is in."""
+def run_papermill(source: Any, target: Path, parameters: Mapping[str, Any], tell: Callable[[str], None]) -> None:
+    """Execute a notebook by papermill, in a kernel that ends with this process; each half minute ``tell`` its section and progress bar."""
     import papermill
     from papermill.clientwrap import PapermillNotebookClient
     from papermill.engines import NBClientEngine, papermill_engines
 
     class Client(PapermillNotebookClient):
-        noted, heading = 0.0, ""
+        told, heading = -_EVERY, ""
 
         def execute_cell(self, cell: Any, cell_index: int, *given: Any, **options: Any) -> Any:
             texts = [item.source for item in self.nb.cells[:cell_index] if item.cell_type == "markdown"]
             self.heading = ([line.lstrip("# ") for text in texts for line in text.splitlines() if line.startswith("#")] or [""])[-1]
-            self.note("")
+            self.tell(self.heading)
             return super().execute_cell(cell, cell_index, *given, **options)
 
         def process_message(self, message: dict[str, Any], *given: Any, **options: Any) -> Any:
             state = message["content"].get("data", {}).get("state", {}) if message["msg_type"].startswith("comm_") else {}
             text = html.unescape(str(state.get("value") or message["content"].get("text", "")))
             if found := _BAR.findall(" ".join(text.split())):
-                self.note(found[-1])
+                self.tell(f"{self.heading}: {found[-1]}")
             return super().process_message(message, *given, **options)
 
-        def note(self, bar: str) -> None:
-            if time.monotonic() - self.noted > _EVERY or not bar:
-                self.noted = time.monotonic()
-                write_json(now, f"{self.heading}: {bar}" if bar else self.heading)
+        def tell(self, line: str) -> None:
+            if line and time.monotonic() - self.told >= _EVERY:
+                self.told = time.monotonic()
+                tell(line)
 
     class Engine(NBClientEngine):
         @classmethod
@@ -155,12 +155,12 @@ def execute(job: Mapping[str, Any]) -> int:
     study, notebook, parameters = job["study"], job["notebook"], job["parameters"]
     name = f"{notebook}-{job['part']}" if job["part"] else notebook
     work, reports = from_root(job["work"]), from_root(job["reports"])
-    staging, now = work / "staging" / study / name, work / "now" / study / f"{name}.json"
+    staging, lock = work / "staging" / study / name, work / "lock" / study / name
     scratch = Path(tempfile.gettempdir()) / f"workbook-{blake2b(str(staging).encode(), digest_size=6).hexdigest()}"
     with ExitStack() as stack:
-        now.parent.mkdir(parents=True, exist_ok=True)
+        lock.parent.mkdir(parents=True, exist_ok=True)
         try:
-            stack.enter_context(FileLock(now.with_suffix(".lock")).acquire(timeout=10))
+            stack.enter_context(FileLock(lock).acquire(timeout=10))
         except Timeout:
             log(work, study, f"{name} failed: another process executes it; wait until that one ends, or end it")
             return 1
@@ -175,7 +175,8 @@ def execute(job: Mapping[str, Any]) -> int:
             for folder in (staging, scratch):
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir(parents=True)
-            run_papermill(source_of(notebook, bool(job["part"])), staging / f"{notebook}.ipynb", parameters, now)
+            source, target = source_of(notebook, bool(job["part"])), staging / f"{notebook}.ipynb"
+            run_papermill(source, target, parameters, lambda line: log(work, study, f"  {name}: {line}"))
             made = [] if job["part"] else publish(staging, reports, notebook)
             story = staging / "story" / f"{notebook}.json"
             kept = [item["path"] for item in read_json(story) if item["kind"] == "work_file"] if made and story.is_file() else []
@@ -187,7 +188,6 @@ def execute(job: Mapping[str, Any]) -> int:
             log(work, study, f"{name} failed: {_sentence(fault, staging)}")
             return 1
         finally:
-            now.unlink(missing_ok=True)
             shutil.rmtree(scratch, ignore_errors=True)
     return 0
 

@@ -148,8 +148,8 @@ def compare(found: dict[str, pd.DataFrame], expected: dict[str, pd.DataFrame]) -
 
 
 def leavings(folder: Path) -> list[str]:
-    """What must not be left: half-written files, staged ones, connection files, notes of what runs."""
-    patterns = ("*.partial", "kernel-*.json", "work/killed/staging/*/*", "work/killed/now/*/*.json")
+    """What must not be left: half-written files, staged ones, connection files."""
+    patterns = ("*.partial", "kernel-*.json", "work/killed/staging/*/*")
     return [str(path) for pattern in patterns for path in folder.rglob(pattern)]
 
 
