@@ -79,6 +79,17 @@ def read_tensors(path: Path) -> dict[str, "Tensor"] | None:
         return None
 
 
+def read_header(path: Path) -> dict[str, str]:
+    """Texts in the header of a safetensors file; none where it has none, is not there or damaged, or is of another kind."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            return file.metadata() or {}
+    except (SafetensorError, OSError):
+        return {}
+
+
 def write_json(path: Path, record: Any) -> None:
     """Write a record as JSON with sorted keys; NaN is refused, since JSON has none (store None)."""
     with complete_or_absent(path) as temporary:

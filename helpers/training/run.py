@@ -13,12 +13,11 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from helpers.data.images import ImageSet, StudyData
-from helpers.files import complete_or_absent, device_name, read_json, versions, write_json, write_tensors
+from helpers.files import complete_or_absent, device_name, read_header, read_json, read_tensors, versions, write_json, write_tensors
 from helpers.networks import resnet, weights
 from helpers.training.augmentation import Draws, augment, draw
 from helpers.training.catalogue import snapshot_path
@@ -155,11 +154,9 @@ def save(folder: Path, network: nn.Module, optimizer: torch.optim.Optimizer, his
 
 def restore(folder: Path, network: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[list[Epoch], list[dict[str, Any]]]:
     """Put a checkpoint into network and optimizer; history and snapshots so far. Where it is absent or damaged, start anew."""
-    try:
-        with safe_open(folder / CHECKPOINT, framework="pt") as file:
-            said, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError):
+    if (tensors := read_tensors(folder / CHECKPOINT)) is None:
         return [], []
+    said = read_header(folder / CHECKPOINT)
     network.load_state_dict({name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")})
     slots: dict[int, dict[str, Tensor]] = defaultdict(dict)
     for _, index, name in (key.split(".") for key in tensors if key.startswith("optimizer.")):
@@ -170,11 +167,7 @@ def restore(folder: Path, network: nn.Module, optimizer: torch.optim.Optimizer) 
 
 def history_so_far(folder: Path) -> list[Epoch]:
     """Epochs of a run that trains, whoever trains it; none before the first, after the last, and where the file is damaged."""
-    try:
-        with safe_open(folder / CHECKPOINT, framework="pt") as file:
-            return json.loads((file.metadata() or {}).get("history", "[]"))
-    except (SafetensorError, OSError, ValueError):
-        return []
+    return json.loads(read_header(folder / CHECKPOINT).get("history", "[]"))
 
 
 def train_run(
