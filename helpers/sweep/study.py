@@ -216,10 +216,6 @@ def further_faults(study: CheckedStudy) -> list[str]:
     paths = {name: value for name, value in study.values.items() if name.endswith("_path") and value}
     absent = [name for name, value in paths.items() if not (study.root / Path(value).expanduser()).exists()]
     faults = [f"{name} is {paths[name]!r}, and nothing is there; give its place by --set {name}=..." for name in absent]
-    for folder in (study.work, study.reports):
-        there = next(path for path in (folder, *folder.parents) if path.exists())
-        if not os.access(there, os.W_OK | os.X_OK):
-            faults.append(f"{there} cannot be written, and {folder.name} has to go there; or set work_dir and reports_dir")
     named = [(f"claim {claim['claim']!r}", claim["measure"]) for claim in study.claims]
     named += [("primary_measures", name) for name in stated or []]
     if named:
