@@ -90,10 +90,9 @@ def open_source(path: Path, unpacked: Path, classes: Sequence[str] = ()) -> Sour
 
 def _zip_state(path: Path) -> str:
     if not path.exists():
-        told = "put the images there, or set data_path to the folder or .zip that holds them"
-        raise FileNotFoundError(f"data_path {path} does not exist; {told}")
+        raise FileNotFoundError(f"{path} does not exist; put the images there, or name the folder or .zip that holds them")
     if not path.is_file() or not zipfile.is_zipfile(path):
-        raise ValueError(f"data_path {path} is neither a folder nor a .zip; set data_path to one of these")
+        raise ValueError(f"{path} is neither a folder nor a .zip")
     return f"{path.stat().st_size}-{path.stat().st_mtime_ns}"
 
 
@@ -107,6 +106,6 @@ def _unpack(path: Path, place: Path) -> None:
         except Exception as fault:  # unpackers raise nearly every kind for damaged files; one with a number is of the disk
             if isinstance(fault, OSError) and fault.errno:
                 raise
-            raise ValueError(f"data_path {path} cannot be unpacked: {fault}") from fault
+            raise ValueError(f"{path} cannot be unpacked: {fault}") from fault
         if not place.is_dir():  # another process may have been first
             os.replace(f"{partial}/files", place)

@@ -88,7 +88,6 @@ def _facts(model: Model, path: Path, architecture: str, own: Own) -> dict[str, o
         raise
     except Exception as fault:  # a network of one's own may fail on these images in any way
         line = (str(fault).splitlines() or [type(fault).__name__])[0]
-        line = line.removeprefix(f"{path.name} was refused: ")
-        return facts | {"fault": load.shown(f"it {rest}" if (rest := line.removeprefix(f"{path.name} ")) != line else line)}
+        return facts | {"fault": line.removeprefix(f"{path.name} was refused: ").replace(path.name, "it", 1)}
     words, residual = load.described(loaded.network)
     return facts | {"network": words, "residual": residual, "outputs": loaded.classes, "notes": "; ".join(loaded.notes)}

@@ -128,10 +128,7 @@ def digest(images: ImageSet) -> str:
 
 
 def _listed(path: Path, unpacked: Path) -> tuple[Source, Listing]:
-    try:
-        source = open_source(path, unpacked)
-    except (ValueError, FileNotFoundError) as fault:
-        raise type(fault)(str(fault).replace("data_path ", "").split("; ")[0]) from fault
+    source = open_source(path, unpacked)
     return source, layouts.scan(source, layouts.RECOGNISED)
 
 

@@ -37,20 +37,15 @@ class Loaded(NamedTuple):
 
 
 def find(folder: Path) -> dict[str, Path]:
-    """Checkpoints of a folder and below, or one file, by the name that is shown; hidden files are left out."""
+    """Checkpoints of a folder and below, or one file, by name; hidden files are left out."""
     if not folder.exists():
         raise FileNotFoundError(f"the folder of checkpoints {folder} does not exist")
     if folder.is_file():
-        return {shown(folder.name): folder}
+        return {folder.name: folder}
     paths = [path for path in sorted(folder.rglob("*")) if path.suffix.lower() in ENDINGS and not path.name.startswith(".")]
     if not paths:
         raise ValueError(f"no checkpoint is in {folder}: looked for files that end in {', '.join(ENDINGS)}, in it and below")
-    return {shown(path.relative_to(folder).as_posix()): path for path in paths}
-
-
-def shown(name: str) -> str:
-    """A file's name on one line that any table and terminal can hold."""
-    return "".join(sign if sign.isprintable() else "?" for sign in name.encode("utf-8", "replace").decode())
+    return {path.relative_to(folder).as_posix(): path for path in paths}
 
 
 def model(path: Path, name: str, architecture: str, normalise: v2.Compose) -> Model:

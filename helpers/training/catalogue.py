@@ -122,7 +122,7 @@ def analysed(table: pd.DataFrame, minimum_train_accuracy: float) -> pd.DataFrame
 
 
 def models_of_study(work: Path, fingerprint: str, minimum_train_accuracy: float) -> pd.DataFrame:
-    """Catalogue that notebook 02 left in a study's folder, with the column ``left_out``; refused for other images, or without a model."""
+    """Catalogue of a study that notebook 02 left, with ``left_out``; ValueError where its images were others, or no model is analysed."""
     path = work / "catalogue.parquet"
     remedy = f"run notebooks/02_grid_training.ipynb for it, or `python -m helpers.sweep {work.name} -- --forcerun 02_grid_training`"
     if not path.is_file():

@@ -86,7 +86,7 @@ def test_touched_files_a_deleted_cache_and_another_place_give_the_same_images(so
     shutil.rmtree(work / "cache")
     assert images.of_study(work).fingerprint == data.fingerprint
     source.rename(tmp_path / "moved")
-    with pytest.raises(FileNotFoundError, match=r"source does not exist; put the images there, or set data_path"):
+    with pytest.raises(FileNotFoundError, match=r"source does not exist; put the images there, or name the folder"):
         images.of_study(work)
     assert chosen(tmp_path / "moved", work).fingerprint == images.of_study(work).fingerprint == data.fingerprint
 
