@@ -3,7 +3,6 @@
 import io
 import os
 import re
-import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
@@ -41,10 +40,8 @@ def decode_image(source: Source, record: Record, size: int) -> Decoded:
     try:
         content = record.content or source.read(record.name)
         digest = blake2b(content, digest_size=8).hexdigest()
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            image = Image.open(io.BytesIO(content), formats=_FORMATS)
-            image.load()
+        image = Image.open(io.BytesIO(content), formats=_FORMATS)
+        image.load()
         turned, faults = _turned(image, annotation.size if annotation else None)
         if turned.mode in ("I", "F") or turned.mode.startswith("I;16"):
             raise ValueError(f"grey values of mode {turned.mode} are not of 8 bits; save them as an image of 8 bits")

@@ -24,12 +24,6 @@ _CLOSE, _NEAR = 0.002, 0.02  # of the SSIM: where the search ends, and what is t
 _STEPS = 24
 
 
-def check_images(images: Tensor, least_side: int = 8) -> None:
-    """Raise ValueError for what is not (N, 3, H, W) uint8 with sides of at least ``least_side``."""
-    if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3 or min(images.shape[-2:]) < least_side:
-        raise ValueError(f"images must be (N, 3, H, W) uint8 with sides of at least {least_side}, got {tuple(images.shape)} {images.dtype}")
-
-
 def in_chunks(images: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
     """Images changed as floats, some at a time, then rounded and cut to bytes: uint8 (N, 3, H, W) -> as many, on the images' device."""
     with torch.no_grad():
@@ -53,10 +47,9 @@ def ssim(images: Tensor, degraded: Tensor) -> Tensor:
     """Structural similarity of each image with its degraded version; Wang et al. 2004, equation (13).
 
     Gaussian windows of 11 x 11 pixels and standard deviation 1.5; mean over the windows within the image, and over channels, as
-    scikit-image has it with ``gaussian_weights`` and without ``use_sample_covariance``. (N,) float32, to 1e-3 in bright flat regions.
-    Raises ValueError for sides below 11.
+    scikit-image has it with ``gaussian_weights`` and without ``use_sample_covariance``. (N, 3, H, W) uint8 with sides of at least 11 ->
+    (N,) float32, to 1e-3 in bright flat regions.
     """
-    check_images(images, 2 * _RADIUS + 1)
     settings = {"sigma": 1.5, "k1": 0.01, "k2": 0.03, "data_range": 255.0, "reduction": "none", "return_full_image": True}
     found = []
     for clean, changed in zip(images.split(_CHUNK), degraded.split(_CHUNK), strict=True):
@@ -116,7 +109,6 @@ def shifted(images: Tensor, name: str, seed: int = 0) -> Tensor:
     in the name within 0.002, or within 0.02 where the SSIM of few images steps over it; else ValueError.
     """
     kind, value = parsed(name)
-    check_images(images, 2 * _RADIUS + 1)
     if kind in _BY_NUMBER:
         return torch.cat([_BY_NUMBER[kind](chunk, value) for chunk in images.split(_CHUNK)])
     order = np.random.default_rng(seed).permutation(len(images))[:_CALIBRATION_IMAGES]

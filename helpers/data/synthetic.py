@@ -34,11 +34,9 @@ def scenes(
     image's own, in the test split to a random one, so that a network which looks beside the object pays for it on unseen images. Of the
     object, which is lighter than every background, only the shape says anything of the class.
 
-    Gives (N, 3, size, size) uint8 RGB; (N,) int64 labels; (N, 1, 4) int16 half-open boxes x0, y0, x1, y1, tight around the object.
-    Raises ValueError for a side below 16 pixels.
+    Gives (N, 3, size, size) uint8 RGB, from 16 pixels on, so that every class shows; (N,) int64 labels; (N, 1, 4) int16 half-open boxes
+    x0, y0, x1, y1, tight around the object.
     """
-    if size < 16:
-        raise ValueError(f"size is {size}; it must be at least 16, so that every class shows")
     images = np.empty((classes * per_class, 3, size, size), dtype=np.uint8)
     boxes = np.empty((classes * per_class, 1, 4), dtype=np.int16)
     for label in range(classes):

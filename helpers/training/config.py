@@ -93,11 +93,6 @@ def config_from(record: Mapping[str, Any]) -> RunConfig:
 
 def grid(axes: Mapping[str, Sequence[Any]], repeats: int, fixed: Mapping[str, Any]) -> list[RunConfig]:
     """Every combination of the axes' levels, ``repeats`` times with different seeds; an axis "repeat" names its own."""
-    for name, levels in axes.items():
-        if name not in HYPERPARAMETERS:
-            raise ValueError(f"axis {name!r} is no hyperparameter; the hyperparameters are {', '.join(sorted(HYPERPARAMETERS))}")
-        if not levels or len(set(levels)) != len(levels):
-            raise ValueError(f"axis {name!r} has the levels {list(levels)}; it needs at least one, each once")
     levels = {**axes} if "repeat" in axes else {**axes, "repeat": range(repeats)}
     return [RunConfig(**{**fixed, **dict(zip(levels, chosen, strict=True))}) for chosen in itertools.product(*levels.values())]
 

@@ -77,8 +77,6 @@ def initial_network(config: RunConfig, classes: int, pretrained: Mapping[str, Te
     network = resnet.build(config.architecture, classes, **form, seed=_seed(config, 0))
     if not config.pretrained:
         return network
-    if pretrained is None:
-        raise ValueError(f"run {config} starts from pretrained weights, and none were given; see networks.weights.read_weights")
     return weights.load_backbone(network, pretrained)
 
 

@@ -69,10 +69,7 @@ def test_names_are_taken_apart_and_unknown_ones_refused():
             shifts.shifted(IMAGES, name)
 
 
-def test_images_of_another_kind_and_an_ssim_out_of_reach_are_refused():
-    for wrong in (IMAGES.float(), IMAGES[0], IMAGES[..., :7]):
-        with pytest.raises(ValueError, match="images must be"):
-            shifts.shifted(wrong, "rotation_15")
+def test_an_ssim_out_of_reach_is_refused():
     flat = torch.full((2, 3, 16, 16), 90, dtype=torch.uint8)
     with pytest.raises(ValueError, match="cannot be made of these images: the nearest mean SSIM is 1"):
         shifts.shifted(flat, "blur_0.9")

@@ -82,8 +82,3 @@ def test_the_cue_comes_as_often_as_asked_and_points_to_the_class_in_training_and
     angles.clear()
     synthetic.scenes(4, 100, 16, 0, split, 0.3)
     assert abs(len(angles) / 400 - 0.3) < 4 * np.sqrt(0.3 * 0.7 / 400)
-
-
-def test_a_side_that_hides_shapes_is_refused():
-    with pytest.raises(ValueError, match="size is 15; it must be at least 16"):
-        synthetic.scenes(2, 1, 15, 0, "train")

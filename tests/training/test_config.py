@@ -67,13 +67,6 @@ def test_refuses_what_no_run_can_have(change, message):
         RunConfig(**asdict(grid(PAPER, 1, {"data": "d"})[0]) | change)
 
 
-def test_refuses_an_unknown_or_repeated_axis():
-    with pytest.raises(ValueError, match=r"axis 'lr' is no hyperparameter; the hyperparameters are .*learning_rate"):
-        grid({"lr": [1]}, 1, {})
-    with pytest.raises(ValueError, match=r"axis 'batch_size' has the levels \[16, 16\]"):
-        grid({"batch_size": [16, 16]}, 1, {})
-
-
 def test_blocks_follow_each_other_each_a_full_factorial_in_balanced_order():
     axes = {"architecture": ["resnet18"], "batch_size": [16, 32], "optimizer": ["adam", "sgd"], "learning_rate": [0.1, 0.01]}
     axes |= {"weight_decay": [0], "augmentation": [True, False], "pretrained": [False]}

@@ -166,11 +166,9 @@ def test_the_pass_reports_the_loss_that_a_plain_script_would(data, config):
     assert accuracy == pytest.approx(float((logits.argmax(1) == data.train.labels).float().mean()))
 
 
-def test_refuses_images_of_another_study_and_pretrained_without_weights(data, config, tmp_path):
+def test_refuses_images_of_another_study(data, config, tmp_path):
     with pytest.raises(ValueError, match=f"belongs to the data other, and was given {data.fingerprint}"):
         train_run(replace(config, data="other"), data, tmp_path)
-    with pytest.raises(ValueError, match="starts from pretrained weights, and none were given"):
-        train_run(replace(config, pretrained=True), data, tmp_path)
 
 
 def test_a_complete_run_is_returned_and_not_trained_again(data, config, tmp_path, monkeypatch):
