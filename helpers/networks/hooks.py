@@ -45,7 +45,7 @@ def observe(model: nn.Module, images: Tensor, seen: Callable[[nn.Module, Any, An
 
 
 def features_and_logits(model: nn.Module, layer: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Run one forward pass in evaluation mode: a layer's last output (B, C, h, w), else ValueError, and logits (B, K)."""
+    """A layer's last output (B, C, h, w), else ValueError, and logits (B, K), of one pass in evaluation mode."""
     with evaluation_mode(model), captured_output(layer) as outputs:
         logits = model(images)
     if not outputs:

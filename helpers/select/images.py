@@ -66,8 +66,7 @@ def training_images(path: Path, unpacked: Path, class_names: Sequence[str] = (),
 def images_of_report(path: Path, model_ids: Sequence[str], reports: Path, most: int, cache: Path) -> Own | None:
     """Images that a study fitted all of some checkpoints of its report to, the first ``most`` or all (0); None for other checkpoints.
 
-    They are found by the parameters by which the study chose them and its classes, which a source may hold among others, in its own order.
-    Raises ValueError where the path holds other images.
+    They are found by the study's parameters and classes, which a source may hold among others. ValueError where it holds other images.
     """
     tables = {file.parent.parent: pd.read_csv(file, keep_default_na=False) for file in sorted(reports.glob("*/tables/checkpoints.csv"))}
     folder = next((folder for folder, table in tables.items() if set(model_ids) <= set(table["model_id"])), None)

@@ -37,10 +37,7 @@ class Scored(NamedTuple):
 
 
 def scored(store: Store, models: Sequence[Model], own: Own, study: Calibration) -> Scored:
-    """The fit of models and the measures that a study may choose, on as many of their training images as in the study.
-
-    ``store.shared`` gives ``own``; the models can be loaded.
-    """
+    """The fit of models and the measures that a study may choose, on as many of their training images as in the study."""
     count = len(own.scored_on.rows)
     # A share of as many images as in the study, so that values rest on as many.
     share = study.settings.perturbation_fraction * (study.images or count) / count
@@ -71,8 +68,7 @@ def verdicts(facts: pd.DataFrame, found: Scored | None, right: Mapping[str, int]
     ResNet, as all that the studies hold; without them such a network is not judged. Where none could be read there is nothing ``found``.
     No accuracy is below chance. Probabilities take the errors of two checkpoints as independent.
 
-    Facts are ``case.FACTS``; of the ``labelled`` images each model is ``right`` on so many. Columns are ``VERDICT``: fractions, with
-    intervals of 80 %, of counts of 95 %; better_than_first is a probability.
+    Facts are ``case.FACTS``; ``right`` counts, by model. Columns are ``VERDICT``: fractions, with intervals of 80 %, of counts of 95 %.
     """
     if not found:
         return facts.assign(verdict=NOT_READ, note=facts["fault"]).reindex(columns=VERDICT)

@@ -212,7 +212,7 @@ def described(network: nn.Module) -> tuple[str, bool]:
 
 
 def normaliser(mean: Sequence[float], std: Sequence[float]) -> v2.Compose:
-    """What turns uint8 images into network input: ``(x / 255 - mean) / std`` for each channel; ValueError where that cannot be."""
+    """``(x / 255 - mean) / std`` of uint8 images, for each channel; ValueError where that cannot be."""
     fits = [0 <= value <= 1 for value in mean] + [0 < value <= 1 for value in std]
     if len(mean) != 3 or len(std) != 3 or not all(fits):
         raise ValueError(f"mean {list(mean)} and std {list(std)} must be three numbers each in [0, 1], std above 0, as in training")

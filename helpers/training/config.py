@@ -103,8 +103,7 @@ def runs_of_study(
     """Runs of a study in the order in which they are trained; any first of them are as balanced as they can be.
 
     Each block is a full factorial of its own, the axes of the study with the levels that the block changes, such as
-    ``{"architecture": ["resnet34"]}`` or ``{"repeat": [1]}``, without the runs of earlier blocks; a study may stop after any of them.
-    Without blocks it is the whole grid. ``fixed`` are the remaining fields of ``RunConfig``.
+    ``{"architecture": ["resnet34"]}`` or ``{"repeat": [1]}``, without the runs of earlier blocks. Without blocks it is the whole grid.
     """
     found: list[RunConfig] = []
     for block in blocks or [{}]:

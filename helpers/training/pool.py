@@ -107,8 +107,8 @@ def train_missing(
     """Train the runs that are not complete below ``work/runs``, and yield the result of each as it comes.
 
     Several executions, on one machine or on several with one disk, may train one list: a run is locked while it trains, and what others
-    hold comes last, when it is complete or was left undone. ``weights`` says where each architecture's pretrained weights are read from,
-    see ``read_weights``; ``show`` is given a line on the epochs of the runs that train. A run that diverges is a result and no fault.
+    hold comes last, when it is complete or was left undone. ``weights``: what ``read_weights`` reads, by architecture. ``show`` is given a
+    line on the epochs of the runs that train. A run that diverges is a result and no fault.
     """
     todo = catalogue.missing(work, runs)
     one = partial(_train, work=work, weights=dict(weights or {}), device=device, compiled=compiled)
