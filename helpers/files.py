@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,14 +105,8 @@ def read_json(path: Path) -> Any:
 
 
 def versions(packages: Sequence[str] = ("torch", "torchvision", "numpy")) -> dict[str, str]:
-    """Map "python" and each package to its version, "absent" where it is not installed."""
-    found = {"python": platform.python_version()}
-    for name in packages:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "absent"
-    return found
+    """Map "python" and each installed package to its version."""
+    return {"python": platform.python_version()} | {name: version(name) for name in packages}
 
 
 def commit() -> str:

@@ -43,8 +43,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--minutes", type=float, default=60.0, metavar="M", help="with --new: what the study may take here")
     given = parser.parse_args(own)
     try:
-        if not (PROJECT_ROOT / "Snakefile").is_file():
-            raise StudyError(f"a sweep needs a checkout of the project, with its notebooks, and {PROJECT_ROOT} is none")
         if given.new:
             from helpers.sweep import new  # late, as plan: it loads torch
 
