@@ -20,6 +20,7 @@ CAUSAL = (
 )
 PAPER, PAPER_ARCHITECTURE, PAPER_THRESHOLD = "iou", "resnet18", 0.8
 LOOKING = ("area_matched_iou", "pointing_game")  # where a network looks, chance taken off
+BOXED = [PAPER, *LOOKING, "object_reliance"]  # primary measures that need boxes
 SETTINGS, FEW_SETTINGS = ("optimizer", "learning_rate", "weight_decay", "batch_size"), 6  # what varies within a kind of training
 HEADS = ["question", "answer", "number", "how far to trust it"]
 NAMED = "mixup_accuracy"  # always told of beside the best predictor
@@ -196,6 +197,9 @@ def _limits(primary: pd.DataFrame, tables: Tables) -> _Told:
     told = f"**Not tested.** Training was varied, looking was not.{reasons(tables, ANY_MEASURE)}"
     kinds = count(int(primary["kinds"].max()) if len(primary) else 0, "kind")
     looks = round((1 - LEVEL) / (1 - primary["level"].min())) if len(primary) else 1
-    looked = f" They are of {100 * primary['level'].min():.3g} %, since the data are analysed {looks} times." if looks > 1 else ""
-    trust = f"Intervals resample configurations, not kinds: for other than these {kinds} of training they are too narrow.{looked}"
-    return "", "Does looking at the object lower the gap?", told, "–", trust
+    looked = f" They are of {100 * primary['level'].min():.3g} %, for {looks} analyses." if looks > 1 else ""
+    trust = f"Intervals resample configurations, not kinds: for others than these {kinds} they are too narrow.{looked}"
+    others = primary.drop(index=BOXED, errors="ignore").dropna(subset="r_gap")
+    best = others.loc[others["r_gap"].abs().idxmax()] if len(others) else None
+    number = "–" if best is None else f"{inert(best['title'])}, which needs no box: r = {best['r_gap']:.2f}"
+    return "", "Does looking at the object lower the gap?", told, number, trust

@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +45,7 @@ class Report:
         self.story.append({"kind": kind, **content})
         write_json(self.folder / "story" / f"{self.notebook}.json", self.story)
 
-    @cached_property
+    @property
     def names(self) -> dict[str, str]:
         """Short name of each model of the study, by its id, once notebook 02 has left the catalogue."""
         path = self.work / "catalogue.parquet"

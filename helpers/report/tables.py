@@ -27,14 +27,17 @@ _HEADERS |= {
     "error_with_twins": "error with it, twins left out",
 }
 _ENDS = {"_low": ": from", "_high": ": to", "_p": ": p", "_p_adjusted": ": p, adjusted"}
+_ENDS |= {"_by_ssim": ", along SSIM", "_by_unseen_fraction": ", along added classes", "_by_weights": ", along size"}
+_ENDS |= {"_over_ssim": ", over noise", "_over_unseen_fraction": ", over added classes"}
 _UNREAD = ("_smallest", "_null")  # ends of columns that stand in the file alone
 _OF_INTERVAL = {"ci": "pearson_r", "kendall": "kendall_tau"}  # the value that ends belong to, where their names do not say so
 # Fractions that are read in percent, or as points.
 _PERCENT = dict.fromkeys(("train_accuracy", "test_accuracy", "ended_by_a_rule", "models_above_the_blob"), " (%)")
 _PERCENT |= dict.fromkeys(("gap", "gap_least", "gap_most"), " (points)")
 _HEADERS |= {"r_gap_within_kinds": "r within kinds, given the fit", "ended_by_a_rule": "stopped by a rule"}
-_HEADERS |= {"models_above_the_blob": "networks above the fixed central map"}
-_NAMES = ("measure", "kind", "architecture", "concerns", "hyperparameter", "question")  # columns of names, which a reader has in words
+_HEADERS |= {"models_above_the_blob": "networks above the fixed central map", "unseen_fraction": "share of added classes"}
+_HEADERS |= {"generalization_bound": "mean error", "diversity_bound": "mean Kappa loss", "weights_millions": "weights (millions)"}
+_NAMES = ("measure", "kind", "architecture", "concerns", "hyperparameter", "question", "quantity", "slice", "axis")  # columns of names, which a reader has in words
 _LAST = ("run_id", "cell", "file", "data", "weights", "fingerprint", "device")
 
 
