@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,7 +13,7 @@ from torch.nn.functional import max_pool2d
 from helpers.measures import response
 from helpers.measures.evidence import provides
 from helpers.measures.passes import Pass, Sample
-from helpers.measures.registry import measure
+from helpers.measures.registry import Value, measure
 from helpers.measures.transforms import TRANSFORMS, drawn_accuracies, transformed_hits, transforms_of
 
 INPUT, FIRST_LAYER = "input", "first layer"
@@ -23,12 +23,8 @@ PERTURBATIONS = (*MIXUPS, *TRANSFORMS)
 PAIRS_PER_CLASS = 200
 _AT = " @ "
 
-
-class Places(NamedTuple):
-    """Where images are mixed."""
-
-    by_name: dict[str, response.FirstLayer | None]  # None is the input
-    no_layer: str = ""  # why the end of the first layer is not among them
+Places = dict[str, response.FirstLayer | str | None]  # where images are mixed: None is the input, a text says why there is no first layer
+Curves = dict[str, pd.Series | str]  # accuracy by alpha in [0, 1] of each perturbation, or why there is none
 
 
 @provides
@@ -43,9 +39,9 @@ def response_sample(images: Any, perturbation_fraction: float) -> int:
 def places(fused_network: nn.Module, perturbed_sample: Sample, batch_size: int) -> Places:
     """The input and the end of the first layer, with what it makes of the sample, so that no curve computes it again."""
     try:
-        return Places({INPUT: None, FIRST_LAYER: response.first_layer(fused_network, perturbed_sample.inputs, batch_size)})
+        return {INPUT: None, FIRST_LAYER: response.first_layer(fused_network, perturbed_sample.inputs, batch_size)}
     except ValueError as fault:
-        return Places({INPUT: None}, str(fault))
+        return {INPUT: None, FIRST_LAYER: str(fault)}
 
 
 @provides
@@ -59,37 +55,34 @@ def response_curves(
     perturbation_points: int,
     seed: int,
     batch_size: int,
-) -> pd.DataFrame:
-    """Response curves of ``MIXUPS``, alpha from 0 to 0.5, and of all transforms: perturbation, alpha in [0, 1], accuracy; attrs: why not.
+) -> Curves:
+    """Response curves of ``MIXUPS``, whose alpha of 1 is a mixture of halves, and of all transforms; Schiff et al. 2021, Algorithm 1.
 
-    Schiff et al. 2021, Algorithm 1. Partners are drawn once per kind, for all alphas and places. At a magnitude of 0 the logits tell.
+    Partners are drawn once per kind, for all alphas and places. At a magnitude of 0 the logits tell.
     """
-    labels, tables = perturbed_sample.labels.cpu(), []
+    labels, curves = perturbed_sample.labels.cpu(), {}
 
-    def follow(name: str, hits_at: Callable[[float], Tensor], images: Tensor, low: float, high: float) -> None:
+    def follow(hits_at: Callable[[float], Tensor], images: Tensor, low: float, high: float) -> pd.Series:
         clean = logits[images].argmax(1) == labels[images]
         right = [hits_at(size) if size else clean for size in np.linspace(low, high, perturbation_points)]
-        curve = {"alpha": np.linspace(0, 1, perturbation_points), "accuracy": [float(hits.double().mean()) for hits in right]}
-        tables.append(pd.DataFrame({"perturbation": name} | curve))
+        return pd.Series([float(hits.double().mean()) for hits in right], np.linspace(0, 1, perturbation_points))
 
     for kind in response.KINDS:
         pairs = response.mixup_partners(labels, kind, seed)
-        for place, layer in places.by_name.items():
+        for place, layer in places.items():
             mixed = partial(response.mixed_hits, fused_network, perturbed_sample, pairs, layer, batch_size)
-            follow(f"{kind} {place}", mixed, pairs[0], 0, 0.5)
+            curves[f"{kind} {place}"] = layer if isinstance(layer, str) else follow(mixed, pairs[0], 0, 0.5)
     for name, item in transforms_of(transform_ranges).items():
         changed = partial(transformed_hits, fused_network, perturbed_sample.pixels, labels, normalise, batch_size, item)
-        follow(name, changed, torch.arange(len(labels)), item.low, item.high)
-    found = pd.concat(tables, ignore_index=True)
-    found.attrs = {name: places.no_layer for name in MIXUPS if name not in set(found["perturbation"])}
-    return found
+        curves[name] = follow(changed, torch.arange(len(labels)), item.low, item.high)
+    return curves
 
 
 @measure("perturbation", 0, "Schiff et al. 2021, Algorithm 1")
-def response_curve(response_curves: pd.DataFrame) -> Mapping[str, float]:
+def response_curve(response_curves: Curves) -> Mapping[str, float]:
     """Accuracy on perturbed training images at every magnitude; a record for figures, with a variant per point."""
-    names = response_curves["perturbation"] + _AT + response_curves["alpha"].map("{:.6f}".format)
-    return dict(zip(names, response_curves["accuracy"], strict=True))
+    drawn = {name: curve for name, curve in response_curves.items() if not isinstance(curve, str)}
+    return {f"{name}{_AT}{alpha:.6f}": accuracy for name, curve in drawn.items() for alpha, accuracy in curve.items()}
 
 
 def curves_of(scores: pd.DataFrame) -> pd.DataFrame:
@@ -101,25 +94,27 @@ def curves_of(scores: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(columns).merge(gi[["model_id", "perturbation", "score"]], how="left", on=["model_id", "perturbation"])
 
 
+def _each(curves: Curves, score: Callable[[pd.Index, pd.Series], float]) -> dict[str, float | str]:
+    return {name: curve if isinstance(curve, str) else score(curve.index, curve) for name, curve in curves.items()}
+
+
 @measure("perturbation", -1, "Schiff et al. 2021, Algorithm 2", title="Gi-score", variants=PERTURBATIONS)
-def gi_score(response_curves: pd.DataFrame) -> Mapping[str, float]:
+def gi_score(response_curves: Curves) -> Value:
     """Deficit of accuracy under growing perturbation, in [0, 1], see ``response.gi_of_curve``; for each perturbation."""
-    curves = response_curves.groupby("perturbation", sort=False)
-    return response_curves.attrs | {name: response.gi_of_curve(rows["alpha"], rows["accuracy"]) for name, rows in curves}
+    return _each(response_curves, response.gi_of_curve)
 
 
 @measure("perturbation", 1, "after Schiff et al. 2021; not its Algorithm 4", title="Pal-score (working definition)", variants=PERTURBATIONS)
-def pal_score(response_curves: pd.DataFrame) -> Mapping[str, float]:
+def pal_score(response_curves: Curves) -> Value:
     """Ratio of areas of a response curve, WORKING DEFINITION (see ``response.pal_of_curve``); 0 / 0 is undefined."""
-    curves = response_curves.groupby("perturbation", sort=False)
-    return response_curves.attrs | {name: response.pal_of_curve(rows["alpha"], rows["accuracy"]) for name, rows in curves}
+    return _each(response_curves, response.pal_of_curve)
 
 
 @measure("perturbation", 1, "after Schiff et al. 2021, Pal l=0 * l=1", title="Pal-score (working definition), product")
 def pal_product(pal_score: Mapping[str, float], places: Places) -> float:
     """Pal-score of intra-class mixup at the input times that at the first layer; WORKING DEFINITION, and the kind of mixup is a guess."""
-    if places.no_layer:
-        raise ValueError(places.no_layer)
+    if isinstance(reason := places[FIRST_LAYER], str):
+        raise ValueError(reason)
     return pal_score["intra input"] * pal_score["intra first layer"]
 
 
@@ -130,9 +125,9 @@ def pal_sum(pal_score: Mapping[str, float]) -> float:
 
 
 @measure("perturbation", 1, "Schiff et al. 2021, Table 2", title="mean of the response curve", variants=PERTURBATIONS)
-def curve_mean(response_curves: pd.DataFrame) -> Mapping[str, float]:
+def curve_mean(response_curves: Curves) -> Value:
     """Mean accuracy over the magnitudes of a response curve, in [0, 1]."""
-    return response_curves.attrs | dict(response_curves.groupby("perturbation", sort=False)["accuracy"].mean())
+    return _each(response_curves, lambda alphas, accuracies: accuracies.mean())
 
 
 @measure("perturbation", 1, "Schiff et al. 2021, Table 2", variants=tuple(TRANSFORMS))
@@ -145,28 +140,29 @@ def accuracy_under_augmentation(
 
 
 @measure("perturbation", 1, "Natekar and Sharma 2020", variants=(INPUT, FIRST_LAYER))
-def mixup_accuracy(fused_network: nn.Module, perturbed_sample: Sample, places: Places, seed: int, batch_size: int) -> dict[str, float]:
+def mixup_accuracy(fused_network: nn.Module, perturbed_sample: Sample, places: Places, seed: int, batch_size: int) -> Value:
     """Accuracy on halfway mixtures of two training images of a class, mean over pairs and then over classes, in [0, 1]."""
     pairs = response.class_pairs(perturbed_sample.labels, PAIRS_PER_CLASS, seed)
-    classes, values = perturbed_sample.labels.cpu()[pairs[0]].numpy(), {FIRST_LAYER: places.no_layer}
-    for place, layer in places.by_name.items():
-        right = response.mixed_hits(fused_network, perturbed_sample, pairs, layer, batch_size, 0.5)
-        values[place] = float(pd.Series(right.double().numpy()).groupby(classes).mean().mean())
+    classes, values = perturbed_sample.labels.cpu()[pairs[0]].numpy(), dict(places)
+    for place, layer in places.items():
+        if not isinstance(layer, str):
+            right = response.mixed_hits(fused_network, perturbed_sample, pairs, layer, batch_size, 0.5)
+            values[place] = float(pd.Series(right.double().numpy()).groupby(classes).mean().mean())
     return values
 
 
 @measure("perturbation", -1, "Natekar and Sharma 2020", title="Davies-Bouldin index", variants=("initial", "penultimate"))
-def davies_bouldin_index(perturbed_sample: Sample, places: Places, forward_pass: Pass, seed: int) -> dict[str, float]:
+def davies_bouldin_index(perturbed_sample: Sample, places: Places, forward_pass: Pass, seed: int) -> Value:
     """Spread of classes over their distance, in the first layer's maps and in what gives the logits, at least 0; small is apart.
 
     Initial: max-pooled by 4 x 4 and flattened, mean of 10 draws of 120 images if there are more (Natekar and Sharma, code).
     """
     from sklearn.metrics import davies_bouldin_score  # here: its import takes a second, and most kernels never come here
 
-    labels, layer, generator = perturbed_sample.labels.cpu().numpy(), places.by_name.get(FIRST_LAYER), np.random.default_rng((seed, 4))
-    found = {"initial": places.no_layer or "the network's first layer puts out no maps (n, C, h, w) to pool"}
+    labels, layer, generator = perturbed_sample.labels.cpu().numpy(), places[FIRST_LAYER], np.random.default_rng((seed, 4))
+    found = {"initial": layer if isinstance(layer, str) else "the network's first layer puts out no maps (n, C, h, w) to pool"}
     found["penultimate"] = "no linear layer gives the logits"
-    if layer is not None and layer.activations.ndim == 4:
+    if isinstance(layer, response.FirstLayer) and layer.activations.ndim == 4:
         pooled = max_pool2d(layer.activations, [min(4, side) for side in layer.activations.shape[2:]]).flatten(1).double().cpu().numpy()
         draws = [generator.permutation(len(labels))[:120] for _ in range(10)] if len(labels) > 120 else [np.arange(len(labels))]
         found["initial"] = float(np.mean([davies_bouldin_score(pooled[draw], labels[draw]) for draw in draws]))
@@ -176,8 +172,8 @@ def davies_bouldin_index(perturbed_sample: Sample, places: Places, forward_pass:
 
 
 @measure("perturbation", -1, "Natekar and Sharma 2020; Schiff et al. 2021, DBI*Mixup", title="DBI * (1 - mixup accuracy)")
-def dbi_times_mixup(davies_bouldin_index: Mapping[str, float], mixup_accuracy: Mapping[str, float], places: Places) -> float:
+def dbi_times_mixup(davies_bouldin_index: Mapping[str, float], mixup_accuracy: Mapping[str, float]) -> float:
     """Davies-Bouldin index of the first layer times the error on mixtures at the input; the winner of the PGDL competition."""
     if isinstance(initial := davies_bouldin_index["initial"], str):
-        raise ValueError(places.no_layer or initial)
+        raise ValueError(initial)
     return initial * (1 - mixup_accuracy[INPUT])

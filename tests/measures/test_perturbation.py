@@ -75,8 +75,7 @@ def test_a_curve_by_hand(given, evidence):
             stem = network.bn1(network.conv1(sample.inputs)).relu()
             maps = network.layer4(network.layer3(network.layer2(network.layer1((1 - alpha) * stem + alpha * stem[indices]))))
             accuracies.append(float((network.fc(maps.mean((2, 3))).argmax(1) == sample.labels).double().mean()))
-    curves = evidence["response_curves"].set_index("perturbation")
-    assert curves.loc["inter first layer", "accuracy"].tolist() == accuracies
+    assert evidence["response_curves"]["inter first layer"].tolist() == accuracies
 
 
 def test_pairs_are_averaged_over_classes(given, evidence):
@@ -104,7 +103,7 @@ def test_the_indices_are_davies_and_bouldins(given, evidence):
 
 
 def initial_index(activations, labels, seed):
-    places = perturbation.Places({perturbation.FIRST_LAYER: response.FirstLayer(nn.Identity(), activations)}, "")
+    places = {perturbation.FIRST_LAYER: response.FirstLayer(nn.Identity(), activations)}
     without = Pass(torch.zeros(0), None, None)
     return perturbation.davies_bouldin_index(Sample(None, None, labels), places, without, seed)["initial"]
 
@@ -121,10 +120,7 @@ def test_a_large_sample_is_drawn_from_and_small_maps_are_pooled_whole():
 
 
 def curves_of(**accuracies):
-    names = {name.replace("_", " "): values for name, values in accuracies.items()}
-    return pd.DataFrame([(n, a, v) for n, values in names.items() for a, v in zip((0, 0.5, 1), values, strict=True)]).set_axis(
-        ["perturbation", "alpha", "accuracy"], axis=1
-    )
+    return {name.replace("_", " "): pd.Series(values, (0, 0.5, 1)) for name, values in accuracies.items()}
 
 
 def test_scores_of_curves_by_hand(evidence):
@@ -136,7 +132,7 @@ def test_scores_of_curves_by_hand(evidence):
     assert perturbation.pal_product(perturbation.pal_score(curves), places) == pytest.approx(84 * 84)
     both = perturbation.pal_score(curves_of(intra_input=(1, 1, 1), inter_input=(0.2, 0.2, 0.2)))
     assert perturbation.pal_sum(both) == pytest.approx(168)
-    assert perturbation.dbi_times_mixup({"initial": 2.0}, {"input": 0.75}, places) == 0.5
+    assert perturbation.dbi_times_mixup({"initial": 2.0}, {"input": 0.75}) == 0.5
 
 
 def values(table):
