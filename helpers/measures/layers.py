@@ -113,18 +113,17 @@ def folded_copy(network: nn.Module, example: Tensor, precision: torch.dtype = to
     fraction of the largest.
     """
     made = copy.deepcopy(network).eval()
-    (uses, expected), done = _traced(made, example), set()
-    for layer, norm, kernel in [(use.module, use.norm, use.kernel) for use in uses.values() if use.norm is not None]:
-        if kernel is layer.weight:
-            layer.weight, layer.bias = (nn.Parameter(value.to(kernel)) for value in folded(kernel, layer.bias, norm, precision))
-            norm.weight = norm.bias = None
-            done.add(norm)
+    uses, expected = _traced(made, example)
+    before = {use.norm: use.module for use in uses.values() if use.norm is not None and use.kernel is use.module.weight}
     for name, norm in [item for item in made.named_modules() if isinstance(item[1], _NormBase) and item[1].running_mean is not None]:
-        if norm not in done:
+        if (layer := before.get(norm)) is not None:
+            layer.weight, layer.bias = (nn.Parameter(value.to(layer.weight)) for value in folded(layer.weight, layer.bias, norm, precision))
+            norm.weight = norm.bias = None
+        else:
             scale, shift = folded(torch.ones(norm.num_features, 1), None, norm)
             norm.weight, norm.bias = nn.Parameter(scale[:, 0].to(norm.running_var)), nn.Parameter(shift.to(norm.running_var))
         norm.running_mean, norm.running_var, norm.eps = torch.zeros_like(norm.running_mean), torch.ones_like(norm.running_var), 0.0
-        if norm in done and type(norm) is nn.BatchNorm2d:
+        if layer is not None and type(norm) is nn.BatchNorm2d:
             made.set_submodule(name, nn.Identity())
     if not torch.allclose(made(example), expected, rtol=0, atol=tolerance * float(expected.abs().max())):
         raise ValueError("batch normalisation cannot be folded into the convolutions: the network would give other logits")
