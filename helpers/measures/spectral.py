@@ -39,31 +39,26 @@ def operator_norm(weight: Tensor, input_size: Pair, stride: Pair = (1, 1), dilat
 
 
 def _largest(kernels: Tensor, grid: Sequence[int]) -> float:
-    """Largest eigenvalue of ``W(t) W(t)'`` over a grid of frequencies and over groups; kernels (g, n, c, kh, kw).
-
-    Squares of the grid are bounded by their corners and dropped or cut in four. With x fixed, x' W(t) W(t)' x is a trigonometric
-    polynomial between 0 and the largest eigenvalue M of all real t, of a degree below the taps, so inside a square of side h it exceeds
-    what its corners interpolate by at most ``sum over axes of (h degree)² M / 16`` (Bernstein).
-    """
+    """Largest eigenvalue of ``W(t) W(t)'`` over a grid of frequencies and over groups; kernels (g, n, c, kh, kw)."""
+    # With x fixed, x' W(t) W(t)' x is a trigonometric polynomial between 0 and the largest eigenvalue M of all real t, of a degree below
+    # the taps, so inside a square of side h it exceeds what the corners interpolate by at most ``sum over axes of (h degree)² M / 16``
+    # (Bernstein). Squares that cannot hold the largest are dropped, the others cut in four: of 224 x 224 frequencies a twentieth is left to look at.
     unit = 2 * math.pi / torch.tensor(grid, dtype=torch.float64)
     bend = float(((torch.tensor(kernels.shape[3:]) - 1) * unit).square().sum()) / 16
-    side = 2 ** max(0, math.floor(math.log2(min(max(grid), math.sqrt(0.35 / bend) if bend else math.inf))))
+    cuts = max(0, math.floor(math.log2(min(max(grid), math.sqrt(0.35 / bend) if bend else math.inf))))
     # Of t and -t, whose blocks are conjugate, one is enough.
-    squares = torch.cartesian_prod(torch.arange(0, grid[0], side), torch.arange(0, grid[1] // 2 + 1, side))
+    squares = torch.cartesian_prod(torch.arange(0, grid[0], 2**cuts), torch.arange(0, grid[1] // 2 + 1, 2**cuts))
     values, most = torch.full(tuple(grid), torch.nan), math.inf
-    while len(squares):
+    for side in (2**power for power in reversed(range(cuts + 1))):
         corners = (squares[:, None] + side * _CORNERS if side > 1 else squares[:, None]) % torch.tensor(grid)
         places = corners.flatten(0, 1).unique(dim=0)
         places = places[values[*places.T].isnan()]
         for part in places.split(max(1, _BATCH // kernels[..., 0, 0].numel())):
             values[*part.T] = _eigenvalues(kernels, part * unit, torch.complex64)
         best = float(values[~values.isnan()].max()) * (1 - _ROUGH)
-        if side == 1:
-            break
         most = min(most, best / (1 - bend * side**2))
         squares = squares[values[*corners.permute(2, 0, 1)].amax(1) + bend * side**2 * most > best]
-        side //= 2
-        squares = (squares[:, None] + side * _CORNERS).flatten(0, 1)
+        squares = (squares[:, None] + side // 2 * _CORNERS).flatten(0, 1)
     return float(_eigenvalues(kernels, (values.nan_to_num(-1) >= best).nonzero() * unit, torch.complex128).max())
 
 
