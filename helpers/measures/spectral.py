@@ -42,7 +42,7 @@ def _largest(kernels: Tensor, grid: Sequence[int]) -> float:
     """Largest eigenvalue of ``W(t) W(t)'`` over a grid of frequencies and over groups; kernels (g, n, c, kh, kw)."""
     # With x fixed, x' W(t) W(t)' x is a trigonometric polynomial between 0 and the largest eigenvalue M of all real t, of a degree below
     # the taps, so inside a square of side h it exceeds what the corners interpolate by at most ``sum over axes of (h degree)² M / 16``
-    # (Bernstein). Squares that cannot hold the largest are dropped, the others cut in four: of 224 x 224 frequencies a twentieth is left to look at.
+    # (Bernstein). Squares that cannot hold the largest are dropped, others cut in four: of 224 x 224 frequencies a twentieth is left.
     unit = 2 * math.pi / torch.tensor(grid, dtype=torch.float64)
     bend = float(((torch.tensor(kernels.shape[3:]) - 1) * unit).square().sum()) / 16
     cuts = max(0, math.floor(math.log2(min(max(grid), math.sqrt(0.35 / bend) if bend else math.inf))))
