@@ -122,22 +122,18 @@ def score(
 
 def _rows(item: Measure, evidence: Evidence) -> list[dict[str, Any]]:
     try:
-        value, reason = evidence[item.name], ""
+        value = evidence[item.name]
     except ValueError as fault:
-        value, reason = np.nan, (str(fault).splitlines() or [type(fault).__name__])[0]
-    values = dict(value) if isinstance(value, Mapping) else dict.fromkeys(item.variants[:1] or ("",), value)
+        value = dict.fromkeys(item.variants or ("",), (str(fault).splitlines() or [type(fault).__name__])[0])
+    values = value if isinstance(value, Mapping) else dict.fromkeys(item.variants[:1] or ("",), value)
     rows = []
-    for variant, number in (dict.fromkeys(item.variants, np.nan) | values).items():
-        # No table can rank by infinity.
-        undefined = (
-            number
-            if isinstance(number, str)
-            else ""
-            if np.isfinite(number)
-            else "undefined"
-            if np.isnan(number)
-            else "larger than any number of the computer"
-        )
-        row = {"measure": item.name, "variant": variant, "value": np.nan if undefined else float(number)}
-        rows.append(row | {"seconds": evidence.seconds([item.name]), "reason": reason or undefined})
+    for variant, number in (dict.fromkeys(item.variants, np.nan) | dict(values)).items():
+        if isinstance(number, str):
+            reason = number or "undefined"
+        elif np.isnan(number):
+            reason = "undefined"
+        else:
+            reason = "" if np.isfinite(number) else "larger than any number of the computer"  # no table can rank by infinity
+        row = {"measure": item.name, "variant": variant, "value": np.nan if reason else float(number)}
+        rows.append(row | {"seconds": evidence.seconds([item.name]), "reason": reason})
     return rows
