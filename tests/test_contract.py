@@ -23,7 +23,7 @@ CAPS = (
     {"": 375},
     {"data": 1235, "networks": 395, "statistics": 1275},
     {"training": 805, "cams": 700},
-    {"measures": 1865},
+    {"measures": 1850},
     {"scoring": 655},
     {"report": 1515},
     {"ablations": 610, "kappa": 915, "select": 1050},
