@@ -38,26 +38,21 @@ def average_precisions(
     """
     if not scores.isfinite().all():
         raise ValueError(f"{(~scores.isfinite()).sum()} of {len(scores)} scores are not finite")
+    from sklearn.metrics import precision_recall_curve  # here: its import takes a second, and most kernels never come here
+
     iou, counts = best_box_iou(rectangles, boxes), _exists(boxes).sum(1)
     detected = (counts > 0) & _exists(rectangles)
     found = np.full(classes, np.nan)
     for number in range(classes):
         called, there = detected & (predicted == number), int(counts[labels == number].sum())
+        hits = ((iou >= threshold)[called] & (labels[called] == number)).cpu().numpy()
         if there:
-            hits = (iou >= threshold)[called] & (labels[called] == number)
-            found[number] = _all_point(hits.cpu().numpy(), scores[called].cpu().numpy(), there)
+            found[number] = 0
+        if hits.any():
+            precision, share, _ = precision_recall_curve(hits, scores[called].cpu().numpy())
+            recall = share * hits.sum() / there
+            found[number] = -np.diff(recall) @ np.maximum.accumulate(precision[:-1])
     return found
-
-
-def _all_point(hits: NDArray[np.bool_], scores: NDArray[np.floating], boxes: int) -> float:
-    """Area under the envelope of precision over recall = hits so far / boxes."""
-    if not hits.any():
-        return 0.0
-    from sklearn.metrics import precision_recall_curve  # here: its import takes a second, and most kernels never come here
-
-    precision, share, _ = precision_recall_curve(hits, scores)
-    recall = share * hits.sum() / boxes
-    return float(-np.diff(recall) @ np.maximum.accumulate(precision[:-1]))
 
 
 def mask_metrics(called: int, there: int, both: int, total: int) -> dict[str, float]:
