@@ -91,7 +91,7 @@ def closed_form(*given: Any) -> Tensor:
 
 def iou_and_iou_b(maps: Tensor, boxes: Tensor, size: int) -> Tensor:
     """Overlap of the masks of maps, and of the rectangles around them, with the boxes: (2, B)."""
-    masks, annotated = overlap.cam_masks(maps, size), overlap.box_masks(boxes, size)
+    masks, annotated = overlap.upsample(maps, size) >= 0.1, overlap.box_masks(boxes, size)
     around = overlap.box_masks(overlap.bounding_rectangles(masks).unsqueeze(1), size)
     return torch.stack([overlap.mask_iou(part, annotated) for part in (masks, around)])
 

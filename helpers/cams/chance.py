@@ -80,7 +80,7 @@ def _of_batch(maps: Tensor, boxes: Tensor, annotation: Tensor, others: Tensor, t
     """Columns of ``chance_scores``, (B,) each; ``others`` (B, 1 + K): the image itself, and those that lend their boxes."""
     undefined, size = ~maps.isfinite().flatten(1).all(1), int(annotation.shape[1] ** 0.5)
     values = overlap.upsample(maps.nan_to_num(0, 0, 0), size)
-    masks = values >= threshold  # as ``overlap.cam_masks``
+    masks = values >= threshold
     rectangles = overlap.bounding_rectangles(masks)
     around = overlap.box_masks(rectangles.unsqueeze(1), size)
     places = annotation[others]

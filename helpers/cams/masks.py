@@ -1,6 +1,5 @@
 """Masks of the salient object made by a machine, in place of an annotation, and how good they are (Du et al. 2024, Table 7)."""
 
-import warnings
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,13 +26,11 @@ def make_masks(provider: str, images: Any, path: str = "") -> Tensor:
 
     By one of ``MASK_PROVIDERS``: "folder" reads masks that another program made, whose path is from the project's root.
     """
+    if provider == "folder":
+        return masks_from_folder(path, images.names, images.images.shape[-1])
     if provider == "spectral_residual":
         return spectral_residual_masks(images.images)
-    if provider in _OPENCV:
-        return opencv_masks(provider, images.images)
-    if provider != "folder":
-        raise ValueError(f"saliency provider {provider!r} is unknown; choose one of {', '.join(MASK_PROVIDERS)}")
-    return masks_from_folder(path, images.names, images.images.shape[-1])
+    return opencv_masks(provider, images.images)
 
 
 def otsu_thresholds(maps: Tensor) -> Tensor:
@@ -127,10 +124,8 @@ def masks_from_folder(folder: str | Path, names: Sequence[str], size: int) -> Te
 
 def _read_mask(file: Path, size: int) -> np.ndarray:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(file) as image:
-                pixels = np.asarray(image.convert("RGB") if image.mode in ("LA", "PA") else image)
+        with Image.open(file) as image:
+            pixels = np.asarray(image.convert("RGB") if image.mode in ("LA", "PA") else image)
     except Exception as fault:  # readers of damaged files raise nearly every kind
         raise ValueError(f"the mask {file} is no readable image ({type(fault).__name__}: {fault})") from fault
     inside = Image.fromarray(((pixels if pixels.ndim == 2 else pixels[..., :3].any(2)) != 0).astype(np.uint8))
@@ -152,6 +147,6 @@ def mask_quality(masks: Tensor, images: Any) -> dict[str, float]:
     truth = overlap.box_masks(images.boxes, images.images.shape[-1])
     counts = (int(part[kept].sum()) for part in (masks, truth, masks & truth))
     metrics = detection.mask_metrics(*counts, masks[kept].numel())
-    boxed = image_quality(masks, images).dropna(subset="iou").query("floor > 0")
+    boxed = image_quality(masks, images).query("floor > 0")
     means = {"box_iou": float(boxed["iou"].mean()), "whole_image_floor": float(boxed["floor"].mean())}
     return metrics | {"images": len(masks), "dropped": int((~kept).sum())} | means

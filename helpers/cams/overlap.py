@@ -26,11 +26,6 @@ def upsample(maps: Tensor, size: int) -> Tensor:
     return F.interpolate(maps.unsqueeze(1), size=(size, size), mode="bilinear", align_corners=False).squeeze(1)
 
 
-def cam_masks(maps_normalised: Tensor, size: int, threshold: float = 0.1) -> Tensor:
-    """Where a network looks: ``A_L = 1[M >= threshold]`` of the enlarged map; Du et al. 2024, equations (3), (4); (B, S, S) bool."""
-    return upsample(maps_normalised, size) >= threshold
-
-
 def bounding_rectangles(masks: Tensor) -> Tensor:
     """Smallest upright rectangle around each mask: (B, H, W) bool -> (B, 4) int64 x0, y0, x1, y1, half-open, zeros for an empty one."""
     edges = []
@@ -47,7 +42,10 @@ def mask_iou(a: Tensor, b: Tensor) -> Tensor:
 
 
 def overlaps(maps_normalised: Tensor, annotated: Tensor, thresholds: Sequence[float]) -> Tensor:
-    """IoU of maps (B, h, w) in [0, 1] with masks (B, S, S) bool at thresholds in (0, 1): (T, B), NaN for a map that is not finite."""
+    """IoU of maps (B, h, w) in [0, 1], cut at thresholds in (0, 1), with masks (B, S, S) bool: (T, B), NaN for a map that is not finite.
+
+    A network looks where the enlarged map is at least the threshold; Du et al. 2024, equations (3) and (4).
+    """
     # A processor's cache holds what is worked out for some images; a GPU takes all at once.
     step, parts = max(4, 2**17 // annotated.shape[-1] ** 2) if maps_normalised.device.type == "cpu" else max(1, len(annotated)), []
     for maps, inside in zip(maps_normalised.split(step), annotated.split(step), strict=True):

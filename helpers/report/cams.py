@@ -44,7 +44,8 @@ def draw_boxes(ax: Axes, boxes: Tensor, **options: object) -> None:
 def step_by_step(maps: Tensor, images: ImageSet, row: int, threshold: float) -> Figure:
     """How a model comes to its IoU on one image, from left to right (Du et al. 2024, Figures 1 and 3)."""
     size, maps, boxes = images.images.shape[-1], maps[row : row + 1], images.boxes[row : row + 1]
-    mask, box = overlap.cam_masks(maps, size, threshold), overlap.box_masks(boxes, size)
+    enlarged, box = overlap.upsample(maps, size), overlap.box_masks(boxes, size)
+    mask = enlarged >= threshold
     rectangle = overlap.bounding_rectangles(mask)
     iou, iou_b = (float(overlap.mask_iou(part, box)) for part in (mask, overlap.box_masks(rectangle.unsqueeze(1), size)))
     figure, axes = plt.subplots(1, 5, figsize=(12, 3))
@@ -53,7 +54,7 @@ def step_by_step(maps: Tensor, images: ImageSet, row: int, threshold: float) -> 
     for ax in axes[[0, 3]]:
         draw_boxes(ax, boxes)
     _show(axes[1], maps[0], **_MAP)
-    _show(axes[2], overlap.upsample(maps, size)[0], alpha=0.55, **_MAP)
+    _show(axes[2], enlarged[0], alpha=0.55, **_MAP)
     _show(axes[3], np.where(mask[0], np.nan, 0.0), cmap="gray", vmin=0, vmax=1, alpha=0.75)
     draw_boxes(axes[3], rectangle[0], **_MASK_BOX)
     # 0 neither, 1 mask only, 2 box only, 3 both: shades from dark to light, which differ in print as well.

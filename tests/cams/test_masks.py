@@ -164,8 +164,6 @@ def test_every_provider_gives_its_masks_in_the_order_of_the_images(images, tmp_p
     for number, mask in enumerate(expected):
         write(tmp_path / f"a/{number}.png", mask.numpy().astype(np.uint8) * 255)
     assert torch.equal(machine.make_masks("folder", images, path=str(tmp_path)), expected)
-    with pytest.raises(ValueError, match=f"^saliency provider 'magic' is unknown; choose one of {', '.join(machine.MASK_PROVIDERS)}$"):
-        machine.make_masks("magic", images)
 
 
 def test_quality_counts_pixels_of_images_whose_mask_is_not_empty(images):

@@ -98,7 +98,7 @@ def test_a_fixed_map_has_nothing_above_chance_and_a_value_of_every_measure_that_
     assert {name for name, value in fixed.items() if abs(value) < 1e-6} == set(chance.CORRECTED)
     table = chance.chance_scores(chance.central_map().expand(4, -1, -1), boxes, 16)
     assert (fixed["iou_b"], fixed["box_found"]) == pytest.approx((table["iou_b"].mean(), table["box_found"].mean()))
-    masks, boxed = overlap.cam_masks(chance.central_map().expand(4, -1, -1), 16).flatten(), overlap.box_masks(boxes, 16).flatten()
+    masks, boxed = (overlap.upsample(chance.central_map().expand(4, -1, -1), 16) >= 0.1).flatten(), overlap.box_masks(boxes, 16).flatten()
     found, right = localization.mask_agreement(table), [float((masks == boxed)[boxed == there].double().mean()) for there in (False, True)]
     assert fixed["mask_agreement"] == found["mean IoU"]
     assert found["pixel accuracy"] == pytest.approx(float((masks == boxed).double().mean()))

@@ -7,7 +7,7 @@ import torch
 from matplotlib.patches import Rectangle
 
 from helpers.cams.chance import chance_scores
-from helpers.cams.overlap import bounding_rectangles, box_masks, cam_masks, upsample
+from helpers.cams.overlap import bounding_rectangles, box_masks, upsample
 from helpers.data import synthetic
 from helpers.data.images import ImageSet
 from helpers.report import cams
@@ -49,7 +49,7 @@ def test_steps_show_what_they_are_given(scenes, maps):
     figure = cams.step_by_step(maps, scenes, 1, THRESHOLD)
     iou, iou_b = chance_scores(maps, scenes.boxes, SIZE, THRESHOLD).loc[1, ["iou", "iou_b"]]
     axes = figure.axes
-    mask = cam_masks(maps[1:2], SIZE, THRESHOLD)
+    mask = upsample(maps[1:2], SIZE) >= THRESHOLD
     np.testing.assert_array_equal(axes[1].images[0].get_array(), maps[1])
     np.testing.assert_array_equal(axes[2].images[1].get_array(), upsample(maps[1:2], SIZE)[0])
     assert outlines(axes[0]) == scenes.boxes[1].tolist()
