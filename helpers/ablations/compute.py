@@ -16,8 +16,8 @@ from helpers.ablations import attributions
 from helpers.cams import attribution, overlap
 from helpers.cams.maps import GRADIENT_METHODS, TORCHCAM_METHODS, closed_form_cam, closed_form_classifier, layer_maps, normalise_maps
 from helpers.files import digest
-from helpers.measures import passes
 from helpers.networks import hooks, resnet
+from helpers.scoring.classification import logits_of
 from helpers.scoring.models import Model
 from helpers.scoring.scoring_set import ScoringSet
 
@@ -102,13 +102,12 @@ def ablations_of(
 ) -> dict[str, dict[str, Any]]:
     """Parts of a model's ablations, as ``Store.each`` takes them: ``closed_form_scores``, ``sampled_scores``, ``attribution_scores``."""
     given = Given(model.load(device), scored_on.of(data), model.normalise, device)
-    found = {}
+    few, found = given.first(settings.images), {}
     if CLOSED in parts:
         found[CLOSED] = closed_form_scores(given, masks, settings)
     if SAMPLED in parts:
-        found[SAMPLED] = sampled_scores(given.first(settings.images), settings)
+        found[SAMPLED] = sampled_scores(few, settings)
     if ATTRIBUTED in parts:
-        few = given.first(settings.images)
         closed = closed_form(few)
         maps = closed.maps[(*CLOSED_FORMS[0], PREDICTED)]
         made = attributions.maps_by_captum(given.network, map(few.input, few.batches(16)), closed.predicted, settings)
@@ -271,16 +270,14 @@ def untrained_scores(
 ) -> dict[str, dict[str, pd.DataFrame]]:
     """Accuracies, gap and overlap of a network that learnt nothing; Du et al. 2024, Table 5. The seed chooses test images, 0 takes all."""
     given = Given(model.load(device), scored_on.of(data), model.normalise, device).first(images)
-    row: dict[str, Any] = dict(model.facts)
-    example = given.input(given.images.images[:1])
     chosen = np.sort(np.random.default_rng(seed).permutation(len(data.test))[: images or None])
-    for name, part in (("train", given.images), ("test", data.test.subset(chosen))):
-        found = passes.forward_pass(given.network, part, given.normalise, device, example, "grad_cam", _BATCH)
-        row |= {f"{name}_accuracy": float((found.logits.argmax(1) == part.labels).double().mean()), f"{name}_images": len(part)}
-        if name == "train":
-            maps = passes.maps(found, given.network, part, given.normalise, example, "grad_cam", _BATCH)
-            (iou,) = overlap.overlaps(maps, overlap.box_masks(part.boxes, part.images.shape[-1]), [threshold])
-            above = attributions.above_chance(maps, part, threshold, device)
-            row |= {"iou": float(iou.double().nanmean())} | above.mean().to_dict()
+    train, test, found = given.images, data.test.subset(chosen), closed_form(given)
+    right = found.predicted.cpu() == train.labels
+    row = dict(model.facts) | {"train_accuracy": float(right.double().mean()), "train_images": len(train)}
+    maps = found.maps[(*CLOSED_FORMS[0], PREDICTED)]
+    (iou,) = overlap.overlaps(maps, overlap.box_masks(train.boxes, train.images.shape[-1]), [threshold])
+    row |= {"iou": float(iou.double().nanmean())} | attributions.above_chance(maps, train, threshold, device).mean().to_dict()
+    right = logits_of(given.network, test.images, device, given.normalise).argmax(1) == test.labels
+    row |= {"test_accuracy": float(right.double().mean()), "test_images": len(test)}
     table = pd.DataFrame([row]).eval("gap = train_accuracy - test_accuracy")
     return {part: {"scores": table} for part in parts}
