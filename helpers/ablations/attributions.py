@@ -33,8 +33,8 @@ def maps_by_captum(network: nn.Module, batches: Iterable[Tensor], classes: Tenso
         except ValueError as fault:
             yield method, {"reason": str(fault)}
             continue
-        costs = [(time.perf_counter() - started) / len(classes), found[0].forward_passes, found[0].backward_passes]
-        yield method, {"maps": torch.cat([part.maps for part in found])} | dict(zip(COSTS, costs, strict=True))
+        seconds = (time.perf_counter() - started) / len(classes)
+        yield method, found[0]._asdict() | {"maps": torch.cat([part.maps for part in found]), "seconds": seconds}
 
 
 def attribution_scores(
@@ -46,12 +46,10 @@ def attribution_scores(
     class.
     """
     record, costs = {}, []
-    for method, made in [(CAM, {"maps": cam} | dict(zip(COSTS, (np.nan, 1.0, 0.0), strict=True))), *found]:
-        maps = made.pop("maps", None)
-        if maps is not None:
-            single = above_chance(normalise_maps(maps), images, threshold, device)
-        else:
-            single = pd.DataFrame(np.nan, index=range(len(images)), columns=chance.LESS_CHANCE)
+    for method, made in [(CAM, attribution.Attribution(cam, 1.0, 0.0)._asdict()), *found]:
+        single = pd.DataFrame(np.nan, index=range(len(images)), columns=chance.LESS_CHANCE)
+        if "maps" in made:
+            single = above_chance(normalise_maps(made.pop("maps")), images, threshold, device)
         record |= {f"{measure}, {method}": single[measure].to_numpy() for measure in chance.LESS_CHANCE}
         costs.append({"method": method, **dict.fromkeys(COSTS, np.nan), "reason": ""} | made)
     return record | {"costs": pd.DataFrame(costs)}
