@@ -112,13 +112,10 @@ def by_threshold(draws: Draws, scores: pd.DataFrame, minimum_train_accuracy: flo
     # On the sampled images what has a closed form would only be repeated.
     ways = pd.Series(zip(chosen["method"], chosen["formula"], strict=True), index=chosen.index)
     chosen = chosen[(chosen["class_used"] != TRUE) & ~((chosen["part"] == SAMPLED) & ways.isin(CLOSED_FORMS))]
-    table = correlations(draws, chosen, ["method", "formula", "annotation", "part", "threshold"])
-    names = table["method"].str.replace("_plus_plus", "++").str.replace("_", "-")
-    compatible = np.where(table["formula"] == CORRECT, "", " as in torchcam")
-    against = np.where(table["annotation"] == BOXES, "", ", masks by " + table["annotation"].str.replace("_", " "))
-    few = np.where(table["part"] == CLOSED, "", table["images"].map(", {:.0f} images".format))
-    table.insert(0, "way", names + compatible + against + few)
-    is_paper = (table["way"] == table["way"].iloc[0]) & np.isclose(table["threshold"], paper) & np.isclose(paper, PAPER_THRESHOLD)
+    keys = ["method", "formula", "annotation", "part"]
+    table = correlations(draws, chosen, [*keys, "threshold"])
+    of_paper = (table[keys] == table[keys].iloc[0]).all(axis=1)
+    is_paper = of_paper & np.isclose(table["threshold"], paper) & np.isclose(paper, PAPER_THRESHOLD)
     return table.assign(published_r=np.where(is_paper, published_pooled(minimum_train_accuracy).get("iou", np.nan), np.nan))
 
 

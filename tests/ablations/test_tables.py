@@ -121,11 +121,12 @@ def test_table7_stands_beside_the_paper(models, draws, scores):
 
 def test_every_threshold_of_every_way_stands_once(draws, scores):
     by_threshold = tables.by_threshold(draws, scores, 0.8, 0.1)
-    ways = ["grad-cam", "grad-cam, masks by fine grained", "grad-cam++", "grad-cam++ as in torchcam", "smooth-grad-cam++, 9 images"]
-    ways += ["smooth-grad-cam++ as in torchcam, 9 images", "eigen-cam, 9 images"]
+    by_threshold["way"] = report.ways(by_threshold)
+    ways = ["Grad-CAM, 100 images", "Grad-CAM, masks by fine grained, 90 images", "Grad-CAM++, 100 images", "Grad-CAM++ by torchcam, 100 images"]
+    ways += ["Smooth Grad-CAM++, 9 images", "Smooth Grad-CAM++ by torchcam, 9 images", "Eigen-CAM, 9 images"]
     assert by_threshold["way"].unique().tolist() == ways
     known = by_threshold.dropna(subset="published_r")
-    assert known[["way", "threshold", "published_r"]].to_numpy().tolist() == [["grad-cam", 0.1, tables.published_pooled(0.8)["iou"]]]
+    assert known[["way", "threshold", "published_r"]].to_numpy().tolist() == [["Grad-CAM, 100 images", 0.1, tables.published_pooled(0.8)["iou"]]]
 
 
 def test_untrained_networks_stand_beside_the_trained_and_the_paper(models, scores):
