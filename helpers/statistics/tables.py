@@ -15,7 +15,6 @@ from helpers.statistics.information import conditional_information
 from helpers.statistics.permutation import PERMUTATIONS, adjusted_p_values, band
 from helpers.statistics.sign_error import MINIMUM_SAMPLE, sign_errors
 
-THRESHOLDS = (0.95, 0.90, 0.85, 0.80)
 TOTAL = "Total"
 
 
@@ -28,9 +27,7 @@ def _subsets(models: pd.DataFrame, thresholds: Collection[float]) -> Iterator[tu
             yield {"architecture": architecture, "threshold": threshold}, chosen & (models["train_accuracy"] > threshold)
 
 
-def correlation_table(
-    draws: Draws, measures: Collection[str], thresholds: Collection[float] = THRESHOLDS, *, tau: bool = True
-) -> pd.DataFrame:
+def correlation_table(draws: Draws, measures: Collection[str], thresholds: Collection[float], *, tau: bool = True) -> pd.DataFrame:
     """Correlate measures with the gap, per architecture and pooled, among the models above each training accuracy; Du et al., Table 3."""
     parts = []
     for where, rows in _subsets(draws.models, thresholds):
@@ -39,7 +36,7 @@ def correlation_table(
     return pd.concat(parts, ignore_index=True)
 
 
-def selection_table(draws: Draws, measures: Mapping[str, int], thresholds: Collection[float] = THRESHOLDS) -> pd.DataFrame:
+def selection_table(draws: Draws, measures: Mapping[str, int], thresholds: Collection[float]) -> pd.DataFrame:
     """How often each measure picks the better of two models, per architecture and pooled; Du et al. 2024, Table 4.
 
     Directions are +1 when a larger value promises a smaller gap, else -1; accuracy is ``(1 - direction gamma) / 2``.
