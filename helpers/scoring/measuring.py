@@ -73,7 +73,7 @@ def _scores(
 
 
 def score_table(kept: Kept) -> pd.DataFrame:
-    """Scores of all parts: model_id, measure, variant, value, seconds, reason."""
+    """Scores of all parts: ``SCORE_COLUMNS``."""
     tables = [kept.table(part, "scores") for part in kept.folders]
     return pd.concat([table for table in tables if len(table)] or [pd.DataFrame(columns=SCORE_COLUMNS)], ignore_index=True)[SCORE_COLUMNS]
 

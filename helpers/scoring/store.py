@@ -112,4 +112,4 @@ class Kept:
 
 
 def _plain(column: pd.Series) -> NDArray[Any]:
-    return column.to_numpy() if pd.api.types.is_numeric_dtype(column) or column.dtype == bool else column.astype(str).to_numpy(dtype=str)
+    return column.to_numpy() if pd.api.types.is_numeric_dtype(column) else column.astype(str).to_numpy(dtype=str)
