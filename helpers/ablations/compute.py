@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from helpers.ablations import attributions
 from helpers.cams import attribution, overlap
-from helpers.cams.maps import GRADIENT_METHODS, TORCHCAM_METHODS, closed_form_cam, closed_form_classifier, layer_maps, normalise_maps
+from helpers.cams.maps import GRADIENT_METHODS, closed_form_cam, closed_form_classifier, layer_maps, normalise_maps
 from helpers.files import digest
 from helpers.networks import hooks, resnet
 from helpers.scoring.classification import logits_of
@@ -226,7 +226,7 @@ def _jobs(given: Given, stage: Stage, settings: AblationSettings, size: int) -> 
     for method in settings.methods:
         used = NO_CLASS if method == "eigen_cam" else PREDICTED
         yield keys | {"method": method, "class_used": used}, partial(_by_gradient, given, stage.layer, method, settings.noise)
-        if method in TORCHCAM_METHODS:
+        if method.endswith("plus_plus"):  # what torchcam computes otherwise
             compatible = {**settings.noise} | {"torchcam_compat": True}
             yield keys | {"method": method, "formula": TORCHCAM}, partial(_by_gradient, given, stage.layer, method, compatible)
     layers = hooks.stage_layers(given.network, given.input(given.images.images[:1]))

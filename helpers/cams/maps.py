@@ -8,7 +8,6 @@ from helpers.networks import hooks
 
 CLOSED_FORM_METHODS = ("cam", "grad_cam", "grad_cam_plus_plus", "layer_cam")
 GRADIENT_METHODS = ("grad_cam", "grad_cam_plus_plus", "smooth_grad_cam_plus_plus", "layer_cam", "eigen_cam", "score_cam")
-TORCHCAM_METHODS = GRADIENT_METHODS[:4]  # what torchcam_compat is for
 
 
 def closed_form_cam(method: str, features: Tensor, classifier_weight: Tensor, classes: Tensor) -> Tensor:

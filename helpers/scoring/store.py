@@ -100,15 +100,11 @@ class Kept:
 
     def stacked(self, part: str) -> dict[str, NDArray[np.float32]]:
         """Arrays of all models by name, (models, ...) float32 in the order of the models; NaN for a model without."""
-        stacked: dict[str, NDArray[np.float32]] = {}
-        rows = {model_id: row for row, model_id in enumerate(self.model_ids)}
-        for model_id, record in self.records(part):
-            for name, values in record.items():
-                if isinstance(values, np.ndarray):
-                    if name not in stacked:
-                        stacked[name] = np.full((len(rows), *values.shape), np.nan, dtype=np.float32)
-                    stacked[name][rows[model_id]] = values
-        return stacked
+        records = dict(self.records(part))
+        arrays = {name: values for record in records.values() for name, values in record.items() if isinstance(values, np.ndarray)}
+        nothing = {name: np.full(values.shape, np.nan, dtype=np.float32) for name, values in arrays.items()}
+        rows = [nothing | records.get(model_id, {}) for model_id in self.model_ids]
+        return {name: np.stack([row[name] for row in rows], dtype=np.float32) for name in nothing}
 
 
 def _plain(column: pd.Series) -> NDArray[Any]:
