@@ -113,7 +113,7 @@ class Draws:
         return np.array([len(np.unique(codes[column])) for column in known.T], dtype=int)
 
 
-def configuration_weights(configurations: ArrayLike, draws: int = DRAWS, seed: int = 0) -> Array:
+def configuration_weights(configurations: ArrayLike, draws: int, seed: int) -> Array:
     """How often each model is in each draw of whole configurations: (n,) names -> (draws, n) whole numbers."""
     codes, names = pd.factorize(np.asarray(configurations))
     return _counts(np.random.default_rng([seed, _CONFIGURATIONS]), draws, len(names))[:, codes]
@@ -125,7 +125,7 @@ def _counts(random: np.random.Generator, draws: int, units: int) -> Array:
     return np.bincount(drawn.ravel(), minlength=draws * units).reshape(draws, units).astype(float)
 
 
-def resampled_mean(values: ArrayLike, draws: int = DRAWS, seed: int = 0, stream: int = SCORING_IMAGES) -> Array:
+def resampled_mean(values: ArrayLike, draws: int, seed: int, stream: int = SCORING_IMAGES) -> Array:
     """Mean over drawn images of each model's values, NaN left out: (n, images) -> (draws, n); all models share the images of a draw."""
     table = np.asarray(values).astype(np.float32).T
     known, random, means = np.isfinite(table), np.random.default_rng([seed, stream]), np.empty((draws, table.shape[1]))

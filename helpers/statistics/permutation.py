@@ -10,7 +10,7 @@ Rows = NDArray[np.int32]
 PERMUTATIONS = 4_999
 
 
-def permuted_rows(configurations: ArrayLike, draws: int = PERMUTATIONS, seed: int = 0, within: ArrayLike | None = None) -> Rows:
+def permuted_rows(configurations: ArrayLike, draws: int, seed: int = 0, within: ArrayLike | None = None) -> Rows:
     """Rows of the models after each permutation, (draws, n): ``gap[rows]`` is the gap under the null.
 
     Configurations change places with those of as many models, and of the same group ``within``.
@@ -52,11 +52,11 @@ def adjusted_p_values(observed: ArrayLike, null: Array) -> Array:
     return p_values(observed, np.broadcast_to(largest[:, None], null.shape))
 
 
-def band(null: Array, level: float = 0.95) -> float:
-    """Bound that the largest of all statistics stays within in ``level`` of the null: beyond it the adjusted p is below 1 - level."""
+def band(null: Array) -> float:
+    """Bound that the largest of all statistics stays within in 95 % of the null: beyond it the adjusted p is below 0.05."""
     largest = np.sort(np.fmax.reduce(null, axis=1, initial=np.nan))
     largest = largest[np.isfinite(largest)]
-    rank = int(level * (len(largest) + 1) + 1e-9) + 1  # so few draws are above that the adjusted p is less than 1 - level
+    rank = int(0.95 * (len(largest) + 1) + 1e-9) + 1  # so few draws are above that the adjusted p is less than 0.05
     return float(largest[rank - 1]) if 0 < rank <= len(largest) else np.nan
 
 

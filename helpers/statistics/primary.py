@@ -8,7 +8,6 @@ import pandas as pd
 from helpers.statistics.claims import check_primary
 from helpers.statistics.correlations import design
 from helpers.statistics.draws import LEVEL, Draws
-from helpers.statistics.permutation import PERMUTATIONS
 from helpers.statistics.prediction import FIT, saved_errors, with_fit
 from helpers.statistics.ranking import answers
 
@@ -21,7 +20,7 @@ def primary_rows(models: pd.DataFrame) -> np.ndarray:
     return (kept & models["gap"].notna()).to_numpy()
 
 
-def primary_table(draws: Draws, measures: Sequence[str], *, permutations: int = PERMUTATIONS, looks: int = 1) -> pd.DataFrame:
+def primary_table(draws: Draws, measures: Sequence[str], *, permutations: int, looks: int = 1) -> pd.DataFrame:
     """For each measure: r with the gap, r within kinds of training given the fit, and what it saves in predicting a kind left out.
 
     Of the models of ``primary_rows``; kinds are named by ``training.config.kind_name``. Intervals and p are over configurations, so they

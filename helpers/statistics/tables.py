@@ -88,7 +88,7 @@ def _against_chance(name: str, scores: Array) -> dict[str, ArrayLike]:
     return {name: scores[0], f"{name}_p_adjusted": adjusted_p_values(scores[0], scores[1:]), f"{name}_band": band(scores[1:])}
 
 
-def task_table(draws: Draws, measures: Sequence[str], axes: Sequence[str], task: str, *, permutations: int = PERMUTATIONS) -> pd.DataFrame:
+def task_table(draws: Draws, measures: Sequence[str], axes: Sequence[str], task: str, *, permutations: int) -> pd.DataFrame:
     """PGDL scores, 100 times the conditional information, by level of ``task`` and in the mean; Schiff et al. 2021."""
     scores = {}
     for number, (name, models) in enumerate(draws.models.groupby(task, sort=True)):

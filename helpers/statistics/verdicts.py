@@ -82,7 +82,7 @@ def closed(gates: pd.DataFrame, measure: str) -> list[str]:
     return list(gates.loc[gates["concerns"].isin([ANY_MEASURE, measure]) & ~gates["passes"], "gate"])
 
 
-def verdict(side: int, low: float, high: float, p: float, published: float = np.nan, *, significant: float = SIGNIFICANT) -> str:
+def verdict(side: int, low: float, high: float, p: float, published: float, *, significant: float = SIGNIFICANT) -> str:
     """Verdict on a claim that a statistic is below (-1) or above (+1) 0, from its interval and its p-value for the family of claims.
 
     A published value is not reproduced where the interval does not reach it.
