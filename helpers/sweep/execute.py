@@ -74,25 +74,18 @@ def run_papermill(source: Any, target: Path, parameters: Mapping[str, Any], tell
     from papermill.engines import NBClientEngine, papermill_engines
 
     class Client(PapermillNotebookClient):
-        told, heading = -_EVERY, ""
+        told = -_EVERY
 
-        def execute_cell(self, cell: Any, cell_index: int, *given: Any, **options: Any) -> Any:
-            texts = [item.source for item in self.nb.cells[:cell_index] if item.cell_type == "markdown"]
-            self.heading = ([line.lstrip("# ") for text in texts for line in text.splitlines() if line.startswith("#")] or [""])[-1]
-            self.tell(self.heading)
-            return super().execute_cell(cell, cell_index, *given, **options)
-
-        def process_message(self, message: dict[str, Any], *given: Any, **options: Any) -> Any:
+        def process_message(self, message: dict[str, Any], cell: Any, cell_index: int) -> Any:
             state = message["content"].get("data", {}).get("state", {}) if message["msg_type"].startswith("comm_") else {}
             text = html.unescape(str(state.get("value") or message["content"].get("text", "")))
-            if found := _BAR.findall(" ".join(text.split())):
-                self.tell(f"{self.heading}: {found[-1]}")
-            return super().process_message(message, *given, **options)
-
-        def tell(self, line: str) -> None:
-            if line and time.monotonic() - self.told >= _EVERY:
+            bars = _BAR.findall(" ".join(text.split()))[-1:]
+            texts = [item.source for item in self.nb.cells[:cell_index] if item.cell_type == "markdown"]
+            headings = [line.lstrip("# ") for text in texts for line in text.splitlines() if line.startswith("#")][-1:]
+            if (bars or (headings and message["msg_type"] == "execute_input")) and time.monotonic() - self.told >= _EVERY:
                 self.told = time.monotonic()
-                tell(line)
+                tell(": ".join(headings + bars))
+            return super().process_message(message, cell, cell_index)
 
     class Engine(NBClientEngine):
         @classmethod
