@@ -94,8 +94,8 @@ def parse_csv(content: bytes) -> dict[str, Said]:
     if not {"path", "label"} <= set(columns):
         raise ValueError("its first line names no columns path and label")
     found = [dict.fromkeys(columns, "") | dict(zip(columns, map(str.strip, row), strict=False)) for row in rows]
-    corners = [[row[side] for side in ("x0", "y0", "x1", "y1") if row.get(side)] for row in found]
-    images = _by_image((row["path"], row["label"], box or None) for row, box in zip(found, corners, strict=True))
+    sides = ("x0", "y0", "x1", "y1")
+    images = _by_image((row["path"], row["label"], [row[side] for side in sides if row.get(side)] or None) for row in found)
     return {name: _annotation(objects) for name, objects in images.items()}
 
 

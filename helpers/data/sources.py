@@ -45,15 +45,6 @@ class Source:
         self.known = set(self.names)
         self.images = [name for name in self.names if _IMAGE.fullmatch(name)]
 
-    def stamp(self) -> str:
-        """Digest of names, sizes and times of change of all files: equal where nothing was touched."""
-        digest = blake2b(digest_size=8)
-        for name in self.names:
-            path = self.root / name
-            state = path.stat() if path.exists() else path.lstat()  # of a link to nothing its own
-            digest.update(f"{name}\0{state.st_size}\0{state.st_mtime_ns}\0".encode())
-        return digest.hexdigest()
-
     def read(self, name: str) -> bytes:
         """Bytes of a regular file of the folder. Raises ValueError where it is none, and OSError where it cannot be read now."""
         place = inside(self.root, name)
@@ -71,8 +62,14 @@ def _kept(name: str) -> bool:
 
 
 def stamp_of_source(path: Path, classes: Sequence[str] = ()) -> str:
-    """Text that stays the same while no file of a source is touched; a zip is not unpacked for it."""
-    return Source(path, classes).stamp() if path.is_dir() else _zip_state(path)
+    """Text that stays the same while no file of a source is renamed, resized or touched; a zip is not unpacked for it."""
+    if not path.is_dir():
+        return _zip_state(path)
+    digest = blake2b(digest_size=8)
+    for name in Source(path, classes).names:
+        state = (path / name).stat() if (path / name).exists() else (path / name).lstat()  # of a link to nothing its own
+        digest.update(f"{name}\0{state.st_size}\0{state.st_mtime_ns}\0".encode())
+    return digest.hexdigest()
 
 
 def open_source(path: Path, unpacked: Path, classes: Sequence[str] = ()) -> Source:
