@@ -15,13 +15,10 @@ from helpers.sweep.study import CheckedStudy
 from helpers.training import config, run
 from helpers.training.config import RunConfig
 
-_FIXED = ("stem", "width", "last_stride", "momentum", "rule3_split", "seed", "precision")
-_RULES = ("max_epochs", "loss_threshold", "accuracy_threshold")
-
 
 def planned_runs(parameters: Mapping[str, Any]) -> list[RunConfig]:
     """The runs of a study as its training notebook lists them, without a look at its images."""
-    fixed = {name: parameters[name] for name in _FIXED + _RULES} | {"data": "unknown"}
+    fixed = {name: parameters[name] for name in config.HYPERPARAMETERS if name in parameters} | {"data": "unknown"}
     order = {name: parameters[name] for name in ("blocks", "repeats", "seed")}
     every = config.runs_of_study({axis: parameters[name] for axis, name in AXIS_PARAMETERS.items()}, fixed, **order)
     return every[: parameters["run_count"] or None]
