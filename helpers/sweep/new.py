@@ -1,6 +1,5 @@
 """A study of one's own images: a look at a folder or zip, and a study file with values that fit: ``python -m helpers.sweep --new``."""
 
-import io
 import json
 import math
 import os
@@ -8,16 +7,15 @@ import statistics
 import sys
 import time
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple
 
 import torch
 import yaml
-from PIL import Image
 
 from helpers.data import images, layouts, sources
+from helpers.data.decode import decode_all
 from helpers.files import PROJECT_ROOT
 from helpers.parameters import declared, parse_yaml, value_fault
 from helpers.sweep.study import load_study
@@ -55,12 +53,8 @@ def look_at(path: Path, unpacked: Path) -> Found:
     if sum(count >= _LEAST_IMAGES for count in train.values()) < 2:
         kind = "training images with boxes" if boxes else "training images"
         raise ValueError(f"{path} has no 2 classes of {_LEAST_IMAGES} {kind}; it was read as {listing.layout}")
-    sides = []
-    for item in usable[:: max(1, len(usable) // 200)]:
-        # Readers of damaged files raise nearly every kind of error.
-        with suppress(Exception), Image.open(io.BytesIO(item.content or source.read(item.name))) as image:
-            sides.append(min(image.size))
-    if not sides:
+    some = decode_all(source, usable[:: max(1, len(usable) // 200)], _SIZES[0])
+    if not (sides := [min(image.width, image.height) for image in some if image.pixels is not None]):
         raise ValueError(f"none of {len(usable):,} images can be read; the first is {usable[0].name}")
     test = Counter(item.class_id for item in listing.records if item.split == "test")
     return Found(listing.layout, boxes, train, test, int(statistics.median(sides)))
