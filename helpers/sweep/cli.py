@@ -75,7 +75,7 @@ def _run(path: str, overrides: Sequence[str], cores: int, gpus: int | None, hand
         return _look([*command, "--dry-run"], study)
     if faults := further_faults(study):
         raise StudyError(*faults)
-    study.work.mkdir(parents=True, exist_ok=True)
+    _log_of(study).parent.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(study.work / "sweep.lock").acquire(timeout=0):
             _delete_halves(study)
@@ -129,7 +129,6 @@ def _reason(text: str) -> str:
 def _follow(command: Sequence[str], study: CheckedStudy, remote: bool) -> int:
     """Start Snakemake and print what executions log; end it with all of its own when interrupted."""
     path = _log_of(study)
-    path.parent.mkdir(parents=True, exist_ok=True)
     # TERM is what a cluster sends before it takes a machine away; INT is not heard by what a script starts in the background.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.default_int_handler)

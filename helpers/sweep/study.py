@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from helpers.files import PROJECT_ROOT, inside, read_json
+from helpers.files import PROJECT_ROOT, digest, inside, read_json
 from helpers.parameters import Parameter, StudyError, check_type, declared, near_names, parse_yaml, read_blocks, value_fault
 from helpers.statistics.claims import check_claims, check_primary, claims_digest
 from helpers.sweep.relations import relation_faults
@@ -79,7 +79,7 @@ class CheckedStudy:
         """Delete the record of each execution that no longer has what it made, so that it runs again."""
         for record in self.work.glob(f"done/{self.name}/*.json"):
             try:
-                sound = all(digest_of(self.work / file) == digest for file, digest in read_json(record)["made"].items())
+                sound = all(digest_of(self.work / file) == kept for file, kept in read_json(record)["made"].items())
             except (ValueError, KeyError, TypeError, AttributeError):
                 sound = False
             if not sound:
@@ -189,13 +189,13 @@ def _before(stem: str, stems: Sequence[str]) -> tuple[str, ...]:
 def _depends(stem: str, parameters: Mapping[str, Any], claims: Sequence[Any], root: Path) -> tuple[str, ...]:
     """All that makes a notebook run again beside what was made before it: its values, files, source, the helpers, the claims."""
     paths = {name: root / Path(value).expanduser() for name, value in parameters.items() if name.endswith("_path") and value}
-    source = json.dumps([[cell["source"], cell["metadata"].get("tags")] for cell in read_json(root / f"notebooks/{stem}.ipynb")["cells"]])
-    alone = {room for room in ("ablations", "kappa", "select") if f"helpers.{room}" not in source}  # each for one notebook alone
+    cells = [[cell["source"], cell["metadata"].get("tags")] for cell in read_json(root / f"notebooks/{stem}.ipynb")["cells"]]
+    alone = {room for room in ("ablations", "kappa", "select") if f"helpers.{room}" not in str(cells)}  # each for one notebook alone
     files = [path for path in sorted((root / "helpers").rglob("*")) if path.suffix in (".py", ".csv")]
     return (
         *(f"{name} = {value!r}" for name, value in parameters.items()),
         *(f"{name} {_stamp(path)}" for name, path in paths.items()),
-        f"notebooks/{stem}.ipynb {blake2b(source.encode(), digest_size=4).hexdigest()}",
+        f"notebooks/{stem}.ipynb {digest(cells)}",
         *(f"{path.relative_to(root)} {digest_of(path)[:8]}" for path in files if path.relative_to(root).parts[1] not in {"sweep", *alone}),
         *([f"claims {claims_digest(claims)}"] if stem[:2] >= JUDGING else []),
     )
