@@ -142,9 +142,7 @@ def joined(first: StudyData, further: StudyData) -> StudyData:
         boxes = torch.cat([nn.functional.pad(part.boxes, (0, 0, 0, most - part.boxes.shape[1])) for part in parts])
         labels = torch.cat([parts[0].labels, parts[1].labels + len(first.classes)])
         sets[split] = ImageSet(torch.cat([part.images for part in parts]), labels, boxes, parts[0].names + parts[1].names)
-    index, classes, faults = (
-        pd.concat([getattr(first, name), getattr(further, name)], ignore_index=True) for name in ("index", "classes", "faults")
-    )
+    index, faults, classes = (pd.concat([getattr(data, name) for data in (first, further)], ignore_index=True) for name in _TABLES)
     classes = classes.assign(label=range(len(classes)))
     classes["class_name"] = class_names(classes["class_id"], classes.set_index("class_id")["class_name"])
     index["label"] = index["class_id"].map(classes.set_index("class_id")["label"])

@@ -207,10 +207,7 @@ def _absent(table: str, names: Sequence[str]) -> Fault:
 
 
 def _by_largest(table: str, listed: Mapping[str, tuple[str, Said]], split: str = "") -> Found:
-    """Images by the objects in them: each is of the class of its largest box, and keeps the boxes of that class.
-
-    ``listed`` has the place of each image, "" for nowhere, and what ``table`` says of it, by the name that it has there.
-    """
+    """Images by the place of each ("" for nowhere) and what is said of it: of the class of its largest box, with that class's boxes."""
     absent = [name for name, (place, _) in listed.items() if not place]
     here = list({item[0]: item for item in listed.values() if item[0]}.values())  # of two that are of one image, the last
     if absent:
