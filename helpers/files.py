@@ -118,10 +118,10 @@ def commit() -> str:
         return "unknown"
 
 
-def device_name(device: object) -> str:
+def device_name(device: Any) -> str:
     """Name of a torch device as a reader knows it: the GPU's model, or the processor's architecture and its threads."""
     import torch  # here, so that a launcher can ask for the commit without loading torch
 
-    if torch.device(str(device)).type == "cuda":
-        return torch.cuda.get_device_name(torch.device(str(device)))
+    if torch.device(device).type == "cuda":
+        return torch.cuda.get_device_name(device)
     return f"CPU {platform.machine()}, {torch.get_num_threads()} thread(s)"

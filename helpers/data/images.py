@@ -252,7 +252,7 @@ def with_classes(work: Path, class_ids: Sequence[str], further_path: str = "") -
 
 def image_parameters(work: Path) -> dict[str, Any]:
     """Parameters by which notebook 01 chose the images of a study. Raises FileNotFoundError where it has not run."""
-    return dict(_manifest(work)["parameters"])
+    return _manifest(work)["parameters"]
 
 
 def _manifest(work: Path) -> dict[str, Any]:
