@@ -48,16 +48,12 @@ def declared(notebook: Path) -> dict[str, Parameter]:
 
 
 def check_type(annotation: str, value: Any) -> Any:
-    """A value as an annotation of a notebook has it (ValueError); an int will do for a float, nothing else is converted."""
-    from pydantic import ConfigDict, TypeAdapter, ValidationError
+    """A value as an annotation of a notebook has it, else pydantic's ValueError; an int will do for a float, nothing else is converted."""
+    from pydantic import ConfigDict, TypeAdapter
 
     kinds = {kind.__name__: kind for kind in (int, float, str, bool, list, dict)}
     adapter = TypeAdapter(eval(annotation, {"__builtins__": {}}, kinds), config=ConfigDict(strict=True))  # of the project's own notebook
-    try:
-        return adapter.validate_python(value)
-    except ValidationError as fault:
-        first = fault.errors()[0]
-        raise ValueError(f"{''.join(f'[{item}]' for item in first['loc'])} {first['msg']}".strip()) from fault
+    return adapter.validate_python(value)
 
 
 MADE_NETWORKS = r"resnet(?:18|34|50|101) w\d*\.?\d+|efficientnet-like w\d*\.?\d+ d\d*\.?\d+"
@@ -114,7 +110,9 @@ def value_fault(parameter: Parameter, value: Any) -> str:
     try:
         value = check_type(parameter.annotation, value)
     except ValueError as fault:
-        return f"{told}, and must be {parameter.annotation} ({parameter.comment}): {fault}"
+        first = fault.errors()[0]
+        where = [f"[{item}]" for item in first["loc"]]
+        return f"{told}, and must be {parameter.annotation} ({parameter.comment}): {' '.join([*where, first['msg']])}"
     items = value if isinstance(value, list) else [value]
     if not items and parameter.default and name not in _EMPTY:
         return f"{told}, and must have at least one item"
