@@ -7,7 +7,6 @@ from typing import Any
 
 from helpers.parameters import PUBLISHED_NETWORKS, Parameter, near_names, value_fault
 
-_REAL = ("learning_rate", "weight_decay", "label_noise")
 AXIS_PARAMETERS = {name: f"{name}s" for name in ("architecture", "augmentation", "batch_size", "label_noise", "learning_rate", "optimizer")}
 AXIS_PARAMETERS |= {"weight_decay": "weight_decays", "pretrained": "pretrained_levels", "images_per_class": "training_sizes"}
 
@@ -78,7 +77,7 @@ def _blocks(v: Mapping[str, Any]) -> Iterator[str]:
     for number, block in enumerate(v["blocks"], start=1):
         for axis in block:
             levels = AXIS_PARAMETERS.get(axis, "repeat")
-            kind = "float" if axis in _REAL else type(v[levels][0]).__name__ if levels in v else "int"
+            kind = type(v.get(levels, [0])[0]).__name__  # of what the study lists; a repeat is a number
             fault = value_fault(Parameter(levels, f"list[{kind}]", [0], "levels"), block[axis])
             if axis not in AXIS_PARAMETERS and axis != "repeat":
                 fault = f"no such axis{near_names(axis, [*AXIS_PARAMETERS, 'repeat'])}"

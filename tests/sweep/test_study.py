@@ -224,7 +224,7 @@ def test_what_goes_together_passes_and_what_is_not_declared_is_passed_over():
         DEMO | UNSEEN,
     ):
         assert relation_faults(values) == []
-    assert relation_faults({"blocks": [{"repeat": [0, 1], "learning_rate": [0, 0.1]}]}) == []
+    assert relation_faults({"learning_rates": [0.1], "blocks": [{"repeat": [0, 1], "learning_rate": [0, 0.1]}]}) == []
 
 
 def test_the_steps_of_unseen_classes_that_can_be_had_are_those_of_the_probe():
