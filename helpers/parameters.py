@@ -4,7 +4,7 @@ import ast
 import difflib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -121,7 +121,7 @@ def value_fault(parameter: Parameter, value: Any) -> str:
     for item in items:
         limit = LIMITS.get(name, re.compile(r"[^\x00-\x1f]{0,1000}") if isinstance(item, str) else "[0, inf)")
         if not isinstance(item, bool | dict) and (fault := outside(limit, item)):
-            return f"{told}, and {fault} ({parameter.comment}){near_names(item, limit)}"
+            return f"{told}, and {fault} ({parameter.comment}){near_names(item, limit if isinstance(limit, tuple) else ())}"
     return ""
 
 
@@ -138,9 +138,9 @@ def outside(limit: Any, item: Any) -> str:
     return "" if allowed else f"{f'{item!r}'[:100]} is not {words}"
 
 
-def near_names(name: Any, known: Any) -> str:
+def near_names(name: Any, known: Iterable[str]) -> str:
     """The known names nearest to a misspelt one, as " (did you mean 'a' or 'b'?)"; "" where none is near."""
-    near = difflib.get_close_matches(str(name)[:200], known if isinstance(known, Sequence | Mapping) else [], n=3)
+    near = difflib.get_close_matches(str(name)[:200], known)
     return f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
 
 

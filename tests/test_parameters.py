@@ -75,6 +75,7 @@ def test_networks_are_known_by_the_names_of_the_modules_that_build_them():
 def test_a_value_that_cannot_be_is_told_with_its_name_and_what_is_allowed(name, value, message):
     found = value_fault(EVERY[name], value)
     assert found.startswith(f"{name} is ") and message in found and len(found) < 600
+    assert ("did you mean" in found) == (name == "cam_method")
 
 
 @pytest.mark.parametrize(

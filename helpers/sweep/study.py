@@ -138,7 +138,7 @@ def load_study(path: Path | str, overrides: Sequence[str] = (), root: Path = PRO
 
 def _unknown(where: str, block: Mapping[str, Any], known: Any) -> list[str]:
     few = f"; valid: {', '.join(sorted(known))}" if len(known) < 9 else ""
-    return [f"{where}: unknown name {name!r}{near_names(name, list(known))}{few}" for name in block if name not in known]
+    return [f"{where}: unknown name {name!r}{near_names(name, known)}{few}" for name in block if name not in known]
 
 
 def _override(override: str, values: Mapping[str, dict[str, Any]], schema: Mapping[str, Mapping[str, Parameter]]) -> list[str]:
@@ -146,7 +146,7 @@ def _override(override: str, values: Mapping[str, dict[str, Any]], schema: Mappi
     stem, _, name = target.rpartition(".")
     chosen = [key for key in schema if stem in ("", key) and name in schema[key]]
     if not chosen or "=" not in override:
-        near = near_names(name, [item for names in schema.values() for item in names]) or near_names(stem, list(schema))
+        near = near_names(name, [item for names in schema.values() for item in names]) or near_names(stem, schema)
         return [f"--set {override:.200}: unknown name{near}; write name=value or notebook.name=value"]
     try:
         for key in chosen:
