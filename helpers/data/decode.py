@@ -73,7 +73,7 @@ def _turned(image: Image.Image, stated: tuple[int, int] | None) -> tuple[Image.I
 
 def _to_rgb(image: Image.Image) -> Image.Image:
     """Convert any mode to RGB; transparent pixels are shown on white, as a viewer shows them."""
-    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+    if image.has_transparency_data:
         clear = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", clear.size, "white"), clear).convert("RGB")
     return image.convert("RGB")
