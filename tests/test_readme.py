@@ -11,7 +11,7 @@ import pytest
 
 from helpers.files import PROJECT_ROOT
 from helpers.measures.registry import ranked
-from helpers.select.cli import main as select
+from helpers.select.__main__ import main as select
 from helpers.sweep.cli import main as sweep
 from helpers.sweep.plan import planned_runs
 from helpers.sweep.study import load_study

@@ -7,7 +7,8 @@ from safetensors.torch import save_file
 from torch.nn.functional import cross_entropy
 
 from helpers.files import PROJECT_ROOT
-from helpers.select import case, cli, load
+from helpers.select import __main__ as command_line
+from helpers.select import case, load
 from helpers.select.images import training_images
 from tests.select.conftest import Residual, narrow
 
@@ -39,7 +40,7 @@ def command(checkpoints, images, reports, tmp_path, *further):
 
 
 def test_a_folder_is_judged_the_answer_first_and_each_refusal_once(checkpoints, folders, reports, tmp_path, capsys):
-    assert cli.main(command(checkpoints, folders(), reports(), tmp_path, "--labelled", folders("new", seed=5))) == 0
+    assert command_line.main(command(checkpoints, folders(), reports(), tmp_path, "--labelled", folders("new", seed=5))) == 0
     said = capsys.readouterr().out.splitlines()
     assert " will do best: " in said[0]
     assert sum("text.pth is not read: it is no checkpoint" in line for line in said) == 1
@@ -68,7 +69,7 @@ def test_a_network_of_another_kind_is_not_judged_by_one_study_alone(folders, rep
     save_file(narrow(2).state_dict(), tmp_path / "a.safetensors")
     given = command(tmp_path / "a.safetensors", folders(), reports(), tmp_path)
     given[3] = "a_users_module:narrow"
-    assert cli.main(given) == 1
+    assert command_line.main(given) == 1
     assert "is not judged" in capsys.readouterr().out
 
 
@@ -84,7 +85,7 @@ def test_a_wrong_argument_is_one_sentence_and_2(checkpoints, folders, reports, t
     given = command(checkpoints, folders(), reports(), tmp_path)
     for place, value in change.items():
         given[place] = value
-    assert cli.main(given) == 2
+    assert command_line.main(given) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
 
