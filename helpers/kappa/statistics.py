@@ -12,8 +12,8 @@ import scipy.stats
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
-from helpers.statistics.correlations import Array
-from helpers.statistics.permutation import adjusted_p_values, band, p_values
+from helpers.statistics.correlations import Array, pair_counts
+from helpers.statistics.permutation import adjusted_p_values, band, p_values, permuted_rows
 
 AXES = ("ssim", "unseen_fraction", "weights")
 CELL_STATISTICS = ("error_mean", "error_std", "error_10th_percentile", "kappa_loss_mean", "kappa_loss_std", "kappa_loss_10th_percentile")
@@ -116,18 +116,11 @@ def slice_marginals(cells: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def _order(values: Array) -> Array:
-    """Sign of each difference, by comparison so that large values do not overflow: (..., n) -> (..., n, n); 0 where one is not known."""
-    rows, columns = values[..., :, None], values[..., None, :]
-    return (rows > columns).astype(float) - (rows < columns)
-
-
 def _pairings(networks: int, draws: int, seed: int) -> NDArray[np.intp]:
     """The pairing that was observed, and others: all of them, or drawn; (1 + D, n)."""
     if networks <= _ALL_PAIRINGS:
         return np.array(list(itertools.permutations(range(networks))), dtype=np.intp).reshape(-1, networks)
-    drawn = np.random.default_rng(seed).permuted(np.tile(np.arange(networks), (draws, 1)), axis=1)
-    return np.vstack([np.arange(networks), drawn])
+    return np.vstack([np.arange(networks), permuted_rows(np.arange(networks), draws, seed)])
 
 
 def sign_errors(complexities: pd.DataFrame, cells: pd.DataFrame, *, draws: int = 9999, seed: int = 0) -> pd.DataFrame:
@@ -135,17 +128,16 @@ def sign_errors(complexities: pd.DataFrame, cells: pd.DataFrame, *, draws: int =
 
     ``SE = 1/2 mean over pairs of networks of (1 - sgn(C_a - C_b) sgn(g_a - g_b))``, g each of ``slice_marginals``. p, of a test that the
     paper does not name, is the share of pairings of complexities with networks (drawn, or all up to 7 networks) whose mean of the four is
-    no larger; p_adjusted and band are maxT. Complexities by model promise a larger error where they are larger. By mean_rank; the three
-    lowest are best.
+    no larger; p_adjusted and band are maxT. Complexities by model promise a larger error where they are larger; NaN below 3 networks. By
+    mean_rank; the three lowest are best.
     """
     slices = slice_marginals(cells).dropna()
-    values = complexities.reindex(slices.index).replace([np.inf, -np.inf], np.nan)
-    table = pd.DataFrame({"measure": values.columns, "n": values.notna().sum().to_numpy()})
-    orders, truths = _order(values.to_numpy(dtype=float).T), [_order(slices[name].to_numpy()) for name in slices]
-    pairs = np.where(table["n"] > 1, table["n"] * (table["n"] - 1), np.nan)
-    table = table.assign(**{name: (1 - np.tensordot(orders, truth, 2) / pairs) / 2 for name, truth in zip(slices, truths, strict=True)})
-    shuffled = (np.mean(truths, axis=0)[np.ix_(row, row)] for row in _pairings(len(values), draws, seed))
-    means = (np.array([np.tensordot(orders, truth, 2) for truth in shuffled]) / pairs - 1) / 2  # sign turned: larger is more extreme
+    values = complexities.reindex(slices.index).to_numpy(dtype=float)
+    pairings, n = _pairings(len(slices), draws, seed), np.isfinite(values).sum(0)
+    pairs = np.where(n > 2, n * (n - 1) / 2, np.nan)
+    errors = {name: (1 - pair_counts(values, column.to_numpy()[pairings])[0] / pairs) / 2 for name, column in slices.items()}
+    table = pd.DataFrame({"measure": complexities.columns, "n": n} | {name: found[0] for name, found in errors.items()})
+    means = -np.mean(list(errors.values()), axis=0)  # larger is more extreme
     table = table.assign(p_value=p_values(means[0], means[1:]), p_adjusted=adjusted_p_values(means[0], means[1:]), band=-band(means[1:]))
     table["mean_rank"] = table[list(slices)].rank().mean(axis=1, skipna=False)
     table["best"] = table["mean_rank"].rank(method="min") <= 3
