@@ -72,12 +72,10 @@ def cells_of(classes: pd.DataFrame) -> pd.DataFrame:
 
 
 def averaged(cells: pd.DataFrame) -> pd.DataFrame:
-    """The cells of networks of one architecture, which have equally many weights, averaged, NaN where one is; ``models`` counts them."""
-    keys = ["family", "architecture", "weights", "ssim", "unseen_fraction"]
-    groups = cells.groupby(keys, sort=False)
+    """The cells of networks of one architecture, which have equally many weights, averaged, NaN where one is."""
+    groups = cells.groupby(["family", "architecture", "weights", "ssim", "unseen_fraction"], sort=False)
     means = groups[[*CELL_STATISTICS, "divergence"]].agg(lambda column: column.mean(skipna=False))
-    rest = groups.agg(origin=("origin", "first"), classes=("classes", "first"), models=("model", "nunique"))
-    return means.join(rest).reset_index().assign(model=lambda joined: joined["architecture"])
+    return means.join(groups["classes"].first()).reset_index().assign(model=lambda joined: joined["architecture"])
 
 
 def cell_array(cells: pd.DataFrame) -> tuple[list[Array], Array]:

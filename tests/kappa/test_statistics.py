@@ -118,7 +118,6 @@ def test_networks_of_one_architecture_are_averaged_and_an_undefined_one_makes_th
     rows.loc[rows["model"] == "b", "error"] += 0.1
     table = statistics.cells_of(rows)
     means = statistics.averaged(table)
-    assert means.groupby("model")["models"].first().to_dict() == {"resnet18": 2, "resnet34": 1}
     wanted = table[table["architecture"] == "resnet18"].groupby(["ssim", "unseen_fraction"])["error_mean"].mean()
     found = means[means["model"] == "resnet18"].set_index(["ssim", "unseen_fraction"])["error_mean"]
     pd.testing.assert_series_equal(found.sort_index(), wanted, check_names=False)
