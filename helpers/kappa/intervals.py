@@ -41,8 +41,7 @@ def drawn_units(labels: ArrayLike, steps: Sequence[int], draws: int, seed: int =
 def drawn_statistics(predicted: NDArray[np.int16], steps: Sequence[int], units: Units) -> Array:
     """The six statistics of each cell of a network in each draw: (steps, levels, N) predicted classes -> (steps, levels, B, 6).
 
-    Of the drawn images of all classes of the step, and then of the drawn classes. Drawing images adds their noise once more, which widens
-    the spread between classes: the mean shift that this brings is taken out.
+    Drawing images adds their noise once more, which widens the spread between classes: the mean shift that this brings is taken out.
     """
     found = np.empty((*predicted.shape[:2], units.images.shape[1], len(CELL_STATISTICS)))
     for step, count in enumerate(steps):

@@ -59,10 +59,7 @@ def efficientnet_like(name: str, classes: int, seed: int) -> nn.Module:
 
 
 def make(names: Sequence[str], work: Path, data: StudyData, *, epochs: int, seed: int, device: str, jobs: int) -> Iterator[str]:
-    """Train what is not kept yet, side by side, and say what is done as it comes; names of other networks are passed over.
-
-    ``data`` are the images of the seen classes, in ``FOLDER`` below ``work``; the rules of 02 may stop before ``epochs``.
-    """
+    """Train on the seen classes what is not kept yet, by the stop rules of 02, and say what is done; other names are passed over."""
     recipes = {name: recipe(name, data, epochs, seed) for name in filter(family_made, names)}
     runs = [found for name, found in recipes.items() if family_made(name) == "resnet"]
     yield from (result["run_id"] for result in pool.train_missing(runs, work / FOLDER, device=device, jobs=jobs))

@@ -38,10 +38,7 @@ def chosen_models(table: pd.DataFrame, per_architecture: int, include_pretrained
 
 
 def check_unseen(work: Path, chosen: pd.DataFrame, unseen: Sequence[str]) -> None:
-    """Refuse classes as backbone-unseen that the pretraining of a chosen model has seen.
-
-    This is known of starts that 02 made; any other start is taken to know every class of ImageNet, as torchvision's do.
-    """
+    """Refuse unseen classes that the start of a chosen model has seen; one that 02 did not make is taken to know all of ImageNet."""
     for weights in sorted(set(chosen.loc[chosen["pretrained"].astype(bool), "weights"])):
         known = {name for name in unseen if re.fullmatch(r"n\d{8}", name)}
         if catalogue.is_complete(work / pretraining.FOLDER, weights):

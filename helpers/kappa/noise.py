@@ -82,8 +82,7 @@ def greatest_strength(given: Generator, side: int) -> float:
 def degrade(images: Tensor, given: Generator, strength: float) -> Tensor:
     """Degrade (N, 3, H, W) uint8 images to as many; strength 0 is the identity.
 
-    Of "blur" it is the standard deviation, in pixels; of "autoencoder" up to 1 the share of the reconstruction, beyond it that of the first
-    ``width + 1 - strength`` channels of the bottleneck.
+    Of a blur it is the deviation in pixels; of an auto-encoder the share of what it makes, beyond 1 of ``width + 1 - strength`` channels.
     """
     return in_chunks(images, lambda pixels: _degraded(pixels, given.network, strength)) if strength else images.clone()
 
@@ -96,10 +95,7 @@ def _degraded(pixels: Tensor, network: AutoEncoder | None, strength: float) -> T
 
 
 def calibrate(given: Generator, images: Tensor, target: float, tried: dict[float, float]) -> Level:
-    """Find the strength that gives a mean SSIM within 0.01 of a target, by interpolation between strengths on both sides of it.
-
-    To ``tried``, mean SSIM by strength, is added what this call finds. ValueError where the target cannot be reached.
-    """
+    """Find a mean SSIM within 0.01 of a target, else ValueError; to ``tried``, mean SSIM by strength, is added what this finds."""
     tried[0.0] = 1.0
     limit = greatest_strength(given, min(images.shape[-2:]))
     for step in range(40):

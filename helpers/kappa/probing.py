@@ -66,10 +66,9 @@ def fit_probe(features: ArrayLike, labels: ArrayLike, *, l2: float = 1e-2, toler
 def probes(
     store: Store, models: Sequence[Model], data: StudyData, generator: Generator, levels: Sequence[Level], steps: Sequence[int], l2: float
 ) -> Kept:
-    """Linear probes, one per step of classes, fitted to clean training features and tested at every level of noise.
+    """Linear probes, one per step of classes, fitted to clean training features, which are kept too, and tested at every level of noise.
 
-    A part "probes": predicted (steps, levels, N), -1 outside of the step; weight and bias of the smallest step's probe; weights, the number
-    of those of the backbone. Features (N, D) are kept in parts of their own.
+    A part "probes": predicted (steps, levels, N), -1 outside of the step; weight and bias of the smallest step; weights, the backbone's.
     """
     noisy = {f"features-{level.ssim:g}": level.strength for level in levels}
     parts = {"features-train": {"data": data.fingerprint}}

@@ -124,10 +124,9 @@ def _pairings(networks: int, draws: int, seed: int) -> NDArray[np.intp]:
 def sign_errors(complexities: pd.DataFrame, cells: pd.DataFrame, *, draws: int = 9999, seed: int = 0) -> pd.DataFrame:
     """How often each complexity measure orders two networks against their error; Huang et al. 2025, equation (7) and Table 3.
 
-    ``SE = 1/2 mean over pairs of networks of (1 - sgn(C_a - C_b) sgn(g_a - g_b))``, g each of ``slice_marginals``. p, of a test that the
-    paper does not name, is the share of pairings of complexities with networks (drawn, or all up to 7 networks) whose mean of the four is
-    no larger; p_adjusted and band are maxT. Complexities by model promise a larger error where they are larger; NaN below 3 networks. By
-    mean_rank; the three lowest are best.
+    ``SE = 1/2 mean over pairs of networks of (1 - sgn(C_a - C_b) sgn(g_a - g_b))``, g each of ``slice_marginals``; NaN below 3 networks. p,
+    of a test that the paper does not name, is the share of pairings of complexities with networks (drawn, or all up to 7 networks) whose
+    mean of the four is no larger; p_adjusted and band are maxT. Larger complexities promise larger errors; the three lowest ranks are best.
     """
     slices = slice_marginals(cells).dropna()
     values = complexities.reindex(slices.index).to_numpy(dtype=float)

@@ -35,9 +35,8 @@ def trade_off_point(levels: Sequence[Array], values: Array, strength: float = 1.
     """The point of least ``F + lambda (x² + y² + z²)``; Huang et al. 2025, equations (3) and (4).
 
     F is the sum of the six statistics, linear between neighbouring levels; x = SSIM, y = 1 - unseen fraction, z = (weights - smallest) /
-    (largest - smallest), 0 for one size. The paper also varies the upper limits c of x, y, z; its optimum has c = (x, y, z); strength is
-    lambda. Levels and values are those of ``cell_array``; each bound is the mean of three readings, which follow it; ValueError where a
-    cell is missing.
+    (largest - smallest), 0 for one size. The paper also varies the upper limits c of x, y, z; its optimum has c = (x, y, z). Strength is
+    lambda, levels and values are of ``cell_array``, ValueError where one is missing; each bound is the mean of three readings beside it.
     """
     total = values.sum(axis=-1)
     if len(holes := np.argwhere(~np.isfinite(total))):

@@ -44,8 +44,7 @@ def of_files(
 ) -> Judged:
     """Judge the checkpoints of a folder by their training images; checkpoints of a report find the study's own images.
 
-    Arguments are as the command line says of them; ``work`` keeps what is computed, so that a second call computes nothing. Raises
-    ValueError or FileNotFoundError where a folder, the images or the study cannot be used.
+    Arguments are as of the command line; ``work`` keeps what is computed. ValueError or FileNotFoundError where one cannot be used.
     """
     files, unpacked, normalise = load.find(checkpoints), work / "unpacked", load.normaliser(*normalisation)
     if architecture != load.AUTO:

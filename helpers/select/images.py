@@ -40,9 +40,8 @@ class Own(NamedTuple):
 def training_images(path: Path, unpacked: Path, class_names: Sequence[str] = (), *, size: int = 0, most: int = 0) -> Own:
     """Images of a folder or .zip in any layout of a study, the classes in turn: as many of every class, but for rounding, by chance.
 
-    Names of classes stand in the order of the outputs; none are those of the source, sorted. Size 0 is that of the files,
-    ``LARGEST_SIDE`` at most, and ``most`` 0 takes all images. Raises ValueError where no image can be used, they are of fewer than two
-    classes, or a class is not named.
+    Names of classes stand in the order of the outputs; none are those of the source, sorted. Size 0 is that of the files, ``LARGEST_SIDE``
+    at most; ``most`` 0 takes all. ValueError where no image can be used, of fewer than two classes, and for one that is not named.
     """
     source, listing = _listed(path, unpacked)
     classes = tuple(class_names) or tuple(listing.classes)

@@ -65,8 +65,8 @@ def verdicts(facts: pd.DataFrame, found: Scored | None, right: Mapping[str, int]
     """A row for every checkpoint, the highest predicted accuracy first.
 
     With labelled images counts are weighed against predictions (``prediction.weighed``), which are not trusted of a network that is no
-    ResNet, as all that the studies hold; without them such a network is not judged. Where none could be read there is nothing ``found``.
-    No accuracy is below chance. Probabilities take the errors of two checkpoints as independent.
+    ResNet, as all that the studies hold; without them such a network is not judged. No accuracy is below chance. Probabilities take the
+    errors of two checkpoints as independent. Where none could be read there is nothing ``found``.
 
     Facts are ``case.FACTS``; ``right`` counts, by model. Columns are ``VERDICT``: fractions, with intervals of 80 %, of counts of 95 %.
     """

@@ -61,9 +61,8 @@ def model(path: Path, name: str, architecture: str, normalise: v2.Compose) -> Mo
 def load_checkpoint(path: Path, architecture: str = AUTO) -> Loaded:
     """Read one checkpoint and put it into a new network of its architecture; every tensor of the network must find its own.
 
-    The architecture is as in ``builder_of``; "auto" takes the network that the file's header names, as the checkpoints of a report do, and
-    else tells torchvision's ResNets apart by their tensors. Raises ValueError where the file is no checkpoint, would need code to be run,
-    is damaged, or does not fit.
+    The architecture is as in ``builder_of``; "auto" takes the network that the file's header names, else tells torchvision's ResNets apart
+    by their tensors. ValueError where the file is no checkpoint, would need code to be run, is damaged, or does not fit.
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -191,10 +190,7 @@ def _body(shapes: Shapes) -> Shapes:
 
 
 def described(network: nn.Module) -> tuple[str, bool]:
-    """A network in words, read off it, and whether it is a ResNet of any depth, width and stem.
-
-    A ResNet has stages of blocks ("layer1.0") of two or three convolutions and a shortcut; with stem and head these make its depth.
-    """
+    """A network in words, and whether it is a ResNet: all convolutions in blocks ("layer1.0") of two or three beside a shortcut."""
     convolutions = {name: module for name, module in network.named_modules() if isinstance(module, nn.Conv2d)}
     blocks: dict[str, list[nn.Conv2d]] = {}
     for name, module in convolutions.items():

@@ -69,10 +69,7 @@ def _folds(models: pd.DataFrame, fewest_kinds: int, deals: int = 1) -> NDArray[n
 
 
 def choose(models: pd.DataFrame, candidates: Sequence[str]) -> tuple[str, ...]:
-    """At most ``MOST`` measures beside the fit, each the one of least error with kinds left out, as long as it takes a tenth of it away.
-
-    Models of a study have columns ``FIT``, gap, the candidates, kind and cell.
-    """
+    """At most ``MOST`` measures of ``Calibration.models``, each that of least error with kinds left out, if it takes a tenth of it away."""
     folds, truth = _folds(models, FEWEST_FOLDS, _DEALS), models["gap"].to_numpy(dtype=float)
     chosen: list[str] = []
     error = left_out_errors(models[list(FIT)], truth, folds).mean()
@@ -97,8 +94,7 @@ def predictor(models: pd.DataFrame, candidates: Sequence[str]) -> Predictor:
 
     Half the width is the ``LEVEL`` quantile of the absolute errors of models whose group was left out, every group with the same weight in
     all, and one configuration more counted beyond them; Barber et al. 2021 and, for groups, Dunn, Wasserman and Ramdas 2023. It is promised
-    for a kind that is a draw from such kinds, which few kinds cannot make sure: ``coverage`` measures what is achieved. Models as
-    ``choose``; fewer than ``FEWEST_CONFIGURATIONS`` configurations raise ValueError.
+    for a kind drawn from such kinds; ``coverage`` measures what is achieved. ValueError below ``FEWEST_CONFIGURATIONS``.
     """
     if (count := models["cell"].nunique()) < FEWEST_CONFIGURATIONS:
         raise ValueError(f"the study has {count} configurations with scores; {FEWEST_CONFIGURATIONS} are needed to calibrate others")
@@ -133,10 +129,7 @@ def held(models: pd.DataFrame, found: Predictor) -> pd.DataFrame:
 
 
 def coverage(models: pd.DataFrame, candidates: Sequence[str]) -> pd.DataFrame:
-    """The whole method, its interval included, tried on each kind of training that it has never seen: as ``held``.
-
-    No row for a kind without which too few configurations are left.
-    """
+    """The whole method tried on each kind of training that it has not seen, as ``held``; none where too few configurations are left."""
     parts = [pd.DataFrame(columns=[*models, "truth", "predicted", "low", "high"])]
     for _, inside in models.groupby("kind", sort=False):
         rest = models.drop(inside.index)
@@ -146,10 +139,7 @@ def coverage(models: pd.DataFrame, candidates: Sequence[str]) -> pd.DataFrame:
 
 
 def summary(tried: pd.DataFrame) -> dict[str, float]:
-    """How predictions of a table as that of ``held`` did: mean absolute error and median width in points; intervals that hold, of models.
-
-    The share of intervals that hold comes with its 95 % interval.
-    """
+    """Mean absolute error and median width, in points, of a table as ``held``, and the share of intervals that hold, with 95 % interval."""
     inside = int(tried["truth"].between(tried["low"], tried["high"]).sum())
     low, high = wilson(inside, len(tried))
     share = {"covered": inside / len(tried) if len(tried) else np.nan, "covered_low": low, "covered_high": high}
@@ -172,8 +162,7 @@ def weighed(
 
     The mean of the predictions' normal law given the counts. Predictions err by the standard deviation ``error``, of whose square the share
     ``common`` is one error of them all; by as much as the counts show, if that is more, where these are beyond the quantile ``trusted`` of
-    what such errors and counting make (chi-squared). The variance of a count is ``p (1 - p) / n``, p with two images more of which one is
-    right, so that a count of none or all has one too.
+    what such errors and counting make (chi-squared). A count's variance is ``p (1 - p) / n``, p with two images more, one of them right.
     """
     p, counted = np.asarray(predicted, dtype=float), np.asarray(right, dtype=float) / images
     share = (np.asarray(right) + 1) / (images + 2)

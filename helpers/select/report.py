@@ -32,10 +32,7 @@ def answer(table: pd.DataFrame) -> str:
 
 
 def remarks(table: pd.DataFrame, facts: pd.DataFrame, labelled: int) -> list[str]:
-    """A sentence each: accuracy on the labelled images alone, why checkpoints have no number, which are the same file, and notes.
-
-    Of several that are not judged for one reason it is said once.
-    """
+    """A sentence each: accuracy on labelled images alone, why checkpoints have no number (each reason once), equal files, and notes."""
     counted = [
         f"{row.checkpoint}: accuracy on your {labelled:,} labelled images: "
         f"{100 * row.labelled_right:.1f} % ({span(row.counted_low, row.counted_high)})."

@@ -1,7 +1,4 @@
-"""Training augmentation of the code of Du et al. 2024, batched on the device with a draw of its own for every image.
-
-Horizontal and vertical flip, brightness +-32, contrast x [0.5, 1.5], a permutation of the channels; each with probability one half.
-"""
+"""Augmentation of the code of Du et al. 2024, on the device: each image's own draw of flips, brightness, contrast and order of channels."""
 
 from typing import NamedTuple
 
@@ -28,7 +25,7 @@ class Draws(NamedTuple):
 
 
 def draw(count: int, generator: torch.Generator) -> Draws:
-    """Draw the augmentation of ``count`` images from a CPU generator, so that every device sees the same."""
+    """Draw each change of ``count`` images with probability one half, from a CPU generator, so that every device sees the same."""
     horizontal, vertical, bright, contrasted, permuted = torch.rand(5, count, generator=generator) < 0.5
     brightness = torch.empty(count).uniform_(-32, 32, generator=generator)
     contrast = torch.empty(count).uniform_(0.5, 1.5, generator=generator)

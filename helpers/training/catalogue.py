@@ -69,10 +69,7 @@ def histories(work: Path, run_ids: Iterable[str]) -> pd.DataFrame:
 
 
 def late_changes(history: pd.DataFrame, epochs: int = 10) -> pd.DataFrame:
-    """Change of loss and accuracy, epoch by epoch, over the last epochs of each run (Du et al. 2024, Fig. A1).
-
-    loss_change_of_run and accuracy_change_of_run: (x_t - x_{t-1}) / (max x - min x) over the run, in [-1, 1], NaN where x never changed.
-    """
+    """Change of loss and accuracy in the last epochs of each run, by its range in the run, [-1, 1] or NaN; Du et al. 2024, Fig. A1."""
     ordered = history.sort_values(["run_id", "epoch"], ignore_index=True)
     runs, changes = ordered.groupby("run_id"), ordered[["run_id", "epoch"]].copy()
     for name in ("loss", "accuracy"):

@@ -45,8 +45,7 @@ def side_by_side(
 
     ``one`` is a function of a module, or a partial of one, since other processes call it; ``shared`` loads what all items need, once in
     each process. There are ``jobs`` of these, at 0 one per core on a CPU and one on a GPU; with 1 all is done in this process. On a CPU
-    every item has one thread, so that a number never depends on ``jobs``. ``show`` is called about every second. Where some items fail,
-    the others are finished first: then a RuntimeError names three.
+    every item has one thread, so that no number depends on ``jobs``. Where items fail, a RuntimeError names three when all others are done.
     """
     on_cpu, faults = torch.device(device).type == "cpu", []
     count = min(jobs or (len(os.sched_getaffinity(0)) if on_cpu else 1), len(items))
@@ -107,8 +106,7 @@ def train_missing(
     """Train the runs that are not complete below ``work/runs``, and yield the result of each as it comes.
 
     Several executions, on one machine or on several with one disk, may train one list: a run is locked while it trains, and what others
-    hold comes last, when it is complete or was left undone. ``weights``: what ``read_weights`` reads, by architecture. ``show`` is given a
-    line on the epochs of the runs that train. A run that diverges is a result and no fault.
+    hold comes last, when it is complete or was left undone. ``weights``: what ``read_weights`` reads, by architecture.
     """
     todo = catalogue.missing(work, runs)
     one = partial(_train, work=work, weights=dict(weights or {}), device=device, compiled=compiled)

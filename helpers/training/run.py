@@ -96,10 +96,7 @@ def make_optimizer(network: nn.Module, config: RunConfig, device: torch.device) 
 def train_step(
     network: nn.Module, optimizer: torch.optim.Optimizer, images: Tensor, labels: Tensor, draws: Draws | None, precision: str
 ) -> Tensor:
-    """Take one step on (B, 3, S, S) uint8 images, without waiting for the device; no more than the products are in another precision.
-
-    (2,) float64 on the device: the sum of the cross-entropies, and the number of images classified correctly.
-    """
+    """Take a step on (B, 3, S, S) uint8 images, without waiting for the device: (2,) float64, summed cross-entropy and number correct."""
     if draws is not None:
         images = augment(images, draws)
     with torch.autocast(labels.device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16"):
@@ -181,9 +178,8 @@ def train_run(
     """Train one run until a rule stops it, and leave a complete run in ``folder``; the record that ``result.json`` holds.
 
     Snapshots are taken when the first of the rules 1 to 3 holds ("first") and at the stop ("stop"); one, "stop", where both fall on one
-    epoch. Killed at any moment, the next call goes on after the last checkpoint. A run that diverges is a result too: status "diverged",
-    its reason, no snapshot of the stop. ``network`` stands in place of that of the configuration; ``compiled`` takes the steps through
-    ``torch.compile``, which pays on a GPU; equal up to rounding.
+    epoch. Killed at any moment, the next call goes on after the last checkpoint. A run that diverges is a result too, without a snapshot of
+    the stop. ``network`` stands in place of that of the configuration; ``compiled`` takes ``torch.compile``, equal up to rounding.
     """
     if config.data != data.fingerprint:
         raise ValueError(f"run {config} belongs to the data {config.data}, and was given {data.fingerprint}")

@@ -21,8 +21,7 @@ def conditions_met(history: Sequence[Epoch], config: RunConfig) -> tuple[int, ..
     """Which of the rules 1 to 3 hold at the last epoch.
 
     1: training loss below ``loss_threshold`` (0.1). 2: training accuracy above ``accuracy_threshold`` (0.95).
-    3: the loss fell on two consecutive checks while the error on the monitored split rose on both (overfitting). The paper speaks of two
-    consecutive batches; here a check is the end of an epoch.
+    3: in two epochs in a row (the paper: batches) the training loss fell while the error on the monitored split rose (overfitting).
     """
     checks = list(pairwise(history[-3:]))
     fell = all(after["train_loss"] < before["train_loss"] for before, after in checks)
