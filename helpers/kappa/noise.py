@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,8 +44,7 @@ class AutoEncoder(nn.Module):
         return torch.sigmoid(pixel_shuffle(self.colour(pixel_shuffle(wide, 2)), 2))
 
 
-@dataclass(frozen=True)
-class Generator:
+class Generator(NamedTuple):
     """What degrades images: a blur, or a trained auto-encoder."""
 
     name: str  # blur or autoencoder

@@ -2,9 +2,9 @@
 
 import ast
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -27,8 +27,7 @@ CANDIDATES = {
 MEASURES = ("mixup_accuracy", "accuracy_under_augmentation")  # that they are made of
 
 
-@dataclass(frozen=True)
-class Calibration:
+class Calibration(NamedTuple):
     """The models of a study on right labels, at both snapshots, since others stop anywhere, and how they were scored."""
 
     study: str
@@ -45,7 +44,7 @@ class Calibration:
     def without(self, run_ids: Sequence[str]) -> "Calibration":
         """The same without the configurations of some runs, so that no checkpoint is judged by itself."""
         cells = self.models.loc[self.models["run_id"].isin(run_ids), "cell"]
-        return replace(self, models=self.models[~self.models["cell"].isin(cells)].reset_index(drop=True))
+        return self._replace(models=self.models[~self.models["cell"].isin(cells)].reset_index(drop=True))
 
 
 def studies(reports: Path) -> list[str]:

@@ -11,9 +11,9 @@ from sklearn.linear_model import RidgeCV
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from helpers.statistics.correlations import Array
 from helpers.statistics.prediction import FEWEST_FOLDS, FIT, PENALTIES, dealt_folds, left_out_errors
 
-Array = NDArray[np.float64]
 LEVEL = 0.8  # of prediction intervals
 QUANTILE = float(scipy.stats.norm.ppf((1 + LEVEL) / 2))  # half of such an interval, in standard deviations
 MOST = 3  # measures beside the fit

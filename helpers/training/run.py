@@ -75,9 +75,7 @@ def initial_network(config: RunConfig, classes: int, pretrained: Mapping[str, Te
     """The network as it is before the first step; the same configuration gives the same weights."""
     form = {"stem": config.stem, "width": config.width, "last_stride": config.last_stride}
     network = resnet.build(config.architecture, classes, **form, seed=_seed(config, 0))
-    if not config.pretrained:
-        return network
-    return weights.load_backbone(network, pretrained)
+    return weights.load_backbone(network, pretrained) if config.pretrained else network
 
 
 def _seed(config: RunConfig, epoch: int) -> int:
