@@ -77,10 +77,8 @@ def _facts(model: Model, path: Path, architecture: str, own: Own) -> dict[str, o
     try:
         loaded = load.load_checkpoint(path, architecture)
         if loaded.classes != len(own.classes):
-            raise ValueError(
-                f"the network has {loaded.classes} outputs and the images {len(own.classes)} classes; name the class of each output, in "
-                "order, by --classes (class_names in the notebook)"
-            )
+            told = f"the network has {loaded.classes} outputs and the images {len(own.classes)} classes"
+            raise ValueError(f"{told}; name the class of each output, in order, by --classes (class_names in the notebook)")
         with torch.inference_mode():
             loaded.network(model.normalise(own.train.images[:1]))
     except MemoryError:

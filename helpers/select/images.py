@@ -103,10 +103,7 @@ def labelled_images(path: Path, own: Own, training_path: Path, unpacked: Path) -
     if len(found) < FEWEST_LABELLED:
         raise ValueError(f"{len(found)} labelled images are in {path}; at least {FEWEST_LABELLED} are needed, and 100 tell much more")
     if (again := copies(found, own, training_path, unpacked)) > _COPIES * len(found):
-        raise ValueError(
-            f"{again} of {len(found)} images in {path} are training images; the networks were fitted to them, so they tell nothing of "
-            "others; give images that were held out"
-        )
+        raise ValueError(f"{again} of {len(found)} images in {path} are training images, which tell nothing of others; give held-out ones")
     return found
 
 

@@ -103,10 +103,8 @@ def _fault(row: Any) -> str:
         return "its training accuracy, loss or a measure on these images is undefined, see scores.csv"
     chance = 1 / row.outputs
     if row.train_accuracy <= chance + _LEARNT * (1 - chance):
-        return (
-            f"its training accuracy of {row.train_accuracy:.0%} is near chance ({chance:.0%} with {row.outputs} classes): it is untrained, "
-            "or the order of the classes, the normalisation or the image size is not that of its training"
-        )
+        told = f"its training accuracy of {row.train_accuracy:.0%} is near chance ({chance:.0%} with {row.outputs} classes)"
+        return f"{told}: it is untrained, or the order of the classes, the normalisation or the image size is not that of its training"
     return ""
 
 

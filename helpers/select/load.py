@@ -78,10 +78,8 @@ def load_checkpoint(path: Path, architecture: str = AUTO) -> Loaded:
     shapes = _shapes(builder, classes)  # before anything is built, which a file could ask to be of any size
     absent = [key for key in shapes if key not in state and not key.endswith("num_batches_tracked")]
     if wrong := absent + [key for key, value in state.items() if shapes.get(key) != tuple(value.shape)]:
-        raise ValueError(
-            f"it does not fit {name} with {classes} outputs: {len(wrong)} tensors are missing, unknown or of another shape, first "
-            f"{', '.join(wrong[:3])}; name the architecture that it was trained with"
-        )
+        told = f"{len(wrong)} tensors are missing, unknown or of another shape, first {', '.join(wrong[:3])}"
+        raise ValueError(f"it does not fit {name} with {classes} outputs: {told}; name the architecture that it was trained with")
     network = builder(classes)
     check_numbers(state, network.state_dict(), path.name)
     network.load_state_dict(state, strict=False)
@@ -109,10 +107,8 @@ def builder_of(architecture: str) -> Builder:
     if colon:
         return _of_timm(name) if kind == "timm" else _of_user(kind, name)
     if architecture not in torchvision.models.list_models(module=torchvision.models):
-        raise ValueError(
-            f"architecture {architecture!r} is unknown; name one of torchvision's classifiers (such as {', '.join(RESNETS[:3])}), "
-            "timm:NAME, or module:function"
-        )
+        told = f"name one of torchvision's classifiers (such as {', '.join(RESNETS[:3])}), timm:NAME, or module:function"
+        raise ValueError(f"architecture {architecture!r} is unknown; {told}")
     return lambda classes: torchvision.models.get_model(architecture, weights=None, num_classes=classes)
 
 
@@ -153,9 +149,9 @@ def _shapes(builder: Builder, classes: int) -> Shapes:
 
 
 def class_count(builder: Builder, state: Mapping[str, Tensor], name: str) -> int:
-    """How many outputs a checkpoint has: read from its head, the tensor whose shape differs in networks of 2 and of 3 classes.
+    """Outputs of a checkpoint's head, whose shape differs in networks of 2 and of 3 classes, else ValueError.
 
-    A function of one's own that knows its number of classes has the outputs of its last linear layer. ValueError where there is no head.
+    A function of one's own that knows its number of classes has the outputs of its last linear layer.
     """
     two, three = _shapes(builder, 2), _shapes(builder, 3)
     heads = [(key, axis) for key, shape in two.items() for axis in range(len(shape)) if shape[axis] != three[key][axis]]
@@ -178,9 +174,7 @@ def guess(state: Mapping[str, Tensor]) -> str:
         if shapes.keys() == found.keys() and len(first := found["conv1.weight"]) == 4:
             told = f"it fits a {name} of {first[0]} channels with a {first[2]}x{first[3]} stem, whose strides no weights tell"
             raise ValueError(f"{told}; name the function that makes it: --architecture module:function")
-    raise ValueError(
-        "it is none of torchvision's ResNets; name its architecture by --architecture: torchvision's name, timm:NAME or module:function"
-    )
+    raise ValueError("it is none of torchvision's ResNets; name its --architecture: torchvision's name, timm:NAME or module:function")
 
 
 def _body(shapes: Shapes) -> Shapes:

@@ -67,10 +67,8 @@ def side_by_side(
             for future in done:
                 item, fault = running.pop(future), future.exception()
                 if isinstance(fault, BrokenProcessPool):
-                    raise RuntimeError(
-                        f"a process died while {len(running) + 1} of {len(items)} were left, mostly for want of memory: lower jobs or the "
-                        "batch size and run again; what is complete is kept"
-                    ) from fault
+                    told = f"a process died while {len(running) + 1} of {len(items)} were left, mostly for want of memory"
+                    raise RuntimeError(f"{told}: lower jobs or the batch size and run again; what is complete is kept") from fault
                 if fault:
                     faults.append(f"{item}: {type(fault).__name__}: {fault}")
                 else:
