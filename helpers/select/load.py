@@ -99,10 +99,7 @@ def _of_network(state: Mapping[str, Tensor], names: set[str]) -> dict[str, Tenso
 
 @lru_cache
 def builder_of(architecture: str) -> Builder:
-    """Find what makes an untrained network: torchvision's name of a classifier ("resnet18"), "timm:NAME", or "module:function".
-
-    A function of one's own takes the number of classes, or nothing; its module is run. ValueError where it is none of these.
-    """
+    """What makes an untrained network of torchvision's name, "timm:NAME", or "module:function", whose module is run; else ValueError."""
     kind, colon, name = architecture.partition(":")
     if colon:
         return _of_timm(name) if kind == "timm" else _of_user(kind, name)
@@ -149,16 +146,13 @@ def _shapes(builder: Builder, classes: int) -> Shapes:
 
 
 def class_count(builder: Builder, state: Mapping[str, Tensor], name: str) -> int:
-    """Outputs of a checkpoint's head, whose shape differs in networks of 2 and of 3 classes, else ValueError.
-
-    A function of one's own that knows its number of classes has the outputs of its last linear layer.
-    """
+    """Outputs of a checkpoint's head, else ValueError; of a network of a fixed number of classes those of its last linear layer."""
     two, three = _shapes(builder, 2), _shapes(builder, 3)
     heads = [(key, axis) for key, shape in two.items() for axis in range(len(shape)) if shape[axis] != three[key][axis]]
     if not heads:
         linear = [module for module in builder(2).modules() if isinstance(module, nn.Linear)]
         return linear[-1].out_features if linear else 0
-    key, axis = heads[0]
+    key, axis = heads[0]  # what differs in networks of 2 and of 3 classes
     if key not in state or state[key].ndim <= axis:
         raise ValueError(f"it has no head of {name}: {key} is not in it; name the architecture that it was trained with")
     return int(state[key].shape[axis])
