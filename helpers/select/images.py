@@ -63,10 +63,7 @@ def training_images(path: Path, unpacked: Path, class_names: Sequence[str] = (),
 
 
 def images_of_report(path: Path, model_ids: Sequence[str], reports: Path, most: int, cache: Path) -> Own | None:
-    """Images that a study fitted all of some checkpoints of its report to, the first ``most`` or all (0); None for other checkpoints.
-
-    They are found by the study's parameters and classes, which a source may hold among others. ValueError where it holds other images.
-    """
+    """Images (``most``, 0 for all) that a study fitted its checkpoints to; None for other checkpoints, ValueError for other images."""
     tables = {file.parent.parent: pd.read_csv(file, keep_default_na=False) for file in sorted(reports.glob("*/tables/checkpoints.csv"))}
     folder = next((folder for folder, table in tables.items() if set(model_ids) <= set(table["model_id"])), None)
     if folder is None:
@@ -89,10 +86,7 @@ def images_of_report(path: Path, model_ids: Sequence[str], reports: Path, most: 
 
 
 def labelled_images(path: Path, own: Own, training_path: Path, unpacked: Path) -> ImageSet:
-    """Images with labels that networks were not fitted to: the source's validation images where it has any, ``MOST_LABELLED`` at most.
-
-    Raises ValueError where too few can be used, a label is no class, or more than a twentieth equal training images.
-    """
+    """Held-out images, those for validation where there are any; ValueError for too few, for other classes, and for training images."""
     source, listing = _listed(path, unpacked)
     records = [record for record in listing.records if record.split == "test"] or listing.records
     if unknown := sorted({record.class_id for record in records} - set(own.classes)):

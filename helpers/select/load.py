@@ -120,6 +120,7 @@ def _of_timm(name: str) -> Builder:
 
 
 def _of_user(module: str, name: str) -> Builder:
+    """By a function of one's own, which takes the number of classes, or nothing."""
     try:
         function = getattr(importlib.import_module(module), name)
         asked = inspect.signature(function).parameters.values()
