@@ -179,7 +179,7 @@ def _body(shapes: Shapes) -> Shapes:
 
 
 def described(network: nn.Module) -> tuple[str, bool]:
-    """A network in words, and whether it is a ResNet: all convolutions in blocks ("layer1.0") of two or three beside a shortcut."""
+    """A network in words, and whether it is a ResNet, whose blocks ("layer1.0") have two or three convolutions beside a shortcut."""
     convolutions = {name: module for name, module in network.named_modules() if isinstance(module, nn.Conv2d)}
     blocks: dict[str, list[nn.Conv2d]] = {}
     for name, module in convolutions.items():

@@ -129,7 +129,7 @@ def held(models: pd.DataFrame, found: Predictor) -> pd.DataFrame:
 
 
 def coverage(models: pd.DataFrame, candidates: Sequence[str]) -> pd.DataFrame:
-    """The whole method tried on each kind of training that it has not seen, as ``held``; none where too few configurations are left."""
+    """The whole method tried on each kind of training that it has not seen, as ``held``; no row where too few configurations are left."""
     parts = [pd.DataFrame(columns=[*models, "truth", "predicted", "low", "high"])]
     for _, inside in models.groupby("kind", sort=False):
         rest = models.drop(inside.index)
@@ -139,7 +139,7 @@ def coverage(models: pd.DataFrame, candidates: Sequence[str]) -> pd.DataFrame:
 
 
 def summary(tried: pd.DataFrame) -> dict[str, float]:
-    """Mean absolute error and median width, in points, of a table as ``held``, and the share of intervals that hold, with 95 % interval."""
+    """Mean absolute error and median width, in points, of a table as ``held``, and the share of intervals that hold, with its interval."""
     inside = int(tried["truth"].between(tried["low"], tried["high"]).sum())
     low, high = wilson(inside, len(tried))
     share = {"covered": inside / len(tried) if len(tried) else np.nan, "covered_low": low, "covered_high": high}

@@ -42,7 +42,7 @@ def missing(work: Path, runs: Sequence[RunConfig]) -> list[RunConfig]:
 
 
 def read_catalogue(work: Path, runs: Iterable[RunConfig] | None = None) -> pd.DataFrame:
-    """One row per model of some runs, or of all complete ones, with accuracies as fractions; a run that diverged has a row of NaN."""
+    """One row per model of some runs, or of all complete ones, with accuracies as fractions; a run without a snapshot has a row of NaN."""
     every = sorted(path.parent.name for path in (work / "runs").glob("*/result.json"))
     names = every if runs is None else [run_id(run) for run in runs]
     rows = [row for name in names if is_complete(work, name) for row in _rows(run_folder(work, name))]
