@@ -12,7 +12,7 @@ from torch import nn
 from torchvision.models.efficientnet import EfficientNet, MBConvConfig
 
 from helpers.data.images import StudyData, of_study
-from helpers.files import digest, inside, read_json
+from helpers.files import digest, inside
 from helpers.scoring.models import Model, models_of
 from helpers.training import catalogue, pool, pretraining
 from helpers.training.config import RunConfig
@@ -88,10 +88,8 @@ def made_models(names: Sequence[str], work: Path, data: StudyData, *, epochs: in
             found = models_of(work / FOLDER, rows[rows["snapshot"] == "stop"], data)
         else:
             folder, initial = _folder(work, name, config), partial(efficientnet_like, name, classes, seed)
-            result = read_json(folder / "result.json")
             load = partial(_load, catalogue.snapshot_path(folder, "stop"), initial)
-            ended, stops = {name: result[name] for name in ("epochs", "stop_reason")}, result["snapshots"]
-            found = [Model(folder.name, load, ended | stop, initial) for stop in stops if stop["snapshot"] == "stop"]
+            found = [Model(folder.name, load, row, initial) for row in catalogue.rows_of(folder) if row["snapshot"] == "stop"]
         if not found:
             raise ValueError(f"{name} diverged when it was made (run {config}); leave it out, or take more images")
         facts = {"model": name, "family": family_made(name), "architecture": name, "origin": f"made on {classes} classes"}

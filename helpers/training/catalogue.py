@@ -45,12 +45,13 @@ def read_catalogue(work: Path, runs: Iterable[RunConfig] | None = None) -> pd.Da
     """One row per model of some runs, or of all complete ones, with accuracies as fractions; a run without a snapshot has a row of NaN."""
     every = sorted(path.parent.name for path in (work / "runs").glob("*/result.json"))
     names = every if runs is None else [run_id(run) for run in runs]
-    rows = [row for name in names if is_complete(work, name) for row in _rows(run_folder(work, name))]
+    rows = [row for name in names if is_complete(work, name) for row in rows_of(run_folder(work, name))]
     table = pd.DataFrame(rows, columns=[*_NAMES, *_MEASURED, *_OF_RUN, *HYPERPARAMETERS]).sort_values("model_id", ignore_index=True)
     return table.astype(dict.fromkeys(_MEASURED[2:], float))
 
 
-def _rows(folder: Path) -> list[dict[str, Any]]:
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    """Rows of the catalogue of one complete run."""
     config = config_from(read_json(folder / "config.json"))
     result = read_json(folder / "result.json")
     common = {name: result[name] for name in ("run_id", "status", "stop_reason", *_OF_RUN)} | asdict(config)
