@@ -37,7 +37,8 @@ _PERCENT |= dict.fromkeys(("gap", "gap_least", "gap_most"), " (points)")
 _HEADERS |= {"r_gap_within_kinds": "r within kinds, given the fit", "ended_by_a_rule": "stopped by a rule"}
 _HEADERS |= {"models_above_the_blob": "networks above the fixed central map", "unseen_fraction": "share of added classes"}
 _HEADERS |= {"generalization_bound": "mean error", "diversity_bound": "mean Kappa loss", "weights_millions": "weights (millions)"}
-_NAMES = ("measure", "kind", "architecture", "concerns", "hyperparameter", "question", "quantity", "slice", "axis")  # columns of names, which a reader has in words
+# Columns of names, which a reader has in words.
+_NAMES = ("measure", "kind", "architecture", "concerns", "hyperparameter", "question", "quantity", "slice", "axis")
 _LAST = ("run_id", "cell", "file", "data", "weights", "fingerprint", "device")
 
 

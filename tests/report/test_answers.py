@@ -128,4 +128,4 @@ def test_what_is_absent_is_said(given):
     assert of(given, primary=nothing).rows["answer"][2].startswith("Cannot be told")
     one = of(given, catalogue=given["catalogue"].assign(learning_rate=0.1, optimizer="sgd")).rows[answers.HEADS[3]][1]
     assert "optimizer, rate, decay and batch size stand in 1 combination, the same in every kind: few independent comparisons." in one
-    assert "analysed 3 times" in of(given, primary=given["primary"].assign(level=1 - 0.05 / 3)).rows[answers.HEADS[3]][3]
+    assert "for 3 analyses" in of(given, primary=given["primary"].assign(level=1 - 0.05 / 3)).rows[answers.HEADS[3]][3]
