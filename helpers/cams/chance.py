@@ -19,7 +19,7 @@ CORRECTED = ("iou" + ABOVE, *LESS_CHANCE)  # measures that are less their chance
 
 
 def derangements(count: int, shuffles: int = SHUFFLES) -> Tensor:
-    """Images whose boxes take the place of each image's own, fixed: one order, turned by 1 to K places; (count, K < count) int64."""
+    """For each image, the K images that lend it their boxes: the next K in one fixed random order; (count, K < count) int64."""
     order = torch.from_numpy(np.random.default_rng(0).permutation(count))
     turned = order.argsort().unsqueeze(1) + 1 + torch.arange(min(shuffles, max(0, count - 1)))
     return order[turned % max(1, count)]
@@ -35,9 +35,9 @@ def central_map() -> Tensor:
 def chance_scores(
     maps_normalised: Tensor, boxes: Tensor, size: int, threshold: float = 0.1, device: torch.device | str = "cpu"
 ) -> pd.DataFrame:
-    """Compare every map with the boxes of its image, and with those of other images: what a map scores without looking.
+    """Compare every map with the boxes of its image, and with those of other images: the second is its chance.
 
-    The mean over the images of a score less its shuffled one is 0 for any map that is the same for all images. Maps are (N, h, w) in [0,
+    One map for all images has a mean of exactly 0 once its chance is taken off. Maps are (N, h, w) in [0,
     1], boxes (N, M, 4) integers (see ``overlap.box_masks``; an image has at least one) on images of side S, whose masks lie in memory at
     once, S^2 bytes an image. One row per image: ``SCORES``, and the mean of each with the boxes of others under its name and ``SHUFFLED``,
     NaN where a map is not finite:

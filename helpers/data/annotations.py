@@ -35,7 +35,7 @@ def _corners(x0: float, y0: float, x1: float, y1: float) -> Box:
 
 
 def _annotation(objects: Iterable[Object], sides: Sequence[Any] = (None, None), corners: Callable[..., Box] = _corners) -> Said:
-    """What objects of one image say, their boxes turned into ``corners``; one wrong box costs the image."""
+    """What objects of one image say, their boxes turned into ``corners``; where one box is wrong, the text says so in place of them all."""
     found = []
     for label, numbers in objects:
         try:

@@ -82,7 +82,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 def square_boxes(annotation: Annotation, image_size: tuple[int, int], size: int) -> tuple[list[SquareBox], list[Problem]]:
     """Scale boxes to the square image: clip, multiply by size / stated side (of the image where none is stated), truncate; half-open.
 
-    Beside the usable ones stands what is wrong: clipped, outside, or without area, before or after scaling.
+    Returns the usable boxes, and a problem for each that is clipped, outside, or without area before or after scaling.
     """
     sides = (annotation.size or image_size) * 2
     usable, problems = [], []

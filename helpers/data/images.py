@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from helpers.data import layouts, sources, synthetic
@@ -168,7 +169,7 @@ def _study_data(listing: Listing, decoded: Sequence[Decoded], given: Mapping[str
     classes = pd.DataFrame({"label": range(len(class_ids)), "class_id": class_ids, "class_name": class_names(class_ids, listing.names)})
     counts = pd.crosstab(index["class_id"], index["split"])[list(SPLITS)].add_suffix("_images")
     labels = index.groupby("split")["label"]
-    sets = {split: _image_set(chosen[split], labels.get_group(split), int(boxed)) for split in SPLITS}
+    sets = {split: image_set(chosen[split], labels.get_group(split).to_numpy(), int(boxed)) for split in SPLITS}
     return StudyData(**sets, index=index, faults=faults, classes=classes.join(counts, on="class_id"), layout=listing.layout)
 
 
@@ -177,12 +178,13 @@ def _counted(faults: pd.DataFrame) -> str:
     return ", ".join(f"{len(examples)} {kind} (such as {examples.iloc[0]})" for kind, examples in kinds) or "none"
 
 
-def _image_set(images: Sequence[Decoded], labels: pd.Series, least_boxes: int) -> ImageSet:
+def image_set(images: Sequence[Decoded], labels: ArrayLike, least_boxes: int = 0) -> ImageSet:
+    """Decoded images with their labels, and with room for as many boxes as the image that has most."""
     boxes = np.zeros((len(images), max([least_boxes, *(len(image.boxes) for image in images)]), 4), dtype=np.int16)
     for row, image in zip(boxes, images, strict=True):
         row[: len(image.boxes)] = np.array(image.boxes, dtype=np.int16).reshape(-1, 4)
     pixels = torch.from_numpy(np.stack([image.pixels for image in images]))
-    return ImageSet(pixels, torch.tensor(labels.to_numpy()), torch.from_numpy(boxes), tuple(image.record.name for image in images))
+    return ImageSet(pixels, torch.tensor(labels), torch.from_numpy(boxes), tuple(image.record.name for image in images))
 
 
 def class_names(class_ids: Sequence[str], names: Mapping[str, str]) -> list[str]:

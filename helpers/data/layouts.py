@@ -261,12 +261,14 @@ def _listing(layout: str, source: Source, asked: Sequence[str], found: Sequence[
         faults.append(Fault("", "unknown_class", told, class_id))
     taken = {*classes, ""}
     records = [record for record in records if record.class_id in taken]
+    boxed = {"train"} if any(record.boxes for record in records if record.split == "train") else set()
+    boxed = {"train", "test"} if layout in WITH_BOXES else boxed
     for record in records:
         if isinstance(record.annotation, str):
             faults.append(record.fault("malformed_annotation", record.annotation))
-        elif layout in WITH_BOXES and record.annotation is None:
+        elif record.split in boxed and record.annotation is None:
             faults.append(record.fault("missing_annotation", "nothing is said of this image"))
-        elif layout in WITH_BOXES and not record.boxes:
+        elif record.split in boxed and not record.boxes:
             faults.append(record.fault("no_object_in_annotation", ""))
     tables = [name for name in source.names if os.path.basename(name) in ("words.txt", "LOC_synset_mapping.txt")]
     names = {class_id: name for table in tables for class_id, name in annotations.parse_names(source.read(table)).items()}

@@ -24,7 +24,7 @@ def select(
     for class_id in class_ids:
         spare, unseen = pools[class_id, "train"], pools[class_id, "test"]
         candidates = [image for image in spare if image.boxes or not boxed]
-        if not own_test:  # at most half of a class, so that a small class is not tested only
+        if not own_test:  # at most half of a class, so that a small class keeps training images
             unseen = _choice(candidates, min(held, len(candidates) // 2), seed, class_id, "hold out")
             candidates = _without(candidates, unseen)
         if len(candidates) < given["minimum_images_per_class"]:

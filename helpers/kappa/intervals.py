@@ -68,7 +68,7 @@ class Spread(NamedTuple):
 
     points: pd.DataFrame  # a row per draw, see ``tradeoff.trade_off_point``
     marginals: pd.DataFrame  # axis, level, and low and high of the mean error and of the mean Kappa loss
-    fits: pd.DataFrame  # likewise of what the bounds are read from, at many levels of each axis, with the fits themselves
+    fits: pd.DataFrame  # the same for the fitted curves that give the bounds, at ``_FITTED`` places of each axis
 
 
 def spread(levels: Sequence[Array], values: Array, drawn: Array, classes: int, strength: float) -> Spread:

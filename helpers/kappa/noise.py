@@ -37,7 +37,7 @@ class AutoEncoder(nn.Module):
         self.colour = nn.Sequential(nn.ReLU(), nn.Conv2d(16, 12, 3, 1, 1))
 
     def forward(self, images: Tensor, kept: Tensor) -> Tensor:
-        """Reconstruct (B, 3, H, W) images in [0, 1], H and W multiples of 4, from (B,) channels: of 2.3 two whole, the third times 0.3."""
+        """Reconstruct (B, 3, H, W) images in [0, 1], H and W multiples of 4, from ``kept`` (B,) channels: 2.3 is two and 0.3 of a third."""
         code = self.encoder(images)
         scale = (kept[:, None] - torch.arange(self.width, device=images.device)).clamp(0, 1)
         wide = self.widen(code * scale[:, :, None, None])

@@ -103,7 +103,7 @@ def localization_values(image_overlaps: pd.DataFrame, rightly_classified: NDArra
 
 
 def of_fixed_map(boxes: Tensor, size: int, threshold: float = 0.1) -> dict[str, float]:
-    """What one ``chance.central_map`` for all images scores, by measure, what one that looks should exceed; 0 for ``chance.CORRECTED``."""
+    """Score of one fixed ``chance.central_map`` by each measure, which a network's maps should exceed; 0 for ``chance.CORRECTED``."""
     images = chance.chance_scores(chance.central_map().expand(len(boxes), -1, -1), boxes, size, threshold)
     known = {"image_overlaps": images, "rightly_classified": np.ones(len(images), dtype=bool)}
     items = [item for item in of_families(["localization"]) if item.direction and set(item.needs) <= set(known)]

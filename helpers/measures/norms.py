@@ -18,7 +18,7 @@ from helpers.measures.layers import Layer, folded_copy
 from helpers.measures.registry import Measure, Value, enter, measure, needs
 from helpers.statistics.correlations import Array
 
-# What formulas are over: norms of each layer, (d,), batch normalisation folded in and biases left out, of its weights and of their change
+# Symbols of the formulas: norms of each layer, (d,), batch normalisation folded in and biases left out, of its weights and of their change
 # from the initial ones, the margin, the number of training images, and, of every weight, its change; all others are providers' names.
 SYMBOLS = {"f": "frobenius_norms", "df": "frobenius_distances", "s": "spectral_norms", "ds": "spectral_distances", "gamma": "margin"}
 SYMBOLS |= {"m": "training_images", "dw": "weight_changes", "sigma_w": "relative_sigma", "alpha_w": "relative_alpha", "size": "layer_sizes"}

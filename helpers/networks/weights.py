@@ -173,7 +173,7 @@ def _half(value: Tensor) -> Tensor:
 
 
 def header_of(path: Path) -> dict[str, str]:
-    """Texts that ``save_half`` left in a file; none in another file. Who reads the weights tells of a damaged one."""
+    """Texts that ``save_half`` left in a file, none in another file; a damaged file is refused where its weights are read."""
     return dict(json.loads(read_header(path).get(_TEXTS, "{}")))
 
 

@@ -15,7 +15,7 @@ PAGE = "FINDINGS.md"
 FIGURE = "figures/04_baselines-primary.png"
 CAPTION = "r of each measure with the gap, in all networks and within kinds of training, and what it adds to a prediction."
 TRADE_OFF = "huang-figure-2-marginals"  # how the figures of a study that trains no networks begin
-TRADE_OFF_CAPTION = "Error and Kappa loss along noise, unseen classes and size; the star is the trade-off point."
+TRADE_OFF_CAPTION = "Error and Kappa loss along noise, added classes and size; the star is the trade-off point."
 READ = ("catalogue", "primary", "kinds", "claims", "gates", "known_in_advance")
 # What is folded: title, table, and which column stands under which head; one with _low and _high beside it is given with its interval.
 _FOLDED = (

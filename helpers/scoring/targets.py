@@ -138,7 +138,7 @@ def invariance_table(table: pd.DataFrame, axes: list[str], *, draws: int, seed: 
 
 
 def worth_table(scores: pd.DataFrame, titles: Mapping[str, str], *, draws: int, seed: int) -> pd.DataFrame:
-    """How well each measure of ``scores_on_targets`` goes with the accuracy on a target (r), and errs in points where it predicts one."""
+    """By target, each measure's r with the accuracy there, and its error in points where it estimates that accuracy."""
     parts = []
     for target, models in scores.groupby("target", sort=False):
         names = [name for name in titles if name in models]

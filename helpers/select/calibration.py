@@ -28,7 +28,7 @@ MEASURES = ("mixup_accuracy", "accuracy_under_augmentation")  # that they are ma
 
 
 class Calibration(NamedTuple):
-    """The models of a study on right labels, at both snapshots, since others stop anywhere, and how they were scored."""
+    """Both snapshots of a study's models without wrong labels, since a user's networks stop anywhere, and how they were scored."""
 
     study: str
     models: pd.DataFrame  # the catalogue's columns, kind, log_train_loss, and a column per candidate

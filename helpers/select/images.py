@@ -7,11 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-import torch
 
 from helpers.data import layouts
 from helpers.data.decode import Decoded, decode_all
-from helpers.data.images import ImageSet, load_study_data
+from helpers.data.images import ImageSet, image_set, load_study_data
 from helpers.data.layouts import Listing, Record
 from helpers.data.selection import pixel_digest
 from helpers.data.sources import Source, open_source
@@ -132,6 +131,4 @@ def _image_set(decoded: Sequence[Decoded], classes: Sequence[str], path: Path) -
     if not usable:
         faults = [f": {image.record.name}: {image.faults[0][1]}" for image in decoded] or ["; none is there"]
         raise ValueError(f"no image in {path} can be used{faults[0]}")
-    pixels = torch.from_numpy(np.stack([image.pixels for image in usable]))
-    labels = torch.tensor([classes.index(image.record.class_id) for image in usable])
-    return ImageSet(pixels, labels, torch.zeros(len(usable), 0, 4, dtype=torch.int16), tuple(image.record.name for image in usable))
+    return image_set(usable, [classes.index(image.record.class_id) for image in usable])

@@ -18,7 +18,7 @@ from helpers.select.images import Own, digest
 from helpers.select.prediction import QUANTILE, TRUSTED, Predictor, predictor, weighed, wilson
 from helpers.statistics.prediction import FIT, with_fit
 
-# What is said of a checkpoint: a predicted accuracy, one by its labelled images above all, or nothing.
+# What is said of a checkpoint: a predicted accuracy, one mainly counted on labelled images, or none, as ``judge`` or ``case`` explain.
 PREDICTED, COUNTED, NOT_JUDGED, NOT_READ = "predicted", "counted", "not judged", "not read"
 _LEARNT = 0.1  # share of the way from chance to 1 up to which a training accuracy tells of nothing learnt
 _NO_RESNET = "no ResNet, as the study's networks are"
@@ -66,9 +66,9 @@ def verdicts(facts: pd.DataFrame, found: Scored | None, right: Mapping[str, int]
 
     With labelled images counts are weighed against predictions (``prediction.weighed``), which are not trusted of a network that is no
     ResNet, as all that the studies hold; without them such a network is not judged. No accuracy is below chance. Probabilities take the
-    errors of two checkpoints as independent. Where none could be read there is nothing ``found``.
+    errors of two checkpoints as independent. ``found`` is None where none could be read.
 
-    Facts are ``case.FACTS``; ``right`` counts, by model. Columns are ``VERDICT``: fractions, with intervals of 80 %, of counts of 95 %.
+    Facts are ``case.FACTS``; ``right`` counts, by model. Columns are ``VERDICT``: fractions, with intervals of 80 %, counts of 95 %.
     """
     if not found:
         return facts.assign(verdict=NOT_READ, note=facts["fault"]).reindex(columns=VERDICT)

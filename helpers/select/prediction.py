@@ -92,8 +92,8 @@ def _fitted(models: pd.DataFrame, chosen: Sequence[str]) -> Pipeline:
 def predictor(models: pd.DataFrame, candidates: Sequence[str]) -> Predictor:
     """A regression of a study, and its interval: the jackknife with whole groups left out, the choice of measures made without them.
 
-    Half the width is the ``LEVEL`` quantile of the absolute errors of models whose group was left out, every group with the same weight in
-    all, and one configuration more counted beyond them; Barber et al. 2021 and, for groups, Dunn, Wasserman and Ramdas 2023. It is promised
+    Half the width is the ``LEVEL`` quantile of the absolute errors of models whose group was left out, all groups weighted equally, and one
+    further configuration counted as a miss; Barber et al. 2021 and, for groups, Dunn, Wasserman and Ramdas 2023. It is promised
     for a kind drawn from such kinds; ``coverage`` measures what is achieved. ValueError below ``FEWEST_CONFIGURATIONS``.
     """
     if (count := models["cell"].nunique()) < FEWEST_CONFIGURATIONS:

@@ -70,7 +70,7 @@ def holm(p: ArrayLike) -> Array:
 
 
 def sign_flip_p(values: Array, groups: ArrayLike, flips: int = PERMUTATIONS, seed: int = 0) -> Array:
-    """P-value, one side, that the sum of each column (n, M) is as large by luck: groups change sign, in every way if few; Fisher 1935."""
+    """One-sided p of each column's sum (n, M) when whole groups change sign at random, in every way if few; Fisher 1935."""
     known = np.isfinite(values)
     sums = pd.DataFrame(np.where(known, values, 0)).groupby(np.asarray(groups)).sum().to_numpy()
     if 2 ** len(sums) <= flips + 1:

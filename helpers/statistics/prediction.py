@@ -10,7 +10,7 @@ from helpers.statistics.correlations import Array, design, finite_groups, finite
 from helpers.statistics.draws import LEVEL, Draws
 from helpers.statistics.permutation import sign_flip_p
 
-FIT = ("train_accuracy", "log_train_loss")
+FIT = ("train_accuracy", "log_train_loss")  # how well a network fits its training images; measures must add something to it
 FOLDS, DEALS = 10, 30
 FEWEST_FOLDS = 3
 PENALTIES = np.logspace(-2, 4, 13)
@@ -76,7 +76,8 @@ def folds_of(draws: Draws, left_out: str) -> NDArray[np.int64]:
 def saved_errors(draws: Draws, measures: Sequence[str], known: Array, left_out: str = "cell", level: float = LEVEL) -> pd.DataFrame:
     """By how many points each measure lowers the error of the predicted gap of models left out, beside what is known (n, k).
 
-    What is left out, see ``folds_of``, changes sign behind p, of one side. error_worst is of the group predicted worst.
+    p is one-sided, by turning the signs of whole groups (``folds_of``), and not adjusted for the number of measures. error_worst is that of
+    the group that is predicted worst.
     """
     x, gap = draws.models[list(measures)].to_numpy(dtype=float), draws.models["gap"].to_numpy(dtype=float)
     without, beside = np.full((2, *x.shape), np.nan)

@@ -25,7 +25,7 @@ def primary_table(draws: Draws, measures: Sequence[str], *, permutations: int, l
 
     Of the models of ``primary_rows``; kinds are named by ``training.config.kind_name``. Intervals and p are over configurations, so they
     speak of these kinds, not of others. Within kinds residuals change places within kinds alone, which differ in spread. error_with_twins
-    is of kinds left out together with those that differ from them in architecture alone, of which there are ``twins``.
+    leaves out a kind in all its architectures at once; ``twins`` is the number of such groups.
     """
     check_primary(measures)
     models, names, level = with_fit(draws.models), list(measures), 1 - (1 - LEVEL) / looks

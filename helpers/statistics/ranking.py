@@ -19,7 +19,7 @@ def answers(
 ) -> tuple[dict[str, Array], float]:
     """Columns that answer a question named r_<target> or tau_<target> of every measure, by permuted rows, and its band.
 
-    _smallest is the |r| that could have been told from 0, _null the mean under permutation, from which p and band count.
+    _smallest is the smallest |r| that could have been told from 0; _null the mean under permutation, from which p and band measure.
     """
     names, target, tau = list(measures), "test_accuracy" if "test_accuracy" in question else "gap", question.startswith("tau")
     x, y = draws.models[names].to_numpy(dtype=float), draws.models[target].to_numpy(dtype=float)

@@ -60,7 +60,7 @@ def conditional_table(
 ) -> tuple[pd.DataFrame, str]:
     """Statistics of the literature that hold hyperparameters fixed, each beside what chance would give the best of these measures.
 
-    Adjusted p are maxT, of a sign error for being so low. And why the sign error is undefined for every measure.
+    p are adjusted by maxT; a low sign error is the extreme one. The text says why no measure has a sign error, and is empty where one has.
     """
     models, gaps, reason = draws.models, _permuted(draws, permutations), ""
     granulated = granulated_kendall(models, list(measures), axes)

@@ -100,8 +100,8 @@ def verdict(side: int, low: float, high: float, p: float, published: float, *, s
 def judged(claims: Sequence[Mapping[str, Any]], primary: pd.DataFrame, ranking: pd.DataFrame, gates: pd.DataFrame) -> pd.DataFrame:
     """What a study says to every claim, with the numbers that this stands on; the primary table answers before the ranking.
 
-    Primary claims stand first and are one family of Holm's, the others another. A claim that a prediction errs by so many points at most is
-    contradicted by an interval of the error above them.
+    Primary claims stand first and are one family of Holm's, the others another. A claim with ``errs_at_most`` is contradicted
+    where the whole interval of the error lies above it.
     """
     rows = []
     for claim in sorted(claims, key=lambda claim: not claim.get("primary", False)):

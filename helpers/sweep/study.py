@@ -187,16 +187,16 @@ def _before(stem: str, stems: Sequence[str]) -> tuple[str, ...]:
 
 
 def _depends(stem: str, parameters: Mapping[str, Any], claims: Sequence[Any], root: Path) -> tuple[str, ...]:
-    """All that makes a notebook run again beside what was made before it: its values, files, source, the helpers, the claims."""
+    """What makes a notebook run again when it changes: parameters, files that they name, cells, helpers that concern it, claims."""
     paths = {name: root / Path(value).expanduser() for name, value in parameters.items() if name.endswith("_path") and value}
     cells = [[cell["source"], cell["metadata"].get("tags")] for cell in read_json(root / f"notebooks/{stem}.ipynb")["cells"]]
-    alone = {room for room in ("ablations", "kappa", "select") if f"helpers.{room}" not in str(cells)}  # each for one notebook alone
+    others = {room for room in ("ablations", "kappa", "select") if f"helpers.{room}" not in str(cells)}  # folders for other notebooks
     files = [path for path in sorted((root / "helpers").rglob("*")) if path.suffix in (".py", ".csv")]
     return (
         *(f"{name} = {value!r}" for name, value in parameters.items()),
         *(f"{name} {_stamp(path)}" for name, path in paths.items()),
         f"notebooks/{stem}.ipynb {digest(cells)}",
-        *(f"{path.relative_to(root)} {digest_of(path)[:8]}" for path in files if path.relative_to(root).parts[1] not in {"sweep", *alone}),
+        *(f"{path.relative_to(root)} {digest_of(path)[:8]}" for path in files if path.relative_to(root).parts[1] not in {"sweep", *others}),
         *([f"claims {claims_digest(claims)}"] if stem[:2] >= JUDGING else []),
     )
 

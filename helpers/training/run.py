@@ -159,7 +159,7 @@ def restore(folder: Path, network: nn.Module, optimizer: torch.optim.Optimizer) 
 
 
 def history_so_far(folder: Path) -> list[Epoch]:
-    """Epochs of a run that trains, whoever trains it; none before the first, after the last, and where the file is damaged."""
+    """Epochs of a run that is still training, also in another process; empty before the first, after the last, and for a damaged file."""
     return json.loads(read_header(folder / CHECKPOINT).get("history", "[]"))
 
 

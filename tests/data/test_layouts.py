@@ -105,6 +105,10 @@ def test_a_csv_without_boxes_and_one_of_several_boxes(load):
     assert boxes_of(data)["0.jpg"] == [[1, 2, 9, 10], [3, 4, 16, 16]]
     assert kinds(data) == {"several_classes": 1, "malformed_annotation": 1}
     assert data.classes["train_images"].sum() + data.classes["test_images"].sum() == 7
+    files = csv_source()
+    lines = files["labels.csv"].decode().splitlines()
+    files["labels.csv"] = "\n".join([*lines[:-1], ",".join(lines[-1].split(",")[:2])]).encode()
+    assert kinds(load(files, "csv", place="lacking", test_images_per_class=1)) == {"no_object_in_annotation": 1}
 
 
 def test_yolos_boxes_are_shares_of_the_image_and_its_names_are_safe(load):
