@@ -79,7 +79,7 @@ def test_overlaps_are_those_of_an_independent_count():
     random = np.random.default_rng(0)
     maps = random.integers(0, 256, (3, 5, 4, 4), dtype=np.uint8)
     boxes = np.array([[[0, 0, 6, 9]], [[3, 4, 16, 16]], [[0, 0, 16, 16]], [[0, 0, 0, 0]], [[5, 5, 6, 6]]])
-    found = cuts.overlaps(maps, boxes, 16)
+    found = cuts.mean_overlaps(maps, boxes, 16)
     assert set(found) == set(cuts.RULES)
     expected = {rule: np.zeros((3, 4)) for rule in cuts.RULES}
     for model in range(3):
@@ -101,8 +101,8 @@ def test_overlaps_are_those_of_an_independent_count():
 def test_overlaps_at_the_limits():
     """A map that is the box has 1 by its area; one whose maximum lies opposite has none of its maxima there; no box, no number."""
     kept = made.kept_maps()
-    found = cuts.overlaps(kept["maps"], kept["boxes"], made.SIZE)
+    found = cuts.mean_overlaps(kept["maps"], kept["boxes"], made.SIZE)
     np.testing.assert_array_equal(found["maximum", None], np.tile([1.0, 0.0], len(kept["model_ids"]) // 2))
     whole = np.full((1, 1, 4, 4), 255, np.uint8)
-    assert cuts.overlaps(whole, np.array([[[0, 0, 8, 16]]]), 16)["area", None] == pytest.approx(0.5), "ties: the larger mask"
-    assert np.isnan(cuts.overlaps(whole, np.zeros((1, 1, 4), int), 16)["threshold", 0.1]).all()
+    assert cuts.mean_overlaps(whole, np.array([[[0, 0, 8, 16]]]), 16)["area", None] == pytest.approx(0.5), "ties: the larger mask"
+    assert np.isnan(cuts.mean_overlaps(whole, np.zeros((1, 1, 4), int), 16)["threshold", 0.1]).all()

@@ -71,7 +71,7 @@ def maps(models: pd.DataFrame, kept: Mapping[str, Any]) -> Content:
     boxes = [[[int(end) for end in box] for box in kept["boxes"][place] if box[2] > box[0]] for place in pictures]
     labels = [str(kept["class_names"][kept["labels"][place]]) for place in pictures]
     images = [{"src": b64encode(kept["thumbnails"][place]).decode(), "label": labels[place], "boxes": boxes[place]} for place in pictures]
-    by_cut = cuts.overlaps(kept["maps"][rows], kept["boxes"], int(kept["image_size"]))
+    by_cut = cuts.mean_overlaps(kept["maps"][rows], kept["boxes"], int(kept["image_size"]))
     listed = [{"rule": rule, "threshold": threshold, "means": _numbers(means)} for (rule, threshold), means in by_cut.items()]
     facts = {"size": int(kept["image_size"]), "side": kept["maps"].shape[2:], "threshold": cuts.PAPER}
     return {"kind": "maps", **shown, **facts, "images": images, "scored": int(kept["boxes"].any((1, 2)).sum()), "cuts": listed}

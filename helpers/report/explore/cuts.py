@@ -11,7 +11,7 @@ THRESHOLDS = (0.05, PAPER, *(round(0.05 * step, 2) for step in range(3, 20)))
 RULES = (*(("threshold", level) for level in THRESHOLDS), ("area", None), ("maximum", None))
 
 
-def overlaps(maps: NDArray[np.uint8], boxes: NDArray[np.int64], size: int) -> dict[tuple[str, float | None], NDArray[np.float64]]:
+def mean_overlaps(maps: NDArray[np.uint8], boxes: NDArray[np.int64], size: int) -> dict[tuple[str, float | None], NDArray[np.float64]]:
     """Mean overlap of each network by each of ``RULES``, chance not taken off.
 
     Of (models, images, h, w) maps, 255 where a normalised map is 1, and (images, M, 4) boxes of ``overlap.box_masks``, an image without one
