@@ -125,7 +125,7 @@ def everything(*given: Any) -> tuple[Tensor, Any]:
 def of_one_pass() -> list[registry.Measure]:
     """Measures that one pass over the images is enough for."""
     own = registry.of_families(["localization", "prediction"])
-    target = [item for item in registry.of_families(["unlabelled"]) if set(item.needs) <= {"target_logits", "temperature"}]
+    target = [item for item in registry.of_families(["unlabelled"]) if set(item.needs) <= {"target", "temperature"}]
     return [item for item in own if "rotated_probabilities" not in evidence.closure(item.needs)] + target
 
 
