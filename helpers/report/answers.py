@@ -195,10 +195,10 @@ def _prediction(primary: pd.DataFrame, tables: Tables) -> _Told:
 
 def _limits(primary: pd.DataFrame, tables: Tables) -> _Told:
     told = f"**Not tested.** Training was varied, looking was not.{reasons(tables, ANY_MEASURE)}"
-    kinds = count(int(primary["kinds"].max()) if len(primary) else 0, "kind")
+    kinds = int(primary["kinds"].max()) if len(primary) else 0
     looks = round((1 - LEVEL) / (1 - primary["level"].min())) if len(primary) else 1
     looked = f" They are of {100 * primary['level'].min():.3g} %, for {looks} analyses." if looks > 1 else ""
-    trust = f"Intervals resample configurations, not kinds: for others than these {kinds} they are too narrow.{looked}"
+    trust = f"Intervals resample configurations, not kinds: for kinds other than these {kinds} they are too narrow.{looked}"
     others = primary.drop(index=BOXED, errors="ignore").dropna(subset="r_gap")
     best = others.loc[others["r_gap"].abs().idxmax()] if len(others) else None
     number = "–" if best is None else f"{inert(best['title'])}, which needs no box: r = {best['r_gap']:.2f}"
