@@ -85,7 +85,8 @@ def test_a_layer_that_is_called_twice_is_listed_once():
 def test_the_kernel_is_the_one_that_is_applied():
     class Standardised(nn.Conv2d):
         def forward(self, maps):
-            return nn.functional.conv2d(maps, 2 * (self.weight - self.weight.mean((1, 2, 3), keepdim=True)), self.bias)
+            centred = self.weight - self.weight.mean((1, 2, 3), keepdim=True)
+            return nn.functional.conv2d(maps, centred / centred.std((1, 2, 3), keepdim=True), self.bias)
 
     network, images = chain(Standardised(3, 4, 3), nn.BatchNorm2d(4)), torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     assert trace(network)[0].weight.mean((1, 2, 3)).abs().max() < 1e-6
