@@ -8,7 +8,6 @@ import pandas as pd
 
 from helpers.report.markup import inert
 from helpers.report.style import count, percent, with_interval
-from helpers.statistics.draws import LEVEL
 from helpers.statistics.published import published_table
 from helpers.statistics.verdicts import ANY_MEASURE, NOT_REPRODUCED, REPRODUCED, verdict
 
@@ -19,8 +18,7 @@ CAUSAL = (
     "and cannot show that looking at the object does."
 )
 PAPER, PAPER_ARCHITECTURE, PAPER_THRESHOLD = "iou", "resnet18", 0.8
-LOOKING = ("area_matched_iou", "pointing_game")  # where a network looks, chance taken off
-BOXED = [PAPER, *LOOKING, "object_reliance"]  # primary measures that need boxes
+LOOKING = ("area_matched_iou", "pointing_game", "object_reliance")  # where a network looks, chance taken off; what it needs
 SETTINGS, FEW_SETTINGS = ("optimizer", "learning_rate", "weight_decay", "batch_size"), 6  # what varies within a kind of training
 HEADS = ["question", "answer", "number", "how far to trust it"]
 NAMED = "mixup_accuracy"  # always told of beside the best predictor
@@ -127,10 +125,10 @@ def _paper(primary: pd.DataFrame, tables: Tables, mute: bool) -> _Told:
         else verdict(-1, *row[["r_gap_low", "r_gap_high", "r_gap_p"]], published_r(), significant=1 - row["level"])
     )
     overlap, r = "a network's map overlaps the object's box (IoU)", f"r = {row['r_gap']:.2f}"
-    how = {-1: "goes less with its gap than in the paper", 0: "hardly goes with its gap", 1: "goes with a larger gap"}[_side(row, "r_gap")]
+    how = {-1: "correlates less with its gap than in the paper", 0: "hardly correlates with its gap", 1: "goes with a larger gap"}
     sentence = {
         REPRODUCED: f"The paper's result holds here: the more {overlap}, the smaller its gap, {r}.",
-        NOT_REPRODUCED: f"The paper's result is not reproduced: how much {overlap} {how}, {r}.",
+        NOT_REPRODUCED: f"The paper's result is not reproduced: how much {overlap} {how[_side(row, 'r_gap')]}, {r}.",
     }.get(told, f"Whether the paper's result holds cannot be told here: how much {overlap} goes with its gap is too uncertain, {r}.")
     shown = f"**{'No verdict' if mute else told.capitalize()}.**{reasons(tables, PAPER)}"
     number = f"{_r(row, 'r_gap')}; the paper: {published_r():.2f} in ResNet18, {published_r('Total'):.2f} in all its architectures"
@@ -138,68 +136,67 @@ def _paper(primary: pd.DataFrame, tables: Tables, mute: bool) -> _Told:
 
 
 def _looking(primary: pd.DataFrame, tables: Tables) -> _Told:
-    question = "Does where a network looks go with its gap among networks trained alike (within one kind of training, given the fit)?"
+    question = "Does where a network looks go with its gap among networks trained alike (within kinds, given the fit)?"
     known = primary.reindex(LOOKING).dropna(subset=["r_gap", "r_gap_within_kinds"])
     if not len(known):
         return "", question, "Not asked: no measure of it is defined here.", "–", _size(primary)
     best = known.loc[known["r_gap"].abs().idxmax()]
     within = "it still does" if _side(best, "r_gap_within_kinds") == -1 else "nothing clear is left"
-    less = ", less strongly" if within == "it still does" and abs(best["r_gap_within_kinds"]) < abs(best["r_gap"]) else ""
-    goes = f"goes with its gap, r = {best['r_gap']:.2f}; among networks trained alike {within}{less}"
-    goes = goes if _side(best, "r_gap") == -1 else f"does not clearly go with a smaller gap, r = {best['r_gap']:.2f}"
+    goes = f"correlates with its gap, r = {best['r_gap']:.2f}; among networks trained alike {within}"
+    goes = goes if _side(best, "r_gap") == -1 else f"does not clearly correlate with a smaller gap, r = {best['r_gap']:.2f}"
     words = {-1: "Yes", 0: "Cannot tell", 1: "The other way round"}
     each = [
         f"**{words[_side(row, 'r_gap_within_kinds')]}** by the {inert(row['title'])}.{reasons(tables, name)}"
         for name, row in known.iterrows()
     ]
     numbers = [f"{inert(row['title'])}: {_r(row, 'r_gap_within_kinds')}" for _, row in known.iterrows()]
-    trust = f"Over all kinds r = {' and '.join(f'{value:.2f}' for value in known['r_gap'])}"
+    trust = f"Over all kinds r = {', '.join(f'{value:.2f}' for value in known['r_gap'])}"
+    others = primary.drop(index=[PAPER, *LOOKING], errors="ignore").dropna(subset="r_gap")
+    if len(others):
+        strongest = others.loc[others["r_gap"].abs().idxmax()]
+        trust += f"; of {inert(strongest['title'])}, without boxes, {strongest['r_gap']:.2f}"
     if len(kinds := tables.get("kinds", ())):
-        trust += f"; kinds alone account for {percent(kinds['variance_between_kinds'].iloc[0])} of the differences in gap"
+        trust += f"; {percent(kinds['variance_between_kinds'].iloc[0])} of the differences in gap lie between kinds"
     trust += "."
     if len(models := tables.get("catalogue", ())):
         judged = models[models["left_out"].isna() | models["left_out"].eq("")]
         settings = int(judged.drop_duplicates(["kind", *SETTINGS])["kind"].value_counts().max())
-        alike = ", the same in every kind" if len(judged.drop_duplicates([*SETTINGS])) == settings else ""
-        trust += f" Within a kind optimizer, rate, decay and batch size stand in {count(settings, 'combination')}{alike}"
+        alike = "the same " if len(judged.drop_duplicates([*SETTINGS])) == settings else "at most "
+        trust += f" Each kind has {alike}{count(settings, 'combination')} of optimizer, rate, decay and batch size"
         trust += ": few independent comparisons." if settings < FEW_SETTINGS else "."
     return f"Where a network looks, by the {inert(best['title'])}, {goes}.", question, " ".join(each), "; ".join(numbers), trust
 
 
 def _prediction(primary: pd.DataFrame, tables: Tables) -> _Told:
     group = "kind of training"
-    question, known = f"What predicts the gap of a {group} that was not seen, and how well?", primary.dropna(subset="error_with")
+    question, known = f"What predicts the gap of a {group} that was not seen?", primary.dropna(subset="error_with")
     if not len(known):
         return "", question, "Cannot be told: there are too few kinds to leave one out.", "–", _size(primary)
     best, fit = known.loc[known["error_with"].idxmin()], f"{known['error_without'].iloc[0]:.1f}"
     saved, low, high, p = best[["saved_error_points", "saved_error_points_low", "saved_error_points_high", "saved_error_points_p"]]
     if low > 0:
-        by = f"by training accuracy, training loss and the measure “{inert(best['title'])}”"
+        by = f"by training accuracy, training loss and the best measure, “{inert(best['title'])}”,"
         few = "" if p < 1 - best["level"] else ", among these kinds: too few to say so of others"
-        sentence = f"The gap of a {group} that was not seen is predicted {by} to within {best['error_with']:.1f} points on average{few}."
-        shown = f"**Training accuracy and loss (the fit) with {inert(best['title'])}** err least{few}."
+        where, error = (" in any architecture", "error_with_twins") if best.get("twins", np.nan) < best["kinds"] else ("", "error_with")
+        sentence = f"The gap of a {group} that was not seen{where} is predicted {by} to within {best[error]:.1f} points on average{few}."
+        shown = f"**The fit with {inert(best['title'])}** errs least{few}."
     else:
         sentence = f"No measure clearly adds to training accuracy and loss, which predict the gap of an unseen {group} to {fit} points."
         shown = "**No measure clearly adds** to training accuracy and loss (the fit)."
-    beside = [f"with {inert(row['title'])} {row['error_with']:.1f} points" for name, row in known.iterrows() if name in (best.name, NAMED)]
+    beside = [f"with {inert(row['title'])} {row['error_with']:.1f}" for name, row in known.iterrows() if name in (best.name, NAMED)]
     ends = f" ({low:.1f} to {high:.1f})" if np.isfinite(low) else ""
     trust = f"The best of {len(known)} measures, chosen on the same networks, saves {saved:.1f}{ends} points."
     if best.get("twins", np.nan) < best["kinds"]:
-        both = f"{best['error_without_twins']:.1f} by the fit, {best['error_with_twins']:.1f} with the measure"
-        trust += f" Left out in every architecture at once: {both}."
+        both = f"{best['error_without_twins']:.1f} points by the fit, {best['error_with_twins']:.1f} with the measure"
+        trust += f" Kinds left out in all architectures: {both}."
     if len(advance := tables.get("known_in_advance", ())):
         without = advance.set_index("known").loc["hyperparameters and fit", "error_points"]
-        trust += f" Easier: hyperparameters and fit predict single configurations left out to {without:.1f}."
+        trust += f" Single configurations left out (easier): {without:.1f} by hyperparameters and fit."
     return sentence, question, shown, f"error of the fit {fit} points; {'; '.join(beside)}", trust
 
 
 def _limits(primary: pd.DataFrame, tables: Tables) -> _Told:
     told = f"**Not tested.** Training was varied, looking was not.{reasons(tables, ANY_MEASURE)}"
     kinds = int(primary["kinds"].max()) if len(primary) else 0
-    looks = round((1 - LEVEL) / (1 - primary["level"].min())) if len(primary) else 1
-    looked = f" They are of {100 * primary['level'].min():.3g} %, for {looks} analyses." if looks > 1 else ""
-    trust = f"Intervals resample configurations, not kinds: for kinds other than these {kinds} they are too narrow.{looked}"
-    others = primary.drop(index=BOXED, errors="ignore").dropna(subset="r_gap")
-    best = others.loc[others["r_gap"].abs().idxmax()] if len(others) else None
-    number = "–" if best is None else f"{inert(best['title'])}, which needs no box: r = {best['r_gap']:.2f}"
-    return "", "Does looking at the object lower the gap?", told, number, trust
+    trust = f"Intervals resample configurations, not kinds: for kinds other than these {kinds} they are too narrow."
+    return "", "Does looking at the object lower the gap?", told, "–", trust

@@ -1,19 +1,22 @@
 """A study's FINDINGS.md, written from the tables of its report: the answer, one figure, four questions, and the rest folded."""
 
 import difflib
+import re
 from pathlib import Path
 
 import pandas as pd
 
-from helpers.files import complete_or_absent
+from helpers.files import PROJECT_ROOT, complete_or_absent, inside
 from helpers.report import tables as tables_of
 from helpers.report.answers import Tables, answer, not_learnt
 from helpers.report.markup import in_words, inert
 from helpers.report.tables import Estimate, two_digits
+from helpers.statistics.draws import LEVEL
 
 PAGE = "FINDINGS.md"
+_QUESTION = "Which of these networks will generalize, and by how much will accuracy drop?"
 FIGURE = "figures/04_baselines-primary.png"
-CAPTION = "r of each measure with the gap, in all networks and within kinds of training, and what it adds to a prediction."
+CAPTION = "r of each measure with the gap, over all networks and within kinds, and what it adds to a prediction."
 TRADE_OFF = "huang-figure-2-marginals"  # how the figures of a study that trains no networks begin
 TRADE_OFF_CAPTION = "Error and Kappa loss along noise, added classes and size; the star is the trade-off point."
 READ = ("catalogue", "primary", "kinds", "claims", "gates", "known_in_advance")
@@ -24,7 +27,7 @@ _FOLDED = (
         "The primary analysis",
         "primary",
         {"measure": "title", "r": "r_gap", "r within kinds, given the fit": "r_gap_within_kinds"}
-        | {"error with the fit (points)": "error_with", "points saved": "saved_error_points"},
+        | {"error with the fit (points)": "error_with"},
     ),
     (
         "Every claim with its verdict",
@@ -46,9 +49,12 @@ def read(folder: Path) -> dict[str, pd.DataFrame]:
 
 
 def meant(tables: Tables) -> str:
-    """What gap, r and brackets mean, a sentence."""
-    told = "The gap is training accuracy minus test accuracy; r is Pearson's correlation with it; brackets hold"
-    return f"{told} {100 * tables['primary']['level'].min():.3g} % intervals. The paper is Du, Zhou and Dai 2024."
+    """What gap, r, fit and brackets mean, and at how many analyses of the data intervals are."""
+    told = "The gap is training accuracy minus test accuracy; r is Pearson's correlation with it; the fit is training accuracy and loss;"
+    level = tables["primary"]["level"].min()
+    looks = round((1 - LEVEL) / (1 - level)) if level < 1 else 1
+    several = f", for {looks} analyses" if looks > 1 else ""
+    return f"{told} brackets and bars are {100 * level:.3g} % intervals{several}. The paper is Du, Zhou and Dai 2024."
 
 
 def folded(tables: Tables) -> list[tuple[str, pd.DataFrame]]:
@@ -79,11 +85,19 @@ def _text(row: pd.Series, head: str, column: str) -> str:
     return two_digits(100 * value if head.endswith("(%)") else value)
 
 
+def asked(study: str) -> tuple[str, str]:
+    """The question that the first comment of a study's file opens with, and the sentence after it, which says of what."""
+    path = inside(PROJECT_ROOT / "params", f"{study}.yaml")
+    text = path.read_text(encoding="utf-8").replace("\n# ", " ") if path.is_file() else ""
+    found = re.match(r"# ([^.?\n]*\?) ((?:[^\n](?!(?<!al)\. ))*.\.)", text)
+    return found.groups() if found else (_QUESTION, "")
+
+
 def page(folder: Path) -> str:
     """The text of the FINDINGS.md of a report, from its tables."""
     tables = read(folder)
     told, figure = answer(tables), (folder / FIGURE).is_file()
-    parts = [f"# What {folder.name} says", told.warning, " ".join(told.sentences)]
+    parts = [f"# What {folder.name} says", inert(asked(folder.name)[1]), told.warning, " ".join(told.sentences)]
     if len(told.rows):
         parts += [
             meant(tables),

@@ -26,7 +26,6 @@ from helpers.report.markup import inert
 from helpers.report.style import count
 
 _TEMPLATES, _GLOSSARY = Path(__file__).parent / "templates", PROJECT_ROOT / "docs/glossary.md"
-_QUESTION = "Which of these networks will generalize, and by how much will accuracy drop?"
 _TABLE = re.compile(r"<code>tables/([\w.-]+)\.csv</code>")  # below a table that a notebook shows
 _TAGS = {"br", "details", "div", "h1", "h2", "h3", "h4", "hr", "p", "pre", "span", "sub", "summary", "sup"}
 _TAGS |= {"table", "tbody", "td", "th", "thead", "tr"}
@@ -200,7 +199,7 @@ def _write_index(folder: Path) -> Path:
     """``index.html``: the answer with its figure and four questions, the notebooks, and folded what stands behind it."""
     found, notebooks, kinds = findings.read(folder), executed_notebooks(folder), ("values", "facts")  # of parameters, and of provenance
     told, others, figure = _told(folder, found)
-    question, subject = asked(folder.name)
+    question, subject = findings.asked(folder.name)
     known = {"answer": told, "others": others, "figure": figure, "causal": CAUSAL}
     known |= {"meant": findings.meant(found) if len(told.rows) else "", "question": question, "subject": subject}
     stems = sorted(path.stem for path in folder.glob("story/*.json"))
@@ -217,14 +216,6 @@ def _line(path: Path) -> tuple[str, str, str]:
     text = next((cell.source for cell in _read_notebook(path).cells if cell.cell_type == "markdown"), "")
     title, question = re.search(r"^# (.*)", text, re.M), re.search(r"^\*\*Question\.\*\* (.*)", text, re.M)
     return f"{path.stem}.html", title[1] if title else path.stem, question[1] if question else ""
-
-
-def asked(study: str) -> tuple[str, str]:
-    """The question that the first comment of a study's file opens with, and the sentence after it, which says of what."""
-    path = inside(PROJECT_ROOT / "params", f"{study}.yaml")
-    text = path.read_text(encoding="utf-8").replace("\n# ", " ") if path.is_file() else ""
-    found = re.match(r"# ([^.?\n]*\?) ((?:[^\n](?!(?<!al)\. ))*.\.)", text)
-    return found.groups() if found else (_QUESTION, "")
 
 
 def _write_explorers(folder: Path) -> Path:
@@ -244,9 +235,9 @@ def _write_studies(reports: Path) -> Path:
         name = index.parent.name
         try:
             told, others, figure = _told(index.parent, findings.read(index.parent))
-            studies.append((name, *asked(name), [told.warning, *told.sentences, *others], figure.get("path")))
+            studies.append((name, *findings.asked(name), [told.warning, *told.sentences, *others], figure.get("path")))
         except (ValueError, AttributeError, KeyError, TypeError) as fault:  # of an earlier version, or damaged: it stops no other
-            studies.append((name, *asked(name), [f"Its tables cannot be read ({fault!r}); run it again."], None))
+            studies.append((name, *findings.asked(name), [f"Its tables cannot be read ({fault!r}); run it again."], None))
     text = _environment().get_template("studies.html.j2").render(title="All studies", assets="assets", studies=studies)
     return _put(reports / "index.html", text)
 

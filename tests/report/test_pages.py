@@ -134,9 +134,9 @@ def test_a_report_is_shared_without_checkpoints_unless_asked_for(report, tmp_pat
 
 def test_the_question_of_a_study_is_that_of_its_file():
     for path in (PROJECT_ROOT / "params").glob("*.yaml"):
-        question, subject = pages.asked(path.stem)
+        question, subject = findings.asked(path.stem)
         assert question.endswith("?") and subject.endswith(".") and "#" not in question + subject, path
-    assert pages.asked("demo")[0] != pages.asked("none")[0] and pages.asked("none")[1] == ""
+    assert findings.asked("demo")[0] != findings.asked("none")[0] and findings.asked("none")[1] == ""
 
 
 @pytest.mark.parametrize("study", STUDIES, ids=lambda path: path.name)
