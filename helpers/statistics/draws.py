@@ -57,6 +57,12 @@ class Draws:
         part.redrawn = lambda name: None if (found := self.redrawn(name)) is None else found[:, rows]
         return part
 
+    def assign(self, **columns: ArrayLike) -> "Draws":
+        """The same models and drawn images with other columns (n,): ``cell`` is what is drawn, and changes places, as a whole."""
+        part = Draws(self.models.assign(**columns), draws=self.draws, seed=self.seed)
+        part.redrawn = self.redrawn
+        return part
+
     def _redrawn(self, name: str) -> Array | None:
         """A column in every draw of its images, (draws, n), else None. The gap moves with the test accuracy."""
         if name == "gap" and (accuracy := self.redrawn(_TEST_ACCURACY)) is not None:

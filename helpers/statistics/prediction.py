@@ -73,11 +73,13 @@ def folds_of(draws: Draws, left_out: str) -> NDArray[np.int64]:
     return dealt_folds(groups, seed=draws.seed) if left_out == "cell" else pd.factorize(groups)[0][None]
 
 
-def saved_errors(draws: Draws, measures: Sequence[str], known: Array, left_out: str = "cell", level: float = LEVEL) -> pd.DataFrame:
+def saved_errors(
+    draws: Draws, measures: Sequence[str], known: Array, left_out: str = "cell", level: float = LEVEL, alike: str = ""
+) -> pd.DataFrame:
     """By how many points each measure lowers the error of the predicted gap of models left out, beside what is known (n, k).
 
-    p is one-sided, by turning the signs of whole groups (``folds_of``), and not adjusted for the number of measures. error_worst is that of
-    the group that is predicted worst.
+    p is one-sided, by turning the signs of whole groups (``folds_of``), or of those ``alike``, a column, together; it is not adjusted for
+    the number of measures. error_worst is that of the group that is predicted worst.
     """
     x, gap = draws.models[list(measures)].to_numpy(dtype=float), draws.models["gap"].to_numpy(dtype=float)
     without, beside = np.full((2, *x.shape), np.nan)
@@ -90,7 +92,7 @@ def saved_errors(draws: Draws, measures: Sequence[str], known: Array, left_out: 
     for name, part in (("error_with", beside), ("saved_error_points", without - beside)):
         table |= dict(zip((name, f"{name}_low", f"{name}_high"), draws.mean(part, level), strict=True))
     table["error_worst"] = pd.DataFrame(beside).groupby(groups.to_numpy()).mean().max().to_numpy()
-    return pd.DataFrame(table | {"saved_error_points_p": sign_flip_p(without - beside, groups, seed=draws.seed)})
+    return pd.DataFrame(table | {"saved_error_points_p": sign_flip_p(without - beside, draws.models[alike or left_out], seed=draws.seed)})
 
 
 def known_in_advance(draws: Draws, axes: Sequence[str], left_out: str = "cell") -> pd.DataFrame:

@@ -46,6 +46,7 @@ def share_above_chance(corrected: ArrayLike) -> float:
 
 def gate_table(
     models: pd.DataFrame,
+    trained: pd.DataFrame,
     *,
     classes: int,
     floor: float,
@@ -56,10 +57,11 @@ def gate_table(
 ) -> pd.DataFrame:
     """Whether each condition of a study holds, and which measure, or "all", it concerns; a value that is not known does not pass.
 
-    ``floor`` is the mean area of the boxes. By measure: areas of masks, fractions of the image; (n, images) values less their chance; share
-    of models above one fixed central map.
+    Whether networks learnt and finished is read of all ``trained``, one row a run, the analysed ``models`` among them; one that diverged is
+    at chance. ``floor`` is the mean area of the boxes. By measure: areas of masks, fractions of the image; (n, images) values less their
+    chance; share of models above one fixed central map.
     """
-    above_chance = (models["test_accuracy"].median() - 1 / classes) / (1 - 1 / classes)
+    above_chance = (trained["test_accuracy"].fillna(1 / classes).median() - 1 / classes) / (1 - 1 / classes)
     found = {
         "the mask can miss": {name: pd.Series(np.ravel(values)).median() for name, values in mask_areas.items()},
         "boxes leave room": dict.fromkeys(mask_areas, floor),
@@ -68,7 +70,7 @@ def gate_table(
         "models differ": reliabilities or {},
         "gaps differ": {ANY_MEASURE: 100 * (models["gap"].quantile(0.9) - models["gap"].quantile(0.1))},
         "networks learnt": {ANY_MEASURE: above_chance},
-        "networks finished": {ANY_MEASURE: ended_by_a_rule(models).mean()},
+        "networks finished": {ANY_MEASURE: ended_by_a_rule(trained).mean()},
         "enough configurations": {ANY_MEASURE: models["cell"].nunique()},
     }
     rows = [(gate, name, float(value), *GATES[gate]) for gate, values in found.items() for name, value in values.items()]

@@ -50,6 +50,43 @@ def test_the_three_questions_are_answered_as_they_say():
     assert table.loc["between", "saved_error_points"] > 3 > table.loc["within", "saved_error_points"]
 
 
+def test_within_settings_nothing_is_left_of_a_measure_that_tells_which_optimizer_suits_which_start():
+    """Two architectures from two starts with eight optimizers: the gap and "within" go with optimizer by start, "noise" with the rest."""
+    random, own = np.random.default_rng(1), np.tile(np.arange(16), 2)
+    suits, rest = random.normal(size=16)[own], random.normal(size=32)
+    models = study().assign(pretrained=own // 8, optimizer=own % 8, architecture=np.repeat(["one", "two"], 16), train_accuracy=0.95)
+    models = models.assign(gap=0.4 + 0.03 * suits + 0.01 * rest, within=suits + 0.2 * random.normal(size=32), noise=rest)
+    row = primary_table(Draws(models, draws=9), ["within", "noise"], permutations=199).set_index("measure")
+    assert row.loc["within", "r_gap_within_kinds_p"] == 1 / 200 and row.loc["within", "r_gap_within_settings_p"] > 0.05
+    assert row.loc["noise", "r_gap_within_kinds_p"] > 0.05 and row.loc["noise", "r_gap_within_settings_p"] == 1 / 200
+    given = design(with_fit(models).assign(setting=own), ["kind", "setting"], FIT)
+    expected = partial_correlation(models[["within", "noise"]].to_numpy(), models["gap"], given)
+    assert row["r_gap_within_settings"].tolist() == pytest.approx(expected.tolist())
+    alone = primary_table(Draws(models[:16], draws=9), ["within"], permutations=9).iloc[0]  # one network a setting
+    assert np.isnan(alone["r_gap_within_settings"]) and np.isnan(alone["r_gap_within_settings_p"])
+
+
+def test_further_kinds_with_the_same_effects_of_settings_make_nothing_surer():
+    """Eight settings shift every kind alike: copies of one kind are no new evidence, whatever their number."""
+    one = study(kinds=1).assign(optimizer=[f"setting {k}" for k in range(8)])
+    copies = pd.concat([one.assign(kind=f"kind {k}", cell=one["cell"] + 8 * k) for k in range(4)], ignore_index=True)
+    few, many = (primary_table(Draws(models, draws=200), ["within", "noise"], permutations=99) for models in (one, copies))
+    within = few.columns[few.columns.str.startswith("r_gap_within_kinds")]
+    assert few["r_gap_within_kinds_low"].notna().all() and 0.01 <= few.loc[0, "r_gap_within_kinds_p"] < few.loc[1, "r_gap_within_kinds_p"]
+    pd.testing.assert_frame_equal(many[within], few[within])
+    three = study().assign(optimizer=np.tile(np.arange(8), 4)).query("optimizer < 3")
+    fewer = primary_table(Draws(three, draws=200), ["within"], permutations=99).iloc[0]
+    assert np.isnan(fewer["r_gap_within_kinds_low"]) and fewer["r_gap_within_kinds_p"] > 0.1  # three settings in 3! = 6 orders
+
+
+def test_twins_turn_together_in_the_p_of_what_a_measure_saves():
+    models = with_fit(study(kinds=8))
+    number = models["kind"].str[5:].astype(int)
+    models = models.assign(architecture=number.mod(2).map("net{}".format), kind=[f"net{k % 2} kind {k // 2}" for k in number])
+    row = primary_table(Draws(models, draws=9), ["between"], permutations=9).iloc[0]
+    assert row["saved_error_points"] > 3 and row["saved_error_points_p"] == 1 / 16  # of four signs, where eight kinds have 256
+
+
 def test_kinds_are_left_out_with_their_twins_of_another_architecture_too():
     models = with_fit(study(kinds=6))
     number = models["kind"].str[5:].astype(int)
@@ -89,7 +126,11 @@ def test_kinds_and_the_variance_between_them():
     assert table.loc[1, ["gap", "gap_least", "gap_most"]].tolist() == [own["gap"].median(), own["gap"].min(), own["gap"].max()]
     assert table.loc[1, ["train_accuracy", "test_accuracy"]].tolist() == own[["train_accuracy", "test_accuracy"]].median().tolist()
     means = np.repeat(gap.to_numpy().reshape(4, 8).mean(1), 8)
-    assert table["variance_between_kinds"].tolist() == pytest.approx([means.var() / gap.var(ddof=0)] * 4)
+    within = ((gap - means) ** 2).sum() / (32 - 4)
+    assert table["variance_between_kinds"].tolist() == pytest.approx([1 - within / gap.var(ddof=1)] * 4)
+    random = np.random.default_rng(0)
+    chance = [kinds_table(models.assign(gap=random.normal(size=32)))["variance_between_kinds"][0] for _ in range(200)]
+    assert abs(np.mean(chance)) < 0.03 and np.min(chance) < 0  # not (4 - 1) / (32 - 1)
 
 
 def test_where_no_network_learnt_so_far_every_answer_is_undefined_under_the_same_heads():

@@ -45,7 +45,7 @@ def tables(**changed):
     primary = pd.DataFrame({"measure": ["iou", "mixup"], "n": 60, "level": 0.95} | answers("r_gap", -0.6, -0.8, -0.4))
     primary = primary.assign(**answers("saved_error_points", 4, 2, 6), error_with_low=3.0, error_with_high=4.9).assign(**changed)
     ranking = pd.DataFrame({"measure": ["iou", "norm"], "n": 150} | answers("r_gap") | answers("tau_gap"))
-    return primary, ranking, gate_table(MODELS, **OPEN)
+    return primary, ranking, gate_table(MODELS, MODELS, **OPEN)
 
 
 def test_the_primary_analysis_answers_first_and_the_ranking_what_it_does_not():
@@ -93,12 +93,12 @@ def test_more_looks_need_a_lower_p():
 
 
 def test_gates_pass_at_their_limits_and_each_closes_alone():
-    table = gate_table(MODELS, **OPEN)
+    table = gate_table(MODELS, MODELS, **OPEN)
     assert table["passes"].all() and closed(table, "iou") == []
     assert table["value"].tolist() == pytest.approx([0.3, 0.4, 0.5, 1, 0.8, 40, 0.45 / 0.95, 0.8, 40])
     assert table["gate"].tolist() == list(GATES)
     exact = MODELS.assign(gap=np.linspace(0, 0.25, 80), test_accuracy=0.05 + 0.4 * 0.95)
-    assert gate_table(exact, **OPEN)["passes"].all()  # 20 points, and 0.4 of the way from chance to 1
+    assert gate_table(exact, exact, **OPEN)["passes"].all()  # 20 points, and 0.4 of the way from chance to 1
 
 
 @pytest.mark.parametrize(
@@ -118,9 +118,19 @@ def test_gates_pass_at_their_limits_and_each_closes_alone():
 )
 def test_each_gate_closes_alone(gate, change):
     models = MODELS.assign(**{name: values for name, values in change.items() if name in MODELS})
-    table = gate_table(models, **{name: change.get(name, value) for name, value in OPEN.items()})
+    table = gate_table(models, models, **{name: change.get(name, value) for name, value in OPEN.items()})
     assert closed(table, "iou") == [gate]
     assert closed(table, "energy") == ([gate] if list(GATES).index(gate) > 4 else [])
+
+
+def test_networks_that_were_left_out_count_among_those_that_learnt_and_finished():
+    fallen = MODELS.assign(train_accuracy=0.3, test_accuracy=0.2, stop_reason="epoch cap 60")
+    diverged = MODELS.iloc[:1].assign(test_accuracy=np.nan, stop_reason="loss is nan in epoch 3")
+    table = gate_table(MODELS, pd.concat([MODELS, fallen, diverged]), **OPEN)
+    assert closed(table, "iou") == ["networks learnt", "networks finished"]
+    found = table.set_index("gate")["value"]
+    assert found["networks learnt"] == pytest.approx(0.15 / 0.95)  # of 161 the 81st is one of the fallen
+    assert found["networks finished"] == pytest.approx(64 / 161) and found["enough configurations"] == 40
 
 
 def test_share_above_chance_counts_standard_errors():
