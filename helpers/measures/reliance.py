@@ -39,6 +39,12 @@ def greyed_hits(fused_network: nn.Module, images: Any, normalise: Any, device: A
     return pd.DataFrame(found)
 
 
+@provides
+def reliance_values(greyed_hits: pd.DataFrame) -> dict[str, NDArray[np.float16]]:
+    """Values of single images, (N,), of which object_reliance is the mean; NaN without."""
+    return {"object_reliance": (greyed_hits["control"] - greyed_hits["box"]).to_numpy(np.float16)}
+
+
 @measure("reliance", 1, _SOURCE, title="reliance on the object")
 def object_reliance(greyed_hits: pd.DataFrame) -> float:
     """Accuracy with another image's box greyed less that with the object's own box greyed, in [-1, 1]; 0 where the object is not needed."""

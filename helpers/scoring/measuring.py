@@ -14,7 +14,7 @@ from helpers.scoring.store import Kept, Store
 
 SCORE_COLUMNS = ["model_id", "measure", "variant", "value", "seconds", "reason"]
 # What gives the values of single images of a family, see ``evidence.PROVIDERS``.
-IMAGE_VALUES = {"localization": "localization_values", "prediction": "prediction_values"}
+IMAGE_VALUES = {name: f"{name}_values" for name in ("localization", "prediction", "reliance")}
 
 
 def score(
@@ -43,7 +43,7 @@ def deciding(family: str, settings: evidence.MeasureSettings, only: Collection[s
     measures = _measures(family, only)
     used = evidence.closure(name for item in measures for name in item.needs) - {"batch_size"}
     relevant = {item.name: getattr(settings, item.name) for item in fields(settings) if item.name in used}
-    return relevant | {"measures": [item.name for item in measures], "version": registry.VALUES_VERSION}
+    return relevant | {"measures": [item.name for item in measures], "version": registry.VALUES_VERSIONS.get(family, 1)}
 
 
 def _scores(
