@@ -17,6 +17,7 @@ from helpers.statistics.tables import TOTAL, beside_published, correlation_table
 from helpers.statistics.verdicts import NEGLIGIBLE
 
 PAPER_THRESHOLD, PAPER_NETWORKS = 0.1, 50  # of the map; untrained networks an architecture
+FEWEST_IMAGES = 5
 CORRELATION = ["n", "dropped", "cells", "pearson_r", "ci_low", "ci_high", "kendall_tau"]
 AS_PROMISED, REVERSED, NOT_TOLD = "same direction", "opposite direction", "not told"
 
@@ -32,15 +33,14 @@ def scores_of(kept: Kept, name: str, threshold: float) -> pd.DataFrame:
 def each_choice(draws: Draws, scores: pd.DataFrame, keys: Sequence[str], value: str = "iou") -> tuple[Draws, pd.DataFrame]:
     """One column of the models for every combination of keys, and of each (measure) the keys, images (median of the models) and mean.
 
-    Images are drawn where the value is that of notebook 03.
+    A value of fewer than ``FEWEST_IMAGES`` images, such as those a network gets wrong, is none. Test images are drawn alone: of the scored
+    ones there are values for notebook 03's choice only, and its interval would be the only one to hold their noise.
     """
     columns, facts, images = {}, [], {name: values for name, values in draws.images.items() if name == "test_accuracy"}
     for number, (key, part) in enumerate(scores.groupby(list(keys), sort=False, dropna=False)):
         name, own = f"choice {number}", part.set_index("model_id").reindex(draws.models["model_id"])
-        columns[name] = own[value].to_numpy(dtype=float)
+        columns[name] = own[value].where(own["n"] >= FEWEST_IMAGES).to_numpy(dtype=float)
         facts.append([name, *key, own["n"].median(), own[value].mean()])
-        if part["of_paper"].all() and value in draws.images:
-            images[name] = draws.images[value]
     models = draws.models.join(pd.DataFrame(columns, index=draws.models.index))
     return Draws(models, images, draws=draws.draws, seed=draws.seed), pd.DataFrame(facts, columns=["measure", *keys, "images", "mean"])
 

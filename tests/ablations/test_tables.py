@@ -82,13 +82,19 @@ def test_correlations_are_those_of_the_statistics_and_a_missing_model_is_dropped
     assert row["ci_low"] <= row["pearson_r"] <= row["ci_high"] < 0 < table["pearson_r"].iloc[1]
 
 
-def test_scored_images_are_drawn_for_the_papers_setting_alone(models, scores):
-    values = iou_of(models, scores, **PAPER, threshold=0.1)[:, None] + np.array([-0.3, -0.1, 0.1, 0.3])
-    own = models.assign(iou=values.mean(1))
-    drawn, facts = tables.each_choice(Draws(own, {"iou": values}, draws=50, seed=0), scores, [*KEYS, "part"])
-    moved = facts[[drawn.redrawn(name) is not None for name in facts["measure"]]]
-    assert moved[list(PAPER)].to_dict("records") == [PAPER]
-    assert moved["threshold"].tolist() == [0.1]
+def test_no_choice_has_an_interval_of_drawn_images_that_others_have_not(models, scores):
+    own = models.assign(iou=iou_of(models, scores, **PAPER, threshold=0.1), test_accuracy=models["train_accuracy"] - models["gap"])
+    images = {name: own[name].to_numpy()[:, None] + np.array([-0.3, -0.1, 0.1, 0.3]) for name in ("iou", "test_accuracy")}
+    drawn, facts = tables.each_choice(Draws(own, images, draws=50, seed=0), scores, [*KEYS, "part"])
+    assert all(drawn.redrawn(name) is None for name in facts["measure"]) and drawn.redrawn("gap") is not None
+
+
+def test_a_mean_of_a_handful_of_images_is_none(draws, scores):
+    few = scores["model_id"].isin(["m00", "m01"]) & (scores["subset"] == "wrong")
+    scores = scores.assign(n=scores["n"].mask(few, tables.FEWEST_IMAGES - 1).mask(scores["subset"] == "correct", tables.FEWEST_IMAGES))
+    own, facts = tables.each_choice(draws, scores, [*KEYS, "part"])
+    lacking = own.models[facts["measure"]].isna().sum().set_axis(facts["subset"]).groupby(level=0).agg(["min", "max"])
+    assert lacking.loc["wrong"].tolist() == [2, 2] and lacking.loc[["all", "correct"]].eq(0).all(axis=None)
 
 
 def test_table6_compares_on_the_same_images_beside_the_paper(models, draws, scores):
