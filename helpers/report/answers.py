@@ -8,6 +8,8 @@ import pandas as pd
 
 from helpers.report.markup import inert
 from helpers.report.style import count, percent, with_interval
+from helpers.statistics.draws import FEWEST_CONFIGURATIONS
+from helpers.statistics.primary import SETTING, primary_rows
 from helpers.statistics.published import published_table
 from helpers.statistics.verdicts import ANY_MEASURE, NOT_REPRODUCED, REPRODUCED, verdict
 
@@ -19,7 +21,6 @@ CAUSAL = (
 )
 PAPER, PAPER_ARCHITECTURE, PAPER_THRESHOLD = "iou", "resnet18", 0.8
 LOOKING = ("area_matched_iou", "pointing_game", "object_reliance")  # where a network looks, chance taken off; what it needs
-SETTINGS, FEW_SETTINGS = ("optimizer", "learning_rate", "weight_decay", "batch_size"), 6  # what varies within a kind of training
 HEADS = ["question", "answer", "number", "how far to trust it"]
 NAMED = "mixup_accuracy"  # always told of beside the best predictor
 MOST_UNLEARNT = 0.6  # share of networks that did not learn, above which a study answers nothing
@@ -125,14 +126,17 @@ def _paper(primary: pd.DataFrame, tables: Tables, mute: bool) -> _Told:
         else verdict(-1, *row[["r_gap_low", "r_gap_high", "r_gap_p"]], published_r(), significant=1 - row["level"])
     )
     overlap, r = "a network's map overlaps the object's box (IoU)", f"r = {row['r_gap']:.2f}"
-    how = {-1: "correlates less with its gap than in the paper", 0: "hardly correlates with its gap", 1: "goes with a larger gap"}
+    how = {-1: "correlates less with its gap than in the paper", 1: "goes with a larger gap"}
+    how[0] = f"{how[-1]}, if at all"
     sentence = {
         REPRODUCED: f"The paper's result holds here: the more {overlap}, the smaller its gap, {r}.",
         NOT_REPRODUCED: f"The paper's result is not reproduced: how much {overlap} {how[_side(row, 'r_gap')]}, {r}.",
     }.get(told, f"Whether the paper's result holds cannot be told here: how much {overlap} goes with its gap is too uncertain, {r}.")
     shown = f"**{'No verdict' if mute else told.capitalize()}.**{reasons(tables, PAPER)}"
     number = f"{_r(row, 'r_gap')}; the paper: {published_r():.2f} in ResNet18, {published_r('Total'):.2f} in all its architectures"
-    return sentence, question, shown, number, f"{_size(primary)}."
+    models = tables.get("catalogue", pd.DataFrame({"left_out": []}))
+    out = (models["left_out"].notna() & models["left_out"].ne("")).sum()
+    return sentence, question, shown, number, f"{_size(primary)}{f'; {out} that learnt less left out' if out else ''}."
 
 
 def _looking(primary: pd.DataFrame, tables: Tables) -> _Told:
@@ -140,15 +144,19 @@ def _looking(primary: pd.DataFrame, tables: Tables) -> _Told:
     known = primary.reindex(LOOKING).dropna(subset=["r_gap", "r_gap_within_kinds"])
     if not len(known):
         return "", question, "Not asked: no measure of it is defined here.", "–", _size(primary)
+    settings = _settings(tables)
+    if few := 1 < settings < FEWEST_CONFIGURATIONS:
+        known = known.assign(r_gap_within_kinds_low=np.nan, r_gap_within_kinds_high=np.nan)
     best = known.loc[known["r_gap"].abs().idxmax()]
-    within = "it still does" if _side(best, "r_gap_within_kinds") == -1 else "nothing clear is left"
+    within = "it still does" if _side(best, "r_gap_within_kinds") == -1 else "this cannot be told" if few else "nothing clear is left"
+    r, p = best.get("r_gap_within_settings", np.nan), best.get("r_gap_within_settings_p", np.nan)
+    if np.isfinite(p) and _side(best, "r_gap_within_kinds") == -1:
+        within += "" if r < 0 and p < 1 - best["level"] else ", but not clearly with start, optimizer and rate the same"
     goes = f"correlates with its gap, r = {best['r_gap']:.2f}; among networks trained alike {within}"
     goes = goes if _side(best, "r_gap") == -1 else f"does not clearly correlate with a smaller gap, r = {best['r_gap']:.2f}"
     words = {-1: "Yes", 0: "Cannot tell", 1: "The other way round"}
-    each = [
-        f"**{words[_side(row, 'r_gap_within_kinds')]}** by the {inert(row['title'])}.{reasons(tables, name)}"
-        for name, row in known.iterrows()
-    ]
+    sides = {name: words[_side(row, "r_gap_within_kinds")] for name, row in known.iterrows()}
+    each = [f"**{sides[name]}** by the {inert(row['title'])}.{reasons(tables, name)}" for name, row in known.iterrows()]
     numbers = [f"{inert(row['title'])}: {_r(row, 'r_gap_within_kinds')}" for _, row in known.iterrows()]
     trust = f"Over all kinds r = {', '.join(f'{value:.2f}' for value in known['r_gap'])}"
     others = primary.drop(index=[PAPER, *LOOKING], errors="ignore").dropna(subset="r_gap")
@@ -156,15 +164,19 @@ def _looking(primary: pd.DataFrame, tables: Tables) -> _Told:
         strongest = others.loc[others["r_gap"].abs().idxmax()]
         trust += f"; of {inert(strongest['title'])}, without boxes, {strongest['r_gap']:.2f}"
     if len(kinds := tables.get("kinds", ())):
-        trust += f"; {percent(kinds['variance_between_kinds'].iloc[0])} of the differences in gap lie between kinds"
+        trust += f"; {percent(np.clip(kinds['variance_between_kinds'].iloc[0], 0, 1))} of the differences in gap lie between kinds"
     trust += "."
-    if len(models := tables.get("catalogue", ())):
-        judged = models[models["left_out"].isna() | models["left_out"].eq("")]
-        settings = int(judged.drop_duplicates(["kind", *SETTINGS])["kind"].value_counts().max())
-        alike = "the same " if len(judged.drop_duplicates([*SETTINGS])) == settings else "at most "
-        trust += f" Each kind has {alike}{count(settings, 'combination')} of optimizer, rate, decay and batch size"
-        trust += ": few independent comparisons." if settings < FEW_SETTINGS else "."
+    if settings > 1:
+        combined = f"Optimizer, rate, decay and batch have {count(settings, 'combination')}, which shift all kinds alike"
+        trust += f" {combined}{f': {FEWEST_CONFIGURATIONS} are needed' if few else ''}."
+        trust += f" With these held fixed for each start, {inert(best['title'])} has r = {r:.2f} (p = {p:.2g})." if np.isfinite(p) else ""
     return f"Where a network looks, by the {inert(best['title'])}, {goes}.", question, " ".join(each), "; ".join(numbers), trust
+
+
+def _settings(tables: Tables) -> int:
+    """Combinations of what varies within kinds of training; each counts once, since kinds that share one are shifted alike."""
+    models = tables.get("catalogue", ())
+    return len(models[primary_rows(models)].filter(items=SETTING).drop_duplicates()) if len(models) else 0
 
 
 def _prediction(primary: pd.DataFrame, tables: Tables) -> _Told:
@@ -172,31 +184,31 @@ def _prediction(primary: pd.DataFrame, tables: Tables) -> _Told:
     question, known = f"What predicts the gap of a {group} that was not seen?", primary.dropna(subset="error_with")
     if not len(known):
         return "", question, "Cannot be told: there are too few kinds to leave one out.", "–", _size(primary)
-    best, fit = known.loc[known["error_with"].idxmin()], f"{known['error_without'].iloc[0]:.1f}"
+    best = known[known["n"] == known["n"].max()].sort_values("error_with").iloc[0]  # errors of other networks are not to be compared
+    end = "_twins" if best.get("twins", np.nan) < best["kinds"] else ""
+    without, error, advance = (best.get(f"error_{name}{end}", np.nan) for name in ("without", "with", "known"))
+    where = " in any architecture" if end else ""
     saved, low, high, p = best[["saved_error_points", "saved_error_points_low", "saved_error_points_high", "saved_error_points_p"]]
     if low > 0:
         by = f"by training accuracy, training loss and the best measure, “{inert(best['title'])}”,"
         few = "" if p < 1 - best["level"] else ", among these kinds: too few to say so of others"
-        where, error = (" in any architecture", "error_with_twins") if best.get("twins", np.nan) < best["kinds"] else ("", "error_with")
-        sentence = f"The gap of a {group} that was not seen{where} is predicted {by} to within {best[error]:.1f} points on average{few}."
-        shown = f"**The fit with {inert(best['title'])}** errs least{few}."
+        sentence = f"The gap of a {group} that was not seen{where} is predicted {by} to within {error:.1f} points on average{few}."
+        shown = f"**The fit with {inert(best['title'])}** errs least, among these kinds."
     else:
-        sentence = f"No measure clearly adds to training accuracy and loss, which predict the gap of an unseen {group} to {fit} points."
+        told = "No measure clearly adds to training accuracy and loss, which predict the gap of a"
+        sentence = f"{told} {group} that was not seen{where} to {without:.1f} points."
         shown = "**No measure clearly adds** to training accuracy and loss (the fit)."
-    beside = [f"with {inert(row['title'])} {row['error_with']:.1f}" for name, row in known.iterrows() if name in (best.name, NAMED)]
+    number = [f"error of the fit {without:.1f} points"]
+    number += [f"of hyperparameters and fit {advance:.1f}"] if np.isfinite(advance) else []
+    number += [f"with {inert(row['title'])} {row[f'error_with{end}']:.1f}" for name, row in known.iterrows() if name in (best.name, NAMED)]
     ends = f" ({low:.1f} to {high:.1f})" if np.isfinite(low) else ""
-    trust = f"The best of {len(known)} measures, chosen on the same networks, saves {saved:.1f}{ends} points."
-    if best.get("twins", np.nan) < best["kinds"]:
-        both = f"{best['error_without_twins']:.1f} points by the fit, {best['error_with_twins']:.1f} with the measure"
-        trust += f" Kinds left out in all architectures: {both}."
-    if len(advance := tables.get("known_in_advance", ())):
-        without = advance.set_index("known").loc["hyperparameters and fit", "error_points"]
-        trust += f" Single configurations left out (easier): {without:.1f} by hyperparameters and fit."
-    return sentence, question, shown, f"error of the fit {fit} points; {'; '.join(beside)}", trust
+    known_twin = ", where the kind is known in another architecture" if end else ""
+    trust = f"The best of {len(known)} measures, chosen on the same networks, saves {saved:.1f}{ends} points beside the fit{known_twin}."
+    return sentence, question, shown, "; ".join(number), trust
 
 
 def _limits(primary: pd.DataFrame, tables: Tables) -> _Told:
     told = f"**Not tested.** Training was varied, looking was not.{reasons(tables, ANY_MEASURE)}"
     kinds = int(primary["kinds"].max()) if len(primary) else 0
-    trust = f"Intervals resample configurations, not kinds: for kinds other than these {kinds} they are too narrow."
+    trust = f"Intervals and p draw configurations, not kinds: of kinds other than these {kinds} they say too much."
     return "", "Does looking at the object lower the gap?", told, "–", trust

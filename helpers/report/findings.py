@@ -19,27 +19,21 @@ FIGURE = "figures/04_baselines-primary.png"
 CAPTION = "r of each measure with the gap, over all networks and within kinds, and what it adds to a prediction."
 TRADE_OFF = "huang-figure-2-marginals"  # how the figures of a study that trains no networks begin
 TRADE_OFF_CAPTION = "Error and Kappa loss along noise, added classes and size; the star is the trade-off point."
-READ = ("catalogue", "primary", "kinds", "claims", "gates", "known_in_advance")
+READ = ("catalogue", "primary", "kinds", "claims", "gates")
+_PRIMARY = {"measure": "title", "r": "r_gap", "r within kinds, given the fit": "r_gap_within_kinds"}
+_PRIMARY |= {"error with the fit (points)": "error_with"}
+_KINDS = {"kind": "kind", "networks": "models", "training accuracy (%)": "train_accuracy", "test accuracy (%)": "test_accuracy"}
+_KINDS |= {"gap (%)": "gap", "stopped by a rule (%)": "ended_by_a_rule"}
 # What is folded: title, table, and which column stands under which head; one with _low and _high beside it is given with its interval.
 _FOLDED = (
     ("Conditions that do not hold", "gates", {"asked for": "limit", "concerns": "concerns", "here": "value"}),
+    ("The primary analysis", "primary", _PRIMARY),
     (
-        "The primary analysis",
-        "primary",
-        {"measure": "title", "r": "r_gap", "r within kinds, given the fit": "r_gap_within_kinds"}
-        | {"error with the fit (points)": "error_with"},
-    ),
-    (
-        "Every claim with its verdict",
+        "Every claim with its verdict, for these kinds of training",
         "claims",
         {"claim": "claim", "verdict": "verdict", "here": "ours", "p, adjusted": "p_adjusted"},
     ),
-    (
-        "The kinds of training, in the median",
-        "kinds",
-        {"kind": "kind", "networks": "models", "training accuracy (%)": "train_accuracy", "test accuracy (%)": "test_accuracy"}
-        | {"gap (%)": "gap", "stopped by a rule (%)": "ended_by_a_rule"},
-    ),
+    ("The kinds of training, in the median", "kinds", _KINDS),
 )
 
 
@@ -99,11 +93,7 @@ def page(folder: Path) -> str:
     told, figure = answer(tables), (folder / FIGURE).is_file()
     parts = [f"# What {folder.name} says", inert(asked(folder.name)[1]), told.warning, " ".join(told.sentences)]
     if len(told.rows):
-        parts += [
-            meant(tables),
-            f"![{CAPTION}]({FIGURE})" if figure else "",
-            _markdown(told.rows),
-        ]
+        parts += [meant(tables), f"![{CAPTION}]({FIGURE})" if figure else "", _markdown(told.rows)]
     parts += [f"<details><summary>{title}</summary>\n\n{_markdown(table)}\n\n</details>" for title, table in folded(tables)]
     parts += [f"`make findings STUDY={folder.name}` checks every number on this page; all tables: [tables](tables)."]
     return "\n\n".join(filter(None, parts)) + "\n"

@@ -21,12 +21,8 @@ _HEADERS = {"n": "models", "p_adjusted": "p, adjusted", "r_gap": "r with the gap
 _HEADERS |= {"pearson_r": "Pearson's r", "kendall_tau": "Kendall's tau", "kendall": "Kendall's tau", "cells": "configurations"}
 _HEADERS |= {"saved_error_points": "error saved (points)", "train_accuracy": "training accuracy", "train_loss": "training loss"}
 _HEADERS |= {"title": "measure", "ours": "here", "error_without": "error of the fit (points)", "error_with": "error with it (points)"}
-_HEADERS |= {
-    "r_gap_within_kinds": "r within kinds, given the fit",
-    "error_without_twins": "error of the fit, twins left out",
-    "error_with_twins": "error with it, twins left out",
-}
-_ENDS = {"_low": ": from", "_high": ": to", "_p": ": p", "_p_adjusted": ": p, adjusted"}
+_HEADERS |= {"r_gap_within_kinds": "r within kinds, given the fit", "error_known": "error of hyperparameters and fit (points)"}
+_ENDS = {"_twins": ", kind left out in every architecture", "_low": ": from", "_high": ": to", "_p": ": p", "_p_adjusted": ": p, adjusted"}
 _ENDS |= {"_by_ssim": ", along SSIM", "_by_unseen_fraction": ", along added classes", "_by_weights": ", along size"}
 _ENDS |= {"_over_ssim": ", over noise", "_over_unseen_fraction": ", over added classes"}
 _UNREAD = ("_smallest", "_null")  # ends of columns that stand in the file alone
@@ -34,7 +30,7 @@ _OF_INTERVAL = {"ci": "pearson_r", "kendall": "kendall_tau"}  # the value that e
 # Fractions that are read in percent, or as points.
 _PERCENT = dict.fromkeys(("train_accuracy", "test_accuracy", "ended_by_a_rule", "models_above_the_blob"), " (%)")
 _PERCENT |= dict.fromkeys(("gap", "gap_least", "gap_most"), " (points)")
-_HEADERS |= {"r_gap_within_kinds": "r within kinds, given the fit", "ended_by_a_rule": "stopped by a rule"}
+_HEADERS |= {"r_gap_within_settings": "r with settings by start fixed too", "ended_by_a_rule": "stopped by a rule"}
 _HEADERS |= {"models_above_the_blob": "networks above the fixed central map", "unseen_fraction": "share of added classes"}
 _HEADERS |= {"generalization_bound": "mean error", "diversity_bound": "mean Kappa loss", "weights_millions": "weights (millions)"}
 # Columns of names, which a reader has in words.

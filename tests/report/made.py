@@ -84,7 +84,7 @@ def tables() -> dict[str, pd.DataFrame]:
     rows = models[primary_rows(models)]
     primary = primary_table(Draws(rows, draws=200), list(TITLES), permutations=199)
     primary.insert(1, "title", [TITLES[name] for name in primary["measure"]])
-    gates = gate_table(rows, classes=4, floor=0.2, mask_areas={"iou": [0.8]}, beats_central_map={"iou": 0.0, "pointing_game": 1.0})
+    gates = gate_table(rows, rows, classes=4, floor=0.2, mask_areas={"iou": [0.8]}, beats_central_map={"iou": 0.0, "pointing_game": 1.0})
     known = {"catalogue": models[catalogue().columns], "primary": primary, "kinds": kinds_table(rows), "gates": gates}
     return known | {"claims": judged(CLAIMS, primary, primary, gates)}
 

@@ -74,8 +74,28 @@ def test_what_is_left_among_networks_trained_alike_follows_its_interval(given):
     assert "does not clearly correlate" in of(given, primary=primary).sentences[1]
 
 
+def test_what_optimizer_and_rate_may_explain_is_told_where_networks_share_them(given):
+    unclear = changed(given["primary"], "pointing_game", r_gap_within_settings=-0.3, r_gap_within_settings_p=0.06)
+    told = of(given, primary=unclear)
+    assert told.sentences[1].endswith("it still does, but not clearly with start, optimizer and rate the same.")
+    assert told.rows["how far to trust it"][1].endswith("held fixed for each start, pointing game has r = -0.30 (p = 0.06).")
+    for r, ends in ((-0.3, "it still does."), (0.3, "rate the same.")):
+        clear = changed(unclear, "pointing_game", r_gap_within_settings=r, r_gap_within_settings_p=0.04)
+        assert of(given, primary=clear).sentences[1].endswith(ends)
+
+
+def test_few_settings_tell_nothing_within_kinds_and_networks_left_out_are_counted(given):
+    assert of(given).rows["how far to trust it"][1].endswith("12 combinations, which shift all kinds alike.")
+    few = given["catalogue"].assign(learning_rate=0.1, optimizer=np.tile(["adam", "sgd"], 18), left_out=["short of 80%"] * 2 + [""] * 34)
+    told = of(given, catalogue=few)
+    assert told.sentences[1].endswith("this cannot be told.") and "**Yes**" not in told.rows["answer"][1]
+    assert told.rows["how far to trust it"][1].endswith("have 2 combinations, which shift all kinds alike: 8 are needed.")
+    assert told.rows["how far to trust it"][0].endswith("; 2 that learnt less left out.")
+
+
 def test_the_best_predictor_is_named_only_where_what_it_saves_is_clear(given):
     assert "mixup accuracy" in of(given).sentences[2]
+    assert "mixup accuracy" not in of(given, primary=changed(given["primary"], "mixup_accuracy", n=35)).sentences[2]  # of other networks
     unclear = given["primary"].assign(saved_error_points_low=-1.0)
     told = of(given, primary=unclear)
     fit = f"{given['primary']['error_without'].iloc[0]:.1f}"
@@ -86,7 +106,7 @@ def test_every_condition_that_does_not_hold_has_a_sentence():
     """Of whatever conditions there are: a new one needs words."""
     models = pd.DataFrame({"gap": [0.1, 0.1], "test_accuracy": 0.1, "cell": "a", "stop_reason": "epoch cap 3"})
     given = {"corrected": {"iou": [[0.0, 0.0]] * 2}, "beats_central_map": {"iou": 0.25}, "reliabilities": {"iou": 0.5}}
-    table = gate_table(models, classes=4, floor=0.7, mask_areas={"iou": [0.9]}, **given)
+    table = gate_table(models, models, classes=4, floor=0.7, mask_areas={"iou": [0.9]}, **given)
     assert not table["passes"].any()
     for row in table.itertuples():
         told = answers.reasons({"gates": table[table["gate"] == row.gate]}, row.concerns)
@@ -126,6 +146,4 @@ def test_what_is_absent_is_said(given):
     assert len(told.sentences) == 2 and told.rows["answer"][1].startswith("Not asked")
     nothing = given["primary"].assign(error_with=np.nan, error_without=np.nan)
     assert of(given, primary=nothing).rows["answer"][2].startswith("Cannot be told")
-    one = of(given, catalogue=given["catalogue"].assign(learning_rate=0.1, optimizer="sgd")).rows[answers.HEADS[3]][1]
-    assert "Each kind has the same 1 combination of optimizer, rate, decay and batch size: few independent comparisons." in one
     assert "98.3 % intervals, for 3 analyses." in findings.meant({"primary": given["primary"].assign(level=1 - 0.05 / 3)})
