@@ -73,7 +73,8 @@ def _chosen(name: str, table: pd.DataFrame) -> pd.DataFrame:
 def _text(row: pd.Series, head: str, column: str) -> str:
     value = row[column]
     if f"{column}_low" in row:
-        return two_digits(Estimate(value, row[f"{column}_low"], row[f"{column}_high"]))
+        bound = f", error {two_digits(row['error_low'])} to {two_digits(row['error_high'])}" if row.get("errs_at_most", 0) > 0 else ""
+        return two_digits(Estimate(value, row[f"{column}_low"], row[f"{column}_high"])) + bound
     if isinstance(value, str):
         return in_words(value) if column == "kind" else value
     return two_digits(100 * value if head.endswith("(%)") else value)
