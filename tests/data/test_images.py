@@ -180,11 +180,11 @@ def test_classes_of_one_name_are_told_apart_by_id(load):
     assert data.classes["class_name"].tolist() == ["crane (n01)", "crane (n02)", "owl"]
 
 
-@pytest.mark.parametrize("study", ["compact20", "filled20"])
+@pytest.mark.parametrize("study", ["compact20", "kinds20", "filled20"])
 def test_the_images_of_a_published_study_have_the_fingerprint_in_its_report(real_data, tmp_path, study):
     given = yaml.safe_load((PROJECT_ROOT / f"params/{study}.yaml").read_text())["notebooks"]["01_data_subset"]
     path = real_data / given["data_path"].rsplit("/", 1)[1]
     assert len(open_source(path, tmp_path, ["n01443537"]).images) >= 1000
     data = load_study_data(**given | {"data_path": str(path)}, cache_dir=tmp_path)
-    published = pd.read_csv(PROJECT_ROOT / "reports" / study / "tables/images.csv").iloc[0]
-    assert (data.fingerprint, len(data.train), len(data.test)) == tuple(published[["fingerprint", "train_images", "test_images"]])
+    images, models = (pd.read_csv(PROJECT_ROOT / f"reports/{study}/tables/{name}.csv") for name in ("images", "catalogue"))
+    assert ([data.fingerprint], len(data.train), len(data.test)) == (list(set(models["data"])), *images.iloc[0, -2:])
