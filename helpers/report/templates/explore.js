@@ -124,6 +124,6 @@ function gallery({ models, images, size, side, cuts, threshold, scored }, contro
     const drawn = rows.map(([, chosen]) => element("div", {}, ...images.map((_, image) => picture(Number(chosen()), image))));
     pictures.replaceChildren("Bright: the mask. Yellow: the box. The number is their overlap; ✗ marks a wrong prediction.", ...drawn);
     const cut = cuts.filter(one => one.rule === rule())[slider.disabled ? 0 : slider.value];
-    relate(`${RULES[rule()][1]}, mean of ${scored} images`, i => cut.means[i]);
+    relate(`${RULES[rule()][1]} (${scored} images)`, i => cut.means[i]);
   };
 }
