@@ -7,7 +7,7 @@ import json
 import re
 import subprocess
 import sys
-from collections import Counter, defaultdict
+from collections import Counter
 
 import nbformat
 import papermill
@@ -18,24 +18,21 @@ from helpers.parameters import check_type, declared, read_blocks
 from helpers.statistics.claims import check_claims
 from helpers.sweep.study import load_study
 
-# Lines of each room at most, from the ground up: a room imports rooms before its own place alone, those of one place not one another.
-CAPS = (
-    {"": 375},
-    {"data": 1230, "networks": 395, "statistics": 1300},
-    {"training": 785, "cams": 695},
-    {"measures": 1860},
-    {"scoring": 650},
-    {"report": 1530},
-    {"ablations": 600, "kappa": 885, "select": 1005},
-    {"sweep": 925},
+# The rooms from the ground up: a room imports rooms before its own place alone, those of one place not one another.
+ROOMS = (
+    {""},
+    {"data", "networks", "statistics"},
+    {"training", "cams"},
+    {"measures"},
+    {"scoring"},
+    {"report"},
+    {"ablations", "kappa", "select"},
+    {"sweep"},
 )
-ALL_LINES, TEST_LINES, ASSET_LINES = 12_215, 13_000, 300
-PLACE = {room: place for place, rooms in enumerate(CAPS) for room in rooms}
+PLACE = {room: place for place, rooms in enumerate(ROOMS) for room in rooms}
 # What the launcher may know beside the ground: how pages are written, what a claim is, which measures and layers there are; what plans ask.
 SWEEP_KNOWS = {"report.pages", "statistics.claims", "measures.registry", "networks.resnet"}
 BESIDE_THE_LAUNCHER = ("sweep.plan", "sweep.new")  # time the steps of networks, and look at images
-LONGEST_MODULE, LONGEST_FUNCTION, LONGEST_CELL, MOST_CELLS = 320, 60, 15, 40
-
 DEFINITIONS = ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef
 NOTEBOOKS = sorted((PROJECT_ROOT / "notebooks").glob("*.ipynb"))
 HELPERS = sorted((PROJECT_ROOT / "helpers").rglob("*.py"))
@@ -70,10 +67,6 @@ def source_of(path):
     return "\n".join(cell.source for cell in code(path))
 
 
-def lines_of(paths):
-    return sum(path.read_text().count("\n") for path in paths)
-
-
 def imports(tree):
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -82,21 +75,9 @@ def imports(tree):
             yield from (f"{node.module}.{item.name}" for item in node.names)
 
 
-def test_each_room_keeps_to_its_lines():
-    found = defaultdict(list)
-    for path in HELPERS:
-        found[room_of(dotted(path))].append(path)
-    over = {room: (lines_of(found[room]), cap) for rooms in CAPS for room, cap in rooms.items() if lines_of(found[room]) > cap}
-    assert over == {}
-    assert {path.name for path in (PROJECT_ROOT / "helpers").iterdir() if path.is_dir() and path.name != "__pycache__"} == set(PLACE) - {""}
-
-
-def test_all_rooms_together_are_read_in_an_afternoon():
-    assert lines_of(HELPERS) <= ALL_LINES
-    assets = [path for ending in ("css", "js", "j2") for path in (PROJECT_ROOT / "helpers").rglob(f"*.{ending}")]
-    assert lines_of(assets) <= ASSET_LINES
-    assert sum(path.stat().st_size for path in HELPERS) <= 750e3
-    assert lines_of((PROJECT_ROOT / "tests").rglob("*.py")) <= TEST_LINES
+def test_every_folder_of_helpers_has_its_place():
+    folders = {path.name for path in (PROJECT_ROOT / "helpers").iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert folders == set(PLACE) - {""}
 
 
 def test_notebooks_open_with_their_question_carry_no_outputs_and_hold_no_logic():
@@ -104,10 +85,8 @@ def test_notebooks_open_with_their_question_carry_no_outputs_and_hold_no_logic()
     for path, cells in CELLS.items():
         for part in (f"# {path.stem[:2]} ", "**Question.**", "**Inputs.**", "**Outputs.**", "**Runtime.**"):
             assert part in cells[0].source, path
-        assert len(cells) <= MOST_CELLS, path
         for cell in code(path):
             assert not cell.outputs and cell.execution_count is None, f"{path}: outputs belong in reports/"
-            assert tagged(cell) or len(cell.source.splitlines()) <= LONGEST_CELL, (path, cell.source)
             assert not re.search(r"""["'](/|[A-Za-z]:\\)[\w]""", cell.source), "no absolute paths"
         assert not [node for node in ast.walk(ast.parse(source_of(path))) if isinstance(node, DEFINITIONS)], path
 
@@ -140,10 +119,7 @@ def test_modules_are_documented_and_one_subject():
     for path in HELPERS:
         tree, name = TREES[dotted(path)], dotted(path)
         assert ast.get_docstring(tree), name
-        assert path.read_text().count("\n") <= LONGEST_MODULE, name
         assert not re.search(r"\b[Ii]ssues? [A-Z]\b|TODO|FIXME", path.read_text()), name
-        for node in ast.walk(tree):
-            assert not isinstance(node, ast.FunctionDef) or node.end_lineno - node.lineno < LONGEST_FUNCTION, f"{name}.{node.name}"
 
 
 def test_nothing_is_unpickled_or_parsed_unsafely():
