@@ -39,11 +39,16 @@ def synchronise() -> None:
 
 
 def _cpu_seconds() -> float:
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    used = [
+        resource.getrusage(who)
+        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    ]
     return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
-def rounds(ways: Mapping[str, Callable[[], Any]], count: int, warm_up: int = 1) -> pd.DataFrame:
+def rounds(
+    ways: Mapping[str, Callable[[], Any]], count: int, warm_up: int = 1
+) -> pd.DataFrame:
     """Time every way once per round, each round beginning with another.
 
     Returns:
@@ -55,11 +60,15 @@ def rounds(ways: Mapping[str, Callable[[], Any]], count: int, warm_up: int = 1) 
             name = names[(number + place) % len(names)]
             took = spent(ways[name])
             if number >= 0:
-                rows.append({"round": number, "way": name, "wall": took.wall, "cpu": took.cpu})
+                rows.append(
+                    {"round": number, "way": name, "wall": took.wall, "cpu": took.cpu}
+                )
     return pd.DataFrame(rows)
 
 
-def compared(timings: pd.DataFrame, limit: str, items: Mapping[str, float] | float, unit: str) -> pd.DataFrame:
+def compared(
+    timings: pd.DataFrame, limit: str, items: Mapping[str, float] | float, unit: str
+) -> pd.DataFrame:
     """Put every way beside the one that cannot be beaten: medians over the rounds, and ratios taken within each round.
 
     Args:
@@ -71,7 +80,11 @@ def compared(timings: pd.DataFrame, limit: str, items: Mapping[str, float] | flo
     Returns:
         way, <unit>/s, ratio of wall times (median, lowest and highest round), ratio of CPU times, rounds.
     """
-    count = items if isinstance(items, Mapping) else dict.fromkeys(timings["way"].unique(), items)
+    count = (
+        items
+        if isinstance(items, Mapping)
+        else dict.fromkeys(timings["way"].unique(), items)
+    )
     per_item = {kind: _per_item(timings, kind, count) for kind in ("wall", "cpu")}
     rows = []
     for way in timings["way"].unique():
@@ -90,8 +103,12 @@ def compared(timings: pd.DataFrame, limit: str, items: Mapping[str, float] | flo
     return pd.DataFrame(rows)
 
 
-def _per_item(timings: pd.DataFrame, kind: str, count: Mapping[str, float]) -> pd.DataFrame:
-    return timings.pivot(index="round", columns="way", values=kind).apply(lambda column: column / count[column.name])
+def _per_item(
+    timings: pd.DataFrame, kind: str, count: Mapping[str, float]
+) -> pd.DataFrame:
+    return timings.pivot(index="round", columns="way", values=kind).apply(
+        lambda column: column / count[column.name]
+    )
 
 
 def exponent(sizes: list[float], values: list[float]) -> float:
@@ -101,17 +118,36 @@ def exponent(sizes: list[float], values: list[float]) -> float:
 
 def show(title: str, table: pd.DataFrame) -> None:
     """Print a table as Markdown, ready to be put among the results."""
-    lines = [list(map(str, table.columns)), ["---"] * len(table.columns), *(list(map(str, row)) for row in table.itertuples(index=False))]
-    print(f"\n### {title}\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines), flush=True)
+    lines = [
+        list(map(str, table.columns)),
+        ["---"] * len(table.columns),
+        *(list(map(str, row)) for row in table.itertuples(index=False)),
+    ]
+    print(
+        f"\n### {title}\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines),
+        flush=True,
+    )
 
 
 def print_machine(*packages: str) -> None:
     """Print what a result depends on: machine, threads, versions, command, commit."""
-    named = {name: version_of(name) for name in ("torch", "torchvision", "numpy", "pandas", *packages)}
-    print(f"- machine: {processor()}, {len(os.sched_getaffinity(0))} cores to use, {platform.system()}, {accelerator()}")
-    print(f"- threads: OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', 'unset')}; load when it began: {os.getloadavg()[0]:.1f}")
-    print(f"- versions: Python {platform.python_version()}, " + ", ".join(f"{name} {number}" for name, number in named.items()))
-    print(f"- command: python -m {sys.modules['__main__'].__spec__.name} {' '.join(sys.argv[1:])}".rstrip())
+    named = {
+        name: version_of(name)
+        for name in ("torch", "torchvision", "numpy", "pandas", *packages)
+    }
+    print(
+        f"- machine: {processor()}, {len(os.sched_getaffinity(0))} cores to use, {platform.system()}, {accelerator()}"
+    )
+    print(
+        f"- threads: OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', 'unset')}; load when it began: {os.getloadavg()[0]:.1f}"
+    )
+    print(
+        f"- versions: Python {platform.python_version()}, "
+        + ", ".join(f"{name} {number}" for name, number in named.items())
+    )
+    print(
+        f"- command: python -m {sys.modules['__main__'].__spec__.name} {' '.join(sys.argv[1:])}".rstrip()
+    )
     print(f"- commit: {files.commit()}", flush=True)
 
 
@@ -127,7 +163,11 @@ def processor() -> str:
     """Name the processor as the system does."""
     try:
         with open("/proc/cpuinfo") as file:
-            return next(line.split(":")[1].strip() for line in file if line.startswith("model name"))
+            return next(
+                line.split(":")[1].strip()
+                for line in file
+                if line.startswith("model name")
+            )
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
 
@@ -135,4 +175,8 @@ def processor() -> str:
 def accelerator() -> str:
     """Name the GPU that torch sees."""
     torch = sys.modules.get("torch")
-    return torch.cuda.get_device_name() if torch is not None and torch.cuda.is_available() else "no GPU"
+    return (
+        torch.cuda.get_device_name()
+        if torch is not None and torch.cuda.is_available()
+        else "no GPU"
+    )

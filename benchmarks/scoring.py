@@ -32,17 +32,36 @@ CLASSES = 20
 
 def images_of(count: int, size: int) -> ImageSet:
     """Render scenes with boxes."""
-    pixels, labels, boxes = synthetic.scenes(len(synthetic.CLASS_NAMES), -(-count // len(synthetic.CLASS_NAMES)), size, 0, "train")
-    chosen = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))[:count]
+    pixels, labels, boxes = synthetic.scenes(
+        len(synthetic.CLASS_NAMES),
+        -(-count // len(synthetic.CLASS_NAMES)),
+        size,
+        0,
+        "train",
+    )
+    chosen = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))[
+        :count
+    ]
     tensors = [torch.as_tensor(values)[chosen] for values in (pixels, labels, boxes)]
-    return ImageSet(tensors[0], tensors[1].long(), tensors[2].to(torch.int16), tuple(map(str, range(count))))
+    return ImageSet(
+        tensors[0],
+        tensors[1].long(),
+        tensors[2].to(torch.int16),
+        tuple(map(str, range(count))),
+    )
 
 
 def in_batches(images: ImageSet, size: int, device: str) -> list[tuple[Tensor, Tensor]]:
     """Normalised images, channels last, and boxes, ready on the device: what every rival and the limit are given."""
     starts = range(0, len(images), size)
-    given = [(images.images[start : start + size], images.boxes[start : start + size]) for start in starts]
-    return [(hooks.prepared(pixels, resnet.normalise_images, device), boxes.to(device)) for pixels, boxes in given]
+    given = [
+        (images.images[start : start + size], images.boxes[start : start + size])
+        for start in starts
+    ]
+    return [
+        (hooks.prepared(pixels, resnet.normalise_images, device), boxes.to(device))
+        for pixels, boxes in given
+    ]
 
 
 class Ours(NamedTuple):
@@ -53,11 +72,18 @@ class Ours(NamedTuple):
     batch: int
     device: str
     precision: str = "float32"
-    folded: nn.Module | None = None  # the network's copy with folded batch norms; it is made where there is none
+    folded: nn.Module | None = (
+        None  # the network's copy with folded batch norms; it is made where there is none
+    )
 
     def pass_through(self) -> nn.Module:
         """What images pass through."""
-        return self.folded or fused_network(self.network, hooks.prepared(self.images.images[:1], resnet.normalise_images, self.device))
+        return self.folded or fused_network(
+            self.network,
+            hooks.prepared(
+                self.images.images[:1], resnet.normalise_images, self.device
+            ),
+        )
 
     def passed(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """Each batch with its maps and logits, from uint8 images, as scoring makes them."""
@@ -65,17 +91,27 @@ class Ours(NamedTuple):
         layer = network.get_submodule("layer4")
         for start in range(0, len(self.images), self.batch):
             part = slice(start, start + self.batch)
-            pixels = hooks.prepared(self.images.images[part], resnet.normalise_images, self.device)
-            with torch.autocast(pixels.device.type, dtype=torch.bfloat16, enabled=self.precision == "bfloat16"):
+            pixels = hooks.prepared(
+                self.images.images[part], resnet.normalise_images, self.device
+            )
+            with torch.autocast(
+                pixels.device.type,
+                dtype=torch.bfloat16,
+                enabled=self.precision == "bfloat16",
+            ):
                 maps, logits = hooks.features_and_logits(network, layer, pixels)
             yield part, maps.float(), logits.float()
 
 
 @torch.inference_mode()
-def bare(network: nn.Module, batches: list[tuple[Tensor, Tensor]], precision: str = "float32") -> None:
+def bare(
+    network: nn.Module, batches: list[tuple[Tensor, Tensor]], precision: str = "float32"
+) -> None:
     """The limit: the forward pass alone, on images that lie ready."""
     for pixels, _ in batches:
-        with torch.autocast(pixels.device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16"):
+        with torch.autocast(
+            pixels.device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16"
+        ):
             network(pixels)
 
 
@@ -84,14 +120,25 @@ def closed_form(*given: Any) -> Tensor:
     """Ours, IoU and IoU-B at one threshold, from uint8 images; ``given`` are the fields of ``Ours``."""
     ours, scores = Ours(*given), []
     for part, features, logits in ours.passed():
-        maps = normalise_maps(closed_form_cam("grad_cam", features, ours.network.fc.weight, logits.argmax(1)))
-        scores.append(iou_and_iou_b(maps, ours.images.boxes[part].to(ours.device), side(ours.images)))
+        maps = normalise_maps(
+            closed_form_cam(
+                "grad_cam", features, ours.network.fc.weight, logits.argmax(1)
+            )
+        )
+        scores.append(
+            iou_and_iou_b(
+                maps, ours.images.boxes[part].to(ours.device), side(ours.images)
+            )
+        )
     return torch.cat(scores, 1)
 
 
 def iou_and_iou_b(maps: Tensor, boxes: Tensor, size: int) -> Tensor:
     """Overlap of the masks of maps, and of the rectangles around them, with the boxes: (2, B)."""
-    masks, annotated = overlap.upsample(maps, size) >= 0.1, overlap.box_masks(boxes, size)
+    masks, annotated = (
+        overlap.upsample(maps, size) >= 0.1,
+        overlap.box_masks(boxes, size),
+    )
     around = overlap.box_masks(overlap.bounding_rectangles(masks).unsqueeze(1), size)
     return torch.stack([overlap.mask_iou(part, annotated) for part in (masks, around)])
 
@@ -112,26 +159,51 @@ def everything(*given: Any) -> tuple[Tensor, Any]:
     ours = ours._replace(folded=ours.pass_through())
     scores, logits, pooled, maps, weight = [], [], [], [], ours.network.fc.weight
     for part, features, out in ours.passed():
-        annotation = overlap.box_masks(ours.images.boxes[part].to(ours.device), side(ours.images))
-        found = [closed_form_maps(*form, features, weight, out.argmax(1)) for form in CLOSED_FORMS]
-        scores.append(torch.stack([overlaps(each, annotation, THRESHOLDS) for each in found]).cpu())
-        for values, value in zip((logits, pooled, maps), (out, features.mean((2, 3)), found[0]), strict=True):
+        annotation = overlap.box_masks(
+            ours.images.boxes[part].to(ours.device), side(ours.images)
+        )
+        found = [
+            closed_form_maps(*form, features, weight, out.argmax(1))
+            for form in CLOSED_FORMS
+        ]
+        scores.append(
+            torch.stack(
+                [overlaps(each, annotation, THRESHOLDS) for each in found]
+            ).cpu()
+        )
+        for values, value in zip(
+            (logits, pooled, maps), (out, features.mean((2, 3)), found[0]), strict=True
+        ):
             values.append(value.cpu())
     seen = passes.Pass(*map(torch.cat, (logits, pooled, maps)))
     known = given_of(ours) | {"forward_pass": seen, "target_logits": seen.logits}
-    return torch.cat(scores, 2), evidence.score(of_one_pass(), known, settings_of(ours), ["localization_values"])
+    return torch.cat(scores, 2), evidence.score(
+        of_one_pass(), known, settings_of(ours), ["localization_values"]
+    )
 
 
 def of_one_pass() -> list[registry.Measure]:
     """Measures that one pass over the images is enough for."""
     own = registry.of_families(["localization", "prediction"])
-    target = [item for item in registry.of_families(["unlabelled"]) if set(item.needs) <= {"target", "temperature"}]
-    return [item for item in own if "rotated_probabilities" not in evidence.closure(item.needs)] + target
+    target = [
+        item
+        for item in registry.of_families(["unlabelled"])
+        if set(item.needs) <= {"target", "temperature"}
+    ]
+    return [
+        item
+        for item in own
+        if "rotated_probabilities" not in evidence.closure(item.needs)
+    ] + target
 
 
 def given_of(ours: Ours) -> dict[str, Any]:
     """What measures are given."""
-    given = {"network": ours.network, "fused_network": ours.pass_through(), "images": ours.images}
+    given = {
+        "network": ours.network,
+        "fused_network": ours.pass_through(),
+        "images": ours.images,
+    }
     return given | {"normalise": resnet.normalise_images, "device": ours.device}
 
 
@@ -143,13 +215,24 @@ def settings_of(ours: Ours) -> evidence.MeasureSettings:
 def score_families(*given: Any) -> Any:
     """Ours, as notebooks call it: every measure of the families localization and prediction, Effective Invariance among them."""
     ours = Ours(*given)
-    return evidence.score(registry.of_families(["localization", "prediction"]), given_of(ours), settings_of(ours))[0]
+    return evidence.score(
+        registry.of_families(["localization", "prediction"]),
+        given_of(ours),
+        settings_of(ours),
+    )[0]
 
 
-def by_gradient(batches: list[tuple[Tensor, Tensor]], size: int, maps_of: Callable[[Tensor], Tensor], precision: str) -> None:
+def by_gradient(
+    batches: list[tuple[Tensor, Tensor]],
+    size: int,
+    maps_of: Callable[[Tensor], Tensor],
+    precision: str,
+) -> None:
     """A rival: its maps, in float32 or under autocast, then the same normalisation, enlargement and overlap as ours."""
     for pixels, boxes in batches:
-        with torch.autocast(pixels.device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16"):
+        with torch.autocast(
+            pixels.device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16"
+        ):
             maps = maps_of(pixels).float()
         iou_and_iou_b(normalise_maps(maps), boxes, size)
 
@@ -163,7 +246,11 @@ def captum_maps(network: nn.Module) -> Callable[[Tensor], Tensor]:
     def maps(pixels: Tensor) -> Tensor:
         with torch.no_grad():
             classes = network(pixels).argmax(1)
-        return attribution.attribute(pixels, target=classes, relu_attributions=True).squeeze(1).detach()
+        return (
+            attribution.attribute(pixels, target=classes, relu_attributions=True)
+            .squeeze(1)
+            .detach()
+        )
 
     return maps
 
@@ -175,7 +262,9 @@ def torchcam_maps(network: nn.Module) -> Callable[[Tensor], Tensor]:
     def maps(pixels: Tensor) -> Tensor:
         with GradCAM(network, target_layer="layer4") as extractor:
             logits = network(pixels)
-            return extractor(logits.argmax(1).tolist(), logits, normalized=False)[0].detach()
+            return extractor(logits.argmax(1).tolist(), logits, normalized=False)[
+                0
+            ].detach()
 
     return maps
 
@@ -185,16 +274,26 @@ def grad_cam_maps(network: nn.Module) -> Callable[[Tensor], Tensor]:
     from pytorch_grad_cam import GradCAM
 
     def maps(pixels: Tensor) -> Tensor:
-        with GradCAM(model=network, target_layers=[network.get_submodule("layer4")]) as cam:
-            return torch.from_numpy(cam(input_tensor=pixels, targets=None)).to(pixels.device)
+        with GradCAM(
+            model=network, target_layers=[network.get_submodule("layer4")]
+        ) as cam:
+            return torch.from_numpy(cam(input_tensor=pixels, targets=None)).to(
+                pixels.device
+            )
 
     return maps
 
 
-RIVALS = {"Captum LayerGradCam": captum_maps, "torchcam": torchcam_maps, "pytorch-grad-cam": grad_cam_maps}
+RIVALS = {
+    "Captum LayerGradCam": captum_maps,
+    "torchcam": torchcam_maps,
+    "pytorch-grad-cam": grad_cam_maps,
+}
 
 
-def rivals(network: nn.Module, batches: list[tuple[Tensor, Tensor]], single: list, size: int) -> dict[str, Callable[[], None]]:
+def rivals(
+    network: nn.Module, batches: list[tuple[Tensor, Tensor]], single: list, size: int
+) -> dict[str, Callable[[], None]]:
     """Make the rivals that are installed, in each precision that they can, and say which are left out."""
     ways = {}
     for name, make in RIVALS.items():
@@ -203,11 +302,17 @@ def rivals(network: nn.Module, batches: list[tuple[Tensor, Tensor]], single: lis
                 maps_of = make(network)
                 by_gradient(batches[:1], size, maps_of, precision)
             except (ImportError, TypeError, RuntimeError) as fault:
-                print(f"- {name} is left out in {precision} ({type(fault).__name__}: {str(fault).splitlines()[0]})")
+                print(
+                    f"- {name} is left out in {precision} ({type(fault).__name__}: {str(fault).splitlines()[0]})"
+                )
                 continue
-            ways[f"{name}, batched, {precision}"] = partial(by_gradient, batches, size, maps_of, precision)
+            ways[f"{name}, batched, {precision}"] = partial(
+                by_gradient, batches, size, maps_of, precision
+            )
             if name == "torchcam" and precision == "float32":
-                ways[f"{name}, one image at a time"] = partial(by_gradient, single, size, maps_of, precision)
+                ways[f"{name}, one image at a time"] = partial(
+                    by_gradient, single, size, maps_of, precision
+                )
     return ways
 
 
@@ -215,44 +320,82 @@ def main() -> None:
     """Time everything for one architecture after another."""
     parser = argparse.ArgumentParser(description=__doc__)
     gpu = torch.cuda.is_available()
-    parser.add_argument("--architectures", nargs="+", default=["resnet18", "resnet50"], choices=resnet.ARCHITECTURES)
+    parser.add_argument(
+        "--architectures",
+        nargs="+",
+        default=["resnet18", "resnet50"],
+        choices=resnet.ARCHITECTURES,
+    )
     parser.add_argument("--images", type=int, default=2048 if gpu else 64)
     parser.add_argument("--batch", type=int, default=256 if gpu else 32)
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--tables", nargs="*", help="names of tables; all where none is given")
+    parser.add_argument(
+        "--tables", nargs="*", help="names of tables; all where none is given"
+    )
     parser.add_argument("--device", default="cuda" if gpu else "cpu")
     given = parser.parse_args()
     warnings.filterwarnings("ignore", category=UserWarning)
     interleaved.print_machine("captum", "torchcam", "grad-cam")
     images = images_of(given.images, given.size)
     for architecture in given.architectures:
-        network = resnet.build(architecture, CLASSES, seed=0).eval().to(given.device, memory_format=torch.channels_last)
+        network = (
+            resnet.build(architecture, CLASSES, seed=0)
+            .eval()
+            .to(given.device, memory_format=torch.channels_last)
+        )
         compare(network, images, given, architecture)
 
 
-def compare(network: nn.Module, images: ImageSet, given: argparse.Namespace, title: str) -> None:
+def compare(
+    network: nn.Module, images: ImageSet, given: argparse.Namespace, title: str
+) -> None:
     """Print three tables for one network: IoU beside the rivals, everything of a pass, and Effective Invariance with its four passes."""
-    batches, single = in_batches(images, given.batch, given.device), in_batches(images, 1, given.device)
+    batches, single = (
+        in_batches(images, given.batch, given.device),
+        in_batches(images, 1, given.device),
+    )
     folded = fused_network(network, batches[0][0][:1])
     took = interleaved.spent(lambda: fused_network(network, batches[0][0][:1]))
-    print(f"- folding the batch norms of {title}, once per network: {took.cpu:.2f} s of processor time, in no row")
-    ours = {name: Ours(network, images, given.batch, given.device, name, folded) for name in PRECISIONS}
+    print(
+        f"- folding the batch norms of {title}, once per network: {took.cpu:.2f} s of processor time, in no row"
+    )
+    ours = {
+        name: Ours(network, images, given.batch, given.device, name, folded)
+        for name in PRECISIONS
+    }
     places = {"eager": network, "batch norms folded": folded}
-    limits = {f"bare pass, {place}, {name}": partial(bare, made, batches, name) for name in PRECISIONS for place, made in places.items()}
+    limits = {
+        f"bare pass, {place}, {name}": partial(bare, made, batches, name)
+        for name in PRECISIONS
+        for place, made in places.items()
+    }
     four = {"four bare passes, eager, float32": partial(four_passes, network, batches)}
     tables = {
-        "IoU and IoU-B": limits | of_each(closed_form, ours) | rivals(network, batches, single, given.size),
+        "IoU and IoU-B": limits
+        | of_each(closed_form, ours)
+        | rivals(network, batches, single, given.size),
         "Everything of one pass": limits | of_each(everything, ours),
-        "Localization and prediction, with Effective Invariance": four | of_each(score_families, ours),
+        "Localization and prediction, with Effective Invariance": four
+        | of_each(score_families, ours),
     }
     for name in given.tables or tables:
         ways = tables[name]
-        table = interleaved.compared(interleaved.rounds(ways, given.rounds), next(iter(ways)), len(images), "images")
-        interleaved.show(f"{name}, {title}, {given.size} px, {len(images)} images, batch {given.batch}", table)
+        table = interleaved.compared(
+            interleaved.rounds(ways, given.rounds),
+            next(iter(ways)),
+            len(images),
+            "images",
+        )
+        interleaved.show(
+            f"{name}, {title}, {given.size} px, {len(images)} images, batch {given.batch}",
+            table,
+        )
 
 
-def of_each(way: Callable[..., Any], ours: Mapping[str, Ours]) -> dict[str, Callable[[], Any]]:
+def of_each(
+    way: Callable[..., Any], ours: Mapping[str, Ours]
+) -> dict[str, Callable[[], Any]]:
     """One of our ways in each precision."""
     return {f"ours, {name}": partial(way, *item) for name, item in ours.items()}
 

@@ -31,7 +31,10 @@ from helpers.training import run
 from helpers.training.config import PRECISIONS, RunConfig
 
 CLASSES = 12
-PHOTOGRAPH = (500, 375)  # pixels of a typical ILSVRC photograph, which has to be made smaller; Tiny ImageNet's lie there at 64
+PHOTOGRAPH = (
+    500,
+    375,
+)  # pixels of a typical ILSVRC photograph, which has to be made smaller; Tiny ImageNet's lie there at 64
 
 
 class PermuteChannels(nn.Module):
@@ -44,34 +47,70 @@ class PermuteChannels(nn.Module):
 
 def write_images(folder: Path, count: int, size: int) -> None:
     """Write rendered scenes as JPEG files, a folder per class."""
-    pixels, labels, _ = synthetic.scenes(CLASSES, -(-count // CLASSES), size, 0, "train")
+    pixels, labels, _ = synthetic.scenes(
+        CLASSES, -(-count // CLASSES), size, 0, "train"
+    )
     for number, (image, label) in enumerate(zip(pixels, labels, strict=True)):
         place = folder / str(label)
         place.mkdir(parents=True, exist_ok=True)
         picture = Image.fromarray(np.ascontiguousarray(image.transpose(1, 2, 0)))
-        (picture if size <= 64 else picture.resize(PHOTOGRAPH)).save(place / f"{number}.jpg", quality=90)
+        (picture if size <= 64 else picture.resize(PHOTOGRAPH)).save(
+            place / f"{number}.jpg", quality=90
+        )
 
 
 def usual_loader(folder: Path, size: int, batch: int, workers: int) -> DataLoader:
     """Make the loader of the usual script, with the same augmentation as ours."""
-    steps = [transforms.Resize((size, size)), transforms.RandomHorizontalFlip(), transforms.RandomVerticalFlip()]
-    steps += [transforms.ColorJitter(brightness=0.125, contrast=0.5), transforms.ToTensor(), PermuteChannels()]
+    steps = [
+        transforms.Resize((size, size)),
+        transforms.RandomHorizontalFlip(),
+        transforms.RandomVerticalFlip(),
+    ]
+    steps += [
+        transforms.ColorJitter(brightness=0.125, contrast=0.5),
+        transforms.ToTensor(),
+        PermuteChannels(),
+    ]
     steps += [transforms.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])]
     gpu = torch.cuda.is_available()
-    return DataLoader(ImageFolder(str(folder), transforms.Compose(steps)), batch, shuffle=True, num_workers=workers, pin_memory=gpu)
+    return DataLoader(
+        ImageFolder(str(folder), transforms.Compose(steps)),
+        batch,
+        shuffle=True,
+        num_workers=workers,
+        pin_memory=gpu,
+    )
 
 
 def network_of(config: RunConfig, device: str) -> nn.Module:
     """Make the network, channels last."""
-    network = resnet.build(config.architecture, CLASSES, stem=config.stem, width=config.width, last_stride=config.last_stride, seed=0)
+    network = resnet.build(
+        config.architecture,
+        CLASSES,
+        stem=config.stem,
+        width=config.width,
+        last_stride=config.last_stride,
+        seed=0,
+    )
     return network.to(device, memory_format=torch.channels_last).train()
 
 
-def usual_epoch(network: nn.Module, optimizer: torch.optim.Optimizer, loader: DataLoader, device: str, precision: str) -> None:
+def usual_epoch(
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loader: DataLoader,
+    device: str,
+    precision: str,
+) -> None:
     """One epoch of the usual script; the loss is read at every step, as its progress bar does."""
     for images, labels in loader:
-        images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
-        with torch.autocast(device, dtype=torch.bfloat16, enabled=precision == "bfloat16"):
+        images, labels = (
+            images.to(device, non_blocking=True),
+            labels.to(device, non_blocking=True),
+        )
+        with torch.autocast(
+            device, dtype=torch.bfloat16, enabled=precision == "bfloat16"
+        ):
             loss = cross_entropy(network(images), labels)
         optimizer.zero_grad()
         loss.backward()
@@ -80,11 +119,17 @@ def usual_epoch(network: nn.Module, optimizer: torch.optim.Optimizer, loader: Da
 
 
 def bare_epoch(
-    network: nn.Module, optimizer: torch.optim.Optimizer, batches: list[tuple[Tensor, Tensor]], device: str, precision: str
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batches: list[tuple[Tensor, Tensor]],
+    device: str,
+    precision: str,
 ) -> None:
     """The limit: the plain training step on normalised images that lie on the device."""
     for images, labels in batches:
-        with torch.autocast(device, dtype=torch.bfloat16, enabled=precision == "bfloat16"):
+        with torch.autocast(
+            device, dtype=torch.bfloat16, enabled=precision == "bfloat16"
+        ):
             loss = cross_entropy(network(images), labels)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -93,70 +138,142 @@ def bare_epoch(
 
 @contextmanager
 def training_ways(
-    config: RunConfig, size: int, count: int, workers: int, device: str, precisions: Sequence[str] = PRECISIONS
+    config: RunConfig,
+    size: int,
+    count: int,
+    workers: int,
+    device: str,
+    precisions: Sequence[str] = PRECISIONS,
 ) -> Iterator[tuple[dict[str, Callable[[], object]], int]]:
     """Ways to train an epoch, by name, and the images in it; the first, the bare step, is the limit."""
     place = torch.device(device)
     with tempfile.TemporaryDirectory() as folder:
         write_images(Path(folder), count, size)
         loader = usual_loader(Path(folder), size, config.batch_size, workers)
-        pixels, labels, _ = synthetic.scenes(CLASSES, -(-count // CLASSES), size, 0, "train")
-        split = run.Split(torch.from_numpy(pixels).permute(0, 2, 3, 1).contiguous().to(place), torch.from_numpy(labels).long().to(place))
+        pixels, labels, _ = synthetic.scenes(
+            CLASSES, -(-count // CLASSES), size, 0, "train"
+        )
+        split = run.Split(
+            torch.from_numpy(pixels).permute(0, 2, 3, 1).contiguous().to(place),
+            torch.from_numpy(labels).long().to(place),
+        )
         starts = torch.arange(len(labels), device=place).split(config.batch_size)
-        ready = [(resnet.normalise_images(split.batch(chosen)), split.labels[chosen]) for chosen in starts]
-        made = {name: network_of(config, device) for name in ("limit", "plain", "compiled", "usual")}
-        given = {name: (network, run.make_optimizer(network, config, place)) for name, network in made.items()}
+        ready = [
+            (resnet.normalise_images(split.batch(chosen)), split.labels[chosen])
+            for chosen in starts
+        ]
+        made = {
+            name: network_of(config, device)
+            for name in ("limit", "plain", "compiled", "usual")
+        }
+        given = {
+            name: (network, run.make_optimizer(network, config, place))
+            for name, network in made.items()
+        }
         ways: dict[str, Callable[[], object]] = {}
         for precision in precisions:
             chosen = replace(config, precision=precision)
-            ways[f"bare training step, {precision}"] = partial(bare_epoch, *given["limit"], ready, device, precision)
-            ways[f"ours, {precision}"] = partial(run.train_epoch, *given["plain"], split, chosen, 1)
+            ways[f"bare training step, {precision}"] = partial(
+                bare_epoch, *given["limit"], ready, device, precision
+            )
+            ways[f"ours, {precision}"] = partial(
+                run.train_epoch, *given["plain"], split, chosen, 1
+            )
             if place.type == "cuda":
                 network = torch.compile(made["compiled"], mode="reduce-overhead")
-                ways[f"ours, compiled, {precision}"] = partial(run.train_epoch, network, given["compiled"][1], split, chosen, 1)
-            ways[f"usual script, {workers} workers, {precision}"] = partial(usual_epoch, *given["usual"], loader, device, precision)
+                ways[f"ours, compiled, {precision}"] = partial(
+                    run.train_epoch, network, given["compiled"][1], split, chosen, 1
+                )
+            ways[f"usual script, {workers} workers, {precision}"] = partial(
+                usual_epoch, *given["usual"], loader, device, precision
+            )
         yield ways, len(labels)
 
 
-def compare(config: RunConfig, size: int, count: int, workers: int, repetitions: int, device: str) -> None:
+def compare(
+    config: RunConfig,
+    size: int,
+    count: int,
+    workers: int,
+    repetitions: int,
+    device: str,
+) -> None:
     """Print the table of one image size."""
     with training_ways(config, size, count, workers, device) as (ways, images):
-        table = interleaved.compared(interleaved.rounds(ways, repetitions), next(iter(ways)), images, "images")
+        table = interleaved.compared(
+            interleaved.rounds(ways, repetitions), next(iter(ways)), images, "images"
+        )
     table.insert(2, "epochs/min", (60 * table["images/s"] / images).round(2))
-    interleaved.show(f"Training {config.architecture}, {size} px, batch {config.batch_size}, epochs of {images} images", table)
+    interleaved.show(
+        f"Training {config.architecture}, {size} px, batch {config.batch_size}, epochs of {images} images",
+        table,
+    )
 
 
-def small_runs(config: RunConfig, size: int, count: int, threads: int, number: int) -> int:
+def small_runs(
+    config: RunConfig, size: int, count: int, threads: int, number: int
+) -> int:
     """One epoch of a small network, in a worker."""
     torch.set_num_threads(threads)
     generator = torch.Generator().manual_seed(number)
-    pixels = torch.randint(0, 256, (count, size, size, 3), generator=generator, dtype=torch.uint8)
+    pixels = torch.randint(
+        0, 256, (count, size, size, 3), generator=generator, dtype=torch.uint8
+    )
     split = run.Split(pixels, torch.randint(0, CLASSES, (count,), generator=generator))
     network = network_of(config, "cpu")
-    run.train_epoch(network, run.make_optimizer(network, config, torch.device("cpu")), split, config, 1)
+    run.train_epoch(
+        network,
+        run.make_optimizer(network, config, torch.device("cpu")),
+        split,
+        config,
+        1,
+    )
     return os.getpid()
 
 
 @contextmanager
 def workers_of(processes: int) -> Iterator[ProcessPoolExecutor]:
     """Start processes that stay, so that their start is not timed."""
-    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as executor:
+    with ProcessPoolExecutor(
+        processes, mp_context=multiprocessing.get_context("spawn")
+    ) as executor:
         yield executor
 
 
-def side_by_side(config: RunConfig, size: int, count: int, runs: int, repetitions: int) -> None:
+def side_by_side(
+    config: RunConfig, size: int, count: int, runs: int, repetitions: int
+) -> None:
     """Print whether several small runs are faster side by side, one thread each, than one after another with all threads."""
     cores = len(os.sched_getaffinity(0))
     with workers_of(1) as alone, workers_of(cores) as together:
         ways = {
-            f"one after another, {cores} thread(s)": partial(all_runs, alone, config, size, count, cores, runs),
-            f"{cores} processes, one thread each": partial(all_runs, together, config, size, count, 1, runs),
+            f"one after another, {cores} thread(s)": partial(
+                all_runs, alone, config, size, count, cores, runs
+            ),
+            f"{cores} processes, one thread each": partial(
+                all_runs, together, config, size, count, 1, runs
+            ),
         }
-        table = interleaved.compared(interleaved.rounds(ways, repetitions), next(iter(ways)), count * runs, "images")
-    interleaved.show(f"{runs} small runs ({config.architecture}, width {config.width}, {size} px)", table.drop(columns="CPU / limit"))
+        table = interleaved.compared(
+            interleaved.rounds(ways, repetitions),
+            next(iter(ways)),
+            count * runs,
+            "images",
+        )
+    interleaved.show(
+        f"{runs} small runs ({config.architecture}, width {config.width}, {size} px)",
+        table.drop(columns="CPU / limit"),
+    )
 
 
-def all_runs(executor: ProcessPoolExecutor, config: RunConfig, size: int, count: int, threads: int, runs: int) -> None:
+def all_runs(
+    executor: ProcessPoolExecutor,
+    config: RunConfig,
+    size: int,
+    count: int,
+    threads: int,
+    runs: int,
+) -> None:
     """Hand out runs and wait for them."""
     list(executor.map(partial(small_runs, config, size, count, threads), range(runs)))
 
@@ -165,23 +282,51 @@ def main() -> None:
     """Time both image sizes, then small runs side by side."""
     gpu = torch.cuda.is_available()
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--architecture", default="resnet18", choices=resnet.ARCHITECTURES)
+    parser.add_argument(
+        "--architecture", default="resnet18", choices=resnet.ARCHITECTURES
+    )
     parser.add_argument("--sizes", nargs="*", type=int, default=[64, 224])
     parser.add_argument(
-        "--images", nargs="*", type=int, default=[6000, 2004] if gpu else [192, 36], help="images per epoch, one for each size"
+        "--images",
+        nargs="*",
+        type=int,
+        default=[6000, 2004] if gpu else [192, 36],
+        help="images per epoch, one for each size",
     )
-    parser.add_argument("--batch", nargs="*", type=int, default=[64, 64] if gpu else [64, 12], help="one for each size")
-    parser.add_argument("--workers", type=int, default=min(8, len(os.sched_getaffinity(0))))
+    parser.add_argument(
+        "--batch",
+        nargs="*",
+        type=int,
+        default=[64, 64] if gpu else [64, 12],
+        help="one for each size",
+    )
+    parser.add_argument(
+        "--workers", type=int, default=min(8, len(os.sched_getaffinity(0)))
+    )
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--runs", type=int, default=4, help="small runs; 0 leaves them out")
+    parser.add_argument(
+        "--runs", type=int, default=4, help="small runs; 0 leaves them out"
+    )
     given = parser.parse_args()
     interleaved.print_machine("pillow")
-    config = RunConfig(given.architecture, 64, 1e-3, "adam", 0.0, True, False, data="benchmark")
+    config = RunConfig(
+        given.architecture, 64, 1e-3, "adam", 0.0, True, False, data="benchmark"
+    )
     for size, count, batch in zip(given.sizes, given.images, given.batch, strict=True):
         options = RunConfig(**{**vars(config), "batch_size": batch})
-        compare(options, size, count, given.workers, given.rounds, "cuda" if gpu else "cpu")
+        compare(
+            options, size, count, given.workers, given.rounds, "cuda" if gpu else "cpu"
+        )
     if given.runs:
-        small = RunConfig(**{**vars(config), "architecture": "resnet18", "stem": "strided", "width": 0.1875, "batch_size": 32})
+        small = RunConfig(
+            **{
+                **vars(config),
+                "architecture": "resnet18",
+                "stem": "strided",
+                "width": 0.1875,
+                "batch_size": 32,
+            }
+        )
         side_by_side(small, 64, 256, given.runs, given.rounds)
 
 

@@ -31,7 +31,9 @@ def inside(folder: Path, name: str) -> Path:
     folder = folder.resolve()
     path = (folder / name).resolve()
     if not path.is_relative_to(folder) or path == folder:
-        raise ValueError(f"the name {name!r} leaves the folder {folder}; use a plain file name")
+        raise ValueError(
+            f"the name {name!r} leaves the folder {folder}; use a plain file name"
+        )
     return path
 
 
@@ -54,15 +56,26 @@ def complete_or_absent(path: Path) -> Iterator[Path]:
 
 def digest(value: Any) -> str:
     """Digest of a JSON-like value, such as the settings that decide some numbers: 8 hex digits, whatever the order of keys."""
-    return blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=4).hexdigest()
+    return blake2b(
+        json.dumps(value, sort_keys=True).encode(), digest_size=4
+    ).hexdigest()
 
 
-def write_tensors(path: Path, tensors: Mapping[str, "Tensor"], header: Mapping[str, str] | None = None) -> None:
+def write_tensors(
+    path: Path, tensors: Mapping[str, "Tensor"], header: Mapping[str, str] | None = None
+) -> None:
     """Write named tensors, wherever they are, as one safetensors file."""
     from safetensors.torch import save_file
 
     with complete_or_absent(path) as temporary:
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, temporary, dict(header or {}) or None)
+        save_file(
+            {
+                name: tensor.detach().cpu().contiguous()
+                for name, tensor in tensors.items()
+            },
+            temporary,
+            dict(header or {}) or None,
+        )
 
 
 def read_tensors(path: Path) -> dict[str, "Tensor"] | None:
@@ -93,7 +106,9 @@ def read_header(path: Path) -> dict[str, str]:
 def write_json(path: Path, record: Any) -> None:
     """Write a record as JSON with sorted keys; NaN is refused, since JSON has none (store None)."""
     with complete_or_absent(path) as temporary:
-        temporary.write_text(json.dumps(record, indent=1, sort_keys=True, allow_nan=False) + "\n")
+        temporary.write_text(
+            json.dumps(record, indent=1, sort_keys=True, allow_nan=False) + "\n"
+        )
 
 
 def read_json(path: Path) -> Any:
@@ -101,19 +116,27 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text())
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as fault:
-        raise ValueError(f"{path} is not readable JSON ({fault}); delete it and run again to make it anew") from fault
+        raise ValueError(
+            f"{path} is not readable JSON ({fault}); delete it and run again to make it anew"
+        ) from fault
 
 
-def versions(packages: Sequence[str] = ("torch", "torchvision", "numpy")) -> dict[str, str]:
+def versions(
+    packages: Sequence[str] = ("torch", "torchvision", "numpy"),
+) -> dict[str, str]:
     """Map "python" and each installed package to its version."""
-    return {"python": platform.python_version()} | {name: version(name) for name in packages}
+    return {"python": platform.python_version()} | {
+        name: version(name) for name in packages
+    }
 
 
 def commit() -> str:
     """Short commit of the project, with "+changes" when the tree differs from it, "unknown" outside git."""
     command = ["git", "describe", "--always", "--exclude=*", "--dirty=+changes"]
     try:
-        return subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(
+            command, cwd=PROJECT_ROOT, capture_output=True, text=True, check=True
+        ).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
 

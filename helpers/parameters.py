@@ -35,15 +35,34 @@ class Parameter(NamedTuple):
 def declared(notebook: Path) -> dict[str, Parameter]:
     """The parameters that a notebook declares in the cell that is tagged ``parameters``: annotated literals, each with a comment."""
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    tagged = ["".join(cell["source"]) for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
-    fault, found = StudyError(f"{notebook}: one cell must be tagged parameters, with lines `name: type = literal` alone"), {}
+    tagged = [
+        "".join(cell["source"])
+        for cell in cells
+        if "parameters" in cell["metadata"].get("tags", [])
+    ]
+    fault, found = (
+        StudyError(
+            f"{notebook}: one cell must be tagged parameters, with lines `name: type = literal` alone"
+        ),
+        {},
+    )
     if len(tagged) != 1:
         raise fault
     for node in ast.parse(tagged[0]).body:
         if not isinstance(node, ast.AnnAssign):
             raise fault
-        comment = tagged[0].splitlines()[node.end_lineno - 1][node.end_col_offset :].strip().lstrip("# ")
-        found[node.target.id] = Parameter(node.target.id, ast.unparse(node.annotation), ast.literal_eval(node.value), comment)
+        comment = (
+            tagged[0]
+            .splitlines()[node.end_lineno - 1][node.end_col_offset :]
+            .strip()
+            .lstrip("# ")
+        )
+        found[node.target.id] = Parameter(
+            node.target.id,
+            ast.unparse(node.annotation),
+            ast.literal_eval(node.value),
+            comment,
+        )
     return found
 
 
@@ -52,12 +71,18 @@ def check_type(annotation: str, value: Any) -> Any:
     from pydantic import ConfigDict, TypeAdapter
 
     kinds = {kind.__name__: kind for kind in (int, float, str, bool, list, dict)}
-    adapter = TypeAdapter(eval(annotation, {"__builtins__": {}}, kinds), config=ConfigDict(strict=True))  # of the project's own notebook
+    adapter = TypeAdapter(
+        eval(annotation, {"__builtins__": {}}, kinds), config=ConfigDict(strict=True)
+    )  # of the project's own notebook
     return adapter.validate_python(value)
 
 
-MADE_NETWORKS = r"resnet(?:18|34|50|101) w\d*\.?\d+|efficientnet-like w\d*\.?\d+ d\d*\.?\d+"
-PUBLISHED_NETWORKS = r"RN(?:50|101|50x4|50x16|50x64)|(?:tf_)?efficientnet_b[0-7]|resnet(?:18|34|50|101)"
+MADE_NETWORKS = (
+    r"resnet(?:18|34|50|101) w\d*\.?\d+|efficientnet-like w\d*\.?\d+ d\d*\.?\d+"
+)
+PUBLISHED_NETWORKS = (
+    r"RN(?:50|101|50x4|50x16|50x64)|(?:tf_)?efficientnet_b[0-7]|resnet(?:18|34|50|101)"
+)
 _CHOICES = """
 data_source pretrain_data_source: synthetic auto ilsvrc tiny_imagenet cifar coco csv yolo voc_folder voc class_folders
 architectures: resnet18 resnet34 resnet50 resnet101
@@ -88,7 +113,10 @@ _RANGES = """
 [1, 2]: last_stride"""
 _FORMS = {
     "study": r"\w[\w .+-]{0,99}",
-    **dict.fromkeys(("class_ids", "pretrain_class_ids", "unseen_class_ids"), r"[^\x00-\x1f/\\]{1,200}"),
+    **dict.fromkeys(
+        ("class_ids", "pretrain_class_ids", "unseen_class_ids"),
+        r"[^\x00-\x1f/\\]{1,200}",
+    ),
     **dict.fromkeys(("work_dir", "reports_dir"), r"(?!~[^/])[^\x00-\x1f]{1,1000}"),
     "shard": r"|[1-9]\d{0,5}/[1-9]\d{0,5}",
     "device": r"auto|cpu|cuda(:\d{1,3})?",
@@ -96,10 +124,25 @@ _FORMS = {
     "targets": r"(blur|noise|jpeg)_0\.\d*[1-9]|(brightness|contrast)_\d(\.\d*[1-9])?|rotation_-?(180|(1[0-7]\d|[1-9]?\d)(\.\d*[1-9])?)",
     "kappa_families": f"model set|{PUBLISHED_NETWORKS}|{MADE_NETWORKS}",
 }
-_EMPTY = ("class_ids", "pretrain_class_ids", "unseen_class_ids", "targets", "sampled_methods", "image_scales")  # may be so, too
+_EMPTY = (
+    "class_ids",
+    "pretrain_class_ids",
+    "unseen_class_ids",
+    "targets",
+    "sampled_methods",
+    "image_scales",
+)  # may be so, too
 LIMITS = {
-    **{name: tuple(line.split(": ")[1].split()) for line in _CHOICES.split("\n")[1:] for name in line.split(":")[0].split()},
-    **{name: line.split(":")[0] for line in _RANGES.split("\n")[1:] for name in line.split(": ")[1].split()},
+    **{
+        name: tuple(line.split(": ")[1].split())
+        for line in _CHOICES.split("\n")[1:]
+        for name in line.split(":")[0].split()
+    },
+    **{
+        name: line.split(":")[0]
+        for line in _RANGES.split("\n")[1:]
+        for name in line.split(": ")[1].split()
+    },
     **{name: re.compile(form) for name, form in _FORMS.items()},
 }
 
@@ -116,10 +159,18 @@ def value_fault(parameter: Parameter, value: Any) -> str:
     items = value if isinstance(value, list) else [value]
     if not items and parameter.default and name not in _EMPTY:
         return f"{told}, and must have at least one item"
-    if len(set(map(repr, items))) < len(items) and name not in ("pixel_mean", "pixel_std"):
+    if len(set(map(repr, items))) < len(items) and name not in (
+        "pixel_mean",
+        "pixel_std",
+    ):
         return f"{told}, and an item stands twice"
     for item in items:
-        limit = LIMITS.get(name, re.compile(r"[^\x00-\x1f]{0,1000}") if isinstance(item, str) else "[0, inf)")
+        limit = LIMITS.get(
+            name,
+            re.compile(r"[^\x00-\x1f]{0,1000}")
+            if isinstance(item, str)
+            else "[0, inf)",
+        )
         if not isinstance(item, bool | dict) and (fault := outside(limit, item)):
             return f"{told}, and {fault} ({parameter.comment}){near_names(item, limit if isinstance(limit, tuple) else ())}"
     return ""
@@ -133,7 +184,11 @@ def outside(limit: Any, item: Any) -> str:
         allowed, words = item in limit, f"one of {limit}"
     else:
         low, high = map(float, limit[1:-1].split(","))
-        allowed = low < item < high or (item == low and limit[0] == "[") or (item == high and limit[-1] == "]")
+        allowed = (
+            low < item < high
+            or (item == low and limit[0] == "[")
+            or (item == high and limit[-1] == "]")
+        )
         words = f"in {limit}"
     return "" if allowed else f"{f'{item!r}'[:100]} is not {words}"
 
@@ -150,11 +205,17 @@ class _Yaml(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
         if twice := [key for key in keys if keys.count(key) > 1]:
-            raise yaml.constructor.ConstructorError(None, None, f"the key {twice[0]!r} stands twice", node.start_mark)
+            raise yaml.constructor.ConstructorError(
+                None, None, f"the key {twice[0]!r} stands twice", node.start_mark
+            )
         return super().construct_mapping(node, deep)
 
 
-_Yaml.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), [*"-+.0123456789"])
+_Yaml.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
+    [*"-+.0123456789"],
+)
 
 _Yaml.add_constructor("tag:yaml.org,2002:int", lambda _, node: int(node.value))
 
@@ -171,60 +232,139 @@ def read_blocks(path: Path) -> dict[str, Any]:
     """The blocks of a study file above those of the study that it extends; ``work_study`` is the one whose folder of work they share."""
     if not path.is_file():
         known = sorted(item.stem for item in path.parent.glob("[!.]*.yaml"))
-        raise StudyError(f"{path} does not exist{near_names(path.stem, known)}; the studies there are {', '.join(known) or 'none'}")
+        raise StudyError(
+            f"{path} does not exist{near_names(path.stem, known)}; the studies there are {', '.join(known) or 'none'}"
+        )
     try:
         own = parse_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as fault:
-        raise StudyError(f"{path} is not readable YAML: {' '.join(str(fault).split())[:500]}") from fault
+        raise StudyError(
+            f"{path} is not readable YAML: {' '.join(str(fault).split())[:500]}"
+        ) from fault
     own = own if isinstance(own, dict) else {"common": own or path.stem}
-    common, notebooks, sweep = (own.get(name) or {} for name in ("common", "notebooks", "sweep"))
-    blocks = [block or {} for part in (notebooks, sweep) if isinstance(part, dict) for block in part.values()]
-    if not all(isinstance(block, dict) for block in (common, notebooks, sweep, *blocks)):
-        raise StudyError(f"{path}: a study file maps common, notebooks and sweep to blocks of names and values")
+    common, notebooks, sweep = (
+        own.get(name) or {} for name in ("common", "notebooks", "sweep")
+    )
+    blocks = [
+        block or {}
+        for part in (notebooks, sweep)
+        if isinstance(part, dict)
+        for block in part.values()
+    ]
+    if not all(
+        isinstance(block, dict) for block in (common, notebooks, sweep, *blocks)
+    ):
+        raise StudyError(
+            f"{path}: a study file maps common, notebooks and sweep to blocks of names and values"
+        )
     notebooks = {stem: block or {} for stem, block in notebooks.items()}
-    own |= {"common": common, "notebooks": notebooks, "sweep": sweep, "work_study": path.stem}
+    own |= {
+        "common": common,
+        "notebooks": notebooks,
+        "sweep": sweep,
+        "work_study": path.stem,
+    }
     if "extends" not in own:
         return own
     if not re.fullmatch(_FORMS["study"], str(own["extends"])) or "claims" in own:
-        raise StudyError(f"{path}: it extends {own['extends']!r}, which must be the name of a study, and whose claims it has")
+        raise StudyError(
+            f"{path}: it extends {own['extends']!r}, which must be the name of a study, and whose claims it has"
+        )
     base = read_blocks(path.with_name(f"{own['extends']}.yaml"))
     if "extends" in base:
-        raise StudyError(f"{path}: it extends {own['extends']}, which extends another one; extend {base['extends']}")
+        raise StudyError(
+            f"{path}: it extends {own['extends']}, which extends another one; extend {base['extends']}"
+        )
     for stem, block in base["notebooks"].items():
-        own["notebooks"][stem] = {name: value for name, value in block.items() if name not in common} | own["notebooks"].get(stem, {})
-    return base | own | {"common": base["common"] | common, "sweep": base["sweep"] | sweep, "work_study": base["work_study"]}
+        own["notebooks"][stem] = {
+            name: value for name, value in block.items() if name not in common
+        } | own["notebooks"].get(stem, {})
+    return (
+        base
+        | own
+        | {
+            "common": base["common"] | common,
+            "sweep": base["sweep"] | sweep,
+            "work_study": base["work_study"],
+        }
+    )
 
 
-def in_force(notebook: str, values: Mapping[str, Any], root: Path = PROJECT_ROOT) -> tuple[dict[str, Any], dict[str, str], dict[str, Any]]:
+def in_force(
+    notebook: str, values: Mapping[str, Any], root: Path = PROJECT_ROOT
+) -> tuple[dict[str, Any], dict[str, str], dict[str, Any]]:
     """Parameters of a notebook that is opened by hand: what papermill injected; else what its first cell changed; else the study's file.
 
     ``values`` is ``globals()`` of the notebook. One counts as changed where it is not the demo's, as first cells have it when committed.
     Gives the values, where each is from ("injected", "first cell", "params/x.yaml" or "default"), and the study's file (``read_blocks``).
     """
-    names, injected = declared(root / "notebooks" / f"{notebook}.ipynb"), _injected(values.get("In", []))
+    names, injected = (
+        declared(root / "notebooks" / f"{notebook}.ipynb"),
+        _injected(values.get("In", [])),
+    )
     if blocks := injected & {"claims", "common", "notebooks", "sweep", "extends"}:
-        raise StudyError(f"{', '.join(sorted(blocks))}: blocks of a study file, no parameters; in place of `-f FILE` write `-p study NAME`")
+        raise StudyError(
+            f"{', '.join(sorted(blocks))}: blocks of a study file, no parameters; in place of `-f FILE` write `-p study NAME`"
+        )
     if lost := [name for name in names if name not in values]:
-        raise StudyError(f"the first cell has no {', '.join(lost)}; put the lines of these parameters back")
-    if fault := value_fault(names["study"], values["study"]):  # before it becomes the name of a file
+        raise StudyError(
+            f"the first cell has no {', '.join(lost)}; put the lines of these parameters back"
+        )
+    if fault := value_fault(
+        names["study"], values["study"]
+    ):  # before it becomes the name of a file
         raise StudyError(fault)
     path, demo = root / f"params/{values['study']}.yaml", root / "params/demo.yaml"
-    absent = "study" in injected and not path.is_file()  # a study file elsewhere, whose values the launcher injects
-    content = {"common": {}, "notebooks": {}, "work_study": values["study"]} if absent else read_blocks(path)
-    theirs, committed = _given(content, notebook), _given(read_blocks(demo), notebook) if demo.is_file() else {}
+    absent = (
+        "study" in injected and not path.is_file()
+    )  # a study file elsewhere, whose values the launcher injects
+    content = (
+        {"common": {}, "notebooks": {}, "work_study": values["study"]}
+        if absent
+        else read_blocks(path)
+    )
+    theirs, committed = (
+        _given(content, notebook),
+        _given(read_blocks(demo), notebook) if demo.is_file() else {},
+    )
     found, origins = {}, {}
     for name, item in names.items():
-        by_hand = repr(values[name]) != repr(committed.get(name, "demo" if name == "study" else item.default))
-        of_file = name in theirs and (not by_hand or repr(values[name]) == repr(theirs[name]))
+        by_hand = repr(values[name]) != repr(
+            committed.get(name, "demo" if name == "study" else item.default)
+        )
+        of_file = name in theirs and (
+            not by_hand or repr(values[name]) == repr(theirs[name])
+        )
         found[name] = theirs[name] if of_file and name not in injected else values[name]
-        given = f"params/{path.name}" if of_file else "first cell" if by_hand else "default"
+        given = (
+            f"params/{path.name}" if of_file else "first cell" if by_hand else "default"
+        )
         origins[name] = "injected" if name in injected else given
-    if faults := [fault for name, item in names.items() if (fault := value_fault(item, found[name]))]:
+    if faults := [
+        fault
+        for name, item in names.items()
+        if (fault := value_fault(item, found[name]))
+    ]:
         raise StudyError(*faults)
     if "extends" in content:
-        extended = _given(read_blocks(path.with_name(f"{content['extends']}.yaml")), notebook)
-        content = content | {"extended": {name: extended.get(name, item.default) for name, item in names.items() if name != "study"}}
-    return {name: check_type(item.annotation, found[name]) for name, item in names.items()}, origins, content
+        extended = _given(
+            read_blocks(path.with_name(f"{content['extends']}.yaml")), notebook
+        )
+        content = content | {
+            "extended": {
+                name: extended.get(name, item.default)
+                for name, item in names.items()
+                if name != "study"
+            }
+        }
+    return (
+        {
+            name: check_type(item.annotation, found[name])
+            for name, item in names.items()
+        },
+        origins,
+        content,
+    )
 
 
 def _given(content: Mapping[str, Any], notebook: str) -> dict[str, Any]:
@@ -235,7 +375,11 @@ def _injected(cells: Sequence[str]) -> set[str]:
     """Names that papermill's cell assigned since the first cell ran last, by what IPython keeps of executed cells."""
     for source in reversed(cells):
         if source.lstrip().startswith("# Parameters"):
-            return {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+            return {
+                node.id
+                for node in ast.walk(ast.parse(source))
+                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+            }
         if re.match(r"\s*study\b[^=\n]*=", source):
             return set()
     return set()

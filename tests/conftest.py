@@ -50,7 +50,11 @@ TINY_STUDY = {
             "pretrain_max_epochs": 1,
         },
         "03_cam_scoring": {"jobs": 2},
-        "04_baselines": {"permutations": 19, "perturbation_fraction": 1.0, "perturbation_points": 3},
+        "04_baselines": {
+            "permutations": 19,
+            "perturbation_fraction": 1.0,
+            "perturbation_points": 3,
+        },
         "08_unlabelled_images": {},
         "07_your_checkpoints": {},
         "05_robustness_ablations": {
@@ -79,14 +83,25 @@ REAL_DATA = Path(__file__).parents[2] / "shared" / "data"
 
 # What a server without Jupyter lacks.
 WITHOUT_JUPYTER = (
-    *("papermill", "IPython", "ipykernel", "ipywidgets", "jupyterlab", "nbclient", "nbconvert", "nbformat"),
+    *(
+        "papermill",
+        "IPython",
+        "ipykernel",
+        "ipywidgets",
+        "jupyterlab",
+        "nbclient",
+        "nbconvert",
+        "nbformat",
+    ),
     *("captum", "kornia", "seaborn", "plotly", "itables"),
 )
 
 
 def lacking(folder: Path, modules: tuple[str, ...]) -> str:
     """A folder for ``PYTHONPATH`` that makes the import of modules fail: None among the modules of a process does."""
-    (folder / "sitecustomize.py").write_text(f"import sys; sys.modules.update(dict.fromkeys({modules!r}))")
+    (folder / "sitecustomize.py").write_text(
+        f"import sys; sys.modules.update(dict.fromkeys({modules!r}))"
+    )
     return str(folder)
 
 
@@ -94,30 +109,53 @@ def captum_grad_cam(model, layer, images, classes):
     """Grad-CAM of any layer by Captum, an oracle: (B, h, w) maps, at least 0, not normalised."""
     from captum.attr import LayerGradCam
 
-    return LayerGradCam(model, layer).attribute(images, target=classes).detach().squeeze(1).relu()
+    return (
+        LayerGradCam(model, layer)
+        .attribute(images, target=classes)
+        .detach()
+        .squeeze(1)
+        .relu()
+    )
 
 
-def jpeg(seed: int, size: tuple[int, int] = (20, 16), mode: str = "RGB", kind: str = "JPEG", **options) -> bytes:
+def jpeg(
+    seed: int,
+    size: tuple[int, int] = (20, 16),
+    mode: str = "RGB",
+    kind: str = "JPEG",
+    **options,
+) -> bytes:
     """A random picture as the bytes of a file; ``size`` is width and height."""
-    pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    pixels = np.random.default_rng(seed).integers(
+        0, 256, (size[1], size[0], 3), dtype=np.uint8
+    )
     buffer = io.BytesIO()
     Image.fromarray(pixels).convert(mode).save(buffer, kind, **options)
     return buffer.getvalue()
 
 
-def voc(*boxes: tuple, size: tuple[int, int] | None = (20, 16), name: str = "a") -> bytes:
+def voc(
+    *boxes: tuple, size: tuple[int, int] | None = (20, 16), name: str = "a"
+) -> bytes:
     """A Pascal VOC annotation."""
     objects = "".join(
         f"<object><name>{name}</name><bndbox><xmin>{b[0]}</xmin><ymin>{b[1]}</ymin><xmax>{b[2]}</xmax><ymax>{b[3]}</ymax></bndbox></object>"
         for b in boxes
     )
-    stated = f"<size><width>{size[0]}</width><height>{size[1]}</height><depth>3</depth></size>" if size else ""
+    stated = (
+        f"<size><width>{size[0]}</width><height>{size[1]}</height><depth>3</depth></size>"
+        if size
+        else ""
+    )
     return f"<annotation>{stated}{objects}</annotation>".encode()
 
 
 def tiny_imagenet(classes=("n01", "n02"), train=6, val=3) -> dict[str, bytes]:
     """Tiny ImageNet's files by name."""
-    files = {"wnids.txt": "\n".join(classes).encode(), "words.txt": "\n".join(f"{c}\tname of {c}, synonym" for c in classes).encode()}
+    files = {
+        "wnids.txt": "\n".join(classes).encode(),
+        "words.txt": "\n".join(f"{c}\tname of {c}, synonym" for c in classes).encode(),
+    }
     annotations = []
     for number, wnid in enumerate(classes):
         lines = []
@@ -136,14 +174,28 @@ def tiny_imagenet(classes=("n01", "n02"), train=6, val=3) -> dict[str, bytes]:
 
 def ilsvrc(classes=("n01", "n02"), train=4, val=2) -> dict[str, bytes]:
     """ILSVRC CLS-LOC as Kaggle ships it."""
-    files = {"LOC_synset_mapping.txt": "\n".join(f"{c} name of {c}, synonym" for c in classes).encode()}
+    files = {
+        "LOC_synset_mapping.txt": "\n".join(
+            f"{c} name of {c}, synonym" for c in classes
+        ).encode()
+    }
     for number, wnid in enumerate(classes):
         for split, count in (("train", train), ("val", val)):
             for image in range(count):
-                stem = f"{wnid}_{image}" if split == "train" else f"ILSVRC2012_val_{number}{image}"
-                place = f"{split}/{wnid}/{stem}" if split == "train" else f"{split}/{stem}"
-                files[f"ILSVRC/Data/CLS-LOC/{place}.JPEG"] = jpeg(10_000 * number + 100 * (split == "train") + image)
-                files[f"ILSVRC/Annotations/CLS-LOC/{place}.xml"] = voc((2, 2, 12, 10), (4, 4, 20, 16), name=wnid)
+                stem = (
+                    f"{wnid}_{image}"
+                    if split == "train"
+                    else f"ILSVRC2012_val_{number}{image}"
+                )
+                place = (
+                    f"{split}/{wnid}/{stem}" if split == "train" else f"{split}/{stem}"
+                )
+                files[f"ILSVRC/Data/CLS-LOC/{place}.JPEG"] = jpeg(
+                    10_000 * number + 100 * (split == "train") + image
+                )
+                files[f"ILSVRC/Annotations/CLS-LOC/{place}.xml"] = voc(
+                    (2, 2, 12, 10), (4, 4, 20, 16), name=wnid
+                )
     return files
 
 
@@ -164,7 +216,9 @@ LAYOUTS = {"tiny_imagenet": tiny_imagenet, "ilsvrc": ilsvrc, "voc_folder": voc_f
 def real_data():
     """The folder of real photographs; a test that needs it is skipped where it is absent."""
     if not REAL_DATA.is_dir():
-        pytest.skip(f"the real photographs are not at {REAL_DATA.name} beside the project")
+        pytest.skip(
+            f"the real photographs are not at {REAL_DATA.name} beside the project"
+        )
     return REAL_DATA
 
 
@@ -174,15 +228,29 @@ def tiny_module_given(tmp_path_factory):
     from helpers.data.images import load_study_data
     from helpers.networks import resnet
 
-    built = [resnet.build("resnet18", 3, stem="strided", width=0.125, seed=seed).eval() for seed in (0, 1)]
-    images = load_study_data(**TINY_SCENES, cache_dir=tmp_path_factory.mktemp("cache")).train
-    return {"network": built[0], "initial_network": built[1], "images": images, "normalise": resnet.normalise_images, "device": "cpu"}
+    built = [
+        resnet.build("resnet18", 3, stem="strided", width=0.125, seed=seed).eval()
+        for seed in (0, 1)
+    ]
+    images = load_study_data(
+        **TINY_SCENES, cache_dir=tmp_path_factory.mktemp("cache")
+    ).train
+    return {
+        "network": built[0],
+        "initial_network": built[1],
+        "images": images,
+        "normalise": resnet.normalise_images,
+        "device": "cpu",
+    }
 
 
 @pytest.fixture
 def tiny_given(tiny_module_given):
     """A copy of it for one test, which may train the network."""
-    return {name: copy.deepcopy(value) if "network" in name else value for name, value in tiny_module_given.items()}
+    return {
+        name: copy.deepcopy(value) if "network" in name else value
+        for name, value in tiny_module_given.items()
+    }
 
 
 def pytest_collection_modifyitems(items):

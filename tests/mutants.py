@@ -30,7 +30,9 @@ class Mutant(NamedTuple):
 
 MUTANTS = [
     Mutant(group["file"], old, new, group["tests"])
-    for group in yaml.safe_load((ROOT / "tests/mutants.yaml").read_text(encoding="utf-8"))
+    for group in yaml.safe_load(
+        (ROOT / "tests/mutants.yaml").read_text(encoding="utf-8")
+    )
     for old, new in group["faults"]
 ]
 
@@ -48,29 +50,68 @@ def fate(mutant: Mutant, project: Path) -> str:
         ended = tested.__wrapped__(mutant.tests, project)
     finally:
         path.write_text(source)
-    return {0: "SURVIVED", 1: "killed"}.get(ended, f"NOT RUN: pytest ended with {ended}")
+    return {0: "SURVIVED", 1: "killed"}.get(
+        ended, f"NOT RUN: pytest ended with {ended}"
+    )
 
 
 @cache
 def tested(tests: str, project: Path) -> int:
     """What pytest ends with: 0 where all pass, 1 where one fails."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests.split()]
-    return subprocess.run(command, cwd=project, env=os.environ | {"PYTHONPATH": str(project)}, capture_output=True).returncode
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        *tests.split(),
+    ]
+    return subprocess.run(
+        command,
+        cwd=project,
+        env=os.environ | {"PYTHONPATH": str(project)},
+        capture_output=True,
+    ).returncode
 
 
 def main() -> int:
     """Make every mutant whose file or text holds one of the given words, and print a table."""
-    wanted = [mutant for mutant in MUTANTS if not sys.argv[1:] or any(word in str(mutant) for word in sys.argv[1:])]
+    wanted = [
+        mutant
+        for mutant in MUTANTS
+        if not sys.argv[1:] or any(word in str(mutant) for word in sys.argv[1:])
+    ]
     with tempfile.TemporaryDirectory() as folder:
         project = Path(folder) / "project"
-        left_out = {".git", ".venv", "work", "reports", ".snakemake", "data"}  # at the top: helpers and tests have a folder data too
-        shutil.copytree(ROOT, project, ignore=lambda folder, names: left_out & {*names} if Path(folder) == ROOT else [], symlinks=True)
+        left_out = {
+            ".git",
+            ".venv",
+            "work",
+            "reports",
+            ".snakemake",
+            "data",
+        }  # at the top: helpers and tests have a folder data too
+        shutil.copytree(
+            ROOT,
+            project,
+            ignore=lambda folder, names: (
+                left_out & {*names} if Path(folder) == ROOT else []
+            ),
+            symlinks=True,
+        )
         print("| file | fault | fate |\n|---|---|---|")
         fates = []
         for mutant in wanted:
             fates.append(fate(mutant, project))
-            change = f"`{' '.join(mutant.old.split())}` → `{' '.join(mutant.new.split())}`".replace("|", "\\|")
-            print(f"| {mutant.file.removeprefix('helpers/')} | {change} | {fates[-1]} |", flush=True)
+            change = f"`{' '.join(mutant.old.split())}` → `{' '.join(mutant.new.split())}`".replace(
+                "|", "\\|"
+            )
+            print(
+                f"| {mutant.file.removeprefix('helpers/')} | {change} | {fates[-1]} |",
+                flush=True,
+            )
     killed = fates.count("killed")
     print(f"\n{killed} of {len(fates)} killed")
     return int(killed < len(fates))

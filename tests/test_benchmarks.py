@@ -15,20 +15,50 @@ from tests.conftest import WITHOUT_JUPYTER, lacking
 
 @pytest.mark.nightly
 def test_the_whole_check_runs_through_without_jupyter(tmp_path):
-    command = [sys.executable, "-m", "benchmarks.gpu", "--tiny", "--minutes", "20", "--out", str(tmp_path)]
-    changed = {"OMP_NUM_THREADS": "1", "PYTHONPATH": lacking(tmp_path, (*WITHOUT_JUPYTER, "sklearn"))}
-    done = subprocess.run(command, cwd=PROJECT_ROOT, env=os.environ | changed, capture_output=True, text=True)
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.gpu",
+        "--tiny",
+        "--minutes",
+        "20",
+        "--out",
+        str(tmp_path),
+    ]
+    changed = {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": lacking(tmp_path, (*WITHOUT_JUPYTER, "sklearn")),
+    }
+    done = subprocess.run(
+        command,
+        cwd=PROJECT_ROOT,
+        env=os.environ | changed,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads((tmp_path / "gpu.json").read_text())
     assert found["left_out"] == [] and found["tiny"]
-    assert all(row["value"] > 0 for row in found["targets"]) and len(found["targets"]) == len(gpu.TARGETS)
-    assert {row["architecture"] for row in found["agreement"]} == set(gpu.TINY.architectures)
-    assert all(row["compiled_apart"] == 0 for row in found["agreement"])  # nothing is compiled on a CPU, which repeats to the last bit
-    assert [row["processes"] for row in found["side_by_side"]] == list(gpu.TINY.processes)
+    assert all(row["value"] > 0 for row in found["targets"]) and len(
+        found["targets"]
+    ) == len(gpu.TARGETS)
+    assert {row["architecture"] for row in found["agreement"]} == set(
+        gpu.TINY.architectures
+    )
+    assert all(
+        row["compiled_apart"] == 0 for row in found["agreement"]
+    )  # nothing is compiled on a CPU, which repeats to the last bit
+    assert [row["processes"] for row in found["side_by_side"]] == list(
+        gpu.TINY.processes
+    )
     assert "### targets" in (tmp_path / "gpu.md").read_text()
 
 
-@pytest.mark.parametrize("path", sorted((PROJECT_ROOT / "benchmarks").glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    sorted((PROJECT_ROOT / "benchmarks").glob("*.py")),
+    ids=lambda path: path.stem,
+)
 def test_every_benchmark_imports_what_there_is(path):
     importlib.import_module(f"benchmarks.{path.stem}")
 
@@ -43,11 +73,19 @@ def test_without_a_gpu_the_check_says_what_runs_here(monkeypatch, capsys):
 
 def test_no_time_leaves_every_case_out_and_names_it():
     tables, left_out = gpu.check(gpu.TINY, "cpu", 0)
-    assert [row["outcome"] for row in tables["targets"].to_dict("records")] == ["not measured"] * len(gpu.TARGETS)
+    assert [row["outcome"] for row in tables["targets"].to_dict("records")] == [
+        "not measured"
+    ] * len(gpu.TARGETS)
     assert len(left_out) == 4 + 8 + 2 + 2
 
 
 def test_a_target_says_by_how_much_it_is_missed():
     least, most = gpu.Target("a rate", least=8), gpu.Target("a cost", most=1.1)
-    assert least.row(8.0)["outcome"] == "met" and least.row(6.0)["outcome"] == "missed by 25%"
-    assert most.row(1.1)["outcome"] == "met" and most.row(1.21)["outcome"] == "missed by 10%"
+    assert (
+        least.row(8.0)["outcome"] == "met"
+        and least.row(6.0)["outcome"] == "missed by 25%"
+    )
+    assert (
+        most.row(1.1)["outcome"] == "met"
+        and most.row(1.21)["outcome"] == "missed by 10%"
+    )

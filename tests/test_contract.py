@@ -31,13 +31,25 @@ ROOMS = (
 )
 PLACE = {room: place for place, rooms in enumerate(ROOMS) for room in rooms}
 # What the launcher may know beside the ground: how pages are written, what a claim is, which measures and layers there are; what plans ask.
-SWEEP_KNOWS = {"report.pages", "statistics.claims", "measures.registry", "networks.resnet"}
-BESIDE_THE_LAUNCHER = ("sweep.plan", "sweep.new")  # time the steps of networks, and look at images
+SWEEP_KNOWS = {
+    "report.pages",
+    "statistics.claims",
+    "measures.registry",
+    "networks.resnet",
+}
+BESIDE_THE_LAUNCHER = (
+    "sweep.plan",
+    "sweep.new",
+)  # time the steps of networks, and look at images
 DEFINITIONS = ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef
 NOTEBOOKS = sorted((PROJECT_ROOT / "notebooks").glob("*.ipynb"))
 HELPERS = sorted((PROJECT_ROOT / "helpers").rglob("*.py"))
 STUDIES = sorted((PROJECT_ROOT / "params").glob("*.yaml"))
-REPORTS = [page.parent for page in sorted((PROJECT_ROOT / "reports").glob("*/index.html")) if page.parent.name != "demo"]  # committed
+REPORTS = [
+    page.parent
+    for page in sorted((PROJECT_ROOT / "reports").glob("*/index.html"))
+    if page.parent.name != "demo"
+]  # committed
 CELLS = {path: nbformat.read(path, as_version=4).cells for path in NOTEBOOKS}
 
 
@@ -76,41 +88,83 @@ def imports(tree):
 
 
 def test_every_folder_of_helpers_has_its_place():
-    folders = {path.name for path in (PROJECT_ROOT / "helpers").iterdir() if path.is_dir() and path.name != "__pycache__"}
+    folders = {
+        path.name
+        for path in (PROJECT_ROOT / "helpers").iterdir()
+        if path.is_dir() and path.name != "__pycache__"
+    }
     assert folders == set(PLACE) - {""}
 
 
 def test_notebooks_open_with_their_question_carry_no_outputs_and_hold_no_logic():
     assert len(NOTEBOOKS) >= 8
     for path, cells in CELLS.items():
-        for part in (f"# {path.stem[:2]} ", "**Question.**", "**Inputs.**", "**Outputs.**", "**Runtime.**"):
+        for part in (
+            f"# {path.stem[:2]} ",
+            "**Question.**",
+            "**Inputs.**",
+            "**Outputs.**",
+            "**Runtime.**",
+        ):
             assert part in cells[0].source, path
         for cell in code(path):
-            assert not cell.outputs and cell.execution_count is None, f"{path}: outputs belong in reports/"
-            assert not re.search(r"""["'](/|[A-Za-z]:\\)[\w]""", cell.source), "no absolute paths"
-        assert not [node for node in ast.walk(ast.parse(source_of(path))) if isinstance(node, DEFINITIONS)], path
+            assert not cell.outputs and cell.execution_count is None, (
+                f"{path}: outputs belong in reports/"
+            )
+            assert not re.search(r"""["'](/|[A-Za-z]:\\)[\w]""", cell.source), (
+                "no absolute paths"
+            )
+        assert not [
+            node
+            for node in ast.walk(ast.parse(source_of(path)))
+            if isinstance(node, DEFINITIONS)
+        ], path
 
 
 def test_notebooks_find_what_they_ask_of_helpers():
     """A name that a module does not have would be seen only when its cell runs."""
     for path in NOTEBOOKS:
         tree = ast.parse(source_of(path))
-        heads = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module.startswith("helpers")]
-        modules = {item.asname or item.name: f"{head.module}.{item.name}" for head in heads for item in head.names}
+        heads = [
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) and node.module.startswith("helpers")
+        ]
+        modules = {
+            item.asname or item.name: f"{head.module}.{item.name}"
+            for head in heads
+            for item in head.names
+        }
         for node in ast.walk(tree):
-            module = modules.get(node.value.id, "") if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) else ""
+            module = (
+                modules.get(node.value.id, "")
+                if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+                else ""
+            )
             if module and module.removeprefix("helpers.") in TREES:
-                assert hasattr(importlib.import_module(module), node.attr), f"{path.stem}: {ast.unparse(node)}"
+                assert hasattr(importlib.import_module(module), node.attr), (
+                    f"{path.stem}: {ast.unparse(node)}"
+                )
 
 
 def test_parameters_are_typed_literals_with_a_comment_as_papermill_reads_them():
     for path in NOTEBOOKS:
         ours, theirs = declared(path), papermill.inspect_notebook(str(path))
         assert list(theirs) == list(ours)
-        loaded = {node.id for node in ast.walk(ast.parse(source_of(path))) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-        assert set(ours) <= loaded | {"study", "work_dir", "reports_dir"}, f"{path.stem} does not use what it declares"
+        loaded = {
+            node.id
+            for node in ast.walk(ast.parse(source_of(path)))
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+        }
+        assert set(ours) <= loaded | {"study", "work_dir", "reports_dir"}, (
+            f"{path.stem} does not use what it declares"
+        )
         for name, parameter in ours.items():
-            assert ast.literal_eval(theirs[name]["default"]) == parameter.default == check_type(parameter.annotation, parameter.default)
+            assert (
+                ast.literal_eval(theirs[name]["default"])
+                == parameter.default
+                == check_type(parameter.annotation, parameter.default)
+            )
             assert theirs[name]["help"] == parameter.comment
             assert len(parameter.comment) > 5, name
 
@@ -123,15 +177,32 @@ def test_modules_are_documented_and_one_subject():
 
 
 def test_nothing_is_unpickled_or_parsed_unsafely():
-    refused = {"pickle.load", "pickle.loads", "pandas.read_pickle", "pd.read_pickle", "yaml.unsafe_load", "yaml.full_load"}
+    refused = {
+        "pickle.load",
+        "pickle.loads",
+        "pandas.read_pickle",
+        "pd.read_pickle",
+        "yaml.unsafe_load",
+        "yaml.full_load",
+    }
     for name, tree in TREES.items():
-        assert not {"dill", "joblib", "cloudpickle", "xml.etree.ElementTree.parse", "xml.etree.ElementTree.fromstring"} & set(imports(tree))
+        assert not {
+            "dill",
+            "joblib",
+            "cloudpickle",
+            "xml.etree.ElementTree.parse",
+            "xml.etree.ElementTree.fromstring",
+        } & set(imports(tree))
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 called = ast.unparse(node.func)
-                given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+                given = {
+                    keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords
+                }
                 assert called not in refused, name
-                assert called != "torch.load" or given.get("weights_only") == "True", name
+                assert called != "torch.load" or given.get("weights_only") == "True", (
+                    name
+                )
                 assert called != "np.load" or given.get("allow_pickle") == "False", name
 
 
@@ -139,21 +210,37 @@ def test_imports_run_one_way():
     graph = {}
     for own, tree in TREES.items():
         imported = [name for name in set(imports(tree)) if name.startswith("helpers.")]
-        known = ([other for other in TREES if other and f"{name}.".startswith(f"helpers.{other}.")] for name in imported)
+        known = (
+            [
+                other
+                for other in TREES
+                if other and f"{name}.".startswith(f"helpers.{other}.")
+            ]
+            for name in imported
+        )
         graph[own] = {max(others, key=len) for others in known if others} - {own}
         others = {other for other in graph[own] if room_of(other) != room_of(own)}
-        assert all(PLACE[room_of(other)] < PLACE[room_of(own)] for other in others), (own, others)
+        assert all(PLACE[room_of(other)] < PLACE[room_of(own)] for other in others), (
+            own,
+            others,
+        )
         if room_of(own) == "sweep" and own not in BESIDE_THE_LAUNCHER:
             assert {other for other in others if room_of(other)} <= SWEEP_KNOWS, own
         if room_of(own) in ("", "sweep") and own not in ("files", *BESIDE_THE_LAUNCHER):
-            assert not {"torch", "torchvision", "captum"} & {name.split(".")[0] for name in imports(tree)}, own
-    assert list(graphlib.TopologicalSorter(graph).static_order())  # raises on a cycle, and names it
+            assert not {"torch", "torchvision", "captum"} & {
+                name.split(".")[0] for name in imports(tree)
+            }, own
+    assert list(
+        graphlib.TopologicalSorter(graph).static_order()
+    )  # raises on a cycle, and names it
 
 
 # Called by no line of the project: with what calls it.
 CALLED_FROM_OUTSIDE = {
     "withdraw_changed": "the Snakefile",
-    **dict.fromkeys(("execute_managed_notebook", "process_message"), "papermill and nbclient"),
+    **dict.fromkeys(
+        ("execute_managed_notebook", "process_message"), "papermill and nbclient"
+    ),
     "construct_mapping": "yaml",
     "forward": "torch",
 }
@@ -161,21 +248,45 @@ CALLED_FROM_OUTSIDE = {
 
 def mentioned(tree):
     """How often each name is read or imported, be it plain or behind a dot."""
-    found = Counter(node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store))
-    found.update(node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Store))
-    found.update(item.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for item in node.names)
+    found = Counter(
+        node.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store)
+    )
+    found.update(
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Store)
+    )
+    found.update(
+        item.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for item in node.names
+    )
     return found
 
 
 def test_nothing_is_called_by_tests_alone():
     """What a decorator enters in a list (measures and what they need) is called there."""
     callers = [ast.parse(source_of(path)) for path in NOTEBOOKS]
-    callers += [ast.parse(path.read_text()) for path in (PROJECT_ROOT / "benchmarks").glob("*.py")]
-    calls, uncalled = sum((mentioned(tree) for tree in [*callers, *TREES.values()]), Counter()), set()
+    callers += [
+        ast.parse(path.read_text())
+        for path in (PROJECT_ROOT / "benchmarks").glob("*.py")
+    ]
+    calls, uncalled = (
+        sum((mentioned(tree) for tree in [*callers, *TREES.values()]), Counter()),
+        set(),
+    )
     for tree in TREES.values():
         for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith(("__", "_render", "_ipython", "_repr")):
-                entered = any(ast.unparse(item).startswith(("measure(", "provides")) for item in node.decorator_list)
+            if isinstance(
+                node, ast.FunctionDef | ast.ClassDef
+            ) and not node.name.startswith(("__", "_render", "_ipython", "_repr")):
+                entered = any(
+                    ast.unparse(item).startswith(("measure(", "provides"))
+                    for item in node.decorator_list
+                )
                 if not entered and calls[node.name] == mentioned(node)[node.name]:
                     uncalled.add(node.name)
     assert uncalled - {"main"} <= set(CALLED_FROM_OUTSIDE)
@@ -183,9 +294,19 @@ def test_nothing_is_called_by_tests_alone():
 
 def test_where_networks_look_is_drawn_without_the_imports_that_take_seconds():
     """A reader of notebook 03 waits for its imports; torchvision alone would be a quarter of the time to the first figure."""
-    head = next(cell.source for cell in code(PROJECT_ROOT / "notebooks/03_cam_scoring.ipynb") if "from helpers" in cell.source)
+    head = next(
+        cell.source
+        for cell in code(PROJECT_ROOT / "notebooks/03_cam_scoring.ipynb")
+        if "from helpers" in cell.source
+    )
     look = "import sys; print(sorted({'torchvision', 'torch._dynamo', 'captum'} & {*sys.modules}))"
-    done = subprocess.run([sys.executable, "-c", f"{head}\n{look}"], cwd=PROJECT_ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", f"{head}\n{look}"],
+        cwd=PROJECT_ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout.strip() == "[]"
 
 
@@ -193,12 +314,28 @@ def test_study_files_pass_their_check():
     for path in STUDIES:
         executions = load_study(path).executions
         assert executions
-        assert all(execution.parameters["study"] == path.stem for execution in executions)
+        assert all(
+            execution.parameters["study"] == path.stem for execution in executions
+        )
         if claims := read_blocks(path).get("claims"):
-            assert {claim["measure"] for claim in check_claims(claims)} <= set(registry.ranked())
+            assert {claim["measure"] for claim in check_claims(claims)} <= set(
+                registry.ranked()
+            )
             # Else r of IoU would have one interval in 03, another in 04 and a third in 05.
-            drawn = [run.parameters for run in executions if run.notebook[:2] in ("03", "04", "05")]
-            assert len({(given["bootstrap_resamples"], given["analysis_seed"]) for given in drawn}) == 1, path
+            drawn = [
+                run.parameters
+                for run in executions
+                if run.notebook[:2] in ("03", "04", "05")
+            ]
+            assert (
+                len(
+                    {
+                        (given["bootstrap_resamples"], given["analysis_seed"])
+                        for given in drawn
+                    }
+                )
+                == 1
+            ), path
 
 
 def test_the_project_holds_no_path_of_a_machine():
@@ -209,14 +346,28 @@ def test_the_project_holds_no_path_of_a_machine():
         *(path for folder in REPORTS for path in folder.glob("*.ipynb")),
         PROJECT_ROOT / "README.md",
     ]:
-        assert not re.search(r"(/home/\w+|/root/|/work/main|/tmp/\w)", path.read_text()), path
+        assert not re.search(
+            r"(/home/\w+|/root/|/work/main|/tmp/\w)", path.read_text()
+        ), path
 
 
 def test_reports_are_whole_and_small_enough_for_a_repository():
     for report in (PROJECT_ROOT / "reports").glob("*/*.ipynb"):
         assert report.name in {path.name for path in NOTEBOOKS}, report
-        assert json.loads(report.read_text())["metadata"]["papermill"]["exception"] is None, report
-    sizes = {path: path.stat().st_size for folder in REPORTS for path in folder.rglob("*") if path.is_file()}
-    shared = {path: size for path, size in sizes.items() if path.parent.name != "checkpoints"}
-    assert all(sum(size for path, size in shared.items() if folder in path.parents) < 10e6 for folder in REPORTS)
+        assert (
+            json.loads(report.read_text())["metadata"]["papermill"]["exception"] is None
+        ), report
+    sizes = {
+        path: path.stat().st_size
+        for folder in REPORTS
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+    shared = {
+        path: size for path, size in sizes.items() if path.parent.name != "checkpoints"
+    }
+    assert all(
+        sum(size for path, size in shared.items() if folder in path.parents) < 10e6
+        for folder in REPORTS
+    )
     assert sum(sizes.values()) < 40e6

@@ -4,14 +4,26 @@ import pytest
 import torch
 
 from helpers import files
-from helpers.files import PROJECT_ROOT, complete_or_absent, from_root, inside, read_json, write_json
+from helpers.files import (
+    PROJECT_ROOT,
+    complete_or_absent,
+    from_root,
+    inside,
+    read_json,
+    write_json,
+)
 
 
 def test_a_failure_leaves_neither_half_a_file_nor_a_temporary_one(tmp_path):
     write_json(tmp_path / "a.json", {"x": 1})
-    with pytest.raises(ValueError, match="Out of range float"):  # undefined is never written as a number
+    with pytest.raises(
+        ValueError, match="Out of range float"
+    ):  # undefined is never written as a number
         write_json(tmp_path / "a.json", {"x": float("nan")})
-    with pytest.raises(RuntimeError, match="amid"), complete_or_absent(tmp_path / "a.json") as temporary:
+    with (
+        pytest.raises(RuntimeError, match="amid"),
+        complete_or_absent(tmp_path / "a.json") as temporary,
+    ):
         temporary.write_text("half")
         raise RuntimeError("amid")
     assert read_json(tmp_path / "a.json") == {"x": 1}
@@ -28,7 +40,9 @@ def test_the_file_appears_at_the_end_only_and_folders_are_made(tmp_path):
 
 @pytest.mark.parametrize("name", ["..", "../x", "a/../../x", "/etc/passwd", ".", ""])
 def test_names_that_leave_a_folder_are_refused(tmp_path, name):
-    with pytest.raises(ValueError, match=r"leaves the folder .*; use a plain file name"):
+    with pytest.raises(
+        ValueError, match=r"leaves the folder .*; use a plain file name"
+    ):
         inside(tmp_path, name)
     assert inside(tmp_path, "a/b..c") == tmp_path.resolve() / "a/b..c"
 
@@ -40,7 +54,9 @@ def test_a_link_out_of_the_folder_is_followed_before_it_is_judged(tmp_path):
         inside(tmp_path / "folder", "link/secret")
 
 
-def test_paths_are_those_of_the_project_wherever_the_kernel_starts(tmp_path, monkeypatch):
+def test_paths_are_those_of_the_project_wherever_the_kernel_starts(
+    tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     assert from_root("notebooks") == PROJECT_ROOT / "notebooks"
     assert from_root(tmp_path) == tmp_path
@@ -49,7 +65,9 @@ def test_paths_are_those_of_the_project_wherever_the_kernel_starts(tmp_path, mon
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[" * 100_000])
 def test_json_that_cannot_be_read_is_one_clear_error(tmp_path, content):
     (tmp_path / "a.json").write_bytes(content)
-    with pytest.raises(ValueError, match=r"a.json is not readable JSON \(.*\); delete it and run again"):
+    with pytest.raises(
+        ValueError, match=r"a.json is not readable JSON \(.*\); delete it and run again"
+    ):
         read_json(tmp_path / "a.json")
 
 
@@ -58,13 +76,21 @@ def test_tensors_that_were_written_are_read_and_damaged_ones_are_named(tmp_path)
     assert files.read_tensors(path) is None
     files.write_tensors(path, {"x": torch.arange(4.0), "y": torch.ones(2, 3).T})
     found = files.read_tensors(path)
-    assert torch.equal(found["x"], torch.arange(4.0)) and torch.equal(found["y"], torch.ones(3, 2))
+    assert torch.equal(found["x"], torch.arange(4.0)) and torch.equal(
+        found["y"], torch.ones(3, 2)
+    )
     whole = path.read_bytes()
     for damaged in (whole[:-1], whole[: len(whole) // 2], b"", bytes(len(whole))):
         path.write_bytes(damaged)
-        with pytest.warns(UserWarning, match=r"a.safetensors is damaged \(.+\); it is made again"):
+        with pytest.warns(
+            UserWarning, match=r"a.safetensors is damaged \(.+\); it is made again"
+        ):
             assert files.read_tensors(path) is None
 
 
 def test_a_digest_is_of_the_values_whatever_their_order():
-    assert files.digest({"a": 1, "b": [2]}) == files.digest({"b": [2], "a": 1}) != files.digest({"a": 1, "b": [3]})
+    assert (
+        files.digest({"a": 1, "b": [2]})
+        == files.digest({"b": [2], "a": 1})
+        != files.digest({"a": 1, "b": [3]})
+    )

@@ -15,17 +15,34 @@ from helpers.files import PROJECT_ROOT
 from helpers.kappa import networks
 from helpers.measures import registry, transforms
 from helpers.networks import resnet, stages
-from helpers.parameters import LIMITS, Parameter, StudyError, declared, in_force, near_names, parse_yaml, read_blocks, value_fault
+from helpers.parameters import (
+    LIMITS,
+    Parameter,
+    StudyError,
+    declared,
+    in_force,
+    near_names,
+    parse_yaml,
+    read_blocks,
+    value_fault,
+)
 from helpers.training import config
 
-NOTEBOOKS = {path.stem: declared(path) for path in sorted((PROJECT_ROOT / "notebooks").glob("*.ipynb"))}
+NOTEBOOKS = {
+    path.stem: declared(path)
+    for path in sorted((PROJECT_ROOT / "notebooks").glob("*.ipynb"))
+}
 STUDIES = {path.stem: path for path in sorted((PROJECT_ROOT / "params").glob("*.yaml"))}
 EVERY = {name: item for names in NOTEBOOKS.values() for name, item in names.items()}
 
 
 def test_the_table_of_limits_names_parameters_alone_and_defaults_are_within_them():
     assert set(LIMITS) <= set(EVERY)
-    assert not {name: fault for name, item in EVERY.items() if (fault := value_fault(item, item.default))}
+    assert not {
+        name: fault
+        for name, item in EVERY.items()
+        if (fault := value_fault(item, item.default))
+    }
 
 
 @pytest.mark.parametrize(
@@ -48,19 +65,36 @@ def test_choices_are_those_of_the_modules_that_take_them(name, known):
 
 
 def test_networks_are_known_by_the_names_of_the_modules_that_build_them():
-    assert not value_fault(EVERY["kappa_families"], [*networks._CLIP, "model set", "tf_efficientnet_b3", "resnet18 w0.25"])
-    for name in ("resnet19 w0.25", "resnet18 w", "efficientnet-like w0.5", "RN50 w0.5", "efficientnet_b8"):
+    assert not value_fault(
+        EVERY["kappa_families"],
+        [*networks._CLIP, "model set", "tf_efficientnet_b3", "resnet18 w0.25"],
+    )
+    for name in (
+        "resnet19 w0.25",
+        "resnet18 w",
+        "efficientnet-like w0.5",
+        "RN50 w0.5",
+        "efficientnet_b8",
+    ):
         assert value_fault(EVERY["kappa_families"], [name])
 
 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("cam_method", "gradcam", "'gradcam' is not one of ('cam', 'grad_cam', 'grad_cam_plus_plus', 'layer_cam')"),
+        (
+            "cam_method",
+            "gradcam",
+            "'gradcam' is not one of ('cam', 'grad_cam', 'grad_cam_plus_plus', 'layer_cam')",
+        ),
         ("cam_method", "gradcam", "(did you mean 'grad_cam' or 'cam'?)"),
         ("cam_threshold", 7, "cam_threshold is 7, and 7.0 is not in (0, 1)"),
         ("accuracy_threshold", 0, "is not in (0, 1]"),
-        ("accuracy_thresholds", [], "accuracy_thresholds is [], and must have at least one item"),
+        (
+            "accuracy_thresholds",
+            [],
+            "accuracy_thresholds is [], and must have at least one item",
+        ),
         ("pictured_images", 0, "0 is not in [1, 100]"),
         ("seed", -1, "-1 is not in [0, inf)"),
         ("learning_rates", [0.1, math.nan], "nan is not in [0, inf)"),
@@ -72,7 +106,9 @@ def test_networks_are_known_by_the_names_of_the_modules_that_build_them():
         ("jobs", True, "must be int ("),
     ],
 )
-def test_a_value_that_cannot_be_is_told_with_its_name_and_what_is_allowed(name, value, message):
+def test_a_value_that_cannot_be_is_told_with_its_name_and_what_is_allowed(
+    name, value, message
+):
     found = value_fault(EVERY[name], value)
     assert found.startswith(f"{name} is ") and message in found and len(found) < 600
     assert ("did you mean" in found) == (name == "cam_method")
@@ -81,9 +117,22 @@ def test_a_value_that_cannot_be_is_told_with_its_name_and_what_is_allowed(name, 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *[("accuracy_threshold", 1.0), ("device", "cuda:1"), ("shard", "2/4"), ("learning_rates", [0]), ("pixel_mean", [0.5] * 3)],
-        *[("pretrained_weights", "IMAGENET1K_V1"), ("pretrained_weights", "x/{architecture}.pt")],
-        *[("targets", []), ("targets", ["rotation_-30", "brightness_1.5"]), ("class_ids", [])],
+        *[
+            ("accuracy_threshold", 1.0),
+            ("device", "cuda:1"),
+            ("shard", "2/4"),
+            ("learning_rates", [0]),
+            ("pixel_mean", [0.5] * 3),
+        ],
+        *[
+            ("pretrained_weights", "IMAGENET1K_V1"),
+            ("pretrained_weights", "x/{architecture}.pt"),
+        ],
+        *[
+            ("targets", []),
+            ("targets", ["rotation_-30", "brightness_1.5"]),
+            ("class_ids", []),
+        ],
     ],
 )
 def test_what_is_allowed_passes(name, value):
@@ -93,28 +142,58 @@ def test_what_is_allowed_passes(name, value):
 def test_an_int_will_do_for_a_float_and_nothing_else_is_converted():
     assert repr(parameters.check_type("float", 1)) == "1.0"
     assert parameters.check_type("list[dict]", [{"repeat": [1]}]) == [{"repeat": [1]}]
-    for annotation, value in (("int", 1.0), ("str", 1), ("bool", 1), ("list[str]", "a"), ("list[int]", [True])):
+    for annotation, value in (
+        ("int", 1.0),
+        ("str", 1),
+        ("bool", 1),
+        ("list[str]", "a"),
+        ("list[int]", [True]),
+    ):
         with pytest.raises(ValueError, match="valid"):
             parameters.check_type(annotation, value)
 
 
 def test_a_cell_that_is_no_list_of_literals_is_named(tmp_path):
     for cells in ([], ["a = 1"], ["import os"], ["a: int = 1", "b: int = 2"]):
-        written = [{"cell_type": "code", "metadata": {"tags": ["parameters"]}, "source": source} for source in cells]
+        written = [
+            {
+                "cell_type": "code",
+                "metadata": {"tags": ["parameters"]},
+                "source": source,
+            }
+            for source in cells
+        ]
         (tmp_path / "01_a.ipynb").write_text(json.dumps({"cells": written}))
-        with pytest.raises(StudyError, match=r"01_a.ipynb: one cell must be tagged parameters"):
+        with pytest.raises(
+            StudyError, match=r"01_a.ipynb: one cell must be tagged parameters"
+        ):
             declared(tmp_path / "01_a.ipynb")
 
 
 def test_yaml_is_safe_has_numbers_in_any_form_and_a_key_once():
-    assert parse_yaml("{a: 1e-3, b: 2.5E+2, c: .5, d: -3, e: [1e4, x]}") == {"a": 0.001, "b": 250.0, "c": 0.5, "d": -3, "e": [1e4, "x"]}
-    for wrong in ("a: 1\na: 2", "!!python/object/apply:os.system [x]", "[" * 2000, "{[a]: 1}", "a: &b [*b", "? {}\n: 1"):
+    assert parse_yaml("{a: 1e-3, b: 2.5E+2, c: .5, d: -3, e: [1e4, x]}") == {
+        "a": 0.001,
+        "b": 250.0,
+        "c": 0.5,
+        "d": -3,
+        "e": [1e4, "x"],
+    }
+    for wrong in (
+        "a: 1\na: 2",
+        "!!python/object/apply:os.system [x]",
+        "[" * 2000,
+        "{[a]: 1}",
+        "a: &b [*b",
+        "? {}\n: 1",
+    ):
         with pytest.raises(yaml.YAMLError):
             parse_yaml(wrong)
 
 
 def test_a_misspelt_name_gives_the_nearest_and_nonsense_none():
-    assert near_names("learning_rate", sorted(EVERY)).startswith(" (did you mean 'learning_rates'")
+    assert near_names("learning_rate", sorted(EVERY)).startswith(
+        " (did you mean 'learning_rates'"
+    )
     assert near_names("qqqqqqqqq", sorted(EVERY)) == ""
 
 
@@ -134,9 +213,20 @@ def project(tmp_path):
     cell = {"cell_type": "code", "metadata": {"tags": ["parameters"]}, "source": CELL}
     (tmp_path / "notebooks/01_a.ipynb").write_text(json.dumps({"cells": [cell]}))
     studies = {
-        "demo": {"common": {"place": "work"}, "notebooks": {"01_a": {"images": 60, "rate": 0.5, "names": ["a"]}}},
-        "other": {"claims": [1], "common": {"place": "disk"}, "notebooks": {"01_a": {"images": 100, "rate": 1}, "02_b": {"names": ["z"]}}},
-        "further": {"extends": "other", "common": {"rate": 2.0}, "notebooks": {"02_b": {"names": ["y"]}}},
+        "demo": {
+            "common": {"place": "work"},
+            "notebooks": {"01_a": {"images": 60, "rate": 0.5, "names": ["a"]}},
+        },
+        "other": {
+            "claims": [1],
+            "common": {"place": "disk"},
+            "notebooks": {"01_a": {"images": 100, "rate": 1}, "02_b": {"names": ["z"]}},
+        },
+        "further": {
+            "extends": "other",
+            "common": {"rate": 2.0},
+            "notebooks": {"02_b": {"names": ["y"]}},
+        },
     }
     for name, content in studies.items():
         (tmp_path / f"params/{name}.yaml").write_text(yaml.safe_dump(content))
@@ -145,23 +235,52 @@ def project(tmp_path):
 
 def given(project, *cells, **changed):
     """What is in force after the first cell with changes ran, and further cells; the values and where they are from."""
-    values = {"study": "demo", "images": 60, "rate": 0.5, "names": ["a"], "place": "work"} | changed
+    values = {
+        "study": "demo",
+        "images": 60,
+        "rate": 0.5,
+        "names": ["a"],
+        "place": "work",
+    } | changed
     for cell in cells:
         exec(cell, values)
-    return in_force("01_a", values | {"In": ["", CELL, *cells, "notebook.begin(...)"]}, project)
+    return in_force(
+        "01_a", values | {"In": ["", CELL, *cells, "notebook.begin(...)"]}, project
+    )
 
 
 def test_as_committed_it_is_the_demo(project):
     found, origins, _ = given(project)
-    assert found == {"study": "demo", "images": 60, "rate": 0.5, "names": ["a"], "place": "work"}
-    assert origins == {"study": "default", **dict.fromkeys(("images", "rate", "names", "place"), "params/demo.yaml")}
+    assert found == {
+        "study": "demo",
+        "images": 60,
+        "rate": 0.5,
+        "names": ["a"],
+        "place": "work",
+    }
+    assert origins == {
+        "study": "default",
+        **dict.fromkeys(("images", "rate", "names", "place"), "params/demo.yaml"),
+    }
 
 
 def test_another_study_brings_its_values_and_what_was_changed_by_hand_wins(project):
     found, origins, content = given(project, study="other", images=7)
-    assert found == {"study": "other", "images": 7, "rate": 1.0, "names": ["a"], "place": "disk"}
+    assert found == {
+        "study": "other",
+        "images": 7,
+        "rate": 1.0,
+        "names": ["a"],
+        "place": "disk",
+    }
     theirs = "params/other.yaml"
-    assert origins == {"study": "first cell", "images": "first cell", "rate": theirs, "names": "default", "place": theirs}
+    assert origins == {
+        "study": "first cell",
+        "images": "first cell",
+        "rate": theirs,
+        "names": "default",
+        "place": theirs,
+    }
     assert isinstance(found["rate"], float) and content["work_study"] == "other"
     again = in_force("01_a", found, project)  # the same cell again
     assert again[0] == found
@@ -169,33 +288,80 @@ def test_another_study_brings_its_values_and_what_was_changed_by_hand_wins(proje
 
 def test_what_papermill_injects_wins_over_all_and_needs_no_file_of_the_study(project):
     found, origins, _ = given(project, '# Parameters\nstudy = "other"\nimages = 60\n')
-    assert (found["images"], origins["images"]) == (60, "injected")  # although the study has 100, and 60 is the demo's
+    assert (found["images"], origins["images"]) == (
+        60,
+        "injected",
+    )  # although the study has 100, and 60 is the demo's
     assert (found["rate"], origins["study"]) == (1.0, "injected")
     found, _, content = given(project, '# Parameters\nstudy = "mine"\nrate = 2\n')
-    assert found == {"study": "mine", "images": 60, "rate": 2.0, "names": ["a"], "place": "work"}
+    assert found == {
+        "study": "mine",
+        "images": 60,
+        "rate": 2.0,
+        "names": ["a"],
+        "place": "work",
+    }
     assert content["work_study"] == "mine"
-    assert given(project, "# Parameters\nimages = 60\n", CELL, 'study = "other"')[0]["images"] == 100  # the first cell ran again
+    assert (
+        given(project, "# Parameters\nimages = 60\n", CELL, 'study = "other"')[0][
+            "images"
+        ]
+        == 100
+    )  # the first cell ran again
 
 
 def test_a_whole_study_file_that_is_injected_is_refused_with_what_to_write(project):
-    with pytest.raises(StudyError, match=r"common, notebooks: blocks of a study file.* in place of `-f FILE` write `-p study NAME`"):
+    with pytest.raises(
+        StudyError,
+        match=r"common, notebooks: blocks of a study file.* in place of `-f FILE` write `-p study NAME`",
+    ):
         given(project, "# Parameters\ncommon = {}\nnotebooks = {}\n")
 
 
 def test_a_study_that_extends_another_has_its_values_its_claims_and_its_work(project):
     found, _, content = given(project, study="further")
-    assert found == {"study": "further", "images": 100, "rate": 2.0, "names": ["a"], "place": "disk"}
-    assert (content["work_study"], content["claims"], content["extended"]["rate"]) == ("other", [1], 1)
+    assert found == {
+        "study": "further",
+        "images": 100,
+        "rate": 2.0,
+        "names": ["a"],
+        "place": "disk",
+    }
+    assert (content["work_study"], content["claims"], content["extended"]["rate"]) == (
+        "other",
+        [1],
+        1,
+    )
     assert content["notebooks"]["02_b"] == {"names": ["y"]}
-    for text in ("extends: further", "{extends: other, claims: []}", "extends: nothing", "extends: ../demo", "extends: [other]"):
+    for text in (
+        "extends: further",
+        "{extends: other, claims: []}",
+        "extends: nothing",
+        "extends: ../demo",
+        "extends: [other]",
+    ):
         (project / "params/wrong.yaml").write_text(text)
         with pytest.raises(StudyError):
             read_blocks(project / "params/wrong.yaml")
 
 
-@pytest.mark.parametrize("content", ["[", "- 1", "common: [1]", "notebooks: {01_a: 3}", "notebooks: 3", "sweep: {a: 1}", "\udcff", ""])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[",
+        "- 1",
+        "common: [1]",
+        "notebooks: {01_a: 3}",
+        "notebooks: 3",
+        "sweep: {a: 1}",
+        "\udcff",
+        "",
+    ],
+)
 def test_a_file_that_is_no_study_is_named(project, content):
-    (project / "params/other.yaml").write_bytes(content.encode(errors="surrogateescape"))
+    (project / "params/other.yaml").write_bytes(
+        content.encode(errors="surrogateescape")
+    )
     with pytest.raises(StudyError, match=r"other.yaml(:| is not readable YAML)"):
         given(project, study="other")
 
@@ -203,27 +369,43 @@ def test_a_file_that_is_no_study_is_named(project, content):
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"study": "othr"}, r"othr.yaml does not exist \(did you mean 'other'\?\); the studies there are demo, further, other"),
+        (
+            {"study": "othr"},
+            r"othr.yaml does not exist \(did you mean 'other'\?\); the studies there are demo, further, other",
+        ),
         ({"study": "../params/demo"}, "is not of the form"),
         ({"study": ["demo"]}, r"study is \['demo'\], and must be str"),
-        ({"names": np.array(["a", "b"])}, r"names is array\(.*\), and must be list\[str\]"),
+        (
+            {"names": np.array(["a", "b"])},
+            r"names is array\(.*\), and must be list\[str\]",
+        ),
         ({"images": -1, "rate": "x"}, r"(?s)images is -1.*rate is 'x'"),
     ],
 )
 def test_what_is_wrong_is_told_whatever_it_is_and_all_at_once(project, changed, told):
     with pytest.raises(StudyError, match=told) as refused:
         given(project, **changed)
-    assert refused.value._render_traceback_() == [str(refused.value)]  # which is all that IPython then shows
+    assert refused.value._render_traceback_() == [
+        str(refused.value)
+    ]  # which is all that IPython then shows
 
 
 @pytest.mark.parametrize("stem", NOTEBOOKS)
 def test_the_defaults_of_every_notebook_are_the_demo_study(stem):
     content, names = read_blocks(STUDIES["demo"]), NOTEBOOKS[stem]
-    values = {name: value for name, value in content["common"].items() if name in names} | content["notebooks"].get(stem, {})
-    assert {name: item.default for name, item in names.items() if name in values} == values
+    values = {
+        name: value for name, value in content["common"].items() if name in names
+    } | content["notebooks"].get(stem, {})
+    assert {
+        name: item.default for name, item in names.items() if name in values
+    } == values
     assert names["study"].default == "demo"
-    if stem in content["notebooks"]:  # all of them, so that a change by hand is known from a default
-        assert set(values) == set(names) - {"study"}, "params/demo.yaml holds every parameter of its notebooks"
+    if (
+        stem in content["notebooks"]
+    ):  # all of them, so that a change by hand is known from a default
+        assert set(values) == set(names) - {"study"}, (
+            "params/demo.yaml holds every parameter of its notebooks"
+        )
 
 
 def test_without_a_limit_a_number_is_at_least_0_and_a_text_is_free():

@@ -13,7 +13,10 @@ from helpers.files import PROJECT_ROOT
 from helpers.networks import hooks, resnet, weights
 
 FILES = sorted(PROJECT_ROOT.glob("reports/*/checkpoints/*.safetensors"))
-STUDIES = sorted({path.parents[1].name for path in FILES} & {path.stem for path in PROJECT_ROOT.glob("params/*.yaml")} - {"demo"})
+STUDIES = sorted(
+    {path.parents[1].name for path in FILES}
+    & {path.stem for path in PROJECT_ROOT.glob("params/*.yaml")} - {"demo"}
+)
 NEAR = 0.02  # between the two largest logits: what products in bfloat16, in which accuracies were counted, and weights in float16 may move
 
 
@@ -32,20 +35,30 @@ def test_a_study_keeps_checkpoints_that_span_its_gaps_and_build(study):
     listed = pd.read_csv(tables / "checkpoints.csv")
     analysed = pd.read_csv(tables / "catalogue.csv").query("left_out.isna()")
     assert sorted(listed["file"]) == [path.name for path in files]
-    assert (listed["gap"].min(), listed["gap"].max()) == (analysed["gap"].min(), analysed["gap"].max())
+    assert (listed["gap"].min(), listed["gap"].max()) == (
+        analysed["gap"].min(),
+        analysed["gap"].max(),
+    )
     assert sum(path.stat().st_size for path in files) < 18e6
     for path in files:
         network, header = checkpoint(path)
         (row,) = listed[listed["file"] == path.name].to_dict("records")
-        assert float(header["test_accuracy"]) == pytest.approx(row["test_accuracy"], abs=1e-8)  # tables have eight digits
+        assert float(header["test_accuracy"]) == pytest.approx(
+            row["test_accuracy"], abs=1e-8
+        )  # tables have eight digits
         assert network(torch.zeros(1, 3, 64, 64)).isfinite().all()
 
 
 @pytest.fixture(scope="module", params=STUDIES)
 def met(request, tmp_path_factory):
     """A study with its test images."""
-    given = yaml.safe_load((PROJECT_ROOT / f"params/{request.param}.yaml").read_text())["notebooks"]["01_data_subset"]
-    places = [folder / given["data_path"] for folder in (PROJECT_ROOT, PROJECT_ROOT.parent / "shared")]
+    given = yaml.safe_load((PROJECT_ROOT / f"params/{request.param}.yaml").read_text())[
+        "notebooks"
+    ]["01_data_subset"]
+    places = [
+        folder / given["data_path"]
+        for folder in (PROJECT_ROOT, PROJECT_ROOT.parent / "shared")
+    ]
     there = next((place for place in places if place.exists()), None)
     if there is None:
         pytest.skip(f"the images of {request.param} are not here: {given['data_path']}")
@@ -56,12 +69,21 @@ def met(request, tmp_path_factory):
 @pytest.mark.parametrize("place", [0, -1], ids=["smallest gap", "largest gap"])
 def test_a_checkpoint_has_the_accuracy_of_its_catalogue(met, place):
     study, study_data = met
-    row = pd.read_csv(PROJECT_ROOT / "reports" / study / "tables/checkpoints.csv").iloc[place]
-    network, header = checkpoint(PROJECT_ROOT / "reports" / study / "checkpoints" / row["file"])
+    row = pd.read_csv(PROJECT_ROOT / "reports" / study / "tables/checkpoints.csv").iloc[
+        place
+    ]
+    network, header = checkpoint(
+        PROJECT_ROOT / "reports" / study / "checkpoints" / row["file"]
+    )
     assert json.loads(header["classes"]) == study_data.classes["class_id"].tolist()
     with torch.inference_mode():
         pixels = study_data.test.images.split(250)
-        logits = torch.cat([network(hooks.prepared(part, resnet.normalise_images, "cpu")) for part in pixels])
+        logits = torch.cat(
+            [
+                network(hooks.prepared(part, resnet.normalise_images, "cpu"))
+                for part in pixels
+            ]
+        )
     two = logits.topk(2).values
     near = (two[:, 0] - two[:, 1] < NEAR).float().mean()
     correct = (logits.argmax(1) == study_data.test.labels).float().mean()

@@ -18,9 +18,19 @@ from helpers.sweep.study import load_study
 
 README = (PROJECT_ROOT / "README.md").read_text(encoding="utf-8")
 STUDIES = (PROJECT_ROOT / "docs/studies.md").read_text(encoding="utf-8")
-PAGES = {path.relative_to(PROJECT_ROOT).as_posix(): path.read_text(encoding="utf-8") for path in PROJECT_ROOT.glob("docs/*.md")}
+PAGES = {
+    path.relative_to(PROJECT_ROOT).as_posix(): path.read_text(encoding="utf-8")
+    for path in PROJECT_ROOT.glob("docs/*.md")
+}
 PAGES |= {"README.md": README}
-OF_SNAKEMAKE = {"--retries", "--executor", "--jobs", "--workflow-profile", "--cores", "--config"}
+OF_SNAKEMAKE = {
+    "--retries",
+    "--executor",
+    "--jobs",
+    "--workflow-profile",
+    "--cores",
+    "--config",
+}
 WORDS = 800  # that the README may have
 MADE = {"params/birds.yaml"}  # by the command beside which it is named
 PAGE = re.compile(r"\[`(?:reports/)?(\w+)`\]\((?:\.\./)?reports/\w+/FINDINGS\.md\)")
@@ -29,7 +39,9 @@ NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?![\w.]*\w)")
 
 def numbers(text):
     """Numbers of a text as they are written, without code and the targets of links."""
-    return NUMBER.findall(re.sub(r"`[^`]*`|\]\([^)]*\)", " ", text.replace(",", " ").replace("*", " ")))
+    return NUMBER.findall(
+        re.sub(r"`[^`]*`|\]\([^)]*\)", " ", text.replace(",", " ").replace("*", " "))
+    )
 
 
 def absent(text, page):
@@ -47,10 +59,15 @@ def told_of_studies(text):
     """What a text says of each study: from the link to its page to the next one, or to the end of the paragraph."""
     links = list(PAGE.finditer(text))
     ends = [*(link.start() for link in links[1:]), len(text)]
-    return [(link[1], text[link.end() : end].partition("\n\n")[0]) for link, end in zip(links, ends, strict=False)]
+    return [
+        (link[1], text[link.end() : end].partition("\n\n")[0])
+        for link, end in zip(links, ends, strict=False)
+    ]
 
 
-@pytest.mark.parametrize(("study", "text"), [*told_of_studies(README), *told_of_studies(STUDIES)])
+@pytest.mark.parametrize(
+    ("study", "text"), [*told_of_studies(README), *told_of_studies(STUDIES)]
+)
 def test_a_number_that_is_told_of_a_study_stands_on_its_page(study, text):
     page = (PROJECT_ROOT / f"reports/{study}/FINDINGS.md").read_text(encoding="utf-8")
     assert numbers(text), f"no number is told of {study}"
@@ -58,27 +75,52 @@ def test_a_number_that_is_told_of_a_study_stands_on_its_page(study, text):
 
 
 def test_a_number_that_is_not_on_the_page_is_found():
-    assert absent("r = 0.51 (-0.20 to 0.14) in 92 % of `60` [x](2.md)", "r is 0.50, -0.2 to 0.141, 91.8 %") == ["0.51"]
-    assert numbers("64 px, 3/16 of 1,200 images; resnet18") == ["64", "3", "16", "1", "200"]
+    assert absent(
+        "r = 0.51 (-0.20 to 0.14) in 92 % of `60` [x](2.md)",
+        "r is 0.50, -0.2 to 0.141, 91.8 %",
+    ) == ["0.51"]
+    assert numbers("64 px, 3/16 of 1,200 images; resnet18") == [
+        "64",
+        "3",
+        "16",
+        "1",
+        "200",
+    ]
 
 
 def test_the_number_of_measures_is_that_of_the_list():
     words = {"fifty": 50, "sixty": 60, "seventy": 70}
     (word,) = re.findall(r"tests (\w+) measures", README)
-    assert words[word] <= len([item for item in ranked().values() if item.family != "unlabelled"]) < words[word] + 10
+    assert (
+        words[word]
+        <= len([item for item in ranked().values() if item.family != "unlabelled"])
+        < words[word] + 10
+    )
 
 
-@pytest.mark.parametrize(("study", "runs"), re.findall(r"^\| `(\w+)` \|[^|]*\| (\d+) runs", STUDIES, re.M))
+@pytest.mark.parametrize(
+    ("study", "runs"), re.findall(r"^\| `(\w+)` \|[^|]*\| (\d+) runs", STUDIES, re.M)
+)
 def test_a_study_has_as_many_runs_as_the_docs_say(study, runs):
-    training = [one for one in load_study(study).executions if one.notebook == "02_grid_training"]
+    training = [
+        one
+        for one in load_study(study).executions
+        if one.notebook == "02_grid_training"
+    ]
     assert len(planned_runs(training[0].parameters)) == int(runs)
 
 
 def code(text):
     """What a page gives as code: the lines of its blocks without their remarks, and its spans."""
     blocks = re.findall(r"^```[^\n]*\n(.*?)^```", text, re.M | re.S)
-    spans = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S))
-    return [line.partition("  #")[0].strip() for block in blocks for line in block.splitlines()] + spans
+    spans = re.findall(
+        r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
+    )
+    return [
+        line.partition("  #")[0].strip()
+        for block in blocks
+        for line in block.splitlines()
+    ] + spans
 
 
 def absent_links(page, text):
@@ -86,27 +128,74 @@ def absent_links(page, text):
     for target in re.findall(r"\]\((?!https?://)([^)\s]+)\)", text):
         name, _, heading = target.partition("#")
         path = (PROJECT_ROOT / page).parent / name if name else PROJECT_ROOT / page
-        headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.M) if heading and path.is_file() else []
-        if not path.exists() or (heading and heading not in [re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in headings]):
+        headings = (
+            re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.M)
+            if heading and path.is_file()
+            else []
+        )
+        if not path.exists() or (
+            heading
+            and heading
+            not in [
+                re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-")
+                for one in headings
+            ]
+        ):
             yield target
 
 
 def absent_names(text):
     """Paths, targets of make, studies, modules, options and extras in the code of a page that there are not, but for places to fill in."""
-    targets = set(re.findall(r"^([a-z]+):", (PROJECT_ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
-    extras = tomllib.loads((PROJECT_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    known_of = {"helpers.sweep": options(sweep) | OF_SNAKEMAKE, "helpers.select": options(select)}
+    targets = set(
+        re.findall(
+            r"^([a-z]+):", (PROJECT_ROOT / "Makefile").read_text(encoding="utf-8"), re.M
+        )
+    )
+    extras = tomllib.loads(
+        (PROJECT_ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    )["project"]["optional-dependencies"]
+    known_of = {
+        "helpers.sweep": options(sweep) | OF_SNAKEMAKE,
+        "helpers.select": options(select),
+    }
     for part in code(text):
-        paths = re.findall(r"(?<![\w./])(?:helpers|params|notebooks|docs|tests|benchmarks)/[\w./<>*-]*", part)
-        yield from (path for path in paths if not re.search(r"[<*]", path) and path not in MADE and not (PROJECT_ROOT / path).exists())
+        paths = re.findall(
+            r"(?<![\w./])(?:helpers|params|notebooks|docs|tests|benchmarks)/[\w./<>*-]*",
+            part,
+        )
+        yield from (
+            path
+            for path in paths
+            if not re.search(r"[<*]", path)
+            and path not in MADE
+            and not (PROJECT_ROOT / path).exists()
+        )
         modules = re.findall(r"-m (\w+(?:\.\w+)+)", part)
         flags = set(re.findall(r"(?<![\w-])--[a-z][\w-]*", part))
-        known = set().union(*(known_of.get(name, flags) for name in modules)) if modules else set().union(*known_of.values())
-        studies = re.findall(r"STUDY=(\w+)", part) + re.findall(r"reports/(?!assets|index)(\w+)", part)
-        yield from (name for name in re.findall(r"\bmake ([a-z]+)", part) if name not in targets)
-        yield from (name for name in studies if f"params/{name}.yaml" not in MADE and not (PROJECT_ROOT / f"params/{name}.yaml").is_file())
+        known = (
+            set().union(*(known_of.get(name, flags) for name in modules))
+            if modules
+            else set().union(*known_of.values())
+        )
+        studies = re.findall(r"STUDY=(\w+)", part) + re.findall(
+            r"reports/(?!assets|index)(\w+)", part
+        )
+        yield from (
+            name for name in re.findall(r"\bmake ([a-z]+)", part) if name not in targets
+        )
+        yield from (
+            name
+            for name in studies
+            if f"params/{name}.yaml" not in MADE
+            and not (PROJECT_ROOT / f"params/{name}.yaml").is_file()
+        )
         yield from (name for name in modules if importlib.util.find_spec(name) is None)
-        yield from (name for group in re.findall(r"pip install '\.\[([\w,]+)\]'", part) for name in group.split(",") if name not in extras)
+        yield from (
+            name
+            for group in re.findall(r"pip install '\.\[([\w,]+)\]'", part)
+            for name in group.split(",")
+            if name not in extras
+        )
         yield from sorted(flags - known) if modules or part.startswith("--") else ()
 
 
@@ -132,11 +221,28 @@ def test_what_is_not_there_is_found():
     text += "python -m helpers.sweep params/no.yaml --no\npython -m helpers.nothing --other\n```\n"
     text += "`--never N` `pip install '.[nope]'` `ray --head`"
     assert [*absent_links("README.md", text)] == ["docs/no.md", "README.md#no"]
-    assert [*absent_names(text)] == ["no", "none", "params/no.yaml", "--no", "helpers.nothing", "--never", "nope"]
+    assert [*absent_names(text)] == [
+        "no",
+        "none",
+        "params/no.yaml",
+        "--no",
+        "helpers.nothing",
+        "--never",
+        "nope",
+    ]
 
 
 def test_the_folders_of_the_readme_are_those_of_the_project():
     (tree,) = re.findall(r"^```\n(notebooks/.*?)^```", README, re.M | re.S)
-    named = {name for line in tree.splitlines() for name in re.findall(r"(\w+)/", re.split(r" {4,}", line.strip())[0])}
-    assert {path.parent.name for path in (PROJECT_ROOT / "helpers").glob("*/__init__.py")} <= named
-    assert all((PROJECT_ROOT / name).is_dir() or (PROJECT_ROOT / "helpers" / name).is_dir() for name in re.findall(r"(\w+)/", tree))
+    named = {
+        name
+        for line in tree.splitlines()
+        for name in re.findall(r"(\w+)/", re.split(r" {4,}", line.strip())[0])
+    }
+    assert {
+        path.parent.name for path in (PROJECT_ROOT / "helpers").glob("*/__init__.py")
+    } <= named
+    assert all(
+        (PROJECT_ROOT / name).is_dir() or (PROJECT_ROOT / "helpers" / name).is_dir()
+        for name in re.findall(r"(\w+)/", tree)
+    )

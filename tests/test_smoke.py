@@ -24,7 +24,10 @@ pytestmark = pytest.mark.smoke
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("smoke")
     (folder / "tiny.yaml").write_text(yaml.safe_dump(TINY_STUDY))
-    places = [f"--set=work_dir={folder / 'work'}", f"--set=reports_dir={folder / 'reports'}"]
+    places = [
+        f"--set=work_dir={folder / 'work'}",
+        f"--set=reports_dir={folder / 'reports'}",
+    ]
     assert cli.main([str(folder / "tiny.yaml"), *places]) == 0
     return folder, places
 
@@ -34,7 +37,12 @@ def test_every_notebook_leaves_its_report_without_an_error(finished):
     for name in TINY_STUDY["notebooks"]:
         executed = nbformat.read(reports / f"{name}.ipynb", as_version=4)
         assert executed.metadata.papermill.exception is None
-        assert not [item.text for cell in executed.cells for item in cell.get("outputs", ()) if "Warning" in item.get("text", "")], name
+        assert not [
+            item.text
+            for cell in executed.cells
+            for item in cell.get("outputs", ())
+            if "Warning" in item.get("text", "")
+        ], name
         assert (reports / f"{name}.html").stat().st_size > 10_000
     assert not list(finished[0].rglob("*.partial*"))
     index = (reports / "index.html").read_text()
@@ -45,25 +53,55 @@ def test_runs_images_and_overlaps_are_those_that_were_asked_for(finished):
     tables = finished[0] / "reports/tiny/tables"
     catalogue = pd.read_csv(tables / "catalogue.csv")
     assert catalogue["run_id"].nunique() == 4
-    assert (catalogue["gap"] - (catalogue["train_accuracy"] - catalogue["test_accuracy"])).abs().max() < 2e-8  # tables have eight digits
-    assert pd.read_csv(tables / "table1_categories.csv")[["train_images", "test_images"]].values.tolist() == [[14, 5]] * 3
-    assert set(pd.read_csv(tables / "localization.csv")["model_id"]) <= set(catalogue["model_id"])
-    assert len(pd.read_csv(tables / "table3_iou.csv")) == 3 * 2 * 2  # two architectures and pooled, two thresholds, two measures
-    assert len(pd.read_csv(tables / "table3_correlations.csv")) == 3 * 2 * 5  # as before, five methods
+    assert (
+        catalogue["gap"] - (catalogue["train_accuracy"] - catalogue["test_accuracy"])
+    ).abs().max() < 2e-8  # tables have eight digits
+    assert (
+        pd.read_csv(tables / "table1_categories.csv")[
+            ["train_images", "test_images"]
+        ].values.tolist()
+        == [[14, 5]] * 3
+    )
+    assert set(pd.read_csv(tables / "localization.csv")["model_id"]) <= set(
+        catalogue["model_id"]
+    )
+    assert (
+        len(pd.read_csv(tables / "table3_iou.csv")) == 3 * 2 * 2
+    )  # two architectures and pooled, two thresholds, two measures
+    assert (
+        len(pd.read_csv(tables / "table3_correlations.csv")) == 3 * 2 * 5
+    )  # as before, five methods
 
 
 def test_every_measure_of_every_model_has_a_value_or_a_reason(finished):
     tables = finished[0] / "reports/tiny/tables"
-    scores, catalogue = pd.read_parquet(tables / "scores.parquet"), pd.read_csv(tables / "catalogue.csv")
+    scores, catalogue = (
+        pd.read_parquet(tables / "scores.parquet"),
+        pd.read_csv(tables / "catalogue.csv"),
+    )
     ids = set(catalogue.loc[catalogue["snapshot"] != "none", "model_id"])
-    asked = {name for name, item in registry.MEASURES.items() if item.family != "unlabelled"}  # which 08 scores
+    asked = {
+        name for name, item in registry.MEASURES.items() if item.family != "unlabelled"
+    }  # which 08 scores
     assert set(scores["measure"]) == asked
     assert (scores["value"].notna() | (scores["reason"].str.len() > 0)).all()
     ranked = [name for name in asked if registry.MEASURES[name].direction]
-    assert scores[scores["measure"].isin(ranked)].groupby("measure")["model_id"].agg(set).eq(ids).all()
-    means = pd.read_csv(tables / "perturbation_curves.csv").query("perturbation == 'horizontal translation' and alpha == 0.5")
-    of_models = scores.query("measure == 'response_curve' and variant == 'horizontal translation @ 0.500000'")
-    assert means["count"].tolist() == [len(ids)] and means["mean"].iloc[0] == pytest.approx(of_models["value"].mean())
+    assert (
+        scores[scores["measure"].isin(ranked)]
+        .groupby("measure")["model_id"]
+        .agg(set)
+        .eq(ids)
+        .all()
+    )
+    means = pd.read_csv(tables / "perturbation_curves.csv").query(
+        "perturbation == 'horizontal translation' and alpha == 0.5"
+    )
+    of_models = scores.query(
+        "measure == 'response_curve' and variant == 'horizontal translation @ 0.500000'"
+    )
+    assert means["count"].tolist() == [len(ids)] and means["mean"].iloc[
+        0
+    ] == pytest.approx(of_models["value"].mean())
 
 
 def test_every_figure_is_read_by_a_computed_sentence(finished):
@@ -72,7 +110,9 @@ def test_every_figure_is_read_by_a_computed_sentence(finished):
         for item in json.loads((reports / "story" / f"{name}.json").read_text()):
             if item["kind"] == "figure":
                 assert item["reading"].endswith("."), item["name"]
-                assert re.fullmatch(r"Figure \d\.\d+\. [A-Z0-9].*\.", item["alt"]), item["alt"]
+                assert re.fullmatch(r"Figure \d\.\d+\. [A-Z0-9].*\.", item["alt"]), (
+                    item["alt"]
+                )
                 assert "nan" not in item["reading"].lower(), item["reading"]
                 assert (reports / item["path"]).stat().st_size < 300_000
 
@@ -80,7 +120,12 @@ def test_every_figure_is_read_by_a_computed_sentence(finished):
 def test_no_two_notebooks_write_the_same_file(finished):
     """One would spoil what the other published."""
     stories = sorted((finished[0] / "reports/tiny/story").glob("*.json"))
-    paths = [item["path"] for story in stories for item in json.loads(story.read_text()) if item.get("path")]
+    paths = [
+        item["path"]
+        for story in stories
+        for item in json.loads(story.read_text())
+        if item.get("path")
+    ]
     assert len(paths) > 50
     assert len(set(paths)) == len(paths)
 
@@ -88,48 +133,115 @@ def test_no_two_notebooks_write_the_same_file(finished):
 def test_the_same_command_again_would_run_nothing(finished, capsys):
     folder, places = finished
     assert cli.main([str(folder / "tiny.yaml"), *places, "--dry-run"]) == 0
-    assert capsys.readouterr().out.count("complete, nothing changed") == len(TINY_STUDY["notebooks"])
+    assert capsys.readouterr().out.count("complete, nothing changed") == len(
+        TINY_STUDY["notebooks"]
+    )
 
 
 def test_the_tiny_study_runs_every_notebook():
-    assert {path.stem for path in (PROJECT_ROOT / "notebooks").glob("*.ipynb")} == set(TINY_STUDY["notebooks"])
+    assert {path.stem for path in (PROJECT_ROOT / "notebooks").glob("*.ipynb")} == set(
+        TINY_STUDY["notebooks"]
+    )
 
 
 @pytest.mark.nightly
-def test_real_photographs_of_the_papers_classes_pass_through_at_full_size(real_data, tmp_path):
+def test_real_photographs_of_the_papers_classes_pass_through_at_full_size(
+    real_data, tmp_path
+):
     """An untrained ResNet18 (learning rate 0) and a briefly trained one on ILSVRC photographs of the 11 classes with enough, at 224 px."""
-    grid = {"architectures": ["resnet18"], "batch_sizes": [16], "learning_rates": [0.0, 0.003], "optimizers": ["adam"]}
-    grid |= {"weight_decays": [0.0], "augmentations": [False], "pretrained_levels": [False], "run_count": 0}
+    grid = {
+        "architectures": ["resnet18"],
+        "batch_sizes": [16],
+        "learning_rates": [0.0, 0.003],
+        "optimizers": ["adam"],
+    }
+    grid |= {
+        "weight_decays": [0.0],
+        "augmentations": [False],
+        "pretrained_levels": [False],
+        "run_count": 0,
+    }
     grid |= {"stem": "imagenet", "width": 0.125, "max_epochs": 1, "rule3_split": "test"}
-    common = {"data_source": "ilsvrc", "data_path": str(real_data / "ilsvrc2012-sample.zip"), "class_ids": [], "image_size": 224}
-    common |= {"images_per_class": 0, "minimum_images_per_class": 10, "minimum_train_accuracy": 0.0}
-    notebooks = {"01_data_subset": {}, "02_grid_training": grid, "03_cam_scoring": {"bootstrap_resamples": 50}}
-    (tmp_path / "ilsvrc.yaml").write_text(yaml.safe_dump({"common": common, "notebooks": notebooks}))
-    places = [f"--set=work_dir={tmp_path / 'work'}", f"--set=reports_dir={tmp_path / 'reports'}"]
+    common = {
+        "data_source": "ilsvrc",
+        "data_path": str(real_data / "ilsvrc2012-sample.zip"),
+        "class_ids": [],
+        "image_size": 224,
+    }
+    common |= {
+        "images_per_class": 0,
+        "minimum_images_per_class": 10,
+        "minimum_train_accuracy": 0.0,
+    }
+    notebooks = {
+        "01_data_subset": {},
+        "02_grid_training": grid,
+        "03_cam_scoring": {"bootstrap_resamples": 50},
+    }
+    (tmp_path / "ilsvrc.yaml").write_text(
+        yaml.safe_dump({"common": common, "notebooks": notebooks})
+    )
+    places = [
+        f"--set=work_dir={tmp_path / 'work'}",
+        f"--set=reports_dir={tmp_path / 'reports'}",
+    ]
     assert cli.main([str(tmp_path / "ilsvrc.yaml"), *places]) == 0
     tables = tmp_path / "reports/ilsvrc/tables"
     table1 = pd.read_csv(tables / "table1_categories.csv")
-    assert (table1["train_images"].sum(), table1["test_images"].sum(), len(table1)) == (140, 50, 11)
+    assert (table1["train_images"].sum(), table1["test_images"].sum(), len(table1)) == (
+        140,
+        50,
+        11,
+    )
     assert table1["published"].sum() == 6760
     scores = pd.read_csv(tables / "localization.csv")
     assert len(scores) == 2
     assert scores["iou"].between(0.05, 0.95).all()
 
 
-def test_opened_by_hand_01_chooses_the_images_of_its_first_cell_and_publishes_nothing(tmp_path):
+def test_opened_by_hand_01_chooses_the_images_of_its_first_cell_and_publishes_nothing(
+    tmp_path,
+):
     for name in ("helpers", "notebooks", "params"):
-        shutil.copytree(PROJECT_ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints"))
+        shutil.copytree(
+            PROJECT_ROOT / name,
+            tmp_path / name,
+            ignore=shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints"),
+        )
     path = tmp_path / "notebooks/01_data_subset.ipynb"
-    path.write_text(path.read_text().replace("images_per_class: int = 60", "images_per_class: int = 20"))
-    command = [sys.executable, "-m", "papermill", path, tmp_path / "out.ipynb", "--cwd", path.parent]
-    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True)
+    path.write_text(
+        path.read_text().replace(
+            "images_per_class: int = 60", "images_per_class: int = 20"
+        )
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "papermill",
+        path,
+        tmp_path / "out.ipynb",
+        "--cwd",
+        path.parent,
+    ]
+    done = subprocess.run(
+        command,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     record = json.loads((tmp_path / "work/demo/data.json").read_text())
-    demo = yaml.safe_load((PROJECT_ROOT / "params/demo.yaml").read_text())["notebooks"]["01_data_subset"]
+    demo = yaml.safe_load((PROJECT_ROOT / "params/demo.yaml").read_text())["notebooks"][
+        "01_data_subset"
+    ]
     wanted = demo | {"images_per_class": 20}
-    assert record["parameters"] == {name: value for name, value in wanted.items() if name != "pictured_images"}
+    assert record["parameters"] == {
+        name: value for name, value in wanted.items() if name != "pictured_images"
+    }
     assert record["images"] == {"classes": 6, "train": 6 * 20, "test": 300}
-    assert (tmp_path / "work/demo/scratch/01_data_subset/tables/table1_categories.csv").is_file()
+    assert (
+        tmp_path / "work/demo/scratch/01_data_subset/tables/table1_categories.csv"
+    ).is_file()
     assert not (tmp_path / "reports").exists()
     shown = str(nbformat.read(tmp_path / "out.ipynb", as_version=4))
     assert "1 from first cell" in shown

@@ -6,7 +6,17 @@ import numpy as np
 import pandas as pd
 
 from helpers.ablations.attributions import COSTS
-from helpers.ablations.compute import ALL_IMAGES, ATTRIBUTED, BOXES, CLOSED, CLOSED_FORMS, CORRECT, PREDICTED, SAMPLED, TRUE
+from helpers.ablations.compute import (
+    ALL_IMAGES,
+    ATTRIBUTED,
+    BOXES,
+    CLOSED,
+    CLOSED_FORMS,
+    CORRECT,
+    PREDICTED,
+    SAMPLED,
+    TRUE,
+)
 from helpers.cams import chance
 from helpers.scoring.store import Kept
 from helpers.statistics.correlations import finite_mean
@@ -16,7 +26,10 @@ from helpers.statistics.reliability import reliability
 from helpers.statistics.tables import TOTAL, beside_published, correlation_table
 from helpers.statistics.verdicts import NEGLIGIBLE
 
-PAPER_THRESHOLD, PAPER_NETWORKS = 0.1, 50  # of the map; untrained networks an architecture
+PAPER_THRESHOLD, PAPER_NETWORKS = (
+    0.1,
+    50,
+)  # of the map; untrained networks an architecture
 FEWEST_IMAGES = 5
 CORRELATION = ["n", "dropped", "cells", "pearson_r", "ci_low", "ci_high", "kendall_tau"]
 AS_PROMISED, REVERSED, NOT_TOLD = "same direction", "opposite direction", "not told"
@@ -24,37 +37,71 @@ AS_PROMISED, REVERSED, NOT_TOLD = "same direction", "opposite direction", "not t
 
 def scores_of(kept: Kept, name: str, threshold: float) -> pd.DataFrame:
     """A table of both parts, "scores" or "corrected", with its part, and of_paper: Grad-CAM of the predicted class on all images."""
-    table = pd.concat([kept.table(part, name).assign(part=part) for part in (CLOSED, SAMPLED)], ignore_index=True)
-    fixed = {"method": CLOSED_FORMS[0][0], "formula": CORRECT, "class_used": PREDICTED, "annotation": BOXES, "part": CLOSED}
+    table = pd.concat(
+        [kept.table(part, name).assign(part=part) for part in (CLOSED, SAMPLED)],
+        ignore_index=True,
+    )
+    fixed = {
+        "method": CLOSED_FORMS[0][0],
+        "formula": CORRECT,
+        "class_used": PREDICTED,
+        "annotation": BOXES,
+        "part": CLOSED,
+    }
     fixed |= {"subset": ALL_IMAGES, "threshold": threshold} if name == "scores" else {}
     return table.assign(of_paper=(table[list(fixed)] == pd.Series(fixed)).all(axis=1))
 
 
-def each_choice(draws: Draws, scores: pd.DataFrame, keys: Sequence[str], value: str = "iou") -> tuple[Draws, pd.DataFrame]:
+def each_choice(
+    draws: Draws, scores: pd.DataFrame, keys: Sequence[str], value: str = "iou"
+) -> tuple[Draws, pd.DataFrame]:
     """One column of the models for every combination of keys, and of each (measure) the keys, images (median of the models) and mean.
 
     A value of fewer than ``FEWEST_IMAGES`` images, such as those a network gets wrong, is none. Test images are drawn alone: of the scored
     ones there are values for notebook 03's choice only, and its interval would be the only one to hold their noise.
     """
-    columns, facts, images = {}, [], {name: values for name, values in draws.images.items() if name == "test_accuracy"}
-    for number, (key, part) in enumerate(scores.groupby(list(keys), sort=False, dropna=False)):
-        name, own = f"choice {number}", part.set_index("model_id").reindex(draws.models["model_id"])
-        columns[name] = own[value].where(own["n"] >= FEWEST_IMAGES).to_numpy(dtype=float)
+    columns, facts, images = (
+        {},
+        [],
+        {
+            name: values
+            for name, values in draws.images.items()
+            if name == "test_accuracy"
+        },
+    )
+    for number, (key, part) in enumerate(
+        scores.groupby(list(keys), sort=False, dropna=False)
+    ):
+        name, own = (
+            f"choice {number}",
+            part.set_index("model_id").reindex(draws.models["model_id"]),
+        )
+        columns[name] = (
+            own[value].where(own["n"] >= FEWEST_IMAGES).to_numpy(dtype=float)
+        )
         facts.append([name, *key, own["n"].median(), own[value].mean()])
     models = draws.models.join(pd.DataFrame(columns, index=draws.models.index))
-    return Draws(models, images, draws=draws.draws, seed=draws.seed), pd.DataFrame(facts, columns=["measure", *keys, "images", "mean"])
+    return Draws(models, images, draws=draws.draws, seed=draws.seed), pd.DataFrame(
+        facts, columns=["measure", *keys, "images", "mean"]
+    )
 
 
-def correlations(draws: Draws, scores: pd.DataFrame, keys: Sequence[str], value: str = "iou") -> pd.DataFrame:
+def correlations(
+    draws: Draws, scores: pd.DataFrame, keys: Sequence[str], value: str = "iou"
+) -> pd.DataFrame:
     """Correlate a score with the gap for every choice: keys, images, mean and ``CORRELATION``."""
     own, facts = each_choice(draws, scores, keys, value)
-    return facts.drop(columns="measure").join(own.correlations(facts["measure"], tau=False)[CORRELATION])
+    return facts.drop(columns="measure").join(
+        own.correlations(facts["measure"], tau=False)[CORRELATION]
+    )
 
 
 def at_last_stage(scores: pd.DataFrame) -> pd.DataFrame:
     """The scores at the last stage, at the study's own image size, of all images of a model."""
     closed = scores[scores["part"] == CLOSED]
-    chosen = scores["layer"].isin(closed["layer"].unique()) & scores["image_size"].isin(closed["image_size"].unique())
+    chosen = scores["layer"].isin(closed["layer"].unique()) & scores["image_size"].isin(
+        closed["image_size"].unique()
+    )
     return scores[chosen & (scores["subset"] == ALL_IMAGES)]
 
 
@@ -67,56 +114,107 @@ def of_grad_cam(scores: pd.DataFrame, **fixed: object) -> pd.DataFrame:
 def published_pooled(minimum_train_accuracy: float) -> dict[str, float]:
     """The paper's pooled r of its measures among the models above a training accuracy; nothing for a threshold it does not have."""
     table = published_table("du2024_table3")
-    chosen = (table["architecture"] == TOTAL) & np.isclose(table["threshold"], minimum_train_accuracy)
+    chosen = (table["architecture"] == TOTAL) & np.isclose(
+        table["threshold"], minimum_train_accuracy
+    )
     return table[chosen].set_index("method")["pearson_r"].to_dict()
 
 
 def _by_architecture(
-    draws: Draws, scores: pd.DataFrame, keys: Sequence[str], accuracies: Collection[float], theirs: pd.DataFrame
+    draws: Draws,
+    scores: pd.DataFrame,
+    keys: Sequence[str],
+    accuracies: Collection[float],
+    theirs: pd.DataFrame,
 ) -> pd.DataFrame:
     """Each choice per architecture, and last of all, above each training accuracy (threshold), beside the paper's r of the method."""
     own, facts = each_choice(draws, scores, keys)
-    table = correlation_table(own, facts["measure"], accuracies, tau=False).merge(facts, on="measure")
-    table = table[["architecture", "threshold", *keys, "images", *CORRELATION]].rename(columns={"method": "measure"})
+    table = correlation_table(own, facts["measure"], accuracies, tau=False).merge(
+        facts, on="measure"
+    )
+    table = table[["architecture", "threshold", *keys, "images", *CORRELATION]].rename(
+        columns={"method": "measure"}
+    )
     return beside_published(table, theirs).rename(columns={"measure": "method"})
 
 
-def cam_methods(draws: Draws, scores: pd.DataFrame, threshold: float, accuracies: Collection[float]) -> pd.DataFrame:
+def cam_methods(
+    draws: Draws, scores: pd.DataFrame, threshold: float, accuracies: Collection[float]
+) -> pd.DataFrame:
     """The CAM methods on the same images, correct and as torchcam computes them, at the paper's threshold; Du et al. 2024, Table 6.
 
     Grad-CAM stands first, and last on all images.
     """
     chosen = at_last_stage(scores)
-    chosen = chosen[(chosen["threshold"] == threshold) & (chosen["class_used"] != TRUE) & (chosen["annotation"] == BOXES)]
+    chosen = chosen[
+        (chosen["threshold"] == threshold)
+        & (chosen["class_used"] != TRUE)
+        & (chosen["annotation"] == BOXES)
+    ]
     sampled, paper = chosen[chosen["part"] == SAMPLED], chosen[chosen["of_paper"]]
     first = sampled["method"] == CLOSED_FORMS[0][0]
     more = [paper] if paper["n"].max() > sampled["n"].max() else []
     ordered = pd.concat([sampled[first], sampled[~first], *more])
     columns = ["method", "formula", "part"]
-    return _by_architecture(draws, ordered, columns, accuracies, published_table("du2024_table6")).drop(columns="part")
+    return _by_architecture(
+        draws, ordered, columns, accuracies, published_table("du2024_table6")
+    ).drop(columns="part")
 
 
-def annotations(draws: Draws, scores: pd.DataFrame, threshold: float, accuracies: Collection[float]) -> pd.DataFrame:
+def annotations(
+    draws: Draws, scores: pd.DataFrame, threshold: float, accuracies: Collection[float]
+) -> pd.DataFrame:
     """Annotated boxes beside masks of machines (published_r: the paper's saliency masks), by Grad-CAM; Du et al. 2024, Table 7."""
-    chosen = of_grad_cam(at_last_stage(scores), part=CLOSED, class_used=PREDICTED, threshold=threshold)
-    chosen = chosen.assign(method=chosen["annotation"].replace(BOXES, "annotated_boxes"))
+    chosen = of_grad_cam(
+        at_last_stage(scores), part=CLOSED, class_used=PREDICTED, threshold=threshold
+    )
+    chosen = chosen.assign(
+        method=chosen["annotation"].replace(BOXES, "annotated_boxes")
+    )
     theirs = published_table("du2024_table7")
     masks = theirs[theirs["method"] == "saliency_masks"]
-    providers = [masks.assign(method=name) for name in chosen["method"].unique() if name != "annotated_boxes"]
-    return _by_architecture(draws, chosen, ["method"], accuracies, pd.concat([theirs[theirs["method"] == "annotated_boxes"], *providers]))
+    providers = [
+        masks.assign(method=name)
+        for name in chosen["method"].unique()
+        if name != "annotated_boxes"
+    ]
+    return _by_architecture(
+        draws,
+        chosen,
+        ["method"],
+        accuracies,
+        pd.concat([theirs[theirs["method"] == "annotated_boxes"], *providers]),
+    )
 
 
-def by_threshold(draws: Draws, scores: pd.DataFrame, minimum_train_accuracy: float, paper: float) -> pd.DataFrame:
+def by_threshold(
+    draws: Draws, scores: pd.DataFrame, minimum_train_accuracy: float, paper: float
+) -> pd.DataFrame:
     """Correlate at every threshold of the map: each CAM method, and Grad-CAM against masks of machines; all of the predicted class."""
     chosen = at_last_stage(scores)
     # On the sampled images what has a closed form would only be repeated.
-    ways = pd.Series(zip(chosen["method"], chosen["formula"], strict=True), index=chosen.index)
-    chosen = chosen[(chosen["class_used"] != TRUE) & ~((chosen["part"] == SAMPLED) & ways.isin(CLOSED_FORMS))]
+    ways = pd.Series(
+        zip(chosen["method"], chosen["formula"], strict=True), index=chosen.index
+    )
+    chosen = chosen[
+        (chosen["class_used"] != TRUE)
+        & ~((chosen["part"] == SAMPLED) & ways.isin(CLOSED_FORMS))
+    ]
     keys = ["method", "formula", "annotation", "part"]
     table = correlations(draws, chosen, [*keys, "threshold"])
     of_paper = (table[keys] == table[keys].iloc[0]).all(axis=1)
-    is_paper = of_paper & np.isclose(table["threshold"], paper) & np.isclose(paper, PAPER_THRESHOLD)
-    return table.assign(published_r=np.where(is_paper, published_pooled(minimum_train_accuracy).get("iou", np.nan), np.nan))
+    is_paper = (
+        of_paper
+        & np.isclose(table["threshold"], paper)
+        & np.isclose(paper, PAPER_THRESHOLD)
+    )
+    return table.assign(
+        published_r=np.where(
+            is_paper,
+            published_pooled(minimum_train_accuracy).get("iou", np.nan),
+            np.nan,
+        )
+    )
 
 
 def attributions_compared(draws: Draws, kept: Kept) -> pd.DataFrame:
@@ -124,22 +222,64 @@ def attributions_compared(draws: Draws, kept: Kept) -> pd.DataFrame:
 
     minus_cam is r less Grad-CAM's, paired; costs are per image. ``draws`` has the models of ``kept``, in its order.
     """
-    tables, values, costs = [], kept.stacked(ATTRIBUTED), kept.table(ATTRIBUTED, "costs")
+    tables, values, costs = (
+        [],
+        kept.stacked(ATTRIBUTED),
+        kept.table(ATTRIBUTED, "costs"),
+    )
     means = {name: finite_mean(single.T) for name, single in values.items()}
-    test = {name: single for name, single in draws.images.items() if name == "test_accuracy"}
-    own, methods = Draws(draws.models.assign(**means), test | values, draws=draws.draws, seed=draws.seed), costs["method"].unique()
+    test = {
+        name: single for name, single in draws.images.items() if name == "test_accuracy"
+    }
+    own, methods = (
+        Draws(
+            draws.models.assign(**means),
+            test | values,
+            draws=draws.draws,
+            seed=draws.seed,
+        ),
+        costs["method"].unique(),
+    )
     for measure in chance.LESS_CHANCE:
         names = [f"{measure}, {method}" for method in methods]
         r = own.estimate(names)
         low, high = percentile_interval(r.drawn - r.drawn[:, :1], r.configurations)
-        facts = {"measure": measure, "method": methods, "images": [values[name].shape[1] for name in names]}
-        facts |= {"mean": own.models[names].mean().to_numpy(), "reliability": [reliability(values[name]) for name in names]}
-        facts |= {"minus_cam": r.value - r.value[0], "minus_cam_low": low, "minus_cam_high": high}
+        facts = {
+            "measure": measure,
+            "method": methods,
+            "images": [values[name].shape[1] for name in names],
+        }
+        facts |= {
+            "mean": own.models[names].mean().to_numpy(),
+            "reliability": [reliability(values[name]) for name in names],
+        }
+        facts |= {
+            "minus_cam": r.value - r.value[0],
+            "minus_cam_low": low,
+            "minus_cam_high": high,
+        }
         tables.append(own.correlations(names, tau=False).assign(**facts))
-    per_method = costs.groupby("method")[COSTS].median().join(costs.groupby("method")["reason"].max())
-    shown = ["measure", "method", "images", "n", "mean", "reliability", "pearson_r", "ci_low", "ci_high", "kendall_tau"]
+    per_method = (
+        costs.groupby("method")[COSTS]
+        .median()
+        .join(costs.groupby("method")["reason"].max())
+    )
+    shown = [
+        "measure",
+        "method",
+        "images",
+        "n",
+        "mean",
+        "reliability",
+        "pearson_r",
+        "ci_low",
+        "ci_high",
+        "kendall_tau",
+    ]
     shown += ["minus_cam", "minus_cam_low", "minus_cam_high"]
-    return pd.concat(tables, ignore_index=True)[shown].merge(per_method, left_on="method", right_index=True)
+    return pd.concat(tables, ignore_index=True)[shown].merge(
+        per_method, left_on="method", right_index=True
+    )
 
 
 def tells(low: float, high: float) -> str:
@@ -155,23 +295,60 @@ def validity(networks: pd.DataFrame, trained: Draws) -> pd.DataFrame:
     A row per architecture, last "Total"; each network is a configuration. published_low and _high are Fisher's interval of 50 networks
     each.
     """
-    draws = Draws(networks.assign(cell=networks["model_id"]), draws=trained.draws, seed=trained.seed)
-    means = {"images": "train_images", "train_accuracy": "train_accuracy", "test_accuracy": "test_accuracy", "mean": "iou"}
+    draws = Draws(
+        networks.assign(cell=networks["model_id"]),
+        draws=trained.draws,
+        seed=trained.seed,
+    )
+    means = {
+        "images": "train_images",
+        "train_accuracy": "train_accuracy",
+        "test_accuracy": "test_accuracy",
+        "mean": "iou",
+    }
     rows = []
     for name in [*networks["architecture"].unique(), TOTAL]:
-        own, others = (part.of((part.models["architecture"] == name) | (name == TOTAL)) for part in (draws, trained))
-        row = {"architecture": name} | {column: own.models[source].mean() for column, source in means.items()}
+        own, others = (
+            part.of((part.models["architecture"] == name) | (name == TOTAL))
+            for part in (draws, trained)
+        )
+        row = {"architecture": name} | {
+            column: own.models[source].mean() for column, source in means.items()
+        }
         row |= own.correlations(["iou"], tau=False)[CORRELATION].iloc[0].to_dict()
         row["tells"] = tells(row["ci_low"], row["ci_high"])
-        rows.append(row | {"trained_n": len(others.models), "trained_r": others.estimate(["iou"]).value[0]})
-    theirs = published_table("du2024_table5").rename(columns={"pearson_r": "published_r"})[["architecture", "published_r"]]
-    half = 1.96 / np.sqrt(np.where(theirs["architecture"] == TOTAL, PAPER_NETWORKS * (len(theirs) - 1), PAPER_NETWORKS) - 3)
-    low, high = (np.tanh(np.arctanh(theirs["published_r"]) + sign * half) for sign in (-1, 1))
-    theirs = theirs.assign(published_low=low, published_high=high, published_tells=list(map(tells, low, high)))
+        rows.append(
+            row
+            | {
+                "trained_n": len(others.models),
+                "trained_r": others.estimate(["iou"]).value[0],
+            }
+        )
+    theirs = published_table("du2024_table5").rename(
+        columns={"pearson_r": "published_r"}
+    )[["architecture", "published_r"]]
+    half = 1.96 / np.sqrt(
+        np.where(
+            theirs["architecture"] == TOTAL,
+            PAPER_NETWORKS * (len(theirs) - 1),
+            PAPER_NETWORKS,
+        )
+        - 3
+    )
+    low, high = (
+        np.tanh(np.arctanh(theirs["published_r"]) + sign * half) for sign in (-1, 1)
+    )
+    theirs = theirs.assign(
+        published_low=low,
+        published_high=high,
+        published_tells=list(map(tells, low, high)),
+    )
     return pd.DataFrame(rows).merge(theirs, how="left", on="architecture")
 
 
-def shifts(draws: Draws, measures: Sequence[str], column: str, unit: Sequence[str]) -> pd.DataFrame:
+def shifts(
+    draws: Draws, measures: Sequence[str], column: str, unit: Sequence[str]
+) -> pd.DataFrame:
     """How far measures move where one column alone changes, such as label_noise: the mean over pairs of models that share the unit.
 
     A row per further level and measure, of which "gap" must be one. shift is in standard deviations over the models of the lowest level;
@@ -181,20 +358,73 @@ def shifts(draws: Draws, measures: Sequence[str], column: str, unit: Sequence[st
     models = draws.models
     levels = sorted(models[column].dropna().unique())
     lowest = models[column].isin(levels[:1])
-    known = draws.of(lowest).correlations(measures, tau=False).rename(columns={"pearson_r": "r", "ci_low": "r_low", "ci_high": "r_high"})
-    values, ends, tables = models[list(measures)].astype(float), models[[*unit, "cell"]].rename_axis("at").reset_index(), []
+    known = (
+        draws.of(lowest)
+        .correlations(measures, tau=False)
+        .rename(columns={"pearson_r": "r", "ci_low": "r_low", "ci_high": "r_high"})
+    )
+    values, ends, tables = (
+        models[list(measures)].astype(float),
+        models[[*unit, "cell"]].rename_axis("at").reset_index(),
+        [],
+    )
     for level in levels[1:]:
-        pairs = ends[lowest].merge(ends[models[column] == level], on=list(unit), suffixes=("", "_moved"), validate="one_to_one")
+        pairs = ends[lowest].merge(
+            ends[models[column] == level],
+            on=list(unit),
+            suffixes=("", "_moved"),
+            validate="one_to_one",
+        )
         change = values.to_numpy()[pairs["at_moved"]] - values.to_numpy()[pairs["at"]]
-        among, spread = Draws(pairs, draws=draws.draws, seed=draws.seed), values[lowest].std().replace(0, np.nan).to_numpy()
+        among, spread = (
+            Draws(pairs, draws=draws.draws, seed=draws.seed),
+            values[lowest].std().replace(0, np.nan).to_numpy(),
+        )
         shift, low, high = among.mean(change / spread)
-        facts = {"measure": list(measures), "column": column, "level": str(level), "n": np.isfinite(change).sum(0)}
-        facts |= {"cells": among.configurations(np.isfinite(change)), "change": finite_mean(change)}
-        table = pd.DataFrame(facts | {"shift": shift, "ci_low": low, "ci_high": high}).join(known[["r", "r_low", "r_high"]])
+        facts = {
+            "measure": list(measures),
+            "column": column,
+            "level": str(level),
+            "n": np.isfinite(change).sum(0),
+        }
+        facts |= {
+            "cells": among.configurations(np.isfinite(change)),
+            "change": finite_mean(change),
+        }
+        table = pd.DataFrame(
+            facts | {"shift": shift, "ci_low": low, "ci_high": high}
+        ).join(known[["r", "r_low", "r_high"]])
         gap = table.set_index("measure").loc["gap"]
-        told = (table["ci_low"] * table["ci_high"] > 0) & (table["r_low"] * table["r_high"] > 0) & (gap["ci_low"] * gap["ci_high"] > 0)
+        told = (
+            (table["ci_low"] * table["ci_high"] > 0)
+            & (table["r_low"] * table["r_high"] > 0)
+            & (gap["ci_low"] * gap["ci_high"] > 0)
+        )
         promised = table["r"] * gap["shift"]
-        kept = np.where(np.sign(table["shift"]) == np.sign(promised), AS_PROMISED, REVERSED)
-        tables.append(table.assign(promised=promised, kept=np.where(told, kept, NOT_TOLD)))
-    names = ["measure", "column", "level", "n", "cells", "change", "shift", "ci_low", "ci_high", "r", "r_low", "r_high", "promised", "kept"]
-    return pd.concat(tables, ignore_index=True)[names] if tables else pd.DataFrame(columns=names)
+        kept = np.where(
+            np.sign(table["shift"]) == np.sign(promised), AS_PROMISED, REVERSED
+        )
+        tables.append(
+            table.assign(promised=promised, kept=np.where(told, kept, NOT_TOLD))
+        )
+    names = [
+        "measure",
+        "column",
+        "level",
+        "n",
+        "cells",
+        "change",
+        "shift",
+        "ci_low",
+        "ci_high",
+        "r",
+        "r_low",
+        "r_high",
+        "promised",
+        "kept",
+    ]
+    return (
+        pd.concat(tables, ignore_index=True)[names]
+        if tables
+        else pd.DataFrame(columns=names)
+    )

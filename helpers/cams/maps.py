@@ -7,10 +7,19 @@ from torch.func import functional_call
 from helpers.networks import hooks
 
 CLOSED_FORM_METHODS = ("cam", "grad_cam", "grad_cam_plus_plus", "layer_cam")
-GRADIENT_METHODS = ("grad_cam", "grad_cam_plus_plus", "smooth_grad_cam_plus_plus", "layer_cam", "eigen_cam", "score_cam")
+GRADIENT_METHODS = (
+    "grad_cam",
+    "grad_cam_plus_plus",
+    "smooth_grad_cam_plus_plus",
+    "layer_cam",
+    "eigen_cam",
+    "score_cam",
+)
 
 
-def closed_form_cam(method: str, features: Tensor, classifier_weight: Tensor, classes: Tensor) -> Tensor:
+def closed_form_cam(
+    method: str, features: Tensor, classifier_weight: Tensor, classes: Tensor
+) -> Tensor:
     """Maps without a backward pass, up to a positive factor: ``M = relu(sum over k of w_k A_k)``; Du et al. 2024, equation (1).
 
     Exact where ``closed_form_classifier`` holds: there ``dz_c / dA_kij = W_ck / (h w)``, so that w_k is ``W_ck`` for "cam" (Zhou et al.
@@ -39,11 +48,15 @@ def normalise_maps(maps: Tensor) -> Tensor:
 def to_bytes(maps_normalised: Tensor) -> Tensor:
     """Maps in [0, 1] as uint8, 255 for 1: each value is known to 1/510. One that is not finite is 255 all over, as no normalised map is."""
     undefined = ~maps_normalised.isfinite().all((1, 2), keepdim=True)
-    return (255 * maps_normalised).masked_fill(undefined, 255).round().clamp(0, 255).byte()
+    return (
+        (255 * maps_normalised).masked_fill(undefined, 255).round().clamp(0, 255).byte()
+    )
 
 
 @torch.no_grad()
-def closed_form_classifier(model: nn.Module, features: Tensor, logits: Tensor) -> nn.Linear:
+def closed_form_classifier(
+    model: nn.Module, features: Tensor, logits: Tensor
+) -> nn.Linear:
     """The linear layer whose weight the closed form needs, which is exact for global average pooling and one linear layer.
 
     Tested: the last ``nn.Linear`` of the mean of the maps (B, C, h, w) of a pass must give its logits (B, K), else ValueError.
@@ -53,9 +66,13 @@ def closed_form_classifier(model: nn.Module, features: Tensor, logits: Tensor) -
         expected = linear[-1](features.mean((2, 3)))
         # Float32 sums of some thousand terms differ by 1e-6 of the largest; another head differs by its whole size.
         tolerance = 1e-3 * float(logits.nan_to_num(0, 0, 0).abs().max())
-        if expected.shape == logits.shape and torch.allclose(expected, logits, rtol=0, atol=tolerance, equal_nan=True):
+        if expected.shape == logits.shape and torch.allclose(
+            expected, logits, rtol=0, atol=tolerance, equal_nan=True
+        ):
             return linear[-1]
-    raise ValueError("the last nn.Linear of the layer's averaged maps does not give the logits: take maps by the gradient")
+    raise ValueError(
+        "the last nn.Linear of the layer's averaged maps does not give the logits: take maps by the gradient"
+    )
 
 
 def layer_maps(
@@ -90,10 +107,17 @@ def layer_maps(
     normalised, detached, NaN where a gradient is. The model is left as it was. ValueError where the logits do not depend on the layer.
     """
     with torch.inference_mode(False), torch.enable_grad(), hooks.evaluation_mode(model):
-        images, classes = images.detach().clone(), classes.detach().clone()  # one made in inference mode cannot enter a graph
+        images, classes = (
+            images.detach().clone(),
+            classes.detach().clone(),
+        )  # one made in inference mode cannot enter a graph
         if method in ("eigen_cam", "score_cam"):
             activations = _run(model, layer, images)[0].detach()
-            return _eigen_cam(activations) if method == "eigen_cam" else _score_cam(model, activations, images, classes, channels)
+            return (
+                _eigen_cam(activations)
+                if method == "eigen_cam"
+                else _score_cam(model, activations, images, classes, channels)
+            )
         activations, gradient = _differentiate(model, layer, images, classes)
         if method == "layer_cam":
             return (gradient.relu() * activations).sum(1).relu()
@@ -102,10 +126,14 @@ def layer_maps(
         squares, cubes = gradient**2, gradient**3
         alpha = squares if torchcam_compat else _alpha(squares, cubes, activations)
         if method == "smooth_grad_cam_plus_plus":
-            squares, cubes, *last = _over_noise(model, layer, images, classes, noise_samples, noise_std, seed)
+            squares, cubes, *last = _over_noise(
+                model, layer, images, classes, noise_samples, noise_std, seed
+            )
             alpha = _alpha(squares, cubes, activations)
             if torchcam_compat:
-                alpha = squares / (2 * squares + (cubes * activations).sum((2, 3), keepdim=True) + 1e-8)
+                alpha = squares / (
+                    2 * squares + (cubes * activations).sum((2, 3), keepdim=True) + 1e-8
+                )
                 activations, gradient = last
         return _weighted((alpha * gradient.relu()).sum((2, 3)), activations)
 
@@ -117,14 +145,22 @@ def _alpha(squares: Tensor, cubes: Tensor, activations: Tensor) -> Tensor:
 
 
 def _over_noise(
-    model: nn.Module, layer: nn.Module, images: Tensor, classes: Tensor, samples: int, std: float, seed: int
+    model: nn.Module,
+    layer: nn.Module,
+    images: Tensor,
+    classes: Tensor,
+    samples: int,
+    std: float,
+    seed: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Means of g^2 and of g^3 over noisy images; activations and gradient of the last."""
     # Drawn on the CPU in single precision, so that a seed means the same noise on every device, and in torchcam.
     generator, squares, cubes = torch.Generator().manual_seed(seed), 0, 0
     for _ in range(samples):
         noise = std * torch.randn(images.shape, generator=generator)
-        activations, gradient = _differentiate(model, layer, images + noise.to(images), classes)
+        activations, gradient = _differentiate(
+            model, layer, images + noise.to(images), classes
+        )
         squares, cubes = squares + gradient**2 / samples, cubes + gradient**3 / samples
     return squares, cubes, activations, gradient
 
@@ -133,19 +169,42 @@ def _eigen_cam(activations: Tensor) -> Tensor:
     undefined = ~activations.isfinite().flatten(1).all(1)
     activations = activations.nan_to_num(0, 0, 0)
     direction = torch.linalg.svd(activations.flatten(2), full_matrices=False).U[:, :, 0]
-    direction = torch.where(direction.sum(1, keepdim=True) < 0, -direction, direction)  # map times the channels' mean has this sign
-    return _weighted(direction, activations).masked_fill(undefined[:, None, None], torch.nan)
+    direction = torch.where(
+        direction.sum(1, keepdim=True) < 0, -direction, direction
+    )  # map times the channels' mean has this sign
+    return _weighted(direction, activations).masked_fill(
+        undefined[:, None, None], torch.nan
+    )
 
 
 @torch.no_grad()
-def _score_cam(model: nn.Module, activations: Tensor, images: Tensor, classes: Tensor, channels: int) -> Tensor:
-    strongest = activations.square().sum((2, 3)).topk(min(channels, activations.shape[1])).indices
+def _score_cam(
+    model: nn.Module,
+    activations: Tensor,
+    images: Tensor,
+    classes: Tensor,
+    channels: int,
+) -> Tensor:
+    strongest = (
+        activations.square()
+        .sum((2, 3))
+        .topk(min(channels, activations.shape[1]))
+        .indices
+    )
     chosen = activations.take_along_dim(strongest[:, :, None, None], 1)
     scores = []
     for maps in chosen.split(max(1, 64 // max(1, len(images))), 1):
-        masks = nn.functional.interpolate(maps, size=images.shape[2:], mode="bilinear", align_corners=False).flatten(0, 1)
-        masked = images.repeat_interleave(maps.shape[1], 0) * normalise_maps(masks).unsqueeze(1)
-        scores.append(model(masked).gather(1, classes.repeat_interleave(maps.shape[1])[:, None]).view(maps.shape[:2]))
+        masks = nn.functional.interpolate(
+            maps, size=images.shape[2:], mode="bilinear", align_corners=False
+        ).flatten(0, 1)
+        masked = images.repeat_interleave(maps.shape[1], 0) * normalise_maps(
+            masks
+        ).unsqueeze(1)
+        scores.append(
+            model(masked)
+            .gather(1, classes.repeat_interleave(maps.shape[1])[:, None])
+            .view(maps.shape[:2])
+        )
     # The score of the empty image, which the paper subtracts, cancels in the softmax.
     return _weighted(torch.cat(scores, 1).softmax(1), chosen)
 
@@ -156,25 +215,46 @@ def _run(model: nn.Module, layer: nn.Module, images: Tensor) -> tuple[Tensor, Te
 
     def cut(module: nn.Module, given: tuple, output: Tensor) -> Tensor:
         if not isinstance(output, Tensor) or output.ndim != 4:
-            found = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-            raise ValueError(f"the layer {type(layer).__name__} puts out {found}; a CAM needs (B, C, h, w)")
+            found = (
+                tuple(output.shape)
+                if isinstance(output, Tensor)
+                else type(output).__name__
+            )
+            raise ValueError(
+                f"the layer {type(layer).__name__} puts out {found}; a CAM needs (B, C, h, w)"
+            )
         leaves.append(output.detach().clone().requires_grad_())
-        return leaves[-1].clone()  # because an in-place layer behind this one may not overwrite a leaf
+        return leaves[
+            -1
+        ].clone()  # because an in-place layer behind this one may not overwrite a leaf
 
     # Stand-ins that need no gradient for the weights; buffers that are not saved too.
-    state = {name: tensor.detach() for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
+    state = {
+        name: tensor.detach()
+        for name, tensor in [*model.named_parameters(), *model.named_buffers()]
+    }
     with layer.register_forward_hook(cut):
         logits = functional_call(model, state, (images,))
     if not leaves:
-        raise ValueError(f"the layer {type(layer).__name__} is not called in the network's forward pass; choose one of its own modules")
+        raise ValueError(
+            f"the layer {type(layer).__name__} is not called in the network's forward pass; choose one of its own modules"
+        )
     return leaves[-1], logits
 
 
-def _differentiate(model: nn.Module, layer: nn.Module, images: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
+def _differentiate(
+    model: nn.Module, layer: nn.Module, images: Tensor, classes: Tensor
+) -> tuple[Tensor, Tensor]:
     """A layer's output and the gradient of the chosen logits by it, both (B, C, h, w)."""
     leaf, logits = _run(model, layer, images)
     chosen = logits.gather(1, classes[:, None]).sum()
-    (gradient,) = torch.autograd.grad(chosen, leaf, allow_unused=True) if chosen.requires_grad else (None,)
+    (gradient,) = (
+        torch.autograd.grad(chosen, leaf, allow_unused=True)
+        if chosen.requires_grad
+        else (None,)
+    )
     if gradient is None:
-        raise ValueError(f"the logits do not depend on the last output of the layer {type(layer).__name__}; choose a layer before the head")
+        raise ValueError(
+            f"the logits do not depend on the last output of the layer {type(layer).__name__}; choose a layer before the head"
+        )
     return leaf.detach(), gradient

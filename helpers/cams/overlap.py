@@ -23,7 +23,9 @@ def box_masks(boxes: Tensor, size: int) -> Tensor:
 
 def upsample(maps: Tensor, size: int) -> Tensor:
     """Enlarge maps to the size of the images, bilinearly with aligned edges, not corners: (B, h, w) -> (B, S, S)."""
-    return F.interpolate(maps.unsqueeze(1), size=(size, size), mode="bilinear", align_corners=False).squeeze(1)
+    return F.interpolate(
+        maps.unsqueeze(1), size=(size, size), mode="bilinear", align_corners=False
+    ).squeeze(1)
 
 
 def bounding_rectangles(masks: Tensor) -> Tensor:
@@ -41,21 +43,39 @@ def mask_iou(a: Tensor, b: Tensor) -> Tensor:
     return (a & b).flatten(1).sum(1) / (a | b).flatten(1).sum(1)
 
 
-def overlaps(maps_normalised: Tensor, annotated: Tensor, thresholds: Sequence[float]) -> Tensor:
+def overlaps(
+    maps_normalised: Tensor, annotated: Tensor, thresholds: Sequence[float]
+) -> Tensor:
     """IoU of maps (B, h, w) in [0, 1], cut at thresholds in (0, 1), with masks (B, S, S) bool: (T, B), NaN for a map that is not finite.
 
     A network looks where the enlarged map is at least the threshold; Du et al. 2024, equations (3) and (4).
     """
-    levels, order = torch.tensor(thresholds, dtype=maps_normalised.dtype, device=annotated.device).sort()
+    levels, order = torch.tensor(
+        thresholds, dtype=maps_normalised.dtype, device=annotated.device
+    ).sort()
     # A processor's cache holds what is worked out for some images; a GPU takes all at once.
-    step = max(4, 2**17 // annotated.shape[-1] ** 2) if maps_normalised.device.type == "cpu" else max(1, len(annotated))
+    step = (
+        max(4, 2**17 // annotated.shape[-1] ** 2)
+        if maps_normalised.device.type == "cpu"
+        else max(1, len(annotated))
+    )
     parts, bins = [], len(levels) + 1
-    for maps, inside in zip(maps_normalised.split(step), annotated.split(step), strict=True):
+    for maps, inside in zip(
+        maps_normalised.split(step), annotated.split(step), strict=True
+    ):
         # One count for all thresholds: of the pixels of each image, outside and inside, by how many thresholds they reach.
-        reached = torch.bucketize(upsample(maps, annotated.shape[-1]), levels, right=True, out_int32=True).flatten(1)
-        group = 2 * torch.arange(len(maps), device=annotated.device, dtype=torch.int32).unsqueeze(1) + inside.flatten(1)
-        pixels = torch.bincount((reached + bins * group).flatten(), minlength=2 * bins * len(maps)).view(len(maps), 2, bins)
+        reached = torch.bucketize(
+            upsample(maps, annotated.shape[-1]), levels, right=True, out_int32=True
+        ).flatten(1)
+        group = 2 * torch.arange(
+            len(maps), device=annotated.device, dtype=torch.int32
+        ).unsqueeze(1) + inside.flatten(1)
+        pixels = torch.bincount(
+            (reached + bins * group).flatten(), minlength=2 * bins * len(maps)
+        ).view(len(maps), 2, bins)
         at_least = pixels.flip(2).cumsum(2).flip(2)
         common, marked = at_least[:, 1], at_least.sum(1)
         parts.append((common / (marked + common[:, :1] - common))[:, 1:])
-    return torch.cat(parts)[:, order.argsort()].T.masked_fill(~maps_normalised.isfinite().flatten(1).all(1), torch.nan)
+    return torch.cat(parts)[:, order.argsort()].T.masked_fill(
+        ~maps_normalised.isfinite().flatten(1).all(1), torch.nan
+    )

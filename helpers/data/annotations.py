@@ -12,14 +12,20 @@ import defusedxml.ElementTree
 from defusedxml import DefusedXmlException
 
 Box = tuple[float, float, float, float]
-Object = tuple[str, Sequence[Any] | None]  # label, and the numbers of a box as they are written, or None
+Object = tuple[
+    str, Sequence[Any] | None
+]  # label, and the numbers of a box as they are written, or None
 
 
 class Annotation(NamedTuple):
     """What an annotation says of one image."""
 
-    objects: tuple[tuple[str, Box | None], ...]  # label, and xmin, ymin, xmax, ymax in pixels of the stated size
-    size: tuple[int, int] | None = None  # stated width and height; None where there is none, (1, 1) where boxes are shares of the image
+    objects: tuple[
+        tuple[str, Box | None], ...
+    ]  # label, and xmin, ymin, xmax, ymax in pixels of the stated size
+    size: tuple[int, int] | None = (
+        None  # stated width and height; None where there is none, (1, 1) where boxes are shares of the image
+    )
 
     @property
     def boxes(self) -> tuple[Box, ...]:
@@ -34,7 +40,11 @@ def _corners(x0: float, y0: float, x1: float, y1: float) -> Box:
     return x0, y0, x1, y1
 
 
-def _annotation(objects: Iterable[Object], sides: Sequence[Any] = (None, None), corners: Callable[..., Box] = _corners) -> Said:
+def _annotation(
+    objects: Iterable[Object],
+    sides: Sequence[Any] = (None, None),
+    corners: Callable[..., Box] = _corners,
+) -> Said:
     """What objects of one image say, their boxes turned into ``corners``; where one box is wrong, the text says so in place of them all."""
     found = []
     for label, numbers in objects:
@@ -52,7 +62,9 @@ def _annotation(objects: Iterable[Object], sides: Sequence[Any] = (None, None), 
     return Annotation(tuple(found), size if min(size) > 0 else None)
 
 
-def _by_image(rows: Iterable[tuple[str, str, Sequence[Any] | None]]) -> dict[str, list[Object]]:
+def _by_image(
+    rows: Iterable[tuple[str, str, Sequence[Any] | None]],
+) -> dict[str, list[Object]]:
     """Objects of each image, of rows of image, label and box."""
     found = defaultdict(list)
     for name, *said in rows:
@@ -62,18 +74,35 @@ def _by_image(rows: Iterable[tuple[str, str, Sequence[Any] | None]]) -> dict[str
 
 def _lines(content: bytes) -> list[str]:
     """Lines that are not blank; one that stands twice says nothing new."""
-    return list(dict.fromkeys(line for line in content.decode("utf-8-sig", "replace").splitlines() if line.strip()))
+    return list(
+        dict.fromkeys(
+            line
+            for line in content.decode("utf-8-sig", "replace").splitlines()
+            if line.strip()
+        )
+    )
 
 
 def parse_voc(content: bytes) -> Said:
     """Read a Pascal VOC XML file, in any namespace; entity definitions are refused."""
     try:
         root = defusedxml.ElementTree.fromstring(content)
-    except (ParseError, DefusedXmlException, LookupError, ValueError) as fault:  # LookupError: of an unknown encoding
+    except (
+        ParseError,
+        DefusedXmlException,
+        LookupError,
+        ValueError,
+    ) as fault:  # LookupError: of an unknown encoding
         return f"{type(fault).__name__}: {fault}"
     sides = [f"{{*}}bndbox/{{*}}{side}" for side in ("xmin", "ymin", "xmax", "ymax")]
-    objects = [(item.findtext("{*}name", "").strip(), [item.findtext(side) for side in sides]) for item in root.iterfind(".//{*}object")]
-    return _annotation(objects, [root.findtext(f"{{*}}size/{{*}}{side}") for side in ("width", "height")])
+    objects = [
+        (item.findtext("{*}name", "").strip(), [item.findtext(side) for side in sides])
+        for item in root.iterfind(".//{*}object")
+    ]
+    return _annotation(
+        objects,
+        [root.findtext(f"{{*}}size/{{*}}{side}") for side in ("width", "height")],
+    )
 
 
 def parse_tiny_boxes(content: bytes) -> dict[str, Said]:
@@ -87,15 +116,29 @@ def parse_csv(content: bytes) -> dict[str, Said]:
     """Read "path,label,x0,y0,x1,y1", named so in the first line, else ValueError; boxes in pixels, or none."""
     lines = _lines(content) or [","]
     try:
-        columns, *rows = (next(csv.reader([line], delimiter=";" if ";" in lines[0] else ",")) for line in lines)
+        columns, *rows = (
+            next(csv.reader([line], delimiter=";" if ";" in lines[0] else ","))
+            for line in lines
+        )
     except csv.Error as fault:
         raise ValueError(str(fault)) from fault
     columns = [name.strip().lower() for name in columns]
     if not {"path", "label"} <= set(columns):
         raise ValueError("its first line names no columns path and label")
-    found = [dict.fromkeys(columns, "") | dict(zip(columns, map(str.strip, row), strict=False)) for row in rows]
+    found = [
+        dict.fromkeys(columns, "")
+        | dict(zip(columns, map(str.strip, row), strict=False))
+        for row in rows
+    ]
     sides = ("x0", "y0", "x1", "y1")
-    images = _by_image((row["path"], row["label"], [row[side] for side in sides if row.get(side)] or None) for row in found)
+    images = _by_image(
+        (
+            row["path"],
+            row["label"],
+            [row[side] for side in sides if row.get(side)] or None,
+        )
+        for row in found
+    )
     return {name: _annotation(objects) for name, objects in images.items()}
 
 
@@ -105,21 +148,44 @@ def parse_coco(content: bytes) -> dict[str, Said]:
         given = json.loads(content)
         labels = {item["id"]: str(item["name"]) for item in given["categories"]}
         single = [item for item in given["annotations"] if not item.get("iscrowd")]
-        objects = _by_image((item["image_id"], labels.get(item["category_id"], ""), item.get("bbox") or ()) for item in single)
+        objects = _by_image(
+            (
+                item["image_id"],
+                labels.get(item["category_id"], ""),
+                item.get("bbox") or (),
+            )
+            for item in single
+        )
         return {
             str(image["file_name"]): _annotation(
-                objects[image["id"]], (image.get("width"), image.get("height")), lambda x, y, width, height: (x, y, x + width, y + height)
+                objects[image["id"]],
+                (image.get("width"), image.get("height")),
+                lambda x, y, width, height: (x, y, x + width, y + height),
             )
             for image in given["images"]
         }
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
-        raise ValueError("it does not hold images, annotations and categories as COCO has them") from fault
+        raise ValueError(
+            "it does not hold images, annotations and categories as COCO has them"
+        ) from fault
 
 
 def parse_yolo(content: bytes, names: Mapping[str, str]) -> Said:
     """Read lines of "class x y width height", centre and size as shares of the image."""
-    objects = [(names.get(label, label), numbers) for label, *numbers in map(str.split, _lines(content))]
-    return _annotation(objects, (1, 1), lambda x, y, width, height: (x - width / 2, y - height / 2, x + width / 2, y + height / 2))
+    objects = [
+        (names.get(label, label), numbers)
+        for label, *numbers in map(str.split, _lines(content))
+    ]
+    return _annotation(
+        objects,
+        (1, 1),
+        lambda x, y, width, height: (
+            x - width / 2,
+            y - height / 2,
+            x + width / 2,
+            y + height / 2,
+        ),
+    )
 
 
 def parse_names(content: bytes) -> dict[str, str]:

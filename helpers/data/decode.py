@@ -36,7 +36,10 @@ class Decoded(NamedTuple):
 
 def decode_image(source: Source, record: Record, size: int) -> Decoded:
     """Read, convert to RGB and squash one image; the fault of a bad file is in the result, and of a disk raised."""
-    digest, annotation = "", record.annotation if isinstance(record.annotation, Annotation) else None
+    digest, annotation = (
+        "",
+        record.annotation if isinstance(record.annotation, Annotation) else None,
+    )
     try:
         content = record.content or source.read(record.name)
         digest = blake2b(content, digest_size=8).hexdigest()
@@ -44,42 +47,69 @@ def decode_image(source: Source, record: Record, size: int) -> Decoded:
         image.load()
         turned, faults = _turned(image, annotation.size if annotation else None)
         if turned.mode in ("I", "F") or turned.mode.startswith("I;16"):
-            raise ValueError(f"grey values of mode {turned.mode} are not of 8 bits; save them as an image of 8 bits")
-        pixels = np.asarray(_to_rgb(turned).resize((size, size), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
+            raise ValueError(
+                f"grey values of mode {turned.mode} are not of 8 bits; save them as an image of 8 bits"
+            )
+        pixels = np.asarray(
+            _to_rgb(turned).resize((size, size), Image.Resampling.BILINEAR)
+        ).transpose(2, 0, 1)
     except Exception as fault:  # decoders of damaged files raise nearly every kind; one with a number is of the disk
         if isinstance(fault, OSError) and fault.errno:
             raise
-        told = re.sub(r"<[^<>]* at 0x[0-9a-f]+>", "the file", f"{type(fault).__name__}: {fault}")  # without an address in memory
+        told = re.sub(
+            r"<[^<>]* at 0x[0-9a-f]+>", "the file", f"{type(fault).__name__}: {fault}"
+        )  # without an address in memory
         return Decoded(record, None, [], 0, 0, digest, [("unreadable_image", told)])
-    boxes, problems = square_boxes(annotation, turned.size, size) if annotation else ([], [])
+    boxes, problems = (
+        square_boxes(annotation, turned.size, size) if annotation else ([], [])
+    )
     return Decoded(record, pixels, boxes, *image.size, digest, faults + problems)
 
 
 def decode_all(source: Source, records: Sequence[Record], size: int) -> list[Decoded]:
     """Decode images, in their order, on all cores."""
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as executor:  # decoding releases the interpreter's lock
-        results = executor.map(lambda record: decode_image(source, record, size), records)
-        return list(tqdm(results, total=len(records), desc="decoding", unit="image", leave=False))
+    with ThreadPoolExecutor(
+        len(os.sched_getaffinity(0))
+    ) as executor:  # decoding releases the interpreter's lock
+        results = executor.map(
+            lambda record: decode_image(source, record, size), records
+        )
+        return list(
+            tqdm(
+                results, total=len(records), desc="decoding", unit="image", leave=False
+            )
+        )
 
 
-def _turned(image: Image.Image, stated: tuple[int, int] | None) -> tuple[Image.Image, list[Problem]]:
+def _turned(
+    image: Image.Image, stated: tuple[int, int] | None
+) -> tuple[Image.Image, list[Problem]]:
     """Apply the EXIF rotation only where the annotation's size says that its boxes refer to the turned image."""
     if stated in (None, (1, 1), image.size):
         return image, []
     if (upright := ImageOps.exif_transpose(image)).size == stated:
         return upright, []
-    return image, [("size_differs_from_annotation", "stored {}x{}, annotated {}x{}".format(*image.size, *stated))]
+    return image, [
+        (
+            "size_differs_from_annotation",
+            "stored {}x{}, annotated {}x{}".format(*image.size, *stated),
+        )
+    ]
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
     """Convert any mode to RGB; transparent pixels are shown on white, as a viewer shows them."""
     if image.has_transparency_data:
         clear = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", clear.size, "white"), clear).convert("RGB")
+        return Image.alpha_composite(
+            Image.new("RGBA", clear.size, "white"), clear
+        ).convert("RGB")
     return image.convert("RGB")
 
 
-def square_boxes(annotation: Annotation, image_size: tuple[int, int], size: int) -> tuple[list[SquareBox], list[Problem]]:
+def square_boxes(
+    annotation: Annotation, image_size: tuple[int, int], size: int
+) -> tuple[list[SquareBox], list[Problem]]:
     """Scale boxes to the square image: clip, multiply by size / stated side (of the image where none is stated), truncate; half-open.
 
     Returns the usable boxes, and a problem for each that is clipped, outside, or without area before or after scaling.
@@ -87,8 +117,12 @@ def square_boxes(annotation: Annotation, image_size: tuple[int, int], size: int)
     sides = (annotation.size or image_size) * 2
     usable, problems = [], []
     for box in annotation.boxes:
-        clipped = tuple(min(max(value, 0), side) for value, side in zip(box, sides, strict=True))
-        scaled = tuple(int(value * size / side) for value, side in zip(clipped, sides, strict=True))
+        clipped = tuple(
+            min(max(value, 0), side) for value, side in zip(box, sides, strict=True)
+        )
+        scaled = tuple(
+            int(value * size / side) for value, side in zip(clipped, sides, strict=True)
+        )
         if box[2] <= box[0] or box[3] <= box[1]:
             problems.append(("box_without_area", str(box)))
         elif clipped[2] <= clipped[0] or clipped[3] <= clipped[1]:

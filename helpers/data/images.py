@@ -48,7 +48,9 @@ class ImageSet:
         """Take some images, in the given order."""
         chosen = torch.as_tensor(np.asarray(indices), dtype=torch.int64)
         names = tuple(self.names[index] for index in chosen.tolist())
-        return ImageSet(self.images[chosen], self.labels[chosen], self.boxes[chosen], names)
+        return ImageSet(
+            self.images[chosen], self.labels[chosen], self.boxes[chosen], names
+        )
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,9 @@ class StudyData:
     def fingerprint(self) -> str:
         """16 hex digits over what the images are: contents of files, labels, splits, boxes and size; not names, not places."""
         digest = blake2b(f"{self.train.images.shape[-1]}".encode(), digest_size=8)
-        for row in self.index[["digest", "class_id", "label", "split"]].itertuples(index=False):
+        for row in self.index[["digest", "class_id", "label", "split"]].itertuples(
+            index=False
+        ):
             digest.update("\0".join(map(str, row)).encode())
         for images in (self.train, self.test):
             digest.update(images.boxes.numpy().tobytes())
@@ -94,13 +98,26 @@ def load_study_data(
 
     Raises FileNotFoundError where nothing is at ``data_path``, ValueError for an argument out of range or a source without usable class.
     """
-    given = {name: value for name, value in locals().items() if name != "cache_dir"} | {"class_ids": list(class_ids)}
+    given = {name: value for name, value in locals().items() if name != "cache_dir"} | {
+        "class_ids": list(class_ids)
+    }
     if data_source != "synthetic" and not data_path:
-        raise ValueError(f"data_source {data_source!r} needs data_path: the folder or .zip that holds the images")
-    path, looked_into = from_root(data_path), class_ids if data_source in layouts.BY_FOLDER else ()
+        raise ValueError(
+            f"data_source {data_source!r} needs data_path: the folder or .zip that holds the images"
+        )
+    path, looked_into = (
+        from_root(data_path),
+        class_ids if data_source in layouts.BY_FOLDER else (),
+    )
     rendered = data_source == "synthetic"  # anew when the renderer changes
-    stamp = blake2b(Path(synthetic.__file__).read_bytes()).hexdigest() if rendered else sources.stamp_of_source(path, looked_into)
-    key = json.dumps(given | {"stamp": stamp, "format": _FORMAT}, sort_keys=True).encode()
+    stamp = (
+        blake2b(Path(synthetic.__file__).read_bytes()).hexdigest()
+        if rendered
+        else sources.stamp_of_source(path, looked_into)
+    )
+    key = json.dumps(
+        given | {"stamp": stamp, "format": _FORMAT}, sort_keys=True
+    ).encode()
     cache = cache_dir / f"images-{blake2b(key, digest_size=8).hexdigest()}.safetensors"
     if (kept := read_tensors(cache)) is not None:
         return _from_cache(kept)
@@ -118,92 +135,199 @@ def load_study_data(
 
 def _render(given: Mapping[str, Any]) -> tuple[Listing, list[Decoded]]:
     """Render the embedded scenes as if they had been decoded."""
-    known, decoded, size = [f"synthetic_{name}" for name in synthetic.CLASS_NAMES], [], given["image_size"]
+    known, decoded, size = (
+        [f"synthetic_{name}" for name in synthetic.CLASS_NAMES],
+        [],
+        given["image_size"],
+    )
     if unknown := sorted(set(given["class_ids"]) - set(known)):
-        raise ValueError(f"class_ids holds {', '.join(unknown)}; the synthetic classes are {', '.join(known)}")
+        raise ValueError(
+            f"class_ids holds {', '.join(unknown)}; the synthetic classes are {', '.join(known)}"
+        )
     names = dict(zip(known, synthetic.CLASS_NAMES, strict=True))
     listing = Listing("synthetic", given["class_ids"] or known, names, [], [])
-    for split, count in (("train", given["images_per_class"] or 60), ("test", given["test_images_per_class"])):
-        pixels, labels, boxes = synthetic.scenes(len(known), count, size, given["data_seed"], split)
-        for number, (image, label, box) in enumerate(zip(pixels, labels, boxes[:, 0].tolist(), strict=True)):
-            record = Record(f"{split}/{known[label]}/{number % count:05d}", known[label], split)
-            decoded.append(Decoded(record, image, [tuple(box)], size, size, pixel_digest(image), []))
+    for split, count in (
+        ("train", given["images_per_class"] or 60),
+        ("test", given["test_images_per_class"]),
+    ):
+        pixels, labels, boxes = synthetic.scenes(
+            len(known), count, size, given["data_seed"], split
+        )
+        for number, (image, label, box) in enumerate(
+            zip(pixels, labels, boxes[:, 0].tolist(), strict=True)
+        ):
+            record = Record(
+                f"{split}/{known[label]}/{number % count:05d}", known[label], split
+            )
+            decoded.append(
+                Decoded(
+                    record, image, [tuple(box)], size, size, pixel_digest(image), []
+                )
+            )
     return listing, decoded
 
 
 def joined(first: StudyData, further: StudyData) -> StudyData:
     """Images of two sources as one, of other classes, the second's after the first's. Raises ValueError where both have an image."""
-    if not (both := further.index[further.index["digest"].isin(first.index["digest"])]).empty:
+    if not (
+        both := further.index[further.index["digest"].isin(first.index["digest"])]
+    ).empty:
         told = f"{len(both)} images of the further source are the study's own, first {both['name'].iloc[0]}"
         raise ValueError(f"{told}; name other classes")
     sets = {}
     for split in SPLITS:
         parts = [getattr(data, split) for data in (first, further)]
         most = max(part.boxes.shape[1] for part in parts)
-        boxes = torch.cat([nn.functional.pad(part.boxes, (0, 0, 0, most - part.boxes.shape[1])) for part in parts])
+        boxes = torch.cat(
+            [
+                nn.functional.pad(part.boxes, (0, 0, 0, most - part.boxes.shape[1]))
+                for part in parts
+            ]
+        )
         labels = torch.cat([parts[0].labels, parts[1].labels + len(first.classes)])
-        sets[split] = ImageSet(torch.cat([part.images for part in parts]), labels, boxes, parts[0].names + parts[1].names)
-    index, faults, classes = (pd.concat([getattr(data, name) for data in (first, further)], ignore_index=True) for name in _TABLES)
+        sets[split] = ImageSet(
+            torch.cat([part.images for part in parts]),
+            labels,
+            boxes,
+            parts[0].names + parts[1].names,
+        )
+    index, faults, classes = (
+        pd.concat([getattr(data, name) for data in (first, further)], ignore_index=True)
+        for name in _TABLES
+    )
     classes = classes.assign(label=range(len(classes)))
-    classes["class_name"] = class_names(classes["class_id"], classes.set_index("class_id")["class_name"])
+    classes["class_name"] = class_names(
+        classes["class_id"], classes.set_index("class_id")["class_name"]
+    )
     index["label"] = index["class_id"].map(classes.set_index("class_id")["label"])
-    index = index.sort_values("split", key=lambda split: split != "train", kind="stable", ignore_index=True)
-    return StudyData(**sets, index=index, faults=faults, classes=classes, layout=first.layout)
+    index = index.sort_values(
+        "split", key=lambda split: split != "train", kind="stable", ignore_index=True
+    )
+    return StudyData(
+        **sets, index=index, faults=faults, classes=classes, layout=first.layout
+    )
 
 
-def _study_data(listing: Listing, decoded: Sequence[Decoded], given: Mapping[str, Any]) -> StudyData:
+def _study_data(
+    listing: Listing, decoded: Sequence[Decoded], given: Mapping[str, Any]
+) -> StudyData:
     """Choose images and put them together. Raises ValueError where none is left to choose."""
-    boxed = listing.layout in layouts.WITH_BOXES or any(image.boxes for image in decoded if image.record.split == "train")
+    boxed = listing.layout in layouts.WITH_BOXES or any(
+        image.boxes for image in decoded if image.record.split == "train"
+    )
     chosen = select(listing.classes, decoded, boxed, listing.faults, given)
-    faults = pd.DataFrame(listing.faults, columns=list(sources.Fault._fields))[["class_id", "split", "name", "fault", "detail"]]
+    faults = pd.DataFrame(listing.faults, columns=list(sources.Fault._fields))[
+        ["class_id", "split", "name", "fault", "detail"]
+    ]
     for split in [split for split in SPLITS if not chosen[split]]:
         kind = f"{split} image{' with a box' * (boxed and split == 'train')}"
-        limits = ", ".join(f"{name} {value}" for name, value in given.items() if name.endswith("per_class"))
+        limits = ", ".join(
+            f"{name} {value}"
+            for name, value in given.items()
+            if name.endswith("per_class")
+        )
         raise ValueError(
             f"no {kind} is left in {given['data_path'] or given['data_source']}, of {len(decoded)} listed; faults: {_counted(faults)}; "
             f"put usable images there, or change {limits}"
         )
-    rows = [(image.record.name, image.record.class_id, split, image.digest) for split in SPLITS for image in chosen[split]]
+    rows = [
+        (image.record.name, image.record.class_id, split, image.digest)
+        for split in SPLITS
+        for image in chosen[split]
+    ]
     index = pd.DataFrame(rows, columns=["name", "class_id", "split", "digest"])
     index["label"], class_ids = pd.factorize(index["class_id"])
-    classes = pd.DataFrame({"label": range(len(class_ids)), "class_id": class_ids, "class_name": class_names(class_ids, listing.names)})
-    counts = pd.crosstab(index["class_id"], index["split"])[list(SPLITS)].add_suffix("_images")
+    classes = pd.DataFrame(
+        {
+            "label": range(len(class_ids)),
+            "class_id": class_ids,
+            "class_name": class_names(class_ids, listing.names),
+        }
+    )
+    counts = pd.crosstab(index["class_id"], index["split"])[list(SPLITS)].add_suffix(
+        "_images"
+    )
     labels = index.groupby("split")["label"]
-    sets = {split: image_set(chosen[split], labels.get_group(split).to_numpy(), int(boxed)) for split in SPLITS}
-    return StudyData(**sets, index=index, faults=faults, classes=classes.join(counts, on="class_id"), layout=listing.layout)
+    sets = {
+        split: image_set(chosen[split], labels.get_group(split).to_numpy(), int(boxed))
+        for split in SPLITS
+    }
+    return StudyData(
+        **sets,
+        index=index,
+        faults=faults,
+        classes=classes.join(counts, on="class_id"),
+        layout=listing.layout,
+    )
 
 
 def _counted(faults: pd.DataFrame) -> str:
-    kinds = faults.assign(example=faults["name"].where(faults["name"] != "", faults["class_id"])).groupby("fault")["example"]
-    return ", ".join(f"{len(examples)} {kind} (such as {examples.iloc[0]})" for kind, examples in kinds) or "none"
+    kinds = faults.assign(
+        example=faults["name"].where(faults["name"] != "", faults["class_id"])
+    ).groupby("fault")["example"]
+    return (
+        ", ".join(
+            f"{len(examples)} {kind} (such as {examples.iloc[0]})"
+            for kind, examples in kinds
+        )
+        or "none"
+    )
 
 
-def image_set(images: Sequence[Decoded], labels: ArrayLike, least_boxes: int = 0) -> ImageSet:
+def image_set(
+    images: Sequence[Decoded], labels: ArrayLike, least_boxes: int = 0
+) -> ImageSet:
     """Decoded images with their labels, and with room for as many boxes as the image that has most."""
-    boxes = np.zeros((len(images), max([least_boxes, *(len(image.boxes) for image in images)]), 4), dtype=np.int16)
+    boxes = np.zeros(
+        (len(images), max([least_boxes, *(len(image.boxes) for image in images)]), 4),
+        dtype=np.int16,
+    )
     for row, image in zip(boxes, images, strict=True):
         row[: len(image.boxes)] = np.array(image.boxes, dtype=np.int16).reshape(-1, 4)
     pixels = torch.from_numpy(np.stack([image.pixels for image in images]))
-    return ImageSet(pixels, torch.tensor(labels), torch.from_numpy(boxes), tuple(image.record.name for image in images))
+    return ImageSet(
+        pixels,
+        torch.tensor(labels),
+        torch.from_numpy(boxes),
+        tuple(image.record.name for image in images),
+    )
 
 
 def class_names(class_ids: Sequence[str], names: Mapping[str, str]) -> list[str]:
     """Names by which classes are told apart: that of the source, with the id where several have it (ILSVRC has "crane" twice)."""
     told = [names.get(class_id) or class_id for class_id in class_ids]
-    return [f"{name} ({class_id})" if told.count(name) > 1 else name for name, class_id in zip(told, class_ids, strict=True)]
+    return [
+        f"{name} ({class_id})" if told.count(name) > 1 else name
+        for name, class_id in zip(told, class_ids, strict=True)
+    ]
 
 
 def _to_cache(data: StudyData) -> dict[str, Tensor]:
     """Everything as tensors: tables as the bytes of parquet files."""
-    tensors = {f"{split}_{name}": getattr(getattr(data, split), name) for split in SPLITS for name in _TENSORS}
-    texts = {name: getattr(data, name).to_parquet(index=False) for name in _TABLES} | {"layout": data.layout.encode()}
-    return tensors | {name: torch.from_numpy(np.frombuffer(text, dtype=np.uint8).copy()) for name, text in texts.items()}
+    tensors = {
+        f"{split}_{name}": getattr(getattr(data, split), name)
+        for split in SPLITS
+        for name in _TENSORS
+    }
+    texts = {name: getattr(data, name).to_parquet(index=False) for name in _TABLES} | {
+        "layout": data.layout.encode()
+    }
+    return tensors | {
+        name: torch.from_numpy(np.frombuffer(text, dtype=np.uint8).copy())
+        for name, text in texts.items()
+    }
 
 
 def _from_cache(kept: Mapping[str, Tensor]) -> StudyData:
-    tables = {name: pd.read_parquet(io.BytesIO(kept[name].numpy().tobytes())) for name in _TABLES}
+    tables = {
+        name: pd.read_parquet(io.BytesIO(kept[name].numpy().tobytes()))
+        for name in _TABLES
+    }
     names = tables["index"].groupby("split")["name"].apply(tuple)
-    sets = {split: ImageSet(*(kept[f"{split}_{name}"] for name in _TENSORS), names[split]) for split in SPLITS}
+    sets = {
+        split: ImageSet(*(kept[f"{split}_{name}"] for name in _TENSORS), names[split])
+        for split in SPLITS
+    }
     return StudyData(**sets, **tables, layout=kept["layout"].numpy().tobytes().decode())
 
 
@@ -215,10 +339,24 @@ def choose_images(work: Path, **parameters: Any) -> StudyData:
     data = load_study_data(**parameters, cache_dir=work / "cache")
     if len(data.classes) < 2:
         left = data.classes["class_id"].item()
-        raise ValueError(f"only the class {left} is left, and a classifier needs 2; faults: {_counted(data.faults)}")
-    counts = {"classes": len(data.classes), "train": len(data.train), "test": len(data.test)}
-    record = {"fingerprint": data.fingerprint, "images": counts, "layout": data.layout, "has_boxes": data.train.has_boxes}
-    given = {name: value if isinstance(value, str | int) else list(value) for name, value in parameters.items()}
+        raise ValueError(
+            f"only the class {left} is left, and a classifier needs 2; faults: {_counted(data.faults)}"
+        )
+    counts = {
+        "classes": len(data.classes),
+        "train": len(data.train),
+        "test": len(data.test),
+    }
+    record = {
+        "fingerprint": data.fingerprint,
+        "images": counts,
+        "layout": data.layout,
+        "has_boxes": data.train.has_boxes,
+    }
+    given = {
+        name: value if isinstance(value, str | int) else list(value)
+        for name, value in parameters.items()
+    }
     write_json(work / MANIFEST, record | {"parameters": given})
     return data
 
@@ -238,18 +376,26 @@ def of_study(work: Path) -> StudyData:
     return data
 
 
-def with_classes(work: Path, class_ids: Sequence[str], further_path: str = "") -> StudyData:
+def with_classes(
+    work: Path, class_ids: Sequence[str], further_path: str = ""
+) -> StudyData:
     """Images of any classes of a study's source, or of a further folder or .zip of its layout that holds those that are not the study's.
 
     All else is chosen by the parameters of the study; with a further source its own classes stand first.
     """
-    parameters, class_ids, cache = image_parameters(work), list(class_ids), work / "cache"
+    parameters, class_ids, cache = (
+        image_parameters(work),
+        list(class_ids),
+        work / "cache",
+    )
     if not further_path:
         return load_study_data(**parameters | {"class_ids": class_ids}, cache_dir=cache)
     own = of_study(work)
     further = [name for name in class_ids if name not in set(own.classes["class_id"])]
     elsewhere = parameters | {"data_path": further_path, "class_ids": further}
-    return joined(own, load_study_data(**elsewhere, cache_dir=cache)) if further else own
+    return (
+        joined(own, load_study_data(**elsewhere, cache_dir=cache)) if further else own
+    )
 
 
 def image_parameters(work: Path) -> dict[str, Any]:
@@ -260,7 +406,9 @@ def image_parameters(work: Path) -> dict[str, Any]:
 def _manifest(work: Path) -> dict[str, Any]:
     path = work / MANIFEST
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is not there: notebook 01 has not chosen the images of the study {work.name!r}: {_remedy(work)}")
+        raise FileNotFoundError(
+            f"{path} is not there: notebook 01 has not chosen the images of the study {work.name!r}: {_remedy(work)}"
+        )
     return read_json(path)
 
 

@@ -11,9 +11,13 @@ from typing import NamedTuple
 
 from helpers.files import inside
 
-_UNUSABLE = re.compile(r"[\\\x00-\x1f\x7f\ud800-\udfff]")  # in names: what tables, figures and other systems cannot hold
+_UNUSABLE = re.compile(
+    r"[\\\x00-\x1f\x7f\ud800-\udfff]"
+)  # in names: what tables, figures and other systems cannot hold
 _LEFT_OUT = "links to folders, or names with a backslash, a control character or bytes that are no UTF-8; copy these there, rename those"
-_IMAGE = re.compile(r".*\.(jpe?g|png|bmp|gif|tiff?|webp|ppm)", re.IGNORECASE | re.DOTALL)
+_IMAGE = re.compile(
+    r".*\.(jpe?g|png|bmp|gif|tiff?|webp|ppm)", re.IGNORECASE | re.DOTALL
+)
 
 
 class Fault(NamedTuple):
@@ -35,11 +39,22 @@ class Source:
         for place, inner, files in os.walk(root, onerror=_raise):
             folder = "" if place == str(root) else f"{os.path.relpath(place, root)}/"
             links = [name for name in inner if os.path.islink(f"{place}/{name}")]
-            if left_out := [*links, *(name for name in inner + files if _UNUSABLE.search(name))]:
-                name = f"{folder}{min(left_out)}".encode("utf-8", "backslashreplace").decode()  # as tables can hold it
-                self.faults.append(Fault(name, "name_not_usable", f"{len(left_out)} {_LEFT_OUT}"))
+            if left_out := [
+                *links,
+                *(name for name in inner + files if _UNUSABLE.search(name)),
+            ]:
+                name = f"{folder}{min(left_out)}".encode(
+                    "utf-8", "backslashreplace"
+                ).decode()  # as tables can hold it
+                self.faults.append(
+                    Fault(name, "name_not_usable", f"{len(left_out)} {_LEFT_OUT}")
+                )
             of_classes = not set(classes).isdisjoint(inner)
-            inner[:] = [name for name in inner if _kept(name) and (name in classes or not of_classes)]
+            inner[:] = [
+                name
+                for name in inner
+                if _kept(name) and (name in classes or not of_classes)
+            ]
             self.names += [f"{folder}{name}" for name in files if _kept(name)]
         self.names.sort()
         self.known = set(self.names)
@@ -58,7 +73,9 @@ def _raise(fault: OSError) -> None:
 
 
 def _kept(name: str) -> bool:
-    return not name.startswith(".") and name != "__MACOSX" and not _UNUSABLE.search(name)
+    return (
+        not name.startswith(".") and name != "__MACOSX" and not _UNUSABLE.search(name)
+    )
 
 
 def stamp_of_source(path: Path, classes: Sequence[str] = ()) -> str:
@@ -67,7 +84,9 @@ def stamp_of_source(path: Path, classes: Sequence[str] = ()) -> str:
         return _zip_state(path)
     digest = blake2b(digest_size=8)
     for name in Source(path, classes).names:
-        state = (path / name).stat() if (path / name).exists() else (path / name).lstat()  # of a link to nothing its own
+        state = (
+            (path / name).stat() if (path / name).exists() else (path / name).lstat()
+        )  # of a link to nothing its own
         digest.update(f"{name}\0{state.st_size}\0{state.st_mtime_ns}\0".encode())
     return digest.hexdigest()
 
@@ -87,7 +106,9 @@ def open_source(path: Path, unpacked: Path, classes: Sequence[str] = ()) -> Sour
 
 def _zip_state(path: Path) -> str:
     if not path.exists():
-        raise FileNotFoundError(f"{path} does not exist; put the images there, or name the folder or .zip that holds them")
+        raise FileNotFoundError(
+            f"{path} does not exist; put the images there, or name the folder or .zip that holds them"
+        )
     if not path.is_file() or not zipfile.is_zipfile(path):
         raise ValueError(f"{path} is neither a folder nor a .zip")
     return f"{path.stat().st_size}-{path.stat().st_mtime_ns}"
@@ -96,7 +117,9 @@ def _zip_state(path: Path) -> str:
 def _unpack(path: Path, place: Path) -> None:
     """Unpack a zip into a folder that is complete or absent; ``zipfile`` lets no name leave it, and writes no links."""
     place.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=place.parent, prefix=".", ignore_cleanup_errors=True) as partial:
+    with tempfile.TemporaryDirectory(
+        dir=place.parent, prefix=".", ignore_cleanup_errors=True
+    ) as partial:
         try:
             with zipfile.ZipFile(path) as archive:
                 archive.extractall(f"{partial}/files")

@@ -22,16 +22,32 @@ from helpers.training import catalogue, pretraining
 
 MODEL_SET = "model set"
 # CLIP's image encoders, as timm calls them.
-_CLIP = {name: f"resnet{name[2:]}_clip" for name in ("RN50", "RN101", "RN50x4", "RN50x16", "RN50x64")}
+_CLIP = {
+    name: f"resnet{name[2:]}_clip"
+    for name in ("RN50", "RN101", "RN50x4", "RN50x16", "RN50x64")
+}
 
 
-def chosen_models(table: pd.DataFrame, per_architecture: int, include_pretrained: bool) -> pd.DataFrame:
+def chosen_models(
+    table: pd.DataFrame, per_architecture: int, include_pretrained: bool
+) -> pd.DataFrame:
     """The models of each architecture with the lowest training losses, so that no test image has a say; 0 takes all."""
-    allowed = table[(table["snapshot"] != "none") & (include_pretrained | ~table["pretrained"].astype(bool))]
+    allowed = table[
+        (table["snapshot"] != "none")
+        & (include_pretrained | ~table["pretrained"].astype(bool))
+    ]
     if not len(allowed):
-        raise ValueError("the model set has no model trained from scratch; set include_pretrained, or name other networks")
-    kept = allowed[allowed["left_out"] == ""] if (allowed["left_out"] == "").any() else allowed
-    kept = kept.sort_values(["architecture", "train_loss", "model_id"], ignore_index=True)
+        raise ValueError(
+            "the model set has no model trained from scratch; set include_pretrained, or name other networks"
+        )
+    kept = (
+        allowed[allowed["left_out"] == ""]
+        if (allowed["left_out"] == "").any()
+        else allowed
+    )
+    kept = kept.sort_values(
+        ["architecture", "train_loss", "model_id"], ignore_index=True
+    )
     number = kept.groupby("architecture").cumcount() + 1
     named = kept.assign(model=kept["architecture"] + " no. " + number.astype(str))
     return named[number <= per_architecture] if per_architecture else named
@@ -39,33 +55,56 @@ def chosen_models(table: pd.DataFrame, per_architecture: int, include_pretrained
 
 def check_unseen(work: Path, chosen: pd.DataFrame, unseen: Sequence[str]) -> None:
     """Refuse unseen classes that the start of a chosen model has seen; one that 02 did not make is taken to know all of ImageNet."""
-    for weights in sorted(set(chosen.loc[chosen["pretrained"].astype(bool), "weights"])):
+    for weights in sorted(
+        set(chosen.loc[chosen["pretrained"].astype(bool), "weights"])
+    ):
         known = {name for name in unseen if re.fullmatch(r"n\d{8}", name)}
         if catalogue.is_complete(work / pretraining.FOLDER, weights):
             known = set(of_study(work / pretraining.FOLDER).classes["class_id"])
         if shared := [name for name in unseen if name in known]:
             seen = f"{len(shared)} of {len(unseen)} unseen_class_ids ({', '.join(shared[:3])})"
-            raise ValueError(f"the pretrained start {weights} has seen {seen}; set include_pretrained to false, or name other classes")
+            raise ValueError(
+                f"the pretrained start {weights} has seen {seen}; set include_pretrained to false, or name other classes"
+            )
 
 
-def model_set(work: Path, chosen: pd.DataFrame, data: StudyData, seen: int) -> list[Model]:
+def model_set(
+    work: Path, chosen: pd.DataFrame, data: StudyData, seen: int
+) -> list[Model]:
     """Backbones of rows of the catalogue, see ``chosen_models``."""
     if len(chosen) and seen != len(data.classes):
-        raise ValueError(f"the model set was trained on all {len(data.classes)} classes, not on {seen}; set seen_classes to 0")
+        raise ValueError(
+            f"the model set was trained on all {len(data.classes)} classes, not on {seen}; set seen_classes to 0"
+        )
     origin = f"trained on {len(data.classes)} classes"
-    more = chosen.assign(family=MODEL_SET, origin=origin + chosen["pretrained"].astype(bool).map({True: ", pretrained", False: ""}))
+    more = chosen.assign(
+        family=MODEL_SET,
+        origin=origin
+        + chosen["pretrained"].astype(bool).map({True: ", pretrained", False: ""}),
+    )
     return [backbone(model) for model in models_of(work, more, data)]
 
 
 def backbone(model: Model) -> Model:
     """A classifier without its last linear layer: its features are what went into that."""
-    load, initial = (partial(_without_head, make) for make in (model.load, model.initial))
+    load, initial = (
+        partial(_without_head, make) for make in (model.load, model.initial)
+    )
     return replace(model, load=load, initial=initial, training_images=None)
 
 
-def _without_head(make: Callable[..., nn.Module | None], *device: str) -> nn.Module | None:
+def _without_head(
+    make: Callable[..., nn.Module | None], *device: str
+) -> nn.Module | None:
     if (network := make(*device)) is not None:
-        network.set_submodule([name for name, module in network.named_modules() if isinstance(module, nn.Linear)][-1], nn.Identity())
+        network.set_submodule(
+            [
+                name
+                for name, module in network.named_modules()
+                if isinstance(module, nn.Linear)
+            ][-1],
+            nn.Identity(),
+        )
     return network
 
 
@@ -79,28 +118,63 @@ def published(names: Sequence[str], weights: str) -> list[Model]:
     for name in (name for name in names if name != MODEL_SET and not family_made(name)):
         import timm  # pip install "generalization-workbook[backbones]"
 
-        path, given = from_root(weights.replace("{architecture}", name)), timm.get_pretrained_cfg(_CLIP.get(name, name))
+        path, given = (
+            from_root(weights.replace("{architecture}", name)),
+            timm.get_pretrained_cfg(_CLIP.get(name, name)),
+        )
         if not path.is_file():
-            raise FileNotFoundError(f"the weights of {name} are not in {path}; put them there, or change kappa_weights or kappa_families")
-        resized = [v2.Resize(list(given.input_size[1:]), v2.InterpolationMode.BICUBIC)] if name in _CLIP else []
-        normalise = v2.Compose([*resized, v2.ToDtype(torch.float32, scale=True), v2.Normalize(given.mean, given.std)])
+            raise FileNotFoundError(
+                f"the weights of {name} are not in {path}; put them there, or change kappa_weights or kappa_families"
+            )
+        resized = (
+            [v2.Resize(list(given.input_size[1:]), v2.InterpolationMode.BICUBIC)]
+            if name in _CLIP
+            else []
+        )
+        normalise = v2.Compose(
+            [
+                *resized,
+                v2.ToDtype(torch.float32, scale=True),
+                v2.Normalize(given.mean, given.std),
+            ]
+        )
         family = "clip" if name in _CLIP else re.sub(r"^tf_|_?b?\d+$", "", name)
-        facts = {"family": family, "model": name, "architecture": name, "origin": f"file {path.name}"}
+        facts = {
+            "family": family,
+            "model": name,
+            "architecture": name,
+            "origin": f"file {path.name}",
+        }
         model_id = f"{name}-{weights_digest(read_state(path))}"
-        models.append(Model(model_id, partial(_load_published, name, path), facts, normalise=normalise))
+        models.append(
+            Model(
+                model_id,
+                partial(_load_published, name, path),
+                facts,
+                normalise=normalise,
+            )
+        )
     return models
 
 
-def _load_published(name: str, path: Path, device: torch.device | str = "cpu") -> nn.Module:
+def _load_published(
+    name: str, path: Path, device: torch.device | str = "cpu"
+) -> nn.Module:
     import timm
 
     state = read_state(path)
     if name in _CLIP:
         network = timm.create_model(_CLIP[name])
-        state = timm.models.byobnet.checkpoint_filter_fn(state, network)  # files as OpenAI names their tensors, too
+        state = timm.models.byobnet.checkpoint_filter_fn(
+            state, network
+        )  # files as OpenAI names their tensors, too
     else:
         network = timm.create_model(name, num_classes=0)
-        state = {key: value for key, value in state.items() if not key.startswith(f"{network.pretrained_cfg['classifier']}.")}
+        state = {
+            key: value
+            for key, value in state.items()
+            if not key.startswith(f"{network.pretrained_cfg['classifier']}.")
+        }
     return load_backbone(network, state).to(device).eval()
 
 
@@ -108,16 +182,25 @@ def with_probes(models: Sequence[Model], probes: Kept) -> list[Model]:
     """Backbones with their probes of the seen classes as heads (``probing.probes``); their starts have heads of zeros, as probes have."""
     found = []
     for model in models:
-        weight, bias = map(probes.record("probes", model.model_id).get, ("weight", "bias"))
-        load, initial = partial(_with_head, model.load, weight, bias), partial(_with_head, model.initial, 0 * weight, 0 * bias)
+        weight, bias = map(
+            probes.record("probes", model.model_id).get, ("weight", "bias")
+        )
+        load, initial = (
+            partial(_with_head, model.load, weight, bias),
+            partial(_with_head, model.initial, 0 * weight, 0 * bias),
+        )
         model_id = f"{model.model_id}-{digest([weight.tolist(), bias.tolist()])}"
         found.append(replace(model, model_id=model_id, load=load, initial=initial))
     return found
 
 
-def _with_head(make: Callable[..., nn.Module | None], weight: NDArray, bias: NDArray, *device: str) -> nn.Module | None:
+def _with_head(
+    make: Callable[..., nn.Module | None], weight: NDArray, bias: NDArray, *device: str
+) -> nn.Module | None:
     if (network := make(*device)) is None:
         return None
     head = nn.utils.skip_init(nn.Linear, *weight.T.shape)
-    head.load_state_dict({"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)})
+    head.load_state_dict(
+        {"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)}
+    )
     return nn.Sequential(network, head.to(*device)).eval()

@@ -1,4 +1,14 @@
-"""Every measure of generalization of the literature, each a function with a name, a direction and a source; one registry."""
+"""A function per measure, a module per family.
 
-# Importing a family enters its measures; the order here is that of tables.
-from helpers.measures import localization, prediction, norms, spectral, flatness, perturbation, unlabelled, reliance  # noqa: I001, F401
+Importing it enters all of them in the list, in the order in which tables name them.
+"""
+
+# ruff: noqa: I001, F401  (the order is that of tables)
+from helpers.measures import localization
+from helpers.measures import prediction
+from helpers.measures import norms
+from helpers.measures import spectral
+from helpers.measures import flatness
+from helpers.measures import perturbation
+from helpers.measures import unlabelled
+from helpers.measures import reliance

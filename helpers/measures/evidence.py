@@ -17,7 +17,16 @@ from helpers.networks.hooks import evaluation_mode
 # What the caller gives: the network in evaluation mode on its device, an ImageSet, uint8 images to network input, and the network as it was
 # before training, which may be None. For the family "unlabelled": logits of images without labels (target) and of images with labels that
 # were not fitted to (holdout), None where there are none.
-GIVEN = ("network", "images", "normalise", "initial_network", "device", "target_logits", "holdout_logits", "holdout_labels")
+GIVEN = (
+    "network",
+    "images",
+    "normalise",
+    "initial_network",
+    "device",
+    "target_logits",
+    "holdout_logits",
+    "holdout_labels",
+)
 PROVIDERS: dict[str, Callable[..., Any]] = {}
 
 
@@ -32,7 +41,9 @@ class MeasureSettings:
     transform_ranges: str = "cifar10"  # one of transforms.RANGES
     flatness_images: int = 2000  # training images at most, for noise on the weights
     flatness_draws: int = 10  # noisy copies of the weights per magnitude
-    flatness_halvings: int = 15  # magnitudes that a search tries at most, for noise and for sharpness
+    flatness_halvings: int = (
+        15  # magnitudes that a search tries at most, for noise and for sharpness
+    )
     sharpness_images: int = 500  # training images at most, for worst-case sharpness
     sharpness_steps: int = 20  # ascent steps per magnitude
     transport_images: int = 6000  # target images at most, for optimal transport
@@ -89,7 +100,9 @@ def as_reason(fault: Exception) -> ValueError:
     if isinstance(fault, ValueError):
         return fault
     lines = str(fault).splitlines() or [""]
-    return ValueError(f"the network fails on these images ({type(fault).__name__}: {lines[0][:200]})")
+    return ValueError(
+        f"the network fails on these images ({type(fault).__name__}: {lines[0][:200]})"
+    )
 
 
 def closure(names: Iterable[str]) -> set[str]:
@@ -99,12 +112,19 @@ def closure(names: Iterable[str]) -> set[str]:
     while waiting:
         if (name := waiting.pop()) not in found:
             found.add(name)
-            waiting += _source(name)[1] if name in PROVIDERS or name in registry.MEASURES else ()
+            waiting += (
+                _source(name)[1]
+                if name in PROVIDERS or name in registry.MEASURES
+                else ()
+            )
     return found
 
 
 def score(
-    measures: Iterable[Measure], given: Mapping[str, Any], settings: MeasureSettings, kept: Iterable[str] = ()
+    measures: Iterable[Measure],
+    given: Mapping[str, Any],
+    settings: MeasureSettings,
+    kept: Iterable[str] = (),
 ) -> tuple[pd.DataFrame, dict[str, dict[str, Any]]]:
     """Compute measures of one network, sharing what several of them need: a row per measure and variant, in order.
 
@@ -117,23 +137,40 @@ def score(
         for name in kept:
             with suppress(ValueError):
                 images[name] = evidence[name]
-    return pd.DataFrame(rows, columns=["measure", "variant", "value", "seconds", "reason"]), images
+    return pd.DataFrame(
+        rows, columns=["measure", "variant", "value", "seconds", "reason"]
+    ), images
 
 
 def _rows(item: Measure, evidence: Evidence) -> list[dict[str, Any]]:
     try:
         value = evidence[item.name]
     except ValueError as fault:
-        value = dict.fromkeys(item.variants or ("",), (str(fault).splitlines() or [type(fault).__name__])[0])
-    values = value if isinstance(value, Mapping) else dict.fromkeys(item.variants[:1] or ("",), value)
+        value = dict.fromkeys(
+            item.variants or ("",),
+            (str(fault).splitlines() or [type(fault).__name__])[0],
+        )
+    values = (
+        value
+        if isinstance(value, Mapping)
+        else dict.fromkeys(item.variants[:1] or ("",), value)
+    )
     rows = []
-    for variant, number in (dict.fromkeys(item.variants, np.nan) | dict(values)).items():
+    for variant, number in (
+        dict.fromkeys(item.variants, np.nan) | dict(values)
+    ).items():
         if isinstance(number, str):
             reason = number or "undefined"
         elif np.isnan(number):
             reason = "undefined"
         else:
-            reason = "" if np.isfinite(number) else "larger than any number of the computer"  # no table can rank by infinity
-        row = {"measure": item.name, "variant": variant, "value": np.nan if reason else float(number)}
+            reason = (
+                "" if np.isfinite(number) else "larger than any number of the computer"
+            )  # no table can rank by infinity
+        row = {
+            "measure": item.name,
+            "variant": variant,
+            "value": np.nan if reason else float(number),
+        }
         rows.append(row | {"seconds": evidence.seconds([item.name]), "reason": reason})
     return rows

@@ -8,10 +8,22 @@ from typing import Any
 
 import pandas as pd
 
-FAMILIES = ("localization", "prediction", "norms", "flatness", "perturbation", "unlabelled", "reliance")
+FAMILIES = (
+    "localization",
+    "prediction",
+    "norms",
+    "flatness",
+    "perturbation",
+    "unlabelled",
+    "reliance",
+)
 MEASURES: dict[str, "Measure"] = {}
-VALUES_VERSIONS = {"reliance": 2}  # by family, else 1: raised with every change of its values, so that what was kept is computed anew
-Value = float | Mapping[str, float | str]  # what a measure returns: one number, or one per variant, or why there is none
+VALUES_VERSIONS = {
+    "reliance": 2
+}  # by family, else 1: raised with every change of its values, so that what was kept is computed anew
+Value = (
+    float | Mapping[str, float | str]
+)  # what a measure returns: one number, or one per variant, or why there is none
 
 
 @dataclass(frozen=True)
@@ -23,14 +35,20 @@ class Measure:
     family: str  # one of FAMILIES
     direction: int  # +1 when a larger value promises a smaller gap, -1 when a larger one; 0 for a count that promises nothing
     source: str  # paper and equation
-    variants: tuple[str, ...]  # ways to compute it; the first is the one that is ranked, and () is one way only
+    variants: tuple[
+        str, ...
+    ]  # ways to compute it; the first is the one that is ranked, and () is one way only
     summary: str  # one line
     needs: tuple[str, ...]  # names of what the function is given, see ``evidence``
     function: Callable[..., Value]
 
     def column(self, variant: str = "") -> str:
         """Column of a table that holds a variant: the first has the measure's own name."""
-        return self.name if variant in ("", *self.variants[:1]) else f"{self.name} ({variant})"
+        return (
+            self.name
+            if variant in ("", *self.variants[:1])
+            else f"{self.name} ({variant})"
+        )
 
 
 @cache
@@ -42,11 +60,20 @@ def needs(function: Callable[..., Any]) -> tuple[str, ...]:
 def enter(item: Measure) -> None:
     """Add a measure to the list. Raises ValueError for a name that is taken."""
     if item.name in MEASURES:
-        raise ValueError(f"the measure {item.name!r} is there already, from {MEASURES[item.name].function.__module__}")
+        raise ValueError(
+            f"the measure {item.name!r} is there already, from {MEASURES[item.name].function.__module__}"
+        )
     MEASURES[item.name] = item
 
 
-def measure(family: str, direction: int, source: str, *, title: str = "", variants: tuple[str, ...] = ()) -> Callable[..., Any]:
+def measure(
+    family: str,
+    direction: int,
+    source: str,
+    *,
+    title: str = "",
+    variants: tuple[str, ...] = (),
+) -> Callable[..., Any]:
     """Enter a function into the list of measures; it is then scored, tabled, drawn and ranked wherever measures are.
 
     Its arguments name what it needs: of ``evidence.PROVIDERS``, ``MeasureSettings`` or ``GIVEN``. It returns a ``Value``; NaN where it is
@@ -55,21 +82,48 @@ def measure(family: str, direction: int, source: str, *, title: str = "", varian
 
     def entered(function: Callable[..., Value]) -> Callable[..., Value]:
         summary = (inspect.getdoc(function) or "").partition("\n")[0]
-        measures(family, direction, (function.__name__, title, source, summary, function), variants=variants)
+        measures(
+            family,
+            direction,
+            (function.__name__, title, source, summary, function),
+            variants=variants,
+        )
         return function
 
     return entered
 
 
-def measures(family: str, direction: int, *rows: tuple[str, str, str, str, Callable[..., Value]], variants: tuple[str, ...] = ()) -> None:
+def measures(
+    family: str,
+    direction: int,
+    *rows: tuple[str, str, str, str, Callable[..., Value]],
+    variants: tuple[str, ...] = (),
+) -> None:
     """Enter measures of one row each: name, title (empty: the name in words), source, summary, and the function, see ``measure``."""
     for name, title, source, summary, function in rows:
-        enter(Measure(name, title or name.replace("_", " "), family, direction, source, variants, summary, needs(function), function))
+        enter(
+            Measure(
+                name,
+                title or name.replace("_", " "),
+                family,
+                direction,
+                source,
+                variants,
+                summary,
+                needs(function),
+                function,
+            )
+        )
 
 
 def of_families(families: Sequence[str]) -> list[Measure]:
     """The measures of some families, in their order."""
-    return [item for family in families for item in MEASURES.values() if item.family == family]
+    return [
+        item
+        for family in families
+        for item in MEASURES.values()
+        if item.family == family
+    ]
 
 
 def ranked() -> dict[str, Measure]:
@@ -82,8 +136,23 @@ def columns() -> pd.DataFrame:
     rows = []
     for item in MEASURES.values():
         for variant in item.variants or ("",):
-            title = item.title if variant in ("", *item.variants[:1]) else f"{item.title}, {variant}"
-            row = {"column": item.column(variant), "measure": item.name, "variant": variant, "title": title, "family": item.family}
-            row |= {"direction": item.direction, "source": item.source, "needs": ", ".join(item.needs), "summary": item.summary}
+            title = (
+                item.title
+                if variant in ("", *item.variants[:1])
+                else f"{item.title}, {variant}"
+            )
+            row = {
+                "column": item.column(variant),
+                "measure": item.name,
+                "variant": variant,
+                "title": title,
+                "family": item.family,
+            }
+            row |= {
+                "direction": item.direction,
+                "source": item.source,
+                "needs": ", ".join(item.needs),
+                "summary": item.summary,
+            }
             rows.append(row)
     return pd.DataFrame(rows)

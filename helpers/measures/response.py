@@ -43,42 +43,67 @@ def gi_of_curve(alphas: ArrayLike, accuracies: ArrayLike) -> float:
     return float(2 * trapezoid(x - t, x))
 
 
-def pal_of_curve(alphas: ArrayLike, accuracies: ArrayLike, top: float = 0.6, bottom: float = 0.1) -> float:
+def pal_of_curve(
+    alphas: ArrayLike, accuracies: ArrayLike, top: float = 0.6, bottom: float = 0.1
+) -> float:
     """Ratio of areas, after Palma; a WORKING DEFINITION, because Algorithm 4 of Schiff et al. 2021 was not at hand.
 
     ``Pal = integral of t over [1 - top, 1] / integral of t over [0, bottom]``, t as in ``gi_of_curve``, linear between points. Large is
     better; a factor on all accuracies does not change it; NaN for 0 / 0.
     """
     x, t = _areas(alphas, accuracies)
-    parts = [np.concatenate([[start], x[(x > start) & (x < stop)], [stop]]) for start, stop in ((0, bottom), (1 - top, 1))]
+    parts = [
+        np.concatenate([[start], x[(x > start) & (x < stop)], [stop]])
+        for start, stop in ((0, bottom), (1 - top, 1))
+    ]
     lower, upper = (float(trapezoid(np.interp(part, x, t), part)) for part in parts)
     return upper / lower if lower > 0 else np.nan
 
 
 def mixup_partners(labels: Tensor, kind: str, seed: int) -> Pairs:
     """Draw a partner j != i for every image i that can have one, uniformly, of its class ("intra") or of another ("inter")."""
-    values, generator, found = labels.cpu().numpy(), np.random.default_rng((seed, 1)), np.full(len(labels), -1)
+    values, generator, found = (
+        labels.cpu().numpy(),
+        np.random.default_rng((seed, 1)),
+        np.full(len(labels), -1),
+    )
     for label in np.unique(values):
         own = np.flatnonzero(values == label)
         pool = own if kind == "intra" else np.flatnonzero(values != label)
         if others := len(pool) - (kind == "intra"):
             drawn = generator.integers(others, size=len(own))
-            found[own] = pool[drawn + (drawn >= np.arange(len(own)) if kind == "intra" else 0)]  # step over oneself
-    return torch.from_numpy(np.flatnonzero(found >= 0)), torch.from_numpy(found[found >= 0])
+            found[own] = pool[
+                drawn + (drawn >= np.arange(len(own)) if kind == "intra" else 0)
+            ]  # step over oneself
+    return torch.from_numpy(np.flatnonzero(found >= 0)), torch.from_numpy(
+        found[found >= 0]
+    )
 
 
 def class_pairs(labels: Tensor, limit: int, seed: int) -> Pairs:
     """List the unordered pairs i > j of one class: all, or ``limit`` different ones drawn at random where a class has more."""
-    values, generator, pairs = labels.cpu().numpy(), np.random.default_rng((seed, 3)), []
+    values, generator, pairs = (
+        labels.cpu().numpy(),
+        np.random.default_rng((seed, 3)),
+        [],
+    )
     for label in np.unique(values):
-        every = np.flatnonzero(values == label)[np.stack(np.tril_indices((values == label).sum(), -1))]
-        pairs.append(every[:, generator.choice(every.shape[1], limit, replace=False)] if every.shape[1] > limit else every)
+        every = np.flatnonzero(values == label)[
+            np.stack(np.tril_indices((values == label).sum(), -1))
+        ]
+        pairs.append(
+            every[:, generator.choice(every.shape[1], limit, replace=False)]
+            if every.shape[1] > limit
+            else every
+        )
     return tuple(torch.from_numpy(np.concatenate(pairs, axis=1)))
 
 
 def replaced_output(layer: nn.Module, waiting: list[Tensor]) -> AbstractContextManager:
     """Let calls of a layer put out what is waiting, until nothing is, while the context is open."""
-    return layer.register_forward_hook(lambda module, given, output: waiting.pop() if waiting else None)
+    return layer.register_forward_hook(
+        lambda module, given, output: waiting.pop() if waiting else None
+    )
 
 
 @torch.no_grad()
@@ -91,18 +116,30 @@ def first_layer_end(network: nn.Module, example: Tensor) -> nn.Module:
     name, calls = type(network).__name__, []
 
     def seen(module: nn.Module, given: Any, output: Any) -> None:
-        if isinstance(module, nn.MultiheadAttention) or not any(module.children()):  # attention uses its parts without a call
+        if isinstance(module, nn.MultiheadAttention) or not any(
+            module.children()
+        ):  # attention uses its parts without a call
             calls.append(module)
 
     observe(network, example, seen)
-    weighted = [position for position, module in enumerate(calls) if isinstance(module, _WEIGHTED)]
+    weighted = [
+        position
+        for position, module in enumerate(calls)
+        if isinstance(module, _WEIGHTED)
+    ]
     if len(weighted) < 2:
-        raise ValueError(f"{name} calls {len(weighted)} convolution or linear layers; the end of the first needs a second one")
+        raise ValueError(
+            f"{name} calls {len(weighted)} convolution or linear layers; the end of the first needs a second one"
+        )
     for position in reversed(range(*weighted[:2])):
         module = calls[position]
-        if calls.index(module) == position and _carries_everything(network, module, example):
+        if calls.index(module) == position and _carries_everything(
+            network, module, example
+        ):
             return module
-    raise ValueError(f"no one module of {name} carries all of the image between the first and the second convolution or linear layer")
+    raise ValueError(
+        f"no one module of {name} carries all of the image between the first and the second convolution or linear layer"
+    )
 
 
 def _carries_everything(network: nn.Module, module: nn.Module, example: Tensor) -> bool:
@@ -115,12 +152,19 @@ def _carries_everything(network: nn.Module, module: nn.Module, example: Tensor) 
     with replaced_output(module, outputs[:1]):
         replayed = network(-example)
     # Only rounding differs where nothing went around the module.
-    spread, size = (float(values.nan_to_num(0, 0, 0).abs().max()) for values in (logits - others, logits))
-    return torch.allclose(replayed, logits, rtol=0, atol=0.01 * spread + 1e-6 * size, equal_nan=True)
+    spread, size = (
+        float(values.nan_to_num(0, 0, 0).abs().max())
+        for values in (logits - others, logits)
+    )
+    return torch.allclose(
+        replayed, logits, rtol=0, atol=0.01 * spread + 1e-6 * size, equal_nan=True
+    )
 
 
 @torch.no_grad()
-def first_layer(network: nn.Module, inputs: Tensor, batch_size: int = 256) -> FirstLayer:
+def first_layer(
+    network: nn.Module, inputs: Tensor, batch_size: int = 256
+) -> FirstLayer:
     """What the first layer puts out for all (N, 3, H, W) inputs; ValueError where no module is its end."""
     module, parts = first_layer_end(network, inputs[:2]), []
     for batch in inputs.split(batch_size):
@@ -137,12 +181,22 @@ def hits(network: nn.Module, batches: Iterable[Tensor], labels: Tensor) -> Tenso
     return torch.cat([torch.zeros(0, dtype=torch.int64), *predicted]) == labels.cpu()
 
 
-def mixed_hits(network: nn.Module, sample: Sample, pairs: Pairs, layer: FirstLayer | None, batch_size: int, alpha: float) -> Tensor:
+def mixed_hits(
+    network: nn.Module,
+    sample: Sample,
+    pairs: Pairs,
+    layer: FirstLayer | None,
+    batch_size: int,
+    alpha: float,
+) -> Tensor:
     """Classify ``(1 - alpha) h_i + alpha h_j``: is it the class of i? h are inputs, or what the first layer makes of them; (P,) bool."""
     waiting: list[Tensor] = []
 
     def batches() -> Iterator[Tensor]:
-        for first, second in zip(*(index.to(sample.inputs.device).split(batch_size) for index in pairs), strict=True):
+        for first, second in zip(
+            *(index.to(sample.inputs.device).split(batch_size) for index in pairs),
+            strict=True,
+        ):
             values = sample.inputs if layer is None else layer.activations
             mixed = torch.lerp(values[first], values[second], alpha)
             waiting[:] = [mixed]

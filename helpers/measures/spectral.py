@@ -9,7 +9,15 @@ from torch import Tensor
 
 from helpers.measures.evidence import PROVIDERS, provides
 from helpers.measures.layers import Layer
-from helpers.measures.norms import NORM_VARIANTS, Array, complexities, log_bound, log_product, log_sum, ratios
+from helpers.measures.norms import (
+    NORM_VARIANTS,
+    Array,
+    complexities,
+    log_bound,
+    log_product,
+    log_sum,
+    ratios,
+)
 from helpers.measures.registry import measure
 
 Pair = tuple[int, int]
@@ -18,24 +26,50 @@ _BATCH = 2**22  # complex numbers in the transforms of one batch
 _ROUGH = 1e-4  # by which eigenvalues in single precision, which decide where to look in double, are off at most, relative
 
 
-def operator_norm(weight: Tensor, input_size: Pair, stride: Pair = (1, 1), dilation: Pair = (1, 1), groups: int = 1) -> float:
+def operator_norm(
+    weight: Tensor,
+    input_size: Pair,
+    stride: Pair = (1, 1),
+    dilation: Pair = (1, 1),
+    groups: int = 1,
+) -> float:
     """Spectral norm of a convolution as a linear map of its whole input, with circular padding: ``max of |conv(x)| / |x|``.
 
     Sedghi, Gupta and Long 2019: the largest singular value of the kernel's Fourier transform ``W(t)`` at any frequency t of the input. A
     stride s is a stride of 1 on the s² images that hold every s-th pixel each. The input size is rounded up to the kernel's and to a
     multiple of the stride; of several groups the largest counts. NaN when a weight, (c_out, c_in / groups, kh, kw), is not finite.
     """
-    kernels = weight.detach().cpu().double().unflatten(0, (groups, -1))  # (g, n, c, kh, kw)
+    kernels = (
+        weight.detach().cpu().double().unflatten(0, (groups, -1))
+    )  # (g, n, c, kh, kw)
     if not math.isfinite(scale := float(kernels.abs().max())):
         return math.nan
     kernels = kernels / (scale or 1)  # its squares are to fit into single precision
-    spread = [(taps - 1) * step + 1 for taps, step in zip(kernels.shape[3:], dilation, strict=True)]
-    wide = kernels.new_zeros(*kernels.shape[:3], *(-(-taps // step) * step for taps, step in zip(spread, stride, strict=True)))
+    spread = [
+        (taps - 1) * step + 1
+        for taps, step in zip(kernels.shape[3:], dilation, strict=True)
+    ]
+    wide = kernels.new_zeros(
+        *kernels.shape[:3],
+        *(-(-taps // step) * step for taps, step in zip(spread, stride, strict=True)),
+    )
     wide[..., : spread[0] : dilation[0], : spread[1] : dilation[1]] = kernels
-    split = wide.unflatten(4, (-1, stride[1])).unflatten(3, (-1, stride[0]))  # (g, n, c, kh / s, s, kw / s, s)
+    split = wide.unflatten(4, (-1, stride[1])).unflatten(
+        3, (-1, stride[0])
+    )  # (g, n, c, kh / s, s, kw / s, s)
     kernels = split.permute(0, 1, 2, 4, 6, 3, 5).flatten(2, 4)
-    grid = [-(-max(size, taps) // step) if taps > step else 1 for size, taps, step in zip(input_size, spread, stride, strict=True)]
-    return scale * math.sqrt(_largest(kernels if kernels.shape[1] <= kernels.shape[2] else kernels.transpose(1, 2), grid))
+    grid = [
+        -(-max(size, taps) // step) if taps > step else 1
+        for size, taps, step in zip(input_size, spread, stride, strict=True)
+    ]
+    return scale * math.sqrt(
+        _largest(
+            kernels
+            if kernels.shape[1] <= kernels.shape[2]
+            else kernels.transpose(1, 2),
+            grid,
+        )
+    )
 
 
 def _largest(kernels: Tensor, grid: Sequence[int]) -> float:
@@ -45,32 +79,53 @@ def _largest(kernels: Tensor, grid: Sequence[int]) -> float:
     # (Bernstein). Squares that cannot hold the largest are dropped, others cut in four: of 224 x 224 frequencies a twentieth is left.
     unit = 2 * math.pi / torch.tensor(grid, dtype=torch.float64)
     bend = float(((torch.tensor(kernels.shape[3:]) - 1) * unit).square().sum()) / 16
-    cuts = max(0, math.floor(math.log2(min(max(grid), math.sqrt(0.35 / bend) if bend else math.inf))))
+    cuts = max(
+        0,
+        math.floor(
+            math.log2(min(max(grid), math.sqrt(0.35 / bend) if bend else math.inf))
+        ),
+    )
     # Of t and -t, whose blocks are conjugate, one is enough.
-    squares = torch.cartesian_prod(torch.arange(0, grid[0], 2**cuts), torch.arange(0, grid[1] // 2 + 1, 2**cuts))
+    squares = torch.cartesian_prod(
+        torch.arange(0, grid[0], 2**cuts), torch.arange(0, grid[1] // 2 + 1, 2**cuts)
+    )
     values, most = torch.full(tuple(grid), torch.nan), math.inf
     for side in (2**power for power in reversed(range(cuts + 1))):
-        corners = (squares[:, None] + side * _CORNERS if side > 1 else squares[:, None]) % torch.tensor(grid)
+        corners = (
+            squares[:, None] + side * _CORNERS if side > 1 else squares[:, None]
+        ) % torch.tensor(grid)
         places = corners.flatten(0, 1).unique(dim=0)
         places = places[values[*places.T].isnan()]
         for part in places.split(max(1, _BATCH // kernels[..., 0, 0].numel())):
             values[*part.T] = _eigenvalues(kernels, part * unit, torch.complex64)
         best = float(values[~values.isnan()].max()) * (1 - _ROUGH)
         most = min(most, best / (1 - bend * side**2))
-        squares = squares[values[*corners.permute(2, 0, 1)].amax(1) + bend * side**2 * most > best]
+        squares = squares[
+            values[*corners.permute(2, 0, 1)].amax(1) + bend * side**2 * most > best
+        ]
         squares = (squares[:, None] + side // 2 * _CORNERS).flatten(0, 1)
-    return float(_eigenvalues(kernels, (values.nan_to_num(-1) >= best).nonzero() * unit, torch.complex128).max())
+    return float(
+        _eigenvalues(
+            kernels, (values.nan_to_num(-1) >= best).nonzero() * unit, torch.complex128
+        ).max()
+    )
 
 
-def _eigenvalues(kernels: Tensor, frequencies: Tensor, precision: torch.dtype) -> Tensor:
+def _eigenvalues(
+    kernels: Tensor, frequencies: Tensor, precision: torch.dtype
+) -> Tensor:
     """Largest eigenvalue of ``W(t) W(t)'`` at frequencies (F, 2): (F,)."""
-    taps = torch.cartesian_prod(*(torch.arange(size, dtype=torch.float64) for size in kernels.shape[3:])).view(-1, 2)
+    taps = torch.cartesian_prod(
+        *(torch.arange(size, dtype=torch.float64) for size in kernels.shape[3:])
+    ).view(-1, 2)
     angles = frequencies @ taps.T
     waves = torch.polar(torch.ones_like(angles), -angles).to(precision)
     transform = torch.einsum("ft,gnct->fgnc", waves, kernels.flatten(3).to(precision))
     try:
         found = torch.linalg.eigvalsh(transform @ transform.mH)
-    except torch.linalg.LinAlgError:  # LAPACK gives up on some blocks with dead channels, in single precision
+    except (
+        torch.linalg.LinAlgError
+    ):  # LAPACK gives up on some blocks with dead channels, in single precision
         if precision == torch.complex128:
             raise
         return _eigenvalues(kernels, frequencies, torch.complex128).float()
@@ -87,31 +142,72 @@ def layer_norm(layer: Layer, variant: str, size: Pair) -> float:
         return operator_norm(layer.weight.flatten(1)[..., None, None], (1, 1))
     if variant == "fft":
         return operator_norm(layer.weight, size, groups=layer.groups)
-    return operator_norm(layer.weight, layer.input_size, layer.stride, layer.dilation, layer.groups)
+    return operator_norm(
+        layer.weight, layer.input_size, layer.stride, layer.dilation, layer.groups
+    )
 
 
 @provides
 def spectral_norms(layers: Sequence[Layer], example: Tensor) -> dict[str, Array]:
     """Spectral norms of the folded weights, (d,) by variant."""
-    return {name: np.array([layer_norm(layer, name, tuple(example.shape[-2:])) for layer in layers]) for name in NORM_VARIANTS}
+    return {
+        name: np.array(
+            [layer_norm(layer, name, tuple(example.shape[-2:])) for layer in layers]
+        )
+        for name in NORM_VARIANTS
+    }
 
 
-PROVIDERS["spectral_distances"] = lambda distances, example: spectral_norms(distances, example)
+PROVIDERS["spectral_distances"] = lambda distances, example: spectral_norms(
+    distances, example
+)
 complexities(
     "norms",
-    ("log_prod_of_spec", "32", "log product of spectral norms", lambda s: log_product(s)),
-    ("log_prod_of_spec_over_margin", "31", "log product of spectral norms over margin", lambda s, gamma: log_product(s, gamma)),
-    ("log_spec_init_main", "29", "log spectral bound from the start", lambda s, moved, gamma: log_bound(s, moved, gamma)),
-    ("log_spec_orig_main", "30", "log spectral bound", lambda s, f, gamma: log_bound(s, f, gamma)),
+    (
+        "log_prod_of_spec",
+        "32",
+        "log product of spectral norms",
+        lambda s: log_product(s),
+    ),
+    (
+        "log_prod_of_spec_over_margin",
+        "31",
+        "log product of spectral norms over margin",
+        lambda s, gamma: log_product(s, gamma),
+    ),
+    (
+        "log_spec_init_main",
+        "29",
+        "log spectral bound from the start",
+        lambda s, moved, gamma: log_bound(s, moved, gamma),
+    ),
+    (
+        "log_spec_orig_main",
+        "30",
+        "log spectral bound",
+        lambda s, f, gamma: log_bound(s, f, gamma),
+    ),
     ("fro_over_spec", "33", "Frobenius over spectral norms", lambda s, f: ratios(f, s)),
-    ("log_sum_of_spec_over_margin", "34", "log sum of spectral norms over margin", lambda s, gamma: log_sum(s, gamma)),
+    (
+        "log_sum_of_spec_over_margin",
+        "34",
+        "log sum of spectral norms over margin",
+        lambda s, gamma: log_sum(s, gamma),
+    ),
     ("log_sum_of_spec", "35", "log sum of spectral norms", lambda s: log_sum(s)),
-    ("dist_spec_init", "41", "spectral distance from the start", lambda ds: (ds**2).sum()),
+    (
+        "dist_spec_init",
+        "41",
+        "spectral distance from the start",
+        lambda ds: (ds**2).sum(),
+    ),
 )
 
 
 @measure("norms", -1, "Du et al. 2024, Appendix A1", variants=("log", "raw"))
-def spectral_norm(spectral_norms: Mapping[str, Array], frobenius_norms: Array, margin: float) -> Mapping[str, float]:
+def spectral_norm(
+    spectral_norms: Mapping[str, Array], frobenius_norms: Array, margin: float
+) -> Mapping[str, float]:
     """Product of squared spectral norms times the sum of squared Frobenius over spectral norms, over the squared margin: its logarithm."""
     value = log_bound(spectral_norms["operator"], frobenius_norms, margin)
     with np.errstate(over="ignore"):  # it is infinite then, and no number

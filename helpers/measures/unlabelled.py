@@ -35,7 +35,9 @@ class Holdout(NamedTuple):
 
 def _checked(logits: Tensor, images: str) -> Tensor:
     if wrong := int((~logits.isfinite()).sum()):
-        raise ValueError(f"{wrong} of {logits.numel()} logits of {images} images are not finite; leave such a model out")
+        raise ValueError(
+            f"{wrong} of {logits.numel()} logits of {images} images are not finite; leave such a model out"
+        )
     return logits.double()
 
 
@@ -53,7 +55,11 @@ def holdout(holdout_logits: Tensor | None, holdout_labels: Tensor | None) -> Hol
     if holdout_logits is None:
         raise ValueError(_NO_HOLDOUT)
     logits = _checked(holdout_logits, "holdout")
-    return Holdout(logits, holdout_labels.long(), float((logits.argmax(1) == holdout_labels).double().mean()))
+    return Holdout(
+        logits,
+        holdout_labels.long(),
+        float((logits.argmax(1) == holdout_labels).double().mean()),
+    )
 
 
 @provides
@@ -62,8 +68,21 @@ def temperature(holdout_logits: Tensor | None, holdout_labels: Tensor | None) ->
     if holdout_logits is None:
         return np.nan
     known = holdout(holdout_logits, holdout_labels)
-    bounds = {"bounds": (-_WIDEST, _WIDEST), "method": "bounded", "options": {"xatol": 1e-6}}
-    return float(np.exp(minimize_scalar(lambda log: float(cross_entropy(known.logits / np.exp(log), known.labels)), **bounds).x))
+    bounds = {
+        "bounds": (-_WIDEST, _WIDEST),
+        "method": "bounded",
+        "options": {"xatol": 1e-6},
+    }
+    return float(
+        np.exp(
+            minimize_scalar(
+                lambda log: float(
+                    cross_entropy(known.logits / np.exp(log), known.labels)
+                ),
+                **bounds,
+            ).x
+        )
+    )
 
 
 def confidence(logits: Tensor) -> Tensor:
@@ -85,16 +104,27 @@ def confidence_threshold(scores: Tensor, accuracy: float) -> float:
     values, counts = scores.unique(return_counts=True)
     candidates = torch.cat([values, values.new_tensor([torch.inf])]).flip(0)
     reached = torch.cat([counts.new_zeros(1), counts.flip(0).cumsum(0)])
-    return float(candidates[(reached - round(accuracy * len(scores), 6)).abs().argmin()])
+    return float(
+        candidates[(reached - round(accuracy * len(scores), 6)).abs().argmin()]
+    )
 
 
-def _variants(predicted: Callable[[float], float | Tensor], temperature: float) -> Mapping[str, float]:
-    return {name: float(predicted(t)) if np.isfinite(t) else _NO_HOLDOUT for name, t in zip(AS_GIVEN, (1.0, temperature), strict=True)}
+def _variants(
+    predicted: Callable[[float], float | Tensor], temperature: float
+) -> Mapping[str, float]:
+    return {
+        name: float(predicted(t)) if np.isfinite(t) else _NO_HOLDOUT
+        for name, t in zip(AS_GIVEN, (1.0, temperature), strict=True)
+    }
 
 
 _PLAIN = "Accuracy of the labelled holdout: the plain baseline, the prediction for a target that is like it"
 _HELD_OUT = "accuracy on labelled images held out of training"
-measures("unlabelled", 1, ("holdout_accuracy", "", _HELD_OUT, _PLAIN, lambda holdout: holdout.accuracy))
+measures(
+    "unlabelled",
+    1,
+    ("holdout_accuracy", "", _HELD_OUT, _PLAIN, lambda holdout: holdout.accuracy),
+)
 
 
 @measure("unlabelled", 1, "Hendrycks and Gimpel 2017", variants=AS_GIVEN)
@@ -104,20 +134,48 @@ def average_confidence(target: Tensor, temperature: float) -> Mapping[str, float
 
 
 @measure("unlabelled", 1, "Guillory et al. 2021", variants=AS_GIVEN)
-def difference_of_confidences(target: Tensor, holdout: Holdout, temperature: float) -> Mapping[str, float]:
+def difference_of_confidences(
+    target: Tensor, holdout: Holdout, temperature: float
+) -> Mapping[str, float]:
     """Accuracy of the holdout less what the mean confidence falls from holdout to target; as published, not cut to [0, 1]."""
-    return _variants(lambda t: holdout.accuracy - confidence(holdout.logits / t).mean() + confidence(target / t).mean(), temperature)
+    return _variants(
+        lambda t: (
+            holdout.accuracy
+            - confidence(holdout.logits / t).mean()
+            + confidence(target / t).mean()
+        ),
+        temperature,
+    )
 
 
-def _reaching(score: Callable[[Tensor], Tensor], target: Tensor, holdout: Holdout, temperature: float) -> Mapping[str, float]:
+def _reaching(
+    score: Callable[[Tensor], Tensor],
+    target: Tensor,
+    holdout: Holdout,
+    temperature: float,
+) -> Mapping[str, float]:
     limit = lambda t: confidence_threshold(score(holdout.logits / t), holdout.accuracy)  # noqa: E731
-    return _variants(lambda t: (score(target / t) >= limit(t)).double().mean(), temperature)
+    return _variants(
+        lambda t: (score(target / t) >= limit(t)).double().mean(), temperature
+    )
 
 
-for _name, _short, _score in (("confidence", "ATC-MC", confidence), ("negative entropy", "ATC-NE", negative_entropy)):
-    _row = f"thresholded_{_name.split()[-1]}", f"thresholded {_name.split()[-1]} ({_short})", "Garg et al. 2022"
+for _name, _short, _score in (
+    ("confidence", "ATC-MC", confidence),
+    ("negative entropy", "ATC-NE", negative_entropy),
+):
+    _row = (
+        f"thresholded_{_name.split()[-1]}",
+        f"thresholded {_name.split()[-1]} ({_short})",
+        "Garg et al. 2022",
+    )
     _summary = f"Fraction of the target whose {_name} reaches the threshold that as many of the holdout reach as are right ({_short})"
-    measures("unlabelled", 1, (*_row, _summary, partial(_reaching, _score)), variants=AS_GIVEN)
+    measures(
+        "unlabelled",
+        1,
+        (*_row, _summary, partial(_reaching, _score)),
+        variants=AS_GIVEN,
+    )
 
 
 def least_cost(cost: NDArray[np.float64], shares: NDArray[np.float64]) -> float:
@@ -125,30 +183,62 @@ def least_cost(cost: NDArray[np.float64], shares: NDArray[np.float64]) -> float:
 
     Shares are rounded by largest remainders, ties to the first class. Prices of the classes change no optimum and spare time.
     """
-    wanted = (len(cost) * shares).round(9)  # so that 0.15 * 20 counts as 3 and leaves no remainder
+    wanted = (len(cost) * shares).round(
+        9
+    )  # so that 0.15 * 20 counts as 3 and leaves no remainder
     counts = np.floor(wanted).astype(np.int64)
     counts[np.argsort(counts - wanted, kind="stable")[: len(cost) - counts.sum()]] += 1
     cost, counts = cost[:, counts > 0], counts[counts > 0]
     prices = np.zeros(len(counts))
     for _ in range(50):
-        prices += 0.02 * np.log(counts / softmax((prices - cost) / 0.02, axis=1).sum(0).clip(1e-300))
+        prices += 0.02 * np.log(
+            counts / softmax((prices - cost) / 0.02, axis=1).sum(0).clip(1e-300)
+        )
     columns = np.repeat(np.arange(len(counts)), counts)
     images, chosen = linear_sum_assignment((cost - prices)[:, columns])
     return float(cost[images, columns[chosen]].mean())
 
 
-@measure("unlabelled", 1, "Lu et al. 2023, COT", title="optimal transport (COT)", variants=AS_GIVEN)
-def optimal_transport(target: Tensor, holdout: Holdout, temperature: float, transport_images: int, seed: int) -> Mapping[str, float]:
+@measure(
+    "unlabelled",
+    1,
+    "Lu et al. 2023, COT",
+    title="optimal transport (COT)",
+    variants=AS_GIVEN,
+)
+def optimal_transport(
+    target: Tensor,
+    holdout: Holdout,
+    temperature: float,
+    transport_images: int,
+    seed: int,
+) -> Mapping[str, float]:
     """One less the mean cost of the cheapest transport of the target's probabilities onto one-hot classes in the holdout's shares.
 
     Half the L1 distance of p to class k is 1 - p_k. In [0, 1].
     """
-    chosen = np.random.default_rng(seed).permutation(len(target))[:transport_images] if len(target) > transport_images else slice(None)
-    shares, drawn = np.bincount(holdout.labels.numpy(), minlength=target.shape[1]) / len(holdout.labels), target[chosen]
-    return _variants(lambda t: 1 - least_cost(1 - (drawn / t).softmax(1).numpy(), shares), temperature)
+    chosen = (
+        np.random.default_rng(seed).permutation(len(target))[:transport_images]
+        if len(target) > transport_images
+        else slice(None)
+    )
+    shares, drawn = (
+        np.bincount(holdout.labels.numpy(), minlength=target.shape[1])
+        / len(holdout.labels),
+        target[chosen],
+    )
+    return _variants(
+        lambda t: 1 - least_cost(1 - (drawn / t).softmax(1).numpy(), shares),
+        temperature,
+    )
 
 
-@measure("unlabelled", 1, "Xie et al. 2024, equations 5 to 7", title="matrix norm of logits (MaNo)")
+@measure(
+    "unlabelled",
+    1,
+    "Xie et al. 2024, equations 5 to 7",
+    title="matrix norm of logits (MaNo)",
+)
 def matrix_norm_of_logits(target: Tensor) -> float:
     """Scaled 4-norm of the target's normalised logits, in [0, 1]; a score, no accuracy: ``(sum P_ik^4 / (N K))^(1/4)``.
 
@@ -160,4 +250,8 @@ def matrix_norm_of_logits(target: Tensor) -> float:
     values = 1 + target + target**2 / 2
     values = values - values.amin(1, keepdim=True)
     sums = values.sum(1, keepdim=True)
-    return float(((values / torch.where(sums == 0, 1, sums)) ** 4).mean() ** 0.25) if sums.any() else np.nan
+    return (
+        float(((values / torch.where(sums == 0, 1, sums)) ** 4).mean() ** 0.25)
+        if sums.any()
+        else np.nan
+    )

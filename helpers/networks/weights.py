@@ -17,13 +17,19 @@ from helpers.files import from_root, read_header, write_tensors
 from helpers.networks import resnet
 
 State = dict[str, Tensor]
-_TEXTS, _KEY = "workbook", "network"  # of the header: all texts, and the one that names the network
+_TEXTS, _KEY = (
+    "workbook",
+    "network",
+)  # of the header: all texts, and the one that names the network
 _REAL = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 # Where training programs keep the state dict inside a file, running averages of weights (EMA), and what wrappers put before each name.
 _NESTED = ("state_dict", "model_state_dict", "model", "net", "network", "weights")
 _AVERAGED = re.compile(r"(^|_)ema(_|$)", re.IGNORECASE)
 _PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "network.")
-_BEGINNINGS = (b"PK\x03\x04", b"\x80")  # of what torch.save writes, now and before its version 1.6
+_BEGINNINGS = (
+    b"PK\x03\x04",
+    b"\x80",
+)  # of what torch.save writes, now and before its version 1.6
 
 
 class Form(NamedTuple):
@@ -36,7 +42,14 @@ class Form(NamedTuple):
 
     def network(self, classes: int) -> nn.Module:
         """Untrained network of a number of classes."""
-        return resnet.build(self.architecture, classes, stem=self.stem, width=self.width, last_stride=self.last_stride, seed=0)
+        return resnet.build(
+            self.architecture,
+            classes,
+            stem=self.stem,
+            width=self.width,
+            last_stride=self.last_stride,
+            seed=0,
+        )
 
 
 def read_state(path: Path) -> State:
@@ -47,37 +60,68 @@ def read_state(path: Path) -> State:
     """
     content = _content(path)
     if not isinstance(content, Mapping):
-        raise ValueError(f"{path.name} holds a {type(content).__name__} and no state dict; save model.state_dict()")
-    states = {key: value for key, value in {"": content, **content}.items() if isinstance(value, Mapping) and _tensors(value)}
+        raise ValueError(
+            f"{path.name} holds a {type(content).__name__} and no state dict; save model.state_dict()"
+        )
+    states = {
+        key: value
+        for key, value in {"": content, **content}.items()
+        if isinstance(value, Mapping) and _tensors(value)
+    }
     averaged = [key for key in states if _AVERAGED.search(str(key))]
     taken = next((key for key in ("", *_NESTED, *averaged) if key in states), None)
     if taken is None:
         held = ", ".join(map(str, list(content)[:5])) or "nothing"
-        raise ValueError(f"{path.name} holds no state dict of tensors, neither itself nor under {', '.join(_NESTED)}; it has {held}")
+        raise ValueError(
+            f"{path.name} holds no state dict of tensors, neither itself nor under {', '.join(_NESTED)}; it has {held}"
+        )
     if averaged and taken not in averaged:
-        warnings.warn(f"{path.name} holds averaged weights (EMA) under {averaged[0]!r}; those under {taken!r} are taken", stacklevel=2)
+        warnings.warn(
+            f"{path.name} holds averaged weights (EMA) under {averaged[0]!r}; those under {taken!r} are taken",
+            stacklevel=2,
+        )
     state = dict(states[taken])
-    while prefix := next((prefix for prefix in _PREFIXES if all(name.startswith(prefix) for name in state)), ""):
+    while prefix := next(
+        (
+            prefix
+            for prefix in _PREFIXES
+            if all(name.startswith(prefix) for name in state)
+        ),
+        "",
+    ):
         state = {name.removeprefix(prefix): value for name, value in state.items()}
     return state
 
 
 def _tensors(content: Mapping) -> bool:
-    return bool(content) and all(isinstance(key, str) and isinstance(value, Tensor) for key, value in content.items())
+    return bool(content) and all(
+        isinstance(key, str) and isinstance(value, Tensor)
+        for key, value in content.items()
+    )
 
 
 def _content(path: Path) -> Any:
     """What a file holds, as tensors and plain values."""
     with path.open("rb") as file:
         head = file.read(16)
-    tensors_only = head[8:9] == b"{"  # safetensors: the length of a JSON header, and the header
+    tensors_only = (
+        head[8:9] == b"{"
+    )  # safetensors: the length of a JSON header, and the header
     if not tensors_only and not head.startswith(_BEGINNINGS):
-        begins = f"its {path.stat().st_size:,} bytes begin with {head!r}" if head else "it is empty"
-        raise ValueError(f"{path.name} is no checkpoint: {begins}; give a file written by safetensors or torch.save")
+        begins = (
+            f"its {path.stat().st_size:,} bytes begin with {head!r}"
+            if head
+            else "it is empty"
+        )
+        raise ValueError(
+            f"{path.name} is no checkpoint: {begins}; give a file written by safetensors or torch.save"
+        )
     try:
         if tensors_only:
             return safetensors.torch.load_file(path)
-        with warnings.catch_warnings():  # torch warns of what is refused here in any case
+        with (
+            warnings.catch_warnings()
+        ):  # torch warns of what is refused here in any case
             warnings.simplefilter("ignore")
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as fault:
@@ -88,19 +132,33 @@ def _content(path: Path) -> Any:
         ) from fault
     except Exception as fault:  # readers of damaged files raise nearly every kind
         lines = str(fault).splitlines() or [""]
-        raise ValueError(f"{path.name} cannot be read as plain tensors ({type(fault).__name__}: {lines[0][:160]})") from fault
+        raise ValueError(
+            f"{path.name} cannot be read as plain tensors ({type(fault).__name__}: {lines[0][:160]})"
+        ) from fault
 
 
-def check_numbers(state: Mapping[str, Tensor], own: Mapping[str, Tensor], name: str) -> None:
+def check_numbers(
+    state: Mapping[str, Tensor], own: Mapping[str, Tensor], name: str
+) -> None:
     """Raise ValueError where the weights of a file are no numbers that a network can take: real of 16 bits or more, dense, all finite."""
-    known = {key: state[key] for key, value in own.items() if key in state and value.is_floating_point()}
+    known = {
+        key: state[key]
+        for key, value in own.items()
+        if key in state and value.is_floating_point()
+    }
     faults = {
-        "no real weights; save float32": lambda value: value.is_meta or value.dtype not in _REAL or value.layout != torch.strided,
-        "not finite; its training diverged": lambda value: not value.float().isfinite().all(),
+        "no real weights; save float32": lambda value: (
+            value.is_meta or value.dtype not in _REAL or value.layout != torch.strided
+        ),
+        "not finite; its training diverged": lambda value: (
+            not value.float().isfinite().all()
+        ),
     }
     for told, wrong in faults.items():
         if found := [key for key, value in known.items() if wrong(value)]:
-            raise ValueError(f"{name} was refused: {len(found)} tensors, first {found[0]} ({known[found[0]].dtype}), are {told}")
+            raise ValueError(
+                f"{name} was refused: {len(found)} tensors, first {found[0]} ({known[found[0]].dtype}), are {told}"
+            )
 
 
 def read_weights(source: str, architecture: str) -> State:
@@ -108,7 +166,9 @@ def read_weights(source: str, architecture: str) -> State:
 
     Raises FileNotFoundError where the weights are neither there nor to be downloaded, and ValueError, see ``read_state``.
     """
-    from torchvision.models import get_model_weights  # here: its import takes two seconds
+    from torchvision.models import (
+        get_model_weights,
+    )  # here: its import takes two seconds
 
     published = get_model_weights(architecture)
     names, fault = sorted(published.__members__), None
@@ -118,7 +178,9 @@ def read_weights(source: str, architecture: str) -> State:
         path = Path(torch.hub.get_dir()) / "checkpoints" / Path(url).name
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            path.is_file() or torch.hub.download_url_to_file(url, str(path), progress=False)
+            path.is_file() or torch.hub.download_url_to_file(
+                url, str(path), progress=False
+            )
         except OSError as offline:
             fault = offline
     if not path.is_file():
@@ -133,10 +195,25 @@ def read_weights(source: str, architecture: str) -> State:
 def load_backbone(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
     """Copy weights into a network, which must fit but for a final layer of other classes: that one keeps its initial values."""
     own = model.state_dict()
-    head = {name for name in ("fc.weight", "fc.bias") if name in own and name in state and own[name].shape != state[name].shape}
+    head = {
+        name
+        for name in ("fc.weight", "fc.bias")
+        if name in own and name in state and own[name].shape != state[name].shape
+    }
     usable = {name: value for name, value in state.items() if name not in head}
-    needed = {name for name in own if name not in head and not name.endswith("num_batches_tracked")}
-    wrong = sorted({name for name in usable if name not in own or usable[name].shape != own[name].shape} | needed - set(usable))
+    needed = {
+        name
+        for name in own
+        if name not in head and not name.endswith("num_batches_tracked")
+    }
+    wrong = sorted(
+        {
+            name
+            for name in usable
+            if name not in own or usable[name].shape != own[name].shape
+        }
+        | needed - set(usable)
+    )
     if wrong:
         raise ValueError(
             f"the weights do not fit the network: {len(wrong)} tensors differ, first {', '.join(wrong[:3])}; "
@@ -157,13 +234,19 @@ def weights_digest(state: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def save_half(path: Path, state: Mapping[str, Tensor], form: Form, facts: Mapping[str, object]) -> None:
+def save_half(
+    path: Path, state: Mapping[str, Tensor], form: Form, facts: Mapping[str, object]
+) -> None:
     """Write a state dict as safetensors in float16, with form and facts as texts in its header; what is equal gives equal bytes.
 
     A tensor that float16 cannot hold stays as it is.
     """
-    texts = {name: str(value) for name, value in facts.items()} | {_KEY: json.dumps(form._asdict())}
-    header = {_TEXTS: json.dumps(texts, sort_keys=True)}  # as one, since the library writes several in any order
+    texts = {name: str(value) for name, value in facts.items()} | {
+        _KEY: json.dumps(form._asdict())
+    }
+    header = {
+        _TEXTS: json.dumps(texts, sort_keys=True)
+    }  # as one, since the library writes several in any order
     write_tensors(path, {name: _half(value) for name, value in state.items()}, header)
 
 
@@ -186,5 +269,7 @@ def form_in(path: Path) -> Form | None:
         with torch.device("meta"):
             form.network(2)
     except (KeyError, ValueError, TypeError, RuntimeError, OverflowError) as fault:
-        raise ValueError(f"the header of {path.name} names a network that cannot be built ({fault}); remove {_KEY!r} from it") from fault
+        raise ValueError(
+            f"the header of {path.name} names a network that cannot be built ({fault}); remove {_KEY!r} from it"
+        ) from fault
     return form

@@ -11,11 +11,20 @@ from helpers.report import findings, pages
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what is asked with a study's report; 1 where a number in FINDINGS.md is not what the tables give, 2 without a report."""
-    parser = argparse.ArgumentParser(prog="python -m helpers.report", description="Pages and findings of a study's report.")
+    parser = argparse.ArgumentParser(
+        prog="python -m helpers.report",
+        description="Pages and findings of a study's report.",
+    )
     parser.add_argument("what", choices=["pages", "findings", "share"])
     parser.add_argument("study")
-    parser.add_argument("--write", action="store_true", help="findings: write the page in place of checking it")
-    parser.add_argument("--checkpoints", action="store_true", help="share: with the networks' weights")
+    parser.add_argument(
+        "--write",
+        action="store_true",
+        help="findings: write the page in place of checking it",
+    )
+    parser.add_argument(
+        "--checkpoints", action="store_true", help="share: with the networks' weights"
+    )
     parser.add_argument("--reports", type=Path, default=PROJECT_ROOT / "reports")
     given, differing = parser.parse_args(arguments), []
     try:
@@ -25,7 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.what == "pages":
             told = f"wrote {pages.write(folder)} and the pages that it links to"
         elif given.what == "share":
-            packed = pages.share(folder, PROJECT_ROOT / "work/share" / f"{folder.name}.zip", checkpoints=given.checkpoints)
+            packed = pages.share(
+                folder,
+                PROJECT_ROOT / "work/share" / f"{folder.name}.zip",
+                checkpoints=given.checkpoints,
+            )
             told = f"{packed}, {packed.stat().st_size / 1e6:.1f} MB: unpack it anywhere and open {folder.name}/index.html"
         elif "catalogue" not in findings.read(folder):
             told = f"the study {folder.name} trains no networks, so it has no {findings.PAGE}; its answer is that of its index.html"
@@ -35,13 +48,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             told = f"the study {folder.name} has no {findings.PAGE}; --write makes it"
         else:
             differing = findings.differences(folder)
-            told = "\n".join(differing) or f"every number in {findings.PAGE} of {folder.name} is what the tables give"
+            told = (
+                "\n".join(differing)
+                or f"every number in {findings.PAGE} of {folder.name} is what the tables give"
+            )
         print(told)
         return int(bool(differing))
     except (OSError, ValueError) as fault:
         print(fault, file=sys.stderr)
     except (AttributeError, KeyError, TypeError) as fault:
-        print(f"a table or story of {folder} lacks what its pages say ({fault!r}); take it from the repository again", file=sys.stderr)
+        print(
+            f"a table or story of {folder} lacks what its pages say ({fault!r}); take it from the repository again",
+            file=sys.stderr,
+        )
     return 2
 
 

@@ -22,7 +22,9 @@ def models_and_images(catalogue: pd.DataFrame, scored_on: ScoringSet) -> str:
 def correlation(row: Any, title: str) -> str:
     """r of a measure with the gap, with its interval and what that allows; ``row`` is one of ``Draws.correlations``."""
     if not np.isfinite(row.pearson_r):
-        return f"{title} has no correlation with the gap here: too few models have both."
+        return (
+            f"{title} has no correlation with the gap here: too few models have both."
+        )
     said = f"{title} and the gap: **r = {with_interval(row.pearson_r, row.ci_low, row.ci_high)}**, {count(int(row.n), 'model')}."
     if not np.isfinite(row.ci_low):
         return f"{said} There are too few configurations for an interval."
@@ -60,7 +62,10 @@ def gates(table: pd.DataFrame) -> str:
     closed = table[~table["passes"]]
     if not len(closed):
         return f"All {len(table)} conditions hold."
-    each = [f"{gate} ({listed(rows['concerns'].tolist(), 3)})" for gate, rows in closed.groupby("gate", sort=False)]
+    each = [
+        f"{gate} ({listed(rows['concerns'].tolist(), 3)})"
+        for gate, rows in closed.groupby("gate", sort=False)
+    ]
     return f"{len(table) - len(closed)} of {len(table)} conditions hold; not: {listed(each, 8)}."
 
 
@@ -84,6 +89,5 @@ def strongest(table: pd.DataFrame, value: str, what: str) -> str:
     if not len(known):
         return f"No {what} is defined here."
     row = known.loc[known[value].abs().idxmax()]
-    return (
-        f"Largest {what}: {row['title']}, {with_interval(row[value], row.get(f'{value}_low', np.nan), row.get(f'{value}_high', np.nan))}."
-    )
+    low, high = row.get(f"{value}_low", np.nan), row.get(f"{value}_high", np.nan)
+    return f"Largest {what}: {row['title']}, {with_interval(row[value], low, high)}."

@@ -14,24 +14,44 @@ from helpers.report.tables import Estimate, two_digits
 from helpers.statistics.draws import LEVEL
 
 PAGE = "FINDINGS.md"
-_QUESTION = "Which of these networks will generalize, and by how much will accuracy drop?"
+_QUESTION = (
+    "Which of these networks will generalize, and by how much will accuracy drop?"
+)
 FIGURE = "figures/04_baselines-primary.png"
 CAPTION = "r of each measure with the gap, over all networks and within kinds, and what it adds to a prediction."
 TRADE_OFF = "huang-figure-2-marginals"  # how the figures of a study that trains no networks begin
 TRADE_OFF_CAPTION = "Error and Kappa loss along noise, added classes and size; the star is the trade-off point."
 READ = ("catalogue", "primary", "kinds", "claims", "gates")
-_PRIMARY = {"measure": "title", "r": "r_gap", "r within kinds, given the fit": "r_gap_within_kinds"}
+_PRIMARY = {
+    "measure": "title",
+    "r": "r_gap",
+    "r within kinds, given the fit": "r_gap_within_kinds",
+}
 _PRIMARY |= {"error with the fit (points)": "error_with"}
-_KINDS = {"kind": "kind", "networks": "models", "training accuracy (%)": "train_accuracy", "test accuracy (%)": "test_accuracy"}
+_KINDS = {
+    "kind": "kind",
+    "networks": "models",
+    "training accuracy (%)": "train_accuracy",
+    "test accuracy (%)": "test_accuracy",
+}
 _KINDS |= {"gap (%)": "gap", "stopped by a rule (%)": "ended_by_a_rule"}
 # What is folded: title, table, and which column stands under which head; one with _low and _high beside it is given with its interval.
 _FOLDED = (
-    ("Conditions that do not hold", "gates", {"asked for": "limit", "concerns": "concerns", "here": "value"}),
+    (
+        "Conditions that do not hold",
+        "gates",
+        {"asked for": "limit", "concerns": "concerns", "here": "value"},
+    ),
     ("The primary analysis", "primary", _PRIMARY),
     (
         "Every claim with its verdict, for these kinds of training",
         "claims",
-        {"claim": "claim", "verdict": "verdict", "here": "ours", "p, adjusted": "p_adjusted"},
+        {
+            "claim": "claim",
+            "verdict": "verdict",
+            "here": "ours",
+            "p, adjusted": "p_adjusted",
+        },
     ),
     ("The kinds of training, in the median", "kinds", _KINDS),
 )
@@ -39,7 +59,11 @@ _FOLDED = (
 
 def read(folder: Path) -> dict[str, pd.DataFrame]:
     """The tables of a report that its answer rests on, those that are there."""
-    return {name: table for name in READ if (table := tables_of.read(folder, name)) is not None}
+    return {
+        name: table
+        for name in READ
+        if (table := tables_of.read(folder, name)) is not None
+    }
 
 
 def meant(tables: Tables) -> str:
@@ -53,19 +77,31 @@ def meant(tables: Tables) -> str:
 
 def folded(tables: Tables) -> list[tuple[str, pd.DataFrame]]:
     """What stands below the answer, as texts for a reader: title and table, of those with rows; nothing where too few networks learnt."""
-    found, tables = [], tables if "primary" in tables and not not_learnt(tables.get("catalogue")) else {}
+    found, tables = (
+        [],
+        tables
+        if "primary" in tables and not not_learnt(tables.get("catalogue"))
+        else {},
+    )
     for title, name, heads in _FOLDED:
         table = _chosen(name, tables.get(name, pd.DataFrame()))
         if len(table):
-            texts = [[_text(row, head, column) for head, column in heads.items()] for _, row in table.iterrows()]
+            texts = [
+                [_text(row, head, column) for head, column in heads.items()]
+                for _, row in table.iterrows()
+            ]
             found.append((title, pd.DataFrame(texts, columns=list(heads))))
     return found
 
 
 def _chosen(name: str, table: pd.DataFrame) -> pd.DataFrame:
     if name == "gates" and len(table):
-        shut = table[~table["passes"].astype(bool)].replace({"concerns": {"all": "every measure"}})
-        joined = shut.assign(concerns=shut["concerns"].map(in_words)).groupby(["limit", "value"], as_index=False, sort=False)
+        shut = table[~table["passes"].astype(bool)].replace(
+            {"concerns": {"all": "every measure"}}
+        )
+        joined = shut.assign(concerns=shut["concerns"].map(in_words)).groupby(
+            ["limit", "value"], as_index=False, sort=False
+        )
         return joined["concerns"].agg(", ".join)
     return table
 
@@ -73,8 +109,15 @@ def _chosen(name: str, table: pd.DataFrame) -> pd.DataFrame:
 def _text(row: pd.Series, head: str, column: str) -> str:
     value = row[column]
     if f"{column}_low" in row:
-        bound = f", error {two_digits(row['error_low'])} to {two_digits(row['error_high'])}" if row.get("errs_at_most", 0) > 0 else ""
-        return two_digits(Estimate(value, row[f"{column}_low"], row[f"{column}_high"])) + bound
+        bound = (
+            f", error {two_digits(row['error_low'])} to {two_digits(row['error_high'])}"
+            if row.get("errs_at_most", 0) > 0
+            else ""
+        )
+        return (
+            two_digits(Estimate(value, row[f"{column}_low"], row[f"{column}_high"]))
+            + bound
+        )
     if isinstance(value, str):
         return in_words(value) if column == "kind" else value
     return two_digits(100 * value if head.endswith("(%)") else value)
@@ -83,7 +126,9 @@ def _text(row: pd.Series, head: str, column: str) -> str:
 def asked(study: str) -> tuple[str, str]:
     """The question that the first comment of a study's file opens with, and the sentence after it, which says of what."""
     path = inside(PROJECT_ROOT / "params", f"{study}.yaml")
-    text = path.read_text(encoding="utf-8").replace("\n# ", " ") if path.is_file() else ""
+    text = (
+        path.read_text(encoding="utf-8").replace("\n# ", " ") if path.is_file() else ""
+    )
     found = re.match(r"# ([^.?\n]*\?) ((?:[^\n](?!(?<!al)\. ))*.\.)", text)
     return found.groups() if found else (_QUESTION, "")
 
@@ -92,17 +137,36 @@ def page(folder: Path) -> str:
     """The text of the FINDINGS.md of a report, from its tables."""
     tables = read(folder)
     told, figure = answer(tables), (folder / FIGURE).is_file()
-    parts = [f"# What {folder.name} says", inert(asked(folder.name)[1]), told.warning, " ".join(told.sentences)]
+    parts = [
+        f"# What {folder.name} says",
+        inert(asked(folder.name)[1]),
+        told.warning,
+        " ".join(told.sentences),
+    ]
     if len(told.rows):
-        parts += [meant(tables), f"![{CAPTION}]({FIGURE})" if figure else "", _markdown(told.rows)]
-    parts += [f"<details><summary>{title}</summary>\n\n{_markdown(table)}\n\n</details>" for title, table in folded(tables)]
-    parts += [f"`make findings STUDY={folder.name}` checks every number on this page; all tables: [tables](tables)."]
+        parts += [
+            meant(tables),
+            f"![{CAPTION}]({FIGURE})" if figure else "",
+            _markdown(told.rows),
+        ]
+    parts += [
+        f"<details><summary>{title}</summary>\n\n{_markdown(table)}\n\n</details>"
+        for title, table in folded(tables)
+    ]
+    parts += [
+        f"`make findings STUDY={folder.name}` checks every number on this page; all tables: [tables](tables)."
+    ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def _markdown(table: pd.DataFrame) -> str:
-    rows = [[inert(str(value)).replace("|", "/") for value in row] for row in table.itertuples(index=False)]
-    return "\n".join("|".join(row) for row in [list(table.columns), ["---"] * table.shape[1], *rows])
+    rows = [
+        [inert(str(value)).replace("|", "/") for value in row]
+        for row in table.itertuples(index=False)
+    ]
+    return "\n".join(
+        "|".join(row) for row in [list(table.columns), ["---"] * table.shape[1], *rows]
+    )
 
 
 def write(folder: Path) -> Path:
@@ -114,5 +178,12 @@ def write(folder: Path) -> Path:
 
 def differences(folder: Path) -> list[str]:
     """The lines of a report's FINDINGS.md that are not what its tables give, and those that they give."""
-    there, wanted = (folder / PAGE).read_text(encoding="utf-8").splitlines(), page(folder).splitlines()
-    return list(difflib.unified_diff(there, wanted, "in the text", "by the tables", lineterm="", n=0))
+    there, wanted = (
+        (folder / PAGE).read_text(encoding="utf-8").splitlines(),
+        page(folder).splitlines(),
+    )
+    return list(
+        difflib.unified_diff(
+            there, wanted, "in the text", "by the tables", lineterm="", n=0
+        )
+    )

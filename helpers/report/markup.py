@@ -3,9 +3,21 @@
 import re
 
 # Just after "<" before a tag; between "]" and what makes a link of it; inside of an address; after a backslash before TeX's links.
-_LIVE = re.compile(r"(?<=<)(?=[A-Za-z/!?])|(?<=\])(?=[(\[:])|(?<=:)(?=//)|(?<=www)(?=\.)|(?<=\\)(?=href|url|html)", re.I)
-_WORDS = {"cam": "CAM", "iou": "IoU", "kappa": "Kappa", "clip": "CLIP", "roc": "ROC", "ssim": "SSIM"}
-_TITLES = {"primary": "The primary analysis"}  # of figures whose names alone say too little
+_LIVE = re.compile(
+    r"(?<=<)(?=[A-Za-z/!?])|(?<=\])(?=[(\[:])|(?<=:)(?=//)|(?<=www)(?=\.)|(?<=\\)(?=href|url|html)",
+    re.I,
+)
+_WORDS = {
+    "cam": "CAM",
+    "iou": "IoU",
+    "kappa": "Kappa",
+    "clip": "CLIP",
+    "roc": "ROC",
+    "ssim": "SSIM",
+}
+_TITLES = {
+    "primary": "The primary analysis"
+}  # of figures whose names alone say too little
 
 
 def inert(markdown: str) -> str:
@@ -19,7 +31,9 @@ def inert(markdown: str) -> str:
 
 def in_words(name: str) -> str:
     """Words of a name that is joined by "-" or "_": "mean_iou" is "mean IoU", "resnet18" is "ResNet18"."""
-    words = " ".join(_WORDS.get(part, part) for part in re.split("[-_]", name)).replace("IoU b", "IoU-B")
+    words = " ".join(_WORDS.get(part, part) for part in re.split("[-_]", name)).replace(
+        "IoU b", "IoU-B"
+    )
     return words.replace("resnet", "ResNet").replace("efficientnet", "EfficientNet")
 
 
@@ -27,4 +41,8 @@ def figure_title(name: str) -> str:
     """Title of a figure by its name: "iou-against-gap" is "IoU against gap", "huang-figure-2-x" is "X (Huang et al., Figure 2)"."""
     author, number, rest = re.match(r"(?:(\w+)-figure-(\d+)-)?(.*)", name).groups()
     words = _TITLES.get(rest) or in_words(rest)
-    return words[:1].upper() + words[1:] + (f" ({author.title()} et al., Figure {number})" if number else "")
+    return (
+        words[:1].upper()
+        + words[1:]
+        + (f" ({author.title()} et al., Figure {number})" if number else "")
+    )

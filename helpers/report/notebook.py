@@ -18,15 +18,34 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from helpers import files
-from helpers.files import PROJECT_ROOT, complete_or_absent, from_root, inside, write_json
+from helpers.files import (
+    PROJECT_ROOT,
+    complete_or_absent,
+    from_root,
+    inside,
+    write_json,
+)
 from helpers.parameters import declared, in_force
 from helpers.report import style, tables
 from helpers.report.markup import figure_title, inert
 from helpers.statistics.claims import check_claims, keep_claims
 
-_PACKAGES = ("torch", "torchvision", "captum", "numpy", "scipy", "pandas", "seaborn", "papermill", "ipywidgets", "jupyterlab")
+_PACKAGES = (
+    "torch",
+    "torchvision",
+    "captum",
+    "numpy",
+    "scipy",
+    "pandas",
+    "seaborn",
+    "papermill",
+    "ipywidgets",
+    "jupyterlab",
+)
 _DPI = 90
-_DPI_SHOWN = 72  # in the executed notebook, which holds its pictures as text: half the size
+_DPI_SHOWN = (
+    72  # in the executed notebook, which holds its pictures as text: half the size
+)
 _DIGITS = "%.8g"  # of a number in a table
 
 
@@ -34,10 +53,14 @@ _DIGITS = "%.8g"  # of a number in a table
 class Report:
     """One notebook's part of a study's report."""
 
-    folder: Path  # where tables and figures are written; a sweep publishes them from there
+    folder: (
+        Path  # where tables and figures are written; a sweep publishes them from there
+    )
     notebook: str
     work: Path  # work/<study>, of the study that it extends where it extends one
-    story: list[dict[str, Any]] = field(default_factory=list)  # what was shown, in order
+    story: list[dict[str, Any]] = field(
+        default_factory=list
+    )  # what was shown, in order
     began: float = field(default_factory=time.perf_counter)
 
     def record(self, kind: str, **content: Any) -> None:
@@ -57,21 +80,46 @@ def begin(notebook: str, values: dict[str, Any]) -> Report:
     found, origins, content = in_force(notebook, values)
     values.update(found)
     given = {"work_dir": found["work_dir"], "reports_dir": found["reports_dir"]}
-    report = open_report(study=found["study"], notebook=notebook, work_study=content["work_study"], **given)
+    report = open_report(
+        study=found["study"],
+        notebook=notebook,
+        work_study=content["work_study"],
+        **given,
+    )
     _show_parameters(report, found, origins)
     if not os.environ.get(files.STAGING):
         keep_claims(report.work, check_claims(content.get("claims") or []))
     other = content.get("extended", {})
-    if differs := [f"{name} {value!r} ({other[name]!r})" for name, value in found.items() if other.get(name, value) != value]:
-        tell(report, f"This notebook differs from that of `{content['extends']}`: {', '.join(differs)}.")
+    if differs := [
+        f"{name} {value!r} ({other[name]!r})"
+        for name, value in found.items()
+        if other.get(name, value) != value
+    ]:
+        tell(
+            report,
+            f"This notebook differs from that of `{content['extends']}`: {', '.join(differs)}.",
+        )
     return report
 
 
 def end(report: Report, device: object = "cpu") -> None:
     """Show and record what made this report: commit, versions, device, time and duration."""
-    facts = {"commit": files.commit(), "device": files.device_name(device), **files.versions(_PACKAGES)}
-    facts |= {"finished (UTC)": time.strftime("%Y-%m-%d %H:%M", time.gmtime()), "seconds": f"{time.perf_counter() - report.began:.0f}"}
-    display(HTML(tables.html(pd.DataFrame({"what": list(facts), "value": list(facts.values())}))))
+    facts = {
+        "commit": files.commit(),
+        "device": files.device_name(device),
+        **files.versions(_PACKAGES),
+    }
+    facts |= {
+        "finished (UTC)": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
+        "seconds": f"{time.perf_counter() - report.began:.0f}",
+    }
+    display(
+        HTML(
+            tables.html(
+                pd.DataFrame({"what": list(facts), "value": list(facts.values())})
+            )
+        )
+    )
     report.record("provenance", facts=facts)
 
 
@@ -79,11 +127,24 @@ def share(items: Any, shard: str) -> Any:
     """The share of a list or of a table's rows that "2/4" names: every fourth from the second on; "" takes all. Raises ValueError."""
     number, count = map(int, (shard or "1/1").split("/"))
     if not 1 <= number <= count:
-        raise ValueError(f"the shard is {shard!r}; write i/n with i from 1 to n, such as 2/4")
-    return items.iloc[number - 1 :: count] if isinstance(items, pd.DataFrame) else items[number - 1 :: count]
+        raise ValueError(
+            f"the shard is {shard!r}; write i/n with i from 1 to n, such as 2/4"
+        )
+    return (
+        items.iloc[number - 1 :: count]
+        if isinstance(items, pd.DataFrame)
+        else items[number - 1 :: count]
+    )
 
 
-def open_report(*, study: str, notebook: str, work_dir: str = "work", reports_dir: str = "reports", work_study: str = "") -> Report:
+def open_report(
+    *,
+    study: str,
+    notebook: str,
+    work_dir: str = "work",
+    reports_dir: str = "reports",
+    work_study: str = "",
+) -> Report:
     """A notebook's report, begun anew; what an earlier execution recorded is forgotten. Figures have the one style from now on.
 
     Only a sweep publishes: its kernels write to a folder from which it copies into the study's report when the notebook has
@@ -92,27 +153,65 @@ def open_report(*, study: str, notebook: str, work_dir: str = "work", reports_di
     style.use()
     given, staging = os.environ.get(files.WORK, ""), os.environ.get(files.STAGING, "")
     work = Path(given) if given else inside(from_root(work_dir), work_study or study)
-    report = Report(Path(staging) if staging else inside(work / "scratch", notebook), notebook, work)
+    report = Report(
+        Path(staging) if staging else inside(work / "scratch", notebook), notebook, work
+    )
     if not staging:
-        place = os.path.relpath(report.folder, PROJECT_ROOT) if report.folder.is_relative_to(PROJECT_ROOT) else report.folder
-        published, command = f"{reports_dir}/{study}", f"python -m helpers.sweep {study}"
-        display(Markdown(f"Tables and figures of this run go to `{place}`; `{published}` is left as it is (`{command}` publishes it)."))
+        place = (
+            os.path.relpath(report.folder, PROJECT_ROOT)
+            if report.folder.is_relative_to(PROJECT_ROOT)
+            else report.folder
+        )
+        published, command = (
+            f"{reports_dir}/{study}",
+            f"python -m helpers.sweep {study}",
+        )
+        display(
+            Markdown(
+                f"Tables and figures of this run go to `{place}`; `{published}` is left as it is (`{command}` publishes it)."
+            )
+        )
     write_json(report.folder / "story" / f"{notebook}.json", [])
     return report
 
 
 def made_for_others(report: Report, path: Path) -> None:
     """Record a file of ``work/<study>`` that other notebooks read, so that a change of it is noticed; ValueError for one elsewhere."""
-    report.record("work_file", path=str(inside(report.work, os.path.relpath(path, report.work)).relative_to(report.work.resolve())))
+    report.record(
+        "work_file",
+        path=str(
+            inside(report.work, os.path.relpath(path, report.work)).relative_to(
+                report.work.resolve()
+            )
+        ),
+    )
 
 
-def _show_parameters(report: Report, values: Mapping[str, Any], origins: Mapping[str, str]) -> None:
+def _show_parameters(
+    report: Report, values: Mapping[str, Any], origins: Mapping[str, str]
+) -> None:
     names = declared(PROJECT_ROOT / "notebooks" / f"{report.notebook}.ipynb")
-    rows = [{"parameter": name, "value": str(values[name]), "from": origins[name], "meaning": item.comment} for name, item in names.items()]
+    rows = [
+        {
+            "parameter": name,
+            "value": str(values[name]),
+            "from": origins[name],
+            "meaning": item.comment,
+        }
+        for name, item in names.items()
+    ]
     counts = Counter(origins[name] for name in names)
-    said = f": {', '.join(f'{number} from {origin}' for origin, number in counts.items())}" if len(counts) > 1 else ""
+    said = (
+        f": {', '.join(f'{number} from {origin}' for origin, number in counts.items())}"
+        if len(counts) > 1
+        else ""
+    )
     shown = tables.html(pd.DataFrame(rows))
-    display(HTML(f"<details><summary>Parameters of this report{said}</summary>{shown}</details>"))
+    display(
+        HTML(
+            f"<details><summary>Parameters of this report{said}</summary>{shown}</details>"
+        )
+    )
     report.record("parameters", values={name: str(values[name]) for name in names})
 
 
@@ -132,18 +231,30 @@ def show_figure(report: Report, figure: Figure | None, name: str, reading: str) 
     if figure is None:
         tell(report, reading)
         return
-    path, reading = inside(report.folder, f"figures/{report.notebook}-{name}.png"), inert(reading)
-    picture, shown, vector = (_drawn(figure, **look) for look in ({"dpi": _DPI}, {"dpi": _DPI_SHOWN}, {"format": "svg", "dpi": _DPI}))
+    path, reading = (
+        inside(report.folder, f"figures/{report.notebook}-{name}.png"),
+        inert(reading),
+    )
+    picture, shown, vector = (
+        _drawn(figure, **look)
+        for look in ({"dpi": _DPI}, {"dpi": _DPI_SHOWN}, {"format": "svg", "dpi": _DPI})
+    )
     plt.close(figure)
-    photographs = 2 * sum(map(len, re.findall(rb"data:image/png;base64,[^\"]+", vector))) > len(vector)
-    for place, content in [(path, picture)] + [(path.with_suffix(".svg"), vector)] * (not photographs):
+    photographs = 2 * sum(
+        map(len, re.findall(rb"data:image/png;base64,[^\"]+", vector))
+    ) > len(vector)
+    for place, content in [(path, picture)] + [(path.with_suffix(".svg"), vector)] * (
+        not photographs
+    ):
         with complete_or_absent(place) as temporary:
             temporary.write_bytes(content)
     title = f"Figure {int(report.notebook[:2])}.{1 + sum(item['kind'] == 'figure' for item in report.story)}. {figure_title(name)}."
     data = {"image/png": base64.b64encode(shown).decode(), "text/plain": title}
     display(data, raw=True, metadata={"image/png": {"alt": title}})
     display(Markdown(f"**{title}** {reading}"))
-    report.record("figure", name=name, path=f"figures/{path.name}", reading=reading, alt=title)
+    report.record(
+        "figure", name=name, path=f"figures/{path.name}", reading=reading, alt=title
+    )
 
 
 def _drawn(figure: Figure, **look: Any) -> bytes:
@@ -151,32 +262,60 @@ def _drawn(figure: Figure, **look: Any) -> bytes:
     file = io.BytesIO()
     with plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": "workbook"}):
         metadata = {"Date": None} if look.get("format") == "svg" else None
-        figure.savefig(file, bbox_inches="tight", facecolor="white", metadata=metadata, **look)
+        figure.savefig(
+            file, bbox_inches="tight", facecolor="white", metadata=metadata, **look
+        )
     if metadata:
         text = re.sub(rb"<metadata>.*?</metadata>\n", b"", file.getvalue(), flags=re.S)
-        text = re.sub(rb' (?:d|x|y)="[^"]*"', lambda found: re.sub(rb"(\.\d\d)\d+", rb"\1", found[0]).replace(b" \n", b"\n"), text)
-        return re.sub(rb"font-family: [^;\"]*", b"font-family: Arial, 'DejaVu Sans', sans-serif", re.sub(rb"\n +", b"\n", text))
+        text = re.sub(
+            rb' (?:d|x|y)="[^"]*"',
+            lambda found: re.sub(rb"(\.\d\d)\d+", rb"\1", found[0]).replace(
+                b" \n", b"\n"
+            ),
+            text,
+        )
+        return re.sub(
+            rb"font-family: [^;\"]*",
+            b"font-family: Arial, 'DejaVu Sans', sans-serif",
+            re.sub(rb"\n +", b"\n", text),
+        )
     small = io.BytesIO()
-    Image.open(file).convert("RGB").quantize(256, kmeans=4, dither=Image.Dither.NONE).save(small, "png", optimize=True)
+    Image.open(file).convert("RGB").quantize(
+        256, kmeans=4, dither=Image.Dither.NONE
+    ).save(small, "png", optimize=True)
     return small.getvalue()
 
 
-def show_table(report: Report, frame: pd.DataFrame, name: str, reading: str = "", *, rows: int = 20) -> None:
+def show_table(
+    report: Report, frame: pd.DataFrame, name: str, reading: str = "", *, rows: int = 20
+) -> None:
     """Write a table to ``tables/<name>.csv`` and show it: its first rows, in JupyterLab all; of a table without rows only the reading."""
     path, reading = inside(report.folder, f"tables/{name}.csv"), inert(reading)
     with complete_or_absent(path) as temporary:
         frame.to_csv(temporary, index=False, float_format=_DIGITS)
     if len(frame):
         shown = tables.sortable(frame, report.names, rows=rows)
-        first = f"{rows} of {len(frame):,} rows; all of them: " if rows < len(frame) else ""
+        first = (
+            f"{rows} of {len(frame):,} rows; all of them: " if rows < len(frame) else ""
+        )
         note = f"<p>{first}<code>tables/{path.name}</code></p>"
-        display(*([HTML(shown.data + note)] if isinstance(shown, HTML) else [shown, HTML(note)]))
+        display(
+            *(
+                [HTML(shown.data + note)]
+                if isinstance(shown, HTML)
+                else [shown, HTML(note)]
+            )
+        )
     if reading:
         display(Markdown(reading))
-    report.record("table", name=name, path=f"tables/{path.name}", reading=reading, rows=len(frame))
+    report.record(
+        "table", name=name, path=f"tables/{path.name}", reading=reading, rows=len(frame)
+    )
 
 
 def keep_table(report: Report, frame: pd.DataFrame, name: str) -> None:
     """Write a table that is too long to be read to ``tables/<name>.parquet``; it is not shown."""
-    with complete_or_absent(inside(report.folder, f"tables/{name}.parquet")) as temporary:
+    with complete_or_absent(
+        inside(report.folder, f"tables/{name}.parquet")
+    ) as temporary:
         frame.to_parquet(temporary, index=False, compression="zstd")

@@ -25,9 +25,29 @@ from helpers.report.answers import CAUSAL, Answer, Tables, answer
 from helpers.report.markup import inert
 from helpers.report.style import count
 
-_TEMPLATES, _GLOSSARY = Path(__file__).parent / "templates", PROJECT_ROOT / "docs/glossary.md"
-_TABLE = re.compile(r"<code>tables/([\w.-]+)\.csv</code>")  # below a table that a notebook shows
-_TAGS = {"br", "details", "div", "h1", "h2", "h3", "h4", "hr", "p", "pre", "span", "sub", "summary", "sup"}
+_TEMPLATES, _GLOSSARY = (
+    Path(__file__).parent / "templates",
+    PROJECT_ROOT / "docs/glossary.md",
+)
+_TABLE = re.compile(
+    r"<code>tables/([\w.-]+)\.csv</code>"
+)  # below a table that a notebook shows
+_TAGS = {
+    "br",
+    "details",
+    "div",
+    "h1",
+    "h2",
+    "h3",
+    "h4",
+    "hr",
+    "p",
+    "pre",
+    "span",
+    "sub",
+    "summary",
+    "sup",
+}
 _TAGS |= {"table", "tbody", "td", "th", "thead", "tr"}
 
 
@@ -45,15 +65,27 @@ def write(folder: Path) -> Path:
 
 def executed_notebooks(folder: Path) -> list[Path]:
     """The executed notebooks of a report, in order."""
-    return sorted(path for path in folder.glob("[0-9][0-9]_*.ipynb") if not path.name.endswith(".partial.ipynb"))
+    return sorted(
+        path
+        for path in folder.glob("[0-9][0-9]_*.ipynb")
+        if not path.name.endswith(".partial.ipynb")
+    )
 
 
 def _write_assets(folder: Path) -> None:
     """Style, scripts and glossary; plotly.js and DataTables, which plotly and itables carry, where they are not there yet."""
-    contents = {name: (_TEMPLATES / name).read_text(encoding="utf-8") for name in ("pages.css", "pages.js", "explore.css", "explore.js")}
+    contents = {
+        name: (_TEMPLATES / name).read_text(encoding="utf-8")
+        for name in ("pages.css", "pages.js", "explore.css", "explore.js")
+    }
     page = _environment().get_template("page.html.j2")
-    contents["glossary.html"] = page.render(title="Glossary", body=_markdown(_glossary()), assets=".")
-    if not all((folder / name).is_file() for name in ("plotly.min.js", "itables.js", "itables.css")):
+    contents["glossary.html"] = page.render(
+        title="Glossary", body=_markdown(_glossary()), assets="."
+    )
+    if not all(
+        (folder / name).is_file()
+        for name in ("plotly.min.js", "itables.js", "itables.css")
+    ):
         contents |= _libraries()
     for name, content in contents.items():
         _put(folder / name, content)
@@ -67,10 +99,18 @@ def _libraries() -> dict[str, str]:
     bundle = Path(itables.__file__).parent / "html"
     text = (bundle / "dt_bundle.js").read_text(encoding="utf-8")
     (exported,) = re.findall(r"\bexport\s*\{([^}]*)\};?", text)
-    given = ",".join(":".join(reversed(name.split(" as "))) for name in exported.split(","))
-    script = re.sub(r"\bexport\s*\{[^}]*\};?", lambda _: f"window.itables={{{given}}};", text)
+    given = ",".join(
+        ":".join(reversed(name.split(" as "))) for name in exported.split(",")
+    )
+    script = re.sub(
+        r"\bexport\s*\{[^}]*\};?", lambda _: f"window.itables={{{given}}};", text
+    )
     styled = (bundle / "dt_bundle.css").read_text(encoding="utf-8")
-    return {"itables.js": f"(()=>{{{script}\n}})();\n", "itables.css": styled, "plotly.min.js": get_plotlyjs()}
+    return {
+        "itables.js": f"(()=>{{{script}\n}})();\n",
+        "itables.css": styled,
+        "plotly.min.js": get_plotlyjs(),
+    }
 
 
 def _put(path: Path, content: str) -> Path:
@@ -81,7 +121,9 @@ def _put(path: Path, content: str) -> Path:
 
 @cache
 def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(autoescape=True, loader=jinja2.FileSystemLoader(_TEMPLATES))
+    environment = jinja2.Environment(
+        autoescape=True, loader=jinja2.FileSystemLoader(_TEMPLATES)
+    )
     environment.filters["markdown"] = lambda text: _markdown(inert(text))
     environment.filters["sentence"] = _sentence
     return environment
@@ -89,38 +131,76 @@ def _environment() -> jinja2.Environment:
 
 def _markdown(text: str) -> Markup:
     """Markdown as HTML; HTML in it is shown as text."""
-    return Markup(mistune.create_markdown(escape=True, plugins=["table", "strikethrough"])(text))
+    return Markup(
+        mistune.create_markdown(escape=True, plugins=["table", "strikethrough"])(text)
+    )
 
 
 def _sentence(text: str) -> Markup:
-    return Markup(_markdown(inert(text)).strip().removeprefix("<p>").removesuffix("</p>").replace("r = ", "r\u00a0=\u00a0"))
+    return Markup(
+        _markdown(inert(text))
+        .strip()
+        .removeprefix("<p>")
+        .removesuffix("</p>")
+        .replace("r = ", "r\u00a0=\u00a0")
+    )
 
 
 def _page(folder: Path, name: str, template: str, title: str, **known: Any) -> Path:
-    links = [("index.html", folder.name, "")] + [("explore.html", "Explore", "")] * (tables.read(folder, "catalogue") is not None)
-    links += [(f"{path.stem}.html", path.stem[:2], path.stem[2:].replace("_", " ")) for path in executed_notebooks(folder)]
-    links += [("../index.html", "All studies", ""), ("../assets/glossary.html", "Glossary", "")]
-    shared = {"study": folder.name, "title": title, "own": f"{name}.html", "assets": "../assets", "links": links}
+    links = [("index.html", folder.name, "")] + [("explore.html", "Explore", "")] * (
+        tables.read(folder, "catalogue") is not None
+    )
+    links += [
+        (f"{path.stem}.html", path.stem[:2], path.stem[2:].replace("_", " "))
+        for path in executed_notebooks(folder)
+    ]
+    links += [
+        ("../index.html", "All studies", ""),
+        ("../assets/glossary.html", "Glossary", ""),
+    ]
+    shared = {
+        "study": folder.name,
+        "title": title,
+        "own": f"{name}.html",
+        "assets": "../assets",
+        "links": links,
+    }
     text = _environment().get_template(template).render(**shared, **known)
-    return _put(folder / f"{name}.html", text if name == "explore" else _with_words(text))
+    return _put(
+        folder / f"{name}.html", text if name == "explore" else _with_words(text)
+    )
 
 
 def _glossary() -> str:
     """The glossary, Markdown, without its links to other documents."""
-    return re.sub(r"\[([^]]+)\]\([\w./-]+\.md[^)]*\)", r"\1", _GLOSSARY.read_text(encoding="utf-8"))
+    return re.sub(
+        r"\[([^]]+)\]\([\w./-]+\.md[^)]*\)",
+        r"\1",
+        _GLOSSARY.read_text(encoding="utf-8"),
+    )
 
 
 def _with_words(page: str) -> str:
     """The page, each word of the glossary linked where it first stands in running text; short ones have other meanings too."""
     meanings = dict(re.findall(r"^\| ([^|]+?) \| (.+?) \|$", _glossary(), re.M)[1:])
-    meanings = {word: meaning for word, meaning in meanings.items() if len(word) > 7 or not word.islower()}
+    meanings = {
+        word: meaning
+        for word, meaning in meanings.items()
+        if len(word) > 7 or not word.islower()
+    }
     words = "|".join(map(re.escape, sorted(meanings, key=len, reverse=True)))
 
     def linked(found: re.Match[str]) -> str:
         meaning = meanings.pop(found[2] or "", "")
-        return f'<a href="../assets/glossary.html" title="{escape(meaning)}">{found[2]}</a>' if meaning else found[0]
+        return (
+            f'<a href="../assets/glossary.html" title="{escape(meaning)}">{found[2]}</a>'
+            if meaning
+            else found[0]
+        )
 
-    apart = r"<(a|button|code|h1|h2|h3|script|strong|summary|table|title)\b.*?</\1>|<[^>]*>"
+    apart = (
+        r"<(a|button|code|h1|h2|h3|script|strong|summary|table|title)\b.*?</\1>|<[^>]*>"
+    )
     return re.sub(rf"{apart}|\b({words})\b", linked, page, flags=re.S)
 
 
@@ -130,15 +210,43 @@ def _write_notebook(path: Path) -> Path:
 
     folder, notebook = path.parent, _read_notebook(path)
     for cell in notebook.cells:  # a progress bar is nothing to read
-        cell["outputs"] = [one for one in cell.get("outputs", []) if "widget-view" not in " ".join(one.get("data", {}))]
-    names = tables.model_names(tables.read(folder, "catalogue"), tables.read(folder, "measures"))
-    paths = {item["alt"]: item["path"] for item in _story(folder, path.stem) if item["kind"] == "figure"}
-    filters = {"clean": _clean, "table": partial(_table, folder, names), "figure": partial(_figure, folder, paths)}
-    exporter = HTMLExporter(template_name="notebook", extra_template_basedirs=[str(_TEMPLATES)], filters=filters)
+        cell["outputs"] = [
+            one
+            for one in cell.get("outputs", [])
+            if "widget-view" not in " ".join(one.get("data", {}))
+        ]
+    names = tables.model_names(
+        tables.read(folder, "catalogue"), tables.read(folder, "measures")
+    )
+    paths = {
+        item["alt"]: item["path"]
+        for item in _story(folder, path.stem)
+        if item["kind"] == "figure"
+    }
+    filters = {
+        "clean": _clean,
+        "table": partial(_table, folder, names),
+        "figure": partial(_figure, folder, paths),
+    }
+    exporter = HTMLExporter(
+        template_name="notebook",
+        extra_template_basedirs=[str(_TEMPLATES)],
+        filters=filters,
+    )
     body = exporter.from_notebook_node(notebook)[0]
-    heads = re.findall(r'<h2 id="([^"]+)">(.*?)(?:<a class="anchor-link".*?)?</h2>', body)
+    heads = re.findall(
+        r'<h2 id="([^"]+)">(.*?)(?:<a class="anchor-link".*?)?</h2>', body
+    )
     contents = [(name, unescape(re.sub("<[^>]+>", "", text))) for name, text in heads]
-    return _page(folder, path.stem, "page.html.j2", path.stem.replace("_", " "), body=Markup(body), contents=contents, code=True)
+    return _page(
+        folder,
+        path.stem,
+        "page.html.j2",
+        path.stem.replace("_", " "),
+        body=Markup(body),
+        contents=contents,
+        code=True,
+    )
 
 
 def _read_notebook(path: Path) -> nbformat.NotebookNode:
@@ -150,7 +258,12 @@ def _clean(text: str) -> str:
     """HTML of a notebook without what could run or load anything."""
     import bleach
 
-    return bleach.clean(text, tags=bleach.ALLOWED_TAGS | _TAGS, attributes={"*": ["id", "class"], "a": ["href", "title"]}, strip=True)
+    return bleach.clean(
+        text,
+        tags=bleach.ALLOWED_TAGS | _TAGS,
+        attributes={"*": ["id", "class"], "a": ["href", "title"]},
+        strip=True,
+    )
 
 
 def _story(folder: Path, notebook: str) -> list[dict[str, Any]]:
@@ -160,14 +273,23 @@ def _story(folder: Path, notebook: str) -> list[dict[str, Any]]:
         return [item for item in story if dict(item)["kind"]]
 
 
-def _figure(folder: Path, paths: Mapping[str, str], output: Mapping[str, Any]) -> Markup:
+def _figure(
+    folder: Path, paths: Mapping[str, str], output: Mapping[str, Any]
+) -> Markup:
     """The figure's file with its size, so that nothing moves; the picture in the notebook itself where there is none."""
-    alt, inner = output["metadata"].get("image/png", {}).get("alt", ""), output["data"]["image/png"].strip()
+    alt, inner = (
+        output["metadata"].get("image/png", {}).get("alt", ""),
+        output["data"]["image/png"].strip(),
+    )
     path = inside(folder, paths[alt]) if alt in paths else None
     if not path or not path.is_file():
-        return Markup('<figure><img src="data:image/png;base64,{}" alt="{}"></figure>').format(inner, alt)
+        return Markup(
+            '<figure><img src="data:image/png;base64,{}" alt="{}"></figure>'
+        ).format(inner, alt)
     form = '<figure><a href="{}"><img src="{}" alt="{}" width="{}" height="{}" loading="lazy"></a></figure>'
-    larger = Path(paths[alt]).with_suffix(".svg" if path.with_suffix(".svg").is_file() else path.suffix)
+    larger = Path(paths[alt]).with_suffix(
+        ".svg" if path.with_suffix(".svg").is_file() else path.suffix
+    )
     return Markup(form).format(larger, paths[alt], alt, *Image.open(path).size)
 
 
@@ -179,43 +301,103 @@ def _table(folder: Path, names: Mapping[str, str], shown: str) -> Markup:
         return Markup("")
     first = f"The first {tables.MOST_ROWS} of " if len(frame) > tables.MOST_ROWS else ""
     rows = f"{first}{count(len(frame), 'row')}"
-    return Markup(f'{tables.html(frame, names)}<p class="small">{rows}: <a href="tables/{found[1]}.csv">{found[1]}.csv</a></p>')
+    return Markup(
+        f'{tables.html(frame, names)}<p class="small">{rows}: <a href="tables/{found[1]}.csv">{found[1]}.csv</a></p>'
+    )
 
 
 def _told(folder: Path, found: Tables) -> tuple[Answer, list[str], dict[str, Any]]:
     """The answer of a study from its tables, or what notebooks answer where it trains no networks of its own; and the figure to it."""
-    told, answers, picture = answer(found), [], findings.FIGURE if "primary" in found else ""
-    for item in (item for path in executed_notebooks(folder) for item in _story(folder, path.stem) if "catalogue" not in found):
+    told, answers, picture = (
+        answer(found),
+        [],
+        findings.FIGURE if "primary" in found else "",
+    )
+    for item in (
+        item
+        for path in executed_notebooks(folder)
+        for item in _story(folder, path.stem)
+        if "catalogue" not in found
+    ):
         answers += [item["text"]] if item.get("answer") else []
-        picture = item["path"] if item.get("name", "").startswith(findings.TRADE_OFF) and not picture else picture
-    if not (len(told.rows) or answers) or not picture or not inside(folder, picture).is_file():
+        picture = (
+            item["path"]
+            if item.get("name", "").startswith(findings.TRADE_OFF) and not picture
+            else picture
+        )
+    if (
+        not (len(told.rows) or answers)
+        or not picture
+        or not inside(folder, picture).is_file()
+    ):
         return told, answers, {}
     width, height = Image.open(folder / picture).size
     caption = findings.CAPTION if len(told.rows) else findings.TRADE_OFF_CAPTION
-    return told, answers, {"path": picture, "caption": caption, "width": width, "height": height}
+    return (
+        told,
+        answers,
+        {"path": picture, "caption": caption, "width": width, "height": height},
+    )
 
 
 def _write_index(folder: Path) -> Path:
     """``index.html``: the answer with its figure and four questions, the notebooks, and folded what stands behind it."""
-    found, notebooks, kinds = findings.read(folder), executed_notebooks(folder), ("values", "facts")  # of parameters, and of provenance
+    found, notebooks, kinds = (
+        findings.read(folder),
+        executed_notebooks(folder),
+        ("values", "facts"),
+    )  # of parameters, and of provenance
     told, others, figure = _told(folder, found)
     question, subject = findings.asked(folder.name)
     known = {"answer": told, "others": others, "figure": figure, "causal": CAUSAL}
-    known |= {"meant": findings.meant(found) if len(told.rows) else "", "question": question, "subject": subject}
+    known |= {
+        "meant": findings.meant(found) if len(told.rows) else "",
+        "question": question,
+        "subject": subject,
+    }
     stems = sorted(path.stem for path in folder.glob("story/*.json"))
-    facts = [(stem, item[kind]) for stem in stems for item in _story(folder, stem) for kind in kinds if kind in item]
-    made = pd.DataFrame([(name, *fact) for name, items in facts for fact in items.items()], columns=["notebook", "what", "value"])
-    folded = [*findings.folded(found), ("Parameters, commit, versions, device and time", made)]
+    facts = [
+        (stem, item[kind])
+        for stem in stems
+        for item in _story(folder, stem)
+        for kind in kinds
+        if kind in item
+    ]
+    made = pd.DataFrame(
+        [(name, *fact) for name, items in facts for fact in items.items()],
+        columns=["notebook", "what", "value"],
+    )
+    folded = [
+        *findings.folded(found),
+        ("Parameters, commit, versions, device and time", made),
+    ]
     known |= {"notebooks": [*map(_line, notebooks)], "folded": folded}
-    known |= {"explorers": "catalogue" in found, "files": sorted(path.name for path in (folder / "tables").glob("*.*"))}
+    known |= {
+        "explorers": "catalogue" in found,
+        "files": sorted(path.name for path in (folder / "tables").glob("*.*")),
+    }
     return _page(folder, "index", "index.html.j2", "Answer", **known)
 
 
 def _line(path: Path) -> tuple[str, str, str]:
     """Page, title and question of a notebook, which its first cell holds."""
-    text = next((cell.source for cell in _read_notebook(path).cells if cell.cell_type == "markdown"), "")
-    title, question = re.search(r"^# (.*)", text, re.M), re.search(r"^\*\*Question\.\*\* (.*)", text, re.M)
-    return f"{path.stem}.html", title[1] if title else path.stem, question[1] if question else ""
+    text = next(
+        (
+            cell.source
+            for cell in _read_notebook(path).cells
+            if cell.cell_type == "markdown"
+        ),
+        "",
+    )
+    title, question = (
+        re.search(r"^# (.*)", text, re.M),
+        re.search(r"^\*\*Question\.\*\* (.*)", text, re.M),
+    )
+    return (
+        f"{path.stem}.html",
+        title[1] if title else path.stem,
+        question[1] if question else "",
+    )
 
 
 def _write_explorers(folder: Path) -> Path:
@@ -225,29 +407,67 @@ def _write_explorers(folder: Path) -> Path:
     contents = content.of_report(folder)
     shown = [(one["kind"], explore.TITLES[one["kind"]]) for one in contents]
     values = Markup(json.dumps(contents, allow_nan=False).replace("<", "\\u003c"))
-    return _page(folder, "explore", "explore.html.j2", "Explore", values=values, contents=shown)
+    return _page(
+        folder, "explore", "explore.html.j2", "Explore", values=values, contents=shown
+    )
 
 
 def _write_studies(reports: Path) -> Path:
     """``reports/index.html``: every study with its question and its answer."""
     studies = []
-    for index in sorted(reports.glob("*/index.html"), key=lambda path: (-len(executed_notebooks(path.parent)), path)):
+    for index in sorted(
+        reports.glob("*/index.html"),
+        key=lambda path: (-len(executed_notebooks(path.parent)), path),
+    ):
         name = index.parent.name
         try:
             told, others, figure = _told(index.parent, findings.read(index.parent))
-            studies.append((name, *findings.asked(name), [told.warning, *told.sentences, *others], figure.get("path")))
-        except (ValueError, AttributeError, KeyError, TypeError) as fault:  # of an earlier version, or damaged: it stops no other
-            studies.append((name, *findings.asked(name), [f"Its tables cannot be read ({fault!r}); run it again."], None))
-    text = _environment().get_template("studies.html.j2").render(title="All studies", assets="assets", studies=studies)
+            studies.append(
+                (
+                    name,
+                    *findings.asked(name),
+                    [told.warning, *told.sentences, *others],
+                    figure.get("path"),
+                )
+            )
+        except (
+            ValueError,
+            AttributeError,
+            KeyError,
+            TypeError,
+        ) as fault:  # of an earlier version, or damaged: it stops no other
+            studies.append(
+                (
+                    name,
+                    *findings.asked(name),
+                    [f"Its tables cannot be read ({fault!r}); run it again."],
+                    None,
+                )
+            )
+    text = (
+        _environment()
+        .get_template("studies.html.j2")
+        .render(title="All studies", assets="assets", studies=studies)
+    )
     return _put(reports / "index.html", text)
 
 
 def share(folder: Path, to: Path, *, checkpoints: bool = False) -> Path:
     """Pack a report with all that its pages need into one zip, the networks' weights only where asked for."""
     if not (folder / "index.html").is_file():
-        raise FileNotFoundError(f"{folder / 'index.html'} is not there; run the study first")
-    with complete_or_absent(to) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as packed:
-        for path in (path for part in (folder, folder.parent / "assets") for path in sorted(part.rglob("*")) if path.is_file()):
+        raise FileNotFoundError(
+            f"{folder / 'index.html'} is not there; run the study first"
+        )
+    with (
+        complete_or_absent(to) as temporary,
+        zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as packed,
+    ):
+        for path in (
+            path
+            for part in (folder, folder.parent / "assets")
+            for path in sorted(part.rglob("*"))
+            if path.is_file()
+        ):
             if checkpoints or path.suffix != ".safetensors":
                 packed.write(path, path.relative_to(folder.parent))
     return to

@@ -14,14 +14,25 @@ GAP = "generalization gap (percentage points)"
 
 def use() -> None:
     """Draw in the one style of all figures from now on: colour-blind palette, light grid, no box."""
-    look = {"axes.spines.top": False, "axes.spines.right": False, "figure.constrained_layout.use": True, "legend.frameon": False}
-    seaborn.set_theme(context="notebook", style="whitegrid", palette="colorblind", rc=look)
-    warnings.filterwarnings("ignore", "The figure layout has changed to tight")  # seaborn's own figures choose theirs
+    look = {
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "figure.constrained_layout.use": True,
+        "legend.frameon": False,
+    }
+    seaborn.set_theme(
+        context="notebook", style="whitegrid", palette="colorblind", rc=look
+    )
+    warnings.filterwarnings(
+        "ignore", "The figure layout has changed to tight"
+    )  # seaborn's own figures choose theirs
 
 
 def colours(names: Sequence[str]) -> dict[str, tuple]:
     """Colour of each name; the same names in the same order always get the same."""
-    palette = seaborn.color_palette("colorblind" if len(names) <= 10 else "husl", len(names))
+    palette = seaborn.color_palette(
+        "colorblind" if len(names) <= 10 else "husl", len(names)
+    )
     return dict(zip(names, palette, strict=True))
 
 
@@ -29,16 +40,31 @@ def in_order(names: pd.Series) -> list:
     """The distinct values, numbers by their size, also inside names: resnet18 before resnet101."""
     if pd.api.types.is_numeric_dtype(names):
         return sorted(names.unique())
-    return sorted(names.unique(), key=lambda name: [(part.isdigit(), part.zfill(9)) for part in re.split(r"(\d+)", str(name))])
+    return sorted(
+        names.unique(),
+        key=lambda name: [
+            (part.isdigit(), part.zfill(9)) for part in re.split(r"(\d+)", str(name))
+        ],
+    )
 
 
 def short_name(model: Mapping[str, Any]) -> str:
     """A model as tables name it: "R18 · pretrained · aug · adam .004 · #e49a"; ``model`` is a row of the catalogue."""
-    parts = [model["architecture"].replace("resnet", "R"), "pretrained" if model["pretrained"] else "scratch"]
+    parts = [
+        model["architecture"].replace("resnet", "R"),
+        "pretrained" if model["pretrained"] else "scratch",
+    ]
     parts += ["aug"] if model["augmentation"] else []
-    parts += [f"{model['images_per_class']:.0f} a class"] if model["images_per_class"] else []
+    parts += (
+        [f"{model['images_per_class']:.0f} a class"]
+        if model["images_per_class"]
+        else []
+    )
     parts += [f"{model['label_noise']:.0%} wrong"] if model["label_noise"] else []
-    parts += [f"{model['optimizer']} {model['learning_rate']:g}".replace(" 0.", " ."), f"#{model['run_id'][-4:]}"]
+    parts += [
+        f"{model['optimizer']} {model['learning_rate']:g}".replace(" 0.", " ."),
+        f"#{model['run_id'][-4:]}",
+    ]
     return " · ".join(parts + (["first"] if model.get("snapshot") == "first" else []))
 
 
@@ -70,5 +96,9 @@ def with_interval(value: float, low: float, high: float) -> str:
     """A number with its interval: "-0.19 (-0.37 to 0.01)"; without one where there are too few configurations."""
     if not np.isfinite(value):
         return "undefined"
-    ends = f"({low:.2f} to {high:.2f})" if np.isfinite(low) and np.isfinite(high) else "(no interval)"
+    ends = (
+        f"({low:.2f} to {high:.2f})"
+        if np.isfinite(low) and np.isfinite(high)
+        else "(no interval)"
+    )
     return f"{value:.2f} {ends}"

@@ -17,7 +17,11 @@ from helpers.networks.hooks import prepared
 from helpers.scoring.models import Model
 from helpers.scoring.store import Kept, Store
 
-_RANKED = ("average_precision_step", "average_precision_eleven_point", "average_precision_all_point")
+_RANKED = (
+    "average_precision_step",
+    "average_precision_eleven_point",
+    "average_precision_all_point",
+)
 
 
 def one_vs_rest_scores(logits: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -27,47 +31,87 @@ def one_vs_rest_scores(logits: NDArray[np.float64]) -> NDArray[np.float64]:
     """
     nothing = np.full((len(logits), 1), -np.inf)
     before = np.logaddexp.accumulate(np.hstack([nothing, logits[:, :-1]]), axis=1)
-    after = np.logaddexp.accumulate(np.hstack([nothing, logits[:, :0:-1]]), axis=1)[:, ::-1]
+    after = np.logaddexp.accumulate(np.hstack([nothing, logits[:, :0:-1]]), axis=1)[
+        :, ::-1
+    ]
     return logits - np.logaddexp(before, after)
 
 
-def decisions(logits: ArrayLike, labels: ArrayLike) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+def decisions(
+    logits: ArrayLike, labels: ArrayLike
+) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
     """Whether each image is of each class, and how surely it is said to be: (N, K) logits, (N,) labels -> (N, K) each."""
     logits = np.asarray(logits, dtype=float)
-    return np.asarray(labels)[:, None] == np.arange(logits.shape[1]), one_vs_rest_scores(logits)
+    return np.asarray(labels)[:, None] == np.arange(
+        logits.shape[1]
+    ), one_vs_rest_scores(logits)
 
 
-def average_precision(positive: ArrayLike, scores: ArrayLike) -> tuple[float, float, float]:
+def average_precision(
+    positive: ArrayLike, scores: ArrayLike
+) -> tuple[float, float, float]:
     """Average the precision P over the recall R, as images are called positive from the highest score down; by three rules.
 
     By step: ``sum over n of (R_n - R_{n-1}) P_n``. By eleven points: the mean over r = 0, 0.1, ..., 1 of the best P among R >= r (Pascal
     VOC 2007). By all points: the best P among R >= R_n for P_n (Pascal VOC 2010).
     """
-    precision, recall, _ = metrics.precision_recall_curve(positive, scores)  # its last point, R = 0 and P = 1, is no threshold's
-    best = np.maximum.accumulate(precision[:-1])  # recall falls along the curve, so these are the points of at least this recall
+    precision, recall, _ = metrics.precision_recall_curve(
+        positive, scores
+    )  # its last point, R = 0 and P = 1, is no threshold's
+    best = np.maximum.accumulate(
+        precision[:-1]
+    )  # recall falls along the curve, so these are the points of at least this recall
     # Tenths as quotients of whole numbers, as the recalls are: then 3 / 10 reaches 0.3, which 3 * 0.1 exceeds.
-    eleven_point = np.mean([best[recall[:-1] >= tenth].max() for tenth in np.arange(11) / 10])
-    return float(metrics.average_precision_score(positive, scores)), float(eleven_point), float(-np.diff(recall) @ best)
+    eleven_point = np.mean(
+        [best[recall[:-1] >= tenth].max() for tenth in np.arange(11) / 10]
+    )
+    return (
+        float(metrics.average_precision_score(positive, scores)),
+        float(eleven_point),
+        float(-np.diff(recall) @ best),
+    )
 
 
 def break_even_point(positive: ArrayLike, scores: ArrayLike) -> float:
     """Where precision equals recall: where as many are called positive as there are; at tied scores recall is its mean over all orders."""
     positive = np.asarray(positive, dtype=bool)
     false_rate, true_rate, _ = metrics.roc_curve(positive, scores)
-    return float(np.interp(positive.sum(), false_rate * (~positive).sum() + true_rate * positive.sum(), true_rate))
+    return float(
+        np.interp(
+            positive.sum(),
+            false_rate * (~positive).sum() + true_rate * positive.sum(),
+            true_rate,
+        )
+    )
 
 
-def per_class_metrics(logits: ArrayLike, labels: ArrayLike, names: Sequence[str]) -> pd.DataFrame:
+def per_class_metrics(
+    logits: ArrayLike, labels: ArrayLike, names: Sequence[str]
+) -> pd.DataFrame:
     """Score every class against all the others: a row per class, class, n images, and scores in [0, 1], larger is better.
 
     Precision, recall and F1 are of the predicted class, the first of equal logits; average precision and auc of ``one_vs_rest_scores``. NaN
     throughout without an image; precision where the class is never predicted, auc where every image is of it.
     """
     true, scores = decisions(logits, labels)
-    counted = metrics.precision_recall_fscore_support(labels, np.argmax(logits, axis=1), labels=np.arange(len(names)), zero_division=np.nan)
-    table = pd.DataFrame({"class": names, "n": true.sum(0)} | dict(zip(("precision", "recall", "f1"), counted[:3], strict=True)))
-    ranked = [average_precision(*both) if both[0].any() else [np.nan] * 3 for both in zip(true.T, scores.T, strict=True)]
-    areas = [metrics.roc_auc_score(*both) if 0 < both[0].mean() < 1 else np.nan for both in zip(true.T, scores.T, strict=True)]
+    counted = metrics.precision_recall_fscore_support(
+        labels,
+        np.argmax(logits, axis=1),
+        labels=np.arange(len(names)),
+        zero_division=np.nan,
+    )
+    table = pd.DataFrame(
+        {"class": names, "n": true.sum(0)}
+        | dict(zip(("precision", "recall", "f1"), counted[:3], strict=True))
+    )
+    ranked = [
+        average_precision(*both) if both[0].any() else [np.nan] * 3
+        for both in zip(true.T, scores.T, strict=True)
+    ]
+    areas = [
+        metrics.roc_auc_score(*both) if 0 < both[0].mean() < 1 else np.nan
+        for both in zip(true.T, scores.T, strict=True)
+    ]
     table = table.join(pd.DataFrame(ranked, columns=_RANKED)).assign(auc=areas)
     table.loc[table["n"] == 0, "precision":] = np.nan
     return table
@@ -83,47 +127,90 @@ def summary_metrics(logits: ArrayLike, labels: ArrayLike) -> dict[str, float]:
     classes = np.arange(logits.shape[1])
     table = per_class_metrics(logits, labels, classes)
     # Turned over, because scikit-learn puts the later of equal classes first, where argmax takes the earlier.
-    top5 = metrics.top_k_accuracy_score(classes[-1] - labels, logits[:, ::-1], k=5, labels=classes) if len(classes) > 5 else np.nan
+    top5 = (
+        metrics.top_k_accuracy_score(
+            classes[-1] - labels, logits[:, ::-1], k=5, labels=classes
+        )
+        if len(classes) > 5
+        else np.nan
+    )
     means = table.drop(columns=["class", "n"]).mean()
     kinds = {name: "mean" if name in _RANKED else "macro" for name in means.index}
     return {
         "top1": float((logits.argmax(1) == labels).mean()),
         "top5": float(top5),
         **{f"{kinds[name]}_{name}": float(value) for name, value in means.items()},
-        "cross_entropy": float(-log_softmax(logits, axis=1)[np.arange(len(labels)), labels].mean()),
+        "cross_entropy": float(
+            -log_softmax(logits, axis=1)[np.arange(len(labels)), labels].mean()
+        ),
         "n": len(labels),
         "classes_absent": int((table["n"] == 0).sum()),
-        "classes_never_predicted": int(((table["n"] > 0) & table["precision"].isna()).sum()),
+        "classes_never_predicted": int(
+            ((table["n"] > 0) & table["precision"].isna()).sum()
+        ),
     }
 
 
 def test_logits(store: Store, models: Sequence[Model], data: StudyData) -> Kept:
     """Logits of the test images by every model: part "test_logits", array "logits" (T, K) float32, in the order of ``data.test``."""
-    return store.each(models, {"test_logits": {"data": data.fingerprint}}, partial(_test_logits, device=store.device))
+    return store.each(
+        models,
+        {"test_logits": {"data": data.fingerprint}},
+        partial(_test_logits, device=store.device),
+    )
 
 
-def _test_logits(model: Model, data: StudyData, parts: Sequence[str], *, device: str) -> dict[str, dict[str, NDArray[np.float32]]]:
-    return {"test_logits": {"logits": logits_of(model.load(device), data.test.images, device).numpy()}}
+def _test_logits(
+    model: Model, data: StudyData, parts: Sequence[str], *, device: str
+) -> dict[str, dict[str, NDArray[np.float32]]]:
+    return {
+        "test_logits": {
+            "logits": logits_of(model.load(device), data.test.images, device).numpy()
+        }
+    }
 
 
 @torch.inference_mode()
 def logits_of(
-    network: nn.Module, images: Tensor, device: torch.device | str, normalise: Callable[[Tensor], Tensor] = resnet.normalise_images
+    network: nn.Module,
+    images: Tensor,
+    device: torch.device | str,
+    normalise: Callable[[Tensor], Tensor] = resnet.normalise_images,
 ) -> Tensor:
     """Logits of images by one pass in batches: uint8 (N, 3, H, W) -> (N, K) float32 on the CPU."""
-    batches = images.split(512 if torch.device(device).type == "cuda" else 64)  # a processor's cache holds the maps of few
-    return torch.cat([network(prepared(pixels, normalise, device)).float().cpu() for pixels in batches])
+    batches = images.split(
+        512 if torch.device(device).type == "cuda" else 64
+    )  # a processor's cache holds the maps of few
+    return torch.cat(
+        [
+            network(prepared(pixels, normalise, device)).float().cpu()
+            for pixels in batches
+        ]
+    )
 
 
-def correct(kept: Kept, labels: Tensor, part: str = "test_logits") -> NDArray[np.float32]:
+def correct(
+    kept: Kept, labels: Tensor, part: str = "test_logits"
+) -> NDArray[np.float32]:
     """Whether every model is right on every image, by its kept logits: (models, images) of 0 and 1, NaN for a model without."""
     nothing = np.full(len(labels), np.nan)
     records = (kept.record(part, model_id) for model_id in kept.model_ids)
-    right = [record["logits"].argmax(1) == labels.numpy() if record else nothing for record in records]
+    right = [
+        record["logits"].argmax(1) == labels.numpy() if record else nothing
+        for record in records
+    ]
     return np.array(right, dtype=np.float32).reshape(-1, len(labels))
 
 
 def metrics_of_models(kept: Kept, labels: Tensor) -> pd.DataFrame:
     """Metrics of every model on the test images, a row each, its id in ``model``; models whose logits are not finite are left out."""
-    said = {model_id: record["logits"] for model_id, record in kept.records("test_logits")}
-    return pd.DataFrame([{"model": name, **summary_metrics(logits, labels)} for name, logits in said.items() if np.isfinite(logits).all()])
+    said = {
+        model_id: record["logits"] for model_id, record in kept.records("test_logits")
+    }
+    return pd.DataFrame(
+        [
+            {"model": name, **summary_metrics(logits, labels)}
+            for name, logits in said.items()
+            if np.isfinite(logits).all()
+        ]
+    )

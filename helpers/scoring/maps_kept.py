@@ -18,7 +18,13 @@ MAPS = "tables/maps.npz"  # in the folder of a report
 _THUMBNAILS, _SIDE = 48, 96  # images that a reader sees, and their side at most, pixels
 
 
-def publish(folder: Path, kept: Kept, models: pd.DataFrame, data: StudyData, scored_on: ScoringSet) -> Path | None:
+def publish(
+    folder: Path,
+    kept: Kept,
+    models: pd.DataFrame,
+    data: StudyData,
+    scored_on: ScoringSet,
+) -> Path | None:
     """Write the maps of the scores of "localization" into a report's folder, some 50 kB a model; None where images have no boxes.
 
     Of M models on n scored images: model_ids (M,); maps, (M, n, h, w) uint8, 255 is 1, normalised, of the predicted class, and whether that
@@ -26,7 +32,11 @@ def publish(folder: Path, kept: Kept, models: pd.DataFrame, data: StudyData, sco
     class_names; thumbnails, the bytes of a JPEG of each of the first images, one after the other, and their ends.
     """
     ids = set(models["model_id"])
-    records = {name: record for name, record in kept.records("localization") if name in ids and "maps" in record}
+    records = {
+        name: record
+        for name, record in kept.records("localization")
+        if name in ids and "maps" in record
+    }
     if not records:
         return None
     images = scored_on.of(data)
@@ -61,4 +71,8 @@ def read_maps(folder: Path) -> dict[str, Any] | None:
     with np.load(folder / MAPS, allow_pickle=False) as file:
         found = {name: file[name] for name in file.files}
     ends, pictures = found.pop("ends").tolist(), found["thumbnails"].tobytes()
-    return found | {"thumbnails": [pictures[start:end] for start, end in zip([0, *ends], ends, strict=False)]}
+    return found | {
+        "thumbnails": [
+            pictures[start:end] for start, end in zip([0, *ends], ends, strict=False)
+        ]
+    }

@@ -23,10 +23,18 @@ class Model:
 
     model_id: str
     load: Callable[..., nn.Module] = field(repr=False)  # on a device, in eval mode
-    facts: Mapping[str, Any] = field(default_factory=dict, repr=False)  # its row of the catalogue, or what is known of a checkpoint
-    initial: Callable[[], nn.Module | None] = field(default=type(None), repr=False)  # before its first step; None where not known
-    normalise: Callable[[Tensor], Tensor] = field(default=resnet.normalise_images, repr=False)  # uint8 images to network input
-    training_images: int | None = field(default=None, repr=False)  # that it was fitted to, where known
+    facts: Mapping[str, Any] = field(
+        default_factory=dict, repr=False
+    )  # its row of the catalogue, or what is known of a checkpoint
+    initial: Callable[[], nn.Module | None] = field(
+        default=type(None), repr=False
+    )  # before its first step; None where not known
+    normalise: Callable[[Tensor], Tensor] = field(
+        default=resnet.normalise_images, repr=False
+    )  # uint8 images to network input
+    training_images: int | None = field(
+        default=None, repr=False
+    )  # that it was fitted to, where known
 
     def __str__(self) -> str:
         """Its id, as messages name it."""
@@ -38,12 +46,29 @@ def models_of(work: Path, catalogue: pd.DataFrame, data: StudyData) -> list[Mode
     found, classes = [], len(data.classes)
     for row in catalogue[catalogue["snapshot"] != "none"].to_dict("records"):
         config = config_from(row)
-        load, initial = partial(load_network, work, row, classes), partial(_initial, work, config, classes)
-        found.append(Model(row["model_id"], load, row, initial, training_images=len(rows_of_run(data, config)[0])))
+        load, initial = (
+            partial(load_network, work, row, classes),
+            partial(_initial, work, config, classes),
+        )
+        found.append(
+            Model(
+                row["model_id"],
+                load,
+                row,
+                initial,
+                training_images=len(rows_of_run(data, config)[0]),
+            )
+        )
     return found
 
 
 def _initial(work: Path, config: RunConfig, classes: int) -> nn.Module | None:
     """The network of a run as it was before its first step; None when its pretrained start was not kept."""
-    start = read_tensors(start_path(work, config.weights)) if config.pretrained else None
-    return None if config.pretrained and start is None else initial_network(config, classes, start)
+    start = (
+        read_tensors(start_path(work, config.weights)) if config.pretrained else None
+    )
+    return (
+        None
+        if config.pretrained and start is None
+        else initial_network(config, classes, start)
+    )

@@ -12,7 +12,12 @@ from helpers.training.config import config_from
 from helpers.training.run import rows_of_run
 
 OF_A_CLASS = 10  # images of a class that all runs must share
-_DECISIVE = ["images_per_class", "seed", "rule3_split", "holdout_fraction"]  # of which training images a run is fitted to
+_DECISIVE = [
+    "images_per_class",
+    "seed",
+    "rule3_split",
+    "holdout_fraction",
+]  # of which training images a run is fitted to
 
 
 @dataclass(frozen=True)
@@ -34,21 +39,33 @@ def classes_in_turn(labels: ArrayLike) -> NDArray[np.int64]:
     return np.argsort(labels.groupby(labels).cumcount().to_numpy(), kind="stable")
 
 
-def scoring_set(catalogue: pd.DataFrame, data: StudyData, images: int = 0) -> ScoringSet:
+def scoring_set(
+    catalogue: pd.DataFrame, data: StudyData, images: int = 0
+) -> ScoringSet:
     """Images that all runs of a catalogue were fitted to, in an order drawn once for the study's data: the first few, or with 0 all.
 
     Classes stand in turn. The catalogue has all models of the study; ValueError for fewer than 10 shared images of a class.
     """
     runs = catalogue[catalogue["snapshot"] != "none"].drop_duplicates(_DECISIVE)
-    fitted = [set(rows_of_run(data, config_from(row))[0].tolist()) for row in runs.to_dict("records")]
-    shared = np.array(sorted(set.intersection(*fitted)) if fitted else range(len(data.train)), dtype=np.int64)
+    fitted = [
+        set(rows_of_run(data, config_from(row))[0].tolist())
+        for row in runs.to_dict("records")
+    ]
+    shared = np.array(
+        sorted(set.intersection(*fitted)) if fitted else range(len(data.train)),
+        dtype=np.int64,
+    )
     labels = data.train.labels.numpy()
     counts = np.bincount(labels[shared], minlength=len(data.classes))
     if counts.min(initial=len(data.train)) < OF_A_CLASS:
         fewest = data.classes["class_id"].iloc[int(counts.argmin())]
         told = f"all runs of this study together were fitted to {counts.min()} images of the class {fewest}; at least {OF_A_CLASS} of every"
-        raise ValueError(f"{told} class are needed. Give the runs more (images_per_class of 01, training_sizes of 02), or leave out some")
-    drawn = np.random.default_rng(int.from_bytes(_digest(data.fingerprint))).permutation(len(data.train))
+        raise ValueError(
+            f"{told} class are needed. Give the runs more (images_per_class of 01, training_sizes of 02), or leave out some"
+        )
+    drawn = np.random.default_rng(
+        int.from_bytes(_digest(data.fingerprint))
+    ).permutation(len(data.train))
     drawn = drawn[np.isin(drawn, shared)]
     rows = tuple(drawn[classes_in_turn(labels[drawn])][: images or None].tolist())
     name = _digest(data.fingerprint, *(data.train.names[row] for row in rows)).hex()

@@ -24,25 +24,58 @@ Compute = Callable[[Model, Any, Sequence[str]], Mapping[str, Record]]
 class Store:
     """Files ``work/kept/<part>-<digest of its settings>/<model>.npz``: complete or absent, made anew where damaged."""
 
-    def __init__(self, work: Path, shared: Callable[[], Any], *, device: str = "cpu", jobs: int = 0) -> None:
+    def __init__(
+        self,
+        work: Path,
+        shared: Callable[[], Any],
+        *,
+        device: str = "cpu",
+        jobs: int = 0,
+    ) -> None:
         """Take a study's folder, a loader of what all models share (images), and how many processes compute; see ``side_by_side``."""
-        self.folder, self.shared, self.device, self.jobs = work / "kept", shared, device, jobs
+        self.folder, self.shared, self.device, self.jobs = (
+            work / "kept",
+            shared,
+            device,
+            jobs,
+        )
 
-    def each(self, models: Sequence[Model], parts: Mapping[str, Mapping[str, Any]], compute: Compute) -> "Kept":
+    def each(
+        self,
+        models: Sequence[Model],
+        parts: Mapping[str, Mapping[str, Any]],
+        compute: Compute,
+    ) -> "Kept":
         """What ``compute``, a function of a module or a partial of one, gives of each model, after computing what is missing.
 
         Each part is named with everything that decides its values beside the model, as JSON has it.
         """
-        kept = Kept({name: inside(self.folder, f"{name}-{digest(settings)}") for name, settings in parts.items()}, models)
+        kept = Kept(
+            {
+                name: inside(self.folder, f"{name}-{digest(settings)}")
+                for name, settings in parts.items()
+            },
+            models,
+        )
         todo = [model for model in models if kept.missing(model.model_id)]
         work = partial(_compute_and_keep, kept=Kept(kept.folders, ()), compute=compute)
-        done = side_by_side(work, todo, shared=self.shared, device=self.device, jobs=self.jobs)
-        for _ in tqdm(done, total=len(models), initial=len(models) - len(todo), desc=", ".join(parts), disable=not todo):
+        done = side_by_side(
+            work, todo, shared=self.shared, device=self.device, jobs=self.jobs
+        )
+        for _ in tqdm(
+            done,
+            total=len(models),
+            initial=len(models) - len(todo),
+            desc=", ".join(parts),
+            disable=not todo,
+        ):
             pass
         return kept
 
 
-def _compute_and_keep(model: Model, shared: Any, *, kept: "Kept", compute: Compute) -> None:
+def _compute_and_keep(
+    model: Model, shared: Any, *, kept: "Kept", compute: Compute
+) -> None:
     for name, record in compute(model, shared, kept.missing(model.model_id)).items():
         kept.write(name, model.model_id, record)
 
@@ -59,14 +92,31 @@ class Kept:
 
     def missing(self, model_id: str) -> list[str]:
         """Parts that a model has no file of."""
-        return [part for part in self.folders if not self._path(part, model_id).is_file()]
+        return [
+            part for part in self.folders if not self._path(part, model_id).is_file()
+        ]
 
     def write(self, part: str, model_id: str, record: Record) -> None:
         """Keep a record: arrays by name, tables column by column; texts as texts, nothing that would have to be unpickled."""
-        arrays = {name: value for name, value in record.items() if isinstance(value, np.ndarray)}
-        tables = {name: value for name, value in record.items() if isinstance(value, pd.DataFrame)}
-        columns = {f"{name}|{column}": _plain(table[column]) for name, table in tables.items() for column in table}
-        with complete_or_absent(self._path(part, model_id)) as temporary, temporary.open("wb") as file:
+        arrays = {
+            name: value
+            for name, value in record.items()
+            if isinstance(value, np.ndarray)
+        }
+        tables = {
+            name: value
+            for name, value in record.items()
+            if isinstance(value, pd.DataFrame)
+        }
+        columns = {
+            f"{name}|{column}": _plain(table[column])
+            for name, table in tables.items()
+            for column in table
+        }
+        with (
+            complete_or_absent(self._path(part, model_id)) as temporary,
+            temporary.open("wb") as file,
+        ):
             np.savez_compressed(file, **arrays, **columns)
 
     def record(self, part: str, model_id: str) -> dict[str, Any]:
@@ -78,12 +128,21 @@ class Kept:
         except FileNotFoundError:
             return {}
         except (ValueError, EOFError, OSError, zipfile.BadZipFile) as fault:
-            warnings.warn(f"{path} is damaged ({fault}); it is removed, and made anew when the notebook runs again", stacklevel=2)
+            warnings.warn(
+                f"{path} is damaged ({fault}); it is removed, and made anew when the notebook runs again",
+                stacklevel=2,
+            )
             path.unlink(missing_ok=True)
             return {}
         record = {name: value for name, value in found.items() if "|" not in name}
         for name in dict.fromkeys(key.partition("|")[0] for key in found if "|" in key):
-            record[name] = pd.DataFrame({key.partition("|")[2]: value for key, value in found.items() if key.startswith(f"{name}|")})
+            record[name] = pd.DataFrame(
+                {
+                    key.partition("|")[2]: value
+                    for key, value in found.items()
+                    if key.startswith(f"{name}|")
+                }
+            )
         return record
 
     def records(self, part: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -94,18 +153,43 @@ class Kept:
 
     def table(self, part: str, name: str) -> pd.DataFrame:
         """A table of all models, one below the other, with the column model_id first."""
-        tables = [record[name].assign(model_id=model_id) for model_id, record in self.records(part) if name in record]
-        table = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame({"model_id": []})
-        return table[["model_id", *(column for column in table if column != "model_id")]]
+        tables = [
+            record[name].assign(model_id=model_id)
+            for model_id, record in self.records(part)
+            if name in record
+        ]
+        table = (
+            pd.concat(tables, ignore_index=True)
+            if tables
+            else pd.DataFrame({"model_id": []})
+        )
+        return table[
+            ["model_id", *(column for column in table if column != "model_id")]
+        ]
 
     def stacked(self, part: str) -> dict[str, NDArray[np.float32]]:
         """Arrays of all models by name, (models, ...) float32 in the order of the models; NaN for a model without."""
         records = dict(self.records(part))
-        arrays = {name: values for record in records.values() for name, values in record.items() if isinstance(values, np.ndarray)}
-        nothing = {name: np.full(values.shape, np.nan, dtype=np.float32) for name, values in arrays.items()}
+        arrays = {
+            name: values
+            for record in records.values()
+            for name, values in record.items()
+            if isinstance(values, np.ndarray)
+        }
+        nothing = {
+            name: np.full(values.shape, np.nan, dtype=np.float32)
+            for name, values in arrays.items()
+        }
         rows = [nothing | records.get(model_id, {}) for model_id in self.model_ids]
-        return {name: np.stack([row[name] for row in rows], dtype=np.float32) for name in nothing}
+        return {
+            name: np.stack([row[name] for row in rows], dtype=np.float32)
+            for name in nothing
+        }
 
 
 def _plain(column: pd.Series) -> NDArray[Any]:
-    return column.to_numpy() if pd.api.types.is_numeric_dtype(column) else column.astype(str).to_numpy(dtype=str)
+    return (
+        column.to_numpy()
+        if pd.api.types.is_numeric_dtype(column)
+        else column.astype(str).to_numpy(dtype=str)
+    )

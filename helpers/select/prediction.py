@@ -12,10 +12,18 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from helpers.statistics.correlations import Array
-from helpers.statistics.prediction import FEWEST_FOLDS, FIT, PENALTIES, dealt_folds, left_out_errors
+from helpers.statistics.prediction import (
+    FEWEST_FOLDS,
+    FIT,
+    PENALTIES,
+    dealt_folds,
+    left_out_errors,
+)
 
 LEVEL = 0.8  # of prediction intervals
-QUANTILE = float(scipy.stats.norm.ppf((1 + LEVEL) / 2))  # half of such an interval, in standard deviations
+QUANTILE = float(
+    scipy.stats.norm.ppf((1 + LEVEL) / 2)
+)  # half of such an interval, in standard deviations
 MOST = 3  # measures beside the fit
 FEWEST_CONFIGURATIONS = 8
 _WORTH = 0.1  # share of the error that a further measure must take away
@@ -41,14 +49,20 @@ class Predictor(NamedTuple):
     @property
     def common(self) -> float:
         """Share of the square of an error that models left out together have in common."""
-        errors = (self.left_out["truth"] - self.left_out["predicted"]).groupby(self.left_out["group"])
+        errors = (self.left_out["truth"] - self.left_out["predicted"]).groupby(
+            self.left_out["group"]
+        )
         between, within = (errors.mean() ** 2).mean(), errors.var(ddof=0).mean()
         return float(between / max(between + within, 1e-12))
 
     def predicted(self, own: pd.DataFrame) -> Array:
         """Predictions (m,) of rows with the columns, NaN where one is undefined: a loss of 1e-9 tells no more than one of 0.01."""
         low, high = self.ranges["low"], self.ranges["high"]
-        x = own[list(self.ranges.index)].astype(float).clip(2 * low - high, 2 * high - low, axis=1)
+        x = (
+            own[list(self.ranges.index)]
+            .astype(float)
+            .clip(2 * low - high, 2 * high - low, axis=1)
+        )
         known, found = np.isfinite(x).all(axis=1).to_numpy(), np.full(len(own), np.nan)
         if known.any():
             found[known] = self.regression.predict(x[known].to_numpy())
@@ -56,12 +70,18 @@ class Predictor(NamedTuple):
 
     def beyond(self, own: pd.DataFrame) -> list[list[str]]:
         """Columns in which each row lies outside the study's range by more than a tenth of it."""
-        low, high, x = self.ranges["low"], self.ranges["high"], own[list(self.ranges.index)]
+        low, high, x = (
+            self.ranges["low"],
+            self.ranges["high"],
+            own[list(self.ranges.index)],
+        )
         far = x.lt(low - _BEYOND * (high - low)) | x.gt(high + _BEYOND * (high - low))
         return [list(far.columns[row]) for row in far.to_numpy()]
 
 
-def _folds(models: pd.DataFrame, fewest_kinds: int, deals: int = 1) -> NDArray[np.int64]:
+def _folds(
+    models: pd.DataFrame, fewest_kinds: int, deals: int = 1
+) -> NDArray[np.int64]:
     """Numbers of what is left out together, (D, n): kinds of training, or tenths of the configurations where there are too few kinds."""
     if models["kind"].nunique() >= fewest_kinds:
         return pd.factorize(models["kind"])[0][None]
@@ -70,11 +90,18 @@ def _folds(models: pd.DataFrame, fewest_kinds: int, deals: int = 1) -> NDArray[n
 
 def choose(models: pd.DataFrame, candidates: Sequence[str]) -> tuple[str, ...]:
     """At most ``MOST`` measures of ``Calibration.models``, each that of least error with kinds left out, if it takes a tenth of it away."""
-    folds, truth = _folds(models, FEWEST_FOLDS, _DEALS), models["gap"].to_numpy(dtype=float)
+    folds, truth = (
+        _folds(models, FEWEST_FOLDS, _DEALS),
+        models["gap"].to_numpy(dtype=float),
+    )
     chosen: list[str] = []
     error = left_out_errors(models[list(FIT)], truth, folds).mean()
-    while len(chosen) < MOST and (rest := [name for name in candidates if name not in chosen]):
-        sets = np.stack([models[[*FIT, *chosen, name]].to_numpy(dtype=float) for name in rest])
+    while len(chosen) < MOST and (
+        rest := [name for name in candidates if name not in chosen]
+    ):
+        sets = np.stack(
+            [models[[*FIT, *chosen, name]].to_numpy(dtype=float) for name in rest]
+        )
         errors = left_out_errors(sets, truth, folds).mean(1)
         if not errors.min() < (1 - _WORTH) * error:
             break
@@ -86,7 +113,10 @@ def choose(models: pd.DataFrame, candidates: Sequence[str]) -> tuple[str, ...]:
 def _fitted(models: pd.DataFrame, chosen: Sequence[str]) -> Pipeline:
     """Ridge regression on standardised columns, of the penalty of least leave-one-out error; Hoerl and Kennard 1970."""
     regression = make_pipeline(StandardScaler(), RidgeCV(PENALTIES))
-    return regression.fit(models[[*FIT, *chosen]].to_numpy(dtype=float), models["gap"].to_numpy(dtype=float))
+    return regression.fit(
+        models[[*FIT, *chosen]].to_numpy(dtype=float),
+        models["gap"].to_numpy(dtype=float),
+    )
 
 
 def predictor(models: pd.DataFrame, candidates: Sequence[str]) -> Predictor:
@@ -97,16 +127,27 @@ def predictor(models: pd.DataFrame, candidates: Sequence[str]) -> Predictor:
     for a kind drawn from such kinds; ``coverage`` measures what is achieved. ValueError below ``FEWEST_CONFIGURATIONS``.
     """
     if (count := models["cell"].nunique()) < FEWEST_CONFIGURATIONS:
-        raise ValueError(f"the study has {count} configurations with scores; {FEWEST_CONFIGURATIONS} are needed to calibrate others")
+        raise ValueError(
+            f"the study has {count} configurations with scores; {FEWEST_CONFIGURATIONS} are needed to calibrate others"
+        )
     chosen, left_out = choose(models, candidates), _left_out(models, candidates)
     columns = models[[*FIT, *chosen]].astype(float)
     ranges = pd.DataFrame({"low": columns.min(), "high": columns.max()})
-    return Predictor(chosen, _fitted(models, chosen), ranges, left_out, _half_width(left_out, count))
+    return Predictor(
+        chosen, _fitted(models, chosen), ranges, left_out, _half_width(left_out, count)
+    )
 
 
 def _left_out(models: pd.DataFrame, candidates: Sequence[str]) -> pd.DataFrame:
     """Truth and prediction of each model by the whole method without its kind: group, truth, predicted."""
-    table = pd.DataFrame({"group": _folds(models, 2)[0], "truth": models["gap"].astype(float), "predicted": np.nan}, models.index)
+    table = pd.DataFrame(
+        {
+            "group": _folds(models, 2)[0],
+            "truth": models["gap"].astype(float),
+            "predicted": np.nan,
+        },
+        models.index,
+    )
     for group in table["group"].unique():
         inside = table["group"] == group
         chosen = choose(models[~inside], candidates)
@@ -115,16 +156,29 @@ def _left_out(models: pd.DataFrame, candidates: Sequence[str]) -> pd.DataFrame:
     return table
 
 
-def _half_width(left_out: pd.DataFrame, configurations: int, level: float = LEVEL) -> float:
+def _half_width(
+    left_out: pd.DataFrame, configurations: int, level: float = LEVEL
+) -> float:
     weights = 1 / left_out.groupby("group")["truth"].transform("size")
     share = min(1.0, level * (configurations + 1) / configurations - 1e-9)
-    return float(np.quantile((left_out["truth"] - left_out["predicted"]).abs(), share, method="inverted_cdf", weights=weights))
+    return float(
+        np.quantile(
+            (left_out["truth"] - left_out["predicted"]).abs(),
+            share,
+            method="inverted_cdf",
+            weights=weights,
+        )
+    )
 
 
 def held(models: pd.DataFrame, found: Predictor) -> pd.DataFrame:
     """Models whose gap is known, with truth, predicted, and the ends of the interval: low, high."""
     predicted = found.predicted(models)
-    interval = {"predicted": predicted, "low": predicted - found.half, "high": predicted + found.half}
+    interval = {
+        "predicted": predicted,
+        "low": predicted - found.half,
+        "high": predicted + found.half,
+    }
     return models.assign(truth=models["gap"].astype(float), **interval)
 
 
@@ -143,12 +197,24 @@ def summary(tried: pd.DataFrame) -> dict[str, float]:
 
     That counts configurations (``cell``), since snapshots and repeats of one miss together.
     """
-    inside, trials = int(tried["truth"].between(tried["low"], tried["high"]).sum()), tried["cell"].nunique()
+    inside, trials = (
+        int(tried["truth"].between(tried["low"], tried["high"]).sum()),
+        tried["cell"].nunique(),
+    )
     covered = inside / len(tried) if len(tried) else np.nan
     low, high = wilson(round(covered * trials) if trials else 0, trials)
     share = {"covered": covered, "covered_low": low, "covered_high": high}
-    error, width = (tried["truth"] - tried["predicted"]).abs().mean(), (tried["high"] - tried["low"]).median()
-    return {"models": len(tried), "error_points": 100 * error, "inside": inside, **share, "width_points": 100 * width}
+    error, width = (
+        (tried["truth"] - tried["predicted"]).abs().mean(),
+        (tried["high"] - tried["low"]).median(),
+    )
+    return {
+        "models": len(tried),
+        "error_points": 100 * error,
+        "inside": inside,
+        **share,
+        "width_points": 100 * width,
+    }
 
 
 def wilson(successes: int, trials: int, level: float = 0.95) -> tuple[float, float]:
@@ -160,7 +226,12 @@ def wilson(successes: int, trials: int, level: float = 0.95) -> tuple[float, flo
 
 
 def weighed(
-    predicted: ArrayLike, error: float, common: float, right: ArrayLike, images: int, trusted: float = TRUSTED
+    predicted: ArrayLike,
+    error: float,
+    common: float,
+    right: ArrayLike,
+    images: int,
+    trusted: float = TRUSTED,
 ) -> tuple[Array, Array]:
     """Predicted accuracies (m,) weighed with counts ``right`` of labelled images by their variances, and standard deviations of the result.
 
@@ -168,11 +239,19 @@ def weighed(
     ``common`` is one error of them all; by as much as the counts show, if that is more, where these are beyond the quantile ``trusted`` of
     what such errors and counting make (chi-squared). A count's variance is ``p (1 - p) / n``, p with two images more, one of them right.
     """
-    p, counted = np.asarray(predicted, dtype=float), np.asarray(right, dtype=float) / images
+    p, counted = (
+        np.asarray(predicted, dtype=float),
+        np.asarray(right, dtype=float) / images,
+    )
     share = (np.asarray(right) + 1) / (images + 2)
-    own, shape = np.diag(share * (1 - share) / images), common + (1 - common) * np.eye(len(p))
+    own, shape = (
+        np.diag(share * (1 - share) / images),
+        common + (1 - common) * np.eye(len(p)),
+    )
     prior, miss = error**2 * shape, counted - p
-    if miss @ np.linalg.solve(prior + own, miss) > scipy.stats.chi2.ppf(trusted, len(p)):
+    if miss @ np.linalg.solve(prior + own, miss) > scipy.stats.chi2.ppf(
+        trusted, len(p)
+    ):
         prior = max(error**2, np.mean(miss**2 - np.diag(own))) * shape
     gain = np.linalg.solve(prior + own, prior).T
     return p + gain @ miss, np.sqrt(np.diag(prior - gain @ prior))

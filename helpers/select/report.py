@@ -41,43 +41,89 @@ def remarks(table: pd.DataFrame, facts: pd.DataFrame, labelled: int) -> list[str
     rows = table[table["verdict"].isin([NOT_READ, NOT_JUDGED])]
     refused = [
         f"{listed(names.tolist(), 4)} {'is' if len(names) == 1 else 'are'} {verdict}: {note}."
-        for (verdict, note), names in rows.groupby(["verdict", "note"], sort=False)["checkpoint"]
+        for (verdict, note), names in rows.groupby(["verdict", "note"], sort=False)[
+            "checkpoint"
+        ]
     ]
-    same = [f"{' and '.join(names)} are the same file." for _, names in facts.groupby("bytes", sort=False)["checkpoint"] if len(names) > 1]
-    return counted + refused + same + [f"{name}: {note}." for name, note in facts[["checkpoint", "notes"]].to_numpy() if note]
+    same = [
+        f"{' and '.join(names)} are the same file."
+        for _, names in facts.groupby("bytes", sort=False)["checkpoint"]
+        if len(names) > 1
+    ]
+    return (
+        counted
+        + refused
+        + same
+        + [
+            f"{name}: {note}."
+            for name, note in facts[["checkpoint", "notes"]].to_numpy()
+            if note
+        ]
+    )
 
 
 def rests_on(found: Scored, study: Calibration) -> str:
     """Which study predicts, by what, and how far it errs on kinds of training that it has not seen."""
     by = found.predictor
-    error, kinds = (by.left_out["truth"] - by.left_out["predicted"]).abs().mean(), study.models["kind"].nunique()
-    measures = "; ".join(["training accuracy", "training loss", *(CANDIDATES[name] for name in by.chosen)])
+    error, kinds = (
+        (by.left_out["truth"] - by.left_out["predicted"]).abs().mean(),
+        study.models["kind"].nunique(),
+    )
+    measures = "; ".join(
+        [
+            "training accuracy",
+            "training loss",
+            *(CANDIDATES[name] for name in by.chosen),
+        ]
+    )
     known = f"{count(len(study.models), 'snapshot')} of networks of {count(kinds, 'kind')} of training in {study.study}"
     text = f"Predicted from {measures}; as {known} show it; {'kinds' if kinds > 1 else 'configurations'} left out of it are missed by"
     return f"{text} {points(error)} on average, and {LEVEL:.0%} of the errors are at most {points(by.half)}."
 
 
-def differs(facts: pd.DataFrame, classes: int, size: int, images: int, study: Calibration) -> list[str]:
+def differs(
+    facts: pd.DataFrame, classes: int, size: int, images: int, study: Calibration
+) -> list[str]:
     """In what the networks and images are not those of the study, in one sentence; none where nothing differs."""
     forms = study.models[list(Form._fields)].drop_duplicates().to_dict("records")
     theirs = {described(Form(**form).network(2))[0] for form in forms}
     ours = set(facts.loc[facts["fault"].eq(""), "network"])
-    parts = [f"networks (there {'; '.join(sorted(theirs))}; here {'; '.join(sorted(ours)[:3])})"] if ours - theirs else []
+    parts = (
+        [
+            f"networks (there {'; '.join(sorted(theirs))}; here {'; '.join(sorted(ours)[:3])})"
+        ]
+        if ours - theirs
+        else []
+    )
     pairs = {
         "image size": (study.parameters.get("image_size", size), size),
         "classes": (study.parameters.get("classes", classes), classes),
         "images that measures are read on": (study.images or images, images),
     }
-    parts += [f"{name} (there {there:,}; here {here:,})" for name, (there, here) in pairs.items() if there != here]
-    return [f"Another case than the study's: {', '.join(parts)}. Intervals are promised for its own kind of networks."] if parts else []
+    parts += [
+        f"{name} (there {there:,}; here {here:,})"
+        for name, (there, here) in pairs.items()
+        if there != here
+    ]
+    return (
+        [
+            f"Another case than the study's: {', '.join(parts)}. Intervals are promised for its own kind of networks."
+        ]
+        if parts
+        else []
+    )
 
 
 def printed(table: pd.DataFrame) -> str:
     """The table for a terminal: rank, accuracy and gap with intervals, and notes."""
-    shown = pd.DataFrame({"rank": table["rank"].map("{:.0f}".format).replace("nan", "")})
+    shown = pd.DataFrame(
+        {"rank": table["rank"].map("{:.0f}".format).replace("nan", "")}
+    )
     for name, title in {"accuracy": "accuracy (%)", "gap": "gap (points)"}.items():
         ends = table[[name, f"{name}_low", f"{name}_high"]].to_numpy()
-        told = pd.Series([f"{100 * value:.1f} ({span(low, high)})" for value, low, high in ends])
+        told = pd.Series(
+            [f"{100 * value:.1f} ({span(low, high)})" for value, low, high in ends]
+        )
         shown[title] = told.where(table[name].notna(), table["verdict"])
     shown["training"] = table["train_accuracy"].map(percent)
     shown["checkpoint"] = table["checkpoint"]

@@ -10,12 +10,24 @@ from typing import Any, NamedTuple
 
 from helpers.files import read_json, write_json
 
-QUESTIONS = ("r_gap", "tau_gap", "r_test_accuracy", "r_gap_given_fit", "r_gap_given_all")
+QUESTIONS = (
+    "r_gap",
+    "tau_gap",
+    "r_test_accuracy",
+    "r_gap_given_fit",
+    "r_gap_given_all",
+)
 ADDED = "added_error_points"
-OF_KINDS = ("r_gap_within_kinds", "saved_error_points")  # of a run at its stop: within kinds of training, and with a kind left out
+OF_KINDS = (
+    "r_gap_within_kinds",
+    "saved_error_points",
+)  # of a run at its stop: within kinds of training, and with a kind left out
 SIDES = {"below": -1, "above": 1}
 MOST_PRIMARY, MOST_MEASURES = 3, 8
-_NEEDED, _OPTIONAL = ("claim", "measure", "question", "side"), ("primary", "source", "published", "errs_at_most")
+_NEEDED, _OPTIONAL = (
+    ("claim", "measure", "question", "side"),
+    ("primary", "source", "published", "errs_at_most"),
+)
 _TEXTS, _NUMBERS = ("claim", "measure", "source"), ("published", "errs_at_most")
 _FILE = "claims.json"
 
@@ -33,14 +45,28 @@ def check_primary(measures: Sequence[str]) -> None:
     """Refuse more measures than a primary analysis may have, or one twice: ValueError."""
     if len(measures) > MOST_MEASURES or len(set(measures)) < len(measures):
         told = f"the primary analysis has {len(measures)} measures, {len(set(measures))} of them different"
-        raise ValueError(f"{told}; name at most {MOST_MEASURES} different ones in primary_measures")
+        raise ValueError(
+            f"{told}; name at most {MOST_MEASURES} different ones in primary_measures"
+        )
 
 
-def check_claims(claims: Any, primary: Sequence[str] | None = None) -> list[dict[str, Any]]:
+def check_claims(
+    claims: Any, primary: Sequence[str] | None = None
+) -> list[dict[str, Any]]:
     """The claims, as they are; ValueError for one that cannot be judged, and for ``OF_KINDS`` of a measure outside ``primary``."""
-    if not isinstance(claims, Sequence) or isinstance(claims, str) or not all(isinstance(claim, Mapping) for claim in claims):
-        raise ValueError(f"the claims are {claims!r}; write a list of mappings, each with {', '.join(_NEEDED)}")
-    allowed = {"question": [*QUESTIONS, ADDED, *OF_KINDS], "side": list(SIDES), "primary": [True, False]}
+    if (
+        not isinstance(claims, Sequence)
+        or isinstance(claims, str)
+        or not all(isinstance(claim, Mapping) for claim in claims)
+    ):
+        raise ValueError(
+            f"the claims are {claims!r}; write a list of mappings, each with {', '.join(_NEEDED)}"
+        )
+    allowed = {
+        "question": [*QUESTIONS, ADDED, *OF_KINDS],
+        "side": list(SIDES),
+        "primary": [True, False],
+    }
     for number, claim in enumerate(claims, 1):
         if not set(_NEEDED) <= set(claim) <= {*_NEEDED, *_OPTIONAL}:
             told = f"claim {number} has {', '.join(map(str, claim))}; every claim needs {', '.join(_NEEDED)}"
@@ -48,16 +74,32 @@ def check_claims(claims: Any, primary: Sequence[str] | None = None) -> list[dict
         named = f"claim {number} ({claim['claim']})"
         for name, value in claim.items():
             if name in _TEXTS and not isinstance(value, str):
-                raise ValueError(f"{named} has {name} {value!r}, which must be a text; put it in quotes")
-            if name in _NUMBERS and not (type(value) in (int, float) and abs(value) <= sys.float_info.max):
-                raise ValueError(f"{named} has {name} {value!r}, which must be a number")
+                raise ValueError(
+                    f"{named} has {name} {value!r}, which must be a text; put it in quotes"
+                )
+            if name in _NUMBERS and not (
+                type(value) in (int, float) and abs(value) <= sys.float_info.max
+            ):
+                raise ValueError(
+                    f"{named} has {name} {value!r}, which must be a number"
+                )
             if name in allowed and value not in allowed[name]:
-                raise ValueError(f"{named} has {name} {value!r}; choose one of {', '.join(map(str, allowed[name]))}")
-        if primary is not None and claim["question"] in OF_KINDS and claim["measure"] not in primary:
+                raise ValueError(
+                    f"{named} has {name} {value!r}; choose one of {', '.join(map(str, allowed[name]))}"
+                )
+        if (
+            primary is not None
+            and claim["question"] in OF_KINDS
+            and claim["measure"] not in primary
+        ):
             told = f"{named} asks {claim['question']} of {claim['measure']}, which is not in primary_measures"
-            raise ValueError(f"{told} ({', '.join(primary)}); add it there, or ask another question")
+            raise ValueError(
+                f"{told} ({', '.join(primary)}); add it there, or ask another question"
+            )
     if (count := sum(bool(claim.get("primary")) for claim in claims)) > MOST_PRIMARY:
-        raise ValueError(f"{count} claims are primary; at most {MOST_PRIMARY} can be, so mark the others primary: false")
+        raise ValueError(
+            f"{count} claims are primary; at most {MOST_PRIMARY} can be, so mark the others primary: false"
+        )
     return [dict(claim) for claim in claims]
 
 
@@ -69,7 +111,10 @@ def claims_digest(claims: Sequence[Mapping[str, Any]]) -> str:
 
 def _seen(work: Path) -> list[KeptClaims]:
     """Every version of the claims with when it was first seen."""
-    return [KeptClaims(**item) for item in (read_json(work / _FILE) if (work / _FILE).is_file() else [])]
+    return [
+        KeptClaims(**item)
+        for item in (read_json(work / _FILE) if (work / _FILE).is_file() else [])
+    ]
 
 
 def keep_claims(work: Path, claims: Sequence[Mapping[str, Any]]) -> KeptClaims:

@@ -8,30 +8,57 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import rankdata
 
-from helpers.statistics.correlations import Array, Codes, finite_groups, level_codes, slices
+from helpers.statistics.correlations import (
+    Array,
+    Codes,
+    finite_groups,
+    level_codes,
+    slices,
+)
 from helpers.statistics.hyperparameters import configuration_means, joint_codes
 
 
-def conditional_information(models: pd.DataFrame, measures: Sequence[str], axes: Sequence[str], gaps: ArrayLike | None = None) -> Array:
+def conditional_information(
+    models: pd.DataFrame,
+    measures: Sequence[str],
+    axes: Sequence[str],
+    gaps: ArrayLike | None = None,
+) -> Array:
     """Share of the uncertainty about which of two models has the larger gap that each measure removes; Jiang et al. 2020, PGDL.
 
     The least of ``information_by_set``; chance explains a part, so scores compare on the same models alone. (M,), or (D, M) for (D, n)
     gaps.
     """
     y = np.atleast_2d(np.asarray(models["gap"] if gaps is None else gaps, dtype=float))
-    x, codes = models[list(measures)].to_numpy(dtype=float), {name: level_codes(models[name]) for name in axes}
-    codes = {name: levels for name, levels in codes.items() if levels.max(initial=0) > 0}
+    x, codes = (
+        models[list(measures)].to_numpy(dtype=float),
+        {name: level_codes(models[name]) for name in axes},
+    )
+    codes = {
+        name: levels for name, levels in codes.items() if levels.max(initial=0) > 0
+    }
     scores = np.full((len(y), x.shape[1]), np.nan)
-    for kept, columns in finite_groups(x, np.where(np.isfinite(y).all(0), 0, np.nan)[None]):
-        configurations = joint_codes([levels[kept] for levels in codes.values()], int(kept.sum()))
+    for kept, columns in finite_groups(
+        x, np.where(np.isfinite(y).all(0), 0, np.nan)[None]
+    ):
+        configurations = joint_codes(
+            [levels[kept] for levels in codes.values()], int(kept.sum())
+        )
         first = np.unique(configurations, return_index=True)[1]
         known = {name: levels[kept][first] for name, levels in codes.items()}
-        measured, gap = (configuration_means(part, configurations) for part in (x[np.ix_(kept, columns)], y[:, kept].T))
-        scores[:, columns] = np.fmin.reduce(list(information_by_set(measured, gap, known).values()))
+        measured, gap = (
+            configuration_means(part, configurations)
+            for part in (x[np.ix_(kept, columns)], y[:, kept].T)
+        )
+        scores[:, columns] = np.fmin.reduce(
+            list(information_by_set(measured, gap, known).values())
+        )
     return scores if gaps is not None else scores[0]
 
 
-def information_by_set(measures: Array, gaps: Array, levels: dict[str, Codes]) -> dict[tuple[str, ...], Array]:
+def information_by_set(
+    measures: Array, gaps: Array, levels: dict[str, Codes]
+) -> dict[tuple[str, ...], Array]:
     """Share of the entropy of the order of two gaps that a measure explains, for every set of at most two hyperparameters that are known.
 
     Ordered pairs (a, b) of configurations fall into cells u by the values of the set in both. With ``V_g = 1[gap_a > gap_b]`` and
@@ -40,13 +67,18 @@ def information_by_set(measures: Array, gaps: Array, levels: dict[str, Codes]) -
     """
     count, draws, known = measures.shape[1], gaps.shape[1], {}
     # Ranks tell the same order, and are compared faster.
-    ranks, gap_ranks = (rankdata(values, "dense", axis=0).astype(np.int16) for values in (measures, gaps))
+    ranks, gap_ranks = (
+        rankdata(values, "dense", axis=0).astype(np.int16)
+        for values in (measures, gaps)
+    )
     # n log2 n by a table: all counts are whole numbers, so that a certain outcome has exactly no entropy.
     whole = np.arange(len(gaps) ** 2 + 1, dtype=float)
     log = np.log2(np.maximum(whole, 1)) * whole
     for names in (names for size in (0, 1, 2) for names in combinations(levels, size)):
         kinds = joint_codes([levels[name] for name in names], len(gaps))
-        members = [np.flatnonzero(kinds == kind) for kind in range(kinds.max(initial=-1) + 1)]
+        members = [
+            np.flatnonzero(kinds == kind) for kind in range(kinds.max(initial=-1) + 1)
+        ]
         information, entropy = np.zeros((count, draws)), np.zeros(draws)
         for (a, one), (b, other) in product(enumerate(members), repeat=2):
             pairs = len(one) * (len(other) - (a == b))
@@ -56,17 +88,40 @@ def information_by_set(measures: Array, gaps: Array, levels: dict[str, Codes]) -
             for chosen in slices(draws, pairs):
                 of_gap = _larger(gap_ranks[:, chosen], one, other)
                 # Single precision holds whole numbers exactly up to 16.7 million.
-                counts = (of_measure @ of_gap, of_gap.sum(0), of_measure.sum(1)[:, None])
+                counts = (
+                    of_measure @ of_gap,
+                    of_gap.sum(0),
+                    of_measure.sum(1)[:, None],
+                )
                 both, by_gap, by_measure = (part.astype(np.intp) for part in counts)
-                outcomes = (both, by_gap - both, by_measure - both, pairs - by_gap - by_measure + both)
-                gap_alone, measure_alone = (log[pairs] - log[part] - log[pairs - part] for part in (by_gap, by_measure))
+                outcomes = (
+                    both,
+                    by_gap - both,
+                    by_measure - both,
+                    pairs - by_gap - by_measure + both,
+                )
+                gap_alone, measure_alone = (
+                    log[pairs] - log[part] - log[pairs - part]
+                    for part in (by_gap, by_measure)
+                )
                 entropy[chosen] += gap_alone / pairs
-                information[:, chosen] += (gap_alone + measure_alone - log[pairs] + sum(log.take(part) for part in outcomes)) / pairs
+                information[:, chosen] += (
+                    gap_alone
+                    + measure_alone
+                    - log[pairs]
+                    + sum(log.take(part) for part in outcomes)
+                ) / pairs
         # Rounded, so that a measure that is constant in every cell has exactly nothing.
-        known[names] = np.round(np.clip(information / np.where(entropy > 0, entropy, np.nan), 0, 1), 12).T
+        known[names] = np.round(
+            np.clip(information / np.where(entropy > 0, entropy, np.nan), 0, 1), 12
+        ).T
     return known
 
 
 def _larger(ranks: NDArray[np.int16], one: Codes, other: Codes) -> NDArray[np.float32]:
     """1 where one configuration's value is the larger, else 0: (C, K) -> (pairs, K)."""
-    return (ranks[one][:, None] > ranks[other][None]).reshape(len(one) * len(other), -1).astype(np.float32)
+    return (
+        (ranks[one][:, None] > ranks[other][None])
+        .reshape(len(one) * len(other), -1)
+        .astype(np.float32)
+    )

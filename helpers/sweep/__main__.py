@@ -5,5 +5,7 @@ import sys
 
 from helpers.sweep.cli import main
 
-signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a reader that has enough, such as head, ends this like any command
+signal.signal(
+    signal.SIGPIPE, signal.SIG_DFL
+)  # a reader that has enough, such as head, ends this like any command
 sys.exit(main())

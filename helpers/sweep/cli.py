@@ -25,7 +25,11 @@ from helpers.sweep.study import CheckedStudy, further_faults, load_study
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a study; 0 when it is complete, 1 when something failed, 2 when something is wrong before the start, 130 when interrupted."""
     own = list(sys.argv[1:] if arguments is None else arguments)
-    own, handed = (own[: own.index("--")], own[own.index("--") + 1 :]) if "--" in own else (own, [])
+    own, handed = (
+        (own[: own.index("--")], own[own.index("--") + 1 :])
+        if "--" in own
+        else (own, [])
+    )
     parser = argparse.ArgumentParser(
         prog="python -m helpers.sweep",
         description="Run the notebooks of a study whose inputs changed, and publish its report.",
@@ -33,14 +37,52 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     add = parser.add_argument
     add("study", nargs="?", help="name of a study in params, or a file")
-    add("--set", action="append", default=[], metavar="NAME=VALUE", help="another value of a parameter; notebook.name=value for one alone")
-    add("--dry-run", "--status", dest="look", action="store_true", help="how far the study is, whoever runs it; what would run, and why")
-    add("--cores", type=int, default=os.cpu_count() or 1, metavar="N", help="of the processor; all")
-    add("--gpus", type=int, metavar="N", help="as many executions side by side, each with a GPU of its own; as many as there are")
-    add("--plan", action="store_true", help="what the study costs here, from a few timed steps of its networks")
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="another value of a parameter; notebook.name=value for one alone",
+    )
+    add(
+        "--dry-run",
+        "--status",
+        dest="look",
+        action="store_true",
+        help="how far the study is, whoever runs it; what would run, and why",
+    )
+    add(
+        "--cores",
+        type=int,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="of the processor; all",
+    )
+    add(
+        "--gpus",
+        type=int,
+        metavar="N",
+        help="as many executions side by side, each with a GPU of its own; as many as there are",
+    )
+    add(
+        "--plan",
+        action="store_true",
+        help="what the study costs here, from a few timed steps of its networks",
+    )
     add("--new", metavar="NAME", help="write params/NAME.yaml for the images at --data")
-    add("--data", default="", metavar="PATH", help="with --new: folder or .zip of images, with boxes or without")
-    add("--minutes", type=float, default=60.0, metavar="M", help="with --new: what the study may take here")
+    add(
+        "--data",
+        default="",
+        metavar="PATH",
+        help="with --new: folder or .zip of images, with boxes or without",
+    )
+    add(
+        "--minutes",
+        type=float,
+        default=60.0,
+        metavar="M",
+        help="with --new: what the study may take here",
+    )
     given = parser.parse_args(own)
     try:
         if given.new:
@@ -48,29 +90,67 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             return new.write_new(given.new, given.data, given.minutes)
         if not given.study:
-            parser.error("name a study, such as demo, or write one for your images with --new NAME --data PATH")
+            parser.error(
+                "name a study, such as demo, or write one for your images with --new NAME --data PATH"
+            )
         if given.plan:
             from helpers.sweep import plan
 
             return plan.print_plan(load_study(given.study, given.set))
         return _run(given.study, given.set, given.cores, given.gpus, handed, given.look)
     except StudyError as fault:
-        print(f"{len(fault.faults)} fault(s), nothing was run:\n" + "\n".join(f"  {line}" for line in fault.faults), file=sys.stderr)
+        print(
+            f"{len(fault.faults)} fault(s), nothing was run:\n"
+            + "\n".join(f"  {line}" for line in fault.faults),
+            file=sys.stderr,
+        )
         return 2
     except OSError as fault:  # such as a full disk
-        print(f"the sweep stopped: {fault}; what was complete is kept, and the same command goes on", file=sys.stderr)
+        print(
+            f"the sweep stopped: {fault}; what was complete is kept, and the same command goes on",
+            file=sys.stderr,
+        )
         return 1
 
 
-def _run(path: str, overrides: Sequence[str], cores: int, gpus: int | None, handed: Sequence[str], look: bool) -> int:
+def _run(
+    path: str,
+    overrides: Sequence[str],
+    cores: int,
+    gpus: int | None,
+    handed: Sequence[str],
+    look: bool,
+) -> int:
     """Check a study and hand it to Snakemake, or only look what would run and why."""
     study = load_study(path, overrides)
-    remote = any(word.startswith(("-e", "--executor", "--profile", "--workflow-profile")) for word in handed)
+    remote = any(
+        word.startswith(("-e", "--executor", "--profile", "--workflow-profile"))
+        for word in handed
+    )
     gpus = len(visible_gpus()) if gpus is None and not remote else gpus or 0
     name = str(Path(path).resolve()) if path.endswith(".yaml") else path
-    command = [sys.executable, "-m", "snakemake", "-s", str(PROJECT_ROOT / "Snakefile"), "--nolock", "--rerun-incomplete", "--keep-going"]
-    command += ["--cores", str(cores), *(["--resources", f"gpu={gpus}"] if gpus else [])]
-    command += ["--config", f"study={name}", f"set={json.dumps([*overrides])}", f"threads={max(1, cores // max(1, gpus))}", *handed]
+    command = [
+        sys.executable,
+        "-m",
+        "snakemake",
+        "-s",
+        str(PROJECT_ROOT / "Snakefile"),
+        "--nolock",
+        "--rerun-incomplete",
+        "--keep-going",
+    ]
+    command += [
+        "--cores",
+        str(cores),
+        *(["--resources", f"gpu={gpus}"] if gpus else []),
+    ]
+    command += [
+        "--config",
+        f"study={name}",
+        f"set={json.dumps([*overrides])}",
+        f"threads={max(1, cores // max(1, gpus))}",
+        *handed,
+    ]
     if look:
         return _look([*command, "--dry-run"], study)
     if faults := further_faults(study):
@@ -79,16 +159,22 @@ def _run(path: str, overrides: Sequence[str], cores: int, gpus: int | None, hand
     try:
         with FileLock(study.work / "sweep.lock").acquire(timeout=0):
             _delete_halves(study)
-            keep_claims(study.work, study.claims)  # before anything runs, so that it is known which came first
+            keep_claims(
+                study.work, study.claims
+            )  # before anything runs, so that it is known which came first
             return _follow(command, study, remote)
     except Timeout:
-        raise StudyError(f"another sweep works on {study.work}; wait until it ends, or end it") from None
+        raise StudyError(
+            f"another sweep works on {study.work}; wait until it ends, or end it"
+        ) from None
 
 
 def _delete_halves(study: CheckedStudy) -> None:
     """Delete what killed processes left half-written (see ``complete_or_absent``); what a living one writes stays."""
     for path in [*study.work.rglob(".*.partial"), *study.reports.rglob(".*.partial")]:
-        if (number := path.name.split(".")[-2]).isdigit() and not psutil.pid_exists(int(number)):
+        if (number := path.name.split(".")[-2]).isdigit() and not psutil.pid_exists(
+            int(number)
+        ):
             path.unlink(missing_ok=True)
 
 
@@ -97,14 +183,28 @@ def _look(command: Sequence[str], study: CheckedStudy) -> int:
     done = subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True)
     if done.returncode:
         raise StudyError(f"Snakemake: {done.stderr.strip()[-2000:]}")
-    found = dict(re.findall(r"rule (\S+):\n(?:    .*\n)*?    reason: (.*)\n", done.stdout + done.stderr))
-    if (study.reports / "index.html").is_file() and not (study.work / "done" / study.name).is_dir():
-        print(f"published: {os.path.relpath(study.reports / 'index.html')}; made elsewhere, and here it would be made anew:")
+    found = dict(
+        re.findall(
+            r"rule (\S+):\n(?:    .*\n)*?    reason: (.*)\n", done.stdout + done.stderr
+        )
+    )
+    if (study.reports / "index.html").is_file() and not (
+        study.work / "done" / study.name
+    ).is_dir():
+        print(
+            f"published: {os.path.relpath(study.reports / 'index.html')}; made elsewhere, and here it would be made anew:"
+        )
     log = _log_of(study).read_text(encoding="utf-8") if _log_of(study).is_file() else ""
     for item in study.executions:
         told = re.findall(rf"^(.{{19}}) +{re.escape(item.name)}:? (.*)", log, re.M)
-        last = f"; at {': '.join(told[-1])}" if told and not told[-1][1].startswith("done") else ""
-        print(f"{item.name}: {f'{_reason(found[item.name])}{last}' if item.name in found else 'complete, nothing changed'}")
+        last = (
+            f"; at {': '.join(told[-1])}"
+            if told and not told[-1][1].startswith("done")
+            else ""
+        )
+        print(
+            f"{item.name}: {f'{_reason(found[item.name])}{last}' if item.name in found else 'complete, nothing changed'}"
+        )
     return 0
 
 
@@ -119,9 +219,15 @@ def _reason(text: str) -> str:
         found.append("is not complete")
     if "Params have changed" in text:
         now = re.sub(r"'\{.*\}'", "", text.partition(" now: ")[2])
-        changed = sorted({*re.findall(r"""["']([\w./]+) """, now)}) or ["what it has no more"]
-        found.append(f"changed: {', '.join(changed[:5])}{f' and {len(changed) - 5} more' if len(changed) > 5 else ''}")
-    if after := re.findall(r"([\w.-]+)\.json", text.partition("updated by another job: ")[2]):
+        changed = sorted({*re.findall(r"""["']([\w./]+) """, now)}) or [
+            "what it has no more"
+        ]
+        found.append(
+            f"changed: {', '.join(changed[:5])}{f' and {len(changed) - 5} more' if len(changed) > 5 else ''}"
+        )
+    if after := re.findall(
+        r"([\w.-]+)\.json", text.partition("updated by another job: ")[2]
+    ):
         found.append(f"after {', '.join(after)}")
     return "runs: " + ("; ".join(found) or text)
 
@@ -132,25 +238,47 @@ def _follow(command: Sequence[str], study: CheckedStudy, remote: bool) -> int:
     # TERM is what a cluster sends before it takes a machine away; INT is not heard by what a script starts in the background.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.default_int_handler)
-    with path.open("a+", encoding="utf-8") as log, path.with_suffix(".snakemake.log").open("w+", encoding="utf-8") as printed:
+    with (
+        path.open("a+", encoding="utf-8") as log,
+        path.with_suffix(".snakemake.log").open("w+", encoding="utf-8") as printed,
+    ):
         log.seek(0, os.SEEK_END)
-        own = {"stdout": printed, "stderr": printed, "start_new_session": True, "preexec_fn": die_with_parent}
+        own = {
+            "stdout": printed,
+            "stderr": printed,
+            "start_new_session": True,
+            "preexec_fn": die_with_parent,
+        }
         process, running = subprocess.Popen(command, cwd=PROJECT_ROOT, **own), True
         try:
             while running:
                 running = process.poll() is None
-                print("".join(line[20:].replace(" | ", "\n  ") for line in log), end="", flush=True)
+                print(
+                    "".join(line[20:].replace(" | ", "\n  ") for line in log),
+                    end="",
+                    flush=True,
+                )
                 time.sleep(0.2)
         except KeyboardInterrupt:
             _end(process, remote)
-            print("interrupted; the same command goes on where this one stopped", file=sys.stderr)
+            print(
+                "interrupted; the same command goes on where this one stopped",
+                file=sys.stderr,
+            )
             return 130
         printed.seek(0)
         words = printed.read()
     if process.returncode:
         failed = sorted(set(re.findall(r"^Error in rule (\S+):", words, re.M)))
-        cause = f"{', '.join(failed)} failed or was killed" if failed else f"Snakemake ended with {process.returncode}:\n{words[-1000:]}"
-        print(f"{cause}; the same command goes on; Snakemake's own words are in {os.path.relpath(printed.name)}", file=sys.stderr)
+        cause = (
+            f"{', '.join(failed)} failed or was killed"
+            if failed
+            else f"Snakemake ended with {process.returncode}:\n{words[-1000:]}"
+        )
+        print(
+            f"{cause}; the same command goes on; Snakemake's own words are in {os.path.relpath(printed.name)}",
+            file=sys.stderr,
+        )
         return 1
     print(f"complete: {os.path.relpath(study.reports / 'index.html')}")
     return 0

@@ -19,16 +19,34 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from helpers.files import PROJECT_ROOT, STAGING, WORK, complete_or_absent, from_root, inside, read_json, write_json
+from helpers.files import (
+    PROJECT_ROOT,
+    STAGING,
+    WORK,
+    complete_or_absent,
+    from_root,
+    inside,
+    read_json,
+    write_json,
+)
 from helpers.statistics.claims import keep_claims
 from helpers.sweep.study import digest_of
 
 CLOSING = "closing"  # tag of the cell with which a notebook begins to sum up, which its parts leave out
 # glibc would give the memory of each forward pass back to the system: a fifth of the time of scoring.
-_KERNEL = {"PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
-_KERNEL |= {"MALLOC_MMAP_THRESHOLD_": "268435456", "MALLOC_TRIM_THRESHOLD_": "1073741824"}
+_KERNEL = {
+    "PYTHONHASHSEED": "0",
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+    "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+}
+_KERNEL |= {
+    "MALLOC_MMAP_THRESHOLD_": "268435456",
+    "MALLOC_TRIM_THRESHOLD_": "1073741824",
+}
 _KERNEL |= {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
-_BAR = re.compile(r"\d+/\d+ \[.*\]")  # as tqdm writes it: 3/12 [00:10<00:30, 3.3s/it, epoch 4, loss 0.31]
+_BAR = re.compile(
+    r"\d+/\d+ \[.*\]"
+)  # as tqdm writes it: 3/12 [00:10<00:30, 3.3s/it, epoch 4, loss 0.31]
 _EVERY = 30.0  # seconds between two lines on where a notebook is
 
 
@@ -41,18 +59,30 @@ def die_with_parent() -> None:
 def visible_gpus() -> list[str]:
     """The GPUs that may be used here, as CUDA_VISIBLE_DEVICES names them."""
     if (given := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
-        return [name for name in re.split(r"[\s,]+", given) if name not in ("", "-1", "NoDevFiles")]
+        return [
+            name
+            for name in re.split(r"[\s,]+", given)
+            if name not in ("", "-1", "NoDevFiles")
+        ]
     if not shutil.which("nvidia-smi"):
         return []
-    listed = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True).stdout
+    listed = subprocess.run(
+        ["nvidia-smi", "--list-gpus"], capture_output=True, text=True
+    ).stdout
     return [str(number) for number in range(listed.count("GPU "))]
 
 
 def own_gpu(stack: ExitStack) -> str:
     """A GPU of this machine that no other execution has, until the stack is closed; waits for one; "" where there is none to choose."""
-    while (names := visible_gpus()) and "SLURM_JOB_ID" not in os.environ:  # SLURM has chosen, and may call every device 0
+    while (
+        (names := visible_gpus()) and "SLURM_JOB_ID" not in os.environ
+    ):  # SLURM has chosen, and may call every device 0
         for name in names:
-            lock = FileLock(f"{tempfile.gettempdir()}/workbook-gpu-{name.replace('/', '_')}.lock", mode=0o666, timeout=0)
+            lock = FileLock(
+                f"{tempfile.gettempdir()}/workbook-gpu-{name.replace('/', '_')}.lock",
+                mode=0o666,
+                timeout=0,
+            )
             with suppress(Timeout):
                 stack.enter_context(lock)
                 return name
@@ -64,10 +94,19 @@ def log(work: Path, study: str, line: str) -> None:
     """Append a line to the log of a study, which a sweep follows; in one write, so that lines of several processes do not mix."""
     (work / "log").mkdir(parents=True, exist_ok=True)
     with (work / "log" / f"{study}.log").open("ab", buffering=0) as file:
-        file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n".replace("\n  ", " | ").encode())
+        file.write(
+            f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n".replace(
+                "\n  ", " | "
+            ).encode()
+        )
 
 
-def run_papermill(source: Any, target: Path, parameters: Mapping[str, Any], tell: Callable[[str], None]) -> None:
+def run_papermill(
+    source: Any,
+    target: Path,
+    parameters: Mapping[str, Any],
+    tell: Callable[[str], None],
+) -> None:
     """Execute a notebook by papermill, in a kernel that ends with this process; each half minute ``tell`` its section and progress bar."""
     import papermill
     from papermill.clientwrap import PapermillNotebookClient
@@ -76,25 +115,57 @@ def run_papermill(source: Any, target: Path, parameters: Mapping[str, Any], tell
     class Client(PapermillNotebookClient):
         told = -_EVERY
 
-        def process_message(self, message: dict[str, Any], cell: Any, cell_index: int) -> Any:
-            state = message["content"].get("data", {}).get("state", {}) if message["msg_type"].startswith("comm_") else {}
-            text = html.unescape(str(state.get("value") or message["content"].get("text", "")))
+        def process_message(
+            self, message: dict[str, Any], cell: Any, cell_index: int
+        ) -> Any:
+            state = (
+                message["content"].get("data", {}).get("state", {})
+                if message["msg_type"].startswith("comm_")
+                else {}
+            )
+            text = html.unescape(
+                str(state.get("value") or message["content"].get("text", ""))
+            )
             bars = _BAR.findall(" ".join(text.split()))[-1:]
-            texts = [item.source for item in self.nb.cells[:cell_index] if item.cell_type == "markdown"]
-            headings = [line.lstrip("# ") for text in texts for line in text.splitlines() if line.startswith("#")][-1:]
-            if (bars or (headings and message["msg_type"] == "execute_input")) and time.monotonic() - self.told >= _EVERY:
+            texts = [
+                item.source
+                for item in self.nb.cells[:cell_index]
+                if item.cell_type == "markdown"
+            ]
+            headings = [
+                line.lstrip("# ")
+                for text in texts
+                for line in text.splitlines()
+                if line.startswith("#")
+            ][-1:]
+            if (
+                bars or (headings and message["msg_type"] == "execute_input")
+            ) and time.monotonic() - self.told >= _EVERY:
                 self.told = time.monotonic()
                 tell(": ".join(headings + bars))
             return super().process_message(message, cell, cell_index)
 
     class Engine(NBClientEngine):
         @classmethod
-        def execute_managed_notebook(cls, nb_man: Any, kernel_name: str, **options: Any) -> Any:
-            client = Client(nb_man, kernel_name=kernel_name, startup_timeout=120, timeout=None)
-            return client.execute(preexec_fn=die_with_parent)  # which reaches the kernel's Popen
+        def execute_managed_notebook(
+            cls, nb_man: Any, kernel_name: str, **options: Any
+        ) -> Any:
+            client = Client(
+                nb_man, kernel_name=kernel_name, startup_timeout=120, timeout=None
+            )
+            return client.execute(
+                preexec_fn=die_with_parent
+            )  # which reaches the kernel's Popen
 
     papermill_engines.register("followed", Engine)
-    papermill.execute_notebook(source, str(target), dict(parameters), engine_name="followed", kernel_name="python3", progress_bar=False)
+    papermill.execute_notebook(
+        source,
+        str(target),
+        dict(parameters),
+        engine_name="followed",
+        kernel_name="python3",
+        progress_bar=False,
+    )
 
 
 def publish(staging: Path, reports: Path, name: str) -> list[Path]:
@@ -102,8 +173,16 @@ def publish(staging: Path, reports: Path, name: str) -> list[Path]:
     import nbformat
 
     report = reports / f"{name}.ipynb"
-    files = sorted(str(path.relative_to(staging)) for path in staging.glob("*/**/*") if path.is_file() and path.suffix != ".partial")
-    before = read_json(report)["metadata"].get("workbook", {}).get("files", []) if report.is_file() else []
+    files = sorted(
+        str(path.relative_to(staging))
+        for path in staging.glob("*/**/*")
+        if path.is_file() and path.suffix != ".partial"
+    )
+    before = (
+        read_json(report)["metadata"].get("workbook", {}).get("files", [])
+        if report.is_file()
+        else []
+    )
     for file in files:
         with complete_or_absent(inside(reports, file)) as temporary:
             shutil.copyfile(staging / file, temporary)
@@ -112,10 +191,18 @@ def publish(staging: Path, reports: Path, name: str) -> list[Path]:
     notebook = nbformat.read(staging / f"{name}.ipynb", as_version=4)
     for cell in notebook.cells:  # progress bars say 0 % wherever no kernel runs
         if "outputs" in cell:
-            cell.outputs = [item for item in cell.outputs if "application/vnd.jupyter.widget-view+json" not in item.get("data", {})]
+            cell.outputs = [
+                item
+                for item in cell.outputs
+                if "application/vnd.jupyter.widget-view+json"
+                not in item.get("data", {})
+            ]
     notebook.metadata.pop("widgets", None)
     notebook.metadata["papermill"]["output_path"] = report.name
-    notebook.metadata["workbook"] = {"files": files, "executed": time.strftime("%Y-%m-%d %H:%M", time.gmtime())}
+    notebook.metadata["workbook"] = {
+        "files": files,
+        "executed": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
+    }
     with complete_or_absent(report) as temporary:
         temporary.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
     return [*(reports / file for file in files), report]
@@ -123,10 +210,14 @@ def publish(staging: Path, reports: Path, name: str) -> list[Path]:
 
 def _sentence(fault: Exception, staging: Path) -> str:
     """How an execution failed: the cell and its error, and where all up to there is."""
-    text = re.sub(r"\x1b\[[0-9;]*m", "", str(getattr(fault, "evalue", fault))).strip()[:2000]
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(getattr(fault, "evalue", fault))).strip()[
+        :2000
+    ]
     if not hasattr(fault, "ename"):
         return f"{type(fault).__name__}: {text}"  # such as of a kernel that was killed
-    first = next((line.strip() for line in fault.source.splitlines() if line.strip()), "")
+    first = next(
+        (line.strip() for line in fault.source.splitlines() if line.strip()), ""
+    )
     return f"cell {fault.cell_index} ({first[:80]})\n  {fault.ename}: {text}\n  all up to there: {os.path.relpath(staging, PROJECT_ROOT)}"
 
 
@@ -138,7 +229,11 @@ def source_of(notebook: str, part: bool) -> Any:
     if not part:
         return path  # which the executed notebook then names
     source = nbformat.read(path, as_version=4)
-    closing = [index for index, cell in enumerate(source.cells) if CLOSING in cell.metadata.get("tags", [])]
+    closing = [
+        index
+        for index, cell in enumerate(source.cells)
+        if CLOSING in cell.metadata.get("tags", [])
+    ]
     del source.cells[(closing or [len(source.cells)])[0] :]
     return source
 
@@ -149,31 +244,66 @@ def execute(job: Mapping[str, Any]) -> int:
     name = f"{notebook}-{job['part']}" if job["part"] else notebook
     work, reports = from_root(job["work"]), from_root(job["reports"])
     staging, lock = work / "staging" / study / name, work / "lock" / study / name
-    scratch = Path(tempfile.gettempdir()) / f"workbook-{blake2b(str(staging).encode(), digest_size=6).hexdigest()}"
+    scratch = (
+        Path(tempfile.gettempdir())
+        / f"workbook-{blake2b(str(staging).encode(), digest_size=6).hexdigest()}"
+    )
     with ExitStack() as stack:
         lock.parent.mkdir(parents=True, exist_ok=True)
         try:
             stack.enter_context(FileLock(lock).acquire(timeout=10))
         except Timeout:
-            log(work, study, f"{name} failed: another process executes it; wait until that one ends, or end it")
+            log(
+                work,
+                study,
+                f"{name} failed: another process executes it; wait until that one ends, or end it",
+            )
             return 1
         device = own_gpu(stack) if parameters.get("device", "cpu") != "cpu" else ""
         log(work, study, f"{name} starts{f' on GPU {device}' if device else ''}")
         began = time.monotonic()
-        os.environ.update(_KERNEL | {STAGING: str(staging), WORK: str(work)} | ({"CUDA_VISIBLE_DEVICES": device} if device else {}))
-        os.environ.update({variable: str(scratch) for variable in ("TMPDIR", "IPYTHONDIR", "JUPYTER_RUNTIME_DIR")})
+        os.environ.update(
+            _KERNEL
+            | {STAGING: str(staging), WORK: str(work)}
+            | ({"CUDA_VISIBLE_DEVICES": device} if device else {})
+        )
+        os.environ.update(
+            {
+                variable: str(scratch)
+                for variable in ("TMPDIR", "IPYTHONDIR", "JUPYTER_RUNTIME_DIR")
+            }
+        )
         tempfile.tempdir = str(scratch)
         try:
             keep_claims(work, job["claims"])
             for folder in (staging, scratch):
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir(parents=True)
-            source, target = source_of(notebook, bool(job["part"])), staging / f"{notebook}.ipynb"
-            run_papermill(source, target, parameters, lambda line: log(work, study, f"  {name}: {line}"))
+            source, target = (
+                source_of(notebook, bool(job["part"])),
+                staging / f"{notebook}.ipynb",
+            )
+            run_papermill(
+                source,
+                target,
+                parameters,
+                lambda line: log(work, study, f"  {name}: {line}"),
+            )
             made = [] if job["part"] else publish(staging, reports, notebook)
             story = staging / "story" / f"{notebook}.json"
-            kept = [item["path"] for item in read_json(story) if item["kind"] == "work_file"] if made and story.is_file() else []
-            digests = {os.path.relpath(path, work): digest_of(path) for path in [*made, *(inside(work, path) for path in kept)]}
+            kept = (
+                [
+                    item["path"]
+                    for item in read_json(story)
+                    if item["kind"] == "work_file"
+                ]
+                if made and story.is_file()
+                else []
+            )
+            digests = {
+                os.path.relpath(path, work): digest_of(path)
+                for path in [*made, *(inside(work, path) for path in kept)]
+            }
             write_json(work / "done" / study / f"{name}.json", {"made": digests})
             shutil.rmtree(staging)
             log(work, study, f"{name} done in {time.monotonic() - began:.0f} s")
@@ -191,16 +321,28 @@ def _write_pages(job: Mapping[str, Any]) -> int:
     from helpers.report import pages
 
     work, reports = from_root(job["work"]), from_root(job["reports"])
-    write_json(reports / "published.json", {"study": job["study"], "notebooks": [*job["parameters"]], "parameters": job["parameters"]})
+    write_json(
+        reports / "published.json",
+        {
+            "study": job["study"],
+            "notebooks": [*job["parameters"]],
+            "parameters": job["parameters"],
+        },
+    )
     pages.write(reports)
     made = [*sorted(reports.glob("*.html")), reports / "published.json"]
-    write_json(work / "done" / job["study"] / "pages.json", {"made": {os.path.relpath(path, work): digest_of(path) for path in made}})
+    write_json(
+        work / "done" / job["study"] / "pages.json",
+        {"made": {os.path.relpath(path, work): digest_of(path) for path in made}},
+    )
     return 0
 
 
 if __name__ == "__main__":
     die_with_parent()
-    sys.modules["rfc3987_syntax"] = None  # a grammar that jsonschema would build in 1.5 s, and that notebooks do not need
+    sys.modules["rfc3987_syntax"] = (
+        None  # a grammar that jsonschema would build in 1.5 s, and that notebooks do not need
+    )
     if os.getppid() != int(sys.argv[2]):
         sys.exit("the process that asked for this is gone")
     os.chdir(PROJECT_ROOT)

@@ -7,28 +7,52 @@ from typing import Any
 
 from helpers.parameters import PUBLISHED_NETWORKS, Parameter, near_names, value_fault
 
-AXIS_PARAMETERS = {name: f"{name}s" for name in ("architecture", "augmentation", "batch_size", "label_noise", "learning_rate", "optimizer")}
-AXIS_PARAMETERS |= {"weight_decay": "weight_decays", "pretrained": "pretrained_levels", "images_per_class": "training_sizes"}
+AXIS_PARAMETERS = {
+    name: f"{name}s"
+    for name in (
+        "architecture",
+        "augmentation",
+        "batch_size",
+        "label_noise",
+        "learning_rate",
+        "optimizer",
+    )
+}
+AXIS_PARAMETERS |= {
+    "weight_decay": "weight_decays",
+    "pretrained": "pretrained_levels",
+    "images_per_class": "training_sizes",
+}
 
 # The words for what must not be, and when it is so.
 _SIMPLE: dict[str, Callable[[Mapping[str, Any]], Any]] = {
-    "data_path is empty, and data_source {data_source} needs it": lambda v: not v["data_path"] and v["data_source"] != "synthetic",
+    "data_path is empty, and data_source {data_source} needs it": lambda v: (
+        not v["data_path"] and v["data_source"] != "synthetic"
+    ),
     "pretrain_data_path is empty, and pretrain_data_source {pretrain_data_source} needs it": lambda v: (
-        not v["pretrain_data_path"] and v["pretrain_data_source"] != "synthetic" and _made(v)
+        not v["pretrain_data_path"]
+        and v["pretrain_data_source"] != "synthetic"
+        and _made(v)
     ),
     "saliency_path is empty, and folder in saliency_providers {saliency_providers} needs it": lambda v: (
         not v["saliency_path"] and "folder" in v["saliency_providers"]
     ),
-    "images_path is empty, and the networks of checkpoints_path need it": lambda v: not v["images_path"] and v["checkpoints_path"],
-    "class_ids is {class_ids}, and a classifier needs at least 2 classes; [] takes all": lambda v: len(v["class_ids"]) == 1,
+    "images_path is empty, and the networks of checkpoints_path need it": lambda v: (
+        not v["images_path"] and v["checkpoints_path"]
+    ),
+    "class_ids is {class_ids}, and a classifier needs at least 2 classes; [] takes all": lambda v: (
+        len(v["class_ids"]) == 1
+    ),
     "training_sizes is {training_sizes}, and images_per_class allows {images_per_class}": lambda v: (
         0 < v["images_per_class"] < max(v["training_sizes"])
     ),
     "pretrained_weights {pretrained_weights} fit stem imagenet and width 1, not {stem} and {width:g}; or take made": lambda v: (
-        re.fullmatch(r"[A-Z][A-Z0-9_]+", v["pretrained_weights"]) and (v["stem"], v["width"]) != ("imagenet", 1)
+        re.fullmatch(r"[A-Z][A-Z0-9_]+", v["pretrained_weights"])
+        and (v["stem"], v["width"]) != ("imagenet", 1)
     ),
     "kappa_weights is made, and kappa_families is {kappa_families}: published networks need published weights": lambda v: (
-        v["kappa_weights"] == "made" and any(re.fullmatch(PUBLISHED_NETWORKS, name) for name in v["kappa_families"])
+        v["kappa_weights"] == "made"
+        and any(re.fullmatch(PUBLISHED_NETWORKS, name) for name in v["kappa_families"])
     ),
 }
 
@@ -53,11 +77,21 @@ def _shared(v: Mapping[str, Any]) -> Iterator[str]:
     """Classes to pretrain on, and unseen ones, are none of the study's; an empty choice is all of its source."""
     places = {}
     if "pretrained_levels" in v and _made(v):
-        places["pretrain_class_ids"] = (v["pretrain_data_source"], v["pretrain_data_path"])
+        places["pretrain_class_ids"] = (
+            v["pretrain_data_source"],
+            v["pretrain_data_path"],
+        )
     if v.get("unseen_class_ids"):
-        places["unseen_class_ids"] = (v["data_source"], v["unseen_path"] or v["data_path"])
+        places["unseen_class_ids"] = (
+            v["data_source"],
+            v["unseen_path"] or v["data_path"],
+        )
     for name, place in places.items():
-        every = (v["class_ids"] or v[name] or ["all classes"]) if (v["data_source"], v["data_path"]) == place else []
+        every = (
+            (v["class_ids"] or v[name] or ["all classes"])
+            if (v["data_source"], v["data_path"]) == place
+            else []
+        )
         if shared := sorted({*(v["class_ids"] or every)} & {*(v[name] or every)}):
             yield f"{name} shares {', '.join(shared[:5])} with class_ids; name classes that are none of the study's"
 
@@ -65,20 +99,36 @@ def _shared(v: Mapping[str, Any]) -> Iterator[str]:
 def _unseen(v: Mapping[str, Any]) -> Iterator[str]:
     count = len(v["class_ids"])
     seen = v["seen_classes"] or count
-    if count and (seen > count or ("model set" in v["kappa_families"] and seen != count)):
+    if count and (
+        seen > count or ("model set" in v["kappa_families"] and seen != count)
+    ):
         yield f"seen_classes is {seen}; the study has {count} classes, and the model set was trained on all of them: 0 takes these"
     elif count:
-        possible = [added / (seen + added) for added in range(count - seen + len(v["unseen_class_ids"]) + 1)]
-        wrong = [item for item in v["unseen_fractions"] if min(abs(item - other) for other in possible) > 0.0005]
-        yield from [f"unseen_fractions has {item:g}; possible are {', '.join(f'{one:.3f}' for one in possible)}" for item in wrong[:1]]
+        possible = [
+            added / (seen + added)
+            for added in range(count - seen + len(v["unseen_class_ids"]) + 1)
+        ]
+        wrong = [
+            item
+            for item in v["unseen_fractions"]
+            if min(abs(item - other) for other in possible) > 0.0005
+        ]
+        yield from [
+            f"unseen_fractions has {item:g}; possible are {', '.join(f'{one:.3f}' for one in possible)}"
+            for item in wrong[:1]
+        ]
 
 
 def _blocks(v: Mapping[str, Any]) -> Iterator[str]:
     for number, block in enumerate(v["blocks"], start=1):
         for axis in block:
             levels = AXIS_PARAMETERS.get(axis, "repeat")
-            kind = type(v.get(levels, [0])[0]).__name__  # of what the study lists; a repeat is a number
-            fault = value_fault(Parameter(levels, f"list[{kind}]", [0], "levels"), block[axis])
+            kind = type(
+                v.get(levels, [0])[0]
+            ).__name__  # of what the study lists; a repeat is a number
+            fault = value_fault(
+                Parameter(levels, f"list[{kind}]", [0], "levels"), block[axis]
+            )
             if axis not in AXIS_PARAMETERS and axis != "repeat":
                 fault = f"no such axis{near_names(axis, [*AXIS_PARAMETERS, 'repeat'])}"
             yield from [f"blocks: block {number}, {axis}: {fault}"] if fault else []

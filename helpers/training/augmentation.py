@@ -26,11 +26,23 @@ class Draws(NamedTuple):
 
 def draw(count: int, generator: torch.Generator) -> Draws:
     """Draw each change of ``count`` images with probability one half, from a CPU generator, so that every device sees the same."""
-    horizontal, vertical, bright, contrasted, permuted = torch.rand(5, count, generator=generator) < 0.5
+    horizontal, vertical, bright, contrasted, permuted = (
+        torch.rand(5, count, generator=generator) < 0.5
+    )
     brightness = torch.empty(count).uniform_(-32, 32, generator=generator)
     contrast = torch.empty(count).uniform_(0.5, 1.5, generator=generator)
-    channels = torch.where(permuted.unsqueeze(1), torch.rand(count, 3, generator=generator).argsort(1), torch.arange(3))
-    return Draws(horizontal, vertical, torch.where(bright, brightness, 0.0), torch.where(contrasted, contrast, 1.0), channels)
+    channels = torch.where(
+        permuted.unsqueeze(1),
+        torch.rand(count, 3, generator=generator).argsort(1),
+        torch.arange(3),
+    )
+    return Draws(
+        horizontal,
+        vertical,
+        torch.where(bright, brightness, 0.0),
+        torch.where(contrasted, contrast, 1.0),
+        channels,
+    )
 
 
 def augment(images: Tensor, draws: Draws) -> Tensor:
@@ -39,7 +51,13 @@ def augment(images: Tensor, draws: Draws) -> Tensor:
     pixels = images.float()
     pixels = torch.where(draws.horizontal.view(per_image), pixels.flip(3), pixels)
     pixels = torch.where(draws.vertical.view(per_image), pixels.flip(2), pixels)
-    pixels = (pixels + draws.brightness.view(per_image)) * draws.contrast.view(per_image)
+    pixels = (pixels + draws.brightness.view(per_image)) * draws.contrast.view(
+        per_image
+    )
     batch = torch.arange(len(pixels), device=pixels.device).unsqueeze(1)
     permuted = pixels.clamp_(0, 255)[batch, draws.channels]
-    return permuted.contiguous(memory_format=torch.channels_last) if images.is_contiguous(memory_format=torch.channels_last) else permuted
+    return (
+        permuted.contiguous(memory_format=torch.channels_last)
+        if images.is_contiguous(memory_format=torch.channels_last)
+        else permuted
+    )

@@ -15,10 +15,28 @@ from torch import nn
 
 from helpers.files import inside, read_json
 from helpers.networks.weights import Form, save_half
-from helpers.training.config import HYPERPARAMETERS, RunConfig, cell_name, config_from, kind_name, run_id
+from helpers.training.config import (
+    HYPERPARAMETERS,
+    RunConfig,
+    cell_name,
+    config_from,
+    kind_name,
+    run_id,
+)
 
-_MEASURED = ["snapshot", "epoch", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "gap"]
-_NAMES, _OF_RUN = ["model_id", "run_id", "cell", "kind", "status", "stop_reason"], ["epochs", "seconds", "device"]
+_MEASURED = [
+    "snapshot",
+    "epoch",
+    "train_loss",
+    "train_accuracy",
+    "test_loss",
+    "test_accuracy",
+    "gap",
+]
+_NAMES, _OF_RUN = (
+    ["model_id", "run_id", "cell", "kind", "status", "stop_reason"],
+    ["epochs", "seconds", "device"],
+)
 
 
 def run_folder(work: Path, run: RunConfig | str) -> Path:
@@ -45,8 +63,15 @@ def read_catalogue(work: Path, runs: Iterable[RunConfig] | None = None) -> pd.Da
     """One row per model of some runs, or of all complete ones, with accuracies as fractions; a run without a snapshot has a row of NaN."""
     every = sorted(path.parent.name for path in (work / "runs").glob("*/result.json"))
     names = every if runs is None else [run_id(run) for run in runs]
-    rows = [row for name in names if is_complete(work, name) for row in rows_of(run_folder(work, name))]
-    table = pd.DataFrame(rows, columns=[*_NAMES, *_MEASURED, *_OF_RUN, *HYPERPARAMETERS]).sort_values("model_id", ignore_index=True)
+    rows = [
+        row
+        for name in names
+        if is_complete(work, name)
+        for row in rows_of(run_folder(work, name))
+    ]
+    table = pd.DataFrame(
+        rows, columns=[*_NAMES, *_MEASURED, *_OF_RUN, *HYPERPARAMETERS]
+    ).sort_values("model_id", ignore_index=True)
     return table.astype(dict.fromkeys(_MEASURED[2:], float))
 
 
@@ -54,16 +79,28 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
     """Rows of the catalogue of one complete run."""
     config = config_from(read_json(folder / "config.json"))
     result = read_json(folder / "result.json")
-    common = {name: result[name] for name in ("run_id", "status", "stop_reason", *_OF_RUN)} | asdict(config)
+    common = {
+        name: result[name] for name in ("run_id", "status", "stop_reason", *_OF_RUN)
+    } | asdict(config)
     common |= {"cell": cell_name(config), "kind": kind_name(config)}
     snapshots = result["snapshots"] or [{"snapshot": "none"}]
-    return [common | snapshot | {"model_id": f"{result['run_id']}@{snapshot['snapshot']}"} for snapshot in snapshots]
+    return [
+        common | snapshot | {"model_id": f"{result['run_id']}@{snapshot['snapshot']}"}
+        for snapshot in snapshots
+    ]
 
 
 def histories(work: Path, run_ids: Iterable[str]) -> pd.DataFrame:
     """Histories of complete runs: one row per run and epoch, with its ``run_id``."""
-    tables = [pd.read_parquet(run_folder(work, name) / "history.parquet").assign(run_id=name) for name in run_ids]
-    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=["run_id", "epoch"])
+    tables = [
+        pd.read_parquet(run_folder(work, name) / "history.parquet").assign(run_id=name)
+        for name in run_ids
+    ]
+    return (
+        pd.concat(tables, ignore_index=True)
+        if tables
+        else pd.DataFrame(columns=["run_id", "epoch"])
+    )
 
 
 def late_changes(history: pd.DataFrame, epochs: int = 10) -> pd.DataFrame:
@@ -74,10 +111,17 @@ def late_changes(history: pd.DataFrame, epochs: int = 10) -> pd.DataFrame:
         values = runs[f"train_{name}"]
         span = values.transform("max") - values.transform("min")
         changes[f"{name}_change_of_run"] = values.diff() / span.where(span > 0)
-    return changes[runs.cumcount() > 0].groupby("run_id").tail(epochs).reset_index(drop=True)
+    return (
+        changes[runs.cumcount() > 0]
+        .groupby("run_id")
+        .tail(epochs)
+        .reset_index(drop=True)
+    )
 
 
-def load_network(work: Path, row: Mapping[str, Any], classes: int, device: torch.device | str = "cpu") -> nn.Module:
+def load_network(
+    work: Path, row: Mapping[str, Any], classes: int, device: torch.device | str = "cpu"
+) -> nn.Module:
     """The network of a row of the catalogue in eval mode, channels last; where its file is missing or damaged, it says what to do."""
     path = snapshot_path(run_folder(work, row["run_id"]), row["snapshot"])
     remedy = f"delete the folder {path.parent} and run 02_grid_training again to train it anew"
@@ -87,19 +131,32 @@ def load_network(work: Path, row: Mapping[str, Any], classes: int, device: torch
     try:
         network.load_state_dict(safetensors.torch.load_file(path))
     except (SafetensorError, RuntimeError) as fault:
-        raise ValueError(f"{path} is damaged ({str(fault).splitlines()[0]}); {remedy}") from fault
+        raise ValueError(
+            f"{path} is damaged ({str(fault).splitlines()[0]}); {remedy}"
+        ) from fault
     return network.to(device, memory_format=torch.channels_last).eval()
 
 
-def keep_checkpoints(work: Path, models: pd.DataFrame, folder: Path, classes: Sequence[str], count: int) -> pd.DataFrame:
+def keep_checkpoints(
+    work: Path, models: pd.DataFrame, folder: Path, classes: Sequence[str], count: int
+) -> pd.DataFrame:
     """Write ``count`` models that span the gaps in half precision, each with its facts in the header; their rows, smallest gap first."""
     ordered = models[models["gap"].notna()].sort_values(["gap", "model_id"])
-    places = np.unique(np.linspace(0, len(ordered) - 1, min(count, len(ordered))).round().astype(int))
-    chosen = ordered.iloc[places].assign(file=lambda table: table["model_id"] + ".safetensors")
+    places = np.unique(
+        np.linspace(0, len(ordered) - 1, min(count, len(ordered))).round().astype(int)
+    )
+    chosen = ordered.iloc[places].assign(
+        file=lambda table: table["model_id"] + ".safetensors"
+    )
     columns = ["model_id", *HYPERPARAMETERS, "train_accuracy", "test_accuracy", "gap"]
     for row in chosen.to_dict("records"):
-        form, state = Form(*(row[name] for name in Form._fields)), load_network(work, row, len(classes)).state_dict()
-        facts = {name: row[name] for name in columns} | {"classes": json.dumps(list(classes))}
+        form, state = (
+            Form(*(row[name] for name in Form._fields)),
+            load_network(work, row, len(classes)).state_dict(),
+        )
+        facts = {name: row[name] for name in columns} | {
+            "classes": json.dumps(list(classes))
+        }
         save_half(inside(folder, row["file"]), state, form, facts)
     return chosen[["file", *columns]].reset_index(drop=True)
 
@@ -113,15 +170,23 @@ def analysed(table: pd.DataFrame, minimum_train_accuracy: float) -> pd.DataFrame
     """The catalogue with a column ``left_out``: "" for a model that enters the analysis (the paper: above 80 %), else why not."""
     low = f"train accuracy not above {minimum_train_accuracy:.0%}"
     reasons = np.where(table["train_accuracy"] > minimum_train_accuracy, "", low)
-    return table.assign(left_out=np.where(table["snapshot"] == "none", "diverged before a snapshot", reasons))
+    return table.assign(
+        left_out=np.where(
+            table["snapshot"] == "none", "diverged before a snapshot", reasons
+        )
+    )
 
 
-def models_of_study(work: Path, fingerprint: str, minimum_train_accuracy: float) -> pd.DataFrame:
+def models_of_study(
+    work: Path, fingerprint: str, minimum_train_accuracy: float
+) -> pd.DataFrame:
     """Catalogue of a study that notebook 02 left, with ``left_out``; ValueError where its images were others, or no model is analysed."""
     path = work / "catalogue.parquet"
     remedy = f"run notebooks/02_grid_training.ipynb for it, or `python -m helpers.sweep {work.name} -- --forcerun 02_grid_training`"
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is not there: notebook 02 has not trained the networks of the study {work.name!r}; {remedy}")
+        raise FileNotFoundError(
+            f"{path} is not there: notebook 02 has not trained the networks of the study {work.name!r}; {remedy}"
+        )
     table = pd.read_parquet(path)
     if others := sorted(set(table["data"]) - {fingerprint}):
         told = f"the models in {path} were trained on the images {', '.join(others)}, and notebook 01 has chosen {fingerprint} since"
@@ -130,5 +195,7 @@ def models_of_study(work: Path, fingerprint: str, minimum_train_accuracy: float)
     if not table["left_out"].eq("").any():
         best = f"the highest training accuracy of {len(table)} models is {table['train_accuracy'].max():.2f}"
         told = f"no network of the study {work.name!r} learnt enough: {best}, and minimum_train_accuracy {minimum_train_accuracy}"
-        raise ValueError(f"{told}; give them more epochs (max_epochs) or more images, and {remedy}")
+        raise ValueError(
+            f"{told}; give them more epochs (max_epochs) or more images, and {remedy}"
+        )
     return table

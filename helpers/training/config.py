@@ -15,7 +15,15 @@ OPTIMIZERS = ("adam", "sgd")
 PRECISIONS = ("float32", "bfloat16")
 
 # The paper's seven axes, in the order of its Table 2; any other field of RunConfig may be an axis as well.
-PAPER_AXES = ("batch_size", "learning_rate", "optimizer", "weight_decay", "architecture", "augmentation", "pretrained")
+PAPER_AXES = (
+    "batch_size",
+    "learning_rate",
+    "optimizer",
+    "weight_decay",
+    "architecture",
+    "augmentation",
+    "pretrained",
+)
 
 
 @dataclass(frozen=True)
@@ -43,7 +51,9 @@ class RunConfig:
     loss_threshold: float = 0.1  # rule 1
     accuracy_threshold: float = 0.95  # rule 2
     rule3_split: str = "holdout"  # where rule 3 reads the error: "holdout", or "test" (the paper), which selects the gap on the test images
-    holdout_fraction: float = 0.1  # of the training images, only with rule3_split "holdout"
+    holdout_fraction: float = (
+        0.1  # of the training images, only with rule3_split "holdout"
+    )
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -60,14 +70,28 @@ class RunConfig:
 HYPERPARAMETERS = [field.name for field in fields(RunConfig)]
 _FREE = ("augmentation", "pretrained", "data", "weights", "repeat")
 # The limits of a hyperparameter are those of the notebooks' parameter, which is in the plural where it lists the levels of an axis.
-_LIMITS = {name: LIMITS.get(name) or LIMITS.get(f"{name}s", "[0, inf)") for name in HYPERPARAMETERS if name not in _FREE}
+_LIMITS = {
+    name: LIMITS.get(name) or LIMITS.get(f"{name}s", "[0, inf)")
+    for name in HYPERPARAMETERS
+    if name not in _FREE
+}
 
 
 def cell_name(config: RunConfig) -> str:
     """Name of the configuration of hyperparameters: everything but the repeat. Its runs are resampled together."""
     rate, decay = f"lr{config.learning_rate:g}", f"wd{config.weight_decay:g}"
-    start = ["aug" if config.augmentation else "plain", "pre" if config.pretrained else "scratch"]
-    parts = [config.architecture, f"b{config.batch_size}", rate, config.optimizer, decay, *start]
+    start = [
+        "aug" if config.augmentation else "plain",
+        "pre" if config.pretrained else "scratch",
+    ]
+    parts = [
+        config.architecture,
+        f"b{config.batch_size}",
+        rate,
+        config.optimizer,
+        decay,
+        *start,
+    ]
     parts += [f"n{config.images_per_class}"] if config.images_per_class else []
     parts += [f"noise{config.label_noise:g}"] if config.label_noise else []
     return "-".join(parts)
@@ -75,7 +99,11 @@ def cell_name(config: RunConfig) -> str:
 
 def kind_name(config: RunConfig) -> str:
     """Kind of training: what a network learns from and where it starts. Optimizer, rate, decay, batch and repeat vary within a kind."""
-    parts = [config.architecture, "pretrained" if config.pretrained else "scratch", "augmented" if config.augmentation else "plain"]
+    parts = [
+        config.architecture,
+        "pretrained" if config.pretrained else "scratch",
+        "augmented" if config.augmentation else "plain",
+    ]
     parts += [f"{config.images_per_class} a class"] if config.images_per_class else []
     parts += [f"{config.label_noise:.0%} wrong labels"] if config.label_noise else []
     return " ".join(parts)
@@ -88,17 +116,29 @@ def run_id(config: RunConfig) -> str:
 
 def config_from(record: Mapping[str, Any]) -> RunConfig:
     """Rebuild a configuration from ``config.json`` or a row of the catalogue (Python's numbers), ignoring what else stands in it."""
-    return RunConfig(**{name: record[name] for name in HYPERPARAMETERS if name in record})
+    return RunConfig(
+        **{name: record[name] for name in HYPERPARAMETERS if name in record}
+    )
 
 
-def grid(axes: Mapping[str, Sequence[Any]], repeats: int, fixed: Mapping[str, Any]) -> list[RunConfig]:
+def grid(
+    axes: Mapping[str, Sequence[Any]], repeats: int, fixed: Mapping[str, Any]
+) -> list[RunConfig]:
     """Every combination of the axes' levels, ``repeats`` times with different seeds; an axis "repeat" names its own."""
     levels = {**axes} if "repeat" in axes else {**axes, "repeat": range(repeats)}
-    return [RunConfig(**{**fixed, **dict(zip(levels, chosen, strict=True))}) for chosen in itertools.product(*levels.values())]
+    return [
+        RunConfig(**{**fixed, **dict(zip(levels, chosen, strict=True))})
+        for chosen in itertools.product(*levels.values())
+    ]
 
 
 def runs_of_study(
-    axes: Mapping[str, Sequence], fixed: Mapping[str, Any], *, blocks: Sequence[Mapping] = (), repeats: int = 1, seed: int = 0
+    axes: Mapping[str, Sequence],
+    fixed: Mapping[str, Any],
+    *,
+    blocks: Sequence[Mapping] = (),
+    repeats: int = 1,
+    seed: int = 0,
 ) -> list[RunConfig]:
     """Runs of a study in the order in which they are trained; any first of them are as balanced as they can be.
 
@@ -107,7 +147,14 @@ def runs_of_study(
     """
     found: list[RunConfig] = []
     for block in blocks or [{}]:
-        found += balanced([run for run in grid({**axes, **block}, repeats, fixed) if run not in found], seed)
+        found += balanced(
+            [
+                run
+                for run in grid({**axes, **block}, repeats, fixed)
+                if run not in found
+            ],
+            seed,
+        )
     return found
 
 
@@ -116,9 +163,16 @@ def balanced(runs: Sequence[RunConfig], seed: int = 0) -> list[RunConfig]:
     table = pd.DataFrame(map(asdict, runs), dtype=object).astype(str)
     axes = [name for name in table if table[name].nunique() > 1]
     keys = [*((name,) for name in axes), *itertools.combinations(axes, 2)]
-    codes = np.array([table.groupby(list(key)).ngroup() for key in keys], dtype=int).reshape(len(keys), len(runs))
-    weights = np.array([len(keys) if len(key) == 1 else 1 for key in keys])  # a single level counts more than a pair
-    used, rows = np.zeros(codes.shape), np.arange(len(keys))  # how often each level, or pair of levels, was taken
+    codes = np.array(
+        [table.groupby(list(key)).ngroup() for key in keys], dtype=int
+    ).reshape(len(keys), len(runs))
+    weights = np.array(
+        [len(keys) if len(key) == 1 else 1 for key in keys]
+    )  # a single level counts more than a pair
+    used, rows = (
+        np.zeros(codes.shape),
+        np.arange(len(keys)),
+    )  # how often each level, or pair of levels, was taken
     left, chosen = np.random.default_rng(seed).permutation(len(runs)), []
     while len(left):
         pick = left[np.argmin(weights @ used[rows[:, None], codes[:, left]])]
@@ -128,12 +182,17 @@ def balanced(runs: Sequence[RunConfig], seed: int = 0) -> list[RunConfig]:
     return chosen
 
 
-def levels_table(axes: Mapping[str, Sequence[Any]], runs: Sequence[RunConfig]) -> pd.DataFrame:
+def levels_table(
+    axes: Mapping[str, Sequence[Any]], runs: Sequence[RunConfig]
+) -> pd.DataFrame:
     """Levels of each hyperparameter that the runs of a study have: hyperparameter, levels; 0 images per class is "all"."""
     rows = []
     for name, asked in axes.items():
         taken = [getattr(run, name) for run in runs]
         levels = [level for level in dict.fromkeys([*asked, *taken]) if level in taken]
-        words = ["all" if name == "images_per_class" and not level else str(level) for level in levels]
+        words = [
+            "all" if name == "images_per_class" and not level else str(level)
+            for level in levels
+        ]
         rows.append({"hyperparameter": name, "levels": ", ".join(words)})
     return pd.DataFrame(rows)

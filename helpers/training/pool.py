@@ -20,7 +20,9 @@ from helpers.training.config import RunConfig
 from helpers.training.run import history_so_far, train_run
 
 _TICK = 1.0  # seconds between two looks at what trains
-_SHARED: dict[str, Callable[[], Any]] = {}  # of a worker: what loads, once, what all its items need
+_SHARED: dict[
+    str, Callable[[], Any]
+] = {}  # of a worker: what loads, once, what all its items need
 
 
 def choose_device(device: str) -> str:
@@ -28,7 +30,9 @@ def choose_device(device: str) -> str:
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device {device!r} is asked for and torch {torch.__version__} sees no GPU here; set device to auto or cpu")
+        raise ValueError(
+            f"device {device!r} is asked for and torch {torch.__version__} sees no GPU here; set device to auto or cpu"
+        )
     return device
 
 
@@ -60,22 +64,31 @@ def side_by_side(
             yield item, found
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(count, mp_context=context, initializer=_start_worker, initargs=(on_cpu, shared)) as executor:
-        running: dict[Future, Any] = {executor.submit(_with_shared, one, item): item for item in items}
+    with ProcessPoolExecutor(
+        count, mp_context=context, initializer=_start_worker, initargs=(on_cpu, shared)
+    ) as executor:
+        running: dict[Future, Any] = {
+            executor.submit(_with_shared, one, item): item for item in items
+        }
         while running:
             done = wait(running, timeout=_TICK, return_when=FIRST_COMPLETED).done
             for future in done:
                 item, fault = running.pop(future), future.exception()
                 if isinstance(fault, BrokenProcessPool):
                     told = f"a process died while {len(running) + 1} of {len(items)} were left, mostly for want of memory"
-                    raise RuntimeError(f"{told}: lower jobs or the batch size and run again; what is complete is kept") from fault
+                    raise RuntimeError(
+                        f"{told}: lower jobs or the batch size and run again; what is complete is kept"
+                    ) from fault
                 if fault:
                     faults.append(f"{item}: {type(fault).__name__}: {fault}")
                 else:
                     yield item, future.result()
             show()
     if faults:
-        raise RuntimeError(f"{len(faults)} of {len(items)} failed; the others are complete. " + "; ".join(faults[:3]))
+        raise RuntimeError(
+            f"{len(faults)} of {len(items)} failed; the others are complete. "
+            + "; ".join(faults[:3])
+        )
 
 
 def _start_worker(on_cpu: bool, shared: Callable[[], Any]) -> None:
@@ -107,27 +120,54 @@ def train_missing(
     hold comes last, when it is complete or was left undone. ``weights``: what ``read_weights`` reads, by architecture.
     """
     todo = catalogue.missing(work, runs)
-    one = partial(_train, work=work, weights=dict(weights or {}), device=device, compiled=compiled)
-    options = {"shared": partial(of_study, work), "device": device, "jobs": jobs, "show": lambda: show(_line(work, runs))}
+    one = partial(
+        _train, work=work, weights=dict(weights or {}), device=device, compiled=compiled
+    )
+    options = {
+        "shared": partial(of_study, work),
+        "device": device,
+        "jobs": jobs,
+        "show": lambda: show(_line(work, runs)),
+    }
     held = []
     for run, result in side_by_side(partial(one, wait=0), todo, **options):
         if result is None:
             held.append(run)
         else:
             yield result
-    yield from (result for _, result in side_by_side(partial(one, wait=-1), held, **options))
+    yield from (
+        result for _, result in side_by_side(partial(one, wait=-1), held, **options)
+    )
 
 
 def _train(
-    run: RunConfig, data: StudyData, *, wait: float, work: Path, weights: Mapping[str, str], device: str, compiled: bool
+    run: RunConfig,
+    data: StudyData,
+    *,
+    wait: float,
+    work: Path,
+    weights: Mapping[str, str],
+    device: str,
+    compiled: bool,
 ) -> dict[str, Any] | None:
     """Result of one run; None where another process has it for longer than we ``wait`` (seconds; below 0 as long as it takes)."""
     folder = catalogue.run_folder(work, run)
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(folder / ".lock", timeout=wait):
-            pretrained = read_weights(weights[run.architecture], run.architecture) if run.pretrained else None
-            return train_run(run, data, folder, pretrained=pretrained, device=device, compiled=compiled)
+            pretrained = (
+                read_weights(weights[run.architecture], run.architecture)
+                if run.pretrained
+                else None
+            )
+            return train_run(
+                run,
+                data,
+                folder,
+                pretrained=pretrained,
+                device=device,
+                compiled=compiled,
+            )
     except Timeout:
         return None
 
@@ -136,4 +176,8 @@ def _line(work: Path, runs: Sequence[RunConfig]) -> str:
     """One line over the runs that train now, such as "resnet18 epoch 5 of 16, loss 0.43"; "" when none has an epoch yet."""
     found = [(run, history_so_far(catalogue.run_folder(work, run))) for run in runs]
     line = "{0.architecture} epoch {1} of {0.max_epochs}, loss {2:.2f}"
-    return "; ".join(line.format(run, len(rows), rows[-1]["train_loss"]) for run, rows in found if rows)
+    return "; ".join(
+        line.format(run, len(rows), rows[-1]["train_loss"])
+        for run, rows in found
+        if rows
+    )

@@ -23,21 +23,42 @@ class Weights(NamedTuple):
 
 def found(pretrained_weights: str, architectures: Sequence[str]) -> dict[str, Weights]:
     """The weights that a name or a path stands for, read once, so that a missing file stops the study before it trains."""
-    return {name: Weights(pretrained_weights, weights_digest(read_weights(pretrained_weights, name))) for name in architectures}
+    return {
+        name: Weights(
+            pretrained_weights, weights_digest(read_weights(pretrained_weights, name))
+        )
+        for name in architectures
+    }
 
 
-def choose_pretraining_images(work: Path, study_classes: Sequence[str], **changes: Any) -> StudyData:
+def choose_pretraining_images(
+    work: Path, study_classes: Sequence[str], **changes: Any
+) -> StudyData:
     """Images to pretrain on, chosen as the study's in all but ``changes``; its classes are refused, since they would leak into the gap."""
     data = choose_images(work / FOLDER, **image_parameters(work) | changes)
     if shared := sorted(set(study_classes) & set(data.classes["class_id"])):
-        raise ValueError(f"pretraining and study share the classes {', '.join(shared[:5])}; set pretrain_class_ids to other classes")
+        raise ValueError(
+            f"pretraining and study share the classes {', '.join(shared[:5])}; set pretrain_class_ids to other classes"
+        )
     return data
 
 
-def recipes(architectures: Sequence[str], data: str, fixed: Mapping[str, Any]) -> list[RunConfig]:
+def recipes(
+    architectures: Sequence[str], data: str, fixed: Mapping[str, Any]
+) -> list[RunConfig]:
     """One pretraining run per architecture, on images of the fingerprint ``data``; ``fixed`` is what the study fixes."""
-    recipe = {"batch_size": 64, "learning_rate": 1e-3, "optimizer": "adam", "weight_decay": 5e-4, "augmentation": True, "pretrained": False}
-    return [RunConfig(**{**recipe, **fixed, "architecture": name, "data": data}) for name in architectures]
+    recipe = {
+        "batch_size": 64,
+        "learning_rate": 1e-3,
+        "optimizer": "adam",
+        "weight_decay": 5e-4,
+        "augmentation": True,
+        "pretrained": False,
+    }
+    return [
+        RunConfig(**{**recipe, **fixed, "architecture": name, "data": data})
+        for name in architectures
+    ]
 
 
 def made(runs: Sequence[RunConfig], work: Path) -> dict[str, Weights]:
@@ -46,7 +67,9 @@ def made(runs: Sequence[RunConfig], work: Path) -> dict[str, Weights]:
     for run in runs:
         path = catalogue.snapshot_path(catalogue.run_folder(work / FOLDER, run), "stop")
         if not path.is_file():
-            raise RuntimeError(f"pretraining {run} left no weights (diverged?); lower its learning rate or check its images")
+            raise RuntimeError(
+                f"pretraining {run} left no weights (diverged?); lower its learning rate or check its images"
+            )
         weights[run.architecture] = Weights(str(path), run_id(run))
     return weights
 

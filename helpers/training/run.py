@@ -17,7 +17,16 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from helpers.data.images import ImageSet, StudyData
-from helpers.files import complete_or_absent, device_name, read_header, read_json, read_tensors, versions, write_json, write_tensors
+from helpers.files import (
+    complete_or_absent,
+    device_name,
+    read_header,
+    read_json,
+    read_tensors,
+    versions,
+    write_json,
+    write_tensors,
+)
 from helpers.networks import resnet, weights
 from helpers.training.augmentation import Draws, augment, draw
 from helpers.training.catalogue import snapshot_path
@@ -25,7 +34,10 @@ from helpers.training.config import RunConfig, run_id
 from helpers.training.stopping import Epoch, conditions_met, stop_reason
 
 CHECKPOINT = "checkpoint.safetensors"  # of a run that trains
-_CHECKPOINT_SECONDS = {"cpu": 0.0, "cuda": 30.0}  # between two checkpoints; on a GPU writing one may take longer than an epoch
+_CHECKPOINT_SECONDS = {
+    "cpu": 0.0,
+    "cuda": 30.0,
+}  # between two checkpoints; on a GPU writing one may take longer than an epoch
 
 
 @dataclass(frozen=True)
@@ -42,62 +54,104 @@ class Split:
 
 def resident(images: ImageSet, device: torch.device | str) -> Split:
     """Move an image set to the device once."""
-    return Split(images.images.permute(0, 2, 3, 1).contiguous().to(device), images.labels.to(device))
+    return Split(
+        images.images.permute(0, 2, 3, 1).contiguous().to(device),
+        images.labels.to(device),
+    )
 
 
 def images_of_run(data: StudyData, config: RunConfig) -> tuple[ImageSet, ImageSet]:
     """Images that a run is fitted to, with the labels that it is given (noisy ones uniform among other classes), and those of rule 3."""
     fitted, held_out = rows_of_run(data, config)
-    monitored = data.train.subset(held_out) if config.rule3_split == "holdout" else data.test
+    monitored = (
+        data.train.subset(held_out) if config.rule3_split == "holdout" else data.test
+    )
     chosen = data.train.subset(fitted)
-    return replace(chosen, labels=_noisy(chosen.labels, config, len(data.classes))), monitored
+    return replace(
+        chosen, labels=_noisy(chosen.labels, config, len(data.classes))
+    ), monitored
 
 
-def rows_of_run(data: StudyData, config: RunConfig) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def rows_of_run(
+    data: StudyData, config: RunConfig
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Rows of training images that a run is fitted to, and that it holds out for rule 3; of fewer per class a subset of those of more."""
     order = np.random.default_rng([config.seed, 1]).permutation(len(data.train))
     labels = data.train.labels.numpy()[order]
     rank_in_class = pd.Series(labels).groupby(labels).cumcount().to_numpy()
-    kept = order[rank_in_class < config.images_per_class] if config.images_per_class else order
-    cut = max(1, round(len(kept) * config.holdout_fraction)) if config.rule3_split == "holdout" else 0
+    kept = (
+        order[rank_in_class < config.images_per_class]
+        if config.images_per_class
+        else order
+    )
+    cut = (
+        max(1, round(len(kept) * config.holdout_fraction))
+        if config.rule3_split == "holdout"
+        else 0
+    )
     return np.sort(kept[cut:]), np.sort(kept[:cut])
 
 
 def _noisy(labels: Tensor, config: RunConfig, classes: int) -> Tensor:
     generator = np.random.default_rng([config.seed, 2])
-    flipped = generator.permutation(len(labels))[: round(len(labels) * config.label_noise)]
+    flipped = generator.permutation(len(labels))[
+        : round(len(labels) * config.label_noise)
+    ]
     noisy = labels.clone()
-    noisy[flipped] = (labels[flipped] + torch.from_numpy(generator.integers(1, classes, len(flipped)))) % classes
+    noisy[flipped] = (
+        labels[flipped] + torch.from_numpy(generator.integers(1, classes, len(flipped)))
+    ) % classes
     return noisy
 
 
-def initial_network(config: RunConfig, classes: int, pretrained: Mapping[str, Tensor] | None = None) -> nn.Module:
+def initial_network(
+    config: RunConfig, classes: int, pretrained: Mapping[str, Tensor] | None = None
+) -> nn.Module:
     """The network as it is before the first step; the same configuration gives the same weights."""
-    form = {"stem": config.stem, "width": config.width, "last_stride": config.last_stride}
+    form = {
+        "stem": config.stem,
+        "width": config.width,
+        "last_stride": config.last_stride,
+    }
     network = resnet.build(config.architecture, classes, **form, seed=_seed(config, 0))
     return weights.load_backbone(network, pretrained) if config.pretrained else network
 
 
 def _seed(config: RunConfig, epoch: int) -> int:
     """One seed per run and epoch, so that a resumed run draws what an uninterrupted one would have drawn."""
-    return int(np.random.SeedSequence([config.seed, config.repeat, epoch]).generate_state(1)[0])
+    return int(
+        np.random.SeedSequence([config.seed, config.repeat, epoch]).generate_state(1)[0]
+    )
 
 
-def make_optimizer(network: nn.Module, config: RunConfig, device: torch.device) -> torch.optim.Optimizer:
+def make_optimizer(
+    network: nn.Module, config: RunConfig, device: torch.device
+) -> torch.optim.Optimizer:
     """The optimizer of a run before its first step; one kernel for all weights on a GPU."""
-    given = {"lr": config.learning_rate, "weight_decay": config.weight_decay, "fused": device.type == "cuda"}
+    given = {
+        "lr": config.learning_rate,
+        "weight_decay": config.weight_decay,
+        "fused": device.type == "cuda",
+    }
     if config.optimizer == "adam":
         return torch.optim.Adam(network.parameters(), **given)
     return torch.optim.SGD(network.parameters(), momentum=config.momentum, **given)
 
 
 def train_step(
-    network: nn.Module, optimizer: torch.optim.Optimizer, images: Tensor, labels: Tensor, draws: Draws | None, precision: str
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    images: Tensor,
+    labels: Tensor,
+    draws: Draws | None,
+    precision: str,
 ) -> Tensor:
     """Take a step on (B, 3, S, S) uint8 images, without waiting for the device: (2,) float64, summed cross-entropy and number correct."""
     if draws is not None:
         images = augment(images, draws)
-    with torch.autocast(labels.device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16"):
+    with torch.autocast(
+        labels.device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16"
+    ):
         logits = network(resnet.normalise_images(images))
     loss = cross_entropy(logits.float(), labels)
     optimizer.zero_grad()
@@ -107,7 +161,13 @@ def train_step(
     return torch.stack([loss.detach().double() * len(labels), correct.double()])
 
 
-def train_epoch(network: nn.Module, optimizer: torch.optim.Optimizer, split: Split, config: RunConfig, epoch: int) -> tuple[float, float]:
+def train_epoch(
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    split: Split,
+    config: RunConfig,
+    epoch: int,
+) -> tuple[float, float]:
     """Fit one epoch in a seeded order; mean loss and accuracy (fraction) of the pass itself, read from the device once."""
     device = split.labels.device
     generator = torch.Generator().manual_seed(_seed(config, epoch))
@@ -121,40 +181,82 @@ def train_epoch(network: nn.Module, optimizer: torch.optim.Optimizer, split: Spl
     for start in range(0, len(order), config.batch_size):
         part = slice(start, start + config.batch_size)
         images = split.batch(order[part])
-        totals += train_step(network, optimizer, images, labels[part], draws.of(part) if draws else None, config.precision)
+        totals += train_step(
+            network,
+            optimizer,
+            images,
+            labels[part],
+            draws.of(part) if draws else None,
+            config.precision,
+        )
     return tuple((totals / len(order)).tolist())
 
 
 @torch.inference_mode()
-def evaluate(network: nn.Module, split: Split, batch_size: int = 512) -> tuple[float, float]:
+def evaluate(
+    network: nn.Module, split: Split, batch_size: int = 512
+) -> tuple[float, float]:
     """Mean cross-entropy and accuracy (fraction) without augmentation, in eval mode and float32."""
     network.eval()
     totals = torch.zeros(2, dtype=torch.float64, device=split.labels.device)
-    for indices in torch.arange(len(split.labels), device=split.labels.device).split(batch_size):
+    for indices in torch.arange(len(split.labels), device=split.labels.device).split(
+        batch_size
+    ):
         logits = network(resnet.normalise_images(split.batch(indices))).float()
         labels = split.labels[indices]
-        totals += torch.stack([cross_entropy(logits, labels, reduction="sum").double(), (logits.argmax(1) == labels).sum().double()])
+        totals += torch.stack(
+            [
+                cross_entropy(logits, labels, reduction="sum").double(),
+                (logits.argmax(1) == labels).sum().double(),
+            ]
+        )
     return tuple((totals / max(1, len(split.labels))).tolist())
 
 
-def save(folder: Path, network: nn.Module, optimizer: torch.optim.Optimizer, history: list[Epoch], snapshots: list[dict]) -> None:
+def save(
+    folder: Path,
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    history: list[Epoch],
+    snapshots: list[dict],
+) -> None:
     """Write everything that the next epoch needs, whole or not at all. Random numbers need no state: each epoch has a seed of its own."""
     tensors = {f"model.{name}": tensor for name, tensor in network.state_dict().items()}
     for index, slots in optimizer.state_dict()["state"].items():
-        tensors |= {f"optimizer.{index}.{name}": value for name, value in slots.items() if isinstance(value, Tensor)}
-    write_tensors(folder / CHECKPOINT, tensors, {"history": json.dumps(history), "snapshots": json.dumps(snapshots)})
+        tensors |= {
+            f"optimizer.{index}.{name}": value
+            for name, value in slots.items()
+            if isinstance(value, Tensor)
+        }
+    write_tensors(
+        folder / CHECKPOINT,
+        tensors,
+        {"history": json.dumps(history), "snapshots": json.dumps(snapshots)},
+    )
 
 
-def restore(folder: Path, network: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[list[Epoch], list[dict[str, Any]]]:
+def restore(
+    folder: Path, network: nn.Module, optimizer: torch.optim.Optimizer
+) -> tuple[list[Epoch], list[dict[str, Any]]]:
     """Put a checkpoint into network and optimizer; history and snapshots so far. Where it is absent or damaged, start anew."""
     if (tensors := read_tensors(folder / CHECKPOINT)) is None:
         return [], []
     said = read_header(folder / CHECKPOINT)
-    network.load_state_dict({name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")})
+    network.load_state_dict(
+        {
+            name.removeprefix("model."): value
+            for name, value in tensors.items()
+            if name.startswith("model.")
+        }
+    )
     slots: dict[int, dict[str, Tensor]] = defaultdict(dict)
-    for _, index, name in (key.split(".") for key in tensors if key.startswith("optimizer.")):
+    for _, index, name in (
+        key.split(".") for key in tensors if key.startswith("optimizer.")
+    ):
         slots[int(index)][name] = tensors[f"optimizer.{index}.{name}"]
-    optimizer.load_state_dict({"state": slots, "param_groups": optimizer.state_dict()["param_groups"]})
+    optimizer.load_state_dict(
+        {"state": slots, "param_groups": optimizer.state_dict()["param_groups"]}
+    )
     return json.loads(said["history"]), json.loads(said["snapshots"])
 
 
@@ -180,11 +282,15 @@ def train_run(
     the stop. ``network`` stands in place of that of the configuration; ``compiled`` takes ``torch.compile``, equal up to rounding.
     """
     if config.data != data.fingerprint:
-        raise ValueError(f"run {config} belongs to the data {config.data}, and was given {data.fingerprint}")
+        raise ValueError(
+            f"run {config} belongs to the data {config.data}, and was given {data.fingerprint}"
+        )
     if (folder / "result.json").is_file():
         return read_json(folder / "result.json")
     device = torch.device(device)
-    train, monitor, test = (resident(images, device) for images in (*images_of_run(data, config), data.test))
+    train, monitor, test = (
+        resident(images, device) for images in (*images_of_run(data, config), data.test)
+    )
     network = network or initial_network(config, len(data.classes), pretrained)
     network = network.to(device, memory_format=torch.channels_last)
     optimizer = make_optimizer(network, config, device)
@@ -192,7 +298,11 @@ def train_run(
     history, snapshots = restore(folder, network, optimizer)
     stepping = torch.compile(network, mode="reduce-overhead") if compiled else network
     # A kill may have come between the last checkpoint and the result: then there is nothing left to train.
-    reason, diverged, saved = stop_reason(history, config) if history else "", False, -math.inf
+    reason, diverged, saved = (
+        stop_reason(history, config) if history else "",
+        False,
+        -math.inf,
+    )
     while not reason:
         started = time.perf_counter()
         epoch = len(history) + 1
@@ -201,27 +311,57 @@ def train_run(
             reason, diverged = f"loss is {loss} in epoch {epoch}", True
             break
         monitored = evaluate(network, monitor)[1]
-        history.append(Epoch(epoch=epoch, train_loss=loss, train_accuracy=accuracy, monitor_accuracy=monitored, seconds=0.0))
+        history.append(
+            Epoch(
+                epoch=epoch,
+                train_loss=loss,
+                train_accuracy=accuracy,
+                monitor_accuracy=monitored,
+                seconds=0.0,
+            )
+        )
         reason = stop_reason(history, config)
         if reason or (conditions_met(history, config) and not snapshots):
             name = "stop" if reason else "first"
             write_tensors(snapshot_path(folder, name), network.state_dict())
-            snapshots.append({"snapshot": name, "epoch": epoch} | _measured(network, train, test))
+            snapshots.append(
+                {"snapshot": name, "epoch": epoch} | _measured(network, train, test)
+            )
         history[-1]["seconds"] = time.perf_counter() - started
         if time.perf_counter() - saved >= _CHECKPOINT_SECONDS[device.type]:
             save(folder, network, optimizer, history, snapshots)
             saved = time.perf_counter()
     with complete_or_absent(folder / "history.parquet") as temporary:
         pd.DataFrame(history, columns=list(Epoch.__annotations__)).to_parquet(temporary)
-    result = {"run_id": run_id(config), "status": "diverged" if diverged else "complete", "stop_reason": reason, "epochs": len(history)}
-    result |= {"seconds": sum(row["seconds"] for row in history), "snapshots": snapshots}
-    write_json(folder / "result.json", result | {"device": device_name(device), "versions": versions()})
+    result = {
+        "run_id": run_id(config),
+        "status": "diverged" if diverged else "complete",
+        "stop_reason": reason,
+        "epochs": len(history),
+    }
+    result |= {
+        "seconds": sum(row["seconds"] for row in history),
+        "snapshots": snapshots,
+    }
+    write_json(
+        folder / "result.json",
+        result | {"device": device_name(device), "versions": versions()},
+    )
     (folder / CHECKPOINT).unlink(missing_ok=True)
     return read_json(folder / "result.json")
 
 
 def _measured(network: nn.Module, train: Split, test: Split) -> dict[str, float | None]:
-    (train_loss, train_accuracy), (test_loss, test_accuracy) = evaluate(network, train), evaluate(network, test)
+    (train_loss, train_accuracy), (test_loss, test_accuracy) = (
+        evaluate(network, train),
+        evaluate(network, test),
+    )
     losses = {"train_loss": train_loss, "test_loss": test_loss}
-    finite = {name: value if math.isfinite(value) else None for name, value in losses.items()}
-    return finite | {"train_accuracy": train_accuracy, "test_accuracy": test_accuracy, "gap": train_accuracy - test_accuracy}
+    finite = {
+        name: value if math.isfinite(value) else None for name, value in losses.items()
+    }
+    return finite | {
+        "train_accuracy": train_accuracy,
+        "test_accuracy": test_accuracy,
+        "gap": train_accuracy - test_accuracy,
+    }

@@ -25,9 +25,23 @@ def conditions_met(history: Sequence[Epoch], config: RunConfig) -> tuple[int, ..
     """
     checks = list(pairwise(history[-3:]))
     fell = all(after["train_loss"] < before["train_loss"] for before, after in checks)
-    rose = all(after["monitor_accuracy"] < before["monitor_accuracy"] for before, after in checks)
-    low, fitted = history[-1]["train_loss"] < config.loss_threshold, history[-1]["train_accuracy"] > config.accuracy_threshold
-    return tuple(rule for rule, holds in ((1, low), (2, fitted), (3, len(checks) == 2 and fell and rose)) if holds)
+    rose = all(
+        after["monitor_accuracy"] < before["monitor_accuracy"]
+        for before, after in checks
+    )
+    low, fitted = (
+        history[-1]["train_loss"] < config.loss_threshold,
+        history[-1]["train_accuracy"] > config.accuracy_threshold,
+    )
+    return tuple(
+        rule
+        for rule, holds in (
+            (1, low),
+            (2, fitted),
+            (3, len(checks) == 2 and fell and rose),
+        )
+        if holds
+    )
 
 
 def stop_reason(history: Sequence[Epoch], config: RunConfig) -> str:

@@ -10,7 +10,14 @@ import torch
 import torch.nn.functional as F
 
 from helpers.ablations import compute, tables
-from helpers.ablations.compute import ATTRIBUTED, CLOSED, CLOSED_FORMS, SAMPLED, AblationSettings, Given
+from helpers.ablations.compute import (
+    ATTRIBUTED,
+    CLOSED,
+    CLOSED_FORMS,
+    SAMPLED,
+    AblationSettings,
+    Given,
+)
 from helpers.cams import attribution, chance, overlap
 from helpers.cams.maps import closed_form_cam, layer_maps, normalise_maps
 from helpers.measures import evidence, registry
@@ -21,7 +28,13 @@ from helpers.scoring.store import Store
 from tests.conftest import captum_grad_cam
 
 NOISE = {"noise_samples": 2, "noise_std": 0.3, "channels": 4}
-SETTINGS = AblationSettings(thresholds=(0.05, 0.3, 0.7), images=10, noise=NOISE, steps=2, attributions=("saliency", "deep_lift"))
+SETTINGS = AblationSettings(
+    thresholds=(0.05, 0.3, 0.7),
+    images=10,
+    noise=NOISE,
+    steps=2,
+    attributions=("saliency", "deep_lift"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -50,50 +63,100 @@ def normalised(images):
 
 
 @pytest.mark.parametrize(("method", "formula"), CLOSED_FORMS)
-def test_closed_form_maps_equal_differentiation_in_double_precision(method, formula, given):
-    network = resnet.build("resnet18", 3, stem="small", width=0.125, seed=0).double().eval()
-    images, classes = normalised(given.images.subset(range(6))).double(), torch.tensor([0, 1, 2, 0, 1, 2])
+def test_closed_form_maps_equal_differentiation_in_double_precision(
+    method, formula, given
+):
+    network = (
+        resnet.build("resnet18", 3, stem="small", width=0.125, seed=0).double().eval()
+    )
+    images, classes = (
+        normalised(given.images.subset(range(6))).double(),
+        torch.tensor([0, 1, 2, 0, 1, 2]),
+    )
     with torch.no_grad():
         features, _ = hooks.features_and_logits(network, network.layer4, images)
-        maps = compute.closed_form_maps(method, formula, features, network.fc.weight, classes)
-    expected = layer_maps(method, network, network.layer4, images, classes, torchcam_compat=formula == "torchcam")
+        maps = compute.closed_form_maps(
+            method, formula, features, network.fc.weight, classes
+        )
+    expected = layer_maps(
+        method,
+        network,
+        network.layer4,
+        images,
+        classes,
+        torchcam_compat=formula == "torchcam",
+    )
     # The constant 1e-8 of the normalisation weighs unequally where a common factor was dropped; the torchcam form keeps the factor.
     assert maps.max() > 0.5
-    assert (maps - normalise_maps(expected)).abs().max() < (1e-10 if formula == "torchcam" else 1e-6)
+    assert (maps - normalise_maps(expected)).abs().max() < (
+        1e-10 if formula == "torchcam" else 1e-6
+    )
 
 
 def test_what_has_no_closed_form_is_refused_with_what_to_change(given):
     network = resnet.build("resnet18", 3, stem="strided", width=0.125, seed=0).eval()
-    with pytest.raises(ValueError, match=r"^the maps of layer3, .* a larger image_size \(01\), .* last_stride 1 \(02\)$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^the maps of layer3, .* a larger image_size \(01\), .* last_stride 1 \(02\)$",
+    ):
         compute.last_stage(given._replace(network=network))
 
 
 @pytest.mark.parametrize(("method", "formula"), CLOSED_FORMS)
 @pytest.mark.parametrize("class_used", ["predicted", "true"])
-def test_every_closed_form_is_scored_as_one_by_one(method, formula, class_used, given, closed):
+def test_every_closed_form_is_scored_as_one_by_one(
+    method, formula, class_used, given, closed
+):
     network, images = given.network, given.images
     with torch.no_grad():
-        features, logits = hooks.features_and_logits(network, network.layer4, normalised(images))
+        features, logits = hooks.features_and_logits(
+            network, network.layer4, normalised(images)
+        )
         right = logits.argmax(1) == images.labels
         classes = logits.argmax(1) if class_used == "predicted" else images.labels
-        maps = compute.closed_form_maps(method, formula, features, network.fc.weight, classes)
+        maps = compute.closed_form_maps(
+            method, formula, features, network.fc.weight, classes
+        )
     assert 0 < right.sum() < len(right)
     for threshold in (0.05, 0.1, 0.3, 0.7):
-        (iou,) = overlap.overlaps(maps, overlap.box_masks(images.boxes, 16), [threshold])
-        for subset, part in (("all", right | ~right), ("correct", right), ("wrong", ~right)):
-            keys = {"method": method, "formula": formula, "class_used": class_used, "threshold": threshold, "subset": subset}
+        (iou,) = overlap.overlaps(
+            maps, overlap.box_masks(images.boxes, 16), [threshold]
+        )
+        for subset, part in (
+            ("all", right | ~right),
+            ("correct", right),
+            ("wrong", ~right),
+        ):
+            keys = {
+                "method": method,
+                "formula": formula,
+                "class_used": class_used,
+                "threshold": threshold,
+                "subset": subset,
+            }
             (row,) = chosen(closed["scores"], **keys).to_dict("records")
-            assert (row["layer"], row["annotation"], row["image_size"], row["n"]) == ("layer4", "boxes", 16, int(part.sum()))
+            assert (row["layer"], row["annotation"], row["image_size"], row["n"]) == (
+                "layer4",
+                "boxes",
+                16,
+                int(part.sum()),
+            )
             # A pixel at the threshold may fall to either side in another layout of memory.
-            assert row["iou"] == pytest.approx(float(iou[part].double().mean()), abs=1e-3)
+            assert row["iou"] == pytest.approx(
+                float(iou[part].double().mean()), abs=1e-3
+            )
     assert len(closed["scores"]) == len(CLOSED_FORMS) * 2 * 4 * 3
 
 
 def test_the_papers_setting_has_the_values_of_the_measures(given, closed):
     names = ["iou", *chance.CORRECTED]
-    items = [item for item in registry.of_families(["localization"]) if item.name in names]
+    items = [
+        item for item in registry.of_families(["localization"]) if item.name in names
+    ]
     of_network = given._asdict() | {"initial_network": None}
-    expected = evidence.score(items, of_network, evidence.MeasureSettings())[0].set_index("measure")["value"]
+    expected = evidence.score(items, of_network, evidence.MeasureSettings())[
+        0
+    ].set_index("measure")["value"]
     keys = {"method": "grad_cam", "class_used": "predicted"}
     row = chosen(closed["scores"], **keys, threshold=0.1, subset="all").iloc[0]
     assert row["iou"] == pytest.approx(expected["iou"], abs=1e-6)
@@ -104,24 +167,47 @@ def test_the_papers_setting_has_the_values_of_the_measures(given, closed):
 
 def test_masks_of_a_machine_are_scored_and_empty_ones_dropped(given):
     masks = overlap.box_masks(given.images.boxes, 16)
-    same = compute.closed_form_scores(given, {"fine_grained": masks}, SETTINGS)["scores"]
-    by_boxes, by_masks = (chosen(same, method="grad_cam", class_used="predicted", annotation=kind) for kind in ("boxes", "fine_grained"))
+    same = compute.closed_form_scores(given, {"fine_grained": masks}, SETTINGS)[
+        "scores"
+    ]
+    by_boxes, by_masks = (
+        chosen(same, method="grad_cam", class_used="predicted", annotation=kind)
+        for kind in ("boxes", "fine_grained")
+    )
     assert by_boxes["iou"].tolist() == by_masks["iou"].tolist()
     masks = masks.clone()
     masks[:5] = False
-    scores = compute.closed_form_scores(given, {"fine_grained": masks}, SETTINGS)["scores"]
+    scores = compute.closed_form_scores(given, {"fine_grained": masks}, SETTINGS)[
+        "scores"
+    ]
     row = chosen(scores, annotation="fine_grained", threshold=0.1, subset="all").iloc[0]
     maps = compute.closed_form(given).maps["grad_cam", "correct", "predicted"]
-    (iou,) = overlap.overlaps(maps[5:], overlap.box_masks(given.images.boxes[5:], 16), [0.1])
-    assert (row["n"], row["iou"]) == (len(given.images) - 5, pytest.approx(float(iou.double().mean()), rel=1e-9))
-    assert set(scores.loc[scores["annotation"] == "fine_grained", "method"]) == {"grad_cam"}
+    (iou,) = overlap.overlaps(
+        maps[5:], overlap.box_masks(given.images.boxes[5:], 16), [0.1]
+    )
+    assert (row["n"], row["iou"]) == (
+        len(given.images) - 5,
+        pytest.approx(float(iou.double().mean()), rel=1e-9),
+    )
+    assert set(scores.loc[scores["annotation"] == "fine_grained", "method"]) == {
+        "grad_cam"
+    }
 
 
 def test_an_empty_subset_is_undefined():
-    keys = {"method": "m", "formula": "f", "layer": "l", "class_used": "predicted", "annotation": "boxes", "image_size": 4}
+    keys = {
+        "method": "m",
+        "formula": "f",
+        "layer": "l",
+        "class_used": "predicted",
+        "annotation": "boxes",
+        "image_size": 4,
+    }
     inside = torch.zeros(2, 4, 4, dtype=torch.bool)
     inside[0, :2] = True
-    table = compute.overlap_rows(torch.ones(2, 2, 2), inside, torch.ones(2, dtype=torch.bool), (0.5,), **keys)
+    table = compute.overlap_rows(
+        torch.ones(2, 2, 2), inside, torch.ones(2, dtype=torch.bool), (0.5,), **keys
+    )
     assert table["n"].tolist() == [1, 1, 0]
     assert table["iou"].tolist()[:2] == [0.5, 0.5]
     assert np.isnan(table["iou"].iloc[2])
@@ -129,8 +215,15 @@ def test_an_empty_subset_is_undefined():
 
 def test_smooth_grad_cam_plus_plus_is_grad_cam_plus_plus_and_torchcams_is_not(sampled):
     keys = {"layer": "layer4", "image_size": 16, "subset": "all", "threshold": 0.3}
-    ways = (("grad_cam_plus_plus", "correct"), ("smooth_grad_cam_plus_plus", "correct"), ("smooth_grad_cam_plus_plus", "torchcam"))
-    plain, smooth, other = (chosen(sampled["scores"], **keys, method=method, formula=formula)["iou"].item() for method, formula in ways)
+    ways = (
+        ("grad_cam_plus_plus", "correct"),
+        ("smooth_grad_cam_plus_plus", "correct"),
+        ("smooth_grad_cam_plus_plus", "torchcam"),
+    )
+    plain, smooth, other = (
+        chosen(sampled["scores"], **keys, method=method, formula=formula)["iou"].item()
+        for method, formula in ways
+    )
     assert plain == pytest.approx(smooth, abs=1e-3)
     assert abs(plain - other) > 1e-3
 
@@ -139,28 +232,67 @@ def test_smooth_grad_cam_plus_plus_is_grad_cam_plus_plus_and_torchcams_is_not(sa
 def test_every_layer_is_scored_as_captum_would(layer, given, sampled):
     images = given.first(10).images
     pixels = normalised(images)
-    maps = captum_grad_cam(given.network, given.network.get_submodule(layer), pixels, given.network(pixels).argmax(1))
-    (iou,) = overlap.overlaps(normalise_maps(maps), overlap.box_masks(images.boxes, 16), [0.3])
-    row = chosen(sampled["scores"], method="grad_cam", layer=layer, threshold=0.3, subset="all", image_size=16).iloc[0]
-    assert (row["n"], row["iou"]) == (10, pytest.approx(float(iou.double().mean()), abs=3e-3))
+    maps = captum_grad_cam(
+        given.network,
+        given.network.get_submodule(layer),
+        pixels,
+        given.network(pixels).argmax(1),
+    )
+    (iou,) = overlap.overlaps(
+        normalise_maps(maps), overlap.box_masks(images.boxes, 16), [0.3]
+    )
+    row = chosen(
+        sampled["scores"],
+        method="grad_cam",
+        layer=layer,
+        threshold=0.3,
+        subset="all",
+        image_size=16,
+    ).iloc[0]
+    assert (row["n"], row["iou"]) == (
+        10,
+        pytest.approx(float(iou.double().mean()), abs=3e-3),
+    )
 
 
 @pytest.mark.parametrize("side", [8, 32])
-def test_another_image_size_is_scored_as_a_pass_over_resized_images(side, given, sampled):
+def test_another_image_size_is_scored_as_a_pass_over_resized_images(
+    side, given, sampled
+):
     images = given.first(10).images
-    resized = F.interpolate(images.images.float(), size=(side, side), mode="bilinear", antialias=True, align_corners=False)
+    resized = F.interpolate(
+        images.images.float(),
+        size=(side, side),
+        mode="bilinear",
+        antialias=True,
+        align_corners=False,
+    )
     with torch.no_grad():
-        features, logits = hooks.features_and_logits(given.network, given.network.layer4, resnet.normalise_images(resized))
-        maps = normalise_maps(closed_form_cam("grad_cam", features, given.network.fc.weight, logits.argmax(1)))
+        features, logits = hooks.features_and_logits(
+            given.network, given.network.layer4, resnet.normalise_images(resized)
+        )
+        maps = normalise_maps(
+            closed_form_cam(
+                "grad_cam", features, given.network.fc.weight, logits.argmax(1)
+            )
+        )
     (iou,) = overlap.overlaps(maps, overlap.box_masks(images.boxes, 16), [0.3])
-    row = chosen(sampled["scores"], method="grad_cam", image_size=side, threshold=0.3, subset="all").iloc[0]
+    row = chosen(
+        sampled["scores"],
+        method="grad_cam",
+        image_size=side,
+        threshold=0.3,
+        subset="all",
+    ).iloc[0]
     assert row["iou"] == pytest.approx(float(iou.double().mean()), abs=3e-3)
 
 
 def test_a_choice_stands_once_and_noise_is_seeded(given, sampled):
     assert not sampled["scores"].duplicated(compute.KEYS).any()
     assert not sampled["corrected"].duplicated(compute.WAY).any()
-    pd.testing.assert_frame_equal(compute.sampled_scores(given.first(10), SETTINGS)["scores"], sampled["scores"])
+    pd.testing.assert_frame_equal(
+        compute.sampled_scores(given.first(10), SETTINGS)["scores"], sampled["scores"]
+    )
 
 
 EVERY = ScoringSet(tuple(range(36)), "36-all", 36)
@@ -176,8 +308,17 @@ class Data:
 def kept(work, given, settings=SETTINGS, masks=None):
     """Ablations of two models with one network, and how many were loaded."""
     loaded, masks = [], masks or {}
-    models = [Model(name, load=lambda device, name=name: loaded.append(name) or given.network) for name in "ab"]
-    found = partial(compute.ablations_of, settings=settings, scored_on=EVERY, masks=masks, device="cpu")
+    models = [
+        Model(name, load=lambda device, name=name: loaded.append(name) or given.network)
+        for name in "ab"
+    ]
+    found = partial(
+        compute.ablations_of,
+        settings=settings,
+        scored_on=EVERY,
+        masks=masks,
+        device="cpu",
+    )
     store = Store(work, lambda: Data(given.images), jobs=1)
     return store.each(models, settings.parts(EVERY, masks), found), loaded
 
@@ -192,8 +333,15 @@ def test_a_change_computes_only_the_part_that_it_decides(given, tmp_path):
         CLOSED: {"masks": {"all": torch.ones(36, 16, 16).bool()}},
     }
     for part, change in changes.items():
-        again, _ = kept(tmp_path, given, replace(SETTINGS, **change) if "masks" not in change else SETTINGS, change.get("masks"))
-        assert [name for name in first.folders if again.folders[name] != first.folders[name]] == [part]
+        again, _ = kept(
+            tmp_path,
+            given,
+            replace(SETTINGS, **change) if "masks" not in change else SETTINGS,
+            change.get("masks"),
+        )
+        assert [
+            name for name in first.folders if again.folders[name] != first.folders[name]
+        ] == [part]
     scores = tables.scores_of(first, "scores", 0.1)
     assert scores["of_paper"].sum() == 2
     assert set(scores["part"]) == {CLOSED, SAMPLED}
@@ -203,18 +351,30 @@ def test_attributions_are_scored_on_the_same_images_with_their_costs(given, tmp_
     record = kept(tmp_path, given)[0].record(ATTRIBUTED, "a")
     costs = record["costs"].set_index("method")
     assert costs.index.tolist() == ["grad_cam", *SETTINGS.attributions]
-    assert costs.loc["saliency", ["forward_passes", "backward_passes"]].tolist() == [1, 1]
+    assert costs.loc["saliency", ["forward_passes", "backward_passes"]].tolist() == [
+        1,
+        1,
+    ]
     images = given.first(10).images
     inputs = normalised(images)
     own = attribution.with_own_activations(given.network)
-    maps = attribution.attribution_maps("saliency", own, inputs, given.network(inputs).argmax(1)).maps
-    maps = maps - maps.amin((1, 2), keepdim=True)  # of the normalised map; Captum's saliency is nowhere 0
-    share = torch.einsum("nyx,myx->nm", maps, overlap.box_masks(images.boxes, 16).float()) / maps.sum((1, 2))[:, None]
+    maps = attribution.attribution_maps(
+        "saliency", own, inputs, given.network(inputs).argmax(1)
+    ).maps
+    maps = maps - maps.amin(
+        (1, 2), keepdim=True
+    )  # of the normalised map; Captum's saliency is nowhere 0
+    share = (
+        torch.einsum("nyx,myx->nm", maps, overlap.box_masks(images.boxes, 16).float())
+        / maps.sum((1, 2))[:, None]
+    )
     energy = share.diag() - share.gather(1, chance.derangements(10)).mean(1)
     np.testing.assert_allclose(record["energy_in_box, saliency"], energy, atol=1e-4)
 
 
-def test_what_a_network_does_not_allow_is_undefined_with_a_reason(given, tmp_path, monkeypatch):
+def test_what_a_network_does_not_allow_is_undefined_with_a_reason(
+    given, tmp_path, monkeypatch
+):
     def refused(method, *given):
         raise ValueError("DeepLift's shares miss")
 
@@ -222,22 +382,50 @@ def test_what_a_network_does_not_allow_is_undefined_with_a_reason(given, tmp_pat
     record = kept(tmp_path, given)[0].record(ATTRIBUTED, "a")
     assert np.isfinite(record["pointing_game, grad_cam"]).all()
     assert np.isnan(record["pointing_game, deep_lift"]).all()
-    assert record["costs"]["reason"].tolist() == ["", "DeepLift's shares miss", "DeepLift's shares miss"]
+    assert record["costs"]["reason"].tolist() == [
+        "",
+        "DeepLift's shares miss",
+        "DeepLift's shares miss",
+    ]
 
 
-def test_untrained_networks_are_those_of_their_seed_worked_out_step_by_step(given, tmp_path):
-    forms = pd.DataFrame({"architecture": ["resnet18", "resnet34", "resnet18"], "stem": "small", "width": 0.125, "last_stride": 2})
+def test_untrained_networks_are_those_of_their_seed_worked_out_step_by_step(
+    given, tmp_path
+):
+    forms = pd.DataFrame(
+        {
+            "architecture": ["resnet18", "resnet34", "resnet18"],
+            "stem": "small",
+            "width": 0.125,
+            "last_stride": 2,
+        }
+    )
     models = compute.untrained_models(forms, 3, 2, 4)
     found = [(model.facts["architecture"], model.facts["seed"]) for model in models]
     assert found == [("resnet18", 4), ("resnet18", 5), ("resnet34", 4), ("resnet34", 5)]
-    options = {"images": 20, "threshold": 0.1, "seed": 0, "scored_on": EVERY, "device": "cpu"}
-    row = compute.untrained_scores(models[0], Data(given.images), ["untrained"], **options)["untrained"]["scores"].iloc[0]
-    network, images = resnet.build("resnet18", 3, stem="small", width=0.125, seed=4).eval(), given.first(20).images
+    options = {
+        "images": 20,
+        "threshold": 0.1,
+        "seed": 0,
+        "scored_on": EVERY,
+        "device": "cpu",
+    }
+    row = compute.untrained_scores(
+        models[0], Data(given.images), ["untrained"], **options
+    )["untrained"]["scores"].iloc[0]
+    network, images = (
+        resnet.build("resnet18", 3, stem="small", width=0.125, seed=4).eval(),
+        given.first(20).images,
+    )
     pixels = normalised(images)
     predicted = network(pixels).argmax(1)
     maps = captum_grad_cam(network, network.layer4, pixels, predicted)
-    (iou,) = overlap.overlaps(normalise_maps(maps), overlap.box_masks(images.boxes, 16), [0.1])
-    assert row["train_accuracy"] == pytest.approx(float((predicted == images.labels).double().mean()))
+    (iou,) = overlap.overlaps(
+        normalise_maps(maps), overlap.box_masks(images.boxes, 16), [0.1]
+    )
+    assert row["train_accuracy"] == pytest.approx(
+        float((predicted == images.labels).double().mean())
+    )
     # One pixel that rounding moves over the threshold changes the IoU of an image by some 1 / 100.
     assert row["iou"] == pytest.approx(float(iou.mean()), abs=2e-3)
     assert (row["train_images"], row["test_images"]) == (20, 20)

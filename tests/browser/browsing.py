@@ -19,13 +19,25 @@ from typing import Any
 
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 PHONE, DESK = (390, 844), (1400, 1000)
-CHROMIUM, DRIVER = (next(filter(None, map(shutil.which, names)), "") for names in (("chromium", "google-chrome"), ("chromedriver",)))
+CHROMIUM, DRIVER = (
+    next(filter(None, map(shutil.which, names)), "")
+    for names in (("chromium", "google-chrome"), ("chromedriver",))
+)
 _FOUND = CHROMIUM and DRIVER and importlib.util.find_spec("selenium")
-MISSING = "" if _FOUND else "no browser to test with: apt-get install chromium chromium-driver, pip install selenium"
+MISSING = (
+    ""
+    if _FOUND
+    else "no browser to test with: apt-get install chromium chromium-driver, pip install selenium"
+)
 # Cells out of sight stay drawn, and no note of JupyterLab's lies over them.
 _SETTINGS = {
-    "@jupyterlab/notebook-extension/tracker.jupyterlab-settings": {"windowingMode": "none"},
-    "@jupyterlab/apputils-extension/notification.jupyterlab-settings": {"fetchNews": "false", "checkForUpdates": False},
+    "@jupyterlab/notebook-extension/tracker.jupyterlab-settings": {
+        "windowingMode": "none"
+    },
+    "@jupyterlab/apputils-extension/notification.jupyterlab-settings": {
+        "fetchNews": "false",
+        "checkForUpdates": False,
+    },
 }
 
 
@@ -37,10 +49,22 @@ def chromium() -> Iterator[Any]:
 
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
-    flags = ["--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", f"--window-size={DESK[0]},{DESK[1]}"]
-    for flag in [*flags, "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--hide-scrollbars"]:
+    flags = [
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-dev-shm-usage",
+        "--disable-gpu",
+        f"--window-size={DESK[0]},{DESK[1]}",
+    ]
+    for flag in [
+        *flags,
+        "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+        "--hide-scrollbars",
+    ]:
         options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    options.set_capability(
+        "goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"}
+    )
     browser = webdriver.Chrome(options, Service(DRIVER))
     try:
         yield browser
@@ -48,24 +72,53 @@ def chromium() -> Iterator[Any]:
         browser.quit()
 
 
-def open_page(browser: Any, page: Path, size: tuple[int, int] = DESK, scheme: str = "light") -> list[str]:
+def open_page(
+    browser: Any, page: Path, size: tuple[int, int] = DESK, scheme: str = "light"
+) -> list[str]:
     """Open a page from disk on a screen of some size, with all of its pictures; list errors of the console and addresses not on disk."""
-    metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": size == PHONE}
+    metrics = {
+        "width": size[0],
+        "height": size[1],
+        "deviceScaleFactor": 1,
+        "mobile": size == PHONE,
+    }
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+    browser.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia",
+        {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
+    )
     for log in ("browser", "performance"):
         browser.get_log(log)
     browser.get(page.as_uri())
     loaded = "for (const one of document.images) one.loading = 'eager'; return [...document.images].every(one => one.naturalWidth)"
-    until(lambda: browser.execute_script(loaded), 60, f"a picture of {page.name} is not drawn")
-    asked = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    asked = [message["params"]["request"]["url"] for message in asked if message["method"] == "Network.requestWillBeSent"]
-    return [address for address in asked if not address.startswith(("file:", "data:", "blob:"))] + errors(browser)
+    until(
+        lambda: browser.execute_script(loaded),
+        60,
+        f"a picture of {page.name} is not drawn",
+    )
+    asked = [
+        json.loads(entry["message"])["message"]
+        for entry in browser.get_log("performance")
+    ]
+    asked = [
+        message["params"]["request"]["url"]
+        for message in asked
+        if message["method"] == "Network.requestWillBeSent"
+    ]
+    return [
+        address
+        for address in asked
+        if not address.startswith(("file:", "data:", "blob:"))
+    ] + errors(browser)
 
 
 def errors(browser: Any) -> list[str]:
     """List what the console has called an error since the last look, but for what leaving a page says."""
-    found = [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+    found = [
+        entry["message"]
+        for entry in browser.get_log("browser")
+        if entry["level"] == "SEVERE"
+    ]
     return [message for message in found if "beforeunload" not in message]
 
 
@@ -90,14 +143,39 @@ def jupyterlab(folder: Path, seconds: float = 120) -> Iterator[Callable[[str], s
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     token, base = secrets.token_hex(16), f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}"]
-    command += ["--ServerApp.port_retries=0", f"--ServerApp.root_dir={folder}", "--LabApp.expose_app_in_browser=True"]
+    command = [
+        sys.executable,
+        "-m",
+        "jupyterlab",
+        "--no-browser",
+        "--allow-root",
+        "--ip=127.0.0.1",
+        f"--port={port}",
+    ]
+    command += [
+        "--ServerApp.port_retries=0",
+        f"--ServerApp.root_dir={folder}",
+        "--LabApp.expose_app_in_browser=True",
+    ]
     with (folder / ".jupyter/server.log").open("wb") as log:
         given = _environment(folder) | {"JUPYTER_TOKEN": token}
-        server = subprocess.Popen(command, cwd=folder, env=given, stdout=log, stderr=log, start_new_session=True)
+        server = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=given,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
     try:
-        until(lambda: _answers(f"{base}/api/status?token={token}"), seconds, "JupyterLab did not start")
-        yield lambda path: f"{base}/lab/tree/{path}?reset&token={token}"  # without what was open before
+        until(
+            lambda: _answers(f"{base}/api/status?token={token}"),
+            seconds,
+            "JupyterLab did not start",
+        )
+        yield (
+            lambda path: f"{base}/lab/tree/{path}?reset&token={token}"
+        )  # without what was open before
     finally:
         server.send_signal(signal.SIGINT)
         server.send_signal(signal.SIGTERM)
@@ -109,10 +187,27 @@ def jupyterlab(folder: Path, seconds: float = 120) -> Iterator[Callable[[str], s
 
 def _environment(folder: Path) -> dict[str, str]:
     """The environment in which Jupyter knows no setting of the user's."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("JUPYTER", "JPY_", "WORKBOOK_"))}
-    own = {"JUPYTER_CONFIG_DIR": "config", "JUPYTER_DATA_DIR": "data", "JUPYTER_RUNTIME_DIR": "runtime", "IPYTHONDIR": "ipython"}
-    own |= {"JUPYTERLAB_SETTINGS_DIR": "settings", "JUPYTERLAB_WORKSPACES_DIR": "workspaces", "MPLCONFIGDIR": "matplotlib"}
-    return kept | {name: str(folder / ".jupyter" / place) for name, place in own.items()} | {"PYTHONPATH": str(PROJECT_ROOT)}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("JUPYTER", "JPY_", "WORKBOOK_"))
+    }
+    own = {
+        "JUPYTER_CONFIG_DIR": "config",
+        "JUPYTER_DATA_DIR": "data",
+        "JUPYTER_RUNTIME_DIR": "runtime",
+        "IPYTHONDIR": "ipython",
+    }
+    own |= {
+        "JUPYTERLAB_SETTINGS_DIR": "settings",
+        "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
+        "MPLCONFIGDIR": "matplotlib",
+    }
+    return (
+        kept
+        | {name: str(folder / ".jupyter" / place) for name, place in own.items()}
+        | {"PYTHONPATH": str(PROJECT_ROOT)}
+    )
 
 
 def _answers(address: str) -> bool:
@@ -131,6 +226,17 @@ def run_notebook(browser: Any, address: str, seconds: float = 600) -> list[str]:
     until(lambda: browser.execute_script(ready, address), 180, "the kernel is not idle")
     run = "const end = () => { window.cellsEnded = true; }; window.jupyterapp.commands.execute('notebook:run-all-cells').then(end, end)"
     browser.execute_script(run)
-    until(lambda: browser.execute_script("return window.cellsEnded"), seconds, "the cells have not all run")
-    cells = browser.execute_script(f"{panel} return panel.content.model.sharedModel.toJSON().cells")
-    return [f"{one['ename']}: {one['evalue']}" for cell in cells for one in cell.get("outputs", []) if one["output_type"] == "error"]
+    until(
+        lambda: browser.execute_script("return window.cellsEnded"),
+        seconds,
+        "the cells have not all run",
+    )
+    cells = browser.execute_script(
+        f"{panel} return panel.content.model.sharedModel.toJSON().cells"
+    )
+    return [
+        f"{one['ename']}: {one['evalue']}"
+        for cell in cells
+        for one in cell.get("outputs", [])
+        if one["output_type"] == "error"
+    ]

@@ -11,9 +11,20 @@ from helpers.report import pages
 from tests.browser import browsing
 from tests.report import made
 
-pytestmark = [pytest.mark.browser, pytest.mark.skipif(bool(browsing.MISSING), reason=browsing.MISSING)]
-screens = pytest.mark.parametrize("size", [browsing.PHONE, browsing.DESK], ids=["phone", "desk"])
-NAMES = ("index.html", "04_baselines.html", "explore.html", "../index.html", "../assets/glossary.html")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(bool(browsing.MISSING), reason=browsing.MISSING),
+]
+screens = pytest.mark.parametrize(
+    "size", [browsing.PHONE, browsing.DESK], ids=["phone", "desk"]
+)
+NAMES = (
+    "index.html",
+    "04_baselines.html",
+    "explore.html",
+    "../index.html",
+    "../assets/glossary.html",
+)
 
 
 @pytest.fixture(scope="module")
@@ -31,30 +42,50 @@ def report(tmp_path_factory):
 
 def of(browser, kind, script):
     """What a script gives for an explorer, which it calls ``box``."""
-    return browser.execute_script(f"const box = document.querySelector('[data-kind={kind}]'); {script}")
+    return browser.execute_script(
+        f"const box = document.querySelector('[data-kind={kind}]'); {script}"
+    )
 
 
 def change(browser, kind, control, value):
     """Set a control of an explorer, by its place, as a reader does."""
     set_value = f"const one = box.querySelectorAll('select, input')[{control}]; one.value = {value!r};"
-    of(browser, kind, f"{set_value} one.dispatchEvent(new Event(one.tagName == 'SELECT' ? 'change' : 'input'))")
+    of(
+        browser,
+        kind,
+        f"{set_value} one.dispatchEvent(new Event(one.tagName == 'SELECT' ? 'change' : 'input'))",
+    )
 
 
 @screens
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_no_page_scrolls_sideways_asks_another_host_or_has_an_error(browser, report, size, scheme):
+def test_no_page_scrolls_sideways_asks_another_host_or_has_an_error(
+    browser, report, size, scheme
+):
     for name in NAMES:
-        assert browsing.open_page(browser, (report / name).resolve(), size, scheme) == [], name
-        assert browser.execute_script("return document.documentElement.scrollWidth") <= size[0], name
+        assert (
+            browsing.open_page(browser, (report / name).resolve(), size, scheme) == []
+        ), name
+        assert (
+            browser.execute_script("return document.documentElement.scrollWidth")
+            <= size[0]
+        ), name
         wide = "return [...document.images].filter(one => one.getBoundingClientRect().right > innerWidth).length"
         assert browser.execute_script(wide) == 0, f"{name}: a figure is cut"
 
 
-def test_the_first_screen_holds_answer_figure_and_four_questions_at_a_desk_and_begins_with_the_answer_on_a_phone(browser, report):
+def test_the_first_screen_holds_answer_figure_and_four_questions_at_a_desk_and_begins_with_the_answer_on_a_phone(
+    browser, report
+):
     ends = "return arguments[0].map(part => document.querySelector(part).getBoundingClientRect()).map(one => [one.top, one.bottom])"
     for size in (browsing.DESK, browsing.PHONE):
         browsing.open_page(browser, report / "index.html", size)
-        tops, bottoms = zip(*browser.execute_script(ends, ["ol.answer", ".first img", ".questions tr:nth-child(4)"]), strict=True)
+        tops, bottoms = zip(
+            *browser.execute_script(
+                ends, ["ol.answer", ".first img", ".questions tr:nth-child(4)"]
+            ),
+            strict=True,
+        )
         if size == browsing.DESK:
             assert max(bottoms) <= size[1]
         else:
@@ -66,13 +97,21 @@ def test_axes_and_points_lie_inside_their_boxes(browser, report, size):
     browsing.open_page(browser, report / "explore.html", size)
     for kind in ("measures", "maps", "curves"):
         drawn = "return box.querySelectorAll('.plot .xtitle, .plot .ytitle, .plot .xtick text').length > 3"
-        browsing.until(lambda kind=kind, drawn=drawn: of(browser, kind, drawn), 60, f"{kind} is not drawn")
+        browsing.until(
+            lambda kind=kind, drawn=drawn: of(browser, kind, drawn),
+            60,
+            f"{kind} is not drawn",
+        )
         inside = "const plot = box.querySelector('.plot'), edge = plot.getBoundingClientRect();"
         inside += "return [...plot.querySelectorAll('.xtitle, .ytitle, .xtick text, .ytick text, .points path, .legendtext')].map(one => {"
         inside += "const r = one.getBoundingClientRect(); return r.left >= edge.left - 1 && r.right <= edge.right + 1"
         inside += " && r.top >= edge.top - 1 && r.bottom <= edge.bottom + 1 })"
         assert all(of(browser, kind, inside)), kind
-        assert of(browser, kind, "const plot = box.querySelector('.plot'); return plot.clientWidth <= plot.parentElement.clientWidth")
+        assert of(
+            browser,
+            kind,
+            "const plot = box.querySelector('.plot'); return plot.clientWidth <= plot.parentElement.clientWidth",
+        )
 
 
 def test_a_control_moves_points_and_a_click_shows_the_network(browser, report):
@@ -91,36 +130,68 @@ def test_a_control_moves_points_and_a_click_shows_the_network(browser, report):
     browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", points[0])
     ActionChains(browser).move_to_element(points[0]).click().perform()
     card = "return box.querySelector('.card').innerText"
-    browsing.until(lambda: "learning rate 0.001" in of(browser, "measures", card), 20, "no card of the network")
+    browsing.until(
+        lambda: "learning rate 0.001" in of(browser, "measures", card),
+        20,
+        "no card of the network",
+    )
 
 
 def test_the_gallery_counts_as_the_tables_do(browser, report):
     """The numbers below the pictures, which the page counts, are those of the kernel."""
     browsing.open_page(browser, report / "explore.html")
     told = "return [...box.querySelectorAll('.pictures > div:first-of-type figcaption')].map(one => one.textContent.split(' ')[0])"
-    browsing.until(lambda: len(of(browser, "maps", told)) == 6, 60, "no picture is drawn")
-    content = of(browser, "maps", "return JSON.parse(document.getElementById('values').textContent)[1].models[0].maps")
-    maps = torch.frombuffer(bytearray(base64.b64decode(content)), dtype=torch.uint8).view(-1, made.SIDE, made.SIDE) / 255
+    browsing.until(
+        lambda: len(of(browser, "maps", told)) == 6, 60, "no picture is drawn"
+    )
+    content = of(
+        browser,
+        "maps",
+        "return JSON.parse(document.getElementById('values').textContent)[1].models[0].maps",
+    )
+    maps = (
+        torch.frombuffer(bytearray(base64.b64decode(content)), dtype=torch.uint8).view(
+            -1, made.SIDE, made.SIDE
+        )
+        / 255
+    )
     boxes = overlap.box_masks(torch.from_numpy(made.kept_maps()["boxes"]), made.SIZE)
-    for place, values in zip((0, 8), overlap.overlaps(maps, boxes, [0.05, 0.45]), strict=True):
+    for place, values in zip(
+        (0, 8), overlap.overlaps(maps, boxes, [0.05, 0.45]), strict=True
+    ):
         change(browser, "maps", 1, str(place))
         assert of(browser, "maps", told) == [f"{value:.2f}" for value in values]
     before = of(browser, "maps", "return box.querySelector('.said').textContent")
     change(browser, "maps", 0, "maximum")
     assert set(of(browser, "maps", told)) <= {"inside", "outside"}
-    assert "share of maxima" in of(browser, "maps", "return box.querySelector('.said').textContent") != before
+    assert (
+        "share of maxima"
+        in of(browser, "maps", "return box.querySelector('.said').textContent")
+        != before
+    )
 
 
 def test_a_long_table_sorts_by_its_exact_numbers(browser, report):
     browsing.open_page(browser, report / "04_baselines.html")
-    heads = browser.execute_script("return [...document.querySelectorAll('.sortable thead th')].map(one => one.textContent.trim())")
+    heads = browser.execute_script(
+        "return [...document.querySelectorAll('.sortable thead th')].map(one => one.textContent.trim())"
+    )
     place = heads.index("gap (points)")
     height = "return document.querySelector('.table').offsetHeight"
     before = browser.execute_script(height)
     values = "return [...document.querySelectorAll('.sortable tbody tr')].map(row => row.cells[arguments[0]])"
     values += ".map(cell => Number(cell.dataset.order ?? cell.textContent))"
     for _ in range(2):
-        browser.execute_script("document.querySelectorAll('.sortable thead th')[arguments[0]].click()", place)
-    np.testing.assert_allclose(browser.execute_script(values, place), sorted(100 * made.catalogue()["gap"], reverse=True)[:10], rtol=1e-5)
-    browser.execute_script("document.querySelector('.dt-paging-button.last').click()")  # of six rows
+        browser.execute_script(
+            "document.querySelectorAll('.sortable thead th')[arguments[0]].click()",
+            place,
+        )
+    np.testing.assert_allclose(
+        browser.execute_script(values, place),
+        sorted(100 * made.catalogue()["gap"], reverse=True)[:10],
+        rtol=1e-5,
+    )
+    browser.execute_script(
+        "document.querySelector('.dt-paging-button.last').click()"
+    )  # of six rows
     assert browser.execute_script(height) >= before, "what stands below jumps"

@@ -13,12 +13,18 @@ from helpers.networks import hooks, resnet
 @pytest.fixture(scope="module")
 def network():
     """A ResNet whose batch norms are not those of the start; in-place ReLUs that are called twice."""
-    model = resnet.build("resnet18", 4, stem="strided", width=0.125, last_stride=1, seed=1).eval()
+    model = resnet.build(
+        "resnet18", 4, stem="strided", width=0.125, last_stride=1, seed=1
+    ).eval()
     generator = torch.Generator().manual_seed(0)
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
-            module.running_mean = 0.3 * torch.randn(module.num_features, generator=generator)
-            module.running_var = 0.5 + torch.rand(module.num_features, generator=generator)
+            module.running_mean = 0.3 * torch.randn(
+                module.num_features, generator=generator
+            )
+            module.running_var = 0.5 + torch.rand(
+                module.num_features, generator=generator
+            )
     return model
 
 
@@ -32,7 +38,9 @@ CLASSES = torch.tensor([0, 3, 1])
 
 def gradient(network, images):
     inputs = images.clone().requires_grad_()
-    return torch.autograd.grad(network(inputs).gather(1, CLASSES[:, None]).sum(), inputs)[0]
+    return torch.autograd.grad(
+        network(inputs).gather(1, CLASSES[:, None]).sum(), inputs
+    )[0]
 
 
 class Functional(nn.Module):
@@ -40,7 +48,11 @@ class Functional(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.first, self.second, self.head = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1), nn.Linear(4, 4)
+        self.first, self.second, self.head = (
+            nn.Conv2d(3, 4, 3, padding=1),
+            nn.Conv2d(4, 4, 3, padding=1),
+            nn.Linear(4, 4),
+        )
 
     def forward(self, images):
         maps = F.relu(self.first(images), inplace=True)
@@ -48,14 +60,18 @@ class Functional(nn.Module):
 
 
 @pytest.mark.parametrize("kind", ["resnet", "functional"])
-def test_the_copy_has_the_logits_of_the_network_and_each_relu_once(kind, network, images):
+def test_the_copy_has_the_logits_of_the_network_and_each_relu_once(
+    kind, network, images
+):
     torch.manual_seed(0)
     model = network if kind == "resnet" else Functional().eval()
     own = attribution.with_own_activations(model)
     calls = []
     for module in own.modules():
         if isinstance(module, nn.ReLU) and not module.inplace:
-            module.register_forward_hook(lambda module, given, output: calls.append(module))
+            module.register_forward_hook(
+                lambda module, given, output: calls.append(module)
+            )
     torch.testing.assert_close(own(images), model(images), rtol=0, atol=1e-6)
     assert len(calls) == len(set(calls)) == (17 if kind == "resnet" else 2)
 
@@ -65,27 +81,44 @@ def test_a_forward_pass_that_depends_on_values_is_refused():
         def forward(self, images):
             return images if images.sum() > 0 else -images
 
-    with pytest.raises(ValueError, match=r"^the forward pass of Branching depends on values and cannot be traced: "):
+    with pytest.raises(
+        ValueError,
+        match=r"^the forward pass of Branching depends on values and cannot be traced: ",
+    ):
         attribution.with_own_activations(Branching())
 
 
 def test_gradients_are_those_of_autograd(network, images):
     own, expected = attribution.with_own_activations(network), gradient(network, images)
-    found = {name: attribution.attribution_maps(name, own, images, CLASSES).maps for name in ("saliency", "input_x_gradient")}
+    found = {
+        name: attribution.attribution_maps(name, own, images, CLASSES).maps
+        for name in ("saliency", "input_x_gradient")
+    }
     torch.testing.assert_close(found["saliency"], expected.abs().amax(1))
-    torch.testing.assert_close(found["input_x_gradient"], (images * expected).sum(1).relu())
+    torch.testing.assert_close(
+        found["input_x_gradient"], (images * expected).sum(1).relu()
+    )
 
 
 def test_integrated_gradients_approach_the_sum_over_the_way(network, images):
     own, steps = attribution.with_own_activations(network), 200
-    way = sum(gradient(network, images * (step + 0.5) / steps) for step in range(steps)) / steps
-    found = attribution.attribution_maps("integrated_gradients", own, images, CLASSES, steps=steps).maps
+    way = (
+        sum(gradient(network, images * (step + 0.5) / steps) for step in range(steps))
+        / steps
+    )
+    found = attribution.attribution_maps(
+        "integrated_gradients", own, images, CLASSES, steps=steps
+    ).maps
     expected = (images * way).sum(1).relu()
     assert (found - expected).abs().max() < 0.02 * expected.max()
 
 
 def test_occlusion_is_what_the_logit_loses_under_each_window(network, images):
-    own, expected, seen = attribution.with_own_activations(network), torch.zeros(3, 16, 16), torch.zeros(16, 16)
+    own, expected, seen = (
+        attribution.with_own_activations(network),
+        torch.zeros(3, 16, 16),
+        torch.zeros(16, 16),
+    )
     with torch.no_grad():
         before = network(images).gather(1, CLASSES[:, None])
         for y in range(0, 13, 2):
@@ -96,7 +129,9 @@ def test_occlusion_is_what_the_logit_loses_under_each_window(network, images):
                 expected[:, y : y + 4, x : x + 4] += lost[:, :, None]
                 seen[y : y + 4, x : x + 4] += 1
     found = attribution.attribution_maps("occlusion", own, images, CLASSES)
-    torch.testing.assert_close(found.maps, 3 * (expected / seen).relu(), rtol=1e-4, atol=1e-5)  # alike in the three channels
+    torch.testing.assert_close(
+        found.maps, 3 * (expected / seen).relu(), rtol=1e-4, atol=1e-5
+    )  # alike in the three channels
     assert (found.forward_passes, found.backward_passes) == (50, 0)
 
 
@@ -105,7 +140,10 @@ def test_deep_lift_that_does_not_add_up_is_refused(images):
         def forward(self, images):
             return (images**2).mean((2, 3)) @ torch.eye(3, 4)
 
-    with pytest.raises(ValueError, match=r"^DeepLift's shares miss the difference of the logits by up to "):
+    with pytest.raises(
+        ValueError,
+        match=r"^DeepLift's shares miss the difference of the logits by up to ",
+    ):
         attribution.attribution_maps("deep_lift", Squared(), images, CLASSES)
 
 
@@ -113,22 +151,37 @@ def test_guided_grad_cam_is_zero_where_grad_cam_is(network, images):
     own = attribution.with_own_activations(network)
     features, _ = hooks.features_and_logits(network, network.layer4, images)
     cam = closed_form_cam("grad_cam", features, network.fc.weight, CLASSES)
-    found = attribution.attribution_maps("guided_grad_cam", own, images, CLASSES).maps.detach()
-    large = F.interpolate(cam.unsqueeze(1), size=(16, 16), mode="bilinear", align_corners=False).squeeze(1)
+    found = attribution.attribution_maps(
+        "guided_grad_cam", own, images, CLASSES
+    ).maps.detach()
+    large = F.interpolate(
+        cam.unsqueeze(1), size=(16, 16), mode="bilinear", align_corners=False
+    ).squeeze(1)
     assert (large == 0).any()
     assert found[large == 0].eq(0).all()
     assert found.max() > 0
 
 
-PASSES = {"saliency": (1, 1), "input_x_gradient": (1, 1), "integrated_gradients": (5, 5), "guided_grad_cam": (2, 2), "deep_lift": (4, 2)}
+PASSES = {
+    "saliency": (1, 1),
+    "input_x_gradient": (1, 1),
+    "integrated_gradients": (5, 5),
+    "guided_grad_cam": (2, 2),
+    "deep_lift": (4, 2),
+}
 
 
 @pytest.mark.parametrize("method", attribution.ATTRIBUTIONS)
 @pytest.mark.parametrize("inference", [False, True])
-def test_maps_are_finite_and_the_network_is_left_as_it_came(method, inference, network, images):
+def test_maps_are_finite_and_the_network_is_left_as_it_came(
+    method, inference, network, images
+):
     network.train()
     network.layer2.eval()
-    modes, state = [module.training for module in network.modules()], {name: value.clone() for name, value in network.state_dict().items()}
+    modes, state = (
+        [module.training for module in network.modules()],
+        {name: value.clone() for name, value in network.state_dict().items()},
+    )
     with torch.inference_mode(inference):
         own = attribution.with_own_activations(network)
         found = attribution.attribution_maps(method, own, images, CLASSES, steps=5)
@@ -138,9 +191,21 @@ def test_maps_are_finite_and_the_network_is_left_as_it_came(method, inference, n
     assert found.maps.max() > 0
     assert (found.forward_passes, found.backward_passes) == PASSES.get(method, (50, 0))
     assert [module.training for module in network.modules()] == modes
-    assert all(torch.equal(value, state[name]) for name, value in network.state_dict().items())
-    assert all(module.inplace for module in network.modules() if isinstance(module, nn.ReLU))
-    assert all(parameter.requires_grad and parameter.grad is None for parameter in network.parameters())
+    assert all(
+        torch.equal(value, state[name]) for name, value in network.state_dict().items()
+    )
+    assert all(
+        module.inplace for module in network.modules() if isinstance(module, nn.ReLU)
+    )
+    assert all(
+        parameter.requires_grad and parameter.grad is None
+        for parameter in network.parameters()
+    )
     for module in (*network.modules(), *own.modules()):
-        assert not (module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks)
+        assert not (
+            module._forward_hooks
+            or module._forward_pre_hooks
+            or module._backward_hooks
+            or module._backward_pre_hooks
+        )
     network.eval()

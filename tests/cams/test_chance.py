@@ -28,18 +28,27 @@ def boxes():
 def maps(boxes):
     """Maps of 4 x 4: four look at their boxes, more or less, two anywhere, and of the others some cells are cut at 0."""
     drawn = torch.rand(10, 4, 4, generator=torch.Generator().manual_seed(2))
-    drawn[:4] = 0.3 * drawn[:4] + torch.nn.functional.adaptive_avg_pool2d(overlap.box_masks(boxes[:4], SIZE).float(), 4)
+    drawn[:4] = 0.3 * drawn[:4] + torch.nn.functional.adaptive_avg_pool2d(
+        overlap.box_masks(boxes[:4], SIZE).float(), 4
+    )
     drawn[6:] = (drawn[6:] - 0.4).relu()
     return normalise_maps(drawn)
 
 
 def corrected(table):
     """Scores less their shuffled ones, a column each."""
-    return table[list(chance.SCORES)] - table[[name + chance.SHUFFLED for name in chance.SCORES]].to_numpy()
+    return (
+        table[list(chance.SCORES)]
+        - table[[name + chance.SHUFFLED for name in chance.SCORES]].to_numpy()
+    )
 
 
-@pytest.mark.parametrize(("count", "columns"), [(1, 0), (2, 1), (4, 3), (9, 8), (50, 8)])
-def test_no_image_lends_itself_its_box_none_lends_twice_and_all_lend_alike(count, columns):
+@pytest.mark.parametrize(
+    ("count", "columns"), [(1, 0), (2, 1), (4, 3), (9, 8), (50, 8)]
+)
+def test_no_image_lends_itself_its_box_none_lends_twice_and_all_lend_alike(
+    count, columns
+):
     partners = chance.derangements(count)
     assert partners.shape == (count, columns)
     for image, row in enumerate(partners.tolist()):
@@ -51,7 +60,9 @@ def test_no_image_lends_itself_its_box_none_lends_twice_and_all_lend_alike(count
 def by_pixels(values, mask, rectangle, place, inside, corners):
     """Scores of one enlarged map with the boxes of one image, by the definitions."""
     levels = np.minimum((values * np.float32(1000)).astype(int), 1000)
-    matched = levels >= max(level for level in range(1001) if (levels >= level).sum() >= inside.sum())
+    matched = levels >= max(
+        level for level in range(1001) if (levels >= level).sum() >= inside.sum()
+    )
     found = []
     for x0, y0, x1, y1 in corners[corners.any(1)].tolist():
         box = np.zeros_like(inside)
@@ -60,46 +71,101 @@ def by_pixels(values, mask, rectangle, place, inside, corners):
     return {
         "iou": (mask & inside).sum() / (mask | inside).sum(),
         "iou_b": (rectangle & inside).sum() / (rectangle | inside).sum(),
-        "energy_in_box": values[inside].astype(float).sum() / values.astype(float).sum(),
+        "energy_in_box": values[inside].astype(float).sum()
+        / values.astype(float).sum(),
         "pointing_game": float(inside[place]),
         "area_matched_iou": (matched & inside).sum() / (matched | inside).sum(),
-        "pixel_average_precision": average_precision_score(inside.ravel(), levels.ravel()),
+        "pixel_average_precision": average_precision_score(
+            inside.ravel(), levels.ravel()
+        ),
         "box_found": float(max(found) >= 0.5),
     }, max(found)
 
 
-def test_every_score_with_the_own_and_with_shuffled_boxes_is_that_of_a_loop_over_pixels(maps, boxes):
-    table, partners = chance.chance_scores(maps, boxes, SIZE, 0.6), chance.derangements(10)
-    inside, large = overlap.box_masks(boxes, SIZE).numpy(), overlap.upsample(maps, SIZE).numpy()
+def test_every_score_with_the_own_and_with_shuffled_boxes_is_that_of_a_loop_over_pixels(
+    maps, boxes
+):
+    table, partners = (
+        chance.chance_scores(maps, boxes, SIZE, 0.6),
+        chance.derangements(10),
+    )
+    inside, large = (
+        overlap.box_masks(boxes, SIZE).numpy(),
+        overlap.upsample(maps, SIZE).numpy(),
+    )
     for j in range(10):
         mask, rectangle = large[j] >= np.float32(0.6), np.zeros((SIZE, SIZE), bool)
         rows, columns = np.nonzero(mask)
         rectangle[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1] = True
-        place = tuple(int((cell + 0.5) * 4) for cell in divmod(int(maps[j].argmax()), 4))
+        place = tuple(
+            int((cell + 0.5) * 4) for cell in divmod(int(maps[j].argmax()), 4)
+        )
         given = large[j], mask, rectangle, place
         own, best = by_pixels(*given, inside[j], boxes[j])
-        others = [by_pixels(*given, inside[k], boxes[k])[0] for k in partners[j].tolist()]
+        others = [
+            by_pixels(*given, inside[k], boxes[k])[0] for k in partners[j].tolist()
+        ]
         for name in (*chance.SCORES, "iou_b", "box_found"):
             assert table[name][j] == pytest.approx(own[name], abs=1e-6), name
         for name in chance.SCORES:
-            assert table[name + chance.SHUFFLED][j] == pytest.approx(np.mean([other[name] for other in others]), abs=1e-6), name
+            assert table[name + chance.SHUFFLED][j] == pytest.approx(
+                np.mean([other[name] for other in others]), abs=1e-6
+            ), name
         counts = [mask.sum(), inside[j].sum(), (mask & inside[j]).sum(), SIZE**2]
-        assert table.loc[j, ["map_pixels", "box_pixels", "common_pixels", "image_pixels"]].tolist() == counts
-        assert table.loc[j, ["x0", "x1", "y0", "y1"]].tolist() == [columns.min(), columns.max() + 1, rows.min(), rows.max() + 1]
-        assert table.loc[j, ["mask_area", "box_area", "box_iou"]].tolist() == pytest.approx([mask.mean(), inside[j].mean(), best])
-    for name in ("box_found", "pointing_game"):  # there was something to find and to miss
+        assert (
+            table.loc[
+                j, ["map_pixels", "box_pixels", "common_pixels", "image_pixels"]
+            ].tolist()
+            == counts
+        )
+        assert table.loc[j, ["x0", "x1", "y0", "y1"]].tolist() == [
+            columns.min(),
+            columns.max() + 1,
+            rows.min(),
+            rows.max() + 1,
+        ]
+        assert table.loc[
+            j, ["mask_area", "box_area", "box_iou"]
+        ].tolist() == pytest.approx([mask.mean(), inside[j].mean(), best])
+    for name in (
+        "box_found",
+        "pointing_game",
+    ):  # there was something to find and to miss
         assert set(table[name]) == {0, 1}
 
 
-def test_one_map_for_all_images_has_exactly_nothing_above_chance_whoever_lends_the_boxes(boxes, monkeypatch):
-    maps, every = torch.rand(1, 4, 4, generator=torch.Generator().manual_seed(0)).expand(4, 4, 4), list(itertools.permutations(range(4)))
-    deranged = [order for order in every if all(i != place for i, place in enumerate(order))]
+def test_one_map_for_all_images_has_exactly_nothing_above_chance_whoever_lends_the_boxes(
+    boxes, monkeypatch
+):
+    maps, every = (
+        torch.rand(1, 4, 4, generator=torch.Generator().manual_seed(0)).expand(4, 4, 4),
+        list(itertools.permutations(range(4))),
+    )
+    deranged = [
+        order for order in every if all(i != place for i, place in enumerate(order))
+    ]
     for given in (maps, chance.central_map().expand(4, 8, 8)):
         tables = []
         for order in deranged:
-            monkeypatch.setattr(chance, "derangements", lambda count, order=order: torch.tensor(order)[:, None])
+            monkeypatch.setattr(
+                chance,
+                "derangements",
+                lambda count, order=order: torch.tensor(order)[:, None],
+            )
             tables.append(table := chance.chance_scores(given, boxes[:4], SIZE, 0.3))
-            assert table[["iou", "energy_in_box", "area_matched_iou", "pixel_average_precision"]].std().gt(0.01).all()
+            assert (
+                table[
+                    [
+                        "iou",
+                        "energy_in_box",
+                        "area_matched_iou",
+                        "pixel_average_precision",
+                    ]
+                ]
+                .std()
+                .gt(0.01)
+                .all()
+            )
             assert corrected(table).mean().abs().max() < 1e-7
         # In expectation over all of them also for every image: its score less the mean of the other three's.
         mean = sum(corrected(table) for table in tables) / 9
@@ -111,13 +177,19 @@ def test_the_central_map_is_a_gaussian_of_two_of_eight_cells():
     blob = chance.central_map()
     raw = np.exp(-(np.arange(-3.5, 4) ** 2) / 8)
     raw = np.outer(raw, raw)
-    np.testing.assert_allclose(blob, (raw - raw.min()) / (raw.max() - raw.min()), atol=1e-7)
+    np.testing.assert_allclose(
+        blob, (raw - raw.min()) / (raw.max() - raw.min()), atol=1e-7
+    )
 
 
 def test_where_several_places_are_largest_their_mean_counts():
     maps = torch.zeros(2, 4, 4)
-    maps[:, 0, 0] = maps[:, 3, 3] = 1  # their mean place is the middle, where the first image has its box
-    table = chance.chance_scores(maps, torch.tensor([[[6, 6, 10, 10]], [[0, 0, 5, 5]]]), SIZE)
+    maps[:, 0, 0] = maps[:, 3, 3] = (
+        1  # their mean place is the middle, where the first image has its box
+    )
+    table = chance.chance_scores(
+        maps, torch.tensor([[[6, 6, 10, 10]], [[0, 0, 5, 5]]]), SIZE
+    )
     assert table["pointing_game"].tolist() == [1, 0]
     assert table["pointing_game_shuffled"].tolist() == [0, 1]
 
@@ -125,7 +197,10 @@ def test_where_several_places_are_largest_their_mean_counts():
 def test_a_map_that_is_not_finite_is_undefined_and_so_is_what_has_no_boxes(maps, boxes):
     maps[2, 1, 1], maps[3, 0, 0] = torch.nan, torch.inf
     table = chance.chance_scores(maps, boxes, SIZE)
-    scores = table[[name + end for name in chance.SCORES for end in ("", chance.SHUFFLED)] + ["iou_b", "box_iou", "box_found"]]
+    scores = table[
+        [name + end for name in chance.SCORES for end in ("", chance.SHUFFLED)]
+        + ["iou_b", "box_iou", "box_found"]
+    ]
     assert scores.loc[[2, 3]].isna().all(axis=None)
     assert scores.drop([2, 3]).notna().all(axis=None)
     for none in (torch.zeros(10, 2, 4), torch.zeros(10, 0, 4)):

@@ -11,14 +11,34 @@ from helpers.cams.detection import average_precisions, best_box_iou
 def detector(seed=0, count=60, most=3, size=20):
     """Random rectangles, boxes, labels, predictions and distinct scores of two classes; some are empty, some images have no box."""
     rng = np.random.default_rng(seed)
-    corners = np.sort(np.stack([rng.permuted(np.tile(np.arange(size + 1), (count * most, 1)), axis=1)[:, :2] for _ in "xy"], 2), axis=1)
+    corners = np.sort(
+        np.stack(
+            [
+                rng.permuted(np.tile(np.arange(size + 1), (count * most, 1)), axis=1)[
+                    :, :2
+                ]
+                for _ in "xy"
+            ],
+            2,
+        ),
+        axis=1,
+    )
     boxes = corners.reshape(count, most, 4)
     rectangles = np.clip(boxes[:, 0] + rng.integers(-2, 3, (count, 4)), 0, size)
     boxes[rng.random((count, most)) < 0.4] = 0
     rectangles[:5] = 0
     labels = rng.integers(0, 2, count)
     predicted = np.where(rng.random(count) < 0.8, labels, 1 - labels)
-    return [torch.as_tensor(values) for values in (rectangles, boxes, labels, predicted, rng.permutation(count) / count)]
+    return [
+        torch.as_tensor(values)
+        for values in (
+            rectangles,
+            boxes,
+            labels,
+            predicted,
+            rng.permutation(count) / count,
+        )
+    ]
 
 
 def pixels(box):
@@ -31,13 +51,27 @@ def iou_by_pixels(rectangle, boxes):
     return max((len(a & b) / len(a | b) for b in there), default=None)
 
 
-def average_precision_by_loop(class_number, rectangles, boxes, labels, predicted, scores, threshold):
+def average_precision_by_loop(
+    class_number, rectangles, boxes, labels, predicted, scores, threshold
+):
     """Detections from the surest on; precision at each hit, raised to the best that follows, over all boxes of the class."""
-    ious = [iou_by_pixels(*pair) for pair in zip(rectangles.tolist(), boxes.tolist(), strict=True)]
-    total = sum(bool(pixels(box)) for image, label in zip(boxes.tolist(), labels, strict=True) for box in image if label == class_number)
+    ious = [
+        iou_by_pixels(*pair)
+        for pair in zip(rectangles.tolist(), boxes.tolist(), strict=True)
+    ]
+    total = sum(
+        bool(pixels(box))
+        for image, label in zip(boxes.tolist(), labels, strict=True)
+        for box in image
+        if label == class_number
+    )
     hits, called, precisions = 0, 0, []
     for image in scores.argsort(descending=True).tolist():
-        if predicted[image] == class_number and ious[image] is not None and pixels(rectangles[image].tolist()):
+        if (
+            predicted[image] == class_number
+            and ious[image] is not None
+            and pixels(rectangles[image].tolist())
+        ):
             called += 1
             if labels[image] == class_number and ious[image] >= threshold:
                 hits += 1
@@ -48,22 +82,37 @@ def average_precision_by_loop(class_number, rectangles, boxes, labels, predicted
 
 def test_best_iou_is_that_of_sets_of_pixels():
     rectangles, boxes, *_ = detector()
-    expected = [iou_by_pixels(*pair) for pair in zip(rectangles.tolist(), boxes.tolist(), strict=True)]
+    expected = [
+        iou_by_pixels(*pair)
+        for pair in zip(rectangles.tolist(), boxes.tolist(), strict=True)
+    ]
     assert None in expected
-    np.testing.assert_allclose(best_box_iou(rectangles, boxes), [np.nan if iou is None else iou for iou in expected], rtol=1e-12)
+    np.testing.assert_allclose(
+        best_box_iou(rectangles, boxes),
+        [np.nan if iou is None else iou for iou in expected],
+        rtol=1e-12,
+    )
     assert best_box_iou(rectangles, boxes[:, :0]).isnan().all()
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("threshold", [0.3, 0.5, 0.8])
-def test_average_precision_equals_a_plain_loop_and_only_the_order_of_scores_counts(seed, threshold):
+def test_average_precision_equals_a_plain_loop_and_only_the_order_of_scores_counts(
+    seed, threshold
+):
     scene = detector(seed, most=1 + seed)
     found = average_precisions(*scene, 2, threshold)
-    np.testing.assert_allclose(found, [average_precision_by_loop(k, *scene, threshold) for k in (0, 1)], rtol=1e-12)
+    np.testing.assert_allclose(
+        found,
+        [average_precision_by_loop(k, *scene, threshold) for k in (0, 1)],
+        rtol=1e-12,
+    )
     order = torch.randperm(60, generator=torch.Generator().manual_seed(0))
     shuffled = [values[order] for values in scene]
     shuffled[4] = shuffled[4].exp() * 9
-    np.testing.assert_allclose(average_precisions(*shuffled, 3, threshold), [*found, np.nan], rtol=1e-12)  # of the third there is no box
+    np.testing.assert_allclose(
+        average_precisions(*shuffled, 3, threshold), [*found, np.nan], rtol=1e-12
+    )  # of the third there is no box
     with pytest.raises(ValueError, match=r"^1 of 60 scores are not finite$"):
         average_precisions(*scene[:4], scene[4].where(scene[4] > 0, torch.nan), 2)
 
@@ -87,10 +136,18 @@ def test_mask_metrics_by_hand():
 
 def test_without_any_object_what_is_undefined_is_nan():
     # Nowhere called, or called where none is: an IoU of 0 then, but no recall.
-    for called, undefined in ((0, {"mean_pixel_accuracy", "iou_object", "mean_iou"}), (1, {"mean_pixel_accuracy"})):
+    for called, undefined in (
+        (0, {"mean_pixel_accuracy", "iou_object", "mean_iou"}),
+        (1, {"mean_pixel_accuracy"}),
+    ):
         found = detection.mask_metrics(called, 0, 0, 4)
         assert {name for name, value in found.items() if np.isnan(value)} == undefined
-        assert found["frequency_weighted_iou"] == found["pixel_accuracy"] == found["iou_background"] == 1 - called / 4
+        assert (
+            found["frequency_weighted_iou"]
+            == found["pixel_accuracy"]
+            == found["iou_background"]
+            == 1 - called / 4
+        )
     nothing = detection.mask_metrics(0, 0, 0, 0)
     assert nothing.pop("pixels") == 0
     assert np.isnan(list(nothing.values())).all()

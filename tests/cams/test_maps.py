@@ -26,7 +26,10 @@ class Toy(nn.Module):
 
     def forward(self, images):
         self.aside(images)
-        return torch.einsum("kchw,bchw->bk", self.weight, self.maps(images) ** self.power) / self.power
+        return (
+            torch.einsum("kchw,bchw->bk", self.weight, self.maps(images) ** self.power)
+            / self.power
+        )
 
 
 @pytest.fixture(scope="module")
@@ -39,26 +42,47 @@ def trained():
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(images), torch.arange(6) % 5).backward()
         optimizer.step()
-    return model.double().eval().requires_grad_(True), images.double(), torch.tensor([0, 1, 2, 3, 4, 0])
+    return (
+        model.double().eval().requires_grad_(True),
+        images.double(),
+        torch.tensor([0, 1, 2, 3, 4, 0]),
+    )
 
 
 def state_of(model):
     modes = [module.training for module in model.modules()]
-    hooks = sum(len(module._forward_hooks) + len(module._forward_pre_hooks) + len(module._backward_hooks) for module in model.modules())
-    parameters = [(id(parameter), parameter.requires_grad, parameter.grad is None) for parameter in model.parameters()]
-    return modes, hooks, parameters, {name: value.clone() for name, value in model.state_dict().items()}
+    hooks = sum(
+        len(module._forward_hooks)
+        + len(module._forward_pre_hooks)
+        + len(module._backward_hooks)
+        for module in model.modules()
+    )
+    parameters = [
+        (id(parameter), parameter.requires_grad, parameter.grad is None)
+        for parameter in model.parameters()
+    ]
+    return (
+        modes,
+        hooks,
+        parameters,
+        {name: value.clone() for name, value in model.state_dict().items()},
+    )
 
 
 def assert_same_state(after, before):
     assert after[:3] == before[:3]
     for name, value in before[3].items():
-        torch.testing.assert_close(after[3][name], value, rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close(
+            after[3][name], value, rtol=0, atol=0, equal_nan=True
+        )
 
 
 def activations_and_gradient(model, layer, image, chosen):
     """One image, by a plain hook and the graph of the whole network."""
     outputs = []
-    hook = layer.register_forward_hook(lambda module, given, output: outputs.append(output))
+    hook = layer.register_forward_hook(
+        lambda module, given, output: outputs.append(output)
+    )
     logit = model(image[None])[0, chosen]
     hook.remove()
     return outputs[-1][0].detach(), torch.autograd.grad(logit, outputs[-1])[0][0]
@@ -71,7 +95,11 @@ def by_definition(method, model, layer, images, classes):
         a, g = activations_and_gradient(model, layer, image, chosen)
         heat = torch.zeros(a.shape[1:], dtype=a.dtype)
         for a_k, g_k in zip(a, g, strict=True):
-            weight = {"grad_cam": g_k.mean(), "layer_cam": g_k.clamp(min=0), "grad_cam_plus_plus": 0}[method]
+            weight = {
+                "grad_cam": g_k.mean(),
+                "layer_cam": g_k.clamp(min=0),
+                "grad_cam_plus_plus": 0,
+            }[method]
             if method == "grad_cam_plus_plus":
                 for slope in g_k[g_k > 0]:
                     weight += slope**2 / (2 * slope**2 + a_k.sum() * slope**3) * slope
@@ -82,34 +110,59 @@ def by_definition(method, model, layer, images, classes):
 
 @pytest.mark.parametrize("method", BY_GRADIENT)
 @pytest.mark.parametrize("stage", ["layer4", "layer3"])
-def test_maps_equal_the_definitions_and_the_last_stage_has_the_closed_form(trained, method, stage):
+def test_maps_equal_the_definitions_and_the_last_stage_has_the_closed_form(
+    trained, method, stage
+):
     model, images, classes = trained
     layer = getattr(model, stage)
     expected = by_definition(method, model, layer, images, classes)
     assert expected.amax() > 0
     found = maps.layer_maps(method, model, layer, images, classes)
-    torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-8 * float(expected.max()))
+    torch.testing.assert_close(
+        found, expected, rtol=1e-8, atol=1e-8 * float(expected.max())
+    )
     if stage == "layer4":
         features, logits = features_and_logits(model, layer, images)
         weight = maps.closed_form_classifier(model, features, logits).weight
         # The closed form leaves out the gradient's factor 1 / (h w), which Grad-CAM++ has not.
         factor = 1 if method == "grad_cam_plus_plus" else 16
-        torch.testing.assert_close(maps.closed_form_cam(method, features, weight, classes), factor * expected, rtol=1e-8, atol=1e-10)
+        torch.testing.assert_close(
+            maps.closed_form_cam(method, features, weight, classes),
+            factor * expected,
+            rtol=1e-8,
+            atol=1e-10,
+        )
 
 
 def test_the_closed_form_by_hand():
-    features = torch.tensor([[[[6.0, 0.0]], [[4.0, 0.0]], [[0.0, 0.0]]]])  # means 3, 2 and 0
+    features = torch.tensor(
+        [[[[6.0, 0.0]], [[4.0, 0.0]], [[0.0, 0.0]]]]
+    )  # means 3, 2 and 0
     weight = torch.tensor([[9.0, 9.0, 9.0], [2.0, -1.0, 4.0]])
     # Weights 2, -1, 4; then without the negative; then 2 / (2 + 2 * 3), where that of -1 would divide by 2 - 2.
-    for method, expected in (("cam", 8), ("layer_cam", 12), ("grad_cam_plus_plus", 1.5)):
-        assert maps.closed_form_cam(method, features, weight, torch.tensor([1])).tolist() == [[[expected, 0]]]
+    for method, expected in (
+        ("cam", 8),
+        ("layer_cam", 12),
+        ("grad_cam_plus_plus", 1.5),
+    ):
+        assert maps.closed_form_cam(
+            method, features, weight, torch.tensor([1])
+        ).tolist() == [[[expected, 0]]]
 
 
 def test_normalise_by_hand_whatever_the_scale_and_each_image_by_itself():
-    raw = torch.tensor([[[1.0, 3.0], [2.0, 5.0]], [[0, 0], [0, 1]]], dtype=torch.float64)
-    expected = torch.tensor([[[0.0, 0.5], [0.25, 1.0]], [[0, 0], [0, 1]]], dtype=torch.float64)
-    torch.testing.assert_close(maps.normalise_maps(raw), expected, rtol=0, atol=1.1e-8)  # 1e-8 is added to the range
-    torch.testing.assert_close(maps.normalise_maps(1000 * raw - 7), expected, rtol=0, atol=3e-11)
+    raw = torch.tensor(
+        [[[1.0, 3.0], [2.0, 5.0]], [[0, 0], [0, 1]]], dtype=torch.float64
+    )
+    expected = torch.tensor(
+        [[[0.0, 0.5], [0.25, 1.0]], [[0, 0], [0, 1]]], dtype=torch.float64
+    )
+    torch.testing.assert_close(
+        maps.normalise_maps(raw), expected, rtol=0, atol=1.1e-8
+    )  # 1e-8 is added to the range
+    torch.testing.assert_close(
+        maps.normalise_maps(1000 * raw - 7), expected, rtol=0, atol=3e-11
+    )
     assert maps.normalise_maps(raw).max() < 1
     assert maps.normalise_maps(torch.full((2, 3, 3), 5.0)).eq(0).all()
     raw[0, 0, 0], raw[1, 0, 0] = torch.nan, torch.inf
@@ -117,7 +170,9 @@ def test_normalise_by_hand_whatever_the_scale_and_each_image_by_itself():
 
 
 def test_bytes_keep_a_map_to_half_a_step_with_its_ends_and_what_is_undefined():
-    raw = maps.normalise_maps(torch.rand(50, 7, 8, generator=torch.Generator().manual_seed(0)))
+    raw = maps.normalise_maps(
+        torch.rand(50, 7, 8, generator=torch.Generator().manual_seed(0))
+    )
     raw[3], raw[4, 2, 2], raw[5, 0, 0] = 0, torch.nan, torch.inf
     kept = maps.to_bytes(raw)
     assert kept.dtype == torch.uint8
@@ -125,52 +180,100 @@ def test_bytes_keep_a_map_to_half_a_step_with_its_ends_and_what_is_undefined():
     defined = raw.isfinite().all((1, 2))
     assert (back - raw)[defined].abs().max() <= 1 / 510 + 1e-6
     assert torch.equal(back.isnan().all((1, 2)), ~defined)
-    assert (kept[:4].amin((1, 2)).tolist(), kept[:4].amax((1, 2)).tolist()) == ([0] * 4, [255] * 3 + [0])
+    assert (kept[:4].amin((1, 2)).tolist(), kept[:4].amax((1, 2)).tolist()) == (
+        [0] * 4,
+        [255] * 3 + [0],
+    )
 
 
-HIDDEN, NARROW = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 4)), nn.Sequential(nn.Linear(6, 9), nn.Linear(9, 4))
+HIDDEN, NARROW = (
+    nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 4)),
+    nn.Sequential(nn.Linear(6, 9), nn.Linear(9, 4)),
+)
 
 
-@pytest.mark.parametrize("head", [nn.Flatten(), HIDDEN, NARROW, nn.Sequential(nn.Linear(6, 4), nn.Softmax(1))])
+@pytest.mark.parametrize(
+    "head",
+    [nn.Flatten(), HIDDEN, NARROW, nn.Sequential(nn.Linear(6, 4), nn.Softmax(1))],
+)
 def test_where_the_closed_form_does_not_hold_it_is_refused(head):
     features = torch.randn(5, 6, 7, 6, generator=torch.Generator().manual_seed(1))
-    with pytest.raises(ValueError, match=r"^the last nn.Linear of the layer's averaged maps does not give the logits"):
+    with pytest.raises(
+        ValueError,
+        match=r"^the last nn.Linear of the layer's averaged maps does not give the logits",
+    ):
         maps.closed_form_classifier(head, features, head(features.mean((2, 3))))
 
 
-@pytest.mark.parametrize("stage", ["layer1", "layer2", "layer3", "layer2.0.bn1", "layer4"])
+@pytest.mark.parametrize(
+    "stage", ["layer1", "layer2", "layer3", "layer2.0.bn1", "layer4"]
+)
 def test_grad_cam_equals_captum(trained, stage):
     model, images, classes = trained
     layer = model.get_submodule(stage)
     captum = captum_grad_cam(model, layer, images, classes)
     found = maps.layer_maps("grad_cam", model, layer, images, classes)
-    torch.testing.assert_close(found, captum, rtol=1e-10, atol=1e-10 * float(captum.max()))
+    torch.testing.assert_close(
+        found, captum, rtol=1e-10, atol=1e-10 * float(captum.max())
+    )
     assert captum.max() > 0
 
 
 def smooth(model, layer, images, classes, **options):
-    return maps.layer_maps("smooth_grad_cam_plus_plus", model, layer, images, classes, **options)
+    return maps.layer_maps(
+        "smooth_grad_cam_plus_plus", model, layer, images, classes, **options
+    )
 
 
-def test_smooth_is_grad_cam_plus_plus_without_noise_and_where_the_gradient_is_constant(trained):
+def test_smooth_is_grad_cam_plus_plus_without_noise_and_where_the_gradient_is_constant(
+    trained,
+):
     model, images, classes = trained
     plain = maps.layer_maps("grad_cam_plus_plus", model, model.layer3, images, classes)
     found = smooth(model, model.layer3, images, classes, noise_std=0, noise_samples=3)
-    torch.testing.assert_close(found, plain, rtol=1e-12, atol=1e-12 * float(plain.max()))
-    far = [float((smooth(model, model.layer3, images, classes, noise_std=std) - plain).abs().max()) for std in (0.3, 0.003)]
+    torch.testing.assert_close(
+        found, plain, rtol=1e-12, atol=1e-12 * float(plain.max())
+    )
+    far = [
+        float(
+            (smooth(model, model.layer3, images, classes, noise_std=std) - plain)
+            .abs()
+            .max()
+        )
+        for std in (0.3, 0.003)
+    ]
     assert far[0] > 10 * far[1]
     last = maps.layer_maps("grad_cam_plus_plus", model, model.layer4, images, classes)
-    torch.testing.assert_close(smooth(model, model.layer4, images, classes), last, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(
+        smooth(model, model.layer4, images, classes), last, rtol=1e-10, atol=1e-12
+    )
 
 
 def test_smooth_converges_to_the_expected_powers_of_the_gradient():
     # z = sum w x^2 / 2, so g = w (x + e): E g^2 = w^2 (x^2 + s^2), E g^3 = w^3 (x^3 + 3 x s^2).
-    x, w, s = torch.tensor([[1.0, 2.0]]).double(), torch.tensor([[1.0, 0.5]]).double(), 0.5
+    x, w, s = (
+        torch.tensor([[1.0, 2.0]]).double(),
+        torch.tensor([[1.0, 0.5]]).double(),
+        0.5,
+    )
     model, chosen = Toy(w[None, None], power=2), torch.tensor([0])
     squares, cubes = w**2 * (x**2 + s**2), w**3 * (x**3 + 3 * x * s**2)
     expected = (squares / (2 * squares + x.sum() * cubes) * (w * x)).sum() * x
-    found = [smooth(model, model.maps, x[None, None], chosen, noise_std=s, noise_samples=n, seed=n) for n in (1, 2, 3, 4, 2000)]
-    errors = [float((heat[0] - expected).abs().max() / expected.max()) for heat in found]
+    found = [
+        smooth(
+            model,
+            model.maps,
+            x[None, None],
+            chosen,
+            noise_std=s,
+            noise_samples=n,
+            seed=n,
+        )
+        for n in (1, 2, 3, 4, 2000)
+    ]
+    errors = [
+        float((heat[0] - expected).abs().max() / expected.max()) for heat in found
+    ]
     # The relative standard error of a mean of cubes is about 1.5 / sqrt(2000) = 3 %, and half of it reaches alpha.
     assert errors[-1] < 0.03
     assert max(errors[:-1]) > 0.06
@@ -185,10 +288,15 @@ def torchcam_rule(method, model, layer, images, classes, seed):
         a, g = activations_and_gradient(model, layer, image, chosen)
         alpha = g**2
         if method == "smooth_grad_cam_plus_plus":
-            passes = [activations_and_gradient(model, layer, image + sample[number], chosen) for sample in noise]
+            passes = [
+                activations_and_gradient(model, layer, image + sample[number], chosen)
+                for sample in noise
+            ]
             squares = sum(slope**2 for _, slope in passes) / 4
             cubes = sum(slope**3 for _, slope in passes) / 4
-            alpha = squares / (2 * squares + (cubes * a).sum((1, 2), keepdim=True) + 1e-8)
+            alpha = squares / (
+                2 * squares + (cubes * a).sum((1, 2), keepdim=True) + 1e-8
+            )
             a, g = passes[-1]
         heat.append(((alpha * g.relu()).sum((1, 2), keepdim=True) * a).sum(0).relu())
     return torch.stack(heat)
@@ -199,23 +307,46 @@ def test_the_compatible_maps_follow_torchcams_rule(trained, method):
     model, images, classes = trained
     with torch.random.fork_rng():
         expected = torchcam_rule(method, model, model.layer3, images, classes, seed=7)
-    found = maps.layer_maps(method, model, model.layer3, images, classes, torchcam_compat=True, seed=7)
-    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12 * float(expected.max()))
+    found = maps.layer_maps(
+        method, model, model.layer3, images, classes, torchcam_compat=True, seed=7
+    )
+    torch.testing.assert_close(
+        found, expected, rtol=1e-10, atol=1e-12 * float(expected.max())
+    )
     correct = maps.layer_maps(method, model, model.layer3, images, classes, seed=7)
-    assert (maps.normalise_maps(found) - maps.normalise_maps(correct)).abs().max() > 0.01
+    assert (
+        maps.normalise_maps(found) - maps.normalise_maps(correct)
+    ).abs().max() > 0.01
 
 
-def test_eigen_cam_is_the_first_singular_vector_with_the_sign_of_the_channels_mean(trained):
+def test_eigen_cam_is_the_first_singular_vector_with_the_sign_of_the_channels_mean(
+    trained,
+):
     model, images, classes = trained
     found = maps.layer_maps("eigen_cam", model, model.layer3, images, classes)
     features, _ = features_and_logits(model, model.layer3, images)
     for heat, a in zip(found, features.detach(), strict=True):
         right = np.linalg.svd(a.flatten(1).T.numpy())[2]
         # Of maps that are not negative the first vector has no two signs.
-        np.testing.assert_allclose(heat, np.abs(a.flatten(1).T.numpy() @ right[0]).reshape(heat.shape), atol=1e-10)
-    toy, place = Toy(torch.ones(1, 2, 1, 3)), torch.tensor([[[3.0, 0.0, -4.0]]], dtype=torch.float64)
-    image = torch.stack([torch.cat([place, 2 * place]), torch.cat([-place, place / 2]), torch.full((2, 1, 3), torch.nan).double()])
-    found = maps.layer_maps("eigen_cam", toy, toy.maps, image, torch.zeros(3, dtype=torch.int64))
+        np.testing.assert_allclose(
+            heat,
+            np.abs(a.flatten(1).T.numpy() @ right[0]).reshape(heat.shape),
+            atol=1e-10,
+        )
+    toy, place = (
+        Toy(torch.ones(1, 2, 1, 3)),
+        torch.tensor([[[3.0, 0.0, -4.0]]], dtype=torch.float64),
+    )
+    image = torch.stack(
+        [
+            torch.cat([place, 2 * place]),
+            torch.cat([-place, place / 2]),
+            torch.full((2, 1, 3), torch.nan).double(),
+        ]
+    )
+    found = maps.layer_maps(
+        "eigen_cam", toy, toy.maps, image, torch.zeros(3, dtype=torch.int64)
+    )
     # Rank one: the map is place times the length of (1, 2), or of (-1, 1/2) with its sign turned. An undefined image stays apart.
     assert found[0, 0].tolist() == pytest.approx([3 * 5**0.5, 0, 0])
     assert found[1, 0].tolist() == pytest.approx([0, 0, 4 * 1.25**0.5])
@@ -226,23 +357,35 @@ def test_eigen_cam_is_the_first_singular_vector_with_the_sign_of_the_channels_me
 @torch.no_grad()
 def test_score_cam_asks_the_strongest_channels(trained, channels):
     model, images, classes = trained
-    found = maps.layer_maps("score_cam", model, model.layer3, images, classes, channels=channels)
+    found = maps.layer_maps(
+        "score_cam", model, model.layer3, images, classes, channels=channels
+    )
     for number, image in enumerate(images[:2]):
         features, _ = features_and_logits(model, model.layer3, image[None])
-        strongest = sorted(features[0], key=lambda channel: -float((channel**2).sum()))[:channels]
+        strongest = sorted(features[0], key=lambda channel: -float((channel**2).sum()))[
+            :channels
+        ]
         scores = []
         for channel in strongest:
-            mask = nn.functional.interpolate(channel[None, None], (32, 32), mode="bilinear")[0, 0]
+            mask = nn.functional.interpolate(
+                channel[None, None], (32, 32), mode="bilinear"
+            )[0, 0]
             mask = (mask - mask.min()) / (mask.max() - mask.min() + 1e-8)
             scores.append(float(model((image * mask)[None])[0, classes[number]]))
         weights = np.exp(scores) / np.exp(scores).sum()
-        expected = sum(weight * channel for weight, channel in zip(weights, strongest, strict=True))
-        torch.testing.assert_close(found[number], expected.relu(), rtol=1e-9, atol=1e-10)
+        expected = sum(
+            weight * channel for weight, channel in zip(weights, strongest, strict=True)
+        )
+        torch.testing.assert_close(
+            found[number], expected.relu(), rtol=1e-9, atol=1e-10
+        )
 
 
 @pytest.mark.parametrize("method", maps.GRADIENT_METHODS)
 @pytest.mark.parametrize("training", [True, False])
-def test_the_network_is_left_as_it_came_frozen_or_not_under_inference_mode(trained, method, training):
+def test_the_network_is_left_as_it_came_frozen_or_not_under_inference_mode(
+    trained, method, training
+):
     original, images, classes = trained
     expected = maps.layer_maps(method, original, original.layer3, images, classes)
     model = copy.deepcopy(original).train(training)
@@ -251,7 +394,9 @@ def test_the_network_is_left_as_it_came_frozen_or_not_under_inference_mode(train
     model.fc.weight.requires_grad_(True).grad = torch.ones_like(model.fc.weight)
     before = state_of(model)
     with torch.inference_mode():
-        found = maps.layer_maps(method, model, model.layer3, images.clone(), classes.clone())
+        found = maps.layer_maps(
+            method, model, model.layer3, images.clone(), classes.clone()
+        )
     assert_same_state(state_of(model), before)
     assert model.fc.weight.grad.eq(1).all()
     assert not found.requires_grad
@@ -261,9 +406,14 @@ def test_the_network_is_left_as_it_came_frozen_or_not_under_inference_mode(train
 
 @pytest.mark.parametrize("method", BY_GRADIENT)
 def test_nothing_for_the_class_gives_zeros_and_nan_stays(method):
-    model, images = Toy(-torch.ones(1, 2, 2, 2)), torch.ones(2, 2, 2, 2, dtype=torch.float64)
+    model, images = (
+        Toy(-torch.ones(1, 2, 2, 2)),
+        torch.ones(2, 2, 2, 2, dtype=torch.float64),
+    )
     images[1, 0, 0, 0] = torch.nan
-    found = maps.layer_maps(method, model, model.maps, images, torch.zeros(2, dtype=torch.int64))
+    found = maps.layer_maps(
+        method, model, model.maps, images, torch.zeros(2, dtype=torch.int64)
+    )
     assert found[0].eq(0).all()
     assert found[1].isnan().any()
 
@@ -271,17 +421,29 @@ def test_nothing_for_the_class_gives_zeros_and_nan_stays(method):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"layer": nn.ReLU()}, "the layer ReLU is not called in the network's forward pass; choose one of its own modules"),
-        ({"layer": "aside"}, "the logits do not depend on the last output of the layer Identity; choose a layer before the head"),
+        (
+            {"layer": nn.ReLU()},
+            "the layer ReLU is not called in the network's forward pass; choose one of its own modules",
+        ),
+        (
+            {"layer": "aside"},
+            "the logits do not depend on the last output of the layer Identity; choose a layer before the head",
+        ),
         ({"layer": ""}, "the layer Toy puts out (1, 1); a CAM needs (B, C, h, w)"),
     ],
 )
 def test_refusals(changes, message):
     model = Toy(torch.ones(1, 2, 2, 2))
-    given = {"method": "grad_cam", "layer": model.maps, "classes": torch.zeros(1, dtype=torch.int64)} | changes
+    given = {
+        "method": "grad_cam",
+        "layer": model.maps,
+        "classes": torch.zeros(1, dtype=torch.int64),
+    } | changes
     if isinstance(given["layer"], str):
         given["layer"] = model.get_submodule(given["layer"])
     before = state_of(model)
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
-        maps.layer_maps(model=model, images=torch.ones(1, 2, 2, 2, dtype=torch.float64), **given)
+        maps.layer_maps(
+            model=model, images=torch.ones(1, 2, 2, 2, dtype=torch.float64), **given
+        )
     assert_same_state(state_of(model), before)

@@ -17,31 +17,47 @@ def spot(size, x0, y0, x1, y1, ground=60, light=200):
     """A bright rectangle on a dim, slightly noisy ground: (1, 3, S, S) uint8 and its mask."""
     mask = torch.zeros(1, size, size, dtype=torch.bool)
     mask[:, y0:y1, x0:x1] = True
-    noise = torch.randint(0, 8, (1, 3, size, size), generator=torch.Generator().manual_seed(0))
+    noise = torch.randint(
+        0, 8, (1, 3, size, size), generator=torch.Generator().manual_seed(0)
+    )
     return (torch.where(mask.unsqueeze(1), light, ground) + noise).to(torch.uint8), mask
 
 
 def within_variance(values, threshold):
     """Otsu's other form: the variance that is left inside the two groups, which is to be least."""
-    return sum(((group - group.mean()) ** 2).sum() for group in (values[values <= threshold], values[values > threshold]))
+    return sum(
+        ((group - group.mean()) ** 2).sum()
+        for group in (values[values <= threshold], values[values > threshold])
+    )
 
 
 @pytest.mark.parametrize("levels", [3, 256, 100_000])
 def test_otsu_leaves_the_least_variance_within_the_groups(levels):
     rng = np.random.default_rng(levels)
-    maps = np.where(rng.random((5, 12, 12)) < 0.3, rng.normal(0.7, 0.1, (5, 12, 12)), rng.normal(0.2, 0.1, (5, 12, 12)))
+    maps = np.where(
+        rng.random((5, 12, 12)) < 0.3,
+        rng.normal(0.7, 0.1, (5, 12, 12)),
+        rng.normal(0.2, 0.1, (5, 12, 12)),
+    )
     maps = np.round(maps * levels)
     found = machine.otsu_thresholds(torch.as_tensor(maps))
     for values, threshold in zip(maps, found.tolist(), strict=True):
-        left = {candidate: within_variance(values, candidate) for candidate in np.unique(values)[:-1]}
+        left = {
+            candidate: within_variance(values, candidate)
+            for candidate in np.unique(values)[:-1]
+        }
         assert threshold in left
         assert left[threshold] == pytest.approx(min(left.values()), rel=1e-9)
 
 
 def test_otsu_by_hand_and_whatever_the_scale():
     maps = torch.tensor([[0.0, 1, 1, 9, 10], [5, 5, 5, 5, 5], [2, 2, 2, 2, 7]])
-    assert machine.otsu_thresholds(maps).tolist() == pytest.approx([1, float("nan"), 2], nan_ok=True)
-    assert machine.otsu_thresholds(-3 + 1e-6 * maps[:1]).item() == pytest.approx(-3 + 1e-6, abs=3e-7)
+    assert machine.otsu_thresholds(maps).tolist() == pytest.approx(
+        [1, float("nan"), 2], nan_ok=True
+    )
+    assert machine.otsu_thresholds(-3 + 1e-6 * maps[:1]).item() == pytest.approx(
+        -3 + 1e-6, abs=3e-7
+    )
     assert machine.otsu_thresholds(torch.ones(2, 1, 1)).isnan().all()
 
 
@@ -51,13 +67,23 @@ def residual_by_loop(image):
     spectrum = np.fft.fft2(grey)
     logarithm = np.log(np.abs(spectrum))
     padded = np.pad(logarithm, 1, mode="edge")
-    mean = sum(padded[dy : dy + 64, dx : dx + 64] for dy in range(3) for dx in range(3)) / 9
-    salient = np.abs(np.fft.ifft2(spectrum / np.abs(spectrum) * np.exp(logarithm - mean))) ** 2
+    mean = (
+        sum(padded[dy : dy + 64, dx : dx + 64] for dy in range(3) for dx in range(3))
+        / 9
+    )
+    salient = (
+        np.abs(np.fft.ifft2(spectrum / np.abs(spectrum) * np.exp(logarithm - mean)))
+        ** 2
+    )
     reach = np.arange(-10, 11)
     kernel = np.exp(-(reach**2) / (2 * 2.5**2))
     kernel /= kernel.sum()
     for axis in (0, 1):
-        salient = np.apply_along_axis(lambda row: np.convolve(np.pad(row, 10, mode="edge"), kernel, mode="valid"), axis, salient)
+        salient = np.apply_along_axis(
+            lambda row: np.convolve(np.pad(row, 10, mode="edge"), kernel, mode="valid"),
+            axis,
+            salient,
+        )
     return salient
 
 
@@ -72,22 +98,52 @@ def test_the_spectral_residual_is_the_papers():
 
 def write(path, array, mode=None, palette=False):
     path.parent.mkdir(parents=True, exist_ok=True)
-    image = Image.fromarray(np.asarray(array), mode) if mode else Image.fromarray(np.asarray(array))
+    image = (
+        Image.fromarray(np.asarray(array), mode)
+        if mode
+        else Image.fromarray(np.asarray(array))
+    )
     if palette:
         image.putpalette([255, 255, 255] + [0, 0, 0] * 255)
     image.save(path)
 
 
 def test_masks_are_read_in_the_order_of_the_names(tmp_path):
-    for number, name in enumerate(["train/a/00001.png", "train/b/00001.png", "train/b/v1.2.bmp", "x_3.gif"]):
-        write(tmp_path / name, np.eye(4, dtype=np.uint8)[number : number + 1].repeat(4, 0) * 9)
-    masks = machine.masks_from_folder(tmp_path, ["x_3.JPEG", "train/b/00001", "train/a/00001.JPEG", "train/b/v1.2.jpg"], 4)
+    for number, name in enumerate(
+        ["train/a/00001.png", "train/b/00001.png", "train/b/v1.2.bmp", "x_3.gif"]
+    ):
+        write(
+            tmp_path / name,
+            np.eye(4, dtype=np.uint8)[number : number + 1].repeat(4, 0) * 9,
+        )
+    masks = machine.masks_from_folder(
+        tmp_path,
+        ["x_3.JPEG", "train/b/00001", "train/a/00001.JPEG", "train/b/v1.2.jpg"],
+        4,
+    )
     assert masks.dtype == torch.bool
     # One column each: the mask's number in the folder.
-    assert [mask.any(0).nonzero().flatten().tolist() for mask in masks] == [[3], [1], [0], [2]]
+    assert [mask.any(0).nonzero().flatten().tolist() for mask in masks] == [
+        [3],
+        [1],
+        [0],
+        [2],
+    ]
 
 
-@pytest.mark.parametrize("kind", ["bool", "grey", "sixteen", "float", "colour", "transparent", "grey_alpha", "palette"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "bool",
+        "grey",
+        "sixteen",
+        "float",
+        "colour",
+        "transparent",
+        "grey_alpha",
+        "palette",
+    ],
+)
 def test_every_kind_of_image_counts_what_is_not_zero(tmp_path, kind):
     inside = np.zeros((6, 4), dtype=bool)
     inside[:3, 2:] = True
@@ -100,11 +156,19 @@ def test_every_kind_of_image_counts_what_is_not_zero(tmp_path, kind):
     elif kind == "grey_alpha":
         array = np.stack([inside, np.ones_like(inside)], 2).astype(np.uint8) * 255
     else:
-        array = inside.astype({"sixteen": np.uint16, "float": np.float32}.get(kind, np.uint8))
-    write(tmp_path / ("m.tiff" if kind == "float" else "m.png"), array, palette=kind == "palette")
+        array = inside.astype(
+            {"sixteen": np.uint16, "float": np.float32}.get(kind, np.uint8)
+        )
+    write(
+        tmp_path / ("m.tiff" if kind == "float" else "m.png"),
+        array,
+        palette=kind == "palette",
+    )
     (mask,) = machine.masks_from_folder(tmp_path, ["m.jpg"], 12)
     # From 6 x 4 to 12 x 12: every row twice, every column three times.
-    assert torch.equal(mask, torch.as_tensor(inside).repeat_interleave(2, 0).repeat_interleave(3, 1))
+    assert torch.equal(
+        mask, torch.as_tensor(inside).repeat_interleave(2, 0).repeat_interleave(3, 1)
+    )
 
 
 def test_masks_that_are_missing_fit_twice_or_are_no_image_are_refused(tmp_path):
@@ -113,13 +177,24 @@ def test_masks_that_are_missing_fit_twice_or_are_no_image_are_refused(tmp_path):
         write(tmp_path / name, np.ones((2, 2), dtype=np.uint8))
     (folder / "text.png").write_text("no image")
     for names, fault, message in (
-        (["a", "b", "c", "../outside", "e"], FileNotFoundError, rf"^4 of 5 images have no mask in {folder}, first a, c, \.\./outside$"),
+        (
+            ["a", "b", "c", "../outside", "e"],
+            FileNotFoundError,
+            rf"^4 of 5 images have no mask in {folder}, first a, c, \.\./outside$",
+        ),
         (["d"], ValueError, r"^2 masks fit one image, such as .*d.bmp and .*d.png$"),
-        (["text"], ValueError, r"^the mask .*text.png is no readable image \(UnidentifiedImageError: "),
+        (
+            ["text"],
+            ValueError,
+            r"^the mask .*text.png is no readable image \(UnidentifiedImageError: ",
+        ),
     ):
         with pytest.raises(fault, match=message):
             machine.masks_from_folder(folder, names, 2)
-    with pytest.raises(FileNotFoundError, match=r"^the folder of masks .*nowhere does not exist; set it to the folder that holds one mask"):
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"^the folder of masks .*nowhere does not exist; set it to the folder that holds one mask",
+    ):
         machine.masks_from_folder(tmp_path / "nowhere", ["a"], 4)
 
 
@@ -128,15 +203,31 @@ def images():
     """Five noisy images with a box each; the last has none."""
     rng = np.random.default_rng(0)
     pixels = torch.from_numpy(rng.integers(0, 256, (5, 3, 16, 16), dtype=np.uint8))
-    boxes = torch.tensor([[[2, 2, 10, 10]], [[0, 0, 16, 16]], [[4, 0, 8, 16]], [[1, 1, 3, 3]], [[0, 0, 0, 0]]], dtype=torch.int16)
-    return ImageSet(pixels, torch.zeros(5, dtype=torch.int64), boxes, tuple(f"a/{number}.jpg" for number in range(5)))
+    boxes = torch.tensor(
+        [
+            [[2, 2, 10, 10]],
+            [[0, 0, 16, 16]],
+            [[4, 0, 8, 16]],
+            [[1, 1, 3, 3]],
+            [[0, 0, 0, 0]],
+        ],
+        dtype=torch.int16,
+    )
+    return ImageSet(
+        pixels,
+        torch.zeros(5, dtype=torch.int64),
+        boxes,
+        tuple(f"a/{number}.jpg" for number in range(5)),
+    )
 
 
 OPENCV = ["spectral_residual_opencv", "fine_grained", "grab_cut"]
 
 
 @pytest.mark.parametrize("provider", OPENCV)
-def test_opencv_marks_a_spot_each_image_by_itself_and_nothing_where_nothing_is(provider, images):
+def test_opencv_marks_a_spot_each_image_by_itself_and_nothing_where_nothing_is(
+    provider, images
+):
     pytest.importorskip("cv2.saliency", reason="the extra saliency is not installed")
     pixels, truth = spot(64, 10, 20, 32, 44)
     flat = torch.full((1, 3, 64, 64), 137, dtype=torch.uint8)
@@ -152,7 +243,10 @@ def test_opencv_marks_a_spot_each_image_by_itself_and_nothing_where_nothing_is(p
 @pytest.mark.parametrize("provider", OPENCV)
 def test_without_the_extra_a_provider_names_it(provider, images, monkeypatch):
     monkeypatch.setitem(sys.modules, "cv2", None)
-    with pytest.raises(ValueError, match=f"^saliency provider '{provider}' needs OpenCV with its contributed modules, which are not"):
+    with pytest.raises(
+        ValueError,
+        match=f"^saliency provider '{provider}' needs OpenCV with its contributed modules, which are not",
+    ):
         machine.make_masks(provider, images)
 
 
@@ -163,7 +257,9 @@ def test_every_provider_gives_its_masks_in_the_order_of_the_images(images, tmp_p
     expected = torch.from_numpy(np.random.default_rng(1).random((5, 16, 16)) > 0.5)
     for number, mask in enumerate(expected):
         write(tmp_path / f"a/{number}.png", mask.numpy().astype(np.uint8) * 255)
-    assert torch.equal(machine.make_masks("folder", images, path=str(tmp_path)), expected)
+    assert torch.equal(
+        machine.make_masks("folder", images, path=str(tmp_path)), expected
+    )
 
 
 def test_quality_counts_pixels_of_images_whose_mask_is_not_empty(images):
@@ -173,14 +269,22 @@ def test_quality_counts_pixels_of_images_whose_mask_is_not_empty(images):
     kept = [0, 2, 3, 4]
     true = overlap.box_masks(images.boxes, 16)[kept].flatten().numpy()
     called = masks[kept].flatten().numpy()
-    assert quality["pixel_accuracy"] == pytest.approx(sklearn.metrics.accuracy_score(true, called))
-    assert quality["mean_iou"] == pytest.approx(sklearn.metrics.jaccard_score(true, called, average="macro"))
+    assert quality["pixel_accuracy"] == pytest.approx(
+        sklearn.metrics.accuracy_score(true, called)
+    )
+    assert quality["mean_iou"] == pytest.approx(
+        sklearn.metrics.jaccard_score(true, called, average="macro")
+    )
     assert (quality["images"], quality["dropped"]) == (5, 1)
     boxed = machine.image_quality(masks, images)["iou"][:4]  # the last has no box
     assert quality["box_iou"] == pytest.approx(boxed.mean())
-    assert quality["whole_image_floor"] == pytest.approx((0.25 + 1 + 0.25 + 4 / 256) / 4)
+    assert quality["whole_image_floor"] == pytest.approx(
+        (0.25 + 1 + 0.25 + 4 / 256) / 4
+    )
     whole = machine.mask_quality(torch.ones(5, 16, 16, dtype=torch.bool), images)
-    assert whole["box_iou"] == pytest.approx(whole["whole_image_floor"])  # marking everything is the floor
+    assert whole["box_iou"] == pytest.approx(
+        whole["whole_image_floor"]
+    )  # marking everything is the floor
 
 
 def test_each_image_is_compared_with_its_boxes(images):

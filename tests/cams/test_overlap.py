@@ -14,7 +14,9 @@ def random_cases(size, count=24, seed=0):
     """Maps and boxes with every corner case: no object, no map, NaN, infinity, a map and boxes up to the edge, overlapping boxes."""
     rng = np.random.default_rng(seed)
     maps = torch.as_tensor(rng.random((count, 7, 5)) ** 3).float()
-    corners = np.sort(rng.integers(0, size + 1, (count, 3, 2, 2)), axis=2).reshape(count, 3, 4)
+    corners = np.sort(rng.integers(0, size + 1, (count, 3, 2, 2)), axis=2).reshape(
+        count, 3, 4
+    )
     corners[rng.random((count, 3)) < 0.3] = 0
     boxes = torch.as_tensor(corners).to(torch.int16)
     maps[0], maps[1, 2, 2], maps[2, 0, 0], maps[3] = 0, torch.nan, torch.inf, 0.5
@@ -33,12 +35,19 @@ def by_loop(values, boxes, threshold):
         rows, columns = np.nonzero(looked)
         rectangle[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1] = True
     unions = [np.logical_or(mask, inside).sum() for mask in (looked, rectangle)]
-    return [(mask & inside).sum() / union if union else np.nan for mask, union in zip((looked, rectangle), unions, strict=True)]
+    return [
+        (mask & inside).sum() / union if union else np.nan
+        for mask, union in zip((looked, rectangle), unions, strict=True)
+    ]
 
 
 def test_box_masks_by_hand_cut_at_the_edge_and_whatever_their_order():
-    masks = box_masks(torch.tensor([[[1, 0, 3, 2], [0, 0, 0, 0], [2, 1, 4, 2]]], dtype=torch.int16), 4)
-    assert masks.int().tolist() == [[[0, 1, 1, 0], [0, 1, 1, 1], [0, 0, 0, 0], [0, 0, 0, 0]]]
+    masks = box_masks(
+        torch.tensor([[[1, 0, 3, 2], [0, 0, 0, 0], [2, 1, 4, 2]]], dtype=torch.int16), 4
+    )
+    assert masks.int().tolist() == [
+        [[0, 1, 1, 0], [0, 1, 1, 1], [0, 0, 0, 0], [0, 0, 0, 0]]
+    ]
     assert not box_masks(torch.zeros(2, 3, 4, dtype=torch.int16), 3).any()
     assert box_masks(torch.zeros(2, 0, 4, dtype=torch.int16), 3).shape == (2, 3, 3)
     _, boxes = random_cases(16)
@@ -47,26 +56,51 @@ def test_box_masks_by_hand_cut_at_the_edge_and_whatever_their_order():
 
 def test_upsampling_has_half_pixel_centres():
     # From 2 to 4 pixels: the centres lie at -1/4, 1/4, 3/4 and 5/4 of the old pixels, the ends are held.
-    assert upsample(torch.tensor([[[0.0, 1.0], [0.0, 1.0]]]), 4)[0, 0].tolist() == [0, 0.25, 0.75, 1]
+    assert upsample(torch.tensor([[[0.0, 1.0], [0.0, 1.0]]]), 4)[0, 0].tolist() == [
+        0,
+        0.25,
+        0.75,
+        1,
+    ]
 
 
 @pytest.mark.parametrize("size", [8, 33, 64])
 def test_every_threshold_equals_a_plain_loop(size):
     maps, boxes = random_cases(size)
-    values, found = upsample(maps, size).numpy(), overlaps(maps, box_masks(boxes, size), THRESHOLDS)
+    values, found = (
+        upsample(maps, size).numpy(),
+        overlaps(maps, box_masks(boxes, size), THRESHOLDS),
+    )
     for row, threshold in enumerate(THRESHOLDS):
-        expected = np.array([by_loop(one, box, np.float32(threshold)) for one, box in zip(values, boxes.numpy(), strict=True)])
+        expected = np.array(
+            [
+                by_loop(one, box, np.float32(threshold))
+                for one, box in zip(values, boxes.numpy(), strict=True)
+            ]
+        )
         expected[1:3] = np.nan  # maps that are not finite
         assert np.isnan(expected[:3]).all()  # and neither map nor box
         # The ratio of two counts is rounded to float32.
-        np.testing.assert_allclose(chance_scores(maps, boxes, size, threshold)[["iou", "iou_b"]], expected, rtol=1e-6)
+        np.testing.assert_allclose(
+            chance_scores(maps, boxes, size, threshold)[["iou", "iou_b"]],
+            expected,
+            rtol=1e-6,
+        )
         np.testing.assert_allclose(found[row], expected[:, 0], rtol=1e-6)
 
 
 def test_a_value_that_equals_a_threshold_reaches_it():
-    maps, boxes = torch.tensor([[[0.25, 0.5], [0.75, 0.1]]]), torch.tensor([[[0, 0, 1, 1]]])
+    maps, boxes = (
+        torch.tensor([[[0.25, 0.5], [0.75, 0.1]]]),
+        torch.tensor([[[0, 0, 1, 1]]]),
+    )
     assert (upsample(maps, 2) >= 0.5).int().tolist() == [[[0, 1], [1, 0]]]
     # Pixels at or above: 4, 3, 2, 1, 0; the box is the pixel with 0.25. Two pixels on a diagonal have a rectangle of four.
-    assert overlaps(maps, box_masks(boxes, 2), [0.1, 0.25, 0.5, 0.75, 0.76])[:, 0].tolist() == pytest.approx([1 / 4, 1 / 3, 0, 0, 0])
-    found = [chance_scores(maps, boxes, 2, threshold)["iou_b"].item() for threshold in (0.1, 0.25, 0.5, 0.75, 0.76)]
+    assert overlaps(maps, box_masks(boxes, 2), [0.1, 0.25, 0.5, 0.75, 0.76])[
+        :, 0
+    ].tolist() == pytest.approx([1 / 4, 1 / 3, 0, 0, 0])
+    found = [
+        chance_scores(maps, boxes, 2, threshold)["iou_b"].item()
+        for threshold in (0.1, 0.25, 0.5, 0.75, 0.76)
+    ]
     assert found == pytest.approx([1 / 4, 1 / 4, 1 / 4, 0, 0])

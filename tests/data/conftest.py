@@ -31,8 +31,15 @@ def load(tmp_path):
 
     def call(files, source="auto", place="source", **changes):
         path = written(tmp_path / place, files) if isinstance(files, dict) else files
-        arguments = {"data_source": source, "data_path": str(path), "image_size": 16, "test_images_per_class": 2}
-        return load_study_data(**arguments | {"cache_dir": tmp_path / "cache"} | changes)
+        arguments = {
+            "data_source": source,
+            "data_path": str(path),
+            "image_size": 16,
+            "test_images_per_class": 2,
+        }
+        return load_study_data(
+            **arguments | {"cache_dir": tmp_path / "cache"} | changes
+        )
 
     return call
 
@@ -46,17 +53,32 @@ def coco(images, categories, annotations):
     """COCO's JSON of (file, width, height), names, and (place of the image, place of the category, x, y, width, height)."""
     return json.dumps(
         {
-            "images": [{"id": 7 + i, "file_name": name, "width": w, "height": h} for i, (name, w, h) in enumerate(images)],
-            "categories": [{"id": 3 + i, "name": name} for i, name in enumerate(categories)],
-            "annotations": [{"id": i, "image_id": 7 + a, "category_id": 3 + c, "bbox": box} for i, (a, c, *box) in enumerate(annotations)],
+            "images": [
+                {"id": 7 + i, "file_name": name, "width": w, "height": h}
+                for i, (name, w, h) in enumerate(images)
+            ],
+            "categories": [
+                {"id": 3 + i, "name": name} for i, name in enumerate(categories)
+            ],
+            "annotations": [
+                {"id": i, "image_id": 7 + a, "category_id": 3 + c, "bbox": box}
+                for i, (a, c, *box) in enumerate(annotations)
+            ],
         }
     ).encode()
 
 
 def class_folders(top="", count=6, classes=("cat", "dog")):
     """A folder per class without any annotation, some images deeper."""
-    names = [f"{top}{name}/{'deep/' * (image == 0)}{image}.png" for name in classes for image in range(count)]
-    return {name: jpeg(len(top) * 1000 + number, kind="PNG") for number, name in enumerate(names)}
+    names = [
+        f"{top}{name}/{'deep/' * (image == 0)}{image}.png"
+        for name in classes
+        for image in range(count)
+    ]
+    return {
+        name: jpeg(len(top) * 1000 + number, kind="PNG")
+        for number, name in enumerate(names)
+    }
 
 
 def cifar10(count=12, classes=("airplane", "automobile")):
@@ -64,39 +86,65 @@ def cifar10(count=12, classes=("airplane", "automobile")):
     rows = np.random.default_rng(0).integers(0, 256, (3, count, 3073), dtype=np.uint8)
     rows[:, :, 0] = np.arange(count) % len(classes)
     names = ("data_batch_1", "data_batch_2", "test_batch")
-    return {f"cifar-10-batches-bin/{name}.bin": part.tobytes() for name, part in zip(names, rows, strict=True)} | {
-        "cifar-10-batches-bin/batches.meta.txt": "\n".join(classes).encode()
-    }
+    return {
+        f"cifar-10-batches-bin/{name}.bin": part.tobytes()
+        for name, part in zip(names, rows, strict=True)
+    } | {"cifar-10-batches-bin/batches.meta.txt": "\n".join(classes).encode()}
 
 
 def cifar100(count=12):
     rows = np.random.default_rng(1).integers(0, 256, (2, count, 3074), dtype=np.uint8)
     rows[:, :, :2] = np.stack([np.full(count, 5), np.arange(count) % 3], 1)
-    files = {f"{name}.bin": part.tobytes() for name, part in zip(("train", "test"), rows, strict=True)}
-    return files | {"fine_label_names.txt": b"apple\naquarium_fish\nbaby\n", "coarse_label_names.txt": b"no\n"}
+    files = {
+        f"{name}.bin": part.tobytes()
+        for name, part in zip(("train", "test"), rows, strict=True)
+    }
+    return files | {
+        "fine_label_names.txt": b"apple\naquarium_fish\nbaby\n",
+        "coarse_label_names.txt": b"no\n",
+    }
 
 
-def coco_source(places="images/{split}2017/{name}", tables="annotations/instances_{split}2017.json", count=6):
+def coco_source(
+    places="images/{split}2017/{name}",
+    tables="annotations/instances_{split}2017.json",
+    count=6,
+):
     """Images of 20 x 16 pixels; a cat in the left half, in every second a larger dog on the right."""
     files = {}
     for number, split in enumerate(("train", "val")):
         names = [f"{split}_{image:03d}.jpg" for image in range(count)]
-        files |= {places.format(split=split, name=name): jpeg(100 * number + image) for image, name in enumerate(names)}
-        marked = [(image, 0, 1, 1, 8, 12) for image in range(count)] + [(image, 1, 9, 1, 11, 15) for image in range(0, count, 2)]
-        files[tables.format(split=split)] = coco([(name, 20, 16) for name in names], ["cat", "dog"], marked)
+        files |= {
+            places.format(split=split, name=name): jpeg(100 * number + image)
+            for image, name in enumerate(names)
+        }
+        marked = [(image, 0, 1, 1, 8, 12) for image in range(count)] + [
+            (image, 1, 9, 1, 11, 15) for image in range(0, count, 2)
+        ]
+        files[tables.format(split=split)] = coco(
+            [(name, 20, 16) for name in names], ["cat", "dog"], marked
+        )
     return files
 
 
-def voc_source(images="VOC2007/JPEGImages/{}.jpg", marks="VOC2007/Annotations/{}.xml", count=16):
+def voc_source(
+    images="VOC2007/JPEGImages/{}.jpg", marks="VOC2007/Annotations/{}.xml", count=16
+):
     """Pascal VOC: XML in a folder of its own, the class by the object."""
     files = {images.format(image): jpeg(image) for image in range(count)}
-    return files | {marks.format(image): voc((1, 1, 10, 10), name=("cat", "dog")[image % 2]) for image in range(count)}
+    return files | {
+        marks.format(image): voc((1, 1, 10, 10), name=("cat", "dog")[image % 2])
+        for image in range(count)
+    }
 
 
 def csv_source(boxes=True, count=8):
     lines = ["path,label,x0,y0,x1,y1" if boxes else "path,label"]
     files = {f"pictures/{image}.jpg": jpeg(image) for image in range(count)}
-    lines += [f"pictures/{image}.jpg,{('cat', 'dog')[image % 2]}{',2,2,12,10' if boxes else ''}" for image in range(count)]
+    lines += [
+        f"pictures/{image}.jpg,{('cat', 'dog')[image % 2]}{',2,2,12,10' if boxes else ''}"
+        for image in range(count)
+    ]
     return files | {"labels.csv": "\n".join(lines).encode()}
 
 
@@ -105,5 +153,7 @@ def yolo_source(count=6):
     for number, split in enumerate(("train", "val")):
         for image in range(count):
             files[f"images/{split}/{image}.jpg"] = jpeg(100 * number + image)
-            files[f"labels/{split}/{image}.txt"] = f"{image % 2} 0.5 0.5 0.5 0.25\n".encode()
+            files[f"labels/{split}/{image}.txt"] = (
+                f"{image % 2} 0.5 0.5 0.5 0.25\n".encode()
+            )
     return files

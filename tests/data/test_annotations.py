@@ -4,7 +4,15 @@ import json
 
 import pytest
 
-from helpers.data.annotations import Annotation, parse_coco, parse_csv, parse_names, parse_tiny_boxes, parse_voc, parse_yolo
+from helpers.data.annotations import (
+    Annotation,
+    parse_coco,
+    parse_csv,
+    parse_names,
+    parse_tiny_boxes,
+    parse_voc,
+    parse_yolo,
+)
 from tests.conftest import voc
 from tests.data.conftest import coco
 
@@ -12,21 +20,48 @@ from tests.data.conftest import coco
 def test_voc_by_hand_in_any_namespace():
     given = voc((1, 2, 3, 4), (5.5, 6, 7, 8), size=(500, 333), name="n1")
     found = parse_voc(given)
-    assert found == Annotation((("n1", (1, 2, 3, 4)), ("n1", (5.5, 6, 7, 8))), (500, 333))
-    assert parse_voc(b"\xef\xbb\xbf" + given.replace(b"<annotation>", b'<annotation xmlns="http://example.org/voc">')) == found
-    assert [parse_voc(voc(size=size)).size for size in (None, (0, 0), ("inf", 9), ("?", 9))] == [None] * 4  # as some tools write "unknown"
+    assert found == Annotation(
+        (("n1", (1, 2, 3, 4)), ("n1", (5.5, 6, 7, 8))), (500, 333)
+    )
+    assert (
+        parse_voc(
+            b"\xef\xbb\xbf"
+            + given.replace(
+                b"<annotation>", b'<annotation xmlns="http://example.org/voc">'
+            )
+        )
+        == found
+    )
+    assert [
+        parse_voc(voc(size=size)).size for size in (None, (0, 0), ("inf", 9), ("?", 9))
+    ] == [None] * 4  # as some tools write "unknown"
 
 
 BOMB = b'<!DOCTYPE x [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;&a;">]><annotation><object><name>&b;</name></object></annotation>'
 OUTSIDE = b'<!DOCTYPE x [<!ENTITY f SYSTEM "file:///etc/hostname">]><annotation><object><name>&f;</name></object></annotation>'
-ENCODED = [f'<?xml version="1.0" encoding="{name}"?>'.encode() + voc((1, 1, 9, 9)) for name in ("klingon", "utf-7", "utf-16", "")]
+ENCODED = [
+    f'<?xml version="1.0" encoding="{name}"?>'.encode() + voc((1, 1, 9, 9))
+    for name in ("klingon", "utf-7", "utf-16", "")
+]
 
 
 @pytest.mark.parametrize(
     "content",
     [
-        *(b"", b"not xml", b"<annotation><object></annotation>", voc((1, 2, 3, "x")), voc((1, 2, 3, "nan")), voc((1, 2, 3, "inf"))),
-        *(b"<annotation><object><name>a</name></object></annotation>", BOMB, OUTSIDE, *ENCODED),
+        *(
+            b"",
+            b"not xml",
+            b"<annotation><object></annotation>",
+            voc((1, 2, 3, "x")),
+            voc((1, 2, 3, "nan")),
+            voc((1, 2, 3, "inf")),
+        ),
+        *(
+            b"<annotation><object><name>a</name></object></annotation>",
+            BOMB,
+            OUTSIDE,
+            *ENCODED,
+        ),
     ],
 )
 def test_malformed_xml_and_entities_are_refused(content):
@@ -37,19 +72,37 @@ def test_tiny_boxes_by_hand_and_a_wrong_line_costs_one_image():
     found = parse_tiny_boxes(
         b"\xef\xbb\xbfx.JPEG\t1\t2\t3\t4\ny.JPEG\t1\t2\t3\nx.JPEG\t5\t6\t7\t8\r\n\nz.JPEG\t1\t2\tq\t4\nx.JPEG\t1\t2\t3\t4"
     )
-    assert found["x.JPEG"].boxes == ((1, 2, 3, 4), (5, 6, 7, 8))  # a line that stands twice says nothing new
+    assert found["x.JPEG"].boxes == (
+        (1, 2, 3, 4),
+        (5, 6, 7, 8),
+    )  # a line that stands twice says nothing new
     assert found["y.JPEG"] == "['1', '2', '3'] is no box of 4 finite numbers"
     assert isinstance(found["z.JPEG"], str)
-    assert parse_tiny_boxes(b"v.JPEG\tn1\t1\t2\t3\t4")["v.JPEG"].objects == (("n1", (1, 2, 3, 4)),)
+    assert parse_tiny_boxes(b"v.JPEG\tn1\t1\t2\t3\t4")["v.JPEG"].objects == (
+        ("n1", (1, 2, 3, 4)),
+    )
 
 
 def test_a_csv_has_boxes_or_none_in_columns_of_any_order():
-    lines = ["label, Path,x0,y0,x1,y1", 'cat,"a,b.png",1,2,3,4', 'dog,"a,b.png",5,6,7,8', "", "dog,c.png,,,,", "dog,d.png,1,2,,"]
+    lines = [
+        "label, Path,x0,y0,x1,y1",
+        'cat,"a,b.png",1,2,3,4',
+        'dog,"a,b.png",5,6,7,8',
+        "",
+        "dog,c.png,,,,",
+        "dog,d.png,1,2,,",
+    ]
     found = parse_csv("\n".join([*lines, 'cat,"e', "cat,f.png"]).encode("utf-8-sig"))
     assert found["a,b.png"].objects == (("cat", (1, 2, 3, 4)), ("dog", (5, 6, 7, 8)))
-    assert found["c.png"] == found["f.png"]._replace(objects=(("dog", None),)) == Annotation((("dog", None),))
+    assert (
+        found["c.png"]
+        == found["f.png"]._replace(objects=(("dog", None),))
+        == Annotation((("dog", None),))
+    )
     assert isinstance(found["d.png"], str)
-    assert parse_csv(b"path;label;x0;y0;x1;y1\r\na.png;cat;1;2;3;4")["a.png"].boxes == ((1, 2, 3, 4),)
+    assert parse_csv(b"path;label;x0;y0;x1;y1\r\na.png;cat;1;2;3;4")["a.png"].boxes == (
+        (1, 2, 3, 4),
+    )
     with pytest.raises(ValueError, match="field larger"):
         parse_csv(b"path,label\n" + b"a" * 200_000)
     for content in (b"", b"name,class\na,b"):
@@ -58,24 +111,45 @@ def test_a_csv_has_boxes_or_none_in_columns_of_any_order():
 
 
 def test_coco_by_hand():
-    given = json.loads(coco([("a.png", 20, 16), ("b.png", 0, 0), ("c.png", 9, 9)], ["cat", "dog"], [(0, 1, 2, 3, 4, 5), (2, 0, 1, 1, 2)]))
-    given["annotations"].append({"image_id": 8, "category_id": 3, "bbox": [0, 0, 9, 9], "iscrowd": 1})
-    given["images"] += [{"id": 5, "file_name": "d.png", "width": None}, {"id": 6, "file_name": "e.png", "width": float("inf"), "height": 9}]
+    given = json.loads(
+        coco(
+            [("a.png", 20, 16), ("b.png", 0, 0), ("c.png", 9, 9)],
+            ["cat", "dog"],
+            [(0, 1, 2, 3, 4, 5), (2, 0, 1, 1, 2)],
+        )
+    )
+    given["annotations"].append(
+        {"image_id": 8, "category_id": 3, "bbox": [0, 0, 9, 9], "iscrowd": 1}
+    )
+    given["images"] += [
+        {"id": 5, "file_name": "d.png", "width": None},
+        {"id": 6, "file_name": "e.png", "width": float("inf"), "height": 9},
+    ]
     found = parse_coco(json.dumps(given).encode())
     assert found["a.png"] == Annotation((("dog", (2, 3, 6, 8)),), (20, 16))
     assert [found[name] for name in ("b.png", "d.png", "e.png")] == [Annotation(())] * 3
     assert isinstance(found["c.png"], str)
-    for content in (b"", b"[]", b"{", b"[" * 100_000, b'{"images": 1, "annotations": [], "categories": []}'):
+    for content in (
+        b"",
+        b"[]",
+        b"{",
+        b"[" * 100_000,
+        b'{"images": 1, "annotations": [], "categories": []}',
+    ):
         with pytest.raises(ValueError, match="as COCO has them"):
             parse_coco(content)
 
 
 def test_yolo_by_hand():
     found = parse_yolo(b"1 0.5 0.5 0.5 0.25\n\n7 0.25 0.25 0.5 0.5\n", {"1": "cat"})
-    assert found == Annotation((("cat", (0.25, 0.375, 0.75, 0.625)), ("7", (0.0, 0.0, 0.5, 0.5))), (1, 1))
+    assert found == Annotation(
+        (("cat", (0.25, 0.375, 0.75, 0.625)), ("7", (0.0, 0.0, 0.5, 0.5))), (1, 1)
+    )
     for content in (b"1 0.5 0.5 0.5", b"1 0.1 0.1 0.2 0.2 0.3 0.3", b"1 x 1 1 1"):
         assert isinstance(parse_yolo(content, {}), str)
 
 
 def test_names_keep_the_first_synonym():
-    assert parse_names(b"\xef\xbb\xbfn1\tgoldfish, Carassius\nn2 tree frog\n\nbroken") == {"n1": "goldfish", "n2": "tree frog"}
+    assert parse_names(
+        b"\xef\xbb\xbfn1\tgoldfish, Carassius\nn2 tree frog\n\nbroken"
+    ) == {"n1": "goldfish", "n2": "tree frog"}

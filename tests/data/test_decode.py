@@ -17,7 +17,16 @@ from tests.data.conftest import written
 def decoded(folder, content, stated=None, boxes=(), size=16):
     """One file, with boxes of a stated size."""
     source = Source(written(folder, {"a.jpg": content}))
-    return decode_image(source, Record("a.jpg", "cat", "train", Annotation(tuple(("cat", box) for box in boxes), stated)), size)
+    return decode_image(
+        source,
+        Record(
+            "a.jpg",
+            "cat",
+            "train",
+            Annotation(tuple(("cat", box) for box in boxes), stated),
+        ),
+        size,
+    )
 
 
 def saved(pixels, kind="PNG"):
@@ -27,11 +36,25 @@ def saved(pixels, kind="PNG"):
 
 
 def test_pixels_are_those_of_the_file_squashed(tmp_path):
-    expected = Image.open(io.BytesIO(jpeg(3))).resize((16, 16), Image.Resampling.BILINEAR)
-    assert np.array_equal(decoded(tmp_path, jpeg(3)).pixels.transpose(1, 2, 0), np.asarray(expected))
+    expected = Image.open(io.BytesIO(jpeg(3))).resize(
+        (16, 16), Image.Resampling.BILINEAR
+    )
+    assert np.array_equal(
+        decoded(tmp_path, jpeg(3)).pixels.transpose(1, 2, 0), np.asarray(expected)
+    )
 
 
-@pytest.mark.parametrize(("mode", "kind"), [("L", "JPEG"), ("CMYK", "JPEG"), ("P", "PNG"), ("RGBA", "PNG"), ("LA", "PNG"), ("1", "PNG")])
+@pytest.mark.parametrize(
+    ("mode", "kind"),
+    [
+        ("L", "JPEG"),
+        ("CMYK", "JPEG"),
+        ("P", "PNG"),
+        ("RGBA", "PNG"),
+        ("LA", "PNG"),
+        ("1", "PNG"),
+    ],
+)
 def test_every_mode_becomes_rgb_without_a_fault(tmp_path, mode, kind):
     found = decoded(tmp_path, jpeg(1, mode=mode, kind=kind))
     assert (found.pixels.shape, found.faults) == ((3, 16, 16), [])
@@ -48,7 +71,9 @@ def test_what_is_transparent_is_shown_on_white(tmp_path):
 
 @pytest.mark.parametrize("dtype", ["uint16", ">u2", "int32", "float32"])
 def test_deep_grey_values_are_refused_and_never_blank(tmp_path, dtype):
-    found = decoded(tmp_path, saved(np.linspace(0, 4095, 256).reshape(16, 16).astype(dtype), "TIFF"))
+    found = decoded(
+        tmp_path, saved(np.linspace(0, 4095, 256).reshape(16, 16).astype(dtype), "TIFF")
+    )
     assert found.pixels is None
     assert "save them as an image of 8 bits" in found.faults[0][1]
 
@@ -56,36 +81,66 @@ def test_deep_grey_values_are_refused_and_never_blank(tmp_path, dtype):
 def test_exif_rotation_is_applied_only_where_the_annotation_says_so(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6  # shown turned: stored 20 x 16, seen 16 x 20
-    turned, plain = (jpeg(3, quality=100, subsampling=0, **more) for more in ({"exif": exif}, {}))
+    turned, plain = (
+        jpeg(3, quality=100, subsampling=0, **more) for more in ({"exif": exif}, {})
+    )
     given = ((turned, (20, 16)), (turned, (16, 20)), (plain, (16, 20)))
-    stored, seen, without = (decoded(tmp_path, content, size, ((0, 0, 8, 8),)) for content, size in given)
+    stored, seen, without = (
+        decoded(tmp_path, content, size, ((0, 0, 8, 8),)) for content, size in given
+    )
     assert [image.faults for image in (stored, seen)] == [[], []]
-    assert without.faults == [("size_differs_from_annotation", "stored 20x16, annotated 16x20")]
+    assert without.faults == [
+        ("size_differs_from_annotation", "stored 20x16, annotated 16x20")
+    ]
     assert np.array_equal(stored.pixels, without.pixels)
     assert not np.array_equal(stored.pixels, seen.pixels)
     # Orientation 6 is a quarter turn; of a square squashed from it the turned pixels agree but for resampling.
     turned_back = np.rot90(stored.pixels, -1, (1, 2)).astype(float)
     assert np.abs(turned_back - seen.pixels).mean() < 12
-    assert (seen.boxes, stored.boxes) == ([(0, 0, 8, 6)], [(0, 0, 6, 8)])  # of 16 x 20, and of 20 x 16
+    assert (seen.boxes, stored.boxes) == (
+        [(0, 0, 8, 6)],
+        [(0, 0, 6, 8)],
+    )  # of 16 x 20, and of 20 x 16
 
 
 def test_boxes_are_scaled_by_the_size_that_is_stated_clipped_and_truncated():
     def squared(*boxes, size=(20, 16)):
-        usable, wrong = square_boxes(Annotation(tuple(("a", box) for box in boxes), size), (20, 16), 16)
+        usable, wrong = square_boxes(
+            Annotation(tuple(("a", box) for box in boxes), size), (20, 16), 16
+        )
         return usable, [kind for kind, _ in wrong]
 
-    assert squared((2, 2, 12, 10), (4, 4, 20, 16)) == ([(1, 2, 9, 10), (3, 4, 16, 16)], [])  # x times 0.8
+    assert squared((2, 2, 12, 10), (4, 4, 20, 16)) == (
+        [(1, 2, 9, 10), (3, 4, 16, 16)],
+        [],
+    )  # x times 0.8
     assert squared((20, 16, 40, 32), size=(40, 32)) == ([(8, 8, 16, 16)], [])
-    assert squared((0.5, 0.25, 1, 1), size=(1, 1)) == ([(8, 4, 16, 16)], [])  # shares of the image
+    assert squared((0.5, 0.25, 1, 1), size=(1, 1)) == (
+        [(8, 4, 16, 16)],
+        [],
+    )  # shares of the image
     assert squared((2, 2, 12, 10), size=None) == ([(1, 2, 9, 10)], [])
     assert squared((-4, -4, 10, 8)) == ([(0, 0, 8, 8)], ["box_outside_clipped"])
-    assert squared((20, 20, 30, 30), (5, 5, 5, 9), (9, 9, 5, 5)) == ([], ["box_outside_dropped", "box_without_area", "box_without_area"])
-    assert squared((3, 3, 3.6, 12), (0.1, 0.1, 0.9, 0.9), (2, 2, 12, 12)) == ([(1, 2, 9, 12)], ["box_without_area"] * 2)
+    assert squared((20, 20, 30, 30), (5, 5, 5, 9), (9, 9, 5, 5)) == (
+        [],
+        ["box_outside_dropped", "box_without_area", "box_without_area"],
+    )
+    assert squared((3, 3, 3.6, 12), (0.1, 0.1, 0.9, 0.9), (2, 2, 12, 12)) == (
+        [(1, 2, 9, 12)],
+        ["box_without_area"] * 2,
+    )
 
 
-def test_damaged_files_are_counted_with_the_same_words_each_time_and_bombs_are_not_decoded(tmp_path, monkeypatch):
+def test_damaged_files_are_counted_with_the_same_words_each_time_and_bombs_are_not_decoded(
+    tmp_path, monkeypatch
+):
     whole = jpeg(1)
-    for content in (whole[: len(whole) // 2], b"this is a text file", b"", b"\x89PNG\r\n\x1a\n" + b"\0" * 40):
+    for content in (
+        whole[: len(whole) // 2],
+        b"this is a text file",
+        b"",
+        b"\x89PNG\r\n\x1a\n" + b"\0" * 40,
+    ):
         first, again = decoded(tmp_path, content), decoded(tmp_path, content)
         assert (first.pixels, first.faults) == (None, again.faults)
         assert [kind for kind, _ in first.faults] == ["unreadable_image"]
@@ -94,10 +149,16 @@ def test_damaged_files_are_counted_with_the_same_words_each_time_and_bombs_are_n
     assert "DecompressionBomb" in decoded(tmp_path, whole).faults[0][1]
 
 
-def test_a_postscript_file_with_the_ending_of_an_image_is_not_opened(tmp_path, monkeypatch):
+def test_a_postscript_file_with_the_ending_of_an_image_is_not_opened(
+    tmp_path, monkeypatch
+):
     """Pillow hands it to Ghostscript where that is installed."""
     from PIL import EpsImagePlugin
 
-    monkeypatch.setattr(EpsImagePlugin.EpsImageFile, "_open", lambda image: pytest.fail("opened"))
-    found = decoded(tmp_path, b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 20 16\n%%EndComments\n")
+    monkeypatch.setattr(
+        EpsImagePlugin.EpsImageFile, "_open", lambda image: pytest.fail("opened")
+    )
+    found = decoded(
+        tmp_path, b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 20 16\n%%EndComments\n"
+    )
     assert [kind for kind, _ in found.faults] == ["unreadable_image"]

@@ -22,10 +22,17 @@ def same(first, second):
     assert (first.fingerprint, first.layout) == (second.fingerprint, second.layout)
     for split in ("train", "test"):
         for field in fields(ImageSet):
-            a, b = (getattr(getattr(data, split), field.name) for data in (first, second))
-            assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b, (split, field.name)
+            a, b = (
+                getattr(getattr(data, split), field.name) for data in (first, second)
+            )
+            assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b, (
+                split,
+                field.name,
+            )
     for table in ("index", "faults", "classes"):
-        assert getattr(first, table).astype(str).equals(getattr(second, table).astype(str)), table
+        assert (
+            getattr(first, table).astype(str).equals(getattr(second, table).astype(str))
+        ), table
 
 
 def counts(data):
@@ -34,23 +41,42 @@ def counts(data):
 
 def ppm(number):
     """A picture whose bytes no library decides."""
-    return b"P6 4 4 255\n" + bytes((number * 7 + pixel * 5) % 256 for pixel in range(48))
+    return b"P6 4 4 255\n" + bytes(
+        (number * 7 + pixel * 5) % 256 for pixel in range(48)
+    )
 
 
 # Computed by commit 65e4122, before these modules were rewritten: earlier runs name their images so.
-EARLIER = {"tiny_imagenet": "03c9ebcf05a66700", "ilsvrc": "09c89fd5dbef089d", "voc_folder": "25371df4069fd785"}
+EARLIER = {
+    "tiny_imagenet": "03c9ebcf05a66700",
+    "ilsvrc": "09c89fd5dbef089d",
+    "voc_folder": "25371df4069fd785",
+}
 
 
 @pytest.mark.parametrize("layout", EARLIER)
 def test_the_fingerprint_is_that_of_earlier_commits(load, layout):
-    files = {"tiny_imagenet": tiny_imagenet, "ilsvrc": ilsvrc, "voc_folder": lambda: voc_folder(count=9)}[layout]()
-    pictures = {name: ppm(number) for number, name in enumerate(sorted(files)) if name.lower().endswith(("jpg", "jpeg"))}
-    assert load(files | pictures, layout, images_per_class=3).fingerprint == EARLIER[layout]
+    files = {
+        "tiny_imagenet": tiny_imagenet,
+        "ilsvrc": ilsvrc,
+        "voc_folder": lambda: voc_folder(count=9),
+    }[layout]()
+    pictures = {
+        name: ppm(number)
+        for number, name in enumerate(sorted(files))
+        if name.lower().endswith(("jpg", "jpeg"))
+    }
+    assert (
+        load(files | pictures, layout, images_per_class=3).fingerprint
+        == EARLIER[layout]
+    )
 
 
 def test_the_fingerprint_is_what_the_images_are_and_not_where_they_lie(tmp_path, load):
     files = tiny_imagenet()
-    here, elsewhere = (written(tmp_path / name, files) for name in ("here", "elsewhere"))
+    here, elsewhere = (
+        written(tmp_path / name, files) for name in ("here", "elsewhere")
+    )
     prints = {load(path).fingerprint for path in (here, elsewhere)}
     assert len(prints) == 1
     prints.add(load(here, image_size=24).fingerprint)
@@ -63,18 +89,24 @@ def test_the_fingerprint_is_what_the_images_are_and_not_where_they_lie(tmp_path,
     assert len(prints) == 5
 
 
-def test_the_second_start_reads_the_cache_alone_and_a_damaged_one_is_made_again(tmp_path, load, monkeypatch):
+def test_the_second_start_reads_the_cache_alone_and_a_damaged_one_is_made_again(
+    tmp_path, load, monkeypatch
+):
     path = zipped(tmp_path / "a.zip", tiny_imagenet())
     first = load(path)
     shutil.rmtree(tmp_path / "cache/unpacked")
     with monkeypatch.context() as patch:
-        patch.setattr(images, "decode_all", lambda *arguments: pytest.fail("decoded again"))
+        patch.setattr(
+            images, "decode_all", lambda *arguments: pytest.fail("decoded again")
+        )
         same(first, load(path))
     (cache,) = (tmp_path / "cache").glob("images-*.safetensors")
     content = cache.read_bytes()
     cache.unlink()  # not in place: what is mapped must stay
     cache.write_bytes(content[:-1])
-    with pytest.warns(UserWarning, match=r"images-\w+.safetensors is damaged .*; it is made again"):
+    with pytest.warns(
+        UserWarning, match=r"images-\w+.safetensors is damaged .*; it is made again"
+    ):
         same(first, load(path))
 
 
@@ -92,8 +124,15 @@ def test_every_damage_is_counted_and_the_rest_is_used(load):
     del lines[10]  # no annotation
     files["train/n01/n01_boxes.txt"] = "\n".join(lines).encode()
     del files["train/n03/n03_boxes.txt"]
-    files["val/images/val_0_0.JPEG"] = files["train/n02/images/n02_0.JPEG"]  # a training image among the test images
-    data = load(files, "tiny_imagenet", class_ids=["n01", "n02", "n03", "n77"], test_images_per_class=3)
+    files["val/images/val_0_0.JPEG"] = files[
+        "train/n02/images/n02_0.JPEG"
+    ]  # a training image among the test images
+    data = load(
+        files,
+        "tiny_imagenet",
+        class_ids=["n01", "n02", "n03", "n77"],
+        test_images_per_class=3,
+    )
     assert kinds(data) == {
         "unreadable_image": 2,
         "duplicate_image": 1,
@@ -109,8 +148,12 @@ def test_every_damage_is_counted_and_the_rest_is_used(load):
     }
     assert data.classes["class_id"].tolist() == ["n01", "n02"]
     used = {name.rsplit("/", 1)[1] for name in data.train.names if "n01" in name}
-    assert used == {f"n01_{number}.JPEG" for number in (2, 3, 5, 8, 11)}  # 4 is 3's double
-    assert data.faults.groupby("fault")["class_id"].agg(set)[["unreadable_image", "class_with_too_few_images"]].tolist() == [
+    assert used == {
+        f"n01_{number}.JPEG" for number in (2, 3, 5, 8, 11)
+    }  # 4 is 3's double
+    assert data.faults.groupby("fault")["class_id"].agg(set)[
+        ["unreadable_image", "class_with_too_few_images"]
+    ].tolist() == [
         {"n01"},
         {"n03"},
     ]
@@ -119,21 +162,47 @@ def test_every_damage_is_counted_and_the_rest_is_used(load):
 def test_test_images_with_the_pixels_of_training_images_are_counted_and_left_out(load):
     """The same picture saved anew as another file, of either class; twice in training it is held out once at most."""
     files = class_folders("train/") | class_folders("val/")
-    for name, original in (("val/cat/1.png", "train/cat/1.png"), ("val/dog/1.png", "train/cat/2.png")):
+    for name, original in (
+        ("val/cat/1.png", "train/cat/1.png"),
+        ("val/dog/1.png", "train/cat/2.png"),
+    ):
         again = io.BytesIO()
         Image.open(io.BytesIO(files[original])).save(again, "BMP")
         files[name] = again.getvalue()
     data = load(files, test_images_per_class=0)
     assert data.faults[["name", "fault", "detail"]].values.tolist() == [
-        ["val/cat/1.png", "test_image_in_training", "same pixels as train/cat/1.png, which is of the class cat"],
-        ["val/dog/1.png", "test_image_in_training", "same pixels as train/cat/2.png, which is of the class cat"],
+        [
+            "val/cat/1.png",
+            "test_image_in_training",
+            "same pixels as train/cat/1.png, which is of the class cat",
+        ],
+        [
+            "val/dog/1.png",
+            "test_image_in_training",
+            "same pixels as train/cat/2.png, which is of the class cat",
+        ],
     ]
     assert counts(data) == [[6, 5], [6, 5]]
-    assert not {image.numpy().tobytes() for image in data.train.images} & {image.numpy().tobytes() for image in data.test.images}
+    assert not {image.numpy().tobytes() for image in data.train.images} & {
+        image.numpy().tobytes() for image in data.test.images
+    }
     train = class_folders("train/")
-    with pytest.raises(ValueError, match=r"no test image is left in .*; faults: .*12 test_image_in_training"):
-        load(train | {name.replace("train", "val"): content + b" " for name, content in train.items()}, place="copies")
-    twice = load(train | {f"{name}.png": content + b" " for name, content in train.items()}, place="twice")
+    with pytest.raises(
+        ValueError,
+        match=r"no test image is left in .*; faults: .*12 test_image_in_training",
+    ):
+        load(
+            train
+            | {
+                name.replace("train", "val"): content + b" "
+                for name, content in train.items()
+            },
+            place="copies",
+        )
+    twice = load(
+        train | {f"{name}.png": content + b" " for name, content in train.items()},
+        place="twice",
+    )
     assert (counts(twice), kinds(twice)) == ([[4, 2], [4, 2]], {"duplicate_image": 12})
     train["train/dog/1.png"] = train["train/cat/1.png"]
     assert kinds(load(train, place="both")) == {"contradictory_labels": 1}
@@ -141,11 +210,16 @@ def test_test_images_with_the_pixels_of_training_images_are_counted_and_left_out
 
 def test_the_held_out_test_split_is_seeded_and_disjoint(tmp_path, load):
     path = written(tmp_path / "s", voc_folder(count=10))
-    one, again, other = (load(path, data_seed=seed, test_images_per_class=3, image_size=size) for seed, size in ((0, 16), (0, 24), (1, 16)))
+    one, again, other = (
+        load(path, data_seed=seed, test_images_per_class=3, image_size=size)
+        for seed, size in ((0, 16), (0, 24), (1, 16))
+    )
     assert one.test.names == again.test.names != other.test.names
     assert not set(one.train.names) & set(one.test.names)
     assert len(one.train) == 14
-    few = load(voc_folder(count=5), place="few", test_images_per_class=50)  # a class of few images is not held out whole
+    few = load(
+        voc_folder(count=5), place="few", test_images_per_class=50
+    )  # a class of few images is not held out whole
     assert counts(few) == [[3, 2], [3, 2]]
     assert kinds(few) == {"fewer_test_images_than_asked": 2}
 
@@ -153,38 +227,70 @@ def test_the_held_out_test_split_is_seeded_and_disjoint(tmp_path, load):
 def test_no_number_of_test_images_takes_all_that_training_leaves(load):
     files = tiny_imagenet(train=6, val=3)
     boxes = files["train/n01/n01_boxes.txt"].decode().splitlines()
-    files["train/n01/n01_boxes.txt"] = "\n".join(boxes[1:]).encode()  # the first image has no box: it is tested, not fitted
+    files["train/n01/n01_boxes.txt"] = "\n".join(
+        boxes[1:]
+    ).encode()  # the first image has no box: it is tested, not fitted
     data = load(files, images_per_class=4, test_images_per_class=0)
     assert counts(data) == [[4, 5], [4, 5]]
     assert not set(data.train.names) & set(data.test.names)
     assert any("n01_0." in name for name in data.test.names)
-    whole = load(voc_folder(count=8), place="voc", images_per_class=5, test_images_per_class=0)
+    whole = load(
+        voc_folder(count=8), place="voc", images_per_class=5, test_images_per_class=0
+    )
     assert counts(whole) == [[5, 3], [5, 3]]
-    with pytest.raises(ValueError, match=r"^no test image is left in .* change images_per_class 0, test_images_per_class 0, min"):
+    with pytest.raises(
+        ValueError,
+        match=r"^no test image is left in .* change images_per_class 0, test_images_per_class 0, min",
+    ):
         load(voc_folder(count=8), place="voc", test_images_per_class=0)
 
 
-def test_fewer_images_are_a_subset_whatever_other_classes_are_asked_for_and_labels_follow_their_order(tmp_path, load):
+def test_fewer_images_are_a_subset_whatever_other_classes_are_asked_for_and_labels_follow_their_order(
+    tmp_path, load
+):
     path = written(tmp_path / "s", tiny_imagenet(train=9))
-    names = {count: set(load(path, images_per_class=count).train.names) for count in (2, 5, 0)}
+    names = {
+        count: set(load(path, images_per_class=count).train.names)
+        for count in (2, 5, 0)
+    }
     assert names[2] < names[5] < names[0]
-    assert kinds(load(path, images_per_class=10)) == {"fewer_training_images_than_asked": 2}
+    assert kinds(load(path, images_per_class=10)) == {
+        "fewer_training_images_than_asked": 2
+    }
     turned = load(path, "tiny_imagenet", images_per_class=2, class_ids=["n02", "n01"])
     assert turned.classes["class_id"].tolist() == ["n02", "n01"]
     assert set(turned.train.names) == names[2]
-    assert all(("n02" in name) == (label == 0) for name, label in zip(turned.train.names, turned.train.labels.tolist(), strict=True))
+    assert all(
+        ("n02" in name) == (label == 0)
+        for name, label in zip(
+            turned.train.names, turned.train.labels.tolist(), strict=True
+        )
+    )
 
 
 def test_classes_of_one_name_are_told_apart_by_id(load):
-    data = load(tiny_imagenet(classes=("n01", "n02", "n03")) | {"words.txt": b"n01\tcrane, bird\nn02\tcrane, machine\nn03\towl"})
+    data = load(
+        tiny_imagenet(classes=("n01", "n02", "n03"))
+        | {"words.txt": b"n01\tcrane, bird\nn02\tcrane, machine\nn03\towl"}
+    )
     assert data.classes["class_name"].tolist() == ["crane (n01)", "crane (n02)", "owl"]
 
 
 @pytest.mark.parametrize("study", ["compact20", "kinds20", "filled20"])
-def test_the_images_of_a_published_study_have_the_fingerprint_in_its_report(real_data, tmp_path, study):
-    given = yaml.safe_load((PROJECT_ROOT / f"params/{study}.yaml").read_text())["notebooks"]["01_data_subset"]
+def test_the_images_of_a_published_study_have_the_fingerprint_in_its_report(
+    real_data, tmp_path, study
+):
+    given = yaml.safe_load((PROJECT_ROOT / f"params/{study}.yaml").read_text())[
+        "notebooks"
+    ]["01_data_subset"]
     path = real_data / given["data_path"].rsplit("/", 1)[1]
     assert len(open_source(path, tmp_path, ["n01443537"]).images) >= 1000
     data = load_study_data(**given | {"data_path": str(path)}, cache_dir=tmp_path)
-    images, models = (pd.read_csv(PROJECT_ROOT / f"reports/{study}/tables/{name}.csv") for name in ("images", "catalogue"))
-    assert ([data.fingerprint], len(data.train), len(data.test)) == (list(set(models["data"])), *images.iloc[0, -2:])
+    images, models = (
+        pd.read_csv(PROJECT_ROOT / f"reports/{study}/tables/{name}.csv")
+        for name in ("images", "catalogue")
+    )
+    assert ([data.fingerprint], len(data.train), len(data.test)) == (
+        list(set(models["data"])),
+        *images.iloc[0, -2:],
+    )

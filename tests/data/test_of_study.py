@@ -13,7 +13,9 @@ from helpers.data.images import load_study_data
 from tests.conftest import TINY_SCENES, tiny_imagenet, voc_folder
 from tests.data.conftest import class_folders, written
 
-COMMAND = re.escape("`python -m helpers.sweep params/mine.yaml -- --forcerun 01_data_subset`")
+COMMAND = re.escape(
+    "`python -m helpers.sweep params/mine.yaml -- --forcerun 01_data_subset`"
+)
 
 
 @pytest.fixture
@@ -22,62 +24,111 @@ def source(tmp_path):
 
 
 def chosen(source, work, **changes):
-    given = {"data_source": "tiny_imagenet", "data_path": str(source), "image_size": 16, "test_images_per_class": 2}
+    given = {
+        "data_source": "tiny_imagenet",
+        "data_path": str(source),
+        "image_size": 16,
+        "test_images_per_class": 2,
+    }
     return images.choose_images(work, **given | changes)
 
 
 def test_every_reader_has_the_images_that_were_chosen_and_the_file_says_which(tmp_path):
     work = tmp_path / "mine"
     data = images.choose_images(work, **TINY_SCENES)
-    again, plain = images.of_study(work), load_study_data(**TINY_SCENES, cache_dir=tmp_path / "elsewhere")
+    again, plain = (
+        images.of_study(work),
+        load_study_data(**TINY_SCENES, cache_dir=tmp_path / "elsewhere"),
+    )
     for found in (again, plain):
         assert found.fingerprint == data.fingerprint
         assert torch.equal(found.train.images, data.train.images)
         assert torch.equal(found.test.boxes, data.test.boxes)
     record = json.loads((work / "data.json").read_text())
     counts = {"classes": 3, "train": 36, "test": 18}
-    known = {"parameters": TINY_SCENES, "fingerprint": data.fingerprint, "images": counts}
+    known = {
+        "parameters": TINY_SCENES,
+        "fingerprint": data.fingerprint,
+        "images": counts,
+    }
     assert record == known | {"layout": "synthetic", "has_boxes": True}
     assert images.image_parameters(work) == TINY_SCENES
     (work / "data.json").write_text(json.dumps(known))  # as earlier commits wrote it
     assert images.of_study(work).fingerprint == data.fingerprint
-    bare = images.choose_images(tmp_path / "bare", data_path=str(written(tmp_path / "s", class_folders())), image_size=16)
-    assert (bare.train.has_boxes, json.loads((tmp_path / "bare/data.json").read_text())["has_boxes"]) == (False, False)
+    bare = images.choose_images(
+        tmp_path / "bare",
+        data_path=str(written(tmp_path / "s", class_folders())),
+        image_size=16,
+    )
+    assert (
+        bare.train.has_boxes,
+        json.loads((tmp_path / "bare/data.json").read_text())["has_boxes"],
+    ) == (False, False)
 
 
 def test_further_classes_of_another_source_follow_those_of_the_study(tmp_path):
-    parts = {"own": tiny_imagenet(("n01", "n02")), "more": tiny_imagenet(("n01", "n02", "n03", "n04"))}
+    parts = {
+        "own": tiny_imagenet(("n01", "n02")),
+        "more": tiny_imagenet(("n01", "n02", "n03", "n04")),
+    }
     paths = [str(written(tmp_path / name, part)) for name, part in parts.items()]
-    given = {"data_source": "tiny_imagenet", "image_size": 16, "images_per_class": 3, "test_images_per_class": 2}
+    given = {
+        "data_source": "tiny_imagenet",
+        "image_size": 16,
+        "images_per_class": 3,
+        "test_images_per_class": 2,
+    }
     work = tmp_path / "mine"
     own = images.choose_images(work, **given, data_path=paths[0])
     data = images.with_classes(work, ["n01", "n02", "n04", "n03"], paths[1])
-    alone = load_study_data(**given, data_path=paths[1], class_ids=["n04", "n03"], cache_dir=tmp_path / "elsewhere")
+    alone = load_study_data(
+        **given,
+        data_path=paths[1],
+        class_ids=["n04", "n03"],
+        cache_dir=tmp_path / "elsewhere",
+    )
     assert data.classes["class_id"].tolist() == ["n01", "n02", "n04", "n03"]
     assert data.classes["label"].tolist() == [0, 1, 2, 3]
     assert torch.equal(data.train.images[: len(own.train)], own.train.images)
     assert torch.equal(data.test.images[len(own.test) :], alone.test.images)
     assert torch.equal(data.test.labels[len(own.test) :], alone.test.labels + 2)
     assert data.train.names == (*own.train.names, *alone.train.names)
-    assert data.index["split"].tolist() == ["train"] * len(data.train) + ["test"] * len(data.test)
+    assert data.index["split"].tolist() == ["train"] * len(data.train) + ["test"] * len(
+        data.test
+    )
     assert data.index["name"].tolist() == [*data.train.names, *data.test.names]
-    assert images.with_classes(work, ["n01", "n02"], paths[1]).fingerprint == own.fingerprint
+    assert (
+        images.with_classes(work, ["n01", "n02"], paths[1]).fingerprint
+        == own.fingerprint
+    )
 
 
 def test_images_of_the_study_do_not_stand_for_further_classes(source, tmp_path):
-    copied = written(tmp_path / "more", tiny_imagenet(("n08", "n09")))  # the same pictures under other names
+    copied = written(
+        tmp_path / "more", tiny_imagenet(("n08", "n09"))
+    )  # the same pictures under other names
     chosen(source, tmp_path / "mine")
-    with pytest.raises(ValueError, match=r"1[2-6] images of the further source are the study's own, first .*n08"):
-        images.with_classes(tmp_path / "mine", ["n01", "n02", "n08", "n09"], str(copied))
+    with pytest.raises(
+        ValueError,
+        match=r"1[2-6] images of the further source are the study's own, first .*n08",
+    ):
+        images.with_classes(
+            tmp_path / "mine", ["n01", "n02", "n08", "n09"], str(copied)
+        )
 
 
 @pytest.mark.parametrize("read", [images.of_study, images.image_parameters])
 def test_a_study_without_images_names_the_command_that_chooses_them(tmp_path, read):
-    with pytest.raises(FileNotFoundError, match=rf"data.json is not there: .*'mine'.*01_data_subset.ipynb.*{COMMAND}"):
+    with pytest.raises(
+        FileNotFoundError,
+        match=rf"data.json is not there: .*'mine'.*01_data_subset.ipynb.*{COMMAND}",
+    ):
         read(tmp_path / "mine")
 
 
-def test_touched_files_a_deleted_cache_and_another_place_give_the_same_images(source, tmp_path):
+def test_touched_files_a_deleted_cache_and_another_place_give_the_same_images(
+    source, tmp_path
+):
     work = tmp_path / "mine"
     data = chosen(source, work)
     for path in source.rglob("*.JPEG"):
@@ -86,23 +137,46 @@ def test_touched_files_a_deleted_cache_and_another_place_give_the_same_images(so
     shutil.rmtree(work / "cache")
     assert images.of_study(work).fingerprint == data.fingerprint
     source.rename(tmp_path / "moved")
-    with pytest.raises(FileNotFoundError, match=r"source does not exist; put the images there, or name the folder"):
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"source does not exist; put the images there, or name the folder",
+    ):
         images.of_study(work)
-    assert chosen(tmp_path / "moved", work).fingerprint == images.of_study(work).fingerprint == data.fingerprint
+    assert (
+        chosen(tmp_path / "moved", work).fingerprint
+        == images.of_study(work).fingerprint
+        == data.fingerprint
+    )
 
 
 def test_changed_images_are_told(source, tmp_path):
     work = tmp_path / "mine"
     chosen(source, work)
-    (source / "train/n01/images/n01_0.JPEG").write_bytes((source / "train/n02/images/n02_0.JPEG").read_bytes())
-    with pytest.raises(ValueError, match=rf"the images of .*source were changed since notebook 01 chose them.*{COMMAND}"):
+    (source / "train/n01/images/n01_0.JPEG").write_bytes(
+        (source / "train/n02/images/n02_0.JPEG").read_bytes()
+    )
+    with pytest.raises(
+        ValueError,
+        match=rf"the images of .*source were changed since notebook 01 chose them.*{COMMAND}",
+    ):
         images.of_study(work)
     data = chosen(source, work)
     assert images.of_study(work).fingerprint == data.fingerprint
 
 
 def test_a_single_class_that_is_left_is_refused_before_anything_rests_on_it(tmp_path):
-    files = {name: b"" if name.startswith("cat") else content for name, content in voc_folder(classes=("cat", "dog")).items()}
-    with pytest.raises(ValueError, match=r"only the class dog is left, and a classifier needs 2; faults: .*1 class_with_too_few_images"):
-        images.choose_images(tmp_path / "mine", data_source="voc_folder", data_path=str(written(tmp_path / "images", files)), image_size=16)
+    files = {
+        name: b"" if name.startswith("cat") else content
+        for name, content in voc_folder(classes=("cat", "dog")).items()
+    }
+    with pytest.raises(
+        ValueError,
+        match=r"only the class dog is left, and a classifier needs 2; faults: .*1 class_with_too_few_images",
+    ):
+        images.choose_images(
+            tmp_path / "mine",
+            data_source="voc_folder",
+            data_path=str(written(tmp_path / "images", files)),
+            image_size=16,
+        )
     assert not (tmp_path / "mine/data.json").exists()

@@ -16,34 +16,64 @@ def photographs(n=24, side=32, seed=0):
     """Smooth random pictures with some grain."""
     generator = torch.Generator().manual_seed(seed)
     coarse = torch.rand(n, 3, 6, 6, generator=generator) * 255
-    smooth = torch.nn.functional.interpolate(coarse, size=(side, side), mode="bicubic", align_corners=False)
-    return (smooth + 12 * torch.randn(n, 3, side, side, generator=generator)).round().clamp(0, 255).to(torch.uint8)
+    smooth = torch.nn.functional.interpolate(
+        coarse, size=(side, side), mode="bicubic", align_corners=False
+    )
+    return (
+        (smooth + 12 * torch.randn(n, 3, side, side, generator=generator))
+        .round()
+        .clamp(0, 255)
+        .to(torch.uint8)
+    )
 
 
 IMAGES = photographs()
 
 
-@pytest.mark.parametrize("name", ["blur_0.9", "noise_0.9", "jpeg_0.9", "brightness_1.5", "contrast_0.5", "rotation_15"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "blur_0.9",
+        "noise_0.9",
+        "jpeg_0.9",
+        "brightness_1.5",
+        "contrast_0.5",
+        "rotation_15",
+    ],
+)
 def test_every_shift_gives_bytes_of_the_same_shape_and_the_same_ones_again(name):
     before = IMAGES.clone()
-    first, second = shifts.shifted(IMAGES, name, seed=1), shifts.shifted(IMAGES, name, seed=1)
+    first, second = (
+        shifts.shifted(IMAGES, name, seed=1),
+        shifts.shifted(IMAGES, name, seed=1),
+    )
     assert (first.dtype, first.shape) == (torch.uint8, IMAGES.shape)
     assert torch.equal(first, second) and not torch.equal(first, IMAGES)
     assert torch.equal(IMAGES, before)
 
 
-@pytest.mark.parametrize(("kind", "within"), [("blur", 0.0021), ("noise", 0.0021), ("jpeg", 0.02)])  # qualities are whole numbers
+@pytest.mark.parametrize(
+    ("kind", "within"), [("blur", 0.0021), ("noise", 0.0021), ("jpeg", 0.02)]
+)  # qualities are whole numbers
 def test_the_mean_ssim_is_that_of_the_name(kind, within):
     for target in (0.9, 0.7):
         found = shifts.shifted(IMAGES, f"{kind}_{target}")
-        assert float(ssim(IMAGES, found).double().mean()) == pytest.approx(target, abs=within)
+        assert float(ssim(IMAGES, found).double().mean()) == pytest.approx(
+            target, abs=within
+        )
 
 
 def test_brightness_contrast_and_jpeg_equal_another_library():
     picture = Image.fromarray(IMAGES[0].permute(1, 2, 0).numpy())
-    for name, enhancer in (("brightness_0.5", ImageEnhance.Brightness), ("contrast_0.5", ImageEnhance.Contrast)):
+    for name, enhancer in (
+        ("brightness_0.5", ImageEnhance.Brightness),
+        ("contrast_0.5", ImageEnhance.Contrast),
+    ):
         ours = shifts.shifted(IMAGES[:1], name)[0].permute(1, 2, 0).numpy().astype(int)
-        assert np.abs(ours - np.asarray(enhancer(picture).enhance(0.5)).astype(int)).max() <= 2  # each rounds once, or cuts
+        assert (
+            np.abs(ours - np.asarray(enhancer(picture).enhance(0.5)).astype(int)).max()
+            <= 2
+        )  # each rounds once, or cuts
     files = [io.BytesIO() for _ in range(100)]
     for quality, file in enumerate(files, start=1):
         picture.save(file, "JPEG", quality=quality)
@@ -64,14 +94,26 @@ def test_names_are_taken_apart_and_unknown_ones_refused():
     assert shifts.parsed("rotation_-15") == ("rotation", -15)
     assert shifts.at("test_accuracy", "blur_0.9") == "test_accuracy@blur_0.9"
     assert shifts.at("test_accuracy") == "test_accuracy"
-    for name in ("blur", "blur_1.2", "blur_0", "fog_0.9", "rotation_180.5", "rotation_500", "noise_x", "brightness_-1", "_0.5"):
+    for name in (
+        "blur",
+        "blur_1.2",
+        "blur_0",
+        "fog_0.9",
+        "rotation_180.5",
+        "rotation_500",
+        "noise_x",
+        "brightness_-1",
+        "_0.5",
+    ):
         with pytest.raises(ValueError, match=f"shift '{name}' is not of the form"):
             shifts.shifted(IMAGES, name)
 
 
 def test_an_ssim_out_of_reach_is_refused():
     flat = torch.full((2, 3, 16, 16), 90, dtype=torch.uint8)
-    with pytest.raises(ValueError, match="cannot be made of these images: the nearest mean SSIM is 1"):
+    with pytest.raises(
+        ValueError, match="cannot be made of these images: the nearest mean SSIM is 1"
+    ):
         shifts.shifted(flat, "blur_0.9")
 
 
@@ -95,19 +137,33 @@ def by_definition(one, other):
     values = []
     for top in range(one.shape[1] - 10):
         for left in range(one.shape[2] - 10):
-            x, y = (image[:, top : top + 11, left : left + 11].astype(float) for image in (one, other))
+            x, y = (
+                image[:, top : top + 11, left : left + 11].astype(float)
+                for image in (one, other)
+            )
             mean_x, mean_y = (weights * x).sum((1, 2)), (weights * y).sum((1, 2))
             away_x, away_y = x - mean_x[:, None, None], y - mean_y[:, None, None]
             covariance = (weights * away_x * away_y).sum((1, 2))
             spread = (weights * (away_x**2 + away_y**2)).sum((1, 2))
-            values.append((2 * mean_x * mean_y + c1) * (2 * covariance + c2) / ((mean_x**2 + mean_y**2 + c1) * (spread + c2)))
+            values.append(
+                (2 * mean_x * mean_y + c1)
+                * (2 * covariance + c2)
+                / ((mean_x**2 + mean_y**2 + c1) * (spread + c2))
+            )
     return np.mean(values)
 
 
 @pytest.mark.parametrize(("height", "width"), [(11, 11), (16, 13), (32, 32)])
 def test_ssim_is_the_mean_over_the_windows_within_the_image(height, width):
     generator = torch.Generator().manual_seed(height)
-    images = torch.randint(256, (3, 3, height, width), generator=generator, dtype=torch.uint8)
+    images = torch.randint(
+        256, (3, 3, height, width), generator=generator, dtype=torch.uint8
+    )
     degraded = in_chunks(images, lambda pixels: with_noise(pixels, 30.0, generator))
-    expected = [by_definition(one, other) for one, other in zip(images.numpy(), degraded.numpy(), strict=True)]
-    np.testing.assert_allclose(ssim(images, degraded).numpy(), expected, rtol=0, atol=1e-4)
+    expected = [
+        by_definition(one, other)
+        for one, other in zip(images.numpy(), degraded.numpy(), strict=True)
+    ]
+    np.testing.assert_allclose(
+        ssim(images, degraded).numpy(), expected, rtol=0, atol=1e-4
+    )

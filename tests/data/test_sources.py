@@ -12,8 +12,18 @@ from tests.conftest import LAYOUTS, jpeg, voc_folder
 from tests.data.conftest import kinds, written, zipped
 
 
-def test_hidden_files_are_left_out_in_every_folder_and_images_are_known_by_their_ending(tmp_path):
-    names = ["a/b/x.JPEG", "a/.x/y.png", ".z.png", "__MACOSX/a/._0.jpg", "a/._0.jpg", "b.txt", "a/0.Webp"]
+def test_hidden_files_are_left_out_in_every_folder_and_images_are_known_by_their_ending(
+    tmp_path,
+):
+    names = [
+        "a/b/x.JPEG",
+        "a/.x/y.png",
+        ".z.png",
+        "__MACOSX/a/._0.jpg",
+        "a/._0.jpg",
+        "b.txt",
+        "a/0.Webp",
+    ]
     found = Source(written(tmp_path, dict.fromkeys(names, b"1")))
     assert found.names == ["a/0.Webp", "a/b/x.JPEG", "b.txt"]
     assert found.images == ["a/0.Webp", "a/b/x.JPEG"]
@@ -21,12 +31,24 @@ def test_hidden_files_are_left_out_in_every_folder_and_images_are_known_by_their
 
 
 def test_of_folders_that_are_named_as_classes_only_these_are_looked_into(tmp_path):
-    names = ["train/cat/0.png", "train/dog/0.png", "val/cat/0.png", "val/owl/0.png", "other/x.png"]
+    names = [
+        "train/cat/0.png",
+        "train/dog/0.png",
+        "val/cat/0.png",
+        "val/owl/0.png",
+        "other/x.png",
+    ]
     written(tmp_path, dict.fromkeys(names, b"1"))
-    assert Source(tmp_path, ["cat"]).names == ["other/x.png", "train/cat/0.png", "val/cat/0.png"]
+    assert Source(tmp_path, ["cat"]).names == [
+        "other/x.png",
+        "train/cat/0.png",
+        "val/cat/0.png",
+    ]
 
 
-def test_links_to_folders_and_names_that_no_table_can_hold_are_one_fault_a_folder(tmp_path, load):
+def test_links_to_folders_and_names_that_no_table_can_hold_are_one_fault_a_folder(
+    tmp_path, load
+):
     cat = written(tmp_path / "s", voc_folder(classes=("cat", "dog", "owl"))) / "cat"
     (tmp_path / "s/owl").rename(tmp_path / "owl")
     (tmp_path / "s/owl").symlink_to(tmp_path / "owl")
@@ -37,7 +59,10 @@ def test_links_to_folders_and_names_that_no_table_can_hold_are_one_fault_a_folde
     data = load(tmp_path / "s")
     assert data.classes["class_id"].tolist() == ["cat", "dog"]
     told = data.faults.set_index("name")["detail"]
-    assert kinds(data) == {"name_not_usable": 2} and sorted(told.index) == ["bad\\name", "cat/not-\\udcff-utf8.jpg"]
+    assert kinds(data) == {"name_not_usable": 2} and sorted(told.index) == [
+        "bad\\name",
+        "cat/not-\\udcff-utf8.jpg",
+    ]
     assert told["bad\\name"].startswith("4 links to folders, or names with a backslash")
 
 
@@ -48,11 +73,16 @@ def test_what_is_no_regular_file_is_counted_and_never_waited_for(tmp_path, load)
     (cat / "itself.jpg").symlink_to("itself.jpg")
     (cat / "outside.jpg").symlink_to("/dev/zero")
     for _ in range(2):  # the second time from the cache
-        assert kinds(load(tmp_path / "s", "voc_folder")) == {"unreadable_image": 4, "missing_annotation": 4}
+        assert kinds(load(tmp_path / "s", "voc_folder")) == {
+            "unreadable_image": 4,
+            "missing_annotation": 4,
+        }
 
 
 @pytest.mark.parametrize("path", ["/dev/zero", "pipe", "file.tar", "empty.zip"])
-def test_what_is_neither_folder_nor_zip_is_refused_without_reading_it(tmp_path, load, path):
+def test_what_is_neither_folder_nor_zip_is_refused_without_reading_it(
+    tmp_path, load, path
+):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "file.tar").write_text("x")
     (tmp_path / "empty.zip").touch()
@@ -61,14 +91,21 @@ def test_what_is_neither_folder_nor_zip_is_refused_without_reading_it(tmp_path, 
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_zip_holds_what_its_folder_holds_and_is_unpacked_once(tmp_path, load, layout, monkeypatch):
+def test_a_zip_holds_what_its_folder_holds_and_is_unpacked_once(
+    tmp_path, load, layout, monkeypatch
+):
     files = LAYOUTS[layout]()
     prints = {load(files, layout).fingerprint}
     for top in ("", "top/"):
-        path = zipped(tmp_path / f"a{top.strip('/')}.zip", {f"{top}{name}": content for name, content in files.items()})
+        path = zipped(
+            tmp_path / f"a{top.strip('/')}.zip",
+            {f"{top}{name}": content for name, content in files.items()},
+        )
         prints.add(load(path, layout).fingerprint)
         with monkeypatch.context() as patch:
-            patch.setattr(sources, "_unpack", lambda *given: pytest.fail("unpacked again"))
+            patch.setattr(
+                sources, "_unpack", lambda *given: pytest.fail("unpacked again")
+            )
             load(path, layout, image_size=24)
     assert len(prints) == 1
 
@@ -88,22 +125,36 @@ def test_no_name_in_a_zip_leaves_the_folder_and_a_link_is_a_file(tmp_path):
         found.read("../../slip.zip")
 
 
-@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_a_damaged_or_cut_zip_is_refused_by_name_and_leaves_nothing(tmp_path, compression):
+@pytest.mark.parametrize(
+    "compression",
+    [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA],
+)
+def test_a_damaged_or_cut_zip_is_refused_by_name_and_leaves_nothing(
+    tmp_path, compression
+):
     path = zipped(tmp_path / "a.zip", voc_folder(), compression=compression)
     whole = path.read_bytes()
     for damaged in (whole[:100] + bytes(200) + whole[300:], whole[:-100]):
         path.write_bytes(damaged)
-        with pytest.raises(ValueError, match=r"a.zip (cannot be unpacked|is neither a folder nor a .zip)"):
+        with pytest.raises(
+            ValueError,
+            match=r"a.zip (cannot be unpacked|is neither a folder nor a .zip)",
+        ):
             open_source(path, tmp_path / "unpacked")
         assert not list((tmp_path / "unpacked").glob("*"))
 
 
 @pytest.mark.parametrize("name", ["0.jpg", "1.xml"])
-def test_what_cannot_be_read_now_ends_the_loading_and_nothing_is_kept(tmp_path, load, monkeypatch, name):
+def test_what_cannot_be_read_now_ends_the_loading_and_nothing_is_kept(
+    tmp_path, load, monkeypatch, name
+):
     source, read = written(tmp_path / "s", voc_folder()), Path.read_bytes
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_bytes", lambda path: _fail() if path.name == name else read(path))
+        patch.setattr(
+            Path,
+            "read_bytes",
+            lambda path: _fail() if path.name == name else read(path),
+        )
         with pytest.raises(OSError, match="Input/output error"):
             load(source, "voc_folder")
     assert kinds(load(source, "voc_folder")) == {}

@@ -4,7 +4,10 @@ import os
 import sys
 import time
 
-_FOLDER, _BROKEN = os.environ.get("WORKBOOK_FAULTS_FOLDER", ""), os.environ.get("WORKBOOK_FAULTS_BROKEN", "")
+_FOLDER, _BROKEN = (
+    os.environ.get("WORKBOOK_FAULTS_FOLDER", ""),
+    os.environ.get("WORKBOOK_FAULTS_BROKEN", ""),
+)
 _SLOW = 1.5  # seconds that a write takes where it is asked to be slow
 _replace = os.replace
 
@@ -34,7 +37,9 @@ if _FOLDER:
         from snakemake.persistence import NO_PARAMS_CHANGE, PersistenceBase
 
         if _BROKEN == "no-parameters":
-            PersistenceBase.params_changed = lambda self, job, file=None: NO_PARAMS_CHANGE
+            PersistenceBase.params_changed = lambda self, job, file=None: (
+                NO_PARAMS_CHANGE
+            )
         else:
             from helpers.sweep.study import CheckedStudy
 

@@ -21,7 +21,9 @@ def predicted():
     for step, level in itertools.product(range(2), range(3)):
         tested = STEPS[step] > LABELS
         other = rng.integers(STEPS[step], size=30)
-        found[step, level, tested] = np.where(rng.random(30) < 0.2 + 0.2 * level, other, LABELS)[tested]
+        found[step, level, tested] = np.where(
+            rng.random(30) < 0.2 + 0.2 * level, other, LABELS
+        )[tested]
     return found
 
 
@@ -31,17 +33,27 @@ def test_images_are_drawn_within_their_class_and_classes_within_their_step():
     assert units.classes[4].shape == (400, 4) and units.classes[6].shape == (400, 6)
     assert set(units.classes[4].ravel()) == {0, 1, 2, 3}
     np.testing.assert_array_equal(units.classes[6][:, :4], units.classes[4])
-    assert set(units.classes[6][:, 4:].ravel()) == {4, 5}, "the share of unseen classes stays"
+    assert set(units.classes[6][:, 4:].ravel()) == {4, 5}, (
+        "the share of unseen classes stays"
+    )
     # Each class and each image comes as often as any other, within what 400 draws allow.
     assert np.abs(np.bincount(units.classes[6].ravel()) / 400 - 1).max() < 0.2
     assert np.abs(units.images.mean(1) - 1).max() < 0.25
     again = drawn_units(LABELS, STEPS, 400, seed=3)
-    assert np.array_equal(units.images, again.images) and np.array_equal(units.classes[6], again.classes[6])
-    assert not np.array_equal(units.images, drawn_units(LABELS, STEPS, 400, seed=4).images)
+    assert np.array_equal(units.images, again.images) and np.array_equal(
+        units.classes[6], again.classes[6]
+    )
+    assert not np.array_equal(
+        units.images, drawn_units(LABELS, STEPS, 400, seed=4).images
+    )
     # Classes do not share their draws, or their errors would be drawn up and down together.
-    assert np.abs(np.corrcoef(units.images)[np.ix_(range(5), range(5, 30))]).max() < 0.25
+    assert (
+        np.abs(np.corrcoef(units.images)[np.ix_(range(5), range(5, 30))]).max() < 0.25
+    )
     without = drawn_units(LABELS[LABELS != 2], STEPS, 100)
-    assert set(without.classes[6].ravel()) == {0, 1, 3, 4, 5}, "a class without test images is never drawn"
+    assert set(without.classes[6].ravel()) == {0, 1, 3, 4, 5}, (
+        "a class without test images is never drawn"
+    )
 
 
 def test_a_draw_is_counted_image_by_image_and_class_by_class(predicted):
@@ -50,15 +62,28 @@ def test_a_draw_is_counted_image_by_image_and_class_by_class(predicted):
 
     def loop(step, level, draw, weights):
         chosen = np.repeat(np.arange(30), weights.astype(int) * (STEPS[step] > LABELS))
-        true, taken, classes = LABELS[chosen], predicted[step, level, chosen], units.classes[STEPS[step]][draw]
+        true, taken, classes = (
+            LABELS[chosen],
+            predicted[step, level, chosen],
+            units.classes[STEPS[step]][draw],
+        )
         error = np.array([(taken[true == name] != name).mean() for name in classes])
-        return statistics.six_statistics(error, np.array([1 - cohen_kappa_score(true == name, taken == name) for name in classes]))
+        return statistics.six_statistics(
+            error,
+            np.array(
+                [1 - cohen_kappa_score(true == name, taken == name) for name in classes]
+            ),
+        )
 
     found = drawn_statistics(predicted, STEPS, units)
     for place in ((0, 1), (1, 2)):
-        shaken = np.array([loop(*place, draw, units.images[:, draw]) for draw in range(30)])
+        shaken = np.array(
+            [loop(*place, draw, units.images[:, draw]) for draw in range(30)]
+        )
         still = np.array([loop(*place, draw, np.ones(30)) for draw in range(30)])
-        np.testing.assert_allclose(found[place], shaken - shaken.mean(0) + still.mean(0), atol=1e-6)
+        np.testing.assert_allclose(
+            found[place], shaken - shaken.mean(0) + still.mean(0), atol=1e-6
+        )
 
 
 def test_draws_of_equally_large_networks_are_averaged_and_laid_out_by_their_levels():
@@ -67,17 +92,27 @@ def test_draws_of_equally_large_networks_are_averaged_and_laid_out_by_their_leve
     cells = pd.DataFrame({"model": ["a", "b", "c"], "weights": [9.0, 5.0, 9.0]})
     found = drawn_grid(cells, drawn, [6, 4], [1.0, 0.6, 0.8])
     assert found.shape == (3, 2, 2, 5, 6)
-    for (s, level), (u, step) in itertools.product(enumerate((1, 2, 0)), enumerate((1, 0))):
+    for (s, level), (u, step) in itertools.product(
+        enumerate((1, 2, 0)), enumerate((1, 0))
+    ):
         np.testing.assert_allclose(found[s, u, 0], drawn["b"][step, level])
-        np.testing.assert_allclose(found[s, u, 1], (drawn["a"] + drawn["c"])[step, level] / 2)
+        np.testing.assert_allclose(
+            found[s, u, 1], (drawn["a"] + drawn["c"])[step, level] / 2
+        )
 
 
 @pytest.fixture(scope="module")
 def cells():
     """Over 5 x 3 x 4 levels: the error falls with SSIM and size, and rises with unseen classes."""
-    levels = np.linspace(0.6, 1, 5), np.array([0.0, 0.2, 0.4]), np.array([1e6, 2e6, 4e6, 8e6])
+    levels = (
+        np.linspace(0.6, 1, 5),
+        np.array([0.0, 0.2, 0.4]),
+        np.array([1e6, 2e6, 4e6, 8e6]),
+    )
     s, u, w = np.meshgrid(*levels, indexing="ij")
-    return cells_of_total(6 * (0.9 - 0.5 * s + 0.3 * u - 0.05 * np.log(w / 1e6)), *levels)
+    return cells_of_total(
+        6 * (0.9 - 0.5 * s + 0.3 * u - 0.05 * np.log(w / 1e6)), *levels
+    )
 
 
 def test_intervals_are_the_percentiles_of_the_draws_and_few_classes_have_none(cells):
@@ -85,14 +120,27 @@ def test_intervals_are_the_percentiles_of_the_draws_and_few_classes_have_none(ce
     drawn = grid[1][:, :, :, None] + np.linspace(-0.1, 0.1, 201)[:, None]
     found = spread(*grid, drawn, 20, 1.0)
     means = statistics.marginals(cells)
-    np.testing.assert_allclose(found.marginals["error_mean_low"], means["error_mean"] - 0.095)
-    np.testing.assert_allclose(found.marginals["kappa_loss_mean_high"], means["kappa_loss_mean"] + 0.095)
-    np.testing.assert_allclose(found.fits["error_mean_high"], found.fits["error_mean"] + 0.095)
+    np.testing.assert_allclose(
+        found.marginals["error_mean_low"], means["error_mean"] - 0.095
+    )
+    np.testing.assert_allclose(
+        found.marginals["kappa_loss_mean_high"], means["kappa_loss_mean"] + 0.095
+    )
+    np.testing.assert_allclose(
+        found.fits["error_mean_high"], found.fits["error_mean"] + 0.095
+    )
     point = tradeoff.trade_off_point(*grid, 1.0)
-    assert [found.points[name].median() for name in point] == pytest.approx(list(point.values()), rel=1e-5)
-    assert np.ptp(found.points["ssim"]) < 1e-6, "what shifts all cells alike moves no point"
+    assert [found.points[name].median() for name in point] == pytest.approx(
+        list(point.values()), rel=1e-5
+    )
+    assert np.ptp(found.points["ssim"]) < 1e-6, (
+        "what shifts all cells alike moves no point"
+    )
     few = spread(*grid, drawn, 7, 1.0)
-    assert few.marginals.filter(like="_low").isna().all(axis=None) and few.fits["error_mean"].notna().all()
+    assert (
+        few.marginals.filter(like="_low").isna().all(axis=None)
+        and few.fits["error_mean"].notna().all()
+    )
 
 
 def test_the_interval_of_a_mean_over_classes_holds_the_truth():
@@ -100,9 +148,15 @@ def test_the_interval_of_a_mean_over_classes_holds_the_truth():
     rng, held, repeats = np.random.default_rng(0), 0, 200
     labels = np.repeat(np.arange(20), 20)
     for number in range(repeats):
-        wrong = rng.random(400) < np.repeat(rng.beta(4, 6, 20), 20)  # the mean error of all classes is 0.4
-        predicted = np.where(wrong, (labels + 1) % 20, labels).astype(np.int16)[None, None]
-        drawn = drawn_statistics(predicted, [20], drawn_units(labels, [20], 200, seed=number))[0, 0, :, 0]
+        wrong = rng.random(400) < np.repeat(
+            rng.beta(4, 6, 20), 20
+        )  # the mean error of all classes is 0.4
+        predicted = np.where(wrong, (labels + 1) % 20, labels).astype(np.int16)[
+            None, None
+        ]
+        drawn = drawn_statistics(
+            predicted, [20], drawn_units(labels, [20], 200, seed=number)
+        )[0, 0, :, 0]
         low, high = percentile_interval(drawn, 20)
         held += low <= 0.4 <= high
     assert 0.90 <= held / repeats <= 0.99

@@ -24,53 +24,117 @@ def catalogue():
         ("e@none", "resnet34", np.nan, False, "diverged", "none"),
         ("f@stop", "resnet34", 0.4, False, "", "stop"),
     ]
-    return pd.DataFrame(rows, columns=["model_id", "architecture", "train_loss", "pretrained", "left_out", "snapshot"])
+    return pd.DataFrame(
+        rows,
+        columns=[
+            "model_id",
+            "architecture",
+            "train_loss",
+            "pretrained",
+            "left_out",
+            "snapshot",
+        ],
+    )
 
 
 def test_models_are_chosen_by_training_loss_within_their_architecture():
     table = networks.chosen_models(catalogue(), 0, False)
     assert table["model_id"].tolist() == ["b@stop", "a@stop", "f@stop"]
-    assert table["model"].tolist() == ["resnet18 no. 1", "resnet18 no. 2", "resnet34 no. 1"]
-    assert networks.chosen_models(catalogue(), 1, False)["model_id"].tolist() == ["b@stop", "f@stop"]
-    assert networks.chosen_models(catalogue(), 0, True)["model_id"].tolist() == ["b@stop", "c@stop", "a@stop", "f@stop"]
+    assert table["model"].tolist() == [
+        "resnet18 no. 1",
+        "resnet18 no. 2",
+        "resnet34 no. 1",
+    ]
+    assert networks.chosen_models(catalogue(), 1, False)["model_id"].tolist() == [
+        "b@stop",
+        "f@stop",
+    ]
+    assert networks.chosen_models(catalogue(), 0, True)["model_id"].tolist() == [
+        "b@stop",
+        "c@stop",
+        "a@stop",
+        "f@stop",
+    ]
 
 
 def test_where_the_analysis_keeps_no_model_those_left_out_are_taken_but_no_diverged_one():
     left_out = catalogue().assign(left_out="too low")
-    assert networks.chosen_models(left_out, 0, False)["model_id"].tolist() == ["b@stop", "a@stop", "f@stop", "d@stop"]
-    with pytest.raises(ValueError, match="no model trained from scratch; set include_pretrained, or name other networks"):
+    assert networks.chosen_models(left_out, 0, False)["model_id"].tolist() == [
+        "b@stop",
+        "a@stop",
+        "f@stop",
+        "d@stop",
+    ]
+    with pytest.raises(
+        ValueError,
+        match="no model trained from scratch; set include_pretrained, or name other networks",
+    ):
         networks.chosen_models(catalogue().assign(pretrained=True), 0, False)
 
 
 def test_models_of_the_catalogue_become_backbones(tmp_path, monkeypatch):
     network = resnet.build("resnet18", 3, stem="strided", width=0.125, seed=0)
     monkeypatch.setattr(
-        networks, "models_of", lambda work, rows, data: [Model(row["model_id"], lambda: network, row) for row in rows.to_dict("records")]
+        networks,
+        "models_of",
+        lambda work, rows, data: [
+            Model(row["model_id"], lambda: network, row)
+            for row in rows.to_dict("records")
+        ],
     )
     data = type("Data", (), {"classes": ["a", "b", "c"]})
     chosen = networks.chosen_models(catalogue(), 2, True)
     first, second, third = networks.model_set(tmp_path, chosen, data, 3)
-    assert [model.facts["model"] for model in (first, second, third)] == ["resnet18 no. 1", "resnet18 no. 2", "resnet34 no. 1"]
+    assert [model.facts["model"] for model in (first, second, third)] == [
+        "resnet18 no. 1",
+        "resnet18 no. 2",
+        "resnet34 no. 1",
+    ]
     assert (first.model_id, first.facts["origin"]) == ("b@stop", "trained on 3 classes")
     assert second.facts["origin"] == "trained on 3 classes, pretrained"
-    features = networks.backbone(Model("two layers", lambda: nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 4)))).load()
-    assert features(torch.zeros(5, 3)).shape == (5, 6), "only the last linear layer goes"
-    with pytest.raises(ValueError, match="the model set was trained on all 3 classes, not on 2; set seen_classes to 0"):
+    features = networks.backbone(
+        Model(
+            "two layers",
+            lambda: nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 4)),
+        )
+    ).load()
+    assert features(torch.zeros(5, 3)).shape == (5, 6), (
+        "only the last linear layer goes"
+    )
+    with pytest.raises(
+        ValueError,
+        match="the model set was trained on all 3 classes, not on 2; set seen_classes to 0",
+    ):
         networks.model_set(tmp_path, chosen, data, 2)
 
 
 def test_classes_that_a_pretrained_start_has_seen_are_refused_as_unseen(tmp_path):
-    choose_images(tmp_path / "pretraining", **TINY_SCENES | {"class_ids": ["synthetic_ring", "synthetic_star"]})
+    choose_images(
+        tmp_path / "pretraining",
+        **TINY_SCENES | {"class_ids": ["synthetic_ring", "synthetic_star"]},
+    )
     (tmp_path / "pretraining/runs/made").mkdir(parents=True)  # a start that 02 made
     (tmp_path / "pretraining/runs/made/result.json").write_text("{}")
-    chosen = pd.DataFrame({"pretrained": [False, True, True], "weights": ["", "made", "0123456789abcdef"]})
+    chosen = pd.DataFrame(
+        {"pretrained": [False, True, True], "weights": ["", "made", "0123456789abcdef"]}
+    )
     # Whatever comes from elsewhere is taken to know ImageNet.
-    with pytest.raises(ValueError, match=r"0123456789abcdef has seen 2 of 3 unseen_class_ids \(n01440764, n02123045\)"):
-        networks.check_unseen(tmp_path, chosen, ["n01440764", "synthetic_bars", "n02123045"])
-    with pytest.raises(ValueError, match=r"made has seen 1 of 2 unseen_class_ids \(synthetic_star\); set include_pretrained to false"):
+    with pytest.raises(
+        ValueError,
+        match=r"0123456789abcdef has seen 2 of 3 unseen_class_ids \(n01440764, n02123045\)",
+    ):
+        networks.check_unseen(
+            tmp_path, chosen, ["n01440764", "synthetic_bars", "n02123045"]
+        )
+    with pytest.raises(
+        ValueError,
+        match=r"made has seen 1 of 2 unseen_class_ids \(synthetic_star\); set include_pretrained to false",
+    ):
         networks.check_unseen(tmp_path, chosen, ["synthetic_star", "synthetic_bars"])
     networks.check_unseen(tmp_path, chosen, ["synthetic_bars"])
-    networks.check_unseen(tmp_path, chosen[:2], ["n01440764"])  # what was made here has seen its own classes alone
+    networks.check_unseen(
+        tmp_path, chosen[:2], ["n01440764"]
+    )  # what was made here has seen its own classes alone
     networks.check_unseen(tmp_path, chosen[:1], ["synthetic_star", "n01440764"])
 
 
@@ -81,7 +145,13 @@ def timm():
 
 @pytest.fixture
 def images():
-    return torch.randint(0, 256, (3, 3, 48, 48), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    return torch.randint(
+        0,
+        256,
+        (3, 3, 48, 48),
+        dtype=torch.uint8,
+        generator=torch.Generator().manual_seed(0),
+    )
 
 
 def features_of(model, images):
@@ -89,47 +159,92 @@ def features_of(model, images):
         return model.load("cpu")(prepared(images, model.normalise, "cpu"))
 
 
-@pytest.mark.parametrize(("name", "family"), [("tf_efficientnet_b0", "efficientnet"), ("resnet18", "resnet")])
-def test_published_networks_are_timms_without_their_head(timm, tmp_path, images, name, family):
+@pytest.mark.parametrize(
+    ("name", "family"), [("tf_efficientnet_b0", "efficientnet"), ("resnet18", "resnet")]
+)
+def test_published_networks_are_timms_without_their_head(
+    timm, tmp_path, images, name, family
+):
     torch.manual_seed(1)
     reference = timm.create_model(name).eval()
-    safetensors.torch.save_file(reference.state_dict(), tmp_path / f"{name}.safetensors")
-    (found,) = networks.published(["model set", name, "resnet18 w0.25"], str(tmp_path / "{architecture}.safetensors"))
-    assert (found.facts["family"], found.facts["origin"]) == (family, f"file {name}.safetensors")
+    safetensors.torch.save_file(
+        reference.state_dict(), tmp_path / f"{name}.safetensors"
+    )
+    (found,) = networks.published(
+        ["model set", name, "resnet18 w0.25"],
+        str(tmp_path / "{architecture}.safetensors"),
+    )
+    assert (found.facts["family"], found.facts["origin"]) == (
+        family,
+        f"file {name}.safetensors",
+    )
     with torch.inference_mode():
-        expected = reference.forward_head(reference.forward_features(prepared(images, resnet.normalise_images, "cpu")), pre_logits=True)
-    torch.testing.assert_close(features_of(found, images), expected, rtol=1e-4, atol=1e-5)
+        expected = reference.forward_head(
+            reference.forward_features(
+                prepared(images, resnet.normalise_images, "cpu")
+            ),
+            pre_logits=True,
+        )
+    torch.testing.assert_close(
+        features_of(found, images), expected, rtol=1e-4, atol=1e-5
+    )
     assert found.initial() is None
-    safetensors.torch.save_file(reference.state_dict() | {"extra": torch.ones(1)}, tmp_path / "other.safetensors")
-    assert networks.published([name], str(tmp_path / "other.safetensors"))[0].model_id != found.model_id
+    safetensors.torch.save_file(
+        reference.state_dict() | {"extra": torch.ones(1)},
+        tmp_path / "other.safetensors",
+    )
+    assert (
+        networks.published([name], str(tmp_path / "other.safetensors"))[0].model_id
+        != found.model_id
+    )
 
 
 def test_clips_features_are_open_clips_embeddings(timm, tmp_path, images):
     open_clip = pytest.importorskip("open_clip", reason="open_clip is not installed")
     layout = open_clip.get_model_config("RN50")
     torch.manual_seed(2)
-    visual = open_clip.model._build_vision_tower(layout["embed_dim"], layout["vision_cfg"]).eval()
-    state = {f"visual.{name}": value for name, value in visual.state_dict().items()} | {"logit_scale": torch.ones(1)}
+    visual = open_clip.model._build_vision_tower(
+        layout["embed_dim"], layout["vision_cfg"]
+    ).eval()
+    state = {f"visual.{name}": value for name, value in visual.state_dict().items()} | {
+        "logit_scale": torch.ones(1)
+    }
     safetensors.torch.save_file(state, tmp_path / "RN50.safetensors")
-    (found,) = networks.published(["RN50"], str(tmp_path / "{architecture}.safetensors"))
+    (found,) = networks.published(
+        ["RN50"], str(tmp_path / "{architecture}.safetensors")
+    )
     assert found.facts["family"] == "clip"
-    assert round(sum(value.numel() for value in found.load("cpu").parameters()) / 1e6) == 38  # million, in Table 1 of the paper
+    assert (
+        round(sum(value.numel() for value in found.load("cpu").parameters()) / 1e6)
+        == 38
+    )  # million, in Table 1 of the paper
     pixels = found.normalise(images)
     assert pixels.shape == (3, 3, 224, 224)
     with torch.inference_mode():
-        torch.testing.assert_close(features_of(found, images), visual(pixels), rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(
+            features_of(found, images), visual(pixels), rtol=1e-4, atol=1e-6
+        )
     full = torch.full((1, 3, 224, 224), 255, dtype=torch.uint8)
-    mean, std = (torch.tensor(values) for values in (open_clip.OPENAI_DATASET_MEAN, open_clip.OPENAI_DATASET_STD))
+    mean, std = (
+        torch.tensor(values)
+        for values in (open_clip.OPENAI_DATASET_MEAN, open_clip.OPENAI_DATASET_STD)
+    )
     torch.testing.assert_close(found.normalise(full)[0, :, 0, 0], (1 - mean) / std)
 
 
 def test_what_is_missing_or_does_not_fit_is_said(timm, tmp_path, monkeypatch):
-    with pytest.raises(FileNotFoundError, match=r"the weights of RN50 are not in .*made; put them there, or change kappa_weights"):
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"the weights of RN50 are not in .*made; put them there, or change kappa_weights",
+    ):
         networks.published(["RN50"], "made")
     narrow = resnet.build("resnet18", 5, width=0.125, seed=0).state_dict()
     safetensors.torch.save_file(narrow, tmp_path / "resnet18.safetensors")
     (found,) = networks.published(["resnet18"], str(tmp_path / "resnet18.safetensors"))
-    with pytest.raises(ValueError, match=r"^the weights do not fit the network: \d+ tensors differ, first bn1\.bias"):
+    with pytest.raises(
+        ValueError,
+        match=r"^the weights do not fit the network: \d+ tensors differ, first bn1\.bias",
+    ):
         found.load()
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(ImportError, match="timm"):

@@ -30,8 +30,20 @@ def untrained(seed, device="cpu"):
 
 
 def backbone(seed=0):
-    facts = {"family": "resnet", "model": f"resnet18 no. {seed}", "architecture": "resnet18", "origin": "made"}
-    return networks.backbone(Model(f"m{seed}@stop", partial(untrained, seed), facts, partial(untrained, seed + 10)))
+    facts = {
+        "family": "resnet",
+        "model": f"resnet18 no. {seed}",
+        "architecture": "resnet18",
+        "origin": "made",
+    }
+    return networks.backbone(
+        Model(
+            f"m{seed}@stop",
+            partial(untrained, seed),
+            facts,
+            partial(untrained, seed + 10),
+        )
+    )
 
 
 def clouds(classes=4, each=40, features=6, seed=0):
@@ -51,18 +63,31 @@ def standardised(probe, features):
 @pytest.mark.parametrize("classes", [2, 4])
 def test_no_other_weights_have_a_lower_objective(classes):
     features, labels = clouds(classes, each=15, features=3)
-    l2, x, onehot = 0.05, (features - features.mean(0)) / features.std(0), np.eye(classes)[labels]
+    l2, x, onehot = (
+        0.05,
+        (features - features.mean(0)) / features.std(0),
+        np.eye(classes)[labels],
+    )
 
     def loss(flat):
         weight, bias = flat[: classes * 3].reshape(classes, 3), flat[classes * 3 :]
         scores = x @ weight.T + bias
-        return float((np.log(np.exp(scores).sum(1)) - (scores * onehot).sum(1)).mean() + l2 / 2 * (weight**2).sum())
+        return float(
+            (np.log(np.exp(scores).sum(1)) - (scores * onehot).sum(1)).mean()
+            + l2 / 2 * (weight**2).sum()
+        )
 
     best = minimize(loss, np.zeros(classes * 4), method="BFGS", options={"gtol": 1e-7})
-    weight, bias = standardised(fit_probe(features, labels, l2=l2, tolerance=1e-6), features)
+    weight, bias = standardised(
+        fit_probe(features, labels, l2=l2, tolerance=1e-6), features
+    )
     # The gradient is at most 1e-6 and the penalty's curvature at least l2, so the objective is within 1e-10 of its minimum.
-    assert loss(np.concatenate([weight.ravel(), bias])) == pytest.approx(best.fun, abs=1e-8)
-    np.testing.assert_allclose(weight, best.x[: classes * 3].reshape(classes, 3), atol=1e-4)
+    assert loss(np.concatenate([weight.ravel(), bias])) == pytest.approx(
+        best.fun, abs=1e-8
+    )
+    np.testing.assert_allclose(
+        weight, best.x[: classes * 3].reshape(classes, 3), atol=1e-4
+    )
 
 
 def test_scale_place_order_and_constant_features_do_not_matter():
@@ -71,9 +96,17 @@ def test_scale_place_order_and_constant_features_do_not_matter():
     order = np.random.default_rng(1).permutation(len(labels))
     moved = features[order] * -3.0 + 100
     again = fit_probe(moved, labels[order], tolerance=1e-7)
-    np.testing.assert_allclose(moved @ again.weight.T + again.bias, (features @ found.weight.T + found.bias)[order], atol=1e-4)
-    jitter = 5 * (1 + 1e-7 * np.sign(np.random.default_rng(0).normal(size=len(labels))))  # constant, as float32 rounds it
-    widened = np.column_stack([features, np.zeros(len(labels)), np.full(len(labels), 0.1), jitter])
+    np.testing.assert_allclose(
+        moved @ again.weight.T + again.bias,
+        (features @ found.weight.T + found.bias)[order],
+        atol=1e-4,
+    )
+    jitter = 5 * (
+        1 + 1e-7 * np.sign(np.random.default_rng(0).normal(size=len(labels)))
+    )  # constant, as float32 rounds it
+    widened = np.column_stack(
+        [features, np.zeros(len(labels)), np.full(len(labels), 0.1), jitter]
+    )
     assert np.abs(fit_probe(widened, labels, tolerance=1e-7).weight[:, 6:]).max() < 1e-4
 
 
@@ -81,16 +114,29 @@ NAMES = [f"c{number}" for number in range(100)]
 DATA = SimpleNamespace(classes={"class_id": NAMES})
 
 
-@pytest.mark.parametrize(("seen", "added"), [(50, [0, 10, 20, 30, 40, 50]), (10, [0, 2, 4, 6, 8, 10]), (5, [0, 1, 2, 3, 4, 5])])
+@pytest.mark.parametrize(
+    ("seen", "added"),
+    [(50, [0, 10, 20, 30, 40, 50]), (10, [0, 2, 4, 6, 8, 10]), (5, [0, 1, 2, 3, 4, 5])],
+)
 def test_the_papers_fractions_by_hand(seen, added):
-    assert class_steps(DATA, NAMES[: 2 * seen], seen, [0.0, 0.167, 0.286, 0.375, 0.444, 0.5]) == [seen + n for n in added]
+    assert class_steps(
+        DATA, NAMES[: 2 * seen], seen, [0.0, 0.167, 0.286, 0.375, 0.444, 0.5]
+    ) == [seen + n for n in added]
 
 
 @pytest.mark.parametrize(
     ("wanted", "fractions", "message"),
     [
-        (["c0", "c1", "x"], [0.0], "1 classes have no usable images: x; check unseen_class_ids"),
-        (NAMES[:4], [0.0, 0.334], "is [0.0, 0.334]; it needs 0, and of 4 classes, 2 seen, can have 0.000, 0.333, 0.500"),
+        (
+            ["c0", "c1", "x"],
+            [0.0],
+            "1 classes have no usable images: x; check unseen_class_ids",
+        ),
+        (
+            NAMES[:4],
+            [0.0, 0.334],
+            "is [0.0, 0.334]; it needs 0, and of 4 classes, 2 seen, can have 0.000, 0.333, 0.500",
+        ),
         (NAMES[:4], [0.5], "unseen_fractions is [0.5]; it needs 0"),
     ],
 )
@@ -101,51 +147,96 @@ def test_steps_that_cannot_be_had_are_refused(wanted, fractions, message):
 
 @pytest.fixture(scope="module")
 def probed(data, tmp_path_factory):
-    store, generator = Store(tmp_path_factory.mktemp("study"), lambda: data, jobs=1), noise.Generator("blur")
-    return store, probing.probes(store, [backbone(0), backbone(1)], data, generator, LEVELS, [3, 2], 0.01)
+    store, generator = (
+        Store(tmp_path_factory.mktemp("study"), lambda: data, jobs=1),
+        noise.Generator("blur"),
+    )
+    return store, probing.probes(
+        store, [backbone(0), backbone(1)], data, generator, LEVELS, [3, 2], 0.01
+    )
 
 
-def test_probes_are_fitted_to_clean_images_of_their_step_and_tested_at_every_level(probed, data):
+def test_probes_are_fitted_to_clean_images_of_their_step_and_tested_at_every_level(
+    probed, data
+):
     kept, models = probed[1], [backbone(0), backbone(1)]
     table = probing.kappa_of_classes(kept, models, data, LEVELS, [3, 2])
     assert len(table) == 2 * 2 * (2 + 3)
     network = models[1].load()
-    clean, images = logits_of(network, data.train.images, "cpu").numpy(), noise.degrade(data.test.images, noise.Generator("blur"), 1.0)
+    clean, images = (
+        logits_of(network, data.train.images, "cpu").numpy(),
+        noise.degrade(data.test.images, noise.Generator("blur"), 1.0),
+    )
     noisy, labels = logits_of(network, images, "cpu").numpy(), data.train.labels.numpy()
     for step, (count, fraction) in enumerate(((3, 1 / 3), (2, 0.0))):
         fitted = fit_probe(clean[labels < count], labels[labels < count])
         tested = data.test.labels.numpy() < count
-        true, predicted = data.test.labels.numpy()[tested], fitted.predict(noisy[tested])
+        true, predicted = (
+            data.test.labels.numpy()[tested],
+            fitted.predict(noisy[tested]),
+        )
         record = kept.record("probes", "m1@stop")
         np.testing.assert_array_equal(record["predicted"][step, 0, tested], predicted)
         assert (record["predicted"][step, 0, ~tested] == -1).all()
-        rows = table[(table["model_id"] == "m1@stop") & (table["ssim"] == 0.7) & np.isclose(table["unseen_fraction"], fraction)]
+        rows = table[
+            (table["model_id"] == "m1@stop")
+            & (table["ssim"] == 0.7)
+            & np.isclose(table["unseen_fraction"], fraction)
+        ]
         assert rows["class_id"].tolist() == TINY_SCENES["class_ids"][:count]
         assert rows["n"].tolist() == [6] * count and set(rows["ssim_reached"]) == {0.71}
         for row in rows.itertuples():
-            assert row.error == pytest.approx((predicted[true == row.class_index] != row.class_index).mean())
-            assert row.kappa == pytest.approx(cohen_kappa_score(true == row.class_index, predicted == row.class_index))
+            assert row.error == pytest.approx(
+                (predicted[true == row.class_index] != row.class_index).mean()
+            )
+            assert row.kappa == pytest.approx(
+                cohen_kappa_score(true == row.class_index, predicted == row.class_index)
+            )
     np.testing.assert_allclose(record["weight"], fitted.weight, rtol=1e-6)
-    assert set(table["weights"]) == {sum(parameter.numel() for parameter in network.parameters())}
+    assert set(table["weights"]) == {
+        sum(parameter.numel() for parameter in network.parameters())
+    }
 
 
 def test_complexity_is_read_on_the_first_classes_in_turn(data):
     found, labels = probing.images_of_seen(data, 2, 4), data.train.labels.numpy()
-    assert sorted(labels[list(found.rows)]) == [0, 0, 1, 1] and found.rows != probing.images_of_seen(data, 2, 4, seed=1).rows
-    assert set(probing.images_of_seen(data, 2).rows) == set(np.flatnonzero(labels < 2)) and found.shared == (labels < 2).sum()
+    assert (
+        sorted(labels[list(found.rows)]) == [0, 0, 1, 1]
+        and found.rows != probing.images_of_seen(data, 2, 4, seed=1).rows
+    )
+    assert (
+        set(probing.images_of_seen(data, 2).rows) == set(np.flatnonzero(labels < 2))
+        and found.shared == (labels < 2).sum()
+    )
 
 
 def test_features_are_computed_once_per_network_and_level(probed, data, monkeypatch):
     store, first = probed
     asked, real = [], probing.degrade
-    monkeypatch.setattr(probing, "degrade", lambda images, generator, strength: asked.append(strength) or real(images, generator, strength))
+    monkeypatch.setattr(
+        probing,
+        "degrade",
+        lambda images, generator, strength: (
+            asked.append(strength) or real(images, generator, strength)
+        ),
+    )
     more = [*LEVELS, noise.Level(0.9, 0.9, 0.5)]
-    found = probing.probes(store, [backbone(0)], data, noise.Generator("blur"), more, [3, 2], 0.01)
+    found = probing.probes(
+        store, [backbone(0)], data, noise.Generator("blur"), more, [3, 2], 0.01
+    )
     assert asked == [0.5], "levels that are kept are read"
-    np.testing.assert_array_equal(found.record("probes", "m0@stop")["predicted"][:, :2], first.record("probes", "m0@stop")["predicted"])
-    stiff = probing.probes(store, [backbone(0)], data, noise.Generator("blur"), LEVELS, [3, 2], 100.0)
+    np.testing.assert_array_equal(
+        found.record("probes", "m0@stop")["predicted"][:, :2],
+        first.record("probes", "m0@stop")["predicted"],
+    )
+    stiff = probing.probes(
+        store, [backbone(0)], data, noise.Generator("blur"), LEVELS, [3, 2], 100.0
+    )
     assert asked == [0.5], "another penalty fits new probes to kept features"
-    assert np.abs(stiff.record("probes", "m0@stop")["weight"]).max() < np.abs(first.record("probes", "m0@stop")["weight"]).max()
+    assert (
+        np.abs(stiff.record("probes", "m0@stop")["weight"]).max()
+        < np.abs(first.record("probes", "m0@stop")["weight"]).max()
+    )
 
 
 def test_a_network_with_its_probe_classifies_as_the_probe_does(probed, data):
@@ -153,12 +244,21 @@ def test_a_network_with_its_probe_classifies_as_the_probe_does(probed, data):
     (classifier,) = networks.with_probes([model], probed[1])
     record = probed[1].record("probes", "m0@stop")
     features = logits_of(model.load(), data.test.images, "cpu")
-    torch.testing.assert_close(untrained(0).fc(features.clone()).detach(), logits_of(untrained(0), data.test.images, "cpu"))
-    expected = features @ torch.from_numpy(record["weight"]).T + torch.from_numpy(record["bias"])
-    torch.testing.assert_close(logits_of(classifier.load("cpu"), data.test.images, "cpu"), expected)
+    torch.testing.assert_close(
+        untrained(0).fc(features.clone()).detach(),
+        logits_of(untrained(0), data.test.images, "cpu"),
+    )
+    expected = features @ torch.from_numpy(record["weight"]).T + torch.from_numpy(
+        record["bias"]
+    )
+    torch.testing.assert_close(
+        logits_of(classifier.load("cpu"), data.test.images, "cpu"), expected
+    )
     start, network = classifier.initial(), untrained(10)
     assert not start[-1].weight.any() and not start[-1].bias.any()
     assert torch.equal(start[0].conv1.weight, network.conv1.weight)
     assert classifier.model_id.startswith("m0@stop-")
     (other,) = networks.with_probes([backbone(1)], probed[1])
-    assert other.model_id.removeprefix("m1@stop-") != classifier.model_id.removeprefix("m0@stop-")
+    assert other.model_id.removeprefix("m1@stop-") != classifier.model_id.removeprefix(
+        "m0@stop-"
+    )

@@ -17,9 +17,14 @@ def cells():
 
 
 def test_cells_are_those_of_the_published_classes(cells):
-    classes = pd.read_parquet(TABLES / "kappa_classes.parquet").astype({"error": float, "kappa": float})
+    classes = pd.read_parquet(TABLES / "kappa_classes.parquet").astype(
+        {"error": float, "kappa": float}
+    )
     # Published in float32; an error is a number of images by that of its class.
-    classes = classes.assign(error=(classes["error"] * classes["n"]).round() / classes["n"], kappa_loss=1 - classes["kappa"])
+    classes = classes.assign(
+        error=(classes["error"] * classes["n"]).round() / classes["n"],
+        kappa_loss=1 - classes["kappa"],
+    )
     keys = ["model", "ssim", "unseen_fraction"]
     found = cells[keys].merge(statistics.cells_of(classes), on=keys)
     for name in (*statistics.CELL_STATISTICS, "classes", "dropped"):
@@ -29,20 +34,32 @@ def test_cells_are_those_of_the_published_classes(cells):
 
 
 def test_marginals_and_trade_off_points_are_the_published_ones(cells):
-    marginals, points, moved = (pd.read_csv(TABLES / f"{name}.csv") for name in ("marginals", "table2_tradeoff", "sensitivity"))
+    marginals, points, moved = (
+        pd.read_csv(TABLES / f"{name}.csv")
+        for name in ("marginals", "table2_tradeoff", "sensitivity")
+    )
     for family, part in statistics.averaged(cells).groupby("family"):
         grid, own = (
             statistics.cell_array(part),
-            {name: table[table["family"] == family] for name, table in (("m", marginals), ("p", points))},
+            {
+                name: table[table["family"] == family]
+                for name, table in (("m", marginals), ("p", points))
+            },
         )
         for name in statistics.CELL_STATISTICS:
-            np.testing.assert_allclose(statistics.marginals(part)[name], own["m"][name], rtol=1e-6)
+            np.testing.assert_allclose(
+                statistics.marginals(part)[name], own["m"][name], rtol=1e-6
+            )
         point = tradeoff.trade_off_point(*grid, 1.0)
         point["weights_millions"] = point["weights"] / 1e6
-        assert [point[name] for name in own["p"]["quantity"]] == pytest.approx(own["p"]["value"].tolist(), rel=1e-6)
+        assert [point[name] for name in own["p"]["quantity"]] == pytest.approx(
+            own["p"]["value"].tolist(), rel=1e-6
+        )
         for row in moved[moved["family"] == family].to_dict("records"):
             found = tradeoff.trade_off_point(*grid, row["lambda"])
-            assert [found[name] for name in ("F", "penalty", *statistics.AXES)] == pytest.approx(
+            assert [
+                found[name] for name in ("F", "penalty", *statistics.AXES)
+            ] == pytest.approx(
                 [row[name] for name in ("F", "penalty", *statistics.AXES)], rel=1e-6
             )
 
@@ -50,15 +67,29 @@ def test_marginals_and_trade_off_points_are_the_published_ones(cells):
 def test_sign_errors_and_their_p_values_are_the_published_ones(cells):
     scores = pd.read_csv(TABLES / "complexity_scores.csv").fillna({"variant": ""})
     ranked = registry.columns().query("direction != 0 and column == measure")
-    known = scores.merge(ranked, on=["measure", "variant"]).eval("complexity = -1 * direction * value")
+    known = scores.merge(ranked, on=["measure", "variant"]).eval(
+        "complexity = -1 * direction * value"
+    )
     complexities = known.pivot(index="model", columns="measure", values="complexity")
     published = pd.read_csv(TABLES / "table3_sign_error.csv")
     measures = sorted(set(published["measure"]) & set(complexities))
     assert len(measures) > 30
-    whole = set(measures) == set(published["measure"])  # the joint tests are those of all measures together
-    errors = {name: statistics.sign_errors(complexities[measures], part) for name, part in cells.groupby("family")}
+    whole = set(measures) == set(
+        published["measure"]
+    )  # the joint tests are those of all measures together
+    errors = {
+        name: statistics.sign_errors(complexities[measures], part)
+        for name, part in cells.groupby("family")
+    }
     keys = ["family", "measure", "slice"]
-    both = published[published["measure"].isin(measures)].merge(report.table3(errors), on=keys, suffixes=("", "_again"))
-    for name in ["sign_error", "p_value", "n", *(["p_adjusted", "band", "mean_rank"] if whole else [])]:
+    both = published[published["measure"].isin(measures)].merge(
+        report.table3(errors), on=keys, suffixes=("", "_again")
+    )
+    for name in [
+        "sign_error",
+        "p_value",
+        "n",
+        *(["p_adjusted", "band", "mean_rank"] if whole else []),
+    ]:
         np.testing.assert_allclose(both[f"{name}_again"], both[name], rtol=1e-6)
     assert both["published_p_imagenet"].equals(both["published_p_imagenet_again"])

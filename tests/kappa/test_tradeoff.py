@@ -12,7 +12,13 @@ def grids():
 
 
 def coordinates(point):
-    return np.array([point["ssim"], 1 - point["unseen_fraction"], (point["weights"] - WEIGHTS[0]) / np.ptp(WEIGHTS)])
+    return np.array(
+        [
+            point["ssim"],
+            1 - point["unseen_fraction"],
+            (point["weights"] - WEIGHTS[0]) / np.ptp(WEIGHTS),
+        ]
+    )
 
 
 @pytest.mark.parametrize("strength", [0, 0.1, 1, 5])
@@ -20,27 +26,43 @@ def coordinates(point):
 def test_no_point_of_a_dense_grid_is_better(strength, noise):
     """By brute force over 51³ points, with SciPy's spline interpolation of order 1 in level numbers."""
     nodes = (SSIM, 1 - UNSEEN[::-1], (WEIGHTS - WEIGHTS[0]) / np.ptp(WEIGHTS))
-    dense = np.stack(np.meshgrid(*(np.linspace(ends[0], ends[-1], 51) for ends in nodes), indexing="ij"), -1).reshape(-1, 3)
+    dense = np.stack(
+        np.meshgrid(
+            *(np.linspace(ends[0], ends[-1], 51) for ends in nodes), indexing="ij"
+        ),
+        -1,
+    ).reshape(-1, 3)
     for seed in range(3):
         levels, values = statistics.cell_array(uneven_cells(seed, noise))
         point = tradeoff.trade_off_point(levels, values, strength)
         tried = np.concatenate([[coordinates(point)], dense])
-        places = [np.interp(tried[:, axis], along, np.arange(len(along))) for axis, along in enumerate(nodes)]
+        places = [
+            np.interp(tried[:, axis], along, np.arange(len(along)))
+            for axis, along in enumerate(nodes)
+        ]
         found = map_coordinates(values.sum(-1)[:, ::-1], places, order=1)
         objectives = found + strength * (tried**2).sum(1)
-        assert (point["F"], point["objective"]) == pytest.approx((found[0], objectives[0]), rel=1e-10)
+        assert (point["F"], point["objective"]) == pytest.approx(
+            (found[0], objectives[0]), rel=1e-10
+        )
         assert point["penalty"] == pytest.approx((tried[0] ** 2).sum())
         assert point["objective"] <= objectives.min() + 1e-10
 
 
-def test_without_a_penalty_the_best_cell_is_taken_and_of_equal_ones_the_most_demanding(grids):
+def test_without_a_penalty_the_best_cell_is_taken_and_of_equal_ones_the_most_demanding(
+    grids,
+):
     for seed, grid in enumerate(grids):
         cells = uneven_cells(seed)
         best = cells.loc[cells[list(statistics.CELL_STATISTICS)].sum(axis=1).idxmin()]
         point = tradeoff.trade_off_point(*grid, 0)
-        assert [point[axis] for axis in statistics.AXES] == pytest.approx(best[list(statistics.AXES)].tolist(), rel=1e-7)
+        assert [point[axis] for axis in statistics.AXES] == pytest.approx(
+            best[list(statistics.AXES)].tolist(), rel=1e-7
+        )
     corner = {"ssim": 0.6, "unseen_fraction": 0.5, "weights": 5.3e6}
-    flat = tradeoff.trade_off_point(*statistics.cell_array(cells_of_total(np.full((9, 6, 8), 2.5))), 0)
+    flat = tradeoff.trade_off_point(
+        *statistics.cell_array(cells_of_total(np.full((9, 6, 8), 2.5))), 0
+    )
     steep = tradeoff.trade_off_point(*grids[0], 1000)
     for point in (flat, steep):
         assert {axis: point[axis] for axis in corner} == pytest.approx(corner)
@@ -51,30 +73,63 @@ def test_bounds_are_read_from_fits_of_the_marginals():
     """An error and a Kappa loss that are sums of parabolas of x, u and log w: the marginal is the own term plus the others' means."""
     x, u, w = np.meshgrid(SSIM, UNSEEN, WEIGHTS, indexing="ij")
     terms = {
-        "generalization_bound": (lambda x: (1 - x) ** 2, lambda u: u**2, lambda w: 1e-3 * (5 - np.log(w / 1e6)) ** 2),
-        "diversity_bound": (lambda x: -0.3 * x, lambda u: u**2, lambda w: -0.01 * np.log(w / 1e6) ** 2),
+        "generalization_bound": (
+            lambda x: (1 - x) ** 2,
+            lambda u: u**2,
+            lambda w: 1e-3 * (5 - np.log(w / 1e6)) ** 2,
+        ),
+        "diversity_bound": (
+            lambda x: -0.3 * x,
+            lambda u: u**2,
+            lambda w: -0.01 * np.log(w / 1e6) ** 2,
+        ),
     }
-    parts = {name: [term(axis) for term, axis in zip(own, (x, u, w), strict=True)] for name, own in terms.items()}
+    parts = {
+        name: [term(axis) for term, axis in zip(own, (x, u, w), strict=True)]
+        for name, own in terms.items()
+    }
     cells = cells_of_total(np.zeros(x.shape))
-    cells = cells.assign(**{statistic: sum(parts[bound]).ravel() for bound, statistic in tradeoff.BOUNDS.items()})
+    cells = cells.assign(
+        **{
+            statistic: sum(parts[bound]).ravel()
+            for bound, statistic in tradeoff.BOUNDS.items()
+        }
+    )
     point = tradeoff.trade_off_point(*statistics.cell_array(cells), 0.4)
     for bound, own in terms.items():
         mean = np.mean(sum(parts[bound]))
-        expected = [mean - part.mean() + term(point[axis]) for part, term, axis in zip(parts[bound], own, statistics.AXES, strict=True)]
-        assert [point[f"{bound}_by_{axis}"] for axis in statistics.AXES] == pytest.approx(expected, abs=1e-9)
+        expected = [
+            mean - part.mean() + term(point[axis])
+            for part, term, axis in zip(parts[bound], own, statistics.AXES, strict=True)
+        ]
+        assert [
+            point[f"{bound}_by_{axis}"] for axis in statistics.AXES
+        ] == pytest.approx(expected, abs=1e-9)
         assert point[bound] == pytest.approx(np.mean(expected), abs=1e-9)
 
 
 def test_a_fit_smooths_and_few_levels_lower_its_degree():
     levels, values = statistics.cell_array(cells_of_total(np.zeros((9, 6, 8))))
     values[3, 2, 5, 0] = 1.0  # one cell in 432 is wrong by 1
-    for axis, (fit, along) in enumerate(zip(tradeoff.marginal_fits(levels, values)["generalization_bound"], levels, strict=True)):
+    for axis, (fit, along) in enumerate(
+        zip(
+            tradeoff.marginal_fits(levels, values)["generalization_bound"],
+            levels,
+            strict=True,
+        )
+    ):
         marginal = statistics.along_axis(values[..., 0], axis)
         assert np.abs(fit(along)).max() < marginal.max()
         assert fit(along).mean() == pytest.approx(marginal.mean())
     rng, straight = np.random.default_rng(0), [0.1, 0.2, 0.3]
-    for along, bends in (([0.7, 1.0], False), (straight, False), ([0.1, 0.2, 0.3, 0.4], True)):
-        (fit, *_) = tradeoff.marginal_fits([np.array(along), [0.0], [5e6]], rng.uniform(size=(len(along), 1, 1, 6)))["diversity_bound"]
+    for along, bends in (
+        ([0.7, 1.0], False),
+        (straight, False),
+        ([0.1, 0.2, 0.3, 0.4], True),
+    ):
+        (fit, *_) = tradeoff.marginal_fits(
+            [np.array(along), [0.0], [5e6]], rng.uniform(size=(len(along), 1, 1, 6))
+        )["diversity_bound"]
         assert (abs(fit(0.1) - 2 * fit(0.2) + fit(0.3)) > 1e-6) == bends, along
 
 
@@ -84,12 +139,18 @@ def test_an_axis_of_one_level_gives_the_problem_of_the_other_two(single):
     levels = [SSIM, UNSEEN, WEIGHTS]
     levels[single] = levels[single][:1]
     total = np.random.default_rng(5).uniform(1, 2, [len(level) for level in levels])
-    point = tradeoff.trade_off_point(*statistics.cell_array(cells_of_total(total, *levels)), 0.3)
+    point = tradeoff.trade_off_point(
+        *statistics.cell_array(cells_of_total(total, *levels)), 0.3
+    )
     twice = [*levels]
     twice[single] = levels[single] + [0, 0.1]
     worse = np.concatenate([total, total + 50], axis=single)
-    other = tradeoff.trade_off_point(*statistics.cell_array(cells_of_total(worse, *twice)), 0.3)
-    assert {name: point[name] for name in statistics.AXES} == pytest.approx({name: other[name] for name in statistics.AXES})
+    other = tradeoff.trade_off_point(
+        *statistics.cell_array(cells_of_total(worse, *twice)), 0.3
+    )
+    assert {name: point[name] for name in statistics.AXES} == pytest.approx(
+        {name: other[name] for name in statistics.AXES}
+    )
     assert point["objective"] == pytest.approx(other["objective"])
 
 

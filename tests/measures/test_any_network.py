@@ -10,8 +10,16 @@ from helpers.measures import evidence, registry
 from helpers.networks import resnet
 
 # As little of everything as still goes through all of it.
-FEW = {"flatness_images": 12, "flatness_draws": 1, "flatness_halvings": 2, "sharpness_images": 12, "sharpness_steps": 1}
-SMALL = evidence.MeasureSettings(perturbation_fraction=0.4, perturbation_points=2, **FEW)
+FEW = {
+    "flatness_images": 12,
+    "flatness_draws": 1,
+    "flatness_halvings": 2,
+    "sharpness_images": 12,
+    "sharpness_steps": 1,
+}
+SMALL = evidence.MeasureSettings(
+    perturbation_fraction=0.4, perturbation_points=2, **FEW
+)
 
 
 class TwoLayerHead(nn.Module):
@@ -19,7 +27,13 @@ class TwoLayerHead(nn.Module):
 
     def __init__(self, classes=3):
         super().__init__()
-        self.features = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 16, 3, 2, 1), nn.BatchNorm2d(16), nn.ReLU())
+        self.features = nn.Sequential(
+            nn.Conv2d(3, 8, 3, 2, 1),
+            nn.ReLU(),
+            nn.Conv2d(8, 16, 3, 2, 1),
+            nn.BatchNorm2d(16),
+            nn.ReLU(),
+        )
         self.head = nn.Sequential(nn.Linear(16, 12), nn.ReLU(), nn.Linear(12, classes))
 
     def forward(self, images):
@@ -27,10 +41,14 @@ class TwoLayerHead(nn.Module):
 
 
 NETWORKS = {
-    "a narrow ResNet50": lambda: resnet.build("resnet50", 3, stem="imagenet", width=0.125, seed=0),
+    "a narrow ResNet50": lambda: resnet.build(
+        "resnet50", 3, stem="imagenet", width=0.125, seed=0
+    ),
     "MobileNetV3": lambda: torchvision.models.mobilenet_v3_small(num_classes=3),
     "a head of two layers": TwoLayerHead,
-    "a vision transformer": lambda: torchvision.models.VisionTransformer(16, 8, 2, 2, 32, 64, num_classes=3),
+    "a vision transformer": lambda: torchvision.models.VisionTransformer(
+        16, 8, 2, 2, 32, 64, num_classes=3
+    ),
 }
 
 
@@ -70,16 +88,24 @@ class Fails(nn.Module):
 
 
 UNFIT = {
-    "a transformer for another size": lambda: torchvision.models.VisionTransformer(32, 8, 1, 2, 32, 64, num_classes=3),
+    "a transformer for another size": lambda: torchvision.models.VisionTransformer(
+        32, 8, 1, 2, 32, 64, num_classes=3
+    ),
     "fewer outputs than classes": lambda: TwoLayerHead(classes=1),
-    "an index that is not there": lambda: Fails(IndexError("7 is out of range\nin line 3")),
+    "an index that is not there": lambda: Fails(
+        IndexError("7 is out of range\nin line 3")
+    ),
     "no words": lambda: Fails(KeyError()),
 }
 
 
 @pytest.mark.parametrize("name", UNFIT)
 def test_what_a_network_fails_with_is_the_reason_of_its_rows(name, tiny_module_given):
-    scores, _ = evidence.score(registry.of_families(["localization", "prediction"]), tiny_module_given | {"network": UNFIT[name]()}, SMALL)
+    scores, _ = evidence.score(
+        registry.of_families(["localization", "prediction"]),
+        tiny_module_given | {"network": UNFIT[name]()},
+        SMALL,
+    )
     loss = scores[scores["measure"] == "training_loss"].iloc[0]
     assert np.isnan(loss["value"])
     assert "the network fails on these images (" in loss["reason"]
@@ -87,7 +113,15 @@ def test_what_a_network_fails_with_is_the_reason_of_its_rows(name, tiny_module_g
     assert (scores.loc[scores["value"].isna(), "reason"] != "").all()
 
 
-@pytest.mark.parametrize("fault", [KeyboardInterrupt(), MemoryError(), torch.OutOfMemoryError()])
-def test_an_interrupt_and_a_lack_of_memory_are_no_property_of_a_network(fault, tiny_module_given):
+@pytest.mark.parametrize(
+    "fault", [KeyboardInterrupt(), MemoryError(), torch.OutOfMemoryError()]
+)
+def test_an_interrupt_and_a_lack_of_memory_are_no_property_of_a_network(
+    fault, tiny_module_given
+):
     with pytest.raises(type(fault)):
-        evidence.score(registry.of_families(["prediction"]), tiny_module_given | {"network": Fails(fault)}, SMALL)
+        evidence.score(
+            registry.of_families(["prediction"]),
+            tiny_module_given | {"network": Fails(fault)},
+            SMALL,
+        )

@@ -43,13 +43,17 @@ def test_what_two_measures_need_is_worked_out_once_and_counted_for_both(lists):
         return 3 * base + batch_size
 
     items = [enter(double), enter(triple)]
-    scores, _ = evidence.score(items, {"network": network()}, evidence.MeasureSettings(seed=4, batch_size=100))
+    scores, _ = evidence.score(
+        items, {"network": network()}, evidence.MeasureSettings(seed=4, batch_size=100)
+    )
     assert scores["value"].tolist() == [10, 115]
     assert calls == [4]
     assert (scores["seconds"] > 0).all()
 
 
-def test_what_cannot_be_had_is_nan_with_the_reason_for_every_measure_that_needs_it(lists):
+def test_what_cannot_be_had_is_nan_with_the_reason_for_every_measure_that_needs_it(
+    lists,
+):
     calls = []
 
     @evidence.provides
@@ -67,9 +71,13 @@ def test_what_cannot_be_had_is_nan_with_the_reason_for_every_measure_that_needs_
         return np.inf
 
     items = [enter(near), enter(far, variants=("a", "b")), enter(there)]
-    scores, _ = evidence.score(items, {"network": network()}, evidence.MeasureSettings())
+    scores, _ = evidence.score(
+        items, {"network": network()}, evidence.MeasureSettings()
+    )
     assert scores["value"].isna().all()
-    assert scores["reason"].tolist() == ["no initial weights were given"] * 3 + ["larger than any number of the computer"]
+    assert scores["reason"].tolist() == ["no initial weights were given"] * 3 + [
+        "larger than any number of the computer"
+    ]
     assert sorted(scores["variant"]) == ["", "", "a", "b"]
     assert calls == [1]
 
@@ -79,7 +87,11 @@ def test_the_first_variant_has_the_measures_own_name(lists):
         return {}
 
     item = enter(several, variants=("one", "two"))
-    assert [item.column(), item.column("one"), item.column("two")] == ["several", "several", "several (two)"]
+    assert [item.column(), item.column("one"), item.column("two")] == [
+        "several",
+        "several",
+        "several (two)",
+    ]
     table = registry.columns()
     assert table["column"].tolist() == ["several", "several (two)"]
     assert table["title"].tolist() == ["several", "several, two"]
@@ -100,12 +112,19 @@ def test_the_network_is_in_eval_mode_while_scored_and_as_before_after(lists):
         return float(network.training)
 
     model = network().train()
-    assert evidence.score([enter(training)], {"network": model}, evidence.MeasureSettings())[0]["value"].tolist() == [0.0]
+    assert evidence.score(
+        [enter(training)], {"network": model}, evidence.MeasureSettings()
+    )[0]["value"].tolist() == [0.0]
     assert model.training
 
 
 def test_every_measure_has_a_source_a_summary_and_needs_that_exist():
-    known = {*evidence.GIVEN, *evidence.PROVIDERS, *MEASURES, *evidence.MeasureSettings.__dataclass_fields__}
+    known = {
+        *evidence.GIVEN,
+        *evidence.PROVIDERS,
+        *MEASURES,
+        *evidence.MeasureSettings.__dataclass_fields__,
+    }
     for item in MEASURES.values():
         assert item.source and item.summary, item.name
         assert evidence.closure(item.needs) <= known, item.name
@@ -113,17 +132,29 @@ def test_every_measure_has_a_source_a_summary_and_needs_that_exist():
 
 def test_the_documentation_lists_every_measure_of_each_family_and_counts_them():
     text = (PROJECT_ROOT / "docs/measures.md").read_text()
-    rows = {cells[1].strip(): cells for line in text.splitlines() if len(cells := line.split("|")) == 6}
+    rows = {
+        cells[1].strip(): cells
+        for line in text.splitlines()
+        if len(cells := line.split("|")) == 6
+    }
     for family in registry.FAMILIES:
         names = [item.name for item in registry.of_families([family])]
         assert re.findall(r"`(\w+)`", rows[family][3]) == names
-        assert int(rows[family][2]) == sum(item.direction != 0 for item in registry.of_families([family]))
+        assert int(rows[family][2]) == sum(
+            item.direction != 0 for item in registry.of_families([family])
+        )
     assert f"{len(registry.ranked())} measures" in text
     assert set(LIMITS["families"]) == set(registry.FAMILIES)
 
 
-def test_the_example_of_a_new_measure_in_the_documentation_works(tiny_given, monkeypatch):
-    (example,) = re.findall(r"```python\n(.*?)```", (PROJECT_ROOT / "docs/measures.md").read_text(), re.DOTALL)
+def test_the_example_of_a_new_measure_in_the_documentation_works(
+    tiny_given, monkeypatch
+):
+    (example,) = re.findall(
+        r"```python\n(.*?)```",
+        (PROJECT_ROOT / "docs/measures.md").read_text(),
+        re.DOTALL,
+    )
     monkeypatch.setattr(registry, "MEASURES", {})
     exec(example, {})
     (item,) = registry.MEASURES.values()

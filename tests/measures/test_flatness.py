@@ -16,7 +16,9 @@ IMAGES = 2000
 
 
 def linear(weight):
-    network = nn.Linear(weight.shape[1], weight.shape[0], bias=False, dtype=weight.dtype)
+    network = nn.Linear(
+        weight.shape[1], weight.shape[0], bias=False, dtype=weight.dtype
+    )
     network.weight = nn.Parameter(weight)
     return network.eval()
 
@@ -34,7 +36,9 @@ def classifier():
 
 
 def drop(network, sample, magnitude, *, draws=10, aware=False, batch_size=700, seed=0):
-    return flatness.noise_drop(network, sample, draws, batch_size, seed)(aware, magnitude)
+    return flatness.noise_drop(network, sample, draws, batch_size, seed)(
+        aware, magnitude
+    )
 
 
 @pytest.fixture
@@ -45,7 +49,9 @@ def whole(monkeypatch):
 
 @pytest.mark.parametrize("power", [1, 2, 0.5])
 @pytest.mark.parametrize("wanted", [3e-6, 1e-4, 0.004, 0.3, 1.7])
-def test_the_search_finds_where_the_drop_is_a_tenth_of_any_power_in_few_tries(wanted, power):
+def test_the_search_finds_where_the_drop_is_a_tenth_of_any_power_in_few_tries(
+    wanted, power
+):
     tried = []
 
     def drop_at(magnitude):
@@ -53,61 +59,107 @@ def test_the_search_finds_where_the_drop_is_a_tenth_of_any_power_in_few_tries(wa
         return min(1, flatness.DROP * (magnitude / wanted) ** power)
 
     found = flatness.search(drop_at, 2.0**-10, 15, "sigma")
-    assert abs(drop_at(found) - flatness.DROP) < flatness.TOLERANCE or max(found / wanted, wanted / found) < flatness.BRACKET
+    assert (
+        abs(drop_at(found) - flatness.DROP) < flatness.TOLERANCE
+        or max(found / wanted, wanted / found) < flatness.BRACKET
+    )
     assert len(tried) <= 15
 
 
 def test_an_accuracy_that_never_or_always_drops_is_a_reason():
-    with pytest.raises(ValueError, match=r"^accuracy never dropped by 0\.1 up to sigma = 2$"):
+    with pytest.raises(
+        ValueError, match=r"^accuracy never dropped by 0\.1 up to sigma = 2$"
+    ):
         flatness.search(lambda magnitude: 0.085, 0.1, 15, "sigma")
-    with pytest.raises(ValueError, match=r"^accuracy drops by more than 0\.1 at every sigma down to "):
+    with pytest.raises(
+        ValueError, match=r"^accuracy drops by more than 0\.1 at every sigma down to "
+    ):
         flatness.search(lambda magnitude: 0.5, 0.1, 15, "sigma")
     with pytest.raises(ValueError, match=r"^the accuracy of 0 cannot drop by 0\.1$"):
-        flatness.accuracy_to_lose(nn.Identity(), Sample(None, torch.eye(3), torch.tensor([1, 2, 0])), 2)
+        flatness.accuracy_to_lose(
+            nn.Identity(), Sample(None, torch.eye(3), torch.tensor([1, 2, 0])), 2
+        )
 
 
 def test_the_search_finds_the_sigma_of_the_normal_distribution(classifier, sample):
     drops = flatness.noise_drop(classifier, sample, 10, 700, 0)
     # The drop is within 0.01 of a tenth, and its standard error is 0.0021.
-    assert norm.sf(1 / (math.sqrt(2) * evidence.PROVIDERS["sigma"](drops, 15))) == pytest.approx(0.1, abs=0.01 + 4 * 0.0021)
-    tripled = flatness.noise_drop(linear(3 * classifier.weight.detach()), sample, 10, 700, 0)
+    assert norm.sf(
+        1 / (math.sqrt(2) * evidence.PROVIDERS["sigma"](drops, 15))
+    ) == pytest.approx(0.1, abs=0.01 + 4 * 0.0021)
+    tripled = flatness.noise_drop(
+        linear(3 * classifier.weight.detach()), sample, 10, 700, 0
+    )
     # The logits differ by 3 (1 + sigma' n1), apart from the noise of 1e-3 on the weights that are 0.
-    assert norm.sf(1 / evidence.PROVIDERS["relative_sigma"](tripled, 15)) == pytest.approx(0.1, abs=0.01 + 4 * 0.0021)
+    assert norm.sf(
+        1 / evidence.PROVIDERS["relative_sigma"](tripled, 15)
+    ) == pytest.approx(0.1, abs=0.01 + 4 * 0.0021)
 
 
-def test_the_same_noise_serves_every_magnitude_and_each_draw_is_another(classifier, sample, whole):
+def test_the_same_noise_serves_every_magnitude_and_each_draw_is_another(
+    classifier, sample, whole
+):
     once, again = (flatness.noise_drop(classifier, sample, 3, 700, 0) for _ in range(2))
     curve = [once(False, magnitude) for magnitude in np.linspace(0.01, 2, 25)]
-    assert curve[::6] == [again(False, magnitude) for magnitude in np.linspace(0.01, 2, 25)[::6]]
+    assert curve[::6] == [
+        again(False, magnitude) for magnitude in np.linspace(0.01, 2, 25)[::6]
+    ]
     # An image that one sigma turns stays turned for every larger one, exactly, so the curve cannot fall.
     assert (np.diff(curve) >= 0).all()
     assert drop(classifier, sample, 1.0, draws=3, seed=1) != once(False, 1.0)
-    assert len({drop(classifier, sample, 0.8, draws=2, batch_size=size) for size in (1000, IMAGES, 333)}) == 1
-    one, two, three = (draws * drop(classifier, sample, 1.0, draws=draws) for draws in (1, 2, 3))
+    assert (
+        len(
+            {
+                drop(classifier, sample, 0.8, draws=2, batch_size=size)
+                for size in (1000, IMAGES, 333)
+            }
+        )
+        == 1
+    )
+    one, two, three = (
+        draws * drop(classifier, sample, 1.0, draws=draws) for draws in (1, 2, 3)
+    )
     assert len({round(lost * IMAGES) for lost in (one, two - one, three - two)}) == 3
 
 
 def test_logits_that_are_no_numbers_are_wrong():
-    logits = torch.tensor([[torch.nan, torch.nan], [2.0, 1.0], [torch.inf, 0.0], [0.0, 1.0]])
+    logits = torch.tensor(
+        [[torch.nan, torch.nan], [2.0, 1.0], [torch.inf, 0.0], [0.0, 1.0]]
+    )
     assert flatness.right(logits, torch.zeros(4, dtype=torch.int64)) == 2
 
 
 @pytest.fixture(scope="module")
 def toy():
     """A linear classifier of points with positive coordinates, all of class 1: one corner of the box is the worst for all of them."""
-    points = torch.rand(400, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 0.1
-    return torch.tensor([[-1.0, 0.3], [2.0, 0.5]], dtype=torch.float64), Sample(None, points, torch.ones(400, dtype=torch.int64))
+    points = (
+        torch.rand(
+            400, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+        )
+        + 0.1
+    )
+    return torch.tensor([[-1.0, 0.3], [2.0, 0.5]], dtype=torch.float64), Sample(
+        None, points, torch.ones(400, dtype=torch.int64)
+    )
 
 
 @pytest.fixture
 def small():
     """A small network of which nothing is special, with a frozen weight, a gradient and an unused parameter."""
     torch.manual_seed(0)
-    network = nn.Sequential(nn.Flatten(), nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3)).double().eval()
+    network = (
+        nn.Sequential(
+            nn.Flatten(), nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3)
+        )
+        .double()
+        .eval()
+    )
     network.unused = nn.Parameter(torch.ones(3, dtype=torch.float64))
     network[1].weight.requires_grad_(False)
     network[4].bias.grad = torch.ones(3, dtype=torch.float64)
-    images = torch.randn(60, 2, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    images = torch.randn(
+        60, 2, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+    )
     return network, Sample(None, images, network(images).argmax(1))
 
 
@@ -123,7 +175,9 @@ def margins(weight, sample, aware):
 
 
 @pytest.mark.parametrize("aware", [False, True])
-def test_the_worst_of_a_linear_classifier_is_exact_and_so_is_its_radius(toy, aware, monkeypatch):
+def test_the_worst_of_a_linear_classifier_is_exact_and_so_is_its_radius(
+    toy, aware, monkeypatch
+):
     weight, sample = toy
     margin, fall = margins(weight, sample, aware)
     drops = flatness.ascent_drop(linear(weight), sample, 20, 256, 0)
@@ -133,22 +187,44 @@ def test_the_worst_of_a_linear_classifier_is_exact_and_so_is_its_radius(toy, awa
     assert np.quantile(margin / fall, 0.09) <= found <= np.quantile(margin / fall, 0.11)
     monkeypatch.setattr(flatness, "TOLERANCE", math.inf)
     radii = np.quantile(margin / fall, [0.001, 0.3, 0.6, 0.95])
-    assert [drops(aware, radius) for radius in radii] == pytest.approx([np.mean(margin <= radius * fall) for radius in radii])
+    assert [drops(aware, radius) for radius in radii] == pytest.approx(
+        [np.mean(margin <= radius * fall) for radius in radii]
+    )
 
 
-def test_the_slope_is_the_gradient_of_the_whole_sample_and_batches_do_not_matter(small, whole):
+def test_the_slope_is_the_gradient_of_the_whole_sample_and_batches_do_not_matter(
+    small, whole
+):
     network, sample = small
-    gradients, accuracy = flatness.slope(network, dict(network.named_parameters()), sample, 7)
+    gradients, accuracy = flatness.slope(
+        network, dict(network.named_parameters()), sample, 7
+    )
     network[1].weight.requires_grad_()
-    used = {name: value for name, value in network.named_parameters() if name != "unused"}
-    expected = torch.autograd.grad(nn.functional.cross_entropy(network(sample.inputs), sample.labels), list(used.values()))
+    used = {
+        name: value for name, value in network.named_parameters() if name != "unused"
+    }
+    expected = torch.autograd.grad(
+        nn.functional.cross_entropy(network(sample.inputs), sample.labels),
+        list(used.values()),
+    )
     assert accuracy == 1
     assert gradients["unused"].tolist() == [0, 0, 0]
     for name, other in zip(used, expected, strict=True):
         torch.testing.assert_close(gradients[name], other, rtol=1e-10, atol=1e-14)
-    found = [ascended(network, sample, 0.04, False, steps=5, seed=3, batch_size=size) for size in (60, 60, 7)]
+    found = [
+        ascended(network, sample, 0.04, False, steps=5, seed=3, batch_size=size)
+        for size in (60, 60, 7)
+    ]
     assert len(set(found)) == 1
-    assert len({ascended(network, sample, 0.04, False, steps=5, seed=seed) for seed in range(8)}) > 1
+    assert (
+        len(
+            {
+                ascended(network, sample, 0.04, False, steps=5, seed=seed)
+                for seed in range(8)
+            }
+        )
+        > 1
+    )
 
 
 def value_of(name, **known):
@@ -159,21 +235,43 @@ def value_of(name, **known):
 @pytest.mark.parametrize("m", [300, 5000])
 def test_measures_equal_their_equations(m):
     generator = np.random.default_rng(0)
-    w, w0 = (np.concatenate([generator.normal(size=48), generator.normal(size=20)]) for _ in range(2))
-    known = {"training_images": m, "sigma": 0.25, "relative_sigma": 0.25, "alpha": 0.02, "relative_alpha": 0.02, "weight_changes": w - w0}
+    w, w0 = (
+        np.concatenate([generator.normal(size=48), generator.normal(size=20)])
+        for _ in range(2)
+    )
+    known = {
+        "training_images": m,
+        "sigma": 0.25,
+        "relative_sigma": 0.25,
+        "alpha": 0.02,
+        "relative_alpha": 0.02,
+        "weight_changes": w - w0,
+    }
     known["layer_sizes"] = np.array([48.0, 20.0])
     for name, v in (("frobenius_norms", w), ("frobenius_distances", w - w0)):
         known[name] = np.array([np.linalg.norm(v[:48]), np.linalg.norm(v[48:])])
     for name, v in (("init", w - w0), ("orig", w)):
         raw = np.linalg.norm(v) ** 2 / (4 * 0.25**2) + math.log(m / 0.25) + 10
-        assert value_of(f"pacbayes_{name}", **known) == pytest.approx(math.sqrt(raw / m), rel=1e-12)
-        raw = np.linalg.norm(v) ** 2 * math.log(2 * 68) / (4 * 0.02**2) + math.log(m / 0.25) + 10
-        assert value_of(f"sharpness_{name}", **known) == pytest.approx(math.sqrt(raw / m), rel=1e-12)
+        assert value_of(f"pacbayes_{name}", **known) == pytest.approx(
+            math.sqrt(raw / m), rel=1e-12
+        )
+        raw = (
+            np.linalg.norm(v) ** 2 * math.log(2 * 68) / (4 * 0.02**2)
+            + math.log(m / 0.25)
+            + 10
+        )
+        assert value_of(f"sharpness_{name}", **known) == pytest.approx(
+            math.sqrt(raw / m), rel=1e-12
+        )
         raw = math.log(m / 0.25) + 10
         for j in range(len(w)):
             above = 1e-3**2 + (0.25**2 + 1) * np.sum(v**2) / len(w)
             raw += math.log(above / (1e-3**2 + 0.25**2 * (w[j] - w0[j]) ** 2)) / 4
-        assert value_of(f"pacbayes_mag_{name}", **known) == pytest.approx(math.sqrt(raw / m), rel=1e-12)
+        assert value_of(f"pacbayes_mag_{name}", **known) == pytest.approx(
+            math.sqrt(raw / m), rel=1e-12
+        )
     for kind, change in (("pacbayes", 0.25), ("sharpness", 0.02)):
         for name in ("flatness", "mag_flatness"):
-            assert value_of(f"{kind}_{name}", **known) == pytest.approx(1 / (change * math.sqrt(m)))
+            assert value_of(f"{kind}_{name}", **known) == pytest.approx(
+                1 / (change * math.sqrt(m))
+            )

@@ -12,7 +12,10 @@ def settle(network):
     """Give every batch normalisation statistics, scale and shift that change something."""
     generator = torch.Generator().manual_seed(1)
     for module in network.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is not None:
+        if (
+            isinstance(module, nn.modules.batchnorm._BatchNorm)
+            and module.running_mean is not None
+        ):
             module.running_mean.normal_(generator=generator)
             module.running_var.uniform_(0.5, 2, generator=generator)
             if module.affine:
@@ -23,7 +26,9 @@ def settle(network):
 
 def chain(*modules):
     """Convolutions, then global pooling and a linear layer."""
-    return settle(nn.Sequential(*modules, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)))
+    return settle(
+        nn.Sequential(*modules, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+    )
 
 
 def trace(network, size=16):
@@ -31,9 +36,19 @@ def trace(network, size=16):
 
 
 def state_of(network):
-    hooks = [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in network.modules()]
+    hooks = [
+        len(module._forward_hooks) + len(module._forward_pre_hooks)
+        for module in network.modules()
+    ]
     modes = [module.training for module in network.modules()]
-    return str([hooks, modes, [value.tolist() for value in network.state_dict().values()], [p.grad for p in network.parameters()]])
+    return str(
+        [
+            hooks,
+            modes,
+            [value.tolist() for value in network.state_dict().values()],
+            [p.grad for p in network.parameters()],
+        ]
+    )
 
 
 def test_layers_come_as_they_are_called_with_what_they_were_given():
@@ -43,21 +58,41 @@ def test_layers_come_as_they_are_called_with_what_they_were_given():
     assert (first.stride, first.input_size) == ((2, 1), (16, 16))
     assert (second.dilation, second.groups, second.input_size) == ((2, 2), 2, (8, 16))
     assert last.input_size == (1, 1)
-    assert [tuple(layer.weight.shape) for layer in (first, second, last)] == [(6, 3, 3, 5), (4, 3, 3, 3), (2, 4)]
-    for layer, module in zip((first, second, last), (network[0], network[2], network[5]), strict=True):
+    assert [tuple(layer.weight.shape) for layer in (first, second, last)] == [
+        (6, 3, 3, 5),
+        (4, 3, 3, 3),
+        (2, 4),
+    ]
+    for layer, module in zip(
+        (first, second, last), (network[0], network[2], network[5]), strict=True
+    ):
         assert torch.equal(layer.weight, module.weight.double())
 
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("affine", [True, False])
 def test_the_folded_layer_is_the_convolution_and_its_normalisation(bias, affine):
-    network = chain(nn.Conv2d(3, 6, 1), nn.Conv2d(6, 4, 3, bias=bias, groups=2), nn.BatchNorm2d(4, affine=affine)).double()
-    images = torch.randn(2, 6, 9, 9, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    network = chain(
+        nn.Conv2d(3, 6, 1),
+        nn.Conv2d(6, 4, 3, bias=bias, groups=2),
+        nn.BatchNorm2d(4, affine=affine),
+    ).double()
+    images = torch.randn(
+        2, 6, 9, 9, generator=torch.Generator().manual_seed(2), dtype=torch.float64
+    )
     weight, offset = folded(network[1].weight, network[1].bias, network[2])
     with torch.no_grad():
         expected = network[2](network[1](images))
-    torch.testing.assert_close(nn.functional.conv2d(images, weight, offset, groups=2), expected, rtol=0, atol=1e-12)
-    assert torch.equal(trace_layers(network, torch.zeros(1, 3, 9, 9, dtype=torch.float64))[1].weight, weight)
+    torch.testing.assert_close(
+        nn.functional.conv2d(images, weight, offset, groups=2),
+        expected,
+        rtol=0,
+        atol=1e-12,
+    )
+    assert torch.equal(
+        trace_layers(network, torch.zeros(1, 3, 9, 9, dtype=torch.float64))[1].weight,
+        weight,
+    )
 
 
 @pytest.mark.parametrize(
@@ -86,11 +121,18 @@ def test_the_kernel_is_the_one_that_is_applied():
     class Standardised(nn.Conv2d):
         def forward(self, maps):
             centred = self.weight - self.weight.mean((1, 2, 3), keepdim=True)
-            return nn.functional.conv2d(maps, centred / centred.std((1, 2, 3), keepdim=True), self.bias)
+            return nn.functional.conv2d(
+                maps, centred / centred.std((1, 2, 3), keepdim=True), self.bias
+            )
 
-    network, images = chain(Standardised(3, 4, 3), nn.BatchNorm2d(4)), torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    network, images = (
+        chain(Standardised(3, 4, 3), nn.BatchNorm2d(4)),
+        torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0)),
+    )
     assert trace(network)[0].weight.mean((1, 2, 3)).abs().max() < 1e-6
-    torch.testing.assert_close(folded_copy(network, images)(images), network(images), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        folded_copy(network, images)(images), network(images), rtol=1e-4, atol=1e-4
+    )
     nn.utils.parametrizations.weight_norm(network[-1])
     assert torch.equal(trace(network)[-1].weight, network[-1].weight.double())
 
@@ -108,11 +150,19 @@ class Attention(nn.Module):
 
     def forward(self, images):
         tokens = self.stem(images).flatten(2).mT + self.position
-        return self.attention(tokens, tokens, tokens, need_weights=False)[0].mean(1) @ self.matrix
+        return (
+            self.attention(tokens, tokens, tokens, need_weights=False)[0].mean(1)
+            @ self.matrix
+        )
 
 
 def test_matrices_that_no_called_layer_owns_are_found_and_others_are_not():
-    assert [tuple(layer.weight.shape) for layer in trace(Attention())] == [(4, 3, 4, 4), (12, 4), (4, 4), (4, 7)]
+    assert [tuple(layer.weight.shape) for layer in trace(Attention())] == [
+        (4, 3, 4, 4),
+        (12, 4),
+        (4, 4),
+        (4, 7),
+    ]
 
 
 def test_the_folded_copy_is_the_same_function_of_other_parameters():
@@ -122,27 +172,64 @@ def test_the_folded_copy_is_the_same_function_of_other_parameters():
         def forward(self, maps):
             return super().forward(maps).relu()
 
-    layers = [nn.BatchNorm2d(3), nn.Conv2d(3, 8, 3, bias=False), Activated(8), nn.Conv2d(8, 8, 3, groups=8)]
-    network = settle(nn.Sequential(*layers, nn.BatchNorm2d(8, affine=False), nn.ReLU(), nn.Flatten(), nn.Linear(128, 3)))
-    images, before = torch.randn(6, 3, 8, 8, generator=torch.Generator().manual_seed(0)), state_of(network)
+    layers = [
+        nn.BatchNorm2d(3),
+        nn.Conv2d(3, 8, 3, bias=False),
+        Activated(8),
+        nn.Conv2d(8, 8, 3, groups=8),
+    ]
+    network = settle(
+        nn.Sequential(
+            *layers,
+            nn.BatchNorm2d(8, affine=False),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(128, 3),
+        )
+    )
+    images, before = (
+        torch.randn(6, 3, 8, 8, generator=torch.Generator().manual_seed(0)),
+        state_of(network),
+    )
     flat = folded_copy(network, images[:1])
     torch.testing.assert_close(flat(images), network(images), rtol=1e-4, atol=1e-4)
     shapes = [tuple(parameter.shape) for parameter in flat.parameters()]
-    assert shapes == [(3,), (3,), (8, 3, 3, 3), (8,), (8, 1, 3, 3), (8,), (3, 128), (3,)]
+    assert shapes == [
+        (3,),
+        (3,),
+        (8, 3, 3, 3),
+        (8,),
+        (8, 1, 3, 3),
+        (8,),
+        (3, 128),
+        (3,),
+    ]
     assert isinstance(flat[4], nn.Identity)
     assert state_of(network) == before
-    assert not {id(p) for p in flat.parameters()} & {id(p) for p in network.parameters()}
+    assert not {id(p) for p in flat.parameters()} & {
+        id(p) for p in network.parameters()
+    }
 
 
 @pytest.mark.parametrize("architecture", resnet.ARCHITECTURES)
-def test_logits_and_maps_of_the_fused_network_are_those_of_the_network_and_no_normalisation_is_left(architecture):
-    network = settle(resnet.build(architecture, 5, stem="strided", width=0.125, seed=0)).double()
-    images = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+def test_logits_and_maps_of_the_fused_network_are_those_of_the_network_and_no_normalisation_is_left(
+    architecture,
+):
+    network = settle(
+        resnet.build(architecture, 5, stem="strided", width=0.125, seed=0)
+    ).double()
+    images = torch.randn(
+        4, 3, 32, 32, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+    )
     made = fused_network(network, images[:1])
     assert not any(isinstance(module, nn.BatchNorm2d) for module in made.modules())
-    found, expected = (hooks.features_and_logits(item, item.layer4, images) for item in (made, network))
+    found, expected = (
+        hooks.features_and_logits(item, item.layer4, images) for item in (made, network)
+    )
     for mine, own in zip(found, expected, strict=True):
-        assert (mine - own).abs().max() < 1e-11 * own.abs().max()  # rounding of some hundred layers
+        assert (
+            mine - own
+        ).abs().max() < 1e-11 * own.abs().max()  # rounding of some hundred layers
 
 
 class Twice(nn.Module):
@@ -150,7 +237,12 @@ class Twice(nn.Module):
 
     def __init__(self, both):
         super().__init__()
-        self.both, self.conv, self.one, self.other = both, nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.BatchNorm2d(4)
+        self.both, self.conv, self.one, self.other = (
+            both,
+            nn.Conv2d(3, 4, 3),
+            nn.BatchNorm2d(4),
+            nn.BatchNorm2d(4),
+        )
 
     def forward(self, images):
         maps = self.conv(images)
@@ -164,8 +256,13 @@ class Reader(nn.Sequential):
         return super().forward(images).mean((2, 3)) * self[1].eps
 
 
-@pytest.mark.parametrize("network", [Twice(True), Twice(False), Reader(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))])
-def test_folding_that_would_change_the_network_is_refused_and_images_pass_through_the_network_itself(network):
+@pytest.mark.parametrize(
+    "network",
+    [Twice(True), Twice(False), Reader(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))],
+)
+def test_folding_that_would_change_the_network_is_refused_and_images_pass_through_the_network_itself(
+    network,
+):
     example = torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     assert fused_network(settle(network), example) is network
     if isinstance(network, Twice):

@@ -20,45 +20,80 @@ def value_of(name, table):
 
 
 def test_the_mean_is_over_the_images_where_the_overlap_is_defined():
-    table = pd.DataFrame({"iou": [0.5, np.nan, 0.1], "iou_b": [0.2, np.nan, 0.4], "empty_map": [False, True, True]})
-    assert (value_of("iou", table), value_of("iou_b", table)) == pytest.approx((0.3, 0.3))
-    assert [value_of(f"images_{count}", table) for count in ("scored", "without_overlap", "with_empty_map")] == [3, 1, 2]
+    table = pd.DataFrame(
+        {
+            "iou": [0.5, np.nan, 0.1],
+            "iou_b": [0.2, np.nan, 0.4],
+            "empty_map": [False, True, True],
+        }
+    )
+    assert (value_of("iou", table), value_of("iou_b", table)) == pytest.approx(
+        (0.3, 0.3)
+    )
+    assert [
+        value_of(f"images_{count}", table)
+        for count in ("scored", "without_overlap", "with_empty_map")
+    ] == [3, 1, 2]
     assert np.isnan(value_of("iou", table.iloc[[1]]))
 
 
 def test_a_map_on_its_box_is_found_and_the_wrong_class_is_no_top_1():
     boxes = torch.tensor([[[2, 2, 6, 6]], [[0, 0, 4, 8]]])
-    table = chance.chance_scores(overlap.box_masks(torch.tensor([[[2, 2, 6, 6]], [[0, 0, 4, 4]]]), 8).float(), boxes, 8)
+    table = chance.chance_scores(
+        overlap.box_masks(torch.tensor([[[2, 2, 6, 6]], [[0, 0, 4, 4]]]), 8).float(),
+        boxes,
+        8,
+    )
     found = localization.box_found(table, np.array([True, False]))
     assert found == pytest.approx({"GT-known": 1.0, "top-1": 0.5, "box IoU": 0.75})
     logits, labels = torch.tensor([[2.0, 0.0], [3.0, 0.0]]), torch.tensor([0, 1])
     # Class 0: the wrong image is the more confident, so precision is 1/2 at full recall. Class 1: its box is never found.
-    assert localization.box_average_precision(table, SimpleNamespace(boxes=boxes), labels, logits) == pytest.approx((0.5 + 0) / 2)
+    assert localization.box_average_precision(
+        table, SimpleNamespace(boxes=boxes), labels, logits
+    ) == pytest.approx((0.5 + 0) / 2)
 
 
 def test_what_chance_has_is_taken_off_each_image_before_the_mean():
     table = pd.DataFrame({"box_area": [0.2, 0.3, 0.1], "mask_area": [0.9, 0.8, 0.1]})
     table = table.assign(iou_b=[0.5, 0.25, np.nan], box_found=[0.5, 0.25, np.nan])
     for place, name in enumerate(chance.SCORES):
-        table = table.assign(**{name: [0.5, 0.25, np.nan], name + chance.SHUFFLED: [place / 16, 0, np.nan]})
+        table = table.assign(
+            **{
+                name: [0.5, 0.25, np.nan],
+                name + chance.SHUFFLED: [place / 16, 0, np.nan],
+            }
+        )
     right = np.array([True, False, True])
     kept = torch.tensor([[[0.0, 1.0]], [[1.0, 0.0]], [[torch.nan, 0.0]]])
     values = localization.localization_values(table, right, kept)
     assert values.pop("correct") is right
     assert values.pop("maps").tolist() == [[[0, 255]], [[255, 0]], [[255, 255]]]
     assert {single.dtype.name for single in values.values()} == {"float16"}
-    for name in ("energy_in_box", "pointing_game", "area_matched_iou", "pixel_average_precision", "iou_above_shuffled"):
+    for name in (
+        "energy_in_box",
+        "pointing_game",
+        "area_matched_iou",
+        "pixel_average_precision",
+        "iou_above_shuffled",
+    ):
         chance_has = chance.SCORES.index(name.removesuffix("_above_shuffled")) / 16
         assert value_of(name, table) == pytest.approx((0.75 - chance_has) / 2), name
         assert np.nanmean(values[name]) == pytest.approx((0.75 - chance_has) / 2), name
-        assert values[name].tolist() == pytest.approx([0.5 - chance_has, 0.25, np.nan], nan_ok=True), name
+        assert values[name].tolist() == pytest.approx(
+            [0.5 - chance_has, 0.25, np.nan], nan_ok=True
+        ), name
     for name in ("iou", "iou_b", "box_found"):  # these keep their chance
         assert values[name].tolist() == pytest.approx([0.5, 0.25, np.nan], nan_ok=True)
-    assert (value_of("whole_image_floor", table), value_of("mask_area", table)) == pytest.approx((0.2, 0.8))
+    assert (
+        value_of("whole_image_floor", table),
+        value_of("mask_area", table),
+    ) == pytest.approx((0.2, 0.8))
 
 
 def test_images_without_boxes_have_no_localization_and_say_so(tiny_given):
-    given = tiny_given | {"images": replace(tiny_given["images"], boxes=torch.zeros(36, 1, 4))}
+    given = tiny_given | {
+        "images": replace(tiny_given["images"], boxes=torch.zeros(36, 1, 4))
+    }
     rows, _ = score(of_families(["localization"]), given, MeasureSettings())
     assert rows["value"].isna().all()
     assert set(rows["reason"]) == {"these images have no boxes"}
@@ -68,39 +103,76 @@ BOXES = {"compact": "tiny-imagenet-compact-20.zip", "filled": "tiny-imagenet-20.
 
 
 @pytest.mark.parametrize("kind", BOXES)
-def test_a_fixed_blob_has_nothing_above_chance_on_real_boxes_though_much_above_area(kind, real_data, monkeypatch):
+def test_a_fixed_blob_has_nothing_above_chance_on_real_boxes_though_much_above_area(
+    kind, real_data, monkeypatch
+):
     if not (path := real_data / BOXES[kind]).is_file():
         pytest.skip(f"{path.name} is not there")
     with zipfile.ZipFile(path) as archive:
-        lines = [archive.read(name).decode().splitlines()[:50] for name in sorted(archive.namelist()) if name.endswith("_boxes.txt")]
-    boxes = torch.tensor([[[int(corner) for corner in line.split("\t")[1:]]] for part in lines for line in part])
+        lines = [
+            archive.read(name).decode().splitlines()[:50]
+            for name in sorted(archive.namelist())
+            if name.endswith("_boxes.txt")
+        ]
+    boxes = torch.tensor(
+        [
+            [[int(corner) for corner in line.split("\t")[1:]]]
+            for part in lines
+            for line in part
+        ]
+    )
     boxes[..., 2:] += 1  # the corners are the last pixels
     blob = chance.central_map().expand(1000, -1, -1)
     fixed = chance.chance_scores(blob, boxes, 64)
     for name in chance.SCORES:  # exactly: each box is lent out once by each derangement
         assert abs(chance.above_shuffled(fixed, name).mean()) < 1e-6
-    others = (torch.arange(1000)[:, None] + torch.as_tensor(np.random.default_rng(0).integers(1, 1000, (1000, 8)))) % 1000
+    others = (
+        torch.arange(1000)[:, None]
+        + torch.as_tensor(np.random.default_rng(0).integers(1, 1000, (1000, 8)))
+    ) % 1000
     monkeypatch.setattr(chance, "derangements", lambda count: others)
     random = chance.chance_scores(blob, boxes, 64)
     for name in chance.SCORES:
         less = chance.above_shuffled(random, name)
         assert abs(less.mean()) <= 3 * less.sem(), name
-    for name in ("energy_in_box", "pixel_average_precision"):  # what taking off the area alone had left
+    for name in (
+        "energy_in_box",
+        "pixel_average_precision",
+    ):  # what taking off the area alone had left
         less = random[name] - random["box_area"]
         assert less.mean() > 10 * less.sem()
 
 
 def test_a_fixed_map_has_nothing_above_chance_and_a_value_of_every_measure_that_a_map_alone_can_have():
-    boxes = torch.tensor([[[1, 1, 9, 9]], [[0, 4, 6, 12]], [[2, 2, 14, 14]], [[8, 0, 16, 8]]])
+    boxes = torch.tensor(
+        [[[1, 1, 9, 9]], [[0, 4, 6, 12]], [[2, 2, 14, 14]], [[8, 0, 16, 8]]]
+    )
     fixed = localization.of_fixed_map(boxes, 16)
     ranked = {item.name for item in of_families(["localization"]) if item.direction}
     assert set(fixed) == ranked - {"box_average_precision"}  # which asks for classes
-    assert {name for name, value in fixed.items() if abs(value) < 1e-6} == set(chance.CORRECTED)
+    assert {name for name, value in fixed.items() if abs(value) < 1e-6} == set(
+        chance.CORRECTED
+    )
     table = chance.chance_scores(chance.central_map().expand(4, -1, -1), boxes, 16)
-    assert (fixed["iou_b"], fixed["box_found"]) == pytest.approx((table["iou_b"].mean(), table["box_found"].mean()))
-    masks, boxed = (overlap.upsample(chance.central_map().expand(4, -1, -1), 16) >= 0.1).flatten(), overlap.box_masks(boxes, 16).flatten()
-    found, right = localization.mask_agreement(table), [float((masks == boxed)[boxed == there].double().mean()) for there in (False, True)]
+    assert (fixed["iou_b"], fixed["box_found"]) == pytest.approx(
+        (table["iou_b"].mean(), table["box_found"].mean())
+    )
+    masks, boxed = (
+        (overlap.upsample(chance.central_map().expand(4, -1, -1), 16) >= 0.1).flatten(),
+        overlap.box_masks(boxes, 16).flatten(),
+    )
+    found, right = (
+        localization.mask_agreement(table),
+        [
+            float((masks == boxed)[boxed == there].double().mean())
+            for there in (False, True)
+        ],
+    )
     assert fixed["mask_agreement"] == found["mean IoU"]
-    assert found["pixel accuracy"] == pytest.approx(float((masks == boxed).double().mean()))
+    assert found["pixel accuracy"] == pytest.approx(
+        float((masks == boxed).double().mean())
+    )
     assert found["mean pixel accuracy"] == pytest.approx(sum(right) / 2)
-    assert found["IoU of the object"] == pytest.approx(float((masks & boxed).sum() / (masks | boxed).sum()))
+    assert found["IoU of the object"] == pytest.approx(
+        float((masks & boxed).sum() / (masks | boxed).sum())
+    )

@@ -12,7 +12,13 @@ from helpers.measures import evidence, norms, spectral
 from helpers.measures.layers import Layer
 from helpers.measures.registry import MEASURES
 
-SPECTRAL = ("log_prod_of_spec", "log_prod_of_spec_over_margin", "log_spec_init_main", "log_spec_orig_main", "fro_over_spec")
+SPECTRAL = (
+    "log_prod_of_spec",
+    "log_prod_of_spec_over_margin",
+    "log_spec_init_main",
+    "log_spec_orig_main",
+    "fro_over_spec",
+)
 SPECTRAL += ("log_sum_of_spec_over_margin", "log_sum_of_spec", "dist_spec_init")
 NAMES = [name for name, item in MEASURES.items() if item.family == "norms"]
 
@@ -21,13 +27,29 @@ def small_network(seed, bias=True, strides=(1, 2)):
     """Two convolutions with settled normalisations, no padding effects to agree on, two linear layers."""
     generator = torch.Generator().manual_seed(seed)
     network = nn.Sequential(
-        *(nn.Conv2d(3, 5, 3, strides[0], 1, bias=bias), nn.BatchNorm2d(5), nn.ReLU(inplace=True)),
-        *(nn.Conv2d(5, 4, 3, strides[1], 1, bias=bias), nn.BatchNorm2d(4), nn.ReLU(inplace=True)),
-        *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)),
+        *(
+            nn.Conv2d(3, 5, 3, strides[0], 1, bias=bias),
+            nn.BatchNorm2d(5),
+            nn.ReLU(inplace=True),
+        ),
+        *(
+            nn.Conv2d(5, 4, 3, strides[1], 1, bias=bias),
+            nn.BatchNorm2d(4),
+            nn.ReLU(inplace=True),
+        ),
+        *(
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(4, 6),
+            nn.ReLU(),
+            nn.Linear(6, 3),
+        ),
     )
     for name, value in network.state_dict().items():
         if value.is_floating_point():
-            value.uniform_(0.5, 2, generator=generator) if name.endswith("var") else value.normal_(generator=generator)
+            value.uniform_(0.5, 2, generator=generator) if name.endswith(
+                "var"
+            ) else value.normal_(generator=generator)
     return network.double().eval()
 
 
@@ -37,22 +59,43 @@ def public_rules(network, initial, margins, size):
     def weights(model):
         model = copy.deepcopy(model)
         for place in (0, 3):
-            model[place], model[place + 1] = nn.utils.fusion.fuse_conv_bn_eval(model[place], model[place + 1]), nn.Identity()
-        return model, [value.detach().numpy().copy() for name, value in model.named_parameters() if "bias" not in name]
+            model[place], model[place + 1] = (
+                nn.utils.fusion.fuse_conv_bn_eval(model[place], model[place + 1]),
+                nn.Identity(),
+            )
+        return model, [
+            value.detach().numpy().copy()
+            for name, value in model.named_parameters()
+            if "bias" not in name
+        ]
 
     def fft(kernel):
         if kernel.ndim == 2:
             return np.linalg.norm(kernel, 2)
-        return np.linalg.svd(np.fft.fft2(kernel.transpose(2, 3, 0, 1), (size, size), axes=(0, 1)), compute_uv=False).max()
+        return np.linalg.svd(
+            np.fft.fft2(kernel.transpose(2, 3, 0, 1), (size, size), axes=(0, 1)),
+            compute_uv=False,
+        ).max()
 
     fused, kernels = weights(network)
-    moved = [kernel - start for kernel, start in zip(kernels, weights(initial)[1], strict=True)]
-    flat, flat_moved = (np.concatenate([kernel.ravel() for kernel in group]) for group in (kernels, moved))
+    moved = [
+        kernel - start
+        for kernel, start in zip(kernels, weights(initial)[1], strict=True)
+    ]
+    flat, flat_moved = (
+        np.concatenate([kernel.ravel() for kernel in group])
+        for group in (kernels, moved)
+    )
     gamma = abs(float(torch.tensor(margins).kthvalue(len(margins) // 10).values))
-    fro, dist_fro = (np.array([(kernel**2).sum() for kernel in group]) for group in (kernels, moved))
+    fro, dist_fro = (
+        np.array([(kernel**2).sum() for kernel in group]) for group in (kernels, moved)
+    )
     for parameter in fused.parameters():
         parameter.data.pow_(2)
-    paths, d = float(fused(torch.ones(1, 3, size, size, dtype=torch.float64)).sum().detach()), len(kernels)
+    paths, d = (
+        float(fused(torch.ones(1, 3, size, size, dtype=torch.float64)).sum().detach()),
+        len(kernels),
+    )
     expected = {
         "params": len(flat),
         "inverse_margin": 1 / gamma**2,
@@ -64,24 +107,48 @@ def public_rules(network, initial, margins, size):
         "path_norm": paths,
         "path_norm_over_margin": paths / gamma**2,
     }
-    expected["log_prod_of_fro_over_margin"] = expected["log_prod_of_fro"] - 2 * np.log(gamma)
+    expected["log_prod_of_fro_over_margin"] = expected["log_prod_of_fro"] - 2 * np.log(
+        gamma
+    )
     for name in ("log_prod_of_fro", "log_prod_of_fro_over_margin"):
         expected[name.replace("prod", "sum")] = np.log(d) + expected[name] / d
-    for variant, norm in (("reshaped", lambda kernel: np.linalg.norm(kernel.reshape(len(kernel), -1), 2)), ("fft", fft)):
-        spec, dist_spec = (np.array([norm(kernel) ** 2 for kernel in group]) for group in (kernels, moved))
+    for variant, norm in (
+        ("reshaped", lambda kernel: np.linalg.norm(kernel.reshape(len(kernel), -1), 2)),
+        ("fft", fft),
+    ):
+        spec, dist_spec = (
+            np.array([norm(kernel) ** 2 for kernel in group])
+            for group in (kernels, moved)
+        )
         product = np.log(spec).sum()
         over = product - 2 * np.log(gamma)
-        raw = (product, over, over + np.log((dist_fro / spec).sum()), over + np.log((fro / spec).sum()), (fro / spec).sum())
+        raw = (
+            product,
+            over,
+            over + np.log((dist_fro / spec).sum()),
+            over + np.log((fro / spec).sum()),
+            (fro / spec).sum(),
+        )
         raw += (np.log(d) + over / d, np.log(d) + product / d, dist_spec.sum())
-        expected |= {f"{name} ({variant})": value for name, value in zip(SPECTRAL, raw, strict=True)}
+        expected |= {
+            f"{name} ({variant})": value
+            for name, value in zip(SPECTRAL, raw, strict=True)
+        }
     return expected
 
 
 def evidence_of(network, initial, size=8, images=40):
     """What measures need of a network, without a study around it."""
-    known = evidence.Evidence({"network": network, "initial_network": initial, "device": "cpu"}, evidence.MeasureSettings())
+    known = evidence.Evidence(
+        {"network": network, "initial_network": initial, "device": "cpu"},
+        evidence.MeasureSettings(),
+    )
     margins = np.random.default_rng(3).normal(1, 2, images)
-    given = {"example": torch.zeros(1, 3, size, size, dtype=torch.float64), "margins": margins, "training_images": images}
+    given = {
+        "example": torch.zeros(1, 3, size, size, dtype=torch.float64),
+        "margins": margins,
+        "training_images": images,
+    }
     known._known |= given | {"margin": abs(float(np.sort(margins)[images // 10 - 1]))}
     return known
 
@@ -91,7 +158,11 @@ def values_of(known, names=NAMES):
     for name in names:
         item = MEASURES[name]
         value = item.function(**{need: known[need] for need in item.needs})
-        found |= {item.column(variant): number for variant, number in value.items()} if isinstance(value, dict) else {name: value}
+        found |= (
+            {item.column(variant): number for variant, number in value.items()}
+            if isinstance(value, dict)
+            else {name: value}
+        )
     return found
 
 
@@ -102,30 +173,53 @@ def test_every_measure_agrees_with_the_public_rules(bias, strides):
     known = evidence_of(network, initial)
     found, m = values_of(known), 40
     for name, raw in public_rules(network, initial, known["margins"], 8).items():
-        scaled = 0.5 * (raw - math.log(m)) if name.startswith("log_") else math.sqrt(raw / m)
+        scaled = (
+            0.5 * (raw - math.log(m)) if name.startswith("log_") else math.sqrt(raw / m)
+        )
         assert found[name] == pytest.approx(scaled, rel=1e-10), name
 
 
 def test_by_hand_for_diagonal_matrices():
     weight = torch.diag(torch.tensor([3.0, 4.0], dtype=torch.float64))
     layers = [Layer(weight), Layer(2 * weight)]
-    fro, spec = norms.frobenius_norms(layers), spectral.spectral_norms(layers, torch.zeros(1, 3, 8, 8))["operator"]
+    fro, spec = (
+        norms.frobenius_norms(layers),
+        spectral.spectral_norms(layers, torch.zeros(1, 3, 8, 8))["operator"],
+    )
     assert fro.tolist() == [5, 10]
     assert spec == pytest.approx([4, 8], rel=1e-12)
     assert norms.log_product(spec) == pytest.approx(math.log(16 * 64))
     assert norms.log_sum(spec) == pytest.approx(math.log(2 * 4 * 8))
     assert norms.ratios(fro, spec) == pytest.approx(2 * 25 / 16)
-    assert norms.log_bound(spec, fro, 0.5) == pytest.approx(math.log(16 * 64 * (50 / 16) / 0.25))
-    assert norms.frobenius_norms(norms.distances(layers, layers[::-1])).tolist() == [5, 5]
-    assert (norms.reported(9.0, 4), norms.reported(math.log(9), 4, logarithm=True)) == pytest.approx((1.5, math.log(1.5)))
+    assert norms.log_bound(spec, fro, 0.5) == pytest.approx(
+        math.log(16 * 64 * (50 / 16) / 0.25)
+    )
+    assert norms.frobenius_norms(norms.distances(layers, layers[::-1])).tolist() == [
+        5,
+        5,
+    ]
+    assert (
+        norms.reported(9.0, 4),
+        norms.reported(math.log(9), 4, logarithm=True),
+    ) == pytest.approx((1.5, math.log(1.5)))
 
 
 def test_path_norm_is_a_sum_over_paths():
-    network = nn.Sequential(nn.Flatten(), nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).double()
-    first, offset, second, last = (parameter.detach().numpy() ** 2 for parameter in network.parameters())
-    expected = sum(first[h, i] * second[k, h] for i in range(3) for h in range(4) for k in range(2))
-    expected += sum(offset[h] * second[k, h] for h in range(4) for k in range(2)) + last.sum()
-    assert norms.path_product(network, torch.zeros(1, 3, 1, 1)) == pytest.approx(expected, rel=1e-12)
+    network = nn.Sequential(
+        nn.Flatten(), nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)
+    ).double()
+    first, offset, second, last = (
+        parameter.detach().numpy() ** 2 for parameter in network.parameters()
+    )
+    expected = sum(
+        first[h, i] * second[k, h] for i in range(3) for h in range(4) for k in range(2)
+    )
+    expected += (
+        sum(offset[h] * second[k, h] for h in range(4) for k in range(2)) + last.sum()
+    )
+    assert norms.path_product(network, torch.zeros(1, 3, 1, 1)) == pytest.approx(
+        expected, rel=1e-12
+    )
 
 
 def test_path_norm_leaves_the_network_and_refuses_what_is_no_sum_over_paths():
@@ -133,25 +227,48 @@ def test_path_norm_leaves_the_network_and_refuses_what_is_no_sum_over_paths():
     before = str(network.state_dict())
     assert norms.path_product(network, torch.zeros(1, 3, 8, 8)) > 0
     assert str(network.state_dict()) == before
-    for module in (nn.GroupNorm(1, 3), nn.InstanceNorm2d(3), nn.BatchNorm2d(3, track_running_stats=False)):
+    for module in (
+        nn.GroupNorm(1, 3),
+        nn.InstanceNorm2d(3),
+        nn.BatchNorm2d(3, track_running_stats=False),
+    ):
         message = rf"^the path norm is not defined: 0 \({type(module).__name__}\) divides by statistics of its input$"
         with pytest.raises(ValueError, match=message):
-            norms.path_product(nn.Sequential(module, nn.Flatten(), nn.Linear(3, 1)), torch.zeros(1, 3, 1, 1))
+            norms.path_product(
+                nn.Sequential(module, nn.Flatten(), nn.Linear(3, 1)),
+                torch.zeros(1, 3, 1, 1),
+            )
 
 
 def test_the_spectral_norm_of_du_is_the_unscaled_bound_and_its_logarithm_does_not_overflow():
     known = evidence_of(small_network(0), None)
     found = values_of(known, ["spectral_norm", "log_spec_orig_main"])
-    assert found["spectral_norm"] == pytest.approx(2 * found["log_spec_orig_main"] + math.log(40))
-    assert found["spectral_norm (raw)"] == pytest.approx(math.exp(found["spectral_norm"]))
-    known._known |= {"spectral_norms": {"operator": np.full(2000, 1e3)}, "frobenius_norms": np.full(2000, 1e3)}
+    assert found["spectral_norm"] == pytest.approx(
+        2 * found["log_spec_orig_main"] + math.log(40)
+    )
+    assert found["spectral_norm (raw)"] == pytest.approx(
+        math.exp(found["spectral_norm"])
+    )
+    known._known |= {
+        "spectral_norms": {"operator": np.full(2000, 1e3)},
+        "frobenius_norms": np.full(2000, 1e3),
+    }
     expected = 2000 * 2 * math.log(1e3) + math.log(2000) - 2 * math.log(known["margin"])
-    assert values_of(known, ["spectral_norm"]) == pytest.approx({"spectral_norm": expected, "spectral_norm (raw)": math.inf})
+    assert values_of(known, ["spectral_norm"]) == pytest.approx(
+        {"spectral_norm": expected, "spectral_norm (raw)": math.inf}
+    )
 
 
 def test_without_initial_weights_there_is_no_distance_and_all_else(tiny_given):
     measures = [MEASURES[name] for name in NAMES]
-    table, _ = evidence.score(measures, tiny_given | {"initial_network": None}, evidence.MeasureSettings())
+    table, _ = evidence.score(
+        measures, tiny_given | {"initial_network": None}, evidence.MeasureSettings()
+    )
     missing = table[table["value"].isna()]
-    assert (len(NAMES), set(missing["measure"])) == (21, {"l2_dist", "fro_dist", "log_spec_init_main", "dist_spec_init"})
-    assert set(missing["reason"]) == {"no initial weights were given, so there is no distance from them"}
+    assert (len(NAMES), set(missing["measure"])) == (
+        21,
+        {"l2_dist", "fro_dist", "log_spec_init_main", "dist_spec_init"},
+    )
+    assert set(missing["reason"]) == {
+        "no initial weights were given, so there is no distance from them"
+    }

@@ -14,7 +14,12 @@ from helpers.networks import hooks, resnet
 
 def two_layers():
     """One image of 8 x 8 pixels puts out 16 maps of 8 x 8 and 5 numbers."""
-    return nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 5))
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(16, 5),
+    )
 
 
 def test_a_batch_is_as_large_as_fits(monkeypatch):
@@ -31,22 +36,45 @@ def test_a_batch_is_as_large_as_fits(monkeypatch):
 
 
 def of_torchvision(name):
-    return lambda: torchvision.models.get_model(name, num_classes=4, **({"aux_logits": False} if name == "googlenet" else {}))
+    return lambda: torchvision.models.get_model(
+        name, num_classes=4, **({"aux_logits": False} if name == "googlenet" else {})
+    )
 
 
 def of_timm(name):
-    return lambda: pytest.importorskip("timm", reason="timm is not installed").create_model(name, num_classes=4)
+    return lambda: pytest.importorskip(
+        "timm", reason="timm is not installed"
+    ).create_model(name, num_classes=4)
 
 
 # Side of the images, the layer of the last maps of more than one pixel, and whether these are pooled and classified linearly.
 NETWORKS = {
     "resnet18": (of_torchvision("resnet18"), 32, "layer3", False),
     "resnet18 at 64": (of_torchvision("resnet18"), 64, "layer4", True),
-    "convnext": (lambda: torchvision.models.ConvNeXt([convnext(8, 16), convnext(16, None)], num_classes=4), 64, "features", False),
+    "convnext": (
+        lambda: torchvision.models.ConvNeXt(
+            [convnext(8, 16), convnext(16, None)], num_classes=4
+        ),
+        64,
+        "features",
+        False,
+    ),
     "mobilenet_v3_small": (of_torchvision("mobilenet_v3_small"), 64, "features", False),
-    "densenet": (lambda: torchvision.models.DenseNet(8, (2, 2), 16, num_classes=4), 64, "features", False),
+    "densenet": (
+        lambda: torchvision.models.DenseNet(8, (2, 2), 16, num_classes=4),
+        64,
+        "features",
+        False,
+    ),
     "squeezenet1_1": (of_torchvision("squeezenet1_1"), 64, "classifier.2", False),
-    "largest": (lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(8, 4)), 32, "0", False),
+    "largest": (
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 8, 3), nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(8, 4)
+        ),
+        32,
+        "0",
+        False,
+    ),
     "timm convnext": (of_timm("convnext_atto"), 64, "stages", False),
     "timm mobilenet": (of_timm("mobilenetv3_small_050"), 64, "blocks", False),
     "timm resnet": (of_timm("test_resnet"), 64, "layer4", True),
@@ -60,7 +88,9 @@ def convnext(channels, following):
 def maps_by_autograd(network, layer, pixels):
     """Grad-CAM from its definition: the whole graph, the gradient of the largest logit at the layer's output."""
     kept = []
-    hook = layer.register_forward_hook(lambda module, given, output: kept.append(output) or output.clone())
+    hook = layer.register_forward_hook(
+        lambda module, given, output: kept.append(output) or output.clone()
+    )
     with torch.enable_grad():
         logits = network(pixels.requires_grad_())
     hook.remove()
@@ -73,43 +103,80 @@ def test_maps_are_those_of_the_last_layer_with_more_than_one_pixel(name, monkeyp
     build, side, expected_layer, exact = NETWORKS[name]
     torch.manual_seed(2)
     network = build().eval()
-    for parameter in network.parameters():  # scales and heads that begin as zeros would hide the branches behind them
+    for parameter in (
+        network.parameters()
+    ):  # scales and heads that begin as zeros would hide the branches behind them
         if parameter.ndim and parameter.abs().max() < 1e-4:
             nn.init.uniform_(parameter, -0.5, 0.5)
     images, taken = three_images(side), []
-    monkeypatch.setattr(passes, "closed_form_cam", lambda *given, own=closed_form_cam: taken.append(1) or own(*given))
+    monkeypatch.setattr(
+        passes,
+        "closed_form_cam",
+        lambda *given, own=closed_form_cam: taken.append(1) or own(*given),
+    )
     example = resnet.normalise_images(images.images[:1])
-    seen = passes.forward_pass(network, images, resnet.normalise_images, "cpu", example, "grad_cam", 2)
-    found = passes.maps(seen, network, images, resnet.normalise_images, example, "grad_cam", 2)
+    seen = passes.forward_pass(
+        network, images, resnet.normalise_images, "cpu", example, "grad_cam", 2
+    )
+    found = passes.maps(
+        seen, network, images, resnet.normalise_images, example, "grad_cam", 2
+    )
     layer, linear = hooks.last_called(network, example)
     assert layer is network.get_submodule(expected_layer)
     with torch.no_grad():
-        assert seen.features is None or torch.allclose(linear(seen.features), seen.logits, atol=1e-5)
+        assert seen.features is None or torch.allclose(
+            linear(seen.features), seen.logits, atol=1e-5
+        )
     assert bool(taken) == exact
-    expected = maps_by_autograd(network, network.get_submodule(expected_layer), resnet.normalise_images(images.images))
+    expected = maps_by_autograd(
+        network,
+        network.get_submodule(expected_layer),
+        resnet.normalise_images(images.images),
+    )
     assert min(expected.shape[1:]) > 1
     assert expected.amax((1, 2)).min() > 0
     torch.testing.assert_close(found, normalise_maps(expected), rtol=1e-3, atol=1e-3)
 
 
 def three_images(side):
-    pixels = torch.randint(0, 256, (3, 3, side, side), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
-    return ImageSet(pixels, torch.zeros(3, dtype=torch.int64), torch.zeros(3, 1, 4, dtype=torch.int16), ("a", "b", "c"))
+    pixels = torch.randint(
+        0,
+        256,
+        (3, 3, side, side),
+        dtype=torch.uint8,
+        generator=torch.Generator().manual_seed(1),
+    )
+    return ImageSet(
+        pixels,
+        torch.zeros(3, dtype=torch.int64),
+        torch.zeros(3, 1, 4, dtype=torch.int16),
+        ("a", "b", "c"),
+    )
 
 
 def evidence_of(network):
-    given = {"network": network.eval(), "images": three_images(32), "normalise": resnet.normalise_images, "device": "cpu"}
+    given = {
+        "network": network.eval(),
+        "images": three_images(32),
+        "normalise": resnet.normalise_images,
+        "device": "cpu",
+    }
     return Evidence(given, MeasureSettings())
 
 
 @pytest.mark.parametrize(
     "network",
-    [nn.Sequential(nn.Flatten(), nn.Linear(3072, 4)), nn.Sequential(nn.Conv2d(3, 5, 32), nn.Flatten(), nn.Linear(5, 4))],
+    [
+        nn.Sequential(nn.Flatten(), nn.Linear(3072, 4)),
+        nn.Sequential(nn.Conv2d(3, 5, 32), nn.Flatten(), nn.Linear(5, 4)),
+    ],
 )
 def test_without_maps_there_is_a_reason_and_everything_else(network):
     known = evidence_of(network)
     assert known["logits"].shape == (3, 4)
-    with pytest.raises(ValueError, match=r"puts out maps .* of more than one pixel that it classifies"):
+    with pytest.raises(
+        ValueError, match=r"puts out maps .* of more than one pixel that it classifies"
+    ):
         known["maps"]
 
 
@@ -123,5 +190,7 @@ def test_maps_that_the_logits_do_not_need_are_a_reason():
             self.maps(images)
             return self.head(images.mean((2, 3)))
 
-    with pytest.raises(ValueError, match="no class activation map: the logits do not depend"):
+    with pytest.raises(
+        ValueError, match="no class activation map: the logits do not depend"
+    ):
         evidence_of(Aside())["maps"]

@@ -19,9 +19,17 @@ from helpers.measures.registry import of_families
 from helpers.networks import resnet
 from tests.conftest import TINY_SCENES
 
-SETTINGS = MeasureSettings(perturbation_fraction=0.5, perturbation_points=5, batch_size=7)
-FAMILY = [item for item in of_families(["perturbation"]) if item.function.__module__ == perturbation.__name__ and item.direction]
-FIRST_LAYER = [name for name in perturbation.PERTURBATIONS if name.endswith("first layer")]
+SETTINGS = MeasureSettings(
+    perturbation_fraction=0.5, perturbation_points=5, batch_size=7
+)
+FAMILY = [
+    item
+    for item in of_families(["perturbation"])
+    if item.function.__module__ == perturbation.__name__ and item.direction
+]
+FIRST_LAYER = [
+    name for name in perturbation.PERTURBATIONS if name.endswith("first layer")
+]
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +37,18 @@ def given(tmp_path_factory):
     data = load_study_data(**TINY_SCENES, cache_dir=tmp_path_factory.mktemp("cache"))
     network = resnet.build("resnet18", 3, stem="strided", width=0.125, seed=0).eval()
     # The head is drawn anew, wide enough that all classes are predicted.
-    nn.init.normal_(network.fc.weight, std=3, generator=torch.Generator().manual_seed(5))
-    in_turn = data.train.subset(np.arange(36).reshape(3, 12).T.ravel())  # an image of each class, and again
-    return {"network": network, "images": in_turn, "normalise": resnet.normalise_images, "device": "cpu"}
+    nn.init.normal_(
+        network.fc.weight, std=3, generator=torch.Generator().manual_seed(5)
+    )
+    in_turn = data.train.subset(
+        np.arange(36).reshape(3, 12).T.ravel()
+    )  # an image of each class, and again
+    return {
+        "network": network,
+        "images": in_turn,
+        "normalise": resnet.normalise_images,
+        "device": "cpu",
+    }
 
 
 @pytest.fixture(scope="module")
@@ -49,21 +66,36 @@ class Images(list):
 
 def test_the_sample_is_the_first_images_with_two_of_every_class():
     in_turn = Images([0, 1, 2] * 10)
-    assert [perturbation.response_sample(in_turn, fraction) for fraction in (0.01, 0.2, 0.5, 1)] == [6, 6, 15, 30]
-    assert perturbation.response_sample(Images([0, 1, 0, 0, 0, 0, 0, 1, 0, 2]), 0.1) == 10  # a class of one image stands in it once
+    assert [
+        perturbation.response_sample(in_turn, fraction)
+        for fraction in (0.01, 0.2, 0.5, 1)
+    ] == [6, 6, 15, 30]
+    assert (
+        perturbation.response_sample(Images([0, 1, 0, 0, 0, 0, 0, 1, 0, 2]), 0.1) == 10
+    )  # a class of one image stands in it once
     assert perturbation.response_sample(Images([0, 1, 0, 0, 1, 0]), 0.1) == 5
 
 
-def test_every_measure_has_a_value_on_a_resnet_and_the_order_of_batches_does_not_matter(given):
+def test_every_measure_has_a_value_on_a_resnet_and_the_order_of_batches_does_not_matter(
+    given,
+):
     table, _ = score(FAMILY, given, SETTINGS)
     assert len(FAMILY) == 9
     assert len(table) == 3 * 8 + 2 + 4 + 2 + 2 + 1
     assert np.isfinite(table["value"]).all()
     assert (table["reason"] == "").all()
     again, _ = score(FAMILY, given, replace(SETTINGS, batch_size=64))
-    pd.testing.assert_frame_equal(table.drop(columns="seconds"), again.drop(columns="seconds"), rtol=1e-5)
-    assert (score(FAMILY, given, replace(SETTINGS, seed=1))[0]["value"] != table["value"]).any()
-    assert {item.name for item in FAMILY if item.direction < 0} == {"gi_score", "davies_bouldin_index", "dbi_times_mixup"}
+    pd.testing.assert_frame_equal(
+        table.drop(columns="seconds"), again.drop(columns="seconds"), rtol=1e-5
+    )
+    assert (
+        score(FAMILY, given, replace(SETTINGS, seed=1))[0]["value"] != table["value"]
+    ).any()
+    assert {item.name for item in FAMILY if item.direction < 0} == {
+        "gi_score",
+        "davies_bouldin_index",
+        "dbi_times_mixup",
+    }
 
 
 def test_a_curve_by_hand(given, evidence):
@@ -73,8 +105,20 @@ def test_a_curve_by_hand(given, evidence):
     with torch.no_grad():
         for alpha in (0, 0.125, 0.25, 0.375, 0.5):
             stem = network.bn1(network.conv1(sample.inputs)).relu()
-            maps = network.layer4(network.layer3(network.layer2(network.layer1((1 - alpha) * stem + alpha * stem[indices]))))
-            accuracies.append(float((network.fc(maps.mean((2, 3))).argmax(1) == sample.labels).double().mean()))
+            maps = network.layer4(
+                network.layer3(
+                    network.layer2(
+                        network.layer1((1 - alpha) * stem + alpha * stem[indices])
+                    )
+                )
+            )
+            accuracies.append(
+                float(
+                    (network.fc(maps.mean((2, 3))).argmax(1) == sample.labels)
+                    .double()
+                    .mean()
+                )
+            )
     assert evidence["response_curves"]["inter first layer"].tolist() == accuracies
 
 
@@ -84,7 +128,9 @@ def test_pairs_are_averaged_over_classes(given, evidence):
     for i, j in itertools.combinations(range(len(sample.labels)), 2):
         if sample.labels[i] == sample.labels[j]:
             with torch.no_grad():
-                predicted = network((sample.inputs[i : i + 1] + sample.inputs[j : j + 1]) / 2).argmax()
+                predicted = network(
+                    (sample.inputs[i : i + 1] + sample.inputs[j : j + 1]) / 2
+                ).argmax()
             by_class[int(sample.labels[i])].append(bool(predicted == sample.labels[i]))
     assert {len(hits) for hits in by_class.values()} == {15}
     expected = np.mean([np.mean(hits) for hits in by_class.values()])
@@ -95,42 +141,74 @@ def test_the_indices_are_davies_and_bouldins(given, evidence):
     network, sample = given["network"], evidence["perturbed_sample"]
     with torch.no_grad():
         stem = network.bn1(network.conv1(sample.inputs)).relu()
-        deep = network.layer4(network.layer3(network.layer2(network.layer1(stem)))).mean((2, 3))
-    for features, name in ((max_pool2d(stem, 4).flatten(1), "initial"), (deep, "penultimate")):
+        deep = network.layer4(
+            network.layer3(network.layer2(network.layer1(stem)))
+        ).mean((2, 3))
+    for features, name in (
+        (max_pool2d(stem, 4).flatten(1), "initial"),
+        (deep, "penultimate"),
+    ):
         expected = davies_bouldin_score(features.numpy(), sample.labels.numpy())
         # The features differ by the order of float32 sums.
-        assert evidence["davies_bouldin_index"][name] == pytest.approx(expected, rel=1e-4)
+        assert evidence["davies_bouldin_index"][name] == pytest.approx(
+            expected, rel=1e-4
+        )
 
 
 def initial_index(activations, labels, seed):
     places = {perturbation.FIRST_LAYER: response.FirstLayer(nn.Identity(), activations)}
     without = Pass(torch.zeros(0), None, None)
-    return perturbation.davies_bouldin_index(Sample(None, None, labels), places, without, seed)["initial"]
+    return perturbation.davies_bouldin_index(
+        Sample(None, None, labels), places, without, seed
+    )["initial"]
 
 
 def test_a_large_sample_is_drawn_from_and_small_maps_are_pooled_whole():
     labels = torch.arange(400) % 4
-    maps = torch.from_numpy(np.random.default_rng(0).normal(size=(400, 6, 3, 2))) + labels.view(-1, 1, 1, 1)
+    maps = torch.from_numpy(
+        np.random.default_rng(0).normal(size=(400, 6, 3, 2))
+    ) + labels.view(-1, 1, 1, 1)
     pooled, drawn = maps.amax((2, 3)).numpy(), np.random.default_rng((0, 4))
     draws = [drawn.permutation(400)[:120] for _ in range(10)]
-    expected = np.mean([davies_bouldin_score(pooled[draw], labels.numpy()[draw]) for draw in draws])
+    expected = np.mean(
+        [davies_bouldin_score(pooled[draw], labels.numpy()[draw]) for draw in draws]
+    )
     assert initial_index(maps, labels, 0) == pytest.approx(expected, rel=1e-12)
     assert initial_index(maps, labels, 1) != pytest.approx(expected, rel=1e-6)
-    assert initial_index(maps[:120], labels[:120], 0) == pytest.approx(davies_bouldin_score(pooled[:120], labels[:120].numpy()), rel=1e-9)
+    assert initial_index(maps[:120], labels[:120], 0) == pytest.approx(
+        davies_bouldin_score(pooled[:120], labels[:120].numpy()), rel=1e-9
+    )
 
 
 def curves_of(**accuracies):
-    return {name.replace("_", " "): pd.Series(values, (0, 0.5, 1)) for name, values in accuracies.items()}
+    return {
+        name.replace("_", " "): pd.Series(values, (0, 0.5, 1))
+        for name, values in accuracies.items()
+    }
 
 
 def test_scores_of_curves_by_hand(evidence):
-    curves = curves_of(intra_input=(0.5, 0.5, 0.5), intra_first_layer=(1, 1, 1), inter_input=(0, 0, 0))
+    curves = curves_of(
+        intra_input=(0.5, 0.5, 0.5), intra_first_layer=(1, 1, 1), inter_input=(0, 0, 0)
+    )
     places = evidence["places"]
-    assert perturbation.gi_score(curves) == pytest.approx({"intra input": 0.5, "intra first layer": 0, "inter input": 1})
-    assert perturbation.curve_mean(curves) == {"intra input": 0.5, "intra first layer": 1, "inter input": 0}
-    assert perturbation.pal_score(curves) == pytest.approx({"intra input": 84, "intra first layer": 84, "inter input": np.nan}, nan_ok=True)
-    assert perturbation.pal_product(perturbation.pal_score(curves), places) == pytest.approx(84 * 84)
-    both = perturbation.pal_score(curves_of(intra_input=(1, 1, 1), inter_input=(0.2, 0.2, 0.2)))
+    assert perturbation.gi_score(curves) == pytest.approx(
+        {"intra input": 0.5, "intra first layer": 0, "inter input": 1}
+    )
+    assert perturbation.curve_mean(curves) == {
+        "intra input": 0.5,
+        "intra first layer": 1,
+        "inter input": 0,
+    }
+    assert perturbation.pal_score(curves) == pytest.approx(
+        {"intra input": 84, "intra first layer": 84, "inter input": np.nan}, nan_ok=True
+    )
+    assert perturbation.pal_product(
+        perturbation.pal_score(curves), places
+    ) == pytest.approx(84 * 84)
+    both = perturbation.pal_score(
+        curves_of(intra_input=(1, 1, 1), inter_input=(0.2, 0.2, 0.2))
+    )
     assert perturbation.pal_sum(both) == pytest.approx(168)
     assert perturbation.dbi_times_mixup({"initial": 2.0}, {"input": 0.75}) == 0.5
 
@@ -143,18 +221,40 @@ def test_without_a_first_layer_the_rest_is_there(given):
     class Branches(nn.Module):
         def __init__(self):
             super().__init__()
-            self.one, self.two, self.head = nn.Conv2d(3, 8, 3), nn.Conv2d(3, 8, 3), nn.Linear(8, 3)
+            self.one, self.two, self.head = (
+                nn.Conv2d(3, 8, 3),
+                nn.Conv2d(3, 8, 3),
+                nn.Linear(8, 3),
+            )
 
         def forward(self, images):
             return self.head((self.one(images) + self.two(images).relu()).mean((2, 3)))
 
     table = values(score(FAMILY, given | {"network": Branches().eval()}, SETTINGS)[0])
     for measure in ("gi_score", "curve_mean"):
-        assert np.isfinite(table.loc[[(measure, name) for name in perturbation.PERTURBATIONS if name not in FIRST_LAYER], "value"]).all()
-        assert table.loc[[(measure, name) for name in FIRST_LAYER], "value"].isna().all()
+        assert np.isfinite(
+            table.loc[
+                [
+                    (measure, name)
+                    for name in perturbation.PERTURBATIONS
+                    if name not in FIRST_LAYER
+                ],
+                "value",
+            ]
+        ).all()
+        assert (
+            table.loc[[(measure, name) for name in FIRST_LAYER], "value"].isna().all()
+        )
     assert np.isfinite(table.loc[("davies_bouldin_index", "penultimate"), "value"])
     reason = "no one module of Branches carries all of the image between the first and the second convolution or linear layer"
-    assert table.loc[[("pal_product", ""), ("dbi_times_mixup", "")], "reason"].tolist() == [reason] * 2
+    assert (
+        table.loc[[("pal_product", ""), ("dbi_times_mixup", "")], "reason"].tolist()
+        == [reason] * 2
+    )
     lacking = [("mixup_accuracy", "first layer"), ("davies_bouldin_index", "initial")]
-    lacking += [(measure, name) for measure in ("gi_score", "pal_score", "curve_mean") for name in FIRST_LAYER]
+    lacking += [
+        (measure, name)
+        for measure in ("gi_score", "pal_score", "curve_mean")
+        for name in FIRST_LAYER
+    ]
     assert set(table.loc[lacking, "reason"]) == {reason}

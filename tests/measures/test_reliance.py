@@ -22,7 +22,11 @@ class Reader(nn.Module):
 
     def forward(self, images):
         self.seen.append(images)
-        red = sum((images[:, 0, y, x] > 127).float() for y, x in self.places) if self.places else torch.zeros(len(images))
+        red = (
+            sum((images[:, 0, y, x] > 127).float() for y, x in self.places)
+            if self.places
+            else torch.zeros(len(images))
+        )
         return torch.stack([0.5 + 0 * red, red], 1)
 
 
@@ -37,38 +41,67 @@ PLACES = ((1, 1), (6, 6))  # of the object: in the upper left, and in the lower 
 @pytest.fixture
 def images():
     """Twelve dark images of 8 x 8: the object of every other one is upper left, those of class 1 have a red pixel in it and in a corner."""
-    labels, pixels = torch.arange(12) // 2 % 2, torch.randint(0, 60, (12, 3, 8, 8), generator=torch.Generator().manual_seed(0)).byte()
+    labels, pixels = (
+        torch.arange(12) // 2 % 2,
+        torch.randint(
+            0, 60, (12, 3, 8, 8), generator=torch.Generator().manual_seed(0)
+        ).byte(),
+    )
     boxes = torch.zeros(12, 2, 4, dtype=torch.int16)
-    boxes[::2, 0], boxes[1::2, 1] = torch.tensor([0, 0, 4, 4]), torch.tensor([5, 5, 8, 8])
+    boxes[::2, 0], boxes[1::2, 1] = (
+        torch.tensor([0, 0, 4, 4]),
+        torch.tensor([5, 5, 8, 8]),
+    )
     for image, label in enumerate(labels.tolist()):
         pixels[image, 0, *PLACES[image % 2]] = pixels[image, 0, 0, 7] = 255 * label
-    return ImageList(images=pixels, labels=labels, boxes=boxes, names=tuple("abcdefghijkl"))
+    return ImageList(
+        images=pixels, labels=labels, boxes=boxes, names=tuple("abcdefghijkl")
+    )
 
 
 def hits(network, images, batch_size=5):
-    return reliance.greyed_hits(network, images, lambda pixels: pixels.float(), "cpu", images.labels, batch_size)
+    return reliance.greyed_hits(
+        network, images, lambda pixels: pixels.float(), "cpu", images.labels, batch_size
+    )
 
 
 def scored(network, images):
-    given = {"network": network, "images": images, "normalise": lambda pixels: pixels.float(), "device": "cpu", "fused_network": network}
+    given = {
+        "network": network,
+        "images": images,
+        "normalise": lambda pixels: pixels.float(),
+        "device": "cpu",
+        "fused_network": network,
+    }
     given |= {"initial_network": None, "logits": network(images.images.float())}
-    return score(of_families(["reliance"]), given, MeasureSettings(batch_size=4))[0].set_index("measure")
+    return score(of_families(["reliance"]), given, MeasureSettings(batch_size=4))[
+        0
+    ].set_index("measure")
 
 
-def test_a_network_that_reads_one_pixel_of_the_object_loses_the_class_that_the_pixel_shows(images):
+def test_a_network_that_reads_one_pixel_of_the_object_loses_the_class_that_the_pixel_shows(
+    images,
+):
     found, partners = hits(Reader(*PLACES), images), derangements(12, 1)[:, 0].numpy()
-    red, elsewhere = images.labels.numpy() == 1, partners % 2 != np.arange(12) % 2  # whether the other object is in the other corner
+    red, elsewhere = (
+        images.labels.numpy() == 1,
+        partners % 2 != np.arange(12) % 2,
+    )  # whether the other object is in the other corner
     assert 0 < elsewhere[red].sum() < 6
     assert found["box"].tolist() == (~red).tolist()
     assert found["control"].tolist() == (~red | elsewhere).tolist()
     assert found["outside"].all()
     table = scored(Reader(*PLACES), images)
-    assert table.loc["object_reliance", "value"] == pytest.approx((red & elsewhere).mean())
+    assert table.loc["object_reliance", "value"] == pytest.approx(
+        (red & elsewhere).mean()
+    )
     assert table.loc["box_only_accuracy", "value"] == 1
 
 
 def test_what_is_greyed_has_the_mean_colour_and_nothing_else_changes(images):
-    images.boxes[0, 1] = torch.tensor([3, 3, 6, 5])  # two boxes that overlap: their union
+    images.boxes[0, 1] = torch.tensor(
+        [3, 3, 6, 5]
+    )  # two boxes that overlap: their union
     network = Reader(*PLACES)
     hits(network, images, batch_size=12)
     partner = int(derangements(12, 1)[0, 0])
@@ -77,26 +110,43 @@ def test_what_is_greyed_has_the_mean_colour_and_nothing_else_changes(images):
         for x0, y0, x1, y1 in corners:
             masks[image, y0:y1, x0:x1] = True
     colour = images.images[0].float().mean((1, 2)).round()[:, None, None]
-    for shown, greyed in zip(network.seen, (masks[0], masks[partner], ~masks[0]), strict=True):
-        assert torch.equal(shown[0], torch.where(greyed, colour, images.images[0].float()))
+    for shown, greyed in zip(
+        network.seen, (masks[0], masks[partner], ~masks[0]), strict=True
+    ):
+        assert torch.equal(
+            shown[0], torch.where(greyed, colour, images.images[0].float())
+        )
     assert masks[0].sum() == 16 + 6 - 1
 
 
-def test_an_image_that_is_all_box_or_has_none_is_undefined_and_counted_and_changes_no_other(images):
+def test_an_image_that_is_all_box_or_has_none_is_undefined_and_counted_and_changes_no_other(
+    images,
+):
     images.boxes[3, 0], images.boxes[4] = torch.tensor([-1, 0, 8, 9]), 0
     found, kept = hits(Reader(*PLACES), images), [0, 1, 2, *range(5, 12)]
     assert found.isna().all(axis=1).tolist() == [image in (3, 4) for image in range(12)]
-    fewer = ImageList(images=images.images[kept], labels=images.labels[kept], boxes=images.boxes[kept])
-    assert found.iloc[kept].to_numpy().tolist() == hits(Reader(*PLACES), fewer).to_numpy().tolist()
+    fewer = ImageList(
+        images=images.images[kept], labels=images.labels[kept], boxes=images.boxes[kept]
+    )
+    assert (
+        found.iloc[kept].to_numpy().tolist()
+        == hits(Reader(*PLACES), fewer).to_numpy().tolist()
+    )
     table = scored(Reader(*PLACES), images)
     assert table.loc["images_without_reliance", "value"] == 2
-    assert np.flatnonzero(np.isnan(values := reliance.reliance_values(found)["object_reliance"])).tolist() == [3, 4]
-    assert table.loc["object_reliance", "value"] == pytest.approx(np.nanmean(values), abs=1e-3)
+    assert np.flatnonzero(
+        np.isnan(values := reliance.reliance_values(found)["object_reliance"])
+    ).tolist() == [3, 4]
+    assert table.loc["object_reliance", "value"] == pytest.approx(
+        np.nanmean(values), abs=1e-3
+    )
 
 
 def test_where_nothing_can_be_greyed_the_reason_is_said(images):
     images.boxes[1:] = torch.tensor([0, 0, 8, 8])
-    assert set(scored(Reader(), images)["reason"]) == {"1 of 12 images have a box that leaves room around it; two are needed"}
+    assert set(scored(Reader(), images)["reason"]) == {
+        "1 of 12 images have a box that leaves room around it; two are needed"
+    }
     images.boxes[:] = 0
     table = scored(Reader(), images)
     assert table["value"].isna().all()

@@ -31,17 +31,25 @@ def gi_by_loops(alphas, accuracies):
     """Algorithm 2 as printed, with its divisor and without rescaling."""
     t, n = [0.0], len(alphas)
     for i in range(n - 1):
-        t.append(t[i] + (alphas[i + 1] - alphas[i]) * (accuracies[i] + accuracies[i + 1]) / 2)
+        t.append(
+            t[i] + (alphas[i + 1] - alphas[i]) * (accuracies[i] + accuracies[i + 1]) / 2
+        )
     d = [a - b for a, b in zip(alphas, t, strict=True)]
-    area = sum((alphas[i + 1] - alphas[i]) * (d[i] + d[i + 1]) / 2 for i in range(n - 1))
+    area = sum(
+        (alphas[i + 1] - alphas[i]) * (d[i] + d[i + 1]) / 2 for i in range(n - 1)
+    )
     return area / (0.5 * alphas[-1] ** 2)
 
 
 def test_gi_is_algorithm_2_on_uneven_magnitudes_of_any_range():
     rng = np.random.default_rng(0)
     alphas, accuracies = np.concatenate([[0], rng.random(9).cumsum()]), rng.random(10)
-    assert response.gi_of_curve(alphas, accuracies) == pytest.approx(gi_by_loops(alphas, accuracies), rel=1e-12)
-    assert response.gi_of_curve(360 * alphas - 180, accuracies) == pytest.approx(gi_by_loops(alphas, accuracies), rel=1e-12)
+    assert response.gi_of_curve(alphas, accuracies) == pytest.approx(
+        gi_by_loops(alphas, accuracies), rel=1e-12
+    )
+    assert response.gi_of_curve(360 * alphas - 180, accuracies) == pytest.approx(
+        gi_by_loops(alphas, accuracies), rel=1e-12
+    )
 
 
 def test_pal_is_the_ratio_of_areas_by_quadrature():
@@ -50,10 +58,21 @@ def test_pal_is_the_ratio_of_areas_by_quadrature():
     t = np.r_[0, np.cumsum(np.diff(alphas) * (accuracies[1:] + accuracies[:-1]) / 2)]
 
     def area(start, stop):
-        return quad(np.interp, start, stop, args=(alphas, t), points=alphas[(alphas > start) & (alphas < stop)], limit=200)[0]
+        return quad(
+            np.interp,
+            start,
+            stop,
+            args=(alphas, t),
+            points=alphas[(alphas > start) & (alphas < stop)],
+            limit=200,
+        )[0]
 
-    assert response.pal_of_curve(alphas, accuracies, 0.35, 0.22) == pytest.approx(area(0.65, 1) / area(0, 0.22), rel=1e-7)
-    assert response.pal_of_curve(alphas, 0.5 * accuracies) == pytest.approx(response.pal_of_curve(alphas, accuracies))
+    assert response.pal_of_curve(alphas, accuracies, 0.35, 0.22) == pytest.approx(
+        area(0.65, 1) / area(0, 0.22), rel=1e-7
+    )
+    assert response.pal_of_curve(alphas, 0.5 * accuracies) == pytest.approx(
+        response.pal_of_curve(alphas, accuracies)
+    )
 
 
 @pytest.mark.parametrize("score", [response.gi_of_curve, response.pal_of_curve])
@@ -80,12 +99,31 @@ def test_partners_are_drawn_evenly_from_the_right_class(kind):
 
 def test_pairs_are_all_of_a_class_or_as_many_different_ones():
     labels = torch.tensor([3, 1, 3, 3, 1, 7, 3])
-    found = {frozenset(pair) for pair in zip(*(index.tolist() for index in response.class_pairs(labels, 6, 0)), strict=True)}
-    assert found == {frozenset(pair) for pair in itertools.combinations(range(7), 2) if labels[pair[0]] == labels[pair[1]]}
+    found = {
+        frozenset(pair)
+        for pair in zip(
+            *(index.tolist() for index in response.class_pairs(labels, 6, 0)),
+            strict=True,
+        )
+    }
+    assert found == {
+        frozenset(pair)
+        for pair in itertools.combinations(range(7), 2)
+        if labels[pair[0]] == labels[pair[1]]
+    }
     labels = torch.tensor([0, 1] * 50)
     first, second = response.class_pairs(labels, 30, 0)
     assert (labels[first] == labels[second]).all()
-    assert len({frozenset(pair) for pair in zip(first.tolist(), second.tolist(), strict=True)}) == len(first) == 60
+    assert (
+        len(
+            {
+                frozenset(pair)
+                for pair in zip(first.tolist(), second.tolist(), strict=True)
+            }
+        )
+        == len(first)
+        == 60
+    )
     assert (first != second).all()
     assert not torch.equal(first, response.class_pairs(labels, 30, 1)[0])
 
@@ -95,7 +133,12 @@ class Residual(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.stem, self.norm, self.inner, self.head = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Conv2d(8, 8, 1), nn.Linear(8, 3)
+        self.stem, self.norm, self.inner, self.head = (
+            nn.Conv2d(3, 8, 3),
+            nn.BatchNorm2d(8),
+            nn.Conv2d(8, 8, 1),
+            nn.Linear(8, 3),
+        )
 
     def forward(self, images):
         stem = self.stem(images)
@@ -107,7 +150,12 @@ class Shared(nn.Module):
 
     def __init__(self, head=None):
         super().__init__()
-        self.one, self.two, self.act, self.head = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3), nn.ReLU(inplace=True), head or nn.Linear(8, 3)
+        self.one, self.two, self.act, self.head = (
+            nn.Conv2d(3, 8, 3),
+            nn.Conv2d(8, 8, 3),
+            nn.ReLU(inplace=True),
+            head or nn.Linear(8, 3),
+        )
 
     def forward(self, images):
         return self.head(self.act(self.two(self.act(self.one(images)))).mean((2, 3)))
@@ -116,7 +164,9 @@ class Shared(nn.Module):
 def vision_transformer():
     torch.manual_seed(0)
     network = torchvision.models.VisionTransformer(32, 8, 2, 2, 32, 64, num_classes=3)
-    nn.init.normal_(network.heads.head.weight)  # torchvision starts at zero, where no output depends on the image
+    nn.init.normal_(
+        network.heads.head.weight
+    )  # torchvision starts at zero, where no output depends on the image
     return network
 
 
@@ -134,12 +184,20 @@ def vision_transformer():
 def test_the_end_of_the_first_layer_is_found(make, end, inputs):
     network = make().eval()
     assert network.get_submodule(end) is response.first_layer_end(network, inputs[:2])
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
+    assert not any(
+        module._forward_hooks or module._forward_pre_hooks
+        for module in network.modules()
+    )
 
 
 def test_a_network_without_a_second_layer_has_no_end_of_the_first(inputs):
-    with pytest.raises(ValueError, match=r"^Sequential calls 1 convolution or linear layers; the end of the first needs a second one$"):
-        response.first_layer_end(nn.Sequential(nn.Flatten(), nn.Linear(3072, 3)), inputs)
+    with pytest.raises(
+        ValueError,
+        match=r"^Sequential calls 1 convolution or linear layers; the end of the first needs a second one$",
+    ):
+        response.first_layer_end(
+            nn.Sequential(nn.Flatten(), nn.Linear(3072, 3)), inputs
+        )
 
 
 @torch.no_grad()
@@ -153,11 +211,20 @@ def by_halves(network, inputs, first, second, alpha):
 
 @pytest.mark.parametrize("alpha", [0.0, 0.2, 0.5, 1.0])
 @pytest.mark.parametrize("batch_size", [5, 100])
-def test_mixing_at_the_first_layer_is_stem_mixture_rest(resnet, inputs, alpha, batch_size):
+def test_mixing_at_the_first_layer_is_stem_mixture_rest(
+    resnet, inputs, alpha, batch_size
+):
     layer = response.first_layer(resnet, inputs, batch_size)
-    first, second = torch.tensor([0, 3, 3, 11, 5, 8, 1]), torch.tensor([1, 2, 4, 0, 0, 9, 6])
+    first, second = (
+        torch.tensor([0, 3, 3, 11, 5, 8, 1]),
+        torch.tensor([1, 2, 4, 0, 0, 9, 6]),
+    )
     predicted = by_halves(resnet, inputs, first, second, alpha)
-    for guess in range(3):  # against every labelling, so that the predictions themselves are compared
+    for guess in range(
+        3
+    ):  # against every labelling, so that the predictions themselves are compared
         sample = Sample(None, inputs, torch.full((12,), guess))
-        found = response.mixed_hits(resnet, sample, (first, second), layer, batch_size, alpha)
+        found = response.mixed_hits(
+            resnet, sample, (first, second), layer, batch_size, alpha
+        )
         assert torch.equal(found, predicted == guess)

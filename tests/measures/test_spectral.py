@@ -9,7 +9,9 @@ from helpers.measures.layers import Layer
 
 
 def random_kernel(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.randn(
+        *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
 
 
 def operator_matrix(weight, size, stride=(1, 1), dilation=(1, 1), groups=1):
@@ -20,7 +22,10 @@ def operator_matrix(weight, size, stride=(1, 1), dilation=(1, 1), groups=1):
     for o, i, a, b in np.ndindex(out, per_group, height, width):
         channel = o // (out // groups) * per_group + i
         for y, x in np.ndindex(rows, columns):
-            source = (y * stride[0] + a * dilation[0]) % size[0], (x * stride[1] + b * dilation[1]) % size[1]
+            source = (
+                (y * stride[0] + a * dilation[0]) % size[0],
+                (x * stride[1] + b * dilation[1]) % size[1],
+            )
             matrix[o, y, x, channel, *source] += weight[o, i, a, b]
     return matrix.reshape(out * rows * columns, -1)
 
@@ -36,7 +41,9 @@ def reshaped(weight):
 
 
 def fft(weight, size):
-    return spectral.layer_norm(Layer(weight, stride=(2, 2), input_size=(9, 9)), "fft", size)
+    return spectral.layer_norm(
+        Layer(weight, stride=(2, 2), input_size=(9, 9)), "fft", size
+    )
 
 
 @pytest.mark.parametrize(
@@ -57,17 +64,25 @@ def fft(weight, size):
         ((3, 2, 1, 5), (1, 8), (1, 2), (1, 1), 1),
     ],
 )
-def test_operator_norm_is_that_of_the_explicit_matrix(shape, size, stride, dilation, groups):
+def test_operator_norm_is_that_of_the_explicit_matrix(
+    shape, size, stride, dilation, groups
+):
     weight = random_kernel(*shape)
-    expected = np.linalg.norm(operator_matrix(weight.numpy(), size, stride, dilation, groups), 2)
-    assert spectral.operator_norm(weight, size, stride, dilation, groups) == pytest.approx(expected, rel=1e-10)
+    expected = np.linalg.norm(
+        operator_matrix(weight.numpy(), size, stride, dilation, groups), 2
+    )
+    assert spectral.operator_norm(
+        weight, size, stride, dilation, groups
+    ) == pytest.approx(expected, rel=1e-10)
 
 
 def test_by_hand():
     difference = torch.tensor([[[[1.0, -1.0]]]])
     # x_j - x_(j+1) is largest for alternating signs, which need an even circle; on 3 pixels it is 2 sin(pi / 3).
     assert spectral.operator_norm(difference, (1, 8)) == pytest.approx(2, rel=1e-12)
-    assert spectral.operator_norm(difference, (1, 3)) == pytest.approx(np.sqrt(3), rel=1e-12)
+    assert spectral.operator_norm(difference, (1, 3)) == pytest.approx(
+        np.sqrt(3), rel=1e-12
+    )
     assert reshaped(difference) == pytest.approx(np.sqrt(2), rel=1e-12)
     shift = torch.zeros(1, 1, 3, 3)
     shift[..., 2, 0] = -5.0
@@ -75,16 +90,22 @@ def test_by_hand():
 
 
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize(("taps", "size"), [((3, 3), (90, 64)), ((5, 2), (64, 41)), ((7, 7), (97, 96))])
+@pytest.mark.parametrize(
+    ("taps", "size"), [((3, 3), (90, 64)), ((5, 2), (64, 41)), ((7, 7), (97, 96))]
+)
 def test_no_frequency_is_dropped_that_holds_the_largest(taps, size, seed):
     weight = random_kernel(3, 4, *taps, seed=seed)
     if seed % 2:  # nearly constant over frequencies, where bounds are closest
         weight *= 1e-3
         weight[:, :, 1, 1] += torch.eye(3, 4)
-    assert fft(weight, size) == pytest.approx(largest_by_frequency(weight, size), rel=1e-11)
+    assert fft(weight, size) == pytest.approx(
+        largest_by_frequency(weight, size), rel=1e-11
+    )
 
 
-@pytest.mark.parametrize("kind", ["random", "nearly constant", "one direction", "one peak among equals"])
+@pytest.mark.parametrize(
+    "kind", ["random", "nearly constant", "one direction", "one peak among equals"]
+)
 def test_matrices_of_many_rows_have_the_largest_singular_value_of_any_frequency(kind):
     """Close and equal eigenvalues, and one that stands out at a single frequency."""
     weight = random_kernel(100, 120, 3, 3) * (1e-6 if kind == "nearly constant" else 1)
@@ -96,7 +117,9 @@ def test_matrices_of_many_rows_have_the_largest_singular_value_of_any_frequency(
         weight = torch.zeros(100, 120, 3, 3, dtype=torch.float64)
         weight[:, :, 0, 0] = torch.eye(100, 120)
         weight[7, 7] = torch.ones(3, 3) / 9 * 1.001
-    assert fft(weight, (24, 18)) == pytest.approx(largest_by_frequency(weight, (24, 18)), rel=1e-10)
+    assert fft(weight, (24, 18)) == pytest.approx(
+        largest_by_frequency(weight, (24, 18)), rel=1e-10
+    )
 
 
 def test_fft_norm_ignores_the_stride_and_a_linear_layer_the_size():
@@ -104,18 +127,29 @@ def test_fft_norm_ignores_the_stride_and_a_linear_layer_the_size():
     assert fft(weight, (8, 8)) == spectral.operator_norm(weight, (8, 8))
     assert fft(weight, (8, 8)) > 1.05 * spectral.operator_norm(weight, (8, 8), (2, 2))
     assert fft(matrix, (8, 8)) == reshaped(matrix)
-    assert reshaped(matrix) == pytest.approx(np.linalg.norm(matrix.numpy(), 2), rel=1e-12)
+    assert reshaped(matrix) == pytest.approx(
+        np.linalg.norm(matrix.numpy(), 2), rel=1e-12
+    )
 
 
 def test_the_size_is_rounded_up_to_the_stride_and_to_the_kernel():
     weight = random_kernel(3, 2, 3, 3, seed=3)
-    assert spectral.operator_norm(weight, (7, 7), (2, 2)) == spectral.operator_norm(weight, (8, 8), (2, 2))
-    assert spectral.operator_norm(weight, (2, 8), dilation=(2, 2)) == spectral.operator_norm(weight, (5, 8), dilation=(2, 2))
-    assert spectral.operator_norm(weight, (8, 8), (2, 2)) != spectral.operator_norm(weight, (10, 10), (2, 2))
+    assert spectral.operator_norm(weight, (7, 7), (2, 2)) == spectral.operator_norm(
+        weight, (8, 8), (2, 2)
+    )
+    assert spectral.operator_norm(
+        weight, (2, 8), dilation=(2, 2)
+    ) == spectral.operator_norm(weight, (5, 8), dilation=(2, 2))
+    assert spectral.operator_norm(weight, (8, 8), (2, 2)) != spectral.operator_norm(
+        weight, (10, 10), (2, 2)
+    )
 
 
 def test_a_block_that_fails_in_single_precision_is_taken_in_double(monkeypatch):
-    expected, eigvalsh = spectral.operator_norm(weight := torch.eye(6)[:, :4, None, None] + 0.1, (8, 8)), torch.linalg.eigvalsh
+    expected, eigvalsh = (
+        spectral.operator_norm(weight := torch.eye(6)[:, :4, None, None] + 0.1, (8, 8)),
+        torch.linalg.eigvalsh,
+    )
 
     def fails(matrices):
         if matrices.dtype == torch.complex64:
@@ -128,6 +162,13 @@ def test_a_block_that_fails_in_single_precision_is_taken_in_double(monkeypatch):
 
 def test_zeros_give_zero_and_what_is_not_finite_is_undefined():
     weight = torch.zeros(3, 2, 3, 3)
-    assert spectral.operator_norm(weight, (8, 8), (2, 2)) == reshaped(weight) == fft(weight, (8, 8)) == 0
+    assert (
+        spectral.operator_norm(weight, (8, 8), (2, 2))
+        == reshaped(weight)
+        == fft(weight, (8, 8))
+        == 0
+    )
     weight[0, 0, 1, 1] = torch.inf
-    assert np.isnan([spectral.operator_norm(weight, (8, 8)), reshaped(weight), fft(weight, (8, 8))]).all()
+    assert np.isnan(
+        [spectral.operator_norm(weight, (8, 8)), reshaped(weight), fft(weight, (8, 8))]
+    ).all()

@@ -14,7 +14,13 @@ BILINEAR = V.InterpolationMode.BILINEAR
 
 @pytest.fixture
 def pixels():
-    return torch.randint(0, 256, (6, 3, 8, 12), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
+    return torch.randint(
+        0,
+        256,
+        (6, 3, 8, 12),
+        generator=torch.Generator().manual_seed(1),
+        dtype=torch.uint8,
+    )
 
 
 def assert_rounded(found, exact):
@@ -42,10 +48,15 @@ def halves(*bright):
 
 @pytest.mark.parametrize("degrees", [-180.0, -71.5, -10.0, 33.0, 90.0, 179.0])
 def test_rotation_is_torchvisions_on_images_of_any_shape(pixels, degrees):
-    assert_rounded(transforms.rotate(pixels, degrees), V.rotate(pixels.double(), degrees, interpolation=BILINEAR))
+    assert_rounded(
+        transforms.rotate(pixels, degrees),
+        V.rotate(pixels.double(), degrees, interpolation=BILINEAR),
+    )
 
 
-@pytest.mark.parametrize(("degrees", "turns"), [(90, 1), (-90, 3), (180, 2), (-180, 2), (0, 0)])
+@pytest.mark.parametrize(
+    ("degrees", "turns"), [(90, 1), (-90, 3), (180, 2), (-180, 2), (0, 0)]
+)
 def test_a_right_angle_moves_pixels_exactly(pixels, degrees, turns):
     square = pixels[..., :8]
     assert torch.equal(transforms.rotate(square, degrees), square.rot90(turns, (2, 3)))
@@ -54,7 +65,14 @@ def test_a_right_angle_moves_pixels_exactly(pixels, degrees, turns):
 @pytest.mark.parametrize("fraction", [-0.5, -0.13, 0.26, 0.5])
 def test_translation_is_torchvisions(pixels, fraction):
     for right, down in ((fraction, 0.0), (0.0, fraction)):
-        expected = V.affine(pixels.double(), 0.0, [12 * right, 8 * down], 1.0, [0.0, 0.0], interpolation=BILINEAR)
+        expected = V.affine(
+            pixels.double(),
+            0.0,
+            [12 * right, 8 * down],
+            1.0,
+            [0.0, 0.0],
+            interpolation=BILINEAR,
+        )
         assert_rounded(transforms.translate(pixels, right, down), expected)
 
 
@@ -68,11 +86,16 @@ def test_colour_jitter_is_torchvisions_three_adjustments(pixels, alpha):
 
 @pytest.mark.parametrize("batch_size", [1, 3, 4, 100])
 def test_accuracy_on_moved_halves_by_hand(batch_size):
-    images, labels = halves("left", "right", "left", "right"), torch.tensor([0, 1, 1, 1])
+    images, labels = (
+        halves("left", "right", "left", "right"),
+        torch.tensor([0, 1, 1, 1]),
+    )
     move = TRANSFORMS["horizontal translation"]
 
     def hits(magnitudes):
-        return transforms.transformed_hits(Sides(), images, labels, torch.Tensor.float, batch_size, move, magnitudes).tolist()
+        return transforms.transformed_hits(
+            Sides(), images, labels, torch.Tensor.float, batch_size, move, magnitudes
+        ).tolist()
 
     assert hits(0.0) == [True, True, False, True]
     # Half a width to the right: left becomes right, right leaves the image and no half is brighter.
@@ -85,9 +108,22 @@ def test_magnitudes_are_drawn_per_image_from_the_range_by_the_seed():
     images, labels = halves(*["left"] * 400), torch.zeros(400, dtype=torch.int64)
     for low, high, seed in ((-3, 1, 0), (-3, 1, 0), (-3, 1, 1), (10, 20, 0)):
         seen.append([])
-        own = {"one": Transform(low, high, lambda images, magnitude: seen[-1].append(magnitude) or images)}
-        assert transforms.drawn_accuracies(Sides(), images, labels, torch.Tensor.float, own, seed, 400) == {"one": 1.0}
-        assert low <= min(seen[-1]) and max(seen[-1]) < high and len(set(seen[-1])) > 300
+        own = {
+            "one": Transform(
+                low,
+                high,
+                lambda images, magnitude: seen[-1].append(magnitude) or images,
+            )
+        }
+        assert transforms.drawn_accuracies(
+            Sides(), images, labels, torch.Tensor.float, own, seed, 400
+        ) == {"one": 1.0}
+        assert (
+            low <= min(seen[-1]) and max(seen[-1]) < high and len(set(seen[-1])) > 300
+        )
         # Four standard errors of the mean of 400 uniform numbers.
-        assert abs(np.mean(seen[-1]) - (low + high) / 2) < 4 * (high - low) / (12 * 400) ** 0.5
+        assert (
+            abs(np.mean(seen[-1]) - (low + high) / 2)
+            < 4 * (high - low) / (12 * 400) ** 0.5
+        )
     assert seen[0] == seen[1] != seen[2]

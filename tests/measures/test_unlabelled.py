@@ -37,21 +37,31 @@ RIGHT = (P.argmax(1) == LABELS.numpy()).mean()
 
 
 def test_average_confidence_is_the_mean_maximum_and_1_for_one_hot_rows():
-    assert unlabelled.average_confidence(TARGET, T1)["as given"] == pytest.approx(Q.max(1).mean(), abs=1e-12)
+    assert unlabelled.average_confidence(TARGET, T1)["as given"] == pytest.approx(
+        Q.max(1).mean(), abs=1e-12
+    )
     assert unlabelled.average_confidence(certain([0, 2, 1], 3), T1)["as given"] == 1
-    assert unlabelled.average_confidence(torch.zeros(4, 5), T1)["as given"] == pytest.approx(1 / 5)
+    assert unlabelled.average_confidence(torch.zeros(4, 5), T1)[
+        "as given"
+    ] == pytest.approx(1 / 5)
 
 
 def test_difference_of_confidences_by_a_second_computation():
     found = unlabelled.difference_of_confidences(TARGET, HOLDOUT, T1)
-    assert found["as given"] == pytest.approx(RIGHT - (P.max(1).mean() - Q.max(1).mean()), abs=1e-12)
+    assert found["as given"] == pytest.approx(
+        RIGHT - (P.max(1).mean() - Q.max(1).mean()), abs=1e-12
+    )
 
 
 @pytest.mark.parametrize("name", ["thresholded_confidence", "thresholded_entropy"])
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
 def test_on_the_holdout_itself_the_thresholds_give_its_accuracy(name, temperature):
-    assert unlabelled.difference_of_confidences(HOLDOUT.logits, HOLDOUT, temperature)["calibrated"] == pytest.approx(RIGHT, abs=1e-12)
-    assert MEASURES[name].function(HOLDOUT.logits, HOLDOUT, temperature)["calibrated"] == pytest.approx(RIGHT, abs=1e-12)
+    assert unlabelled.difference_of_confidences(HOLDOUT.logits, HOLDOUT, temperature)[
+        "calibrated"
+    ] == pytest.approx(RIGHT, abs=1e-12)
+    assert MEASURES[name].function(HOLDOUT.logits, HOLDOUT, temperature)[
+        "calibrated"
+    ] == pytest.approx(RIGHT, abs=1e-12)
 
 
 def as_the_public_code_balances(scores, right):
@@ -64,9 +74,15 @@ def as_the_public_code_balances(scores, right):
 
 @pytest.mark.parametrize("name", ["confidence", "entropy"])
 def test_the_thresholds_are_those_of_the_public_code_but_for_its_one_image(name):
-    s, u = (P.max(1), Q.max(1)) if name == "confidence" else ((P * np.log(P)).sum(1), (Q * np.log(Q)).sum(1))
+    s, u = (
+        (P.max(1), Q.max(1))
+        if name == "confidence"
+        else ((P * np.log(P)).sum(1), (Q * np.log(Q)).sum(1))
+    )
     theirs = as_the_public_code_balances(s, P.argmax(1) == LABELS.numpy())
-    ours = s[s > theirs].min()  # theirs has as many above it as are right, and counts itself as well when it predicts
+    ours = s[
+        s > theirs
+    ].min()  # theirs has as many above it as are right, and counts itself as well when it predicts
     found = MEASURES[f"thresholded_{name}"].function(TARGET, HOLDOUT, T1)["as given"]
     assert found == pytest.approx((u >= ours).mean(), abs=1e-12)
     assert (s >= ours).mean() == pytest.approx(RIGHT)
@@ -77,10 +93,14 @@ def test_thresholds_by_hand():
     scores = torch.tensor([0.1, 0.2, 0.2, 0.2, 0.9], dtype=torch.float64)
     assert unlabelled.confidence_threshold(scores, 0.0) == np.inf
     assert unlabelled.confidence_threshold(scores, 0.8) == 0.2
-    assert unlabelled.confidence_threshold(scores, 0.4) == 0.9  # one is nearer to two than four
+    assert (
+        unlabelled.confidence_threshold(scores, 0.4) == 0.9
+    )  # one is nearer to two than four
     assert unlabelled.confidence_threshold(scores, 0.6) == 0.2
     tied = torch.tensor([0.2, 0.2, 0.9], dtype=torch.float64)
-    assert unlabelled.confidence_threshold(tied, 2 / 3) == 0.9  # one and three are as near to two: the one that promises less
+    assert (
+        unlabelled.confidence_threshold(tied, 2 / 3) == 0.9
+    )  # one and three are as near to two: the one that promises less
 
 
 def transport(target, holdout, temperature=T1, images=6000, seed=0):
@@ -89,25 +109,47 @@ def transport(target, holdout, temperature=T1, images=6000, seed=0):
 
 def test_optimal_transport_equals_linear_programming():
     shares = np.bincount(LABELS[:60].numpy(), minlength=6)
-    cost = np.abs(Q[:60, None, :] - np.eye(6)[None]).sum(2) / 2  # half the L1 distance to each corner
+    cost = (
+        np.abs(Q[:60, None, :] - np.eye(6)[None]).sum(2) / 2
+    )  # half the L1 distance to each corner
     once = np.vstack([np.kron(np.eye(60), np.ones(6)), np.kron(np.ones(60), np.eye(6))])
-    error = linprog(cost.ravel(), A_eq=once, b_eq=np.concatenate([np.ones(60), shares]), bounds=(0, None)).fun / 60
-    assert transport(TARGET[:60], unlabelled.holdout(LOGITS[:60], LABELS[:60]))["as given"] == pytest.approx(1 - error, abs=1e-9)
+    error = (
+        linprog(
+            cost.ravel(),
+            A_eq=once,
+            b_eq=np.concatenate([np.ones(60), shares]),
+            bounds=(0, None),
+        ).fun
+        / 60
+    )
+    assert transport(TARGET[:60], unlabelled.holdout(LOGITS[:60], LABELS[:60]))[
+        "as given"
+    ] == pytest.approx(1 - error, abs=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_least_cost_is_that_of_every_assignment_and_shares_are_rounded_by_largest_remainders(seed):
+def test_least_cost_is_that_of_every_assignment_and_shares_are_rounded_by_largest_remainders(
+    seed,
+):
     rng = np.random.default_rng(seed)
     cost, counts = rng.random((6, 3)), (1, 2, 3)
     every = set(itertools.permutations(np.repeat(np.arange(3), counts).tolist()))
     expected = min(cost[np.arange(6), list(order)].mean() for order in every)
-    assert unlabelled.least_cost(cost, np.array(counts) / 6) == pytest.approx(expected, abs=1e-12)
-    assert unlabelled.least_cost(cost, np.array([0.21, 0.31, 0.48])) == pytest.approx(expected, abs=1e-12)  # 1.26, 1.86, 2.88
+    assert unlabelled.least_cost(cost, np.array(counts) / 6) == pytest.approx(
+        expected, abs=1e-12
+    )
+    assert unlabelled.least_cost(cost, np.array([0.21, 0.31, 0.48])) == pytest.approx(
+        expected, abs=1e-12
+    )  # 1.26, 1.86, 2.88
 
 
 def mano_by_hand(z):
     phi = np.mean([-(row - logsumexp(row)).mean() for row in z])
-    rows = softmax(z, 1) if phi > 5 else np.array([(v - v.min()) / (v - v.min()).sum() for v in 1 + z + z**2 / 2])
+    rows = (
+        softmax(z, 1)
+        if phi > 5
+        else np.array([(v - v.min()) / (v - v.min()).sum() for v in 1 + z + z**2 / 2])
+    )
     return np.linalg.norm(rows.ravel(), 4) / rows.size**0.25, phi
 
 
@@ -116,31 +158,50 @@ def test_mano_on_both_sides_of_its_threshold(scale):
     logits = scale * TARGET
     expected, phi = mano_by_hand(logits.numpy())
     assert (phi > 5) == (scale == 30)
-    assert unlabelled.matrix_norm_of_logits(logits) == pytest.approx(expected, rel=1e-12)
+    assert unlabelled.matrix_norm_of_logits(logits) == pytest.approx(
+        expected, rel=1e-12
+    )
 
 
 def test_mano_of_certain_and_of_equal_rows():
-    assert unlabelled.matrix_norm_of_logits(certain([0, 1, 2], 4)) == pytest.approx((1 / 4) ** 0.25)  # one of 4 entries is 1
+    assert unlabelled.matrix_norm_of_logits(certain([0, 1, 2], 4)) == pytest.approx(
+        (1 / 4) ** 0.25
+    )  # one of 4 entries is 1
     assert np.isnan(unlabelled.matrix_norm_of_logits(torch.zeros(3, 4)))
-    half = torch.tensor([[0.0, 0.0], [1.0, 0.0]])  # v = (1, 1) and (2.5, 1): rows (0, 0) and (1, 0)
+    half = torch.tensor(
+        [[0.0, 0.0], [1.0, 0.0]]
+    )  # v = (1, 1) and (2.5, 1): rows (0, 0) and (1, 0)
     assert unlabelled.matrix_norm_of_logits(half) == pytest.approx((1 / 4) ** 0.25)
 
 
 def test_the_temperature_minimises_the_holdouts_loss_and_undoes_a_scaling():
     found = unlabelled.temperature(LOGITS, LABELS)
     grid = np.exp(np.linspace(-1, 3, 4001))
-    losses = [log_loss(LABELS, softmax(LOGITS.double().numpy() / t, 1)) for t in grid[::40]]
+    losses = [
+        log_loss(LABELS, softmax(LOGITS.double().numpy() / t, 1)) for t in grid[::40]
+    ]
     assert grid[::40][np.argmin(losses)] == pytest.approx(found, rel=0.05)
     best = log_loss(LABELS, softmax(LOGITS.double().numpy() / found, 1))
     assert best <= min(losses)
-    assert unlabelled.temperature(5 * LOGITS, LABELS) == pytest.approx(5 * found, rel=1e-4)
+    assert unlabelled.temperature(5 * LOGITS, LABELS) == pytest.approx(
+        5 * found, rel=1e-4
+    )
     assert np.isnan(unlabelled.temperature(None, None))
 
 
 def scored(target=TARGET, holdout=LOGITS, labels=LABELS):
-    given = {"network": nn.Identity(), "target_logits": target, "holdout_logits": holdout, "holdout_labels": labels}
-    table, _ = evidence.score(of_families(["unlabelled"]), given, evidence.MeasureSettings())
-    table.index = [MEASURES[row.measure].column(row.variant) for row in table.itertuples()]
+    given = {
+        "network": nn.Identity(),
+        "target_logits": target,
+        "holdout_logits": holdout,
+        "holdout_labels": labels,
+    }
+    table, _ = evidence.score(
+        of_families(["unlabelled"]), given, evidence.MeasureSettings()
+    )
+    table.index = [
+        MEASURES[row.measure].column(row.variant) for row in table.itertuples()
+    ]
     return table
 
 
@@ -150,25 +211,46 @@ def test_calibrated_variants_are_those_of_divided_logits_and_nothing_depends_on_
     calibrated = [name for name in found.index if name.endswith("(calibrated)")]
     assert len(calibrated) == 5
     for name in calibrated:
-        assert found[name] == pytest.approx(divided[name.removesuffix(" (calibrated)")], abs=1e-9)
-    mixed, turned = torch.randperm(500, generator=torch.Generator().manual_seed(0)), torch.arange(399, -1, -1)
-    assert scored(TARGET[mixed], LOGITS[turned], LABELS[turned])["value"].tolist() == pytest.approx(found.tolist(), abs=1e-6)
+        assert found[name] == pytest.approx(
+            divided[name.removesuffix(" (calibrated)")], abs=1e-9
+        )
+    mixed, turned = (
+        torch.randperm(500, generator=torch.Generator().manual_seed(0)),
+        torch.arange(399, -1, -1),
+    )
+    assert scored(TARGET[mixed], LOGITS[turned], LABELS[turned])[
+        "value"
+    ].tolist() == pytest.approx(found.tolist(), abs=1e-6)
     assert found["holdout_accuracy"] == RIGHT
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"target": None}, "there are no logits of target images; give a folder of them"),
+        (
+            {"target": None},
+            "there are no logits of target images; give a folder of them",
+        ),
         ({"holdout": None}, "there are no logits of holdout images"),
-        ({"target": torch.full((3, 6), torch.nan)}, "18 of 18 logits of target images are not finite"),
+        (
+            {"target": torch.full((3, 6), torch.nan)},
+            "18 of 18 logits of target images are not finite",
+        ),
     ],
 )
 def test_what_cannot_be_is_a_reason(change, reason):
     table = scored(**change)
-    for name in ("difference_of_confidences", "thresholded_entropy", "optimal_transport"):
+    for name in (
+        "difference_of_confidences",
+        "thresholded_entropy",
+        "optimal_transport",
+    ):
         assert table.loc[name, "reason"].startswith(reason)
     without = scored(holdout=None)
-    assert np.isfinite(without.loc[["average_confidence", "matrix_norm_of_logits"], "value"]).all()
+    assert np.isfinite(
+        without.loc[["average_confidence", "matrix_norm_of_logits"], "value"]
+    ).all()
     assert np.isnan(without.loc["average_confidence (calibrated)", "value"])
-    assert without.loc["average_confidence (calibrated)", "reason"].startswith("there are no logits of holdout images")
+    assert without.loc["average_confidence (calibrated)", "reason"].startswith(
+        "there are no logits of holdout images"
+    )

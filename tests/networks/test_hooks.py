@@ -12,11 +12,19 @@ class Tokens(nn.Module):
 
     def __init__(self, tokens):
         super().__init__()
-        self.maps, self.after, self.head = nn.Conv2d(3, 4, 3, 2), nn.Linear(4, 4) if tokens else nn.Identity(), nn.Linear(4, 2)
+        self.maps, self.after, self.head = (
+            nn.Conv2d(3, 4, 3, 2),
+            nn.Linear(4, 4) if tokens else nn.Identity(),
+            nn.Linear(4, 2),
+        )
 
     def forward(self, images):
         maps = self.maps(images)
-        return self.head(self.after(maps.flatten(2).transpose(1, 2)).mean(1) if isinstance(self.after, nn.Linear) else maps.mean((2, 3)))
+        return self.head(
+            self.after(maps.flatten(2).transpose(1, 2)).mean(1)
+            if isinstance(self.after, nn.Linear)
+            else maps.mean((2, 3))
+        )
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +32,9 @@ def network():
     return resnet.build("resnet18", 5, width=0.125, seed=0)
 
 
-def test_features_and_logits_are_those_of_the_pass_and_the_network_is_left_as_it_came(network):
+def test_features_and_logits_are_those_of_the_pass_and_the_network_is_left_as_it_came(
+    network,
+):
     images = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     network.train()
     network.layer1.eval()
@@ -41,9 +51,13 @@ def test_features_and_logits_are_those_of_the_pass_and_the_network_is_left_as_it
 
 def test_what_is_no_stack_of_maps_is_refused_and_hooks_are_removed(network):
     images = torch.zeros(1, 3, 32, 32)
-    with pytest.raises(ValueError, match=r"Conv2d is not called in the network's forward pass"):
+    with pytest.raises(
+        ValueError, match=r"Conv2d is not called in the network's forward pass"
+    ):
         hooks.features_and_logits(network, nn.Conv2d(3, 3, 1), images)
-    with pytest.raises(ValueError, match=r"Linear puts out shape \(1, 5\); a CAM needs"):
+    with pytest.raises(
+        ValueError, match=r"Linear puts out shape \(1, 5\); a CAM needs"
+    ):
         hooks.features_and_logits(network, network.fc, images)
     with pytest.raises(RuntimeError):
         hooks.observe(network, images[:, :2], lambda *given: None)
@@ -52,17 +66,40 @@ def test_what_is_no_stack_of_maps_is_refused_and_hooks_are_removed(network):
 
 def test_layers_are_found_by_resolution(network):
     example = torch.zeros(1, 3, 16, 16)
-    assert list(hooks.stage_layers(network, example)) == ["layer1", "layer2", "layer3", "layer4"]
-    plain = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
-    assert list(hooks.stage_layers(plain, example)) == ["1", "3"]  # the last at each resolution, none of a single pixel
+    assert list(hooks.stage_layers(network, example)) == [
+        "layer1",
+        "layer2",
+        "layer3",
+        "layer4",
+    ]
+    plain = nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(4, 4, 3, 2),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+    )
+    assert list(hooks.stage_layers(plain, example)) == [
+        "1",
+        "3",
+    ]  # the last at each resolution, none of a single pixel
 
 
 def test_the_last_maps_and_the_last_linear_layer_are_those_that_classify(network):
-    for side, layer in ((64, network.layer4), (32, network.layer3)):  # at 32 pixels layer4 leaves one
-        assert hooks.last_called(network, torch.zeros(1, 3, side, side)) == (layer, network.fc)
+    for side, layer in (
+        (64, network.layer4),
+        (32, network.layer3),
+    ):  # at 32 pixels layer4 leaves one
+        assert hooks.last_called(network, torch.zeros(1, 3, side, side)) == (
+            layer,
+            network.fc,
+        )
     plain, tokens = Tokens(False), Tokens(True)
     example = torch.zeros(2, 3, 9, 9)
     assert hooks.last_called(plain, example) == (plain.maps, plain.head)
     assert hooks.last_called(tokens, example) == (None, tokens.head)
-    with pytest.raises(ValueError, match=r"no layer of Tokens puts out maps .* so there is no class activation map"):
+    with pytest.raises(
+        ValueError,
+        match=r"no layer of Tokens puts out maps .* so there is no class activation map",
+    ):
         hooks.last_maps_layer(tokens, example)

@@ -19,14 +19,30 @@ def test_full_width_with_the_imagenet_stem_is_torchvisions(architecture):
 
 
 @pytest.mark.parametrize("architecture", ["resnet18", "resnet50"])
-def test_a_last_stage_of_stride_1_doubles_the_side_of_its_map_and_keeps_the_weights(architecture):
+def test_a_last_stage_of_stride_1_doubles_the_side_of_its_map_and_keeps_the_weights(
+    architecture,
+):
     maps = []
     for last_stride in (2, 1):
-        network = resnet.build(architecture, 4, stem="strided", width=0.125, last_stride=last_stride, seed=1).eval()
-        network.layer4.register_forward_hook(lambda module, given, output: maps.append(output))
+        network = resnet.build(
+            architecture,
+            4,
+            stem="strided",
+            width=0.125,
+            last_stride=last_stride,
+            seed=1,
+        ).eval()
+        network.layer4.register_forward_hook(
+            lambda module, given, output: maps.append(output)
+        )
         network(torch.rand(2, 3, 64, 64))
     assert [tuple(found.shape[2:]) for found in maps] == [(4, 4), (8, 8)]
-    one, other = (resnet.build(architecture, 4, width=0.125, last_stride=stride, seed=1).state_dict() for stride in (2, 1))
+    one, other = (
+        resnet.build(
+            architecture, 4, width=0.125, last_stride=stride, seed=1
+        ).state_dict()
+        for stride in (2, 1)
+    )
     assert all(torch.equal(value, other[name]) for name, value in one.items())
 
 
@@ -34,7 +50,9 @@ def test_the_seed_decides_the_weights_and_the_global_generator_is_left_alone():
     torch.manual_seed(0)
     expected = torch.rand(1)
     torch.manual_seed(0)
-    one, two, other = (resnet.build("resnet18", 5, width=0.125, seed=seed) for seed in (1, 1, 2))
+    one, two, other = (
+        resnet.build("resnet18", 5, width=0.125, seed=seed) for seed in (1, 1, 2)
+    )
     assert torch.equal(torch.rand(1), expected)
     assert torch.equal(one.conv1.weight, two.conv1.weight)
     assert not torch.equal(one.conv1.weight, other.conv1.weight)
@@ -44,38 +62,83 @@ def test_normalise_is_torchvisions():
     image = torch.randint(0, 256, (2, 3, 5, 5), dtype=torch.uint8)
     preset = torchvision.models.ResNet18_Weights.IMAGENET1K_V1.transforms()
     expected = transforms.normalize(image / 255, preset.mean, preset.std)
-    assert torch.allclose(resnet.normalise_images(image), expected, atol=1e-6)  # float32 rounding of values up to 3
+    assert torch.allclose(
+        resnet.normalise_images(image), expected, atol=1e-6
+    )  # float32 rounding of values up to 3
 
 
 @pytest.mark.parametrize("architecture", resnet.ARCHITECTURES)
 @pytest.mark.parametrize("width", [0.0625, 0.125, 0.1875, 0.25])
-def test_strided_1x1_convolutions_of_few_channels_take_their_pixels_first(architecture, width):
-    convolutions = [module for module in resnet.build(architecture, 5, width=width, seed=0).modules() if isinstance(module, nn.Conv2d)]
+def test_strided_1x1_convolutions_of_few_channels_take_their_pixels_first(
+    architecture, width
+):
+    convolutions = [
+        module
+        for module in resnet.build(architecture, 5, width=width, seed=0).modules()
+        if isinstance(module, nn.Conv2d)
+    ]
     sampled = [type(module) is resnet.SampledConvolution for module in convolutions]
-    assert sampled == [module.kernel_size == (1, 1) and module.stride == (2, 2) and module.in_channels < 16 for module in convolutions]
-    assert sum(sampled) == {0.0625: 2, 0.125: 1, 0.1875: 1, 0.25: 0}[width] * (architecture in ("resnet18", "resnet34"))
+    assert sampled == [
+        module.kernel_size == (1, 1)
+        and module.stride == (2, 2)
+        and module.in_channels < 16
+        for module in convolutions
+    ]
+    assert sum(sampled) == {0.0625: 2, 0.125: 1, 0.1875: 1, 0.25: 0}[width] * (
+        architecture in ("resnet18", "resnet34")
+    )
 
 
 @pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
-@pytest.mark.parametrize("options", [{"stride": 2}, {"stride": (3, 1)}, {"stride": 2, "bias": False}, {"stride": 2, "groups": 2}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"stride": 2},
+        {"stride": (3, 1)},
+        {"stride": 2, "bias": False},
+        {"stride": 2, "groups": 2},
+    ],
+)
 def test_it_is_the_convolution_that_it_stands_for(layout, options):
     plain = nn.Conv2d(6, 10, 1, **options).double().to(memory_format=layout)
     sampled = nn.Conv2d(6, 10, 1, **options).double().to(memory_format=layout)
     sampled.load_state_dict(plain.state_dict())
     assert type(resnet.sample_first(sampled)) is resnet.SampledConvolution
-    images = torch.randn(3, 6, 9, 8, dtype=torch.float64).contiguous(memory_format=layout)
+    images = torch.randn(3, 6, 9, 8, dtype=torch.float64).contiguous(
+        memory_format=layout
+    )
     pairs = []
     for convolution in (plain, sampled):
         given = images.clone().requires_grad_(True)
         output = convolution(given)
         output.pow(3).sum().backward()
-        pairs.append([output, given.grad, *(weights.grad for weights in convolution.parameters())])
+        pairs.append(
+            [
+                output,
+                given.grad,
+                *(weights.grad for weights in convolution.parameters()),
+            ]
+        )
     for expected, found in zip(*pairs, strict=True):
-        assert torch.allclose(found, expected, rtol=1e-12, atol=1e-12)  # sums of at most 108 products in another order
+        assert torch.allclose(
+            found, expected, rtol=1e-12, atol=1e-12
+        )  # sums of at most 108 products in another order
 
 
 def test_other_convolutions_are_left_alone():
-    kept = [nn.Conv2d(16, 8, 1, 2), nn.Conv2d(32, 8, 1, 2, groups=2)]  # a block of channels and more
-    kept += [nn.Conv2d(8, 8, 1), nn.Conv2d(8, 8, 3, 2), nn.Conv2d(8, 8, 1, 2, padding=1)]
-    assert {type(module) for module in resnet.sample_first(nn.Sequential(*kept))} == {nn.Conv2d}
-    assert type(resnet.sample_first(nn.Conv2d(24, 8, 1, 2, groups=2))) is resnet.SampledConvolution  # 12 in each group
+    kept = [
+        nn.Conv2d(16, 8, 1, 2),
+        nn.Conv2d(32, 8, 1, 2, groups=2),
+    ]  # a block of channels and more
+    kept += [
+        nn.Conv2d(8, 8, 1),
+        nn.Conv2d(8, 8, 3, 2),
+        nn.Conv2d(8, 8, 1, 2, padding=1),
+    ]
+    assert {type(module) for module in resnet.sample_first(nn.Sequential(*kept))} == {
+        nn.Conv2d
+    }
+    assert (
+        type(resnet.sample_first(nn.Conv2d(24, 8, 1, 2, groups=2)))
+        is resnet.SampledConvolution
+    )  # 12 in each group

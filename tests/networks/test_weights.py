@@ -30,18 +30,31 @@ def test_weights_by_path_and_by_torchvisions_name_load_the_same_backbone(tmp_pat
     trained = resnet.build("resnet18", 1000, seed=3)
     save_file(trained.state_dict(), tmp_path / "resnet18.safetensors")
     torch.save(trained.state_dict(), hub / "resnet18-f37072fd.pth")
-    by_path = weights.read_weights(str(tmp_path / "{architecture}.safetensors"), "resnet18")
+    by_path = weights.read_weights(
+        str(tmp_path / "{architecture}.safetensors"), "resnet18"
+    )
     by_name = weights.read_weights("IMAGENET1K_V1", "resnet18")
-    assert weights.weights_digest(by_path) == weights.weights_digest(by_name) == weights.weights_digest(trained.state_dict())
+    assert (
+        weights.weights_digest(by_path)
+        == weights.weights_digest(by_name)
+        == weights.weights_digest(trained.state_dict())
+    )
     network = weights.load_backbone(resnet.build("resnet18", 20, seed=9), by_name)
     assert torch.equal(network.layer4[1].conv2.weight, trained.layer4[1].conv2.weight)
-    assert torch.equal(network.fc.weight, resnet.build("resnet18", 20, seed=9).fc.weight)  # other classes: the head starts anew
+    assert torch.equal(
+        network.fc.weight, resnet.build("resnet18", 20, seed=9).fc.weight
+    )  # other classes: the head starts anew
 
 
 def test_missing_weights_name_the_file_the_folder_and_three_ways(hub):
-    with pytest.raises(FileNotFoundError, match=r"resnet50-0676ba61.pth.*checkpoints.*Three ways: \(1\).*\(2\).*\(3\)"):
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"resnet50-0676ba61.pth.*checkpoints.*Three ways: \(1\).*\(2\).*\(3\)",
+    ):
         weights.read_weights("IMAGENET1K_V1", "resnet50")
-    with pytest.raises(FileNotFoundError, match=r"resnet18.safetensors .*nowhere.*Three ways"):
+    with pytest.raises(
+        FileNotFoundError, match=r"resnet18.safetensors .*nowhere.*Three ways"
+    ):
         weights.read_weights("nowhere/{architecture}.safetensors", "resnet18")
 
 
@@ -50,12 +63,21 @@ class Dangerous:
         return (print, ("this ran",))
 
 
-def test_a_pickle_with_code_is_refused_wherever_it_lies_and_does_not_run(tmp_path, hub, capsys, recwarn):
+def test_a_pickle_with_code_is_refused_wherever_it_lies_and_does_not_run(
+    tmp_path, hub, capsys, recwarn
+):
     (tmp_path / "bad.pth").write_bytes(pickle.dumps({"x": Dangerous()}))
     for path in (tmp_path / "worse.pth", hub / "resnet18-f37072fd.pth"):
         torch.save({"x": Dangerous()}, path)
-    for source in (str(tmp_path / "bad.pth"), str(tmp_path / "worse.pth"), "IMAGENET1K_V1"):
-        with pytest.raises(ValueError, match=r"pth was refused: it holds more than tensors and plain values"):
+    for source in (
+        str(tmp_path / "bad.pth"),
+        str(tmp_path / "worse.pth"),
+        "IMAGENET1K_V1",
+    ):
+        with pytest.raises(
+            ValueError,
+            match=r"pth was refused: it holds more than tensors and plain values",
+        ):
             weights.read_weights(source, "resnet18")
     assert "this ran" not in capsys.readouterr().out
     assert not recwarn.list  # torch's own words would come beside
@@ -65,23 +87,37 @@ def test_a_pickle_with_code_is_refused_wherever_it_lies_and_does_not_run(tmp_pat
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"sixteen letters.", r"is no checkpoint: its 16 bytes begin with b'sixteen letters\.'; give a file written by"),
-        (b"version https://git-lfs.github.com/spec/v1", "begin with b'version https://'"),
+        (
+            b"sixteen letters.",
+            r"is no checkpoint: its 16 bytes begin with b'sixteen letters\.'; give a file written by",
+        ),
+        (
+            b"version https://git-lfs.github.com/spec/v1",
+            "begin with b'version https://'",
+        ),
         (b"", "is no checkpoint: it is empty"),
         (b"PK\x03\x04 not a zip", "cannot be read as plain tensors"),
         ((4).to_bytes(8, "little") + b"{no}", "cannot be read as plain tensors"),
     ],
 )
-def test_a_file_that_is_no_checkpoint_is_refused_in_the_words_of_its_cause(tmp_path, ending, content, message):
+def test_a_file_that_is_no_checkpoint_is_refused_in_the_words_of_its_cause(
+    tmp_path, ending, content, message
+):
     (tmp_path / f"a.{ending}").write_bytes(content)
-    with pytest.raises(ValueError, match=f"a.{ending} {message}" if message.startswith("is") else message):
+    with pytest.raises(
+        ValueError,
+        match=f"a.{ending} {message}" if message.startswith("is") else message,
+    ):
         weights.read_state(tmp_path / f"a.{ending}")
 
 
 def test_averaged_weights_are_named_and_taken_only_where_there_are_no_others(tmp_path):
     state, mean = {"a": torch.zeros(1)}, {"a": torch.ones(1)}
     torch.save({"model": state, "model_ema": mean, "epoch": 3}, tmp_path / "both.pt")
-    with pytest.warns(UserWarning, match=r"both.pt holds averaged weights \(EMA\) under 'model_ema'; those under 'model' are taken"):
+    with pytest.warns(
+        UserWarning,
+        match=r"both.pt holds averaged weights \(EMA\) under 'model_ema'; those under 'model' are taken",
+    ):
         assert weights.read_state(tmp_path / "both.pt") == state
     torch.save({"ema_state_dict": mean, "schema": state}, tmp_path / "mean.pt")
     with warnings.catch_warnings():
@@ -92,26 +128,40 @@ def test_averaged_weights_are_named_and_taken_only_where_there_are_no_others(tmp
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda value: value.to(torch.float8_e4m3fn), r"1 tensors, first layer1.* \(torch.float8_e4m3fn\), are no real weights"),
+        (
+            lambda value: value.to(torch.float8_e4m3fn),
+            r"1 tensors, first layer1.* \(torch.float8_e4m3fn\), are no real weights",
+        ),
         (lambda value: value.to(torch.complex64), "no real weights"),
         (lambda value: value.to_sparse(), "no real weights"),
-        (lambda value: value * float("nan"), "1 tensors, first layer1.* are not finite"),
+        (
+            lambda value: value * float("nan"),
+            "1 tensors, first layer1.* are not finite",
+        ),
     ],
 )
 def test_weights_that_are_no_usable_numbers_are_refused(tmp_path, change, message):
     state = FORM.network(4).state_dict()
-    torch.save(state | {"layer1.0.conv1.weight": change(state["layer1.0.conv1.weight"])}, tmp_path / "a.pt")
+    torch.save(
+        state | {"layer1.0.conv1.weight": change(state["layer1.0.conv1.weight"])},
+        tmp_path / "a.pt",
+    )
     with pytest.raises(ValueError, match=message):
         weights.load_backbone(FORM.network(4), weights.read_state(tmp_path / "a.pt"))
 
 
 def test_weights_of_another_network_are_refused_by_name():
     state = resnet.build("resnet18", 5, width=0.25, seed=0).state_dict()
-    with pytest.raises(ValueError, match=r"\d+ tensors differ, first .*; use weights of the same architecture, stem and width"):
+    with pytest.raises(
+        ValueError,
+        match=r"\d+ tensors differ, first .*; use weights of the same architecture, stem and width",
+    ):
         weights.load_backbone(resnet.build("resnet18", 5, width=0.125, seed=0), state)
     partial = resnet.build("resnet18", 5, width=0.125, seed=0).state_dict()
     del partial["layer4.1.conv2.weight"]
-    with pytest.raises(ValueError, match=r"1 tensors differ, first layer4\.1\.conv2\.weight"):
+    with pytest.raises(
+        ValueError, match=r"1 tensors differ, first layer4\.1\.conv2\.weight"
+    ):
         weights.load_backbone(resnet.build("resnet18", 5, width=0.125, seed=0), partial)
 
 
@@ -119,15 +169,33 @@ def test_half_precision_moves_no_weight_by_more_than_its_rounding(tmp_path):
     state = FORM.network(4).state_dict()
     weights.save_half(tmp_path / "half.safetensors", state, FORM, {})
     for name, value in load_file(tmp_path / "half.safetensors").items():
-        assert value.dtype == (torch.float16 if state[name].is_floating_point() else state[name].dtype)
-        torch.testing.assert_close(value.to(state[name].dtype), state[name], rtol=2**-11, atol=2**-24)
-    weights.save_half(tmp_path / "large.safetensors", {"small": torch.ones(2), "large": torch.full((2,), 1e6)}, FORM, {})
+        assert value.dtype == (
+            torch.float16 if state[name].is_floating_point() else state[name].dtype
+        )
+        torch.testing.assert_close(
+            value.to(state[name].dtype), state[name], rtol=2**-11, atol=2**-24
+        )
+    weights.save_half(
+        tmp_path / "large.safetensors",
+        {"small": torch.ones(2), "large": torch.full((2,), 1e6)},
+        FORM,
+        {},
+    )
     kept = load_file(tmp_path / "large.safetensors")
-    assert (kept["small"].dtype, kept["large"].dtype, kept["large"].tolist()) == (torch.float16, torch.float32, [1e6, 1e6])
+    assert (kept["small"].dtype, kept["large"].dtype, kept["large"].tolist()) == (
+        torch.float16,
+        torch.float32,
+        [1e6, 1e6],
+    )
 
 
-def test_what_is_equal_gives_equal_bytes_and_the_header_names_network_and_facts(tmp_path):
-    state, facts = FORM.network(4).state_dict(), {f"fact {number}": 'ä"\\\n' for number in range(20)}
+def test_what_is_equal_gives_equal_bytes_and_the_header_names_network_and_facts(
+    tmp_path,
+):
+    state, facts = (
+        FORM.network(4).state_dict(),
+        {f"fact {number}": 'ä"\\\n' for number in range(20)},
+    )
     written = []
     for given in (facts, dict(reversed(facts.items()))):
         weights.save_half(tmp_path / "a.safetensors", state, FORM, given)
@@ -135,7 +203,9 @@ def test_what_is_equal_gives_equal_bytes_and_the_header_names_network_and_facts(
     assert written[0] == written[1]
     assert weights.form_in(tmp_path / "a.safetensors") == FORM
     assert weights.header_of(tmp_path / "a.safetensors").items() >= facts.items()
-    save_file({"a": torch.ones(1)}, tmp_path / "other.safetensors", metadata={"other": "[1]"})
+    save_file(
+        {"a": torch.ones(1)}, tmp_path / "other.safetensors", metadata={"other": "[1]"}
+    )
     assert weights.header_of(tmp_path / "other.safetensors") == {}
 
 
@@ -143,16 +213,35 @@ def test_a_file_without_a_network_in_its_header_names_none(tmp_path):
     save_file({"a": torch.ones(1)}, tmp_path / "plain.safetensors")
     (tmp_path / "cut.safetensors").write_bytes(b"\x00")
     torch.save({}, tmp_path / "a.pt")
-    assert [weights.form_in(tmp_path / name) for name in ("plain.safetensors", "cut.safetensors", "a.pt")] == [None] * 3
+    assert [
+        weights.form_in(tmp_path / name)
+        for name in ("plain.safetensors", "cut.safetensors", "a.pt")
+    ] == [None] * 3
 
 
 OTHERS = [{"stem": "none"}, {"width": "wide"}, {"width": 1e300}, {"run": "rm"}]
 
 
 @pytest.mark.parametrize(
-    "text", ["null", "[]", "{", json.dumps({"architecture": "vgg11"}), *(json.dumps(FORM._asdict() | other) for other in OTHERS)]
+    "text",
+    [
+        "null",
+        "[]",
+        "{",
+        json.dumps({"architecture": "vgg11"}),
+        *(json.dumps(FORM._asdict() | other) for other in OTHERS),
+    ],
 )
-def test_a_header_that_names_no_network_that_can_be_built_is_refused_with_the_file(tmp_path, text):
-    save_file({"a": torch.ones(1)}, tmp_path / "a.safetensors", metadata={"workbook": json.dumps({"network": text})})
-    with pytest.raises(ValueError, match=r"header of a.safetensors names a network that cannot be built"):
+def test_a_header_that_names_no_network_that_can_be_built_is_refused_with_the_file(
+    tmp_path, text
+):
+    save_file(
+        {"a": torch.ones(1)},
+        tmp_path / "a.safetensors",
+        metadata={"workbook": json.dumps({"network": text})},
+    )
+    with pytest.raises(
+        ValueError,
+        match=r"header of a.safetensors names a network that cannot be built",
+    ):
         weights.form_in(tmp_path / "a.safetensors")

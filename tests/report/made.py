@@ -21,10 +21,26 @@ from helpers.training.config import RunConfig, cell_name, kind_name, run_id
 
 SIZE, SIDE = 16, 4
 HOSTILE = "<b>x</b>[y](http://z)"
-TITLES = {"iou": "IoU", "pointing_game": "pointing game", "mixup_accuracy": "mixup accuracy"}
+TITLES = {
+    "iou": "IoU",
+    "pointing_game": "pointing game",
+    "mixup_accuracy": "mixup accuracy",
+}
 CLAIMS = [
-    {"claim": "IoU goes with a smaller gap", "measure": "iou", "question": "r_gap", "side": "below", "primary": True, "published": -0.89},
-    {"claim": HOSTILE, "measure": "pointing_game", "question": "r_gap_within_kinds", "side": "below"},
+    {
+        "claim": "IoU goes with a smaller gap",
+        "measure": "iou",
+        "question": "r_gap",
+        "side": "below",
+        "primary": True,
+        "published": -0.89,
+    },
+    {
+        "claim": HOSTILE,
+        "measure": "pointing_game",
+        "question": "r_gap_within_kinds",
+        "side": "below",
+    },
 ]
 
 
@@ -44,13 +60,19 @@ class Page(HTMLParser):
         self.text += data
 
     def of(self, tag: str, name: str) -> list[str]:
-        return [value for own, attribute, value in self.attributes if (own, attribute) == (tag, name)]
+        return [
+            value
+            for own, attribute, value in self.attributes
+            if (own, attribute) == (tag, name)
+        ]
 
 
 def catalogue() -> pd.DataFrame:
     """Three kinds of 12 runs; the gap differs between kinds, and within them with the learning rate."""
     rows = []
-    for kind, (pretrained, augmentation) in enumerate([(True, True), (True, False), (False, False)]):
+    for kind, (pretrained, augmentation) in enumerate(
+        [(True, True), (True, False), (False, False)]
+    ):
         for number in range(12):
             run = RunConfig(
                 architecture="resnet18",
@@ -64,17 +86,41 @@ def catalogue() -> pd.DataFrame:
                 seed=number,
             )
             gap = 0.2 + 0.1 * kind + 0.004 * number
-            fit = {"train_accuracy": 0.85 + 0.005 * ((5 * number) % 12), "train_loss": 0.3 - 0.01 * ((7 * number) % 12)}
-            facts = {"model_id": f"{run_id(run)}@stop", "run_id": run_id(run), "cell": cell_name(run), "kind": kind_name(run)}
-            facts |= {"snapshot": "stop", "status": "complete", "stop_reason": "rules 1+2", "left_out": "", "device": "cpu", "epoch": 3}
-            rows.append(facts | fit | vars(run) | {"test_accuracy": fit["train_accuracy"] - gap, "gap": gap})
+            fit = {
+                "train_accuracy": 0.85 + 0.005 * ((5 * number) % 12),
+                "train_loss": 0.3 - 0.01 * ((7 * number) % 12),
+            }
+            facts = {
+                "model_id": f"{run_id(run)}@stop",
+                "run_id": run_id(run),
+                "cell": cell_name(run),
+                "kind": kind_name(run),
+            }
+            facts |= {
+                "snapshot": "stop",
+                "status": "complete",
+                "stop_reason": "rules 1+2",
+                "left_out": "",
+                "device": "cpu",
+                "epoch": 3,
+            }
+            rows.append(
+                facts
+                | fit
+                | vars(run)
+                | {"test_accuracy": fit["train_accuracy"] - gap, "gap": gap}
+            )
     return pd.DataFrame(rows).sort_values("model_id", ignore_index=True)
 
 
 def measures(models: pd.DataFrame) -> pd.DataFrame:
     """IoU that knows nothing of the gap, a pointing game that follows it, and mixup accuracy that is the gap but for a little."""
     noise = np.random.default_rng(0).normal(size=(3, len(models)))
-    iou, pointing, mixup = 0.3 + 0.01 * noise[0], 0.9 - models["gap"] + 0.02 * noise[1], 1 - models["gap"] + 0.001 * noise[2]
+    iou, pointing, mixup = (
+        0.3 + 0.01 * noise[0],
+        0.9 - models["gap"] + 0.02 * noise[1],
+        1 - models["gap"] + 0.001 * noise[2],
+    )
     return models.assign(iou=iou, pointing_game=pointing, mixup_accuracy=mixup)
 
 
@@ -84,8 +130,20 @@ def tables() -> dict[str, pd.DataFrame]:
     rows = models[primary_rows(models)]
     primary = primary_table(Draws(rows, draws=200), list(TITLES), permutations=199)
     primary.insert(1, "title", [TITLES[name] for name in primary["measure"]])
-    gates = gate_table(rows, rows, classes=4, floor=0.2, mask_areas={"iou": [0.8]}, beats_central_map={"iou": 0.0, "pointing_game": 1.0})
-    known = {"catalogue": models[catalogue().columns], "primary": primary, "kinds": kinds_table(rows), "gates": gates}
+    gates = gate_table(
+        rows,
+        rows,
+        classes=4,
+        floor=0.2,
+        mask_areas={"iou": [0.8]},
+        beats_central_map={"iou": 0.0, "pointing_game": 1.0},
+    )
+    known = {
+        "catalogue": models[catalogue().columns],
+        "primary": primary,
+        "kinds": kinds_table(rows),
+        "gates": gates,
+    }
     return known | {"claims": judged(CLAIMS, primary, primary, gates)}
 
 
@@ -98,8 +156,17 @@ def kept_maps() -> dict[str, Any]:
     thumbnail = io.BytesIO()
     Image.fromarray(np.full((SIZE, SIZE, 3), 128, np.uint8)).save(thumbnail, "jpeg")
     boxes = np.tile([[0, 0, 8, 8], [0, 0, 0, 0]], (images, 1, 1)).astype(np.int16)
-    facts = {"right": np.ones((len(models), images), bool), "labels": np.arange(images) % 4, "class_names": (HOSTILE, *"bcd")}
-    facts |= {"model_ids": list(models), "boxes": boxes, "image_size": SIZE, "thumbnails": [thumbnail.getvalue()] * images}
+    facts = {
+        "right": np.ones((len(models), images), bool),
+        "labels": np.arange(images) % 4,
+        "class_names": (HOSTILE, *"bcd"),
+    }
+    facts |= {
+        "model_ids": list(models),
+        "boxes": boxes,
+        "image_size": SIZE,
+        "thumbnails": [thumbnail.getvalue()] * images,
+    }
     return {"maps": maps} | facts
 
 
@@ -107,7 +174,9 @@ def _write_maps(path: Path) -> None:
     given = kept_maps()
     pictures = given.pop("thumbnails")
     ends = np.cumsum([len(picture) for picture in pictures])
-    np.savez_compressed(path, thumbnails=np.frombuffer(b"".join(pictures), np.uint8), ends=ends, **given)
+    np.savez_compressed(
+        path, thumbnails=np.frombuffer(b"".join(pictures), np.uint8), ends=ends, **given
+    )
 
 
 def write_report(folder: Path) -> Path:
@@ -119,10 +188,21 @@ def write_report(folder: Path) -> Path:
         table.to_csv(folder / "tables" / f"{name}.csv", index=False)
     long = models.melt("model_id", list(TITLES), "measure").assign(variant="")
     long.to_parquet(folder / "tables/scores.parquet")
-    listed = [{"column": name, "measure": name, "variant": "", "title": title, "direction": 1} for name, title in TITLES.items()]
+    listed = [
+        {"column": name, "measure": name, "variant": "", "title": title, "direction": 1}
+        for name, title in TITLES.items()
+    ]
     pd.DataFrame(listed).to_csv(folder / "tables/measures.csv", index=False)
-    epochs = pd.DataFrame({"epoch": [1, 2, 3], "train_loss": [2.0, 1.0, 0.5], "train_accuracy": [0.3, 0.6, 0.9]})
-    pd.concat([epochs.assign(run_id=name) for name in models["run_id"]]).to_parquet(folder / "tables/histories.parquet")
+    epochs = pd.DataFrame(
+        {
+            "epoch": [1, 2, 3],
+            "train_loss": [2.0, 1.0, 0.5],
+            "train_accuracy": [0.3, 0.6, 0.9],
+        }
+    )
+    pd.concat([epochs.assign(run_id=name) for name in models["run_id"]]).to_parquet(
+        folder / "tables/histories.parquet"
+    )
     _write_maps(folder / MAPS)
     figure, ax = plt.subplots(figsize=(4, 3))
     ax.plot(models["pointing_game"], models["gap"], "o")
@@ -135,23 +215,55 @@ def write_report(folder: Path) -> Path:
 
 def _write_notebook(folder: Path, picture: bytes) -> None:
     alt, path = "Figure 4.1. Other.", "figures/04_baselines-other.png"
-    figure = {"kind": "figure", "name": "other", "path": path, "reading": "Points.", "alt": alt}
-    story = [{"kind": "parameters", "values": {"study": "made"}}, {"kind": "table", "name": "primary"}, figure]
+    figure = {
+        "kind": "figure",
+        "name": "other",
+        "path": path,
+        "reading": "Points.",
+        "alt": alt,
+    }
+    story = [
+        {"kind": "parameters", "values": {"study": "made"}},
+        {"kind": "table", "name": "primary"},
+        figure,
+    ]
     story.append({"kind": "provenance", "facts": {"commit": "abc"}})
     write_json(folder / "story/04_baselines.json", story)
     image = {"image/png": base64.b64encode(picture).decode(), "text/plain": alt}
     shown = [
-        nbformat.v4.new_output("display_data", image, metadata={"image/png": {"alt": alt}}),
+        nbformat.v4.new_output(
+            "display_data", image, metadata={"image/png": {"alt": alt}}
+        ),
         nbformat.v4.new_output("display_data", {"text/markdown": f"**{alt}** Points."}),
-        nbformat.v4.new_output("display_data", {"text/html": "<table><tr><td>1</td></tr></table><code>tables/catalogue.csv</code>"}),
-        nbformat.v4.new_output("display_data", {"text/html": "<p onclick='x()'>kept</p><script>alert(1)</script><img src='http://z'>"}),
-        nbformat.v4.new_output("display_data", {"application/vnd.jupyter.widget-view+json": {"model_id": "x"}, "text/plain": "a bar"}),
+        nbformat.v4.new_output(
+            "display_data",
+            {
+                "text/html": "<table><tr><td>1</td></tr></table><code>tables/catalogue.csv</code>"
+            },
+        ),
+        nbformat.v4.new_output(
+            "display_data",
+            {
+                "text/html": "<p onclick='x()'>kept</p><script>alert(1)</script><img src='http://z'>"
+            },
+        ),
+        nbformat.v4.new_output(
+            "display_data",
+            {
+                "application/vnd.jupyter.widget-view+json": {"model_id": "x"},
+                "text/plain": "a bar",
+            },
+        ),
         nbformat.v4.new_output("stream", name="stdout", text="printed\n"),
     ]
     cells = [
-        nbformat.v4.new_markdown_cell("# 04 Score every measure\n\n**Question.** Which measure predicts the gap?"),
+        nbformat.v4.new_markdown_cell(
+            "# 04 Score every measure\n\n**Question.** Which measure predicts the gap?"
+        ),
         nbformat.v4.new_code_cell("if 1 < 2:\n    pass"),
-        nbformat.v4.new_markdown_cell("## What is *seen*\n\nThe pointing game, the pointing game again."),
+        nbformat.v4.new_markdown_cell(
+            "## What is *seen*\n\nThe pointing game, the pointing game again."
+        ),
         nbformat.v4.new_code_cell("show()", outputs=shown),
     ]
     nbformat.write(nbformat.v4.new_notebook(cells=cells), folder / "04_baselines.ipynb")

@@ -24,7 +24,13 @@ def report(tmp_path, monkeypatch):
     monkeypatch.setenv(STAGING, str(tmp_path / "reports/my"))
     monkeypatch.delenv(WORK, raising=False)
     shown = []
-    monkeypatch.setattr(notebook, "display", lambda *contents, **options: shown.extend((content, options) for content in contents))
+    monkeypatch.setattr(
+        notebook,
+        "display",
+        lambda *contents, **options: shown.extend(
+            (content, options) for content in contents
+        ),
+    )
     with plt.rc_context():
         yield notebook.open_report(study="my", notebook="01_data_subset"), shown
 
@@ -37,13 +43,21 @@ def curve():
 
 def test_a_table_is_written_whole_and_shown_in_part(report):
     opened, shown = report
-    frame = pd.DataFrame({"name": ["<script>x</script>", "b", "c"], "value": [0.123456, np.nan, 2.0]})
+    frame = pd.DataFrame(
+        {"name": ["<script>x</script>", "b", "c"], "value": [0.123456, np.nan, 2.0]}
+    )
     notebook.show_table(opened, frame, "scores", "**Three** rows.", rows=2)
     notebook.keep_table(opened, frame, "scores")
-    for kept in (pd.read_csv(opened.folder / "tables/scores.csv"), pd.read_parquet(opened.folder / "tables/scores.parquet")):
+    for kept in (
+        pd.read_csv(opened.folder / "tables/scores.csv"),
+        pd.read_parquet(opened.folder / "tables/scores.parquet"),
+    ):
         pd.testing.assert_frame_equal(kept, frame)
     html = shown[0][0].data
-    assert "2 of 3 rows; all of them: <code>tables/scores.csv</code>" in html and html.count("<tr>") == 3
+    assert (
+        "2 of 3 rows; all of them: <code>tables/scores.csv</code>" in html
+        and html.count("<tr>") == 3
+    )
     assert ">0.12<" in html and ">–<" in html and "<script>" not in html
     assert shown[1][0].data == "**Three** rows."
 
@@ -54,8 +68,14 @@ def test_a_model_has_its_short_name_once_the_catalogue_is_there(report):
     opened.work.mkdir(parents=True)
     models.to_parquet(opened.work / "catalogue.parquet")
     notebook.show_table(opened, models[["model_id", "gap"]], "gaps")
-    assert f"#{models['run_id'][0][-4:]}" in shown[0][0].data and models["model_id"][0] not in shown[0][0].data
-    assert pd.read_csv(opened.folder / "tables/gaps.csv")["model_id"].tolist() == models["model_id"].tolist()
+    assert (
+        f"#{models['run_id'][0][-4:]}" in shown[0][0].data
+        and models["model_id"][0] not in shown[0][0].data
+    )
+    assert (
+        pd.read_csv(opened.folder / "tables/gaps.csv")["model_id"].tolist()
+        == models["model_id"].tolist()
+    )
 
 
 def test_a_figure_is_written_twice_closed_and_numbered_and_captioned_once(report):
@@ -65,39 +85,66 @@ def test_a_figure_is_written_twice_closed_and_numbered_and_captioned_once(report
         notebook.show_figure(opened, figure, name, 'r is **0.5**, "not" 0')
         assert not plt.fignum_exists(figure.number)
     path = opened.folder / "figures/01_data_subset-iou-against-gap.png"
-    assert path.read_bytes()[:4] == b"\x89PNG" and "<svg" in path.with_suffix(".svg").read_text()
+    assert (
+        path.read_bytes()[:4] == b"\x89PNG"
+        and "<svg" in path.with_suffix(".svg").read_text()
+    )
     assert shown[2][1]["metadata"]["image/png"]["alt"] == "Figure 1.2. IoU against gap."
     assert shown[3][0].data == '**Figure 1.2. IoU against gap.** r is **0.5**, "not" 0'
-    assert [item["path"] for item in opened.story] == [f"figures/01_data_subset-{name}.png" for name in ("first", "iou-against-gap")]
+    assert [item["path"] for item in opened.story] == [
+        f"figures/01_data_subset-{name}.png" for name in ("first", "iou-against-gap")
+    ]
 
 
-def test_the_same_figure_is_the_same_files_and_its_vector_picture_is_short_and_sound(report):
+def test_the_same_figure_is_the_same_files_and_its_vector_picture_is_short_and_sound(
+    report,
+):
     opened, _ = report
     contents = []
     for _ in range(2):
         notebook.show_figure(opened, curve(), "curve", "One.")
-        contents.append([(opened.folder / f"figures/01_data_subset-curve.{end}").read_bytes() for end in ("png", "svg")])
+        contents.append(
+            [
+                (opened.folder / f"figures/01_data_subset-curve.{end}").read_bytes()
+                for end in ("png", "svg")
+            ]
+        )
     assert contents[0] == contents[1]
     text = contents[0][1].decode()
     paths = re.findall(r' (?:d|x|y)="([^"]*)"', text)
     assert paths and not any(re.search(r"\.\d{3}", path) for path in paths)
-    assert "<metadata>" not in text and "font-family: Arial, 'DejaVu Sans', sans-serif" in text
+    assert (
+        "<metadata>" not in text
+        and "font-family: Arial, 'DejaVu Sans', sans-serif" in text
+    )
     ElementTree.fromstring(text)
 
 
 def test_photographs_have_no_vector_picture(report):
     opened, _ = report
     figure, ax = plt.subplots()
-    ax.imshow(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8), interpolation="none")
-    notebook.show_figure(opened, figure, "photograph", "Its vector picture would hold the same pixels.")
-    assert [path.name for path in (opened.folder / "figures").iterdir()] == ["01_data_subset-photograph.png"]
+    ax.imshow(
+        np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8),
+        interpolation="none",
+    )
+    notebook.show_figure(
+        opened, figure, "photograph", "Its vector picture would hold the same pixels."
+    )
+    assert [path.name for path in (opened.folder / "figures").iterdir()] == [
+        "01_data_subset-photograph.png"
+    ]
 
 
 def test_what_needs_no_picture_and_a_table_without_rows_are_told(report):
     opened, shown = report
     notebook.show_figure(opened, None, "class-counts", "Every class has 10.")
-    notebook.show_table(opened, pd.DataFrame({"fault": []}), "faults", "Nothing is wrong.")
-    assert [item.data for item, _ in shown] == ["Every class has 10.", "Nothing is wrong."]
+    notebook.show_table(
+        opened, pd.DataFrame({"fault": []}), "faults", "Nothing is wrong."
+    )
+    assert [item.data for item, _ in shown] == [
+        "Every class has 10.",
+        "Nothing is wrong.",
+    ]
     assert (opened.folder / "tables/faults.csv").read_text() == "fault\n"
 
 
@@ -125,33 +172,57 @@ def test_the_story_is_complete_up_to_where_a_notebook_fails_and_starts_anew(repo
     assert json.loads(path.read_text()) == []
 
 
-def test_begin_shows_what_the_notebook_declares_with_the_values_in_force_and_end_what_made_it(report):
+def test_begin_shows_what_the_notebook_declares_with_the_values_in_force_and_end_what_made_it(
+    report,
+):
     _, shown = report
     names = declared(PROJECT_ROOT / "notebooks/01_data_subset.ipynb")
-    values = {name: item.default for name, item in names.items()} | {"image_size": 99, "unrelated": 1}
+    values = {name: item.default for name, item in names.items()} | {
+        "image_size": 99,
+        "unrelated": 1,
+    }
     opened = notebook.begin("01_data_subset", values)
     notebook.end(opened)
-    parameters, facts = (item for item in opened.story if item["kind"] in ("parameters", "provenance"))
-    assert set(parameters["values"]) == set(names) and parameters["values"]["image_size"] == "99" == str(values["image_size"])
-    assert "unrelated" not in shown[0][0].data and "1 from first cell" in shown[0][0].data
-    assert {"commit", "device", "torch", "finished (UTC)", "seconds"} <= set(facts["facts"])
+    parameters, facts = (
+        item for item in opened.story if item["kind"] in ("parameters", "provenance")
+    )
+    assert set(parameters["values"]) == set(names) and parameters["values"][
+        "image_size"
+    ] == "99" == str(values["image_size"])
+    assert (
+        "unrelated" not in shown[0][0].data and "1 from first cell" in shown[0][0].data
+    )
+    assert {"commit", "device", "torch", "finished (UTC)", "seconds"} <= set(
+        facts["facts"]
+    )
 
 
-def test_a_notebook_that_no_sweep_runs_leaves_the_report_alone_and_says_where_its_files_go(report, monkeypatch, tmp_path):
+def test_a_notebook_that_no_sweep_runs_leaves_the_report_alone_and_says_where_its_files_go(
+    report, monkeypatch, tmp_path
+):
     opened, shown = report
     notebook.show_table(opened, pd.DataFrame({"x": [1]}), "scores")
     monkeypatch.delenv(STAGING)
     shown.clear()
     own = notebook.open_report(study="my", notebook="01_data_subset")
-    assert "work/my/scratch/01_data_subset" in shown[0][0].data and "python -m helpers.sweep my" in shown[0][0].data
+    assert (
+        "work/my/scratch/01_data_subset" in shown[0][0].data
+        and "python -m helpers.sweep my" in shown[0][0].data
+    )
     notebook.show_table(own, pd.DataFrame({"x": [2]}), "scores")
-    assert (tmp_path / "work/my/scratch/01_data_subset/tables/scores.csv").read_text() == "x\n2\n"
+    assert (
+        tmp_path / "work/my/scratch/01_data_subset/tables/scores.csv"
+    ).read_text() == "x\n2\n"
     assert (tmp_path / "reports/my/tables/scores.csv").read_text() == "x\n1\n"
 
 
 def test_shares_are_disjoint_and_together_all():
     parts = [notebook.share(list(range(10)), f"{number}/4") for number in (1, 2, 3, 4)]
-    assert sorted(item for part in parts for item in part) == list(range(10)) == notebook.share(list(range(10)), "")
+    assert (
+        sorted(item for part in parts for item in part)
+        == list(range(10))
+        == notebook.share(list(range(10)), "")
+    )
     assert notebook.share(pd.DataFrame({"a": range(5)}), "2/2")["a"].tolist() == [1, 3]
     with pytest.raises(ValueError, match="'5/4'"):
         notebook.share([], "5/4")
@@ -175,21 +246,43 @@ NASTY = [
 def test_class_names_from_data_are_text_in_every_page(report):
     opened, shown = report
     for name in NASTY:
-        notebook.tell(opened, f"The class {name} and `{name}` are **easy**.", answer=True)
-        notebook.show_table(opened, pd.DataFrame({"class": [name], name: [1]}), "classes", f"Class {name} has 1.")
+        notebook.tell(
+            opened, f"The class {name} and `{name}` are **easy**.", answer=True
+        )
+        notebook.show_table(
+            opened,
+            pd.DataFrame({"class": [name], name: [1]}),
+            "classes",
+            f"Class {name} has 1.",
+        )
     notebook.show_figure(opened, curve(), "curve", f"Class {' '.join(NASTY)} leads.")
     outputs = [
-        nbformat.v4.new_output("display_data", {"text/html" if isinstance(item, HTML) else "text/markdown": item.data}, metadata=options)
+        nbformat.v4.new_output(
+            "display_data",
+            {"text/html" if isinstance(item, HTML) else "text/markdown": item.data},
+            metadata=options,
+        )
         for item, options in shown
         if not isinstance(item, dict)
     ]
-    cells = [nbformat.v4.new_markdown_cell("# 01 Title"), nbformat.v4.new_code_cell("1", outputs=outputs)]
-    nbformat.write(nbformat.v4.new_notebook(cells=cells), opened.folder / "01_data_subset.ipynb")
+    cells = [
+        nbformat.v4.new_markdown_cell("# 01 Title"),
+        nbformat.v4.new_code_cell("1", outputs=outputs),
+    ]
+    nbformat.write(
+        nbformat.v4.new_notebook(cells=cells), opened.folder / "01_data_subset.ipynb"
+    )
     pages.write(opened.folder)
     for path in (opened.folder / "index.html", opened.folder / "01_data_subset.html"):
         page = made.Page(path)
         assert page.text.count("are easy") == len(NASTY), "a name hides what follows it"
         assert not [name for _, name, _ in page.attributes if name.startswith("on")]
         assert not {"iframe", "svg", "video"} & {*page.tags}
-        assert all(source.startswith(("figures/", "data:")) for source in page.of("img", "src"))
-        assert not [link for link in page.of("a", "href") if "evil" in link or "javascript" in link]
+        assert all(
+            source.startswith(("figures/", "data:")) for source in page.of("img", "src")
+        )
+        assert not [
+            link
+            for link in page.of("a", "href")
+            if "evil" in link or "javascript" in link
+        ]

@@ -12,7 +12,10 @@ from helpers.report import __main__ as command
 from helpers.report import findings, pages
 from tests.report import made
 
-STUDIES = sorted({path.parent for path in PROJECT_ROOT.glob("reports/*/[0-9][0-9]_*.ipynb")} - {PROJECT_ROOT / "reports/demo"})
+STUDIES = sorted(
+    {path.parent for path in PROJECT_ROOT.glob("reports/*/[0-9][0-9]_*.ipynb")}
+    - {PROJECT_ROOT / "reports/demo"}
+)
 
 
 @pytest.fixture(scope="module")
@@ -26,34 +29,74 @@ def report(tmp_path_factory):
 def test_every_page_is_there_and_what_it_links_to(report):
     written = {path.name for path in report.glob("*.html")}
     assert written == {"index.html", "explore.html", "04_baselines.html"}
-    for path in [*report.glob("*.html"), report.parent / "index.html", report.parent / "assets/glossary.html"]:
+    for path in [
+        *report.glob("*.html"),
+        report.parent / "index.html",
+        report.parent / "assets/glossary.html",
+    ]:
         page = made.Page(path)
-        links = page.of("a", "href") + page.of("link", "href") + page.of("script", "src") + page.of("img", "src")
+        links = (
+            page.of("a", "href")
+            + page.of("link", "href")
+            + page.of("script", "src")
+            + page.of("img", "src")
+        )
         for link in links:
             if not link.startswith(("#", "data:")):
-                assert (path.parent / link.partition("#")[0]).is_file(), f"{path.name}: {link}"
+                assert (path.parent / link.partition("#")[0]).is_file(), (
+                    f"{path.name}: {link}"
+                )
 
 
 def test_no_page_asks_another_host_or_lets_a_name_run(report):
     for path in [*report.glob("*.html"), report.parent / "index.html"]:
         page = made.Page(path)
-        assert not [value for _, _, value in page.attributes if value and re.match(r"(https?:)?//", value)], path.name
+        assert not [
+            value
+            for _, _, value in page.attributes
+            if value and re.match(r"(https?:)?//", value)
+        ], path.name
         assert not [name for _, name, _ in page.attributes if name.startswith("on")]
-        assert "default-src 'none'" in " ".join(filter(None, page.of("meta", "content")))
-        assert page.tags.count("script") == (6 if path.name == "explore.html" else 2) and "b" not in page.tags
+        assert "default-src 'none'" in " ".join(
+            filter(None, page.of("meta", "content"))
+        )
+        assert (
+            page.tags.count("script") == (6 if path.name == "explore.html" else 2)
+            and "b" not in page.tags
+        )
         text = path.read_text()
-        assert made.HOSTILE not in text.replace("\\u003c", "<") or path.name == "explore.html"
-    assert made.HOSTILE in (report / "explore.html").read_text().replace("\\u003c", "<"), "as a text of its script"
+        assert (
+            made.HOSTILE not in text.replace("\\u003c", "<")
+            or path.name == "explore.html"
+        )
+    assert made.HOSTILE in (report / "explore.html").read_text().replace(
+        "\\u003c", "<"
+    ), "as a text of its script"
 
 
-def test_the_index_holds_the_answer_the_figure_four_questions_and_the_notebooks_in_this_order(report):
+def test_the_index_holds_the_answer_the_figure_four_questions_and_the_notebooks_in_this_order(
+    report,
+):
     text = (report / "index.html").read_text()
     told = pages.answer(findings.read(report))
     page = made.Page(report / "index.html")
-    assert all(sentence in page.text.replace("\u00a0", " ") for sentence in told.sentences)
-    places = [text.index(part) for part in ("<ol", findings.FIGURE, "how far to trust it", "Which measure predicts the gap?", "<details>")]
+    assert all(
+        sentence in page.text.replace("\u00a0", " ") for sentence in told.sentences
+    )
+    places = [
+        text.index(part)
+        for part in (
+            "<ol",
+            findings.FIGURE,
+            "how far to trust it",
+            "Which measure predicts the gap?",
+            "<details>",
+        )
+    ]
     assert places == sorted(places)
-    assert page.text.count("commit") == 2 and "abc" in page.text  # a heading, and the fact itself
+    assert (
+        page.text.count("commit") == 2 and "abc" in page.text
+    )  # a heading, and the fact itself
     (width,) = page.of("img", "width")
     assert width == "320"
 
@@ -62,47 +105,90 @@ def test_a_page_of_a_notebook_shows_all_of_it_under_its_headings(report):
     text = (report / "04_baselines.html").read_text()
     page = made.Page(report / "04_baselines.html")
     assert '<h2 id="What-is-seen">' in text and "#What-is-seen" in page.of("a", "href")
-    assert page.of("img", "src") == ["figures/04_baselines-other.png"] and page.of("img", "width") == ["320"]
+    assert page.of("img", "src") == ["figures/04_baselines-other.png"] and page.of(
+        "img", "width"
+    ) == ["320"]
     assert "Figure 4.1. Other." in page.text and "a bar" not in page.text
-    assert page.tags.count("tr") == 1 + len(made.catalogue()), "the whole table, not its first row"
+    assert page.tags.count("tr") == 1 + len(made.catalogue()), (
+        "the whole table, not its first row"
+    )
     assert "if 1 < 2:" in page.text and "kept" in page.text
     assert page.text.index("if 1 < 2:") < page.text.index("printed\n")
 
 
 def test_a_word_of_the_glossary_is_linked_once_and_not_in_headings_or_code(report):
     text = (report / "04_baselines.html").read_text()
-    links = re.findall(r'<a href="../assets/glossary.html" title="[^"]+">([^<]+)</a>', text)
+    links = re.findall(
+        r'<a href="../assets/glossary.html" title="[^"]+">([^<]+)</a>', text
+    )
     assert links.count("pointing game") == 1 and len(links) == len(set(links))
     assert not re.search(r"<(h1|h2|summary|code)\b[^>]*>[^<]*<a href=\"../assets", text)
 
 
-def test_what_the_report_does_not_hold_is_not_explored_and_its_figure_is_that_of_the_notebook(tmp_path):
+def test_what_the_report_does_not_hold_is_not_explored_and_its_figure_is_that_of_the_notebook(
+    tmp_path,
+):
     folder = made.write_report(tmp_path / "made")
-    for name in ("tables/maps.npz", "tables/histories.parquet", "figures/04_baselines-other.png"):
+    for name in (
+        "tables/maps.npz",
+        "tables/histories.parquet",
+        "figures/04_baselines-other.png",
+    ):
         (folder / name).unlink()
     pages.write(folder)
-    values = json.loads(re.search(r'id="values">(.*?)</script>', (folder / "explore.html").read_text())[1])
-    assert [item["kind"] for item in values] == made.Page(folder / "explore.html").of("div", "data-kind") == ["measures"]
-    assert made.Page(folder / "04_baselines.html").of("img", "src")[0].startswith("data:image/png;base64,")
+    values = json.loads(
+        re.search(r'id="values">(.*?)</script>', (folder / "explore.html").read_text())[
+            1
+        ]
+    )
+    assert (
+        [item["kind"] for item in values]
+        == made.Page(folder / "explore.html").of("div", "data-kind")
+        == ["measures"]
+    )
+    assert (
+        made.Page(folder / "04_baselines.html")
+        .of("img", "src")[0]
+        .startswith("data:image/png;base64,")
+    )
 
 
 def test_a_study_without_networks_of_its_own_gives_what_its_notebooks_answer(tmp_path):
     folder = made.write_report(tmp_path / "made")
     for path in (folder / "tables").iterdir():
         path.unlink()
-    story, figure = folder / "story/04_baselines.json", {"kind": "figure", "name": f"{findings.TRADE_OFF}-a", "alt": "Figure 4.2"}
-    told = [figure | {"path": "figures/04_baselines-other.png"}, {"kind": "text", "text": f"SSIM is 0.85 {made.HOSTILE}", "answer": True}]
+    story, figure = (
+        folder / "story/04_baselines.json",
+        {"kind": "figure", "name": f"{findings.TRADE_OFF}-a", "alt": "Figure 4.2"},
+    )
+    told = [
+        figure | {"path": "figures/04_baselines-other.png"},
+        {"kind": "text", "text": f"SSIM is 0.85 {made.HOSTILE}", "answer": True},
+    ]
     story.write_text(json.dumps([*json.loads(story.read_text()), *told]))
     pages.write(folder)
     for path in (folder / "index.html", folder.parent / "index.html"):
         assert "is 0.85" in made.Page(path).text and "b" not in made.Page(path).tags
-        assert [source.endswith("04_baselines-other.png") for source in made.Page(path).of("img", "src")] == [True]
+        assert [
+            source.endswith("04_baselines-other.png")
+            for source in made.Page(path).of("img", "src")
+        ] == [True]
 
 
 DAMAGED = [
-    *[("story/04_baselines.json", text, "04_baselines.json is damaged") for text in ("{", "[1]", "[{}]")],
-    *[("story/04_baselines.json", text, "lacks what") for text in ('[{"kind": "figure"}]', '[{"kind": "parameters", "values": [1]}]')],
-    ("story/04_baselines.json", '[{"kind": "figure", "alt": "Figure 4.1. Other.", "path": "../../../etc/passwd"}]', "leaves the folder"),
+    *[
+        ("story/04_baselines.json", text, "04_baselines.json is damaged")
+        for text in ("{", "[1]", "[{}]")
+    ],
+    *[
+        ("story/04_baselines.json", text, "lacks what")
+        for text in ('[{"kind": "figure"}]', '[{"kind": "parameters", "values": [1]}]')
+    ],
+    (
+        "story/04_baselines.json",
+        '[{"kind": "figure", "alt": "Figure 4.1. Other.", "path": "../../../etc/passwd"}]',
+        "leaves the folder",
+    ),
     ("tables/catalogue.csv", "model_id,gap\na,0.1\n", "lacks what"),
     ("tables/scores.parquet", "PAR1", "scores.parquet is damaged"),
     ("04_baselines.ipynb", "[]", "04_baselines.ipynb is damaged"),
@@ -124,10 +210,14 @@ def test_a_report_is_shared_without_checkpoints_unless_asked_for(report, tmp_pat
     (report / "checkpoints").mkdir()
     (report / "checkpoints/a.safetensors").write_bytes(b"x")
     for asked in (False, True):
-        with zipfile.ZipFile(pages.share(report, tmp_path / "made.zip", checkpoints=asked)) as packed:
+        with zipfile.ZipFile(
+            pages.share(report, tmp_path / "made.zip", checkpoints=asked)
+        ) as packed:
             names = packed.namelist()
         assert ("made/checkpoints/a.safetensors" in names) is asked
-        assert {"made/index.html", "assets/pages.js", "assets/plotly.min.js"} <= {*names}
+        assert {"made/index.html", "assets/pages.js", "assets/plotly.min.js"} <= {
+            *names
+        }
     with pytest.raises(FileNotFoundError, match="run the study first"):
         pages.share(tmp_path, tmp_path / "none.zip")
 
@@ -135,16 +225,34 @@ def test_a_report_is_shared_without_checkpoints_unless_asked_for(report, tmp_pat
 def test_the_question_of_a_study_is_that_of_its_file():
     for path in (PROJECT_ROOT / "params").glob("*.yaml"):
         question, subject = findings.asked(path.stem)
-        assert question.endswith("?") and subject.endswith(".") and "#" not in question + subject, path
-    assert findings.asked("demo")[0] != findings.asked("none")[0] and findings.asked("none")[1] == ""
+        assert (
+            question.endswith("?")
+            and subject.endswith(".")
+            and "#" not in question + subject
+        ), path
+    assert (
+        findings.asked("demo")[0] != findings.asked("none")[0]
+        and findings.asked("none")[1] == ""
+    )
 
 
 @pytest.mark.parametrize("study", STUDIES, ids=lambda path: path.name)
-def test_committed_pages_are_what_the_code_makes_of_the_committed_tables(study, tmp_path):
+def test_committed_pages_are_what_the_code_makes_of_the_committed_tables(
+    study, tmp_path
+):
     """The index, FINDINGS.md and the page of a notebook; others are made alike and take long."""
-    folder = shutil.copytree(study, tmp_path / study.name, ignore=shutil.ignore_patterns("checkpoints", "cards", "*.html"))
+    folder = shutil.copytree(
+        study,
+        tmp_path / study.name,
+        ignore=shutil.ignore_patterns("checkpoints", "cards", "*.html"),
+    )
     if (study / findings.PAGE).is_file():
         assert findings.differences(folder) == []
         assert len(findings.page(folder).split()) <= 900
-    for page in (pages._write_index(folder), pages._write_notebook(folder / "01_data_subset.ipynb")):
-        assert page.read_text() == (study / page.name).read_text(), f"run `make pages STUDY={study.name}`"
+    for page in (
+        pages._write_index(folder),
+        pages._write_notebook(folder / "01_data_subset.ipynb"),
+    ):
+        assert page.read_text() == (study / page.name).read_text(), (
+            f"run `make pages STUDY={study.name}`"
+        )

@@ -15,9 +15,24 @@ from tests.report import made
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        *[(0.8778, "0.88"), (0.000123, "0.00012"), (-0.5, "-0.50"), (12.34, "12.3"), (12345.6, "12,346"), (99.8, "100")],
+        *[
+            (0.8778, "0.88"),
+            (0.000123, "0.00012"),
+            (-0.5, "-0.50"),
+            (12.34, "12.3"),
+            (12345.6, "12,346"),
+            (99.8, "100"),
+        ],
         *[(3.0, "3"), (7, "7"), (0, "0")],
-        *[(math.nan, "–"), (math.inf, "∞"), (-math.inf, "−∞"), (None, "–"), (True, "yes"), (np.False_, "no"), ("a", "a")],
+        *[
+            (math.nan, "–"),
+            (math.inf, "∞"),
+            (-math.inf, "−∞"),
+            (None, "–"),
+            (True, "yes"),
+            (np.False_, "no"),
+            ("a", "a"),
+        ],
     ],
 )
 def test_two_digits(value, text):
@@ -30,24 +45,53 @@ def test_the_model_stands_first_by_its_short_name_and_long_names_last():
     shown = tables.arranged(models[["cell", "gap", "model_id"]], names)
     assert list(shown) == ["model", "gap (points)", "cell"]
     row = models.iloc[0]
-    assert shown["model"][0] == names[row["model_id"]] and row["run_id"][-4:] in shown["model"][0]
+    assert (
+        shown["model"][0] == names[row["model_id"]]
+        and row["run_id"][-4:] in shown["model"][0]
+    )
     assert len(set(names.values())) == len(models)
-    assert tables.arranged(pd.DataFrame({"model_id": ["unknown"]}), names)["model"][0] == "unknown"
-    estimate = {"r_gap": [-0.21], "r_gap_low": [-0.58], "r_gap_high": [0.2], "r_gap_null": [0.0], "gap": [0.432]}
+    assert (
+        tables.arranged(pd.DataFrame({"model_id": ["unknown"]}), names)["model"][0]
+        == "unknown"
+    )
+    estimate = {
+        "r_gap": [-0.21],
+        "r_gap_low": [-0.58],
+        "r_gap_high": [0.2],
+        "r_gap_null": [0.0],
+        "gap": [0.432],
+    }
     shown = tables.html(pd.DataFrame({"measure": ["iou"], "title": ["IoU"]} | estimate))
     assert "<th>measure</th><th>r with the gap</th><th>gap (points)</th>" in shown
-    assert 'data-order="-0.21">-0.21 (-0.58 to 0.20)</td>' in shown and ">43.2</td>" in shown
+    assert (
+        'data-order="-0.21">-0.21 (-0.58 to 0.20)</td>' in shown
+        and ">43.2</td>" in shown
+    )
 
 
 def test_html_holds_the_exact_number_says_constants_once_and_takes_names_as_text():
-    frame = pd.DataFrame({"name": [made.HOSTILE, "b", "c"], "value": [0.123456789, 2.0, math.nan], "same": 5})
+    frame = pd.DataFrame(
+        {
+            "name": [made.HOSTILE, "b", "c"],
+            "value": [0.123456789, 2.0, math.nan],
+            "same": 5,
+        }
+    )
     text = tables.html(frame)
-    assert '<td class="number" data-order="0.123457">0.12</td>' in text and '<td class="number">2</td>' in text
+    assert (
+        '<td class="number" data-order="0.123457">0.12</td>' in text
+        and '<td class="number">2</td>' in text
+    )
     assert '<td class="number" data-order="">–</td>' in text
     assert made.HOSTILE not in text and "&lt;b&gt;x" in text
     assert "<th>same</th>" not in text and "The same in all rows: same 5." in text
-    assert tables.html(pd.DataFrame({"a": [1] * 1000, "b": range(1000)})).count("<tr>") == 1 + tables.MOST_ROWS
-    assert "<td" not in tables.html(pd.DataFrame({"a": []})) and "<th>a</th>" in tables.html(pd.DataFrame({"a": [1.0]}))
+    assert (
+        tables.html(pd.DataFrame({"a": [1] * 1000, "b": range(1000)})).count("<tr>")
+        == 1 + tables.MOST_ROWS
+    )
+    assert "<td" not in tables.html(
+        pd.DataFrame({"a": []})
+    ) and "<th>a</th>" in tables.html(pd.DataFrame({"a": [1.0]}))
 
 
 def test_a_report_shows_first_rows_and_jupyterlab_all_of_them(monkeypatch):

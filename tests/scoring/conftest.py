@@ -26,7 +26,9 @@ def study(tmp_path_factory):
     work = tmp_path_factory.mktemp("work")
     data = choose_images(work, **TINY_SCENES | {"images_per_class": 18})
     form = {"stem": "strided", "width": 0.125, "max_epochs": 1, "seed": SEED}
-    whole = RunConfig("resnet18", 8, 0.01, "adam", 0.0, False, False, data=data.fingerprint, **form)
+    whole = RunConfig(
+        "resnet18", 8, 0.01, "adam", 0.0, False, False, data=data.fingerprint, **form
+    )
     fewer = replace(whole, images_per_class=16, rule3_split="test")
     for run in (whole, fewer, replace(whole, learning_rate=1e30, optimizer="sgd")):
         train_run(run, data, catalogue.run_folder(work, run))

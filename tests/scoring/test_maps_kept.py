@@ -15,12 +15,24 @@ def published(tmp_path, with_maps=True):
     kept.model_ids = ["a@stop", "b@stop", "left out"]
     maps = np.arange(3 * 16, dtype=np.uint8).reshape(3, 4, 4)
     for number, name in enumerate(kept.model_ids):
-        kept.write("localization", name, {"correct": np.array([1.0, 0, 1])} | ({"maps": maps + number} if with_maps else {}))
+        kept.write(
+            "localization",
+            name,
+            {"correct": np.array([1.0, 0, 1])}
+            | ({"maps": maps + number} if with_maps else {}),
+        )
     table = pd.DataFrame({"model_id": ["a@stop", "b@stop"]})
-    return data, scored_on, maps, maps_kept.publish(tmp_path / "report", kept, table, data, scored_on)
+    return (
+        data,
+        scored_on,
+        maps,
+        maps_kept.publish(tmp_path / "report", kept, table, data, scored_on),
+    )
 
 
-def test_published_maps_are_read_as_they_were_kept_with_the_boxes_of_the_scored_images(tmp_path):
+def test_published_maps_are_read_as_they_were_kept_with_the_boxes_of_the_scored_images(
+    tmp_path,
+):
     data, scored_on, maps, path = published(tmp_path)
     found = maps_kept.read_maps(tmp_path / "report")
     assert path == tmp_path / "report/tables/maps.npz"
@@ -32,7 +44,9 @@ def test_published_maps_are_read_as_they_were_kept_with_the_boxes_of_the_scored_
     np.testing.assert_array_equal(found["labels"], images.labels)
     assert found["image_size"] == 16
     assert found["class_names"].tolist() == list(data.classes["class_name"])
-    assert len(found["thumbnails"]) == 3 and all(picture.startswith(b"\xff\xd8") for picture in found["thumbnails"])
+    assert len(found["thumbnails"]) == 3 and all(
+        picture.startswith(b"\xff\xd8") for picture in found["thumbnails"]
+    )
 
 
 def test_images_without_maps_publish_nothing(tmp_path):

@@ -30,22 +30,36 @@ def scored_on(study):
 @pytest.fixture(scope="module")
 def kept(study, scored_on):
     store = Store(study.work, partial(of_study, study.work), jobs=1)
-    return measuring.score(store, models.models_of(study.work, study.table, study.data), FAMILIES, SETTINGS, scored_on)
+    return measuring.score(
+        store,
+        models.models_of(study.work, study.table, study.data),
+        FAMILIES,
+        SETTINGS,
+        scored_on,
+    )
 
 
-def test_models_are_the_rows_with_a_snapshot_and_know_how_many_images_they_were_fitted_to(study):
+def test_models_are_the_rows_with_a_snapshot_and_know_how_many_images_they_were_fitted_to(
+    study,
+):
     found = models.models_of(study.work, study.table, study.data)
-    assert [model.model_id for model in found] == study.table.query("snapshot != 'none'")["model_id"].tolist()
+    assert [model.model_id for model in found] == study.table.query(
+        "snapshot != 'none'"
+    )["model_id"].tolist()
     assert sorted(model.training_images for model in found) == [48, 49]
     assert str(found[0]) == found[0].model_id
     assert models.models_of(study.work, study.table[:0], study.data) == []
     network = found[0].load("cpu")
     assert not network.training
     path = study.work / "runs" / found[0].facts["run_id"] / "snapshot-stop.safetensors"
-    assert torch.equal(network.fc.weight, safetensors.torch.load_file(path)["fc.weight"])
+    assert torch.equal(
+        network.fc.weight, safetensors.torch.load_file(path)["fc.weight"]
+    )
 
 
-def test_models_of_different_training_size_are_scored_on_the_same_images(study, kept, scored_on):
+def test_models_of_different_training_size_are_scored_on_the_same_images(
+    study, kept, scored_on
+):
     joined = measuring.with_measures(study.table, measuring.score_table(kept))
     scored = joined[joined["snapshot"] != "none"]
     assert scored["images_scored"].tolist() == [len(scored_on.rows)] * 2
@@ -54,24 +68,43 @@ def test_models_of_different_training_size_are_scored_on_the_same_images(study, 
 
 
 def test_scores_are_the_means_of_the_values_of_single_images(study, kept, scored_on):
-    joined = measuring.with_measures(study.table[study.table["snapshot"] != "none"], measuring.score_table(kept))
+    joined = measuring.with_measures(
+        study.table[study.table["snapshot"] != "none"], measuring.score_table(kept)
+    )
     for family in FAMILIES:
         values = kept.stacked(family)
-        assert values["correct"].mean(1).tolist() == pytest.approx(joined["training_accuracy"].tolist())
+        assert values["correct"].mean(1).tolist() == pytest.approx(
+            joined["training_accuracy"].tolist()
+        )
         for name in set(values) & set(joined) - {"mask_area"}:
             assert values[name].shape == (2, len(scored_on.rows))
-            np.testing.assert_allclose(np.nanmean(values[name], axis=1), joined[name], atol=2e-3, err_msg=name)
+            np.testing.assert_allclose(
+                np.nanmean(values[name], axis=1), joined[name], atol=2e-3, err_msg=name
+            )
 
 
-def test_a_model_that_cannot_be_loaded_is_named_and_the_others_are_scored(study, scored_on, tmp_path):
+def test_a_model_that_cannot_be_loaded_is_named_and_the_others_are_scored(
+    study, scored_on, tmp_path
+):
     for name in ("cache", "data.json"):
         (tmp_path / name).symlink_to(study.work / name)
     first, second = study.table.loc[study.table["snapshot"] != "none", "run_id"]
     shutil.copytree(study.work / "runs" / second, tmp_path / "runs" / second)
     store = Store(tmp_path, partial(of_study, tmp_path), jobs=2)
-    with pytest.raises(RuntimeError, match=rf"1 of 2 failed; the others are complete. {first}@stop: FileNotFoundError"):
-        measuring.score(store, models.models_of(tmp_path, study.table, study.data), ["prediction"], SETTINGS, scored_on)
-    assert [path.stem for path in store.folder.glob("prediction-*/*.npz")] == [f"{second}@stop"]
+    with pytest.raises(
+        RuntimeError,
+        match=rf"1 of 2 failed; the others are complete. {first}@stop: FileNotFoundError",
+    ):
+        measuring.score(
+            store,
+            models.models_of(tmp_path, study.table, study.data),
+            ["prediction"],
+            SETTINGS,
+            scored_on,
+        )
+    assert [path.stem for path in store.folder.glob("prediction-*/*.npz")] == [
+        f"{second}@stop"
+    ]
 
 
 def test_a_setting_decides_the_families_that_read_it_and_no_others():
@@ -83,19 +116,27 @@ def test_a_setting_decides_the_families_that_read_it_and_no_others():
         ({"flatness_draws": 3}, "flatness", True),
     ):
         other = replace(SETTINGS, **change)
-        assert (measuring.deciding(family, SETTINGS) != measuring.deciding(family, other)) == differs, (change, family)
+        assert (
+            measuring.deciding(family, SETTINGS) != measuring.deciding(family, other)
+        ) == differs, (change, family)
 
 
 def test_what_is_right_on_the_test_images_gives_the_test_accuracy(study):
     store = Store(study.work, partial(of_study, study.work), jobs=1)
-    tested = classification.test_logits(store, models.models_of(study.work, study.table, study.data), study.data)
+    tested = classification.test_logits(
+        store, models.models_of(study.work, study.table, study.data), study.data
+    )
     right = classification.correct(tested, study.data.test.labels)
-    np.testing.assert_allclose(right.mean(1), study.table["test_accuracy"].dropna(), atol=1e-6)
+    np.testing.assert_allclose(
+        right.mean(1), study.table["test_accuracy"].dropna(), atol=1e-6
+    )
     metrics = classification.metrics_of_models(tested, study.data.test.labels)
     np.testing.assert_allclose(metrics["top1"], right.mean(1), atol=1e-6)
 
 
-def test_the_set_is_what_all_runs_were_fitted_to_in_one_order_of_which_fewer_are_a_prefix(study, scored_on):
+def test_the_set_is_what_all_runs_were_fitted_to_in_one_order_of_which_fewer_are_a_prefix(
+    study, scored_on
+):
     rows = study.table[study.table["snapshot"] != "none"].to_dict("records")
     both = [set(images_of_run(study.data, config_from(row))[0].names) for row in rows]
     images = scored_on.of(study.data)
@@ -112,43 +153,77 @@ def test_the_set_is_what_all_runs_were_fitted_to_in_one_order_of_which_fewer_are
 
 
 def test_runs_that_share_too_few_images_are_refused(study):
-    with pytest.raises(ValueError, match=r"^all runs of this study together were fitted to \d images of the class synthetic_\w+"):
+    with pytest.raises(
+        ValueError,
+        match=r"^all runs of this study together were fitted to \d images of the class synthetic_\w+",
+    ):
         scoring_set(study.table.assign(images_per_class=5), study.data)
 
 
 def test_classes_stand_in_turn():
-    assert classes_in_turn(np.array([4, 4, 4, 4, 7, 7, 1])).tolist() == [0, 4, 6, 1, 5, 2, 3]
+    assert classes_in_turn(np.array([4, 4, 4, 4, 7, 7, 1])).tolist() == [
+        0,
+        4,
+        6,
+        1,
+        5,
+        2,
+        3,
+    ]
 
 
 def test_the_initial_network_is_the_one_that_a_run_began_with(study, tmp_path):
     model = models.models_of(study.work, study.table, study.data)[0]
     config, start = config_from(model.facts), model.initial()
-    train_run(replace(config, learning_rate=0.0), study.data, tmp_path / "run")  # nothing but batch-norm statistics moves
+    train_run(
+        replace(config, learning_rate=0.0), study.data, tmp_path / "run"
+    )  # nothing but batch-norm statistics moves
     trained = safetensors.torch.load_file(tmp_path / "run/snapshot-stop.safetensors")
     assert torch.equal(trained["layer1.0.conv1.weight"], start.layer1[0].conv1.weight)
     lost = study.table.assign(pretrained=True, weights="unknown")
     assert models.models_of(study.work, lost, study.data)[0].initial() is None
 
 
-def test_weights_made_on_the_spot_start_a_run_and_are_named_by_their_recipe(study, tmp_path):
+def test_weights_made_on_the_spot_start_a_run_and_are_named_by_their_recipe(
+    study, tmp_path
+):
     from tests.conftest import TINY_SCENES
 
     choose_images(tmp_path, **TINY_SCENES)
     changes = {"class_ids": ["synthetic_ring", "synthetic_star"], "images_per_class": 8}
-    images = pretraining.choose_pretraining_images(tmp_path, study.data.classes["class_id"], **changes)
-    assert (len(images.train), len(images.test)) == (2 * 8, 2 * TINY_SCENES["test_images_per_class"])
-    recipes = pretraining.recipes(["resnet18"], images.fingerprint, {"stem": "strided", "width": 0.125, "max_epochs": 1})
+    images = pretraining.choose_pretraining_images(
+        tmp_path, study.data.classes["class_id"], **changes
+    )
+    assert (len(images.train), len(images.test)) == (
+        2 * 8,
+        2 * TINY_SCENES["test_images_per_class"],
+    )
+    recipes = pretraining.recipes(
+        ["resnet18"],
+        images.fingerprint,
+        {"stem": "strided", "width": 0.125, "max_epochs": 1},
+    )
     with pytest.raises(RuntimeError, match="left no weights"):
         pretraining.made(recipes, tmp_path)
-    assert len(list(pool.train_missing(recipes, tmp_path / pretraining.FOLDER, jobs=1))) == 1
+    assert (
+        len(list(pool.train_missing(recipes, tmp_path / pretraining.FOLDER, jobs=1)))
+        == 1
+    )
     weights = pretraining.made(recipes, tmp_path)["resnet18"]
     pretraining.keep_starts({"resnet18": weights}, tmp_path)
     state = safetensors.torch.load_file(weights.source)
-    rows = study.table[study.table["snapshot"] != "none"].assign(pretrained=True, weights=weights.identity)
+    rows = study.table[study.table["snapshot"] != "none"].assign(
+        pretrained=True, weights=weights.identity
+    )
     started = models.models_of(tmp_path, rows, study.data)[0].initial()
     assert torch.equal(started.layer4[1].conv2.weight, state["layer4.1.conv2.weight"])
-    with pytest.raises(ValueError, match=r"share the classes synthetic_ring; set pretrain_class_ids to other classes"):
-        pretraining.choose_pretraining_images(tmp_path, ["synthetic_ring", "a"], **changes)
+    with pytest.raises(
+        ValueError,
+        match=r"share the classes synthetic_ring; set pretrain_class_ids to other classes",
+    ):
+        pretraining.choose_pretraining_images(
+            tmp_path, ["synthetic_ring", "a"], **changes
+        )
 
 
 def test_a_run_folder_of_an_earlier_version_stays_readable():
@@ -161,4 +236,7 @@ def test_a_run_folder_of_an_earlier_version_stays_readable():
     for row in table.to_dict("records"):
         network = catalogue.load_network(work, row, 3)
         assert network.fc.weight.shape == (3, 32)
-    assert len(catalogue.histories(work, table["run_id"].unique())) == table["epochs"].iloc[0]
+    assert (
+        len(catalogue.histories(work, table["run_id"].unique()))
+        == table["epochs"].iloc[0]
+    )

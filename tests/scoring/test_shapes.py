@@ -42,20 +42,35 @@ def shapes_of(study):
     """Shapes that a study trains, unless it asks for a GPU."""
     found = {}
     for item in load_study(study).executions:
-        found |= {name: value for name, value in item.parameters.items() if name != "device" or item.name == "02_grid_training"}
+        found |= {
+            name: value
+            for name, value in item.parameters.items()
+            if name != "device" or item.name == "02_grid_training"
+        }
     if "architectures" not in found or found["device"].startswith("cuda"):
         return []
     form = [found[name] for name in ("stem", "width", "last_stride", "image_size")]
-    return [(architecture, *form, batch) for architecture in found["architectures"] for batch in found["batch_sizes"]]
+    return [
+        (architecture, *form, batch)
+        for architecture in found["architectures"]
+        for batch in found["batch_sizes"]
+    ]
 
 
 STUDIES = sorted((PROJECT_ROOT / "params").glob("*.yaml"))
-ODD = {(name, "strided", 0.1875, 2, 64, batch) for name in ("resnet18", "resnet34") for batch in (16, 32)}  # channels that no vector holds
+ODD = {
+    (name, "strided", 0.1875, 2, 64, batch)
+    for name in ("resnet18", "resnet34")
+    for batch in (16, 32)
+}  # channels that no vector holds
 SHAPES = sorted({shape for study in STUDIES for shape in shapes_of(study)} | ODD)
 
 
 def test_the_studies_for_a_cpu_are_found():
-    assert {(shape[1], shape[2], shape[3]) for shape in SHAPES} >= {("small", 0.125, 2), ("strided", 0.25, 1)}
+    assert {(shape[1], shape[2], shape[3]) for shape in SHAPES} >= {
+        ("small", 0.125, 2),
+        ("strided", 0.25, 1),
+    }
     assert {shape[0] for shape in SHAPES} >= {"resnet18", "resnet34"}
 
 
@@ -64,6 +79,15 @@ def test_no_shape_of_a_study_ends_the_process_that_trains_and_scores_it(precisio
     """With the checks of the C library on what is written beyond a block of memory, where it has them."""
     checked = os.environ | {"MALLOC_CHECK_": "3"}
     command = [sys.executable, "-c", TRAINS_AND_SCORES, precision, json.dumps(SHAPES)]
-    ended = subprocess.run(command, env=checked, cwd=PROJECT_ROOT, capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        command,
+        env=checked,
+        cwd=PROJECT_ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     lines = ended.stdout.splitlines() or [""]
-    assert (ended.returncode, lines[-1]) == (0, "all"), f"{lines[-1]}: {ended.stderr[-2000:]}"
+    assert (ended.returncode, lines[-1]) == (0, "all"), (
+        f"{lines[-1]}: {ended.stderr[-2000:]}"
+    )

@@ -11,8 +11,19 @@ MODELS = [Model(name, lambda device: None) for name in ("a", "b")]
 
 
 def record(model, factor):
-    table = pd.DataFrame({"measure": ["x", "y"], "value": [0.5 * factor, np.nan], "reason": ["", "no boxes, ü"], "fine": [True, False]})
-    return {"scores": table, "single": np.array([1.0, np.nan, 3.0], dtype=np.float32) * factor, "bits": np.array([True, False])}
+    table = pd.DataFrame(
+        {
+            "measure": ["x", "y"],
+            "value": [0.5 * factor, np.nan],
+            "reason": ["", "no boxes, ü"],
+            "fine": [True, False],
+        }
+    )
+    return {
+        "scores": table,
+        "single": np.array([1.0, np.nan, 3.0], dtype=np.float32) * factor,
+        "bits": np.array([True, False]),
+    }
 
 
 class Noted:
@@ -36,7 +47,9 @@ def test_what_is_kept_is_read_as_it_was_written_and_computed_once(store):
     kept = store.each(MODELS, {"p": {"seed": 1}, "q": {}}, compute)
     assert compute.asked == [("a", ["p", "q"]), ("b", ["p", "q"])]
     found = kept.record("p", "a")
-    pd.testing.assert_frame_equal(found["scores"], record(MODELS[0], 2.0)["scores"], check_dtype=False)
+    pd.testing.assert_frame_equal(
+        found["scores"], record(MODELS[0], 2.0)["scores"], check_dtype=False
+    )
     np.testing.assert_array_equal(found["single"], [2.0, np.nan, 6.0])
     assert found["bits"].dtype == bool
     again = store.each(MODELS, {"q": {}, "p": {"seed": 1}}, compute)
@@ -53,7 +66,9 @@ def test_another_setting_is_another_folder_and_a_further_part_is_computed_alone(
     assert len(list(store.folder.iterdir())) == 3
 
 
-def test_values_are_stacked_in_the_order_of_the_models_and_nan_where_a_model_has_none(store):
+def test_values_are_stacked_in_the_order_of_the_models_and_nan_where_a_model_has_none(
+    store,
+):
     kept = store.each(MODELS, {"p": {}}, Noted())
     kept._path("p", "a").unlink()
     stacked = kept.stacked("p")
@@ -69,7 +84,10 @@ def test_a_damaged_file_is_said_and_computed_anew(store, damage):
     kept = store.each(MODELS, {"p": {}}, compute)
     path = kept._path("p", "a")
     path.write_bytes(path.read_bytes()[:-40] if damage is None else damage)
-    with pytest.warns(UserWarning, match=r"a\.npz is damaged .* made anew when the notebook runs again"):
+    with pytest.warns(
+        UserWarning,
+        match=r"a\.npz is damaged .* made anew when the notebook runs again",
+    ):
         assert kept.record("p", "a") == {}
     assert store.each(MODELS, {"p": {}}, compute).record("p", "a")["single"][0] == 2.0
     assert compute.asked[2:] == [("a", ["p"])]

@@ -27,59 +27,115 @@ def found(study):
     store = Store(study.work, partial(of_study, study.work), jobs=1)
     every = models.models_of(study.work, study.table, study.data)
     tested = classification.test_logits(store, every, study.data)
-    return store, every, tested, targets.on_targets(store, every, study.data, SHIFTS, SETTINGS, tested)
+    return (
+        store,
+        every,
+        tested,
+        targets.on_targets(store, every, study.data, SHIFTS, SETTINGS, tested),
+    )
 
 
 def test_every_target_is_passed_once(study, found, monkeypatch):
     store, every, tested, _ = found
-    monkeypatch.setattr(targets, "logits_of", lambda *given: pytest.fail("passed again"))
+    monkeypatch.setattr(
+        targets, "logits_of", lambda *given: pytest.fail("passed again")
+    )
     targets.on_targets(store, every, study.data, SHIFTS, SETTINGS, tested)
-    assert len(list((study.work / "targets" / "rotation_15").glob("*.safetensors"))) == 1
+    assert (
+        len(list((study.work / "targets" / "rotation_15").glob("*.safetensors"))) == 1
+    )
 
 
-def test_kept_logits_are_those_of_the_shifted_images_and_the_truth_is_their_share(study, found):
+def test_kept_logits_are_those_of_the_shifted_images_and_the_truth_is_their_share(
+    study, found
+):
     _, every, _, kept = found
     images = shifts.turned(study.data.test.images, 15)
-    truth = targets.target_accuracies(kept, study.table, study.data, SHIFTS).set_index("model_id")
+    truth = targets.target_accuracies(kept, study.table, study.data, SHIFTS).set_index(
+        "model_id"
+    )
     for model in every:
         with torch.no_grad():
             expected = model.load("cpu")(resnet.normalise_images(images)).half().numpy()
         logits = kept.record("target-rotation_15", model.model_id)["logits"]
-        np.testing.assert_allclose(logits.astype(float), expected.astype(float), rtol=4e-3, atol=4e-3)
+        np.testing.assert_allclose(
+            logits.astype(float), expected.astype(float), rtol=4e-3, atol=4e-3
+        )
         share = (logits.argmax(1) == study.data.test.labels.numpy()).mean()
-        assert truth.loc[model.model_id, "test_accuracy@rotation_15"] == pytest.approx(share)
-    assert np.isnan(truth.loc[study.table.query("snapshot == 'none'")["model_id"], "test_accuracy@rotation_15"]).all()
+        assert truth.loc[model.model_id, "test_accuracy@rotation_15"] == pytest.approx(
+            share
+        )
+    assert np.isnan(
+        truth.loc[
+            study.table.query("snapshot == 'none'")["model_id"],
+            "test_accuracy@rotation_15",
+        ]
+    ).all()
 
 
 @pytest.mark.parametrize("shift", ["", *SHIFTS])
-def test_measures_follow_from_kept_logits_and_say_why_where_there_is_no_holdout(study, found, shift):
+def test_measures_follow_from_kept_logits_and_say_why_where_there_is_no_holdout(
+    study, found, shift
+):
     _, every, _, kept = found
     part = f"target-{shift or 'test'}"
     for model in every:
         scores = kept.record(part, model.model_id)["scores"]
         value = scores.set_index(["measure", "variant"])["value"]
         p = softmax(kept.record(part, model.model_id)["logits"].astype(float), 1)
-        assert value["average_confidence", "as given"] == pytest.approx(p.max(1).mean(), abs=1e-6)
+        assert value["average_confidence", "as given"] == pytest.approx(
+            p.max(1).mean(), abs=1e-6
+        )
         config = config_from(model.facts)
-        assert np.isfinite(value["thresholded_confidence", "as given"]) == (config.rule3_split == "holdout")
+        assert np.isfinite(value["thresholded_confidence", "as given"]) == (
+            config.rule3_split == "holdout"
+        )
         if config.rule3_split == "holdout":
             held_out = images_of_run(study.data, config)[1]
-            right = classification.logits_of(model.load("cpu"), held_out.images, "cpu").argmax(1) == held_out.labels
-            assert value["holdout_accuracy", ""] == pytest.approx(float(right.double().mean()))
+            right = (
+                classification.logits_of(
+                    model.load("cpu"), held_out.images, "cpu"
+                ).argmax(1)
+                == held_out.labels
+            )
+            assert value["holdout_accuracy", ""] == pytest.approx(
+                float(right.double().mean())
+            )
 
 
 def test_every_target_has_the_models_and_the_measures(study, found):
     kept = found[3]
-    models_met = targets.target_accuracies(kept, study.table.query("snapshot != 'none'"), study.data, SHIFTS)
+    models_met = targets.target_accuracies(
+        kept, study.table.query("snapshot != 'none'"), study.data, SHIFTS
+    )
     scores = targets.scores_on_targets(kept, models_met, SHIFTS)
-    assert scores.groupby("target", sort=False)["model_id"].apply(list).tolist() == [models_met["model_id"].tolist()] * 2
-    titles = {"average_confidence": "average confidence", "matrix_norm_of_logits": "MaNo", "absent": "absent"}
-    worth = targets.worth_table(scores, titles, draws=0, seed=0).set_index(["target", "measure"])
+    assert (
+        scores.groupby("target", sort=False)["model_id"].apply(list).tolist()
+        == [models_met["model_id"].tolist()] * 2
+    )
+    titles = {
+        "average_confidence": "average confidence",
+        "matrix_norm_of_logits": "MaNo",
+        "absent": "absent",
+    }
+    worth = targets.worth_table(scores, titles, draws=0, seed=0).set_index(
+        ["target", "measure"]
+    )
     assert len(worth) == 4
-    error = 100 * (scores["average_confidence"] - scores["test_accuracy"]).abs().groupby(scores["target"]).mean()
+    error = (
+        100
+        * (scores["average_confidence"] - scores["test_accuracy"])
+        .abs()
+        .groupby(scores["target"])
+        .mean()
+    )
     for target in ("test images", "rotation_15"):
-        assert worth.loc[(target, "average_confidence"), "error_points"] == pytest.approx(error[target])
-        assert np.isnan(worth.loc[(target, "matrix_norm_of_logits"), "error_points"])  # a score predicts no accuracy
+        assert worth.loc[
+            (target, "average_confidence"), "error_points"
+        ] == pytest.approx(error[target])
+        assert np.isnan(
+            worth.loc[(target, "matrix_norm_of_logits"), "error_points"]
+        )  # a score predicts no accuracy
 
 
 def test_accuracy_under_transforms_is_kept_and_joined_by_model(study, found):
@@ -98,7 +154,9 @@ def test_predictors_of_invariance_keep_the_sign_of_the_raw_predictor():
     for transform in targets.transforms.TRANSFORMS:
         table[f"test accuracy under {transform}"] = truth
         for measure, direction in targets.PREDICTORS.values():
-            table[targets.registry.MEASURES[measure].column(transform)] = direction * truth
+            table[targets.registry.MEASURES[measure].column(transform)] = (
+                direction * truth
+            )
     found = targets.invariance_table(table, ["axis"], draws=50, seed=0)
     np.testing.assert_allclose(found["kendall"], found["direction"])
     np.testing.assert_allclose(found["information"], 100)

@@ -15,7 +15,13 @@ from tests.conftest import jpeg
 
 
 def narrow(classes):
-    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, classes))
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(4, classes),
+    )
 
 
 def fixed():
@@ -25,7 +31,10 @@ def fixed():
 class BasicBlock(nn.Module):
     def __init__(self):
         super().__init__()
-        self.conv1, self.conv2 = nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+        self.conv1, self.conv2 = (
+            nn.Conv2d(4, 4, 3, padding=1),
+            nn.Conv2d(4, 4, 3, padding=1),
+        )
 
     def forward(self, x):
         return (x + self.conv2(self.conv1(x).relu())).relu()
@@ -34,7 +43,11 @@ class BasicBlock(nn.Module):
 class Residual(nn.Module):
     def __init__(self, classes):
         super().__init__()
-        self.conv1, self.layer1, self.fc = nn.Conv2d(3, 4, 3, stride=2), nn.Sequential(BasicBlock()), nn.Linear(4, classes)
+        self.conv1, self.layer1, self.fc = (
+            nn.Conv2d(3, 4, 3, stride=2),
+            nn.Sequential(BasicBlock()),
+            nn.Linear(4, classes),
+        )
 
     def forward(self, x):
         return self.fc(self.layer1(self.conv1(x)).mean((2, 3)))
@@ -43,7 +56,12 @@ class Residual(nn.Module):
 @pytest.fixture
 def users_module(monkeypatch):
     module = type(sys)("a_users_module")
-    module.narrow, module.fixed, module.residual, module.text = narrow, fixed, Residual, lambda: "no network"
+    module.narrow, module.fixed, module.residual, module.text = (
+        narrow,
+        fixed,
+        Residual,
+        lambda: "no network",
+    )
     monkeypatch.setitem(sys.modules, "a_users_module", module)
     load.builder_of.cache_clear()
     return "a_users_module"
@@ -70,15 +88,43 @@ def models_table(seed=0, kinds=4, cells=4, noise=0.02):
     for kind in range(kinds):
         for cell in range(cells):
             form = {"stem": "strided", "width": 0.125, "last_stride": 1, "data": "0"}
-            run = RunConfig("resnet18", 8 * (cell + 1), 0.01, "adam", 0.0, kind % 2 == 0, kind % 4 < 2, **form)
-            mixup = random.uniform(0.2, 0.9)
-            fit = {"train_accuracy": random.uniform(0.7, 1), "train_loss": random.uniform(0.01, 0.5)}
-            gap = 0.7 - 0.5 * mixup + noise * random.normal()
-            names = {"run_id": run_id(run), "model_id": f"{run_id(run)}@stop", "cell": cell_name(run), "kind": kind_name(run)}
-            rows.append(
-                {**run.__dict__, **names, **fit, "snapshot": "stop", "gap": gap, "left_out": "", "mixup": mixup, "other": random.normal()}
+            run = RunConfig(
+                "resnet18",
+                8 * (cell + 1),
+                0.01,
+                "adam",
+                0.0,
+                kind % 2 == 0,
+                kind % 4 < 2,
+                **form,
             )
-    return pd.DataFrame(rows).assign(log_train_loss=lambda table: np.log(table["train_loss"]))
+            mixup = random.uniform(0.2, 0.9)
+            fit = {
+                "train_accuracy": random.uniform(0.7, 1),
+                "train_loss": random.uniform(0.01, 0.5),
+            }
+            gap = 0.7 - 0.5 * mixup + noise * random.normal()
+            names = {
+                "run_id": run_id(run),
+                "model_id": f"{run_id(run)}@stop",
+                "cell": cell_name(run),
+                "kind": kind_name(run),
+            }
+            rows.append(
+                {
+                    **run.__dict__,
+                    **names,
+                    **fit,
+                    "snapshot": "stop",
+                    "gap": gap,
+                    "left_out": "",
+                    "mixup": mixup,
+                    "other": random.normal(),
+                }
+            )
+    return pd.DataFrame(rows).assign(
+        log_train_loss=lambda table: np.log(table["train_loss"])
+    )
 
 
 @pytest.fixture
@@ -89,12 +135,34 @@ def reports(tmp_path):
         models, folder = models_table(**given), tmp_path / "reports" / name
         (folder / "tables").mkdir(parents=True)
         (folder / "story").mkdir()
-        models.drop(columns=["mixup", "other", "log_train_loss"]).to_csv(folder / "tables/catalogue.csv", index=False)
+        models.drop(columns=["mixup", "other", "log_train_loss"]).to_csv(
+            folder / "tables/catalogue.csv", index=False
+        )
         places = registry.columns().set_index("column")[["measure", "variant"]]
-        parts = {"mixup_accuracy": models["mixup"], calibration.SHIFTS[0]: models["other"] - 1, calibration.SHIFTS[1]: models["other"] + 1}
-        scores = [pd.DataFrame({"model_id": models["model_id"], **places.loc[name], "value": values}) for name, values in parts.items()]
-        pd.concat(scores).assign(seconds=0.0, reason="").to_parquet(folder / "tables/scores.parquet")
-        story = [{"kind": "parameters", "values": {"scored_images": "20", "image_size": "16", "perturbation_fraction": "0.5"}}]
+        parts = {
+            "mixup_accuracy": models["mixup"],
+            calibration.SHIFTS[0]: models["other"] - 1,
+            calibration.SHIFTS[1]: models["other"] + 1,
+        }
+        scores = [
+            pd.DataFrame(
+                {"model_id": models["model_id"], **places.loc[name], "value": values}
+            )
+            for name, values in parts.items()
+        ]
+        pd.concat(scores).assign(seconds=0.0, reason="").to_parquet(
+            folder / "tables/scores.parquet"
+        )
+        story = [
+            {
+                "kind": "parameters",
+                "values": {
+                    "scored_images": "20",
+                    "image_size": "16",
+                    "perturbation_fraction": "0.5",
+                },
+            }
+        ]
         (folder / "story/04_baselines.json").write_text(json.dumps(story))
         return tmp_path / "reports"
 

@@ -35,37 +35,95 @@ def checkpoints(folders, tmp_path, users_module):
 
 
 def command(checkpoints, images, reports, tmp_path, *further):
-    known = ["--reports", str(reports), "--study", "a study", "--jobs", "1", "--out", str(tmp_path / "own")]
-    return [str(checkpoints), str(images), "--architecture", "a_users_module:residual", *known, *map(str, further)]
+    known = [
+        "--reports",
+        str(reports),
+        "--study",
+        "a study",
+        "--jobs",
+        "1",
+        "--out",
+        str(tmp_path / "own"),
+    ]
+    return [
+        str(checkpoints),
+        str(images),
+        "--architecture",
+        "a_users_module:residual",
+        *known,
+        *map(str, further),
+    ]
 
 
-def test_a_folder_is_judged_the_answer_first_and_each_refusal_once(checkpoints, folders, reports, tmp_path, capsys):
-    assert command_line.main(command(checkpoints, folders(), reports(), tmp_path, "--labelled", folders("new", seed=5))) == 0
+def test_a_folder_is_judged_the_answer_first_and_each_refusal_once(
+    checkpoints, folders, reports, tmp_path, capsys
+):
+    assert (
+        command_line.main(
+            command(
+                checkpoints,
+                folders(),
+                reports(),
+                tmp_path,
+                "--labelled",
+                folders("new", seed=5),
+            )
+        )
+        == 0
+    )
     said = capsys.readouterr().out.splitlines()
     assert " will do best: " in said[0]
-    assert sum("text.pth is not read: it is no checkpoint" in line for line in said) == 1
-    assert sum("three.pt is not read: the network has 3 outputs and the images 2 classes" in line for line in said) == 1
+    assert (
+        sum("text.pth is not read: it is no checkpoint" in line for line in said) == 1
+    )
+    assert (
+        sum(
+            "three.pt is not read: the network has 3 outputs and the images 2 classes"
+            in line
+            for line in said
+        )
+        == 1
+    )
     assert "a.safetensors and copy.safetensors are the same file." in said
     table = pd.read_csv(tmp_path / "own/verdicts.csv").set_index("checkpoint")
-    assert table.loc["a.safetensors", "accuracy"] == pytest.approx(table.loc["copy.safetensors", "accuracy"])
+    assert table.loc["a.safetensors", "accuracy"] == pytest.approx(
+        table.loc["copy.safetensors", "accuracy"]
+    )
     assert (tmp_path / "own/README.md").read_text().startswith(said[0])
 
 
-def test_the_fit_is_that_of_the_network_on_the_images_and_is_kept(checkpoints, folders, reports, tmp_path, monkeypatch):
-    given = {"reports": reports(), "work": tmp_path / "own", "study": "a study", "architecture": "a_users_module:residual", "jobs": 1}
+def test_the_fit_is_that_of_the_network_on_the_images_and_is_kept(
+    checkpoints, folders, reports, tmp_path, monkeypatch
+):
+    given = {
+        "reports": reports(),
+        "work": tmp_path / "own",
+        "study": "a study",
+        "architecture": "a_users_module:residual",
+        "jobs": 1,
+    }
     found = case.of_files(checkpoints, folders(), **given)
     train = training_images(folders(), tmp_path / "zip", most=20).train
     with torch.inference_mode():
-        network = load.load_checkpoint(checkpoints / "b.safetensors", "a_users_module:residual").network
-        right = network(load.normaliser(*case.IMAGENET)(train.images)).argmax(1) == train.labels
+        network = load.load_checkpoint(
+            checkpoints / "b.safetensors", "a_users_module:residual"
+        ).network
+        right = (
+            network(load.normaliser(*case.IMAGENET)(train.images)).argmax(1)
+            == train.labels
+        )
     table = found.verdicts.set_index("checkpoint")
-    assert table.loc["b.safetensors", "train_accuracy"] == pytest.approx(right.float().mean().item())
+    assert table.loc["b.safetensors", "train_accuracy"] == pytest.approx(
+        right.float().mean().item()
+    )
     monkeypatch.setattr("helpers.measures.evidence.score", None)
     again = case.of_files(checkpoints, folders(), **given)
     pd.testing.assert_frame_equal(again.verdicts, found.verdicts)
 
 
-def test_a_network_of_another_kind_is_not_judged_by_one_study_alone(folders, reports, tmp_path, users_module, capsys):
+def test_a_network_of_another_kind_is_not_judged_by_one_study_alone(
+    folders, reports, tmp_path, users_module, capsys
+):
     save_file(narrow(2).state_dict(), tmp_path / "a.safetensors")
     given = command(tmp_path / "a.safetensors", folders(), reports(), tmp_path)
     given[3] = "a_users_module:narrow"
@@ -81,7 +139,9 @@ def test_a_network_of_another_kind_is_not_judged_by_one_study_alone(folders, rep
         ({7: "no study"}, "studies that have: a study"),
     ],
 )
-def test_a_wrong_argument_is_one_sentence_and_2(checkpoints, folders, reports, tmp_path, capsys, change, said):
+def test_a_wrong_argument_is_one_sentence_and_2(
+    checkpoints, folders, reports, tmp_path, capsys, change, said
+):
     given = command(checkpoints, folders(), reports(), tmp_path)
     for place, value in change.items():
         given[place] = value
@@ -90,18 +150,27 @@ def test_a_wrong_argument_is_one_sentence_and_2(checkpoints, folders, reports, t
     assert said in line
 
 
-def test_published_checkpoints_find_the_images_that_they_were_fitted_to(real_data, tmp_path):
+def test_published_checkpoints_find_the_images_that_they_were_fitted_to(
+    real_data, tmp_path
+):
     folder, reports = PROJECT_ROOT / "reports/kinds20", PROJECT_ROOT / "reports"
     one = next((folder / "checkpoints").glob("*@stop.safetensors"))
     given = {"reports": reports, "work": tmp_path / "own", "most": 200, "jobs": 1}
     found = case.of_files(one, real_data / "tiny-imagenet-compact-20.zip", **given)
-    assert found.sentences[1].startswith("Read: 200 of the 4,500 images that the study kinds20 fitted all of these to")
+    assert found.sentences[1].startswith(
+        "Read: 200 of the 4,500 images that the study kinds20 fitted all of these to"
+    )
     assert np.isfinite(found.verdicts["accuracy"].item())
 
 
 def test_torchvisions_and_timms_networks_are_built(tmp_path):
-    for name, network in {"squeezenet1_1": torchvision.models.squeezenet1_1(num_classes=6), "timm:resnet10t": None}.items():
+    for name, network in {
+        "squeezenet1_1": torchvision.models.squeezenet1_1(num_classes=6),
+        "timm:resnet10t": None,
+    }.items():
         if network is None:
-            network = pytest.importorskip("timm").create_model("resnet10t", num_classes=6)
+            network = pytest.importorskip("timm").create_model(
+                "resnet10t", num_classes=6
+            )
         torch.save(network.state_dict(), tmp_path / "a.pt")
         assert load.load_checkpoint(tmp_path / "a.pt", name).classes == 6

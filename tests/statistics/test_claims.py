@@ -5,9 +5,22 @@ import json
 
 import pytest
 
-from helpers.statistics.claims import OF_KINDS, check_claims, check_primary, claims_digest, keep_claims, kept_claims
+from helpers.statistics.claims import (
+    OF_KINDS,
+    check_claims,
+    check_primary,
+    claims_digest,
+    keep_claims,
+    kept_claims,
+)
 
-CLAIM = {"claim": "IoU falls as the gap grows", "measure": "iou", "question": "r_gap", "side": "below", "primary": True}
+CLAIM = {
+    "claim": "IoU falls as the gap grows",
+    "measure": "iou",
+    "question": "r_gap",
+    "side": "below",
+    "primary": True,
+}
 
 
 def test_claims_keep_the_time_and_the_runs_of_when_they_were_first_seen(tmp_path):
@@ -15,12 +28,19 @@ def test_claims_keep_the_time_and_the_runs_of_when_they_were_first_seen(tmp_path
     assert keep_claims(tmp_path, []) == ([], "", "", 0)
     assert not (tmp_path / "claims.json").exists()
     first = keep_claims(tmp_path, [CLAIM])
-    assert (first.claims, first.digest, first.runs) == ([CLAIM], claims_digest([CLAIM]), 0)
+    assert (first.claims, first.digest, first.runs) == (
+        [CLAIM],
+        claims_digest([CLAIM]),
+        0,
+    )
     (tmp_path / "runs/one").mkdir(parents=True)
     assert keep_claims(tmp_path, [CLAIM]) == first == kept_claims(tmp_path)
     changed = keep_claims(tmp_path, [CLAIM | {"side": "above"}])
     assert (changed.runs, changed.digest != first.digest) == (1, True)
-    assert [record["digest"] for record in json.loads((tmp_path / "claims.json").read_text())] == [first.digest, changed.digest]
+    assert [
+        record["digest"]
+        for record in json.loads((tmp_path / "claims.json").read_text())
+    ] == [first.digest, changed.digest]
     assert keep_claims(tmp_path, []).claims == []  # taken back, and seen to be
 
 
@@ -28,14 +48,20 @@ def test_claims_keep_the_time_and_the_runs_of_when_they_were_first_seen(tmp_path
     ("claims", "words"),
     [
         ("iou", "write a list of mappings"),
-        ([{"claim": "x"}], "has claim; every claim needs claim, measure, question, side"),
+        (
+            [{"claim": "x"}],
+            "has claim; every claim needs claim, measure, question, side",
+        ),
         ([CLAIM | {"sides": 1}], "sides; every claim needs .*, and may have primary"),
         ([CLAIM | {"question": "tau"}], "choose one of r_gap"),
         ([CLAIM | {"primary": "yes"}], "choose one of True, False"),
         ([CLAIM | {"published": "-0.8"}], "must be a number"),
         ([CLAIM | {"published": float("nan")}], "must be a number"),
         ([CLAIM | {"measure": 5}], "measure 5, which must be a text"),
-        ([CLAIM | {"source": datetime.date(2024, 1, 1)}], "which must be a text; put it in quotes"),
+        (
+            [CLAIM | {"source": datetime.date(2024, 1, 1)}],
+            "which must be a text; put it in quotes",
+        ),
         ([CLAIM] * 4, "4 claims are primary; at most 3"),
     ],
 )
@@ -49,12 +75,18 @@ def test_claims_within_kinds_are_of_measures_of_the_primary_analysis():
     assert check_claims([CLAIM, *of_kinds], ["iou"]) == [CLAIM, *of_kinds]
     assert check_claims([CLAIM] * 2, primary=["iou_b"]) == [CLAIM] * 2
     for claim in of_kinds:
-        with pytest.raises(ValueError, match=f"asks {claim['question']} of iou, which is not in primary_measures"):
+        with pytest.raises(
+            ValueError,
+            match=f"asks {claim['question']} of iou, which is not in primary_measures",
+        ):
             check_claims([CLAIM, claim], primary=["iou_b"])
 
 
 def test_a_primary_analysis_has_eight_measures_at_most():
     check_primary(list("abcdefgh"))
-    for measures, words in ((list("abcdefghi"), "9 measures, 9 of them different; name at most 8"), (["a", "a"], "2 measures, 1 of them")):
+    for measures, words in (
+        (list("abcdefghi"), "9 measures, 9 of them different; name at most 8"),
+        (["a", "a"], "2 measures, 1 of them"),
+    ):
         with pytest.raises(ValueError, match=words):
             check_primary(measures)

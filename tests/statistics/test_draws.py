@@ -13,7 +13,11 @@ from helpers.statistics.draws import (
     resampled_mean,
     smallest_detectable,
 )
-from helpers.statistics.permutation import adjusted_p_values, null_partial_correlation, permuted_rows
+from helpers.statistics.permutation import (
+    adjusted_p_values,
+    null_partial_correlation,
+    permuted_rows,
+)
 
 CONFIGURATIONS = np.repeat(np.arange(30), 2)
 
@@ -25,7 +29,9 @@ def catalogue(seed, rho, measures=1, configurations=60, test_images=1000):
 
     def normal(columns):
         shared = random.normal(size=(configurations, columns))[names]
-        return np.sqrt(0.7) * shared + np.sqrt(0.3) * random.normal(size=(2 * configurations, columns))
+        return np.sqrt(0.7) * shared + np.sqrt(0.3) * random.normal(
+            size=(2 * configurations, columns)
+        )
 
     shared = normal(1)
     x = 0.8 * shared + 0.6 * normal(measures) if measures > 1 else shared
@@ -41,18 +47,26 @@ def test_the_interval_holds_the_truth_in_95_percent_of_catalogues(rho):
     held = 0
     for seed in range(400):
         x, gap, names, truth = catalogue(seed, rho)
-        found = Draws(pd.DataFrame({"x": x[:, 0], "gap": gap, "cell": names}), draws=400, seed=seed).estimate(["x"])
+        found = Draws(
+            pd.DataFrame({"x": x[:, 0], "gap": gap, "cell": names}),
+            draws=400,
+            seed=seed,
+        ).estimate(["x"])
         held += found.low[0] <= truth <= found.high[0]
     assert 0.92 <= held / 400 <= 0.98
 
 
 @pytest.mark.parametrize("measures", [1, 20])
-def test_with_no_effect_the_least_adjusted_p_is_below_5_percent_in_5_percent_of_catalogues(measures):
+def test_with_no_effect_the_least_adjusted_p_is_below_5_percent_in_5_percent_of_catalogues(
+    measures,
+):
     below = 0
     for seed in range(400):
         x, gap, names, _ = catalogue(seed, 0, measures)
         null = np.abs(null_partial_correlation(x, gap, permuted_rows(names, 199, seed)))
-        below += adjusted_p_values(np.abs(partial_correlation(x, gap)), null).min() < 0.05
+        below += (
+            adjusted_p_values(np.abs(partial_correlation(x, gap)), null).min() < 0.05
+        )
     assert 0.02 <= below / 400 <= 0.08
 
 
@@ -61,12 +75,26 @@ def test_the_interval_of_a_strong_r_holds_the_truth_when_images_are_drawn_too():
     for seed in range(200):
         x, gap, names, truth = catalogue(seed, -0.9)
         random = np.random.default_rng([seed, 1])
-        values = x + 2 * random.normal(size=images) + spread * np.sqrt(images) * random.normal(size=(len(x), images))
+        values = (
+            x
+            + 2 * random.normal(size=images)
+            + spread * np.sqrt(images) * random.normal(size=(len(x), images))
+        )
         truth /= np.sqrt(1 + spread**2)
-        draws = Draws(pd.DataFrame({"x": values.mean(1), "gap": gap, "cell": names}), {"x": values}, draws=400, seed=seed)
+        draws = Draws(
+            pd.DataFrame({"x": values.mean(1), "gap": gap, "cell": names}),
+            {"x": values},
+            draws=400,
+            seed=seed,
+        )
         found = draws.estimate(["x"])
         held += found.low[0] <= truth <= found.high[0]
-        low, high = percentile_interval(partial_correlation(draws.redrawn("x")[..., None], gap, None, draws.weights), 60)
+        low, high = percentile_interval(
+            partial_correlation(
+                draws.redrawn("x")[..., None], gap, None, draws.weights
+            ),
+            60,
+        )
         plain += low[0] <= truth <= high[0]
     assert 0.92 <= held / 200 <= 0.99
     assert plain / 200 < 0.92  # why the shift is taken out
@@ -74,9 +102,14 @@ def test_the_interval_of_a_strong_r_holds_the_truth_when_images_are_drawn_too():
 
 def test_configurations_are_drawn_as_a_whole_and_the_same_for_every_statistic():
     weights = configuration_weights(CONFIGURATIONS, 500, seed=4)
-    assert (weights[:, ::2] == weights[:, 1::2]).all() and (weights[:, ::2].sum(1) == 30).all()
+    assert (weights[:, ::2] == weights[:, 1::2]).all() and (
+        weights[:, ::2].sum(1) == 30
+    ).all()
     assert weights.var() == pytest.approx(1 - 1 / 30, abs=0.05)  # multinomial
-    assert (weights == configuration_weights(np.char.mod("cell %d", CONFIGURATIONS), 500, seed=4)).all()
+    assert (
+        weights
+        == configuration_weights(np.char.mod("cell %d", CONFIGURATIONS), 500, seed=4)
+    ).all()
     assert (weights != configuration_weights(CONFIGURATIONS, 500, seed=5)).any()
 
 
@@ -85,28 +118,53 @@ def test_image_draws_are_shared_by_measures_and_independent_between_training_and
     drawn = resampled_mean(np.vstack([values, values[:1]]), 300, seed=1)
     assert (drawn[:, 0] == drawn[:, 3]).all()
     assert drawn.mean(0)[:3] == pytest.approx(values.astype(float).mean(1), abs=0.01)
-    assert drawn[:, 0].std() == pytest.approx(values[0].astype(float).std() / np.sqrt(40), rel=0.15)
-    assert abs(np.corrcoef(resampled_mean(values, 300, 1, TEST_IMAGES)[:, 0], drawn[:, 0])[0, 1]) < 0.2
+    assert drawn[:, 0].std() == pytest.approx(
+        values[0].astype(float).std() / np.sqrt(40), rel=0.15
+    )
+    assert (
+        abs(
+            np.corrcoef(resampled_mean(values, 300, 1, TEST_IMAGES)[:, 0], drawn[:, 0])[
+                0, 1
+            ]
+        )
+        < 0.2
+    )
     missing = values.astype(float)
     missing[0, 5], missing[1] = np.nan, np.nan
     means = resampled_mean(missing, 300, seed=1)
-    assert np.isfinite(means[:, 0]).all() and np.isnan(means[:, 1]).all() and means[:, 2] == pytest.approx(drawn[:, 2])
+    assert (
+        np.isfinite(means[:, 0]).all()
+        and np.isnan(means[:, 1]).all()
+        and means[:, 2] == pytest.approx(drawn[:, 2])
+    )
 
 
 def test_intervals_are_percentiles_and_under_8_configurations_there_is_none():
-    drawn = np.column_stack([np.arange(1001.0), np.where(np.arange(1001) < 700, np.nan, 1.0)])
+    drawn = np.column_stack(
+        [np.arange(1001.0), np.where(np.arange(1001) < 700, np.nan, 1.0)]
+    )
     low, high = percentile_interval(drawn, 8)
     assert (low[0], high[0]) == pytest.approx((25, 975))
     assert percentile_interval(drawn, 8, level=0.9)[0][0] == pytest.approx(50)
-    assert np.isnan([low[1], high[1], *np.ravel(percentile_interval(drawn, np.array([7, 9])))]).all()
+    assert np.isnan(
+        [low[1], high[1], *np.ravel(percentile_interval(drawn, np.array([7, 9])))]
+    ).all()
     assert np.isnan(percentile_interval(np.empty((0, 2)), 8)).all()
 
 
 def test_differences_are_paired_and_the_smallest_r_that_could_be_told_follows_fishers_standard_error():
-    models = pd.DataFrame(np.random.default_rng(1).normal(size=(2, 400)).T, columns=["x", "gap"]).assign(cell=np.arange(400))
-    drawn = Draws(models.assign(again=models["x"]), draws=50).estimate(["x", "again", "gap"], statistic=kendall).drawn
+    models = pd.DataFrame(
+        np.random.default_rng(1).normal(size=(2, 400)).T, columns=["x", "gap"]
+    ).assign(cell=np.arange(400))
+    drawn = (
+        Draws(models.assign(again=models["x"]), draws=50)
+        .estimate(["x", "again", "gap"], statistic=kendall)
+        .drawn
+    )
     assert (drawn[:, 0] == drawn[:, 1]).all() and (drawn[:, 2] > drawn[:, 0]).all()
-    assert smallest_detectable(Draws(models, draws=1000).estimate(["x"]))[0] == pytest.approx(np.tanh(2.8 / np.sqrt(397)), rel=0.1)
+    assert smallest_detectable(Draws(models, draws=1000).estimate(["x"]))[
+        0
+    ] == pytest.approx(np.tanh(2.8 / np.sqrt(397)), rel=0.1)
     assert np.isnan(smallest_detectable(Draws(models[:7], draws=100).estimate(["x"])))
 
 
@@ -115,24 +173,55 @@ def with_images(models=12, images=40):
     random = np.random.default_rng(0)
     values = random.random((models, images))
     right = random.random((models, 2 * images)) < random.uniform(0.2, 0.9, (models, 1))
-    table = pd.DataFrame({"iou": values.mean(1), "test_accuracy": right.mean(1), "cell": np.arange(models)})
-    table = table.assign(gap=0.97 - table["test_accuracy"], weights=random.normal(size=models))
+    table = pd.DataFrame(
+        {
+            "iou": values.mean(1),
+            "test_accuracy": right.mean(1),
+            "cell": np.arange(models),
+        }
+    )
+    table = table.assign(
+        gap=0.97 - table["test_accuracy"], weights=random.normal(size=models)
+    )
     table.loc[3, "iou"] = np.nan
-    return table, {"iou": values.astype(np.float16), "test_accuracy": right, "unused": values}
+    return table, {
+        "iou": values.astype(np.float16),
+        "test_accuracy": right,
+        "unused": values,
+    }
 
 
 def test_measures_test_accuracy_and_gap_are_drawn_with_their_images_and_nothing_else():
     models, images = with_images()
     draws, kept = Draws(models, images, draws=30, seed=2), np.arange(12) != 3
-    assert draws.redrawn("weights") is None and Draws(models, draws=30).redrawn("gap") is None
-    assert draws.redrawn("test_accuracy") == pytest.approx(resampled_mean(images["test_accuracy"], 30, 2, TEST_IMAGES), abs=1e-6)
+    assert (
+        draws.redrawn("weights") is None
+        and Draws(models, draws=30).redrawn("gap") is None
+    )
+    assert draws.redrawn("test_accuracy") == pytest.approx(
+        resampled_mean(images["test_accuracy"], 30, 2, TEST_IMAGES), abs=1e-6
+    )
     assert draws.redrawn("gap") == pytest.approx(0.97 - draws.redrawn("test_accuracy"))
     assert np.isnan(draws.redrawn("iou")[:, 3]).all()
-    assert draws.redrawn("iou")[:, kept] == pytest.approx(resampled_mean(images["iou"][kept], 30, 2), abs=1e-3)
+    assert draws.redrawn("iou")[:, kept] == pytest.approx(
+        resampled_mean(images["iou"][kept], 30, 2), abs=1e-3
+    )
     shifted = models.rename(columns={"test_accuracy": "test_accuracy@blur"})
-    blurred = Draws(shifted, {"test_accuracy@blur": images["test_accuracy"]}, draws=30, seed=2)
-    assert (blurred.redrawn("test_accuracy@blur") == draws.redrawn("test_accuracy")).all() and blurred.redrawn("gap") is None
-    some, anew = draws.of(kept), Draws(models[kept], {name: values[kept] for name, values in images.items()}, draws=30, seed=2)
+    blurred = Draws(
+        shifted, {"test_accuracy@blur": images["test_accuracy"]}, draws=30, seed=2
+    )
+    assert (
+        blurred.redrawn("test_accuracy@blur") == draws.redrawn("test_accuracy")
+    ).all() and blurred.redrawn("gap") is None
+    some, anew = (
+        draws.of(kept),
+        Draws(
+            models[kept],
+            {name: values[kept] for name, values in images.items()},
+            draws=30,
+            seed=2,
+        ),
+    )
     for name in ("iou", "gap"):
         assert some.redrawn(name) == pytest.approx(anew.redrawn(name), abs=1e-6)
         assert (some.of([2, 5]).redrawn(name) == draws.redrawn(name)[:, [2, 6]]).all()
@@ -142,44 +231,96 @@ def test_values_of_images_that_are_not_those_of_the_models_are_refused():
     models, images = with_images()
     holes = np.where(np.arange(12)[:, None] == 7, np.nan, images["iou"])
     for values in (images["iou"][:5], images["iou"][::-1], holes):
-        with pytest.raises(ValueError, match=r"iou per image, of shape .* same order of 12 models"):
+        with pytest.raises(
+            ValueError, match=r"iou per image, of shape .* same order of 12 models"
+        ):
             Draws(models, {"iou": values}, draws=5).estimate(["iou"])
 
 
 @pytest.mark.parametrize("statistic", [partial_correlation, kendall, gamma])
-def test_a_measure_has_the_same_interval_whatever_stands_beside_it_and_a_wider_one_with_images(statistic):
+def test_a_measure_has_the_same_interval_whatever_stands_beside_it_and_a_wider_one_with_images(
+    statistic,
+):
     models, images = with_images(40)
     drawn, fixed = (Draws(models, values, draws=400) for values in (images, None))
-    alone, plain = drawn.estimate(["iou"], statistic=statistic), fixed.estimate(["iou"], statistic=statistic)
+    alone, plain = (
+        drawn.estimate(["iou"], statistic=statistic),
+        fixed.estimate(["iou"], statistic=statistic),
+    )
     beside = drawn.estimate(["weights", "iou", "test_accuracy"], statistic=statistic)
-    assert all(one[..., 0] == pytest.approx(other[..., 1], rel=1e-9) for one, other in zip(alone, beside, strict=True))
+    assert all(
+        one[..., 0] == pytest.approx(other[..., 1], rel=1e-9)
+        for one, other in zip(alone, beside, strict=True)
+    )
     assert alone.drawn.std() > plain.drawn.std()
-    assert np.arctanh(alone.drawn).mean() == pytest.approx(np.arctanh(plain.drawn).mean())  # the shift is taken out
+    assert np.arctanh(alone.drawn).mean() == pytest.approx(
+        np.arctanh(plain.drawn).mean()
+    )  # the shift is taken out
 
 
 def test_draws_of_1_tell_no_shift():
     """A draw of few models has a tau of exactly 1, whose Fisher's value is no number to take a mean of."""
-    fixed, moved = np.array([1.0, 0.5, 0.5, 0.5])[:, None], np.array([0.8, 0.4, 0.4, 0.4])[:, None]
-    found = in_draws(lambda x, y, weights: fixed if y.ndim == 1 else moved, np.empty((9, 1)), np.empty(9), None, {}, np.empty((4, 9)))
+    fixed, moved = (
+        np.array([1.0, 0.5, 0.5, 0.5])[:, None],
+        np.array([0.8, 0.4, 0.4, 0.4])[:, None],
+    )
+    found = in_draws(
+        lambda x, y, weights: fixed if y.ndim == 1 else moved,
+        np.empty((9, 1)),
+        np.empty(9),
+        None,
+        {},
+        np.empty((4, 9)),
+    )
     assert found[1:, 0] == pytest.approx(0.5)
     assert 0.8 < found[0, 0] < 0.9
 
 
 def test_correlations_are_scipys_with_the_interval_of_the_configurations_that_a_measure_has():
     random = np.random.default_rng(4)
-    models = pd.DataFrame({"cell": CONFIGURATIONS, "gap": random.normal(size=60)}).assign(
-        x=lambda table: table["gap"] + random.normal(size=60)
+    models = pd.DataFrame(
+        {"cell": CONFIGURATIONS, "gap": random.normal(size=60)}
+    ).assign(x=lambda table: table["gap"] + random.normal(size=60))
+    models = models.assign(
+        few=models["x"].where(models["cell"] < 7), never=np.nan, constant=0.1
     )
-    models = models.assign(few=models["x"].where(models["cell"] < 7), never=np.nan, constant=0.1)
-    table = Draws(models, draws=300, seed=2).correlations(["x", "few", "never", "constant"]).set_index("measure")
-    assert table[["n", "dropped", "cells"]].to_numpy().tolist() == [[60, 0, 30], [14, 46, 7], [0, 60, 0], [60, 0, 30]]
-    assert table.loc["x", "pearson_r"] == pytest.approx(scipy.stats.pearsonr(models["x"], models["gap"]).statistic)
-    assert table.loc["few", "kendall_tau"] == pytest.approx(scipy.stats.kendalltau(models["x"][:14], models["gap"][:14]).statistic)
+    table = (
+        Draws(models, draws=300, seed=2)
+        .correlations(["x", "few", "never", "constant"])
+        .set_index("measure")
+    )
+    assert table[["n", "dropped", "cells"]].to_numpy().tolist() == [
+        [60, 0, 30],
+        [14, 46, 7],
+        [0, 60, 0],
+        [60, 0, 30],
+    ]
+    assert table.loc["x", "pearson_r"] == pytest.approx(
+        scipy.stats.pearsonr(models["x"], models["gap"]).statistic
+    )
+    assert table.loc["few", "kendall_tau"] == pytest.approx(
+        scipy.stats.kendalltau(models["x"][:14], models["gap"][:14]).statistic
+    )
     weights = configuration_weights(CONFIGURATIONS, 300, 2).astype(int)
-    drawn = [scipy.stats.pearsonr(*np.repeat(models[["x", "gap"]].to_numpy(), w, axis=0).T)[0] for w in weights]
-    assert table.loc["x", ["ci_low", "ci_high"]].tolist() == pytest.approx(np.quantile(drawn, [0.025, 0.975]).tolist())
-    assert table.loc["x", "kendall_low"] < table.loc["x", "kendall_tau"] < table.loc["x", "kendall_high"]
-    assert table.loc[["few", "never", "constant"], ["ci_low", "ci_high", "kendall_low"]].isna().all(axis=None)
+    drawn = [
+        scipy.stats.pearsonr(*np.repeat(models[["x", "gap"]].to_numpy(), w, axis=0).T)[
+            0
+        ]
+        for w in weights
+    ]
+    assert table.loc["x", ["ci_low", "ci_high"]].tolist() == pytest.approx(
+        np.quantile(drawn, [0.025, 0.975]).tolist()
+    )
+    assert (
+        table.loc["x", "kendall_low"]
+        < table.loc["x", "kendall_tau"]
+        < table.loc["x", "kendall_high"]
+    )
+    assert (
+        table.loc[["few", "never", "constant"], ["ci_low", "ci_high", "kendall_low"]]
+        .isna()
+        .all(axis=None)
+    )
     single = Draws(models, draws=0).correlations(["x"], tau=False)
     assert single["kendall_tau"].iloc[0] == table.loc["x", "kendall_tau"]
     assert single[["ci_low", "ci_high", "kendall_low"]].isna().all(axis=None)
@@ -188,8 +329,12 @@ def test_correlations_are_scipys_with_the_interval_of_the_configurations_that_a_
 def test_a_mean_is_drawn_over_configurations_and_leaves_out_what_is_missing():
     values = np.random.default_rng(3).normal(size=(60, 3))
     values[:46, 1], values[:, 2] = np.nan, np.nan
-    mean, low, high = Draws(pd.DataFrame({"cell": CONFIGURATIONS}), draws=2000).mean(values, level=0.9)
-    assert mean == pytest.approx([values[:, 0].mean(), values[46:, 1].mean(), np.nan], nan_ok=True)
+    mean, low, high = Draws(pd.DataFrame({"cell": CONFIGURATIONS}), draws=2000).mean(
+        values, level=0.9
+    )
+    assert mean == pytest.approx(
+        [values[:, 0].mean(), values[46:, 1].mean(), np.nan], nan_ok=True
+    )
     error = values[:, 0].reshape(30, 2).mean(1).std() / np.sqrt(30)
     assert (high - low)[0] / 2 == pytest.approx(1.645 * error, rel=0.1)
     assert np.isnan([low[1:], high[1:]]).all()  # of 7 configurations, and of none

@@ -8,7 +8,9 @@ from helpers.statistics.reliability import intraclass_correlation, reliability
 def test_reliability_is_the_share_of_the_variance_that_is_not_noise():
     random = np.random.default_rng(0)
     truth = random.normal(size=(2000, 1))
-    values = truth + 10 * random.normal(size=(2000, 100)) + random.normal(size=100)  # the mean's noise has variance 1
+    values = (
+        truth + 10 * random.normal(size=(2000, 100)) + random.normal(size=100)
+    )  # the mean's noise has variance 1
     assert reliability(values) == pytest.approx(0.5, abs=0.04)
     assert reliability(np.repeat(truth, 6, axis=1)) == pytest.approx(1)
 
@@ -23,7 +25,17 @@ def test_two_images_are_two_halves_by_hand():
 
 def test_intraclass_correlation_by_the_table_of_variance():
     # Shrout and Fleiss 1979, table 2: six targets, four judges; ICC(1,1) = .17.
-    ratings = np.array([[9, 2, 5, 8], [6, 1, 3, 2], [8, 4, 6, 8], [7, 1, 2, 6], [10, 5, 6, 9], [6, 2, 4, 7]], dtype=float)
+    ratings = np.array(
+        [
+            [9, 2, 5, 8],
+            [6, 1, 3, 2],
+            [8, 4, 6, 8],
+            [7, 1, 2, 6],
+            [10, 5, 6, 9],
+            [6, 2, 4, 7],
+        ],
+        dtype=float,
+    )
     groups = np.repeat(np.arange(6), 4)
     between = 4 * ((ratings.mean(1) - ratings.mean()) ** 2).sum() / 5
     within = ((ratings - ratings.mean(1, keepdims=True)) ** 2).sum() / 18
@@ -35,7 +47,13 @@ def test_intraclass_correlation_by_the_table_of_variance():
     table = pd.DataFrame({"v": values, "g": unequal}).dropna()
     between = sum(len(p) * (p.v.mean() - 2.5) ** 2 for _, p in table.groupby("g")) / 2
     within = (0.5 + 2) / 3
-    assert intraclass_correlation(values, unequal) == pytest.approx((between - within) / (between + (11 / 6 - 1) * within))
+    assert intraclass_correlation(values, unequal) == pytest.approx(
+        (between - within) / (between + (11 / 6 - 1) * within)
+    )
     assert intraclass_correlation([1, 1, 2, 2], list("aabb")) == pytest.approx(1)
-    for values, groups in (([1, 2, 3], list("abc")), ([1, 2], list("aa")), ([1, 1, 1, 1], list("aabb"))):
+    for values, groups in (
+        ([1, 2, 3], list("abc")),
+        ([1, 2], list("aa")),
+        ([1, 1, 1, 1], list("aabb")),
+    ):
         assert np.isnan(intraclass_correlation(values, groups))

@@ -2,12 +2,31 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from helpers.statistics.verdicts import GATES, closed, gate_table, judged, share_above_chance, verdict
+from helpers.statistics.verdicts import (
+    GATES,
+    closed,
+    gate_table,
+    judged,
+    share_above_chance,
+    verdict,
+)
 
-CLAIM = {"claim": "IoU falls as the gap grows", "measure": "iou", "question": "r_gap", "side": "below"}
-MODELS = pd.DataFrame({"gap": np.linspace(0, 0.5, 80), "test_accuracy": 0.5, "cell": np.arange(80) // 2})
+CLAIM = {
+    "claim": "IoU falls as the gap grows",
+    "measure": "iou",
+    "question": "r_gap",
+    "side": "below",
+}
+MODELS = pd.DataFrame(
+    {"gap": np.linspace(0, 0.5, 80), "test_accuracy": 0.5, "cell": np.arange(80) // 2}
+)
 MODELS["stop_reason"] = np.where(np.arange(80) < 64, "rules 1+2", "epoch cap 60")
-OPEN = {"classes": 20, "floor": 0.40, "mask_areas": {"iou": [0.1, 0.3, np.nan, 0.7]}, "reliabilities": {"iou": 0.8}}
+OPEN = {
+    "classes": 20,
+    "floor": 0.40,
+    "mask_areas": {"iou": [0.1, 0.3, np.nan, 0.7]},
+    "reliabilities": {"iou": 0.8},
+}
 OPEN |= {"corrected": {"iou": [[0.4, 0.5]]}, "beats_central_map": {"iou": 0.5}}
 
 
@@ -38,23 +57,54 @@ def test_verdicts(published, low, high, p, expected):
 
 
 def answers(question, value=0.5, low=0.1, high=0.9, p=0.01):
-    return {question: value, f"{question}_low": low, f"{question}_high": high, f"{question}_p": p}
+    return {
+        question: value,
+        f"{question}_low": low,
+        f"{question}_high": high,
+        f"{question}_p": p,
+    }
 
 
 def tables(**changed):
-    primary = pd.DataFrame({"measure": ["iou", "mixup"], "n": 60, "level": 0.95} | answers("r_gap", -0.6, -0.8, -0.4))
-    primary = primary.assign(**answers("saved_error_points", 4, 2, 6), error_with_low=3.0, error_with_high=4.9).assign(**changed)
-    ranking = pd.DataFrame({"measure": ["iou", "norm"], "n": 150} | answers("r_gap") | answers("tau_gap"))
+    primary = pd.DataFrame(
+        {"measure": ["iou", "mixup"], "n": 60, "level": 0.95}
+        | answers("r_gap", -0.6, -0.8, -0.4)
+    )
+    primary = primary.assign(
+        **answers("saved_error_points", 4, 2, 6),
+        error_with_low=3.0,
+        error_with_high=4.9,
+    ).assign(**changed)
+    ranking = pd.DataFrame(
+        {"measure": ["iou", "norm"], "n": 150} | answers("r_gap") | answers("tau_gap")
+    )
     return primary, ranking, gate_table(MODELS, MODELS, **OPEN)
 
 
 def test_the_primary_analysis_answers_first_and_the_ranking_what_it_does_not():
-    claims = [CLAIM, CLAIM | {"measure": "norm"}, CLAIM | {"question": "tau_gap", "published": -0.5}]
+    claims = [
+        CLAIM,
+        CLAIM | {"measure": "norm"},
+        CLAIM | {"question": "tau_gap", "published": -0.5},
+    ]
     found = judged(claims, *tables())
-    assert found["n"].tolist() == [60, 150, 150] and found["ours"].tolist() == [-0.6, 0.5, 0.5]
+    assert found["n"].tolist() == [60, 150, 150] and found["ours"].tolist() == [
+        -0.6,
+        0.5,
+        0.5,
+    ]
     assert found["verdict"].tolist() == ["supported", "contradicted", "not reproduced"]
-    absent = judged([CLAIM | {"measure": "mixup", "question": "tau_gap"}, CLAIM | {"measure": "gi", "primary": True}], *tables())
-    assert absent[["measure", "n", "verdict"]].to_numpy().tolist() == [["gi", 0, "cannot tell"], ["mixup", 0, "cannot tell"]]
+    absent = judged(
+        [
+            CLAIM | {"measure": "mixup", "question": "tau_gap"},
+            CLAIM | {"measure": "gi", "primary": True},
+        ],
+        *tables(),
+    )
+    assert absent[["measure", "n", "verdict"]].to_numpy().tolist() == [
+        ["gi", 0, "cannot tell"],
+        ["mixup", 0, "cannot tell"],
+    ]
     assert absent[["ours", "ours_low", "p", "p_adjusted"]].isna().all(axis=None)
     assert len(judged([], *tables())) == 0
 
@@ -69,16 +119,30 @@ def test_gates_stand_beside_a_verdict_and_change_none():
 
 @pytest.mark.parametrize(
     ("low", "high", "expected"),
-    [(3.0, 4.9, "supported"), (3.0, 5.1, "cannot tell"), (5.1, 7.0, "contradicted"), (np.nan, np.nan, "cannot tell")],
+    [
+        (3.0, 4.9, "supported"),
+        (3.0, 5.1, "cannot tell"),
+        (5.1, 7.0, "contradicted"),
+        (np.nan, np.nan, "cannot tell"),
+    ],
 )
 def test_an_error_of_so_many_points_at_most_is_part_of_the_claim(low, high, expected):
-    claim = CLAIM | {"measure": "mixup", "question": "saved_error_points", "side": "above", "errs_at_most": 5}
-    assert judged([claim], *tables(error_with_low=low, error_with_high=high))["verdict"].tolist() == [expected]
+    claim = CLAIM | {
+        "measure": "mixup",
+        "question": "saved_error_points",
+        "side": "above",
+        "errs_at_most": 5,
+    }
+    assert judged([claim], *tables(error_with_low=low, error_with_high=high))[
+        "verdict"
+    ].tolist() == [expected]
 
 
 def test_holm_counts_primary_claims_as_one_family_and_the_others_as_another():
     primary, ranking, gates = tables()
-    ranking = pd.DataFrame({"measure": list("abcde"), "n": 9} | answers("tau_gap")).assign(tau_gap_p=[0.02, 0.01, 0.03, 0.03, 0.04])
+    ranking = pd.DataFrame(
+        {"measure": list("abcde"), "n": 9} | answers("tau_gap")
+    ).assign(tau_gap_p=[0.02, 0.01, 0.03, 0.03, 0.04])
     base = {"claim": "x", "question": "tau_gap", "side": "above"}
     claims = [base | {"measure": name, "primary": name in "cb"} for name in "abcde"]
     found = judged(claims, primary, ranking, gates)
@@ -89,26 +153,38 @@ def test_holm_counts_primary_claims_as_one_family_and_the_others_as_another():
 
 def test_more_looks_need_a_lower_p():
     for level, expected in ((0.95, "supported"), (1 - 0.05 / 3, "cannot tell")):
-        assert judged([CLAIM], *tables(level=level, r_gap_p=0.02))["verdict"].tolist() == [expected]
+        assert judged([CLAIM], *tables(level=level, r_gap_p=0.02))[
+            "verdict"
+        ].tolist() == [expected]
 
 
 def test_gates_pass_at_their_limits_and_each_closes_alone():
     table = gate_table(MODELS, MODELS, **OPEN)
     assert table["passes"].all() and closed(table, "iou") == []
-    assert table["value"].tolist() == pytest.approx([0.3, 0.4, 0.5, 1, 0.8, 40, 0.45 / 0.95, 0.8, 40])
+    assert table["value"].tolist() == pytest.approx(
+        [0.3, 0.4, 0.5, 1, 0.8, 40, 0.45 / 0.95, 0.8, 40]
+    )
     assert table["gate"].tolist() == list(GATES)
     exact = MODELS.assign(gap=np.linspace(0, 0.25, 80), test_accuracy=0.05 + 0.4 * 0.95)
-    assert gate_table(exact, exact, **OPEN)["passes"].all()  # 20 points, and 0.4 of the way from chance to 1
+    assert gate_table(exact, exact, **OPEN)[
+        "passes"
+    ].all()  # 20 points, and 0.4 of the way from chance to 1
 
 
 @pytest.mark.parametrize(
     ("gate", "change"),
     [
-        *(("the mask can miss", {"mask_areas": {"iou": [area]}}) for area in (0.61, 0.04, np.nan)),
+        *(
+            ("the mask can miss", {"mask_areas": {"iou": [area]}})
+            for area in (0.61, 0.04, np.nan)
+        ),
         *(("boxes leave room", {"floor": floor}) for floor in (0.41, np.nan)),
         ("beats a fixed central map", {"beats_central_map": {"iou": 0.49}}),
         ("the map depends on the image", {"corrected": {"iou": [[0.1, -0.1]]}}),
-        *(("models differ", {"reliabilities": {"iou": value}}) for value in (0.79, np.nan)),
+        *(
+            ("models differ", {"reliabilities": {"iou": value}})
+            for value in (0.79, np.nan)
+        ),
         ("gaps differ", {"gap": np.linspace(0, 0.249, 80)}),
         ("networks learnt", {"test_accuracy": 0.42}),
         ("networks learnt", {"test_accuracy": 0.6, "classes": 2}),
@@ -117,24 +193,43 @@ def test_gates_pass_at_their_limits_and_each_closes_alone():
     ],
 )
 def test_each_gate_closes_alone(gate, change):
-    models = MODELS.assign(**{name: values for name, values in change.items() if name in MODELS})
-    table = gate_table(models, models, **{name: change.get(name, value) for name, value in OPEN.items()})
+    models = MODELS.assign(
+        **{name: values for name, values in change.items() if name in MODELS}
+    )
+    table = gate_table(
+        models,
+        models,
+        **{name: change.get(name, value) for name, value in OPEN.items()},
+    )
     assert closed(table, "iou") == [gate]
     assert closed(table, "energy") == ([gate] if list(GATES).index(gate) > 4 else [])
 
 
 def test_networks_that_were_left_out_count_among_those_that_learnt_and_finished():
-    fallen = MODELS.assign(train_accuracy=0.3, test_accuracy=0.2, stop_reason="epoch cap 60")
-    diverged = MODELS.iloc[:1].assign(test_accuracy=np.nan, stop_reason="loss is nan in epoch 3")
+    fallen = MODELS.assign(
+        train_accuracy=0.3, test_accuracy=0.2, stop_reason="epoch cap 60"
+    )
+    diverged = MODELS.iloc[:1].assign(
+        test_accuracy=np.nan, stop_reason="loss is nan in epoch 3"
+    )
     table = gate_table(MODELS, pd.concat([MODELS, fallen, diverged]), **OPEN)
     assert closed(table, "iou") == ["networks learnt", "networks finished"]
     found = table.set_index("gate")["value"]
-    assert found["networks learnt"] == pytest.approx(0.15 / 0.95)  # of 161 the 81st is one of the fallen
-    assert found["networks finished"] == pytest.approx(64 / 161) and found["enough configurations"] == 40
+    assert found["networks learnt"] == pytest.approx(
+        0.15 / 0.95
+    )  # of 161 the 81st is one of the fallen
+    assert (
+        found["networks finished"] == pytest.approx(64 / 161)
+        and found["enough configurations"] == 40
+    )
 
 
 def test_share_above_chance_counts_standard_errors():
-    values = np.array([[1.0, 1, 1, 1, 2], [0, 0, 0, 0, 1], [np.nan, np.nan, np.nan, np.nan, 1]])
-    assert share_above_chance(values) == 0.5  # 6 and 1 standard errors; of the third model there is one image
+    values = np.array(
+        [[1.0, 1, 1, 1, 2], [0, 0, 0, 0, 1], [np.nan, np.nan, np.nan, np.nan, 1]]
+    )
+    assert (
+        share_above_chance(values) == 0.5
+    )  # 6 and 1 standard errors; of the third model there is one image
     assert share_above_chance(np.zeros((3, 5))) == 0
     assert np.isnan(share_above_chance(np.ones((3, 1))))

@@ -30,8 +30,13 @@ for name, text in {{"tables/{stem}.csv": "a\\n{value}\\n", "story/{stem}.json": 
 @pytest.fixture
 def chain(project):
     """A study of two notebooks, the second after the first."""
-    for stem, declared in (("01_a", "a: int = 1  # one"), ("02_b", "b: int = 1  # two")):
-        project.notebook(stem, declared, f"# {stem} Its heading", WRITES.format(stem=stem, value="1"))
+    for stem, declared in (
+        ("01_a", "a: int = 1  # one"),
+        ("02_b", "b: int = 1  # two"),
+    ):
+        project.notebook(
+            stem, declared, f"# {stem} Its heading", WRITES.format(stem=stem, value="1")
+        )
     project.study(notebooks={"01_a": {}, "02_b": {}})
     return project
 
@@ -48,44 +53,94 @@ def test_a_study_runs_and_what_changed_runs_again_and_nothing_else(chain):
     code, out, err = chain.run()
     assert code == 0, out + err
     assert begun(chain) == ["01_a", "02_b"]
-    told = [line.rpartition(" in ")[0] or line for line in out.splitlines() if not line.startswith("  ")]  # beside progress
+    told = [
+        line.rpartition(" in ")[0] or line
+        for line in out.splitlines()
+        if not line.startswith("  ")
+    ]  # beside progress
     assert told[:2] == ["01_a starts", "01_a done"]
     reports = chain.root / "reports/demo"
     executed = nbformat.read(reports / "02_b.ipynb", as_version=4)
     assert executed.metadata.workbook["files"] == ["story/02_b.json", "tables/02_b.csv"]
     assert str(chain.root) not in (reports / "02_b.ipynb").read_text()
     assert executed.metadata.papermill.input_path == "notebooks/02_b.ipynb"
-    assert json.loads((reports / "published.json").read_text())["notebooks"] == ["01_a", "02_b"]
+    assert json.loads((reports / "published.json").read_text())["notebooks"] == [
+        "01_a",
+        "02_b",
+    ]
 
-    halves = [chain.root / f"work/demo/runs/.result.json.{number}.partial" for number in (os.getpid(), 2**22 + 1)]
+    halves = [
+        chain.root / f"work/demo/runs/.result.json.{number}.partial"
+        for number in (os.getpid(), 2**22 + 1)
+    ]
     halves[0].parent.mkdir()
-    for path in [*chain.root.glob("notebooks/*"), *chain.root.glob("helpers/*.py"), chain.root / "params/demo.yaml", *halves]:
+    for path in [
+        *chain.root.glob("notebooks/*"),
+        *chain.root.glob("helpers/*.py"),
+        chain.root / "params/demo.yaml",
+        *halves,
+    ]:
         path.touch()
     assert chain.run()[0] == 0 and begun(chain) == []
-    assert [path.exists() for path in halves] == [True, False]  # the one of a living process, and what a killed one left
+    assert [path.exists() for path in halves] == [
+        True,
+        False,
+    ]  # the one of a living process, and what a killed one left
     told = chain.run("demo", "--set", "a=2", "--dry-run")[1].splitlines()
     assert told == ["01_a: runs: changed: a", "02_b: runs: after 01_a"]
     assert chain.run("demo", "--set", "b=2")[0] == 0 and begun(chain) == ["02_b"]
     (reports / "tables/02_b.csv").unlink()  # what it made is gone
-    told = chain.run("demo", "--set", "b=2", "--dry-run", "--", "--forcerun", "01_a")[1].splitlines()
-    assert told[0] == "01_a: runs: Forced execution" and told[1].startswith("02_b: runs: is not complete")
+    told = chain.run("demo", "--set", "b=2", "--dry-run", "--", "--forcerun", "01_a")[
+        1
+    ].splitlines()
+    assert told[0] == "01_a: runs: Forced execution" and told[1].startswith(
+        "02_b: runs: is not complete"
+    )
     (chain.root / "helpers/cams/maps_new.py").write_text('"""A further helper."""\n')
-    chain.notebook("02_b", "b: int = 2  # two", WRITES.format(stem="02_b", value="7").replace("tables/02_b", "tables/other"))
+    chain.notebook(
+        "02_b",
+        "b: int = 2  # two",
+        WRITES.format(stem="02_b", value="7").replace("tables/02_b", "tables/other"),
+    )
     command = f"{sys.executable} -m helpers.sweep demo --dry-run | head -1"  # a reader that has enough ends the command
-    done = subprocess.run(["bash", "-c", command], cwd=chain.root, env=chain.environment(), capture_output=True, text=True)
-    assert done.stdout == "01_a: runs: changed: helpers/cams/maps_new.py\n" and "Traceback" not in done.stderr
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=chain.root,
+        env=chain.environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert (
+        done.stdout == "01_a: runs: changed: helpers/cams/maps_new.py\n"
+        and "Traceback" not in done.stderr
+    )
     assert chain.run()[0] == 0 and begun(chain) == ["01_a", "02_b"]
-    assert sorted(path.name for path in (reports / "tables").iterdir()) == ["01_a.csv", "other.csv"]  # the former one's is gone
+    assert sorted(path.name for path in (reports / "tables").iterdir()) == [
+        "01_a.csv",
+        "other.csv",
+    ]  # the former one's is gone
 
 
 @pytest.mark.nightly
 def test_snakemake_alone_runs_the_study_too_and_both_know_what_the_other_did(chain):
-    command = [sys.executable, "-m", "snakemake", "--cores", "1", "--config", "study=demo"]
-    done = subprocess.run(command, cwd=chain.root, env=chain.environment(), capture_output=True, text=True)
+    command = [
+        sys.executable,
+        "-m",
+        "snakemake",
+        "--cores",
+        "1",
+        "--config",
+        "study=demo",
+    ]
+    done = subprocess.run(
+        command, cwd=chain.root, env=chain.environment(), capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     assert begun(chain) == ["01_a", "02_b"]
     assert chain.run()[0] == 0 and begun(chain) == []
-    again = subprocess.run(command, cwd=chain.root, env=chain.environment(), capture_output=True, text=True)
+    again = subprocess.run(
+        command, cwd=chain.root, env=chain.environment(), capture_output=True, text=True
+    )
     assert "Nothing to be done" in again.stderr + again.stdout
 
 
@@ -93,14 +148,23 @@ def test_snakemake_alone_runs_the_study_too_and_both_know_what_the_other_did(cha
 def test_a_failing_notebook_publishes_nothing_and_holds_back_only_what_reads_it(chain):
     assert chain.run()[0] == 0
     begun(chain)
-    chain.notebook("02_b", "b: int = 1  # two", WRITES.format(stem="02_b", value="2"), "# The heading", "1 / 0")
+    chain.notebook(
+        "02_b",
+        "b: int = 1  # two",
+        WRITES.format(stem="02_b", value="2"),
+        "# The heading",
+        "1 / 0",
+    )
     chain.notebook("04_d", "d: int = 1  # four", WRITES.format(stem="04_d", value="1"))
     chain.notebook("09_e", "d: int = 1  # nine", WRITES.format(stem="09_e", value="1"))
     chain.study(notebooks={"01_a": {}, "02_b": {}, "04_d": {}, "09_e": {}})
     before = (chain.root / "reports/demo/02_b.ipynb").read_bytes()
     code, out, err = chain.run()
     assert code == 1 and sorted(begun(chain)) == ["02_b", "09_e"]
-    assert "02_b failed: cell 4 (1 / 0)\n  ZeroDivisionError: division by zero\n  all up to there: work/demo/staging/demo/02_b" in out
+    assert (
+        "02_b failed: cell 4 (1 / 0)\n  ZeroDivisionError: division by zero\n  all up to there: work/demo/staging/demo/02_b"
+        in out
+    )
     assert err.startswith("02_b failed or was killed; the same command goes on")
     assert (chain.root / "reports/demo/02_b.ipynb").read_bytes() == before
     assert (chain.root / "reports/demo/tables/02_b.csv").read_text() == "a\n1\n"
@@ -123,14 +187,22 @@ def wait_for(condition, seconds=60):
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)])
-def test_an_interrupt_ends_all_within_a_second_a_second_sweep_is_refused_and_the_same_command_goes_on(chain, how):
+@pytest.mark.parametrize(
+    "how", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)]
+)
+def test_an_interrupt_ends_all_within_a_second_a_second_sweep_is_refused_and_the_same_command_goes_on(
+    chain, how
+):
     chain.notebook("01_a", "a: int = 1  # one", "# The section of waiting", WAITS)
     sweep = chain.start("demo")
     wait_for((chain.root / "here").exists)
     code, _, err = chain.run()
     assert code == 2 and "another sweep works on" in err
-    assert re.search(r"^01_a: runs: is not complete; at [\d :-]{19}: The section of waiting$", chain.run("demo", "--status")[1], re.M)
+    assert re.search(
+        r"^01_a: runs: is not complete; at [\d :-]{19}: The section of waiting$",
+        chain.run("demo", "--status")[1],
+        re.M,
+    )
     began = time.monotonic()
     sweep.send_signal(how)
     assert sweep.wait(10) == 130
@@ -143,17 +215,29 @@ def test_an_interrupt_ends_all_within_a_second_a_second_sweep_is_refused_and_the
 
 @pytest.mark.nightly
 def test_a_killed_kernel_is_told_and_a_killed_snakemake_leaves_nobody(chain):
-    chain.notebook("01_a", "a: int = 1  # one", "import os, pathlib\npathlib.Path('once').exists() or os.kill(os.getpid(), 9)")
+    chain.notebook(
+        "01_a",
+        "a: int = 1  # one",
+        "import os, pathlib\npathlib.Path('once').exists() or os.kill(os.getpid(), 9)",
+    )
     code, out, _ = chain.run()
     assert code == 1 and "01_a failed: DeadKernelError" in out
     (chain.root / "once").touch()
     chain.notebook("02_b", "b: int = 1  # two", WAITS)
     sweep = chain.start("demo")
     wait_for((chain.root / "here").exists)
-    (snakemake,) = [process for process in at_work(chain.root) if "snakemake" in process.cmdline() and process.ppid() == sweep.pid]
+    (snakemake,) = [
+        process
+        for process in at_work(chain.root)
+        if "snakemake" in process.cmdline() and process.ppid() == sweep.pid
+    ]
     snakemake.kill()
     out, err = sweep.communicate(timeout=20)
-    assert sweep.returncode == 1 and "Snakemake ended with -9" in err and "01_a done" in out
+    assert (
+        sweep.returncode == 1
+        and "Snakemake ended with -9" in err
+        and "01_a done" in out
+    )
     wait_for(lambda: not at_work(chain.root), 10)
     (chain.root / "go").touch()
     assert chain.run()[0] == 0 and begun(chain) == []
@@ -163,17 +247,33 @@ def test_each_of_several_executions_has_a_gpu_of_its_own(project):
     """Two pretended GPUs, three parts of half a second, at most two at once."""
     source = "import os, time\ndevice = os.environ['CUDA_VISIBLE_DEVICES']\nbegan = time.time()\ntime.sleep(0.5)\n"
     source += "with open('devices.txt', 'a') as file:\n    file.write(f'{device} {began} {time.time()}\\n')"
-    project.notebook("02_b", 'device: str = "auto"  # where\nshard: str = ""  # share', source)
+    project.notebook(
+        "02_b", 'device: str = "auto"  # where\nshard: str = ""  # share', source
+    )
     project.study(notebooks={"02_b": {}}, sweep={"02_b": {"shard": 3}})
-    code, out, err = project.run("demo", "--gpus", "2", CUDA_VISIBLE_DEVICES="GPU-3,GPU-7", TMPDIR=str(project.root))
+    code, out, err = project.run(
+        "demo",
+        "--gpus",
+        "2",
+        CUDA_VISIBLE_DEVICES="GPU-3,GPU-7",
+        TMPDIR=str(project.root),
+    )
     assert code == 0, out + err
-    rows = [line.split() for line in (project.root / "devices.txt").read_text().splitlines()]
+    rows = [
+        line.split() for line in (project.root / "devices.txt").read_text().splitlines()
+    ]
     assert {row[0] for row in rows} == {"GPU-3", "GPU-7"} and len(rows) == 4
     for device in ("GPU-3", "GPU-7"):
-        spans = sorted((float(row[1]), float(row[2])) for row in rows if row[0] == device)
+        spans = sorted(
+            (float(row[1]), float(row[2])) for row in rows if row[0] == device
+        )
         assert all(first[1] <= second[0] for first, second in itertools.pairwise(spans))
-    assert not (project.root / "reports/demo/02_b-1_of_3.ipynb").exists()  # parts publish nothing
-    assert not list(project.root.glob("workbook-*[!k]"))  # no folder of a kernel is left
+    assert not (
+        project.root / "reports/demo/02_b-1_of_3.ipynb"
+    ).exists()  # parts publish nothing
+    assert not list(
+        project.root.glob("workbook-*[!k]")
+    )  # no folder of a kernel is left
 
 
 @pytest.mark.nightly
@@ -184,12 +284,20 @@ def test_every_make_target_takes_a_path_with_blanks(chain):
     (place / "python").chmod(0o755)
     for name in ("pyproject.toml", "constraints.txt"):
         (chain.root / name).write_text("")
-        os.utime(chain.root / name, (0, 0))  # older than the mark below, so that nothing is installed
+        os.utime(
+            chain.root / name, (0, 0)
+        )  # older than the mark below, so that nothing is installed
     (place.parent / ".workbook-ready").touch()
     shutil.copy(PROJECT_ROOT / "helpers/report/pages.py", chain.root / "helpers/report")
     for target in ("report", "status", "pages", "share", "clean"):
         command = ["make", target, "STUDY=demo", f"PYTHON={sys.executable}"]
-        done = subprocess.run(command, cwd=chain.root, env=chain.environment(VIRTUAL_ENV=str(place.parent)), capture_output=True, text=True)
+        done = subprocess.run(
+            command,
+            cwd=chain.root,
+            env=chain.environment(VIRTUAL_ENV=str(place.parent)),
+            capture_output=True,
+            text=True,
+        )
         assert done.returncode == 0, done.stdout + done.stderr
     assert begun(chain) == ["01_a", "02_b"]
     assert (chain.root / "work/share/demo.zip").is_file()
@@ -198,21 +306,44 @@ def test_every_make_target_takes_a_path_with_blanks(chain):
 @pytest.mark.nightly
 def test_odd_surroundings_are_told_in_a_sentence_or_do_not_matter(chain, tmp_path):
     (tmp_path / "file").touch()
-    assert chain.run("demo", MPLBACKEND="nonsense", IPYTHONDIR=str(tmp_path / "file/x"))[0] == 0  # kernels have their own
+    assert (
+        chain.run("demo", MPLBACKEND="nonsense", IPYTHONDIR=str(tmp_path / "file/x"))[0]
+        == 0
+    )  # kernels have their own
     with pytest.raises(SystemExit):
         cli.main([])
     assert cli.main(["--new", "birds"]) == 2
 
 
-def test_plain_papermill_runs_the_study_that_it_names_and_refuses_a_whole_study_file(project, tmp_path):
+def test_plain_papermill_runs_the_study_that_it_names_and_refuses_a_whole_study_file(
+    project, tmp_path
+):
     source = "from helpers.report import notebook\nstory = notebook.begin('01_a', globals())\nprint('count', count)\nnotebook.end(story)"
     project.notebook("01_a", "count: int = 1  # how many", source)
     project.study(notebooks={"01_a": {"count": 1}})
     project.study("other", claims=[], common={}, notebooks={"01_a": {"count": 5}})
-    command = [sys.executable, "-m", "papermill", "notebooks/01_a.ipynb", str(tmp_path / "out.ipynb")]
-    own = {"cwd": project.root, "env": project.environment(), "capture_output": True, "text": True}
+    command = [
+        sys.executable,
+        "-m",
+        "papermill",
+        "notebooks/01_a.ipynb",
+        str(tmp_path / "out.ipynb"),
+    ]
+    own = {
+        "cwd": project.root,
+        "env": project.environment(),
+        "capture_output": True,
+        "text": True,
+    }
     done = subprocess.run([*command, "-p", "study", "other"], **own)
-    assert done.returncode == 0 and "count 5" in (tmp_path / "out.ipynb").read_text(), done.stderr
-    assert (project.root / "work/other/scratch/01_a/story/01_a.json").is_file() and not (project.root / "reports").exists()
+    assert done.returncode == 0 and "count 5" in (tmp_path / "out.ipynb").read_text(), (
+        done.stderr
+    )
+    assert (
+        project.root / "work/other/scratch/01_a/story/01_a.json"
+    ).is_file() and not (project.root / "reports").exists()
     done = subprocess.run([*command, "-f", "params/other.yaml"], **own)
-    assert done.returncode == 1 and "in place of `-f FILE` write `-p study NAME`" in done.stderr
+    assert (
+        done.returncode == 1
+        and "in place of `-f FILE` write `-p study NAME`" in done.stderr
+    )

@@ -18,56 +18,106 @@ def staged(folder, name, files, outputs=()):
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / file).write_text(text)
     cell = nbformat.v4.new_code_cell("1", outputs=list(outputs))
-    metadata = KERNEL | {"papermill": {"output_path": str(folder)}, "widgets": {"state": 1}}
-    nbformat.write(nbformat.v4.new_notebook(cells=[cell], metadata=metadata), folder / f"{name}.ipynb")
+    metadata = KERNEL | {
+        "papermill": {"output_path": str(folder)},
+        "widgets": {"state": 1},
+    }
+    nbformat.write(
+        nbformat.v4.new_notebook(cells=[cell], metadata=metadata),
+        folder / f"{name}.ipynb",
+    )
     return folder
 
 
-def test_what_is_published_is_what_the_execution_left_and_what_the_one_before_left_alone_goes(tmp_path):
+def test_what_is_published_is_what_the_execution_left_and_what_the_one_before_left_alone_goes(
+    tmp_path,
+):
     reports = tmp_path / "reports"
-    bar = nbformat.v4.new_output("display_data", {"application/vnd.jupyter.widget-view+json": {"model_id": "x"}})
+    bar = nbformat.v4.new_output(
+        "display_data", {"application/vnd.jupyter.widget-view+json": {"model_id": "x"}}
+    )
     kept = nbformat.v4.new_output("stream", text="kept")
-    files = {"tables/a.csv": "1", "figures/b.png": "2", "tables/.x.csv.9.partial": "half"}
-    made = execute.publish(staged(tmp_path / "first", "01_a", files, [bar, kept]), reports, "01_a")
-    assert [str(path.relative_to(reports)) for path in made] == ["figures/b.png", "tables/a.csv", "01_a.ipynb"]
+    files = {
+        "tables/a.csv": "1",
+        "figures/b.png": "2",
+        "tables/.x.csv.9.partial": "half",
+    }
+    made = execute.publish(
+        staged(tmp_path / "first", "01_a", files, [bar, kept]), reports, "01_a"
+    )
+    assert [str(path.relative_to(reports)) for path in made] == [
+        "figures/b.png",
+        "tables/a.csv",
+        "01_a.ipynb",
+    ]
     executed = nbformat.read(reports / "01_a.ipynb", as_version=4)
-    assert [output["output_type"] for output in executed.cells[0].outputs] == ["stream"] and "widgets" not in executed.metadata
+    assert [output["output_type"] for output in executed.cells[0].outputs] == [
+        "stream"
+    ] and "widgets" not in executed.metadata
     assert executed.metadata.papermill.output_path == "01_a.ipynb"
     (reports / "tables/mine.csv").write_text("of somebody else")
-    execute.publish(staged(tmp_path / "second", "01_a", {"tables/c.csv": "3"}), reports, "01_a")
-    left = sorted(str(path.relative_to(reports)) for path in reports.rglob("*") if path.is_file())
+    execute.publish(
+        staged(tmp_path / "second", "01_a", {"tables/c.csv": "3"}), reports, "01_a"
+    )
+    left = sorted(
+        str(path.relative_to(reports)) for path in reports.rglob("*") if path.is_file()
+    )
     assert left == ["01_a.ipynb", "tables/c.csv", "tables/mine.csv"]
 
 
-@pytest.mark.parametrize("name", ["../../victim", "/etc/victim", "tables/../../victim", ""])
+@pytest.mark.parametrize(
+    "name", ["../../victim", "/etc/victim", "tables/../../victim", ""]
+)
 def test_a_name_out_of_a_report_deletes_nothing_beside_it(tmp_path, name):
     (tmp_path / "victim").write_text("stays")
     (tmp_path / "reports/demo").mkdir(parents=True)
-    forged = {"cells": [], "metadata": {"workbook": {"files": [name]}}, "nbformat": 4, "nbformat_minor": 5}
+    forged = {
+        "cells": [],
+        "metadata": {"workbook": {"files": [name]}},
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
     (tmp_path / "reports/demo/01_a.ipynb").write_text(json.dumps(forged))
     with pytest.raises(ValueError, match="leaves the folder"):
-        execute.publish(staged(tmp_path / "staging", "01_a", {}), tmp_path / "reports/demo", "01_a")
+        execute.publish(
+            staged(tmp_path / "staging", "01_a", {}), tmp_path / "reports/demo", "01_a"
+        )
     assert (tmp_path / "victim").read_text() == "stays"
 
 
-def test_the_gpus_that_may_be_used_are_those_of_the_variable_or_all_of_the_machine(monkeypatch, tmp_path):
-    for given, names in (("0,1", ["0", "1"]), ("", []), ("-1", []), ("GPU-5 , MIG-7", ["GPU-5", "MIG-7"])):
+def test_the_gpus_that_may_be_used_are_those_of_the_variable_or_all_of_the_machine(
+    monkeypatch, tmp_path
+):
+    for given, names in (
+        ("0,1", ["0", "1"]),
+        ("", []),
+        ("-1", []),
+        ("GPU-5 , MIG-7", ["GPU-5", "MIG-7"]),
+    ):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
         assert execute.visible_gpus() == names
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert execute.visible_gpus() == []
-    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 'GPU 0: H200'\necho 'GPU 1: H200'\n")
+    (tmp_path / "nvidia-smi").write_text(
+        "#!/bin/sh\necho 'GPU 0: H200'\necho 'GPU 1: H200'\n"
+    )
     (tmp_path / "nvidia-smi").chmod(0o755)
     assert execute.visible_gpus() == ["0", "1"]
 
 
 def test_a_job_whose_asker_is_gone_is_not_done():
-    done = subprocess.run([sys.executable, "-m", "helpers.sweep.execute", "{}", "1"], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "helpers.sweep.execute", "{}", "1"],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 1 and "is gone" in done.stderr
 
 
 def test_progress_bars_are_read_as_tqdm_writes_them():
     drawn = "runs:  25%|██▌       | 3/12 [00:10<00:30,  3.3s/it, epoch 4, loss 0.31]"
-    assert execute._BAR.findall(drawn) == ["3/12 [00:10<00:30,  3.3s/it, epoch 4, loss 0.31]"]
+    assert execute._BAR.findall(drawn) == [
+        "3/12 [00:10<00:30,  3.3s/it, epoch 4, loss 0.31]"
+    ]
     assert execute._BAR.findall("12/13 of all [see below") == []

@@ -48,25 +48,51 @@ def written(root, name):
 def test_a_folder_of_images_becomes_a_study_that_passes_the_check(root, capsys):
     folder(root / "birds", 3, 40)
     assert new.write_new("birds", str(root / "birds"), 60, root=root) == 0
-    first, second = (written(root, "birds")[name] for name in ("01_data_subset", "02_grid_training"))
-    assert (first["data_source"], first["data_path"], first["class_ids"]) == ("voc_folder", "birds", ["kind0", "kind1", "kind2"])
-    assert (first["image_size"], first["test_images_per_class"], first["images_per_class"]) == (48, 10, 30)
+    first, second = (
+        written(root, "birds")[name] for name in ("01_data_subset", "02_grid_training")
+    )
+    assert (first["data_source"], first["data_path"], first["class_ids"]) == (
+        "voc_folder",
+        "birds",
+        ["kind0", "kind1", "kind2"],
+    )
+    assert (
+        first["image_size"],
+        first["test_images_per_class"],
+        first["images_per_class"],
+    ) == (48, 10, 30)
     # Twice ten epochs of a second; two side by side in 40 % of an hour: 144 runs, so all 32.
-    assert (second["max_epochs"], second["run_count"], second["pretrained_levels"], second["stem"]) == (20, 32, [False], "strided")
-    assert written(root, "birds")["common"] == {"minimum_train_accuracy": 0.67, "accuracy_thresholds": [0.95, 0.9, 0.8, 0.67]}
+    assert (
+        second["max_epochs"],
+        second["run_count"],
+        second["pretrained_levels"],
+        second["stem"],
+    ) == (20, 32, [False], "strided")
+    assert written(root, "birds")["common"] == {
+        "minimum_train_accuracy": 0.67,
+        "accuracy_thresholds": [0.95, 0.9, 0.8, 0.67],
+    }
     assert "flatness" in written(root, "birds")["04_baselines"]["families"]
     assert len(load_study("birds", root=root).executions) == 6
     printed = capsys.readouterr().out
-    assert "max_epochs 20: a probing run reached 92% training accuracy after 10 epochs" in printed
+    assert (
+        "max_epochs 20: a probing run reached 92% training accuracy after 10 epochs"
+        in printed
+    )
     assert "python -m helpers.sweep birds --plan" in printed
 
 
-def test_less_time_is_fewer_runs_without_what_costs_much_and_slow_learners_get_four_times_the_probe(root, monkeypatch, capsys):
+def test_less_time_is_fewer_runs_without_what_costs_much_and_slow_learners_get_four_times_the_probe(
+    root, monkeypatch, capsys
+):
     folder(root / "birds", 3, 40)
     assert new.write_new("birds", str(root / "birds"), 5, root=root) == 0
     found, printed = written(root, "birds"), capsys.readouterr().out
     assert found["02_grid_training"]["run_count"] == int(5 * 60 * 0.4 * 2 / 20)
-    assert "flatness" not in found["04_baselines"]["families"] and "05_robustness_ablations" not in found
+    assert (
+        "flatness" not in found["04_baselines"]["families"]
+        and "05_robustness_ablations" not in found
+    )
     assert "bears no claim" in printed
     monkeypatch.setattr(new, "probe", lambda *given: ([0.3] * 15, 4.0))
     assert new.write_new("hasty", str(root / "birds"), 0.001, root=root) == 0
@@ -75,35 +101,75 @@ def test_less_time_is_fewer_runs_without_what_costs_much_and_slow_learners_get_f
     assert "reached 30% training accuracy after 15 epochs" in capsys.readouterr().out
 
 
-def test_more_images_than_can_be_learnt_from_in_the_time_are_not_taken(root, monkeypatch):
+def test_more_images_than_can_be_learnt_from_in_the_time_are_not_taken(
+    root, monkeypatch
+):
     folder(root / "birds", 9, 48)
     monkeypatch.setattr(new, "probe", lambda *given: ([0.3] * 9 + [0.92], 6.0))
     assert new.write_new("birds", str(root / "birds"), 10, root=root) == 0
-    found = written(root, "birds")["01_data_subset"]  # 4 runs of 40 epochs of 6 s have twice the 480 s that there are: half of the images
-    assert (len(found["class_ids"]), found["images_per_class"]) == (round(9 * 0.5**0.5), round(36 * 0.5**0.5))
+    found = written(
+        root, "birds"
+    )[
+        "01_data_subset"
+    ]  # 4 runs of 40 epochs of 6 s have twice the 480 s that there are: half of the images
+    assert (len(found["class_ids"]), found["images_per_class"]) == (
+        round(9 * 0.5**0.5),
+        round(36 * 0.5**0.5),
+    )
 
 
 def test_images_without_boxes_are_a_study_without_localization(root, capsys):
     folder(root / "boxless", 2, 12, boxes=False)
     assert new.write_new("boxless", str(root / "boxless"), 60, root=root) == 0
     found = written(root, "boxless")
-    assert list(found) == ["common", "01_data_subset", "02_grid_training", "04_baselines", "08_unlabelled_images"]
+    assert list(found) == [
+        "common",
+        "01_data_subset",
+        "02_grid_training",
+        "04_baselines",
+        "08_unlabelled_images",
+    ]
     assert found["01_data_subset"]["data_source"] == "class_folders"
-    assert found["04_baselines"]["families"] == ["prediction", "norms", "flatness", "perturbation"]
-    assert "no boxes: nothing is said of where the networks look" in capsys.readouterr().out
+    assert found["04_baselines"]["families"] == [
+        "prediction",
+        "norms",
+        "flatness",
+        "perturbation",
+    ]
+    assert (
+        "no boxes: nothing is said of where the networks look"
+        in capsys.readouterr().out
+    )
     assert further_faults(load_study("boxless", root=root)) == []
 
 
 def test_a_probing_run_ends_when_the_network_has_learnt_or_the_time_is_over(tmp_path):
     threads = torch.get_num_threads()
-    subset = {"data_source": "synthetic", "class_ids": ["synthetic_disc", "synthetic_bars"], "image_size": 16}
+    subset = {
+        "data_source": "synthetic",
+        "class_ids": ["synthetic_disc", "synthetic_bars"],
+        "image_size": 16,
+    }
     subset |= {"images_per_class": 8, "test_images_per_class": 2}
-    recipe = RunConfig("resnet18", 8, 0.01, "sgd", 0.0, False, False, "unknown", stem="small", width=0.0625)
+    recipe = RunConfig(
+        "resnet18",
+        8,
+        0.01,
+        "sgd",
+        0.0,
+        False,
+        False,
+        "unknown",
+        stem="small",
+        width=0.0625,
+    )
     accuracies, seconds = new.probe(subset, recipe, tmp_path, "cpu", 0.0)
     assert len(accuracies) == 1 and 0 <= accuracies[0] <= 1 and seconds > 0
     accuracies, _ = new.probe(subset, recipe, tmp_path, "cpu", 30.0)
     torch.set_num_threads(threads)
-    assert all(value < 0.9 for value in accuracies[:-1]) and (accuracies[-1] >= 0.9 or len(accuracies) > 1)
+    assert all(value < 0.9 for value in accuracies[:-1]) and (
+        accuracies[-1] >= 0.9 or len(accuracies) > 1
+    )
 
 
 def test_a_zip_with_classes_to_spare_pretrains_on_them(root):
@@ -112,7 +178,9 @@ def test_a_zip_with_classes_to_spare_pretrains_on_them(root):
         for name, content in files.items():
             archive.writestr(name, content)
     assert new.write_new("tiny", str(root / "tiny.zip"), root=root) == 0
-    first, second = (written(root, "tiny")[name] for name in ("01_data_subset", "02_grid_training"))
+    first, second = (
+        written(root, "tiny")[name] for name in ("01_data_subset", "02_grid_training")
+    )
     assert (first["data_source"], len(first["class_ids"])) == ("tiny_imagenet", 20)
     assert (first["image_size"], first["test_images_per_class"]) == (32, 2)
     assert second["pretrained_levels"] == [True, False]
@@ -126,13 +194,27 @@ def test_one_bad_image_and_names_that_look_like_numbers_stop_no_study(root, caps
     Path(os.fsdecode(os.fsencode(place) + b"/caf\xe9")).mkdir()
     header = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
     chunks = ((b"IHDR", header), (b"IEND", b""))
-    content = b"".join(struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks)
+    content = b"".join(
+        struct.pack(">I", len(data))
+        + kind
+        + data
+        + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in chunks
+    )
     (place / "1e3/0.jpg").write_bytes(b"\x89PNG\r\n\x1a\n" + content)
     for image in range(12):
-        Path(os.fsdecode(os.fsencode(place) + b"/caf\xe9/%d.jpg" % image)).write_bytes(jpeg(900 + image, (70, 60)))
-        Path(os.fsdecode(os.fsencode(place) + b"/caf\xe9/%d.xml" % image)).write_bytes(voc((1, 1, 9, 9), size=(70, 60)))
+        Path(os.fsdecode(os.fsencode(place) + b"/caf\xe9/%d.jpg" % image)).write_bytes(
+            jpeg(900 + image, (70, 60))
+        )
+        Path(os.fsdecode(os.fsencode(place) + b"/caf\xe9/%d.xml" % image)).write_bytes(
+            voc((1, 1, 9, 9), size=(70, 60))
+        )
     assert new.write_new("odd", str(place), 10, root=root) == 0, capsys.readouterr().err
-    assert load_study("odd", root=root).executions[0].parameters["class_ids"] == ["1e3", "kind1", "kind2"]
+    assert load_study("odd", root=root).executions[0].parameters["class_ids"] == [
+        "1e3",
+        "kind1",
+        "kind2",
+    ]
 
 
 def test_what_cannot_be_a_study_is_told_and_nothing_is_written(root, capsys):

@@ -16,7 +16,13 @@ from helpers.kappa import probing
 from helpers.parameters import StudyError, declared
 from helpers.sweep import execute, plan
 from helpers.sweep.relations import relation_faults
-from helpers.sweep.study import CheckedStudy, Execution, digest_of, further_faults, load_study
+from helpers.sweep.study import (
+    CheckedStudy,
+    Execution,
+    digest_of,
+    further_faults,
+    load_study,
+)
 from tests.sweep.conftest import write_notebook
 
 ONE = 'threshold: float = 0.1  # of the map\ncount: int = 3  # how many\nnames: list[str] = ["a"]  # which\nshard: str = ""  # share'
@@ -29,11 +35,19 @@ def project(tmp_path):
     """A folder with three notebooks; gives a function that writes a study file and loads it."""
     for name in ("notebooks", "params", "helpers/cams", "helpers/kappa"):
         (tmp_path / name).mkdir(parents=True)
-    for stem, cell, source in (("01_one", ONE, "1"), ("02_two", TWO, "import helpers.kappa"), ("04_four", TWO, "4")):
+    for stem, cell, source in (
+        ("01_one", ONE, "1"),
+        ("02_two", TWO, "import helpers.kappa"),
+        ("04_four", TWO, "4"),
+    ):
         write_notebook(tmp_path / f"notebooks/{stem}.ipynb", cell, source)
 
     def load(content, *overrides, name="mine"):
-        text = content if isinstance(content, str) else yaml.safe_dump(content, sort_keys=False)
+        text = (
+            content
+            if isinstance(content, str)
+            else yaml.safe_dump(content, sort_keys=False)
+        )
         (tmp_path / f"params/{name}.yaml").write_text(text)
         return load_study(name, overrides, tmp_path)
 
@@ -51,72 +65,178 @@ EACH = {"01_one": {}, "02_two": {}, "04_four": {}}
 
 
 def test_every_declared_parameter_has_a_value_and_what_is_nearer_wins(project):
-    study = project({"common": {"count": 5, "threshold": 1}, "notebooks": {"02_two": {"count": 6}, "01_one": None}}, "02_two.other=4")
+    study = project(
+        {
+            "common": {"count": 5, "threshold": 1},
+            "notebooks": {"02_two": {"count": 6}, "01_one": None},
+        },
+        "02_two.other=4",
+    )
     first, second = study.executions
     places = {"study": "mine", "work_dir": "work", "reports_dir": "reports"}
-    assert first.parameters == places | {"threshold": 1.0, "count": 5, "names": ["a"], "shard": ""}
+    assert first.parameters == places | {
+        "threshold": 1.0,
+        "count": 5,
+        "names": ["a"],
+        "shard": "",
+    }
     assert second.parameters == places | {"other": 4, "count": 6, "data_path": ""}
     assert (second.name, first.after, second.after) == ("02_two", (), ("01_one",))
-    assert (study.work, study.reports) == (project.root / "work/mine", project.root / "reports/mine")
+    assert (study.work, study.reports) == (
+        project.root / "work/mine",
+        project.root / "reports/mine",
+    )
     assert project({"notebooks": EACH}).executions[2].after == ("02_two",)
-    assert project({"notebooks": {"01_one": {}, "04_four": {}}}).executions[1].after == ("01_one",)  # the nearest before the one it reads
+    assert project({"notebooks": {"01_one": {}, "04_four": {}}}).executions[
+        1
+    ].after == ("01_one",)  # the nearest before the one it reads
     demo = load_study("demo").executions
-    assert [item.notebook[:2] for item in demo] == ["01", "02", "03", "04", "08", "05", "06"] and demo[4].after == ("04_baselines",)
+    assert [item.notebook[:2] for item in demo] == [
+        "01",
+        "02",
+        "03",
+        "04",
+        "08",
+        "05",
+        "06",
+    ] and demo[4].after == ("04_baselines",)
 
 
 def test_all_faults_are_told_at_once_with_the_nearest_names(project):
-    content = {"common": {"cuont": 1}, "notebooks": {"01_one": {"treshold": 2, "count": "many"}, "03_three": {}}, "sweeps": 1}
-    text = faults(project, content | {"claims": [{"claim": 1}]}, "cuont=1", "03_x.count=1", "count", "02_two.count=[")
+    content = {
+        "common": {"cuont": 1},
+        "notebooks": {"01_one": {"treshold": 2, "count": "many"}, "03_three": {}},
+        "sweeps": 1,
+    }
+    text = faults(
+        project,
+        content | {"claims": [{"claim": 1}]},
+        "cuont=1",
+        "03_x.count=1",
+        "count",
+        "02_two.count=[",
+    )
     for part in (
-        *("common: unknown name 'cuont' (did you mean 'count'?)", "01_one: unknown name 'treshold' (did you mean 'threshold'?)"),
-        *("notebooks: unknown name '03_three'; valid: 01_one, 02_two, 04_four", "unknown name 'sweeps' (did you mean 'sweep'?)"),
-        *("mine.yaml: count is 'many', and must be int (how many)", "claim 1 has claim; every claim needs", "--set cuont=1: unknown name"),
+        *(
+            "common: unknown name 'cuont' (did you mean 'count'?)",
+            "01_one: unknown name 'treshold' (did you mean 'threshold'?)",
+        ),
+        *(
+            "notebooks: unknown name '03_three'; valid: 01_one, 02_two, 04_four",
+            "unknown name 'sweeps' (did you mean 'sweep'?)",
+        ),
+        *(
+            "mine.yaml: count is 'many', and must be int (how many)",
+            "claim 1 has claim; every claim needs",
+            "--set cuont=1: unknown name",
+        ),
         *("--set 03_x.count=1", "--set count: unknown name"),
     ):
         assert part in text, part
-    assert faults(project, {"notebooks": EACH}, "count=[") == "--set count=[: the value is not readable YAML"
-    assert "names none to run, of 01_one, 02_two, 04_four" in faults(project, {"common": {}})
+    assert (
+        faults(project, {"notebooks": EACH}, "count=[")
+        == "--set count=[: the value is not readable YAML"
+    )
+    assert "names none to run, of 01_one, 02_two, 04_four" in faults(
+        project, {"common": {}}
+    )
     assert faults(project, {"notebooks": EACH, "common": {"count": -1}}).endswith(
         "mine.yaml: count is -1, and -1 is not in [0, inf) (how many)"
     )
-    assert "study is 'a', and must be 'mine', as its file" in faults(project, {"notebooks": EACH}, "study=a")
+    assert "study is 'a', and must be 'mine', as its file" in faults(
+        project, {"notebooks": EACH}, "study=a"
+    )
 
 
 @pytest.mark.parametrize(
     ("claims", "primary", "told"),
     [
-        ([CLAIM | {"measure": "iou_c"}], ["iou"], "claim 'small': unknown measure 'iou_c' (did you mean 'iou"),
+        (
+            [CLAIM | {"measure": "iou_c"}],
+            ["iou"],
+            "claim 'small': unknown measure 'iou_c' (did you mean 'iou",
+        ),
         ([], ["iuo"], "primary_measures: unknown measure 'iuo' (did you mean 'iou'"),
-        ([], ["iou", "iou"], "the primary analysis has 2 measures, 1 of them different"),
-        ([CLAIM | {"question": "r_gap_within_kinds"}], ["iou_b"], "r_gap_within_kinds of iou, which is not in primary_measures (iou_b)"),
+        (
+            [],
+            ["iou", "iou"],
+            "the primary analysis has 2 measures, 1 of them different",
+        ),
+        (
+            [CLAIM | {"question": "r_gap_within_kinds"}],
+            ["iou_b"],
+            "r_gap_within_kinds of iou, which is not in primary_measures (iou_b)",
+        ),
     ],
 )
-def test_measures_that_cannot_be_judged_are_told_at_the_start(tmp_path, claims, primary, told):
-    study = CheckedStudy("x", tmp_path, "x", claims, [Execution("04_baselines", {"study": "x", "primary_measures": primary})])
+def test_measures_that_cannot_be_judged_are_told_at_the_start(
+    tmp_path, claims, primary, told
+):
+    study = CheckedStudy(
+        "x",
+        tmp_path,
+        "x",
+        claims,
+        [Execution("04_baselines", {"study": "x", "primary_measures": primary})],
+    )
     (fault,) = further_faults(study)
     assert told in fault
-    assert further_faults(replace(study, claims=[CLAIM], executions=[replace(study.executions[0], parameters={"study": "x"})])) == []
+    assert (
+        further_faults(
+            replace(
+                study,
+                claims=[CLAIM],
+                executions=[replace(study.executions[0], parameters={"study": "x"})],
+            )
+        )
+        == []
+    )
 
 
 def test_equal_shares_come_before_the_whole(project):
     found = project({"notebooks": EACH, "sweep": {"01_one": {"shard": 3}}}).executions
     assert [item.parameters["shard"] for item in found[:3]] == ["1/3", "2/3", "3/3"]
-    assert [item.name for item in found] == [*(f"01_one-{number}_of_3" for number in (1, 2, 3)), "01_one", "02_two", "04_four"]
-    assert set(found[3].after) == {item.name for item in found[:3]} and found[4].after == ("01_one",)
+    assert [item.name for item in found] == [
+        *(f"01_one-{number}_of_3" for number in (1, 2, 3)),
+        "01_one",
+        "02_two",
+        "04_four",
+    ]
+    assert set(found[3].after) == {item.name for item in found[:3]} and found[
+        4
+    ].after == ("01_one",)
     assert len({item.depends for item in found}) == 6
 
 
-@pytest.mark.parametrize("block", [{"cuont": 1}, {"shard": 0}, {"shard": True}, {"shard": [1]}, {"shard": 2, "count": 1}])
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"cuont": 1},
+        {"shard": 0},
+        {"shard": True},
+        {"shard": [1]},
+        {"shard": 2, "count": 1},
+    ],
+)
 def test_faults_of_a_sweep_are_told(project, block):
-    assert "write shard: N for N equal shares" in faults(project, {"notebooks": EACH, "sweep": {"01_one": block}})
-    assert "write shard: N" in faults(project, {"notebooks": EACH, "sweep": {"02_two": {"shard": 2}}})  # which declares none
+    assert "write shard: N for N equal shares" in faults(
+        project, {"notebooks": EACH, "sweep": {"01_one": block}}
+    )
+    assert "write shard: N" in faults(
+        project, {"notebooks": EACH, "sweep": {"02_two": {"shard": 2}}}
+    )  # which declares none
 
 
 def test_what_makes_a_notebook_run_again_is_what_it_declares_reads_and_imports(project):
     def changed(*names):
-        before, study = {item.name: item.depends for item in before_all}, project(content)
+        before, study = (
+            {item.name: item.depends for item in before_all},
+            project(content),
+        )
         return {
-            item.name: sorted(set(item.depends) - set(before[item.name])) for item in study.executions if item.depends != before[item.name]
+            item.name: sorted(set(item.depends) - set(before[item.name]))
+            for item in study.executions
+            if item.depends != before[item.name]
         }
 
     root, content = project.root, {"notebooks": dict(EACH), "claims": [CLAIM]}
@@ -145,23 +265,51 @@ def test_what_makes_a_notebook_run_again_is_what_it_declares_reads_and_imports(p
     assert list(changed()) == ["01_one", "02_two", "04_four"]
 
 
-def test_a_study_that_extends_another_shares_its_work_and_changes_nothing_that_is_trained(project):
+def test_a_study_that_extends_another_shares_its_work_and_changes_nothing_that_is_trained(
+    project,
+):
     project({"notebooks": EACH, "claims": [CLAIM]})
-    further = project({"extends": "mine", "common": {"count": 3}, "notebooks": {"04_four": {"other": 9}}}, name="further")
-    assert (further.work.name, further.reports.name, further.claims) == ("mine", "further", [CLAIM])
+    further = project(
+        {
+            "extends": "mine",
+            "common": {"count": 3},
+            "notebooks": {"04_four": {"other": 9}},
+        },
+        name="further",
+    )
+    assert (further.work.name, further.reports.name, further.claims) == (
+        "mine",
+        "further",
+        [CLAIM],
+    )
     assert [item.parameters["study"] for item in further.executions] == ["further"] * 3
-    with pytest.raises(StudyError, match=r"other is 9, and mine, whose images and runs it shares, has 1"):
-        project({"extends": "mine", "notebooks": {"02_two": {"other": 9}}}, name="further")
+    with pytest.raises(
+        StudyError,
+        match=r"other is 9, and mine, whose images and runs it shares, has 1",
+    ):
+        project(
+            {"extends": "mine", "notebooks": {"02_two": {"other": 9}}}, name="further"
+        )
 
 
 def test_a_record_is_withdrawn_when_what_it_made_is_gone_or_changed(project):
     study = project({"notebooks": EACH})
     made, records = study.work / "data.json", study.work / "done/mine"
     made.parent.mkdir(parents=True)
-    for number, content in enumerate(('{"made": {"data.json": "?"}}', '{"made": 1}', "[", "")):
+    for number, content in enumerate(
+        ('{"made": {"data.json": "?"}}', '{"made": 1}', "[", "")
+    ):
         made.write_text("1")
         (study.work / "kept.json").write_text("kept")
-        write_json(records / "01_one.json", {"made": {file: digest_of(study.work / file) for file in ("kept.json", "data.json")}})
+        write_json(
+            records / "01_one.json",
+            {
+                "made": {
+                    file: digest_of(study.work / file)
+                    for file in ("kept.json", "data.json")
+                }
+            },
+        )
         (records / f"{number}.json").write_text(content)
         study.withdraw_changed()
         assert [path.name for path in records.iterdir()] == ["01_one.json"]
@@ -172,10 +320,16 @@ def test_a_record_is_withdrawn_when_what_it_made_is_gone_or_changed(project):
 
 def test_files_that_are_not_on_this_machine_are_told(project):
     study = project({"notebooks": EACH}, "data_path=nowhere.zip")
-    assert further_faults(study) == ["data_path is 'nowhere.zip', and nothing is there; give its place by --set data_path=..."]
+    assert further_faults(study) == [
+        "data_path is 'nowhere.zip', and nothing is there; give its place by --set data_path=..."
+    ]
 
 
-DEMO = {"data_source": "synthetic", "data_path": "", "class_ids": ["synthetic_disc", "synthetic_cross"]}
+DEMO = {
+    "data_source": "synthetic",
+    "data_path": "",
+    "class_ids": ["synthetic_disc", "synthetic_cross"],
+}
 MADE = {
     "pretrained_weights": "made",
     "pretrained_levels": [True],
@@ -183,31 +337,88 @@ MADE = {
     "pretrain_data_path": "",
     "pretrain_class_ids": [],
 }
-UNSEEN = {"seen_classes": 0, "kappa_families": ["model set"], "unseen_class_ids": [], "unseen_fractions": [0.0], "unseen_path": ""}
+UNSEEN = {
+    "seen_classes": 0,
+    "kappa_families": ["model set"],
+    "unseen_class_ids": [],
+    "unseen_fractions": [0.0],
+    "unseen_path": "",
+}
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (DEMO | {"data_source": "ilsvrc", "class_ids": []}, "data_path is empty, and data_source ilsvrc needs"),
-        (DEMO | {"class_ids": ["synthetic_disc"]}, "a classifier needs at least 2 classes"),
-        ({"images_per_class": 25, "training_sizes": [25, 100]}, "training_sizes is [25, 100], and images_per_class allows 25"),
-        (DEMO | MADE, "pretrain_class_ids shares synthetic_cross, synthetic_disc with class_ids"),
-        (DEMO | MADE | {"class_ids": []}, "pretrain_class_ids shares"),
-        (DEMO | MADE | {"pretrain_data_source": "voc_folder"}, "pretrain_data_path is empty"),
         (
-            {"pretrained_weights": "IMAGENET1K_V1", "pretrained_levels": [True], "stem": "small", "width": 1},
+            DEMO | {"data_source": "ilsvrc", "class_ids": []},
+            "data_path is empty, and data_source ilsvrc needs",
+        ),
+        (
+            DEMO | {"class_ids": ["synthetic_disc"]},
+            "a classifier needs at least 2 classes",
+        ),
+        (
+            {"images_per_class": 25, "training_sizes": [25, 100]},
+            "training_sizes is [25, 100], and images_per_class allows 25",
+        ),
+        (
+            DEMO | MADE,
+            "pretrain_class_ids shares synthetic_cross, synthetic_disc with class_ids",
+        ),
+        (DEMO | MADE | {"class_ids": []}, "pretrain_class_ids shares"),
+        (
+            DEMO | MADE | {"pretrain_data_source": "voc_folder"},
+            "pretrain_data_path is empty",
+        ),
+        (
+            {
+                "pretrained_weights": "IMAGENET1K_V1",
+                "pretrained_levels": [True],
+                "stem": "small",
+                "width": 1,
+            },
             "fit stem imagenet and width 1, not small and 1",
         ),
-        (DEMO | UNSEEN | {"unseen_class_ids": ["synthetic_disc"]}, "unseen_class_ids shares synthetic_disc with class_ids"),
-        (DEMO | UNSEEN | {"seen_classes": 3}, "seen_classes is 3; the study has 2 classes"),
-        (DEMO | UNSEEN | {"seen_classes": 1}, "and the model set was trained on all of them"),
-        ({"kappa_families": ["RN50", "resnet18 w0.25"], "kappa_weights": "made"}, "published networks need published weights"),
-        ({"saliency_providers": ["folder"], "saliency_path": "", "checkpoints_path": ""}, "saliency_path is empty"),
-        ({"checkpoints_path": "mine", "images_path": ""}, "images_path is empty, and the networks of checkpoints_path need it"),
-        ({"blocks": [{"learning_rat": [1]}]}, "block 1, learning_rat: no such axis (did you mean 'learning_rate'"),
-        ({"blocks": [{}, {"repeat": 1}]}, "block 2, repeat: repeat is 1, and must be list[int]"),
-        ({"blocks": [{"architecture": ["vgg"]}], "architectures": ["resnet18"]}, "'vgg' is not one of ('resnet18'"),
+        (
+            DEMO | UNSEEN | {"unseen_class_ids": ["synthetic_disc"]},
+            "unseen_class_ids shares synthetic_disc with class_ids",
+        ),
+        (
+            DEMO | UNSEEN | {"seen_classes": 3},
+            "seen_classes is 3; the study has 2 classes",
+        ),
+        (
+            DEMO | UNSEEN | {"seen_classes": 1},
+            "and the model set was trained on all of them",
+        ),
+        (
+            {"kappa_families": ["RN50", "resnet18 w0.25"], "kappa_weights": "made"},
+            "published networks need published weights",
+        ),
+        (
+            {
+                "saliency_providers": ["folder"],
+                "saliency_path": "",
+                "checkpoints_path": "",
+            },
+            "saliency_path is empty",
+        ),
+        (
+            {"checkpoints_path": "mine", "images_path": ""},
+            "images_path is empty, and the networks of checkpoints_path need it",
+        ),
+        (
+            {"blocks": [{"learning_rat": [1]}]},
+            "block 1, learning_rat: no such axis (did you mean 'learning_rate'",
+        ),
+        (
+            {"blocks": [{}, {"repeat": 1}]},
+            "block 2, repeat: repeat is 1, and must be list[int]",
+        ),
+        (
+            {"blocks": [{"architecture": ["vgg"]}], "architectures": ["resnet18"]},
+            "'vgg' is not one of ('resnet18'",
+        ),
         ({"blocks": [{"batch_size": [8.5]}], "batch_sizes": [8]}, "must be list[int]"),
     ],
 )
@@ -224,7 +435,15 @@ def test_what_goes_together_passes_and_what_is_not_declared_is_passed_over():
         DEMO | UNSEEN,
     ):
         assert relation_faults(values) == []
-    assert relation_faults({"learning_rates": [0.1], "blocks": [{"repeat": [0, 1], "learning_rate": [0, 0.1]}]}) == []
+    assert (
+        relation_faults(
+            {
+                "learning_rates": [0.1],
+                "blocks": [{"repeat": [0, 1], "learning_rate": [0, 0.1]}],
+            }
+        )
+        == []
+    )
 
 
 def test_the_steps_of_unseen_classes_that_can_be_had_are_those_of_the_probe():
@@ -233,22 +452,69 @@ def test_the_steps_of_unseen_classes_that_can_be_had_are_those_of_the_probe():
     (found,) = relation_faults(given | {"unseen_fractions": [0.4]})
     with pytest.raises(ValueError, match="can have") as caught:
         every = [*given["class_ids"], *given["unseen_class_ids"]]
-        probing.class_steps(SimpleNamespace(classes=pd.DataFrame({"class_id": every})), every, 2, [0.4])
-    assert found.partition("possible are ")[2] == str(caught.value).partition("can have ")[2]
+        probing.class_steps(
+            SimpleNamespace(classes=pd.DataFrame({"class_id": every})), every, 2, [0.4]
+        )
+    assert (
+        found.partition("possible are ")[2]
+        == str(caught.value).partition("can have ")[2]
+    )
 
 
-NOTEBOOKS = {path.stem: declared(path) for path in sorted((PROJECT_ROOT / "notebooks").glob("*.ipynb"))}
-ODD = [-1, 0, 1, 7, 0.5, 1e9, 10**30, float("nan"), float("inf"), "", "x", "a\0b", "x" * 5000, "1/2", True, None]
-ODD += [[], ["x"], [0], [1, 1], [[]], {}, {"a": 1}, [{}], [{"repeat": [1]}], "synthetic_disc", ["synthetic_disc"]]
+NOTEBOOKS = {
+    path.stem: declared(path)
+    for path in sorted((PROJECT_ROOT / "notebooks").glob("*.ipynb"))
+}
+ODD = [
+    -1,
+    0,
+    1,
+    7,
+    0.5,
+    1e9,
+    10**30,
+    float("nan"),
+    float("inf"),
+    "",
+    "x",
+    "a\0b",
+    "x" * 5000,
+    "1/2",
+    True,
+    None,
+]
+ODD += [
+    [],
+    ["x"],
+    [0],
+    [1, 1],
+    [[]],
+    {},
+    {"a": 1},
+    [{}],
+    [{"repeat": [1]}],
+    "synthetic_disc",
+    ["synthetic_disc"],
+]
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_a_study_with_an_odd_value_is_refused_by_its_name_or_taken_by_the_modules(seed, tmp_path):
-    draw, study = random.Random(seed), yaml.safe_load((PROJECT_ROOT / "params/demo.yaml").read_text())
+def test_a_study_with_an_odd_value_is_refused_by_its_name_or_taken_by_the_modules(
+    seed, tmp_path
+):
+    draw, study = (
+        random.Random(seed),
+        yaml.safe_load((PROJECT_ROOT / "params/demo.yaml").read_text()),
+    )
     stem = draw.choice(list(study["notebooks"]))
     name = draw.choice(list(NOTEBOOKS[stem]))
     place = draw.choice(
-        [study["notebooks"][stem], study["notebooks"][stem], study["common"], study.setdefault("sweep", {}).setdefault(stem, {})]
+        [
+            study["notebooks"][stem],
+            study["notebooks"][stem],
+            study["common"],
+            study.setdefault("sweep", {}).setdefault(stem, {}),
+        ]
     )
     place[name] = draw.choice(ODD)
     (tmp_path / "demo.yaml").write_text(yaml.dump(study, allow_unicode=True))
@@ -266,14 +532,33 @@ def test_a_study_with_an_odd_value_is_refused_by_its_name_or_taken_by_the_module
 def test_a_notebook_that_is_split_into_shares_marks_where_it_sums_up():
     for stem, names in NOTEBOOKS.items():
         cells = read_json(PROJECT_ROOT / f"notebooks/{stem}.ipynb")["cells"]
-        closing = [index for index, cell in enumerate(cells) if execute.CLOSING in cell["metadata"].get("tags", [])]
-        uses = [index for index, cell in enumerate(cells) if cell["cell_type"] == "code" and "train_missing(" in "".join(cell["source"])]
-        assert ("shard" in names) == bool(closing) and all(index < closing[0] for index in uses), stem
+        closing = [
+            index
+            for index, cell in enumerate(cells)
+            if execute.CLOSING in cell["metadata"].get("tags", [])
+        ]
+        uses = [
+            index
+            for index, cell in enumerate(cells)
+            if cell["cell_type"] == "code"
+            and "train_missing(" in "".join(cell["source"])
+        ]
+        assert ("shard" in names) == bool(closing) and all(
+            index < closing[0] for index in uses
+        ), stem
 
 
 def test_a_misspelt_study_is_told_without_loading_anything_heavy():
     script = "import sys; from helpers.sweep.cli import main; print(main(['demo', '--set', 'cam_treshold=1']),"
-    script += "sorted({'torch', 'papermill', 'pandas', 'matplotlib'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", script], cwd=PROJECT_ROOT, capture_output=True, text=True, check=True)
+    script += (
+        "sorted({'torch', 'papermill', 'pandas', 'matplotlib'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=PROJECT_ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout.strip() == "2 []"
     assert "(did you mean 'cam_threshold' or" in done.stderr

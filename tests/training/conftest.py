@@ -10,6 +10,14 @@ from tests.conftest import SEED, TINY_SCENES
 def configurations(work):
     """Four short runs on the tiny scenes, which are chosen for the study in ``work``."""
     data = choose_images(work, **TINY_SCENES)
-    form = {"stem": "strided", "width": 0.125, "max_epochs": 12, "loss_threshold": 0.0, "seed": SEED}
-    base = RunConfig("resnet18", 8, 0.01, "adam", 0.0, True, False, data=data.fingerprint, **form)
+    form = {
+        "stem": "strided",
+        "width": 0.125,
+        "max_epochs": 12,
+        "loss_threshold": 0.0,
+        "seed": SEED,
+    }
+    base = RunConfig(
+        "resnet18", 8, 0.01, "adam", 0.0, True, False, data=data.fingerprint, **form
+    )
     return [replace(base, repeat=number) for number in range(4)]

@@ -5,7 +5,13 @@ from helpers.training.augmentation import augment, draw
 
 
 def images(count=6, size=8):
-    return torch.randint(0, 256, (count, 3, size, size), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    return torch.randint(
+        0,
+        256,
+        (count, 3, size, size),
+        dtype=torch.uint8,
+        generator=torch.Generator().manual_seed(0),
+    )
 
 
 def test_each_image_equals_its_own_single_transform():
@@ -14,7 +20,9 @@ def test_each_image_equals_its_own_single_transform():
     for n, image in enumerate(pixels):
         expected = reference.horizontal_flip(image) if draws.horizontal[n] else image
         expected = reference.vertical_flip(expected) if draws.vertical[n] else expected
-        expected = ((expected.float() + draws.brightness[n]) * draws.contrast[n]).clamp(0, 255)[draws.channels[n]]
+        expected = ((expected.float() + draws.brightness[n]) * draws.contrast[n]).clamp(
+            0, 255
+        )[draws.channels[n]]
         assert torch.equal(result[n], expected)
 
 
@@ -25,7 +33,9 @@ def test_draws_differ_between_images_and_occur_half_of_the_time():
     # Four standard errors of a share of one half among 4000.
     assert (share - 0.5).abs().max() < 4 * 0.5 / 4000**0.5
     moved = (draws.channels != torch.arange(3)).any(1).float().mean()
-    assert abs(moved - 0.5 * 5 / 6) < 4 * 0.5 / 4000**0.5  # one permutation of six is the identity
+    assert (
+        abs(moved - 0.5 * 5 / 6) < 4 * 0.5 / 4000**0.5
+    )  # one permutation of six is the identity
     assert draws.brightness.abs().max() <= 32
     assert draws.contrast.min() >= 0.5
     assert draws.contrast.max() <= 1.5
@@ -34,12 +44,18 @@ def test_draws_differ_between_images_and_occur_half_of_the_time():
 
 def test_the_same_generator_state_gives_the_same_draws_and_the_layout_is_kept():
     first, second = (draw(5, torch.Generator().manual_seed(7)) for _ in range(2))
-    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+    assert all(
+        torch.equal(one, other) for one, other in zip(first, second, strict=True)
+    )
     channels_last = images(5).contiguous(memory_format=torch.channels_last)
-    assert augment(channels_last, first).is_contiguous(memory_format=torch.channels_last)
+    assert augment(channels_last, first).is_contiguous(
+        memory_format=torch.channels_last
+    )
 
 
 def test_taking_the_draws_of_some_images_is_taking_some_images():
     pixels, draws = images(), draw(6, torch.Generator().manual_seed(3))
     chosen = torch.tensor([4, 1])
-    assert torch.equal(augment(pixels[chosen], draws.of(chosen)), augment(pixels, draws)[chosen])
+    assert torch.equal(
+        augment(pixels[chosen], draws.of(chosen)), augment(pixels, draws)[chosen]
+    )

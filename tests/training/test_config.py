@@ -5,7 +5,16 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-from helpers.training.config import PAPER_AXES, RunConfig, balanced, cell_name, config_from, grid, run_id, runs_of_study
+from helpers.training.config import (
+    PAPER_AXES,
+    RunConfig,
+    balanced,
+    cell_name,
+    config_from,
+    grid,
+    run_id,
+    runs_of_study,
+)
 
 PAPER = {
     "batch_size": [16, 32, 64],
@@ -27,11 +36,32 @@ def test_the_papers_grid_has_864_cells_and_1728_runs_of_different_names():
 
 def test_the_id_follows_from_the_configuration_alone_and_every_field_counts():
     run = grid(PAPER, 1, {"data": "d"})[0]
-    assert run_id(run) == run_id(config_from(asdict(run) | {"run_id": "something else"}))
-    changed = {name: f"{value}x" if isinstance(value, str) else value / 2 + 0.25 for name, value in asdict(run).items()}
-    changed |= {"architecture": "resnet101", "optimizer": "sgd", "stem": "small", "precision": "bfloat16", "rule3_split": "test"}
-    changed |= {"augmentation": not run.augmentation, "pretrained": not run.pretrained, "last_stride": 1}
-    assert len({run_id(replace(run, **{name: value})) for name, value in changed.items()} | {run_id(run)}) == len(changed) + 1
+    assert run_id(run) == run_id(
+        config_from(asdict(run) | {"run_id": "something else"})
+    )
+    changed = {
+        name: f"{value}x" if isinstance(value, str) else value / 2 + 0.25
+        for name, value in asdict(run).items()
+    }
+    changed |= {
+        "architecture": "resnet101",
+        "optimizer": "sgd",
+        "stem": "small",
+        "precision": "bfloat16",
+        "rule3_split": "test",
+    }
+    changed |= {
+        "augmentation": not run.augmentation,
+        "pretrained": not run.pretrained,
+        "last_stride": 1,
+    }
+    assert (
+        len(
+            {run_id(replace(run, **{name: value})) for name, value in changed.items()}
+            | {run_id(run)}
+        )
+        == len(changed) + 1
+    )
 
 
 def test_the_first_of_a_balanced_order_have_every_level_equally_often_and_pairs_more_evenly_than_chance():
@@ -39,9 +69,13 @@ def test_the_first_of_a_balanced_order_have_every_level_equally_often_and_pairs_
     order = balanced(runs)
     assert set(order) == set(runs) and len(order) == len(runs)
     for axis, levels in PAPER.items():
-        counts = [sum(getattr(run, axis) == level for run in order[:36]) for level in levels]
+        counts = [
+            sum(getattr(run, axis) == level for run in order[:36]) for level in levels
+        ]
         assert max(counts) - min(counts) <= 1, (axis, counts)
-    assert _worst_pair(order[:144]) < _worst_pair([runs[n] for n in np.random.default_rng(0).permutation(len(runs))[:144]])
+    assert _worst_pair(order[:144]) < _worst_pair(
+        [runs[n] for n in np.random.default_rng(0).permutation(len(runs))[:144]]
+    )
 
 
 def _worst_pair(chosen):
@@ -68,16 +102,42 @@ def test_refuses_what_no_run_can_have(change, message):
 
 
 def test_blocks_follow_each_other_each_a_full_factorial_in_balanced_order():
-    axes = {"architecture": ["resnet18"], "batch_size": [16, 32], "optimizer": ["adam", "sgd"], "learning_rate": [0.1, 0.01]}
+    axes = {
+        "architecture": ["resnet18"],
+        "batch_size": [16, 32],
+        "optimizer": ["adam", "sgd"],
+        "learning_rate": [0.1, 0.01],
+    }
     axes |= {"weight_decay": [0], "augmentation": [True, False], "pretrained": [False]}
-    blocks = [{"batch_size": [16]}, {"architecture": ["resnet34"], "batch_size": [16]}, {"batch_size": [16], "repeat": [1]}, {}]
+    blocks = [
+        {"batch_size": [16]},
+        {"architecture": ["resnet34"], "batch_size": [16]},
+        {"batch_size": [16], "repeat": [1]},
+        {},
+    ]
     runs = runs_of_study(axes, {"data": "any"}, blocks=blocks, seed=3)
     assert len({run_id(run) for run in runs}) == len(runs) == 8 + 8 + 8 + 8
-    whole = [("resnet18", 16, 0), ("resnet34", 16, 0), ("resnet18", 16, 1), ("resnet18", 32, 0)]
+    whole = [
+        ("resnet18", 16, 0),
+        ("resnet34", 16, 0),
+        ("resnet18", 16, 1),
+        ("resnet18", 32, 0),
+    ]
     for number, (architecture, batch, repeat) in enumerate(whole):
         block = runs[8 * number : 8 * number + 8]
-        assert {(run.architecture, run.batch_size, run.repeat) for run in block} == {(architecture, batch, repeat)}
-        assert len({(run.optimizer, run.learning_rate, run.augmentation) for run in block}) == 8
-        for name in ("optimizer", "learning_rate", "augmentation"):  # half of a factorial of three axes has every level twice
-            assert sorted(Counter(getattr(run, name) for run in block[:4]).values()) == [2, 2]
+        assert {(run.architecture, run.batch_size, run.repeat) for run in block} == {
+            (architecture, batch, repeat)
+        }
+        assert (
+            len({(run.optimizer, run.learning_rate, run.augmentation) for run in block})
+            == 8
+        )
+        for name in (
+            "optimizer",
+            "learning_rate",
+            "augmentation",
+        ):  # half of a factorial of three axes has every level twice
+            assert sorted(
+                Counter(getattr(run, name) for run in block[:4]).values()
+            ) == [2, 2]
     assert runs_of_study(axes, {"data": "any"}, blocks=blocks[:2], seed=3) == runs[:16]

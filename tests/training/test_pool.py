@@ -35,7 +35,12 @@ def script(tmp_path):
 
 
 def start(script, work):
-    return subprocess.Popen([sys.executable, script, work], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
+    return subprocess.Popen(
+        [sys.executable, script, work],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
 
 
 def square(number, shared):
@@ -49,44 +54,89 @@ def die(number, shared):
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_items_are_worked_on_side_by_side_on_one_thread_each_and_faults_are_named_at_the_end(jobs):
+def test_items_are_worked_on_side_by_side_on_one_thread_each_and_faults_are_named_at_the_end(
+    jobs,
+):
     found = dict(pool.side_by_side(square, [1, 2, 3], shared=int, jobs=jobs))
     assert found == {1: (1, 1), 2: (4, 1), 3: (9, 1)}
     if jobs > 1:
         done = []
-        with pytest.raises(RuntimeError, match=r"1 of 3 failed; the others are complete. -1: ValueError: below 0"):
+        with pytest.raises(
+            RuntimeError,
+            match=r"1 of 3 failed; the others are complete. -1: ValueError: below 0",
+        ):
             done.extend(pool.side_by_side(square, [1, -1, 3], shared=int, jobs=jobs))
         assert sorted(item for item, _ in done) == [1, 3]
 
 
 def test_a_process_that_dies_is_said_with_what_to_try():
-    with pytest.raises(RuntimeError, match=r"a process died .* lower jobs or the batch size and run again; what is complete is kept"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"a process died .* lower jobs or the batch size and run again; what is complete is kept",
+    ):
         list(pool.side_by_side(die, [1, 2, 3], shared=int, jobs=2))
 
 
-def test_two_executions_of_one_list_at_once_both_end_with_all_complete(script, tmp_path):
+def test_two_executions_of_one_list_at_once_both_end_with_all_complete(
+    script, tmp_path
+):
     both = [start(script, tmp_path) for _ in range(2)]
     said = "".join(process.communicate()[0].decode() for process in both).split()
     assert [process.returncode for process in both] == [0, 0]
-    assert set(said) == {path.parent.name for path in tmp_path.glob("runs/*/result.json")} and len(set(said)) == 4
+    assert (
+        set(said) == {path.parent.name for path in tmp_path.glob("runs/*/result.json")}
+        and len(set(said)) == 4
+    )
 
 
 def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert pool.choose_device("auto") == "cpu"
-    with pytest.raises(ValueError, match=r"device 'cuda' is asked for .* set device to auto or cpu"):
+    with pytest.raises(
+        ValueError, match=r"device 'cuda' is asked for .* set device to auto or cpu"
+    ):
         pool.choose_device("cuda")
 
 
 def test_the_line_names_each_run_with_its_last_epoch_and_loss(tmp_path):
-    runs = [RunConfig("resnet18", 8, 0.01, "adam", 0.0, True, False, data="d", max_epochs=16, repeat=number) for number in range(3)]
+    runs = [
+        RunConfig(
+            "resnet18",
+            8,
+            0.01,
+            "adam",
+            0.0,
+            True,
+            False,
+            data="d",
+            max_epochs=16,
+            repeat=number,
+        )
+        for number in range(3)
+    ]
     rows = [
-        Epoch(epoch=i, train_loss=loss, train_accuracy=0.5, monitor_accuracy=0.5, seconds=1.0) for i, loss in enumerate([2.0, 0.434], 1)
+        Epoch(
+            epoch=i,
+            train_loss=loss,
+            train_accuracy=0.5,
+            monitor_accuracy=0.5,
+            seconds=1.0,
+        )
+        for i, loss in enumerate([2.0, 0.434], 1)
     ]
     network = torch.nn.Linear(2, 2)
     for run, epochs in zip(runs, (rows, rows[:1], []), strict=True):
-        training.save(catalogue.run_folder(tmp_path, run), network, torch.optim.SGD(network.parameters(), lr=0.1), epochs, [])
-    assert pool._line(tmp_path, runs) == "resnet18 epoch 2 of 16, loss 0.43; resnet18 epoch 1 of 16, loss 2.00"
+        training.save(
+            catalogue.run_folder(tmp_path, run),
+            network,
+            torch.optim.SGD(network.parameters(), lr=0.1),
+            epochs,
+            [],
+        )
+    assert (
+        pool._line(tmp_path, runs)
+        == "resnet18 epoch 2 of 16, loss 0.43; resnet18 epoch 1 of 16, loss 2.00"
+    )
     for path in tmp_path.glob("runs/*/checkpoint.safetensors"):
         path.write_bytes(path.read_bytes()[:200])  # half-written
     assert pool._line(tmp_path, runs) == ""

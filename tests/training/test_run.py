@@ -23,8 +23,16 @@ def data(tmp_path_factory):
 
 @pytest.fixture
 def config(data):
-    form = {"stem": "strided", "width": 0.125, "max_epochs": 4, "loss_threshold": 0.0, "seed": SEED}
-    return RunConfig("resnet18", 8, 0.01, "adam", 0.0005, True, False, data=data.fingerprint, **form)
+    form = {
+        "stem": "strided",
+        "width": 0.125,
+        "max_epochs": 4,
+        "loss_threshold": 0.0,
+        "seed": SEED,
+    }
+    return RunConfig(
+        "resnet18", 8, 0.01, "adam", 0.0005, True, False, data=data.fingerprint, **form
+    )
 
 
 def tensors(folder):
@@ -32,7 +40,9 @@ def tensors(folder):
 
 
 def equal(first, second):
-    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+    return first.keys() == second.keys() and all(
+        torch.equal(first[name], second[name]) for name in first
+    )
 
 
 def test_the_same_configuration_gives_the_same_bits(data, config, tmp_path):
@@ -53,14 +63,22 @@ def kill(*given):
 
 def assert_alike(one, other):
     assert equal(tensors(one), tensors(other))
-    assert read_json(one / "result.json")["snapshots"] == read_json(other / "result.json")["snapshots"]
-    histories = [pd.read_parquet(folder / "history.parquet").drop(columns="seconds") for folder in (one, other)]
+    assert (
+        read_json(one / "result.json")["snapshots"]
+        == read_json(other / "result.json")["snapshots"]
+    )
+    histories = [
+        pd.read_parquet(folder / "history.parquet").drop(columns="seconds")
+        for folder in (one, other)
+    ]
     pd.testing.assert_frame_equal(*histories)
     assert not list(other.glob("*checkpoint*"))
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-def test_a_run_interrupted_after_any_epoch_ends_with_the_bits_of_an_uninterrupted_one(data, config, tmp_path, monkeypatch, optimizer):
+def test_a_run_interrupted_after_any_epoch_ends_with_the_bits_of_an_uninterrupted_one(
+    data, config, tmp_path, monkeypatch, optimizer
+):
     config = replace(config, optimizer=optimizer)
     train_run(config, data, tmp_path / "whole")
     save = run.save
@@ -73,49 +91,85 @@ def test_a_run_interrupted_after_any_epoch_ends_with_the_bits_of_an_uninterrupte
     assert_alike(tmp_path / "whole", tmp_path / "parts")
 
 
-def test_with_time_between_checkpoints_a_killed_run_takes_a_few_epochs_again_and_ends_the_same(data, config, tmp_path, monkeypatch):
+def test_with_time_between_checkpoints_a_killed_run_takes_a_few_epochs_again_and_ends_the_same(
+    data, config, tmp_path, monkeypatch
+):
     train_run(config, data, tmp_path / "whole")
     monkeypatch.setitem(run._CHECKPOINT_SECONDS, "cpu", 3600)
     with monkeypatch.context() as patched, pytest.raises(Killed):
-        patched.setattr(run, "stop_reason", lambda history, config: "" if len(history) < 3 else kill())
+        patched.setattr(
+            run,
+            "stop_reason",
+            lambda history, config: "" if len(history) < 3 else kill(),
+        )
         train_run(config, data, tmp_path / "parts")
-    assert [row["epoch"] for row in run.history_so_far(tmp_path / "parts")] == [1]  # the first is always written
+    assert [row["epoch"] for row in run.history_so_far(tmp_path / "parts")] == [
+        1
+    ]  # the first is always written
     train_run(config, data, tmp_path / "parts")
     assert_alike(tmp_path / "whole", tmp_path / "parts")
 
 
 @pytest.mark.parametrize(
     ("met", "taken"),
-    [({1: (), 2: (2,), 3: (1, 2)}, [("first", 2), ("stop", 3)]), ({1: (1, 2)}, [("stop", 1)])],
+    [
+        ({1: (), 2: (2,), 3: (1, 2)}, [("first", 2), ("stop", 3)]),
+        ({1: (1, 2)}, [("stop", 1)]),
+    ],
 )
-def test_the_snapshots_are_the_first_condition_and_the_stop(data, config, tmp_path, monkeypatch, met, taken):
+def test_the_snapshots_are_the_first_condition_and_the_stop(
+    data, config, tmp_path, monkeypatch, met, taken
+):
     for module in (run, stopping):
-        monkeypatch.setattr(module, "conditions_met", lambda history, config: met[len(history)])
+        monkeypatch.setattr(
+            module, "conditions_met", lambda history, config: met[len(history)]
+        )
     result = train_run(config, data, tmp_path)
     assert result["stop_reason"] == "rules 1+2"
     assert [(s["snapshot"], s["epoch"]) for s in result["snapshots"]] == taken
-    kept = [safetensors.torch.load_file(tmp_path / f"snapshot-{name}.safetensors") for name, _ in taken]
-    assert len(list(tmp_path.glob("snapshot-*"))) == len(taken) and not (len(kept) == 2 and equal(*kept))
+    kept = [
+        safetensors.torch.load_file(tmp_path / f"snapshot-{name}.safetensors")
+        for name, _ in taken
+    ]
+    assert len(list(tmp_path.glob("snapshot-*"))) == len(taken) and not (
+        len(kept) == 2 and equal(*kept)
+    )
 
 
-def test_the_recorded_gap_is_recomputed_from_the_saved_weights_by_a_plain_loop(data, config, tmp_path):
+def test_the_recorded_gap_is_recomputed_from_the_saved_weights_by_a_plain_loop(
+    data, config, tmp_path
+):
     result = train_run(config, data, tmp_path / "runs" / run_id(config))
     row = catalogue.read_catalogue(tmp_path).iloc[0]
     network = catalogue.load_network(tmp_path, row, 3)
     accuracy = {}
-    for name, images in (("train", images_of_run(data, config)[0]), ("test", data.test)):
+    for name, images in (
+        ("train", images_of_run(data, config)[0]),
+        ("test", data.test),
+    ):
         correct = 0
         for pixels, label in zip(images.images, images.labels, strict=True):
-            x = (pixels.numpy() / 255 - np.array([0.485, 0.456, 0.406]).reshape(3, 1, 1)) / np.array([0.229, 0.224, 0.225]).reshape(3, 1, 1)
+            x = (
+                pixels.numpy() / 255 - np.array([0.485, 0.456, 0.406]).reshape(3, 1, 1)
+            ) / np.array([0.229, 0.224, 0.225]).reshape(3, 1, 1)
             with torch.no_grad():
-                correct += int(network(torch.tensor(x, dtype=torch.float32)[None]).argmax() == label)
+                correct += int(
+                    network(torch.tensor(x, dtype=torch.float32)[None]).argmax()
+                    == label
+                )
         accuracy[name] = correct / len(images)
-    assert result["snapshots"][-1]["gap"] == pytest.approx(accuracy["train"] - accuracy["test"])
+    assert result["snapshots"][-1]["gap"] == pytest.approx(
+        accuracy["train"] - accuracy["test"]
+    )
     assert row["gap"] == pytest.approx(row["train_accuracy"] - row["test_accuracy"])
 
 
 def test_a_diverging_run_is_a_result_with_its_reason(data, config, tmp_path):
-    result = train_run(replace(config, optimizer="sgd", learning_rate=1e30), data, tmp_path / "runs" / "x")
+    result = train_run(
+        replace(config, optimizer="sgd", learning_rate=1e30),
+        data,
+        tmp_path / "runs" / "x",
+    )
     assert result["status"] == "diverged"
     assert "loss is" in result["stop_reason"]
     assert result["snapshots"] == []
@@ -126,11 +180,16 @@ def test_a_diverging_run_is_a_result_with_its_reason(data, config, tmp_path):
 
 def test_fewer_images_are_a_subset_and_the_holdout_is_disjoint(data, config):
     config = replace(config, rule3_split="test")
-    names = {size: set(images_of_run(data, replace(config, images_per_class=size))[0].names) for size in (3, 7, 0)}
+    names = {
+        size: set(images_of_run(data, replace(config, images_per_class=size))[0].names)
+        for size in (3, 7, 0)
+    }
     assert names[3] < names[7] < names[0] == set(data.train.names)
     few = images_of_run(data, replace(config, images_per_class=3))[0]
     assert torch.bincount(few.labels).tolist() == [3, 3, 3]
-    train, watched = images_of_run(data, replace(config, rule3_split="holdout", holdout_fraction=0.25))
+    train, watched = images_of_run(
+        data, replace(config, rule3_split="holdout", holdout_fraction=0.25)
+    )
     assert not set(train.names) & set(watched.names)
     assert set(train.names) | set(watched.names) == set(data.train.names)
     assert len(watched) == 9
@@ -139,7 +198,10 @@ def test_fewer_images_are_a_subset_and_the_holdout_is_disjoint(data, config):
 
 def test_label_noise_changes_exactly_its_share_to_other_classes(data, config):
     config = replace(config, rule3_split="test")
-    clean, noisy = (images_of_run(data, replace(config, label_noise=share))[0] for share in (0.0, 0.5))
+    clean, noisy = (
+        images_of_run(data, replace(config, label_noise=share))[0]
+        for share in (0.0, 0.5)
+    )
     assert clean.names == noisy.names
     assert int((clean.labels != noisy.labels).sum()) == 18
     assert noisy.labels.min() >= 0
@@ -149,7 +211,9 @@ def test_label_noise_changes_exactly_its_share_to_other_classes(data, config):
 def test_a_last_batch_of_one_image_is_left_out(data, config):
     model = run.initial_network(config, 3)
     split = run.resident(data.train.subset(range(17)), "cpu")  # 8 + 8 + 1
-    loss, accuracy = run.train_epoch(model, torch.optim.SGD(model.parameters(), lr=0.0), split, config, 1)
+    loss, accuracy = run.train_epoch(
+        model, torch.optim.SGD(model.parameters(), lr=0.0), split, config, 1
+    )
     assert math.isfinite(loss)
     assert accuracy * 16 == pytest.approx(round(accuracy * 16))
 
@@ -159,19 +223,27 @@ def test_the_pass_reports_the_loss_that_a_plain_script_would(data, config):
     config = replace(config, augmentation=False, batch_size=36)
     model, twin = run.initial_network(config, 3), run.initial_network(config, 3)
     split = run.resident(data.train, "cpu")
-    loss, accuracy = run.train_epoch(model, torch.optim.SGD(model.parameters(), lr=0.0), split, config, 1)
+    loss, accuracy = run.train_epoch(
+        model, torch.optim.SGD(model.parameters(), lr=0.0), split, config, 1
+    )
     logits = twin.train()(resnet.normalise_images(data.train.images))
     expected = torch.nn.functional.cross_entropy(logits, data.train.labels)
     assert loss == pytest.approx(expected.item(), rel=1e-5)
-    assert accuracy == pytest.approx(float((logits.argmax(1) == data.train.labels).float().mean()))
+    assert accuracy == pytest.approx(
+        float((logits.argmax(1) == data.train.labels).float().mean())
+    )
 
 
 def test_refuses_images_of_another_study(data, config, tmp_path):
-    with pytest.raises(ValueError, match=f"belongs to the data other, and was given {data.fingerprint}"):
+    with pytest.raises(
+        ValueError, match=f"belongs to the data other, and was given {data.fingerprint}"
+    ):
         train_run(replace(config, data="other"), data, tmp_path)
 
 
-def test_a_complete_run_is_returned_and_not_trained_again(data, config, tmp_path, monkeypatch):
+def test_a_complete_run_is_returned_and_not_trained_again(
+    data, config, tmp_path, monkeypatch
+):
     first = train_run(config, data, tmp_path)
     monkeypatch.setattr(run, "train_epoch", lambda *given: pytest.fail("trained again"))
     assert train_run(config, data, tmp_path) == first
@@ -183,17 +255,38 @@ def test_a_compiled_step_is_the_same_step(data, config):
     for compiled in (False, True):
         network = run.initial_network(config, 3)
         stepping = torch.compile(network, backend="eager") if compiled else network
-        run.train_epoch(stepping, run.make_optimizer(network, config, torch.device("cpu")), split, config, 1)
-        weights.append({name: value.clone() for name, value in network.state_dict().items()})
+        run.train_epoch(
+            stepping,
+            run.make_optimizer(network, config, torch.device("cpu")),
+            split,
+            config,
+            1,
+        )
+        weights.append(
+            {name: value.clone() for name, value in network.state_dict().items()}
+        )
     assert equal(*weights)
 
 
 def test_bfloat16_rounds_products_and_nothing_else(data):
     """Of a linear network: the loss of products of rounded operands, 2 ** -8 each; what is summed and learnt is of full precision."""
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(768, 3)).train()
-    given = network, torch.optim.SGD(network.parameters(), 0.0), data.train.images, data.train.labels, None
-    exact, rounded = run.train_step(*given, "float32"), run.train_step(*given, "bfloat16")
+    given = (
+        network,
+        torch.optim.SGD(network.parameters(), 0.0),
+        data.train.images,
+        data.train.labels,
+        None,
+    )
+    exact, rounded = (
+        run.train_step(*given, "float32"),
+        run.train_step(*given, "bfloat16"),
+    )
     inputs = resnet.normalise_images(data.train.images).flatten(1)
-    bound = (3 * 2**-8 * (inputs.abs() @ network[1].weight.abs().T + network[1].bias.abs())).amax(1).sum() * 2
+    bound = (
+        3 * 2**-8 * (inputs.abs() @ network[1].weight.abs().T + network[1].bias.abs())
+    ).amax(1).sum() * 2
     assert 0 < (rounded - exact)[0].abs() <= bound
-    assert rounded.dtype == torch.float64 and all(parameter.dtype == torch.float32 for parameter in network.parameters())
+    assert rounded.dtype == torch.float64 and all(
+        parameter.dtype == torch.float32 for parameter in network.parameters()
+    )

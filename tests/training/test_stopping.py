@@ -1,12 +1,20 @@
 from helpers.training.config import RunConfig
 from helpers.training.stopping import Epoch, conditions_met, stop_reason
 
-CONFIG = RunConfig("resnet18", 16, 0.1, "sgd", 0.0, False, False, data="d", max_epochs=5)
+CONFIG = RunConfig(
+    "resnet18", 16, 0.1, "sgd", 0.0, False, False, data="d", max_epochs=5
+)
 
 
 def history(*rows):
     return [
-        Epoch(epoch=n, train_loss=loss, train_accuracy=accuracy, monitor_accuracy=monitor, seconds=0.0)
+        Epoch(
+            epoch=n,
+            train_loss=loss,
+            train_accuracy=accuracy,
+            monitor_accuracy=monitor,
+            seconds=0.0,
+        )
         for n, (loss, accuracy, monitor) in enumerate(rows, 1)
     ]
 
@@ -25,16 +33,30 @@ def test_rule_3_needs_two_consecutive_falls_of_the_loss_with_two_rises_of_the_er
     overfitting = history((3, 0.1, 0.6), (2, 0.2, 0.5), (1, 0.3, 0.4))
     assert conditions_met(overfitting, CONFIG) == (3,)
     assert conditions_met(overfitting[:2], CONFIG) == ()
-    assert conditions_met(history((3, 0.1, 0.6), (2, 0.2, 0.5), (1, 0.3, 0.5)), CONFIG) == ()  # the error stood still
-    assert conditions_met(history((3, 0.1, 0.6), (3, 0.2, 0.5), (1, 0.3, 0.4)), CONFIG) == ()  # the loss stood still
-    assert conditions_met([*overfitting, *history((0.5, 0.4, 0.45))], CONFIG) == ()  # only the last two checks count
+    assert (
+        conditions_met(history((3, 0.1, 0.6), (2, 0.2, 0.5), (1, 0.3, 0.5)), CONFIG)
+        == ()
+    )  # the error stood still
+    assert (
+        conditions_met(history((3, 0.1, 0.6), (3, 0.2, 0.5), (1, 0.3, 0.4)), CONFIG)
+        == ()
+    )  # the loss stood still
+    assert (
+        conditions_met([*overfitting, *history((0.5, 0.4, 0.45))], CONFIG) == ()
+    )  # only the last two checks count
 
 
 def test_any_two_rules_stop_and_one_does_not():
     assert stop_reason(history((0.05, 0.5, 0.5)), CONFIG) == ""
     assert stop_reason(history((0.05, 0.99, 0.5)), CONFIG) == "rules 1+2"
-    assert stop_reason(history((3, 0.1, 0.6), (2, 0.2, 0.5), (0.01, 0.3, 0.4)), CONFIG) == "rules 1+3"
-    assert stop_reason(history((3, 0.1, 0.6), (2, 0.2, 0.5), (0.01, 0.97, 0.4)), CONFIG) == "rules 1+2+3"
+    assert (
+        stop_reason(history((3, 0.1, 0.6), (2, 0.2, 0.5), (0.01, 0.3, 0.4)), CONFIG)
+        == "rules 1+3"
+    )
+    assert (
+        stop_reason(history((3, 0.1, 0.6), (2, 0.2, 0.5), (0.01, 0.97, 0.4)), CONFIG)
+        == "rules 1+2+3"
+    )
 
 
 def test_the_epoch_cap_is_rule_4_and_a_rule_named_before_it_wins():

@@ -18,7 +18,9 @@ TITLES = {
 def show(kind: str, *given: Any) -> Any:
     """The explorer of a kind of ``TITLES``, of what ``content.<kind>`` takes; a line of text where no reader can touch it."""
     if not interactive():
-        return Markdown(f"*{TITLES[kind]}* Explore it by hand in JupyterLab (`make lab`), or on the report's page `explore.html`.")
+        return Markdown(
+            f"*{TITLES[kind]}* Explore it by hand in JupyterLab (`make lab`), or on the report's page `explore.html`."
+        )
     from helpers.report.explore import content
     from helpers.report.explore.widget import Explorer
 
@@ -37,4 +39,10 @@ def published(folder: Path | str) -> Any:
 
     with intact(folder):
         found = of_report(folder)
-    return VBox([part for one in found for part in (HTML(f"<h3>{TITLES[one['kind']]}</h3>"), Explorer(one))])
+    return VBox(
+        [
+            part
+            for one in found
+            for part in (HTML(f"<h3>{TITLES[one['kind']]}</h3>"), Explorer(one))
+        ]
+    )

@@ -20,7 +20,11 @@ from helpers.training.config import PAPER_AXES
 
 Content = dict[str, Any]
 AXES = (*PAPER_AXES, "images_per_class", "label_noise", "repeat", "snapshot")
-METRICS = {"train_loss": "training loss (nats)", "train_accuracy": "training accuracy (%)", "monitor_accuracy": "held-out accuracy (%)"}
+METRICS = {
+    "train_loss": "training loss (nats)",
+    "train_accuracy": "training accuracy (%)",
+    "monitor_accuracy": "held-out accuracy (%)",
+}
 _SHARES = ("train_accuracy", "test_accuracy", "gap")
 _CARD = ("kind", *AXES, *_SHARES, "epoch", "stop_reason", "model_id")
 _PRIMARY = "of the primary analysis"
@@ -29,11 +33,26 @@ _PICTURES = 12  # images in each row of the gallery
 
 def of_report(folder: Path) -> list[Content]:
     """The content of each explorer of which the report holds what it shows."""
-    catalogue, scores = tables.read(folder, "catalogue"), tables.read(folder, "scores", ".parquet")
-    histories, published = tables.read(folder, "histories", ".parquet"), read_maps(folder)
+    catalogue, scores = (
+        tables.read(folder, "catalogue"),
+        tables.read(folder, "scores", ".parquet"),
+    )
+    histories, published = (
+        tables.read(folder, "histories", ".parquet"),
+        read_maps(folder),
+    )
     kept, found = catalogue[catalogue["left_out"].isna()], []
     if scores is not None:
-        found.append(measures(*with_scores(kept, scores, tables.read(folder, "measures"), tables.read(folder, "primary"))))
+        found.append(
+            measures(
+                *with_scores(
+                    kept,
+                    scores,
+                    tables.read(folder, "measures"),
+                    tables.read(folder, "primary"),
+                )
+            )
+        )
     if published is not None:
         found.append(maps(kept, published))
     if histories is not None:
@@ -42,70 +61,175 @@ def of_report(folder: Path) -> list[Content]:
 
 
 def with_scores(
-    models: pd.DataFrame, scores: pd.DataFrame, listing: pd.DataFrame, primary: pd.DataFrame | None = None
+    models: pd.DataFrame,
+    scores: pd.DataFrame,
+    listing: pd.DataFrame,
+    primary: pd.DataFrame | None = None,
 ) -> tuple[pd.DataFrame, dict[str, str]]:
     """Models with a column per measure that has a direction, and their titles, those of the primary analysis first; see ``columns``."""
-    named, scores = (table.astype({"variant": object}).fillna({"variant": ""}) for table in (listing[listing["direction"] != 0], scores))
-    long = scores.merge(named[["measure", "variant", "column"]], on=["measure", "variant"])
-    titles = named[named["column"].isin(long.dropna(subset="value")["column"])].set_index("column")["title"].to_dict()
-    first = [name for name in (primary["measure"] if primary is not None else ()) if name in titles]
-    wide = models.merge(long.pivot_table("value", "model_id", "column"), "left", left_on="model_id", right_index=True)
+    named, scores = (
+        table.astype({"variant": object}).fillna({"variant": ""})
+        for table in (listing[listing["direction"] != 0], scores)
+    )
+    long = scores.merge(
+        named[["measure", "variant", "column"]], on=["measure", "variant"]
+    )
+    titles = (
+        named[named["column"].isin(long.dropna(subset="value")["column"])]
+        .set_index("column")["title"]
+        .to_dict()
+    )
+    first = [
+        name
+        for name in (primary["measure"] if primary is not None else ())
+        if name in titles
+    ]
+    wide = models.merge(
+        long.pivot_table("value", "model_id", "column"),
+        "left",
+        left_on="model_id",
+        right_index=True,
+    )
     return wide, {name: titles[name] for name in [*first, *titles]}
 
 
 def measures(models: pd.DataFrame, titles: Mapping[str, str]) -> Content:
     """Values of measures: models are rows of the catalogue with a column per measure, ``titles`` says which, in their order."""
     models = models.dropna(subset="gap")
-    listed = [{"title": title, "values": _numbers(models[name])} for name, title in titles.items() if name in models]
+    listed = [
+        {"title": title, "values": _numbers(models[name])}
+        for name, title in titles.items()
+        if name in models
+    ]
     return {"kind": "measures", **_shared(models), "measures": listed}
 
 
 def maps(models: pd.DataFrame, kept: Mapping[str, Any]) -> Content:
     """Pictures with boxes, the maps of each model on them, and its overlap over all scored images by each cut; see ``read_maps``."""
     places = {name: place for place, name in enumerate(kept["model_ids"])}
-    models = models[models["model_id"].isin(places)].dropna(subset="gap").sort_values("gap")
-    rows, pictures = [places[name] for name in models["model_id"]], range(min(_PICTURES, len(kept["thumbnails"])))
+    models = (
+        models[models["model_id"].isin(places)].dropna(subset="gap").sort_values("gap")
+    )
+    rows, pictures = (
+        [places[name] for name in models["model_id"]],
+        range(min(_PICTURES, len(kept["thumbnails"]))),
+    )
     shown = _shared(models)
     for model, row in zip(shown["models"], rows, strict=True):
-        model |= {"maps": b64encode(kept["maps"][row, pictures].tobytes()).decode(), "right": kept["right"][row, pictures].tolist()}
-    boxes = [[[int(end) for end in box] for box in kept["boxes"][place] if box[2] > box[0]] for place in pictures]
+        model |= {
+            "maps": b64encode(kept["maps"][row, pictures].tobytes()).decode(),
+            "right": kept["right"][row, pictures].tolist(),
+        }
+    boxes = [
+        [[int(end) for end in box] for box in kept["boxes"][place] if box[2] > box[0]]
+        for place in pictures
+    ]
     labels = [str(kept["class_names"][kept["labels"][place]]) for place in pictures]
-    images = [{"src": b64encode(kept["thumbnails"][place]).decode(), "label": labels[place], "boxes": boxes[place]} for place in pictures]
-    by_cut = cuts.mean_overlaps(kept["maps"][rows], kept["boxes"], int(kept["image_size"]))
-    listed = [{"rule": rule, "threshold": threshold, "means": _numbers(means)} for (rule, threshold), means in by_cut.items()]
-    facts = {"size": int(kept["image_size"]), "side": kept["maps"].shape[2:], "threshold": cuts.PAPER}
-    return {"kind": "maps", **shown, **facts, "images": images, "scored": int(kept["boxes"].any((1, 2)).sum()), "cuts": listed}
+    images = [
+        {
+            "src": b64encode(kept["thumbnails"][place]).decode(),
+            "label": labels[place],
+            "boxes": boxes[place],
+        }
+        for place in pictures
+    ]
+    by_cut = cuts.mean_overlaps(
+        kept["maps"][rows], kept["boxes"], int(kept["image_size"])
+    )
+    listed = [
+        {"rule": rule, "threshold": threshold, "means": _numbers(means)}
+        for (rule, threshold), means in by_cut.items()
+    ]
+    facts = {
+        "size": int(kept["image_size"]),
+        "side": kept["maps"].shape[2:],
+        "threshold": cuts.PAPER,
+    }
+    return {
+        "kind": "maps",
+        **shown,
+        **facts,
+        "images": images,
+        "scored": int(kept["boxes"].any((1, 2)).sum()),
+        "cuts": listed,
+    }
 
 
 def curves(models: pd.DataFrame, histories: pd.DataFrame) -> Content:
     """Loss and accuracies of each run by epoch: rows of the catalogue, and histories: run_id, epoch, ``METRICS``."""
-    runs = models[models["run_id"].isin(histories["run_id"])].drop_duplicates("run_id", keep="last")
-    metrics = {name: title for name, title in METRICS.items() if name in histories and histories[name].notna().any()}
-    shown, parts = _shared(runs), dict(iter(histories.sort_values("epoch").groupby("run_id")))
+    runs = models[models["run_id"].isin(histories["run_id"])].drop_duplicates(
+        "run_id", keep="last"
+    )
+    metrics = {
+        name: title
+        for name, title in METRICS.items()
+        if name in histories and histories[name].notna().any()
+    }
+    shown, parts = (
+        _shared(runs),
+        dict(iter(histories.sort_values("epoch").groupby("run_id"))),
+    )
     for model, run in zip(shown["models"], runs["run_id"], strict=True):
         model["epochs"] = parts[run]["epoch"].tolist()
-        model["curves"] = {name: _numbers(parts[run][name] * (100 if name.endswith("accuracy") else 1)) for name in metrics}
+        model["curves"] = {
+            name: _numbers(parts[run][name] * (100 if name.endswith("accuracy") else 1))
+            for name in metrics
+        }
     return {"kind": "curves", **shown, "metrics": list(metrics.items())}
 
 
 def _shared(models: pd.DataFrame) -> Content:
     """What every explorer knows of models: their cards, the colour of each kind of training, and hyperparameters to filter by."""
-    marks = [(in_words(kind), to_hex(colour)) for kind, colour in colours(in_order(models["kind"])).items()]
+    marks = [
+        (in_words(kind), to_hex(colour))
+        for kind, colour in colours(in_order(models["kind"])).items()
+    ]
     axes = [
-        {"title": in_words(name), "levels": [str(level) for level in in_order(models[name])], "of": models[name].astype(str).tolist()}
+        {
+            "title": in_words(name),
+            "levels": [str(level) for level in in_order(models[name])],
+            "of": models[name].astype(str).tolist(),
+        }
         for name in AXES
         if name in models and models[name].nunique() > 1
     ]
     if (primary := primary_rows(models)).any():
-        axes.insert(0, {"title": "networks", "levels": [_PRIMARY], "of": np.where(primary, _PRIMARY, "").tolist(), "start": _PRIMARY})
-    return {"kinds": marks, "models": [_model(row) for row in models.to_dict("records")], "axes": axes}
+        axes.insert(
+            0,
+            {
+                "title": "networks",
+                "levels": [_PRIMARY],
+                "of": np.where(primary, _PRIMARY, "").tolist(),
+                "start": _PRIMARY,
+            },
+        )
+    return {
+        "kinds": marks,
+        "models": [_model(row) for row in models.to_dict("records")],
+        "axes": axes,
+    }
 
 
 def _model(row: Mapping[str, Any]) -> Content:
-    facts = {name: percent(row[name]) if name in _SHARES else tables.two_digits(row[name]) for name in _CARD if name in row}
-    card = {"network": short_name(row)} | {in_words(name): in_words(text) if name == "kind" else text for name, text in facts.items()}
-    return {"name": card["network"], "kind": card["kind"], "gap": _numbers([100 * row["gap"]])[0], "card": card}
+    facts = {
+        name: percent(row[name]) if name in _SHARES else tables.two_digits(row[name])
+        for name in _CARD
+        if name in row
+    }
+    card = {"network": short_name(row)} | {
+        in_words(name): in_words(text) if name == "kind" else text
+        for name, text in facts.items()
+    }
+    return {
+        "name": card["network"],
+        "kind": card["kind"],
+        "gap": _numbers([100 * row["gap"]])[0],
+        "card": card,
+    }
 
 
 def _numbers(values: ArrayLike) -> list[float | None]:
-    return [float(f"{value:.5g}") if np.isfinite(value) else None for value in np.asarray(values, dtype=float)]
+    return [
+        float(f"{value:.5g}") if np.isfinite(value) else None
+        for value in np.asarray(values, dtype=float)
+    ]

@@ -39,4 +39,8 @@ class Explorer(anywidget.AnyWidget):
     def __init__(self, content: Mapping[str, Any]) -> None:
         """Of some content, see ``content``; it answers when the page asks for plotly.js."""
         super().__init__(content=json.dumps(content, allow_nan=False))
-        self.on_msg(lambda widget, message, buffers: widget.send({"library": plotly.offline.get_plotlyjs()}))
+        self.on_msg(
+            lambda widget, message, buffers: widget.send(
+                {"library": plotly.offline.get_plotlyjs()}
+            )
+        )
