@@ -6,6 +6,7 @@ Works on a copy of the project, and takes some minutes; run by hand. Exit 1 wher
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -37,15 +38,51 @@ MUTANTS = [
 ]
 
 
+def places_of(code: str, source: str) -> list[tuple[int, int]]:
+    """Places in a source where some code stands, whatever its line breaks.
+
+    Args:
+        code: one or more lines of Python, or a part of a line.
+        source: the text of a module.
+
+    Returns:
+        Start and end of each place, in characters of the source.
+    """
+    wanted = [text for text, _, _ in words_of(code)]
+    words = words_of(source)
+    places = []
+    for first in range(len(words) - len(wanted) + 1):
+        passage = words[first : first + len(wanted)]
+        if [text for text, _, _ in passage] == wanted:
+            places.append((passage[0][1], passage[-1][2]))
+    return places
+
+
+def words_of(code: str) -> list[tuple[str, int, int]]:
+    """Words and signs of some code with their start and end, without commas that only a line break needs."""
+    words = [
+        (word.group(), word.start(), word.end())
+        for word in re.finditer(r"\w+|[^\w\s]", code)
+    ]
+    followers = [text for text, _, _ in words[1:]] + [""]
+    return [
+        word
+        for word, follower in zip(words, followers, strict=True)
+        if word[0] != "," or follower not in ("", ")", "]", "}")
+    ]
+
+
 def fate(mutant: Mutant, project: Path) -> str:
     """Say "killed", "SURVIVED", or why the mutant cannot be made."""
     path = project / mutant.file
     source = path.read_text()
-    if source.count(mutant.old) != 1:
-        return f"NOT MADE: {source.count(mutant.old)} places in the file"
+    places = places_of(mutant.old, source)
+    if len(places) != 1:
+        return f"NOT MADE: {len(places)} places in the file"
     if tested(mutant.tests, project):
         return "NOT MADE: its tests fail without it"
-    path.write_text(source.replace(mutant.old, mutant.new))
+    start, end = places[0]
+    path.write_text(source[:start] + mutant.new + source[end:])
     try:
         ended = tested.__wrapped__(mutant.tests, project)
     finally:
