@@ -8,6 +8,9 @@ VENV := $(if $(VIRTUAL_ENV),$(VIRTUAL_ENV),$(if $(filter-out base,$(CONDA_DEFAUL
 RUN := "$(VENV)/bin/python"
 # A worker that dies ends the run with its test's name; a replaced one may wait for ever.
 TESTS := $(RUN) -m pytest -n auto --dist loadscope --max-worker-restart=0
+# What Run All leaves in the metadata of a notebook, beside outputs and counts.
+STRIPPED := metadata.papermill metadata.widgets cell.metadata.papermill cell.metadata.execution
+STRIPPED += $(addprefix metadata.language_info.,version codemirror_mode file_extension mimetype nbconvert_exporter pygments_lexer)
 export MPLCONFIGDIR ?= $(CURDIR)/work/.matplotlib
 
 .PHONY: help setup report sweep status findings pages share test test-elsewhere nightly quick browser faults lab lint format clean
@@ -20,6 +23,7 @@ setup: ## install the project and what it needs
 	@test -x $(RUN) || $(PYTHON) -m venv "$(VENV)"
 	@ready="$(VENV)/.workbook-ready"; if [ ! "$$ready" -nt pyproject.toml ] || [ ! "$$ready" -nt constraints.txt ]; then \
 	  $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]" && touch "$$ready"; fi
+	@if [ -e .git ]; then git config filter.workbook.clean '"$(abspath $(VENV))/bin/python" -m nbstripout --keep-id --extra-keys "$(STRIPPED)"'; fi
 
 report: setup ## run the whole chain on the embedded default: reports/demo/index.html
 	$(RUN) -m helpers.sweep demo $(SET)

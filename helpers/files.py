@@ -132,13 +132,16 @@ def versions(
 
 def commit() -> str:
     """Short commit of the project, with "+changes" when the tree differs from it, "unknown" outside git."""
-    command = ["git", "describe", "--always", "--exclude=*", "--dirty=+changes"]
+    where = {"cwd": PROJECT_ROOT, "capture_output": True, "text": True}
     try:
-        return subprocess.run(
-            command, cwd=PROJECT_ROOT, capture_output=True, text=True, check=True
+        name = subprocess.run(
+            ["git", "describe", "--always", "--exclude=*"], check=True, **where
         ).stdout.strip()
+        # Contents are compared as filters leave them: outputs of a notebook are no change.
+        differs = subprocess.run(["git", "diff", "--quiet", "HEAD"], **where).returncode
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
+    return f"{name}+changes" if differs else name
 
 
 def device_name(device: Any) -> str:
