@@ -289,7 +289,7 @@ def overlap_rows(
     **keys: str | int,
 ) -> pd.DataFrame:
     """IoU by threshold, averaged over all images with an annotation, those of them classified right (N,) bool, and the others."""
-    found = overlap.overlaps(maps, inside.to(maps.device), thresholds).cpu().double()
+    found = overlap.overlaps(maps, inside, thresholds).cpu().double()
     found[:, ~inside.flatten(1).any(1)] = torch.nan
     tables = []
     for subset, chosen in (

@@ -50,6 +50,8 @@ def overlaps(
 
     A network looks where the enlarged map is at least the threshold; Du et al. 2024, equations (3) and (4).
     """
+    # Boxes are kept on the CPU, whatever the device of the network.
+    annotated = annotated.to(maps_normalised.device)
     levels, order = torch.tensor(
         thresholds, dtype=maps_normalised.dtype, device=annotated.device
     ).sort()

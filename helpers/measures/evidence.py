@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 
 import helpers.measures.registry as registry
 from helpers.measures.registry import Measure
+from helpers.networks.faults import is_of_machine
 from helpers.networks.hooks import evaluation_mode
 
 # What the caller gives: the network in evaluation mode on its device, an ImageSet, uint8 images to network input, and the network as it was
@@ -94,8 +94,8 @@ def _source(name: str) -> tuple[Callable[..., Any], tuple[str, ...]]:
 
 
 def as_reason(fault: Exception) -> ValueError:
-    """Turn what a network failed with into the reason of a row; a lack of memory is raised."""
-    if isinstance(fault, (MemoryError, torch.OutOfMemoryError)):
+    """Turn what a network failed with into the reason of a row; a failure of the machine is raised."""
+    if is_of_machine(fault):
         raise fault
     if isinstance(fault, ValueError):
         return fault

@@ -15,6 +15,7 @@ from helpers.cams.maps import (
 )
 from helpers.measures.evidence import PROVIDERS, provides
 from helpers.networks import hooks
+from helpers.networks.faults import is_of_machine
 
 _MOST = {
     "cpu": 64,
@@ -143,6 +144,8 @@ def maps(
                 logits.argmax(1).to(example.device),
             )
         except (ValueError, RuntimeError) as fault:
+            if is_of_machine(fault):
+                raise
             raise ValueError(
                 f"there is no class activation map: {str(fault).splitlines()[0]}"
             ) from fault

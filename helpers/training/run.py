@@ -254,10 +254,34 @@ def restore(
         key.split(".") for key in tensors if key.startswith("optimizer.")
     ):
         slots[int(index)][name] = tensors[f"optimizer.{index}.{name}"]
+    parameters = [
+        weight for group in optimizer.param_groups for weight in group["params"]
+    ]
+    for index, state in slots.items():
+        for name, value in state.items():
+            state[name] = laid_out_as(parameters[index], value)
     optimizer.load_state_dict(
         {"state": slots, "param_groups": optimizer.state_dict()["param_groups"]}
     )
     return json.loads(said["history"]), json.loads(said["snapshots"])
+
+
+def laid_out_as(weight: Tensor, state: Tensor) -> Tensor:
+    """Lay out a state of the optimizer in memory as the weight that it belongs to.
+
+    Files hold tensors row by row, and weights are channels-last. A fused optimizer reads both by
+    one index: on a GPU it refuses other strides, on a CPU it pairs the wrong elements.
+
+    Args:
+        weight: a parameter of the network, of any strides.
+        state: of the weight's shape, or a scalar such as the number of steps.
+
+    Returns:
+        The state with equal values, in the strides of the weight where the shapes are equal.
+    """
+    if state.shape != weight.shape:
+        return state
+    return torch.empty_like(weight, dtype=state.dtype, device=state.device).copy_(state)
 
 
 def history_so_far(folder: Path) -> list[Epoch]:

@@ -113,15 +113,26 @@ def test_what_a_network_fails_with_is_the_reason_of_its_rows(name, tiny_module_g
     assert (scores.loc[scores["value"].isna(), "reason"] != "").all()
 
 
+@pytest.mark.parametrize("family", ["localization", "prediction"])
 @pytest.mark.parametrize(
-    "fault", [KeyboardInterrupt(), MemoryError(), torch.OutOfMemoryError()]
+    "fault",
+    [
+        KeyboardInterrupt(),
+        MemoryError(),
+        torch.OutOfMemoryError(),
+        RuntimeError("CUDA error: uncorrectable ECC error encountered"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"),
+        RuntimeError("Expected all tensors to be on the same device, but found two"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 9 bytes"),
+    ],
+    ids=lambda fault: str(fault)[:20] or type(fault).__name__,
 )
-def test_an_interrupt_and_a_lack_of_memory_are_no_property_of_a_network(
-    fault, tiny_module_given
+def test_a_failure_of_the_machine_is_no_property_of_a_network(
+    fault, family, tiny_module_given
 ):
     with pytest.raises(type(fault)):
         evidence.score(
-            registry.of_families(["prediction"]),
+            registry.of_families([family]),
             tiny_module_given | {"network": Fails(fault)},
             SMALL,
         )

@@ -91,6 +91,39 @@ def test_a_run_interrupted_after_any_epoch_ends_with_the_bits_of_an_uninterrupte
     assert_alike(tmp_path / "whole", tmp_path / "parts")
 
 
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_restored_states_of_the_optimizer_lie_in_memory_as_their_weights(
+    data, config, tmp_path, optimizer
+):
+    """A fused optimizer on a GPU refuses other strides, so a run could never go on."""
+    config = replace(config, optimizer=optimizer)
+
+    def network_and_optimizer():
+        network = run.initial_network(config, len(data.classes))
+        network = network.to(memory_format=torch.channels_last)
+        return network, run.make_optimizer(network, config, torch.device("cpu"))
+
+    network, stepped = network_and_optimizer()
+    train = run.resident(images_of_run(data, config)[0], "cpu")
+    run.train_epoch(network, stepped, train, config, 1)
+    run.save(tmp_path, network, stepped, [], [])
+    network, restored = network_and_optimizer()
+    run.restore(tmp_path, network, restored)
+
+    convolutions = 0
+    for weight, before in zip(
+        restored.param_groups[0]["params"],
+        stepped.param_groups[0]["params"],
+        strict=True,
+    ):
+        for name, state in restored.state[weight].items():
+            assert torch.equal(state, stepped.state[before][name])
+            if state.shape == weight.shape:
+                assert state.stride() == weight.stride()
+                convolutions += weight.ndim == 4 and not weight.is_contiguous()
+    assert convolutions > 0
+
+
 def test_with_time_between_checkpoints_a_killed_run_takes_a_few_epochs_again_and_ends_the_same(
     data, config, tmp_path, monkeypatch
 ):

@@ -1,0 +1,37 @@
+"""Which failures are of the machine, and not of the network that is computed on it."""
+
+import re
+
+import torch
+
+_MACHINE = re.compile(
+    r"CUDA|cuBLAS|CUBLAS|cuDNN|CUDNN|NCCL|nvrtc|NVML|HIP error|device-side assert"
+    r"|out of memory|can't allocate memory|on the same device|found at least two devices"
+)
+
+
+def is_of_machine(fault: BaseException) -> bool:
+    """Tell a failure of the machine, or of how it is used, from one of the network.
+
+    A network that cannot be scored has a reason that stays true. A GPU that fails, memory that
+    is used up, and tensors on different devices say nothing about the network, so they are
+    raised and never recorded.
+
+    Args:
+        fault: what was raised.
+
+    Returns:
+        True where the same network might well be scored at another time or elsewhere.
+
+    Example:
+        >>> is_of_machine(RuntimeError("CUDA error: uncorrectable ECC error encountered"))
+        True
+        >>> is_of_machine(RuntimeError("shape '[2, 3]' is invalid for input of size 5"))
+        False
+    """
+    accelerator_error = getattr(torch, "AcceleratorError", ())
+    if isinstance(fault, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    if accelerator_error and isinstance(fault, accelerator_error):
+        return True
+    return isinstance(fault, RuntimeError) and bool(_MACHINE.search(str(fault)))
