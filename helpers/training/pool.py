@@ -27,6 +27,7 @@ _SHARED: dict[
 
 def choose_device(device: str) -> str:
     """Turn "auto" into "cuda" where there is a GPU and "cpu" where there is none; refuse a GPU that is not there."""
+    compute_float32_exactly()
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
@@ -34,6 +35,17 @@ def choose_device(device: str) -> str:
             f"device {device!r} is asked for and torch {torch.__version__} sees no GPU here; set device to auto or cpu"
         )
     return device
+
+
+def compute_float32_exactly() -> None:
+    """Let a GPU compute what is called float32 in float32, in this process from now on.
+
+    By default cuDNN rounds the inputs of convolutions to ten bits (TF32). Then two forms of one
+    network, such as the one with batch norm folded into convolutions, differ by more than
+    rounding, and measures that compare them are refused for some networks and not for others.
+    """
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = False
 
 
 def side_by_side(
@@ -58,10 +70,14 @@ def side_by_side(
         for item in items:
             torch.set_num_threads(1 if on_cpu else threads)
             try:
-                found = one(item, loaded)
+                result = one(item, loaded)
+            except Exception as fault:
+                faults.append(fault_of(item, fault))
+                continue
             finally:
                 torch.set_num_threads(threads)
-            yield item, found
+            yield item, result
+        raise_faults(faults, len(items))
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(
@@ -80,19 +96,30 @@ def side_by_side(
                         f"{told}: lower jobs or the batch size and run again; what is complete is kept"
                     ) from fault
                 if fault:
-                    faults.append(f"{item}: {type(fault).__name__}: {fault}")
+                    faults.append(fault_of(item, fault))
                 else:
                     yield item, future.result()
             show()
+    raise_faults(faults, len(items))
+
+
+def fault_of(item: Any, fault: BaseException) -> str:
+    """Name an item with what it failed of, in one line."""
+    return f"{item}: {type(fault).__name__}: {fault}"
+
+
+def raise_faults(faults: Sequence[str], count: int) -> None:
+    """Raise a RuntimeError that names three of the items that failed; nothing where none did."""
     if faults:
         raise RuntimeError(
-            f"{len(faults)} of {len(items)} failed; the others are complete. "
+            f"{len(faults)} of {count} failed; the others are complete. "
             + "; ".join(faults[:3])
         )
 
 
 def _start_worker(on_cpu: bool, shared: Callable[[], Any]) -> None:
     """Prepare a process: one thread on a CPU, and an end when its parent is gone, however it went."""
+    compute_float32_exactly()
     if on_cpu:
         torch.set_num_threads(1)
     parent = multiprocessing.parent_process()

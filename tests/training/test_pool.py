@@ -59,14 +59,27 @@ def test_items_are_worked_on_side_by_side_on_one_thread_each_and_faults_are_name
 ):
     found = dict(pool.side_by_side(square, [1, 2, 3], shared=int, jobs=jobs))
     assert found == {1: (1, 1), 2: (4, 1), 3: (9, 1)}
-    if jobs > 1:
-        done = []
-        with pytest.raises(
-            RuntimeError,
-            match=r"1 of 3 failed; the others are complete. -1: ValueError: below 0",
-        ):
-            done.extend(pool.side_by_side(square, [1, -1, 3], shared=int, jobs=jobs))
-        assert sorted(item for item, _ in done) == [1, 3]
+    done = []
+    with pytest.raises(
+        RuntimeError,
+        match=r"1 of 3 failed; the others are complete. -1: ValueError: below 0",
+    ):
+        done.extend(pool.side_by_side(square, [1, -1, 3], shared=int, jobs=jobs))
+    assert sorted(item for item, _ in done) == [1, 3]
+
+
+def precision_of_convolutions(item, shared):
+    return torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_what_is_called_float32_is_computed_in_float32(jobs, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    pool.choose_device("cpu")
+    results = dict(
+        pool.side_by_side(precision_of_convolutions, [1, 2], shared=int, jobs=jobs)
+    )
+    assert results == {1: (False, False), 2: (False, False)}
 
 
 def test_a_process_that_dies_is_said_with_what_to_try():
