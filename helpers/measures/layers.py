@@ -12,6 +12,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 from torch.overrides import TorchFunctionMode
 
 from helpers.measures.evidence import PROVIDERS, provides
+from helpers.networks.faults import is_of_machine
 from helpers.networks.hooks import observe
 
 # Functions that apply a matrix, so that one that no called nn.Linear owns is found as well (the projections of an attention).
@@ -220,7 +221,9 @@ def fused_network(network: nn.Module, example: Tensor) -> nn.Module:
         RuntimeError,
         TypeError,
         ValueError,
-    ):  # it cannot be copied, or reads its norms otherwise than by calling them
+    ) as fault:  # it cannot be copied, or reads its norms otherwise than by calling them
+        if is_of_machine(fault):
+            raise
         return network
 
 

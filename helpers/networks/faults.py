@@ -5,8 +5,10 @@ import re
 import torch
 
 _MACHINE = re.compile(
-    r"CUDA|cuBLAS|CUBLAS|cuDNN|CUDNN|NCCL|nvrtc|NVML|HIP error|device-side assert"
-    r"|out of memory|can't allocate memory|on the same device|found at least two devices"
+    r"cuda|cublas|cudnn|cufft|cusolver|cusparse|nccl|nvrtc|nvml|hip error"
+    r"|device-side assert|out of memory|can't allocate memory"
+    r"|on the same device|found at least two devices",
+    re.IGNORECASE,
 )
 
 
