@@ -8,12 +8,13 @@ VENV := $(if $(VIRTUAL_ENV),$(VIRTUAL_ENV),$(if $(filter-out base,$(CONDA_DEFAUL
 RUN := "$(VENV)/bin/python"
 # A worker that dies ends the run with its test's name; a replaced one may wait for ever.
 TESTS := $(RUN) -m pytest -n auto --dist loadscope --max-worker-restart=0
-# What Run All leaves in the metadata of a notebook, beside outputs and counts.
+# What Run All leaves in the metadata of a notebook, beside outputs and counts, is taken out.
 STRIPPED := metadata.papermill metadata.widgets cell.metadata.papermill cell.metadata.execution
 STRIPPED += $(addprefix metadata.language_info.,version codemirror_mode file_extension mimetype nbconvert_exporter pygments_lexer)
+STRIP := "$(abspath $(VENV))/bin/python" -m nbstripout --keep-id --extra-keys "$(STRIPPED)"
 export MPLCONFIGDIR ?= $(CURDIR)/work/.matplotlib
 
-.PHONY: help setup report sweep status findings pages share test test-elsewhere nightly quick browser faults lab lint format clean
+.PHONY: help setup report sweep status findings pages share test test-elsewhere nightly quick browser faults lab lint strip format clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -23,7 +24,7 @@ setup: ## install the project and what it needs
 	@test -x $(RUN) || $(PYTHON) -m venv "$(VENV)"
 	@ready="$(VENV)/.workbook-ready"; if [ ! "$$ready" -nt pyproject.toml ] || [ ! "$$ready" -nt constraints.txt ]; then \
 	  $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]" && touch "$$ready"; fi
-	@if [ -e .git ]; then git config filter.workbook.clean '"$(abspath $(VENV))/bin/python" -m nbstripout --keep-id --extra-keys "$(STRIPPED)"'; fi
+	@if [ -e .git ]; then git config filter.workbook.clean '$(STRIP)'; fi
 
 report: setup ## run the whole chain on the embedded default: reports/demo/index.html
 	$(RUN) -m helpers.sweep demo $(SET)
@@ -68,6 +69,9 @@ lab: setup ## open JupyterLab on the notebooks
 
 lint: setup ## check style of modules and notebooks
 	$(RUN) -m ruff check . && $(RUN) -m ruff format --check .
+
+strip: setup ## take out of the notebooks what running them left there
+	@$(STRIP) notebooks/*.ipynb
 
 format: setup ## put modules and notebooks into style
 	$(RUN) -m ruff check --fix . && $(RUN) -m ruff format .

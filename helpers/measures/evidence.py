@@ -94,7 +94,7 @@ def _source(name: str) -> tuple[Callable[..., Any], tuple[str, ...]]:
 
 
 def as_reason(fault: Exception) -> ValueError:
-    """Turn what a network failed with into the reason of a row; a failure of the machine is raised."""
+    """Turn a fault of a network into the reason of a row; raise one of the machine."""
     if is_of_machine(fault):
         raise fault
     if isinstance(fault, ValueError):

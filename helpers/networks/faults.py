@@ -15,9 +15,9 @@ _MACHINE = re.compile(
 def is_of_machine(fault: BaseException) -> bool:
     """Tell a failure of the machine, or of how it is used, from one of the network.
 
-    A network that cannot be scored has a reason that stays true. A GPU that fails, memory that
-    is used up, and tensors on different devices say nothing about the network, so they are
-    raised and never recorded.
+    A network that cannot be scored has a reason that stays true. A GPU that fails,
+    memory that is used up, and tensors on different devices say nothing about the
+    network, so they are raised and never recorded.
 
     Args:
         fault: what was raised.
@@ -26,14 +26,11 @@ def is_of_machine(fault: BaseException) -> bool:
         True where the same network might well be scored at another time or elsewhere.
 
     Example:
-        >>> is_of_machine(RuntimeError("CUDA error: uncorrectable ECC error encountered"))
+        >>> is_of_machine(RuntimeError("CUDA error: uncorrectable ECC error"))
         True
-        >>> is_of_machine(RuntimeError("shape '[2, 3]' is invalid for input of size 5"))
+        >>> is_of_machine(RuntimeError("shape '[2, 3]' is invalid for input of 5"))
         False
     """
-    accelerator_error = getattr(torch, "AcceleratorError", ())
-    if isinstance(fault, (MemoryError, torch.OutOfMemoryError)):
-        return True
-    if accelerator_error and isinstance(fault, accelerator_error):
+    if isinstance(fault, (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError)):
         return True
     return isinstance(fault, RuntimeError) and bool(_MACHINE.search(str(fault)))

@@ -40,9 +40,10 @@ def choose_device(device: str) -> str:
 def compute_float32_exactly() -> None:
     """Let a GPU compute what is called float32 in float32, in this process from now on.
 
-    By default cuDNN rounds the inputs of convolutions to ten bits (TF32). Then two forms of one
-    network, such as the one with batch norm folded into convolutions, differ by more than
-    rounding, and measures that compare them are refused for some networks and not for others.
+    By default cuDNN rounds the inputs of convolutions to ten bits (TF32). Then two
+    forms of one network, such as the one with batch norm folded into convolutions,
+    differ by more than rounding, and measures that compare them are refused for some
+    networks and not for others.
     """
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -104,12 +105,12 @@ def side_by_side(
 
 
 def fault_of(item: Any, fault: BaseException) -> str:
-    """Name an item with what it failed of, in one line."""
+    """Name an item with the kind and the message of its fault."""
     return f"{item}: {type(fault).__name__}: {fault}"
 
 
 def raise_faults(faults: Sequence[str], count: int) -> None:
-    """Raise a RuntimeError that names three of the items that failed; nothing where none did."""
+    """Raise a RuntimeError that names three of the items that failed, if any did."""
     if faults:
         raise RuntimeError(
             f"{len(faults)} of {count} failed; the others are complete. "

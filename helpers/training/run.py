@@ -269,15 +269,16 @@ def restore(
 def laid_out_as(weight: Tensor, state: Tensor) -> Tensor:
     """Lay out a state of the optimizer in memory as the weight that it belongs to.
 
-    Files hold tensors row by row, and weights are channels-last. A fused optimizer reads both by
-    one index: on a GPU it refuses other strides, on a CPU it pairs the wrong elements.
+    Files hold tensors row by row, and weights are channels-last. A fused optimizer
+    reads both by one index: on a GPU it refuses other strides, on a CPU it pairs the
+    wrong elements.
 
     Args:
         weight: a parameter of the network, of any strides.
         state: of the weight's shape, or a scalar such as the number of steps.
 
     Returns:
-        The state with equal values, in the strides of the weight where the shapes are equal.
+        The state, in the strides of the weight where the two have one shape.
     """
     if state.shape != weight.shape:
         return state
