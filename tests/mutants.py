@@ -59,7 +59,7 @@ def places_of(code: str, source: str) -> list[tuple[int, int]]:
 
 
 def words_of(code: str) -> list[tuple[str, int, int]]:
-    """Words and signs of code with start and end, but no comma before a closing bracket."""
+    """Words and signs with start and end, but no comma before a closing bracket."""
     words = [
         (word.group(), word.start(), word.end())
         for word in re.finditer(r"\w+|[^\w\s]", code)
