@@ -24,6 +24,7 @@ MOST_LABELLED = 1000
 FEWEST_LABELLED = (
     10  # below, the interval of a proportion is about as wide as not knowing it
 )
+_TEXTS = {"model_id": str, "data": str}  # a digest may look like a number
 _COPIES = 0.05  # of the images: a copy here and there is in most collections
 _CHOICE = (
     "data_source",
@@ -92,7 +93,7 @@ def images_of_report(
 ) -> Own | None:
     """Images (``most``, 0 for all) that a study fitted its checkpoints to; None for other checkpoints, ValueError for other images."""
     tables = {
-        file.parent.parent: pd.read_csv(file, keep_default_na=False)
+        file.parent.parent: pd.read_csv(file, keep_default_na=False, dtype=_TEXTS)
         for file in sorted(reports.glob("*/tables/checkpoints.csv"))
     }
     folder = next(
@@ -111,9 +112,10 @@ def images_of_report(
     )
     try:
         given = {name: parameters[name] for name in _CHOICE if name in parameters}
-        given["class_ids"] = pd.read_csv(
-            folder / "tables/table1_categories.csv", dtype=str
-        )["class_id"].tolist()
+        categories = pd.read_csv(
+            folder / "tables/table1_categories.csv", dtype=str, keep_default_na=False
+        )
+        given["class_ids"] = categories["class_id"].tolist()
         data = load_study_data(**given, data_path=str(path.absolute()), cache_dir=cache)
         if set(models["data"]) != {data.fingerprint}:
             raise ValueError("their pixels are others")

@@ -29,9 +29,9 @@ def test_classes_stand_in_turn_and_fewer_images_are_the_first_of_more(
 def test_images_of_a_report_are_found_by_its_classes_and_pixels_wherever_they_lie(
     folders, reports, tmp_path
 ):
-    """The study had two classes of the source, as studies of 20 of Tiny ImageNet's classes have."""
+    """Of a part of the source's classes; "NA" is a name and no missing value."""
     source, cache, place = (
-        folders(classes=("cat", "dog", "emu"), count=40),
+        folders(classes=("NA", "dog", "emu"), count=40),
         tmp_path / "cache",
         reports("a study"),
     )
@@ -46,12 +46,12 @@ def test_images_of_a_report_are_found_by_its_classes_and_pixels_wherever_they_li
         }
     ]
     (place / "a study/story/01_data_subset.json").write_text(json.dumps(story))
-    pd.DataFrame({"class_id": ["cat", "emu"]}).to_csv(
+    pd.DataFrame({"class_id": ["NA", "emu"]}).to_csv(
         place / "a study/tables/table1_categories.csv", index=False
     )
     fitted = {
         "data_source": "class_folders",
-        "class_ids": ["cat", "emu"],
+        "class_ids": ["NA", "emu"],
         "image_size": 16,
         "test_images_per_class": 5,
     }
@@ -61,14 +61,14 @@ def test_images_of_a_report_are_found_by_its_classes_and_pixels_wherever_they_li
     names = models["model_id"].tolist()
     own = images.images_of_report(source, names[:2], place, 20, cache)
     assert (own.classes, own.train.names, len(own.scored_on.rows)) == (
-        ("cat", "emu"),
+        ("NA", "emu"),
         data.train.names,
         20,
     )
     assert images.images_of_report(source, names[2:4], place, 20, cache) is None
     with pytest.raises(ValueError, match="trained on images of a study"):
         images.images_of_report(
-            folders("others", ("cat", "emu"), 40, seed=3), names[:2], place, 20, cache
+            folders("others", ("NA", "emu"), 40, seed=3), names[:2], place, 20, cache
         )
 
 
