@@ -15,6 +15,11 @@ def done(name):  # the record of a complete execution, relative to the study's f
     return f"done/{study.name}/{name}.json"
 
 
+def literal(text):
+    """A value as it is: Snakemake takes braces in a plain text for wildcards."""
+    return lambda wildcards: text
+
+
 workdir: str(study.work)
 
 
@@ -33,7 +38,7 @@ for number, execution in enumerate(study.executions):
         name: execution.name
         input: [done(name) for name in execution.after],
         output: done(execution.name),
-        params: *execution.depends, job=study.job(execution),
+        params: *map(literal, execution.depends), job=literal(study.job(execution)),
         priority: len(study.executions) - number
         threads: config.get("threads", workflow.cores or 1)
         resources: gpu=int(execution.parameters.get("device", "cpu") != "cpu"),
@@ -43,5 +48,5 @@ for number, execution in enumerate(study.executions):
 rule pages:
     input: [done(name) for name in wholes],
     output: done("pages"),
-    params: job=study.job(),
+    params: job=literal(study.job()),
     shell: "cd {study.root:q} && exec {sys.executable:q} -m helpers.sweep.execute {params.job:q} $PPID"

@@ -182,7 +182,8 @@ def _look(command: Sequence[str], study: CheckedStudy) -> int:
     """Print of each execution why Snakemake would run it, and what was last heard of it, whoever runs it."""
     done = subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True)
     if done.returncode:
-        raise StudyError(f"Snakemake: {done.stderr.strip()[-2000:]}")
+        words = (done.stderr.strip() or done.stdout.strip())[-2000:]
+        raise StudyError(f"Snakemake ended with {done.returncode}: {words}")
     found = dict(
         re.findall(
             r"rule (\S+):\n(?:    .*\n)*?    reason: (.*)\n", done.stdout + done.stderr

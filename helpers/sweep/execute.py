@@ -160,7 +160,8 @@ def run_papermill(
     papermill_engines.register("followed", Engine)
     papermill.execute_notebook(
         source,
-        str(target),
+        # papermill fills parameters into braces of a path
+        str(target).replace("{", "{{").replace("}", "}}"),
         dict(parameters),
         engine_name="followed",
         kernel_name="python3",

@@ -36,7 +36,7 @@ def write_notebook(path, declared, *sources):
 
 
 class Project:
-    """A copy of the project with notebooks of its own, in a folder whose name has a blank."""
+    """A copy of the project with other notebooks; its folder has a blank and braces."""
 
     def __init__(self, root, whole=False):
         self.root = root
@@ -95,5 +95,6 @@ def at_work(root):
 
 @pytest.fixture
 def project(tmp_path):
-    (tmp_path / "a project").mkdir()
-    return Project(tmp_path / "a project")
+    folder = tmp_path / "a {project}"
+    folder.mkdir()
+    return Project(folder)

@@ -1,4 +1,4 @@
-"""The command, Snakemake and papermill together, on notebooks that take no time, in a folder whose name has a blank."""
+"""The command, Snakemake and papermill together, on notebooks that take no time, in a folder whose name has a blank and braces."""
 
 import itertools
 import json
@@ -27,17 +27,23 @@ for name, text in {{"tables/{stem}.csv": "a\\n{value}\\n", "story/{stem}.json": 
     (place / name).write_text(text)"""
 
 
+# What Snakemake, papermill, a shell or YAML would take for their own syntax.
+ODD = "w/{architecture}, a='b' \"ü\" $HOME %s {{x}} \\ #!*.pt"
+
+FIRST = 'a: int = 1  # one\nword: str = ""  # a text'
+
+
 @pytest.fixture
 def chain(project):
     """A study of two notebooks, the second after the first."""
     for stem, declared in (
-        ("01_a", "a: int = 1  # one"),
+        ("01_a", FIRST),
         ("02_b", "b: int = 1  # two"),
     ):
         project.notebook(
             stem, declared, f"# {stem} Its heading", WRITES.format(stem=stem, value="1")
         )
-    project.study(notebooks={"01_a": {}, "02_b": {}})
+    project.study(notebooks={"01_a": {"word": ODD}, "02_b": {}})
     return project
 
 
@@ -64,6 +70,8 @@ def test_a_study_runs_and_what_changed_runs_again_and_nothing_else(chain):
     assert executed.metadata.workbook["files"] == ["story/02_b.json", "tables/02_b.csv"]
     assert str(chain.root) not in (reports / "02_b.ipynb").read_text()
     assert executed.metadata.papermill.input_path == "notebooks/02_b.ipynb"
+    first = nbformat.read(reports / "01_a.ipynb", as_version=4)
+    assert first.metadata.papermill.parameters.word == ODD
     assert json.loads((reports / "published.json").read_text())["notebooks"] == [
         "01_a",
         "02_b",
@@ -86,8 +94,9 @@ def test_a_study_runs_and_what_changed_runs_again_and_nothing_else(chain):
         True,
         False,
     ]  # the one of a living process, and what a killed one left
-    told = chain.run("demo", "--set", "a=2", "--dry-run")[1].splitlines()
-    assert told == ["01_a: runs: changed: a", "02_b: runs: after 01_a"]
+    changed = ("--set", "a=2", "--set", "word='{b}, ''ö''='")
+    told = chain.run("demo", *changed, "--dry-run")[1].splitlines()
+    assert told == ["01_a: runs: changed: a, word", "02_b: runs: after 01_a"]
     assert chain.run("demo", "--set", "b=2")[0] == 0 and begun(chain) == ["02_b"]
     (reports / "tables/02_b.csv").unlink()  # what it made is gone
     told = chain.run("demo", "--set", "b=2", "--dry-run", "--", "--forcerun", "01_a")[
@@ -193,7 +202,7 @@ def wait_for(condition, seconds=60):
 def test_an_interrupt_ends_all_within_a_second_a_second_sweep_is_refused_and_the_same_command_goes_on(
     chain, how
 ):
-    chain.notebook("01_a", "a: int = 1  # one", "# The section of waiting", WAITS)
+    chain.notebook("01_a", FIRST, "# The section of waiting", WAITS)
     sweep = chain.start("demo")
     wait_for((chain.root / "here").exists)
     code, _, err = chain.run()
@@ -217,7 +226,7 @@ def test_an_interrupt_ends_all_within_a_second_a_second_sweep_is_refused_and_the
 def test_a_killed_kernel_is_told_and_a_killed_snakemake_leaves_nobody(chain):
     chain.notebook(
         "01_a",
-        "a: int = 1  # one",
+        FIRST,
         "import os, pathlib\npathlib.Path('once').exists() or os.kill(os.getpid(), 9)",
     )
     code, out, _ = chain.run()
