@@ -2,34 +2,21 @@
 
 import hashlib
 import json
-import pickle
-import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import safetensors.torch
 import torch
 from torch import Tensor, nn
 
 from helpers.files import from_root, read_header, write_tensors
-from helpers.networks import resnet
+from helpers.networks import contents, resnet
+from helpers.networks.contents import State
 
-State = dict[str, Tensor]
-_TEXTS, _KEY = (
-    "workbook",
-    "network",
-)  # of the header: all texts, and the one that names the network
+_TEXTS = "workbook"  # of the header: all texts of ours as one
+_KEY = "network"  # the text among them that names the network
 _REAL = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-# Where training programs keep the state dict inside a file, running averages of weights (EMA), and what wrappers put before each name.
-_NESTED = ("state_dict", "model_state_dict", "model", "net", "network", "weights")
-_AVERAGED = re.compile(r"(^|_)ema(_|$)", re.IGNORECASE)
-_PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "network.")
-_BEGINNINGS = (
-    b"PK\x03\x04",
-    b"\x80",
-)  # of what torch.save writes, now and before its version 1.6
 
 
 class Form(NamedTuple):
@@ -53,88 +40,19 @@ class Form(NamedTuple):
 
 
 def read_state(path: Path) -> State:
-    """Read the state dict of a file by the names that the bare network has; no code that the file may hold is run.
+    """Read the state dict of a file by the names that the bare network has.
 
-    A dict under "state_dict", "model" and the like is taken, and what wrappers put before names is removed. Averaged weights (EMA) beside
-    it are named in a warning, and taken only alone. ValueError for a file that is no checkpoint, is damaged, or holds other objects.
+    No code that the file may hold is run, see ``contents.read``. What stands beside
+    the state dict and is left, such as averaged weights (EMA), is a warning.
+
+    Raises:
+        ValueError: for a file that is no checkpoint, is damaged, holds other
+            objects, or holds several networks.
     """
-    content = _content(path)
-    if not isinstance(content, Mapping):
-        raise ValueError(
-            f"{path.name} holds a {type(content).__name__} and no state dict; save model.state_dict()"
-        )
-    states = {
-        key: value
-        for key, value in {"": content, **content}.items()
-        if isinstance(value, Mapping) and _tensors(value)
-    }
-    averaged = [key for key in states if _AVERAGED.search(str(key))]
-    taken = next((key for key in ("", *_NESTED, *averaged) if key in states), None)
-    if taken is None:
-        held = ", ".join(map(str, list(content)[:5])) or "nothing"
-        raise ValueError(
-            f"{path.name} holds no state dict of tensors, neither itself nor under {', '.join(_NESTED)}; it has {held}"
-        )
-    if averaged and taken not in averaged:
-        warnings.warn(
-            f"{path.name} holds averaged weights (EMA) under {averaged[0]!r}; those under {taken!r} are taken",
-            stacklevel=2,
-        )
-    state = dict(states[taken])
-    while prefix := next(
-        (
-            prefix
-            for prefix in _PREFIXES
-            if all(name.startswith(prefix) for name in state)
-        ),
-        "",
-    ):
-        state = {name.removeprefix(prefix): value for name, value in state.items()}
-    return state
-
-
-def _tensors(content: Mapping) -> bool:
-    return bool(content) and all(
-        isinstance(key, str) and isinstance(value, Tensor)
-        for key, value in content.items()
-    )
-
-
-def _content(path: Path) -> Any:
-    """What a file holds, as tensors and plain values."""
-    with path.open("rb") as file:
-        head = file.read(16)
-    tensors_only = (
-        head[8:9] == b"{"
-    )  # safetensors: the length of a JSON header, and the header
-    if not tensors_only and not head.startswith(_BEGINNINGS):
-        begins = (
-            f"its {path.stat().st_size:,} bytes begin with {head!r}"
-            if head
-            else "it is empty"
-        )
-        raise ValueError(
-            f"{path.name} is no checkpoint: {begins}; give a file written by safetensors or torch.save"
-        )
-    try:
-        if tensors_only:
-            return safetensors.torch.load_file(path)
-        with (
-            warnings.catch_warnings()
-        ):  # torch warns of what is refused here in any case
-            warnings.simplefilter("ignore")
-            return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as fault:
-        kind = re.search(r"GLOBAL ([\w.]+)", str(fault))
-        raise ValueError(
-            f"{path.name} was refused: it holds more than tensors and plain values{f' ({kind[1]})' if kind else ''}, and reading that "
-            "would run code from the file. If you trust it, load it yourself and save model.state_dict() with safetensors.torch.save_file"
-        ) from fault
-    except Exception as fault:  # readers of damaged files raise nearly every kind
-        lines = str(fault).splitlines() or [""]
-        raise ValueError(
-            f"{path.name} cannot be read as plain tensors ({type(fault).__name__}: {lines[0][:160]})"
-        ) from fault
+    read = contents.read(path)
+    for note in read.notes:
+        warnings.warn(note, stacklevel=2)
+    return read.state
 
 
 def check_numbers(

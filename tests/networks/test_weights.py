@@ -119,7 +119,7 @@ def test_averaged_weights_are_named_and_taken_only_where_there_are_no_others(tmp
         match=r"both.pt holds averaged weights \(EMA\) under 'model_ema'; those under 'model' are taken",
     ):
         assert weights.read_state(tmp_path / "both.pt") == state
-    torch.save({"ema_state_dict": mean, "schema": state}, tmp_path / "mean.pt")
+    torch.save({"ema_state_dict": mean, "epoch": 3}, tmp_path / "mean.pt")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert weights.read_state(tmp_path / "mean.pt") == mean

@@ -1,0 +1,371 @@
+"""What the file of a checkpoint holds, read as tensors and plain values: code in it is not run."""
+
+import argparse
+import json
+import pathlib
+import pickle
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from helpers.files import read_header
+
+State = dict[str, Tensor]
+# Where training programs put the state dict of the network.
+_NESTED = (
+    "state_dict",
+    "model_state_dict",
+    "model",
+    "net",
+    "network",
+    "weights",
+    "module",
+)
+_DEPTH = 3  # levels of nested dicts that are looked through
+# Before each name, by wrappers (DataParallel, Lightning) or by habit.
+_PREFIXES = ("module.", "model.", "net.", "network.")
+_COMPILED = "_orig_mod"  # torch.compile's, before the names of what was compiled
+_AVERAGED = re.compile(r"(^|[_.])ema([_.]|$)", re.IGNORECASE)
+_SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d+)-of-(?P<count>\d+)(?P<ending>\.\w+)")
+# What torch.save writes, now and before its version 1.6.
+_BEGINNINGS = (b"PK\x03\x04", b"\x80")
+# Where programs note the names of the classes, and the accuracy that they measured.
+_CLASSES = (
+    "class_to_idx",
+    "idx_to_class",
+    "classes",
+    "class_names",
+    "CLASSES",
+    "label2id",
+    "id2label",
+)
+_ACCURACY = re.compile(
+    r"metric|(best|val|valid|test|eval|train|top1|_)*"
+    r"(acc|accuracy|acc1|acc_1|acc@1|prec1|top1)(best|val|valid|test|_)*",
+    re.IGNORECASE,
+)
+
+
+class Contents(NamedTuple):
+    """A state dict, and what its file says of it."""
+
+    state: State  # by the names that the bare network has
+    classes: tuple[str, ...]  # in the order of the outputs; none where not noted
+    accuracy: float  # the highest noted, in [0, 1]; NaN where none is
+    notes: tuple[str, ...]  # what a reader should know of the choice
+
+
+def read(path: Path, part: str = "") -> Contents:
+    """Read a checkpoint without running code that its file may hold.
+
+    The state dict may stand under a usual name ("state_dict", "model"), in a file
+    of several, or in shards ("model-00001-of-00002.safetensors"). What wrappers put
+    before the names of tensors is removed. Averaged weights (EMA) beside others are
+    noted and not taken.
+
+    Args:
+        path: of safetensors or of what ``torch.save`` wrote.
+        part: which of several networks in the file; "" where there is one.
+
+    Raises:
+        ValueError: for what is no checkpoint, is damaged, holds other objects, or
+            holds several networks of which ``part`` names none.
+
+    Example:
+        >>> read(Path("resnet18.pth")).classes  # doctest: +SKIP
+        ('cat', 'dog')
+    """
+    files = shards(path)
+    content = _content(files[0])
+    for further in files[1:]:
+        content = {**content, **_content(further)}
+    if not isinstance(content, Mapping):
+        kind = type(content).__name__
+        raise ValueError(
+            f"{path.name} holds a {kind} and no state dict; save model.state_dict()"
+        )
+    states = dict(_state_dicts(content))
+    place, notes = _chosen(states, part, path.name, list(content))
+    beside = [_plain_header(path), *_dictionaries(content)]
+    return Contents(
+        _unwrapped(states[place]), _class_names(beside), _accuracy(beside), notes
+    )
+
+
+def shards(path: Path) -> list[Path]:
+    """The files that hold one checkpoint together: most often the one file.
+
+    Raises:
+        ValueError: where a shard is missing.
+    """
+    name = _SHARD.fullmatch(path.name)
+    if not name:
+        return [path]
+    count, digits = int(name["count"]), len(name["number"])
+    names = [
+        f"{name['stem']}-{number:0{digits}}-of-{name['count']}{name['ending']}"
+        for number in range(1, min(count, 10_000) + 1)
+    ]
+    files = [path.with_name(shard) for shard in names]
+    missing = [file.name for file in files if not file.is_file()]
+    if missing or not files:
+        raise ValueError(
+            f"{path.name} is one of {count} shards, and {len(missing)} are missing, "
+            f"first {', '.join(missing[:1])}; put all into one folder"
+        )
+    return files
+
+
+def is_averaged(name: str) -> bool:
+    """Whether a name is of averaged weights (EMA, exponential moving average)."""
+    return bool(_AVERAGED.search(name))
+
+
+def choice(names: Sequence[str], part: str, file: str) -> tuple[str, tuple[str, ...]]:
+    """Which of the networks in a file is taken, and a note where others are left.
+
+    The only one; of an averaged one and another that other one; else the one that
+    ``part`` names, by its whole name or by the last word of it.
+
+    Raises:
+        ValueError: where ``part`` names none of several.
+    """
+    named = [name for name in names if part and part in (name, name.split(".")[-1])]
+    if len(named) == 1:
+        return named[0], ()
+    averaged = [name for name in names if is_averaged(name)]
+    others = [name for name in names if name not in averaged] or averaged
+    if len(others) > 1:
+        wrong = f"; there is no {part!r}" if part else ""
+        raise ValueError(
+            f"{file} holds {len(others)} networks: {', '.join(others)}{wrong}; "
+            "choose one by --part (part in the notebook)"
+        )
+    if averaged and others != averaged:
+        return others[0], (
+            f"{file} holds averaged weights (EMA) under {averaged[0]!r}; "
+            f"those under {others[0]!r} are taken",
+        )
+    return others[0], ()
+
+
+def _content(path: Path) -> Any:
+    """What one file holds, as tensors and plain values."""
+    with path.open("rb") as file:
+        head = file.read(16)
+    # safetensors: eight bytes of length, then a header in JSON.
+    tensors_only = head[8:9] == b"{"
+    if not tensors_only and not head.startswith(_BEGINNINGS):
+        begins = "it is empty"
+        if head:
+            begins = f"its {path.stat().st_size:,} bytes begin with {head!r}"
+        raise ValueError(
+            f"{path.name} is no checkpoint: {begins}; "
+            "give a file written by safetensors or torch.save"
+        )
+    try:
+        if tensors_only:
+            return safetensors.torch.load_file(path)
+        with warnings.catch_warnings(), torch.serialization.safe_globals(_plain()):
+            # torch warns of what is refused below.
+            warnings.simplefilter("ignore")
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as fault:
+        kind = re.search(r"GLOBAL ([\w.]+)", str(fault))
+        named = f" ({kind[1]})" if kind else ""
+        raise ValueError(
+            f"{path.name} was refused: it holds more than tensors and plain "
+            f"values{named}, and reading that would run code from the file. If you "
+            "trust it, load it yourself and save model.state_dict() with "
+            "safetensors.torch.save_file"
+        ) from fault
+    except Exception as fault:  # readers of damaged files raise nearly every kind
+        lines = str(fault).splitlines() or [""]
+        raise ValueError(
+            f"{path.name} cannot be read as plain tensors "
+            f"({type(fault).__name__}: {lines[0][:160]})"
+        ) from fault
+
+
+def _plain() -> list[Any]:
+    """Classes that training programs save beside tensors and that only hold values.
+
+    Options of a command line (argparse.Namespace), paths, numbers and arrays of
+    numpy. Each stands for itself under all names that versions of its library use.
+    """
+    paths = [
+        (pathlib.PurePosixPath, f"{module}.{name}")
+        for module in ("pathlib", "pathlib._local")
+        for name in ("PosixPath", "PurePosixPath")
+    ] + [
+        (pathlib.PureWindowsPath, f"{module}.{name}")
+        for module in ("pathlib", "pathlib._local")
+        for name in ("WindowsPath", "PureWindowsPath")
+    ]
+    scalar = np.float64(0).__reduce__()[0]
+    array = np.zeros(1).__reduce__()[0]
+    numbers = [
+        (function, f"{module}.{name}")
+        for module in ("numpy._core.multiarray", "numpy.core.multiarray")
+        for name, function in (("scalar", scalar), ("_reconstruct", array))
+    ]
+    kinds = [type(np.dtype(code)) for code in "?bBhHiIlLqQefdFD"]
+    return [argparse.Namespace, np.dtype, np.ndarray, *kinds, *paths, *numbers]
+
+
+def _state_dicts(
+    content: Mapping, place: str = "", depth: int = 0
+) -> Iterator[tuple[str, Mapping[str, Tensor]]]:
+    """Dicts of nothing but tensors in a file, with the keys that lead to them."""
+    if content and all(
+        isinstance(key, str) and isinstance(value, Tensor)
+        for key, value in content.items()
+    ):
+        yield place, content
+        return
+    if depth == _DEPTH:
+        return
+    for key, value in content.items():
+        if isinstance(key, str) and isinstance(value, Mapping):
+            inner = f"{place}.{key}" if place else key
+            yield from _state_dicts(value, inner, depth + 1)
+
+
+def _chosen(
+    states: Mapping[str, Mapping], part: str, file: str, keys: Sequence
+) -> tuple[str, tuple[str, ...]]:
+    """The place of the network among the state dicts of a file, and notes.
+
+    Under a usual name, what shares no names of tensors with it is no rival (the
+    weights of a loss, say), and is only noted.
+    """
+    if not states:
+        held = ", ".join(map(str, keys[:5])) or "nothing"
+        raise ValueError(
+            f"{file} holds no state dict of tensors, neither itself nor under "
+            f"{', '.join(_NESTED)}; it has {held}"
+        )
+    usual = [
+        name
+        for name in states
+        if name.split(".")[-1] in _NESTED and not is_averaged(name)
+    ]
+    if not usual:
+        return choice(list(states), part, file)
+    main = max(usual, key=lambda name: len(states[name]))
+    tensors = set(_unwrapped(states[main]))
+    rivals = [
+        name
+        for name, state in states.items()
+        if name in usual
+        or 2 * len(tensors & set(_unwrapped(state))) >= min(len(tensors), len(state))
+    ]
+    place, notes = choice(rivals, part, file)
+    others = [name for name in states if name not in rivals]
+    if others:
+        notes = (
+            *notes,
+            f"{file} also holds tensors under {', '.join(map(repr, others[:3]))}; "
+            f"those under {place!r} are taken",
+        )
+    return place, notes
+
+
+def _unwrapped(state: Mapping[str, Tensor]) -> State:
+    """A state dict by the names of the bare network."""
+    names = {
+        name: ".".join(word for word in name.split(".") if word != _COMPILED)
+        for name in state
+    }
+    while True:
+        common = [
+            prefix
+            for prefix in _PREFIXES
+            if all(name.startswith(prefix) for name in names.values())
+        ]
+        if not common:
+            return {names[name]: value for name, value in state.items()}
+        names = {name: short.removeprefix(common[0]) for name, short in names.items()}
+
+
+def _dictionaries(content: Any, depth: int = 0) -> list[Mapping]:
+    """Dicts and command lines' options in a file, itself first."""
+    if isinstance(content, argparse.Namespace):
+        content = vars(content)
+    if not isinstance(content, Mapping) or depth == _DEPTH:
+        return []
+    inner = [_dictionaries(value, depth + 1) for value in content.values()]
+    return [content, *(item for items in inner for item in items)]
+
+
+def _plain_header(path: Path) -> dict[str, Any]:
+    """Texts in the header of a safetensors file, read as JSON where they are it."""
+    texts = dict(read_header(path))
+    ours = _from_json(texts.get("workbook", ""))
+    if isinstance(ours, Mapping):
+        texts.update(ours)
+    return {name: _from_json(text) for name, text in texts.items()}
+
+
+def _from_json(text: Any) -> Any:
+    try:
+        return json.loads(text)
+    except (TypeError, ValueError, RecursionError):
+        return text
+
+
+def _class_names(dictionaries: Sequence[Mapping]) -> tuple[str, ...]:
+    """Names of classes in the order of the outputs; none where none are noted."""
+    for dictionary in dictionaries:
+        for key in _CLASSES:
+            names = _in_order(dictionary.get(key))
+            if names:
+                return names
+    return ()
+
+
+def _in_order(value: Any) -> tuple[str, ...]:
+    """Names by their numbers: {"b": 1, "a": 0}, {0: "a", 1: "b"} or ["a", "b"]."""
+    if isinstance(value, Mapping):
+        pairs = list(value.items())
+        if all(isinstance(name, str) for _, name in pairs):
+            pairs = [(name, number) for number, name in pairs]
+        numbers = {_number(number): name for name, number in pairs}
+        if sorted(numbers, key=str) != sorted(range(len(pairs)), key=str):
+            return ()
+        value = [numbers[number] for number in range(len(pairs))]
+    names = tuple(value) if isinstance(value, list | tuple) else ()
+    of_texts = all(isinstance(name, str) for name in names)
+    return names if of_texts and len(set(names)) == len(names) > 1 else ()
+
+
+def _number(value: Any) -> Any:
+    """A whole number, also of numpy or as text; anything else as it is."""
+    if isinstance(value, Integral) or (isinstance(value, str) and value.isdecimal()):
+        return int(value)
+    return value
+
+
+def _accuracy(dictionaries: Sequence[Mapping]) -> float:
+    """The highest accuracy noted in [0, 1] or in percent; NaN where none is."""
+    accuracies = []
+    for dictionary in dictionaries:
+        for name, value in dictionary.items():
+            if not isinstance(name, str) or not _ACCURACY.fullmatch(name):
+                continue
+            if isinstance(value, Tensor) and value.numel() == 1:
+                value = value.item()
+            if not isinstance(value, Real) or isinstance(value, bool):
+                continue
+            fraction = float(value) if value <= 1 else float(value) / 100
+            if 0 < fraction <= 1:
+                accuracies.append(fraction)
+    return max(accuracies, default=np.nan)
