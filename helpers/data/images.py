@@ -2,6 +2,7 @@
 
 import io
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from helpers.data import layouts, sources, synthetic
 from helpers.data.decode import Decoded, decode_all
 from helpers.data.layouts import Listing, Record
-from helpers.data.selection import pixel_digest, select
+from helpers.data.selection import NO_TEST_IMAGES, pixel_digest, select
 from helpers.files import from_root, read_json, read_tensors, write_json, write_tensors
 
 MANIFEST = "data.json"  # in the folder of a study: which images notebook 01 chose
@@ -259,6 +260,53 @@ def _study_data(
         classes=classes.join(counts, on="class_id"),
         layout=listing.layout,
     )
+
+
+# Faults that cost a class or whole files; notebook 01 and ``--new`` open with them.
+_COSTLY = (
+    "unknown_class",
+    NO_TEST_IMAGES,
+    "class_with_too_few_images",
+    layouts.NOT_UNDERSTOOD,
+    "name_not_usable",
+    "missing_image",
+)
+
+
+def left_out(faults: Iterable[sources.Fault], most: int = 8) -> list[str]:
+    """Sentences on what a source holds and a study does not take.
+
+    Args:
+        faults: those of a listing, or the rows of ``StudyData.faults``.
+        most: sentences at most; a last one counts the others.
+
+    Returns:
+        One sentence per kind of fault or file, classes first.
+    """
+    details = defaultdict(list)
+    for fault in faults:
+        if fault.fault in _COSTLY:
+            details[fault.fault].append(fault)
+    sentences = []
+    for kind in _COSTLY:
+        sentences += _sentences(kind, details[kind])
+    if len(sentences) > most:
+        rest = len(sentences) - most + 1
+        sentences[most - 1 :] = [f"{rest} further kinds of files are not read"]
+    return sentences
+
+
+def _sentences(kind: str, faults: Sequence[sources.Fault]) -> list[str]:
+    """One sentence for all classes of a kind, or one for each file."""
+    classes = [fault for fault in faults if fault.class_id]
+    files = [fault for fault in faults if not fault.class_id]
+    sentences = [f"{fault.name}: {fault.detail}".lstrip(": ") for fault in files]
+    if classes:
+        words = kind.replace("_", " ")
+        names = ", ".join(f"{fault.class_id} ({fault.detail})" for fault in classes[:5])
+        more = f" and {len(classes) - 5} more" if len(classes) > 5 else ""
+        sentences.append(f"{words}, left out of training and test: {names}{more}")
+    return sentences
 
 
 def _counted(faults: pd.DataFrame) -> str:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 import yaml
 
-from helpers.data import images, layouts, sources
+from helpers.data import images, layouts, selection, sources
 from helpers.data.decode import decode_all
 from helpers.files import PROJECT_ROOT
 from helpers.parameters import declared, parse_yaml, value_fault
@@ -75,6 +75,7 @@ class Found(NamedTuple):
     train: Counter
     test: Counter
     side: int
+    left_out: list[str]  # sentences on what is not read
 
 
 def look_at(path: Path, unpacked: Path) -> Found:
@@ -103,7 +104,14 @@ def look_at(path: Path, unpacked: Path) -> Found:
             f"none of {len(usable):,} images can be read; the first is {usable[0].name}"
         )
     test = Counter(item.class_id for item in listing.records if item.split == "test")
-    return Found(listing.layout, boxes, train, test, int(statistics.median(sides)))
+    for class_id in [name for name in train if test and not test[name]]:
+        detail = f"its {train.pop(class_id)} training images are left out too"
+        listing.faults.append(
+            sources.Fault("", selection.NO_TEST_IMAGES, detail, class_id, "test")
+        )
+    left_out = images.left_out([*source.faults, *listing.faults])
+    side = int(statistics.median(sides))
+    return Found(listing.layout, boxes, train, test, side, left_out)
 
 
 def probe(
@@ -224,6 +232,7 @@ def choose(
     reasons = [
         f"{found.layout}: {found.train.total():,} training images{' with boxes' if found.boxes else ''} in {len(found.train)} classes, "
         f"{found.test.total():,} test images",
+        *(f"left out: {sentence}" for sentence in found.left_out),
         f"class_ids: {len(classes)} of {len(good)} classes with {_LEAST_IMAGES} such images; image_size {size}: the median is {found.side}",
         f"images_per_class {count}, test_images_per_class {held}: the smallest class has {least}{' beside these' if own else ''}"
         + f"; more than {_RUNS} runs can learn from in {_SHARE:.0%} of {minutes:g} minutes"

@@ -208,6 +208,40 @@ def test_test_images_with_the_pixels_of_training_images_are_counted_and_left_out
     assert kinds(load(train, place="both")) == {"contradictory_labels": 1}
 
 
+def test_training_and_test_images_are_of_the_same_classes(load):
+    """A class without test images is in neither split, and what is left out is said."""
+    files = class_folders("train/", classes=("cat", "dog", "owl"))
+    files |= class_folders("val/", classes=("cat", "dog", "emu"))
+    data = load(files, images_per_class=5)
+    assert data.classes["class_id"].tolist() == ["cat", "dog"]
+    assert data.train.labels.unique().tolist() == [0, 1]
+    assert data.test.labels.unique().tolist() == [0, 1]
+    assert images.left_out(data.faults.itertuples()) == [
+        "unknown class, left out of training and test: "
+        "emu (6 images, and none for training)",
+        "class without test images, left out of training and test: "
+        "owl (its 5 training images are left out too)",
+    ]
+    rest = load(files, images_per_class=5, test_images_per_class=0)
+    assert rest.classes["test_images"].tolist() == [7, 7, 1]  # what training leaves
+    broken = {f"val/dog/{number}.png": b"" for number in range(6)}
+    broken["val/dog/deep/0.png"] = b""
+    data = load(files | broken, place="broken")
+    assert data.classes["class_id"].tolist() == ["cat"]
+
+
+def test_many_faults_are_few_sentences():
+    faults = [
+        images.sources.Fault(f"{number}.json", "not_understood", "no COCO")
+        for number in range(9)
+    ]
+    assert images.left_out(faults, most=3) == [
+        "0.json: no COCO",
+        "1.json: no COCO",
+        "7 further kinds of files are not read",
+    ]
+
+
 def test_the_held_out_test_split_is_seeded_and_disjoint(tmp_path, load):
     path = written(tmp_path / "s", voc_folder(count=10))
     one, again, other = (

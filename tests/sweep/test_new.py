@@ -143,6 +143,19 @@ def test_images_without_boxes_are_a_study_without_localization(root, capsys):
     assert further_faults(load_study("boxless", root=root)) == []
 
 
+def test_a_class_without_test_images_is_no_class_of_the_study_and_is_named(
+    root, capsys
+):
+    folder(root / "birds/train", 3, 12, boxes=False)
+    folder(root / "birds/val", 2, 4, size=(40, 40), boxes=False)
+    assert new.write_new("birds", str(root / "birds"), 60, root=root) == 0
+    found = written(root, "birds")["01_data_subset"]
+    assert found["class_ids"] == ["kind0", "kind1"]
+    lines = capsys.readouterr().out.splitlines()
+    assert "left out: class without test images" in lines[2]
+    assert "kind2 (its 12 training images are left out too)" in lines[2]
+
+
 def test_a_probing_run_ends_when_the_network_has_learnt_or_the_time_is_over(tmp_path):
     threads = torch.get_num_threads()
     subset = {
