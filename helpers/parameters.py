@@ -107,7 +107,9 @@ _RANGES = """
 [1, 1000000]: max_epochs pretrain_max_epochs made_epochs repeats minimum_images_per_class score_cam_channels attribution_steps noise_samples
 [1, 100000]: flatness_images flatness_draws flatness_halvings sharpness_images sharpness_steps complexity_images
 [2, 100000]: batch_sizes perturbation_points
-[3, 100000000]: random_networks bootstrap_resamples permutations
+[3, 100000000]: random_networks
+[3, 100000]: bootstrap_resamples permutations
+0 or [2, inf): scored_images
 [0.0625, 8]: width image_scales
 [16, 1024]: image_size
 [1, 2]: last_stride"""
@@ -183,11 +185,13 @@ def outside(limit: Any, item: Any) -> str:
     elif isinstance(limit, tuple):
         allowed, words = item in limit, f"one of {limit}"
     else:
-        low, high = map(float, limit[1:-1].split(","))
+        apart, _, interval = limit.rpartition(" or ")
+        low, high = map(float, interval[1:-1].split(","))
         allowed = (
             low < item < high
-            or (item == low and limit[0] == "[")
-            or (item == high and limit[-1] == "]")
+            or (item == low and interval[0] == "[")
+            or (item == high and interval[-1] == "]")
+            or (apart != "" and item == float(apart))
         )
         words = f"in {limit}"
     return "" if allowed else f"{f'{item!r}'[:100]} is not {words}"

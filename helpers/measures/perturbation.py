@@ -137,23 +137,35 @@ def response_curve(response_curves: Curves) -> Mapping[str, float]:
 
 
 def curves_of(scores: pd.DataFrame) -> pd.DataFrame:
-    """Read the response curves out of scores: model_id, perturbation, alpha in [0, 1], accuracy, score (the curve's Gi-score)."""
-    points = scores[
-        (scores["measure"] == "response_curve")
-        & scores["variant"].str.contains(_AT, regex=False)
-    ]
-    named = points["variant"].str.rsplit(_AT, n=1, expand=True).reindex(columns=[0, 1])
+    """Response curves of all models, read out of their scores.
+
+    Args:
+        scores: a row per model, measure and variant, see ``measuring.SCORE_COLUMNS``.
+
+    Returns:
+        A row per point of a curve: model_id, perturbation, alpha in [0, 1], accuracy
+        in [0, 1] and score, the Gi-score of the whole curve; no rows where nothing
+        was perturbed.
+    """
+    is_point = scores["measure"].eq("response_curve")
+    is_point &= scores["variant"].astype(str).str.contains(_AT, regex=False)
+    points = scores[is_point]
+    names = [str(variant).rpartition(_AT) for variant in points["variant"]]
     columns = {
         "model_id": points["model_id"],
-        "perturbation": named[0],
-        "alpha": named[1].astype(float),
+        "perturbation": pd.Series(
+            [name for name, _, _ in names], points.index, dtype=object
+        ),
+        "alpha": pd.Series(
+            [float(alpha) for _, _, alpha in names], points.index, dtype=float
+        ),
         "accuracy": points["value"],
     }
     gi = scores[scores["measure"] == "gi_score"].rename(
         columns={"variant": "perturbation", "value": "score"}
     )
     return pd.DataFrame(columns).merge(
-        gi[["model_id", "perturbation", "score"]],
+        gi[["model_id", "perturbation", "score"]].astype({"perturbation": object}),
         how="left",
         on=["model_id", "perturbation"],
     )

@@ -9,7 +9,7 @@ import pandas as pd
 from helpers.report.markup import inert
 from helpers.report.style import count, percent, with_interval
 from helpers.statistics.draws import FEWEST_CONFIGURATIONS
-from helpers.statistics.primary import SETTING, primary_rows
+from helpers.statistics.primary import PAPER_ACCURACY, SETTING, primary_rows
 from helpers.statistics.published import published_table
 from helpers.statistics.verdicts import ANY_MEASURE, NOT_REPRODUCED, REPRODUCED, verdict
 
@@ -64,6 +64,8 @@ def answer(tables: Tables) -> Answer:
     if "primary" not in tables:
         told = "This report holds no primary analysis (table `primary`), so it gives no answer as a whole; run notebook 04 of it anew."
         return Answer(told if "catalogue" in tables else "", (), nothing)
+    if not len(tables["primary"]):
+        return Answer(_nothing_primary(tables.get("catalogue")), (), nothing)
     primary = (
         tables["primary"]
         .assign(title=tables["primary"]["title"].map(inert))
@@ -110,6 +112,24 @@ def not_learnt(catalogue: pd.DataFrame | None) -> str:
     )
     remedy = f"give them {2 * int(last['max_epochs'].max())} epochs (`max_epochs`) or more images"
     return f"{len(failed)} of {count(len(last), 'network')} did not learn enough{reached}, so nothing is concluded: {remedy}."
+
+
+def _nothing_primary(catalogue: pd.DataFrame | None) -> str:
+    """Why a primary analysis has no rows, and the remedy."""
+    if catalogue is None or not len(catalogue) or primary_rows(catalogue).any():
+        return (
+            "None of the measures of the primary analysis has a value here, so nothing "
+            "is concluded: name others in `primary_measures`, or add their `families`."
+        )
+    last = catalogue[catalogue["snapshot"].ne("first")]
+    networks = count(len(last), "network")
+    best = last["train_accuracy"].max()
+    highest = f" (the highest: {percent(best)})" if np.isfinite(best) else ""
+    return (
+        f"None of {networks} reached {percent(PAPER_ACCURACY)} training accuracy on "
+        f"right labels{highest}, as the primary analysis asks, so nothing is "
+        f"concluded: give them more epochs (`max_epochs`)."
+    )
 
 
 def published_r(architecture: str = PAPER_ARCHITECTURE) -> float:

@@ -32,6 +32,10 @@ _TEMPLATES, _GLOSSARY = (
 _TABLE = re.compile(
     r"<code>tables/([\w.-]+)\.csv</code>"
 )  # below a table that a notebook shows
+_DAMAGED = (
+    "<figcaption>{} is damaged, so the smaller picture of the notebook stands here; "
+    "run the notebook again to draw it anew.</figcaption>"
+)
 _TAGS = {
     "br",
     "details",
@@ -273,6 +277,18 @@ def _story(folder: Path, notebook: str) -> list[dict[str, Any]]:
         return [item for item in story if dict(item)["kind"]]
 
 
+def _size(picture: Path) -> tuple[int, int] | None:
+    """Width and height of a picture in pixels; None where it is absent or damaged."""
+    if not picture.is_file():
+        return None
+    try:
+        with Image.open(picture) as image:
+            image.load()
+            return image.size
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        return None
+
+
 def _figure(
     folder: Path, paths: Mapping[str, str], output: Mapping[str, Any]
 ) -> Markup:
@@ -282,15 +298,18 @@ def _figure(
         output["data"]["image/png"].strip(),
     )
     path = inside(folder, paths[alt]) if alt in paths else None
-    if not path or not path.is_file():
+    size = _size(path) if path else None
+    if not path or not size:
+        damaged = path.name if path and path.is_file() else ""
+        note = Markup(_DAMAGED).format(damaged) if damaged else ""
         return Markup(
-            '<figure><img src="data:image/png;base64,{}" alt="{}"></figure>'
-        ).format(inner, alt)
+            '<figure><img src="data:image/png;base64,{}" alt="{}">{}</figure>'
+        ).format(inner, alt, note)
     form = '<figure><a href="{}"><img src="{}" alt="{}" width="{}" height="{}" loading="lazy"></a></figure>'
     larger = Path(paths[alt]).with_suffix(
         ".svg" if path.with_suffix(".svg").is_file() else path.suffix
     )
-    return Markup(form).format(larger, paths[alt], alt, *Image.open(path).size)
+    return Markup(form).format(larger, paths[alt], alt, *size)
 
 
 def _table(folder: Path, names: Mapping[str, str], shown: str) -> Markup:
@@ -325,13 +344,10 @@ def _told(folder: Path, found: Tables) -> tuple[Answer, list[str], dict[str, Any
             if item.get("name", "").startswith(findings.TRADE_OFF) and not picture
             else picture
         )
-    if (
-        not (len(told.rows) or answers)
-        or not picture
-        or not inside(folder, picture).is_file()
-    ):
+    size = _size(inside(folder, picture)) if picture else None
+    if not size or not (len(told.rows) or answers):
         return told, answers, {}
-    width, height = Image.open(folder / picture).size
+    width, height = size
     caption = findings.CAPTION if len(told.rows) else findings.TRADE_OFF_CAPTION
     return (
         told,
@@ -431,6 +447,7 @@ def _write_studies(reports: Path) -> Path:
                 )
             )
         except (
+            OSError,
             ValueError,
             AttributeError,
             KeyError,

@@ -117,19 +117,33 @@ def intact(path: Path) -> Iterator[None]:
 
 
 def read(folder: Path, name: str, suffix: str = ".csv") -> pd.DataFrame | None:
-    """A table of a report, CSV or Parquet; None where the report does not hold it, ValueError where it is damaged."""
+    """A table of a report.
+
+    Args:
+        folder: of the report, reports/<study>.
+        name: of the table, without ending.
+        suffix: ".csv" or ".parquet".
+
+    Returns:
+        The table, with or without rows; None where the report does not hold it, or
+        holds one without any column, which says as much.
+
+    Raises:
+        ValueError: if the file is damaged; it names the file and what to do.
+    """
     path = inside(folder / "tables", f"{name}{suffix}")
     if not path.is_file():
         return None
     with intact(path):
         if suffix == ".parquet":
-            return pd.read_parquet(path)
-        empty = path.stat().st_size < 2  # a table without columns
-        return (
-            pd.DataFrame()
-            if empty
-            else pd.read_csv(path, keep_default_na=False, na_values=["", "nan", "NaN"])
-        )
+            table = pd.read_parquet(path)
+        elif not path.read_text(encoding="utf-8").strip():
+            return None
+        else:
+            table = pd.read_csv(
+                path, keep_default_na=False, na_values=["", "nan", "NaN"]
+            )
+    return table if table.shape[1] else None
 
 
 def model_names(

@@ -56,6 +56,11 @@ def scoring_set(
         dtype=np.int64,
     )
     labels = data.train.labels.numpy()
+    if 0 < images < len(data.classes):
+        raise ValueError(
+            f"scored_images is {images}, and the study has {len(data.classes)} classes; "
+            f"take at least one image of each, or 0 for all that are shared"
+        )
     counts = np.bincount(labels[shared], minlength=len(data.classes))
     if counts.min(initial=len(data.train)) < OF_A_CLASS:
         fewest = data.classes["class_id"].iloc[int(counts.argmin())]

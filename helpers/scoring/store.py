@@ -2,6 +2,7 @@
 
 import warnings
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -127,7 +128,13 @@ class Kept:
                 found = {name: file[name] for name in file.files}
         except FileNotFoundError:
             return {}
-        except (ValueError, EOFError, OSError, zipfile.BadZipFile) as fault:
+        except (
+            ValueError,
+            EOFError,
+            OSError,
+            zipfile.BadZipFile,
+            zlib.error,
+        ) as fault:
             warnings.warn(
                 f"{path} is damaged ({fault}); it is removed, and made anew when the notebook runs again",
                 stacklevel=2,

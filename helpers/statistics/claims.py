@@ -111,10 +111,28 @@ def claims_digest(claims: Sequence[Mapping[str, Any]]) -> str:
 
 def _seen(work: Path) -> list[KeptClaims]:
     """Every version of the claims with when it was first seen."""
-    return [
-        KeptClaims(**item)
-        for item in (read_json(work / _FILE) if (work / _FILE).is_file() else [])
-    ]
+    path = work / _FILE
+    if not path.is_file():
+        return []
+    try:
+        versions = [KeptClaims(**item) for item in read_json(path)]
+        if not all(map(_is_whole, versions)):
+            raise ValueError("a value has another type than it was written with")
+        return versions
+    except (ValueError, TypeError, OSError) as fault:
+        raise ValueError(
+            f"{path} is damaged ({fault}); put back a copy of it, or delete it: the "
+            f"claims of the study file then count as first seen today, after the runs "
+            f"that are there"
+        ) from fault
+
+
+def _is_whole(version: KeptClaims) -> bool:
+    """Whether each value of a version has the type that it was written with."""
+    texts = isinstance(version.digest, str) and isinstance(version.first_seen, str)
+    claims = isinstance(version.claims, list)
+    claims = claims and all(isinstance(claim, dict) for claim in version.claims)
+    return texts and claims and isinstance(version.runs, int)
 
 
 def keep_claims(work: Path, claims: Sequence[Mapping[str, Any]]) -> KeptClaims:

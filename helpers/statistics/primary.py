@@ -137,10 +137,15 @@ def kinds_table(models: pd.DataFrame) -> pd.DataFrame:
         gap_least=("gap", "min"),
         gap_most=("gap", "max"),
     )
-    within = (
-        (models["gap"] - parts["gap"].transform("mean")).pow(2).sum()
-        / ((len(models) - len(parts)) or np.nan)
-        / models["gap"].var()
-    )
+    within_kinds = (models["gap"] - parts["gap"].transform("mean")).pow(2).sum()
+    freedom = len(models) - len(parts)
+    variance = models["gap"].var()
+    share_within = np.nan
+    if freedom > 0 and variance > 0:
+        share_within = within_kinds / freedom / variance
     medians = parts[["train_accuracy", "test_accuracy", "gap"]].median()
-    return table.join(medians).assign(variance_between_kinds=1 - within).reset_index()
+    return (
+        table.join(medians)
+        .assign(variance_between_kinds=1 - share_within)
+        .reset_index()
+    )

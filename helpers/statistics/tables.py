@@ -166,7 +166,9 @@ def task_table(
         gaps = _permuted(own, permutations)
         found = 100 * conditional_information(own.models, list(measures), varied, gaps)
         scores[str(name)] = found if len(varied) > 1 else np.full(found.shape, np.nan)
-    chance = _against_chance("average", finite_mean(np.stack(list(scores.values()))))
+    nothing = np.full((1, 1 + permutations, len(measures)), np.nan)
+    average = finite_mean(np.stack(list(scores.values())) if scores else nothing)
+    chance = _against_chance("average", average)
     return pd.DataFrame(
         {"measure": list(measures)}
         | {name: part[0] for name, part in scores.items()}

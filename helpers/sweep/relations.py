@@ -43,6 +43,9 @@ _SIMPLE: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "class_ids is {class_ids}, and a classifier needs at least 2 classes; [] takes all": lambda v: (
         len(v["class_ids"]) == 1
     ),
+    "scored_images is {scored_images}, and class_ids has more classes; take at least one image of each, or 0 for all": lambda v: (
+        0 < v["scored_images"] < len(v["class_ids"])
+    ),
     "training_sizes is {training_sizes}, and images_per_class allows {images_per_class}": lambda v: (
         0 < v["images_per_class"] < max(v["training_sizes"])
     ),

@@ -143,6 +143,8 @@ def test_the_set_is_what_all_runs_were_fitted_to_in_one_order_of_which_fewer_are
     assert set(images.names) == both[0] & both[1]
     assert scored_on.shared == len(both[0] & both[1])
     few = scoring_set(study.table, study.data, 7)
+    with pytest.raises(ValueError, match="scored_images is 1, and the study has 3"):
+        scoring_set(study.table, study.data, 1)
     assert few.rows == scored_on.rows[:7]
     assert few.name.split("-")[1] != scored_on.name.split("-")[1]
     assert torch.equal(images.labels, study.data.train.labels[list(scored_on.rows)])

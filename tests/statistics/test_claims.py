@@ -90,3 +90,18 @@ def test_a_primary_analysis_has_eight_measures_at_most():
     ):
         with pytest.raises(ValueError, match=words):
             check_primary(measures)
+
+
+@pytest.mark.parametrize(
+    "damage", ["{", "[1]", '[{"claims": []}]', '[{"claims": 1, "digest": "", "x": 2}]']
+)
+def test_damaged_claims_are_named_with_what_to_do(tmp_path, damage):
+    keep_claims(tmp_path, [CLAIM])
+    (tmp_path / "claims.json").write_text(damage)
+    for read in (kept_claims, lambda work: keep_claims(work, [CLAIM])):
+        with pytest.raises(
+            ValueError, match=r"claims\.json is damaged .* put back a copy"
+        ):
+            read(tmp_path)
+    (tmp_path / "claims.json").unlink()  # as the message says
+    assert keep_claims(tmp_path, [CLAIM]).claims == [CLAIM]

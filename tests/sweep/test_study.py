@@ -408,6 +408,10 @@ UNSEEN = {
             "images_path is empty, and the networks of checkpoints_path need it",
         ),
         (
+            {"scored_images": 2, "class_ids": ["a", "b", "c"]},
+            "scored_images is 2, and class_ids has more classes",
+        ),
+        (
             {"blocks": [{"learning_rat": [1]}]},
             "block 1, learning_rat: no such axis (did you mean 'learning_rate'",
         ),

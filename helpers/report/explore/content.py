@@ -42,13 +42,14 @@ def of_report(folder: Path) -> list[Content]:
         read_maps(folder),
     )
     kept, found = catalogue[catalogue["left_out"].isna()], []
-    if scores is not None:
+    listing = tables.read(folder, "measures")
+    if scores is not None and listing is not None:
         found.append(
             measures(
                 *with_scores(
                     kept,
                     scores,
-                    tables.read(folder, "measures"),
+                    listing,
                     tables.read(folder, "primary"),
                 )
             )
