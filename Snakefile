@@ -42,7 +42,7 @@ for number, execution in enumerate(study.executions):
         priority: len(study.executions) - number
         threads: config.get("threads", workflow.cores or 1)
         resources: gpu=int(execution.parameters.get("device", "cpu") != "cpu"),
-        shell: "cd {study.root:q} && exec {sys.executable:q} -m helpers.sweep.execute {params.job:q} $PPID"
+        shell: "cd {study.root:q} && exec {sys.executable:q} -m helpers.sweep.execute {params.job:q} $PPID {threads}"
 
 
 rule pages:

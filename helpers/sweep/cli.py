@@ -18,8 +18,12 @@ from filelock import FileLock, Timeout
 from helpers.files import PROJECT_ROOT
 from helpers.parameters import StudyError
 from helpers.statistics.claims import keep_claims
-from helpers.sweep.execute import die_with_parent, visible_gpus
+from helpers.sweep.execute import die_with_parent
+from helpers.sweep.gpus import ask_torch, numbering_fault, visible_cards
 from helpers.sweep.study import CheckedStudy, further_faults, load_study
+
+# What a job asks of a cluster where nothing else is said, as docs/slurm/config.yaml.
+_CORES_OF_A_JOB = 8
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -54,9 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add(
         "--cores",
         type=int,
-        default=os.cpu_count() or 1,
         metavar="N",
-        help="of the processor; all",
+        help="of the processor; all, or 8 for each job of a cluster",
     )
     add(
         "--gpus",
@@ -116,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(
     path: str,
     overrides: Sequence[str],
-    cores: int,
+    cores: int | None,
     gpus: int | None,
     handed: Sequence[str],
     look: bool,
@@ -127,7 +130,15 @@ def _run(
         word.startswith(("-e", "--executor", "--profile", "--workflow-profile"))
         for word in handed
     )
-    gpus = len(visible_gpus()) if gpus is None and not remote else gpus or 0
+    faults = []
+    if not remote and not look:
+        usable, faults = _usable_gpus(study)
+        gpus = usable if gpus is None else gpus
+    gpus = gpus or 0
+    threads = cores or _CORES_OF_A_JOB
+    if not remote:
+        cores = cores or len(os.sched_getaffinity(0))
+        threads = max(1, cores // max(1, gpus))
     name = str(Path(path).resolve()) if path.endswith(".yaml") else path
     command = [
         sys.executable,
@@ -141,19 +152,20 @@ def _run(
     ]
     command += [
         "--cores",
-        str(cores),
+        str(cores or os.cpu_count() or 1),
         *(["--resources", f"gpu={gpus}"] if gpus else []),
     ]
     command += [
         "--config",
         f"study={name}",
         f"set={json.dumps([*overrides])}",
-        f"threads={max(1, cores // max(1, gpus))}",
+        f"threads={threads}",
         *handed,
     ]
     if look:
         return _look([*command, "--dry-run"], study)
-    if faults := further_faults(study):
+    faults += further_faults(study)
+    if faults:
         raise StudyError(*faults)
     _log_of(study).parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -167,6 +179,33 @@ def _run(
         raise StudyError(
             f"another sweep works on {study.work}; wait until it ends, or end it"
         ) from None
+
+
+def _usable_gpus(study: CheckedStudy) -> tuple[int, list[str]]:
+    """Count the GPUs that this machine has for a study, and list what keeps it from them.
+
+    Where torch says something of them, such as that the driver is too old, it is printed
+    before anything starts.
+    """
+    devices = {item.parameters.get("device", "cpu") for item in study.executions}
+    devices = sorted(devices - {"cpu"})
+    cards = visible_cards() if devices else []
+    demanded = [device for device in devices if device != "auto"]
+    if not cards and not demanded:
+        return 0, []
+    seen = ask_torch(None)
+    if not seen["names"]:
+        cause = f"torch {seen['torch']} can use no GPU here: {seen['words']}"
+        if not demanded:
+            print(f"no GPU is used: {cause}")
+        return 0, [
+            f"device is {device!r}, and {cause}; add --set device=auto to do without"
+            for device in demanded
+        ]
+    if seen["words"]:
+        print(f"torch {seen['torch']} says of the GPUs here: {seen['words']}")
+    faults = [numbering_fault(device, cards) for device in demanded if cards]
+    return len(cards) or len(seen["names"]), [fault for fault in faults if fault]
 
 
 def _delete_halves(study: CheckedStudy) -> None:

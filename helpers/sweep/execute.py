@@ -7,12 +7,11 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from helpers.files import (
     write_json,
 )
 from helpers.statistics.claims import keep_claims
+from helpers.sweep.gpus import device_in_words, lock_card
 from helpers.sweep.study import digest_of
 
 CLOSING = "closing"  # tag of the cell with which a notebook begins to sum up, which its parts leave out
@@ -54,40 +54,6 @@ def die_with_parent() -> None:
     """Be killed when the process that started this one is gone, however it went; Linux alone can do so."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-
-
-def visible_gpus() -> list[str]:
-    """The GPUs that may be used here, as CUDA_VISIBLE_DEVICES names them."""
-    if (given := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
-        return [
-            name
-            for name in re.split(r"[\s,]+", given)
-            if name not in ("", "-1", "NoDevFiles")
-        ]
-    if not shutil.which("nvidia-smi"):
-        return []
-    listed = subprocess.run(
-        ["nvidia-smi", "--list-gpus"], capture_output=True, text=True
-    ).stdout
-    return [str(number) for number in range(listed.count("GPU "))]
-
-
-def own_gpu(stack: ExitStack) -> str:
-    """A GPU of this machine that no other execution has, until the stack is closed; waits for one; "" where there is none to choose."""
-    while (
-        (names := visible_gpus()) and "SLURM_JOB_ID" not in os.environ
-    ):  # SLURM has chosen, and may call every device 0
-        for name in names:
-            lock = FileLock(
-                f"{tempfile.gettempdir()}/workbook-gpu-{name.replace('/', '_')}.lock",
-                mode=0o666,
-                timeout=0,
-            )
-            with suppress(Timeout):
-                stack.enter_context(lock)
-                return name
-        time.sleep(0.5)
-    return ""
 
 
 def log(work: Path, study: str, line: str) -> None:
@@ -239,7 +205,52 @@ def source_of(notebook: str, part: bool) -> Any:
     return source
 
 
-def execute(job: Mapping[str, Any]) -> int:
+def _environment(threads: int, visible: str) -> dict[str, str]:
+    """Variables of a kernel that has a part of the cores, and one GPU of several.
+
+    Where it has all cores, torch chooses how many it uses; what the user set stays.
+    """
+    variables = dict(_KERNEL)
+    if threads < len(os.sched_getaffinity(0)):
+        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+            variables[name] = os.environ.get(name, str(threads))
+    if visible:
+        variables["CUDA_VISIBLE_DEVICES"] = visible
+    return variables
+
+
+def _take_device(
+    stack: ExitStack, device: str, tell: Callable[[str], None]
+) -> tuple[str, str]:
+    """Take the device of an execution, tried by torch, for as long as the stack is open.
+
+    Args:
+        stack: what gives the card back.
+        device: the notebook's parameter; "" where it has none.
+        tell: is called with a sentence where all cards are in use.
+
+    Returns:
+        The value for CUDA_VISIBLE_DEVICES, "" where there is no card; and the name of
+        the device, "" where the notebook has no such parameter.
+
+    Raises:
+        ValueError: if a GPU is asked for, and torch can use none.
+        OSError: if the folder of locks cannot be used.
+    """
+    if device in ("", "cpu"):
+        return "", "the CPU" if device else ""
+    with ExitStack() as attempt:
+        visible = lock_card(attempt, device, tell)
+        name, cause = device_in_words(device, visible)
+        if cause:
+            raise ValueError(cause)
+        if not name.startswith("the CPU"):
+            stack.enter_context(attempt.pop_all())
+            return visible, name
+    return "-1" if visible else "", name  # hidden from notebooks, as it cannot be used
+
+
+def execute(job: Mapping[str, Any], threads: int) -> int:
     """Execute and publish what a job names, and write its record last of all; 0, or 1 where it failed, which is in the log."""
     study, notebook, parameters = job["study"], job["notebook"], job["parameters"]
     name = f"{notebook}-{job['part']}" if job["part"] else notebook
@@ -260,14 +271,19 @@ def execute(job: Mapping[str, Any]) -> int:
                 f"{name} failed: another process executes it; wait until that one ends, or end it",
             )
             return 1
-        device = own_gpu(stack) if parameters.get("device", "cpu") != "cpu" else ""
-        log(work, study, f"{name} starts{f' on GPU {device}' if device else ''}")
+        try:
+            visible, device = _take_device(
+                stack,
+                parameters.get("device", ""),
+                lambda line: log(work, study, f"{name} {line}"),
+            )
+        except (ValueError, OSError) as fault:
+            log(work, study, f"{name} failed: {fault}")
+            return 1
+        log(work, study, f"{name} starts{f' on {device}' if device else ''}")
         began = time.monotonic()
-        os.environ.update(
-            _KERNEL
-            | {STAGING: str(staging), WORK: str(work)}
-            | ({"CUDA_VISIBLE_DEVICES": device} if device else {})
-        )
+        os.environ.update(_environment(threads, visible))
+        os.environ.update({STAGING: str(staging), WORK: str(work)})
         os.environ.update(
             {
                 variable: str(scratch)
@@ -348,4 +364,6 @@ if __name__ == "__main__":
         sys.exit("the process that asked for this is gone")
     os.chdir(PROJECT_ROOT)
     given = json.loads(sys.argv[1])
-    sys.exit(execute(given) if "notebook" in given else _write_pages(given))
+    if "notebook" in given:
+        sys.exit(execute(given, int(sys.argv[3])))
+    sys.exit(_write_pages(given))

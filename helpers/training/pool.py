@@ -1,4 +1,4 @@
-"""Work on many things side by side, each process with one thread on a CPU: training runs, and whatever is computed of each model."""
+"""Work on many things side by side: one thread each on a CPU, shares of all on a GPU."""
 
 import multiprocessing
 import os
@@ -14,6 +14,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from helpers.data.images import StudyData, of_study
+from helpers.networks.devices import why_refused
 from helpers.networks.weights import read_weights
 from helpers.training import catalogue
 from helpers.training.config import RunConfig
@@ -30,10 +31,8 @@ def choose_device(device: str) -> str:
     compute_float32_exactly()
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(
-            f"device {device!r} is asked for and torch {torch.__version__} sees no GPU here; set device to auto or cpu"
-        )
+    if fault := why_refused(device):
+        raise ValueError(fault)
     return device
 
 
@@ -82,7 +81,10 @@ def side_by_side(
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(
-        count, mp_context=context, initializer=_start_worker, initargs=(on_cpu, shared)
+        count,
+        mp_context=context,
+        initializer=_start_worker,
+        initargs=(1 if on_cpu else max(1, torch.get_num_threads() // count), shared),
     ) as executor:
         running: dict[Future, Any] = {
             executor.submit(_with_shared, one, item): item for item in items
@@ -118,11 +120,10 @@ def raise_faults(faults: Sequence[str], count: int) -> None:
         )
 
 
-def _start_worker(on_cpu: bool, shared: Callable[[], Any]) -> None:
-    """Prepare a process: one thread on a CPU, and an end when its parent is gone, however it went."""
+def _start_worker(threads: int, shared: Callable[[], Any]) -> None:
+    """Prepare a process: its number of threads, and an end when its parent is gone, however it went."""
     compute_float32_exactly()
-    if on_cpu:
-        torch.set_num_threads(1)
+    torch.set_num_threads(threads)
     parent = multiprocessing.parent_process()
     threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
     _SHARED["load"] = cache(shared)

@@ -32,6 +32,28 @@ ODD = "w/{architecture}, a='b' \"ü\" $HOME %s {{x}} \\ #!*.pt"
 
 FIRST = 'a: int = 1  # one\nword: str = ""  # a text'
 
+# A torch that is no more than a look at GPUs needs.
+TORCH = """
+import os
+from types import SimpleNamespace as Named
+
+__version__ = "0.0"
+
+def init():
+    if fault := globals().get("FAULT"):
+        raise fault
+
+def zeros(count, device):
+    return Named(add_=lambda other: Named(item=float))
+
+visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+cuda = Named(
+    init=init,
+    device_count=lambda: len(visible),
+    get_device_name=lambda number: "Pretended",
+)
+"""
+
 
 @pytest.fixture
 def chain(project):
@@ -254,6 +276,7 @@ def test_a_killed_kernel_is_told_and_a_killed_snakemake_leaves_nobody(chain):
 
 def test_each_of_several_executions_has_a_gpu_of_its_own(project):
     """Two pretended GPUs, three parts of half a second, at most two at once."""
+    (project.root / "torch.py").write_text(TORCH)
     source = "import os, time\ndevice = os.environ['CUDA_VISIBLE_DEVICES']\nbegan = time.time()\ntime.sleep(0.5)\n"
     source += "with open('devices.txt', 'a') as file:\n    file.write(f'{device} {began} {time.time()}\\n')"
     project.notebook(
@@ -266,8 +289,11 @@ def test_each_of_several_executions_has_a_gpu_of_its_own(project):
         "2",
         CUDA_VISIBLE_DEVICES="GPU-3,GPU-7",
         TMPDIR=str(project.root),
+        WORKBOOK_GPU_LOCKS=str(project.root / "locks"),
     )
     assert code == 0, out + err
+    started = re.findall(r"^(\S+) starts on Pretended \((.*)\)$", out, re.M)
+    assert len(started) == 4 and {card for _, card in started} == {"GPU-3", "GPU-7"}
     rows = [
         line.split() for line in (project.root / "devices.txt").read_text().splitlines()
     ]
@@ -283,6 +309,28 @@ def test_each_of_several_executions_has_a_gpu_of_its_own(project):
     assert not list(
         project.root.glob("workbook-*[!k]")
     )  # no folder of a kernel is left
+
+
+def test_a_driver_that_is_too_old_is_told_in_words_of_torch_before_anything_starts(
+    project,
+):
+    project.notebook("01_a", "a: int = 1  # one", "open('begun.txt', 'w').close()")
+    project.notebook("02_b", 'device: str = "auto"  # where', "")
+    project.study(notebooks={"01_a": {}, "02_b": {}})
+    too_old = "RuntimeError('The NVIDIA driver on your system is too old (found 1)')"
+    (project.root / "torch.py").write_text(f"FAULT = {too_old}\n{TORCH}")
+    places = {
+        "CUDA_VISIBLE_DEVICES": "0",
+        "WORKBOOK_GPU_LOCKS": str(project.root / "locks"),
+    }
+    code, out, err = project.run("demo", "--set", "device=cuda", **places)
+    said = "torch 0.0 can use no GPU here: The NVIDIA driver on your system is too old"
+    assert code == 2 and f"device is 'cuda', and {said}" in err
+    assert not (project.root / "begun.txt").exists()
+    code, out, err = project.run("demo", **places)
+    assert code == 0, out + err
+    assert out.splitlines()[0].startswith(f"no GPU is used: {said}")
+    assert f"02_b starts on the CPU, since {said}" in out
 
 
 @pytest.mark.nightly

@@ -85,27 +85,6 @@ def test_a_name_out_of_a_report_deletes_nothing_beside_it(tmp_path, name):
     assert (tmp_path / "victim").read_text() == "stays"
 
 
-def test_the_gpus_that_may_be_used_are_those_of_the_variable_or_all_of_the_machine(
-    monkeypatch, tmp_path
-):
-    for given, names in (
-        ("0,1", ["0", "1"]),
-        ("", []),
-        ("-1", []),
-        ("GPU-5 , MIG-7", ["GPU-5", "MIG-7"]),
-    ):
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
-        assert execute.visible_gpus() == names
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert execute.visible_gpus() == []
-    (tmp_path / "nvidia-smi").write_text(
-        "#!/bin/sh\necho 'GPU 0: H200'\necho 'GPU 1: H200'\n"
-    )
-    (tmp_path / "nvidia-smi").chmod(0o755)
-    assert execute.visible_gpus() == ["0", "1"]
-
-
 def test_a_job_whose_asker_is_gone_is_not_done():
     done = subprocess.run(
         [sys.executable, "-m", "helpers.sweep.execute", "{}", "1"],

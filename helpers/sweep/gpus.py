@@ -1,0 +1,232 @@
+"""The GPUs that may be used on this machine, and a lock for each card, whoever uses it."""
+
+import fcntl
+import itertools
+import json
+import os
+import platform
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from helpers.files import PROJECT_ROOT
+
+# Environment variable: the folder of the locks, which all that share the cards must
+# see. It is not below TMPDIR, which differs between users and jobs.
+LOCKS = "WORKBOOK_GPU_LOCKS"
+_SHARED_FOLDER = Path("/tmp") / "workbook-gpus"
+_PATIENCE = 60.0  # seconds for nvidia-smi, which is slow where no driver is resident
+_TICK = 0.5  # seconds between two attempts at a lock
+_GPU = re.compile(r"^GPU (\d+):(?:.*\(UUID: (GPU-[^)\s]+)\))?")
+_MIG = re.compile(r"^\s+MIG .*\(UUID: (MIG-[^)\s]+)\)")
+
+
+@dataclass(frozen=True)
+class Card:
+    """A GPU, or an instance of one that is divided (MIG)."""
+
+    name: str  # as CUDA_VISIBLE_DEVICES takes it
+    key: str  # as its lock is called: the UUID, or host and number where none is known
+
+
+def _card(name: str) -> Card:
+    """A card by its UUID, or by its number on this host."""
+    known_everywhere = name.startswith(("GPU-", "MIG-"))
+    return Card(name, name if known_everywhere else f"{platform.node()}-{name}")
+
+
+def listed_cards() -> list[list[Card]]:
+    """The cards of this machine, a list for each GPU: itself, or its MIG instances.
+
+    Asks ``nvidia-smi``; where there is none, or it does not answer within a minute,
+    the device files are counted.
+    """
+    text = ""
+    if shutil.which("nvidia-smi"):
+        try:
+            command = ["nvidia-smi", "--list-gpus"]
+            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+            done = subprocess.run(command, timeout=_PATIENCE, text=True, **pipes)
+            text = done.stdout
+        except (subprocess.TimeoutExpired, OSError):
+            text = ""
+    gpus: list[list[Card]] = []
+    divided = False
+    for line in text.splitlines():
+        gpu = _GPU.match(line)
+        instance = _MIG.match(line)
+        if gpu:
+            gpus.append([_card(gpu[2] or gpu[1])])
+            divided = False
+        elif instance and gpus:
+            gpus[-1] = [*(gpus[-1] if divided else []), _card(instance[1])]
+            divided = True
+    if gpus:
+        return gpus
+    files = [path for path in Path("/dev").glob("nvidia*") if path.name[6:].isdigit()]
+    return [[_card(str(number))] for number in range(len(files))]
+
+
+def visible_cards() -> list[Card]:
+    """The cards that may be used here: those of CUDA_VISIBLE_DEVICES, else all.
+
+    A number means what ``nvidia-smi`` lists by it, a UUID may be cut short, and what
+    follows -1 does not count, as CUDA has it.
+    """
+    gpus = listed_cards()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return [card for gpu in gpus for card in gpu]
+    names = [name for name in re.split(r"[\s,]+", visible) if name]
+    names = itertools.takewhile(lambda name: name not in ("-1", "NoDevFiles"), names)
+    return [card for name in names for card in _cards_of(name, gpus)]
+
+
+def _cards_of(name: str, gpus: list[list[Card]]) -> list[Card]:
+    """What one name of CUDA_VISIBLE_DEVICES means."""
+    if name.isdigit():
+        return gpus[int(name)] if int(name) < len(gpus) else [_card(name)]
+    same = [card for gpu in gpus for card in gpu if card.name.startswith(name)]
+    return same if len(same) == 1 else [_card(name)]
+
+
+def lock_card(
+    stack: ExitStack, device: str, tell: Callable[[str], object] = print
+) -> str:
+    """Take a card that no other execution on this machine has, until the stack closes.
+
+    Waits for one, and says so once. Within an allocation of SLURM it is one of the
+    allocation's cards.
+
+    Args:
+        stack: what gives the card back.
+        device: "auto" or "cuda" for any card, "cuda:1" for the second that is visible.
+        tell: is called with a sentence where it has to wait.
+
+    Returns:
+        The value for CUDA_VISIBLE_DEVICES; "" where there is no card to choose.
+
+    Raises:
+        ValueError: if fewer cards are visible than the device asks for.
+        OSError: if the folder of locks cannot be used.
+    """
+    cards = visible_cards()
+    number = device.partition(":")[2]
+    if not cards:
+        return ""
+    if fault := numbering_fault(device, cards):
+        raise ValueError(fault)
+    wanted = [cards[int(number)]] if number else cards
+    folder = _folder_of_locks()
+    for attempt in itertools.count():
+        for card in wanted:
+            descriptor = _try_lock(folder / card.key.replace("/", "_"))
+            if descriptor is not None:
+                stack.callback(os.close, descriptor)
+                # With a number all stay visible, or the number would mean another one.
+                return ",".join(one.name for one in (cards if number else [card]))
+        if attempt == 0:
+            names = ", ".join(card.name for card in wanted)
+            tell(f"waits for a GPU: {names} in use")
+        time.sleep(_TICK)
+    raise AssertionError  # the loop has no end
+
+
+def numbering_fault(device: str, cards: list[Card]) -> str:
+    """Say why a device such as "cuda:1" names none of the visible cards; "" if it does."""
+    number = device.partition(":")[2]
+    if not number or int(number) < len(cards):
+        return ""
+    return (
+        f"device is {device!r}, and {len(cards)} GPU(s) are visible here, counted from "
+        f"cuda:0; write cuda, which takes any that is free"
+    )
+
+
+def _folder_of_locks() -> Path:
+    """The folder of the locks, in which every user may make files and remove only theirs."""
+    folder = Path(os.environ.get(LOCKS) or _SHARED_FOLDER)
+    try:
+        folder.mkdir(parents=True)
+        folder.chmod(0o1777)  # whatever the umask
+    except FileExistsError:
+        pass
+    if not stat.S_ISDIR(folder.lstat().st_mode):  # such as a link to another place
+        raise NotADirectoryError(
+            f"{folder} is no folder, and locks of GPUs go there; remove it, or name "
+            f"another folder in {LOCKS}"
+        )
+    return folder
+
+
+def _try_lock(path: Path) -> int | None:
+    """Lock a file, which is made where there is none; None where another process has it.
+
+    A file that is there is opened to be read: it may be another user's, and in a folder
+    for all Linux refuses O_CREAT on such a one (``fs.protected_regular``).
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644)
+        os.fchmod(descriptor, 0o644)  # whatever the umask
+    except FileExistsError:
+        descriptor = os.open(path, flags)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def ask_torch(visible: str | None, number: int | None = None) -> dict[str, Any]:
+    """Ask torch, in a process of its own, which GPUs it can use: ``usable_gpus``.
+
+    Args:
+        visible: value of CUDA_VISIBLE_DEVICES; None leaves it as it is.
+        number: of a GPU that is to compute something.
+    """
+    command = [sys.executable, "-m", "helpers.networks.devices"]
+    command += [] if number is None else [str(number)]
+    changed = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    done = subprocess.run(
+        command, cwd=PROJECT_ROOT, env=os.environ | changed, check=False, **pipes
+    )
+    try:
+        return json.loads(done.stdout.splitlines()[-1])
+    except (IndexError, ValueError):
+        words = done.stderr.strip()[-600:] or f"it ended with {done.returncode}"
+        return {"names": [], "words": words, "torch": ""}
+
+
+def device_in_words(device: str, visible: str) -> tuple[str, str]:
+    """Name the device that an execution will use, after torch tried it.
+
+    Args:
+        device: as the notebook's parameter has it.
+        visible: value of CUDA_VISIBLE_DEVICES; "" where no card was found.
+
+    Returns:
+        The name, such as "NVIDIA H100 (GPU-5a...)" or "the CPU"; and why the execution
+        cannot start, "" where it can.
+    """
+    if device == "auto" and not visible:
+        return "the CPU", ""
+    number = int(device.partition(":")[2] or 0)
+    seen = ask_torch(visible or None, number)
+    if seen["names"]:
+        card = visible.split(",")[number] if visible else f"cuda:{number}"
+        return f"{seen['names'][number]} ({card})", ""
+    cause = f"torch {seen['torch']} can use no GPU here: {seen['words']}"
+    if device == "auto":
+        return f"the CPU, since {cause}", ""
+    return "", f"device is {device!r}, and {cause}; set device to auto or cpu"
