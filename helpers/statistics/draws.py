@@ -14,7 +14,7 @@ from helpers.statistics.correlations import (
     kendall,
     partial_correlation,
 )
-from helpers.statistics.permutation import Rows, permuted_rows
+from helpers.statistics.permutation import EXACT_UP_TO, Rows, permuted_rows
 
 Statistic = Callable[
     ..., Array
@@ -189,14 +189,18 @@ class Draws:
             drawn, self.configurations(has), level
         )
 
-    def permutations(self, count: int, within: str | None = None) -> Rows:
-        """Rows of the models where configurations with the same value of a column change places; see ``permuted_rows``."""
-        return permuted_rows(
-            self.models["cell"],
-            count,
-            self.seed,
-            None if within is None else self.models[within],
-        )
+    def permutations(
+        self,
+        count: int,
+        within: str | None = None,
+        exact_up_to: int = EXACT_UP_TO,
+    ) -> Rows:
+        """Rows of the models after each permutation; see ``permuted_rows``.
+
+        Configurations with the same value of the column ``within`` change places.
+        """
+        groups = None if within is None else self.models[within]
+        return permuted_rows(self.models["cell"], count, self.seed, groups, exact_up_to)
 
     def configurations(self, known: NDArray[np.bool_]) -> NDArray[np.int64]:
         """How many configurations the models with each measure come from: (n, M) -> (M,)."""

@@ -1,11 +1,16 @@
 """P-values: gaps, or their residuals, change places among configurations; one null for all measures, and the error of a family."""
 
+import itertools
+import math
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from helpers.statistics.correlations import (
     Array,
+    finite_mean,
     orthonormal,
     partial_correlation,
     residuals,
@@ -13,6 +18,7 @@ from helpers.statistics.correlations import (
 
 Rows = NDArray[np.int32]
 PERMUTATIONS = 4_999
+EXACT_UP_TO = 50_000  # arrangements that are all enumerated, in place of random ones
 
 
 def permuted_rows(
@@ -20,54 +26,139 @@ def permuted_rows(
     draws: int,
     seed: int = 0,
     within: ArrayLike | None = None,
+    exact_up_to: int = EXACT_UP_TO,
 ) -> Rows:
-    """Rows of the models after each permutation, (draws, n): ``gap[rows]`` is the gap under the null.
+    """Rows of the models after each permutation of configurations.
 
-    Configurations change places with those of as many models, and of the same group ``within``.
+    Configurations change places with those of as many models, and of the same group.
+    Where few arrangements exist each stands once, but for the observed one, so that
+    ``(1 + count) / (1 + rows)`` of ``p_values`` is the exact share of all of them.
+
+    Args:
+        configurations: (n,) name of each model's configuration.
+        draws: number of random permutations, where there are too many for all.
+        seed: of the random permutations.
+        within: (n,) group of each model; None is one group of all.
+        exact_up_to: number of arrangements up to which all are enumerated.
+
+    Returns:
+        (permutations, n) row numbers: ``gap[rows]`` is the gap under the null.
+
+    Example:
+        >>> permuted_rows(["a", "b", "c"], 4999).tolist()
+        [[0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]]
     """
-    codes, random = (
-        pd.factorize(np.asarray(configurations))[0],
-        np.random.default_rng(seed),
-    )
+    codes = pd.factorize(np.asarray(configurations))[0]
+    groups = np.zeros(len(codes), dtype=np.int64)
+    if within is not None:
+        groups = pd.factorize(np.asarray(within))[0]
+    blocks = _exchangeable(codes, groups)
+    arrangements = math.prod(math.factorial(len(block)) for block in blocks)
+    if draws and arrangements <= exact_up_to:
+        return _all_arrangements(blocks, len(codes))[1:]
+    random = np.random.default_rng(seed)
     rows = np.tile(np.arange(len(codes), dtype=np.int32), (draws, 1))
-    groups = (
-        np.zeros(len(codes), dtype=np.int64)
-        if within is None
-        else pd.factorize(np.asarray(within))[0]
-    )
-    order, sizes = np.argsort(codes, kind="stable"), np.bincount(codes)
+    for places in blocks:
+        numbers = np.tile(np.arange(len(places)), (draws, 1))
+        order = random.permuted(numbers, axis=1)
+        rows[:, places.ravel()] = places[order].reshape(draws, places.size)
+    return rows
+
+
+def _exchangeable(
+    codes: NDArray[np.int64], groups: NDArray[np.int64]
+) -> list[NDArray[np.intp]]:
+    """Places (configurations, models of each) of what may change places."""
+    order = np.argsort(codes, kind="stable")
+    sizes = np.bincount(codes)
     starts = np.cumsum(sizes) - sizes
-    alike = np.column_stack([groups[order[starts]], sizes])  # one row per configuration
-    for group, size in np.unique(alike, axis=0):
-        places = order[
-            starts[(alike == (group, size)).all(1)][:, None] + np.arange(size)
-        ]  # (configurations, size)
-        drawn = random.permuted(np.tile(np.arange(len(places)), (draws, 1)), axis=1)
-        rows[:, places.ravel()] = places[drawn].reshape(draws, places.size)
+    # One row per configuration: its group and its number of models.
+    alike = np.column_stack([groups[order[starts]], sizes])
+    return [
+        order[starts[(alike == (group, size)).all(1)][:, None] + np.arange(size)]
+        for group, size in np.unique(alike, axis=0)
+    ]
+
+
+def _all_arrangements(blocks: Sequence[NDArray[np.intp]], models: int) -> Rows:
+    """Every arrangement of the blocks, (arrangements, n), the observed one first."""
+    rows = np.arange(models, dtype=np.int32)[None]
+    for places in blocks:
+        orders = np.array(list(itertools.permutations(range(len(places)))))
+        # (rows so far, orders of this block, models)
+        combined = np.repeat(rows[:, None], len(orders), axis=1)
+        combined[:, :, places.ravel()] = places[orders].reshape(len(orders), -1)
+        rows = combined.reshape(-1, models)
     return rows
 
 
 def null_partial_correlation(
     x: ArrayLike, y: ArrayLike, rows: Rows, given: Array | None = None
 ) -> Array:
-    """Partial correlation of each measure (n, M) with the target (n,) whose residuals are permuted: (draws, M); Freedman and Lane 1983."""
+    """Partial correlations after each permutation of the target's residuals.
+
+    Freedman and Lane 1983.
+
+    Args:
+        x: (n, M) measures, or (n,) one.
+        y: (n,) target.
+        rows: (D, n) row numbers after each permutation, see ``permuted_rows``.
+        given: (n, k) columns to hold fixed.
+
+    Returns:
+        (D, M) in [-1, 1]; NaN where a correlation is undefined.
+
+    Raises:
+        ValueError: if a model has no target.
+    """
     y = np.asarray(y, dtype=float)
-    if missing := int((~np.isfinite(y)).sum()):
+    missing = int((~np.isfinite(y)).sum())
+    if missing:
         raise ValueError(
             f"{missing} models have no target; leave them out before permuting"
         )
+    if not len(rows):
+        return np.empty((0, np.atleast_2d(np.asarray(x).T).shape[0]))
     left = residuals(y[:, None], orthonormal(given, np.isfinite(y)))[:, 0]
     return partial_correlation(x, left[rows], given)
 
 
+def null_centre(observed: ArrayLike, null: Array) -> Array:
+    """Mean of statistics under the null, the observed arrangement among its draws.
+
+    Args:
+        observed: (M,) statistics of the data as they are.
+        null: (D, M) the same after each permutation.
+
+    Returns:
+        (M,); NaN where no value is finite.
+    """
+    return finite_mean(np.vstack([np.asarray(observed, dtype=float), null]))
+
+
 def p_values(observed: ArrayLike, null: Array) -> Array:
-    """Share of the null (D, M) that is at least as large as what was observed (M,): ``(1 + count) / (1 + D)``; absolute: both sides."""
+    """Share of all arrangements whose statistic is at least the observed one.
+
+    ``(1 + count) / (1 + D)``: the observed arrangement is counted beside the D of the
+    null, which do not hold it where they were enumerated. Absolute statistics give p
+    of both sides.
+
+    Args:
+        observed: (M,) statistics.
+        null: (D, M) the same under the null; NaN is left out.
+
+    Returns:
+        (M,) in (0, 1]; NaN where a statistic is undefined.
+
+    Example:
+        >>> p_values([0.9], np.array([[0.1], [0.2], [0.95]])).tolist()
+        [0.5]
+    """
     observed = np.asarray(observed, dtype=float)
-    # The observed arrangement is one of the permutations, and comes back from other sums with other rounding.
+    # The observed arrangement may be drawn, and then has other sums and rounding.
     count = (null >= observed - 1e-9 * np.abs(observed)).sum(0)
-    return np.where(
-        np.isfinite(observed), (1 + count) / (1 + np.isfinite(null).sum(0)), np.nan
-    )
+    draws = np.isfinite(null).sum(0)
+    return np.where(np.isfinite(observed), (1 + count) / (1 + draws), np.nan)
 
 
 def adjusted_p_values(observed: ArrayLike, null: Array) -> Array:

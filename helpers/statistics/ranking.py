@@ -11,7 +11,6 @@ from helpers.statistics.claims import ADDED, QUESTIONS
 from helpers.statistics.correlations import (
     Array,
     design,
-    finite_mean,
     kendall,
     partial_correlation,
 )
@@ -53,7 +52,7 @@ def answers(
         else permutation.null_partial_correlation(x, y, rows, given)
     )
     # A measure that drifts as the gap grows within runs correlates with it under the null too; what it has beyond that is tested.
-    centre = finite_mean(null)
+    centre = permutation.null_centre(found.value, null)
     size, away = np.abs(found.value - centre), np.abs(null - centre)
     columns = {
         "": found.value,

@@ -136,7 +136,8 @@ def conditional_table(
 def _permuted(draws: Draws, count: int) -> Array:
     """The gap, and below it the gap after each permutation: (1 + permutations, n)."""
     gap = draws.models["gap"].to_numpy(dtype=float)
-    return np.vstack([gap, gap[draws.permutations(count)]])
+    # Random ones, as many for each task as for the others: scores are averaged.
+    return np.vstack([gap, gap[draws.permutations(count, exact_up_to=0)]])
 
 
 def _against_chance(name: str, scores: Array) -> dict[str, ArrayLike]:
@@ -166,7 +167,7 @@ def task_table(
         gaps = _permuted(own, permutations)
         found = 100 * conditional_information(own.models, list(measures), varied, gaps)
         scores[str(name)] = found if len(varied) > 1 else np.full(found.shape, np.nan)
-    nothing = np.full((1, 1 + permutations, len(measures)), np.nan)
+    nothing = np.full((1, 1, len(measures)), np.nan)
     average = finite_mean(np.stack(list(scores.values())) if scores else nothing)
     chance = _against_chance("average", average)
     return pd.DataFrame(

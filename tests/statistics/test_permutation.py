@@ -12,7 +12,7 @@ RANDOM = np.random.default_rng(8)
 
 def test_configurations_change_places_as_a_whole_and_only_with_those_of_their_size():
     names = np.array(["a", "b", "a", "c", "c", "d", "b", "e", "e", "e"])
-    rows = permutation.permuted_rows(names, 400, seed=1)
+    rows = permutation.permuted_rows(names, 400, seed=1, exact_up_to=0)
     assert (np.sort(rows, axis=1) == np.arange(10)).all()
     assert (
         rows[:, [5, 7, 8, 9]] == [5, 7, 8, 9]
@@ -29,10 +29,10 @@ def test_configurations_change_places_as_a_whole_and_only_with_those_of_their_si
     assert permutation.permuted_rows(names, 0).shape == (
         0,
         10,
-    ) and permutation.permuted_rows([], 3).shape == (3, 0)
-    assert (rows == permutation.permuted_rows(names, 400, seed=1)).all() and (
-        rows != permutation.permuted_rows(names, 400, seed=2)
-    ).any()
+    ) and permutation.permuted_rows([], 3).shape == (0, 0)
+    for seed in (1, 2):
+        again = permutation.permuted_rows(names, 400, seed, exact_up_to=0)
+        assert (rows == again).all() == (seed == 1)
 
 
 def test_configurations_stay_within_their_group():
@@ -57,14 +57,38 @@ def test_p_agrees_with_all_permutations_of_a_small_set():
         [scipy.stats.kendalltau(x, y[list(row)]).statistic for row in rows]
     )
     exact = (null >= abs(np.corrcoef(x, y)[0, 1]) - 1e-12).mean()
-    drawn = np.abs(
-        permutation.null_partial_correlation(
-            x, y, permutation.permuted_rows(np.arange(6), 20_000)
-        )
-    )
-    assert permutation.p_values(np.abs(partial_correlation(x, y)), drawn)[
-        0
-    ] == pytest.approx(exact, abs=0.015)
+    observed = np.abs(partial_correlation(x, y))
+    for exact_up_to, error in ((0, 0.015), (720, 1e-12)):
+        rows = permutation.permuted_rows(np.arange(6), 20_000, exact_up_to=exact_up_to)
+        null = np.abs(permutation.null_partial_correlation(x, y, rows))
+        p = permutation.p_values(observed, null)[0]
+        assert p == pytest.approx(exact, abs=error)
+
+
+def test_few_arrangements_are_enumerated_but_for_the_observed_one():
+    """Three configurations of two models and two of one, in two groups."""
+    names = list("aabbccde")
+    groups = [0] * 6 + [1] * 2
+    rows = permutation.permuted_rows(names, 4, within=groups)
+    expected = []
+    for order in itertools.permutations([[0, 1], [2, 3], [4, 5]]):
+        for singles in ([6, 7], [7, 6]):
+            expected.append((*itertools.chain(*order), *singles))
+    assert len(rows) == 11 and {tuple(row) for row in rows} == set(expected[1:])
+    assert rows.dtype == np.int32
+    limited = permutation.permuted_rows(names, 4, within=groups, exact_up_to=11)
+    assert limited.shape == (4, 8)  # one arrangement too many: random ones
+    alone = permutation.permuted_rows(["a", "b", "b"], 4)  # nothing can change places
+    assert alone.shape == (0, 3)
+    values = np.array([0.3, 0.1, 0.2])
+    null = permutation.null_partial_correlation(values, values, alone)
+    assert permutation.p_values([1.0], np.abs(null)) == [1.0]
+
+
+def test_the_centre_of_the_null_holds_the_observed_arrangement():
+    null = np.array([[0.1, np.nan], [0.4, np.nan]])
+    centre = permutation.null_centre([0.7, np.nan], null)
+    assert centre == pytest.approx([0.4, np.nan], nan_ok=True)
 
 
 def test_freedman_and_lane_agrees_with_refitting_every_permutation():
@@ -75,7 +99,9 @@ def test_freedman_and_lane_agrees_with_refitting_every_permutation():
     )
     x[3, 1] = np.nan
     y += 3 * given[:, 0]
-    rows = permutation.permuted_rows(np.repeat(np.arange(7), 2), 60, seed=2)
+    rows = permutation.permuted_rows(
+        np.repeat(np.arange(7), 2), 60, seed=2, exact_up_to=0
+    )
     columns = np.column_stack([np.ones(14), given])
     fitted = columns @ np.linalg.lstsq(columns, y)[0]
     expected = np.stack(

@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -129,7 +131,7 @@ def test_within_settings_nothing_is_left_of_a_measure_that_tells_which_optimizer
         Draws(models, draws=9), ["within", "noise"], permutations=199
     ).set_index("measure")
     assert (
-        row.loc["within", "r_gap_within_kinds_p"] == 1 / 200
+        row.loc["within", "r_gap_within_kinds_p"] < 1 / 200
         and row.loc["within", "r_gap_within_settings_p"] > 0.05
     )
     assert (
@@ -163,17 +165,15 @@ def test_further_kinds_with_the_same_effects_of_settings_make_nothing_surer():
     within = few.columns[few.columns.str.startswith("r_gap_within_kinds")]
     assert (
         few["r_gap_within_kinds_low"].notna().all()
-        and 0.01
+        and 1 / math.factorial(8)
         <= few.loc[0, "r_gap_within_kinds_p"]
         < few.loc[1, "r_gap_within_kinds_p"]
     )
     pd.testing.assert_frame_equal(many[within], few[within])
     three = study().assign(optimizer=np.tile(np.arange(8), 4)).query("optimizer < 3")
     fewer = primary_table(Draws(three, draws=200), ["within"], permutations=99).iloc[0]
-    assert (
-        np.isnan(fewer["r_gap_within_kinds_low"])
-        and fewer["r_gap_within_kinds_p"] > 0.1
-    )  # three settings in 3! = 6 orders
+    assert np.isnan(fewer["r_gap_within_kinds_low"])
+    assert fewer["r_gap_within_kinds_p"] * 6 in [1, 2, 3, 4, 5, 6]  # of 3! orders
 
 
 def test_twins_turn_together_in_the_p_of_what_a_measure_saves():
@@ -296,7 +296,7 @@ def test_kinds_and_the_variance_between_them():
         kinds_table(models.assign(gap=random.normal(size=32)))[
             "variance_between_kinds"
         ][0]
-        for _ in range(200)
+        for _ in range(60)
     ]
     assert abs(np.mean(chance)) < 0.03 and np.min(chance) < 0  # not (4 - 1) / (32 - 1)
 
