@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -60,8 +60,20 @@ def provides(function: Callable[..., Any]) -> Callable[..., Any]:
 class Evidence:
     """What is known of one network so far; it lives as long as the network is scored."""
 
-    def __init__(self, given: Mapping[str, Any], settings: MeasureSettings) -> None:
-        """Take what the caller has (see ``GIVEN``); what could be worked out and is given is taken as it is given."""
+    def __init__(
+        self,
+        given: Mapping[str, Any],
+        settings: MeasureSettings,
+        sources: "Mapping[str, Source] | None" = None,
+    ) -> None:
+        """Take what the caller has, and what works out the rest.
+
+        Args:
+            given: see ``GIVEN``; what could be worked out is taken as it is given.
+            settings: of the measures.
+            sources: see ``sources_by_name``; without them those of this process.
+        """
+        self._sources = sources_by_name() if sources is None else sources
         self._known = dict.fromkeys(GIVEN) | dict(given) | asdict(settings)
         if not settings.batch_size:
             del self._known["batch_size"]  # so that it is worked out
@@ -70,8 +82,8 @@ class Evidence:
     def __getitem__(self, name: str) -> Any:
         """A thing by its name, worked out once. Raises ValueError with the reason why it cannot be had."""
         if name not in self._known:
-            function, wanted = _source(name)
-            arguments = {need: self[need] for need in wanted}
+            function, needs = self._sources[name]
+            arguments = {need: self[need] for need in needs}
             started = time.perf_counter()
             try:
                 self._known[name] = function(**arguments)
@@ -84,13 +96,52 @@ class Evidence:
 
     def seconds(self, names: Iterable[str]) -> float:
         """Seconds that some things took with all that they needed, each counted once."""
-        return sum(self._seconds.get(name, 0.0) for name in closure(names))
+        needed = closure(names, self._sources)
+        return sum(self._seconds.get(name, 0.0) for name in needed)
 
 
-def _source(name: str) -> tuple[Callable[..., Any], tuple[str, ...]]:
-    if name in PROVIDERS:
-        return PROVIDERS[name], registry.needs(PROVIDERS[name])
-    return registry.MEASURES[name].function, registry.MEASURES[name].needs
+class Source(NamedTuple):
+    """What works out one thing."""
+
+    function: Callable[..., Any]
+    needs: tuple[str, ...]  # names of its arguments
+
+
+def sources_by_name(
+    measures: Iterable[Measure] = (),
+    from_outside: Mapping[str, Source] | None = None,
+) -> dict[str, Source]:
+    """What works out everything that can be asked for.
+
+    Args:
+        measures: that stand before those of the same name in the registry.
+        from_outside: see ``sources_from_outside``; another process does not have them.
+
+    Returns:
+        A source by the name of what it works out.
+    """
+    items = [*registry.MEASURES.values(), *measures]
+    sources = {item.name: Source(item.function, item.needs) for item in items}
+    for name, function in PROVIDERS.items():
+        sources[name] = Source(function, registry.needs(function))
+    return sources | dict(from_outside or {})
+
+
+def sources_from_outside(names: Iterable[str]) -> dict[str, Source]:
+    """What some measures need of notebook cells and users' modules.
+
+    Args:
+        names: of measures or of what they need.
+
+    Returns:
+        Sources that are not of the workbook, by name; to be given to other processes.
+    """
+    sources = sources_by_name()
+    return {
+        name: sources[name]
+        for name in sorted(closure(names, sources))
+        if name in sources and registry.is_from_outside(sources[name].function)
+    }
 
 
 def as_reason(fault: Exception) -> ValueError:
@@ -105,19 +156,27 @@ def as_reason(fault: Exception) -> ValueError:
     )
 
 
-def closure(names: Iterable[str]) -> set[str]:
-    """Everything that some things need, directly or through others, with themselves."""
-    found: set[str] = set()
+def closure(
+    names: Iterable[str], sources: Mapping[str, Source] | None = None
+) -> set[str]:
+    """Everything that some things need, directly or through others, with themselves.
+
+    Args:
+        names: of measures or of what they need.
+        sources: what works things out, by name; without it those of this process.
+
+    Returns:
+        Names, also of what is given and of settings.
+    """
+    sources = sources_by_name() if sources is None else sources
+    needed: set[str] = set()
     waiting = list(names)
     while waiting:
-        if (name := waiting.pop()) not in found:
-            found.add(name)
-            waiting += (
-                _source(name)[1]
-                if name in PROVIDERS or name in registry.MEASURES
-                else ()
-            )
-    return found
+        name = waiting.pop()
+        if name not in needed:
+            needed.add(name)
+            waiting += sources[name].needs if name in sources else ()
+    return needed
 
 
 def score(
@@ -125,13 +184,27 @@ def score(
     given: Mapping[str, Any],
     settings: MeasureSettings,
     kept: Iterable[str] = (),
+    from_outside: Mapping[str, Source] | None = None,
 ) -> tuple[pd.DataFrame, dict[str, dict[str, Any]]]:
-    """Compute measures of one network, sharing what several of them need: a row per measure and variant, in order.
+    """Compute measures of one network, sharing what several of them need.
 
-    measure, variant, value (NaN where undefined), seconds (as if nothing were shared), reason (why there is no value, in one line). And
-    what some providers give of single images, by their names; one that cannot be had is left out.
+    Args:
+        measures: to be computed, in this order.
+        given: what the caller has, see ``GIVEN``.
+        settings: of the measures.
+        kept: names of what is wanted of single images.
+        from_outside: see ``sources_from_outside``, where measures were entered in
+            another process.
+
+    Returns:
+        A row per measure and variant: measure, variant, value (NaN where undefined),
+        seconds (as if nothing were shared), reason (why there is no value, in one
+        line). And what was wanted of single images, by name; what cannot be had is
+        left out.
     """
-    evidence, images = Evidence(given, settings), {}
+    measures = list(measures)
+    sources = sources_by_name(measures, from_outside)
+    evidence, images = Evidence(given, settings, sources), {}
     with evaluation_mode(given["network"]):
         rows = [row for item in measures for row in _rows(item, evidence)]
         for name in kept:
@@ -156,9 +229,9 @@ def _rows(item: Measure, evidence: Evidence) -> list[dict[str, Any]]:
         else dict.fromkeys(item.variants[:1] or ("",), value)
     )
     rows = []
-    for variant, number in (
-        dict.fromkeys(item.variants, np.nan) | dict(values)
-    ).items():
+    # Every measure has a row: an empty mapping says that nothing could be computed.
+    values = dict(values) or dict.fromkeys(item.variants or ("",), np.nan)
+    for variant, number in (dict.fromkeys(item.variants, np.nan) | values).items():
         if isinstance(number, str):
             reason = number or "undefined"
         elif np.isnan(number):

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pandas as pd
@@ -21,6 +21,31 @@ MEASURES: dict[str, "Measure"] = {}
 VALUES_VERSIONS = {
     "reliance": 2
 }  # by family, else 1: raised with every change of its values, so that what was kept is computed anew
+# Measures whose values lie in one file a family and model: those of the first studies,
+# whose files are found by this list. Another measure has files of its own.
+KEPT_TOGETHER = frozenset(
+    """
+    iou iou_b iou_above_shuffled energy_in_box pointing_game area_matched_iou
+    pixel_average_precision whole_image_floor mask_area box_found
+    box_average_precision mask_agreement images_scored images_without_overlap
+    images_with_empty_map
+    nuclear_norm effective_invariance output_margin training_loss training_accuracy
+    prediction_entropy
+    params inverse_margin l2 l2_dist log_prod_of_fro_over_margin log_prod_of_fro
+    log_sum_of_fro_over_margin log_sum_of_fro fro_dist param_norm path_norm
+    path_norm_over_margin log_prod_of_spec log_prod_of_spec_over_margin
+    log_spec_init_main log_spec_orig_main fro_over_spec log_sum_of_spec_over_margin
+    log_sum_of_spec dist_spec_init spectral_norm
+    pacbayes_init pacbayes_orig pacbayes_flatness pacbayes_mag_init pacbayes_mag_orig
+    pacbayes_mag_flatness sharpness_init sharpness_orig sharpness_flatness
+    sharpness_mag_flatness
+    response_curve gi_score pal_score pal_product pal_sum curve_mean
+    accuracy_under_augmentation mixup_accuracy davies_bouldin_index dbi_times_mixup
+    holdout_accuracy average_confidence difference_of_confidences
+    thresholded_confidence thresholded_entropy optimal_transport matrix_norm_of_logits
+    object_reliance box_only_accuracy images_without_reliance
+    """.split()  # noqa: SIM905
+)
 Value = (
     float | Mapping[str, float | str]
 )  # what a measure returns: one number, or one per variant, or why there is none
@@ -58,12 +83,39 @@ def needs(function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def enter(item: Measure) -> None:
-    """Add a measure to the list. Raises ValueError for a name that is taken."""
-    if item.name in MEASURES:
-        raise ValueError(
-            f"the measure {item.name!r} is there already, from {MEASURES[item.name].function.__module__}"
-        )
+    """Add a measure to the list; one of a notebook cell replaces itself.
+
+    Args:
+        item: the measure.
+
+    Raises:
+        ValueError: if its name is taken by a measure of the workbook, or of another
+            module.
+    """
+    present = MEASURES.get(item.name)
+    if present is not None:
+        module = present.function.__module__
+        run_again = module == item.function.__module__
+        if not (run_again and is_from_outside(present.function)):
+            raise ValueError(
+                f"the measure {item.name!r} is there already, from {module}; "
+                "choose another name"
+            )
     MEASURES[item.name] = item
+
+
+def is_from_outside(function: Callable[..., Any]) -> bool:
+    """Whether a function is from a notebook cell or a user's module, not of the workbook.
+
+    Args:
+        function: of a measure, or of what measures need.
+
+    Returns:
+        True where no process but this one is sure to have it.
+    """
+    while isinstance(function, partial):
+        function = function.func
+    return function.__module__.partition(".")[0] != "helpers"
 
 
 def measure(

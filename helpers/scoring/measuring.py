@@ -1,6 +1,6 @@
 """Every measure of every model on the scored images: computed once, as tables."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from helpers.measures import evidence, registry
+from helpers.measures.outside import source_of
 from helpers.scoring.models import Model
 from helpers.scoring.scoring_set import ScoringSet
 from helpers.scoring.store import Kept, Store
@@ -27,26 +28,67 @@ def score(
     scored_on: ScoringSet,
     only: Collection[str] = (),
 ) -> Kept:
-    """Every measure of some families for every model; what several measures need is worked out once.
+    """Compute every measure of some families for every model; what several need, once.
 
-    Each family is a part of the store with a table "scores": measure, variant, value (NaN is undefined), seconds, reason; and arrays of
-    values of single images, but where ``only`` some measures are wanted.
+    Args:
+        store: of the study.
+        models: to be scored.
+        families: of ``registry.FAMILIES``.
+        settings: of the measures.
+        scored_on: images that all models are scored on.
+        only: names of the measures that are wanted; all where it is empty.
+
+    Returns:
+        Records by part. A part has a table "scores": measure, variant, value (NaN is
+        undefined), seconds, reason. The part of a family has its measures of
+        ``registry.KEPT_TOGETHER``, and arrays of values of single images where all
+        measures are wanted. Each further measure has a part "family.measure", so
+        that a new one leaves the values of all others as they are.
     """
+    measures = measures_by_part(families, only)
     parts = {
-        family: deciding(family, settings, only) | {"images": scored_on.name}
-        for family in families
+        part: deciding(part.partition(".")[0], settings, [item.name for item in items])
+        | {"images": scored_on.name}
+        for part, items in measures.items()
     }
     return store.each(
         models,
         parts,
         partial(
             _scores,
+            measures=measures,
+            from_outside=evidence.sources_from_outside(
+                item.name for items in measures.values() for item in items
+            ),
             settings=settings,
             scored_on=scored_on,
-            only=only,
+            of_images=not only,
             device=store.device,
         ),
     )
+
+
+def measures_by_part(
+    families: Sequence[str], only: Collection[str] = ()
+) -> dict[str, list[registry.Measure]]:
+    """Measures of some families by the part of the store that keeps their values.
+
+    Args:
+        families: of ``registry.FAMILIES``.
+        only: names of the measures that are wanted, one part a family; all where it
+            is empty.
+
+    Returns:
+        Measures by part, see ``score``.
+    """
+    parts: dict[str, list[registry.Measure]] = {}
+    for family in families:
+        parts[family] = _measures(family, only or registry.KEPT_TOGETHER)
+        if not only:
+            for item in registry.of_families([family]):
+                if item.name not in registry.KEPT_TOGETHER:
+                    parts[f"{family}.{item.name}"] = [item]
+    return parts
 
 
 def _measures(family: str, only: Collection[str]) -> list[registry.Measure]:
@@ -58,16 +100,29 @@ def _measures(family: str, only: Collection[str]) -> list[registry.Measure]:
 def deciding(
     family: str, settings: evidence.MeasureSettings, only: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Settings that the values of a family depend on, its measures, and the version of the formulas."""
+    """What the values of a family depend on.
+
+    Args:
+        family: of ``registry.FAMILIES``.
+        settings: of the measures.
+        only: names of the measures that are wanted; all where it is empty.
+
+    Returns:
+        As JSON has it: settings that the measures read, their names, the version of
+        the formulas, and of functions from outside of the workbook their source.
+    """
     measures = _measures(family, only)
-    used = evidence.closure(name for item in measures for name in item.needs) - {
-        "batch_size"
-    }
+    used = evidence.closure(item.name for item in measures) - {"batch_size"}
     relevant = {
         item.name: getattr(settings, item.name)
         for item in fields(settings)
         if item.name in used
     }
+    from_outside = evidence.sources_from_outside(item.name for item in measures)
+    if from_outside:
+        relevant["sources"] = {
+            name: source_of(source.function) for name, source in from_outside.items()
+        }
     return relevant | {
         "measures": [item.name for item in measures],
         "version": registry.VALUES_VERSIONS.get(family, 1),
@@ -77,15 +132,20 @@ def deciding(
 def _scores(
     model: Model,
     shared: Any,
-    families: Sequence[str],
+    parts: Sequence[str],
     *,
+    measures: Mapping[str, Sequence[registry.Measure]],
+    from_outside: Mapping[str, evidence.Source],
     settings: evidence.MeasureSettings,
     scored_on: ScoringSet,
-    only: Collection[str],
+    of_images: bool,
     device: str,
 ) -> dict[str, dict[str, Any]]:
-    measures = {family: _measures(family, only) for family in families}
-    every = [item for items in measures.values() for item in items]
+    """Records of the parts that a model lacks; measures come with the call.
+
+    Another process does not have the measures of a notebook cell in its registry.
+    """
+    asked = [item for part in parts for item in measures[part]]
     given = {
         "network": model.load(device),
         "images": scored_on.of(shared),
@@ -93,24 +153,26 @@ def _scores(
         "device": device,
     }
     if model.training_images is not None:
-        given["training_images"] = (
-            model.training_images
-        )  # a bound's m is of the training, not of the scoring
-    if "initial_network" in evidence.closure(
-        name for item in every for name in item.needs
-    ):
+        # A bound's m is of the training, not of the scoring.
+        given["training_images"] = model.training_images
+    sources = evidence.sources_by_name(asked, from_outside)
+    if "initial_network" in evidence.closure((item.name for item in asked), sources):
         given["initial_network"] = model.initial()
     wanted = [
-        IMAGE_VALUES[family]
-        for family in families
-        if family in IMAGE_VALUES and not only
+        IMAGE_VALUES[part] for part in parts if part in IMAGE_VALUES and of_images
     ]
-    scores, single = evidence.score(every, given, settings, wanted)
-    found = {}
-    for family, items in measures.items():
-        own = scores[scores["measure"].isin([item.name for item in items])]
-        found[family] = {"scores": own} | single.get(IMAGE_VALUES.get(family), {})
-    return found
+    scores, single = evidence.score(asked, given, settings, wanted, from_outside)
+    records = {}
+    for part in parts:
+        names = [item.name for item in measures[part]]
+        table = scores[scores["measure"].isin(names)]
+        lacking = sorted(set(names) - set(table["measure"]))
+        if lacking:
+            raise RuntimeError(
+                f"no row of {', '.join(lacking)}; nothing of {part} is kept"
+            )
+        records[part] = {"scores": table} | single.get(IMAGE_VALUES.get(part), {})
+    return records
 
 
 def score_table(kept: Kept) -> pd.DataFrame:

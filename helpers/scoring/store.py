@@ -77,7 +77,14 @@ class Store:
 def _compute_and_keep(
     model: Model, shared: Any, *, kept: "Kept", compute: Compute
 ) -> None:
-    for name, record in compute(model, shared, kept.missing(model.model_id)).items():
+    missing = kept.missing(model.model_id)
+    records = compute(model, shared, missing)
+    lacking = [name for name in missing if not records.get(name)]
+    if lacking:
+        raise RuntimeError(
+            f"nothing was computed of {', '.join(lacking)}; nothing is kept"
+        )
+    for name, record in records.items():
         kept.write(name, model.model_id, record)
 
 

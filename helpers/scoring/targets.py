@@ -49,6 +49,7 @@ def on_targets(
     A part per target: array "logits" (T, K) float16, table "scores". ``test`` are the logits of the test images. A measure of the holdout
     is undefined where the study watches the test images (``rule3_split``).
     """
+    measures = registry.of_families(["unlabelled"])
     decisive = {"data": data.fingerprint, "seed": settings.seed} | deciding(
         "unlabelled", settings
     )
@@ -67,6 +68,8 @@ def on_targets(
             settings=settings,
             test=test,
             device=store.device,
+            measures=measures,
+            from_outside=evidence.sources_from_outside(item.name for item in measures),
         ),
     )
 
@@ -80,6 +83,8 @@ def _on_targets(
     settings: evidence.MeasureSettings,
     test: Kept,
     device: str,
+    measures: Sequence[registry.Measure],
+    from_outside: Mapping[str, evidence.Source],
 ) -> dict[str, dict[str, Any]]:
     network, config, found = (
         cache(partial(model.load, device)),
@@ -106,9 +111,10 @@ def _on_targets(
                 device,
             ).half()
         scores, _ = evidence.score(
-            registry.of_families(["unlabelled"]),
+            measures,
             given | {"target_logits": logits},
             settings,
+            from_outside=from_outside,
         )
         found[part] = {"logits": logits.numpy(), "scores": scores}
     return found

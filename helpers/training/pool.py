@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
+from joblib import wrap_non_picklable_objects
 
 from helpers.data.images import StudyData, of_study
 from helpers.networks.devices import why_refused
@@ -57,11 +58,25 @@ def side_by_side(
     jobs: int = 0,
     show: Callable[[], object] = lambda: None,
 ) -> Iterator[tuple[Any, Any]]:
-    """Each item with what ``one(item, shared())`` gives, in the order in which they are done.
+    """Work on items in several processes at once.
 
-    ``one`` is a function of a module, or a partial of one, since other processes call it; ``shared`` loads what all items need, once in
-    each process. There are ``jobs`` of these, at 0 one per core on a CPU and one on a GPU; with 1 all is done in this process. On a CPU
-    every item has one thread, so that no number depends on ``jobs``. Where items fail, a RuntimeError names three when all others are done.
+    Args:
+        one: is called with an item and what ``shared`` gives. Other processes get it
+            by value: it may be, or hold, a function of a notebook cell.
+        items: to be worked on.
+        shared: loads what all items need, once in each process; a function of a module
+            or a partial of one.
+        device: "cpu", where every item has one thread, so that no number depends on
+            ``jobs``, or a GPU.
+        jobs: number of processes; 0 takes one per core on a CPU and one on a GPU, and 1
+            does everything in this process.
+        show: is called between two looks at what is done.
+
+    Yields:
+        Each item with its result, in the order in which they are done.
+
+    Raises:
+        RuntimeError: names three of the items that failed, when all others are done.
     """
     on_cpu, faults = torch.device(device).type == "cpu", []
     count = min(jobs or (len(os.sched_getaffinity(0)) if on_cpu else 1), len(items))
@@ -80,6 +95,7 @@ def side_by_side(
         raise_faults(faults, len(items))
         return
     context = multiprocessing.get_context("spawn")
+    by_value = wrap_non_picklable_objects(one, keep_wrapper=False)
     with ProcessPoolExecutor(
         count,
         mp_context=context,
@@ -87,7 +103,7 @@ def side_by_side(
         initargs=(1 if on_cpu else max(1, torch.get_num_threads() // count), shared),
     ) as executor:
         running: dict[Future, Any] = {
-            executor.submit(_with_shared, one, item): item for item in items
+            executor.submit(_with_shared, by_value, item): item for item in items
         }
         while running:
             done = wait(running, timeout=_TICK, return_when=FIRST_COMPLETED).done

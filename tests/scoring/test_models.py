@@ -1,6 +1,5 @@
 """Models are scored once, on the same images, whatever they were fitted to; values of single images lie beside the scores."""
 
-import shutil
 from dataclasses import replace
 from functools import partial
 
@@ -81,30 +80,6 @@ def test_scores_are_the_means_of_the_values_of_single_images(study, kept, scored
             np.testing.assert_allclose(
                 np.nanmean(values[name], axis=1), joined[name], atol=2e-3, err_msg=name
             )
-
-
-def test_a_model_that_cannot_be_loaded_is_named_and_the_others_are_scored(
-    study, scored_on, tmp_path
-):
-    for name in ("cache", "data.json"):
-        (tmp_path / name).symlink_to(study.work / name)
-    first, second = study.table.loc[study.table["snapshot"] != "none", "run_id"]
-    shutil.copytree(study.work / "runs" / second, tmp_path / "runs" / second)
-    store = Store(tmp_path, partial(of_study, tmp_path), jobs=2)
-    with pytest.raises(
-        RuntimeError,
-        match=rf"1 of 2 failed; the others are complete. {first}@stop: FileNotFoundError",
-    ):
-        measuring.score(
-            store,
-            models.models_of(tmp_path, study.table, study.data),
-            ["prediction"],
-            SETTINGS,
-            scored_on,
-        )
-    assert [path.stem for path in store.folder.glob("prediction-*/*.npz")] == [
-        f"{second}@stop"
-    ]
 
 
 def test_a_setting_decides_the_families_that_read_it_and_no_others():
