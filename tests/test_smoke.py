@@ -117,6 +117,21 @@ def test_every_figure_is_read_by_a_computed_sentence(finished):
                 assert (reports / item["path"]).stat().st_size < 300_000
 
 
+def test_what_sentences_speak_of_has_a_name(finished):
+    reports = finished[0] / "reports/tiny"
+    for path in sorted((PROJECT_ROOT / "notebooks").glob("0[234568]_*.ipynb")):
+        results = json.loads((reports / f"{path.stem}.results.json").read_text())
+        assert 5 <= len(results) <= 10, path.stem
+        defined = [item for item in results if item["value"] is not None]
+        assert 2 * len(defined) > len(results), results
+        for item in defined:
+            ends = item["low"], item["high"]
+            assert None in ends or ends[0] <= item["value"] <= ends[1], item
+        executed = nbformat.read(reports / f"{path.stem}.ipynb", as_version=4)
+        assert executed.metadata.workbook.results == results
+        assert "scrapbook" not in (reports / f"{path.stem}.html").read_text()
+
+
 def test_no_two_notebooks_write_the_same_file(finished):
     """One would spoil what the other published."""
     stories = sorted((finished[0] / "reports/tiny/story").glob("*.json"))

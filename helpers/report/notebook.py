@@ -2,6 +2,7 @@
 
 import base64
 import io
+import math
 import os
 import re
 import time
@@ -47,6 +48,8 @@ _DPI_SHOWN = (
     72  # in the executed notebook, which holds its pictures as text: half the size
 )
 _DIGITS = "%.8g"  # of a number in a table
+# As scrapbook keeps a value in a notebook, so that its readers find it.
+_SCRAP = "application/scrapbook.scrap.json+json"
 
 
 @dataclass
@@ -62,6 +65,50 @@ class Report:
         default_factory=list
     )  # what was shown, in order
     began: float = field(default_factory=time.perf_counter)
+    results: dict[str, dict[str, Any]] = field(default_factory=dict)  # by name
+
+    def result(
+        self,
+        name: str,
+        value: float | str,
+        low: float | None = None,
+        high: float | None = None,
+        unit: str = "",
+    ) -> None:
+        """Name a number that this notebook finds, so that sweeps and programs find it.
+
+        It is kept in ``<notebook>.results.json`` beside the executed notebook, and in
+        the notebook in the form of scrapbook's ``glue``. A name that comes again
+        replaces the earlier value.
+
+        Args:
+            name: letters, digits and underscores, such as ``r_iou_gap``.
+            value: a number or a text; NaN where it is undefined, kept as null.
+            low: lower end of its interval, None or NaN without one.
+            high: upper end of its interval, None or NaN without one.
+            unit: of value and interval, such as ``"points"``.
+
+        Raises:
+            ValueError: if the name has other signs, or a value is no number.
+
+        Example:
+            >>> report.result("r_iou_gap", -0.21, -0.58, 0.21)  # doctest: +SKIP
+        """
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,99}", name):
+            raise ValueError(
+                f"the result {name!r} needs a name of letters, digits and underscores"
+            )
+        numbers = {"value": value, "low": low, "high": high}
+        content = {key: _plain_number(name, item) for key, item in numbers.items()}
+        content["unit"] = unit
+        self.results[name] = content
+        write_json(
+            self.folder / results_file(self.notebook),
+            [{"name": key, **item} for key, item in self.results.items()],
+        )
+        scrap = {"name": name, "data": content, "encoder": "json", "version": 1}
+        options = {"scrapbook": {"name": name, "data": True, "display": False}}
+        display({_SCRAP: scrap}, raw=True, metadata=options)
 
     def record(self, kind: str, **content: Any) -> None:
         """Add an item and write the story, so that it is complete up to where a notebook fails."""
@@ -73,6 +120,25 @@ class Report:
         """Short name of each model of the study, by its id, once notebook 02 has left the catalogue."""
         path = self.work / "catalogue.parquet"
         return tables.model_names(pd.read_parquet(path)) if path.is_file() else {}
+
+
+def results_file(notebook: str) -> str:
+    """Name of the file with a notebook's named results, beside the executed one."""
+    return f"{notebook}.results.json"
+
+
+def _plain_number(name: str, value: Any) -> Any:
+    """A number or text as JSON has it; None for what is undefined."""
+    if value is None or isinstance(value, str):
+        return value
+    try:
+        number = value.item() if hasattr(value, "item") else value
+        defined = math.isfinite(number)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"the result {name} is {value!r:.100}, and must be a number or a text"
+        ) from None
+    return number if defined else None
 
 
 def begin(notebook: str, values: dict[str, Any]) -> Report:
@@ -103,7 +169,12 @@ def begin(notebook: str, values: dict[str, Any]) -> Report:
 
 
 def end(report: Report, device: object = "cpu") -> None:
-    """Show and record what made this report: commit, versions, device, time and duration."""
+    """Show the named results, and record what made this report: commit, versions, device, time and duration."""
+    if report.results:
+        rows = [{"result": name, **item} for name, item in report.results.items()]
+        shown = tables.html(pd.DataFrame(rows))
+        summary = "<summary>Results by name</summary>"
+        display(HTML(f"<details>{summary}{shown}</details>"))
     facts = {
         "commit": files.commit(),
         "device": files.device_name(device),
@@ -172,6 +243,7 @@ def open_report(
             )
         )
     write_json(report.folder / "story" / f"{notebook}.json", [])
+    (report.folder / results_file(notebook)).unlink(missing_ok=True)
     return report
 
 

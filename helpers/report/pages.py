@@ -213,11 +213,11 @@ def _write_notebook(path: Path) -> Path:
     from nbconvert import HTMLExporter
 
     folder, notebook = path.parent, _read_notebook(path)
-    for cell in notebook.cells:  # a progress bar is nothing to read
+    for cell in notebook.cells:  # progress bars and named results are not to be read
         cell["outputs"] = [
             one
             for one in cell.get("outputs", [])
-            if "widget-view" not in " ".join(one.get("data", {}))
+            if not re.search("widget-view|scrapbook", " ".join(one.get("data", {})))
         ]
     names = tables.model_names(
         tables.read(folder, "catalogue"), tables.read(folder, "measures")

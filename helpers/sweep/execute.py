@@ -150,6 +150,9 @@ def publish(staging: Path, reports: Path, name: str) -> list[Path]:
         if report.is_file()
         else []
     )
+    results = f"{name}.results.json"
+    if (staging / results).is_file():
+        files.append(results)
     for file in files:
         with complete_or_absent(inside(reports, file)) as temporary:
             shutil.copyfile(staging / file, temporary)
@@ -170,6 +173,8 @@ def publish(staging: Path, reports: Path, name: str) -> list[Path]:
         "files": files,
         "executed": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
     }
+    if results in files:
+        notebook.metadata["workbook"]["results"] = read_json(staging / results)
     with complete_or_absent(report) as temporary:
         temporary.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
     return [*(reports / file for file in files), report]

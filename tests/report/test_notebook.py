@@ -148,6 +148,39 @@ def test_what_needs_no_picture_and_a_table_without_rows_are_told(report):
     assert (opened.folder / "tables/faults.csv").read_text() == "fault\n"
 
 
+def test_a_named_result_is_kept_beside_the_notebook_and_found_as_a_scrap(report):
+    opened, shown = report
+    opened.result("r_gap", 0.5, -1.0, 1.0)
+    opened.result("gap", np.float32(0.25), np.nan, None, unit="points")
+    opened.result("r_gap", np.int64(2), 1, 3)  # the cell ran again
+    opened.result("verdict", "cannot tell")
+    opened.result("undefined", float("nan"))
+    path = opened.folder / "01_data_subset.results.json"
+    r_gap = {"value": 2, "low": 1, "high": 3, "unit": ""}
+    assert json.loads(path.read_text()) == [
+        {"name": "r_gap", **r_gap},
+        {"name": "gap", "value": 0.25, "low": None, "high": None, "unit": "points"},
+        {"name": "verdict", "value": "cannot tell", "low": None, "high": None}
+        | {"unit": ""},
+        {"name": "undefined", "value": None, "low": None, "high": None, "unit": ""},
+    ]
+    # The form of scrapbook 0.5, whose readers look for media type and metadata.
+    scrap = {"name": "r_gap", "data": r_gap, "encoder": "json", "version": 1}
+    content, options = shown[2]
+    assert content == {"application/scrapbook.scrap.json+json": scrap}
+    assert options["raw"] and options["metadata"] == {
+        "scrapbook": {"name": "r_gap", "data": True, "display": False}
+    }
+    with pytest.raises(ValueError, match=r"result 'r gap' needs a name of letters"):
+        opened.result("r gap", 1)
+    with pytest.raises(ValueError, match=r"result r is \[1\], and must be a number"):
+        opened.result("r", [1])
+    notebook.end(opened)
+    assert "Results by name" in shown[-2][0].data and "cannot tell" in shown[-2][0].data
+    notebook.open_report(study="my", notebook="01_data_subset")
+    assert not path.exists()  # of the execution before
+
+
 def test_names_stay_inside_the_report(report, tmp_path):
     opened, _ = report
     with pytest.raises(ValueError, match="leaves the folder"):

@@ -41,6 +41,7 @@ def test_what_is_published_is_what_the_execution_left_and_what_the_one_before_le
         "tables/a.csv": "1",
         "figures/b.png": "2",
         "tables/.x.csv.9.partial": "half",
+        "01_a.results.json": '[{"name": "r"}]',
     }
     made = execute.publish(
         staged(tmp_path / "first", "01_a", files, [bar, kept]), reports, "01_a"
@@ -48,6 +49,7 @@ def test_what_is_published_is_what_the_execution_left_and_what_the_one_before_le
     assert [str(path.relative_to(reports)) for path in made] == [
         "figures/b.png",
         "tables/a.csv",
+        "01_a.results.json",
         "01_a.ipynb",
     ]
     executed = nbformat.read(reports / "01_a.ipynb", as_version=4)
@@ -55,6 +57,7 @@ def test_what_is_published_is_what_the_execution_left_and_what_the_one_before_le
         "stream"
     ] and "widgets" not in executed.metadata
     assert executed.metadata.papermill.output_path == "01_a.ipynb"
+    assert executed.metadata.workbook.results == [{"name": "r"}]
     (reports / "tables/mine.csv").write_text("of somebody else")
     execute.publish(
         staged(tmp_path / "second", "01_a", {"tables/c.csv": "3"}), reports, "01_a"
