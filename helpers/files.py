@@ -5,6 +5,8 @@ import os
 import platform
 import subprocess
 import warnings
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
@@ -19,6 +21,15 @@ PROJECT_ROOT = Path(__file__).resolve().parent.parent
 # Environment variable: the folder in which a kernel of the launcher leaves what the launcher publishes when the notebook ends well.
 STAGING = "WORKBOOK_STAGING"
 WORK = "WORKBOOK_WORK"  # environment variable: the folder of work of the study that such a kernel belongs to
+
+# What reading a damaged .npz or .parquet raises.
+DAMAGES = (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile, zlib.error)
+RECORDS = "records"  # in the folder of a report: see ``helpers/scoring/records.py``
+POINTER = "records.json"  # in a study's folder of work, where records lie elsewhere
+# In a study's folder of work and in its records: which images notebook 01 chose, and all
+# that is known of them but their pixels.
+MANIFEST = "data.json"
+LABELS = "images.npz"
 
 
 def from_root(path: str | Path) -> Path:
@@ -52,6 +63,31 @@ def complete_or_absent(path: Path) -> Iterator[Path]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def digest_of(path: Path) -> str:
+    """Digest of a file, 16 hexadecimal digits; "" where there is none."""
+    if not path.is_file():
+        return ""
+    return blake2b(path.read_bytes(), digest_size=8).hexdigest()
+
+
+def records_of(work: Path) -> Path:
+    """Folder of the published records of a study, by its folder of work.
+
+    ``reports/<study>/records`` beside ``work/<study>``, or where ``work/<study>/records.json``
+    says, which notebooks write whose ``reports_dir`` is another place.
+
+    Args:
+        work: ``<work_dir>/<study>``.
+
+    Returns:
+        The folder, which need not exist.
+    """
+    pointer = work / POINTER
+    if pointer.is_file():
+        return from_root(read_json(pointer)["folder"])
+    return work.parent.parent / "reports" / work.name / RECORDS
 
 
 def digest(value: Any) -> str:

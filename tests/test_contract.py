@@ -31,8 +31,10 @@ ROOMS = (
     {"sweep"},
 )
 PLACE = {room: place for place, rooms in enumerate(ROOMS) for room in rooms}
-# What the launcher may know beside the ground: how pages are written, what a claim is, which measures and layers there are; what plans ask.
+# What the launcher may know beside the ground: how pages are written, what a claim is, which measures and layers there are; what plans ask;
+# what records are.
 SWEEP_KNOWS = {
+    "scoring.records",
     "report.pages",
     "statistics.claims",
     "measures.registry",

@@ -19,9 +19,19 @@ from helpers.data import layouts, sources, synthetic
 from helpers.data.decode import Decoded, decode_all
 from helpers.data.layouts import Listing, Record
 from helpers.data.selection import NO_TEST_IMAGES, pixel_digest, select
-from helpers.files import from_root, read_json, read_tensors, write_json, write_tensors
+from helpers.files import (
+    DAMAGES,
+    LABELS,
+    MANIFEST,
+    complete_or_absent,
+    from_root,
+    read_json,
+    read_tensors,
+    records_of,
+    write_json,
+    write_tensors,
+)
 
-MANIFEST = "data.json"  # in the folder of a study: which images notebook 01 chose
 _FORMAT = 4  # raised when the meaning of what is kept changes: older files are then never used
 SPLITS = ("train", "test")
 _TENSORS, _TABLES = ("images", "labels", "boxes"), ("index", "faults", "classes")
@@ -39,6 +49,11 @@ class ImageSet:
     def __len__(self) -> int:
         """Number of images."""
         return len(self.labels)
+
+    @property
+    def has_pixels(self) -> bool:
+        """Whether the pixels are here; records of a study have all but them."""
+        return self.images.device.type != "meta"
 
     @property
     def has_boxes(self) -> bool:
@@ -405,17 +420,82 @@ def choose_images(work: Path, **parameters: Any) -> StudyData:
         name: value if isinstance(value, str | int) else list(value)
         for name, value in parameters.items()
     }
+    write_labels(work / LABELS, data)
     write_json(work / MANIFEST, record | {"parameters": given})
     return data
 
 
-def of_study(work: Path) -> StudyData:
-    """Images that notebook 01 chose for a study, from the cache, or decoded again where that was deleted or files were touched.
+def write_labels(path: Path, data: StudyData) -> None:
+    """Write all that is known of a study's images but their pixels, a megabyte at most.
 
-    Raises FileNotFoundError where 01 has not run, or what it read is gone, and ValueError where the images are others than it chose.
+    Args:
+        path: an ``.npz``: labels and boxes by split, the tables as parquet files, the
+            layout, and the side of the images in pixels.
+        data: the images.
     """
+    arrays = {
+        name: tensor.numpy()
+        for name, tensor in _to_cache(data).items()
+        if not name.endswith("_images")
+    }
+    arrays["size"] = np.array(data.train.images.shape[-1])
+    with complete_or_absent(path) as temporary, temporary.open("wb") as file:
+        np.savez_compressed(file, **arrays)
+
+
+def without_pixels(path: Path) -> StudyData:
+    """Images of a study as ``write_labels`` left them: their pixels cannot be read.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The data, whose image tensors have a shape and no values.
+
+    Raises:
+        ValueError: where the file is damaged; the message says what to do.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            tensors = {name: torch.from_numpy(file[name]) for name in file.files}
+        size = int(tensors["size"])
+        for split in SPLITS:
+            shape = (len(tensors[f"{split}_labels"]), 3, size, size)
+            tensors[f"{split}_images"] = torch.empty(
+                shape, dtype=torch.uint8, device="meta"
+            )
+        return _from_cache(tensors)
+    except DAMAGES as fault:
+        raise ValueError(
+            f"{path} is damaged ({fault}); take it from the repository again"
+        ) from fault
+
+
+def of_study(work: Path) -> StudyData:
+    """Images that notebook 01 chose for a study, from the cache or decoded again.
+
+    Where neither the cache nor the source is here, the study's records have all but the
+    pixels.
+
+    Args:
+        work: the folder of work of the study.
+
+    Returns:
+        The images, without pixels where only records are here (``ImageSet.has_pixels``).
+
+    Raises:
+        FileNotFoundError: where 01 has not run and no records are here, or what 01 read
+            is gone.
+        ValueError: where the images are others than 01 chose.
+    """
+    labels = records_of(work) / LABELS
     record = _manifest(work)
-    data = load_study_data(**record["parameters"], cache_dir=work / "cache")
+    try:
+        data = load_study_data(**record["parameters"], cache_dir=work / "cache")
+    except FileNotFoundError:
+        if not labels.is_file():
+            raise
+        data = without_pixels(labels)
     if data.fingerprint != record["fingerprint"]:
         raise ValueError(
             f"the images of {record['parameters'].get('data_path')} were changed since notebook 01 chose them (fingerprint "
@@ -452,12 +532,12 @@ def image_parameters(work: Path) -> dict[str, Any]:
 
 
 def _manifest(work: Path) -> dict[str, Any]:
-    path = work / MANIFEST
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"{path} is not there: notebook 01 has not chosen the images of the study {work.name!r}: {_remedy(work)}"
-        )
-    return read_json(path)
+    for folder in (work, records_of(work)):
+        if (folder / MANIFEST).is_file():
+            return read_json(folder / MANIFEST)
+    raise FileNotFoundError(
+        f"{work / MANIFEST} is not there: notebook 01 has not chosen the images of the study {work.name!r}: {_remedy(work)}"
+    )
 
 
 def _remedy(work: Path) -> str:

@@ -242,6 +242,9 @@ def open_report(
                 f"Tables and figures of this run go to `{place}`; `{published}` is left as it is (`{command}` publishes it)."
             )
         )
+    records = inside(from_root(reports_dir), work.name) / files.RECORDS
+    if records != files.records_of(work):
+        write_json(work / files.POINTER, {"folder": str(records)})
     write_json(report.folder / "story" / f"{notebook}.json", [])
     (report.folder / results_file(notebook)).unlink(missing_ok=True)
     return report

@@ -1,7 +1,8 @@
 """How well a network classifies, from its kept logits and the labels: confusion, precision, recall, average precision, ROC."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -192,14 +193,28 @@ def logits_of(
 def correct(
     kept: Kept, labels: Tensor, part: str = "test_logits"
 ) -> NDArray[np.float32]:
-    """Whether every model is right on every image, by its kept logits: (models, images) of 0 and 1, NaN for a model without."""
-    nothing = np.full(len(labels), np.nan)
-    records = (kept.record(part, model_id) for model_id in kept.model_ids)
-    right = [
-        record["logits"].argmax(1) == labels.numpy() if record else nothing
-        for record in records
-    ]
-    return np.array(right, dtype=np.float32).reshape(-1, len(labels))
+    """Whether every model is right on every image, by its kept logits or predictions.
+
+    Args:
+        kept: records with ``logits`` (N, K), or with ``predicted`` (N,) where they were
+            published.
+        labels: (N,).
+        part: of the store.
+
+    Returns:
+        (models, N) of 0 and 1; NaN for a model without a record.
+    """
+    right = np.full((len(kept.model_ids), len(labels)), np.nan, dtype=np.float32)
+    for row, model_id in zip(right, kept.model_ids, strict=True):
+        record = kept.record(part, model_id)
+        if record:
+            row[:] = predicted_classes(record) == labels.numpy()
+    return right
+
+
+def predicted_classes(record: Mapping[str, NDArray[Any]]) -> NDArray[np.integer]:
+    """Predicted class of each image, (N,), of a record of logits or of what is published."""
+    return record["predicted"] if "predicted" in record else record["logits"].argmax(1)
 
 
 def metrics_of_models(kept: Kept, labels: Tensor) -> pd.DataFrame:

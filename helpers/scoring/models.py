@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from helpers.data.images import StudyData
 from helpers.files import read_tensors
 from helpers.networks import resnet
-from helpers.training.catalogue import load_network, start_path
+from helpers.training.catalogue import load_network, start_path, weights_digests
 from helpers.training.config import RunConfig, config_from
 from helpers.training.run import initial_network, rows_of_run
 
@@ -35,6 +35,7 @@ class Model:
     training_images: int | None = field(
         default=None, repr=False
     )  # that it was fitted to, where known
+    weights: str = field(default="", repr=False)  # their digest, "" where not known
 
     def __str__(self) -> str:
         """Its id, as messages name it."""
@@ -44,8 +45,11 @@ class Model:
 def models_of(work: Path, catalogue: pd.DataFrame, data: StudyData) -> list[Model]:
     """The models of a catalogue, or of a table with its columns, row by row; a diverged run without a snapshot is none."""
     found, classes = [], len(data.classes)
+    digests: dict[str, dict[str, str]] = {}
     for row in catalogue[catalogue["snapshot"] != "none"].to_dict("records"):
-        config = config_from(row)
+        config, run = config_from(row), row["run_id"]
+        if run not in digests:
+            digests[run] = weights_digests(work, run)
         load, initial = (
             partial(load_network, work, row, classes),
             partial(_initial, work, config, classes),
@@ -57,6 +61,7 @@ def models_of(work: Path, catalogue: pd.DataFrame, data: StudyData) -> list[Mode
                 row,
                 initial,
                 training_images=len(rows_of_run(data, config)[0]),
+                weights=digests[run].get(row["snapshot"], ""),
             )
         )
     return found

@@ -1,8 +1,6 @@
 """What was computed of each model of a study, kept: computed once, one file per model, read as tables and arrays."""
 
 import warnings
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,8 +11,16 @@ import pandas as pd
 from numpy.typing import NDArray
 from tqdm.auto import tqdm
 
-from helpers.files import complete_or_absent, digest, inside
+from helpers.files import (
+    DAMAGES,
+    complete_or_absent,
+    digest,
+    inside,
+    records_of,
+    write_json,
+)
 from helpers.scoring.models import Model
+from helpers.scoring.records import KEPT, SETTINGS, WEIGHTS
 from helpers.training.pool import side_by_side
 
 Record = Mapping[str, "pd.DataFrame | NDArray[Any]"]
@@ -23,7 +29,10 @@ Compute = Callable[[Model, Any, Sequence[str]], Mapping[str, Record]]
 
 
 class Store:
-    """Files ``work/kept/<part>-<digest of its settings>/<model>.npz``: complete or absent, made anew where damaged."""
+    """Files ``work/kept/<part>-<digest of its settings>/<model>.npz``: complete or absent, made anew where damaged.
+
+    What is not there is read from the study's records, which have the same folders.
+    """
 
     def __init__(
         self,
@@ -35,11 +44,12 @@ class Store:
     ) -> None:
         """Take a study's folder, a loader of what all models share (images), and how many processes compute; see ``side_by_side``."""
         self.folder, self.shared, self.device, self.jobs = (
-            work / "kept",
+            work / KEPT,
             shared,
             device,
             jobs,
         )
+        self.published = records_of(work) / KEPT
 
     def each(
         self,
@@ -51,15 +61,16 @@ class Store:
 
         Each part is named with everything that decides its values beside the model, as JSON has it.
         """
-        kept = Kept(
-            {
-                name: inside(self.folder, f"{name}-{digest(settings)}")
-                for name, settings in parts.items()
-            },
-            models,
-        )
+        names = {name: f"{name}-{digest(settings)}" for name, settings in parts.items()}
+        folders = {name: inside(self.folder, place) for name, place in names.items()}
+        kept = Kept(folders, models, self.published)
         todo = [model for model in models if kept.missing(model.model_id)]
-        work = partial(_compute_and_keep, kept=Kept(kept.folders, ()), compute=compute)
+        for name in parts if todo else ():
+            if not (folders[name] / SETTINGS).is_file():
+                write_json(folders[name] / SETTINGS, parts[name])
+        work = partial(
+            _compute_and_keep, kept=Kept(folders, (), self.published), compute=compute
+        )
         done = side_by_side(
             work, todo, shared=self.shared, device=self.device, jobs=self.jobs
         )
@@ -77,6 +88,7 @@ class Store:
 def _compute_and_keep(
     model: Model, shared: Any, *, kept: "Kept", compute: Compute
 ) -> None:
+    kept = Kept(kept.folders, [model], kept.published)
     missing = kept.missing(model.model_id)
     records = compute(model, shared, missing)
     lacking = [name for name in missing if not records.get(name)]
@@ -91,73 +103,90 @@ def _compute_and_keep(
 class Kept:
     """Records of some models, by part."""
 
-    def __init__(self, folders: Mapping[str, Path], models: Sequence[Model]) -> None:
-        """Take the folder of each part."""
-        self.folders, self.model_ids = folders, [model.model_id for model in models]
+    def __init__(
+        self,
+        folders: Mapping[str, Path],
+        models: Sequence[Model],
+        published: Path | None = None,
+    ) -> None:
+        """Take the folder of each part, and the folder that holds the same folders as published records."""
+        self.folders, self.published = folders, published
+        self.model_ids = [model.model_id for model in models]
+        self.weights = {model.model_id: model.weights for model in models}
 
     def _path(self, part: str, model_id: str) -> Path:
         return inside(self.folders[part], f"{model_id}.npz")
 
+    def _paths(self, part: str, model_id: str) -> list[Path]:
+        """Files that may hold a record: of the folder of work, then the published one."""
+        path = self._path(part, model_id)
+        if self.published is None:
+            return [path]
+        return [path, self.published / path.parent.name / path.name]
+
     def missing(self, model_id: str) -> list[str]:
-        """Parts that a model has no file of."""
+        """Parts that a model has no readable file of, or one of other weights."""
         return [
-            part for part in self.folders if not self._path(part, model_id).is_file()
+            part
+            for part in self.folders
+            if not any(
+                self._is_of(path, model_id) for path in self._paths(part, model_id)
+            )
         ]
+
+    def _is_of(self, path: Path, model_id: str) -> bool:
+        """Whether a file can be read and holds values of the model's weights."""
+        if not path.is_file():
+            return False
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                weights = str(file[WEIGHTS]) if WEIGHTS in file.files else ""
+        except DAMAGES as fault:
+            self._withdraw(path, f"is damaged ({fault})")
+            return False
+        expected = self.weights.get(model_id, "")
+        if weights and expected and weights != expected:
+            self._withdraw(
+                path, f"is of other weights ({weights}, and the run has {expected})"
+            )
+            return False
+        return True
+
+    def _withdraw(self, path: Path, fault: str) -> None:
+        """Name a file that is of no use; one of the folder of work is removed."""
+        if self.published is not None and path.is_relative_to(self.published):
+            warnings.warn(
+                f"{path} {fault}; take it from the repository again, or publish the study's "
+                "records anew",
+                stacklevel=3,
+            )
+            return
+        warnings.warn(
+            f"{path} {fault}; it is removed, and made anew when the notebook runs again",
+            stacklevel=3,
+        )
+        path.unlink(missing_ok=True)
 
     def write(self, part: str, model_id: str, record: Record) -> None:
         """Keep a record: arrays by name, tables column by column; texts as texts, nothing that would have to be unpickled."""
-        arrays = {
-            name: value
-            for name, value in record.items()
-            if isinstance(value, np.ndarray)
-        }
-        tables = {
-            name: value
-            for name, value in record.items()
-            if isinstance(value, pd.DataFrame)
-        }
-        columns = {
-            f"{name}|{column}": _plain(table[column])
-            for name, table in tables.items()
-            for column in table
-        }
+        arrays = to_arrays(record)
+        if weights := self.weights.get(model_id, ""):
+            arrays[WEIGHTS] = np.array(weights)
         with (
             complete_or_absent(self._path(part, model_id)) as temporary,
             temporary.open("wb") as file,
         ):
-            np.savez_compressed(file, **arrays, **columns)
+            np.savez_compressed(file, **arrays)
 
     def record(self, part: str, model_id: str) -> dict[str, Any]:
         """Arrays and tables of a model; empty where there are none. A damaged file is said and removed, so that it is made anew."""
-        path = self._path(part, model_id)
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                found = {name: file[name] for name in file.files}
-        except FileNotFoundError:
-            return {}
-        except (
-            ValueError,
-            EOFError,
-            OSError,
-            zipfile.BadZipFile,
-            zlib.error,
-        ) as fault:
-            warnings.warn(
-                f"{path} is damaged ({fault}); it is removed, and made anew when the notebook runs again",
-                stacklevel=2,
-            )
-            path.unlink(missing_ok=True)
-            return {}
-        record = {name: value for name, value in found.items() if "|" not in name}
-        for name in dict.fromkeys(key.partition("|")[0] for key in found if "|" in key):
-            record[name] = pd.DataFrame(
-                {
-                    key.partition("|")[2]: value
-                    for key, value in found.items()
-                    if key.startswith(f"{name}|")
-                }
-            )
-        return record
+        for path in self._paths(part, model_id):
+            try:
+                if self._is_of(path, model_id):
+                    return read_record(path)
+            except DAMAGES as fault:
+                self._withdraw(path, f"is damaged ({fault})")
+        return {}
 
     def records(self, part: str) -> Iterator[tuple[str, dict[str, Any]]]:
         """Each model's id with its record, those without one left out."""
@@ -199,6 +228,30 @@ class Kept:
             name: np.stack([row[name] for row in rows], dtype=np.float32)
             for name in nothing
         }
+
+
+def to_arrays(record: Record) -> dict[str, NDArray[Any]]:
+    """Arrays of a file: those of a record, and each table's as ``table|column``."""
+    arrays = {
+        name: value for name, value in record.items() if isinstance(value, np.ndarray)
+    }
+    for name, table in record.items():
+        if isinstance(table, pd.DataFrame):
+            arrays |= {f"{name}|{column}": _plain(table[column]) for column in table}
+    return arrays
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """Arrays and tables of a file as ``to_arrays`` names them; see ``DAMAGES`` for faults."""
+    with np.load(path, allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files if name != WEIGHTS}
+    record = {name: value for name, value in arrays.items() if "|" not in name}
+    tables: dict[str, dict[str, NDArray[Any]]] = {}
+    for key, value in arrays.items():
+        name, divider, column = key.partition("|")
+        if divider:
+            tables.setdefault(name, {})[column] = value
+    return record | {name: pd.DataFrame(columns) for name, columns in tables.items()}
 
 
 def _plain(column: pd.Series) -> NDArray[Any]:

@@ -19,6 +19,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from helpers.files import (
+    MANIFEST,
     PROJECT_ROOT,
     STAGING,
     WORK,
@@ -26,8 +27,10 @@ from helpers.files import (
     from_root,
     inside,
     read_json,
+    records_of,
     write_json,
 )
+from helpers.scoring import records
 from helpers.statistics.claims import keep_claims
 from helpers.sweep.gpus import device_in_words, lock_card
 from helpers.sweep.study import digest_of
@@ -334,7 +337,19 @@ def execute(job: Mapping[str, Any], threads: int) -> int:
             return 1
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
+            _publish_records(work, study)
     return 0
+
+
+def _publish_records(work: Path, study: str) -> None:
+    """Publish what the study has so far, whether the execution ended well or not."""
+    if not (work / MANIFEST).is_file():
+        return
+    try:
+        for sentence in records.publish(work, records_of(work)).refused:
+            log(work, study, f"records: {sentence}")
+    except (OSError, ValueError) as fault:
+        log(work, study, f"records: {fault}")
 
 
 def _write_pages(job: Mapping[str, Any]) -> int:

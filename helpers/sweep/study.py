@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from helpers.files import PROJECT_ROOT, digest, inside, read_json
+from helpers.files import PROJECT_ROOT, digest, digest_of, inside, read_json
 from helpers.parameters import (
     Parameter,
     StudyError,
@@ -140,13 +140,6 @@ class CheckedStudy:
                 sound = False
             if not sound:
                 record.unlink()
-
-
-def digest_of(path: Path) -> str:
-    """Digest of a file, 16 hexadecimal digits; "" where there is none."""
-    return (
-        blake2b(path.read_bytes(), digest_size=8).hexdigest() if path.is_file() else ""
-    )
 
 
 def load_study(

@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from helpers.files import inside, read_json
+from helpers.files import digest, inside, read_json, records_of
 from helpers.networks.weights import Form, save_half
 from helpers.training.config import (
     HYPERPARAMETERS,
@@ -49,9 +49,27 @@ def snapshot_path(folder: Path, snapshot: str) -> Path:
     return folder / f"snapshot-{snapshot}.safetensors"
 
 
+def result_folder(work: Path, run: RunConfig | str) -> Path | None:
+    """Where the result of a complete run lies: below ``work``, else in the records.
+
+    Args:
+        work: the folder of work of a study.
+        run: its configuration or its id.
+
+    Returns:
+        The folder that holds ``result.json``, which a run has exactly when it needs
+        nothing more; None for a run that is not complete.
+    """
+    folder = run_folder(work, run)
+    for place in (folder, run_folder(records_of(work), folder.name)):
+        if (place / "result.json").is_file():
+            return place
+    return None
+
+
 def is_complete(work: Path, run: RunConfig | str) -> bool:
-    """Whether a run needs nothing more: exactly when its ``result.json`` is there."""
-    return (run_folder(work, run) / "result.json").is_file()
+    """Whether a run needs nothing more: it has a result, here or in the records."""
+    return result_folder(work, run) is not None
 
 
 def missing(work: Path, runs: Sequence[RunConfig]) -> list[RunConfig]:
@@ -59,16 +77,23 @@ def missing(work: Path, runs: Sequence[RunConfig]) -> list[RunConfig]:
     return [run for run in runs if not is_complete(work, run)]
 
 
+def complete_runs(work: Path) -> list[str]:
+    """Ids of all complete runs of a study, here and in its records, sorted."""
+    folders = (work / "runs", records_of(work) / "runs")
+    return sorted(
+        {
+            path.parent.name
+            for folder in folders
+            for path in folder.glob("*/result.json")
+        }
+    )
+
+
 def read_catalogue(work: Path, runs: Iterable[RunConfig] | None = None) -> pd.DataFrame:
     """One row per model of some runs, or of all complete ones, with accuracies as fractions; a run without a snapshot has a row of NaN."""
-    every = sorted(path.parent.name for path in (work / "runs").glob("*/result.json"))
-    names = every if runs is None else [run_id(run) for run in runs]
-    rows = [
-        row
-        for name in names
-        if is_complete(work, name)
-        for row in rows_of(run_folder(work, name))
-    ]
+    names = complete_runs(work) if runs is None else [run_id(run) for run in runs]
+    folders = [result_folder(work, name) for name in names]
+    rows = [row for folder in folders if folder for row in rows_of(folder)]
     table = pd.DataFrame(
         rows, columns=[*_NAMES, *_MEASURED, *_OF_RUN, *HYPERPARAMETERS]
     ).sort_values("model_id", ignore_index=True)
@@ -76,9 +101,21 @@ def read_catalogue(work: Path, runs: Iterable[RunConfig] | None = None) -> pd.Da
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
-    """Rows of the catalogue of one complete run."""
-    config = config_from(read_json(folder / "config.json"))
+    """Rows of the catalogue of one complete run, with the digest of the weights.
+
+    Args:
+        folder: of the run, with ``config.json`` and ``result.json``.
+
+    Returns:
+        A row per snapshot; one where there is none.
+
+    Raises:
+        ValueError: where the two files are not of one run.
+    """
+    record = read_json(folder / "config.json")
     result = read_json(folder / "result.json")
+    _check_identity(folder, record, result["run_id"])
+    config = config_from(record)
     common = {
         name: result[name] for name in ("run_id", "status", "stop_reason", *_OF_RUN)
     } | asdict(config)
@@ -90,11 +127,43 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
+def _check_identity(folder: Path, record: Mapping[str, Any], name: str) -> None:
+    """Refuse a run whose configuration is not the one that its id is the digest of."""
+    config = {name: value for name, value in record.items() if name != "run_id"}
+    if name.endswith(digest(config)):
+        return
+    raise ValueError(
+        f"config.json or result.json in {folder} was changed: its configuration has the "
+        f"digest {digest(config)}, and its result is of {name!r}; put back the files, or "
+        "delete the folder and train the run again"
+    )
+
+
+def weights_digests(work: Path, run: RunConfig | str) -> dict[str, str]:
+    """Digest of the weights of each snapshot of a complete run.
+
+    Args:
+        work: the folder of work of a study.
+        run: its configuration or its id.
+
+    Returns:
+        By snapshot, 16 hex digits; a snapshot that an earlier version trained has none,
+        unless it was published.
+    """
+    folder = result_folder(work, run)
+    if folder is None:
+        return {}
+    snapshots = read_json(folder / "result.json")["snapshots"]
+    return {item["snapshot"]: item.get("digest", "") for item in snapshots}
+
+
 def histories(work: Path, run_ids: Iterable[str]) -> pd.DataFrame:
     """Histories of complete runs: one row per run and epoch, with its ``run_id``."""
+    folders = {name: result_folder(work, name) for name in run_ids}
     tables = [
-        pd.read_parquet(run_folder(work, name) / "history.parquet").assign(run_id=name)
-        for name in run_ids
+        pd.read_parquet(folder / "history.parquet").assign(run_id=name)
+        for name, folder in folders.items()
+        if folder
     ]
     return (
         pd.concat(tables, ignore_index=True)

@@ -20,6 +20,7 @@ from helpers.data.images import ImageSet, StudyData
 from helpers.files import (
     complete_or_absent,
     device_name,
+    digest_of,
     read_header,
     read_json,
     read_tensors,
@@ -348,10 +349,10 @@ def train_run(
         reason = stop_reason(history, config)
         if reason or (conditions_met(history, config) and not snapshots):
             name = "stop" if reason else "first"
-            write_tensors(snapshot_path(folder, name), network.state_dict())
-            snapshots.append(
-                {"snapshot": name, "epoch": epoch} | _measured(network, train, test)
-            )
+            path = snapshot_path(folder, name)
+            write_tensors(path, network.state_dict())
+            snapshot = {"snapshot": name, "epoch": epoch, "digest": digest_of(path)}
+            snapshots.append(snapshot | _measured(network, train, test))
         history[-1]["seconds"] = time.perf_counter() - started
         if time.perf_counter() - saved >= _CHECKPOINT_SECONDS[device.type]:
             save(folder, network, optimizer, history, snapshots)

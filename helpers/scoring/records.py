@@ -1,0 +1,289 @@
+"""Records: what is known of a study's models, published without weights and pixels.
+
+``reports/<study>/records`` has the folders of ``work/<study>``, so that readers look in
+the one and then in the other, and records of two machines are merged by copying files:
+
+- ``data.json``, ``images.npz``: labels, classes, boxes, split and fingerprint of all images;
+- ``runs/<run>``: configuration, result and history of a run, with the digest of its weights;
+- ``kept/<part>-<digest>/<model>.npz``: values of a model by part, with ``settings.json``.
+"""
+
+import os
+import shutil
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from helpers.files import (
+    DAMAGES,
+    LABELS,
+    MANIFEST,
+    complete_or_absent,
+    digest_of,
+    inside,
+    read_json,
+    write_json,
+)
+
+CATALOGUE = "catalogue.parquet"  # in a folder of work: the models of notebook 02
+KEPT = "kept"  # folder of a study's values by part and model
+SETTINGS = "settings.json"  # in the folder of a part: what decides its values
+WEIGHTS = ".weights"  # array of a file: digest of the weights that its values are of
+OF_RUN = ("config.json", "history.parquet", "result.json")  # the result comes last
+# Of the trade-off study: features of images, from which no table is made anew.
+LEFT_OUT = ("features-", "probes-")
+OF_NO_RUN = "untrained-"  # parts of networks that belong to no run
+_LONG_AGO = (1980, 1, 1, 0, 0, 0)  # the same values are the same bytes at any time
+
+
+@dataclass
+class Published:
+    """What ``publish`` did."""
+
+    folder: Path
+    runs: set[str] = field(default_factory=set)  # ids that have records now
+    models: set[str] = field(default_factory=set)  # ids with values of measures
+    written: list[Path] = field(default_factory=list)  # files that are new or changed
+    refused: list[str] = field(default_factory=list)  # sentences
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(path.stat().st_size for path in self.folder.rglob("*.*"))
+
+    def __str__(self) -> str:
+        """How many runs and models have records, and how much room they take."""
+        return (
+            f"{self.folder}: {len(self.runs)} runs, {len(self.models)} of their models "
+            f"scored, {self.size / 1e6:.1f} MB; {len(self.written)} files are new or changed"
+        )
+
+
+def publish(
+    work: Path, folder: Path, write_labels: Callable[[Path], None] | None = None
+) -> Published:
+    """Write what lies in a study's folder of work into its records, as far as it got.
+
+    A run that trains is left out, and so are weights, pixels and logits: of these the
+    predicted class and its probability stay. Each file is written whole, and only where
+    its content changed.
+
+    Args:
+        work: ``work/<study>``, with images chosen by notebook 01.
+        folder: ``reports/<study>/records``.
+        write_labels: writes ``images.npz`` to a path; for a folder of work that an
+            earlier version of notebook 01 left without.
+
+    Returns:
+        What has records now, and a sentence for each thing that was refused.
+
+    Raises:
+        FileNotFoundError: where notebook 01 has not run.
+        ValueError: where the records are of other images.
+    """
+    published = Published(folder)
+    _publish_images(work, published, write_labels)
+    for name in _run_names(work):
+        _publish_run(work, name, published)
+    for part in sorted((work / KEPT).glob("*-*")):
+        if not part.name.startswith(LEFT_OUT):
+            _publish_part(part, work, published)
+    return published
+
+
+def _publish_images(
+    work: Path, published: Published, write_labels: Callable[[Path], None] | None
+) -> None:
+    if not (work / MANIFEST).is_file():
+        raise FileNotFoundError(
+            f"{work / MANIFEST} is not there, so nothing of this study can be published; "
+            f"run notebooks/01_data_subset.ipynb for it, or `python -m helpers.sweep {work.name}`"
+        )
+    manifest, target = read_json(work / MANIFEST), published.folder / MANIFEST
+    other = read_json(target)["fingerprint"] if target.is_file() else ""
+    if other not in ("", manifest["fingerprint"]):
+        raise ValueError(
+            f"{published.folder} has records of the images {other}, and {work} is of the "
+            f"images {manifest['fingerprint']}; move one of the two away, or give this study "
+            "another name"
+        )
+    if not (work / LABELS).is_file() and write_labels:
+        write_labels(work / LABELS)
+    if (work / LABELS).is_file():
+        _copy(work / LABELS, published.folder / LABELS, published)
+    _write_manifest(manifest, target, published)
+
+
+def _write_manifest(
+    manifest: Mapping[str, Any], target: Path, published: Published
+) -> None:
+    """Write which images there are, with a place of theirs that means something elsewhere."""
+    parameters = dict(manifest["parameters"])
+    path = Path(parameters.get("data_path") or "")
+    if path.is_absolute() or ".." in path.parts:
+        parameters["data_path"] = f"data/{path.name}"
+    manifest = dict(manifest) | {"parameters": parameters}
+    if not target.is_file() or read_json(target) != manifest:
+        write_json(target, manifest)
+        published.written.append(target)
+
+
+def _run_names(work: Path) -> list[str]:
+    """Complete runs of a study: those of its catalogue, else all that are there."""
+    complete = sorted(path.parent.name for path in work.glob("runs/*/result.json"))
+    if not (work / CATALOGUE).is_file():
+        return complete
+    import pandas as pd
+
+    planned = set(pd.read_parquet(work / CATALOGUE, columns=["run_id"])["run_id"])
+    newer = (work / CATALOGUE).stat().st_mtime
+    return [
+        name
+        for name in complete
+        if name in planned
+        or (work / "runs" / name / "result.json").stat().st_mtime > newer
+    ]
+
+
+def _publish_run(work: Path, name: str, published: Published) -> None:
+    source, target = work / "runs" / name, inside(published.folder / "runs", name)
+    result = read_json(source / "result.json")
+    for snapshot in result["snapshots"]:
+        weights = source / f"snapshot-{snapshot['snapshot']}.safetensors"
+        if weights.is_file() and not snapshot.get("digest"):
+            snapshot["digest"] = digest_of(weights)
+    if (target / "result.json").is_file():
+        before = read_json(target / "result.json")
+        if before != result:
+            published.refused.append(
+                f"the run {name} has another result in {target} (trained on "
+                f"{before.get('device')}) than in {source} (trained on {result['device']}); "
+                "delete one of the two folders"
+            )
+            return
+    for file in OF_RUN[:-1]:
+        if (source / file).is_file():
+            _copy(source / file, target / file, published)
+    if not (target / "result.json").is_file():
+        write_json(target / "result.json", result)
+        published.written.append(target / "result.json")
+    published.runs.add(name)
+
+
+def _publish_part(part: Path, work: Path, published: Published) -> None:
+    target = inside(published.folder / KEPT, part.name)
+    for path in sorted(part.glob("*.npz")):
+        run = path.stem.rpartition("@")[0]
+        if part.name.startswith(OF_NO_RUN):
+            weights = ""
+        elif run in published.runs:
+            weights = _weights(published.folder / "runs" / run, path.stem)
+        else:
+            continue
+        if run:
+            published.models.add(path.stem)
+        if _is_up_to_date(path, target / path.name):
+            continue
+        try:
+            arrays = _lean(path, weights)
+        except DAMAGES as fault:
+            published.refused.append(
+                f"{path} is damaged ({fault}); run the notebook again, which makes it anew"
+            )
+            continue
+        if arrays is None:
+            published.refused.append(
+                f"{path} is of other weights than the run has; run the notebook again, "
+                "which makes it anew"
+            )
+            continue
+        _save(path, target / path.name, arrays, published)
+    settings = part / SETTINGS
+    if settings.is_file() and target.is_dir():
+        _copy(settings, target / SETTINGS, published)
+
+
+def _weights(run: Path, model_id: str) -> str:
+    """Digest of the weights of a model of a published run; "" where it is not known."""
+    snapshots = read_json(run / "result.json")["snapshots"]
+    digests = {item["snapshot"]: item.get("digest", "") for item in snapshots}
+    return digests.get(model_id.rpartition("@")[2], "")
+
+
+def _lean(path: Path, weights: str) -> dict[str, NDArray[Any]] | None:
+    """Arrays of a file without what is large; None where they are of other weights."""
+    with np.load(path, allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+    of_file = str(arrays.get(WEIGHTS, weights))
+    if weights and of_file != weights:
+        return None
+    if weights:
+        arrays[WEIGHTS] = np.array(weights)
+    logits = arrays.pop("logits", None)
+    return arrays if logits is None else arrays | of_logits(logits)
+
+
+def of_logits(logits: NDArray[np.floating]) -> dict[str, NDArray[Any]]:
+    """Predicted class of each image and its probability.
+
+    Args:
+        logits: (N, K), K below 65,536.
+
+    Returns:
+        ``predicted`` (N,) uint8 or uint16, the first of equal logits, and ``confidence``
+        (N,) float16 in [0, 1], NaN where logits are not finite.
+    """
+    logits = logits.astype(np.float64)
+    kind = np.uint8 if logits.shape[1] <= 256 else np.uint16
+    shifted = np.exp(logits - logits.max(1, keepdims=True))
+    return {
+        "predicted": logits.argmax(1).astype(kind),
+        "confidence": (1 / shifted.sum(1)).astype(np.float16),
+    }
+
+
+def _is_up_to_date(source: Path, target: Path) -> bool:
+    return target.is_file() and target.stat().st_mtime == source.stat().st_mtime
+
+
+def _copy(source: Path, target: Path, published: Published) -> None:
+    """Copy a file as it is, where it changed."""
+    if _is_up_to_date(source, target) or digest_of(source) == digest_of(target):
+        return
+    with complete_or_absent(target) as temporary:
+        shutil.copyfile(source, temporary)
+    _same_time(source, target)
+    published.written.append(target)
+
+
+def _save(
+    source: Path,
+    target: Path,
+    arrays: Mapping[str, NDArray[Any]],
+    published: Published,
+) -> None:
+    """Write arrays as an .npz whose bytes depend on them alone, where it changed."""
+    with complete_or_absent(target) as temporary:
+        with zipfile.ZipFile(
+            temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=9
+        ) as file:
+            for name, array in sorted(arrays.items()):
+                entry = zipfile.ZipInfo(f"{name}.npy", _LONG_AGO)
+                entry.compress_type = zipfile.ZIP_DEFLATED
+                with file.open(entry, "w") as member:
+                    npy.write_array(member, np.asanyarray(array), allow_pickle=False)
+        if digest_of(temporary) != digest_of(target):
+            published.written.append(target)
+    _same_time(source, target)
+
+
+def _same_time(source: Path, target: Path) -> None:
+    """Let a published file have its source's time, by which it is up to date."""
+    time = source.stat().st_mtime_ns
+    os.utime(target, ns=(time, time))
