@@ -313,6 +313,11 @@ def train_run(
         )
     if (folder / "result.json").is_file():
         return read_json(folder / "result.json")
+    if not data.train.has_pixels:
+        raise FileNotFoundError(
+            f"run {config} cannot be trained from records, which have no pixels; put the "
+            "images where notebook 01 reads them (data_path)"
+        )
     device = torch.device(device)
     train, monitor, test = (
         resident(images, device) for images in (*images_of_run(data, config), data.test)
