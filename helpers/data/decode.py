@@ -54,7 +54,9 @@ def decode_image(source: Source, record: Record, size: int) -> Decoded:
             _to_rgb(turned).resize((size, size), Image.Resampling.BILINEAR)
         ).transpose(2, 0, 1)
     except Exception as fault:  # decoders of damaged files raise nearly every kind; one with a number is of the disk
-        if isinstance(fault, OSError) and fault.errno:
+        if isinstance(fault, MemoryError) or (
+            isinstance(fault, OSError) and fault.errno
+        ):
             raise
         told = re.sub(
             r"<[^<>]* at 0x[0-9a-f]+>", "the file", f"{type(fault).__name__}: {fault}"

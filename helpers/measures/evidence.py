@@ -11,6 +11,7 @@ import pandas as pd
 
 import helpers.measures.registry as registry
 from helpers.measures.registry import Measure
+from helpers.networks.batches import fitting_batch
 from helpers.networks.faults import is_of_machine
 from helpers.networks.hooks import evaluation_mode
 
@@ -75,7 +76,9 @@ class Evidence:
         """
         self._sources = sources_by_name() if sources is None else sources
         self._known = dict.fromkeys(GIVEN) | dict(given) | asdict(settings)
-        if not settings.batch_size:
+        if settings.batch_size:
+            self._known["batch_size"] = fitting_batch(settings.batch_size)
+        else:
             del self._known["batch_size"]  # so that it is worked out
         self._seconds: dict[str, float] = {}
 

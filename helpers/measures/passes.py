@@ -15,6 +15,7 @@ from helpers.cams.maps import (
 )
 from helpers.measures.evidence import PROVIDERS, provides
 from helpers.networks import hooks
+from helpers.networks.batches import fitting_batch
 from helpers.networks.faults import is_of_machine
 
 _MOST = {
@@ -192,7 +193,8 @@ def fitting(image: int, device: Any, processor: int) -> int:
     """Number of images of so many bytes each that a pass takes, at least 1."""
     place = torch.device(device)
     free = torch.cuda.mem_get_info(place)[0] // 2 if place.type == "cuda" else processor
-    return max(1, min(_MOST.get(place.type, 64), free // max(1, image)))
+    most = min(_MOST.get(place.type, 64), free // max(1, image))
+    return fitting_batch(max(1, most))
 
 
 # A layer reads and writes a few maps of its size at a time; a pass with gradients keeps what every layer puts out.

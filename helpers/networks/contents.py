@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from helpers.files import read_header
+from helpers.networks.faults import is_of_machine
 
 State = dict[str, Tensor]
 # Where training programs put the state dict of the network.
@@ -188,6 +189,8 @@ def _content(path: Path) -> Any:
             "safetensors.torch.save_file"
         ) from fault
     except Exception as fault:  # readers of damaged files raise nearly every kind
+        if is_of_machine(fault):
+            raise
         lines = str(fault).splitlines() or [""]
         raise ValueError(
             f"{path.name} cannot be read as plain tensors "

@@ -10,6 +10,12 @@ _MACHINE = re.compile(
     r"|on the same device|found at least two devices",
     re.IGNORECASE,
 )
+# Of those, the ones after which the same process may go on to the next network.
+_PASSING = re.compile(
+    r"out of memory|allocate memory|same device|two devices|device type tensor"
+    r"|should be the same|expected on|alloc_failed|not implemented for",
+    re.IGNORECASE,
+)
 
 
 def is_of_machine(fault: BaseException) -> bool:
@@ -33,4 +39,21 @@ def is_of_machine(fault: BaseException) -> bool:
     """
     if isinstance(fault, (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError)):
         return True
+    if isinstance(fault, TypeError):  # NumPy is asked for a tensor of a GPU
+        return "device type tensor to numpy" in str(fault)
     return isinstance(fault, RuntimeError) and bool(_MACHINE.search(str(fault)))
+
+
+def breaks_process(fault: BaseException) -> bool:
+    """Tell a failure after which CUDA answers each call of this process by an error.
+
+    Example:
+        >>> breaks_process(RuntimeError("CUDA error: uncorrectable ECC error"))
+        True
+        >>> breaks_process(RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"))
+        False
+    """
+    return is_of_machine(fault) and not (
+        isinstance(fault, (MemoryError, TypeError, torch.OutOfMemoryError))
+        or _PASSING.search(str(fault))
+    )

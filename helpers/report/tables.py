@@ -110,6 +110,8 @@ def intact(path: Path) -> Iterator[None]:
     """Make one ValueError that names a file of whatever is raised while it is read: readers of damaged files raise nearly every kind."""
     try:
         yield
+    except MemoryError:
+        raise
     except Exception as fault:
         raise ValueError(
             f"{path} is damaged ({fault}); take it from the repository again, or run its notebook again"

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from helpers.data.images import StudyData
 from helpers.networks import resnet
+from helpers.networks.batches import fitting_batch
 from helpers.networks.hooks import prepared
 from helpers.scoring.models import Model
 from helpers.scoring.store import Kept, Store
@@ -179,9 +180,9 @@ def logits_of(
     normalise: Callable[[Tensor], Tensor] = resnet.normalise_images,
 ) -> Tensor:
     """Logits of images by one pass in batches: uint8 (N, 3, H, W) -> (N, K) float32 on the CPU."""
-    batches = images.split(
-        512 if torch.device(device).type == "cuda" else 64
-    )  # a processor's cache holds the maps of few
+    # A processor's cache holds the maps of few images.
+    most = 512 if torch.device(device).type == "cuda" else 64
+    batches = images.split(fitting_batch(most))
     return torch.cat(
         [
             network(prepared(pixels, normalise, device)).float().cpu()

@@ -19,6 +19,7 @@ from helpers.files import (
     records_of,
     write_json,
 )
+from helpers.networks.batches import halving_batches
 from helpers.scoring.models import Model
 from helpers.scoring.records import KEPT, SETTINGS, WEIGHTS
 from helpers.training.pool import side_by_side
@@ -90,7 +91,9 @@ def _compute_and_keep(
 ) -> None:
     kept = Kept(kept.folders, [model], kept.published)
     missing = kept.missing(model.model_id)
-    records = compute(model, shared, missing)
+    records = halving_batches(
+        lambda: compute(model, shared, missing), str(model.model_id)
+    )
     lacking = [name for name in missing if not records.get(name)]
     if lacking:
         raise RuntimeError(

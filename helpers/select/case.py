@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pandas as pd
 import torch
 
+from helpers.networks.faults import is_of_machine
 from helpers.networks.weights import header_of
 from helpers.scoring.models import Model
 from helpers.scoring.store import Store
@@ -129,11 +130,9 @@ def _facts(model: Model, path: Path, architecture: str, own: Own) -> dict[str, o
             )
         with torch.inference_mode():
             loaded.network(model.normalise(own.train.images[:1]))
-    except MemoryError:
-        raise
-    except (
-        Exception
-    ) as fault:  # a network of one's own may fail on these images in any way
+    except Exception as fault:  # a network of one's own may fail on images in any way
+        if is_of_machine(fault):
+            raise
         line = (str(fault).splitlines() or [type(fault).__name__])[0]
         return facts | {
             "fault": line.removeprefix(f"{path.name} was refused: ").replace(

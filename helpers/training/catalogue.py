@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from helpers.files import digest, inside, read_json, records_of
+from helpers.networks.faults import is_of_machine
 from helpers.networks.weights import Form, save_half
 from helpers.training.config import (
     HYPERPARAMETERS,
@@ -200,6 +201,8 @@ def load_network(
     try:
         network.load_state_dict(safetensors.torch.load_file(path))
     except (SafetensorError, RuntimeError) as fault:
+        if is_of_machine(fault):
+            raise
         raise ValueError(
             f"{path} is damaged ({str(fault).splitlines()[0]}); {remedy}"
         ) from fault

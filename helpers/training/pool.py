@@ -16,6 +16,7 @@ from joblib import wrap_non_picklable_objects
 
 from helpers.data.images import StudyData, of_study
 from helpers.networks.devices import why_refused
+from helpers.networks.faults import breaks_process
 from helpers.networks.weights import read_weights
 from helpers.training import catalogue
 from helpers.training.config import RunConfig
@@ -77,6 +78,8 @@ def side_by_side(
 
     Raises:
         RuntimeError: names three of the items that failed, when all others are done.
+            Where a GPU fails so that CUDA computes nothing more in its process, at
+            once.
     """
     on_cpu, faults = torch.device(device).type == "cpu", []
     count = min(jobs or (len(os.sched_getaffinity(0)) if on_cpu else 1), len(items))
@@ -87,6 +90,8 @@ def side_by_side(
             try:
                 result = one(item, loaded)
             except Exception as fault:
+                if breaks_process(fault):
+                    raise RuntimeError(_end_of_gpu(item, fault)) from fault
                 faults.append(fault_of(item, fault))
                 continue
             finally:
@@ -114,6 +119,9 @@ def side_by_side(
                     raise RuntimeError(
                         f"{told}: lower jobs or the batch size and run again; what is complete is kept"
                     ) from fault
+                if fault and breaks_process(fault):
+                    executor.shutdown(cancel_futures=True)
+                    raise RuntimeError(_end_of_gpu(item, fault)) from fault
                 if fault:
                     faults.append(fault_of(item, fault))
                 else:
@@ -125,6 +133,15 @@ def side_by_side(
 def fault_of(item: Any, fault: BaseException) -> str:
     """Name an item with the kind and the message of its fault."""
     return f"{item}: {type(fault).__name__}: {fault}"
+
+
+def _end_of_gpu(item: Any, fault: BaseException) -> str:
+    """Say that nothing more can be computed in a process whose GPU failed."""
+    return (
+        f"{fault_of(item, fault)}\nAfter this error CUDA computes nothing more in this "
+        f"process, so the rest was not tried: look at the GPU (nvidia-smi) and run again; "
+        f"what is complete is kept"
+    )
 
 
 def raise_faults(faults: Sequence[str], count: int) -> None:

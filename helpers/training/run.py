@@ -29,6 +29,7 @@ from helpers.files import (
     write_tensors,
 )
 from helpers.networks import resnet, weights
+from helpers.networks.batches import fitting_batch, halving_batches
 from helpers.training.augmentation import Draws, augment, draw
 from helpers.training.catalogue import snapshot_path
 from helpers.training.config import RunConfig, run_id
@@ -193,11 +194,20 @@ def train_epoch(
     return tuple((totals / len(order)).tolist())
 
 
-@torch.inference_mode()
 def evaluate(
     network: nn.Module, split: Split, batch_size: int = 512
 ) -> tuple[float, float]:
-    """Mean cross-entropy and accuracy (fraction) without augmentation, in eval mode and float32."""
+    """Mean cross-entropy and accuracy (fraction) without augmentation, in eval mode and float32.
+
+    Where the memory of a GPU runs out, with half of ``batch_size``, or a quarter.
+    """
+    return halving_batches(
+        lambda: _evaluate(network, split, fitting_batch(batch_size)), "evaluation"
+    )
+
+
+@torch.inference_mode()
+def _evaluate(network: nn.Module, split: Split, batch_size: int) -> tuple[float, float]:
     network.eval()
     totals = torch.zeros(2, dtype=torch.float64, device=split.labels.device)
     for indices in torch.arange(len(split.labels), device=split.labels.device).split(

@@ -68,18 +68,39 @@ def test_items_are_worked_on_side_by_side_on_one_thread_each_and_faults_are_name
     assert sorted(item for item, _ in done) == [1, 3]
 
 
-def precision_of_convolutions(item, shared):
-    return torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+def fail_of_gpu(number, shared):
+    if number:
+        raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_what_is_called_float32_is_computed_in_float32(jobs, monkeypatch):
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.nightly)])
+def test_nothing_more_is_tried_in_a_process_whose_gpu_failed(jobs):
+    items = [0, 7, *range(100, 120)]
+    done = []
+    with pytest.raises(RuntimeError, match=r"(?s)ECC.*CUDA computes nothing more"):
+        done.extend(pool.side_by_side(fail_of_gpu, items, shared=int, jobs=jobs))
+    assert [item for item, _ in done] in ([0], [])
+
+
+def precision_and_threads(item, shared):
+    flags = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    return flags, torch.get_num_threads()
+
+
+@pytest.mark.parametrize(("jobs", "threads"), [(1, 6), (2, 3)])
+def test_float32_is_computed_in_float32_and_processes_on_a_gpu_share_the_threads(
+    jobs, threads, monkeypatch
+):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 6)
     pool.choose_device("cpu")
     results = dict(
-        pool.side_by_side(precision_of_convolutions, [1, 2], shared=int, jobs=jobs)
+        pool.side_by_side(
+            precision_and_threads, [1, 2], shared=int, device="cuda", jobs=jobs
+        )
     )
-    assert results == {1: (False, False), 2: (False, False)}
+    expected = (False, False), threads
+    assert results == {1: expected, 2: expected}
 
 
 def test_a_process_that_dies_is_said_with_what_to_try():
