@@ -84,7 +84,8 @@ PUBLISHED_NETWORKS = (
     r"RN(?:50|101|50x4|50x16|50x64)|(?:tf_)?efficientnet_b[0-7]|resnet(?:18|34|50|101)"
 )
 _CHOICES = """
-data_source pretrain_data_source: synthetic auto ilsvrc tiny_imagenet cifar coco csv yolo voc_folder voc class_folders
+data_source: synthetic auto ilsvrc tiny_imagenet cub cifar coco csv labelme yolo voc_folder voc class_folders top_folders
+pretrain_data_source: synthetic auto ilsvrc tiny_imagenet cub cifar coco csv labelme yolo voc_folder voc class_folders top_folders
 architectures: resnet18 resnet34 resnet50 resnet101
 optimizers: adam sgd
 stem: imagenet small strided

@@ -1,31 +1,35 @@
-"""What annotations say of images: Pascal VOC XML, Tiny ImageNet's boxes, COCO's JSON, a CSV, YOLO's lines."""
+"""What annotation files say of images: the labels and boxes of objects.
+
+Every parser takes the bytes of a file. What is wrong with one image is a text in place
+of its ``Annotation``, so that it costs this image alone; what is wrong with a whole
+table is a ValueError.
+"""
 
 import csv
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
-from xml.etree.ElementTree import ParseError
+from xml.etree.ElementTree import Element, ParseError
 
 import defusedxml.ElementTree
 from defusedxml import DefusedXmlException
 
 Box = tuple[float, float, float, float]
-Object = tuple[
-    str, Sequence[Any] | None
-]  # label, and the numbers of a box as they are written, or None
+IN_SHARES = (1, 1)  # the stated size where boxes are shares of the image
+_MOST_OF_A_SHARE = (
+    2.0  # YOLO's numbers are at most 1, but for rounding and boxes that reach out
+)
 
 
 class Annotation(NamedTuple):
     """What an annotation says of one image."""
 
-    objects: tuple[
-        tuple[str, Box | None], ...
-    ]  # label, and xmin, ymin, xmax, ymax in pixels of the stated size
-    size: tuple[int, int] | None = (
-        None  # stated width and height; None where there is none, (1, 1) where boxes are shares of the image
-    )
+    # Labels, and xmin, ymin, xmax, ymax in pixels of the stated size.
+    objects: tuple[tuple[str, Box | None], ...]
+    # Stated width and height; None where there is none, IN_SHARES for shares.
+    size: tuple[int, int] | None = None
 
     @property
     def boxes(self) -> tuple[Box, ...]:
@@ -33,162 +37,319 @@ class Annotation(NamedTuple):
         return tuple(box for _, box in self.objects if box is not None)
 
 
-Said = Annotation | str  # a text says what is wrong
+Reading = Annotation | str  # a text says what is wrong
 
 
-def _corners(x0: float, y0: float, x1: float, y1: float) -> Box:
+class _NoBoxError(ValueError):
+    """Numbers that are no box."""
+
+
+def _box(numbers: Sequence[Any]) -> Box:
+    """Four finite numbers, as they are."""
+    try:
+        x0, y0, x1, y1 = map(float, numbers)
+    except (TypeError, ValueError):
+        x0 = y0 = x1 = y1 = math.nan
+    if not all(map(math.isfinite, (x0, y0, x1, y1))):
+        raise _NoBoxError(f"{numbers!r:.200} is no box of 4 finite numbers")
     return x0, y0, x1, y1
 
 
-def _annotation(
-    objects: Iterable[Object],
-    sides: Sequence[Any] = (None, None),
-    corners: Callable[..., Box] = _corners,
-) -> Said:
-    """What objects of one image say, their boxes turned into ``corners``; where one box is wrong, the text says so in place of them all."""
-    found = []
-    for label, numbers in objects:
-        try:
-            box = None if numbers is None else corners(*map(float, numbers))
-        except (TypeError, ValueError):
-            box = (math.nan,)
-        if box and not all(map(math.isfinite, box)):
-            return f"{numbers} is no box of 4 finite numbers"
-        found.append((label, box))
+def _box_of_corner(numbers: Sequence[Any]) -> Box:
+    """Box of its upper left corner, width and height."""
+    x, y, width, height = _box(numbers)
+    return x, y, x + width, y + height
+
+
+def _box_of_centre(numbers: Sequence[Any]) -> Box:
+    """Box of its centre, width and height."""
+    x, y, width, height = _box(numbers)
+    return x - width / 2, y - height / 2, x + width / 2, y + height / 2
+
+
+def _box_of_points(numbers: Sequence[Any]) -> Box:
+    """Box around the points x, y, x, y, ... of an outline."""
     try:
-        size = tuple(int(float(side)) for side in sides)
+        values = [float(number) for number in numbers]
+    except (TypeError, ValueError):
+        values = []
+    columns = values[0::2]
+    rows = values[1::2]
+    if len(columns) != len(rows) or len(rows) < 2:
+        raise _NoBoxError(f"{numbers!r:.200} is no outline of points x, y")
+    return _box([min(columns), min(rows), max(columns), max(rows)])
+
+
+def _size(width: Any, height: Any) -> tuple[int, int] | None:
+    """Stated size of an image; None for what tools write for "unknown"."""
+    try:
+        size = int(float(width)), int(float(height))
     except (TypeError, ValueError, OverflowError):
-        size = (0, 0)  # which is how some tools write "unknown"
-    return Annotation(tuple(found), size if min(size) > 0 else None)
-
-
-def _by_image(
-    rows: Iterable[tuple[str, str, Sequence[Any] | None]],
-) -> dict[str, list[Object]]:
-    """Objects of each image, of rows of image, label and box."""
-    found = defaultdict(list)
-    for name, *said in rows:
-        found[name].append(said)
-    return found
+        return None
+    return size if min(size) > 0 else None
 
 
 def _lines(content: bytes) -> list[str]:
     """Lines that are not blank; one that stands twice says nothing new."""
-    return list(
-        dict.fromkeys(
-            line
-            for line in content.decode("utf-8-sig", "replace").splitlines()
-            if line.strip()
-        )
-    )
+    lines = content.decode("utf-8-sig", "replace").splitlines()
+    return list(dict.fromkeys(line for line in lines if line.strip()))
 
 
-def parse_voc(content: bytes) -> Said:
+# --- Pascal VOC ---
+
+
+def parse_voc(content: bytes) -> Reading:
     """Read a Pascal VOC XML file, in any namespace; entity definitions are refused."""
     try:
         root = defusedxml.ElementTree.fromstring(content)
-    except (
-        ParseError,
-        DefusedXmlException,
-        LookupError,
-        ValueError,
-    ) as fault:  # LookupError: of an unknown encoding
+    except (ParseError, DefusedXmlException, LookupError, ValueError) as fault:
+        # LookupError: of an unknown encoding.
         return f"{type(fault).__name__}: {fault}"
-    sides = [f"{{*}}bndbox/{{*}}{side}" for side in ("xmin", "ymin", "xmax", "ymax")]
-    objects = [
-        (item.findtext("{*}name", "").strip(), [item.findtext(side) for side in sides])
-        for item in root.iterfind(".//{*}object")
-    ]
-    return _annotation(
-        objects,
-        [root.findtext(f"{{*}}size/{{*}}{side}") for side in ("width", "height")],
-    )
-
-
-def parse_tiny_boxes(content: bytes) -> dict[str, Said]:
-    """Read Tiny ImageNet's tab-separated boxes: name, [class,] xmin, ymin, xmax, ymax."""
-    rows = [line.split("\t") for line in _lines(content)]
-    images = _by_image((name, "".join(rest[:-4]), rest[-4:]) for name, *rest in rows)
-    return {name: _annotation(objects) for name, objects in images.items()}
-
-
-def parse_csv(content: bytes) -> dict[str, Said]:
-    """Read "path,label,x0,y0,x1,y1", named so in the first line, else ValueError; boxes in pixels, or none."""
-    lines = _lines(content) or [","]
     try:
-        columns, *rows = (
-            next(csv.reader([line], delimiter=";" if ";" in lines[0] else ","))
-            for line in lines
-        )
+        objects = tuple(_voc_object(item) for item in root.iterfind(".//{*}object"))
+    except _NoBoxError as fault:
+        return str(fault)
+    width = root.findtext("{*}size/{*}width")
+    height = root.findtext("{*}size/{*}height")
+    return Annotation(objects, _size(width, height))
+
+
+def _voc_object(item: Element) -> tuple[str, Box]:
+    sides = ("xmin", "ymin", "xmax", "ymax")
+    numbers = [item.findtext(f"{{*}}bndbox/{{*}}{side}") for side in sides]
+    return item.findtext("{*}name", "").strip(), _box(numbers)
+
+
+# --- tables of many images ---
+
+
+def _annotations(rows: Iterable[tuple[str, str, Sequence[str]]]) -> dict[str, Reading]:
+    """Annotations by image, of rows of image, label and the numbers of a box."""
+    readings: dict[str, Reading] = {}
+    for name, label, numbers in rows:
+        earlier = readings.get(name, Annotation(()))
+        if isinstance(earlier, str):
+            continue
+        try:
+            box = _box(numbers) if numbers else None
+        except _NoBoxError as fault:
+            readings[name] = str(fault)
+        else:
+            readings[name] = Annotation((*earlier.objects, (label, box)))
+    return readings
+
+
+def parse_tiny_boxes(content: bytes) -> dict[str, Reading]:
+    """Read Tiny ImageNet's boxes: name, [class,] xmin, ymin, xmax, ymax, by tabs."""
+    rows = []
+    for line in _lines(content):
+        name, *rest = line.split("\t")
+        rows.append((name, "".join(rest[:-4]), rest[-4:] or ["no box"]))
+    return _annotations(rows)
+
+
+_SIDES = ("x0", "y0", "x1", "y1")
+# Names by which other tools call the columns of a table.
+_COLUMNS = {
+    "path": ("filename", "file_name", "image", "image_path", "filepath", "file"),
+    "label": ("class", "class_name", "category"),
+    "x0": ("xmin", "x_min"),
+    "y0": ("ymin", "y_min"),
+    "x1": ("xmax", "x_max"),
+    "y1": ("ymax", "y_max"),
+}
+
+
+def parse_csv(content: bytes) -> dict[str, Reading]:
+    """Read "path,label,x0,y0,x1,y1", named so in the first line; boxes or none.
+
+    Raises:
+        ValueError: where the first line names no columns path and label.
+    """
+    lines = _lines(content) or [","]
+    delimiter = ";" if ";" in lines[0] else ","
+    try:
+        head, *rows = (next(csv.reader([line], delimiter=delimiter)) for line in lines)
     except csv.Error as fault:
         raise ValueError(str(fault)) from fault
-    columns = [name.strip().lower() for name in columns]
-    if not {"path", "label"} <= set(columns):
+    places = _places_of_columns([name.strip().lower() for name in head])
+    if not {"path", "label"} <= set(places):
         raise ValueError("its first line names no columns path and label")
-    found = [
-        dict.fromkeys(columns, "")
-        | dict(zip(columns, map(str.strip, row), strict=False))
-        for row in rows
-    ]
-    sides = ("x0", "y0", "x1", "y1")
-    images = _by_image(
-        (
-            row["path"],
-            row["label"],
-            [row[side] for side in sides if row.get(side)] or None,
-        )
-        for row in found
-    )
-    return {name: _annotation(objects) for name, objects in images.items()}
+    return _annotations(_csv_row(row, places) for row in rows)
 
 
-def parse_coco(content: bytes) -> dict[str, Said]:
-    """Read COCO's JSON, else ValueError, by the names of its images; groups of objects (iscrowd) are left out."""
+def _places_of_columns(head: Sequence[str]) -> dict[str, int]:
+    """Where each column stands, by our name or by one that other tools use."""
+    places = {}
+    for column, others in _COLUMNS.items():
+        for name in (column, *others):
+            if name in head:
+                places[column] = head.index(name)
+                break
+    return places
+
+
+def _csv_row(
+    row: Sequence[str], places: Mapping[str, int]
+) -> tuple[str, str, Sequence[str]]:
+    cells = {
+        column: row[place].strip() if place < len(row) else ""
+        for column, place in places.items()
+    }
+    numbers = [cells[side] for side in _SIDES if cells.get(side)]
+    return cells["path"], cells["label"], numbers
+
+
+# --- COCO ---
+
+
+def parse_coco(content: bytes) -> dict[str, Reading]:
+    """Read COCO's JSON by the names of its images.
+
+    Groups of objects (iscrowd) are left out. An object without a box has that around
+    its polygons.
+
+    Raises:
+        ValueError: where it is no such file, or no object is of a listed image.
+    """
     try:
-        given = json.loads(content)
-        labels = {item["id"]: str(item["name"]) for item in given["categories"]}
-        single = [item for item in given["annotations"] if not item.get("iscrowd")]
-        objects = _by_image(
-            (
-                item["image_id"],
-                labels.get(item["category_id"], ""),
-                item.get("bbox") or (),
-            )
-            for item in single
-        )
-        return {
-            str(image["file_name"]): _annotation(
-                objects[image["id"]],
-                (image.get("width"), image.get("height")),
-                lambda x, y, width, height: (x, y, x + width, y + height),
-            )
-            for image in given["images"]
+        table = json.loads(content)
+        labels = {_key(item["id"]): str(item["name"]) for item in table["categories"]}
+        marks = defaultdict(list)
+        for mark in table["annotations"]:
+            if not mark.get("iscrowd"):
+                marks[_key(mark["image_id"])].append(mark)
+        images = {_key(image["id"]): image for image in table["images"]}
+        readings = {
+            str(image["file_name"]): _coco_image(image, marks.get(key, []), labels)
+            for key, image in images.items()
         }
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
         raise ValueError(
             "it does not hold images, annotations and categories as COCO has them"
         ) from fault
+    if marks and marks.keys().isdisjoint(images):
+        count = sum(map(len, marks.values()))
+        raise ValueError(f"none of its {count} objects is of an image that it lists")
+    return readings
 
 
-def parse_yolo(content: bytes, names: Mapping[str, str]) -> Said:
-    """Read lines of "class x y width height", centre and size as shares of the image."""
-    objects = [
-        (names.get(label, label), numbers)
-        for label, *numbers in map(str.split, _lines(content))
-    ]
-    return _annotation(
-        objects,
-        (1, 1),
-        lambda x, y, width, height: (
-            x - width / 2,
-            y - height / 2,
-            x + width / 2,
-            y + height / 2,
-        ),
-    )
+def _key(number: Any) -> str:
+    """An id, which some tools write as a number and some as text."""
+    if isinstance(number, float) and number.is_integer():
+        number = int(number)
+    return str(number)
+
+
+def _coco_image(
+    image: Mapping[str, Any],
+    marks: Sequence[Mapping[str, Any]],
+    labels: Mapping[str, str],
+) -> Reading:
+    objects = []
+    try:
+        for mark in marks:
+            label = labels.get(_key(mark["category_id"]), "")
+            objects.append((label, _coco_box(mark)))
+    except _NoBoxError as fault:
+        return str(fault)
+    return Annotation(tuple(objects), _size(image.get("width"), image.get("height")))
+
+
+def _coco_box(mark: Mapping[str, Any]) -> Box | None:
+    """The box of an object, or that around its polygons; None for a mask of runs."""
+    numbers = mark.get("bbox")
+    polygons = mark.get("segmentation")
+    if isinstance(polygons, list) and polygons and not (numbers and any(numbers)):
+        parts = polygons if isinstance(polygons[0], list) else [polygons]
+        return _box_of_points([value for part in parts for value in part])
+    return _box_of_corner(numbers) if numbers else None
+
+
+# --- YOLO ---
+
+
+def parse_yolo(
+    content: bytes, names: Mapping[str, str], keypoints: bool = False
+) -> Reading:
+    """Read lines of "class x y width height", centre and size as shares of the image.
+
+    A line of more numbers is the outline of the object, x, y, x, y, ..., or with
+    ``keypoints`` a box and points that are left out.
+    """
+    objects = []
+    try:
+        for label, *numbers in map(str.split, _lines(content)):
+            box = _yolo_box(numbers[:4] if keypoints else numbers)
+            objects.append((names.get(label, label), box))
+    except (_NoBoxError, ValueError) as fault:
+        return str(fault)
+    return Annotation(tuple(objects), IN_SHARES)
+
+
+def _yolo_box(numbers: Sequence[str]) -> Box:
+    outline = len(numbers) >= 6 and len(numbers) % 2 == 0
+    box = _box_of_points(numbers) if outline else _box_of_centre(numbers)
+    if max(map(abs, box)) > _MOST_OF_A_SHARE:
+        raise _NoBoxError(
+            f"{' '.join(numbers)[:100]} are no shares of the image, which YOLO's boxes "
+            "are; divide pixels by its width and height"
+        )
+    return box
+
+
+# --- labelme ---
+
+
+def parse_labelme(content: bytes) -> Reading:
+    """Read labelme's JSON of one image: a box around each shape that has an area.
+
+    Raises:
+        ValueError: where it is no such file.
+    """
+    try:
+        table = json.loads(content)
+        shapes = table["shapes"]
+        size = _size(table.get("imageWidth"), table.get("imageHeight"))
+        objects = [(str(shape["label"]), _labelme_box(shape)) for shape in shapes]
+    except _NoBoxError as fault:
+        return str(fault)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
+        raise ValueError("it holds no shapes as labelme has them") from fault
+    return Annotation(tuple(objects), size)
+
+
+def _labelme_box(shape: Mapping[str, Any]) -> Box | None:
+    """Box around a shape; None for a point or a line."""
+    kind = shape.get("shape_type") or "polygon"
+    points = shape["points"]
+    if kind == "circle":  # its centre, and a point on the edge
+        (x, y), (edge_x, edge_y) = points
+        radius = math.hypot(edge_x - x, edge_y - y)
+        return _box([x - radius, y - radius, x + radius, y + radius])
+    if kind not in ("rectangle", "polygon"):
+        return None
+    return _box_of_points([value for point in points for value in point])
+
+
+# --- names ---
 
 
 def parse_names(content: bytes) -> dict[str, str]:
-    """Read lines of "id name, synonym, ..." (``LOC_synset_mapping.txt``, ``words.txt``); the first name of each."""
+    """Read lines of "id name, synonym, ..."; the first name of each id."""
     pairs = (line.split(None, 1) for line in _lines(content))
     return {pair[0]: pair[1].split(",")[0].strip() for pair in pairs if len(pair) == 2}
+
+
+def parse_pairs(content: bytes) -> dict[str, str]:
+    """Read lines of "id value", such as CUB's tables."""
+    pairs = (line.split(None, 1) for line in _lines(content))
+    return {pair[0]: pair[1].strip() for pair in pairs if len(pair) == 2}
+
+
+def box_of_corner(text: str) -> Box | str:
+    """Box of "x y width height" in pixels; a text where it is none."""
+    try:
+        return _box_of_corner(text.split())
+    except _NoBoxError as fault:
+        return str(fault)

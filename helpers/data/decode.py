@@ -13,7 +13,7 @@ from PIL import Image, ImageOps
 from tqdm.auto import tqdm
 
 from helpers.data.annotations import Annotation
-from helpers.data.layouts import Record
+from helpers.data.records import Record
 from helpers.data.sources import Source
 
 # By Pillow's names; of others, such as PostScript, some run programs when they are opened.

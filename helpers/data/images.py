@@ -32,9 +32,11 @@ from helpers.files import (
     write_tensors,
 )
 
-_FORMAT = 4  # raised when the meaning of what is kept changes: older files are then never used
+_FORMAT = 5  # raised when the meaning of what is kept changes: older files are then never used
 SPLITS = ("train", "test")
-_TENSORS, _TABLES = ("images", "labels", "boxes"), ("index", "faults", "classes")
+_TENSORS = ("images", "labels", "boxes")
+_TABLES = ("index", "faults", "classes")
+_TEXTS = ("layout", "boxes_from")
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,7 @@ class StudyData:
     faults: pd.DataFrame  # one row per fault: class_id, split, name, fault, detail
     classes: pd.DataFrame  # label, class_id, class_name, train_images, test_images
     layout: str  # as which the source was read
+    boxes_from: str = ""  # which files say where the boxes are
 
     @property
     def fingerprint(self) -> str:
@@ -143,7 +146,6 @@ def load_study_data(
         source = sources.open_source(path, cache_dir / "unpacked", looked_into)
         listing = layouts.scan(source, data_source, class_ids)
         decoded = decode_all(source, listing.records, image_size)
-        listing.faults.extend(source.faults)
     data = _study_data(listing, decoded, given)
     write_tensors(cache, _to_cache(data))
     return data
@@ -274,6 +276,7 @@ def _study_data(
         faults=faults,
         classes=classes.join(counts, on="class_id"),
         layout=listing.layout,
+        boxes_from=listing.boxes_from,
     )
 
 
@@ -282,8 +285,12 @@ _COSTLY = (
     "unknown_class",
     NO_TEST_IMAGES,
     "class_with_too_few_images",
-    layouts.NOT_UNDERSTOOD,
+    "boxes_in_shares",
+    "class_without_name",
+    "link_not_followed",
     "name_not_usable",
+    layouts.NOT_UNDERSTOOD,
+    layouts.NOT_READ,
     "missing_image",
 )
 
@@ -373,7 +380,7 @@ def _to_cache(data: StudyData) -> dict[str, Tensor]:
         for name in _TENSORS
     }
     texts = {name: getattr(data, name).to_parquet(index=False) for name in _TABLES} | {
-        "layout": data.layout.encode()
+        name: getattr(data, name).encode() for name in _TEXTS
     }
     return tensors | {
         name: torch.from_numpy(np.frombuffer(text, dtype=np.uint8).copy())
@@ -391,7 +398,12 @@ def _from_cache(kept: Mapping[str, Tensor]) -> StudyData:
         split: ImageSet(*(kept[f"{split}_{name}"] for name in _TENSORS), names[split])
         for split in SPLITS
     }
-    return StudyData(**sets, **tables, layout=kept["layout"].numpy().tobytes().decode())
+    texts = {
+        name: kept[name].numpy().tobytes().decode()
+        for name in _TEXTS
+        if name in kept  # records of earlier commits lack the last
+    }
+    return StudyData(**sets, **tables, **texts)
 
 
 def choose_images(work: Path, **parameters: Any) -> StudyData:

@@ -80,6 +80,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="with --new: folder or .zip of images, with boxes or without",
     )
     add(
+        "--layout",
+        default="auto",
+        metavar="NAME",
+        help="with --new: how the images lie there; a name of docs/images.md",
+    )
+    add(
         "--minutes",
         type=float,
         default=60.0,
@@ -91,7 +97,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.new:
             from helpers.sweep import new  # late, as plan: it loads torch
 
-            return new.write_new(given.new, given.data, given.minutes)
+            return new.write_new(
+                given.new, given.data, given.minutes, layout=given.layout
+            )
         if not given.study:
             parser.error(
                 "name a study, such as demo, or write one for your images with --new NAME --data PATH"

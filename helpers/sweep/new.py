@@ -78,10 +78,10 @@ class Found(NamedTuple):
     left_out: list[str]  # sentences on what is not read
 
 
-def look_at(path: Path, unpacked: Path) -> Found:
+def look_at(path: Path, unpacked: Path, layout: str = layouts.RECOGNISED) -> Found:
     """The layout of a source, its usable images by class, and their size (ValueError where there are no two classes)."""
     source = sources.open_source(path, unpacked)
-    listing = layouts.scan(source, layouts.RECOGNISED)
+    listing = layouts.scan(source, layout)
     boxes = any(item.boxes for item in listing.records)
     usable = [
         item
@@ -109,7 +109,7 @@ def look_at(path: Path, unpacked: Path) -> Found:
         listing.faults.append(
             sources.Fault("", selection.NO_TEST_IMAGES, detail, class_id, "test")
         )
-    left_out = images.left_out([*source.faults, *listing.faults])
+    left_out = images.left_out(listing.faults)
     side = int(statistics.median(sides))
     return Found(listing.layout, boxes, train, test, side, left_out)
 
@@ -266,7 +266,12 @@ def choose(
 
 
 def write_new(
-    name: str, data: str, minutes: float = 60.0, *, root: Path = PROJECT_ROOT
+    name: str,
+    data: str,
+    minutes: float = 60.0,
+    *,
+    layout: str = layouts.RECOGNISED,
+    root: Path = PROJECT_ROOT,
 ) -> int:
     """Write ``params/<name>.yaml`` for the images at ``data``, and say what was chosen and why; 2 where it cannot be."""
     target, full = root / "params" / f"{name}.yaml", Path(data).expanduser().resolve()
@@ -275,6 +280,9 @@ def write_new(
             declared(root / "notebooks/01_data_subset.ipynb")["study"], name
         ):
             raise ValueError(fault)
+        names = [layouts.RECOGNISED, *layouts.LAYOUTS]
+        if layout not in names:
+            raise ValueError(f"--layout {layout}: must be one of {', '.join(names)}")
         if target.exists() or not data or not 0 < minutes < math.inf:
             raise ValueError(
                 f"params/{name}.yaml exists"
@@ -286,7 +294,7 @@ def write_new(
             root / "work" / name / "cache"
         )  # of the study to be, which then finds its images decoded
         values, reasons = choose(
-            look_at(full, cache / "unpacked"), place, minutes, cache
+            look_at(full, cache / "unpacked", layout), place, minutes, cache
         )
         text = yaml.dump(values, sort_keys=False, width=130)
         if (

@@ -8,6 +8,7 @@ from helpers.data.annotations import (
     Annotation,
     parse_coco,
     parse_csv,
+    parse_labelme,
     parse_names,
     parse_tiny_boxes,
     parse_voc,
@@ -145,8 +146,72 @@ def test_yolo_by_hand():
     assert found == Annotation(
         (("cat", (0.25, 0.375, 0.75, 0.625)), ("7", (0.0, 0.0, 0.5, 0.5))), (1, 1)
     )
-    for content in (b"1 0.5 0.5 0.5", b"1 0.1 0.1 0.2 0.2 0.3 0.3", b"1 x 1 1 1"):
+    for content in (
+        b"1 0.5 0.5 0.5",
+        b"1 .5 .5 .1 .1 .9",
+        b"1 x 1 1 1",
+        b"1 x 1 1 1 2 2",
+    ):
         assert isinstance(parse_yolo(content, {}), str)
+    assert "divide pixels by its width" in parse_yolo(b"1 24 30 12 9", {})
+    outline = parse_yolo(b"0 0.1 0.3 0.4 0.2 0.3 0.9", {"0": "cat"})
+    assert outline.objects == (("cat", (0.1, 0.2, 0.4, 0.9)),)
+    pose = parse_yolo(b"0 0.5 0.5 0.5 0.25 0.1 0.1", {}, keypoints=True)
+    assert pose.boxes == ((0.25, 0.375, 0.75, 0.625),)
+
+
+def test_labelme_by_hand():
+    shapes = [
+        ("cat", "rectangle", [[8, 9], [2, 3]]),
+        ("cat", "polygon", [[1, 1], [5, 2], [3, 7]]),
+        ("dog", "circle", [[10, 10], [13, 14]]),
+        ("dog", "point", [[1, 1]]),
+    ]
+    table = {
+        "shapes": [
+            {"label": label, "shape_type": kind, "points": points}
+            for label, kind, points in shapes
+        ],
+        "imageWidth": 20,
+        "imageHeight": 16,
+    }
+    assert parse_labelme(json.dumps(table).encode()) == Annotation(
+        (
+            ("cat", (2, 3, 8, 9)),
+            ("cat", (1, 1, 5, 7)),
+            ("dog", (5, 5, 15, 15)),
+            ("dog", None),
+        ),
+        (20, 16),
+    )
+    table["shapes"][0]["points"] = [["a", 1], [2, 3]]
+    assert isinstance(parse_labelme(json.dumps(table).encode()), str)
+    for content in (b"", b"[]", b'{"images": []}'):
+        with pytest.raises(ValueError, match="no shapes as labelme has them"):
+            parse_labelme(content)
+
+
+def test_coco_of_outlines_ids_as_text_and_objects_of_no_image():
+    table = {
+        "images": [{"id": "7", "file_name": "a.png"}, {"id": 8, "file_name": "b.png"}],
+        "categories": [{"id": "1", "name": "cat"}, {"id": 2, "name": "dog"}],
+        "annotations": [
+            {
+                "image_id": 7,
+                "category_id": 1.0,
+                "segmentation": [[1, 5, 4, 2, 3, 9], [0, 3, 2, 3, 2, 4]],
+            },
+            {"image_id": "8", "category_id": "2", "segmentation": {"counts": "x"}},
+            {"image_id": 8, "category_id": 2, "bbox": []},
+        ],
+    }
+    assert parse_coco(json.dumps(table).encode()) == {
+        "a.png": Annotation((("cat", (0, 2, 4, 9)),)),
+        "b.png": Annotation((("dog", None), ("dog", None))),
+    }
+    table["images"] = [{"id": 9, "file_name": "a.png"}]
+    with pytest.raises(ValueError, match="none of its 3 objects is of an image"):
+        parse_coco(json.dumps(table).encode())
 
 
 def test_names_keep_the_first_synonym():

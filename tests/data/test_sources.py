@@ -59,11 +59,10 @@ def test_links_to_folders_and_names_that_no_table_can_hold_are_one_fault_a_folde
     data = load(tmp_path / "s")
     assert data.classes["class_id"].tolist() == ["cat", "dog"]
     told = data.faults.set_index("name")["detail"]
-    assert kinds(data) == {"name_not_usable": 2} and sorted(told.index) == [
-        "bad\\name",
-        "cat/not-\\udcff-utf8.jpg",
-    ]
-    assert told["bad\\name"].startswith("4 links to folders, or names with a backslash")
+    assert kinds(data) == {"name_not_usable": 2, "link_not_followed": 1}
+    assert sorted(told.index) == ["bad\\name", "cat/not-\\udcff-utf8.jpg", "loop"]
+    assert told["bad\\name"].startswith("2 names with a backslash")
+    assert told["loop"].startswith("2 links lead to folders, out of the folder")
 
 
 def test_what_is_no_regular_file_is_counted_and_never_waited_for(tmp_path, load):
@@ -74,8 +73,9 @@ def test_what_is_no_regular_file_is_counted_and_never_waited_for(tmp_path, load)
     (cat / "outside.jpg").symlink_to("/dev/zero")
     for _ in range(2):  # the second time from the cache
         assert kinds(load(tmp_path / "s", "voc_folder")) == {
-            "unreadable_image": 4,
-            "missing_annotation": 4,
+            "unreadable_image": 1,
+            "missing_annotation": 1,
+            "link_not_followed": 1,
         }
 
 
@@ -86,7 +86,8 @@ def test_what_is_neither_folder_nor_zip_is_refused_without_reading_it(
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "file.tar").write_text("x")
     (tmp_path / "empty.zip").touch()
-    with pytest.raises(ValueError, match=r"neither a folder nor a .zip$"):
+    message = r"neither a folder nor a .zip$|empty.zip is an empty file; download"
+    with pytest.raises(ValueError, match=message):
         load(tmp_path / path)
 
 
@@ -123,6 +124,44 @@ def test_no_name_in_a_zip_leaves_the_folder_and_a_link_is_a_file(tmp_path):
     assert found.read("link.txt") == b"/etc/hostname"
     with pytest.raises(ValueError, match="leaves the folder"):
         found.read("../../slip.zip")
+
+
+def test_names_of_other_systems_in_a_zip_are_the_folders_that_were_meant(tmp_path):
+    """PowerShell 5 writes backslashes, macOS UTF-8 that is not marked as such."""
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in (
+            "data\\\\cat\\\\0.png",
+            "..\\\\..\\\\outside.png",
+            "caf\u251c\u2310/1.png",
+        ):
+            archive.writestr(zipfile.ZipInfo(name), b"x")
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"\x00\x08", b"\x00\x00"))
+    names = open_source(path, tmp_path / "unpacked").names
+    assert "data/cat/0.png" in names and "outside.png" in names
+    assert not (tmp_path / "outside.png").exists()
+
+
+def test_an_empty_zip_and_one_without_files_say_so(tmp_path):
+    (tmp_path / "no.zip").touch()
+    with pytest.raises(ValueError, match=r"no.zip is an empty file"):
+        open_source(tmp_path / "no.zip", tmp_path / "unpacked")
+    for name, files in (("none.zip", {}), ("folders.zip", {"a/": b""})):
+        with pytest.raises(ValueError, match=r"cannot be unpacked: it holds no files"):
+            open_source(zipped(tmp_path / name, files), tmp_path / "unpacked")
+
+
+def test_a_link_is_read_where_it_stays_inside(tmp_path):
+    folder = written(tmp_path / "s", {"all/0.png": b"1", "cat/1.png": b"2"})
+    (folder / "cat/0.png").symlink_to("../all/0.png")
+    (folder / "cat/2.png").symlink_to(tmp_path / "elsewhere.png")
+    (tmp_path / "elsewhere.png").write_bytes(b"3")
+    source = Source(folder)
+    assert source.names == ["all/0.png", "cat/0.png", "cat/1.png"]
+    assert source.read("cat/0.png") == b"1"
+    assert source.faults[0].name == "cat/2.png"
+    assert "cp -rL" in source.faults[0].detail
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,59 @@
+"""Where the files lie that tables and other files name."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import PurePosixPath
+
+from helpers.data.sources import composed
+
+_WORD = re.compile(r"[^/_. -]+")  # of a path
+_ELSEWHERE = re.compile(r"/|\.\./|\w:/")  # how paths of another machine begin
+
+
+class Places:
+    """Paths by the name of their file, with its ending and without."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        """Collect some paths."""
+        self._paths: dict[str, list[str]] = defaultdict(list)
+        for path in paths:
+            name = composed(path.rpartition("/")[2])
+            stem = PurePosixPath(name).stem
+            for key in {name, stem}:
+                self._paths[key].append(path)
+
+    def nearest(self, path: str, name: str) -> str:
+        """The file of a name, or a stem, that lies most like a path; "" for none."""
+        return _nearest(path, self._paths.get(composed(name), ()))
+
+    def named(self, table: str, name: str) -> str:
+        """Where the file lies that a table names, of the paths that end so; or ""."""
+        path = PurePosixPath(composed(name).replace("\\", "/"))
+        # Of a path of another machine what comes first is not known here.
+        starts = len(path.parts) if _ELSEWHERE.match(f"{path}") else 1
+        for start in range(starts):
+            end = f"/{'/'.join(path.parts[start:])}"
+            places = [
+                place
+                for place in self._paths.get(path.name, ())
+                if composed(f"/{place}").endswith(end)
+            ]
+            if places:
+                return _nearest(table, places)
+        return ""
+
+
+def _nearest(path: str, places: Sequence[str]) -> str:
+    """The one place that shares most words with a path, in the fewest folders.
+
+    "" where there is none, or several are as near.
+    """
+    words = set(_WORD.findall(path))
+    scores = {
+        place: (len(words.intersection(_WORD.findall(place))), -place.count("/"))
+        for place in places
+    }
+    most = max(scores.values(), default=None)
+    best = [place for place in places if scores[place] == most]
+    return best[0] if len(best) == 1 else ""
