@@ -123,6 +123,7 @@ _FORMS = {
     **dict.fromkeys(("work_dir", "reports_dir"), r"(?!~[^/])[^\x00-\x1f]{1,1000}"),
     "shard": r"|[1-9]\d{0,5}/[1-9]\d{0,5}",
     "device": r"auto|cpu|cuda(:\d{1,3})?",
+    "architecture": r"(timm:)?[\w.-]{1,100}",  # no code: a study file is data
     "pretrained_weights": r"made|[A-Z][A-Z0-9_]+|.*\{architecture\}.*",
     "targets": r"(blur|noise|jpeg)_0\.\d*[1-9]|(brightness|contrast)_\d(\.\d*[1-9])?|rotation_-?(180|(1[0-7]\d|[1-9]?\d)(\.\d*[1-9])?)",
     "kappa_families": f"model set|{PUBLISHED_NETWORKS}|{MADE_NETWORKS}",

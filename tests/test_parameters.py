@@ -104,6 +104,7 @@ def test_networks_are_known_by_the_names_of_the_modules_that_build_them():
         ("learning_rates", [0.1, 0.1], "an item stands twice"),
         ("device", "cdua", "'cdua' is not of the form auto|cpu|cuda"),
         ("study", "../other", "'../other' is not of the form"),
+        ("architecture", "module:function", "'module:function' is not of the form"),
         ("class_ids", ["x" * 5000], "is not of the form"),
         ("targets", ["blur_0.70"], "'blur_0.70' is not of the form"),
         ("jobs", True, "must be int ("),
@@ -126,6 +127,7 @@ def test_a_value_that_cannot_be_is_told_with_its_name_and_what_is_allowed(
             ("shard", "2/4"),
             ("learning_rates", [0]),
             ("pixel_mean", [0.5] * 3),
+            ("architecture", "timm:resnet10t.c3_in1k"),
         ],
         *[
             ("pretrained_weights", "IMAGENET1K_V1"),

@@ -22,6 +22,13 @@ SquareBox = tuple[int, int, int, int]
 Problem = tuple[str, str]  # kind and detail of a fault
 
 
+class Crop(NamedTuple):
+    """A square cut from the middle, as torchvision's Resize and CenterCrop do it."""
+
+    resize: int  # the shorter side before the cut, pixels
+    side: int  # of the square, pixels
+
+
 class Decoded(NamedTuple):
     """One image as the study uses it."""
 
@@ -34,8 +41,11 @@ class Decoded(NamedTuple):
     faults: list[Problem]
 
 
-def decode_image(source: Source, record: Record, size: int) -> Decoded:
-    """Read, convert to RGB and squash one image; the fault of a bad file is in the result, and of a disk raised."""
+def decode_image(source: Source, record: Record, size: int | Crop) -> Decoded:
+    """Read one image, convert it to RGB and squash it, or cut it without its boxes.
+
+    The fault of a bad file is in the result, and of a disk raised.
+    """
     digest, annotation = (
         "",
         record.annotation if isinstance(record.annotation, Annotation) else None,
@@ -50,9 +60,7 @@ def decode_image(source: Source, record: Record, size: int) -> Decoded:
             raise ValueError(
                 f"grey values of mode {turned.mode} are not of 8 bits; save them as an image of 8 bits"
             )
-        pixels = np.asarray(
-            _to_rgb(turned).resize((size, size), Image.Resampling.BILINEAR)
-        ).transpose(2, 0, 1)
+        pixels = np.asarray(_square(_to_rgb(turned), size)).transpose(2, 0, 1)
     except Exception as fault:  # decoders of damaged files raise nearly every kind; one with a number is of the disk
         if isinstance(fault, MemoryError) or (
             isinstance(fault, OSError) and fault.errno
@@ -62,13 +70,15 @@ def decode_image(source: Source, record: Record, size: int) -> Decoded:
             r"<[^<>]* at 0x[0-9a-f]+>", "the file", f"{type(fault).__name__}: {fault}"
         )  # without an address in memory
         return Decoded(record, None, [], 0, 0, digest, [("unreadable_image", told)])
-    boxes, problems = (
-        square_boxes(annotation, turned.size, size) if annotation else ([], [])
-    )
+    boxes, problems = [], []
+    if annotation and not isinstance(size, Crop):
+        boxes, problems = square_boxes(annotation, turned.size, size)
     return Decoded(record, pixels, boxes, *image.size, digest, faults + problems)
 
 
-def decode_all(source: Source, records: Sequence[Record], size: int) -> list[Decoded]:
+def decode_all(
+    source: Source, records: Sequence[Record], size: int | Crop
+) -> list[Decoded]:
     """Decode images, in their order, on all cores."""
     with ThreadPoolExecutor(
         len(os.sched_getaffinity(0))
@@ -81,6 +91,17 @@ def decode_all(source: Source, records: Sequence[Record], size: int) -> list[Dec
                 results, total=len(records), desc="decoding", unit="image", leave=False
             )
         )
+
+
+def _square(image: Image.Image, size: int | Crop) -> Image.Image:
+    """Squash an image to a square of ``size`` pixels, or cut one from its middle."""
+    if not isinstance(size, Crop):
+        return image.resize((size, size), Image.Resampling.BILINEAR)
+    # Here: the import takes two seconds.
+    from torchvision.transforms import functional
+
+    resized = functional.resize(image, size.resize)
+    return functional.center_crop(resized, size.side)
 
 
 def _turned(

@@ -158,8 +158,16 @@ def choice(names: Sequence[str], part: str, file: str) -> tuple[str, tuple[str, 
     return others[0], ()
 
 
+def check_regular(path: Path) -> None:
+    """Raise ValueError for a link to nothing, or a pipe, which would never end."""
+    if not path.is_file() and (path.exists() or path.is_symlink()):
+        kind = "a link to nothing" if path.is_symlink() else "no regular file"
+        raise ValueError(f"{path.name} is {kind}")
+
+
 def _content(path: Path) -> Any:
     """What one file holds, as tensors and plain values."""
+    check_regular(path)
     with path.open("rb") as file:
         head = file.read(16)
     # safetensors: eight bytes of length, then a header in JSON.

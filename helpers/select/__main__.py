@@ -1,162 +1,205 @@
-"""Which of several checkpoints will do best, and how accurate it will be: ``python -m helpers.select CHECKPOINTS IMAGES``."""
+"""Which of several checkpoints will do best, and how accurate it will be.
+
+``python -m helpers.select CHECKPOINTS IMAGES``.
+"""
 
 import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-DESCRIPTION = """Predict the test accuracy of checkpoints from their training images, as a study of this repository does, with an interval.
-Nothing is trained, no test image is needed, and no code from a checkpoint is run."""
+DESCRIPTION = """Predict the test accuracy of checkpoints from their training images,
+as studies of this repository do, with an interval. Nothing is trained, no test image
+is needed, and no code from a checkpoint is run."""
+# Option -> what argparse needs to know of it, in the order of --help.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "--labelled": {
+        "type": Path,
+        "help": "folder or .zip of held-out images with labels; 50 or more help much",
+    },
+    "--architecture": {
+        "default": "auto",
+        "help": "torchvision's name, timm:NAME or module:function; auto recognises "
+        "torchvision's ResNets",
+    },
+    "--part": {
+        "default": "",
+        "help": "which network of a file that holds several, such as student",
+    },
+    "--classes": {
+        "type": Path,
+        "help": "text file with the name of a class per line, in the order of the "
+        "outputs",
+    },
+    "--image-size": {
+        "type": int,
+        "default": 0,
+        "help": "side of the square images, pixels; 0: that of the files, 224 at most",
+    },
+    "--resize": {
+        "type": int,
+        "default": 0,
+        "help": "shorter side before the cut, as torchvision's Resize, pixels; "
+        "0: images are squashed to squares",
+    },
+    "--crop": {
+        "type": int,
+        "default": 0,
+        "help": "side of what is cut from the middle, as torchvision's CenterCrop, "
+        "pixels; 0: as --resize",
+    },
+    "--images-used": {
+        "type": int,
+        "default": 0,
+        "help": "training images to take; 0: as many as the study (fewer are less "
+        "sure)",
+    },
+    "--mean": {
+        "type": float,
+        "nargs": 3,
+        "default": [0.485, 0.456, 0.406],
+        "help": "of the normalisation in training, RGB in [0, 1]",
+    },
+    "--std": {
+        "type": float,
+        "nargs": 3,
+        "default": [0.229, 0.224, 0.225],
+        "help": "of the normalisation in training",
+    },
+    "--study": {
+        "default": "",
+        "help": "study under --reports that calibrates; none: compact20",
+    },
+    "--reports": {
+        "default": "reports",
+        "help": "folder of the studies' reports, relative to the project's root",
+    },
+    "--device": {"default": "auto", "help": "cpu, cuda or auto"},
+    "--jobs": {
+        "type": int,
+        "default": 0,
+        "help": "checkpoints scored side by side; 0: one per core, or one on a GPU",
+    },
+    "--out": {
+        "type": Path,
+        "default": Path("own"),
+        "help": "folder for tables and what is computed (default ./own)",
+    },
+}
 
 
 def parser() -> argparse.ArgumentParser:
     """Describe the command line."""
-    made = argparse.ArgumentParser(
+    command_line = argparse.ArgumentParser(
         prog="python -m helpers.select", description=DESCRIPTION
     )
-    add = made.add_argument
-    add(
+    command_line.add_argument(
         "checkpoints",
         type=Path,
-        help="folder of .safetensors, .pt, .pth, .ckpt or .bin files with state dicts, or one such file",
+        help="folder of .safetensors, .pt, .pth, .ckpt, .bin or .pth.tar files with "
+        "state dicts, or one such file",
     )
-    add(
+    command_line.add_argument(
         "images",
         type=Path,
         help="folder or .zip of the training images, such as a folder per class",
     )
-    add(
-        "--labelled",
-        type=Path,
-        help="folder or .zip of held-out images with labels; 50 or more help much",
-    )
-    add(
-        "--architecture",
-        default="auto",
-        help="torchvision's name, timm:NAME or module:function; auto tells ResNets apart",
-    )
-    add(
-        "--classes",
-        type=Path,
-        help="text file with the name of a class per line, in the order of the outputs",
-    )
-    add(
-        "--image-size",
-        type=int,
-        default=0,
-        help="side of the square images, pixels; 0: that of the files, 224 at most",
-    )
-    add(
-        "--images-used",
-        type=int,
-        default=0,
-        help="training images to take; 0: as many as the study (fewer are less sure)",
-    )
-    add(
-        "--mean",
-        type=float,
-        nargs=3,
-        default=[0.485, 0.456, 0.406],
-        help="of the normalisation in training, RGB in [0, 1]",
-    )
-    add(
-        "--std",
-        type=float,
-        nargs=3,
-        default=[0.229, 0.224, 0.225],
-        help="of the normalisation in training",
-    )
-    add(
-        "--study",
-        default="",
-        help="study under --reports that calibrates; none: compact20",
-    )
-    add(
-        "--reports",
-        default="reports",
-        help="folder of the studies' reports, relative to the project's root",
-    )
-    add("--device", default="auto", help="cpu, cuda or auto")
-    add(
-        "--jobs",
-        type=int,
-        default=0,
-        help="checkpoints scored side by side; 0: one per core, or one on a GPU",
-    )
-    add(
-        "--out",
-        type=Path,
-        default=Path("own"),
-        help="folder for tables and what is computed (default ./own)",
-    )
-    return made
+    for name, option in OPTIONS.items():
+        command_line.add_argument(name, **option)
+    return command_line
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; 0 when a checkpoint was judged, 1 when none could be, 2 when an argument is wrong, 130 when interrupted."""
-    given = parser().parse_args(arguments)
+    """Run the command.
+
+    Returns:
+        0 when a checkpoint was judged, 1 when none could be, 2 when an argument is
+        wrong, 130 when interrupted.
+    """
+    options = parser().parse_args(arguments)
     try:
-        return _judge(given)
+        return _judge(options)
     except (ValueError, OSError) as fault:
         print(f"{parser().prog}: {fault}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(
-            f"{parser().prog}: interrupted; what is complete in {given.out} is kept",
+            f"{parser().prog}: interrupted; what is complete in {options.out} is kept",
             file=sys.stderr,
         )
         return 130
 
 
-def _judge(given: argparse.Namespace) -> int:
-    from helpers.files import (
-        complete_or_absent,
-        from_root,
-    )  # here: torch and scikit-learn take seconds, and --help waits for none
-    from helpers.select import case, report
-    from helpers.select.judging import NOT_READ
+def _judge(options: argparse.Namespace) -> int:
+    # Here: torch and scikit-learn take seconds, and --help waits for none.
+    from helpers.files import from_root
+    from helpers.select import case
+    from helpers.select.images import Preparation
+    from helpers.select.load import Reading
     from helpers.training.pool import choose_device
 
-    given.out.mkdir(
-        parents=True, exist_ok=True
-    )  # before the work, so that nothing is computed that cannot be written
-    classes = (
-        given.classes.read_text(encoding="utf-8-sig").split("\n")
-        if given.classes
-        else []
+    # Before the work, so that nothing is computed that cannot be written.
+    options.out.mkdir(parents=True, exist_ok=True)
+    labelled = options.labelled and options.labelled.absolute()
+    inputs = case.Inputs(
+        checkpoints=options.checkpoints.absolute(),
+        images=options.images.absolute(),
+        labelled=labelled,
+        class_names=_lines(options.classes),
+        most=options.images_used,
     )
-    found = case.of_files(
-        given.checkpoints.absolute(),
-        given.images.absolute(),
-        reports=from_root(given.reports),
-        work=given.out.absolute(),
-        study=given.study,
-        labelled=given.labelled and given.labelled.absolute(),
-        architecture=given.architecture,
-        class_names=[line.strip() for line in classes if line.strip()],
-        size=given.image_size,
-        most=given.images_used,
-        normalisation=(given.mean, given.std),
-        device=choose_device(given.device),
-        jobs=given.jobs,
+    place = case.Place(
+        reports=from_root(options.reports),
+        work=options.out.absolute(),
+        study=options.study,
+        device=choose_device(options.device),
+        jobs=options.jobs,
     )
-    tables = {
-        f"{name}.csv": getattr(found, name).to_csv(index=False)
-        for name in ("verdicts", "scores")
+    preparation = Preparation(
+        side=options.image_size,
+        resize=options.resize,
+        crop=options.crop,
+        mean=tuple(options.mean),
+        std=tuple(options.std),
+    )
+    reading = Reading(options.architecture, options.part)
+    judged = case.of_files(inputs, place, reading, preparation)
+    _write(judged, options.out)
+    _print(judged, options.out)
+    is_judged = judged.verdicts[["accuracy", "rank"]].notna().any(axis=None)
+    return 0 if is_judged else 1
+
+
+def _lines(path: Path | None) -> list[str]:
+    """Lines of a text file without blanks around them, empty ones left out."""
+    if path is None:
+        return []
+    lines = path.read_text(encoding="utf-8-sig").split("\n")
+    return [line.strip() for line in lines if line.strip()]
+
+
+def _write(judged: Any, folder: Path) -> None:
+    from helpers.files import complete_or_absent
+
+    texts = {
+        "verdicts.csv": judged.verdicts.to_csv(index=False),
+        "scores.csv": judged.scores.to_csv(index=False),
+        "README.md": "\n\n".join(judged.sentences) + "\n",
     }
-    for name, text in (
-        tables | {"README.md": "\n\n".join(found.sentences) + "\n"}
-    ).items():
-        with complete_or_absent(given.out / name) as temporary:
+    for name, text in texts.items():
+        with complete_or_absent(folder / name) as temporary:
             temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
-    print("\n".join(found.sentences))
-    shown = found.verdicts[found.verdicts["verdict"].ne(NOT_READ)]
-    print(
-        f"\n{report.printed(shown)}\n\nIts tables are in {given.out}."
-        if len(shown)
-        else ""
-    )
-    return 0 if found.verdicts[["accuracy", "rank"]].notna().any(axis=None) else 1
+
+
+def _print(judged: Any, folder: Path) -> None:
+    from helpers.select import report
+    from helpers.select.judging import NOT_READ
+
+    print("\n".join(judged.sentences))
+    shown = judged.verdicts[judged.verdicts["verdict"].ne(NOT_READ)]
+    if len(shown):
+        print(f"\n{report.printed(shown)}\n\nIts tables are in {folder}.")
 
 
 if __name__ == "__main__":

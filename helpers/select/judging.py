@@ -14,7 +14,7 @@ from helpers.scoring.measuring import score, score_table
 from helpers.scoring.models import Model
 from helpers.scoring.store import Store
 from helpers.select.calibration import MEASURES, Calibration, with_candidates
-from helpers.select.images import Own, digest
+from helpers.select.images import OwnImages, digest
 from helpers.select.prediction import (
     QUANTILE,
     TRUSTED,
@@ -23,6 +23,7 @@ from helpers.select.prediction import (
     weighed,
     wilson,
 )
+from helpers.statistics.correlations import Array
 from helpers.statistics.prediction import FIT, with_fit
 
 # What is said of a checkpoint: a predicted accuracy, one mainly counted on labelled images, or none, as ``judge`` or ``case`` explain.
@@ -70,10 +71,10 @@ class Scored(NamedTuple):
 
 
 def scored(
-    store: Store, models: Sequence[Model], own: Own, study: Calibration
+    store: Store, models: Sequence[Model], images: OwnImages, study: Calibration
 ) -> Scored:
     """The fit of models and the measures that a study may choose, on as many of their training images as in the study."""
-    count = len(own.scored_on.rows)
+    count = len(images.scored_on.rows)
     # A share of as many images as in the study, so that values rest on as many.
     share = study.settings.perturbation_fraction * (study.images or count) / count
     settings = replace(study.settings, perturbation_fraction=min(1.0, share))
@@ -85,7 +86,7 @@ def scored(
             models,
             ["prediction", "perturbation"],
             settings,
-            own.scored_on,
+            images.scored_on,
             [*fit, *MEASURES],
         )
     )
@@ -98,11 +99,39 @@ def scored(
     )
 
 
-def labelled_right(store: Store, models: Sequence[Model], own: Own) -> dict[str, int]:
-    """On how many of the labelled images of ``own`` each model that can be loaded is right."""
+def predicted_classes(
+    store: Store, models: Sequence[Model], images: OwnImages
+) -> dict[str, Array]:
+    """Number of the output with the largest logit, (N,) of the scored images.
+
+    By model id; a model that fails on the images is left out.
+    """
+    records = store.each(
+        models,
+        {"predicted_classes": {"images": images.scored_on.name}},
+        partial(_predicted, device=store.device),
+    )
+    return {
+        model_id: record["predicted"]
+        for model_id, record in records.records("predicted_classes")
+    }
+
+
+def _predicted(
+    model: Model, shared: OwnImages, parts: Sequence[str], *, device: str
+) -> dict[str, dict[str, Any]]:
+    pixels = shared.train.images[list(shared.scored_on.rows)]
+    logits = logits_of(model.load(device), pixels, device, model.normalise)
+    return {part: {"predicted": logits.argmax(1).numpy()} for part in parts}
+
+
+def labelled_right(
+    store: Store, models: Sequence[Model], images: OwnImages
+) -> dict[str, int]:
+    """On how many of the labelled images of ``images`` each model that can be loaded is right."""
     kept = store.each(
         models,
-        {"labelled_right": {"images": digest(own.labelled)}},
+        {"labelled_right": {"images": digest(images.labelled)}},
         partial(_right, device=store.device),
     )
     return {
@@ -112,7 +141,7 @@ def labelled_right(store: Store, models: Sequence[Model], own: Own) -> dict[str,
 
 
 def _right(
-    model: Model, shared: Own, parts: Sequence[str], *, device: str
+    model: Model, shared: OwnImages, parts: Sequence[str], *, device: str
 ) -> dict[str, dict[str, Any]]:
     logits = logits_of(
         model.load(device), shared.labelled.images, device, model.normalise
@@ -138,9 +167,9 @@ def verdicts(
     Facts are ``case.FACTS``; ``right`` counts, by model. Columns are ``VERDICT``: fractions, with intervals of 80 %, counts of 95 %.
     """
     if not found:
-        return facts.assign(verdict=NOT_READ, note=facts["fault"]).reindex(
-            columns=VERDICT
-        )
+        verdict = np.where(facts["fault"].ne(""), NOT_READ, NOT_JUDGED)
+        note = facts["fault"].where(facts["fault"].ne(""), facts["doubt"])
+        return facts.assign(verdict=verdict, note=note).reindex(columns=VERDICT)
     table = facts.merge(found.table, on="model_id", how="left")
     least = 1 / table["outputs"].clip(lower=1)
     predicted = (table["train_accuracy"] - found.predictor.predicted(table)).clip(
@@ -179,8 +208,8 @@ def verdicts(
 
 def _fault(row: Any) -> str:
     """Why nothing can be said of a checkpoint; "" where something can."""
-    if row.fault:
-        return row.fault
+    if row.fault or row.doubt:
+        return row.fault or row.doubt
     if not np.isfinite(row.accuracy):
         return "its training accuracy, loss or a measure on these images is undefined, see scores.csv"
     chance = 1 / row.outputs

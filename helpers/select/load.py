@@ -1,11 +1,12 @@
-"""Checkpoints of one's own, read without running any code in them, and put into networks made by name."""
+"""Checkpoints put into networks that are made by name; no code in a file is run."""
 
 import hashlib
 import importlib
 import inspect
 import re
-import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -15,13 +16,14 @@ import torchvision
 from torch import Tensor, nn
 from torchvision.transforms import v2
 
+from helpers.networks import contents
 from helpers.networks.resnet import sample_first
-from helpers.networks.weights import check_numbers, form_in, read_state
+from helpers.networks.weights import check_numbers, form_in
 from helpers.scoring.models import Model
 
-ENDINGS = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
+ENDINGS = (".safetensors", ".pt", ".pth", ".ckpt", ".bin", ".tar")
 AUTO = "auto"
-# What a guess tries: the names and shapes of a state dict tell these apart.
+# What a guess tries: the names and shapes of a state dict differ between these.
 RESNETS = (
     "resnet18",
     "resnet34",
@@ -33,140 +35,302 @@ RESNETS = (
     "resnext50_32x4d",
 )
 _BLOCK = re.compile(r"((?:.+\.)?layer\d+\.\d+)\.")
+_COUNTER = "num_batches_tracked"  # of batch normalisation; old files lack it
+_CHANNELS = 3  # of an image
+_WHOLE = 0.5  # share of a network's tensors from which on a part of a file is one
 Builder = Callable[[int], nn.Module]  # number of classes -> untrained network
 Shapes = Mapping[str, tuple[int, ...]]  # of tensors, by their names
 
 
+@dataclass(frozen=True)
+class Reading:
+    """What a reader says of files that do not say it themselves."""
+
+    architecture: str = AUTO  # torchvision's name, timm:NAME or module:function
+    part: str = ""  # which of several networks in one file
+    order: tuple[int, ...] = ()  # output i of the model is output order[i] of the file
+
+
 class Loaded(NamedTuple):
-    """A network in evaluation mode on the CPU."""
+    """A network in evaluation mode on the CPU, and what its file says of it."""
 
     network: nn.Module
     classes: int  # outputs
+    names: tuple[str, ...]  # of classes in the order of the file; none where not noted
+    accuracy: float  # that the file notes, in [0, 1]; NaN where it notes none
     notes: tuple[str, ...]  # on how it was read
 
 
 def find(folder: Path) -> dict[str, Path]:
-    """Checkpoints of a folder and below, or one file, by name; hidden files are left out."""
-    if not folder.exists():
-        raise FileNotFoundError(f"the folder of checkpoints {folder} does not exist")
+    """Checkpoints of a folder and below, or one file, by name.
+
+    Hidden files are left out; of shards the first stands for all. What cannot be
+    read (a link to nothing, a pipe) is found too, so that it can be named.
+
+    Raises:
+        FileNotFoundError: where the folder does not exist.
+        ValueError: where it holds no checkpoint.
+    """
     if folder.is_file():
         return {folder.name: folder}
+    if not folder.is_dir():
+        raise FileNotFoundError(f"the folder of checkpoints {folder} does not exist")
     paths = [
         path
         for path in sorted(folder.rglob("*"))
-        if path.suffix.lower() in ENDINGS and not path.name.startswith(".")
+        if path.suffix.lower() in ENDINGS
+        and not path.name.startswith(".")
+        and not path.is_dir()
     ]
     if not paths:
         raise ValueError(
-            f"no checkpoint is in {folder}: looked for files that end in {', '.join(ENDINGS)}, in it and below"
+            f"no checkpoint is in {folder}: looked for files that end in "
+            f"{', '.join(ENDINGS)}, in it and below"
         )
-    return {path.relative_to(folder).as_posix(): path for path in paths}
+    firsts = [path for path in paths if _first_shard(path) in (path, None)]
+    return {path.relative_to(folder).as_posix(): path for path in firsts}
 
 
-def model(path: Path, name: str, architecture: str, normalise: v2.Compose) -> Model:
-    """A checkpoint as a model that measures can be computed of; its id names all that decides its values. ``facts``: checkpoint, bytes."""
-    with path.open("rb") as file:
-        content = hashlib.file_digest(file, "sha256").hexdigest()
-    digest = hashlib.blake2b(
-        f"{architecture} {normalise} {content}".encode(), digest_size=6
-    ).hexdigest()
+def _first_shard(path: Path) -> Path | None:
+    """The first of the shards that a file is one of; None where one is missing."""
+    try:
+        return contents.shards(path)[0]
+    except ValueError:
+        return None
+
+
+def model(path: Path, name: str, reading: Reading, normalise: v2.Compose) -> Model:
+    """A checkpoint as a model that measures can be computed of.
+
+    Its id names all that decides its values: the bytes of its files, how they are
+    read, and the normalisation. ``facts``: checkpoint, bytes.
+
+    Raises:
+        OSError: where the file cannot be read.
+        ValueError: where it is no regular file, or a shard is missing.
+    """
+    content = "".join(_bytes_digest(file) for file in contents.shards(path))
+    decisive = f"{reading.architecture} {normalise} {content}"
+    if reading.part or reading.order:
+        decisive += f" {reading.part} {reading.order}"
+    digest = hashlib.blake2b(decisive.encode(), digest_size=6).hexdigest()
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[-60:]
-    facts = {"checkpoint": name, "bytes": content}
     return Model(
         f"{plain}-{digest}",
-        partial(_network, path, architecture),
-        facts=facts,
+        partial(_network, path, reading),
+        facts={"checkpoint": name, "bytes": content},
         normalise=normalise,
     )
 
 
-def load_checkpoint(path: Path, architecture: str = AUTO) -> Loaded:
-    """Read one checkpoint and put it into a new network of its architecture; every tensor of the network must find its own.
-
-    The architecture is as in ``builder_of``; "auto" takes the network that the file's header names, else tells torchvision's ResNets apart
-    by their tensors. ValueError where the file is no checkpoint, would need code to be run, is damaged, or does not fit.
-    """
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        state = read_state(path)
-    notes = tuple(
-        str(warning.message).replace(path.name, "it", 1)
-        for warning in caught
-        if issubclass(warning.category, UserWarning)
-    )
-    form = form_in(path) if architecture == AUTO else None
-    name = (
-        form.architecture
-        if form
-        else guess(state)
-        if architecture == AUTO
-        else architecture
-    )
-    builder = form.network if form else builder_of(name)
-    state = _of_network(state, set(_shapes(builder, 2)))
-    classes = class_count(builder, state, name)
-    if classes < 2:
-        raise ValueError(f"it has {classes} outputs, and a classifier needs at least 2")
-    shapes = _shapes(
-        builder, classes
-    )  # before anything is built, which a file could ask to be of any size
-    absent = [
-        key
-        for key in shapes
-        if key not in state and not key.endswith("num_batches_tracked")
-    ]
-    if wrong := absent + [
-        key for key, value in state.items() if shapes.get(key) != tuple(value.shape)
-    ]:
-        told = f"{len(wrong)} tensors are missing, unknown or of another shape, first {', '.join(wrong[:3])}"
-        raise ValueError(
-            f"it does not fit {name} with {classes} outputs: {told}; name the architecture that it was trained with"
-        )
-    network = builder(classes)
-    check_numbers(state, network.state_dict(), path.name)
-    network.load_state_dict(state, strict=False)
-    return Loaded(
-        sample_first(network).to(memory_format=torch.channels_last).eval(),
-        classes,
-        notes,
-    )
+def _bytes_digest(path: Path) -> str:
+    contents.check_regular(path)
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _network(
-    path: Path, architecture: str, device: torch.device | str = "cpu"
+    path: Path, reading: Reading, device: torch.device | str = "cpu"
 ) -> nn.Module:
-    return load_checkpoint(path, architecture).network.to(device)
+    return load_checkpoint(path, reading).network.to(device)
 
 
-def _of_network(state: Mapping[str, Tensor], names: set[str]) -> dict[str, Tensor]:
-    """The part of a state dict that is of the network, where a training program keeps it beside others, as Lightning does."""
-    prefixes = ["", *dict.fromkeys(name.partition(".")[0] + "." for name in state)]
-    best = max(
-        prefixes,
-        key=lambda prefix: sum(
-            name.startswith(prefix) and name.removeprefix(prefix) in names
-            for name in state
-        ),
+def load_checkpoint(path: Path, reading: Reading | str = AUTO) -> Loaded:
+    """Read one checkpoint and put it into a new network of its architecture.
+
+    Every tensor of the network must be in the file. "auto" takes the network that
+    the file's header names, else one of torchvision's ResNets by its tensors.
+
+    Args:
+        path: of the file, or of the first of its shards.
+        reading: how it is read; a text is an architecture.
+
+    Raises:
+        ValueError: where the file is no checkpoint, holds code, is damaged, or does
+            not fit.
+    """
+    if isinstance(reading, str):
+        reading = Reading(reading)
+    read = contents.read(path, reading.part)
+    form = form_in(path) if reading.architecture == AUTO else None
+    if form:
+        name, builder = form.architecture, form.network
+    else:
+        name = reading.architecture
+        if name == AUTO:
+            name = guess(read.state, reading.part)
+        builder = builder_of(name)
+    state, note = network_part(read.state, set(_shapes(builder, 2)), reading.part)
+    state = with_usual_head(state, builder, name)
+    classes = class_count(builder, state, name)
+    if classes < 2:
+        raise ValueError(f"it has {classes} outputs, and a classifier needs at least 2")
+    # Before anything is built, which a file could ask to be of any size.
+    _check_fit(state, _shapes(builder, classes), f"{name} with {classes} outputs")
+    network = builder(classes)
+    check_numbers(state, network.state_dict(), path.name)
+    state = _in_order(state, _outputs(builder, network), reading.order)
+    network.load_state_dict(state, strict=False)
+    notes = tuple(text.replace(path.name, "it", 1) for text in read.notes + note)
+    network = sample_first(network).to(memory_format=torch.channels_last).eval()
+    return Loaded(network, classes, read.classes, read.accuracy, notes)
+
+
+def _check_fit(state: Mapping[str, Tensor], shapes: Shapes, network: str) -> None:
+    """Raise ValueError where tensors are missing, unknown or of another shape."""
+    stem = next((name for name, shape in shapes.items() if len(shape) == 4), "")
+    if stem in state and state[stem].ndim == 4:
+        channels = state[stem].shape[1]
+        if channels != shapes[stem][1] == _CHANNELS:
+            raise ValueError(_other_channels(stem, channels))
+    missing = [
+        name for name in shapes if name not in state and not name.endswith(_COUNTER)
+    ]
+    other = [
+        name for name, value in state.items() if shapes.get(name) != tuple(value.shape)
+    ]
+    wrong = missing + other
+    if wrong:
+        raise ValueError(
+            f"it does not fit {network}: {len(wrong)} tensors are missing, unknown or "
+            f"of another shape, first {', '.join(wrong[:3])}; "
+            "name the architecture that it was trained with"
+        )
+
+
+def _other_channels(stem: str, channels: int) -> str:
+    plural = "channel" if channels == 1 else "channels"
+    return (
+        f"its first layer ({stem}) takes {channels} {plural}, and images have "
+        f"{_CHANNELS}; name a function that makes the network and turns images into "
+        f"{channels} {plural}: --architecture module:function"
     )
-    return {
-        name.removeprefix(best): value
+
+
+def network_part(
+    state: Mapping[str, Tensor], names: set[str], part: str = ""
+) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """The tensors of a network where a program keeps them beside others.
+
+    Args:
+        state: of a file, such as Lightning's with the weights of a loss.
+        names: of the network's tensors.
+        part: which network, where the file holds several ("student").
+
+    Returns:
+        The tensors after one prefix by the network's names, and a note where
+        averaged weights are left.
+
+    Raises:
+        ValueError: where several parts hold the network and ``part`` names none.
+    """
+    matches: Counter[str] = Counter()
+    for name in state:
+        words = name.split(".")
+        for place in range(len(words)):
+            if ".".join(words[place:]) in names:
+                matches[".".join(words[:place])] += 1
+    needed = sum(not name.endswith(_COUNTER) for name in names)
+    prefixes = [prefix for prefix, count in matches.items() if count >= _WHOLE * needed]
+    note: tuple[str, ...] = ()
+    prefix = max(matches, key=matches.__getitem__, default="")
+    if prefixes:
+        prefix, note = contents.choice(prefixes, part, "it")
+    start = f"{prefix}." if prefix else ""
+    taken = {
+        name.removeprefix(start): value
         for name, value in state.items()
-        if name.startswith(best)
+        if name.startswith(start)
     }
+    return taken, note
+
+
+def with_usual_head(
+    state: dict[str, Tensor], builder: Builder, name: str
+) -> dict[str, Tensor]:
+    """A state dict whose head has the name that it has in its architecture.
+
+    ``fc = Sequential(Dropout(), Linear())`` saves fc.1.weight for fc.weight; dropout
+    has no weights and does nothing in evaluation.
+
+    Raises:
+        ValueError: where the head has several layers.
+    """
+    expected = [key for key, _ in heads(builder)]
+    if not expected or expected[0] in state:
+        return state
+    head = expected[0].rpartition(".")[0]
+    root = head.partition(".")[0]
+    unknown = [
+        key
+        for key in state
+        if key not in _shapes(builder, 2) and key.partition(".")[0] == root
+    ]
+    layers = list(dict.fromkeys(key.rpartition(".")[0] for key in unknown))
+    if len(layers) > 1:
+        raise ValueError(
+            f"its head has {len(layers)} layers ({', '.join(layers[:4])}), and that of "
+            f"{name} has one ({head}); name the function that makes the network: "
+            "--architecture module:function"
+        )
+    if not layers:
+        return state
+    layer = layers[0]
+    return {
+        head + key.removeprefix(layer) if key in unknown else key: value
+        for key, value in state.items()
+    }
+
+
+def _in_order(
+    state: dict[str, Tensor], parts: Sequence[tuple[str, int]], order: Sequence[int]
+) -> dict[str, Tensor]:
+    """The tensors with the outputs in another order; as they are for none."""
+    if not order:
+        return state
+    rows = torch.tensor(order)
+    reordered = {
+        key: state[key].index_select(axis, rows) for key, axis in parts if key in state
+    }
+    return state | reordered
+
+
+def _outputs(builder: Builder, network: nn.Module) -> Sequence[tuple[str, int]]:
+    """Tensors that have a row per output, and that axis of them."""
+    if heads(builder):
+        return heads(builder)
+    linear = [
+        name
+        for name, module in network.named_modules()
+        if isinstance(module, nn.Linear)
+    ]
+    return [(f"{linear[-1]}.weight", 0), (f"{linear[-1]}.bias", 0)]
 
 
 @lru_cache
 def builder_of(architecture: str) -> Builder:
-    """What makes an untrained network of torchvision's name, "timm:NAME", or "module:function", whose module is run; else ValueError."""
+    """What makes an untrained network of torchvision's name or "timm:NAME".
+
+    "module:function" is code: its module is run. It is for whoever types it on a
+    command line or in a cell; ``parameters.LIMITS`` keeps it out of study files.
+
+    Raises:
+        ValueError: for an unknown name, or a module that cannot be imported.
+    """
     kind, colon, name = architecture.partition(":")
     if colon:
         return _of_timm(name) if kind == "timm" else _of_user(kind, name)
     if architecture not in torchvision.models.list_models(module=torchvision.models):
-        told = f"name one of torchvision's classifiers (such as {', '.join(RESNETS[:3])}), timm:NAME, or module:function"
-        raise ValueError(f"architecture {architecture!r} is unknown; {told}")
-    return lambda classes: torchvision.models.get_model(
-        architecture, weights=None, num_classes=classes
-    )
+        raise ValueError(
+            f"architecture {architecture!r} is unknown; name one of torchvision's "
+            f"classifiers (such as {', '.join(RESNETS[:3])}), timm:NAME, or "
+            "module:function"
+        )
+    return partial(_of_torchvision, architecture)
+
+
+def _of_torchvision(architecture: str, classes: int) -> nn.Module:
+    return torchvision.models.get_model(architecture, weights=None, num_classes=classes)
 
 
 def _of_timm(name: str) -> Builder:
@@ -174,11 +338,13 @@ def _of_timm(name: str) -> Builder:
         import timm
     except ImportError as fault:
         raise ValueError(
-            f"architecture 'timm:{name}' needs timm, which is not installed: pip install timm"
+            f"architecture 'timm:{name}' needs timm, which is not installed: "
+            "pip install timm"
         ) from fault
     if not timm.is_model(name):
+        similar = ", ".join(timm.list_models(f"{name[:6]}*")[:5])
         raise ValueError(
-            f"timm {timm.__version__} has no architecture {name!r}; it has {', '.join(timm.list_models(f'{name[:6]}*')[:5])}"
+            f"timm {timm.__version__} has no architecture {name!r}; it has {similar}"
         )
     return lambda classes: timm.create_model(
         name, pretrained=False, num_classes=classes
@@ -189,26 +355,25 @@ def _of_user(module: str, name: str) -> Builder:
     """By a function of one's own, which takes the number of classes, or nothing."""
     try:
         function = getattr(importlib.import_module(module), name)
-        asked = inspect.signature(function).parameters.values()
+        arguments = inspect.signature(function).parameters.values()
     except Exception as fault:  # the module is run, and may fail in any way
-        told = f"{type(fault).__name__}: {fault}"
         raise ValueError(
-            f"architecture '{module}:{name}' cannot be imported ({told}); put the module where python finds it"
+            f"architecture '{module}:{name}' cannot be imported "
+            f"({type(fault).__name__}: {fault}); put the module where python finds it"
         ) from fault
-    takes = any(
-        item.default is item.empty
-        and item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD)
-        for item in asked
+    takes_classes = any(
+        argument.default is argument.empty
+        and argument.kind in (argument.POSITIONAL_ONLY, argument.POSITIONAL_OR_KEYWORD)
+        for argument in arguments
     )
 
     def build(classes: int) -> nn.Module:
-        with torch.device(
-            "cpu"
-        ):  # a function of one's own may read its weights' values
-            network = function(classes) if takes else function()
+        with torch.device("cpu"):  # a function of one's own may read weights' values
+            network = function(classes) if takes_classes else function()
         if not isinstance(network, nn.Module):
             raise ValueError(
-                f"architecture '{module}:{name}' gives {type(network).__name__}, and must give a torch.nn.Module"
+                f"architecture '{module}:{name}' gives {type(network).__name__}, "
+                "and must give a torch.nn.Module"
             )
         return network
 
@@ -219,53 +384,72 @@ def _of_user(module: str, name: str) -> Builder:
 def _shapes(builder: Builder, classes: int) -> Shapes:
     """Names and shapes of a network's tensors."""
     with torch.device("meta"):
-        return {
-            name: tuple(value.shape)
-            for name, value in builder(classes).state_dict().items()
-        }
+        state = builder(classes).state_dict()
+    return {name: tuple(value.shape) for name, value in state.items()}
 
 
-def class_count(builder: Builder, state: Mapping[str, Tensor], name: str) -> int:
-    """Outputs of a checkpoint's head, else ValueError; of a network of a fixed number of classes those of its last linear layer."""
-    two, three = _shapes(builder, 2), _shapes(builder, 3)
-    heads = [
+@lru_cache(maxsize=256)
+def heads(builder: Builder) -> tuple[tuple[str, int], ...]:
+    """Tensors and their axes that differ in networks of 2 and of 3 classes.
+
+    None where a network is made for one number of classes.
+    """
+    two = _shapes(builder, 2)
+    three = _shapes(builder, 3)
+    return tuple(
         (key, axis)
         for key, shape in two.items()
         for axis in range(len(shape))
         if shape[axis] != three[key][axis]
-    ]
-    if not heads:
+    )
+
+
+def class_count(builder: Builder, state: Mapping[str, Tensor], name: str) -> int:
+    """Outputs of a checkpoint's head; where the network fixes them, its last layer's.
+
+    Raises:
+        ValueError: where the checkpoint has no head.
+    """
+    if not heads(builder):
         linear = [
             module for module in builder(2).modules() if isinstance(module, nn.Linear)
         ]
         return linear[-1].out_features if linear else 0
-    key, axis = heads[0]  # what differs in networks of 2 and of 3 classes
+    key, axis = heads(builder)[0]
     if key not in state or state[key].ndim <= axis:
         raise ValueError(
-            f"it has no head of {name}: {key} is not in it; name the architecture that it was trained with"
+            f"it has no head of {name}: {key} is not in it; "
+            "name the architecture that it was trained with"
         )
     return int(state[key].shape[axis])
 
 
-def guess(state: Mapping[str, Tensor]) -> str:
-    """Which of torchvision's ResNets a state dict is of, by names and shapes of all but the head; ValueError where it is of none."""
+def guess(state: Mapping[str, Tensor], part: str = "") -> str:
+    """Which of torchvision's ResNets a state dict is of, by all but the head.
+
+    Raises:
+        ValueError: where it is of none.
+    """
+    # Names of the smallest ResNet are in all of them.
+    smallest = _shapes(builder_of(RESNETS[0]), 2)
+    tensors, _ = network_part(state, set(_body(smallest)), part)
+    body = _body({key: tuple(value.shape) for key, value in tensors.items()})
+    stem = body.get("conv1.weight", ())
     for name in RESNETS:
-        shapes = _shapes(builder_of(name), 2)
-        found = _body(
-            {
-                key: tuple(value.shape)
-                for key, value in _of_network(state, set(shapes)).items()
-            }
-        )
-        if (shapes := _body(shapes)) == found:
+        usual = _body(_shapes(builder_of(name), 2))
+        if usual == body:
             return name
-        if shapes.keys() == found.keys() and len(first := found["conv1.weight"]) == 4:
-            told = f"it fits a {name} of {first[0]} channels with a {first[2]}x{first[3]} stem, whose strides no weights tell"
+        if usual.keys() == body.keys() and len(stem) == 4:
+            if stem[1] != _CHANNELS:
+                raise ValueError(_other_channels("conv1.weight", stem[1]))
             raise ValueError(
-                f"{told}; name the function that makes it: --architecture module:function"
+                f"it fits a {name} of {stem[0]} channels with a {stem[2]}x{stem[3]} "
+                "stem, whose strides no weights show; name the function that makes "
+                "it: --architecture module:function"
             )
     raise ValueError(
-        "it is none of torchvision's ResNets; name its --architecture: torchvision's name, timm:NAME or module:function"
+        "it is none of torchvision's ResNets; name its --architecture: "
+        "torchvision's name, timm:NAME or module:function"
     )
 
 
@@ -275,12 +459,16 @@ def _body(shapes: Shapes) -> Shapes:
     return {
         name: shape
         for name, shape in shapes.items()
-        if parts.match(name) and not name.endswith("num_batches_tracked")
+        if parts.match(name) and not name.endswith(_COUNTER)
     }
 
 
 def described(network: nn.Module) -> tuple[str, bool]:
-    """A network in words, and whether it is a ResNet, whose blocks ("layer1.0") have two or three convolutions beside a shortcut."""
+    """A network in words, and whether it is a ResNet.
+
+    The blocks of a ResNet ("layer1.0") have two or three convolutions beside a
+    shortcut.
+    """
     convolutions = {
         name: module
         for name, module in network.named_modules()
@@ -288,36 +476,42 @@ def described(network: nn.Module) -> tuple[str, bool]:
     }
     blocks: dict[str, list[nn.Conv2d]] = {}
     for name, module in convolutions.items():
-        if (block := _BLOCK.match(name)) and not re.search("downsample|shortcut", name):
+        block = _BLOCK.match(name)
+        if block and not re.search("downsample|shortcut", name):
             blocks.setdefault(block[1], []).append(module)
     if not blocks or not all(len(inner) in (2, 3) for inner in blocks.values()):
         weights = sum(parameter.numel() for parameter in network.parameters())
         return f"{type(network).__name__} of {weights / 1e6:.3g} million weights", False
-    first, last = next(iter(convolutions.values())), list(blocks)[-1].rpartition(".")[0]
+    first = next(iter(convolutions.values()))
+    last_stage = list(blocks)[-1].rpartition(".")[0]
     stride = max(
         module.stride[0]
         for name, inner in blocks.items()
-        if name.startswith(f"{last}.")
+        if name.startswith(f"{last_stage}.")
         for module in inner
     )
-    pooled = (
-        ", max-pool"
-        if any(isinstance(module, nn.MaxPool2d) for module in network.modules())
-        else ""
-    )
-    stem = f"a {'x'.join(map(str, first.kernel_size))} stem of stride {first.stride[0]}{pooled}"
+    pools = any(isinstance(module, nn.MaxPool2d) for module in network.modules())
+    side = "x".join(map(str, first.kernel_size))
+    stem = f"a {side} stem of stride {first.stride[0]}{', max-pool' if pools else ''}"
     depth = sum(map(len, blocks.values())) + 2
-    return (
-        f"ResNet{depth}, {first.out_channels} channels after {stem}, last stage of stride {stride}",
-        True,
+    words = (
+        f"ResNet{depth}, {first.out_channels} channels after {stem}, "
+        f"last stage of stride {stride}"
     )
+    return words, True
 
 
 def normaliser(mean: Sequence[float], std: Sequence[float]) -> v2.Compose:
-    """``(x / 255 - mean) / std`` of uint8 images, for each channel; ValueError where that cannot be."""
-    fits = [0 <= value <= 1 for value in mean] + [0 < value <= 1 for value in std]
-    if len(mean) != 3 or len(std) != 3 or not all(fits):
+    """``(x / 255 - mean) / std`` of uint8 images, for each channel.
+
+    Raises:
+        ValueError: where there are not three numbers each, or one cannot be.
+    """
+    possible = [0 <= value <= 1 for value in mean] + [0 < value <= 1 for value in std]
+    if len(mean) != 3 or len(std) != 3 or not all(possible):
         raise ValueError(
-            f"mean {list(mean)} and std {list(std)} must be three numbers each in [0, 1], std above 0, as in training"
+            f"mean {list(mean)} and std {list(std)} must be three numbers each in "
+            "[0, 1], std above 0, as in training"
         )
-    return v2.Compose([v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean, std)])
+    normalise = v2.Normalize(list(mean), list(std))
+    return v2.Compose([v2.ToDtype(torch.float32, scale=True), normalise])

@@ -9,6 +9,7 @@ from helpers.select.judging import NOT_JUDGED, NOT_READ, Scored
 from helpers.select.load import described
 from helpers.select.prediction import LEVEL
 
+_LOST = 0.1  # accuracy below the one that a file notes from which on it is said
 AS_GOOD = 0.1  # probability of being better than the first from which on a checkpoint is as good within error
 
 
@@ -50,16 +51,25 @@ def remarks(table: pd.DataFrame, facts: pd.DataFrame, labelled: int) -> list[str
         for _, names in facts.groupby("bytes", sort=False)["checkpoint"]
         if len(names) > 1
     ]
-    return (
-        counted
-        + refused
-        + same
-        + [
-            f"{name}: {note}."
-            for name, note in facts[["checkpoint", "notes"]].to_numpy()
-            if note
-        ]
-    )
+    notes = [
+        f"{name}: {note}."
+        for name, note in facts[["checkpoint", "notes"]].to_numpy()
+        if note
+    ]
+    return counted + refused + same + notes + _too_low(table, facts)
+
+
+def _too_low(table: pd.DataFrame, facts: pd.DataFrame) -> list[str]:
+    """A sentence on each checkpoint that is worse on its training images than noted."""
+    noted = facts.set_index("checkpoint")["noted_accuracy"]
+    train_accuracy = table.set_index("checkpoint")["train_accuracy"]
+    low = noted[noted - train_accuracy > _LOST]
+    return [
+        f"{name}: its file notes an accuracy of {percent(low[name])}, and only "
+        f"{percent(train_accuracy[name])} of these training images are right. Check "
+        "--resize and --crop, --image-size, --mean and --std, and --classes."
+        for name in low.index
+    ]
 
 
 def rests_on(found: Scored, study: Calibration) -> str:

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 from helpers.files import PROJECT_ROOT
 from helpers.select import __main__ as command_line
 from helpers.select import case, load
-from helpers.select.images import training_images
+from helpers.select.images import Preparation, training_images
 from tests.select.conftest import Residual, narrow
 
 
@@ -21,7 +21,10 @@ def checkpoints(folders, tmp_path, users_module):
     place.mkdir()
     train = training_images(folders(), tmp_path / "zip").train
     for name in ("a", "b", "c"):
-        network, pixels = Residual(2), load.normaliser(*case.IMAGENET)(train.images)
+        network, pixels = (
+            Residual(2),
+            load.normaliser(Preparation().mean, Preparation().std)(train.images),
+        )
         optimizer = torch.optim.Adam(network.parameters(), 0.02)
         for _ in range(60):
             optimizer.zero_grad()
@@ -95,21 +98,21 @@ def test_a_folder_is_judged_the_answer_first_and_each_refusal_once(
 def test_the_fit_is_that_of_the_network_on_the_images_and_is_kept(
     checkpoints, folders, reports, tmp_path, monkeypatch
 ):
-    given = {
-        "reports": reports(),
-        "work": tmp_path / "own",
-        "study": "a study",
-        "architecture": "a_users_module:residual",
-        "jobs": 1,
-    }
-    found = case.of_files(checkpoints, folders(), **given)
+    arguments = (
+        case.Inputs(checkpoints, folders()),
+        case.Place(reports(), tmp_path / "own", "a study", jobs=1),
+        load.Reading("a_users_module:residual"),
+    )
+    found = case.of_files(*arguments)
     train = training_images(folders(), tmp_path / "zip", most=20).train
     with torch.inference_mode():
         network = load.load_checkpoint(
             checkpoints / "b.safetensors", "a_users_module:residual"
         ).network
         right = (
-            network(load.normaliser(*case.IMAGENET)(train.images)).argmax(1)
+            network(
+                load.normaliser(Preparation().mean, Preparation().std)(train.images)
+            ).argmax(1)
             == train.labels
         )
     table = found.verdicts.set_index("checkpoint")
@@ -117,7 +120,7 @@ def test_the_fit_is_that_of_the_network_on_the_images_and_is_kept(
         right.float().mean().item()
     )
     monkeypatch.setattr("helpers.measures.evidence.score", None)
-    again = case.of_files(checkpoints, folders(), **given)
+    again = case.of_files(*arguments)
     pd.testing.assert_frame_equal(again.verdicts, found.verdicts)
 
 
@@ -155,8 +158,10 @@ def test_published_checkpoints_find_the_images_that_they_were_fitted_to(
 ):
     folder, reports = PROJECT_ROOT / "reports/kinds20", PROJECT_ROOT / "reports"
     one = next((folder / "checkpoints").glob("*@stop.safetensors"))
-    given = {"reports": reports, "work": tmp_path / "own", "most": 200, "jobs": 1}
-    found = case.of_files(one, real_data / "tiny-imagenet-compact-20.zip", **given)
+    found = case.of_files(
+        case.Inputs(one, real_data / "tiny-imagenet-compact-20.zip", most=200),
+        case.Place(reports, tmp_path / "own", jobs=1),
+    )
     assert found.sentences[1].startswith(
         "Read: 200 of the 4,500 images that the study kinds20 fitted all of these to"
     )
@@ -174,3 +179,75 @@ def test_torchvisions_and_timms_networks_are_built(tmp_path):
             )
         torch.save(network.state_dict(), tmp_path / "a.pt")
         assert load.load_checkpoint(tmp_path / "a.pt", name).classes == 6
+
+
+def fitted(train, order):
+    """A network fitted by heart, whose output order[i] is for class i."""
+    torch.manual_seed(0)
+    network = Residual(len(order))
+    pixels = load.normaliser(Preparation().mean, Preparation().std)(train.images)
+    labels = torch.tensor(order)[train.labels]
+    optimizer = torch.optim.Adam(network.parameters(), 0.02)
+    for _ in range(60):
+        optimizer.zero_grad()
+        cross_entropy(network(pixels), labels).backward()
+        optimizer.step()
+    return network.state_dict()
+
+
+@pytest.mark.parametrize("beside", ["timm", "noted", "other"])
+def test_outputs_in_another_order_are_noticed(
+    folders, reports, tmp_path, users_module, capsys, beside
+):
+    """timm's and a noted order are taken; another one is a reason not to judge."""
+    path = folders(classes=("Cat", "ant", "bee"), count=30)
+    train = training_images(path, tmp_path / "zip").train
+    order = {"timm": (2, 0, 1), "noted": (0, 2, 1), "other": (0, 2, 1)}[beside]
+    content = {"state_dict": fitted(train, order)}
+    if beside == "noted":
+        content["class_to_idx"] = {"Cat": 0, "bee": 1, "ant": 2}
+    torch.save(content, tmp_path / "a.pt")
+    status = command_line.main(command(tmp_path / "a.pt", path, reports(), tmp_path))
+    text = capsys.readouterr().out
+    row = pd.read_csv(tmp_path / "own/verdicts.csv").iloc[0]
+    if beside == "other":
+        assert status == 1
+        assert "fit the labels in another order of the classes (Cat, bee, ant)" in text
+        assert "give the order by --classes" in text
+        names = tmp_path / "names.txt"
+        names.write_text("Cat\nbee\nant\n")
+        again = command(tmp_path / "a.pt", path, reports("again"), tmp_path)
+        command_line.main([*again, "--classes", str(names)])
+        assert "another order" not in capsys.readouterr().out
+        row = pd.read_csv(tmp_path / "own/verdicts.csv").iloc[0]
+    else:
+        words = {"timm": "in timm's order (ant, bee, Cat)"}.get(
+            beside, "in the order that its file notes: Cat, bee, ant"
+        )
+        assert words in text
+    assert row["train_accuracy"] > 0.8
+
+
+def test_a_file_that_cannot_be_read_costs_itself_alone(
+    checkpoints, folders, reports, tmp_path, capsys
+):
+    (checkpoints / "loop.pt").symlink_to("loop.pt")
+    assert command_line.main(command(checkpoints, folders(), reports(), tmp_path)) == 0
+    text = capsys.readouterr().out
+    assert "loop.pt is not read: it is a link to nothing" in text
+
+
+def test_an_accuracy_that_the_file_notes_and_the_images_do_not_show_is_said(
+    checkpoints, folders, reports, tmp_path, capsys
+):
+    state = load.load_checkpoint(
+        checkpoints / "a.safetensors", "a_users_module:residual"
+    ).network.state_dict()
+    torch.save({"state_dict": state, "best_acc1": 99.0}, tmp_path / "noted.pt")
+    options = ("--mean", 0.2, 0.2, 0.2, "--std", 0.9, 0.9, 0.9)
+    command_line.main(
+        command(tmp_path / "noted.pt", folders(), reports(), tmp_path, *options)
+    )
+    text = capsys.readouterr().out
+    assert "its file notes an accuracy of 99 %, and only" in text
+    assert "--resize and --crop" in text

@@ -4,6 +4,9 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from PIL import Image
+from torchvision.transforms import v2
 
 from helpers.data.images import load_study_data
 from helpers.select import images
@@ -89,7 +92,10 @@ def test_a_table_of_boxes_is_read_as_folders_are(folders, tmp_path):
 
 def test_the_order_of_the_outputs_may_be_named(folders, tmp_path):
     own = images.training_images(
-        folders(), tmp_path / "zip", ["dog", "emu", "cat"], size=8
+        folders(),
+        tmp_path / "zip",
+        ["dog", "emu", "cat"],
+        images.Preparation(side=8),
     )
     assert own.classes == ("dog", "emu", "cat")
     assert set(own.train.labels.tolist()) == {0, 2}
@@ -105,12 +111,14 @@ def test_what_can_be_no_training_images_is_named(folders, tmp_path):
         with pytest.raises((ValueError, FileNotFoundError), match=said):
             images.training_images(path, tmp_path / "zip")
     with pytest.raises(ValueError, match="8 to 1024"):
-        images.training_images(folders(), tmp_path / "zip", size=4)
+        images.Preparation(side=4)
     broken = folders("broken", count=1)
     for path in broken.rglob("*.png"):
         path.write_bytes(b"no picture")
     with pytest.raises(ValueError, match=r"can be used: cat/0\.png: Unidentified"):
-        images.training_images(broken, tmp_path / "zip", size=16)
+        images.training_images(
+            broken, tmp_path / "zip", preparation=images.Preparation(side=16)
+        )
 
 
 def test_held_out_images_that_are_training_images_are_found_among_all_of_them(
@@ -120,7 +128,7 @@ def test_held_out_images_that_are_training_images_are_found_among_all_of_them(
     own = images.training_images(
         path, tmp_path / "zip", most=2
     )  # a few are scored; the copies are of the others
-    given = {"own": own, "training_path": path, "unpacked": tmp_path / "zip"}
+    given = {"images": own, "training_path": path, "unpacked": tmp_path / "zip"}
     found = images.labelled_images(new, **given)
     assert (len(found), images.copies(found, own, path, tmp_path / "zip")) == (24, 0)
     with pytest.raises(ValueError, match="24 of 24 images"):
@@ -135,7 +143,7 @@ def test_held_out_images_that_are_training_images_are_found_among_all_of_them(
 def test_labels_are_checked(folders, tmp_path):
     path = folders()
     given = {
-        "own": images.training_images(path, tmp_path / "zip"),
+        "images": images.training_images(path, tmp_path / "zip"),
         "training_path": path,
         "unpacked": tmp_path / "zip",
     }
@@ -145,3 +153,54 @@ def test_labels_are_checked(folders, tmp_path):
         images.labelled_images(folders("other", ("cat", "wolf"), seed=5), **given)
     with pytest.raises(ValueError, match="4 labelled images"):
         images.labelled_images(folders("few", count=2, seed=7), **given)
+
+
+@pytest.mark.parametrize("size", [(64, 32), (32, 64), (33, 47), (32, 32)])
+def test_images_are_cut_as_torchvision_cuts_them(tmp_path, size):
+    for label in ("cat", "dog"):
+        (tmp_path / "images" / label).mkdir(parents=True)
+        content = jpeg(1, size, kind="PNG")
+        (tmp_path / "images" / label / "0.png").write_bytes(content)
+    cut = images.training_images(
+        tmp_path / "images",
+        tmp_path / "zip",
+        preparation=images.Preparation(resize=24, crop=20),
+    )
+    as_in_training = v2.Compose([v2.Resize(24), v2.CenterCrop(20), v2.PILToTensor()])
+    with Image.open(tmp_path / "images/cat/0.png") as picture:
+        torch.testing.assert_close(
+            cut.train.images[0], as_in_training(picture), rtol=0, atol=0
+        )
+    assert cut.remark == ""
+
+
+def test_pictures_that_are_no_squares_and_squashed_are_worth_a_sentence(
+    folders, tmp_path
+):
+    assert images.training_images(folders(), tmp_path / "zip").remark == ""
+    for label in ("cat", "dog"):
+        for number in range(3):
+            path = tmp_path / "wide" / label / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(jpeg(number, (30, 20), kind="PNG"))
+    wide = images.training_images(tmp_path / "wide", tmp_path / "zip")
+    assert "squashed to squares (one side is 1.50 times the other)" in wide.remark
+    assert "--resize and --crop" in wide.remark
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ({"crop": 32}, "crop 32 needs resize"),
+        ({"side": 32, "resize": 40, "crop": 24}, "image size 32 contradicts resize 40"),
+        ({"resize": 4}, "8 to 1024"),
+    ],
+)
+def test_sizes_that_contradict_one_another_are_refused(sizes, said):
+    with pytest.raises(ValueError, match=said):
+        images.Preparation(**sizes)
+
+
+def test_what_is_cut_and_its_image_size_may_both_be_given():
+    assert images.Preparation(side=24, resize=32, crop=24).cut == (32, 24)
+    assert images.Preparation(resize=32).cut == (32, 32)

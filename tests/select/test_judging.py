@@ -13,6 +13,7 @@ def facts(**columns):
     count = len(next(iter(columns.values())))
     names = [f"{name}.pt" for name in "abcdef"[:count]]
     plain = {"network": "n", "residual": True, "outputs": 4, "notes": "", "fault": ""}
+    plain |= {"doubt": "", "noted_accuracy": np.nan, "known_accuracy": np.nan}
     return pd.DataFrame(
         {"checkpoint": names, "model_id": names, "bytes": names} | plain | columns
     )[FACTS]

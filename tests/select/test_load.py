@@ -1,3 +1,4 @@
+import os
 import pickle
 import sys
 
@@ -194,13 +195,144 @@ def test_a_model_is_known_by_all_that_decides_its_values(tmp_path):
         load.normaliser((0, 0, 0), (0.5, 1, 1)),
     )
     names = [
-        load.model(tmp_path / "a.pt", "a b.pt", *given).model_id
-        for given in (("auto", plain), ("auto", other), ("vgg11", plain))
+        load.model(tmp_path / "a.pt", "a b.pt", load.Reading(*reading), by).model_id
+        for reading, by in (
+            (("auto",), plain),
+            (("auto",), other),
+            (("vgg11",), plain),
+            (("auto", "student"), plain),
+            (("auto", "", (1, 0)), plain),
+        )
     ]
-    assert len(set(names)) == 3
+    assert len(set(names)) == 5
     assert all(name.startswith("a-b.pt-") for name in names)
     same = [
-        load.model(tmp_path / name, name, "auto", plain).facts["bytes"]
+        load.model(tmp_path / name, name, load.Reading(), plain).facts["bytes"]
         for name in ("a.pt", "b.pt")
     ]
     assert same[0] == same[1]
+
+
+def test_a_head_after_dropout_is_the_head(tmp_path, network):
+    """``fc = Sequential(Dropout(), Linear())`` is saved as fc.1."""
+    inner = {
+        name.replace("fc.", "fc.1."): value
+        for name, value in network.state_dict().items()
+    }
+    torch.save(inner, tmp_path / "a.pt")
+    for architecture in ("auto", "resnet18"):
+        loaded = load.load_checkpoint(tmp_path / "a.pt", architecture)
+        assert torch.equal(loaded.network.fc.weight, network.fc.weight)
+    torch.save(inner | {"fc.4.weight": torch.ones(2, 5)}, tmp_path / "a.pt")
+    with pytest.raises(
+        ValueError, match=r"its head has 2 layers \(fc\.1, fc\.4\).* has one \(fc\)"
+    ):
+        load.load_checkpoint(tmp_path / "a.pt")
+
+
+def test_a_head_in_place_of_several_layers_is_the_head(tmp_path):
+    """mobilenet's classifier is Dropout and Linear, and often replaced by Linear."""
+    theirs = torchvision.models.mobilenet_v2(num_classes=4).state_dict()
+    torch.save(
+        {
+            name.replace("classifier.1.", "classifier."): value
+            for name, value in theirs.items()
+        },
+        tmp_path / "a.pt",
+    )
+    loaded = load.load_checkpoint(tmp_path / "a.pt", "mobilenet_v2")
+    assert torch.equal(
+        loaded.network.classifier[1].weight, theirs["classifier.1.weight"]
+    )
+
+
+@pytest.mark.parametrize("architecture", ["auto", "resnet18"])
+def test_a_grey_stem_is_named_first(tmp_path, network, architecture):
+    state = network.state_dict()
+    grey = {"conv1.weight": state["conv1.weight"].sum(1, keepdim=True)}
+    torch.save(state | grey, tmp_path / "a.pt")
+    with pytest.raises(ValueError, match=r"takes 1 channel, and images have 3"):
+        load.load_checkpoint(tmp_path / "a.pt", architecture)
+
+
+def test_two_networks_in_one_state_dict_are_a_question(tmp_path, network):
+    """A teacher and its student, of two architectures whose names are alike."""
+    with torch.device("meta"):
+        teacher = torchvision.models.resnet34(num_classes=5).state_dict()
+    inner = {
+        f"teacher.{name}": torch.zeros(()).expand(value.shape)
+        for name, value in teacher.items()
+    }
+    inner |= {f"student.{name}": value for name, value in network.state_dict().items()}
+    torch.save({"state_dict": inner | {"queue": torch.ones(3)}}, tmp_path / "a.ckpt")
+    for architecture in ("auto", "resnet18"):
+        with pytest.raises(ValueError, match="2 networks: teacher, student; choose"):
+            load.load_checkpoint(tmp_path / "a.ckpt", architecture)
+        reading = load.Reading(architecture, "student")
+        loaded = load.load_checkpoint(tmp_path / "a.ckpt", reading)
+        assert torch.equal(loaded.network.fc.weight, network.fc.weight)
+
+
+def test_a_network_deep_inside_and_compiled_is_found(tmp_path, network):
+    inner = {
+        f"model.backbone._orig_mod.{name}": value
+        for name, value in network.state_dict().items()
+    }
+    beside = {"criterion.weight": torch.ones(3)}
+    torch.save({"state_dict": inner | beside}, tmp_path / "a.ckpt")
+    loaded = load.load_checkpoint(tmp_path / "a.ckpt")
+    assert torch.equal(loaded.network.fc.weight, network.fc.weight)
+
+
+def test_averaged_weights_by_a_prefix_are_left_with_a_note(tmp_path, network):
+    state = network.state_dict()
+    inner = {f"ema_model.{name}": value * 0 for name, value in state.items()}
+    inner |= {f"model.{name}": value for name, value in state.items()}
+    torch.save({"state_dict": inner}, tmp_path / "a.ckpt")
+    loaded = load.load_checkpoint(tmp_path / "a.ckpt")
+    assert torch.equal(loaded.network.fc.weight, network.fc.weight)
+    assert "averaged weights (EMA) under 'ema_model'" in loaded.notes[0]
+
+
+def test_outputs_are_put_into_another_order(tmp_path, network):
+    torch.save(network.state_dict(), tmp_path / "a.pt")
+    order = (3, 0, 4, 1, 2)
+    loaded = load.load_checkpoint(tmp_path / "a.pt", load.Reading(order=order))
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    with torch.inference_mode():
+        torch.testing.assert_close(
+            loaded.network(images),
+            network(images)[:, list(order)],
+            rtol=1e-4,
+            atol=1e-4,
+        )
+
+
+def test_what_is_no_regular_file_costs_itself_alone(tmp_path):
+    (tmp_path / "a.pt").write_bytes(b"one")
+    (tmp_path / "loop.pt").symlink_to("loop.pt")
+    (tmp_path / "nothing.pt").symlink_to("absent.pt")
+    os.mkfifo(tmp_path / "pipe.pth.tar")
+    (tmp_path / "folder.ckpt").mkdir()
+    files = load.find(tmp_path)
+    assert list(files) == ["a.pt", "loop.pt", "nothing.pt", "pipe.pth.tar"]
+    plain = load.normaliser((0, 0, 0), (1, 1, 1))
+    for name, kind in {
+        "loop.pt": "a link to nothing",
+        "nothing.pt": "a link to nothing",
+        "pipe.pth.tar": "no regular file",
+    }.items():
+        with pytest.raises(ValueError, match=f"{name} is {kind}"):
+            load.model(files[name], name, load.Reading(), plain)
+        with pytest.raises(ValueError, match=f"{name} is {kind}"):
+            load.load_checkpoint(files[name])
+
+
+def test_shards_are_found_as_one_checkpoint(tmp_path, network):
+    items = list(network.state_dict().items())
+    for number, part in enumerate((items[:20], items[20:]), 1):
+        save_file(dict(part), tmp_path / f"m-0000{number}-of-00002.safetensors")
+    ((name, path),) = load.find(tmp_path).items()
+    assert name == "m-00001-of-00002.safetensors"
+    loaded = load.load_checkpoint(path)
+    assert torch.equal(loaded.network.fc.weight, network.fc.weight)
